@@ -1,0 +1,92 @@
+package errdef
+
+import "slices"
+
+// Entry is what is known of a code, whoever gives it.
+type Entry struct {
+	Code  string
+	Class Class
+	// Native and E2B are the HTTP statuses of the code in the two dialects; 0
+	// for one that never gives it. An error of both 0 shows on the command line
+	// or in the log.
+	Native, E2B int
+	Meaning     string // what happened
+	Remedy      string // what to do, where the error itself does not say
+}
+
+// Catalogue returns every code that is used anywhere, sorted. A test holds it
+// against the source.
+func Catalogue() []Entry {
+	return slices.Clone(catalogue)
+}
+
+// Lookup returns what is known of a code.
+func Lookup(code string) (Entry, bool) {
+	i := slices.IndexFunc(catalogue, func(e Entry) bool { return e.Code == code })
+	if i < 0 {
+		return Entry{}, false
+	}
+	return catalogue[i], true
+}
+
+// catalogue is sorted by code.
+var catalogue = []Entry{
+	{"action_invalid", Invalid, 400, 400, "An action of a clock is neither kill nor pause.", "Use kill or pause."},
+	{"already_paused", Conflict, 409, 409, "The sandbox is paused already, so there is nothing to pause.", "Nothing, or resume it."},
+	{"already_running", Conflict, 0, 409, "The sandbox runs already, so there is nothing to resume.", "Connect to it: that extends its timeout."},
+	{"api_key_malformed", Unauthorized, 401, 401, "The API key has not the form of one.", `Send the whole key: "e2b_" followed by lowercase hex digits.`},
+	{"api_key_missing", Unauthorized, 401, 401, "The request has no API key.", "Send it in the X-API-Key header, or as a bearer token."},
+	{"api_key_unknown", Unauthorized, 401, 401, "The API key is none of this server's.", "Use a key of this server; its first one is in the file api-key of its state directory."},
+	{"auto_resume_needs_memory", Invalid, 400, 400, "autoResume is on, but automatic pauses keep only the file system, and traffic does not boot a sandbox.", "Keep memory in automatic pauses, or turn autoResume off."},
+	{"auto_resume_needs_pause", Invalid, 400, 400, "autoResume is on, but nothing ever pauses the sandbox by itself.", "Set onTimeout or onIdle to pause, with a timeout, or turn autoResume off."},
+	{"body_too_large", Invalid, 413, 413, "The body of the request is larger than 16 MiB.", "Send less; files have an endpoint of their own."},
+	{"canceled", Unavailable, 503, 503, "The client went away before the answer.", "Nothing: what was asked for may have been done all the same."},
+	{"contradicting_options", Invalid, 400, 0, "The body says one thing in two spellings that do not agree.", "Give one of them."},
+	{"database_damaged", Internal, 500, 500, "The server's database is damaged.", "Restore it from a backup, or move it away and start anew."},
+	{"database_too_new", Unsupported, 0, 0, "The server's database was written by a newer version.", "Use that version, or a newer one."},
+	{"disk_full", Unavailable, 503, 503, "The disk of the state directory has too little space left to begin anything.", "Kill sandboxes that are not needed, or make room on the server."},
+	{"form_unknown", Unsupported, 501, 400, "A record in the database has a form that this version does not know.", "Use the version that wrote it, or a newer one."},
+	{"hold_not_found", NotFound, 404, 0, "The sandbox has no hold of that id.", "List its holds: this one may have run out."},
+	{"image_damaged", Internal, 500, 500, "A memory image on disk is not what was written.", "Check the disk. The sandbox stays paused and can be deleted."},
+	{"internal_server_error", Internal, 500, 500, "The server failed. The answer has the id under which its log has the cause.", "Look into the log; report it if it is a fault of drowse."},
+	{"invalid_api_key_preset", Invalid, 0, 0, "The API key that the server was told to accept has not the form of one.", `Make one with: echo "e2b_$(openssl rand -hex 20)"`},
+	{"invalid_request", Invalid, 400, 400, "The request cannot be understood: a body that is no JSON, a value of the wrong type, a required field that is missing, a malformed parameter.", "Send what the message asks for; /v1/openapi.json has the forms."},
+	{"key_exists", Exists, 0, 0, "An API key with that id or text exists.", "Make another."},
+	{"listen_failed", Invalid, 0, 0, "The server cannot listen on the address that it was given.", "Give it one of this machine, such as 127.0.0.1:3000."},
+	{"method_not_allowed", Invalid, 405, 405, "The path exists and does not take this method.", "Use one that the Allow header lists."},
+	{"mode_invalid", Invalid, 400, 400, "A pause mode is neither memory nor filesystem.", "Use memory or filesystem."},
+	{"no_agent", Internal, 0, 0, "The binary was built without the agent that runs in sandboxes.", "Build it with make build."},
+	{"no_overlayfs", Unsupported, 501, 400, "The kernel has no overlayfs.", "Load the module, or use another kernel."},
+	{"not_a_database", Invalid, 0, 0, "The file in the database's place is none.", "Move it away."},
+	{"not_changeable", Invalid, 400, 0, "The option is fixed when a sandbox is created.", "Use the verb that the message names, or create another sandbox."},
+	{"not_resumable", WrongState, 409, 409, "The sandbox is paused, and this traffic may not wake it.", "Resume it by a call, or allow traffic to wake it with autoResume and the port's policy."},
+	{"not_root", Forbidden, 0, 0, "The server was not started as root.", "Start it with sudo."},
+	{"not_running", WrongState, 409, 404, "The sandbox is paused, and this needs a running one.", "Resume it first."},
+	{"not_supported", Unsupported, 501, 501, "The endpoint, or what a field asks for, is not built yet. (The E2B dialect answers 400 for a field.)", "Leave it out, or wait for a newer version."},
+	{"overtaken", Unavailable, 503, 503, "Something else changed the sandbox meanwhile.", "Try again."},
+	{"pause_failed", Unavailable, 503, 503, "The sandbox could not be paused and runs on; nothing is lost.", "See the cause; a full disk is a likely one. Automatic pauses are tried again."},
+	{"port_in_use", Conflict, 0, 0, "Another program listens on the server's address.", "Stop it, or choose another address with --listen."},
+	{"refresh_needs_timeout", Invalid, 400, 400, "refreshOnActivity is on, but there is no timeout to begin anew.", "Set a timeout."},
+	{"resume_failed", Unavailable, 503, 503, "The sandbox could not be resumed and stays paused; its checkpoint is untouched.", "Try again; the server's log has the cause."},
+	{"runtime_exists", Exists, 0, 0, "A runtime of that id exists.", "See the server's log."},
+	{"runtime_gone", Unavailable, 503, 503, "The runtime of the sandbox has just ended.", "Ask for the sandbox's state."},
+	{"runtime_not_found", NotFound, 0, 0, "A runtime that was looked for does not exist.", "See the server's log."},
+	{"sandbox_create_failed", Unavailable, 503, 503, "The sandbox did not start.", "See the server's log; drowse doctor checks what this machine lacks."},
+	{"sandbox_exists", Exists, 409, 409, "A sandbox of that id exists.", "Ids are not reused."},
+	{"sandbox_memory_override_disabled", Unsupported, 0, 400, `"memory": false was asked for at resume: a sandbox that was paused with memory resumes with it.`, "Leave it out."},
+	{"sandbox_not_found", NotFound, 404, 404, "There is no such sandbox, and none that ended in the last 30 days.", "List the sandboxes."},
+	{"sandbox_not_terminated", WrongState, 0, 0, "The record of a sandbox that has not ended was to be forgotten.", "See the server's log."},
+	{"sandbox_terminated", NotFound, 404, 404, "The sandbox has ended. Its tombstone, kept for 30 days, says why, when and by whom.", "Create a new one."},
+	{"state_dir", Invalid, 0, 0, "The server cannot make its state directory.", "Choose another with --state-dir."},
+	{"state_dir_in_use", Conflict, 0, 0, "Another server uses the state directory.", "Stop it, or give this one a directory of its own with --state-dir."},
+	{"store_unavailable", Unavailable, 503, 503, "The server's database cannot be written or read.", "See the message; a full disk is a likely cause."},
+	{"template_not_found", NotFound, 404, 404, "There is no such template.", "Use one that exists, such as base."},
+	{"timed_out", Unavailable, 504, 504, "It took too long.", "Ask for the sandbox's state, and try again."},
+	{"timeout_invalid", Invalid, 400, 400, "A duration is negative, too short to count, or 0 where that would mean nothing.", "Give a positive duration, or none for no limit."},
+	{"timeout_too_large", Invalid, 400, 400, "A duration is longer than is granted. Nothing is ever cut short unasked.", "Ask for less, or start the server with a larger --max-timeout."},
+	{"too_many_sandboxes", Exhausted, 429, 429, "As many sandboxes run as this server allows.", "Pause or end one, or start the server with a larger --max-running."},
+	{"unknown_field", Invalid, 400, 0, "The body or the query has a field that is not known here.", "Use the one that the message suggests, or leave it out."},
+	{"unknown_path", NotFound, 404, 404, "The path is not part of the API.", "See /v1/openapi.json."},
+	{"wait_timeout", Unavailable, 503, 503, "The operation that the call waits for is still in flight.", "Ask for the sandbox's state, and try again."},
+	{"wake_queue_full", Unavailable, 503, 503, "More accesses wait for the sandbox to wake than the server lets wait.", "Try again in a moment."},
+}
