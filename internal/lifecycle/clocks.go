@@ -1,0 +1,156 @@
+package lifecycle
+
+import "time"
+
+const (
+	// announceBefore is how long before the soft timeout ends it is announced.
+	announceBefore = 60 * time.Second
+	// TombstoneKept is how long a terminated sandbox answers from its
+	// tombstone.
+	TombstoneKept = 30 * 24 * time.Hour
+)
+
+// Activity is what was observed of work in a running sandbox. It is not part
+// of the record: it changes with every request and means nothing after a
+// restart.
+type Activity struct {
+	Busy bool // a hold counts
+	// Since is when the last hold ended or the last activity happened, if the
+	// sandbox is not busy.
+	Since time.Time
+	// Last is when the last activity happened, busy or not.
+	Last time.Time
+	// Recheck is when a busy sandbox must be looked at again; zero if whoever
+	// ends the hold will tell.
+	Recheck time.Time
+}
+
+// Clock names a deadline of a record.
+type Clock string
+
+// The clocks, in order of precedence where several are due.
+const (
+	ClockLifetime  Clock = "maxLifetime"
+	ClockRetention Clock = "pausedRetention"
+	ClockTimeout   Clock = "timeout"
+	ClockIdle      Clock = "idleTimeout"
+	// The rest belong to the machinery.
+	ClockOperation Clock = "operation" // the operation in flight must end
+	ClockRecheck   Clock = "recheck"   // activity must be looked at again
+	ClockAnnounce  Clock = "announce"  // the soft timeout is near
+	ClockTombstone Clock = "tombstone" // the record may be forgotten
+)
+
+// Deadline is when a clock runs out.
+type Deadline struct {
+	Clock Clock
+	At    time.Time
+}
+
+// Deadlines returns every deadline of the record, in order of precedence.
+func (r Record) Deadlines(a Activity) []Deadline {
+	var ds []Deadline
+	add := func(c Clock, at time.Time) { ds = append(ds, Deadline{c, at}) }
+	if r.State == Terminated {
+		if r.Op != nil {
+			add(ClockOperation, r.Op.Deadline)
+		} else {
+			add(ClockTombstone, r.Tombstone.At.Add(TombstoneKept))
+		}
+		return ds
+	}
+	if r.Settings.MaxLifetime > 0 {
+		add(ClockLifetime, r.CreatedAt.Add(r.Settings.MaxLifetime))
+	}
+	switch {
+	case r.Op != nil:
+		add(ClockOperation, r.Op.Deadline)
+	case r.State == Paused:
+		if r.Settings.PausedRetention > 0 {
+			add(ClockRetention, r.PausedAt.Add(r.Settings.PausedRetention))
+		}
+	case r.State == Running:
+		ds = append(ds, r.runningDeadlines(a)...)
+	}
+	return ds
+}
+
+func (r Record) runningDeadlines(a Activity) []Deadline {
+	var ds []Deadline
+	if end := r.SoftEnd(a); !end.IsZero() {
+		ds = append(ds, Deadline{ClockTimeout, r.notBeforeRetry(end, r.Settings.OnTimeout)})
+		if near := end.Add(-announceBefore); near.After(r.StartedAt) && !r.Announced.Equal(end) {
+			ds = append(ds, Deadline{ClockAnnounce, near})
+		}
+	}
+	if r.Settings.IdleTimeout == 0 {
+		return ds
+	}
+	if a.Busy {
+		if !a.Recheck.IsZero() {
+			ds = append(ds, Deadline{ClockRecheck, a.Recheck})
+		}
+		return ds
+	}
+	idle := r.heldUntil(later(a.Since, r.StartedAt)).Add(r.Settings.IdleTimeout)
+	if r.EndIsLive {
+		idle = later(idle, r.EndAt)
+	}
+	return append(ds, Deadline{ClockIdle, r.notBeforeRetry(idle, r.Settings.IdleAction())})
+}
+
+// heldUntil returns when the last lease ends, since at the earliest. A lease is
+// work until its end, whatever is observed.
+func (r Record) heldUntil(since time.Time) time.Time {
+	until := later(since, r.LeaseEndedAt)
+	for _, l := range r.Leases {
+		until = later(until, l.Until)
+	}
+	return until
+}
+
+// SoftEnd returns when the soft timeout ends, activity counted in; zero for
+// none.
+func (r Record) SoftEnd(a Activity) time.Time {
+	if r.EndAt.IsZero() || !r.Settings.RefreshOnActivity || !a.Last.After(r.EndSetAt) {
+		return r.EndAt
+	}
+	return later(r.EndAt, a.Last.Add(r.Settings.Timeout))
+}
+
+// notBeforeRetry holds automatic pauses back while they back off.
+func (r Record) notBeforeRetry(at time.Time, action Action) time.Time {
+	if action == Pause {
+		return later(at, r.PauseRetryAt)
+	}
+	return at
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// NextDeadline returns the earliest deadline of the record, and false if there
+// is none.
+func (r Record) NextDeadline(a Activity) (Deadline, bool) {
+	var next Deadline
+	for _, d := range r.Deadlines(a) {
+		if next.Clock == "" || d.At.Before(next.At) {
+			next = d
+		}
+	}
+	return next, next.Clock != ""
+}
+
+// due returns the clock of highest precedence that has run out.
+func (r Record) due(a Activity, now time.Time) (Clock, bool) {
+	for _, d := range r.Deadlines(a) {
+		if !now.Before(d.At) {
+			return d.Clock, true
+		}
+	}
+	return "", false
+}

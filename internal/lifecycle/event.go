@@ -1,0 +1,207 @@
+package lifecycle
+
+import "time"
+
+// Kind names a kind of event, for the table, logs and documentation.
+type Kind string
+
+// Event is something that was asked for or observed.
+type Event interface {
+	// Kind returns the event's name.
+	Kind() Kind
+}
+
+// Meta is what every request carries: the id for the operation that it may
+// start, and who asks.
+type Meta struct {
+	Op    string
+	Actor string
+	Cause Cause
+}
+
+// Requests.
+type (
+	// CreateRequested starts the first runtime of a new record.
+	CreateRequested struct {
+		Meta
+		Settings Settings
+	}
+	// AccessRequested asks to reach the sandbox, through any path.
+	AccessRequested struct {
+		Meta
+		Policy WakePolicy
+	}
+	// PauseRequested asks for an explicit pause.
+	PauseRequested struct {
+		Meta
+		Mode Mode
+	}
+	// ConnectRequested asks for a running sandbox with at least Timeout left.
+	ConnectRequested struct {
+		Meta
+		Timeout time.Duration
+	}
+	// ResumeRequested asks to resume a paused sandbox.
+	ResumeRequested struct {
+		Meta
+		Timeout time.Duration
+	}
+	// TimeoutSet replaces the soft timeout of a running sandbox; zero expires
+	// it now.
+	TimeoutSet struct {
+		Meta
+		Timeout time.Duration
+	}
+	// ExtendRequested asks for at least Timeout more of a running sandbox, and
+	// unlike ConnectRequested never wakes one.
+	ExtendRequested struct {
+		Meta
+		Timeout time.Duration
+	}
+	// SettingsPatched changes settings of a live or paused sandbox.
+	SettingsPatched struct {
+		Meta
+		Patch Patch
+	}
+	// LeaseRequested asks to count the sandbox as busy, or to prolong that; the
+	// lease's id says which.
+	LeaseRequested struct {
+		Meta
+		Lease Lease
+	}
+	// LeaseReleased ends a lease before its time.
+	LeaseReleased struct {
+		Meta
+		ID string
+	}
+	// KillRequested ends the sandbox for good.
+	KillRequested struct{ Meta }
+)
+
+// Observations.
+type (
+	// StartSucceeded reports that the runtime started by Op serves.
+	StartSucceeded struct{ Op string }
+	// StartFailed reports that the runtime asked for by Op could not start;
+	// nothing of it is left.
+	StartFailed struct {
+		Op     string
+		Detail string
+	}
+	// CaptureReady reports that the checkpoint made by Op is durable and
+	// verified. If it applies, the pause is committed.
+	CaptureReady struct {
+		Op         string
+		Checkpoint Checkpoint
+	}
+	// CaptureEnded reports that the capture of Op ended without a checkpoint
+	// and that the runtime runs on (it was thawed).
+	CaptureEnded struct {
+		Op     string
+		Detail string // why; empty when it was canceled
+	}
+	// ReleaseDone reports that nothing of a killed sandbox is left.
+	ReleaseDone struct{ Op string }
+	// RuntimeGone reports that the runtime of a generation has exited by
+	// itself.
+	RuntimeGone struct {
+		Generation int64
+		Detail     string
+	}
+	// TimerFired reports that the time returned by NextDeadline has come. Op
+	// is the id for the operation that may start.
+	TimerFired struct {
+		Op       string
+		Activity Activity
+	}
+	// ServerStarted is the first event after a restart of the server; Alive
+	// says whether the runtime of Record.Generation was found running.
+	ServerStarted struct {
+		Op    string
+		Alive bool
+	}
+)
+
+// Kind implements Event.
+func (CreateRequested) Kind() Kind  { return "CreateRequested" }
+func (AccessRequested) Kind() Kind  { return "AccessRequested" }
+func (PauseRequested) Kind() Kind   { return "PauseRequested" }
+func (ConnectRequested) Kind() Kind { return "ConnectRequested" }
+func (ResumeRequested) Kind() Kind  { return "ResumeRequested" }
+func (TimeoutSet) Kind() Kind       { return "TimeoutSet" }
+func (ExtendRequested) Kind() Kind  { return "ExtendRequested" }
+func (SettingsPatched) Kind() Kind  { return "SettingsPatched" }
+func (LeaseRequested) Kind() Kind   { return "LeaseRequested" }
+func (LeaseReleased) Kind() Kind    { return "LeaseReleased" }
+func (KillRequested) Kind() Kind    { return "KillRequested" }
+func (StartSucceeded) Kind() Kind   { return "StartSucceeded" }
+func (StartFailed) Kind() Kind      { return "StartFailed" }
+func (CaptureReady) Kind() Kind     { return "CaptureReady" }
+func (CaptureEnded) Kind() Kind     { return "CaptureEnded" }
+func (ReleaseDone) Kind() Kind      { return "ReleaseDone" }
+func (RuntimeGone) Kind() Kind      { return "RuntimeGone" }
+func (TimerFired) Kind() Kind       { return "TimerFired" }
+func (ServerStarted) Kind() Kind    { return "ServerStarted" }
+
+// EffectKind names what the world must be made to do.
+type EffectKind string
+
+// The effects. All are idempotent.
+const (
+	StartRuntime   EffectKind = "StartRuntime"   // start Launch, from the checkpoint if there is one; answer StartSucceeded or StartFailed
+	CaptureRuntime EffectKind = "CaptureRuntime" // freeze and capture Launch; answer CaptureReady or CaptureEnded
+	AbortCapture   EffectKind = "AbortCapture"   // end the capture of Op soon; the capture answers CaptureEnded
+	ReleaseRuntime EffectKind = "ReleaseRuntime" // destroy the runtime of Launch and what it holds
+	DropCheckpoint EffectKind = "DropCheckpoint" // delete a superseded checkpoint
+	Forget         EffectKind = "Forget"         // delete the record
+	ReleaseAll     EffectKind = "ReleaseAll"     // destroy every runtime, checkpoint and layer; answer ReleaseDone
+)
+
+// Effect is one thing to do after the record is persisted.
+type Effect struct {
+	Kind       EffectKind
+	Op         string
+	Launch     int64 // names a runtime: launches are never repeated
+	Generation int64 // that a launch is to serve as
+	Checkpoint *Checkpoint
+}
+
+// EntryType names an entry of the event log.
+type EntryType string
+
+// The entries that this package writes.
+const (
+	EntryCreated        EntryType = "created"
+	EntryRunning        EntryType = "running"
+	EntryPausing        EntryType = "pausing"
+	EntryPaused         EntryType = "paused"
+	EntryPauseFailed    EntryType = "pause_failed"
+	EntryPauseCancelled EntryType = "pause_cancelled"
+	EntryResuming       EntryType = "resuming"
+	EntryResumed        EntryType = "resumed"
+	EntryResumeFailed   EntryType = "resume_failed"
+	EntryTimeoutSet     EntryType = "timeout_set"
+	EntryUpdated        EntryType = "updated"
+	EntryHeld           EntryType = "hold.opened"
+	EntryReleased       EntryType = "hold.closed"
+	EntryStalled        EntryType = "hold.stalled"
+	EntryExpiring       EntryType = "expiring"
+	EntryTerminated     EntryType = "terminated"
+	EntryRuntimeLost    EntryType = "runtime_lost"
+)
+
+// Entry is one line of the event log, written in the transaction of the change
+// it describes.
+type Entry struct {
+	Type       EntryType     `json:"type"`
+	At         time.Time     `json:"at"`
+	Generation int64         `json:"generation"`
+	From       Situation     `json:"from"`
+	To         Situation     `json:"to"`
+	Op         string        `json:"op,omitempty"`
+	Cause      Cause         `json:"cause,omitempty"`
+	Actor      string        `json:"actor,omitempty"`
+	Duration   time.Duration `json:"duration,omitempty"` // of the operation that ended
+	Bytes      int64         `json:"bytes,omitempty"`
+	Detail     string        `json:"detail,omitempty"`
+}

@@ -1,0 +1,525 @@
+package lifecycle
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	randomSeed  = flag.Uint64("seed", 0, "seed of the random events; 0 for a new one")
+	randomSteps = flag.Int("steps", 1_000_000, "number of random events")
+)
+
+// TestRandomEvents lets random events happen to records at random times, in
+// orders that no caller would produce, and holds the core to what lifecycle.md
+// promises after each of them.
+func TestRandomEvents(t *testing.T) {
+	seed := *randomSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", seed)
+	steps := *randomSteps
+	if testing.Short() {
+		steps /= 10
+	}
+	rng := rand.New(rand.NewPCG(seed, 0))
+	reached := map[Situation]int{}
+	w := newWalk(rng)
+	for i := range steps {
+		if w.over() {
+			w = newWalk(rng)
+		}
+		w.step()
+		reached[w.rec.Situation()]++
+		if len(w.wrong) > 0 {
+			t.Fatalf("seed %d, event %d: %s\nhistory:\n%s", seed, i, strings.Join(w.wrong, "; "), w.story())
+		}
+	}
+	for _, at := range Situations() {
+		if reached[at] == 0 && at != atPending {
+			t.Errorf("no event happened in %s", at)
+		}
+	}
+	t.Logf("events by situation: %v", reached)
+}
+
+// walk is one record and what is known of it besides.
+type walk struct {
+	rng      *rand.Rand
+	rec      Record
+	now      time.Time
+	activity Activity
+	ops      []string // ids of operations so far
+
+	steps       int
+	launched    map[int64]bool
+	pausedSince time.Time
+	situation   Situation // as replayed from the log
+	forgotten   bool
+
+	wrong   []string
+	history []happened
+}
+
+type happened struct {
+	at      time.Time
+	from    Situation
+	ev      Event
+	verdict Verdict
+	to      Situation
+}
+
+// story is the last of what happened, a line each.
+func (w *walk) story() string {
+	var out strings.Builder
+	for _, h := range w.history[max(0, len(w.history)-30):] {
+		fmt.Fprintf(&out, "%12s %-9s %s%+v: %s, %s\n", h.at.Sub(epoch), h.from, h.ev.Kind(), h.ev, h.verdict, h.to)
+	}
+	return out.String()
+}
+
+func newWalk(rng *rand.Rand) *walk {
+	return &walk{
+		rng: rng, rec: Record{State: Pending}, now: epoch, launched: map[int64]bool{}, situation: atPending, ops: []string{"none"},
+	}
+}
+
+func (w *walk) over() bool { return w.forgotten || w.steps > 400 }
+
+func (w *walk) fail(format string, args ...any) {
+	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
+}
+
+func (w *walk) chance(percent int) bool { return w.rng.IntN(100) < percent }
+
+func pick[T any](w *walk, of ...T) T { return of[w.rng.IntN(len(of))] }
+
+// durations are such that clocks cross each other in every order.
+func (w *walk) duration() time.Duration {
+	return pick(w, 0, time.Microsecond, time.Second, 15*time.Second, time.Minute, 5*time.Minute, time.Hour, 30*24*time.Hour)
+}
+
+func (w *walk) step() {
+	w.steps++
+	w.pass()
+	ev := w.event()
+	before := w.rec
+	kept := deepCopy(before)
+	res, err := Step(before, ev, w.now)
+	w.history = append(w.history, happened{w.now, before.Situation(), ev, res.Verdict, res.Record.Situation()})
+	if !reflect.DeepEqual(before, kept) {
+		w.fail("the record passed in was modified")
+	}
+	w.rec = res.Record
+	w.check(before, ev, res, err)
+	if len(w.wrong) == 0 {
+		w.checkTimers()
+	}
+}
+
+// deepCopy copies what a record reaches through pointers.
+func deepCopy(r Record) Record {
+	r = clone(r)
+	if r.Checkpoint != nil {
+		cp := *r.Checkpoint
+		r.Checkpoint = &cp
+	}
+	if r.Tombstone != nil {
+		stone := *r.Tombstone
+		r.Tombstone = &stone
+	}
+	r.Leases = slices.Clone(r.Leases)
+	return r
+}
+
+// pass lets time go by: none, a little, exactly to the next deadline, or beyond
+// it, as if the timer were late or the server had been down.
+func (w *walk) pass() {
+	next, ok := w.rec.NextDeadline(w.activity)
+	switch n := w.rng.IntN(10); {
+	case n < 4:
+	case n < 6:
+		w.now = w.now.Add(time.Duration(w.rng.Int64N(int64(time.Minute))))
+	case n < 8 && ok && next.At.After(w.now):
+		w.now = next.At.Add(pick(w, 0, 0, -time.Microsecond, time.Microsecond))
+	default:
+		w.now = w.now.Add(w.duration())
+	}
+	if w.chance(20) {
+		w.activity = Activity{Busy: w.chance(30), Since: w.now.Add(-w.duration()), Last: w.now.Add(-w.duration())}
+		if w.activity.Busy && w.chance(50) {
+			w.activity.Recheck = w.now.Add(time.Second)
+		}
+	}
+}
+
+// op is the id of the operation in flight, or sometimes of another.
+func (w *walk) op() string {
+	if w.rec.Op != nil && w.chance(85) {
+		return w.rec.Op.ID
+	}
+	return pick(w, w.ops...)
+}
+
+func (w *walk) newOp() string {
+	id := fmt.Sprintf("op%d", w.steps)
+	w.ops = append(w.ops, id)
+	return id
+}
+
+func (w *walk) settings() Settings {
+	return Settings{
+		Timeout: w.duration(), OnTimeout: pick(w, Kill, Pause), OnIdle: pick(w, "", Kill, Pause), AutoResume: w.chance(50),
+		IdleTimeout: w.duration(), MaxLifetime: pick(w, 0, 0, w.duration()), PausedRetention: pick(w, 0, w.duration()),
+		RefreshOnActivity: w.chance(30), PauseMode: pick(w, "", Memory, Memory, Filesystem),
+	}
+}
+
+func (w *walk) event() Event {
+	m := Meta{Op: w.newOp(), Actor: "key", Cause: CauseCall}
+	if w.rec.State == Pending && w.rec.Op == nil && w.chance(70) {
+		return CreateRequested{Meta: m, Settings: w.settings()}
+	}
+	if w.rec.Op != nil && w.chance(50) { // so that operations end
+		return w.outcome()
+	}
+	switch w.rng.IntN(17) {
+	case 0:
+		return CreateRequested{Meta: m, Settings: w.settings()}
+	case 1, 2:
+		return AccessRequested{Meta: m, Policy: pick(w, "", Wake, Keep, Ignore)}
+	case 3:
+		return PauseRequested{Meta: m, Mode: pick(w, Memory, Memory, Filesystem)}
+	case 4, 5:
+		return ConnectRequested{Meta: m, Timeout: w.duration()}
+	case 6:
+		return ResumeRequested{Meta: m, Timeout: w.duration()}
+	case 7:
+		return TimeoutSet{Meta: m, Timeout: w.duration()}
+	case 8:
+		return ExtendRequested{Meta: m, Timeout: w.duration()}
+	case 9:
+		return SettingsPatched{Meta: m, Patch: w.patch()}
+	case 10:
+		return pick[Event](w,
+			LeaseRequested{Meta: m, Lease: Lease{ID: pick(w, "a", "b"), Until: w.now.Add(w.duration())}},
+			LeaseReleased{Meta: m, ID: pick(w, "a", "b")})
+	case 11:
+		if w.chance(20) { // or nothing lives long
+			return KillRequested{m}
+		}
+		return ServerStarted{Op: m.Op, Alive: w.chance(80)}
+	case 12:
+		if w.chance(30) {
+			return RuntimeGone{Generation: w.rec.Generation - int64(w.rng.IntN(2)), Detail: "it crashed"}
+		}
+		return w.outcome()
+	default:
+		return TimerFired{Op: m.Op, Activity: w.activity}
+	}
+}
+
+func (w *walk) outcome() Event {
+	return pick[Event](w,
+		StartSucceeded{Op: w.op()}, StartSucceeded{Op: w.op()}, StartFailed{Op: w.op(), Detail: "boom"},
+		CaptureReady{Op: w.op(), Checkpoint: Checkpoint{ID: fmt.Sprintf("image%d", w.steps), Mode: Memory}},
+		CaptureReady{Op: w.op(), Checkpoint: Checkpoint{ID: fmt.Sprintf("image%d", w.steps), Mode: Memory}},
+		CaptureEnded{Op: w.op()}, CaptureEnded{Op: w.op(), Detail: "disk full"}, ReleaseDone{Op: w.op()})
+}
+
+func (w *walk) patch() Patch {
+	var p Patch
+	switch s := w.settings(); w.rng.IntN(6) {
+	case 0:
+		p.OnTimeout = &s.OnTimeout
+	case 1:
+		p.OnIdle, p.IdleTimeout = &s.OnIdle, &s.IdleTimeout
+	case 2:
+		p.AutoResume = &s.AutoResume
+	case 3:
+		p.MaxLifetime = &s.MaxLifetime
+	case 4:
+		p.PausedRetention = &s.PausedRetention
+	case 5:
+		p.RefreshOnActivity = &s.RefreshOnActivity
+	}
+	return p
+}
+
+func (w *walk) check(before Record, ev Event, res Result, err error) {
+	after := res.Record
+	if (err != nil) != (res.Verdict == Refused) {
+		w.fail("verdict %s with error %v", res.Verdict, err)
+	}
+	if res.Changed == reflect.DeepEqual(before, after) {
+		w.fail("Changed is %v", res.Changed)
+	}
+	if idle := res.Verdict == Refused || res.Verdict == Stale; idle && (res.Changed || res.Effects != nil || res.Entries != nil) {
+		w.fail("a %s event had effects", res.Verdict)
+	}
+	w.checkMove(before, ev, res)
+	w.checkNumbers(before, ev, after)
+	w.checkState(before, after)
+	w.checkEffects(before, after, res.Effects)
+	w.checkLog(before, after, res)
+	w.checkKills(before, ev, res)
+	if fired, ok := ev.(TimerFired); ok {
+		w.checkFired(before, after, fired)
+	}
+}
+
+// checkMove holds the table: where a step may lead.
+func (w *walk) checkMove(before Record, ev Event, res Result) {
+	from, to := before.Situation(), res.Record.Situation()
+	if !slices.Contains(Situations(), to) {
+		w.fail("%q is no situation", to)
+	}
+	if from != to && !slices.Contains(table[from][ev.Kind()].to, to) {
+		w.fail("%s led from %s to %s, which the table does not say", ev.Kind(), from, to)
+	}
+	if b, a := before.Op, res.Record.Op; b != nil && a != nil && b.ID != a.ID && a.Phase != Killing {
+		w.fail("%s overtook %s", a.Phase, b.Phase)
+	}
+	if from == to && from == atTerminated && !reflect.DeepEqual(before, res.Record) {
+		w.fail("a terminated record changed")
+	}
+}
+
+// checkNumbers holds that generations and launches are never reused.
+func (w *walk) checkNumbers(before Record, ev Event, after Record) {
+	_, started := ev.(StartSucceeded)
+	grew := after.Generation - before.Generation
+	serves := before.Op != nil && after.Op == nil && after.State == Running && started
+	if (grew != 0 && grew != 1) || (grew == 1) != serves {
+		w.fail("generation %d after %d", after.Generation, before.Generation)
+	}
+	if after.Launches < before.Launches || after.Launches > before.Launches+1 {
+		w.fail("%d launches after %d", after.Launches, before.Launches)
+	}
+	if after.Launch != before.Launch && !serves {
+		w.fail("launch %d serves after %d without a start", after.Launch, before.Launch)
+	}
+}
+
+func (w *walk) checkState(before, after Record) {
+	switch after.State {
+	case Paused:
+		if after.Checkpoint == nil {
+			w.fail("paused without a checkpoint")
+		}
+		if !after.EndAt.IsZero() || after.Leases != nil {
+			w.fail("paused with a soft timeout or a lease")
+		}
+		if before.State != Paused {
+			w.pausedSince = w.now
+		}
+	case Running:
+		if after.Generation < 1 || after.Launch < 1 {
+			w.fail("running in generation %d, launch %d", after.Generation, after.Launch)
+		}
+		if slices.ContainsFunc(after.Deadlines(w.activity), func(d Deadline) bool { return d.Clock == ClockRetention }) {
+			w.fail("running and its retention counts")
+		}
+	case Terminated:
+		if after.Tombstone == nil || after.Tombstone.Reason == "" {
+			w.fail("terminated without a tombstone")
+		}
+		if before.State == Terminated && !reflect.DeepEqual(before.Tombstone, after.Tombstone) {
+			w.fail("the tombstone changed")
+		}
+	case Pending:
+		if before.State != Pending {
+			w.fail("it became pending")
+		}
+	}
+	if before.State == Terminated && after.State != Terminated {
+		w.fail("it rose from the dead")
+	}
+	if before.Checkpoint != nil && after.Checkpoint == nil && after.State != Terminated {
+		w.fail("its checkpoint is gone")
+	}
+}
+
+func (w *walk) checkEffects(before, after Record, effects []Effect) {
+	for _, e := range effects {
+		switch e.Kind {
+		case StartRuntime:
+			if w.launched[e.Launch] || e.Launch != after.Launches || e.Launch == before.Launches {
+				w.fail("launch %d is named again", e.Launch)
+			}
+			w.launched[e.Launch] = true
+			if e.Generation != after.Generation+1 || after.Op == nil || e.Op != after.Op.ID || e.Checkpoint != after.Checkpoint {
+				w.fail("start of generation %d by %q from %v", e.Generation, e.Op, e.Checkpoint)
+			}
+		case DropCheckpoint:
+			if before.Checkpoint == nil || e.Checkpoint.ID != before.Checkpoint.ID {
+				w.fail("drop of %v, which was not the checkpoint", e.Checkpoint)
+			}
+			if after.State != Paused || after.Checkpoint.ID == e.Checkpoint.ID {
+				w.fail("the checkpoint is dropped and none is newer")
+			}
+		case ReleaseRuntime:
+			if after.State == Running && after.Launch == e.Launch {
+				w.fail("the serving runtime is released")
+			}
+		case ReleaseAll:
+			if after.State != Terminated {
+				w.fail("everything is released and it is %s", after.State)
+			}
+		case CaptureRuntime:
+			if after.Phase() != Pausing || e.Launch != after.Launch {
+				w.fail("capture of launch %d while %s", e.Launch, after.Situation())
+			}
+		case Forget:
+			if after.State != Terminated || w.now.Before(after.Tombstone.At.Add(TombstoneKept)) {
+				w.fail("forgotten too early")
+			}
+			w.forgotten = true
+		}
+	}
+}
+
+// checkLog replays the log.
+func (w *walk) checkLog(before, after Record, res Result) {
+	for _, e := range res.Entries {
+		if e.From != before.Situation() || e.To != after.Situation() || !e.At.Equal(w.now) || e.Generation != after.Generation {
+			w.fail("entry %+v for %s to %s", e, before.Situation(), after.Situation())
+		}
+		if state(e.From) != state(w.situation) {
+			w.fail("entry %s begins in %s, the log is in %s", e.Type, e.From, w.situation)
+		}
+		w.situation = e.To
+	}
+	if state(w.situation) != after.State {
+		w.fail("the log says %s, the record %s", w.situation, after.State)
+	}
+}
+
+// state is the committed state of a situation.
+func state(at Situation) State {
+	switch at {
+	case atCreating:
+		return Pending
+	case atPausing:
+		return Running
+	case atResuming:
+		return Paused
+	case atKilling:
+		return Terminated
+	}
+	return State(at)
+}
+
+// checkKills holds who may end a sandbox, and that a request to always does.
+func (w *walk) checkKills(before Record, ev Event, res Result) {
+	alive := before.State != Terminated && before.Situation() != atPending
+	if _, ok := ev.(KillRequested); ok && alive && (res.Verdict != Applies || res.Record.State != Terminated) {
+		w.fail("a kill did not win: %s", res.Verdict)
+	}
+	if before.State == Terminated || res.Record.State != Terminated {
+		return
+	}
+	switch ev.(type) {
+	case CaptureEnded, CaptureReady:
+		w.fail("a pause became a kill")
+	case KillRequested, TimerFired, RuntimeGone, ServerStarted, StartFailed:
+	default:
+		w.fail("%s ended it", ev.Kind())
+	}
+}
+
+// checkFired holds that no clock acts early or does what was not asked.
+func (w *walk) checkFired(before, after Record, ev TimerFired) {
+	s := before.Settings
+	var due time.Time
+	var action Action
+	switch reason := firedReason(before, after); reason {
+	case "":
+		return
+	case string(MaxLifetimeExceeded):
+		due, action = before.CreatedAt.Add(s.MaxLifetime), Kill
+	case string(PausedExpired):
+		due, action = w.pausedSince.Add(s.PausedRetention), Kill
+	case string(CreateFailed):
+		due, action = before.Op.Deadline, Kill
+	case string(TimeoutExpired), string(CauseTimeout):
+		due, action = before.EndAt, s.OnTimeout
+		if s.RefreshOnActivity && ev.Activity.Last.After(before.EndSetAt) {
+			due = later(due, ev.Activity.Last.Add(s.Timeout))
+		}
+	case string(IdleTimeout), string(CauseIdle):
+		due, action = later(ev.Activity.Since, before.StartedAt), s.IdleAction()
+		for _, l := range before.Leases {
+			due = later(due, l.Until)
+		}
+		due = due.Add(s.IdleTimeout)
+		if before.EndIsLive {
+			due = later(due, before.EndAt)
+		}
+		if ev.Activity.Busy {
+			w.fail("idle while busy")
+		}
+	default:
+		w.fail("a timer ended it: %s", reason)
+		return
+	}
+	if action == Pause {
+		due = later(due, before.PauseRetryAt)
+	}
+	if w.now.Before(due) {
+		w.fail("fired %s early", due.Sub(w.now))
+	}
+	if killed := after.State == Terminated; killed != (action == Kill) {
+		w.fail("asked to %s, it is %s", action, after.Situation())
+	}
+}
+
+// firedReason is why a timer ended or paused a sandbox, empty if it did
+// neither.
+func firedReason(before, after Record) string {
+	switch {
+	case before.State != Terminated && after.State == Terminated:
+		return string(after.Tombstone.Reason)
+	case before.Op == nil && after.Phase() == Pausing:
+		return string(after.Op.Cause)
+	}
+	return ""
+}
+
+// checkTimers holds that an operation in flight always has a deadline, and that
+// a timer which fires exactly at a deadline gets somewhere: it is neither lost
+// nor does it fire for ever.
+func (w *walk) checkTimers() {
+	next, ok := w.rec.NextDeadline(w.activity)
+	if w.rec.Op != nil && (!ok || next.At.After(w.rec.Op.StartedAt.Add(24*time.Hour)) && next.At.After(w.now.Add(24*time.Hour))) {
+		w.fail("%s has no deadline", w.rec.Situation())
+	}
+	if !ok || next.Clock == ClockRecheck {
+		return
+	}
+	early, err := Step(w.rec, TimerFired{Op: "early", Activity: w.activity}, next.At.Add(-1))
+	if err != nil || early.Verdict != Stale {
+		w.fail("a timer before %s: %s, %v", next.Clock, early.Verdict, err)
+	}
+	rec, at := w.rec, later(next.At, w.now)
+	for range 8 {
+		res, err := Step(rec, TimerFired{Op: "probe", Activity: w.activity}, at)
+		if err != nil {
+			w.fail("the timer was refused: %v", err)
+			return
+		}
+		rec = res.Record
+		again, ok := rec.NextDeadline(w.activity)
+		if !ok || again.At.After(at) || again.Clock == ClockRecheck || len(res.Effects) > 0 {
+			return
+		}
+	}
+	w.fail("%s fires for ever", next.Clock)
+}

@@ -1,0 +1,162 @@
+package lifecycle
+
+import "time"
+
+// State is the committed state of a sandbox.
+type State string
+
+// The committed states. A pending sandbox was asked for and has never run.
+const (
+	Pending    State = "pending"
+	Running    State = "running"
+	Paused     State = "paused"
+	Terminated State = "terminated"
+)
+
+// Phase names the operation in flight; the empty phase means none.
+type Phase string
+
+// The phases.
+const (
+	None     Phase = ""
+	Creating Phase = "creating"
+	Pausing  Phase = "pausing"
+	Resuming Phase = "resuming"
+	Killing  Phase = "killing"
+)
+
+// Action is what expiry of a clock does.
+type Action string
+
+// The actions.
+const (
+	Kill  Action = "kill"
+	Pause Action = "pause"
+)
+
+// Mode is what a pause keeps.
+type Mode string
+
+// The modes. Memory keeps processes, memory and disk; Filesystem keeps the disk
+// alone, and a resume boots afresh.
+const (
+	Memory     Mode = "memory"
+	Filesystem Mode = "filesystem"
+)
+
+// Cause says what set an operation off.
+type Cause string
+
+// The causes.
+const (
+	CauseCall     Cause = "call"     // somebody asked through an API
+	CauseTimeout  Cause = "timeout"  // the soft timeout passed
+	CauseIdle     Cause = "idle"     // nothing happened for the idle timeout
+	CauseAccess   Cause = "access"   // traffic reached a paused sandbox
+	CauseFailure  Cause = "failure"  // something broke
+	CauseRecovery Cause = "recovery" // the server found it so at start-up
+)
+
+// Reason says why a sandbox ended.
+type Reason string
+
+// The reasons.
+const (
+	Killed              Reason = "Killed"
+	TimeoutExpired      Reason = "TimeoutExpired"
+	IdleTimeout         Reason = "IdleTimeout"
+	MaxLifetimeExceeded Reason = "MaxLifetimeExceeded"
+	PausedExpired       Reason = "PausedExpired"
+	RuntimeExited       Reason = "RuntimeExited"
+	RuntimeLost         Reason = "RuntimeLost"
+	CreateFailed        Reason = "CreateFailed"
+)
+
+// Operation is the one change in flight.
+type Operation struct {
+	ID         string        `json:"id"`
+	Phase      Phase         `json:"phase"`
+	Attempt    int           `json:"attempt"` // from 1
+	Cause      Cause         `json:"cause"`
+	Actor      string        `json:"actor,omitempty"`
+	StartedAt  time.Time     `json:"startedAt"`
+	Deadline   time.Time     `json:"deadline"`             // when it ends in the safer neighbour
+	Generation int64         `json:"generation"`           // the generation it starts or ends
+	Launch     int64         `json:"launch,omitempty"`     // the launch it waits for
+	Timeout    time.Duration `json:"timeout,omitempty"`    // the soft timeout that a start begins; 0 for none
+	Mode       Mode          `json:"mode,omitempty"`       // of a pause
+	Cancelable bool          `json:"cancelable,omitempty"` // access may cancel this pause
+	Canceling  bool          `json:"canceling,omitempty"`  // the pause is to be undone, not committed
+}
+
+// Checkpoint names the verified checkpoint that a paused sandbox resumes from.
+type Checkpoint struct {
+	ID     string   `json:"id"`
+	Mode   Mode     `json:"mode"`
+	Stack  []string `json:"stack"`  // layer ids, bottom first
+	Digest string   `json:"digest"` // SHA-256 of the image's manifest, hex
+	Bytes  int64    `json:"bytes"`  // what the pause wrote
+}
+
+// Tombstone is what remains of a terminated sandbox.
+type Tombstone struct {
+	Reason Reason    `json:"reason"`
+	Detail string    `json:"detail,omitempty"`
+	Actor  string    `json:"actor,omitempty"`
+	At     time.Time `json:"at"`
+}
+
+// Record is the durable lifecycle of one sandbox. Times are UTC.
+type Record struct {
+	Settings   Settings    `json:"settings"`
+	State      State       `json:"state"`
+	Generation int64       `json:"generation"` // of the runtime that serves or last served; 0 before the first
+	Launch     int64       `json:"launch"`     // which launch of a runtime that was
+	Launches   int64       `json:"launches"`   // how many were begun, failed ones included
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+	Op         *Operation  `json:"op,omitempty"`
+
+	CreatedAt time.Time `json:"createdAt"`
+	StartedAt time.Time `json:"startedAt"`           // last start or resume
+	EndAt     time.Time `json:"endAt"`               // soft timeout while running; zero for none
+	EndSetAt  time.Time `json:"endSetAt"`            // when EndAt was given: activity before does not move it
+	EndIsLive bool      `json:"endIsLive,omitempty"` // EndAt was set by TimeoutSet: idle does not fire before it
+	Announced time.Time `json:"announced"`           // the EndAt that was announced as near
+	PausedAt  time.Time `json:"pausedAt"`            // when it last became paused: by a pause, or by the loss of its runtime
+
+	PauseFailures int       `json:"pauseFailures,omitempty"` // in a row
+	PauseRetryAt  time.Time `json:"pauseRetryAt"`            // no automatic pause before this
+	LastError     string    `json:"lastError,omitempty"`     // why the last operation failed
+
+	Leases       []Lease   `json:"leases,omitempty"` // holds that somebody asked for
+	LeaseEndedAt time.Time `json:"leaseEndedAt"`     // when one was last released before its time
+
+	Tombstone *Tombstone `json:"tombstone,omitempty"`
+}
+
+// Lease is a hold that somebody asked for: the sandbox is busy, for a reason,
+// until a time at the latest.
+type Lease struct {
+	ID     string    `json:"id"`
+	Reason string    `json:"reason"`
+	Actor  string    `json:"actor,omitempty"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+}
+
+// Phase returns the operation in flight.
+func (r Record) Phase() Phase {
+	if r.Op == nil {
+		return None
+	}
+	return r.Op.Phase
+}
+
+// Situation returns the row of the table that the record is in: the phase
+// while an operation is in flight, else the state.
+func (r Record) Situation() Situation {
+	if r.Op != nil {
+		return Situation(r.Op.Phase)
+	}
+	return Situation(r.State)
+}

@@ -1,0 +1,124 @@
+package lifecycle
+
+import (
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// Settings is what the owner asked for. A zero duration means no limit, except
+// for StallAfter.
+type Settings struct {
+	Timeout           time.Duration `json:"timeout"`   // the soft timeout given at create
+	OnTimeout         Action        `json:"onTimeout"` // what its expiry does
+	IdleTimeout       time.Duration `json:"idleTimeout,omitempty"`
+	OnIdle            Action        `json:"onIdle,omitempty"` // empty: as OnTimeout
+	MaxLifetime       time.Duration `json:"maxLifetime,omitempty"`
+	PausedRetention   time.Duration `json:"pausedRetention,omitempty"`
+	RefreshOnActivity bool          `json:"refreshOnActivity,omitempty"` // activity moves endAt to now + Timeout
+	AutoResume        bool          `json:"autoResume"`                  // traffic may wake it
+	PauseMode         Mode          `json:"pauseMode,omitempty"`         // of automatic pauses; empty: memory
+	// StallAfter is how long a hold may make no progress and still count;
+	// negative means for ever.
+	StallAfter time.Duration `json:"stallAfter,omitempty"`
+}
+
+// IdleAction returns what expiry of the idle timeout does.
+func (s Settings) IdleAction() Action {
+	if s.OnIdle == "" {
+		return s.OnTimeout
+	}
+	return s.OnIdle
+}
+
+// Pauses reports whether expiry of a clock pauses the sandbox, rather than end
+// it or change nothing of what runs.
+func (s Settings) Pauses(c Clock) bool {
+	return c == ClockTimeout && s.OnTimeout == Pause || c == ClockIdle && s.IdleAction() == Pause
+}
+
+func (s Settings) pauseMode() Mode {
+	if s.PauseMode == "" {
+		return Memory
+	}
+	return s.PauseMode
+}
+
+// Validate refuses settings that contradict each other.
+func (s Settings) Validate() error {
+	invalid := func(code, format string, args ...any) *errdef.Error {
+		return errdef.New(errdef.Invalid, code, format, args...)
+	}
+	for name, d := range map[string]time.Duration{
+		"timeout": s.Timeout, "idleTimeout": s.IdleTimeout, "maxLifetime": s.MaxLifetime, "pausedRetention": s.PausedRetention,
+	} {
+		if d < 0 {
+			return invalid("timeout_invalid", "%s is negative", name).WithRemedy("give a positive duration, or 0 for no limit")
+		}
+	}
+	for name, a := range map[string]Action{"onTimeout": s.OnTimeout, "onIdle": s.IdleAction()} {
+		if a != Kill && a != Pause {
+			return invalid("action_invalid", "%s is %q", name, a).WithRemedy("use kill or pause")
+		}
+	}
+	if m := s.pauseMode(); m != Memory && m != Filesystem {
+		return invalid("mode_invalid", "pause mode is %q", m).WithRemedy("use memory or filesystem")
+	}
+	canPause := s.OnTimeout == Pause || (s.IdleTimeout > 0 && s.IdleAction() == Pause)
+	if s.AutoResume && !canPause {
+		return invalid("auto_resume_needs_pause", "autoResume is on, but neither the timeout nor the idle timeout pauses the sandbox").
+			WithRemedy("set onTimeout or onIdle to pause, or turn autoResume off")
+	}
+	if s.AutoResume && s.pauseMode() == Filesystem {
+		return invalid("auto_resume_needs_memory", "autoResume is on, but automatic pauses keep only the file system, which traffic never wakes").
+			WithRemedy("keep memory in automatic pauses, or turn autoResume off")
+	}
+	if s.RefreshOnActivity && s.Timeout == 0 {
+		return invalid("refresh_needs_timeout", "refreshOnActivity is on, but there is no timeout to refresh").WithRemedy("set a timeout")
+	}
+	return nil
+}
+
+// Patch changes settings of a live or paused sandbox; nil leaves one as it is.
+type Patch struct {
+	OnTimeout         *Action
+	OnIdle            *Action
+	AutoResume        *bool
+	IdleTimeout       *time.Duration
+	MaxLifetime       *time.Duration
+	PausedRetention   *time.Duration
+	RefreshOnActivity *bool
+	StallAfter        *time.Duration
+}
+
+// apply returns s with the patch applied.
+func (p Patch) apply(s Settings) Settings {
+	set(&s.OnTimeout, p.OnTimeout)
+	set(&s.OnIdle, p.OnIdle)
+	set(&s.AutoResume, p.AutoResume)
+	set(&s.IdleTimeout, p.IdleTimeout)
+	set(&s.MaxLifetime, p.MaxLifetime)
+	set(&s.PausedRetention, p.PausedRetention)
+	set(&s.RefreshOnActivity, p.RefreshOnActivity)
+	set(&s.StallAfter, p.StallAfter)
+	return s
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// WakePolicy says what traffic to a port does.
+type WakePolicy string
+
+// The policies; the empty one is Wake.
+const (
+	Wake   WakePolicy = "wake"   // counts as activity and may wake the sandbox
+	Keep   WakePolicy = "keep"   // counts as activity, never wakes
+	Ignore WakePolicy = "ignore" // neither
+)
+
+// Wakes reports whether traffic under the policy may wake a sandbox.
+func (p WakePolicy) Wakes() bool { return p == "" || p == Wake }

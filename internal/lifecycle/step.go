@@ -1,0 +1,600 @@
+package lifecycle
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// How long each operation may take before it ends in the safer neighbour, and
+// how automatic pauses back off. A pause's deadline allows for writing a large
+// memory to a slow disk.
+const (
+	createDeadline = 60 * time.Second
+	pauseDeadline  = 5 * time.Minute
+	resumeDeadline = 60 * time.Second
+	releaseRetry   = 15 * time.Second
+	abortRetry     = 15 * time.Second
+
+	firstPauseRetry = 60 * time.Second
+	maxPauseRetry   = 15 * time.Minute
+
+	maxStartAttempts = 2
+
+	// MinAutoResume is the least soft timeout that a wake by traffic starts:
+	// E2B's clients count on five minutes.
+	MinAutoResume = 300 * time.Second
+)
+
+// Result is what Step decided.
+type Result struct {
+	Record  Record
+	Verdict Verdict
+	Changed bool // the record differs and must be persisted before acting
+	Effects []Effect
+	Entries []Entry
+}
+
+// Step returns what ev does to r at time now. The record passed in is not
+// modified. The error is non-nil exactly if the verdict is Refused, and is an
+// *errdef.Error.
+func Step(r Record, ev Event, now time.Time) (Result, error) {
+	from := r.Situation()
+	rule, ok := table[from][ev.Kind()]
+	if !ok {
+		panic(fmt.Sprintf("internal error: lifecycle: no rule for %s in %s", ev.Kind(), from))
+	}
+	if rule.verdict == Refused {
+		return Result{Record: r, Verdict: Refused}, rule.refusal(r)
+	}
+	if rule.verdict != Applies || rule.do == nil {
+		return Result{Record: r, Verdict: rule.verdict}, nil
+	}
+	s := &step{rec: clone(r), from: from, now: now, verdict: Applies}
+	rule.do(s, ev)
+	if s.verdict == Refused {
+		return Result{Record: r, Verdict: Refused}, s.err
+	}
+	if s.verdict == Stale {
+		return Result{Record: r, Verdict: Stale}, nil
+	}
+	return Result{
+		Record: s.rec, Verdict: s.verdict, Changed: !reflect.DeepEqual(r, s.rec),
+		Effects: s.effects, Entries: s.finish(),
+	}, nil
+}
+
+// clone copies what a step may write through a pointer.
+func clone(r Record) Record {
+	if r.Op != nil {
+		op := *r.Op
+		r.Op = &op
+	}
+	return r
+}
+
+// step is the scratch space of one Step.
+type step struct {
+	rec     Record
+	from    Situation
+	now     time.Time
+	verdict Verdict
+	err     error
+	effects []Effect
+	entries []Entry
+}
+
+// finish stamps the entries with where the step began and ended.
+func (s *step) finish() []Entry {
+	for i := range s.entries {
+		s.entries[i].From, s.entries[i].To = s.from, s.rec.Situation()
+	}
+	return s.entries
+}
+
+func (s *step) effect(e Effect) {
+	if s.rec.Op != nil {
+		e.Op = s.rec.Op.ID
+	}
+	s.effects = append(s.effects, e)
+}
+
+// launch begins one more launch of a runtime for the operation in flight.
+func (s *step) launch() {
+	s.rec.Launches++
+	op := s.rec.Op
+	op.Launch = s.rec.Launches
+	s.effect(Effect{Kind: StartRuntime, Launch: op.Launch, Generation: op.Generation, Checkpoint: s.rec.Checkpoint})
+}
+
+func (s *step) release(launch int64) { s.effect(Effect{Kind: ReleaseRuntime, Launch: launch}) }
+
+func (s *step) abortCapture() { s.effect(Effect{Kind: AbortCapture, Launch: s.rec.Launch}) }
+
+func (s *step) log(t EntryType, op *Operation, detail string) *Entry {
+	e := Entry{Type: t, At: s.now, Generation: s.rec.Generation, Detail: detail}
+	if op != nil {
+		e.Op, e.Cause, e.Actor = op.ID, op.Cause, op.Actor
+	}
+	s.entries = append(s.entries, e)
+	return &s.entries[len(s.entries)-1]
+}
+
+// logEnd logs the end of op with how long it took.
+func (s *step) logEnd(t EntryType, op *Operation, detail string) *Entry {
+	e := s.log(t, op, detail)
+	e.Duration = s.now.Sub(op.StartedAt)
+	return e
+}
+
+// begin puts an operation in flight.
+func (s *step) begin(id string, p Phase, m Meta, within time.Duration) *Operation {
+	s.rec.Op = &Operation{
+		ID: id, Phase: p, Attempt: 1, Cause: m.Cause, Actor: m.Actor,
+		StartedAt: s.now, Deadline: s.now.Add(within), Generation: s.rec.Generation,
+	}
+	return s.rec.Op
+}
+
+// owns reports whether op is the operation in flight, and marks the event
+// stale otherwise.
+func (s *step) owns(op string) bool {
+	if s.rec.Op != nil && s.rec.Op.ID == op {
+		return true
+	}
+	s.verdict = Stale
+	return false
+}
+
+func (s *step) refuse(err error) { s.verdict, s.err = Refused, err }
+
+func create(s *step, ev Event) {
+	e := ev.(CreateRequested)
+	if err := e.Settings.Validate(); err != nil {
+		s.refuse(err)
+		return
+	}
+	s.rec.Settings = e.Settings
+	s.rec.CreatedAt = s.now
+	op := s.begin(e.Op, Creating, e.Meta, createDeadline)
+	op.Generation = 1
+	op.Timeout = e.Settings.Timeout
+	s.log(EntryCreated, op, "")
+	s.launch()
+}
+
+func started(s *step, ev Event) {
+	if !s.owns(ev.(StartSucceeded).Op) {
+		return
+	}
+	op := s.rec.Op
+	s.rec.State = Running
+	s.rec.Generation, s.rec.Launch = op.Generation, op.Launch
+	s.rec.StartedAt = s.now
+	s.giveEnd(s.endAfter(op.Timeout), false)
+	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
+	s.rec.Op = nil
+	if op.Phase == Creating {
+		s.logEnd(EntryRunning, op, "")
+		return
+	}
+	s.logEnd(EntryResumed, op, "")
+}
+
+// giveEnd replaces the end of the soft timeout, whatever activity had moved it
+// to.
+func (s *step) giveEnd(end time.Time, live bool) {
+	s.rec.EndAt, s.rec.EndSetAt, s.rec.EndIsLive = end, s.now, live
+}
+
+// endAfter returns the end of a soft timeout that begins now.
+func (s *step) endAfter(d time.Duration) time.Time {
+	if d == 0 {
+		return time.Time{}
+	}
+	return s.now.Add(d)
+}
+
+func createFailed(s *step, ev Event) {
+	e := ev.(StartFailed)
+	if s.owns(e.Op) {
+		s.terminate(s.rec.Op.ID, Meta{Cause: CauseFailure}, CreateFailed, e.Detail)
+	}
+}
+
+func createTimer(s *step, ev Event) {
+	if clock := s.due(ev); clock == ClockOperation {
+		s.terminate(ev.(TimerFired).Op, Meta{Cause: CauseFailure}, CreateFailed, "it did not start in time")
+	}
+}
+
+// due returns the clock that has run out, after ending the sandbox if that is
+// its lifetime. Without any the event is stale.
+func (s *step) due(ev Event) Clock {
+	e := ev.(TimerFired)
+	clock, ok := s.rec.due(e.Activity, s.now)
+	switch {
+	case !ok:
+		s.verdict = Stale
+	case clock == ClockLifetime:
+		s.terminate(e.Op, Meta{Cause: CauseTimeout}, MaxLifetimeExceeded, "")
+	}
+	return clock
+}
+
+func createLost(s *step, ev Event) {
+	s.terminate(ev.(ServerStarted).Op, Meta{Cause: CauseRecovery}, CreateFailed, "the server stopped while it was being created")
+}
+
+func extend(s *step, ev Event) {
+	var m Meta
+	var timeout time.Duration
+	switch e := ev.(type) {
+	case ConnectRequested:
+		m, timeout = e.Meta, e.Timeout
+	case ExtendRequested:
+		m, timeout = e.Meta, e.Timeout
+	}
+	end := s.now.Add(timeout)
+	if s.rec.EndAt.IsZero() || !end.After(s.rec.EndAt) {
+		return // bit-identical: clients compare
+	}
+	s.rec.EndAt = end
+	s.log(EntryTimeoutSet, nil, "").Actor = m.Actor
+}
+
+func setTimeout(s *step, ev Event) {
+	e := ev.(TimeoutSet)
+	s.giveEnd(s.now.Add(e.Timeout), true)
+	s.rec.PauseRetryAt = time.Time{}
+	s.log(EntryTimeoutSet, nil, "").Actor = e.Actor
+}
+
+func patch(s *step, ev Event) {
+	e := ev.(SettingsPatched)
+	settings := e.Patch.apply(s.rec.Settings)
+	if err := settings.Validate(); err != nil {
+		s.refuse(err)
+		return
+	}
+	s.rec.Settings = settings
+	s.log(EntryUpdated, nil, "").Actor = e.Actor
+}
+
+// openLease adds a lease or replaces the one with the same id.
+func openLease(s *step, ev Event) {
+	e := ev.(LeaseRequested)
+	s.dropLeases(func(l Lease) bool { return l.ID == e.Lease.ID || !l.Until.After(s.now) })
+	l := e.Lease
+	l.Since, l.Actor = s.now, e.Actor
+	s.rec.Leases = append(s.rec.Leases, l)
+	s.log(EntryHeld, nil, l.Reason).Actor = e.Actor
+}
+
+func closeLease(s *step, ev Event) {
+	e := ev.(LeaseReleased)
+	before := len(s.rec.Leases)
+	s.dropLeases(func(l Lease) bool { return l.ID == e.ID })
+	if len(s.rec.Leases) == before {
+		s.refuse(errdef.New(errdef.NotFound, "hold_not_found", "the sandbox has no hold %q", e.ID).
+			WithRemedy("it may have run out; list the holds"))
+		return
+	}
+	s.rec.LeaseEndedAt = s.now
+	s.log(EntryReleased, nil, e.ID).Actor = e.Actor
+}
+
+// dropLeases removes leases without writing to the old record's slice.
+func (s *step) dropLeases(drop func(Lease) bool) {
+	s.rec.Leases = slices.DeleteFunc(slices.Clone(s.rec.Leases), drop)
+}
+
+func pauseExplicit(s *step, ev Event) {
+	e := ev.(PauseRequested)
+	s.pause(e.Op, e.Meta, e.Mode)
+}
+
+func (s *step) pause(id string, m Meta, mode Mode) {
+	op := s.begin(id, Pausing, m, pauseDeadline)
+	op.Cancelable = m.Cause != CauseCall
+	op.Mode = mode
+	s.log(EntryPausing, op, string(mode))
+	s.effect(Effect{Kind: CaptureRuntime, Launch: s.rec.Launch})
+}
+
+func runningTimer(s *step, ev Event) {
+	e := ev.(TimerFired)
+	switch s.due(ev) {
+	case ClockTimeout:
+		s.expire(e.Op, CauseTimeout, s.rec.Settings.OnTimeout, TimeoutExpired)
+	case ClockIdle:
+		s.expire(e.Op, CauseIdle, s.rec.Settings.IdleAction(), IdleTimeout)
+	case ClockAnnounce:
+		s.rec.Announced = s.rec.SoftEnd(e.Activity)
+		s.log(EntryExpiring, nil, string(s.rec.Settings.OnTimeout))
+	case ClockRecheck:
+		s.verdict = Stale
+	}
+}
+
+func (s *step) expire(id string, cause Cause, action Action, reason Reason) {
+	if action == Pause {
+		s.pause(id, Meta{Cause: cause}, s.rec.Settings.pauseMode())
+		return
+	}
+	s.terminate(id, Meta{Cause: cause}, reason, "")
+}
+
+func pausedTimer(s *step, ev Event) {
+	if s.due(ev) == ClockRetention {
+		s.terminate(ev.(TimerFired).Op, Meta{Cause: CauseTimeout}, PausedExpired, "")
+	}
+}
+
+func forget(s *step, ev Event) {
+	if s.due(ev) == ClockTombstone {
+		s.effect(Effect{Kind: Forget})
+	}
+}
+
+func joinPause(s *step, ev Event) {
+	s.verdict = Joins
+	switch {
+	case s.rec.Op.Canceling, s.rec.Op.Mode != ev.(PauseRequested).Mode:
+		s.verdict = Waits // it is being undone, or keeps something else: ask again
+	case s.rec.Op.Cancelable:
+		s.rec.Op.Cancelable = false
+	}
+}
+
+func accessDuringPause(s *step, ev Event) {
+	s.verdict = Waits
+	op := s.rec.Op
+	if op.Cancelable && !op.Canceling && s.rec.Settings.AutoResume && ev.(AccessRequested).Policy.Wakes() {
+		s.cancelPause()
+	}
+}
+
+func pausingTimer(s *step, ev Event) {
+	if s.due(ev) == ClockOperation {
+		if op := s.rec.Op; !op.Canceling {
+			op.Cancelable = false
+		}
+		s.cancelPause()
+	}
+}
+
+// cancelPause has the pause undone. Only the capture can say that the runtime
+// runs on, so it is told until it does.
+func (s *step) cancelPause() {
+	s.rec.Op.Canceling, s.rec.Op.Deadline = true, s.now.Add(abortRetry)
+	s.abortCapture()
+}
+
+// captured is the commit point of a pause. A pause that is being undone keeps
+// its verdict at Waits: the caller must then thaw and report CaptureEnded.
+func captured(s *step, ev Event) {
+	e := ev.(CaptureReady)
+	if !s.owns(e.Op) {
+		return
+	}
+	op := s.rec.Op
+	if op.Canceling {
+		s.verdict = Waits
+		return
+	}
+	old := s.rec.Checkpoint
+	cp := e.Checkpoint
+	s.release(s.rec.Launch)
+	if old != nil {
+		s.effect(Effect{Kind: DropCheckpoint, Checkpoint: old})
+	}
+	s.rec.State, s.rec.Checkpoint, s.rec.Op = Paused, &cp, nil
+	s.rec.PausedAt, s.rec.EndAt, s.rec.EndIsLive = s.now, time.Time{}, false
+	s.rec.Leases = nil
+	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
+	s.logEnd(EntryPaused, op, "").Bytes = cp.Bytes
+}
+
+func captureEnded(s *step, ev Event) {
+	e := ev.(CaptureEnded)
+	if !s.owns(e.Op) {
+		return
+	}
+	op := s.rec.Op
+	s.rec.Op = nil
+	if op.Canceling && op.Cancelable {
+		s.giveEnd(s.endAfter(s.wakeTimeout()), false)
+		s.logEnd(EntryPauseCancelled, op, "access")
+		return
+	}
+	detail := e.Detail
+	if detail == "" {
+		detail = "it did not finish in time"
+	}
+	s.rec.LastError = "pause: " + detail
+	if op.Cause != CauseCall {
+		s.rec.PauseRetryAt = s.now.Add(pauseBackoff(s.rec.PauseFailures))
+		s.rec.PauseFailures++
+	}
+	s.logEnd(EntryPauseFailed, op, detail)
+}
+
+func pauseBackoff(failures int) time.Duration {
+	d := firstPauseRetry
+	for range failures {
+		if d *= 2; d >= maxPauseRetry {
+			return maxPauseRetry
+		}
+	}
+	return d
+}
+
+func wake(s *step, ev Event) {
+	e := ev.(AccessRequested)
+	switch {
+	case !s.rec.Settings.AutoResume:
+		s.refuse(errAsleep(s.rec))
+		return
+	case s.rec.Checkpoint.Mode != Memory:
+		s.refuse(errFilesystemOnly(s.rec))
+		return
+	case !e.Policy.Wakes():
+		s.refuse(errNotWaking(s.rec))
+		return
+	}
+	e.Cause = CauseAccess
+	s.resume(e.Meta, s.wakeTimeout())
+}
+
+// wakeTimeout is the soft timeout that a wake by traffic begins: the original,
+// but MinAutoResume at least, and no more than is left of the lifetime.
+func (s *step) wakeTimeout() time.Duration {
+	d := s.rec.Settings.Timeout
+	if d == 0 {
+		return 0
+	}
+	d = max(d, MinAutoResume)
+	if life := s.rec.Settings.MaxLifetime; life > 0 {
+		d = min(d, s.rec.CreatedAt.Add(life).Sub(s.now))
+	}
+	return d
+}
+
+func resume(s *step, ev Event) {
+	switch e := ev.(type) {
+	case ConnectRequested:
+		s.resume(e.Meta, e.Timeout)
+	case ResumeRequested:
+		s.resume(e.Meta, e.Timeout)
+	}
+}
+
+func (s *step) resume(m Meta, timeout time.Duration) {
+	op := s.begin(m.Op, Resuming, m, resumeDeadline)
+	op.Generation = s.rec.Generation + 1
+	op.Timeout = timeout
+	s.log(EntryResuming, op, "")
+	s.launch()
+	s.verdict = Waits
+}
+
+func resumeFailed(s *step, ev Event) {
+	e := ev.(StartFailed)
+	if !s.owns(e.Op) {
+		return
+	}
+	if op := s.rec.Op; op.Attempt < maxStartAttempts {
+		op.Attempt++
+		s.launch()
+		return
+	}
+	s.sleepAgain(e.Detail)
+}
+
+func resumingTimer(s *step, ev Event) {
+	if s.due(ev) == ClockOperation {
+		s.sleepAgain("it did not start in time")
+	}
+}
+
+func resumingFound(s *step, _ Event) {
+	s.sleepAgain("the server stopped while it was being resumed")
+}
+
+func (s *step) sleepAgain(detail string) {
+	op := s.rec.Op
+	s.release(op.Launch)
+	s.rec.Op = nil
+	s.rec.LastError = "resume: " + detail
+	s.logEnd(EntryResumeFailed, op, detail)
+}
+
+func gone(s *step, ev Event) {
+	e := ev.(RuntimeGone)
+	if e.Generation != s.rec.Generation {
+		s.verdict = Stale
+		return
+	}
+	s.lose(RuntimeExited, e.Detail, CauseFailure)
+}
+
+// lose handles a runtime that vanished: the last verified checkpoint if there
+// is one, else the end.
+func (s *step) lose(reason Reason, detail string, cause Cause) {
+	if s.rec.Checkpoint == nil {
+		id := "lost"
+		if s.rec.Op != nil {
+			id = s.rec.Op.ID
+		}
+		s.terminate(id, Meta{Cause: cause}, reason, detail)
+		return
+	}
+	s.release(s.rec.Launch)
+	s.rec.State, s.rec.Op = Paused, nil
+	s.rec.EndAt, s.rec.EndIsLive, s.rec.Leases = time.Time{}, false, nil
+	s.rec.LastError = fmt.Sprintf("%s in generation %d: fell back to the checkpoint of %s", reason, s.rec.Generation, s.rec.PausedAt.Format(time.RFC3339))
+	s.rec.PausedAt = s.now // the retention counts from here, not from when the checkpoint was made
+	e := s.log(EntryRuntimeLost, nil, string(reason)+": "+detail)
+	e.Cause = cause
+}
+
+func runningFound(s *step, ev Event) {
+	if ev.(ServerStarted).Alive {
+		return
+	}
+	s.lose(RuntimeLost, "its runtime was gone when the server started", CauseRecovery)
+}
+
+func pausingFound(s *step, ev Event) {
+	if !ev.(ServerStarted).Alive {
+		s.lose(RuntimeLost, "its runtime was gone when the server started", CauseRecovery)
+		return
+	}
+	op := s.rec.Op
+	s.rec.Op = nil
+	s.logEnd(EntryPauseFailed, op, "the server stopped during the pause")
+}
+
+func pausedFound(s *step, ev Event) {
+	if ev.(ServerStarted).Alive {
+		s.release(s.rec.Launch)
+	}
+}
+
+func kill(s *step, ev Event) {
+	e := ev.(KillRequested)
+	s.terminate(e.Op, e.Meta, Killed, "")
+}
+
+// terminate commits the end; what is left of the sandbox goes afterwards.
+func (s *step) terminate(id string, m Meta, reason Reason, detail string) {
+	if s.rec.Phase() == Pausing {
+		s.abortCapture()
+	}
+	op := s.begin(id, Killing, m, releaseRetry)
+	s.rec.State = Terminated
+	s.rec.EndAt, s.rec.Leases = time.Time{}, nil
+	s.rec.Tombstone = &Tombstone{Reason: reason, Detail: detail, Actor: m.Actor, At: s.now}
+	s.log(EntryTerminated, op, string(reason))
+	s.effect(Effect{Kind: ReleaseAll})
+}
+
+func released(s *step, ev Event) {
+	if s.owns(ev.(ReleaseDone).Op) {
+		s.rec.Op = nil
+		s.rec.Checkpoint = nil
+	}
+}
+
+func retryRelease(s *step, ev Event) {
+	if _, timer := ev.(TimerFired); timer && s.due(ev) == "" {
+		return
+	}
+	s.rec.Op.Attempt++
+	s.rec.Op.Deadline = s.now.Add(releaseRetry)
+	s.effect(Effect{Kind: ReleaseAll})
+}

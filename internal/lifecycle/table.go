@@ -1,0 +1,222 @@
+package lifecycle
+
+import (
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// Situation is a row of the table: a phase while an operation is in flight,
+// else a committed state.
+type Situation string
+
+// The situations.
+const (
+	atPending    = Situation(Pending)
+	atCreating   = Situation(Creating)
+	atRunning    = Situation(Running)
+	atPausing    = Situation(Pausing)
+	atPaused     = Situation(Paused)
+	atResuming   = Situation(Resuming)
+	atKilling    = Situation(Killing)
+	atTerminated = Situation(Terminated)
+)
+
+// Situations lists all situations in the order of a sandbox's life.
+func Situations() []Situation {
+	return []Situation{atPending, atCreating, atRunning, atPausing, atPaused, atResuming, atKilling, atTerminated}
+}
+
+// Verdict is how an event fares in a situation.
+type Verdict string
+
+// The verdicts.
+const (
+	Applies Verdict = "applies" // the event changes the record or is granted as it is
+	Waits   Verdict = "waits"   // ask again when the operation in flight has ended
+	Joins   Verdict = "joins"   // the operation in flight is what was asked for: wait for it and share its result
+	Stale   Verdict = "stale"   // late or repeated; nothing changes
+	Refused Verdict = "refused" // an error says why
+)
+
+// rule says what one event does in one situation.
+type rule struct {
+	verdict Verdict
+	to      []Situation             // where an applying event may lead
+	do      func(s *step, ev Event) // where verdict is Applies; nil grants as it is; may weaken the verdict
+	refusal func(r Record) error    // set where verdict is Refused
+	note    string                  // for the documentation
+}
+
+func applies(do func(*step, Event), note string, to ...Situation) rule {
+	return rule{verdict: Applies, to: to, do: do, note: note}
+}
+
+func refuses(refusal func(Record) error, note string) rule {
+	return rule{verdict: Refused, refusal: refusal, note: note}
+}
+
+var (
+	waits = rule{verdict: Waits}
+	joins = rule{verdict: Joins}
+	stale = rule{verdict: Stale}
+)
+
+// allKinds lists every kind of event, requests first.
+var allKinds = []Kind{
+	"CreateRequested", "AccessRequested", "PauseRequested", "ConnectRequested", "ResumeRequested", "TimeoutSet", "ExtendRequested",
+	"SettingsPatched", "LeaseRequested", "LeaseReleased", "KillRequested",
+	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted",
+}
+
+// table is the whole lifecycle. It is total: every situation has a rule for
+// every kind of event.
+var table map[Situation]map[Kind]rule
+
+func init() {
+	table = map[Situation]map[Kind]rule{
+		atPending: {
+			"CreateRequested": applies(create, "start the first runtime", atCreating),
+		},
+		atCreating: {
+			"KillRequested":  applies(kill, "the start is abandoned", atKilling),
+			"StartSucceeded": applies(started, "the soft timeout begins", atRunning),
+			"StartFailed":    applies(createFailed, "reason CreateFailed", atKilling),
+			"RuntimeGone":    stale,
+			"TimerFired":     applies(createTimer, "its deadline or the lifetime passed", atKilling),
+			"ServerStarted":  applies(createLost, "the server restarted: reason CreateFailed", atKilling),
+		},
+		atRunning: {
+			"AccessRequested":  applies(nil, "a lease on this generation", atRunning),
+			"PauseRequested":   applies(pauseExplicit, "not cancelable", atPausing),
+			"ConnectRequested": applies(extend, "endAt is only ever moved later", atRunning),
+			"ResumeRequested":  refuses(errRunning, "it runs already"),
+			"TimeoutSet":       applies(setTimeout, "endAt becomes now + timeout", atRunning),
+			"ExtendRequested":  applies(extend, "endAt is only ever moved later", atRunning),
+			"SettingsPatched":  applies(patch, "", atRunning),
+			"LeaseRequested":   applies(openLease, "", atRunning),
+			"LeaseReleased":    applies(closeLease, "", atRunning),
+			"KillRequested":    applies(kill, "", atKilling),
+			"RuntimeGone":      applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
+			"TimerFired":       applies(runningTimer, "a clock ran out: kill, or pause by onTimeout or onIdle", atRunning, atPausing, atKilling),
+			"ServerStarted":    applies(runningFound, "adopted if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
+		},
+		atPausing: {
+			"AccessRequested": applies(accessDuringPause, "cancels an automatic pause if traffic may wake the sandbox; waits otherwise", atPausing),
+			"PauseRequested":  applies(joinPause, "joins; an automatic pause is no longer cancelable", atPausing),
+			"KillRequested":   applies(kill, "the capture is abandoned", atKilling),
+			"CaptureReady":    applies(captured, "the commit point, unless the pause is being undone", atPaused, atPausing),
+			"CaptureEnded":    applies(captureEnded, "thawed: canceled or failed", atRunning),
+			"RuntimeGone":     applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
+			"TimerFired":      applies(pausingTimer, "its deadline passed: undo it; the lifetime passed: end", atPausing, atKilling),
+			"ServerStarted":   applies(pausingFound, "thawed if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
+		},
+		atPaused: {
+			"AccessRequested":  applies(wake, "if traffic may wake it; refused otherwise", atResuming),
+			"PauseRequested":   refuses(errPaused, "it is paused already"),
+			"ConnectRequested": applies(resume, "", atResuming),
+			"ResumeRequested":  applies(resume, "", atResuming),
+			"TimeoutSet":       refuses(errNotRunning, "paused time has no soft timeout"),
+			"ExtendRequested":  refuses(errNotRunning, "paused time has no soft timeout"),
+			"SettingsPatched":  applies(patch, "", atPaused),
+			"LeaseRequested":   refuses(errNotRunning, "nothing is held awake that sleeps"),
+			"LeaseReleased":    refuses(errNotRunning, ""),
+			"KillRequested":    applies(kill, "", atKilling),
+			"RuntimeGone":      stale,
+			"TimerFired":       applies(pausedTimer, "the lifetime or the retention passed", atKilling),
+			"ServerStarted":    applies(pausedFound, "a runtime that outlived the commit is released", atPaused),
+		},
+		atResuming: {
+			"KillRequested":  applies(kill, "the start is abandoned", atKilling),
+			"StartSucceeded": applies(started, "a new generation and a new soft timeout", atRunning),
+			"StartFailed":    applies(resumeFailed, "one retry, then paused again", atResuming, atPaused),
+			"RuntimeGone":    stale,
+			"TimerFired":     applies(resumingTimer, "its deadline passed: paused again; the lifetime passed: end", atPaused, atKilling),
+			"ServerStarted":  applies(resumingFound, "the server restarted: paused again", atPaused),
+		},
+		atKilling: {
+			"KillRequested": joins,
+			"ReleaseDone":   applies(released, "nothing is left", atTerminated),
+			"TimerFired":    applies(retryRelease, "try again until nothing is left", atKilling),
+			"ServerStarted": applies(retryRelease, "go on", atKilling),
+		},
+		atTerminated: {
+			"TimerFired":    applies(forget, "the tombstone is old enough", atTerminated),
+			"ServerStarted": stale,
+		},
+	}
+	fillTable()
+}
+
+// fillTable adds the rules that hold for whole groups of situations.
+func fillTable() {
+	for _, k := range allKinds {
+		for _, at := range Situations() {
+			if _, ok := table[at][k]; !ok {
+				table[at][k] = groupRule(at, k)
+			}
+		}
+	}
+}
+
+func groupRule(at Situation, k Kind) rule {
+	request := slices.Index(allKinds, k) <= slices.Index(allKinds, "KillRequested")
+	switch {
+	case k == "CreateRequested":
+		return refuses(errExists, "ids are not reused")
+	case !request:
+		return stale
+	case at == atKilling || at == atTerminated:
+		return refuses(errTerminated, "")
+	case at == atPending:
+		return refuses(errUnborn, "")
+	default:
+		return waits
+	}
+}
+
+func errExists(r Record) error {
+	return errdef.New(errdef.Exists, "sandbox_exists", "a sandbox with this id exists and is %s", r.Situation())
+}
+
+func errUnborn(Record) error {
+	return errdef.New(errdef.NotFound, "sandbox_not_found", "the sandbox has not been created")
+}
+
+func errRunning(Record) error {
+	return errdef.New(errdef.Conflict, "already_running", "the sandbox is running already").
+		WithRemedy("use connect to extend its timeout")
+}
+
+func errPaused(Record) error {
+	return errdef.New(errdef.Conflict, "already_paused", "the sandbox is paused already")
+}
+
+func errNotRunning(r Record) error {
+	return errdef.New(errdef.WrongState, "not_running", "the sandbox is %s; this needs a running one", r.State).
+		WithRemedy("resume it with connect")
+}
+
+func errAsleep(Record) error {
+	return errdef.New(errdef.WrongState, "not_resumable", "the sandbox is paused and traffic may not wake it (autoResume is off)").
+		WithRemedy("resume it with connect, or create it with autoResume")
+}
+
+func errNotWaking(Record) error {
+	return errdef.New(errdef.WrongState, "not_resumable", "the sandbox is paused, and traffic to this port does not wake it").
+		WithRemedy("resume it with connect, or set the port's wake policy to wake")
+}
+
+func errFilesystemOnly(Record) error {
+	return errdef.New(errdef.WrongState, "not_resumable", "the sandbox was paused without its memory, and traffic does not boot it").
+		WithRemedy("resume it with connect")
+}
+
+func errTerminated(r Record) error {
+	t := r.Tombstone
+	e := errdef.New(errdef.NotFound, "sandbox_terminated", "the sandbox ended at %s: %s", t.At.Format("2006-01-02T15:04:05Z07:00"), t.Reason)
+	if t.Detail != "" {
+		e.Message += " (" + t.Detail + ")"
+	}
+	return e.WithRemedy("create a new one")
+}
