@@ -1,0 +1,140 @@
+package store
+
+import (
+	"bytes"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// formVersion numbers the JSON form of records and log entries, and stands in
+// every row. It rises with a change that a program made for the old form would
+// misread; a new optional field is not one. Then the reader of the old form
+// stays, beside the new.
+const formVersion = 1
+
+// stampLayout is RFC 3339 with all nine decimals. With trailing zeros trimmed,
+// as time.RFC3339Nano does, text would not sort by time: "…00.5Z" < "…00Z".
+const stampLayout = "2006-01-02T15:04:05.000000000Z07:00"
+
+// stamp returns t as a column holds it.
+func stamp(t time.Time) string { return t.UTC().Format(stampLayout) }
+
+// encodeCommit returns the column values of a record and of its log entries.
+func encodeCommit(sb Sandbox, entries []lifecycle.Entry) (record []any, events [][]any, err error) {
+	data, err := encode(inUTC(sb))
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode record: %w", err)
+	}
+	record = []any{sb.ID, formVersion, string(sb.Record.State), stamp(sb.Record.CreatedAt), data}
+	for _, entry := range entries {
+		entry.At = entry.At.UTC()
+		data, err := encode(entry)
+		if err != nil {
+			return nil, nil, fmt.Errorf("encode log entry %s: %w", entry.Type, err)
+		}
+		events = append(events, []any{sb.ID, formVersion, string(entry.Type), stamp(entry.At), data})
+	}
+	return record, events, nil
+}
+
+// encode returns v as JSON. HTML stays as it is: json.Marshal would also
+// rewrite it inside of json.RawMessage, which is to be returned as it was.
+func encode(v any) (string, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return "", err
+	}
+	return string(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), nil
+}
+
+// inUTC returns sb with its times in UTC, sharing nothing that it changed.
+func inUTC(sb Sandbox) Sandbox {
+	r := &sb.Record // of the copy
+	toUTC(&r.CreatedAt, &r.StartedAt, &r.EndAt, &r.EndSetAt, &r.Announced, &r.PausedAt, &r.PauseRetryAt, &r.LeaseEndedAt)
+	r.Leases = slices.Clone(r.Leases)
+	for i := range r.Leases {
+		toUTC(&r.Leases[i].Since, &r.Leases[i].Until)
+	}
+	if r.Op != nil {
+		op := *r.Op
+		toUTC(&op.StartedAt, &op.Deadline)
+		r.Op = &op
+	}
+	if r.Tombstone != nil {
+		tombstone := *r.Tombstone
+		toUTC(&tombstone.At)
+		r.Tombstone = &tombstone
+	}
+	return sb
+}
+
+func toUTC(times ...*time.Time) {
+	for _, t := range times {
+		*t = t.UTC()
+	}
+}
+
+// decode reads data, written in the given form, into v. what names it in
+// errors.
+func decode(what string, version int, data []byte, v any) error {
+	if version != formVersion {
+		return errdef.New(errdef.Unsupported, "form_unknown",
+			"%s is stored in form %d and this drowse reads form %d", what, version, formVersion).
+			WithRemedy("use the drowse that wrote it, or a newer one")
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("decode %s: %w", what, err)
+	}
+	return nil
+}
+
+func scanSandbox(rows *sql.Rows) (Sandbox, error) {
+	var (
+		id      string
+		version int
+		data    sql.RawBytes
+		sb      Sandbox
+	)
+	if err := rows.Scan(&id, &version, &data); err != nil {
+		return Sandbox{}, err
+	}
+	return sb, decode("sandbox "+id, version, data, &sb)
+}
+
+func scanEvent(rows *sql.Rows) (Event, error) {
+	var (
+		version int
+		data    sql.RawBytes
+		event   Event
+	)
+	if err := rows.Scan(&event.Seq, &event.Sandbox, &version, &data); err != nil {
+		return Event{}, err
+	}
+	what := fmt.Sprintf("log entry %d of sandbox %s", event.Seq, event.Sandbox)
+	return event, decode(what, version, data, &event.Entry)
+}
+
+func scanKey(rows *sql.Rows) (Key, error) {
+	var (
+		k       Key
+		hash    sql.RawBytes
+		created string
+	)
+	err := rows.Scan(&k.ID, &k.Name, &hash, &k.Prefix, &k.Suffix, &created)
+	if err != nil {
+		return Key{}, err
+	}
+	copy(k.Hash[:], hash) // 32 bytes, by the schema
+	if k.CreatedAt, err = time.Parse(stampLayout, created); err != nil {
+		return Key{}, fmt.Errorf("key %s: %w", k.ID, err)
+	}
+	return k, nil
+}

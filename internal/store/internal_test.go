@@ -1,0 +1,205 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+func openInternal(t *testing.T, path string) *SQLite {
+	t.Helper()
+	s, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// TestPragmas: a typing error in a connection's parameters goes unnoticed
+// otherwise, until a power cut.
+func TestPragmas(t *testing.T) {
+	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	for pragma, want := range map[string]string{
+		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "5000",
+	} {
+		var got string
+		if err := s.writer.QueryRow(`PRAGMA ` + pragma).Scan(&got); err != nil || got != want {
+			t.Errorf("writer: %s = %s, %v; want %s", pragma, got, err, want)
+		}
+	}
+	if _, err := s.reader.Exec(`DELETE FROM keys`); err == nil {
+		t.Error("a reader's connection can write")
+	}
+}
+
+func TestMigrations(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "drowse.db")
+	s := openInternal(t, path)
+	ctx := t.Context()
+	steps := append(slices.Clone(migrations), `CREATE TABLE second (x); INSERT INTO second VALUES (1)`)
+	broken := append(slices.Clone(steps), `CREATE TABLE third (x); no such statement`)
+
+	if err := s.migrate(ctx, broken); err == nil || !strings.Contains(err.Error(), "schema version 3") {
+		t.Fatalf("migrate = %v, want an error that names version 3", err)
+	}
+	wantSchema(t, s, 1, 0)
+	for range 2 { // the second time there is nothing to do
+		if err := s.migrate(ctx, steps); err != nil {
+			t.Fatal(err)
+		}
+		wantSchema(t, s, 2, 1)
+	}
+}
+
+// wantSchema checks the schema's version and how many of the tables that
+// TestMigrations makes there are.
+func wantSchema(t *testing.T, s *SQLite, version, tables int) {
+	t.Helper()
+	var gotVersion, gotTables int
+	if err := s.writer.QueryRow(`PRAGMA user_version`).Scan(&gotVersion); err != nil {
+		t.Fatal(err)
+	}
+	err := s.writer.QueryRow(`SELECT count(*) FROM sqlite_schema WHERE name IN ('second', 'third')`).Scan(&gotTables)
+	if err != nil || gotVersion != version || gotTables != tables {
+		t.Errorf("version %d with %d new tables, %v; want %d with %d", gotVersion, gotTables, err, version, tables)
+	}
+}
+
+func TestMigrationsAreNumbered(t *testing.T) {
+	file := &fstest.MapFile{Data: []byte(`SELECT 1`)}
+	defer func() {
+		if recover() == nil {
+			t.Error("a gap in the numbers was accepted")
+		}
+	}()
+	mustLoad(fstest.MapFS{"migrations/0001_a.sql": file, "migrations/0003_c.sql": file})
+}
+
+func TestCommitReadOnly(t *testing.T) {
+	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	if _, err := s.writer.Exec(`PRAGMA query_only = 1`); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Commit(t.Context(), Sandbox{ID: "a"}, nil)
+	e, ok := errors.AsType[*errdef.Error](err)
+	if !ok || e.Class != errdef.Unavailable || e.Code != "store_unavailable" || !strings.Contains(e.Remedy, "writable") {
+		t.Errorf("Commit = %v, want store_unavailable", err)
+	}
+	if _, ok := errors.AsType[*sqlite.Error](err); !ok {
+		t.Errorf("%v does not wrap SQLite's error", err)
+	}
+}
+
+// TestCommitGivesUpItsTurn: a context ends the wait behind another writer.
+func TestCommitGivesUpItsTurn(t *testing.T) {
+	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	other, err := s.writer.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Commit(ctx, Sandbox{ID: "a"}, nil) }()
+	for s.writer.Stats().WaitCount == 0 {
+		runtime.Gosched()
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Commit = %v, want %v", err, context.Canceled)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.Sandboxes(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("Sandboxes = %v, %v; want none", all, err)
+	}
+}
+
+// TestFieldsAreNamed: what is stored must not change because a Go field was
+// renamed.
+func TestFieldsAreNamed(t *testing.T) {
+	seen := map[reflect.Type]bool{reflect.TypeFor[time.Time](): true, reflect.TypeFor[json.RawMessage](): true}
+	for _, stored := range []reflect.Type{reflect.TypeFor[Sandbox](), reflect.TypeFor[lifecycle.Entry]()} {
+		checkNames(t, stored, seen)
+	}
+}
+
+func checkNames(t *testing.T, typ reflect.Type, seen map[reflect.Type]bool) {
+	if seen[typ] {
+		return
+	}
+	seen[typ] = true
+	switch typ.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		checkNames(t, typ.Elem(), seen)
+	case reflect.Struct:
+		for field := range typ.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name == "" || name == "-" {
+				t.Errorf("%s.%s has no JSON name", typ, field.Name)
+			}
+			checkNames(t, field.Type, seen)
+		}
+	}
+}
+
+// TestNeverLogs: the package returns errors, and who handles one logs it once.
+func TestNeverLogs(t *testing.T) {
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			if path, _ := strconv.Unquote(spec.Path.Value); path == "log" || strings.HasPrefix(path, "log/") {
+				t.Errorf("%s: imports %s", fset.Position(spec.Pos()), path)
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if prints(n) {
+				t.Errorf("%s: writes to the process's output", fset.Position(n.Pos()))
+			}
+			return true
+		})
+	}
+}
+
+// prints reports whether n is a way to the process's output.
+func prints(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.SelectorExpr:
+		pkg, ok := n.X.(*ast.Ident)
+		return ok && (pkg.Name == "fmt" && strings.HasPrefix(n.Sel.Name, "Print") ||
+			pkg.Name == "os" && (n.Sel.Name == "Stdout" || n.Sel.Name == "Stderr"))
+	case *ast.CallExpr:
+		f, ok := n.Fun.(*ast.Ident)
+		return ok && (f.Name == "print" || f.Name == "println")
+	}
+	return false
+}

@@ -1,0 +1,305 @@
+// Package memstore is a store without a disk, for tests that need many
+// lifecycles in little time or on virtual time. It passes the same contract
+// suite as the real one.
+//
+// [Data] is what outlives a server; a [Store] is one server's way to it. A
+// store never sleeps: a commit happens, or fails, at one instant. Tests see and
+// bend every commit through the hooks of [Open].
+package memstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Commit is one change of a record as the hooks see it. Nothing of it may be
+// changed.
+type Commit struct {
+	Before  store.Sandbox // as committed last; its ID is empty for a new one
+	After   store.Sandbox
+	Entries []lifecycle.Entry
+}
+
+// Hooks bend the commits of one store. They run with the data locked, so they
+// see commits one after the other in the order that counts, and must not use
+// the data.
+type Hooks struct {
+	// Before is called ahead of a commit, which does not happen if it returns
+	// an error.
+	Before func(Commit) error
+	// After is called when the commit has happened. An error of its is what the
+	// committer gets, as if the answer had been lost.
+	After func(Commit) error
+}
+
+// Data is what the stores opened over it share.
+type Data struct {
+	mu      sync.Mutex
+	order   []string // ids of sandboxes, oldest first
+	boxes   map[string]stored
+	events  []event
+	seq     int64
+	keys    []store.Key
+	secrets map[string][]byte
+}
+
+// stored is a record in the form that survives, and as it was given.
+type stored struct {
+	data  []byte
+	given store.Sandbox
+}
+
+type event struct {
+	seq     int64
+	sandbox string
+	data    []byte
+}
+
+// NewData returns data with nothing in it.
+func NewData() *Data { return &Data{boxes: map[string]stored{}, secrets: map[string][]byte{}} }
+
+// Get returns the record of a sandbox as it was last committed. It is cheap,
+// and the result must not be changed.
+func (d *Data) Get(id string) (store.Sandbox, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	sb, ok := d.boxes[id]
+	return sb.given, ok
+}
+
+// Store implements store.Store.
+type Store struct {
+	d     *Data
+	hooks Hooks
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open returns a store over data.
+func Open(d *Data, hooks Hooks) *Store { return &Store{d: d, hooks: hooks} }
+
+// Close implements store.Store.
+func (s *Store) Close() error { return nil }
+
+// Commit implements store.Store.
+func (s *Store) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
+	}
+	data, err := encode(sb)
+	if err != nil {
+		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
+	}
+	lines := make([][]byte, len(entries))
+	for i, e := range entries {
+		if lines[i], err = encode(e); err != nil {
+			return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
+		}
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	old, known := s.d.boxes[sb.ID]
+	c := Commit{Before: old.given, After: sb, Entries: entries}
+	if s.hooks.Before != nil {
+		if err := s.hooks.Before(c); err != nil {
+			return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
+		}
+	}
+	if !known {
+		s.d.order = append(s.d.order, sb.ID)
+	}
+	s.d.boxes[sb.ID] = stored{data, sb}
+	for _, line := range lines {
+		s.d.seq++
+		s.d.events = append(s.d.events, event{s.d.seq, sb.ID, line})
+	}
+	if s.hooks.After != nil {
+		if err := s.hooks.After(c); err != nil {
+			return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
+		}
+	}
+	return nil
+}
+
+// encode returns v as JSON, which is a copy that shares nothing.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
+}
+
+// decode returns what encode was given, with its times in UTC.
+func decode[T any](data []byte) (v T, err error) {
+	err = json.Unmarshal(data, &v)
+	inUTC(reflect.ValueOf(&v).Elem())
+	return v, err
+}
+
+// inUTC moves every time that v reaches through structs, pointers and slices to
+// UTC.
+func inUTC(v reflect.Value) {
+	if t, ok := v.Interface().(time.Time); ok {
+		v.Set(reflect.ValueOf(t.UTC()))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			inUTC(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			inUTC(v.Field(i))
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			inUTC(v.Index(i))
+		}
+	}
+}
+
+// Sandboxes implements store.Store; the oldest come first.
+func (s *Store) Sandboxes(context.Context) ([]store.Sandbox, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	var all []store.Sandbox
+	for _, id := range s.d.order {
+		sb, err := decode[store.Sandbox](s.d.boxes[id].data)
+		if err != nil {
+			return nil, fmt.Errorf("read sandbox %s: %w", id, err)
+		}
+		all = append(all, sb)
+	}
+	return all, nil
+}
+
+// Forget implements store.Store. It refuses a sandbox that is not terminated
+// with errdef.WrongState.
+func (s *Store) Forget(_ context.Context, id string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	sb, err := s.d.known(id)
+	if err != nil {
+		return err
+	}
+	if state := sb.given.Record.State; state != lifecycle.Terminated {
+		return errdef.New(errdef.WrongState, "sandbox_not_terminated",
+			"sandbox %s is %s; only a terminated one can be forgotten", id, state).WithRemedy("kill it first")
+	}
+	delete(s.d.boxes, id)
+	s.d.order = slices.DeleteFunc(s.d.order, func(x string) bool { return x == id })
+	s.d.events = slices.DeleteFunc(s.d.events, func(e event) bool { return e.sandbox == id })
+	return nil
+}
+
+func (d *Data) known(id string) (stored, error) {
+	sb, ok := d.boxes[id]
+	if !ok {
+		return stored{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
+	}
+	return sb, nil
+}
+
+// Events implements store.Store. A sandbox without a record is
+// errdef.NotFound.
+func (s *Store) Events(_ context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if sandbox != "" {
+		if _, err := s.d.known(sandbox); err != nil {
+			return nil, err
+		}
+	}
+	// Events are in the order of seq.
+	first, _ := slices.BinarySearchFunc(s.d.events, after+1, func(e event, seq int64) int { return int(e.seq - seq) })
+	var list []store.Event
+	for _, e := range s.d.events[first:] {
+		if len(list) >= limit {
+			break
+		}
+		if sandbox == "" || e.sandbox == sandbox {
+			if err := e.appendTo(&list); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return list, nil
+}
+
+// LastEvents implements store.Store.
+func (s *Store) LastEvents(_ context.Context, sandbox string, n int) ([]store.Event, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if _, err := s.d.known(sandbox); err != nil {
+		return nil, err
+	}
+	var list []store.Event
+	for i := len(s.d.events) - 1; i >= 0 && len(list) < n; i-- {
+		if e := s.d.events[i]; e.sandbox == sandbox {
+			if err := e.appendTo(&list); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return list, nil
+}
+
+func (e event) appendTo(list *[]store.Event) error {
+	entry, err := decode[lifecycle.Entry](e.data)
+	if err != nil {
+		return fmt.Errorf("read log entry %d: %w", e.seq, err)
+	}
+	*list = append(*list, store.Event{Seq: e.seq, Sandbox: e.sandbox, Entry: entry})
+	return nil
+}
+
+// AddKey implements store.Store.
+func (s *Store) AddKey(_ context.Context, k store.Key) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if slices.ContainsFunc(s.d.keys, func(x store.Key) bool { return x.ID == k.ID || x.Hash == k.Hash }) {
+		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
+	}
+	k.CreatedAt = k.CreatedAt.UTC()
+	s.d.keys = append(s.d.keys, k)
+	return nil
+}
+
+// Keys implements store.Store.
+func (s *Store) Keys(context.Context) ([]store.Key, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	keys := slices.Clone(s.d.keys)
+	slices.SortStableFunc(keys, func(a, b store.Key) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return keys, nil
+}
+
+// Secret implements store.Store.
+func (s *Store) Secret(_ context.Context, name string) ([]byte, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	secret, ok := s.d.secrets[name]
+	if !ok {
+		secret = make([]byte, 32)
+		rand.Read(secret) // never fails
+		s.d.secrets[name] = secret
+	}
+	return bytes.Clone(secret), nil
+}
+
+// ErrFull is a failure for hooks to inject.
+var ErrFull = errors.New("database or disk is full")

@@ -1,0 +1,67 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// migrations are the steps from an empty database to the schema of this
+// program: the step at index i leads from version i to i+1. One that was
+// released never changes.
+var migrations = mustLoad(migrationFiles)
+
+// mustLoad reads the files named migrations/0001_….sql and on.
+func mustLoad(fsys fs.FS) []string {
+	names, err := fs.Glob(fsys, "migrations/*.sql") // sorted
+	if err != nil {
+		panic("internal error: " + err.Error())
+	}
+	var steps []string
+	for i, name := range names {
+		if !strings.HasPrefix(name, fmt.Sprintf("migrations/%04d_", i+1)) {
+			panic(fmt.Sprintf("internal error: %s is out of sequence; want number %d", name, i+1))
+		}
+		text, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			panic("internal error: " + err.Error())
+		}
+		steps = append(steps, string(text))
+	}
+	return steps
+}
+
+// migrate applies the steps that the database has not seen, all or none. Its
+// version is SQLite's user_version, which a transaction covers like any row.
+func (s *SQLite) migrate(ctx context.Context, steps []string) error {
+	return s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var has int
+		if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&has); err != nil {
+			return err
+		}
+		if has > len(steps) {
+			return errdef.New(errdef.Unsupported, "database_too_new",
+				"database %s has schema version %d and this drowse knows versions up to %d", s.path, has, len(steps)).
+				WithRemedy("a newer drowse has written it; start that one")
+		}
+		if has == len(steps) {
+			return nil
+		}
+		for i := has; i < len(steps); i++ {
+			if _, err := tx.ExecContext(ctx, steps[i]); err != nil {
+				return fmt.Errorf("migrate to schema version %d: %w", i+1, err)
+			}
+		}
+		// A pragma takes no parameters.
+		_, err := tx.ExecContext(ctx, fmt.Sprintf(`PRAGMA user_version = %d`, len(steps)))
+		return err
+	})
+}

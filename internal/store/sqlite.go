@@ -1,0 +1,365 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	_ "modernc.org/sqlite" // the "sqlite" driver
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// SQLite is a [Store] in one database file, with the write-ahead log and the
+// shared memory that SQLite keeps beside it. Only the owner of the process can
+// read the three.
+//
+// Reads do not wait for writes, and see every commit that returned before they
+// began.
+type SQLite struct {
+	path string
+
+	// writer has a single connection: writers queue for it, in Go, where a
+	// context can end the wait, rather than poll for SQLite's lock.
+	writer *sql.DB
+	reader *sql.DB
+
+	// The statements of Commit, which run for every change of a sandbox.
+	putSandbox *sql.Stmt
+	addEvent   *sql.Stmt
+}
+
+var _ Store = (*SQLite)(nil)
+
+// readers is how many reads may run at once. A read takes well below a
+// millisecond; more connections would cost memory and gain nothing.
+const readers = 4
+
+// lockWait, in milliseconds, bounds the wait for a lock that another process
+// holds: a backup or somebody's sqlite3 shell.
+const lockWait = "busy_timeout(5000)"
+
+// Open opens the database at path, which it creates if there is none, and
+// brings its schema up to date. A database that a newer drowse has written is
+// left as it is and refused with errdef.Unsupported.
+func Open(ctx context.Context, path string) (_ *SQLite, err error) {
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &SQLite{path: path}
+	defer func() {
+		if err != nil {
+			_ = s.Close() // the first error says more
+			err = s.explain(err, "open store %s", path)
+		}
+	}()
+
+	if err := keepPrivate(path); err != nil {
+		return nil, err
+	}
+	// A commit is in the log's file and that file is synced when COMMIT
+	// returns; with the default, NORMAL, a power cut could take it back.
+	s.writer, err = connect(path, 1, url.Values{
+		"_txlock": {"immediate"},
+		"_pragma": {lockWait, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.reader, err = connect(path, readers, url.Values{
+		"_pragma": {lockWait, "query_only(1)"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.migrate(ctx, migrations); err != nil {
+		return nil, err
+	}
+	if err := s.prepare(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// keepPrivate makes an empty file at path if there is none, and sees that
+// nobody but its owner can read the database. SQLite gives the files that it
+// makes beside it the same mode.
+//
+// A file that exists must not be opened here: closing it would release the
+// POSIX locks of every other connection that this process has to it.
+func keepPrivate(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case err == nil:
+		if err := errors.Join(f.Close(), syncDir(filepath.Dir(path))); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrExist):
+		return err
+	}
+	for _, name := range []string{path, path + "-wal", path + "-shm"} {
+		if err := os.Chmod(name, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// connect returns a pool of up to n connections to the file at path, opened as
+// params say.
+func connect(path string, n int, params url.Values) (*sql.DB, error) {
+	// Never create it: if somebody deleted the file of a running server, a
+	// new connection must fail rather than find an empty store.
+	params.Set("mode", "rw")
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: params.Encode()}
+	db, err := sql.Open("sqlite", dsn.String())
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(n)
+	db.SetMaxIdleConns(n)
+	return db, nil
+}
+
+func (s *SQLite) prepare(ctx context.Context) (err error) {
+	s.putSandbox, err = s.writer.PrepareContext(ctx, `
+		INSERT INTO sandboxes (id, version, state, created_at, data) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET
+			version = excluded.version, state = excluded.state,
+			created_at = excluded.created_at, data = excluded.data`)
+	if err != nil {
+		return err
+	}
+	s.addEvent, err = s.writer.PrepareContext(ctx, `
+		INSERT INTO events (sandbox, version, type, at, data) VALUES (?, ?, ?, ?, ?)`)
+	return err
+}
+
+// Close implements [Store]. It may be called more than once.
+func (s *SQLite) Close() error {
+	var errs []error
+	// The last connection to close moves the log into the database, which
+	// a reader is not allowed to do.
+	for _, db := range []*sql.DB{s.reader, s.writer} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
+	}
+	return s.explain(errors.Join(errs...), "close store %s", s.path)
+}
+
+// Commit implements [Store]. A context that ends while the commit waits for
+// its turn abandons it; from then on the commit runs to its end, so that an
+// error means that nothing of it can be read. One case is beyond reach: where
+// the disk took the data and then refused to sync it, and the process dies
+// before the next commit, the failed one may be found after the restart, whole.
+func (s *SQLite) Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error {
+	record, events, err := encodeCommit(sb, entries)
+	if err != nil {
+		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
+	}
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.StmtContext(ctx, s.putSandbox).ExecContext(ctx, record...); err != nil {
+			return err
+		}
+		for _, event := range events {
+			if _, err := tx.StmtContext(ctx, s.addEvent).ExecContext(ctx, event...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return s.explain(err, "commit sandbox %s", sb.ID)
+}
+
+// write runs do in a transaction on the writer's connection. ctx bounds the
+// wait for that connection and nothing after it: a COMMIT that is interrupted
+// may or may not have happened. What remains is bounded by lockWait.
+func (s *SQLite) write(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
+	conn, err := s.writer.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+
+	ctx = context.WithoutCancel(ctx)
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // no effect after Commit, or where SQLite itself has rolled back
+	if err := do(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// Sandboxes implements [Store]; the oldest come first.
+func (s *SQLite) Sandboxes(ctx context.Context) ([]Sandbox, error) {
+	all, err := collect(ctx, s.reader, scanSandbox,
+		`SELECT id, version, data FROM sandboxes ORDER BY created_at, id`)
+	return all, s.explain(err, "read sandboxes")
+}
+
+// Forget implements [Store]. It refuses a sandbox that is not terminated with
+// errdef.WrongState: something may still hold what its record describes.
+func (s *SQLite) Forget(ctx context.Context, id string) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		state, err := stateOf(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if state != lifecycle.Terminated {
+			return errdef.New(errdef.WrongState, "sandbox_not_terminated",
+				"sandbox %s is %s; only a terminated one can be forgotten", id, state).WithRemedy("kill it first")
+		}
+		// Its log entries go with it, by the foreign key.
+		_, err = tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE id = ?`, id)
+		return err
+	})
+	return s.explain(err, "forget sandbox %s", id)
+}
+
+// Events implements [Store]. A sandbox without a record is errdef.NotFound.
+func (s *SQLite) Events(ctx context.Context, sandbox string, after int64, limit int) ([]Event, error) {
+	events, err := s.events(ctx, sandbox, after, max(limit, 0)) // SQLite takes a negative one for no limit
+	if err == nil && len(events) == 0 && sandbox != "" {
+		_, err = stateOf(ctx, s.reader, sandbox)
+	}
+	return events, s.explain(err, "read events")
+}
+
+func (s *SQLite) events(ctx context.Context, sandbox string, after int64, limit int) ([]Event, error) {
+	if sandbox == "" {
+		return collect(ctx, s.reader, scanEvent,
+			`SELECT seq, sandbox, version, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?`,
+			after, limit)
+	}
+	return collect(ctx, s.reader, scanEvent,
+		`SELECT seq, sandbox, version, data FROM events WHERE sandbox = ? AND seq > ? ORDER BY seq LIMIT ?`,
+		sandbox, after, limit)
+}
+
+// LastEvents implements [Store].
+func (s *SQLite) LastEvents(ctx context.Context, sandbox string, n int) ([]Event, error) {
+	events, err := collect(ctx, s.reader, scanEvent,
+		`SELECT seq, sandbox, version, data FROM events WHERE sandbox = ? ORDER BY seq DESC LIMIT ?`,
+		sandbox, max(n, 0))
+	if err == nil && len(events) == 0 {
+		_, err = stateOf(ctx, s.reader, sandbox)
+	}
+	return events, s.explain(err, "read events")
+}
+
+// stateOf returns the state of a sandbox, or an errdef.NotFound.
+func stateOf(ctx context.Context, q rowQuerier, id string) (lifecycle.State, error) {
+	var state lifecycle.State
+	err := q.QueryRowContext(ctx, `SELECT state FROM sandboxes WHERE id = ?`, id).Scan(&state)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
+	}
+	return state, err
+}
+
+// AddKey implements [Store].
+func (s *SQLite) AddKey(ctx context.Context, k Key) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `
+			INSERT INTO keys (id, name, hash, prefix, suffix, created_at) VALUES (?, ?, ?, ?, ?, ?)
+			ON CONFLICT DO NOTHING`,
+			k.ID, k.Name, k.Hash[:], k.Prefix, k.Suffix, stamp(k.CreatedAt))
+		if err != nil {
+			return err
+		}
+		if added, err := result.RowsAffected(); err != nil || added == 1 {
+			return err
+		}
+		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
+	})
+	return s.explain(err, "add key %s", k.ID)
+}
+
+// Keys implements [Store].
+func (s *SQLite) Keys(ctx context.Context) ([]Key, error) {
+	keys, err := collect(ctx, s.reader, scanKey,
+		`SELECT id, name, hash, prefix, suffix, created_at FROM keys ORDER BY created_at, rowid`)
+	return keys, s.explain(err, "read keys")
+}
+
+// Secret implements [Store].
+func (s *SQLite) Secret(ctx context.Context, name string) ([]byte, error) {
+	// Ask first, so that a server with a full disk still has its secrets.
+	secret, err := readSecret(ctx, s.reader, name)
+	if errors.Is(err, sql.ErrNoRows) {
+		secret, err = s.makeSecret(ctx, name)
+	}
+	return secret, s.explain(err, "read secret %s", name)
+}
+
+// makeSecret returns the secret of that name, a new one unless another caller
+// was faster.
+func (s *SQLite) makeSecret(ctx context.Context, name string) (secret []byte, err error) {
+	fresh := make([]byte, 32)
+	rand.Read(fresh) // never fails
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx,
+			`INSERT INTO secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING`, name, fresh)
+		if err != nil {
+			return err
+		}
+		secret, err = readSecret(ctx, tx, name)
+		return err
+	})
+	if err != nil {
+		return nil, err // also where COMMIT failed: what was read is not durable
+	}
+	return secret, nil
+}
+
+func readSecret(ctx context.Context, q rowQuerier, name string) (secret []byte, err error) {
+	err = q.QueryRowContext(ctx, `SELECT value FROM secrets WHERE name = ?`, name).Scan(&secret)
+	return secret, err
+}
+
+// rowQuerier is a pool or a transaction.
+type rowQuerier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// collect returns what scan makes of each row of a query.
+func collect[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		one, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return all, nil
+}

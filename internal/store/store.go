@@ -1,0 +1,106 @@
+// Package store keeps what drowse must never lose: a record per sandbox, the
+// event log, API keys and the server's secret.
+//
+// A commit is one transaction: the record and the log entries of the change
+// become durable together or not at all, and when Commit returns they survive
+// a power cut. The store knows nothing of runtimes or HTTP; one supervisor
+// writes a given record.
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// Sandbox is everything durable about one sandbox.
+type Sandbox struct {
+	ID     string           `json:"id"`
+	Config Config           `json:"config"`
+	Record lifecycle.Record `json:"record"`
+}
+
+// Config is what a sandbox was asked to be, apart from its lifecycle.
+type Config struct {
+	Template      string            `json:"template"` // resolved template id
+	Alias         string            `json:"alias,omitempty"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	Env           map[string]string `json:"env,omitempty"`
+	Secure        bool              `json:"secure"`                  // the agent refuses requests without the sandbox's token
+	PrivatePorts  bool              `json:"privatePorts,omitempty"`  // user ports need the traffic token
+	AllowInternet *bool             `json:"allowInternet,omitempty"` // as asked; nil when not said
+	Network       json.RawMessage   `json:"network,omitempty"`       // as asked, returned as it was
+	Limits        Limits            `json:"limits"`
+	Ports         Ports             `json:"ports,omitempty"`
+	Hooks         Hooks             `json:"hooks"`
+}
+
+// Ports says what traffic to a port does; a port not named wakes.
+type Ports map[int]lifecycle.WakePolicy
+
+// Hooks are commands run inside, as root by a shell, at points of the
+// lifecycle. They get a bounded time; their failure is logged and stops
+// nothing.
+type Hooks struct {
+	PrePause   Hook `json:"prePause,omitzero"`
+	PostResume Hook `json:"postResume,omitzero"`
+	PreKill    Hook `json:"preKill,omitzero"`
+}
+
+// Hook is one command; an empty one does nothing.
+type Hook struct {
+	Command string        `json:"command"`
+	Budget  time.Duration `json:"budget"` // it is killed after this
+}
+
+// Limits bound what a sandbox may use.
+type Limits struct {
+	CPUs      int `json:"cpus"`      // whole cores
+	MemoryMiB int `json:"memoryMiB"` // guest memory
+	DiskMiB   int `json:"diskMiB"`   // what its own layers may hold
+	PIDs      int `json:"pids"`      // host tasks; a guest process takes two
+}
+
+// Event is an entry of the event log as stored.
+type Event struct {
+	Seq     int64  `json:"seq"` // strictly increasing over all sandboxes
+	Sandbox string `json:"sandbox"`
+	lifecycle.Entry
+}
+
+// Key is an API key without its secret.
+type Key struct {
+	ID        string    `json:"id"` // UUID
+	Name      string    `json:"name"`
+	Hash      [32]byte  `json:"-"`      // SHA-256 of the key's text
+	Prefix    string    `json:"prefix"` // what the key's text begins with
+	Suffix    string    `json:"suffix"` // the last four characters of the key's text
+	CreatedAt time.Time `json:"createdAt"`
+}
+
+// Store is the durable state of one server. All methods are safe for
+// concurrent use. Lookups of what is not there return an errdef.NotFound.
+type Store interface {
+	// Commit makes sb's record and the log entries durable in one transaction.
+	Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error
+	// Sandboxes returns every record, terminated ones included.
+	Sandboxes(ctx context.Context) ([]Sandbox, error)
+	// Forget deletes the record of a terminated sandbox and its log entries.
+	Forget(ctx context.Context, id string) error
+	// Events returns up to limit entries with Seq > after, oldest first, of
+	// one sandbox or, with an empty id, of all.
+	Events(ctx context.Context, sandbox string, after int64, limit int) ([]Event, error)
+	// LastEvents returns the last n entries of one sandbox, newest first.
+	LastEvents(ctx context.Context, sandbox string, n int) ([]Event, error)
+	// AddKey stores a key; errdef.Exists if its hash or id is known.
+	AddKey(ctx context.Context, k Key) error
+	// Keys returns all keys, oldest first.
+	Keys(ctx context.Context) ([]Key, error)
+	// Secret returns the random secret of the given name, 32 bytes, made on
+	// first use and the same ever after.
+	Secret(ctx context.Context, name string) ([]byte, error)
+	// Close flushes and releases the store.
+	Close() error
+}

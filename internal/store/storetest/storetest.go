@@ -1,0 +1,491 @@
+// Package storetest is the contract of [store.Store] as tests, for every
+// implementation alike.
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// harness opens stores for the cases.
+type harness struct {
+	open   func(t *testing.T) store.Store
+	reopen func(t *testing.T, s store.Store) store.Store
+}
+
+// Run runs the suite. open returns an empty store, and reopen what a new
+// process would find of s: it closes s and opens what it left. Both see to it
+// that the store is closed when t ends.
+func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testing.T, s store.Store) store.Store) {
+	h := harness{open: open, reopen: reopen}
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, harness)
+	}{
+		{"Empty", testEmpty},
+		{"CommitReplaces", testCommitReplaces},
+		{"CommitKeepsEveryField", testEveryField},
+		{"CommitKeepsZeroValues", testZeroValues},
+		{"CommitReturnsNetworkAsItWas", testNetwork},
+		{"CommitCopies", testCommitCopies},
+		{"CommitIsAtomic", testAtomic},
+		{"CommitCanceled", testCommitCanceled},
+		{"TimesComeBackInUTC", testUTC},
+		{"EventsCursor", testEventsCursor},
+		{"EventsUnknownSandbox", testEventsUnknown},
+		{"LastEvents", testLastEvents},
+		{"SeqIncreasesAfterForget", testSeq},
+		{"Forget", testForget},
+		{"ForgetUnknown", testForgetUnknown},
+		{"ForgetRefusesTheLiving", testForgetLiving},
+		{"Keys", testKeys},
+		{"KeyExists", testKeyExists},
+		{"Secret", testSecret},
+		{"SecretConcurrent", testSecretConcurrent},
+		{"Concurrent", testConcurrent},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
+	}
+}
+
+func testEmpty(t *testing.T, h harness) {
+	s := h.open(t)
+	if got := sandboxes(t, s); len(got) != 0 {
+		t.Errorf("Sandboxes = %v, want none", got)
+	}
+	if got := events(t, s, "", 0, 10); len(got) != 0 {
+		t.Errorf("Events = %v, want none", got)
+	}
+	if got := keys(t, s); len(got) != 0 {
+		t.Errorf("Keys = %v, want none", got)
+	}
+}
+
+func testCommitReplaces(t *testing.T, h harness) {
+	s := h.open(t)
+	commit(t, s, sandbox("a", 1), entry(1))
+	commit(t, s, sandbox("b", 1))
+	commit(t, s, sandbox("a", 2), entry(2))
+
+	for _, when := range []string{"before", "after"} {
+		want := []store.Sandbox{sandbox("a", 2), sandbox("b", 1)}
+		if got := sorted(sandboxes(t, s)); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s reopen: Sandboxes = %+v, want %+v", when, got, want)
+		}
+		if got, want := generations(events(t, s, "a", 0, 10)), []int64{1, 2}; !slices.Equal(got, want) {
+			t.Errorf("%s reopen: entries of a = %v, want %v", when, got, want)
+		}
+		s = h.reopen(t, s)
+	}
+}
+
+// testEveryField catches a field that somebody adds and no store keeps.
+func testEveryField(t *testing.T, h harness) {
+	s := h.open(t)
+	var sb store.Sandbox
+	var line lifecycle.Entry
+	var key store.Key
+	fill(t, &sb, utc)
+	fill(t, &line, utc)
+	fill(t, &key, utc)
+
+	commit(t, s, sb, line)
+	if err := s.AddKey(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	s = h.reopen(t, s)
+
+	diff(t, "sandbox", only(t, sandboxes(t, s)), sb)
+	diff(t, "key", only(t, keys(t, s)), key)
+	got := only(t, events(t, s, "", 0, 10))
+	diff(t, "event", got, store.Event{Seq: got.Seq, Sandbox: sb.ID, Entry: line})
+}
+
+func testZeroValues(t *testing.T, h harness) {
+	s := h.open(t)
+	no := false
+	sb := store.Sandbox{ID: "zero", Config: store.Config{AllowInternet: &no}}
+	sb.Record.Op = &lifecycle.Operation{}
+	sb.Record.Checkpoint = &lifecycle.Checkpoint{}
+	sb.Record.Tombstone = &lifecycle.Tombstone{}
+	commit(t, s, sb, lifecycle.Entry{})
+	s = h.reopen(t, s)
+	diff(t, "sandbox", only(t, sandboxes(t, s)), sb)
+	diff(t, "entry", only(t, events(t, s, "zero", 0, 10)).Entry, lifecycle.Entry{})
+}
+
+// testNetwork allows a store to drop white space, and nothing else.
+func testNetwork(t *testing.T, h harness) {
+	s := h.open(t)
+	asked := `{"z": [1.50, 1e2, 12345678901234567890], "a": "<&>\u00e9", "z": null}`
+	want := `{"z":[1.50,1e2,12345678901234567890],"a":"<&>\u00e9","z":null}`
+	sb := sandbox("a", 1)
+	sb.Config.Network = json.RawMessage(asked)
+	commit(t, s, sb)
+
+	var got bytes.Buffer
+	if err := json.Compact(&got, only(t, sandboxes(t, s)).Config.Network); err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != want {
+		t.Errorf("Network = %s, want %s", got.String(), want)
+	}
+}
+
+// testCommitCopies changes what was committed and what was read, through every
+// map, slice and pointer.
+func testCommitCopies(t *testing.T, h harness) {
+	s := h.open(t)
+	var sb, want store.Sandbox
+	fill(t, &sb, utc)
+	fill(t, &want, utc)
+	commit(t, s, sb)
+	scramble(sb)
+	diff(t, "after changing what was committed", only(t, sandboxes(t, s)), want)
+	scramble(only(t, sandboxes(t, s)))
+	diff(t, "after changing what was read", only(t, sandboxes(t, s)), want)
+}
+
+func scramble(sb store.Sandbox) {
+	sb.Config.Env["new"] = "x"
+	sb.Config.Network[0] = 'x'
+	*sb.Config.AllowInternet = !*sb.Config.AllowInternet
+	sb.Record.Op.ID = "x"
+	sb.Record.Checkpoint.Stack[0] = "x"
+	sb.Record.Tombstone.Detail = "x"
+}
+
+// testAtomic commits an entry that cannot be stored, a time beyond the year
+// 9999, after one that can.
+func testAtomic(t *testing.T, h harness) {
+	s := h.open(t)
+	commit(t, s, sandbox("a", 1), entry(1))
+	bad := entry(2)
+	bad.At = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+	if err := s.Commit(t.Context(), sandbox("a", 2), []lifecycle.Entry{entry(2), bad}); err == nil {
+		t.Skip("this store accepts every entry")
+	}
+	for _, when := range []string{"before", "after"} {
+		if got := only(t, sandboxes(t, s)); got.Record.Generation != 1 {
+			t.Errorf("%s reopen: the record of the failed commit is there: %+v", when, got)
+		}
+		if got, want := generations(events(t, s, "a", 0, 10)), []int64{1}; !slices.Equal(got, want) {
+			t.Errorf("%s reopen: entries %v, want %v", when, got, want)
+		}
+		s = h.reopen(t, s)
+	}
+}
+
+func testCommitCanceled(t *testing.T, h harness) {
+	s := h.open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Commit(ctx, sandbox("a", 1), []lifecycle.Entry{entry(1)}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Commit = %v, want %v", err, context.Canceled)
+	}
+	if got := sandboxes(t, s); len(got) != 0 {
+		t.Errorf("a commit that never began left %+v", got)
+	}
+}
+
+func testUTC(t *testing.T, h harness) {
+	s := h.open(t)
+	var given, want store.Sandbox
+	var line, wantLine lifecycle.Entry
+	var key, wantKey store.Key
+	fill(t, &given, elsewhere)
+	fill(t, &want, utc)
+	fill(t, &line, elsewhere)
+	fill(t, &wantLine, utc)
+	fill(t, &key, elsewhere)
+	fill(t, &wantKey, utc)
+
+	commit(t, s, given, line)
+	if err := s.AddKey(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	diff(t, "sandbox", only(t, sandboxes(t, s)), want)
+	diff(t, "entry", only(t, events(t, s, "", 0, 10)).Entry, wantLine)
+	diff(t, "key", only(t, keys(t, s)), wantKey)
+
+	var untouched store.Sandbox
+	fill(t, &untouched, elsewhere)
+	diff(t, "the caller's own", given, untouched)
+}
+
+func testEventsCursor(t *testing.T, h harness) {
+	s := h.open(t)
+	for i := range int64(10) { // a holds 0 2 4 …, b 1 3 5 …, two at a time
+		id := []string{"a", "b"}[i%2]
+		commit(t, s, sandbox(id, i), entry(i), entry(i+100))
+	}
+	all := events(t, s, "", 0, 1000)
+	if len(all) != 20 {
+		t.Fatalf("%d entries, want 20", len(all))
+	}
+	ofA := slices.DeleteFunc(slices.Clone(all), func(e store.Event) bool { return e.Sandbox != "a" })
+
+	for _, c := range []struct {
+		name    string
+		sandbox string
+		after   int64
+		limit   int
+		want    []store.Event
+	}{
+		{"all", "", 0, 20, all},
+		{"a page", "", 0, 3, all[:3]},
+		{"the next page", "", all[2].Seq, 3, all[3:6]},
+		{"the last page", "", all[17].Seq, 3, all[18:]},
+		{"past the end", "", all[19].Seq, 3, nil},
+		{"before the beginning", "", -5, 2, all[:2]},
+		{"nothing asked for", "", 0, 0, nil},
+		{"fewer than nothing", "", 0, -1, nil},
+		{"one sandbox", "a", 0, 1000, ofA},
+		{"one sandbox, a page", "a", ofA[1].Seq, 3, ofA[2:5]},
+		{"one sandbox, after another's entry", "a", all[2].Seq, 2, ofA[2:4]},
+		{"one sandbox, past the end", "a", ofA[9].Seq, 3, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := events(t, s, c.sandbox, c.after, c.limit); !slices.Equal(got, c.want) {
+				t.Errorf("Events(%q, %d, %d) = %+v, want %+v", c.sandbox, c.after, c.limit, got, c.want)
+			}
+		})
+	}
+}
+
+func testLastEvents(t *testing.T, h harness) {
+	s := h.open(t)
+	for i := range int64(5) {
+		commit(t, s, sandbox("a", i), entry(i), entry(i+10))
+		commit(t, s, sandbox("b", i), entry(i))
+	}
+	newestFirst := events(t, s, "a", 0, 100)
+	slices.Reverse(newestFirst)
+	for _, n := range []int{-1, 0, 1, 3, 10, 11} {
+		got, err := s.LastEvents(t.Context(), "a", n)
+		if want := newestFirst[:min(max(n, 0), len(newestFirst))]; err != nil || !slices.Equal(got, want) {
+			t.Errorf("LastEvents(%d) = %+v, %v; want %+v", n, got, err, want)
+		}
+	}
+	wantClass(t, errdef.NotFound, func() error {
+		_, err := s.LastEvents(t.Context(), "nobody", 1)
+		return err
+	})
+}
+
+func testEventsUnknown(t *testing.T, h harness) {
+	s := h.open(t)
+	commit(t, s, sandbox("ab", 1), entry(1))
+	wantClass(t, errdef.NotFound, func() error {
+		_, err := s.Events(t.Context(), "a", 0, 10)
+		return err
+	})
+	commit(t, s, sandbox("a", 1))
+	if got := events(t, s, "a", 0, 10); len(got) != 0 {
+		t.Errorf("Events of a sandbox without any = %+v", got)
+	}
+}
+
+func testSeq(t *testing.T, h harness) {
+	s := h.open(t)
+	var last int64
+	for round := range 3 {
+		commit(t, s, terminated("a"), entry(1), entry(2))
+		all := events(t, s, "a", 0, 10)
+		if len(all) != 2 || all[0].Seq <= last || all[1].Seq <= all[0].Seq {
+			t.Fatalf("round %d: after seq %d came %+v", round, last, all)
+		}
+		last = all[1].Seq
+		forget(t, s, "a") // and with it the highest numbers
+		if round > 0 {
+			s = h.reopen(t, s)
+		}
+	}
+}
+
+func testForget(t *testing.T, h harness) {
+	s := h.open(t)
+	commit(t, s, terminated("a"), entry(1))
+	commit(t, s, sandbox("b", 1), entry(2))
+	forget(t, s, "a")
+	for range 2 {
+		if got := only(t, sandboxes(t, s)); got.ID != "b" {
+			t.Errorf("left: %+v, want b", got)
+		}
+		if got := only(t, events(t, s, "", 0, 10)); got.Sandbox != "b" {
+			t.Errorf("left: %+v, want b's entry", got)
+		}
+		wantClass(t, errdef.NotFound, func() error { return s.Forget(t.Context(), "a") })
+		s = h.reopen(t, s)
+	}
+}
+
+func testForgetUnknown(t *testing.T, h harness) {
+	s := h.open(t)
+	wantClass(t, errdef.NotFound, func() error { return s.Forget(t.Context(), "nobody") })
+	wantClass(t, errdef.NotFound, func() error { return s.Forget(t.Context(), "") })
+}
+
+func testForgetLiving(t *testing.T, h harness) {
+	s := h.open(t)
+	for _, state := range []lifecycle.State{lifecycle.Pending, lifecycle.Running, lifecycle.Paused} {
+		sb := sandbox("a", 1)
+		sb.Record.State = state
+		commit(t, s, sb)
+		wantClass(t, errdef.WrongState, func() error { return s.Forget(t.Context(), "a") })
+		diff(t, "sandbox", only(t, sandboxes(t, s)), sb)
+	}
+}
+
+func testKeys(t *testing.T, h harness) {
+	s := h.open(t)
+	// Added out of order, and close to a whole second: as text with trailing
+	// zeros trimmed these would not sort by time.
+	var want []store.Key
+	for i, at := range []time.Duration{0, 500 * time.Millisecond, 1 * time.Second} {
+		want = append(want, key(byte(i), epoch.Add(at)))
+	}
+	for _, i := range []int{1, 2, 0} {
+		addKey(t, s, want[i])
+	}
+	for range 2 {
+		if got := keys(t, s); !slices.Equal(got, want) {
+			t.Errorf("Keys = %+v, want %+v", got, want)
+		}
+		s = h.reopen(t, s)
+	}
+}
+
+func testKeyExists(t *testing.T, h harness) {
+	s := h.open(t)
+	first := key(1, epoch)
+	addKey(t, s, first)
+	sameHash, sameID := key(2, epoch), key(2, epoch)
+	sameHash.Hash = first.Hash
+	sameID.ID = first.ID
+	wantClass(t, errdef.Exists, func() error { return s.AddKey(t.Context(), sameHash) })
+	wantClass(t, errdef.Exists, func() error { return s.AddKey(t.Context(), sameID) })
+	if got := only(t, keys(t, s)); got != first {
+		t.Errorf("the first key became %+v", got)
+	}
+	sameName := key(3, epoch)
+	sameName.Name = first.Name
+	addKey(t, s, sameName)
+}
+
+func testSecret(t *testing.T, h harness) {
+	s := h.open(t)
+	a, b := secret(t, s, "a"), secret(t, s, "b")
+	if len(a) != 32 || len(b) != 32 {
+		t.Fatalf("secrets of %d and %d bytes, want 32", len(a), len(b))
+	}
+	if bytes.Equal(a, b) {
+		t.Error("two names have one secret")
+	}
+	if bytes.Equal(a, secret(t, h.open(t), "a")) {
+		t.Error("two stores have one secret")
+	}
+	want := bytes.Clone(a)
+	clear(a) // the caller's copy
+	for range 2 {
+		if got := secret(t, s, "a"); !bytes.Equal(got, want) {
+			t.Error("the secret changed")
+		}
+		s = h.reopen(t, s)
+	}
+}
+
+func testSecretConcurrent(t *testing.T, h harness) {
+	s := h.open(t)
+	got := make([][]byte, 8)
+	var all sync.WaitGroup
+	for i := range got {
+		all.Go(func() { got[i], _ = s.Secret(t.Context(), "a") })
+	}
+	all.Wait()
+	for i := range got {
+		if len(got[i]) != 32 || !bytes.Equal(got[i], got[0]) {
+			t.Fatalf("caller %d has another secret than the first", i)
+		}
+	}
+}
+
+// testConcurrent has one writer per sandbox, as the supervisor does, beside a
+// reader that follows the log. The cursor must never pass an entry that is not
+// there yet, and a record never lag behind its entries.
+func testConcurrent(t *testing.T, h harness) {
+	const writers, commits = 4, 25
+	s := h.open(t)
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			id := fmt.Sprintf("w%d", w)
+			for n := range int64(commits) {
+				err := s.Commit(t.Context(), sandbox(id, n+1), []lifecycle.Entry{entry(n + 1), entry(n + 1)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var followed []store.Event
+	all.Go(func() { followed = follow(t, s, 2*writers*commits) })
+	all.Wait()
+
+	if want := events(t, s, "", 0, 10*writers*commits); !slices.Equal(followed, want) {
+		t.Errorf("following saw %d entries, the log has %d, or they differ", len(followed), len(want))
+	}
+	for w := range writers {
+		for i, g := range generations(events(t, s, fmt.Sprintf("w%d", w), 0, 1000)) {
+			if g != int64(i/2+1) {
+				t.Fatalf("writer %d: entry %d is of commit %d", w, i, g)
+			}
+		}
+	}
+}
+
+// follow reads the log page by page until it has n entries.
+func follow(t *testing.T, s store.Store, n int) []store.Event {
+	var seen []store.Event
+	var cursor int64
+	for len(seen) < n && !t.Failed() {
+		page, err := s.Events(t.Context(), "", cursor, 7)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if len(page) == 0 {
+			continue
+		}
+		seen = append(seen, page...)
+		last := page[len(page)-1]
+		if last.Seq <= cursor {
+			t.Errorf("seq %d after %d", last.Seq, cursor)
+		}
+		cursor = last.Seq
+		records, err := s.Sandboxes(t.Context())
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		for _, r := range records {
+			if r.ID == last.Sandbox && r.Record.Generation < last.Generation {
+				t.Errorf("the record of %s is at %d and its log at %d", r.ID, r.Record.Generation, last.Generation)
+			}
+		}
+	}
+	return seen
+}
