@@ -1,0 +1,215 @@
+package layer
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+const (
+	manifestName    = "manifest.json"
+	manifestVersion = 1
+	// chunkSize bounds what one checksum covers, so that damage is located and
+	// both cores can check at once.
+	chunkSize = 1 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Manifest makes a directory of files an image: it lists their sizes and
+// checksums and what is needed to read them.
+type Manifest struct {
+	Version int      `json:"version"`
+	ID      string   `json:"id"`
+	Runtime string   `json:"runtime"` // what wrote it and can read it
+	Stack   []string `json:"stack"`   // the layers that belong to it, bottom first
+	Files   []File   `json:"files"`
+}
+
+// File is one file of an image.
+type File struct {
+	Name   string   `json:"name"`
+	Size   int64    `json:"size"`
+	CRC32C []uint32 `json:"crc32c"` // of each chunk of 1 MiB, the last shorter
+}
+
+// ImageDir returns the directory of an image.
+func (s *Store) ImageDir(id string) string { return filepath.Join(s.images, id) }
+
+// NewImage makes the empty directory of a new image.
+func (s *Store) NewImage(id string) (string, error) {
+	dir := s.ImageDir(id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make image: %w", err)
+	}
+	return dir, nil
+}
+
+// Seal makes the files that a runtime wrote into an image's directory durable,
+// and writes the manifest. It returns the SHA-256 of the manifest in hex, by
+// which Verify later knows the image from any other, and the bytes written.
+func (s *Store) Seal(m Manifest) (digest string, size int64, err error) {
+	dir := s.ImageDir(m.ID)
+	m.Version = manifestVersion
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
+	}
+	m.Files = make([]File, len(entries))
+	var g errgroup.Group
+	for i, e := range entries {
+		g.Go(func() (err error) {
+			m.Files[i], err = sealFile(filepath.Join(dir, e.Name()))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
+	}
+	for _, f := range m.Files {
+		size += f.Size
+	}
+	digest, err = s.writeManifest(dir, m)
+	if err != nil {
+		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
+	}
+	return digest, size, nil
+}
+
+// sealFile restricts, checksums and syncs a file. The disk is told to begin
+// writing first, so that checksumming costs no time of its own.
+func sealFile(path string) (File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return File{}, err
+	}
+	defer f.Close()
+	if err := f.Chmod(0o600); err != nil {
+		return File{}, err
+	}
+	// A hint only: fsync below is what counts.
+	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+	sums, size, err := checksum(f)
+	if err != nil {
+		return File{}, err
+	}
+	return File{Name: filepath.Base(path), Size: size, CRC32C: sums}, f.Sync()
+}
+
+// checksum returns the CRC-32C of each chunk of r, and its length.
+func checksum(r io.Reader) (sums []uint32, size int64, err error) {
+	buf := make([]byte, chunkSize)
+	for {
+		n, err := io.ReadFull(r, buf)
+		if n > 0 {
+			sums = append(sums, crc32.Checksum(buf[:n], castagnoli))
+			size += int64(n)
+		}
+		switch err {
+		case nil:
+		case io.EOF, io.ErrUnexpectedEOF:
+			return sums, size, nil
+		default:
+			return nil, 0, err
+		}
+	}
+}
+
+func (s *Store) writeManifest(dir string, m Manifest) (digest string, err error) {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, manifestName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		return "", err
+	}
+	if err := f.Sync(); err != nil {
+		return "", err
+	}
+	for _, d := range []string{dir, s.images} {
+		if err := syncPath(d); err != nil {
+			return "", err
+		}
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// Verify checks that the image id is the one sealed as digest and undamaged,
+// and returns its manifest. The error is an errdef.Internal with code
+// "image_damaged" and says which file differs.
+func (s *Store) Verify(id, digest string) (Manifest, error) {
+	damaged := func(format string, args ...any) (Manifest, error) {
+		return Manifest{}, errdef.New(errdef.Internal, "image_damaged", "memory image %s is damaged: %w", id, fmt.Errorf(format, args...)).
+			WithRemedy("the sandbox cannot be resumed with its memory; kill it, or restore the state directory from a backup")
+	}
+	dir := s.ImageDir(id)
+	data, err := os.ReadFile(filepath.Join(dir, manifestName))
+	if err != nil {
+		return damaged("%w", err)
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != digest {
+		return damaged("%s is not the one that was committed", manifestName)
+	}
+	var m Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return damaged("%s: %w", manifestName, err)
+	}
+	if m.Version != manifestVersion || m.ID != id {
+		return damaged("%s is of version %d and image %s", manifestName, m.Version, m.ID)
+	}
+	var g errgroup.Group
+	for _, want := range m.Files {
+		g.Go(func() error { return verifyFile(dir, want) })
+	}
+	if err := g.Wait(); err != nil {
+		return damaged("%w", err)
+	}
+	return m, nil
+}
+
+func verifyFile(dir string, want File) error {
+	f, err := os.Open(filepath.Join(dir, want.Name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sums, size, err := checksum(f)
+	if err != nil {
+		return err
+	}
+	if size != want.Size {
+		return fmt.Errorf("%s has %d bytes instead of %d", want.Name, size, want.Size)
+	}
+	if !slices.Equal(sums, want.CRC32C) {
+		return fmt.Errorf("%s differs from what was written", want.Name)
+	}
+	return nil
+}
+
+// Images returns the ids of all images on disk, sealed or not.
+func (s *Store) Images() ([]string, error) { return names(s.images) }
+
+// RemoveImage deletes an image. It is idempotent.
+func (s *Store) RemoveImage(id string) error {
+	if err := removeAll(s.images, id); err != nil {
+		return fmt.Errorf("remove image %s: %w", id, err)
+	}
+	return nil
+}

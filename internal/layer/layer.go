@@ -1,0 +1,287 @@
+// Package layer keeps the files of sandboxes: stacks of immutable layers with
+// one writable top, mounted through the kernel's overlayfs, and memory images
+// with the manifests and checksums that make them trustworthy.
+//
+// A layer is a directory below the store with one subdirectory for each tree
+// of the template that it changes. Freezing a top makes it a layer: nothing is
+// copied, and a later mount puts a new top over it. What Sync or Seal has
+// returned for survives a power cut. The package knows nothing of sandboxes:
+// ids are the caller's, and so is the decision what to delete.
+package layer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// Tree is a directory tree of a template that gets an overlay of its own.
+// overlayfs does not see mounts below its lower directory, so a template made
+// of several host directories needs one overlay for each.
+type Tree struct {
+	Name   string   `json:"name"`   // of the subdirectory in each layer
+	Path   string   `json:"path"`   // where it is mounted; "/" for the root
+	Lowers []string `json:"lowers"` // host directories, topmost first
+}
+
+// Store is a directory of layers and images.
+type Store struct {
+	layers string
+	images string
+}
+
+// Open returns the store below dir, making its directories.
+func Open(dir string) (*Store, error) {
+	s := &Store{layers: filepath.Join(dir, "layers"), images: filepath.Join(dir, "images")}
+	for _, d := range []string{s.layers, s.images} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("open layer store: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s *Store) layerDir(id string) string { return filepath.Join(s.layers, id) }
+
+// workDir is where overlayfs keeps its scratch files for a top.
+const workDir = ".work"
+
+// Mount mounts trees at the directory at: the template's lowers, the frozen
+// layers of stack (bottom first) over them, and the writable layer top, which
+// is made if it does not exist. On error nothing stays mounted.
+func (s *Store) Mount(at string, trees []Tree, stack []string, top string) (err error) {
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return fmt.Errorf("mount layers: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = Unmount(at)
+		}
+	}()
+	for _, t := range trees {
+		if err := s.mountTree(at, t, stack, top); err != nil {
+			return fmt.Errorf("mount %s of layer %s: %w", t.Path, top, err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) mountTree(at string, t Tree, stack []string, top string) error {
+	upper := filepath.Join(s.layerDir(top), t.Name)
+	work := filepath.Join(s.layerDir(top), workDir, t.Name)
+	lowers := s.lowers(t, stack)
+	if err := mkdirLike(upper, lowers[0]); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return err
+	}
+	return mountOverlay(filepath.Join(at, t.Path), lowers, upper, work)
+}
+
+// lowers returns the lower directories of a tree, topmost first. A frozen
+// layer without changes to the tree has no directory for it.
+func (s *Store) lowers(t Tree, stack []string) []string {
+	var dirs []string
+	for i := len(stack) - 1; i >= 0; i-- {
+		dir := filepath.Join(s.layerDir(stack[i]), t.Name)
+		if _, err := os.Stat(dir); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	return append(dirs, t.Lowers...)
+}
+
+// mkdirLike makes dir with the mode and owner of model: the root of an
+// overlay shows those of its upper directory.
+func mkdirLike(dir, model string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(model, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", model, err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chown(dir, int(st.Uid), int(st.Gid)); err != nil {
+		return err
+	}
+	return unix.Chmod(dir, st.Mode&0o7777)
+}
+
+// mountOverlay uses the file-system context calls: the text options of
+// mount(2) are limited to a page, which a deep stack exceeds.
+func mountOverlay(at string, lowers []string, upper, work string) error {
+	fsfd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENODEV) {
+		return errdef.New(errdef.Unsupported, "no_overlayfs", "this kernel has no overlayfs").
+			WithRemedy("load the module (modprobe overlay) or use a kernel that has it")
+	}
+	if err != nil {
+		return fmt.Errorf("fsopen overlay: %w", err)
+	}
+	defer unix.Close(fsfd)
+	set := func(key, value string) error {
+		if err := unix.FsconfigSetString(fsfd, key, value); err != nil {
+			return fmt.Errorf("overlay option %s=%s: %w", key, value, contextError(fsfd, err))
+		}
+		return nil
+	}
+	if err := setLowers(set, lowers); err != nil {
+		return err
+	}
+	// redirect_dir: without it a directory of a lower layer could not be renamed.
+	for _, o := range [][2]string{{"source", "drowse"}, {"upperdir", upper}, {"workdir", work}, {"redirect_dir", "on"}} {
+		if err := set(o[0], o[1]); err != nil {
+			return err
+		}
+	}
+	if err := unix.FsconfigCreate(fsfd); err != nil {
+		return fmt.Errorf("create overlay: %w", contextError(fsfd, err))
+	}
+	mfd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("fsmount overlay: %w", contextError(fsfd, err))
+	}
+	defer unix.Close(mfd)
+	if err := unix.MoveMount(mfd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("attach overlay at %s: %w", at, err)
+	}
+	return nil
+}
+
+// setLowers gives the lower directories one by one where the kernel (6.5 on)
+// allows it, which has no limit on their total length.
+func setLowers(set func(key, value string) error, lowers []string) error {
+	if err := set("lowerdir+", lowers[0]); err != nil {
+		if !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		return set("lowerdir", strings.Join(lowers, ":"))
+	}
+	for _, l := range lowers[1:] {
+		if err := set("lowerdir+", l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contextError adds the kernel's own explanation, which it queues on the file
+// system context.
+func contextError(fsfd int, err error) error {
+	buf := make([]byte, 1024)
+	n, readErr := unix.Read(fsfd, buf)
+	if readErr != nil || n <= 0 {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, strings.TrimSpace(string(buf[:n])))
+}
+
+// Unmount takes away every mount at or below the directory at, and the
+// directory. It is idempotent, also beside another Unmount of the same.
+func Unmount(at string) error {
+	for {
+		points, err := mountPoints(at)
+		if err != nil {
+			return err
+		}
+		if len(points) == 0 {
+			break
+		}
+		for i := len(points) - 1; i >= 0; i-- {
+			err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			gone := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)
+			if err != nil && !gone {
+				return fmt.Errorf("unmount %s: %w", points[i], err)
+			}
+		}
+	}
+	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount layers: %w", err)
+	}
+	return nil
+}
+
+// mountPoints returns the mount points at or below dir in the order they were
+// made.
+func mountPoints(dir string) ([]string, error) {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	var points []string
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		p := fields[4]
+		if p == dir || strings.HasPrefix(p, dir+"/") {
+			points = append(points, p)
+		}
+	}
+	return points, nil
+}
+
+// Freeze ends writing to a top whose overlay nobody changes any more and makes
+// it durable. It returns the number of bytes in its regular files, and whether
+// it holds any change: one that does not need not go into a stack.
+func (s *Store) Freeze(top string) (size int64, changed bool, err error) {
+	dir := s.layerDir(top)
+	size, changed, err = s.sync(dir)
+	if err != nil {
+		return 0, false, fmt.Errorf("freeze layer %s: %w", top, err)
+	}
+	return size, changed, nil
+}
+
+// Layers returns the ids of all layers on disk.
+func (s *Store) Layers() ([]string, error) { return names(s.layers) }
+
+// RemoveLayer deletes a layer that nothing is mounted over any more. It is
+// idempotent.
+func (s *Store) RemoveLayer(id string) error {
+	if err := removeAll(s.layers, id); err != nil {
+		return fmt.Errorf("remove layer %s: %w", id, err)
+	}
+	return nil
+}
+
+// removeAll deletes dir/id, first moving it out of the way, so that half a
+// deletion is never taken for the thing itself.
+func removeAll(dir, id string) error {
+	if id == "" || strings.ContainsAny(id, "/.") {
+		panic(fmt.Sprintf("internal error: layer: bad id %q", id))
+	}
+	doomed := filepath.Join(dir, id+".deleted")
+	err := os.Rename(filepath.Join(dir, id), doomed)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(doomed)
+}
+
+// names lists the entries of dir that are not half deleted.
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		if !strings.Contains(e.Name(), ".") {
+			ids = append(ids, e.Name())
+		}
+	}
+	return ids, nil
+}

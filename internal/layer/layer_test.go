@@ -1,0 +1,251 @@
+package layer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// rig is a store with a template of two trees.
+type rig struct {
+	*Store
+	t     *testing.T
+	dir   string
+	trees []Tree
+}
+
+func newRig(t *testing.T) *rig {
+	dir := t.TempDir()
+	s, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{Store: s, t: t, dir: dir}
+	root, usr := filepath.Join(dir, "root"), filepath.Join(dir, "usr")
+	r.write(filepath.Join(root, "etc/name"), "template")
+	r.write(filepath.Join(usr, "bin/tool"), "tool")
+	r.must(os.Mkdir(filepath.Join(root, "usr"), 0o755))
+	r.trees = []Tree{{Name: "root", Path: "/", Lowers: []string{root}}, {Name: "usr", Path: "/usr", Lowers: []string{usr}}}
+	return r
+}
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) write(path, text string) {
+	r.t.Helper()
+	r.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	r.must(os.WriteFile(path, []byte(text), 0o644))
+}
+
+// mount mounts a stack with a new top and unmounts it at the test's end.
+func (r *rig) mount(stack []string, top string) string {
+	r.t.Helper()
+	at := filepath.Join(r.dir, "mnt-"+top)
+	r.must(r.Mount(at, r.trees, stack, top))
+	r.t.Cleanup(func() { r.must(Unmount(at)) })
+	return at
+}
+
+func (r *rig) read(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return string(data)
+}
+
+func TestStack(t *testing.T) {
+	r := newRig(t)
+	a := r.mount(nil, "a")
+	r.write(filepath.Join(a, "etc/name"), "from a")
+	r.write(filepath.Join(a, "usr/bin/extra"), "extra")
+	r.must(os.Remove(filepath.Join(a, "usr/bin/tool")))
+	if _, changed, err := r.Freeze("a"); err != nil || !changed {
+		t.Fatalf("freeze: changed %v, %v", changed, err)
+	}
+	b := r.mount([]string{"a"}, "b")
+	for path, want := range map[string]string{"etc/name": "from a", "usr/bin/extra": "extra"} {
+		if got := r.read(filepath.Join(b, path)); got != want {
+			t.Errorf("%s = %q, want %q", path, got, want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(b, "usr/bin/tool")); !os.IsNotExist(err) {
+		t.Errorf("a file removed in a lower layer is back: %v", err)
+	}
+	// A later generation changes neither its layers nor the template.
+	r.write(filepath.Join(b, "etc/name"), "from b")
+	if got := r.read(filepath.Join(r.layerDir("a"), "root/etc/name")); got != "from a" {
+		t.Errorf("the frozen layer now says %q", got)
+	}
+	if got := r.read(filepath.Join(r.dir, "root/etc/name")); got != "template" {
+		t.Errorf("the template now says %q", got)
+	}
+}
+
+func TestUnchangedTop(t *testing.T) {
+	r := newRig(t)
+	r.mount(nil, "a")
+	size, changed, err := r.Freeze("a")
+	if err != nil || changed || size != 0 {
+		t.Errorf("freeze of an untouched top: %d bytes, changed %v, %v", size, changed, err)
+	}
+}
+
+func TestDeepStack(t *testing.T) {
+	r := newRig(t)
+	var stack []string
+	for i := range 120 { // together longer than a page, which mount(2) is limited to
+		top := fmt.Sprintf("layer%035d", i)
+		at := filepath.Join(r.dir, "m")
+		r.must(r.Mount(at, r.trees, stack, top))
+		r.write(filepath.Join(at, fmt.Sprintf("file%d", i)), top)
+		r.must(Unmount(at))
+		stack = append(stack, top)
+	}
+	at := r.mount(stack, "last")
+	for i, id := range stack {
+		if got := r.read(filepath.Join(at, fmt.Sprintf("file%d", i))); got != id {
+			t.Fatalf("file%d = %q", i, got)
+		}
+	}
+}
+
+func TestUnmountIsIdempotentAndConcurrent(t *testing.T) {
+	r := newRig(t)
+	for i := range 20 {
+		at := filepath.Join(r.dir, fmt.Sprintf("mnt%d", i))
+		r.must(r.Mount(at, r.trees, nil, fmt.Sprintf("top%d", i)))
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if err := Unmount(at); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if points, err := mountPoints(at); err != nil || len(points) > 0 {
+			t.Fatalf("still mounted: %v, %v", points, err)
+		}
+		r.must(Unmount(at))
+	}
+}
+
+func TestMountFailureLeavesNothing(t *testing.T) {
+	r := newRig(t)
+	bad := append(slices.Clone(r.trees), Tree{Name: "opt", Path: "/no/such/place", Lowers: []string{r.dir}})
+	at := filepath.Join(r.dir, "mnt")
+	if err := r.Mount(at, bad, nil, "top"); err == nil {
+		t.Fatal("mounted at a place that does not exist")
+	}
+	if points, err := mountPoints(at); err != nil || len(points) > 0 {
+		t.Errorf("left mounted: %v, %v", points, err)
+	}
+}
+
+func (r *rig) seal(id string, files map[string][]byte) string {
+	r.t.Helper()
+	dir, err := r.NewImage(id)
+	r.must(err)
+	for name, data := range files {
+		r.must(os.WriteFile(filepath.Join(dir, name), data, 0o644))
+	}
+	digest, size, err := r.Seal(Manifest{ID: id, Runtime: "test"})
+	r.must(err)
+	var want int64
+	for _, data := range files {
+		want += int64(len(data))
+	}
+	if size != want {
+		r.t.Errorf("sealed %d bytes, want %d", size, want)
+	}
+	return digest
+}
+
+func TestVerifyAcceptsWhatWasSealed(t *testing.T) {
+	r := newRig(t)
+	pages := make([]byte, 3*chunkSize+17)
+	digest := r.seal("one", map[string][]byte{"pages": pages, "state": []byte("x"), "empty": nil})
+	m, err := r.Verify("one", digest)
+	if err != nil || len(m.Files) != 3 {
+		t.Fatalf("verify: %+v, %v", m, err)
+	}
+	info, err := os.Stat(filepath.Join(r.ImageDir("one"), "pages"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v; a memory image holds secrets", info.Mode(), err)
+	}
+}
+
+// TestVerifyFindsDamage changes one thing at a time.
+func TestVerifyFindsDamage(t *testing.T) {
+	pages := make([]byte, 2*chunkSize+100)
+	for i := range pages {
+		pages[i] = byte(rand.Uint32())
+	}
+	damage := map[string]func(r *rig, dir string){
+		"truncated":    func(r *rig, dir string) { r.must(os.Truncate(filepath.Join(dir, "pages"), chunkSize)) },
+		"cut to zero":  func(r *rig, dir string) { r.must(os.Truncate(filepath.Join(dir, "pages"), 0)) },
+		"longer":       func(r *rig, dir string) { r.must(os.Truncate(filepath.Join(dir, "pages"), int64(len(pages)+1))) },
+		"missing":      func(r *rig, dir string) { r.must(os.Remove(filepath.Join(dir, "state"))) },
+		"no manifest":  func(r *rig, dir string) { r.must(os.Remove(filepath.Join(dir, manifestName))) },
+		"no directory": func(r *rig, dir string) { r.must(os.RemoveAll(dir)) },
+		"another's manifest": func(r *rig, dir string) {
+			r.seal("two", map[string][]byte{"pages": []byte("other")})
+			r.must(os.Rename(filepath.Join(r.ImageDir("two"), manifestName), filepath.Join(dir, manifestName)))
+		},
+		"another's image": func(r *rig, dir string) {
+			r.seal("two", map[string][]byte{"pages": []byte("other")})
+			r.must(os.RemoveAll(dir))
+			r.must(os.Rename(r.ImageDir("two"), dir))
+		},
+	}
+	for range 40 {
+		at := rand.IntN(len(pages))
+		damage[fmt.Sprintf("bit flipped at %d", at)] = func(r *rig, dir string) {
+			path := filepath.Join(dir, "pages")
+			data, err := os.ReadFile(path)
+			r.must(err)
+			data[at] ^= 1 << rand.IntN(8)
+			r.must(os.WriteFile(path, data, 0o600))
+		}
+	}
+	for name, f := range damage {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			digest := r.seal("one", map[string][]byte{"pages": pages, "state": []byte("kernel")})
+			f(r, r.ImageDir("one"))
+			_, err := r.Verify("one", digest)
+			if err == nil || !strings.Contains(err.Error(), "damaged") || errdef.ClassOf(err) != errdef.Internal {
+				t.Errorf("verify: %v", err)
+			}
+		})
+	}
+}
+
+func TestRemoveIsIdempotent(t *testing.T) {
+	r := newRig(t)
+	r.seal("one", map[string][]byte{"pages": []byte("x")})
+	r.must(r.Mount(filepath.Join(r.dir, "m"), r.trees, nil, "top"))
+	r.must(Unmount(filepath.Join(r.dir, "m")))
+	for range 2 {
+		r.must(r.RemoveImage("one"))
+		r.must(r.RemoveLayer("top"))
+	}
+	for name, list := range map[string]func() ([]string, error){"images": r.Images, "layers": r.Layers} {
+		if ids, err := list(); err != nil || len(ids) > 0 {
+			t.Errorf("%s left: %v, %v", name, ids, err)
+		}
+	}
+}
