@@ -1,0 +1,46 @@
+package fake
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/drivertest"
+)
+
+// counter is the contract suite's guest as a Program.
+type counter struct{ state drivertest.State }
+
+func (c *counter) Serves(port int) http.Handler {
+	if port != drivertest.GuestPort {
+		return nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c.state.Count++
+		_ = json.NewEncoder(w).Encode(c.state)
+	})
+}
+
+func (c *counter) Image() ([]byte, error) { return json.Marshal(c.state) }
+
+func bootCounter(_ runtime.Spec, image []byte) (Program, error) {
+	c := &counter{state: drivertest.State{PID: 1}}
+	if image == nil {
+		return c, nil
+	}
+	return c, json.Unmarshal(image, &c.state)
+}
+
+func TestContract(t *testing.T) {
+	m := NewMachine(bootCounter)
+	var next atomic.Int64
+	spec := func(*testing.T) runtime.Spec { return runtime.Spec{ID: fmt.Sprintf("i%08d", next.Add(1))} }
+	drivertest.Run(t, drivertest.Env{
+		Reopen:  func(*testing.T) runtime.Driver { return m.Driver() },
+		NewSpec: spec,
+		Again:   func(t *testing.T, _ runtime.Spec) runtime.Spec { return spec(t) },
+	})
+}

@@ -1,0 +1,78 @@
+// Package runtime defines what drowse needs of the thing that runs sandboxes:
+// a driver starts, freezes, captures and restores process trees behind an
+// isolation boundary.
+//
+// Drivers know nothing of sandboxes, stores or HTTP. A runtime is named by an
+// id that is never reused. Runtimes are processes of their own and outlive the
+// server, which finds them again by id. The contract suite in drivertest says
+// what every driver must do.
+package runtime
+
+import (
+	"context"
+	"net"
+)
+
+// Spec says what to start.
+type Spec struct {
+	ID       string // unique for ever, of a fixed length
+	Rootfs   string // a mounted root file system
+	Args     []string
+	Env      []string
+	Hostname string
+	Limits   Limits
+}
+
+// Limits bound a runtime on the host.
+type Limits struct {
+	CPUs      int
+	MemoryMiB int
+	PIDs      int // host tasks
+}
+
+// Capabilities is what a driver can do, as data.
+type Capabilities struct {
+	Isolation   string `json:"isolation"` // "gvisor", "vm", "none"
+	MemoryPause bool   `json:"memoryPause"`
+	Version     string `json:"version"` // of what writes and reads memory images
+}
+
+// Driver runs runtimes of one kind.
+type Driver interface {
+	Capabilities() Capabilities
+	// Start boots a new runtime and returns when its first process runs.
+	Start(ctx context.Context, spec Spec) (Instance, error)
+	// Restore starts a runtime from the memory image in the directory image,
+	// over the same files that the captured one had. The image is not changed.
+	Restore(ctx context.Context, spec Spec, image string) (Instance, error)
+	// Adopt finds a runtime that an earlier server started. It returns an
+	// errdef.NotFound if it is not running.
+	Adopt(ctx context.Context, id string) (Instance, error)
+	// List returns the ids of all runtimes that exist in any state, even half
+	// made ones.
+	List(ctx context.Context) ([]string, error)
+	// Remove destroys what is left of a runtime: processes, network, files. It
+	// is idempotent and works on half made ones. The root file system is the
+	// caller's.
+	Remove(ctx context.Context, id string) error
+	// Close releases what the driver itself holds. Runtimes go on.
+	Close() error
+}
+
+// Instance is one live runtime. Its methods are safe for concurrent use.
+type Instance interface {
+	ID() string
+	// Dial connects to a TCP port inside. A port that nobody listens on is an
+	// error that wraps syscall.ECONNREFUSED.
+	Dial(ctx context.Context, port int) (net.Conn, error)
+	// Freeze stops every process inside until Thaw.
+	Freeze(ctx context.Context) error
+	// Thaw lets a frozen runtime go on.
+	Thaw(ctx context.Context) error
+	// Checkpoint writes the memory image of a frozen runtime into the empty
+	// directory dir. The runtime stays frozen whatever the outcome. Nothing is
+	// synced.
+	Checkpoint(ctx context.Context, dir string) error
+	// Exited is closed when the runtime is gone.
+	Exited() <-chan struct{}
+}
