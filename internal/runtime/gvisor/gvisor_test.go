@@ -1,0 +1,97 @@
+package gvisor
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/drivertest"
+)
+
+func TestMain(m *testing.M) {
+	Handover()
+	if len(os.Args) > 1 && os.Args[1] == "guest" {
+		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), drivertest.Guest()))
+	}
+	os.Exit(m.Run())
+}
+
+// rig gives the contract suite real runtimes over overlay stacks, with the
+// test's own (static) binary as the guest.
+type rig struct {
+	dir   string
+	store *layer.Store
+	trees []layer.Tree
+	next  atomic.Int64
+	stack map[string][]string // by runtime id
+}
+
+func newRig(t *testing.T) *rig {
+	// Not t.TempDir: its path is too long for gVisor's control sockets.
+	dir, err := os.MkdirTemp("/tmp", "drv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	store, err := layer.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lower := filepath.Join(dir, "lower")
+	if err := os.MkdirAll(lower, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(lower, "guest"), self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return &rig{dir: dir, store: store, stack: map[string][]string{}, trees: []layer.Tree{{Name: "root", Path: "/", Lowers: []string{lower}}}}
+}
+
+func (r *rig) reopen(t *testing.T) runtime.Driver {
+	d, err := New(filepath.Join(r.dir, "gv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return d
+}
+
+func (r *rig) spec(t *testing.T, stack []string) runtime.Spec {
+	id := fmt.Sprintf("i%08d", r.next.Add(1))
+	rootfs := filepath.Join(r.dir, "mnt-"+id)
+	if err := r.store.Mount(rootfs, r.trees, stack, id); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := layer.Unmount(rootfs); err != nil {
+			t.Error(err)
+		}
+	})
+	r.stack[id] = append(append([]string{}, stack...), id)
+	return runtime.Spec{
+		ID: id, Rootfs: rootfs, Hostname: "guest", Args: []string{"/guest", "guest"}, Env: []string{"PATH=/"},
+		Limits: runtime.Limits{CPUs: 2, MemoryMiB: 256, PIDs: 512},
+	}
+}
+
+func (r *rig) newSpec(t *testing.T) runtime.Spec { return r.spec(t, nil) }
+
+func (r *rig) again(t *testing.T, prev runtime.Spec) runtime.Spec { return r.spec(t, r.stack[prev.ID]) }
+
+func TestContract(t *testing.T) {
+	r := newRig(t)
+	drivertest.Run(t, drivertest.Env{Reopen: r.reopen, NewSpec: r.newSpec, Again: r.again})
+}

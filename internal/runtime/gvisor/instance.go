@@ -1,0 +1,188 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/sandbox"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// instance implements runtime.Instance.
+type instance struct {
+	d      *Driver
+	id     string
+	ns     *os.File // the network namespace; closed when the runtime is gone
+	exited chan struct{}
+
+	mu     sync.Mutex // gVisor's container is not safe for concurrent use
+	c      *container.Container
+	frozen bool
+}
+
+func newInstance(d *Driver, c *container.Container, ns *netns) (*instance, error) {
+	pid := c.SandboxPid()
+	pidfd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s has exited", c.ID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watch runtime %s: %w", c.ID, err)
+	}
+	nsFile, err := os.Open(ns.path)
+	if err != nil {
+		unix.Close(pidfd)
+		return nil, fmt.Errorf("watch runtime %s: %w", c.ID, err)
+	}
+	i := &instance{d: d, id: c.ID, ns: nsFile, exited: make(chan struct{}), c: c}
+	if err := i.findFrozen(); err != nil {
+		unix.Close(pidfd)
+		nsFile.Close()
+		return nil, err
+	}
+	go i.watch(os.NewFile(uintptr(pidfd), "pidfd"))
+	return i, nil
+}
+
+// watch waits, without a thread of its own, for the process to exit.
+func (i *instance) watch(pidfd *os.File) {
+	defer close(i.exited)
+	defer i.ns.Close()
+	defer pidfd.Close()
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return err == nil && n > 0
+	})
+}
+
+// ID implements runtime.Instance.
+func (i *instance) ID() string { return i.id }
+
+// Exited implements runtime.Instance.
+func (i *instance) Exited() <-chan struct{} { return i.exited }
+
+// Dial implements runtime.Instance.
+func (i *instance) Dial(ctx context.Context, port int) (net.Conn, error) {
+	raw, err := i.ns.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", i.id, err)
+	}
+	var conn net.Conn
+	cerr := raw.Control(func(fd uintptr) { conn, err = dial(ctx, int(fd), port) })
+	if err := errors.Join(cerr, err); err != nil {
+		return nil, fmt.Errorf("dial port %d of %s: %w", port, i.id, err)
+	}
+	return conn, nil
+}
+
+// Freeze implements runtime.Instance. gVisor counts freezes, cannot be asked
+// for the count, and dies of a thaw too many; so that a server that finds the
+// runtime again knows that it may be frozen, a mark is left before.
+func (i *instance) Freeze(context.Context) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.frozen {
+		return nil
+	}
+	if err := os.WriteFile(i.mark(), nil, 0o600); err != nil {
+		return fmt.Errorf("freeze %s: %w", i.id, err)
+	}
+	if err := i.c.Sandbox.Pause(i.id); err != nil {
+		return fmt.Errorf("freeze %s: %w", i.id, err)
+	}
+	i.frozen = true
+	return nil
+}
+
+// Thaw implements runtime.Instance.
+func (i *instance) Thaw(context.Context) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.frozen {
+		return nil
+	}
+	if err := i.c.Sandbox.Resume(i.id); err != nil {
+		return fmt.Errorf("thaw %s: %w", i.id, err)
+	}
+	i.frozen = false
+	if err := os.Remove(i.mark()); err != nil {
+		return fmt.Errorf("thaw %s: %w", i.id, err)
+	}
+	return nil
+}
+
+func (i *instance) mark() string { return filepath.Join(i.d.bundle(i.id), "may-be-frozen") }
+
+// findFrozen finds out whether a runtime that has the mark is frozen: then each
+// of its tasks has stopped.
+func (i *instance) findFrozen() error {
+	if _, err := os.Stat(i.mark()); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	stacks, err := i.c.Sandbox.Stacks()
+	if err != nil {
+		return fmt.Errorf("look at the tasks of %s: %w", i.id, err)
+	}
+	i.frozen = allStopped(stacks)
+	return nil
+}
+
+// allStopped reports whether every task goroutine among the stacks of a sentry
+// is stopped.
+func allStopped(stacks string) bool {
+	tasks := 0
+	for g := range strings.SplitSeq(stacks, "\n\n") {
+		if !strings.Contains(g, "kernel.(*Task).run(") {
+			continue
+		}
+		tasks++
+		if !strings.Contains(g, "kernel.(*Task).doStop(") {
+			return false
+		}
+	}
+	return tasks > 0
+}
+
+// Checkpoint implements runtime.Instance. gVisor leaves the runtime frozen
+// when told to leave it running, because it was frozen before; without that it
+// would end the runtime, also when the image could not be written.
+func (i *instance) Checkpoint(_ context.Context, dir string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err := i.c.Checkpoint(i.d.conf, dir, sandbox.CheckpointOpts{Resume: true, Compression: statefile.CompressionLevelNone}); err != nil {
+		return fmt.Errorf("checkpoint %s: %w", i.id, brief(err))
+	}
+	return nil
+}
+
+// maxError bounds what an error of gVisor may say: it can carry a dump of the
+// guest's kernel.
+const maxError = 300
+
+// brief returns err with the part of its text that a person can use.
+func brief(err error) error {
+	text := err.Error()
+	if strings.Contains(text, unix.ENOSPC.Error()) {
+		return unix.ENOSPC
+	}
+	if len(text) <= maxError {
+		return err
+	}
+	return errors.New(strings.ToValidUTF8(text[:maxError], "") + " …")
+}

@@ -1,0 +1,208 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	goruntime "runtime"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	vnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// The network of every sandbox looks the same from inside: one interface with
+// the same address, in every sandbox and after every restore, because
+// listeners can go deaf when it changes. Both ends of the pair are in the
+// sandbox's own namespace, so that nothing of it shows on the host and nothing
+// on the host can be reached from it; the server goes into the namespace to
+// connect.
+const (
+	guestLink = "eth0"
+	hostLink  = "host0"
+)
+
+var (
+	guestAddr = netip.MustParsePrefix("169.254.77.2/30")
+	hostAddr  = netip.MustParsePrefix("169.254.77.1/30")
+	// Fixed as well, and known to the other side from the start: a question
+	// for them that is lost would be asked again a second later, and a restored
+	// guest remembers them.
+	guestMAC = net.HardwareAddr{0x02, 0x64, 0x72, 0x77, 0x00, 0x02}
+	hostMAC  = net.HardwareAddr{0x02, 0x64, 0x72, 0x77, 0x00, 0x01}
+)
+
+// netns is a network namespace pinned at a path.
+type netns struct{ path string }
+
+// create makes and pins the namespace with the guest's interface up and
+// addressed, which is what gVisor takes over when it starts. The host's end
+// must stay without an address until then: gVisor takes every one it finds.
+func (n *netns) create() error {
+	done := make(chan error, 1)
+	go func() {
+		// The thread is left in the new namespace and ends with the goroutine.
+		goruntime.LockOSThread()
+		done <- n.createHere()
+	}()
+	return <-done
+}
+
+func (n *netns) createHere() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	pin, err := os.OpenFile(n.path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o400)
+	if err != nil {
+		return err
+	}
+	pin.Close()
+	if err := unix.Mount("/proc/thread-self/ns/net", n.path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("pin: %w", err)
+	}
+	h, err := netlink.NewHandle()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	// The loopback interface first: it is to have its IPv6 address, the pair is
+	// not.
+	if err := setUp(h, "lo", netip.Prefix{}); err != nil {
+		return err
+	}
+	if err := disableIPv6ForNew(); err != nil {
+		return err
+	}
+	pair := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: guestLink, HardwareAddr: guestMAC},
+		PeerName:  hostLink, PeerHardwareAddr: hostMAC,
+	}
+	if err := h.LinkAdd(pair); err != nil {
+		return fmt.Errorf("add veth: %w", err)
+	}
+	// Up now, although without an address: an interface gets its carrier from
+	// its peer, some milliseconds late, and loses packets until then. A lost
+	// one costs a wake a second.
+	if err := setUp(h, hostLink, netip.Prefix{}); err != nil {
+		return err
+	}
+	if err := setUp(h, guestLink, guestAddr); err != nil {
+		return err
+	}
+	return setNeighbour(h, guestLink, hostAddr.Addr(), hostMAC) // gVisor copies it
+}
+
+// setNeighbour says which interface has an address on the other side.
+func setNeighbour(h *netlink.Handle, name string, addr netip.Addr, mac net.HardwareAddr) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", name, err)
+	}
+	err = h.NeighSet(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, IP: addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT,
+	})
+	if err != nil {
+		return fmt.Errorf("set neighbour of %s: %w", name, err)
+	}
+	return nil
+}
+
+// disableIPv6ForNew keeps interfaces made from now on in this namespace from
+// giving themselves addresses.
+func disableIPv6ForNew() error {
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
+		return fmt.Errorf("disable IPv6: %w", err)
+	}
+	return nil
+}
+
+// attachHost gives the host's end its address, once the guest runs.
+func (n *netns) attachHost() error {
+	ns, err := vnetns.GetFromPath(n.path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := setUp(h, hostLink, hostAddr); err != nil {
+		return err
+	}
+	return setNeighbour(h, hostLink, guestAddr.Addr(), guestMAC)
+}
+
+func setUp(h *netlink.Handle, name string, addr netip.Prefix) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", name, err)
+	}
+	if addr.IsValid() {
+		ip := &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(addr.Bits(), 32)}
+		if err := h.AddrAdd(link, &netlink.Addr{IPNet: ip}); err != nil {
+			return fmt.Errorf("address %s: %w", name, err)
+		}
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	return nil
+}
+
+// remove unpins the namespace; the kernel ends it with its last process.
+func (n *netns) remove() error {
+	if err := unix.Unmount(n.path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unpin network namespace: %w", err)
+	}
+	if err := os.Remove(n.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unpin network namespace: %w", err)
+	}
+	return nil
+}
+
+// keepAlive is generous: the peer is on the same machine.
+const keepAlive = 60 * time.Second
+
+// dial connects to the guest from inside the namespace that ns refers to.
+func dial(ctx context.Context, ns int, port int) (net.Conn, error) {
+	back, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	defer back.Close()
+	goruntime.LockOSThread()
+	inside := false
+	// leave goes back as soon as the socket exists, which keeps its namespace.
+	leave := func() error {
+		if !inside {
+			return nil
+		}
+		if err := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err // the thread stays locked and ends with its goroutine
+		}
+		inside = false
+		goruntime.UnlockOSThread()
+		return nil
+	}
+	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+		goruntime.UnlockOSThread()
+		return nil, fmt.Errorf("enter network namespace: %w", err)
+	}
+	inside = true
+	d := net.Dialer{KeepAlive: keepAlive, Control: func(_, _ string, _ syscall.RawConn) error { return leave() }}
+	conn, err := d.DialContext(ctx, "tcp4", netip.AddrPortFrom(guestAddr.Addr(), uint16(port)).String())
+	if lerr := leave(); lerr != nil && err == nil {
+		conn.Close()
+		return nil, lerr
+	}
+	return conn, err
+}

@@ -1,0 +1,64 @@
+package gvisor
+
+import (
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/drowse-dev/drowse/internal/runtime"
+)
+
+// memoryOverhead is what gVisor itself may use besides the guest's memory, in
+// MiB. Both count against the same cgroup.
+const memoryOverhead = 64
+
+// guestCapabilities is what root has inside. They are granted by gVisor's
+// kernel, not the host's.
+var guestCapabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL",
+	"CAP_MKNOD", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID",
+	"CAP_SYS_CHROOT", "CAP_SYS_PTRACE",
+}
+
+// ociSpec describes a runtime to gVisor. A restored runtime must be described
+// as the captured one was, so that everything here follows from the Spec.
+func ociSpec(s runtime.Spec, netns string) *specs.Spec {
+	memory := int64(s.Limits.MemoryMiB+memoryOverhead) << 20
+	pids := int64(s.Limits.PIDs)
+	period := uint64(100_000)
+	quota := int64(s.Limits.CPUs) * int64(period)
+	return &specs.Spec{
+		Version:  specs.Version,
+		Hostname: s.Hostname,
+		Root:     &specs.Root{Path: s.Rootfs},
+		Process: &specs.Process{
+			Args: s.Args,
+			Env:  s.Env,
+			Cwd:  "/",
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding: guestCapabilities, Effective: guestCapabilities, Permitted: guestCapabilities,
+			},
+			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 1 << 20, Soft: 1 << 20}},
+		},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}},
+			{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
+			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
+			// In memory, because what the agent writes there differs in each
+			// generation and must not make every layer a changed one.
+			{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}},
+		},
+		Linux: &specs.Linux{
+			CgroupsPath: "/" + cgroupParent + "/" + s.ID,
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace, Path: netns},
+			},
+			Resources: &specs.LinuxResources{
+				Memory: &specs.LinuxMemory{Limit: &memory},
+				CPU:    &specs.LinuxCPU{Period: &period, Quota: &quota},
+				Pids:   &specs.LinuxPids{Limit: pids},
+			},
+		},
+	}
+}
