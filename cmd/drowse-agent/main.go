@@ -1,0 +1,32 @@
+// Command drowse-agent is PID 1 of a sandbox. Under the name sudo, set-uid, it
+// is the sandbox's sudo; under the name drowse-hold, what keeps it awake.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/drowse-dev/drowse/internal/agent"
+)
+
+func main() {
+	switch filepath.Base(os.Args[0]) {
+	case "sudo":
+		os.Exit(agent.Sudo(os.Args[1:]))
+	case "drowse-hold":
+		os.Exit(agent.Hold(os.Args[1:]))
+	}
+	// The agent's memory is in every checkpoint of the sandbox.
+	debug.SetGCPercent(50)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := agent.Main(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "drowse-agent:", err)
+		os.Exit(1)
+	}
+}

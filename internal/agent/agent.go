@@ -1,0 +1,226 @@
+// Package agent is PID 1 of every sandbox. It serves E2B's envd contract on
+// one port: starting processes, moving files, describing the file system; and
+// it reaps what the sandbox's processes leave behind.
+//
+// It promises:
+//
+//   - A client that goes away changes nothing: a process started for it runs
+//     on, under its deadline, and can be attached to again.
+//   - Of one process, every subscriber sees start first, then output in the
+//     order it was read, then one end; no output is lost while a client reads
+//     at all (see output for what happens to one that does not).
+//   - A pid is signalled only while it is the process it was.
+//   - Nothing of the agent's own environment reaches a child except PATH.
+//   - Deadlines count time awake: a sandbox that slept through one wakes with
+//     its processes.
+//   - Work is told from idling by evidence, and in doubt there is work: see
+//     observer.
+//
+// It leaves to the host: who may reach the port (the internal endpoint /init
+// authenticates itself, but is no business of the public), limits of memory,
+// disk and processes, and the network. It trusts neither its clients nor the
+// processes it starts: bodies, headers, queues and waits are bounded.
+//
+// All methods of Agent may be called concurrently.
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+)
+
+//go:generate ./proto/generate.sh
+
+// Options says where an Agent runs. The zero value is right for PID 1 of a
+// sandbox except for the secret.
+type Options struct {
+	// InitSecret authenticates /init; while it is empty /init is refused.
+	InitSecret string
+
+	// ReapAll makes the agent wait for every child of the process, as PID 1
+	// must. It is incompatible with os/exec in the same process.
+	ReapAll bool
+
+	// Listener replaces the listener on agentapi.Port. Without TunnelListener
+	// there are no tunnels then.
+	Listener net.Listener
+
+	// TunnelListener replaces the listener on agentapi.TunnelPort, and HostAddr
+	// agentapi.HostAddr, from where it takes connections.
+	TunnelListener net.Listener
+	HostAddr       string
+
+	// Exempt returns the pids of processes that the template started. They and
+	// their trees are no work; nil is none. It must not call the Agent.
+	Exempt func() []int
+
+	// Path is PATH for children; a usual one if empty.
+	Path string
+
+	// PasswdFile, GroupFile and GenerationFile replace /etc/passwd,
+	// /etc/group and agentapi.GenerationFile.
+	PasswdFile, GroupFile, GenerationFile string
+}
+
+// Agent serves one sandbox.
+type Agent struct {
+	options   Options
+	path      string
+	settings  *settings
+	reaper    *reaper
+	processes *processes
+	observer  *observer
+	leases    *leases
+	usage     cpuUsage
+	routes    map[string]route
+	services  map[string]http.Handler
+}
+
+// New returns an Agent that does nothing until Run.
+func New(options Options) *Agent {
+	setDefault(&options.PasswdFile, "/etc/passwd")
+	setDefault(&options.GroupFile, "/etc/group")
+	setDefault(&options.GenerationFile, agentapi.GenerationFile)
+	setDefault(&options.Path, defaultPath)
+	setDefault(&options.HostAddr, agentapi.HostAddr)
+	a := &Agent{
+		options:   options,
+		path:      options.Path,
+		settings:  newSettings(),
+		reaper:    newReaper(options.ReapAll),
+		processes: newProcesses(),
+		observer:  newObserver(options.ReapAll, options.Exempt),
+		leases:    newLeases(),
+	}
+	a.reaper.ended = a.observer.processEnded
+	a.routes = a.restRoutes()
+	a.services = a.rpcServices()
+	return a
+}
+
+func setDefault(s *string, value string) {
+	if *s == "" {
+		*s = value
+	}
+}
+
+const (
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 10 * time.Minute
+	maxHeader     = 64 << 10
+	stopTimeout   = 2 * time.Second
+)
+
+// Run serves until ctx is done or a listener fails. Processes that were
+// started are not ended: as PID 1 the agent takes them with it.
+func (a *Agent) Run(ctx context.Context) error {
+	host, err := netip.ParseAddr(a.options.HostAddr)
+	if err != nil {
+		return err
+	}
+	listener, tunnelListener, err := a.listeners()
+	if err != nil {
+		return err
+	}
+	stop, reaped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(reaped)
+		a.reaper.run(stop)
+	}()
+	defer func() { close(stop); <-reaped }()
+	if tunnelListener == nil {
+		return a.serve(ctx, listener)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	tunneled := make(chan error, 1)
+	go func() {
+		defer cancel()
+		tunneled <- newTunnels(host).run(ctx, tunnelListener)
+	}()
+	err = a.serve(ctx, listener)
+	cancel()
+	return errors.Join(err, <-tunneled)
+}
+
+// listeners returns those of the options, or both on their real ports.
+func (a *Agent) listeners() (api, tunnel net.Listener, err error) {
+	if a.options.Listener != nil {
+		return a.options.Listener, a.options.TunnelListener, nil
+	}
+	if api, err = listen(agentapi.Port); err != nil {
+		return nil, nil, err
+	}
+	if tunnel, err = listen(agentapi.TunnelPort); err != nil {
+		api.Close()
+		return nil, nil, err
+	}
+	return api, tunnel, nil
+}
+
+func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler:           a,
+		Protocols:         protocols,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		// What clients do wrong is no news; our own panics are reported by
+		// ServeHTTP.
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	stopped := make(chan struct{})
+	unhook := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if server.Shutdown(limit) != nil {
+			server.Close()
+		}
+	})
+	err := server.Serve(listener)
+	if !unhook() {
+		<-stopped
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// listen takes both address families where the kernel has both.
+func listen(port int) (net.Listener, error) {
+	address := ":" + strconv.Itoa(port)
+	listener, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return net.Listen("tcp4", address)
+	}
+	return listener, err
+}
+
+// Main is the whole of the program that runs as PID 1.
+func Main(ctx context.Context) error {
+	syscall.Umask(0o022)
+	secret := os.Getenv(agentapi.EnvInitSecret)
+	if err := os.Unsetenv(agentapi.EnvInitSecret); err != nil {
+		return err
+	}
+	return New(Options{
+		InitSecret: secret,
+		ReapAll:    os.Getpid() == 1,
+		Path:       os.Getenv("PATH"),
+	}).Run(ctx)
+}

@@ -1,0 +1,58 @@
+package agentapi
+
+import "time"
+
+// Paths of the agent that only the host or the sandbox itself may use; the
+// edge does not forward anything below PathPrivate.
+const (
+	PathPrivate  = "/drowse/"
+	PathActivity = "/drowse/activity" // GET, with HeaderInit: Activity
+	PathSync     = "/drowse/sync"     // POST, with HeaderInit: flush files, give memory back
+	PathHolds    = "/drowse/holds"    // GET, POST, DELETE, from inside without a credential: leases
+)
+
+// Limits of leases asked for inside.
+const (
+	MaxLeases       = 100
+	MaxLeaseSeconds = 24 * 60 * 60
+	MaxReason       = 200 // bytes
+)
+
+// Activity is what the agent knows of work in the sandbox. Times are by the
+// sandbox's clock, which Now relates to the host's.
+type Activity struct {
+	Now       time.Time  `json:"now"`
+	Processes []Process  `json:"processes"`
+	Leases    []HeldWork `json:"leases"`
+	// LastEnd is when a process or lease last ended; zero if none has.
+	LastEnd time.Time `json:"lastEnd,omitzero"`
+}
+
+// Process is one that was started through the API, or a descendant of one.
+type Process struct {
+	PID     int       `json:"pid"`
+	Root    int       `json:"root"` // the pid that was started through the API; 0 when not known any more
+	Command string    `json:"command"`
+	Since   time.Time `json:"since"`
+	// LastProgress is when it or a descendant was last seen to work: to use
+	// more CPU than idling takes, to do I/O, to start or lose a child. Time
+	// asleep is not counted: it moves on by that at every wake.
+	LastProgress time.Time `json:"lastProgress"`
+}
+
+// HeldWork is a lease that a program inside the sandbox asked for: it is busy
+// until a time at the latest.
+type HeldWork struct {
+	ID     string    `json:"id"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+}
+
+// HoldRequest is the body of POST PathHolds. A known id renews that lease, a
+// new one names it; without one the agent chooses.
+type HoldRequest struct {
+	ID      string  `json:"id,omitempty"`
+	Reason  string  `json:"reason"`
+	Seconds float64 `json:"seconds"`
+}

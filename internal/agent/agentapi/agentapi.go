@@ -1,0 +1,94 @@
+// Package agentapi is what the agent inside a sandbox and the host outside
+// agree on: the port, the names of headers and variables, the body of /init,
+// and the signature of file URLs. It imports nothing heavy and does no I/O, so
+// either side can link it for the price of its constants.
+package agentapi
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"strconv"
+	"time"
+)
+
+const (
+	// Port is where the agent listens in every sandbox. E2B clients have it
+	// built in.
+	Port = 49983
+
+	// Version is the envd version whose behaviour the agent has; SDKs switch
+	// features on by comparing it. Semver without suffix.
+	Version = "0.6.13"
+
+	// EnvInitSecret names the environment variable through which the host
+	// hands PID 1 the secret that authenticates /init.
+	EnvInitSecret = "DROWSE_INIT_SECRET"
+
+	// HeaderInit carries that secret on POST /init.
+	HeaderInit = "X-Drowse-Init"
+
+	// HeaderAccessToken carries the sandbox's access token on every other
+	// request.
+	HeaderAccessToken = "X-Access-Token"
+
+	// HeaderKeepalive asks for a keepalive event after so many quiet seconds.
+	HeaderKeepalive = "Keepalive-Ping-Interval"
+
+	// HeaderTimeout is the Connect protocol's timeout in milliseconds.
+	HeaderTimeout = "Connect-Timeout-Ms"
+
+	// HeaderMetadataPrefix begins the headers that set a file's metadata.
+	HeaderMetadataPrefix = "X-Metadata-"
+
+	// GenerationFile holds, inside the sandbox, the generation last announced
+	// through /init in decimal.
+	GenerationFile = "/run/drowse/generation"
+)
+
+// The operations a file signature can be for.
+const (
+	OperationRead  = "read"
+	OperationWrite = "write"
+)
+
+// InitRequest is the body of POST /init, sent by the host after every start
+// and every restore. An absent field leaves the agent's value as it is.
+type InitRequest struct {
+	// EnvVars replaces the whole set of global variables; an empty map that is
+	// present clears it.
+	EnvVars map[string]string `json:"envVars,omitzero"`
+
+	// AccessToken replaces the token; the empty string opens the agent to
+	// requests without one.
+	AccessToken *string `json:"accessToken,omitempty"`
+
+	// Timestamp is the host's time, for a clock that did not move while the
+	// sandbox slept.
+	Timestamp time.Time `json:"timestamp,omitzero"`
+
+	DefaultUser    string `json:"defaultUser,omitempty"`
+	DefaultWorkdir string `json:"defaultWorkdir,omitempty"`
+
+	// SandboxID and TemplateID become E2B_SANDBOX_ID and E2B_TEMPLATE_ID.
+	SandboxID  string `json:"sandboxID,omitempty"`
+	TemplateID string `json:"templateID,omitempty"`
+
+	// Generation counts the incarnations of the sandbox. It is what a program
+	// inside compares to learn that it is a restored copy.
+	Generation *int64 `json:"generation,omitempty"`
+}
+
+// Sign returns the signature of a file URL. Path and user are the values of
+// the query, unresolved, and empty when absent; expiration is in Unix seconds,
+// nil for none.
+//
+// It is E2B's scheme: a plain hash over fields joined by colons. The agent
+// refuses user names with a colon, which would make the join ambiguous.
+func Sign(path, operation, user, token string, expiration *int64) string {
+	text := path + ":" + operation + ":" + user + ":" + token
+	if expiration != nil {
+		text += ":" + strconv.FormatInt(*expiration, 10)
+	}
+	sum := sha256.Sum256([]byte(text))
+	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+}

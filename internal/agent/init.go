@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+)
+
+// maxClockSkew is the difference to the host's clock that is left alone; the
+// timestamp is older than its arrival by the time of one request.
+const maxClockSkew = 500 * time.Millisecond
+
+func (a *Agent) handleHealth(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (a *Agent) handleEnvs(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, a.settings.env())
+}
+
+// handleInit takes the host's settings after a start or a restore. Everything
+// is checked before anything is taken over.
+func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
+	req, err := readInit(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	if !req.Timestamp.IsZero() {
+		setClock(req.Timestamp)
+	}
+	if req.Generation != nil {
+		if err := writeGeneration(a.options.GenerationFile, *req.Generation); err != nil {
+			writeError(w, faultf(internal, "write the generation: %w", err))
+			return
+		}
+	}
+	a.observer.woke()
+	a.settings.apply(req)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func readInit(w http.ResponseWriter, r *http.Request) (*agentapi.InitRequest, error) {
+	req := &agentapi.InitRequest{}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(req); err != nil && err != io.EOF {
+		return nil, faultf(invalid, "body of /init: %w", err)
+	}
+	for k, v := range req.EnvVars {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(v, "\x00") {
+			return nil, faultf(invalid, "body of /init: %q is no environment variable", k)
+		}
+	}
+	return req, nil
+}
+
+// setClock follows the host's clock. gVisor does so by itself and refuses.
+func setClock(now time.Time) {
+	if skew := time.Since(now).Abs(); skew <= maxClockSkew {
+		return
+	}
+	ts := unix.NsecToTimespec(now.UnixNano())
+	_ = unix.ClockSettime(unix.CLOCK_REALTIME, &ts)
+}
+
+// writeGeneration replaces the file, so that readers see one number or the
+// other.
+func writeGeneration(file string, generation int64) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	next := file + ".next"
+	if err := os.WriteFile(next, []byte(strconv.FormatInt(generation, 10)+"\n"), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, file)
+}

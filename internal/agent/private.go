@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"net/http"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+)
+
+// fromHost wraps a handler that is for the host alone.
+func (a *Agent) fromHost(handler http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		secret := a.options.InitSecret
+		if secret == "" || !equalSecret(r.Header.Get(agentapi.HeaderInit), secret) {
+			writeStatus(w, http.StatusUnauthorized, "the "+agentapi.HeaderInit+" header is missing or wrong")
+			return
+		}
+		handler(w, r)
+	}
+}
+
+// handleActivity tells what work there is.
+func (a *Agent) handleActivity(w http.ResponseWriter, _ *http.Request) {
+	processes, err := a.observer.look()
+	if err != nil {
+		writeError(w, faultf(internal, "look at the processes: %w", err))
+		return
+	}
+	// Who has ended and was not seen any more has an end that is known.
+	a.reaper.reap()
+	now := wallNow()
+	leases, ended := a.leases.list(now)
+	writeJSON(w, http.StatusOK, agentapi.Activity{
+		Now:       now,
+		Processes: processes,
+		Leases:    leases,
+		LastEnd:   later(a.observer.end(), ended),
+	})
+}
+
+// handleSync makes the sandbox ready for a pause: files are written back, and
+// memory the agent does not use is not in the image.
+func (a *Agent) handleSync(w http.ResponseWriter, _ *http.Request) {
+	debug.FreeOSMemory()
+	syscall.Sync()
+	a.observer.awake()
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,303 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+)
+
+func TestHealthIsOpen(t *testing.T) {
+	s := newServer(t)
+	token := "tok"
+	s.init(agentapi.InitRequest{AccessToken: &token})
+	res, body := s.do("GET", "/health", nil, nil)
+	if res.StatusCode != http.StatusNoContent || body != "" {
+		t.Errorf("got %d %q", res.StatusCode, body)
+	}
+}
+
+// Every route that is not open by contract asks for the token.
+func TestTokenIsRequired(t *testing.T) {
+	s := newServer(t)
+	token := "tok"
+	s.init(agentapi.InitRequest{AccessToken: &token})
+	var targets []string
+	for route := range s.agent.routes {
+		// Holds are for who is inside, without a token.
+		if route != "GET /health" && !strings.Contains(route, agentapi.PathHolds) {
+			targets = append(targets, route)
+		}
+	}
+	for _, method := range []string{"process.Process/List", "process.Process/Start", "filesystem.Filesystem/Stat"} {
+		targets = append(targets, "POST /"+method)
+	}
+	for _, target := range targets {
+		method, path, _ := strings.Cut(target, " ")
+		for name, value := range map[string]string{"missing": "", "wrong": "tokk"} {
+			t.Run(target+" "+name, func(t *testing.T) {
+				headers := map[string]string{"Content-Type": "application/json"}
+				if value != "" {
+					headers[agentapi.HeaderAccessToken] = value
+				}
+				res, body := s.do(method, path, strings.NewReader("{}"), headers)
+				wantMessage(t, res, body, 401)
+			})
+		}
+	}
+	res, body := s.do("POST", "/process.Process/List", strings.NewReader("{}"), map[string]string{"Content-Type": "application/json", agentapi.HeaderAccessToken: token})
+	if res.StatusCode != 200 || body != "{}" {
+		t.Errorf("with the token: %d %s", res.StatusCode, body)
+	}
+}
+
+func TestInit(t *testing.T) {
+	s := newServer(t)
+	one, two, none := "one", "two", ""
+	envs := func(token string) (int, map[string]string) {
+		res, body := s.do("GET", "/envs", nil, map[string]string{agentapi.HeaderAccessToken: token})
+		var env map[string]string
+		_ = json.Unmarshal([]byte(body), &env)
+		return res.StatusCode, env
+	}
+	s.init(agentapi.InitRequest{EnvVars: map[string]string{"A": "1", "B": "2"}, AccessToken: &one, SandboxID: "sbx", TemplateID: "tpl"})
+	if status, env := envs(one); status != 200 || fmt.Sprint(env) != "map[A:1 B:2 E2B_SANDBOX:true E2B_SANDBOX_ID:sbx E2B_TEMPLATE_ID:tpl]" {
+		t.Errorf("/envs = %d %v", status, env)
+	}
+	// The host replaces what it names and leaves what it does not.
+	s.init(agentapi.InitRequest{EnvVars: map[string]string{"C": "3"}, SandboxID: "fork"})
+	if status, env := envs(one); status != 200 || fmt.Sprint(env) != "map[C:3 E2B_SANDBOX:true E2B_SANDBOX_ID:fork E2B_TEMPLATE_ID:tpl]" {
+		t.Errorf("/envs = %d %v", status, env)
+	}
+	s.init(agentapi.InitRequest{AccessToken: &two})
+	if status, _ := envs(one); status != 401 {
+		t.Errorf("the old token: %d", status)
+	}
+	if status, env := envs(two); status != 200 || env["C"] != "3" {
+		t.Errorf("the new token: %d %v", status, env)
+	}
+	s.init(agentapi.InitRequest{AccessToken: &none})
+	if status, _ := envs(""); status != 200 {
+		t.Errorf("no token: %d", status)
+	}
+}
+
+func TestInitRefused(t *testing.T) {
+	s := newServer(t)
+	tests := []struct {
+		name, secret, body string
+		want               int
+	}{
+		{"no secret", "", "{}", 401},
+		{"wrong secret", "x", "{}", 401},
+		{"not JSON", testSecret, "{", 400},
+		{"bad variable", testSecret, `{"envVars":{"A=B":"x"}}`, 400},
+		{"bad timestamp", testSecret, `{"timestamp":"now"}`, 400},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			res, body := s.do("POST", "/init", strings.NewReader(tt.body), map[string]string{agentapi.HeaderInit: tt.secret})
+			wantMessage(t, res, body, tt.want)
+		})
+	}
+	for _, body := range []string{"", "{}", `{"hyperloopIP":"1.2.3.4","lifecycleID":"x","caBundle":"","volumeMounts":[]}`} {
+		if res, text := s.do("POST", "/init", strings.NewReader(body), map[string]string{agentapi.HeaderInit: testSecret}); res.StatusCode != 204 {
+			t.Errorf("%q: %d %s", body, res.StatusCode, text)
+		}
+	}
+}
+
+// Without a secret nobody may initialise, not even with an empty header.
+func TestInitWithoutSecret(t *testing.T) {
+	s := newServer(t)
+	s.agent.options.InitSecret = ""
+	res, body := s.do("POST", "/init", strings.NewReader("{}"), map[string]string{agentapi.HeaderInit: ""})
+	wantMessage(t, res, body, 401)
+}
+
+func TestGeneration(t *testing.T) {
+	s := newServer(t)
+	for _, n := range []int64{0, 1, 12} {
+		s.init(agentapi.InitRequest{Generation: &n})
+		if got := readFile(t, s.generated); got != fmt.Sprintln(n) {
+			t.Errorf("generation %q, want %d", got, n)
+		}
+	}
+	s.init(agentapi.InitRequest{})
+	if got := readFile(t, s.generated); got != "12\n" {
+		t.Errorf("generation %q after an /init without", got)
+	}
+	if info, err := os.Stat(s.generated); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+// A timestamp near ours leaves the clock alone; this test could not tell
+// otherwise without moving the machine's clock.
+func TestTimestamp(t *testing.T) {
+	s := newServer(t)
+	before := time.Now()
+	s.init(agentapi.InitRequest{Timestamp: before.Add(100 * time.Millisecond)})
+	if wall := time.Now().Round(0).Sub(before.Round(0)) - time.Since(before); wall.Abs() > 50*time.Millisecond {
+		t.Errorf("the clock moved by %v", wall)
+	}
+}
+
+func TestRouting(t *testing.T) {
+	s := newServer(t)
+	tests := []struct {
+		method, path string
+		want         int
+	}{
+		{"GET", "/", 404},
+		{"GET", "/none", 404},
+		{"GET", "/health/", 404},
+		{"GET", "//health", 404},
+		{"GET", "/process.Process", 404},
+		{"POST", "/freeze", 404},
+		{"POST", "/health", 405},
+		{"DELETE", "/files", 405},
+		{"GET", "/init", 405},
+	}
+	for _, tt := range tests {
+		t.Run(tt.method+" "+tt.path, func(t *testing.T) {
+			res, body := s.do(tt.method, tt.path, nil, nil)
+			wantMessage(t, res, body, tt.want)
+		})
+	}
+	if res, _ := s.do("POST", "/process.Process/None", strings.NewReader("{}"), nil); res.StatusCode != 404 {
+		t.Errorf("unknown method: %d", res.StatusCode)
+	}
+}
+
+func TestCORS(t *testing.T) {
+	s := newServer(t)
+	token := "tok"
+	s.init(agentapi.InitRequest{AccessToken: &token})
+	for _, path := range []string{"/files?path=x", "/process.Process/Start", "/none"} {
+		res, body := s.do("OPTIONS", path, nil, map[string]string{
+			"Origin": "https://example.com", "Access-Control-Request-Method": "POST",
+			"Access-Control-Request-Headers": "authorization,x-access-token",
+		})
+		h := res.Header
+		if res.StatusCode != 204 || body != "" || h.Get("Access-Control-Allow-Origin") != "*" ||
+			h.Get("Access-Control-Allow-Headers") != "authorization,x-access-token" || !strings.Contains(h.Get("Access-Control-Allow-Methods"), "POST") {
+			t.Errorf("%s: %d %v", path, res.StatusCode, h)
+		}
+	}
+	for _, path := range []string{"/health", "/files?path=x", "/none"} {
+		if res, _ := s.do("GET", path, nil, nil); res.Header.Get("Access-Control-Allow-Origin") != "*" || res.Header.Get("Access-Control-Expose-Headers") == "" {
+			t.Errorf("%s: %v", path, res.Header)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	s := newServer(t)
+	res, body := s.do("GET", "/metrics", nil, nil)
+	var m map[string]float64
+	if err := json.Unmarshal([]byte(body), &m); err != nil || res.StatusCode != 200 {
+		t.Fatalf("got %d %s", res.StatusCode, body)
+	}
+	for _, key := range []string{"ts", "cpu_count", "mem_total", "mem_used", "mem_total_mib", "mem_used_mib", "disk_used", "disk_total"} {
+		if m[key] <= 0 {
+			t.Errorf("%s = %v", key, m[key])
+		}
+	}
+	if _, ok := m["mem_cache"]; !ok || len(m) != 10 {
+		t.Errorf("keys: %v", m)
+	}
+	if pct := m["cpu_used_pct"]; pct < 0 || pct > 100 || m["mem_used"] > m["mem_total"] || m["disk_used"] > m["disk_total"] {
+		t.Errorf("metrics: %v", m)
+	}
+}
+
+func TestParseCPU(t *testing.T) {
+	got := parseCPU("cpu  10 1 5 100 4 1 2 1 7 0\ncpu0 1 2 3\n")
+	if want := (cpuTime{busy: 20, total: 124}); got != want {
+		t.Errorf("parseCPU = %+v, want %+v", got, want)
+	}
+	for _, text := range []string{"", "cpu", "cpu x y z"} {
+		if got := parseCPU(text); got != (cpuTime{}) {
+			t.Errorf("parseCPU(%q) = %+v", text, got)
+		}
+	}
+}
+
+func TestCPUUsage(t *testing.T) {
+	var u cpuUsage
+	for _, step := range []struct {
+		now  cpuTime
+		want float64
+	}{
+		{cpuTime{}, 0},
+		{cpuTime{busy: 50, total: 200}, 25},
+		{cpuTime{busy: 51, total: 201}, 25}, // too little to tell
+		{cpuTime{busy: 150, total: 300}, 100},
+		{cpuTime{busy: 150, total: 400}, 0},
+		{cpuTime{busy: 10, total: 10}, 0}, // counters that went back
+	} {
+		if got := u.since(step.now); got != step.want {
+			t.Errorf("since(%+v) = %v, want %v", step.now, got, step.want)
+		}
+	}
+}
+
+func TestAccounts(t *testing.T) {
+	dir := t.TempDir()
+	passwd := writeFile(t, dir+"/passwd", "# comment\nroot:x:0:0:root:/root:/bin/bash\nbad line\nx:x:NaN:1:::\nuser:x:1000:1000::/home/user:/bin/zsh\nuser:x:7:7::/other:\nalias:x:1000:5:::\n")
+	group := writeFile(t, dir+"/group", "root:x:0:\nsudo:x:27:user,root\ndocker:x:999: user\nself:x:1000:user\n")
+	as := readAccounts(passwd, group)
+	if got := fmt.Sprintf("%+v", *as.byName["user"]); got != "{name:user uid:1000 gid:1000 home:/home/user shell:/bin/zsh groups:[1000 27 999]}" {
+		t.Errorf("user = %s", got)
+	}
+	if a := as.byName["alias"]; a.home != "/" || a.shell != "/bin/sh" {
+		t.Errorf("alias = %+v", a)
+	}
+	if as.owner(1000) != "user" || as.owner(42) != "42" || as.group(27) != "sudo" || as.group(43) != "43" {
+		t.Errorf("names: %s %s %s %s", as.owner(1000), as.owner(42), as.group(27), as.group(43))
+	}
+	if root := readAccounts(dir+"/none", dir+"/none").byName["root"]; root == nil || root.uid != 0 || root.home != "/root" {
+		t.Errorf("root without a passwd file: %+v", root)
+	}
+}
+
+func TestDefaultUser(t *testing.T) {
+	s := newServer(t)
+	writeFile(t, s.agent.options.PasswdFile, "root:x:0:0::"+s.rootHome+":/bin/sh\n")
+	if r := s.run("", shell("id -u")); r.stdout != "0\n" {
+		t.Errorf("without a user named user: uid %q, %v", r.stdout, r.err)
+	}
+	s.init(agentapi.InitRequest{DefaultUser: "gone"})
+	wantCode(t, s.run("", shell("true")).err, connect.CodeUnauthenticated)
+	_, err := s.process.List(testContext(t), basic("gone", &processpb.ListRequest{}))
+	wantCode(t, err, connect.CodeUnauthenticated)
+}
+
+// A panic in a handler costs its connection, not the agent.
+func TestPanic(t *testing.T) {
+	s := newServer(t)
+	stderr := os.Stderr
+	t.Cleanup(func() { os.Stderr = stderr })
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	os.Stderr = null
+	s.agent.routes["GET /panic"] = route{handler: func(http.ResponseWriter, *http.Request) { panic("on purpose") }}
+	if _, err := http.Get(s.url + "/panic"); err == nil {
+		t.Error("an answer")
+	}
+	if res, _ := s.do("GET", "/health", nil, nil); res.StatusCode != 204 {
+		t.Errorf("afterwards: %d", res.StatusCode)
+	}
+}

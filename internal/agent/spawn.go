@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+)
+
+// defaultPath is what children get if the agent was started without PATH.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// command is a process about to be started, everything resolved.
+type command struct {
+	path string
+	argv []string
+	env  []string
+	dir  string
+	user *account
+}
+
+// plumbing is the parent's side of a child's standard files; what the child
+// does not have is nil.
+type plumbing struct {
+	stdin, stdout, stderr *os.File
+	tty                   *os.File
+}
+
+// prepare resolves the request of a client into a command of user.
+func (a *Agent) prepare(config *processpb.ProcessConfig, user *account) (*command, error) {
+	if config.GetCmd() == "" {
+		return nil, faultf(invalid, "process.cmd is empty")
+	}
+	dir, err := resolvePath(config.GetCwd(), user.home, a.settings.workdir())
+	if err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(dir); err != nil {
+		return nil, faultf(invalid, "cwd '%s' does not exist", dir)
+	} else if !info.IsDir() {
+		return nil, faultf(invalid, "cwd '%s' is not a directory", dir)
+	}
+	env := a.environment(user, config.GetEnvs())
+	path, err := lookCommand(config.GetCmd(), env["PATH"], dir)
+	if err != nil {
+		return nil, err
+	}
+	return &command{
+		path: path,
+		argv: append([]string{config.GetCmd()}, config.GetArgs()...),
+		env:  envList(env),
+		dir:  dir,
+		user: user,
+	}, nil
+}
+
+// environment is all a child gets: nothing of the agent's own but PATH.
+func (a *Agent) environment(user *account, request map[string]string) map[string]string {
+	env := map[string]string{
+		"PATH":    a.path,
+		"HOME":    user.home,
+		"USER":    user.name,
+		"LOGNAME": user.name,
+	}
+	for _, more := range []map[string]string{a.settings.env(), request} {
+		for k, v := range more {
+			env[k] = v
+		}
+	}
+	return env
+}
+
+func envList(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		if k != "" && !strings.Contains(k, "=") {
+			list = append(list, k+"="+v)
+		}
+	}
+	sort.Strings(list)
+	return list
+}
+
+// lookCommand finds a command without slash in path, as a shell would.
+func lookCommand(name, path, dir string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for _, d := range filepath.SplitList(path) {
+		if d == "" {
+			d = "."
+		}
+		file := filepath.Join(d, name)
+		if !filepath.IsAbs(file) {
+			file = filepath.Join(dir, file)
+		}
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+			return file, nil
+		}
+	}
+	return "", faultf(invalid, "command '%s' not found in PATH", name)
+}
+
+// spawn starts cmd with pipes, and with /dev/null for stdin unless wanted.
+func (a *Agent) spawn(cmd *command, stdin bool) (*child, *plumbing, error) {
+	var files childFiles
+	defer files.close()
+	p := &plumbing{}
+	var err error
+	if stdin {
+		p.stdin, err = files.pipe(0, cmd.user.uid)
+	} else {
+		err = files.null(0)
+	}
+	if err == nil {
+		p.stdout, err = files.pipe(1, cmd.user.uid)
+	}
+	if err == nil {
+		p.stderr, err = files.pipe(2, cmd.user.uid)
+	}
+	if err != nil {
+		p.close()
+		return nil, nil, err
+	}
+	c, err := a.fork(cmd, files.fds(), false)
+	if err != nil {
+		p.close()
+		return nil, nil, err
+	}
+	return c, p, nil
+}
+
+// spawnPTY starts cmd as the leader of a terminal.
+func (a *Agent) spawnPTY(cmd *command, size *processpb.PTY_Size) (*child, *plumbing, error) {
+	master, slave, err := openPTY(cmd.user.uid)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unix.Close(slave)
+	if size != nil {
+		err = resizePTY(master, size)
+	}
+	var c *child
+	if err == nil {
+		fd := uintptr(slave)
+		c, err = a.fork(cmd, []uintptr{fd, fd, fd}, true)
+	}
+	if err != nil {
+		master.Close()
+		return nil, nil, err
+	}
+	return c, &plumbing{tty: master}, nil
+}
+
+// fork starts cmd in a session, so also a process group, of its own: a kill
+// of the group then takes what the command started, and nothing of ours.
+func (a *Agent) fork(cmd *command, files []uintptr, tty bool) (*child, error) {
+	attr := &syscall.ProcAttr{
+		Dir:   cmd.dir,
+		Env:   cmd.env,
+		Files: files,
+		Sys: &syscall.SysProcAttr{
+			Setsid:  true,
+			Setctty: tty,
+			Credential: &syscall.Credential{
+				Uid:    cmd.user.uid,
+				Gid:    cmd.user.gid,
+				Groups: cmd.user.groups,
+			},
+		},
+	}
+	c, err := a.reaper.start(func() (int, error) {
+		return syscall.ForkExec(cmd.path, cmd.argv, attr)
+	})
+	if err != nil {
+		return nil, startFault(cmd.path, err)
+	}
+	return c, nil
+}
+
+// startFault blames the request unless the sandbox is out of something.
+func startFault(path string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM),
+		errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return faultf(exhausted, "start '%s': %w", path, err)
+	}
+	return faultf(invalid, "start '%s': %w", path, err)
+}
+
+func (p *plumbing) close() {
+	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr, p.tty} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// childFiles holds the child's ends of its standard files until the fork.
+type childFiles struct {
+	fd   [3]int
+	open int
+}
+
+func (c *childFiles) add(n, fd int) { c.fd[n], c.open = fd, n+1 }
+
+// null gives the child /dev/null.
+func (c *childFiles) null(n int) error {
+	fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return faultf(internal, "open /dev/null: %w", err)
+	}
+	c.add(n, fd)
+	return nil
+}
+
+// pipe gives the child the end of a pipe that fits n and returns the other
+// one. The pipe belongs to the user: otherwise a non-root command could not
+// open /dev/stdin or /dev/stderr, which lead to it by name.
+func (c *childFiles) pipe(n int, uid uint32) (*os.File, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, faultf(exhausted, "pipe: %w", err)
+	}
+	theirs, ours := ends[1], ends[0]
+	if n == 0 {
+		theirs, ours = ours, theirs
+	}
+	_ = unix.Fchown(theirs, int(uid), -1)
+	// Non-blocking puts our end, not the child's, under the runtime's poller:
+	// no thread is spent on waiting for output.
+	_ = unix.SetNonblock(ours, true)
+	c.add(n, theirs)
+	return os.NewFile(uintptr(ours), "pipe"), nil
+}
+
+func (c *childFiles) fds() []uintptr {
+	return []uintptr{uintptr(c.fd[0]), uintptr(c.fd[1]), uintptr(c.fd[2])}
+}
+
+func (c *childFiles) close() {
+	for _, fd := range c.fd[:c.open] {
+		unix.Close(fd)
+	}
+}
