@@ -1,0 +1,422 @@
+package template
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/layer"
+)
+
+// systemDirs are the host's top-level directories that a sandbox sees
+// read-only. It is an allow-list: what is not named stays hidden, also what
+// appears later.
+var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt"}
+
+// etcNames is the harmless part of the host's /etc, by name or pattern. Files
+// with keys, passwords, users, mounts or host identity are not in it.
+var etcNames = []string{
+	"alternatives", "bash.bashrc", "bash_completion", "bindresvport.blacklist", "ca-certificates.conf",
+	"debian_version", "fonts", "gai.conf", "host.conf", "inputrc", "issue", "java*", "ld.so.cache",
+	"ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.gen", "localtime", "login.defs", "lsb-release",
+	"magic", "magic.mime", "mailcap", "mime.types", "networks", "nsswitch.conf", "os-release", "perl",
+	"protocols", "python*", "rpc", "services", "skel", "ssl/certs", "ssl/openssl.cnf",
+	"terminfo", "timezone", "xattr.conf", "redhat-release", "alpine-release", "crypto-policies", "pki/tls/certs", "pki/ca-trust",
+}
+
+// emptyDirs are made in every base, with their modes.
+var emptyDirs = []struct {
+	path string
+	mode fs.FileMode
+}{
+	{"dev", 0o755}, {"etc", 0o755}, {"home", 0o755}, {"media", 0o755}, {"mnt", 0o755}, {"proc", 0o555},
+	{"root", 0o700}, {"run", 0o755}, {"srv", 0o755}, {"sys", 0o555}, {"tmp", fs.ModeSticky | 0o777},
+	{"var", 0o755}, {"var/cache", 0o755}, {"var/lib", 0o755}, {"var/log", 0o755}, {"var/spool", 0o755},
+	{"var/tmp", fs.ModeSticky | 0o777},
+}
+
+// etcFiles are written rather than copied.
+var etcFiles = map[string]string{
+	"passwd": "root:x:0:0:root:/root:/bin/bash\n" +
+		"daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
+		"www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\n" +
+		"user:x:1000:1000:user:/home/user:/bin/bash\n" +
+		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+	"group": "root:x:0:\ndaemon:x:1:\nadm:x:4:\ntty:x:5:\nsudo:x:27:user\nwww-data:x:33:\n" +
+		"staff:x:50:\nusers:x:100:\nuser:x:1000:\nnogroup:x:65534:\n",
+	"shadow":      "root:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n",
+	"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+	"hostname":    "drowse\n",
+	"profile":     profile,
+	"resolv.conf": "",
+}
+
+// profile is what login shells read. Every command that E2B's clients run is
+// one, so that it starts no process of its own.
+const profile = `if [ "${EUID:-$(id -u)}" = 0 ]; then
+	PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+else
+	PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games
+fi
+export PATH
+if [ -n "${PS1-}" ] && [ -n "${BASH-}" ] && [ -f /etc/bash.bashrc ]; then
+	. /etc/bash.bashrc
+fi
+for script in /etc/profile.d/*.sh; do
+	[ ! -r "$script" ] || . "$script"
+done
+unset script
+`
+
+const (
+	userID     = 1000
+	baseFormat = "1" // changes when BuildBase would make something else of the same host
+)
+
+// BuildBase makes the template "base" from this host and the agent's program,
+// unless it is there already, and returns it.
+func (s *Store) BuildBase(agent []byte) (Template, error) {
+	source, err := fingerprint(agent)
+	if err != nil {
+		return Template{}, fmt.Errorf("build template base: %w", err)
+	}
+	if t, ok := s.builtFrom(source); ok {
+		return t, nil
+	}
+	tmp, err := os.MkdirTemp(s.dir, ".base-")
+	if err != nil {
+		return Template{}, fmt.Errorf("build template base: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	t, err := s.buildBase(tmp, agent)
+	if err != nil {
+		return Template{}, fmt.Errorf("build template base: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, t.ID, sourceName), []byte(source), 0o600); err != nil {
+		return Template{}, fmt.Errorf("build template base: %w", err)
+	}
+	s.setAlias(t)
+	return t, nil
+}
+
+// sourceName is the file of a base that says what it was built from.
+const sourceName = "source"
+
+// builtFrom returns the base that was built from the same sources, so that a
+// start copies nothing, and needs no space, when nothing has changed.
+func (s *Store) builtFrom(source string) (Template, bool) {
+	found, err := filepath.Glob(filepath.Join(s.dir, "base*", sourceName))
+	if err != nil {
+		return Template{}, false
+	}
+	for _, path := range found {
+		data, err := os.ReadFile(path)
+		if err != nil || string(data) != source {
+			continue
+		}
+		if t, err := s.Resolve(filepath.Base(filepath.Dir(path))); err == nil {
+			s.setAlias(t)
+			return t, true
+		}
+	}
+	return Template{}, false
+}
+
+func (s *Store) setAlias(t Template) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.alias[t.Alias] = t.ID
+}
+
+// fingerprint returns a digest of all that a base is built from, by the names,
+// sizes and times of the host's files.
+func fingerprint(agent []byte) (string, error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %x %q\n", baseFormat, sha256.Sum256(agent), etcFiles)
+	roots := []string{"/etc/skel"}
+	for _, pattern := range etcNames {
+		matches, err := filepath.Glob(filepath.Join("/etc", pattern))
+		if err != nil {
+			return "", err
+		}
+		roots = append(roots, matches...)
+	}
+	for _, name := range systemDirs {
+		if info, err := os.Lstat("/" + name); err == nil {
+			fmt.Fprintf(h, "%s %s\n", name, info.Mode())
+		}
+	}
+	fmt.Fprintln(h, exists("/usr/bin/python3"), exists("/usr/bin/python"))
+	for _, root := range roots {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil {
+				fmt.Fprintf(h, "%q %s %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano())
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func (s *Store) buildBase(tmp string, agent []byte) (Template, error) {
+	root := filepath.Join(tmp, "root")
+	if err := makeRoot(root); err != nil {
+		return Template{}, err
+	}
+	if err := makeUsr(filepath.Join(tmp, "usr"), agent); err != nil {
+		return Template{}, err
+	}
+	trees, err := linkSystem(root)
+	if err != nil {
+		return Template{}, err
+	}
+	sum, err := hashTree(tmp)
+	if err != nil {
+		return Template{}, err
+	}
+	t := Template{ID: "base" + sum[:16], Alias: "base"}
+	dir := filepath.Join(s.dir, t.ID)
+	t.Trees = append([]layer.Tree{{Name: "root", Path: "/", Lowers: []string{filepath.Join(dir, "root")}}}, trees...)
+	for i := range t.Trees {
+		if t.Trees[i].Name == "usr" {
+			t.Trees[i].Lowers = append([]string{filepath.Join(dir, "usr")}, t.Trees[i].Lowers...)
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		return t, nil
+	}
+	data, err := json.Marshal(t)
+	if err != nil {
+		return Template{}, err
+	}
+	if err := os.WriteFile(filepath.Join(tmp, manifestName), data, 0o600); err != nil {
+		return Template{}, err
+	}
+	return t, os.Rename(tmp, dir)
+}
+
+// makeRoot makes everything of the template but the system directories.
+func makeRoot(root string) error {
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	for _, d := range emptyDirs {
+		if err := mkdir(filepath.Join(root, d.path), d.mode); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
+		return err
+	}
+	if err := copyEtc(filepath.Join(root, "etc")); err != nil {
+		return err
+	}
+	for name, text := range etcFiles {
+		mode := fs.FileMode(0o644)
+		if name == "shadow" {
+			mode = 0o600
+		}
+		if err := writeFile(filepath.Join(root, "etc", name), []byte(text), mode); err != nil {
+			return err
+		}
+	}
+	return makeHome(filepath.Join(root, "home/user"))
+}
+
+// mkdir makes a directory with exactly this mode, whatever the umask.
+func mkdir(path string, mode fs.FileMode) error {
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
+func writeFile(path string, data []byte, mode fs.FileMode) error {
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
+func copyEtc(to string) error {
+	for _, pattern := range etcNames {
+		matches, err := filepath.Glob(filepath.Join("/etc", pattern))
+		if err != nil {
+			return err
+		}
+		for _, from := range matches {
+			rel := strings.TrimPrefix(from, "/etc/")
+			if err := copyTree(from, filepath.Join(to, rel)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// copyTree copies directories, regular files that everybody may read, and
+// symbolic links as they are. What is private to its owner is left out.
+func copyTree(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		target := to + strings.TrimPrefix(path, from)
+		switch {
+		case d.IsDir():
+			if info.Mode().Perm()&0o005 != 0o005 {
+				return fs.SkipDir
+			}
+			return mkdir(target, 0o755)
+		case d.Type()&fs.ModeSymlink != 0:
+			link, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(link, target)
+		case d.Type().IsRegular() && info.Mode().Perm()&0o004 != 0:
+			return copyFile(path, target, info.Mode().Perm()&0o755)
+		}
+		return nil
+	})
+}
+
+func copyFile(from, to string, mode fs.FileMode) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return writeFile(to, data, mode)
+}
+
+// makeHome makes the user's home directory from the usual skeleton.
+func makeHome(home string) error {
+	if err := mkdir(home, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{".bashrc", ".profile", ".bash_logout"} {
+		if data, err := os.ReadFile(filepath.Join("/etc/skel", name)); err == nil {
+			if err := writeFile(filepath.Join(home, name), data, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, userID, userID)
+	})
+}
+
+// makeUsr makes what lies over the host's /usr: the agent; sudo, which is the
+// agent under another name, because the host may have none and its own would
+// need a set-up; drowse-hold, the agent too; and python for hosts that only
+// call it python3.
+func makeUsr(usr string, agent []byte) error {
+	for _, d := range []string{"", "bin", "lib", "lib/drowse"} {
+		if err := mkdir(filepath.Join(usr, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := writeFile(filepath.Join(usr, "lib/drowse/agent"), agent, 0o755); err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(usr, "bin/sudo"), agent, fs.ModeSetuid|0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink("../lib/drowse/agent", filepath.Join(usr, "bin/drowse-hold")); err != nil {
+		return err
+	}
+	if exists("/usr/bin/python3") && !exists("/usr/bin/python") {
+		return os.Symlink("python3", filepath.Join(usr, "bin/python"))
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// linkSystem gives each system directory of the host its place: a symbolic
+// link stays one, a directory becomes a tree of its own.
+func linkSystem(root string) ([]layer.Tree, error) {
+	var trees []layer.Tree
+	for _, name := range systemDirs {
+		host := filepath.Join("/", name)
+		info, err := os.Lstat(host)
+		if err != nil {
+			continue
+		}
+		if info.Mode()&fs.ModeSymlink != 0 {
+			link, err := os.Readlink(host)
+			if err != nil {
+				return nil, err
+			}
+			if err := os.Symlink(link, filepath.Join(root, name)); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err := mkdir(filepath.Join(root, name), 0o755); err != nil {
+			return nil, err
+		}
+		trees = append(trees, layer.Tree{Name: name, Path: host, Lowers: []string{host}})
+	}
+	return trees, nil
+}
+
+// hashTree returns a hex digest of everything below dir.
+func hashTree(dir string) (string, error) {
+	h := sha256.New()
+	io.WriteString(h, baseFormat)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, path)
+		if rel == "." {
+			return nil
+		}
+		fmt.Fprintf(h, "%q %s\n", rel, info.Mode())
+		switch {
+		case d.Type()&fs.ModeSymlink != 0:
+			link, err := os.Readlink(path)
+			fmt.Fprintf(h, "%q\n", link)
+			return err
+		case d.Type().IsRegular():
+			data, err := os.ReadFile(path)
+			fmt.Fprintf(h, "%d\n", len(data))
+			h.Write(data)
+			return err
+		}
+		return nil
+	})
+	return hex.EncodeToString(h.Sum(nil)), err
+}

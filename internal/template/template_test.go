@@ -1,0 +1,144 @@
+package template
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+func buildBase(t *testing.T, dir string, agent string) (*Store, Template) {
+	t.Helper()
+	s, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := s.BuildBase([]byte(agent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, base
+}
+
+func TestBaseIsStableAndNamedByContent(t *testing.T) {
+	dir := t.TempDir()
+	s, first := buildBase(t, dir, "agent 1")
+	_, again := buildBase(t, dir, "agent 1")
+	if first.ID != again.ID {
+		t.Errorf("the same host gave %s and %s", first.ID, again.ID)
+	}
+	_, other := buildBase(t, dir, "agent 2")
+	if other.ID == first.ID {
+		t.Error("another agent gave the same id")
+	}
+	for _, name := range []string{"base", " Base ", first.ID} {
+		got, err := s.Resolve(name)
+		if err != nil || got.ID != first.ID {
+			t.Errorf("resolve %q: %s, %v", name, got.ID, err)
+		}
+	}
+	for _, name := range []string{"", "nope", "..", "../base", "base/../base", "a.b"} {
+		if _, err := s.Resolve(name); !errdef.Is(err, errdef.NotFound) {
+			t.Errorf("resolve %q: %v, want not_found", name, err)
+		}
+	}
+}
+
+func TestOldBasesGo(t *testing.T) {
+	dir := t.TempDir()
+	_, old := buildBase(t, dir, "agent 1")
+	_, used := buildBase(t, dir, "agent 2")
+	s, current := buildBase(t, dir, "agent 3")
+	for _, name := range []string{".base-unfinished", "other"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.RemoveOldBases(func(id string) bool { return id == used.ID }); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	want := []string{used.ID, current.ID, "other"}
+	slices.Sort(want)
+	slices.Sort(left)
+	if !slices.Equal(left, want) {
+		t.Errorf("left %v, want %v (%s is old)", left, want, old.ID)
+	}
+}
+
+// TestBaseShowsNothingPrivate walks all that was generated: nothing of the
+// host's secrets, homes or identity may be in it.
+func TestBaseShowsNothingPrivate(t *testing.T) {
+	dir := t.TempDir()
+	_, base := buildBase(t, dir, "agent")
+	root := filepath.Join(dir, base.ID, "root")
+	for _, empty := range []string{"root", "home/user/.ssh", "var/lib", "var/log", "srv", "mnt", "etc/ssh", "etc/ssl/private", "etc/sudoers", "etc/machine-id", "etc/fstab", "etc/crontab"} {
+		entries, err := os.ReadDir(filepath.Join(root, empty))
+		if err == nil && len(entries) > 0 {
+			t.Errorf("%s has %d entries", empty, len(entries))
+		}
+		if _, err := os.Lstat(filepath.Join(root, empty)); err == nil && strings.HasPrefix(empty, "etc/") {
+			t.Errorf("%s exists", empty)
+		}
+	}
+	for _, name := range []string{"shadow", "passwd", "group"} {
+		got, err := os.ReadFile(filepath.Join(root, "etc", name))
+		if err != nil || string(got) != etcFiles[name] {
+			t.Errorf("%s is not the generated one: %v", name, err)
+		}
+	}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.Type()&(fs.ModeDevice|fs.ModeSocket|fs.ModeNamedPipe) != 0 {
+			t.Errorf("%s is %s", path, d.Type())
+		}
+		if strings.HasSuffix(path, ".key") {
+			t.Errorf("a key: %s", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBaseTrees(t *testing.T) {
+	dir := t.TempDir()
+	_, base := buildBase(t, dir, "agent")
+	var usr []string
+	for _, tree := range base.Trees {
+		for _, l := range tree.Lowers {
+			if !strings.HasPrefix(l, dir) && !slices.Contains(systemDirs, strings.TrimPrefix(l, "/")) {
+				t.Errorf("the host's %s is shown", l)
+			}
+		}
+		if tree.Name == "usr" {
+			usr = tree.Lowers
+		}
+	}
+	if base.Trees[0].Path != "/" || len(usr) != 2 || usr[1] != "/usr" {
+		t.Fatalf("trees %+v", base.Trees)
+	}
+	agent, err := os.Stat(filepath.Join(usr[0], strings.TrimPrefix(AgentPath, "/usr/")))
+	if err != nil || agent.Mode() != 0o755 {
+		t.Errorf("agent: %v, %v", agent, err)
+	}
+	sudo, err := os.Stat(filepath.Join(usr[0], "bin/sudo"))
+	if err != nil || sudo.Mode() != fs.ModeSetuid|0o755 {
+		t.Errorf("sudo: %v, %v", sudo, err)
+	}
+	home, err := os.Stat(filepath.Join(dir, base.ID, "root/home/user"))
+	if err != nil || home.Mode().Perm() != 0o755 {
+		t.Errorf("home: %v, %v", home, err)
+	}
+}
