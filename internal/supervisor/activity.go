@@ -1,0 +1,327 @@
+package supervisor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+)
+
+// How the processes inside are looked at. Only sandboxes with an idle timeout
+// are, and only when they would be idle otherwise.
+const (
+	// pollLeast and pollMost bound how often a busy sandbox is looked at; in
+	// between it is a fraction of the idle timeout.
+	pollLeast    = 100 * time.Millisecond
+	pollMost     = 5 * time.Second
+	pollFraction = 4
+	// pollTimeout bounds one look.
+	pollTimeout = 2 * time.Second
+	// fresh is how long what was seen may be used.
+	fresh = 50 * time.Millisecond
+	// blindPatience is how long missing telemetry holds an idle pause back. It
+	// holds a kill back for ever.
+	blindPatience = 2 * time.Minute
+)
+
+// access is a lease on a generation, seen as a hold.
+type access struct {
+	id       int64
+	kind     HoldKind
+	port     int
+	counts   bool
+	since    time.Time
+	progress atomic.Int64 // Unix nanoseconds
+}
+
+func (a *access) touch()                  { a.progress.Store(time.Now().UnixNano()) }
+func (a *access) lastProgress() time.Time { return time.Unix(0, a.progress.Load()).UTC() }
+
+// work is what is known of activity in one sandbox. It is guarded by box.mu.
+type work struct {
+	accesses map[*access]struct{}
+	nextID   int64
+	up       time.Time // when this server began to serve the generation
+	last     time.Time // of the last access that counts: its beginning or end; zero before the first
+
+	seen       agentapi.Activity // by the host's clock
+	seenAt     time.Time         // zero before the first look in this generation
+	stalled    map[int]bool      // pids that were seen to stand still
+	blindSince time.Time         // since when looking has failed; zero if it has not
+	polling    bool
+}
+
+// stalls returns when a hold stops counting if it makes no progress; zero for
+// never.
+func (b *box) stalls(progress time.Time) time.Time {
+	d := b.sb.Record.Settings.StallAfter
+	if d <= 0 {
+		return time.Time{}
+	}
+	return progress.Add(d)
+}
+
+// holdsLocked lists every hold, leases of the record included.
+func (b *box) holdsLocked(now time.Time) []Hold {
+	var holds []Hold
+	add := func(h Hold, until time.Time, counts bool) {
+		h.Until = until
+		h.Counts = counts && (until.IsZero() || now.Before(until))
+		holds = append(holds, h)
+	}
+	for a := range b.work.accesses {
+		p := a.lastProgress()
+		add(Hold{ID: fmt.Sprintf("%s-%d", a.kind, a.id), Kind: a.kind, Detail: "port " + strconv.Itoa(a.port), Since: a.since, LastProgress: p}, b.stalls(p), a.counts)
+	}
+	for _, p := range b.work.seen.Processes {
+		add(Hold{ID: fmt.Sprintf("process-%d", p.PID), Kind: HoldProcess, Detail: p.Command, Since: p.Since, LastProgress: p.LastProgress}, b.stalls(p.LastProgress), true)
+	}
+	for _, l := range b.work.seen.Leases {
+		add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true)
+	}
+	for _, l := range b.sb.Record.Leases {
+		add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true)
+	}
+	slices.SortFunc(holds, func(x, y Hold) int {
+		if x.Counts != y.Counts {
+			if x.Counts {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.ID, y.ID))
+	})
+	return holds
+}
+
+// activityLocked is what the lifecycle needs to know of the holds.
+func (b *box) activityLocked(now time.Time) lifecycle.Activity {
+	act := lifecycle.Activity{Since: later(later(b.work.up, b.work.last), b.work.seen.LastEnd), Last: b.work.last}
+	if b.sb.Record.Settings.IdleTimeout == 0 {
+		return act
+	}
+	for _, h := range b.holdsLocked(now) {
+		switch {
+		case h.Counts:
+			act.Busy = true
+			act.Recheck = earlier(act.Recheck, h.Until)
+			if h.Kind == HoldProcess {
+				act.Recheck = earlier(act.Recheck, b.work.seenAt.Add(b.pollInterval()))
+			}
+		case !h.Until.IsZero():
+			// Stalled or run out: it was work until then.
+			act.Since = later(act.Since, h.Until)
+		}
+	}
+	return b.blindLocked(act, now)
+}
+
+func (b *box) pollInterval() time.Duration {
+	return max(pollLeast, min(b.sb.Record.Settings.IdleTimeout/pollFraction, pollMost))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// earlier returns the earlier of two times; zero means none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
+
+// openAccess registers a lease as a hold.
+func (b *box) openAccess(req Access, policy lifecycle.WakePolicy, now time.Time) *access {
+	b.work.nextID++
+	a := &access{id: b.work.nextID, kind: HoldRequest, port: req.Port, since: now, counts: policy != lifecycle.Ignore && !req.Probe}
+	if req.Stream {
+		a.kind = HoldStream
+	}
+	a.touch()
+	if b.work.accesses == nil {
+		b.work.accesses = map[*access]struct{}{}
+	}
+	b.work.accesses[a] = struct{}{}
+	if a.counts {
+		b.work.last = now
+	}
+	return a
+}
+
+func (b *box) closeAccess(a *access, now time.Time) {
+	delete(b.work.accesses, a)
+	if a.counts {
+		b.work.last = now
+		if b.sb.Record.Settings.IdleTimeout > 0 {
+			b.arm()
+		}
+	}
+}
+
+// mustLookLocked reports whether a deadline that has come rests on what the
+// processes inside do, and that is not known freshly.
+func (b *box) mustLookLocked(d lifecycle.Deadline, now time.Time) bool {
+	about := d.Clock == lifecycle.ClockIdle || d.Clock == lifecycle.ClockRecheck
+	return about && !now.Before(d.At) && now.Sub(b.work.seenAt) > fresh && b.inst != nil
+}
+
+// lookAndFire looks at the processes inside and then lets the timer fire.
+func (b *box) lookAndFire() {
+	b.mu.Lock()
+	inst := b.inst
+	if inst == nil || b.work.polling {
+		b.mu.Unlock()
+		return
+	}
+	b.work.polling = true
+	b.mu.Unlock()
+	b.s.work.Go(func() {
+		defer func() {
+			b.mu.Lock()
+			b.work.polling = false
+			b.mu.Unlock()
+			b.fire()
+		}()
+		b.look(b.s.ctx, inst)
+	})
+}
+
+// look asks the agent what is going on.
+func (b *box) look(ctx context.Context, inst runtime.Instance) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	var seen agentapi.Activity
+	err := b.s.callAgent(ctx, inst, b.id, http.MethodGet, agentapi.PathActivity, nil, &seen)
+	now := now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.inst != inst {
+		return
+	}
+	b.work.seenAt = now
+	if err != nil {
+		if b.work.blindSince.IsZero() {
+			b.work.blindSince = now
+			b.s.log.Warn("sandbox gives no telemetry; its idle timeout is held back", "sandbox", b.id, "err", err)
+		}
+		return
+	}
+	b.work.blindSince = time.Time{}
+	b.work.seen = toHostClock(seen, now)
+	b.reportStalls(now)
+}
+
+// toHostClock moves the times of seen to the host's clock.
+func toHostClock(seen agentapi.Activity, now time.Time) agentapi.Activity {
+	skew := now.Sub(seen.Now)
+	move := func(t *time.Time) {
+		if !t.IsZero() {
+			*t = t.Add(skew).UTC()
+		}
+	}
+	// The guest is hostile: it made no progress in the future.
+	past := func(t *time.Time) {
+		move(t)
+		if t.After(now) {
+			*t = now
+		}
+	}
+	for i := range seen.Processes {
+		past(&seen.Processes[i].Since)
+		past(&seen.Processes[i].LastProgress)
+	}
+	for i := range seen.Leases {
+		past(&seen.Leases[i].Since)
+		move(&seen.Leases[i].Until)
+	}
+	past(&seen.LastEnd)
+	return seen
+}
+
+// reportStalls logs processes that have stopped counting since they were last
+// looked at.
+func (b *box) reportStalls(now time.Time) {
+	if b.sb.Record.Settings.StallAfter <= 0 {
+		return
+	}
+	standing := map[int]bool{}
+	for _, p := range b.work.seen.Processes {
+		stalled := !now.Before(b.stalls(p.LastProgress))
+		if stalled && !b.work.stalled[p.PID] {
+			b.s.log.Warn("hold stalled", "sandbox", b.id, "pid", p.PID, "command", p.Command, "progress", p.LastProgress)
+			e := lifecycle.Entry{Type: lifecycle.EntryStalled, At: now, Detail: fmt.Sprintf("process %d: %s", p.PID, p.Command)}
+			if err := b.logEntry(e); err != nil {
+				b.s.log.Error("event could not be logged", "sandbox", b.id, "type", e.Type, "err", err)
+			}
+		}
+		if stalled {
+			standing[p.PID] = true
+		}
+	}
+	b.work.stalled = standing
+}
+
+// blindLocked returns the activity to assume while looking fails: busy for a
+// bounded time, and for ever where idle would kill.
+func (b *box) blindLocked(act lifecycle.Activity, now time.Time) lifecycle.Activity {
+	if b.work.blindSince.IsZero() {
+		return act
+	}
+	kills := b.sb.Record.Settings.IdleAction() == lifecycle.Kill
+	if kills || now.Sub(b.work.blindSince) < blindPatience {
+		act.Busy = true
+		act.Recheck = earlier(act.Recheck, b.work.seenAt.Add(b.pollInterval()))
+	}
+	return act
+}
+
+// callAgent does one private request to the agent of a runtime.
+func (s *Supervisor) callAgent(ctx context.Context, inst runtime.Instance, id, method, path string, body []byte, answer any) error {
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialPatiently(ctx, inst, agentapi.Port)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(agentapi.HeaderInit, s.derive("init", id))
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return fmt.Errorf("%s: the agent answered %s", path, resp.Status)
+	}
+	if answer == nil {
+		return nil
+	}
+	// The guest is hostile: what it says is bounded.
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, maxAgentAnswer)).Decode(answer); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// maxAgentAnswer bounds what the agent may say at once.
+const maxAgentAnswer = 4 << 20

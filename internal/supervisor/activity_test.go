@@ -1,0 +1,320 @@
+package supervisor
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// idleSoon pauses after so little idleness that a test can wait for it.
+var idleSoon = lifecycle.Settings{IdleTimeout: 150 * time.Millisecond, OnTimeout: lifecycle.Pause, AutoResume: true}
+
+func paused(t *testing.T, s *Supervisor, id string) bool {
+	r := record(t, s, id)
+	return r.State == lifecycle.Paused && r.Op == nil
+}
+
+// staysAwake watches a sandbox for several idle timeouts.
+func staysAwake(t *testing.T, s *Supervisor, id string) {
+	t.Helper()
+	for end := time.Now().Add(600 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if r := record(t, s, id); r.Situation() != "running" {
+			t.Fatalf("it is %s", r.Situation())
+		}
+	}
+}
+
+func TestIdlePauses(t *testing.T) {
+	s, _ := newBench(t).open()
+	id := create(t, s, CreateRequest{Settings: idleSoon})
+	wantCount(t, s, id, 1, 1)
+	eventually(t, "the pause", func() bool { return paused(t, s, id) })
+	wantCount(t, s, id, 2, 2)
+	eventually(t, "the second pause", func() bool { return paused(t, s, id) })
+}
+
+func TestAnOpenRequestIsWork(t *testing.T) {
+	s, _ := newBench(t).open()
+	id := create(t, s, CreateRequest{Settings: idleSoon})
+	lease, err := s.Acquire(t.Context(), id, Access{Port: counterPort, Stream: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	staysAwake(t, s, id)
+	e, err := s.Explain(t.Context(), id)
+	if err != nil || len(e.Holds) != 1 || e.Holds[0].Kind != HoldStream || !e.Holds[0].Counts {
+		t.Errorf("explanation: %+v, %v", e.Holds, err)
+	}
+	lease.Release()
+	eventually(t, "the pause", func() bool { return paused(t, s, id) })
+}
+
+func TestAProbeIsNoWork(t *testing.T) {
+	s, _ := newBench(t).open()
+	id := create(t, s, CreateRequest{Settings: idleSoon})
+	eventually(t, "a pause in spite of probes", func() bool {
+		if lease, err := s.Acquire(t.Context(), id, Access{Port: agentapi.Port, Probe: true}); err == nil {
+			lease.Release()
+		}
+		events, err := s.Events(t.Context(), id, 0, 100)
+		return err == nil && slices.ContainsFunc(events, func(e store.Event) bool { return e.Type == lifecycle.EntryPausing })
+	})
+}
+
+func TestPortPolicies(t *testing.T) {
+	s, _ := newBench(t).open()
+	ports := store.Ports{8001: lifecycle.Keep, 8002: lifecycle.Ignore}
+	id := create(t, s, CreateRequest{Settings: idleSoon, Config: store.Config{Ports: ports}})
+	use := func(port int) error {
+		lease, err := s.Acquire(t.Context(), id, Access{Port: port})
+		if err == nil {
+			lease.Release()
+		}
+		return err
+	}
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if err := use(8001); err != nil {
+			t.Fatalf("keep on a running sandbox: %v", err)
+		}
+	}
+	eventually(t, "the pause in spite of polling an ignored port", func() bool { _ = use(8002); return paused(t, s, id) })
+	for _, port := range []int{8001, 8002} {
+		if err := use(port); !errdef.Is(err, errdef.WrongState) {
+			t.Errorf("port %d of a paused sandbox: %v, want wrong_state", port, err)
+		}
+	}
+	if err := use(counterPort); err != nil {
+		t.Errorf("a port that wakes: %v", err)
+	}
+}
+
+func TestAProcessIsWorkUntilItEndsOrStalls(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	progress := func() time.Time { return time.Now() }
+	b.set(func() {
+		b.activity = func() (agentapi.Activity, error) {
+			p := agentapi.Process{PID: 7, Root: 7, Command: "make", Since: time.Now().Add(-time.Hour), LastProgress: progress()}
+			return agentapi.Activity{Now: time.Now(), Processes: []agentapi.Process{p}}, nil
+		}
+	})
+	settings := idleSoon
+	settings.StallAfter = 400 * time.Millisecond
+	id := create(t, s, CreateRequest{Settings: settings})
+	staysAwake(t, s, id)
+	stuck := time.Now()
+	b.set(func() { progress = func() time.Time { return stuck } })
+	eventually(t, "the pause of a wedged job", func() bool { return paused(t, s, id) })
+	if since := time.Since(stuck); since < 400*time.Millisecond {
+		t.Errorf("paused %s after the last progress, before it stalled", since)
+	}
+	events, err := s.Events(t.Context(), id, 0, 100)
+	if err != nil || !slices.ContainsFunc(events, func(e store.Event) bool { return e.Type == lifecycle.EntryStalled }) {
+		t.Errorf("no hold.stalled among %d events, %v", len(events), err)
+	}
+}
+
+func TestIdleCountsFromTheEndOfTheProcess(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	ended := time.Now().Add(time.Hour)
+	b.set(func() {
+		b.activity = func() (agentapi.Activity, error) {
+			now := time.Now()
+			if now.Before(ended) {
+				p := agentapi.Process{PID: 7, Command: "make", Since: now, LastProgress: now}
+				return agentapi.Activity{Now: now, Processes: []agentapi.Process{p}}, nil
+			}
+			return agentapi.Activity{Now: now, LastEnd: ended}, nil
+		}
+	})
+	id := create(t, s, CreateRequest{Settings: idleSoon})
+	staysAwake(t, s, id)
+	b.set(func() { ended = time.Now() })
+	eventually(t, "the pause", func() bool { return paused(t, s, id) })
+	if since := record(t, s, id).PausedAt.Sub(ended); since < idleSoon.IdleTimeout {
+		t.Errorf("paused %s after the end, want %s at least", since, idleSoon.IdleTimeout)
+	}
+}
+
+func TestLeaseKeepsAwake(t *testing.T) {
+	s, _ := newBench(t).open()
+	id := create(t, s, CreateRequest{Settings: idleSoon})
+	l, err := s.Hold(t.Context(), id, lifecycle.Lease{Reason: "thinking", Until: now().Add(time.Hour)}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	staysAwake(t, s, id)
+	if err := s.ReleaseHold(t.Context(), id, l.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pause", func() bool { return paused(t, s, id) })
+	if _, err := s.Hold(t.Context(), id, lifecycle.Lease{Reason: "late", Until: now().Add(time.Hour)}, ""); !errdef.Is(err, errdef.WrongState) {
+		t.Errorf("hold on a paused sandbox: %v", err)
+	}
+}
+
+func TestMissingTelemetryNeverKills(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	b.set(func() {
+		b.activity = func() (agentapi.Activity, error) { return agentapi.Activity{}, errors.New("no telemetry") }
+	})
+	settings := idleSoon
+	settings.OnTimeout, settings.AutoResume = lifecycle.Kill, false
+	id := create(t, s, CreateRequest{Settings: settings})
+	staysAwake(t, s, id)
+	b.set(func() { b.activity = nil })
+	eventually(t, "the end once telemetry is back", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.IdleTimeout {
+		t.Errorf("reason %s", r)
+	}
+}
+
+func TestActivityRefreshesTheTimeout(t *testing.T) {
+	s, _ := newBench(t).open()
+	settings := lifecycle.Settings{Timeout: 300 * time.Millisecond, OnTimeout: lifecycle.Kill, RefreshOnActivity: true}
+	id := create(t, s, CreateRequest{Settings: settings})
+	var last time.Time
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		last = time.Now()
+		if _, _, err := count(t.Context(), s, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb, err := s.Get(t.Context(), id)
+	if err != nil || sb.Record.EndAt.Before(last) {
+		t.Fatalf("endAt %s, %v; want it after the last activity", sb.Record.EndAt, err)
+	}
+	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	if at := record(t, s, id).Tombstone.At; at.Sub(last) < 300*time.Millisecond {
+		t.Errorf("ended %s after the last activity", at.Sub(last))
+	}
+}
+
+func TestLifetimeEndsAPausedSandbox(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, MaxLifetime: 300 * time.Millisecond}})
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end", func() bool { r := record(t, s, id); return r.State == lifecycle.Terminated && r.Op == nil })
+	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.MaxLifetimeExceeded {
+		t.Errorf("reason %s", r)
+	}
+	b.wantNothingLeft()
+}
+
+func TestFilesystemPause(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	wantCount(t, s, id, 1, 1)
+	if err := s.Pause(t.Context(), id, lifecycle.Filesystem, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := count(t.Context(), s, id); !errdef.Is(err, errdef.WrongState) {
+		t.Errorf("traffic on a filesystem pause: %v, want wrong_state", err)
+	}
+	if _, err := s.Connect(t.Context(), id, time.Minute, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, id, 1, 2) // a fresh boot
+	if err := s.Kill(t.Context(), id, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.wantNothingLeft()
+}
+
+func TestWakeQueueIsBounded(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	s.o.WakeQueue = 3
+	release := make(chan struct{})
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.set(func() { b.boot = func() error { <-release; return nil } })
+	results := make(chan error, 10)
+	for range 10 {
+		go func() { _, _, err := count(t.Context(), s, id); results <- err }()
+	}
+	for range 7 {
+		if err := <-results; !errdef.Is(err, errdef.Unavailable) {
+			t.Errorf("above the bound: %v, want unavailable", err)
+		}
+	}
+	close(release)
+	for range 3 {
+		if err := <-results; err != nil {
+			t.Errorf("within the bound: %v", err)
+		}
+	}
+}
+
+func TestMaxRunning(t *testing.T) {
+	s, _ := newBench(t).open()
+	s.slots.limit = 1
+	id := create(t, s, CreateRequest{})
+	req := CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}}
+	if _, err := s.Create(t.Context(), req); !errdef.Is(err, errdef.Exhausted) {
+		t.Errorf("second: %v, want exhausted", err)
+	}
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(t.Context(), req); err != nil {
+		t.Errorf("beside a paused one: %v", err)
+	}
+	if _, err := s.Connect(t.Context(), id, time.Minute, ""); !errdef.Is(err, errdef.Exhausted) {
+		t.Errorf("resume above the bound: %v, want exhausted", err)
+	}
+}
+
+func TestPatchAndEvents(t *testing.T) {
+	s, _ := newBench(t).open()
+	id := create(t, s, CreateRequest{})
+	changed := s.Changed()
+	on := lifecycle.Pause
+	sb, err := s.Patch(t.Context(), id, Patch{Settings: lifecycle.Patch{OnTimeout: &on}, Metadata: map[string]string{"a": "b"}}, "key")
+	if err != nil || sb.Record.Settings.OnTimeout != on || sb.Config.Metadata["a"] != "b" {
+		t.Fatalf("patched: %+v, %v", sb, err)
+	}
+	select {
+	case <-changed:
+	case <-time.After(10 * time.Second):
+		t.Error("the change was not announced")
+	}
+	auto := true
+	kill := lifecycle.Kill
+	if _, err := s.Patch(t.Context(), id, Patch{Settings: lifecycle.Patch{OnTimeout: &kill, AutoResume: &auto}, Metadata: map[string]string{}}, ""); !errdef.Is(err, errdef.Invalid) {
+		t.Errorf("contradicting patch: %v", err)
+	}
+	if sb, _ := s.Find(t.Context(), id); sb.Config.Metadata["a"] != "b" {
+		t.Error("a refused patch changed the metadata")
+	}
+	if err := s.Kill(t.Context(), id, "key"); err != nil {
+		t.Fatal(err)
+	}
+	var types []lifecycle.EntryType
+	events, err := s.Events(t.Context(), id, 0, 100)
+	for _, e := range events {
+		types = append(types, e.Type)
+	}
+	want := []lifecycle.EntryType{"created", "running", "updated", "terminated"}
+	if err != nil || !slices.Equal(types, want) {
+		t.Errorf("events %v, %v; want %v", types, err, want)
+	}
+	e, err := s.Explain(t.Context(), id)
+	if err != nil || e.Sandbox.Record.Tombstone == nil || len(e.Transitions) != 4 || e.Transitions[0].Type != "terminated" {
+		t.Errorf("explanation of a dead one: %+v, %v", e, err)
+	}
+}

@@ -1,0 +1,92 @@
+package supervisor
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// CreateRequest is what a new sandbox is asked to be.
+type CreateRequest struct {
+	Template string // id or alias
+	Settings lifecycle.Settings
+	Config   store.Config // Template, Alias and Limits are filled in by Create
+	Actor    string
+}
+
+// Connected is the answer to Connect.
+type Connected struct {
+	Sandbox store.Sandbox
+	Resumed bool // it was paused and has been woken by this call or one it joined
+}
+
+// Patch changes a live or paused sandbox; nil leaves a thing as it is.
+type Patch struct {
+	Settings lifecycle.Patch
+	Metadata map[string]string // replaces all
+	Ports    store.Ports       // replaces all
+}
+
+// Access describes a request for a way into a sandbox.
+type Access struct {
+	Port  int
+	Actor string
+	// Stream says that the access has no natural end (WebSocket, SSE, exec).
+	Stream bool
+	// Probe says that the access only asks whether the sandbox is there, which
+	// is no activity.
+	Probe bool
+}
+
+// Lease is the right to talk to one committed generation. The generation is
+// not released while a lease on it is open, unless Cut is closed: then the
+// holder must break its connections at once.
+type Lease struct {
+	Generation int64
+	// Dial connects to a port inside the sandbox.
+	Dial func(ctx context.Context, port int) (net.Conn, error)
+	// Progress tells that bytes have passed: the hold that the lease is has not
+	// stalled. It is cheap.
+	Progress func()
+	// Cut is closed when the generation is about to be paused or killed.
+	Cut <-chan struct{}
+	// Release gives the lease back. It may be called more than once.
+	Release func()
+}
+
+// HoldKind says what kind of work a hold is evidence of.
+type HoldKind string
+
+// The kinds of holds.
+const (
+	HoldRequest HoldKind = "request" // a request is being answered
+	HoldStream  HoldKind = "stream"  // a stream is open
+	HoldProcess HoldKind = "process" // a process started through the API, or a descendant, is alive
+	HoldLease   HoldKind = "lease"   // somebody asked
+)
+
+// Hold is evidence of work in progress.
+type Hold struct {
+	ID           string    `json:"id"`
+	Kind         HoldKind  `json:"kind"`
+	Detail       string    `json:"detail"` // port, command or reason
+	Since        time.Time `json:"since"`
+	LastProgress time.Time `json:"lastProgress"`
+	Until        time.Time `json:"until,omitzero"` // when it ends or stalls if nothing happens; zero for never
+	Counts       bool      `json:"counts"`         // false once stalled, or of a port whose traffic is ignored
+}
+
+// Explanation says why a sandbox is in the state it is in and what happens
+// next.
+type Explanation struct {
+	Sandbox store.Sandbox
+	Holds   []Hold // those that count first
+	// Deadlines are the clocks that run, earliest first. While a hold counts,
+	// the idle timeout is not among them.
+	Deadlines []lifecycle.Deadline
+	// Transitions are the last entries of the event log, newest first.
+	Transitions []store.Event
+}

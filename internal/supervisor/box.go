@@ -1,0 +1,459 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// box is the owner of one sandbox.
+type box struct {
+	s  *Supervisor
+	id string
+
+	// mu orders everything that happens to the sandbox. It is held while a
+	// change is committed, never while an effect is carried out. It is taken
+	// after Supervisor.mu where both are.
+	mu      sync.Mutex
+	sb      store.Sandbox
+	inst    runtime.Instance // of the serving generation; nil when there is none
+	leases  int
+	drained chan struct{} // closed when leases falls to 0; nil while nobody waits
+	cut     chan struct{} // closed to cut the leases of the serving generation
+	isCut   bool
+	waiters []*waiter // accesses that wait for the sandbox to serve
+	work    work
+	ended   map[string][]chan ending // who waits for the end of an operation, by its id
+	tasks   map[string]*task         // the work of effects in flight, by operation id
+}
+
+// task is the work of an effect that can be told to stop.
+type task struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func newBox(s *Supervisor, sb store.Sandbox) *box {
+	return &box{
+		s: s, id: sb.ID, sb: sb, cut: make(chan struct{}),
+		ended: map[string][]chan ending{}, tasks: map[string]*task{},
+	}
+}
+
+func (b *box) snapshot() store.Sandbox {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sb
+}
+
+// apply lets ev happen to the sandbox: decide, commit, then act.
+func (b *box) apply(ev lifecycle.Event) (lifecycle.Result, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.applyLocked(ev)
+}
+
+func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
+	res, err := lifecycle.Step(b.sb.Record, ev, now())
+	if err != nil {
+		return res, err
+	}
+	if !res.Changed { // an effect may be due all the same
+		b.actAll(res.Effects)
+		return res, nil
+	}
+	next := b.sb
+	next.Record = res.Record
+	if err := b.s.slots.move(b.sb.Record, next.Record); err != nil {
+		return lifecycle.Result{Record: b.sb.Record}, err
+	}
+	if err := b.s.commit(next, res.Entries); err != nil {
+		_ = b.s.slots.move(next.Record, b.sb.Record) // giving back never fails
+		return lifecycle.Result{Record: b.sb.Record}, err
+	}
+	before := b.sb.Record
+	b.sb = next
+	b.s.announce()
+	b.noteCancel(res.Entries)
+	b.arm()
+	b.report(before, res)
+	b.actAll(res.Effects)
+	b.grantLocked()
+	return res, nil
+}
+
+func (b *box) actAll(effects []lifecycle.Effect) {
+	for _, e := range effects {
+		b.act(e)
+	}
+}
+
+// noteCancel counts the access that cancelled a pause as activity: it gets its
+// lease only now, and the idle clock must not run out before.
+func (b *box) noteCancel(entries []lifecycle.Entry) {
+	for _, e := range entries {
+		if e.Type == lifecycle.EntryPauseCancelled {
+			b.work.last = now()
+		}
+	}
+}
+
+// commitContext outlives callers and the supervisor: a commit is not left half
+// way because somebody went away.
+func (s *Supervisor) commitContext() context.Context { return context.WithoutCancel(s.ctx) }
+
+// arm sets the timer to the sandbox's next deadline.
+func (b *box) arm() {
+	t := now()
+	d, ok := b.sb.Record.NextDeadline(b.activityLocked(t))
+	if !ok {
+		b.s.timers.clear(b.id)
+		return
+	}
+	// Rounded up: now is truncated, and firing before it reaches the deadline
+	// would only arm it again.
+	b.s.timers.set(b.id, d.At.Add(time.Microsecond-1).Truncate(time.Microsecond), b.sb.Record.Settings.Pauses(d.Clock))
+}
+
+// fire lets a deadline that has come take effect. What it means is looked up
+// again: the world may have moved on.
+func (b *box) fire() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := now()
+	act := b.activityLocked(t)
+	d, ok := b.sb.Record.NextDeadline(act)
+	if !ok || t.Before(d.At) {
+		b.arm()
+		return
+	}
+	if b.mustLookLocked(d, t) {
+		go b.lookAndFire()
+		return
+	}
+	if _, err := b.applyLocked(lifecycle.TimerFired{Op: newOp(), Activity: act}); err != nil {
+		b.s.log.Error("timer could not be applied", "sandbox", b.id, "err", err)
+		b.s.timers.set(b.id, t.Add(storeRetry), false)
+		return
+	}
+	b.s.metrics.late(d, t)
+	if d.Clock == lifecycle.ClockRecheck {
+		b.arm()
+	}
+}
+
+// logEntry commits an entry that goes with no change of the record.
+func (b *box) logEntry(e lifecycle.Entry) error {
+	e.Generation, e.From, e.To = b.sb.Record.Generation, b.sb.Record.Situation(), b.sb.Record.Situation()
+	if err := b.s.commit(b.sb, []lifecycle.Entry{e}); err != nil {
+		return err
+	}
+	b.s.announce()
+	return nil
+}
+
+// report logs a change and tells those who wait for the operation that ended.
+func (b *box) report(before lifecycle.Record, res lifecycle.Result) {
+	for _, e := range res.Entries {
+		b.s.metrics.entry(e)
+		b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
+			"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "detail", e.Detail)
+	}
+	old := before.Op
+	if old == nil || (res.Record.Op != nil && res.Record.Op.ID == old.ID) {
+		return
+	}
+	end := ending{record: res.Record}
+	if n := len(res.Entries); n > 0 {
+		end.Entry = res.Entries[n-1]
+	}
+	for _, ch := range b.ended[old.ID] {
+		ch <- end // has room for one
+	}
+	delete(b.ended, old.ID)
+}
+
+// ending is how an operation ended: the entry that says so, and the record as
+// it was committed with it.
+type ending struct {
+	lifecycle.Entry
+	record lifecycle.Record
+}
+
+// request lets ev happen, and returns what tells the end of the operation that
+// is then in flight: the one that ev began or joined, or has to wait for. It is
+// nil if there is none.
+func (b *box) request(ev lifecycle.Event) (lifecycle.Result, <-chan ending, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	res, err := b.applyLocked(ev)
+	if err != nil {
+		return res, nil, err
+	}
+	return res, b.awaitLocked(), nil
+}
+
+// awaitLocked registers for the end of the operation in flight; nil if there is
+// none.
+func (b *box) awaitLocked() <-chan ending {
+	op := b.sb.Record.Op
+	if op == nil {
+		return nil
+	}
+	ch := make(chan ending, 1)
+	b.ended[op.ID] = append(b.ended[op.ID], ch)
+	return ch
+}
+
+// wait waits for the end of an operation.
+func (b *box) wait(ctx context.Context, ended <-chan ending) (ending, error) {
+	select {
+	case e := <-ended:
+		return e, nil
+	case <-ctx.Done():
+		return ending{}, waitError(ctx)
+	}
+}
+
+// as returns the sandbox with a record that was committed.
+func (b *box) as(r lifecycle.Record) store.Sandbox {
+	sb := b.snapshot()
+	sb.Record = r
+	return sb
+}
+
+func waitError(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return errdef.New(errdef.Unavailable, "wait_timeout", "the operation is still in flight: %w", ctx.Err()).
+			WithRemedy("it goes on; ask for the sandbox's state")
+	}
+	return ctx.Err()
+}
+
+// endedError is what a request gets that was overtaken by the sandbox's end.
+func (b *box) endedError() error {
+	if _, err := lifecycle.Step(b.snapshot().Record, lifecycle.PauseRequested{}, now()); err != nil {
+		return err
+	}
+	return errdef.New(errdef.Unavailable, "overtaken", "sandbox %s changed meanwhile", b.id).WithRemedy("try again")
+}
+
+// Acquire gives a lease on the running generation, waking the sandbox where
+// that is allowed. It returns lifecycle's refusals as they are, and an
+// errdef.Unavailable if the sandbox did not wake.
+func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Lease, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return nil, err
+	}
+	lease, w, err := b.tryAcquire(access)
+	if w == nil {
+		return lease, err
+	}
+	defer b.leave(w)
+	ctx, cancel := context.WithTimeout(ctx, s.o.WakeTimeout)
+	defer cancel()
+	for {
+		end, err := b.wait(ctx, w.ended)
+		if err != nil {
+			return nil, err
+		}
+		if end.Type == lifecycle.EntryResumeFailed {
+			return nil, resumeError(id, end.Entry)
+		}
+		if lease, err := b.retry(w); lease != nil || err != nil {
+			return lease, err
+		}
+	}
+}
+
+// waiter is an access that waits for the sandbox to serve. Those that wait get
+// their leases in the same instant in which it does: a pause that is asked for
+// then comes after them, not before.
+type waiter struct {
+	access Access
+	// Guarded by box.mu.
+	ended <-chan ending // of the operation that it waits for
+	lease *Lease        // granted and not taken yet
+}
+
+// tryAcquire returns a lease, or what waits for one.
+func (b *box) tryAcquire(access Access) (*Lease, *waiter, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lease, ended, err := b.acquireLocked(access)
+	if lease != nil || err != nil {
+		return lease, nil, err
+	}
+	if n := len(b.waiters); n >= b.s.o.WakeQueue {
+		return nil, nil, errdef.New(errdef.Unavailable, "wake_queue_full", "%d requests wait for sandbox %s to wake already", n, b.id).
+			WithRemedy("try again in a moment")
+	}
+	w := &waiter{access: access, ended: ended}
+	b.waiters = append(b.waiters, w)
+	return nil, w, nil
+}
+
+// retry returns the lease that was granted, or asks again. With neither a lease
+// nor an error, w has something new to wait for.
+func (b *box) retry(w *waiter) (lease *Lease, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if lease, w.lease = w.lease, nil; lease != nil {
+		return lease, nil
+	}
+	lease, w.ended, err = b.acquireLocked(w.access)
+	return lease, err
+}
+
+// leave ends the wait of w. A lease that it was granted and did not take is
+// given back.
+func (b *box) leave(w *waiter) {
+	b.mu.Lock()
+	b.waiters = slices.DeleteFunc(b.waiters, func(x *waiter) bool { return x == w })
+	lease := w.lease
+	b.mu.Unlock()
+	if lease != nil {
+		lease.Release()
+	}
+}
+
+// grantLocked gives leases to all that wait, if the sandbox serves.
+func (b *box) grantLocked() {
+	if b.inst == nil || b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) {
+		return
+	}
+	for _, w := range b.waiters {
+		w.lease = b.lease(w.access)
+	}
+	b.waiters = nil
+}
+
+// acquireLocked returns a lease, or what to wait for before asking again.
+func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
+	m := lifecycle.Meta{Op: newOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
+	res, err := b.applyLocked(lifecycle.AccessRequested{Meta: m, Policy: b.sb.Config.Ports[access.Port]})
+	if err != nil {
+		return nil, nil, err
+	}
+	if res.Verdict == lifecycle.Applies && b.inst != nil {
+		return b.lease(access), nil, nil
+	}
+	if b.sb.Record.Op == nil {
+		return nil, nil, errdef.New(errdef.Unavailable, "runtime_gone", "the runtime of sandbox %s is gone", b.id).
+			WithRemedy("try again")
+	}
+	return nil, b.awaitLocked(), nil
+}
+
+func (b *box) lease(access Access) *Lease {
+	b.leases++
+	a := b.openAccess(access, b.sb.Config.Ports[access.Port], now())
+	inst := b.inst
+	var once sync.Once
+	return &Lease{
+		Generation: b.sb.Record.Generation,
+		Dial:       func(ctx context.Context, port int) (net.Conn, error) { return dialPort(ctx, inst, port) },
+		Cut:        b.cut,
+		Progress:   a.touch,
+		Release:    func() { once.Do(func() { b.release(a) }) },
+	}
+}
+
+func (b *box) release(a *access) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closeAccess(a, now())
+	b.leases--
+	if b.leases == 0 && b.drained != nil {
+		close(b.drained)
+		b.drained = nil
+	}
+}
+
+// Draining bounds: requests in flight may end by themselves within drainGrace;
+// then their connections are cut, which holders must follow within cutGrace.
+const (
+	drainGrace = 50 * time.Millisecond
+	cutGrace   = 2 * time.Second
+)
+
+// drain waits for the leases to be released, cutting those that are not. The
+// barrier is up: no new ones are given.
+func (b *box) drain(ctx context.Context) {
+	if b.waitDrained(ctx, drainGrace) {
+		b.cutLeases()
+		return
+	}
+	b.cutLeases()
+	if !b.waitDrained(ctx, cutGrace) {
+		b.s.log.Warn("leases were not released after the cut", "sandbox", b.id)
+	}
+}
+
+func (b *box) waitDrained(ctx context.Context, within time.Duration) bool {
+	b.mu.Lock()
+	if b.leases == 0 {
+		b.mu.Unlock()
+		return true
+	}
+	if b.drained == nil {
+		b.drained = make(chan struct{})
+	}
+	ch := b.drained
+	b.mu.Unlock()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-ch:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (b *box) cutLeases() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cutLocked()
+}
+
+func (b *box) cutLocked() {
+	if !b.isCut {
+		close(b.cut)
+		b.isCut = true
+	}
+}
+
+// unserveLocked ends the leases of the serving runtime; it is about to go.
+func (b *box) unserveLocked() {
+	b.inst = nil
+	b.cutLocked()
+}
+
+// serveLocked makes inst what leases are given on.
+func (b *box) serveLocked(inst runtime.Instance) {
+	b.inst = inst
+	b.uncutLocked()
+	// What was seen belonged to another generation. The idle clock never starts
+	// before.
+	b.work.seen, b.work.seenAt, b.work.stalled = agentapi.Activity{}, time.Time{}, nil
+	b.work.blindSince, b.work.up, b.work.last = time.Time{}, now(), time.Time{}
+	b.arm()
+}
+
+func (b *box) uncutLocked() {
+	if b.isCut {
+		b.cut, b.isCut = make(chan struct{}), false
+	}
+}

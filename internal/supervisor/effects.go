@@ -1,0 +1,412 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// storeRetry is how long to wait before reporting again what the store did not
+// take.
+const storeRetry = time.Second
+
+// act begins an effect. It is called with b.mu held.
+func (b *box) act(e lifecycle.Effect) {
+	switch e.Kind {
+	case lifecycle.StartRuntime:
+		deadline := b.sb.Record.Op.Deadline
+		b.spawn(e.Op, func(ctx context.Context) {
+			ctx, cancel := context.WithDeadline(ctx, deadline)
+			defer cancel()
+			b.start(ctx, e)
+		})
+	case lifecycle.CaptureRuntime:
+		b.spawn(e.Op, func(ctx context.Context) { b.capture(ctx, e) })
+	case lifecycle.AbortCapture:
+		if t := b.tasks[e.Op]; t != nil {
+			t.cancel()
+		}
+	case lifecycle.ReleaseRuntime:
+		b.unserveLocked()
+		b.background(func(ctx context.Context) { b.releaseRuntime(ctx, e.Launch) })
+	case lifecycle.DropCheckpoint:
+		current := b.sb.Record.Checkpoint
+		b.background(func(context.Context) { b.dropCheckpoint(e.Checkpoint, current) })
+	case lifecycle.ReleaseAll:
+		inst := b.inst
+		b.unserveLocked()
+		for _, t := range b.tasks {
+			t.cancel()
+		}
+		tasks := b.tasksInFlight()
+		b.background(func(ctx context.Context) { b.releaseAll(ctx, e.Op, inst, tasks) })
+	case lifecycle.Forget:
+		b.background(func(ctx context.Context) { b.s.forgetRecord(ctx, b.id) })
+	}
+}
+
+// spawn runs the work of an operation, which can be told to stop. It also
+// stops when the supervisor does.
+func (b *box) spawn(op string, f func(context.Context)) {
+	ctx, cancel := context.WithCancel(b.s.ctx)
+	t := &task{cancel: cancel, done: make(chan struct{})}
+	b.tasks[op] = t
+	b.s.work.Go(func() {
+		defer func() {
+			cancel()
+			b.mu.Lock()
+			if b.tasks[op] == t {
+				delete(b.tasks, op)
+			}
+			b.mu.Unlock()
+			close(t.done)
+		}()
+		f(ctx)
+	})
+}
+
+// background runs work that is carried to its end also while the supervisor
+// stops.
+func (b *box) background(f func(context.Context)) {
+	ctx := context.WithoutCancel(b.s.ctx)
+	b.s.work.Go(func() { f(ctx) })
+}
+
+func (b *box) tasksInFlight() []*task {
+	var tasks []*task
+	for _, t := range b.tasks {
+		tasks = append(tasks, t)
+	}
+	return tasks
+}
+
+// tell reports an outcome until the store takes it: the world has changed, and
+// the record must follow.
+func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
+	for {
+		res, err := b.apply(ev)
+		if err == nil {
+			return res
+		}
+		b.s.log.Error("outcome could not be recorded", "sandbox", b.id, "event", ev.Kind(), "err", err)
+		select {
+		case <-time.After(storeRetry):
+		case <-b.s.ctx.Done():
+			return res
+		}
+	}
+}
+
+// start carries out StartRuntime.
+func (b *box) start(ctx context.Context, e lifecycle.Effect) {
+	id := runtimeID(b.id, e.Launch)
+	inst, err := b.launch(ctx, id, e)
+	if err != nil {
+		b.s.log.Warn("runtime did not start", "sandbox", b.id, "runtime", id, "err", err)
+		b.discard(id)
+		b.tell(lifecycle.StartFailed{Op: e.Op, Detail: err.Error()})
+		return
+	}
+	if !b.commitStart(ctx, e.Op, inst) {
+		b.discard(id)
+		return
+	}
+	b.watch(inst, e.Generation)
+}
+
+// commitStart reports the start, and makes the runtime the serving one in the
+// same instant.
+func (b *box) commitStart(ctx context.Context, op string, inst runtime.Instance) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	res, err := b.applyLocked(lifecycle.StartSucceeded{Op: op})
+	if err == nil && res.Changed {
+		b.serveLocked(inst)
+		b.grantLocked()
+		return true
+	}
+	if err != nil {
+		b.s.log.Error("start could not be recorded", "sandbox", b.id, "err", err)
+		go b.tell(lifecycle.StartFailed{Op: op, Detail: err.Error()})
+	}
+	return false
+}
+
+// watch reports a runtime that ends by itself.
+func (b *box) watch(inst runtime.Instance, generation int64) {
+	go func() {
+		select {
+		case <-inst.Exited():
+		case <-b.s.ctx.Done():
+			return
+		}
+		b.mu.Lock()
+		expected := b.inst != inst
+		b.mu.Unlock()
+		if !expected {
+			b.tell(lifecycle.RuntimeGone{Generation: generation, Detail: "its process exited"})
+		}
+	}()
+}
+
+// launch starts a runtime and brings its agent up to date.
+func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (runtime.Instance, error) {
+	select {
+	case b.s.starts <- struct{}{}:
+		defer func() { <-b.s.starts }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	sb := b.snapshot()
+	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
+	if err != nil {
+		return nil, err
+	}
+	var stack []string
+	if e.Checkpoint != nil {
+		stack = e.Checkpoint.Stack
+	}
+	spec := b.s.spec(sb, id)
+	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {
+		return nil, err
+	}
+	inst, err := b.boot(ctx, spec, e.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.s.initAgent(ctx, inst, sb, e.Generation); err != nil {
+		return nil, fmt.Errorf("agent of %s: %w", id, err)
+	}
+	if e.Checkpoint != nil {
+		b.s.runHook(ctx, inst, sb, "post_resume", sb.Config.Hooks.PostResume)
+	}
+	return inst, nil
+}
+
+func (s *Supervisor) spec(sb store.Sandbox, id string) runtime.Spec {
+	return runtime.Spec{
+		ID:       id,
+		Rootfs:   s.rootfs(id),
+		Args:     []string{template.AgentPath},
+		Env:      []string{agentapi.EnvInitSecret + "=" + s.derive("init", sb.ID)},
+		Hostname: sb.ID,
+		Limits:   runtime.Limits{CPUs: sb.Config.Limits.CPUs, MemoryMiB: sb.Config.Limits.MemoryMiB, PIDs: sb.Config.Limits.PIDs},
+	}
+}
+
+// boot starts afresh, or from a checkpoint whose image is verified while the
+// processes that will read it are being made.
+func (b *box) boot(ctx context.Context, spec runtime.Spec, cp *lifecycle.Checkpoint) (runtime.Instance, error) {
+	if cp == nil || cp.Mode == lifecycle.Filesystem {
+		return b.s.o.Driver.Start(ctx, spec)
+	}
+	if _, err := b.s.o.Layers.Verify(cp.ID, cp.Digest); err != nil {
+		return nil, err
+	}
+	return b.s.o.Driver.Restore(ctx, spec, b.s.o.Layers.ImageDir(cp.ID))
+}
+
+// capture carries out CaptureRuntime: the two-phase pause. Up to the commit
+// the runtime is only frozen, and any failure thaws it.
+func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
+	b.mu.Lock()
+	inst, sb := b.inst, b.sb
+	b.mu.Unlock()
+	image := e.Op
+	cp, err := b.tryCapture(ctx, inst, sb, image)
+	if err == nil && b.tell(lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp}).Verdict == lifecycle.Applies {
+		return
+	}
+	// Not committed: failed, cancelled, or overtaken by a kill.
+	if rmErr := b.s.o.Layers.RemoveImage(image); rmErr != nil {
+		b.s.log.Warn("partial image left", "sandbox", b.id, "err", rmErr)
+	}
+	b.mu.Lock()
+	overtaken := b.inst != inst
+	b.mu.Unlock()
+	if overtaken {
+		return
+	}
+	b.resumeService(inst, e.Op, err)
+}
+
+// resumeService lets a runtime whose pause did not commit go on.
+func (b *box) resumeService(inst runtime.Instance, op string, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.s.ctx), cutGrace)
+	defer cancel()
+	if inst != nil {
+		if err := inst.Thaw(ctx); err != nil {
+			b.s.log.Error("runtime could not be thawed", "sandbox", b.id, "err", err)
+		}
+	}
+	b.mu.Lock()
+	b.uncutLocked()
+	b.mu.Unlock()
+	detail := ""
+	if b.s.ctx.Err() != nil {
+		detail = "the server is stopping"
+	} else if cause != nil && !errors.Is(cause, context.Canceled) {
+		detail = cause.Error()
+	}
+	b.tell(lifecycle.CaptureEnded{Op: op, Detail: detail})
+}
+
+// tryCapture freezes the runtime and makes a durable, checksummed checkpoint
+// of it. Memory and files are taken in the same frozen window.
+func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sandbox, image string) (lifecycle.Checkpoint, error) {
+	cp := lifecycle.Checkpoint{ID: image, Mode: sb.Record.Op.Mode}
+	if inst == nil {
+		return cp, errors.New("the runtime is gone")
+	}
+	if err := b.s.checkSpace(leastSpace); err != nil {
+		return cp, err
+	}
+	b.drain(ctx)
+	b.s.runHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
+	if cp.Mode == lifecycle.Filesystem || sb.Record.Settings.IdleTimeout > 0 {
+		// Without a checkpoint nothing else makes the guest's kernel write back;
+		// and the agent, if it watches processes, learns when the sleep begins.
+		if err := b.s.callAgent(ctx, inst, b.id, http.MethodPost, agentapi.PathSync, nil, nil); err != nil {
+			return cp, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return cp, err
+	}
+	if err := inst.Freeze(ctx); err != nil {
+		return cp, err
+	}
+	if cp.Mode == lifecycle.Memory {
+		dir, err := b.s.o.Layers.NewImage(image)
+		if err != nil {
+			return cp, err
+		}
+		if err := inst.Checkpoint(ctx, dir); err != nil {
+			return cp, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return cp, err
+	}
+	if err := b.makeDurable(inst.ID(), sb.Record.Checkpoint, &cp); err != nil {
+		return cp, err
+	}
+	return cp, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err())
+}
+
+// makeDurable seals what a capture wrote. The layer comes after the image:
+// taking the image can make the guest's kernel write files back.
+func (b *box) makeDurable(top string, previous, cp *lifecycle.Checkpoint) error {
+	size, changed, err := b.s.o.Layers.Freeze(top)
+	if err != nil {
+		return err
+	}
+	cp.Bytes = size
+	if previous != nil {
+		cp.Stack = slices.Clone(previous.Stack)
+	}
+	if changed {
+		cp.Stack = append(cp.Stack, top)
+	}
+	if cp.Mode != lifecycle.Memory {
+		return nil
+	}
+	digest, written, err := b.s.o.Layers.Seal(layer.Manifest{ID: cp.ID, Runtime: b.s.o.Driver.Capabilities().Version, Stack: cp.Stack})
+	cp.Digest, cp.Bytes = digest, size+written
+	return err
+}
+
+// discard removes a runtime that never served, with its files.
+func (b *box) discard(id string) {
+	if err := b.removeRuntime(context.WithoutCancel(b.s.ctx), id, false); err != nil {
+		b.s.log.Error("failed runtime could not be removed", "sandbox", b.id, "runtime", id, "err", err)
+	}
+}
+
+// removeRuntime destroys a runtime and its mounts, and its layer unless keep.
+func (b *box) removeRuntime(ctx context.Context, id string, keep bool) error {
+	errs := []error{b.s.o.Driver.Remove(ctx, id), layer.Unmount(b.s.rootfs(id))}
+	if !keep {
+		errs = append(errs, b.s.o.Layers.RemoveLayer(id))
+	}
+	return errors.Join(errs...)
+}
+
+// releaseRuntime carries out ReleaseRuntime. The layer stays if the checkpoint
+// builds on it.
+func (b *box) releaseRuntime(ctx context.Context, launch int64) {
+	id := runtimeID(b.id, launch)
+	cp := b.snapshot().Record.Checkpoint
+	keep := cp != nil && slices.Contains(cp.Stack, id)
+	if err := b.removeRuntime(ctx, id, keep); err != nil {
+		b.s.log.Error("runtime could not be released", "sandbox", b.id, "runtime", id, "err", err)
+	}
+}
+
+// dropCheckpoint carries out DropCheckpoint: the image, and the layers that the
+// current checkpoint does not build on.
+func (b *box) dropCheckpoint(old, current *lifecycle.Checkpoint) {
+	if err := b.s.o.Layers.RemoveImage(old.ID); err != nil {
+		b.s.log.Error("old image could not be removed", "sandbox", b.id, "err", err)
+	}
+	for _, id := range old.Stack {
+		if current != nil && slices.Contains(current.Stack, id) {
+			continue
+		}
+		if err := b.s.o.Layers.RemoveLayer(id); err != nil {
+			b.s.log.Error("old layer could not be removed", "sandbox", b.id, "err", err)
+		}
+	}
+}
+
+// releaseAll carries out ReleaseAll.
+func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, tasks []*task) {
+	for _, t := range tasks {
+		<-t.done
+	}
+	sb := b.snapshot()
+	b.s.runHook(ctx, inst, sb, "pre_kill", sb.Config.Hooks.PreKill)
+	if err := b.removeEverything(ctx); err != nil {
+		// The operation's deadline brings it round again.
+		b.s.log.Error("sandbox could not be released", "sandbox", b.id, "err", err)
+		return
+	}
+	b.tell(lifecycle.ReleaseDone{Op: op})
+	b.s.ballast.restore()
+}
+
+func (b *box) removeEverything(ctx context.Context) error {
+	runtimes, err := b.s.o.Driver.List(ctx)
+	if err != nil {
+		return err
+	}
+	layers, err := b.s.o.Layers.Layers()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range runtimes {
+		if sandboxOf(id) == b.id {
+			errs = append(errs, b.removeRuntime(ctx, id, true))
+		}
+	}
+	for _, id := range layers {
+		if sandboxOf(id) == b.id {
+			errs = append(errs, layer.Unmount(b.s.rootfs(id)), b.s.o.Layers.RemoveLayer(id))
+		}
+	}
+	if cp := b.snapshot().Record.Checkpoint; cp != nil {
+		errs = append(errs, b.s.o.Layers.RemoveImage(cp.ID))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,98 @@
+package supervisor
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// metrics is what the supervisor counts. Names of states, causes and entries
+// are those of the event log.
+type metrics struct {
+	transitions *prometheus.CounterVec
+	durations   *prometheus.HistogramVec
+	wake        prometheus.Histogram
+	lateness    prometheus.Histogram
+	written     prometheus.Counter
+	sandboxes   *prometheus.Desc
+	holds       *prometheus.Desc
+	s           *Supervisor
+}
+
+// seconds spans what operations take, from a thaw to a large memory on a slow
+// disk.
+var seconds = prometheus.ExponentialBuckets(0.001, 2, 18)
+
+func newMetrics(s *Supervisor) *metrics {
+	return &metrics{
+		s: s,
+		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drowse_transitions_total", Help: "Entries of the event log, by type and cause.",
+		}, []string{"type", "cause"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "drowse_operation_seconds", Help: "How long operations took, by the entry that ended them.", Buckets: seconds,
+		}, []string{"type"}),
+		wake: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "drowse_wake_seconds", Help: "How long traffic waited for a sandbox to wake.", Buckets: seconds,
+		}),
+		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "drowse_timer_lateness_seconds", Help: "How late deadlines took effect.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 18),
+		}),
+		written: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "drowse_pause_written_bytes_total", Help: "Bytes of memory and files that pauses made durable.",
+		}),
+		sandboxes: prometheus.NewDesc("drowse_sandboxes", "Sandboxes, by situation.", []string{"situation"}, nil),
+		holds:     prometheus.NewDesc("drowse_accesses", "Requests and streams open into sandboxes.", nil, nil),
+	}
+}
+
+func (m *metrics) parts() []prometheus.Collector {
+	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.parts() {
+		c.Describe(ch)
+	}
+	ch <- m.sandboxes
+	ch <- m.holds
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.parts() {
+		c.Collect(ch)
+	}
+	count := map[lifecycle.Situation]int{}
+	accesses := 0
+	m.s.each(func(b *box) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		count[b.sb.Record.Situation()]++
+		accesses += len(b.work.accesses)
+	})
+	for _, at := range lifecycle.Situations() {
+		ch <- prometheus.MustNewConstMetric(m.sandboxes, prometheus.GaugeValue, float64(count[at]), string(at))
+	}
+	ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(accesses))
+}
+
+func (m *metrics) entry(e lifecycle.Entry) {
+	m.transitions.WithLabelValues(string(e.Type), string(e.Cause)).Inc()
+	if e.Duration > 0 {
+		m.durations.WithLabelValues(string(e.Type)).Observe(e.Duration.Seconds())
+	}
+	switch {
+	case e.Type == lifecycle.EntryPaused:
+		m.written.Add(float64(e.Bytes))
+	case e.Type == lifecycle.EntryResumed && e.Cause == lifecycle.CauseAccess:
+		m.wake.Observe(e.Duration.Seconds())
+	}
+}
+
+func (m *metrics) late(d lifecycle.Deadline, at time.Time) {
+	m.lateness.Observe(at.Sub(d.At).Seconds())
+}

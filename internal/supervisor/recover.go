@@ -1,0 +1,167 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// recover finds every sandbox of the store again and brings it to a legal
+// state, then removes what no record owns.
+func (s *Supervisor) recover(ctx context.Context) error {
+	list, err := s.o.Store.Sandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, sb := range list {
+		b := newBox(s, sb)
+		s.boxes[sb.ID] = b
+		s.slots.hold(sb.Record)
+		if err := b.recover(ctx); err != nil {
+			return fmt.Errorf("sandbox %s: %w", sb.ID, err)
+		}
+	}
+	// What the records say is to be released goes first; the rest is swept.
+	s.work.Wait()
+	return s.sweep(ctx)
+}
+
+// recover looks whether the runtime of the record's generation is alive, and
+// lets the table decide what follows.
+func (b *box) recover(ctx context.Context) error {
+	rec := b.sb.Record
+	if rec.State == lifecycle.Terminated && rec.Op == nil {
+		b.arm()
+		return nil
+	}
+	inst := b.adopt(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if inst != nil && rec.State == lifecycle.Running {
+		// It may have been frozen for a pause that did not commit.
+		if err := inst.Thaw(ctx); err != nil {
+			return err
+		}
+		b.serveLocked(inst)
+		b.work.last = b.work.up // what went on before is not known: as if it had until now
+		b.watch(inst, rec.Generation)
+	}
+	if _, err := b.applyLocked(lifecycle.ServerStarted{Op: newOp(), Alive: inst != nil}); err != nil {
+		return err
+	}
+	b.arm()
+	return nil
+}
+
+func (b *box) adopt(ctx context.Context) runtime.Instance {
+	rec := b.sb.Record
+	if rec.Launch == 0 {
+		return nil
+	}
+	inst, err := b.s.o.Driver.Adopt(ctx, runtimeID(b.id, rec.Launch))
+	if err != nil && !errdef.Is(err, errdef.NotFound) {
+		// One that cannot be found again is lost; the others are not.
+		b.s.log.Error("runtime could not be adopted", "sandbox", b.id, "err", err)
+	}
+	if err != nil {
+		return nil
+	}
+	return inst
+}
+
+// sweep removes runtimes, mounts, layers and images that no record owns. This
+// server is the only one on its state directory, and nothing is in flight yet
+// but what the records say.
+func (s *Supervisor) sweep(ctx context.Context) error {
+	owned := s.owned()
+	runtimes, err := s.o.Driver.List(ctx)
+	if err != nil {
+		return err
+	}
+	mounts, err := os.ReadDir(s.o.RunDir)
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		runtimes = append(runtimes, m.Name())
+	}
+	slices.Sort(runtimes)
+	for _, id := range slices.Compact(runtimes) {
+		if owned.runtimes[id] {
+			continue
+		}
+		s.log.Info("removing runtime that nobody owns", "runtime", id)
+		if err := errors.Join(s.o.Driver.Remove(ctx, id), layer.Unmount(s.rootfs(id))); err != nil {
+			s.log.Error("runtime that nobody owns could not be removed", "runtime", id, "err", err)
+		}
+	}
+	return s.sweepFiles(owned)
+}
+
+func (s *Supervisor) sweepFiles(owned ownership) error {
+	layers, err := s.o.Layers.Layers()
+	if err != nil {
+		return err
+	}
+	for _, id := range layers {
+		if owned.runtimes[id] || owned.layers[id] {
+			continue
+		}
+		if err := s.o.Layers.RemoveLayer(id); err != nil {
+			return err
+		}
+	}
+	images, err := s.o.Layers.Images()
+	if err != nil {
+		return err
+	}
+	for _, id := range images {
+		if owned.images[id] {
+			continue
+		}
+		if err := s.o.Layers.RemoveImage(id); err != nil {
+			return err
+		}
+	}
+	return s.o.Templates.RemoveOldBases(func(id string) bool { return owned.templates[id] })
+}
+
+// ownership is what the records refer to.
+type ownership struct {
+	runtimes, layers, images, templates map[string]bool
+}
+
+func (s *Supervisor) owned() ownership {
+	o := ownership{
+		runtimes: map[string]bool{}, layers: map[string]bool{}, images: map[string]bool{}, templates: map[string]bool{},
+	}
+	for _, b := range s.boxes {
+		o.add(b.snapshot())
+	}
+	return o
+}
+
+func (o *ownership) add(sb store.Sandbox) {
+	rec := sb.Record
+	if rec.State == lifecycle.Terminated {
+		return
+	}
+	o.templates[sb.Config.Template] = true
+	if rec.State == lifecycle.Running {
+		o.runtimes[runtimeID(sb.ID, rec.Launch)] = true
+	}
+	if rec.Checkpoint != nil {
+		o.images[rec.Checkpoint.ID] = true
+		for _, id := range rec.Checkpoint.Stack {
+			o.layers[id] = true
+		}
+	}
+}

@@ -1,0 +1,448 @@
+// Package supervisor turns the decisions of package lifecycle into action. It
+// is the only writer of sandbox records, and each record has one owner: a box,
+// whose lock orders everything that happens to that sandbox.
+//
+// Every change goes the same way: Step decides, the store commits record and
+// log entries in one transaction, and only then are the effects carried out,
+// each in a goroutine that reports back with another event. What a caller is
+// told has been committed before. Access is given as leases on a committed
+// generation, and nobody sees a phase in between.
+//
+// The package knows nothing of HTTP.
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	goruntime "runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// Options is what a supervisor works with.
+type Options struct {
+	Store     store.Store
+	Layers    *layer.Store
+	Templates *template.Store
+	Driver    runtime.Driver
+	RunDir    string // for mount points; emptied of strangers at start
+	Ballast   string // a file to give up when the disk is full; empty for none
+	Limits    store.Limits
+	Log       *slog.Logger
+	// MaxTimeout is the largest soft timeout that is granted.
+	MaxTimeout time.Duration
+	// WakeTimeout is how long an access waits for a sandbox to wake, and
+	// WakeQueue how many may wait for one.
+	WakeTimeout time.Duration
+	WakeQueue   int
+	Defaults    Defaults
+	// MaxRunning bounds how many sandboxes run at once; 0 for no bound.
+	MaxRunning int
+}
+
+// Defaults are the settings that apply where a sandbox does not say.
+type Defaults struct {
+	OnTimeout       lifecycle.Action // empty: kill
+	PausedRetention time.Duration    // 0 for ever
+	// StallAfter is how long a hold may stand still and count; negative for
+	// ever.
+	StallAfter time.Duration
+}
+
+// Fill returns s with the defaults where it says nothing.
+func (d Defaults) Fill(s lifecycle.Settings) lifecycle.Settings {
+	s.OnTimeout = cmp.Or(s.OnTimeout, d.OnTimeout, lifecycle.Kill)
+	s.PausedRetention = cmp.Or(s.PausedRetention, d.PausedRetention)
+	s.StallAfter = cmp.Or(s.StallAfter, d.StallAfter)
+	return s
+}
+
+// Supervisor owns all sandboxes of one state directory.
+type Supervisor struct {
+	o      Options
+	secret []byte
+	log    *slog.Logger
+	timers *timers
+	starts chan struct{} // bounds how many runtimes start at once
+
+	ctx  context.Context // ends the work of effects
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	metrics *metrics
+	slots   slots
+	ballast ballast
+
+	mu    sync.RWMutex
+	boxes map[string]*box
+
+	changeMu sync.Mutex
+	changed  chan struct{} // closed at the next commit
+}
+
+// New recovers every sandbox in the store and returns when all of them are in
+// a legal state, or when ctx ends.
+func New(ctx context.Context, o Options) (*Supervisor, error) {
+	secret, err := o.Store.Secret(ctx, "tokens")
+	if err != nil {
+		return nil, fmt.Errorf("start supervisor: %w", err)
+	}
+	s := &Supervisor{
+		o: o, secret: secret, log: o.Log, boxes: map[string]*box{},
+		starts: make(chan struct{}, 2*goruntime.NumCPU()), changed: make(chan struct{}),
+	}
+	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, s.stop)() // only while recovering
+	s.ballast = ballast{path: o.Ballast}
+	s.ballast.restore()
+	s.metrics = newMetrics(s)
+	s.slots.limit = int64(o.MaxRunning)
+	s.timers = newTimers(s.fire)
+	if err := s.recover(ctx); err != nil {
+		s.stop()
+		return nil, fmt.Errorf("recover sandboxes: %w", err)
+	}
+	s.work.Go(func() { s.timers.run(s.ctx) })
+	return s, nil
+}
+
+// Stop ends the supervisor's work in order: operations in flight end in their
+// safer neighbour, running sandboxes go on by themselves. It waits for that
+// until ctx ends.
+func (s *Supervisor) Stop(ctx context.Context) error {
+	s.stop()
+	done := make(chan struct{})
+	go func() { s.work.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stop supervisor: operations still in flight: %w", ctx.Err())
+	}
+}
+
+// now is the time as it is stored: UTC, in microseconds, because that is what
+// clients can send back.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+const idAlphabet = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+// newID returns a name of 21 lower-case letters and digits, as E2B's clients
+// expect of a sandbox.
+func newID() string {
+	b := make([]byte, 20)
+	rand.Read(b)
+	for i := range b {
+		b[i] = idAlphabet[int(b[i])%len(idAlphabet)]
+	}
+	return "i" + string(b)
+}
+
+func newOp() string {
+	b := make([]byte, 8)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// EnvdToken returns the token that the agent of a secure sandbox wants. It is
+// the same for the whole life of the sandbox.
+func (s *Supervisor) EnvdToken(id string) string { return s.derive("envd", id) }
+
+// TrafficToken returns the token that private ports want.
+func (s *Supervisor) TrafficToken(id string) string { return s.derive("traffic", id) }
+
+func (s *Supervisor) derive(purpose, id string) string {
+	h := hmac.New(sha256.New, s.secret)
+	fmt.Fprintf(h, "%s:%s", purpose, id)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (s *Supervisor) box(id string) (*box, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	b, ok := s.boxes[id]
+	if !ok {
+		return nil, errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", id)
+	}
+	return b, nil
+}
+
+// Create makes a sandbox and returns when it serves.
+func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandbox, error) {
+	t, err := s.o.Templates.Resolve(req.Template)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	if err := s.checkTimeout(req.Settings.Timeout); err != nil {
+		return store.Sandbox{}, err
+	}
+	if err := s.checkSpace(leastSpace); err != nil {
+		return store.Sandbox{}, err
+	}
+	cfg := req.Config
+	cfg.Template, cfg.Alias, cfg.Limits = t.ID, t.Alias, s.o.Limits
+	b := newBox(s, store.Sandbox{ID: newID(), Config: cfg, Record: lifecycle.Record{State: lifecycle.Pending}})
+	s.mu.Lock()
+	s.boxes[b.id] = b
+	s.mu.Unlock()
+
+	_, ended, err := b.request(lifecycle.CreateRequested{
+		Meta:     call(newOp(), req.Actor),
+		Settings: s.o.Defaults.Fill(req.Settings),
+	})
+	if err != nil {
+		s.forget(b.id)
+		return store.Sandbox{}, fmt.Errorf("create sandbox: %w", err)
+	}
+	// The sandbox lives on if the caller goes away: it has a timeout.
+	end, err := b.wait(ctx, ended)
+	if err != nil {
+		return store.Sandbox{}, fmt.Errorf("create sandbox %s: %w", b.id, err)
+	}
+	sb := b.as(end.record)
+	if end.Type != lifecycle.EntryRunning {
+		return store.Sandbox{}, createError(sb)
+	}
+	return sb, nil
+}
+
+func createError(sb store.Sandbox) error {
+	reason := "it was killed"
+	if t := sb.Record.Tombstone; t != nil && t.Detail != "" {
+		reason = t.Detail
+	}
+	return errdef.New(errdef.Unavailable, "sandbox_create_failed", "sandbox %s did not start: %s", sb.ID, reason).
+		WithRemedy("see the server's log; drowse doctor checks what this machine lacks")
+}
+
+// Metrics returns what the supervisor counts.
+func (s *Supervisor) Metrics() prometheus.Collector { return s.metrics }
+
+// each calls f for every box, without a lock held.
+func (s *Supervisor) each(f func(*box)) {
+	s.mu.RLock()
+	boxes := slices.Collect(maps.Values(s.boxes))
+	s.mu.RUnlock()
+	for _, b := range boxes {
+		f(b)
+	}
+}
+
+func (s *Supervisor) forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.boxes, id)
+}
+
+// checkTimeout refuses what is above the ceiling: nothing is ever clamped.
+func (s *Supervisor) checkTimeout(d time.Duration) error {
+	if d < 0 {
+		return errdef.New(errdef.Invalid, "timeout_invalid", "timeout %s is negative", d)
+	}
+	if d > s.o.MaxTimeout {
+		return errdef.New(errdef.Invalid, "timeout_too_large", "timeout %s is above this server's limit of %s", d, s.o.MaxTimeout).
+			WithRemedy("ask for less, or start the server with a larger --max-timeout").
+			With("allowedSeconds", s.o.MaxTimeout.Seconds())
+	}
+	return nil
+}
+
+// Pause pauses a sandbox and returns when that is committed. A pause in flight
+// is joined.
+func (s *Supervisor) Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
+	b, err := s.box(id)
+	if err != nil {
+		return err
+	}
+	for {
+		res, ended, err := b.request(lifecycle.PauseRequested{Meta: call(newOp(), actor), Mode: mode})
+		if err != nil {
+			return err
+		}
+		end, err := b.wait(ctx, ended)
+		if err != nil {
+			return err
+		}
+		if res.Verdict == lifecycle.Waits {
+			continue
+		}
+		return pauseResult(b, end.Entry)
+	}
+}
+
+func pauseResult(b *box, entry lifecycle.Entry) error {
+	switch entry.Type {
+	case lifecycle.EntryPaused:
+		return nil
+	case lifecycle.EntryPauseFailed, lifecycle.EntryPauseCancelled:
+		return errdef.New(errdef.Unavailable, "pause_failed", "sandbox %s could not be paused and runs on: %s", b.id, entry.Detail)
+	default:
+		return b.endedError()
+	}
+}
+
+func call(op, actor string) lifecycle.Meta {
+	return lifecycle.Meta{Op: op, Actor: actor, Cause: lifecycle.CauseCall}
+}
+
+// Connect makes sure that the sandbox runs for at least timeout from now: it
+// extends a running one and resumes a paused one.
+func (s *Supervisor) Connect(ctx context.Context, id string, timeout time.Duration, actor string) (Connected, error) {
+	if err := s.checkTimeout(timeout); err != nil {
+		return Connected{}, err
+	}
+	return s.rouse(ctx, id, func(op string) lifecycle.Event {
+		return lifecycle.ConnectRequested{Meta: call(op, actor), Timeout: timeout}
+	})
+}
+
+// Resume resumes a paused sandbox; one that runs is an errdef.Conflict with
+// code "already_running".
+func (s *Supervisor) Resume(ctx context.Context, id string, timeout time.Duration, actor string) (store.Sandbox, error) {
+	if err := s.checkTimeout(timeout); err != nil {
+		return store.Sandbox{}, err
+	}
+	c, err := s.rouse(ctx, id, func(op string) lifecycle.Event {
+		return lifecycle.ResumeRequested{Meta: call(op, actor), Timeout: timeout}
+	})
+	return c.Sandbox, err
+}
+
+// rouse sends the event until the sandbox runs. Callers that find a resume in
+// flight join it.
+func (s *Supervisor) rouse(ctx context.Context, id string, event func(op string) lifecycle.Event) (Connected, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return Connected{}, err
+	}
+	var joined *lifecycle.Record // of a resume that others asked for
+	for {
+		res, ended, err := b.request(event(newOp()))
+		switch {
+		case joined != nil && errdef.Is(err, errdef.Conflict):
+			return Connected{Sandbox: b.as(*joined), Resumed: true}, nil
+		case err != nil:
+			return Connected{}, err
+		case res.Verdict == lifecycle.Applies:
+			return Connected{Sandbox: b.as(res.Record), Resumed: joined != nil}, nil
+		}
+		end, err := b.wait(ctx, ended)
+		if err != nil {
+			return Connected{}, err
+		}
+		switch {
+		case end.Type == lifecycle.EntryResumeFailed:
+			return Connected{}, resumeError(b.id, end.Entry)
+		case end.Type == lifecycle.EntryResumed && res.Changed:
+			return Connected{Sandbox: b.as(end.record), Resumed: true}, nil
+		case end.Type == lifecycle.EntryResumed:
+			joined = &end.record
+		}
+	}
+}
+
+func resumeError(id string, entry lifecycle.Entry) error {
+	return errdef.New(errdef.Unavailable, "resume_failed", "sandbox %s could not be resumed and stays paused: %s", id, entry.Detail).
+		WithRemedy("try again; its checkpoint is untouched")
+}
+
+// SetTimeout makes the soft timeout of a running sandbox end d from now; zero
+// ends it at once.
+func (s *Supervisor) SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error) {
+	if err := s.checkTimeout(d); err != nil {
+		return store.Sandbox{}, err
+	}
+	return s.adjust(ctx, id, lifecycle.TimeoutSet{Meta: call("", actor), Timeout: d})
+}
+
+// Refresh moves the end of a running sandbox to at least d from now.
+func (s *Supervisor) Refresh(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error) {
+	if err := s.checkTimeout(d); err != nil {
+		return store.Sandbox{}, err
+	}
+	return s.adjust(ctx, id, lifecycle.ExtendRequested{Meta: call("", actor), Timeout: d})
+}
+
+// adjust applies an event that changes a running sandbox in place, waiting for
+// an operation in flight to end first.
+func (s *Supervisor) adjust(ctx context.Context, id string, ev lifecycle.Event) (store.Sandbox, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	for {
+		res, ended, err := b.request(ev)
+		if err != nil {
+			return store.Sandbox{}, err
+		}
+		if res.Verdict == lifecycle.Applies {
+			return b.as(res.Record), nil
+		}
+		if _, err := b.wait(ctx, ended); err != nil {
+			return store.Sandbox{}, err
+		}
+	}
+}
+
+// killWait bounds how long Kill waits for the resources of a sandbox to be
+// gone. It has ended by then in any case.
+const killWait = 10 * time.Second
+
+// Kill ends a sandbox for good. It returns when nothing of it is left, or
+// after a bounded wait while that goes on.
+func (s *Supervisor) Kill(ctx context.Context, id string, actor string) error {
+	b, err := s.box(id)
+	if err != nil {
+		return err
+	}
+	_, ended, err := b.request(lifecycle.KillRequested{Meta: call(newOp(), actor)})
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, killWait)
+	defer cancel()
+	if _, err := b.wait(wait, ended); err != nil {
+		s.log.Warn("kill is still releasing", "sandbox", id, "err", err)
+	}
+	return nil
+}
+
+// fire is called by the timers when a sandbox's deadline has come.
+func (s *Supervisor) fire(id string) {
+	if b, err := s.box(id); err == nil {
+		b.fire()
+	}
+}
+
+func (s *Supervisor) rootfs(runtimeID string) string { return filepath.Join(s.o.RunDir, runtimeID) }
+
+// runtimeID names a launch. Ids have a fixed length, because gVisor finds
+// runtimes by prefix, and are never used twice.
+func runtimeID(sandbox string, launch int64) string { return fmt.Sprintf("%sr%07d", sandbox, launch) }
+
+// sandboxOf returns the sandbox that a runtime or layer id belongs to.
+func sandboxOf(id string) string {
+	const suffix = len("r0000000")
+	if len(id) <= suffix {
+		return ""
+	}
+	return id[:len(id)-suffix]
+}

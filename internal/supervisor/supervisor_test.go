@@ -1,0 +1,624 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/fake"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+const counterPort = 8000
+
+// sleepy sandboxes pause at the end of their timeout and wake by traffic.
+var sleepy = lifecycle.Settings{OnTimeout: lifecycle.Pause, AutoResume: true}
+
+// guest is an agent and a counter in memory.
+type guest struct {
+	Count      atomic.Int64
+	Generation int64
+	checkpoint func() error // called while its image is taken
+	activity   func() (agentapi.Activity, error)
+}
+
+func (g *guest) Serves(port int) http.Handler {
+	switch port {
+	case agentapi.Port:
+		return http.HandlerFunc(g.agent)
+	case counterPort:
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, g.Count.Add(1)) })
+	}
+	return nil
+}
+
+func (g *guest) agent(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/init":
+		g.init(w, r)
+	case agentapi.PathActivity:
+		seen, err := g.activity()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(seen)
+	case agentapi.PathSync:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (g *guest) init(w http.ResponseWriter, r *http.Request) {
+	var req agentapi.InitRequest
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil || r.Header.Get(agentapi.HeaderInit) == "" {
+		http.Error(w, "bad init", http.StatusBadRequest)
+		return
+	}
+	g.Generation = *req.Generation
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (g *guest) Image() ([]byte, error) {
+	if g.checkpoint != nil {
+		if err := g.checkpoint(); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(g.Count.Load())
+}
+
+// bench is a machine with a state directory, on which servers come and go.
+type bench struct {
+	t       *testing.T
+	dir     string
+	machine *fake.Machine
+
+	mu         sync.Mutex
+	checkpoint func() error
+	boot       func() error
+	activity   func() (agentapi.Activity, error)
+	starts     int
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t, dir: t.TempDir()}
+	b.machine = fake.NewMachine(func(_ runtime.Spec, image []byte) (fake.Program, error) {
+		b.mu.Lock()
+		b.starts++
+		boot := b.boot
+		g := &guest{checkpoint: b.checkpoint, activity: b.seen}
+		b.mu.Unlock()
+		if boot != nil {
+			if err := boot(); err != nil {
+				return nil, err
+			}
+		}
+		if image != nil {
+			n, err := strconv.ParseInt(string(image), 10, 64)
+			g.Count.Store(n)
+			return g, err
+		}
+		return g, nil
+	})
+	dir := filepath.Join(b.dir, "templates", "test")
+	lower := filepath.Join(b.dir, "lower")
+	for _, d := range []string{dir, lower, filepath.Join(b.dir, "rootfs")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree := layer.Tree{Name: "root", Path: "/", Lowers: []string{lower}}
+	data, _ := json.Marshal(template.Template{ID: "test", Trees: []layer.Tree{tree}})
+	if err := os.WriteFile(filepath.Join(dir, "template.json"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.unmountAll) // what still runs has its files mounted
+	return b
+}
+
+func (b *bench) unmountAll() {
+	entries, err := os.ReadDir(filepath.Join(b.dir, "rootfs"))
+	if err != nil {
+		b.t.Error(err)
+	}
+	for _, e := range entries {
+		if err := layer.Unmount(filepath.Join(b.dir, "rootfs", e.Name())); err != nil {
+			b.t.Error(err)
+		}
+	}
+}
+
+// seen is what the agents of the bench report.
+func (b *bench) seen() (agentapi.Activity, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.activity == nil {
+		return agentapi.Activity{Now: time.Now()}, nil
+	}
+	return b.activity()
+}
+
+func (b *bench) set(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f()
+}
+
+func (b *bench) started() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.starts
+}
+
+// open starts a server on the bench; stop ends it.
+func (b *bench) open() (s *Supervisor, stop func()) {
+	t := b.t
+	t.Helper()
+	st, err := store.Open(t.Context(), filepath.Join(b.dir, "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := layer.Open(b.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	templates, err := template.Open(filepath.Join(b.dir, "templates"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err = New(t.Context(), Options{
+		Store: st, Layers: layers, Templates: templates, Driver: b.machine.Driver(), RunDir: filepath.Join(b.dir, "rootfs"),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			if err := errors.Join(s.Stop(ctx), st.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return s, stop
+}
+
+func create(t *testing.T, s *Supervisor, req CreateRequest) string {
+	t.Helper()
+	req.Template = "test"
+	if req.Settings.Timeout == 0 && req.Settings.IdleTimeout == 0 {
+		req.Settings.Timeout = time.Hour
+	}
+	if req.Settings.OnTimeout == "" {
+		req.Settings.OnTimeout = lifecycle.Kill
+	}
+	sb, err := s.Create(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb.ID
+}
+
+// count asks the counter, as the edge would, and returns the generation that
+// answered.
+func count(ctx context.Context, s *Supervisor, id string) (n, generation int64, err error) {
+	lease, err := s.Acquire(ctx, id, Access{Port: counterPort})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer lease.Release()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-lease.Cut:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return lease.Dial(ctx, counterPort)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/", nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, 0, err
+	}
+	n, err = strconv.ParseInt(string(data), 10, 64)
+	return n, lease.Generation, err
+}
+
+func wantCount(t *testing.T, s *Supervisor, id string, n, generation int64) {
+	t.Helper()
+	gotN, gotG, err := count(t.Context(), s, id)
+	if err != nil || gotN != n || gotG != generation {
+		t.Fatalf("count = %d in generation %d, %v; want %d in %d", gotN, gotG, err, n, generation)
+	}
+}
+
+func record(t *testing.T, s *Supervisor, id string) lifecycle.Record {
+	t.Helper()
+	b, err := s.box(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.snapshot().Record
+}
+
+// eventually waits for a state that comes by itself.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestMemoryContinuesOverPauses(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	for g := int64(2); g <= 5; g++ {
+		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); !errdef.Is(err, errdef.Conflict) {
+			t.Fatalf("second pause: %v, want a conflict", err)
+		}
+		c, err := s.Connect(t.Context(), id, time.Minute, "")
+		if err != nil || !c.Resumed {
+			t.Fatalf("connect: %+v, %v", c, err)
+		}
+		wantCount(t, s, id, g, g)
+	}
+	if err := s.Kill(t.Context(), id, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.wantNothingLeft()
+}
+
+func (b *bench) wantNothingLeft() {
+	b.t.Helper()
+	ids, _ := b.machine.Driver().List(context.Background())
+	if len(ids) > 0 {
+		b.t.Errorf("runtimes left: %v", ids)
+	}
+	for _, dir := range []string{"rootfs", "layers", "images"} {
+		entries, err := os.ReadDir(filepath.Join(b.dir, dir))
+		if err != nil || len(entries) > 0 {
+			b.t.Errorf("left in %s: %v, %v", dir, entries, err)
+		}
+	}
+}
+
+func TestOneWakeForManyCallers(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	before := b.started()
+	const callers = 200
+	var served atomic.Int64
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			if _, _, err := count(t.Context(), s, id); err != nil {
+				t.Error(err)
+				return
+			}
+			served.Add(1)
+		})
+	}
+	wg.Wait()
+	if got := b.started() - before; got != 1 {
+		t.Errorf("%d runtime starts, want 1", got)
+	}
+	wantCount(t, s, id, callers+1, 2)
+	if left := time.Until(record(t, s, id).EndAt); left < 50*time.Minute {
+		t.Errorf("woken with %s to live, want the original hour", left)
+	}
+}
+
+func TestConcurrentConnectsShareOneResume(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{})
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	before := b.started()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			c, err := s.Connect(t.Context(), id, time.Minute, "")
+			if err != nil || c.Sandbox.Record.Generation != 2 {
+				t.Errorf("connect: generation %d, %v", c.Sandbox.Record.Generation, err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := b.started() - before; got != 1 {
+		t.Errorf("%d runtime starts, want 1", got)
+	}
+}
+
+func TestTimeoutKills(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: 20 * time.Millisecond}})
+	eventually(t, "the end", func() bool { _, err := s.Get(t.Context(), id); return errdef.Is(err, errdef.NotFound) })
+	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.TimeoutExpired {
+		t.Errorf("reason %s", r)
+	}
+	eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
+	b.wantNothingLeft()
+}
+
+func TestTimeoutPausesAgainAndAgain(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	for g := int64(1); g <= 3; g++ {
+		wantCount(t, s, id, g, g)
+		if _, err := s.SetTimeout(t.Context(), id, 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the pause", func() bool { r := record(t, s, id); return r.State == lifecycle.Paused && r.Op == nil })
+	}
+}
+
+func TestWithoutAutoResumeItStaysAsleep(t *testing.T) {
+	s, _ := newBench(t).open()
+	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{OnTimeout: lifecycle.Pause}})
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := count(t.Context(), s, id); !errdef.Is(err, errdef.WrongState) {
+		t.Errorf("access: %v, want wrong_state", err)
+	}
+	if _, err := s.Refresh(t.Context(), id, time.Minute, ""); !errdef.Is(err, errdef.WrongState) {
+		t.Errorf("refresh: %v, want wrong_state", err)
+	}
+	if st := record(t, s, id).State; st != lifecycle.Paused {
+		t.Errorf("it is %s", st)
+	}
+}
+
+func TestAccessCancelsAnAutomaticPause(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	reached, proceed := make(chan struct{}), make(chan struct{})
+	b.set(func() { b.checkpoint = func() error { close(reached); <-proceed; return nil } })
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	if _, err := s.SetTimeout(t.Context(), id, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	done := make(chan error, 1)
+	go func() {
+		_, g, err := count(t.Context(), s, id)
+		if err == nil && g != 1 {
+			err = fmt.Errorf("served by generation %d, want 1", g)
+		}
+		done <- err
+	}()
+	eventually(t, "the cancel", func() bool { op := record(t, s, id).Op; return op != nil && op.Canceling })
+	close(proceed)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := os.ReadDir(filepath.Join(b.dir, "images")); len(n) > 0 {
+		t.Errorf("the partial image is still there")
+	}
+}
+
+func TestFailedPauseRunsOn(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	b.set(func() { b.checkpoint = func() error { return errors.New("no space left on device") } })
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); !errdef.Is(err, errdef.Unavailable) {
+		t.Fatalf("pause: %v, want unavailable", err)
+	}
+	wantCount(t, s, id, 2, 1)
+	if e := record(t, s, id).LastError; e == "" {
+		t.Error("the reason is not visible")
+	}
+}
+
+func TestFailedResumeStaysPaused(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	wantCount(t, s, id, 1, 1)
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.set(func() { b.boot = func() error { return errors.New("boom") } })
+	for name, f := range map[string]func() error{
+		"connect": func() error { _, err := s.Connect(t.Context(), id, time.Minute, ""); return err },
+		"access":  func() error { _, _, err := count(t.Context(), s, id); return err },
+	} {
+		if err := f(); !errdef.Is(err, errdef.Unavailable) {
+			t.Errorf("%s: %v, want unavailable", name, err)
+		}
+	}
+	b.set(func() { b.boot = nil })
+	wantCount(t, s, id, 2, 2)
+}
+
+func TestDamagedImageIsNotServed(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{})
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(b.dir, "images", record(t, s, id).Checkpoint.ID, "memory")
+	if err := os.WriteFile(path, []byte("9"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Connect(t.Context(), id, time.Minute, ""); !errdef.Is(err, errdef.Unavailable) {
+		t.Errorf("connect: %v, want unavailable", err)
+	}
+	if r := record(t, s, id); r.State != lifecycle.Paused {
+		t.Errorf("it is %s", r.State)
+	}
+}
+
+func TestRuntimeThatDies(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	b.crash(record(t, s, id), id)
+	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.RuntimeExited {
+		t.Errorf("reason %s", r)
+	}
+	eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
+	b.wantNothingLeft()
+}
+
+// crash ends a runtime behind the server's back.
+func (b *bench) crash(r lifecycle.Record, id string) {
+	if err := b.machine.Driver().Remove(context.Background(), runtimeID(id, r.Launch)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestRestart(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	running := create(t, s, CreateRequest{})
+	paused := create(t, s, CreateRequest{Settings: sleepy})
+	lost := create(t, s, CreateRequest{})
+	fallback := create(t, s, CreateRequest{Settings: sleepy})
+	for _, id := range []string{running, paused, lost, fallback} {
+		wantCount(t, s, id, 1, 1)
+	}
+	for _, id := range []string{paused, fallback} {
+		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCount(t, s, fallback, 2, 2)
+	end := record(t, s, running).EndAt
+	stop()
+	b.crash(record(t, s, lost), lost)
+	b.crash(record(t, s, fallback), fallback)
+
+	s, _ = b.open()
+	wantCount(t, s, running, 2, 1)
+	if got := record(t, s, running).EndAt; !got.Equal(end) {
+		t.Errorf("endAt moved from %s to %s", end, got)
+	}
+	wantCount(t, s, paused, 2, 2)
+	if _, _, err := count(t.Context(), s, lost); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("access to the lost one: %v", err)
+	}
+	if r := record(t, s, lost).Tombstone.Reason; r != lifecycle.RuntimeLost {
+		t.Errorf("reason %s", r)
+	}
+	wantCount(t, s, fallback, 2, 3) // from its checkpoint, as before its last request
+}
+
+func TestDeadlineWhileDown(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	id := create(t, s, CreateRequest{})
+	if _, err := s.SetTimeout(t.Context(), id, 30*time.Millisecond, ""); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	time.Sleep(50 * time.Millisecond) // the thing tested is time passing
+	s, _ = b.open()
+	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+}
+
+func TestKillAtAnyMoment(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	for i := range 60 {
+		id := create(t, s, CreateRequest{Settings: sleepy})
+		var wg sync.WaitGroup
+		for _, f := range []func(){
+			func() { _ = s.Pause(t.Context(), id, lifecycle.Memory, "") },
+			func() { _, _ = s.Connect(t.Context(), id, time.Minute, "") },
+			func() { _, _, _ = count(t.Context(), s, id) },
+		} {
+			wg.Go(f)
+		}
+		time.Sleep(time.Duration(i%20) * 100 * time.Microsecond) // a different moment each time
+		if err := s.Kill(t.Context(), id, ""); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		if r := record(t, s, id); r.State != lifecycle.Terminated || r.Op != nil {
+			t.Fatalf("after the kill it is %s", r.Situation())
+		}
+	}
+	b.wantNothingLeft()
+}
+
+func TestTimeoutAboveTheCeilingIsRefused(t *testing.T) {
+	s, _ := newBench(t).open()
+	id := create(t, s, CreateRequest{})
+	before := record(t, s, id).EndAt
+	for name, f := range map[string]func(time.Duration) error{
+		"create": func(d time.Duration) error {
+			_, err := s.Create(t.Context(), CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: d, OnTimeout: lifecycle.Kill}})
+			return err
+		},
+		"connect": func(d time.Duration) error { _, err := s.Connect(t.Context(), id, d, ""); return err },
+		"set":     func(d time.Duration) error { _, err := s.SetTimeout(t.Context(), id, d, ""); return err },
+	} {
+		for _, d := range []time.Duration{-1, 25 * time.Hour} {
+			if err := f(d); !errdef.Is(err, errdef.Invalid) {
+				t.Errorf("%s %s: %v, want invalid", name, d, err)
+			}
+		}
+	}
+	if got := record(t, s, id).EndAt; !got.Equal(before) {
+		t.Errorf("endAt moved")
+	}
+}

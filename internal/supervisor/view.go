@@ -1,0 +1,211 @@
+package supervisor
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Find returns a sandbox, also one that has ended.
+func (s *Supervisor) Find(_ context.Context, id string) (store.Sandbox, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	return b.view(), nil
+}
+
+// Get returns a sandbox that has not ended.
+func (s *Supervisor) Get(ctx context.Context, id string) (store.Sandbox, error) {
+	sb, err := s.Find(ctx, id)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	switch sb.Record.State {
+	case lifecycle.Terminated:
+		_, err := lifecycle.Step(sb.Record, lifecycle.AccessRequested{}, now())
+		return store.Sandbox{}, err
+	case lifecycle.Pending:
+		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q is being created", id)
+	}
+	return sb, nil
+}
+
+// view is the sandbox as callers see it: with the end that activity has moved.
+func (b *box) view() store.Sandbox {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.viewLocked()
+}
+
+func (b *box) viewLocked() store.Sandbox {
+	sb := b.sb
+	sb.Record.EndAt = sb.Record.SoftEnd(b.activityLocked(now()))
+	return sb
+}
+
+// List returns all sandboxes that run or are paused, in no order.
+func (s *Supervisor) List(context.Context) ([]store.Sandbox, error) {
+	return s.collect(func(r lifecycle.Record) bool { return r.State == lifecycle.Running || r.State == lifecycle.Paused }), nil
+}
+
+// All returns every sandbox, those that have ended included, in no order.
+func (s *Supervisor) All(context.Context) ([]store.Sandbox, error) {
+	return s.collect(func(lifecycle.Record) bool { return true }), nil
+}
+
+func (s *Supervisor) collect(want func(lifecycle.Record) bool) []store.Sandbox {
+	var list []store.Sandbox
+	s.each(func(b *box) {
+		if sb := b.view(); want(sb.Record) {
+			list = append(list, sb)
+		}
+	})
+	return list
+}
+
+// Patch changes settings, metadata or wake policies of a live or paused
+// sandbox.
+func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string) (store.Sandbox, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	for {
+		sb, ended, err := b.patch(p, actor)
+		if err != nil || ended == nil {
+			return sb, err
+		}
+		if _, err := b.wait(ctx, ended); err != nil {
+			return store.Sandbox{}, err
+		}
+	}
+}
+
+// patch applies a patch as a whole, or returns what tells the end of the
+// operation in flight.
+func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	config := b.sb.Config
+	changed := b.sb.Config
+	if p.Metadata != nil {
+		changed.Metadata = p.Metadata
+	}
+	if p.Ports != nil {
+		changed.Ports = p.Ports
+	}
+	b.sb.Config = changed
+	res, err := b.applyLocked(lifecycle.SettingsPatched{Meta: call("", actor), Patch: p.Settings})
+	if err == nil && res.Verdict == lifecycle.Applies && !res.Changed { // only what is beside the record
+		err = b.logEntry(lifecycle.Entry{Type: lifecycle.EntryUpdated, At: now(), Actor: actor})
+	}
+	if err != nil || res.Verdict != lifecycle.Applies {
+		b.sb.Config = config
+	}
+	if err != nil {
+		return store.Sandbox{}, nil, err
+	}
+	if res.Verdict != lifecycle.Applies {
+		return store.Sandbox{}, b.awaitLocked(), nil
+	}
+	return b.viewLocked(), nil, nil
+}
+
+// Hold counts the sandbox as busy until l.Until at the latest. A lease with a
+// known id is replaced.
+func (s *Supervisor) Hold(ctx context.Context, id string, l lifecycle.Lease, actor string) (lifecycle.Lease, error) {
+	if l.ID == "" {
+		l.ID = "hold" + newOp()
+	}
+	sb, err := s.adjust(ctx, id, lifecycle.LeaseRequested{Meta: call("", actor), Lease: l})
+	if err != nil {
+		return lifecycle.Lease{}, err
+	}
+	i := slices.IndexFunc(sb.Record.Leases, func(x lifecycle.Lease) bool { return x.ID == l.ID })
+	return sb.Record.Leases[i], nil
+}
+
+// ReleaseHold ends a lease before its time.
+func (s *Supervisor) ReleaseHold(ctx context.Context, id, hold, actor string) error {
+	_, err := s.adjust(ctx, id, lifecycle.LeaseReleased{Meta: call("", actor), ID: hold})
+	return err
+}
+
+// lastTransitions is how many entries of the log an explanation has.
+const lastTransitions = 10
+
+// Explain says what keeps a sandbox awake and what happens next. It looks
+// inside a running one, which is no activity.
+func (s *Supervisor) Explain(ctx context.Context, id string) (Explanation, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return Explanation{}, err
+	}
+	b.mu.Lock()
+	inst := b.inst
+	b.mu.Unlock()
+	if inst != nil {
+		b.look(ctx, inst)
+	}
+	e := b.explain()
+	e.Transitions, err = s.transitions(ctx, id)
+	return e, err
+}
+
+func (b *box) explain() Explanation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := now()
+	act := b.activityLocked(t)
+	e := Explanation{Sandbox: b.sb}
+	e.Sandbox.Record.EndAt = b.sb.Record.SoftEnd(act)
+	if b.sb.Record.State == lifecycle.Running {
+		e.Holds = b.holdsLocked(t)
+	}
+	e.Deadlines = b.sb.Record.Deadlines(act)
+	slices.SortStableFunc(e.Deadlines, func(x, y lifecycle.Deadline) int { return x.At.Compare(y.At) })
+	return e
+}
+
+func (s *Supervisor) transitions(ctx context.Context, id string) ([]store.Event, error) {
+	events, err := s.o.Store.LastEvents(ctx, id, lastTransitions)
+	if errdef.Is(err, errdef.NotFound) {
+		return nil, nil // it has not been committed yet
+	}
+	return events, err
+}
+
+// Events returns up to limit entries of the event log with Seq > after, oldest
+// first, of one sandbox or, with an empty id, of all.
+func (s *Supervisor) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
+	return s.o.Store.Events(ctx, sandbox, after, limit)
+}
+
+// Changed returns a channel that is closed at the next commit of any sandbox.
+func (s *Supervisor) Changed() <-chan struct{} {
+	s.changeMu.Lock()
+	defer s.changeMu.Unlock()
+	return s.changed
+}
+
+func (s *Supervisor) announce() {
+	s.changeMu.Lock()
+	defer s.changeMu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// forgetRecord carries out Forget.
+func (s *Supervisor) forgetRecord(ctx context.Context, id string) {
+	if err := s.o.Store.Forget(ctx, id); err != nil && !errdef.Is(err, errdef.NotFound) {
+		s.log.Error("tombstone could not be removed", "sandbox", id, "err", err)
+		s.timers.set(id, now().Add(time.Hour), false)
+		return
+	}
+	s.forget(id)
+}
