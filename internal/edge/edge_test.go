@@ -1,0 +1,493 @@
+package edge
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// fleet is one sandbox "ione" behind the Sandboxes interface, with a real
+// server as each of its ports.
+type fleet struct {
+	upstream *httptest.Server
+
+	mu       sync.Mutex
+	sb       store.Sandbox
+	cut      chan struct{}
+	err      error // that Acquire returns
+	acquired []supervisor.Access
+	released int
+}
+
+func newFleet(t *testing.T, h http.HandlerFunc) *fleet {
+	f := &fleet{upstream: httptest.NewServer(h), cut: make(chan struct{})}
+	t.Cleanup(f.upstream.Close)
+	f.sb = store.Sandbox{ID: "ione", Config: store.Config{Secure: true}, Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
+	return f
+}
+
+const openPort = 8000
+
+func (f *fleet) Acquire(_ context.Context, id string, a supervisor.Access) (*supervisor.Lease, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return nil, f.err
+	}
+	f.acquired = append(f.acquired, a)
+	var once sync.Once
+	return &supervisor.Lease{
+		Generation: 1, Cut: f.cut, Progress: func() {},
+		Dial: func(ctx context.Context, port int) (net.Conn, error) {
+			if port != openPort && port != agentapi.Port {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", f.upstream.Listener.Addr().String())
+		},
+		Release: func() { once.Do(func() { f.mu.Lock(); defer f.mu.Unlock(); f.released++ }) },
+	}, nil
+}
+
+func (f *fleet) Get(_ context.Context, id string) (store.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id != f.sb.ID {
+		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no")
+	}
+	return f.sb, nil
+}
+
+func (f *fleet) List(context.Context) ([]store.Sandbox, error) { return []store.Sandbox{f.sb}, nil }
+func (f *fleet) EnvdToken(string) string                       { return "envd-token" }
+func (f *fleet) TrafficToken(string) string                    { return "traffic-token" }
+
+// seen returns the accesses so far and how many were given back.
+func (f *fleet) seen() (acquired []supervisor.Access, released int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.acquired), f.released
+}
+
+func (f *fleet) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+func (f *fleet) serve(t *testing.T) string {
+	h := New(f, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// request goes to the sandbox by headers.
+func request(t *testing.T, url, path string, port int, change func(*http.Request)) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set(headerSandbox, "ione")
+	req.Header.Set(headerPort, fmt.Sprint(port))
+	if change != nil {
+		change(req)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	return resp
+}
+
+func body(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func echo(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Seen-Host", r.Host)
+	w.Header().Set("X-Seen-Forwarded", r.Header.Get("X-Forwarded-For"))
+	fmt.Fprintf(w, "%s %s", r.Method, r.RequestURI)
+}
+
+func TestRoutes(t *testing.T) {
+	for _, c := range []struct {
+		host    string
+		headers map[string]string
+		path    string
+		mine    bool
+		want    target
+		err     string
+	}{
+		{host: "8000-ione.sbx.test", mine: true, want: target{"ione", 8000}},
+		{host: "8000-IONE.sbx.test:443", mine: true, want: target{"ione", 8000}},
+		{host: "8000-ione-extra-parts.sbx.test", mine: true, want: target{"ione", 8000}},
+		{host: "8000-ione.sbx.test", headers: map[string]string{headerSandbox: "itwo", headerPort: "1"}, mine: true, want: target{"ione", 8000}},
+		{host: "api.sbx.test", mine: false},
+		{host: "sbx.test", mine: false},
+		{host: "8000-ione", mine: false},
+		{host: "99999-ione.sbx.test", mine: true, err: "Invalid sandbox port"},
+		{host: "0-ione.sbx.test", mine: true, err: "Invalid sandbox port"},
+		{host: "8000-i_one.sbx.test", mine: true, err: "Invalid sandbox ID"},
+		{host: "8000-.sbx.test", mine: true, err: "Invalid sandbox ID"},
+		{host: "127.0.0.1:3000", mine: false},
+		{host: "[::1]:3000", mine: false},
+		{host: "localhost:3000", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{"ione", 8000}},
+		{host: "[::1]:3000", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{"ione", 8000}},
+		{host: "sandbox.sbx.test", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{"ione", 8000}},
+		{host: "127.0.0.1", headers: map[string]string{headerSandbox: "ione"}, mine: true, err: "missing header"},
+		{host: "127.0.0.1", headers: map[string]string{headerPort: "8000"}, mine: true, err: "missing header"},
+		{host: "127.0.0.1", headers: map[string]string{headerSandbox: "ione", headerPort: "http"}, mine: true, err: "Invalid sandbox port"},
+		{host: "127.0.0.1", headers: map[string]string{headerSandbox: "../etc", headerPort: "80"}, mine: true, err: "Invalid sandbox ID"},
+		{host: "api.sbx.test", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: false},
+		{host: "127.0.0.1", path: "/files?path=x&signature=v1_x", mine: true},
+		{host: "127.0.0.1", path: "/files?path=x", mine: false},
+	} {
+		t.Run(c.host+c.path, func(t *testing.T) {
+			r := httptest.NewRequest(http.MethodGet, "http://x"+c.path, nil)
+			r.Host = c.host
+			for k, v := range c.headers {
+				r.Header.Set(k, v)
+			}
+			if got := Routes(r); got != c.mine {
+				t.Errorf("Routes = %v, want %v", got, c.mine)
+			}
+			if !c.mine || c.path != "" {
+				return
+			}
+			got, err := parseTarget(r)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("error %v, want %q", err, c.err)
+				}
+				return
+			}
+			if err != nil || got != c.want {
+				t.Errorf("target %+v, %v; want %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestForwardsUnchanged(t *testing.T) {
+	f := newFleet(t, echo)
+	url := f.serve(t)
+	for _, path := range []string{"/", "/a//b/../c", "/a%2Fb?x=1;y=2&z=%zz", "/?q=a+b", "/%E4%BD%A0"} {
+		resp := request(t, url, path, openPort, func(r *http.Request) {
+			r.Host = "localhost"
+			r.Header.Set("X-Forwarded-For", "203.0.113.7")
+		})
+		if got, want := body(t, resp), "GET "+path; got != want {
+			t.Errorf("the sandbox saw %q, want %q", got, want)
+		}
+		if h := resp.Header.Get("X-Seen-Host"); h != "localhost" {
+			t.Errorf("it saw host %q", h)
+		}
+		if got := resp.Header.Get("X-Seen-Forwarded"); got != "203.0.113.7" {
+			t.Errorf("it saw X-Forwarded-For %q", got)
+		}
+	}
+	f.wantReleased(t)
+}
+
+func TestStreamsBothWays(t *testing.T) {
+	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		in := bufio.NewScanner(r.Body)
+		for in.Scan() { // each line is answered before the next is sent
+			fmt.Fprintln(w, "got", in.Text())
+			_ = rc.Flush()
+		}
+	})
+	pr, pw := io.Pipe()
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, f.serve(t)+"/", pr)
+	req.Header.Set(headerSandbox, "ione")
+	req.Header.Set(headerPort, fmt.Sprint(openPort))
+	go fmt.Fprintln(pw, "line 0")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	out := bufio.NewScanner(resp.Body)
+	for i := range 5 {
+		if !out.Scan() || out.Text() != fmt.Sprintf("got line %d", i) {
+			t.Fatalf("answer %d: %q, %v", i, out.Text(), out.Err())
+		}
+		fmt.Fprintf(pw, "line %d\n", i+1)
+	}
+	pw.Close()
+}
+
+// wantReleased waits for every lease to be given back: a client has its answer
+// a little before.
+func (f *fleet) wantReleased(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		acquired, released := f.seen()
+		if released == len(acquired) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d leases of %d released", released, len(acquired))
+		}
+	}
+}
+
+// TestAnswerBeforeTheBodyIsRead holds that a connection is never taken back
+// while its last body is still being read.
+func TestAnswerBeforeTheBodyIsRead(t *testing.T) {
+	f := newFleet(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	url := f.serve(t)
+	for i := range 50 {
+		size := i * i * 100
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/", io.LimitReader(zeros{}, int64(size)))
+		req.Header.Set(headerSandbox, "ione")
+		req.Header.Set(headerPort, fmt.Sprint(openPort))
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			continue // the connection may break while the rest is sent
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNoContent {
+			t.Errorf("body of %d bytes: status %d", size, resp.StatusCode)
+		}
+	}
+	f.wantReleased(t)
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func wantJSON(t *testing.T, resp *http.Response, status int, message string) reply {
+	t.Helper()
+	var got reply
+	if err := json.Unmarshal([]byte(body(t, resp)), &got); err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != status || got.Code != status || !strings.Contains(got.Message, message) {
+		t.Errorf("answer %d %+v, want %d %q", resp.StatusCode, got, status, message)
+	}
+	if ct := resp.Header.Get("Content-Type"); ct != "application/json; charset=utf-8" {
+		t.Errorf("content type %q", ct)
+	}
+	return got
+}
+
+func TestAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  func(*http.Request)
+		err     error
+		status  int
+		message string
+	}{
+		{name: "unknown", change: func(r *http.Request) { r.Header.Set(headerSandbox, "inone") }, status: 502, message: "The sandbox was not found"},
+		{name: "asleep for good", err: errdef.New(errdef.WrongState, "not_resumable", "x"), status: 502, message: "The sandbox was not found"},
+		{name: "ended meanwhile", err: errdef.New(errdef.NotFound, "sandbox_terminated", "x"), status: 502, message: "The sandbox was not found"},
+		{name: "does not wake", err: errdef.New(errdef.Unavailable, "resume_failed", "it did not wake"), status: 503, message: "it did not wake"},
+		{name: "no room", err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "too many"), status: 429, message: "too many"},
+		{name: "closed port", change: func(r *http.Request) { r.Header.Set(headerPort, "9") }, status: 502, message: "The sandbox is running but port is not open"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFleet(t, echo)
+			f.err = c.err
+			resp := request(t, f.serve(t), "/", openPort, c.change)
+			wantJSON(t, resp, c.status, c.message)
+		})
+	}
+}
+
+func TestBrowsersGetAPage(t *testing.T) {
+	const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+	f := newFleet(t, echo)
+	f.err = errdef.New(errdef.NotFound, "x", "<script>")
+	url := f.serve(t)
+	for name, c := range map[string]struct {
+		headers map[string]string
+		page    bool
+	}{
+		"navigation":    {map[string]string{"User-Agent": firefox, "Accept": "text/html"}, true},
+		"fetch":         {map[string]string{"User-Agent": firefox, "Sec-Fetch-Mode": "cors"}, false},
+		"wants json":    {map[string]string{"User-Agent": firefox, "Accept": "application/json"}, false},
+		"xhr":           {map[string]string{"User-Agent": firefox, "X-Requested-With": "XMLHttpRequest"}, false},
+		"another agent": {map[string]string{"User-Agent": "curl/8"}, false},
+	} {
+		resp := request(t, url, "/", openPort, func(r *http.Request) {
+			for k, v := range c.headers {
+				r.Header.Set(k, v)
+			}
+		})
+		got := body(t, resp)
+		if page := strings.HasPrefix(got, "<!doctype html>"); page != c.page || resp.StatusCode != 502 || strings.Contains(got, "<script>") {
+			t.Errorf("%s: page %v, status %d", name, page, resp.StatusCode)
+		}
+	}
+}
+
+func TestReservedPathsStayInside(t *testing.T) {
+	f := newFleet(t, echo)
+	url := f.serve(t)
+	for _, path := range []string{"/init", "/init/", "//init", "/x/../init", "/freeze", "/fsthaw", "/upgrade", "/drowse/activity", "/drowse", "/./drowse/holds"} {
+		resp := request(t, url, path, agentapi.Port, nil)
+		wantJSON(t, resp, http.StatusNotFound, "reserved")
+	}
+	if acquired, _ := f.seen(); len(acquired) > 0 {
+		t.Error("a reserved path reached the sandbox")
+	}
+	// On the user's own ports they mean nothing.
+	if resp := request(t, url, "/init", openPort, nil); resp.StatusCode != http.StatusOK {
+		t.Errorf("/init on a user port: %d", resp.StatusCode)
+	}
+}
+
+func TestCredentialsBeforeWake(t *testing.T) {
+	f := newFleet(t, echo)
+	url := f.serve(t)
+	f.set(func() {
+		f.sb.Record.State = lifecycle.Paused
+		f.sb.Record.Settings.AutoResume = true
+		f.sb.Config.PrivatePorts = true
+	})
+	for _, c := range []struct {
+		port          int
+		header, value string
+		status        int
+	}{
+		{agentapi.Port, "", "", 403},
+		{agentapi.Port, agentapi.HeaderAccessToken, "wrong", 403},
+		{agentapi.Port, agentapi.HeaderAccessToken, "envd-token", 200},
+		{openPort, "", "", 403},
+		{openPort, headerTraffic, "wrong", 403},
+		{openPort, headerTraffic, "traffic-token", 200},
+	} {
+		before, _ := f.seen()
+		resp := request(t, url, "/", c.port, func(r *http.Request) {
+			if c.header != "" {
+				r.Header.Set(c.header, c.value)
+			}
+		})
+		if resp.StatusCode != c.status {
+			t.Errorf("port %d, %s %q: status %d, want %d", c.port, c.header, c.value, resp.StatusCode, c.status)
+		}
+		after, _ := f.seen()
+		if reached := len(after) > len(before); reached != (c.status == 200) {
+			t.Errorf("port %d, %s %q: reached the sandbox %v", c.port, c.header, c.value, reached)
+		}
+	}
+}
+
+func TestSignedURLFindsItsSandbox(t *testing.T) {
+	f := newFleet(t, echo)
+	url := f.serve(t)
+	good := agentapi.Sign("/a b", agentapi.OperationRead, "user", "envd-token", nil)
+	for sig, status := range map[string]int{good: 200, "v1_wrong": 400} {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/files", nil)
+		q := req.URL.Query()
+		q.Set("path", "/a b")
+		q.Set("username", "user")
+		q.Set("signature", sig)
+		req.URL.RawQuery = q.Encode()
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != status {
+			t.Errorf("signature %s: status %d, want %d", sig, resp.StatusCode, status)
+		}
+	}
+}
+
+// TestCutBreaksOff holds that a client never takes half an answer for a whole
+// one.
+func TestCutBreaksOff(t *testing.T) {
+	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "first")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	resp := request(t, f.serve(t), "/", openPort, nil)
+	line, err := bufio.NewReader(resp.Body).ReadString('\n')
+	if err != nil || line != "first\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	began := time.Now()
+	close(f.cut)
+	if _, err := io.ReadAll(resp.Body); err == nil {
+		t.Error("the stream ended as if it were complete")
+	}
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("the cut took %s", d)
+	}
+	f.wantReleased(t)
+}
+
+func TestWhatCountsAsActivity(t *testing.T) {
+	f := newFleet(t, echo)
+	url := f.serve(t)
+	request(t, url, "/health", agentapi.Port, nil)
+	request(t, url, "/health", openPort, nil)
+	request(t, url, "/events", openPort, func(r *http.Request) { r.Header.Set("Accept", "text/event-stream") })
+	want := []supervisor.Access{{Port: agentapi.Port, Probe: true}, {Port: openPort}, {Port: openPort, Stream: true}}
+	if got, _ := f.seen(); !slices.Equal(got, want) {
+		t.Errorf("accesses %+v, want %+v", got, want)
+	}
+}
+
+func TestUpgradePassesThrough(t *testing.T) {
+	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		rw.Flush()
+		line, _ := rw.ReadString('\n')
+		fmt.Fprint(rw, "echo ", line)
+		rw.Flush()
+	})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.serve(t), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: localhost\r\n%s: ione\r\n%s: %d\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", headerSandbox, headerPort, openPort)
+	br := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("upgrade: %+v, %v", resp, err)
+	}
+	fmt.Fprintln(conn, "hello")
+	if line, err := br.ReadString('\n'); err != nil || line != "echo hello\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+}
