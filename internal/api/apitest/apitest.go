@@ -1,0 +1,445 @@
+// Package apitest is what the tests of the dialects share: a supervisor in
+// memory, driven by the lifecycle's own table, and an API key.
+package apitest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Epoch is when every test begins.
+var Epoch = time.Date(2026, 9, 1, 12, 0, 0, 123456000, time.UTC)
+
+// GoodKey is the only key that [Keyring] knows; KeyID is its id and Actor what
+// a call with it is recorded as.
+const (
+	GoodKey = "e2b_00112233445566778899aabbccddeeff00112233"
+	KeyID   = "b6f0c1de-0000-4000-8000-000000000001"
+	Actor   = "key:" + KeyID
+)
+
+// Keyring knows one key.
+type Keyring struct{}
+
+// Check returns the key that text is.
+func (Keyring) Check(text string) (store.Key, error) {
+	if text != GoodKey {
+		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key")
+	}
+	return store.Key{ID: KeyID}, nil
+}
+
+// Fake is a supervisor in memory. Every operation ends before the call
+// returns, and time stands still unless a test moves it. The exported fields
+// are for tests that do nothing concurrently; the methods may be called by any
+// goroutine.
+type Fake struct {
+	mu  sync.Mutex
+	seq int
+	log []store.Event
+	// changed is closed and replaced at every commit.
+	changed chan struct{}
+
+	Now       time.Time
+	Sandboxes map[string]store.Sandbox
+	Held      map[string][]supervisor.Hold // observed holds by sandbox
+	Limit     time.Duration                // the ceiling of timeouts; 0 for none
+	Created   []supervisor.CreateRequest
+	Modes     []lifecycle.Mode // of pauses asked for
+	Actors    []string
+	Err       error // returned by every call if set
+	Panics    any   // panicked with by every call if set
+}
+
+// NewFake returns a fake without sandboxes, at Epoch.
+func NewFake() *Fake {
+	return &Fake{
+		Now: Epoch, Sandboxes: map[string]store.Sandbox{}, Held: map[string][]supervisor.Hold{},
+		changed: make(chan struct{}),
+	}
+}
+
+// enter begins a call: the caller must unlock mu, also after an error.
+func (f *Fake) enter() error {
+	f.mu.Lock()
+	if f.Panics != nil {
+		p := f.Panics
+		f.mu.Unlock()
+		panic(p)
+	}
+	return f.Err
+}
+
+func (f *Fake) nextID() string {
+	f.seq++
+	return fmt.Sprintf("op%d", f.seq)
+}
+
+func (f *Fake) meta(actor string) lifecycle.Meta {
+	f.Actors = append(f.Actors, actor)
+	return lifecycle.Meta{Op: f.nextID(), Actor: actor, Cause: lifecycle.CauseCall}
+}
+
+// commit records a change and tells those who wait.
+func (f *Fake) commit(sb store.Sandbox, entries []lifecycle.Entry) {
+	f.Sandboxes[sb.ID] = sb
+	for _, e := range entries {
+		f.log = append(f.log, store.Event{Seq: int64(len(f.log) + 1), Sandbox: sb.ID, Entry: e})
+	}
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// step applies an event and carries out its effects at once.
+func (f *Fake) step(sb *store.Sandbox, ev lifecycle.Event) error {
+	res, err := lifecycle.Step(sb.Record, ev, f.Now)
+	if err != nil {
+		return err
+	}
+	mode := lifecycle.Memory
+	if op := res.Record.Op; op != nil && op.Mode != "" {
+		mode = op.Mode
+	}
+	sb.Record = res.Record
+	f.commit(*sb, res.Entries)
+	for _, e := range res.Effects {
+		var observed lifecycle.Event
+		switch e.Kind {
+		case lifecycle.StartRuntime:
+			observed = lifecycle.StartSucceeded{Op: e.Op}
+		case lifecycle.CaptureRuntime:
+			observed = lifecycle.CaptureReady{Op: e.Op, Checkpoint: lifecycle.Checkpoint{ID: e.Op, Mode: mode, Bytes: 4096}}
+		case lifecycle.ReleaseAll:
+			observed = lifecycle.ReleaseDone{Op: e.Op}
+		default:
+			continue
+		}
+		if err := f.step(sb, observed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unknown(id string) error {
+	return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", id)
+}
+
+func (f *Fake) find(id string) (store.Sandbox, error) {
+	sb, ok := f.Sandboxes[id]
+	if !ok {
+		return sb, unknown(id)
+	}
+	f.expire(&sb)
+	return sb, nil
+}
+
+// change applies an event to a sandbox by id, after what has become due.
+func (f *Fake) change(id string, ev lifecycle.Event) (store.Sandbox, error) {
+	sb, err := f.find(id)
+	if err != nil {
+		return sb, err
+	}
+	err = f.step(&sb, ev)
+	return sb, err
+}
+
+func (f *Fake) activity(id string) lifecycle.Activity {
+	return lifecycle.Activity{Busy: slices.ContainsFunc(f.Held[id], func(h supervisor.Hold) bool { return h.Counts })}
+}
+
+func (f *Fake) expire(sb *store.Sandbox) {
+	a := f.activity(sb.ID)
+	if d, ok := sb.Record.NextDeadline(a); ok && !f.Now.Before(d.At) {
+		f.step(sb, lifecycle.TimerFired{Op: f.nextID(), Activity: a})
+	}
+}
+
+func (f *Fake) granted(d time.Duration) error {
+	if f.Limit > 0 && d > f.Limit {
+		return errdef.New(errdef.Invalid, "timeout_too_large", "timeout %s is above this server's limit of %s", d, f.Limit).
+			With("allowedSeconds", f.Limit.Seconds())
+	}
+	return nil
+}
+
+// Create makes a sandbox that serves.
+func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	f.Created = append(f.Created, req)
+	if req.Template != "base" && req.Template != "tmplbase" {
+		return store.Sandbox{}, errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", req.Template)
+	}
+	if err := f.granted(req.Settings.Timeout); err != nil {
+		return store.Sandbox{}, err
+	}
+	f.seq++
+	sb := store.Sandbox{ID: fmt.Sprintf("i%020d", f.seq), Config: req.Config}
+	sb.Config.Template, sb.Config.Alias = "tmplbase", "base"
+	sb.Config.Limits = store.Limits{CPUs: 2, MemoryMiB: 512, DiskMiB: 1024, PIDs: 512}
+	sb.Record.State = lifecycle.Pending
+	err = f.step(&sb, lifecycle.CreateRequested{Meta: f.meta(req.Actor), Settings: supervisor.Defaults{}.Fill(req.Settings)})
+	return sb, err
+}
+
+// Get returns a sandbox that has not ended.
+func (f *Fake) Get(_ context.Context, id string) (store.Sandbox, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	sb, err := f.find(id)
+	if err == nil && sb.Record.State == lifecycle.Terminated {
+		err = f.step(&sb, lifecycle.PauseRequested{}) // refused: it says why
+	}
+	return sb, err
+}
+
+// Find returns a sandbox, ended or not.
+func (f *Fake) Find(_ context.Context, id string) (store.Sandbox, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	return f.find(id)
+}
+
+// List returns the sandboxes that have run and have not ended, in any order.
+func (f *Fake) List(ctx context.Context) ([]store.Sandbox, error) {
+	all, err := f.All(ctx)
+	return slices.DeleteFunc(all, func(sb store.Sandbox) bool {
+		return sb.Record.State == lifecycle.Terminated || sb.Record.Generation == 0
+	}), err
+}
+
+// All returns every sandbox, in any order.
+func (f *Fake) All(context.Context) ([]store.Sandbox, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	var all []store.Sandbox
+	for _, sb := range f.Sandboxes {
+		f.expire(&sb)
+		all = append(all, sb)
+	}
+	return all, nil
+}
+
+// Pause pauses a sandbox.
+func (f *Fake) Pause(_ context.Context, id string, mode lifecycle.Mode, actor string) error {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	f.Modes = append(f.Modes, mode)
+	_, err = f.change(id, lifecycle.PauseRequested{Meta: f.meta(actor), Mode: mode})
+	return err
+}
+
+// Connect extends a running sandbox or resumes a paused one.
+func (f *Fake) Connect(_ context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err == nil {
+		err = f.granted(timeout)
+	}
+	if err != nil {
+		return supervisor.Connected{}, err
+	}
+	before := f.Sandboxes[id].Record.Generation
+	sb, err := f.change(id, lifecycle.ConnectRequested{Meta: f.meta(actor), Timeout: timeout})
+	return supervisor.Connected{Sandbox: sb, Resumed: sb.Record.Generation > before}, err
+}
+
+// Resume resumes a paused sandbox.
+func (f *Fake) Resume(_ context.Context, id string, timeout time.Duration, actor string) (store.Sandbox, error) {
+	return f.adjust(id, timeout, func() lifecycle.Event {
+		return lifecycle.ResumeRequested{Meta: f.meta(actor), Timeout: timeout}
+	})
+}
+
+// SetTimeout makes endAt d from now.
+func (f *Fake) SetTimeout(_ context.Context, id string, d time.Duration, actor string) (store.Sandbox, error) {
+	return f.adjust(id, d, func() lifecycle.Event {
+		return lifecycle.TimeoutSet{Meta: f.meta(actor), Timeout: d}
+	})
+}
+
+// Refresh makes endAt d from now at least.
+func (f *Fake) Refresh(_ context.Context, id string, d time.Duration, actor string) (store.Sandbox, error) {
+	return f.adjust(id, d, func() lifecycle.Event {
+		return lifecycle.ExtendRequested{Meta: f.meta(actor), Timeout: d}
+	})
+}
+
+func (f *Fake) adjust(id string, d time.Duration, event func() lifecycle.Event) (store.Sandbox, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err == nil {
+		err = f.granted(d)
+	}
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	return f.change(id, event())
+}
+
+// Patch changes settings.
+func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	sb, err := f.change(id, lifecycle.SettingsPatched{Meta: f.meta(actor), Patch: p.Settings})
+	if err != nil {
+		return sb, err
+	}
+	if p.Metadata != nil {
+		sb.Config.Metadata = p.Metadata
+	}
+	if p.Ports != nil {
+		sb.Config.Ports = p.Ports
+	}
+	f.commit(sb, nil)
+	return sb, nil
+}
+
+// Hold opens or prolongs a lease.
+func (f *Fake) Hold(_ context.Context, id string, l lifecycle.Lease, actor string) (lifecycle.Lease, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return l, err
+	}
+	if l.ID == "" {
+		l.ID = "hold-" + f.nextID()
+	}
+	sb, err := f.change(id, lifecycle.LeaseRequested{Meta: f.meta(actor), Lease: l})
+	if err != nil {
+		return l, err
+	}
+	i := slices.IndexFunc(sb.Record.Leases, func(has lifecycle.Lease) bool { return has.ID == l.ID })
+	return sb.Record.Leases[i], nil
+}
+
+// ReleaseHold ends a lease.
+func (f *Fake) ReleaseHold(_ context.Context, id, holdID, actor string) error {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	_, err = f.change(id, lifecycle.LeaseReleased{Meta: f.meta(actor), ID: holdID})
+	return err
+}
+
+// Explain says what holds and what is due.
+func (f *Fake) Explain(_ context.Context, id string) (supervisor.Explanation, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return supervisor.Explanation{}, err
+	}
+	sb, err := f.find(id)
+	if err != nil {
+		return supervisor.Explanation{}, err
+	}
+	x := supervisor.Explanation{Sandbox: sb, Holds: slices.Clone(f.Held[id]), Deadlines: sb.Record.Deadlines(f.activity(id))}
+	for _, l := range sb.Record.Leases {
+		x.Holds = append(x.Holds, supervisor.Hold{
+			ID: l.ID, Kind: supervisor.HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since, Until: l.Until, Counts: true,
+		})
+	}
+	slices.SortStableFunc(x.Deadlines, func(a, b lifecycle.Deadline) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(x.Holds, func(a, b supervisor.Hold) int { return cmp.Compare(uncounted(a), uncounted(b)) })
+	for _, e := range slices.Backward(f.log) {
+		if e.Sandbox == id && len(x.Transitions) < 10 {
+			x.Transitions = append(x.Transitions, e)
+		}
+	}
+	return x, nil
+}
+
+func uncounted(h supervisor.Hold) int {
+	if h.Counts {
+		return 0
+	}
+	return 1
+}
+
+// Events returns entries of the log.
+func (f *Fake) Events(_ context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	var found []store.Event
+	for _, e := range f.log {
+		if e.Seq > after && (sandbox == "" || e.Sandbox == sandbox) && len(found) < limit {
+			found = append(found, e)
+		}
+	}
+	return found, nil
+}
+
+// Changed is closed at the next commit.
+func (f *Fake) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// Kill ends a sandbox.
+func (f *Fake) Kill(_ context.Context, id, actor string) error {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	_, err = f.change(id, lifecycle.KillRequested{Meta: f.meta(actor)})
+	return err
+}
+
+// Log returns a copy of the event log.
+func (f *Fake) Log() []store.Event {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.log)
+}
+
+// Tokens returns a text that every token made here contains.
+func Tokens() string { return "-token-of-" }
+
+// EnvdToken returns the token that the agent of a sandbox asks for.
+func (f *Fake) EnvdToken(id string) string { return "envd" + Tokens() + id }
+
+// TrafficToken returns the token that private ports ask for.
+func (f *Fake) TrafficToken(id string) string { return "traffic" + Tokens() + id }
+
+// IDs returns the ids of all sandboxes, sorted.
+func (f *Fake) IDs() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.Sandboxes))
+}

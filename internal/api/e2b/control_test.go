@@ -1,0 +1,331 @@
+package e2b
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+func TestPause(t *testing.T) {
+	for name, body := range map[string]string{"no body": "", "object": "{}", "memory": `{"memory":true}`, "null": `{"memory":null}`} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			id := w.create(`{"templateID":"base"}`)
+			w.do("POST", "/sandboxes/"+id+"/pause", body).is(http.StatusNoContent)
+			w.do("POST", "/sandboxes/"+id+"/pause", body).fails(http.StatusConflict, "already_paused", "paused already")
+			if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "paused" {
+				t.Errorf("state %v", o["state"])
+			}
+		})
+	}
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base"}`)
+	w.do("POST", "/sandboxes/"+id+"/pause", `{"memory":1}`).fails(http.StatusBadRequest, "", `"memory" must be a boolean`)
+	if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "running" {
+		t.Errorf("state %v after refusals", o["state"])
+	}
+	w.do("POST", "/sandboxes/nope/pause", `{"memory":false}`).fails(http.StatusNotFound, "", "doesn't exist")
+}
+
+func TestPauseModes(t *testing.T) {
+	for body, want := range map[string]lifecycle.Mode{
+		"": lifecycle.Memory, `{"memory":true}`: lifecycle.Memory, `{"memory":false}`: lifecycle.Filesystem,
+	} {
+		w := newWorld(t)
+		id := w.create(`{"templateID":"base"}`)
+		w.do("POST", "/sandboxes/"+id+"/pause", body).is(http.StatusNoContent)
+		if got := w.fake.Modes; len(got) != 1 || got[0] != want {
+			t.Errorf("%s pauses with modes %v, want %s", body, got, want)
+		}
+	}
+}
+
+func TestConnectOnRunningOnlyExtends(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base","timeout":600}`)
+	endAt := func() any { return w.do("GET", "/sandboxes/"+id, "").object()["endAt"] }
+	before := endAt()
+	w.advance(time.Second)
+	for _, tt := range []struct{ path, body string }{
+		{"/sandboxes/", `{"timeout":0}`}, {"/sandboxes/", `{"timeout":10}`},
+		{"/v2/sandboxes/", ""}, {"/v2/sandboxes/", "{}"}, {"/v2/sandboxes/", `{"timeout":1}`},
+	} {
+		o := w.do("POST", tt.path+id+"/connect", tt.body).is(http.StatusOK).object()
+		hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
+		if got := endAt(); got != before {
+			t.Errorf("connect %s moved endAt from %v to %v", tt.body, before, got)
+		}
+	}
+	w.do("POST", "/sandboxes/"+id+"/connect", `{"timeout":3600}`).is(http.StatusOK)
+	if got := endAt(); got != "2026-09-01T13:00:01.123456Z" {
+		t.Errorf("endAt %v", got)
+	}
+}
+
+func TestConnectResumes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		path, body string
+		endAt      string
+	}{
+		"v1":            {"/sandboxes/", `{"timeout":60}`, "2026-09-01T12:01:00.123456Z"},
+		"v2 default":    {"/v2/sandboxes/", "", "2026-09-01T12:05:00.123456Z"},
+		"v2 with time":  {"/v2/sandboxes/", `{"timeout":60,"memory":true}`, "2026-09-01T12:01:00.123456Z"},
+		"v2 null":       {"/v2/sandboxes/", `{"timeout":null}`, "2026-09-01T12:05:00.123456Z"},
+		"v1 with extra": {"/sandboxes/", `{"timeout":60,"autoPause":true}`, "2026-09-01T12:01:00.123456Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			id := w.create(`{"templateID":"base","timeout":600}`)
+			w.do("POST", "/sandboxes/"+id+"/pause", "").is(http.StatusNoContent)
+			first := w.do("POST", tt.path+id+"/connect", tt.body).is(http.StatusCreated).object()
+			if first["sandboxID"] != id || first["envdAccessToken"] != "envd-token-of-"+id {
+				t.Errorf("resumed as %v", first)
+			}
+			if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "running" || o["endAt"] != tt.endAt {
+				t.Errorf("%v until %v, want running until %s", o["state"], o["endAt"], tt.endAt)
+			}
+			w.do("POST", tt.path+id+"/connect", tt.body).is(http.StatusOK)
+		})
+	}
+}
+
+func TestConnectRefuses(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base"}`)
+	tests := map[string]struct{ path, body, code, message string }{
+		"v1 without body":    {"/sandboxes/", "", "", "empty"},
+		"v1 without timeout": {"/sandboxes/", "{}", "", `"timeout" is required`},
+		"v1 negative":        {"/sandboxes/", `{"timeout":-1}`, "", "negative"},
+		"v1 too long":        {"/sandboxes/", `{"timeout":86401}`, "timeout_too_large", "24 hours (requested 86401 s)"},
+		"v1 cold":            {"/sandboxes/", `{"timeout":60,"memory":false}`, "sandbox_memory_override_disabled", "memory"},
+		"v2 zero":            {"/v2/sandboxes/", `{"timeout":0}`, "", "greater than 0"},
+		"v2 negative":        {"/v2/sandboxes/", `{"timeout":-1}`, "", "greater than 0"},
+		"v2 too long":        {"/v2/sandboxes/", `{"timeout":86401}`, "timeout_too_large", "24 hours"},
+		"v2 cold":            {"/v2/sandboxes/", `{"memory":false}`, "sandbox_memory_override_disabled", "memory"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w.t = t
+			w.do("POST", tt.path+id+"/connect", tt.body).fails(http.StatusBadRequest, tt.code, tt.message)
+		})
+	}
+	w.t = t
+	w.do("POST", "/v2/sandboxes/nope/connect", `{"memory":false}`).fails(http.StatusNotFound, "", "doesn't exist")
+	w.do("POST", "/sandboxes/"+id+"/pause", "").is(http.StatusNoContent)
+	w.do("POST", "/sandboxes/"+id+"/connect", `{"timeout":0}`).fails(http.StatusBadRequest, "", "Timeout must be greater than 0")
+	if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "paused" {
+		t.Errorf("state %v after a refusal", o["state"])
+	}
+}
+
+func TestResume(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base","autoPause":true}`)
+	path := "/sandboxes/" + id + "/resume"
+	w.do("POST", path, "").fails(http.StatusConflict, "already_running", "running")
+	w.do("POST", "/sandboxes/"+id+"/pause", "").is(http.StatusNoContent)
+
+	w.do("POST", path, `{"timeout":0}`).fails(http.StatusBadRequest, "", "greater than 0")
+	w.do("POST", path, `{"timeout":86401}`).fails(http.StatusBadRequest, "timeout_too_large", "24 hours")
+	w.do("POST", path, `{"memory":false}`).fails(http.StatusBadRequest, "sandbox_memory_override_disabled", "memory")
+	w.do("POST", path, `{"autoPause":false}`).fails(http.StatusBadRequest, "not_supported", "autoPause")
+
+	o := w.do("POST", path, `{"autoPause":true}`).is(http.StatusCreated).object()
+	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
+	if got := w.do("GET", "/sandboxes/"+id, "").object()["endAt"]; got != "2026-09-01T12:00:15.123456Z" {
+		t.Errorf("endAt %v, want 15 s from now", got)
+	}
+}
+
+func TestSetTimeout(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base","timeout":600}`)
+	path := "/sandboxes/" + id + "/timeout"
+	endAt := func() any { return w.do("GET", "/sandboxes/"+id, "").object()["endAt"] }
+
+	w.do("POST", path, `{"timeout":60}`).is(http.StatusNoContent)
+	if got := endAt(); got != "2026-09-01T12:01:00.123456Z" {
+		t.Errorf("endAt %v: a timeout may be shortened", got)
+	}
+	w.do("POST", path, "").fails(http.StatusBadRequest, "", "empty")
+	w.do("POST", path, "{}").fails(http.StatusBadRequest, "", `"timeout" is required`)
+	w.do("POST", path, `{"timeout":-1}`).fails(http.StatusBadRequest, "", "negative")
+	w.do("POST", path, `{"timeout":86401}`).fails(http.StatusBadRequest, "timeout_too_large", "Timeout cannot be greater than 24 hours (requested 86401 s)")
+	if got := endAt(); got != "2026-09-01T12:01:00.123456Z" {
+		t.Errorf("endAt %v after refusals", got)
+	}
+	w.do("POST", path, `{"timeout":86400}`).is(http.StatusNoContent)
+	w.do("POST", path, `{"timeout":0}`).is(http.StatusNoContent)
+	w.do("GET", "/sandboxes/"+id, "").fails(http.StatusNotFound, "sandbox_terminated", "TimeoutExpired")
+}
+
+func TestTimeoutZeroPausesWhatPausesOnTimeout(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base","autoPause":true}`)
+	w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":0}`).is(http.StatusNoContent)
+	if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "paused" {
+		t.Errorf("state %v", o["state"])
+	}
+}
+
+func TestClockOfAPausedSandboxIsNotFound(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base"}`)
+	w.do("POST", "/sandboxes/"+id+"/pause", "").is(http.StatusNoContent)
+	w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":60}`).fails(http.StatusNotFound, "not_running", "paused")
+	w.do("POST", "/sandboxes/"+id+"/refreshes", `{"duration":60}`).fails(http.StatusNotFound, "not_running", "paused")
+}
+
+func TestRefresh(t *testing.T) {
+	for name, tt := range map[string]struct{ body, endAt string }{
+		"no body":         {"", "2026-09-01T12:00:15.123456Z"},
+		"zero":            {`{"duration":0}`, "2026-09-01T12:00:15.123456Z"},
+		"below the least": {`{"duration":14}`, "2026-09-01T12:00:15.123456Z"},
+		"longest":         {`{"duration":3600}`, "2026-09-01T13:00:00.123456Z"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			id := w.create(`{"templateID":"base","timeout":5}`)
+			w.do("POST", "/sandboxes/"+id+"/refreshes", tt.body).is(http.StatusNoContent)
+			if got := w.do("GET", "/sandboxes/"+id, "").object()["endAt"]; got != tt.endAt {
+				t.Errorf("endAt %v, want %s", got, tt.endAt)
+			}
+		})
+	}
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base","timeout":600}`)
+	w.do("POST", "/sandboxes/"+id+"/refreshes", `{"duration":60}`).is(http.StatusNoContent)
+	if got := w.do("GET", "/sandboxes/"+id, "").object()["endAt"]; got != "2026-09-01T12:10:00.123456Z" {
+		t.Errorf("a refresh shortened endAt to %v", got)
+	}
+	for _, body := range []string{`{"duration":-1}`, `{"duration":3601}`} {
+		w.do("POST", "/sandboxes/"+id+"/refreshes", body).fails(http.StatusBadRequest, "", "between 0 and 3600")
+	}
+}
+
+func TestKill(t *testing.T) {
+	w := newWorld(t)
+	running := w.create(`{"templateID":"base"}`)
+	paused := w.create(`{"templateID":"base"}`)
+	w.do("POST", "/sandboxes/"+paused+"/pause", "").is(http.StatusNoContent)
+	for _, id := range []string{running, paused} {
+		w.do("DELETE", "/sandboxes/"+id, "").is(http.StatusNoContent)
+		w.do("DELETE", "/sandboxes/"+id, "").fails(http.StatusNotFound, "", `Sandbox "`+id+`" doesn't exist or you don't have access to it`)
+	}
+	if got := w.do("GET", "/v2/sandboxes", "").ids(); got != "" {
+		t.Errorf("listed after kill: %s", got)
+	}
+}
+
+func TestEveryCallNamesItsActor(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base"}`)
+	for _, call := range []string{"pause", "connect", "pause", "resume", "timeout", "refreshes"} {
+		w.do("POST", "/sandboxes/"+id+"/"+call, `{"timeout":60,"duration":3600}`)
+	}
+	w.do("DELETE", "/sandboxes/"+id, "").is(http.StatusNoContent)
+	if len(w.fake.Actors) != 8 {
+		t.Errorf("%d calls arrived, want 8", len(w.fake.Actors))
+	}
+	for i, actor := range w.fake.Actors {
+		if actor != "key:b6f0c1de-0000-4000-8000-000000000001" {
+			t.Errorf("call %d by %q", i, actor)
+		}
+	}
+}
+
+func TestDetailHasExactlyItsFields(t *testing.T) {
+	w := newWorld(t)
+	plain := "templateID sandboxID clientID alias startedAt endAt cpuCount memoryMB diskSizeMB state envdVersion lifecycle"
+	o := w.do("POST", v1, `{"templateID":"base","metadata":{}}`).object()
+	o = w.do("GET", "/sandboxes/"+o["sandboxID"].(string), "").is(http.StatusOK).object()
+	hasKeys(t, o, plain)
+	hasKeys(t, o["lifecycle"].(map[string]any), "autoResume onTimeout")
+
+	id := w.create(`{"templateID":"base","metadata":{"a":"b"},"allow_internet_access":true,"network":{"allowPublicTraffic":false},"autoPause":true,"autoResume":{"enabled":true}}`)
+	o = w.do("GET", "/sandboxes/"+id, "").object()
+	hasKeys(t, o, plain+" metadata envdAccessToken allowInternetAccess network")
+	if o["allowInternetAccess"] != true || o["network"].(map[string]any)["allowPublicTraffic"] != false {
+		t.Errorf("allowInternetAccess %v, network %v", o["allowInternetAccess"], o["network"])
+	}
+	if l := o["lifecycle"].(map[string]any); l["autoResume"] != true || l["onTimeout"] != "pause" {
+		t.Errorf("lifecycle %v", l)
+	}
+	if o["cpuCount"] != 2.0 || o["memoryMB"] != 512.0 || o["diskSizeMB"] != 1024.0 {
+		t.Errorf("limits %v %v %v", o["cpuCount"], o["memoryMB"], o["diskSizeMB"])
+	}
+}
+
+func TestStatesAndTimesShown(t *testing.T) {
+	start, now := epoch.Add(-time.Hour), epoch
+	running := lifecycle.Record{State: lifecycle.Running, StartedAt: start, EndAt: now.Add(time.Minute), PausedAt: start.Add(-time.Hour)}
+	paused := lifecycle.Record{State: lifecycle.Paused, StartedAt: start, PausedAt: now}
+	with := func(r lifecycle.Record, p lifecycle.Phase) lifecycle.Record {
+		r.Op = &lifecycle.Operation{Phase: p, StartedAt: now.Add(-time.Second)}
+		return r
+	}
+	forever := running
+	forever.EndAt = time.Time{}
+	tests := map[string]struct {
+		rec          lifecycle.Record
+		state, endAt string
+	}{
+		"running":    {running, "running", "2026-09-01T12:01:00.123456Z"},
+		"paused":     {paused, "paused", "2026-09-01T12:00:00.123456Z"},
+		"pausing":    {with(running, lifecycle.Pausing), "paused", "2026-09-01T11:59:59.123456Z"},
+		"resuming":   {with(paused, lifecycle.Resuming), "paused", "2026-09-01T12:00:00.123456Z"},
+		"no timeout": {forever, "running", "9999-01-01T00:00:00.000000Z"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			id := w.create(`{"templateID":"base","timeout":86400}`)
+			sb := w.fake.Sandboxes[id]
+			tt.rec.Generation = 1
+			sb.Record = tt.rec
+			w.fake.Sandboxes[id] = sb
+			w.fake.Now = epoch.Add(-time.Minute) // nothing is due
+			for _, o := range []map[string]any{w.do("GET", "/sandboxes/"+id, "").object(), w.do("GET", "/v2/sandboxes", "").list()[0]} {
+				if o["state"] != tt.state || o["endAt"] != tt.endAt || o["startedAt"] != "2026-09-01T11:00:00.123456Z" {
+					t.Errorf("%v from %v to %v, want %s to %s", o["state"], o["startedAt"], o["endAt"], tt.state, tt.endAt)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatIsBeingMadeOrEndedIsNotShown(t *testing.T) {
+	for name, rec := range map[string]lifecycle.Record{
+		"creating": {State: lifecycle.Pending, Op: &lifecycle.Operation{Phase: lifecycle.Creating, Deadline: epoch.Add(time.Hour)}},
+		"killing":  {State: lifecycle.Running, Generation: 1, Op: &lifecycle.Operation{Phase: lifecycle.Killing, Deadline: epoch.Add(time.Hour)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			id := w.create(`{"templateID":"base"}`)
+			sb := w.fake.Sandboxes[id]
+			sb.Record = rec
+			w.fake.Sandboxes[id] = sb
+			w.do("GET", "/sandboxes/"+id, "").fails(http.StatusNotFound, "sandbox_not_found", "doesn't exist")
+			a := w.do("GET", "/v2/sandboxes", "")
+			if a.ids() != "" || a.header.Get("X-Total-Running") != "0" {
+				t.Errorf("listed: %s", a.body)
+			}
+		})
+	}
+}
+
+func TestTimestampsAreTruncatedToMicroseconds(t *testing.T) {
+	cet := time.FixedZone("CET", 3600)
+	for in, want := range map[time.Time]string{
+		time.Date(2026, 1, 2, 3, 4, 5, 999999999, time.UTC): "2026-01-02T03:04:05.999999Z",
+		time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC):         "2026-01-02T03:04:05.000000Z",
+		time.Date(2026, 1, 2, 3, 4, 5, 1000, cet):           "2026-01-02T02:04:05.000001Z",
+	} {
+		if got, _ := httpapi.Timestamp(in).MarshalText(); string(got) != want {
+			t.Errorf("%v is written %s, want %s", in, got, want)
+		}
+	}
+}

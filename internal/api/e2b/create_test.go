@@ -1,0 +1,194 @@
+package e2b
+
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+const (
+	v1 = "/sandboxes"
+	v2 = "/v2/sandboxes"
+)
+
+func TestCreateTranslates(t *testing.T) {
+	no, yes := false, true
+	actor := "key:b6f0c1de-0000-4000-8000-000000000001"
+	request := func(change func(*supervisor.CreateRequest)) supervisor.CreateRequest {
+		r := supervisor.CreateRequest{
+			Template: "base", Actor: actor,
+			Settings: lifecycle.Settings{Timeout: 300 * time.Second},
+			Config:   store.Config{Secure: true},
+		}
+		change(&r)
+		return r
+	}
+	tests := map[string]struct {
+		path, body string
+		want       supervisor.CreateRequest
+	}{
+		"minimal v2": {v2, `{"templateID":"base"}`, request(func(*supervisor.CreateRequest) {})},
+		"minimal v1": {v1, `{"templateID":"base"}`, request(func(r *supervisor.CreateRequest) {
+			r.Settings.Timeout, r.Config.Secure = 15*time.Second, false
+		})},
+		"Python": {v1, `{"templateID":"base","timeout":300,"autoPause":false,"metadata":{},"envVars":{},"secure":true,"allow_internet_access":true,"mcp":null,"network":null}`,
+			request(func(r *supervisor.CreateRequest) { r.Settings.OnTimeout, r.Config.AllowInternet = lifecycle.Kill, &yes })},
+		"v2 is always secure": {v2, `{"templateID":"base","secure":false}`, request(func(*supervisor.CreateRequest) {})},
+		"timeout":             {v2, `{"templateID":"base","timeout":1}`, request(func(r *supervisor.CreateRequest) { r.Settings.Timeout = time.Second })},
+		"longest timeout":     {v2, `{"templateID":"base","timeout":86400}`, request(func(r *supervisor.CreateRequest) { r.Settings.Timeout = 24 * time.Hour })},
+		"auto-pause":          {v2, `{"templateID":"base","autoPause":true,"autoPauseMemory":true}`, request(func(r *supervisor.CreateRequest) { r.Settings.OnTimeout = lifecycle.Pause })},
+		"auto-pause without memory": {v2, `{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":false}}`, request(func(r *supervisor.CreateRequest) {
+			r.Settings.OnTimeout, r.Settings.PauseMode = lifecycle.Pause, lifecycle.Filesystem
+		})},
+		"auto-resume": {v2, `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`, request(func(r *supervisor.CreateRequest) {
+			r.Settings.OnTimeout, r.Settings.AutoResume = lifecycle.Pause, true
+		})},
+		"auto-resume off":           {v2, `{"templateID":"base","autoResume":{"enabled":false}}`, request(func(*supervisor.CreateRequest) {})},
+		"null is absent":            {v2, `{"templateID":"base","timeout":null,"autoPause":null,"autoResume":null,"metadata":null,"iam":null,"volumeMounts":null}`, request(func(*supervisor.CreateRequest) {})},
+		"memory by default":         {v2, `{"templateID":"base","autoPauseMemory":true}`, request(func(*supervisor.CreateRequest) {})},
+		"no internet":               {v2, `{"templateID":"base","allow_internet_access":false}`, request(func(r *supervisor.CreateRequest) { r.Config.AllowInternet = &no })},
+		"camel case is another key": {v2, `{"templateID":"base","allowInternetAccess":false}`, request(func(*supervisor.CreateRequest) {})},
+		"unknown fields":            {v2, `{"templateID":"base","someday":{"a":[1]}}`, request(func(*supervisor.CreateRequest) {})},
+		"metadata and variables": {v2, `{"templateID":"base","metadata":{"a":"1","é":""},"envVars":{"PATH":"/bin","X":""}}`, request(func(r *supervisor.CreateRequest) {
+			r.Config.Metadata = map[string]string{"a": "1", "é": ""}
+			r.Config.Env = map[string]string{"PATH": "/bin", "X": ""}
+		})},
+		"private ports": {v1, `{"templateID":"base","secure":true,"network":{"allowPublicTraffic":false,"rules":null,"allowOut":[],"egressProxy":null}}`, request(func(r *supervisor.CreateRequest) {
+			r.Settings.Timeout, r.Config.PrivatePorts = 15*time.Second, true
+			r.Config.Network = json.RawMessage(`{"allowPublicTraffic":false}`)
+		})},
+		"public ports": {v1, `{"templateID":"base","network":{"allowPublicTraffic":true}}`, request(func(r *supervisor.CreateRequest) {
+			r.Settings.Timeout, r.Config.Secure = 15*time.Second, false
+			r.Config.Network = json.RawMessage(`{"allowPublicTraffic":true}`)
+		})},
+		"template in other letters": {v2, `{"templateID":" Base:default "}`, request(func(*supervisor.CreateRequest) {})},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.do("POST", tt.path, tt.body).is(http.StatusCreated)
+			if got := w.fake.Created[0]; !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got  %+v\nwant %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestCreateRefuses(t *testing.T) {
+	tests := map[string]struct {
+		path, body    string
+		code, message string
+	}{
+		"no body":                 {v2, ``, "", "empty"},
+		"white space":             {v2, " \n", "", "empty"},
+		"null":                    {v2, `null`, "", "not null"},
+		"array":                   {v2, `[]`, "", "the request body must be an object, not array"},
+		"no template":             {v2, `{}`, "", `"templateID" is required`},
+		"null template":           {v2, `{"templateID":null}`, "", `"templateID" is required`},
+		"template of wrong type":  {v2, `{"templateID":1}`, "", `"templateID" must be a string, not number`},
+		"unparsable template":     {v2, `{"templateID":"../etc"}`, "", "../etc"},
+		"template with two tags":  {v2, `{"templateID":"a:b:c"}`, "", "a:b:c"},
+		"timeout 0":               {v2, `{"templateID":"base","timeout":0}`, "", "Timeout must be greater than 0"},
+		"timeout 0, v1":           {v1, `{"templateID":"base","timeout":0}`, "", "Timeout must be greater than 0"},
+		"negative timeout":        {v2, `{"templateID":"base","timeout":-5}`, "", "Timeout must be greater than 0"},
+		"timeout above limit":     {v2, `{"templateID":"base","timeout":86401}`, "timeout_too_large", "Timeout cannot be greater than 24 hours (requested 86401 s)"},
+		"timeout beyond 32 bits":  {v2, `{"templateID":"base","timeout":4294967296}`, "", `"timeout" must be an integer of 32 bits, not number 4294967296`},
+		"fractional timeout":      {v2, `{"templateID":"base","timeout":1.5}`, "", `"timeout" must be an integer`},
+		"timeout as text":         {v2, `{"templateID":"base","timeout":"60"}`, "", `"timeout" must be an integer of 32 bits, not string`},
+		"autoPause as text":       {v2, `{"templateID":"base","autoPause":"yes"}`, "", `"autoPause" must be a boolean`},
+		"autoResume as boolean":   {v2, `{"templateID":"base","autoResume":true}`, "", `"autoResume" must be an object`},
+		"enabled as text":         {v2, `{"templateID":"base","autoResume":{"enabled":"x"}}`, "", `"autoResume.enabled" must be a boolean`},
+		"enabled missing":         {v2, `{"templateID":"base","autoPause":true,"autoResume":{}}`, "", `"autoResume.enabled" is required`},
+		"resume without pause":    {v2, `{"templateID":"base","autoResume":{"enabled":true}}`, "", `"autoResume" needs "autoPause"`},
+		"no memory without pause": {v2, `{"templateID":"base","autoPauseMemory":false}`, "invalid_request", "autoPause"},
+		"no memory with resume":   {v2, `{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`, "invalid_request", "autoResume"},
+		"metadata as array":       {v2, `{"templateID":"base","metadata":[]}`, "", `"metadata" must be an object with string values`},
+		"number in metadata":      {v2, `{"templateID":"base","metadata":{"a":1}}`, "", `"metadata" must be an object with string values: that of "a" is a number`},
+		"null in metadata":        {v2, `{"templateID":"base","metadata":{"a":null}}`, "", `that of "a" is null`},
+		"object in variables":     {v2, `{"templateID":"base","envVars":{"a":{}}}`, "", `"envVars" must be an object with string values: that of "a" is an object`},
+		"variable with =":         {v2, `{"templateID":"base","envVars":{"a=b":""}}`, "", "a=b"},
+		"variable without name":   {v2, `{"templateID":"base","envVars":{"":""}}`, "", "envVars"},
+		"NUL in a variable":       {v2, `{"templateID":"base","envVars":{"a":"\u0000"}}`, "", "NUL"},
+		"volumes":                 {v2, `{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`, "not_supported", "volumeMounts"},
+		"identity":                {v2, `{"templateID":"base","iam":{"tokens":{"a":{"audience":"x"}}}}`, "not_supported", "iam"},
+		"mcp":                     {v2, `{"templateID":"base","mcp":{"github":{}}}`, "not_supported", "mcp"},
+		"allowOut":                {v2, `{"templateID":"base","network":{"allowOut":["1.1.1.1"]}}`, "not_supported", "network.allowOut"},
+		"denyOut":                 {v2, `{"templateID":"base","network":{"denyOut":["0.0.0.0/0"]}}`, "not_supported", "network.denyOut"},
+		"egress proxy":            {v2, `{"templateID":"base","network":{"egressProxy":{"address":"p:1"}}}`, "not_supported", "network.egressProxy"},
+		"rules":                   {v2, `{"templateID":"base","network":{"rules":{"a.b":[]}}}`, "not_supported", "network.rules"},
+		"host mask":               {v2, `{"templateID":"base","network":{"maskRequestHost":"localhost"}}`, "not_supported", "network.maskRequestHost"},
+		"HTTPS ports":             {v2, `{"templateID":"base","network":{"httpsPorts":[443]}}`, "not_supported", "network.httpsPorts"},
+		"network as list":         {v2, `{"templateID":"base","network":[]}`, "", `"network" must be an object`},
+		"private and not secure":  {v1, `{"templateID":"base","network":{"allowPublicTraffic":false}}`, "", `"secure": true`},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.do("POST", tt.path, tt.body).fails(http.StatusBadRequest, tt.code, tt.message)
+			if len(w.fake.Created) != 0 {
+				t.Error("a sandbox was created")
+			}
+		})
+	}
+}
+
+func TestCreateOfAnUnknownTemplate(t *testing.T) {
+	newWorld(t).do("POST", v2, `{"templateID":"Nope"}`).
+		fails(http.StatusNotFound, "template_not_found", "template 'Nope' not found")
+}
+
+func TestMaxTimeoutIsNamedInItsUnit(t *testing.T) {
+	for limit, want := range map[time.Duration]string{
+		time.Hour: "1 hour ", 90 * time.Minute: "90 minutes ", 45 * time.Second: "45 seconds ", 48 * time.Hour: "48 hours ",
+	} {
+		w := newWorld(t, func(o *Options) { o.MaxTimeout = limit })
+		w.do("POST", v2, `{"templateID":"base","timeout":1000000}`).
+			fails(http.StatusBadRequest, "timeout_too_large", "Timeout cannot be greater than "+want+"(requested 1000000 s)")
+	}
+}
+
+// keys returns the names of an object's fields.
+func keys(o map[string]any) map[string]bool {
+	names := map[string]bool{}
+	for k := range o {
+		names[k] = true
+	}
+	return names
+}
+
+func hasKeys(t *testing.T, o map[string]any, want string) {
+	t.Helper()
+	names := map[string]bool{}
+	for _, k := range strings.Fields(want) {
+		names[k] = true
+	}
+	if got := keys(o); !reflect.DeepEqual(got, names) {
+		t.Errorf("fields %v, want %v", got, names)
+	}
+}
+
+func TestSandboxHasExactlyItsFields(t *testing.T) {
+	w := newWorld(t)
+	o := w.do("POST", v1, `{"templateID":"base"}`).object()
+	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias")
+	o = w.do("POST", v2, `{"templateID":"base"}`).object()
+	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
+	o = w.do("POST", v2, `{"templateID":"base","network":{"allowPublicTraffic":false}}`).object()
+	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken trafficAccessToken")
+	id := o["sandboxID"].(string)
+	for field, want := range map[string]string{
+		"templateID": "tmplbase", "alias": "base", "clientID": "drowse", "envdVersion": "0.6.13",
+		"envdAccessToken": "envd-token-of-" + id, "trafficAccessToken": "traffic-token-of-" + id,
+	} {
+		if o[field] != want {
+			t.Errorf("%s is %v, want %s", field, o[field], want)
+		}
+	}
+}

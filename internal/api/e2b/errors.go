@@ -1,0 +1,157 @@
+package e2b
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// statuses maps the classes of error to HTTP. Retry-After is sent with none of
+// them: SDKs retry a 429 that carries one, and a limit on sandboxes is not
+// lifted by waiting; a 503 they do not retry at all.
+var statuses = map[errdef.Class]int{
+	errdef.NotFound:     http.StatusNotFound,
+	errdef.Exists:       http.StatusConflict,
+	errdef.Invalid:      http.StatusBadRequest,
+	errdef.WrongState:   http.StatusConflict,
+	errdef.Conflict:     http.StatusConflict,
+	errdef.Exhausted:    http.StatusTooManyRequests,
+	errdef.Unavailable:  http.StatusServiceUnavailable,
+	errdef.Unauthorized: http.StatusUnauthorized,
+	errdef.Forbidden:    http.StatusForbidden,
+	errdef.Unsupported:  http.StatusBadRequest,
+	errdef.Internal:     http.StatusInternalServerError,
+}
+
+// Values of error_code that begin here. The others are errdef codes.
+const (
+	codeInvalidRequest  = "invalid_request"
+	codeBodyTooLarge    = "body_too_large"
+	codeTimeoutTooLarge = "timeout_too_large"
+	codeNotSupported    = "not_supported"
+	codeMemoryOverride  = "sandbox_memory_override_disabled"
+	codeInternal        = "internal_server_error"
+	codeTimedOut        = "timed_out"
+	codeCanceled        = "canceled"
+
+	codeTemplateNotFound = "template_not_found" // of Sandboxes.Create
+	codeSandboxNotFound  = "sandbox_not_found"  // of Sandboxes: nothing more is known
+	codeNotRunning       = "not_running"        // of Sandboxes.SetTimeout and Refresh
+)
+
+// failure is an error as clients see it. Code repeats the HTTP status: the
+// JavaScript SDK reads it there.
+type failure struct {
+	Code      int         `json:"code"`
+	Message   string      `json:"message"`
+	ErrorCode string      `json:"error_code,omitempty"`
+	Header    http.Header `json:"-"`
+}
+
+// Error implements error.
+func (f *failure) Error() string { return fmt.Sprintf("%d: %s", f.Code, f.Message) }
+
+func fail(status int, code, format string, args ...any) *failure {
+	return &failure{Code: status, Message: fmt.Sprintf(format, args...), ErrorCode: code}
+}
+
+func badRequest(format string, args ...any) *failure {
+	return fail(http.StatusBadRequest, codeInvalidRequest, format, args...)
+}
+
+func unknownPath() *failure {
+	return fail(http.StatusNotFound, "unknown_path", "this path is not part of the API")
+}
+
+func wrongMethod(method string, allowed []string) *failure {
+	list := strings.Join(allowed, ", ")
+	f := fail(http.StatusMethodNotAllowed, "method_not_allowed", "method %s is not allowed here: use %s", method, list)
+	f.Header = http.Header{"Allow": {list}}
+	return f
+}
+
+// failed makes the response to an error, and logs it if it is ours.
+func (s *server) failed(c *call, err error) httpapi.Response {
+	f := s.translate(c, err)
+	res, err := httpapi.Encode(f.Code, f.Header, f)
+	if err != nil {
+		panic("internal error: e2b: an error that cannot be encoded: " + err.Error())
+	}
+	return res
+}
+
+// translate puts an error into the dialect.
+func (s *server) translate(c *call, err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	if errors.Is(err, context.Canceled) && c.r.Context().Err() != nil {
+		return fail(http.StatusServiceUnavailable, codeCanceled, "the request was canceled by the client") // nobody reads it
+	}
+	e, ok := errors.AsType[*errdef.Error](err)
+	switch {
+	case !ok && errors.Is(err, context.DeadlineExceeded):
+		s.Log.Warn("request timed out", c.attrs("err", err)...)
+		return fail(http.StatusGatewayTimeout, codeTimedOut, "it took too long: ask for the sandbox's state and try again")
+	case !ok:
+		return s.internal(c, "", err)
+	case e.Class == errdef.NotFound && c.sandbox != "":
+		return sandboxNotFound(c.sandbox, e)
+	}
+	status, known := statuses[e.Class]
+	if !known || status == http.StatusInternalServerError {
+		return s.internal(c, e.Code, err)
+	}
+	if status == http.StatusServiceUnavailable {
+		s.Log.Warn("request could not be served", c.attrs("err", err)...)
+	}
+	return &failure{Code: status, Message: e.Error(), ErrorCode: e.Code}
+}
+
+// sandboxNotFound is E2B's sentence, followed by what ended the sandbox where
+// that is known.
+func sandboxNotFound(id string, e *errdef.Error) *failure {
+	f := fail(http.StatusNotFound, e.Code, "Sandbox %q doesn't exist or you don't have access to it", id)
+	if e.Code != codeSandboxNotFound && e.Code != "" {
+		f.Message += ": " + e.Error()
+	}
+	return f
+}
+
+// internal hides the cause from the client and logs it under an id that both
+// see.
+func (s *server) internal(c *call, code string, err error) *failure {
+	id := httpapi.RequestID()
+	s.Log.Error("request failed", c.attrs("request", id, "err", err)...)
+	return internalFailure(id, code)
+}
+
+func (s *server) panicked(c *call, value any, stack []byte) httpapi.Response {
+	id := httpapi.RequestID()
+	s.Log.Error("handler panicked", c.attrs("request", id, "panic", fmt.Sprint(value), "stack", string(stack))...)
+	res, _ := httpapi.Encode(http.StatusInternalServerError, nil, internalFailure(id, ""))
+	return res
+}
+
+func internalFailure(id, code string) *failure {
+	if code == "" {
+		code = codeInternal
+	}
+	return fail(http.StatusInternalServerError, code, "internal error: the server's log has the cause under request %s", id)
+}
+
+// attrs are the log attributes of a call, with more put before them.
+func (c *call) attrs(more ...any) []any {
+	if c.route != nil {
+		more = append(more, "method", c.route.method, "route", c.route.pattern)
+	}
+	if c.sandbox != "" {
+		more = append(more, "sandbox", c.sandbox)
+	}
+	return more
+}

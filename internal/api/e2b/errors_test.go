@@ -1,0 +1,207 @@
+package e2b
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+func TestErrorClasses(t *testing.T) {
+	tests := map[errdef.Class]int{
+		errdef.NotFound: 404, errdef.Exists: 409, errdef.Invalid: 400, errdef.WrongState: 409, errdef.Conflict: 409,
+		errdef.Exhausted: 429, errdef.Unavailable: 503, errdef.Unauthorized: 401, errdef.Forbidden: 403,
+		errdef.Unsupported: 400, errdef.Internal: 500,
+	}
+	if len(tests) != len(statuses) {
+		t.Errorf("%d classes tested, %d mapped", len(tests), len(statuses))
+	}
+	for class, status := range tests {
+		t.Run(string(class), func(t *testing.T) {
+			w := newWorld(t)
+			w.fake.Err = fmt.Errorf("create: %w", errdef.New(class, "some_code", "what happened").WithRemedy("do this"))
+			a := w.do("POST", v2, `{"templateID":"base"}`)
+			message := "what happened: do this"
+			if status == 500 {
+				message = "internal error"
+			}
+			a.fails(status, "some_code", message)
+			if a.header.Get("Retry-After") != "" {
+				t.Error("Retry-After makes clients wait for what does not come")
+			}
+			if strings.Contains(a.body, "create:") {
+				t.Errorf("the server's own words are in the answer: %s", a.body)
+			}
+			if logged := w.log.String() != ""; logged != (status >= 500) {
+				t.Errorf("log %q", w.log.String())
+			}
+		})
+	}
+}
+
+func TestUnclassedErrorsAreHidden(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Err = errors.New("password of the database is hunter2")
+	a := w.do("GET", "/v2/sandboxes", "")
+	a.fails(http.StatusInternalServerError, "internal_server_error", "request")
+	if strings.Contains(a.body, "hunter2") {
+		t.Error("the cause is in the answer")
+	}
+	id := strings.Fields(a.object()["message"].(string))
+	if log := w.log.String(); !strings.Contains(log, "hunter2") || !strings.Contains(log, id[len(id)-1]) {
+		t.Errorf("log %q has no cause with request %s", log, id)
+	}
+}
+
+func TestContextErrors(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Err = fmt.Errorf("wait: %w", context.DeadlineExceeded)
+	w.do("GET", "/v2/sandboxes", "").fails(http.StatusGatewayTimeout, "timed_out", "")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, err := range []error{
+		fmt.Errorf("wait: %w", context.Canceled),
+		errdef.New(errdef.Unavailable, "wait_timeout", "still in flight: %w", context.Canceled),
+	} {
+		w := newWorld(t)
+		w.fake.Err = err
+		r := httptest.NewRequestWithContext(ctx, "GET", "/v2/sandboxes", nil)
+		r.Header.Set("X-API-Key", goodKey)
+		w.send(r).fails(http.StatusServiceUnavailable, "canceled", "")
+		if w.log.String() != "" {
+			t.Errorf("a client that left is logged: %s", w.log)
+		}
+	}
+}
+
+func TestAbortPassesThrough(t *testing.T) {
+	w := newWorld(t)
+	w.fake.Panics = http.ErrAbortHandler
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler {
+			t.Errorf("recovered %v", p)
+		}
+	}()
+	w.do("GET", "/v2/sandboxes", "")
+}
+
+func TestUnstorableNetworkIsAnInternalError(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base"}`)
+	sb := w.fake.Sandboxes[id]
+	sb.Config.Network = []byte("{broken")
+	w.fake.Sandboxes[id] = sb
+	w.do("GET", "/sandboxes/"+id, "").fails(http.StatusInternalServerError, "internal_server_error", "")
+}
+
+func TestMalformedJSONSaysWhere(t *testing.T) {
+	tests := map[string]struct{ body, want string }{
+		"first line":   {`{"templateID" "base"}`, "line 1, column 15"},
+		"third line":   {"{\n  \"templateID\": \"base\",\n  oops\n}", "line 3, column 3"},
+		"cut off":      {`{"templateID":`, "line 1, column 14"},
+		"trailing":     {`{"templateID":"base"} x`, "line 1, column 23"},
+		"text":         {"hello", "line 1, column 1"},
+		"deep":         {strings.Repeat("[", 20000), "line 1, column"},
+		"not UTF-8":    {"{\"templateID\":\"\xff\"}", "UTF-8"},
+		"byte order":   {"\ufeff{}", "line 1, column 1"},
+		"two objects":  {`{}{}`, "line 1, column 3"},
+		"single quote": {`{'a':1}`, "line 1, column 2"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			newWorld(t).do("POST", v2, tt.body).fails(http.StatusBadRequest, "invalid_request", tt.want)
+		})
+	}
+}
+
+// stream hides the length of a body, as a client that streams does.
+type stream struct{ io.Reader }
+
+func serve(t *testing.T) (*world, *httptest.Server) {
+	w := newWorld(t)
+	srv := httptest.NewServer(w.http)
+	t.Cleanup(srv.Close)
+	return w, srv
+}
+
+func post(t *testing.T, url string, body io.Reader) answer {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", url, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-API-Key", goodKey)
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, _ := io.ReadAll(res.Body)
+	return answer{t, res.StatusCode, res.Header, string(data)}
+}
+
+func TestBodiesOfUnknownLength(t *testing.T) {
+	_, srv := serve(t)
+	id := post(t, srv.URL+v2, stream{strings.NewReader(`{"templateID":"base"}`)}).is(http.StatusCreated).object()["sandboxID"].(string)
+	post(t, srv.URL+"/sandboxes/"+id+"/pause", stream{strings.NewReader("")}).is(http.StatusNoContent)
+	post(t, srv.URL+"/v2/sandboxes/"+id+"/connect", stream{strings.NewReader("")}).is(http.StatusCreated)
+	post(t, srv.URL+"/v2/sandboxes/"+id+"/connect", stream{strings.NewReader("{}")}).is(http.StatusOK)
+}
+
+func TestBodyLimit(t *testing.T) {
+	_, srv := serve(t)
+	pad := func(n int) []byte {
+		return append([]byte(`{"templateID":"base"}`), bytes.Repeat([]byte(" "), n-21)...)
+	}
+	post(t, srv.URL+v2, bytes.NewReader(pad(16<<20))).is(http.StatusCreated)
+	post(t, srv.URL+v2, bytes.NewReader(pad(16<<20+1))).fails(http.StatusRequestEntityTooLarge, "body_too_large", "16 MiB")
+	post(t, srv.URL+v2, stream{bytes.NewReader(pad(16<<20 + 1))}).fails(http.StatusRequestEntityTooLarge, "body_too_large", "16 MiB")
+	post(t, srv.URL+v2, bytes.NewReader(pad(100))).is(http.StatusCreated)
+}
+
+func TestNothingSecretIsLogged(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base"}`)
+	w.fake.Err = errors.New("broken")
+	for _, r := range routes {
+		w.do(r.method, pathOf(r, id), bodyOf(r))
+	}
+	w.fake.Err, w.fake.Panics = nil, "broken"
+	for _, r := range routes {
+		w.do(r.method, pathOf(r, id), bodyOf(r))
+	}
+	for _, secret := range []string{goodKey, "envd-token-of", "traffic-token-of"} {
+		if strings.Contains(w.log.String(), secret) {
+			t.Errorf("the log contains %s", secret)
+		}
+	}
+}
+
+// What this dialect gives by itself has statuses that follow from no class;
+// other tests hold them.
+var ownStatuses = map[string]bool{
+	codeBodyTooLarge: true, "method_not_allowed": true, "unknown_path": true, codeNotSupported: true, codeTimedOut: true,
+}
+
+func TestCatalogueStatusesAreThoseAnswered(t *testing.T) {
+	for _, e := range errdef.Catalogue() {
+		if e.E2B == 0 || ownStatuses[e.Code] {
+			continue
+		}
+		w := newWorld(t)
+		id := w.create(`{"templateID":"base"}`)
+		w.fake.Err = fmt.Errorf("set timeout: %w", errdef.New(e.Class, e.Code, "what happened"))
+		a := w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":60}`)
+		if got := a.object()["error_code"]; a.status != e.E2B || got != e.Code {
+			t.Errorf("%s is answered with %d and %v, the catalogue says %d", e.Code, a.status, got, e.E2B)
+		}
+	}
+}

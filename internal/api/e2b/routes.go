@@ -1,0 +1,123 @@
+package e2b
+
+import (
+	"net/http"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+)
+
+// sandboxParam is the path parameter that names a sandbox: it is validated
+// before the handler runs.
+const sandboxParam = "sandboxID"
+
+// route is one endpoint.
+type route struct {
+	method  string
+	pattern string
+	open    bool // needs no API key
+	handle  func(*server, *call) (reply, error)
+}
+
+func newRouter() httpapi.Router[route] {
+	return httpapi.NewRouter(routes, func(r *route) (method, pattern string) { return r.method, r.pattern })
+}
+
+// routes are all endpoints. Those of E2B that are not built yet are refused as
+// such: a client learns that the server lacks them, not that what it asked for
+// does not exist.
+var routes = append([]route{
+	{http.MethodGet, "/health", true, (*server).health},
+
+	{http.MethodPost, "/sandboxes", false, (*server).createV1},
+	{http.MethodPost, "/v2/sandboxes", false, (*server).createV2},
+	{http.MethodGet, "/sandboxes", false, (*server).listV1},
+	{http.MethodGet, "/v2/sandboxes", false, (*server).listV2},
+	{http.MethodGet, "/sandboxes/{sandboxID}", false, (*server).get},
+	{http.MethodDelete, "/sandboxes/{sandboxID}", false, (*server).kill},
+	{http.MethodPost, "/sandboxes/{sandboxID}/pause", false, (*server).pause},
+	{http.MethodPost, "/sandboxes/{sandboxID}/connect", false, (*server).connectV1},
+	{http.MethodPost, "/v2/sandboxes/{sandboxID}/connect", false, (*server).connectV2},
+	{http.MethodPost, "/sandboxes/{sandboxID}/resume", false, (*server).resume},
+	{http.MethodPost, "/sandboxes/{sandboxID}/timeout", false, (*server).setTimeout},
+	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", false, (*server).refresh},
+}, unbuilt(
+	// Sandboxes.
+	"POST /sandboxes/{sandboxID}/fork",
+	"POST /v2/sandboxes/{sandboxID}/fork",
+	"POST /sandboxes/{sandboxID}/snapshots",
+	"GET /snapshots",
+	"PUT /sandboxes/{sandboxID}/network",
+	"GET /sandboxes/{sandboxID}/metrics",
+	"GET /sandboxes/metrics",
+	"GET /sandboxes/{sandboxID}/logs",
+	"GET /v2/sandboxes/{sandboxID}/logs",
+
+	// Templates.
+	"GET /templates",
+	"POST /templates",
+	"GET /v2/templates",
+	"POST /v2/templates",
+	"POST /v3/templates",
+	"GET /templates/{templateID}",
+	"POST /templates/{templateID}",
+	"PATCH /templates/{templateID}",
+	"PATCH /v2/templates/{templateID}",
+	"DELETE /templates/{templateID}",
+	"GET /templates/{templateID}/files/{hash}",
+	"POST /templates/{templateID}/builds/{buildID}",
+	"POST /v2/templates/{templateID}/builds/{buildID}",
+	"GET /templates/{templateID}/builds/{buildID}/status",
+	"GET /templates/{templateID}/builds/{buildID}/logs",
+	"GET /templates/aliases/{alias}",
+	"POST /templates/tags",
+	"DELETE /templates/tags",
+	"GET /templates/{templateID}/tags",
+
+	// Teams, keys, administration.
+	"GET /teams",
+	"GET /teams/{teamID}/metrics",
+	"GET /teams/{teamID}/metrics/max",
+	"GET /api-keys",
+	"POST /api-keys",
+	"PATCH /api-keys/{keyID}",
+	"DELETE /api-keys/{keyID}",
+	"POST /access-tokens",
+	"DELETE /access-tokens/{tokenID}",
+	"GET /nodes",
+	"GET /nodes/{nodeID}",
+	"POST /nodes/{nodeID}",
+	"POST /admin/teams/{teamID}/sandboxes/kill",
+	"POST /admin/teams/{teamID}/builds/cancel",
+	"POST /admin/teams/{teamID}/api-keys",
+	"DELETE /admin/teams/{teamID}/api-keys/{keyID}",
+	"GET /admin/sandboxes/running-counts",
+
+	// Events; those of a sandbox outlive it, so its id is not looked up.
+	"GET /events/sandboxes",
+	"GET /events/sandboxes/{id}",
+	"GET /events/webhooks",
+	"POST /events/webhooks",
+	"GET /events/webhooks/{webhookID}",
+	"PATCH /events/webhooks/{webhookID}",
+	"DELETE /events/webhooks/{webhookID}",
+	"GET /events/webhooks/{webhookID}/deliveries",
+	"GET /events/webhooks/{webhookID}/stats",
+
+	// Volumes and secrets.
+	"GET /volumes",
+	"POST /volumes",
+	"GET /volumes/{volumeID}",
+	"DELETE /volumes/{volumeID}",
+	"GET /volumecontent/{volumeID}/path",
+	"PATCH /volumecontent/{volumeID}/path",
+	"DELETE /volumecontent/{volumeID}/path",
+	"GET /volumecontent/{volumeID}/dir",
+	"POST /volumecontent/{volumeID}/dir",
+	"GET /volumecontent/{volumeID}/file",
+	"PUT /volumecontent/{volumeID}/file",
+	"GET /secrets",
+	"POST /secrets",
+	"GET /secrets/{secret}",
+	"POST /secrets/{secret}",
+	"DELETE /secrets/{secret}",
+)...)

@@ -1,0 +1,261 @@
+package e2b
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+)
+
+// pathOf fills a route's pattern in.
+func pathOf(r route, sandboxID string) string {
+	segs := strings.Split(r.pattern, "/")
+	for i, seg := range segs {
+		switch {
+		case seg == "{"+sandboxParam+"}":
+			segs[i] = sandboxID
+		case httpapi.IsParam(seg):
+			segs[i] = "x1"
+		}
+	}
+	return strings.Join(segs, "/")
+}
+
+func namesSandbox(r route) bool { return strings.Contains(r.pattern, "{"+sandboxParam+"}") }
+
+// bodyOf is a body that the route accepts.
+func bodyOf(r route) string {
+	switch {
+	case strings.HasSuffix(r.pattern, "/connect"), strings.HasSuffix(r.pattern, "/timeout"):
+		return `{"timeout": 60}`
+	case r.method == http.MethodPost && strings.HasSuffix(r.pattern, "/sandboxes"):
+		return `{"templateID": "base"}`
+	}
+	return ""
+}
+
+func eachRoute(t *testing.T, test func(t *testing.T, r route)) {
+	t.Helper()
+	for _, r := range routes {
+		t.Run(r.method+" "+r.pattern, func(t *testing.T) { test(t, r) })
+	}
+}
+
+func TestEveryRouteNeedsAKey(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if r.open {
+			t.Skip("open")
+		}
+		w := newWorld(t, func(o *Options) { o.Sandboxes = nil }) // must not be reached
+		for name, key := range map[string]string{"missing": "", "malformed": "x", "unknown": "e2b_" + strings.Repeat("0", 40)} {
+			req := httptest.NewRequest(r.method, pathOf(r, "i1"), strings.NewReader(bodyOf(r)))
+			if key != "" {
+				req.Header.Set("X-API-Key", key)
+			}
+			a := w.send(req)
+			a.fails(http.StatusUnauthorized, "", "API key")
+			if key != "" && strings.Contains(a.body+w.log.String(), key) && name == "unknown" {
+				t.Error("the key is in the answer or the log")
+			}
+		}
+	})
+}
+
+func TestEveryRouteTakesABearerKey(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		req := httptest.NewRequest(r.method, pathOf(r, "i1"), strings.NewReader(bodyOf(r)))
+		req.Header.Set("Authorization", "Bearer "+goodKey)
+		if a := newWorld(t).send(req); a.status == http.StatusUnauthorized {
+			t.Errorf("refused: %s", a.body)
+		}
+	})
+}
+
+func TestEveryRouteRefusesAnUnknownSandbox(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) {
+			t.Skip("names no sandbox")
+		}
+		w := newWorld(t)
+		w.do(r.method, pathOf(r, "nonexistingsandbox"), bodyOf(r)).
+			fails(http.StatusNotFound, "", `Sandbox "nonexistingsandbox" doesn't exist or you don't have access to it`)
+		for _, id := range []string{"UPPER", "a-b-c", "a.b", "%2e%2e", "a%2Fb", "-a", "a-", "a_b", "%C3%A9"} {
+			w.do(r.method, pathOf(r, id), bodyOf(r)).fails(http.StatusBadRequest, "", "Invalid sandbox ID")
+		}
+	})
+}
+
+func TestEveryRouteAnswersForAKilledSandbox(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) {
+			t.Skip("names no sandbox")
+		}
+		w := newWorld(t)
+		id := w.create(`{"templateID": "base"}`)
+		w.do("DELETE", "/sandboxes/"+id, "").is(http.StatusNoContent)
+		w.do(r.method, pathOf(r, id), bodyOf(r)).fails(http.StatusNotFound, "sandbox_terminated", "Killed")
+	})
+}
+
+func TestEveryRouteTakesACompositeID(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) {
+			t.Skip("names no sandbox")
+		}
+		w := newWorld(t)
+		id := w.create(`{"templateID": "base"}`)
+		if a := w.do(r.method, pathOf(r, id+"-2f7a01c5"), bodyOf(r)); a.status == http.StatusNotFound || a.status == http.StatusBadRequest {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	})
+}
+
+func TestEveryRouteRefusesOtherMethods(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		w := newWorld(t)
+		a := w.do("TRACE", pathOf(r, "i1"), "")
+		a.fails(http.StatusMethodNotAllowed, "method_not_allowed", "TRACE")
+		if !strings.Contains(a.header.Get("Allow"), r.method) {
+			t.Errorf("Allow %q, want %s in it", a.header.Get("Allow"), r.method)
+		}
+	})
+}
+
+func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if bodyless := r.open || !namesSandbox(r) && bodyOf(r) == "" && r.pattern != "/sandboxes" && r.pattern != "/v2/sandboxes"; bodyless {
+			t.Skip("asks nothing of the sandboxes")
+		}
+		w := newWorld(t)
+		w.fake.Panics = "secret of the panic"
+		a := w.do(r.method, pathOf(r, "i1"), bodyOf(r))
+		a.fails(http.StatusInternalServerError, "internal_server_error", "request")
+		if strings.Contains(a.body, "secret") {
+			t.Errorf("the cause is in the answer: %s", a.body)
+		}
+		if log := w.log.String(); !strings.Contains(log, "secret of the panic") || !strings.Contains(log, "apitest.go") {
+			t.Errorf("no panic with stack in the log: %s", log)
+		}
+		w.fake.Panics = nil
+		w.do("GET", "/health", "").is(http.StatusNoContent)
+	})
+}
+
+func TestUnbuiltEndpointsAreRefusedAsSuch(t *testing.T) {
+	for _, endpoint := range []string{
+		"POST /sandboxes/ID/fork", "POST /v2/sandboxes/ID/fork", "POST /sandboxes/ID/snapshots", "GET /snapshots",
+		"PUT /sandboxes/ID/network", "GET /sandboxes/ID/metrics", "GET /sandboxes/metrics?sandbox_ids=a,b",
+		"GET /v2/sandboxes/ID/logs", "GET /sandboxes/ID/logs", "POST /v3/templates", "DELETE /templates/ns%2Fname%3Atag",
+		"GET /templates/aliases/base", "POST /templates/tags", "GET /templates/x/tags", "GET /v2/templates",
+		"POST /v2/templates/x/builds/y", "GET /templates/x/builds/y/status?logsOffset=0", "GET /templates/x/files/abc",
+		"GET /teams", "GET /api-keys", "GET /nodes", "GET /events/sandboxes/ID", "POST /volumes", "GET /secrets",
+		"GET /volumecontent/x/dir",
+	} {
+		t.Run(endpoint, func(t *testing.T) {
+			w := newWorld(t)
+			id := w.create(`{"templateID": "base"}`)
+			method, path, _ := strings.Cut(endpoint, " ")
+			w.do(method, strings.ReplaceAll(path, "ID", id), "").fails(http.StatusNotImplemented, "not_supported", "not supported by this server yet")
+		})
+	}
+}
+
+func TestPathsAreRoutedAsSent(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID": "base"}`)
+	tests := map[string]struct {
+		path   string
+		status int
+	}{
+		"plain":                      {"/sandboxes/" + id, http.StatusOK},
+		"escaped letters":            {"/%73andboxes/" + id, http.StatusOK},
+		"root":                       {"/", http.StatusNotFound},
+		"trailing slash":             {"/sandboxes/" + id + "/", http.StatusNotFound},
+		"double slash":               {"//sandboxes/" + id, http.StatusNotFound},
+		"inner double slash":         {"/sandboxes//" + id, http.StatusNotFound},
+		"dot segments":               {"/x/../sandboxes/" + id, http.StatusNotFound},
+		"escaped slash is no split":  {"/sandboxes%2F" + id, http.StatusNotFound},
+		"escaped slash in a segment": {"/templates/team%2Fname%3Atag", http.StatusNotImplemented},
+		"unescaped is another path":  {"/templates/team/name:tag", http.StatusNotFound},
+		"literal wins":               {"/templates/tags", http.StatusMethodNotAllowed},
+		"unknown":                    {"/v9/sandboxes", http.StatusNotFound},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			method := "GET"
+			if name == "literal wins" {
+				method = "PUT"
+			}
+			a := w.do(method, tt.path, "").is(tt.status)
+			if a.header.Get("Location") != "" {
+				t.Error("a redirect")
+			}
+		})
+	}
+	w.do("GET", "/v9/sandboxes", "").fails(http.StatusNotFound, "unknown_path", "")
+}
+
+// A literal segment wins for the methods that it has; for others the parameter
+// may match.
+func TestLiteralSegmentsWin(t *testing.T) {
+	rt := newRouter()
+	for target, want := range map[string]string{
+		"GET /sandboxes/metrics":    "/sandboxes/metrics",
+		"GET /sandboxes/i1":         "/sandboxes/{sandboxID}",
+		"DELETE /sandboxes/metrics": "/sandboxes/{sandboxID}",
+		"POST /templates/tags":      "/templates/tags",
+		"GET /templates/tags":       "/templates/{templateID}",
+		"GET /templates/aliases/a":  "/templates/aliases/{alias}",
+		"GET /templates/a/tags":     "/templates/{templateID}/tags",
+		"HEAD /health":              "/health",
+	} {
+		method, path, _ := strings.Cut(target, " ")
+		r, _, _ := rt.Match(method, path)
+		if r == nil || r.pattern != want {
+			t.Errorf("%s: %v; want %s", target, r, want)
+		}
+	}
+}
+
+func TestTableHasNoDuplicates(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range routes {
+		key := r.method + " " + r.pattern
+		if seen[key] {
+			t.Errorf("%s is there twice", key)
+		}
+		seen[key] = true
+	}
+}
+
+func TestHealthNeedsNoKey(t *testing.T) {
+	newWorld(t).send(httptest.NewRequest("GET", "/health", nil)).is(http.StatusNoContent)
+}
+
+func TestCORS(t *testing.T) {
+	w := newWorld(t)
+	req := httptest.NewRequest("OPTIONS", "/v2/sandboxes", nil)
+	req.Header.Set("Origin", "https://app.example")
+	req.Header.Set("Access-Control-Request-Method", "POST")
+	req.Header.Set("Access-Control-Request-Headers", "x-api-key,content-type,sdk_runtime")
+	a := w.send(req).is(http.StatusNoContent)
+	if got := a.header.Get("Access-Control-Allow-Headers"); got != "x-api-key,content-type,sdk_runtime" {
+		t.Errorf("Access-Control-Allow-Headers %q", got)
+	}
+	for _, m := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		if !strings.Contains(a.header.Get("Access-Control-Allow-Methods"), m) {
+			t.Errorf("%s is not allowed", m)
+		}
+	}
+	a = w.send(httptest.NewRequest("OPTIONS", "/anything", nil)).is(http.StatusNoContent)
+	if got := a.header.Get("Access-Control-Allow-Headers"); !strings.Contains(got, "X-API-Key") {
+		t.Errorf("Access-Control-Allow-Headers %q", got)
+	}
+	for _, h := range []string{"X-Next-Token", "X-Total-Running", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"} {
+		if !strings.Contains(w.do("GET", "/sandboxes", "").header.Get("Access-Control-Expose-Headers"), h) {
+			t.Errorf("%s is not exposed", h)
+		}
+	}
+}

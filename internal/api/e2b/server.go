@@ -1,0 +1,176 @@
+package e2b
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Sandboxes is what the dialect needs of the supervisor. Errors that a client
+// should understand are *errdef.Error; a sandbox that is unknown or terminated
+// is an errdef.NotFound everywhere.
+type Sandboxes interface {
+	// Create returns when the sandbox serves. A template that does not exist is
+	// an errdef.NotFound with code "template_not_found".
+	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
+	Get(ctx context.Context, id string) (store.Sandbox, error)
+	// List returns, in any order, the sandboxes that have run and are not
+	// terminated.
+	List(ctx context.Context) ([]store.Sandbox, error)
+	// Pause returns when the pause is committed; errdef.Conflict with code
+	// "already_paused" if there is nothing to do.
+	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	// Connect extends a running sandbox or resumes a paused one.
+	Connect(ctx context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error)
+	// Resume is an errdef.Conflict with code "already_running" on one that runs.
+	Resume(ctx context.Context, id string, timeout time.Duration, actor string) (store.Sandbox, error)
+	// SetTimeout makes endAt now + d. On a sandbox that does not run it is an
+	// errdef.WrongState with code "not_running", as is Refresh.
+	SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
+	// Refresh makes endAt the later of what it is and now + d.
+	Refresh(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
+	Kill(ctx context.Context, id, actor string) error
+
+	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
+	// all its life.
+	EnvdToken(id string) string
+	TrafficToken(id string) string
+}
+
+// Authenticator says whose API key a text is, or returns an
+// errdef.Unauthorized.
+type Authenticator interface {
+	Check(key string) (store.Key, error)
+}
+
+// What applies where Options say nothing.
+const (
+	DefaultMaxTimeout  = 24 * time.Hour
+	DefaultTimeout     = 300 // seconds
+	DefaultEnvdVersion = "0.6.13"
+)
+
+// Options are what a handler is made of.
+type Options struct {
+	Sandboxes Sandboxes     // required
+	Auth      Authenticator // required
+	// MaxTimeout is the longest timeout that is granted. A longer one is
+	// refused. Zero means DefaultMaxTimeout.
+	MaxTimeout time.Duration
+	// DefaultTimeout, in seconds, is that of sandboxes that are created or woken
+	// without one. Zero means DefaultTimeout.
+	DefaultTimeout int32
+	// EnvdVersion is the version of envd that the agent in the sandboxes
+	// implements; SDKs choose features by it. Empty means DefaultEnvdVersion.
+	EnvdVersion string
+	// Log receives failures of the server, not of clients. Nil discards.
+	Log *slog.Logger
+}
+
+// server is the handler.
+type server struct {
+	Options
+	router httpapi.Router[route]
+}
+
+// New returns the handler of the whole control plane.
+func New(o Options) http.Handler {
+	if o.DefaultTimeout == 0 {
+		o.DefaultTimeout = DefaultTimeout
+	}
+	if o.MaxTimeout == 0 {
+		o.MaxTimeout = DefaultMaxTimeout
+	}
+	if o.EnvdVersion == "" {
+		o.EnvdVersion = DefaultEnvdVersion
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &server{Options: o, router: newRouter()}
+}
+
+// call is one request on its way through a handler.
+type call struct {
+	w       http.ResponseWriter // to bound the body with; handlers return their reply
+	r       *http.Request
+	route   *route
+	sandbox string // the sandbox that the path names, if it names one
+	actor   string // who asks, for the record
+}
+
+// reply is the answer to a call that succeeded.
+type reply struct {
+	status int
+	body   any // nil for none
+	header http.Header
+}
+
+// ServeHTTP implements http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpapi.AllowOrigins(w.Header())
+	if r.Method == http.MethodOptions {
+		httpapi.Preflight(w, r)
+		return
+	}
+	s.answer(&call{w: w, r: r}).WriteTo(w)
+}
+
+// answer runs the call. Nothing has been written when it returns, so a handler
+// that panics is answered like one that fails.
+func (s *server) answer(c *call) (res httpapi.Response) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(p)
+		default:
+			res = s.panicked(c, p, debug.Stack())
+		}
+	}()
+	rep, err := s.dispatch(c)
+	if err != nil {
+		return s.failed(c, err)
+	}
+	res, err = httpapi.Encode(rep.status, rep.header, rep.body)
+	if err != nil {
+		return s.failed(c, err)
+	}
+	return res
+}
+
+// dispatch finds the route, then asks who calls, then what for.
+func (s *server) dispatch(c *call) (reply, error) {
+	route, params, allowed := s.router.Match(c.r.Method, c.r.URL.EscapedPath())
+	switch {
+	case route != nil:
+	case len(allowed) > 0:
+		return reply{}, wrongMethod(c.r.Method, allowed)
+	default:
+		return reply{}, unknownPath()
+	}
+	c.route = route
+	if !route.open {
+		key, err := s.Auth.Check(auth.FromHeader(c.r.Header))
+		if err != nil {
+			return reply{}, err
+		}
+		c.actor = "key:" + key.ID
+	}
+	if raw, ok := params[sandboxParam]; ok {
+		id, err := parseSandboxID(raw)
+		if err != nil {
+			return reply{}, err
+		}
+		c.sandbox = id
+	}
+	return route.handle(s, c)
+}

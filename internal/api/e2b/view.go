@@ -1,0 +1,136 @@
+package e2b
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// clientID is required of every answer and has no meaning any more.
+const clientID = "drowse"
+
+// The states that clients know.
+const (
+	stateRunning = "running"
+	statePaused  = "paused"
+)
+
+// sandboxView answers create, connect and resume. There is no domain in it: an
+// SDK then uses the one that it is configured with.
+type sandboxView struct {
+	TemplateID         string `json:"templateID"`
+	SandboxID          string `json:"sandboxID"`
+	ClientID           string `json:"clientID"`
+	Alias              string `json:"alias,omitempty"`
+	EnvdVersion        string `json:"envdVersion"`
+	EnvdAccessToken    string `json:"envdAccessToken,omitempty"`
+	TrafficAccessToken string `json:"trafficAccessToken,omitempty"`
+}
+
+// listedView is an item of a list.
+type listedView struct {
+	TemplateID  string            `json:"templateID"`
+	SandboxID   string            `json:"sandboxID"`
+	ClientID    string            `json:"clientID"`
+	Alias       string            `json:"alias,omitempty"`
+	StartedAt   httpapi.Timestamp `json:"startedAt"`
+	EndAt       httpapi.Timestamp `json:"endAt"`
+	CPUCount    int               `json:"cpuCount"`
+	MemoryMB    int               `json:"memoryMB"`
+	DiskSizeMB  int               `json:"diskSizeMB"`
+	State       string            `json:"state"`
+	EnvdVersion string            `json:"envdVersion"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
+}
+
+// detailView answers get.
+type detailView struct {
+	listedView
+	EnvdAccessToken     string          `json:"envdAccessToken,omitempty"`
+	AllowInternetAccess *bool           `json:"allowInternetAccess,omitempty"`
+	Network             json.RawMessage `json:"network,omitempty"`
+	Lifecycle           lifecycleView   `json:"lifecycle"`
+}
+
+type lifecycleView struct {
+	AutoResume bool             `json:"autoResume"`
+	OnTimeout  lifecycle.Action `json:"onTimeout"`
+}
+
+func (s *server) sandboxView(sb store.Sandbox) sandboxView {
+	v := sandboxView{
+		TemplateID:      sb.Config.Template,
+		SandboxID:       sb.ID,
+		ClientID:        clientID,
+		Alias:           sb.Config.Alias,
+		EnvdVersion:     s.EnvdVersion,
+		EnvdAccessToken: s.envdToken(sb),
+	}
+	if sb.Config.PrivatePorts {
+		v.TrafficAccessToken = s.Sandboxes.TrafficToken(sb.ID)
+	}
+	return v
+}
+
+func (s *server) listedView(sb *store.Sandbox) listedView {
+	state, endAt := shown(sb.Record)
+	return listedView{
+		TemplateID:  sb.Config.Template,
+		SandboxID:   sb.ID,
+		ClientID:    clientID,
+		Alias:       sb.Config.Alias,
+		StartedAt:   httpapi.Timestamp(sb.Record.StartedAt),
+		EndAt:       httpapi.Timestamp(endAt),
+		CPUCount:    sb.Config.Limits.CPUs,
+		MemoryMB:    sb.Config.Limits.MemoryMiB,
+		DiskSizeMB:  sb.Config.Limits.DiskMiB,
+		State:       state,
+		EnvdVersion: s.EnvdVersion,
+		Metadata:    sb.Config.Metadata,
+	}
+}
+
+func (s *server) detailView(sb store.Sandbox) detailView {
+	return detailView{
+		listedView:          s.listedView(&sb),
+		EnvdAccessToken:     s.envdToken(sb),
+		AllowInternetAccess: sb.Config.AllowInternet,
+		Network:             sb.Config.Network,
+		Lifecycle: lifecycleView{
+			AutoResume: sb.Record.Settings.AutoResume,
+			OnTimeout:  sb.Record.Settings.OnTimeout,
+		},
+	}
+}
+
+// envdToken returns the token that the sandbox's agent asks for, or "".
+func (s *server) envdToken(sb store.Sandbox) string {
+	if !sb.Config.Secure {
+		return ""
+	}
+	return s.Sandboxes.EnvdToken(sb.ID)
+}
+
+// noEnd stands for the end of a sandbox without a timeout, which this dialect
+// cannot make but must show: endAt is required. Clients in any time zone can
+// represent it.
+var noEnd = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// shown returns the state and the endAt of a record in E2B's terms: a sandbox
+// being paused is paused, since its pause began, and one being resumed is
+// paused until it serves.
+func shown(r lifecycle.Record) (state string, endAt time.Time) {
+	switch {
+	case r.Phase() == lifecycle.Pausing:
+		return statePaused, r.Op.StartedAt
+	case r.State == lifecycle.Paused:
+		return statePaused, r.PausedAt
+	case r.EndAt.IsZero():
+		return stateRunning, noEnd
+	default:
+		return stateRunning, r.EndAt
+	}
+}

@@ -1,0 +1,52 @@
+package httpapi
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// sandboxIDForm is a sandbox id, or the historical composite of it and a
+// client id.
+var sandboxIDForm = regexp.MustCompile(`^([a-z0-9]+)(?:-[a-zA-Z0-9]+)?$`)
+
+// SandboxID returns the sandbox id of a path segment, and false if it cannot
+// be one.
+func SandboxID(segment string) (string, bool) {
+	m := sandboxIDForm.FindStringSubmatch(segment)
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
+
+// templateForm is a template id or alias, optionally in a namespace and
+// optionally with a tag.
+var templateForm = regexp.MustCompile(`^(?:[a-z0-9_-]+/)?[a-z0-9_-]+(?::[a-z0-9_.-]+)?$`)
+
+// TemplateForms says what a reference to a template may be.
+const TemplateForms = "an id, alias, alias:tag or namespace/alias"
+
+// Template returns the canonical form of a reference to a template: lower
+// case, trimmed, without the default tag; and false if it cannot be one.
+func Template(text string) (string, bool) {
+	ref := strings.ToLower(strings.TrimSpace(text))
+	if !templateForm.MatchString(ref) {
+		return "", false
+	}
+	return strings.TrimSuffix(ref, ":default"), true
+}
+
+// BadVariable says what keeps an environment from being given to a process,
+// or returns "".
+func BadVariable(env map[string]string) string {
+	for name, value := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return "a name that no variable can have: " + strconv.Quote(name)
+		}
+		if strings.Contains(value, "\x00") {
+			return "a NUL character in the value of " + strconv.Quote(name)
+		}
+	}
+	return ""
+}

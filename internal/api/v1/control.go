@@ -1,0 +1,279 @@
+package v1
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// defaultTemplate is what a sandbox starts from if nobody says.
+const defaultTemplate = "base"
+
+func (s *server) create(c *call) (reply, error) {
+	words, err := c.parse(options)
+	if err != nil {
+		return reply{}, err
+	}
+	req := s.createRequest(words)
+	req.Actor = c.actor
+	sb, err := s.Sandboxes.Create(c.r.Context(), req)
+	if err != nil {
+		return reply{}, withRequested(err, req.Settings.Timeout)
+	}
+	return reply{
+		status: http.StatusCreated, body: s.viewWithTokens(sb),
+		header: http.Header{"Location": {"/v1/sandboxes/" + sb.ID}},
+	}, nil
+}
+
+// createRequest puts what was said over what holds otherwise.
+func (s *server) createRequest(words map[string]said) supervisor.CreateRequest {
+	req := supervisor.CreateRequest{Template: defaultTemplate, Settings: s.Defaults, Config: store.Config{Secure: true}}
+	for _, o := range options {
+		if w, ok := words[o.name]; ok {
+			o.create(&req, w.value)
+		}
+	}
+	return req
+}
+
+// withRequested adds to the refusal of a timeout what was asked for.
+func withRequested(err error, d time.Duration) error {
+	e, ok := asError(err)
+	if !ok || e.Code != "timeout_too_large" && e.Code != "timeout_invalid" {
+		return err
+	}
+	with := *e
+	with.Context = map[string]any{"requestedSeconds": d.Seconds()}
+	for name, value := range e.Context {
+		with.Context[name] = value
+	}
+	return &with
+}
+
+func (s *server) get(c *call) (reply, error) {
+	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(s.viewWithTokens(sb))
+}
+
+// patch changes settings, metadata and port policies.
+func (s *server) patch(c *call) (reply, error) {
+	words, err := c.parseWith(options, nullIsRefused)
+	if err != nil {
+		return reply{}, err
+	}
+	var p supervisor.Patch
+	for _, o := range options {
+		w, ok := words[o.name]
+		switch {
+		case !ok:
+		case o.patch != nil:
+			o.patch(&p, w.value)
+		default:
+			return reply{}, s.ifKnown(c, notChangeable(o, w.path))
+		}
+	}
+	if len(words) == 0 {
+		return s.get(c)
+	}
+	sb, err := s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(s.viewWithTokens(sb))
+}
+
+func notChangeable(o option, path string) error {
+	e := errdef.New(errdef.Invalid, "not_changeable", "%q is fixed when a sandbox is created", path).With("field", path)
+	if o.fixed == "" {
+		return e.WithRemedy("create another sandbox")
+	}
+	return e.WithRemedy("%s", o.fixed)
+}
+
+func (s *server) kill(c *call) (reply, error) {
+	return reply{status: http.StatusNoContent}, s.Sandboxes.Kill(c.r.Context(), c.sandbox, c.actor)
+}
+
+func (s *server) pause(c *call) (reply, error) {
+	words, err := c.parse(pauseBody)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := s.doPause(c, words); err != nil {
+		return reply{}, err
+	}
+	return s.get(c)
+}
+
+func (s *server) doPause(c *call, words map[string]said) error {
+	mode := lifecycle.Memory
+	if w, ok := words["mode"]; ok {
+		mode = w.value.(lifecycle.Mode)
+	}
+	return s.Sandboxes.Pause(c.r.Context(), c.sandbox, mode, c.actor)
+}
+
+// resume also extends a sandbox that runs.
+func (s *server) resume(c *call) (reply, error) {
+	words, err := c.parse(resumeBody)
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.doResume(c, words)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(s.viewWithTokens(sb))
+}
+
+// doResume starts the timeout that was asked for. Without one it is the
+// sandbox's own, so that a resume never makes a bounded sandbox an unbounded
+// one by accident.
+func (s *server) doResume(c *call, words map[string]said) (store.Sandbox, error) {
+	w, given := words["timeoutSeconds"]
+	timeout, _ := w.value.(time.Duration)
+	if !given {
+		sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
+		if err != nil {
+			return sb, err
+		}
+		timeout = sb.Record.Settings.Timeout
+	}
+	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, c.actor)
+	if err != nil {
+		return got.Sandbox, withRequested(err, timeout)
+	}
+	if end := got.Sandbox.Record.EndAt; given && timeout == 0 && !got.Resumed && !end.IsZero() {
+		return got.Sandbox, errdef.New(errdef.Invalid, "timeout_invalid",
+			"the sandbox runs and ends at %s; resume extends a timeout and does not remove one", end.Format(time.RFC3339)).
+			WithRemedy("give a longer timeout").With("field", w.path)
+	}
+	return got.Sandbox, nil
+}
+
+func (s *server) setTimeout(c *call) (reply, error) {
+	words, err := c.parse(timeoutBody)
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.doSetTimeout(c, words)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(s.viewWithTokens(sb))
+}
+
+// doSetTimeout moves the deadline. A timeout of 0 is refused: at create it means
+// no limit, and here it would end the sandbox at once.
+func (s *server) doSetTimeout(c *call, words map[string]said) (store.Sandbox, error) {
+	w := words["timeoutSeconds"]
+	timeout := w.value.(time.Duration)
+	if timeout == 0 {
+		err := badDuration(w.path, w.raw, "is 0, which is no deadline").
+			WithRemedy("give a positive timeout; to end it now, pause or delete it")
+		return store.Sandbox{}, s.ifKnown(c, err)
+	}
+	sb, err := s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, timeout, c.actor)
+	return sb, withRequested(err, timeout)
+}
+
+// ifKnown returns err if the sandbox exists and has not ended, and what is
+// wrong with it otherwise.
+func (s *server) ifKnown(c *call, err error) error {
+	sb, missing := s.Sandboxes.Find(c.r.Context(), c.sandbox)
+	if missing != nil {
+		return missing
+	}
+	if sb.Record.State == lifecycle.Terminated {
+		_, ended := lifecycle.Step(sb.Record, lifecycle.AccessRequested{}, time.Time{}) // refused: it says why
+		return ended
+	}
+	return err
+}
+
+// unbuilt answers for an endpoint that is designed and not built.
+func (s *server) unbuilt(c *call) (reply, error) {
+	err := errdef.New(errdef.Unsupported, "not_supported", "%s %s is not supported by this server yet", c.route.method, c.route.pattern)
+	return reply{}, s.ifKnown(c, err)
+}
+
+// statusView answers the flat verbs.
+type statusView struct {
+	Status lifecycle.State `json:"status" doc:"The sandbox's state."`
+}
+
+// deadlineView answers set_timeout and resume of the flat verbs.
+type deadlineView struct {
+	Status         lifecycle.State `json:"status" doc:"The sandbox's state."`
+	DeadlineUnix   *float64        `json:"deadline_unix" doc:"When the soft timeout ends, in seconds since 1970; null for never."`
+	TimeoutSeconds float64         `json:"timeout_seconds" doc:"The timeout granted; 0 for none."`
+}
+
+func viewDeadline(rec lifecycle.Record, timeout time.Duration) deadlineView {
+	v := deadlineView{Status: rec.State, TimeoutSeconds: timeout.Seconds()}
+	if !rec.EndAt.IsZero() {
+		at := float64(rec.EndAt.UnixMicro()) / 1e6
+		v.DeadlineUnix = &at
+	}
+	return v
+}
+
+// flat reads the body of a flat verb, which names the sandbox.
+func (s *server) flat(c *call, v vocabulary) (map[string]said, error) {
+	words, err := c.parse(v)
+	if err != nil {
+		return nil, err
+	}
+	return words, c.names(fmt.Sprint(words["sandbox"].value))
+}
+
+func (s *server) flatPause(c *call) (reply, error) {
+	words, err := s.flat(c, flatPauseBody)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := s.doPause(c, words); err != nil {
+		return reply{}, err
+	}
+	return ok(statusView{Status: lifecycle.Paused})
+}
+
+func (s *server) flatResume(c *call) (reply, error) {
+	words, err := s.flat(c, flatResumeBody)
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.doResume(c, words)
+	if err != nil {
+		return reply{}, err
+	}
+	timeout := time.Duration(0)
+	if !sb.Record.EndAt.IsZero() {
+		timeout = sb.Record.Settings.Timeout
+		if w, given := words["timeoutSeconds"]; given {
+			timeout = w.value.(time.Duration)
+		}
+	}
+	return ok(viewDeadline(sb.Record, timeout))
+}
+
+func (s *server) flatSetTimeout(c *call) (reply, error) {
+	words, err := s.flat(c, flatSetTimeoutBody)
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.doSetTimeout(c, words)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(viewDeadline(sb.Record, words["timeoutSeconds"].value.(time.Duration)))
+}

@@ -1,0 +1,442 @@
+package v1
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+func request(change func(*supervisor.CreateRequest)) supervisor.CreateRequest {
+	r := supervisor.CreateRequest{
+		Template: "base", Actor: apitest.Actor,
+		Settings: lifecycle.Settings{OnTimeout: lifecycle.Kill},
+		Config:   store.Config{Secure: true},
+	}
+	if change != nil {
+		change(&r)
+	}
+	return r
+}
+
+// samples is, for every option and every form of it, a value and what it sets.
+// The test below goes through every spelling of the table with them.
+var samples = map[string]map[string]struct {
+	value string
+	set   func(*supervisor.CreateRequest)
+}{
+	"template":               {asTemplate.words: {`"Base:default"`, func(r *supervisor.CreateRequest) { r.Template = "base" }}},
+	"timeoutSeconds":         {inSeconds.words: {"90.5", timeout(90500 * time.Millisecond)}, inMillis.words: {"1500", timeout(1500 * time.Millisecond)}},
+	"onTimeout":              {asAction.words: {`"pause"`, pausing}, asPausing.words: {"true", pausing}},
+	"autoResume":             {asFlag.words: {"true", func(r *supervisor.CreateRequest) { r.Settings.AutoResume = true }}},
+	"pauseMode":              {asMode.words: {`"filesystem"`, filesystem}, asKeeping.words: {"false", filesystem}},
+	"idleTimeoutSeconds":     {inSeconds.words: {"60", func(r *supervisor.CreateRequest) { r.Settings.IdleTimeout = time.Minute }}},
+	"onIdle":                 {asAction.words: {`"pause"`, func(r *supervisor.CreateRequest) { r.Settings.OnIdle = lifecycle.Pause }}},
+	"maxLifetimeSeconds":     {inSeconds.words: {"3600", func(r *supervisor.CreateRequest) { r.Settings.MaxLifetime = time.Hour }}},
+	"pausedRetentionSeconds": {inSeconds.words: {"7200", func(r *supervisor.CreateRequest) { r.Settings.PausedRetention = 2 * time.Hour }}},
+	"refreshOnActivity":      {asFlag.words: {"true", func(r *supervisor.CreateRequest) { r.Settings.RefreshOnActivity = true }}},
+	"stallAfterSeconds":      {inSecondsOrNever.words: {"0", func(r *supervisor.CreateRequest) { r.Settings.StallAfter = -1 }}},
+	"metadata":               {asTexts.words: {`{"a":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Metadata = map[string]string{"a": "b"} }}},
+	"env":                    {asVars.words: {`{"A":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "b"} }}},
+	"secure":                 {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
+	"ports": {asPorts.words: {`{"8000":"keep"}`, func(r *supervisor.CreateRequest) {
+		r.Config.Ports = store.Ports{8000: lifecycle.Keep}
+	}}},
+	"hooks": {asHooks.words: {`{"prePause":{"command":"sync"}}`, func(r *supervisor.CreateRequest) {
+		r.Config.Hooks.PrePause = store.Hook{Command: "sync", Budget: 5 * time.Second}
+	}}},
+}
+
+func timeout(d time.Duration) func(*supervisor.CreateRequest) {
+	return func(r *supervisor.CreateRequest) { r.Settings.Timeout = d }
+}
+
+func pausing(r *supervisor.CreateRequest) { r.Settings.OnTimeout = lifecycle.Pause }
+
+func filesystem(r *supervisor.CreateRequest) { r.Settings.PauseMode = lifecycle.Filesystem }
+
+// nested writes a value at a path. An object that is itself an option gets the
+// field that it cannot be without.
+func nested(path, value string) string {
+	names := strings.Split(path, ".")
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%q:", name)
+	}
+	text := names[len(names)-1] + value
+	if last := strings.ToLower(path); strings.Contains(last, "timeout.keep") || strings.Contains(last, "timeout.keep_") {
+		text += `,"action":"kill"`
+	}
+	for i := len(names) - 2; i >= 0; i-- {
+		text = names[i] + "{" + text + "}"
+	}
+	return text
+}
+
+func TestEverySpelling(t *testing.T) {
+	s := New(Options{}).(*server)
+	for _, sp := range options.spellings() {
+		t.Run(sp.path, func(t *testing.T) {
+			sample, ok := samples[sp.option.name][sp.form.words]
+			if !ok {
+				t.Fatalf("no sample of %s as %s", sp.option.name, sp.form.words)
+			}
+			words, err := options.parse([]byte("{"+nested(sp.path, sample.value)+"}"), nullIsAbsent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := s.createRequest(words), request(sample.set)
+			want.Actor = ""
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+			words, err = options.parse([]byte("{"+nested(sp.path, "null")+"}"), nullIsAbsent)
+			if strings.Contains(sp.path, ".") {
+				return // the object may need it
+			}
+			if err != nil || len(words) != 0 {
+				t.Errorf("null is %v, %v; want nothing said", words, err)
+			}
+		})
+	}
+}
+
+// TestEverySpellingThere holds the table against the spellings that were
+// promised.
+func TestEverySpellingThere(t *testing.T) {
+	for option, paths := range map[string]string{
+		"timeoutSeconds": "timeoutMs timeout_ms timeout timeoutSeconds timeout_seconds",
+		"onTimeout": "lifecycle.onTimeout lifecycle.on_timeout onTimeout on_timeout lifecycle.onTimeout.action " +
+			"autoPause auto_pause",
+		"pauseMode": "lifecycle.onTimeout.keepMemory lifecycle.onTimeout.keep_memory onTimeout.keepMemory onTimeout.keep_memory " +
+			"autoPauseMemory pauseMode",
+		"autoResume":             "lifecycle.autoResume lifecycle.auto_resume autoResume auto_resume autoResume.enabled auto_resume.enabled",
+		"maxLifetimeSeconds":     "ttl hard_ttl hardTtl maxLifetime maxLifetimeSeconds max_lifetime max_lifetime_seconds",
+		"idleTimeoutSeconds":     "idleTimeout idleTimeoutSeconds idle_timeout idle_timeout_seconds",
+		"onIdle":                 "onIdle on_idle",
+		"pausedRetentionSeconds": "pausedRetention pausedRetentionSeconds paused_retention paused_retention_seconds",
+		"refreshOnActivity":      "refreshOnActivity refresh_on_activity",
+		"stallAfterSeconds":      "stallAfter stallAfterSeconds",
+		"metadata":               "metadata",
+		"env":                    "env envs envVars",
+		"template":               "template templateID",
+		"secure":                 "secure",
+		"ports":                  "ports",
+		"hooks":                  "hooks",
+	} {
+		has := options.aliases(option)
+		for path := range strings.FieldsSeq(paths) {
+			if !strings.Contains(" "+strings.Join(has, " ")+" ", " "+path+" ") {
+				t.Errorf("%s is no spelling of %s", path, option)
+			}
+		}
+	}
+}
+
+func TestCreateTranslates(t *testing.T) {
+	tests := map[string]struct {
+		body string
+		want func(*supervisor.CreateRequest)
+	}{
+		"no body":              {"", nil},
+		"empty object":         {"{}", nil},
+		"zeros are no limits":  {`{"timeout":0,"idleTimeout":0,"ttl":0,"pausedRetention":0.0}`, nil},
+		"nulls":                {`{"timeout":null,"lifecycle":null,"metadata":null,"hooks":{"preKill":null}}`, nil},
+		"the same value twice": {`{"timeout":2,"timeoutMs":2000,"timeout_seconds":2.0}`, timeout(2 * time.Second)},
+		"the same field twice": {`{"timeout":2,"timeout":2}`, timeout(2 * time.Second)},
+		"the same action":      {`{"autoPause":true,"lifecycle":{"onTimeout":{"action":"pause"}},"on_timeout":"pause"}`, pausing},
+		"the same maps":        {`{"env":{"A":"1","B":"2"},"envVars":{"B":"2","A":"1"}}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "1", "B": "2"} }},
+		"as E2B's SDK":         {`{"lifecycle":{"onTimeout":{"action":"pause","keepMemory":false},"autoResume":false}}`, func(r *supervisor.CreateRequest) { pausing(r); filesystem(r) }},
+		"fractions": {`{"timeout":0.5,"idle_timeout":1.25e1}`, func(r *supervisor.CreateRequest) {
+			r.Settings.Timeout, r.Settings.IdleTimeout = 500*time.Millisecond, 12500*time.Millisecond
+		}},
+		"stall default": {`{"stallAfter":null}`, nil},
+		"stall after":   {`{"stall_after":90}`, func(r *supervisor.CreateRequest) { r.Settings.StallAfter = 90 * time.Second }},
+		"empty maps":    {`{"metadata":{},"env":{},"ports":{},"hooks":{}}`, nil},
+		"hooks": {`{"hooks":{"prePause":{"command":"a","timeoutSeconds":30},"post_resume":{"command":"b","timeout_seconds":0.5},"preKill":{"command":"c"}}}`, func(r *supervisor.CreateRequest) {
+			r.Config.Hooks = store.Hooks{PrePause: store.Hook{Command: "a", Budget: 30 * time.Second}, PostResume: store.Hook{Command: "b", Budget: 500 * time.Millisecond}, PreKill: store.Hook{Command: "c", Budget: 5 * time.Second}}
+		}},
+		"ports": {`{"ports":{"1":"wake","8000":"keep","65535":"ignore"}}`, func(r *supervisor.CreateRequest) {
+			r.Config.Ports = store.Ports{1: lifecycle.Wake, 8000: lifecycle.Keep, 65535: lifecycle.Ignore}
+		}},
+		"auto-resume on idle": {`{"autoResume":true,"onIdle":"pause","idleTimeout":60}`, func(r *supervisor.CreateRequest) {
+			r.Settings.AutoResume, r.Settings.OnIdle, r.Settings.IdleTimeout = true, lifecycle.Pause, time.Minute
+		}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			a := w.do("POST", base, tt.body).is(http.StatusCreated)
+			if got, want := w.fake.Created[0], request(tt.want); !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+			if want := base + "/" + a.object()["id"].(string); a.header.Get("Location") != want {
+				t.Errorf("Location %q, want %s", a.header.Get("Location"), want)
+			}
+		})
+	}
+}
+
+func TestCreateRefuses(t *testing.T) {
+	tests := map[string]struct {
+		body          string
+		status        int
+		code, message string
+		remediation   string
+	}{
+		"no JSON":                  {`{"timeout" 1}`, 400, "invalid_request", "line 1, column 12", ""},
+		"two lines":                {"{\n \"timeout\": oops}", 400, "invalid_request", "line 2, column 13", ""},
+		"an array":                 {`[]`, 400, "invalid_request", "must be an object, not an array", ""},
+		"null":                     {`null`, 400, "invalid_request", "must be an object, not null", ""},
+		"two objects":              {`{}{}`, 400, "invalid_request", "column 3", ""},
+		"not UTF-8":                {"{\"template\":\"\xff\"}", 400, "invalid_request", "UTF-8", ""},
+		"deep":                     {strings.Repeat(`{"lifecycle":`, 20000), 400, "invalid_request", "JSON", ""},
+		"unknown":                  {`{"nonsense":1}`, 400, "unknown_field", `"nonsense"`, "openapi.json"},
+		"misspelled":               {`{"timeuot":1}`, 400, "unknown_field", `"timeuot"`, `"timeout"`},
+		"other letters":            {`{"AUTORESUME":true}`, 400, "unknown_field", `"AUTORESUME"`, `"autoResume"`},
+		"dashes":                   {`{"idle-timeout":1}`, 400, "unknown_field", `"idle-timeout"`, `"idleTimeout"`},
+		"unknown in lifecycle":     {`{"lifecycle":{"ontimeout":"kill"}}`, 400, "unknown_field", `"lifecycle.ontimeout"`, `"lifecycle.onTimeout"`},
+		"unknown in onTimeout":     {`{"onTimeout":{"action":"kill","keepmemory":true}}`, 400, "unknown_field", `"onTimeout.keepmemory"`, `"onTimeout.keepMemory"`},
+		"a path as a name":         {`{"lifecycle.autoResume":true}`, 400, "unknown_field", "lifecycle.autoResume", ""},
+		"a field of another API":   {`{"volumeMounts":[]}`, 400, "unknown_field", "volumeMounts", ""},
+		"an endless name":          {`{"` + strings.Repeat("é", 5000) + `":1}`, 400, "unknown_field", "…", ""},
+		"a negative timeout":       {`{"timeout":-1}`, 400, "timeout_invalid", `"timeout" is negative`, "positive"},
+		"too short":                {`{"timeoutMs":0.5}`, 400, "timeout_invalid", `"timeoutMs" is shorter`, ""},
+		"next to nothing":          {`{"ttl":1e-400}`, 400, "timeout_invalid", `"ttl" is shorter`, ""},
+		"nothing, below 0":         {`{"ttl":-1e-400}`, 400, "timeout_invalid", `"ttl" is`, ""},
+		"endless":                  {`{"timeout":1e400}`, 400, "timeout_too_large", `"timeout" is longer`, "less"},
+		"beyond the clock":         {`{"maxLifetime":9223372037}`, 400, "timeout_too_large", `"maxLifetime"`, ""},
+		"above the ceiling":        {`{"timeout":86401}`, 400, "timeout_too_large", "24h", "max-timeout"},
+		"timeout as text":          {`{"timeout":"60"}`, 400, "invalid_request", `"timeout" must be a number, not a string`, ""},
+		"timeout as boolean":       {`{"timeout":true}`, 400, "invalid_request", `"timeout" must be a number, not a boolean`, ""},
+		"not a number":             {`{"timeout":NaN}`, 400, "invalid_request", "JSON", ""},
+		"another action":           {`{"onTimeout":"stop"}`, 400, "action_invalid", `"onTimeout" is "stop"`, "kill or pause"},
+		"action as boolean":        {`{"onTimeout":true}`, 400, "invalid_request", `"onTimeout" must be a string`, ""},
+		"no action":                {`{"onTimeout":{"keepMemory":true}}`, 400, "invalid_request", `"onTimeout.action" is required`, ""},
+		"null action":              {`{"lifecycle":{"on_timeout":{"action":null}}}`, 400, "invalid_request", `"lifecycle.on_timeout.action" is required`, ""},
+		"autoResume empty":         {`{"autoResume":{}}`, 400, "invalid_request", `"autoResume.enabled" is required`, ""},
+		"autoResume as text":       {`{"autoResume":"yes"}`, 400, "invalid_request", `"autoResume" must be a boolean`, ""},
+		"lifecycle as text":        {`{"lifecycle":"pause"}`, 400, "invalid_request", `"lifecycle" must be an object, not a string`, ""},
+		"another mode":             {`{"pauseMode":"disk"}`, 400, "mode_invalid", `"pauseMode" is "disk"`, ""},
+		"number in metadata":       {`{"metadata":{"a":1}}`, 400, "invalid_request", `"metadata.a" must be a string`, ""},
+		"metadata twice":           {`{"metadata":{"a":"1","a":"1"}}`, 400, "invalid_request", `"a" twice`, ""},
+		"variable with =":          {`{"env":{"a=b":""}}`, 400, "invalid_request", `"a=b"`, ""},
+		"NUL in a variable":        {`{"env":{"a":"\u0000"}}`, 400, "invalid_request", "NUL", ""},
+		"template with two tags":   {`{"template":"a:b:c"}`, 400, "invalid_request", "a:b:c", "alias"},
+		"unknown template":         {`{"template":"nope"}`, 404, "template_not_found", "nope", ""},
+		"port 0":                   {`{"ports":{"0":"wake"}}`, 400, "invalid_request", `"0"`, "65535"},
+		"port with a zero":         {`{"ports":{"080":"wake"}}`, 400, "invalid_request", `"080"`, ""},
+		"port too high":            {`{"ports":{"65536":"wake"}}`, 400, "invalid_request", `"65536"`, ""},
+		"port policy":              {`{"ports":{"80":"sleep"}}`, 400, "invalid_request", `"sleep"`, "ignore"},
+		"hook without command":     {`{"hooks":{"prePause":{}}}`, 400, "invalid_request", `"hooks.prePause.command"`, ""},
+		"hook too long":            {`{"hooks":{"prePause":{"command":"a","timeoutSeconds":31}}}`, 400, "timeout_too_large", "30s", ""},
+		"hook of no time":          {`{"hooks":{"prePause":{"command":"a","timeoutSeconds":0}}}`, 400, "timeout_invalid", "is 0", ""},
+		"unknown hook":             {`{"hooks":{"prepause":{"command":"a"}}}`, 400, "unknown_field", "hooks.prepause", `"hooks.prePause"`},
+		"unknown field of a hook":  {`{"hooks":{"preKill":{"cmd":"a"}}}`, 400, "unknown_field", "hooks.preKill.cmd", ""},
+		"hook in two spellings":    {`{"hooks":{"preKill":{"command":"a"},"pre_kill":{"command":"b"}}}`, 400, "invalid_request", "two spellings", ""},
+		"resume without pause":     {`{"autoResume":true}`, 400, "auto_resume_needs_pause", "autoResume", "onTimeout"},
+		"resume without memory":    {`{"autoResume":true,"autoPause":true,"autoPauseMemory":false}`, 400, "auto_resume_needs_memory", "autoResume", ""},
+		"refresh without timeout":  {`{"refreshOnActivity":true}`, 400, "refresh_needs_timeout", "refreshOnActivity", ""},
+		"seconds and millis":       {`{"timeout":5,"timeoutMs":5}`, 400, "contradicting_options", `"timeoutMs" is 5`, "one of them"},
+		"the same field twice":     {`{"timeout":5,"timeout":6}`, 400, "contradicting_options", `"timeout" is 6`, ""},
+		"zero and something":       {`{"ttl":0,"hard_ttl":6}`, 400, "contradicting_options", `"ttl" is 0, but "hard_ttl" is 6`, ""},
+		"pause and kill":           {`{"autoPause":true,"onTimeout":"kill"}`, 400, "contradicting_options", `"autoPause" is true, but "onTimeout" is "kill"`, ""},
+		"no pause and pause":       {`{"lifecycle":{"onTimeout":"pause"},"autoPause":false}`, 400, "contradicting_options", `"lifecycle.onTimeout" is "pause", but "autoPause" is false`, ""},
+		"action within and above":  {`{"onTimeout":"kill","lifecycle":{"onTimeout":{"action":"pause"}}}`, 400, "contradicting_options", `"lifecycle.onTimeout.action"`, ""},
+		"memory and no memory":     {`{"autoPauseMemory":true,"onTimeout":{"action":"pause","keepMemory":false}}`, 400, "contradicting_options", `"onTimeout.keepMemory"`, ""},
+		"mode and memory":          {`{"pauseMode":"filesystem","autoPauseMemory":true}`, 400, "contradicting_options", `"autoPauseMemory"`, ""},
+		"resume and no resume":     {`{"autoResume":true,"lifecycle":{"autoResume":{"enabled":false}}}`, 400, "contradicting_options", `"lifecycle.autoResume.enabled"`, ""},
+		"two environments":         {`{"env":{"A":"1"},"envs":{"A":"2"}}`, 400, "contradicting_options", `"envs"`, ""},
+		"two templates":            {`{"template":"base","templateID":"other"}`, 400, "contradicting_options", `"templateID"`, ""},
+		"idle in two spellings":    {`{"idleTimeout":1,"idle_timeout_seconds":2}`, 400, "contradicting_options", `"idle_timeout_seconds"`, ""},
+		"stall never and sometime": {`{"stallAfter":0,"stall_after":1}`, 400, "contradicting_options", `"stall_after"`, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			a := w.do("POST", base, tt.body)
+			e := a.fails(tt.status, tt.code, tt.message)
+			if text, _ := e["remediation"].(string); !strings.Contains(text, tt.remediation) {
+				t.Errorf("remediation %q, want %q in it", text, tt.remediation)
+			}
+			if len(w.fake.Sandboxes) != 0 {
+				t.Error("a sandbox was created")
+			}
+			if len(a.body) > 2000 {
+				t.Errorf("an answer of %d bytes", len(a.body))
+			}
+		})
+	}
+}
+
+func TestRefusalsCarryFacts(t *testing.T) {
+	w := newWorld(t)
+	e := w.do("POST", base, `{"timeout":86401}`).fails(400, "timeout_too_large", "")
+	if c := contextOf(e); c["requestedSeconds"] != 86401.0 || c["allowedSeconds"] != 86400.0 {
+		t.Errorf("context %v", c)
+	}
+	e = w.do("POST", base, `{"timeuot":1}`).fails(400, "unknown_field", "")
+	if c := contextOf(e); c["field"] != "timeuot" || c["meant"] != "timeout" {
+		t.Errorf("context %v", c)
+	}
+	e = w.do("POST", base, `{"timeout":-2.5}`).fails(400, "timeout_invalid", "")
+	if c := contextOf(e); c["field"] != "timeout" || c["requested"] != -2.5 {
+		t.Errorf("context %v", c)
+	}
+	e = w.do("POST", base, `{"ttl":1,"hardTtl":2}`).fails(400, "contradicting_options", "")
+	if got := fmt.Sprint(contextOf(e)["fields"]); got != "[ttl hardTtl]" {
+		t.Errorf("fields %s", got)
+	}
+}
+
+func TestDefaultsAreTheServers(t *testing.T) {
+	w := newWorld(t, func(o *Options) {
+		o.Defaults = lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, RefreshOnActivity: true}
+	})
+	w.create(`{}`)
+	w.create(`{"timeout":0,"onTimeout":"kill","refreshOnActivity":false}`)
+	if got := w.fake.Created[0].Settings; got != (lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, RefreshOnActivity: true}) {
+		t.Errorf("defaults %+v", got)
+	}
+	if got := w.fake.Created[1].Settings; got != (lifecycle.Settings{OnTimeout: lifecycle.Kill}) {
+		t.Errorf("over the defaults %+v", got)
+	}
+}
+
+func TestBodyLimit(t *testing.T) {
+	w := newWorld(t)
+	w.do("POST", base, "{}"+strings.Repeat(" ", 16<<20)).fails(http.StatusRequestEntityTooLarge, "body_too_large", "16 MiB")
+	w.do("POST", base, "{}"+strings.Repeat(" ", 16<<20-2)).is(http.StatusCreated)
+}
+
+func TestPatch(t *testing.T) {
+	tests := map[string]struct {
+		body string
+		want map[string]any // of settings
+	}{
+		"idle":      {`{"idle_timeout":60,"onIdle":"pause"}`, map[string]any{"idleTimeoutSeconds": 60.0, "onIdle": "pause"}},
+		"lifetimes": {`{"ttl":600,"paused_retention":30}`, map[string]any{"maxLifetimeSeconds": 600.0, "pausedRetentionSeconds": 30.0}},
+		"flags":     {`{"auto_resume":{"enabled":true},"lifecycle":{"onTimeout":{"action":"pause"}},"refresh_on_activity":true}`, map[string]any{"autoResume": true, "onTimeout": "pause", "refreshOnActivity": true}},
+		"autoPause": {`{"autoPause":true}`, map[string]any{"onTimeout": "pause", "onIdle": "pause"}},
+		"stall":     {`{"stallAfter":0}`, map[string]any{"stallAfterSeconds": 0.0}},
+		"nothing":   {`{}`, map[string]any{"onTimeout": "kill"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			id := w.create(`{"timeout":600}`)
+			o := w.do("PATCH", base+"/"+id, tt.body).is(http.StatusOK).object()
+			for field, want := range tt.want {
+				if got := o["settings"].(map[string]any)[field]; got != want {
+					t.Errorf("%s is %v, want %v", field, got, want)
+				}
+			}
+			if again := w.sandbox(id); !reflect.DeepEqual(again, o) {
+				t.Errorf("get answers %v\nafter the patch did with %v", again, o)
+			}
+		})
+	}
+}
+
+func TestPatchReplacesMaps(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"metadata":{"a":"1"},"ports":{"80":"keep"}}`)
+	o := w.do("PATCH", base+"/"+id, `{"metadata":{"b":"2"}}`).is(http.StatusOK).object()
+	if fmt.Sprint(o["metadata"], o["ports"]) != "map[b:2] map[80:keep]" {
+		t.Errorf("%v %v", o["metadata"], o["ports"])
+	}
+	o = w.do("PATCH", base+"/"+id, `{"metadata":{},"ports":{"81":"ignore"}}`).is(http.StatusOK).object()
+	if fmt.Sprint(o["metadata"], o["ports"]) != "map[] map[81:ignore]" {
+		t.Errorf("%v %v", o["metadata"], o["ports"])
+	}
+}
+
+func TestPatchRefuses(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"timeout":600}`)
+	before := w.sandbox(id)
+	for body, want := range map[string]struct{ code, message, remediation string }{
+		`{"timeout":60}`:                        {"not_changeable", `"timeout"`, "/timeout"},
+		`{"autoPauseMemory":false}`:             {"not_changeable", `"autoPauseMemory"`, "/pause"},
+		`{"env":{}}`:                            {"not_changeable", `"env"`, "create"},
+		`{"template":"base"}`:                   {"not_changeable", `"template"`, ""},
+		`{"idleTimeout":null}`:                  {"invalid_request", `"idleTimeout" is null`, "0 for no limit"},
+		`{"nonsense":1}`:                        {"unknown_field", "nonsense", ""},
+		`{"autoResume":true}`:                   {"auto_resume_needs_pause", "autoResume", ""},
+		`{"autoPause":true,"onTimeout":"kill"}`: {"contradicting_options", "autoPause", ""},
+		`{"ttl":-1}`:                            {"timeout_invalid", "ttl", ""},
+	} {
+		e := w.do("PATCH", base+"/"+id, body).fails(http.StatusBadRequest, want.code, want.message)
+		if text, _ := e["remediation"].(string); !strings.Contains(text, want.remediation) {
+			t.Errorf("%s: remediation %q", body, text)
+		}
+	}
+	if after := w.sandbox(id); !reflect.DeepEqual(before, after) {
+		t.Errorf("a refused patch changed the sandbox: %v", after)
+	}
+}
+
+// canonical is the body that says a request in the first spellings.
+func canonical(r supervisor.CreateRequest) []byte {
+	set := r.Settings
+	body := map[string]any{
+		"template": r.Template, "timeoutSeconds": set.Timeout.Seconds(), "onTimeout": set.OnTimeout, "autoResume": set.AutoResume,
+		"idleTimeoutSeconds": set.IdleTimeout.Seconds(), "maxLifetimeSeconds": set.MaxLifetime.Seconds(),
+		"pausedRetentionSeconds": set.PausedRetention.Seconds(), "refreshOnActivity": set.RefreshOnActivity,
+		"stallAfterSeconds": viewSettings(set).StallAfterSeconds,
+		"metadata":          r.Config.Metadata, "env": r.Config.Env, "secure": r.Config.Secure,
+		"ports": viewPorts(r.Config.Ports), "hooks": viewHooks(r.Config.Hooks),
+	}
+	if set.OnIdle != "" {
+		body["onIdle"] = set.OnIdle
+	}
+	if set.PauseMode != "" {
+		body["pauseMode"] = set.PauseMode
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+// FuzzCreate holds that no body is too strange to be judged, and that what is
+// accepted says the same when it is written in the first spellings.
+func FuzzCreate(f *testing.F) {
+	for _, sp := range options.spellings() {
+		for _, sample := range samples[sp.option.name] {
+			f.Add([]byte("{" + nested(sp.path, sample.value) + "}"))
+		}
+	}
+	f.Add([]byte(`{"timeout":1e400,"timeoutMs":-0.0,"lifecycle":{"onTimeout":{"action":"pause","keepMemory":false}}}`))
+	f.Add([]byte(`{"ports":{"8000":"keep"},"ports":{},"hooks":{"preKill":{"command":"\u0000"}},"":null,"a.b":{}}`))
+	f.Add([]byte(`{"timeout":3153599999.999999,"metadata":{"\ud800":"é"}}`))
+	s := New(Options{}).(*server)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) == 0 {
+			return
+		}
+		words, err := options.parse(data, nullIsAbsent)
+		if err != nil {
+			if e, ok := asError(err); !ok || e.Code == "" || len(e.Message) > 4000 {
+				t.Errorf("refused with %v", err)
+			}
+			return
+		}
+		first := s.createRequest(words)
+		again, err := options.parse(canonical(first), nullIsAbsent)
+		if err != nil {
+			t.Fatalf("%s is refused: %v", canonical(first), err)
+		}
+		if second := s.createRequest(again); !reflect.DeepEqual(first, second) {
+			t.Errorf("got  %+v\nwant %+v", second, first)
+		}
+	})
+}

@@ -1,0 +1,201 @@
+package v1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// statuses maps the classes of error to HTTP.
+var statuses = map[errdef.Class]int{
+	errdef.NotFound:     http.StatusNotFound,
+	errdef.Exists:       http.StatusConflict,
+	errdef.Invalid:      http.StatusBadRequest,
+	errdef.WrongState:   http.StatusConflict,
+	errdef.Conflict:     http.StatusConflict,
+	errdef.Exhausted:    http.StatusTooManyRequests,
+	errdef.Unavailable:  http.StatusServiceUnavailable,
+	errdef.Unauthorized: http.StatusUnauthorized,
+	errdef.Forbidden:    http.StatusForbidden,
+	errdef.Unsupported:  http.StatusNotImplemented,
+	errdef.Internal:     http.StatusInternalServerError,
+}
+
+// exceptions are the codes for which HTTP has a status of its own.
+var exceptions = map[string]int{
+	"body_too_large":     http.StatusRequestEntityTooLarge,
+	"method_not_allowed": http.StatusMethodNotAllowed,
+	"timed_out":          http.StatusGatewayTimeout,
+}
+
+func statusOf(e *errdef.Error) int {
+	if status, ok := exceptions[e.Code]; ok {
+		return status
+	}
+	if status, ok := statuses[e.Class]; ok {
+		return status
+	}
+	return http.StatusInternalServerError
+}
+
+// retryAfter is what a client is told to wait, in seconds, where trying again
+// may help.
+const retryAfter = "1"
+
+// errorView is the body of every answer that is an error.
+type errorView struct {
+	Error errorDetail `json:"error"`
+}
+
+type errorDetail struct {
+	Code        string         `json:"code" doc:"Stable; GET /v1/errors has all of them."`
+	Message     string         `json:"message" doc:"What happened and the state now, for people."`
+	Cause       *string        `json:"cause" doc:"What lies behind it, where that is known."`
+	Remediation *string        `json:"remediation" doc:"The next step."`
+	Context     map[string]any `json:"context" doc:"Facts for programs: sandbox, state, phase, field, requested and allowed values."`
+}
+
+func wrongMethod(method string, allowed []string) error {
+	list := strings.Join(allowed, ", ")
+	return errdef.New(errdef.Invalid, "method_not_allowed", "method %s is not allowed here", short(method)).
+		WithRemedy("use %s", list).With("allowed", allowed)
+}
+
+func bodyError(err error) error {
+	if errors.Is(err, httpapi.ErrBodyTooLarge) {
+		return errdef.New(errdef.Invalid, "body_too_large", "%v", err).With("allowedBytes", httpapi.MaxBody)
+	}
+	return invalid("%v", err)
+}
+
+// failed makes the response to an error, and logs it if it is ours.
+func (s *server) failed(c *call, err error) httpapi.Response {
+	e := s.classify(c, err)
+	body := errorDetail{Code: e.Code, Message: e.Message, Context: s.context(c, e)}
+	if text := e.Remedy; text != "" {
+		body.Remediation = &text
+	} else if entry, ok := errdef.Lookup(e.Code); ok && entry.Remedy != "" {
+		body.Remediation = &entry.Remedy
+	}
+	if text := s.cause(c, e); text != "" {
+		body.Cause = &text
+	}
+	header := http.Header{}
+	status := statusOf(e)
+	if status == http.StatusServiceUnavailable {
+		header.Set("Retry-After", retryAfter)
+	}
+	if list, ok := e.Context["allowed"].([]string); ok && status == http.StatusMethodNotAllowed {
+		header.Set("Allow", strings.Join(list, ", "))
+	}
+	res, err := httpapi.Encode(status, header, errorView{body})
+	if err != nil {
+		panic("internal error: v1: an error that cannot be encoded: " + err.Error())
+	}
+	return res
+}
+
+// classify returns the error as the client may see it.
+func (s *server) classify(c *call, err error) *errdef.Error {
+	if errors.Is(err, context.Canceled) && c.r.Context().Err() != nil {
+		return errdef.New(errdef.Unavailable, "canceled", "the request was canceled by the client") // nobody reads it
+	}
+	e, ok := errors.AsType[*errdef.Error](err)
+	switch {
+	case !ok && errors.Is(err, context.DeadlineExceeded):
+		s.Log.Warn("request timed out", c.attrs("err", err)...)
+		return errdef.New(errdef.Unavailable, "timed_out", "it took too long")
+	case !ok || statusOf(e) == http.StatusInternalServerError:
+		id := httpapi.RequestID()
+		s.Log.Error("request failed", c.attrs("request", id, "err", err)...)
+		return internalError(id, e)
+	case statusOf(e) == http.StatusServiceUnavailable:
+		s.Log.Warn("request could not be served", c.attrs("err", err)...)
+	}
+	return e
+}
+
+// internalError hides the cause from the client, which gets the id under which
+// the log has it.
+func internalError(id string, e *errdef.Error) *errdef.Error {
+	code := "internal_server_error"
+	if e != nil && e.Code != "" {
+		code = e.Code
+	}
+	return &errdef.Error{
+		Class: errdef.Internal, Code: code, Message: "internal error: the server's log has the cause under request " + id,
+		Context: map[string]any{"request": id},
+	}
+}
+
+func (s *server) panicked(c *call, value any, stack []byte) httpapi.Response {
+	id := httpapi.RequestID()
+	s.Log.Error("handler panicked", c.attrs("request", id, "panic", fmt.Sprint(value), "stack", string(stack))...)
+	e := internalError(id, nil)
+	res, _ := httpapi.Encode(http.StatusInternalServerError, nil, errorView{errorDetail{Code: e.Code, Message: e.Message, Context: e.Context}})
+	return res
+}
+
+// context adds to an error's facts which sandbox it is about and how that is.
+func (s *server) context(c *call, e *errdef.Error) map[string]any {
+	facts := map[string]any{}
+	if c.sandbox != "" {
+		facts["sandbox"] = c.sandbox
+		if rec, ok := s.record(c, e); ok {
+			facts["state"] = rec.State
+			facts["phase"] = orNull(string(rec.Phase()))
+		}
+	}
+	for name, value := range e.Context {
+		facts[name] = value
+	}
+	return facts
+}
+
+// record looks at the sandbox of a call that failed.
+func (s *server) record(c *call, e *errdef.Error) (lifecycle.Record, bool) {
+	if c.sandbox == "" || e.Class == errdef.Internal || e.Code == "sandbox_not_found" {
+		return lifecycle.Record{}, false
+	}
+	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
+	return sb.Record, err == nil
+}
+
+// cause returns what lies behind an error: what ended the sandbox, what was
+// wrapped, or why its last operation failed.
+func (s *server) cause(c *call, e *errdef.Error) string {
+	if e.Class == errdef.Internal {
+		return ""
+	}
+	if rec, ok := s.record(c, e); ok {
+		switch {
+		case e.Code == "sandbox_terminated" && rec.Tombstone != nil:
+			return string(rec.Tombstone.Reason)
+		case e.Class == errdef.Unavailable && rec.LastError != "":
+			return rec.LastError
+		}
+	}
+	if e.Err != nil {
+		return e.Err.Error()
+	}
+	return ""
+}
+
+// attrs are the log attributes of a call, with more put before them.
+func (c *call) attrs(more ...any) []any {
+	if c.route != nil {
+		more = append(more, "method", c.route.method, "route", c.route.pattern)
+	}
+	if c.sandbox != "" {
+		more = append(more, "sandbox", c.sandbox)
+	}
+	return more
+}
+
+func asError(err error) (*errdef.Error, bool) { return errors.AsType[*errdef.Error](err) }

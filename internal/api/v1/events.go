@@ -1,0 +1,206 @@
+package v1
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// eventView is an entry of the event log, which is the history of all
+// sandboxes: it was written in the transaction of the change that it tells.
+type eventView struct {
+	ID              int64               `json:"id" doc:"Strictly increasing over all sandboxes: a cursor."`
+	Time            httpapi.Timestamp   `json:"time"`
+	Type            lifecycle.EntryType `json:"type"`
+	Sandbox         string              `json:"sandbox"`
+	Generation      int64               `json:"generation"`
+	From            lifecycle.Situation `json:"from"`
+	To              lifecycle.Situation `json:"to"`
+	Cause           *lifecycle.Cause    `json:"cause"`
+	Actor           *string             `json:"actor"`
+	Operation       *string             `json:"operation" doc:"The operation that it belongs to."`
+	DurationSeconds *float64            `json:"durationSeconds" doc:"Of the operation that ended."`
+	Bytes           *int64              `json:"bytes" doc:"What the operation wrote."`
+	Detail          *string             `json:"detail"`
+}
+
+type eventsView struct {
+	Events []eventView `json:"events"`
+	Next   int64       `json:"next" doc:"Give it as after to go on."`
+}
+
+func viewEvent(e store.Event) eventView {
+	return eventView{
+		ID: e.Seq, Time: httpapi.Timestamp(e.At), Type: e.Type, Sandbox: e.Sandbox, Generation: e.Generation,
+		From: e.From, To: e.To, Cause: orNull(e.Cause), Actor: orNull(e.Actor), Operation: orNull(e.Op),
+		DurationSeconds: orNull(e.Duration.Seconds()), Bytes: orNull(e.Bytes), Detail: orNull(e.Detail),
+	}
+}
+
+func viewEvents(events []store.Event) []eventView {
+	views := make([]eventView, 0, len(events))
+	for _, e := range events {
+		views = append(views, viewEvent(e))
+	}
+	return views
+}
+
+// sandboxEvents answers for one sandbox, ended ones included.
+func (s *server) sandboxEvents(c *call) (reply, error) {
+	if _, err := s.Sandboxes.Find(c.r.Context(), c.sandbox); err != nil {
+		return reply{}, err
+	}
+	return s.events(c)
+}
+
+// events answers for the sandbox of the call, or for all.
+func (s *server) events(c *call) (reply, error) {
+	q, err := c.query()
+	if err != nil {
+		return reply{}, err
+	}
+	after, err := q.number("after", 0, 0, math.MaxInt64)
+	if err != nil {
+		return reply{}, err
+	}
+	limit, err := q.number("limit", defaultPage, 1, maxPage)
+	if err != nil {
+		return reply{}, err
+	}
+	follow, err := follows(c.r, q)
+	if err != nil {
+		return reply{}, err
+	}
+	if follow {
+		return s.follow(c, after)
+	}
+	events, err := s.Sandboxes.Events(c.r.Context(), c.sandbox, after, int(limit))
+	if err != nil {
+		return reply{}, err
+	}
+	v := eventsView{Events: viewEvents(events), Next: after}
+	if n := len(events); n > 0 {
+		v.Next = events[n-1].Seq
+	}
+	return ok(v)
+}
+
+// follows reports whether a stream is asked for.
+func follows(r *http.Request, q query) (bool, error) {
+	switch text := q.Get("follow"); text {
+	case "true", "1":
+		return true, nil
+	case "false", "0":
+		return false, nil
+	case "":
+		return strings.Contains(strings.ToLower(r.Header.Get("Accept")), "text/event-stream"), nil
+	default:
+		return false, invalid(`"follow" must be true or false, not %q`, short(text)).With("field", "follow")
+	}
+}
+
+// follow answers with a stream. A client that comes back says with Last-Event-ID
+// what it has seen, and that counts more than where its URL says to begin.
+func (s *server) follow(c *call, after int64) (reply, error) {
+	if last := c.r.Header.Get("Last-Event-ID"); last != "" {
+		n, err := strconv.ParseInt(last, 10, 64)
+		if err != nil || n < 0 {
+			return reply{}, invalid("Last-Event-ID is %q, which is no id of an event", short(last)).With("field", "Last-Event-ID")
+		}
+		after = n
+	}
+	return reply{stream: func(w http.ResponseWriter) {
+		h := w.Header()
+		h.Set("Content-Type", "text/event-stream")
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Accel-Buffering", "no")
+		w.WriteHeader(http.StatusOK)
+		if c.r.Method == http.MethodHead {
+			return
+		}
+		st := &eventStream{w: w, out: http.NewResponseController(w)}
+		if err := s.stream(c, st, after); err != nil && c.r.Context().Err() == nil {
+			s.Log.Warn("event stream ended", c.attrs("err", err)...) // the client comes back for the rest
+		}
+	}}, nil
+}
+
+// stream sends what happens after an event until the client is gone. The
+// channel is asked for before the log is read, so that a commit between the
+// two is noticed.
+func (s *server) stream(c *call, st *eventStream, after int64) error {
+	ctx := c.r.Context()
+	alive := time.NewTicker(s.KeepAlive)
+	defer alive.Stop()
+	if err := st.send("retry: 1000\n\n"); err != nil {
+		return err
+	}
+	for {
+		changed := s.Sandboxes.Changed()
+		for more := true; more; {
+			events, err := s.Sandboxes.Events(ctx, c.sandbox, after, maxPage)
+			if err != nil {
+				return fmt.Errorf("read events after %d: %w", after, err)
+			}
+			if err := st.sendEvents(events); err != nil {
+				return err
+			}
+			if n := len(events); n > 0 {
+				after = events[n-1].Seq
+			}
+			more = len(events) == maxPage
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-alive.C:
+			if err := st.send(": keep-alive\n\n"); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// eventStream writes server-sent events.
+type eventStream struct {
+	w   http.ResponseWriter
+	out *http.ResponseController
+}
+
+// writeWait is how long a client may not read before it counts as gone.
+const writeWait = 30 * time.Second
+
+func (s *eventStream) sendEvents(events []store.Event) error {
+	var b strings.Builder
+	for _, e := range events {
+		data, err := json.Marshal(viewEvent(e))
+		if err != nil {
+			return fmt.Errorf("encode event %d: %w", e.Seq, err)
+		}
+		fmt.Fprintf(&b, "id: %d\nevent: %s\ndata: %s\n\n", e.Seq, e.Type, data)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return s.send(b.String())
+}
+
+func (s *eventStream) send(text string) error {
+	_ = s.out.SetWriteDeadline(time.Now().Add(writeWait)) // not every connection has one
+	if _, err := s.w.Write([]byte(text)); err != nil {
+		return fmt.Errorf("write to the client: %w", err)
+	}
+	if err := s.out.Flush(); err != nil {
+		return fmt.Errorf("write to the client: %w", err)
+	}
+	return nil
+}

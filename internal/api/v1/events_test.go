@@ -1,0 +1,286 @@
+package v1
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+func TestEventsByCursor(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(`{"timeout":600}`)
+	second := w.create(`{}`)
+	w.do("POST", base+"/"+first+"/pause", "").is(http.StatusOK)
+	w.do("DELETE", base+"/"+first, "").is(http.StatusNoContent)
+
+	types := func(path string) (string, float64) {
+		t.Helper()
+		o := w.do("GET", path, "").is(http.StatusOK).object()
+		var names []string
+		for _, e := range list(o["events"]) {
+			names = append(names, e["type"].(string))
+		}
+		return strings.Join(names, " "), o["next"].(float64)
+	}
+	for path, want := range map[string]string{
+		"/v1/events":                                    "created running created running pausing paused terminated",
+		"/v1/events?after=4":                            "pausing paused terminated",
+		"/v1/events?after=2&limit=3":                    "created running pausing",
+		"/v1/events?after=99&follow=false":              "",
+		base + "/" + first + "/events":                  "created running pausing paused terminated",
+		base + "/" + first + "/events?after=2&limit=1":  "pausing",
+		base + "/" + second + "/events?after=0&limit=9": "created running",
+	} {
+		if got, _ := types(path); got != want {
+			t.Errorf("%s has %q, want %q", path, got, want)
+		}
+	}
+	if _, next := types("/v1/events?limit=2"); next != 2 {
+		t.Errorf("next %v", next)
+	}
+	if _, next := types("/v1/events?after=99"); next != 99 {
+		t.Errorf("next %v", next)
+	}
+	e := list(w.do("GET", "/v1/events?after=5&limit=1", "").object()["events"])[0]
+	same(t, any(e), fmt.Sprintf(`{"id":6,"time":"2026-09-01T12:00:00.123456Z","type":"paused","sandbox":%q,"generation":1,"from":"pausing","to":"paused",
+		"cause":"call","actor":%q,"operation":%q,"durationSeconds":null,"bytes":4096,"detail":null}`, first, apitest.Actor, e["operation"]))
+	for _, bad := range []string{"after=-1", "after=x", "limit=0", "limit=1001", "follow=maybe"} {
+		w.do("GET", "/v1/events?"+bad, "").fails(http.StatusBadRequest, "invalid_request", "")
+	}
+	w.do("GET", "/v1/events?since=1", "").fails(http.StatusBadRequest, "unknown_field", "since")
+	r := httptest.NewRequest("GET", "/v1/events?follow=true", nil)
+	r.Header.Set("X-API-Key", goodKey)
+	r.Header.Set("Last-Event-ID", "x")
+	w.send(r).fails(http.StatusBadRequest, "invalid_request", "Last-Event-ID")
+}
+
+// stream is a client of server-sent events.
+type stream struct {
+	t    *testing.T
+	body *bufio.Reader
+	stop func()
+}
+
+// follow opens a stream; the path may have a query.
+func follow(t *testing.T, url string, header map[string]string) *stream {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	r, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-API-Key", goodKey)
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := res.Header.Get("Content-Type"); res.StatusCode != http.StatusOK || got != "text/event-stream" {
+		t.Fatalf("status %d, %s", res.StatusCode, got)
+	}
+	stop := func() { cancel(); res.Body.Close() }
+	t.Cleanup(stop)
+	return &stream{t, bufio.NewReader(res.Body), stop}
+}
+
+// next returns the next block, comments included.
+func (s *stream) next() map[string]string {
+	block := map[string]string{}
+	for {
+		line, err := s.body.ReadString('\n')
+		if err != nil {
+			s.t.Fatalf("the stream ended: %v", err)
+		}
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" {
+			return block
+		}
+		name, value, _ := strings.Cut(line, ": ")
+		block[name] = value
+	}
+}
+
+// event returns the next event.
+func (s *stream) event() (id int64, e map[string]any) {
+	for {
+		block := s.next()
+		if block["data"] == "" {
+			continue
+		}
+		if err := json.Unmarshal([]byte(block["data"]), &e); err != nil {
+			s.t.Fatal(err)
+		}
+		if _, err := fmt.Sscan(block["id"], &id); err != nil || e["type"] != block["event"] || e["id"] != float64(id) {
+			s.t.Fatalf("block %v", block)
+		}
+		return id, e
+	}
+}
+
+func served(t *testing.T, change ...func(*Options)) (*world, string) {
+	w := newWorld(t, change...)
+	srv := httptest.NewServer(w.http)
+	t.Cleanup(srv.Close)
+	return w, srv.URL
+}
+
+func TestStream(t *testing.T) {
+	w, url := served(t)
+	id := w.create(`{}`)
+	for name, s := range map[string]*stream{
+		"by Accept":        follow(t, url+"/v1/events", map[string]string{"Accept": "text/event-stream"}),
+		"by parameter":     follow(t, url+base+"/"+id+"/events?follow=true", nil),
+		"after a place":    follow(t, url+"/v1/events?follow=1&after=1", nil),
+		"after a break":    follow(t, url+"/v1/events?follow=1&after=0", map[string]string{"Last-Event-ID": "1"}),
+		"after everything": follow(t, url+"/v1/events?follow=1", map[string]string{"Last-Event-ID": "2"}),
+	} {
+		want := map[string]string{"by Accept": "1 2", "by parameter": "1 2", "after a place": "2", "after a break": "2"}[name]
+		for seq := range strings.FieldsSeq(want) {
+			if got, _ := s.event(); fmt.Sprint(got) != seq {
+				t.Errorf("%s: event %d, want %s", name, got, seq)
+			}
+		}
+		other := w.create(`{}`) // is not of the one sandbox
+		w.do("PATCH", base+"/"+id, `{"ttl":600}`).is(http.StatusOK)
+		for {
+			_, e := s.event()
+			if e["sandbox"] == other && name == "by parameter" {
+				t.Error("an event of another sandbox")
+			}
+			if e["type"] == "updated" {
+				break
+			}
+		}
+		s.stop()
+		w.fake.Kill(t.Context(), other, "")
+	}
+}
+
+func TestStreamRefusals(t *testing.T) {
+	w := newWorld(t)
+	for _, path := range []string{base + "/nope/events?follow=true", base + "/nope/events"} {
+		w.do("GET", path, "").fails(http.StatusNotFound, "sandbox_not_found", "nope")
+	}
+	w.do("HEAD", "/v1/events?follow=true", "") // ends at once
+}
+
+func TestStreamKeepsAlive(t *testing.T) {
+	_, url := served(t, func(o *Options) { o.KeepAlive = time.Millisecond })
+	s := follow(t, url+"/v1/events?follow=true", nil)
+	for {
+		if block := s.next(); len(block) == 1 {
+			if _, comment := block[""]; comment {
+				return
+			}
+		}
+	}
+}
+
+// TestStreamEndsWithTheClient: nothing goes on for a client that is gone.
+func TestStreamEndsWithTheClient(t *testing.T) {
+	done := make(chan struct{})
+	w := newWorld(t)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.http.ServeHTTP(rw, r)
+		close(done)
+	}))
+	t.Cleanup(srv.Close)
+	s := follow(t, srv.URL+"/v1/events?follow=true", nil)
+	s.next()
+	s.stop()
+	<-done
+	if log := w.log.String(); log != "" {
+		t.Errorf("logged: %s", log)
+	}
+}
+
+// commitsMeanwhile is a fake that commits right after the log was first read.
+type commitsMeanwhile struct {
+	*apitest.Fake
+	once   sync.Once
+	commit func()
+}
+
+func (f *commitsMeanwhile) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
+	events, err := f.Fake.Events(ctx, sandbox, after, limit)
+	f.once.Do(f.commit)
+	return events, err
+}
+
+func TestStreamNoticesACommitAfterItsRead(t *testing.T) {
+	w, url := served(t, func(o *Options) {
+		fake := o.Sandboxes.(*apitest.Fake)
+		o.Sandboxes = &commitsMeanwhile{Fake: fake, commit: func() {
+			if _, err := fake.Create(t.Context(), supervisor.CreateRequest{Template: "base", Settings: lifecycle.Settings{OnTimeout: lifecycle.Kill}}); err != nil {
+				t.Error(err)
+			}
+		}}
+		o.KeepAlive = time.Hour
+	})
+	s := follow(t, url+"/v1/events?follow=true", nil)
+	for want := range int64(2) {
+		if got, _ := s.event(); got != want+1 {
+			t.Errorf("event %d, want %d", got, want+1)
+		}
+	}
+	if len(w.fake.IDs()) != 1 {
+		t.Error("nothing was committed")
+	}
+}
+
+// TestStreamAfterABreakLosesNothing: clients that break off and come back with
+// the last id see every event once and in order, while commits go on.
+func TestStreamAfterABreakLosesNothing(t *testing.T) {
+	const writers, rounds, readers = 4, 60, 4
+	w, url := served(t)
+	id := w.create(`{}`)
+	want := 2 + writers*rounds
+	var all sync.WaitGroup
+	for range writers {
+		all.Go(func() {
+			for i := range rounds {
+				if a := w.do("PATCH", base+"/"+id, fmt.Sprintf(`{"ttl":%d}`, 1000+i)); a.status != http.StatusOK {
+					t.Errorf("patch: %s", a.body)
+				}
+			}
+		})
+	}
+	for reader := range readers {
+		all.Go(func() {
+			last := int64(0)
+			for last < int64(want) {
+				s := follow(t, url+"/v1/events?follow=true", map[string]string{"Last-Event-ID": fmt.Sprint(last)})
+				for range 1 + reader*7 { // then break off
+					seq, _ := s.event()
+					if seq != last+1 {
+						t.Errorf("event %d after %d", seq, last)
+						s.stop()
+						return
+					}
+					if last = seq; last == int64(want) {
+						break
+					}
+				}
+				s.stop()
+			}
+		})
+	}
+	all.Wait()
+	if got := len(w.fake.Log()); got != want {
+		t.Errorf("%d events, want %d", got, want)
+	}
+}

@@ -1,0 +1,188 @@
+package v1
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// lifecycleView says why a sandbox is as it is and what happens next.
+type lifecycleView struct {
+	Sandbox       string             `json:"sandbox"`
+	State         lifecycle.State    `json:"state"`
+	Phase         *lifecycle.Phase   `json:"phase"`
+	Generation    int64              `json:"generation"`
+	Operation     *operationView     `json:"operation" doc:"The operation in flight."`
+	Busy          bool               `json:"busy" doc:"A hold counts, so that it is not idle."`
+	Holds         []holdView         `json:"holds" doc:"What keeps it awake now, those that count first."`
+	Clocks        []clockView        `json:"clocks" doc:"In order of precedence where several are due."`
+	Next          nextView           `json:"next" doc:"What happens next by itself."`
+	PauseFailures int                `json:"pauseFailures" doc:"How many automatic pauses have failed in a row."`
+	PauseRetryAt  *httpapi.Timestamp `json:"pauseRetryAt" doc:"No automatic pause before this."`
+	LastError     *string            `json:"lastError"`
+	Transitions   []eventView        `json:"transitions" doc:"The last entries of its event log, newest first."`
+	Tombstone     *tombstoneView     `json:"tombstone"`
+}
+
+type operationView struct {
+	ID         string            `json:"id"`
+	Phase      lifecycle.Phase   `json:"phase"`
+	Attempt    int               `json:"attempt"`
+	Cause      lifecycle.Cause   `json:"cause"`
+	Actor      *string           `json:"actor"`
+	StartedAt  httpapi.Timestamp `json:"startedAt"`
+	Deadline   httpapi.Timestamp `json:"deadline" doc:"When it ends in the safer neighbour."`
+	Mode       *lifecycle.Mode   `json:"mode" doc:"Of a pause."`
+	Cancelable bool              `json:"cancelable" doc:"Access may cancel this pause."`
+}
+
+// clockState says how a clock stands.
+type clockState string
+
+const (
+	clockOff     clockState = "off"     // no limit was set
+	clockRunning clockState = "running" // its deadline is known
+	clockHeld    clockState = "held"    // it begins when the last hold ends
+	clockStopped clockState = "stopped" // it does not run in this state
+)
+
+type clockView struct {
+	Clock        lifecycle.Clock    `json:"clock"`
+	Status       clockState         `json:"status"`
+	LimitSeconds float64            `json:"limitSeconds" doc:"0 for no limit."`
+	Deadline     *httpapi.Timestamp `json:"deadline"`
+	Action       lifecycle.Action   `json:"action" doc:"What its end does."`
+	Reason       lifecycle.Reason   `json:"reason" doc:"The reason that a sandbox ended by it has."`
+}
+
+type nextView struct {
+	Text   string             `json:"text" doc:"For people."`
+	Action *string            `json:"action" doc:"pause, kill, finish (the operation in flight) or forget (the record); null if nothing is due."`
+	Clock  *lifecycle.Clock   `json:"clock"`
+	At     *httpapi.Timestamp `json:"at"`
+}
+
+func (s *server) explain(c *call) (reply, error) {
+	x, err := s.Sandboxes.Explain(c.r.Context(), c.sandbox)
+	if err != nil {
+		return reply{}, err
+	}
+	rec := x.Sandbox.Record
+	return ok(lifecycleView{
+		Sandbox: x.Sandbox.ID, State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
+		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds),
+		Clocks: viewClocks(x), Next: viewNext(x),
+		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError),
+		Transitions: viewEvents(x.Transitions), Tombstone: viewTombstone(rec.Tombstone),
+	})
+}
+
+func viewOperation(op *lifecycle.Operation) *operationView {
+	if op == nil {
+		return nil
+	}
+	return &operationView{
+		ID: op.ID, Phase: op.Phase, Attempt: op.Attempt, Cause: op.Cause, Actor: orNull(op.Actor),
+		StartedAt: httpapi.Timestamp(op.StartedAt), Deadline: httpapi.Timestamp(op.Deadline),
+		Mode: orNull(op.Mode), Cancelable: op.Cancelable,
+	}
+}
+
+func busy(x supervisor.Explanation) bool {
+	return slices.ContainsFunc(x.Holds, func(h supervisor.Hold) bool { return h.Counts })
+}
+
+// clocks are those that an owner can set.
+func clocks(set settingsView, timeout float64) []clockView {
+	return []clockView{
+		{Clock: lifecycle.ClockLifetime, LimitSeconds: set.MaxLifetimeSeconds, Action: lifecycle.Kill, Reason: lifecycle.MaxLifetimeExceeded},
+		{Clock: lifecycle.ClockRetention, LimitSeconds: set.PausedRetentionSeconds, Action: lifecycle.Kill, Reason: lifecycle.PausedExpired},
+		{Clock: lifecycle.ClockTimeout, LimitSeconds: timeout, Action: set.OnTimeout, Reason: lifecycle.TimeoutExpired},
+		{Clock: lifecycle.ClockIdle, LimitSeconds: set.IdleTimeoutSeconds, Action: set.OnIdle, Reason: lifecycle.IdleTimeout},
+	}
+}
+
+func viewClocks(x supervisor.Explanation) []clockView {
+	rec := x.Sandbox.Record
+	views := clocks(viewSettings(rec.Settings), rec.Settings.Timeout.Seconds())
+	for i := range views {
+		v := &views[i]
+		at, runs := deadlineOf(x, v.Clock)
+		switch {
+		case runs:
+			v.Status, v.Deadline = clockRunning, timeOrNull(at)
+		case v.LimitSeconds == 0:
+			v.Status = clockOff
+		case v.Clock == lifecycle.ClockIdle && rec.State == lifecycle.Running && busy(x):
+			v.Status = clockHeld
+		default:
+			v.Status = clockStopped
+		}
+	}
+	return views
+}
+
+func deadlineOf(x supervisor.Explanation, clock lifecycle.Clock) (time.Time, bool) {
+	i := slices.IndexFunc(x.Deadlines, func(d lifecycle.Deadline) bool { return d.Clock == clock })
+	if i < 0 {
+		return time.Time{}, false
+	}
+	return x.Deadlines[i].At, true
+}
+
+// viewNext returns the earliest deadline that changes the sandbox, and in words
+// what follows where none does.
+func viewNext(x supervisor.Explanation) nextView {
+	for _, d := range x.Deadlines {
+		if action, text := outcome(x, d.Clock); action != "" {
+			return nextView{
+				Text:   fmt.Sprintf("%s at %s", text, d.At.UTC().Format(time.RFC3339)),
+				Action: &action, Clock: &d.Clock, At: timeOrNull(d.At),
+			}
+		}
+	}
+	return nextView{Text: undisturbed(x)}
+}
+
+// outcome returns what the end of a clock does; nothing for those of the
+// machinery.
+func outcome(x supervisor.Explanation, clock lifecycle.Clock) (action, text string) {
+	rec := x.Sandbox.Record
+	switch clock {
+	case lifecycle.ClockOperation:
+		return "finish", string(rec.Phase()) + " ends, one way or the other, at the latest"
+	case lifecycle.ClockTombstone:
+		return "forget", "its record is forgotten"
+	}
+	for _, c := range clocks(viewSettings(rec.Settings), 0) {
+		switch {
+		case c.Clock != clock:
+		case c.Action == lifecycle.Pause:
+			return string(c.Action), "paused (" + string(c.Reason) + ")"
+		default:
+			return string(c.Action), "terminated (" + string(c.Reason) + ")"
+		}
+	}
+	return "", ""
+}
+
+// undisturbed says how a sandbox goes on for which nothing is due.
+func undisturbed(x supervisor.Explanation) string {
+	rec := x.Sandbox.Record
+	switch {
+	case rec.State == lifecycle.Running && busy(x) && rec.Settings.IdleTimeout > 0:
+		return fmt.Sprintf("it stays awake while a hold counts; the idle timeout of %s begins after that", rec.Settings.IdleTimeout)
+	case rec.State == lifecycle.Running:
+		return "nothing is due: it runs until somebody pauses or kills it"
+	case rec.State == lifecycle.Paused && rec.Settings.AutoResume && rec.Checkpoint != nil && rec.Checkpoint.Mode == lifecycle.Memory:
+		return "nothing is due: it sleeps until traffic or a resume wakes it"
+	case rec.State == lifecycle.Paused:
+		return "nothing is due: it sleeps until somebody resumes it"
+	default:
+		return "nothing is due"
+	}
+}

@@ -1,0 +1,131 @@
+package v1
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+func (w *world) explain(id string) map[string]any {
+	w.t.Helper()
+	return w.do("GET", base+"/"+id+"/lifecycle", "").is(http.StatusOK).object()
+}
+
+// clocksOf returns "status deadline action" by clock.
+func clocksOf(o map[string]any) map[string]string {
+	clocks := map[string]string{}
+	for _, c := range list(o["clocks"]) {
+		at, _ := c["deadline"].(string)
+		clocks[c["clock"].(string)] = strings.Join(strings.Fields(c["status"].(string)+" "+at+" "+c["action"].(string)), " ")
+	}
+	return clocks
+}
+
+func hasClocks(t *testing.T, o map[string]any, want map[string]string) {
+	t.Helper()
+	got := clocksOf(o)
+	for clock, text := range want {
+		if got[clock] != text {
+			t.Errorf("%s is %q, want %q", clock, got[clock], text)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("clocks %v", got)
+	}
+}
+
+func hasNext(t *testing.T, o map[string]any, action, clock, at any, text string) {
+	t.Helper()
+	next := o["next"].(map[string]any)
+	if next["action"] != action || next["clock"] != clock || next["at"] != at || !strings.Contains(next["text"].(string), text) {
+		t.Errorf("next is %v, want %v by %v at %v: %s", next, action, clock, at, text)
+	}
+}
+
+func TestExplainRunning(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"timeout":600,"onTimeout":"pause","idleTimeout":60,"ttl":3600,"pausedRetention":30}`)
+	o := w.explain(id)
+	hasClocks(t, o, map[string]string{
+		"timeout":         "running 2026-09-01T12:10:00.123456Z pause",
+		"idleTimeout":     "running 2026-09-01T12:01:00.123456Z pause",
+		"maxLifetime":     "running 2026-09-01T13:00:00.123456Z kill",
+		"pausedRetention": "stopped kill",
+	})
+	hasNext(t, o, "pause", "idleTimeout", "2026-09-01T12:01:00.123456Z", "paused (IdleTimeout) at 2026-09-01T12:01:00Z")
+	if o["busy"] != false || o["operation"] != nil || o["tombstone"] != nil || o["sandbox"] != id {
+		t.Errorf("%v", o)
+	}
+	if got := list(o["transitions"]); len(got) != 2 || got[0]["type"] != "running" || got[1]["type"] != "created" || got[1]["cause"] != "call" || got[1]["actor"] == nil {
+		t.Errorf("transitions %v", got)
+	}
+}
+
+func TestExplainBusy(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"idleTimeout":60}`)
+	w.fake.Held[id] = []supervisor.Hold{
+		{ID: "h2", Kind: supervisor.HoldProcess, Detail: "sleep 900", Since: epoch, LastProgress: epoch, Counts: false},
+		{ID: "h1", Kind: supervisor.HoldStream, Detail: "port 8000", Since: epoch, LastProgress: epoch, Until: epoch.Add(time.Minute), Counts: true},
+	}
+	o := w.explain(id)
+	holds := list(o["holds"])
+	if o["busy"] != true || len(holds) != 2 || holds[0]["id"] != "h1" || holds[0]["kind"] != "stream" || holds[0]["until"] != "2026-09-01T12:01:00.123456Z" || holds[1]["until"] != nil || holds[1]["counts"] != false {
+		t.Errorf("holds %v", holds)
+	}
+	hasClocks(t, o, map[string]string{"idleTimeout": "held kill", "timeout": "off kill", "maxLifetime": "off kill"})
+	hasNext(t, o, nil, nil, nil, "stays awake while a hold counts")
+}
+
+func TestExplainOthers(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{}`)
+	hasNext(t, w.explain(id), nil, nil, nil, "until somebody pauses or kills it")
+
+	id = w.create(`{"timeout":60,"onTimeout":"pause","autoResume":true,"pausedRetention":30,"idleTimeout":5}`)
+	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	o := w.explain(id)
+	hasClocks(t, o, map[string]string{
+		"timeout": "stopped pause", "idleTimeout": "stopped pause", "pausedRetention": "running 2026-09-01T12:00:30.123456Z kill",
+	})
+	hasNext(t, o, "kill", "pausedRetention", "2026-09-01T12:00:30.123456Z", "terminated (PausedExpired)")
+
+	id = w.create(`{"timeout":60,"onTimeout":"pause","autoResume":true}`)
+	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	hasNext(t, w.explain(id), nil, nil, nil, "traffic or a resume")
+
+	id = w.create(`{"timeout":60}`)
+	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	hasNext(t, w.explain(id), nil, nil, nil, "somebody resumes it")
+
+	w.do("DELETE", base+"/"+id, "").is(http.StatusNoContent)
+	o = w.explain(id)
+	hasNext(t, o, "forget", "tombstone", "2026-10-01T12:00:00.123456Z", "forgotten")
+	if o["state"] != "terminated" || o["tombstone"].(map[string]any)["reason"] != "Killed" {
+		t.Errorf("%v", o)
+	}
+	if got := list(o["transitions"]); got[0]["type"] != "terminated" || got[0]["from"] != "paused" || got[0]["to"] != "killing" {
+		t.Errorf("transitions %v", got)
+	}
+
+	id = w.create(`{"ttl":3600}`)
+	sb := w.fake.Sandboxes[id]
+	sb.Record.Op = &lifecycle.Operation{
+		ID: "op", Phase: lifecycle.Pausing, Attempt: 1, Cause: lifecycle.CauseIdle, StartedAt: epoch,
+		Deadline: epoch.Add(time.Minute), Mode: lifecycle.Memory, Cancelable: true,
+	}
+	sb.Record.PauseFailures, sb.Record.PauseRetryAt, sb.Record.LastError = 2, epoch.Add(time.Second), "pause: disk full"
+	w.fake.Sandboxes[id] = sb
+	o = w.explain(id)
+	hasNext(t, o, "finish", "operation", "2026-09-01T12:01:00.123456Z", "pausing ends")
+	if op := o["operation"].(map[string]any); op["phase"] != "pausing" || op["cause"] != "idle" || op["actor"] != nil || op["cancelable"] != true || op["mode"] != "memory" {
+		t.Errorf("operation %v", op)
+	}
+	if o["pauseFailures"] != 2.0 || o["pauseRetryAt"] != "2026-09-01T12:00:01.123456Z" || o["lastError"] != "pause: disk full" {
+		t.Errorf("%v", o)
+	}
+}

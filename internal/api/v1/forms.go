@@ -1,0 +1,307 @@
+package v1
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// form is a way to write a value of an option.
+type form struct {
+	words  string // what it is, for the documentation
+	schema schema
+	read   func(path string, raw []byte) (any, error)
+}
+
+// maxDuration bounds every duration: time itself ends after 292 years.
+const maxDuration = 100 * 365 * 24 * time.Hour
+
+// The bounds of a hook's time.
+const (
+	defaultHookBudget = 5 * time.Second
+	maxHookBudget     = 30 * time.Second
+)
+
+// The forms of values. Two values of one option are the same if they are
+// reflect.DeepEqual.
+var (
+	inSeconds = form{"seconds, fractions allowed, 0 for no limit", numberFrom(0), func(path string, raw []byte) (any, error) {
+		return readDuration(path, raw, time.Second)
+	}}
+	inMillis = form{"milliseconds, fractions allowed, 0 for no limit", numberFrom(0), func(path string, raw []byte) (any, error) {
+		return readDuration(path, raw, time.Millisecond)
+	}}
+	inSecondsOrNever = form{"seconds, fractions allowed, 0 for never", numberFrom(0), func(path string, raw []byte) (any, error) {
+		d, err := readDuration(path, raw, time.Second)
+		if err == nil && d == 0 {
+			d = -1
+		}
+		return d, err
+	}}
+	inSomeSeconds = form{"seconds, fractions allowed, more than 0", schema{"type": "number", "exclusiveMinimum": 0}, func(path string, raw []byte) (any, error) {
+		d, err := readDuration(path, raw, time.Second)
+		if err == nil && d == 0 {
+			return nil, badDuration(path, raw, "is 0").WithRemedy("give a positive number of seconds")
+		}
+		return d, err
+	}}
+	asAction   = form{`"kill" or "pause"`, oneOf(lifecycle.Kill, lifecycle.Pause), readAction}
+	asPausing  = form{"a boolean: true for pause, false for kill", schema{"type": "boolean"}, choice(lifecycle.Pause, lifecycle.Kill)}
+	asMode     = form{`"memory" or "filesystem"`, oneOf(lifecycle.Memory, lifecycle.Filesystem), readMode}
+	asKeeping  = form{"a boolean: true for memory, false for filesystem", schema{"type": "boolean"}, choice(lifecycle.Memory, lifecycle.Filesystem)}
+	asFlag     = form{"a boolean", schema{"type": "boolean"}, choice(true, false)}
+	asText     = form{"a string", schema{"type": "string"}, readText}
+	asTexts    = form{"an object with string values", mapOf(schema{"type": "string"}), readTexts}
+	asVars     = form{"an object of environment variables", mapOf(schema{"type": "string"}), readVariables}
+	asTemplate = form{httpapi.TemplateForms, schema{"type": "string"}, readTemplate}
+	asPorts    = form{`an object of ports with "wake", "keep" or "ignore"`, mapOf(oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
+	asHooks    = form{"an object of commands", refTo(reflect.TypeFor[hooksBody]()), readHooks}
+)
+
+func badDuration(path string, raw []byte, what string) *errdef.Error {
+	return errdef.New(errdef.Invalid, "timeout_invalid", "%q %s", path, what).
+		With("field", path).With("requested", requested(raw))
+}
+
+// requested returns a number as sent, for an error's facts: as text if clients
+// could not read it.
+func requested(raw []byte) any {
+	n, err := strconv.ParseFloat(string(bytes.TrimSpace(raw)), 64)
+	if err != nil {
+		return brief(raw)
+	}
+	return n
+}
+
+// readDuration reads a number of units, to the microsecond: finer times are
+// lost on the way back to clients.
+func readDuration(path string, raw []byte, unit time.Duration) (time.Duration, error) {
+	if kindOf(raw) != "a number" {
+		return 0, wrongKind(path, "a number", raw)
+	}
+	text := string(bytes.TrimSpace(raw))
+	n, _ := strconv.ParseFloat(text, 64) // an overflow is read as infinity, an underflow as 0
+	micros := math.Round(n * float64(unit/time.Microsecond))
+	switch {
+	case n < 0:
+		return 0, badDuration(path, raw, "is negative").WithRemedy("give a positive duration")
+	case micros > float64(maxDuration/time.Microsecond):
+		return 0, errdef.New(errdef.Invalid, "timeout_too_large", "%q is longer than 100 years, which nothing here lasts", path).
+			WithRemedy("ask for less, or leave it out").With("field", path).
+			With("requested", requested(raw)).With("allowedSeconds", maxDuration.Seconds())
+	case micros < 1000 && !isZero(text):
+		return 0, badDuration(path, raw, "is shorter than a millisecond").WithRemedy("give 0.001 seconds or more")
+	}
+	return time.Duration(micros) * time.Microsecond, nil
+}
+
+// isZero reports whether a JSON number is 0, not merely next to it.
+func isZero(text string) bool {
+	mantissa, _, _ := strings.Cut(strings.ToLower(text), "e")
+	return !strings.ContainsAny(mantissa, "123456789")
+}
+
+func readText(path string, raw []byte) (any, error) {
+	var text string
+	if kindOf(raw) != "a string" || json.Unmarshal(raw, &text) != nil {
+		return nil, wrongKind(path, "a string", raw)
+	}
+	return text, nil
+}
+
+// choice reads a boolean as one of two values.
+func choice[T any](ifTrue, ifFalse T) func(path string, raw []byte) (any, error) {
+	return func(path string, raw []byte) (any, error) {
+		switch string(bytes.TrimSpace(raw)) {
+		case "true":
+			return ifTrue, nil
+		case "false":
+			return ifFalse, nil
+		}
+		return nil, wrongKind(path, "a boolean", raw)
+	}
+}
+
+func readAction(path string, raw []byte) (any, error) {
+	text, err := readText(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	a := lifecycle.Action(text.(string))
+	if a != lifecycle.Kill && a != lifecycle.Pause {
+		return nil, errdef.New(errdef.Invalid, "action_invalid", "%q is %s", path, brief(raw)).WithRemedy("use kill or pause").With("field", path)
+	}
+	return a, nil
+}
+
+func readMode(path string, raw []byte) (any, error) {
+	text, err := readText(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	m := lifecycle.Mode(text.(string))
+	if m != lifecycle.Memory && m != lifecycle.Filesystem {
+		return nil, errdef.New(errdef.Invalid, "mode_invalid", "%q is %s", path, brief(raw)).WithRemedy("use memory or filesystem").With("field", path)
+	}
+	return m, nil
+}
+
+func readTexts(path string, raw []byte) (any, error) {
+	list, err := distinct(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	texts := make(map[string]string, len(list))
+	for _, m := range list {
+		text, err := readText(path+"."+m.name, m.raw)
+		if err != nil {
+			return nil, err
+		}
+		texts[m.name] = text.(string)
+	}
+	return texts, nil
+}
+
+func readVariables(path string, raw []byte) (any, error) {
+	vars, err := readTexts(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	if bad := httpapi.BadVariable(vars.(map[string]string)); bad != "" {
+		return nil, invalid("%q has %s", path, bad).With("field", path)
+	}
+	return vars, nil
+}
+
+func readTemplate(path string, raw []byte) (any, error) {
+	text, err := readText(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	ref, ok := httpapi.Template(text.(string))
+	if !ok {
+		return nil, invalid("%q is %s, which is not the name of a template", path, brief(raw)).
+			WithRemedy("use %s", httpapi.TemplateForms).With("field", path)
+	}
+	return ref, nil
+}
+
+func readPorts(path string, raw []byte) (any, error) {
+	list, err := distinct(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	ports := store.Ports{}
+	for _, m := range list {
+		port, err := strconv.Atoi(m.name)
+		if err != nil || port < 1 || port > 65535 || strconv.Itoa(port) != m.name {
+			return nil, invalid("%q has %q, which is not a port", path, short(m.name)).
+				WithRemedy("use numbers from 1 to 65535").With("field", path)
+		}
+		text, err := readText(path+"."+m.name, m.raw)
+		if err != nil {
+			return nil, err
+		}
+		policy := lifecycle.WakePolicy(text.(string))
+		if policy != lifecycle.Wake && policy != lifecycle.Keep && policy != lifecycle.Ignore {
+			return nil, invalid("%q gives port %d the policy %s", path, port, brief(m.raw)).
+				WithRemedy("use wake, keep or ignore").With("field", path+"."+m.name)
+		}
+		ports[port] = policy
+	}
+	return ports, nil
+}
+
+// hooksBody documents what readHooks reads.
+type hooksBody struct {
+	PrePause   *hookBody `json:"prePause,omitempty" doc:"Before each pause. Also spelled pre_pause."`
+	PostResume *hookBody `json:"postResume,omitempty" doc:"After each resume. Also spelled post_resume."`
+	PreKill    *hookBody `json:"preKill,omitempty" doc:"Before the end. Also spelled pre_kill."`
+}
+
+type hookBody struct {
+	Command        string  `json:"command" doc:"Run by a shell, as root."`
+	TimeoutSeconds float64 `json:"timeoutSeconds,omitempty" doc:"It is killed after this: 5 if not said, 30 at most."`
+}
+
+func readHooks(path string, raw []byte) (any, error) {
+	list, err := distinct(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	var hooks store.Hooks
+	for _, m := range list {
+		at := path + "." + m.name
+		var hook *store.Hook
+		switch m.name {
+		case "prePause", "pre_pause":
+			hook = &hooks.PrePause
+		case "postResume", "post_resume":
+			hook = &hooks.PostResume
+		case "preKill", "pre_kill":
+			hook = &hooks.PreKill
+		default:
+			return nil, unknownField(at, m.name, []string{"prePause", "postResume", "preKill"})
+		}
+		if isNull(m.raw) {
+			continue
+		}
+		if *hook != (store.Hook{}) {
+			return nil, invalid("%q has one hook in two spellings, %q the second", path, m.name).With("field", at)
+		}
+		if *hook, err = readHook(at, m.raw); err != nil {
+			return nil, err
+		}
+	}
+	return hooks, nil
+}
+
+func readHook(path string, raw []byte) (store.Hook, error) {
+	list, err := distinct(path, raw)
+	if err != nil {
+		return store.Hook{}, err
+	}
+	hook := store.Hook{Budget: defaultHookBudget}
+	limited := false
+	for _, m := range list {
+		at := path + "." + m.name
+		switch m.name {
+		case "command":
+			text, err := readText(at, m.raw)
+			if err != nil {
+				return hook, err
+			}
+			hook.Command = text.(string)
+		case "timeoutSeconds", "timeout_seconds":
+			if limited {
+				return hook, invalid("%q has its time limit in two spellings", path).With("field", at)
+			}
+			limited = true
+			d, err := inSomeSeconds.read(at, m.raw)
+			if err != nil {
+				return hook, err
+			}
+			hook.Budget = d.(time.Duration)
+		default:
+			return hook, unknownField(at, m.name, []string{"command", "timeoutSeconds"})
+		}
+	}
+	switch {
+	case strings.TrimSpace(hook.Command) == "" || strings.Contains(hook.Command, "\x00"):
+		return hook, invalid("%q must be a command", path+".command").With("field", path+".command")
+	case hook.Budget > maxHookBudget:
+		return hook, errdef.New(errdef.Invalid, "timeout_too_large", "%q may take %s at most (requested %s)", path, maxHookBudget, hook.Budget).
+			WithRemedy("do less in the hook").With("field", path+".timeoutSeconds").
+			With("requestedSeconds", hook.Budget.Seconds()).With("allowedSeconds", maxHookBudget.Seconds())
+	}
+	return hook, nil
+}

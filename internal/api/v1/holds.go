@@ -1,0 +1,80 @@
+package v1
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// holdView is evidence of work in progress.
+type holdView struct {
+	ID           string              `json:"id"`
+	Kind         supervisor.HoldKind `json:"kind"`
+	Detail       string              `json:"detail" doc:"The port, command or reason."`
+	Since        httpapi.Timestamp   `json:"since"`
+	LastProgress *httpapi.Timestamp  `json:"lastProgress"`
+	Until        *httpapi.Timestamp  `json:"until" doc:"When it stops counting if nothing happens; null for never."`
+	Counts       bool                `json:"counts" doc:"False once it has stalled, and for traffic that its port's policy ignores."`
+}
+
+type holdsView struct {
+	Holds []holdView `json:"holds"`
+}
+
+func viewHolds(holds []supervisor.Hold) []holdView {
+	views := make([]holdView, 0, len(holds))
+	for _, h := range holds {
+		views = append(views, holdView{
+			ID: h.ID, Kind: h.Kind, Detail: h.Detail, Since: httpapi.Timestamp(h.Since),
+			LastProgress: timeOrNull(h.LastProgress), Until: timeOrNull(h.Until), Counts: h.Counts,
+		})
+	}
+	return views
+}
+
+func (s *server) holds(c *call) (reply, error) {
+	x, err := s.Sandboxes.Explain(c.r.Context(), c.sandbox)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(holdsView{Holds: viewHolds(x.Holds)})
+}
+
+var holdIDForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// maxReason bounds what is kept of why somebody holds.
+const maxReason = 200
+
+func (s *server) hold(c *call) (reply, error) {
+	words, err := c.parse(holdBody)
+	if err != nil {
+		return reply{}, err
+	}
+	l := lifecycle.Lease{Reason: strings.TrimSpace(words["reason"].value.(string))}
+	if l.Reason == "" || len(l.Reason) > maxReason {
+		return reply{}, invalid(`"reason" must have 1 to %d bytes`, maxReason).With("field", "reason")
+	}
+	if w, given := words["id"]; given {
+		l.ID = w.value.(string)
+		if !holdIDForm.MatchString(l.ID) {
+			return reply{}, invalid(`"id" must have 1 to 64 letters, digits, dots, dashes or underscores`).With("field", "id")
+		}
+	}
+	l.Until = now().Add(words["seconds"].value.(time.Duration))
+	if l, err = s.Sandboxes.Hold(c.r.Context(), c.sandbox, l, c.actor); err != nil {
+		return reply{}, err
+	}
+	return reply{status: http.StatusCreated, body: holdView{
+		ID: l.ID, Kind: supervisor.HoldLease, Detail: l.Reason, Since: httpapi.Timestamp(l.Since),
+		LastProgress: timeOrNull(l.Since), Until: timeOrNull(l.Until), Counts: true,
+	}}, nil
+}
+
+func (s *server) releaseHold(c *call) (reply, error) {
+	return reply{status: http.StatusNoContent}, s.Sandboxes.ReleaseHold(c.r.Context(), c.sandbox, c.params[holdParam], c.actor)
+}

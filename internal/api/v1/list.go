@@ -1,0 +1,217 @@
+package v1
+
+import (
+	"cmp"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// The sizes of pages.
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// listView is a page of sandboxes, newest first.
+type listView struct {
+	Sandboxes []sandboxView `json:"sandboxes"`
+	Next      *string       `json:"next" doc:"The cursor of the next page; null on the last."`
+}
+
+// query is the query string of a call.
+type query struct{ url.Values }
+
+// query parses the query string; only the named parameters may be in it.
+func (c *call) query() (query, error) {
+	values, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return query{}, invalid("the query string is malformed")
+	}
+	known := make([]string, len(c.route.query))
+	for i, p := range c.route.query {
+		known[i] = p.name
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(known, name) {
+			return query{}, unknownField(name, name, known)
+		}
+	}
+	return query{values}, nil
+}
+
+// number returns an integer parameter; an empty one is absent.
+func (q query) number(name string, otherwise, least, most int64) (int64, error) {
+	text := q.Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, invalid("%q must be an integer from %d to %d, not %q", name, least, most, short(text)).With("field", name)
+	}
+	return n, nil
+}
+
+// filter is what a list is asked for.
+type filter struct {
+	states   []lifecycle.State // empty: all that have not ended
+	metadata map[string]string
+	template string // empty for all
+	after    *place
+}
+
+// place is a place in the list: after the sandbox with this birth and id. As a
+// place, not a count, it stays right when sandboxes come and go.
+type place struct {
+	createdAt int64 // Unix microseconds
+	id        string
+}
+
+func placeOf(sb *store.Sandbox) place { return place{sb.Record.CreatedAt.UnixMicro(), sb.ID} }
+
+// compare orders the newest first.
+func (p place) compare(q place) int {
+	return cmp.Or(cmp.Compare(q.createdAt, p.createdAt), cmp.Compare(p.id, q.id))
+}
+
+func (p place) cursor() string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", p.createdAt, p.id))
+}
+
+// parseCursor accepts exactly what cursor returns.
+func parseCursor(text string) (place, error) {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	born, id, _ := strings.Cut(string(raw), " ")
+	at, bad := strconv.ParseInt(born, 10, 64)
+	p := place{at, id}
+	if err != nil || bad != nil || p.cursor() != text {
+		return place{}, invalid(`"after" is not a cursor that this server gave`).WithRemedy("begin again without it").With("field", "after")
+	}
+	return p, nil
+}
+
+func (s *server) list(c *call) (reply, error) {
+	q, err := c.query()
+	if err != nil {
+		return reply{}, err
+	}
+	limit, err := q.number("limit", defaultPage, 1, maxPage)
+	if err != nil {
+		return reply{}, err
+	}
+	f, err := parseFilter(q)
+	if err != nil {
+		return reply{}, err
+	}
+	all, err := s.Sandboxes.All(c.r.Context())
+	if err != nil {
+		return reply{}, err
+	}
+	page, next := f.page(all, int(limit))
+	v := listView{Sandboxes: make([]sandboxView, 0, len(page)), Next: next}
+	for _, sb := range page {
+		v.Sandboxes = append(v.Sandboxes, s.view(sb))
+	}
+	return ok(v)
+}
+
+func parseFilter(q query) (f filter, err error) {
+	for state := range strings.SplitSeq(strings.Join(q.Values["state"], ","), ",") {
+		switch st := lifecycle.State(state); st {
+		case "":
+		case lifecycle.Pending, lifecycle.Running, lifecycle.Paused, lifecycle.Terminated:
+			f.states = append(f.states, st)
+		default:
+			return f, invalid(`"state" has %q`, short(state)).
+				WithRemedy("use pending, running, paused or terminated, joined by commas").With("field", "state")
+		}
+	}
+	f.metadata = map[string]string{}
+	for _, pair := range q.Values["metadata"] {
+		key, value, found := strings.Cut(pair, "=")
+		if before, twice := f.metadata[key]; !found || twice && before != value {
+			return f, invalid(`"metadata" must be key=value, each key once`).With("field", "metadata")
+		}
+		f.metadata[key] = value
+	}
+	f.template = strings.ToLower(strings.TrimSpace(q.Get("template")))
+	if text := q.Get("after"); text != "" {
+		after, err := parseCursor(text)
+		if err != nil {
+			return f, err
+		}
+		f.after = &after
+	}
+	return f, nil
+}
+
+func (f filter) matches(sb *store.Sandbox) bool {
+	if len(f.states) == 0 && sb.Record.State == lifecycle.Terminated {
+		return false
+	}
+	if len(f.states) > 0 && !slices.Contains(f.states, sb.Record.State) {
+		return false
+	}
+	if f.template != "" && f.template != sb.Config.Template && f.template != sb.Config.Alias {
+		return false
+	}
+	for key, want := range f.metadata {
+		if has, ok := sb.Config.Metadata[key]; !ok || has != want {
+			return false
+		}
+	}
+	return f.after == nil || placeOf(sb).compare(*f.after) > 0
+}
+
+// page returns the first sandboxes that match and the cursor of the rest.
+func (f filter) page(all []store.Sandbox, limit int) ([]*store.Sandbox, *string) {
+	var found []*store.Sandbox
+	for i := range all {
+		if f.matches(&all[i]) {
+			found = append(found, &all[i])
+		}
+	}
+	slices.SortFunc(found, func(a, b *store.Sandbox) int { return placeOf(a).compare(placeOf(b)) })
+	if len(found) <= limit {
+		return found, nil
+	}
+	next := placeOf(found[limit-1]).cursor()
+	return found[:limit], &next
+}
+
+// errorsView lists the catalogue.
+type errorsView struct {
+	Errors []catalogueView `json:"errors"`
+}
+
+type catalogueView struct {
+	Code        string       `json:"code"`
+	Class       errdef.Class `json:"class"`
+	Status      *int         `json:"status" doc:"HTTP status here; null if this dialect never gives it."`
+	E2BStatus   *int         `json:"e2bStatus" doc:"HTTP status in the E2B dialect; null if that never gives it."`
+	Meaning     string       `json:"meaning"`
+	Remediation string       `json:"remediation"`
+}
+
+func (s *server) catalogue(*call) (reply, error) {
+	v := errorsView{Errors: []catalogueView{}}
+	for _, e := range errdef.Catalogue() {
+		v.Errors = append(v.Errors, catalogueView{
+			Code: e.Code, Class: e.Class, Status: orNull(e.Native), E2BStatus: orNull(e.E2B), Meaning: e.Meaning, Remediation: e.Remedy,
+		})
+	}
+	return ok(v)
+}
+
+// now is the time as it is stored: UTC, in microseconds.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

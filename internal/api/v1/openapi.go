@@ -1,0 +1,226 @@
+package v1
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+)
+
+// openapi answers with the document.
+func (s *server) openapi(*call) (reply, error) { return ok(json.RawMessage(s.document())) }
+
+// OpenAPI returns the description of the API in OpenAPI 3.1, made of the table
+// of routes, the vocabularies of bodies and the types of answers.
+func OpenAPI() []byte {
+	all := schemas{}
+	all.add(reflect.TypeFor[errorView]())
+	all.add(reflect.TypeFor[hooksBody]())
+	paths := map[string]schema{}
+	for _, r := range routes() {
+		if paths[r.pattern] == nil {
+			paths[r.pattern] = schema{}
+		}
+		paths[r.pattern][strings.ToLower(r.method)] = r.describe(all)
+	}
+	doc := schema{
+		"openapi": "3.1.0",
+		"info": schema{
+			"title": "drowse", "version": "1",
+			"description": "Sandboxes that sleep when nothing happens and wake with their memory, their processes and their files. " +
+				"Times are RFC 3339 in UTC, durations are in seconds. Unknown fields are refused.",
+			"license": schema{"name": "Apache-2.0", "identifier": "Apache-2.0"},
+		},
+		"paths": paths,
+		"components": schema{
+			"schemas": all,
+			"securitySchemes": schema{
+				"apiKey": schema{"type": "apiKey", "in": "header", "name": "X-API-Key"},
+				"bearer": schema{"type": "http", "scheme": "bearer"},
+			},
+			"responses": schema{"Error": schema{
+				"description": "An error; its status follows from its code, see GET /v1/errors.",
+				"content":     jsonContent(refTo(reflect.TypeFor[errorView]())),
+			}},
+		},
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(doc); err != nil {
+		panic("internal error: v1: encode the API's description: " + err.Error())
+	}
+	return b.Bytes()
+}
+
+func jsonContent(of schema) schema { return schema{"application/json": schema{"schema": of}} }
+
+// describe returns the operation of a route.
+func (r route) describe(all schemas) schema {
+	op := schema{
+		"operationId": r.name, "summary": r.summary,
+		"responses":  r.responses(all),
+		"x-activity": r.effect == activity || r.effect == both,
+		"x-wakes":    r.effect == wakes || r.effect == both,
+	}
+	op["security"] = []schema{}
+	if r.access == keyed {
+		op["security"] = []schema{{"apiKey": []string{}}, {"bearer": []string{}}}
+	}
+	if params := r.params(); len(params) > 0 {
+		op["parameters"] = params
+	}
+	if r.body != nil {
+		body := r.body.schema()
+		op["requestBody"] = schema{"required": body["allOf"] != nil, "content": jsonContent(body)}
+	}
+	return op
+}
+
+func (r route) params() []schema {
+	var all []schema
+	for seg := range strings.SplitSeq(r.pattern, "/") {
+		if httpapi.IsParam(seg) {
+			all = append(all, schema{"name": seg[1 : len(seg)-1], "in": "path", "required": true, "schema": schema{"type": "string"}})
+		}
+	}
+	query := r.query
+	if r.streamed {
+		query = append(slices.Clone(query), param{"Last-Event-ID", "header", "The id of the last event seen: a stream goes on after it.", schema{"type": "integer"}})
+	}
+	for _, p := range query {
+		all = append(all, schema{"name": p.name, "in": p.in, "description": p.doc, "schema": p.schema})
+	}
+	return all
+}
+
+func (r route) responses(all schemas) schema {
+	responses := schema{"default": schema{"$ref": "#/components/responses/Error"}}
+	if r.status == failed {
+		responses["501"] = schema{"$ref": "#/components/responses/Error"}
+		return responses
+	}
+	success := schema{"description": http.StatusText(r.status)}
+	if r.answer != nil {
+		content := jsonContent(all.of(reflect.TypeOf(r.answer)))
+		if r.streamed {
+			content["text/event-stream"] = schema{"schema": schema{
+				"type": "string", "description": "Events with the id and type of an entry of the log, and the entry as data.",
+			}}
+		}
+		success["content"] = content
+	}
+	responses[strconv.Itoa(r.status)] = success
+	return responses
+}
+
+// schema returns the schema of a body with every spelling. One that is required
+// is so in any of its spellings.
+func (v vocabulary) schema() schema {
+	root := &node{}
+	for _, sp := range v.spellings() {
+		at := root
+		for name := range strings.SplitSeq(sp.path, ".") {
+			at = at.child(name)
+		}
+		at.leaf = described(sp.form.schema, describe(sp))
+	}
+	object := root.schema()
+	var required []schema
+	for _, o := range v {
+		if !o.required {
+			continue
+		}
+		var ways []schema
+		for _, path := range v.aliases(o.name) {
+			ways = append(ways, schema{"required": []string{path}})
+		}
+		required = append(required, schema{"anyOf": ways})
+	}
+	if required != nil {
+		object["allOf"] = required
+	}
+	return object
+}
+
+// node is a field of a body: a value, an object of fields, or either.
+type node struct {
+	leaf     schema
+	children map[string]*node
+}
+
+func (n *node) child(name string) *node {
+	if n.children == nil {
+		n.children = map[string]*node{}
+	}
+	if n.children[name] == nil {
+		n.children[name] = &node{}
+	}
+	return n.children[name]
+}
+
+func (n *node) schema() schema {
+	if n.children == nil {
+		return n.leaf
+	}
+	properties := schema{}
+	for name, child := range n.children {
+		properties[name] = child.schema()
+	}
+	object := schema{"type": "object", "properties": properties, "additionalProperties": false}
+	if n.leaf == nil {
+		return object
+	}
+	return schema{"anyOf": []schema{n.leaf, object}}
+}
+
+// aliases returns all spellings of an option.
+func (v vocabulary) aliases(name string) []string {
+	var paths []string
+	for _, sp := range v.spellings() {
+		if sp.option.name == name {
+			paths = append(paths, sp.path)
+		}
+	}
+	return paths
+}
+
+func describe(sp spelling) string {
+	if sp.path == sp.option.name {
+		return sp.option.doc + " (" + sp.form.words + ")"
+	}
+	return fmt.Sprintf("Another spelling of %s (%s).", sp.option.name, sp.form.words)
+}
+
+// OptionDoc describes an option of a sandbox, for documentation.
+type OptionDoc struct {
+	Name      string
+	Doc       string
+	Patchable bool
+	Spellings []SpellingDoc
+}
+
+// SpellingDoc is one way to write an option.
+type SpellingDoc struct{ Path, Form string }
+
+// OptionDocs returns every option of a sandbox, in the order of the table.
+func OptionDocs() []OptionDoc {
+	var docs []OptionDoc
+	for _, o := range options {
+		doc := OptionDoc{Name: o.name, Doc: o.doc, Patchable: o.patch != nil}
+		for _, sp := range options.spellings() {
+			if sp.option.name == o.name {
+				doc.Spellings = append(doc.Spellings, SpellingDoc{sp.path, sp.form.words})
+			}
+		}
+		docs = append(docs, doc)
+	}
+	return docs
+}

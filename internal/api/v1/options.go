@@ -1,0 +1,172 @@
+package v1
+
+import (
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// options is every option of a sandbox with all its spellings. Bodies of create
+// and patch are read by it and documented from it.
+var options = vocabulary{
+	{
+		name: "template", doc: "What the sandbox starts from; base if not said.",
+		spelled: []spelled{{asTemplate, "template templateID templateId template_id"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Template = v.(string) },
+	},
+	{
+		name: "timeoutSeconds", doc: "The soft timeout: how long it runs after each start. onTimeout says what then happens.",
+		spelled: []spelled{{inSeconds, "timeoutSeconds timeout_seconds timeout"}, {inMillis, "timeoutMs timeout_ms"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.Timeout = v.(time.Duration) },
+		fixed:   "POST /v1/sandboxes/{id}/timeout moves the deadline",
+	},
+	{
+		name: "onTimeout", doc: "What the end of the soft timeout does; kill if not said.",
+		spelled: []spelled{
+			{asAction, "onTimeout on_timeout onTimeout.action on_timeout.action lifecycle.onTimeout lifecycle.on_timeout lifecycle.onTimeout.action lifecycle.on_timeout.action"},
+			{asPausing, "autoPause auto_pause"},
+		},
+		create: func(r *supervisor.CreateRequest, v any) { r.Settings.OnTimeout = v.(lifecycle.Action) },
+		patch:  func(p *supervisor.Patch, v any) { p.Settings.OnTimeout = ptr[lifecycle.Action](v) },
+	},
+	{
+		name: "autoResume", doc: "Whether traffic wakes it. It needs onTimeout or onIdle to pause.",
+		spelled: []spelled{
+			{asFlag, "autoResume auto_resume autoResume.enabled auto_resume.enabled lifecycle.autoResume lifecycle.auto_resume lifecycle.autoResume.enabled lifecycle.auto_resume.enabled"},
+		},
+		create: func(r *supervisor.CreateRequest, v any) { r.Settings.AutoResume = v.(bool) },
+		patch:  func(p *supervisor.Patch, v any) { p.Settings.AutoResume = ptr[bool](v) },
+	},
+	{
+		name: "pauseMode", doc: "What automatic pauses keep; memory if not said.",
+		spelled: []spelled{
+			{asMode, "pauseMode pause_mode"},
+			{asKeeping, "autoPauseMemory auto_pause_memory onTimeout.keepMemory onTimeout.keep_memory on_timeout.keepMemory on_timeout.keep_memory " +
+				"lifecycle.onTimeout.keepMemory lifecycle.onTimeout.keep_memory lifecycle.on_timeout.keepMemory lifecycle.on_timeout.keep_memory"},
+		},
+		create: func(r *supervisor.CreateRequest, v any) { r.Settings.PauseMode = v.(lifecycle.Mode) },
+		fixed:  "POST /v1/sandboxes/{id}/pause takes a mode for one pause",
+	},
+	{
+		name: "idleTimeoutSeconds", doc: "How long it may do nothing. onIdle says what then happens.",
+		spelled: []spelled{{inSeconds, "idleTimeoutSeconds idleTimeout idle_timeout idle_timeout_seconds"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.IdleTimeout = v.(time.Duration) },
+		patch:   func(p *supervisor.Patch, v any) { p.Settings.IdleTimeout = ptr[time.Duration](v) },
+	},
+	{
+		name: "onIdle", doc: "What the end of the idle timeout does; the same as onTimeout if not said.",
+		spelled: []spelled{{asAction, "onIdle on_idle"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.OnIdle = v.(lifecycle.Action) },
+		patch:   func(p *supervisor.Patch, v any) { p.Settings.OnIdle = ptr[lifecycle.Action](v) },
+	},
+	{
+		name: "maxLifetimeSeconds", doc: "How long it may exist at all, asleep or not. Then it is terminated and everything of it deleted.",
+		spelled: []spelled{{inSeconds, "maxLifetimeSeconds maxLifetime max_lifetime max_lifetime_seconds ttl hard_ttl hardTtl"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.MaxLifetime = v.(time.Duration) },
+		patch:   func(p *supervisor.Patch, v any) { p.Settings.MaxLifetime = ptr[time.Duration](v) },
+	},
+	{
+		name: "pausedRetentionSeconds", doc: "How long it may stay paused. Then it is terminated and everything of it deleted.",
+		spelled: []spelled{{inSeconds, "pausedRetentionSeconds pausedRetention paused_retention paused_retention_seconds"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.PausedRetention = v.(time.Duration) },
+		patch:   func(p *supervisor.Patch, v any) { p.Settings.PausedRetention = ptr[time.Duration](v) },
+	},
+	{
+		name: "refreshOnActivity", doc: "Whether activity begins the soft timeout anew.",
+		spelled: []spelled{{asFlag, "refreshOnActivity refresh_on_activity"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.RefreshOnActivity = v.(bool) },
+		patch:   func(p *supervisor.Patch, v any) { p.Settings.RefreshOnActivity = ptr[bool](v) },
+	},
+	{
+		name: "stallAfterSeconds", doc: "How long a hold may make no progress and still count; the server's default if not said.",
+		spelled: []spelled{{inSecondsOrNever, "stallAfterSeconds stallAfter stall_after stall_after_seconds"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.StallAfter = v.(time.Duration) },
+		patch:   func(p *supervisor.Patch, v any) { p.Settings.StallAfter = ptr[time.Duration](v) },
+	},
+	{
+		name: "metadata", doc: "Texts of yours, to find it by. A patch replaces all of them.",
+		spelled: []spelled{{asTexts, "metadata"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Metadata = orNil(v.(map[string]string)) },
+		patch:   func(p *supervisor.Patch, v any) { p.Metadata = v.(map[string]string) },
+	},
+	{
+		name: "env", doc: "Environment variables of every process in it.",
+		spelled: []spelled{{asVars, "env envs envVars env_vars"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Env = orNil(v.(map[string]string)) },
+	},
+	{
+		name: "secure", doc: "Whether its agent wants the sandbox's token; true if not said.",
+		spelled: []spelled{{asFlag, "secure"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Secure = v.(bool) },
+	},
+	{
+		name: "ports", doc: "What traffic to a port does: wake it and count as activity (wake, the default), count but not wake (keep), neither (ignore). A patch replaces all of them.",
+		spelled: []spelled{{asPorts, "ports"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Ports = orNil(v.(store.Ports)) },
+		patch:   func(p *supervisor.Patch, v any) { p.Ports = v.(store.Ports) },
+	},
+	{
+		name: "hooks", doc: "Commands run inside it at points of its life. Their failure stops nothing.",
+		spelled: []spelled{{asHooks, "hooks"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Hooks = v.(store.Hooks) },
+	},
+}
+
+func ptr[T any](v any) *T {
+	t := v.(T)
+	return &t
+}
+
+// orNil makes the empty map the absent one.
+func orNil[M ~map[K]V, K comparable, V any](m M) M {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// The bodies of the verbs.
+var (
+	sandboxOption = option{
+		name: "sandbox", doc: "The sandbox's id.", required: true,
+		spelled: []spelled{{asText, "sandbox sandboxID sandboxId sandbox_id"}},
+	}
+	timeoutOption = option{
+		name: "timeoutSeconds", doc: "How long it runs from now.",
+		spelled: options.option("timeoutSeconds").spelled,
+	}
+	modeOption = option{
+		name: "mode", doc: "What the pause keeps; memory if not said.",
+		spelled: []spelled{{asMode, "mode"}, {asKeeping, "memory keepMemory keep_memory"}},
+	}
+
+	pauseBody   = vocabulary{modeOption}
+	resumeBody  = vocabulary{timeoutOption}
+	timeoutBody = vocabulary{timeoutOption.must()}
+	holdBody    = vocabulary{
+		{name: "reason", doc: "What it is busy with.", required: true, spelled: []spelled{{asText, "reason"}}},
+		{name: "seconds", doc: "How long it counts as busy at most, from now.", required: true, spelled: []spelled{{inSomeSeconds, "seconds"}}},
+		{name: "id", doc: "Names the hold; to use the id of one that exists prolongs that. Made if not said.", spelled: []spelled{{asText, "id"}}},
+	}
+	flatPauseBody      = vocabulary{sandboxOption, modeOption}
+	flatResumeBody     = vocabulary{sandboxOption, timeoutOption}
+	flatSetTimeoutBody = vocabulary{sandboxOption, timeoutOption.must()}
+)
+
+// must returns the option as one that cannot be left out.
+func (o option) must() option {
+	o.required = true
+	return o
+}
+
+// option returns the option of a name.
+func (v vocabulary) option(name string) option {
+	for _, o := range v {
+		if o.name == name {
+			return o
+		}
+	}
+	panic("internal error: v1: no option " + name)
+}

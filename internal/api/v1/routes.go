@@ -1,0 +1,137 @@
+package v1
+
+import (
+	"net/http"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+)
+
+// The path parameters.
+const (
+	sandboxParam = "id"
+	holdParam    = "holdId"
+)
+
+// access says who may call a route.
+type access string
+
+const (
+	open  access = "open"  // anybody
+	keyed access = "keyed" // who has an API key
+)
+
+// effect says what a call means for the sandbox that it names, besides what it
+// asks for.
+type effect string
+
+const (
+	none     effect = ""         // neither activity nor a wake
+	activity effect = "activity" // the idle clock begins anew
+	wakes    effect = "wakes"    // a paused sandbox is resumed
+	both     effect = "activity, wakes"
+)
+
+// route is one endpoint, and all that its documentation is made of.
+type route struct {
+	method  string
+	pattern string
+	access  access
+	effect  effect
+	handle  func(*server, *call) (reply, error)
+
+	name     string // operationId
+	summary  string
+	body     vocabulary // what the body can say; nil for none
+	query    []param
+	status   int  // of success; 0 where there is none yet
+	answer   any  // a value of the type that answers; nil for none
+	streamed bool // the answer may be server-sent events
+}
+
+// param is a parameter of the query string or a header.
+type param struct {
+	name, in, doc string
+	schema        schema
+}
+
+var (
+	afterEvent = param{"after", "query", "Only events with a greater id.", schema{"type": "integer", "minimum": 0}}
+	limit      = param{"limit", "query", "How many at most; 100 if not said. A stream has no limit.", schema{"type": "integer", "minimum": 1, "maximum": maxPage}}
+	followed   = param{"follow", "query", "true for a stream of server-sent events, as with Accept: text/event-stream.", schema{"type": "boolean"}}
+
+	eventQuery = []param{afterEvent, limit, followed}
+	listQuery  = []param{
+		{"state", "query", "States, joined by commas; all but terminated if not said.", schema{"type": "string"}},
+		{"metadata", "query", "key=value; may be repeated, and all must hold.", schema{"type": "array", "items": schema{"type": "string"}}},
+		{"template", "query", "A template's id or alias.", schema{"type": "string"}},
+		{"after", "query", "The cursor of a page before.", schema{"type": "string"}},
+		limit,
+	}
+)
+
+func newRouter() httpapi.Router[route] {
+	return httpapi.NewRouter(routes(), func(r *route) (method, pattern string) { return r.method, r.pattern })
+}
+
+const (
+	get    = http.MethodGet
+	post   = http.MethodPost
+	put    = http.MethodPut
+	patch  = http.MethodPatch
+	del    = http.MethodDelete
+	base   = "/v1/sandboxes"
+	one    = base + "/{" + sandboxParam + "}"
+	failed = 0 // the status of success of what is not built
+)
+
+// routes returns all endpoints. Those of the design that are not built yet are
+// refused as such. It is a function because the route of the OpenAPI document
+// refers to the table.
+func routes() []route {
+	return []route{
+		{post, base, keyed, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", options, nil, http.StatusCreated, sandboxView{}, false},
+		{get, base, keyed, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, false},
+		{get, one, keyed, none, (*server).get, "getSandbox", "Look at a sandbox; one that has ended answers from its tombstone.", nil, nil, http.StatusOK, sandboxView{}, false},
+		{patch, one, keyed, none, (*server).patch, "patchSandbox", "Change settings of a live or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, false},
+		{del, one, keyed, none, (*server).kill, "deleteSandbox", "End a sandbox for good.", nil, nil, http.StatusNoContent, nil, false},
+
+		{post, one + "/pause", keyed, none, (*server).pause, "pauseSandbox", "Pause a sandbox; it answers when that is committed.", pauseBody, nil, http.StatusOK, sandboxView{}, false},
+		{post, one + "/resume", keyed, wakes, (*server).resume, "resumeSandbox", "Resume a paused sandbox, or extend one that runs. Without a timeout it is the one given at create.", resumeBody, nil, http.StatusOK, sandboxView{}, false},
+		{post, one + "/timeout", keyed, none, (*server).setTimeout, "setTimeout", "Make the soft timeout of a running sandbox end so long from now, sooner or later than it would.", timeoutBody, nil, http.StatusOK, sandboxView{}, false},
+		{get, one + "/lifecycle", keyed, none, (*server).explain, "explainSandbox", "Why a sandbox is as it is, and what happens next.", nil, nil, http.StatusOK, lifecycleView{}, false},
+
+		{get, one + "/holds", keyed, none, (*server).holds, "listHolds", "What keeps a sandbox awake.", nil, nil, http.StatusOK, holdsView{}, false},
+		{post, one + "/holds", keyed, activity, (*server).hold, "openHold", "Count a sandbox as busy for a reason and a time.", holdBody, nil, http.StatusCreated, holdView{}, false},
+		{del, one + "/holds/{" + holdParam + "}", keyed, activity, (*server).releaseHold, "releaseHold", "End such a hold before its time.", nil, nil, http.StatusNoContent, nil, false},
+
+		{get, one + "/events", keyed, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, true},
+		{get, "/v1/events", keyed, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, true},
+
+		{post, "/v1/set_timeout", keyed, none, (*server).flatSetTimeout, "flatSetTimeout", "setTimeout in one flat body.", flatSetTimeoutBody, nil, http.StatusOK, deadlineView{}, false},
+		{post, "/v1/pause", keyed, none, (*server).flatPause, "flatPause", "pauseSandbox in one flat body.", flatPauseBody, nil, http.StatusOK, statusView{}, false},
+		{post, "/v1/resume", keyed, wakes, (*server).flatResume, "flatResume", "resumeSandbox in one flat body.", flatResumeBody, nil, http.StatusOK, deadlineView{}, false},
+
+		{get, "/v1/openapi.json", open, none, (*server).openapi, "getOpenAPI", "This description.", nil, nil, http.StatusOK, map[string]any{}, false},
+		{get, "/v1/errors", open, none, (*server).catalogue, "listErrors", "Every code of error, and what to do.", nil, nil, http.StatusOK, errorsView{}, false},
+
+		{post, one + "/fork", keyed, none, (*server).unbuilt, "forkSandbox", "Not supported yet.", nil, nil, failed, nil, false},
+		{post, one + "/snapshots", keyed, none, (*server).unbuilt, "createSnapshot", "Not supported yet.", nil, nil, failed, nil, false},
+		{get, one + "/snapshots", keyed, none, (*server).unbuilt, "listSnapshots", "Not supported yet.", nil, nil, failed, nil, false},
+		{post, one + "/exec", keyed, both, (*server).unbuilt, "exec", "Not supported yet.", nil, nil, failed, nil, false},
+		{get, one + "/files", keyed, both, (*server).unbuilt, "readFile", "Not supported yet.", nil, nil, failed, nil, false},
+		{put, one + "/files", keyed, both, (*server).unbuilt, "writeFile", "Not supported yet.", nil, nil, failed, nil, false},
+		{post, one + "/files", keyed, both, (*server).unbuilt, "uploadFile", "Not supported yet.", nil, nil, failed, nil, false},
+		{del, one + "/files", keyed, both, (*server).unbuilt, "deleteFile", "Not supported yet.", nil, nil, failed, nil, false},
+	}
+}
+
+// patchable is the options that a patch can change.
+func patchable() vocabulary {
+	var v vocabulary
+	for _, o := range options {
+		if o.patch != nil {
+			v = append(v, o)
+		}
+	}
+	return v
+}

@@ -1,0 +1,301 @@
+package v1
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// pathOf fills a route's pattern in.
+func pathOf(r route, id string) string {
+	segs := strings.Split(r.pattern, "/")
+	for i, seg := range segs {
+		switch {
+		case seg == "{"+sandboxParam+"}":
+			segs[i] = id
+		case httpapi.IsParam(seg):
+			segs[i] = "x1"
+		}
+	}
+	return strings.Join(segs, "/")
+}
+
+// isFlat reports whether the body names the sandbox.
+func isFlat(r route) bool { return r.body != nil && r.body[0].name == sandboxOption.name }
+
+func namesSandbox(r route) bool {
+	return isFlat(r) || strings.Contains(r.pattern, "{"+sandboxParam+"}")
+}
+
+// bodyOf is a body that the route accepts.
+func bodyOf(r route, id string) string {
+	var fields []string
+	for _, o := range r.body {
+		switch {
+		case o.name == sandboxOption.name:
+			fields = append(fields, fmt.Sprintf(`"sandbox":%q`, id))
+		case o.name == "reason":
+			fields = append(fields, `"reason":"tests"`)
+		case o.required:
+			fields = append(fields, fmt.Sprintf(`%q:60`, o.name))
+		}
+	}
+	if r.method == patch {
+		fields = append(fields, `"onIdle":"pause"`)
+	}
+	if r.body == nil {
+		return ""
+	}
+	return "{" + strings.Join(fields, ",") + "}"
+}
+
+func eachRoute(t *testing.T, test func(t *testing.T, r route)) {
+	t.Helper()
+	for _, r := range routes() {
+		t.Run(r.method+" "+r.pattern, func(t *testing.T) { test(t, r) })
+	}
+}
+
+func TestEveryRouteNeedsAKey(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		w := newWorld(t)
+		if r.access == open {
+			w.send(httptest.NewRequest(r.method, pathOf(r, "i1"), nil)).is(http.StatusOK)
+			return
+		}
+		w = newWorld(t, func(o *Options) { o.Sandboxes = nil }) // must not be reached
+		for _, key := range []string{"", "x", "e2b_" + strings.Repeat("0", 40)} {
+			req := httptest.NewRequest(r.method, pathOf(r, "i1"), strings.NewReader(bodyOf(r, "i1")))
+			req.Header.Set("X-API-Key", key)
+			a := w.send(req)
+			a.fails(http.StatusUnauthorized, "api_key_unknown", "API key")
+			if len(key) > 4 && strings.Contains(a.body+w.log.String(), key) {
+				t.Error("the key is in the answer or the log")
+			}
+		}
+	})
+}
+
+func TestEveryRouteTakesABearerKey(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		req := httptest.NewRequest(r.method, pathOf(r, "i1"), strings.NewReader(bodyOf(r, "i1")))
+		req.Header.Set("Authorization", "Bearer "+goodKey)
+		if a := newWorld(t).send(req); a.status == http.StatusUnauthorized {
+			t.Errorf("refused: %s", a.body)
+		}
+	})
+}
+
+func TestEveryRouteRefusesAnUnknownSandbox(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) {
+			t.Skip("names no sandbox")
+		}
+		w := newWorld(t)
+		e := w.do(r.method, pathOf(r, "nonexistingsandbox"), bodyOf(r, "nonexistingsandbox")).
+			fails(http.StatusNotFound, "sandbox_not_found", `"nonexistingsandbox"`)
+		if contextOf(e)["sandbox"] != "nonexistingsandbox" {
+			t.Errorf("context %v", e["context"])
+		}
+		for _, id := range []string{"UPPER", "a-b", "a.b", "%2e%2e", "a%2Fb", "%C3%A9", strings.Repeat("a", 1000)} {
+			w.do(r.method, pathOf(r, id), bodyOf(r, id)).fails(http.StatusNotFound, "sandbox_not_found", "does not exist")
+		}
+	})
+}
+
+// What reads answers from the tombstone; what would change a sandbox says that
+// it has ended, and how.
+func TestEveryRouteAnswersForATerminatedSandbox(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) {
+			t.Skip("names no sandbox")
+		}
+		w := newWorld(t)
+		id := w.create(`{}`)
+		w.do("DELETE", base+"/"+id, "").is(http.StatusNoContent)
+		a := w.do(r.method, pathOf(r, id), bodyOf(r, id))
+		if r.method == get && r.status != failed {
+			a.is(http.StatusOK)
+			if strings.Contains(a.body, apitest.Tokens()) {
+				t.Errorf("a token of what is gone: %s", a.body)
+			}
+			return
+		}
+		e := a.fails(http.StatusNotFound, "sandbox_terminated", "Killed")
+		if e["cause"] != "Killed" || contextOf(e)["state"] != "terminated" || contextOf(e)["sandbox"] != id {
+			t.Errorf("cause %v, context %v", e["cause"], e["context"])
+		}
+	})
+}
+
+func TestEveryRouteRefusesOtherMethods(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		a := newWorld(t).do("TRACE", pathOf(r, "i1"), "")
+		a.fails(http.StatusMethodNotAllowed, "method_not_allowed", "TRACE")
+		if !strings.Contains(a.header.Get("Allow"), r.method) {
+			t.Errorf("Allow %q, want %s in it", a.header.Get("Allow"), r.method)
+		}
+	})
+}
+
+func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if r.access == open {
+			t.Skip("asks nothing of the sandboxes")
+		}
+		for name, breakIt := range map[string]func(*apitest.Fake){
+			"panic": func(f *apitest.Fake) { f.Panics = "secret" },
+			"error": func(f *apitest.Fake) { f.Err = errors.New("secret") },
+		} {
+			w := newWorld(t)
+			id := w.create(`{}`)
+			breakIt(w.fake)
+			a := w.do(r.method, pathOf(r, id), bodyOf(r, id))
+			e := a.fails(http.StatusInternalServerError, "internal_server_error", "request")
+			if strings.Contains(a.body, "secret") {
+				t.Errorf("%s: the cause is in the answer: %s", name, a.body)
+			}
+			if log := w.log.String(); !strings.Contains(log, "secret") || !strings.Contains(log, contextOf(e)["request"].(string)) {
+				t.Errorf("%s: not in the log under its id: %s", name, log)
+			}
+			if strings.Contains(w.log.String(), goodKey) || strings.Contains(w.log.String(), apitest.Tokens()) {
+				t.Error("the log has a key or a token")
+			}
+		}
+	})
+}
+
+func TestEveryRouteThatIsNotBuiltSaysSo(t *testing.T) {
+	n := 0
+	eachRoute(t, func(t *testing.T, r route) {
+		if r.status != failed {
+			t.Skip("built")
+		}
+		n++
+		w := newWorld(t)
+		id := w.create(`{}`)
+		w.do(r.method, pathOf(r, id), bodyOf(r, id)).fails(http.StatusNotImplemented, "not_supported", r.method+" "+r.pattern)
+	})
+	if n < 8 {
+		t.Errorf("%d routes are not built", n)
+	}
+}
+
+// TestEveryRouteKeepsItsEffect: what is no wake wakes nothing.
+func TestEveryRouteKeepsItsEffect(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) || r.status == failed {
+			t.Skip("names no sandbox, or not built")
+		}
+		w := newWorld(t)
+		id := w.create(`{"onTimeout":"pause","timeout":600,"autoResume":true}`)
+		w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+		w.do(r.method, pathOf(r, id), bodyOf(r, id))
+		woke := w.fake.Sandboxes[id].Record.Generation > 1
+		if want := r.effect == wakes || r.effect == both; woke != want {
+			t.Errorf("woke: %v, the table says %v", woke, want)
+		}
+	})
+}
+
+func TestTableHasNoDuplicates(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range routes() {
+		for _, key := range []string{r.method + " " + r.pattern, r.name} {
+			if seen[key] {
+				t.Errorf("%s is there twice", key)
+			}
+			seen[key] = true
+		}
+	}
+}
+
+func TestUnknownPaths(t *testing.T) {
+	w := newWorld(t)
+	for _, path := range []string{"/v1", "/v1/", "/v1/nonsense", "/v1//sandboxes", "/v1/sandboxes/", "/v2/sandboxes", "/v1%2Fsandboxes"} {
+		w.do("GET", path, "").fails(http.StatusNotFound, "unknown_path", "")
+	}
+	for path, want := range map[string]bool{
+		"/v1": true, "/v1/": true, "/v1/sandboxes": true, "/v10/sandboxes": false, "/sandboxes": false, "/v1%2Fsandboxes": false, "/": false,
+	} {
+		if got := Owns(httptest.NewRequest("GET", path, nil)); got != want {
+			t.Errorf("Owns %s: %v", path, got)
+		}
+	}
+}
+
+func TestPreflightNeedsNoKey(t *testing.T) {
+	w := newWorld(t)
+	req := httptest.NewRequest("OPTIONS", "/v1/sandboxes", nil)
+	req.Header.Set("Access-Control-Request-Headers", "x-api-key")
+	a := w.send(req).is(http.StatusNoContent)
+	if a.header.Get("Access-Control-Allow-Headers") != "x-api-key" {
+		t.Errorf("header %v", a.header)
+	}
+}
+
+func TestCatalogueStatusesAreThoseAnswered(t *testing.T) {
+	for _, e := range errdef.Catalogue() {
+		if e.Native == 0 {
+			continue
+		}
+		w := newWorld(t)
+		id := w.create(`{}`)
+		w.fake.Err = fmt.Errorf("set timeout: %w", errdef.New(e.Class, e.Code, "what happened"))
+		a := w.do("POST", base+"/"+id+"/timeout", `{"timeout":60}`)
+		if a.status != e.Native {
+			t.Errorf("%s is answered with %d, the catalogue says %d", e.Code, a.status, e.Native)
+		}
+		body := a.object()["error"].(map[string]any)
+		if body["code"] != e.Code {
+			t.Errorf("%s is answered as %v", e.Code, body["code"])
+		}
+		if e.Class != errdef.Internal && body["remediation"] != e.Remedy {
+			t.Errorf("%s: remediation %v", e.Code, body["remediation"])
+		}
+		if (a.status == http.StatusServiceUnavailable) != (a.header.Get("Retry-After") != "") {
+			t.Errorf("%s: status %d with Retry-After %q", e.Code, a.status, a.header.Get("Retry-After"))
+		}
+	}
+}
+
+func TestCatalogueRoute(t *testing.T) {
+	o := newWorld(t).send(httptest.NewRequest("GET", "/v1/errors", nil)).is(http.StatusOK).object()
+	if got := list(o["errors"]); len(got) != len(errdef.Catalogue()) {
+		t.Errorf("%d codes, want %d", len(got), len(errdef.Catalogue()))
+	}
+}
+
+// TestCodesGivenAreNative: a code that this package gives must be one that the
+// catalogue knows for it.
+func TestCodesGivenAreNative(t *testing.T) {
+	code := regexp.MustCompile(`errdef\.New\(errdef\.\w+, "(\w+)"`)
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range code.FindAllSubmatch(src, -1) {
+			if e, ok := errdef.Lookup(string(m[1])); !ok || e.Native == 0 {
+				t.Errorf("%s gives %s, which the catalogue does not know here", file, m[1])
+			}
+		}
+	}
+}

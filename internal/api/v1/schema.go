@@ -1,0 +1,132 @@
+package v1
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"unicode"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// schema is a JSON Schema of the dialect of OpenAPI 3.1.
+type schema map[string]any
+
+func numberFrom(least float64) schema { return schema{"type": "number", "minimum": least} }
+
+func mapOf(values schema) schema { return schema{"type": "object", "additionalProperties": values} }
+
+func oneOf[T ~string](values ...T) schema { return schema{"type": "string", "enum": values} }
+
+// enums are the string types with few values.
+var enums = map[reflect.Type]schema{
+	reflect.TypeFor[lifecycle.State]():      oneOf(lifecycle.Pending, lifecycle.Running, lifecycle.Paused, lifecycle.Terminated),
+	reflect.TypeFor[lifecycle.Phase]():      oneOf(lifecycle.Creating, lifecycle.Pausing, lifecycle.Resuming, lifecycle.Killing),
+	reflect.TypeFor[lifecycle.Situation]():  oneOf(lifecycle.Situations()...),
+	reflect.TypeFor[lifecycle.Action]():     oneOf(lifecycle.Kill, lifecycle.Pause),
+	reflect.TypeFor[lifecycle.Mode]():       oneOf(lifecycle.Memory, lifecycle.Filesystem),
+	reflect.TypeFor[lifecycle.WakePolicy](): oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore),
+	reflect.TypeFor[supervisor.HoldKind](): oneOf(supervisor.HoldRequest, supervisor.HoldStream,
+		supervisor.HoldProcess, supervisor.HoldLease),
+	reflect.TypeFor[clockState](): oneOf(clockOff, clockRunning, clockHeld, clockStopped),
+	reflect.TypeFor[errdef.Class](): oneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,
+		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Internal),
+}
+
+const components = "#/components/schemas/"
+
+func refTo(t reflect.Type) schema { return schema{"$ref": components + nameOf(t)} }
+
+// nameOf returns the name of a struct in the document.
+func nameOf(t reflect.Type) string {
+	name := t.Name()
+	for _, suffix := range []string{"View", "Body"} {
+		name = strings.TrimSuffix(name, suffix)
+	}
+	return string(unicode.ToUpper(rune(name[0]))) + name[1:]
+}
+
+// schemas makes schemas of Go types; structs become components.
+type schemas map[string]schema
+
+// of returns the schema of a type as encoding/json writes it.
+func (s schemas) of(t reflect.Type) schema {
+	switch {
+	case t == reflect.TypeFor[httpapi.Timestamp]():
+		return schema{"type": "string", "format": "date-time"}
+	case t == reflect.TypeFor[json.RawMessage]():
+		return schema{}
+	case enums[t] != nil:
+		return enums[t]
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return schema{"type": "boolean"}
+	case reflect.Int, reflect.Int64:
+		return schema{"type": "integer"}
+	case reflect.Float64:
+		return schema{"type": "number"}
+	case reflect.String:
+		return schema{"type": "string"}
+	case reflect.Slice:
+		return schema{"type": "array", "items": s.of(t.Elem())}
+	case reflect.Map:
+		if t.Elem().Kind() == reflect.Interface {
+			return schema{"type": "object"}
+		}
+		return mapOf(s.of(t.Elem()))
+	case reflect.Pointer:
+		return schema{"anyOf": []schema{s.of(t.Elem()), {"type": "null"}}}
+	case reflect.Struct:
+		s.add(t)
+		return refTo(t)
+	}
+	panic("internal error: v1: no schema for " + t.String())
+}
+
+// add makes a component of a struct.
+func (s schemas) add(t reflect.Type) {
+	if _, done := s[nameOf(t)]; done {
+		return
+	}
+	object := schema{"type": "object"}
+	s[nameOf(t)] = object // before the fields: a type may refer to itself
+	properties, required := schema{}, []string{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
+		property := s.field(f, strings.Contains(rest, "omitempty"))
+		if doc := f.Tag.Get("doc"); doc != "" {
+			property = described(property, doc)
+		}
+		properties[name] = property
+		if !strings.Contains(rest, "omitempty") {
+			required = append(required, name)
+		}
+	}
+	object["properties"] = properties
+	if len(required) > 0 {
+		object["required"] = required
+	}
+}
+
+// field returns the schema of a field. A pointer that is left out when nil is
+// never null.
+func (s schemas) field(f reflect.StructField, leftOut bool) schema {
+	if leftOut && f.Type.Kind() == reflect.Pointer {
+		return s.of(f.Type.Elem())
+	}
+	return s.of(f.Type)
+}
+
+// described returns a copy of a schema with a description.
+func described(of schema, doc string) schema {
+	with := schema{"description": doc}
+	for k, v := range of {
+		with[k] = v
+	}
+	return with
+}

@@ -1,0 +1,240 @@
+package v1
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Sandboxes is what the dialect needs of the supervisor. Errors that a client
+// should understand are *errdef.Error. A sandbox that is unknown is an
+// errdef.NotFound with code "sandbox_not_found" everywhere; one that has
+// ended is found by Find, Explain and Events, and is an errdef.NotFound with
+// code "sandbox_terminated" for all that would change it.
+type Sandboxes interface {
+	// Create returns when the sandbox serves.
+	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
+	Find(ctx context.Context, id string) (store.Sandbox, error)
+	// All returns every sandbox, ended ones included, in any order.
+	All(ctx context.Context) ([]store.Sandbox, error)
+	// Pause returns when the pause is committed; errdef.Conflict with code
+	// "already_paused" if there is nothing to do.
+	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	// Connect extends a running sandbox or resumes a paused one; 0 resumes it
+	// without a soft timeout and changes nothing of one that runs.
+	Connect(ctx context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error)
+	// SetTimeout makes endAt now + d.
+	SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
+	Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error)
+	// Hold opens a lease, or prolongs the one of the same id; without an id it
+	// makes one.
+	Hold(ctx context.Context, id string, l lifecycle.Lease, actor string) (lifecycle.Lease, error)
+	ReleaseHold(ctx context.Context, id, holdID, actor string) error
+	Explain(ctx context.Context, id string) (supervisor.Explanation, error)
+	// Events returns up to limit events with Seq > after, oldest first, of one
+	// sandbox or, with an empty id, of all.
+	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
+	// Changed returns a channel that is closed at the next commit of any
+	// sandbox.
+	Changed() <-chan struct{}
+	Kill(ctx context.Context, id, actor string) error
+
+	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
+	// all its life.
+	EnvdToken(id string) string
+	TrafficToken(id string) string
+}
+
+// Authenticator says whose API key a text is, or returns an
+// errdef.Unauthorized.
+type Authenticator interface {
+	Check(key string) (store.Key, error)
+}
+
+// What applies where Options say nothing.
+const (
+	DefaultIsolation = "gvisor"
+	DefaultKeepAlive = 15 * time.Second
+)
+
+// Options are what a handler is made of.
+type Options struct {
+	Sandboxes Sandboxes     // required
+	Auth      Authenticator // required
+	// Defaults are the settings of a sandbox where create says nothing. An
+	// empty OnTimeout means kill; the other zero values mean what they say.
+	Defaults lifecycle.Settings
+	// Isolation is what every sandbox says it is isolated by. Empty means
+	// DefaultIsolation.
+	Isolation string
+	// KeepAlive is how long a stream of events is silent at most. Zero means
+	// DefaultKeepAlive.
+	KeepAlive time.Duration
+	// Log receives failures of the server, not of clients. Nil discards.
+	Log *slog.Logger
+}
+
+// server is the handler.
+type server struct {
+	Options
+	router   httpapi.Router[route]
+	document func() []byte // of the API
+}
+
+// New returns the handler of everything under /v1.
+func New(o Options) http.Handler {
+	if o.Defaults.OnTimeout == "" {
+		o.Defaults.OnTimeout = lifecycle.Kill
+	}
+	if o.Isolation == "" {
+		o.Isolation = DefaultIsolation
+	}
+	if o.KeepAlive == 0 {
+		o.KeepAlive = DefaultKeepAlive
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &server{Options: o, router: newRouter(), document: sync.OnceValue(OpenAPI)}
+}
+
+// Owns reports whether a request is of this dialect, by its path alone.
+func Owns(r *http.Request) bool {
+	path := r.URL.EscapedPath()
+	return path == "/v1" || strings.HasPrefix(path, "/v1/")
+}
+
+// call is one request on its way through a handler.
+type call struct {
+	w       http.ResponseWriter // to bound the body with; handlers return their reply
+	r       *http.Request
+	route   *route
+	params  map[string]string
+	sandbox string // the sandbox that the path or the body names
+	actor   string // who asks, for the record
+}
+
+// reply is the answer to a call that succeeded.
+type reply struct {
+	status int
+	body   any // nil for none
+	header http.Header
+	// stream writes the answer instead, until the client is gone.
+	stream func(http.ResponseWriter)
+}
+
+func ok(body any) (reply, error) { return reply{status: http.StatusOK, body: body}, nil }
+
+// ServeHTTP implements http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpapi.AllowOrigins(w.Header())
+	if r.Method == http.MethodOptions {
+		httpapi.Preflight(w, r)
+		return
+	}
+	c := &call{w: w, r: r}
+	res, stream := s.answer(c)
+	if stream == nil {
+		res.WriteTo(w)
+		return
+	}
+	defer func() {
+		if p := recover(); p != nil && p != http.ErrAbortHandler {
+			s.panicked(c, p, debug.Stack())
+			panic(http.ErrAbortHandler) // what was sent cannot be taken back
+		} else if p != nil {
+			panic(p)
+		}
+	}()
+	stream(w)
+}
+
+// answer runs the call. Nothing has been written when it returns, so a handler
+// that panics is answered like one that fails.
+func (s *server) answer(c *call) (res httpapi.Response, stream func(http.ResponseWriter)) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			panic(p)
+		default:
+			res, stream = s.panicked(c, p, debug.Stack()), nil
+		}
+	}()
+	rep, err := s.dispatch(c)
+	if err != nil {
+		return s.failed(c, err), nil
+	}
+	if rep.stream != nil {
+		return res, rep.stream
+	}
+	if res, err = httpapi.Encode(rep.status, rep.header, rep.body); err != nil {
+		return s.failed(c, err), nil
+	}
+	return res, nil
+}
+
+// dispatch finds the route, then asks who calls, then what for.
+func (s *server) dispatch(c *call) (reply, error) {
+	route, params, allowed := s.router.Match(c.r.Method, c.r.URL.EscapedPath())
+	switch {
+	case route != nil:
+	case len(allowed) > 0:
+		return reply{}, wrongMethod(c.r.Method, allowed)
+	default:
+		return reply{}, errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API").
+			WithRemedy("/v1/openapi.json lists what is")
+	}
+	c.route, c.params = route, params
+	if route.access != open {
+		key, err := s.Auth.Check(auth.FromHeader(c.r.Header))
+		if err != nil {
+			return reply{}, err
+		}
+		c.actor = "key:" + key.ID
+	}
+	if id, named := params[sandboxParam]; named {
+		if err := c.names(id); err != nil {
+			return reply{}, err
+		}
+	}
+	return route.handle(s, c)
+}
+
+var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
+
+// names takes down which sandbox the call is about. What cannot be an id is of
+// no sandbox.
+func (c *call) names(id string) error {
+	if !sandboxIDForm.MatchString(id) {
+		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", short(id)).
+			WithRemedy("GET /v1/sandboxes lists those that do")
+	}
+	c.sandbox = id
+	return nil
+}
+
+// parse reads the body by a vocabulary.
+func (c *call) parse(v vocabulary) (map[string]said, error) {
+	return c.parseWith(v, nullIsAbsent)
+}
+
+func (c *call) parseWith(v vocabulary, n nulls) (map[string]said, error) {
+	data, err := httpapi.ReadBody(c.w, c.r)
+	if err != nil {
+		return nil, bodyError(err)
+	}
+	return v.parse(data, n)
+}

@@ -1,0 +1,180 @@
+package v1
+
+import (
+	"cmp"
+	"strconv"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// sandboxView is a sandbox as clients see it. What may be missing is null.
+type sandboxView struct {
+	ID             string             `json:"id"`
+	State          lifecycle.State    `json:"state" doc:"The committed state; pending until it has first run."`
+	Phase          *lifecycle.Phase   `json:"phase" doc:"The operation in flight."`
+	Generation     int64              `json:"generation" doc:"Of the runtime that serves or last served; 0 before the first."`
+	Template       string             `json:"template"`
+	Alias          *string            `json:"alias" doc:"The template's alias."`
+	CreatedAt      httpapi.Timestamp  `json:"createdAt"`
+	StartedAt      *httpapi.Timestamp `json:"startedAt" doc:"The last start or resume."`
+	EndAt          *httpapi.Timestamp `json:"endAt" doc:"When the soft timeout ends; null for never, and while it does not run."`
+	PausedAt       *httpapi.Timestamp `json:"pausedAt" doc:"When the last pause was committed."`
+	TimeoutSeconds float64            `json:"timeoutSeconds" doc:"The soft timeout asked for at create; 0 for none."`
+	Settings       settingsView       `json:"settings"`
+	Metadata       map[string]string  `json:"metadata"`
+	Ports          portsView          `json:"ports" doc:"Ports whose traffic has a policy of its own."`
+	Hooks          hooksBody          `json:"hooks"`
+	Limits         limitsView         `json:"limits"`
+	Isolation      string             `json:"isolation"`
+	Token          string             `json:"token,omitempty" doc:"What its agent asks for; in answers about one sandbox that can still run."`
+	TrafficToken   string             `json:"trafficToken,omitempty" doc:"What its private ports ask for."`
+	Checkpoint     *checkpointView    `json:"checkpoint" doc:"What it resumes from."`
+	LastError      *string            `json:"lastError" doc:"Why the last operation failed."`
+	Tombstone      *tombstoneView     `json:"tombstone" doc:"What ended it."`
+}
+
+// settingsView has the names of the options, so that it can be sent back.
+type settingsView struct {
+	OnTimeout              lifecycle.Action `json:"onTimeout"`
+	OnIdle                 lifecycle.Action `json:"onIdle"`
+	AutoResume             bool             `json:"autoResume"`
+	IdleTimeoutSeconds     float64          `json:"idleTimeoutSeconds" doc:"0 for no limit."`
+	MaxLifetimeSeconds     float64          `json:"maxLifetimeSeconds" doc:"0 for no limit."`
+	PausedRetentionSeconds float64          `json:"pausedRetentionSeconds" doc:"0 for no limit."`
+	RefreshOnActivity      bool             `json:"refreshOnActivity"`
+	PauseMode              lifecycle.Mode   `json:"pauseMode"`
+	StallAfterSeconds      *float64         `json:"stallAfterSeconds" doc:"0 for never, null for the server's default."`
+}
+
+type portsView map[string]lifecycle.WakePolicy
+
+type limitsView struct {
+	CPUs      int `json:"cpus"`
+	MemoryMiB int `json:"memoryMiB"`
+	DiskMiB   int `json:"diskMiB"`
+	PIDs      int `json:"pids"`
+}
+
+type checkpointView struct {
+	Mode  lifecycle.Mode `json:"mode"`
+	Bytes int64          `json:"bytes" doc:"What the pause wrote."`
+}
+
+type tombstoneView struct {
+	Reason      lifecycle.Reason  `json:"reason"`
+	Detail      *string           `json:"detail"`
+	At          httpapi.Timestamp `json:"at"`
+	Actor       *string           `json:"actor" doc:"Who ended it, if somebody did."`
+	Remediation string            `json:"remediation" doc:"What to do."`
+}
+
+// remedies say what to do after each end.
+var remedies = map[lifecycle.Reason]string{
+	lifecycle.Killed:              "create a new one",
+	lifecycle.TimeoutExpired:      "create a new one with a longer timeout, extend it in time, or set onTimeout to pause so that it sleeps instead",
+	lifecycle.IdleTimeout:         "create a new one with a longer idleTimeout, hold it while it works, or set onIdle to pause so that it sleeps instead",
+	lifecycle.MaxLifetimeExceeded: "create a new one with a longer maxLifetime, or with none",
+	lifecycle.PausedExpired:       "create a new one with a longer pausedRetention, or resume it in time",
+	lifecycle.RuntimeExited:       "create a new one; the server's log has how its runtime ended, and its memory limit is a likely cause",
+	lifecycle.RuntimeLost:         "create a new one; a sandbox that has been paused once survives the loss of its runtime",
+	lifecycle.CreateFailed:        "try again; drowse doctor checks what this machine lacks",
+}
+
+// view returns a sandbox without its tokens.
+func (s *server) view(sb *store.Sandbox) sandboxView {
+	rec := &sb.Record
+	v := sandboxView{
+		ID: sb.ID, State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
+		Template: sb.Config.Template, Alias: orNull(sb.Config.Alias),
+		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
+		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
+		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),
+		Metadata: sb.Config.Metadata, Ports: viewPorts(sb.Config.Ports), Hooks: viewHooks(sb.Config.Hooks),
+		Limits:    limitsView(sb.Config.Limits),
+		Isolation: s.Isolation, LastError: orNull(rec.LastError), Tombstone: viewTombstone(rec.Tombstone),
+	}
+	if v.Metadata == nil {
+		v.Metadata = map[string]string{}
+	}
+	if cp := rec.Checkpoint; cp != nil && rec.State != lifecycle.Terminated {
+		v.Checkpoint = &checkpointView{Mode: cp.Mode, Bytes: cp.Bytes}
+	}
+	return v
+}
+
+// viewWithTokens is view for those who may use the sandbox.
+func (s *server) viewWithTokens(sb store.Sandbox) sandboxView {
+	v := s.view(&sb)
+	if sb.Record.State == lifecycle.Terminated {
+		return v
+	}
+	if sb.Config.Secure {
+		v.Token = s.Sandboxes.EnvdToken(sb.ID)
+	}
+	if sb.Config.PrivatePorts {
+		v.TrafficToken = s.Sandboxes.TrafficToken(sb.ID)
+	}
+	return v
+}
+
+func viewSettings(set lifecycle.Settings) settingsView {
+	v := settingsView{
+		OnTimeout: set.OnTimeout, OnIdle: cmp.Or(set.OnIdle, set.OnTimeout), AutoResume: set.AutoResume,
+		IdleTimeoutSeconds: set.IdleTimeout.Seconds(), MaxLifetimeSeconds: set.MaxLifetime.Seconds(),
+		PausedRetentionSeconds: set.PausedRetention.Seconds(), RefreshOnActivity: set.RefreshOnActivity,
+		PauseMode: cmp.Or(set.PauseMode, lifecycle.Memory),
+	}
+	if set.StallAfter != 0 {
+		n := max(0, set.StallAfter).Seconds()
+		v.StallAfterSeconds = &n
+	}
+	return v
+}
+
+func viewPorts(ports store.Ports) portsView {
+	v := portsView{}
+	for port, policy := range ports {
+		v[strconv.Itoa(port)] = policy
+	}
+	return v
+}
+
+func viewHooks(h store.Hooks) hooksBody {
+	view := func(h store.Hook) *hookBody {
+		if h.Command == "" {
+			return nil
+		}
+		return &hookBody{Command: h.Command, TimeoutSeconds: h.Budget.Seconds()}
+	}
+	return hooksBody{PrePause: view(h.PrePause), PostResume: view(h.PostResume), PreKill: view(h.PreKill)}
+}
+
+func viewTombstone(t *lifecycle.Tombstone) *tombstoneView {
+	if t == nil {
+		return nil
+	}
+	return &tombstoneView{
+		Reason: t.Reason, Detail: orNull(t.Detail), At: httpapi.Timestamp(t.At), Actor: orNull(t.Actor),
+		Remediation: cmp.Or(remedies[t.Reason], "create a new one"),
+	}
+}
+
+// orNull returns nil for the zero value.
+func orNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+func timeOrNull(t time.Time) *httpapi.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	ts := httpapi.Timestamp(t)
+	return &ts
+}
