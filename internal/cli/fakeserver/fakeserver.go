@@ -1,0 +1,416 @@
+// Package fakeserver is a drowse server for tests: the real native API over a
+// supervisor in memory, and the data plane with plain host processes for
+// sandboxes.
+//
+// What the API answers is not written here: requests go through internal/api/v1
+// to apitest's fake, which is driven by the lifecycle's own table. Here is the
+// clock, which runs, and what a generation is made of.
+//
+// A sandbox is a directory and a process "marker" whose command line names it,
+// as a runtime's does. Asleep, the marker is gone and the commands are stopped;
+// waking continues them. There is no isolation whatever: commands run as the
+// test does.
+//
+// The templates are "base"; "full", refused as over a limit; and "busy",
+// refused as unavailable.
+package fakeserver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/v1"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// MaxTimeout is the longest timeout granted.
+const MaxTimeout = 24 * time.Hour
+
+// Server is the fake. It is an http.Handler.
+type Server struct {
+	// Key is the API key asked for.
+	Key string
+	// PageSize bounds pages further than the API does; zero means not at all.
+	PageSize int
+
+	dir    string
+	api    http.Handler
+	prefix string // of ids, so that those of several servers differ
+
+	mu     sync.Mutex // guards the rest, and the fields of fake
+	fake   *apitest.Fake
+	boxes  map[string]*box
+	timer  *time.Timer
+	closed bool
+}
+
+// box is what a sandbox consists of besides its record. The server's mu guards
+// it.
+type box struct {
+	id, token  string
+	env        map[string]string
+	generation int64         // that runs; 0 for none
+	cut        chan struct{} // closed when the generation ends
+	marker     *exec.Cmd
+	agent      *agent
+}
+
+// New returns a server that keeps what sandboxes write below dir.
+func New(key, dir string) *Server {
+	s := &Server{Key: key, dir: dir, prefix: "i" + strings.ToLower(rand.Text())[:10], fake: apitest.NewFake(), boxes: map[string]*box{}}
+	s.fake.Limit = MaxTimeout
+	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Auth: s})
+	return s
+}
+
+// Close ends all sandboxes.
+func (s *Server) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	for _, b := range s.boxes {
+		b.end(syscall.SIGKILL)
+	}
+}
+
+// Check implements v1.Authenticator.
+func (s *Server) Check(text string) (store.Key, error) {
+	if text != s.Key {
+		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key")
+	}
+	return store.Key{ID: apitest.KeyID}, nil
+}
+
+// ServeHTTP routes by the presence of the sandbox headers.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Header.Get("E2b-Sandbox-Id") != "":
+		s.data(w, r)
+	case v1.Owns(r):
+		s.bound(r)
+		s.api.ServeHTTP(w, r)
+	case r.URL.Path == "/health":
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// bound makes pages small.
+func (s *Server) bound(r *http.Request) {
+	q := r.URL.Query()
+	pages := strings.HasSuffix(r.URL.Path, "/sandboxes") || strings.HasSuffix(r.URL.Path, "/events")
+	if s.PageSize == 0 || r.Method != http.MethodGet || !pages || q.Has("limit") {
+		return
+	}
+	q.Set("limit", strconv.Itoa(s.PageSize))
+	r.URL.RawQuery = q.Encode()
+}
+
+// enter begins a call: time is what it is, and so are the commands that run.
+// The caller defers leave.
+func (s *Server) enter() *apitest.Fake {
+	s.mu.Lock()
+	s.fake.Now = time.Now().UTC().Truncate(time.Microsecond)
+	for id, b := range s.boxes {
+		s.fake.Held[s.inner(id)] = b.agent.holds()
+	}
+	return s.fake
+}
+
+// leave ends a call: what the records say is made so.
+func (s *Server) leave() {
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	var next time.Time
+	for inner, sb := range s.fake.Sandboxes {
+		s.settle(s.outer(inner), sb)
+		busy := lifecycle.Activity{Busy: len(s.fake.Held[inner]) > 0}
+		if d, ok := sb.Record.NextDeadline(busy); ok && (next.IsZero() || d.At.Before(next)) {
+			next = d.At
+		}
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	if !next.IsZero() {
+		s.timer = time.AfterFunc(time.Until(next), s.look)
+	}
+}
+
+// look lets happen what is due.
+func (s *Server) look() {
+	_, _ = s.enter().All(context.Background())
+	s.leave()
+}
+
+// settle starts or ends what a sandbox runs as.
+func (s *Server) settle(id string, sb store.Sandbox) {
+	b := s.boxes[id]
+	rec := sb.Record
+	if b == nil {
+		b = s.newBox(id, sb)
+		s.boxes[id] = b
+	}
+	switch {
+	case rec.State == lifecycle.Running && b.generation != rec.Generation:
+		b.end(syscall.SIGSTOP) // it was quicker than we look
+		b.start(rec.Generation)
+	case rec.State == lifecycle.Paused && rec.Checkpoint.Mode == lifecycle.Memory:
+		b.end(syscall.SIGSTOP)
+	case rec.State != lifecycle.Running:
+		b.end(syscall.SIGKILL)
+	}
+}
+
+func (s *Server) newBox(id string, sb store.Sandbox) *box {
+	b := &box{id: id, token: s.fake.EnvdToken(id), env: sb.Config.Env}
+	home := filepath.Join(s.dir, id, "home", "user")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		panic(err)
+	}
+	b.agent = newAgent(b, filepath.Join(s.dir, id), home, s.look)
+	return b
+}
+
+// start begins a generation.
+func (b *box) start(generation int64) {
+	b.generation, b.cut = generation, make(chan struct{})
+	b.marker = exec.Command("/bin/sh", "-c", "while :; do sleep 1; done", "marker-"+b.id)
+	b.marker.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	_ = b.marker.Start()
+	b.agent.signalAll(syscall.SIGCONT)
+}
+
+// end ends the generation, if there is one, and does to its commands what sig
+// says.
+func (b *box) end(sig syscall.Signal) {
+	b.agent.signalAll(sig)
+	if b.generation == 0 {
+		return
+	}
+	b.generation = 0
+	close(b.cut)
+	_ = syscall.Kill(-b.marker.Process.Pid, syscall.SIGKILL)
+	_ = b.marker.Wait()
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// data is the data plane: it wakes, and passes on.
+func (s *Server) data(w http.ResponseWriter, r *http.Request) {
+	id := r.Header.Get("E2b-Sandbox-Id")
+	port, err := strconv.Atoi(r.Header.Get("E2b-Sandbox-Port"))
+	if err != nil {
+		http.Error(w, "Invalid sandbox port", http.StatusBadRequest)
+		return
+	}
+	b, cut := s.acquire(r.Context(), id, port)
+	if b == nil {
+		answer(w, http.StatusBadGateway, map[string]any{"sandboxId": id, "message": "The sandbox was not found", "code": 502})
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	r = r.WithContext(withCut(ctx, cut))
+	switch port {
+	case agentPort:
+		b.agent.ServeHTTP(w, r)
+	case 8000:
+		_, _ = fmt.Fprintf(w, "hello from %s%s\n", id, r.URL.Path)
+	default:
+		answer(w, http.StatusBadGateway, map[string]any{"sandboxId": id, "port": port, "code": 502,
+			"message": "The sandbox is running but port is not open"})
+	}
+}
+
+// acquire returns a sandbox that runs, woken if need be, and what is closed
+// when it no longer does.
+func (s *Server) acquire(ctx context.Context, id string, port int) (*box, <-chan struct{}) {
+	if !s.wake(ctx, id, port) {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.boxes[id]
+	if b == nil || b.generation == 0 {
+		return nil, nil
+	}
+	return b, b.cut
+}
+
+// wake reports whether a sandbox runs, or could be woken by traffic.
+func (s *Server) wake(ctx context.Context, id string, port int) bool {
+	f := s.enter()
+	defer s.leave()
+	sb, err := f.Find(ctx, s.inner(id))
+	switch set := sb.Record.Settings; {
+	case err != nil || sb.Record.State == lifecycle.Terminated:
+		return false
+	case sb.Record.State == lifecycle.Running:
+		return true
+	case !set.AutoResume || !sb.Config.Ports[port].Wakes():
+		return false
+	default:
+		timeout := set.Timeout
+		if timeout > 0 {
+			timeout = max(timeout, lifecycle.MinAutoResume)
+		}
+		_, err := f.Connect(ctx, s.inner(id), timeout, "traffic")
+		return err == nil
+	}
+}
+
+// inner returns the id that apitest's fake knows a sandbox by, and outer the
+// one that clients do.
+func (s *Server) inner(id string) string {
+	if rest, ours := strings.CutPrefix(id, s.prefix); ours {
+		return "i" + rest
+	}
+	return id
+}
+
+func (s *Server) outer(id string) string {
+	if id == "" {
+		return ""
+	}
+	return s.prefix + id[1:]
+}
+
+// backend is what the API is served from.
+type backend struct{ s *Server }
+
+var _ v1.Sandboxes = backend{}
+
+// shown is a sandbox as clients know it.
+func (b backend) shown(sb store.Sandbox, err error) (store.Sandbox, error) {
+	sb.ID = b.s.outer(sb.ID)
+	return sb, err
+}
+
+func (b backend) events(list []store.Event, err error) ([]store.Event, error) {
+	for i := range list {
+		list[i].Sandbox = b.s.outer(list[i].Sandbox)
+	}
+	return list, err
+}
+
+// Create implements v1.Sandboxes.
+func (b backend) Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
+	switch req.Template {
+	case "full":
+		return store.Sandbox{}, errdef.New(errdef.Exhausted, "too_many_sandboxes", "2 sandboxes run, and this server allows no more")
+	case "busy":
+		return store.Sandbox{}, errdef.New(errdef.Unavailable, "sandbox_create_failed", "the sandbox did not start")
+	}
+	defer b.s.leave()
+	return b.shown(b.s.enter().Create(ctx, req))
+}
+
+// Find implements v1.Sandboxes.
+func (b backend) Find(ctx context.Context, id string) (store.Sandbox, error) {
+	defer b.s.leave()
+	return b.shown(b.s.enter().Find(ctx, b.s.inner(id)))
+}
+
+// All implements v1.Sandboxes.
+func (b backend) All(ctx context.Context) ([]store.Sandbox, error) {
+	defer b.s.leave()
+	all, err := b.s.enter().All(ctx)
+	for i := range all {
+		all[i].ID = b.s.outer(all[i].ID)
+	}
+	return all, err
+}
+
+// Pause implements v1.Sandboxes.
+func (b backend) Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
+	defer b.s.leave()
+	return b.s.enter().Pause(ctx, b.s.inner(id), mode, actor)
+}
+
+// Connect implements v1.Sandboxes.
+func (b backend) Connect(ctx context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error) {
+	defer b.s.leave()
+	c, err := b.s.enter().Connect(ctx, b.s.inner(id), timeout, actor)
+	c.Sandbox.ID = b.s.outer(c.Sandbox.ID)
+	return c, err
+}
+
+// SetTimeout implements v1.Sandboxes.
+func (b backend) SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error) {
+	defer b.s.leave()
+	return b.shown(b.s.enter().SetTimeout(ctx, b.s.inner(id), d, actor))
+}
+
+// Patch implements v1.Sandboxes.
+func (b backend) Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error) {
+	defer b.s.leave()
+	return b.shown(b.s.enter().Patch(ctx, b.s.inner(id), p, actor))
+}
+
+// Hold implements v1.Sandboxes.
+func (b backend) Hold(ctx context.Context, id string, l lifecycle.Lease, actor string) (lifecycle.Lease, error) {
+	defer b.s.leave()
+	return b.s.enter().Hold(ctx, b.s.inner(id), l, actor)
+}
+
+// ReleaseHold implements v1.Sandboxes.
+func (b backend) ReleaseHold(ctx context.Context, id, hold, actor string) error {
+	defer b.s.leave()
+	return b.s.enter().ReleaseHold(ctx, b.s.inner(id), hold, actor)
+}
+
+// Explain implements v1.Sandboxes.
+func (b backend) Explain(ctx context.Context, id string) (supervisor.Explanation, error) {
+	defer b.s.leave()
+	x, err := b.s.enter().Explain(ctx, b.s.inner(id))
+	x.Sandbox.ID = b.s.outer(x.Sandbox.ID)
+	x.Transitions, _ = b.events(x.Transitions, nil)
+	return x, err
+}
+
+// Events implements v1.Sandboxes.
+func (b backend) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
+	defer b.s.leave()
+	return b.events(b.s.enter().Events(ctx, b.s.inner(sandbox), after, limit))
+}
+
+// Changed implements v1.Sandboxes.
+func (b backend) Changed() <-chan struct{} { return b.s.fake.Changed() }
+
+// Kill implements v1.Sandboxes.
+func (b backend) Kill(ctx context.Context, id, actor string) error {
+	defer b.s.leave()
+	return b.s.enter().Kill(ctx, b.s.inner(id), actor)
+}
+
+// EnvdToken implements v1.Sandboxes.
+func (b backend) EnvdToken(id string) string { return b.s.fake.EnvdToken(id) }
+
+// TrafficToken implements v1.Sandboxes.
+func (b backend) TrafficToken(id string) string { return b.s.fake.TrafficToken(id) }
