@@ -1,0 +1,196 @@
+// Package cli is the drowse command line.
+//
+// [Main] runs one command and returns the process's exit code; nothing here
+// exits. Everything a command touches comes in through [Options], so tests run
+// it as main does. Commands reach a server through the public package client
+// and have no other door; what runs a server is handed in.
+//
+// Results go to stdout, as text or, with -o json, as one JSON value. Everything
+// else goes to stderr: an error is one line that says what happened and, where
+// there is one, a second with the next step.
+package cli
+
+import (
+	"context"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Options is what main gives to the command line.
+type Options struct {
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Getenv looks up an environment variable, as os.Getenv does.
+	Getenv func(string) string
+	// Executable is the path of this binary, which "demo" starts as a server.
+	Executable string
+	// Serve runs a server until ctx ends.
+	Serve func(ctx context.Context, o ServeOptions) error
+	// Doctor writes what this machine can run and why, and whether a server
+	// would work.
+	Doctor func(ctx context.Context, w io.Writer, json bool, stateDir string) (ok bool, err error)
+}
+
+// ServeOptions is what "drowse serve" was told.
+type ServeOptions struct {
+	Listen     string        // address, such as 127.0.0.1:3000
+	StateDir   string        // where everything durable is
+	LogFormat  string        // text or json
+	LogLevel   string        // debug, info, warn or error
+	APIKey     string        // a key to accept besides the stored ones; may be empty
+	MaxTimeout time.Duration // the longest timeout granted
+
+	// What applies where a sandbox does not say.
+	DefaultTimeout   time.Duration // of sandboxes that E2B clients create
+	DefaultOnTimeout string        // kill or pause
+	DefaultRetention time.Duration // of paused sandboxes; 0 for ever
+	StallAfter       time.Duration // how long work may stand still and count; negative for ever
+
+	WakeTimeout time.Duration // how long a request waits for a sandbox to wake
+	WakeQueue   int           // how many may wait for one
+	MaxRunning  int           // how many sandboxes run at once; 0 for no bound
+}
+
+const defaultStateDir = "/var/lib/drowse"
+
+const rootHelp = `drowse runs sandboxes for AI agents that sleep when idle and wake on the first
+request with memory, processes and files intact.
+
+  drowse serve      run the server
+  drowse demo       watch a sandbox fall asleep and wake up
+  drowse why ID     tell why a sandbox is awake, asleep or gone
+
+Commands that talk to a server find it and the key in flags, then in the
+environment (DROWSE_URL or E2B_API_URL; DROWSE_API_KEY or E2B_API_KEY), then
+at http://127.0.0.1:3000 with the key that the server left in the file api-key
+of its state directory (--state-dir, DROWSE_STATE_DIR). That key is sent to
+loopback addresses only.
+
+Exit codes:
+  0    done
+  1    failed
+  2    wrong usage, or a request that the server refused as invalid
+  3    no such sandbox, template or file
+  4    no valid API key
+  5    the sandbox's state does not allow it
+  6    no server answers
+  7    refused by a limit
+  130  interrupted
+  141  nobody reads stdout any more
+run, exec, shell and hold with a command end with the code of the command, 128
+and the signal's number if a signal ended it, and 125 if drowse failed, so that
+the command did not run or its end is not known. To get and why, a sandbox that
+has ended is there for 30 days and ends with 0; to all else it is not there.`
+
+// app is one invocation.
+type app struct {
+	Options
+	url        string
+	sandboxURL string
+	key        string
+	stateDir   string
+	output     string
+}
+
+// Main runs the command that args name and returns the exit code.
+func Main(ctx context.Context, args []string, o Options) int {
+	o.Stdout = stdout{o.Stdout}
+	a := &app{Options: o}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(o.Stdin)
+	root.SetOut(o.Stdout)
+	root.SetErr(o.Stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	return a.report(ctx, cmd, err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:                        "drowse",
+		Short:                      "sandboxes that sleep when idle and wake on the first request",
+		Long:                       rootHelp,
+		SilenceUsage:               true,
+		SilenceErrors:              true,
+		SuggestionsMinimumDistance: 2,
+		Args:                       unknownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkOutput() }
+
+	f := root.PersistentFlags()
+	f.StringVar(&a.url, "url", "", "server `URL`")
+	f.StringVar(&a.sandboxURL, "sandbox-url", "", "`URL` for requests into sandboxes, if another (DROWSE_SANDBOX_URL, E2B_SANDBOX_URL)")
+	f.StringVar(&a.key, "api-key", "", "API `key`")
+	f.StringVar(&a.stateDir, "state-dir", "", "the server's state `directory` (default "+defaultStateDir+")")
+	f.StringVarP(&a.output, "output", "o", "text", "`format` of results: text or json")
+
+	root.AddGroup(
+		&cobra.Group{ID: groupSandbox, Title: "Sandboxes:"},
+		&cobra.Group{ID: groupServer, Title: "Server:"},
+	)
+	a.add(root, groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.execCommand(),
+		a.shellCommand(), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), a.eventsCommand(),
+		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.killCommand())
+	a.add(root, groupServer, a.serveCommand(), a.doctorCommand(), a.demoCommand(), a.versionCommand())
+	return root
+}
+
+const (
+	groupSandbox = "sandbox"
+	groupServer  = "server"
+)
+
+func (a *app) add(root *cobra.Command, group string, commands ...*cobra.Command) {
+	for _, c := range commands {
+		c.GroupID = group
+		c.DisableFlagsInUseLine = true
+		root.AddCommand(c)
+	}
+}
+
+func (a *app) checkOutput() error {
+	if a.output != "text" && a.output != "json" {
+		return usagef("-o %s: want text or json", a.output)
+	}
+	return nil
+}
+
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := usagef("unknown command %q", args[0])
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return hint(err, "did you mean: drowse %s", strings.Join(near, ", drowse "))
+	}
+	return err
+}
+
+// exactArgs accepts the arguments that names lists.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return usagef("%s: missing %s", cmd.Name(), names[len(args)])
+		case len(args) > len(names):
+			return usagef("%s: too many arguments: %q", cmd.Name(), args[len(names):])
+		}
+		return nil
+	}
+}
+
+// minArgs accepts one argument or more for each of names.
+func minArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return usagef("%s: missing %s", cmd.Name(), names[len(args)])
+		}
+		return nil
+	}
+}

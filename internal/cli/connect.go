@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// callTimeout bounds a call that should be short. Making a sandbox from a
+// template that has to be fetched first may take a while.
+const callTimeout = 2 * time.Minute
+
+// stateDirectory returns the state directory that flags, environment and
+// default name.
+func (a *app) stateDirectory() string {
+	return cmp.Or(a.stateDir, a.Getenv("DROWSE_STATE_DIR"), defaultStateDir)
+}
+
+func (a *app) serverURL() string {
+	return cmp.Or(a.url, a.Getenv("DROWSE_URL"), a.Getenv("E2B_API_URL"), client.DefaultURL)
+}
+
+// connect returns a client for the server that flags and environment name.
+func (a *app) connect() (*client.Client, error) {
+	server := a.serverURL()
+	key, _ := a.apiKey(server)
+	c, err := client.New(client.Options{
+		URL:        server,
+		SandboxURL: cmp.Or(a.sandboxURL, a.Getenv("DROWSE_SANDBOX_URL"), a.Getenv("E2B_SANDBOX_URL")),
+		APIKey:     key,
+	})
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	return c, nil
+}
+
+// apiKey returns the key for a server or, where there is none, how to come by
+// one. No key is no failure before the server says so: that nothing listens is
+// the better news.
+func (a *app) apiKey(server string) (key, step string) {
+	if key := cmp.Or(a.key, a.Getenv("DROWSE_API_KEY"), a.Getenv("E2B_API_KEY")); key != "" {
+		return key, ""
+	}
+	if !isLoopback(server) {
+		return "", "set DROWSE_API_KEY: the key in the state directory is for a server on this machine"
+	}
+	file := filepath.Join(a.stateDirectory(), "api-key")
+	b, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return "", fmt.Sprintf("set DROWSE_API_KEY, or use sudo: only root may read %s", file)
+	case err != nil:
+		return "", fmt.Sprintf("set DROWSE_API_KEY, or name the server's --state-dir: there is no %s", file)
+	}
+	return strings.TrimSpace(string(b)), ""
+}
+
+func isLoopback(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// call connects and makes a short call.
+func (a *app) call(ctx context.Context, f func(context.Context, *client.Client) error) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err = f(bounded, c)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return fmt.Errorf("no answer within %s: %w", callTimeout, err)
+	}
+	return a.explainKey(c.URL(), err)
+}
+
+// explainKey adds to a refusal by the server, not by a sandbox, how to come by a
+// key.
+func (a *app) explainKey(server string, err error) error {
+	if !errors.Is(err, client.ErrUnauthorized) {
+		return err
+	}
+	_, step := a.apiKey(server)
+	return hint(err, "%s", cmp.Or(step, "give a valid key with --api-key or DROWSE_API_KEY"))
+}
+
+// missing adds the next step to an error about a sandbox that is not there.
+func missing(err error) error {
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Status == http.StatusNotFound && stepOf(e) == "" {
+		return hint(err, "drowse ls lists the sandboxes there are")
+	}
+	return err
+}

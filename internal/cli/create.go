@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// lifeFlags are the rules by which a sandbox lives: those of create and run
+// that set can change.
+type lifeFlags struct {
+	onTimeout       string
+	idleTimeout     time.Duration
+	onIdle          string
+	maxLifetime     time.Duration
+	pausedRetention time.Duration
+	autoResume      bool
+	refresh         bool
+	stallAfter      time.Duration
+	ports           ports
+	metadata        pairs
+}
+
+func (l *lifeFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&l.onTimeout, "on-timeout", "", "what the end of the timeout does, an `action`: kill or pause (default: the server's, kill unless it was told otherwise)")
+	f.DurationVar(&l.idleTimeout, "idle-timeout", 0, "how long it may do nothing; 0 for any time")
+	f.StringVar(&l.onIdle, "on-idle", "", "what the end of the idle timeout does, an `action`: kill or pause (default: as --on-timeout)")
+	f.DurationVar(&l.maxLifetime, "max-lifetime", 0, "how long it may exist, asleep or not, before it is deleted; 0 for ever")
+	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "how long it may stay asleep before it is deleted; 0 for as long as the server lets it")
+	f.BoolVar(&l.autoResume, "auto-resume", false, "let traffic wake it; needs --on-timeout or --on-idle pause")
+	f.BoolVar(&l.refresh, "refresh-on-activity", false, "let activity begin the timeout anew")
+	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work may stand still and keep it awake; 0 for ever (default: the server's)")
+	f.Var(&l.ports, "port", "what traffic to a port does, a `port=policy`: wake it (the default), keep it awake but not wake it, or ignore; may be repeated")
+	f.Var(&l.metadata, "metadata", "`key=value` to find it by; may be repeated")
+}
+
+// check refuses what no server would accept. What depends on other settings is
+// for the server to judge.
+func (l *lifeFlags) check() error {
+	actions := []string{string(client.Kill), string(client.Pause)}
+	switch {
+	case l.onTimeout != "" && !slices.Contains(actions, l.onTimeout):
+		return usagef("--on-timeout %s: want kill or pause", l.onTimeout)
+	case l.onIdle != "" && !slices.Contains(actions, l.onIdle):
+		return usagef("--on-idle %s: want kill or pause", l.onIdle)
+	}
+	for name, d := range map[string]time.Duration{
+		"idle-timeout": l.idleTimeout, "max-lifetime": l.maxLifetime, "paused-retention": l.pausedRetention, "stall-after": l.stallAfter,
+	} {
+		if d < 0 {
+			return usagef("--%s %s: want 0 or more", name, d)
+		}
+	}
+	return nil
+}
+
+// stalls returns the stall time as the client takes it: zero there is the
+// server's default.
+func (l *lifeFlags) stalls() time.Duration {
+	if l.stallAfter == 0 {
+		return client.Never
+	}
+	return l.stallAfter
+}
+
+// createFlags are those of create and run.
+type createFlags struct {
+	lifeFlags
+	flags      *pflag.FlagSet
+	template   string
+	timeout    time.Duration
+	pauseMode  string
+	hooks      hooks
+	env        pairs
+	noInternet bool
+}
+
+// defaultTimeout is what create and run give a sandbox, so that a forgotten one
+// goes away. The API has no limit that nobody asked for.
+const defaultTimeout = 5 * time.Minute
+
+func (c *createFlags) add(f *pflag.FlagSet) {
+	c.flags = f
+	f.StringVar(&c.template, "template", "base", "template `id` or alias")
+	f.DurationVar(&c.timeout, "timeout", defaultTimeout, "how long it runs after each start; 0 for ever")
+	c.lifeFlags.add(f)
+	f.StringVar(&c.pauseMode, "pause-mode", "memory", "what automatic pauses keep, a `mode`: memory (with processes and files) or filesystem")
+	f.Var(&c.hooks, "hook", "a command that a shell runs inside it as root, an `event=command`: at pre-pause, post-resume or pre-kill; may be repeated")
+	f.Var(&c.env, "env", "`name=value` for its environment; may be repeated")
+	f.BoolVar(&c.noInternet, "no-internet", false, "let it reach nothing outside")
+}
+
+func (c *createFlags) options() (client.CreateOptions, error) {
+	if err := c.check(); err != nil {
+		return client.CreateOptions{}, err
+	}
+	if c.timeout < 0 {
+		return client.CreateOptions{}, usagef("--timeout %s: want 0 or more", c.timeout)
+	}
+	if err := checkMode("pause-mode", c.pauseMode); err != nil {
+		return client.CreateOptions{}, err
+	}
+	o := client.CreateOptions{
+		Template: c.template, Timeout: c.timeout, OnTimeout: client.Action(c.onTimeout),
+		IdleTimeout: c.idleTimeout, OnIdle: client.Action(c.onIdle),
+		MaxLifetime: c.maxLifetime, PausedRetention: c.pausedRetention,
+		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, PauseMode: client.Mode(c.pauseMode),
+		Ports: c.ports.m, Hooks: c.hooks.Hooks, Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
+	}
+	if c.flags.Changed("stall-after") {
+		o.StallAfter = c.stalls()
+	}
+	return o, nil
+}
+
+func checkMode(flag, mode string) error {
+	if mode != string(client.Memory) && mode != string(client.Filesystem) {
+		return usagef("--%s %s: want memory or filesystem", flag, mode)
+	}
+	return nil
+}
+
+// pairs is a flag that collects key=value.
+type pairs struct{ m map[string]string }
+
+func (p *pairs) String() string { return "" }
+func (p *pairs) Type() string   { return "key=value" }
+
+func (p *pairs) Set(text string) error {
+	k, v, ok := strings.Cut(text, "=")
+	if !ok || k == "" {
+		return errors.New("want key=value")
+	}
+	if p.m == nil {
+		p.m = map[string]string{}
+	}
+	p.m[k] = v
+	return nil
+}
+
+// ports is a flag that collects what traffic to ports does.
+type ports struct{ m map[int]client.WakePolicy }
+
+func (p *ports) String() string { return "" }
+func (p *ports) Type() string   { return "port=policy" }
+
+func (p *ports) Set(text string) error {
+	number, policy, _ := strings.Cut(text, "=")
+	port, err := strconv.ParseUint(number, 10, 16)
+	known := []client.WakePolicy{client.Wake, client.Keep, client.Ignore}
+	if err != nil || port == 0 || !slices.Contains(known, client.WakePolicy(policy)) {
+		return errors.New("want a port and wake, keep or ignore, such as 8000=ignore")
+	}
+	if p.m == nil {
+		p.m = map[int]client.WakePolicy{}
+	}
+	p.m[int(port)] = client.WakePolicy(policy)
+	return nil
+}
+
+// hooks is a flag that collects commands by what they are run at.
+type hooks struct{ client.Hooks }
+
+func (h *hooks) String() string { return "" }
+func (h *hooks) Type() string   { return "event=command" }
+
+func (h *hooks) Set(text string) error {
+	event, command, _ := strings.Cut(text, "=")
+	hook, known := map[string]*client.Hook{"pre-pause": &h.PrePause, "post-resume": &h.PostResume, "pre-kill": &h.PreKill}[event]
+	switch {
+	case !known || strings.TrimSpace(command) == "":
+		return errors.New("want pre-pause, post-resume or pre-kill, and a command, such as pre-pause=sync")
+	case hook.Command != "":
+		return fmt.Errorf("there is a %s hook already", event)
+	}
+	hook.Command = command
+	return nil
+}
+
+func (a *app) createCommand() *cobra.Command {
+	var flags createFlags
+	cmd := &cobra.Command{
+		Use:   "create [flags]",
+		Short: "make a sandbox and print its id",
+		Long: `Make a sandbox and print its id once it takes commands.
+
+Its life has four clocks. The timeout (--timeout, 5m unless told otherwise)
+begins at each start, the idle timeout whenever no work is going on; what their
+ends do is said by --on-timeout and --on-idle. The other two delete it: its
+lifetime, asleep or not, and how long it may stay asleep. drowse why shows how
+they stand, drowse set changes them, drowse timeout moves the first.`,
+		Example: `  drowse create --timeout 10m
+  drowse create --on-timeout pause --auto-resume --metadata team=red
+  drowse create --timeout 0 --idle-timeout 10m --on-idle pause --auto-resume --port 9100=ignore
+  drowse create --on-timeout pause --hook pre-pause='redis-cli save'`,
+		Args: exactArgs(),
+	}
+	flags.add(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o, err := flags.options()
+		if err != nil {
+			return err
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			sb, err := c.Create(ctx, o)
+			if err != nil {
+				return explainCreate(err)
+			}
+			return a.print(map[string]string{"id": sb.ID, "template": sb.Template}, func(w io.Writer) {
+				_, _ = fmt.Fprintln(w, sb.ID)
+			})
+		})
+	}
+	return cmd
+}
+
+func explainCreate(err error) error {
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Status == 429 {
+		return hint(err, "kill or pause one that is not needed: drowse ls --state running")
+	}
+	return err
+}
+
+func (a *app) setCommand() *cobra.Command {
+	var flags lifeFlags
+	cmd := &cobra.Command{
+		Use:   "set ID flags",
+		Short: "change the rules that a sandbox lives by, asleep or not",
+		Long: `Change what the flags say and leave the rest as it is. --port and --metadata
+replace all that there are. The timeout is moved by drowse timeout; what else
+create takes is fixed.`,
+		Example: `  drowse set i0abc --idle-timeout 10m --on-idle pause
+  drowse set i0abc --auto-resume=false --max-lifetime 24h`,
+		Args: exactArgs("ID"),
+	}
+	flags.add(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := flags.check(); err != nil {
+			return err
+		}
+		o, changes := flags.patch(cmd.Flags())
+		if !changes {
+			return usagef("set: nothing to change")
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			info, err := c.Patch(ctx, args[0], o)
+			if err != nil {
+				return missing(err)
+			}
+			return a.printInfo(ctx, c, info)
+		})
+	}
+	return cmd
+}
+
+// patch returns what the flags that were given change, and whether any was.
+func (l *lifeFlags) patch(f *pflag.FlagSet) (o client.PatchOptions, changes bool) {
+	given := func(name string) bool {
+		changes = changes || f.Changed(name)
+		return f.Changed(name)
+	}
+	if given("on-timeout") {
+		o.OnTimeout = new(client.Action(l.onTimeout))
+	}
+	if given("idle-timeout") {
+		o.IdleTimeout = &l.idleTimeout
+	}
+	if given("on-idle") {
+		o.OnIdle = new(client.Action(l.onIdle))
+	}
+	if given("max-lifetime") {
+		o.MaxLifetime = &l.maxLifetime
+	}
+	if given("paused-retention") {
+		o.PausedRetention = &l.pausedRetention
+	}
+	if given("auto-resume") {
+		o.AutoResume = &l.autoResume
+	}
+	if given("refresh-on-activity") {
+		o.RefreshOnActivity = &l.refresh
+	}
+	if given("stall-after") {
+		o.StallAfter = new(l.stalls())
+	}
+	if given("port") {
+		o.Ports = l.ports.m
+	}
+	if given("metadata") {
+		o.Metadata = l.metadata.m
+	}
+	return o, changes
+}

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+func (a *app) eventsCommand() *cobra.Command {
+	var follow bool
+	var after int64
+	cmd := &cobra.Command{
+		Use:   "events [ID] [-f] [--after N]",
+		Short: "print the event log, of one sandbox or of all, oldest first",
+		Long: `Print the event log, one event a line: when, which sandbox, what, from where to
+where, by what and whom, how long it took and what was written. With -o json a
+line is one JSON object; its id is what --after takes.
+
+With -f it goes on with what happens, also over a restart of the server, each
+event once and in order. For one sandbox it is done when that has ended.`,
+		Example: `  drowse events i0abc
+  drowse events -f -o json | jq 'select(.type == "paused")'`,
+		Args: cobra.ArbitraryArgs,
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
+	cmd.Flags().Int64Var(&after, "after", 0, "only events with a greater `id`")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o := client.EventOptions{After: after}
+		switch {
+		case len(args) > 1:
+			return usagef("events: too many arguments: %q", args[1:])
+		case after < 0:
+			return usagef("--after %d: want 0 or more", after)
+		case len(args) == 1:
+			o.Sandbox = args[0]
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		if follow {
+			err = a.followEvents(cmd.Context(), c, o)
+		} else {
+			err = a.listEvents(cmd.Context(), c, o)
+		}
+		return missing(a.explainKey(c.URL(), err))
+	}
+	return cmd
+}
+
+// listEvents prints page after page until there is no more.
+func (a *app) listEvents(ctx context.Context, c *client.Client, o client.EventOptions) error {
+	for {
+		page, err := c.Events(ctx, o)
+		if err != nil {
+			return err
+		}
+		if len(page.Events) == 0 {
+			return nil
+		}
+		for _, e := range page.Events {
+			if err := a.printEvent(e); err != nil {
+				return err
+			}
+		}
+		o.After = page.Next
+	}
+}
+
+func (a *app) followEvents(ctx context.Context, c *client.Client, o client.EventOptions) error {
+	if o.Sandbox != "" {
+		info, err := c.Find(ctx, o.Sandbox)
+		if err != nil {
+			return err
+		}
+		if info.Tombstone != nil {
+			return a.listEvents(ctx, c, o) // no more will come
+		}
+	}
+	for e, err := range c.Follow(ctx, o) {
+		if err != nil {
+			return err
+		}
+		if err := a.printEvent(e); err != nil {
+			return err
+		}
+		if o.Sandbox != "" && e.Type == client.EventTerminated {
+			break
+		}
+	}
+	return nil
+}
+
+// printEvent writes one line.
+func (a *app) printEvent(e client.Event) error {
+	var line bytes.Buffer
+	if a.output == "json" {
+		if err := json.Compact(&line, e.Raw); err != nil {
+			return err
+		}
+	} else {
+		text := fmt.Sprintf("%s  %-22s  %-15s  %-20s  %-30s  %s",
+			e.Time.Local().Format(time.DateTime), e.Sandbox, e.Type, move(e), causeOf(e), took(e))
+		line.WriteString(strings.TrimRight(text, " "))
+	}
+	line.WriteByte('\n')
+	_, err := a.Stdout.Write(line.Bytes())
+	return err
+}

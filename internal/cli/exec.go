@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// cleanupTimeout bounds what is done for a sandbox after the command's context
+// has ended.
+const cleanupTimeout = 15 * time.Second
+
+// commandFlags are those of commands that run something inside.
+type commandFlags struct {
+	user        string
+	cwd         string
+	interactive bool
+}
+
+func (c *commandFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&c.user, "user", "", "run as this `user` (default: the template's)")
+	f.StringVar(&c.cwd, "cwd", "", "run in this `directory` (default: the user's home)")
+	f.BoolVarP(&c.interactive, "interactive", "i", false, "pass stdin on even if it is a terminal")
+}
+
+// command returns what to run, wired to drowse's own streams.
+func (a *app) command(flags commandFlags, args []string) client.Command {
+	cmd := client.Command{Args: args, Dir: flags.cwd, Stdout: a.Stdout, Stderr: a.Stderr}
+	if flags.interactive || !isTerminal(a.Stdin) {
+		cmd.Stdin = a.Stdin
+	}
+	return cmd
+}
+
+func isTerminal(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// beforeDash is usage for flags that were meant for the command to run.
+func beforeDash(_ *cobra.Command, err error) error {
+	return hint(usagef("%w", err), "put -- before the command to run, so that its flags are its own")
+}
+
+func (a *app) execCommand() *cobra.Command {
+	var flags commandFlags
+	var env pairs
+	cmd := &cobra.Command{
+		Use:   "exec ID [flags] -- COMMAND [ARG...]",
+		Short: "run a command in a sandbox; wakes one with auto-resume",
+		Long: `Run a command in a sandbox and end with its exit code. There is no shell in
+between: for pipes and variables, run bash -c '...'. Stdin is passed on unless
+it is a terminal. Ctrl-C kills the command.`,
+		Example: `  drowse exec i0abc -- ls -la
+  tar c src | drowse exec i0abc --cwd /tmp -- tar x`,
+		Args: minArgs("ID", "COMMAND"),
+	}
+	cmd.SetFlagErrorFunc(beforeDash)
+	flags.add(cmd.Flags())
+	cmd.Flags().Var(&env, "env", "`name=value` for the command's environment; may be repeated")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if n := cmd.ArgsLenAtDash(); n > 1 {
+			return usagef("exec: want one ID before --, got %q", args[:n])
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		command := a.command(flags, args[1:])
+		command.Env = env.m
+		sb, err := a.open(cmd.Context(), c, args[0])
+		if err != nil {
+			return commandFailed(err)
+		}
+		return a.runIn(cmd.Context(), sb.As(flags.user), command)
+	}
+	return cmd
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var box createFlags
+	var flags commandFlags
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- COMMAND [ARG...]",
+		Short: "run a command in a new sandbox, then kill the sandbox",
+		Long: `Make a sandbox, run a command in it, kill the sandbox and end with the command's
+exit code. Ctrl-C kills both. The sandbox's --timeout bounds the command.`,
+		Example: `  drowse run -- bash -c 'echo hello from $(hostname)'
+  drowse run --no-internet -- python3 - < script.py`,
+		Args: minArgs("COMMAND"),
+	}
+	cmd.SetFlagErrorFunc(beforeDash)
+	box.add(cmd.Flags())
+	flags.add(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o, err := box.options()
+		if err != nil {
+			return err
+		}
+		c, err := a.connect()
+		if err != nil {
+			return err
+		}
+		return a.runOnce(cmd.Context(), c, o, flags.user, a.command(flags, args))
+	}
+	return cmd
+}
+
+// runOnce runs a command in a sandbox of its own.
+func (a *app) runOnce(ctx context.Context, c *client.Client, o client.CreateOptions, user string, command client.Command) error {
+	sb, err := createOwned(ctx, c, o)
+	if err != nil {
+		return commandFailed(a.explainKey(c.URL(), explainCreate(err)))
+	}
+	defer a.discard(ctx, c, sb.ID)
+	return a.runIn(ctx, sb.As(user), command)
+}
+
+// createOwned makes a sandbox that the caller will kill. An interrupt does not
+// cut it off, for then nobody would know the id of what the server still makes.
+func createOwned(ctx context.Context, c *client.Client, o client.CreateOptions) (*client.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	return c.Create(ctx, o)
+}
+
+// discard kills a sandbox that nobody else knows of, also after ctx has ended.
+func (a *app) discard(ctx context.Context, c *client.Client, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := c.Kill(ctx, id); err != nil && !errors.Is(err, client.ErrNotFound) {
+		a.complain(err.Error(), "it is left to its timeout; try: drowse kill "+id)
+	}
+}
+
+// runIn runs a command and ends with its code.
+func (a *app) runIn(ctx context.Context, sb *client.Sandbox, command client.Command) error {
+	exit, err := sb.Run(ctx, command)
+	return ended(exit, err)
+}
+
+// ended turns the end of a command into drowse's own.
+func ended(exit client.Exit, err error) error {
+	if err != nil {
+		return commandFailed(err)
+	}
+	if code := exit.ShellCode(); code != 0 {
+		return &exitError{code: code}
+	}
+	return nil
+}
+
+// commandFailed marks an error after which a command's exit code is not known.
+func commandFailed(err error) error { return &exitError{code: exitCommand, err: err} }
+
+// open returns a handle to a sandbox that runs or wakes for a request.
+func (a *app) open(ctx context.Context, c *client.Client, id string) (*client.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	sb, info, err := c.Open(ctx, id)
+	if err != nil {
+		return nil, missing(a.explainKey(c.URL(), err))
+	}
+	if info.State == client.Paused && !info.Settings.AutoResume {
+		return nil, hint(&exitError{code: exitConflict, err: fmt.Errorf("sandbox %s sleeps, and traffic does not wake it", id)},
+			"wake it with: drowse resume %s", id)
+	}
+	return sb, nil
+}

@@ -1,0 +1,474 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// allStates are those that ls knows.
+var allStates = []client.State{client.Pending, client.Running, client.Paused, client.Terminated}
+
+func (a *app) lsCommand() *cobra.Command {
+	var states []string
+	var metadata pairs
+	var template string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "ls [flags]",
+		Short: "list sandboxes, newest first: their state, and what they wait for",
+		Args:  exactArgs(),
+	}
+	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in this `state`: pending, running, paused, terminated; may be repeated")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "those too that have ended, with the reason")
+	cmd.Flags().Var(&metadata, "metadata", "only those with this `key=value`; may be repeated")
+	cmd.Flags().StringVar(&template, "template", "", "only those made from this template `id` or alias")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o := client.ListOptions{Metadata: metadata.m, Template: template}
+		for _, text := range states {
+			s := client.State(text)
+			if !slices.Contains(allStates, s) {
+				return usagef("--state %s: want pending, running, paused or terminated", s)
+			}
+			o.States = append(o.States, s)
+		}
+		if all && states == nil {
+			o.States = allStates
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			list, err := c.List(ctx, o)
+			if err != nil {
+				return err
+			}
+			idle := a.explainIdle(ctx, c, list...)
+			return a.print(list, func(w io.Writer) { tableOf(w, list, idle, time.Now()) })
+		})
+	}
+	return cmd
+}
+
+// explainers is how many sandboxes ls asks about at once.
+const explainers = 8
+
+// explainIdle asks about the sandboxes whose idle timeout counts: only what is
+// observed of them tells when that ends, and an Info does not. It is for text
+// alone.
+func (a *app) explainIdle(ctx context.Context, c *client.Client, list ...client.Info) map[string]*client.Explanation {
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	explained := map[string]*client.Explanation{}
+	turns := make(chan struct{}, explainers)
+	for _, i := range list {
+		if a.output != "text" || i.State != client.Running || i.Settings.IdleTimeout == 0 {
+			continue
+		}
+		turns <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-turns }()
+			x, err := c.Explain(ctx, i.ID)
+			if err != nil {
+				return // it is shown without
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			explained[i.ID] = x
+		})
+	}
+	asking.Wait()
+	return explained
+}
+
+func tableOf(w io.Writer, list []client.Info, idle map[string]*client.Explanation, now time.Time) {
+	rows := [][]string{{"ID", "STATE", "TEMPLATE", "AGE", "NEXT"}}
+	for _, i := range list {
+		rows = append(rows, []string{i.ID, stateOf(i.State, i.Phase), templateName(i), span(now.Sub(i.CreatedAt)), next(i, idle[i.ID], now)})
+	}
+	table(w, rows)
+}
+
+// stateOf names the state, with the operation in flight.
+func stateOf(s client.State, p client.Phase) string {
+	if p == "" {
+		return string(s)
+	}
+	return fmt.Sprintf("%s (%s)", s, p)
+}
+
+// due is a clock that runs.
+type due struct {
+	clock  client.ClockName
+	action client.Action
+	at     time.Time
+}
+
+// clockNames are what the clocks are called where there is little room.
+var clockNames = map[client.ClockName]string{
+	client.ClockTimeout: "timeout", client.ClockIdle: "idle", client.ClockLifetime: "lifetime", client.ClockRetention: "retention",
+}
+
+func (d due) text(now time.Time) string {
+	what := "ends"
+	if d.action == client.Pause {
+		what = "pause"
+	}
+	return fmt.Sprintf("%s in %s (%s)", what, span(d.at.Sub(now)), clockNames[d.clock])
+}
+
+// firstDue returns the clock that runs out first. When the idle timeout does is
+// in x, if that is known.
+func firstDue(i client.Info, x *client.Explanation) (due, bool) {
+	set := i.Settings
+	var all []due
+	if set.MaxLifetime > 0 {
+		all = append(all, due{client.ClockLifetime, client.Kill, i.CreatedAt.Add(set.MaxLifetime)})
+	}
+	if i.State == client.Paused && set.PausedRetention > 0 {
+		all = append(all, due{client.ClockRetention, client.Kill, i.PausedAt.Add(set.PausedRetention)})
+	}
+	if i.State == client.Running && !i.EndAt.IsZero() {
+		all = append(all, due{client.ClockTimeout, set.OnTimeout, i.EndAt})
+	}
+	if c := idleClock(x); c.Status == client.ClockRunning {
+		all = append(all, due{client.ClockIdle, c.Action, c.Deadline})
+	}
+	if len(all) == 0 {
+		return due{}, false
+	}
+	return slices.MinFunc(all, func(a, b due) int { return a.at.Compare(b.at) }), true
+}
+
+func idleClock(x *client.Explanation) client.Clock {
+	if x == nil {
+		return client.Clock{}
+	}
+	n := slices.IndexFunc(x.Clocks, func(c client.Clock) bool { return c.Name == client.ClockIdle })
+	if n < 0 {
+		return client.Clock{}
+	}
+	return x.Clocks[n]
+}
+
+// phases say what an operation in flight leads to.
+var phases = map[client.Phase]string{"creating": "starts", "pausing": "falls asleep", "resuming": "wakes", "killing": "ends"}
+
+// next tells what a sandbox waits for, and when that is.
+func next(i client.Info, x *client.Explanation, now time.Time) string {
+	d, isDue := firstDue(i, x)
+	switch {
+	case i.Tombstone != nil:
+		return fmt.Sprintf("%s %s ago", i.Tombstone.Reason, span(now.Sub(i.Tombstone.At)))
+	case i.Phase != "":
+		return phases[i.Phase]
+	case i.State == client.Paused && isDue:
+		return sleeper(i) + ", " + d.text(now)
+	case i.State == client.Paused:
+		return sleeper(i)
+	case isDue:
+		return d.text(now)
+	case idleClock(x).Status == client.ClockHeld && len(x.Holds) > 0:
+		return fmt.Sprintf("busy (%s)", x.Holds[0].Kind)
+	case i.Settings.IdleTimeout > 0:
+		return fmt.Sprintf("%s after %s idle", verb(i.Settings.OnIdle), span(i.Settings.IdleTimeout))
+	}
+	return "runs until told otherwise"
+}
+
+// sleeper tells what wakes a sandbox that sleeps.
+func sleeper(i client.Info) string {
+	if i.Settings.AutoResume && (i.Checkpoint == nil || i.Checkpoint.Mode == client.Memory) {
+		return "wakes on traffic"
+	}
+	return "wakes on resume"
+}
+
+func verb(a client.Action) string {
+	if a == client.Pause {
+		return "pause"
+	}
+	return "ends"
+}
+
+func (a *app) getCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "get ID",
+		Short: "show one sandbox, without waking it; of one that has ended, why",
+		Long: `Show one sandbox, without waking it or moving a deadline. What has ended answers
+for 30 days, with what ended it, and that is no failure: exit code 3 is for what
+never was, or is forgotten.`,
+		Args: exactArgs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				info, err := c.Find(ctx, args[0])
+				if err != nil {
+					return missing(err)
+				}
+				return a.printInfo(ctx, c, info)
+			})
+		},
+	}
+}
+
+func (a *app) printInfo(ctx context.Context, c *client.Client, i client.Info) error {
+	x := a.explainIdle(ctx, c, i)[i.ID]
+	return a.print(i, func(w io.Writer) { describe(w, i, x, time.Now()) })
+}
+
+func describe(w io.Writer, i client.Info, x *client.Explanation, now time.Time) {
+	set := i.Settings
+	var rows [][]string
+	row := func(name, value string) {
+		if value != "" {
+			rows = append(rows, []string{name, value})
+		}
+	}
+	row("id", i.ID)
+	row("state", stateOf(i.State, i.Phase))
+	if t := i.Tombstone; t != nil {
+		row("ended", moment(t.At, now))
+		row("reason", string(t.Reason))
+		row("detail", t.Detail)
+		row("ended by", by(t.Actor))
+		row("what to do", t.Remediation)
+	} else {
+		row("next", next(i, x, now))
+	}
+	row("generation", strconv.FormatInt(i.Generation, 10))
+	row("template", templateName(i))
+	row("created", moment(i.CreatedAt, now))
+	row("started", moment(i.StartedAt, now))
+	if i.State == client.Paused {
+		row("asleep since", moment(i.PausedAt, now))
+	}
+	if i.State == client.Running {
+		row("timeout ends", moment(i.EndAt, now))
+	}
+	row("timeout", limit(i.Timeout))
+	row("on timeout", string(set.OnTimeout))
+	row("idle timeout", limit(set.IdleTimeout))
+	row("on idle", string(set.OnIdle))
+	row("max lifetime", limit(set.MaxLifetime))
+	row("paused retention", limit(set.PausedRetention))
+	row("auto-resume", yesNo(set.AutoResume))
+	row("refresh on activity", yesNo(set.RefreshOnActivity))
+	row("pause mode", string(set.PauseMode))
+	row("stall after", stallAfter(set.StallAfter))
+	if c := i.Checkpoint; c != nil {
+		row("checkpoint", fmt.Sprintf("%s, %s", c.Mode, size(c.Bytes)))
+	}
+	row("last error", i.LastError)
+	row("limits", fmt.Sprintf("%d cpus, %d MiB memory, %d MiB disk", i.Limits.CPUs, i.Limits.MemoryMiB, i.Limits.DiskMiB))
+	for _, p := range slices.Sorted(maps.Keys(i.Ports)) {
+		row("port", fmt.Sprintf("%d=%s", p, i.Ports[p]))
+	}
+	row("pre-pause hook", i.Hooks.PrePause.Command)
+	row("post-resume hook", i.Hooks.PostResume.Command)
+	row("pre-kill hook", i.Hooks.PreKill.Command)
+	for _, k := range slices.Sorted(maps.Keys(i.Metadata)) {
+		row("metadata", k+"="+i.Metadata[k])
+	}
+	table(w, rows)
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func limit(d time.Duration) string {
+	if d == 0 {
+		return "none"
+	}
+	return length(d)
+}
+
+func stallAfter(d time.Duration) string {
+	switch d {
+	case 0:
+		return "the server's default"
+	case client.Never:
+		return "never"
+	}
+	return length(d)
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	var mode string
+	cmd := &cobra.Command{
+		Use:   "pause ID [--mode memory]",
+		Short: "put a sandbox to sleep",
+		Args:  exactArgs("ID"),
+	}
+	cmd.Flags().StringVar(&mode, "mode", "memory", "what it keeps, a `mode`: memory (with processes and files) or filesystem, to boot afresh")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkMode("mode", mode); err != nil {
+			return err
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			info, err := c.PauseWith(ctx, args[0], client.Mode(mode))
+			if errors.Is(err, client.ErrConflict) {
+				return hint(err, "drowse get %s shows its state", args[0])
+			}
+			if err != nil {
+				return missing(err)
+			}
+			return a.print(info, func(w io.Writer) {
+				_, _ = fmt.Fprintf(w, "%s is asleep%s\n", info.ID, kept(info.Checkpoint))
+			})
+		})
+	}
+	return cmd
+}
+
+// kept tells what a pause has kept.
+func kept(c *client.Checkpoint) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (%s, %s written)", c.Mode, size(c.Bytes))
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "resume ID [--timeout 5m]",
+		Short: "wake a sandbox; one that runs gets at least the timeout",
+		Args:  exactArgs("ID"),
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long it runs, at least; 0 for ever (default: as it was made)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case timeout < 0:
+			return usagef("--timeout %s: want 0 or more", timeout)
+		case timeout == 0 && cmd.Flags().Changed("timeout"):
+			timeout = client.Never
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			got, err := c.Connect(ctx, args[0], timeout)
+			if err != nil {
+				return missing(err)
+			}
+			x := a.explainIdle(ctx, c, got.Info)[got.ID]
+			return a.print(resumed{got.Info, got.Resumed}, func(w io.Writer) {
+				what := "was awake"
+				if got.Resumed {
+					what = "is awake"
+				}
+				_, _ = fmt.Fprintf(w, "%s %s, %s\n", got.ID, what, next(got.Info, x, time.Now()))
+			})
+		})
+	}
+	return cmd
+}
+
+// resumed is the JSON of resume: the sandbox, and whether it slept.
+type resumed struct {
+	info    client.Info
+	resumed bool
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r resumed) MarshalJSON() ([]byte, error) { return withField(r.info, "resumed", r.resumed) }
+
+func (a *app) timeoutCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "timeout ID DURATION",
+		Short: "let the timeout of a running sandbox end so long from now",
+		Long: `Let the timeout of a running sandbox end so long from now, sooner or later than
+it would. What then happens is said by --on-timeout of create and set. Until
+then it does not count as idle.`,
+		Example: `  drowse timeout i0abc 10m
+  drowse timeout i0abc 0      (now)`,
+		Args: exactArgs("ID", "DURATION"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := time.ParseDuration(args[1])
+			if err != nil || d < 0 {
+				return usagef("timeout %q: want a duration such as 90s, 10m or 0", args[1])
+			}
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return a.setTimeout(ctx, c, args[0], d)
+			})
+		},
+	}
+}
+
+func (a *app) setTimeout(ctx context.Context, c *client.Client, id string, d time.Duration) error {
+	if err := c.SetTimeout(ctx, id, d); err != nil {
+		return missing(err)
+	}
+	info, err := c.Find(ctx, id) // the deadline as granted
+	if err != nil {
+		return missing(err)
+	}
+	return a.print(info, func(w io.Writer) {
+		what := "ends"
+		if info.Settings.OnTimeout == client.Pause {
+			what = "falls asleep"
+		}
+		now := time.Now()
+		when := "now"
+		if d > 0 && !info.EndAt.IsZero() {
+			when = fmt.Sprintf("in %s (%s)", span(info.EndAt.Sub(now)), clock(info.EndAt, now))
+		}
+		_, _ = fmt.Fprintf(w, "%s %s %s\n", id, what, when)
+	})
+}
+
+// killed is one line of the result of kill.
+type killed struct {
+	ID     string `json:"id"`
+	Killed bool   `json:"killed"`
+	Error  string `json:"error,omitempty"`
+}
+
+func (a *app) killCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "kill ID...",
+		Short: "end sandboxes and delete what they held",
+		Args:  minArgs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return a.killAll(ctx, c, args)
+			})
+		},
+	}
+}
+
+// killAll tries every id. The exit code is that of the first failure.
+func (a *app) killAll(ctx context.Context, c *client.Client, ids []string) error {
+	var results []killed
+	var failures []error
+	for _, id := range ids {
+		result := killed{ID: id, Killed: true}
+		if err := c.Kill(ctx, id); err != nil {
+			result = killed{ID: id, Error: err.Error()}
+			failures = append(failures, missing(err))
+		}
+		results = append(results, result)
+	}
+	err := a.print(results, func(w io.Writer) {
+		for _, r := range results {
+			if r.Killed {
+				_, _ = fmt.Fprintf(w, "%s is killed\n", r.ID)
+			}
+		}
+	})
+	if len(failures) == 0 {
+		return err
+	}
+	for _, failure := range failures[1:] {
+		a.complain(failure.Error(), "")
+	}
+	return failures[0]
+}

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var o ServeOptions
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "run the server",
+		Long: `Run the server until it gets SIGINT or SIGTERM. Sandboxes live on without it.
+
+Every flag can be set in the environment: --log-level is DROWSE_LOG_LEVEL. The
+first start leaves an API key in the file api-key of the state directory.`,
+		Args: exactArgs(),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:3000", "`address` for API and sandbox traffic")
+	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.DurationVar(&o.MaxTimeout, "max-timeout", 24*time.Hour, "longest timeout granted; a longer one is refused")
+	f.DurationVar(&o.DefaultTimeout, "default-timeout", 5*time.Minute, "timeout of sandboxes that E2B clients create without one")
+	f.StringVar(&o.DefaultOnTimeout, "default-on-timeout", "kill", "what a timeout does where the sandbox does not say: kill or pause")
+	f.DurationVar(&o.DefaultRetention, "default-retention", 0, "how long sandboxes stay paused before they end, where they do not say; 0 for ever")
+	f.DurationVar(&o.StallAfter, "stall-after", 30*time.Minute, "how long work may stand still and keep a sandbox awake; negative for ever")
+	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
+	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
+	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := a.fromEnv(cmd.LocalFlags()); err != nil {
+			return err
+		}
+		o.StateDir, o.APIKey = a.stateDirectory(), a.key
+		if o.APIKey == "" {
+			o.APIKey = a.Getenv("DROWSE_API_KEY")
+		}
+		if err := o.check(); err != nil {
+			return err
+		}
+		if a.Serve == nil {
+			return errors.New("this build has no server")
+		}
+		return a.Serve(cmd.Context(), o)
+	}
+	return cmd
+}
+
+// fromEnv sets the flags that the command line left alone.
+func (a *app) fromEnv(flags *pflag.FlagSet) error {
+	var bad error
+	flags.VisitAll(func(f *pflag.Flag) {
+		name := "DROWSE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		text := a.Getenv(name)
+		if text == "" || f.Changed || f.Name == "help" {
+			return
+		}
+		if err := f.Value.Set(text); err != nil && bad == nil {
+			bad = usagef("%s=%s: %w", name, text, err)
+		}
+	})
+	return bad
+}
+
+func (o ServeOptions) check() error {
+	switch {
+	case o.LogFormat != "text" && o.LogFormat != "json":
+		return usagef("--log-format %s: want text or json", o.LogFormat)
+	case !strings.Contains(" debug info warn error ", " "+o.LogLevel+" "):
+		return usagef("--log-level %s: want debug, info, warn or error", o.LogLevel)
+	case o.MaxTimeout <= 0:
+		return usagef("--max-timeout %s: want more than 0", o.MaxTimeout)
+	case o.DefaultTimeout <= 0 || o.DefaultTimeout > o.MaxTimeout:
+		return usagef("--default-timeout %s: want more than 0 and at most --max-timeout (%s)", o.DefaultTimeout, o.MaxTimeout)
+	case o.DefaultOnTimeout != "kill" && o.DefaultOnTimeout != "pause":
+		return usagef("--default-on-timeout %s: want kill or pause", o.DefaultOnTimeout)
+	case o.WakeTimeout <= 0:
+		return usagef("--wake-timeout %s: want more than 0", o.WakeTimeout)
+	case o.WakeQueue <= 0:
+		return usagef("--wake-queue %d: want more than 0", o.WakeQueue)
+	case o.DefaultRetention < 0 || o.MaxRunning < 0:
+		return usagef("--default-retention and --max-running: want 0 or more")
+	}
+	return nil
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "tell whether this machine can run a server, and why not",
+		Args:  exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.Doctor == nil {
+				return errors.New("this build has no server")
+			}
+			ok, err := a.Doctor(cmd.Context(), a.Stdout, a.output == "json", a.stateDirectory())
+			if err == nil && !ok {
+				return &exitError{code: exitFailure}
+			}
+			return err
+		},
+	}
+}
+
+const gvisorModule = "gvisor.dev/gvisor"
+
+// versions is the JSON of version.
+type versions struct {
+	Drowse   string `json:"drowse"`
+	Go       string `json:"go"`
+	GVisor   string `json:"gvisor"`
+	Platform string `json:"platform"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "print the version of drowse and of what is linked into it",
+		Args:  exactArgs(),
+		RunE: func(*cobra.Command, []string) error {
+			v := readVersions()
+			return a.print(v, func(w io.Writer) {
+				table(w, [][]string{{"drowse", v.Drowse}, {"go", v.Go}, {"gvisor", v.GVisor}, {"platform", v.Platform}})
+			})
+		},
+	}
+}
+
+func readVersions() versions {
+	v := versions{
+		Drowse:   "unknown",
+		Go:       runtime.Version(),
+		GVisor:   "not linked in",
+		Platform: fmt.Sprintf("%s/%s", runtime.GOOS, runtime.GOARCH),
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Drowse = info.Main.Version
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == gvisorModule {
+			v.GVisor = dep.Version
+		}
+	}
+	return v
+}

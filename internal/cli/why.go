@@ -1,0 +1,262 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+func (a *app) whyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "why ID",
+		Short: "tell why a sandbox is awake, asleep or gone, and what happens next",
+		Long: `Tell on one screen what keeps a sandbox awake, when each of its clocks runs out
+and what that does, what happens next, and what has happened last. Asking is no
+activity and wakes nothing. Of one that has ended it tells what ended it; that
+is no failure.`,
+		Args: exactArgs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				x, err := c.Explain(ctx, args[0])
+				if err != nil {
+					return missing(err)
+				}
+				info, err := c.Find(ctx, args[0])
+				if err != nil {
+					return missing(err)
+				}
+				return a.print(x.Raw, func(w io.Writer) { why(w, x, info, time.Now()) })
+			})
+		},
+	}
+}
+
+// mostHolds is how many holds fit on a screen with the rest.
+const mostHolds = 6
+
+// why explains a sandbox in words. What wakes it, and how long it has slept, is
+// in its info.
+func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
+	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	say("%s is %s, generation %d", x.Sandbox, stateOf(x.State, x.Phase), x.Generation)
+	if x.State == client.Paused && i.State == client.Paused {
+		say("asleep for %s, since %s; %s", span(now.Sub(i.PausedAt)), clock(i.PausedAt, now), sleeper(i))
+	}
+	if x.Tombstone != nil {
+		epitaph(w, x.Tombstone, now)
+	} else {
+		say("next: %s", nextOf(x, now))
+	}
+	if op := x.Operation; op != nil {
+		say("now: %s", inFlight(op, now))
+	}
+	if x.LastError != "" {
+		say("last error: %s", x.LastError)
+	}
+	if x.PauseFailures > 0 {
+		say("automatic pauses failed %d times in a row; not tried again for %s (%s)", x.PauseFailures, span(x.PauseRetryAt.Sub(now)), clock(x.PauseRetryAt, now))
+	}
+	if x.State == client.Running {
+		awake(w, x, now)
+	}
+	if x.Tombstone == nil {
+		clocks(w, x, now)
+	}
+	if len(x.Transitions) > 0 {
+		say("\nlast transitions:")
+		transitions(w, x.Transitions, now)
+	}
+}
+
+func epitaph(w io.Writer, t *client.Tombstone, now time.Time) {
+	rows := [][]string{{"  reason", string(t.Reason)}}
+	if t.Detail != "" {
+		rows = append(rows, []string{"  detail", t.Detail})
+	}
+	rows = append(rows,
+		[]string{"  when", moment(t.At, now)},
+		[]string{"  ended by", by(t.Actor)},
+		[]string{"  what to do", t.Remediation},
+	)
+	table(w, rows)
+}
+
+// nextOf tells what happens by itself. Where the server knows no time, its own
+// words say how the sandbox goes on.
+func nextOf(x *client.Explanation, now time.Time) string {
+	if x.Next.At.IsZero() {
+		return x.Next.Text
+	}
+	when := at(x.Next.At, now)
+	switch x.Next.Action {
+	case string(client.Pause):
+		return fmt.Sprintf("it falls asleep %s, by its %s", when, longNames[x.Next.Clock])
+	case string(client.Kill):
+		return fmt.Sprintf("it ends for good %s, by its %s", when, longNames[x.Next.Clock])
+	case "finish":
+		return fmt.Sprintf("%s ends, one way or the other, %s at the latest", x.Phase, when)
+	}
+	return x.Next.Text
+}
+
+// at is a deadline as distance and time.
+func at(t, now time.Time) string {
+	if t.Before(now) {
+		return fmt.Sprintf("now (%s)", clock(t, now))
+	}
+	return fmt.Sprintf("in %s (%s)", span(t.Sub(now)), clock(t, now))
+}
+
+func inFlight(op *client.Operation, now time.Time) string {
+	text := fmt.Sprintf("%s for %s, because of %s by %s", op.Phase, span(now.Sub(op.StartedAt)), op.Cause, by(op.Actor))
+	if op.Mode != "" {
+		text += ", keeping " + string(op.Mode)
+	}
+	if op.Attempt > 1 {
+		text += fmt.Sprintf(", attempt %d", op.Attempt)
+	}
+	if op.Cancelable {
+		text += "; traffic that may wake it calls it off"
+	}
+	return text
+}
+
+// awake lists what keeps a sandbox awake, and what no longer does.
+func awake(w io.Writer, x *client.Explanation, now time.Time) {
+	if len(x.Holds) == 0 {
+		_, _ = fmt.Fprintln(w, "\nawake because: nothing is going on, no clock has run out")
+		return
+	}
+	heading := "\nawake because of:"
+	if !x.Busy {
+		heading = "\nnothing keeps it awake; these do not count any more:"
+	}
+	_, _ = fmt.Fprintln(w, heading)
+	var rows [][]string
+	for _, h := range x.Holds[:min(len(x.Holds), mostHolds)] {
+		rows = append(rows, append([]string{"  " + string(h.Kind)}, holdCells(h, now)...))
+	}
+	table(w, rows)
+	if more := len(x.Holds) - mostHolds; more > 0 {
+		_, _ = fmt.Fprintf(w, "  and %d more: drowse hold %s --list\n", more, x.Sandbox)
+	}
+}
+
+// holdCells are what is told of a hold, besides its kind.
+func holdCells(h client.Hold, now time.Time) []string {
+	progress := "-"
+	if !h.LastProgress.IsZero() {
+		progress = "progress " + span(now.Sub(h.LastProgress)) + " ago"
+	}
+	return []string{brief(h.Detail), "since " + clock(h.Since, now), progress, capOf(h, now)}
+}
+
+// capOf tells until when a hold counts.
+func capOf(h client.Hold, now time.Time) string {
+	switch {
+	case !h.Counts && !h.Until.IsZero() && !h.Until.After(now):
+		return "STALLED " + span(now.Sub(h.Until)) + " ago, does not count"
+	case !h.Counts && h.Kind == client.HoldProcess:
+		return "STALLED, does not count"
+	case !h.Counts:
+		return "ignored, does not count"
+	case h.Until.IsZero():
+		return "until it ends"
+	case h.Kind == client.HoldLease:
+		return "ends " + at(h.Until, now)
+	}
+	return "stalls " + at(h.Until, now) + " without progress"
+}
+
+// brief cuts what may be long, such as a command, and keeps it on its line.
+func brief(text string) string {
+	const most = 40
+	text = strings.Join(strings.Fields(text), " ")
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return text
+}
+
+// longNames are what the clocks are called in sentences.
+var longNames = map[client.ClockName]string{
+	client.ClockTimeout: "timeout", client.ClockIdle: "idle timeout",
+	client.ClockLifetime: "max lifetime", client.ClockRetention: "paused retention",
+}
+
+// outcomes say what the end of a clock does.
+var outcomes = map[client.Action]string{client.Pause: "it falls asleep", client.Kill: "it ends for good"}
+
+func clocks(w io.Writer, x *client.Explanation, now time.Time) {
+	_, _ = fmt.Fprintln(w, "\nclocks:")
+	rows := make([][]string, 0, len(x.Clocks))
+	for _, c := range x.Clocks {
+		row := []string{"  " + longNames[c.Name], limit(c.Limit), "", ""}
+		switch c.Status {
+		case client.ClockRunning:
+			row[2], row[3] = at(c.Deadline, now), "then "+outcomes[c.Action]
+		case client.ClockHeld:
+			row[2], row[3] = "begins when the work ends", "then "+outcomes[c.Action]
+		case client.ClockStopped:
+			row[2] = stopped(c.Name)
+		}
+		rows = append(rows, row)
+	}
+	table(w, rows)
+}
+
+// stopped tells when a clock that stands runs.
+func stopped(c client.ClockName) string {
+	switch c {
+	case client.ClockRetention:
+		return "counts while it sleeps"
+	case client.ClockLifetime:
+		return "stands still"
+	}
+	return "counts while it runs"
+}
+
+func transitions(w io.Writer, events []client.Event, now time.Time) {
+	rows := make([][]string, 0, len(events))
+	for _, e := range events {
+		rows = append(rows, []string{"  " + clock(e.Time, now), e.Type, move(e), causeOf(e), took(e)})
+	}
+	table(w, rows)
+}
+
+// move tells from where to where an event led.
+func move(e client.Event) string {
+	if e.From == e.To {
+		return e.To
+	}
+	return e.From + " → " + e.To
+}
+
+// causeOf tells what set an event off, and who.
+func causeOf(e client.Event) string {
+	switch {
+	case e.Cause == "" && e.Actor == "":
+		return brief(e.Detail)
+	case e.Actor == "":
+		return strings.TrimSpace(e.Cause + " " + brief(e.Detail))
+	}
+	return strings.TrimSpace(strings.TrimSpace(e.Cause+" by "+by(e.Actor)) + " " + brief(e.Detail))
+}
+
+// took tells how long an operation took and what it wrote.
+func took(e client.Event) string {
+	var parts []string
+	if e.Duration > 0 {
+		parts = append(parts, short(e.Duration))
+	}
+	if e.Bytes > 0 {
+		parts = append(parts, size(e.Bytes))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// noon is when the explanations here are asked for.
+var noon = time.Date(2026, 9, 1, 12, 0, 0, 0, time.Local)
+
+func fromNoon(d time.Duration) time.Time { return noon.Add(d) }
+
+func clocksOf(timeout, idle client.Clock) []client.Clock {
+	timeout.Name, idle.Name = client.ClockTimeout, client.ClockIdle
+	return []client.Clock{
+		{Name: client.ClockLifetime, Status: client.ClockRunning, Limit: 24 * time.Hour, Deadline: fromNoon(20 * time.Hour), Action: client.Kill},
+		{Name: client.ClockRetention, Status: client.ClockStopped, Limit: time.Hour, Action: client.Kill},
+		timeout, idle,
+	}
+}
+
+// TestWhy holds what a screen says, word by word.
+func TestWhy(t *testing.T) {
+	off := client.Clock{Status: client.ClockOff}
+	for _, tt := range []struct {
+		name string
+		x    client.Explanation
+		want string
+	}{
+		{
+			name: "busy, with stalled and ignored work",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Running, Generation: 2, Busy: true,
+				Holds: []client.Hold{
+					{ID: "h1", Kind: client.HoldLease, Detail: "nightly build", Since: fromNoon(-3 * time.Minute), LastProgress: fromNoon(-3 * time.Minute), Until: fromNoon(7 * time.Minute), Counts: true},
+					{ID: "r1", Kind: client.HoldRequest, Detail: "port 8000", Since: fromNoon(-time.Second), Counts: true},
+					{ID: "p1", Kind: client.HoldProcess, Detail: "python3  train.py\n--epochs 100000000000000000000", Since: fromNoon(-26 * time.Hour), LastProgress: fromNoon(-10 * time.Second), Until: fromNoon(30*time.Minute - 10*time.Second), Counts: true},
+					{ID: "p2", Kind: client.HoldProcess, Detail: "sleep infinity", Since: fromNoon(-time.Hour), LastProgress: fromNoon(-50 * time.Minute), Until: fromNoon(-20 * time.Minute)},
+					{ID: "r2", Kind: client.HoldStream, Detail: "port 9100", Since: fromNoon(-time.Minute), LastProgress: fromNoon(-time.Second), Until: fromNoon(29 * time.Minute)},
+					{ID: "r3", Kind: client.HoldStream, Detail: "port 9100", Since: fromNoon(-time.Minute)},
+					{ID: "r4", Kind: client.HoldStream, Detail: "port 9100", Since: fromNoon(-time.Minute)},
+				},
+				Clocks: clocksOf(
+					client.Clock{Status: client.ClockRunning, Limit: 5 * time.Minute, Deadline: fromNoon(4*time.Minute + 12*time.Second), Action: client.Pause},
+					client.Clock{Status: client.ClockHeld, Limit: 90 * time.Second, Action: client.Kill},
+				),
+				Next: client.Next{Text: "paused (TimeoutExpired) at …", Action: "pause", Clock: client.ClockTimeout, At: fromNoon(4*time.Minute + 12*time.Second)},
+				Transitions: []client.Event{
+					{Time: fromNoon(-time.Minute), Type: "hold.stalled", From: "running", To: "running", Detail: "sleep infinity"},
+					{Time: fromNoon(-2 * time.Minute), Type: "resumed", From: "resuming", To: "running", Cause: "access", Duration: 117 * time.Millisecond},
+					{Time: fromNoon(-13 * time.Hour), Type: "paused", From: "pausing", To: "paused", Cause: "timeout", Duration: 12 * time.Second, Bytes: 42<<20 + 1<<17},
+					{Time: fromNoon(-14 * time.Hour), Type: "updated", From: "running", To: "running", Actor: "key:b6f0c1de-0000-4000-8000-000000000001"},
+				},
+			},
+			want: `
+i0abc is running, generation 2
+next: it falls asleep in 4m12s (12:04:12), by its timeout
+
+awake because of:
+  lease     nightly build                              since 11:57:00         progress 3m0s ago    ends in 7m0s (12:07:00)
+  request   port 8000                                  since 11:59:59         -                    until it ends
+  process   python3 train.py --epochs 1000000000000…   since Aug 31 10:00:00  progress 10s ago     stalls in 29m50s (12:29:50) without progress
+  process   sleep infinity                             since 11:00:00         progress 50m0s ago   STALLED 20m0s ago, does not count
+  stream    port 9100                                  since 11:59:00         progress 1s ago      ignored, does not count
+  stream    port 9100                                  since 11:59:00         -                    ignored, does not count
+  and 1 more: drowse hold i0abc --list
+
+clocks:
+  max lifetime       24h     in 20h0m (Sep 2 08:00:00)   then it ends for good
+  paused retention   1h      counts while it sleeps
+  timeout            5m      in 4m12s (12:04:12)         then it falls asleep
+  idle timeout       1m30s   begins when the work ends   then it ends for good
+
+last transitions:
+  11:59:00          hold.stalled   running              sleep infinity
+  11:58:00          resumed        resuming → running   access            117 ms
+  Aug 31 23:00:00   paused         pausing → paused     timeout           12.0 s, 42.1 MiB
+  Aug 31 22:00:00   updated        running              by key:b6f0c1de
+`,
+		},
+		{
+			name: "falling asleep, after failures",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Running, Phase: "pausing", Generation: 1,
+				Operation: &client.Operation{
+					Phase: "pausing", Attempt: 2, Cause: "idle", StartedAt: fromNoon(-2 * time.Second), Deadline: fromNoon(5 * time.Minute),
+					Mode: client.Memory, Cancelable: true,
+				},
+				Next:          client.Next{Action: "finish", At: fromNoon(5 * time.Minute)},
+				PauseFailures: 3, PauseRetryAt: fromNoon(4 * time.Minute), LastError: "pause: no space left on device",
+				Holds:  []client.Hold{{Kind: client.HoldProcess, Detail: "x", Since: fromNoon(0), LastProgress: fromNoon(0)}},
+				Clocks: clocksOf(off, off),
+			},
+			want: `
+i0abc is running (pausing), generation 1
+next: pausing ends, one way or the other, in 5m0s (12:05:00) at the latest
+now: pausing for 2s, because of idle by itself, keeping memory, attempt 2; traffic that may wake it calls it off
+last error: pause: no space left on device
+automatic pauses failed 3 times in a row; not tried again for 4m0s (12:04:00)
+
+nothing keeps it awake; these do not count any more:
+  process   x   since 12:00:00   progress 0s ago   STALLED, does not count
+
+clocks:
+  max lifetime       24h    in 20h0m (Sep 2 08:00:00)   then it ends for good
+  paused retention   1h     counts while it sleeps
+  timeout            none
+  idle timeout       none
+`,
+		},
+		{
+			name: "asleep",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Paused, Generation: 1,
+				Next:   client.Next{Text: "nothing is due: it sleeps until traffic or a resume wakes it"},
+				Clocks: clocksOf(client.Clock{Status: client.ClockStopped, Limit: time.Minute}, off)[2:],
+			},
+			want: `
+i0abc is paused, generation 1
+asleep for 1h0m, since 11:00:00; wakes on resume
+next: nothing is due: it sleeps until traffic or a resume wakes it
+
+clocks:
+  timeout        1m     counts while it runs
+  idle timeout   none
+`,
+		},
+		{
+			name: "gone",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Terminated, Generation: 3,
+				Tombstone: &client.Tombstone{Reason: "RuntimeExited", Detail: "exit status 137", At: fromNoon(-time.Hour), Remediation: "create a new one"},
+				Clocks:    clocksOf(off, off),
+			},
+			want: `
+i0abc is terminated, generation 3
+  reason       RuntimeExited
+  detail       exit status 137
+  when         ` + fromNoon(-time.Hour).Format(time.RFC3339) + ` (1h0m ago)
+  ended by     itself
+  what to do   create a new one
+`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got strings.Builder
+			why(&got, &tt.x, client.Info{State: tt.x.State, PausedAt: fromNoon(-time.Hour)}, noon)
+			if want := strings.TrimPrefix(tt.want, "\n"); plain(got.String()) != plain(want) {
+				t.Errorf("got\n%s\nwant\n%s", &got, want)
+			}
+		})
+	}
+}
+
+// plain makes all gaps between columns alike.
+func plain(text string) string {
+	for strings.Contains(text, "   ") {
+		text = strings.ReplaceAll(text, "   ", "  ")
+	}
+	return text
+}
+
+func TestNext(t *testing.T) {
+	idleIn := func(d time.Duration) *client.Explanation {
+		return &client.Explanation{Clocks: []client.Clock{{Name: client.ClockIdle, Status: client.ClockRunning, Action: client.Pause, Deadline: fromNoon(d)}}}
+	}
+	for _, tt := range []struct {
+		want string
+		i    client.Info
+		x    *client.Explanation
+	}{
+		{"runs until told otherwise", client.Info{State: client.Running}, nil},
+		{"ends in 2h0m (timeout)", client.Info{State: client.Running, EndAt: fromNoon(2 * time.Hour), Settings: client.Settings{OnTimeout: client.Kill}}, nil},
+		{"pause in 3m0s (idle)", client.Info{State: client.Running, EndAt: fromNoon(2 * time.Hour), Settings: client.Settings{IdleTimeout: time.Minute}}, idleIn(3 * time.Minute)},
+		{"pause in 1m0s (timeout)", client.Info{State: client.Running, EndAt: fromNoon(time.Minute), Settings: client.Settings{OnTimeout: client.Pause}}, idleIn(3 * time.Minute)},
+		{"pause after 1m0s idle", client.Info{State: client.Running, Settings: client.Settings{IdleTimeout: time.Minute, OnIdle: client.Pause}}, nil},
+		{"ends after 1m0s idle", client.Info{State: client.Running, Settings: client.Settings{IdleTimeout: time.Minute, OnIdle: client.Kill}}, nil},
+		{"busy (lease)", client.Info{State: client.Running, Settings: client.Settings{IdleTimeout: time.Minute}}, &client.Explanation{
+			Holds: []client.Hold{{Kind: client.HoldLease}}, Clocks: []client.Clock{{Name: client.ClockIdle, Status: client.ClockHeld}},
+		}},
+		{"falls asleep", client.Info{State: client.Running, Phase: "pausing", EndAt: fromNoon(0)}, nil},
+		{"wakes", client.Info{State: client.Paused, Phase: "resuming"}, nil},
+		{"starts", client.Info{State: client.Pending, Phase: "creating"}, nil},
+		{"wakes on traffic", client.Info{State: client.Paused, Settings: client.Settings{AutoResume: true}}, nil},
+		{"wakes on resume", client.Info{State: client.Paused, Settings: client.Settings{AutoResume: true}, Checkpoint: &client.Checkpoint{Mode: client.Filesystem}}, nil},
+		{"wakes on resume, ends in 1h0m (retention)", client.Info{
+			State: client.Paused, CreatedAt: noon, PausedAt: noon, Settings: client.Settings{PausedRetention: time.Hour, MaxLifetime: 2 * time.Hour},
+		}, nil},
+		{"wakes on resume, ends in 30m0s (lifetime)", client.Info{
+			State: client.Paused, CreatedAt: fromNoon(-90 * time.Minute), PausedAt: noon, Settings: client.Settings{PausedRetention: time.Hour, MaxLifetime: 2 * time.Hour},
+		}, nil},
+		{"Killed 5s ago", client.Info{State: client.Terminated, Phase: "killing", Tombstone: &client.Tombstone{Reason: "Killed", At: fromNoon(-5 * time.Second)}}, nil},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			if got := next(tt.i, tt.x, noon); got != tt.want {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+func TestWords(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		time.Minute: "1m", time.Hour: "1h", 90 * time.Second: "1m30s", 90 * time.Minute: "1h30m", 10 * time.Second: "10s",
+		20 * time.Minute: "20m", 10 * time.Hour: "10h", 1500 * time.Millisecond: "1.5s", 24*time.Hour + time.Second: "24h0m1s",
+	} {
+		if got := length(d); got != want {
+			t.Errorf("length(%v) = %q, want %q", d, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 4096: "4.0 KiB", 5 << 20: "5.0 MiB", 3 << 30: "3.0 GiB"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %q, want %q", n, got, want)
+		}
+	}
+	for actor, want := range map[string]string{"": "itself", "key:b6f0c1de-0000-4000": "key:b6f0c1de", "traffic": "traffic", "key:x": "key:x"} {
+		if got := by(actor); got != want {
+			t.Errorf("by(%q) = %q, want %q", actor, got, want)
+		}
+	}
+}
