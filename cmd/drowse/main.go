@@ -1,0 +1,103 @@
+// Command drowse runs sandboxes that sleep when idle and wake on the first
+// request: it is the server, the command line and, because gVisor is linked in
+// and starts itself again for every sandbox, the runtime.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/drowse-dev/drowse/internal/cli"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
+	"github.com/drowse-dev/drowse/internal/serve"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "runsc" {
+		os.Args = os.Args[1:] // gVisor's own tool, to compare with
+	}
+	gvisor.Handover()
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the second signal ends the process at once
+
+	// A reader of our output that goes away is an error to handle, not the end.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+
+	executable, err := os.Executable()
+	if err != nil {
+		executable = os.Args[0]
+	}
+	return cli.Main(ctx, args, cli.Options{
+		Stdin:      os.Stdin,
+		Stdout:     os.Stdout,
+		Stderr:     os.Stderr,
+		Getenv:     os.Getenv,
+		Executable: executable,
+		Serve:      serveOn(os.Stdout, os.Stderr),
+		Doctor:     serve.Doctor,
+	})
+}
+
+// serveOn returns what runs a server that tells a person what to know on
+// notices and logs to log.
+func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) error {
+	return func(ctx context.Context, o cli.ServeOptions) error {
+		logger, err := newLogger(log, o.LogFormat, o.LogLevel)
+		if err != nil {
+			return err
+		}
+		return serve.Run(ctx, serve.Options{
+			Listen:     o.Listen,
+			StateDir:   o.StateDir,
+			APIKey:     o.APIKey,
+			MaxTimeout: o.MaxTimeout,
+			Defaults: supervisor.Defaults{
+				OnTimeout:       lifecycle.Action(o.DefaultOnTimeout),
+				PausedRetention: o.DefaultRetention,
+				StallAfter:      o.StallAfter,
+			},
+			DefaultTimeout: o.DefaultTimeout,
+			WakeTimeout:    o.WakeTimeout,
+			WakeQueue:      o.WakeQueue,
+			MaxRunning:     o.MaxRunning,
+			Log:            logger,
+			Notices:        notices,
+		})
+	}
+}
+
+func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("log level: %w", err)
+	}
+	o := &slog.HandlerOptions{Level: least}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o)), nil
+	}
+	return slog.New(slog.NewTextHandler(w, o)), nil
+}
+
+// stopSignals are those that end a command in order, except what whoever
+// started it, such as nohup, wants ignored.
+func stopSignals() []os.Signal {
+	stop := []os.Signal{syscall.SIGTERM}
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			stop = append(stop, s)
+		}
+	}
+	return stop
+}

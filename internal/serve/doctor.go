@@ -1,0 +1,236 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/agentbin"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
+)
+
+// Finding is one thing that the doctor looked at.
+type Finding struct {
+	Name     string `json:"name"`
+	OK       bool   `json:"ok"`
+	Required bool   `json:"required"` // without it no sandbox runs
+	Detail   string `json:"detail"`
+	Remedy   string `json:"remedy,omitempty"`
+}
+
+// trialTimeout bounds the trial sandbox.
+const trialTimeout = 30 * time.Second
+
+// Doctor writes what this machine can run and why not, and reports whether a
+// server would work. It starts and removes a sandbox to know.
+func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (bool, error) {
+	findings := []Finding{root(), kernel(), space(stateDir)}
+	if findings[0].OK {
+		findings = append(findings, trial(ctx))
+	}
+	findings = append(findings, guestTools())
+	ok := true
+	for _, f := range findings {
+		ok = ok && (f.OK || !f.Required)
+	}
+	if asJSON {
+		return ok, json.NewEncoder(w).Encode(map[string]any{"ok": ok, "findings": findings})
+	}
+	return ok, printFindings(w, findings)
+}
+
+func printFindings(w io.Writer, findings []Finding) error {
+	for _, f := range findings {
+		mark := "ok"
+		switch {
+		case !f.OK && f.Required:
+			mark = "FAIL"
+		case !f.OK:
+			mark = "note"
+		}
+		if _, err := fmt.Fprintf(w, "%-5s %-16s %s\n", mark, f.Name, f.Detail); err != nil {
+			return err
+		}
+		if f.Remedy != "" && !f.OK {
+			if _, err := fmt.Fprintf(w, "%-5s %-16s %s\n", "", "", "→ "+f.Remedy); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func root() Finding {
+	f := Finding{Name: "root", Required: true, OK: os.Geteuid() == 0, Detail: "running as root"}
+	if !f.OK {
+		f.Detail = fmt.Sprintf("running as uid %d; namespaces, mounts and cgroups need root", os.Geteuid())
+		f.Remedy = "run it with sudo"
+	}
+	return f
+}
+
+func kernel() Finding {
+	f := Finding{Name: "kernel", OK: true}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		f.OK, f.Detail = false, err.Error()
+		return f
+	}
+	f.Detail = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + ", " + cgroups()
+	return f
+}
+
+func cgroups() string {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &st); err != nil {
+		return "no cgroups"
+	}
+	if st.Type == unix.CGROUP2_SUPER_MAGIC {
+		return "cgroup v2"
+	}
+	return "cgroup v1"
+}
+
+// wantedSpace is what a server should have for images and layers, in GiB.
+const wantedSpace = 2
+
+func space(dir string) Finding {
+	f := Finding{Name: "disk", OK: true}
+	for existing := dir; ; existing = filepath.Dir(existing) {
+		var st unix.Statfs_t
+		err := unix.Statfs(existing, &st)
+		if errors.Is(err, unix.ENOENT) && existing != "/" {
+			continue
+		}
+		if err != nil {
+			f.OK, f.Detail = false, fmt.Sprintf("%s: %v", dir, err)
+			return f
+		}
+		free := st.Bavail * uint64(st.Bsize) >> 30
+		f.OK = free >= wantedSpace
+		f.Detail = fmt.Sprintf("%d GiB free for %s", free, dir)
+		f.Remedy = "make room, or choose another place with --state-dir: paused sandboxes keep their memory there"
+		return f
+	}
+}
+
+// trial starts a sandbox, as nothing else tells whether that works.
+func trial(ctx context.Context) Finding {
+	f := Finding{Name: "runtime gvisor", Required: true, OK: true}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
+	defer cancel()
+	if err := tryRuntime(ctx); err != nil {
+		f.OK, f.Detail = false, "not usable: "+err.Error()
+		f.Remedy = "a sandbox needs overlayfs, namespaces and cgroups that root may change; containers often lack them"
+		if e, ok := errors.AsType[*errdef.Error](err); ok && e.Remedy != "" {
+			f.Detail, f.Remedy = "not usable: "+e.Message, e.Remedy
+		}
+		return f
+	}
+	f.Detail = fmt.Sprintf("usable: a trial sandbox answered after %s (%s; memory pause yes)", time.Since(began).Round(time.Millisecond), gvisor.Version())
+	return f
+}
+
+func tryRuntime(ctx context.Context) (err error) {
+	// A short path of its own: control sockets have a limit.
+	dir, err := os.MkdirTemp("", "drowse-doctor-")
+	if err != nil {
+		return err
+	}
+	var undo cleanups
+	undo.add(func() error { return os.RemoveAll(dir) })
+	defer func() { err = errors.Join(err, undo.run()) }()
+	agent, err := agentbin.Program()
+	if err != nil {
+		return err
+	}
+	lower := filepath.Join(dir, "lower")
+	if err := os.MkdirAll(lower, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(lower, "agent"), agent, 0o755); err != nil {
+		return err
+	}
+	layers, err := layer.Open(dir)
+	if err != nil {
+		return err
+	}
+	rootfs := filepath.Join(dir, "rootfs")
+	undo.add(func() error { return layer.Unmount(rootfs) })
+	if err := layers.Mount(rootfs, []layer.Tree{{Name: "root", Path: "/", Lowers: []string{lower}}}, nil, "doctor"); err != nil {
+		return err
+	}
+	return tryAgent(ctx, dir, rootfs, &undo)
+}
+
+func tryAgent(ctx context.Context, dir, rootfs string, undo *cleanups) error {
+	driver, err := gvisor.New(filepath.Join(dir, "gv"))
+	if err != nil {
+		return err
+	}
+	undo.add(driver.Close)
+	inst, err := driver.Start(ctx, runtime.Spec{
+		ID: "doctor", Rootfs: rootfs, Args: []string{"/agent"}, Hostname: "doctor",
+		Limits: runtime.Limits{CPUs: 1, MemoryMiB: 128, PIDs: 256},
+	})
+	if err != nil {
+		return err
+	}
+	undo.add(func() error { return driver.Remove(context.WithoutCancel(ctx), inst.ID()) })
+	for {
+		conn, err := inst.Dial(ctx, agentapi.Port)
+		if err == nil {
+			return conn.Close()
+		}
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-inst.Exited():
+			return errors.New("the sandbox exited")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// guestTools says what the template base has of what agents often want.
+func guestTools() Finding {
+	var have, lack []string
+	for _, name := range []string{"bash", "python3", "node", "git", "curl"} {
+		if inBase(name) {
+			have = append(have, name)
+			continue
+		}
+		lack = append(lack, name)
+	}
+	f := Finding{Name: "template base", OK: len(lack) == 0, Detail: "has " + strings.Join(have, " ")}
+	if len(lack) > 0 {
+		f.Detail += "; lacks " + strings.Join(lack, " ")
+		f.Remedy = "install them on this machine under /usr, and sandboxes have them"
+	}
+	return f
+}
+
+func inBase(name string) bool {
+	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}

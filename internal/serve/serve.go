@@ -1,0 +1,311 @@
+// Package serve assembles a server: it opens a state directory, recovers what
+// is in it, and serves the control plane and the data plane on one listener
+// until it is told to stop. Running sandboxes go on without it.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/agentbin"
+	"github.com/drowse-dev/drowse/internal/api/e2b"
+	"github.com/drowse-dev/drowse/internal/api/v1"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/edge"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// Options is what a server is told.
+type Options struct {
+	Listen     string        // TCP address
+	StateDir   string        // everything durable; made if missing
+	APIKey     string        // the first key; one is made if this is empty and there is none
+	MaxTimeout time.Duration // the largest soft timeout granted
+	Defaults   supervisor.Defaults
+
+	DefaultTimeout time.Duration // of sandboxes that E2B clients create without one
+	WakeTimeout    time.Duration // how long a request waits for a sandbox to wake
+	WakeQueue      int           // how many requests may wait for one sandbox
+	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
+	Log            *slog.Logger
+	Notices        io.Writer // for what a person must see once, such as a new key
+}
+
+// Bounds of the server's own waits.
+const (
+	shutdownGrace = 20 * time.Second
+	headerTimeout = 30 * time.Second
+	idleTimeout   = 620 * time.Second // as the hosted service, which clients expect
+)
+
+// defaultLimits are the same for every sandbox of template base.
+func defaultLimits() store.Limits {
+	return store.Limits{CPUs: min(2, goruntime.NumCPU()), MemoryMiB: 1024, DiskMiB: 10240, PIDs: 2048}
+}
+
+// Run serves until ctx ends, then stops in order. The error says what kept the
+// server from starting, or what went wrong while it stopped.
+func Run(ctx context.Context, o Options) (err error) {
+	if os.Geteuid() != 0 {
+		return errdef.New(errdef.Forbidden, "not_root", "drowse serve must run as root: it makes namespaces, mounts and cgroups").
+			WithRemedy("run it with sudo")
+	}
+	var closers cleanups
+	defer func() { err = errors.Join(err, closers.run()) }()
+
+	ln, err := listen(ctx, o.Listen)
+	if err != nil {
+		return err
+	}
+	closers.add(func() error { return ignoreClosed(ln.Close()) })
+	unlock, err := lockDir(o.StateDir)
+	if err != nil {
+		return err
+	}
+	closers.add(unlock)
+	handler, err := assemble(ctx, o, ln.Addr(), &closers)
+	if err != nil {
+		return err
+	}
+	return serveHTTP(ctx, o.Log, ln, handler)
+}
+
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, errdef.New(errdef.Conflict, "port_in_use", "another program listens on %s", addr).
+			WithRemedy("stop it, or choose another address with --listen")
+	}
+	if err != nil {
+		return nil, errdef.New(errdef.Invalid, "listen_failed", "cannot listen on %s: %w", addr, err).
+			WithRemedy("give an address of this machine with --listen, such as 127.0.0.1:3000")
+	}
+	return ln, nil
+}
+
+// lockDir makes the state directory and takes it for this process.
+func lockDir(dir string) (unlock func() error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, errdef.New(errdef.Invalid, "state_dir", "cannot make the state directory: %w", err).
+			WithRemedy("choose another with --state-dir")
+	}
+	// It holds memory images and a set-uid program: nobody else may look in.
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("protect state directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock state directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		holder, _ := io.ReadAll(io.LimitReader(f, 32))
+		f.Close()
+		return nil, errdef.New(errdef.Conflict, "state_dir_in_use", "another drowse server (pid %s) uses %s", holder, dir).
+			WithRemedy("stop it first, or give this one a directory of its own with --state-dir")
+	}
+	if err := f.Truncate(0); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock state directory: %w", err)
+	}
+	if _, err := fmt.Fprint(f, os.Getpid()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock state directory: %w", err)
+	}
+	return f.Close, nil
+}
+
+// assemble opens everything below the listener and returns its handler.
+func assemble(ctx context.Context, o Options, addr net.Addr, closers *cleanups) (http.Handler, error) {
+	st, err := store.Open(ctx, filepath.Join(o.StateDir, "drowse.db"))
+	if err != nil {
+		return nil, err
+	}
+	closers.add(st.Close)
+	keys, err := auth.Load(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	if err := firstKey(ctx, o, keys, addr); err != nil {
+		return nil, err
+	}
+	sup, err := supervise(ctx, o, st, closers)
+	if err != nil {
+		return nil, err
+	}
+	return newHandler(o, sup, keys), nil
+}
+
+// newHandler puts both dialects, the data plane and what operators look at on
+// one listener.
+func newHandler(o Options, sup *supervisor.Supervisor, keys *auth.Keys) http.Handler {
+	control := e2b.New(e2b.Options{
+		Sandboxes: sup, Auth: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
+	})
+	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Log: o.Log, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
+	data := edge.New(sup, o.Log)
+	metrics := metricsHandler(sup.Metrics(), keys)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case edge.Routes(r):
+			data.ServeHTTP(w, r)
+		case v1.Owns(r):
+			native.ServeHTTP(w, r)
+		case r.URL.Path == "/healthz", r.URL.Path == "/readyz":
+			// The listener answers only once everything is recovered.
+			fmt.Fprintln(w, "ok")
+		case r.URL.Path == "/metrics":
+			metrics.ServeHTTP(w, r)
+		default:
+			control.ServeHTTP(w, r)
+		}
+	})
+}
+
+// metricsHandler serves what the supervisor and this process count. From other
+// machines it wants an API key.
+func metricsHandler(c prometheus.Collector, keys *auth.Keys) http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	h := promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !from.Addr().Unmap().IsLoopback() {
+			if _, err := keys.Check(auth.FromHeader(r.Header)); err != nil {
+				http.Error(w, err.Error(), http.StatusUnauthorized)
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups) (*supervisor.Supervisor, error) {
+	layers, err := layer.Open(o.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	templates, err := template.Open(filepath.Join(o.StateDir, "templates"))
+	if err != nil {
+		return nil, err
+	}
+	agent, err := agentbin.Program()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := templates.BuildBase(agent); err != nil {
+		return nil, err
+	}
+	driver, err := gvisor.New(filepath.Join(o.StateDir, "run", "gv"))
+	if err != nil {
+		return nil, err
+	}
+	closers.add(driver.Close)
+	mounts := filepath.Join(o.StateDir, "run", "rootfs")
+	if err := os.MkdirAll(mounts, 0o700); err != nil {
+		return nil, err
+	}
+	sup, err := supervisor.New(ctx, supervisor.Options{
+		Store: st, Layers: layers, Templates: templates, Driver: driver, RunDir: mounts,
+		Ballast: filepath.Join(o.StateDir, "ballast"),
+		Limits:  defaultLimits(), Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
+		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning,
+	})
+	if err != nil {
+		return nil, err
+	}
+	closers.add(func() error {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		defer cancel()
+		return sup.Stop(stop)
+	})
+	return sup, nil
+}
+
+func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) error {
+	made, _, err := keys.EnsureFirst(ctx, o.APIKey)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(o.StateDir, "api-key")
+	if key := o.APIKey + made; key != "" {
+		// For the command line on this machine; root alone can read it.
+		if err := os.WriteFile(path, []byte(key+"\n"), 0o600); err != nil {
+			return fmt.Errorf("save API key: %w", err)
+		}
+	}
+	if made != "" {
+		fmt.Fprintf(o.Notices, "A new API key was made. It is shown only now (and kept for root in %s):\n\n"+
+			"  export E2B_API_KEY=%s\n  export E2B_API_URL=http://%s\n  export E2B_SANDBOX_URL=http://%[3]s\n\n", path, made, addr)
+	}
+	return nil
+}
+
+// serveHTTP serves until ctx ends. Requests in flight get a moment to end;
+// streams, which have no end of their own, are broken off.
+func serveHTTP(ctx context.Context, log *slog.Logger, ln net.Listener, h http.Handler) error {
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Protocols: new(http.Protocols),
+	}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(ln) }()
+	log.Info("server ready", "addr", ln.Addr().String())
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	log.Info("server stopping; running sandboxes go on")
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		return ignoreClosed(srv.Close())
+	}
+	return nil
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// cleanups is a stack of what must be undone, last first.
+type cleanups []func() error
+
+func (c *cleanups) add(f func() error) { *c = append(*c, f) }
+
+func (c *cleanups) run() error {
+	var errs []error
+	for i := len(*c) - 1; i >= 0; i-- {
+		errs = append(errs, (*c)[i]())
+	}
+	return errors.Join(errs...)
+}
