@@ -1,0 +1,96 @@
+// Command guest is what runs inside the sandboxes of the end-to-end tests: a
+// server with state in memory, in open files and in a listening socket, and a
+// few things that a hostile guest would try.
+//
+//	guest serve            count, and answer over HTTP on port 8000
+//	guest dial ADDR...     say for each address whether a connection opens
+//	guest alloc MIB        touch so much memory, then wait
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("no command")
+	}
+	switch args[0] {
+	case "serve":
+		return serve()
+	case "dial":
+		dialAll(args[1:])
+		return nil
+	case "alloc":
+		mib, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		held := touch(mib)
+		fmt.Println("allocated", len(held))
+		select {}
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+func serve() error {
+	s, err := newState("work")
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", ":8000")
+	if err != nil {
+		return err
+	}
+	go s.count()
+	return http.Serve(ln, s.handler())
+}
+
+// touch returns so many MiB of memory, each page written with a value of its
+// own.
+func touch(mib int) [][]byte {
+	var held [][]byte
+	for i := range mib {
+		chunk := make([]byte, 1<<20)
+		for j := 0; j < len(chunk); j += 8 {
+			chunk[j] = byte(i + j>>12 + j)
+		}
+		held = append(held, chunk)
+	}
+	return held
+}
+
+// dialAll prints one line for each "network!address".
+func dialAll(targets []string) {
+	type result struct{ target, outcome string }
+	results := make(chan result)
+	for _, t := range targets {
+		go func() {
+			network, addr, _ := strings.Cut(t, "!")
+			conn, err := net.DialTimeout(network, addr, 3*time.Second)
+			outcome := fmt.Sprint(err)
+			if err == nil {
+				outcome = "open"
+				conn.Close()
+			}
+			results <- result{t, outcome}
+		}()
+	}
+	for range targets {
+		r := <-results
+		fmt.Printf("%s\t%s\n", r.target, r.outcome)
+	}
+}

@@ -1,0 +1,423 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// apiKey is every server's first key.
+const apiKey = "e2b_0123456789abcdef0123456789abcdef01234567"
+
+// Bounds that nothing in order comes near.
+const (
+	startWithin = 30 * time.Second
+	stopWithin  = 25 * time.Second
+	goneWithin  = 5 * time.Second // after a pause or kill, until the host shows nothing of it
+	pollEvery   = 20 * time.Millisecond
+)
+
+// httpClient ignores proxies: everything is on this machine.
+var httpClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+
+// server is a drowse server with a state directory and a port of its own.
+type server struct {
+	t      testing.TB
+	dir    string
+	addr   string
+	log    *logBuffer
+	client *client.Client
+
+	cmd    *exec.Cmd
+	exited chan error // has room for one; what Wait returned
+
+	mu  sync.Mutex
+	ids []string // of all sandboxes that create made
+}
+
+// startServer starts a server and sees to it that nothing is left of it, or of
+// its sandboxes, at the end of the test.
+func startServer(t testing.TB) *server {
+	t.Helper()
+	// The paths of sockets below it must be short.
+	dir, err := os.MkdirTemp("/tmp", "dw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { removeStateDir(t, dir) })
+	return startServerIn(t, dir)
+}
+
+func startServerIn(t testing.TB, dir string) *server {
+	t.Helper()
+	s := newServer(t, dir)
+	t.Cleanup(s.cleanUp)
+	s.start()
+	return s
+}
+
+func newServer(t testing.TB, dir string) *server {
+	t.Helper()
+	addr := freeAddress(t)
+	c, err := client.New(client.Options{URL: "http://" + addr, APIKey: apiKey, HTTPClient: httpClient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &server{t: t, dir: dir, addr: addr, log: &logBuffer{}, client: c}
+}
+
+// freeAddress returns a loopback address that nobody listens on. Nobody else
+// is in this network namespace.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// command is the server's command line.
+func (s *server) command() *exec.Cmd {
+	cmd := exec.Command(drowseBinary, "serve", "--listen", s.addr, "--state-dir", s.dir)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DROWSE_API_KEY=" + apiKey}
+	if level := os.Getenv("DROWSE_LOG_LEVEL"); level != "" {
+		cmd.Env = append(cmd.Env, "DROWSE_LOG_LEVEL="+level)
+	}
+	cmd.Stdout, cmd.Stderr = s.log, s.log
+	// The server must not outlive a test program that crashed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second // for its output
+	return cmd
+}
+
+// start starts the server and waits until it answers.
+func (s *server) start() {
+	s.t.Helper()
+	httpClient.CloseIdleConnections() // to the one before
+	begin := time.Now()
+	s.cmd, s.exited = s.command(), make(chan error, 1)
+	if err := startCommand(s.cmd); err != nil {
+		s.t.Fatalf("start server: %v", err)
+	}
+	cmd, exited := s.cmd, s.exited
+	go func() { exited <- cmd.Wait() }()
+	for {
+		if s.client.Health(s.t.Context()) == nil {
+			s.t.Logf("server answers %s after its start", since(begin))
+			return
+		}
+		select {
+		case err := <-s.exited:
+			s.cmd = nil
+			s.t.Fatalf("server ended while it started: %v", err)
+		case <-time.After(pollEvery):
+		}
+		if time.Since(begin) > startWithin {
+			s.t.Fatalf("server does not answer within %s", startWithin)
+		}
+	}
+}
+
+// spawner starts commands from one thread that never ends: the kernel sends
+// the parent-death signal when the thread ends that started the child.
+var spawner = sync.OnceValue(func() chan<- func() {
+	work := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range work {
+			f()
+		}
+	}()
+	return work
+})
+
+func startCommand(cmd *exec.Cmd) error {
+	done := make(chan error)
+	spawner() <- func() { done <- cmd.Start() }
+	return <-done
+}
+
+// stop ends the server in order and returns how it ended.
+func (s *server) stop() error {
+	s.t.Helper()
+	return s.signal(syscall.SIGTERM)
+}
+
+// crash ends the server as a power cut would.
+func (s *server) crash() {
+	s.t.Helper()
+	var exit *exec.ExitError
+	if err := s.signal(syscall.SIGKILL); !errors.As(err, &exit) {
+		s.t.Fatalf("server ended with %v, want killed", err)
+	}
+}
+
+func (s *server) signal(sig syscall.Signal) error {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatalf("signal server: %v", err)
+	}
+	httpClient.CloseIdleConnections()
+	select {
+	case err := <-s.exited:
+		s.cmd = nil
+		return err
+	case <-time.After(stopWithin):
+		s.t.Fatalf("server still runs %s after %s", stopWithin, sig)
+		return nil
+	}
+}
+
+// cleanUp kills what still lives through the server, and stops it.
+func (s *server) cleanUp() {
+	defer func() {
+		if s.t.Failed() {
+			s.t.Logf("log of the server on %s:\n%s", s.addr, s.log.tail(150))
+		}
+	}()
+	if s.cmd == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	list, err := s.client.List(ctx, client.ListOptions{})
+	if err != nil {
+		s.t.Errorf("clean up: %v", err)
+	}
+	for _, info := range list {
+		if err := s.client.Kill(ctx, info.ID); err != nil && !errors.Is(err, client.ErrNotFound) {
+			s.t.Errorf("clean up: %v", err)
+		}
+	}
+	for _, id := range s.ids {
+		err := poll(goneWithin, func() error { return s.left(id, true) })
+		if err != nil {
+			s.t.Errorf("killed sandbox %s: %v", id, err)
+			discard(s.dir, id)
+		}
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case err := <-s.exited:
+		if err != nil {
+			s.t.Errorf("server ended with %v after SIGTERM", err)
+		}
+	case <-time.After(stopWithin):
+		s.t.Errorf("server still runs %s after SIGTERM", stopWithin)
+		_ = s.cmd.Process.Kill()
+		<-s.exited
+	}
+	s.cmd = nil
+	httpClient.CloseIdleConnections()
+}
+
+// removeStateDir removes a state directory. What the server should have taken
+// away before is taken away, and is an error.
+func removeStateDir(t testing.TB, dir string) {
+	for _, left := range footprint(dir, dir) {
+		t.Errorf("left behind: %s", left)
+	}
+	clear := func() error { return destroy(dir) }
+	if err := clear(); err != nil {
+		t.Errorf("remove %s: %v", dir, err)
+	}
+}
+
+// answer is that of the control plane to a raw request.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// raw makes a request to the control plane as it is told to.
+func (s *server) raw(ctx context.Context, method, path string, header http.Header, body io.Reader) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.addr+path, body)
+	if err != nil {
+		return answer{}, err
+	}
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	resp, err := httpClient.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, data}, err
+}
+
+// details returns what the control plane says of a sandbox, byte for byte.
+func (s *server) details(ctx context.Context, id string) map[string]json.RawMessage {
+	s.t.Helper()
+	got, err := s.raw(ctx, http.MethodGet, "/sandboxes/"+id, http.Header{"X-Api-Key": {apiKey}}, nil)
+	if err != nil || got.status != http.StatusOK {
+		s.t.Fatalf("get sandbox %s: status %d, %v: %s", id, got.status, err, got.body)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(got.body, &fields); err != nil {
+		s.t.Fatal(err)
+	}
+	return fields
+}
+
+// create makes a sandbox with nothing in it.
+func (s *server) create(ctx context.Context, o client.CreateOptions) *client.Sandbox {
+	s.t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = 10 * time.Minute
+	}
+	sb, err := s.client.Create(ctx, o)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.ids = append(s.ids, sb.ID)
+	s.mu.Unlock()
+	return sb
+}
+
+// pause pauses a sandbox and returns how long it took.
+func (s *server) pause(ctx context.Context, id string) time.Duration {
+	s.t.Helper()
+	begin := time.Now()
+	if err := s.client.Pause(ctx, id); err != nil {
+		s.t.Fatal(err)
+	}
+	return time.Since(begin)
+}
+
+// connect wakes a sandbox.
+func (s *server) connect(ctx context.Context, id string) {
+	s.t.Helper()
+	c, err := s.client.Connect(ctx, id, 10*time.Minute)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if !c.Resumed {
+		s.t.Errorf("connect to paused sandbox %s did not resume it", id)
+	}
+}
+
+// run runs a command to its end and returns its output.
+func run(ctx context.Context, t testing.TB, sb *client.Sandbox, args ...string) (client.Exit, string) {
+	t.Helper()
+	var out bytes.Buffer
+	exit, err := sb.Run(ctx, client.Command{Args: args, Stdout: &out, Stderr: &out})
+	if err != nil {
+		t.Fatalf("run %q: %v (output so far: %s)", args, err, out.String())
+	}
+	return exit, out.String()
+}
+
+// sleepers are sandboxes that pause at their timeout and wake by traffic.
+var sleeper = client.CreateOptions{OnTimeout: client.Pause, AutoResume: true}
+
+// deadline returns a context for one test. It ends well before the go command
+// would end the program, so that the test cleans up after itself.
+func deadline(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), d, fmt.Errorf("the test took longer than %s", d))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually polls until check returns nil, and returns how long that took.
+func eventually(t testing.TB, within time.Duration, what string, check func() error) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	if err := poll(within, check); err != nil {
+		t.Fatalf("%s: not within %s: %v", what, within, err)
+	}
+	return time.Since(begin)
+}
+
+// poll calls check until it returns nil, and returns its last error if it does
+// not within the time.
+func poll(within time.Duration, check func() error) error {
+	begin := time.Now()
+	for {
+		err := check()
+		if err == nil || time.Since(begin) > within {
+			return err
+		}
+		time.Sleep(pollEvery)
+	}
+}
+
+func since(begin time.Time) time.Duration { return time.Since(begin).Round(time.Millisecond) }
+
+// logBuffer keeps what a server writes.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// tail returns the last lines, none of them too long to read.
+func (b *logBuffer) tail(lines int) string {
+	all := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
+	all = all[max(0, len(all)-lines):]
+	for i, line := range all {
+		all[i] = fmt.Sprintf("%.1000s", line)
+	}
+	return strings.Join(all, "\n")
+}
+
+// longest returns the length of the longest line.
+func (b *logBuffer) longest() int {
+	longest := 0
+	for line := range strings.Lines(b.String()) {
+		longest = max(longest, len(line))
+	}
+	return longest
+}
+
+// count returns how many lines hold all of the texts.
+func (b *logBuffer) count(texts ...string) int {
+	n := 0
+lines:
+	for line := range strings.Lines(b.String()) {
+		for _, text := range texts {
+			if !strings.Contains(line, text) {
+				continue lines
+			}
+		}
+		n++
+	}
+	return n
+}
+
+// databaseFile reports whether a file of the state directory may change at any
+// time.
+func databaseFile(path string) bool { return strings.HasPrefix(filepath.Base(path), "drowse.db") }

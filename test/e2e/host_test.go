@@ -1,0 +1,260 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// footprint returns everything on the host that shows a runtime: processes,
+// mounts, cgroups and files of the state directory dir that name text, which is
+// a sandbox's id, or dir itself for all of them. Files count only where
+// runtimes keep theirs: a paused sandbox has layers and an image.
+func footprint(dir, text string) []string {
+	found := slices.Concat(processes(text), mounts(text), cgroups(dir, text))
+	if text == dir {
+		return found
+	}
+	return append(found, named(dir, text, "run", "run/rootfs", "run/gv", "run/gv/bundles", "run/gv/netns", "run/gv/runsc")...)
+}
+
+// filesOf returns what a sandbox keeps in the state directory, asleep or not.
+func filesOf(dir, id string) []string { return named(dir, id, "", "layers", "images", "templates") }
+
+// processes returns the processes, this one and the server apart, whose
+// command line or cgroup names text.
+func processes(text string) []string {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var found []string
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// Both fail together with the process.
+		cmdline, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		cgroup, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cgroup"))
+		args := strings.ReplaceAll(strings.TrimRight(string(cmdline), "\x00"), "\x00", " ")
+		if strings.Contains(args, text) || bytes.Contains(cgroup, []byte(text)) {
+			where, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "stack"))
+			at, _, _ := strings.Cut(string(where), "\n")
+			found = append(found, fmt.Sprintf("process %d (%s): %.300s", pid, at, args))
+		}
+	}
+	return found
+}
+
+// mounts returns the mounts that name text. Pins of namespaces are among them.
+func mounts(text string) []string {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var found []string
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.Contains(f[4], text) {
+			found = append(found, "mount "+f[4])
+		}
+	}
+	return found
+}
+
+// cgroups returns the cgroups that name text or, if that is the state
+// directory, one of the sandboxes in it.
+func cgroups(dir, text string) []string {
+	var found []string
+	for _, pattern := range []string{"/sys/fs/cgroup/drowse/*", "/sys/fs/cgroup/*/drowse/*"} {
+		groups, err := filepath.Glob(pattern)
+		if err != nil {
+			return []string{err.Error()}
+		}
+		for _, g := range groups {
+			info, err := os.Stat(g)
+			if err != nil || !info.IsDir() {
+				continue
+			}
+			ours := strings.Contains(g, text)
+			if text == dir {
+				_, err := os.Lstat(filepath.Join(dir, "run/gv/bundles", filepath.Base(g)))
+				ours = err == nil
+			}
+			if ours {
+				found = append(found, "cgroup "+g)
+			}
+		}
+	}
+	return found
+}
+
+// named returns the entries of the directories below dir whose name has text
+// in it. It looks no deeper: there, whole systems may be mounted.
+func named(dir, text string, directories ...string) []string {
+	var found []string
+	for _, d := range directories {
+		entries, err := os.ReadDir(filepath.Join(dir, d))
+		if err != nil {
+			found = append(found, err.Error())
+		}
+		for _, e := range entries {
+			if strings.Contains(e.Name(), text) {
+				found = append(found, "file "+filepath.Join(dir, d, e.Name()))
+			}
+		}
+	}
+	return found
+}
+
+// waitGone waits until the host shows nothing of a sandbox's runtime, and
+// returns how long that took.
+func (s *server) waitGone(id string) time.Duration {
+	s.t.Helper()
+	return eventually(s.t, goneWithin, "runtime of "+id+" is gone", func() error { return s.left(id, false) })
+}
+
+// left returns an error that names what the host shows of a sandbox's runtime
+// and, if it was killed, of its files.
+func (s *server) left(id string, killed bool) error {
+	left := footprint(s.dir, id)
+	if killed {
+		left = append(left, filesOf(s.dir, id)...)
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("left behind: %s", strings.Join(left, "; "))
+	}
+	return nil
+}
+
+// hostState is everything of the host that sandboxes could leave something in.
+// Other programs work here, so it is limited to what belongs to a state
+// directory where it can be told.
+func hostState(t testing.TB, s *server) []string {
+	t.Helper()
+	state := slices.Concat(processes(s.dir), mounts(s.dir), cgroups(s.dir, s.dir), links(t), temporaries(t), descriptors(t, s))
+	err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // it was removed just now
+		}
+		if !databaseFile(path) {
+			state = append(state, fmt.Sprintf("file %s %s", d.Type(), path))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(state)
+	return state
+}
+
+// links returns the network interfaces of this namespace, which is ours alone.
+func links(t testing.TB) []string {
+	t.Helper()
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range all {
+		names = append(names, "interface "+l.Name)
+	}
+	return names
+}
+
+// temporaries returns what gVisor is known to leave where it has no directory
+// of its own.
+func temporaries(t testing.TB) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{"/tmp/runsc*", "/tmp/*gvisor*", "/dev/shm/runsc*", "/var/run/runsc*", "/run/runsc*"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range paths {
+			found = append(found, "file "+p)
+		}
+	}
+	return found
+}
+
+// descriptors returns the server's open files of the kinds that watch or pin a
+// runtime.
+func descriptors(t testing.TB, s *server) []string {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, e := range entries {
+		to, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue // closed just now
+		}
+		if strings.Contains(to, "pidfd") || strings.HasPrefix(to, "net:") || strings.HasPrefix(to, s.dir) && !databaseFile(to) {
+			found = append(found, "server's descriptor of "+to)
+		}
+	}
+	return found
+}
+
+// difference returns what is only in a and only in b.
+func difference(a, b []string) (onlyA, onlyB []string) {
+	for _, x := range a {
+		if !slices.Contains(b, x) {
+			onlyA = append(onlyA, x)
+		}
+	}
+	for _, x := range b {
+		if !slices.Contains(a, x) {
+			onlyB = append(onlyB, x)
+		}
+	}
+	return onlyA, onlyB
+}
+
+// discard ends the processes that name text and removes the cgroups.
+func discard(dir, text string) {
+	groups := cgroups(dir, text)
+	for _, line := range processes(text) {
+		var pid int
+		if _, err := fmt.Sscanf(line, "process %d (", &pid); err == nil {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+	for _, line := range groups {
+		g := strings.TrimPrefix(line, "cgroup ")
+		_ = poll(time.Second, func() error { return os.Remove(g) })
+	}
+}
+
+// destroy removes a state directory whatever is left in it.
+func destroy(dir string) error {
+	discard(dir, dir)
+	for range 1000 {
+		left := mounts(dir + "/")
+		if len(left) == 0 {
+			return os.RemoveAll(dir)
+		}
+		at := strings.TrimPrefix(left[len(left)-1], "mount ")
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", at, err)
+		}
+	}
+	// Removing it would reach into what is mounted there.
+	return fmt.Errorf("%s cannot be emptied of mounts", dir)
+}

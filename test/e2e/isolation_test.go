@@ -1,0 +1,279 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// TestHostFilesAreHidden looks from inside, as root, for what only the host
+// may see, and writes where the host must not notice.
+func TestHostFilesAreHidden(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	canaries := []string{filepath.Join(s.dir, "canary")}
+	for _, dir := range []string{"/root", "/home", "/var/lib", "/var/tmp", "/tmp", "/srv", "/etc"} {
+		canaries = append(canaries, filepath.Join(dir, fmt.Sprintf("drowse-e2e-canary-%d", os.Getpid())))
+	}
+	for _, c := range canaries {
+		if err := os.WriteFile(c, []byte("host only"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(c)
+	}
+	sb := s.create(ctx, client.CreateOptions{}).As("root")
+	for _, path := range append(canaries, s.dir, "/var/lib/drowse", "/etc/ssh", "/etc/gshadow", "/etc/sudoers", "/proc/1/root"+s.dir) {
+		if exit, out := run(ctx, t, sb, "ls", "-d", path); exit.Code == 0 {
+			t.Errorf("the guest sees %s: %s", path, out)
+		}
+	}
+	for dir, want := range map[string]string{"/root": "", "/home": "user\n"} {
+		if _, out := run(ctx, t, sb, "ls", "-A", dir); out != want {
+			t.Errorf("the guest's %s holds %q, want %q", dir, out, want)
+		}
+	}
+	shadow, err := os.ReadFile("/etc/shadow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, out := run(ctx, t, sb, "cat", "/etc/shadow"); out == string(shadow) || strings.Contains(out, "$") {
+		t.Errorf("the guest's /etc/shadow is the host's, or has hashes")
+	}
+	if _, out := run(ctx, t, sb, "cat", "/proc/1/cmdline", "/proc/mounts"); strings.Contains(out, s.dir) {
+		t.Errorf("the guest learns the host's paths: %s", out)
+	}
+
+	mark := fmt.Sprintf("drowse-e2e-%d", os.Getpid())
+	script := fmt.Sprintf("cd / && for d in usr/bin usr/lib/drowse opt etc root tmp var/lib; do echo changed >$d/%s || exit 1; done; echo x >>/usr/bin/env; rm -rf /usr/share/doc", mark)
+	env, err := os.ReadFile("/usr/bin/env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit, out := run(ctx, t, sb, "sh", "-c", script); exit.Code != 0 {
+		t.Fatalf("root inside cannot write: %s %s", exit.Status, out)
+	}
+	found, err := filepath.Glob("/*/" + mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob("/*/*/" + mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := append(found, more...); len(all) > 0 {
+		t.Errorf("the guest's writes are on the host: %q", all)
+	}
+	if now, err := os.ReadFile("/usr/bin/env"); err != nil || string(now) != string(env) {
+		t.Errorf("the guest changed the host's /usr/bin/env: %v", err)
+	}
+	other := s.create(ctx, client.CreateOptions{}).As("root")
+	if exit, out := run(ctx, t, other, "sh", "-c", "ls -d /*/"+mark+" /usr/*/"+mark); exit.Code == 0 {
+		t.Errorf("one sandbox sees the files of another: %s", out)
+	}
+}
+
+// TestNoWayOut tries to connect from inside to everything that must not be
+// reached.
+func TestNoWayOut(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	_, port, err := net.SplitHostPort(s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Someone on all the host's addresses.
+	everywhere, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer everywhere.Close()
+	_, open, err := net.SplitHostPort(everywhere.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	neighbour := s.startGuest(ctx, client.CreateOptions{})
+	sb := s.create(ctx, client.CreateOptions{})
+	upload(ctx, t, sb)
+
+	args := []string{"/home/user/guest", "dial"}
+	for _, host := range []string{"127.0.0.1", "::1", "169.254.77.1", "169.254.77.2", "169.254.77.3", "10.0.0.1", "172.17.0.1", "192.168.0.1", "192.0.2.1", "localhost"} {
+		for _, p := range []string{port, open, "8000", "22", "53"} {
+			args = append(args, "tcp!"+net.JoinHostPort(host, p))
+		}
+	}
+	args = append(args, "tcp!169.254.169.254:80", "tcp!1.1.1.1:443", "tcp!8.8.8.8:53", "tcp![2606:4700:4700::1111]:443", "tcp!example.com:80", "udp!8.8.8.8:53", "udp!192.0.2.1:53")
+	_, out := run(ctx, t, sb.As("root"), args...)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if len(lines) != len(args)-2 {
+		t.Fatalf("%d results for %d addresses: %s", len(lines), len(args)-2, out)
+	}
+	for _, line := range lines {
+		if strings.HasSuffix(line, "\topen") {
+			t.Errorf("the guest reaches %s", line)
+		}
+	}
+	// The question is put right: what listens inside is reached.
+	if _, out := run(ctx, t, neighbour.sb, "./guest", "dial", "tcp!127.0.0.1:8000", "tcp!169.254.77.2:8000"); strings.Count(out, "\topen") != 2 {
+		t.Errorf("a guest does not reach itself: %s", out)
+	}
+}
+
+// TestMemoryLimit lets a guest take more memory than it may. It is ended;
+// nobody else notices.
+func TestMemoryLimit(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	neighbour := s.startGuest(ctx, sleeper)
+	before := neighbour.ask(ctx)
+	sb := s.create(ctx, sleeper)
+	upload(ctx, t, sb)
+	begin := time.Now()
+	p, err := sb.Start(ctx, client.Command{Args: []string{"./guest", "alloc", "4096"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan string, 1)
+	go func() {
+		exit, err := p.Wait()
+		ended <- fmt.Sprintf("%s %v", exit.Status, err)
+	}()
+	var slowest time.Duration
+	for done := false; !done; {
+		select {
+		case how := <-ended:
+			t.Logf("taking 4 GiB ended after %s: %s", since(begin), how)
+			done = true
+		case <-ctx.Done():
+			t.Fatal("the guest has 4 GiB")
+		case <-time.After(pollEvery):
+			asked := time.Now()
+			neighbour.ask(ctx)
+			slowest = max(slowest, time.Since(asked))
+		}
+	}
+	neighbour.same(before, neighbour.ask(ctx))
+	if err := s.client.Health(ctx); err != nil {
+		t.Error(err)
+	}
+	t.Logf("slowest answer of a neighbour meanwhile: %s", slowest.Round(time.Millisecond))
+	// Either the process was ended, or the sandbox with it: then it says so.
+	if err := poll(5*time.Second, func() error { return gone(ctx, s, sb.ID, "") }); err != nil {
+		if exit, out := run(ctx, t, sb, "echo", "well"); exit.Code != 0 || out != "well\n" {
+			t.Errorf("the sandbox: %+v %q", exit, out)
+		}
+		return
+	}
+	_, err = s.client.Get(ctx, sb.ID)
+	t.Logf("the sandbox: %v", err)
+	s.waitGone(sb.ID)
+}
+
+// TestForkBomb lets a guest start as many processes as it can for five seconds.
+func TestForkBomb(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	neighbour := s.startGuest(ctx, sleeper)
+	before := neighbour.ask(ctx)
+	sb := s.create(ctx, sleeper)
+	p, err := sb.Start(ctx, client.Command{Args: []string{"bash", "-c", "bomb() { bomb | bomb & }; bomb; sleep 1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Detach()
+	var slowest time.Duration
+	most := 0
+	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(pollEvery) {
+		asked := time.Now()
+		neighbour.ask(ctx)
+		slowest = max(slowest, time.Since(asked))
+		most = max(most, tasks(t, sb.ID))
+	}
+	if most > 2048 {
+		t.Errorf("the sandbox had %d tasks on the host, want at most 2048", most)
+	}
+	if slowest > 3*time.Second {
+		t.Errorf("a neighbour took %s to answer", slowest)
+	}
+	_, err = s.client.Get(ctx, sb.ID)
+	t.Logf("the sandbox after it: %v", err)
+	begin := time.Now()
+	if err := s.client.Kill(ctx, sb.ID); err != nil && !errors.Is(err, client.ErrNotFound) {
+		t.Error(err)
+	}
+	killed := time.Since(begin)
+	eventually(t, 15*time.Second, "nothing is left of it", func() error { return s.left(sb.ID, true) })
+	neighbour.same(before, neighbour.ask(ctx))
+	t.Logf("%d tasks at most; slowest answer of a neighbour %s; killed in %s", most, slowest.Round(time.Millisecond), killed.Round(time.Millisecond))
+}
+
+// tasks returns how many tasks of the host belong to a sandbox.
+func tasks(t *testing.T, id string) int {
+	t.Helper()
+	for _, pattern := range []string{"/sys/fs/cgroup/drowse/%s*/pids.current", "/sys/fs/cgroup/*/drowse/%s*/pids.current"} {
+		files, err := filepath.Glob(fmt.Sprintf(pattern, id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			data, err := os.ReadFile(f)
+			if err != nil {
+				continue // it has ended
+			}
+			n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// TestTokens checks that one sandbox's token opens no other, awake or asleep.
+func TestTokens(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	a, b := s.create(ctx, sleeper), s.create(ctx, sleeper)
+	if err := a.WriteFile(ctx, "secret", strings.NewReader("of a")); err != nil {
+		t.Fatal(err)
+	}
+	s.pause(ctx, b.ID)
+	try := func(ctx context.Context, id string, token []string) int {
+		req, err := a.Request(ctx, "GET", 49983, "/files?path=secret", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("E2b-Sandbox-Id", id)
+		if token != nil || id == a.ID {
+			req.Header["X-Access-Token"] = token
+		}
+		resp, err := httpClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if got := try(ctx, a.ID, []string{"wrong"}); got != 401 {
+		t.Errorf("wrong token: status %d, want 401", got)
+	}
+	if got := try(ctx, a.ID, nil); got != 401 {
+		t.Errorf("no token: status %d, want 401", got)
+	}
+	if got := try(ctx, b.ID, nil); !slices.Contains([]int{401, 403}, got) { // with a's token
+		t.Errorf("another sandbox's token: status %d, want refused", got)
+	}
+	if err := s.is(ctx, b.ID, client.Paused); err != nil {
+		t.Errorf("a wrong token woke it: %v", err)
+	}
+}

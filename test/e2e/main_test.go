@@ -1,0 +1,188 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// The programs under test. TestMain sets them.
+var (
+	drowseBinary string
+	guestBinary  string
+)
+
+// envPrograms names the directory with the built programs for the second run
+// of TestMain, inside the network namespace.
+const envPrograms = "DROWSE_E2E_PROGRAMS"
+
+func TestMain(m *testing.M) { os.Exit(runMain(m)) }
+
+func runMain(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "test/e2e: these tests run real sandboxes and must be run as root")
+		return 1
+	}
+	dir := os.Getenv(envPrograms)
+	if dir == "" {
+		var err error
+		if dir, err = build(); err != nil {
+			fmt.Fprintln(os.Stderr, "test/e2e:", err)
+			return 1
+		}
+	}
+	defer os.RemoveAll(dir)
+	if err := leaveNetwork(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "test/e2e: move into a network namespace without a way out:", err)
+		return 1
+	}
+	drowseBinary, guestBinary = filepath.Join(dir, "drowse"), filepath.Join(dir, "guest")
+	if preset := os.Getenv("DROWSE_BINARY"); preset != "" {
+		drowseBinary = preset
+	}
+	if err := noteSources(); err != nil {
+		fmt.Fprintln(os.Stderr, "test/e2e:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// build makes the programs, before the network is left: modules may have to be
+// downloaded.
+func build() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "dwbin"); err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	// Others than root must be able to run it, to be told that they may not.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return dir, err
+	}
+	if err := goBuild(filepath.Join(dir, "guest"), "./test/e2e/guest"); err != nil {
+		return dir, err
+	}
+	if preset := os.Getenv("DROWSE_BINARY"); preset != "" {
+		path, err := filepath.Abs(preset)
+		if err != nil {
+			return dir, err
+		}
+		return dir, os.Setenv("DROWSE_BINARY", path)
+	}
+	if err := buildAgent(dir); err != nil {
+		return dir, err
+	}
+	return dir, goBuild(filepath.Join(dir, "drowse"), "./cmd/drowse")
+}
+
+// buildAgent puts the agent where the server's build finds it, unless that
+// very one is there.
+func buildAgent(dir string) error {
+	const place = "../../internal/agentbin/bin/drowse-agent"
+	built := filepath.Join(dir, "agent")
+	if err := goBuild(built, "./cmd/drowse-agent"); err != nil {
+		return err
+	}
+	want, err := os.ReadFile(built)
+	if err != nil {
+		return err
+	}
+	have, err := os.ReadFile(place)
+	if err == nil && bytes.Equal(have, want) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(place, want, 0o755)
+}
+
+func goBuild(to, pkg string) error {
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", to, pkg)
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+	}
+	return nil
+}
+
+// leaveNetwork returns at once if there is no way out of this network.
+// Otherwise it runs this program again in a namespace that has none.
+func leaveNetwork(programs string) error {
+	out, err := wayOut()
+	if err != nil || !out {
+		return err
+	}
+	if os.Getenv(envPrograms) != "" {
+		return errors.New("there is still a default route")
+	}
+	// The thread's namespace is the whole program's after exec.
+	runtime.LockOSThread()
+	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(self, os.Args, append(os.Environ(), envPrograms+"="+programs))
+}
+
+// wayOut reports whether there is a default route.
+func wayOut() (bool, error) {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return false, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.Dst == nil {
+			return true, nil
+		}
+		if ones, _ := r.Dst.Mask.Size(); ones == 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// noteSources looks at everything that the binary is made of. The go command
+// takes note of what a test looks at, and so does not repeat an old result
+// after a change there.
+func noteSources() error {
+	for _, top := range []string{"../../cmd", "../../internal", "guest", "filetree", "../../go.mod"} {
+		err := filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			_, err = os.Stat(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // someone is editing
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("look at the sources: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// runToEnd runs a server that is to refuse to start, and returns its exit code
+// and what it said.
+func runToEnd(t *testing.T, cmd *exec.Cmd, log *logBuffer) (code int, said string) {
+	t.Helper()
+	if err := startCommand(cmd); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case err := <-done:
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), log.String()
+	case <-time.After(10 * time.Second):
+		_ = cmd.Process.Kill()
+		<-done
+		t.Fatalf("server runs, want refused; it said: %s", log)
+		return 0, ""
+	}
+}
+
+func checkRefusal(t *testing.T, code int, said string, wants ...string) {
+	t.Helper()
+	if code <= 0 {
+		t.Errorf("exit code %d, want a failure", code)
+	}
+	for _, want := range wants {
+		if !strings.Contains(said, want) {
+			t.Errorf("it said %q, want it to name %q", said, want)
+		}
+	}
+	if n := strings.Count(strings.TrimSpace(said), "\n"); n > 3 || strings.Contains(said, "goroutine") {
+		t.Errorf("it said %d lines, want a clear message: %s", n+1, said)
+	}
+	t.Logf("exit code %d: %s", code, strings.TrimSpace(said))
+}
+
+// TestRefusedStart starts servers that must refuse to.
+func TestRefusedStart(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, sleeper)
+
+	t.Run("directory in use", func(t *testing.T) {
+		second := newServer(t, s.dir)
+		code, said := runToEnd(t, second.command(), second.log)
+		checkRefusal(t, code, said, "another drowse server", s.dir, "--state-dir")
+	})
+	t.Run("port in use", func(t *testing.T) {
+		second := newServer(t, t.TempDir())
+		second.addr = s.addr
+		code, said := runToEnd(t, second.command(), second.log)
+		checkRefusal(t, code, said, s.addr, "--listen")
+	})
+	t.Run("address of another machine", func(t *testing.T) {
+		second := newServer(t, t.TempDir())
+		second.addr = "192.0.2.77:3000"
+		code, said := runToEnd(t, second.command(), second.log)
+		checkRefusal(t, code, said, second.addr, "--listen")
+	})
+	t.Run("not root", func(t *testing.T) {
+		dir, err := os.MkdirTemp("/tmp", "dw")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		if err := os.Chown(dir, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		second := newServer(t, dir)
+		cmd := second.command()
+		cmd.Dir = "/"
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+		code, said := runToEnd(t, cmd, second.log)
+		checkRefusal(t, code, said, "root", "sudo")
+	})
+	t.Run("weak key", func(t *testing.T) {
+		second := newServer(t, t.TempDir())
+		cmd := second.command()
+		cmd.Env = append(cmd.Env, "DROWSE_API_KEY=secret")
+		code, said := runToEnd(t, cmd, second.log)
+		checkRefusal(t, code, said, "API key", "e2b_")
+	})
+	t.Run("state directory is a file", func(t *testing.T) {
+		file := t.TempDir() + "/file"
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		second := newServer(t, file)
+		code, said := runToEnd(t, second.command(), second.log)
+		checkRefusal(t, code, said, file, "--state-dir")
+	})
+
+	// The first server has noticed nothing.
+	if exit, out := run(ctx, t, sb, "echo", "well"); exit.Code != 0 || out != "well\n" {
+		t.Errorf("first server's sandbox: %+v %q", exit, out)
+	}
+}
+
+// TestStop stops the server in order, with open streams. Running sandboxes stay
+// and are found again.
+func TestStop(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	awake, asleep := s.startGuest(ctx, sleeper), s.startGuest(ctx, sleeper)
+	asleep.first = asleep.ask(ctx)
+	s.pause(ctx, asleep.sb.ID)
+	before := awake.ask(ctx)
+	stream := awake.open(ctx, "/stream")
+	defer stream.Close()
+	// A connection that says nothing must not keep the server.
+	idle, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+
+	begin := time.Now()
+	if err := s.stop(); err != nil {
+		t.Fatalf("server ended with %v after SIGTERM, want exit code 0", err)
+	}
+	took := time.Since(begin)
+	if took > 5*time.Second {
+		t.Errorf("server took %s to stop", took)
+	}
+	if left := processes(awake.sb.ID); len(left) == 0 {
+		t.Errorf("the running sandbox ended with the server")
+	}
+	s.start()
+	now := awake.ask(ctx)
+	awake.same(before, now)
+	if now.Generation != before.Generation {
+		t.Errorf("generation went from %s to %s", before.Generation, now.Generation)
+	}
+	asleep.same(asleep.first, asleep.ask(ctx))
+	t.Logf("server stopped in %s with an open stream; counter went from %d to %d", took.Round(time.Millisecond), before.Counter, now.Counter)
+}
