@@ -1,0 +1,163 @@
+// What all test files share: the check of the environment, sandboxes that are
+// killed whatever happens, and waiting for a condition with a deadline.
+//
+// The tests talk to a drowse server that is already running. They create every
+// sandbox they look at and name it by a random metadata value, so other
+// sandboxes on the same server do not disturb them.
+
+import assert from 'node:assert/strict'
+import { createHash, randomUUID } from 'node:crypto'
+import { after, before, test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import { Sandbox, SandboxNotFoundError } from 'e2b'
+
+const missing = ['E2B_API_KEY', 'E2B_API_URL', 'E2B_SANDBOX_URL'].filter((name) => !process.env[name])
+if (missing.length > 0) {
+  throw new Error(`${missing.join(', ')} not set: these tests need a running drowse server and its API key`)
+}
+
+export const UNKNOWN = 'nonexistingsandbox'
+
+// A sandbox left behind by a killed test run disappears by itself.
+const LEFTOVER_MS = 150_000
+
+// check is test() with a limit, so that a server that does not answer fails
+// one test and not the run.
+export function check(name, fn) {
+  return test(name, { timeout: 90_000 }, fn)
+}
+
+// open creates a sandbox that is killed when the test ends, passed or failed.
+export async function open(t, opts = {}) {
+  const sandbox = await Sandbox.create({ timeoutMs: LEFTOVER_MS, ...opts })
+  t.after(() => Sandbox.kill(sandbox.sandboxId))
+  return sandbox
+}
+
+// shared gives the tests of one describe block a common sandbox. They keep
+// apart by using paths of their own, see scratch.
+export function shared(opts = {}) {
+  const box = {}
+  before(async () => {
+    box.sandbox = await Sandbox.create({ timeoutMs: 600_000, ...opts })
+  })
+  after(async () => {
+    if (box.sandbox) await box.sandbox.kill()
+  })
+  return box
+}
+
+// scratch returns a path nobody else uses.
+export function scratch(suffix = '') {
+  return `/tmp/t-${randomUUID()}${suffix}`
+}
+
+export function marker() {
+  return `js-${randomUUID()}`
+}
+
+export function sha256(data) {
+  return createHash('sha256').update(data).digest('hex')
+}
+
+// eventually polls until probe returns something truthy and returns that.
+export async function eventually(what, probe, { within = 10_000, every = 100 } = {}) {
+  const deadline = Date.now() + within
+  for (;;) {
+    const value = await probe()
+    if (value) return value
+    if (Date.now() >= deadline) assert.fail(`${what}: not so after ${within} ms`)
+    await delay(every)
+  }
+}
+
+// rejection returns what the promise was rejected with.
+export async function rejection(promise) {
+  let value
+  try {
+    value = await promise
+  } catch (err) {
+    return err
+  }
+  assert.fail(`expected an error, got ${JSON.stringify(value)}`)
+}
+
+// rejectsAs wants an error of exactly this class, not of one derived from it.
+export async function rejectsAs(promise, errorClass) {
+  const err = await rejection(promise)
+  assert.equal(err.constructor.name, errorClass.name, err.stack)
+  return err
+}
+
+export async function listAll(opts) {
+  const paginator = Sandbox.list(opts)
+  const all = []
+  while (paginator.hasNext) all.push(...(await paginator.nextItems()))
+  return all
+}
+
+export async function stateOf(sandbox) {
+  return (await Sandbox.getInfo(sandbox.sandboxId)).state
+}
+
+export async function isGone(sandbox) {
+  try {
+    await Sandbox.getInfo(sandbox.sandboxId)
+    return false
+  } catch (err) {
+    if (err instanceof SandboxNotFoundError) return true
+    throw err
+  }
+}
+
+// rawInfo is the answer as it is on the wire; SDK dates lose digits.
+export async function rawInfo(sandbox) {
+  const res = await fetch(`${process.env.E2B_API_URL}/sandboxes/${sandbox.sandboxId}`, {
+    headers: { 'X-API-Key': process.env.E2B_API_KEY },
+  })
+  assert.equal(res.status, 200)
+  return res.json()
+}
+
+// request reaches a port of the sandbox without the SDK.
+export function request(sandbox, port, path, init = {}) {
+  return fetch(`${process.env.E2B_SANDBOX_URL}${path}`, {
+    ...init,
+    headers: { ...init.headers, 'E2b-Sandbox-Id': sandbox.sandboxId, 'E2b-Sandbox-Port': String(port) },
+  })
+}
+
+// secondsUntil compares with the clock of this host, which is the server's too.
+export function secondsUntil(date) {
+  return (date.getTime() - Date.now()) / 1000
+}
+
+export function assertNear(got, want, tolerance, what) {
+  assert.ok(Math.abs(got - want) <= tolerance, `${what}: got ${got}, want ${want} ± ${tolerance}`)
+}
+
+// A counter lives in the memory of a bash process and appends "pid n" to a
+// file: a restarted process would change the pid or begin at 1 again.
+export async function startCounter(sandbox) {
+  const file = scratch('.counter')
+  const handle = await sandbox.commands.run(
+    `n=0; while :; do n=$((n+1)); echo "$$ $n" >> ${file}; sleep 0.1; done`,
+    { background: true, timeoutMs: 0 },
+  )
+  const counter = { file, pid: handle.pid, handle }
+  await eventually('counter started', () => sandbox.files.exists(file))
+  await counterRuns(sandbox, counter)
+  return counter
+}
+
+// counterRuns wants the counter to go on from where it is now.
+export async function counterRuns(sandbox, counter) {
+  const now = await readCounter(sandbox, counter)
+  await eventually(`counter past ${now + 1}`, async () => (await readCounter(sandbox, counter)) > now + 1)
+}
+
+export async function readCounter(sandbox, counter) {
+  const lines = (await sandbox.files.read(counter.file)).split('\n').slice(0, -1)
+  lines.forEach((line, i) => assert.equal(line, `${counter.pid} ${i + 1}`, 'the process was not continued'))
+  return lines.length
+}

@@ -1,0 +1,116 @@
+#!/bin/sh
+# Runs the end-to-end tests that use the published E2B SDKs.
+#
+#   run.sh [--install-only | --no-install] js|python|python-old [runner arguments]
+#
+# The tests need a running drowse server and E2B_API_KEY, E2B_API_URL and
+# E2B_SANDBOX_URL. Installing needs the network, running does not; what is
+# installed is kept in DROWSE_TEST_CACHE, by default /var/tmp/drowse-test-cache,
+# and installed again when a pin changes.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${DROWSE_TEST_CACHE:-/var/tmp/drowse-test-cache}
+limit=${DROWSE_TEST_LIMIT:-900} # seconds for one run, against hanging
+
+fail() {
+	echo "run.sh: $*" >&2
+	exit 2
+}
+
+usage="usage: run.sh [--install-only | --no-install] js|python|python-old [runner arguments]"
+install=yes run=yes suite=
+while [ $# -gt 0 ]; do
+	case $1 in
+	--install-only) run=no ;;
+	--no-install) install=no ;;
+	js | python | python-old)
+		[ -z "$suite" ] || break
+		suite=$1
+		;;
+	--)
+		shift
+		break
+		;;
+	*)
+		[ -n "$suite" ] || fail "$usage"
+		break
+		;;
+	esac
+	shift
+done
+[ -n "$suite" ] || fail "$usage"
+[ $install = yes ] || [ $run = yes ] || fail "--install-only and --no-install exclude each other"
+
+need() {
+	command -v "$1" >/dev/null 2>&1 || fail "$1 not found: apt-get install $2"
+}
+
+case $suite in
+js)
+	need node nodejs
+	[ $install = no ] || need npm npm
+	version=$(node -p 'const [a, b] = process.versions.node.split(".").map(Number); a > 20 || (a === 20 && b >= 14)')
+	[ "$version" = true ] || fail "node $(node --version) is too old: 20.14 or newer is needed"
+	pins=$here/js/package-lock.json
+	key=$(cat "$here/js/package.json" "$pins" | sha256sum | cut -c1-12)
+	;;
+python | python-old)
+	need python3 "python3 python3-venv"
+	python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+		fail "$(python3 --version) is too old: 3.11 or newer is needed"
+	python3 -c 'import ensurepip, venv' 2>/dev/null || fail "python3 has no venv: apt-get install python3-venv"
+	pins=$here/python/requirements.txt
+	[ $suite = python ] || pins=$here/python/requirements-2.45.1.txt
+	key=$({ python3 --version && cat "$pins"; } | sha256sum | cut -c1-12)
+	;;
+esac
+mkdir -p "$cache" && cache=$(cd "$cache" && pwd)
+dir=$cache/$suite-$key
+
+# The mark is written last, so an interrupted installation is done again.
+if [ $install = yes ] && [ ! -e "$dir/installed" ]; then
+	rm -rf "$dir"
+	mkdir -p "$dir"
+	if [ $suite = js ]; then
+		cp "$here/js/package.json" "$here/js/package-lock.json" "$here/js/.npmrc" "$dir"
+		(cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund)
+	else
+		python3 -m venv "$dir/venv"
+		"$dir/venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$pins"
+	fi
+	touch "$dir/installed"
+fi
+[ -e "$dir/installed" ] || fail "$suite is not installed in $cache: run.sh --install-only $suite"
+[ $run = yes ] || exit 0
+
+for name in E2B_API_KEY E2B_API_URL E2B_SANDBOX_URL; do
+	eval "value=\${$name:-}"
+	[ -n "$value" ] || fail "$name is not set: the tests need a running drowse server"
+done
+
+# What would send the SDKs elsewhere than to the server.
+unset E2B_DEBUG E2B_DOMAIN E2B_VALIDATE_API_KEY E2B_HTTP_VERSION
+unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
+
+# Node looks for packages beside and above the importing file, so the tests are
+# copied to where the packages are; Python would leave its caches in the tree.
+work=$(mktemp -d "$dir/run.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+status=0
+if [ $suite = js ]; then
+	cp "$here"/js/test/*.js "$work"
+	cp "$here/js/package.json" "$work"
+	cd "$work"
+	timeout --foreground -k 10 "$limit" \
+		node --test --test-reporter=spec --test-concurrency=1 --test-force-exit "$@" ./*.test.js || status=$?
+else
+	cp "$here"/python/*.py "$here/python/pytest.ini" "$work"
+	cd "$work"
+	timeout --foreground -k 10 "$limit" "$dir/venv/bin/python" -m pytest "$@" || status=$?
+fi
+[ $status -ne 124 ] || echo "run.sh: stopped after $limit s" >&2
+exit $status
