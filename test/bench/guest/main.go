@@ -1,0 +1,84 @@
+// Command guest is what the benchmarks put to sleep: an HTTP server that holds
+// a given amount of memory that does not compress and answers with a number
+// that counts on. Whether memory survived shows in what it answers.
+//
+//	guest MEBIBYTES
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"sync/atomic"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 2 {
+		return errors.New("usage: guest MEMORY-MEBIBYTES FILE-MEBIBYTES")
+	}
+	memory, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	file, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	debug.SetGCPercent(-1) // the ballast is all there is
+	ballast := fill(memory << 20)
+	if file > 0 {
+		held, err := hold(file)
+		if err != nil {
+			return err
+		}
+		defer held.Close()
+	}
+	id := rand.Uint64()
+	var count atomic.Int64
+	http.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
+		n := count.Add(1)
+		var sample byte // another page each time
+		if len(ballast) > 0 {
+			sample = ballast[int(n)*40_961%len(ballast)]
+		}
+		fmt.Fprintf(w, "%x %d %d\n", id, n, sample)
+	})
+	return http.ListenAndServe(":8080", nil)
+}
+
+// hold writes a file below the working directory and leaves it open.
+func hold(mebibytes int) (*os.File, error) {
+	f, err := os.OpenFile("held", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	block := fill(1 << 20)
+	for range mebibytes {
+		if _, err := f.Write(block); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	return f, nil
+}
+
+// fill returns random bytes.
+func fill(size int) []byte {
+	b := make([]byte, size)
+	src := rand.NewPCG(rand.Uint64(), rand.Uint64())
+	for i := 0; i+8 <= size; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], src.Uint64())
+	}
+	return b
+}
