@@ -1,0 +1,60 @@
+# drowse: make targets. "make" lists them.
+#
+# The agent is built first and embedded in the server's binary. Everything is
+# static: the runtime starts this binary again inside an empty root.
+
+export CGO_ENABLED := 0
+LDFLAGS := -s -w
+GO      ?= go
+AGENT   := internal/agentbin/bin/drowse-agent
+TOOLS   := $(CURDIR)/bin/tools
+
+.PHONY: help
+help:
+	@echo 'build        build bin/drowse'
+	@echo 'demo         build, then show a sandbox falling asleep and waking (root)'
+	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
+	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
+	@echo 'conformance  the published E2B SDKs against a real server (root)'
+	@echo 'bench        ratios against the raw tools (root)'
+	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
+	@echo 'generate     protocol buffers and generated documents'
+
+.PHONY: build
+build: $(AGENT)
+	$(GO) build -ldflags='$(LDFLAGS)' -o bin/drowse ./cmd/drowse
+
+.PHONY: $(AGENT)
+$(AGENT):
+	$(GO) build -ldflags='$(LDFLAGS)' -o $@ ./cmd/drowse-agent
+
+.PHONY: demo
+demo: build
+	bin/drowse demo
+
+# The race detector needs cgo; gVisor's driver needs a static test binary,
+# because that binary becomes the sandbox's own processes.
+.PHONY: test
+test: $(AGENT)
+	CGO_ENABLED=1 $(GO) test -race $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/)
+	$(GO) test ./internal/runtime/gvisor
+
+.PHONY: e2e
+e2e: build
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=20m ./test/e2e/...
+
+.PHONY: conformance
+conformance: build
+	bash test/sdk/conformance.sh
+
+.PHONY: bench
+bench: build
+	bash test/bench/run.sh
+
+.PHONY: generate
+generate:
+	$(GO) generate ./...
+
+.PHONY: check
+check: $(AGENT)
+	bash test/check.sh
