@@ -264,12 +264,18 @@ func patch(s *step, ev Event) {
 	s.log(EntryUpdated, nil, "").Actor = e.Actor
 }
 
-// openLease adds a lease or replaces the one with the same id.
+// openLease adds a lease, or prolongs the one with the same id: that is still
+// the same work, so it keeps its beginning and is no news.
 func openLease(s *step, ev Event) {
 	e := ev.(LeaseRequested)
-	s.dropLeases(func(l Lease) bool { return l.ID == e.Lease.ID || !l.Until.After(s.now) })
 	l := e.Lease
 	l.Since, l.Actor = s.now, e.Actor
+	s.dropLeases(func(l Lease) bool { return !l.Until.After(s.now) })
+	if i := slices.IndexFunc(s.rec.Leases, func(has Lease) bool { return has.ID == l.ID }); i >= 0 {
+		l.Since = s.rec.Leases[i].Since
+		s.rec.Leases[i] = l
+		return
+	}
 	s.rec.Leases = append(s.rec.Leases, l)
 	s.log(EntryHeld, nil, l.Reason).Actor = e.Actor
 }
