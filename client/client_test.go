@@ -130,7 +130,7 @@ func TestEverySetting(t *testing.T) {
 	o := client.CreateOptions{
 		Timeout: 90 * time.Second, OnTimeout: client.Pause, IdleTimeout: 1500 * time.Millisecond, OnIdle: client.Kill,
 		MaxLifetime: time.Hour, PausedRetention: 24 * time.Hour, AutoResume: true, RefreshOnActivity: true,
-		PauseMode: client.Memory, StallAfter: client.Never, Ports: map[int]client.WakePolicy{8000: client.Ignore, 22: client.Keep},
+		PauseMode: client.Memory, StallAfter: client.Never, Ports: map[string]client.WakePolicy{"8000/healthz": client.Ignore, "22": client.Keep},
 		Hooks: client.Hooks{PrePause: client.Hook{Command: "sync"}, PreKill: client.Hook{Command: "true", Timeout: 2 * time.Second}},
 	}
 	sb := create(t, c, o)
@@ -151,7 +151,7 @@ func TestEverySetting(t *testing.T) {
 
 	info, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{
 		OnIdle: new(client.Pause), IdleTimeout: new(time.Duration(0)), MaxLifetime: new(2 * time.Hour), RefreshOnActivity: new(false),
-		StallAfter: new(time.Minute), Ports: map[int]client.WakePolicy{}, Metadata: map[string]string{"a": "b"},
+		StallAfter: new(time.Minute), Ports: map[string]client.WakePolicy{}, Metadata: map[string]string{"a": "b"},
 	})
 	want.OnIdle, want.IdleTimeout, want.MaxLifetime, want.RefreshOnActivity, want.StallAfter = client.Pause, 0, 2*time.Hour, false, time.Minute
 	if err != nil || info.Settings != want || len(info.Ports) != 0 || info.Metadata["a"] != "b" {
@@ -174,7 +174,7 @@ func TestInfoEncodesAsTheAPI(t *testing.T) {
 	c, _ := newServer(t)
 	sb := create(t, c, client.CreateOptions{
 		Timeout: 90 * time.Second, IdleTimeout: 1500 * time.Millisecond, StallAfter: client.Never, Metadata: map[string]string{"a": "b"},
-		Hooks: client.Hooks{PreKill: client.Hook{Command: "true"}}, Ports: map[int]client.WakePolicy{80: client.Keep},
+		Hooks: client.Hooks{PreKill: client.Hook{Command: "true"}}, Ports: map[string]client.WakePolicy{"80": client.Keep},
 	})
 	info, err := c.Get(t.Context(), sb.ID)
 	if err != nil {

@@ -46,12 +46,12 @@ const (
 	Filesystem Mode = "filesystem"
 )
 
-// WakePolicy says what traffic to a port does.
+// WakePolicy says what traffic to a port, or to a path of it, does.
 type WakePolicy string
 
 // The policies.
 const (
-	Wake   WakePolicy = "wake"   // counts as activity and wakes it; what a port does that is not named
+	Wake   WakePolicy = "wake"   // counts as activity and wakes it; what traffic does that no rule fits
 	Keep   WakePolicy = "keep"   // counts as activity, does not wake it
 	Ignore WakePolicy = "ignore" // neither
 )
@@ -78,7 +78,7 @@ type CreateOptions struct {
 	PauseMode         Mode          // what automatic pauses keep; empty means Memory
 	StallAfter        time.Duration // how long work may stand still and count; zero means the server's default, and there is Never
 
-	Ports map[int]WakePolicy // what traffic to a port does, where that is not Wake
+	Ports map[string]WakePolicy // what traffic does, by port ("8080") or port and path ("8080/healthz"), where that is not Wake
 	Hooks Hooks
 
 	Metadata   map[string]string // returned as it is, and can be searched for
@@ -116,26 +116,26 @@ type Settings struct {
 // Info is what the server says of a sandbox. It encodes as the JSON of the API,
 // without the sandbox's tokens and without what is not known.
 type Info struct {
-	ID         string             `json:"id"`
-	State      State              `json:"state"`
-	Phase      Phase              `json:"phase,omitempty"`
-	Generation int64              `json:"generation"` // of the runtime that serves or last served, from 1
-	Template   string             `json:"template"`
-	Alias      string             `json:"alias,omitempty"` // of the template
-	CreatedAt  time.Time          `json:"createdAt"`
-	StartedAt  time.Time          `json:"startedAt,omitzero"` // last start or wake
-	EndAt      time.Time          `json:"endAt,omitzero"`     // when the timeout ends; zero for never, and while asleep
-	PausedAt   time.Time          `json:"pausedAt,omitzero"`  // when it last fell asleep
-	Timeout    time.Duration      `json:"-"`                  // as asked for at create
-	Settings   Settings           `json:"settings"`
-	Metadata   map[string]string  `json:"metadata,omitempty"`
-	Ports      map[int]WakePolicy `json:"ports,omitempty"`
-	Hooks      Hooks              `json:"hooks,omitzero"`
-	Limits     Limits             `json:"limits"`
-	Isolation  string             `json:"isolation"`
-	Checkpoint *Checkpoint        `json:"checkpoint,omitempty"` // what it wakes from
-	LastError  string             `json:"lastError,omitempty"`  // why the last operation failed
-	Tombstone  *Tombstone         `json:"tombstone,omitempty"`  // what ended it; nil before
+	ID         string                `json:"id"`
+	State      State                 `json:"state"`
+	Phase      Phase                 `json:"phase,omitempty"`
+	Generation int64                 `json:"generation"` // of the runtime that serves or last served, from 1
+	Template   string                `json:"template"`
+	Alias      string                `json:"alias,omitempty"` // of the template
+	CreatedAt  time.Time             `json:"createdAt"`
+	StartedAt  time.Time             `json:"startedAt,omitzero"` // last start or wake
+	EndAt      time.Time             `json:"endAt,omitzero"`     // when the timeout ends; zero for never, and while asleep
+	PausedAt   time.Time             `json:"pausedAt,omitzero"`  // when it last fell asleep
+	Timeout    time.Duration         `json:"-"`                  // as asked for at create
+	Settings   Settings              `json:"settings"`
+	Metadata   map[string]string     `json:"metadata,omitempty"`
+	Ports      map[string]WakePolicy `json:"ports,omitempty"` // by port, or port and path
+	Hooks      Hooks                 `json:"hooks,omitzero"`
+	Limits     Limits                `json:"limits"`
+	Isolation  string                `json:"isolation"`
+	Checkpoint *Checkpoint           `json:"checkpoint,omitempty"` // what it wakes from
+	LastError  string                `json:"lastError,omitempty"`  // why the last operation failed
+	Tombstone  *Tombstone            `json:"tombstone,omitempty"`  // what ended it; nil before
 }
 
 // Limits bound what a sandbox may use.
@@ -216,22 +216,22 @@ func (c *Client) handle(a answered) *Sandbox {
 
 // createRequest is the body of a create.
 type createRequest struct {
-	Template          string             `json:"template,omitempty"`
-	Timeout           seconds            `json:"timeoutSeconds,omitempty"`
-	OnTimeout         Action             `json:"onTimeout,omitempty"`
-	IdleTimeout       seconds            `json:"idleTimeoutSeconds,omitempty"`
-	OnIdle            Action             `json:"onIdle,omitempty"`
-	MaxLifetime       seconds            `json:"maxLifetimeSeconds,omitempty"`
-	PausedRetention   seconds            `json:"pausedRetentionSeconds,omitempty"`
-	AutoResume        bool               `json:"autoResume,omitempty"`
-	RefreshOnActivity bool               `json:"refreshOnActivity,omitempty"`
-	PauseMode         Mode               `json:"pauseMode,omitempty"`
-	StallAfter        *seconds           `json:"stallAfterSeconds,omitempty"`
-	Ports             map[int]WakePolicy `json:"ports,omitempty"`
-	Hooks             Hooks              `json:"hooks,omitzero"`
-	Metadata          map[string]string  `json:"metadata,omitempty"`
-	Env               map[string]string  `json:"env,omitempty"`
-	AllowInternet     *bool              `json:"allowInternetAccess,omitempty"`
+	Template          string                `json:"template,omitempty"`
+	Timeout           seconds               `json:"timeoutSeconds,omitempty"`
+	OnTimeout         Action                `json:"onTimeout,omitempty"`
+	IdleTimeout       seconds               `json:"idleTimeoutSeconds,omitempty"`
+	OnIdle            Action                `json:"onIdle,omitempty"`
+	MaxLifetime       seconds               `json:"maxLifetimeSeconds,omitempty"`
+	PausedRetention   seconds               `json:"pausedRetentionSeconds,omitempty"`
+	AutoResume        bool                  `json:"autoResume,omitempty"`
+	RefreshOnActivity bool                  `json:"refreshOnActivity,omitempty"`
+	PauseMode         Mode                  `json:"pauseMode,omitempty"`
+	StallAfter        *seconds              `json:"stallAfterSeconds,omitempty"`
+	Ports             map[string]WakePolicy `json:"ports,omitempty"`
+	Hooks             Hooks                 `json:"hooks,omitzero"`
+	Metadata          map[string]string     `json:"metadata,omitempty"`
+	Env               map[string]string     `json:"env,omitempty"`
+	AllowInternet     *bool                 `json:"allowInternetAccess,omitempty"`
 }
 
 const internetField = "allowInternetAccess"
@@ -463,23 +463,23 @@ type PatchOptions struct {
 	MaxLifetime       *time.Duration
 	PausedRetention   *time.Duration
 	RefreshOnActivity *bool
-	StallAfter        *time.Duration     // or Never
-	Ports             map[int]WakePolicy // replaces all
-	Metadata          map[string]string  // replaces all
+	StallAfter        *time.Duration        // or Never
+	Ports             map[string]WakePolicy // replaces all
+	Metadata          map[string]string     // replaces all
 }
 
 // patchRequest is the body of a patch. An empty map that is not nil is sent.
 type patchRequest struct {
-	OnTimeout         *Action            `json:"onTimeout,omitempty"`
-	OnIdle            *Action            `json:"onIdle,omitempty"`
-	AutoResume        *bool              `json:"autoResume,omitempty"`
-	IdleTimeout       *seconds           `json:"idleTimeoutSeconds,omitempty"`
-	MaxLifetime       *seconds           `json:"maxLifetimeSeconds,omitempty"`
-	PausedRetention   *seconds           `json:"pausedRetentionSeconds,omitempty"`
-	RefreshOnActivity *bool              `json:"refreshOnActivity,omitempty"`
-	StallAfter        *seconds           `json:"stallAfterSeconds,omitempty"`
-	Ports             map[int]WakePolicy `json:"ports,omitzero"`
-	Metadata          map[string]string  `json:"metadata,omitzero"`
+	OnTimeout         *Action               `json:"onTimeout,omitempty"`
+	OnIdle            *Action               `json:"onIdle,omitempty"`
+	AutoResume        *bool                 `json:"autoResume,omitempty"`
+	IdleTimeout       *seconds              `json:"idleTimeoutSeconds,omitempty"`
+	MaxLifetime       *seconds              `json:"maxLifetimeSeconds,omitempty"`
+	PausedRetention   *seconds              `json:"pausedRetentionSeconds,omitempty"`
+	RefreshOnActivity *bool                 `json:"refreshOnActivity,omitempty"`
+	StallAfter        *seconds              `json:"stallAfterSeconds,omitempty"`
+	Ports             map[string]WakePolicy `json:"ports,omitzero"`
+	Metadata          map[string]string     `json:"metadata,omitzero"`
 }
 
 func (o PatchOptions) wire() patchRequest {

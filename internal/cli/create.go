@@ -40,7 +40,7 @@ func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&l.autoResume, "auto-resume", false, "let traffic wake it; needs --on-timeout or --on-idle pause")
 	f.BoolVar(&l.refresh, "refresh-on-activity", false, "let activity begin the timeout anew")
 	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work may stand still and keep it awake; 0 for ever (default: the server's)")
-	f.Var(&l.ports, "port", "what traffic to a port does, a `port=policy`: wake it (the default), keep it awake but not wake it, or ignore; may be repeated")
+	f.Var(&l.ports, "port", "what traffic to a port does, or to a path of it and all below, a `port[/path]=policy`: wake it (the default), keep it awake but not wake it, or ignore; the longest path decides; may be repeated")
 	f.Var(&l.metadata, "metadata", "`key=value` to find it by; may be repeated")
 }
 
@@ -149,22 +149,25 @@ func (p *pairs) Set(text string) error {
 }
 
 // ports is a flag that collects what traffic to ports does.
-type ports struct{ m map[int]client.WakePolicy }
+type ports struct{ m map[string]client.WakePolicy }
 
 func (p *ports) String() string { return "" }
-func (p *ports) Type() string   { return "port=policy" }
+func (p *ports) Type() string   { return "port[/path]=policy" }
 
+// Set takes what follows the last "=" for the policy. Which paths there can be
+// is for the server to judge.
 func (p *ports) Set(text string) error {
-	number, policy, _ := strings.Cut(text, "=")
+	at := max(strings.LastIndexByte(text, '='), 0)
+	rule, policy := text[:at], client.WakePolicy(strings.TrimPrefix(text[at:], "="))
+	number, _, _ := strings.Cut(rule, "/")
 	port, err := strconv.ParseUint(number, 10, 16)
-	known := []client.WakePolicy{client.Wake, client.Keep, client.Ignore}
-	if err != nil || port == 0 || !slices.Contains(known, client.WakePolicy(policy)) {
-		return errors.New("want a port and wake, keep or ignore, such as 8000=ignore")
+	if err != nil || port == 0 || !slices.Contains([]client.WakePolicy{client.Wake, client.Keep, client.Ignore}, policy) {
+		return errors.New("want a port, perhaps with a path, and wake, keep or ignore, such as 8000=ignore or 8000/healthz=ignore")
 	}
 	if p.m == nil {
-		p.m = map[int]client.WakePolicy{}
+		p.m = map[string]client.WakePolicy{}
 	}
-	p.m[int(port)] = client.WakePolicy(policy)
+	p.m[rule] = policy
 	return nil
 }
 
@@ -201,7 +204,7 @@ lifetime, asleep or not, and how long it may stay asleep. drowse why shows how
 they stand, drowse set changes them, drowse timeout moves the first.`,
 		Example: `  drowse create --timeout 10m
   drowse create --on-timeout pause --auto-resume --metadata team=red
-  drowse create --timeout 0 --idle-timeout 10m --on-idle pause --auto-resume --port 9100=ignore
+  drowse create --timeout 0 --idle-timeout 10m --on-idle pause --auto-resume --port 8000/healthz=ignore
   drowse create --on-timeout pause --hook pre-pause='redis-cli save'`,
 		Args: exactArgs(),
 	}

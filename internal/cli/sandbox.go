@@ -268,7 +268,7 @@ func describe(w io.Writer, i client.Info, x *client.Explanation, now time.Time) 
 	row("last error", i.LastError)
 	row("limits", fmt.Sprintf("%d cpus, %d MiB memory, %d MiB disk", i.Limits.CPUs, i.Limits.MemoryMiB, i.Limits.DiskMiB))
 	for _, p := range slices.Sorted(maps.Keys(i.Ports)) {
-		row("port", fmt.Sprintf("%d=%s", p, i.Ports[p]))
+		row("port", fmt.Sprintf("%s=%s", p, i.Ports[p]))
 	}
 	row("pre-pause hook", i.Hooks.PrePause.Command)
 	row("post-resume hook", i.Hooks.PostResume.Command)

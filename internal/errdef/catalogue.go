@@ -66,6 +66,7 @@ var catalogue = []Entry{
 	{"overtaken", Unavailable, 503, 503, "Something else changed the sandbox meanwhile.", "Try again."},
 	{"pause_failed", Unavailable, 503, 503, "The sandbox could not be paused and runs on; nothing is lost.", "See the cause; a full disk is a likely one. Automatic pauses are tried again."},
 	{"port_in_use", Conflict, 0, 0, "Another program listens on the server's address.", "Stop it, or choose another address with --listen."},
+	{"port_invalid", Invalid, 400, 0, "What should name a port, or a path of one, does not.", "Use a number from 1 to 65535; in rules for traffic a plain path may follow, such as 8080/healthz."},
 	{"refresh_needs_timeout", Invalid, 400, 400, "refreshOnActivity is on, but there is no timeout to begin anew.", "Set a timeout."},
 	{"resume_failed", Unavailable, 503, 503, "The sandbox could not be resumed and stays paused; its checkpoint is untouched.", "Try again; the server's log has the cause."},
 	{"runtime_exists", Exists, 0, 0, "A runtime of that id exists.", "See the server's log."},

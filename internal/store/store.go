@@ -37,9 +37,6 @@ type Config struct {
 	Hooks         Hooks             `json:"hooks"`
 }
 
-// Ports says what traffic to a port does; a port not named wakes.
-type Ports map[int]lifecycle.WakePolicy
-
 // Hooks are commands run inside, as root by a shell, at points of the
 // lifecycle. They get a bounded time; their failure is logged and stops
 // nothing.

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,10 +70,10 @@ func TestAProbeIsNoWork(t *testing.T) {
 
 func TestPortPolicies(t *testing.T) {
 	s, _ := newBench(t).open()
-	ports := store.Ports{8001: lifecycle.Keep, 8002: lifecycle.Ignore}
+	ports := store.Ports{"8001": lifecycle.Keep, "8002": lifecycle.Ignore, "8000/healthz": lifecycle.Ignore}
 	id := create(t, s, CreateRequest{Settings: idleSoon, Config: store.Config{Ports: ports}})
-	use := func(port int) error {
-		lease, err := s.Acquire(t.Context(), id, Access{Port: port})
+	use := func(port int, path ...string) error {
+		lease, err := s.Acquire(t.Context(), id, Access{Port: port, Path: strings.Join(path, "")})
 		if err == nil {
 			lease.Release()
 		}
@@ -83,13 +84,19 @@ func TestPortPolicies(t *testing.T) {
 			t.Fatalf("keep on a running sandbox: %v", err)
 		}
 	}
-	eventually(t, "the pause in spite of polling an ignored port", func() bool { _ = use(8002); return paused(t, s, id) })
+	eventually(t, "the pause in spite of polling what is ignored", func() bool {
+		_, _ = use(8002), use(counterPort, "/healthz/live")
+		return paused(t, s, id)
+	})
+	if err := use(counterPort, "/x/../%68ealthz"); !errdef.Is(err, errdef.WrongState) {
+		t.Errorf("an ignored path of a paused sandbox: %v, want wrong_state", err)
+	}
 	for _, port := range []int{8001, 8002} {
 		if err := use(port); !errdef.Is(err, errdef.WrongState) {
 			t.Errorf("port %d of a paused sandbox: %v, want wrong_state", port, err)
 		}
 	}
-	if err := use(counterPort); err != nil {
+	if err := use(counterPort, "/healthzz"); err != nil {
 		t.Errorf("a port that wakes: %v", err)
 	}
 }

@@ -32,7 +32,10 @@ type Patch struct {
 
 // Access describes a request for a way into a sandbox.
 type Access struct {
-	Port  int
+	Port int
+	// Path is that of an HTTP request as it was sent: percent-encoded, without
+	// the query. It is empty for what has none.
+	Path  string
 	Actor string
 	// Stream says that the access has no natural end (WebSocket, SSE, exec).
 	Stream bool

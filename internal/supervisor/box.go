@@ -341,7 +341,7 @@ func (b *box) grantLocked() {
 // acquireLocked returns a lease, or what to wait for before asking again.
 func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
 	m := lifecycle.Meta{Op: newOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
-	res, err := b.applyLocked(lifecycle.AccessRequested{Meta: m, Policy: b.sb.Config.Ports[access.Port]})
+	res, err := b.applyLocked(lifecycle.AccessRequested{Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -357,7 +357,7 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
 
 func (b *box) lease(access Access) *Lease {
 	b.leases++
-	a := b.openAccess(access, b.sb.Config.Ports[access.Port], now())
+	a := b.openAccess(access, b.sb.Config.WakePolicy(access.Port, access.Path), now())
 	inst := b.inst
 	var once sync.Once
 	return &Lease{

@@ -1201,7 +1201,7 @@ func (c *client) create() {
 	number := c.ids.next()
 	config := store.Config{
 		Metadata: map[string]string{"ordinal": strconv.Itoa(number)},
-		Ports:    store.Ports{8001: lifecycle.Keep, 8002: lifecycle.Ignore},
+		Ports:    store.Ports{"8001": lifecycle.Keep, "8002": lifecycle.Ignore},
 	}
 	w := c.s.call(srv, "", "create")
 	c.s.logf("client %d creates box%d %+v", c.n, number, set)

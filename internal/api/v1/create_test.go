@@ -47,8 +47,8 @@ var samples = map[string]map[string]struct {
 	"metadata":               {asTexts.words: {`{"a":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Metadata = map[string]string{"a": "b"} }}},
 	"env":                    {asVars.words: {`{"A":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "b"} }}},
 	"secure":                 {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
-	"ports": {asPorts.words: {`{"8000":"keep"}`, func(r *supervisor.CreateRequest) {
-		r.Config.Ports = store.Ports{8000: lifecycle.Keep}
+	"ports": {asPorts.words: {`{"8000":"keep","8000/healthz/":"ignore"}`, func(r *supervisor.CreateRequest) {
+		r.Config.Ports = store.Ports{"8000": lifecycle.Keep, "8000/healthz": lifecycle.Ignore}
 	}}},
 	"hooks": {asHooks.words: {`{"prePause":{"command":"sync"}}`, func(r *supervisor.CreateRequest) {
 		r.Config.Hooks.PrePause = store.Hook{Command: "sync", Budget: 5 * time.Second}
@@ -164,7 +164,7 @@ func TestCreateTranslates(t *testing.T) {
 			r.Config.Hooks = store.Hooks{PrePause: store.Hook{Command: "a", Budget: 30 * time.Second}, PostResume: store.Hook{Command: "b", Budget: 500 * time.Millisecond}, PreKill: store.Hook{Command: "c", Budget: 5 * time.Second}}
 		}},
 		"ports": {`{"ports":{"1":"wake","8000":"keep","65535":"ignore"}}`, func(r *supervisor.CreateRequest) {
-			r.Config.Ports = store.Ports{1: lifecycle.Wake, 8000: lifecycle.Keep, 65535: lifecycle.Ignore}
+			r.Config.Ports = store.Ports{"1": lifecycle.Wake, "8000": lifecycle.Keep, "65535": lifecycle.Ignore}
 		}},
 		"auto-resume on idle": {`{"autoResume":true,"onIdle":"pause","idleTimeout":60}`, func(r *supervisor.CreateRequest) {
 			r.Settings.AutoResume, r.Settings.OnIdle, r.Settings.IdleTimeout = true, lifecycle.Pause, time.Minute
@@ -231,9 +231,16 @@ func TestCreateRefuses(t *testing.T) {
 		"NUL in a variable":        {`{"env":{"a":"\u0000"}}`, 400, "invalid_request", "NUL", ""},
 		"template with two tags":   {`{"template":"a:b:c"}`, 400, "invalid_request", "a:b:c", "alias"},
 		"unknown template":         {`{"template":"nope"}`, 404, "template_not_found", "nope", ""},
-		"port 0":                   {`{"ports":{"0":"wake"}}`, 400, "invalid_request", `"0"`, "65535"},
-		"port with a zero":         {`{"ports":{"080":"wake"}}`, 400, "invalid_request", `"080"`, ""},
-		"port too high":            {`{"ports":{"65536":"wake"}}`, 400, "invalid_request", `"65536"`, ""},
+		"port 0":                   {`{"ports":{"0":"wake"}}`, 400, "port_invalid", `"0"`, "65535"},
+		"port with a zero":         {`{"ports":{"080":"wake"}}`, 400, "port_invalid", `"080"`, ""},
+		"port without a number":    {`{"ports":{"/healthz":"wake"}}`, 400, "port_invalid", `"ports": "/healthz"`, "8080/healthz"},
+		"path without a slash":     {`{"ports":{"80healthz":"wake"}}`, 400, "port_invalid", `"80healthz"`, "8080/healthz"},
+		"path with a query":        {`{"ports":{"80/a?b":"wake"}}`, 400, "port_invalid", `"80/a?b"`, "without a query"},
+		"path with dots":           {`{"ports":{"80/a/../b":"wake"}}`, 400, "port_invalid", `"80/a/../b"`, "80/b"},
+		"two policies of a path":   {`{"ports":{"80/a":"wake","80/a/":"keep"}}`, 400, "invalid_request", "both wake and keep", "one of them"},
+		"too many rules":           {`{"ports":{` + rules(101) + `}}`, 400, "invalid_request", "101 rules", "100"},
+		"path policy":              {`{"ports":{"80/a":"Wake"}}`, 400, "invalid_request", `"ports.80/a"`, "ignore"},
+		"port too high":            {`{"ports":{"65536":"wake"}}`, 400, "port_invalid", `"65536"`, ""},
 		"port policy":              {`{"ports":{"80":"sleep"}}`, 400, "invalid_request", `"sleep"`, "ignore"},
 		"hook without command":     {`{"hooks":{"prePause":{}}}`, 400, "invalid_request", `"hooks.prePause.command"`, ""},
 		"hook too long":            {`{"hooks":{"prePause":{"command":"a","timeoutSeconds":31}}}`, 400, "timeout_too_large", "30s", ""},
@@ -274,6 +281,15 @@ func TestCreateRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// rules returns so many rules for ports.
+func rules(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`"%d":"keep"`, i+1))
+	}
+	return strings.Join(all, ",")
 }
 
 func TestRefusalsCarryFacts(t *testing.T) {
@@ -392,7 +408,7 @@ func canonical(r supervisor.CreateRequest) []byte {
 		"pausedRetentionSeconds": set.PausedRetention.Seconds(), "refreshOnActivity": set.RefreshOnActivity,
 		"stallAfterSeconds": viewSettings(set).StallAfterSeconds,
 		"metadata":          r.Config.Metadata, "env": r.Config.Env, "secure": r.Config.Secure,
-		"ports": viewPorts(r.Config.Ports), "hooks": viewHooks(r.Config.Hooks),
+		"ports": r.Config.Ports, "hooks": viewHooks(r.Config.Hooks),
 	}
 	if set.OnIdle != "" {
 		body["onIdle"] = set.OnIdle
@@ -416,6 +432,7 @@ func FuzzCreate(f *testing.F) {
 		}
 	}
 	f.Add([]byte(`{"timeout":1e400,"timeoutMs":-0.0,"lifecycle":{"onTimeout":{"action":"pause","keepMemory":false}}}`))
+	f.Add([]byte(`{"ports":{"8000/a b/":"keep","1/..":"wake"}}`))
 	f.Add([]byte(`{"ports":{"8000":"keep"},"ports":{},"hooks":{"preKill":{"command":"\u0000"}},"":null,"a.b":{}}`))
 	f.Add([]byte(`{"timeout":3153599999.999999,"metadata":{"\ud800":"é"}}`))
 	s := New(Options{}).(*server)

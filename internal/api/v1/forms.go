@@ -3,6 +3,7 @@ package v1
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"reflect"
 	"strconv"
@@ -63,7 +64,7 @@ var (
 	asTexts    = form{"an object with string values", mapOf(schema{"type": "string"}), readTexts}
 	asVars     = form{"an object of environment variables", mapOf(schema{"type": "string"}), readVariables}
 	asTemplate = form{httpapi.TemplateForms, schema{"type": "string"}, readTemplate}
-	asPorts    = form{`an object of ports with "wake", "keep" or "ignore"`, mapOf(oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
+	asPorts    = form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, mapOf(oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
 	asHooks    = form{"an object of commands", refTo(reflect.TypeFor[hooksBody]()), readHooks}
 )
 
@@ -200,25 +201,49 @@ func readPorts(path string, raw []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(list) > store.MaxPortRules {
+		return nil, invalid("%q has %d rules", path, len(list)).WithRemedy("use %d at most", store.MaxPortRules).With("field", path)
+	}
 	ports := store.Ports{}
 	for _, m := range list {
-		port, err := strconv.Atoi(m.name)
-		if err != nil || port < 1 || port > 65535 || strconv.Itoa(port) != m.name {
-			return nil, invalid("%q has %q, which is not a port", path, short(m.name)).
-				WithRemedy("use numbers from 1 to 65535").With("field", path)
+		rule, err := store.ParsePortRule(m.name)
+		if err != nil {
+			return nil, inField(path, err)
 		}
-		text, err := readText(path+"."+m.name, m.raw)
+		policy, err := readPolicy(path+"."+m.name, m.raw)
 		if err != nil {
 			return nil, err
 		}
-		policy := lifecycle.WakePolicy(text.(string))
-		if policy != lifecycle.Wake && policy != lifecycle.Keep && policy != lifecycle.Ignore {
-			return nil, invalid("%q gives port %d the policy %s", path, port, brief(m.raw)).
-				WithRemedy("use wake, keep or ignore").With("field", path+"."+m.name)
+		if before, twice := ports[rule]; twice && before != policy {
+			return nil, invalid("%q says for %s both %s and %s", path, short(rule), before, policy).WithRemedy("give one of them").With("field", path)
 		}
-		ports[port] = policy
+		ports[rule] = policy
 	}
 	return ports, nil
+}
+
+func readPolicy(path string, raw []byte) (lifecycle.WakePolicy, error) {
+	text, err := readText(path, raw)
+	if err != nil {
+		return "", err
+	}
+	policy := lifecycle.WakePolicy(text.(string))
+	if policy != lifecycle.Wake && policy != lifecycle.Keep && policy != lifecycle.Ignore {
+		return "", invalid("%q is %s, which is no policy", short(path), brief(raw)).
+			WithRemedy("use wake, keep or ignore").With("field", short(path))
+	}
+	return policy, nil
+}
+
+// inField says in which field of the body an error is.
+func inField(path string, err error) error {
+	e, ok := asError(err)
+	if !ok {
+		return err
+	}
+	in := *e
+	in.Message = fmt.Sprintf("%q: %s", path, e.Message)
+	return in.With("field", path)
 }
 
 // hooksBody documents what readHooks reads.

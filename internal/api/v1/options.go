@@ -102,7 +102,8 @@ var options = vocabulary{
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Secure = v.(bool) },
 	},
 	{
-		name: "ports", doc: "What traffic to a port does: wake it and count as activity (wake, the default), count but not wake (keep), neither (ignore). A patch replaces all of them.",
+		name: "ports", doc: "What traffic does, by port or by port and path: wake it and count as activity (wake, the default), count but not wake (keep), neither (ignore). " +
+			"A path stands for itself and all below it, the longest one that fits decides, and a request's path is decoded and cleaned before it is compared. A patch replaces all rules.",
 		spelled: []spelled{{asPorts, "ports"}},
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Ports = orNil(v.(store.Ports)) },
 		patch:   func(p *supervisor.Patch, v any) { p.Ports = v.(store.Ports) },

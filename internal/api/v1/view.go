@@ -2,7 +2,6 @@ package v1
 
 import (
 	"cmp"
-	"strconv"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
@@ -25,7 +24,7 @@ type sandboxView struct {
 	TimeoutSeconds float64            `json:"timeoutSeconds" doc:"The soft timeout asked for at create; 0 for none."`
 	Settings       settingsView       `json:"settings"`
 	Metadata       map[string]string  `json:"metadata"`
-	Ports          portsView          `json:"ports" doc:"Ports whose traffic has a policy of its own."`
+	Ports          store.Ports        `json:"ports" doc:"Ports, and paths of ports, whose traffic has a policy of its own."`
 	Hooks          hooksBody          `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
@@ -48,8 +47,6 @@ type settingsView struct {
 	PauseMode              lifecycle.Mode   `json:"pauseMode"`
 	StallAfterSeconds      *float64         `json:"stallAfterSeconds" doc:"0 for never, null for the server's default."`
 }
-
-type portsView map[string]lifecycle.WakePolicy
 
 type limitsView struct {
 	CPUs      int `json:"cpus"`
@@ -92,12 +89,15 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),
-		Metadata: sb.Config.Metadata, Ports: viewPorts(sb.Config.Ports), Hooks: viewHooks(sb.Config.Hooks),
+		Metadata: sb.Config.Metadata, Ports: sb.Config.Ports, Hooks: viewHooks(sb.Config.Hooks),
 		Limits:    limitsView(sb.Config.Limits),
 		Isolation: s.Isolation, LastError: orNull(rec.LastError), Tombstone: viewTombstone(rec.Tombstone),
 	}
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}
+	}
+	if v.Ports == nil {
+		v.Ports = store.Ports{}
 	}
 	if cp := rec.Checkpoint; cp != nil && rec.State != lifecycle.Terminated {
 		v.Checkpoint = &checkpointView{Mode: cp.Mode, Bytes: cp.Bytes}
@@ -130,14 +130,6 @@ func viewSettings(set lifecycle.Settings) settingsView {
 	if set.StallAfter != 0 {
 		n := max(0, set.StallAfter).Seconds()
 		v.StallAfterSeconds = &n
-	}
-	return v
-}
-
-func viewPorts(ports store.Ports) portsView {
-	v := portsView{}
-	for port, policy := range ports {
-		v[strconv.Itoa(port)] = policy
 	}
 	return v
 }

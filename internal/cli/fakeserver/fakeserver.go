@@ -229,7 +229,7 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "Invalid sandbox port", http.StatusBadRequest)
 		return
 	}
-	b, cut := s.acquire(r.Context(), id, port)
+	b, cut := s.acquire(r.Context(), id, port, r.URL.EscapedPath())
 	if b == nil {
 		answer(w, http.StatusBadGateway, map[string]any{"sandboxId": id, "message": "The sandbox was not found", "code": 502})
 		return
@@ -250,8 +250,8 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request) {
 
 // acquire returns a sandbox that runs, woken if need be, and what is closed
 // when it no longer does.
-func (s *Server) acquire(ctx context.Context, id string, port int) (*box, <-chan struct{}) {
-	if !s.wake(ctx, id, port) {
+func (s *Server) acquire(ctx context.Context, id string, port int, path string) (*box, <-chan struct{}) {
+	if !s.wake(ctx, id, port, path) {
 		return nil, nil
 	}
 	s.mu.Lock()
@@ -264,7 +264,7 @@ func (s *Server) acquire(ctx context.Context, id string, port int) (*box, <-chan
 }
 
 // wake reports whether a sandbox runs, or could be woken by traffic.
-func (s *Server) wake(ctx context.Context, id string, port int) bool {
+func (s *Server) wake(ctx context.Context, id string, port int, path string) bool {
 	f := s.enter()
 	defer s.leave()
 	sb, err := f.Find(ctx, s.inner(id))
@@ -273,7 +273,7 @@ func (s *Server) wake(ctx context.Context, id string, port int) bool {
 		return false
 	case sb.Record.State == lifecycle.Running:
 		return true
-	case !set.AutoResume || !sb.Config.Ports[port].Wakes():
+	case !set.AutoResume || !sb.Config.WakePolicy(port, path).Wakes():
 		return false
 	default:
 		timeout := set.Timeout
