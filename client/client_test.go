@@ -249,6 +249,35 @@ func TestSetTimeoutZeroIsNow(t *testing.T) {
 	})
 }
 
+func TestPreviews(t *testing.T) {
+	c, _ := newServer(t)
+	ctx := t.Context()
+	sb := create(t, c, client.CreateOptions{})
+	made, err := c.CreatePreview(ctx, sb.ID, client.PreviewOptions{Port: 8000, For: time.Minute, Path: "/docs"})
+	if err != nil || made.Port != 8000 || made.Token == "" || !strings.HasSuffix(made.URL, "/8000/docs?drowse_preview="+made.Token) {
+		t.Fatalf("got %+v, %v", made, err)
+	}
+	if left := time.Until(made.ExpiresAt); left > time.Minute+time.Second || left < 30*time.Second {
+		t.Errorf("expires in %s", left)
+	}
+	if p, err := c.CreatePreview(ctx, sb.ID, client.PreviewOptions{Port: 80}); err != nil || p.ExpiresAt.Before(time.Now().Add(59*time.Minute)) {
+		t.Errorf("by default: %+v, %v", p, err)
+	}
+	list, err := c.Previews(ctx, sb.ID)
+	if err != nil || len(list) != 2 || list[0].ID != made.ID || list[0].Token != "" || list[0].URL != "" {
+		t.Errorf("listed %+v, %v", list, err)
+	}
+	if err := c.RevokePreview(ctx, sb.ID, made.ID); err != nil {
+		t.Error(err)
+	}
+	if err := c.RevokePreview(ctx, sb.ID, made.ID); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("again: %v, want ErrNotFound", err)
+	}
+	if _, err := c.CreatePreview(ctx, sb.ID, client.PreviewOptions{Port: 70000}); !errors.Is(err, client.ErrInvalid) {
+		t.Errorf("port 70000: %v, want ErrInvalid", err)
+	}
+}
+
 func TestHolds(t *testing.T) {
 	c, _ := newServer(t)
 	ctx := t.Context()

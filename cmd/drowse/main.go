@@ -60,6 +60,7 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 		}
 		return serve.Run(ctx, serve.Options{
 			Listen:     o.Listen,
+			Domain:     o.Domain,
 			StateDir:   o.StateDir,
 			APIKey:     o.APIKey,
 			MaxTimeout: o.MaxTimeout,

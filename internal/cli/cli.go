@@ -38,6 +38,7 @@ type Options struct {
 // ServeOptions is what "drowse serve" was told.
 type ServeOptions struct {
 	Listen     string        // address, such as 127.0.0.1:3000
+	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
 	StateDir   string        // where everything durable is
 	LogFormat  string        // text or json
 	LogLevel   string        // debug, info, warn or error
@@ -136,7 +137,7 @@ func (a *app) root() *cobra.Command {
 	)
 	a.add(root, groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.execCommand(),
 		a.shellCommand(), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), a.eventsCommand(),
-		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.killCommand())
+		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.previewCommand(), a.killCommand())
 	a.add(root, groupServer, a.serveCommand(), a.doctorCommand(), a.demoCommand(), a.versionCommand())
 	return root
 }

@@ -91,6 +91,7 @@ var steps = map[string]string{
 	"not_running":              "wake it with: drowse resume %s",
 	"sandbox_terminated":       "drowse why %s tells what ended it",
 	"hold_not_found":           "drowse hold %s --list shows those there are",
+	"preview_not_found":        "drowse preview %s --list shows those there are",
 	"auto_resume_needs_pause":  "add --on-timeout pause, or --on-idle pause with an --idle-timeout",
 	"auto_resume_needs_memory": "leave out --auto-resume or --pause-mode filesystem",
 	"refresh_needs_timeout":    "give a --timeout",

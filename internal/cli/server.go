@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -26,6 +27,7 @@ first start leaves an API key in the file api-key of the state directory.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:3000", "`address` for API and sandbox traffic")
+	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` under which sandboxes are reached, such as sandboxes.example.com, with the port if it is an unusual one; links to sandboxes then have host names")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	f.DurationVar(&o.MaxTimeout, "max-timeout", 24*time.Hour, "longest timeout granted; a longer one is refused")
@@ -71,8 +73,12 @@ func (a *app) fromEnv(flags *pflag.FlagSet) error {
 	return bad
 }
 
+var domainForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
+
 func (o ServeOptions) check() error {
 	switch {
+	case o.Domain != "" && !domainForm.MatchString(o.Domain):
+		return usagef("--domain %s: want a domain such as sandboxes.example.com or localhost:3000, without a scheme and a *", o.Domain)
 	case o.LogFormat != "text" && o.LogFormat != "json":
 		return usagef("--log-format %s: want text or json", o.LogFormat)
 	case !strings.Contains(" debug info warn error ", " "+o.LogLevel+" "):

@@ -40,6 +40,7 @@ import (
 // Options is what a server is told.
 type Options struct {
 	Listen     string        // TCP address
+	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
 	StateDir   string        // everything durable; made if missing
 	APIKey     string        // the first key; one is made if this is empty and there is none
 	MaxTimeout time.Duration // the largest soft timeout granted
@@ -164,7 +165,7 @@ func newHandler(o Options, sup *supervisor.Supervisor, keys *auth.Keys) http.Han
 	control := e2b.New(e2b.Options{
 		Sandboxes: sup, Auth: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
 	})
-	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Log: o.Log, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
+	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
 	data := edge.New(sup, o.Log)
 	metrics := metricsHandler(sup.Metrics(), keys)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

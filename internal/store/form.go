@@ -63,6 +63,10 @@ func inUTC(sb Sandbox) Sandbox {
 	for i := range r.Leases {
 		toUTC(&r.Leases[i].Since, &r.Leases[i].Until)
 	}
+	sb.Config.Previews = slices.Clone(sb.Config.Previews)
+	for i := range sb.Config.Previews {
+		toUTC(&sb.Config.Previews[i].CreatedAt, &sb.Config.Previews[i].ExpiresAt)
+	}
 	if r.Op != nil {
 		op := *r.Op
 		toUTC(&op.StartedAt, &op.Deadline)

@@ -35,6 +35,7 @@ type Config struct {
 	Limits        Limits            `json:"limits"`
 	Ports         Ports             `json:"ports,omitempty"`
 	Hooks         Hooks             `json:"hooks"`
+	Previews      []Preview         `json:"previews,omitempty"` // links that are good, and some that have expired
 }
 
 // Hooks are commands run inside, as root by a shell, at points of the

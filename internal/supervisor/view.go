@@ -25,14 +25,22 @@ func (s *Supervisor) Get(ctx context.Context, id string) (store.Sandbox, error) 
 	if err != nil {
 		return store.Sandbox{}, err
 	}
+	if err := alive(sb); err != nil {
+		return store.Sandbox{}, err
+	}
+	return sb, nil
+}
+
+// alive returns an error unless the sandbox has run and has not ended.
+func alive(sb store.Sandbox) error {
 	switch sb.Record.State {
 	case lifecycle.Terminated:
 		_, err := lifecycle.Step(sb.Record, lifecycle.AccessRequested{}, now())
-		return store.Sandbox{}, err
+		return err
 	case lifecycle.Pending:
-		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q is being created", id)
+		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q is being created", sb.ID)
 	}
-	return sb, nil
+	return nil
 }
 
 // view is the sandbox as callers see it: with the end that activity has moved.

@@ -353,6 +353,56 @@ func (f *Fake) ReleaseHold(_ context.Context, id, holdID, actor string) error {
 	return err
 }
 
+// CreatePreview makes a preview link.
+func (f *Fake) CreatePreview(_ context.Context, id string, req supervisor.PreviewRequest) (store.Preview, string, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	p := store.Preview{ID: "pv-" + f.nextID(), Port: req.Port, CreatedAt: f.Now, ExpiresAt: f.Now.Add(req.For), Actor: req.Actor}
+	if err == nil {
+		err = f.configure(id, func(c *store.Config) error { return c.AddPreview(p, f.Now) })
+	}
+	return p, "preview" + Tokens() + id + "-" + p.ID, err
+}
+
+// Previews returns the preview links that are good.
+func (f *Fake) Previews(_ context.Context, id string) ([]store.Preview, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	sb, err := f.find(id)
+	if err != nil || sb.Record.State == lifecycle.Terminated {
+		return nil, err
+	}
+	return sb.Config.LivePreviews(f.Now), nil
+}
+
+// RevokePreview makes a preview link worthless.
+func (f *Fake) RevokePreview(_ context.Context, id, link, _ string) error {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err == nil {
+		err = f.configure(id, func(c *store.Config) error { return c.RemovePreview(link, f.Now) })
+	}
+	return err
+}
+
+// configure changes what a sandbox is apart from its lifecycle.
+func (f *Fake) configure(id string, change func(*store.Config) error) error {
+	sb, err := f.find(id)
+	if err == nil && sb.Record.State == lifecycle.Terminated {
+		err = f.step(&sb, lifecycle.PauseRequested{}) // refused: it says why
+	}
+	if err == nil {
+		err = change(&sb.Config)
+	}
+	if err == nil {
+		f.commit(sb, nil)
+	}
+	return err
+}
+
 // Explain says what holds and what is due.
 func (f *Fake) Explain(_ context.Context, id string) (supervisor.Explanation, error) {
 	err := f.enter()

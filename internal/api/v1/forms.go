@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
@@ -65,6 +66,8 @@ var (
 	asVars     = form{"an object of environment variables", mapOf(schema{"type": "string"}), readVariables}
 	asTemplate = form{httpapi.TemplateForms, schema{"type": "string"}, readTemplate}
 	asPorts    = form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, mapOf(oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
+	asPort     = form{"an integer from 1 to 65535", schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
+	asPath     = form{"a path that begins with a slash", schema{"type": "string"}, readPath}
 	asHooks    = form{"an object of commands", refTo(reflect.TypeFor[hooksBody]()), readHooks}
 )
 
@@ -245,6 +248,37 @@ func inField(path string, err error) error {
 	in.Message = fmt.Sprintf("%q: %s", path, e.Message)
 	return in.With("field", path)
 }
+
+func readPort(path string, raw []byte) (any, error) {
+	if kindOf(raw) != "a number" {
+		return nil, wrongKind(path, "a number", raw)
+	}
+	port, err := strconv.ParseUint(string(bytes.TrimSpace(raw)), 10, 16)
+	if err != nil || port == 0 {
+		return nil, errdef.New(errdef.Invalid, "port_invalid", "%q is %s, which is not a port", path, brief(raw)).
+			WithRemedy("use an integer from 1 to 65535").With("field", path)
+	}
+	return int(port), nil
+}
+
+// readPath reads where a link leads on its host. What could lead elsewhere, or
+// would end the URL before the token, is refused.
+func readPath(path string, raw []byte) (any, error) {
+	text, err := readText(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	target := text.(string)
+	_, err = url.ParseRequestURI(target)
+	if err != nil || len(target) > maxPath || target[0] != '/' || strings.HasPrefix(target, "//") || strings.ContainsAny(target, "#\\ ") {
+		return nil, invalid("%q is %s, which is no path of a URL", path, brief(raw)).
+			WithRemedy("begin it with one slash, and percent-encode what is no plain letter").With("field", path)
+	}
+	return target, nil
+}
+
+// maxPath bounds the path of a link.
+const maxPath = 2048
 
 // hooksBody documents what readHooks reads.
 type hooksBody struct {

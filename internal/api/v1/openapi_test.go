@@ -103,10 +103,11 @@ func TestOpenAPIDescribesWhatIsAnswered(t *testing.T) {
 	other := w.create(`{}`)
 	w.do("POST", base+"/"+other+"/pause", "").is(http.StatusOK)
 	w.do("POST", base+"/"+id+"/holds", `{"reason":"r","seconds":9}`).is(http.StatusCreated)
+	w.do("POST", base+"/"+id+"/previews", `{"port":80}`).is(http.StatusCreated)
 	schemaAt := func(name string) any { return map[string]any{"$ref": components + name} }
 	for path, name := range map[string]string{
 		base + "/" + id: "Sandbox", base + "/" + other: "Sandbox", base: "List", base + "/" + id + "/lifecycle": "Lifecycle",
-		base + "/" + id + "/holds": "Holds", "/v1/events": "Events", "/v1/errors": "Errors", "/v1/nonsense": "Error", base + "/nope": "Error",
+		base + "/" + id + "/holds": "Holds", base + "/" + id + "/previews": "Previews", "/v1/events": "Events", "/v1/errors": "Errors", "/v1/nonsense": "Error", base + "/nope": "Error",
 	} {
 		var got any
 		if err := json.Unmarshal([]byte(w.do("GET", path, "").body), &got); err != nil {

@@ -151,6 +151,13 @@ var (
 		{name: "seconds", doc: "How long it counts as busy at most, from now.", required: true, spelled: []spelled{{inSomeSeconds, "seconds"}}},
 		{name: "id", doc: "Names the hold; to use the id of one that exists prolongs that. Made if not said.", spelled: []spelled{{asText, "id"}}},
 	}
+	previewBody = vocabulary{
+		{name: "port", doc: "The port of a server in the sandbox.", required: true, spelled: []spelled{{asPort, "port"}}},
+		{name: "expiresInSeconds", doc: "How long the link is good, 30 days at most; one hour if not said. Its end is rounded up to a whole second.",
+			spelled: []spelled{{inSomeSeconds, "expiresInSeconds expiresIn expires_in expires_in_seconds ttl"}}},
+		{name: "path", doc: "Where the link leads at the port, with a query if need be; / if not said. It bounds nothing: the link is good for the whole port.",
+			spelled: []spelled{{asPath, "path"}}},
+	}
 	flatPauseBody      = vocabulary{sandboxOption, modeOption}
 	flatResumeBody     = vocabulary{sandboxOption, timeoutOption}
 	flatSetTimeoutBody = vocabulary{sandboxOption, timeoutOption.must()}

@@ -10,6 +10,7 @@ import (
 const (
 	sandboxParam = "id"
 	holdParam    = "holdId"
+	previewParam = "previewId"
 )
 
 // access says who may call a route.
@@ -103,6 +104,10 @@ func routes() []route {
 		{get, one + "/holds", keyed, none, (*server).holds, "listHolds", "What keeps a sandbox awake.", nil, nil, http.StatusOK, holdsView{}, false},
 		{post, one + "/holds", keyed, activity, (*server).hold, "openHold", "Count a sandbox as busy for a reason and a time.", holdBody, nil, http.StatusCreated, holdView{}, false},
 		{del, one + "/holds/{" + holdParam + "}", keyed, activity, (*server).releaseHold, "releaseHold", "End such a hold before its time.", nil, nil, http.StatusNoContent, nil, false},
+
+		{post, one + "/previews", keyed, none, (*server).createPreview, "createPreview", "Make a link by which whoever has it reaches one port for a while, asleep or not.", previewBody, nil, http.StatusCreated, previewView{}, false},
+		{get, one + "/previews", keyed, none, (*server).previews, "listPreviews", "The links of a sandbox that are good, oldest first, without what would make one.", nil, nil, http.StatusOK, previewsView{}, false},
+		{del, one + "/previews/{" + previewParam + "}", keyed, none, (*server).revokePreview, "revokePreview", "Make such a link worthless before its time.", nil, nil, http.StatusNoContent, nil, false},
 
 		{get, one + "/events", keyed, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, true},
 		{get, "/v1/events", keyed, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, true},

@@ -42,6 +42,13 @@ type Sandboxes interface {
 	// makes one.
 	Hold(ctx context.Context, id string, l lifecycle.Lease, actor string) (lifecycle.Lease, error)
 	ReleaseHold(ctx context.Context, id, holdID, actor string) error
+	// CreatePreview makes a link to a port and returns its token, which is
+	// nowhere else.
+	CreatePreview(ctx context.Context, id string, req supervisor.PreviewRequest) (store.Preview, string, error)
+	// Previews returns the links that are good, oldest first; none of a sandbox
+	// that has ended.
+	Previews(ctx context.Context, id string) ([]store.Preview, error)
+	RevokePreview(ctx context.Context, id, link, actor string) error
 	Explain(ctx context.Context, id string) (supervisor.Explanation, error)
 	// Events returns up to limit events with Seq > after, oldest first, of one
 	// sandbox or, with an empty id, of all.
@@ -76,6 +83,10 @@ type Options struct {
 	// Defaults are the settings of a sandbox where create says nothing. An
 	// empty OnTimeout means kill; the other zero values mean what they say.
 	Defaults lifecycle.Settings
+	// Domain is the wildcard domain, with the port if it is an unusual one,
+	// under which sandboxes are reached by host name. Empty means that there is
+	// none, and preview links go by path.
+	Domain string
 	// Isolation is what every sandbox says it is isolated by. Empty means
 	// DefaultIsolation.
 	Isolation string

@@ -385,6 +385,24 @@ func (b backend) ReleaseHold(ctx context.Context, id, hold, actor string) error 
 	return b.s.enter().ReleaseHold(ctx, b.s.inner(id), hold, actor)
 }
 
+// CreatePreview implements v1.Sandboxes.
+func (b backend) CreatePreview(ctx context.Context, id string, req supervisor.PreviewRequest) (store.Preview, string, error) {
+	defer b.s.leave()
+	return b.s.enter().CreatePreview(ctx, b.s.inner(id), req)
+}
+
+// Previews implements v1.Sandboxes.
+func (b backend) Previews(ctx context.Context, id string) ([]store.Preview, error) {
+	defer b.s.leave()
+	return b.s.enter().Previews(ctx, b.s.inner(id))
+}
+
+// RevokePreview implements v1.Sandboxes.
+func (b backend) RevokePreview(ctx context.Context, id, link, actor string) error {
+	defer b.s.leave()
+	return b.s.enter().RevokePreview(ctx, b.s.inner(id), link, actor)
+}
+
 // Explain implements v1.Sandboxes.
 func (b backend) Explain(ctx context.Context, id string) (supervisor.Explanation, error) {
 	defer b.s.leave()

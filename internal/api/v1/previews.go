@@ -1,0 +1,104 @@
+package v1
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// defaultPreview is how long a preview link is good if nobody says.
+const defaultPreview = time.Hour
+
+// previewView is a preview link. Token and URL are in the answer that makes it
+// and nowhere else.
+type previewView struct {
+	ID        string            `json:"id"`
+	Port      int               `json:"port"`
+	CreatedAt httpapi.Timestamp `json:"createdAt"`
+	ExpiresAt httpapi.Timestamp `json:"expiresAt"`
+	Actor     *string           `json:"actor" doc:"Who made it."`
+	Token     string            `json:"token,omitempty" doc:"What the link proves itself by; only in the answer that makes it."`
+	URL       string            `json:"url,omitempty" doc:"The link; only in the answer that makes it."`
+}
+
+type previewsView struct {
+	Previews []previewView `json:"previews"`
+}
+
+func viewPreview(p store.Preview) previewView {
+	return previewView{
+		ID: p.ID, Port: p.Port, CreatedAt: httpapi.Timestamp(p.CreatedAt), ExpiresAt: httpapi.Timestamp(p.ExpiresAt), Actor: orNull(p.Actor),
+	}
+}
+
+func (s *server) createPreview(c *call) (reply, error) {
+	words, err := c.parse(previewBody)
+	if err != nil {
+		return reply{}, err
+	}
+	req := supervisor.PreviewRequest{Port: words["port"].value.(int), For: defaultPreview, Actor: c.actor}
+	if w, given := words["expiresInSeconds"]; given {
+		req.For = w.value.(time.Duration)
+	}
+	path := "/"
+	if w, given := words["path"]; given {
+		path = w.value.(string)
+	}
+	p, token, err := s.Sandboxes.CreatePreview(c.r.Context(), c.sandbox, req)
+	if err != nil {
+		return reply{}, err
+	}
+	v := viewPreview(p)
+	v.Token, v.URL = token, s.previewURL(c, p.Port, path, token)
+	return reply{status: http.StatusCreated, body: v}, nil
+}
+
+// previewURL returns the address of a port as the client that asks can reach
+// it: by host name if there is a domain, and else by path on the host that it
+// has asked.
+func (s *server) previewURL(c *call, port int, path, token string) string {
+	scheme := "http"
+	if c.r.TLS != nil || strings.EqualFold(c.r.Header.Get("X-Forwarded-Proto"), "https") {
+		scheme = "https"
+	}
+	address := fmt.Sprintf("%s/s/%s/%d", host(c.r), c.sandbox, port)
+	if s.Domain != "" {
+		address = fmt.Sprintf("%d-%s.%s", port, c.sandbox, s.Domain)
+	}
+	separator := "?"
+	if strings.Contains(path, "?") {
+		separator = "&"
+	}
+	return scheme + "://" + address + path + separator + supervisor.PreviewParam + "=" + token
+}
+
+// host returns what the request calls this server; for HTTP/1.0, which need not
+// say, the address that it came to.
+func host(r *http.Request) string {
+	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && r.Host == "" {
+		return at.String()
+	}
+	return r.Host
+}
+
+func (s *server) previews(c *call) (reply, error) {
+	list, err := s.Sandboxes.Previews(c.r.Context(), c.sandbox)
+	if err != nil {
+		return reply{}, err
+	}
+	v := previewsView{Previews: make([]previewView, 0, len(list))}
+	for _, p := range list {
+		v.Previews = append(v.Previews, viewPreview(p))
+	}
+	return ok(v)
+}
+
+func (s *server) revokePreview(c *call) (reply, error) {
+	return reply{status: http.StatusNoContent}, s.Sandboxes.RevokePreview(c.r.Context(), c.sandbox, c.params[previewParam], c.actor)
+}
