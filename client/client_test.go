@@ -80,6 +80,9 @@ func TestLifecycle(t *testing.T) {
 	if info.ID != sb.ID || info.State != client.Running || info.Settings.OnTimeout != client.Pause || !info.Settings.AutoResume {
 		t.Errorf("got %+v", info)
 	}
+	if info.AllowInternet == nil || *info.AllowInternet {
+		t.Errorf("the way out: got %v, want none", info.AllowInternet)
+	}
 	if info.Metadata["team"] != "a b&c=d%" || info.Timeout != 90*time.Second || info.Generation != 1 {
 		t.Errorf("got metadata %v, timeout %v, generation %d", info.Metadata, info.Timeout, info.Generation)
 	}
@@ -159,6 +162,9 @@ func TestEverySetting(t *testing.T) {
 	}
 	if info, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{StallAfter: new(client.Never)}); err != nil || info.Settings.StallAfter != client.Never {
 		t.Errorf("stallAfter: got %v, %v; want Never", info.Settings.StallAfter, err)
+	}
+	if info, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{AllowInternet: new(true)}); err != nil || info.AllowInternet == nil || !*info.AllowInternet {
+		t.Errorf("the way out: got %v, %v", info.AllowInternet, err)
 	}
 	// It refuses what contradicts, and says what to do.
 	_, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{OnTimeout: new(client.Kill), OnIdle: new(client.Kill)})

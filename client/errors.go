@@ -43,7 +43,6 @@ const (
 	codeAsleep          = "not_running"       // a call that needs it to run
 	codeNotResumable    = "not_resumable"     // traffic that may not wake it
 	codeTerminated      = "sandbox_terminated"
-	codeUnknownField    = "unknown_field"
 )
 
 // Error is a refusal by the server, or by a sandbox.

@@ -71,7 +71,7 @@ type CreateOptions struct {
 	OnIdle      Action        // what then happens; empty means as OnTimeout
 
 	MaxLifetime     time.Duration // how long it may exist, asleep or not
-	PausedRetention time.Duration // how long it may stay asleep
+	PausedRetention time.Duration // how long it may stay asleep; zero means the server's default, and there is Never
 
 	AutoResume        bool          // traffic wakes it; needs OnTimeout or OnIdle to pause
 	RefreshOnActivity bool          // activity begins the timeout anew
@@ -116,26 +116,27 @@ type Settings struct {
 // Info is what the server says of a sandbox. It encodes as the JSON of the API,
 // without the sandbox's tokens and without what is not known.
 type Info struct {
-	ID         string                `json:"id"`
-	State      State                 `json:"state"`
-	Phase      Phase                 `json:"phase,omitempty"`
-	Generation int64                 `json:"generation"` // of the runtime that serves or last served, from 1
-	Template   string                `json:"template"`
-	Alias      string                `json:"alias,omitempty"` // of the template
-	CreatedAt  time.Time             `json:"createdAt"`
-	StartedAt  time.Time             `json:"startedAt,omitzero"` // last start or wake
-	EndAt      time.Time             `json:"endAt,omitzero"`     // when the timeout ends; zero for never, and while asleep
-	PausedAt   time.Time             `json:"pausedAt,omitzero"`  // when it last fell asleep
-	Timeout    time.Duration         `json:"-"`                  // as asked for at create
-	Settings   Settings              `json:"settings"`
-	Metadata   map[string]string     `json:"metadata,omitempty"`
-	Ports      map[string]WakePolicy `json:"ports,omitempty"` // by port, or port and path
-	Hooks      Hooks                 `json:"hooks,omitzero"`
-	Limits     Limits                `json:"limits"`
-	Isolation  string                `json:"isolation"`
-	Checkpoint *Checkpoint           `json:"checkpoint,omitempty"` // what it wakes from
-	LastError  string                `json:"lastError,omitempty"`  // why the last operation failed
-	Tombstone  *Tombstone            `json:"tombstone,omitempty"`  // what ended it; nil before
+	ID            string                `json:"id"`
+	State         State                 `json:"state"`
+	Phase         Phase                 `json:"phase,omitempty"`
+	Generation    int64                 `json:"generation"` // of the runtime that serves or last served, from 1
+	Template      string                `json:"template"`
+	Alias         string                `json:"alias,omitempty"` // of the template
+	CreatedAt     time.Time             `json:"createdAt"`
+	StartedAt     time.Time             `json:"startedAt,omitzero"` // last start or wake
+	EndAt         time.Time             `json:"endAt,omitzero"`     // when the timeout ends; zero for never, and while asleep
+	PausedAt      time.Time             `json:"pausedAt,omitzero"`  // when it last fell asleep
+	Timeout       time.Duration         `json:"-"`                  // as asked for at create
+	Settings      Settings              `json:"settings"`
+	Metadata      map[string]string     `json:"metadata,omitempty"`
+	Ports         map[string]WakePolicy `json:"ports,omitempty"` // by port, or port and path
+	Hooks         Hooks                 `json:"hooks,omitzero"`
+	AllowInternet *bool                 `json:"allowInternetAccess,omitempty"` // nil if nobody said
+	Limits        Limits                `json:"limits"`
+	Isolation     string                `json:"isolation"`
+	Checkpoint    *Checkpoint           `json:"checkpoint,omitempty"` // what it wakes from
+	LastError     string                `json:"lastError,omitempty"`  // why the last operation failed
+	Tombstone     *Tombstone            `json:"tombstone,omitempty"`  // what ended it; nil before
 }
 
 // Limits bound what a sandbox may use.
@@ -222,7 +223,7 @@ type createRequest struct {
 	IdleTimeout       seconds               `json:"idleTimeoutSeconds,omitempty"`
 	OnIdle            Action                `json:"onIdle,omitempty"`
 	MaxLifetime       seconds               `json:"maxLifetimeSeconds,omitempty"`
-	PausedRetention   seconds               `json:"pausedRetentionSeconds,omitempty"`
+	PausedRetention   *seconds              `json:"pausedRetentionSeconds,omitempty"`
 	AutoResume        bool                  `json:"autoResume,omitempty"`
 	RefreshOnActivity bool                  `json:"refreshOnActivity,omitempty"`
 	PauseMode         Mode                  `json:"pauseMode,omitempty"`
@@ -234,12 +235,10 @@ type createRequest struct {
 	AllowInternet     *bool                 `json:"allowInternetAccess,omitempty"`
 }
 
-const internetField = "allowInternetAccess"
-
 func (o CreateOptions) wire() createRequest {
 	r := createRequest{
 		Template: o.Template, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: seconds(o.IdleTimeout), OnIdle: o.OnIdle,
-		MaxLifetime: seconds(o.MaxLifetime), PausedRetention: seconds(o.PausedRetention), AutoResume: o.AutoResume,
+		MaxLifetime: seconds(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
 		RefreshOnActivity: o.RefreshOnActivity, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
 	}
@@ -252,24 +251,11 @@ func (o CreateOptions) wire() createRequest {
 // Create makes a sandbox. It is running and takes commands when Create
 // returns.
 func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) {
-	in := o.wire()
 	var out answered
-	err := c.call(ctx, http.MethodPost, sandboxesPath, nil, in, &out)
-	if o.NoInternet && isUnknownField(err, internetField) {
-		// Where the server has no such option, no sandbox has a way out: what
-		// was asked for holds.
-		in.AllowInternet = nil
-		err = c.call(ctx, http.MethodPost, sandboxesPath, nil, in, &out)
-	}
-	if err != nil {
+	if err := c.call(ctx, http.MethodPost, sandboxesPath, nil, o.wire(), &out); err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
 	return c.handle(out), nil
-}
-
-func isUnknownField(err error, field string) bool {
-	e, ok := errors.AsType[*Error](err)
-	return ok && e.Code == codeUnknownField && e.Context["field"] == field
 }
 
 // Get returns what the server says of a sandbox. It neither wakes it nor moves
@@ -464,6 +450,7 @@ type PatchOptions struct {
 	PausedRetention   *time.Duration
 	RefreshOnActivity *bool
 	StallAfter        *time.Duration        // or Never
+	AllowInternet     *bool                 // whether it may reach anything outside
 	Ports             map[string]WakePolicy // replaces all
 	Metadata          map[string]string     // replaces all
 }
@@ -480,6 +467,7 @@ type patchRequest struct {
 	StallAfter        *seconds              `json:"stallAfterSeconds,omitempty"`
 	Ports             map[string]WakePolicy `json:"ports,omitzero"`
 	Metadata          map[string]string     `json:"metadata,omitzero"`
+	AllowInternet     *bool                 `json:"allowInternetAccess,omitempty"`
 }
 
 func (o PatchOptions) wire() patchRequest {
@@ -487,6 +475,7 @@ func (o PatchOptions) wire() patchRequest {
 		OnTimeout: o.OnTimeout, OnIdle: o.OnIdle, AutoResume: o.AutoResume,
 		IdleTimeout: (*seconds)(o.IdleTimeout), MaxLifetime: (*seconds)(o.MaxLifetime), PausedRetention: (*seconds)(o.PausedRetention),
 		RefreshOnActivity: o.RefreshOnActivity, StallAfter: (*seconds)(o.StallAfter), Ports: o.Ports, Metadata: o.Metadata,
+		AllowInternet: o.AllowInternet,
 	}
 	if o.StallAfter != nil && *o.StallAfter == Never {
 		r.StallAfter = new(seconds(0))

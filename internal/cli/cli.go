@@ -49,7 +49,7 @@ type ServeOptions struct {
 	DefaultTimeout   time.Duration // of sandboxes that E2B clients create
 	DefaultOnTimeout string        // kill or pause
 	DefaultRetention time.Duration // of paused sandboxes; 0 for ever
-	StallAfter       time.Duration // how long work may stand still and count; negative for ever
+	StallAfter       time.Duration // how long work may stand still and count; 0 for ever
 
 	WakeTimeout time.Duration // how long a request waits for a sandbox to wake
 	WakeQueue   int           // how many may wait for one

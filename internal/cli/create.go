@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ type lifeFlags struct {
 	stallAfter      time.Duration
 	ports           ports
 	metadata        pairs
+	noInternet      bool
 }
 
 func (l *lifeFlags) add(f *pflag.FlagSet) {
@@ -36,12 +38,13 @@ func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&l.idleTimeout, "idle-timeout", 0, "how long it may do nothing; 0 for any time")
 	f.StringVar(&l.onIdle, "on-idle", "", "what the end of the idle timeout does, an `action`: kill or pause (default: as --on-timeout)")
 	f.DurationVar(&l.maxLifetime, "max-lifetime", 0, "how long it may exist, asleep or not, before it is deleted; 0 for ever")
-	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "how long it may stay asleep before it is deleted; 0 for as long as the server lets it")
+	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "how long it may stay asleep before it is deleted; 0 for ever (default: the server's)")
 	f.BoolVar(&l.autoResume, "auto-resume", false, "let traffic wake it; needs --on-timeout or --on-idle pause")
 	f.BoolVar(&l.refresh, "refresh-on-activity", false, "let activity begin the timeout anew")
 	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work may stand still and keep it awake; 0 for ever (default: the server's)")
 	f.Var(&l.ports, "port", "what traffic to a port does, or to a path of it and all below, a `port[/path]=policy`: wake it (the default), keep it awake but not wake it, or ignore; the longest path decides; may be repeated")
 	f.Var(&l.metadata, "metadata", "`key=value` to find it by; may be repeated")
+	f.BoolVar(&l.noInternet, "no-internet", false, "let it reach nothing outside")
 }
 
 // check refuses what no server would accept. What depends on other settings is
@@ -64,25 +67,19 @@ func (l *lifeFlags) check() error {
 	return nil
 }
 
-// stalls returns the stall time as the client takes it: zero there is the
-// server's default.
-func (l *lifeFlags) stalls() time.Duration {
-	if l.stallAfter == 0 {
-		return client.Never
-	}
-	return l.stallAfter
-}
+// orNever returns a duration that was given as the client takes it where zero
+// is the server's default.
+func orNever(d time.Duration) time.Duration { return cmp.Or(d, client.Never) }
 
 // createFlags are those of create and run.
 type createFlags struct {
 	lifeFlags
-	flags      *pflag.FlagSet
-	template   string
-	timeout    time.Duration
-	pauseMode  string
-	hooks      hooks
-	env        pairs
-	noInternet bool
+	flags     *pflag.FlagSet
+	template  string
+	timeout   time.Duration
+	pauseMode string
+	hooks     hooks
+	env       pairs
 }
 
 // defaultTimeout is what create and run give a sandbox, so that a forgotten one
@@ -97,7 +94,6 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.pauseMode, "pause-mode", "memory", "what automatic pauses keep, a `mode`: memory (with processes and files) or filesystem")
 	f.Var(&c.hooks, "hook", "a command that a shell runs inside it as root, an `event=command`: at pre-pause, post-resume or pre-kill; may be repeated")
 	f.Var(&c.env, "env", "`name=value` for its environment; may be repeated")
-	f.BoolVar(&c.noInternet, "no-internet", false, "let it reach nothing outside")
 }
 
 func (c *createFlags) options() (client.CreateOptions, error) {
@@ -113,12 +109,15 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 	o := client.CreateOptions{
 		Template: c.template, Timeout: c.timeout, OnTimeout: client.Action(c.onTimeout),
 		IdleTimeout: c.idleTimeout, OnIdle: client.Action(c.onIdle),
-		MaxLifetime: c.maxLifetime, PausedRetention: c.pausedRetention,
-		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, PauseMode: client.Mode(c.pauseMode),
+		MaxLifetime: c.maxLifetime,
+		AutoResume:  c.autoResume, RefreshOnActivity: c.refresh, PauseMode: client.Mode(c.pauseMode),
 		Ports: c.ports.m, Hooks: c.hooks.Hooks, Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
 	}
 	if c.flags.Changed("stall-after") {
-		o.StallAfter = c.stalls()
+		o.StallAfter = orNever(c.stallAfter)
+	}
+	if c.flags.Changed("paused-retention") {
+		o.PausedRetention = orNever(c.pausedRetention)
 	}
 	return o, nil
 }
@@ -294,7 +293,10 @@ func (l *lifeFlags) patch(f *pflag.FlagSet) (o client.PatchOptions, changes bool
 		o.RefreshOnActivity = &l.refresh
 	}
 	if given("stall-after") {
-		o.StallAfter = new(l.stalls())
+		o.StallAfter = new(orNever(l.stallAfter))
+	}
+	if given("no-internet") {
+		o.AllowInternet = new(!l.noInternet)
 	}
 	if given("port") {
 		o.Ports = l.ports.m

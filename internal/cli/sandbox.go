@@ -270,6 +270,9 @@ func describe(w io.Writer, i client.Info, x *client.Explanation, now time.Time) 
 	for _, p := range slices.Sorted(maps.Keys(i.Ports)) {
 		row("port", fmt.Sprintf("%s=%s", p, i.Ports[p]))
 	}
+	if i.AllowInternet != nil {
+		row("internet", allowed(*i.AllowInternet))
+	}
 	row("pre-pause hook", i.Hooks.PrePause.Command)
 	row("post-resume hook", i.Hooks.PostResume.Command)
 	row("pre-kill hook", i.Hooks.PreKill.Command)
@@ -277,6 +280,13 @@ func describe(w io.Writer, i client.Info, x *client.Explanation, now time.Time) 
 		row("metadata", k+"="+i.Metadata[k])
 	}
 	table(w, rows)
+}
+
+func allowed(b bool) string {
+	if b {
+		return "allowed"
+	}
+	return "not allowed"
 }
 
 func yesNo(b bool) string {

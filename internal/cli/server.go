@@ -34,7 +34,7 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.DurationVar(&o.DefaultTimeout, "default-timeout", 5*time.Minute, "timeout of sandboxes that E2B clients create without one")
 	f.StringVar(&o.DefaultOnTimeout, "default-on-timeout", "kill", "what a timeout does where the sandbox does not say: kill or pause")
 	f.DurationVar(&o.DefaultRetention, "default-retention", 0, "how long sandboxes stay paused before they end, where they do not say; 0 for ever")
-	f.DurationVar(&o.StallAfter, "stall-after", 30*time.Minute, "how long work may stand still and keep a sandbox awake; negative for ever")
+	f.DurationVar(&o.StallAfter, "stall-after", 30*time.Minute, "how long work may stand still and keep a sandbox awake; 0 for ever")
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
 	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
@@ -93,8 +93,8 @@ func (o ServeOptions) check() error {
 		return usagef("--wake-timeout %s: want more than 0", o.WakeTimeout)
 	case o.WakeQueue <= 0:
 		return usagef("--wake-queue %d: want more than 0", o.WakeQueue)
-	case o.DefaultRetention < 0 || o.MaxRunning < 0:
-		return usagef("--default-retention and --max-running: want 0 or more")
+	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0:
+		return usagef("--default-retention, --stall-after and --max-running: want 0 or more")
 	}
 	return nil
 }

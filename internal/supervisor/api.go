@@ -28,6 +28,8 @@ type Patch struct {
 	Settings lifecycle.Patch
 	Metadata map[string]string // replaces all
 	Ports    store.Ports       // replaces all
+
+	AllowInternet *bool
 }
 
 // Access describes a request for a way into a sandbox.

@@ -62,16 +62,21 @@ type Options struct {
 type Defaults struct {
 	OnTimeout       lifecycle.Action // empty: kill
 	PausedRetention time.Duration    // 0 for ever
-	// StallAfter is how long a hold may stand still and count; negative for
-	// ever.
-	StallAfter time.Duration
+	StallAfter      time.Duration    // how long a hold may stand still and count; 0 for ever
 }
+
+// Unlimited is no limit, said of a new sandbox where zero says nothing and the
+// default applies.
+const Unlimited time.Duration = -1
 
 // Fill returns s with the defaults where it says nothing.
 func (d Defaults) Fill(s lifecycle.Settings) lifecycle.Settings {
 	s.OnTimeout = cmp.Or(s.OnTimeout, d.OnTimeout, lifecycle.Kill)
 	s.PausedRetention = cmp.Or(s.PausedRetention, d.PausedRetention)
-	s.StallAfter = cmp.Or(s.StallAfter, d.StallAfter)
+	if s.PausedRetention == Unlimited {
+		s.PausedRetention = 0
+	}
+	s.StallAfter = cmp.Or(s.StallAfter, d.StallAfter, Unlimited)
 	return s
 }
 

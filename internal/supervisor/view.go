@@ -76,7 +76,7 @@ func (s *Supervisor) collect(want func(lifecycle.Record) bool) []store.Sandbox {
 	return list
 }
 
-// Patch changes settings, metadata or wake policies of a live or paused
+// Patch changes settings, metadata, wake policies or the like of a live or paused
 // sandbox.
 func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string) (store.Sandbox, error) {
 	b, err := s.box(id)
@@ -106,6 +106,9 @@ func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error)
 	}
 	if p.Ports != nil {
 		changed.Ports = p.Ports
+	}
+	if p.AllowInternet != nil {
+		changed.AllowInternet = p.AllowInternet
 	}
 	b.sb.Config = changed
 	res, err := b.applyLocked(lifecycle.SettingsPatched{Meta: call("", actor), Patch: p.Settings})

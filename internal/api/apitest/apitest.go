@@ -320,6 +320,9 @@ func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor str
 	if p.Ports != nil {
 		sb.Config.Ports = p.Ports
 	}
+	if p.AllowInternet != nil {
+		sb.Config.AllowInternet = p.AllowInternet
+	}
 	f.commit(sb, nil)
 	return sb, nil
 }

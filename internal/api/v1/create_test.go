@@ -46,6 +46,7 @@ var samples = map[string]map[string]struct {
 	"stallAfterSeconds":      {inSecondsOrNever.words: {"0", func(r *supervisor.CreateRequest) { r.Settings.StallAfter = -1 }}},
 	"metadata":               {asTexts.words: {`{"a":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Metadata = map[string]string{"a": "b"} }}},
 	"env":                    {asVars.words: {`{"A":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "b"} }}},
+	"allowInternetAccess":    {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.AllowInternet = new(false) }}},
 	"secure":                 {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
 	"ports": {asPorts.words: {`{"8000":"keep","8000/healthz/":"ignore"}`, func(r *supervisor.CreateRequest) {
 		r.Config.Ports = store.Ports{"8000": lifecycle.Keep, "8000/healthz": lifecycle.Ignore}
@@ -128,6 +129,7 @@ func TestEverySpellingThere(t *testing.T) {
 		"env":                    "env envs envVars",
 		"template":               "template templateID",
 		"secure":                 "secure",
+		"allowInternetAccess":    "allowInternetAccess allow_internet_access",
 		"ports":                  "ports",
 		"hooks":                  "hooks",
 	} {
@@ -147,7 +149,8 @@ func TestCreateTranslates(t *testing.T) {
 	}{
 		"no body":              {"", nil},
 		"empty object":         {"{}", nil},
-		"zeros are no limits":  {`{"timeout":0,"idleTimeout":0,"ttl":0,"pausedRetention":0.0}`, nil},
+		"zeros are no limits":  {`{"timeout":0,"idleTimeout":0,"ttl":0}`, nil},
+		"no retention":         {`{"pausedRetention":0.0}`, func(r *supervisor.CreateRequest) { r.Settings.PausedRetention = supervisor.Unlimited }},
 		"nulls":                {`{"timeout":null,"lifecycle":null,"metadata":null,"hooks":{"preKill":null}}`, nil},
 		"the same value twice": {`{"timeout":2,"timeoutMs":2000,"timeout_seconds":2.0}`, timeout(2 * time.Second)},
 		"the same field twice": {`{"timeout":2,"timeout":2}`, timeout(2 * time.Second)},
@@ -341,6 +344,7 @@ func TestPatch(t *testing.T) {
 		"lifetimes": {`{"ttl":600,"paused_retention":30}`, map[string]any{"maxLifetimeSeconds": 600.0, "pausedRetentionSeconds": 30.0}},
 		"flags":     {`{"auto_resume":{"enabled":true},"lifecycle":{"onTimeout":{"action":"pause"}},"refresh_on_activity":true}`, map[string]any{"autoResume": true, "onTimeout": "pause", "refreshOnActivity": true}},
 		"autoPause": {`{"autoPause":true}`, map[string]any{"onTimeout": "pause", "onIdle": "pause"}},
+		"retention": {`{"pausedRetention":0}`, map[string]any{"pausedRetentionSeconds": 0.0}},
 		"stall":     {`{"stallAfter":0}`, map[string]any{"stallAfterSeconds": 0.0}},
 		"nothing":   {`{}`, map[string]any{"onTimeout": "kill"}},
 	}
@@ -358,6 +362,20 @@ func TestPatch(t *testing.T) {
 				t.Errorf("get answers %v\nafter the patch did with %v", again, o)
 			}
 		})
+	}
+}
+
+func TestInternetAccess(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"allow_internet_access":false}`)
+	if got := w.sandbox(id)["allowInternetAccess"]; got != false {
+		t.Errorf("asked for false, got %v", got)
+	}
+	if got := w.do("PATCH", base+"/"+id, `{"allowInternetAccess":true}`).is(http.StatusOK).object()["allowInternetAccess"]; got != true {
+		t.Errorf("changed to true, got %v", got)
+	}
+	if got := w.do("PATCH", base+"/"+id, `{"metadata":{}}`).is(http.StatusOK).object()["allowInternetAccess"]; got != true {
+		t.Errorf("another patch made it %v", got)
 	}
 }
 
@@ -405,10 +423,16 @@ func canonical(r supervisor.CreateRequest) []byte {
 	body := map[string]any{
 		"template": r.Template, "timeoutSeconds": set.Timeout.Seconds(), "onTimeout": set.OnTimeout, "autoResume": set.AutoResume,
 		"idleTimeoutSeconds": set.IdleTimeout.Seconds(), "maxLifetimeSeconds": set.MaxLifetime.Seconds(),
-		"pausedRetentionSeconds": set.PausedRetention.Seconds(), "refreshOnActivity": set.RefreshOnActivity,
+		"refreshOnActivity": set.RefreshOnActivity,
 		"stallAfterSeconds": viewSettings(set).StallAfterSeconds,
 		"metadata":          r.Config.Metadata, "env": r.Config.Env, "secure": r.Config.Secure,
 		"ports": r.Config.Ports, "hooks": viewHooks(r.Config.Hooks),
+	}
+	if set.PausedRetention != 0 {
+		body["pausedRetentionSeconds"] = max(0, set.PausedRetention).Seconds()
+	}
+	if r.Config.AllowInternet != nil {
+		body["allowInternetAccess"] = *r.Config.AllowInternet
 	}
 	if set.OnIdle != "" {
 		body["onIdle"] = set.OnIdle

@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -68,10 +69,12 @@ var options = vocabulary{
 		patch:   func(p *supervisor.Patch, v any) { p.Settings.MaxLifetime = ptr[time.Duration](v) },
 	},
 	{
-		name: "pausedRetentionSeconds", doc: "How long it may stay paused. Then it is terminated and everything of it deleted.",
+		name: "pausedRetentionSeconds", doc: "How long it may stay paused; the server's default if not said. Then it is terminated and everything of it deleted.",
 		spelled: []spelled{{inSeconds, "pausedRetentionSeconds pausedRetention paused_retention paused_retention_seconds"}},
-		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.PausedRetention = v.(time.Duration) },
-		patch:   func(p *supervisor.Patch, v any) { p.Settings.PausedRetention = ptr[time.Duration](v) },
+		create: func(r *supervisor.CreateRequest, v any) {
+			r.Settings.PausedRetention = cmp.Or(v.(time.Duration), supervisor.Unlimited)
+		},
+		patch: func(p *supervisor.Patch, v any) { p.Settings.PausedRetention = ptr[time.Duration](v) },
 	},
 	{
 		name: "refreshOnActivity", doc: "Whether activity begins the soft timeout anew.",
@@ -95,6 +98,12 @@ var options = vocabulary{
 		name: "env", doc: "Environment variables of every process in it.",
 		spelled: []spelled{{asVars, "env envs envVars env_vars"}},
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Env = orNil(v.(map[string]string)) },
+	},
+	{
+		name: "allowInternetAccess", doc: "Whether it may reach anything outside. It is kept as asked for; no sandbox has a way out yet, so that false holds for all.",
+		spelled: []spelled{{asFlag, "allowInternetAccess allow_internet_access"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.AllowInternet = ptr[bool](v) },
+		patch:   func(p *supervisor.Patch, v any) { p.AllowInternet = ptr[bool](v) },
 	},
 	{
 		name: "secure", doc: "Whether its agent wants the sandbox's token; true if not said.",

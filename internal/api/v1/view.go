@@ -25,6 +25,7 @@ type sandboxView struct {
 	Settings       settingsView       `json:"settings"`
 	Metadata       map[string]string  `json:"metadata"`
 	Ports          store.Ports        `json:"ports" doc:"Ports, and paths of ports, whose traffic has a policy of its own."`
+	AllowInternet  *bool              `json:"allowInternetAccess" doc:"Whether it may reach anything outside, as asked for; null if nobody said."`
 	Hooks          hooksBody          `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
@@ -89,7 +90,7 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),
-		Metadata: sb.Config.Metadata, Ports: sb.Config.Ports, Hooks: viewHooks(sb.Config.Hooks),
+		Metadata: sb.Config.Metadata, Ports: sb.Config.Ports, AllowInternet: sb.Config.AllowInternet, Hooks: viewHooks(sb.Config.Hooks),
 		Limits:    limitsView(sb.Config.Limits),
 		Isolation: s.Isolation, LastError: orNull(rec.LastError), Tombstone: viewTombstone(rec.Tombstone),
 	}

@@ -79,7 +79,8 @@ func options() []byte {
 	p.line("What `POST /v1/sandboxes` understands. Every option has one name, which answers use, and every spelling of it that is common in the field. " +
 		"A dot means a field of an object. The same option may be given twice if both say the same; if they contradict each other, the answer is `contradicting_options`. " +
 		"Fields that are not here are refused with `unknown_field`.\n")
-	p.line("No clock has a limit that nobody asked for: absent and 0 both mean no limit. " +
+	p.line("No clock has a limit that nobody asked for: 0 is no limit, and so is an option that is left out, except where the server was given a default (`--default-on-timeout`, `--default-retention`, `--stall-after`). " +
+		"Then 0 says that the default is not to apply. " +
 		"`PATCH /v1/sandboxes/{id}` takes the options marked so, in the same spellings.\n")
 	for _, o := range v1.OptionDocs() {
 		p.line("## %s\n\n%s\n", o.Name, o.Doc)
