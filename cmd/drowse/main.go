@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/drowse-dev/drowse/internal/cli"
+	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
 	"github.com/drowse-dev/drowse/internal/serve"
@@ -73,6 +74,10 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			WakeTimeout:    o.WakeTimeout,
 			WakeQueue:      o.WakeQueue,
 			MaxRunning:     o.MaxRunning,
+			TLSCert:        o.TLSCert,
+			TLSKey:         o.TLSKey,
+			AccessLog:      o.AccessLog,
+			Limits:         edge.Limits{PerClient: o.MaxClientConnections, PerSandbox: o.MaxSandboxRequests, IdleStream: o.IdleStream},
 			Log:            logger,
 			Notices:        notices,
 		})

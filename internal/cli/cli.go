@@ -54,6 +54,14 @@ type ServeOptions struct {
 	WakeTimeout time.Duration // how long a request waits for a sandbox to wake
 	WakeQueue   int           // how many may wait for one
 	MaxRunning  int           // how many sandboxes run at once; 0 for no bound
+
+	TLSCert string // PEM file; empty for no TLS
+	TLSKey  string // PEM file
+
+	MaxClientConnections int           // of one address; 0 for no bound
+	MaxSandboxRequests   int           // under way in one sandbox; 0 for no bound
+	IdleStream           time.Duration // how long nothing may pass; 0 for ever
+	AccessLog            bool
 }
 
 const defaultStateDir = "/var/lib/drowse"

@@ -38,6 +38,12 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
 	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
+	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
+	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
+	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have; 0 for no bound")
+	f.IntVar(&o.MaxSandboxRequests, "max-sandbox-requests", 4096, "how many requests and streams one sandbox may have under way; 0 for no bound")
+	f.DurationVar(&o.IdleStream, "idle-stream", 0, "how long a request or stream may pass without a byte before it is broken off; 0 for ever")
+	f.BoolVar(&o.AccessLog, "access-log", false, "log each request for a sandbox, without its query")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.fromEnv(cmd.LocalFlags()); err != nil {
 			return err
@@ -93,6 +99,10 @@ func (o ServeOptions) check() error {
 		return usagef("--wake-timeout %s: want more than 0", o.WakeTimeout)
 	case o.WakeQueue <= 0:
 		return usagef("--wake-queue %d: want more than 0", o.WakeQueue)
+	case (o.TLSCert == "") != (o.TLSKey == ""):
+		return usagef("--tls-cert and --tls-key belong together")
+	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0 || o.IdleStream < 0:
+		return usagef("--max-client-connections, --max-sandbox-requests and --idle-stream: want 0 or more")
 	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0:
 		return usagef("--default-retention, --stall-after and --max-running: want 0 or more")
 	}

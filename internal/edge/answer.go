@@ -5,55 +5,94 @@ import (
 	"fmt"
 	"html"
 	"net/http"
-	"regexp"
+	"strconv"
 	"strings"
 )
 
 // reply is what the edge answers itself. Clients recognise a sandbox that is
 // gone by status 502 and these fields.
 type reply struct {
-	SandboxID string `json:"sandboxId,omitempty"`
-	Message   string `json:"message"`
-	Path      string `json:"path,omitempty"`
-	Port      int    `json:"port,omitempty"`
-	Code      int    `json:"code"`
+	SandboxID       string `json:"sandboxId,omitempty"`
+	Message         string `json:"message"`
+	Path            string `json:"path,omitempty"`
+	Port            int    `json:"port,omitempty"`
+	Code            int    `json:"code"`
+	ErrorCode       string `json:"error_code,omitempty"`
+	ConnectionLimit int    `json:"connectionLimit,omitempty"`
+
+	plain      bool // text, as E2B's proxy answers what it cannot route
+	waking     bool // a page that asks again by itself
+	retryAfter int  // seconds; 0 for none
+	location   string
+	cookie     string
 }
 
-func answer(w http.ResponseWriter, r *http.Request, a reply) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Access-Control-Allow-Origin", "*")
-	if navigates(r) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.WriteHeader(a.Code)
-		fmt.Fprintf(w, page, a.Code, html.EscapeString(a.Message), html.EscapeString(a.SandboxID))
-		return
+// render returns the answer as this client can read it.
+func (a *reply) render(r *request) (http.Header, []byte) {
+	h := http.Header{"Cache-Control": {"no-store"}, "Access-Control-Allow-Origin": {"*"}}
+	if a.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(a.retryAfter))
 	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(a.Code)
-	_ = json.NewEncoder(w).Encode(a)
+	if a.cookie != "" {
+		h.Set("Set-Cookie", a.cookie)
+	}
+	switch {
+	case a.location != "":
+		h.Set("Location", a.location)
+		return h, nil
+	case a.plain:
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+		return h, []byte(a.Message + "\n")
+	case navigates(r):
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		refresh := ""
+		if a.waking {
+			refresh = `<meta http-equiv="refresh" content="1">`
+		}
+		return h, fmt.Appendf(nil, page, refresh, a.Code, html.EscapeString(a.Message), html.EscapeString(a.SandboxID))
+	}
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	body, err := json.Marshal(a)
+	if err != nil { // cannot happen: strings and numbers
+		body = []byte("{}")
+	}
+	return h, append(body, '\n')
 }
 
 const page = `<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>%d</title>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">%s<title>%d</title>
 <body style="font-family:sans-serif;margin:4em auto;max-width:36em">
-<h1>%[1]d</h1><p>%s</p><p><code>%s</code></p></body></html>
+<h1>%[2]d</h1><p>%s</p><p><code>%s</code></p></body></html>
 `
 
-var browser = regexp.MustCompile(`(?i)mozilla|chrome|safari|firefox|edge|opera|msie`)
+func wakingPage(id string) *reply {
+	return &reply{Code: http.StatusServiceUnavailable, SandboxID: id, Message: "The sandbox is waking up. This page asks again by itself.", waking: true, retryAfter: 1}
+}
 
 // navigates reports whether a person at a browser will see the answer.
-func navigates(r *http.Request) bool {
-	if !browser.MatchString(r.UserAgent()) {
+func navigates(r *request) bool {
+	if !isBrowser(r.header.Get("User-Agent")) {
 		return false
 	}
-	accept := r.Header.Get("Accept")
+	accept := r.header.Get("Accept")
 	if strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html") {
 		return false
 	}
-	mode := r.Header.Get("Sec-Fetch-Mode")
+	mode := r.header.Get("Sec-Fetch-Mode")
 	switch mode {
 	case "cors", "no-cors", "same-origin", "websocket":
 		return false
 	}
-	return r.Header.Get("X-Requested-With") == "" || mode == "navigate"
+	return r.header.Get("X-Requested-With") == "" || mode == "navigate"
+}
+
+// isBrowser knows browsers by what they call themselves.
+func isBrowser(agent string) bool {
+	agent = strings.ToLower(agent)
+	for _, name := range []string{"mozilla", "chrome", "safari", "firefox", "edge", "opera", "msie"} {
+		if strings.Contains(agent, name) {
+			return true
+		}
+	}
+	return false
 }

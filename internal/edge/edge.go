@@ -2,6 +2,11 @@
 // wakes it if need be and if allowed, and passes the request on without
 // buffering or rewriting.
 //
+// A [Server] owns the listener. HTTP/1.1 is its own: connections are read with
+// the strict parser of package h1, and what passes that is relayed byte for
+// byte. HTTP/2 is net/http's, behind the same routing, admission and leases.
+// Requests that name no sandbox go to the control plane's handler.
+//
 // Credentials are checked before a sandbox is woken. A request holds a lease
 // on one generation; when that is cut, the connection is broken off, never
 // ended cleanly, so that no client takes half an answer for a whole one. The
@@ -13,11 +18,10 @@ import (
 	"crypto/subtle"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/http/httputil"
 	"strconv"
-	"syscall"
+	"strings"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -33,60 +37,73 @@ type Sandboxes interface {
 	List(ctx context.Context) ([]store.Sandbox, error)
 	EnvdToken(id string) string
 	TrafficToken(id string) string
+	// CheckPreview tells whether a preview link's token opens a port.
+	CheckPreview(ctx context.Context, id string, port int, token string) error
 }
 
-// Handler serves the data plane.
-type Handler struct {
+// edge is what requests of every protocol have in common.
+type edge struct {
 	sandboxes Sandboxes
 	log       *slog.Logger
-	pool      *pool
+	limits    Limits
+	counts    *counts
+	accessLog bool
+	upstreams upstreams
 }
 
-// New returns a handler for requests that Routes reports as its own.
-func New(s Sandboxes, log *slog.Logger) *Handler {
-	return &Handler{sandboxes: s, log: log, pool: newPool()}
-}
+// errCut is the cause of a request's end when its generation was cut.
+var errCut = errors.New("the sandbox was paused or killed")
 
 const headerTraffic = "E2b-Traffic-Access-Token"
 
-// ServeHTTP implements http.Handler.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	t, err := h.target(r)
+// passage is a request that may go on to its sandbox.
+type passage struct {
+	target
+	access  supervisor.Access
+	asleep  bool // the sandbox does not run now
+	preview bool // the request carries a preview link's token, which stays outside
+}
+
+// admit finds a request's sandbox and checks what must hold before that may be
+// woken or reached. Either the passage or the reply is nil.
+func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
+	t, err := e.target(ctx, r)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+		return nil, &reply{Code: http.StatusBadRequest, Message: err.Error(), plain: true}
 	}
-	if isReserved(t, r.URL.Path) {
-		answer(w, r, reply{Code: http.StatusNotFound, Path: r.URL.Path,
-			Message: "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL"})
-		return
+	if path, ok := isReserved(t); ok {
+		return nil, &reply{Code: http.StatusNotFound, Path: path,
+			Message: "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL"}
 	}
-	if refusal, ok := h.authorize(r, t); !ok {
-		answer(w, r, refusal)
-		return
-	}
-	lease, err := h.sandboxes.Acquire(r.Context(), t.id, supervisor.Access{Port: t.port, Stream: streams(r), Probe: probes(r, t)})
+	sb, err := e.sandboxes.Get(ctx, t.id)
 	if err != nil {
-		h.answerError(w, r, t, err)
-		return
+		return nil, notFound(t.id)
 	}
-	defer lease.Release()
-	h.relay(w, r, t, lease)
+	p := &passage{
+		target: t,
+		asleep: sb.Record.State == lifecycle.Paused || sb.Record.Phase() == lifecycle.Pausing,
+		access: supervisor.Access{Port: t.port, Path: rawPath(t.path), Stream: streams(r), Probe: probes(r, t)},
+	}
+	if refusal := e.authorize(ctx, r, p, sb); refusal != nil {
+		return nil, refusal
+	}
+	return p, nil
 }
 
 // target finds the sandbox; for a signed file URL that names none, by trying
 // the signature with each sandbox's token, of which at most one can match.
-func (h *Handler) target(r *http.Request) (target, error) {
-	if !byHeader(hostName(r.Host)) || r.Header.Get(headerSandbox) != "" || r.Header.Get(headerPort) != "" {
+func (e *edge) target(ctx context.Context, r *request) (target, error) {
+	if strings.HasPrefix(r.target, pathRoutes) || !byHeader(hostName(r.host)) ||
+		r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != "" {
 		return parseTarget(r)
 	}
-	list, err := h.sandboxes.List(r.Context())
+	list, err := e.sandboxes.List(ctx)
 	if err != nil {
 		return target{}, err
 	}
-	q := r.URL.Query()
+	q := r.query()
 	op := agentapi.OperationRead
-	if r.Method == http.MethodPost {
+	if r.method == http.MethodPost {
 		op = agentapi.OperationWrite
 	}
 	var expiration *int64
@@ -98,9 +115,9 @@ func (h *Handler) target(r *http.Request) (target, error) {
 		expiration = &n
 	}
 	for _, sb := range list {
-		want := agentapi.Sign(q.Get("path"), op, q.Get("username"), h.sandboxes.EnvdToken(sb.ID), expiration)
+		want := agentapi.Sign(q.Get("path"), op, q.Get("username"), e.sandboxes.EnvdToken(sb.ID), expiration)
 		if sb.Config.Secure && same(want, q.Get("signature")) {
-			return target{id: sb.ID, port: agentapi.Port}, nil
+			return target{id: sb.ID, port: agentapi.Port, path: r.target}, nil
 		}
 	}
 	return target{}, routeError("this signed URL belongs to no sandbox of this server")
@@ -108,122 +125,144 @@ func (h *Handler) target(r *http.Request) (target, error) {
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// authorize checks what must hold before a sandbox may be woken or reached.
-func (h *Handler) authorize(r *http.Request, t target) (reply, bool) {
-	sb, err := h.sandboxes.Get(r.Context(), t.id)
-	if err != nil {
-		return notFound(t), false
-	}
-	if t.port == agentapi.Port {
-		asleep := sb.Record.State == lifecycle.Paused || sb.Record.Phase() == lifecycle.Pausing
-		if asleep && sb.Record.Settings.AutoResume && sb.Config.Secure && !same(r.Header.Get(agentapi.HeaderAccessToken), h.sandboxes.EnvdToken(t.id)) {
-			return reply{Code: http.StatusForbidden, SandboxID: t.id,
-				Message: "This sandbox can't be resumed with the credentials provided. Send its access token in the header " + agentapi.HeaderAccessToken}, false
+// authorize checks credentials; nil if they suffice.
+func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.Sandbox) *reply {
+	if p.port == agentapi.Port {
+		if p.asleep && sb.Record.Settings.AutoResume && sb.Config.Secure && !e.agentCredentials(r, p) {
+			return &reply{Code: http.StatusForbidden, SandboxID: p.id,
+				Message: "This sandbox can't be resumed with the credentials provided. Send its access token in the header " + agentapi.HeaderAccessToken}
 		}
-		return reply{}, true
+		return nil
+	}
+	token, found := previewToken(r)
+	switch {
+	case found.none():
+	case e.sandboxes.CheckPreview(ctx, p.id, p.port, token) != nil:
+		if sb.Config.PrivatePorts && r.header.Get(headerTraffic) == "" {
+			return badPreview(p, found)
+		}
+	default:
+		p.preview = true
+		if found.inQuery && navigates(r) {
+			return openPreview(r, p, token)
+		}
+		return nil
 	}
 	if !sb.Config.PrivatePorts {
-		return reply{}, true
+		return nil
 	}
-	token := r.Header.Get(headerTraffic)
-	switch {
+	switch token := r.header.Get(headerTraffic); {
 	case token == "":
-		return reply{Code: http.StatusForbidden, SandboxID: t.id,
-			Message: "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing"}, false
-	case !same(token, h.sandboxes.TrafficToken(t.id)):
-		return reply{Code: http.StatusForbidden, SandboxID: t.id,
-			Message: "Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is invalid"}, false
+		return &reply{Code: http.StatusForbidden, SandboxID: p.id,
+			Message: "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing"}
+	case !same(token, e.sandboxes.TrafficToken(p.id)):
+		return &reply{Code: http.StatusForbidden, SandboxID: p.id,
+			Message: "Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is invalid"}
 	}
-	return reply{}, true
+	return nil
 }
 
-func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, t target, err error) {
+// agentCredentials reports whether a request could reach anything of the agent:
+// it has the sandbox's token, or is a signed file URL. The agent itself checks
+// the signature's expiry.
+func (e *edge) agentCredentials(r *request, p *passage) bool {
+	token := e.sandboxes.EnvdToken(p.id)
+	if same(r.header.Get(agentapi.HeaderAccessToken), token) {
+		return true
+	}
+	if cleanPath(p.path) != "/files" {
+		return false
+	}
+	q := r.query()
+	op := agentapi.OperationRead
+	if r.method == http.MethodPost {
+		op = agentapi.OperationWrite
+	}
+	var expiration *int64
+	if n, err := strconv.ParseInt(q.Get("signature_expiration"), 10, 64); err == nil {
+		if expiration = &n; time.Now().Unix() > n {
+			return false
+		}
+	}
+	return same(agentapi.Sign(q.Get("path"), op, q.Get("username"), token, expiration), q.Get("signature"))
+}
+
+// pagePatience is how long somebody at a browser looks at nothing while a
+// sandbox wakes; then a page says so, and asks again.
+const pagePatience = 3 * time.Second
+
+// acquire waits until the sandbox serves. Either the lease or the reply is nil,
+// or both if ctx has ended.
+func (e *edge) acquire(ctx context.Context, r *request, p *passage) (*supervisor.Lease, *reply) {
+	wait := ctx
+	if p.asleep && r.method == http.MethodGet && navigates(r) {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(ctx, pagePatience)
+		defer cancel()
+	}
+	begin := time.Time{}
+	if p.asleep {
+		begin = time.Now()
+	}
+	lease, err := e.sandboxes.Acquire(wait, p.id, p.access)
 	switch {
-	case r.Context().Err() != nil:
-		panic(http.ErrAbortHandler) // the client has gone
+	case err == nil:
+		if p.asleep {
+			e.counts.woken.Observe(time.Since(begin).Seconds())
+		}
+		return lease, nil
+	case ctx.Err() != nil:
+		return nil, nil
+	case wait.Err() != nil:
+		return nil, wakingPage(p.id)
+	}
+	return nil, e.refusal(p.id, err)
+}
+
+// refusal is the answer to a request that got no lease.
+func (e *edge) refusal(id string, err error) *reply {
+	switch {
 	case errdef.Is(err, errdef.Unavailable):
-		h.log.Warn("sandbox not reachable", "sandbox", t.id, "err", err)
-		w.Header().Set("Retry-After", "1")
-		answer(w, r, reply{Code: http.StatusServiceUnavailable, SandboxID: t.id, Message: err.Error()})
+		e.log.Warn("sandbox not reachable", "sandbox", id, "err", err)
+		return &reply{Code: http.StatusServiceUnavailable, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
 	case errdef.Is(err, errdef.Exhausted):
-		answer(w, r, reply{Code: http.StatusTooManyRequests, SandboxID: t.id, Message: err.Error()})
+		return &reply{Code: http.StatusTooManyRequests, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
 	case errdef.Is(err, errdef.NotFound), errdef.Is(err, errdef.WrongState):
-		answer(w, r, notFound(t))
-	default:
-		h.log.Error("access failed", "sandbox", t.id, "err", err)
-		answer(w, r, notFound(t))
+		return notFound(id)
 	}
+	e.log.Error("access failed", "sandbox", id, "err", err)
+	return notFound(id)
 }
 
-// errCut is the cause of a request's end when its generation was cut.
-var errCut = errors.New("the sandbox was paused or killed")
-
-// relay passes the request on within the lease.
-func (h *Handler) relay(w http.ResponseWriter, r *http.Request, t target, lease *supervisor.Lease) {
-	ctx, cancel := context.WithCancelCause(r.Context())
-	defer cancel(nil)
-	go func() {
-		select {
-		case <-lease.Cut:
-			cancel(errCut)
-		case <-ctx.Done():
-		}
-	}()
-	if r.ContentLength != 0 {
-		// The body streams in while the answer streams out. HTTP/2 needs no leave
-		// for that and refuses the question.
-		rc := http.NewResponseController(w)
-		_ = rc.EnableFullDuplex()
-		body := &requestBody{progressBody: progressBody{ReadCloser: r.Body, progress: lease.Progress}}
-		defer body.finish(rc)
-		r.Body = body
-	}
-	transport, done := h.pool.transport(t, lease)
-	defer done()
-	proxy := httputil.ReverseProxy{
-		Rewrite:       func(p *httputil.ProxyRequest) { rewrite(p, t) },
-		Transport:     transport,
-		FlushInterval: -1,
-		ModifyResponse: func(resp *http.Response) error {
-			resp.Body = withProgress(resp.Body, lease.Progress)
-			return nil
-		},
-		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			h.relayFailed(w, r, t, err)
-		},
-	}
-	proxy.ServeHTTP(w, r.WithContext(ctx))
+// streams reports whether a request has no natural end.
+func streams(r *request) bool {
+	return r.header.Get("Upgrade") != "" ||
+		strings.HasPrefix(r.header.Get("Content-Type"), "application/connect+") ||
+		strings.HasPrefix(r.header.Get("Content-Type"), "application/grpc") ||
+		strings.HasPrefix(r.header.Get("Accept"), "text/event-stream")
 }
 
-// rewrite changes nothing but where the request goes.
-func rewrite(p *httputil.ProxyRequest, t target) {
-	p.Out.URL.Scheme = "http"
-	p.Out.URL.Host = net.JoinHostPort(t.id, strconv.Itoa(t.port))
-	p.Out.URL.RawQuery = p.In.URL.RawQuery
-	p.Out.Host = p.In.Host
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
-		if v, ok := p.In.Header[name]; ok {
-			p.Out.Header[name] = v
-		}
-	}
+// probes reports whether a request only asks if the sandbox is there: SDKs
+// call that isRunning, and it is no activity.
+func probes(r *request, t target) bool {
+	return t.port == agentapi.Port && r.method == http.MethodGet && rawPath(t.path) == "/health"
 }
 
-func (h *Handler) relayFailed(w http.ResponseWriter, r *http.Request, t target, err error) {
-	if cause := context.Cause(r.Context()); cause != nil {
-		// Cut, or the client has gone: break off, answer nothing.
-		panic(http.ErrAbortHandler)
-	}
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		answer(w, r, reply{Code: http.StatusBadGateway, SandboxID: t.id, Port: t.port,
-			Message: "The sandbox is running but port is not open"})
-		return
-	}
-	h.log.Warn("request to sandbox failed", "sandbox", t.id, "port", t.port, "err", err)
-	answer(w, r, reply{Code: http.StatusBadGateway, SandboxID: t.id, Port: t.port,
-		Message: "The connection to the sandbox's port broke before it answered"})
+func portClosed(p *passage) *reply {
+	return &reply{Code: http.StatusBadGateway, SandboxID: p.id, Port: p.port, Message: "The sandbox is running but port is not open"}
 }
 
-func notFound(t target) reply {
-	return reply{Code: http.StatusBadGateway, SandboxID: t.id, Message: "The sandbox was not found"}
+func brokeOff(p *passage) *reply {
+	return &reply{Code: http.StatusBadGateway, SandboxID: p.id, Port: p.port, Message: "The connection to the sandbox's port broke before it answered"}
+}
+
+func notFound(id string) *reply {
+	return &reply{Code: http.StatusBadGateway, SandboxID: id, Message: "The sandbox was not found"}
+}
+
+func code(err error) string {
+	if e, ok := errors.AsType[*errdef.Error](err); ok {
+		return e.Code
+	}
+	return ""
 }

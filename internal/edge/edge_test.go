@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -80,6 +81,13 @@ func (f *fleet) List(context.Context) ([]store.Sandbox, error) { return []store.
 func (f *fleet) EnvdToken(string) string                       { return "envd-token" }
 func (f *fleet) TrafficToken(string) string                    { return "traffic-token" }
 
+func (f *fleet) CheckPreview(_ context.Context, id string, port int, token string) error {
+	if token != fmt.Sprintf("preview-%s-%d", id, port) {
+		return errdef.New(errdef.Forbidden, "preview_invalid", "no")
+	}
+	return nil
+}
+
 // seen returns the accesses so far and how many were given back.
 func (f *fleet) seen() (acquired []supervisor.Access, released int) {
 	f.mu.Lock()
@@ -94,14 +102,34 @@ func (f *fleet) set(change func()) {
 }
 
 func (f *fleet) serve(t *testing.T) string {
-	h := New(f, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	srv := httptest.NewServer(h)
-	t.Cleanup(srv.Close)
-	return srv.URL
+	return f.serveWith(t, Options{})
 }
 
-// request goes to the sandbox by headers.
-func request(t *testing.T, url, path string, port int, change func(*http.Request)) *http.Response {
+// serveWith serves the sandbox with what o says beside it.
+func (f *fleet) serveWith(t *testing.T, o Options) string {
+	o.Sandboxes, o.Log = f, slog.New(slog.NewTextHandler(io.Discard, nil))
+	if o.Control == nil {
+		o.Control = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "control %s", r.URL.Path) })
+	}
+	s := NewServer(o)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ln) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // whatever is open is broken off
+		_ = s.Shutdown(ctx)
+		ln.Close()
+		<-done
+	})
+	return "http://" + ln.Addr().String()
+}
+
+// ask sends a request to the sandbox by headers.
+func ask(t *testing.T, url, path string, port int, change func(*http.Request)) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)
 	if err != nil {
@@ -144,10 +172,10 @@ func TestRoutes(t *testing.T) {
 		want    target
 		err     string
 	}{
-		{host: "8000-ione.sbx.test", mine: true, want: target{"ione", 8000}},
-		{host: "8000-IONE.sbx.test:443", mine: true, want: target{"ione", 8000}},
-		{host: "8000-ione-extra-parts.sbx.test", mine: true, want: target{"ione", 8000}},
-		{host: "8000-ione.sbx.test", headers: map[string]string{headerSandbox: "itwo", headerPort: "1"}, mine: true, want: target{"ione", 8000}},
+		{host: "8000-ione.sbx.test", mine: true, want: target{id: "ione", port: 8000, path: "/"}},
+		{host: "8000-IONE.sbx.test:443", mine: true, want: target{id: "ione", port: 8000, path: "/"}},
+		{host: "8000-ione-extra-parts.sbx.test", mine: true, want: target{id: "ione", port: 8000, path: "/"}},
+		{host: "8000-ione.sbx.test", headers: map[string]string{headerSandbox: "itwo", headerPort: "1"}, mine: true, want: target{id: "ione", port: 8000, path: "/"}},
 		{host: "api.sbx.test", mine: false},
 		{host: "sbx.test", mine: false},
 		{host: "8000-ione", mine: false},
@@ -157,9 +185,9 @@ func TestRoutes(t *testing.T) {
 		{host: "8000-.sbx.test", mine: true, err: "Invalid sandbox ID"},
 		{host: "127.0.0.1:3000", mine: false},
 		{host: "[::1]:3000", mine: false},
-		{host: "localhost:3000", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{"ione", 8000}},
-		{host: "[::1]:3000", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{"ione", 8000}},
-		{host: "sandbox.sbx.test", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{"ione", 8000}},
+		{host: "localhost:3000", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{id: "ione", port: 8000, path: "/"}},
+		{host: "[::1]:3000", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{id: "ione", port: 8000, path: "/"}},
+		{host: "sandbox.sbx.test", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: true, want: target{id: "ione", port: 8000, path: "/"}},
 		{host: "127.0.0.1", headers: map[string]string{headerSandbox: "ione"}, mine: true, err: "missing header"},
 		{host: "127.0.0.1", headers: map[string]string{headerPort: "8000"}, mine: true, err: "missing header"},
 		{host: "127.0.0.1", headers: map[string]string{headerSandbox: "ione", headerPort: "http"}, mine: true, err: "Invalid sandbox port"},
@@ -167,17 +195,23 @@ func TestRoutes(t *testing.T) {
 		{host: "api.sbx.test", headers: map[string]string{headerSandbox: "ione", headerPort: "8000"}, mine: false},
 		{host: "127.0.0.1", path: "/files?path=x&signature=v1_x", mine: true},
 		{host: "127.0.0.1", path: "/files?path=x", mine: false},
+		{host: "127.0.0.1", path: "/s/ione/8000/a%2Fb?c=d", mine: true, want: target{id: "ione", port: 8000, prefix: "/s/ione/8000", path: "/a%2Fb?c=d"}},
+		{host: "example.test", path: "/s/ione/8000", mine: true, want: target{id: "ione", port: 8000, prefix: "/s/ione/8000", path: "/"}},
+		{host: "127.0.0.1", path: "/s/ione?x", mine: true, err: "Invalid sandbox port"},
+		{host: "127.0.0.1", path: "/s/../8000/", mine: true, err: "Invalid sandbox ID"},
+		{host: "127.0.0.1", path: "/s/ione/8000/x", headers: map[string]string{headerSandbox: "itwo", headerPort: "1"}, mine: true, want: target{id: "itwo", port: 1, path: "/s/ione/8000/x"}},
+		{host: "1-ithree.sbx.test", path: "/s/ione/8000/x", mine: true, want: target{id: "ithree", port: 1, path: "/s/ione/8000/x"}},
 	} {
 		t.Run(c.host+c.path, func(t *testing.T) {
-			r := httptest.NewRequest(http.MethodGet, "http://x"+c.path, nil)
-			r.Host = c.host
+			h := http.Header{}
 			for k, v := range c.headers {
-				r.Header.Set(k, v)
+				h.Set(k, v)
 			}
-			if got := Routes(r); got != c.mine {
+			r := &request{method: http.MethodGet, host: c.host, target: cmp.Or(c.path, "/"), header: h}
+			if got := routes(r); got != c.mine {
 				t.Errorf("Routes = %v, want %v", got, c.mine)
 			}
-			if !c.mine || c.path != "" {
+			if !c.mine || signedFile(r) {
 				return
 			}
 			got, err := parseTarget(r)
@@ -198,7 +232,7 @@ func TestForwardsUnchanged(t *testing.T) {
 	f := newFleet(t, echo)
 	url := f.serve(t)
 	for _, path := range []string{"/", "/a//b/../c", "/a%2Fb?x=1;y=2&z=%zz", "/?q=a+b", "/%E4%BD%A0"} {
-		resp := request(t, url, path, openPort, func(r *http.Request) {
+		resp := ask(t, url, path, openPort, func(r *http.Request) {
 			r.Host = "localhost"
 			r.Header.Set("X-Forwarded-For", "203.0.113.7")
 		})
@@ -319,7 +353,7 @@ func TestAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t, echo)
 			f.err = c.err
-			resp := request(t, f.serve(t), "/", openPort, c.change)
+			resp := ask(t, f.serve(t), "/", openPort, c.change)
 			wantJSON(t, resp, c.status, c.message)
 		})
 	}
@@ -340,7 +374,7 @@ func TestBrowsersGetAPage(t *testing.T) {
 		"xhr":           {map[string]string{"User-Agent": firefox, "X-Requested-With": "XMLHttpRequest"}, false},
 		"another agent": {map[string]string{"User-Agent": "curl/8"}, false},
 	} {
-		resp := request(t, url, "/", openPort, func(r *http.Request) {
+		resp := ask(t, url, "/", openPort, func(r *http.Request) {
 			for k, v := range c.headers {
 				r.Header.Set(k, v)
 			}
@@ -356,14 +390,14 @@ func TestReservedPathsStayInside(t *testing.T) {
 	f := newFleet(t, echo)
 	url := f.serve(t)
 	for _, path := range []string{"/init", "/init/", "//init", "/x/../init", "/freeze", "/fsthaw", "/upgrade", "/drowse/activity", "/drowse", "/./drowse/holds"} {
-		resp := request(t, url, path, agentapi.Port, nil)
+		resp := ask(t, url, path, agentapi.Port, nil)
 		wantJSON(t, resp, http.StatusNotFound, "reserved")
 	}
 	if acquired, _ := f.seen(); len(acquired) > 0 {
 		t.Error("a reserved path reached the sandbox")
 	}
 	// On the user's own ports they mean nothing.
-	if resp := request(t, url, "/init", openPort, nil); resp.StatusCode != http.StatusOK {
+	if resp := ask(t, url, "/init", openPort, nil); resp.StatusCode != http.StatusOK {
 		t.Errorf("/init on a user port: %d", resp.StatusCode)
 	}
 }
@@ -389,7 +423,7 @@ func TestCredentialsBeforeWake(t *testing.T) {
 		{openPort, headerTraffic, "traffic-token", 200},
 	} {
 		before, _ := f.seen()
-		resp := request(t, url, "/", c.port, func(r *http.Request) {
+		resp := ask(t, url, "/", c.port, func(r *http.Request) {
 			if c.header != "" {
 				r.Header.Set(c.header, c.value)
 			}
@@ -434,7 +468,7 @@ func TestCutBreaksOff(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
-	resp := request(t, f.serve(t), "/", openPort, nil)
+	resp := ask(t, f.serve(t), "/", openPort, nil)
 	line, err := bufio.NewReader(resp.Body).ReadString('\n')
 	if err != nil || line != "first\n" {
 		t.Fatalf("%q, %v", line, err)
@@ -453,10 +487,10 @@ func TestCutBreaksOff(t *testing.T) {
 func TestWhatCountsAsActivity(t *testing.T) {
 	f := newFleet(t, echo)
 	url := f.serve(t)
-	request(t, url, "/health", agentapi.Port, nil)
-	request(t, url, "/health", openPort, nil)
-	request(t, url, "/events", openPort, func(r *http.Request) { r.Header.Set("Accept", "text/event-stream") })
-	want := []supervisor.Access{{Port: agentapi.Port, Probe: true}, {Port: openPort}, {Port: openPort, Stream: true}}
+	ask(t, url, "/health", agentapi.Port, nil)
+	ask(t, url, "/health", openPort, nil)
+	ask(t, url, "/events", openPort, func(r *http.Request) { r.Header.Set("Accept", "text/event-stream") })
+	want := []supervisor.Access{{Port: agentapi.Port, Path: "/health", Probe: true}, {Port: openPort, Path: "/health"}, {Port: openPort, Path: "/events", Stream: true}}
 	if got, _ := f.seen(); !slices.Equal(got, want) {
 		t.Errorf("accesses %+v, want %+v", got, want)
 	}

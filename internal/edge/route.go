@@ -3,9 +3,8 @@ package edge
 import (
 	"fmt"
 	"net"
-	"net/http"
+	"net/url"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -18,17 +17,40 @@ const (
 	headerPort    = "E2b-Sandbox-Port"
 )
 
-// target is the sandbox and port that a request is for.
-type target struct {
-	id   string
-	port int
+// pathRoutes begins the paths under which a sandbox is reached where names
+// cannot be: /s/{id}/{port}/…
+const pathRoutes = "/s/"
+
+// request is what routing and admission look at, whichever protocol it came
+// by.
+type request struct {
+	method string
+	host   string
+	target string // raw path and query
+	header interface{ Get(name string) string }
+	client string // address, for the access log
+	secure bool   // came by TLS
 }
 
-var (
-	sandboxID = regexp.MustCompile(`^[a-z0-9]+$`)
-	// portLabel is what tells a data-plane host from the control plane's.
-	portLabel = regexp.MustCompile(`^[0-9]+-`)
-)
+// rawPath returns the path of the request target as it came.
+func rawPath(target string) string {
+	p, _, _ := strings.Cut(target, "?")
+	return p
+}
+
+func (r *request) query() url.Values {
+	_, raw, _ := strings.Cut(r.target, "?")
+	q, _ := url.ParseQuery(raw) // what is malformed is not there
+	return q
+}
+
+// target is the sandbox and port that a request is for.
+type target struct {
+	id     string
+	port   int
+	prefix string // of the path, not known inside the sandbox
+	path   string // raw path and query to ask for inside
+}
 
 // routeError is a request that names no sandbox properly; the text is the
 // answer.
@@ -37,60 +59,96 @@ type routeError string
 // Error implements error.
 func (e routeError) Error() string { return string(e) }
 
-// Routes reports whether r is for a sandbox rather than for the control plane
+// routes reports whether r is for a sandbox rather than for the control plane
 // on the same listener.
-func Routes(r *http.Request) bool {
-	host := hostName(r.Host)
-	if byHeader(host) {
-		return r.Header.Get(headerSandbox) != "" || r.Header.Get(headerPort) != "" || signedFile(r)
+func routes(r *request) bool {
+	host := hostName(r.host)
+	if !byHeader(host) {
+		label, _, dotted := strings.Cut(host, ".")
+		if dotted && isPortLabel(label) {
+			return true
+		}
+	} else if r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != "" || signedFile(r) {
+		return true
 	}
-	label, _, dotted := strings.Cut(host, ".")
-	return dotted && portLabel.MatchString(label)
+	return strings.HasPrefix(r.target, pathRoutes)
+}
+
+// isPortLabel tells a data-plane host from the control plane's.
+func isPortLabel(label string) bool {
+	port, _, ok := strings.Cut(label, "-")
+	return ok && port != "" && strings.Trim(port, "0123456789") == ""
 }
 
 // signedFile reports whether r is a signed file URL. With E2B_SANDBOX_URL set,
 // SDKs make them without anything that names the sandbox.
-func signedFile(r *http.Request) bool {
-	return r.URL.Path == "/files" && r.URL.Query().Has("signature")
+func signedFile(r *request) bool {
+	return rawPath(r.target) == "/files" && strings.Contains(r.target, "signature=") && r.query().Has("signature")
 }
 
-// parseTarget finds the sandbox that r names by its host or headers.
-func parseTarget(r *http.Request) (target, error) {
-	host := hostName(r.Host)
-	if byHeader(host) {
-		return parseHeaders(r.Header)
-	}
+// parseTarget finds the sandbox that r names by its host, its headers or its
+// path.
+func parseTarget(r *request) (target, error) {
+	host := hostName(r.host)
 	label, _, dotted := strings.Cut(host, ".")
-	parts := strings.Split(label, "-")
-	if !dotted || len(parts) < 2 {
-		return target{}, routeError("Invalid host")
+	switch {
+	case byHeader(host) && (r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != ""):
+		id, port := r.header.Get(headerSandbox), r.header.Get(headerPort)
+		if id == "" || port == "" {
+			return target{}, routeError("missing header: both " + headerSandbox + " and " + headerPort + " are needed")
+		}
+		return newTarget(id, port, r.target)
+	case !byHeader(host) && dotted && isPortLabel(label):
+		parts := strings.Split(label, "-")
+		return newTarget(parts[1], parts[0], r.target)
+	case strings.HasPrefix(r.target, pathRoutes):
+		return parsePath(r.target)
 	}
-	return newTarget(parts[1], parts[0])
+	return target{}, routeError("Invalid host")
 }
 
-func parseHeaders(h http.Header) (target, error) {
-	id, port := h.Get(headerSandbox), h.Get(headerPort)
-	if id == "" || port == "" {
-		return target{}, routeError("missing header: both " + headerSandbox + " and " + headerPort + " are needed")
+// parsePath splits /s/{id}/{port}/rest.
+func parsePath(raw string) (target, error) {
+	whole, query, hasQuery := strings.Cut(raw, "?")
+	id, rest, _ := strings.Cut(whole[len(pathRoutes):], "/")
+	port, rest, _ := strings.Cut(rest, "/")
+	t, err := newTarget(id, port, "/"+rest)
+	if err != nil {
+		return target{}, err
 	}
-	return newTarget(id, port)
+	t.prefix = pathRoutes + id + "/" + port
+	if hasQuery {
+		t.path += "?" + query
+	}
+	return t, nil
 }
 
-func newTarget(id, port string) (target, error) {
+func newTarget(id, port, path string) (target, error) {
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
 		return target{}, routeError(fmt.Sprintf("Invalid sandbox port %q", port))
 	}
-	if !sandboxID.MatchString(id) {
+	if !isSandboxID(id) {
 		return target{}, routeError(fmt.Sprintf("Invalid sandbox ID %q", id))
 	}
-	return target{id: id, port: int(n)}, nil
+	return target{id: id, port: int(n), path: path}, nil
+}
+
+func isSandboxID(id string) bool {
+	for i := range len(id) {
+		if c := id[i]; (c < '0' || c > '9') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return id != ""
 }
 
 // hostName strips the port and the brackets of an IPv6 literal.
 func hostName(host string) string {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		return strings.ToLower(h)
+	if strings.IndexByte(host, ':') >= 0 {
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			return strings.ToLower(h)
+		}
 	}
 	return strings.ToLower(strings.Trim(host, "[]"))
 }
@@ -106,7 +164,21 @@ var reserved = map[string]bool{
 	"/fsfreeze": true, "/fsthaw": true, "/upgrade": true,
 }
 
-func isReserved(t target, urlPath string) bool {
-	clean := path.Clean("/" + urlPath)
-	return t.port == agentapi.Port && (reserved[clean] || strings.HasPrefix(clean+"/", agentapi.PathPrivate))
+// cleanPath returns the path that a server inside may take a raw path for:
+// decoded, and without dots and doubled slashes.
+func cleanPath(target string) string {
+	raw := rawPath(target)
+	decoded, err := url.PathUnescape(raw)
+	if err != nil {
+		decoded = raw
+	}
+	return path.Clean("/" + decoded)
+}
+
+func isReserved(t target) (path string, ok bool) {
+	if t.port != agentapi.Port {
+		return "", false
+	}
+	clean := cleanPath(t.path)
+	return clean, reserved[clean] || strings.HasPrefix(clean+"/", agentapi.PathPrivate)
 }

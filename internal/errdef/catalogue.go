@@ -39,6 +39,7 @@ var catalogue = []Entry{
 	{"api_key_unknown", Unauthorized, 401, 401, "The API key is none of this server's.", "Use a key of this server; its first one is in the file api-key of its state directory."},
 	{"auto_resume_needs_memory", Invalid, 400, 400, "autoResume is on, but automatic pauses keep only the file system, and traffic does not boot a sandbox.", "Keep memory in automatic pauses, or turn autoResume off."},
 	{"auto_resume_needs_pause", Invalid, 400, 400, "autoResume is on, but nothing ever pauses the sandbox by itself.", "Set onTimeout or onIdle to pause, with a timeout, or turn autoResume off."},
+	{"bad_certificate", Invalid, 0, 0, "The server's TLS certificate cannot be read, or its key is another one's.", "Give a PEM certificate chain with --tls-cert and its key with --tls-key."},
 	{"body_too_large", Invalid, 413, 413, "The body of the request is larger than 16 MiB.", "Send less; files have an endpoint of their own."},
 	{"canceled", Unavailable, 503, 503, "The client went away before the answer.", "Nothing: what was asked for may have been done all the same."},
 	{"contradicting_options", Invalid, 400, 0, "The body says one thing in two spellings that do not agree.", "Give one of them."},

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,10 +92,19 @@ func newWorld(t *testing.T) *world {
 	must(err)
 	must(os.MkdirAll(base, 0o700))
 	must(os.WriteFile(filepath.Join(base, "template.json"), []byte(`{"id":"base"}`), 0o600))
-	srv := httptest.NewServer(newHandler(Options{MaxTimeout: 24 * time.Hour, DefaultTimeout: time.Minute, Log: log}, w.sup, keys))
-	w.url = srv.URL
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+	w.url = "http://" + ln.Addr().String()
+	served := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		served <- serveUntil(ctx, log, ln, newServer(Options{MaxTimeout: 24 * time.Hour, DefaultTimeout: time.Minute, Log: log}, w.sup, keys, nil))
+	}()
 	t.Cleanup(func() {
-		srv.Close()
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if err := errors.Join(w.sup.Stop(ctx), st.Close()); err != nil {

@@ -5,6 +5,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -50,15 +51,20 @@ type Options struct {
 	WakeTimeout    time.Duration // how long a request waits for a sandbox to wake
 	WakeQueue      int           // how many requests may wait for one sandbox
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
-	Log            *slog.Logger
-	Notices        io.Writer // for what a person must see once, such as a new key
+
+	TLSCert   string // PEM file with the certificate chain; empty for no TLS
+	TLSKey    string // PEM file with its key
+	Limits    edge.Limits
+	AccessLog bool // log each request for a sandbox
+
+	Log     *slog.Logger
+	Notices io.Writer // for what a person must see once, such as a new key
 }
 
 // Bounds of the server's own waits.
 const (
-	shutdownGrace = 20 * time.Second
-	headerTimeout = 30 * time.Second
-	idleTimeout   = 620 * time.Second // as the hosted service, which clients expect
+	shutdownGrace = 20 * time.Second // for the sandboxes' operations
+	stopGrace     = time.Second      // for requests under way
 )
 
 // defaultLimits are the same for every sandbox of template base.
@@ -86,11 +92,15 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	closers.add(unlock)
-	handler, err := assemble(ctx, o, ln.Addr(), &closers)
+	certificates, err := loadTLS(o.TLSCert, o.TLSKey)
 	if err != nil {
 		return err
 	}
-	return serveHTTP(ctx, o.Log, ln, handler)
+	server, err := assemble(ctx, o, ln.Addr(), certificates, &closers)
+	if err != nil {
+		return err
+	}
+	return serveUntil(ctx, o.Log, ln, server)
 }
 
 func listen(ctx context.Context, addr string) (net.Listener, error) {
@@ -138,8 +148,8 @@ func lockDir(dir string) (unlock func() error, err error) {
 	return f.Close, nil
 }
 
-// assemble opens everything below the listener and returns its handler.
-func assemble(ctx context.Context, o Options, addr net.Addr, closers *cleanups) (http.Handler, error) {
+// assemble opens everything below the listener and returns what serves it.
+func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.Config, closers *cleanups) (*edge.Server, error) {
 	st, err := store.Open(ctx, filepath.Join(o.StateDir, "drowse.db"))
 	if err != nil {
 		return nil, err
@@ -156,22 +166,29 @@ func assemble(ctx context.Context, o Options, addr net.Addr, closers *cleanups) 
 	if err != nil {
 		return nil, err
 	}
-	return newHandler(o, sup, keys), nil
+	return newServer(o, sup, keys, certificates), nil
 }
 
-// newHandler puts both dialects, the data plane and what operators look at on
+// newServer puts both dialects, the data plane and what operators look at on
 // one listener.
-func newHandler(o Options, sup *supervisor.Supervisor, keys *auth.Keys) http.Handler {
+func newServer(o Options, sup *supervisor.Supervisor, keys *auth.Keys, certificates *tls.Config) *edge.Server {
+	reg := prometheus.NewRegistry()
+	server := edge.NewServer(edge.Options{
+		Sandboxes: sup, Control: controlPlane(o, sup, keys, reg), TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
+	})
+	reg.MustRegister(sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return server
+}
+
+// controlPlane answers what is for no sandbox.
+func controlPlane(o Options, sup *supervisor.Supervisor, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
 		Sandboxes: sup, Auth: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
 	})
 	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
-	data := edge.New(sup, o.Log)
-	metrics := metricsHandler(sup.Metrics(), keys)
+	metrics := metricsHandler(reg, keys)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case edge.Routes(r):
-			data.ServeHTTP(w, r)
 		case v1.Owns(r):
 			native.ServeHTTP(w, r)
 		case r.URL.Path == "/healthz", r.URL.Path == "/readyz":
@@ -185,11 +202,9 @@ func newHandler(o Options, sup *supervisor.Supervisor, keys *auth.Keys) http.Han
 	})
 }
 
-// metricsHandler serves what the supervisor and this process count. From other
-// machines it wants an API key.
-func metricsHandler(c prometheus.Collector, keys *auth.Keys) http.Handler {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+// metricsHandler serves what the server counts. From other machines it wants an
+// API key.
+func metricsHandler(reg prometheus.Gatherer, keys *auth.Keys) http.Handler {
 	h := promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -264,18 +279,11 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 	return nil
 }
 
-// serveHTTP serves until ctx ends. Requests in flight get a moment to end;
+// serveUntil serves until ctx ends. Requests in flight get a moment to end;
 // streams, which have no end of their own, are broken off.
-func serveHTTP(ctx context.Context, log *slog.Logger, ln net.Listener, h http.Handler) error {
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		ErrorLog:  slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		Protocols: new(http.Protocols),
-	}
-	srv.Protocols.SetHTTP1(true)
-	srv.Protocols.SetUnencryptedHTTP2(true)
+func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server) error {
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(ln) }()
+	go func() { failed <- server.Serve(ln) }()
 	log.Info("server ready", "addr", ln.Addr().String())
 	select {
 	case err := <-failed:
@@ -283,12 +291,12 @@ func serveHTTP(ctx context.Context, log *slog.Logger, ln net.Listener, h http.Ha
 	case <-ctx.Done():
 	}
 	log.Info("server stopping; running sandboxes go on")
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
-	if err := srv.Shutdown(stop); err != nil {
-		return ignoreClosed(srv.Close())
+	if err := server.Shutdown(stop); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
-	return nil
+	return ignoreClosed(ln.Close())
 }
 
 func ignoreClosed(err error) error {

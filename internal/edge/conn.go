@@ -1,0 +1,360 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/edge/h1"
+)
+
+// conn is a client's HTTP/1.1 connection. Its goroutine reads a request,
+// answers it, and reads the next.
+type conn struct {
+	s      *Server
+	client netip.Addr
+	in     stream
+	secure bool
+	ctx    context.Context // ends with the connection
+	cancel context.CancelFunc
+
+	fields     h1.Fields // reused
+	out        []byte    // reused
+	begun      bool      // the first request has been read
+	handedOver bool      // net/http serves the connection now
+
+	mu       sync.Mutex
+	phase    phase
+	since    time.Time // of the phase; set by look, so late by up to a tick
+	moved    uint64    // counts bytes that passed; not exactly
+	movedWas uint64
+	movedAt  time.Time
+	reading  bool          // somebody reads from the client, or will at once
+	watching chan struct{} // closed when the watcher has ended; nil if there is none
+	up       net.Conn      // where the request goes, to be broken off with this
+	broken   bool
+}
+
+// phase is what a connection waits for.
+type phase uint8
+
+const (
+	phaseIdle   phase = iota // the next request
+	phaseHead                // the rest of a head
+	phaseAnswer              // the end of a request under way
+)
+
+func newConn(s *Server, nc net.Conn, client netip.Addr) *conn {
+	c := &conn{s: s, client: client}
+	if s.tls != nil {
+		// Below TLS, because net/http looks for a *tls.Conn on top.
+		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.leave(client) }}, s.tls)
+		c.secure = true
+	}
+	c.in = stream{conn: nc}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	c.phase = phaseHead // of a handshake or of the first request
+	return c
+}
+
+// serve runs the connection to its end, which is clean unless something was
+// broken off.
+func (c *conn) serve() {
+	defer c.cancel()
+	if t, ok := c.in.conn.(*tls.Conn); ok {
+		if err := t.HandshakeContext(c.ctx); err != nil {
+			_ = t.Close()
+			return
+		}
+		if t.ConnectionState().NegotiatedProtocol == "h2" {
+			c.handOver()
+			return
+		}
+	}
+	c.in.buf = make([]byte, readSize)
+	for c.serveRequest() {
+		c.in.shrink()
+	}
+	if !c.handedOver {
+		_ = c.in.conn.Close()
+	}
+}
+
+// serveRequest answers one request. False ends the connection.
+func (c *conn) serveRequest() bool {
+	if c.begun && !c.enter(phaseIdle) {
+		return false
+	}
+	head, err := c.in.readHead(maxHead, maxTarget, func() { c.enter(phaseHead) })
+	if err != nil {
+		c.refuse(err)
+		return false
+	}
+	c.begun = true
+	if speaksHTTP2(c.in.buffered()) {
+		c.handOver()
+		return false
+	}
+	c.enter(phaseAnswer)
+	req, err := h1.ParseRequest(head, c.fields[:0])
+	if req.Fields != nil {
+		c.fields = req.Fields
+	}
+	if err != nil {
+		c.refuse(err)
+		return false
+	}
+	c.in.skip(len(head))
+	r := request{method: req.Method, host: req.Host, target: req.Target, header: req.Fields, secure: c.secure}
+	if routes(&r) {
+		x := exchange{c: c, req: &req, r: &r}
+		return x.serve() && !c.s.isClosing()
+	}
+	return c.serveControl(head, &req) && !c.s.isClosing()
+}
+
+// refuse answers what cannot be read as a request, and ends the connection.
+func (c *conn) refuse(err error) {
+	c.stopWatching()
+	e, ok := errors.AsType[*h1.Error](err)
+	switch {
+	case ok:
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.inPhase(phaseHead):
+		e = &h1.Error{Status: http.StatusRequestTimeout, Reason: "the request did not come within " + headPatience.String()}
+		_ = c.in.conn.SetDeadline(time.Now().Add(time.Second)) // for the answer
+	default:
+		return // closed, or idle for too long
+	}
+	c.s.counts.malformed.Inc()
+	a := reply{Code: e.Status, Message: e.Reason, plain: true}
+	c.answer(&request{header: h1.Fields(nil)}, &a, false, "")
+	c.linger()
+}
+
+// answer writes a reply of the server's own. False if the connection is over.
+func (c *conn) answer(r *request, a *reply, keep bool, method string) bool {
+	h, body := a.render(r)
+	if !keep {
+		h.Set("Connection", "close")
+	}
+	c.out = appendAnswer(c.out[:0], a.Code, h, body, method == http.MethodHead)
+	_, err := c.in.conn.Write(c.out)
+	return err == nil && keep
+}
+
+// Bounds of what is read of a body that nobody wants.
+const (
+	drainBytes = 256 << 10
+	lingerFor  = 5 * time.Second
+)
+
+// drain reads the rest of a body that nobody wants, so that the connection can
+// be used again. False if it cannot.
+func (c *conn) drain(req *h1.Request) bool {
+	switch {
+	case req.Length == 0:
+		return true
+	case req.Length > drainBytes || req.Fields.Get("Expect") != "":
+		return false
+	}
+	_ = c.in.conn.SetReadDeadline(time.Now().Add(lingerFor))
+	left := drainBytes
+	note := func(n int) {
+		if left -= n; left < 0 {
+			_ = c.in.conn.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
+	if err := c.copyBody(discard{}, req, note); err != nil {
+		return false
+	}
+	return c.in.conn.SetReadDeadline(time.Time{}) == nil
+}
+
+// linger ends the connection so that the client can read the last answer: data
+// that arrives on a closed connection would reset it, and with it the answer.
+func (c *conn) linger() {
+	_ = c.in.conn.SetReadDeadline(time.Now().Add(lingerFor))
+	if closeWrite(c.in.conn) == nil {
+		_, _ = io.CopyN(io.Discard, c.in.conn, 64*drainBytes)
+	}
+}
+
+// copyBody passes on the request's body.
+func (c *conn) copyBody(dst net.Conn, req *h1.Request, note func(int)) error {
+	if req.Length == h1.Chunked {
+		return c.in.copyChunks(dst, false, note)
+	}
+	return c.in.copyN(dst, req.Length, note)
+}
+
+// discard is a connection into which bodies vanish.
+type discard struct{ net.Conn }
+
+// Write implements io.Writer.
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// handOver gives the connection to net/http, which speaks HTTP/2.
+func (c *conn) handOver() {
+	c.stopWatching()
+	c.handedOver = true
+	given := c.in.conn
+	if !c.secure {
+		client, s := c.client, c.s
+		given = &handed{Conn: given, prefix: bytes.Clone(c.in.buffered()), onEnd: func() { s.leave(client) }}
+	}
+	if !c.s.h2conns.give(given) {
+		_ = given.Close()
+	}
+}
+
+// enter begins a phase; false if the connection has been broken off.
+func (c *conn) enter(p phase) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.phase, c.since, c.movedAt, c.reading = p, time.Time{}, time.Time{}, true
+	return !c.broken
+}
+
+func (c *conn) inPhase(p phase) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.phase == p
+}
+
+// past makes reads end at once.
+var past = time.Unix(1, 0)
+
+// look is called at every tick.
+func (c *conn) look(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.since.IsZero() {
+		c.since = now
+		return
+	}
+	age := now.Sub(c.since)
+	switch c.phase {
+	case phaseIdle:
+		if age > idlePatience {
+			_ = c.in.conn.SetReadDeadline(past)
+		}
+	case phaseHead:
+		if age > headPatience {
+			_ = c.in.conn.SetDeadline(past)
+		}
+	case phaseAnswer:
+		if c.watching == nil && !c.reading && !c.broken {
+			c.watching = make(chan struct{})
+			go c.watch(c.watching)
+		}
+		c.lookAtStreamLocked(now)
+	}
+}
+
+func (c *conn) lookAtStreamLocked(now time.Time) {
+	most := c.s.limits.IdleStream
+	switch {
+	case most == 0 || c.broken:
+	case c.movedAt.IsZero() || c.moved != c.movedWas:
+		c.movedAt, c.movedWas = now, c.moved
+	case now.Sub(c.movedAt) > most:
+		c.breakOffLocked()
+	}
+}
+
+// watch waits for the client to go away while its request is under way. What
+// it reads instead is the beginning of the next request, and stays there.
+func (c *conn) watch(done chan struct{}) {
+	defer close(done)
+	err := c.in.fill()
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	c.breakOff()
+}
+
+// stopWatching ends the watcher, so that somebody else may read.
+func (c *conn) stopWatching() {
+	c.mu.Lock()
+	watching := c.watching
+	c.reading = true // no new one
+	c.mu.Unlock()
+	if watching == nil {
+		return
+	}
+	_ = c.in.conn.SetReadDeadline(past)
+	<-watching
+	_ = c.in.conn.SetReadDeadline(time.Time{})
+	c.mu.Lock()
+	c.watching = nil
+	c.mu.Unlock()
+}
+
+// startWatching lets the client be watched: nobody reads its connection.
+func (c *conn) startWatching() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = false
+}
+
+// note counts bytes that passed.
+func (c *conn) note(n int) {
+	c.mu.Lock()
+	c.moved += uint64(n)
+	c.mu.Unlock()
+}
+
+// bind ties the connection that a request goes to to this one. False if this
+// one has been broken off.
+func (c *conn) bind(up net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken {
+		return false
+	}
+	c.up = up
+	return true
+}
+
+func (c *conn) unbind() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.up = nil
+}
+
+// breakOff ends the connection, and the one its request goes to, so that both
+// peers see that it broke.
+func (c *conn) breakOff() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.breakOffLocked()
+}
+
+func (c *conn) breakOffLocked() {
+	if c.broken {
+		return
+	}
+	c.broken = true
+	c.cancel()
+	breakOff(c.in.conn)
+	if c.up != nil {
+		breakOff(c.up)
+	}
+}
+
+// endIfIdle ends the connection unless a request is under way.
+func (c *conn) endIfIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase == phaseIdle {
+		_ = c.in.conn.SetReadDeadline(past)
+	}
+}

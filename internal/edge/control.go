@@ -1,0 +1,270 @@
+package edge
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/edge/h1"
+)
+
+// serveControl gives a request that is for no sandbox to the control plane. Its
+// head has been parsed strictly; net/http reads the same bytes again into the
+// form that handlers know. False ends the connection.
+func (c *conn) serveControl(head string, req *h1.Request) (keep bool) {
+	c.startWatching()
+	w := &controlWriter{c: c, req: req, header: http.Header{}}
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(head)))
+	if err != nil {
+		// Strict as our parser is, net/http knows some more, such as bad URLs.
+		c.refuse(&h1.Error{Status: http.StatusBadRequest, Reason: "malformed request"})
+		return false
+	}
+	r = r.WithContext(c.ctx)
+	r.RemoteAddr, r.ContentLength, r.Body = c.in.conn.RemoteAddr().String(), max(req.Length, -1), http.NoBody
+	if req.Length != 0 {
+		c.stopWatching()
+		w.body = &controlBody{c: c, w: w, left: req.Length, expects: strings.EqualFold(req.Fields.Get("Expect"), "100-continue")}
+		r.Body = w.body
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			if p != http.ErrAbortHandler {
+				c.s.log.Error("handler panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			}
+			c.breakOff()
+			keep = false
+		}
+	}()
+	c.s.control.ServeHTTP(w, r)
+	return w.finish()
+}
+
+// controlBody is the body of a request for the control plane.
+type controlBody struct {
+	c       *conn
+	w       *controlWriter
+	left    int64
+	chunks  h1.Chunks
+	expects bool // the client waits for a 100
+	err     error
+}
+
+// Read implements io.Reader.
+func (b *controlBody) Read(p []byte) (int, error) {
+	if b.err != nil || len(p) == 0 {
+		return 0, b.err
+	}
+	if b.expects {
+		b.expects = false
+		if _, err := io.WriteString(b.c.in.conn, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
+			b.err = err
+			return 0, err
+		}
+	}
+	n, err := b.read(p)
+	b.err = err
+	if errors.Is(err, io.EOF) {
+		b.c.startWatching()
+	}
+	return n, err
+}
+
+func (b *controlBody) read(p []byte) (int, error) {
+	in := &b.c.in
+	for {
+		if b.left == 0 || b.chunks.Done() {
+			return 0, io.EOF
+		}
+		if len(in.buffered()) == 0 {
+			if err := in.fill(); err != nil {
+				return 0, unexpected(err)
+			}
+		}
+		if b.left > 0 {
+			n := copy(p[:min(int64(len(p)), b.left)], in.buffered())
+			in.skip(n)
+			b.left -= int64(n)
+			return n, nil
+		}
+		data := in.buffered()
+		n, content, err := b.chunks.Next(data[:min(len(data), len(p))])
+		in.skip(n)
+		if err != nil || len(content) > 0 {
+			return copy(p, content), err
+		}
+	}
+}
+
+// Close implements io.Closer.
+func (b *controlBody) Close() error { return nil }
+
+// controlWriter is how the control plane answers. A small answer is sent whole,
+// with its length; one that is flushed or large, in chunks.
+type controlWriter struct {
+	c      *conn
+	req    *h1.Request
+	header http.Header
+	body   *controlBody // nil if there is none
+
+	status  int
+	out     []byte // of the body, not sent yet
+	sending bool   // the head is sent
+	chunked bool
+	err     error
+}
+
+// controlBuffer is up to how many bytes an answer is held back.
+const controlBuffer = 16 << 10
+
+// Header implements http.ResponseWriter.
+func (w *controlWriter) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *controlWriter) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *controlWriter) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	if w.err != nil {
+		return 0, w.err
+	}
+	if w.header.Get("Content-Type") == "" && !w.sending {
+		w.header.Set("Content-Type", http.DetectContentType(p))
+	}
+	w.out = append(w.out, p...)
+	if len(w.out) > controlBuffer {
+		return len(p), w.flush(false)
+	}
+	return len(p), nil
+}
+
+// Flush implements http.Flusher.
+func (w *controlWriter) Flush() { _ = w.FlushError() }
+
+// FlushError is Flush for http.ResponseController.
+func (w *controlWriter) FlushError() error {
+	w.WriteHeader(http.StatusOK)
+	return w.flush(false)
+}
+
+// SetReadDeadline is for http.ResponseController.
+func (w *controlWriter) SetReadDeadline(t time.Time) error { return w.c.in.conn.SetReadDeadline(t) }
+
+// SetWriteDeadline is for http.ResponseController.
+func (w *controlWriter) SetWriteDeadline(t time.Time) error { return w.c.in.conn.SetWriteDeadline(t) }
+
+// flush sends what is held back; last says that there will be no more.
+func (w *controlWriter) flush(last bool) error {
+	if w.err != nil {
+		return w.err
+	}
+	var out []byte
+	if !w.sending {
+		w.sending = true
+		out = w.appendHead(out, last)
+	}
+	switch {
+	case w.req.Method == http.MethodHead || !bodyAllowed(w.status):
+	case w.chunked:
+		if len(w.out) > 0 {
+			out = fmt.Appendf(out, "%x\r\n%s\r\n", len(w.out), w.out)
+		}
+		if last {
+			out = append(out, "0\r\n\r\n"...)
+		}
+	default:
+		out = append(out, w.out...)
+	}
+	w.out = w.out[:0]
+	if len(out) > 0 {
+		_, w.err = w.c.in.conn.Write(out)
+	}
+	return w.err
+}
+
+func (w *controlWriter) appendHead(out []byte, last bool) []byte {
+	w.header.Del("Connection")
+	w.header.Del("Transfer-Encoding")
+	switch {
+	case !bodyAllowed(w.status):
+		w.header.Del("Content-Length")
+	case last && w.req.Method != http.MethodHead:
+		w.header.Set("Content-Length", fmt.Sprint(len(w.out)))
+	case w.header.Get("Content-Length") != "" || w.req.Method == http.MethodHead:
+	case w.req.Minor == 1:
+		w.chunked = true
+		w.header.Set("Transfer-Encoding", "chunked")
+	}
+	if !w.keeps() {
+		w.header.Set("Connection", "close")
+	}
+	if w.header.Get("Date") == "" {
+		w.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	}
+	out = fmt.Appendf(out, "HTTP/1.1 %d %s\r\n", w.status, http.StatusText(w.status))
+	for name, values := range w.header {
+		for _, value := range values {
+			out = appendField(out, name, oneLine.Replace(value))
+		}
+	}
+	return append(out, "\r\n"...)
+}
+
+// oneLine keeps a value from becoming more than one field.
+var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
+
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// keeps reports whether the connection can go on after this answer: at least,
+// nothing of the request may be left that is not read in a moment.
+func (w *controlWriter) keeps() bool {
+	if w.req.Close {
+		return false
+	}
+	b := w.body
+	return b == nil || errors.Is(b.err, io.EOF) || b.err == nil && !b.expects && b.left <= drainBytes
+}
+
+// finish completes the answer. False if the connection must end.
+func (w *controlWriter) finish() bool {
+	w.WriteHeader(http.StatusOK)
+	keep := w.keeps()
+	if w.flush(true) != nil {
+		w.c.breakOff()
+		return false
+	}
+	w.c.stopWatching()
+	if keep && w.drained() {
+		return true
+	}
+	if w.body != nil && !errors.Is(w.body.err, io.EOF) {
+		w.c.linger()
+	}
+	return false
+}
+
+// drained reads what is left of the request.
+func (w *controlWriter) drained() bool {
+	b := w.body
+	if b == nil || errors.Is(b.err, io.EOF) {
+		return true
+	}
+	_ = w.c.in.conn.SetReadDeadline(time.Now().Add(lingerFor))
+	if _, err := io.CopyN(io.Discard, b, drainBytes); !errors.Is(err, io.EOF) {
+		return false
+	}
+	w.c.stopWatching()
+	return w.c.in.conn.SetReadDeadline(time.Time{}) == nil
+}

@@ -1,0 +1,209 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// handler serves the requests of HTTP/2 connections.
+func (s *Server) handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: r.Header, client: r.RemoteAddr, secure: r.TLS != nil}
+		if !routes(&q) {
+			s.control.ServeHTTP(w, r)
+			return
+		}
+		x := exchange2{s: s, w: w, r: r, q: &q, begin: time.Now()}
+		defer x.end()
+		x.serve()
+	})
+}
+
+// exchange2 is one request for a sandbox by HTTP/2, and its answer.
+type exchange2 struct {
+	s *Server
+	w http.ResponseWriter
+	r *http.Request
+	q *request
+	p *passage
+
+	cancel context.CancelCauseFunc
+	begin  time.Time
+	status int
+
+	mu             sync.Mutex // the two below are written while the body is still read
+	sent, received int64
+}
+
+// breakOff implements breaker.
+func (x *exchange2) breakOff() { x.cancel(errCut) }
+
+func (x *exchange2) end() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.s.served(x.q, x.p, "2", x.status, x.sent, x.received, x.begin)
+}
+
+func (x *exchange2) serve() {
+	ctx, cancel := context.WithCancelCause(x.r.Context())
+	x.cancel = cancel
+	defer cancel(nil)
+	p, refusal := x.s.admit(ctx, x.q)
+	if refusal != nil {
+		x.reply(refusal)
+		return
+	}
+	x.p = p
+	lease, refusal := x.s.acquire(ctx, x.q, p)
+	switch {
+	case refusal != nil:
+		x.reply(refusal)
+		return
+	case lease == nil: // the client has gone
+		panic(http.ErrAbortHandler)
+	}
+	defer lease.Release()
+	g := x.s.upstreams.enter(p.id, lease)
+	ok, full := g.board(x, x.s.limits.PerSandbox)
+	switch {
+	case full:
+		x.reply(tooManyRequests(p, x.s.limits.PerSandbox))
+		return
+	case !ok:
+		panic(http.ErrAbortHandler)
+	}
+	defer g.leave(x)
+	x.relay(ctx, g, lease)
+}
+
+func (x *exchange2) reply(a *reply) {
+	x.status = a.Code
+	h, body := a.render(x.q)
+	for name, values := range h {
+		x.w.Header()[name] = values
+	}
+	x.w.WriteHeader(a.Code)
+	_, _ = x.w.Write(body)
+}
+
+// relay passes the request on by HTTP/1.1, or by HTTP/2 if it is gRPC, which
+// needs that all the way.
+func (x *exchange2) relay(ctx context.Context, g *generation, lease *supervisor.Lease) {
+	if x.r.ContentLength != 0 {
+		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n, lease) }}
+	}
+	transport, done := g.transport(x.p.port, lease, strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
+	defer done()
+	proxy := httputil.ReverseProxy{
+		Rewrite:       x.rewrite,
+		Transport:     transport,
+		FlushInterval: -1,
+		ModifyResponse: func(resp *http.Response) error {
+			x.status = resp.StatusCode
+			lease.Progress()
+			resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n, lease) }}
+			if x.p.prefix != "" {
+				for name, values := range resp.Header {
+					for i := range values {
+						values[i] = underPrefix(name, values[i], x.p.prefix, x.q.host)
+					}
+				}
+			}
+			return nil
+		},
+		ErrorLog: slog.NewLogLogger(x.s.log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
+			x.failed(ctx, err)
+		},
+	}
+	proxy.ServeHTTP(x.w, x.r.WithContext(ctx))
+}
+
+func (x *exchange2) count(c *int64, n int, lease *supervisor.Lease) {
+	x.mu.Lock()
+	*c += int64(n)
+	x.mu.Unlock()
+	lease.Progress()
+}
+
+// rewrite changes nothing but where the request goes, and keeps what is only
+// for the edge.
+func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
+	path := x.p.path
+	if x.p.preview {
+		path = withoutPreview(path)
+		if cookies := withoutPreviewCookie(strings.Join(p.In.Header["Cookie"], "; ")); cookies == "" {
+			p.Out.Header.Del("Cookie")
+		} else {
+			p.Out.Header.Set("Cookie", cookies)
+		}
+	}
+	raw, query, _ := strings.Cut(path, "?")
+	p.Out.URL = &url.URL{Scheme: "http", Host: x.p.id, Path: raw, RawPath: raw, RawQuery: query}
+	if decoded, err := url.PathUnescape(raw); err == nil {
+		p.Out.URL.Path = decoded // and RawPath goes out as it is
+	}
+	p.Out.Host = p.In.Host
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := p.In.Header[name]; ok {
+			p.Out.Header[name] = v
+		}
+	}
+}
+
+func (x *exchange2) failed(ctx context.Context, err error) {
+	switch {
+	case context.Cause(ctx) != nil:
+		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
+	case errors.Is(err, syscall.ECONNREFUSED):
+		x.reply(portClosed(x.p))
+	default:
+		x.s.log.Warn("request to sandbox failed", "sandbox", x.p.id, "port", x.p.port, "err", err)
+		x.reply(brokeOff(x.p))
+	}
+}
+
+// transport returns what carries a request within a lease, and what to call
+// after it.
+func (g *generation) transport(port int, lease *supervisor.Lease, grpc bool) (rt *http.Transport, done func()) {
+	rt = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialPatiently(ctx, lease, port)
+		},
+		DisableCompression: true,
+		Protocols:          new(http.Protocols),
+	}
+	if grpc {
+		rt.Protocols.SetUnencryptedHTTP2(true)
+	} else {
+		rt.Protocols.SetHTTP1(true)
+	}
+	return rt, rt.CloseIdleConnections
+}
+
+// countedBody tells when bytes pass.
+type countedBody struct {
+	io.ReadCloser
+	note func(int)
+}
+
+// Read implements io.Reader.
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.note(n)
+	}
+	return n, err
+}

@@ -1,0 +1,530 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/edge/h1"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// exchange is one request for a sandbox on an HTTP/1.1 connection, and its
+// answer.
+type exchange struct {
+	c     *conn
+	req   *h1.Request
+	r     *request
+	p     *passage
+	lease *supervisor.Lease
+	g     *generation
+	up    *upstream
+
+	taken bool // the body is no longer the client connection's next bytes
+	// upload is closed when the body has been read or never will be; nil if it
+	// was sent with the head.
+	upload   chan struct{}
+	unread   bool // the body was not read to its end; valid once upload is closed
+	unsent   bool // it was not passed on to its end; likewise
+	awaits   bool // the client sends the body only after a 100, which has not come
+	status   int  // that was answered; 0 for none
+	sent     int64
+	received int64
+}
+
+// breakOff implements breaker.
+func (x *exchange) breakOff() { x.c.breakOff() }
+
+// serve carries the request out. False ends the connection.
+func (x *exchange) serve() (keep bool) {
+	begin := time.Now()
+	x.c.startWatching()
+	defer func() {
+		x.c.s.served(x.r, x.p, "1.1", x.status, x.sent, x.received, begin)
+	}()
+	p, refusal := x.c.s.admit(x.c.ctx, x.r)
+	if refusal != nil {
+		return x.reply(refusal)
+	}
+	x.p = p
+	x.lease, refusal = x.c.s.acquire(x.c.ctx, x.r, p)
+	switch {
+	case refusal != nil:
+		return x.reply(refusal)
+	case x.lease == nil: // the client has gone
+		return false
+	}
+	defer x.lease.Release()
+	x.g = x.c.s.upstreams.enter(p.id, x.lease)
+	ok, full := x.g.board(x, x.c.s.limits.PerSandbox)
+	switch {
+	case full:
+		return x.reply(tooManyRequests(p, x.c.s.limits.PerSandbox))
+	case !ok:
+		return x.broken()
+	}
+	defer x.g.leave(x)
+	return x.relay()
+}
+
+func tooManyRequests(p *passage, most int) *reply {
+	return &reply{Code: http.StatusTooManyRequests, SandboxID: p.id, ConnectionLimit: most, retryAfter: 1,
+		Message: fmt.Sprintf("The sandbox has %d requests under way, which is the limit", most)}
+}
+
+// reply answers in place of the sandbox, whose connection is not in use.
+func (x *exchange) reply(a *reply) bool {
+	x.status = a.Code
+	x.c.stopWatching()
+	drained := !x.req.Close && (x.taken && x.upload == nil || !x.taken && x.c.drain(x.req))
+	if x.c.answer(x.r, a, drained, x.req.Method) {
+		return true
+	}
+	if !drained {
+		x.c.linger()
+	}
+	return false
+}
+
+// broken ends the exchange so that both peers see that it broke.
+func (x *exchange) broken() bool {
+	x.c.breakOff()
+	return false
+}
+
+// relay passes the request on and the answer back.
+func (x *exchange) relay() bool {
+	head, refusal := x.send()
+	if refusal != nil {
+		return x.reply(refusal)
+	}
+	if head == nil {
+		x.awaitUpload()
+		return x.broken()
+	}
+	if head.Status == http.StatusSwitchingProtocols {
+		return x.tunnel(head)
+	}
+	keep, err := x.answer(head)
+	if err != nil {
+		// Whoever reads half an answer must see that it is half.
+		x.up.close()
+		x.c.breakOff()
+		x.awaitUpload()
+		return false
+	}
+	x.c.unbind()
+	read := x.endUpload()
+	if head.Close || head.Minor == 0 || !read || x.unsent {
+		x.up.close()
+	} else {
+		x.up.keep()
+	}
+	x.c.stopWatching()
+	return keep && read
+}
+
+// send connects, passes the request on, and reads the head of the answer. A
+// request without a body that changes nothing is sent again, once, if the
+// connection had been kept and proves to be closed.
+func (x *exchange) send() (*h1.Response, *reply) {
+	repeatable := x.req.Length == 0 && x.req.Upgrade == "" && isSafe(x.req.Method)
+	up, err := x.g.dial(x.c.ctx, x.lease, x.p.port, repeatable)
+	if err != nil {
+		return nil, x.dialFailed(err)
+	}
+	head, err := x.try(up)
+	if err != nil && repeatable && up.reused && x.upload == nil && x.c.ctx.Err() == nil && isClosed(err) {
+		if up, err = x.g.again(x.c.ctx, x.lease, x.p.port); err != nil {
+			return nil, x.dialFailed(err)
+		}
+		head, err = x.try(up)
+	}
+	if err == nil {
+		return head, nil
+	}
+	if x.upload != nil && x.c.ctx.Err() == nil {
+		x.stopUpload() // it may still read from the client
+	}
+	if x.c.ctx.Err() != nil {
+		return nil, nil
+	}
+	x.c.s.log.Debug("request to sandbox failed", "sandbox", x.p.id, "port", x.p.port, "err", err)
+	return nil, brokeOff(x.p)
+}
+
+func isSafe(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+}
+
+// isClosed reports whether a connection that was kept had been closed by its
+// peer before it got the request.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+func (x *exchange) dialFailed(err error) *reply {
+	switch {
+	case x.c.ctx.Err() != nil, errors.Is(err, errCut):
+		return nil
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return portClosed(x.p)
+	}
+	x.c.s.log.Warn("sandbox's port could not be reached", "sandbox", x.p.id, "port", x.p.port, "err", err)
+	return brokeOff(x.p)
+}
+
+// try sends the request on a connection and reads the head of its answer,
+// passing on those that come before it (RFC 9110 §15.2).
+func (x *exchange) try(up *upstream) (*h1.Response, error) {
+	x.up = up
+	if !x.c.bind(up.conn) {
+		up.close()
+		return nil, context.Canceled
+	}
+	if err := x.sendRequest(); err != nil {
+		up.close()
+		return nil, err
+	}
+	for {
+		resp, err := x.readAnswer()
+		if err != nil {
+			up.close()
+			return nil, err
+		}
+		if resp.Status >= 200 || resp.Status == http.StatusSwitchingProtocols {
+			return resp, nil
+		}
+		if resp.Status == http.StatusContinue {
+			x.awaits = false
+		}
+		if x.req.Minor == 0 {
+			continue // HTTP/1.0 knows none of these
+		}
+		x.c.out = x.appendAnswerHead(x.c.out[:0], resp, true)
+		if _, err := x.c.in.conn.Write(x.c.out); err != nil {
+			up.close()
+			return nil, err
+		}
+	}
+}
+
+// readAnswer reads the head of an answer.
+func (x *exchange) readAnswer() (*h1.Response, error) {
+	head, err := x.up.readHead(maxAnswerHead, maxAnswerHead, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := h1.ParseResponse(head, x.req.Method, nil)
+	if err != nil {
+		return nil, err
+	}
+	x.up.skip(len(head))
+	x.lease.Progress()
+	if resp.Status == http.StatusSwitchingProtocols && x.req.Upgrade == "" {
+		return nil, errors.New("the sandbox's port switched protocols unasked")
+	}
+	return &resp, nil
+}
+
+// sendRequest writes the head, with the body if that is here already; else the
+// body follows while the answer may come.
+func (x *exchange) sendRequest() error {
+	out := x.appendRequestHead(x.c.out[:0])
+	in := &x.c.in
+	if n := x.req.Length; n != 0 {
+		x.c.stopWatching()
+		x.taken = true
+		if n > 0 && n <= int64(len(in.buffered())) {
+			out = append(out, in.buffered()[:n]...)
+			in.skip(int(n))
+			x.received += n
+			x.c.startWatching()
+		} else {
+			x.upload = make(chan struct{})
+			x.awaits = x.req.Fields.Get("Expect") != ""
+		}
+	}
+	x.c.out = out
+	_, err := x.up.conn.Write(out)
+	if x.upload != nil {
+		go x.sendBody(x.up.conn)
+	}
+	return err
+}
+
+// sendBody passes the request's body on. If the sandbox takes no more of it,
+// which is its right once it has answered, the rest is thrown away.
+func (x *exchange) sendBody(up net.Conn) {
+	defer close(x.upload)
+	rest := &tolerant{Conn: up, left: drainBytes}
+	dst := net.Conn(rest)
+	if x.req.Length >= spliceMin {
+		dst = up // the kernel moves it; what it has lost is too much to throw away
+	}
+	err := x.c.copyBody(dst, x.req, func(n int) {
+		x.received += int64(n)
+		x.c.note(n)
+		x.lease.Progress()
+	})
+	x.unread, x.unsent = err != nil, err != nil || rest.err != nil
+	switch {
+	case err == nil:
+		x.c.startWatching()
+	case errors.As(err, new(*h1.Error)):
+		// What comes is no body. There is no answer to that which could not be
+		// taken for the sandbox's.
+		x.c.s.counts.malformed.Inc()
+		x.c.breakOff()
+	case errors.As(err, new(*writeError)), isTimeout(err):
+		// The answer may be on its way.
+	default:
+		x.c.breakOff() // the client broke off in the middle
+	}
+}
+
+// tolerant is a connection that, after it has failed, takes a little more.
+type tolerant struct {
+	net.Conn
+	err  error
+	left int
+}
+
+// Write implements io.Writer.
+func (t *tolerant) Write(p []byte) (int, error) {
+	if t.err == nil {
+		if _, t.err = t.Conn.Write(p); t.err == nil {
+			return len(p), nil
+		}
+	}
+	if t.left -= len(p); t.left < 0 {
+		return 0, t.err
+	}
+	return len(p), nil
+}
+
+// endUpload waits a little for the rest of a body whose answer is complete.
+// False if it did not come: then the client's connection has been ended.
+func (x *exchange) endUpload() bool {
+	if x.upload == nil {
+		return true
+	}
+	timer := time.NewTimer(lingerFor)
+	defer timer.Stop()
+	if x.awaits {
+		timer.Reset(0)
+	}
+	select {
+	case <-x.upload:
+	case <-timer.C:
+		x.stopUpload()
+	}
+	if x.unread {
+		x.c.linger()
+	}
+	return !x.unread
+}
+
+// awaitUpload waits for the end of an upload whose connections are broken.
+func (x *exchange) awaitUpload() {
+	if x.upload != nil {
+		<-x.upload
+	}
+}
+
+// stopUpload makes the upload end now.
+func (x *exchange) stopUpload() {
+	_ = x.c.in.conn.SetReadDeadline(past)
+	<-x.upload
+	_ = x.c.in.conn.SetReadDeadline(time.Time{})
+}
+
+func isTimeout(err error) bool {
+	t, ok := errors.AsType[net.Error](err)
+	return ok && t.Timeout()
+}
+
+// answer passes the answer back, whose head is read. It tells whether the
+// client's connection can go on after it.
+func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
+	x.status = resp.Status
+	plain := x.req.Minor == 0 && resp.Length == h1.Chunked
+	keep = !x.req.Close && resp.Length != h1.UntilClose && !x.awaits
+	out := x.appendAnswerHead(x.c.out[:0], resp, keep)
+	if n := resp.Length; n > 0 && n <= int64(len(x.up.buffered())) {
+		out = append(out, x.up.buffered()[:n]...)
+		x.up.skip(int(n))
+		x.sent += n
+		resp.Length = 0
+	}
+	x.c.out = out
+	if _, err := x.c.in.conn.Write(out); err != nil {
+		return false, err
+	}
+	return keep, x.copyAnswer(resp, plain)
+}
+
+func (x *exchange) copyAnswer(resp *h1.Response, plain bool) error {
+	note := func(n int) {
+		x.sent += int64(n)
+		x.c.note(n)
+		x.lease.Progress()
+	}
+	client := x.c.in.conn
+	switch resp.Length {
+	case 0:
+		return nil
+	case h1.Chunked:
+		return x.up.copyChunks(client, plain, note)
+	case h1.UntilClose:
+		return x.up.copyAll(client, note)
+	}
+	return x.up.copyN(client, resp.Length, note)
+}
+
+// tunnel passes bytes both ways after the protocol was switched, until both
+// sides have ended.
+func (x *exchange) tunnel(resp *h1.Response) bool {
+	x.status = resp.Status
+	x.c.stopWatching()
+	x.c.out = x.appendAnswerHead(x.c.out[:0], resp, true)
+	if _, err := x.c.in.conn.Write(x.c.out); err != nil {
+		x.up.close()
+		return x.broken()
+	}
+	inward := make(chan error, 1)
+	go func() {
+		inward <- x.pipe(x.up.conn, &x.c.in, &x.received)
+	}()
+	err := x.pipe(x.c.in.conn, &x.up.stream, &x.sent)
+	if err != nil {
+		x.c.breakOff()
+	}
+	err = errors.Join(err, <-inward)
+	x.up.close()
+	if err != nil {
+		return x.broken()
+	}
+	return false
+}
+
+// pipe passes bytes one way. An end is passed on as an end, a break as a
+// break.
+func (x *exchange) pipe(dst net.Conn, src *stream, count *int64) error {
+	err := src.copyAll(dst, func(n int) {
+		*count += int64(n)
+		x.c.note(n)
+		x.lease.Progress()
+	})
+	if err == nil {
+		err = closeWrite(dst)
+	}
+	if err != nil {
+		x.c.breakOff()
+	}
+	return err
+}
+
+func (x *exchange) appendRequestHead(out []byte) []byte {
+	path := x.p.path
+	if x.p.preview {
+		path = withoutPreview(path)
+	}
+	out = append(out, x.req.Method...)
+	out = append(out, ' ')
+	out = append(out, path...)
+	out = append(out, " HTTP/1.1\r\n"...)
+	for i := range x.req.Fields {
+		f := &x.req.Fields[i]
+		if !x.req.Forwarded(f.Name) {
+			continue
+		}
+		value := f.Value
+		if x.p.preview && strings.EqualFold(f.Name, "Cookie") {
+			if value = withoutPreviewCookie(value); value == "" {
+				continue
+			}
+		}
+		out = appendField(out, f.Name, value)
+	}
+	if x.req.Upgrade != "" {
+		out = appendField(out, "Connection", "Upgrade")
+		out = appendField(out, "Upgrade", x.req.Upgrade)
+	}
+	return append(out, "\r\n"...)
+}
+
+// appendAnswerHead appends the head of the sandbox's answer as the client gets
+// it.
+func (x *exchange) appendAnswerHead(out []byte, resp *h1.Response, keep bool) []byte {
+	out = append(out, "HTTP/1.1 "...)
+	out = strconv.AppendInt(out, int64(resp.Status), 10)
+	out = append(out, ' ')
+	out = append(out, resp.Reason...)
+	out = append(out, "\r\n"...)
+	bodiless := resp.Status < 200 || resp.Status == http.StatusNoContent
+	dechunked := x.req.Minor == 0 && resp.Length == h1.Chunked
+	for i := range resp.Fields {
+		f := &resp.Fields[i]
+		switch {
+		case !resp.Forwarded(f.Name):
+		case (bodiless || dechunked) && isFraming(f.Name):
+		case x.p.prefix != "":
+			out = appendField(out, f.Name, x.prefixed(f))
+		default:
+			out = appendField(out, f.Name, f.Value)
+		}
+	}
+	switch {
+	case resp.Status == http.StatusSwitchingProtocols:
+		out = appendField(out, "Connection", "Upgrade")
+		out = appendField(out, "Upgrade", resp.Fields.Get("Upgrade"))
+	case !keep:
+		out = appendField(out, "Connection", "close")
+	}
+	return append(out, "\r\n"...)
+}
+
+func isFraming(name string) bool {
+	return strings.EqualFold(name, "Content-Length") || strings.EqualFold(name, "Transfer-Encoding")
+}
+
+func (x *exchange) prefixed(f *h1.Field) string {
+	return underPrefix(f.Name, f.Value, x.p.prefix, x.r.host)
+}
+
+func appendField(out []byte, name, value string) []byte {
+	out = append(out, name...)
+	out = append(out, ": "...)
+	out = append(out, value...)
+	return append(out, "\r\n"...)
+}
+
+// appendAnswer appends a whole answer of the server's own.
+func appendAnswer(out []byte, status int, h http.Header, body []byte, head bool) []byte {
+	out = append(out, "HTTP/1.1 "...)
+	out = strconv.AppendInt(out, int64(status), 10)
+	out = append(out, ' ')
+	out = append(out, http.StatusText(status)...)
+	out = append(out, "\r\n"...)
+	for name, values := range h {
+		for _, value := range values {
+			out = appendField(out, name, value)
+		}
+	}
+	if status >= 200 && status != http.StatusNoContent && h.Get("Transfer-Encoding") == "" {
+		out = appendField(out, "Content-Length", strconv.Itoa(len(body)))
+	}
+	out = append(out, "\r\n"...)
+	if head {
+		return out
+	}
+	return append(out, body...)
+}

@@ -1,0 +1,319 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Limits bound what clients may take. Zero means no bound.
+type Limits struct {
+	// PerClient is how many connections one client address may have open.
+	PerClient int
+	// PerSandbox is how many requests may be under way in one sandbox.
+	PerSandbox int
+	// IdleStream is how long a request under way may pass without a byte either
+	// way.
+	IdleStream time.Duration
+}
+
+// Options is what a [Server] is made of.
+type Options struct {
+	Sandboxes Sandboxes
+	// Control answers what is for no sandbox.
+	Control http.Handler
+	// TLS is for all connections; nil for none. Its NextProtos are set here.
+	TLS       *tls.Config
+	Limits    Limits
+	AccessLog bool // log every request for a sandbox
+	Log       *slog.Logger
+}
+
+// Fixed bounds.
+const (
+	maxTarget     = 32 << 10          // bytes of a URL
+	maxHead       = 64 << 10          // bytes of a request's head
+	maxAnswerHead = 256 << 10         // bytes of an answer's head
+	headPatience  = 30 * time.Second  // for a request's head, from its first byte
+	idlePatience  = 620 * time.Second // between requests, as the hosted service, which clients expect
+	watchEvery    = 250 * time.Millisecond
+)
+
+// Server serves the data plane, and the control plane beside it, on one
+// listener.
+type Server struct {
+	edge
+	control http.Handler
+	tls     *tls.Config
+	h2      *http.Server
+	h2conns *handedOver
+
+	ctx  context.Context
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	conns   map[*conn]struct{}
+	clients map[netip.Addr]int
+	closing bool
+	ended   sync.WaitGroup
+}
+
+// NewServer returns a server that serves when Serve is called.
+func NewServer(o Options) *Server {
+	s := &Server{
+		edge:    edge{sandboxes: o.Sandboxes, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog},
+		control: o.Control,
+		h2conns: newHandedOver(),
+		conns:   map[*conn]struct{}{},
+		clients: map[netip.Addr]int{},
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.h2 = &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: headPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHead,
+		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
+	}
+	s.h2.Protocols.SetHTTP2(true)
+	s.h2.Protocols.SetUnencryptedHTTP2(true)
+	if o.TLS != nil {
+		s.tls = o.TLS.Clone()
+		s.tls.NextProtos = []string{"h2", "http/1.1"}
+		s.h2.TLSConfig = s.tls
+	}
+	return s
+}
+
+// Collector returns what the server counts.
+func (s *Server) Collector() prometheus.Collector { return s.counts }
+
+// Serve accepts connections until ln is closed or Shutdown is called, which it
+// reports as http.ErrServerClosed.
+func (s *Server) Serve(ln net.Listener) error {
+	h2 := make(chan struct{})
+	go func() {
+		defer close(h2)
+		_ = s.h2.Serve(s.h2conns)
+	}()
+	go s.watch()
+	defer func() {
+		s.h2conns.close()
+		<-h2
+	}()
+	for wait := time.Duration(0); ; {
+		c, err := ln.Accept()
+		switch {
+		case err == nil:
+			wait = 0
+			s.accept(c)
+			continue
+		case s.isClosing():
+			return http.ErrServerClosed
+		case errors.Is(err, net.ErrClosed):
+			return err
+		}
+		// Out of descriptors, most likely: others must end first.
+		wait = min(max(2*wait, 5*time.Millisecond), time.Second)
+		s.log.Warn("connection not accepted", "err", err, "retry", wait)
+		select {
+		case <-time.After(wait):
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+func (s *Server) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
+// Shutdown ends the server: idle connections at once, the others when their
+// request has ended, or when ctx has, broken off. The caller closes the
+// listener.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	for c := range s.conns {
+		c.endIfIdle()
+	}
+	s.mu.Unlock()
+	go func() { _ = s.h2.Shutdown(ctx) }()
+	idle := make(chan struct{})
+	go func() { s.ended.Wait(); close(idle) }()
+	var err error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.stop()
+	s.mu.Lock()
+	for c := range s.conns {
+		c.breakOff()
+	}
+	s.mu.Unlock()
+	<-idle
+	return errors.Join(err, s.h2.Close())
+}
+
+// accept serves a connection, if its client may have another one.
+func (s *Server) accept(nc net.Conn) {
+	client := clientAddr(nc)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing:
+		breakOff(nc)
+		return
+	case s.limits.PerClient > 0 && s.clients[client] >= s.limits.PerClient:
+		s.counts.refused.Inc()
+		if s.tls == nil {
+			_, _ = nc.Write(tooManyConnections) // fits into the empty send buffer
+		}
+		_ = nc.Close()
+		return
+	}
+	s.clients[client]++
+	c := newConn(s, nc, client)
+	s.conns[c] = struct{}{}
+	s.counts.connections.Inc()
+	s.ended.Add(1)
+	go func() {
+		defer s.ended.Done()
+		c.serve()
+		s.forget(c)
+	}()
+}
+
+// forget drops a connection that has ended or that net/http serves now.
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	s.counts.connections.Dec()
+	if !c.secure && !c.handedOver {
+		s.leaveLocked(c.client) // else its connection does, at its end
+	}
+}
+
+func (s *Server) leave(client netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaveLocked(client)
+}
+
+func (s *Server) leaveLocked(client netip.Addr) {
+	if s.clients[client]--; s.clients[client] <= 0 {
+		delete(s.clients, client)
+	}
+}
+
+// watch looks after what takes long: clients that send slowly or have gone,
+// connections that are idle.
+func (s *Server) watch() {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case now := <-tick.C:
+			s.mu.Lock()
+			for c := range s.conns {
+				c.look(now)
+			}
+			s.mu.Unlock()
+			s.upstreams.sweep(now)
+		}
+	}
+}
+
+var tooManyConnections = appendAnswer(nil, http.StatusTooManyRequests,
+	http.Header{"Connection": {"close"}, "Retry-After": {"1"}, "Content-Type": {"text/plain; charset=utf-8"}},
+	[]byte("too many connections from this address\n"), false)
+
+func clientAddr(nc net.Conn) netip.Addr {
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// http2Preface begins every connection that speaks HTTP/2 without TLS.
+var http2Preface = []byte("PRI * HTTP/2.0\r\n\r\n")
+
+func speaksHTTP2(begin []byte) bool { return bytes.HasPrefix(begin, http2Preface[:16]) }
+
+// handedOver is the listener from which net/http takes HTTP/2 connections.
+type handedOver struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newHandedOver() *handedOver {
+	return &handedOver{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (l *handedOver) give(c net.Conn) bool {
+	select {
+	case l.conns <- c:
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// Accept implements net.Listener.
+func (l *handedOver) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *handedOver) close() { l.once.Do(func() { close(l.done) }) }
+
+// Close implements net.Listener.
+func (l *handedOver) Close() error { l.close(); return nil }
+
+// Addr implements net.Listener.
+func (l *handedOver) Addr() net.Addr { return &net.TCPAddr{} }
+
+// handed is a connection that net/http serves, or may come to: with what was
+// already read from it, and a say at its end.
+type handed struct {
+	net.Conn
+	prefix []byte
+	onEnd  func() // called once
+	once   sync.Once
+}
+
+// Read implements io.Reader.
+func (c *handed) Read(p []byte) (int, error) {
+	if len(c.prefix) > 0 {
+		n := copy(p, c.prefix)
+		c.prefix = c.prefix[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// CloseWrite ends the writing direction.
+func (c *handed) CloseWrite() error { return closeWrite(c.Conn) }
+
+// Close implements net.Conn.
+func (c *handed) Close() error {
+	c.once.Do(c.onEnd)
+	return c.Conn.Close()
+}

@@ -1,0 +1,276 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// upstreams knows what is open into each generation: connections kept for the
+// next request, and requests under way. All of a generation ends when that is
+// cut; none of it is used for another.
+type upstreams struct {
+	mu          sync.Mutex
+	generations map[string]*generation // by sandbox
+}
+
+// generation is what is open into one generation of a sandbox.
+type generation struct {
+	id     string
+	number int64
+	cut    <-chan struct{}
+
+	mu      sync.Mutex
+	over    bool
+	ports   map[int]*port
+	flights map[breaker]struct{}
+}
+
+// breaker is a request under way that can be broken off.
+type breaker interface{ breakOff() }
+
+// port is what is open to one port.
+type port struct {
+	idle []*upstream
+	// unproven counts connections that have not answered yet. A server that
+	// takes one connection at a time might wait for the end of another one, so
+	// while there are any, none is kept idle.
+	unproven int
+}
+
+// How long an idle connection is kept. The agent keeps it longer; a user's
+// server may be one that waits for its end.
+const (
+	agentIdle   = 60 * time.Second
+	userIdle    = 2 * time.Second
+	idlePerPort = 64
+)
+
+// upstream is a connection into a sandbox.
+type upstream struct {
+	stream
+	g      *generation
+	port   int
+	reused bool // it has answered a request before
+	idleAt time.Time
+}
+
+// enter returns the generation of a lease.
+func (u *upstreams) enter(id string, lease *supervisor.Lease) *generation {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if g := u.generations[id]; g != nil && g.number == lease.Generation && g.cut == lease.Cut {
+		return g
+	}
+	g := &generation{id: id, number: lease.Generation, cut: lease.Cut, ports: map[int]*port{}, flights: map[breaker]struct{}{}}
+	if u.generations == nil {
+		u.generations = map[string]*generation{}
+	}
+	u.generations[id] = g
+	go u.await(g)
+	return g
+}
+
+// await ends a generation when it is cut.
+func (u *upstreams) await(g *generation) {
+	<-g.cut
+	u.mu.Lock()
+	if u.generations[g.id] == g {
+		delete(u.generations, g.id)
+	}
+	u.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.over = true
+	for _, p := range g.ports {
+		for _, up := range p.idle {
+			_ = up.conn.Close()
+		}
+		p.idle = nil
+	}
+	for f := range g.flights {
+		f.breakOff()
+	}
+}
+
+// board notes a request under way. False if the generation has been cut, or
+// has as many as it may have.
+func (g *generation) board(f breaker, most int) (ok, full bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.over {
+		return false, false
+	}
+	if most > 0 && len(g.flights) >= most {
+		return false, true
+	}
+	g.flights[f] = struct{}{}
+	return true, false
+}
+
+func (g *generation) leave(f breaker) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.flights, f)
+}
+
+// portLocked returns the state of a port.
+func (g *generation) portLocked(n int) *port {
+	p := g.ports[n]
+	if p == nil {
+		p = &port{}
+		g.ports[n] = p
+	}
+	return p
+}
+
+// dial returns a connection to a port. A kept one is used if repeatable, that
+// is, if the request may be sent again in case the server has just closed it;
+// and to the agent, which does not do that.
+func (g *generation) dial(ctx context.Context, lease *supervisor.Lease, n int, repeatable bool) (*upstream, error) {
+	g.mu.Lock()
+	p := g.portLocked(n)
+	for len(p.idle) > 0 {
+		up := p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		if repeatable || n == agentapi.Port && up.alive() {
+			g.mu.Unlock()
+			return up, nil
+		}
+		// Not used, it could still keep a server of one connection busy.
+		_ = up.conn.Close()
+	}
+	p.unproven++
+	g.mu.Unlock()
+	return g.open(ctx, lease, n)
+}
+
+// again returns a new connection after a kept one proved to be closed.
+func (g *generation) again(ctx context.Context, lease *supervisor.Lease, n int) (*upstream, error) {
+	g.mu.Lock()
+	g.portLocked(n).unproven++
+	g.mu.Unlock()
+	return g.open(ctx, lease, n)
+}
+
+func (g *generation) open(ctx context.Context, lease *supervisor.Lease, n int) (*upstream, error) {
+	conn, err := dialPatiently(ctx, lease, n)
+	if err != nil {
+		g.mu.Lock()
+		g.portLocked(n).unproven--
+		g.mu.Unlock()
+		return nil, err
+	}
+	return &upstream{stream: newStream(conn), g: g, port: n}, nil
+}
+
+// proven notes that the connection has been answered on.
+func (up *upstream) proven() {
+	if up.reused {
+		return
+	}
+	up.reused = true
+	up.g.mu.Lock()
+	defer up.g.mu.Unlock()
+	up.g.portLocked(up.port).unproven--
+}
+
+// close ends the connection.
+func (up *upstream) close() {
+	up.proven()
+	_ = up.conn.Close()
+}
+
+// keep gives the connection back for another request.
+func (up *upstream) keep() {
+	up.proven()
+	g := up.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := g.portLocked(up.port)
+	if g.over || up.r != up.w || p.unproven > 0 || len(p.idle) >= idlePerPort {
+		_ = up.conn.Close()
+		return
+	}
+	up.idleAt = time.Now()
+	p.idle = append(p.idle, up)
+}
+
+// alive reports whether the peer has neither closed the connection nor sent
+// anything unasked.
+func (up *upstream) alive() bool {
+	raw, ok := up.conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	rc, err := raw.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peeked error
+	err = rc.Control(func(fd uintptr) {
+		var b [1]byte
+		_, _, peeked = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	})
+	return err == nil && errors.Is(peeked, unix.EAGAIN)
+}
+
+// sweep closes what has been idle for too long.
+func (u *upstreams) sweep(now time.Time) {
+	u.mu.Lock()
+	generations := make([]*generation, 0, len(u.generations))
+	for _, g := range u.generations {
+		generations = append(generations, g)
+	}
+	u.mu.Unlock()
+	for _, g := range generations {
+		g.sweep(now)
+	}
+}
+
+func (g *generation) sweep(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for n, p := range g.ports {
+		most := userIdle
+		if n == agentapi.Port {
+			most = agentIdle
+		}
+		// The least recently used are in front.
+		old := 0
+		for old < len(p.idle) && now.Sub(p.idle[old].idleAt) > most {
+			_ = p.idle[old].conn.Close()
+			old++
+		}
+		p.idle = append(p.idle[:0], p.idle[old:]...)
+	}
+}
+
+// dialWaits are the pauses between attempts at a port that nobody listens on:
+// a server that was just started gets a moment to come up.
+var dialWaits = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond, 400 * time.Millisecond}
+
+func dialPatiently(ctx context.Context, lease *supervisor.Lease, port int) (net.Conn, error) {
+	for _, wait := range dialWaits {
+		conn, err := lease.Dial(ctx, port)
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return conn, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-lease.Cut:
+			return nil, errCut
+		}
+	}
+	return lease.Dial(ctx, port)
+}
