@@ -56,7 +56,7 @@ func newConn(s *Server, nc net.Conn, client netip.Addr) *conn {
 	c := &conn{s: s, client: client}
 	if s.tls != nil {
 		// Below TLS, because net/http looks for a *tls.Conn on top.
-		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.leave(client) }}, s.tls)
+		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.clients.leave(client) }}, s.tls)
 		c.secure = true
 	}
 	c.in = stream{conn: nc}
@@ -128,7 +128,7 @@ func (c *conn) refuse(err error) {
 	switch {
 	case ok:
 	case errors.Is(err, os.ErrDeadlineExceeded) && c.inPhase(phaseHead):
-		e = &h1.Error{Status: http.StatusRequestTimeout, Reason: "the request did not come within " + headPatience.String()}
+		e = &h1.Error{Status: http.StatusRequestTimeout, Reason: "the request did not come within " + c.s.headPatience.String()}
 		_ = c.in.conn.SetDeadline(time.Now().Add(time.Second)) // for the answer
 	default:
 		return // closed, or idle for too long
@@ -207,8 +207,8 @@ func (c *conn) handOver() {
 	c.handedOver = true
 	given := c.in.conn
 	if !c.secure {
-		client, s := c.client, c.s
-		given = &handed{Conn: given, prefix: bytes.Clone(c.in.buffered()), onEnd: func() { s.leave(client) }}
+		client, all := c.client, &c.s.clients
+		given = &handed{Conn: given, prefix: bytes.Clone(c.in.buffered()), onEnd: func() { all.leave(client) }}
 	}
 	if !c.s.h2conns.give(given) {
 		_ = given.Close()
@@ -247,7 +247,7 @@ func (c *conn) look(now time.Time) {
 			_ = c.in.conn.SetReadDeadline(past)
 		}
 	case phaseHead:
-		if age > headPatience {
+		if age > c.s.headPatience {
 			_ = c.in.conn.SetDeadline(past)
 		}
 	case phaseAnswer:

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +30,8 @@ import (
 // server as each of its ports.
 type fleet struct {
 	upstream *httptest.Server
+	dial     func(context.Context) (net.Conn, error) // to another server than upstream
+	wait     func(context.Context) error             // before Acquire answers
 
 	mu       sync.Mutex
 	sb       store.Sandbox
@@ -47,7 +50,12 @@ func newFleet(t *testing.T, h http.HandlerFunc) *fleet {
 
 const openPort = 8000
 
-func (f *fleet) Acquire(_ context.Context, id string, a supervisor.Access) (*supervisor.Lease, error) {
+func (f *fleet) Acquire(ctx context.Context, _ string, a supervisor.Access) (*supervisor.Lease, error) {
+	if f.wait != nil {
+		if err := f.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
@@ -60,6 +68,9 @@ func (f *fleet) Acquire(_ context.Context, id string, a supervisor.Access) (*sup
 		Dial: func(ctx context.Context, port int) (net.Conn, error) {
 			if port != openPort && port != agentapi.Port {
 				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			if f.dial != nil {
+				return f.dial(ctx)
 			}
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", f.upstream.Listener.Addr().String())
@@ -107,11 +118,20 @@ func (f *fleet) serve(t *testing.T) string {
 
 // serveWith serves the sandbox with what o says beside it.
 func (f *fleet) serveWith(t *testing.T, o Options) string {
-	o.Sandboxes, o.Log = f, slog.New(slog.NewTextHandler(io.Discard, nil))
+	o.Sandboxes = f
+	if o.Log == nil {
+		o.Log = discardLog
+	}
 	if o.Control == nil {
 		o.Control = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "control %s", r.URL.Path) })
 	}
-	s := NewServer(o)
+	return f.run(t, NewServer(o))
+}
+
+var discardLog = slog.New(slog.DiscardHandler)
+
+// run serves until the test's end.
+func (f *fleet) run(t *testing.T, s *Server) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,6 +147,8 @@ func (f *fleet) serveWith(t *testing.T, o Options) string {
 	})
 	return "http://" + ln.Addr().String()
 }
+
+var escape = url.QueryEscape
 
 // ask sends a request to the sandbox by headers.
 func ask(t *testing.T, url, path string, port int, change func(*http.Request)) *http.Response {

@@ -40,10 +40,10 @@ type Options struct {
 
 // Fixed bounds.
 const (
-	maxTarget     = 32 << 10          // bytes of a URL
-	maxHead       = 64 << 10          // bytes of a request's head
-	maxAnswerHead = 256 << 10         // bytes of an answer's head
-	headPatience  = 30 * time.Second  // for a request's head, from its first byte
+	maxTarget     = 32 << 10  // bytes of a URL
+	maxHead       = 64 << 10  // bytes of a request's head
+	maxAnswerHead = 256 << 10 // bytes of an answer's head
+	headPatience  = 30 * time.Second
 	idlePatience  = 620 * time.Second // between requests, as the hosted service, which clients expect
 	watchEvery    = 250 * time.Millisecond
 )
@@ -57,14 +57,42 @@ type Server struct {
 	h2      *http.Server
 	h2conns *handedOver
 
+	headPatience time.Duration // for a request's head, from its first byte
+
 	ctx  context.Context
 	stop context.CancelFunc
 
-	mu      sync.Mutex
+	clients clients
+
+	mu      sync.Mutex // taken before a conn's
 	conns   map[*conn]struct{}
-	clients map[netip.Addr]int
 	closing bool
 	ended   sync.WaitGroup
+}
+
+// clients counts connections by address.
+type clients struct {
+	mu   sync.Mutex // taken after any other
+	open map[netip.Addr]int
+}
+
+// enter counts a connection; false if its client has most already.
+func (c *clients) enter(client netip.Addr, most int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if most > 0 && c.open[client] >= most {
+		return false
+	}
+	c.open[client]++
+	return true
+}
+
+func (c *clients) leave(client netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[client]--; c.open[client] <= 0 {
+		delete(c.open, client)
+	}
 }
 
 // NewServer returns a server that serves when Serve is called.
@@ -74,7 +102,9 @@ func NewServer(o Options) *Server {
 		control: o.Control,
 		h2conns: newHandedOver(),
 		conns:   map[*conn]struct{}{},
-		clients: map[netip.Addr]int{},
+		clients: clients{open: map[netip.Addr]int{}},
+
+		headPatience: headPatience,
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.h2 = &http.Server{
@@ -173,7 +203,7 @@ func (s *Server) accept(nc net.Conn) {
 	case s.closing:
 		breakOff(nc)
 		return
-	case s.limits.PerClient > 0 && s.clients[client] >= s.limits.PerClient:
+	case !s.clients.enter(client, s.limits.PerClient):
 		s.counts.refused.Inc()
 		if s.tls == nil {
 			_, _ = nc.Write(tooManyConnections) // fits into the empty send buffer
@@ -181,7 +211,6 @@ func (s *Server) accept(nc net.Conn) {
 		_ = nc.Close()
 		return
 	}
-	s.clients[client]++
 	c := newConn(s, nc, client)
 	s.conns[c] = struct{}{}
 	s.counts.connections.Inc()
@@ -200,19 +229,7 @@ func (s *Server) forget(c *conn) {
 	delete(s.conns, c)
 	s.counts.connections.Dec()
 	if !c.secure && !c.handedOver {
-		s.leaveLocked(c.client) // else its connection does, at its end
-	}
-}
-
-func (s *Server) leave(client netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leaveLocked(client)
-}
-
-func (s *Server) leaveLocked(client netip.Addr) {
-	if s.clients[client]--; s.clients[client] <= 0 {
-		delete(s.clients, client)
+		s.clients.leave(c.client) // else its connection does, at its end
 	}
 }
 

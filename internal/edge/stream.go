@@ -28,6 +28,7 @@ type stream struct {
 	conn net.Conn
 	buf  []byte // unread: buf[r:w]
 	r, w int
+	full bool // the last read filled the buffer: there is more than it holds
 }
 
 func newStream(c net.Conn) stream { return stream{conn: c, buf: make([]byte, readSize)} }
@@ -39,6 +40,9 @@ func (s *stream) fill() error {
 	switch {
 	case s.r == s.w:
 		s.r, s.w = 0, 0
+		if s.full && len(s.buf) < copySize {
+			s.buf = make([]byte, copySize)
+		}
 	case s.w == len(s.buf) && s.r > 0:
 		s.w = copy(s.buf, s.buf[s.r:s.w])
 		s.r = 0
@@ -48,6 +52,7 @@ func (s *stream) fill() error {
 	}
 	n, err := s.conn.Read(s.buf[s.w:])
 	s.w += n
+	s.full = s.w == len(s.buf)
 	if n > 0 {
 		return nil
 	}
@@ -57,8 +62,9 @@ func (s *stream) fill() error {
 	return err
 }
 
-// shrink gives back the room that a large head took.
+// shrink gives back the room that a large message took.
 func (s *stream) shrink() {
+	s.full = false
 	if len(s.buf) > readSize && s.w-s.r <= readSize {
 		small := make([]byte, readSize)
 		s.w = copy(small, s.buffered())
@@ -76,7 +82,7 @@ var (
 // unread until skip. io.EOF means that the peer closed between messages.
 // started is called when the first byte is there.
 func (s *stream) readHead(most, mostLine int, started func()) (string, error) {
-	for seen, line, firstLine := 0, 0, true; ; {
+	for seen, line := 0, 0; ; {
 		for data := s.buffered(); seen < len(data); seen++ {
 			if data[seen] != '\n' {
 				continue
@@ -84,15 +90,20 @@ func (s *stream) readHead(most, mostLine int, started func()) (string, error) {
 			if seen == 0 || data[seen-1] != '\r' {
 				return "", errBareLF
 			}
-			if seen-line == 1 { // an empty line
+			switch {
+			case line == 0 && seen > mostLine:
+				return "", errTargetTooLarge
+			case seen >= most:
+				return "", errHeadTooLarge
+			case seen-line == 1: // an empty line
 				return string(data[:seen+1]), nil
 			}
-			line, firstLine = seen+1, false
+			line = seen + 1
 		}
 		switch {
-		case firstLine && seen > mostLine:
+		case line == 0 && seen > mostLine:
 			return "", errTargetTooLarge
-		case seen > most:
+		case seen >= most:
 			return "", errHeadTooLarge
 		}
 		if err := s.fill(); err != nil {
@@ -162,27 +173,29 @@ func (s *stream) copyN(dst net.Conn, n int64, note func(int)) error {
 }
 
 // copyChunks passes on a chunked body as it is, or only its content if plain.
+// note is told of the content.
 func (s *stream) copyChunks(dst net.Conn, plain bool, note func(int)) error {
 	var c h1.Chunks
 	for {
-		for data := s.buffered(); len(data) > 0 && !c.Done(); {
-			n, content, err := c.Next(data)
-			if !plain {
-				// Take the rest of what is here in one piece.
-				m, restErr := c.Scan(data[n:])
-				content, n, err = data[:n+m], n+m, errors.Join(err, restErr)
+		for data := s.buffered(); len(data) > 0 && !c.Done(); data = s.buffered() {
+			before := c.Content()
+			n, piece, err := c.Next(data)
+			if !plain && err == nil {
+				var m int
+				m, err = c.Scan(data[n:]) // and the rest of what is here
+				n += m
+				piece = data[:n]
 			}
 			if err != nil {
 				return err
 			}
-			if len(content) > 0 {
-				if _, err := dst.Write(content); err != nil {
+			if len(piece) > 0 {
+				if _, err := dst.Write(piece); err != nil {
 					return &writeError{err}
 				}
 			}
-			note(n)
+			note(int(c.Content() - before))
 			s.skip(n)
-			data = data[n:]
 		}
 		if c.Done() {
 			return nil

@@ -200,6 +200,7 @@ func (up *upstream) keep() {
 		_ = up.conn.Close()
 		return
 	}
+	up.shrink()
 	up.idleAt = time.Now()
 	p.idle = append(p.idle, up)
 }

@@ -4,11 +4,12 @@ package h1
 // it is shown in pieces of any size. It checks what it is shown, so that the
 // bytes can be passed on as they are. The zero value is at a body's beginning.
 type Chunks struct {
-	state  chunkState
-	left   int64 // of the chunk's data
-	digits int   // of its size
-	line   int   // length of the extension or the trailer line so far
-	all    int   // length of all trailers so far
+	state   chunkState
+	content int64 // bytes of data so far
+	left    int64 // of the chunk's data
+	digits  int   // of its size
+	line    int   // length of the extension or the trailer line so far
+	all     int   // length of all trailers so far
 }
 
 type chunkState uint8
@@ -38,6 +39,9 @@ const (
 // Done reports whether the body is complete.
 func (c *Chunks) Done() bool { return c.state == chunksEnd }
 
+// Content returns how many bytes of data there have been.
+func (c *Chunks) Content() int64 { return c.content }
+
 // Next consumes the first n bytes of p: up to the end of a piece of data, of
 // the body, or of p. What of them is the body's content is returned as data.
 // Bytes after the body's end are not consumed. The error is an *Error.
@@ -47,6 +51,7 @@ func (c *Chunks) Next(p []byte) (n int, data []byte, err error) {
 			take := int(min(c.left, int64(len(p)-n)))
 			data = p[n : n+take]
 			n += take
+			c.content += int64(take)
 			if c.left -= int64(take); c.left == 0 {
 				c.state = chunkDataCR
 			}
