@@ -47,36 +47,36 @@ type Deadline struct {
 	At    time.Time
 }
 
+// maxDeadlines is how many a record has at most.
+const maxDeadlines = 4
+
 // Deadlines returns every deadline of the record, in order of precedence.
 func (r Record) Deadlines(a Activity) []Deadline {
-	var ds []Deadline
-	add := func(c Clock, at time.Time) { ds = append(ds, Deadline{c, at}) }
+	return r.appendDeadlines(make([]Deadline, 0, maxDeadlines), a)
+}
+
+func (r Record) appendDeadlines(ds []Deadline, a Activity) []Deadline {
 	if r.State == Terminated {
 		if r.Op != nil {
-			add(ClockOperation, r.Op.Deadline)
-		} else {
-			add(ClockTombstone, r.Tombstone.At.Add(TombstoneKept))
+			return append(ds, Deadline{ClockOperation, r.Op.Deadline})
 		}
-		return ds
+		return append(ds, Deadline{ClockTombstone, r.Tombstone.At.Add(TombstoneKept)})
 	}
 	if r.Settings.MaxLifetime > 0 {
-		add(ClockLifetime, r.CreatedAt.Add(r.Settings.MaxLifetime))
+		ds = append(ds, Deadline{ClockLifetime, r.CreatedAt.Add(r.Settings.MaxLifetime)})
 	}
 	switch {
 	case r.Op != nil:
-		add(ClockOperation, r.Op.Deadline)
-	case r.State == Paused:
-		if r.Settings.PausedRetention > 0 {
-			add(ClockRetention, r.PausedAt.Add(r.Settings.PausedRetention))
-		}
+		return append(ds, Deadline{ClockOperation, r.Op.Deadline})
+	case r.State == Paused && r.Settings.PausedRetention > 0:
+		return append(ds, Deadline{ClockRetention, r.PausedAt.Add(r.Settings.PausedRetention)})
 	case r.State == Running:
-		ds = append(ds, r.runningDeadlines(a)...)
+		return r.appendRunning(ds, a)
 	}
 	return ds
 }
 
-func (r Record) runningDeadlines(a Activity) []Deadline {
-	var ds []Deadline
+func (r Record) appendRunning(ds []Deadline, a Activity) []Deadline {
 	if end := r.SoftEnd(a); !end.IsZero() {
 		ds = append(ds, Deadline{ClockTimeout, r.notBeforeRetry(end, r.Settings.OnTimeout)})
 		if near := end.Add(-announceBefore); near.After(r.StartedAt) && !r.Announced.Equal(end) {
@@ -137,7 +137,7 @@ func later(a, b time.Time) time.Time {
 // is none.
 func (r Record) NextDeadline(a Activity) (Deadline, bool) {
 	var next Deadline
-	for _, d := range r.Deadlines(a) {
+	for _, d := range r.appendDeadlines(make([]Deadline, 0, maxDeadlines), a) {
 		if next.Clock == "" || d.At.Before(next.At) {
 			next = d
 		}
@@ -145,12 +145,13 @@ func (r Record) NextDeadline(a Activity) (Deadline, bool) {
 	return next, next.Clock != ""
 }
 
-// due returns the clock of highest precedence that has run out.
-func (r Record) due(a Activity, now time.Time) (Clock, bool) {
-	for _, d := range r.Deadlines(a) {
+// Due returns the deadline of highest precedence that has come, and false if
+// none has. It is the one that TimerFired acts on.
+func (r Record) Due(a Activity, now time.Time) (Deadline, bool) {
+	for _, d := range r.appendDeadlines(make([]Deadline, 0, maxDeadlines), a) {
 		if !now.Before(d.At) {
-			return d.Clock, true
+			return d, true
 		}
 	}
-	return "", false
+	return Deadline{}, false
 }

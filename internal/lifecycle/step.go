@@ -215,14 +215,14 @@ func createTimer(s *step, ev Event) {
 // its lifetime. Without any the event is stale.
 func (s *step) due(ev Event) Clock {
 	e := ev.(TimerFired)
-	clock, ok := s.rec.due(e.Activity, s.now)
+	d, ok := s.rec.Due(e.Activity, s.now)
 	switch {
 	case !ok:
 		s.verdict = Stale
-	case clock == ClockLifetime:
+	case d.Clock == ClockLifetime:
 		s.terminate(e.Op, Meta{Cause: CauseTimeout}, MaxLifetimeExceeded, "")
 	}
-	return clock
+	return d.Clock
 }
 
 func createLost(s *step, ev Event) {

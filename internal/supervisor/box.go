@@ -17,8 +17,9 @@ import (
 
 // box is the owner of one sandbox.
 type box struct {
-	s  *Supervisor
-	id string
+	s     *Supervisor
+	id    string
+	timer place
 
 	// mu orders everything that happens to the sandbox. It is held while a
 	// change is committed, never while an effect is carried out. It is taken
@@ -114,14 +115,20 @@ func (s *Supervisor) commitContext() context.Context { return context.WithoutCan
 // arm sets the timer to the sandbox's next deadline.
 func (b *box) arm() {
 	t := now()
-	d, ok := b.sb.Record.NextDeadline(b.activityLocked(t))
+	act := b.activityLocked(t)
+	d, ok := b.sb.Record.NextDeadline(act)
 	if !ok {
-		b.s.timers.clear(b.id)
+		b.s.timers.clear(b)
 		return
+	}
+	if !t.Before(d.At) {
+		// What has come takes effect by precedence, not by what came first: an
+		// announcement that was missed must not put a pause among the ends.
+		d, _ = b.sb.Record.Due(act, t)
 	}
 	// Rounded up: now is truncated, and firing before it reaches the deadline
 	// would only arm it again.
-	b.s.timers.set(b.id, d.At.Add(time.Microsecond-1).Truncate(time.Microsecond), b.sb.Record.Settings.Pauses(d.Clock))
+	b.s.timers.set(b, d.At.Add(time.Microsecond-1).Truncate(time.Microsecond), b.sb.Record.Settings.Pauses(d.Clock))
 }
 
 // fire lets a deadline that has come take effect. What it means is looked up
@@ -131,8 +138,8 @@ func (b *box) fire() {
 	defer b.mu.Unlock()
 	t := now()
 	act := b.activityLocked(t)
-	d, ok := b.sb.Record.NextDeadline(act)
-	if !ok || t.Before(d.At) {
+	d, ok := b.sb.Record.Due(act, t)
+	if !ok {
 		b.arm()
 		return
 	}
@@ -142,7 +149,7 @@ func (b *box) fire() {
 	}
 	if _, err := b.applyLocked(lifecycle.TimerFired{Op: newOp(), Activity: act}); err != nil {
 		b.s.log.Error("timer could not be applied", "sandbox", b.id, "err", err)
-		b.s.timers.set(b.id, t.Add(storeRetry), false)
+		b.s.timers.set(b, t.Add(storeRetry), false)
 		return
 	}
 	b.s.metrics.late(d, t)

@@ -51,7 +51,7 @@ func (b *box) act(e lifecycle.Effect) {
 		tasks := b.tasksInFlight()
 		b.background(func(ctx context.Context) { b.releaseAll(ctx, e.Op, inst, tasks) })
 	case lifecycle.Forget:
-		b.background(func(ctx context.Context) { b.s.forgetRecord(ctx, b.id) })
+		b.background(b.forgetRecord)
 	}
 }
 

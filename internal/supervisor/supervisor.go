@@ -120,7 +120,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.ballast.restore()
 	s.metrics = newMetrics(s)
 	s.slots.limit = int64(o.MaxRunning)
-	s.timers = newTimers(s.fire)
+	s.timers = newTimers((*box).fire)
 	if err := s.recover(ctx); err != nil {
 		s.stop()
 		return nil, fmt.Errorf("recover sandboxes: %w", err)
@@ -428,13 +428,6 @@ func (s *Supervisor) Kill(ctx context.Context, id string, actor string) error {
 		s.log.Warn("kill is still releasing", "sandbox", id, "err", err)
 	}
 	return nil
-}
-
-// fire is called by the timers when a sandbox's deadline has come.
-func (s *Supervisor) fire(id string) {
-	if b, err := s.box(id); err == nil {
-		b.fire()
-	}
 }
 
 func (s *Supervisor) rootfs(runtimeID string) string { return filepath.Join(s.o.RunDir, runtimeID) }

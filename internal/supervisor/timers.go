@@ -11,69 +11,70 @@ import (
 // which can be set while they do.
 const maxSleep = 30 * time.Second
 
-// timers calls fire with an id when the deadline set for it has come. It is a
+// timers calls fire with a box when the deadline set for it has come. It is a
 // heap with one runtime timer for its head, not a scan. A deadline fires once;
 // what happens then is looked up again, so that a stale one does no harm.
 //
 // Of several that have come the earliest fires first, but all that pause after
 // all that do not: an end takes little and frees much.
 type timers struct {
-	fire func(id string)
+	fire func(*box)
 	wake chan struct{} // the head may have changed
 
 	mu    sync.Mutex
 	heaps [2]deadlines // those that fire first, and those that pause
-	at    map[string]*deadline
 }
 
-type deadline struct {
-	id     string
-	when   time.Time
-	pauses bool
-	index  int
+// place is where the timers keep the deadline of a box. Being a part of the
+// box, it needs no table. It is guarded by timers.mu.
+type place struct {
+	index  int32 // in its heap, counted from 1; 0 if no deadline is set
+	pauses bool  // which heap that is
 }
 
-func newTimers(fire func(string)) *timers {
-	return &timers{fire: fire, wake: make(chan struct{}, 1), at: map[string]*deadline{}}
+func newTimers(fire func(*box)) *timers {
+	return &timers{fire: fire, wake: make(chan struct{}, 1)}
 }
 
-func (t *timers) heap(d *deadline) *deadlines {
-	if d.pauses {
+func (t *timers) heap(pauses bool) *deadlines {
+	if pauses {
 		return &t.heaps[1]
 	}
 	return &t.heaps[0]
 }
 
-// set replaces the deadline of id; pauses says that a pause is what it is for.
-func (t *timers) set(id string, when time.Time, pauses bool) {
+// set replaces the deadline of b; pauses says that a pause is what it is for.
+func (t *timers) set(b *box, when time.Time, pauses bool) {
 	t.mu.Lock()
-	d, ok := t.at[id]
-	if ok && d.pauses != pauses {
-		heap.Remove(t.heap(d), d.index)
-		ok = false
+	if b.timer.index > 0 && b.timer.pauses != pauses {
+		t.removeLocked(b)
 	}
-	if ok {
-		d.when = when
-		heap.Fix(t.heap(d), d.index)
+	h := t.heap(pauses)
+	d := deadline{when.UnixMicro(), b}
+	if i := int(b.timer.index) - 1; i >= 0 {
+		(*h)[i] = d
+		heap.Fix(h, i)
 	} else {
-		d = &deadline{id: id, when: when, pauses: pauses}
-		t.at[id] = d
-		heap.Push(t.heap(d), d)
+		b.timer.pauses = pauses
+		heap.Push(h, d)
 	}
-	head := d.index == 0
+	head := b.timer.index == 1
 	t.mu.Unlock()
 	if head {
 		t.nudge()
 	}
 }
 
-// clear removes the deadline of id.
-func (t *timers) clear(id string) {
+// clear removes the deadline of b.
+func (t *timers) clear(b *box) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if d, ok := t.at[id]; ok {
-		heap.Remove(t.heap(d), d.index)
-		delete(t.at, id)
+	t.removeLocked(b)
+}
+
+func (t *timers) removeLocked(b *box) {
+	if i := int(b.timer.index) - 1; i >= 0 {
+		heap.Remove(t.heap(b.timer.pauses), i)
 	}
 }
 
@@ -89,8 +90,8 @@ func (t *timers) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		for id, ok := t.due(time.Now()); ok && ctx.Err() == nil; id, ok = t.due(time.Now()) {
-			t.fire(id)
+		for b := t.due(time.Now()); b != nil && ctx.Err() == nil; b = t.due(time.Now()) {
+			t.fire(b)
 		}
 		timer.Reset(t.sleep(time.Now()))
 		select {
@@ -102,18 +103,17 @@ func (t *timers) run(ctx context.Context) {
 	}
 }
 
-// due removes and returns the id whose deadline has come and which is next.
-func (t *timers) due(now time.Time) (id string, ok bool) {
+// due removes and returns the box whose deadline has come and which is next;
+// nil if there is none.
+func (t *timers) due(now time.Time) *box {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.heaps {
-		if h := &t.heaps[i]; len(*h) > 0 && !(*h)[0].when.After(now) {
-			d := heap.Pop(h).(*deadline)
-			delete(t.at, d.id)
-			return d.id, true
+		if h := &t.heaps[i]; len(*h) > 0 && (*h)[0].when <= now.UnixMicro() {
+			return heap.Pop(h).(*box)
 		}
 	}
-	return "", false
+	return nil
 }
 
 func (t *timers) sleep(now time.Time) time.Duration {
@@ -122,34 +122,42 @@ func (t *timers) sleep(now time.Time) time.Duration {
 	d := maxSleep
 	for _, h := range t.heaps {
 		if len(h) > 0 {
-			d = min(d, h[0].when.Sub(now))
+			d = min(d, time.UnixMicro(h[0].when).Sub(now))
 		}
 	}
 	return d
 }
 
+// deadline is when a box is to be looked at, in Unix microseconds. The time is
+// kept beside the pointer, so that comparing reads no boxes.
+type deadline struct {
+	when int64
+	box  *box
+}
+
 // deadlines implements heap.Interface.
-type deadlines []*deadline
+type deadlines []deadline
 
 func (h deadlines) Len() int           { return len(h) }
-func (h deadlines) Less(i, j int) bool { return h[i].when.Before(h[j].when) }
+func (h deadlines) Less(i, j int) bool { return h[i].when < h[j].when }
 func (h deadlines) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
+	h[i].box.timer.index, h[j].box.timer.index = int32(i+1), int32(j+1)
 }
 
 // Push implements heap.Interface.
 func (h *deadlines) Push(x any) {
-	d := x.(*deadline)
-	d.index = len(*h)
+	d := x.(deadline)
 	*h = append(*h, d)
+	d.box.timer.index = int32(len(*h))
 }
 
-// Pop implements heap.Interface.
+// Pop implements heap.Interface. It returns the box.
 func (h *deadlines) Pop() any {
 	old := *h
-	d := old[len(old)-1]
-	old[len(old)-1] = nil
+	b := old[len(old)-1].box
+	old[len(old)-1] = deadline{}
 	*h = old[:len(old)-1]
-	return d
+	b.timer.index = 0
+	return b
 }

@@ -212,11 +212,11 @@ func (s *Supervisor) announce() {
 }
 
 // forgetRecord carries out Forget.
-func (s *Supervisor) forgetRecord(ctx context.Context, id string) {
-	if err := s.o.Store.Forget(ctx, id); err != nil && !errdef.Is(err, errdef.NotFound) {
-		s.log.Error("tombstone could not be removed", "sandbox", id, "err", err)
-		s.timers.set(id, now().Add(time.Hour), false)
+func (b *box) forgetRecord(ctx context.Context) {
+	if err := b.s.o.Store.Forget(ctx, b.id); err != nil && !errdef.Is(err, errdef.NotFound) {
+		b.s.log.Error("tombstone could not be removed", "sandbox", b.id, "err", err)
+		b.s.timers.set(b, now().Add(time.Hour), false)
 		return
 	}
-	s.forget(id)
+	b.s.forget(b.id)
 }

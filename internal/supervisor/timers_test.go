@@ -1,0 +1,148 @@
+package supervisor
+
+import (
+	"fmt"
+	"math/rand/v2"
+	goruntime "runtime"
+	"slices"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// TestTimersAgainstAList sets, moves and clears deadlines at random, and
+// compares what is due with a list that is sorted each time.
+func TestTimersAgainstAList(t *testing.T) {
+	type entry struct {
+		when   time.Time
+		pauses bool
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	tm := newTimers(nil)
+	boxes := make([]*box, 50)
+	for i := range boxes {
+		boxes[i] = &box{id: fmt.Sprint(i)}
+	}
+	model := map[*box]entry{}
+	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	seconds := rng.Perm(1_000_000) // no two deadlines are the same
+	for range 20_000 {
+		b := boxes[rng.IntN(len(boxes))]
+		switch rng.IntN(4) {
+		case 0:
+			tm.clear(b)
+			delete(model, b)
+		case 1, 2:
+			e := entry{epoch.Add(time.Duration(seconds[0]) * time.Second), rng.IntN(2) == 0}
+			seconds = seconds[1:]
+			tm.set(b, e.when, e.pauses)
+			model[b] = e
+		case 3:
+			now := epoch.Add(time.Duration(rng.IntN(1_000_000)) * time.Second)
+			var want *box
+			for b, e := range model {
+				if e.when.After(now) {
+					continue
+				}
+				if o := model[want]; want == nil || o.pauses && !e.pauses || o.pauses == e.pauses && e.when.Before(o.when) {
+					want = b
+				}
+			}
+			if got := tm.due(now); got != want {
+				t.Fatalf("due at %s: %+v, want %+v", now, model[got], model[want])
+			}
+			delete(model, want)
+		}
+	}
+	// What is left comes in order.
+	var left []entry
+	for b := tm.due(epoch.AddDate(1, 0, 0)); b != nil; b = tm.due(epoch.AddDate(1, 0, 0)) {
+		left = append(left, model[b])
+		delete(model, b)
+	}
+	inOrder := slices.IsSortedFunc(left, func(x, y entry) int {
+		switch {
+		case x.pauses == y.pauses:
+			return x.when.Compare(y.when)
+		case y.pauses:
+			return -1
+		}
+		return 1
+	})
+	if !inOrder || len(model) > 0 {
+		t.Errorf("in order: %t; never due: %d", inOrder, len(model))
+	}
+}
+
+// armAll gives every box a deadline, in random order.
+func armAll(tm *timers, boxes []box) {
+	now := time.Now()
+	for i := range boxes {
+		tm.set(&boxes[i], now.Add(rand.N(24*time.Hour)), i%2 == 0)
+	}
+}
+
+// TestDeadlineMemory holds that an armed deadline takes at most 64 bytes beside
+// the record.
+func TestDeadlineMemory(t *testing.T) {
+	const n, most = 100_000, 64
+	boxes := make([]box, n)
+	tm := newTimers(nil)
+	before := heapInUse()
+	armAll(tm, boxes)
+	each := float64(heapInUse()-before)/n + float64(unsafe.Sizeof(place{}))
+	goruntime.KeepAlive(boxes)
+	goruntime.KeepAlive(tm)
+	t.Logf("%.1f bytes for each of %d deadlines", each, n)
+	if each > most {
+		t.Errorf("an armed deadline takes %.1f bytes, want at most %d", each, most)
+	}
+}
+
+func heapInUse() int64 {
+	goruntime.GC()
+	var m goruntime.MemStats
+	goruntime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// BenchmarkRearm moves one of many deadlines.
+func BenchmarkRearm(b *testing.B) {
+	for _, n := range []int{1_000, 100_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			tm, boxes := newTimers(nil), make([]box, n)
+			armAll(tm, boxes)
+			now, i := time.Now(), 0
+			for b.Loop() {
+				i = (i + 7919) % n
+				tm.set(&boxes[i], now.Add(rand.N(24*time.Hour)), i%2 == 0)
+			}
+		})
+	}
+}
+
+// BenchmarkArm is all that activity does to the clocks of a sandbox: to find
+// its next deadline and move it, among 100,000.
+func BenchmarkArm(b *testing.B) {
+	const n = 100_000
+	s := &Supervisor{timers: newTimers(nil)}
+	boxes := make([]box, n)
+	began := now()
+	for i := range boxes {
+		boxes[i].s = s
+		boxes[i].sb.Record = lifecycle.Record{
+			State: lifecycle.Running, StartedAt: began, EndAt: began.Add(rand.N(time.Hour)),
+			Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, IdleTimeout: rand.N(time.Hour)},
+		}
+		boxes[i].arm()
+	}
+	i := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		i = (i + 7919) % n
+		boxes[i].work.last = now()
+		boxes[i].arm()
+	}
+}
