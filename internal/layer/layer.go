@@ -248,6 +248,12 @@ func (s *Store) Freeze(top string) (size int64, changed bool, err error) {
 // Layers returns the ids of all layers on disk.
 func (s *Store) Layers() ([]string, error) { return names(s.layers) }
 
+// HasLayer reports whether a layer is on disk.
+func (s *Store) HasLayer(id string) bool {
+	_, err := os.Lstat(s.layerDir(id))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // RemoveLayer deletes a layer that nothing is mounted over any more. It is
 // idempotent.
 func (s *Store) RemoveLayer(id string) error {

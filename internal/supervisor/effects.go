@@ -386,26 +386,26 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 }
 
 func (b *box) removeEverything(ctx context.Context) error {
+	b.s.removals <- struct{}{}
+	defer func() { <-b.s.removals }()
 	runtimes, err := b.s.o.Driver.List(ctx)
 	if err != nil {
 		return err
 	}
-	layers, err := b.s.o.Layers.Layers()
-	if err != nil {
-		return err
-	}
+	rec := b.snapshot().Record
 	var errs []error
 	for _, id := range runtimes {
 		if sandboxOf(id) == b.id {
 			errs = append(errs, b.removeRuntime(ctx, id, true))
 		}
 	}
-	for _, id := range layers {
-		if sandboxOf(id) == b.id {
+	// Listing the layers of all sandboxes would take longer the more there are.
+	for n := range rec.Launches {
+		if id := runtimeID(b.id, n+1); b.s.o.Layers.HasLayer(id) {
 			errs = append(errs, layer.Unmount(b.s.rootfs(id)), b.s.o.Layers.RemoveLayer(id))
 		}
 	}
-	if cp := b.snapshot().Record.Checkpoint; cp != nil {
+	if cp := rec.Checkpoint; cp != nil {
 		errs = append(errs, b.s.o.Layers.RemoveImage(cp.ID))
 	}
 	return errors.Join(errs...)

@@ -87,6 +87,9 @@ type Supervisor struct {
 	log    *slog.Logger
 	timers *timers
 	starts chan struct{} // bounds how many runtimes start at once
+	// removals bounds how many sandboxes are removed at once: thousands can end
+	// together, and what waits for the disk holds a thread.
+	removals chan struct{}
 
 	ctx  context.Context // ends the work of effects
 	stop context.CancelFunc
@@ -103,6 +106,8 @@ type Supervisor struct {
 	changed  chan struct{} // closed at the next commit
 }
 
+const maxRemovals = 16
+
 // New recovers every sandbox in the store and returns when all of them are in
 // a legal state, or when ctx ends.
 func New(ctx context.Context, o Options) (*Supervisor, error) {
@@ -112,7 +117,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{},
-		starts: make(chan struct{}, 2*goruntime.NumCPU()), changed: make(chan struct{}),
+		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), changed: make(chan struct{}),
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering
