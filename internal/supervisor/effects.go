@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
@@ -223,21 +224,31 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	inst, sb := b.inst, b.sb
 	b.mu.Unlock()
 	image := e.Op
-	cp, err := b.tryCapture(ctx, inst, sb, image)
+	var sealing sync.WaitGroup
+	cp, err := b.tryCapture(ctx, inst, sb, image, &sealing)
 	if err == nil && b.tell(lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp}).Verdict == lifecycle.Applies {
 		return
 	}
-	// Not committed: failed, cancelled, or overtaken by a kill.
-	if rmErr := b.s.o.Layers.RemoveImage(image); rmErr != nil {
-		b.s.log.Warn("partial image left", "sandbox", b.id, "err", rmErr)
+	// Not committed: failed, cancelled, or overtaken by a kill. After a cancel an
+	// access waits, and is not made to wait for the disk; after a failure what
+	// follows may need the space.
+	var discarding sync.WaitGroup
+	discarding.Go(func() {
+		sealing.Wait()
+		if err := b.s.o.Layers.RemoveImage(image); err != nil {
+			b.s.log.Warn("partial image left", "sandbox", b.id, "err", err)
+		}
+	})
+	defer discarding.Wait()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		discarding.Wait()
 	}
 	b.mu.Lock()
 	overtaken := b.inst != inst
 	b.mu.Unlock()
-	if overtaken {
-		return
+	if !overtaken {
+		b.resumeService(inst, e.Op, err)
 	}
-	b.resumeService(inst, e.Op, err)
 }
 
 // resumeService lets a runtime whose pause did not commit go on.
@@ -262,8 +273,9 @@ func (b *box) resumeService(inst runtime.Instance, op string, cause error) {
 }
 
 // tryCapture freezes the runtime and makes a durable, checksummed checkpoint
-// of it. Memory and files are taken in the same frozen window.
-func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sandbox, image string) (lifecycle.Checkpoint, error) {
+// of it. Memory and files are taken in the same frozen window. What of it
+// still works on the image after a cancel is in sealing.
+func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sandbox, image string, sealing *sync.WaitGroup) (lifecycle.Checkpoint, error) {
 	cp := lifecycle.Checkpoint{ID: image, Mode: sb.Record.Op.Mode}
 	if inst == nil {
 		return cp, errors.New("the runtime is gone")
@@ -298,15 +310,17 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := ctx.Err(); err != nil {
 		return cp, err
 	}
-	if err := b.makeDurable(inst.ID(), sb.Record.Checkpoint, &cp); err != nil {
+	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, sealing); err != nil {
 		return cp, err
 	}
 	return cp, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err())
 }
 
 // makeDurable seals what a capture wrote. The layer comes after the image:
-// taking the image can make the guest's kernel write files back.
-func (b *box) makeDurable(top string, previous, cp *lifecycle.Checkpoint) error {
+// taking the image can make the guest's kernel write files back. A cancel does
+// not wait for the disk to take the image; it does for the layer, which must
+// not be walked while the guest changes it.
+func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecycle.Checkpoint, sealing *sync.WaitGroup) error {
 	size, changed, err := b.s.o.Layers.Freeze(top)
 	if err != nil {
 		return err
@@ -321,9 +335,25 @@ func (b *box) makeDurable(top string, previous, cp *lifecycle.Checkpoint) error 
 	if cp.Mode != lifecycle.Memory {
 		return nil
 	}
-	digest, written, err := b.s.o.Layers.Seal(layer.Manifest{ID: cp.ID, Runtime: b.s.o.Driver.Capabilities().Version, Stack: cp.Stack})
-	cp.Digest, cp.Bytes = digest, size+written
-	return err
+	type seal struct {
+		digest  string
+		written int64
+		err     error
+	}
+	done := make(chan seal, 1)
+	m := layer.Manifest{ID: cp.ID, Runtime: b.s.o.Driver.Capabilities().Version, Stack: cp.Stack}
+	sealing.Go(func() {
+		var s seal
+		s.digest, s.written, s.err = b.s.o.Layers.Seal(m)
+		done <- s
+	})
+	select {
+	case s := <-done:
+		cp.Digest, cp.Bytes = s.digest, size+s.written
+		return s.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // discard removes a runtime that never served, with its files.

@@ -445,9 +445,10 @@ func TestAccessCancelsAnAutomaticPause(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if n, _ := os.ReadDir(filepath.Join(b.dir, "images")); len(n) > 0 {
-		t.Errorf("the partial image is still there")
-	}
+	eventually(t, "the removal of the partial image", func() bool {
+		n, err := os.ReadDir(filepath.Join(b.dir, "images"))
+		return err == nil && len(n) == 0
+	})
 }
 
 func TestFailedPauseRunsOn(t *testing.T) {
