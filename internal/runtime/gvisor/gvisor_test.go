@@ -16,7 +16,9 @@ import (
 func TestMain(m *testing.M) {
 	Handover()
 	if len(os.Args) > 1 && os.Args[1] == "guest" {
-		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), drivertest.Guest()))
+		http.Handle("/", drivertest.Guest())
+		http.Handle("/fresh", serveFresh())
+		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
 	}
 	os.Exit(m.Run())
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drowse-dev/drowse/test/e2e/filetree"
 )
 
@@ -104,6 +106,7 @@ func (s *state) report() (report, error) {
 func (s *state) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/state", s.serveState)
+	mux.HandleFunc("/random", serveRandom)
 	mux.HandleFunc("/hit", s.serveHit)
 	mux.HandleFunc("/hits", s.serveHits)
 	mux.HandleFunc("/hold", s.serveHold)
@@ -127,6 +130,20 @@ func answer(w http.ResponseWriter, v any, err error) {
 func (s *state) serveState(w http.ResponseWriter, _ *http.Request) {
 	r, err := s.report()
 	answer(w, r, err)
+}
+
+// serveRandom answers with random bytes from the kernel, by every way to them.
+func serveRandom(w http.ResponseWriter, _ *http.Request) {
+	device, call := make([]byte, 16), make([]byte, 16)
+	f, err := os.Open("/dev/urandom")
+	if err == nil {
+		defer f.Close()
+		_, err = io.ReadFull(f, device)
+	}
+	if err == nil {
+		_, err = unix.Getrandom(call, 0)
+	}
+	answer(w, []string{hex.EncodeToString(device), hex.EncodeToString(call)}, err)
 }
 
 // serveHit counts a request by the id that it gives itself.
