@@ -63,7 +63,9 @@ var measurements = []struct {
 	{"idle", (*bench).idle},
 	{"sleep", (*bench).sleep},
 	{"written", (*bench).files},
-	{"start", (*bench).starts}, // last: it needs the server's address
+	// Last: these need the server's address.
+	{"deadlines", (*bench).deadlines},
+	{"start", (*bench).starts},
 }
 
 func names() []string {

@@ -52,6 +52,12 @@ func (r *report) plain(id, what, unit string, values []float64, goal float64) {
 	r.absolute = append(r.absolute, row(id, what, len(values), spread(values, unit), limit(goal), verdict(median(values), 0, goal)))
 }
 
+// single adds one value, made of n samples, that is compared with nothing but
+// its goal.
+func (r *report) single(id, what, unit string, n int, value, goal float64) {
+	r.absolute = append(r.absolute, row(id, what, n, fmt.Sprintf("%.1f %s", value, unit), limit(goal), verdict(value, 0, goal)))
+}
+
 func (r *report) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
