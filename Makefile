@@ -49,6 +49,7 @@ conformance: build
 
 .PHONY: bench
 bench: build
+	script/deps bench
 	bash test/bench/run.sh
 
 .PHONY: generate

@@ -63,6 +63,7 @@ var measurements = []struct {
 	{"idle", (*bench).idle},
 	{"sleep", (*bench).sleep},
 	{"written", (*bench).files},
+	{"edge", (*bench).edge},
 	// Last: these need the server's address.
 	{"deadlines", (*bench).deadlines},
 	{"start", (*bench).starts},

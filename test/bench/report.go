@@ -13,6 +13,7 @@ type report struct {
 	ratios   []string
 	amounts  []string
 	absolute []string
+	proxies  []string
 	notes    []string
 }
 
@@ -56,6 +57,33 @@ func (r *report) plain(id, what, unit string, values []float64, goal float64) {
 // its goal.
 func (r *report) single(id, what, unit string, n int, value, goal float64) {
 	r.absolute = append(r.absolute, row(id, what, n, fmt.Sprintf("%.1f %s", value, unit), limit(goal), verdict(value, 0, goal)))
+}
+
+// edge adds a comparison of proxies, by name. Of rates more is better: their
+// limits are given as above 1 all the same, as how many times nginx may be
+// better.
+func (r *report) edge(id, what, unit string, values map[string][]float64, budget, goal float64) {
+	ours, theirs := median(values["drowse"]), median(values["nginx"])
+	ratio := ours / theirs
+	worse := ratio
+	if strings.HasSuffix(what, "per second") {
+		worse = 1 / ratio
+	}
+	cells := []any{id, what, len(values["drowse"])}
+	for _, name := range []string{"direct", "drowse", "nginx", "haproxy", "caddy"} {
+		text := "–"
+		if v := values[name]; len(v) > 0 {
+			text = strings.TrimSpace(fmt.Sprintf("%.1f %s", median(v), unit))
+		}
+		cells = append(cells, text)
+	}
+	shown := func(x float64) string {
+		if x != 0 && worse != ratio {
+			x = 1 / x
+		}
+		return limit(x)
+	}
+	r.proxies = append(r.proxies, row(append(cells, fmt.Sprintf("%.2f", ratio), shown(budget), shown(goal), verdict(worse, budget, goal))...))
 }
 
 func (r *report) note(format string, args ...any) {
@@ -114,6 +142,7 @@ func (r *report) markdown() string {
 	}
 	section("Against the raw tool", "| Row | What | Raw tool | n | drowse p50 / p95 | raw p50 / p95 | ratio of p50 (95 % interval) | budget | goal | | CPU ms per operation, drowse / raw |", r.ratios)
 	section("Bytes written by a pause", "| Row | Guest | n | touched | reported by the server, ratio | counted by the device, ratio | budget | goal | |", r.amounts)
+	section("The edge beside other proxies", "| Row | What | n | direct | drowse | nginx | HAProxy | Caddy | drowse / nginx | budget | goal | |", r.proxies)
 	section("The server", "| Row | What | n | p50 / p95 | goal | |", r.absolute)
 	if len(r.notes) > 0 {
 		b.WriteString("\n")

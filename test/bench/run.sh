@@ -2,7 +2,7 @@
 # Measures drowse beside the raw tool and writes the tables of
 # docs/benchmarks.md.
 #
-#   run.sh [--quick] [--only create,exec,idle,sleep,written,deadlines,start] [--docs FILE]
+#   run.sh [--quick] [--only create,exec,idle,sleep,written,edge,deadlines,start] [--docs FILE]
 #
 # --quick makes few runs; it and --only leave the documentation alone unless
 # --docs names a file. DROWSE is the binary to measure (bin/drowse),
@@ -94,7 +94,7 @@ for dir in "$cache"/js-*; do
 	fi
 done
 [ -n "$sdk" ] || fail "the SDK's installation in $cache was not found"
-(cd "$repo" && CGO_ENABLED=0 go build -o "$work/" ./test/bench ./test/bench/guest)
+(cd "$repo" && CGO_ENABLED=0 go build -o "$work/" ./test/bench ./test/bench/guest ./test/bench/edgeserver)
 
 # What would change what is measured.
 unset "${!E2B_@}" "${!DROWSE_@}" http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
