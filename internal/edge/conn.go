@@ -26,10 +26,11 @@ type conn struct {
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
 
-	fields     h1.Fields // reused
-	out        []byte    // reused
-	begun      bool      // the first request has been read
-	handedOver bool      // net/http serves the connection now
+	fields       h1.Fields // of a request; reused
+	answerFields h1.Fields // reused
+	out          []byte    // reused
+	begun        bool      // the first request has been read
+	handedOver   bool      // net/http serves the connection now
 
 	mu       sync.Mutex
 	phase    phase

@@ -142,7 +142,7 @@ func (x *exchange) send() (*h1.Response, *reply) {
 	}
 	head, err := x.try(up)
 	if err != nil && repeatable && up.reused && x.upload == nil && x.c.ctx.Err() == nil && isClosed(err) {
-		if up, err = x.g.again(x.c.ctx, x.lease, x.p.port); err != nil {
+		if up, err = x.g.open(x.c.ctx, x.lease, x.p.port); err != nil {
 			return nil, x.dialFailed(err)
 		}
 		head, err = x.try(up)
@@ -222,10 +222,11 @@ func (x *exchange) readAnswer() (*h1.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := h1.ParseResponse(head, x.req.Method, nil)
+	resp, err := h1.ParseResponse(head, x.req.Method, x.c.answerFields[:0])
 	if err != nil {
 		return nil, err
 	}
+	x.c.answerFields = resp.Fields
 	x.up.skip(len(head))
 	x.lease.Progress()
 	if resp.Status == http.StatusSwitchingProtocols && x.req.Upgrade == "" {

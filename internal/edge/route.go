@@ -155,7 +155,12 @@ func hostName(host string) string {
 
 // byHeader reports whether requests to host are routed by headers.
 func byHeader(host string) bool {
-	return host == "localhost" || strings.HasPrefix(host, "sandbox.") || net.ParseIP(host) != nil
+	if host == "localhost" || strings.HasPrefix(host, "sandbox.") {
+		return true
+	}
+	// Parsing is dear, and most hosts are names.
+	couldBeIP := host != "" && ('0' <= host[len(host)-1] && host[len(host)-1] <= '9' || strings.IndexByte(host, ':') >= 0)
+	return couldBeIP && net.ParseIP(host) != nil
 }
 
 // reserved are the agent's paths that only the host may use.

@@ -40,10 +40,11 @@ type breaker interface{ breakOff() }
 // port is what is open to one port.
 type port struct {
 	idle []*upstream
-	// unproven counts connections that have not answered yet. A server that
-	// takes one connection at a time might wait for the end of another one, so
-	// while there are any, none is kept idle.
-	unproven int
+	// unproven are the connections that have not answered yet. If one takes
+	// long to, the server may be one that takes a single connection at a time
+	// and waits for the end of another: then, until alone, none is kept.
+	unproven map[*upstream]struct{}
+	alone    time.Time
 }
 
 // How long an idle connection is kept. The agent keeps it longer; a user's
@@ -52,6 +53,11 @@ const (
 	agentIdle   = 60 * time.Second
 	userIdle    = 2 * time.Second
 	idlePerPort = 64
+	// unprovenMost is how long a connection may take to answer before the
+	// server is taken for one of a single connection, and keepAlone for how
+	// long it then is.
+	unprovenMost = 250 * time.Millisecond
+	keepAlone    = 10 * time.Second
 )
 
 // upstream is a connection into a sandbox.
@@ -60,6 +66,7 @@ type upstream struct {
 	g      *generation
 	port   int
 	reused bool // it has answered a request before
+	opened time.Time
 	idleAt time.Time
 }
 
@@ -126,7 +133,7 @@ func (g *generation) leave(f breaker) {
 func (g *generation) portLocked(n int) *port {
 	p := g.ports[n]
 	if p == nil {
-		p = &port{}
+		p = &port{unproven: map[*upstream]struct{}{}}
 		g.ports[n] = p
 	}
 	return p
@@ -148,28 +155,21 @@ func (g *generation) dial(ctx context.Context, lease *supervisor.Lease, n int, r
 		// Not used, it could still keep a server of one connection busy.
 		_ = up.conn.Close()
 	}
-	p.unproven++
 	g.mu.Unlock()
 	return g.open(ctx, lease, n)
 }
 
-// again returns a new connection after a kept one proved to be closed.
-func (g *generation) again(ctx context.Context, lease *supervisor.Lease, n int) (*upstream, error) {
-	g.mu.Lock()
-	g.portLocked(n).unproven++
-	g.mu.Unlock()
-	return g.open(ctx, lease, n)
-}
-
+// open returns a new connection.
 func (g *generation) open(ctx context.Context, lease *supervisor.Lease, n int) (*upstream, error) {
 	conn, err := dialPatiently(ctx, lease, n)
 	if err != nil {
-		g.mu.Lock()
-		g.portLocked(n).unproven--
-		g.mu.Unlock()
 		return nil, err
 	}
-	return &upstream{stream: newStream(conn), g: g, port: n}, nil
+	up := &upstream{stream: newStream(conn), g: g, port: n, opened: time.Now()}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.portLocked(n).unproven[up] = struct{}{}
+	return up, nil
 }
 
 // proven notes that the connection has been answered on.
@@ -180,7 +180,7 @@ func (up *upstream) proven() {
 	up.reused = true
 	up.g.mu.Lock()
 	defer up.g.mu.Unlock()
-	up.g.portLocked(up.port).unproven--
+	delete(up.g.portLocked(up.port).unproven, up)
 }
 
 // close ends the connection.
@@ -196,12 +196,13 @@ func (up *upstream) keep() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.portLocked(up.port)
-	if g.over || up.r != up.w || p.unproven > 0 || len(p.idle) >= idlePerPort {
+	now := time.Now()
+	if g.over || up.r != up.w || now.Before(p.alone) || len(p.idle) >= idlePerPort {
 		_ = up.conn.Close()
 		return
 	}
 	up.shrink()
-	up.idleAt = time.Now()
+	up.idleAt = now
 	p.idle = append(p.idle, up)
 }
 
@@ -244,6 +245,8 @@ func (g *generation) sweep(now time.Time) {
 		most := userIdle
 		if n == agentapi.Port {
 			most = agentIdle
+		} else if p.blocked(now) {
+			p.alone, most = now.Add(keepAlone), 0
 		}
 		// The least recently used are in front.
 		old := 0
@@ -253,6 +256,17 @@ func (g *generation) sweep(now time.Time) {
 		}
 		p.idle = append(p.idle[:0], p.idle[old:]...)
 	}
+}
+
+// blocked reports whether a connection waits for long to be answered for the
+// first time.
+func (p *port) blocked(now time.Time) bool {
+	for up := range p.unproven {
+		if now.Sub(up.opened) > unprovenMost {
+			return true
+		}
+	}
+	return false
 }
 
 // dialWaits are the pauses between attempts at a port that nobody listens on:
