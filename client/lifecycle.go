@@ -84,6 +84,7 @@ type Explanation struct {
 	Operation     *Operation `json:"operation"` // the one in flight
 	Busy          bool       `json:"busy"`      // a hold counts
 	Holds         []Hold     `json:"holds"`
+	Telemetry     Telemetry  `json:"telemetry"`
 	Clocks        []Clock    `json:"clocks"` // in order of precedence
 	Next          Next       `json:"next"`
 	PauseFailures int        `json:"pauseFailures"` // automatic pauses, in a row
@@ -141,12 +142,24 @@ type Clock struct {
 	Reason   Reason        `json:"reason"` // that a sandbox ended by it has
 }
 
+// Telemetry says whether a sandbox tells what goes on inside, and what follows
+// if it does not.
+type Telemetry struct {
+	MissingSince  time.Time `json:"missingSince,omitzero"`  // zero: it tells
+	DefersIdle    bool      `json:"defersIdle"`             // the idle timeout is held back because of that
+	DeferredUntil time.Time `json:"deferredUntil,omitzero"` // at the latest; zero for as long as it lasts
+}
+
 // Next is what happens to a sandbox by itself.
 type Next struct {
-	Text   string    `json:"text"`   // for people
-	Action string    `json:"action"` // pause, kill, finish (the operation in flight) or forget (the record); empty for nothing
-	Clock  ClockName `json:"clock"`
-	At     time.Time `json:"at"`
+	Text   string    `json:"text"`             // for people
+	Action string    `json:"action,omitempty"` // pause, kill, finish (the operation in flight) or forget (the record); empty for nothing
+	Clock  ClockName `json:"clock,omitempty"`
+	At     time.Time `json:"at,omitzero"`
+	// WaitsFor is what else has to happen first: the end of a hold of that kind
+	// or "telemetry", for the idle timeout to begin; "traffic" or "resume", for
+	// it to wake; empty for nothing.
+	WaitsFor string `json:"waitsFor,omitempty"`
 }
 
 // Explain says why a sandbox is as it is and what happens next, also for one

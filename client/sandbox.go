@@ -124,6 +124,7 @@ type Info struct {
 	Alias         string                `json:"alias,omitempty"` // of the template
 	CreatedAt     time.Time             `json:"createdAt"`
 	StartedAt     time.Time             `json:"startedAt,omitzero"` // last start or wake
+	Next          Next                  `json:"next,omitzero"`      // what happens by itself
 	EndAt         time.Time             `json:"endAt,omitzero"`     // when the timeout ends; zero for never, and while asleep
 	PausedAt      time.Time             `json:"pausedAt,omitzero"`  // when it last fell asleep
 	Timeout       time.Duration         `json:"-"`                  // as asked for at create
@@ -192,22 +193,24 @@ type Sandbox struct {
 	traffic string // what private ports ask for
 }
 
-// answered is the answer to calls about one sandbox. Its tokens stay out of
-// Info, which is for showing.
+// answered is the answer to calls about one sandbox. What is not of the sandbox
+// as such, and its tokens, stay out of Info, which is for showing.
 type answered struct {
 	info    Info
 	token   string
 	traffic string
+	resumed bool // in the answer to a resume
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (a *answered) UnmarshalJSON(b []byte) error {
-	var tokens struct {
+	var beside struct {
 		Token        string `json:"token"`
 		TrafficToken string `json:"trafficToken"`
+		Resumed      bool   `json:"resumed"`
 	}
-	err := errors.Join(json.Unmarshal(b, &tokens), json.Unmarshal(b, &a.info))
-	a.token, a.traffic = tokens.Token, tokens.TrafficToken
+	err := errors.Join(json.Unmarshal(b, &beside), json.Unmarshal(b, &a.info))
+	a.token, a.traffic, a.resumed = beside.Token, beside.TrafficToken, beside.Resumed
 	return err
 }
 
@@ -416,14 +419,11 @@ type Connected struct {
 
 // Connect is Resume that returns a handle and tells whether the sandbox slept.
 func (c *Client) Connect(ctx context.Context, id string, timeout time.Duration) (Connected, error) {
-	before, err := c.find(ctx, id) // the answer to a resume does not say what it did
-	if err == nil {
-		var after answered
-		if after, err = c.resume(ctx, id, timeout); err == nil {
-			return Connected{c.handle(after), after.info, after.info.Generation > before.info.Generation}, nil
-		}
+	a, err := c.resume(ctx, id, timeout)
+	if err != nil {
+		return Connected{}, fmt.Errorf("connect to sandbox %s: %w", id, err)
 	}
-	return Connected{}, fmt.Errorf("connect to sandbox %s: %w", id, err)
+	return Connected{c.handle(a), a.info, a.resumed}, nil
 }
 
 // SetTimeout moves the deadline of a running sandbox to d from now; zero means

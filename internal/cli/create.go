@@ -259,7 +259,7 @@ create takes is fixed.`,
 			if err != nil {
 				return missing(err)
 			}
-			return a.printInfo(ctx, c, info)
+			return a.printInfo(info)
 		})
 	}
 	return cmd

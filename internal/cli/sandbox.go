@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,48 +49,16 @@ func (a *app) lsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			idle := a.explainIdle(ctx, c, list...)
-			return a.print(list, func(w io.Writer) { tableOf(w, list, idle, time.Now()) })
+			return a.print(list, func(w io.Writer) { tableOf(w, list, time.Now()) })
 		})
 	}
 	return cmd
 }
 
-// explainers is how many sandboxes ls asks about at once.
-const explainers = 8
-
-// explainIdle asks about the sandboxes whose idle timeout counts: only what is
-// observed of them tells when that ends, and an Info does not. It is for text
-// alone.
-func (a *app) explainIdle(ctx context.Context, c *client.Client, list ...client.Info) map[string]*client.Explanation {
-	var mu sync.Mutex
-	var asking sync.WaitGroup
-	explained := map[string]*client.Explanation{}
-	turns := make(chan struct{}, explainers)
-	for _, i := range list {
-		if a.output != "text" || i.State != client.Running || i.Settings.IdleTimeout == 0 {
-			continue
-		}
-		turns <- struct{}{}
-		asking.Go(func() {
-			defer func() { <-turns }()
-			x, err := c.Explain(ctx, i.ID)
-			if err != nil {
-				return // it is shown without
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			explained[i.ID] = x
-		})
-	}
-	asking.Wait()
-	return explained
-}
-
-func tableOf(w io.Writer, list []client.Info, idle map[string]*client.Explanation, now time.Time) {
+func tableOf(w io.Writer, list []client.Info, now time.Time) {
 	rows := [][]string{{"ID", "STATE", "TEMPLATE", "AGE", "NEXT"}}
 	for _, i := range list {
-		rows = append(rows, []string{i.ID, stateOf(i.State, i.Phase), templateName(i), span(now.Sub(i.CreatedAt)), next(i, idle[i.ID], now)})
+		rows = append(rows, []string{i.ID, stateOf(i.State, i.Phase), templateName(i), span(now.Sub(i.CreatedAt)), next(i, now)})
 	}
 	table(w, rows)
 }
@@ -104,98 +71,55 @@ func stateOf(s client.State, p client.Phase) string {
 	return fmt.Sprintf("%s (%s)", s, p)
 }
 
-// due is a clock that runs.
-type due struct {
-	clock  client.ClockName
-	action client.Action
-	at     time.Time
-}
-
 // clockNames are what the clocks are called where there is little room.
 var clockNames = map[client.ClockName]string{
 	client.ClockTimeout: "timeout", client.ClockIdle: "idle", client.ClockLifetime: "lifetime", client.ClockRetention: "retention",
 }
 
-func (d due) text(now time.Time) string {
+// due tells which clock runs out first and when; "" if none does.
+func due(n client.Next, now time.Time) string {
+	name, known := clockNames[n.Clock]
+	if !known {
+		return ""
+	}
 	what := "ends"
-	if d.action == client.Pause {
+	if n.Action == string(client.Pause) {
 		what = "pause"
 	}
-	return fmt.Sprintf("%s in %s (%s)", what, span(d.at.Sub(now)), clockNames[d.clock])
-}
-
-// firstDue returns the clock that runs out first. When the idle timeout does is
-// in x, if that is known.
-func firstDue(i client.Info, x *client.Explanation) (due, bool) {
-	set := i.Settings
-	var all []due
-	if set.MaxLifetime > 0 {
-		all = append(all, due{client.ClockLifetime, client.Kill, i.CreatedAt.Add(set.MaxLifetime)})
-	}
-	if i.State == client.Paused && set.PausedRetention > 0 {
-		all = append(all, due{client.ClockRetention, client.Kill, i.PausedAt.Add(set.PausedRetention)})
-	}
-	if i.State == client.Running && !i.EndAt.IsZero() {
-		all = append(all, due{client.ClockTimeout, set.OnTimeout, i.EndAt})
-	}
-	if c := idleClock(x); c.Status == client.ClockRunning {
-		all = append(all, due{client.ClockIdle, c.Action, c.Deadline})
-	}
-	if len(all) == 0 {
-		return due{}, false
-	}
-	return slices.MinFunc(all, func(a, b due) int { return a.at.Compare(b.at) }), true
-}
-
-func idleClock(x *client.Explanation) client.Clock {
-	if x == nil {
-		return client.Clock{}
-	}
-	n := slices.IndexFunc(x.Clocks, func(c client.Clock) bool { return c.Name == client.ClockIdle })
-	if n < 0 {
-		return client.Clock{}
-	}
-	return x.Clocks[n]
+	return fmt.Sprintf("%s in %s (%s)", what, span(n.At.Sub(now)), name)
 }
 
 // phases say what an operation in flight leads to.
 var phases = map[client.Phase]string{"creating": "starts", "pausing": "falls asleep", "resuming": "wakes", "killing": "ends"}
 
 // next tells what a sandbox waits for, and when that is.
-func next(i client.Info, x *client.Explanation, now time.Time) string {
-	d, isDue := firstDue(i, x)
+func next(i client.Info, now time.Time) string {
+	due := due(i.Next, now)
 	switch {
 	case i.Tombstone != nil:
 		return fmt.Sprintf("%s %s ago", i.Tombstone.Reason, span(now.Sub(i.Tombstone.At)))
 	case i.Phase != "":
 		return phases[i.Phase]
-	case i.State == client.Paused && isDue:
-		return sleeper(i) + ", " + d.text(now)
+	case i.State == client.Paused && due != "":
+		return sleeper(i) + ", " + due
 	case i.State == client.Paused:
 		return sleeper(i)
-	case isDue:
-		return d.text(now)
-	case idleClock(x).Status == client.ClockHeld && len(x.Holds) > 0:
-		return fmt.Sprintf("busy (%s)", x.Holds[0].Kind)
-	case i.Settings.IdleTimeout > 0:
-		return fmt.Sprintf("%s after %s idle", verb(i.Settings.OnIdle), span(i.Settings.IdleTimeout))
+	case due != "":
+		return due
+	case i.Next.WaitsFor == "telemetry":
+		return "runs while it tells nothing of its work"
+	case i.Next.WaitsFor != "":
+		return fmt.Sprintf("busy (%s)", i.Next.WaitsFor)
 	}
 	return "runs until told otherwise"
 }
 
 // sleeper tells what wakes a sandbox that sleeps.
 func sleeper(i client.Info) string {
-	if i.Settings.AutoResume && (i.Checkpoint == nil || i.Checkpoint.Mode == client.Memory) {
+	if i.Next.WaitsFor == "traffic" {
 		return "wakes on traffic"
 	}
 	return "wakes on resume"
-}
-
-func verb(a client.Action) string {
-	if a == client.Pause {
-		return "pause"
-	}
-	return "ends"
 }
 
 func (a *app) getCommand() *cobra.Command {
@@ -212,18 +136,17 @@ never was, or is forgotten.`,
 				if err != nil {
 					return missing(err)
 				}
-				return a.printInfo(ctx, c, info)
+				return a.printInfo(info)
 			})
 		},
 	}
 }
 
-func (a *app) printInfo(ctx context.Context, c *client.Client, i client.Info) error {
-	x := a.explainIdle(ctx, c, i)[i.ID]
-	return a.print(i, func(w io.Writer) { describe(w, i, x, time.Now()) })
+func (a *app) printInfo(i client.Info) error {
+	return a.print(i, func(w io.Writer) { describe(w, i, time.Now()) })
 }
 
-func describe(w io.Writer, i client.Info, x *client.Explanation, now time.Time) {
+func describe(w io.Writer, i client.Info, now time.Time) {
 	set := i.Settings
 	var rows [][]string
 	row := func(name, value string) {
@@ -240,7 +163,7 @@ func describe(w io.Writer, i client.Info, x *client.Explanation, now time.Time) 
 		row("ended by", by(t.Actor))
 		row("what to do", t.Remediation)
 	} else {
-		row("next", next(i, x, now))
+		row("next", next(i, now))
 	}
 	row("generation", strconv.FormatInt(i.Generation, 10))
 	row("template", templateName(i))
@@ -369,13 +292,12 @@ func (a *app) resumeCommand() *cobra.Command {
 			if err != nil {
 				return missing(err)
 			}
-			x := a.explainIdle(ctx, c, got.Info)[got.ID]
 			return a.print(resumed{got.Info, got.Resumed}, func(w io.Writer) {
 				what := "was awake"
 				if got.Resumed {
 					what = "is awake"
 				}
-				_, _ = fmt.Fprintf(w, "%s %s, %s\n", got.ID, what, next(got.Info, x, time.Now()))
+				_, _ = fmt.Fprintf(w, "%s %s, %s\n", got.ID, what, next(got.Info, time.Now()))
 			})
 		})
 	}

@@ -63,6 +63,9 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 		say("automatic pauses failed %d times in a row; not tried again for %s (%s)", x.PauseFailures, span(x.PauseRetryAt.Sub(now)), clock(x.PauseRetryAt, now))
 	}
 	if x.State == client.Running {
+		if !x.Telemetry.MissingSince.IsZero() {
+			say("%s", silence(x.Telemetry, now))
+		}
 		awake(w, x, now)
 	}
 	if x.Tombstone == nil {
@@ -72,6 +75,18 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 		say("\nlast transitions:")
 		transitions(w, x.Transitions, now)
 	}
+}
+
+// silence tells what follows where a sandbox tells nothing of its work.
+func silence(t client.Telemetry, now time.Time) string {
+	text := fmt.Sprintf("it has told nothing of the work inside for %s, since %s: ", span(now.Sub(t.MissingSince)), clock(t.MissingSince, now))
+	switch {
+	case t.DefersIdle && t.DeferredUntil.IsZero():
+		return text + "it is not taken for idle while that lasts"
+	case t.DefersIdle:
+		return text + "it is not taken for idle before " + clock(t.DeferredUntil, now)
+	}
+	return text + "whether it is idle is judged without that"
 }
 
 func epitaph(w io.Writer, t *client.Tombstone, now time.Time) {
@@ -130,7 +145,11 @@ func inFlight(op *client.Operation, now time.Time) string {
 // awake lists what keeps a sandbox awake, and what no longer does.
 func awake(w io.Writer, x *client.Explanation, now time.Time) {
 	if len(x.Holds) == 0 {
-		_, _ = fmt.Fprintln(w, "\nawake because: nothing is going on, no clock has run out")
+		why := "nothing is going on, no clock has run out"
+		if x.Telemetry.DefersIdle {
+			why = "it may be at work, and no other clock has run out"
+		}
+		_, _ = fmt.Fprintf(w, "\nawake because: %s\n", why)
 		return
 	}
 	heading := "\nawake because of:"

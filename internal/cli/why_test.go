@@ -112,6 +112,25 @@ clocks:
 `,
 		},
 		{
+			name: "silent, and to be ended if idle",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Running, Generation: 1,
+				Telemetry: client.Telemetry{MissingSince: fromNoon(-30 * time.Second), DefersIdle: true},
+				Next:      client.Next{Text: "nothing is known", WaitsFor: "telemetry"},
+				Clocks:    clocksOf(off, client.Clock{Status: client.ClockHeld, Limit: time.Minute, Action: client.Kill})[3:],
+			},
+			want: `
+i0abc is running, generation 1
+next: nothing is known
+it has told nothing of the work inside for 30s, since 11:59:30: it is not taken for idle while that lasts
+
+awake because: it may be at work, and no other clock has run out
+
+clocks:
+  idle timeout   1m   begins when the work ends   then it ends for good
+`,
+		},
+		{
 			name: "asleep",
 			x: client.Explanation{
 				Sandbox: "i0abc", State: client.Paused, Generation: 1,
@@ -164,38 +183,30 @@ func plain(text string) string {
 }
 
 func TestNext(t *testing.T) {
-	idleIn := func(d time.Duration) *client.Explanation {
-		return &client.Explanation{Clocks: []client.Clock{{Name: client.ClockIdle, Status: client.ClockRunning, Action: client.Pause, Deadline: fromNoon(d)}}}
+	next1 := func(a client.Action, c client.ClockName, in time.Duration, waitsFor string) client.Next {
+		return client.Next{Action: string(a), Clock: c, At: fromNoon(in), WaitsFor: waitsFor}
 	}
 	for _, tt := range []struct {
 		want string
 		i    client.Info
-		x    *client.Explanation
 	}{
-		{"runs until told otherwise", client.Info{State: client.Running}, nil},
-		{"ends in 2h0m (timeout)", client.Info{State: client.Running, EndAt: fromNoon(2 * time.Hour), Settings: client.Settings{OnTimeout: client.Kill}}, nil},
-		{"pause in 3m0s (idle)", client.Info{State: client.Running, EndAt: fromNoon(2 * time.Hour), Settings: client.Settings{IdleTimeout: time.Minute}}, idleIn(3 * time.Minute)},
-		{"pause in 1m0s (timeout)", client.Info{State: client.Running, EndAt: fromNoon(time.Minute), Settings: client.Settings{OnTimeout: client.Pause}}, idleIn(3 * time.Minute)},
-		{"pause after 1m0s idle", client.Info{State: client.Running, Settings: client.Settings{IdleTimeout: time.Minute, OnIdle: client.Pause}}, nil},
-		{"ends after 1m0s idle", client.Info{State: client.Running, Settings: client.Settings{IdleTimeout: time.Minute, OnIdle: client.Kill}}, nil},
-		{"busy (lease)", client.Info{State: client.Running, Settings: client.Settings{IdleTimeout: time.Minute}}, &client.Explanation{
-			Holds: []client.Hold{{Kind: client.HoldLease}}, Clocks: []client.Clock{{Name: client.ClockIdle, Status: client.ClockHeld}},
-		}},
-		{"falls asleep", client.Info{State: client.Running, Phase: "pausing", EndAt: fromNoon(0)}, nil},
-		{"wakes", client.Info{State: client.Paused, Phase: "resuming"}, nil},
-		{"starts", client.Info{State: client.Pending, Phase: "creating"}, nil},
-		{"wakes on traffic", client.Info{State: client.Paused, Settings: client.Settings{AutoResume: true}}, nil},
-		{"wakes on resume", client.Info{State: client.Paused, Settings: client.Settings{AutoResume: true}, Checkpoint: &client.Checkpoint{Mode: client.Filesystem}}, nil},
-		{"wakes on resume, ends in 1h0m (retention)", client.Info{
-			State: client.Paused, CreatedAt: noon, PausedAt: noon, Settings: client.Settings{PausedRetention: time.Hour, MaxLifetime: 2 * time.Hour},
-		}, nil},
-		{"wakes on resume, ends in 30m0s (lifetime)", client.Info{
-			State: client.Paused, CreatedAt: fromNoon(-90 * time.Minute), PausedAt: noon, Settings: client.Settings{PausedRetention: time.Hour, MaxLifetime: 2 * time.Hour},
-		}, nil},
-		{"Killed 5s ago", client.Info{State: client.Terminated, Phase: "killing", Tombstone: &client.Tombstone{Reason: "Killed", At: fromNoon(-5 * time.Second)}}, nil},
+		{"runs until told otherwise", client.Info{State: client.Running}},
+		{"ends in 2h0m (timeout)", client.Info{State: client.Running, Next: next1(client.Kill, client.ClockTimeout, 2*time.Hour, "")}},
+		{"pause in 3m0s (idle)", client.Info{State: client.Running, Next: next1(client.Pause, client.ClockIdle, 3*time.Minute, "")}},
+		{"pause in 1m0s (timeout)", client.Info{State: client.Running, Next: next1(client.Pause, client.ClockTimeout, time.Minute, "process")}},
+		{"busy (lease)", client.Info{State: client.Running, Next: client.Next{WaitsFor: "lease"}}},
+		{"runs while it tells nothing of its work", client.Info{State: client.Running, Next: client.Next{WaitsFor: "telemetry"}}},
+		{"falls asleep", client.Info{State: client.Running, Phase: "pausing", Next: client.Next{Action: "finish", Clock: "operation", At: noon}}},
+		{"wakes", client.Info{State: client.Paused, Phase: "resuming"}},
+		{"starts", client.Info{State: client.Pending, Phase: "creating"}},
+		{"wakes on traffic", client.Info{State: client.Paused, Next: client.Next{WaitsFor: "traffic"}}},
+		{"wakes on resume", client.Info{State: client.Paused, Next: client.Next{WaitsFor: "resume"}}},
+		{"wakes on resume, ends in 1h0m (retention)", client.Info{State: client.Paused, Next: next1(client.Kill, client.ClockRetention, time.Hour, "resume")}},
+		{"wakes on traffic, ends in 30m0s (lifetime)", client.Info{State: client.Paused, Next: next1(client.Kill, client.ClockLifetime, 30*time.Minute, "traffic")}},
+		{"Killed 5s ago", client.Info{State: client.Terminated, Phase: "killing", Tombstone: &client.Tombstone{Reason: "Killed", At: fromNoon(-5 * time.Second)}}},
 	} {
 		t.Run(tt.want, func(t *testing.T) {
-			if got := next(tt.i, tt.x, noon); got != tt.want {
+			if got := next(tt.i, noon); got != tt.want {
 				t.Errorf("got %q", got)
 			}
 		})

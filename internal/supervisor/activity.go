@@ -202,6 +202,15 @@ func (b *box) lookAndFire() {
 	})
 }
 
+// lookableLocked returns the runtime that can be asked what goes on inside; nil
+// while there is none, or it may be frozen.
+func (b *box) lookableLocked() runtime.Instance {
+	if b.sb.Record.Op != nil {
+		return nil
+	}
+	return b.inst
+}
+
 // look asks the agent what is going on.
 func (b *box) look(ctx context.Context, inst runtime.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
@@ -211,8 +220,8 @@ func (b *box) look(ctx context.Context, inst runtime.Instance) {
 	now := now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.inst != inst {
-		return
+	if b.inst != inst || err != nil && b.lookableLocked() == nil {
+		return // it was about to sleep
 	}
 	b.work.seenAt = now
 	if err != nil {
@@ -277,18 +286,31 @@ func (b *box) reportStalls(now time.Time) {
 	b.work.stalled = standing
 }
 
-// blindLocked returns the activity to assume while looking fails: busy for a
-// bounded time, and for ever where idle would kill.
+// blindLocked returns the activity to assume while looking fails: busy for as
+// long as that defers the idle timeout.
 func (b *box) blindLocked(act lifecycle.Activity, now time.Time) lifecycle.Activity {
-	if b.work.blindSince.IsZero() {
-		return act
-	}
-	kills := b.sb.Record.Settings.IdleAction() == lifecycle.Kill
-	if kills || now.Sub(b.work.blindSince) < blindPatience {
+	if b.blindnessLocked(now).Defers {
 		act.Busy = true
 		act.Recheck = earlier(act.Recheck, b.work.seenAt.Add(b.pollInterval()))
 	}
 	return act
+}
+
+// blindnessLocked says what follows while looking fails: the idle timeout is
+// deferred for a bounded time, and for ever where it would kill.
+func (b *box) blindnessLocked(now time.Time) Blindness {
+	blind := Blindness{Since: b.work.blindSince}
+	set := b.sb.Record.Settings
+	if blind.Since.IsZero() || set.IdleTimeout == 0 {
+		return blind
+	}
+	if set.IdleAction() == lifecycle.Kill {
+		blind.Defers = true
+		return blind
+	}
+	blind.Until = blind.Since.Add(blindPatience)
+	blind.Defers = now.Before(blind.Until)
+	return blind
 }
 
 // callAgent does one private request to the agent of a runtime.

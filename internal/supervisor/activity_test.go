@@ -1,9 +1,11 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,6 +183,82 @@ func TestMissingTelemetryNeverKills(t *testing.T) {
 	eventually(t, "the end once telemetry is back", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.IdleTimeout {
 		t.Errorf("reason %s", r)
+	}
+}
+
+// TestSilenceIsExplained: while a sandbox does not tell what goes on inside, its
+// idle timeout is held back, and whoever asks learns for how long.
+func TestSilenceIsExplained(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	b.set(func() {
+		b.activity = func() (agentapi.Activity, error) { return agentapi.Activity{}, errors.New("no telemetry") }
+	})
+	settings := map[string]lifecycle.Settings{
+		"pauses": {IdleTimeout: time.Hour, OnIdle: lifecycle.Pause},
+		"kills":  {IdleTimeout: time.Hour, OnIdle: lifecycle.Kill},
+		"never":  {},
+	}
+	for name, set := range settings {
+		id := create(t, s, CreateRequest{Settings: set})
+		before := time.Now().UTC().Truncate(time.Microsecond)
+		x, err := s.Explain(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := x.Blindness
+		if got.Since.Before(before) || got.Since.After(time.Now()) {
+			t.Errorf("%s: silent since %s, but it was asked at %s", name, got.Since, before)
+		}
+		want := Blindness{Since: got.Since, Defers: name != "never"}
+		if name == "pauses" {
+			want.Until = got.Since.Add(blindPatience)
+		}
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+		if again := s.Outlooks(t.Context(), []string{id, "inope"}); len(again) != 1 || again[id].Blindness != got {
+			t.Errorf("%s: the outlook is %+v, want %+v", name, again, got)
+		}
+	}
+}
+
+// TestOutlooksLookInside: what keeps a sandbox awake is known without waiting
+// for its idle timeout, and looking again has to wait.
+func TestOutlooksLookInside(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	var looks atomic.Int64
+	b.set(func() {
+		b.activity = func() (agentapi.Activity, error) {
+			looks.Add(1)
+			p := agentapi.Process{PID: 7, Root: 7, Command: "make", Since: time.Now(), LastProgress: time.Now()}
+			return agentapi.Activity{Now: time.Now(), Processes: []agentapi.Process{p}}, nil
+		}
+	})
+	idle := create(t, s, CreateRequest{Settings: lifecycle.Settings{IdleTimeout: time.Hour}})
+	other := create(t, s, CreateRequest{})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if x := s.Outlooks(gone, []string{idle})[idle]; len(x.Holds) != 0 || looks.Load() != 0 {
+		t.Errorf("looked for nobody: %+v", x.Holds)
+	}
+	began := time.Now()
+	for range 3 {
+		x := s.Outlooks(t.Context(), []string{idle, other})
+		if len(x) != 2 || len(x[idle].Holds) != 1 || x[idle].Holds[0].Kind != HoldProcess || len(x[other].Holds) != 0 {
+			t.Errorf("outlooks %+v", x)
+		}
+	}
+	n := looks.Load()
+	if n != 1 && time.Since(began) < pollMost {
+		t.Errorf("looked %d times, want once", n)
+	}
+	if err := s.Pause(t.Context(), idle, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	if x := s.Outlooks(t.Context(), []string{idle})[idle]; x.Sandbox.Record.State != lifecycle.Paused || len(x.Holds) != 0 || looks.Load() != n {
+		t.Errorf("asleep: %+v", x)
 	}
 }
 

@@ -84,6 +84,17 @@ type Hold struct {
 	Counts       bool      `json:"counts"`         // false once stalled, or of a port whose traffic is ignored
 }
 
+// Blindness says that a sandbox does not tell what goes on inside, and what
+// follows from that.
+type Blindness struct {
+	Since time.Time // zero: it tells
+	// Defers says that the idle timeout is held back for it, until Until at the
+	// latest; a zero Until is for as long as it lasts, because the idle timeout
+	// would end the sandbox.
+	Defers bool
+	Until  time.Time
+}
+
 // Explanation says why a sandbox is in the state it is in and what happens
 // next.
 type Explanation struct {
@@ -92,6 +103,7 @@ type Explanation struct {
 	// Deadlines are the clocks that run, earliest first. While a hold counts,
 	// the idle timeout is not among them.
 	Deadlines []lifecycle.Deadline
+	Blindness Blindness
 	// Transitions are the last entries of the event log, newest first.
 	Transitions []store.Event
 }

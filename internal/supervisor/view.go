@@ -3,10 +3,12 @@ package supervisor
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -158,14 +160,62 @@ func (s *Supervisor) Explain(ctx context.Context, id string) (Explanation, error
 		return Explanation{}, err
 	}
 	b.mu.Lock()
-	inst := b.inst
+	inst := b.lookableLocked()
 	b.mu.Unlock()
 	if inst != nil {
-		b.look(ctx, inst)
+		b.look(context.WithoutCancel(ctx), inst) // who asks and goes away says nothing of the sandbox
 	}
 	e := b.explain()
 	e.Transitions, err = s.transitions(ctx, id)
 	return e, err
+}
+
+// lookers is how many sandboxes Outlooks looks inside at once.
+const lookers = 8
+
+// Outlooks explains sandboxes without their transitions; those that are not
+// there are left out. It looks inside those whose idle timeout depends on that
+// and into which nobody has looked lately, until ctx ends: of the others it
+// tells what is known.
+func (s *Supervisor) Outlooks(ctx context.Context, ids []string) map[string]Explanation {
+	found := make(map[string]*box, len(ids))
+	for _, id := range ids {
+		if b, err := s.box(id); err == nil {
+			found[id] = b
+		}
+	}
+	var looks sync.WaitGroup
+	turns := make(chan struct{}, lookers)
+	for _, b := range found {
+		inst := b.unseen()
+		if inst == nil {
+			continue
+		}
+		turns <- struct{}{}
+		looks.Go(func() {
+			defer func() { <-turns }()
+			if ctx.Err() == nil {
+				b.look(context.WithoutCancel(ctx), inst)
+			}
+		})
+	}
+	looks.Wait()
+	outlooks := make(map[string]Explanation, len(found))
+	for id, b := range found {
+		outlooks[id] = b.explain()
+	}
+	return outlooks
+}
+
+// unseen returns the runtime to ask before the sandbox is called idle; nil if
+// nothing depends on that or it was asked lately.
+func (b *box) unseen() runtime.Instance {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sb.Record.Settings.IdleTimeout == 0 || now().Sub(b.work.seenAt) < b.pollInterval() {
+		return nil
+	}
+	return b.lookableLocked()
 }
 
 func (b *box) explain() Explanation {
@@ -177,6 +227,7 @@ func (b *box) explain() Explanation {
 	e.Sandbox.Record.EndAt = b.sb.Record.SoftEnd(act)
 	if b.sb.Record.State == lifecycle.Running {
 		e.Holds = b.holdsLocked(t)
+		e.Blindness = b.blindnessLocked(t)
 	}
 	e.Deadlines = b.sb.Record.Deadlines(act)
 	slices.SortStableFunc(e.Deadlines, func(x, y lifecycle.Deadline) int { return x.At.Compare(y.At) })

@@ -53,7 +53,8 @@ type Fake struct {
 	Now       time.Time
 	Sandboxes map[string]store.Sandbox
 	Held      map[string][]supervisor.Hold // observed holds by sandbox
-	Limit     time.Duration                // the ceiling of timeouts; 0 for none
+	Blind     map[string]supervisor.Blindness
+	Limit     time.Duration // the ceiling of timeouts; 0 for none
 	Created   []supervisor.CreateRequest
 	Modes     []lifecycle.Mode // of pauses asked for
 	Actors    []string
@@ -65,6 +66,7 @@ type Fake struct {
 func NewFake() *Fake {
 	return &Fake{
 		Now: Epoch, Sandboxes: map[string]store.Sandbox{}, Held: map[string][]supervisor.Hold{},
+		Blind:   map[string]supervisor.Blindness{},
 		changed: make(chan struct{}),
 	}
 }
@@ -155,7 +157,8 @@ func (f *Fake) change(id string, ev lifecycle.Event) (store.Sandbox, error) {
 }
 
 func (f *Fake) activity(id string) lifecycle.Activity {
-	return lifecycle.Activity{Busy: slices.ContainsFunc(f.Held[id], func(h supervisor.Hold) bool { return h.Counts })}
+	holds := slices.ContainsFunc(f.Held[id], func(h supervisor.Hold) bool { return h.Counts })
+	return lifecycle.Activity{Busy: holds || f.Blind[id].Defers}
 }
 
 func (f *Fake) expire(sb *store.Sandbox) {
@@ -413,11 +416,31 @@ func (f *Fake) Explain(_ context.Context, id string) (supervisor.Explanation, er
 	if err != nil {
 		return supervisor.Explanation{}, err
 	}
+	return f.explain(id)
+}
+
+// Outlooks explains sandboxes without their transitions.
+func (f *Fake) Outlooks(_ context.Context, ids []string) map[string]supervisor.Explanation {
+	outlooks := map[string]supervisor.Explanation{}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range ids {
+		if x, err := f.explain(id); err == nil {
+			x.Transitions = nil
+			outlooks[id] = x
+		}
+	}
+	return outlooks
+}
+
+func (f *Fake) explain(id string) (supervisor.Explanation, error) {
 	sb, err := f.find(id)
 	if err != nil {
 		return supervisor.Explanation{}, err
 	}
-	x := supervisor.Explanation{Sandbox: sb, Holds: slices.Clone(f.Held[id]), Deadlines: sb.Record.Deadlines(f.activity(id))}
+	x := supervisor.Explanation{
+		Sandbox: sb, Holds: slices.Clone(f.Held[id]), Deadlines: sb.Record.Deadlines(f.activity(id)), Blindness: f.Blind[id],
+	}
 	for _, l := range sb.Record.Leases {
 		x.Holds = append(x.Holds, supervisor.Hold{
 			ID: l.ID, Kind: supervisor.HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since, Until: l.Until, Counts: true,

@@ -26,7 +26,7 @@ func (s *server) create(c *call) (reply, error) {
 		return reply{}, withRequested(err, req.Settings.Timeout)
 	}
 	return reply{
-		status: http.StatusCreated, body: s.viewWithTokens(sb),
+		status: http.StatusCreated, body: s.viewWithTokens(c, sb),
 		header: http.Header{"Location": {"/v1/sandboxes/" + sb.ID}},
 	}, nil
 }
@@ -61,7 +61,7 @@ func (s *server) get(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(s.viewWithTokens(sb))
+	return ok(s.viewWithTokens(c, sb))
 }
 
 // patch changes settings, metadata and port policies.
@@ -88,7 +88,7 @@ func (s *server) patch(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(s.viewWithTokens(sb))
+	return ok(s.viewWithTokens(c, sb))
 }
 
 func notChangeable(o option, path string) error {
@@ -128,36 +128,38 @@ func (s *server) resume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	sb, err := s.doResume(c, words)
+	got, err := s.doResume(c, words)
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(s.viewWithTokens(sb))
+	v := s.viewWithTokens(c, got.Sandbox)
+	v.Resumed = &got.Resumed
+	return ok(v)
 }
 
 // doResume starts the timeout that was asked for. Without one it is the
 // sandbox's own, so that a resume never makes a bounded sandbox an unbounded
 // one by accident.
-func (s *server) doResume(c *call, words map[string]said) (store.Sandbox, error) {
+func (s *server) doResume(c *call, words map[string]said) (supervisor.Connected, error) {
 	w, given := words["timeoutSeconds"]
 	timeout, _ := w.value.(time.Duration)
 	if !given {
 		sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
 		if err != nil {
-			return sb, err
+			return supervisor.Connected{}, err
 		}
 		timeout = sb.Record.Settings.Timeout
 	}
 	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, c.actor)
 	if err != nil {
-		return got.Sandbox, withRequested(err, timeout)
+		return got, withRequested(err, timeout)
 	}
 	if end := got.Sandbox.Record.EndAt; given && timeout == 0 && !got.Resumed && !end.IsZero() {
-		return got.Sandbox, errdef.New(errdef.Invalid, "timeout_invalid",
+		return got, errdef.New(errdef.Invalid, "timeout_invalid",
 			"the sandbox runs and ends at %s; resume extends a timeout and does not remove one", end.Format(time.RFC3339)).
 			WithRemedy("give a longer timeout").With("field", w.path)
 	}
-	return got.Sandbox, nil
+	return got, nil
 }
 
 func (s *server) setTimeout(c *call) (reply, error) {
@@ -169,7 +171,7 @@ func (s *server) setTimeout(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(s.viewWithTokens(sb))
+	return ok(s.viewWithTokens(c, sb))
 }
 
 // doSetTimeout moves the deadline. A timeout of 0 is refused: at create it means
@@ -216,6 +218,7 @@ type deadlineView struct {
 	Status         lifecycle.State `json:"status" doc:"The sandbox's state."`
 	DeadlineUnix   *float64        `json:"deadline_unix" doc:"When the soft timeout ends, in seconds since 1970; null for never."`
 	TimeoutSeconds float64         `json:"timeout_seconds" doc:"The timeout granted; 0 for none."`
+	Resumed        *bool           `json:"resumed,omitempty" doc:"In the answer to a resume: whether it slept."`
 }
 
 func viewDeadline(rec lifecycle.Record, timeout time.Duration) deadlineView {
@@ -252,18 +255,21 @@ func (s *server) flatResume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	sb, err := s.doResume(c, words)
+	got, err := s.doResume(c, words)
 	if err != nil {
 		return reply{}, err
 	}
+	rec := got.Sandbox.Record
 	timeout := time.Duration(0)
-	if !sb.Record.EndAt.IsZero() {
-		timeout = sb.Record.Settings.Timeout
+	if !rec.EndAt.IsZero() {
+		timeout = rec.Settings.Timeout
 		if w, given := words["timeoutSeconds"]; given {
 			timeout = w.value.(time.Duration)
 		}
 	}
-	return ok(viewDeadline(sb.Record, timeout))
+	v := viewDeadline(rec, timeout)
+	v.Resumed = &got.Resumed
+	return ok(v)
 }
 
 func (s *server) flatSetTimeout(c *call) (reply, error) {

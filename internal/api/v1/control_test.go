@@ -24,6 +24,7 @@ func TestSandboxView(t *testing.T) {
 	want := fmt.Sprintf(`{
 		"id": %[1]q, "state": "running", "phase": null, "generation": 1, "template": "tmplbase", "alias": "base",
 		"createdAt": "2026-09-01T12:00:00.123456Z", "startedAt": "2026-09-01T12:00:00.123456Z",
+		"next": {"text": "paused (TimeoutExpired) at 2026-09-01T12:10:00Z", "action": "pause", "clock": "timeout", "at": "2026-09-01T12:10:00.123456Z", "waitsFor": null},
 		"endAt": "2026-09-01T12:10:00.123456Z", "pausedAt": null, "timeoutSeconds": 600,
 		"settings": {"onTimeout": "pause", "onIdle": "pause", "autoResume": true, "idleTimeoutSeconds": 0, "maxLifetimeSeconds": 7200,
 			"pausedRetentionSeconds": 0, "refreshOnActivity": false, "pauseMode": "memory", "stallAfterSeconds": 90},
@@ -238,6 +239,24 @@ func TestSetTimeout(t *testing.T) {
 	}
 }
 
+func TestResumeSaysWhetherItWoke(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"timeout":600}`)
+	if _, has := w.sandbox(id)["resumed"]; has {
+		t.Error("get says resumed")
+	}
+	resumed := func() any {
+		return w.do("POST", base+"/"+id+"/resume", "").is(http.StatusOK).object()["resumed"]
+	}
+	if got := resumed(); got != false {
+		t.Errorf("resumed %v of one that ran", got)
+	}
+	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	if got := resumed(); got != true {
+		t.Errorf("resumed %v of one that slept", got)
+	}
+}
+
 func TestFlatVerbs(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"timeout":600}`)
@@ -250,10 +269,10 @@ func TestFlatVerbs(t *testing.T) {
 	}
 	same(t, flat("pause", "").is(200).object(), `{"status":"paused"}`)
 	flat("pause", "").fails(409, "already_paused", "")
-	same(t, flat("resume", "").is(200).object(), `{"status":"running","deadline_unix":1788264600.123456,"timeout_seconds":600}`)
-	same(t, flat("resume", `,"timeout_seconds":0.5`).is(200).object(), `{"status":"running","deadline_unix":1788264600.123456,"timeout_seconds":0.5}`)
+	same(t, flat("resume", "").is(200).object(), `{"resumed":true,"status":"running","deadline_unix":1788264600.123456,"timeout_seconds":600}`)
+	same(t, flat("resume", `,"timeout_seconds":0.5`).is(200).object(), `{"resumed":false,"status":"running","deadline_unix":1788264600.123456,"timeout_seconds":0.5}`)
 	flat("pause", `,"mode":"filesystem"`).is(200)
-	same(t, flat("resume", `,"timeout_seconds":0`).is(200).object(), `{"status":"running","deadline_unix":null,"timeout_seconds":0}`)
+	same(t, flat("resume", `,"timeout_seconds":0`).is(200).object(), `{"resumed":true,"status":"running","deadline_unix":null,"timeout_seconds":0}`)
 	flat("set_timeout", "").fails(400, "invalid_request", "timeoutSeconds")
 	flat("set_timeout", `,"timeout_seconds":0`).fails(400, "timeout_invalid", "")
 	w.do("POST", "/v1/pause", "").fails(400, "invalid_request", `"sandbox" is required`)

@@ -19,6 +19,7 @@ type lifecycleView struct {
 	Operation     *operationView     `json:"operation" doc:"The operation in flight."`
 	Busy          bool               `json:"busy" doc:"A hold counts, so that it is not idle."`
 	Holds         []holdView         `json:"holds" doc:"What keeps it awake now, those that count first."`
+	Telemetry     telemetryView      `json:"telemetry" doc:"Whether it tells what goes on inside."`
 	Clocks        []clockView        `json:"clocks" doc:"In order of precedence where several are due."`
 	Next          nextView           `json:"next" doc:"What happens next by itself."`
 	PauseFailures int                `json:"pauseFailures" doc:"How many automatic pauses have failed in a row."`
@@ -38,6 +39,13 @@ type operationView struct {
 	Deadline   httpapi.Timestamp `json:"deadline" doc:"When it ends in the safer neighbour."`
 	Mode       *lifecycle.Mode   `json:"mode" doc:"Of a pause."`
 	Cancelable bool              `json:"cancelable" doc:"Access may cancel this pause."`
+}
+
+// telemetryView says what follows where nothing is known of the work inside.
+type telemetryView struct {
+	MissingSince  *httpapi.Timestamp `json:"missingSince" doc:"Since when the sandbox has not told what goes on inside; null if it does."`
+	DefersIdle    bool               `json:"defersIdle" doc:"Whether the idle timeout is held back because of that."`
+	DeferredUntil *httpapi.Timestamp `json:"deferredUntil" doc:"Until when it is held back, or was; null without an idle timeout, and where its end would be the sandbox's: then it is held back for as long as that lasts."`
 }
 
 // clockState says how a clock stands.
@@ -64,6 +72,8 @@ type nextView struct {
 	Action *string            `json:"action" doc:"pause, kill, finish (the operation in flight) or forget (the record); null if nothing is due."`
 	Clock  *lifecycle.Clock   `json:"clock"`
 	At     *httpapi.Timestamp `json:"at"`
+
+	WaitsFor *string `json:"waitsFor" doc:"What else has to happen first: for the idle timeout to begin, the end of a hold (request, stream, process, lease) or word from inside (telemetry); for a paused sandbox to wake, traffic or a resume; null for nothing."`
 }
 
 func (s *server) explain(c *call) (reply, error) {
@@ -74,11 +84,15 @@ func (s *server) explain(c *call) (reply, error) {
 	rec := x.Sandbox.Record
 	return ok(lifecycleView{
 		Sandbox: x.Sandbox.ID, State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
-		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds),
+		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds), Telemetry: viewTelemetry(x.Blindness),
 		Clocks: viewClocks(x), Next: viewNext(x),
 		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError),
 		Transitions: viewEvents(x.Transitions), Tombstone: viewTombstone(rec.Tombstone),
 	})
+}
+
+func viewTelemetry(b supervisor.Blindness) telemetryView {
+	return telemetryView{MissingSince: timeOrNull(b.Since), DefersIdle: b.Defers, DeferredUntil: timeOrNull(b.Until)}
 }
 
 func viewOperation(op *lifecycle.Operation) *operationView {
@@ -117,7 +131,7 @@ func viewClocks(x supervisor.Explanation) []clockView {
 			v.Status, v.Deadline = clockRunning, timeOrNull(at)
 		case v.LimitSeconds == 0:
 			v.Status = clockOff
-		case v.Clock == lifecycle.ClockIdle && rec.State == lifecycle.Running && busy(x):
+		case v.Clock == lifecycle.ClockIdle && rec.State == lifecycle.Running && (busy(x) || x.Blindness.Defers):
 			v.Status = clockHeld
 		default:
 			v.Status = clockStopped
@@ -141,11 +155,41 @@ func viewNext(x supervisor.Explanation) nextView {
 		if action, text := outcome(x, d.Clock); action != "" {
 			return nextView{
 				Text:   fmt.Sprintf("%s at %s", text, d.At.UTC().Format(time.RFC3339)),
-				Action: &action, Clock: &d.Clock, At: timeOrNull(d.At),
+				Action: &action, Clock: &d.Clock, At: timeOrNull(d.At), WaitsFor: orNull(waitsFor(x)),
 			}
 		}
 	}
-	return nextView{Text: undisturbed(x)}
+	return nextView{Text: undisturbed(x), WaitsFor: orNull(waitsFor(x))}
+}
+
+// What a sandbox may wait for besides the kinds of holds.
+const (
+	waitsForTelemetry = "telemetry"
+	waitsForTraffic   = "traffic"
+	waitsForResume    = "resume"
+)
+
+// waitsFor returns what has to happen besides the passing of time; "" for
+// nothing.
+func waitsFor(x supervisor.Explanation) string {
+	rec := x.Sandbox.Record
+	switch {
+	case rec.Op != nil:
+		return ""
+	case rec.State == lifecycle.Running && rec.Settings.IdleTimeout > 0 && busy(x):
+		return string(x.Holds[0].Kind) // those that count come first
+	case rec.State == lifecycle.Running && x.Blindness.Defers:
+		return waitsForTelemetry
+	case rec.State == lifecycle.Paused && wakesByTraffic(rec):
+		return waitsForTraffic
+	case rec.State == lifecycle.Paused:
+		return waitsForResume
+	}
+	return ""
+}
+
+func wakesByTraffic(rec lifecycle.Record) bool {
+	return rec.Settings.AutoResume && rec.Checkpoint != nil && rec.Checkpoint.Mode == lifecycle.Memory
 }
 
 // outcome returns what the end of a clock does; nothing for those of the
@@ -173,12 +217,16 @@ func outcome(x supervisor.Explanation, clock lifecycle.Clock) (action, text stri
 // undisturbed says how a sandbox goes on for which nothing is due.
 func undisturbed(x supervisor.Explanation) string {
 	rec := x.Sandbox.Record
-	switch {
-	case rec.State == lifecycle.Running && busy(x) && rec.Settings.IdleTimeout > 0:
+	switch waits := waitsFor(x); {
+	case waits == waitsForTelemetry && x.Blindness.Until.IsZero():
+		return "nothing is known of the work inside: the idle timeout, which would end it, is held back while that lasts"
+	case waits == waitsForTelemetry:
+		return fmt.Sprintf("nothing is known of the work inside: the idle timeout is held back until %s", x.Blindness.Until.UTC().Format(time.RFC3339))
+	case rec.State == lifecycle.Running && waits != "":
 		return fmt.Sprintf("it stays awake while a hold counts; the idle timeout of %s begins after that", rec.Settings.IdleTimeout)
 	case rec.State == lifecycle.Running:
 		return "nothing is due: it runs until somebody pauses or kills it"
-	case rec.State == lifecycle.Paused && rec.Settings.AutoResume && rec.Checkpoint != nil && rec.Checkpoint.Mode == lifecycle.Memory:
+	case waits == waitsForTraffic:
 		return "nothing is due: it sleeps until traffic or a resume wakes it"
 	case rec.State == lifecycle.Paused:
 		return "nothing is due: it sleeps until somebody resumes it"

@@ -129,3 +129,68 @@ func TestExplainOthers(t *testing.T) {
 		t.Errorf("%v", o)
 	}
 }
+
+// TestNextInAnswers: one request for a list tells what all of them wait for.
+func TestNextInAnswers(t *testing.T) {
+	w := newWorld(t)
+	for name, tt := range map[string]struct {
+		body                    string
+		pause                   bool
+		held                    []supervisor.Hold
+		blind                   supervisor.Blindness
+		action, clock, waitsFor any
+		text                    string
+	}{
+		"no limit": {`{}`, false, nil, supervisor.Blindness{}, nil, nil, nil, "until somebody"},
+		"timeout":  {`{"timeout":60,"onTimeout":"pause"}`, false, nil, supervisor.Blindness{}, "pause", "timeout", nil, "TimeoutExpired"},
+		"idle":     {`{"idleTimeout":60}`, false, nil, supervisor.Blindness{}, "kill", "idleTimeout", nil, "IdleTimeout"},
+		"busy":     {`{"idleTimeout":60}`, false, []supervisor.Hold{{Kind: supervisor.HoldProcess, Counts: true}}, supervisor.Blindness{}, nil, nil, "process", "while a hold counts"},
+		"busy, and a timeout": {`{"idleTimeout":60,"timeout":90}`, false, []supervisor.Hold{{Kind: supervisor.HoldStream, Counts: true}}, supervisor.Blindness{},
+			"kill", "timeout", "stream", "TimeoutExpired"},
+		"stalled": {`{"idleTimeout":60}`, false, []supervisor.Hold{{Kind: supervisor.HoldProcess}}, supervisor.Blindness{}, "kill", "idleTimeout", nil, "IdleTimeout"},
+		"held, without an idle timeout": {`{}`, false, []supervisor.Hold{{Kind: supervisor.HoldProcess, Counts: true}}, supervisor.Blindness{},
+			nil, nil, nil, "until somebody"},
+		"silent": {`{"idleTimeout":60,"onIdle":"pause"}`, false, nil, supervisor.Blindness{Since: epoch, Defers: true, Until: epoch.Add(2 * time.Minute)},
+			nil, nil, "telemetry", "held back until 2026-09-01T12:02:00Z"},
+		"silent, and to be ended": {`{"idleTimeout":60}`, false, nil, supervisor.Blindness{Since: epoch, Defers: true}, nil, nil, "telemetry", "while that lasts"},
+		"asleep":                  {`{"timeout":60}`, true, nil, supervisor.Blindness{}, nil, nil, "resume", "somebody resumes"},
+		"asleep, for traffic":     {`{"timeout":60,"autoPause":true,"autoResume":true}`, true, nil, supervisor.Blindness{}, nil, nil, "traffic", "traffic or a resume"},
+		"asleep, for a while": {`{"timeout":60,"autoPause":true,"autoResume":true,"pausedRetention":5}`, true, nil, supervisor.Blindness{},
+			"kill", "pausedRetention", "traffic", "PausedExpired"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := w.create(tt.body)
+			w.fake.Held[id], w.fake.Blind[id] = tt.held, tt.blind
+			if tt.pause {
+				w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+			}
+			check := func(where string, o map[string]any) {
+				t.Helper()
+				next := o["next"].(map[string]any)
+				if next["action"] != tt.action || next["clock"] != tt.clock || next["waitsFor"] != tt.waitsFor || !strings.Contains(next["text"].(string), tt.text) {
+					t.Errorf("%s: next is %v", where, next)
+				}
+			}
+			check("get", w.sandbox(id))
+			check("lifecycle", w.explain(id))
+			listed := list(w.do("GET", base+"?limit=1000", "").is(http.StatusOK).object()["sandboxes"])
+			for _, o := range listed {
+				if o["id"] == id {
+					check("list", o)
+					return
+				}
+			}
+			t.Error("it is not in the list")
+		})
+	}
+}
+
+func TestExplainSilence(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"idleTimeout":60,"onIdle":"pause"}`)
+	same(t, w.explain(id)["telemetry"], `{"missingSince":null,"defersIdle":false,"deferredUntil":null}`)
+	w.fake.Blind[id] = supervisor.Blindness{Since: epoch, Defers: true, Until: epoch.Add(2 * time.Minute)}
+	o := w.explain(id)
+	same(t, o["telemetry"], `{"missingSince":"2026-09-01T12:00:00.123456Z","defersIdle":true,"deferredUntil":"2026-09-01T12:02:00.123456Z"}`)
+	hasClocks(t, o, map[string]string{"idleTimeout": "held pause", "timeout": "off kill", "maxLifetime": "off kill"})
+}

@@ -118,11 +118,7 @@ func (s *server) list(c *call) (reply, error) {
 		return reply{}, err
 	}
 	page, next := f.page(all, int(limit))
-	v := listView{Sandboxes: make([]sandboxView, 0, len(page)), Next: next}
-	for _, sb := range page {
-		v.Sandboxes = append(v.Sandboxes, s.view(sb))
-	}
-	return ok(v)
+	return ok(listView{Sandboxes: s.views(c.r.Context(), page...), Next: next})
 }
 
 func parseFilter(q query) (f filter, err error) {

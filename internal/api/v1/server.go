@@ -50,6 +50,9 @@ type Sandboxes interface {
 	Previews(ctx context.Context, id string) ([]store.Preview, error)
 	RevokePreview(ctx context.Context, id, link, actor string) error
 	Explain(ctx context.Context, id string) (supervisor.Explanation, error)
+	// Outlooks is Explain without the transitions, for as many as there are of
+	// the ids. After ctx has ended it tells what is known without asking inside.
+	Outlooks(ctx context.Context, ids []string) map[string]supervisor.Explanation
 	// Events returns up to limit events with Seq > after, oldest first, of one
 	// sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)

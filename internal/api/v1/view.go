@@ -2,6 +2,7 @@ package v1
 
 import (
 	"cmp"
+	"context"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
@@ -19,6 +20,7 @@ type sandboxView struct {
 	Alias          *string            `json:"alias" doc:"The template's alias."`
 	CreatedAt      httpapi.Timestamp  `json:"createdAt"`
 	StartedAt      *httpapi.Timestamp `json:"startedAt" doc:"The last start or resume."`
+	Next           *nextView          `json:"next" doc:"What happens next by itself."`
 	EndAt          *httpapi.Timestamp `json:"endAt" doc:"When the soft timeout ends; null for never, and while it does not run."`
 	PausedAt       *httpapi.Timestamp `json:"pausedAt" doc:"When the last pause was committed."`
 	TimeoutSeconds float64            `json:"timeoutSeconds" doc:"The soft timeout asked for at create; 0 for none."`
@@ -29,6 +31,7 @@ type sandboxView struct {
 	Hooks          hooksBody          `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
+	Resumed        *bool              `json:"resumed,omitempty" doc:"In the answer to a resume: whether it slept, and was woken by this call or one that it joined."`
 	Token          string             `json:"token,omitempty" doc:"What its agent asks for; in answers about one sandbox that can still run."`
 	TrafficToken   string             `json:"trafficToken,omitempty" doc:"What its private ports ask for."`
 	Checkpoint     *checkpointView    `json:"checkpoint" doc:"What it resumes from."`
@@ -81,7 +84,31 @@ var remedies = map[lifecycle.Reason]string{
 	lifecycle.CreateFailed:        "try again; drowse doctor checks what this machine lacks",
 }
 
-// view returns a sandbox without its tokens.
+// lookTime bounds how long an answer about sandboxes waits for what they tell of
+// themselves.
+const lookTime = time.Second
+
+// views returns sandboxes without their tokens.
+func (s *server) views(ctx context.Context, list ...*store.Sandbox) []sandboxView {
+	ids := make([]string, len(list))
+	for i, sb := range list {
+		ids[i] = sb.ID
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	outlooks := s.Sandboxes.Outlooks(ctx, ids)
+	views := make([]sandboxView, len(list))
+	for i, sb := range list {
+		views[i] = s.view(sb)
+		if x, ok := outlooks[sb.ID]; ok {
+			next := viewNext(x)
+			views[i].Next = &next
+		}
+	}
+	return views
+}
+
+// view returns a sandbox without its tokens and what happens next to it.
 func (s *server) view(sb *store.Sandbox) sandboxView {
 	rec := &sb.Record
 	v := sandboxView{
@@ -107,8 +134,8 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 }
 
 // viewWithTokens is view for those who may use the sandbox.
-func (s *server) viewWithTokens(sb store.Sandbox) sandboxView {
-	v := s.view(&sb)
+func (s *server) viewWithTokens(c *call, sb store.Sandbox) sandboxView {
+	v := s.views(c.r.Context(), &sb)[0]
 	if sb.Record.State == lifecycle.Terminated {
 		return v
 	}

@@ -412,6 +412,20 @@ func (b backend) Explain(ctx context.Context, id string) (supervisor.Explanation
 	return x, err
 }
 
+// Outlooks implements v1.Sandboxes.
+func (b backend) Outlooks(ctx context.Context, ids []string) map[string]supervisor.Explanation {
+	defer b.s.leave()
+	f := b.s.enter()
+	outlooks := map[string]supervisor.Explanation{}
+	for _, id := range ids {
+		if x, ok := f.Outlooks(ctx, []string{b.s.inner(id)})[b.s.inner(id)]; ok {
+			x.Sandbox.ID = id
+			outlooks[id] = x
+		}
+	}
+	return outlooks
+}
+
 // Events implements v1.Sandboxes.
 func (b backend) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
 	defer b.s.leave()
