@@ -42,9 +42,12 @@ const EventTerminated = "terminated"
 // EventOptions selects events. The zero value selects all of all sandboxes.
 type EventOptions struct {
 	Sandbox string // of one sandbox
-	After   int64  // with a greater id
+	After   int64  // with a greater id; FromNow for those that are yet to happen
 	Limit   int    // at most so many, in Events; zero means the server's default
 }
+
+// FromNow, as EventOptions.After, is the end of the event log.
+const FromNow int64 = -1
 
 // EventPage is a part of the event log, oldest first.
 type EventPage struct {
@@ -62,7 +65,10 @@ func (o EventOptions) path() (string, error) {
 
 func (o EventOptions) query() url.Values {
 	q := url.Values{}
-	if o.After != 0 {
+	switch {
+	case o.After == FromNow:
+		q.Set("after", "now")
+	case o.After != 0:
 		q.Set("after", strconv.FormatInt(o.After, 10))
 	}
 	if o.Limit != 0 {
@@ -97,7 +103,8 @@ const (
 // errSilent says that a stream broke off without a word.
 var errSilent = errors.New("the server was silent for " + streamSilence.String())
 
-// Follow yields the events that there are and then each as it happens, every
+// Follow yields the events that there are, unless it is told to begin FromNow,
+// and then each as it happens, every
 // one once and in order. A connection that breaks is taken up again where it
 // broke off, as often as it takes. The sequence ends with an error: that of the
 // context, or that the server refuses or was not there to begin with.
@@ -166,7 +173,7 @@ func (f *follower) connect(ctx context.Context) error {
 		return err
 	}
 	req.Header.Set("Accept", "text/event-stream")
-	if f.reached {
+	if f.reached && f.options.After != FromNow {
 		req.Header.Set("Last-Event-ID", strconv.FormatInt(f.options.After, 10))
 	}
 	resp, err := f.client.send(req)
@@ -186,6 +193,7 @@ func (f *follower) read(body io.Reader, alive func()) error {
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxLine)
 	var data strings.Builder
+	var id string
 	for lines.Scan() {
 		alive()
 		field, value, _ := strings.Cut(lines.Text(), ":")
@@ -193,17 +201,28 @@ func (f *follower) read(body io.Reader, alive func()) error {
 		switch {
 		case field == "data":
 			data.WriteString(value)
+		case field == "id":
+			id = value
 		case lines.Text() == "" && data.Len() > 0:
 			if err := f.deliver(data.String()); err != nil {
 				return err
 			}
 			data.Reset()
+		case lines.Text() == "":
+			f.moveTo(id)
 		}
 	}
 	if err := lines.Err(); err != nil {
 		return err
 	}
 	return io.ErrUnexpectedEOF
+}
+
+// moveTo takes note of where the stream is if no event says so.
+func (f *follower) moveTo(id string) {
+	if n, err := strconv.ParseInt(id, 10, 64); err == nil && n > f.options.After {
+		f.options.After = n
+	}
 }
 
 func (f *follower) deliver(data string) error {

@@ -50,7 +50,7 @@ func TestEvents(t *testing.T) {
 	if err != nil || len(page.Events) != 4 || page.Events[0].Sandbox != b.ID {
 		t.Errorf("got %+v, %v", page, err)
 	}
-	for _, o := range []client.EventOptions{{Limit: -1}, {After: -1}, {Sandbox: "A"}} {
+	for _, o := range []client.EventOptions{{Limit: -1}, {After: -2}, {Sandbox: "A"}} {
 		if _, err := c.Events(ctx, o); !errors.Is(err, client.ErrInvalid) {
 			t.Errorf("%+v: got %v, want ErrInvalid", o, err)
 		}
@@ -181,6 +181,34 @@ func TestFollowReconnects(t *testing.T) {
 		// whenever something came.
 		if took := time.Since(begin); took != 71*time.Second {
 			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// TestFollowFromNow: where that was is known before the first event, and what
+// happens while the stream is broken is not lost.
+func TestFollowFromNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begins := func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprint(w, "retry: 1000\nid: 41\n\n")
+		}
+		s := &stream{turns: []func(http.ResponseWriter){says(), begins, says(42), status(401)}}
+		c, err := client.New(client.Options{URL: "http://server.invalid", HTTPClient: &http.Client{Transport: s}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ids []int64
+		for e, err := range c.Follow(t.Context(), client.EventOptions{After: client.FromNow}) {
+			if err == nil {
+				ids = append(ids, e.ID)
+			}
+		}
+		if want := []int64{42}; !slices.Equal(ids, want) {
+			t.Errorf("got %v, want %v", ids, want)
+		}
+		if want := []string{"now ", "now ", "41 41", "42 42"}; !slices.Equal(s.asked, want) {
+			t.Errorf("asked %q, want %q", s.asked, want)
 		}
 	})
 }

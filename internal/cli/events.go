@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,29 +16,33 @@ import (
 
 func (a *app) eventsCommand() *cobra.Command {
 	var follow bool
-	var after int64
+	var after string
 	cmd := &cobra.Command{
-		Use:   "events [ID] [-f] [--after N]",
+		Use:   "events [ID] [-f] [--after N|now]",
 		Short: "print the event log, of one sandbox or of all, oldest first",
 		Long: `Print the event log, one event a line: when, which sandbox, what, from where to
 where, by what and whom, how long it took and what was written. With -o json a
 line is one JSON object; its id is what --after takes.
 
 With -f it goes on with what happens, also over a restart of the server, each
-event once and in order. For one sandbox it is done when that has ended.`,
+event once and in order. For one sandbox it is done when that has ended. With
+--after now it leaves out what has happened.`,
 		Example: `  drowse events i0abc
+  drowse events -f --after now
   drowse events -f -o json | jq 'select(.type == "paused")'`,
 		Args: cobra.ArbitraryArgs,
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
-	cmd.Flags().Int64Var(&after, "after", 0, "only events with a greater `id`")
+	cmd.Flags().StringVar(&after, "after", "", "only events with a greater `id`; now for those that are yet to happen")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o := client.EventOptions{After: after}
+		var o client.EventOptions
+		var err error
+		if o.After, err = parseAfter(after); err != nil {
+			return err
+		}
 		switch {
 		case len(args) > 1:
 			return usagef("events: too many arguments: %q", args[1:])
-		case after < 0:
-			return usagef("--after %d: want 0 or more", after)
 		case len(args) == 1:
 			o.Sandbox = args[0]
 		}
@@ -53,6 +58,21 @@ event once and in order. For one sandbox it is done when that has ended.`,
 		return missing(a.explainKey(c.URL(), err))
 	}
 	return cmd
+}
+
+// parseAfter reads where in the event log to begin.
+func parseAfter(text string) (int64, error) {
+	switch text {
+	case "":
+		return 0, nil
+	case "now":
+		return client.FromNow, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, usagef("--after %s: want the id of an event, or now", text)
+	}
+	return n, nil
 }
 
 // listEvents prints page after page until there is no more.

@@ -259,13 +259,19 @@ func (s *SQLite) events(ctx context.Context, sandbox string, after int64, limit 
 
 // LastEvents implements [Store].
 func (s *SQLite) LastEvents(ctx context.Context, sandbox string, n int) ([]Event, error) {
-	events, err := collect(ctx, s.reader, scanEvent,
-		`SELECT seq, sandbox, version, data FROM events WHERE sandbox = ? ORDER BY seq DESC LIMIT ?`,
-		sandbox, max(n, 0))
-	if err == nil && len(events) == 0 {
+	events, err := s.lastEvents(ctx, sandbox, max(n, 0))
+	if err == nil && len(events) == 0 && sandbox != "" {
 		_, err = stateOf(ctx, s.reader, sandbox)
 	}
 	return events, s.explain(err, "read events")
+}
+
+func (s *SQLite) lastEvents(ctx context.Context, sandbox string, n int) ([]Event, error) {
+	if sandbox == "" {
+		return collect(ctx, s.reader, scanEvent, `SELECT seq, sandbox, version, data FROM events ORDER BY seq DESC LIMIT ?`, n)
+	}
+	return collect(ctx, s.reader, scanEvent,
+		`SELECT seq, sandbox, version, data FROM events WHERE sandbox = ? ORDER BY seq DESC LIMIT ?`, sandbox, n)
 }
 
 // stateOf returns the state of a sandbox, or an errdef.NotFound.

@@ -90,7 +90,8 @@ type Store interface {
 	// Events returns up to limit entries with Seq > after, oldest first, of
 	// one sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]Event, error)
-	// LastEvents returns the last n entries of one sandbox, newest first.
+	// LastEvents returns the last n entries of one sandbox or, with an empty
+	// id, of all, newest first.
 	LastEvents(ctx context.Context, sandbox string, n int) ([]Event, error)
 	// AddKey stores a key; errdef.Exists if its hash or id is known.
 	AddKey(ctx context.Context, k Key) error

@@ -248,6 +248,16 @@ func (s *Supervisor) Events(ctx context.Context, sandbox string, after int64, li
 	return s.o.Store.Events(ctx, sandbox, after, limit)
 }
 
+// LastEvent returns the Seq of the last entry of the event log; 0 if there is
+// none.
+func (s *Supervisor) LastEvent(ctx context.Context) (int64, error) {
+	last, err := s.o.Store.LastEvents(ctx, "", 1)
+	if err != nil || len(last) == 0 {
+		return 0, err
+	}
+	return last[0].Seq, nil
+}
+
 // Changed returns a channel that is closed at the next commit of any sandbox.
 func (s *Supervisor) Changed() <-chan struct{} {
 	s.changeMu.Lock()

@@ -479,6 +479,13 @@ func (f *Fake) Events(_ context.Context, sandbox string, after int64, limit int)
 	return found, nil
 }
 
+// LastEvent returns the Seq of the last entry of the log.
+func (f *Fake) LastEvent(context.Context) (int64, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	return int64(len(f.log)), err
+}
+
 // Changed is closed at the next commit.
 func (f *Fake) Changed() <-chan struct{} {
 	f.mu.Lock()

@@ -3,7 +3,6 @@ package v1
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -67,7 +66,7 @@ func (s *server) events(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	after, err := q.number("after", 0, 0, math.MaxInt64)
+	after, err := s.after(c, q)
 	if err != nil {
 		return reply{}, err
 	}
@@ -91,6 +90,22 @@ func (s *server) events(c *call) (reply, error) {
 		v.Next = events[n-1].Seq
 	}
 	return ok(v)
+}
+
+// fromNow is the cursor of what is yet to happen.
+const fromNow = "now"
+
+// after returns the id of the event after which to begin.
+func (s *server) after(c *call, q query) (int64, error) {
+	text := q.Get("after")
+	if text == fromNow {
+		return s.Sandboxes.LastEvent(c.r.Context())
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if text != "" && (err != nil || n < 0) {
+		return 0, invalid(`"after" must be the id of an event or %s, not %q`, fromNow, short(text)).With("field", "after")
+	}
+	return n, nil
 }
 
 // follows reports whether a stream is asked for.
@@ -140,7 +155,9 @@ func (s *server) stream(c *call, st *eventStream, after int64) error {
 	ctx := c.r.Context()
 	alive := time.NewTicker(s.KeepAlive)
 	defer alive.Stop()
-	if err := st.send("retry: 1000\n\n"); err != nil {
+	// The id tells a client where it is before the first event, so that it loses
+	// none if the stream breaks until then.
+	if err := st.send(fmt.Sprintf("retry: 1000\nid: %d\n\n", after)); err != nil {
 		return err
 	}
 	for {

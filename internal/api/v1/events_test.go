@@ -47,6 +47,9 @@ func TestEventsByCursor(t *testing.T) {
 			t.Errorf("%s has %q, want %q", path, got, want)
 		}
 	}
+	if got, next := types("/v1/events?after=now"); got != "" || next != 7 {
+		t.Errorf("from now on: %q, next %v", got, next)
+	}
 	if _, next := types("/v1/events?limit=2"); next != 2 {
 		t.Errorf("next %v", next)
 	}
@@ -56,7 +59,7 @@ func TestEventsByCursor(t *testing.T) {
 	e := list(w.do("GET", "/v1/events?after=5&limit=1", "").object()["events"])[0]
 	same(t, any(e), fmt.Sprintf(`{"id":6,"time":"2026-09-01T12:00:00.123456Z","type":"paused","sandbox":%q,"generation":1,"from":"pausing","to":"paused",
 		"cause":"call","actor":%q,"operation":%q,"durationSeconds":null,"bytes":4096,"detail":null}`, first, apitest.Actor, e["operation"]))
-	for _, bad := range []string{"after=-1", "after=x", "limit=0", "limit=1001", "follow=maybe"} {
+	for _, bad := range []string{"after=-1", "after=x", "after=NOW", "after=1.5", "after=99999999999999999999", "limit=0", "limit=1001", "follow=maybe"} {
 		w.do("GET", "/v1/events?"+bad, "").fails(http.StatusBadRequest, "invalid_request", "")
 	}
 	w.do("GET", "/v1/events?since=1", "").fails(http.StatusBadRequest, "unknown_field", "since")
@@ -136,6 +139,21 @@ func served(t *testing.T, change ...func(*Options)) (*world, string) {
 	srv := httptest.NewServer(w.http)
 	t.Cleanup(srv.Close)
 	return w, srv.URL
+}
+
+// TestStreamFromNow: what was before is left out, and the place is told before
+// the first event, so that a client that loses the stream loses no event.
+func TestStreamFromNow(t *testing.T) {
+	w, url := served(t)
+	id := w.create(`{}`)
+	s := follow(t, url+base+"/"+id+"/events?follow=true&after=now", nil)
+	if first := s.next(); first["id"] != "2" || first["data"] != "" || first["retry"] != "1000" {
+		t.Errorf("it begins with %v", first)
+	}
+	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	if n, e := s.event(); n != 3 || e["type"] != "pausing" {
+		t.Errorf("event %d is %v", n, e["type"])
+	}
 }
 
 func TestStream(t *testing.T) {

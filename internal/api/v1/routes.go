@@ -56,9 +56,10 @@ type param struct {
 }
 
 var (
-	afterEvent = param{"after", "query", "Only events with a greater id.", schema{"type": "integer", "minimum": 0}}
-	limit      = param{"limit", "query", "How many at most; 100 if not said. A stream has no limit.", schema{"type": "integer", "minimum": 1, "maximum": maxPage}}
-	followed   = param{"follow", "query", "true for a stream of server-sent events, as with Accept: text/event-stream.", schema{"type": "boolean"}}
+	afterEvent = param{"after", "query", "Only events with a greater id; now for those that are yet to happen.",
+		schema{"anyOf": []schema{{"type": "integer", "minimum": 0}, {"const": fromNow}}}}
+	limit    = param{"limit", "query", "How many at most; 100 if not said. A stream has no limit.", schema{"type": "integer", "minimum": 1, "maximum": maxPage}}
+	followed = param{"follow", "query", "true for a stream of server-sent events, as with Accept: text/event-stream.", schema{"type": "boolean"}}
 
 	eventQuery = []param{afterEvent, limit, followed}
 	listQuery  = []param{

@@ -56,6 +56,9 @@ type Sandboxes interface {
 	// Events returns up to limit events with Seq > after, oldest first, of one
 	// sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
+	// LastEvent returns the Seq of the last event of all sandboxes; 0 before the
+	// first.
+	LastEvent(ctx context.Context) (int64, error)
 	// Changed returns a channel that is closed at the next commit of any
 	// sandbox.
 	Changed() <-chan struct{}

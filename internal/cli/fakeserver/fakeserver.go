@@ -432,6 +432,12 @@ func (b backend) Events(ctx context.Context, sandbox string, after int64, limit 
 	return b.events(b.s.enter().Events(ctx, b.s.inner(sandbox), after, limit))
 }
 
+// LastEvent implements v1.Sandboxes.
+func (b backend) LastEvent(ctx context.Context) (int64, error) {
+	defer b.s.leave()
+	return b.s.enter().LastEvent(ctx)
+}
+
 // Changed implements v1.Sandboxes.
 func (b backend) Changed() <-chan struct{} { return b.s.fake.Changed() }
 

@@ -267,16 +267,21 @@ func testEventsCursor(t *testing.T, h harness) {
 
 func testLastEvents(t *testing.T, h harness) {
 	s := h.open(t)
+	if got, err := s.LastEvents(t.Context(), "", 1); err != nil || len(got) != 0 {
+		t.Errorf("LastEvents of nothing = %+v, %v", got, err)
+	}
 	for i := range int64(5) {
 		commit(t, s, sandbox("a", i), entry(i), entry(i+10))
 		commit(t, s, sandbox("b", i), entry(i))
 	}
-	newestFirst := events(t, s, "a", 0, 100)
-	slices.Reverse(newestFirst)
-	for _, n := range []int{-1, 0, 1, 3, 10, 11} {
-		got, err := s.LastEvents(t.Context(), "a", n)
-		if want := newestFirst[:min(max(n, 0), len(newestFirst))]; err != nil || !slices.Equal(got, want) {
-			t.Errorf("LastEvents(%d) = %+v, %v; want %+v", n, got, err, want)
+	for _, id := range []string{"a", ""} {
+		newestFirst := events(t, s, id, 0, 100)
+		slices.Reverse(newestFirst)
+		for _, n := range []int{-1, 0, 1, 3, 10, 11, 15, 16} {
+			got, err := s.LastEvents(t.Context(), id, n)
+			if want := newestFirst[:min(max(n, 0), len(newestFirst))]; err != nil || !slices.Equal(got, want) {
+				t.Errorf("LastEvents(%q, %d) = %+v, %v; want %+v", id, n, got, err, want)
+			}
 		}
 	}
 	wantClass(t, errdef.NotFound, func() error {
