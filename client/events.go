@@ -30,6 +30,7 @@ type Event struct {
 	Operation  string        `json:"operation,omitempty"` // that it belongs to
 	Duration   time.Duration `json:"-"`                   // of the operation that ended
 	Bytes      int64         `json:"bytes,omitempty"`     // what the operation wrote
+	Freed      int64         `json:"freed,omitempty"`     // bytes of the machine's memory that it gave back
 	Detail     string        `json:"detail,omitempty"`
 
 	// Raw is the event as it came.

@@ -268,7 +268,7 @@ func causeOf(e client.Event) string {
 	return strings.TrimSpace(strings.TrimSpace(e.Cause+" by "+by(e.Actor)) + " " + brief(e.Detail))
 }
 
-// took tells how long an operation took and what it wrote.
+// took tells how long an operation took, what it wrote and what it gave back.
 func took(e client.Event) string {
 	var parts []string
 	if e.Duration > 0 {
@@ -276,6 +276,9 @@ func took(e client.Event) string {
 	}
 	if e.Bytes > 0 {
 		parts = append(parts, size(e.Bytes))
+	}
+	if e.Freed > 0 {
+		parts = append(parts, size(e.Freed)+" freed")
 	}
 	return strings.Join(parts, ", ")
 }

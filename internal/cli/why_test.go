@@ -51,7 +51,7 @@ func TestWhy(t *testing.T) {
 				Transitions: []client.Event{
 					{Time: fromNoon(-time.Minute), Type: "hold.stalled", From: "running", To: "running", Detail: "sleep infinity"},
 					{Time: fromNoon(-2 * time.Minute), Type: "resumed", From: "resuming", To: "running", Cause: "access", Duration: 117 * time.Millisecond},
-					{Time: fromNoon(-13 * time.Hour), Type: "paused", From: "pausing", To: "paused", Cause: "timeout", Duration: 12 * time.Second, Bytes: 42<<20 + 1<<17},
+					{Time: fromNoon(-13 * time.Hour), Type: "paused", From: "pausing", To: "paused", Cause: "timeout", Duration: 12 * time.Second, Bytes: 42<<20 + 1<<17, Freed: 80 << 20},
 					{Time: fromNoon(-14 * time.Hour), Type: "updated", From: "running", To: "running", Actor: "key:b6f0c1de-0000-4000-8000-000000000001"},
 				},
 			},
@@ -77,7 +77,7 @@ clocks:
 last transitions:
   11:59:00          hold.stalled   running              sleep infinity
   11:58:00          resumed        resuming → running   access            117 ms
-  Aug 31 23:00:00   paused         pausing → paused     timeout           12.0 s, 42.1 MiB
+  Aug 31 23:00:00   paused         pausing → paused     timeout           12.0 s, 42.1 MiB, 80.0 MiB freed
   Aug 31 22:00:00   updated        running              by key:b6f0c1de
 `,
 		},

@@ -93,6 +93,7 @@ type (
 	CaptureReady struct {
 		Op         string
 		Checkpoint Checkpoint
+		Freed      int64 // bytes of memory that the release gives back; 0 for not known
 	}
 	// CaptureEnded reports that the capture of Op ended without a checkpoint
 	// and that the runtime runs on (it was thawed).
@@ -202,6 +203,7 @@ type Entry struct {
 	Cause      Cause         `json:"cause,omitempty"`
 	Actor      string        `json:"actor,omitempty"`
 	Duration   time.Duration `json:"duration,omitempty"` // of the operation that ended
-	Bytes      int64         `json:"bytes,omitempty"`
+	Bytes      int64         `json:"bytes,omitempty"`    // that the operation wrote
+	Freed      int64         `json:"freed,omitempty"`    // bytes of memory that it gives back
 	Detail     string        `json:"detail,omitempty"`
 }

@@ -402,7 +402,8 @@ func captured(s *step, ev Event) {
 	s.rec.PausedAt, s.rec.EndAt, s.rec.EndIsLive = s.now, time.Time{}, false
 	s.rec.Leases = nil
 	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
-	s.logEnd(EntryPaused, op, "").Bytes = cp.Bytes
+	entry := s.logEnd(EntryPaused, op, "")
+	entry.Bytes, entry.Freed = cp.Bytes, e.Freed
 }
 
 func captureEnded(s *step, ev Event) {

@@ -76,3 +76,9 @@ type Instance interface {
 	// Exited is closed when the runtime is gone.
 	Exited() <-chan struct{}
 }
+
+// MemoryMeter is an Instance that can tell what it takes of the machine's
+// memory, in bytes: what its end gives back.
+type MemoryMeter interface {
+	Memory() (int64, error)
+}

@@ -35,6 +35,7 @@ type world struct {
 	t       *testing.T
 	sup     *supervisor.Supervisor
 	url     string
+	log     logBuffer    // of the server, as JSON
 	capture func() error // what a capture waits for
 }
 
@@ -56,7 +57,7 @@ func (p program) Image() ([]byte, error) {
 	if p.w.capture != nil {
 		return nil, p.w.capture()
 	}
-	return nil, nil
+	return []byte("memory"), nil
 }
 
 func newWorld(t *testing.T) *world {
@@ -83,7 +84,7 @@ func newWorld(t *testing.T) *world {
 	_, _, err = keys.EnsureFirst(t.Context(), testKey)
 	must(err)
 	machine := fake.NewMachine(func(runtime.Spec, []byte) (fake.Program, error) { return program{w}, nil })
-	log := slog.New(slog.DiscardHandler)
+	log := slog.New(slog.NewJSONHandler(&w.log, nil))
 	// "base" must not be taken for an old build of itself: it is in use.
 	w.sup, err = supervisor.New(t.Context(), supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Driver: machine.Driver(), RunDir: filepath.Join(dir, "rootfs"),

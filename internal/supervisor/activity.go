@@ -273,7 +273,6 @@ func (b *box) reportStalls(now time.Time) {
 	for _, p := range b.work.seen.Processes {
 		stalled := !now.Before(b.stalls(p.LastProgress))
 		if stalled && !b.work.stalled[p.PID] {
-			b.s.log.Warn("hold stalled", "sandbox", b.id, "pid", p.PID, "command", p.Command, "progress", p.LastProgress)
 			e := lifecycle.Entry{Type: lifecycle.EntryStalled, At: now, Detail: fmt.Sprintf("process %d: %s", p.PID, p.Command)}
 			if err := b.logEntry(e); err != nil {
 				b.s.log.Error("event could not be logged", "sandbox", b.id, "type", e.Type, "err", err)

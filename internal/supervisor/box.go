@@ -165,15 +165,22 @@ func (b *box) logEntry(e lifecycle.Entry) error {
 		return err
 	}
 	b.s.announce()
+	b.reportEntry(e)
 	return nil
+}
+
+// reportEntry counts an entry of the event log, and tells it in the server's:
+// one line each.
+func (b *box) reportEntry(e lifecycle.Entry) {
+	b.s.metrics.entry(e)
+	b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
+		"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "freed", e.Freed, "detail", e.Detail)
 }
 
 // report logs a change and tells those who wait for the operation that ended.
 func (b *box) report(before lifecycle.Record, res lifecycle.Result) {
 	for _, e := range res.Entries {
-		b.s.metrics.entry(e)
-		b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
-			"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "detail", e.Detail)
+		b.reportEntry(e)
 	}
 	old := before.Op
 	if old == nil || (res.Record.Op != nil && res.Record.Op.ID == old.ID) {

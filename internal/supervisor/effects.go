@@ -225,8 +225,8 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	b.mu.Unlock()
 	image := e.Op
 	var sealing sync.WaitGroup
-	cp, err := b.tryCapture(ctx, inst, sb, image, &sealing)
-	if err == nil && b.tell(lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp}).Verdict == lifecycle.Applies {
+	cp, freed, err := b.tryCapture(ctx, inst, sb, image, &sealing)
+	if err == nil && b.tell(lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed}).Verdict == lifecycle.Applies {
 		return
 	}
 	// Not committed: failed, cancelled, or overtaken by a kill. After a cancel an
@@ -273,15 +273,16 @@ func (b *box) resumeService(inst runtime.Instance, op string, cause error) {
 }
 
 // tryCapture freezes the runtime and makes a durable, checksummed checkpoint
-// of it. Memory and files are taken in the same frozen window. What of it
-// still works on the image after a cancel is in sealing.
-func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sandbox, image string, sealing *sync.WaitGroup) (lifecycle.Checkpoint, error) {
-	cp := lifecycle.Checkpoint{ID: image, Mode: sb.Record.Op.Mode}
+// of it, and says what memory its release will give back. Memory and files are
+// taken in the same frozen window. What of it still works on the image after a
+// cancel is in sealing.
+func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sandbox, image string, sealing *sync.WaitGroup) (cp lifecycle.Checkpoint, freed int64, err error) {
+	cp = lifecycle.Checkpoint{ID: image, Mode: sb.Record.Op.Mode}
 	if inst == nil {
-		return cp, errors.New("the runtime is gone")
+		return cp, 0, errors.New("the runtime is gone")
 	}
 	if err := b.s.checkSpace(leastSpace); err != nil {
-		return cp, err
+		return cp, 0, err
 	}
 	b.drain(ctx)
 	b.s.runHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
@@ -289,31 +290,46 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 		// Without a checkpoint nothing else makes the guest's kernel write back;
 		// and the agent, if it watches processes, learns when the sleep begins.
 		if err := b.s.callAgent(ctx, inst, b.id, http.MethodPost, agentapi.PathSync, nil, nil); err != nil {
-			return cp, err
+			return cp, 0, err
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return cp, err
+		return cp, 0, err
 	}
 	if err := inst.Freeze(ctx); err != nil {
-		return cp, err
+		return cp, 0, err
 	}
+	freed = b.memory(inst) // before the capture, which takes some itself
 	if cp.Mode == lifecycle.Memory {
 		dir, err := b.s.o.Layers.NewImage(image)
 		if err != nil {
-			return cp, err
+			return cp, 0, err
 		}
 		if err := inst.Checkpoint(ctx, dir); err != nil {
-			return cp, err
+			return cp, 0, err
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return cp, err
+		return cp, 0, err
 	}
 	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, sealing); err != nil {
-		return cp, err
+		return cp, 0, err
 	}
-	return cp, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err())
+	return cp, freed, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err())
+}
+
+// memory returns what a runtime takes of the machine's memory; 0 where that is
+// not known.
+func (b *box) memory(inst runtime.Instance) int64 {
+	meter, ok := inst.(runtime.MemoryMeter)
+	if !ok {
+		return 0
+	}
+	bytes, err := meter.Memory()
+	if err != nil {
+		b.s.log.Warn("memory could not be measured", "sandbox", b.id, "err", err)
+	}
+	return bytes
 }
 
 // makeDurable seals what a capture wrote. The layer comes after the image:

@@ -16,7 +16,9 @@ type metrics struct {
 	wake        prometheus.Histogram
 	lateness    prometheus.Histogram
 	written     prometheus.Counter
+	freed       prometheus.Counter
 	sandboxes   *prometheus.Desc
+	accesses    *prometheus.Desc
 	holds       *prometheus.Desc
 	s           *Supervisor
 }
@@ -43,13 +45,17 @@ func newMetrics(s *Supervisor) *metrics {
 		written: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "drowse_pause_written_bytes_total", Help: "Bytes of memory and files that pauses made durable.",
 		}),
+		freed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "drowse_pause_freed_bytes_total", Help: "Bytes of memory that pauses gave back.",
+		}),
 		sandboxes: prometheus.NewDesc("drowse_sandboxes", "Sandboxes, by situation.", []string{"situation"}, nil),
-		holds:     prometheus.NewDesc("drowse_accesses", "Requests and streams open into sandboxes.", nil, nil),
+		accesses:  prometheus.NewDesc("drowse_accesses", "Requests and streams open into sandboxes.", nil, nil),
+		holds:     prometheus.NewDesc("drowse_holds", "What keeps running sandboxes awake, as far as it is known, by kind.", []string{"kind"}, nil),
 	}
 }
 
 func (m *metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written}
+	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed}
 }
 
 // Describe implements prometheus.Collector.
@@ -58,6 +64,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 		c.Describe(ch)
 	}
 	ch <- m.sandboxes
+	ch <- m.accesses
 	ch <- m.holds
 }
 
@@ -67,17 +74,29 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		c.Collect(ch)
 	}
 	count := map[lifecycle.Situation]int{}
-	accesses := 0
+	holds := map[HoldKind]int{}
+	accesses, t := 0, now()
 	m.s.each(func(b *box) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		count[b.sb.Record.Situation()]++
 		accesses += len(b.work.accesses)
+		if b.sb.Record.State != lifecycle.Running {
+			return
+		}
+		for _, h := range b.holdsLocked(t) {
+			if h.Counts {
+				holds[h.Kind]++
+			}
+		}
 	})
 	for _, at := range lifecycle.Situations() {
 		ch <- prometheus.MustNewConstMetric(m.sandboxes, prometheus.GaugeValue, float64(count[at]), string(at))
 	}
-	ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(accesses))
+	ch <- prometheus.MustNewConstMetric(m.accesses, prometheus.GaugeValue, float64(accesses))
+	for _, kind := range []HoldKind{HoldRequest, HoldStream, HoldProcess, HoldLease} {
+		ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(holds[kind]), string(kind))
+	}
 }
 
 func (m *metrics) entry(e lifecycle.Entry) {
@@ -88,6 +107,7 @@ func (m *metrics) entry(e lifecycle.Entry) {
 	switch {
 	case e.Type == lifecycle.EntryPaused:
 		m.written.Add(float64(e.Bytes))
+		m.freed.Add(float64(e.Freed))
 	case e.Type == lifecycle.EntryResumed && e.Cause == lifecycle.CauseAccess:
 		m.wake.Observe(e.Duration.Seconds())
 	}

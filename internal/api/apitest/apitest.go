@@ -120,7 +120,7 @@ func (f *Fake) step(sb *store.Sandbox, ev lifecycle.Event) error {
 		case lifecycle.StartRuntime:
 			observed = lifecycle.StartSucceeded{Op: e.Op}
 		case lifecycle.CaptureRuntime:
-			observed = lifecycle.CaptureReady{Op: e.Op, Checkpoint: lifecycle.Checkpoint{ID: e.Op, Mode: mode, Bytes: 4096}}
+			observed = lifecycle.CaptureReady{Op: e.Op, Checkpoint: lifecycle.Checkpoint{ID: e.Op, Mode: mode, Bytes: 4096}, Freed: 1 << 20}
 		case lifecycle.ReleaseAll:
 			observed = lifecycle.ReleaseDone{Op: e.Op}
 		default:

@@ -28,6 +28,7 @@ type eventView struct {
 	Operation       *string             `json:"operation" doc:"The operation that it belongs to."`
 	DurationSeconds *float64            `json:"durationSeconds" doc:"Of the operation that ended."`
 	Bytes           *int64              `json:"bytes" doc:"What the operation wrote."`
+	Freed           *int64              `json:"freed" doc:"How many bytes of the machine's memory it gave back; null where that is not known."`
 	Detail          *string             `json:"detail"`
 }
 
@@ -40,7 +41,7 @@ func viewEvent(e store.Event) eventView {
 	return eventView{
 		ID: e.Seq, Time: httpapi.Timestamp(e.At), Type: e.Type, Sandbox: e.Sandbox, Generation: e.Generation,
 		From: e.From, To: e.To, Cause: orNull(e.Cause), Actor: orNull(e.Actor), Operation: orNull(e.Op),
-		DurationSeconds: orNull(e.Duration.Seconds()), Bytes: orNull(e.Bytes), Detail: orNull(e.Detail),
+		DurationSeconds: orNull(e.Duration.Seconds()), Bytes: orNull(e.Bytes), Freed: orNull(e.Freed), Detail: orNull(e.Detail),
 	}
 }
 

@@ -58,7 +58,7 @@ func TestEventsByCursor(t *testing.T) {
 	}
 	e := list(w.do("GET", "/v1/events?after=5&limit=1", "").object()["events"])[0]
 	same(t, any(e), fmt.Sprintf(`{"id":6,"time":"2026-09-01T12:00:00.123456Z","type":"paused","sandbox":%q,"generation":1,"from":"pausing","to":"paused",
-		"cause":"call","actor":%q,"operation":%q,"durationSeconds":null,"bytes":4096,"detail":null}`, first, apitest.Actor, e["operation"]))
+		"cause":"call","actor":%q,"operation":%q,"durationSeconds":null,"bytes":4096,"freed":1048576,"detail":null}`, first, apitest.Actor, e["operation"]))
 	for _, bad := range []string{"after=-1", "after=x", "after=NOW", "after=1.5", "after=99999999999999999999", "limit=0", "limit=1001", "follow=maybe"} {
 		w.do("GET", "/v1/events?"+bad, "").fails(http.StatusBadRequest, "invalid_request", "")
 	}

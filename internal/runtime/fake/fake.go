@@ -143,6 +143,12 @@ func (i *instance) ID() string { return i.id }
 // Exited implements runtime.Instance.
 func (i *instance) Exited() <-chan struct{} { return i.exited }
 
+// MemoryBytes is what every fake runtime takes.
+const MemoryBytes = 1 << 20
+
+// Memory implements runtime.MemoryMeter.
+func (i *instance) Memory() (int64, error) { return MemoryBytes, nil }
+
 // Dial implements runtime.Instance.
 func (i *instance) Dial(_ context.Context, port int) (net.Conn, error) {
 	i.mu.Lock()

@@ -1,0 +1,57 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Memory implements runtime.MemoryMeter. The guest's memory is a file in memory,
+// which the host counts as shared. Cached pages are left out: they are files of
+// the host, and given up when they are in the way.
+func (i *instance) Memory() (int64, error) {
+	bytes, err := memoryOf(cgroupRoot, i.id)
+	if err != nil {
+		return 0, fmt.Errorf("memory of runtime %s: %w", i.id, err)
+	}
+	return bytes, nil
+}
+
+// memoryOf reads it from the hierarchy of cgroup v1 or v2 that counts memory.
+func memoryOf(root, id string) (int64, error) {
+	for _, hierarchy := range []string{"memory", "", "unified"} {
+		data, err := os.ReadFile(filepath.Join(root, hierarchy, cgroupParent, id, "memory.stat"))
+		if err != nil {
+			continue
+		}
+		if bytes, ok := parseMemory(string(data)); ok {
+			return bytes, nil
+		}
+	}
+	return 0, errors.New("no cgroup counts it")
+}
+
+// parseMemory adds up what a memory.stat says of memory that is no cache. The
+// names of v1 with "total" include what is below the cgroup, as those of v2 do.
+func parseMemory(stat string) (bytes int64, ok bool) {
+	for line := range strings.Lines(stat) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch name {
+		case "total_rss", "total_shmem", "anon", "shmem":
+		default:
+			continue
+		}
+		if name == "shmem" && strings.Contains(stat, "\ntotal_shmem ") {
+			continue // v1's, of the cgroup alone
+		}
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return 0, false
+		}
+		bytes, ok = bytes+n, true
+	}
+	return bytes, ok
+}

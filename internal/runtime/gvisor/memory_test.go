@@ -1,0 +1,44 @@
+package gvisor
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestParseMemory(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stat string
+		want int64
+		ok   bool
+	}{
+		"v1":       {"cache 900\nrss 1\nshmem 2\nmapped_file 3\ntotal_cache 900\ntotal_rss 4096\ntotal_shmem 8192\n", 12288, true},
+		"v2":       {"anon 4096\nfile 900\nkernel 5\nshmem 8192\nfile_mapped 7\n", 12288, true},
+		"nothing":  {"", 0, false},
+		"damaged":  {"anon much\n", 0, false},
+		"no value": {"anon\n", 0, false},
+	} {
+		if got, ok := parseMemory(tt.stat); got != tt.want || ok != tt.ok {
+			t.Errorf("%s: %d, %v; want %d, %v", name, got, ok, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestMemoryOf(t *testing.T) {
+	for _, hierarchy := range []string{"memory", ".", "unified"} {
+		root := t.TempDir()
+		if _, err := memoryOf(root, "i0r1"); err == nil {
+			t.Errorf("%s: no error without a cgroup", hierarchy)
+		}
+		dir := filepath.Join(root, hierarchy, cgroupParent, "i0r1")
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "memory.stat"), []byte("anon 1\nshmem 2\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := memoryOf(root, "i0r1"); got != 3 || err != nil {
+			t.Errorf("%s: %d, %v", hierarchy, got, err)
+		}
+	}
+}
