@@ -92,7 +92,7 @@ var catalogue = []Entry{
 	{"timeout_too_large", Invalid, 400, 400, "A duration is longer than is granted. Nothing is ever cut short unasked.", "Ask for less, or start the server with a larger --max-timeout."},
 	{"too_many_previews", Exhausted, 429, 0, "The sandbox has as many preview links as it may.", "Revoke some, or let them expire."},
 	{"too_many_sandboxes", Exhausted, 429, 429, "As many sandboxes run as this server allows.", "Pause or end one, or start the server with a larger --max-running."},
-	{"unknown_field", Invalid, 400, 0, "The body or the query has a field that is not known here.", "Use the one that the message suggests, or leave it out."},
+	{"unknown_field", Invalid, 400, 400, "The body or the query has a field that is not known here. (The E2B dialect refuses only those that would mean something.)", "Use the one that the message suggests, or leave it out."},
 	{"unknown_path", NotFound, 404, 404, "The path is not part of the API.", "See /v1/openapi.json."},
 	{"wait_timeout", Unavailable, 503, 503, "The operation that the call waits for is still in flight.", "Ask for the sandbox's state, and try again."},
 	{"wake_queue_full", Unavailable, 503, 503, "More accesses wait for the sandbox to wake than the server lets wait.", "Try again in a moment."},

@@ -15,12 +15,9 @@ import (
 // decode reads the body, a JSON object, into a struct. Unknown fields are
 // ignored, as clients of any version must work.
 func (c *call) decode(into any) error {
-	data, err := c.body()
+	data, err := c.requiredBody()
 	if err != nil {
 		return err
-	}
-	if len(data) == 0 {
-		return badRequest("the request body is empty: a JSON object is needed")
 	}
 	return decodeObject(data, into)
 }
@@ -33,6 +30,14 @@ func (c *call) decodeOptional(into any) error {
 		return err
 	}
 	return decodeObject(data, into)
+}
+
+func (c *call) requiredBody() ([]byte, error) {
+	data, err := c.body()
+	if err == nil && len(data) == 0 {
+		err = badRequest("the request body is empty: a JSON object is needed")
+	}
+	return data, err
 }
 
 // body reads all of the body, nil if there is none.

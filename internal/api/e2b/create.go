@@ -35,17 +35,29 @@ type autoResume struct {
 	Enabled *bool `json:"enabled"`
 }
 
+// newSandbox reads the body of create.
+func (c *call) newSandbox() (body newSandbox, err error) {
+	data, err := c.requiredBody()
+	if err != nil {
+		return body, err
+	}
+	if err := decodeObject(data, &body); err != nil {
+		return body, err
+	}
+	return body, refuseForeign(data)
+}
+
 func (s *server) createV1(c *call) (reply, error) {
-	body := newSandbox{}
-	if err := c.decode(&body); err != nil {
+	body, err := c.newSandbox()
+	if err != nil {
 		return reply{}, err
 	}
 	return s.create(c, body, defaultTimeoutV1)
 }
 
 func (s *server) createV2(c *call) (reply, error) {
-	body := newSandbox{}
-	if err := c.decode(&body); err != nil {
+	body, err := c.newSandbox()
+	if err != nil {
 		return reply{}, err
 	}
 	body.Secure = true

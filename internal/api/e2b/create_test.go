@@ -50,12 +50,13 @@ func TestCreateTranslates(t *testing.T) {
 		"auto-resume": {v2, `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`, request(func(r *supervisor.CreateRequest) {
 			r.Settings.OnTimeout, r.Settings.AutoResume = lifecycle.Pause, true
 		})},
-		"auto-resume off":           {v2, `{"templateID":"base","autoResume":{"enabled":false}}`, request(func(*supervisor.CreateRequest) {})},
-		"null is absent":            {v2, `{"templateID":"base","timeout":null,"autoPause":null,"autoResume":null,"metadata":null,"iam":null,"volumeMounts":null}`, request(func(*supervisor.CreateRequest) {})},
-		"memory by default":         {v2, `{"templateID":"base","autoPauseMemory":true}`, request(func(*supervisor.CreateRequest) {})},
-		"no internet":               {v2, `{"templateID":"base","allow_internet_access":false}`, request(func(r *supervisor.CreateRequest) { r.Config.AllowInternet = &no })},
-		"camel case is another key": {v2, `{"templateID":"base","allowInternetAccess":false}`, request(func(*supervisor.CreateRequest) {})},
-		"unknown fields":            {v2, `{"templateID":"base","someday":{"a":[1]}}`, request(func(*supervisor.CreateRequest) {})},
+		"auto-resume off":         {v2, `{"templateID":"base","autoResume":{"enabled":false}}`, request(func(*supervisor.CreateRequest) {})},
+		"null is absent":          {v2, `{"templateID":"base","timeout":null,"autoPause":null,"autoResume":null,"metadata":null,"iam":null,"volumeMounts":null}`, request(func(*supervisor.CreateRequest) {})},
+		"memory by default":       {v2, `{"templateID":"base","autoPauseMemory":true}`, request(func(*supervisor.CreateRequest) {})},
+		"no internet":             {v2, `{"templateID":"base","allow_internet_access":false}`, request(func(r *supervisor.CreateRequest) { r.Config.AllowInternet = &no })},
+		"other letters":           {v2, `{"templateid":"base","AutoPause":true}`, request(func(r *supervisor.CreateRequest) { r.Settings.OnTimeout = lifecycle.Pause })},
+		"null of another dialect": {v2, `{"templateID":"base","idleTimeout":null}`, request(func(*supervisor.CreateRequest) {})},
+		"unknown fields":          {v2, `{"templateID":"base","someday":{"a":[1]}}`, request(func(*supervisor.CreateRequest) {})},
 		"metadata and variables": {v2, `{"templateID":"base","metadata":{"a":"1","é":""},"envVars":{"PATH":"/bin","X":""}}`, request(func(r *supervisor.CreateRequest) {
 			r.Config.Metadata = map[string]string{"a": "1", "é": ""}
 			r.Config.Env = map[string]string{"PATH": "/bin", "X": ""}
@@ -126,6 +127,21 @@ func TestCreateRefuses(t *testing.T) {
 		"host mask":               {v2, `{"templateID":"base","network":{"maskRequestHost":"localhost"}}`, "not_supported", "network.maskRequestHost"},
 		"HTTPS ports":             {v2, `{"templateID":"base","network":{"httpsPorts":[443]}}`, "not_supported", "network.httpsPorts"},
 		"network as list":         {v2, `{"templateID":"base","network":[]}`, "", `"network" must be an object`},
+		"milliseconds":            {v2, `{"templateID":"base","timeoutMs":60000}`, "unknown_field", `"timeoutMs" is not a field of this API, which has "timeout"`},
+		"an SDK's lifecycle":      {v2, `{"templateID":"base","lifecycle":{"onTimeout":"pause"}}`, "unknown_field", `which has "autoPause"`},
+		"onTimeout":               {v2, `{"templateID":"base","on_timeout":"pause"}`, "unknown_field", `"on_timeout"`},
+		"auto_pause":              {v2, `{"templateID":"base","auto_pause":true}`, "unknown_field", `which has "autoPause"`},
+		"auto_resume":             {v2, `{"templateID":"base","auto_resume":{"enabled":true}}`, "unknown_field", `which has "autoResume"`},
+		"no internet, camel case": {v2, `{"templateID":"base","allowInternetAccess":false}`, "unknown_field", `which has "allow_internet_access"`},
+		"env":                     {v2, `{"templateID":"base","env":{"A":"b"}}`, "unknown_field", `which has "envVars"`},
+		"idle timeout":            {v2, `{"templateID":"base","idleTimeout":60}`, "unknown_field", `"idleTimeout" is not a field of this API: POST /v1/sandboxes has it`},
+		"idle action":             {v1, `{"templateID":"base","on_idle":"pause"}`, "unknown_field", `"on_idle"`},
+		"lifetime":                {v1, `{"templateID":"base","hard_ttl":60}`, "unknown_field", `"hard_ttl"`},
+		"retention":               {v2, `{"templateID":"base","pausedRetention":60}`, "unknown_field", `"pausedRetention"`},
+		"refresh":                 {v2, `{"templateID":"base","refreshOnActivity":true}`, "unknown_field", `"refreshOnActivity"`},
+		"pause mode":              {v2, `{"templateID":"base","pauseMode":"filesystem"}`, "unknown_field", `which has "autoPauseMemory"`},
+		"ports":                   {v2, `{"templateID":"base","ports":{"80":"ignore"}}`, "unknown_field", `"ports"`},
+		"hooks":                   {v2, `{"templateID":"base","hooks":{}}`, "unknown_field", `"hooks"`},
 		"private and not secure":  {v1, `{"templateID":"base","network":{"allowPublicTraffic":false}}`, "", `"secure": true`},
 	}
 	for name, tt := range tests {

@@ -34,6 +34,7 @@ const (
 	codeBodyTooLarge    = "body_too_large"
 	codeTimeoutTooLarge = "timeout_too_large"
 	codeNotSupported    = "not_supported"
+	codeUnknownField    = "unknown_field"
 	codeMemoryOverride  = "sandbox_memory_override_disabled"
 	codeInternal        = "internal_server_error"
 	codeTimedOut        = "timed_out"
