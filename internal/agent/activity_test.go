@@ -266,6 +266,9 @@ func TestActivityProgress(t *testing.T) {
 		{"writes to a file", "while :; do echo a line of text; read -t 0.1 x; done 2>/dev/null >/dev/null < <(exec sleep 79)", true},
 		{"starts others", "while :; do /bin/sleep 0.2; done", true},
 		{"waits for one that works", "bash -c 'while :; do :; done'; :", true},
+		{"waits for one that writes", "bash -c 'while :; do echo a line of text; read -t 0.1 x; done 2>/dev/null >/dev/null < <(exec sleep 81)'; :", true},
+		{"waits for one that waits", "bash -c \"bash -c 'while :; do :; done'; :\"; :", true},
+		{"waits for one that is wedged", "bash -c 'read x < <(exec sleep 82)'; :", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

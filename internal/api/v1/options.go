@@ -41,7 +41,7 @@ var options = vocabulary{
 		patch:  func(p *supervisor.Patch, v any) { p.Settings.AutoResume = ptr[bool](v) },
 	},
 	{
-		name: "pauseMode", doc: "What automatic pauses keep; memory if not said.",
+		name: "pauseMode", doc: "What automatic pauses keep; memory if not said. " + fileSystemKeeps,
 		spelled: []spelled{
 			{asMode, "pauseMode pause_mode"},
 			{asKeeping, "autoPauseMemory auto_pause_memory onTimeout.keepMemory onTimeout.keep_memory on_timeout.keepMemory on_timeout.keep_memory " +
@@ -124,6 +124,9 @@ var options = vocabulary{
 	},
 }
 
+// fileSystemKeeps says what there is after the resume of a pause without memory.
+const fileSystemKeeps = "filesystem keeps the disk alone: the sandbox boots afresh, without its processes, and with /tmp, /run and /dev/shm empty, which are in memory; /var/tmp and all else is on disk."
+
 func ptr[T any](v any) *T {
 	t := v.(T)
 	return &t
@@ -148,7 +151,7 @@ var (
 		spelled: options.option("timeoutSeconds").spelled,
 	}
 	modeOption = option{
-		name: "mode", doc: "What the pause keeps; memory if not said.",
+		name: "mode", doc: "What the pause keeps; memory if not said. " + fileSystemKeeps,
 		spelled: []spelled{{asMode, "mode"}, {asKeeping, "memory keepMemory keep_memory"}},
 	}
 
