@@ -41,7 +41,8 @@
 // [Sandbox.Start] returns once it runs, and the [Process] tells the rest.
 // [Sandbox.Shell] is the same on a terminal. [Sandbox.ReadFile] and
 // [Sandbox.WriteFile] move files. [Sandbox.Request] builds a plain HTTP request
-// to a server inside.
+// to a server inside, and [Client.CreatePreview] makes a link to one for people
+// who have no key.
 //
 // # What do errors tell?
 //
