@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,10 @@ func (c *conn) serveControl(head string, req *h1.Request) (keep bool) {
 	}
 	r = r.WithContext(c.ctx)
 	r.RemoteAddr, r.ContentLength, r.Body = c.in.conn.RemoteAddr().String(), max(req.Length, -1), http.NoBody
+	if t, ok := c.in.conn.(*tls.Conn); ok {
+		state := t.ConnectionState()
+		r.TLS = &state
+	}
 	if req.Length != 0 {
 		c.stopWatching()
 		w.body = &controlBody{c: c, w: w, left: req.Length, expects: strings.EqualFold(req.Fields.Get("Expect"), "100-continue")}

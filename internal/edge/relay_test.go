@@ -658,7 +658,8 @@ func TestTLS(t *testing.T) {
 	authority := httptest.NewUnstartedServer(nil)
 	authority.StartTLS()
 	defer authority.Close()
-	url := f.serveWith(t, Options{TLS: &tls.Config{Certificates: authority.TLS.Certificates}})
+	control := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.TLS != nil) })
+	url := f.serveWith(t, Options{TLS: &tls.Config{Certificates: authority.TLS.Certificates}, Control: control})
 	raw, _ := talk(t, url)
 	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
 	br := bufio.NewReader(conn)
@@ -667,6 +668,10 @@ func TestTLS(t *testing.T) {
 		if resp, _ := readAnswer(t, br, "GET"); resp.StatusCode != http.StatusOK {
 			t.Errorf("status %d", resp.StatusCode)
 		}
+	}
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	if _, got := readAnswer(t, br, "GET"); got != "true" {
+		t.Errorf("the control plane sees TLS: %s", got)
 	}
 	fmt.Fprint(conn, rawHead("GET /wait HTTP/1.1")+"\r\n")
 	if _, err := http.ReadResponse(br, nil); err != nil {
