@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,34 @@ func TestScripts(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) { runScript(t, f) })
 	}
 }
+
+// TestScriptsAreListed keeps the table of rules in testdata/README.md complete.
+func TestScriptsAreListed(t *testing.T) {
+	readme, err := os.ReadFile("testdata/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, m := range scriptNames.FindAllStringSubmatch(string(readme), -1) {
+		listed[m[1]] = true
+	}
+	for _, f := range files {
+		name := strings.TrimSuffix(filepath.Base(f), ".txt")
+		if !listed[name] {
+			t.Errorf("testdata/README.md does not say which rule %s.txt is for", name)
+		}
+		delete(listed, name)
+	}
+	for name := range listed {
+		t.Errorf("testdata/README.md names %s, which is no script", name)
+	}
+}
+
+var scriptNames = regexp.MustCompile("`([a-z_]+)`")
 
 func runScript(t *testing.T, file string) {
 	data, err := os.ReadFile(file)
