@@ -119,6 +119,11 @@ func (b *box) activityLocked(now time.Time) lifecycle.Activity {
 			if h.Kind == HoldProcess {
 				act.Recheck = earlier(act.Recheck, b.work.seenAt.Add(b.pollInterval()))
 			}
+		case h.Kind == HoldProcess && h.Until.After(b.work.seenAt):
+			// Run out since the last look, which is when it may have moved: only
+			// another tells.
+			act.Busy = true
+			act.Recheck = earlier(act.Recheck, later(h.Until, b.work.seenAt.Add(pollLeast)))
 		case !h.Until.IsZero():
 			// Stalled or run out: it was work until then.
 			act.Since = later(act.Since, h.Until)
