@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -504,6 +506,51 @@ func TestCutBreaksOff(t *testing.T) {
 		t.Errorf("the cut took %s", d)
 	}
 	f.wantReleased(t)
+}
+
+// TestCutDoesNotWaitForTheClient holds that a client which sends or reads
+// nothing does not keep a lease that was cut.
+func TestCutDoesNotWaitForTheClient(t *testing.T) {
+	endless := func(w http.ResponseWriter, _ *http.Request) {
+		for chunk := make([]byte, 1<<20); ; {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		request string
+	}{
+		"sends half a body":                   {echo, "Content-Length: 1000\r\n\r\nhalf"},
+		"sends half a body, is answered":      {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }, "Content-Length: 1000\r\n\r\nhalf"},
+		"reads nothing":                       {endless, "\r\n"},
+		"reads nothing and sends half a body": {endless, "Content-Length: 1000\r\n\r\nhalf"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, c.handler)
+			conn, err := net.Dial("tcp", strings.TrimPrefix(f.serve(t), "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: localhost\r\n%s: ione\r\n%s: %d\r\n%s", headerSandbox, headerPort, openPort, c.request)
+			for acquired, _ := f.seen(); len(acquired) == 0; acquired, _ = f.seen() {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(100 * time.Millisecond) // until nothing moves any more
+			began := time.Now()
+			close(f.cut)
+			f.wantReleased(t)
+			if d := time.Since(began); d > 2*time.Second {
+				t.Errorf("the cut took %s", d)
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection is still open after the cut")
+			}
+		})
+	}
 }
 
 func TestWhatCountsAsActivity(t *testing.T) {
