@@ -17,8 +17,11 @@ import (
 	"github.com/drowse-dev/drowse/test/e2e/filetree"
 )
 
-// guestPort is where the guest program answers.
-const guestPort = 8000
+// Where the guest program and a sandbox's agent answer.
+const (
+	guestPort = 8000
+	agentPort = 49983
+)
 
 // guest is the guest program in a sandbox.
 type guest struct {
