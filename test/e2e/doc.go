@@ -11,6 +11,8 @@
 //	go test ./test/e2e
 //	DROWSE_BINARY=bin/drowse go test ./test/e2e -run TestStorm -v
 //
+// script/deps and script/node install what they use.
+//
 // Without DROWSE_BINARY the binary is built from this tree. What runs inside
 // the sandboxes is the program in guest; package filetree knows what a tree of
 // files must look like after a number of changes.

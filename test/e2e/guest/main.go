@@ -5,6 +5,7 @@
 //	guest serve            count, and answer over HTTP on port 8000
 //	guest dial ADDR...     say for each address whether a connection opens
 //	guest alloc MIB        touch so much memory, then wait
+//	guest knock ADDR       open connections to a server for ever, and leave them
 package main
 
 import (
@@ -42,6 +43,8 @@ func run(args []string) error {
 		held := touch(mib)
 		fmt.Println("allocated", len(held))
 		select {}
+	case "knock":
+		knock(args[1])
 	}
 	return fmt.Errorf("unknown command %q", args[0])
 }

@@ -114,6 +114,7 @@ func (s *state) handler() http.Handler {
 	mux.HandleFunc("/upgrade", serveUpgrade)
 	mux.HandleFunc("/tree", s.serveTree)
 	mux.HandleFunc("/long", serveLong)
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello from go") })
 	return mux
 }
 
