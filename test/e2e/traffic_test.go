@@ -294,24 +294,32 @@ func TestAsleepWithoutAutoResume(t *testing.T) {
 	g := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause})
 	before := g.ask(ctx)
 	s.pause(ctx, g.sb.ID)
-	for _, port := range []int{guestPort, 49983} {
-		req, err := g.sb.Request(ctx, http.MethodGet, port, "/health", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := httpClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusBadGateway || !strings.Contains(string(body), g.sb.ID) {
-			t.Errorf("port %d: %s %s, want 502 that names the sandbox", port, resp.Status, body)
-		}
+	for _, port := range []int{guestPort, agentPort} {
+		g.checkRefused(ctx, port)
 	}
 	if err := s.is(ctx, g.sb.ID, client.Paused); err != nil {
 		t.Error(err)
 	}
 	s.connect(ctx, g.sb.ID)
 	g.same(before, g.ask(ctx))
+}
+
+// checkRefused checks that a request to a port is refused, as one to a sandbox
+// that traffic may not wake.
+func (g *guest) checkRefused(ctx context.Context, port int) {
+	t := g.s.t
+	t.Helper()
+	req, err := g.sb.Request(ctx, http.MethodGet, port, "/health", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := httpClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusBadGateway || !strings.Contains(string(body), g.sb.ID) {
+		t.Errorf("port %d: %s %s, %v; want 502 that names the sandbox", port, resp.Status, body, err)
+	}
 }
