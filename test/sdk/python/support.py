@@ -111,13 +111,14 @@ def wait_for(file):
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def http(url, headers=None, body=None, content_type=None):
+def http(url, headers=None, body=None, content_type=None, method=None):
     """One plain request; returns the status and the body."""
     headers = dict(headers or {})
     if content_type:
         headers["Content-Type"] = content_type
+    req = urllib.request.Request(url, data=body, headers=headers, method=method)
     try:
-        with _opener.open(urllib.request.Request(url, data=body, headers=headers), timeout=30) as res:
+        with _opener.open(req, timeout=30) as res:
             return res.status, res.read()
     except urllib.error.HTTPError as err:
         with err:
@@ -137,6 +138,19 @@ def raw_info(sandbox):
         {"X-API-Key": os.environ["E2B_API_KEY"]},
     )
     assert status == 200
+    return json.loads(body)
+
+
+def v1(sandbox, path="", method="GET", **fields):
+    """A call of the native API on a sandbox."""
+    status, body = http(
+        f"{os.environ['E2B_API_URL']}/v1/sandboxes/{sandbox.sandbox_id}{path}",
+        {"X-API-Key": os.environ["E2B_API_KEY"]},
+        json.dumps(fields).encode() if fields else None,
+        "application/json",
+        method,
+    )
+    assert status == 200, body
     return json.loads(body)
 
 

@@ -119,6 +119,17 @@ export async function rawInfo(sandbox) {
   return res.json()
 }
 
+// v1 is a call of the native API on a sandbox.
+export async function v1(sandbox, path = '', init = {}) {
+  const res = await fetch(`${process.env.E2B_API_URL}/v1/sandboxes/${sandbox.sandboxId}${path}`, {
+    ...init,
+    headers: { 'X-API-Key': process.env.E2B_API_KEY, 'Content-Type': 'application/json' },
+  })
+  const body = await res.json()
+  assert.equal(res.status, 200, JSON.stringify(body))
+  return body
+}
+
 // request reaches a port of the sandbox without the SDK.
 export function request(sandbox, port, path, init = {}) {
   return fetch(`${process.env.E2B_SANDBOX_URL}${path}`, {
