@@ -1,8 +1,8 @@
 #!/bin/sh
 # Generates ../agentpb from the proto files beside this script. The plug-ins
-# come from go.mod; only protoc (Debian: protobuf-compiler) is the machine's,
-# and its version is cut from the output so that any recent one gives the
-# same bytes.
+# come from go.mod; only protoc (Debian: protobuf-compiler and libprotobuf-dev)
+# is the machine's, and its version is cut from the output so that any recent
+# one gives the same bytes.
 set -eu
 
 cd "$(dirname "$0")"
@@ -12,7 +12,7 @@ plugins=$(mktemp -d)
 trap 'rm -rf "$plugins"' EXIT
 
 command -v protoc >/dev/null || {
-	echo "generate.sh: protoc is missing: apt-get install protobuf-compiler" >&2
+	echo "generate.sh: protoc is missing: apt-get install protobuf-compiler libprotobuf-dev" >&2
 	exit 1
 }
 (cd "$root" && go build -o "$plugins/" \
