@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -548,6 +549,42 @@ func TestCutDoesNotWaitForTheClient(t *testing.T) {
 			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("the connection is still open after the cut")
+			}
+		})
+	}
+}
+
+// TestCutIsNoFailure: a runtime can be gone before it is noticed here that its
+// generation was cut. The client then sees a connection that broke, as it does
+// whenever a request is cut, and no answer that blames the sandbox.
+func TestCutIsNoFailure(t *testing.T) {
+	for name, dialed := range map[string]func() (net.Conn, error){
+		"before it is connected": func() (net.Conn, error) { return nil, os.ErrClosed },
+		"after": func() (net.Conn, error) {
+			near, far := net.Pipe()
+			far.Close()
+			return near, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, echo)
+			f.dial = func(context.Context) (net.Conn, error) {
+				f.set(func() { close(f.cut); f.cut = make(chan struct{}) })
+				return dialed()
+			}
+			url := f.serve(t)
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			for range 100 {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set(headerSandbox, "ione")
+				req.Header.Set(headerPort, strconv.Itoa(openPort))
+				if resp, err := client.Do(req); err == nil {
+					resp.Body.Close()
+					t.Fatalf("answer %s, want none", resp.Status)
+				}
 			}
 		})
 	}

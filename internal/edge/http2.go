@@ -125,7 +125,7 @@ func (x *exchange2) relay(ctx context.Context, g *generation, lease *supervisor.
 		},
 		ErrorLog: slog.NewLogLogger(x.s.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
-			x.failed(ctx, err)
+			x.failed(ctx, g, err)
 		},
 	}
 	proxy.ServeHTTP(x.w, x.r.WithContext(ctx))
@@ -163,9 +163,9 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-func (x *exchange2) failed(ctx context.Context, err error) {
+func (x *exchange2) failed(ctx context.Context, g *generation, err error) {
 	switch {
-	case context.Cause(ctx) != nil:
+	case context.Cause(ctx) != nil, g.isCut():
 		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
 	case errors.Is(err, syscall.ECONNREFUSED):
 		x.reply(portClosed(x.p))

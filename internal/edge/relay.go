@@ -153,7 +153,7 @@ func (x *exchange) send() (*h1.Response, *reply) {
 	if x.upload != nil && x.c.ctx.Err() == nil {
 		x.stopUpload() // it may still read from the client
 	}
-	if x.c.ctx.Err() != nil {
+	if x.c.ctx.Err() != nil || x.g.isCut() {
 		return nil, nil
 	}
 	x.c.s.log.Debug("request to sandbox failed", "sandbox", x.p.id, "port", x.p.port, "err", err)
@@ -172,7 +172,7 @@ func isClosed(err error) bool {
 
 func (x *exchange) dialFailed(err error) *reply {
 	switch {
-	case x.c.ctx.Err() != nil, errors.Is(err, errCut):
+	case x.c.ctx.Err() != nil, x.g.isCut():
 		return nil
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return portClosed(x.p)

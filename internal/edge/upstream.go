@@ -108,6 +108,17 @@ func (u *upstreams) await(g *generation) {
 	}
 }
 
+// isCut reports whether the generation has been cut, also ahead of await, which
+// what failed for that reason can be.
+func (g *generation) isCut() bool {
+	select {
+	case <-g.cut:
+		return true
+	default:
+		return false
+	}
+}
+
 // board notes a request under way. False if the generation has been cut, or
 // has as many as it may have.
 func (g *generation) board(f breaker, most int) (ok, full bool) {
