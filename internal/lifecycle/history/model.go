@@ -1,0 +1,271 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// The changes that the model knows. There are none when nothing fails but
+// these.
+const (
+	created        = Kind(lifecycle.EntryCreated)
+	running        = Kind(lifecycle.EntryRunning)
+	pausing        = Kind(lifecycle.EntryPausing)
+	paused         = Kind(lifecycle.EntryPaused)
+	pauseCancelled = Kind(lifecycle.EntryPauseCancelled)
+	resuming       = Kind(lifecycle.EntryResuming)
+	resumed        = Kind(lifecycle.EntryResumed)
+	timeoutSet     = Kind(lifecycle.EntryTimeoutSet)
+	expiring       = Kind(lifecycle.EntryExpiring)
+	terminated     = Kind(lifecycle.EntryTerminated)
+)
+
+// state is a sandbox as the sequential model has it. It is compared with ==.
+type state struct {
+	is         lifecycle.State
+	phase      lifecycle.Phase
+	generation int64
+	count      int64 // the memory of the program inside
+	// fresh says that the state was entered in this instant. Those who waited
+	// for that are told of it then, and not later.
+	fresh bool
+	// end of the soft timeout in microseconds, 0 unless the sandbox runs. The log
+	// does not tell it: until somebody is told it is the least that it can be.
+	end  int64
+	told bool
+	// before is the end that has just been replaced, 0 if none has.
+	before int64
+	reason lifecycle.Reason
+}
+
+func (s state) String() string {
+	text := fmt.Sprintf("%s %s, generation %d, count %d", s.is, s.phase, s.generation, s.count)
+	if s.is == lifecycle.Running {
+		text += ", until " + clock(time.UnixMicro(s.end))
+		if !s.told {
+			text += " at least"
+		}
+	}
+	return text + " " + string(s.reason)
+}
+
+func (s state) hash() uint64 {
+	h := uint64(14695981039346656037)
+	for _, n := range []uint64{uint64(len(s.is)), uint64(len(s.phase)), uint64(s.generation), uint64(s.count), uint64(s.end)} {
+		h = (h ^ n) * 1099511628211
+	}
+	return h
+}
+
+// model returns the sequential model of a sandbox with the history's settings.
+func (h History) model() porcupine.Model {
+	m := model{h.Settings, h.previous()}
+	return porcupine.Model{
+		Init: func() any { return state{is: lifecycle.Pending} },
+		Step: func(s, in, _ any) (bool, any) {
+			if next, ok := m.step(s.(state), in.(*Op)); ok {
+				return true, next
+			}
+			return false, nil
+		},
+		Hash:              func(s any) uint64 { return s.(state).hash() },
+		DescribeOperation: func(in, _ any) string { return in.(*Op).String() },
+		DescribeState:     func(s any) string { return s.(state).String() },
+	}
+}
+
+type model struct {
+	lifecycle.Settings
+	// previous is the number that was told before each that was. What lies between
+	// was counted by callers who were told nothing.
+	previous map[int64]int64
+}
+
+func (h History) previous() map[int64]int64 {
+	var told []int64
+	for _, o := range h.Ops {
+		if o.Kind == Count && o.Outcome == OK {
+			told = append(told, o.Count)
+		}
+	}
+	slices.Sort(told)
+	previous := map[int64]int64{}
+	last := int64(0)
+	for _, n := range slices.Compact(told) {
+		previous[n], last = last, n
+	}
+	return previous
+}
+
+// step returns the state after o, or false if o cannot have happened in s.
+func (m model) step(s state, o *Op) (state, bool) {
+	if o.Client == 0 {
+		return m.changes(s, o)
+	}
+	next, ok := m.answers(s, o)
+	if !waits(o) {
+		next.fresh, next.before = false, 0
+	}
+	return next, ok
+}
+
+// waits reports whether o may be a call that made the change which has just
+// happened, or waited for it.
+func waits(o *Op) bool {
+	switch o.Kind {
+	case Create, Pause, Resume, Connect, SetTimeout:
+		return true
+	}
+	return false
+}
+
+// serves reports whether leases are given without a wait: nothing is let through
+// the barrier of a pause.
+func (s state) serves() bool { return s.is == lifecycle.Running && s.phase == lifecycle.None }
+
+func (s state) sleeps() bool { return s.is == lifecycle.Paused && s.phase == lifecycle.None }
+
+// changes returns the state after what the log tells of.
+func (m model) changes(s state, o *Op) (state, bool) {
+	due := o.At.UnixMicro() >= s.end
+	next := s
+	next.fresh, next.before = true, 0
+	switch o.Kind {
+	case created:
+		next.phase = lifecycle.Creating
+		return next, s.is == lifecycle.Pending && s.phase == lifecycle.None
+	case running:
+		return next.started(o).atLeast(o.At.Add(m.Timeout)), s.phase == lifecycle.Creating && o.Generation == 1
+	case pausing:
+		next.phase = lifecycle.Pausing
+		return next, s.serves() && (o.Cause == lifecycle.CauseCall || due && m.OnTimeout == lifecycle.Pause)
+	case paused:
+		next.is, next.phase, next.end, next.told = lifecycle.Paused, lifecycle.None, 0, true
+		return next, s.phase == lifecycle.Pausing
+	case pauseCancelled:
+		next.phase = lifecycle.None
+		return next.atLeast(o.At.Add(m.afterWake())), s.phase == lifecycle.Pausing && m.AutoResume
+	case resuming:
+		next.phase = lifecycle.Resuming
+		return next, s.sleeps() && (o.Cause == lifecycle.CauseCall || m.AutoResume)
+	case resumed:
+		least := o.At
+		if o.Cause == lifecycle.CauseAccess {
+			least = least.Add(m.afterWake())
+		}
+		return next.started(o).atLeast(least), s.phase == lifecycle.Resuming && o.Generation == s.generation+1
+	case timeoutSet:
+		next.before = s.end
+		return next.atLeast(o.At), s.serves()
+	case expiring:
+		next.fresh = false
+		return next, s.serves()
+	case terminated:
+		next = state{is: lifecycle.Terminated, generation: s.generation, reason: o.Reason, told: true}
+		expired := s.serves() && due && m.OnTimeout == lifecycle.Kill && o.Reason == lifecycle.TimeoutExpired
+		return next, s.is != lifecycle.Terminated && (expired || o.Reason == lifecycle.Killed)
+	}
+	return s, false
+}
+
+func (s state) started(o *Op) state {
+	s.is, s.phase, s.generation = lifecycle.Running, lifecycle.None, o.Generation
+	return s
+}
+
+// afterWake is the soft timeout that a wake by traffic begins.
+func (m model) afterWake() time.Duration { return max(m.Timeout, lifecycle.MinAutoResume) }
+
+// answers returns the state after a call, and whether it can have been answered
+// so.
+func (m model) answers(s state, o *Op) (state, bool) {
+	switch o.Outcome {
+	case Awake:
+		return s, s.serves()
+	case Asleep:
+		return s, s.sleeps() && (o.Kind != Access || !m.AutoResume)
+	case Ended:
+		return s, s.is == lifecycle.Terminated && (o.Reason == "" || o.Reason == s.reason)
+	case Unreachable:
+		return s, s.is == lifecycle.Terminated || s.sleeps() && !m.AutoResume
+	case OK:
+		return m.succeeds(s, o)
+	}
+	return s, false
+}
+
+func (m model) succeeds(s state, o *Op) (state, bool) {
+	same := o.Generation == s.generation
+	switch o.Kind {
+	case Create:
+		return s.learns(o), s.fresh && s.serves() && same && s.allows(o)
+	case Access:
+		return s, s.serves() && same
+	case Count: // a lease stays good while the barrier is up
+		ok := s.is == lifecycle.Running && same && s.count == m.previous[o.Count]
+		s.count = o.Count
+		return s, ok
+	case Cut:
+		return s, !s.serves() || o.Generation != 0 && !same // not every caller is told of whose lease
+	case Pause:
+		return s, s.fresh && s.sleeps()
+	case Resume:
+		return s.learns(o), s.fresh && s.serves() && same && s.allows(o)
+	case Connect:
+		shortens := s.setBy(o) && o.End.UnixMicro() <= s.before
+		enough := !o.End.Before(o.At.Add(o.Timeout))
+		return s.learns(o), s.serves() && same && s.allows(o) && enough && !shortens
+	case SetTimeout:
+		again := s.told && s.allows(o) // in the same instant, which is no change
+		return s.learns(o), s.serves() && (s.setBy(o) || again)
+	case Kill:
+		return s, s.is == lifecycle.Terminated
+	case Read:
+		return s.read(o)
+	}
+	return s, false
+}
+
+func (s state) read(o *Op) (state, bool) {
+	ok := o.State == s.is && o.Generation == s.generation && o.Reason == s.reason
+	switch s.is {
+	case lifecycle.Pending, lifecycle.Terminated: // the log tells nothing of the phase
+		return s, ok
+	case lifecycle.Running:
+		return s.learns(o), ok && o.Phase == s.phase && s.allows(o)
+	}
+	return s, ok && o.Phase == s.phase
+}
+
+// atLeast says that the soft timeout ends then or later.
+func (s state) atLeast(end time.Time) state {
+	s.end, s.told = end.UnixMicro(), false
+	return s
+}
+
+// setBy reports whether o is the call that has just set the soft timeout.
+func (s state) setBy(o *Op) bool {
+	return s.fresh && s.before != 0 && !s.told && o.End.UnixMicro() == s.end+o.Timeout.Microseconds()
+}
+
+// learns takes the end of the soft timeout from what a caller was told.
+func (s state) learns(o *Op) state {
+	if !o.End.IsZero() {
+		s.end, s.told, s.before = o.End.UnixMicro(), true, 0
+	}
+	return s
+}
+
+// allows reports whether a caller can have been told of that end, or was told of
+// none.
+func (s state) allows(o *Op) bool {
+	if s.told && !o.End.IsZero() {
+		return o.End.UnixMicro() == s.end
+	}
+	return o.End.IsZero() || o.End.UnixMicro() >= s.end
+}
