@@ -33,11 +33,14 @@ demo: build
 	bin/drowse demo
 
 # The race detector needs cgo; gVisor's driver needs a static test binary,
-# because that binary becomes the sandbox's own processes.
+# because that binary becomes the sandbox's own processes. Many histories need
+# speed, and the bugs that they must find a build of their own.
 .PHONY: test
 test: $(AGENT)
 	CGO_ENABLED=1 $(GO) test -race $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/)
 	$(GO) test ./internal/runtime/gvisor
+	$(GO) test -run TestHistories ./internal/supervisor
+	$(GO) test -tags plant -run TestPlantedBugs ./internal/supervisor
 
 .PHONY: e2e
 e2e: build
