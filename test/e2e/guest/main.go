@@ -3,6 +3,8 @@
 // few things that a hostile guest would try.
 //
 //	guest serve            count, and answer over HTTP on port 8000
+//	guest counter          count requests, on the same port
+//	guest count            make a request to the counter
 //	guest dial ADDR...     say for each address whether a connection opens
 //	guest alloc MIB        touch so much memory, then wait
 //	guest knock ADDR       open connections to a server for ever, and leave them
@@ -32,6 +34,10 @@ func run(args []string) error {
 	switch args[0] {
 	case "serve":
 		return serve()
+	case "counter":
+		return http.ListenAndServe(":8000", &counter{})
+	case "count":
+		return countOne()
 	case "dial":
 		dialAll(args[1:])
 		return nil

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -92,11 +91,10 @@ func (s *state) report() (report, error) {
 		return r, err
 	}
 	r.Deleted = hex.EncodeToString(h.Sum(nil))
-	generation, err := os.ReadFile("/run/drowse/generation")
-	if err != nil {
+	var err error
+	if r.Generation, err = generation(); err != nil {
 		return r, err
 	}
-	r.Generation = strings.TrimSpace(string(generation))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.Counter = s.counter
