@@ -421,7 +421,13 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 		<-t.done
 	}
 	sb := b.snapshot()
-	b.s.runHook(ctx, inst, sb, "pre_kill", sb.Config.Hooks.PreKill)
+	if hook := sb.Config.Hooks.PreKill; hook.Command != "" && inst != nil {
+		// A kill in the middle of a pause finds it frozen.
+		if err := inst.Thaw(ctx); err != nil {
+			b.s.log.Warn("runtime could not be thawed for its last hook", "sandbox", b.id, "err", err)
+		}
+		b.s.runHook(ctx, inst, sb, "pre_kill", hook)
+	}
 	if err := b.removeEverything(ctx); err != nil {
 		// The operation's deadline brings it round again.
 		b.s.log.Error("sandbox could not be released", "sandbox", b.id, "err", err)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -147,4 +148,41 @@ func TestHookOfCanceledPause(t *testing.T) {
 	if x := s.explain(ctx, sb.ID); x.State != client.Running || x.Generation != 1 || len(s.entries(ctx, sb.ID, "pause_cancelled")) != 1 {
 		t.Errorf("it is %s in generation %d with transitions %+v; want one pause_cancelled in generation 1", x.State, x.Generation, x.Transitions)
 	}
+}
+
+// TestHookOfKillDuringPause kills a sandbox that is frozen, to be captured. Its
+// last hook must run all the same.
+func TestHookOfKillDuringPause(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	g := s.startGuest(ctx, client.CreateOptions{
+		OnTimeout: client.Pause,
+		Hooks:     client.Hooks{PreKill: client.Hook{Command: "true", Timeout: 20 * time.Second}},
+	})
+	var held int
+	if err := g.call(ctx, "GET", "/hold?mib=400", nil, &held); err != nil {
+		t.Fatal(err)
+	}
+	paused := make(chan error, 1)
+	go func() { paused <- s.client.Pause(ctx, g.sb.ID) }()
+	eventually(t, 10*time.Second, "the capture has begun", func() error {
+		found, err := filepath.Glob(filepath.Join(s.dir, "images", "*"))
+		if err == nil && len(found) == 0 {
+			err = fs.ErrNotExist
+		}
+		return err
+	})
+	if err := s.client.Kill(ctx, g.sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-paused; err == nil {
+		t.Log("the pause was committed before the kill: nothing was frozen")
+	}
+	eventually(t, 10*time.Second, "the hook has run", func() error {
+		if s.log.count(g.sb.ID, `msg="hook pre_kill"`, "err=<nil>") == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
 }
