@@ -37,11 +37,15 @@ type Store struct {
 	images string
 }
 
-// Open returns the store below dir, making its directories.
+// Open returns the store below dir, making its directories. What was being
+// removed when the last user of the store was killed is removed to the end.
 func Open(dir string) (*Store, error) {
 	s := &Store{layers: filepath.Join(dir, "layers"), images: filepath.Join(dir, "images")}
 	for _, d := range []string{s.layers, s.images} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
+			return nil, fmt.Errorf("open layer store: %w", err)
+		}
+		if err := removeDoomed(d); err != nil {
 			return nil, fmt.Errorf("open layer store: %w", err)
 		}
 	}
@@ -269,12 +273,31 @@ func removeAll(dir, id string) error {
 	if id == "" || strings.ContainsAny(id, "/.") {
 		panic(fmt.Sprintf("internal error: layer: bad id %q", id))
 	}
-	doomed := filepath.Join(dir, id+".deleted")
+	doomed := filepath.Join(dir, id+doomedSuffix)
 	err := os.Rename(filepath.Join(dir, id), doomed)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(doomed)
+}
+
+// doomedSuffix is on the names of what is being removed.
+const doomedSuffix = ".deleted"
+
+func removeDoomed(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), doomedSuffix) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // names lists the entries of dir that are not half deleted.

@@ -249,3 +249,22 @@ func TestRemoveIsIdempotent(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenFinishesRemoval opens a store whose last user was killed between
+// giving a thing up and having removed all of it.
+func TestOpenFinishesRemoval(t *testing.T) {
+	r := newRig(t)
+	for _, dir := range []string{r.layers, r.images} {
+		r.write(filepath.Join(dir, "given-up"+doomedSuffix, "file"), "x")
+		r.write(filepath.Join(dir, "kept", "file"), "x")
+	}
+	_, err := Open(r.dir)
+	r.must(err)
+	for _, dir := range []string{r.layers, r.images} {
+		entries, err := os.ReadDir(dir)
+		r.must(err)
+		if len(entries) != 1 || entries[0].Name() != "kept" {
+			t.Errorf("%s holds %v, want only what was not given up", dir, entries)
+		}
+	}
+}
