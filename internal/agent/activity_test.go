@@ -367,7 +367,7 @@ func TestPrivateIsAuthenticated(t *testing.T) {
 		res, body := s.do(method, path, nil, map[string]string{agentapi.HeaderInit: testSecret})
 		wantMessage(t, res, body, http.StatusMethodNotAllowed)
 	}
-	s.agent.options.InitSecret = ""
+	s.agent.host.secret = ""
 	res, body := s.do("GET", agentapi.PathActivity, nil, nil)
 	wantMessage(t, res, body, http.StatusUnauthorized)
 }

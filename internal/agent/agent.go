@@ -43,10 +43,14 @@ import (
 //go:generate ./proto/generate.sh
 
 // Options says where an Agent runs. The zero value is right for PID 1 of a
-// sandbox except for the secret.
+// sandbox except for the host name.
 type Options struct {
-	// InitSecret authenticates /init; while it is empty /init is refused.
+	// InitSecret authenticates the host; if it is empty the first /init says
+	// what it is.
 	InitSecret string
+
+	// SetHostname names the sandbox at the first /init; nil does nothing.
+	SetHostname func(name string) error
 
 	// ReapAll makes the agent wait for every child of the process, as PID 1
 	// must. It is incompatible with os/exec in the same process.
@@ -78,6 +82,7 @@ type Agent struct {
 	options   Options
 	path      string
 	settings  *settings
+	host      host
 	reaper    *reaper
 	processes *processes
 	observer  *observer
@@ -98,6 +103,7 @@ func New(options Options) *Agent {
 		options:   options,
 		path:      options.Path,
 		settings:  newSettings(),
+		host:      host{secret: options.InitSecret, setName: options.SetHostname},
 		reaper:    newReaper(options.ReapAll),
 		processes: newProcesses(),
 		observer:  newObserver(options.ReapAll, options.Exempt),
@@ -214,13 +220,9 @@ func listen(port int) (net.Listener, error) {
 // Main is the whole of the program that runs as PID 1.
 func Main(ctx context.Context) error {
 	syscall.Umask(0o022)
-	secret := os.Getenv(agentapi.EnvInitSecret)
-	if err := os.Unsetenv(agentapi.EnvInitSecret); err != nil {
-		return err
-	}
 	return New(Options{
-		InitSecret: secret,
-		ReapAll:    os.Getpid() == 1,
-		Path:       os.Getenv("PATH"),
+		SetHostname: nameHost,
+		ReapAll:     os.Getpid() == 1,
+		Path:        os.Getenv("PATH"),
 	}).Run(ctx)
 }

@@ -39,6 +39,10 @@ func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
 	if !req.Timestamp.IsZero() {
 		setClock(req.Timestamp)
 	}
+	if err := a.host.name(req.SandboxID); err != nil {
+		writeError(w, faultf(internal, "set the host name: %w", err))
+		return
+	}
 	if req.Generation != nil {
 		if err := writeGeneration(a.options.GenerationFile, *req.Generation); err != nil {
 			writeError(w, faultf(internal, "write the generation: %w", err))

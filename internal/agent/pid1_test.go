@@ -36,9 +36,9 @@ func newSandbox(t *testing.T) *sandbox {
 	}
 	defer out.Close()
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{"pid1"}, &syscall.ProcAttr{
-		Env:   []string{"PATH=" + os.Getenv("PATH"), agentapi.EnvInitSecret + "=" + testSecret, "OF_THE_AGENT=x"},
+		Env:   []string{"PATH=" + os.Getenv("PATH"), "OF_THE_AGENT=x"},
 		Files: []uintptr{out.Fd(), out.Fd(), 2},
-		Sys:   &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS},
+		Sys:   &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,28 @@ func newSandbox(t *testing.T) *sandbox {
 	s := &sandbox{pid: pid}
 	s.client = &http.Client{Transport: &http.Transport{DialContext: s.dial}}
 	s.api = processconnect.NewProcessClient(s.client, "http://sandbox")
+	if got := s.init(t, testSecret); got != http.StatusNoContent {
+		t.Fatalf("the first /init = %d", got)
+	}
 	return s
+}
+
+// init calls /init as a host that knows secret.
+func (s *sandbox) init(t *testing.T, secret string) (status int) {
+	t.Helper()
+	body := strings.NewReader(`{"sandboxID":"named"}`)
+	req, err := http.NewRequestWithContext(testContext(t), "POST", "http://sandbox/init", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set(agentapi.HeaderInit, secret)
+	res, err := s.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	return res.StatusCode
 }
 
 // mountProc gives PID 1 the view of its own namespace.
@@ -177,20 +198,12 @@ func TestPID1(t *testing.T) {
 		t.Errorf("List = %v, %v", list, err)
 	}
 	for secret, want := range map[string]int{testSecret: 204, "x": 401} {
-		req, err := http.NewRequestWithContext(testContext(t), "POST", "http://sandbox/init", strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
+		if got := s.init(t, secret); got != want {
+			t.Errorf("/init with %q = %d, want %d", secret, got, want)
 		}
-		req.Header.Set(agentapi.HeaderInit, secret)
-		res, err := s.client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, res.Body)
-		res.Body.Close()
-		if res.StatusCode != want {
-			t.Errorf("/init with %q = %d, want %d", secret, res.StatusCode, want)
-		}
+	}
+	if got, want := s.run(t, "hostname").stdout, "named\n"; got != want {
+		t.Errorf("host name %q, want %q", got, want)
 	}
 }
 

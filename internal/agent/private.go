@@ -11,8 +11,7 @@ import (
 // fromHost wraps a handler that is for the host alone.
 func (a *Agent) fromHost(handler http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		secret := a.options.InitSecret
-		if secret == "" || !equalSecret(r.Header.Get(agentapi.HeaderInit), secret) {
+		if !a.host.knows(r.Header.Get(agentapi.HeaderInit)) {
 			writeStatus(w, http.StatusUnauthorized, "the "+agentapi.HeaderInit+" header is missing or wrong")
 			return
 		}

@@ -37,7 +37,7 @@ func (a *Agent) restRoutes() map[string]route {
 		"GET /files":          {handler: a.handleDownload, ownAuth: true},
 		"POST /files":         {handler: a.handleUpload, ownAuth: true},
 		"POST /files/compose": {handler: a.handleCompose},
-		"POST /init":          {handler: a.fromHost(a.handleInit), ownAuth: true},
+		"POST /init":          {handler: a.meetHost(a.handleInit), ownAuth: true},
 
 		"GET " + agentapi.PathActivity:           {handler: a.fromHost(a.handleActivity), ownAuth: true},
 		"POST " + agentapi.PathSync:              {handler: a.fromHost(a.handleSync), ownAuth: true},

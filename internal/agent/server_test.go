@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,12 +116,27 @@ func TestInitRefused(t *testing.T) {
 	}
 }
 
-// Without a secret nobody may initialise, not even with an empty header.
-func TestInitWithoutSecret(t *testing.T) {
+// Who comes first with a secret is the host, and nobody else.
+func TestFirstInit(t *testing.T) {
 	s := newServer(t)
-	s.agent.options.InitSecret = ""
-	res, body := s.do("POST", "/init", strings.NewReader("{}"), map[string]string{agentapi.HeaderInit: ""})
-	wantMessage(t, res, body, 401)
+	s.agent.host.secret = ""
+	var names []string
+	s.agent.host.setName = func(name string) error {
+		names = append(names, name)
+		return nil
+	}
+	for _, c := range []struct {
+		secret string
+		want   int
+	}{{"", 401}, {"first", 204}, {"", 401}, {"second", 401}, {"first", 204}} {
+		res, _ := s.do("POST", "/init", strings.NewReader(`{"sandboxID":"by `+c.secret+`"}`), map[string]string{agentapi.HeaderInit: c.secret})
+		if res.StatusCode != c.want {
+			t.Errorf("secret %q: %d, want %d", c.secret, res.StatusCode, c.want)
+		}
+	}
+	if want := []string{"by first"}; !slices.Equal(names, want) {
+		t.Errorf("host named %q, want %q", names, want)
+	}
 }
 
 func TestGeneration(t *testing.T) {

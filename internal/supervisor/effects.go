@@ -177,7 +177,8 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (runtim
 	if e.Checkpoint != nil {
 		stack = e.Checkpoint.Stack
 	}
-	spec := b.s.spec(sb, id)
+	spec := RuntimeSpec(sb.Config.Limits)
+	spec.ID, spec.Rootfs = id, b.s.rootfs(id)
 	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {
 		return nil, err
 	}
@@ -194,16 +195,18 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (runtim
 	return inst, nil
 }
 
-func (s *Supervisor) spec(sb store.Sandbox, id string) runtime.Spec {
+// RuntimeSpec returns what every runtime with these limits is like, whichever
+// sandbox it becomes: all but its ID and Rootfs.
+func RuntimeSpec(l store.Limits) runtime.Spec {
 	return runtime.Spec{
-		ID:       id,
-		Rootfs:   s.rootfs(id),
 		Args:     []string{template.AgentPath},
-		Env:      []string{agentapi.EnvInitSecret + "=" + s.derive("init", sb.ID)},
-		Hostname: sb.ID,
-		Limits:   runtime.Limits{CPUs: sb.Config.Limits.CPUs, MemoryMiB: sb.Config.Limits.MemoryMiB, PIDs: sb.Config.Limits.PIDs},
+		Hostname: initialHostname,
+		Limits:   runtime.Limits{CPUs: l.CPUs, MemoryMiB: l.MemoryMiB, PIDs: l.PIDs},
 	}
 }
+
+// initialHostname is the name until the agent sets the sandbox's own.
+const initialHostname = "drowse"
 
 // boot starts afresh, or from a checkpoint whose image is verified while the
 // processes that will read it are being made.

@@ -20,11 +20,8 @@ const (
 	// features on by comparing it. Semver without suffix.
 	Version = "0.6.13"
 
-	// EnvInitSecret names the environment variable through which the host
-	// hands PID 1 the secret that authenticates /init.
-	EnvInitSecret = "DROWSE_INIT_SECRET"
-
-	// HeaderInit carries that secret on POST /init.
+	// HeaderInit carries the secret by which the agent knows the host: that of
+	// the first POST /init, before which nobody else can reach the agent.
 	HeaderInit = "X-Drowse-Init"
 
 	// HeaderAccessToken carries the sandbox's access token on every other
@@ -69,7 +66,8 @@ type InitRequest struct {
 	DefaultUser    string `json:"defaultUser,omitempty"`
 	DefaultWorkdir string `json:"defaultWorkdir,omitempty"`
 
-	// SandboxID and TemplateID become E2B_SANDBOX_ID and E2B_TEMPLATE_ID.
+	// SandboxID and TemplateID become E2B_SANDBOX_ID and E2B_TEMPLATE_ID. The
+	// first request's SandboxID becomes the host name, too.
 	SandboxID  string `json:"sandboxID,omitempty"`
 	TemplateID string `json:"templateID,omitempty"`
 

@@ -18,6 +18,11 @@ var guestCapabilities = []string{
 	"CAP_SYS_CHROOT", "CAP_SYS_PTRACE",
 }
 
+// initCapability is what the first process has besides, to give the sandbox its
+// name. It is inherited until it is given up, which the agent does before it
+// starts anything.
+const initCapability = "CAP_SYS_ADMIN"
+
 // ociSpec describes a runtime to gVisor. A restored runtime must be described
 // as the captured one was, so that everything here follows from the Spec.
 func ociSpec(s runtime.Spec, netns string) *specs.Spec {
@@ -35,6 +40,7 @@ func ociSpec(s runtime.Spec, netns string) *specs.Spec {
 			Cwd:  "/",
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding: guestCapabilities, Effective: guestCapabilities, Permitted: guestCapabilities,
+				Inheritable: []string{initCapability},
 			},
 			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 1 << 20, Soft: 1 << 20}},
 		},
