@@ -74,6 +74,7 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			WakeTimeout:    o.WakeTimeout,
 			WakeQueue:      o.WakeQueue,
 			MaxRunning:     o.MaxRunning,
+			WarmRuntimes:   o.WarmRuntimes,
 			TLSCert:        o.TLSCert,
 			TLSKey:         o.TLSKey,
 			AccessLog:      o.AccessLog,

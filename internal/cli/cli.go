@@ -51,9 +51,10 @@ type ServeOptions struct {
 	DefaultRetention time.Duration // of paused sandboxes; 0 for ever
 	StallAfter       time.Duration // how long work may stand still and count; 0 for ever
 
-	WakeTimeout time.Duration // how long a request waits for a sandbox to wake
-	WakeQueue   int           // how many may wait for one
-	MaxRunning  int           // how many sandboxes run at once; 0 for no bound
+	WakeTimeout  time.Duration // how long a request waits for a sandbox to wake
+	WakeQueue    int           // how many may wait for one
+	MaxRunning   int           // how many sandboxes run at once; 0 for no bound
+	WarmRuntimes int           // how many empty runtimes wait for the next start
 
 	TLSCert string // PEM file; empty for no TLS
 	TLSKey  string // PEM file

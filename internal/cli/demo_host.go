@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 )
 
@@ -28,7 +30,7 @@ func (u hostUse) String() string {
 }
 
 // hostProcesses adds up the processes of this machine whose command line
-// mentions a sandbox.
+// mentions a sandbox, or a runtime that was made before it became its.
 func hostProcesses(id string) (hostUse, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -42,13 +44,34 @@ func hostProcesses(id string) (hostUse, error) {
 		}
 		dir := filepath.Join("/proc", e.Name())
 		cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || !bytes.Contains(cmdline, []byte(id)) {
+		if err != nil || !bytes.Contains(cmdline, []byte(id)) && !madeAheadFor(id, cmdline) {
 			continue // it ended meanwhile, or is another's
 		}
 		use.count++
 		use.bytes += pss(filepath.Join(dir, "smaps_rollup"))
 	}
 	return use, nil
+}
+
+// madeAhead is the directory that a runtime had, by its command line, while it
+// waited to be used.
+var madeAhead = regexp.MustCompile(`(/[^\x00=]*)/waiting/(warm-[^\x00]*)`)
+
+// madeAheadFor reports whether a runtime was made ahead and is sandbox id's now:
+// what it is called on its command line is written down in its new directory.
+func madeAheadFor(id string, cmdline []byte) bool {
+	m := madeAhead.FindSubmatch(cmdline)
+	if m == nil {
+		return false
+	}
+	now, err := filepath.Glob(filepath.Join(string(m[1]), "bundles", id+"*", "container-id"))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(now, func(file string) bool {
+		known, err := os.ReadFile(file)
+		return err == nil && bytes.Equal(known, m[2])
+	})
 }
 
 // pss reads the proportional set size, 0 where that is not allowed.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,10 +15,32 @@ import (
 
 func TestHostProcesses(t *testing.T) {
 	const id = "i0testofhostprocesses"
+	gv := t.TempDir()
+	bundle := filepath.Join(gv, "bundles", id+"r0000001")
+	if err := os.MkdirAll(bundle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bundle, "container-id"), []byte("warm-one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		arg  string
+		want int
+	}{
+		"names the sandbox":        {id, 1},
+		"made ahead":               {"--bundle=" + gv + "/waiting/warm-one", 1},
+		"made ahead for another":   {"--bundle=" + gv + "/waiting/warm-two", 0},
+		"made ahead, other server": {"--bundle=" + gv + "x/waiting/warm-one", 0},
+	} {
+		t.Run(name, func(t *testing.T) { testHostProcesses(t, id, c.arg, c.want) })
+	}
+}
+
+func testHostProcesses(t *testing.T, id, arg string, want int) {
 	if got, err := hostProcesses(id); err != nil || got.count != 0 || got.String() != "no process, 0 MiB" {
 		t.Fatalf("before: got %v, %v", got, err)
 	}
-	cmd := exec.Command("sh", "-c", "read line", id)
+	cmd := exec.Command("sh", "-c", "read line", arg)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -28,8 +51,8 @@ func TestHostProcesses(t *testing.T) {
 	// Start returns when the program has been executed, so its command line
 	// is in place.
 	got, err := hostProcesses(id)
-	if err != nil || got.count != 1 || got.bytes <= 0 {
-		t.Errorf("got %+v, %v; want one process with memory", got, err)
+	if err != nil || got.count != want || (got.bytes > 0) != (want > 0) {
+		t.Errorf("got %+v, %v; want %d process with memory", got, err, want)
 	}
 	_ = stdin.Close()
 	_ = cmd.Wait()

@@ -38,6 +38,7 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
 	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
+	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes wait to make the next start or wake faster; 0 for none")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
 	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have; 0 for no bound")
@@ -103,8 +104,8 @@ func (o ServeOptions) check() error {
 		return usagef("--tls-cert and --tls-key belong together")
 	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0 || o.IdleStream < 0:
 		return usagef("--max-client-connections, --max-sandbox-requests and --idle-stream: want 0 or more")
-	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0:
-		return usagef("--default-retention, --stall-after and --max-running: want 0 or more")
+	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0 || o.WarmRuntimes < 0:
+		return usagef("--default-retention, --stall-after, --max-running and --warm-runtimes: want 0 or more")
 	}
 	return nil
 }

@@ -177,7 +177,7 @@ func tryRuntime(ctx context.Context) (err error) {
 }
 
 func tryAgent(ctx context.Context, dir, rootfs string, undo *cleanups) error {
-	driver, err := gvisor.New(filepath.Join(dir, "gv"))
+	driver, err := gvisor.New(ctx, filepath.Join(dir, "gv"), gvisor.Warm{})
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,7 @@ type Options struct {
 	WakeTimeout    time.Duration // how long a request waits for a sandbox to wake
 	WakeQueue      int           // how many requests may wait for one sandbox
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
+	WarmRuntimes   int           // how many empty runtimes wait for the next start
 
 	TLSCert   string // PEM file with the certificate chain; empty for no TLS
 	TLSKey    string // PEM file with its key
@@ -234,7 +235,9 @@ func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups
 	if _, err := templates.BuildBase(agent); err != nil {
 		return nil, err
 	}
-	driver, err := gvisor.New(filepath.Join(o.StateDir, "run", "gv"))
+	driver, err := gvisor.New(ctx, filepath.Join(o.StateDir, "run", "gv"), gvisor.Warm{
+		Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits()), Log: o.Log,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -33,6 +35,10 @@ func processes(id string) ([]process, error) {
 	if err != nil {
 		return nil, err
 	}
+	id, err = containerID(pids, id)
+	if err != nil {
+		return nil, err
+	}
 	var found []process
 	for _, pid := range pids {
 		if pid == os.Getpid() {
@@ -52,6 +58,33 @@ func processes(id string) ([]process, error) {
 		}
 	}
 	return found, nil
+}
+
+// warmBundle is in the arguments of runtimes that drowse made before it knew
+// which sandbox they would be.
+var warmBundle = regexp.MustCompile(`/[^\x00=]*/waiting/warm-`)
+
+// containerID returns the id by which gVisor knows the runtime of sandbox id,
+// or id itself if that is how.
+func containerID(pids []int, id string) (string, error) {
+	for _, pid := range pids {
+		args, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+		at := warmBundle.Find(args)
+		if err != nil || at == nil {
+			continue
+		}
+		driver := strings.TrimSuffix(string(at), "/waiting/warm-")
+		files, err := filepath.Glob(filepath.Join(driver, "bundles", id+"*", "container-id"))
+		if err != nil || len(files) == 0 {
+			return id, err
+		}
+		other, err := os.ReadFile(files[len(files)-1])
+		if errors.Is(err, fs.ErrNotExist) {
+			return id, nil // it was removed just now
+		}
+		return string(other), err
+	}
+	return id, nil
 }
 
 func allPIDs() ([]int, error) {

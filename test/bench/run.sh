@@ -63,7 +63,8 @@ clean() {
 	fi
 	# Cgroups are all that namespaces do not take with them. A run that was
 	# not interrupted has left none.
-	for id in $(ls "$work/s/run/gv/bundles" 2>/dev/null); do
+	gv=$work/s/run/gv
+	for id in $(ls "$gv/bundles" 2>/dev/null; ls "$gv/waiting" 2>/dev/null; grep -hs . "$gv"/bundles/*/container-id); do
 		left+=(/sys/fs/cgroup/drowse/"$id" /sys/fs/cgroup/*/drowse/"$id")
 	done
 	left+=(/sys/fs/cgroup/drowse-bench/* /sys/fs/cgroup/*/drowse-bench/* /sys/fs/cgroup/drowse-bench /sys/fs/cgroup/*/drowse-bench)

@@ -154,7 +154,7 @@ func TestKilledServerInMidChange(t *testing.T) {
 		}
 		s.waitGone(info.ID)
 	}
-	for _, f := range named(s.dir, "", "layers", "images", "run/rootfs", "run/gv/bundles", "run/gv/netns") {
+	for _, f := range named(s.dir, "", "layers", "images", "run/rootfs", "run/gv/bundles") {
 		t.Errorf("left behind: %s", f)
 	}
 }
@@ -178,9 +178,9 @@ func TestTornRuntimeState(t *testing.T) {
 			}
 			wasTorn, wasOther := torn.ask(ctx), other.ask(ctx)
 			s.crash()
-			files, err := filepath.Glob(filepath.Join(s.dir, "run/gv/runsc", torn.sb.ID+"*.state"))
-			if err != nil || len(files) != 1 {
-				t.Fatalf("state files of %s: %v, %v", torn.sb.ID, files, err)
+			files := glob(filepath.Join(s.dir, "run/gv/runsc", s.containerID(torn.sb.ID)+"*.state"))
+			if len(files) != 1 {
+				t.Fatalf("state files of %s: %q", torn.sb.ID, files)
 			}
 			if err := os.Truncate(files[0], 0); err != nil {
 				t.Fatal(err)

@@ -38,6 +38,7 @@ var httpClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16
 
 // server is a drowse server with a state directory and a port of its own.
 type server struct {
+	args   []string // more of its command line
 	t      testing.TB
 	dir    string
 	addr   string
@@ -97,6 +98,7 @@ func freeAddress(t testing.TB) string {
 // command is the server's command line.
 func (s *server) command() *exec.Cmd {
 	cmd := exec.Command(drowseBinary, "serve", "--listen", s.addr, "--state-dir", s.dir)
+	cmd.Args = append(cmd.Args, s.args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DROWSE_API_KEY=" + apiKey}
 	if level := os.Getenv("DROWSE_LOG_LEVEL"); level != "" {
 		cmd.Env = append(cmd.Env, "DROWSE_LOG_LEVEL="+level)

@@ -1,12 +1,12 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,19 +21,95 @@ import (
 // a sandbox's id, or dir itself for all of them. Files count only where
 // runtimes keep theirs: a paused sandbox has layers and an image.
 func footprint(dir, text string) []string {
-	found := slices.Concat(processes(text), mounts(text), cgroups(dir, text))
+	found := slices.Concat(processes(dir, text), mounts(text), cgroups(dir, text))
 	if text == dir {
 		return found
 	}
-	return append(found, named(dir, text, "run", "run/rootfs", "run/gv", "run/gv/bundles", "run/gv/netns", "run/gv/runsc")...)
+	return append(found, named(dir, text, "run", "run/rootfs", "run/gv", "run/gv/bundles", "run/gv/runsc")...)
 }
 
 // filesOf returns what a sandbox keeps in the state directory, asleep or not.
 func filesOf(dir, id string) []string { return named(dir, id, "", "layers", "images", "templates") }
 
-// processes returns the processes, this one and the server apart, whose
-// command line or cgroup names text.
-func processes(text string) []string {
+// warmID is how gVisor knows a runtime that was made before it was known whose
+// it would be.
+var warmID = regexp.MustCompile(`warm-[a-z0-9]{26}`)
+
+// waiting is the owner of a runtime that has none yet.
+const waiting = "nobody yet"
+
+// owners returns, by the ids that gVisor knows, whose the runtimes of a state
+// directory are.
+func owners(dir string) map[string]string {
+	owner := map[string]string{}
+	// In this order: one that is taken meanwhile moves from there to here.
+	for _, path := range glob(filepath.Join(dir, "run/gv/waiting/*")) {
+		owner[filepath.Base(path)] = waiting
+	}
+	for _, path := range glob(filepath.Join(dir, "run/gv/bundles/*")) {
+		id := filepath.Base(path)
+		owner[id] = id
+		if other, err := os.ReadFile(filepath.Join(path, "container-id")); err == nil {
+			owner[string(other)] = id
+		}
+	}
+	return owner
+}
+
+// containerID returns the id by which gVisor knows the one runtime of a sandbox.
+func (s *server) containerID(id string) string {
+	s.t.Helper()
+	var found []string
+	for cid, owner := range owners(s.dir) {
+		if strings.HasPrefix(owner, id) && cid != owner {
+			found = append(found, cid)
+		}
+	}
+	if runtimes := glob(filepath.Join(s.dir, "run/gv/bundles", id+"*")); len(runtimes) != 1 || len(found) > 1 {
+		s.t.Fatalf("runtimes of %s: %q, known as %q; want one", id, runtimes, found)
+	} else if len(found) == 0 {
+		return filepath.Base(runtimes[0])
+	}
+	return found[0]
+}
+
+// waits reports whether text names a runtime that waits to be used.
+func waits(dir, text string) bool { return owners(dir)[warmID.FindString(text)] == waiting }
+
+// waitWarm waits until n runtimes wait to be used, ready.
+func (s *server) waitWarm(n int) {
+	s.t.Helper()
+	eventually(s.t, 20*time.Second, fmt.Sprintf("%d runtimes wait", n), func() error {
+		all := glob(filepath.Join(s.dir, "run/gv/waiting/*"))
+		if len(all) != n {
+			return fmt.Errorf("%q", all)
+		}
+		for _, dir := range all {
+			// The socket goes when the runtime is ready.
+			if _, err := os.Lstat(filepath.Join(dir, "root/root.sock")); err == nil {
+				return fmt.Errorf("%s is being made", dir)
+			}
+			if _, err := os.Lstat(filepath.Join(dir, "create.log")); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// processes returns the processes of a state directory, this one and the server
+// apart, whose command line or cgroup names text, also those of runtimes that
+// gVisor knows by another id, and those that are nobody's.
+func processes(dir, text string) []string {
+	owner := owners(dir)
+	concerns := func(line string) bool {
+		if strings.Contains(line, text) {
+			return true
+		}
+		id := warmID.FindString(line)
+		name, known := owner[id]
+		return id != "" && strings.Contains(line, dir) && (!known || strings.Contains(name, text))
+	}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return []string{err.Error()}
@@ -48,7 +124,7 @@ func processes(text string) []string {
 		cmdline, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		cgroup, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cgroup"))
 		args := strings.ReplaceAll(strings.TrimRight(string(cmdline), "\x00"), "\x00", " ")
-		if strings.Contains(args, text) || bytes.Contains(cgroup, []byte(text)) {
+		if concerns(args + " " + string(cgroup)) {
 			where, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "stack"))
 			at, _, _ := strings.Cut(string(where), "\n")
 			found = append(found, fmt.Sprintf("process %d (%s): %.300s", pid, at, args))
@@ -76,27 +152,28 @@ func mounts(text string) []string {
 // directory, one of the sandboxes in it.
 func cgroups(dir, text string) []string {
 	var found []string
+	owner := owners(dir)
 	for _, pattern := range []string{"/sys/fs/cgroup/drowse/*", "/sys/fs/cgroup/*/drowse/*"} {
-		groups, err := filepath.Glob(pattern)
-		if err != nil {
-			return []string{err.Error()}
-		}
-		for _, g := range groups {
+		for _, g := range glob(pattern) {
 			info, err := os.Stat(g)
 			if err != nil || !info.IsDir() {
 				continue
 			}
-			ours := strings.Contains(g, text)
-			if text == dir {
-				_, err := os.Lstat(filepath.Join(dir, "run/gv/bundles", filepath.Base(g)))
-				ours = err == nil
-			}
-			if ours {
+			whose, known := owner[filepath.Base(g)]
+			if known && text == dir || strings.Contains(g, text) || strings.Contains(whose, text) {
 				found = append(found, "cgroup "+g)
 			}
 		}
 	}
 	return found
+}
+
+func glob(pattern string) []string {
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		panic(err)
+	}
+	return paths
 }
 
 // named returns the entries of the directories below dir whose name has text
@@ -142,7 +219,7 @@ func (s *server) left(id string, killed bool) error {
 // directory where it can be told.
 func hostState(t testing.TB, s *server) []string {
 	t.Helper()
-	state := slices.Concat(processes(s.dir), mounts(s.dir), cgroups(s.dir, s.dir), links(t), temporaries(t), descriptors(t, s))
+	state := slices.Concat(processes(s.dir, s.dir), mounts(s.dir), cgroups(s.dir, s.dir), links(t), temporaries(t), descriptors(t, s))
 	err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // it was removed just now
@@ -155,6 +232,9 @@ func hostState(t testing.TB, s *server) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Which runtime waits is not the same; that only one does is.
+	state = slices.DeleteFunc(state, func(line string) bool { return waits(s.dir, line) })
+	state = append(state, fmt.Sprintf("%d wait", len(glob(filepath.Join(s.dir, "run/gv/waiting/*")))))
 	slices.Sort(state)
 	return state
 }
@@ -230,7 +310,7 @@ func difference(a, b []string) (onlyA, onlyB []string) {
 // discard ends the processes that name text and removes the cgroups.
 func discard(dir, text string) {
 	groups := cgroups(dir, text)
-	for _, line := range processes(text) {
+	for _, line := range processes(dir, text) {
 		var pid int
 		if _, err := fmt.Sscanf(line, "process %d (", &pid); err == nil {
 			_ = unix.Kill(pid, unix.SIGKILL)

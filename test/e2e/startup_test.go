@@ -139,7 +139,7 @@ func TestStop(t *testing.T) {
 	if took > 5*time.Second {
 		t.Errorf("server took %s to stop", took)
 	}
-	if left := processes(awake.sb.ID); len(left) == 0 {
+	if left := processes(s.dir, awake.sb.ID); len(left) == 0 {
 		t.Errorf("the running sandbox ended with the server")
 	}
 	s.start()

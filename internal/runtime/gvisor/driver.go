@@ -26,6 +26,7 @@ import (
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
+	"gvisor.dev/gvisor/runsc/fsgofer/extension"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -35,6 +36,7 @@ import (
 // does not return then.
 func Handover() {
 	if os.Args[0] == "/proc/self/exe" || strings.HasPrefix(filepath.Base(os.Args[0]), "runsc") {
+		extension.Register(&lateRoot{})
 		maincli.Main()
 		os.Exit(0)
 	}
@@ -45,13 +47,15 @@ type Driver struct {
 	dir  string // of this driver's state
 	root string // of gVisor's own state
 	conf *config.Config
+	pool *pool
 }
 
-// New returns a driver that keeps its state below dir. Paths of sockets must
-// be short, so dir should be, too.
-func New(dir string) (*Driver, error) {
+// New returns a driver that keeps its state below dir, and runtimes waiting as
+// warm says until ctx ends or it is closed. Paths of sockets must be short, so
+// dir should be, too.
+func New(ctx context.Context, dir string, warm Warm) (*Driver, error) {
 	d := &Driver{dir: dir, root: filepath.Join(dir, "runsc")}
-	for _, p := range []string{d.root, d.bundles(), d.namespaces()} {
+	for _, p := range []string{d.root, d.bundles(), d.waiting()} {
 		if err := os.MkdirAll(p, 0o700); err != nil {
 			return nil, fmt.Errorf("gvisor driver: %w", err)
 		}
@@ -62,13 +66,35 @@ func New(dir string) (*Driver, error) {
 	}
 	d.conf = conf
 	gvlog.SetTarget(discard{})
+	// Those of a server that was killed. Their connections to it are gone.
+	if err := d.removeWaiting(); err != nil {
+		return nil, fmt.Errorf("gvisor driver: %w", err)
+	}
+	d.pool = newPool(ctx, d, warm)
 	return d, nil
 }
 
+// A bundle is the directory of everything there is of one runtime: what gVisor
+// was told about it, what pins its network namespace, and marks. Those of
+// runtimes that wait to become somebody's have a place of their own.
 func (d *Driver) bundles() string         { return filepath.Join(d.dir, "bundles") }
 func (d *Driver) bundle(id string) string { return filepath.Join(d.bundles(), id) }
-func (d *Driver) namespaces() string      { return filepath.Join(d.dir, "netns") }
-func (d *Driver) netns(id string) *netns  { return &netns{path: filepath.Join(d.namespaces(), id)} }
+func (d *Driver) waiting() string         { return filepath.Join(d.dir, "waiting") }
+
+func netnsOf(bundle string) *netns { return &netns{path: filepath.Join(bundle, "netns")} }
+
+// containerIDFile is in the bundles of runtimes that gVisor knows by another
+// id, because they were made before they got theirs.
+const containerIDFile = "container-id"
+
+// containerID returns the id by which gVisor knows a runtime.
+func (d *Driver) containerID(id string) (string, error) {
+	cid, err := os.ReadFile(filepath.Join(d.bundle(id), containerIDFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return id, nil
+	}
+	return string(cid), err
+}
 
 // discard drops gVisor's log: what matters comes back as errors.
 type discard struct{}
@@ -127,8 +153,11 @@ func (d *Driver) Restore(ctx context.Context, spec runtime.Spec, image string) (
 	})
 }
 
-// launch makes a runtime and sets it going. On error nothing of it is left.
+// launch sets a runtime going that waits, or a new one. On error nothing of it
+// is left.
 func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*container.Container) error) (_ runtime.Instance, err error) {
+	d.pool.begin(spec)
+	defer d.pool.end()
 	defer func() {
 		if err != nil {
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
@@ -136,38 +165,64 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*contai
 			err = errors.Join(err, d.Remove(clean, spec.ID))
 		}
 	}()
-	ns := d.netns(spec.ID)
-	if err := ns.create(); err != nil {
-		return nil, fmt.Errorf("make network of %s: %w", spec.ID, err)
+	bundle := d.bundle(spec.ID)
+	c, err := d.launchWaiting(ctx, spec, run)
+	if c == nil && err == nil {
+		c, err = d.make(ctx, bundle, spec)
+		if err == nil {
+			err = run(c)
+		}
 	}
-	if err := d.create(ctx, spec, ns); err != nil {
-		return nil, fmt.Errorf("create %s: %w", spec.ID, err)
-	}
-	c, err := d.load(spec.ID)
 	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	if err := netnsOf(bundle).attachHost(); err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", spec.ID, err)
+	}
+	if err := d.keepState(bundle, c.ID); err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	return newInstance(d, spec.ID, c)
+}
+
+// launchWaiting sets a runtime going that waits. It returns nil if there is
+// none, or if that did not work: a new one may, and says why not if not.
+func (d *Driver) launchWaiting(ctx context.Context, spec runtime.Spec, run func(*container.Container) error) (*container.Container, error) {
+	c, err := d.pool.take(spec)
+	if c == nil || err != nil {
 		return nil, err
 	}
 	if err := run(c); err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+		d.pool.log.Warn("a runtime that waited did not start", "runtime", spec.ID, "err", brief(err))
+		return nil, d.Remove(ctx, spec.ID)
 	}
-	if err := ns.attachHost(); err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", spec.ID, err)
+	return c, nil
+}
+
+// make makes the network and the processes of a runtime.
+func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec) (*container.Container, error) {
+	if err := os.MkdirAll(bundle, 0o700); err != nil {
+		return nil, err
 	}
-	if err := d.keepState(spec.ID); err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	ns := netnsOf(bundle)
+	if err := ns.create(); err != nil {
+		return nil, fmt.Errorf("make network: %w", err)
 	}
-	return newInstance(d, c, ns)
+	if err := d.create(ctx, bundle, spec, ns); err != nil {
+		return nil, fmt.Errorf("create: %w", err)
+	}
+	return d.load(bundle, spec.ID)
 }
 
 // create makes the processes of a runtime by running gVisor's tool in a
 // process of its own: inside the server it would move the whole server into
 // the sandbox's cgroup for a moment (cgroup v1), and give the server's
 // standard streams to the guest.
-func (d *Driver) create(ctx context.Context, spec runtime.Spec, ns *netns) error {
-	if err := d.writeBundle(spec, ns.path); err != nil {
+func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, ns *netns) error {
+	if err := writeConfig(bundle, spec, ns); err != nil {
 		return err
 	}
-	args := append(d.conf.ToFlags(), "create", "--bundle", d.bundle(spec.ID), spec.ID)
+	args := append(d.conf.ToFlags(), "create", "--bundle", bundle, spec.ID)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -182,7 +237,7 @@ func (d *Driver) create(ctx context.Context, spec runtime.Spec, ns *netns) error
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}
 	// A file, not a pipe: the processes it leaves behind inherit it, and
 	// waiting for a pipe would wait for them.
-	stderr, err := os.OpenFile(filepath.Join(d.bundle(spec.ID), "create.log"), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	stderr, err := os.OpenFile(filepath.Join(bundle, "create.log"), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -196,93 +251,96 @@ func (d *Driver) create(ctx context.Context, spec runtime.Spec, ns *netns) error
 	return nil
 }
 
-func (d *Driver) writeBundle(spec runtime.Spec, netns string) error {
-	dir := d.bundle(spec.ID)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	data, err := json.Marshal(ociSpec(spec, netns))
+func writeConfig(bundle string, spec runtime.Spec, ns *netns) error {
+	data, err := json.Marshal(ociSpec(spec, ns.path))
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600)
+	return os.WriteFile(filepath.Join(bundle, "config.json"), data, 0o600)
 }
 
-func (d *Driver) load(id string) (*container.Container, error) {
-	full := container.FullID{SandboxID: id, ContainerID: id}
+// load returns what gVisor knows as cid.
+func (d *Driver) load(bundle, cid string) (*container.Container, error) {
+	full := container.FullID{SandboxID: cid, ContainerID: cid}
 	// Looked at first, because loading what is not there leaves a lock file.
-	if _, err := os.Stat(d.stateFile(id, "state")); errors.Is(err, fs.ErrNotExist) {
-		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s does not exist", id)
+	if _, err := os.Stat(d.stateFile(cid, "state")); errors.Is(err, fs.ErrNotExist) {
+		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s does not exist", cid)
 	}
 	c, err := container.Load(d.root, full, container.LoadOpts{Exact: true, SkipCheck: true})
-	if err != nil && d.mendState(id) {
+	if err != nil && d.mendState(bundle, cid) {
 		c, err = container.Load(d.root, full, container.LoadOpts{Exact: true, SkipCheck: true})
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s does not exist", id)
+		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s does not exist", cid)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load runtime %s: %w", id, err)
+		return nil, fmt.Errorf("load runtime %s: %w", cid, err)
 	}
 	return c, nil
 }
 
 // stateFile names what gVisor keeps of a runtime: "state" or "lock".
-func (d *Driver) stateFile(id, kind string) string {
-	return filepath.Join(d.root, id+"_sandbox:"+id+"."+kind)
+func (d *Driver) stateFile(cid, kind string) string {
+	return filepath.Join(d.root, cid+"_sandbox:"+cid+"."+kind)
 }
 
 // keepState copies what gVisor has written down of a running runtime. It
 // writes in place, so that a process killed meanwhile leaves a torn file.
-func (d *Driver) keepState(id string) error {
-	data, err := os.ReadFile(d.stateFile(id, "state"))
+func (d *Driver) keepState(bundle, cid string) error {
+	data, err := os.ReadFile(d.stateFile(cid, "state"))
 	if err != nil {
 		return err
 	}
-	copied := d.keptState(id)
+	copied := keptState(bundle)
 	if err := os.WriteFile(copied+".new", data, 0o600); err != nil {
 		return err
 	}
 	return os.Rename(copied+".new", copied)
 }
 
-func (d *Driver) keptState(id string) string { return filepath.Join(d.bundle(id), "state.json") }
+func keptState(bundle string) string { return filepath.Join(bundle, "state.json") }
 
 // mendState puts the copy in the place of a file that cannot be read.
-func (d *Driver) mendState(id string) bool {
-	data, err := os.ReadFile(d.keptState(id))
-	return err == nil && os.WriteFile(d.stateFile(id, "state"), data, 0o600) == nil
+func (d *Driver) mendState(bundle, cid string) bool {
+	data, err := os.ReadFile(keptState(bundle))
+	return err == nil && os.WriteFile(d.stateFile(cid, "state"), data, 0o600) == nil
 }
 
 // Adopt implements runtime.Driver.
 func (d *Driver) Adopt(_ context.Context, id string) (runtime.Instance, error) {
-	c, err := d.load(id)
+	cid, err := d.containerID(id)
+	if err != nil {
+		return nil, fmt.Errorf("adopt runtime %s: %w", id, err)
+	}
+	c, err := d.load(d.bundle(id), cid)
 	if err != nil {
 		return nil, err
 	}
 	if !c.IsSandboxRunning() || (c.Status != container.Running && c.Status != container.Paused) {
 		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s is not running", id)
 	}
-	return newInstance(d, c, d.netns(id))
+	return newInstance(d, id, c)
 }
 
-// List implements runtime.Driver.
+// List implements runtime.Driver. Runtimes that wait are not among them.
 func (d *Driver) List(context.Context) ([]string, error) {
-	seen := map[string]bool{}
-	var ids []string
-	for _, dir := range []string{d.bundles(), d.namespaces()} {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			return nil, fmt.Errorf("list runtimes: %w", err)
-		}
-		for _, e := range entries {
-			if !seen[e.Name()] {
-				seen[e.Name()] = true
-				ids = append(ids, e.Name())
-			}
-		}
+	ids, err := names(d.bundles())
+	if err != nil {
+		return nil, fmt.Errorf("list runtimes: %w", err)
 	}
 	return ids, nil
+}
+
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]string, len(entries))
+	for i, e := range entries {
+		list[i] = e.Name()
+	}
+	return list, nil
 }
 
 // removeTimeout bounds the clean-up after a failed start.
@@ -290,8 +348,20 @@ const removeTimeout = 20 * time.Second
 
 // Remove implements runtime.Driver.
 func (d *Driver) Remove(_ context.Context, id string) error {
+	cid, err := d.containerID(id)
+	if err == nil {
+		err = d.remove(d.bundle(id), cid)
+	}
+	if err != nil {
+		return fmt.Errorf("remove runtime %s: %w", id, err)
+	}
+	return nil
+}
+
+// remove destroys what gVisor knows as cid, and its bundle.
+func (d *Driver) remove(bundle, cid string) error {
 	var errs []error
-	c, err := d.load(id)
+	c, err := d.load(bundle, cid)
 	if err == nil {
 		if err := c.Destroy(); err != nil {
 			errs = append(errs, fmt.Errorf("destroy: %w", err))
@@ -299,26 +369,27 @@ func (d *Driver) Remove(_ context.Context, id string) error {
 	} // else it is gone, or half written by a process that was killed
 	// What gVisor has not written down, because whoever made it was killed, is
 	// still in the runtime's cgroup.
-	errs = append(errs, removeCgroups(id), d.netns(id).remove())
-	for _, path := range []string{d.stateFile(id, "state"), d.stateFile(id, "lock"), filepath.Join(d.root, "runsc-"+id+".sock")} {
+	errs = append(errs, removeCgroups(cid), netnsOf(bundle).remove())
+	for _, path := range []string{d.stateFile(cid, "state"), d.stateFile(cid, "lock"), filepath.Join(d.root, "runsc-"+cid+".sock")} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove runtime %s: %w", id, err)
+		return err
 	}
-	// Last: while the bundle is there, List names the runtime.
-	if err := os.RemoveAll(d.bundle(id)); err != nil {
-		return fmt.Errorf("remove runtime %s: %w", id, err)
-	}
-	return nil
+	// Last: while the bundle is there, the runtime is known.
+	return os.RemoveAll(bundle)
 }
 
-// Close implements runtime.Driver. The network namespace that gVisor pins for
-// its file servers is let go when no runtime is left that could use it.
+// Close implements runtime.Driver. Runtimes that wait end. The network
+// namespace that gVisor pins for its file servers is let go when no runtime is
+// left that could use it.
 func (d *Driver) Close() error {
-	ids, err := d.List(context.Background())
+	if err := d.pool.close(); err != nil {
+		return fmt.Errorf("close gvisor driver: %w", err)
+	}
+	ids, err := names(d.bundles())
 	if err != nil || len(ids) > 0 {
 		return err
 	}

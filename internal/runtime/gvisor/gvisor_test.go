@@ -2,11 +2,13 @@ package gvisor
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -30,6 +32,7 @@ type rig struct {
 	store *layer.Store
 	trees []layer.Tree
 	next  atomic.Int64
+	warm  int                 // how many runtimes wait
 	stack map[string][]string // by runtime id
 }
 
@@ -59,7 +62,7 @@ func newRig(t *testing.T) *rig {
 }
 
 func (r *rig) reopen(t *testing.T) runtime.Driver {
-	d, err := New(filepath.Join(r.dir, "gv"))
+	d, err := New(t.Context(), filepath.Join(r.dir, "gv"), Warm{Count: r.warm, Spec: guestSpec, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +71,30 @@ func (r *rig) reopen(t *testing.T) runtime.Driver {
 			t.Errorf("close: %v", err)
 		}
 	})
+	r.awaitWarm(t, d)
 	return d
+}
+
+// awaitWarm waits until as many runtimes wait as should.
+func (r *rig) awaitWarm(t *testing.T, d *Driver) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		d.pool.mu.Lock()
+		n := len(d.pool.waiting)
+		d.pool.mu.Unlock()
+		if n == r.warm {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d runtimes wait, want %d", n, r.warm)
+		}
+	}
+}
+
+// guestSpec is what all guests are like.
+var guestSpec = runtime.Spec{
+	Hostname: "guest", Args: []string{"/guest", "guest"}, Env: []string{"PATH=/"},
+	Limits: runtime.Limits{CPUs: 2, MemoryMiB: 256, PIDs: 512},
 }
 
 func (r *rig) spec(t *testing.T, stack []string) runtime.Spec {
@@ -83,10 +109,9 @@ func (r *rig) spec(t *testing.T, stack []string) runtime.Spec {
 		}
 	})
 	r.stack[id] = append(append([]string{}, stack...), id)
-	return runtime.Spec{
-		ID: id, Rootfs: rootfs, Hostname: "guest", Args: []string{"/guest", "guest"}, Env: []string{"PATH=/"},
-		Limits: runtime.Limits{CPUs: 2, MemoryMiB: 256, PIDs: 512},
-	}
+	spec := guestSpec
+	spec.ID, spec.Rootfs = id, rootfs
+	return spec
 }
 
 func (r *rig) newSpec(t *testing.T) runtime.Spec { return r.spec(t, nil) }
@@ -94,6 +119,11 @@ func (r *rig) newSpec(t *testing.T) runtime.Spec { return r.spec(t, nil) }
 func (r *rig) again(t *testing.T, prev runtime.Spec) runtime.Spec { return r.spec(t, r.stack[prev.ID]) }
 
 func TestContract(t *testing.T) {
-	r := newRig(t)
-	drivertest.Run(t, drivertest.Env{Reopen: r.reopen, NewSpec: r.newSpec, Again: r.again})
+	for _, warm := range []int{0, 1} {
+		t.Run(fmt.Sprintf("%d waiting", warm), func(t *testing.T) {
+			r := newRig(t)
+			r.warm = warm
+			drivertest.Run(t, drivertest.Env{Reopen: r.reopen, NewSpec: r.newSpec, Again: r.again})
+		})
+	}
 }

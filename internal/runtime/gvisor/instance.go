@@ -31,21 +31,21 @@ type instance struct {
 	frozen bool
 }
 
-func newInstance(d *Driver, c *container.Container, ns *netns) (*instance, error) {
+func newInstance(d *Driver, id string, c *container.Container) (*instance, error) {
 	pid := c.SandboxPid()
 	pidfd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
-		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s has exited", c.ID)
+		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s has exited", id)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("watch runtime %s: %w", c.ID, err)
+		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
-	nsFile, err := os.Open(ns.path)
+	nsFile, err := os.Open(netnsOf(d.bundle(id)).path)
 	if err != nil {
 		unix.Close(pidfd)
-		return nil, fmt.Errorf("watch runtime %s: %w", c.ID, err)
+		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
-	i := &instance{d: d, id: c.ID, ns: nsFile, exited: make(chan struct{}), c: c}
+	i := &instance{d: d, id: id, ns: nsFile, exited: make(chan struct{}), c: c}
 	if err := i.findFrozen(); err != nil {
 		unix.Close(pidfd)
 		nsFile.Close()
@@ -103,7 +103,7 @@ func (i *instance) Freeze(context.Context) error {
 	if err := os.WriteFile(i.mark(), nil, 0o600); err != nil {
 		return fmt.Errorf("freeze %s: %w", i.id, err)
 	}
-	if err := i.c.Sandbox.Pause(i.id); err != nil {
+	if err := i.c.Sandbox.Pause(i.c.ID); err != nil {
 		return fmt.Errorf("freeze %s: %w", i.id, err)
 	}
 	i.frozen = true
@@ -117,7 +117,7 @@ func (i *instance) Thaw(context.Context) error {
 	if !i.frozen {
 		return nil
 	}
-	if err := i.c.Sandbox.Resume(i.id); err != nil {
+	if err := i.c.Sandbox.Resume(i.c.ID); err != nil {
 		return fmt.Errorf("thaw %s: %w", i.id, err)
 	}
 	i.frozen = false

@@ -13,7 +13,7 @@ import (
 // which the host counts as shared. Cached pages are left out: they are files of
 // the host, and given up when they are in the way.
 func (i *instance) Memory() (int64, error) {
-	bytes, err := memoryOf(cgroupRoot, i.id)
+	bytes, err := memoryOf(cgroupRoot, i.c.ID)
 	if err != nil {
 		return 0, fmt.Errorf("memory of runtime %s: %w", i.id, err)
 	}
@@ -21,9 +21,9 @@ func (i *instance) Memory() (int64, error) {
 }
 
 // memoryOf reads it from the hierarchy of cgroup v1 or v2 that counts memory.
-func memoryOf(root, id string) (int64, error) {
+func memoryOf(root, cid string) (int64, error) {
 	for _, hierarchy := range []string{"memory", "", "unified"} {
-		data, err := os.ReadFile(filepath.Join(root, hierarchy, cgroupParent, id, "memory.stat"))
+		data, err := os.ReadFile(filepath.Join(root, hierarchy, cgroupParent, cid, "memory.stat"))
 		if err != nil {
 			continue
 		}

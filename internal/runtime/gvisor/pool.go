@@ -1,0 +1,301 @@
+package gvisor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/container"
+
+	"github.com/drowse-dev/drowse/internal/runtime"
+)
+
+// Warm says which runtimes are to wait, made and empty, for a Start or Restore
+// that then need not make one.
+type Warm struct {
+	Count int // 0 for none
+	// Spec says what they are like at first, apart from ID and Rootfs. Later
+	// they are like what was launched last.
+	Spec runtime.Spec
+	// Log is told of runtimes that could not be made, without which starts
+	// merely take longer.
+	Log *slog.Logger
+}
+
+// calm is for how long no launch may have been in progress before a runtime is
+// made ahead: it is not to slow the launches, nor what they are made for.
+const calm = 100 * time.Millisecond
+
+// pool keeps runtimes waiting. One goroutine makes them.
+type pool struct {
+	d       *Driver
+	size    int
+	log     *slog.Logger
+	stop    context.CancelFunc
+	stopped chan struct{}
+	changed chan struct{} // has room for one: there may be something to do
+
+	mu        sync.Mutex
+	shape     runtime.Spec // what a runtime must be like to be of use
+	waiting   []*slot      // oldest first
+	launching int
+}
+
+// slot is a runtime that waits.
+type slot struct {
+	shape runtime.Spec
+	c     *container.Container
+	root  *rootSender
+}
+
+// shapeOf returns what of a spec a runtime is made with: all but what it can
+// be given later.
+func shapeOf(s runtime.Spec) runtime.Spec {
+	s.ID, s.Rootfs = "", ""
+	return s
+}
+
+func newPool(ctx context.Context, d *Driver, warm Warm) *pool {
+	ctx, stop := context.WithCancel(ctx)
+	p := &pool{
+		d: d, size: warm.Count, log: warm.Log, shape: shapeOf(warm.Spec),
+		stop: stop, stopped: make(chan struct{}), changed: make(chan struct{}, 1),
+	}
+	p.look()
+	go func() {
+		defer close(p.stopped)
+		p.run(ctx)
+	}()
+	return p
+}
+
+// close ends the runtimes that wait.
+func (p *pool) close() error {
+	p.stop()
+	<-p.stopped
+	p.mu.Lock()
+	waiting := p.waiting
+	p.waiting = nil
+	p.mu.Unlock()
+	var errs []error
+	for _, s := range waiting {
+		errs = append(errs, p.d.discard(s))
+	}
+	return errors.Join(errs...)
+}
+
+// look makes the goroutine see whether there is something to do.
+func (p *pool) look() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// begin and end surround a launch.
+func (p *pool) begin(spec runtime.Spec) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.launching++
+	p.shape = shapeOf(spec)
+}
+
+func (p *pool) end() {
+	p.mu.Lock()
+	p.launching--
+	p.mu.Unlock()
+	p.look()
+}
+
+// take turns a runtime that waits into the one that spec describes. It returns
+// nil if there is none that could be.
+func (p *pool) take(spec runtime.Spec) (*container.Container, error) {
+	for {
+		s := p.pick(shapeOf(spec))
+		if s == nil {
+			return nil, nil
+		}
+		err := p.d.become(s, spec)
+		if err == nil {
+			return s.c, nil
+		}
+		// One that has died is of no use. Another may do, or a new one.
+		p.log.Warn("a runtime that waited cannot be used", "err", err)
+		if err := p.d.discard(s); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (p *pool) pick(shape runtime.Spec) *slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.IndexFunc(p.waiting, func(s *slot) bool { return reflect.DeepEqual(s.shape, shape) })
+	if i < 0 {
+		return nil
+	}
+	s := p.waiting[i]
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+	return s
+}
+
+// run keeps the pool full.
+func (p *pool) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.changed:
+		}
+		for p.lacks() && p.awaitCalm(ctx) {
+			if err := p.fill(ctx); err != nil && ctx.Err() == nil {
+				p.log.Warn("no runtime waits for the next start", "err", err)
+				break // until the next launch
+			}
+		}
+	}
+}
+
+// lacks reports whether there should be another runtime of the present shape:
+// the pool has room, or holds nothing but what was of use before.
+func (p *pool) lacks() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fits := func(s *slot) bool { return reflect.DeepEqual(s.shape, p.shape) }
+	return len(p.waiting) < p.size || p.size > 0 && !slices.ContainsFunc(p.waiting, fits)
+}
+
+// awaitCalm waits until no launch has been in progress for a while. It reports
+// false if ctx ends first.
+func (p *pool) awaitCalm(ctx context.Context) bool {
+	t := time.NewTimer(calm)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-p.changed:
+		case <-t.C:
+			p.mu.Lock()
+			launching := p.launching
+			p.mu.Unlock()
+			if launching == 0 {
+				return true
+			}
+		}
+		t.Reset(calm)
+	}
+}
+
+// fill adds a runtime of the present shape. The oldest makes room for it.
+func (p *pool) fill(ctx context.Context) error {
+	p.mu.Lock()
+	shape := p.shape
+	var old []*slot
+	if n := len(p.waiting) - p.size + 1; n > 0 {
+		old = slices.Clone(p.waiting[:n])
+		p.waiting = slices.Delete(p.waiting, 0, n)
+	}
+	p.mu.Unlock()
+	for _, s := range old {
+		if err := p.d.discard(s); err != nil {
+			return err
+		}
+	}
+	s, err := p.d.makeSlot(ctx, shape)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = append(p.waiting, s)
+	return nil
+}
+
+// makeSlot makes a runtime without a root.
+func (d *Driver) makeSlot(ctx context.Context, shape runtime.Spec) (_ *slot, err error) {
+	spec := shape
+	// Of another length and form than the ids of launches.
+	spec.ID = "warm-" + strings.ToLower(rand.Text())
+	bundle := filepath.Join(d.waiting(), spec.ID)
+	spec.Rootfs = lateRootDir(bundle)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.remove(bundle, spec.ID))
+		}
+	}()
+	accept, cancel, err := listenForRoot(spec.Rootfs)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	if err := os.WriteFile(filepath.Join(bundle, containerIDFile), []byte(spec.ID), 0o600); err != nil {
+		return nil, err
+	}
+	c, err := d.make(ctx, bundle, spec)
+	if err != nil {
+		return nil, err
+	}
+	root, err := accept()
+	if err != nil {
+		return nil, err
+	}
+	return &slot{shape: shape, c: c, root: root}, nil
+}
+
+// become gives a runtime that waits its root and its id.
+func (d *Driver) become(s *slot, spec runtime.Spec) error {
+	for _, pid := range []int{s.c.SandboxPid(), s.c.GoferPid.Load()} {
+		if exited(pid) {
+			return fmt.Errorf("process %d of runtime %s has exited", pid, s.c.ID)
+		}
+	}
+	if err := s.root.send(spec.Rootfs); err != nil {
+		return err
+	}
+	if err := os.Rename(filepath.Join(d.waiting(), s.c.ID), d.bundle(spec.ID)); err != nil {
+		return err
+	}
+	s.root.close()
+	return nil
+}
+
+// exited reports whether a process has ended, even if nobody has waited for it.
+func exited(pid int) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(fd)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err != nil || n > 0
+}
+
+// discard removes a runtime that waits.
+func (d *Driver) discard(s *slot) error {
+	s.root.close()
+	return d.remove(filepath.Join(d.waiting(), s.c.ID), s.c.ID)
+}
+
+// removeWaiting removes all runtimes that wait, even half made ones.
+func (d *Driver) removeWaiting() error {
+	ids, err := names(d.waiting())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, d.remove(filepath.Join(d.waiting(), id), id))
+	}
+	return errors.Join(errs...)
+}

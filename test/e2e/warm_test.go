@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// warmOnes returns the ids of the runtimes that wait.
+func warmOnes(s *server) []string {
+	var ids []string
+	for cid, owner := range owners(s.dir) {
+		if owner == waiting {
+			ids = append(ids, cid)
+		}
+	}
+	return ids
+}
+
+// TestWarmRuntimes starts and wakes sandboxes in runtimes that wait, and ends
+// the server and the runtimes while they do.
+func TestWarmRuntimes(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	take := func(what, sandbox string, before []string) {
+		t.Helper()
+		if cid := s.containerID(sandbox); !slices.Contains(before, cid) {
+			t.Errorf("%s in %s, want one of %q", what, cid, before)
+		}
+	}
+	s.waitWarm(1)
+	warm := warmOnes(s)
+	g := s.startGuest(ctx, sleeper)
+	take("started", g.sb.ID, warm)
+
+	// What the runtime could not know before is as it should be.
+	var out bytes.Buffer
+	exit, err := g.sb.Run(ctx, client.Command{Args: []string{"sh", "-c", "hostname; grep -h Cap /proc/1/status; sudo grep -h Cap /proc/self/status"}, Stdout: &out})
+	if err != nil || exit.Code != 0 {
+		t.Fatalf("%+v, %v", exit, err)
+	}
+	lines := strings.Fields(out.String())
+	if lines[0] != g.sb.ID {
+		t.Errorf("host name %q, want %q", lines[0], g.sb.ID)
+	}
+	for i := 1; i+1 < len(lines); i += 2 {
+		var set uint64
+		if _, err := fmt.Sscanf(lines[i+1], "%x", &set); err != nil || set&(1<<capSysAdmin) != 0 {
+			t.Errorf("%s %s, %v: the capability to name the sandbox was not given up", lines[i], lines[i+1], err)
+		}
+	}
+
+	s.waitWarm(1)
+	warm = warmOnes(s)
+	g.first = g.ask(ctx)
+	s.pause(ctx, g.sb.ID)
+	g.same(g.first, g.ask(ctx))
+	take("woken", g.sb.ID, warm)
+
+	s.waitWarm(1)
+	warm = warmOnes(s)
+	s.crash()
+	s.start()
+	s.waitWarm(1)
+	if now := warmOnes(s); slices.Equal(now, warm) {
+		t.Errorf("%q still waits after a crash, whose connection to the server is gone", now)
+	}
+	left := processes(s.dir, warm[0])
+	if left = append(left, cgroups(s.dir, warm[0])...); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	g.same(g.first, g.ask(ctx))
+
+	// One that dies is no obstacle, whether that is noticed before it is taken
+	// or not.
+	for _, line := range processes(s.dir, warmOnes(s)[0]) {
+		var pid int
+		if _, err := fmt.Sscanf(line, "process %d (", &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+			t.Fatal(err)
+		}
+	}
+	s.startGuest(ctx, sleeper)
+	s.pause(ctx, g.sb.ID)
+	g.same(g.first, g.ask(ctx))
+
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if left := warmOnes(s); len(left) > 0 {
+		t.Errorf("%q wait for a server that has stopped", left)
+	}
+	s.args = []string{"--warm-runtimes", "0"}
+	s.start()
+	s.pause(ctx, g.sb.ID)
+	g.same(g.first, g.ask(ctx))
+	if ids := warmOnes(s); len(ids) > 0 {
+		t.Errorf("%q wait, want none", ids)
+	}
+}
+
+const capSysAdmin = 21
