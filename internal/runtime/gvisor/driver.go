@@ -37,6 +37,7 @@ import (
 func Handover() {
 	if os.Args[0] == "/proc/self/exe" || strings.HasPrefix(filepath.Base(os.Args[0]), "runsc") {
 		extension.Register(&lateRoot{})
+		registerFilters()
 		maincli.Main()
 		os.Exit(0)
 	}
