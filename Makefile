@@ -37,7 +37,8 @@ demo: build
 # speed, and the bugs that they must find a build of their own.
 .PHONY: test
 test: $(AGENT)
-	CGO_ENABLED=1 $(GO) test -race $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/)
+	$(GO) test ./internal/lifecycle
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/ -e '/lifecycle$$')
 	$(GO) test ./internal/runtime/gvisor
 	$(GO) test -run TestHistories ./internal/supervisor
 	$(GO) test -tags plant -run TestPlantedBugs ./internal/supervisor
