@@ -37,10 +37,9 @@ demo: build
 # speed, and the bugs that they must find a build of their own.
 .PHONY: test
 test: $(AGENT)
-	$(GO) test ./internal/lifecycle
+	$(GO) test -timeout 20m ./internal/lifecycle ./internal/supervisor
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/ -e '/lifecycle$$')
 	$(GO) test ./internal/runtime/gvisor
-	$(GO) test -run TestHistories ./internal/supervisor
 	$(GO) test -tags plant -run TestPlantedBugs ./internal/supervisor
 
 .PHONY: e2e
