@@ -102,6 +102,10 @@ func (x *exchange2) reply(a *reply) {
 // needs that all the way.
 func (x *exchange2) relay(ctx context.Context, g *generation, lease *supervisor.Lease) {
 	if x.r.ContentLength != 0 {
+		// While net/http waits for more of the body it looks at nothing else, and
+		// would not notice a cut.
+		body := x.r.Body
+		defer context.AfterFunc(ctx, func() { _ = body.Close() })()
 		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n, lease) }}
 	}
 	transport, done := g.transport(x.p.port, lease, strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
@@ -156,6 +160,7 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 		p.Out.URL.Path = decoded // and RawPath goes out as it is
 	}
 	p.Out.Host = p.In.Host
+	p.Out.Trailer = p.In.Trailer // the same map: its values come after the body
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := p.In.Header[name]; ok {
 			p.Out.Header[name] = v
