@@ -110,27 +110,32 @@ func (x *exchange2) relay(ctx context.Context, g *generation, lease *supervisor.
 	}
 	transport, done := g.transport(x.p.port, lease, strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
 	defer done()
-	proxy := httputil.ReverseProxy{
+	proxy := &httputil.ReverseProxy{
 		Rewrite:       x.rewrite,
 		Transport:     transport,
 		FlushInterval: -1,
-		ModifyResponse: func(resp *http.Response) error {
-			x.status = resp.StatusCode
-			lease.Progress()
-			resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n, lease) }}
-			if x.p.prefix != "" {
-				for name, values := range resp.Header {
-					for i := range values {
-						values[i] = underPrefix(name, values[i], x.p.prefix, x.q.host)
-					}
-				}
-			}
-			return nil
-		},
-		ErrorLog: slog.NewLogLogger(x.s.log.Handler(), slog.LevelDebug),
+		ErrorLog:      slog.NewLogLogger(x.s.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
 			x.failed(ctx, g, err)
 		},
+	}
+	proxy.ModifyResponse = func(resp *http.Response) error {
+		x.status = resp.StatusCode
+		lease.Progress()
+		if resp.ContentLength == 0 {
+			// The end goes with the head: in gRPC, an answer that is only an error
+			// has its trailers there, and they count only if nothing follows.
+			proxy.FlushInterval = 0
+		}
+		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n, lease) }}
+		if x.p.prefix != "" {
+			for name, values := range resp.Header {
+				for i := range values {
+					values[i] = underPrefix(name, values[i], x.p.prefix, x.q.host)
+				}
+			}
+		}
+		return nil
 	}
 	proxy.ServeHTTP(x.w, x.r.WithContext(ctx))
 }

@@ -93,3 +93,26 @@ func TestHTTP2RequestTrailersPass(t *testing.T) {
 		t.Errorf("the trailer inside is %q", got)
 	}
 }
+
+// TestHTTP2EmptyAnswerEndsWithItsHead holds that an answer without a body is
+// one frame, which is what makes it an error in gRPC.
+func TestHTTP2EmptyAnswerEndsWithItsHead(t *testing.T) {
+	f := newFleet2(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Content-Length"] = nil // say nothing of it
+		w.Header().Set("Grpc-Status", "9")
+	})
+	url, client := f.serve(t), http2Client(t)
+	for range 200 {
+		req := request2(t, url, nil)
+		req.Header.Set("Content-Type", "application/grpc")
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		// Go's client knows the length only if the stream has ended.
+		if resp.ContentLength != 0 || resp.Header.Get("Grpc-Status") != "9" {
+			t.Fatalf("length %d, header %v", resp.ContentLength, resp.Header)
+		}
+	}
+}
