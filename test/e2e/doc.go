@@ -14,6 +14,7 @@
 // script/deps and script/node install what they use.
 //
 // Without DROWSE_BINARY the binary is built from this tree. What runs inside
-// the sandboxes is the program in guest; package filetree knows what a tree of
-// files must look like after a number of changes.
+// the sandboxes is the program in guest and, for gRPC, the one in grpcguest;
+// package filetree knows what a tree of files must look like after a number of
+// changes. Where a browser is needed it is Chromium, driven by chromedriver.
 package e2e

@@ -19,8 +19,9 @@ import (
 
 // Where the guest program and a sandbox's agent answer.
 const (
-	guestPort = 8000
-	agentPort = 49983
+	guestPort  = 8000
+	secondPort = 8001
+	agentPort  = 49983
 )
 
 // guest is the guest program in a sandbox.
@@ -54,7 +55,12 @@ func (r report) generation(t testing.TB) int {
 // startGuest makes a sandbox and starts the guest program in it.
 func (s *server) startGuest(ctx context.Context, o client.CreateOptions) *guest {
 	s.t.Helper()
-	g := &guest{s: s, sb: s.create(ctx, o)}
+	return s.startGuestIn(ctx, s.create(ctx, o))
+}
+
+func (s *server) startGuestIn(ctx context.Context, sb *client.Sandbox) *guest {
+	s.t.Helper()
+	g := &guest{s: s, sb: sb}
 	g.upload(ctx)
 	p, err := g.sb.Start(ctx, client.Command{Args: []string{"./guest", "serve"}})
 	if err != nil {
@@ -76,15 +82,20 @@ func (g *guest) upload(ctx context.Context) {
 // upload puts the guest program into a sandbox.
 func upload(ctx context.Context, t testing.TB, sb *client.Sandbox) {
 	t.Helper()
-	f, err := os.Open(guestBinary)
+	uploadProgram(ctx, t, sb, "guest", guestBinary)
+}
+
+func uploadProgram(ctx context.Context, t testing.TB, sb *client.Sandbox, name, from string) {
+	t.Helper()
+	f, err := os.Open(from)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := sb.WriteFile(ctx, "guest", f); err != nil {
+	if err := sb.WriteFile(ctx, name, f); err != nil {
 		t.Fatal(err)
 	}
-	if exit, out := run(ctx, t, sb, "chmod", "+x", "guest"); exit.Code != 0 {
+	if exit, out := run(ctx, t, sb, "chmod", "+x", name); exit.Code != 0 {
 		t.Fatalf("chmod: %s: %s", exit.Status, out)
 	}
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,7 +35,10 @@ const (
 )
 
 // httpClient ignores proxies: everything is on this machine.
-var httpClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+var httpClient = &http.Client{Transport: &http.Transport{
+	MaxIdleConnsPerHost: 16,
+	TLSClientConfig:     &tls.Config{RootCAs: authority().pool},
+}}
 
 // server is a drowse server with a state directory and a port of its own.
 type server struct {
@@ -54,7 +58,17 @@ type server struct {
 
 // startServer starts a server and sees to it that nothing is left of it, or of
 // its sandboxes, at the end of the test.
-func startServer(t testing.TB) *server {
+func startServer(t testing.TB, args ...string) *server {
+	t.Helper()
+	s := newServer(t, stateDir(t))
+	s.args = args
+	t.Cleanup(s.cleanUp)
+	s.start()
+	return s
+}
+
+// stateDir makes a state directory, and removes it at the end of the test.
+func stateDir(t testing.TB) string {
 	t.Helper()
 	// The paths of sockets below it must be short.
 	dir, err := os.MkdirTemp("/tmp", "dw")
@@ -62,7 +76,7 @@ func startServer(t testing.TB) *server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { removeStateDir(t, dir) })
-	return startServerIn(t, dir)
+	return dir
 }
 
 func startServerIn(t testing.TB, dir string) *server {

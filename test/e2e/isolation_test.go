@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/drowse-dev/drowse/client"
 )
@@ -126,6 +129,65 @@ func TestNoWayOut(t *testing.T) {
 	if _, out := run(ctx, t, neighbour.sb, "./guest", "dial", "tcp!127.0.0.1:8000", "tcp!169.254.77.2:8000"); strings.Count(out, "\topen") != 2 {
 		t.Errorf("a guest does not reach itself: %s", out)
 	}
+}
+
+// TestOwnPreviewIsOutOfReach gives a guest the link that lets anybody to it, on
+// a server that listens everywhere: from inside it leads nowhere.
+func TestOwnPreviewIsOutOfReach(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	address := addAddress(t, "192.0.2.77/32")
+	s := newServer(t, stateDir(t))
+	_, port, err := net.SplitHostPort(s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.args = []string{"--listen", net.JoinHostPort("0.0.0.0", port)}
+	t.Cleanup(s.cleanUp)
+	s.start()
+	g := s.startGuest(ctx, client.CreateOptions{})
+	link, err := s.client.CreatePreview(ctx, g.sb.ID, client.PreviewOptions{Port: guestPort, Path: "/hits"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{address, "127.0.0.1", "[::1]", "169.254.77.1", "169.254.77.2", "169.254.77.3", "0.0.0.0"} {
+		u := strings.Replace(link.URL, "127.0.0.1", host, 1)
+		if exit, out := run(ctx, t, g.sb, "curl", "--silent", "--show-error", "--max-time", "3", "--noproxy", "*", u); exit.Code == 0 {
+			t.Errorf("the guest reaches the server at %s: %s", host, out)
+		}
+	}
+	// Both ends of the question work.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.Replace(link.URL, "127.0.0.1", address, 1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := expect(httpClient, req, http.StatusOK, ""); err != nil {
+		t.Errorf("the host, by its address: %v", err)
+	}
+	if exit, out := run(ctx, t, g.sb, "curl", "--silent", "--show-error", "--max-time", "3", fmt.Sprintf("http://127.0.0.1:%d/hits", guestPort)); exit.Code != 0 {
+		t.Errorf("curl inside: %s %s", exit.Status, out)
+	}
+}
+
+// addAddress gives this network namespace one more address.
+func addAddress(t *testing.T, prefix string) (address string) {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, err := netlink.ParseAddr(prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrAdd(lo, addr); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netlink.AddrDel(lo, addr); err != nil {
+			t.Error(err)
+		}
+	})
+	return addr.IP.String()
 }
 
 // TestMemoryLimit lets a guest take more memory than it may. It is ended;

@@ -19,6 +19,7 @@ import (
 var (
 	drowseBinary string
 	guestBinary  string
+	grpcBinary   string
 )
 
 // envPrograms names the directory with the built programs for the second run
@@ -45,7 +46,7 @@ func runMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "test/e2e: move into a network namespace without a way out:", err)
 		return 1
 	}
-	drowseBinary, guestBinary = filepath.Join(dir, "drowse"), filepath.Join(dir, "guest")
+	drowseBinary, guestBinary, grpcBinary = filepath.Join(dir, "drowse"), filepath.Join(dir, "guest"), filepath.Join(dir, "grpcguest")
 	if preset := os.Getenv("DROWSE_BINARY"); preset != "" {
 		drowseBinary = preset
 	}
@@ -71,8 +72,10 @@ func build() (dir string, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return dir, err
 	}
-	if err := goBuild(filepath.Join(dir, "guest"), "./test/e2e/guest"); err != nil {
-		return dir, err
+	for _, program := range []string{"guest", "grpcguest"} {
+		if err := goBuild(filepath.Join(dir, program), "./test/e2e/"+program); err != nil {
+			return dir, err
+		}
 	}
 	if preset := os.Getenv("DROWSE_BINARY"); preset != "" {
 		path, err := filepath.Abs(preset)
@@ -169,7 +172,7 @@ func wayOut() (bool, error) {
 // takes note of what a test looks at, and so does not repeat an old result
 // after a change there.
 func noteSources() error {
-	for _, top := range []string{"../../cmd", "../../internal", "guest", "filetree", "../../go.mod"} {
+	for _, top := range []string{"../../cmd", "../../internal", "guest", "grpcguest", "rpc", "filetree", "../../go.mod"} {
 		err := filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil {
 				return err

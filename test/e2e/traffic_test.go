@@ -9,84 +9,11 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
 )
-
-// TestStorm sends 200 requests at once to one sandbox that sleeps: one resume,
-// and each request is answered and served once.
-func TestStorm(t *testing.T) {
-	const requests = 200
-	ctx := deadline(t, time.Minute)
-	s := startServer(t)
-	g := s.startGuest(ctx, sleeper)
-	before := g.ask(ctx)
-	s.pause(ctx, g.sb.ID)
-	s.waitGone(g.sb.ID)
-
-	storm := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: requests}}
-	defer storm.CloseIdleConnections()
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var slowest time.Duration
-	statuses := map[string]int{}
-	begin := time.Now()
-	for i := range requests {
-		wg.Go(func() {
-			req, err := g.sb.Request(ctx, http.MethodPost, guestPort, fmt.Sprintf("/hit?id=%d", i), nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			outcome := ""
-			resp, err := storm.Do(req)
-			if err == nil {
-				var body []byte
-				body, err = io.ReadAll(resp.Body)
-				resp.Body.Close()
-				outcome = resp.Status
-				if resp.StatusCode != http.StatusOK {
-					outcome += " " + string(body)
-				}
-			}
-			if err != nil {
-				outcome = err.Error()
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			statuses[outcome]++
-			slowest = max(slowest, time.Since(begin))
-		})
-	}
-	wg.Wait()
-	if statuses["200 OK"] != requests {
-		t.Errorf("answers %v, want %d times 200 OK", statuses, requests)
-	}
-	var hits map[string]int
-	if err := g.call(ctx, http.MethodGet, "/hits", nil, &hits); err != nil {
-		t.Fatal(err)
-	}
-	if len(hits) != requests {
-		t.Errorf("the guest served %d of %d requests", len(hits), requests)
-	}
-	for id, n := range hits {
-		if n != 1 {
-			t.Errorf("request %s was served %d times", id, n)
-		}
-	}
-	now := g.ask(ctx)
-	g.same(before, now)
-	if got, want := now.generation(t), before.generation(t)+1; got != want {
-		t.Errorf("generation %d, want %d", got, want)
-	}
-	if n := s.log.count(g.sb.ID, `msg="sandbox resuming"`); n != 1 {
-		t.Errorf("%d resumes, want 1", n)
-	}
-	t.Logf("%d requests to a sleeping sandbox, all answered within %s", requests, slowest.Round(time.Millisecond))
-}
 
 // stream is an answer of the guest that has no end.
 type stream struct {

@@ -2,8 +2,8 @@
 // server with state in memory, in open files and in a listening socket, and a
 // few things that a hostile guest would try.
 //
-//	guest serve            count, and answer over HTTP on port 8000
-//	guest counter          count requests, on the same port
+//	guest serve            count, and answer over HTTP on ports 8000 and 8001
+//	guest counter          count requests, on port 8000
 //	guest count            make a request to the counter
 //	guest dial ADDR...     say for each address whether a connection opens
 //	guest alloc MIB        touch so much memory, then wait
@@ -12,6 +12,7 @@ package main
 
 import (
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -64,8 +65,14 @@ func serve() error {
 	if err != nil {
 		return err
 	}
+	second, err := net.Listen("tcp", ":8001")
+	if err != nil {
+		return err
+	}
 	go s.count()
-	return http.Serve(ln, s.handler())
+	h := s.handler()
+	go func() { log.Print(http.Serve(second, h)) }()
+	return http.Serve(ln, h)
 }
 
 // touch returns so many MiB of memory, each page written with a value of its

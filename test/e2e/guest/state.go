@@ -113,6 +113,7 @@ func (s *state) handler() http.Handler {
 	mux.HandleFunc("/tree", s.serveTree)
 	mux.HandleFunc("/long", serveLong)
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello from go") })
+	newWire().handle(mux, s.hit)
 	return mux
 }
 
@@ -145,12 +146,17 @@ func serveRandom(w http.ResponseWriter, _ *http.Request) {
 	answer(w, []string{hex.EncodeToString(device), hex.EncodeToString(call)}, err)
 }
 
-// serveHit counts a request by the id that it gives itself.
-func (s *state) serveHit(w http.ResponseWriter, r *http.Request) {
+// hit counts a request by the id that it gives itself, and returns how many
+// ids there are.
+func (s *state) hit(id string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hits[r.URL.Query().Get("id")]++
-	answer(w, len(s.hits), nil)
+	s.hits[id]++
+	return len(s.hits)
+}
+
+func (s *state) serveHit(w http.ResponseWriter, r *http.Request) {
+	answer(w, s.hit(r.URL.Query().Get("id")), nil)
 }
 
 func (s *state) serveHits(w http.ResponseWriter, _ *http.Request) {

@@ -1,0 +1,216 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// cut is something under way in a sandbox, and what it must end with.
+type cut struct {
+	name  string
+	ended chan error // how it ended; nil is a clean end
+	want  func(error) bool
+}
+
+// TestCut pauses and kills a sandbox while requests of every form are under
+// way: each is broken off at once, and none of them ends as if it were complete.
+func TestCut(t *testing.T) {
+	for _, end := range []struct {
+		name string
+		do   func(*server, context.Context, string) error
+	}{
+		{"pause", func(s *server, ctx context.Context, id string) error { return s.client.Pause(ctx, id) }},
+		{"kill", func(s *server, ctx context.Context, id string) error { return s.client.Kill(ctx, id) }},
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			ctx := deadline(t, time.Minute)
+			s := startServer(t)
+			g, other := s.startGuest(ctx, client.CreateOptions{}), s.startGuest(ctx, client.CreateOptions{})
+			h2 := newRoute(t, g, "http", h2c)
+			h2.url = fmt.Sprintf("http://%s/s/%s/%d", s.addr, g.sb.ID, guestPort) // by path: one connection for both
+			cuts := []cut{
+				g.download(ctx, "/blob?bytes=100000000000"),
+				g.download(ctx, "/blob?bytes=100000000000&chunked"),
+				g.download(ctx, "/stream"),
+				g.download(ctx, "/open"),
+				g.uploadWithoutEnd(ctx, "Content-Length: 100000000000", "0123456789abcdef"),
+				g.uploadWithoutEnd(ctx, "Transfer-Encoding: chunked", "10\r\n0123456789abcdef\r\n"),
+				g.openSocket(ctx),
+				h2.downloadStream(ctx, t, "/stream"),
+				h2.downloadStream(ctx, t, "/blob?bytes=100000000000"),
+				h2.uploadStream(ctx, t),
+			}
+			// Another stream of the same connection, to another sandbox, goes on.
+			neighbour := &route{guest: other, http: h2.http, url: fmt.Sprintf("http://%s/s/%s/%d", s.addr, other.sb.ID, guestPort)}
+			events := bufio.NewReader(neighbour.do(ctx, t, http.MethodGet, "/stream", nil, http.StatusOK).Body)
+
+			begin := time.Now()
+			ending := make(chan error, 1)
+			go func() { ending <- end.do(s, ctx, g.sb.ID) }()
+			for _, c := range cuts {
+				select {
+				case err := <-c.ended:
+					t.Logf("%s: broken off within %s: %v", c.name, since(begin), err)
+					if !c.want(err) {
+						t.Errorf("%s ended with %v", c.name, err)
+					}
+				case <-time.After(promptly):
+					t.Errorf("%s is still open after %s", c.name, since(begin))
+				}
+			}
+			if err := <-ending; err != nil {
+				t.Error(err)
+			}
+			t.Logf("%s took %s", end.name, since(begin))
+			for range 50 {
+				if _, err := events.ReadString('\n'); err != nil {
+					t.Fatalf("a stream of another sandbox: %v", err)
+				}
+			}
+			if n := h2.dials.Load(); n != 1 {
+				t.Errorf("%d connections, want 1", n)
+			}
+		})
+	}
+}
+
+// isReset is what a client sees of a connection that was reset.
+func isReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// dial connects to the server and begins a request to the guest.
+func (g *guest) dial(ctx context.Context, method, target, field string) net.Conn {
+	t := g.s.t
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", g.s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if field != "" {
+		field += "\r\n"
+	}
+	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", method, target, g.host(guestPort), field); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// download reads an answer without end, of which some has come.
+func (g *guest) download(ctx context.Context, target string) cut {
+	t := g.s.t
+	t.Helper()
+	conn := g.dial(ctx, http.MethodGet, target, "")
+	if _, err := io.ReadFull(conn, make([]byte, 200)); err != nil {
+		t.Fatal(err)
+	}
+	return ending("GET "+target, isReset, func() error {
+		_, err := io.Copy(io.Discard, conn)
+		return err
+	})
+}
+
+// uploadWithoutEnd sends the same piece of a body again and again.
+func (g *guest) uploadWithoutEnd(ctx context.Context, field, piece string) cut {
+	conn := g.dial(ctx, http.MethodPost, "/sink", field)
+	started := make(chan struct{})
+	c := ending("POST with "+field, isReset, func() error {
+		var err error
+		for i := 0; err == nil; i++ {
+			if i == 100 {
+				close(started)
+			}
+			_, err = io.WriteString(conn, piece)
+			time.Sleep(100 * time.Microsecond)
+		}
+		return err
+	})
+	<-started
+	return c
+}
+
+// openSocket reads a WebSocket on which nothing happens.
+func (g *guest) openSocket(ctx context.Context) cut {
+	t := g.s.t
+	t.Helper()
+	conn, err := g.webSocket(ctx, "/ws?id=cut")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := echo(ctx, conn, websocket.MessageText, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	return ending("WebSocket", isReset, func() error {
+		_, _, err := conn.Read(ctx)
+		return err
+	})
+}
+
+// streamError is what net/http makes of RST_STREAM: any struct like this.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (e streamError) Error() string { return fmt.Sprintf("stream %d: code %d", e.StreamID, e.Code) }
+
+func isStreamReset(err error) bool {
+	_, ok := errors.AsType[streamError](err)
+	return ok
+}
+
+func (r *route) downloadStream(ctx context.Context, t *testing.T, target string) cut {
+	t.Helper()
+	body := r.do(ctx, t, http.MethodGet, target, nil, http.StatusOK).Body
+	if _, err := io.ReadFull(body, make([]byte, 7)); err != nil {
+		t.Fatal(err)
+	}
+	return ending("HTTP/2 GET "+target, isStreamReset, func() error {
+		_, err := io.Copy(io.Discard, body)
+		return err
+	})
+}
+
+// uploadStream is an upload by HTTP/2 that gets no answer before its end.
+func (r *route) uploadStream(ctx context.Context, t *testing.T) cut {
+	t.Helper()
+	body, pieces := io.Pipe()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/sink", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := ending("HTTP/2 POST", isStreamReset, func() error {
+		resp, err := r.http.Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	})
+	for range 100 {
+		if _, err := pieces.Write([]byte("0123456789abcdef")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// ending runs what ends only by being cut.
+func ending(name string, want func(error) bool, run func() error) cut {
+	c := cut{name, make(chan error, 1), want}
+	go func() { c.ended <- run() }()
+	return c
+}

@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// domain is that of the servers that speak TLS. Nothing resolves it: clients
+// are told the address.
+const domain = "sandboxes.test"
+
+// issuer is a certificate authority.
+type issuer struct {
+	pool *x509.CertPool
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// authority is that of all tests.
+var authority = sync.OnceValue(func() *issuer {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "drowse e2e"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		panic(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		panic(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &issuer{pool, cert, key}
+})
+
+// issue writes a certificate for the domain, and its key, as whoever renews one
+// does: each file is replaced at once.
+func (a *issuer) issue(t testing.TB, serial int64, certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: domain},
+		DNSNames: []string{"*." + domain}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: keyDER}} {
+		if err := os.WriteFile(name+".new", pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(name+".new", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// startTLSServer starts a server that speaks TLS, and returns how to give it
+// another certificate.
+func startTLSServer(t testing.TB) (s *server, renew func(serial int64)) {
+	t.Helper()
+	files := t.TempDir()
+	certFile, keyFile := filepath.Join(files, "cert.pem"), filepath.Join(files, "key.pem")
+	renew = func(serial int64) { authority().issue(t, serial, certFile, keyFile) }
+	renew(2)
+	s = newServer(t, stateDir(t))
+	s.args = []string{"--tls-cert", certFile, "--tls-key", keyFile, "--domain", domain}
+	c, err := client.New(client.Options{URL: "https://" + s.addr, APIKey: apiKey, HTTPClient: httpClient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.client = c
+	t.Cleanup(s.cleanUp)
+	s.start()
+	return s, renew
+}
+
+// route is a way to a guest by host name, in one protocol.
+type route struct {
+	*guest
+	http  *http.Client
+	url   string       // of the guest's first port
+	dials atomic.Int64 // connections made
+}
+
+// newRoute returns a client that makes its own connections to the server.
+func newRoute(t testing.TB, g *guest, scheme string, protocol func(*http.Protocols)) *route {
+	r := &route{guest: g, url: scheme + "://" + g.host(guestPort)}
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			r.dials.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, network, g.s.addr)
+		},
+		TLSClientConfig: &tls.Config{RootCAs: authority().pool},
+		Protocols:       new(http.Protocols),
+		// A server that never says 100 must not go unnoticed.
+		ExpectContinueTimeout: time.Minute,
+	}
+	protocol(transport.Protocols)
+	t.Cleanup(transport.CloseIdleConnections)
+	r.http = &http.Client{Transport: transport}
+	return r
+}
+
+// host is the name under which a port is reached.
+func (g *guest) host(port int) string { return fmt.Sprintf("%d-%s.%s", port, g.sb.ID, domain) }
+
+func http1(p *http.Protocols) { p.SetHTTP1(true) }
+func http2(p *http.Protocols) { p.SetHTTP2(true) }
+func h2c(p *http.Protocols)   { p.SetUnencryptedHTTP2(true) }
+
+// TestMultiplexing sends 50 requests on one connection that the guest answers
+// only when all are there, while the certificate is renewed.
+func TestMultiplexing(t *testing.T) {
+	const streams = 50
+	ctx := deadline(t, time.Minute)
+	s, renew := startTLSServer(t)
+	r := newRoute(t, s.startGuest(ctx, sleeper), "https", http2)
+	together := func() {
+		t.Helper()
+		group, ctx := errgroup.WithContext(ctx)
+		for range streams {
+			group.Go(func() error {
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/together?n=%d", r.url, streams), nil)
+				if err != nil {
+					return err
+				}
+				return expect(r.http, req, http.StatusOK, fmt.Sprint(streams))
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+"/hits", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := expect(r.http, req, http.StatusOK, ""); err != nil { // so that there is a connection
+		t.Fatal(err)
+	}
+	together()
+
+	serial := func() int64 {
+		t.Helper()
+		conn, err := tls.Dial("tcp", s.addr, &tls.Config{RootCAs: authority().pool, ServerName: r.host(guestPort)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+	}
+	if got := serial(); got != 2 {
+		t.Errorf("certificate %d, want 2", got)
+	}
+	renew(3)
+	took := eventually(t, 10*time.Second, "the new certificate is used", func() error {
+		if got := serial(); got != 3 {
+			return fmt.Errorf("certificate %d", got)
+		}
+		return nil
+	})
+	t.Logf("a renewed certificate is used after %s", took.Round(time.Millisecond))
+	together() // on the old connection
+	if n := r.dials.Load(); n != 1 {
+		t.Errorf("%d connections, want 1", n)
+	}
+}
