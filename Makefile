@@ -44,7 +44,7 @@ test: $(AGENT)
 
 .PHONY: e2e
 e2e: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=20m ./test/e2e/...
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=30m ./test/e2e/...
 
 .PHONY: conformance
 conformance: build
