@@ -45,14 +45,33 @@ const (
 // anything of its tree is alive.
 type root struct {
 	child *child
-	moved atomic.Int64 // when a byte last went in or out, in Unix nanoseconds
+	moved atomic.Int64  // when a byte last went in or out, in Unix nanoseconds
+	bytes atomic.Uint64 // how many have
+
+	// Guarded by the observer's lock.
+	bytesSeen uint64 // at the last look
+	forgiven  int64  // a time of moved that is no progress
 }
 
-func (r *root) touch() { r.moved.Store(time.Now().UnixNano()) }
+// touch notes that bytes went in or out.
+func (r *root) touch(bytes int) {
+	r.bytes.Add(uint64(bytes))
+	r.moved.Store(time.Now().UnixNano())
+}
+
+// forgive takes what has moved since the last look for no progress, if it is
+// no more than the traffic that is to be ignored can have caused.
+func (r *root) forgive(ignored uint64) {
+	bytes := r.bytes.Load()
+	if ignored > 0 && bytes-r.bytesSeen <= ignored {
+		r.forgiven = r.moved.Load()
+	}
+	r.bytesSeen = bytes
+}
 
 // Write makes a root where output goes that nobody can ask for any more.
 func (r *root) Write(b []byte) (int, error) {
-	r.touch()
+	r.touch(len(b))
 	return len(b), nil
 }
 
@@ -120,7 +139,7 @@ func newObserver(everything bool, exempt func() []int) *observer {
 
 // started makes a process the root of what descends from it.
 func (o *observer) started(r *root) {
-	r.touch()
+	r.touch(0)
 	o.rootsMu.Lock()
 	defer o.rootsMu.Unlock()
 	if len(o.roots) >= maxRoots {
@@ -177,21 +196,27 @@ func (o *observer) woke() {
 		o.rootsMu.Lock()
 		defer o.rootsMu.Unlock()
 		for _, r := range o.roots {
-			r.moved.Store(min(r.moved.Load()+int64(slept), now.UnixNano()))
+			was := r.moved.Load()
+			shifted := min(was+int64(slept), now.UnixNano())
+			if r.forgiven == was {
+				r.forgiven = shifted
+			}
+			r.moved.Store(shifted)
 		}
 	}
 	o.looked = now
 }
 
-// look reports what is alive and counts, by pid.
-func (o *observer) look() ([]agentapi.Process, error) {
+// look reports what is alive and counts, by pid. So many bytes of each
+// process's I/O since the last look are no progress.
+func (o *observer) look(ignored uint64) ([]agentapi.Process, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.reader.open(); err != nil {
 		return nil, err
 	}
 	defer o.reader.close()
-	l := o.newLook(wallNow())
+	l := o.newLook(wallNow(), ignored)
 	stats, err := o.read()
 	if err != nil {
 		return nil, err
@@ -253,6 +278,7 @@ func (o *observer) remember(l *look) {
 // look is one pass over all processes.
 type look struct {
 	o        *observer
+	ignored  uint64 // bytes of I/O that are no progress
 	now      time.Time
 	boot     time.Time
 	stats    map[int]*procStat
@@ -262,9 +288,9 @@ type look struct {
 	exempt   map[int]bool
 }
 
-func (o *observer) newLook(now time.Time) *look {
+func (o *observer) newLook(now time.Time, ignored uint64) *look {
 	l := &look{
-		o: o, now: now, boot: bootTime(now),
+		o: o, ignored: ignored, now: now, boot: bootTime(now),
 		stats: map[int]*procStat{}, samples: map[int]*sample{}, children: map[int]uint64{}, exempt: map[int]bool{},
 	}
 	if o.exempt != nil {
@@ -275,6 +301,9 @@ func (o *observer) newLook(now time.Time) *look {
 	o.rootsMu.Lock()
 	defer o.rootsMu.Unlock()
 	l.roots = maps.Clone(o.roots)
+	for _, r := range l.roots {
+		r.forgive(ignored)
+	}
 	return l
 }
 
@@ -340,7 +369,7 @@ func (l *look) compare(s *sample, stat *procStat) {
 		s.since = l.startTime(stat.start)
 	}
 	// Another name is another program.
-	progress := s.usedCPU(stat.ticks, l.now) || s.didIO(io) || s.children != children || s.name != stat.name
+	progress := s.usedCPU(stat.ticks, l.now) || s.didIO(io, l.ignored) || s.children != children || s.name != stat.name
 	if first || progress {
 		s.progress = l.now
 		s.level = 0
@@ -351,7 +380,9 @@ func (l *look) compare(s *sample, stat *procStat) {
 	}
 	s.at, s.name, s.ticks, s.io, s.children = l.now, stat.name, stat.ticks, io, children
 	if r := s.root; r != nil && (r.child.pid == s.pid || r.ended()) {
-		s.progress = later(s.progress, time.Unix(0, r.moved.Load()).UTC())
+		if moved := r.moved.Load(); moved != r.forgiven {
+			s.progress = later(s.progress, time.Unix(0, moved).UTC())
+		}
 	}
 }
 
@@ -364,9 +395,9 @@ func (s *sample) usedCPU(ticks uint64, now time.Time) bool {
 	return s.level > idleBurst
 }
 
-func (s *sample) didIO(io procIO) bool {
-	return io.bytesRead-s.io.bytesRead > wakeUpSize*(io.reads-s.io.reads) ||
-		io.bytesWritten-s.io.bytesWritten > wakeUpSize*(io.writes-s.io.writes)
+func (s *sample) didIO(io procIO, ignored uint64) bool {
+	return io.bytesRead-s.io.bytesRead > wakeUpSize*(io.reads-s.io.reads)+ignored ||
+		io.bytesWritten-s.io.bytesWritten > wakeUpSize*(io.writes-s.io.writes)+ignored
 }
 
 func (l *look) startTime(ticks uint64) time.Time {

@@ -16,7 +16,7 @@ func BenchmarkLook(b *testing.B) {
 	}
 	o := newObserver(true, nil)
 	for b.Loop() {
-		if list, err := o.look(); err != nil || len(list) < 50 {
+		if list, err := o.look(0); err != nil || len(list) < 50 {
 			b.Fatalf("%d processes, %v", len(list), err)
 		}
 	}

@@ -91,15 +91,18 @@ func TestUsedCPU(t *testing.T) {
 func TestDidIO(t *testing.T) {
 	before := procIO{bytesRead: 1000, bytesWritten: 1000, reads: 10, writes: 10}
 	tests := []struct {
-		name string
-		add  procIO
-		want bool
+		name    string
+		add     procIO
+		ignored uint64
+		want    bool
 	}{
-		{"nothing", procIO{}, false},
-		{"reads that failed", procIO{reads: 100}, false},
-		{"an eventfd", procIO{bytesRead: 80, reads: 20, bytesWritten: 80, writes: 10}, false},
-		{"a line", procIO{bytesWritten: 9, writes: 1}, true},
-		{"a block", procIO{bytesRead: 4096, reads: 1}, true},
+		{"nothing", procIO{}, 0, false},
+		{"reads that failed", procIO{reads: 100}, 0, false},
+		{"an eventfd", procIO{bytesRead: 80, reads: 20, bytesWritten: 80, writes: 10}, 0, false},
+		{"a line", procIO{bytesWritten: 9, writes: 1}, 0, true},
+		{"a block", procIO{bytesRead: 4096, reads: 1}, 0, true},
+		{"an answer to a poll", procIO{bytesRead: 300, reads: 2, bytesWritten: 700, writes: 2}, 1000, false},
+		{"more than the polls", procIO{bytesRead: 300, reads: 2, bytesWritten: 4096, writes: 2}, 1000, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -107,7 +110,7 @@ func TestDidIO(t *testing.T) {
 				bytesRead: before.bytesRead + tt.add.bytesRead, bytesWritten: before.bytesWritten + tt.add.bytesWritten,
 				reads: before.reads + tt.add.reads, writes: before.writes + tt.add.writes,
 			}
-			if got := (&sample{io: before}).didIO(now); got != tt.want {
+			if got := (&sample{io: before}).didIO(now, tt.ignored); got != tt.want {
 				t.Errorf("progress = %v", got)
 			}
 		})
@@ -136,7 +139,7 @@ func TestExempt(t *testing.T) {
 			return nil
 		})
 		found := func() (n int) {
-			list, err := o.look()
+			list, err := o.look(0)
 			if err != nil {
 				t.Fatal(err)
 			}

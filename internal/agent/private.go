@@ -3,6 +3,7 @@ package agent
 import (
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
@@ -20,8 +21,10 @@ func (a *Agent) fromHost(handler http.HandlerFunc) http.HandlerFunc {
 }
 
 // handleActivity tells what work there is.
-func (a *Agent) handleActivity(w http.ResponseWriter, _ *http.Request) {
-	processes, err := a.observer.look()
+func (a *Agent) handleActivity(w http.ResponseWriter, r *http.Request) {
+	// What is no number is none.
+	ignored, _ := strconv.ParseUint(r.URL.Query().Get(agentapi.ParamIgnored), 10, 63)
+	processes, err := a.observer.look(ignored)
 	if err != nil {
 		writeError(w, faultf(internal, "look at the processes: %w", err))
 		return

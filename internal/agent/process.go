@@ -132,7 +132,7 @@ func (p *process) pump(f *os.File, size int, wrap func([]byte) *processpb.Proces
 	for {
 		n, err := f.Read(buf)
 		if n > 0 {
-			p.root.touch()
+			p.root.touch(n)
 			p.out.publish(buf[:n], wrap)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -168,7 +168,7 @@ func (p *process) drainAvailable(f *os.File, buf []byte, wrap func([]byte) *proc
 		if err != nil || n <= 0 {
 			return
 		}
-		p.root.touch()
+		p.root.touch(n)
 		p.out.publish(buf[:n], wrap)
 		total += n
 	}

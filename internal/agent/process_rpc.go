@@ -217,7 +217,7 @@ func feed(ctx context.Context, p *process, in *processpb.ProcessInput) error {
 	err := p.stdin.write(ctx, data)
 	switch {
 	case err == nil:
-		p.root.touch()
+		p.root.touch(len(data))
 		return nil
 	case ctx.Err() != nil:
 		return contextError(ctx)

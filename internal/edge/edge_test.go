@@ -67,7 +67,7 @@ func (f *fleet) Acquire(ctx context.Context, _ string, a supervisor.Access) (*su
 	f.acquired = append(f.acquired, a)
 	var once sync.Once
 	return &supervisor.Lease{
-		Generation: 1, Cut: f.cut, Progress: func() {},
+		Generation: 1, Cut: f.cut, Progress: func(int) {},
 		Dial: func(ctx context.Context, port int) (net.Conn, error) {
 			if port != openPort && port != agentapi.Port {
 				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}

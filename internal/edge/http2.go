@@ -121,7 +121,7 @@ func (x *exchange2) relay(ctx context.Context, g *generation, lease *supervisor.
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		x.status = resp.StatusCode
-		lease.Progress()
+		lease.Progress(0)
 		if resp.ContentLength == 0 {
 			// The end goes with the head: in gRPC, an answer that is only an error
 			// has its trailers there, and they count only if nothing follows.
@@ -144,7 +144,7 @@ func (x *exchange2) count(c *int64, n int, lease *supervisor.Lease) {
 	x.mu.Lock()
 	*c += int64(n)
 	x.mu.Unlock()
-	lease.Progress()
+	lease.Progress(n)
 }
 
 // rewrite changes nothing but where the request goes, and keeps what is only

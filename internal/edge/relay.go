@@ -228,7 +228,7 @@ func (x *exchange) readAnswer() (*h1.Response, error) {
 	}
 	x.c.answerFields = resp.Fields
 	x.up.skip(len(head))
-	x.lease.Progress()
+	x.lease.Progress(len(head))
 	if resp.Status == http.StatusSwitchingProtocols && x.req.Upgrade == "" {
 		return nil, errors.New("the sandbox's port switched protocols unasked")
 	}
@@ -247,6 +247,7 @@ func (x *exchange) sendRequest() error {
 			out = append(out, in.buffered()[:n]...)
 			in.skip(int(n))
 			x.received += n
+			x.lease.Progress(int(n))
 			x.c.startWatching()
 		} else {
 			x.upload = make(chan struct{})
@@ -273,7 +274,7 @@ func (x *exchange) sendBody(up net.Conn) {
 	err := x.c.copyBody(dst, x.req, func(n int) {
 		x.received += int64(n)
 		x.c.note(n)
-		x.lease.Progress()
+		x.lease.Progress(n)
 	})
 	x.unread, x.unsent = err != nil, err != nil || rest.err != nil
 	switch {
@@ -363,6 +364,7 @@ func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 		out = append(out, x.up.buffered()[:n]...)
 		x.up.skip(int(n))
 		x.sent += n
+		x.lease.Progress(int(n))
 		resp.Length = 0
 	}
 	x.c.out = out
@@ -376,7 +378,7 @@ func (x *exchange) copyAnswer(resp *h1.Response, plain bool) error {
 	note := func(n int) {
 		x.sent += int64(n)
 		x.c.note(n)
-		x.lease.Progress()
+		x.lease.Progress(n)
 	}
 	client := x.c.in.conn
 	switch resp.Length {
@@ -422,7 +424,7 @@ func (x *exchange) pipe(dst net.Conn, src *stream, count *int64) error {
 	err := src.copyAll(dst, func(n int) {
 		*count += int64(n)
 		x.c.note(n)
-		x.lease.Progress()
+		x.lease.Progress(n)
 	})
 	if err == nil {
 		err = closeWrite(dst)

@@ -30,6 +30,9 @@ const (
 	pollTimeout = 2 * time.Second
 	// fresh is how long what was seen may be used.
 	fresh = 50 * time.Millisecond
+	// ignoredRequest is what a request that is to be ignored may make a server
+	// read and write besides the bodies: heads, a line in a log.
+	ignoredRequest = 8 << 10
 	// blindPatience is how long missing telemetry holds an idle pause back. It
 	// holds a kill back for ever.
 	blindPatience = 2 * time.Minute
@@ -41,11 +44,21 @@ type access struct {
 	kind     HoldKind
 	port     int
 	counts   bool
+	ignored  *atomic.Int64 // where the bytes of traffic to be ignored are counted; nil for other traffic
 	since    time.Time
 	progress atomic.Int64 // Unix nanoseconds
 }
 
-func (a *access) touch()                  { a.progress.Store(time.Now().UnixNano()) }
+func (a *access) touch() { a.progress.Store(time.Now().UnixNano()) }
+
+// passed notes that bytes have passed.
+func (a *access) passed(n int) {
+	a.touch()
+	if a.ignored != nil {
+		a.ignored.Add(int64(n))
+	}
+}
+
 func (a *access) lastProgress() time.Time { return time.Unix(0, a.progress.Load()).UTC() }
 
 // work is what is known of activity in one sandbox. It is guarded by box.mu.
@@ -158,6 +171,10 @@ func (b *box) openAccess(req Access, policy lifecycle.WakePolicy, now time.Time)
 	if req.Stream {
 		a.kind = HoldStream
 	}
+	if policy == lifecycle.Ignore {
+		a.ignored = &b.ignored
+		a.passed(ignoredRequest)
+	}
 	a.touch()
 	if b.work.accesses == nil {
 		b.work.accesses = map[*access]struct{}{}
@@ -221,10 +238,15 @@ func (b *box) look(ctx context.Context, inst runtime.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	var seen agentapi.Activity
-	err := b.s.callAgent(ctx, inst, b.id, http.MethodGet, agentapi.PathActivity, nil, &seen)
+	ignored := b.ignored.Load()
+	path := fmt.Sprintf("%s?%s=%d", agentapi.PathActivity, agentapi.ParamIgnored, ignored-b.ignoredTold.Load())
+	err := b.s.callAgent(ctx, inst, b.id, http.MethodGet, path, nil, &seen)
 	now := now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err == nil {
+		b.ignoredTold.Store(ignored)
+	}
 	if b.inst != inst || err != nil && b.lookableLocked() == nil {
 		return // it was about to sleep
 	}

@@ -53,9 +53,9 @@ type Lease struct {
 	Generation int64
 	// Dial connects to a port inside the sandbox.
 	Dial func(ctx context.Context, port int) (net.Conn, error)
-	// Progress tells that bytes have passed: the hold that the lease is has not
+	// Progress tells that so many bytes have passed: the hold that the lease is has not
 	// stalled. It is cheap.
-	Progress func()
+	Progress func(bytes int)
 	// Cut is closed when the generation is about to be paused or killed.
 	Cut <-chan struct{}
 	// Release gives the lease back. It may be called more than once.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
@@ -21,6 +22,9 @@ type box struct {
 	s     *Supervisor
 	id    string
 	timer place
+
+	ignored     atomic.Int64 // bytes of traffic that counts for nothing
+	ignoredTold atomic.Int64 // of them, how many the agent knows of
 
 	// mu orders everything that happens to the sandbox. It is held while a
 	// change is committed, never while an effect is carried out. It is taken
@@ -390,7 +394,7 @@ func (b *box) lease(access Access) *Lease {
 		Generation: b.sb.Record.Generation,
 		Dial:       func(ctx context.Context, port int) (net.Conn, error) { return dialPort(ctx, inst, port) },
 		Cut:        b.cut,
-		Progress:   a.touch,
+		Progress:   a.passed,
 		Release:    func() { once.Do(func() { b.release(a) }) },
 	}
 }

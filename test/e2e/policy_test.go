@@ -125,7 +125,7 @@ func pollers(ctx context.Context, t *testing.T, what string, first, second func(
 // TestPollersAndIdleness polls sandboxes four times a second on a path: where
 // polls are ignored, they neither keep a sandbox awake nor wake it; where they
 // are to keep it awake, they do, but do not wake it. What is polled is the
-// agent, because a server that answers is a process at work, whoever asks.
+// agent, which is no work of its own.
 func TestPollersAndIdleness(t *testing.T) {
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
@@ -200,5 +200,35 @@ func TestPollersAndTimeout(t *testing.T) {
 	}
 	if status, err := (polled{b, guestPort, "/hits"}).poll(ctx); status != http.StatusOK || err != nil {
 		t.Errorf("a port whose rule a patch removed: status %d, %v", status, err)
+	}
+}
+
+// TestPollersOfAServer polls a server that was started through the API, and
+// that writes a line for every request: what the ignored polls make it do is
+// not its own work, and in the end it no longer counts as any.
+func TestPollersOfAServer(t *testing.T) {
+	t.Parallel()
+	const stall = 4 * time.Second
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, client.CreateOptions{
+		Timeout: 10 * time.Minute, OnTimeout: client.Pause, AutoResume: true, StallAfter: stall,
+		Ports: map[string]client.WakePolicy{"8000": client.Ignore},
+	})
+	s.leave(ctx, sb, "exec python3 -m http.server 8000")
+	p := polled{&guest{s: s, sb: sb}, 8000, "/"}
+	eventually(t, 20*time.Second, "the server answers", func() error {
+		status, err := p.poll(ctx)
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("status %d", status)
+		}
+		return err
+	})
+	s.setIdle(ctx, sb.ID)
+	if err := p.pollToSleep(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(s.entries(ctx, sb.ID, "hold.stalled")); n != 1 {
+		t.Errorf("%d holds stalled, want that of the server", n)
 	}
 }

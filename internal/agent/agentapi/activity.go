@@ -11,6 +11,11 @@ const (
 	PathHolds    = "/drowse/holds"    // GET, POST, DELETE, from inside without a credential: leases
 )
 
+// ParamIgnored is the query parameter of PathActivity with the number of bytes
+// that traffic which is not to count has moved since the last answer. I/O up
+// to that is no progress.
+const ParamIgnored = "ignored"
+
 // Limits of leases asked for inside.
 const (
 	MaxLeases       = 100
