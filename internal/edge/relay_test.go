@@ -724,3 +724,37 @@ func FuzzRoutes(f *testing.F) {
 		_, _ = previewToken(r)
 	})
 }
+
+// TestCrowdSharesConnections: when many requests come at once, those that can
+// use a connection that another one has done with wait for it for a moment.
+func TestCrowdSharesConnections(t *testing.T) {
+	f := newFleet(t, nil)
+	var opened, answered atomic.Int64
+	rawUpstream(t, f, func(_ int, c net.Conn, br *bufio.Reader) {
+		opened.Add(1)
+		for {
+			if _, err := http.ReadRequest(br); err != nil {
+				return
+			}
+			time.Sleep(2 * time.Millisecond)
+			answered.Add(1)
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		}
+	})
+	url := f.serve(t)
+	var wg sync.WaitGroup
+	for range 400 {
+		wg.Go(func() {
+			conn, br := talk(t, url)
+			fmt.Fprint(conn, rawHead("GET / HTTP/1.1")+"\r\n")
+			if _, got := readAnswer(t, br, "GET"); got != "ok" {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d connections for %d requests", opened.Load(), answered.Load())
+	if answered.Load() != 400 || opened.Load() == 400 {
+		t.Errorf("%d connections for %d requests", opened.Load(), answered.Load())
+	}
+}

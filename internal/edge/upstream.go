@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -45,6 +46,8 @@ type port struct {
 	// and waits for the end of another: then, until alone, none is kept.
 	unproven map[*upstream]struct{}
 	alone    time.Time
+	// waiting are requests that could use a kept connection, in a crowd.
+	waiting []chan *upstream
 }
 
 // How long an idle connection is kept. The agent keeps it longer; a user's
@@ -58,6 +61,11 @@ const (
 	// long it then is.
 	unprovenMost = 250 * time.Millisecond
 	keepAlone    = 10 * time.Second
+	// crowd is how many connections may be new at once before a request that
+	// could use a kept one waits for that; for so long at most. When a thousand
+	// requests have waited for a wake, connecting is most of the work.
+	crowd         = 32
+	crowdPatience = 50 * time.Millisecond
 )
 
 // upstream is a connection into a sandbox.
@@ -102,6 +110,10 @@ func (u *upstreams) await(g *generation) {
 			_ = up.conn.Close()
 		}
 		p.idle = nil
+		for _, turn := range p.waiting {
+			turn <- nil
+		}
+		p.waiting = nil
 	}
 	for f := range g.flights {
 		f.breakOff()
@@ -166,8 +178,38 @@ func (g *generation) dial(ctx context.Context, lease *supervisor.Lease, n int, r
 		// Not used, it could still keep a server of one connection busy.
 		_ = up.conn.Close()
 	}
+	var turn chan *upstream
+	if !g.over && len(p.unproven) >= crowd && (repeatable || n == agentapi.Port) && time.Now().After(p.alone) {
+		turn = make(chan *upstream, 1)
+		p.waiting = append(p.waiting, turn)
+	}
 	g.mu.Unlock()
+	if turn != nil {
+		if up := g.await(ctx, p, turn); up != nil {
+			return up, nil
+		}
+	}
 	return g.open(ctx, lease, n)
+}
+
+// await waits a moment for a connection that another request has done with;
+// nil if there is none.
+func (g *generation) await(ctx context.Context, p *port, turn chan *upstream) *upstream {
+	timer := time.NewTimer(crowdPatience)
+	defer timer.Stop()
+	select {
+	case up := <-turn:
+		return up
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(p.waiting, turn); i >= 0 {
+		p.waiting = slices.Delete(p.waiting, i, i+1)
+		return nil
+	}
+	return <-turn // it came just now
 }
 
 // open returns a new connection.
@@ -213,6 +255,11 @@ func (up *upstream) keep() {
 		return
 	}
 	up.shrink()
+	if len(p.waiting) > 0 {
+		p.waiting[0] <- up
+		p.waiting = slices.Delete(p.waiting, 0, 1)
+		return
+	}
 	up.idleAt = now
 	p.idle = append(p.idle, up)
 }
