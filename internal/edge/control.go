@@ -233,25 +233,29 @@ func bodyAllowed(status int) bool {
 }
 
 // keeps reports whether the connection can go on after this answer: at least,
-// nothing of the request may be left that is not read in a moment.
+// what is left of the request must be known, and little. A client that was not
+// told that the connection ends would use it again.
 func (w *controlWriter) keeps() bool {
 	if w.req.Close {
 		return false
 	}
 	b := w.body
-	return b == nil || errors.Is(b.err, io.EOF) || b.err == nil && !b.expects && b.left <= drainBytes
+	return b == nil || errors.Is(b.err, io.EOF) || b.err == nil && !b.expects && b.left >= 0 && b.left <= drainBytes
 }
 
 // finish completes the answer. False if the connection must end.
 func (w *controlWriter) finish() bool {
 	w.WriteHeader(http.StatusOK)
+	if b := w.body; b != nil && b.left == h1.Chunked && !b.expects && !w.sending {
+		_ = w.drained(unreadPatience) // to know how much it is
+	}
 	keep := w.keeps()
 	if w.flush(true) != nil {
 		w.c.breakOff()
 		return false
 	}
 	w.c.stopWatching()
-	if keep && w.drained() {
+	if keep && w.drained(lingerFor) {
 		return true
 	}
 	if w.body != nil && !errors.Is(w.body.err, io.EOF) {
@@ -260,16 +264,18 @@ func (w *controlWriter) finish() bool {
 	return false
 }
 
-// drained reads what is left of the request.
-func (w *controlWriter) drained() bool {
+// unreadPatience is how long an answer waits for the end of a request that its
+// handler did not want to read.
+const unreadPatience = 100 * time.Millisecond
+
+// drained reads what is left of the request, if it is little and comes in time.
+func (w *controlWriter) drained(patience time.Duration) bool {
 	b := w.body
 	if b == nil || errors.Is(b.err, io.EOF) {
 		return true
 	}
-	_ = w.c.in.conn.SetReadDeadline(time.Now().Add(lingerFor))
-	if _, err := io.CopyN(io.Discard, b, drainBytes); !errors.Is(err, io.EOF) {
-		return false
-	}
+	_ = w.c.in.conn.SetReadDeadline(time.Now().Add(patience))
+	_, err := io.CopyN(io.Discard, b, drainBytes)
 	w.c.stopWatching()
-	return w.c.in.conn.SetReadDeadline(time.Time{}) == nil
+	return w.c.in.conn.SetReadDeadline(time.Time{}) == nil && errors.Is(err, io.EOF)
 }

@@ -359,6 +359,9 @@ func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 	x.status = resp.Status
 	plain := x.req.Minor == 0 && resp.Length == h1.Chunked
 	keep = !x.req.Close && resp.Length != h1.UntilClose && !x.awaits
+	if resp.Close && x.upload != nil && !x.uploaded() {
+		keep = false // it will not read the rest, and that may be much
+	}
 	out := x.appendAnswerHead(x.c.out[:0], resp, keep)
 	if n := resp.Length; n > 0 && n <= int64(len(x.up.buffered())) {
 		out = append(out, x.up.buffered()[:n]...)
@@ -372,6 +375,16 @@ func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 		return false, err
 	}
 	return keep, x.copyAnswer(resp, plain)
+}
+
+// uploaded reports whether the body has been read whole.
+func (x *exchange) uploaded() bool {
+	select {
+	case <-x.upload:
+		return !x.unread
+	default:
+		return false
+	}
 }
 
 func (x *exchange) copyAnswer(resp *h1.Response, plain bool) error {

@@ -128,6 +128,12 @@ func TestControlPlane(t *testing.T) {
 			t.Errorf("%q: %.100q", c.send, got)
 		}
 	}
+	// What is left unread, and of unknown length, ends the connection: it is said.
+	other, obr := talk(t, url)
+	fmt.Fprint(other, "POST /unread HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+	if resp, got := readAnswer(t, obr, "POST"); got != "early" || !resp.Close {
+		t.Errorf("%q, close %v", got, resp.Close)
+	}
 	fmt.Fprint(conn, "HEAD /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	readAnswer(t, br, "HEAD")
 	fmt.Fprint(conn, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
