@@ -95,7 +95,11 @@ func (b *box) holdsLocked(now time.Time) []Hold {
 	}
 	for a := range b.work.accesses {
 		p := a.lastProgress()
-		add(Hold{ID: fmt.Sprintf("%s-%d", a.kind, a.id), Kind: a.kind, Detail: "port " + strconv.Itoa(a.port), Since: a.since, LastProgress: p}, b.stalls(p), a.counts)
+		var until time.Time
+		if a.counts { // what never counted does not stop to
+			until = b.stalls(p)
+		}
+		add(Hold{ID: fmt.Sprintf("%s-%d", a.kind, a.id), Kind: a.kind, Detail: "port " + strconv.Itoa(a.port), Since: a.since, LastProgress: p}, until, a.counts)
 	}
 	for _, p := range b.work.seen.Processes {
 		add(Hold{ID: fmt.Sprintf("process-%d", p.PID), Kind: HoldProcess, Detail: p.Command, Since: p.Since, LastProgress: p.LastProgress}, b.stalls(p.LastProgress), true)

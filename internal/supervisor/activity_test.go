@@ -70,6 +70,24 @@ func TestAProbeIsNoWork(t *testing.T) {
 	})
 }
 
+// TestWhatIsIgnoredIsNoWorkWhileOpen keeps a stream open over the end of the
+// idle timeout, far from when it would stall.
+func TestWhatIsIgnoredIsNoWorkWhileOpen(t *testing.T) {
+	s, _ := newBench(t).open()
+	settings := idleSoon
+	settings.StallAfter = time.Hour
+	id := create(t, s, CreateRequest{Settings: settings, Config: store.Config{Ports: store.Ports{"8002": lifecycle.Ignore}}})
+	lease, err := s.Acquire(t.Context(), id, Access{Port: 8002, Stream: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	if e, err := s.Explain(t.Context(), id); err != nil || len(e.Holds) != 1 || e.Holds[0].Counts || !e.Holds[0].Until.IsZero() {
+		t.Errorf("holds %+v, %v; want one that counts for nothing and has no end", e.Holds, err)
+	}
+	eventually(t, "the pause beside an open stream that is ignored", func() bool { return paused(t, s, id) })
+}
+
 func TestPortPolicies(t *testing.T) {
 	s, _ := newBench(t).open()
 	ports := store.Ports{"8001": lifecycle.Keep, "8002": lifecycle.Ignore, "8000/healthz": lifecycle.Ignore}

@@ -65,7 +65,7 @@ func (p polled) pollToSleep(ctx context.Context) error {
 			answered++
 		}
 		if time.Since(begin) > 15*time.Second {
-			return fmt.Errorf("%s:%d%s: polls keep it awake", p.sb.ID, p.port, p.target)
+			return fmt.Errorf("%s:%d%s: polls keep it awake:\n%s", p.sb.ID, p.port, p.target, p.s.why(ctx, p.sb.ID))
 		}
 	}
 	p.s.t.Logf("port %d%s: asleep after %s and %d polls", p.port, p.target, since(begin), answered)
