@@ -114,7 +114,7 @@ func (c *conn) serveRequest() bool {
 		return false
 	}
 	c.in.skip(len(head))
-	r := request{method: req.Method, host: req.Host, target: req.Target, header: req.Fields, secure: c.secure}
+	r := request{method: req.Method, host: req.Host, target: req.Target, header: req.Fields, client: c.client, secure: c.secure}
 	if routes(&r) {
 		x := exchange{c: c, req: &req, r: &r}
 		return x.serve() && !c.s.isClosing()
@@ -170,7 +170,7 @@ func (c *conn) drain(req *h1.Request) bool {
 	left := drainBytes
 	note := func(n int) {
 		if left -= n; left < 0 {
-			_ = c.in.conn.SetReadDeadline(time.Unix(1, 0))
+			_ = c.in.conn.SetReadDeadline(past)
 		}
 	}
 	if err := c.copyBody(discard{}, req, note); err != nil {

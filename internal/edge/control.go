@@ -34,7 +34,7 @@ func (c *conn) serveControl(head string, req *h1.Request) (keep bool) {
 	}
 	if req.Length != 0 {
 		c.stopWatching()
-		w.body = &controlBody{c: c, w: w, left: req.Length, expects: strings.EqualFold(req.Fields.Get("Expect"), "100-continue")}
+		w.body = &controlBody{c: c, left: req.Length, expects: strings.EqualFold(req.Fields.Get("Expect"), "100-continue")}
 		r.Body = w.body
 	}
 	defer func() {
@@ -53,7 +53,6 @@ func (c *conn) serveControl(head string, req *h1.Request) (keep bool) {
 // controlBody is the body of a request for the control plane.
 type controlBody struct {
 	c       *conn
-	w       *controlWriter
 	left    int64
 	chunks  h1.Chunks
 	expects bool // the client waits for a 100
@@ -216,17 +215,10 @@ func (w *controlWriter) appendHead(out []byte, last bool) []byte {
 	if w.header.Get("Date") == "" {
 		w.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
-	out = fmt.Appendf(out, "HTTP/1.1 %d %s\r\n", w.status, http.StatusText(w.status))
-	for name, values := range w.header {
-		for _, value := range values {
-			out = appendField(out, name, oneLine.Replace(value))
-		}
-	}
+	out = appendStatusLine(out, w.status, http.StatusText(w.status))
+	out = appendHeader(out, w.header)
 	return append(out, "\r\n"...)
 }
-
-// oneLine keeps a value from becoming more than one field.
-var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
 func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified

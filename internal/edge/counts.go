@@ -89,5 +89,5 @@ func (e *edge) served(r *request, p *passage, protocol string, status int, sent,
 	e.log.Info("request", slog.String("sandbox", id), slog.Int("port", port), slog.String("method", r.method),
 		slog.String("host", r.host), slog.String("path", rawPath(r.target)), slog.String("protocol", protocol),
 		slog.Int("status", status), slog.Int64("sent", sent), slog.Int64("received", received),
-		slog.Duration("dur", time.Since(begin)), slog.String("client", r.client), slog.Bool("woke", p != nil && p.asleep))
+		slog.Duration("dur", time.Since(begin)), slog.String("client", r.client.String()), slog.Bool("woke", p != nil && p.asleep))
 }

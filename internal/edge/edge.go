@@ -17,6 +17,7 @@ import (
 	"context"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -90,6 +91,42 @@ func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 	return p, nil
 }
 
+// visit is a request in its sandbox. What is not known yet is nil.
+type visit struct {
+	p     *passage
+	lease *supervisor.Lease
+	g     *generation
+}
+
+// enter admits a request, waits until its sandbox serves, and counts it there.
+// If it gets no further, the reply is its answer; without one, it is to be
+// broken off, because the client has gone or the sandbox was cut. Either way
+// leave must follow.
+func (v *visit) enter(ctx context.Context, e *edge, r *request, b breaker) (ok bool, refusal *reply) {
+	if v.p, refusal = e.admit(ctx, r); refusal != nil {
+		return false, refusal
+	}
+	if v.lease, refusal = e.acquire(ctx, r, v.p); v.lease == nil {
+		return false, refusal
+	}
+	v.g = e.upstreams.enter(v.p.id, v.lease)
+	ok, full := v.g.board(b, e.limits.PerSandbox)
+	if full {
+		refusal = tooManyRequests(v.p, e.limits.PerSandbox)
+	}
+	return ok, refusal
+}
+
+// leave ends the visit, however far it came.
+func (v *visit) leave(b breaker) {
+	if v.g != nil {
+		v.g.leave(b)
+	}
+	if v.lease != nil {
+		v.lease.Release()
+	}
+}
+
 // target finds the sandbox; for a signed file URL that names none, by trying
 // the signature with each sandbox's token, of which at most one can match.
 func (e *edge) target(ctx context.Context, r *request) (target, error) {
@@ -101,27 +138,47 @@ func (e *edge) target(ctx context.Context, r *request) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	q := r.query()
-	op := agentapi.OperationRead
-	if r.method == http.MethodPost {
-		op = agentapi.OperationWrite
-	}
-	var expiration *int64
-	if q.Has("signature_expiration") {
-		n, err := strconv.ParseInt(q.Get("signature_expiration"), 10, 64)
-		if err != nil {
-			return target{}, routeError("signature_expiration is not a number")
-		}
-		expiration = &n
+	signed, err := parseSigned(r)
+	if err != nil {
+		return target{}, err
 	}
 	for _, sb := range list {
-		want := agentapi.Sign(q.Get("path"), op, q.Get("username"), e.sandboxes.EnvdToken(sb.ID), expiration)
-		if sb.Config.Secure && same(want, q.Get("signature")) {
+		if sb.Config.Secure && signed.by(e.sandboxes.EnvdToken(sb.ID)) {
 			return target{id: sb.ID, port: agentapi.Port, path: r.target}, nil
 		}
 	}
 	return target{}, routeError("this signed URL belongs to no sandbox of this server")
 }
+
+// signed is a signed file URL.
+type signed struct {
+	path, operation, user string
+	expiration            *int64 // Unix seconds; nil for never
+	signature             string
+}
+
+func parseSigned(r *request) (signed, error) {
+	q := r.query()
+	s := signed{path: q.Get("path"), operation: agentapi.OperationRead, user: q.Get("username"), signature: q.Get("signature")}
+	if r.method == http.MethodPost {
+		s.operation = agentapi.OperationWrite
+	}
+	if q.Has("signature_expiration") {
+		n, err := strconv.ParseInt(q.Get("signature_expiration"), 10, 64)
+		if err != nil {
+			return signed{}, routeError("signature_expiration is not a number")
+		}
+		s.expiration = &n
+	}
+	return s, nil
+}
+
+// by reports whether the signature was made with a sandbox's token.
+func (s signed) by(token string) bool {
+	return same(agentapi.Sign(s.path, s.operation, s.user, token, s.expiration), s.signature)
+}
+
+func (s signed) expired() bool { return s.expiration != nil && time.Now().Unix() > *s.expiration }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
@@ -173,18 +230,8 @@ func (e *edge) agentCredentials(r *request, p *passage) bool {
 	if cleanPath(p.path) != "/files" {
 		return false
 	}
-	q := r.query()
-	op := agentapi.OperationRead
-	if r.method == http.MethodPost {
-		op = agentapi.OperationWrite
-	}
-	var expiration *int64
-	if n, err := strconv.ParseInt(q.Get("signature_expiration"), 10, 64); err == nil {
-		if expiration = &n; time.Now().Unix() > n {
-			return false
-		}
-	}
-	return same(agentapi.Sign(q.Get("path"), op, q.Get("username"), token, expiration), q.Get("signature"))
+	signed, err := parseSigned(r)
+	return err == nil && !signed.expired() && signed.by(token)
 }
 
 // pagePatience is how long somebody at a browser looks at nothing while a
@@ -246,6 +293,11 @@ func streams(r *request) bool {
 // call that isRunning, and it is no activity.
 func probes(r *request, t target) bool {
 	return t.port == agentapi.Port && r.method == http.MethodGet && rawPath(t.path) == "/health"
+}
+
+func tooManyRequests(p *passage, most int) *reply {
+	return &reply{Code: http.StatusTooManyRequests, SandboxID: p.id, ConnectionLimit: most, retryAfter: 1,
+		Message: fmt.Sprintf("The sandbox has %d requests under way, which is the limit", most)}
 }
 
 func portClosed(p *passage) *reply {

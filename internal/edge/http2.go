@@ -20,7 +20,7 @@ import (
 // handler serves the requests of HTTP/2 connections.
 func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: r.Header, client: r.RemoteAddr, secure: r.TLS != nil}
+		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: r.Header, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil}
 		if !routes(&q) {
 			s.control.ServeHTTP(w, r)
 			return
@@ -33,11 +33,11 @@ func (s *Server) handler() http.Handler {
 
 // exchange2 is one request for a sandbox by HTTP/2, and its answer.
 type exchange2 struct {
+	visit
 	s *Server
 	w http.ResponseWriter
 	r *http.Request
 	q *request
-	p *passage
 
 	cancel context.CancelCauseFunc
 	begin  time.Time
@@ -60,32 +60,16 @@ func (x *exchange2) serve() {
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	x.cancel = cancel
 	defer cancel(nil)
-	p, refusal := x.s.admit(ctx, x.q)
-	if refusal != nil {
-		x.reply(refusal)
-		return
-	}
-	x.p = p
-	lease, refusal := x.s.acquire(ctx, x.q, p)
+	defer x.leave(x)
+	ok, refusal := x.enter(ctx, &x.s.edge, x.q, x)
 	switch {
 	case refusal != nil:
 		x.reply(refusal)
-		return
-	case lease == nil: // the client has gone
-		panic(http.ErrAbortHandler)
-	}
-	defer lease.Release()
-	g := x.s.upstreams.enter(p.id, lease)
-	ok, full := g.board(x, x.s.limits.PerSandbox)
-	switch {
-	case full:
-		x.reply(tooManyRequests(p, x.s.limits.PerSandbox))
-		return
 	case !ok:
 		panic(http.ErrAbortHandler)
+	default:
+		x.relay(ctx)
 	}
-	defer g.leave(x)
-	x.relay(ctx, g, lease)
 }
 
 func (x *exchange2) reply(a *reply) {
@@ -100,15 +84,15 @@ func (x *exchange2) reply(a *reply) {
 
 // relay passes the request on by HTTP/1.1, or by HTTP/2 if it is gRPC, which
 // needs that all the way.
-func (x *exchange2) relay(ctx context.Context, g *generation, lease *supervisor.Lease) {
+func (x *exchange2) relay(ctx context.Context) {
 	if x.r.ContentLength != 0 {
 		// While net/http waits for more of the body it looks at nothing else, and
 		// would not notice a cut.
 		body := x.r.Body
 		defer context.AfterFunc(ctx, func() { _ = body.Close() })()
-		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n, lease) }}
+		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }}
 	}
-	transport, done := g.transport(x.p.port, lease, strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
+	transport, done := x.g.transport(x.p.port, x.lease, strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
 	defer done()
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       x.rewrite,
@@ -116,18 +100,18 @@ func (x *exchange2) relay(ctx context.Context, g *generation, lease *supervisor.
 		FlushInterval: -1,
 		ErrorLog:      slog.NewLogLogger(x.s.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
-			x.failed(ctx, g, err)
+			x.failed(ctx, err)
 		},
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
 		x.status = resp.StatusCode
-		lease.Progress(0)
+		x.lease.Progress(0)
 		if resp.ContentLength == 0 {
 			// The end goes with the head: in gRPC, an answer that is only an error
 			// has its trailers there, and they count only if nothing follows.
 			proxy.FlushInterval = 0
 		}
-		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n, lease) }}
+		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n) }}
 		if x.p.prefix != "" {
 			for name, values := range resp.Header {
 				for i := range values {
@@ -140,11 +124,11 @@ func (x *exchange2) relay(ctx context.Context, g *generation, lease *supervisor.
 	proxy.ServeHTTP(x.w, x.r.WithContext(ctx))
 }
 
-func (x *exchange2) count(c *int64, n int, lease *supervisor.Lease) {
+func (x *exchange2) count(c *int64, n int) {
 	x.mu.Lock()
 	*c += int64(n)
 	x.mu.Unlock()
-	lease.Progress(n)
+	x.lease.Progress(n)
 }
 
 // rewrite changes nothing but where the request goes, and keeps what is only
@@ -173,9 +157,9 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-func (x *exchange2) failed(ctx context.Context, g *generation, err error) {
+func (x *exchange2) failed(ctx context.Context, err error) {
 	switch {
-	case context.Cause(ctx) != nil, g.isCut():
+	case context.Cause(ctx) != nil, x.g.isCut():
 		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
 	case errors.Is(err, syscall.ECONNREFUSED):
 		x.reply(portClosed(x.p))

@@ -4,11 +4,13 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 // previewName is the query parameter in which a preview link carries its token,
 // and the cookie in which a browser keeps it.
-const previewName = "drowse_preview"
+const previewName = supervisor.PreviewParam
 
 // found says where a request carries a preview token.
 type found struct{ inQuery, inCookie bool }

@@ -3,29 +3,26 @@ package edge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/edge/h1"
-	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 // exchange is one request for a sandbox on an HTTP/1.1 connection, and its
 // answer.
 type exchange struct {
-	c     *conn
-	req   *h1.Request
-	r     *request
-	p     *passage
-	lease *supervisor.Lease
-	g     *generation
-	up    *upstream
+	visit
+	c   *conn
+	req *h1.Request
+	r   *request
+	up  *upstream
 
 	taken bool // the body is no longer the client connection's next bytes
 	// upload is closed when the body has been read or never will be; nil if it
@@ -49,34 +46,15 @@ func (x *exchange) serve() (keep bool) {
 	defer func() {
 		x.c.s.served(x.r, x.p, "1.1", x.status, x.sent, x.received, begin)
 	}()
-	p, refusal := x.c.s.admit(x.c.ctx, x.r)
-	if refusal != nil {
-		return x.reply(refusal)
-	}
-	x.p = p
-	x.lease, refusal = x.c.s.acquire(x.c.ctx, x.r, p)
+	defer x.leave(x)
+	ok, refusal := x.enter(x.c.ctx, &x.c.s.edge, x.r, x)
 	switch {
 	case refusal != nil:
 		return x.reply(refusal)
-	case x.lease == nil: // the client has gone
-		return false
-	}
-	defer x.lease.Release()
-	x.g = x.c.s.upstreams.enter(p.id, x.lease)
-	ok, full := x.g.board(x, x.c.s.limits.PerSandbox)
-	switch {
-	case full:
-		return x.reply(tooManyRequests(p, x.c.s.limits.PerSandbox))
 	case !ok:
 		return x.broken()
 	}
-	defer x.g.leave(x)
 	return x.relay()
-}
-
-func tooManyRequests(p *passage, most int) *reply {
-	return &reply{Code: http.StatusTooManyRequests, SandboxID: p.id, ConnectionLimit: most, retryAfter: 1,
-		Message: fmt.Sprintf("The sandbox has %d requests under way, which is the limit", most)}
 }
 
 // reply answers in place of the sandbox, whose connection is not in use.
@@ -357,7 +335,6 @@ func isTimeout(err error) bool {
 // client's connection can go on after it.
 func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 	x.status = resp.Status
-	plain := x.req.Minor == 0 && resp.Length == h1.Chunked
 	keep = !x.req.Close && resp.Length != h1.UntilClose && !x.awaits
 	if resp.Close && x.upload != nil && !x.uploaded() {
 		keep = false // it will not read the rest, and that may be much
@@ -374,7 +351,7 @@ func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 	if _, err := x.c.in.conn.Write(out); err != nil {
 		return false, err
 	}
-	return keep, x.copyAnswer(resp, plain)
+	return keep, x.copyAnswer(resp)
 }
 
 // uploaded reports whether the body has been read whole.
@@ -387,7 +364,7 @@ func (x *exchange) uploaded() bool {
 	}
 }
 
-func (x *exchange) copyAnswer(resp *h1.Response, plain bool) error {
+func (x *exchange) copyAnswer(resp *h1.Response) error {
 	note := func(n int) {
 		x.sent += int64(n)
 		x.c.note(n)
@@ -398,7 +375,7 @@ func (x *exchange) copyAnswer(resp *h1.Response, plain bool) error {
 	case 0:
 		return nil
 	case h1.Chunked:
-		return x.up.copyChunks(client, plain, note)
+		return x.up.copyChunks(client, x.req.Minor == 0, note)
 	case h1.UntilClose:
 		return x.up.copyAll(client, note)
 	}
@@ -415,25 +392,17 @@ func (x *exchange) tunnel(resp *h1.Response) bool {
 		x.up.close()
 		return x.broken()
 	}
-	inward := make(chan error, 1)
-	go func() {
-		inward <- x.pipe(x.up.conn, &x.c.in, &x.received)
-	}()
-	err := x.pipe(x.c.in.conn, &x.up.stream, &x.sent)
-	if err != nil {
-		x.c.breakOff()
-	}
-	err = errors.Join(err, <-inward)
+	var inward sync.WaitGroup
+	inward.Go(func() { x.pipe(x.up.conn, &x.c.in, &x.received) })
+	x.pipe(x.c.in.conn, &x.up.stream, &x.sent)
+	inward.Wait()
 	x.up.close()
-	if err != nil {
-		return x.broken()
-	}
 	return false
 }
 
 // pipe passes bytes one way. An end is passed on as an end, a break as a
 // break.
-func (x *exchange) pipe(dst net.Conn, src *stream, count *int64) error {
+func (x *exchange) pipe(dst net.Conn, src *stream, count *int64) {
 	err := src.copyAll(dst, func(n int) {
 		*count += int64(n)
 		x.c.note(n)
@@ -445,7 +414,6 @@ func (x *exchange) pipe(dst net.Conn, src *stream, count *int64) error {
 	if err != nil {
 		x.c.breakOff()
 	}
-	return err
 }
 
 func (x *exchange) appendRequestHead(out []byte) []byte {
@@ -480,11 +448,7 @@ func (x *exchange) appendRequestHead(out []byte) []byte {
 // appendAnswerHead appends the head of the sandbox's answer as the client gets
 // it.
 func (x *exchange) appendAnswerHead(out []byte, resp *h1.Response, keep bool) []byte {
-	out = append(out, "HTTP/1.1 "...)
-	out = strconv.AppendInt(out, int64(resp.Status), 10)
-	out = append(out, ' ')
-	out = append(out, resp.Reason...)
-	out = append(out, "\r\n"...)
+	out = appendStatusLine(out, resp.Status, resp.Reason)
 	bodiless := resp.Status < 200 || resp.Status == http.StatusNoContent
 	dechunked := x.req.Minor == 0 && resp.Length == h1.Chunked
 	for i := range resp.Fields {
@@ -516,6 +480,14 @@ func (x *exchange) prefixed(f *h1.Field) string {
 	return underPrefix(f.Name, f.Value, x.p.prefix, x.r.host)
 }
 
+func appendStatusLine(out []byte, status int, reason string) []byte {
+	out = append(out, "HTTP/1.1 "...)
+	out = strconv.AppendInt(out, int64(status), 10)
+	out = append(out, ' ')
+	out = append(out, reason...)
+	return append(out, "\r\n"...)
+}
+
 func appendField(out []byte, name, value string) []byte {
 	out = append(out, name...)
 	out = append(out, ": "...)
@@ -523,21 +495,23 @@ func appendField(out []byte, name, value string) []byte {
 	return append(out, "\r\n"...)
 }
 
-// appendAnswer appends a whole answer of the server's own.
-func appendAnswer(out []byte, status int, h http.Header, body []byte, head bool) []byte {
-	out = append(out, "HTTP/1.1 "...)
-	out = strconv.AppendInt(out, int64(status), 10)
-	out = append(out, ' ')
-	out = append(out, http.StatusText(status)...)
-	out = append(out, "\r\n"...)
+func appendHeader(out []byte, h http.Header) []byte {
 	for name, values := range h {
 		for _, value := range values {
-			out = appendField(out, name, value)
+			out = appendField(out, name, oneLine.Replace(value))
 		}
 	}
-	if status >= 200 && status != http.StatusNoContent && h.Get("Transfer-Encoding") == "" {
-		out = appendField(out, "Content-Length", strconv.Itoa(len(body)))
-	}
+	return out
+}
+
+// oneLine keeps a value from becoming more than one field.
+var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
+
+// appendAnswer appends a whole answer of the server's own.
+func appendAnswer(out []byte, status int, h http.Header, body []byte, head bool) []byte {
+	out = appendStatusLine(out, status, http.StatusText(status))
+	out = appendHeader(out, h)
+	out = appendField(out, "Content-Length", strconv.Itoa(len(body)))
 	out = append(out, "\r\n"...)
 	if head {
 		return out

@@ -2,11 +2,15 @@ package edge
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -763,4 +767,51 @@ func TestCrowdSharesConnections(t *testing.T) {
 	if answered.Load() != 400 || opened.Load() == 400 {
 		t.Errorf("%d connections for %d requests", opened.Load(), answered.Load())
 	}
+}
+
+// TestAccessLog holds that either protocol logs the same of a request.
+func TestAccessLog(t *testing.T) {
+	log := make(lines, 10)
+	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, "answer")
+	})
+	url := f.serveWith(t, Options{AccessLog: true, Log: slog.New(slog.NewJSONHandler(log, nil))})
+	for protocol, client := range map[string]*http.Client{"1.1": http.DefaultClient, "2": http2Client(t)} {
+		req := request2(t, url, strings.NewReader("body"))
+		req.URL.RawQuery = "token=secret"
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		var line map[string]any
+		if err := json.Unmarshal(<-log, &line); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]any{
+			"level": "INFO", "msg": "request", "sandbox": "ione", "port": float64(openPort), "method": "POST", "path": "/",
+			"host": strings.TrimPrefix(url, "http://"), "protocol": protocol, "status": 200.0, "sent": 6.0, "received": 4.0,
+			"client": "127.0.0.1", "woke": false,
+		}
+		for _, varies := range []string{"time", "dur"} {
+			if line[varies] == nil {
+				t.Errorf("%s: no %s", protocol, varies)
+			}
+			delete(line, varies)
+		}
+		if !maps.Equal(line, want) {
+			t.Errorf("logged %v\nwant   %v", line, want)
+		}
+	}
+}
+
+// lines is a log.
+type lines chan []byte
+
+// Write implements io.Writer.
+func (l lines) Write(p []byte) (int, error) {
+	l <- bytes.Clone(p)
+	return len(p), nil
 }

@@ -3,6 +3,7 @@ package edge
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"path"
 	"strconv"
@@ -28,8 +29,8 @@ type request struct {
 	host   string
 	target string // raw path and query
 	header interface{ Get(name string) string }
-	client string // address, for the access log
-	secure bool   // came by TLS
+	client netip.Addr // for the access log
+	secure bool       // came by TLS
 }
 
 // rawPath returns the path of the request target as it came.

@@ -264,6 +264,12 @@ func clientAddr(nc net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
+// parseAddr returns the address of an address and port as net/http has it.
+func parseAddr(remote string) netip.Addr {
+	a, _ := netip.ParseAddrPort(remote) // else there is none
+	return a.Addr().Unmap()
+}
+
 // http2Preface begins every connection that speaks HTTP/2 without TLS.
 var http2Preface = []byte("PRI * HTTP/2.0\r\n\r\n")
 

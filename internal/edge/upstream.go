@@ -166,12 +166,13 @@ func (g *generation) portLocked(n int) *port {
 // is, if the request may be sent again in case the server has just closed it;
 // and to the agent, which does not do that.
 func (g *generation) dial(ctx context.Context, lease *supervisor.Lease, n int, repeatable bool) (*upstream, error) {
+	reusable := repeatable || n == agentapi.Port
 	g.mu.Lock()
 	p := g.portLocked(n)
 	for len(p.idle) > 0 {
 		up := p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
-		if repeatable || n == agentapi.Port && up.alive() {
+		if reusable && (repeatable || up.alive()) {
 			g.mu.Unlock()
 			return up, nil
 		}
@@ -179,7 +180,7 @@ func (g *generation) dial(ctx context.Context, lease *supervisor.Lease, n int, r
 		_ = up.conn.Close()
 	}
 	var turn chan *upstream
-	if !g.over && len(p.unproven) >= crowd && (repeatable || n == agentapi.Port) && time.Now().After(p.alone) {
+	if !g.over && len(p.unproven) >= crowd && reusable && time.Now().After(p.alone) {
 		turn = make(chan *upstream, 1)
 		p.waiting = append(p.waiting, turn)
 	}
