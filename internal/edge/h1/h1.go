@@ -90,11 +90,8 @@ func ParseRequest(head string, fields Fields) (Request, error) {
 	if err := r.parseLine(line); err != nil {
 		return r, err
 	}
-	if r.Fields, err = parseFields(rest, fields); err != nil {
-		return r, err
-	}
-	f, err := readFraming(r.Fields, r.Minor)
-	if err != nil {
+	var f framing
+	if r.Fields, f, err = parseRest(rest, r.Minor, fields); err != nil {
 		return r, err
 	}
 	r.options, r.Close = f.options, f.close
@@ -124,11 +121,8 @@ func ParseResponse(head, method string, fields Fields) (Response, error) {
 	if err := r.parseLine(line); err != nil {
 		return r, err
 	}
-	if r.Fields, err = parseFields(rest, fields); err != nil {
-		return r, err
-	}
-	f, err := readFraming(r.Fields, r.Minor)
-	if err != nil {
+	var f framing
+	if r.Fields, f, err = parseRest(rest, r.Minor, fields); err != nil {
 		return r, err
 	}
 	r.options, r.Close = f.options, f.close
@@ -275,6 +269,16 @@ func cutLine(s string) (line, rest string, err error) {
 		return "", "", bad("a line does not end with CR LF")
 	}
 	return s[:i-1], s[i+1:], nil
+}
+
+// parseRest parses what follows the first line of a head.
+func parseRest(rest string, minor int, fields Fields) (Fields, framing, error) {
+	fields, err := parseFields(rest, fields)
+	if err != nil {
+		return fields, framing{}, err
+	}
+	f, err := readFraming(fields, minor)
+	return fields, f, err
 }
 
 // maxFields bounds the number of fields.
