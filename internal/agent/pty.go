@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"os"
 	"strconv"
 	"syscall"
@@ -70,32 +69,18 @@ func resizePTY(master *os.File, size *processpb.PTY_Size) error {
 // that the terminal is gone. Linux tells the foreground group when the leader
 // dies; gVisor does not, nor does it say which group that is.
 func hangUpSession(leader int) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
+	var proc procReader
+	if proc.open() != nil {
 		return
 	}
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil || pid == leader || sessionOf(pid) != leader {
+	defer proc.close()
+	pids, _ := proc.pids() // what can be read of them
+	for _, pid := range pids {
+		if stat, ok := proc.stat(pid); !ok || pid == leader || stat.session != leader {
 			continue
 		}
 		_ = syscall.Kill(pid, syscall.SIGHUP)
 		// A stopped process takes the signal only once it goes on.
 		_ = syscall.Kill(pid, syscall.SIGCONT)
 	}
-}
-
-// sessionOf reads "pid (name) state ppid group session ..."; the name may
-// contain anything. 0 is no session.
-func sessionOf(pid int) int {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0
-	}
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 4 {
-		return 0
-	}
-	session, _ := strconv.Atoi(string(fields[3]))
-	return session
 }
