@@ -17,8 +17,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The edge is measured with the whole supervisor behind it, over a runtime
@@ -105,7 +103,7 @@ var (
 
 func (p *proxy) load(ctx context.Context, connections int, d time.Duration) (l load, err error) {
 	args := []string{"-c", othersCore, "wrk", "-t1", "-c" + strconv.Itoa(connections), fmt.Sprintf("-d%ds", int(d.Seconds())), "--latency", "-H", "Host: " + p.host}
-	before, err := p.cpu()
+	before, err := cpuOf([]process{{pid: p.cmd.Process.Pid}})
 	if err != nil {
 		return l, err
 	}
@@ -113,7 +111,7 @@ func (p *proxy) load(ctx context.Context, connections int, d time.Duration) (l l
 	if err != nil {
 		return l, fmt.Errorf("wrk: %w: %s", err, out)
 	}
-	after, err := p.cpu()
+	after, err := cpuOf([]process{{pid: p.cmd.Process.Pid}})
 	if err != nil {
 		return l, err
 	}
@@ -255,7 +253,7 @@ func echoes(p *proxy, n int) (p99 float64, err error) {
 
 // edgeHeld measures requests that wait for one wake.
 func (b *bench) edgeHeld(ctx context.Context, p *proxy) error {
-	before, err := p.rss()
+	before, err := residentSet(p.cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
@@ -281,7 +279,7 @@ func (b *bench) edgeHeld(ctx context.Context, p *proxy) error {
 	}
 	var most int64
 	for time.Since(begin) < 900*time.Millisecond { // the wake takes a second
-		if now, err := p.rss(); err == nil {
+		if now, err := residentSet(p.cmd.Process.Pid); err == nil {
 			most = max(most, now)
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -500,34 +498,6 @@ func (p *proxy) stop() error {
 	}
 	_ = p.cmd.Wait() // it was killed
 	return nil
-}
-
-// cpu returns what the proxy has used; taskset and env have become it.
-func (p *proxy) cpu() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	var ticks int64
-	for _, f := range fields[11:13] { // utime and stime
-		n, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / 100, nil
-}
-
-// rss returns the proxy's resident memory, in bytes.
-func (p *proxy) rss() (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
-	return pages * int64(unix.Getpagesize()), err
 }
 
 // sparse makes a file of zeros that takes no space.
