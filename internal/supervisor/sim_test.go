@@ -38,6 +38,24 @@ var (
 // raceEnabled is set where the race detector makes everything slow.
 var raceEnabled bool
 
+// seedRange returns the seeds to try: those asked for, or new ones, and many
+// where that does not take too long.
+func seedRange(first uint64, count, few, many int) (uint64, int) {
+	switch {
+	case count != 0:
+	case first != 0:
+		count = 1
+	case testing.Short() || raceEnabled:
+		count = few
+	default:
+		count = many
+	}
+	if first == 0 {
+		first = uint64(time.Now().UnixNano()) % 1_000_000_000
+	}
+	return first, count
+}
+
 // TestSimulation runs clients against servers that crash, on a machine where
 // everything that can fail does, in virtual time. A seed decides what clients
 // do, what fails, and when; only the order of goroutines within one instant is
@@ -47,19 +65,7 @@ var raceEnabled bool
 // machine: nothing is ever wrong. Liveness, after the faults have stopped:
 // everything gets where it should.
 func TestSimulation(t *testing.T) {
-	seeds := *simSeeds
-	first := *simSeed
-	switch {
-	case seeds == 0 && first != 0:
-		seeds = 1
-	case seeds == 0 && (testing.Short() || raceEnabled):
-		seeds = 200
-	case seeds == 0:
-		seeds = 2000
-	}
-	if first == 0 {
-		first = uint64(time.Now().UnixNano()) % 1_000_000_000
-	}
+	first, seeds := seedRange(*simSeed, *simSeeds, 200, 2000)
 	t.Logf("seeds %d to %d; replay one with -sim.seed N", first, first+uint64(seeds)-1)
 	base, err := os.MkdirTemp("/dev/shm", "drowse-sim-")
 	if err != nil {
