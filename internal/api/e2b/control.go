@@ -73,10 +73,7 @@ func (s *server) connectV1(c *call) (reply, error) {
 	if err := c.decode(&body); err != nil {
 		return reply{}, err
 	}
-	if body.Timeout == nil {
-		return reply{}, badRequest(`"timeout" is required`)
-	}
-	timeout, err := s.anyTimeout(*body.Timeout)
+	timeout, err := s.anyTimeout(body.Timeout)
 	if err != nil {
 		return reply{}, err
 	}
@@ -174,10 +171,7 @@ func (s *server) setTimeout(c *call) (reply, error) {
 	if err := c.decode(&body); err != nil {
 		return reply{}, err
 	}
-	if body.Timeout == nil {
-		return reply{}, badRequest(`"timeout" is required`)
-	}
-	timeout, err := s.anyTimeout(*body.Timeout)
+	timeout, err := s.anyTimeout(body.Timeout)
 	if err != nil {
 		return reply{}, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
@@ -127,15 +126,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // answer runs the call. Nothing has been written when it returns, so a handler
 // that panics is answered like one that fails.
 func (s *server) answer(c *call) (res httpapi.Response) {
-	defer func() {
-		switch p := recover(); p {
-		case nil:
-		case http.ErrAbortHandler:
-			panic(p)
-		default:
-			res = s.panicked(c, p, debug.Stack())
-		}
-	}()
+	defer httpapi.Recover(func(p any, stack []byte) { res = s.panicked(c, p, stack) })
 	rep, err := s.dispatch(c)
 	if err != nil {
 		return s.failed(c, err)

@@ -22,12 +22,16 @@ func (s *server) positiveTimeout(seconds int32) (time.Duration, error) {
 	return s.granted(seconds)
 }
 
-// anyTimeout judges the timeout of a call on a running sandbox, which may be 0.
-func (s *server) anyTimeout(seconds int32) (time.Duration, error) {
-	if seconds < 0 {
+// anyTimeout judges the timeout of a call on a running sandbox, which must be
+// there and may be 0.
+func (s *server) anyTimeout(seconds *int32) (time.Duration, error) {
+	switch {
+	case seconds == nil:
+		return 0, badRequest(`"timeout" is required`)
+	case *seconds < 0:
 		return 0, badRequest("Timeout must not be negative")
 	}
-	return s.granted(seconds)
+	return s.granted(*seconds)
 }
 
 // granted returns what was asked for, or refuses; it never clamps, also not

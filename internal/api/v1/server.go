@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -167,29 +166,17 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		res.WriteTo(w)
 		return
 	}
-	defer func() {
-		if p := recover(); p != nil && p != http.ErrAbortHandler {
-			s.panicked(c, p, debug.Stack())
-			panic(http.ErrAbortHandler) // what was sent cannot be taken back
-		} else if p != nil {
-			panic(p)
-		}
-	}()
+	defer httpapi.Recover(func(p any, stack []byte) {
+		s.panicked(c, p, stack)
+		panic(http.ErrAbortHandler) // what was sent cannot be taken back
+	})
 	stream(w)
 }
 
 // answer runs the call. Nothing has been written when it returns, so a handler
 // that panics is answered like one that fails.
 func (s *server) answer(c *call) (res httpapi.Response, stream func(http.ResponseWriter)) {
-	defer func() {
-		switch p := recover(); p {
-		case nil:
-		case http.ErrAbortHandler:
-			panic(p)
-		default:
-			res, stream = s.panicked(c, p, debug.Stack()), nil
-		}
-	}()
+	defer httpapi.Recover(func(p any, stack []byte) { res, stream = s.panicked(c, p, stack), nil })
 	rep, err := s.dispatch(c)
 	if err != nil {
 		return s.failed(c, err), nil
