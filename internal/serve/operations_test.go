@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -35,7 +36,7 @@ type world struct {
 	t       *testing.T
 	sup     *supervisor.Supervisor
 	url     string
-	log     logBuffer    // of the server, as JSON
+	log     apitest.Log  // of the server, as JSON
 	capture func() error // what a capture waits for
 }
 

@@ -14,9 +14,9 @@ func TestPause(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			id := w.create(`{"templateID":"base"}`)
-			w.do("POST", "/sandboxes/"+id+"/pause", body).is(http.StatusNoContent)
+			w.do("POST", "/sandboxes/"+id+"/pause", body).Is(http.StatusNoContent)
 			w.do("POST", "/sandboxes/"+id+"/pause", body).fails(http.StatusConflict, "already_paused", "paused already")
-			if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "paused" {
+			if o := w.do("GET", "/sandboxes/"+id, "").Object(); o["state"] != "paused" {
 				t.Errorf("state %v", o["state"])
 			}
 		})
@@ -24,7 +24,7 @@ func TestPause(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base"}`)
 	w.do("POST", "/sandboxes/"+id+"/pause", `{"memory":1}`).fails(http.StatusBadRequest, "", `"memory" must be a boolean`)
-	if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "running" {
+	if o := w.do("GET", "/sandboxes/"+id, "").Object(); o["state"] != "running" {
 		t.Errorf("state %v after refusals", o["state"])
 	}
 	w.do("POST", "/sandboxes/nope/pause", `{"memory":false}`).fails(http.StatusNotFound, "", "doesn't exist")
@@ -36,8 +36,8 @@ func TestPauseModes(t *testing.T) {
 	} {
 		w := newWorld(t)
 		id := w.create(`{"templateID":"base"}`)
-		w.do("POST", "/sandboxes/"+id+"/pause", body).is(http.StatusNoContent)
-		if got := w.fake.Modes; len(got) != 1 || got[0] != want {
+		w.do("POST", "/sandboxes/"+id+"/pause", body).Is(http.StatusNoContent)
+		if got := w.Fake.Modes; len(got) != 1 || got[0] != want {
 			t.Errorf("%s pauses with modes %v, want %s", body, got, want)
 		}
 	}
@@ -46,20 +46,20 @@ func TestPauseModes(t *testing.T) {
 func TestConnectOnRunningOnlyExtends(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base","timeout":600}`)
-	endAt := func() any { return w.do("GET", "/sandboxes/"+id, "").object()["endAt"] }
+	endAt := func() any { return w.do("GET", "/sandboxes/"+id, "").Object()["endAt"] }
 	before := endAt()
-	w.advance(time.Second)
+	w.Advance(time.Second)
 	for _, tt := range []struct{ path, body string }{
 		{"/sandboxes/", `{"timeout":0}`}, {"/sandboxes/", `{"timeout":10}`},
 		{"/v2/sandboxes/", ""}, {"/v2/sandboxes/", "{}"}, {"/v2/sandboxes/", `{"timeout":1}`},
 	} {
-		o := w.do("POST", tt.path+id+"/connect", tt.body).is(http.StatusOK).object()
+		o := w.do("POST", tt.path+id+"/connect", tt.body).Is(http.StatusOK).Object()
 		hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
 		if got := endAt(); got != before {
 			t.Errorf("connect %s moved endAt from %v to %v", tt.body, before, got)
 		}
 	}
-	w.do("POST", "/sandboxes/"+id+"/connect", `{"timeout":3600}`).is(http.StatusOK)
+	w.do("POST", "/sandboxes/"+id+"/connect", `{"timeout":3600}`).Is(http.StatusOK)
 	if got := endAt(); got != "2026-09-01T13:00:01.123456Z" {
 		t.Errorf("endAt %v", got)
 	}
@@ -79,15 +79,15 @@ func TestConnectResumes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			id := w.create(`{"templateID":"base","timeout":600}`)
-			w.do("POST", "/sandboxes/"+id+"/pause", "").is(http.StatusNoContent)
-			first := w.do("POST", tt.path+id+"/connect", tt.body).is(http.StatusCreated).object()
+			w.do("POST", "/sandboxes/"+id+"/pause", "").Is(http.StatusNoContent)
+			first := w.do("POST", tt.path+id+"/connect", tt.body).Is(http.StatusCreated).Object()
 			if first["sandboxID"] != id || first["envdAccessToken"] != "envd-token-of-"+id {
 				t.Errorf("resumed as %v", first)
 			}
-			if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "running" || o["endAt"] != tt.endAt {
+			if o := w.do("GET", "/sandboxes/"+id, "").Object(); o["state"] != "running" || o["endAt"] != tt.endAt {
 				t.Errorf("%v until %v, want running until %s", o["state"], o["endAt"], tt.endAt)
 			}
-			w.do("POST", tt.path+id+"/connect", tt.body).is(http.StatusOK)
+			w.do("POST", tt.path+id+"/connect", tt.body).Is(http.StatusOK)
 		})
 	}
 }
@@ -108,15 +108,15 @@ func TestConnectRefuses(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w.t = t
+			w.T = t
 			w.do("POST", tt.path+id+"/connect", tt.body).fails(http.StatusBadRequest, tt.code, tt.message)
 		})
 	}
-	w.t = t
+	w.T = t
 	w.do("POST", "/v2/sandboxes/nope/connect", `{"memory":false}`).fails(http.StatusNotFound, "", "doesn't exist")
-	w.do("POST", "/sandboxes/"+id+"/pause", "").is(http.StatusNoContent)
+	w.do("POST", "/sandboxes/"+id+"/pause", "").Is(http.StatusNoContent)
 	w.do("POST", "/sandboxes/"+id+"/connect", `{"timeout":0}`).fails(http.StatusBadRequest, "", "Timeout must be greater than 0")
-	if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "paused" {
+	if o := w.do("GET", "/sandboxes/"+id, "").Object(); o["state"] != "paused" {
 		t.Errorf("state %v after a refusal", o["state"])
 	}
 }
@@ -126,16 +126,16 @@ func TestResume(t *testing.T) {
 	id := w.create(`{"templateID":"base","autoPause":true}`)
 	path := "/sandboxes/" + id + "/resume"
 	w.do("POST", path, "").fails(http.StatusConflict, "already_running", "running")
-	w.do("POST", "/sandboxes/"+id+"/pause", "").is(http.StatusNoContent)
+	w.do("POST", "/sandboxes/"+id+"/pause", "").Is(http.StatusNoContent)
 
 	w.do("POST", path, `{"timeout":0}`).fails(http.StatusBadRequest, "", "greater than 0")
 	w.do("POST", path, `{"timeout":86401}`).fails(http.StatusBadRequest, "timeout_too_large", "24 hours")
 	w.do("POST", path, `{"memory":false}`).fails(http.StatusBadRequest, "sandbox_memory_override_disabled", "memory")
 	w.do("POST", path, `{"autoPause":false}`).fails(http.StatusBadRequest, "not_supported", "autoPause")
 
-	o := w.do("POST", path, `{"autoPause":true}`).is(http.StatusCreated).object()
+	o := w.do("POST", path, `{"autoPause":true}`).Is(http.StatusCreated).Object()
 	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
-	if got := w.do("GET", "/sandboxes/"+id, "").object()["endAt"]; got != "2026-09-01T12:00:15.123456Z" {
+	if got := w.do("GET", "/sandboxes/"+id, "").Object()["endAt"]; got != "2026-09-01T12:00:15.123456Z" {
 		t.Errorf("endAt %v, want 15 s from now", got)
 	}
 }
@@ -144,9 +144,9 @@ func TestSetTimeout(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base","timeout":600}`)
 	path := "/sandboxes/" + id + "/timeout"
-	endAt := func() any { return w.do("GET", "/sandboxes/"+id, "").object()["endAt"] }
+	endAt := func() any { return w.do("GET", "/sandboxes/"+id, "").Object()["endAt"] }
 
-	w.do("POST", path, `{"timeout":60}`).is(http.StatusNoContent)
+	w.do("POST", path, `{"timeout":60}`).Is(http.StatusNoContent)
 	if got := endAt(); got != "2026-09-01T12:01:00.123456Z" {
 		t.Errorf("endAt %v: a timeout may be shortened", got)
 	}
@@ -157,16 +157,16 @@ func TestSetTimeout(t *testing.T) {
 	if got := endAt(); got != "2026-09-01T12:01:00.123456Z" {
 		t.Errorf("endAt %v after refusals", got)
 	}
-	w.do("POST", path, `{"timeout":86400}`).is(http.StatusNoContent)
-	w.do("POST", path, `{"timeout":0}`).is(http.StatusNoContent)
+	w.do("POST", path, `{"timeout":86400}`).Is(http.StatusNoContent)
+	w.do("POST", path, `{"timeout":0}`).Is(http.StatusNoContent)
 	w.do("GET", "/sandboxes/"+id, "").fails(http.StatusNotFound, "sandbox_terminated", "TimeoutExpired")
 }
 
 func TestTimeoutZeroPausesWhatPausesOnTimeout(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base","autoPause":true}`)
-	w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":0}`).is(http.StatusNoContent)
-	if o := w.do("GET", "/sandboxes/"+id, "").object(); o["state"] != "paused" {
+	w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":0}`).Is(http.StatusNoContent)
+	if o := w.do("GET", "/sandboxes/"+id, "").Object(); o["state"] != "paused" {
 		t.Errorf("state %v", o["state"])
 	}
 }
@@ -174,7 +174,7 @@ func TestTimeoutZeroPausesWhatPausesOnTimeout(t *testing.T) {
 func TestClockOfAPausedSandboxIsNotFound(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base"}`)
-	w.do("POST", "/sandboxes/"+id+"/pause", "").is(http.StatusNoContent)
+	w.do("POST", "/sandboxes/"+id+"/pause", "").Is(http.StatusNoContent)
 	w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":60}`).fails(http.StatusNotFound, "not_running", "paused")
 	w.do("POST", "/sandboxes/"+id+"/refreshes", `{"duration":60}`).fails(http.StatusNotFound, "not_running", "paused")
 }
@@ -189,16 +189,16 @@ func TestRefresh(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			id := w.create(`{"templateID":"base","timeout":5}`)
-			w.do("POST", "/sandboxes/"+id+"/refreshes", tt.body).is(http.StatusNoContent)
-			if got := w.do("GET", "/sandboxes/"+id, "").object()["endAt"]; got != tt.endAt {
+			w.do("POST", "/sandboxes/"+id+"/refreshes", tt.body).Is(http.StatusNoContent)
+			if got := w.do("GET", "/sandboxes/"+id, "").Object()["endAt"]; got != tt.endAt {
 				t.Errorf("endAt %v, want %s", got, tt.endAt)
 			}
 		})
 	}
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base","timeout":600}`)
-	w.do("POST", "/sandboxes/"+id+"/refreshes", `{"duration":60}`).is(http.StatusNoContent)
-	if got := w.do("GET", "/sandboxes/"+id, "").object()["endAt"]; got != "2026-09-01T12:10:00.123456Z" {
+	w.do("POST", "/sandboxes/"+id+"/refreshes", `{"duration":60}`).Is(http.StatusNoContent)
+	if got := w.do("GET", "/sandboxes/"+id, "").Object()["endAt"]; got != "2026-09-01T12:10:00.123456Z" {
 		t.Errorf("a refresh shortened endAt to %v", got)
 	}
 	for _, body := range []string{`{"duration":-1}`, `{"duration":3601}`} {
@@ -210,9 +210,9 @@ func TestKill(t *testing.T) {
 	w := newWorld(t)
 	running := w.create(`{"templateID":"base"}`)
 	paused := w.create(`{"templateID":"base"}`)
-	w.do("POST", "/sandboxes/"+paused+"/pause", "").is(http.StatusNoContent)
+	w.do("POST", "/sandboxes/"+paused+"/pause", "").Is(http.StatusNoContent)
 	for _, id := range []string{running, paused} {
-		w.do("DELETE", "/sandboxes/"+id, "").is(http.StatusNoContent)
+		w.do("DELETE", "/sandboxes/"+id, "").Is(http.StatusNoContent)
 		w.do("DELETE", "/sandboxes/"+id, "").fails(http.StatusNotFound, "", `Sandbox "`+id+`" doesn't exist or you don't have access to it`)
 	}
 	if got := w.do("GET", "/v2/sandboxes", "").ids(); got != "" {
@@ -226,11 +226,11 @@ func TestEveryCallNamesItsActor(t *testing.T) {
 	for _, call := range []string{"pause", "connect", "pause", "resume", "timeout", "refreshes"} {
 		w.do("POST", "/sandboxes/"+id+"/"+call, `{"timeout":60,"duration":3600}`)
 	}
-	w.do("DELETE", "/sandboxes/"+id, "").is(http.StatusNoContent)
-	if len(w.fake.Actors) != 8 {
-		t.Errorf("%d calls arrived, want 8", len(w.fake.Actors))
+	w.do("DELETE", "/sandboxes/"+id, "").Is(http.StatusNoContent)
+	if len(w.Fake.Actors) != 8 {
+		t.Errorf("%d calls arrived, want 8", len(w.Fake.Actors))
 	}
-	for i, actor := range w.fake.Actors {
+	for i, actor := range w.Fake.Actors {
 		if actor != "key:b6f0c1de-0000-4000-8000-000000000001" {
 			t.Errorf("call %d by %q", i, actor)
 		}
@@ -240,13 +240,13 @@ func TestEveryCallNamesItsActor(t *testing.T) {
 func TestDetailHasExactlyItsFields(t *testing.T) {
 	w := newWorld(t)
 	plain := "templateID sandboxID clientID alias startedAt endAt cpuCount memoryMB diskSizeMB state envdVersion lifecycle"
-	o := w.do("POST", v1, `{"templateID":"base","metadata":{}}`).object()
-	o = w.do("GET", "/sandboxes/"+o["sandboxID"].(string), "").is(http.StatusOK).object()
+	o := w.do("POST", v1, `{"templateID":"base","metadata":{}}`).Object()
+	o = w.do("GET", "/sandboxes/"+o["sandboxID"].(string), "").Is(http.StatusOK).Object()
 	hasKeys(t, o, plain)
 	hasKeys(t, o["lifecycle"].(map[string]any), "autoResume onTimeout")
 
 	id := w.create(`{"templateID":"base","metadata":{"a":"b"},"allow_internet_access":true,"network":{"allowPublicTraffic":false},"autoPause":true,"autoResume":{"enabled":true}}`)
-	o = w.do("GET", "/sandboxes/"+id, "").object()
+	o = w.do("GET", "/sandboxes/"+id, "").Object()
 	hasKeys(t, o, plain+" metadata envdAccessToken allowInternetAccess network")
 	if o["allowInternetAccess"] != true || o["network"].(map[string]any)["allowPublicTraffic"] != false {
 		t.Errorf("allowInternetAccess %v, network %v", o["allowInternetAccess"], o["network"])
@@ -283,12 +283,12 @@ func TestStatesAndTimesShown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			id := w.create(`{"templateID":"base","timeout":86400}`)
-			sb := w.fake.Sandboxes[id]
+			sb := w.Fake.Sandboxes[id]
 			tt.rec.Generation = 1
 			sb.Record = tt.rec
-			w.fake.Sandboxes[id] = sb
-			w.fake.Now = epoch.Add(-time.Minute) // nothing is due
-			for _, o := range []map[string]any{w.do("GET", "/sandboxes/"+id, "").object(), w.do("GET", "/v2/sandboxes", "").list()[0]} {
+			w.Fake.Sandboxes[id] = sb
+			w.Fake.Now = epoch.Add(-time.Minute) // nothing is due
+			for _, o := range []map[string]any{w.do("GET", "/sandboxes/"+id, "").Object(), w.do("GET", "/v2/sandboxes", "").list()[0]} {
 				if o["state"] != tt.state || o["endAt"] != tt.endAt || o["startedAt"] != "2026-09-01T11:00:00.123456Z" {
 					t.Errorf("%v from %v to %v, want %s to %s", o["state"], o["startedAt"], o["endAt"], tt.state, tt.endAt)
 				}
@@ -305,13 +305,13 @@ func TestWhatIsBeingMadeOrEndedIsNotShown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			id := w.create(`{"templateID":"base"}`)
-			sb := w.fake.Sandboxes[id]
+			sb := w.Fake.Sandboxes[id]
 			sb.Record = rec
-			w.fake.Sandboxes[id] = sb
+			w.Fake.Sandboxes[id] = sb
 			w.do("GET", "/sandboxes/"+id, "").fails(http.StatusNotFound, "sandbox_not_found", "doesn't exist")
 			a := w.do("GET", "/v2/sandboxes", "")
-			if a.ids() != "" || a.header.Get("X-Total-Running") != "0" {
-				t.Errorf("listed: %s", a.body)
+			if a.ids() != "" || a.Header.Get("X-Total-Running") != "0" {
+				t.Errorf("listed: %s", a.Body)
 			}
 		})
 	}

@@ -74,8 +74,8 @@ func TestCreateTranslates(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.do("POST", tt.path, tt.body).is(http.StatusCreated)
-			if got := w.fake.Created[0]; !reflect.DeepEqual(got, tt.want) {
+			w.do("POST", tt.path, tt.body).Is(http.StatusCreated)
+			if got := w.Fake.Created[0]; !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})
@@ -148,7 +148,7 @@ func TestCreateRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.do("POST", tt.path, tt.body).fails(http.StatusBadRequest, tt.code, tt.message)
-			if len(w.fake.Created) != 0 {
+			if len(w.Fake.Created) != 0 {
 				t.Error("a sandbox was created")
 			}
 		})
@@ -192,11 +192,11 @@ func hasKeys(t *testing.T, o map[string]any, want string) {
 
 func TestSandboxHasExactlyItsFields(t *testing.T) {
 	w := newWorld(t)
-	o := w.do("POST", v1, `{"templateID":"base"}`).object()
+	o := w.do("POST", v1, `{"templateID":"base"}`).Object()
 	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias")
-	o = w.do("POST", v2, `{"templateID":"base"}`).object()
+	o = w.do("POST", v2, `{"templateID":"base"}`).Object()
 	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
-	o = w.do("POST", v2, `{"templateID":"base","network":{"allowPublicTraffic":false}}`).object()
+	o = w.do("POST", v2, `{"templateID":"base","network":{"allowPublicTraffic":false}}`).Object()
 	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken trafficAccessToken")
 	id := o["sandboxID"].(string)
 	for field, want := range map[string]string{

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
@@ -26,21 +27,21 @@ func TestErrorClasses(t *testing.T) {
 	for class, status := range tests {
 		t.Run(string(class), func(t *testing.T) {
 			w := newWorld(t)
-			w.fake.Err = fmt.Errorf("create: %w", errdef.New(class, "some_code", "what happened").WithRemedy("do this"))
+			w.Fake.Err = fmt.Errorf("create: %w", errdef.New(class, "some_code", "what happened").WithRemedy("do this"))
 			a := w.do("POST", v2, `{"templateID":"base"}`)
 			message := "what happened: do this"
 			if status == 500 {
 				message = "internal error"
 			}
 			a.fails(status, "some_code", message)
-			if a.header.Get("Retry-After") != "" {
+			if a.Header.Get("Retry-After") != "" {
 				t.Error("Retry-After makes clients wait for what does not come")
 			}
-			if strings.Contains(a.body, "create:") {
-				t.Errorf("the server's own words are in the answer: %s", a.body)
+			if strings.Contains(a.Body, "create:") {
+				t.Errorf("the server's own words are in the answer: %s", a.Body)
 			}
-			if logged := w.log.String() != ""; logged != (status >= 500) {
-				t.Errorf("log %q", w.log.String())
+			if logged := w.Log.String() != ""; logged != (status >= 500) {
+				t.Errorf("log %q", w.Log.String())
 			}
 		})
 	}
@@ -48,21 +49,21 @@ func TestErrorClasses(t *testing.T) {
 
 func TestUnclassedErrorsAreHidden(t *testing.T) {
 	w := newWorld(t)
-	w.fake.Err = errors.New("password of the database is hunter2")
+	w.Fake.Err = errors.New("password of the database is hunter2")
 	a := w.do("GET", "/v2/sandboxes", "")
 	a.fails(http.StatusInternalServerError, "internal_server_error", "request")
-	if strings.Contains(a.body, "hunter2") {
+	if strings.Contains(a.Body, "hunter2") {
 		t.Error("the cause is in the answer")
 	}
-	id := strings.Fields(a.object()["message"].(string))
-	if log := w.log.String(); !strings.Contains(log, "hunter2") || !strings.Contains(log, id[len(id)-1]) {
+	id := strings.Fields(a.Object()["message"].(string))
+	if log := w.Log.String(); !strings.Contains(log, "hunter2") || !strings.Contains(log, id[len(id)-1]) {
 		t.Errorf("log %q has no cause with request %s", log, id)
 	}
 }
 
 func TestContextErrors(t *testing.T) {
 	w := newWorld(t)
-	w.fake.Err = fmt.Errorf("wait: %w", context.DeadlineExceeded)
+	w.Fake.Err = fmt.Errorf("wait: %w", context.DeadlineExceeded)
 	w.do("GET", "/v2/sandboxes", "").fails(http.StatusGatewayTimeout, "timed_out", "")
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -72,19 +73,19 @@ func TestContextErrors(t *testing.T) {
 		errdef.New(errdef.Unavailable, "wait_timeout", "still in flight: %w", context.Canceled),
 	} {
 		w := newWorld(t)
-		w.fake.Err = err
+		w.Fake.Err = err
 		r := httptest.NewRequestWithContext(ctx, "GET", "/v2/sandboxes", nil)
 		r.Header.Set("X-API-Key", goodKey)
 		w.send(r).fails(http.StatusServiceUnavailable, "canceled", "")
-		if w.log.String() != "" {
-			t.Errorf("a client that left is logged: %s", w.log)
+		if w.Log.String() != "" {
+			t.Errorf("a client that left is logged: %s", w.Log)
 		}
 	}
 }
 
 func TestAbortPassesThrough(t *testing.T) {
 	w := newWorld(t)
-	w.fake.Panics = http.ErrAbortHandler
+	w.Fake.Panics = http.ErrAbortHandler
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler {
 			t.Errorf("recovered %v", p)
@@ -96,9 +97,9 @@ func TestAbortPassesThrough(t *testing.T) {
 func TestUnstorableNetworkIsAnInternalError(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base"}`)
-	sb := w.fake.Sandboxes[id]
+	sb := w.Fake.Sandboxes[id]
 	sb.Config.Network = []byte("{broken")
-	w.fake.Sandboxes[id] = sb
+	w.Fake.Sandboxes[id] = sb
 	w.do("GET", "/sandboxes/"+id, "").fails(http.StatusInternalServerError, "internal_server_error", "")
 }
 
@@ -127,7 +128,7 @@ type stream struct{ io.Reader }
 
 func serve(t *testing.T) (*world, *httptest.Server) {
 	w := newWorld(t)
-	srv := httptest.NewServer(w.http)
+	srv := httptest.NewServer(w.HTTP)
 	t.Cleanup(srv.Close)
 	return w, srv
 }
@@ -145,15 +146,15 @@ func post(t *testing.T, url string, body io.Reader) answer {
 	}
 	defer res.Body.Close()
 	data, _ := io.ReadAll(res.Body)
-	return answer{t, res.StatusCode, res.Header, string(data)}
+	return answer{apitest.Answer{T: t, Status: res.StatusCode, Header: res.Header, Body: string(data)}}
 }
 
 func TestBodiesOfUnknownLength(t *testing.T) {
 	_, srv := serve(t)
-	id := post(t, srv.URL+v2, stream{strings.NewReader(`{"templateID":"base"}`)}).is(http.StatusCreated).object()["sandboxID"].(string)
-	post(t, srv.URL+"/sandboxes/"+id+"/pause", stream{strings.NewReader("")}).is(http.StatusNoContent)
-	post(t, srv.URL+"/v2/sandboxes/"+id+"/connect", stream{strings.NewReader("")}).is(http.StatusCreated)
-	post(t, srv.URL+"/v2/sandboxes/"+id+"/connect", stream{strings.NewReader("{}")}).is(http.StatusOK)
+	id := post(t, srv.URL+v2, stream{strings.NewReader(`{"templateID":"base"}`)}).Is(http.StatusCreated).Object()["sandboxID"].(string)
+	post(t, srv.URL+"/sandboxes/"+id+"/pause", stream{strings.NewReader("")}).Is(http.StatusNoContent)
+	post(t, srv.URL+"/v2/sandboxes/"+id+"/connect", stream{strings.NewReader("")}).Is(http.StatusCreated)
+	post(t, srv.URL+"/v2/sandboxes/"+id+"/connect", stream{strings.NewReader("{}")}).Is(http.StatusOK)
 }
 
 func TestBodyLimit(t *testing.T) {
@@ -161,25 +162,25 @@ func TestBodyLimit(t *testing.T) {
 	pad := func(n int) []byte {
 		return append([]byte(`{"templateID":"base"}`), bytes.Repeat([]byte(" "), n-21)...)
 	}
-	post(t, srv.URL+v2, bytes.NewReader(pad(16<<20))).is(http.StatusCreated)
+	post(t, srv.URL+v2, bytes.NewReader(pad(16<<20))).Is(http.StatusCreated)
 	post(t, srv.URL+v2, bytes.NewReader(pad(16<<20+1))).fails(http.StatusRequestEntityTooLarge, "body_too_large", "16 MiB")
 	post(t, srv.URL+v2, stream{bytes.NewReader(pad(16<<20 + 1))}).fails(http.StatusRequestEntityTooLarge, "body_too_large", "16 MiB")
-	post(t, srv.URL+v2, bytes.NewReader(pad(100))).is(http.StatusCreated)
+	post(t, srv.URL+v2, bytes.NewReader(pad(100))).Is(http.StatusCreated)
 }
 
 func TestNothingSecretIsLogged(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base"}`)
-	w.fake.Err = errors.New("broken")
+	w.Fake.Err = errors.New("broken")
 	for _, r := range routes {
-		w.do(r.method, pathOf(r, id), bodyOf(r))
+		w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r))
 	}
-	w.fake.Err, w.fake.Panics = nil, "broken"
+	w.Fake.Err, w.Fake.Panics = nil, "broken"
 	for _, r := range routes {
-		w.do(r.method, pathOf(r, id), bodyOf(r))
+		w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r))
 	}
 	for _, secret := range []string{goodKey, "envd-token-of", "traffic-token-of"} {
-		if strings.Contains(w.log.String(), secret) {
+		if strings.Contains(w.Log.String(), secret) {
 			t.Errorf("the log contains %s", secret)
 		}
 	}
@@ -198,10 +199,10 @@ func TestCatalogueStatusesAreThoseAnswered(t *testing.T) {
 		}
 		w := newWorld(t)
 		id := w.create(`{"templateID":"base"}`)
-		w.fake.Err = fmt.Errorf("set timeout: %w", errdef.New(e.Class, e.Code, "what happened"))
+		w.Fake.Err = fmt.Errorf("set timeout: %w", errdef.New(e.Class, e.Code, "what happened"))
 		a := w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":60}`)
-		if got := a.object()["error_code"]; a.status != e.E2B || got != e.Code {
-			t.Errorf("%s is answered with %d and %v, the catalogue says %d", e.Code, a.status, got, e.E2B)
+		if got := a.Object()["error_code"]; a.Status != e.E2B || got != e.Code {
+			t.Errorf("%s is answered with %d and %v, the catalogue says %d", e.Code, a.Status, got, e.E2B)
 		}
 	}
 }

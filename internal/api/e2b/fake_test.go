@@ -3,10 +3,8 @@ package e2b
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -24,120 +22,71 @@ const goodKey = apitest.GoodKey
 var epoch = apitest.Epoch
 
 // world is a handler with what is behind it.
-type world struct {
-	t    *testing.T
-	fake *apitest.Fake
-	http http.Handler
-	log  *strings.Builder
-}
+type world struct{ *apitest.World }
 
 func newWorld(t *testing.T, change ...func(*Options)) *world {
 	t.Helper()
-	w := &world{t: t, fake: apitest.NewFake(), log: &strings.Builder{}}
-	o := Options{Sandboxes: w.fake, Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.log, nil))}
+	w := &world{apitest.NewWorld(t)}
+	o := Options{Sandboxes: w.Fake, Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}
-	w.http = New(o)
+	w.HTTP = New(o)
 	return w
 }
 
-// answer is a response as a client reads it.
-type answer struct {
-	t      *testing.T
-	status int
-	header http.Header
-	body   string
-}
-
-// do sends a request with the good key.
 func (w *world) do(method, target, body string) answer {
-	w.t.Helper()
-	r := httptest.NewRequest(method, target, strings.NewReader(body))
-	r.Header.Set("X-API-Key", goodKey)
-	return w.send(r)
+	w.T.Helper()
+	return answer{w.Do(method, target, body)}
 }
 
 func (w *world) send(r *http.Request) answer {
-	w.t.Helper()
-	rec := httptest.NewRecorder()
-	w.http.ServeHTTP(rec, r)
-	body, _ := io.ReadAll(rec.Body)
-	return answer{w.t, rec.Code, rec.Header(), string(body)}
+	w.T.Helper()
+	return answer{w.Send(r)}
 }
 
 // create makes a sandbox and returns its id.
 func (w *world) create(body string) string {
-	w.t.Helper()
+	w.T.Helper()
 	a := w.do("POST", "/v2/sandboxes", body)
-	a.is(http.StatusCreated)
-	return a.object()["sandboxID"].(string)
+	a.Is(http.StatusCreated)
+	return a.Object()["sandboxID"].(string)
 }
 
-func (w *world) advance(d time.Duration) { w.fake.Now = w.fake.Now.Add(d) }
-
-// is checks the status and what must hold of every answer.
-func (a answer) is(status int) answer {
-	a.t.Helper()
-	if a.status != status {
-		a.t.Fatalf("status %d, want %d; body %s", a.status, status, a.body)
-	}
-	if a.header.Get("Access-Control-Allow-Origin") != "*" {
-		a.t.Error("no Access-Control-Allow-Origin")
-	}
-	if status == http.StatusNoContent {
-		if a.body != "" {
-			a.t.Errorf("204 with a body: %s", a.body)
-		}
-		return a
-	}
-	if got := a.header.Get("Content-Type"); got != "application/json" {
-		a.t.Errorf("Content-Type %q", got)
-	}
-	if !json.Valid([]byte(a.body)) {
-		a.t.Errorf("the body is not JSON: %s", a.body)
-	}
-	return a
-}
+// answer is a response as a client reads it.
+type answer struct{ apitest.Answer }
 
 // fails checks an error: its status, its numeric code, its error_code and a
 // part of its message.
 func (a answer) fails(status int, errorCode, message string) {
-	a.t.Helper()
-	a.is(status)
-	o := a.object()
+	a.T.Helper()
+	a.Is(status)
+	o := a.Object()
 	if code, ok := o["code"].(float64); !ok || int(code) != status {
-		a.t.Errorf("code is %v, want the number %d", o["code"], status)
+		a.T.Errorf("code is %v, want the number %d", o["code"], status)
 	}
 	if got, _ := o["error_code"].(string); errorCode != "" && got != errorCode {
-		a.t.Errorf("error_code %q, want %q (%v)", got, errorCode, o["message"])
+		a.T.Errorf("error_code %q, want %q (%v)", got, errorCode, o["message"])
 	}
 	if got, _ := o["message"].(string); got == "" || !strings.Contains(got, message) {
-		a.t.Errorf("message %q, want %q in it", got, message)
+		a.T.Errorf("message %q, want %q in it", got, message)
 	}
 }
 
-func (a answer) object() map[string]any {
-	a.t.Helper()
-	var o map[string]any
-	if err := json.Unmarshal([]byte(a.body), &o); err != nil {
-		a.t.Fatalf("no JSON object: %v: %s", err, a.body)
-	}
-	return o
-}
+func (a answer) is(status int) answer { a.T.Helper(); return answer{a.Is(status)} }
 
 func (a answer) list() []map[string]any {
-	a.t.Helper()
+	a.T.Helper()
 	var l []map[string]any
-	if err := json.Unmarshal([]byte(a.body), &l); err != nil || l == nil {
-		a.t.Fatalf("no JSON array: %v: %s", err, a.body)
+	if err := json.Unmarshal([]byte(a.Body), &l); err != nil || l == nil {
+		a.T.Fatalf("no JSON array: %v: %s", err, a.Body)
 	}
 	return l
 }
 
 // ids returns the sandbox ids of a list, in its order.
 func (a answer) ids() string {
-	a.t.Helper()
+	a.T.Helper()
 	var ids []string
 	for _, o := range a.list() {
 		ids = append(ids, o["sandboxID"].(string))

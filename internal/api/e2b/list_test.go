@@ -28,7 +28,7 @@ func (w *world) put(id string, startedAt time.Time, state lifecycle.State, chang
 	if change != nil {
 		change(&sb)
 	}
-	w.fake.Sandboxes[id] = sb
+	w.Fake.Sandboxes[id] = sb
 }
 
 // five is a world with five sandboxes; c and d have started at once.
@@ -82,10 +82,10 @@ func TestListFilters(t *testing.T) {
 			if got := a.ids(); got != tt.ids {
 				t.Errorf("got %q, want %q", got, tt.ids)
 			}
-			if got := a.header.Get("X-Total-Running"); got != tt.running {
+			if got := a.Header.Get("X-Total-Running"); got != tt.running {
 				t.Errorf("X-Total-Running %s, want %s", got, tt.running)
 			}
-			if _, more := a.header["X-Next-Token"]; more {
+			if _, more := a.Header["X-Next-Token"]; more {
 				t.Error("X-Next-Token although there is no more")
 			}
 		})
@@ -134,11 +134,11 @@ func TestListV1(t *testing.T) {
 		t.Errorf("got %q with metadata", got)
 	}
 	w.do("GET", "/sandboxes?metadata=x", "").fails(http.StatusBadRequest, "", "metadata")
-	if a := newWorld(t).do("GET", "/sandboxes", ""); a.body != "[]" {
-		t.Errorf("an empty list is %s", a.body)
+	if a := newWorld(t).do("GET", "/sandboxes", ""); a.Body != "[]" {
+		t.Errorf("an empty list is %s", a.Body)
 	}
-	if a := newWorld(t).do("GET", "/v2/sandboxes", ""); a.body != "[]" {
-		t.Errorf("an empty list is %s", a.body)
+	if a := newWorld(t).do("GET", "/v2/sandboxes", ""); a.Body != "[]" {
+		t.Errorf("an empty list is %s", a.Body)
 	}
 }
 
@@ -168,7 +168,7 @@ func pages(t *testing.T, w *world, query url.Values, between func(page int)) str
 	for page := 1; ; page++ {
 		a := w.do("GET", "/v2/sandboxes?"+query.Encode(), "").is(http.StatusOK)
 		ids = append(ids, a.ids())
-		token := a.header.Get("X-Next-Token")
+		token := a.Header.Get("X-Next-Token")
 		if token == "" {
 			return strings.Join(ids, " ")
 		}
@@ -194,9 +194,9 @@ func TestPagesAreStable(t *testing.T) {
 	got := pages(t, w, url.Values{"limit": {"2"}}, func(page int) {
 		if page == 1 { // "a b" has been seen
 			w.put("z", epoch.Add(time.Minute), lifecycle.Running, nil)
-			delete(w.fake.Sandboxes, "a")
-			delete(w.fake.Sandboxes, "b") // the one that the token names
-			delete(w.fake.Sandboxes, "d")
+			delete(w.Fake.Sandboxes, "a")
+			delete(w.Fake.Sandboxes, "b") // the one that the token names
+			delete(w.Fake.Sandboxes, "d")
 		}
 	})
 	if got != "a b c e" {
@@ -207,9 +207,9 @@ func TestPagesAreStable(t *testing.T) {
 func TestEveryPageHasTheTotal(t *testing.T) {
 	w := five(t)
 	a := w.do("GET", "/v2/sandboxes?limit=1", "")
-	b := w.do("GET", "/v2/sandboxes?limit=1&nextToken="+a.header.Get("X-Next-Token"), "")
-	if a.header.Get("X-Total-Running") != "3" || b.header.Get("X-Total-Running") != "3" {
-		t.Errorf("totals %s and %s, want 3", a.header.Get("X-Total-Running"), b.header.Get("X-Total-Running"))
+	b := w.do("GET", "/v2/sandboxes?limit=1&nextToken="+a.Header.Get("X-Next-Token"), "")
+	if a.Header.Get("X-Total-Running") != "3" || b.Header.Get("X-Total-Running") != "3" {
+		t.Errorf("totals %s and %s, want 3", a.Header.Get("X-Total-Running"), b.Header.Get("X-Total-Running"))
 	}
 }
 
@@ -219,8 +219,8 @@ func TestDefaultPageIsAHundred(t *testing.T) {
 		w.put(fmt.Sprintf("i%03d", i), epoch, lifecycle.Paused, nil)
 	}
 	a := w.do("GET", "/v2/sandboxes", "")
-	if n := len(a.list()); n != 100 || a.header.Get("X-Next-Token") == "" {
-		t.Errorf("%d on the first page, next %q", n, a.header.Get("X-Next-Token"))
+	if n := len(a.list()); n != 100 || a.Header.Get("X-Next-Token") == "" {
+		t.Errorf("%d on the first page, next %q", n, a.Header.Get("X-Next-Token"))
 	}
 }
 

@@ -6,22 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/apitest"
 )
-
-// pathOf fills a route's pattern in.
-func pathOf(r route, sandboxID string) string {
-	segs := strings.Split(r.pattern, "/")
-	for i, seg := range segs {
-		switch {
-		case seg == "{"+sandboxParam+"}":
-			segs[i] = sandboxID
-		case httpapi.IsParam(seg):
-			segs[i] = "x1"
-		}
-	}
-	return strings.Join(segs, "/")
-}
 
 func namesSandbox(r route) bool { return strings.Contains(r.pattern, "{"+sandboxParam+"}") }
 
@@ -50,13 +36,13 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 		}
 		w := newWorld(t, func(o *Options) { o.Sandboxes = nil }) // must not be reached
 		for name, key := range map[string]string{"missing": "", "malformed": "x", "unknown": "e2b_" + strings.Repeat("0", 40)} {
-			req := httptest.NewRequest(r.method, pathOf(r, "i1"), strings.NewReader(bodyOf(r)))
+			req := httptest.NewRequest(r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), strings.NewReader(bodyOf(r)))
 			if key != "" {
 				req.Header.Set("X-API-Key", key)
 			}
 			a := w.send(req)
 			a.fails(http.StatusUnauthorized, "", "API key")
-			if key != "" && strings.Contains(a.body+w.log.String(), key) && name == "unknown" {
+			if key != "" && strings.Contains(a.Body+w.Log.String(), key) && name == "unknown" {
 				t.Error("the key is in the answer or the log")
 			}
 		}
@@ -65,10 +51,10 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 
 func TestEveryRouteTakesABearerKey(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
-		req := httptest.NewRequest(r.method, pathOf(r, "i1"), strings.NewReader(bodyOf(r)))
+		req := httptest.NewRequest(r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), strings.NewReader(bodyOf(r)))
 		req.Header.Set("Authorization", "Bearer "+goodKey)
-		if a := newWorld(t).send(req); a.status == http.StatusUnauthorized {
-			t.Errorf("refused: %s", a.body)
+		if a := newWorld(t).send(req); a.Status == http.StatusUnauthorized {
+			t.Errorf("refused: %s", a.Body)
 		}
 	})
 }
@@ -79,10 +65,10 @@ func TestEveryRouteRefusesAnUnknownSandbox(t *testing.T) {
 			t.Skip("names no sandbox")
 		}
 		w := newWorld(t)
-		w.do(r.method, pathOf(r, "nonexistingsandbox"), bodyOf(r)).
+		w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, "nonexistingsandbox"), bodyOf(r)).
 			fails(http.StatusNotFound, "", `Sandbox "nonexistingsandbox" doesn't exist or you don't have access to it`)
 		for _, id := range []string{"UPPER", "a-b-c", "a.b", "%2e%2e", "a%2Fb", "-a", "a-", "a_b", "%C3%A9"} {
-			w.do(r.method, pathOf(r, id), bodyOf(r)).fails(http.StatusBadRequest, "", "Invalid sandbox ID")
+			w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r)).fails(http.StatusBadRequest, "", "Invalid sandbox ID")
 		}
 	})
 }
@@ -94,8 +80,8 @@ func TestEveryRouteAnswersForAKilledSandbox(t *testing.T) {
 		}
 		w := newWorld(t)
 		id := w.create(`{"templateID": "base"}`)
-		w.do("DELETE", "/sandboxes/"+id, "").is(http.StatusNoContent)
-		w.do(r.method, pathOf(r, id), bodyOf(r)).fails(http.StatusNotFound, "sandbox_terminated", "Killed")
+		w.do("DELETE", "/sandboxes/"+id, "").Is(http.StatusNoContent)
+		w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r)).fails(http.StatusNotFound, "sandbox_terminated", "Killed")
 	})
 }
 
@@ -106,8 +92,8 @@ func TestEveryRouteTakesACompositeID(t *testing.T) {
 		}
 		w := newWorld(t)
 		id := w.create(`{"templateID": "base"}`)
-		if a := w.do(r.method, pathOf(r, id+"-2f7a01c5"), bodyOf(r)); a.status == http.StatusNotFound || a.status == http.StatusBadRequest {
-			t.Errorf("status %d: %s", a.status, a.body)
+		if a := w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id+"-2f7a01c5"), bodyOf(r)); a.Status == http.StatusNotFound || a.Status == http.StatusBadRequest {
+			t.Errorf("status %d: %s", a.Status, a.Body)
 		}
 	})
 }
@@ -115,10 +101,10 @@ func TestEveryRouteTakesACompositeID(t *testing.T) {
 func TestEveryRouteRefusesOtherMethods(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
 		w := newWorld(t)
-		a := w.do("TRACE", pathOf(r, "i1"), "")
+		a := w.do("TRACE", apitest.PathOf(r.pattern, sandboxParam, "i1"), "")
 		a.fails(http.StatusMethodNotAllowed, "method_not_allowed", "TRACE")
-		if !strings.Contains(a.header.Get("Allow"), r.method) {
-			t.Errorf("Allow %q, want %s in it", a.header.Get("Allow"), r.method)
+		if !strings.Contains(a.Header.Get("Allow"), r.method) {
+			t.Errorf("Allow %q, want %s in it", a.Header.Get("Allow"), r.method)
 		}
 	})
 }
@@ -129,17 +115,17 @@ func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
 			t.Skip("asks nothing of the sandboxes")
 		}
 		w := newWorld(t)
-		w.fake.Panics = "secret of the panic"
-		a := w.do(r.method, pathOf(r, "i1"), bodyOf(r))
+		w.Fake.Panics = "secret of the panic"
+		a := w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), bodyOf(r))
 		a.fails(http.StatusInternalServerError, "internal_server_error", "request")
-		if strings.Contains(a.body, "secret") {
-			t.Errorf("the cause is in the answer: %s", a.body)
+		if strings.Contains(a.Body, "secret") {
+			t.Errorf("the cause is in the answer: %s", a.Body)
 		}
-		if log := w.log.String(); !strings.Contains(log, "secret of the panic") || !strings.Contains(log, "apitest.go") {
+		if log := w.Log.String(); !strings.Contains(log, "secret of the panic") || !strings.Contains(log, "apitest.go") {
 			t.Errorf("no panic with stack in the log: %s", log)
 		}
-		w.fake.Panics = nil
-		w.do("GET", "/health", "").is(http.StatusNoContent)
+		w.Fake.Panics = nil
+		w.do("GET", "/health", "").Is(http.StatusNoContent)
 	})
 }
 
@@ -188,8 +174,8 @@ func TestPathsAreRoutedAsSent(t *testing.T) {
 			if name == "literal wins" {
 				method = "PUT"
 			}
-			a := w.do(method, tt.path, "").is(tt.status)
-			if a.header.Get("Location") != "" {
+			a := w.do(method, tt.path, "").Is(tt.status)
+			if a.Header.Get("Location") != "" {
 				t.Error("a redirect")
 			}
 		})
@@ -231,7 +217,7 @@ func TestTableHasNoDuplicates(t *testing.T) {
 }
 
 func TestHealthNeedsNoKey(t *testing.T) {
-	newWorld(t).send(httptest.NewRequest("GET", "/health", nil)).is(http.StatusNoContent)
+	newWorld(t).send(httptest.NewRequest("GET", "/health", nil)).Is(http.StatusNoContent)
 }
 
 func TestCORS(t *testing.T) {
@@ -240,21 +226,21 @@ func TestCORS(t *testing.T) {
 	req.Header.Set("Origin", "https://app.example")
 	req.Header.Set("Access-Control-Request-Method", "POST")
 	req.Header.Set("Access-Control-Request-Headers", "x-api-key,content-type,sdk_runtime")
-	a := w.send(req).is(http.StatusNoContent)
-	if got := a.header.Get("Access-Control-Allow-Headers"); got != "x-api-key,content-type,sdk_runtime" {
+	a := w.send(req).Is(http.StatusNoContent)
+	if got := a.Header.Get("Access-Control-Allow-Headers"); got != "x-api-key,content-type,sdk_runtime" {
 		t.Errorf("Access-Control-Allow-Headers %q", got)
 	}
 	for _, m := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
-		if !strings.Contains(a.header.Get("Access-Control-Allow-Methods"), m) {
+		if !strings.Contains(a.Header.Get("Access-Control-Allow-Methods"), m) {
 			t.Errorf("%s is not allowed", m)
 		}
 	}
-	a = w.send(httptest.NewRequest("OPTIONS", "/anything", nil)).is(http.StatusNoContent)
-	if got := a.header.Get("Access-Control-Allow-Headers"); !strings.Contains(got, "X-API-Key") {
+	a = w.send(httptest.NewRequest("OPTIONS", "/anything", nil)).Is(http.StatusNoContent)
+	if got := a.Header.Get("Access-Control-Allow-Headers"); !strings.Contains(got, "X-API-Key") {
 		t.Errorf("Access-Control-Allow-Headers %q", got)
 	}
 	for _, h := range []string{"X-Next-Token", "X-Total-Running", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After"} {
-		if !strings.Contains(w.do("GET", "/sandboxes", "").header.Get("Access-Control-Expose-Headers"), h) {
+		if !strings.Contains(w.do("GET", "/sandboxes", "").Header.Get("Access-Control-Expose-Headers"), h) {
 			t.Errorf("%s is not exposed", h)
 		}
 	}

@@ -37,7 +37,7 @@ func TestSandboxView(t *testing.T) {
 	// The settings that an answer has can be sent as they are.
 	settings, _ := json.Marshal(w.sandbox(id)["settings"])
 	w.create(string(settings[:len(settings)-1]) + `,"timeout":600}`)
-	if a, b := w.fake.Created[0].Settings, w.fake.Created[1].Settings; b.OnIdle != a.OnTimeout || b.MaxLifetime != a.MaxLifetime || b.StallAfter != a.StallAfter {
+	if a, b := w.Fake.Created[0].Settings, w.Fake.Created[1].Settings; b.OnIdle != a.OnTimeout || b.MaxLifetime != a.MaxLifetime || b.StallAfter != a.StallAfter {
 		t.Errorf("%+v comes back as %+v", a, b)
 	}
 }
@@ -64,15 +64,15 @@ func TestStates(t *testing.T) {
 	if o := w.sandbox(id); o["endAt"] != nil || o["timeoutSeconds"] != 0.0 {
 		t.Errorf("endAt %v, timeout %v: absent is no limit", o["endAt"], o["timeoutSeconds"])
 	}
-	sb := w.fake.Sandboxes[id]
+	sb := w.Fake.Sandboxes[id]
 	sb.Record.State, sb.Record.StartedAt = lifecycle.Pending, time.Time{}
 	sb.Record.Op = &lifecycle.Operation{Phase: lifecycle.Creating, Deadline: epoch.Add(time.Hour)}
-	w.fake.Sandboxes[id] = sb
+	w.Fake.Sandboxes[id] = sb
 	if o := w.sandbox(id); o["state"] != "pending" || o["phase"] != "creating" || o["startedAt"] != nil {
 		t.Errorf("being created: %v", o)
 	}
 	sb.Record.State, sb.Record.Op.Phase = lifecycle.Running, lifecycle.Pausing
-	w.fake.Sandboxes[id] = sb
+	w.Fake.Sandboxes[id] = sb
 	if o := w.sandbox(id); o["state"] != "running" || o["phase"] != "pausing" {
 		t.Errorf("being paused: %v %v", o["state"], o["phase"])
 	}
@@ -81,7 +81,7 @@ func TestStates(t *testing.T) {
 func TestTombstone(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"timeout":60}`)
-	w.advance(2 * time.Minute)
+	w.Advance(2 * time.Minute)
 	o := w.sandbox(id)
 	stone := o["tombstone"].(map[string]any)
 	if o["state"] != "terminated" || stone["reason"] != "TimeoutExpired" || stone["at"] != "2026-09-01T12:02:00.123456Z" || stone["actor"] != nil {
@@ -96,7 +96,7 @@ func TestTombstone(t *testing.T) {
 	}
 
 	id = w.create(`{}`)
-	w.do("DELETE", base+"/"+id, "").is(http.StatusNoContent)
+	w.do("DELETE", base+"/"+id, "").Is(http.StatusNoContent)
 	if stone := w.sandbox(id)["tombstone"].(map[string]any); stone["reason"] != "Killed" || stone["actor"] != apitest.Actor {
 		t.Errorf("tombstone %v", stone)
 	}
@@ -123,9 +123,9 @@ func TestPauseAndResume(t *testing.T) {
 	} {
 		w := newWorld(t)
 		id := w.create(`{"timeout":600}`)
-		o := w.do("POST", base+"/"+id+"/pause", body).is(http.StatusOK).object()
-		if o["state"] != "paused" || o["endAt"] != nil || o["pausedAt"] != "2026-09-01T12:00:00.123456Z" || w.fake.Modes[0] != mode {
-			t.Errorf("%s pauses to %v with %v", body, o, w.fake.Modes)
+		o := w.do("POST", base+"/"+id+"/pause", body).Is(http.StatusOK).Object()
+		if o["state"] != "paused" || o["endAt"] != nil || o["pausedAt"] != "2026-09-01T12:00:00.123456Z" || w.Fake.Modes[0] != mode {
+			t.Errorf("%s pauses to %v with %v", body, o, w.Fake.Modes)
 		}
 		if cp := o["checkpoint"].(map[string]any); cp["mode"] != string(mode) || cp["bytes"] != 4096.0 {
 			t.Errorf("%s: checkpoint %v", body, cp)
@@ -173,10 +173,10 @@ func TestResume(t *testing.T) {
 			w := newWorld(t)
 			id := w.create(tt.create)
 			if tt.paused {
-				w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+				w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 			}
-			w.advance(time.Second)
-			o := w.do("POST", base+"/"+id+"/resume", tt.body).is(http.StatusOK).object()
+			w.Advance(time.Second)
+			o := w.do("POST", base+"/"+id+"/resume", tt.body).Is(http.StatusOK).Object()
 			if o["state"] != "running" || o["endAt"] != tt.endAt || o["token"] == nil {
 				t.Errorf("%v until %v, want running until %v", o["state"], o["endAt"], tt.endAt)
 			}
@@ -214,7 +214,7 @@ func TestSetTimeout(t *testing.T) {
 			a.fails(http.StatusBadRequest, "invalid_request", "JSON")
 			continue
 		}
-		if o := a.is(http.StatusOK).object(); o["endAt"] != endAt {
+		if o := a.Is(http.StatusOK).Object(); o["endAt"] != endAt {
 			t.Errorf("%s: endAt %v, want %s", body, o["endAt"], endAt)
 		}
 		if o := w.sandbox(id); o["endAt"] != endAt || o["timeoutSeconds"] != 600.0 {
@@ -232,7 +232,7 @@ func TestSetTimeout(t *testing.T) {
 	if after := w.sandbox(id)["endAt"]; after != before {
 		t.Errorf("endAt %v after refusals, was %v", after, before)
 	}
-	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 	e := w.do("POST", path, `{"timeout":60}`).fails(http.StatusConflict, "not_running", "paused")
 	if contextOf(e)["state"] != "paused" {
 		t.Errorf("context %v", e["context"])
@@ -246,12 +246,12 @@ func TestResumeSaysWhetherItWoke(t *testing.T) {
 		t.Error("get says resumed")
 	}
 	resumed := func() any {
-		return w.do("POST", base+"/"+id+"/resume", "").is(http.StatusOK).object()["resumed"]
+		return w.do("POST", base+"/"+id+"/resume", "").Is(http.StatusOK).Object()["resumed"]
 	}
 	if got := resumed(); got != false {
 		t.Errorf("resumed %v of one that ran", got)
 	}
-	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 	if got := resumed(); got != true {
 		t.Errorf("resumed %v of one that slept", got)
 	}
@@ -263,16 +263,16 @@ func TestFlatVerbs(t *testing.T) {
 	flat := func(verb, rest string) answer {
 		return w.do("POST", "/v1/"+verb, fmt.Sprintf(`{"sandbox":%q%s}`, id, rest))
 	}
-	same(t, flat("set_timeout", `,"timeout_seconds":60`).is(200).object(), `{"status":"running","deadline_unix":1788264060.123456,"timeout_seconds":60}`)
+	same(t, flat("set_timeout", `,"timeout_seconds":60`).Is(200).Object(), `{"status":"running","deadline_unix":1788264060.123456,"timeout_seconds":60}`)
 	if got := w.sandbox(id)["endAt"]; got != "2026-09-01T12:01:00.123456Z" {
 		t.Errorf("endAt %v", got)
 	}
-	same(t, flat("pause", "").is(200).object(), `{"status":"paused"}`)
+	same(t, flat("pause", "").Is(200).Object(), `{"status":"paused"}`)
 	flat("pause", "").fails(409, "already_paused", "")
-	same(t, flat("resume", "").is(200).object(), `{"resumed":true,"status":"running","deadline_unix":1788264600.123456,"timeout_seconds":600}`)
-	same(t, flat("resume", `,"timeout_seconds":0.5`).is(200).object(), `{"resumed":false,"status":"running","deadline_unix":1788264600.123456,"timeout_seconds":0.5}`)
-	flat("pause", `,"mode":"filesystem"`).is(200)
-	same(t, flat("resume", `,"timeout_seconds":0`).is(200).object(), `{"resumed":true,"status":"running","deadline_unix":null,"timeout_seconds":0}`)
+	same(t, flat("resume", "").Is(200).Object(), `{"resumed":true,"status":"running","deadline_unix":1788264600.123456,"timeout_seconds":600}`)
+	same(t, flat("resume", `,"timeout_seconds":0.5`).Is(200).Object(), `{"resumed":false,"status":"running","deadline_unix":1788264600.123456,"timeout_seconds":0.5}`)
+	flat("pause", `,"mode":"filesystem"`).Is(200)
+	same(t, flat("resume", `,"timeout_seconds":0`).Is(200).Object(), `{"resumed":true,"status":"running","deadline_unix":null,"timeout_seconds":0}`)
 	flat("set_timeout", "").fails(400, "invalid_request", "timeoutSeconds")
 	flat("set_timeout", `,"timeout_seconds":0`).fails(400, "timeout_invalid", "")
 	w.do("POST", "/v1/pause", "").fails(400, "invalid_request", `"sandbox" is required`)
@@ -283,24 +283,24 @@ func TestFlatVerbs(t *testing.T) {
 func TestHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.fake.Now = now()
+		w.Fake.Now = now()
 		id := w.create(`{"idleTimeout":60}`)
 		path := base + "/" + id + "/holds"
-		until := func(d time.Duration) string { return w.fake.Now.Add(d).Format("2006-01-02T15:04:05.000000Z") }
+		until := func(d time.Duration) string { return w.Fake.Now.Add(d).Format("2006-01-02T15:04:05.000000Z") }
 
-		o := w.do("POST", path, `{"reason":" nightly build ","seconds":90.5}`).is(http.StatusCreated).object()
+		o := w.do("POST", path, `{"reason":" nightly build ","seconds":90.5}`).Is(http.StatusCreated).Object()
 		if o["kind"] != "lease" || o["detail"] != "nightly build" || o["until"] != until(90500*time.Millisecond) || o["counts"] != true || o["id"] == "" {
 			t.Errorf("hold %v", o)
 		}
-		w.do("POST", path, `{"reason":"mine","seconds":10,"id":"my-hold_1.x"}`).is(http.StatusCreated)
-		o = w.do("POST", path, `{"reason":"mine","seconds":20,"id":"my-hold_1.x"}`).is(http.StatusCreated).object()
+		w.do("POST", path, `{"reason":"mine","seconds":10,"id":"my-hold_1.x"}`).Is(http.StatusCreated)
+		o = w.do("POST", path, `{"reason":"mine","seconds":20,"id":"my-hold_1.x"}`).Is(http.StatusCreated).Object()
 		if o["id"] != "my-hold_1.x" || o["until"] != until(20*time.Second) {
 			t.Errorf("prolonged hold %v", o)
 		}
-		if got := list(w.do("GET", path, "").is(http.StatusOK).object()["holds"]); len(got) != 2 {
+		if got := list(w.do("GET", path, "").Is(http.StatusOK).Object()["holds"]); len(got) != 2 {
 			t.Errorf("holds %v", got)
 		}
-		w.do("DELETE", path+"/my-hold_1.x", "").is(http.StatusNoContent)
+		w.do("DELETE", path+"/my-hold_1.x", "").Is(http.StatusNoContent)
 		w.do("DELETE", path+"/my-hold_1.x", "").fails(http.StatusNotFound, "hold_not_found", "my-hold_1.x")
 		for body, want := range map[string][2]string{
 			`{"seconds":1}`:                                             {"invalid_request", "reason"},
@@ -315,9 +315,9 @@ func TestHolds(t *testing.T) {
 		} {
 			w.do("POST", path, body).fails(http.StatusBadRequest, want[0], want[1])
 		}
-		w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+		w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 		w.do("POST", path, `{"reason":"r","seconds":1}`).fails(http.StatusConflict, "not_running", "paused")
-		if got := list(w.do("GET", path, "").is(http.StatusOK).object()["holds"]); len(got) != 0 {
+		if got := list(w.do("GET", path, "").Is(http.StatusOK).Object()["holds"]); len(got) != 0 {
 			t.Errorf("holds of what sleeps: %v", got)
 		}
 	})
@@ -332,14 +332,14 @@ func TestEveryCallNamesItsActor(t *testing.T) {
 		if method == "PATCH" {
 			body = `{"ttl":600}`
 		}
-		if a := w.do(method, base+"/"+id+path, body); a.status >= 400 {
-			t.Errorf("%s: %s", call, a.body)
+		if a := w.do(method, base+"/"+id+path, body); a.Status >= 400 {
+			t.Errorf("%s: %s", call, a.Body)
 		}
 	}
-	if len(w.fake.Actors) != 8 {
-		t.Errorf("%d calls arrived, want 8", len(w.fake.Actors))
+	if len(w.Fake.Actors) != 8 {
+		t.Errorf("%d calls arrived, want 8", len(w.Fake.Actors))
 	}
-	for i, actor := range w.fake.Actors {
+	for i, actor := range w.Fake.Actors {
 		if actor != apitest.Actor {
 			t.Errorf("call %d by %q", i, actor)
 		}
@@ -349,35 +349,35 @@ func TestEveryCallNamesItsActor(t *testing.T) {
 func TestErrorsSayWhatLiesBehind(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{}`)
-	w.fake.Err = errdef.New(errdef.Unavailable, "wait_timeout", "in flight: %w", context.DeadlineExceeded)
+	w.Fake.Err = errdef.New(errdef.Unavailable, "wait_timeout", "in flight: %w", context.DeadlineExceeded)
 	e := w.do("POST", base+"/"+id+"/pause", "").fails(503, "wait_timeout", "in flight")
 	if e["cause"] != context.DeadlineExceeded.Error() {
 		t.Errorf("cause %v", e["cause"])
 	}
-	w.fake.Err = fmt.Errorf("read: %w", context.DeadlineExceeded)
+	w.Fake.Err = fmt.Errorf("read: %w", context.DeadlineExceeded)
 	w.do("GET", base, "").fails(504, "timed_out", "")
 
-	w.fake.Err = nil
-	failing := failingPause{w.fake, errdef.New(errdef.Unavailable, "pause_failed", "it runs on")}
-	w.http = New(Options{Sandboxes: failing, Auth: apitest.Keyring{}})
-	sb := w.fake.Sandboxes[id]
+	w.Fake.Err = nil
+	failing := failingPause{w.Fake, errdef.New(errdef.Unavailable, "pause_failed", "it runs on")}
+	w.HTTP = New(Options{Sandboxes: failing, Auth: apitest.Keyring{}})
+	sb := w.Fake.Sandboxes[id]
 	sb.Record.LastError = "pause: no space left on device"
-	w.fake.Sandboxes[id] = sb
+	w.Fake.Sandboxes[id] = sb
 	a := w.do("POST", base+"/"+id+"/pause", "")
 	e = a.fails(503, "pause_failed", "it runs on")
-	if e["cause"] != "pause: no space left on device" || contextOf(e)["state"] != "running" || a.header.Get("Retry-After") == "" {
-		t.Errorf("%v with %v", e, a.header)
+	if e["cause"] != "pause: no space left on device" || contextOf(e)["state"] != "running" || a.Header.Get("Retry-After") == "" {
+		t.Errorf("%v with %v", e, a.Header)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w = newWorld(t)
-	w.fake.Err = fmt.Errorf("wait: %w", context.Canceled)
+	w.Fake.Err = fmt.Errorf("wait: %w", context.Canceled)
 	r := httptest.NewRequestWithContext(ctx, "GET", base, nil)
 	r.Header.Set("X-API-Key", goodKey)
 	w.send(r).fails(503, "canceled", "")
-	if w.log.String() != "" {
-		t.Errorf("a client that left is logged: %s", w.log)
+	if w.Log.String() != "" {
+		t.Errorf("a client that left is logged: %s", w.Log)
 	}
 }
 
@@ -397,7 +397,7 @@ func TestList(t *testing.T) {
 		if state == lifecycle.Terminated {
 			sb.Record.Tombstone = &lifecycle.Tombstone{Reason: lifecycle.Killed, At: epoch}
 		}
-		w.fake.Sandboxes[id] = sb
+		w.Fake.Sandboxes[id] = sb
 	}
 	put("e", 1, lifecycle.Running, map[string]string{"a": "1"})
 	put("d", 2, lifecycle.Paused, map[string]string{"a": "1", "b": "x=y"})
@@ -414,20 +414,20 @@ func TestList(t *testing.T) {
 		"template=Base":                   "a c d e",
 		"template=other":                  "",
 	} {
-		a := w.do("GET", base+"?"+query, "").is(http.StatusOK)
+		a := w.do("GET", base+"?"+query, "").Is(http.StatusOK)
 		if got := idsOf(a); got != want {
 			t.Errorf("%s lists %s, want %s", query, got, want)
 		}
-		if strings.Contains(a.body, apitest.Tokens()) {
+		if strings.Contains(a.Body, apitest.Tokens()) {
 			t.Error("a list has tokens")
 		}
 	}
 	var all []string
 	query := "limit=1"
 	for range 10 {
-		o := w.do("GET", base+"?"+query, "").is(http.StatusOK)
+		o := w.do("GET", base+"?"+query, "").Is(http.StatusOK)
 		all = append(all, idsOf(o))
-		next, more := o.object()["next"].(string)
+		next, more := o.Object()["next"].(string)
 		if !more {
 			break
 		}
@@ -449,9 +449,9 @@ func TestList(t *testing.T) {
 	w.do("GET", base+"?limit=%zz", "").fails(http.StatusBadRequest, "invalid_request", "query")
 }
 
-func idsOf(a answer) string {
+func idsOf(a apitest.Answer) string {
 	var ids []string
-	for _, o := range list(a.object()["sandboxes"]) {
+	for _, o := range list(a.Object()["sandboxes"]) {
 		ids = append(ids, o["id"].(string))
 	}
 	return strings.Join(ids, " ")

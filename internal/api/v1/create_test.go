@@ -176,12 +176,12 @@ func TestCreateTranslates(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			a := w.do("POST", base, tt.body).is(http.StatusCreated)
-			if got, want := w.fake.Created[0], request(tt.want); !reflect.DeepEqual(got, want) {
+			a := w.do("POST", base, tt.body).Is(http.StatusCreated)
+			if got, want := w.Fake.Created[0], request(tt.want); !reflect.DeepEqual(got, want) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
-			if want := base + "/" + a.object()["id"].(string); a.header.Get("Location") != want {
-				t.Errorf("Location %q, want %s", a.header.Get("Location"), want)
+			if want := base + "/" + a.Object()["id"].(string); a.Header.Get("Location") != want {
+				t.Errorf("Location %q, want %s", a.Header.Get("Location"), want)
 			}
 		})
 	}
@@ -285,11 +285,11 @@ func TestCreateRefuses(t *testing.T) {
 			if text, _ := e["remediation"].(string); !strings.Contains(text, tt.remediation) {
 				t.Errorf("remediation %q, want %q in it", text, tt.remediation)
 			}
-			if len(w.fake.Sandboxes) != 0 {
+			if len(w.Fake.Sandboxes) != 0 {
 				t.Error("a sandbox was created")
 			}
-			if len(a.body) > 2000 {
-				t.Errorf("an answer of %d bytes", len(a.body))
+			if len(a.Body) > 2000 {
+				t.Errorf("an answer of %d bytes", len(a.Body))
 			}
 		})
 	}
@@ -330,10 +330,10 @@ func TestDefaultsAreTheServers(t *testing.T) {
 	})
 	w.create(`{}`)
 	w.create(`{"timeout":0,"onTimeout":"kill","refreshOnActivity":false}`)
-	if got := w.fake.Created[0].Settings; got != (lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, RefreshOnActivity: true}) {
+	if got := w.Fake.Created[0].Settings; got != (lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, RefreshOnActivity: true}) {
 		t.Errorf("defaults %+v", got)
 	}
-	if got := w.fake.Created[1].Settings; got != (lifecycle.Settings{OnTimeout: lifecycle.Kill}) {
+	if got := w.Fake.Created[1].Settings; got != (lifecycle.Settings{OnTimeout: lifecycle.Kill}) {
 		t.Errorf("over the defaults %+v", got)
 	}
 }
@@ -341,7 +341,7 @@ func TestDefaultsAreTheServers(t *testing.T) {
 func TestBodyLimit(t *testing.T) {
 	w := newWorld(t)
 	w.do("POST", base, "{}"+strings.Repeat(" ", 16<<20)).fails(http.StatusRequestEntityTooLarge, "body_too_large", "16 MiB")
-	w.do("POST", base, "{}"+strings.Repeat(" ", 16<<20-2)).is(http.StatusCreated)
+	w.do("POST", base, "{}"+strings.Repeat(" ", 16<<20-2)).Is(http.StatusCreated)
 }
 
 func TestPatch(t *testing.T) {
@@ -361,7 +361,7 @@ func TestPatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			id := w.create(`{"timeout":600}`)
-			o := w.do("PATCH", base+"/"+id, tt.body).is(http.StatusOK).object()
+			o := w.do("PATCH", base+"/"+id, tt.body).Is(http.StatusOK).Object()
 			for field, want := range tt.want {
 				if got := o["settings"].(map[string]any)[field]; got != want {
 					t.Errorf("%s is %v, want %v", field, got, want)
@@ -380,10 +380,10 @@ func TestInternetAccess(t *testing.T) {
 	if got := w.sandbox(id)["allowInternetAccess"]; got != false {
 		t.Errorf("asked for false, got %v", got)
 	}
-	if got := w.do("PATCH", base+"/"+id, `{"allowInternetAccess":true}`).is(http.StatusOK).object()["allowInternetAccess"]; got != true {
+	if got := w.do("PATCH", base+"/"+id, `{"allowInternetAccess":true}`).Is(http.StatusOK).Object()["allowInternetAccess"]; got != true {
 		t.Errorf("changed to true, got %v", got)
 	}
-	if got := w.do("PATCH", base+"/"+id, `{"metadata":{}}`).is(http.StatusOK).object()["allowInternetAccess"]; got != true {
+	if got := w.do("PATCH", base+"/"+id, `{"metadata":{}}`).Is(http.StatusOK).Object()["allowInternetAccess"]; got != true {
 		t.Errorf("another patch made it %v", got)
 	}
 }
@@ -391,11 +391,11 @@ func TestInternetAccess(t *testing.T) {
 func TestPatchReplacesMaps(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"metadata":{"a":"1"},"ports":{"80":"keep"}}`)
-	o := w.do("PATCH", base+"/"+id, `{"metadata":{"b":"2"}}`).is(http.StatusOK).object()
+	o := w.do("PATCH", base+"/"+id, `{"metadata":{"b":"2"}}`).Is(http.StatusOK).Object()
 	if fmt.Sprint(o["metadata"], o["ports"]) != "map[b:2] map[80:keep]" {
 		t.Errorf("%v %v", o["metadata"], o["ports"])
 	}
-	o = w.do("PATCH", base+"/"+id, `{"metadata":{},"ports":{"81":"ignore"}}`).is(http.StatusOK).object()
+	o = w.do("PATCH", base+"/"+id, `{"metadata":{},"ports":{"81":"ignore"}}`).Is(http.StatusOK).Object()
 	if fmt.Sprint(o["metadata"], o["ports"]) != "map[] map[81:ignore]" {
 		t.Errorf("%v %v", o["metadata"], o["ports"])
 	}

@@ -22,12 +22,12 @@ func TestEventsByCursor(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(`{"timeout":600}`)
 	second := w.create(`{}`)
-	w.do("POST", base+"/"+first+"/pause", "").is(http.StatusOK)
-	w.do("DELETE", base+"/"+first, "").is(http.StatusNoContent)
+	w.do("POST", base+"/"+first+"/pause", "").Is(http.StatusOK)
+	w.do("DELETE", base+"/"+first, "").Is(http.StatusNoContent)
 
 	types := func(path string) (string, float64) {
 		t.Helper()
-		o := w.do("GET", path, "").is(http.StatusOK).object()
+		o := w.do("GET", path, "").Is(http.StatusOK).Object()
 		var names []string
 		for _, e := range list(o["events"]) {
 			names = append(names, e["type"].(string))
@@ -56,7 +56,7 @@ func TestEventsByCursor(t *testing.T) {
 	if _, next := types("/v1/events?after=99"); next != 99 {
 		t.Errorf("next %v", next)
 	}
-	e := list(w.do("GET", "/v1/events?after=5&limit=1", "").object()["events"])[0]
+	e := list(w.do("GET", "/v1/events?after=5&limit=1", "").Object()["events"])[0]
 	same(t, any(e), fmt.Sprintf(`{"id":6,"time":"2026-09-01T12:00:00.123456Z","type":"paused","sandbox":%q,"generation":1,"from":"pausing","to":"paused",
 		"cause":"call","actor":%q,"operation":%q,"durationSeconds":null,"bytes":4096,"freed":1048576,"detail":null}`, first, apitest.Actor, e["operation"]))
 	for _, bad := range []string{"after=-1", "after=x", "after=NOW", "after=1.5", "after=99999999999999999999", "limit=0", "limit=1001", "follow=maybe"} {
@@ -136,7 +136,7 @@ func (s *stream) event() (id int64, e map[string]any) {
 
 func served(t *testing.T, change ...func(*Options)) (*world, string) {
 	w := newWorld(t, change...)
-	srv := httptest.NewServer(w.http)
+	srv := httptest.NewServer(w.HTTP)
 	t.Cleanup(srv.Close)
 	return w, srv.URL
 }
@@ -150,7 +150,7 @@ func TestStreamFromNow(t *testing.T) {
 	if first := s.next(); first["id"] != "2" || first["data"] != "" || first["retry"] != "1000" {
 		t.Errorf("it begins with %v", first)
 	}
-	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 	if n, e := s.event(); n != 3 || e["type"] != "pausing" {
 		t.Errorf("event %d is %v", n, e["type"])
 	}
@@ -173,7 +173,7 @@ func TestStream(t *testing.T) {
 			}
 		}
 		other := w.create(`{}`) // is not of the one sandbox
-		w.do("PATCH", base+"/"+id, `{"ttl":600}`).is(http.StatusOK)
+		w.do("PATCH", base+"/"+id, `{"ttl":600}`).Is(http.StatusOK)
 		for {
 			_, e := s.event()
 			if e["sandbox"] == other && name == "by parameter" {
@@ -184,7 +184,7 @@ func TestStream(t *testing.T) {
 			}
 		}
 		s.stop()
-		w.fake.Kill(t.Context(), other, "")
+		w.Fake.Kill(t.Context(), other, "")
 	}
 }
 
@@ -213,7 +213,7 @@ func TestStreamEndsWithTheClient(t *testing.T) {
 	done := make(chan struct{})
 	w := newWorld(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w.http.ServeHTTP(rw, r)
+		w.HTTP.ServeHTTP(rw, r)
 		close(done)
 	}))
 	t.Cleanup(srv.Close)
@@ -221,7 +221,7 @@ func TestStreamEndsWithTheClient(t *testing.T) {
 	s.next()
 	s.stop()
 	<-done
-	if log := w.log.String(); log != "" {
+	if log := w.Log.String(); log != "" {
 		t.Errorf("logged: %s", log)
 	}
 }
@@ -255,7 +255,7 @@ func TestStreamNoticesACommitAfterItsRead(t *testing.T) {
 			t.Errorf("event %d, want %d", got, want+1)
 		}
 	}
-	if len(w.fake.IDs()) != 1 {
+	if len(w.Fake.IDs()) != 1 {
 		t.Error("nothing was committed")
 	}
 }
@@ -271,8 +271,8 @@ func TestStreamAfterABreakLosesNothing(t *testing.T) {
 	for range writers {
 		all.Go(func() {
 			for i := range rounds {
-				if a := w.do("PATCH", base+"/"+id, fmt.Sprintf(`{"ttl":%d}`, 1000+i)); a.status != http.StatusOK {
-					t.Errorf("patch: %s", a.body)
+				if a := w.do("PATCH", base+"/"+id, fmt.Sprintf(`{"ttl":%d}`, 1000+i)); a.Status != http.StatusOK {
+					t.Errorf("patch: %s", a.Body)
 				}
 			}
 		})
@@ -298,7 +298,7 @@ func TestStreamAfterABreakLosesNothing(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got := len(w.fake.Log()); got != want {
+	if got := len(w.Fake.Log()); got != want {
 		t.Errorf("%d events, want %d", got, want)
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 func (w *world) explain(id string) map[string]any {
-	w.t.Helper()
-	return w.do("GET", base+"/"+id+"/lifecycle", "").is(http.StatusOK).object()
+	w.T.Helper()
+	return w.do("GET", base+"/"+id+"/lifecycle", "").Is(http.StatusOK).Object()
 }
 
 // clocksOf returns "status deadline action" by clock.
@@ -68,7 +68,7 @@ func TestExplainRunning(t *testing.T) {
 func TestExplainBusy(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"idleTimeout":60}`)
-	w.fake.Held[id] = []supervisor.Hold{
+	w.Fake.Held[id] = []supervisor.Hold{
 		{ID: "h2", Kind: supervisor.HoldProcess, Detail: "sleep 900", Since: epoch, LastProgress: epoch, Counts: false},
 		{ID: "h1", Kind: supervisor.HoldStream, Detail: "port 8000", Since: epoch, LastProgress: epoch, Until: epoch.Add(time.Minute), Counts: true},
 	}
@@ -87,7 +87,7 @@ func TestExplainOthers(t *testing.T) {
 	hasNext(t, w.explain(id), nil, nil, nil, "until somebody pauses or kills it")
 
 	id = w.create(`{"timeout":60,"onTimeout":"pause","autoResume":true,"pausedRetention":30,"idleTimeout":5}`)
-	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 	o := w.explain(id)
 	hasClocks(t, o, map[string]string{
 		"timeout": "stopped pause", "idleTimeout": "stopped pause", "pausedRetention": "running 2026-09-01T12:00:30.123456Z kill",
@@ -95,14 +95,14 @@ func TestExplainOthers(t *testing.T) {
 	hasNext(t, o, "kill", "pausedRetention", "2026-09-01T12:00:30.123456Z", "terminated (PausedExpired)")
 
 	id = w.create(`{"timeout":60,"onTimeout":"pause","autoResume":true}`)
-	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 	hasNext(t, w.explain(id), nil, nil, nil, "traffic or a resume")
 
 	id = w.create(`{"timeout":60}`)
-	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+	w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 	hasNext(t, w.explain(id), nil, nil, nil, "somebody resumes it")
 
-	w.do("DELETE", base+"/"+id, "").is(http.StatusNoContent)
+	w.do("DELETE", base+"/"+id, "").Is(http.StatusNoContent)
 	o = w.explain(id)
 	hasNext(t, o, "forget", "tombstone", "2026-10-01T12:00:00.123456Z", "forgotten")
 	if o["state"] != "terminated" || o["tombstone"].(map[string]any)["reason"] != "Killed" {
@@ -113,13 +113,13 @@ func TestExplainOthers(t *testing.T) {
 	}
 
 	id = w.create(`{"ttl":3600}`)
-	sb := w.fake.Sandboxes[id]
+	sb := w.Fake.Sandboxes[id]
 	sb.Record.Op = &lifecycle.Operation{
 		ID: "op", Phase: lifecycle.Pausing, Attempt: 1, Cause: lifecycle.CauseIdle, StartedAt: epoch,
 		Deadline: epoch.Add(time.Minute), Mode: lifecycle.Memory, Cancelable: true,
 	}
 	sb.Record.PauseFailures, sb.Record.PauseRetryAt, sb.Record.LastError = 2, epoch.Add(time.Second), "pause: disk full"
-	w.fake.Sandboxes[id] = sb
+	w.Fake.Sandboxes[id] = sb
 	o = w.explain(id)
 	hasNext(t, o, "finish", "operation", "2026-09-01T12:01:00.123456Z", "pausing ends")
 	if op := o["operation"].(map[string]any); op["phase"] != "pausing" || op["cause"] != "idle" || op["actor"] != nil || op["cancelable"] != true || op["mode"] != "memory" {
@@ -160,9 +160,9 @@ func TestNextInAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := w.create(tt.body)
-			w.fake.Held[id], w.fake.Blind[id] = tt.held, tt.blind
+			w.Fake.Held[id], w.Fake.Blind[id] = tt.held, tt.blind
 			if tt.pause {
-				w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
+				w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 			}
 			check := func(where string, o map[string]any) {
 				t.Helper()
@@ -173,7 +173,7 @@ func TestNextInAnswers(t *testing.T) {
 			}
 			check("get", w.sandbox(id))
 			check("lifecycle", w.explain(id))
-			listed := list(w.do("GET", base+"?limit=1000", "").is(http.StatusOK).object()["sandboxes"])
+			listed := list(w.do("GET", base+"?limit=1000", "").Is(http.StatusOK).Object()["sandboxes"])
 			for _, o := range listed {
 				if o["id"] == id {
 					check("list", o)
@@ -189,7 +189,7 @@ func TestExplainSilence(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"idleTimeout":60,"onIdle":"pause"}`)
 	same(t, w.explain(id)["telemetry"], `{"missingSince":null,"defersIdle":false,"deferredUntil":null}`)
-	w.fake.Blind[id] = supervisor.Blindness{Since: epoch, Defers: true, Until: epoch.Add(2 * time.Minute)}
+	w.Fake.Blind[id] = supervisor.Blindness{Since: epoch, Defers: true, Until: epoch.Add(2 * time.Minute)}
 	o := w.explain(id)
 	same(t, o["telemetry"], `{"missingSince":"2026-09-01T12:00:00.123456Z","defersIdle":true,"deferredUntil":"2026-09-01T12:02:00.123456Z"}`)
 	hasClocks(t, o, map[string]string{"idleTimeout": "held pause", "timeout": "off kill", "maxLifetime": "off kill"})

@@ -11,7 +11,7 @@ import (
 
 func document(t *testing.T) map[string]any {
 	t.Helper()
-	return newWorld(t).send(httptest.NewRequest("GET", "/v1/openapi.json", nil)).is(http.StatusOK).object()
+	return newWorld(t).send(httptest.NewRequest("GET", "/v1/openapi.json", nil)).Is(http.StatusOK).Object()
 }
 
 func TestOpenAPIHasEveryRoute(t *testing.T) {
@@ -101,16 +101,16 @@ func TestOpenAPIDescribesWhatIsAnswered(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"timeout":60,"metadata":{"a":"b"},"hooks":{"preKill":{"command":"sync"}},"ports":{"80":"keep"}}`)
 	other := w.create(`{}`)
-	w.do("POST", base+"/"+other+"/pause", "").is(http.StatusOK)
-	w.do("POST", base+"/"+id+"/holds", `{"reason":"r","seconds":9}`).is(http.StatusCreated)
-	w.do("POST", base+"/"+id+"/previews", `{"port":80}`).is(http.StatusCreated)
+	w.do("POST", base+"/"+other+"/pause", "").Is(http.StatusOK)
+	w.do("POST", base+"/"+id+"/holds", `{"reason":"r","seconds":9}`).Is(http.StatusCreated)
+	w.do("POST", base+"/"+id+"/previews", `{"port":80}`).Is(http.StatusCreated)
 	schemaAt := func(name string) any { return map[string]any{"$ref": components + name} }
 	for path, name := range map[string]string{
 		base + "/" + id: "Sandbox", base + "/" + other: "Sandbox", base: "List", base + "/" + id + "/lifecycle": "Lifecycle",
 		base + "/" + id + "/holds": "Holds", base + "/" + id + "/previews": "Previews", "/v1/events": "Events", "/v1/errors": "Errors", "/v1/nonsense": "Error", base + "/nope": "Error",
 	} {
 		var got any
-		if err := json.Unmarshal([]byte(w.do("GET", path, "").body), &got); err != nil {
+		if err := json.Unmarshal([]byte(w.do("GET", path, "").Body), &got); err != nil {
 			t.Fatal(err)
 		}
 		conforms(t, doc, path, schemaAt(name), got)

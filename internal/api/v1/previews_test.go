@@ -18,31 +18,31 @@ func TestPreviews(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"timeout":600,"onTimeout":"pause"}`)
 	path := base + "/" + id + "/previews"
-	o := w.do("POST", path, `{"port":8000}`).is(http.StatusCreated).object()
+	o := w.do("POST", path, `{"port":8000}`).Is(http.StatusCreated).Object()
 	token, _ := o["token"].(string)
 	if o["port"] != 8000.0 || o["expiresAt"] != "2026-09-01T13:00:00.123456Z" || o["actor"] != apitest.Actor || !strings.Contains(token, apitest.Tokens()) {
 		t.Errorf("%v", o)
 	}
-	w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
-	second := w.do("POST", path, `{"port":1,"ttl":60,"expiresIn":60.0}`).is(http.StatusCreated).object()
+	w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
+	second := w.do("POST", path, `{"port":1,"ttl":60,"expiresIn":60.0}`).Is(http.StatusCreated).Object()
 	if second["expiresAt"] != "2026-09-01T12:01:00.123456Z" || w.sandbox(id)["state"] != "paused" {
 		t.Errorf("%v", second)
 	}
 
-	a := w.do("GET", path, "").is(http.StatusOK)
-	if got := list(a.object()["previews"]); len(got) != 2 || got[0]["id"] != o["id"] || got[1]["port"] != 1.0 || strings.Contains(a.body, apitest.Tokens()) || strings.Contains(a.body, "url") {
-		t.Errorf("listed %s", a.body)
+	a := w.do("GET", path, "").Is(http.StatusOK)
+	if got := list(a.Object()["previews"]); len(got) != 2 || got[0]["id"] != o["id"] || got[1]["port"] != 1.0 || strings.Contains(a.Body, apitest.Tokens()) || strings.Contains(a.Body, "url") {
+		t.Errorf("listed %s", a.Body)
 	}
-	w.do("DELETE", fmt.Sprintf("%s/%s", path, o["id"]), "").is(http.StatusNoContent)
+	w.do("DELETE", fmt.Sprintf("%s/%s", path, o["id"]), "").Is(http.StatusNoContent)
 	e := w.do("DELETE", path+"/"+token, "").fails(http.StatusNotFound, "preview_not_found", "")
 	if strings.Contains(fmt.Sprint(e), token) {
 		t.Errorf("the token is in the error %v", e)
 	}
-	w.advance(2 * time.Minute)
-	if got := list(w.do("GET", path, "").is(http.StatusOK).object()["previews"]); len(got) != 0 {
+	w.Advance(2 * time.Minute)
+	if got := list(w.do("GET", path, "").Is(http.StatusOK).Object()["previews"]); len(got) != 0 {
 		t.Errorf("listed %v: one is revoked, one has expired", got)
 	}
-	if log := w.log.String(); strings.Contains(log, apitest.Tokens()) {
+	if log := w.Log.String(); strings.Contains(log, apitest.Tokens()) {
 		t.Errorf("a token is in the log: %s", log)
 	}
 }
@@ -72,7 +72,7 @@ func TestPreviewURLs(t *testing.T) {
 			r := httptest.NewRequest("POST", base+"/"+id+"/previews", strings.NewReader(tt.body))
 			r.Header.Set("X-API-Key", goodKey)
 			tt.change(r)
-			o := w.send(r).is(http.StatusCreated).object()
+			o := w.send(r).Is(http.StatusCreated).Object()
 			if want := strings.Replace(tt.want, "ID", id, 1) + o["token"].(string); o["url"] != want {
 				t.Errorf("got  %v\nwant %s", o["url"], want)
 			}
@@ -108,7 +108,7 @@ func TestPreviewRefusals(t *testing.T) {
 		w.do("POST", path, body).fails(http.StatusBadRequest, want.code, want.message)
 	}
 	for range 100 {
-		w.do("POST", path, `{"port":80}`).is(http.StatusCreated)
+		w.do("POST", path, `{"port":80}`).Is(http.StatusCreated)
 	}
 	w.do("POST", path, `{"port":80}`).fails(http.StatusTooManyRequests, "too_many_previews", "100")
 }

@@ -12,23 +12,8 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
-	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
-
-// pathOf fills a route's pattern in.
-func pathOf(r route, id string) string {
-	segs := strings.Split(r.pattern, "/")
-	for i, seg := range segs {
-		switch {
-		case seg == "{"+sandboxParam+"}":
-			segs[i] = id
-		case httpapi.IsParam(seg):
-			segs[i] = "x1"
-		}
-	}
-	return strings.Join(segs, "/")
-}
 
 // isFlat reports whether the body names the sandbox.
 func isFlat(r route) bool { return r.body != nil && r.body[0].name == sandboxOption.name }
@@ -70,16 +55,16 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
 		w := newWorld(t)
 		if r.access == open {
-			w.send(httptest.NewRequest(r.method, pathOf(r, "i1"), nil)).is(http.StatusOK)
+			w.send(httptest.NewRequest(r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), nil)).Is(http.StatusOK)
 			return
 		}
 		w = newWorld(t, func(o *Options) { o.Sandboxes = nil }) // must not be reached
 		for _, key := range []string{"", "x", "e2b_" + strings.Repeat("0", 40)} {
-			req := httptest.NewRequest(r.method, pathOf(r, "i1"), strings.NewReader(bodyOf(r, "i1")))
+			req := httptest.NewRequest(r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), strings.NewReader(bodyOf(r, "i1")))
 			req.Header.Set("X-API-Key", key)
 			a := w.send(req)
 			a.fails(http.StatusUnauthorized, "api_key_unknown", "API key")
-			if len(key) > 4 && strings.Contains(a.body+w.log.String(), key) {
+			if len(key) > 4 && strings.Contains(a.Body+w.Log.String(), key) {
 				t.Error("the key is in the answer or the log")
 			}
 		}
@@ -88,10 +73,10 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 
 func TestEveryRouteTakesABearerKey(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
-		req := httptest.NewRequest(r.method, pathOf(r, "i1"), strings.NewReader(bodyOf(r, "i1")))
+		req := httptest.NewRequest(r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), strings.NewReader(bodyOf(r, "i1")))
 		req.Header.Set("Authorization", "Bearer "+goodKey)
-		if a := newWorld(t).send(req); a.status == http.StatusUnauthorized {
-			t.Errorf("refused: %s", a.body)
+		if a := newWorld(t).send(req); a.Status == http.StatusUnauthorized {
+			t.Errorf("refused: %s", a.Body)
 		}
 	})
 }
@@ -102,13 +87,13 @@ func TestEveryRouteRefusesAnUnknownSandbox(t *testing.T) {
 			t.Skip("names no sandbox")
 		}
 		w := newWorld(t)
-		e := w.do(r.method, pathOf(r, "nonexistingsandbox"), bodyOf(r, "nonexistingsandbox")).
+		e := w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, "nonexistingsandbox"), bodyOf(r, "nonexistingsandbox")).
 			fails(http.StatusNotFound, "sandbox_not_found", `"nonexistingsandbox"`)
 		if contextOf(e)["sandbox"] != "nonexistingsandbox" {
 			t.Errorf("context %v", e["context"])
 		}
 		for _, id := range []string{"UPPER", "a-b", "a.b", "%2e%2e", "a%2Fb", "%C3%A9", strings.Repeat("a", 1000)} {
-			w.do(r.method, pathOf(r, id), bodyOf(r, id)).fails(http.StatusNotFound, "sandbox_not_found", "does not exist")
+			w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id)).fails(http.StatusNotFound, "sandbox_not_found", "does not exist")
 		}
 	})
 }
@@ -122,12 +107,12 @@ func TestEveryRouteAnswersForATerminatedSandbox(t *testing.T) {
 		}
 		w := newWorld(t)
 		id := w.create(`{}`)
-		w.do("DELETE", base+"/"+id, "").is(http.StatusNoContent)
-		a := w.do(r.method, pathOf(r, id), bodyOf(r, id))
+		w.do("DELETE", base+"/"+id, "").Is(http.StatusNoContent)
+		a := w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id))
 		if r.method == get && r.status != failed {
-			a.is(http.StatusOK)
-			if strings.Contains(a.body, apitest.Tokens()) {
-				t.Errorf("a token of what is gone: %s", a.body)
+			a.Is(http.StatusOK)
+			if strings.Contains(a.Body, apitest.Tokens()) {
+				t.Errorf("a token of what is gone: %s", a.Body)
 			}
 			return
 		}
@@ -140,10 +125,10 @@ func TestEveryRouteAnswersForATerminatedSandbox(t *testing.T) {
 
 func TestEveryRouteRefusesOtherMethods(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
-		a := newWorld(t).do("TRACE", pathOf(r, "i1"), "")
+		a := newWorld(t).do("TRACE", apitest.PathOf(r.pattern, sandboxParam, "i1"), "")
 		a.fails(http.StatusMethodNotAllowed, "method_not_allowed", "TRACE")
-		if !strings.Contains(a.header.Get("Allow"), r.method) {
-			t.Errorf("Allow %q, want %s in it", a.header.Get("Allow"), r.method)
+		if !strings.Contains(a.Header.Get("Allow"), r.method) {
+			t.Errorf("Allow %q, want %s in it", a.Header.Get("Allow"), r.method)
 		}
 	})
 }
@@ -159,16 +144,16 @@ func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
 		} {
 			w := newWorld(t)
 			id := w.create(`{}`)
-			breakIt(w.fake)
-			a := w.do(r.method, pathOf(r, id), bodyOf(r, id))
+			breakIt(w.Fake)
+			a := w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id))
 			e := a.fails(http.StatusInternalServerError, "internal_server_error", "request")
-			if strings.Contains(a.body, "secret") {
-				t.Errorf("%s: the cause is in the answer: %s", name, a.body)
+			if strings.Contains(a.Body, "secret") {
+				t.Errorf("%s: the cause is in the answer: %s", name, a.Body)
 			}
-			if log := w.log.String(); !strings.Contains(log, "secret") || !strings.Contains(log, contextOf(e)["request"].(string)) {
+			if log := w.Log.String(); !strings.Contains(log, "secret") || !strings.Contains(log, contextOf(e)["request"].(string)) {
 				t.Errorf("%s: not in the log under its id: %s", name, log)
 			}
-			if strings.Contains(w.log.String(), goodKey) || strings.Contains(w.log.String(), apitest.Tokens()) {
+			if strings.Contains(w.Log.String(), goodKey) || strings.Contains(w.Log.String(), apitest.Tokens()) {
 				t.Error("the log has a key or a token")
 			}
 		}
@@ -184,7 +169,7 @@ func TestEveryRouteThatIsNotBuiltSaysSo(t *testing.T) {
 		n++
 		w := newWorld(t)
 		id := w.create(`{}`)
-		w.do(r.method, pathOf(r, id), bodyOf(r, id)).fails(http.StatusNotImplemented, "not_supported", r.method+" "+r.pattern)
+		w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id)).fails(http.StatusNotImplemented, "not_supported", r.method+" "+r.pattern)
 	})
 	if n < 8 {
 		t.Errorf("%d routes are not built", n)
@@ -199,9 +184,9 @@ func TestEveryRouteKeepsItsEffect(t *testing.T) {
 		}
 		w := newWorld(t)
 		id := w.create(`{"onTimeout":"pause","timeout":600,"autoResume":true}`)
-		w.do("POST", base+"/"+id+"/pause", "").is(http.StatusOK)
-		w.do(r.method, pathOf(r, id), bodyOf(r, id))
-		woke := w.fake.Sandboxes[id].Record.Generation > 1
+		w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
+		w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id))
+		woke := w.Fake.Sandboxes[id].Record.Generation > 1
 		if want := r.effect == wakes || r.effect == both; woke != want {
 			t.Errorf("woke: %v, the table says %v", woke, want)
 		}
@@ -238,9 +223,9 @@ func TestPreflightNeedsNoKey(t *testing.T) {
 	w := newWorld(t)
 	req := httptest.NewRequest("OPTIONS", "/v1/sandboxes", nil)
 	req.Header.Set("Access-Control-Request-Headers", "x-api-key")
-	a := w.send(req).is(http.StatusNoContent)
-	if a.header.Get("Access-Control-Allow-Headers") != "x-api-key" {
-		t.Errorf("header %v", a.header)
+	a := w.send(req).Is(http.StatusNoContent)
+	if a.Header.Get("Access-Control-Allow-Headers") != "x-api-key" {
+		t.Errorf("header %v", a.Header)
 	}
 }
 
@@ -251,26 +236,26 @@ func TestCatalogueStatusesAreThoseAnswered(t *testing.T) {
 		}
 		w := newWorld(t)
 		id := w.create(`{}`)
-		w.fake.Err = fmt.Errorf("set timeout: %w", errdef.New(e.Class, e.Code, "what happened"))
+		w.Fake.Err = fmt.Errorf("set timeout: %w", errdef.New(e.Class, e.Code, "what happened"))
 		a := w.do("POST", base+"/"+id+"/timeout", `{"timeout":60}`)
-		if a.status != e.Native {
-			t.Errorf("%s is answered with %d, the catalogue says %d", e.Code, a.status, e.Native)
+		if a.Status != e.Native {
+			t.Errorf("%s is answered with %d, the catalogue says %d", e.Code, a.Status, e.Native)
 		}
-		body := a.object()["error"].(map[string]any)
+		body := a.Object()["error"].(map[string]any)
 		if body["code"] != e.Code {
 			t.Errorf("%s is answered as %v", e.Code, body["code"])
 		}
 		if e.Class != errdef.Internal && body["remediation"] != e.Remedy {
 			t.Errorf("%s: remediation %v", e.Code, body["remediation"])
 		}
-		if (a.status == http.StatusServiceUnavailable) != (a.header.Get("Retry-After") != "") {
-			t.Errorf("%s: status %d with Retry-After %q", e.Code, a.status, a.header.Get("Retry-After"))
+		if (a.Status == http.StatusServiceUnavailable) != (a.Header.Get("Retry-After") != "") {
+			t.Errorf("%s: status %d with Retry-After %q", e.Code, a.Status, a.Header.Get("Retry-After"))
 		}
 	}
 }
 
 func TestCatalogueRoute(t *testing.T) {
-	o := newWorld(t).send(httptest.NewRequest("GET", "/v1/errors", nil)).is(http.StatusOK).object()
+	o := newWorld(t).send(httptest.NewRequest("GET", "/v1/errors", nil)).Is(http.StatusOK).Object()
 	if got := list(o["errors"]); len(got) != len(errdef.Catalogue()) {
 		t.Errorf("%d codes, want %d", len(got), len(errdef.Catalogue()))
 	}

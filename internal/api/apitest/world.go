@@ -1,0 +1,124 @@
+package apitest
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+)
+
+// World is a dialect's handler with what is behind it.
+type World struct {
+	T    *testing.T
+	Fake *Fake
+	HTTP http.Handler
+	Log  *Log
+}
+
+// NewWorld returns a world that has no handler yet.
+func NewWorld(t *testing.T) *World {
+	return &World{T: t, Fake: NewFake(), Log: &Log{}}
+}
+
+// Do sends a request with the good key.
+func (w *World) Do(method, target, body string) Answer {
+	w.T.Helper()
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	r.Header.Set("X-API-Key", GoodKey)
+	return w.Send(r)
+}
+
+// Send sends a request as it is.
+func (w *World) Send(r *http.Request) Answer {
+	w.T.Helper()
+	rec := httptest.NewRecorder()
+	w.HTTP.ServeHTTP(rec, r)
+	body, _ := io.ReadAll(rec.Body)
+	return Answer{w.T, rec.Code, rec.Header(), string(body)}
+}
+
+// Advance lets time pass.
+func (w *World) Advance(d time.Duration) { w.Fake.Now = w.Fake.Now.Add(d) }
+
+// Answer is a response as a client reads it.
+type Answer struct {
+	T      *testing.T
+	Status int
+	Header http.Header
+	Body   string
+}
+
+// Is checks the status and what must hold of every answer.
+func (a Answer) Is(status int) Answer {
+	a.T.Helper()
+	if a.Status != status {
+		a.T.Fatalf("status %d, want %d; body %s", a.Status, status, a.Body)
+	}
+	if a.Header.Get("Access-Control-Allow-Origin") != "*" {
+		a.T.Error("no Access-Control-Allow-Origin")
+	}
+	if status == http.StatusNoContent {
+		if a.Body != "" {
+			a.T.Errorf("204 with a body: %s", a.Body)
+		}
+		return a
+	}
+	if got := a.Header.Get("Content-Type"); got != "application/json" {
+		a.T.Errorf("Content-Type %q", got)
+	}
+	if !json.Valid([]byte(a.Body)) {
+		a.T.Errorf("the body is not JSON: %s", a.Body)
+	}
+	return a
+}
+
+// Object returns the body, which must be a JSON object.
+func (a Answer) Object() map[string]any {
+	a.T.Helper()
+	var o map[string]any
+	if err := json.Unmarshal([]byte(a.Body), &o); err != nil {
+		a.T.Fatalf("no JSON object: %v: %s", err, a.Body)
+	}
+	return o
+}
+
+// Log keeps what many goroutines log.
+type Log struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// String returns all that was logged.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// PathOf fills a route's pattern in: sandbox with an id, other parameters with
+// something.
+func PathOf(pattern, sandboxParam, id string) string {
+	segs := strings.Split(pattern, "/")
+	for i, seg := range segs {
+		switch {
+		case seg == "{"+sandboxParam+"}":
+			segs[i] = id
+		case httpapi.IsParam(seg):
+			segs[i] = "x1"
+		}
+	}
+	return strings.Join(segs, "/")
+}
