@@ -56,6 +56,9 @@ type ServeOptions struct {
 	MaxRunning   int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes int           // how many empty runtimes wait for the next start
 
+	OnShutdown      string        // keep or pause
+	ShutdownTimeout time.Duration // how long pausing may take
+
 	TLSCert string // PEM file; empty for no TLS
 	TLSKey  string // PEM file
 

@@ -19,7 +19,8 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "run the server",
-		Long: `Run the server until it gets SIGINT or SIGTERM. Sandboxes live on without it.
+		Long: `Run the server until it gets SIGINT or SIGTERM. Sandboxes live on without it,
+unless --on-shutdown=pause puts them to sleep; a second signal ends it at once.
 
 Every flag can be set in the environment: --log-level is DROWSE_LOG_LEVEL. The
 first start leaves an API key in the file api-key of the state directory.`,
@@ -39,6 +40,8 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes wait to make the next start or wake faster; 0 for none")
+	f.StringVar(&o.OnShutdown, "on-shutdown", "keep", "what becomes of running sandboxes when the server stops: keep lets them run, pause pauses them")
+	f.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", time.Minute, "how long pausing them may take; those that take longer go on")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
 	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have; 0 for no bound")
@@ -96,6 +99,10 @@ func (o ServeOptions) check() error {
 		return usagef("--default-timeout %s: want more than 0 and at most --max-timeout (%s)", o.DefaultTimeout, o.MaxTimeout)
 	case o.DefaultOnTimeout != "kill" && o.DefaultOnTimeout != "pause":
 		return usagef("--default-on-timeout %s: want kill or pause", o.DefaultOnTimeout)
+	case o.OnShutdown != "keep" && o.OnShutdown != "pause":
+		return usagef("--on-shutdown %s: want keep or pause", o.OnShutdown)
+	case o.ShutdownTimeout <= 0:
+		return usagef("--shutdown-timeout %s: want more than 0", o.ShutdownTimeout)
 	case o.WakeTimeout <= 0:
 		return usagef("--wake-timeout %s: want more than 0", o.WakeTimeout)
 	case o.WakeQueue <= 0:

@@ -55,6 +55,7 @@ const (
 	CauseAccess   Cause = "access"   // traffic reached a paused sandbox
 	CauseFailure  Cause = "failure"  // something broke
 	CauseRecovery Cause = "recovery" // the server found it so at start-up
+	CauseShutdown Cause = "shutdown" // the server stops, and was told to pause everything
 )
 
 // Reason says why a sandbox ended.

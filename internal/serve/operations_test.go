@@ -100,7 +100,7 @@ func newWorld(t *testing.T) *world {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(Options{MaxTimeout: 24 * time.Hour, DefaultTimeout: time.Minute, Log: log}, w.sup, keys, nil))
+		served <- serveUntil(ctx, log, ln, newServer(Options{MaxTimeout: 24 * time.Hour, DefaultTimeout: time.Minute, Log: log}, w.sup, keys, nil), w.sup.Check)
 	}()
 	t.Cleanup(func() {
 		cancel()

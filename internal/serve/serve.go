@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -52,6 +53,11 @@ type Options struct {
 	WakeQueue      int           // how many requests may wait for one sandbox
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes   int           // how many empty runtimes wait for the next start
+
+	// PauseOnShutdown pauses all sandboxes when the server stops, within
+	// ShutdownTimeout; those that take longer, and else all, go on without it.
+	PauseOnShutdown bool
+	ShutdownTimeout time.Duration
 
 	TLSCert   string // PEM file with the certificate chain; empty for no TLS
 	TLSKey    string // PEM file with its key
@@ -97,11 +103,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := assemble(ctx, o, ln.Addr(), certificates, &closers)
+	server, sup, err := assemble(ctx, o, ln.Addr(), certificates, &closers)
 	if err != nil {
 		return err
 	}
-	return serveUntil(ctx, o.Log, ln, server)
+	return serveUntil(ctx, o.Log, ln, server, sup.Check)
 }
 
 func listen(ctx context.Context, addr string) (net.Listener, error) {
@@ -150,24 +156,24 @@ func lockDir(dir string) (unlock func() error, err error) {
 }
 
 // assemble opens everything below the listener and returns what serves it.
-func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.Config, closers *cleanups) (*edge.Server, error) {
+func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.Config, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
 	st, err := store.Open(ctx, filepath.Join(o.StateDir, "drowse.db"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	closers.add(st.Close)
 	keys, err := auth.Load(ctx, st)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := firstKey(ctx, o, keys, addr); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	sup, err := supervise(ctx, o, st, closers)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return newServer(o, sup, keys, certificates), nil
+	return newServer(o, sup, keys, certificates), sup, nil
 }
 
 // newServer puts both dialects, the data plane and what operators look at on
@@ -255,12 +261,22 @@ func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups
 	if err != nil {
 		return nil, err
 	}
-	closers.add(func() error {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-		defer cancel()
-		return sup.Stop(stop)
-	})
+	closers.add(func() error { return stop(context.WithoutCancel(ctx), o, sup) })
 	return sup, nil
+}
+
+// stop stops the supervisor, which nobody calls any more.
+func stop(ctx context.Context, o Options, sup *supervisor.Supervisor) error {
+	if o.PauseOnShutdown {
+		pausing, cancel := context.WithTimeout(ctx, o.ShutdownTimeout)
+		defer cancel()
+		if left := sup.PauseAll(pausing); left > 0 {
+			o.Log.Warn("some sandboxes could not be paused, and go on", "count", left)
+		}
+	}
+	stopping, cancel := context.WithTimeout(ctx, shutdownGrace)
+	defer cancel()
+	return sup.Stop(stopping)
 }
 
 func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) error {
@@ -283,17 +299,21 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 }
 
 // serveUntil serves until ctx ends. Requests in flight get a moment to end;
-// streams, which have no end of their own, are broken off.
-func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server) error {
+// streams, which have no end of their own, are broken off. By check the service
+// manager learns that all is well.
+func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, check func(context.Context) error) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(ln) }()
 	log.Info("server ready", "addr", ln.Addr().String())
+	notify(log, daemon.SdNotifyReady)
+	go watch(ctx, log, check)
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	log.Info("server stopping; running sandboxes go on")
+	log.Info("server stopping")
+	notify(log, daemon.SdNotifyStopping)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	if err := server.Shutdown(stop); err != nil && !errors.Is(err, context.DeadlineExceeded) {

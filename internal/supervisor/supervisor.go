@@ -149,6 +149,16 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	}
 }
 
+// Check returns an error if the supervisor could serve nobody now, because its
+// store does not answer. If it hangs itself, so does Check.
+func (s *Supervisor) Check(ctx context.Context) error {
+	if _, err := s.LastEvent(ctx); err != nil {
+		return fmt.Errorf("check supervisor: %w", err)
+	}
+	s.each(func(b *box) { b.snapshot() })
+	return nil
+}
+
 // now is the time as it is stored: UTC, in microseconds, because that is what
 // clients can send back.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
@@ -282,8 +292,13 @@ func (s *Supervisor) Pause(ctx context.Context, id string, mode lifecycle.Mode, 
 	if err != nil {
 		return err
 	}
+	return b.pause(ctx, mode, call("", actor))
+}
+
+func (b *box) pause(ctx context.Context, mode lifecycle.Mode, m lifecycle.Meta) error {
 	for {
-		res, ended, err := b.request(lifecycle.PauseRequested{Meta: call(newOp(), actor), Mode: mode})
+		m.Op = newOp()
+		res, ended, err := b.request(lifecycle.PauseRequested{Meta: m, Mode: mode})
 		if err != nil {
 			return err
 		}
@@ -296,6 +311,34 @@ func (s *Supervisor) Pause(ctx context.Context, id string, mode lifecycle.Mode, 
 		}
 		return pauseResult(b, end.Entry)
 	}
+}
+
+// PauseAll pauses every sandbox that runs, with its memory, for as long as ctx
+// lasts. It is for a server that stops and serves nobody any more. It returns
+// how many sandboxes still run: those that could not be paused, or not in time.
+func (s *Supervisor) PauseAll(ctx context.Context) (left int) {
+	var pausing sync.WaitGroup
+	turns := make(chan struct{}, cap(s.starts))
+	s.eachRunning(func(b *box) {
+		turns <- struct{}{}
+		pausing.Go(func() {
+			defer func() { <-turns }()
+			if err := b.pause(ctx, lifecycle.Memory, lifecycle.Meta{Cause: lifecycle.CauseShutdown}); err != nil {
+				s.log.Warn("sandbox not paused", "sandbox", b.id, "err", err)
+			}
+		})
+	})
+	pausing.Wait()
+	s.eachRunning(func(*box) { left++ })
+	return left
+}
+
+func (s *Supervisor) eachRunning(f func(*box)) {
+	s.each(func(b *box) {
+		if b.snapshot().Record.State == lifecycle.Running {
+			f(b)
+		}
+	})
 }
 
 func pauseResult(b *box, entry lifecycle.Entry) error {

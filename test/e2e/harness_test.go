@@ -43,6 +43,7 @@ var httpClient = &http.Client{Transport: &http.Transport{
 // server is a drowse server with a state directory and a port of its own.
 type server struct {
 	args   []string // more of its command line
+	env    []string // more of its environment
 	t      testing.TB
 	dir    string
 	addr   string
@@ -113,7 +114,7 @@ func freeAddress(t testing.TB) string {
 func (s *server) command() *exec.Cmd {
 	cmd := exec.Command(drowseBinary, "serve", "--listen", s.addr, "--state-dir", s.dir)
 	cmd.Args = append(cmd.Args, s.args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DROWSE_API_KEY=" + apiKey}
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "DROWSE_API_KEY=" + apiKey}, s.env...)
 	if level := os.Getenv("DROWSE_LOG_LEVEL"); level != "" {
 		cmd.Env = append(cmd.Env, "DROWSE_LOG_LEVEL="+level)
 	}

@@ -5,10 +5,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/client"
 )
 
 // runToEnd runs a server that is to refuse to start, and returns its exit code
@@ -150,4 +153,84 @@ func TestStop(t *testing.T) {
 	}
 	asleep.same(asleep.first, asleep.ask(ctx))
 	t.Logf("server stopped in %s with an open stream; counter went from %d to %d", took.Round(time.Millisecond), before.Counter, now.Counter)
+}
+
+// TestStopPausesAll stops a server that is to put its sandboxes to sleep: one
+// at work, one that pauses already, one that sleeps.
+func TestStopPausesAll(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := startServer(t, "--on-shutdown", "pause")
+	guests := []*guest{s.startGuest(ctx, sleeper), s.startGuest(ctx, sleeper), s.startGuest(ctx, sleeper)}
+	for _, g := range guests {
+		g.first = g.ask(ctx)
+	}
+	stream := guests[0].open(ctx, "/stream")
+	defer stream.Close()
+	pausing := make(chan error, 1)
+	go func() { pausing <- s.client.Pause(ctx, guests[1].sb.ID) }()
+	s.pause(ctx, guests[2].sb.ID)
+
+	if err := s.stop(); err != nil {
+		t.Fatalf("server ended with %v after SIGTERM, want exit code 0", err)
+	}
+	<-pausing // its answer may not have come through any more
+	for _, g := range guests {
+		if left := processes(s.dir, g.sb.ID); len(left) > 0 {
+			t.Errorf("sandbox %s has processes: %v", g.sb.ID, left)
+		}
+	}
+	s.start()
+	for i, g := range guests {
+		if err := s.is(ctx, g.sb.ID, client.Paused); err != nil {
+			t.Errorf("sandbox %d: %v", i, err)
+		}
+		now := g.ask(ctx)
+		g.same(g.first, now)
+		if got, want := now.generation(t), g.first.generation(t)+1; got != want {
+			t.Errorf("sandbox %d: generation %d, want %d", i, got, want)
+		}
+	}
+	if entries := s.entries(ctx, guests[0].sb.ID, "pausing"); len(entries) != 1 || entries[0].Cause != "shutdown" {
+		t.Errorf("pauses %+v, want one for the shutdown", entries)
+	}
+}
+
+// TestServiceManager plays systemd: it is told when the server is ready, that
+// it is well, again and again, and when it stops.
+func TestServiceManager(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	if err := socket.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	told := func() string {
+		t.Helper()
+		buf := make([]byte, 256)
+		n, err := socket.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(buf[:n])
+	}
+	s := newServer(t, stateDir(t))
+	s.env = []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=400000"}
+	t.Cleanup(s.cleanUp)
+	s.start()
+	for _, want := range []string{"READY=1", "WATCHDOG=1", "WATCHDOG=1"} {
+		if got := told(); got != want {
+			t.Errorf("told %q, want %q", got, want)
+		}
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for got := told(); got != "STOPPING=1"; got = told() {
+		if got != "WATCHDOG=1" {
+			t.Errorf("told %q", got)
+		}
+	}
 }
