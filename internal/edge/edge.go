@@ -16,10 +16,13 @@ package edge
 import (
 	"context"
 	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,8 +64,18 @@ const headerTraffic = "E2b-Traffic-Access-Token"
 type passage struct {
 	target
 	access  supervisor.Access
-	asleep  bool // the sandbox does not run now
-	preview bool // the request carries a preview link's token, which stays outside
+	asleep  bool   // the sandbox does not run now
+	preview bool   // the request carries a preview link's token, which stays outside
+	mask    string // the Host that the server inside sees; "" for the client's
+	https   bool   // the server inside speaks TLS
+}
+
+// hostInside returns the Host that the server inside sees of a request.
+func (p *passage) hostInside(host string) string {
+	if p.mask != "" {
+		return p.mask
+	}
+	return host
 }
 
 // admit finds a request's sandbox and checks what must hold before that may be
@@ -84,6 +97,10 @@ func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 		target: t,
 		asleep: sb.Record.State == lifecycle.Paused || sb.Record.Phase() == lifecycle.Pausing,
 		access: supervisor.Access{Port: t.port, Path: rawPath(t.path), Stream: streams(r), Probe: probes(r, t)},
+	}
+	if t.port != agentapi.Port {
+		p.mask = strings.ReplaceAll(sb.Config.HostMask, "${PORT}", strconv.Itoa(t.port))
+		p.https = slices.Contains(sb.Config.HTTPSPorts, t.port)
 	}
 	if refusal := e.authorize(ctx, r, p, sb); refusal != nil {
 		return nil, refusal
@@ -116,6 +133,28 @@ func (v *visit) enter(ctx context.Context, e *edge, r *request, b breaker) (ok b
 	}
 	return ok, refusal
 }
+
+// connect opens a connection to the visit's port. The protocol, as in ALPN, is
+// what will be spoken if that is a port with TLS.
+func (v *visit) connect(ctx context.Context, protocol string) (net.Conn, error) {
+	conn, err := dialPatiently(ctx, v.lease, v.p.port)
+	if err != nil || !v.p.https {
+		return conn, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakePatience)
+	defer cancel()
+	// Nobody but the sandbox's own server can be at the other end, and what
+	// certificate it made itself is its own affair.
+	over := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, ServerName: hostName(v.p.mask), NextProtos: []string{protocol}})
+	if err := over.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("port %d is to speak TLS: %w", v.p.port, err)
+	}
+	return over, nil
+}
+
+// handshakePatience is how long a server inside may take to agree on TLS.
+const handshakePatience = 10 * time.Second
 
 // leave ends the visit, however far it came.
 func (v *visit) leave(b breaker) {

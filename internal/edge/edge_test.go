@@ -75,11 +75,15 @@ func (f *fleet) Acquire(ctx context.Context, _ string, a supervisor.Access) (*su
 			if f.dial != nil {
 				return f.dial(ctx)
 			}
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", f.upstream.Listener.Addr().String())
+			return f.dialUpstream(ctx)
 		},
 		Release: func() { once.Do(func() { f.mu.Lock(); defer f.mu.Unlock(); f.released++ }) },
 	}, nil
+}
+
+func (f *fleet) dialUpstream(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", f.upstream.Listener.Addr().String())
 }
 
 func (f *fleet) Get(_ context.Context, id string) (store.Sandbox, error) {

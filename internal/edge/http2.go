@@ -13,8 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 // handler serves the requests of HTTP/2 connections.
@@ -92,7 +90,7 @@ func (x *exchange2) relay(ctx context.Context) {
 		defer context.AfterFunc(ctx, func() { _ = body.Close() })()
 		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }}
 	}
-	transport, done := x.g.transport(x.p.port, x.lease, strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
+	transport, done := x.transport(strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
 	defer done()
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       x.rewrite,
@@ -115,7 +113,7 @@ func (x *exchange2) relay(ctx context.Context) {
 		if x.p.prefix != "" {
 			for name, values := range resp.Header {
 				for i := range values {
-					values[i] = underPrefix(name, values[i], x.p.prefix, x.q.host)
+					values[i] = x.p.underPrefix(name, values[i], x.q.host)
 				}
 			}
 		}
@@ -148,12 +146,15 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 	if decoded, err := url.PathUnescape(raw); err == nil {
 		p.Out.URL.Path = decoded // and RawPath goes out as it is
 	}
-	p.Out.Host = p.In.Host
+	p.Out.Host = x.p.hostInside(p.In.Host)
 	p.Out.Trailer = p.In.Trailer // the same map: its values come after the body
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v, ok := p.In.Header[name]; ok {
 			p.Out.Header[name] = v
 		}
+	}
+	if x.p.mask != "" {
+		p.Out.Header.Set("X-Forwarded-Host", p.In.Host)
 	}
 }
 
@@ -169,13 +170,14 @@ func (x *exchange2) failed(ctx context.Context, err error) {
 	}
 }
 
-// transport returns what carries a request within a lease, and what to call
-// after it.
-func (g *generation) transport(port int, lease *supervisor.Lease, grpc bool) (rt *http.Transport, done func()) {
+// transport returns what carries the request, and what to call after it.
+func (x *exchange2) transport(grpc bool) (rt *http.Transport, done func()) {
+	protocol := "http/1.1"
+	if grpc {
+		protocol = "h2"
+	}
 	rt = &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialPatiently(ctx, lease, port)
-		},
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return x.connect(ctx, protocol) },
 		DisableCompression: true,
 		Protocols:          new(http.Protocols),
 	}

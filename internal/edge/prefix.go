@@ -5,19 +5,19 @@ import "strings"
 // underPrefix adapts an answer's field to a path prefix that the server inside
 // does not know: redirects and cookies stay below it. What is inside a page
 // is left alone.
-func underPrefix(name, value, prefix, host string) string {
+func (p *passage) underPrefix(name, value, host string) string {
 	switch {
 	case strings.EqualFold(name, "Location"), strings.EqualFold(name, "Content-Location"):
-		return prefixedURL(value, prefix, host)
+		return prefixedURL(value, p.prefix, p.hostInside(host), host)
 	case strings.EqualFold(name, "Set-Cookie"):
-		return prefixedCookie(value, prefix)
+		return prefixedCookie(value, p.prefix)
 	}
 	return value
 }
 
-// prefixedURL puts a URL of this host below the prefix. A relative one is
-// resolved by the client, below it already.
-func prefixedURL(raw, prefix, host string) string {
+// prefixedURL puts a URL of this host, as the server inside knows it, below the
+// prefix. A relative one is resolved by the client, below it already.
+func prefixedURL(raw, prefix, inside, host string) string {
 	if strings.HasPrefix(raw, "/") && !strings.HasPrefix(raw, "//") {
 		return prefix + raw
 	}
@@ -29,13 +29,13 @@ func prefixedURL(raw, prefix, host string) string {
 	if i := strings.IndexAny(authority, "/?#"); i >= 0 {
 		authority, path = authority[:i], authority[i:]
 	}
-	if !strings.EqualFold(authority, host) {
+	if !strings.EqualFold(authority, inside) {
 		return raw
 	}
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
 	}
-	return raw[:begin] + authority + prefix + path
+	return raw[:begin] + host + prefix + path
 }
 
 // prefixedCookie puts a cookie's path below the prefix. A cookie without a path

@@ -114,13 +114,13 @@ func (x *exchange) relay() bool {
 // connection had been kept and proves to be closed.
 func (x *exchange) send() (*h1.Response, *reply) {
 	repeatable := x.req.Length == 0 && x.req.Upgrade == "" && isSafe(x.req.Method)
-	up, err := x.g.dial(x.c.ctx, x.lease, x.p.port, repeatable)
+	up, err := x.g.dial(x.c.ctx, &x.visit, repeatable)
 	if err != nil {
 		return nil, x.dialFailed(err)
 	}
 	head, err := x.try(up)
 	if err != nil && repeatable && up.reused && x.upload == nil && x.c.ctx.Err() == nil && isClosed(err) {
-		if up, err = x.g.open(x.c.ctx, x.lease, x.p.port); err != nil {
+		if up, err = x.g.open(x.c.ctx, &x.visit); err != nil {
 			return nil, x.dialFailed(err)
 		}
 		head, err = x.try(up)
@@ -425,9 +425,13 @@ func (x *exchange) appendRequestHead(out []byte) []byte {
 	out = append(out, ' ')
 	out = append(out, path...)
 	out = append(out, " HTTP/1.1\r\n"...)
+	if x.p.mask != "" {
+		out = appendField(out, "Host", x.p.mask)
+		out = appendField(out, "X-Forwarded-Host", x.req.Host)
+	}
 	for i := range x.req.Fields {
 		f := &x.req.Fields[i]
-		if !x.req.Forwarded(f.Name) {
+		if !x.req.Forwarded(f.Name) || x.p.mask != "" && isMasked(f.Name) {
 			continue
 		}
 		value := f.Value
@@ -445,6 +449,10 @@ func (x *exchange) appendRequestHead(out []byte) []byte {
 	return append(out, "\r\n"...)
 }
 
+func isMasked(name string) bool {
+	return strings.EqualFold(name, "Host") || strings.EqualFold(name, "X-Forwarded-Host")
+}
+
 // appendAnswerHead appends the head of the sandbox's answer as the client gets
 // it.
 func (x *exchange) appendAnswerHead(out []byte, resp *h1.Response, keep bool) []byte {
@@ -457,7 +465,7 @@ func (x *exchange) appendAnswerHead(out []byte, resp *h1.Response, keep bool) []
 		case !resp.Forwarded(f.Name):
 		case (bodiless || dechunked) && isFraming(f.Name):
 		case x.p.prefix != "":
-			out = appendField(out, f.Name, x.prefixed(f))
+			out = appendField(out, f.Name, x.p.underPrefix(f.Name, f.Value, x.r.host))
 		default:
 			out = appendField(out, f.Name, f.Value)
 		}
@@ -474,10 +482,6 @@ func (x *exchange) appendAnswerHead(out []byte, resp *h1.Response, keep bool) []
 
 func isFraming(name string) bool {
 	return strings.EqualFold(name, "Content-Length") || strings.EqualFold(name, "Transfer-Encoding")
-}
-
-func (x *exchange) prefixed(f *h1.Field) string {
-	return underPrefix(f.Name, f.Value, x.p.prefix, x.r.host)
 }
 
 func appendStatusLine(out []byte, status int, reason string) []byte {

@@ -815,3 +815,93 @@ func (l lines) Write(p []byte) (int, error) {
 	l <- bytes.Clone(p)
 	return len(p), nil
 }
+
+// TestHostMask has the server inside see another host than the client asked
+// for, and what it says of that host come out right.
+func TestHostMask(t *testing.T) {
+	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Location", "http://"+r.Host+"/elsewhere")
+		fmt.Fprintf(w, "%s %q", r.Host, r.Header["X-Forwarded-Host"])
+	})
+	f.sb.Config.HostMask = "${PORT}.inside.test:${PORT}"
+	url := f.serve(t)
+	host := strings.TrimPrefix(url, "http://")
+	for protocol, client := range map[string]*http.Client{"1.1": http.DefaultClient, "2": http2Client(t)} {
+		for target, location := range map[string]string{"/": "http://8000.inside.test:8000/elsewhere", "/s/ione/8000/": url + "/s/ione/8000/elsewhere"} {
+			req := request2(t, url, nil)
+			req.URL.Path = target
+			if target != "/" {
+				req.Header.Del(headerSandbox)
+				req.Header.Del(headerPort)
+			}
+			req.Header.Set("X-Forwarded-Host", "forged.test")
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := body(t, resp), fmt.Sprintf("8000.inside.test:8000 [%q]", host); got != want {
+				t.Errorf("%s %s: it saw %s, want %s", protocol, target, got, want)
+			}
+			if got := resp.Header.Get("Location"); got != location {
+				t.Errorf("%s %s: Location %s, want %s", protocol, target, got, location)
+			}
+		}
+	}
+	resp := ask(t, url, "/files", agentapi.Port, func(r *http.Request) { r.Host = "localhost" })
+	if got := body(t, resp); got != "localhost []" {
+		t.Errorf("the agent saw %s, want no mask", got)
+	}
+}
+
+// TestHTTPSPorts speaks TLS with servers inside, whatever their certificate.
+func TestHTTPSPorts(t *testing.T) {
+	f := newFleet(t, nil)
+	f.upstream.Close()
+	f.upstream = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "" {
+			conn, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			_, _ = io.Copy(conn, rw)
+			return
+		}
+		data, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%v %d", r.TLS != nil, len(data))
+	}))
+	f.upstream.StartTLS()
+	t.Cleanup(f.upstream.Close)
+	f.sb.Config.HTTPSPorts = []int{openPort}
+	url := f.serve(t)
+	for protocol, client := range map[string]*http.Client{"1.1": http.DefaultClient, "2": http2Client(t)} {
+		for _, size := range []int{4, 3 << 20} {
+			resp, err := client.Do(request2(t, url, strings.NewReader(strings.Repeat("x", size))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := body(t, resp), fmt.Sprintf("true %d", size); got != want {
+				t.Errorf("HTTP/%s: %s, want %s", protocol, got, want)
+			}
+		}
+	}
+	conn, br := talk(t, url)
+	fmt.Fprint(conn, rawHead("GET / HTTP/1.1")+"Connection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("upgrade: %v, %v", resp, err)
+	}
+	fmt.Fprintln(conn, "hello")
+	if line, err := br.ReadString('\n'); line != "hello\n" || err != nil {
+		t.Errorf("echo %q, %v", line, err)
+	}
+
+	// A server that does not speak TLS is no server on this port.
+	f.dial = newFleet(t, echo).dialUpstream
+	resp = ask(t, url, "/", openPort, func(*http.Request) {})
+	if got := body(t, resp); resp.StatusCode != http.StatusBadGateway {
+		t.Errorf("plain server on an HTTPS port: %s %s", resp.Status, got)
+	}
+}

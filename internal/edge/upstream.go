@@ -162,10 +162,11 @@ func (g *generation) portLocked(n int) *port {
 	return p
 }
 
-// dial returns a connection to a port. A kept one is used if repeatable, that
+// dial returns a connection to a visit's port. A kept one is used if repeatable, that
 // is, if the request may be sent again in case the server has just closed it;
 // and to the agent, which does not do that.
-func (g *generation) dial(ctx context.Context, lease *supervisor.Lease, n int, repeatable bool) (*upstream, error) {
+func (g *generation) dial(ctx context.Context, v *visit, repeatable bool) (*upstream, error) {
+	n := v.p.port
 	reusable := repeatable || n == agentapi.Port
 	g.mu.Lock()
 	p := g.portLocked(n)
@@ -190,7 +191,7 @@ func (g *generation) dial(ctx context.Context, lease *supervisor.Lease, n int, r
 			return up, nil
 		}
 	}
-	return g.open(ctx, lease, n)
+	return g.open(ctx, v)
 }
 
 // await waits a moment for a connection that another request has done with;
@@ -214,15 +215,15 @@ func (g *generation) await(ctx context.Context, p *port, turn chan *upstream) *u
 }
 
 // open returns a new connection.
-func (g *generation) open(ctx context.Context, lease *supervisor.Lease, n int) (*upstream, error) {
-	conn, err := dialPatiently(ctx, lease, n)
+func (g *generation) open(ctx context.Context, v *visit) (*upstream, error) {
+	conn, err := v.connect(ctx, "http/1.1")
 	if err != nil {
 		return nil, err
 	}
-	up := &upstream{stream: newStream(conn), g: g, port: n, opened: time.Now()}
+	up := &upstream{stream: newStream(conn), g: g, port: v.p.port, opened: time.Now()}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.portLocked(n).unproven[up] = struct{}{}
+	g.portLocked(up.port).unproven[up] = struct{}{}
 	return up, nil
 }
 

@@ -30,6 +30,8 @@ type Config struct {
 	Env           map[string]string `json:"env,omitempty"`
 	Secure        bool              `json:"secure"`                  // the agent refuses requests without the sandbox's token
 	PrivatePorts  bool              `json:"privatePorts,omitempty"`  // user ports need the traffic token
+	HostMask      string            `json:"hostMask,omitempty"`      // the Host that servers on user ports see; ${PORT} stands for theirs
+	HTTPSPorts    []int             `json:"httpsPorts,omitempty"`    // user ports whose servers speak TLS
 	AllowInternet *bool             `json:"allowInternet,omitempty"` // as asked; nil when not said
 	Network       json.RawMessage   `json:"network,omitempty"`       // as asked, returned as it was
 	Limits        Limits            `json:"limits"`

@@ -182,17 +182,21 @@ func (b newSandbox) config() (store.Config, error) {
 	if err != nil {
 		return store.Config{}, err
 	}
-	if b.Network.private() && !b.Secure {
-		return store.Config{}, badRequest(`"network.allowPublicTraffic": false needs "secure": true`)
+	if err := b.Network.check(b.Secure); err != nil {
+		return store.Config{}, err
 	}
-	return store.Config{
+	cfg := store.Config{
 		Metadata:      metadata,
 		Env:           env,
 		Secure:        b.Secure,
 		PrivatePorts:  b.Network.private(),
 		AllowInternet: b.AllowInternetAccess,
 		Network:       b.Network.record(),
-	}, nil
+	}
+	if b.Network != nil {
+		cfg.HostMask, cfg.HTTPSPorts = b.Network.MaskRequestHost, b.Network.HTTPSPorts
+	}
+	return cfg, nil
 }
 
 // environment decodes variables and refuses what no process can be given.

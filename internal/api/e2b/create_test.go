@@ -65,6 +65,10 @@ func TestCreateTranslates(t *testing.T) {
 			r.Settings.Timeout, r.Config.PrivatePorts = 15*time.Second, true
 			r.Config.Network = json.RawMessage(`{"allowPublicTraffic":false}`)
 		})},
+		"host mask and HTTPS ports": {v2, `{"templateID":"base","network":{"maskRequestHost":"localhost:${PORT}","httpsPorts":[8443]}}`, request(func(r *supervisor.CreateRequest) {
+			r.Config.HostMask, r.Config.HTTPSPorts = "localhost:${PORT}", []int{8443}
+			r.Config.Network = json.RawMessage(`{"maskRequestHost":"localhost:${PORT}","httpsPorts":[8443]}`)
+		})},
 		"public ports": {v1, `{"templateID":"base","network":{"allowPublicTraffic":true}}`, request(func(r *supervisor.CreateRequest) {
 			r.Settings.Timeout, r.Config.Secure = 15*time.Second, false
 			r.Config.Network = json.RawMessage(`{"allowPublicTraffic":true}`)
@@ -124,8 +128,12 @@ func TestCreateRefuses(t *testing.T) {
 		"denyOut":                 {v2, `{"templateID":"base","network":{"denyOut":["0.0.0.0/0"]}}`, "not_supported", "network.denyOut"},
 		"egress proxy":            {v2, `{"templateID":"base","network":{"egressProxy":{"address":"p:1"}}}`, "not_supported", "network.egressProxy"},
 		"rules":                   {v2, `{"templateID":"base","network":{"rules":{"a.b":[]}}}`, "not_supported", "network.rules"},
-		"host mask":               {v2, `{"templateID":"base","network":{"maskRequestHost":"localhost"}}`, "not_supported", "network.maskRequestHost"},
-		"HTTPS ports":             {v2, `{"templateID":"base","network":{"httpsPorts":[443]}}`, "not_supported", "network.httpsPorts"},
+		"a URL as host mask":      {v2, `{"templateID":"base","network":{"maskRequestHost":"http://localhost"}}`, "", `"network.maskRequestHost" must be a host`},
+		"two lines as host mask":  {v2, `{"templateID":"base","network":{"maskRequestHost":"a\r\nX: b"}}`, "", `"network.maskRequestHost" must be a host`},
+		"other words in the mask": {v2, `{"templateID":"base","network":{"maskRequestHost":"${HOST}:1"}}`, "", `"network.maskRequestHost" must be a host`},
+		"the agent by HTTPS":      {v2, `{"templateID":"base","network":{"httpsPorts":[443,49983]}}`, "", `"network.httpsPorts": 49983`},
+		"no HTTPS port":           {v2, `{"templateID":"base","network":{"httpsPorts":[0]}}`, "", `"network.httpsPorts": 0`},
+		"many HTTPS ports":        {v2, `{"templateID":"base","network":{"httpsPorts":[1` + strings.Repeat(",1", 128) + `]}}`, "", `"network.httpsPorts" has 129 entries`},
 		"network as list":         {v2, `{"templateID":"base","network":[]}`, "", `"network" must be an object`},
 		"milliseconds":            {v2, `{"templateID":"base","timeoutMs":60000}`, "unknown_field", `"timeoutMs" is not a field of this API, which has "timeout"`},
 		"an SDK's lifecycle":      {v2, `{"templateID":"base","lifecycle":{"onTimeout":"pause"}}`, "unknown_field", `which has "autoPause"`},
