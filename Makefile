@@ -15,6 +15,7 @@ help:
 	@echo 'demo         build, then show a sandbox falling asleep and waking (root)'
 	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
 	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
+	@echo 'soak         hours of sleeping, waking and crashing: make soak SOAK="-soak.seed 1" (root)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
 	@echo 'bench        ratios against the raw tools (root)'
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
@@ -45,6 +46,11 @@ test: $(AGENT)
 .PHONY: e2e
 e2e: build
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=30m ./test/e2e/...
+
+# Kills the server some 2,000 times within 8,000 sleeps of real sandboxes.
+.PHONY: soak
+soak: build
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^TestSoak$$' -soak.workers 8 -soak.cycles 1000 $(SOAK)
 
 .PHONY: conformance
 conformance: build

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 
@@ -68,8 +69,13 @@ func (b *box) adopt(ctx context.Context) runtime.Instance {
 	}
 	inst, err := b.s.o.Driver.Adopt(ctx, runtimeID(b.id, rec.Launch))
 	if err != nil && !errdef.Is(err, errdef.NotFound) {
-		// One that cannot be found again is lost; the others are not.
-		b.s.log.Error("runtime could not be adopted", "sandbox", b.id, "err", err)
+		// One that cannot be found again is lost; the others are not. If it was
+		// being removed, nothing is.
+		level := slog.LevelDebug
+		if rec.State == lifecycle.Running {
+			level = slog.LevelError
+		}
+		b.s.log.Log(ctx, level, "runtime could not be adopted", "sandbox", b.id, "err", err)
 	}
 	if err != nil {
 		return nil

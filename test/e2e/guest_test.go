@@ -185,29 +185,37 @@ func checkClock(t testing.TB, r report) time.Duration {
 	return off
 }
 
-// checkAppended reads the file that the guest appends to, and returns its
-// length in lines. They must be 1, 2, 3 and so on.
+// checkAppended is appended where it must work.
 func (g *guest) checkAppended(ctx context.Context) int64 {
-	t := g.s.t
-	t.Helper()
+	g.s.t.Helper()
+	n, err := g.appended(ctx)
+	if err != nil {
+		g.s.t.Fatal(err)
+	}
+	return n
+}
+
+// appended reads the file that the guest appends to, and returns its length in
+// lines. They must be 1, 2, 3 and so on.
+func (g *guest) appended(ctx context.Context) (int64, error) {
 	r, err := g.sb.ReadFile(ctx, "work/appended")
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	defer r.Close()
 	data, err := io.ReadAll(r)
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
 	whole := data[:bytes.LastIndexByte(data, '\n')+1] // the last line may be under way
 	n := int64(0)
 	for line := range bytes.Lines(whole) {
 		n++
 		if got := string(bytes.TrimSpace(line)); got != strconv.FormatInt(n, 10) {
-			t.Fatalf("line %d of the appended file is %q", n, got)
+			return n, fmt.Errorf("line %d of the appended file is %q", n, got)
 		}
 	}
-	return n
+	return n, nil
 }
 
 // tree returns the listing of the guest's file tree, after carrying out steps.
