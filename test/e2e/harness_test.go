@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -99,15 +100,21 @@ func newServer(t testing.TB, dir string) *server {
 }
 
 // freeAddress returns a loopback address that nobody listens on. Nobody else
-// is in this network namespace.
+// is in this network namespace. The port is none that the kernel gives to
+// clients: one that dials again and again while no server is there would, one
+// day, get the server's own port and connect to itself.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err != nil {
+			continue
+		}
+		defer ln.Close()
+		return ln.Addr().String()
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	t.Fatal("no free port")
+	return ""
 }
 
 // command is the server's command line.
