@@ -325,10 +325,12 @@ func (c *conn) bind(up net.Conn) bool {
 	return true
 }
 
-func (c *conn) unbind() {
+// unbind unties them. False if that one has been broken off with this.
+func (c *conn) unbind() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.up = nil
+	return !c.broken
 }
 
 // breakOff ends the connection, and the one its request goes to, so that both

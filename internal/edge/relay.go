@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 )
 
@@ -98,9 +100,9 @@ func (x *exchange) relay() bool {
 		x.awaitUpload()
 		return false
 	}
-	x.c.unbind()
+	intact := x.c.unbind()
 	read := x.endUpload()
-	if head.Close || head.Minor == 0 || !read || x.unsent {
+	if !intact || head.Close || head.Minor == 0 || !read || x.unsent {
 		x.up.close()
 	} else {
 		x.up.keep()
@@ -134,8 +136,18 @@ func (x *exchange) send() (*h1.Response, *reply) {
 	if x.c.ctx.Err() != nil || x.g.isCut() {
 		return nil, nil
 	}
-	x.c.s.log.Debug("request to sandbox failed", "sandbox", x.p.id, "port", x.p.port, "err", err)
+	x.failed(err)
 	return nil, brokeOff(x.p)
+}
+
+// failed logs a request whose connection broke before the answer: whether a
+// user's server does that is its own affair; the agent does not.
+func (x *exchange) failed(err error) {
+	level := slog.LevelDebug
+	if x.p.port == agentapi.Port {
+		level = slog.LevelWarn
+	}
+	x.c.s.log.Log(x.c.ctx, level, "request to sandbox failed", "sandbox", x.p.id, "port", x.p.port, "err", err)
 }
 
 func isSafe(method string) bool {

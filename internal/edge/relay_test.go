@@ -905,3 +905,22 @@ func TestHTTPSPorts(t *testing.T) {
 		t.Errorf("plain server on an HTTPS port: %s %s", resp.Status, got)
 	}
 }
+
+// TestClientThatLeavesWithItsAnswer: what a client that goes away tears down is
+// not kept for others, even if it had its whole answer by then.
+func TestClientThatLeavesWithItsAnswer(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		client, _ := net.Pipe()
+		inside, _ := net.Pipe()
+		c := &conn{in: stream{conn: client}, cancel: func() {}}
+		if !c.bind(inside) {
+			t.Fatal("not bound")
+		}
+		if leaves {
+			c.breakOff() // as the watcher does
+		}
+		if kept := c.unbind(); kept == leaves {
+			t.Errorf("the client left: %v; the connection to the sandbox is kept: %v", leaves, kept)
+		}
+	}
+}
