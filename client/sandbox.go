@@ -155,7 +155,7 @@ type Checkpoint struct {
 }
 
 // Reason says what ended a sandbox, such as Killed, TimeoutExpired or
-// RuntimeExited.
+// OutOfMemory.
 type Reason string
 
 // Tombstone is what remains of a sandbox that has ended.

@@ -106,8 +106,9 @@ type (
 	// RuntimeGone reports that the runtime of a generation has exited by
 	// itself.
 	RuntimeGone struct {
-		Generation int64
-		Detail     string
+		Generation  int64
+		OutOfMemory bool // it took more memory than its limit
+		Detail      string
 	}
 	// TimerFired reports that the time returned by NextDeadline has come. Op
 	// is the id for the operation that may start.

@@ -1,6 +1,9 @@
 package lifecycle
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // State is the committed state of a sandbox.
 type State string
@@ -68,10 +71,27 @@ const (
 	IdleTimeout         Reason = "IdleTimeout"
 	MaxLifetimeExceeded Reason = "MaxLifetimeExceeded"
 	PausedExpired       Reason = "PausedExpired"
+	OutOfMemory         Reason = "OutOfMemory"
 	RuntimeExited       Reason = "RuntimeExited"
 	RuntimeLost         Reason = "RuntimeLost"
 	CreateFailed        Reason = "CreateFailed"
 )
+
+// with returns what the event log says of an end: the reason, and what is known
+// besides.
+func (r Reason) with(detail string) string {
+	if detail == "" {
+		return string(r)
+	}
+	return string(r) + ": " + detail
+}
+
+// ReasonOf returns the reason that the detail of an entry of the event log
+// begins with.
+func ReasonOf(detail string) Reason {
+	reason, _, _ := strings.Cut(detail, ":")
+	return Reason(reason)
+}
 
 // Operation is the one change in flight.
 type Operation struct {

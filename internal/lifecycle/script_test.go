@@ -219,6 +219,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		return ReleaseDone{Op: op}
 	case "gone":
 		return RuntimeGone{Generation: w.rec.Generation, Detail: "it crashed"}
+	case "exhausted":
+		return RuntimeGone{Generation: w.rec.Generation, OutOfMemory: true, Detail: "it took more memory than it may"}
 	case "timer":
 		return TimerFired{Op: m.Op, Activity: w.activity}
 	case "patch":

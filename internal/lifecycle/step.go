@@ -526,7 +526,11 @@ func gone(s *step, ev Event) {
 		s.verdict = Stale
 		return
 	}
-	s.lose(RuntimeExited, e.Detail, CauseFailure)
+	reason := RuntimeExited
+	if e.OutOfMemory {
+		reason = OutOfMemory
+	}
+	s.lose(reason, e.Detail, CauseFailure)
 }
 
 // lose handles a runtime that vanished: the last verified checkpoint if there
@@ -545,7 +549,7 @@ func (s *step) lose(reason Reason, detail string, cause Cause) {
 	s.rec.EndAt, s.rec.EndIsLive, s.rec.Leases = time.Time{}, false, nil
 	s.rec.LastError = fmt.Sprintf("%s in generation %d: fell back to the checkpoint of %s", reason, s.rec.Generation, s.rec.PausedAt.Format(time.RFC3339))
 	s.rec.PausedAt = s.now // the retention counts from here, not from when the checkpoint was made
-	e := s.log(EntryRuntimeLost, nil, string(reason)+": "+detail)
+	e := s.log(EntryRuntimeLost, nil, reason.with(detail))
 	e.Cause = cause
 }
 
@@ -586,7 +590,7 @@ func (s *step) terminate(id string, m Meta, reason Reason, detail string) {
 	s.rec.State = Terminated
 	s.rec.EndAt, s.rec.Leases = time.Time{}, nil
 	s.rec.Tombstone = &Tombstone{Reason: reason, Detail: detail, Actor: m.Actor, At: s.now}
-	s.log(EntryTerminated, op, string(reason))
+	s.log(EntryTerminated, op, reason.with(detail))
 	s.effect(Effect{Kind: ReleaseAll})
 }
 

@@ -77,6 +77,12 @@ type Instance interface {
 	Exited() <-chan struct{}
 }
 
+// MemoryWitness is an Instance that can tell, from its end until its removal,
+// whether it ended because it took more memory than its limit.
+type MemoryWitness interface {
+	OutOfMemory() (bool, error)
+}
+
 // MemoryMeter is an Instance that can tell what it takes of the machine's
 // memory, in bytes: what its end gives back.
 type MemoryMeter interface {

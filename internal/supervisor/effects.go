@@ -155,9 +155,27 @@ func (b *box) watch(inst runtime.Instance, generation int64) {
 		expected := b.inst != inst
 		b.mu.Unlock()
 		if !expected {
-			b.tell(lifecycle.RuntimeGone{Generation: generation, Detail: "its process exited"})
+			b.tell(b.autopsy(inst, generation))
 		}
 	}()
+}
+
+// autopsy says what a runtime that ended by itself ended of.
+func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.RuntimeGone {
+	gone := lifecycle.RuntimeGone{Generation: generation, Detail: "its process exited"}
+	w, ok := inst.(runtime.MemoryWitness)
+	if !ok {
+		return gone
+	}
+	exhausted, err := w.OutOfMemory()
+	if err != nil {
+		b.s.log.Warn("no trace of how a runtime ended", "sandbox", b.id, "runtime", inst.ID(), "err", err)
+	}
+	if exhausted {
+		gone.OutOfMemory = true
+		gone.Detail = fmt.Sprintf("its processes and files in memory took more than its limit of %d MiB, and the host's kernel ended it", b.snapshot().Config.Limits.MemoryMiB)
+	}
+	return gone
 }
 
 // launch starts a runtime and brings its agent up to date.

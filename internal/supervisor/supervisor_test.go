@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -515,6 +516,21 @@ func TestRuntimeThatDies(t *testing.T) {
 	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.RuntimeExited {
 		t.Errorf("reason %s", r)
+	}
+	eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
+	b.wantNothingLeft()
+}
+
+func TestRuntimeOutOfMemory(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	b.machine.Exhaust(runtimeID(id, record(t, s, id).Launch))
+	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	limit := fmt.Sprintf("limit of %d MiB", s.o.Limits.MemoryMiB)
+	if stone := record(t, s, id).Tombstone; stone.Reason != lifecycle.OutOfMemory || !strings.Contains(stone.Detail, limit) {
+		t.Errorf("it ended of %s (%s), want %s and its %s", stone.Reason, stone.Detail, lifecycle.OutOfMemory, limit)
 	}
 	eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
 	b.wantNothingLeft()

@@ -31,7 +31,8 @@ const apiKey = "e2b_0123456789abcdef0123456789abcdef01234567"
 const (
 	startWithin = 30 * time.Second
 	stopWithin  = 25 * time.Second
-	goneWithin  = 5 * time.Second // after a pause or kill, until the host shows nothing of it
+	goneWithin  = 5 * time.Second  // after a pause or kill, until the host shows nothing of it
+	endWithin   = 10 * time.Second // of a runtime, until the record says so
 	pollEvery   = 20 * time.Millisecond
 )
 

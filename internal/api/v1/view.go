@@ -79,7 +79,8 @@ var remedies = map[lifecycle.Reason]string{
 	lifecycle.IdleTimeout:         "create a new one with a longer idleTimeout, hold it while it works, or set onIdle to pause so that it sleeps instead",
 	lifecycle.MaxLifetimeExceeded: "create a new one with a longer maxLifetime, or with none",
 	lifecycle.PausedExpired:       "create a new one with a longer pausedRetention, or resume it in time",
-	lifecycle.RuntimeExited:       "create a new one; the server's log has how its runtime ended, and its memory limit is a likely cause",
+	lifecycle.OutOfMemory:         "create a new one and let it do less at once: processes, and files in /tmp, /dev/shm and /run, count against limits.memoryMiB; one that has been paused wakes from its last pause instead of ending",
+	lifecycle.RuntimeExited:       "create a new one; its runtime was ended from outside, or failed: the host's log may say more",
 	lifecycle.RuntimeLost:         "create a new one; a sandbox that has been paused once survives the loss of its runtime",
 	lifecycle.CreateFailed:        "try again; drowse doctor checks what this machine lacks",
 }

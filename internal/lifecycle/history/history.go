@@ -98,7 +98,7 @@ func (o *Op) See(r lifecycle.Record) {
 func FromLog(e lifecycle.Entry, call, ret int64) Op {
 	op := Op{Kind: Kind(e.Type), Call: call, Return: ret, At: e.At, Outcome: OK, Generation: e.Generation, Cause: e.Cause}
 	if e.Type == lifecycle.EntryTerminated {
-		op.Reason = lifecycle.Reason(e.Detail)
+		op.Reason = lifecycle.ReasonOf(e.Detail)
 	}
 	return op
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -108,6 +109,18 @@ func (d *Driver) List(context.Context) ([]string, error) {
 	return ids, nil
 }
 
+// Exhaust ends a runtime as one ends that takes more memory than it may.
+func (m *Machine) Exhaust(id string) {
+	m.mu.Lock()
+	i := m.runtimes[id]
+	delete(m.runtimes, id)
+	m.mu.Unlock()
+	if i != nil {
+		i.exhausted.Store(true)
+		i.end()
+	}
+}
+
 // Remove implements runtime.Driver.
 func (d *Driver) Remove(_ context.Context, id string) error {
 	d.m.mu.Lock()
@@ -129,6 +142,8 @@ type instance struct {
 	program Program
 	exited  chan struct{}
 
+	exhausted atomic.Bool // its end was for want of memory
+
 	mu      sync.Mutex
 	frozen  bool
 	ended   bool
@@ -148,6 +163,9 @@ const MemoryBytes = 1 << 20
 
 // Memory implements runtime.MemoryMeter.
 func (i *instance) Memory() (int64, error) { return MemoryBytes, nil }
+
+// OutOfMemory implements runtime.MemoryWitness.
+func (i *instance) OutOfMemory() (bool, error) { return i.exhausted.Load(), nil }
 
 // Dial implements runtime.Instance.
 func (i *instance) Dial(_ context.Context, port int) (net.Conn, error) {

@@ -55,3 +55,31 @@ func parseMemory(stat string) (bytes int64, ok bool) {
 	}
 	return bytes, ok
 }
+
+// OutOfMemory implements runtime.MemoryWitness. Whichever of its processes the
+// kernel kills for want of memory, gVisor ends the others: so the whole runtime
+// has ended of it.
+func (i *instance) OutOfMemory() (bool, error) {
+	kills, err := oomKills(cgroupRoot, i.c.ID)
+	if err != nil {
+		return false, fmt.Errorf("end of runtime %s: %w", i.id, err)
+	}
+	return kills > 0, nil
+}
+
+// oomKills returns how many processes of a runtime the kernel killed because
+// its cgroup, of v1 or v2, was out of memory.
+func oomKills(root, cid string) (int64, error) {
+	for _, file := range [][2]string{{"memory", "memory.oom_control"}, {"", "memory.events"}, {"unified", "memory.events"}} {
+		data, err := os.ReadFile(filepath.Join(root, file[0], cgroupParent, cid, file[1]))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			if value, ok := strings.CutPrefix(line, "oom_kill "); ok {
+				return strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			}
+		}
+	}
+	return 0, errors.New("no cgroup counts kills for want of memory")
+}

@@ -42,3 +42,29 @@ func TestMemoryOf(t *testing.T) {
 		}
 	}
 }
+
+func TestOOMKills(t *testing.T) {
+	for path, tt := range map[string]struct {
+		text string
+		want int64
+		ok   bool
+	}{
+		"memory/memory.oom_control": {"oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", 3, true},
+		"./memory.events":           {"low 0\nhigh 0\nmax 7\noom 2\noom_kill 2\noom_group_kill 0\n", 2, true},
+		"unified/memory.events":     {"oom 1\noom_kill 0\n", 0, true},
+		"memory/memory.events":      {"oom_kill 1\n", 0, false}, // not v1's file
+		"unified/memory.stat":       {"oom_kill 1\n", 0, false},
+	} {
+		root := t.TempDir()
+		file := filepath.Join(root, filepath.Dir(path), cgroupParent, "i0r1", filepath.Base(path))
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := oomKills(root, "i0r1"); got != tt.want || (err == nil) != tt.ok {
+			t.Errorf("%s: %d, %v", path, got, err)
+		}
+	}
+}
