@@ -32,35 +32,67 @@ type instance struct {
 }
 
 func newInstance(d *Driver, id string, c *container.Container) (*instance, error) {
-	pid := c.SandboxPid()
-	pidfd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if errors.Is(err, unix.ESRCH) {
-		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s has exited", id)
-	}
+	sentry, err := openProcess(c.SandboxPid())
 	if err != nil {
 		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
+	gofer, err := openProcess(c.GoferPid.Load())
+	if err != nil {
+		sentry.Close()
+		return nil, fmt.Errorf("watch the files of runtime %s: %w", id, err)
+	}
 	nsFile, err := os.Open(netnsOf(d.bundle(id)).path)
 	if err != nil {
-		unix.Close(pidfd)
+		sentry.Close()
+		gofer.Close()
 		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
 	i := &instance{d: d, id: id, ns: nsFile, exited: make(chan struct{}), c: c}
 	if err := i.findFrozen(); err != nil {
-		unix.Close(pidfd)
+		sentry.Close()
+		gofer.Close()
 		nsFile.Close()
 		return nil, err
 	}
-	go i.watch(os.NewFile(uintptr(pidfd), "pidfd"))
+	go i.watch(sentry)
+	go endTogether(gofer, sentry)
 	return i, nil
 }
 
-// watch waits, without a thread of its own, for the process to exit.
-func (i *instance) watch(pidfd *os.File) {
+// openProcess returns a process as a file that is readable when it has exited.
+func openProcess(pid int) (*os.File, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) { // EINVAL of the pid 0
+		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "process %d has exited", pid)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "pidfd"), nil
+}
+
+// watch waits, without a thread of its own, for the sentry to exit.
+func (i *instance) watch(sentry *os.File) {
 	defer close(i.exited)
 	defer i.ns.Close()
-	defer pidfd.Close()
-	raw, err := pidfd.SyscallConn()
+	defer sentry.Close()
+	awaitExit(sentry)
+}
+
+// endTogether kills the sentry when the file server has exited, without which
+// nothing inside can open a file. A restored sentry does not see to that itself.
+func endTogether(gofer, sentry *os.File) {
+	defer gofer.Close()
+	awaitExit(gofer)
+	raw, err := sentry.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) }) // it may have exited
+}
+
+func awaitExit(process *os.File) {
+	raw, err := process.SyscallConn()
 	if err != nil {
 		return
 	}

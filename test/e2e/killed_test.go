@@ -1,0 +1,80 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// TestKilledFromOutside ends a sandbox behind the server's back, in each way
+// that a process of it can end. What has slept falls back to that; what has not
+// is ended, and says why.
+func TestKilledFromOutside(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	neighbour := s.startGuest(ctx, sleeper)
+	before := neighbour.ask(ctx)
+	for _, c := range []struct {
+		name   string
+		victim string // of the command lines in the sandbox's cgroup
+	}{
+		{"the sentry", "runsc-sandbox"},
+		{"the file server", "runsc-gofer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fresh, slept := s.startGuest(ctx, sleeper), s.startGuest(ctx, sleeper)
+			asleep := slept.ask(ctx)
+			s.pause(ctx, slept.sb.ID)
+			s.connect(ctx, slept.sb.ID)
+			for _, g := range []*guest{fresh, slept} {
+				if err := unix.Kill(s.process(g.sb.ID, c.victim), unix.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			took := eventually(t, endWithin, "the end", func() error { return gone(ctx, s, fresh.sb.ID, "RuntimeExited") })
+			s.waitGone(fresh.sb.ID)
+			took = max(took, eventually(t, endWithin, "the fall back", func() error { return s.is(ctx, slept.sb.ID, client.Paused) }))
+			s.waitGone(slept.sb.ID)
+			t.Logf("noticed within %s", took.Round(time.Millisecond))
+			slept.same(asleep, slept.ask(ctx))
+		})
+	}
+	neighbour.same(before, neighbour.ask(ctx))
+}
+
+// process returns the process in a sandbox's cgroup whose command line begins
+// with name.
+func (s *server) process(id, name string) int {
+	s.t.Helper()
+	cid := s.containerID(id)
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var seen []string
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		cmdline, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if !bytes.Contains(cmdline, []byte(cid)) {
+			continue
+		}
+		if strings.HasPrefix(string(cmdline), name) {
+			return pid
+		}
+		seen = append(seen, fmt.Sprintf("%.40q", cmdline))
+	}
+	s.t.Fatalf("no %s among the processes of %s: %s", name, id, seen)
+	return 0
+}
