@@ -438,9 +438,7 @@ func (b *box) dropCheckpoint(old, current *lifecycle.Checkpoint) {
 
 // releaseAll carries out ReleaseAll.
 func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, tasks []*task) {
-	for _, t := range tasks {
-		<-t.done
-	}
+	b.awaitTasks(ctx, tasks)
 	sb := b.snapshot()
 	if hook := sb.Config.Hooks.PreKill; hook.Command != "" && inst != nil {
 		// A kill in the middle of a pause finds it frozen.
@@ -458,20 +456,49 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 	b.s.ballast.restore()
 }
 
-func (b *box) removeEverything(ctx context.Context) error {
-	b.s.removals <- struct{}{}
-	defer func() { <-b.s.removals }()
+// taskPatience is how long the work of an operation may take to stop when told.
+const taskPatience = 2 * time.Second
+
+// awaitTasks waits until nothing is at work on the sandbox any more. What waits
+// for a runtime that does not answer, which cannot be told to stop, sees its
+// connection end with the runtime.
+func (b *box) awaitTasks(ctx context.Context, tasks []*task) {
+	patience := time.NewTimer(taskPatience)
+	defer patience.Stop()
+	for _, t := range tasks {
+		select {
+		case <-t.done:
+			continue
+		case <-patience.C:
+		}
+		if err := b.removeRuntimes(ctx); err != nil {
+			b.s.log.Error("runtime that does not answer could not be removed", "sandbox", b.id, "err", err)
+		}
+		<-t.done
+	}
+}
+
+// removeRuntimes destroys what runtimes there are of the sandbox, and their
+// mounts.
+func (b *box) removeRuntimes(ctx context.Context) error {
 	runtimes, err := b.s.o.Driver.List(ctx)
 	if err != nil {
 		return err
 	}
-	rec := b.snapshot().Record
 	var errs []error
 	for _, id := range runtimes {
 		if sandboxOf(id) == b.id {
 			errs = append(errs, b.removeRuntime(ctx, id, true))
 		}
 	}
+	return errors.Join(errs...)
+}
+
+func (b *box) removeEverything(ctx context.Context) error {
+	b.s.removals <- struct{}{}
+	defer func() { <-b.s.removals }()
+	rec := b.snapshot().Record
+	errs := []error{b.removeRuntimes(ctx)}
 	// Listing the layers of all sandboxes would take longer the more there are.
 	for n := range rec.Launches {
 		if id := runtimeID(b.id, n+1); b.s.o.Layers.HasLayer(id) {

@@ -78,3 +78,75 @@ func (s *server) process(id, name string) int {
 	s.t.Fatalf("no %s among the processes of %s: %s", name, id, seen)
 	return 0
 }
+
+// TestStopped stops the sentry of sandboxes, and with it everything inside.
+// Whatever is asked of them meanwhile, each can be killed; and one that is let
+// go on is as it was.
+func TestStopped(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	neighbour := s.startGuest(ctx, sleeper)
+	before := neighbour.ask(ctx)
+	for _, c := range []struct {
+		name string
+		ask  func(context.Context, *guest) error
+	}{
+		{"an answer", func(ctx context.Context, g *guest) error {
+			_, err := g.report(ctx)
+			return err
+		}},
+		{"a command", func(ctx context.Context, g *guest) error {
+			_, err := g.sb.Run(ctx, client.Command{Args: []string{"true"}})
+			return err
+		}},
+		{"a pause", func(ctx context.Context, g *guest) error { return s.client.Pause(ctx, g.sb.ID) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := s.startGuest(ctx, sleeper)
+			pid := s.process(g.sb.ID, "runsc-sandbox")
+			if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			asked := make(chan error, 1)
+			go func() { asked <- c.ask(ctx, g) }()
+			time.Sleep(300 * time.Millisecond) // for the question to be under way
+			begin := time.Now()
+			if err := s.client.Kill(ctx, g.sb.ID); err != nil {
+				t.Errorf("kill: %v", err)
+			}
+			took := since(begin)
+			if err := gone(ctx, s, g.sb.ID, "Killed"); err != nil {
+				t.Error(err)
+			}
+			eventually(t, 20*time.Second, "nothing is left of it", func() error { return s.left(g.sb.ID, true) })
+			select {
+			case err := <-asked:
+				if err == nil {
+					t.Errorf("a stopped sandbox gave what was asked of it")
+				}
+				t.Logf("killed in %s, released after %s; asked: %v", took, since(begin), err)
+			case <-ctx.Done():
+				t.Error("the question is still open")
+			}
+		})
+	}
+	t.Run("goes on", func(t *testing.T) {
+		g := s.startGuest(ctx, sleeper)
+		was := g.ask(ctx)
+		pid := s.process(g.sb.ID, "runsc-sandbox")
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		paused := make(chan error, 1)
+		go func() { paused <- s.client.Pause(ctx, g.sb.ID) }()
+		time.Sleep(300 * time.Millisecond) // for the pause to be under way
+		if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-paused; err != nil {
+			t.Errorf("pause: %v", err)
+		}
+		g.same(was, g.ask(ctx))
+	})
+	neighbour.same(before, neighbour.ask(ctx))
+}
