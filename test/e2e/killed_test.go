@@ -150,3 +150,52 @@ func TestStopped(t *testing.T) {
 	})
 	neighbour.same(before, neighbour.ask(ctx))
 }
+
+// TestAgentEndedFromInside has root inside send the agent, which is PID 1, what
+// ends or stops it. gVisor's kernel lets it: the first is the end of the sandbox,
+// and says so; the second leaves one that answers no command, but is paused and
+// killed as any other.
+func TestAgentEndedFromInside(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	signal := func(sb *client.Sandbox, sig string) {
+		p, err := sb.As("root").Start(ctx, client.Command{Args: []string{"kill", "-" + sig, "1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Detach()
+	}
+	t.Run("KILL", func(t *testing.T) {
+		sb := s.create(ctx, sleeper)
+		signal(sb, "KILL")
+		took := eventually(t, endWithin, "the end", func() error { return gone(ctx, s, sb.ID, "RuntimeExited") })
+		s.waitGone(sb.ID)
+		t.Logf("noticed within %s", took.Round(time.Millisecond))
+	})
+	t.Run("STOP", func(t *testing.T) {
+		awake, asleep := s.create(ctx, sleeper), s.create(ctx, sleeper)
+		for _, sb := range []*client.Sandbox{awake, asleep} {
+			signal(sb, "STOP")
+			eventually(t, endWithin, "it answers nothing", func() error {
+				brief, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				if _, err := sb.Run(brief, client.Command{Args: []string{"true"}}); err == nil {
+					return fmt.Errorf("it runs commands")
+				}
+				return nil
+			})
+		}
+		t.Logf("paused in %s", s.pause(ctx, asleep.ID))
+		for _, sb := range []*client.Sandbox{awake, asleep} {
+			begin := time.Now()
+			if err := s.client.Kill(ctx, sb.ID); err != nil {
+				t.Error(err)
+			}
+			t.Logf("killed in %s", since(begin))
+			if err := gone(ctx, s, sb.ID, "Killed"); err != nil {
+				t.Error(err)
+			}
+			s.waitGone(sb.ID)
+		}
+	})
+}
