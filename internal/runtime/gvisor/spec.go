@@ -1,6 +1,8 @@
 package gvisor
 
 import (
+	"fmt"
+
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -22,6 +24,16 @@ var guestCapabilities = []string{
 // name. It is inherited until it is given up, which the agent does before it
 // starts anything.
 const initCapability = "CAP_SYS_ADMIN"
+
+// tmpfs describes a file system in memory. What is in it counts against the
+// memory limit, which is the end of the sandbox; a guest that fills the file
+// system is to meet its size before, as an error. runsc passes on no bound on the
+// number of files.
+func tmpfs(at, mode string, mib int) specs.Mount {
+	return specs.Mount{Destination: at, Type: "tmpfs", Source: "tmpfs", Options: []string{
+		"mode=" + mode, fmt.Sprintf("size=%dm", mib),
+	}}
+}
 
 // ociSpec describes a runtime to gVisor. A restored runtime must be described
 // as the captured one was, so that everything here follows from the Spec.
@@ -49,10 +61,14 @@ func ociSpec(s runtime.Spec, netns string) *specs.Spec {
 			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}},
 			{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
-			{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
+			tmpfs("/dev/shm", "1777", s.Limits.MemoryMiB/2),
+			tmpfs("/tmp", "1777", s.Limits.MemoryMiB/2),
 			// In memory, because what the agent writes there differs in each
 			// generation and must not make every layer a changed one.
-			{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}},
+			tmpfs("/run", "755", s.Limits.MemoryMiB/5),
+			// Where the agent writes at each wake: not to be kept from it by what
+			// else fills /run.
+			tmpfs("/run/drowse", "755", 1),
 		},
 		Linux: &specs.Linux{
 			CgroupsPath: "/" + cgroupParent + "/" + s.ID,

@@ -7,6 +7,7 @@
 //	guest count            make a request to the counter
 //	guest dial ADDR...     say for each address whether a connection opens
 //	guest alloc MIB        touch so much memory, then wait
+//	guest open             open a file again and again, say how that ended, then wait
 //	guest knock ADDR       open connections to a server for ever, and leave them
 package main
 
@@ -50,6 +51,10 @@ func run(args []string) error {
 		held := touch(mib)
 		fmt.Println("allocated", len(held))
 		select {}
+	case "open":
+		files, err := openMany("guest")
+		fmt.Println("opened", len(files), err)
+		select {}
 	case "knock":
 		knock(args[1])
 	}
@@ -87,6 +92,18 @@ func touch(mib int) [][]byte {
 		held = append(held, chunk)
 	}
 	return held
+}
+
+// openMany opens a file until that fails.
+func openMany(name string) ([]*os.File, error) {
+	var files []*os.File
+	for {
+		f, err := os.Open(name)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
 }
 
 // dialAll prints one line for each "network!address".
