@@ -144,7 +144,7 @@ type Info struct {
 type Limits struct {
 	CPUs      int `json:"cpus"`
 	MemoryMiB int `json:"memoryMiB"`
-	DiskMiB   int `json:"diskMiB"`
+	DiskMiB   int `json:"diskMiB"` // not enforced yet
 	PIDs      int `json:"pids"`
 }
 

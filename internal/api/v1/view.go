@@ -55,7 +55,7 @@ type settingsView struct {
 type limitsView struct {
 	CPUs      int `json:"cpus"`
 	MemoryMiB int `json:"memoryMiB"`
-	DiskMiB   int `json:"diskMiB"`
+	DiskMiB   int `json:"diskMiB" doc:"What its own files may take. Not enforced yet."`
 	PIDs      int `json:"pids"`
 }
 
