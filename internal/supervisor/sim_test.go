@@ -460,6 +460,12 @@ func (s *sim) crashOne(rng *rand.Rand) {
 	p := oneOf(rng, live...)
 	s.logf("CRASH of runtime %s", s.short(p.id))
 	s.kill(p.id)
+	// Nobody in it is busy any more, whatever the server could record of that.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.boxes[sandboxOf(p.id)]; b != nil && b.busyUntil[p.launch()].After(now()) {
+		b.busyUntil[p.launch()] = now()
+	}
 }
 
 // ordinal numbers sandboxes as clients create them; -1 for an unknown one. It
@@ -1267,7 +1273,9 @@ func (c *client) visit(srv *server, id string) {
 	a := Access{Port: oneOf(c.rng, 8000, 8000, 8000, 8001, 8002), Stream: percent(c.rng, 30), Probe: percent(c.rng, 10)}
 	counts := a.Port != 8002 && !a.Probe
 	long := time.Duration(0)
-	if percent(c.rng, 50) {
+	// A probe is short. A long one would be cut by the idle timeout, cancel the
+	// pause by coming again, and so on.
+	if percent(c.rng, 50) && !a.Probe {
 		long = between(c.rng, time.Microsecond, oneOf(c.rng, 100*time.Millisecond, time.Minute))
 	}
 	w := c.s.call(srv, id, "visit")
