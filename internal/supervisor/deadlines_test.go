@@ -48,6 +48,8 @@ var clocks = []struct {
 // at random.
 func makeAppointments(n int, from, to time.Time) []appointment {
 	list := make([]appointment, n)
+	// Each has an instant of its own, so that they have one order.
+	each, order := to.Sub(from)/time.Duration(n), rand.Perm(n)
 	for i := range list {
 		c, roll := 0, rand.IntN(1000)
 		for roll >= clocks[c].share {
@@ -55,7 +57,7 @@ func makeAppointments(n int, from, to time.Time) []appointment {
 			c++
 		}
 		a := &list[i]
-		a.at = from.Add(rand.N(to.Sub(from))).UTC().Truncate(time.Microsecond)
+		a.at = from.Add(time.Duration(order[i])*each + rand.N(each/2)).UTC().Truncate(time.Microsecond)
 		a.pauses = clocks[c].pauses
 		began := from.Add(-24 * time.Hour).UTC().Truncate(time.Microsecond)
 		a.sb = store.Sandbox{ID: newID(), Config: store.Config{Template: "test"}, Record: lifecycle.Record{
