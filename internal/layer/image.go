@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
 const (
@@ -50,6 +51,9 @@ func (s *Store) ImageDir(id string) string { return filepath.Join(s.images, id) 
 // NewImage makes the empty directory of a new image.
 func (s *Store) NewImage(id string) (string, error) {
 	dir := s.ImageDir(id)
+	if err := failpoint.Fail(failpoint.ImageMake); err != nil {
+		return "", err
+	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make image: %w", err)
 	}
@@ -84,7 +88,7 @@ func (s *Store) Seal(m Manifest) (digest string, size int64, err error) {
 	if err != nil {
 		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
 	}
-	return digest, size, nil
+	return digest, size, failpoint.Fail(failpoint.Sealed)
 }
 
 // sealFile restricts, checksums and syncs a file. The disk is told to begin
@@ -102,6 +106,9 @@ func sealFile(path string) (File, error) {
 	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 	sums, size, err := checksum(f)
 	if err != nil {
+		return File{}, err
+	}
+	if err := failpoint.Fail(failpoint.ImageFile); err != nil {
 		return File{}, err
 	}
 	return File{Name: filepath.Base(path), Size: size, CRC32C: sums}, f.Sync()
@@ -136,10 +143,19 @@ func (s *Store) writeManifest(dir string, m Manifest) (digest string, err error)
 		return "", err
 	}
 	defer f.Close()
+	if err := failpoint.Fail(failpoint.Manifest); err != nil {
+		return "", err
+	}
 	if _, err := f.Write(data); err != nil {
 		return "", err
 	}
+	if err := failpoint.Fail(failpoint.ManifestSync); err != nil {
+		return "", err
+	}
 	if err := f.Sync(); err != nil {
+		return "", err
+	}
+	if err := failpoint.Fail(failpoint.NamesSync); err != nil {
 		return "", err
 	}
 	for _, d := range []string{dir, s.images} {
@@ -158,6 +174,9 @@ func (s *Store) Verify(id, digest string) (Manifest, error) {
 	damaged := func(format string, args ...any) (Manifest, error) {
 		return Manifest{}, errdef.New(errdef.Internal, "image_damaged", "memory image %s is damaged: %w", id, fmt.Errorf(format, args...)).
 			WithRemedy("the sandbox cannot be resumed with its memory; kill it, or restore the state directory from a backup")
+	}
+	if err := failpoint.Fail(failpoint.Verify); err != nil {
+		return Manifest{}, err
 	}
 	dir := s.ImageDir(id)
 	data, err := os.ReadFile(filepath.Join(dir, manifestName))

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
 // Tree is a directory tree of a template that gets an overlay of its own.
@@ -74,7 +75,7 @@ func (s *Store) Mount(at string, trees []Tree, stack []string, top string) (err 
 			return fmt.Errorf("mount %s of layer %s: %w", t.Path, top, err)
 		}
 	}
-	return nil
+	return failpoint.Fail(failpoint.Mounted)
 }
 
 func (s *Store) mountTree(at string, t Tree, stack []string, top string) error {
@@ -85,6 +86,9 @@ func (s *Store) mountTree(at string, t Tree, stack []string, top string) error {
 		return err
 	}
 	if err := os.MkdirAll(work, 0o700); err != nil {
+		return err
+	}
+	if err := failpoint.Fail(failpoint.Mount); err != nil {
 		return err
 	}
 	return mountOverlay(filepath.Join(at, t.Path), lowers, upper, work)
@@ -203,6 +207,9 @@ func Unmount(at string) error {
 			break
 		}
 		for i := len(points) - 1; i >= 0; i-- {
+			if err := failpoint.Fail(failpoint.Unmount); err != nil {
+				return err
+			}
 			err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			gone := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)
 			if err != nil && !gone {
@@ -242,11 +249,14 @@ func mountPoints(dir string) ([]string, error) {
 // it holds any change: one that does not need not go into a stack.
 func (s *Store) Freeze(top string) (size int64, changed bool, err error) {
 	dir := s.layerDir(top)
+	if err := failpoint.Fail(failpoint.LayerSync); err != nil {
+		return 0, false, err
+	}
 	size, changed, err = s.sync(dir)
 	if err != nil {
 		return 0, false, fmt.Errorf("freeze layer %s: %w", top, err)
 	}
-	return size, changed, nil
+	return size, changed, failpoint.Fail(failpoint.LayerSynced)
 }
 
 // Layers returns the ids of all layers on disk.
@@ -274,8 +284,14 @@ func removeAll(dir, id string) error {
 		panic(fmt.Sprintf("internal error: layer: bad id %q", id))
 	}
 	doomed := filepath.Join(dir, id+doomedSuffix)
+	if err := failpoint.Fail(failpoint.Doom); err != nil {
+		return err
+	}
 	err := os.Rename(filepath.Join(dir, id), doomed)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := failpoint.Fail(failpoint.Doomed); err != nil {
 		return err
 	}
 	return os.RemoveAll(doomed)

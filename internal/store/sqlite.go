@@ -14,6 +14,7 @@ import (
 	_ "modernc.org/sqlite" // the "sqlite" driver
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
@@ -176,6 +177,9 @@ func (s *SQLite) Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := failpoint.Fail(failpoint.CommitBegin); err != nil {
+			return err
+		}
 		if _, err := tx.StmtContext(ctx, s.putSandbox).ExecContext(ctx, record...); err != nil {
 			return err
 		}
@@ -184,8 +188,11 @@ func (s *SQLite) Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 				return err
 			}
 		}
-		return nil
+		return failpoint.Fail(failpoint.Commit)
 	})
+	if err == nil {
+		failpoint.Pass(failpoint.Committed)
+	}
 	return s.explain(err, "commit sandbox %s", sb.ID)
 }
 

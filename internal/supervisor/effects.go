@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -186,6 +187,9 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (runtim
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	if err := failpoint.Fail(failpoint.Launch); err != nil {
+		return nil, err
+	}
 	sb := b.snapshot()
 	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
 	if err != nil {
@@ -204,13 +208,16 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (runtim
 	if err != nil {
 		return nil, err
 	}
+	if err := failpoint.Fail(failpoint.Booted); err != nil {
+		return nil, err
+	}
 	if err := b.s.initAgent(ctx, inst, sb, e.Generation); err != nil {
 		return nil, fmt.Errorf("agent of %s: %w", id, err)
 	}
 	if e.Checkpoint != nil {
 		b.s.runHook(ctx, inst, sb, "post_resume", sb.Config.Hooks.PostResume)
 	}
-	return inst, nil
+	return inst, failpoint.Fail(failpoint.Launched)
 }
 
 // RuntimeSpec returns what every runtime with these limits is like, whichever
@@ -306,6 +313,9 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 		return cp, 0, err
 	}
 	b.drain(ctx)
+	if err := failpoint.Fail(failpoint.Drained); err != nil {
+		return cp, 0, err
+	}
 	b.s.runHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
 	if cp.Mode == lifecycle.Filesystem || sb.Record.Settings.IdleTimeout > 0 {
 		// Without a checkpoint nothing else makes the guest's kernel write back;
@@ -336,7 +346,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, sealing); err != nil {
 		return cp, 0, err
 	}
-	return cp, freed, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err())
+	return cp, freed, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err(), failpoint.Fail(failpoint.Captured))
 }
 
 // memory returns what a runtime takes of the machine's memory; 0 where that is
@@ -402,6 +412,9 @@ func (b *box) discard(id string) {
 
 // removeRuntime destroys a runtime and its mounts, and its layer unless keep.
 func (b *box) removeRuntime(ctx context.Context, id string, keep bool) error {
+	if err := failpoint.Fail(failpoint.Remove); err != nil {
+		return err
+	}
 	errs := []error{b.s.o.Driver.Remove(ctx, id), layer.Unmount(b.s.rootfs(id))}
 	if !keep {
 		errs = append(errs, b.s.o.Layers.RemoveLayer(id))
@@ -452,6 +465,7 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 		b.s.log.Error("sandbox could not be released", "sandbox", b.id, "err", err)
 		return
 	}
+	failpoint.Pass(failpoint.Gone)
 	b.tell(lifecycle.ReleaseDone{Op: op})
 	b.s.ballast.restore()
 }
@@ -483,6 +497,9 @@ func (b *box) awaitTasks(ctx context.Context, tasks []*task) {
 func (b *box) removeRuntimes(ctx context.Context) error {
 	runtimes, err := b.s.o.Driver.List(ctx)
 	if err != nil {
+		return err
+	}
+	if err := failpoint.Fail(failpoint.KillAll); err != nil {
 		return err
 	}
 	var errs []error

@@ -29,6 +29,7 @@ import (
 	"gvisor.dev/gvisor/runsc/fsgofer/extension"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -174,14 +175,23 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*contai
 			err = run(c)
 		}
 	}
+	if err == nil {
+		err = failpoint.Fail(failpoint.Started)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
 	if err := netnsOf(bundle).attachHost(); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", spec.ID, err)
 	}
+	if err := failpoint.Fail(failpoint.NetworkAttached); err != nil {
+		return nil, err
+	}
 	if err := d.keepState(bundle, c.ID); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
+	if err := failpoint.Fail(failpoint.StateKept); err != nil {
+		return nil, err
 	}
 	return newInstance(d, spec.ID, c)
 }
@@ -206,11 +216,20 @@ func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec) (*c
 		return nil, err
 	}
 	ns := netnsOf(bundle)
+	if err := failpoint.Fail(failpoint.NetworkMake); err != nil {
+		return nil, err
+	}
 	if err := ns.create(); err != nil {
 		return nil, fmt.Errorf("make network: %w", err)
 	}
+	if err := failpoint.Fail(failpoint.NetworkMade); err != nil {
+		return nil, err
+	}
 	if err := d.create(ctx, bundle, spec, ns); err != nil {
 		return nil, fmt.Errorf("create: %w", err)
+	}
+	if err := failpoint.Fail(failpoint.Created); err != nil {
+		return nil, err
 	}
 	return d.load(bundle, spec.ID)
 }
@@ -309,6 +328,9 @@ func (d *Driver) mendState(bundle, cid string) bool {
 
 // Adopt implements runtime.Driver.
 func (d *Driver) Adopt(_ context.Context, id string) (runtime.Instance, error) {
+	if err := failpoint.Fail(failpoint.Adopt); err != nil {
+		return nil, err
+	}
 	cid, err := d.containerID(id)
 	if err != nil {
 		return nil, fmt.Errorf("adopt runtime %s: %w", id, err)
@@ -361,6 +383,9 @@ func (d *Driver) Remove(_ context.Context, id string) error {
 
 // remove destroys what gVisor knows as cid, and its bundle.
 func (d *Driver) remove(bundle, cid string) error {
+	if err := failpoint.Fail(failpoint.Destroy); err != nil {
+		return err
+	}
 	var errs []error
 	c, err := d.load(bundle, cid)
 	if err == nil {
@@ -368,6 +393,9 @@ func (d *Driver) remove(bundle, cid string) error {
 			errs = append(errs, fmt.Errorf("destroy: %w", err))
 		}
 	} // else it is gone, or half written by a process that was killed
+	if err := failpoint.Fail(failpoint.Destroyed); err != nil {
+		return err
+	}
 	// What gVisor has not written down, because whoever made it was killed, is
 	// still in the runtime's cgroup.
 	errs = append(errs, removeCgroups(cid), netnsOf(bundle).remove())
@@ -377,6 +405,9 @@ func (d *Driver) remove(bundle, cid string) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := failpoint.Fail(failpoint.Unpinned); err != nil {
 		return err
 	}
 	// Last: while the bundle is there, the runtime is known.

@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
 // instance implements runtime.Instance.
@@ -132,14 +133,20 @@ func (i *instance) Freeze(context.Context) error {
 	if i.frozen {
 		return nil
 	}
+	if err := failpoint.Fail(failpoint.FreezeMark); err != nil {
+		return err
+	}
 	if err := os.WriteFile(i.mark(), nil, 0o600); err != nil {
 		return fmt.Errorf("freeze %s: %w", i.id, err)
+	}
+	if err := failpoint.Fail(failpoint.Freeze); err != nil {
+		return err
 	}
 	if err := i.c.Sandbox.Pause(i.c.ID); err != nil {
 		return fmt.Errorf("freeze %s: %w", i.id, err)
 	}
 	i.frozen = true
-	return nil
+	return failpoint.Fail(failpoint.Frozen)
 }
 
 // Thaw implements runtime.Instance.
@@ -149,10 +156,16 @@ func (i *instance) Thaw(context.Context) error {
 	if !i.frozen {
 		return nil
 	}
+	if err := failpoint.Fail(failpoint.Thaw); err != nil {
+		return err
+	}
 	if err := i.c.Sandbox.Resume(i.c.ID); err != nil {
 		return fmt.Errorf("thaw %s: %w", i.id, err)
 	}
 	i.frozen = false
+	if err := failpoint.Fail(failpoint.Thawed); err != nil {
+		return err
+	}
 	if err := os.Remove(i.mark()); err != nil {
 		return fmt.Errorf("thaw %s: %w", i.id, err)
 	}
@@ -197,10 +210,13 @@ func allStopped(stacks string) bool {
 func (i *instance) Checkpoint(_ context.Context, dir string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if err := failpoint.Fail(failpoint.Checkpoint); err != nil {
+		return err
+	}
 	if err := i.c.Checkpoint(i.d.conf, dir, sandbox.CheckpointOpts{Resume: true, Compression: statefile.CompressionLevelNone}); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", i.id, brief(err))
 	}
-	return nil
+	return failpoint.Fail(failpoint.Checkpointed)
 }
 
 // maxError bounds what an error of gVisor may say: it can carry a dump of the

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/container"
 
+	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -260,13 +261,20 @@ func (d *Driver) become(s *slot, spec runtime.Spec) error {
 			return fmt.Errorf("process %d of runtime %s has exited", pid, s.c.ID)
 		}
 	}
+	if err := failpoint.Fail(failpoint.WarmRoot); err != nil {
+		return err
+	}
 	if err := s.root.send(spec.Rootfs); err != nil {
+		return err
+	}
+	if err := failpoint.Fail(failpoint.WarmMove); err != nil {
 		return err
 	}
 	if err := os.Rename(filepath.Join(d.waiting(), s.c.ID), d.bundle(spec.ID)); err != nil {
 		return err
 	}
 	s.root.close()
+	failpoint.Pass(failpoint.WarmMoved)
 	return nil
 }
 

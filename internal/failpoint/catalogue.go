@@ -1,0 +1,122 @@
+package failpoint
+
+// Point is a step at which a fault can strike. Where it says "before", an error
+// there means that the step is not taken; otherwise it has been taken, and whoever
+// took it is told that it failed.
+type Point string
+
+// The points, by package. What each is, [Catalogue] says.
+const (
+	CommitBegin Point = "store/commit-begin"
+	Commit      Point = "store/commit"
+	Committed   Point = "store/committed"
+
+	Mount        Point = "layer/mount"
+	Mounted      Point = "layer/mounted"
+	Unmount      Point = "layer/unmount"
+	LayerSync    Point = "layer/sync"
+	LayerSynced  Point = "layer/synced"
+	ImageMake    Point = "layer/image-make"
+	ImageFile    Point = "layer/image-file"
+	Manifest     Point = "layer/manifest"
+	ManifestSync Point = "layer/manifest-sync"
+	NamesSync    Point = "layer/names-sync"
+	Sealed       Point = "layer/sealed"
+	Verify       Point = "layer/verify"
+	Doom         Point = "layer/doom"
+	Doomed       Point = "layer/doomed"
+
+	NetworkMake     Point = "gvisor/network-make"
+	NetworkMade     Point = "gvisor/network-made"
+	Created         Point = "gvisor/created"
+	WarmRoot        Point = "gvisor/warm-root"
+	WarmMove        Point = "gvisor/warm-move"
+	WarmMoved       Point = "gvisor/warm-moved"
+	Started         Point = "gvisor/started"
+	NetworkAttached Point = "gvisor/network-attached"
+	StateKept       Point = "gvisor/state-kept"
+	Adopt           Point = "gvisor/adopt"
+	FreezeMark      Point = "gvisor/freeze-mark"
+	Freeze          Point = "gvisor/freeze"
+	Frozen          Point = "gvisor/frozen"
+	Checkpoint      Point = "gvisor/checkpoint"
+	Checkpointed    Point = "gvisor/checkpointed"
+	Thaw            Point = "gvisor/thaw"
+	Thawed          Point = "gvisor/thawed"
+	Destroy         Point = "gvisor/destroy"
+	Destroyed       Point = "gvisor/destroyed"
+	Unpinned        Point = "gvisor/unpinned"
+
+	Launch   Point = "supervisor/launch"
+	Booted   Point = "supervisor/booted"
+	Launched Point = "supervisor/launched"
+	Drained  Point = "supervisor/drained"
+	Captured Point = "supervisor/captured"
+	Remove   Point = "supervisor/remove"
+	KillAll  Point = "supervisor/remove-all"
+	Gone     Point = "supervisor/gone"
+)
+
+// Step describes a point.
+type Step struct {
+	Point Point
+	Where string
+	// CrashOnly is set where no error can happen: what comes before cannot fail,
+	// or has gone too far to.
+	CrashOnly bool
+}
+
+// Catalogue lists every point, those of one package in the order in which an
+// operation comes to them.
+func Catalogue() []Step {
+	return []Step{
+		{Point: CommitBegin, Where: "the transaction of a change has begun, before anything is written"},
+		{Point: Commit, Where: "record and log entries are written, before COMMIT"},
+		{Point: Committed, Where: "the change is durable, and nobody has been told", CrashOnly: true},
+
+		{Point: Mount, Where: "before one overlay of a root is mounted"},
+		{Point: Mounted, Where: "all overlays of a root are mounted"},
+		{Point: Unmount, Where: "before a mount is taken away"},
+		{Point: LayerSync, Where: "before a frozen layer is synced"},
+		{Point: LayerSynced, Where: "a frozen layer is durable"},
+		{Point: ImageMake, Where: "before the directory of an image is made"},
+		{Point: ImageFile, Where: "before a file of an image is synced"},
+		{Point: Manifest, Where: "the manifest's file is made and empty"},
+		{Point: ManifestSync, Where: "the manifest is written and not synced"},
+		{Point: NamesSync, Where: "before the directories of an image are synced"},
+		{Point: Sealed, Where: "an image is durable"},
+		{Point: Verify, Where: "before an image is verified"},
+		{Point: Doom, Where: "before a layer or image is moved out of the way"},
+		{Point: Doomed, Where: "it is moved out of the way, before it is deleted"},
+
+		{Point: NetworkMake, Where: "before a network namespace is made"},
+		{Point: NetworkMade, Where: "the namespace is pinned, with its interfaces"},
+		{Point: Created, Where: "gVisor's processes are there, before they run anything"},
+		{Point: WarmRoot, Where: "before a runtime that waited gets its root"},
+		{Point: WarmMove, Where: "it has its root, before it gets its name"},
+		{Point: WarmMoved, Where: "it has its name", CrashOnly: true},
+		{Point: Started, Where: "the guest was started or restored"},
+		{Point: NetworkAttached, Where: "the host's end of the network has its address"},
+		{Point: StateKept, Where: "gVisor's state is copied"},
+		{Point: Adopt, Where: "before a runtime is looked for after a restart"},
+		{Point: FreezeMark, Where: "before the mark that a runtime may be frozen"},
+		{Point: Freeze, Where: "the mark is there, before the freeze"},
+		{Point: Frozen, Where: "the runtime is frozen"},
+		{Point: Checkpoint, Where: "before the memory is written"},
+		{Point: Checkpointed, Where: "the memory is written, and not synced"},
+		{Point: Thaw, Where: "before the thaw"},
+		{Point: Thawed, Where: "the runtime runs on, and the mark is still there"},
+		{Point: Destroy, Where: "before a runtime's processes are ended"},
+		{Point: Destroyed, Where: "they are gone, before its cgroups and network are"},
+		{Point: Unpinned, Where: "cgroups and network are gone, before its directory is"},
+
+		{Point: Launch, Where: "before anything of a start is done"},
+		{Point: Booted, Where: "the runtime runs, before its agent is told who it is"},
+		{Point: Launched, Where: "the sandbox could serve, before that is committed"},
+		{Point: Drained, Where: "no connection is left, before the freeze"},
+		{Point: Captured, Where: "the checkpoint is complete, before it is committed"},
+		{Point: Remove, Where: "before a runtime is released, or the rest of a failed one"},
+		{Point: KillAll, Where: "the end is committed, before anything is removed"},
+		{Point: Gone, Where: "nothing is left, before that is committed", CrashOnly: true},
+	}
+}
