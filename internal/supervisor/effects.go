@@ -84,6 +84,40 @@ func (b *box) background(f func(context.Context)) {
 	b.s.work.Go(func() { f(ctx) })
 }
 
+// How long to wait before removing again what could not be removed.
+const (
+	firstRemovalRetry = time.Second
+	maxRemovalRetry   = time.Minute
+)
+
+// insist removes something that nobody will ask for again, and tries again in
+// the background for as long as it fails. What the end of the supervisor leaves,
+// the next one sweeps up.
+func (s *Supervisor) insist(remove func() error, failed string, args ...any) {
+	try := func() bool {
+		err := remove()
+		if err != nil {
+			s.log.Error(failed, append(args, "err", err)...)
+		}
+		return err == nil
+	}
+	if try() {
+		return
+	}
+	s.retries.Go(func() {
+		for wait := firstRemovalRetry; ; wait = min(2*wait, maxRemovalRetry) {
+			select {
+			case <-time.After(wait):
+			case <-s.ctx.Done():
+				return
+			}
+			if try() {
+				return
+			}
+		}
+	})
+}
+
 func (b *box) tasksInFlight() []*task {
 	var tasks []*task
 	for _, t := range b.tasks {
@@ -263,9 +297,7 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	var discarding sync.WaitGroup
 	discarding.Go(func() {
 		sealing.Wait()
-		if err := b.s.o.Layers.RemoveImage(image); err != nil {
-			b.s.log.Warn("partial image left", "sandbox", b.id, "err", err)
-		}
+		b.s.insist(func() error { return b.s.o.Layers.RemoveImage(image) }, "partial image could not be removed", "sandbox", b.id)
 	})
 	defer discarding.Wait()
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -405,9 +437,8 @@ func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecyc
 
 // discard removes a runtime that never served, with its files.
 func (b *box) discard(id string) {
-	if err := b.removeRuntime(context.WithoutCancel(b.s.ctx), id, false); err != nil {
-		b.s.log.Error("failed runtime could not be removed", "sandbox", b.id, "runtime", id, "err", err)
-	}
+	ctx := context.WithoutCancel(b.s.ctx)
+	b.s.insist(func() error { return b.removeRuntime(ctx, id, false) }, "failed runtime could not be removed", "sandbox", b.id, "runtime", id)
 }
 
 // removeRuntime destroys a runtime and its mounts, and its layer unless keep.
@@ -426,27 +457,25 @@ func (b *box) removeRuntime(ctx context.Context, id string, keep bool) error {
 // builds on it.
 func (b *box) releaseRuntime(ctx context.Context, launch int64) {
 	id := runtimeID(b.id, launch)
-	cp := b.snapshot().Record.Checkpoint
-	keep := cp != nil && slices.Contains(cp.Stack, id)
-	if err := b.removeRuntime(ctx, id, keep); err != nil {
-		b.s.log.Error("runtime could not be released", "sandbox", b.id, "runtime", id, "err", err)
-	}
+	b.s.insist(func() error {
+		cp := b.snapshot().Record.Checkpoint
+		keep := cp != nil && slices.Contains(cp.Stack, id)
+		return b.removeRuntime(ctx, id, keep)
+	}, "runtime could not be released", "sandbox", b.id, "runtime", id)
 }
 
 // dropCheckpoint carries out DropCheckpoint: the image, and the layers that the
 // current checkpoint does not build on.
 func (b *box) dropCheckpoint(old, current *lifecycle.Checkpoint) {
-	if err := b.s.o.Layers.RemoveImage(old.ID); err != nil {
-		b.s.log.Error("old image could not be removed", "sandbox", b.id, "err", err)
-	}
-	for _, id := range old.Stack {
-		if current != nil && slices.Contains(current.Stack, id) {
-			continue
+	b.s.insist(func() error {
+		errs := []error{b.s.o.Layers.RemoveImage(old.ID)}
+		for _, id := range old.Stack {
+			if current == nil || !slices.Contains(current.Stack, id) {
+				errs = append(errs, b.s.o.Layers.RemoveLayer(id))
+			}
 		}
-		if err := b.s.o.Layers.RemoveLayer(id); err != nil {
-			b.s.log.Error("old layer could not be removed", "sandbox", b.id, "err", err)
-		}
-	}
+		return errors.Join(errs...)
+	}, "old checkpoint could not be removed", "sandbox", b.id)
 }
 
 // releaseAll carries out ReleaseAll.

@@ -105,9 +105,9 @@ func (s *Supervisor) sweep(ctx context.Context) error {
 			continue
 		}
 		s.log.Info("removing runtime that nobody owns", "runtime", id)
-		if err := errors.Join(s.o.Driver.Remove(ctx, id), layer.Unmount(s.rootfs(id))); err != nil {
-			s.log.Error("runtime that nobody owns could not be removed", "runtime", id, "err", err)
-		}
+		s.insist(func() error {
+			return errors.Join(s.o.Driver.Remove(context.WithoutCancel(ctx), id), layer.Unmount(s.rootfs(id)))
+		}, "runtime that nobody owns could not be removed", "runtime", id)
 	}
 	return s.sweepFiles(owned)
 }
@@ -121,9 +121,7 @@ func (s *Supervisor) sweepFiles(owned ownership) error {
 		if owned.runtimes[id] || owned.layers[id] {
 			continue
 		}
-		if err := s.o.Layers.RemoveLayer(id); err != nil {
-			return err
-		}
+		s.insist(func() error { return s.o.Layers.RemoveLayer(id) }, "layer that nobody owns could not be removed", "layer", id)
 	}
 	images, err := s.o.Layers.Images()
 	if err != nil {
@@ -133,9 +131,7 @@ func (s *Supervisor) sweepFiles(owned ownership) error {
 		if owned.images[id] {
 			continue
 		}
-		if err := s.o.Layers.RemoveImage(id); err != nil {
-			return err
-		}
+		s.insist(func() error { return s.o.Layers.RemoveImage(id) }, "image that nobody owns could not be removed", "image", id)
 	}
 	return s.o.Templates.RemoveOldBases(func(id string) bool { return owned.templates[id] })
 }

@@ -94,6 +94,8 @@ type Supervisor struct {
 	ctx  context.Context // ends the work of effects
 	stop context.CancelFunc
 	work sync.WaitGroup
+	// retries are what work leaves behind when a removal fails.
+	retries sync.WaitGroup
 
 	metrics *metrics
 	slots   slots
@@ -140,7 +142,11 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 func (s *Supervisor) Stop(ctx context.Context) error {
 	s.stop()
 	done := make(chan struct{})
-	go func() { s.work.Wait(); close(done) }()
+	go func() {
+		s.work.Wait()
+		s.retries.Wait()
+		close(done)
+	}()
 	select {
 	case <-done:
 		return nil
