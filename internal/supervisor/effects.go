@@ -313,12 +313,8 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 
 // resumeService lets a runtime whose pause did not commit go on.
 func (b *box) resumeService(inst runtime.Instance, op string, cause error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.s.ctx), cutGrace)
-	defer cancel()
-	if inst != nil {
-		if err := inst.Thaw(ctx); err != nil {
-			b.s.log.Error("runtime could not be thawed", "sandbox", b.id, "err", err)
-		}
+	if inst != nil && !b.thaw(inst) {
+		return
 	}
 	b.mu.Lock()
 	b.uncutLocked()
@@ -330,6 +326,35 @@ func (b *box) resumeService(inst runtime.Instance, op string, cause error) {
 		detail = cause.Error()
 	}
 	b.tell(lifecycle.CaptureEnded{Op: op, Detail: detail})
+}
+
+// thawRetry is how long to wait before another try to thaw a runtime.
+const thawRetry = time.Second
+
+// thaw thaws the serving runtime, however often it takes: nobody can use it
+// until then. It gives up, with false, when something else has become of the
+// sandbox, or is up to the next server.
+func (b *box) thaw(inst runtime.Instance) bool {
+	for {
+		err := inst.Thaw(context.WithoutCancel(b.s.ctx))
+		if err == nil {
+			return true
+		}
+		b.s.log.Error("runtime could not be thawed", "sandbox", b.id, "err", err)
+		select {
+		case <-time.After(thawRetry):
+		case <-inst.Exited():
+			return false // watch reports it
+		case <-b.s.ctx.Done():
+			return false
+		}
+		b.mu.Lock()
+		overtaken := b.inst != inst
+		b.mu.Unlock()
+		if overtaken {
+			return false
+		}
+	}
 }
 
 // tryCapture freezes the runtime and makes a durable, checksummed checkpoint

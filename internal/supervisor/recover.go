@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -43,14 +43,13 @@ func (b *box) recover(ctx context.Context) error {
 		b.arm()
 		return nil
 	}
-	inst := b.adopt(ctx)
+	inst, err := b.find(ctx)
+	if err != nil {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if inst != nil && rec.State == lifecycle.Running {
-		// It may have been frozen for a pause that did not commit.
-		if err := inst.Thaw(ctx); err != nil {
-			return err
-		}
 		b.serveLocked(inst)
 		b.work.last = b.work.up // what went on before is not known: as if it had until now
 		b.watch(inst, rec.Generation)
@@ -62,25 +61,52 @@ func (b *box) recover(ctx context.Context) error {
 	return nil
 }
 
-func (b *box) adopt(ctx context.Context) runtime.Instance {
+// findTries is how often a runtime is looked for, findRetry apart. What is wrong
+// may be the machine's, and pass; giving up costs the sandbox its memory.
+const (
+	findTries = 3
+	findRetry = time.Second
+)
+
+// find returns the runtime that the record tells of, nil if it is gone.
+func (b *box) find(ctx context.Context) (runtime.Instance, error) {
+	for n := range findTries {
+		inst, err := b.adopt(ctx)
+		if err == nil || errdef.Is(err, errdef.NotFound) {
+			return inst, nil
+		}
+		if b.sb.Record.State != lifecycle.Running {
+			// It was being made or removed; the sweep takes the rest of it away.
+			b.s.log.Debug("runtime could not be adopted", "sandbox", b.id, "err", err)
+			return nil, nil
+		}
+		b.s.log.Error("runtime could not be adopted", "sandbox", b.id, "try", n+1, "err", err)
+		select {
+		case <-time.After(findRetry):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	// One that cannot be found again is lost; the others are not.
+	return nil, nil
+}
+
+func (b *box) adopt(ctx context.Context) (runtime.Instance, error) {
 	rec := b.sb.Record
 	if rec.Launch == 0 {
-		return nil
+		return nil, nil
 	}
 	inst, err := b.s.o.Driver.Adopt(ctx, runtimeID(b.id, rec.Launch))
-	if err != nil && !errdef.Is(err, errdef.NotFound) {
-		// One that cannot be found again is lost; the others are not. If it was
-		// being removed, nothing is.
-		level := slog.LevelDebug
-		if rec.State == lifecycle.Running {
-			level = slog.LevelError
-		}
-		b.s.log.Log(ctx, level, "runtime could not be adopted", "sandbox", b.id, "err", err)
-	}
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	return inst
+	if rec.State == lifecycle.Running {
+		// It may have been frozen for a pause that did not commit.
+		if err := inst.Thaw(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return inst, nil
 }
 
 // sweep removes runtimes, mounts, layers and images that no record owns. This

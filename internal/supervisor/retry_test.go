@@ -81,3 +81,81 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestThawIsTriedAgain holds that a sandbox whose pause fails runs on also where
+// thawing it does not work at first, and that nobody is let to it before.
+func TestThawIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		thaws := 0
+		w.meddle = func(_ context.Context, _ *server, at point, _ string) error {
+			if at == atThaw {
+				thaws++
+			}
+			if at == atCheckpoint || at == atThaw && thaws < 3 {
+				return errors.New("a fault")
+			}
+			return nil
+		}
+		srv := w.mustOpen(t)
+		id := create(t, srv.s, CreateRequest{Settings: sleepy})
+		if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err == nil {
+			t.Fatal("the pause did not fail")
+		}
+		if thaws != 3 {
+			t.Errorf("the pause ended after %d thaws, want 3", thaws)
+		}
+		checkServes(t, srv, id, 1, 1)
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}
+
+// TestRuntimeIsLookedForAgain restarts a server that cannot find, or not thaw,
+// a runtime at first. It is not given up for that.
+func TestRuntimeIsLookedForAgain(t *testing.T) {
+	for _, blind := range []point{atAdopt, atThaw} {
+		t.Run(string(blind), func(t *testing.T) {
+			w := newWorld(t)
+			synctest.Test(t, func(t *testing.T) {
+				srv := w.mustOpen(t)
+				id := create(t, srv.s, CreateRequest{Settings: sleepy})
+				checkServes(t, srv, id, 1, 1)
+				srv.crash()
+				_ = srv.s.Stop(context.Background())
+				tries := 0
+				w.meddle = func(_ context.Context, _ *server, at point, _ string) error {
+					if at != blind {
+						return nil
+					}
+					if tries++; tries < findTries {
+						return errors.New("a fault")
+					}
+					return nil
+				}
+				srv = w.mustOpen(t)
+				checkServes(t, srv, id, 1, 2)
+				if err := srv.s.Stop(context.Background()); err != nil {
+					t.Error(err)
+				}
+				w.powerOff()
+			})
+		})
+	}
+}
+
+// checkServes holds that a sandbox answers in a generation, with its counter.
+func checkServes(t *testing.T, srv *server, id string, generation, count int64) {
+	t.Helper()
+	lease, err := srv.s.Acquire(t.Context(), id, Access{Port: counterPort})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	n, err := askThrough(t.Context(), lease)
+	if err != nil || n != count || lease.Generation != generation {
+		t.Errorf("generation %d counts %d, %v; want %d in %d", lease.Generation, n, err, count, generation)
+	}
+}
