@@ -30,6 +30,7 @@ type instance struct {
 	mu     sync.Mutex // gVisor's container is not safe for concurrent use
 	c      *container.Container
 	frozen bool
+	unsure bool // a freeze or thaw has failed, and may have happened all the same
 }
 
 func newInstance(d *Driver, id string, c *container.Container) (*instance, error) {
@@ -130,8 +131,8 @@ func (i *instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 func (i *instance) Freeze(context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.frozen {
-		return nil
+	if err := i.makeSure(); err != nil || i.frozen {
+		return err
 	}
 	if err := failpoint.Fail(failpoint.FreezeMark); err != nil {
 		return err
@@ -142,30 +143,37 @@ func (i *instance) Freeze(context.Context) error {
 	if err := failpoint.Fail(failpoint.Freeze); err != nil {
 		return err
 	}
-	if err := i.c.Sandbox.Pause(i.c.ID); err != nil {
+	err := i.c.Sandbox.Pause(i.c.ID)
+	if err == nil {
+		err = failpoint.Fail(failpoint.Frozen)
+	}
+	if err != nil {
+		i.unsure = true
 		return fmt.Errorf("freeze %s: %w", i.id, err)
 	}
 	i.frozen = true
-	return failpoint.Fail(failpoint.Frozen)
+	return nil
 }
 
 // Thaw implements runtime.Instance.
 func (i *instance) Thaw(context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !i.frozen {
-		return nil
+	if err := i.makeSure(); err != nil || !i.frozen {
+		return err
 	}
 	if err := failpoint.Fail(failpoint.Thaw); err != nil {
 		return err
 	}
-	if err := i.c.Sandbox.Resume(i.c.ID); err != nil {
+	err := i.c.Sandbox.Resume(i.c.ID)
+	if err == nil {
+		err = failpoint.Fail(failpoint.Thawed)
+	}
+	if err != nil {
+		i.unsure = true
 		return fmt.Errorf("thaw %s: %w", i.id, err)
 	}
 	i.frozen = false
-	if err := failpoint.Fail(failpoint.Thawed); err != nil {
-		return err
-	}
 	if err := os.Remove(i.mark()); err != nil {
 		return fmt.Errorf("thaw %s: %w", i.id, err)
 	}
@@ -173,6 +181,18 @@ func (i *instance) Thaw(context.Context) error {
 }
 
 func (i *instance) mark() string { return filepath.Join(i.d.bundle(i.id), "may-be-frozen") }
+
+// makeSure finds out what came of a freeze or thaw that has failed.
+func (i *instance) makeSure() error {
+	if !i.unsure {
+		return nil
+	}
+	if err := i.findFrozen(); err != nil {
+		return err
+	}
+	i.unsure = false
+	return nil
+}
 
 // findFrozen finds out whether a runtime that has the mark is frozen: then each
 // of its tasks has stopped.
