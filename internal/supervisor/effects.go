@@ -84,10 +84,12 @@ func (b *box) background(f func(context.Context)) {
 	b.s.work.Go(func() { f(ctx) })
 }
 
-// How long to wait before removing again what could not be removed.
+// How long to wait before removing again what could not be removed, and how
+// often a sandbox that has ended is tried while its kill waits.
 const (
 	firstRemovalRetry = time.Second
 	maxRemovalRetry   = time.Minute
+	removalTries      = 3
 )
 
 // insist removes something that nobody will ask for again, and tries again in
@@ -105,17 +107,19 @@ func (s *Supervisor) insist(remove func() error, failed string, args ...any) {
 		return
 	}
 	s.retries.Go(func() {
-		for wait := firstRemovalRetry; ; wait = min(2*wait, maxRemovalRetry) {
-			select {
-			case <-time.After(wait):
-			case <-s.ctx.Done():
-				return
-			}
-			if try() {
-				return
-			}
+		for wait := firstRemovalRetry; s.sleep(wait) && !try(); wait = min(2*wait, maxRemovalRetry) {
 		}
 	})
+}
+
+// sleep returns false at once when the supervisor stops.
+func (s *Supervisor) sleep(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
 }
 
 func (b *box) tasksInFlight() []*task {
@@ -135,9 +139,7 @@ func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
 			return res
 		}
 		b.s.log.Error("outcome could not be recorded", "sandbox", b.id, "event", ev.Kind(), "err", err)
-		select {
-		case <-time.After(storeRetry):
-		case <-b.s.ctx.Done():
+		if !b.s.sleep(storeRetry) {
 			return res
 		}
 	}
@@ -514,10 +516,15 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 		}
 		b.s.runHook(ctx, inst, sb, "pre_kill", hook)
 	}
-	if err := b.removeEverything(ctx); err != nil {
-		// The operation's deadline brings it round again.
-		b.s.log.Error("sandbox could not be released", "sandbox", b.id, "err", err)
-		return
+	for n := 1; ; n++ {
+		err := b.removeEverything(ctx)
+		if err == nil {
+			break
+		}
+		b.s.log.Error("sandbox could not be released", "sandbox", b.id, "try", n, "err", err)
+		if n == removalTries || !b.s.sleep(firstRemovalRetry) {
+			return // the operation's deadline brings it round again
+		}
 	}
 	failpoint.Pass(failpoint.Gone)
 	b.tell(lifecycle.ReleaseDone{Op: op})

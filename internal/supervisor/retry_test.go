@@ -159,3 +159,36 @@ func checkServes(t *testing.T, srv *server, id string, generation, count int64) 
 		t.Errorf("generation %d counts %d, %v; want %d in %d", lease.Generation, n, err, count, generation)
 	}
 }
+
+// TestKillTriesAgain holds that a removal that fails once costs a kill a moment:
+// it answers when nothing is left.
+func TestKillTriesAgain(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		removals := 0
+		w.meddle = func(_ context.Context, _ *server, at point, _ string) error {
+			if at == atRemove {
+				if removals++; removals == 1 {
+					return errors.New("a fault")
+				}
+			}
+			return nil
+		}
+		srv := w.mustOpen(t)
+		id := create(t, srv.s, CreateRequest{Settings: sleepy})
+		began := time.Now()
+		if err := srv.s.Kill(t.Context(), id, ""); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took >= killWait { // in virtual time
+			t.Errorf("the kill gave up waiting after %s", took)
+		}
+		if left, _ := w.machine.Driver().List(t.Context()); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}
