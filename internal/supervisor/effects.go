@@ -469,15 +469,27 @@ func (b *box) discard(id string) {
 }
 
 // removeRuntime destroys a runtime and its mounts, and its layer unless keep.
+// Each goes after what uses it is gone.
 func (b *box) removeRuntime(ctx context.Context, id string, keep bool) error {
 	if err := failpoint.Fail(failpoint.Remove); err != nil {
 		return err
 	}
-	errs := []error{b.s.o.Driver.Remove(ctx, id), layer.Unmount(b.s.rootfs(id))}
-	if !keep {
-		errs = append(errs, b.s.o.Layers.RemoveLayer(id))
+	if err := b.s.o.Driver.Remove(ctx, id); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	if keep {
+		return layer.Unmount(b.s.rootfs(id))
+	}
+	return b.removeFiles(id)
+}
+
+// removeFiles removes the mounts and the layer of a runtime that is gone. While
+// the layer is there, it is known that there may be mounts.
+func (b *box) removeFiles(id string) error {
+	if err := layer.Unmount(b.s.rootfs(id)); err != nil {
+		return err
+	}
+	return b.s.o.Layers.RemoveLayer(id)
 }
 
 // releaseRuntime carries out ReleaseRuntime. The layer stays if the checkpoint
@@ -575,12 +587,15 @@ func (b *box) removeRuntimes(ctx context.Context) error {
 func (b *box) removeEverything(ctx context.Context) error {
 	b.s.removals <- struct{}{}
 	defer func() { <-b.s.removals }()
+	if err := b.removeRuntimes(ctx); err != nil {
+		return err // what still runs needs its files
+	}
 	rec := b.snapshot().Record
-	errs := []error{b.removeRuntimes(ctx)}
+	var errs []error
 	// Listing the layers of all sandboxes would take longer the more there are.
 	for n := range rec.Launches {
 		if id := runtimeID(b.id, n+1); b.s.o.Layers.HasLayer(id) {
-			errs = append(errs, layer.Unmount(b.s.rootfs(id)), b.s.o.Layers.RemoveLayer(id))
+			errs = append(errs, b.removeFiles(id))
 		}
 	}
 	if cp := rec.Checkpoint; cp != nil {

@@ -192,3 +192,35 @@ func TestKillTriesAgain(t *testing.T) {
 		w.powerOff()
 	})
 }
+
+// TestMountIsNotForgotten holds that the mounts of a sandbox that was killed go
+// also where they could not be taken away at first.
+func TestMountIsNotForgotten(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		id := create(t, srv.s, CreateRequest{Settings: sleepy})
+		mount := filepath.Join(srv.dir, "rootfs", runtimeID(id, 1))
+		// A mount point that is not empty cannot be removed.
+		if err := os.WriteFile(filepath.Join(mount, "busy"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := srv.s.Kill(t.Context(), id, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(mount, "busy")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, d := range []string{"rootfs", "layers"} {
+			if left, _ := os.ReadDir(filepath.Join(srv.dir, d)); len(left) > 0 {
+				t.Errorf("left in %s: %v", d, left)
+			}
+		}
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}
