@@ -16,6 +16,7 @@ help:
 	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
 	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
 	@echo 'soak         hours of sleeping, waking and crashing: make soak SOAK="-soak.seed 1" (root)'
+	@echo 'faults       every fault at every step, and write docs/faults.md (root; some 15 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
 	@echo 'bench        ratios against the raw tools (root)'
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
@@ -51,6 +52,10 @@ e2e: build
 .PHONY: soak
 soak: build
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^TestSoak$$' -soak.workers 8 -soak.cycles 1000 $(SOAK)
+
+.PHONY: faults
+faults: build
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=90m -run '^TestFaults$$' ./test/e2e -faults.table $(CURDIR)/docs/faults.md
 
 .PHONY: conformance
 conformance: build

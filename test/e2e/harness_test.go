@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -45,6 +46,7 @@ var httpClient = &http.Client{Transport: &http.Transport{
 // server is a drowse server with a state directory and a port of its own.
 type server struct {
 	args   []string // more of its command line
+	binary string   // other than drowseBinary
 	env    []string // more of its environment
 	t      testing.TB
 	dir    string
@@ -120,7 +122,7 @@ func freeAddress(t testing.TB) string {
 
 // command is the server's command line.
 func (s *server) command() *exec.Cmd {
-	cmd := exec.Command(drowseBinary, "serve", "--listen", s.addr, "--state-dir", s.dir)
+	cmd := exec.Command(cmp.Or(s.binary, drowseBinary), "serve", "--listen", s.addr, "--state-dir", s.dir)
 	cmd.Args = append(cmd.Args, s.args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "DROWSE_API_KEY=" + apiKey}, s.env...)
 	if level := os.Getenv("DROWSE_LOG_LEVEL"); level != "" {

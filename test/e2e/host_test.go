@@ -79,7 +79,7 @@ func waits(dir, text string) bool { return owners(dir)[warmID.FindString(text)] 
 // waitWarm waits until n runtimes wait to be used, ready.
 func (s *server) waitWarm(n int) {
 	s.t.Helper()
-	eventually(s.t, 20*time.Second, fmt.Sprintf("%d runtimes wait", n), func() error {
+	eventually(s.t, time.Minute, fmt.Sprintf("%d runtimes wait", n), func() error {
 		all := glob(filepath.Join(s.dir, "run/gv/waiting/*"))
 		if len(all) != n {
 			return fmt.Errorf("%q", all)

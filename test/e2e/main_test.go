@@ -112,8 +112,8 @@ func buildAgent(dir string) error {
 	return os.WriteFile(place, want, 0o755)
 }
 
-func goBuild(to, pkg string) error {
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", to, pkg)
+func goBuild(to, pkg string, flags ...string) error {
+	cmd := exec.Command("go", append([]string{"build", "-ldflags=-s -w", "-o", to}, append(flags, pkg)...)...)
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

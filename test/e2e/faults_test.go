@@ -1,0 +1,524 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+var faultTable = flag.String("faults.table", "", "let every fault strike wherever it can, and write the outcome to this file")
+
+// TestFaults lets the server crash, fail and find the disk full at each step of
+// each operation at which something is written down or changes outside, on real
+// sandboxes. Afterwards, and after a restart where it crashed, the sandbox is in
+// the state before the operation or in the one after it, it has lost neither
+// memory nor files, nothing is on the host that nobody owns, and the operation
+// works when it is asked for again.
+//
+// With -faults.table every fault strikes wherever it can. Without, a crash and
+// one of the others strike at each point, in one of the operations that come
+// there.
+func TestFaults(t *testing.T) {
+	within := 12 * time.Minute
+	if *faultTable != "" {
+		within = 80 * time.Minute
+	}
+	ctx := deadline(t, within)
+	plan := explore(ctx, t)
+	if *faultTable == "" {
+		plan = sample(plan)
+	}
+	t.Logf("%d faults", len(plan))
+	rows := tryAll(ctx, t, plan)
+	if *faultTable != "" && !t.Failed() {
+		if err := os.WriteFile(*faultTable, []byte(faultReport(rows)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// explore returns every fault that can strike, and holds that there is one at
+// each point.
+func explore(ctx context.Context, t *testing.T) []trial {
+	var plan []trial
+	for _, warm := range []int{0, 1} {
+		f := startFaulty(ctx, t, warm)
+		for _, o := range operations {
+			if o.warm == warm {
+				plan = append(plan, f.explore(o)...)
+			}
+		}
+		f.end()
+	}
+	for _, step := range failpoint.Catalogue() {
+		if !slices.ContainsFunc(plan, func(tr trial) bool { return tr.point == step.Point }) {
+			t.Errorf("no operation comes to %s", step.Point)
+		}
+	}
+	return plan
+}
+
+// tryAll lets one fault strike after the other.
+func tryAll(ctx context.Context, t *testing.T, plan []trial) []row {
+	var f *faults
+	var rows []row
+	for i, tr := range plan {
+		if f != nil && f.warm != tr.op.warm {
+			f.end()
+			f = nil
+		}
+		if f == nil {
+			f = startFaulty(ctx, t, tr.op.warm)
+		}
+		whole := t.Run(fmt.Sprintf("%d %s", i+1, tr), func(t *testing.T) {
+			f.tell(t)
+			rows = append(rows, f.try(tr))
+		})
+		f.tell(t)
+		if !whole {
+			f = nil // the next gets another; this one is looked at in the end
+		}
+	}
+	if f != nil {
+		f.end()
+	}
+	return rows
+}
+
+// sample chooses a crash and one of the other faults for each point, in one of
+// the operations that come there, not always the same one.
+func sample(plan []trial) []trial {
+	type where struct {
+		point failpoint.Point
+		crash bool
+	}
+	all := map[where][]trial{}
+	var order []where
+	for _, tr := range plan {
+		if tr.fault == failpoint.Hold {
+			continue
+		}
+		w := where{tr.point, tr.fault == failpoint.Crash}
+		if all[w] == nil {
+			order = append(order, w)
+		}
+		all[w] = append(all[w], tr)
+	}
+	var chosen []trial
+	for i, w := range order {
+		chosen = append(chosen, all[w][i%len(all[w])])
+	}
+	// One server after the other.
+	slices.SortStableFunc(chosen, func(a, b trial) int { return a.op.warm - b.op.warm })
+	return chosen
+}
+
+// trial is one fault, at one pass of a point, in one operation.
+type trial struct {
+	op    operation
+	point failpoint.Point
+	nth   int
+	fault failpoint.Fault
+}
+
+func (tr trial) String() string {
+	return fmt.Sprintf("%s at pass %d of %s in %s", tr.fault, tr.nth, tr.point, tr.op.name)
+}
+
+// operation is one in which faults strike.
+type operation struct {
+	name     string
+	on       subject
+	from, to lifecycle.State
+	warm     int             // runtimes that wait for it; then it is about the points of those
+	also     failpoint.Point // an error there, which is what the operation is about
+	begin    func(f *faults, id string) error
+	clock    bool // a clock carries it out; begin only sets it
+}
+
+// subject is what an operation is tried on.
+type subject int
+
+const (
+	nothing  subject = iota
+	memory           // the sandbox whose guest counts, in memory and in a file
+	files            // the sandbox that has files alone
+	somebody         // a sandbox that will not be needed again
+)
+
+var operations = []operation{
+	{name: "create", to: lifecycle.Running, begin: (*faults).create},
+	{name: "create from a waiting runtime", to: lifecycle.Running, warm: 1, begin: (*faults).create},
+	{name: "pause", on: memory, from: lifecycle.Running, to: lifecycle.Paused, begin: (*faults).pause},
+	{name: "pause that fails", on: memory, from: lifecycle.Running, to: lifecycle.Running, also: failpoint.Checkpointed, begin: (*faults).failingPause},
+	{name: "pause of the files", on: files, from: lifecycle.Running, to: lifecycle.Paused, begin: (*faults).pauseFiles},
+	{name: "resume", on: memory, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
+	{name: "resume in a waiting runtime", on: memory, from: lifecycle.Paused, to: lifecycle.Running, warm: 1, begin: (*faults).resume},
+	{name: "resume of the files", on: files, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
+	{name: "kill", on: somebody, from: lifecycle.Running, to: lifecycle.Terminated, begin: (*faults).kill},
+	{name: "kill of a paused one", on: somebody, from: lifecycle.Paused, to: lifecycle.Terminated, begin: (*faults).kill},
+	{name: "expiry that pauses", on: memory, from: lifecycle.Running, to: lifecycle.Paused, clock: true, begin: (*faults).expire},
+	{name: "expiry that kills", on: somebody, from: lifecycle.Running, to: lifecycle.Terminated, clock: true, begin: (*faults).expire},
+	{name: "restart in the middle of a pause", on: memory, from: lifecycle.Running, to: lifecycle.Running, begin: (*faults).restart},
+}
+
+func (f *faults) create(string) error {
+	_, err := f.s.client.Create(f.ctx, client.CreateOptions{Timeout: time.Hour})
+	return err
+}
+
+func (f *faults) pause(id string) error { return f.s.client.Pause(f.ctx, id) }
+
+func (f *faults) failingPause(id string) error {
+	if err := f.pause(id); err == nil {
+		return errors.New("the pause did not fail")
+	}
+	return nil
+}
+
+func (f *faults) pauseFiles(id string) error {
+	_, err := f.s.client.PauseWith(f.ctx, id, client.Filesystem)
+	return err
+}
+
+func (f *faults) resume(id string) error {
+	_, err := f.s.client.Resume(f.ctx, id, time.Hour)
+	return err
+}
+
+func (f *faults) kill(id string) error { return f.s.client.Kill(f.ctx, id) }
+
+func (f *faults) expire(id string) error { return f.s.client.SetTimeout(f.ctx, id, 0) }
+
+// restart starts the server that crashed in the middle of a pause.
+func (f *faults) restart(string) error {
+	err := f.launch()
+	if err != nil {
+		f.s.cmd = nil
+	}
+	return err
+}
+
+// explore carries out an operation without a fault, and returns every fault
+// that could have struck.
+func (f *faults) explore(o operation) []trial {
+	f.t.Helper()
+	id := f.ready(o)
+	f.arm(o.extra()...)
+	if err := o.begin(f, id); err != nil {
+		f.t.Fatalf("%s: %v", o.name, err)
+	}
+	f.settle(o.name, id, o)
+	f.disarm()
+	data, err := os.ReadFile(filepath.Join(f.points, failpoint.ReachedFile))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	passes := map[failpoint.Point]int{}
+	for _, line := range strings.Fields(string(data)) {
+		passes[failpoint.Point(line)]++
+	}
+	f.finish(o, id)
+	var all []trial
+	for _, step := range failpoint.Catalogue() {
+		if o.warm > 0 && !strings.HasPrefix(string(step.Point), "gvisor/warm-") || step.Point == o.also {
+			continue // runtimes that wait are made in the background, at any time
+		}
+		// Of a crowd the first and the last.
+		for nth := 1; nth <= passes[step.Point]; nth++ {
+			if nth > 1 && nth < passes[step.Point] {
+				continue
+			}
+			all = append(all, trial{o, step.Point, nth, failpoint.Crash})
+			if !step.CrashOnly {
+				all = append(all, trial{o, step.Point, nth, failpoint.Error}, trial{o, step.Point, nth, failpoint.DiskFull})
+			}
+			if o.on != nothing && o.to != lifecycle.Terminated && o.name != restartName {
+				k := trial{o, step.Point, nth, failpoint.Hold}
+				k.op.on = somebody // it does not survive
+				all = append(all, k)
+			}
+		}
+	}
+	return all
+}
+
+// extra is what has to go wrong for the operation to be what it is.
+func (o operation) extra() []failpoint.Armed {
+	if o.also == "" {
+		return nil
+	}
+	return []failpoint.Armed{{Point: o.also, Fault: failpoint.Error, Nth: 1}}
+}
+
+// row is what came of a trial.
+type row struct {
+	trial
+	answer string
+	state  string
+}
+
+// faultReport returns the table of docs/faults.md.
+func faultReport(rows []row) string {
+	var b strings.Builder
+	b.WriteString(`# What a fault leaves behind
+
+Made by ` + "`make faults`" + `, which lets each fault strike at each step of each operation, on real sandboxes with gVisor. After every one of these lines the following held, or there would be no table: no operation was in flight any more; the guest's counter in memory and its files went on from where they were; no process, mount, network namespace, cgroup or file was left that no record names; and the operation succeeded when it was asked for again.
+
+*crash*: the server is killed there and started again. *error*: the step fails once. *full*: the disk is full from there on, for ` + fullFor.String() + ` or until the operation ends. *hold*: the operation is held up there, and a kill overtakes it. *Pass* counts how often the operation comes to the point. *Answer* is what the caller was told; *state* is the sandbox's afterwards.
+
+| Point | Where |
+|---|---|
+`)
+	for _, step := range failpoint.Catalogue() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", step.Point, step.Where)
+	}
+	name := ""
+	for _, r := range rows {
+		if r.op.name != name {
+			name = r.op.name
+			fmt.Fprintf(&b, "\n## %s\n\n| Point | Pass | Fault | Answer | State |\n|---|---|---|---|---|\n", strings.ToUpper(name[:1])+name[1:])
+		}
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s |\n", r.point, r.nth, r.fault, r.answer, r.state)
+	}
+	return b.String()
+}
+
+// fullFor is for how long a full disk stays full, unless the operation ends
+// before: long enough to be met again by what is tried again.
+const fullFor = 1500 * time.Millisecond
+
+// overtaking is how long a kill has to overtake an operation that is held.
+const overtaking = 50 * time.Millisecond
+
+// try lets a fault strike, and holds that nothing is lost by it.
+func (f *faults) try(tr trial) row {
+	t, o := f.t, tr.op
+	t.Helper()
+	id := f.ready(o)
+	before := f.records()
+	f.arm(append(o.extra(), failpoint.Armed{Point: tr.point, Fault: tr.fault, Nth: tr.nth})...)
+	answer := make(chan error, 1)
+	go func() { answer <- o.begin(f, id) }()
+	err := f.await(tr, id, answer)
+	f.disarm()
+	if f.s.cmd == nil { // it crashed, or refused to start
+		f.s.start()
+	}
+	if id == "" {
+		id = f.newcomer(before)
+	}
+	f.settle(tr.String(), id, o)
+	rec := f.records()[id]
+	out := row{trial: tr, answer: "ok", state: cmp.Or(string(rec.State), "not there")}
+	if rec.Tombstone != nil {
+		out.state += ": " + string(rec.Tombstone.Reason)
+	}
+	switch {
+	case tr.fault == failpoint.Crash:
+		out.answer = "none"
+	case err != nil:
+		out.answer = "error"
+		if e, ok := errors.AsType[*client.Error](err); ok {
+			out.answer = e.Code
+		}
+	}
+	f.judge(tr, rec, before[id], err)
+	if rec.State != o.to && !t.Failed() && tr.fault != failpoint.Hold {
+		f.again(tr, id)
+	}
+	f.check(o.on)
+	f.finish(o, id)
+	return out
+}
+
+// again carries out the operation that came to nothing, with nothing in its way.
+func (f *faults) again(tr trial, id string) {
+	o := tr.op
+	f.t.Helper()
+	begin := o.begin
+	if o.clock && o.to == lifecycle.Paused {
+		begin = (*faults).pause // the clock itself waits for a minute
+	}
+	before := f.records()
+	if err := begin(f, id); err != nil {
+		f.t.Errorf("after %s: again: %v", tr, err)
+	}
+	if o.on == nothing {
+		id = f.newcomer(before)
+	}
+	f.settle(tr.String()+", and again", id, o)
+	if got := f.records()[id].State; got != o.to {
+		f.t.Errorf("after %s: again: it is %s", tr, got)
+	}
+}
+
+// await returns what the operation answered.
+func (f *faults) await(tr trial, id string, answer chan error) error {
+	t := f.t
+	t.Helper()
+	within := time.After(2 * time.Minute)
+	switch {
+	case tr.op.name == restartName && tr.fault == failpoint.Crash:
+		return <-answer // the server's end is seen by who starts it
+	case tr.fault == failpoint.Crash:
+		select {
+		case err := <-f.s.exited:
+			f.s.cmd = nil
+			httpClient.CloseIdleConnections()
+			if !killed(err) {
+				t.Errorf("%s: the server ended with %v", tr, err)
+			}
+		case <-within:
+			t.Fatalf("%s: no crash", tr)
+		}
+		return <-answer
+	}
+	// What comes after the answer is part of the operation.
+	if err := poll(time.Minute, func() error {
+		if !f.struck(tr.point) {
+			return errors.New("it never came there")
+		}
+		return nil
+	}); err != nil {
+		t.Fatalf("%s: %v", tr, err)
+	}
+	switch tr.fault {
+	case failpoint.Hold:
+		killed := make(chan error, 1)
+		go func() { killed <- f.kill(id) }()
+		time.Sleep(overtaking)
+		f.disarm()
+		if err := <-killed; err != nil {
+			t.Errorf("%s: kill: %v", tr, err)
+		}
+	case failpoint.DiskFull:
+		over := time.After(fullFor)
+		if len(answer) > 0 {
+			<-over
+		}
+		select {
+		case err := <-answer:
+			answer <- err
+		case <-over:
+		}
+		f.disarm()
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-within:
+		t.Fatalf("%s: no answer", tr)
+		return nil
+	}
+}
+
+// judge holds that the state is a legal one, and what the answer says.
+func (f *faults) judge(tr trial, rec, before lifecycle.Record, err error) {
+	t, o := f.t, tr.op
+	t.Helper()
+	switch {
+	case tr.fault == failpoint.Hold:
+		if rec.State != lifecycle.Terminated || rec.Tombstone.Reason != lifecycle.Killed {
+			t.Errorf("%s: the sandbox is %s, want killed", tr, rec.State)
+		}
+	case rec.State == o.to && (tr.fault == failpoint.Crash || err == nil):
+	case rec.State == o.from && (tr.fault == failpoint.Crash || err != nil || o.clock):
+		// Undone. A runtime that was there goes on, a checkpoint is the same.
+		if rec.State == lifecycle.Running && (rec.Generation != before.Generation || rec.Launch != before.Launch) {
+			t.Errorf("%s: generation %d became %d", tr, before.Generation, rec.Generation)
+		}
+	case o.on == nothing && rec.State == "" && (tr.fault == failpoint.Crash || err != nil): // not even begun
+	case o.on == nothing && rec.State == lifecycle.Terminated && (tr.fault == failpoint.Crash || err != nil):
+		if rec.Tombstone.Reason != lifecycle.CreateFailed {
+			t.Errorf("%s: it ended with %s", tr, rec.Tombstone.Reason)
+		}
+	case o.to == lifecycle.Terminated && rec.State == lifecycle.Terminated: // a kill may say that it goes on
+	default:
+		t.Errorf("%s: the answer is %v, and the sandbox is %s (%s)", tr, err, rec.State, rec.LastError)
+	}
+}
+
+// ready brings the sandbox of an operation into the state where it begins, and
+// returns its id.
+func (f *faults) ready(o operation) string {
+	t := f.t
+	t.Helper()
+	var id string
+	switch o.on {
+	case nothing:
+	case memory:
+		id = f.counting.sb.ID
+		f.bring(id, lifecycle.Running)
+		f.last = f.counting.ask(f.ctx)
+	case files:
+		id = f.written.ID
+		f.bring(id, lifecycle.Running)
+		f.lines++
+		if exit, out := run(f.ctx, t, f.written, "sh", "-c", fmt.Sprintf("echo %d >>lines", f.lines)); exit.Code != 0 {
+			t.Fatalf("write a line: %s", out)
+		}
+	case somebody:
+		sb, err := f.s.client.Create(f.ctx, client.CreateOptions{Timeout: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id = sb.ID
+		f.bring(id, lifecycle.Paused)
+	}
+	f.bring(id, o.from)
+	f.s.waitWarm(o.warm)
+	if o.name == restartName {
+		f.arm(failpoint.Armed{Point: failpoint.Checkpointed, Fault: failpoint.Crash, Nth: 1})
+		_ = f.pause(id)
+		if err := <-f.s.exited; !killed(err) {
+			t.Fatalf("the server ended with %v", err)
+		}
+		f.s.cmd = nil
+		httpClient.CloseIdleConnections()
+		f.disarm()
+	}
+	return id
+}
+
+const restartName = "restart in the middle of a pause"
+
+// finish ends sandboxes that are not needed again.
+func (f *faults) finish(o operation, id string) {
+	f.t.Helper()
+	if (o.on != nothing && o.on != somebody) || f.t.Failed() {
+		return
+	}
+	for other, rec := range f.records() {
+		if other == f.counting.sb.ID || other == f.written.ID || rec.State == lifecycle.Terminated {
+			continue
+		}
+		if err := f.kill(other); err != nil {
+			f.t.Errorf("clean up: %v", err)
+		}
+		f.settle("nothing", other, operation{})
+	}
+}
+
+// newcomer returns the id of the sandbox that was not there before; empty if
+// there is none.
+func (f *faults) newcomer(before map[string]lifecycle.Record) string {
+	for id := range f.records() {
+		if _, was := before[id]; !was {
+			return id
+		}
+	}
+	return ""
+}

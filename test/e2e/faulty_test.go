@@ -1,0 +1,308 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// faultyBinary is the server with failpoints.
+var faultyBinary = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(filepath.Dir(guestBinary), "drowse-faulty")
+	return path, goBuild(path, "./cmd/drowse", "-tags=failpoint")
+})
+
+// faults is a server with failpoints, and two sandboxes that must not lose
+// anything.
+type faults struct {
+	t      *testing.T
+	ctx    context.Context
+	warm   int
+	s      *server
+	db     *store.SQLite // of the server, which may be dead
+	points string        // the directory of the failpoints
+	serial int
+
+	counting *guest
+	last     report // of counting
+	written  *client.Sandbox
+	lines    int // in written's file
+}
+
+func startFaulty(ctx context.Context, t *testing.T, warm int) *faults {
+	t.Helper()
+	binary, err := faultyBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &faults{t: t, ctx: ctx, warm: warm, s: newServer(t, stateDir(t)), points: t.TempDir()}
+	f.s.binary, f.s.args = binary, []string{"--warm-runtimes", fmt.Sprint(warm)}
+	f.s.env = []string{failpoint.EnvDir + "=" + f.points}
+	t.Cleanup(f.s.cleanUp)
+	f.s.start()
+	if f.db, err = store.Open(ctx, filepath.Join(f.s.dir, "drowse.db")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.db.Close() })
+	options := client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: true}
+	f.counting = f.s.startGuest(ctx, options)
+	f.written = f.s.create(ctx, options)
+	// From here on there is a checkpoint of each to lose.
+	for _, err := range []error{
+		f.pause(f.counting.sb.ID), f.resume(f.counting.sb.ID), f.pauseFiles(f.written.ID), f.resume(f.written.ID),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.last = f.counting.ask(ctx)
+	return f
+}
+
+// end holds that both sandboxes still have everything, and stops the server.
+func (f *faults) end() {
+	f.bring(f.counting.sb.ID, lifecycle.Running)
+	f.bring(f.written.ID, lifecycle.Running)
+	f.check(memory)
+	f.check(files)
+	f.s.cleanUp()
+}
+
+// tell has t told of everything from now on.
+func (f *faults) tell(t *testing.T) { f.t, f.s.t = t, t }
+
+// arm lets faults strike from now on, and forgets what was before.
+func (f *faults) arm(all ...failpoint.Armed) {
+	f.t.Helper()
+	var b strings.Builder
+	for _, a := range all {
+		f.serial++
+		a.Serial = f.serial
+		b.WriteString(a.String())
+	}
+	for _, name := range []string{failpoint.StruckFile, failpoint.ReachedFile} {
+		if err := os.Remove(filepath.Join(f.points, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			f.t.Fatal(err)
+		}
+	}
+	// At once: the server may be reading it.
+	armed := filepath.Join(f.points, failpoint.ArmedFile)
+	if err := errors.Join(os.WriteFile(armed+".new", []byte(b.String()), 0o600), os.Rename(armed+".new", armed)); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *faults) disarm() {
+	if err := os.Remove(filepath.Join(f.points, failpoint.ArmedFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		f.t.Fatal(err)
+	}
+}
+
+// struck reports whether the fault at p has struck.
+func (f *faults) struck(p failpoint.Point) bool {
+	data, _ := os.ReadFile(filepath.Join(f.points, failpoint.StruckFile))
+	return strings.Contains("\n"+string(data), "\n"+string(p)+" ")
+}
+
+// bring pauses or resumes a sandbox, if it is not in that state.
+func (f *faults) bring(id string, to lifecycle.State) {
+	f.t.Helper()
+	if id == "" || f.records()[id].State == to {
+		return
+	}
+	var err error
+	switch {
+	case to == lifecycle.Running:
+		err = f.resume(id)
+	case f.written != nil && id == f.written.ID:
+		err = f.pauseFiles(id)
+	default:
+		err = f.pause(id)
+	}
+	if err != nil {
+		f.t.Fatalf("bring %s to %s: %v", id, to, err)
+	}
+	f.settle("nothing", id, operation{})
+}
+
+// check holds that a sandbox has kept what it had.
+func (f *faults) check(which subject) {
+	f.t.Helper()
+	if f.t.Failed() {
+		return
+	}
+	switch which {
+	case memory:
+		now := f.counting.ask(f.ctx)
+		f.counting.same(f.last, now)
+		f.counting.checkAppended(f.ctx)
+		f.last = now
+	case files:
+		f.bring(f.written.ID, lifecycle.Running)
+		var want strings.Builder
+		for n := range f.lines {
+			fmt.Fprintln(&want, n+1)
+		}
+		if _, got := run(f.ctx, f.t, f.written, "cat", "lines"); f.lines > 0 && got != want.String() {
+			f.t.Errorf("the file has %q, want %q", got, want.String())
+		}
+	}
+}
+
+// records reads what the server has committed.
+func (f *faults) records() map[string]lifecycle.Record {
+	f.t.Helper()
+	list, err := f.db.Sandboxes(f.ctx)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	all := map[string]lifecycle.Record{}
+	for _, sb := range list {
+		all[sb.ID] = sb.Record
+	}
+	return all
+}
+
+// settledWithin bounds what follows an operation: a fault in it may be tried
+// again only after a while.
+const settledWithin = time.Minute
+
+// settle waits until nothing is in flight and nothing on the host is nobody's.
+func (f *faults) settle(after, id string, o operation) {
+	f.t.Helper()
+	if err := poll(settledWithin, func() error { return f.unsettled(id, o) }); err != nil {
+		f.t.Fatalf("after %s: %v", after, err)
+	}
+}
+
+// unsettled returns an error that says what is in flight, lost or left behind.
+func (f *faults) unsettled(id string, o operation) error {
+	all := f.records()
+	for id, rec := range all {
+		if rec.Op != nil {
+			return fmt.Errorf("sandbox %s is still %s", id, rec.Phase())
+		}
+	}
+	rec := all[id]
+	if o.clock && rec.State == lifecycle.Running && rec.EndAt.Before(time.Now()) && rec.PauseRetryAt.IsZero() {
+		return errors.New("its time has come, and it has not ended")
+	}
+	want, running := belongings(all)
+	for _, d := range []string{"images", "layers", "run/rootfs", "run/gv/bundles"} {
+		for _, path := range glob(filepath.Join(f.s.dir, d, "*")) {
+			name := filepath.Join(d, filepath.Base(path))
+			if !want[name] {
+				return fmt.Errorf("%s is nobody's", name)
+			}
+			delete(want, name)
+		}
+	}
+	if len(want) > 0 {
+		return fmt.Errorf("missing: %v", want)
+	}
+	return f.strays(all, running)
+}
+
+// belongings returns the files that records tell of, and the runtimes that run.
+func belongings(all map[string]lifecycle.Record) (files map[string]bool, running []string) {
+	files = map[string]bool{}
+	for id, rec := range all {
+		if rec.State == lifecycle.Terminated {
+			continue
+		}
+		if cp := rec.Checkpoint; cp != nil {
+			if cp.Mode == lifecycle.Memory {
+				files["images/"+cp.ID] = true
+			}
+			for _, l := range cp.Stack {
+				files["layers/"+l] = true
+			}
+		}
+		if rec.State == lifecycle.Running {
+			launch := fmt.Sprintf("%sr%07d", id, rec.Launch)
+			running = append(running, launch)
+			files["layers/"+launch], files["run/rootfs/"+launch], files["run/gv/bundles/"+launch] = true, true, true
+		}
+	}
+	return files, running
+}
+
+// strays returns an error that names processes, mounts and cgroups of none of
+// the runtimes.
+func (f *faults) strays(all map[string]lifecycle.Record, running []string) error {
+	dir := f.s.dir
+	var owned []string
+	for _, id := range running {
+		owned = append(owned, processes(dir, id)...)
+	}
+	pid := func(line string) string { before, _, _ := strings.Cut(line, " ("); return before }
+	ours := fmt.Sprintf("process %d", f.s.cmd.Process.Pid)
+	for _, line := range processes(dir, dir) {
+		if pid(line) == ours || waits(dir, line) || slices.ContainsFunc(owned, func(o string) bool { return pid(o) == pid(line) }) {
+			continue
+		}
+		return fmt.Errorf("%s is nobody's", line)
+	}
+	known := owners(dir)
+	found := mounts(dir)
+	for id := range all {
+		found = append(found, cgroups(dir, id)...)
+	}
+	for _, line := range found {
+		if strings.Contains(line, "/run/gv/runsc/") { // gVisor's own pin, which all share
+			continue
+		}
+		mine := func(id string) bool {
+			return strings.Contains(line, id) || known[warmID.FindString(line)] == id
+		}
+		if !slices.ContainsFunc(running, mine) && !waits(dir, line) {
+			return fmt.Errorf("%s is nobody's", line)
+		}
+	}
+	return nil
+}
+
+// launch starts the server and returns when it answers or has ended.
+func (f *faults) launch() error {
+	s := f.s
+	s.cmd, s.exited = s.command(), make(chan error, 1)
+	if err := startCommand(s.cmd); err != nil {
+		return err
+	}
+	cmd, exited := s.cmd, s.exited
+	go func() { exited <- cmd.Wait() }()
+	for {
+		if s.client.Health(f.ctx) == nil {
+			return nil
+		}
+		select {
+		case err := <-exited:
+			return fmt.Errorf("the server ended: %w", err)
+		case <-f.ctx.Done():
+			return f.ctx.Err()
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+func killed(err error) bool {
+	var exit interface{ Sys() any }
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
