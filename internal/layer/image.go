@@ -1,8 +1,6 @@
 package layer
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
@@ -14,7 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
@@ -163,44 +160,65 @@ func (s *Store) writeManifest(dir string, m Manifest) (digest string, err error)
 			return "", err
 		}
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:]), nil
+	return digestOf(data), nil
 }
 
 // Verify checks that the image id is the one sealed as digest and undamaged,
-// and returns its manifest. The error is an errdef.Internal with code
-// "image_damaged" and says which file differs.
+// and returns its manifest. The error is an errdef.Unavailable with code
+// "checkpoint_damaged" and says which file differs.
 func (s *Store) Verify(id, digest string) (Manifest, error) {
-	damaged := func(format string, args ...any) (Manifest, error) {
-		return Manifest{}, errdef.New(errdef.Internal, "image_damaged", "memory image %s is damaged: %w", id, fmt.Errorf(format, args...)).
-			WithRemedy("the sandbox cannot be resumed with its memory; kill it, or restore the state directory from a backup")
-	}
 	if err := failpoint.Fail(failpoint.Verify); err != nil {
 		return Manifest{}, err
 	}
+	m, err := s.verify(id, digest)
+	if err != nil {
+		return Manifest{}, damaged("memory image", id, err)
+	}
+	return m, nil
+}
+
+func (s *Store) verify(id, digest string) (Manifest, error) {
 	dir := s.ImageDir(id)
 	data, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if err != nil {
-		return damaged("%w", err)
+		return Manifest{}, err
 	}
-	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != digest {
-		return damaged("%s is not the one that was committed", manifestName)
+	if digestOf(data) != digest {
+		return Manifest{}, fmt.Errorf("%s is not the one that was committed", manifestName)
 	}
 	var m Manifest
 	if err := json.Unmarshal(data, &m); err != nil {
-		return damaged("%s: %w", manifestName, err)
+		return Manifest{}, fmt.Errorf("%s: %w", manifestName, err)
 	}
 	if m.Version != manifestVersion || m.ID != id {
-		return damaged("%s is of version %d and image %s", manifestName, m.Version, m.ID)
+		return Manifest{}, fmt.Errorf("%s is of version %d and image %s", manifestName, m.Version, m.ID)
+	}
+	if err := verifyNames(dir, m); err != nil {
+		return Manifest{}, err
 	}
 	var g errgroup.Group
 	for _, want := range m.Files {
 		g.Go(func() error { return verifyFile(dir, want) })
 	}
 	if err := g.Wait(); err != nil {
-		return damaged("%w", err)
+		return Manifest{}, err
 	}
 	return m, nil
+}
+
+// verifyNames refuses a file that was not there: a runtime might read it.
+func verifyNames(dir string, m Manifest) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		known := slices.ContainsFunc(m.Files, func(f File) bool { return f.Name == e.Name() })
+		if !known && e.Name() != manifestName {
+			return fmt.Errorf("%s was added", e.Name())
+		}
+	}
+	return nil
 }
 
 func verifyFile(dir string, want File) error {

@@ -10,6 +10,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -244,19 +245,29 @@ func mountPoints(dir string) ([]string, error) {
 	return points, nil
 }
 
-// Freeze ends writing to a top whose overlay nobody changes any more and makes
-// it durable. It returns the number of bytes in its regular files, and whether
-// it holds any change: one that does not need not go into a stack.
-func (s *Store) Freeze(top string) (size int64, changed bool, err error) {
+// Frozen is what is known of a layer that was frozen.
+type Frozen struct {
+	Bytes   int64  // in its regular files
+	Changed bool   // false of one without any change, which need not go into a stack
+	Digest  string // by which VerifyLayer knows it; empty if it is unchanged
+}
+
+// Freeze ends writing to a top whose overlay nobody changes any more, takes its
+// checksums and makes it durable.
+func (s *Store) Freeze(ctx context.Context, top string) (Frozen, error) {
 	dir := s.layerDir(top)
 	if err := failpoint.Fail(failpoint.LayerSync); err != nil {
-		return 0, false, err
+		return Frozen{}, err
 	}
-	size, changed, err = s.sync(dir)
+	f, paths, err := survey(dir)
+	if err == nil && f.Changed {
+		f.Digest, err = writeListing(ctx, dir)
+		err = errors.Join(err, syncLayer(dir, paths))
+	}
 	if err != nil {
-		return 0, false, fmt.Errorf("freeze layer %s: %w", top, err)
+		return Frozen{}, fmt.Errorf("freeze layer %s: %w", top, err)
 	}
-	return size, changed, failpoint.Fail(failpoint.LayerSynced)
+	return f, failpoint.Fail(failpoint.LayerSynced)
 }
 
 // Layers returns the ids of all layers on disk.

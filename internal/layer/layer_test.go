@@ -72,8 +72,8 @@ func TestStack(t *testing.T) {
 	r.write(filepath.Join(a, "etc/name"), "from a")
 	r.write(filepath.Join(a, "usr/bin/extra"), "extra")
 	r.must(os.Remove(filepath.Join(a, "usr/bin/tool")))
-	if _, changed, err := r.Freeze("a"); err != nil || !changed {
-		t.Fatalf("freeze: changed %v, %v", changed, err)
+	if f, err := r.Freeze(t.Context(), "a"); err != nil || !f.Changed {
+		t.Fatalf("freeze: %+v, %v", f, err)
 	}
 	b := r.mount([]string{"a"}, "b")
 	for path, want := range map[string]string{"etc/name": "from a", "usr/bin/extra": "extra"} {
@@ -97,9 +97,8 @@ func TestStack(t *testing.T) {
 func TestUnchangedTop(t *testing.T) {
 	r := newRig(t)
 	r.mount(nil, "a")
-	size, changed, err := r.Freeze("a")
-	if err != nil || changed || size != 0 {
-		t.Errorf("freeze of an untouched top: %d bytes, changed %v, %v", size, changed, err)
+	if f, err := r.Freeze(t.Context(), "a"); err != nil || f != (Frozen{}) {
+		t.Errorf("freeze of an untouched top: %+v, %v", f, err)
 	}
 }
 
@@ -227,7 +226,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 			digest := r.seal("one", map[string][]byte{"pages": pages, "state": []byte("kernel")})
 			f(r, r.ImageDir("one"))
 			_, err := r.Verify("one", digest)
-			if err == nil || !strings.Contains(err.Error(), "damaged") || errdef.ClassOf(err) != errdef.Internal {
+			if err == nil || !strings.Contains(err.Error(), "damaged") || errdef.ClassOf(err) != errdef.Unavailable {
 				t.Errorf("verify: %v", err)
 			}
 		})

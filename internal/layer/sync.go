@@ -14,50 +14,59 @@ import (
 // other sandboxes have written.
 const maxSingleSyncs = 64
 
-// sync makes a layer durable and reports what is in it.
-func (s *Store) sync(dir string) (size int64, changed bool, err error) {
-	var paths []string
-	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+// walk calls f for all that belongs to a layer, the layer's own directory first.
+// A layer of a template without trees has none.
+func walk(dir string, f func(path, rel string, d fs.DirEntry) error) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if path == dir && errors.Is(err, fs.ErrNotExist) {
-			return nil // of a template without trees
+			return nil
 		}
 		if err != nil {
 			return err
 		}
 		rel, _ := filepath.Rel(dir, path)
-		if rel == workDir {
+		switch rel {
+		case workDir:
 			return fs.SkipDir
+		case listingName, listingName + ".new":
+			return nil
 		}
+		return f(path, rel, d)
+	})
+}
+
+// survey says what is in a layer, and which of it is to be synced.
+func survey(dir string) (f Frozen, paths []string, err error) {
+	err = walk(dir, func(path, rel string, d fs.DirEntry) error {
 		if depth(rel) > 1 {
-			changed = true
+			f.Changed = true
 		}
 		if d.Type().IsRegular() {
 			info, err := d.Info()
 			if err != nil {
 				return err
 			}
-			size += info.Size()
+			f.Bytes += info.Size()
 		}
 		if d.IsDir() || d.Type().IsRegular() {
 			paths = append(paths, path)
 		}
 		return nil
 	})
-	if err != nil {
-		return 0, false, err
-	}
-	if !changed {
-		return size, false, nil
-	}
+	return f, paths, err
+}
+
+// syncLayer makes a layer durable of which paths are the files and directories.
+func syncLayer(dir string, paths []string) error {
 	if len(paths) > maxSingleSyncs {
-		return size, true, syncFilesystem(dir)
+		return syncFilesystem(dir)
 	}
 	for _, p := range paths {
 		if err := syncPath(p); err != nil {
-			return 0, false, err
+			return err
 		}
 	}
-	return size, true, syncPath(filepath.Dir(dir))
+	return syncPath(filepath.Dir(dir))
 }
 
 // depth counts the elements of a relative path; "." has none.

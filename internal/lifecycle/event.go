@@ -85,8 +85,9 @@ type (
 	// StartFailed reports that the runtime asked for by Op could not start;
 	// nothing of it is left.
 	StartFailed struct {
-		Op     string
-		Detail string
+		Op      string
+		Detail  string
+		Damaged bool // its checkpoint is not what was written; trying again is of no use
 	}
 	// CaptureReady reports that the checkpoint made by Op is durable and
 	// verified. If it applies, the pause is committed.
@@ -207,4 +208,5 @@ type Entry struct {
 	Bytes      int64         `json:"bytes,omitempty"`    // that the operation wrote
 	Freed      int64         `json:"freed,omitempty"`    // bytes of memory that it gives back
 	Detail     string        `json:"detail,omitempty"`
+	Damaged    bool          `json:"damaged,omitempty"` // it failed because the checkpoint is not what was written
 }

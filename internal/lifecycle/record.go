@@ -116,7 +116,10 @@ type Checkpoint struct {
 	Mode   Mode     `json:"mode"`
 	Stack  []string `json:"stack"`  // layer ids, bottom first
 	Digest string   `json:"digest"` // SHA-256 of the image's manifest, hex
-	Bytes  int64    `json:"bytes"`  // what the pause wrote
+	// Layers has the SHA-256, in hex, of the listing of each layer of the stack.
+	// Those that an older version froze have none.
+	Layers map[string]string `json:"layers,omitempty"`
+	Bytes  int64             `json:"bytes"` // what the pause wrote
 }
 
 // Tombstone is what remains of a terminated sandbox.

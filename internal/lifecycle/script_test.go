@@ -207,6 +207,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		return StartSucceeded{Op: op}
 	case "startfailed":
 		return StartFailed{Op: op, Detail: strings.Join(rest, " ")}
+	case "startdamaged":
+		return StartFailed{Op: op, Detail: strings.Join(rest, " "), Damaged: true}
 	case "captured":
 		mode := Memory
 		if w.rec.Op != nil {

@@ -494,12 +494,12 @@ func resumeFailed(s *step, ev Event) {
 	if !s.owns(e.Op) {
 		return
 	}
-	if op := s.rec.Op; op.Attempt < maxStartAttempts {
+	if op := s.rec.Op; op.Attempt < maxStartAttempts && !e.Damaged {
 		op.Attempt++
 		s.launch()
 		return
 	}
-	s.sleepAgain(e.Detail)
+	s.sleepAgain(e.Detail).Damaged = e.Damaged
 }
 
 func resumingTimer(s *step, ev Event) {
@@ -512,12 +512,12 @@ func resumingFound(s *step, _ Event) {
 	s.sleepAgain("the server stopped while it was being resumed")
 }
 
-func (s *step) sleepAgain(detail string) {
+func (s *step) sleepAgain(detail string) *Entry {
 	op := s.rec.Op
 	s.release(op.Launch)
 	s.rec.Op = nil
 	s.rec.LastError = "resume: " + detail
-	s.logEnd(EntryResumeFailed, op, detail)
+	return s.logEnd(EntryResumeFailed, op, detail)
 }
 
 func gone(s *step, ev Event) {

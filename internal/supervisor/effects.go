@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -152,7 +156,7 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 	if err != nil {
 		b.s.log.Warn("runtime did not start", "sandbox", b.id, "runtime", id, "err", err)
 		b.discard(id)
-		b.tell(lifecycle.StartFailed{Op: e.Op, Detail: err.Error()})
+		b.tell(startFailed(e.Op, err))
 		return
 	}
 	if !b.commitStart(ctx, e.Op, inst) {
@@ -233,6 +237,9 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (runtim
 	}
 	var stack []string
 	if e.Checkpoint != nil {
+		if err := b.s.verify(ctx, *e.Checkpoint); err != nil {
+			return nil, err
+		}
 		stack = e.Checkpoint.Stack
 	}
 	spec := RuntimeSpec(sb.Config.Limits)
@@ -269,14 +276,34 @@ func RuntimeSpec(l store.Limits) runtime.Spec {
 // initialHostname is the name until the agent sets the sandbox's own.
 const initialHostname = "drowse"
 
-// boot starts afresh, or from a checkpoint whose image is verified while the
-// processes that will read it are being made.
+// verify checks all of a checkpoint that a resume will use.
+func (s *Supervisor) verify(ctx context.Context, cp lifecycle.Checkpoint) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.o.Layers.VerifyStack(ctx, cp.Stack, cp.Layers) })
+	if cp.Mode == lifecycle.Memory {
+		g.Go(func() error {
+			_, err := s.o.Layers.Verify(cp.ID, cp.Digest)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// codeDamaged is that of package layer for what verify refuses.
+const codeDamaged = "checkpoint_damaged"
+
+func startFailed(op string, err error) lifecycle.StartFailed {
+	e, ok := errors.AsType[*errdef.Error](err)
+	if ok && e.Code == codeDamaged {
+		return lifecycle.StartFailed{Op: op, Detail: e.Message, Damaged: true}
+	}
+	return lifecycle.StartFailed{Op: op, Detail: err.Error()}
+}
+
+// boot starts afresh, or from a checkpoint.
 func (b *box) boot(ctx context.Context, spec runtime.Spec, cp *lifecycle.Checkpoint) (runtime.Instance, error) {
 	if cp == nil || cp.Mode == lifecycle.Filesystem {
 		return b.s.o.Driver.Start(ctx, spec)
-	}
-	if _, err := b.s.o.Layers.Verify(cp.ID, cp.Digest); err != nil {
-		return nil, err
 	}
 	return b.s.o.Driver.Restore(ctx, spec, b.s.o.Layers.ImageDir(cp.ID))
 }
@@ -427,16 +454,19 @@ func (b *box) memory(inst runtime.Instance) int64 {
 // not wait for the disk to take the image; it does for the layer, which must
 // not be walked while the guest changes it.
 func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecycle.Checkpoint, sealing *sync.WaitGroup) error {
-	size, changed, err := b.s.o.Layers.Freeze(top)
+	frozen, err := b.s.o.Layers.Freeze(ctx, top)
 	if err != nil {
 		return err
 	}
-	cp.Bytes = size
+	cp.Bytes = frozen.Bytes
+	cp.Layers = map[string]string{}
 	if previous != nil {
 		cp.Stack = slices.Clone(previous.Stack)
+		maps.Copy(cp.Layers, previous.Layers)
 	}
-	if changed {
+	if frozen.Changed {
 		cp.Stack = append(cp.Stack, top)
+		cp.Layers[top] = frozen.Digest
 	}
 	if cp.Mode != lifecycle.Memory {
 		return nil
@@ -455,7 +485,7 @@ func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecyc
 	})
 	select {
 	case s := <-done:
-		cp.Digest, cp.Bytes = s.digest, size+s.written
+		cp.Digest, cp.Bytes = s.digest, frozen.Bytes+s.written
 		return s.err
 	case <-ctx.Done():
 		return ctx.Err()

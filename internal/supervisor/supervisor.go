@@ -419,6 +419,10 @@ func (s *Supervisor) rouse(ctx context.Context, id string, event func(op string)
 }
 
 func resumeError(id string, entry lifecycle.Entry) error {
+	if entry.Damaged {
+		return errdef.New(errdef.Unavailable, codeDamaged, "sandbox %s stays paused, because its checkpoint is not what was written: %s", id, entry.Detail).
+			WithRemedy("put its files back from a backup and resume it again, or kill it; drowse fsck on the server says what else is damaged")
+	}
 	return errdef.New(errdef.Unavailable, "resume_failed", "sandbox %s could not be resumed and stays paused: %s", id, entry.Detail).
 		WithRemedy("try again; its checkpoint is untouched")
 }
