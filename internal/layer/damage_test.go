@@ -153,7 +153,7 @@ func TestEveryTruncationIsFound(t *testing.T) {
 
 // TestOtherDamageToLayersIsFound changes what is no content of a file.
 func TestOtherDamageToLayersIsFound(t *testing.T) {
-	home := func(c *checkpoint, name string) string { return filepath.Join(c.layerDir("b"), "root/home", name) }
+	home := func(c *checkpoint, name string) string { return filepath.Join(c.LayerDir("b"), "root/home", name) }
 	for name, damage := range map[string]func(c *checkpoint) error{
 		"mode":          func(c *checkpoint) error { return os.Chmod(home(c, "data"), 0o777) },
 		"owner":         func(c *checkpoint) error { return os.Lchown(home(c, "data"), 7, 7) },
@@ -162,14 +162,14 @@ func TestOtherDamageToLayersIsFound(t *testing.T) {
 		"a file added":  func(c *checkpoint) error { return os.WriteFile(home(c, "new"), nil, 0o600) },
 		"end of a hole": func(c *checkpoint) error { return writeAt(home(c, "sparse"), 1<<40-1, "x") },
 		"link": func(c *checkpoint) error {
-			path := filepath.Join(c.layerDir("a"), "root/home/link")
+			path := filepath.Join(c.LayerDir("a"), "root/home/link")
 			return errors.Join(os.Remove(path), os.Symlink("/etc/shadow", path))
 		},
-		"a removal forgotten": func(c *checkpoint) error { return os.Remove(filepath.Join(c.layerDir("a"), "usr/bin/tool")) },
-		"a directory":         func(c *checkpoint) error { return os.RemoveAll(filepath.Join(c.layerDir("a"), "root")) },
-		"a whole layer":       func(c *checkpoint) error { return os.RemoveAll(c.layerDir("a")) },
+		"a removal forgotten": func(c *checkpoint) error { return os.Remove(filepath.Join(c.LayerDir("a"), "usr/bin/tool")) },
+		"a directory":         func(c *checkpoint) error { return os.RemoveAll(filepath.Join(c.LayerDir("a"), "root")) },
+		"a whole layer":       func(c *checkpoint) error { return os.RemoveAll(c.LayerDir("a")) },
 		"layers swapped": func(c *checkpoint) error {
-			a, b, x := c.layerDir("a"), c.layerDir("b"), c.layerDir("x")
+			a, b, x := c.LayerDir("a"), c.LayerDir("b"), c.LayerDir("x")
 			return errors.Join(os.Rename(a, x), os.Rename(b, a), os.Rename(x, b))
 		},
 	} {
@@ -200,7 +200,7 @@ func TestCopiedLayerIsTheSame(t *testing.T) {
 	r.must(os.Truncate(path, 3*chunkSize))
 	f, err := r.Freeze(t.Context(), "a")
 	r.must(err)
-	behind := filepath.Join(r.layerDir("a"), "root/etc/holes")
+	behind := filepath.Join(r.LayerDir("a"), "root/etc/holes")
 	data, err := os.ReadFile(behind)
 	r.must(err)
 	r.must(os.Remove(behind))
@@ -211,7 +211,7 @@ func TestCopiedLayerIsTheSame(t *testing.T) {
 // TestLayerOfOlderVersion has no digest: then it must at least be there.
 func TestLayerOfOlderVersion(t *testing.T) {
 	c := newCheckpoint(t)
-	c.must(os.Remove(filepath.Join(c.layerDir("a"), listingName)))
+	c.must(os.Remove(filepath.Join(c.LayerDir("a"), listingName)))
 	c.must(c.VerifyLayer(t.Context(), "a", ""))
 	c.must(c.RemoveLayer("a"))
 	if err := c.VerifyLayer(t.Context(), "a", ""); err == nil {

@@ -42,19 +42,22 @@ type Store struct {
 // Open returns the store below dir, making its directories. What was being
 // removed when the last user of the store was killed is removed to the end.
 func Open(dir string) (*Store, error) {
-	s := &Store{layers: filepath.Join(dir, "layers"), images: filepath.Join(dir, "images")}
+	s := At(dir)
 	for _, d := range []string{s.layers, s.images} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("open layer store: %w", err)
 		}
-		if err := removeDoomed(d); err != nil {
-			return nil, fmt.Errorf("open layer store: %w", err)
-		}
 	}
-	return s, nil
+	return s, s.FinishRemovals()
 }
 
-func (s *Store) layerDir(id string) string { return filepath.Join(s.layers, id) }
+// At returns the store below dir as it is.
+func At(dir string) *Store {
+	return &Store{layers: filepath.Join(dir, "layers"), images: filepath.Join(dir, "images")}
+}
+
+// LayerDir returns the directory of a layer.
+func (s *Store) LayerDir(id string) string { return filepath.Join(s.layers, id) }
 
 // workDir is where overlayfs keeps its scratch files for a top.
 const workDir = ".work"
@@ -80,8 +83,8 @@ func (s *Store) Mount(at string, trees []Tree, stack []string, top string) (err 
 }
 
 func (s *Store) mountTree(at string, t Tree, stack []string, top string) error {
-	upper := filepath.Join(s.layerDir(top), t.Name)
-	work := filepath.Join(s.layerDir(top), workDir, t.Name)
+	upper := filepath.Join(s.LayerDir(top), t.Name)
+	work := filepath.Join(s.LayerDir(top), workDir, t.Name)
 	lowers := s.lowers(t, stack)
 	if err := mkdirLike(upper, lowers[0]); err != nil {
 		return err
@@ -100,7 +103,7 @@ func (s *Store) mountTree(at string, t Tree, stack []string, top string) error {
 func (s *Store) lowers(t Tree, stack []string) []string {
 	var dirs []string
 	for i := len(stack) - 1; i >= 0; i-- {
-		dir := filepath.Join(s.layerDir(stack[i]), t.Name)
+		dir := filepath.Join(s.LayerDir(stack[i]), t.Name)
 		if _, err := os.Stat(dir); err == nil {
 			dirs = append(dirs, dir)
 		}
@@ -255,7 +258,7 @@ type Frozen struct {
 // Freeze ends writing to a top whose overlay nobody changes any more, takes its
 // checksums and makes it durable.
 func (s *Store) Freeze(ctx context.Context, top string) (Frozen, error) {
-	dir := s.layerDir(top)
+	dir := s.LayerDir(top)
 	if err := failpoint.Fail(failpoint.LayerSync); err != nil {
 		return Frozen{}, err
 	}
@@ -275,7 +278,7 @@ func (s *Store) Layers() ([]string, error) { return names(s.layers) }
 
 // HasLayer reports whether a layer is on disk.
 func (s *Store) HasLayer(id string) bool {
-	_, err := os.Lstat(s.layerDir(id))
+	_, err := os.Lstat(s.LayerDir(id))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -311,25 +314,48 @@ func removeAll(dir, id string) error {
 // doomedSuffix is on the names of what is being removed.
 const doomedSuffix = ".deleted"
 
-func removeDoomed(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
+// Unremoved returns the paths of layers and images whose removal did not come
+// to its end.
+func (s *Store) Unremoved() ([]string, error) {
+	var paths []string
+	for _, dir := range []string{s.layers, s.images} {
+		entries, err := readDir(dir)
+		if err != nil {
+			return nil, fmt.Errorf("list removals: %w", err)
+		}
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), doomedSuffix) {
+				paths = append(paths, filepath.Join(dir, e.Name()))
+			}
+		}
 	}
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), doomedSuffix) {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-			return err
-		}
+	return paths, nil
+}
+
+// FinishRemovals removes what Unremoved returns.
+func (s *Store) FinishRemovals() error {
+	paths, err := s.Unremoved()
+	for _, p := range paths {
+		err = errors.Join(err, os.RemoveAll(p))
+	}
+	if err != nil {
+		return fmt.Errorf("finish removals: %w", err)
 	}
 	return nil
 }
 
+// readDir is os.ReadDir, to which a directory that does not exist is empty.
+func readDir(dir string) ([]os.DirEntry, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}
+
 // names lists the entries of dir that are not half deleted.
 func names(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+	entries, err := readDir(dir)
 	if err != nil {
 		return nil, err
 	}

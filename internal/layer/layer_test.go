@@ -86,7 +86,7 @@ func TestStack(t *testing.T) {
 	}
 	// A later generation changes neither its layers nor the template.
 	r.write(filepath.Join(b, "etc/name"), "from b")
-	if got := r.read(filepath.Join(r.layerDir("a"), "root/etc/name")); got != "from a" {
+	if got := r.read(filepath.Join(r.LayerDir("a"), "root/etc/name")); got != "from a" {
 		t.Errorf("the frozen layer now says %q", got)
 	}
 	if got := r.read(filepath.Join(r.dir, "root/etc/name")); got != "template" {

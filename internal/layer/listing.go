@@ -203,7 +203,7 @@ func digestOf(data []byte) string {
 // and says what differs. Of a layer without a digest, which an older program
 // froze, it is only known whether it is there.
 func (s *Store) VerifyLayer(ctx context.Context, id, digest string) error {
-	dir := s.layerDir(id)
+	dir := s.LayerDir(id)
 	if digest == "" {
 		if !s.HasLayer(id) {
 			return damaged("layer", id, fmt.Errorf("%s does not exist", dir))

@@ -2,17 +2,14 @@ package supervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
 // recover finds every sandbox of the store again and brings it to a legal
@@ -113,83 +110,44 @@ func (b *box) adopt(ctx context.Context) (runtime.Instance, error) {
 // server is the only one on its state directory, and nothing is in flight yet
 // but what the records say.
 func (s *Supervisor) sweep(ctx context.Context) error {
-	owned := s.owned()
-	runtimes, err := s.o.Driver.List(ctx)
-	if err != nil {
-		return err
-	}
-	mounts, err := os.ReadDir(s.o.RunDir)
-	if err != nil {
-		return err
-	}
-	for _, m := range mounts {
-		runtimes = append(runtimes, m.Name())
-	}
-	slices.Sort(runtimes)
-	for _, id := range slices.Compact(runtimes) {
-		if owned.runtimes[id] {
-			continue
-		}
-		s.log.Info("removing runtime that nobody owns", "runtime", id)
-		s.insist(func() error {
-			return errors.Join(s.o.Driver.Remove(context.WithoutCancel(ctx), id), layer.Unmount(s.rootfs(id)))
-		}, "runtime that nobody owns could not be removed", "runtime", id)
-	}
-	return s.sweepFiles(owned)
-}
-
-func (s *Supervisor) sweepFiles(owned ownership) error {
-	layers, err := s.o.Layers.Layers()
-	if err != nil {
-		return err
-	}
-	for _, id := range layers {
-		if owned.runtimes[id] || owned.layers[id] {
-			continue
-		}
-		s.insist(func() error { return s.o.Layers.RemoveLayer(id) }, "layer that nobody owns could not be removed", "layer", id)
-	}
-	images, err := s.o.Layers.Images()
-	if err != nil {
-		return err
-	}
-	for _, id := range images {
-		if owned.images[id] {
-			continue
-		}
-		s.insist(func() error { return s.o.Layers.RemoveImage(id) }, "image that nobody owns could not be removed", "image", id)
-	}
-	return s.o.Templates.RemoveOldBases(func(id string) bool { return owned.templates[id] })
-}
-
-// ownership is what the records refer to.
-type ownership struct {
-	runtimes, layers, images, templates map[string]bool
-}
-
-func (s *Supervisor) owned() ownership {
-	o := ownership{
-		runtimes: map[string]bool{}, layers: map[string]bool{}, images: map[string]bool{}, templates: map[string]bool{},
-	}
+	sweeper := sweep.Sweeper{Runtimes: s.o.Driver, RunDir: s.o.RunDir, Layers: s.o.Layers, Templates: s.o.Templates}
+	var records []store.Sandbox
 	for _, b := range s.boxes {
-		o.add(b.snapshot())
+		records = append(records, b.snapshot())
 	}
-	return o
+	things, err := sweeper.Find(ctx, records)
+	if err != nil {
+		return err
+	}
+	var young []sweep.Thing
+	for _, t := range things {
+		if t.Due().After(now()) {
+			young = append(young, t)
+			continue
+		}
+		s.remove(ctx, sweeper, t)
+	}
+	if len(young) > 0 {
+		s.work.Go(func() { s.sweepLater(sweeper, young) })
+	}
+	return nil
 }
 
-func (o *ownership) add(sb store.Sandbox) {
-	rec := sb.Record
-	if rec.State == lifecycle.Terminated {
-		return
+func (s *Supervisor) remove(ctx context.Context, sweeper sweep.Sweeper, t sweep.Thing) {
+	s.log.Info("removing what nobody owns", "kind", t.Kind, "id", t.ID, "why", t.Why)
+	s.insist(func() error { return sweeper.Remove(context.WithoutCancel(ctx), t) },
+		"what nobody owns could not be removed", "kind", t.Kind, "id", t.ID)
+}
+
+// sweepLater removes what no record knew at the start. Ids are never used again,
+// so none can know it now.
+func (s *Supervisor) sweepLater(sweeper sweep.Sweeper, things []sweep.Thing) {
+	select {
+	case <-time.After(sweep.Grace):
+	case <-s.ctx.Done():
+		return // the next server finds it again
 	}
-	o.templates[sb.Config.Template] = true
-	if rec.State == lifecycle.Running {
-		o.runtimes[runtimeID(sb.ID, rec.Launch)] = true
-	}
-	if rec.Checkpoint != nil {
-		o.images[rec.Checkpoint.ID] = true
-		for _, id := range rec.Checkpoint.Stack {
-			o.layers[id] = true
-		}
+	for _, t := range things {
+		s.remove(s.ctx, sweeper, t)
 	}
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
 )
 
@@ -490,15 +491,6 @@ func (s *Supervisor) Kill(ctx context.Context, id string, actor string) error {
 
 func (s *Supervisor) rootfs(runtimeID string) string { return filepath.Join(s.o.RunDir, runtimeID) }
 
-// runtimeID names a launch. Ids have a fixed length, because gVisor finds
-// runtimes by prefix, and are never used twice.
-func runtimeID(sandbox string, launch int64) string { return fmt.Sprintf("%sr%07d", sandbox, launch) }
+func runtimeID(sandbox string, launch int64) string { return sweep.RuntimeID(sandbox, launch) }
 
-// sandboxOf returns the sandbox that a runtime or layer id belongs to.
-func sandboxOf(id string) string {
-	const suffix = len("r0000000")
-	if len(id) <= suffix {
-		return ""
-	}
-	return id[:len(id)-suffix]
-}
+func sandboxOf(id string) string { return sweep.SandboxOf(id) }

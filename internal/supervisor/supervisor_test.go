@@ -499,11 +499,12 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 	if err := os.WriteFile(path, []byte("9"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Minute, ""); !errdef.Is(err, errdef.Unavailable) {
-		t.Errorf("connect: %v, want unavailable", err)
+	_, err := s.Connect(t.Context(), id, time.Minute, "")
+	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Class != errdef.Unavailable || e.Code != "checkpoint_damaged" {
+		t.Errorf("connect: %v, want it refused as damaged", err)
 	}
-	if r := record(t, s, id); r.State != lifecycle.Paused {
-		t.Errorf("it is %s", r.State)
+	if r := record(t, s, id); r.State != lifecycle.Paused || r.Launches != 2 {
+		t.Errorf("it is %s after %d launches, want paused, and no second try", r.State, r.Launches)
 	}
 }
 

@@ -90,7 +90,7 @@ func (s *Store) BuildBase(agent []byte) (Template, error) {
 	if t, ok := s.builtFrom(source); ok {
 		return t, nil
 	}
-	tmp, err := os.MkdirTemp(s.dir, ".base-")
+	tmp, err := os.MkdirTemp(s.dir, unfinishedBase)
 	if err != nil {
 		return Template{}, fmt.Errorf("build template base: %w", err)
 	}

@@ -46,8 +46,11 @@ func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open templates: %w", err)
 	}
-	return &Store{dir: dir, alias: map[string]string{}}, nil
+	return At(dir), nil
 }
+
+// At returns the templates in dir as they are.
+func At(dir string) *Store { return &Store{dir: dir, alias: map[string]string{}} }
 
 // Resolve returns the template with the given id or alias, or an
 // errdef.NotFound with code "template_not_found".
@@ -80,12 +83,16 @@ func notFound(name string) error {
 		WithRemedy("this server has the template 'base'")
 }
 
-// RemoveOldBases deletes builds of "base" that are no longer current, and what
-// is left of unfinished ones, unless used reports them as used.
-func (s *Store) RemoveOldBases(used func(id string) bool) error {
+// Dir returns the directory of a template.
+func (s *Store) Dir(id string) string { return filepath.Join(s.dir, id) }
+
+// OldBases returns the builds of "base" that are no longer current, and what is
+// left of unfinished ones, unless used reports them as used. Where none has
+// been built yet, it is not known which is current: all that are finished may be.
+func (s *Store) OldBases(used func(id string) bool) ([]string, error) {
 	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return fmt.Errorf("list templates: %w", err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list templates: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,14 +100,25 @@ func (s *Store) RemoveOldBases(used func(id string) bool) error {
 	for _, id := range s.alias {
 		current[id] = true
 	}
+	var old []string
 	for _, e := range entries {
-		old := strings.HasPrefix(strings.TrimPrefix(e.Name(), "."), "base")
-		if !old || current[e.Name()] || used(e.Name()) {
-			continue
+		name := e.Name()
+		unfinished := strings.HasPrefix(name, unfinishedBase)
+		replaced := strings.HasPrefix(name, "base") && len(current) > 0 && !current[name] && !used(name)
+		if unfinished || replaced {
+			old = append(old, name)
 		}
-		if err := os.RemoveAll(filepath.Join(s.dir, e.Name())); err != nil {
-			return fmt.Errorf("remove template %s: %w", e.Name(), err)
-		}
+	}
+	return old, nil
+}
+
+// RemoveBase deletes what OldBases has returned.
+func (s *Store) RemoveBase(id string) error {
+	if err := os.RemoveAll(s.Dir(id)); err != nil {
+		return fmt.Errorf("remove template %s: %w", id, err)
 	}
 	return nil
 }
+
+// unfinishedBase begins the names of bases that are being built.
+const unfinishedBase = ".base-"

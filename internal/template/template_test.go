@@ -58,8 +58,19 @@ func TestOldBasesGo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.RemoveOldBases(func(id string) bool { return id == used.ID }); err != nil {
+	isUsed := func(id string) bool { return id == used.ID }
+	// Who has built none does not know which is current.
+	if bases, err := At(dir).OldBases(isUsed); err != nil || !slices.Equal(bases, []string{".base-unfinished"}) {
+		t.Errorf("old without a current one: %v, %v", bases, err)
+	}
+	bases, err := s.OldBases(isUsed)
+	if err != nil {
 		t.Fatal(err)
+	}
+	for _, id := range bases {
+		if err := s.RemoveBase(id); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var left []string
 	entries, _ := os.ReadDir(dir)

@@ -21,9 +21,9 @@ const cgroupParent = "drowse"
 // cgroupPatience is how long killed processes may take to go.
 const cgroupPatience = 5 * time.Second
 
-// removeCgroups ends what is left in the cgroups of a runtime, in every
-// hierarchy of cgroup v1 and v2, and removes them.
-func removeCgroups(id string) error {
+// cgroupsOf returns the cgroups of a runtime in every hierarchy of cgroup v1 and
+// v2.
+func cgroupsOf(id string) []string {
 	var dirs []string
 	for _, pattern := range []string{
 		filepath.Join(cgroupRoot, cgroupParent, id),
@@ -31,12 +31,17 @@ func removeCgroups(id string) error {
 	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
-			return err
+			panic("internal error: " + err.Error()) // ids have no special characters
 		}
 		dirs = append(dirs, found...)
 	}
+	return dirs
+}
+
+// removeCgroups ends what is left in the cgroups of a runtime and removes them.
+func removeCgroups(id string) error {
 	var errs []error
-	for _, dir := range dirs {
+	for _, dir := range cgroupsOf(id) {
 		errs = append(errs, removeCgroup(dir))
 	}
 	return errors.Join(errs...)

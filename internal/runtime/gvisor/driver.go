@@ -56,23 +56,32 @@ type Driver struct {
 // warm says until ctx ends or it is closed. Paths of sockets must be short, so
 // dir should be, too.
 func New(ctx context.Context, dir string, warm Warm) (*Driver, error) {
-	d := &Driver{dir: dir, root: filepath.Join(dir, "runsc")}
+	d, err := at(dir)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range []string{d.root, d.bundles(), d.waiting()} {
 		if err := os.MkdirAll(p, 0o700); err != nil {
 			return nil, fmt.Errorf("gvisor driver: %w", err)
 		}
 	}
+	// Those of a server that was killed. Their connections to it are gone.
+	if err := d.removeWaiting(); err != nil {
+		return nil, fmt.Errorf("gvisor driver: %w", err)
+	}
+	d.pool = newPool(ctx, d, warm)
+	return d, nil
+}
+
+// at returns a driver that has changed nothing yet, and has no pool.
+func at(dir string) (*Driver, error) {
+	d := &Driver{dir: dir, root: filepath.Join(dir, "runsc")}
 	conf, err := newConfig(d.root)
 	if err != nil {
 		return nil, fmt.Errorf("gvisor driver: %w", err)
 	}
 	d.conf = conf
 	gvlog.SetTarget(discard{})
-	// Those of a server that was killed. Their connections to it are gone.
-	if err := d.removeWaiting(); err != nil {
-		return nil, fmt.Errorf("gvisor driver: %w", err)
-	}
-	d.pool = newPool(ctx, d, warm)
 	return d, nil
 }
 
@@ -82,6 +91,9 @@ func New(ctx context.Context, dir string, warm Warm) (*Driver, error) {
 func (d *Driver) bundles() string         { return filepath.Join(d.dir, "bundles") }
 func (d *Driver) bundle(id string) string { return filepath.Join(d.bundles(), id) }
 func (d *Driver) waiting() string         { return filepath.Join(d.dir, "waiting") }
+
+// Dir returns the directory of a runtime.
+func (d *Driver) Dir(id string) string { return d.bundle(id) }
 
 func netnsOf(bundle string) *netns { return &netns{path: filepath.Join(bundle, "netns")} }
 
@@ -356,7 +368,7 @@ func (d *Driver) List(context.Context) ([]string, error) {
 
 func names(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	list := make([]string, len(entries))
@@ -421,6 +433,11 @@ func (d *Driver) Close() error {
 	if err := d.pool.close(); err != nil {
 		return fmt.Errorf("close gvisor driver: %w", err)
 	}
+	return d.letGo()
+}
+
+// letGo releases the network namespace unless there is a runtime.
+func (d *Driver) letGo() error {
 	ids, err := names(d.bundles())
 	if err != nil || len(ids) > 0 {
 		return err

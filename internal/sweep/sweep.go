@@ -1,0 +1,265 @@
+// Package sweep finds what is in a state directory and nobody owns: runtimes,
+// mounts, layers, images and unfinished work. It says why nobody owns it, and
+// removes it.
+//
+// A server does so when it starts, "drowse gc" and "drowse fsck" while none
+// runs. What can belong to somebody is left alone: whoever calls must hold the
+// lock of the state directory, and must have read every record.
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// Grace is how long what no record knows is left alone.
+const Grace = time.Minute
+
+// Kind is what a thing is.
+type Kind string
+
+// The kinds.
+const (
+	Runtime   Kind = "runtime"   // processes, cgroups, network namespace, mounts and directory
+	Layer     Kind = "layer"     // files that a sandbox wrote
+	Image     Kind = "image"     // a memory image, whole or not
+	Template  Kind = "template"  // a base that was replaced, or not finished
+	Unremoved Kind = "unremoved" // a layer or image that was being removed
+)
+
+// Thing is something that nobody owns.
+type Thing struct {
+	Kind     Kind      `json:"kind"`
+	ID       string    `json:"id"`
+	Path     string    `json:"path"`
+	Why      string    `json:"why"`      // nobody owns it
+	Since    time.Time `json:"since"`    // when it last changed
+	Stranger bool      `json:"stranger"` // no record knows whose it was
+}
+
+// Due returns when the thing may be removed. What no record knows could be of a
+// server that has another database, and gets a grace period.
+func (t Thing) Due() time.Time {
+	if t.Stranger {
+		return t.Since.Add(Grace)
+	}
+	return time.Time{}
+}
+
+// Runtimes are those of a driver.
+type Runtimes interface {
+	List(ctx context.Context) ([]string, error)
+	Remove(ctx context.Context, id string) error
+}
+
+// dirs is a driver that has a directory for each runtime.
+type dirs interface{ Dir(id string) string }
+
+// Sweeper looks through one state directory.
+type Sweeper struct {
+	Runtimes  Runtimes
+	RunDir    string // of mount points, by runtime
+	Layers    *layer.Store
+	Templates *template.Store
+}
+
+// Find returns what none of the records owns. They must be all there are.
+func (s Sweeper) Find(ctx context.Context, records []store.Sandbox) ([]Thing, error) {
+	o := ownershipOf(records)
+	var all []Thing
+	for _, find := range []func(context.Context, ownership) ([]Thing, error){s.runtimes, s.files, s.templates} {
+		things, err := find(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("look for what nobody owns: %w", err)
+		}
+		all = append(all, things...)
+	}
+	return all, nil
+}
+
+func (s Sweeper) runtimes(ctx context.Context, o ownership) ([]Thing, error) {
+	ids, err := s.Runtimes.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := os.ReadDir(s.RunDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, m := range mounts {
+		ids = append(ids, m.Name())
+	}
+	slices.Sort(ids)
+	var found []Thing
+	for _, id := range slices.Compact(ids) {
+		if o.runtimes[id] {
+			continue
+		}
+		found = append(found, o.thing(Runtime, id, s.dir(id)))
+	}
+	return found, nil
+}
+
+// dir returns the directory of a runtime: the driver's, or the mount point.
+func (s Sweeper) dir(id string) string {
+	if d, ok := s.Runtimes.(dirs); ok {
+		if path := d.Dir(id); exists(path) {
+			return path
+		}
+	}
+	return filepath.Join(s.RunDir, id)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func (s Sweeper) files(_ context.Context, o ownership) (found []Thing, err error) {
+	layers, err := s.Layers.Layers()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range layers {
+		if !o.runtimes[id] && !o.layers[id] {
+			found = append(found, o.thing(Layer, id, s.Layers.LayerDir(id)))
+		}
+	}
+	images, err := s.Layers.Images()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range images {
+		if o.images[id] {
+			continue
+		}
+		t := o.thing(Image, id, s.Layers.ImageDir(id))
+		t.Why, t.Stranger = "no checkpoint has it: its pause did not commit, or a newer one took its place", false
+		found = append(found, t)
+	}
+	unremoved, err := s.Layers.Unremoved()
+	for _, path := range unremoved {
+		t := o.thing(Unremoved, filepath.Base(path), path)
+		t.Why, t.Stranger = "it was being removed when the server ended", false
+		found = append(found, t)
+	}
+	return found, err
+}
+
+func (s Sweeper) templates(_ context.Context, o ownership) (found []Thing, err error) {
+	bases, err := s.Templates.OldBases(func(id string) bool { return o.templates[id] })
+	for _, id := range bases {
+		t := o.thing(Template, id, s.Templates.Dir(id))
+		t.Why, t.Stranger = "it is not finished, or a newer one took its place and no sandbox uses it", false
+		found = append(found, t)
+	}
+	return found, err
+}
+
+// Remove removes a thing. It is idempotent.
+func (s Sweeper) Remove(ctx context.Context, t Thing) error {
+	switch t.Kind {
+	case Runtime:
+		return errors.Join(s.Runtimes.Remove(ctx, t.ID), layer.Unmount(filepath.Join(s.RunDir, t.ID)))
+	case Layer:
+		return s.Layers.RemoveLayer(t.ID)
+	case Image:
+		return s.Layers.RemoveImage(t.ID)
+	case Template:
+		return s.Templates.RemoveBase(t.ID)
+	case Unremoved:
+		return s.Layers.FinishRemovals()
+	}
+	panic(fmt.Sprintf("internal error: sweep: kind %q", t.Kind))
+}
+
+// ownership is what records refer to.
+type ownership struct {
+	runtimes, layers, images, templates map[string]bool
+	sandboxes                           map[string]lifecycle.State
+}
+
+func ownershipOf(records []store.Sandbox) ownership {
+	o := ownership{
+		runtimes: map[string]bool{}, layers: map[string]bool{}, images: map[string]bool{}, templates: map[string]bool{},
+		sandboxes: map[string]lifecycle.State{},
+	}
+	for _, sb := range records {
+		o.add(sb)
+	}
+	return o
+}
+
+func (o *ownership) add(sb store.Sandbox) {
+	rec := sb.Record
+	o.sandboxes[sb.ID] = rec.State
+	if rec.State == lifecycle.Terminated {
+		return // also while it is being released
+	}
+	o.templates[sb.Config.Template] = true
+	if rec.State == lifecycle.Running {
+		o.runtimes[RuntimeID(sb.ID, rec.Launch)] = true
+	}
+	if op := rec.Op; op != nil {
+		// Whoever finishes the operation decides what becomes of it.
+		o.images[op.ID] = true
+		for n := range rec.Launches {
+			o.runtimes[RuntimeID(sb.ID, n+1)] = true
+		}
+	}
+	if cp := rec.Checkpoint; cp != nil {
+		o.images[cp.ID] = true
+		for _, id := range cp.Stack {
+			o.layers[id] = true
+		}
+	}
+}
+
+// thing says of a runtime or layer why nobody owns it.
+func (o *ownership) thing(kind Kind, id, path string) Thing {
+	t := Thing{Kind: kind, ID: id, Path: path}
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) == nil {
+		t.Since = time.Unix(st.Mtim.Unix()).UTC()
+	}
+	owner := SandboxOf(id)
+	switch state, known := o.sandboxes[owner]; {
+	case strings.HasPrefix(id, "warm-"):
+		t.Why = "it waited for a start by a server that has ended"
+	case !known:
+		t.Why, t.Stranger = "no record names it", true
+	case state == lifecycle.Terminated:
+		t.Why = fmt.Sprintf("sandbox %s has ended", owner)
+	default:
+		t.Why = fmt.Sprintf("sandbox %s is %s without it", owner, state)
+	}
+	return t
+}
+
+// RuntimeID names a launch of a sandbox. Ids have a fixed length, because gVisor
+// finds runtimes by prefix, and are never used twice. A launch's layer has the
+// same name.
+func RuntimeID(sandbox string, launch int64) string { return fmt.Sprintf("%sr%07d", sandbox, launch) }
+
+// SandboxOf returns the sandbox that a runtime or layer id belongs to.
+func SandboxOf(id string) string {
+	const suffix = len("r0000000")
+	if len(id) <= suffix {
+		return ""
+	}
+	return id[:len(id)-suffix]
+}

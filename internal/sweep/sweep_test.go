@@ -1,0 +1,115 @@
+package sweep
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// runtimes are directories.
+type runtimes struct{ dir string }
+
+func (r runtimes) Dir(id string) string { return filepath.Join(r.dir, id) }
+
+func (r runtimes) List(context.Context) (ids []string, err error) {
+	entries, err := os.ReadDir(r.dir)
+	for _, e := range entries {
+		ids = append(ids, e.Name())
+	}
+	return ids, err
+}
+
+func (r runtimes) Remove(_ context.Context, id string) error { return os.RemoveAll(r.Dir(id)) }
+
+// TestFindAndRemove has one thing of every kind for every reason, and removes
+// what is nobody's. What an operation in flight may still use is not.
+func TestFindAndRemove(t *testing.T) {
+	dir := t.TempDir()
+	s := Sweeper{
+		Runtimes: runtimes{filepath.Join(dir, "bundles")}, RunDir: filepath.Join(dir, "rootfs"),
+		Layers: layer.At(dir), Templates: template.At(filepath.Join(dir, "templates")),
+	}
+	id := func(name string) string { return "i" + name + strings.Repeat("0", 20-len(name)) }
+	awake, asleep, waking, ended, ending := id("awake"), id("asleep"), id("waking"), id("ended"), id("ending")
+	sandbox := func(id string, state lifecycle.State, launch int64, op *lifecycle.Operation) store.Sandbox {
+		return store.Sandbox{ID: id, Record: lifecycle.Record{
+			State: state, Launch: launch, Launches: launch, Op: op,
+			Checkpoint: &lifecycle.Checkpoint{ID: "image" + id, Stack: []string{RuntimeID(id, 1)}},
+		}}
+	}
+	records := []store.Sandbox{
+		sandbox(awake, lifecycle.Running, 3, nil),
+		sandbox(asleep, lifecycle.Paused, 3, nil),
+		sandbox(waking, lifecycle.Paused, 3, &lifecycle.Operation{ID: "op", Phase: lifecycle.Resuming}),
+		sandbox(ended, lifecycle.Terminated, 3, nil),
+		sandbox(ending, lifecycle.Terminated, 3, &lifecycle.Operation{ID: "end", Phase: lifecycle.Killing}),
+	}
+	var want []string
+	thing := func(path string, nobodys bool) {
+		if err := os.MkdirAll(filepath.Join(dir, path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if nobodys {
+			want = append(want, filepath.Join(dir, path))
+		}
+	}
+	for _, sb := range records {
+		gone := sb.Record.State == lifecycle.Terminated
+		thing("bundles/"+RuntimeID(sb.ID, 3), gone || sb.ID == asleep)
+		thing("layers/"+RuntimeID(sb.ID, 3), gone || sb.ID == asleep)
+		thing("layers/"+RuntimeID(sb.ID, 1), gone)
+		thing("images/image"+sb.ID, gone)
+	}
+	thing("rootfs/"+RuntimeID(awake, 2), true) // a mount alone
+	thing("layers/"+RuntimeID(awake, 2), true)
+	thing("images/half", true)
+	thing("images/op", false)
+	thing("bundles/warm-abc", true)
+	thing("layers/x.deleted", true)
+	thing("templates/.base-1", true)
+	thing("templates/base1", false)
+	stranger := RuntimeID(id("stranger"), 1)
+	thing("bundles/"+stranger, true)
+	thing("layers/"+stranger, true)
+
+	found, err := s.Find(t.Context(), records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range found {
+		got = append(got, f.Path)
+		if f.Why == "" || f.Since.IsZero() {
+			t.Errorf("%s is not explained: %+v", f.Path, f)
+		}
+		strange := strings.HasSuffix(f.Path, stranger)
+		if f.Stranger != strange || f.Due().After(time.Now()) != strange {
+			t.Errorf("%+v is due at %s; want a grace period for strangers alone", f, f.Due())
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+
+	for range 2 { // removal is idempotent
+		for _, f := range found {
+			if err := s.Remove(t.Context(), f); err != nil {
+				t.Errorf("remove %s: %v", f.Path, err)
+			}
+		}
+	}
+	if left, err := s.Find(t.Context(), records); err != nil || len(left) > 0 {
+		t.Errorf("left: %+v, %v", left, err)
+	}
+}
