@@ -47,10 +47,8 @@ func (s *SQLite) migrate(ctx context.Context, steps []string) error {
 		if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&has); err != nil {
 			return err
 		}
-		if has > len(steps) {
-			return errdef.New(errdef.Unsupported, "database_too_new",
-				"database %s has schema version %d and this drowse knows versions up to %d", s.path, has, len(steps)).
-				WithRemedy("a newer drowse has written it; start that one")
+		if err := s.checkVersion(has, len(steps)); err != nil {
+			return err
 		}
 		if has == len(steps) {
 			return nil
@@ -64,4 +62,14 @@ func (s *SQLite) migrate(ctx context.Context, steps []string) error {
 		_, err := tx.ExecContext(ctx, fmt.Sprintf(`PRAGMA user_version = %d`, len(steps)))
 		return err
 	})
+}
+
+// checkVersion refuses a database that a newer drowse has written.
+func (s *SQLite) checkVersion(has, known int) error {
+	if has <= known {
+		return nil
+	}
+	return errdef.New(errdef.Unsupported, "database_too_new",
+		"database %s has schema version %d and this drowse knows versions up to %d", s.path, has, known).
+		WithRemedy("a newer drowse has written it; start that one")
 }

@@ -1,0 +1,91 @@
+package store_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// filled returns the path of a closed database of 40 sandboxes.
+func filled(t *testing.T) string {
+	t.Helper()
+	path := newPath(t)
+	s := open(t, path)
+	for i := range 40 {
+		commit(t, s, record("box"+string(rune('A'+i)), 1), lines(1, strings.Repeat("x", 500)))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestInspect(t *testing.T) {
+	path := filled(t)
+	found, err := store.Inspect(t.Context(), path)
+	if err != nil || len(found.Sandboxes) != 40 || len(found.Problems) > 0 {
+		t.Fatalf("%d records, problems %v, %v", len(found.Sandboxes), found.Problems, err)
+	}
+	for name, c := range map[string]struct{ statement, sandbox, text string }{
+		"no JSON":       {`UPDATE sandboxes SET data = '{' WHERE id = 'boxA'`, "boxA", "decode record"},
+		"a later form":  {`UPDATE sandboxes SET version = 9 WHERE id = 'boxA'`, "boxA", "form 9"},
+		"another state": {`UPDATE sandboxes SET state = 'paused' WHERE id = 'boxA'`, "boxA", "in the row of boxA, paused"},
+		"a log entry":   {`UPDATE events SET data = 'x' WHERE sandbox = 'boxB'`, "boxB", "decode log entry"},
+		"no sandbox":    {`PRAGMA foreign_keys = 0; DELETE FROM sandboxes WHERE id = 'boxA'`, "", "events row 1 belongs to a sandbox that has no record"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filled(t)
+			shell(t, path, c.statement)
+			found, err := store.Inspect(t.Context(), path)
+			if err != nil || len(found.Problems) != 1 || found.Problems[0].Sandbox != c.sandbox || !strings.Contains(found.Problems[0].Text, c.text) {
+				t.Errorf("problems %q, %v; want one of %q that says %q", found.Problems, err, c.sandbox, c.text)
+			}
+		})
+	}
+}
+
+// TestInspectDamagedPages overwrites pages: something is always said, and
+// nothing breaks.
+func TestInspectDamagedPages(t *testing.T) {
+	const page = 4096
+	path := filled(t)
+	sound, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for n := range len(sound) / page {
+		data := append([]byte(nil), sound...)
+		for i := range data[n*page : (n+1)*page] {
+			data[n*page+i] = byte(rng.Uint32())
+		}
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if found, err := store.Inspect(t.Context(), path); err == nil && len(found.Problems) == 0 {
+			t.Errorf("nothing is wrong with %d random bytes for page %d", page, n)
+		}
+	}
+}
+
+func TestInspectWhatIsNotThere(t *testing.T) {
+	path := newPath(t)
+	if _, err := store.Inspect(t.Context(), path); err == nil {
+		t.Error("a database that does not exist was inspected")
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was made: %v", err)
+	}
+}
+
+func TestInspectNewerDatabase(t *testing.T) {
+	path := filled(t)
+	shell(t, path, `PRAGMA user_version = 99`)
+	_, err := store.Inspect(t.Context(), path)
+	wantError(t, err, errdef.Unsupported, "database_too_new")
+}
