@@ -48,6 +48,12 @@ func run(args []string) int {
 		Executable: executable,
 		Serve:      serveOn(os.Stdout, os.Stderr),
 		Doctor:     serve.Doctor,
+		Fsck: func(ctx context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
+			return serve.Fsck(ctx, w, serve.UpkeepOptions(o))
+		},
+		GC: func(ctx context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
+			return serve.GC(ctx, w, serve.UpkeepOptions(o))
+		},
 	})
 }
 

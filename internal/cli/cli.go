@@ -33,6 +33,20 @@ type Options struct {
 	// Doctor writes what this machine can run and why, and whether a server
 	// would work.
 	Doctor func(ctx context.Context, w io.Writer, json bool, stateDir string) (ok bool, err error)
+	// Fsck writes what is wrong in a state directory, and repairs what is safe
+	// to, if it shall. It is ok if nothing wrong is left.
+	Fsck func(ctx context.Context, w io.Writer, o UpkeepOptions) (ok bool, err error)
+	// GC writes what nobody owns in a state directory, and removes it, unless it
+	// is a dry run. It is ok unless something could not be removed.
+	GC func(ctx context.Context, w io.Writer, o UpkeepOptions) (ok bool, err error)
+}
+
+// UpkeepOptions is what "drowse fsck" and "drowse gc" were told.
+type UpkeepOptions struct {
+	StateDir string
+	JSON     bool
+	Repair   bool // of fsck
+	DryRun   bool // of gc
 }
 
 // ServeOptions is what "drowse serve" was told.
@@ -150,7 +164,7 @@ func (a *app) root() *cobra.Command {
 	a.add(root, groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.execCommand(),
 		a.shellCommand(), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), a.eventsCommand(),
 		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.previewCommand(), a.killCommand())
-	a.add(root, groupServer, a.serveCommand(), a.doctorCommand(), a.demoCommand(), a.versionCommand())
+	a.add(root, groupServer, a.serveCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), a.demoCommand(), a.versionCommand())
 	return root
 }
 

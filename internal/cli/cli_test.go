@@ -44,7 +44,7 @@ func drowse() int {
 	}
 	return cli.Main(ctx, os.Args[1:], cli.Options{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
-		Executable: path, Serve: serve, Doctor: doctor,
+		Executable: path, Serve: serve, Doctor: doctor, Fsck: upkeep, GC: upkeep,
 	})
 }
 
@@ -83,6 +83,17 @@ func doctor(_ context.Context, w io.Writer, asJSON bool, stateDir string) (bool,
 	}
 	_, err := fmt.Fprintln(w, "gvisor: usable")
 	return true, err
+}
+
+// upkeep is what fsck and gc do: it prints what it was told.
+func upkeep(_ context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
+	switch filepath.Base(o.StateDir) {
+	case "used":
+		return false, errdef.New(errdef.Conflict, "state_dir_in_use", "another drowse server (pid %d) uses %s", 7, o.StateDir).WithRemedy("stop it first")
+	case "broken":
+		return false, errors.New("cannot look")
+	}
+	return filepath.Base(o.StateDir) != "bad", json.NewEncoder(w).Encode(o)
 }
 
 func TestScripts(t *testing.T) {

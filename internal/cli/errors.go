@@ -154,6 +154,9 @@ func (a *app) report(ctx context.Context, cmd *cobra.Command, err error) int {
 		step = cmp.Or(step, fmt.Sprintf("see: %s --help", cmd.CommandPath()))
 	}
 	what := err.Error()
+	if e, ok := err.(*exitError); ok {
+		err = e.err
+	}
 	if e, ok := err.(*errdef.Error); ok { // the server's own words
 		what, step = e.Message, e.Remedy
 	}

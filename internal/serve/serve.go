@@ -82,9 +82,8 @@ func defaultLimits() store.Limits {
 // Run serves until ctx ends, then stops in order. The error says what kept the
 // server from starting, or what went wrong while it stopped.
 func Run(ctx context.Context, o Options) (err error) {
-	if os.Geteuid() != 0 {
-		return errdef.New(errdef.Forbidden, "not_root", "drowse serve must run as root: it makes namespaces, mounts and cgroups").
-			WithRemedy("run it with sudo")
+	if err := needRoot("drowse serve"); err != nil {
+		return err
 	}
 	var closers cleanups
 	defer func() { err = errors.Join(err, closers.run()) }()
@@ -157,7 +156,7 @@ func lockDir(dir string) (unlock func() error, err error) {
 
 // assemble opens everything below the listener and returns what serves it.
 func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.Config, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
-	st, err := store.Open(ctx, filepath.Join(o.StateDir, "drowse.db"))
+	st, err := store.Open(ctx, databaseIn(o.StateDir))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -230,7 +229,7 @@ func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups
 	if err != nil {
 		return nil, err
 	}
-	templates, err := template.Open(filepath.Join(o.StateDir, "templates"))
+	templates, err := template.Open(templatesIn(o.StateDir))
 	if err != nil {
 		return nil, err
 	}
@@ -241,14 +240,14 @@ func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups
 	if _, err := templates.BuildBase(agent); err != nil {
 		return nil, err
 	}
-	driver, err := gvisor.New(ctx, filepath.Join(o.StateDir, "run", "gv"), gvisor.Warm{
+	driver, err := gvisor.New(ctx, runtimesIn(o.StateDir), gvisor.Warm{
 		Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits()), Log: o.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	closers.add(driver.Close)
-	mounts := filepath.Join(o.StateDir, "run", "rootfs")
+	mounts := mountsIn(o.StateDir)
 	if err := os.MkdirAll(mounts, 0o700); err != nil {
 		return nil, err
 	}

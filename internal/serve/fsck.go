@@ -1,0 +1,225 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Fault is something wrong in a state directory.
+type Fault struct {
+	Kind     string `json:"kind"` // "database", "record", "template", "image", "layer" or "unowned"
+	Sandbox  string `json:"sandbox,omitempty"`
+	What     string `json:"what"`     // is wrong
+	Means    string `json:"means"`    // for whom
+	Repair   string `json:"repair"`   // what is done about it
+	Repaired bool   `json:"repaired"` // it is right now
+}
+
+// fsckReport is what Fsck found.
+type fsckReport struct {
+	OK        bool    `json:"ok"` // no fault is left
+	StateDir  string  `json:"stateDir"`
+	Sandboxes int     `json:"sandboxes"` // with a record that can be read
+	Images    int     `json:"images"`    // verified
+	Layers    int     `json:"layers"`    // verified
+	Faults    []Fault `json:"faults"`
+}
+
+// Fsck compares the store with the disk in a state directory that no server
+// uses, writes what is wrong, and with repair puts right what is safe to. It
+// reports whether no fault is left.
+func Fsck(ctx context.Context, w io.Writer, o UpkeepOptions) (ok bool, err error) {
+	u, err := beginUpkeep(ctx, o.StateDir)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, u.end()) }()
+	c := checker{u: u, repair: o.Repair, report: fsckReport{StateDir: o.StateDir, Faults: []Fault{}}, verified: map[string]error{}}
+	if err := c.check(ctx); err != nil {
+		return false, err
+	}
+	c.report.OK = true
+	for _, f := range c.report.Faults {
+		c.report.OK = c.report.OK && f.Repaired
+	}
+	if o.JSON {
+		return c.report.OK, json.NewEncoder(w).Encode(c.report)
+	}
+	return c.report.OK, printFaults(w, c.report)
+}
+
+// checker makes one report.
+type checker struct {
+	u        *upkeep
+	repair   bool
+	report   fsckReport
+	verified map[string]error // by layer; one can be in several stacks
+}
+
+func (c *checker) check(ctx context.Context) error {
+	c.database()
+	for _, sb := range c.u.records.Sandboxes {
+		c.report.Sandboxes++
+		if sb.Record.State == lifecycle.Terminated {
+			continue // what may be left of it is nobody's
+		}
+		if err := c.sandbox(ctx, sb); err != nil {
+			return err
+		}
+	}
+	return c.unowned(ctx)
+}
+
+func (c *checker) add(f Fault) { c.report.Faults = append(c.report.Faults, f) }
+
+func (c *checker) database() {
+	for _, p := range c.u.records.Problems {
+		f := Fault{
+			Kind: "database", Sandbox: p.Sandbox, What: p.Text,
+			Means:  "records may be missing: no server can be trusted with it, and nothing is removed as nobody's",
+			Repair: "none: put a backup of the database in its place",
+		}
+		if p.Sandbox != "" {
+			f.Kind = "record"
+		}
+		c.add(f)
+	}
+}
+
+// sandbox checks what one sandbox needs to go on.
+func (c *checker) sandbox(ctx context.Context, sb store.Sandbox) error {
+	if _, err := c.u.bases.Resolve(sb.Config.Template); err != nil {
+		c.add(Fault{
+			Kind: "template", Sandbox: sb.ID, What: "its template cannot be read: " + message(err),
+			Means: "it cannot start or resume", Repair: "none: put the template back from a backup, or kill the sandbox",
+		})
+	}
+	cp := sb.Record.Checkpoint
+	if cp == nil {
+		return nil
+	}
+	var damage []Fault
+	if cp.Mode == lifecycle.Memory {
+		c.report.Images++
+		if _, err := c.u.layers.Verify(cp.ID, cp.Digest); err != nil {
+			damage = append(damage, damaged(sb, "image", err))
+		}
+	}
+	for _, id := range cp.Stack {
+		if err := c.layer(ctx, id, cp.Layers[id]); err != nil {
+			damage = append(damage, damaged(sb, "layer", err))
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return c.evidence(ctx, sb, damage)
+}
+
+func (c *checker) layer(ctx context.Context, id, digest string) error {
+	err, known := c.verified[id+digest]
+	if !known {
+		c.report.Layers++
+		err = c.u.layers.VerifyLayer(ctx, id, digest)
+		c.verified[id+digest] = err
+	}
+	return err
+}
+
+func damaged(sb store.Sandbox, kind string, err error) Fault {
+	f := Fault{
+		Kind: kind, Sandbox: sb.ID, What: message(err), Means: "it stays paused: a resume is refused, and no code of it runs",
+		Repair: "kept as it is, as evidence; put the files back from a backup, or kill the sandbox",
+	}
+	if sb.Record.State == lifecycle.Running {
+		f.Means = "it could not fall back to this checkpoint if its runtime were lost; its next pause makes another"
+		if kind == "layer" {
+			f.Means = "it runs over these files, and cannot be resumed after its next pause"
+		}
+	}
+	return f
+}
+
+// evidence reports the damage to a checkpoint, and with repair notes it in the
+// sandbox's record, where its owner sees it. Nothing of it is removed.
+func (c *checker) evidence(ctx context.Context, sb store.Sandbox, damage []Fault) error {
+	for i := range damage {
+		if c.repair && len(c.u.records.Problems) == 0 {
+			damage[i].Repair += "; noted in its record"
+		}
+		c.add(damage[i])
+	}
+	if len(damage) == 0 || !c.repair || len(c.u.records.Problems) > 0 {
+		return nil
+	}
+	st, err := store.Open(ctx, databaseIn(c.u.dir))
+	if err != nil {
+		return err
+	}
+	sb.Record.LastError = "fsck: " + damage[0].What
+	return errors.Join(st.Commit(ctx, sb, nil), st.Close())
+}
+
+// unowned reports what nobody owns, and with repair removes what is due.
+func (c *checker) unowned(ctx context.Context) error {
+	if len(c.u.records.Problems) > 0 {
+		return nil // it cannot be known
+	}
+	list, err := c.u.garbage(ctx)
+	if err != nil {
+		return err
+	}
+	if c.repair {
+		c.u.collect(ctx, list)
+	}
+	for _, g := range list {
+		f := Fault{
+			Kind: "unowned", What: fmt.Sprintf("%s %s is nobody's: %s", g.Kind, g.Path, g.Why),
+			Means: "it takes " + g.takes() + ", and is in nobody's way", Repair: "with --repair, or drowse gc: removed", Repaired: g.Removed,
+		}
+		switch {
+		case g.Removed:
+			f.Repair = "removed"
+		case g.Left != "":
+			f.Repair = "left: " + g.Left
+		}
+		c.add(f)
+	}
+	return nil
+}
+
+// message is what err says, without the next step.
+func message(err error) string {
+	if e, ok := errors.AsType[*errdef.Error](err); ok {
+		return e.Message
+	}
+	return err.Error()
+}
+
+func printFaults(w io.Writer, r fsckReport) error {
+	left := 0
+	for _, f := range r.Faults {
+		mark := "FAULT"
+		if f.Repaired {
+			mark = "fixed"
+		} else {
+			left++
+		}
+		what := f.What
+		if f.Sandbox != "" {
+			what = "sandbox " + f.Sandbox + ": " + what
+		}
+		if _, err := fmt.Fprintf(w, "%s  %-9s %s\n                 means: %s\n                 repair: %s\n", mark, f.Kind, what, f.Means, f.Repair); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w, "checked %d sandboxes, %d memory images, %d layers; %d faults, %d left\n", r.Sandboxes, r.Images, r.Layers, len(r.Faults), left)
+	return err
+}

@@ -1,0 +1,122 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/sweep"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// UpkeepOptions is what Fsck and GC are told.
+type UpkeepOptions struct {
+	StateDir string
+	JSON     bool // rather than text
+	Repair   bool // of Fsck: change what is safe to
+	DryRun   bool // of GC: change nothing
+}
+
+// upkeep is a state directory that this process has taken while no server uses
+// it. Taking it changes nothing in it.
+type upkeep struct {
+	dir     string
+	unlock  func() error
+	records store.Inspection
+	layers  *layer.Store
+	bases   *template.Store
+	remains *gvisor.Remains
+}
+
+func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
+	if err := needRoot("drowse fsck and gc"); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(databaseIn(dir)); err != nil {
+		return nil, errdef.New(errdef.Invalid, "state_dir", "no server has used %s: %w", dir, err).
+			WithRemedy("name the server's directory with --state-dir")
+	}
+	u := &upkeep{dir: dir, layers: layer.At(dir), bases: template.At(templatesIn(dir))}
+	u.unlock, err = lockDir(dir)
+	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Class == errdef.Conflict {
+		return nil, e.WithRemedy("stop it first: this needs the directory for itself")
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, u.unlock())
+		}
+	}()
+	if u.remains, err = gvisor.RemainsOf(runtimesIn(dir)); err != nil {
+		return nil, err
+	}
+	u.records, err = store.Inspect(ctx, databaseIn(dir))
+	return u, err
+}
+
+// end gives the directory back.
+func (u *upkeep) end() error { return u.unlock() }
+
+func (u *upkeep) sweeper() sweep.Sweeper {
+	return sweep.Sweeper{Runtimes: u.remains, RunDir: mountsIn(u.dir), Layers: u.layers, Templates: u.bases}
+}
+
+// Where things are in a state directory.
+func databaseIn(dir string) string  { return filepath.Join(dir, "drowse.db") }
+func templatesIn(dir string) string { return filepath.Join(dir, "templates") }
+func runtimesIn(dir string) string  { return filepath.Join(dir, "run", "gv") }
+func mountsIn(dir string) string    { return filepath.Join(dir, "run", "rootfs") }
+
+func needRoot(what string) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return errdef.New(errdef.Forbidden, "not_root", "%s must run as root: it deals with namespaces, mounts and cgroups", what).
+		WithRemedy("run it with sudo")
+}
+
+// diskUsage returns what a file or directory takes on disk. What cannot be
+// looked at takes nothing, and mounts below it are not looked into.
+func diskUsage(path string) (bytes int64) {
+	var top unix.Stat_t
+	if unix.Lstat(path, &top) != nil {
+		return 0
+	}
+	_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err != nil || unix.Lstat(path, &st) != nil {
+			return nil
+		}
+		if st.Dev != top.Dev {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		bytes += st.Blocks * 512
+		return nil
+	})
+	return bytes
+}
+
+// bytesText is a number of bytes as people read it.
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+}
