@@ -304,7 +304,7 @@ func startUpstream(_ context.Context, _ *bench, dir, _ string) (*proxy, error) {
 	if err := sparse(filepath.Join(root, "large"), largeBody); err != nil {
 		return nil, err
 	}
-	echo, err := startEcho()
+	back, err := startBack()
 	if err != nil {
 		return nil, err
 	}
@@ -313,15 +313,14 @@ func startUpstream(_ context.Context, _ *bench, dir, _ string) (*proxy, error) {
 	server {
 		listen %s; root %s; sendfile on; keepalive_requests 1000000000; client_max_body_size 0;
 		location = /small { return 200 "hello from inside\n"; }
-		location = /upload { proxy_pass http://127.0.0.1:4000/sink; proxy_request_buffering off; proxy_http_version 1.1; }
-		location = /sink { return 200 "ok\n"; }
-		location = /echo { proxy_pass http://%s; proxy_http_version 1.1; proxy_set_header Connection Upgrade; proxy_set_header Upgrade echo; }
-	}`, addr, root, echo))
+		location = /upload { proxy_pass http://%[3]s; proxy_request_buffering off; proxy_http_version 1.1; }
+		location = /echo { proxy_pass http://%[3]s; proxy_http_version 1.1; proxy_set_header Connection Upgrade; proxy_set_header Upgrade echo; }
+	}`, addr, root, back))
 	return launch("direct", addr, "localhost", othersCore, nginxArgs(dir, "upstream", conf))
 }
 
-// startEcho serves upgraded connections that echo.
-func startEcho() (addr string, err error) {
+// startBack serves upgraded connections that echo, and uploads.
+func startBack() (addr string, err error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
@@ -335,7 +334,12 @@ func startEcho() (addr string, err error) {
 			go func() {
 				defer c.Close()
 				br := bufio.NewReader(c)
-				if _, err := http.ReadRequest(br); err != nil {
+				req, err := http.ReadRequest(br)
+				if err != nil {
+					return
+				}
+				if req.Header.Get("Upgrade") == "" {
+					readUpload(c, req)
 					return
 				}
 				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
@@ -344,6 +348,16 @@ func startEcho() (addr string, err error) {
 		}
 	}()
 	return ln.Addr().String(), nil
+}
+
+// readUpload answers an upload when it is there whole, and not before: a proxy
+// could take an early answer for leave to drop the rest.
+func readUpload(c net.Conn, req *http.Request) {
+	status := "400 Bad Request"
+	if n, err := io.Copy(io.Discard, req.Body); err == nil && n == largeBody {
+		status = "200 OK"
+	}
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", status)
 }
 
 func startEdge(_ context.Context, b *bench, dir, upstream string) (*proxy, error) {

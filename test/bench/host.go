@@ -334,10 +334,16 @@ func warmMemory(size int64) error {
 // memory limit of whoever wrote them.
 func warmFiles(dir string) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // an old image, which is being removed
+		}
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
 		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
