@@ -99,7 +99,9 @@ func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 		access: supervisor.Access{Port: t.port, Path: rawPath(t.path), Stream: streams(r), Probe: probes(r, t)},
 	}
 	if t.port != agentapi.Port {
-		p.mask = strings.ReplaceAll(sb.Config.HostMask, "${PORT}", strconv.Itoa(t.port))
+		if mask := sb.Config.HostMask; mask != "" { // which few have
+			p.mask = strings.ReplaceAll(mask, "${PORT}", strconv.Itoa(t.port))
+		}
 		p.https = slices.Contains(sb.Config.HTTPSPorts, t.port)
 	}
 	if refusal := e.authorize(ctx, r, p, sb); refusal != nil {
