@@ -109,19 +109,6 @@ func clock(t, now time.Time) string {
 	return t.Format("Jan 2 15:04:05")
 }
 
-// size is a number of bytes as people read it.
-func size(n int64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	case n >= 1<<10:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%d B", n)
-}
-
 // by names who did something: an API key by the beginning of its id, and what
 // nobody did.
 func by(actor string) string {

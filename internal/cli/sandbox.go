@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 // allStates are those that ls knows.
@@ -186,7 +187,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	row("pause mode", string(set.PauseMode))
 	row("stall after", stallAfter(set.StallAfter))
 	if c := i.Checkpoint; c != nil {
-		row("checkpoint", fmt.Sprintf("%s, %s", c.Mode, size(c.Bytes)))
+		row("checkpoint", fmt.Sprintf("%s, %s", c.Mode, human.Bytes(c.Bytes)))
 	}
 	row("last error", i.LastError)
 	row("limits", fmt.Sprintf("%d cpus, %d MiB memory, %d MiB disk", i.Limits.CPUs, i.Limits.MemoryMiB, i.Limits.DiskMiB))
@@ -269,7 +270,7 @@ func kept(c *client.Checkpoint) string {
 	if c == nil {
 		return ""
 	}
-	return fmt.Sprintf(" (%s, %s written)", c.Mode, size(c.Bytes))
+	return fmt.Sprintf(" (%s, %s written)", c.Mode, human.Bytes(c.Bytes))
 }
 
 func (a *app) resumeCommand() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 func (a *app) whyCommand() *cobra.Command {
@@ -275,10 +276,10 @@ func took(e client.Event) string {
 		parts = append(parts, short(e.Duration))
 	}
 	if e.Bytes > 0 {
-		parts = append(parts, size(e.Bytes))
+		parts = append(parts, human.Bytes(e.Bytes))
 	}
 	if e.Freed > 0 {
-		parts = append(parts, size(e.Freed)+" freed")
+		parts = append(parts, human.Bytes(e.Freed)+" freed")
 	}
 	return strings.Join(parts, ", ")
 }

@@ -222,11 +222,6 @@ func TestWords(t *testing.T) {
 			t.Errorf("length(%v) = %q, want %q", d, got, want)
 		}
 	}
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 4096: "4.0 KiB", 5 << 20: "5.0 MiB", 3 << 30: "3.0 GiB"} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) = %q, want %q", n, got, want)
-		}
-	}
 	for actor, want := range map[string]string{"": "itself", "key:b6f0c1de-0000-4000": "key:b6f0c1de", "traffic": "traffic", "key:x": "key:x"} {
 		if got := by(actor); got != want {
 			t.Errorf("by(%q) = %q, want %q", actor, got, want)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
@@ -113,15 +114,15 @@ func printGarbage(w io.Writer, list []garbage, dryRun bool) error {
 	if dryRun {
 		verb = "to be given back"
 	}
-	_, err := fmt.Fprintf(w, "%d found; %s on disk %s\n", len(list), bytesText(sum), verb)
+	_, err := fmt.Fprintf(w, "%d found; %s on disk %s\n", len(list), human.Bytes(sum), verb)
 	return err
 }
 
 // takes says what a piece of garbage takes.
 func (g garbage) takes() string {
-	text := bytesText(g.Bytes) + " on disk"
+	text := human.Bytes(g.Bytes) + " on disk"
 	if g.Kind == sweep.Runtime {
-		text += fmt.Sprintf(", %d processes with %s of memory, its network, cgroups and mounts", g.Processes, bytesText(g.Memory))
+		text += fmt.Sprintf(", %d processes with %s of memory, its network, cgroups and mounts", g.Processes, human.Bytes(g.Memory))
 	}
 	return text
 }
