@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,7 +15,7 @@ import (
 )
 
 func TestHostProcesses(t *testing.T) {
-	const id = "i0testofhostprocesses"
+	id := fmt.Sprintf("i0test%015d", os.Getpid()) // of no other run on this machine
 	gv := t.TempDir()
 	bundle := filepath.Join(gv, "bundles", id+"r0000001")
 	if err := os.MkdirAll(bundle, 0o700); err != nil {
