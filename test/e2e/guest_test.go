@@ -151,6 +151,19 @@ func (g *guest) ask(ctx context.Context) report {
 	return r
 }
 
+// slowest asks the guest again and again for as long as there is more to see,
+// and returns how long the slowest answer took.
+func (g *guest) slowest(ctx context.Context, more func() bool) time.Duration {
+	g.s.t.Helper()
+	var most time.Duration
+	for ; more(); time.Sleep(pollEvery) {
+		asked := time.Now()
+		g.ask(ctx)
+		most = max(most, since(asked))
+	}
+	return most
+}
+
 // same fails the test unless now comes from the same process as before, whose
 // counter went on and whose open files are right.
 func (g *guest) same(before, now report) {

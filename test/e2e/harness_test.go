@@ -333,6 +333,16 @@ func (s *server) pause(ctx context.Context, id string) time.Duration {
 	return time.Since(begin)
 }
 
+// kill ends a sandbox and returns how long that took.
+func (s *server) kill(ctx context.Context, t testing.TB, id string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	if err := s.client.Kill(ctx, id); err != nil {
+		t.Errorf("kill: %v", err)
+	}
+	return since(begin)
+}
+
 // connect wakes a sandbox.
 func (s *server) connect(ctx context.Context, id string) {
 	s.t.Helper()

@@ -37,11 +37,7 @@ func TestHogs(t *testing.T) {
 			g.same(was, g.ask(ctx))
 			t.Logf("paused in %s", s.pause(ctx, g.sb.ID))
 			g.same(was, g.ask(ctx))
-			begin := time.Now()
-			if err := s.client.Kill(ctx, g.sb.ID); err != nil {
-				t.Error(err)
-			}
-			t.Logf("killed in %s", since(begin))
+			t.Logf("killed in %s", s.kill(ctx, t, g.sb.ID))
 			s.waitGone(g.sb.ID)
 		})
 	}
@@ -57,18 +53,16 @@ func (s *server) hog(ctx context.Context, t *testing.T, sb *client.Sandbox, comm
 		_, out := run(ctx, t, sb, "bash", "-c", command)
 		done <- out
 	}()
-	var slowest time.Duration
-	for {
+	slowest := neighbour.slowest(ctx, func() bool {
 		select {
-		case out := <-done:
-			t.Logf("took what it got in %s; slowest answer of the neighbour %s", since(begin), slowest.Round(time.Millisecond))
-			return out
-		case <-time.After(pollEvery):
-			asked := time.Now()
-			neighbour.ask(ctx)
-			slowest = max(slowest, time.Since(asked))
+		case output = <-done:
+			return false
+		default:
+			return true
 		}
-	}
+	})
+	t.Logf("took what it got in %s; slowest answer of the neighbour %s", since(begin), slowest)
+	return output
 }
 
 // TestLogFlood starts a command that prints without end and does not read what
@@ -86,21 +80,13 @@ func TestLogFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Detach() // without having waited, which is what reads
-	var slowest time.Duration
-	for begin := time.Now(); time.Since(begin) < 3*time.Second; time.Sleep(pollEvery) {
-		asked := time.Now()
-		neighbour.ask(ctx)
-		slowest = max(slowest, time.Since(asked))
-	}
-	t.Logf("slowest answer of the neighbour %s", slowest.Round(time.Millisecond))
+	begin := time.Now()
+	slowest := neighbour.slowest(ctx, func() bool { return time.Since(begin) < 3*time.Second })
+	t.Logf("slowest answer of the neighbour %s", slowest)
 	g.same(was, g.ask(ctx))
 	s.pause(ctx, g.sb.ID)
 	g.same(was, g.ask(ctx))
-	begin := time.Now()
-	if err := s.client.Kill(ctx, g.sb.ID); err != nil {
-		t.Error(err)
-	}
-	t.Logf("killed in %s", since(begin))
+	t.Logf("killed in %s", s.kill(ctx, t, g.sb.ID))
 	s.waitGone(g.sb.ID)
 	neighbour.same(before, neighbour.ask(ctx))
 }

@@ -246,20 +246,18 @@ func (s *server) exhaust(ctx context.Context, t *testing.T, sb *client.Sandbox, 
 		exit, err := p.Wait()
 		ended <- fmt.Sprintf("%s %v", exit.Status, err)
 	}()
-	var slowest time.Duration
-	for {
+	var how string
+	slowest := neighbour.slowest(ctx, func() bool {
 		select {
-		case how := <-ended:
-			t.Logf("taking 4 GiB ended after %s: %s; slowest answer of a neighbour meanwhile %s", since(begin), how, slowest.Round(time.Millisecond))
-			return
+		case how = <-ended:
+			return false
 		case <-ctx.Done():
 			t.Fatal("the guest has 4 GiB")
-		case <-time.After(pollEvery):
-			asked := time.Now()
-			neighbour.ask(ctx)
-			slowest = max(slowest, time.Since(asked))
+		default:
 		}
-	}
+		return true
+	})
+	t.Logf("taking 4 GiB ended after %s: %s; slowest answer of a neighbour meanwhile %s", since(begin), how, slowest)
 }
 
 // TestForkBomb lets a guest start as many processes as it can for five seconds.
@@ -274,14 +272,11 @@ func TestForkBomb(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Detach()
-	var slowest time.Duration
-	most := 0
-	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(pollEvery) {
-		asked := time.Now()
-		neighbour.ask(ctx)
-		slowest = max(slowest, time.Since(asked))
+	most, begun := 0, time.Now()
+	slowest := neighbour.slowest(ctx, func() bool {
 		most = max(most, s.tasks(sb.ID))
-	}
+		return time.Since(begun) < 5*time.Second
+	})
 	if most < 100 {
 		t.Errorf("the sandbox had %d tasks on the host: that is no bomb", most)
 	}
@@ -300,7 +295,7 @@ func TestForkBomb(t *testing.T) {
 	killed := time.Since(begin)
 	eventually(t, 15*time.Second, "nothing is left of it", func() error { return s.left(sb.ID, true) })
 	neighbour.same(before, neighbour.ask(ctx))
-	t.Logf("%d tasks at most; slowest answer of a neighbour %s; killed in %s", most, slowest.Round(time.Millisecond), killed.Round(time.Millisecond))
+	t.Logf("%d tasks at most; slowest answer of a neighbour %s; killed in %s", most, slowest, killed.Round(time.Millisecond))
 }
 
 // tasks returns how many tasks of the host belong to a sandbox.

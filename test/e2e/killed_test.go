@@ -111,10 +111,7 @@ func TestStopped(t *testing.T) {
 			go func() { asked <- c.ask(ctx, g) }()
 			time.Sleep(300 * time.Millisecond) // for the question to be under way
 			begin := time.Now()
-			if err := s.client.Kill(ctx, g.sb.ID); err != nil {
-				t.Errorf("kill: %v", err)
-			}
-			took := since(begin)
+			took := s.kill(ctx, t, g.sb.ID)
 			if err := gone(ctx, s, g.sb.ID, "Killed"); err != nil {
 				t.Error(err)
 			}
@@ -187,11 +184,7 @@ func TestAgentEndedFromInside(t *testing.T) {
 		}
 		t.Logf("paused in %s", s.pause(ctx, asleep.ID))
 		for _, sb := range []*client.Sandbox{awake, asleep} {
-			begin := time.Now()
-			if err := s.client.Kill(ctx, sb.ID); err != nil {
-				t.Error(err)
-			}
-			t.Logf("killed in %s", since(begin))
+			t.Logf("killed in %s", s.kill(ctx, t, sb.ID))
 			if err := gone(ctx, s, sb.ID, "Killed"); err != nil {
 				t.Error(err)
 			}
