@@ -282,6 +282,13 @@ func (s *Store) HasLayer(id string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// LayerRemains reports whether anything of a layer is on disk, be it half
+// removed: RemoveLayer has something to do.
+func (s *Store) LayerRemains(id string) bool {
+	_, err := os.Lstat(s.LayerDir(id) + doomedSuffix)
+	return s.HasLayer(id) || !errors.Is(err, fs.ErrNotExist)
+}
+
 // RemoveLayer deletes a layer that nothing is mounted over any more. It is
 // idempotent.
 func (s *Store) RemoveLayer(id string) error {

@@ -624,7 +624,7 @@ func (b *box) removeEverything(ctx context.Context) error {
 	var errs []error
 	// Listing the layers of all sandboxes would take longer the more there are.
 	for n := range rec.Launches {
-		if id := runtimeID(b.id, n+1); b.s.o.Layers.HasLayer(id) {
+		if id := runtimeID(b.id, n+1); b.s.o.Layers.LayerRemains(id) {
 			errs = append(errs, b.removeFiles(id))
 		}
 	}

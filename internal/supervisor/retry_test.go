@@ -193,6 +193,31 @@ func TestKillTriesAgain(t *testing.T) {
 	})
 }
 
+// TestKillFinishesRemovals: a layer whose removal came half way before is
+// removed to the end.
+func TestKillFinishesRemovals(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		id := create(t, srv.s, CreateRequest{Settings: sleepy})
+		layers := filepath.Join(srv.dir, "layers")
+		of := filepath.Join(layers, runtimeID(id, 1))
+		if err := os.Rename(of, of+".deleted"); err != nil {
+			t.Fatal(err)
+		}
+		if err := srv.s.Kill(t.Context(), id, ""); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := os.ReadDir(layers); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}
+
 // TestMountIsNotForgotten holds that the mounts of a sandbox that was killed go
 // also where they could not be taken away at first.
 func TestMountIsNotForgotten(t *testing.T) {
