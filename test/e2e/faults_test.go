@@ -88,7 +88,8 @@ func tryAll(ctx context.Context, t *testing.T, plan []trial) []row {
 		})
 		f.tell(t)
 		if !whole {
-			f = nil // the next gets another; this one is looked at in the end
+			f.s.cleanUp()
+			f = nil // the next gets another
 		}
 	}
 	if f != nil {
@@ -471,7 +472,11 @@ func (f *faults) ready(o operation) string {
 			t.Fatalf("write a line: %s", out)
 		}
 	case somebody:
-		sb, err := f.s.client.Create(f.ctx, client.CreateOptions{Timeout: time.Hour})
+		options := client.CreateOptions{Timeout: time.Hour}
+		if o.to == lifecycle.Paused {
+			options.OnTimeout = client.Pause
+		}
+		sb, err := f.s.client.Create(f.ctx, options)
 		if err != nil {
 			t.Fatal(err)
 		}
