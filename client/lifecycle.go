@@ -119,6 +119,10 @@ const (
 	ClockRetention ClockName = "pausedRetention"
 	ClockTimeout   ClockName = "timeout"
 	ClockIdle      ClockName = "idleTimeout"
+
+	// ClockCheckpoint pauses and ends nothing: what runs is checkpointed and
+	// runs on.
+	ClockCheckpoint ClockName = "checkpointEvery"
 )
 
 // ClockStatus says how a clock stands.
@@ -138,7 +142,7 @@ type Clock struct {
 	Status   ClockStatus   `json:"status"`
 	Limit    time.Duration `json:"-"`
 	Deadline time.Time     `json:"deadline,omitzero"`
-	Action   Action        `json:"action"`
+	Action   Action        `json:"action"` // Pause, Kill, or for ClockCheckpoint "checkpoint"
 	Reason   Reason        `json:"reason"` // that a sandbox ended by it has
 }
 

@@ -78,6 +78,10 @@ type CreateOptions struct {
 	PauseMode         Mode          // what automatic pauses keep; empty means Memory
 	StallAfter        time.Duration // how long work may stand still and count; zero means the server's default, and there is Never
 
+	// CheckpointEvery is how often it is checkpointed while it runs: with its
+	// runtime it loses no more than that.
+	CheckpointEvery time.Duration
+
 	Ports map[string]WakePolicy // what traffic does, by port ("8080") or port and path ("8080/healthz"), where that is not Wake
 	Hooks Hooks
 
@@ -111,6 +115,7 @@ type Settings struct {
 	RefreshOnActivity bool          `json:"refreshOnActivity"`
 	PauseMode         Mode          `json:"pauseMode"`
 	StallAfter        time.Duration `json:"-"` // zero is the server's default
+	CheckpointEvery   time.Duration `json:"-"`
 }
 
 // Info is what the server says of a sandbox. It encodes as the JSON of the API,
@@ -231,6 +236,7 @@ type createRequest struct {
 	RefreshOnActivity bool                  `json:"refreshOnActivity,omitempty"`
 	PauseMode         Mode                  `json:"pauseMode,omitempty"`
 	StallAfter        *seconds              `json:"stallAfterSeconds,omitempty"`
+	CheckpointEvery   seconds               `json:"checkpointEverySeconds,omitempty"`
 	Ports             map[string]WakePolicy `json:"ports,omitempty"`
 	Hooks             Hooks                 `json:"hooks,omitzero"`
 	Metadata          map[string]string     `json:"metadata,omitempty"`
@@ -243,7 +249,7 @@ func (o CreateOptions) wire() createRequest {
 		Template: o.Template, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: seconds(o.IdleTimeout), OnIdle: o.OnIdle,
 		MaxLifetime: seconds(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
 		RefreshOnActivity: o.RefreshOnActivity, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
-		Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
+		CheckpointEvery: seconds(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
 	}
 	if o.NoInternet {
 		r.AllowInternet = new(false)
@@ -449,7 +455,8 @@ type PatchOptions struct {
 	MaxLifetime       *time.Duration
 	PausedRetention   *time.Duration
 	RefreshOnActivity *bool
-	StallAfter        *time.Duration        // or Never
+	StallAfter        *time.Duration // or Never
+	CheckpointEvery   *time.Duration
 	AllowInternet     *bool                 // whether it may reach anything outside
 	Ports             map[string]WakePolicy // replaces all
 	Metadata          map[string]string     // replaces all
@@ -465,6 +472,7 @@ type patchRequest struct {
 	PausedRetention   *seconds              `json:"pausedRetentionSeconds,omitempty"`
 	RefreshOnActivity *bool                 `json:"refreshOnActivity,omitempty"`
 	StallAfter        *seconds              `json:"stallAfterSeconds,omitempty"`
+	CheckpointEvery   *seconds              `json:"checkpointEverySeconds,omitempty"`
 	Ports             map[string]WakePolicy `json:"ports,omitzero"`
 	Metadata          map[string]string     `json:"metadata,omitzero"`
 	AllowInternet     *bool                 `json:"allowInternetAccess,omitempty"`
@@ -474,8 +482,8 @@ func (o PatchOptions) wire() patchRequest {
 	r := patchRequest{
 		OnTimeout: o.OnTimeout, OnIdle: o.OnIdle, AutoResume: o.AutoResume,
 		IdleTimeout: (*seconds)(o.IdleTimeout), MaxLifetime: (*seconds)(o.MaxLifetime), PausedRetention: (*seconds)(o.PausedRetention),
-		RefreshOnActivity: o.RefreshOnActivity, StallAfter: (*seconds)(o.StallAfter), Ports: o.Ports, Metadata: o.Metadata,
-		AllowInternet: o.AllowInternet,
+		RefreshOnActivity: o.RefreshOnActivity, StallAfter: (*seconds)(o.StallAfter), CheckpointEvery: (*seconds)(o.CheckpointEvery),
+		Ports: o.Ports, Metadata: o.Metadata, AllowInternet: o.AllowInternet,
 	}
 	if o.StallAfter != nil && *o.StallAfter == Never {
 		r.StallAfter = new(seconds(0))

@@ -90,12 +90,14 @@ type wireSettings struct {
 	MaxLifetime     seconds  `json:"maxLifetimeSeconds"`
 	PausedRetention seconds  `json:"pausedRetentionSeconds"`
 	StallAfter      *seconds `json:"stallAfterSeconds"`
+	CheckpointEvery seconds  `json:"checkpointEverySeconds"`
 }
 
 // MarshalJSON implements json.Marshaler.
 func (s Settings) MarshalJSON() ([]byte, error) {
 	return encode(wireSettings{
 		(*plainSettings)(&s), seconds(s.IdleTimeout), seconds(s.MaxLifetime), seconds(s.PausedRetention), orDefault(s.StallAfter),
+		seconds(s.CheckpointEvery),
 	})
 }
 
@@ -105,6 +107,7 @@ func (s *Settings) UnmarshalJSON(b []byte) error {
 	err := json.Unmarshal(b, &w)
 	s.IdleTimeout, s.MaxLifetime = time.Duration(w.IdleTimeout), time.Duration(w.MaxLifetime)
 	s.PausedRetention, s.StallAfter = time.Duration(w.PausedRetention), neverIfZero(w.StallAfter)
+	s.CheckpointEvery = time.Duration(w.CheckpointEvery)
 	return err
 }
 

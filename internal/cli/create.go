@@ -28,6 +28,7 @@ type lifeFlags struct {
 	autoResume      bool
 	refresh         bool
 	stallAfter      time.Duration
+	checkpointEvery time.Duration
 	ports           ports
 	metadata        pairs
 	noInternet      bool
@@ -42,6 +43,7 @@ func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&l.autoResume, "auto-resume", false, "let traffic wake it; needs --on-timeout or --on-idle pause")
 	f.BoolVar(&l.refresh, "refresh-on-activity", false, "let activity begin the timeout anew")
 	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work may stand still and keep it awake; 0 for ever (default: the server's)")
+	f.DurationVar(&l.checkpointEvery, "checkpoint-every", 0, "how often to checkpoint it while it runs, so that a crash of the host loses no more; 0 for never")
 	f.Var(&l.ports, "port", "what traffic to a port does, or to a path of it and all below, a `port[/path]=policy`: wake it (the default), keep it awake but not wake it, or ignore; the longest path decides; may be repeated")
 	f.Var(&l.metadata, "metadata", "`key=value` to find it by; may be repeated")
 	f.BoolVar(&l.noInternet, "no-internet", false, "let it reach nothing outside")
@@ -59,6 +61,7 @@ func (l *lifeFlags) check() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"idle-timeout": l.idleTimeout, "max-lifetime": l.maxLifetime, "paused-retention": l.pausedRetention, "stall-after": l.stallAfter,
+		"checkpoint-every": l.checkpointEvery,
 	} {
 		if d < 0 {
 			return usagef("--%s %s: want 0 or more", name, d)
@@ -109,8 +112,8 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 	o := client.CreateOptions{
 		Template: c.template, Timeout: c.timeout, OnTimeout: client.Action(c.onTimeout),
 		IdleTimeout: c.idleTimeout, OnIdle: client.Action(c.onIdle),
-		MaxLifetime: c.maxLifetime,
-		AutoResume:  c.autoResume, RefreshOnActivity: c.refresh, PauseMode: client.Mode(c.pauseMode),
+		MaxLifetime: c.maxLifetime, CheckpointEvery: c.checkpointEvery,
+		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, PauseMode: client.Mode(c.pauseMode),
 		Ports: c.ports.m, Hooks: c.hooks.Hooks, Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
 	}
 	if c.flags.Changed("stall-after") {
@@ -294,6 +297,9 @@ func (l *lifeFlags) patch(f *pflag.FlagSet) (o client.PatchOptions, changes bool
 	}
 	if given("stall-after") {
 		o.StallAfter = new(orNever(l.stallAfter))
+	}
+	if given("checkpoint-every") {
+		o.CheckpointEvery = &l.checkpointEvery
 	}
 	if given("no-internet") {
 		o.AllowInternet = new(!l.noInternet)

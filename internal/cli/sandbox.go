@@ -186,6 +186,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	row("refresh on activity", yesNo(set.RefreshOnActivity))
 	row("pause mode", string(set.PauseMode))
 	row("stall after", stallAfter(set.StallAfter))
+	row("checkpoint every", limit(set.CheckpointEvery))
 	if c := i.Checkpoint; c != nil {
 		row("checkpoint", fmt.Sprintf("%s, %s", c.Mode, human.Bytes(c.Bytes)))
 	}

@@ -208,10 +208,11 @@ func brief(text string) string {
 var longNames = map[client.ClockName]string{
 	client.ClockTimeout: "timeout", client.ClockIdle: "idle timeout",
 	client.ClockLifetime: "max lifetime", client.ClockRetention: "paused retention",
+	client.ClockCheckpoint: "checkpoint every",
 }
 
 // outcomes say what the end of a clock does.
-var outcomes = map[client.Action]string{client.Pause: "it falls asleep", client.Kill: "it ends for good"}
+var outcomes = map[client.Action]string{client.Pause: "it falls asleep", client.Kill: "it ends for good", "checkpoint": "it is checkpointed and goes on"}
 
 func clocks(w io.Writer, x *client.Explanation, now time.Time) {
 	_, _ = fmt.Fprintln(w, "\nclocks:")

@@ -34,6 +34,8 @@ const (
 	ClockRetention Clock = "pausedRetention"
 	ClockTimeout   Clock = "timeout"
 	ClockIdle      Clock = "idleTimeout"
+	// ClockCheckpoint ends nothing: what runs is checkpointed and runs on.
+	ClockCheckpoint Clock = "checkpointEvery"
 	// The rest belong to the machinery.
 	ClockOperation Clock = "operation" // the operation in flight must end
 	ClockRecheck   Clock = "recheck"   // activity must be looked at again
@@ -48,7 +50,7 @@ type Deadline struct {
 }
 
 // maxDeadlines is how many a record has at most.
-const maxDeadlines = 4
+const maxDeadlines = 5
 
 // Deadlines returns every deadline of the record, in order of precedence.
 func (r Record) Deadlines(a Activity) []Deadline {
@@ -83,20 +85,25 @@ func (r Record) appendRunning(ds []Deadline, a Activity) []Deadline {
 			ds = append(ds, Deadline{ClockAnnounce, near})
 		}
 	}
-	if r.Settings.IdleTimeout == 0 {
-		return ds
+	if r.Settings.IdleTimeout > 0 && !a.Busy {
+		ds = append(ds, Deadline{ClockIdle, r.notBeforeRetry(r.idleEnd(a), r.Settings.IdleAction())})
 	}
-	if a.Busy {
-		if !a.Recheck.IsZero() {
-			ds = append(ds, Deadline{ClockRecheck, a.Recheck})
-		}
-		return ds
+	if every := r.Settings.CheckpointEvery; every > 0 {
+		ds = append(ds, Deadline{ClockCheckpoint, later(later(r.StartedAt, r.PausedAt).Add(every), r.PauseRetryAt)})
 	}
-	idle := r.heldUntil(later(a.Since, r.StartedAt)).Add(r.Settings.IdleTimeout)
+	if r.Settings.IdleTimeout > 0 && a.Busy && !a.Recheck.IsZero() {
+		ds = append(ds, Deadline{ClockRecheck, a.Recheck})
+	}
+	return ds
+}
+
+// idleEnd returns when a sandbox that is not busy has been idle long enough.
+func (r Record) idleEnd(a Activity) time.Time {
+	end := r.heldUntil(later(a.Since, r.StartedAt)).Add(r.Settings.IdleTimeout)
 	if r.EndIsLive {
-		idle = later(idle, r.EndAt)
+		end = later(end, r.EndAt)
 	}
-	return append(ds, Deadline{ClockIdle, r.notBeforeRetry(idle, r.Settings.IdleAction())})
+	return end
 }
 
 // heldUntil returns when the last lease ends, since at the earliest. A lease is

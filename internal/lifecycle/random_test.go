@@ -64,6 +64,8 @@ type walk struct {
 	situation   Situation // as replayed from the log
 	forgotten   bool
 
+	checkpointing Record // as the last checkpoint began
+
 	wrong   []string
 	history []happened
 }
@@ -178,6 +180,7 @@ func (w *walk) settings() Settings {
 	return Settings{
 		Timeout: w.duration(), OnTimeout: pick(w, Kill, Pause), OnIdle: pick(w, "", Kill, Pause), AutoResume: w.chance(50),
 		IdleTimeout: w.duration(), MaxLifetime: pick(w, 0, 0, w.duration()), PausedRetention: pick(w, 0, w.duration()),
+		CheckpointEvery:   pick(w, 0, 0, MinCheckpointEvery, time.Minute, time.Hour),
 		RefreshOnActivity: w.chance(30), PauseMode: pick(w, "", Memory, Memory, Filesystem),
 	}
 }
@@ -236,7 +239,7 @@ func (w *walk) outcome() Event {
 
 func (w *walk) patch() Patch {
 	var p Patch
-	switch s := w.settings(); w.rng.IntN(6) {
+	switch s := w.settings(); w.rng.IntN(7) {
 	case 0:
 		p.OnTimeout = &s.OnTimeout
 	case 1:
@@ -249,6 +252,8 @@ func (w *walk) patch() Patch {
 		p.PausedRetention = &s.PausedRetention
 	case 5:
 		p.RefreshOnActivity = &s.RefreshOnActivity
+	case 6:
+		p.CheckpointEvery = &s.CheckpointEvery
 	}
 	return p
 }
@@ -263,6 +268,9 @@ func (w *walk) check(before Record, ev Event, res Result, err error) {
 	}
 	if idle := res.Verdict == Refused || res.Verdict == Stale; idle && (res.Changed || res.Effects != nil || res.Entries != nil) {
 		w.fail("a %s event had effects", res.Verdict)
+	}
+	if before.Op == nil && after.Checkpointing() {
+		w.checkpointing = after
 	}
 	w.checkMove(before, ev, res)
 	w.checkNumbers(before, ev, after)
@@ -339,11 +347,26 @@ func (w *walk) checkState(before, after Record) {
 			w.fail("it became pending")
 		}
 	}
+	if op := before.Op; op != nil && op.Carry != nil && after.State == Running {
+		w.checkCarried(*op, after)
+	}
 	if before.State == Terminated && after.State != Terminated {
 		w.fail("it rose from the dead")
 	}
 	if before.Checkpoint != nil && after.Checkpoint == nil && after.State != Terminated {
 		w.fail("its checkpoint is gone")
+	}
+}
+
+// checkCarried holds that a checkpoint changes no clock and ends no hold.
+func (w *walk) checkCarried(op Operation, after Record) {
+	began := w.checkpointing
+	if began.Op == nil || began.Op.ID != op.ID {
+		w.fail("checkpoint %s did not begin", op.ID)
+	}
+	if !after.EndAt.Equal(began.EndAt) || after.EndIsLive != began.EndIsLive || !after.EndSetAt.Equal(began.EndSetAt) ||
+		!after.StartedAt.Equal(began.StartedAt) || !reflect.DeepEqual(after.Leases, began.Leases) {
+		w.fail("a checkpoint changed %+v to %+v", began, after)
 	}
 }
 
@@ -466,6 +489,8 @@ func (w *walk) checkFired(before, after Record, ev TimerFired) {
 		if ev.Activity.Busy {
 			w.fail("idle while busy")
 		}
+	case string(CauseCheckpoint):
+		due, action = later(before.StartedAt, before.PausedAt).Add(s.CheckpointEvery), Pause
 	default:
 		w.fail("a timer ended it: %s", reason)
 		return

@@ -35,6 +35,10 @@ type Action string
 const (
 	Kill  Action = "kill"
 	Pause Action = "pause"
+
+	// TakeCheckpoint is what ClockCheckpoint does; no owner can ask for it of
+	// another clock.
+	TakeCheckpoint Action = "checkpoint"
 )
 
 // Mode is what a pause keeps.
@@ -58,7 +62,10 @@ const (
 	CauseAccess   Cause = "access"   // traffic reached a paused sandbox
 	CauseFailure  Cause = "failure"  // something broke
 	CauseRecovery Cause = "recovery" // the server found it so at start-up
-	CauseShutdown Cause = "shutdown" // the server stops, and was told to pause everything
+	// CauseCheckpoint is of a pause that goes over into a resume: only the
+	// checkpoint was wanted.
+	CauseCheckpoint Cause = "checkpoint"
+	CauseShutdown   Cause = "shutdown" // the server stops, and was told to pause everything
 )
 
 // Reason says why a sandbox ended.
@@ -108,6 +115,14 @@ type Operation struct {
 	Mode       Mode          `json:"mode,omitempty"`       // of a pause
 	Cancelable bool          `json:"cancelable,omitempty"` // access may cancel this pause
 	Canceling  bool          `json:"canceling,omitempty"`  // the pause is to be undone, not committed
+	Carry      *Carry        `json:"carry,omitempty"`      // of a resume that ends a checkpoint
+}
+
+// Carry is what a sandbox that was only checkpointed goes on with.
+type Carry struct {
+	EndAt     time.Time `json:"endAt"`
+	EndIsLive bool      `json:"endIsLive,omitempty"`
+	Leases    []Lease   `json:"leases,omitempty"`
 }
 
 // Checkpoint names the verified checkpoint that a paused sandbox resumes from.
@@ -175,6 +190,10 @@ func (r Record) Phase() Phase {
 	}
 	return r.Op.Phase
 }
+
+// Checkpointing reports whether the operation in flight only checkpoints the
+// sandbox: it runs before and after.
+func (r Record) Checkpointing() bool { return r.Op != nil && r.Op.Cause == CauseCheckpoint }
 
 // Situation returns the row of the table that the record is in: the phase
 // while an operation is in flight, else the state.

@@ -167,6 +167,9 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		case "pausedRetention":
 			settings.PausedRetention = duration(t, value)
 			change.PausedRetention = &settings.PausedRetention
+		case "checkpointEvery":
+			settings.CheckpointEvery = duration(t, value)
+			change.CheckpointEvery = &settings.CheckpointEvery
 		case "refreshOnActivity":
 			settings.RefreshOnActivity = true
 			change.RefreshOnActivity = ptr(value != "off")

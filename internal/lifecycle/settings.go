@@ -21,7 +21,13 @@ type Settings struct {
 	// StallAfter is how long a hold may make no progress and still count;
 	// negative means for ever.
 	StallAfter time.Duration `json:"stallAfter,omitempty"`
+	// CheckpointEvery is how long it runs before it is checkpointed, and again
+	// after each checkpoint.
+	CheckpointEvery time.Duration `json:"checkpointEvery,omitempty"`
 }
+
+// MinCheckpointEvery is the least CheckpointEvery: a checkpoint interrupts.
+const MinCheckpointEvery = 10 * time.Second
 
 // IdleAction returns what expiry of the idle timeout does.
 func (s Settings) IdleAction() Action {
@@ -34,7 +40,7 @@ func (s Settings) IdleAction() Action {
 // Pauses reports whether expiry of a clock pauses the sandbox, rather than end
 // it or change nothing of what runs.
 func (s Settings) Pauses(c Clock) bool {
-	return c == ClockTimeout && s.OnTimeout == Pause || c == ClockIdle && s.IdleAction() == Pause
+	return c == ClockTimeout && s.OnTimeout == Pause || c == ClockIdle && s.IdleAction() == Pause || c == ClockCheckpoint
 }
 
 func (s Settings) pauseMode() Mode {
@@ -64,6 +70,10 @@ func (s Settings) Validate() error {
 	if m := s.pauseMode(); m != Memory && m != Filesystem {
 		return invalid("mode_invalid", "pause mode is %q", m).WithRemedy("use memory or filesystem")
 	}
+	if s.CheckpointEvery != 0 && s.CheckpointEvery < MinCheckpointEvery {
+		return invalid("checkpoint_every_too_small", "checkpointEvery is %s; the least is %s", s.CheckpointEvery, MinCheckpointEvery).
+			WithRemedy("give a longer one, or 0 for no checkpoints")
+	}
 	canPause := s.OnTimeout == Pause || (s.IdleTimeout > 0 && s.IdleAction() == Pause)
 	if s.AutoResume && !canPause {
 		return invalid("auto_resume_needs_pause", "autoResume is on, but neither the timeout nor the idle timeout pauses the sandbox").
@@ -89,6 +99,7 @@ type Patch struct {
 	PausedRetention   *time.Duration
 	RefreshOnActivity *bool
 	StallAfter        *time.Duration
+	CheckpointEvery   *time.Duration
 }
 
 // apply returns s with the patch applied.
@@ -101,6 +112,7 @@ func (p Patch) apply(s Settings) Settings {
 	set(&s.PausedRetention, p.PausedRetention)
 	set(&s.RefreshOnActivity, p.RefreshOnActivity)
 	set(&s.StallAfter, p.StallAfter)
+	set(&s.CheckpointEvery, p.CheckpointEvery)
 	return s
 }
 

@@ -173,8 +173,12 @@ func started(s *step, ev Event) {
 	op := s.rec.Op
 	s.rec.State = Running
 	s.rec.Generation, s.rec.Launch = op.Generation, op.Launch
-	s.rec.StartedAt = s.now
-	s.giveEnd(s.endAfter(op.Timeout), false)
+	if c := op.Carry; c != nil {
+		s.rec.EndAt, s.rec.EndIsLive, s.rec.Leases = c.EndAt, c.EndIsLive, c.Leases
+	} else {
+		s.rec.StartedAt = s.now
+		s.giveEnd(s.endAfter(op.Timeout), false)
+	}
 	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
 	s.rec.Op = nil
 	if op.Phase == Creating {
@@ -305,7 +309,7 @@ func pauseExplicit(s *step, ev Event) {
 
 func (s *step) pause(id string, m Meta, mode Mode) {
 	op := s.begin(id, Pausing, m, pauseDeadline)
-	op.Cancelable = m.Cause != CauseCall
+	op.Cancelable = m.Cause != CauseCall && m.Cause != CauseCheckpoint
 	op.Mode = mode
 	s.log(EntryPausing, op, string(mode))
 	s.effect(Effect{Kind: CaptureRuntime, Launch: s.rec.Launch})
@@ -318,6 +322,8 @@ func runningTimer(s *step, ev Event) {
 		s.expire(e.Op, CauseTimeout, s.rec.Settings.OnTimeout, TimeoutExpired)
 	case ClockIdle:
 		s.expire(e.Op, CauseIdle, s.rec.Settings.IdleAction(), IdleTimeout)
+	case ClockCheckpoint:
+		s.pause(e.Op, Meta{Cause: CauseCheckpoint}, Memory)
 	case ClockAnnounce:
 		s.rec.Announced = s.rec.SoftEnd(e.Activity)
 		s.log(EntryExpiring, nil, string(s.rec.Settings.OnTimeout))
@@ -348,11 +354,14 @@ func forget(s *step, ev Event) {
 
 func joinPause(s *step, ev Event) {
 	s.verdict = Joins
+	op, e := s.rec.Op, ev.(PauseRequested)
 	switch {
-	case s.rec.Op.Canceling, s.rec.Op.Mode != ev.(PauseRequested).Mode:
+	case op.Canceling, op.Mode != e.Mode:
 		s.verdict = Waits // it is being undone, or keeps something else: ask again
-	case s.rec.Op.Cancelable:
-		s.rec.Op.Cancelable = false
+	case op.Cause == CauseCheckpoint:
+		op.Cause, op.Actor = e.Cause, e.Actor // and it does not wake again
+	case op.Cancelable:
+		op.Cancelable = false
 	}
 }
 
@@ -398,12 +407,26 @@ func captured(s *step, ev Event) {
 	if old != nil {
 		s.effect(Effect{Kind: DropCheckpoint, Checkpoint: old})
 	}
+	carry := Carry{EndAt: s.rec.EndAt, EndIsLive: s.rec.EndIsLive, Leases: s.rec.Leases}
 	s.rec.State, s.rec.Checkpoint, s.rec.Op = Paused, &cp, nil
 	s.rec.PausedAt, s.rec.EndAt, s.rec.EndIsLive = s.now, time.Time{}, false
 	s.rec.Leases = nil
 	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
 	entry := s.logEnd(EntryPaused, op, "")
 	entry.Bytes, entry.Freed = cp.Bytes, e.Freed
+	if op.Cause == CauseCheckpoint {
+		s.goOn(op, carry)
+	}
+}
+
+// goOn wakes a sandbox that was only to be checkpointed. It is the same
+// operation still: who waits for its end waits for the wake.
+func (s *step) goOn(op *Operation, carry Carry) {
+	op.Phase, op.Attempt, op.Deadline = Resuming, 1, s.now.Add(resumeDeadline)
+	op.Generation = s.rec.Generation + 1
+	op.Carry = &carry
+	s.rec.Op = op
+	s.launch()
 }
 
 func captureEnded(s *step, ev Event) {
@@ -508,7 +531,16 @@ func resumingTimer(s *step, ev Event) {
 	}
 }
 
-func resumingFound(s *step, _ Event) {
+func resumingFound(s *step, ev Event) {
+	if ev.(ServerStarted).Alive {
+		s.release(s.rec.Launch)
+	}
+	if op := s.rec.Op; op.Carry != nil && op.Attempt < maxStartAttempts {
+		s.release(op.Launch)
+		op.Attempt, op.Deadline = op.Attempt+1, s.now.Add(resumeDeadline)
+		s.launch()
+		return
+	}
 	s.sleepAgain("the server stopped while it was being resumed")
 }
 

@@ -59,10 +59,7 @@ func encode(v any) (string, error) {
 func inUTC(sb Sandbox) Sandbox {
 	r := &sb.Record // of the copy
 	toUTC(&r.CreatedAt, &r.StartedAt, &r.EndAt, &r.EndSetAt, &r.Announced, &r.PausedAt, &r.PauseRetryAt, &r.LeaseEndedAt)
-	r.Leases = slices.Clone(r.Leases)
-	for i := range r.Leases {
-		toUTC(&r.Leases[i].Since, &r.Leases[i].Until)
-	}
+	r.Leases = leasesInUTC(r.Leases)
 	sb.Config.Previews = slices.Clone(sb.Config.Previews)
 	for i := range sb.Config.Previews {
 		toUTC(&sb.Config.Previews[i].CreatedAt, &sb.Config.Previews[i].ExpiresAt)
@@ -70,6 +67,7 @@ func inUTC(sb Sandbox) Sandbox {
 	if r.Op != nil {
 		op := *r.Op
 		toUTC(&op.StartedAt, &op.Deadline)
+		op.Carry = carryInUTC(op.Carry)
 		r.Op = &op
 	}
 	if r.Tombstone != nil {
@@ -78,6 +76,24 @@ func inUTC(sb Sandbox) Sandbox {
 		r.Tombstone = &tombstone
 	}
 	return sb
+}
+
+func leasesInUTC(leases []lifecycle.Lease) []lifecycle.Lease {
+	leases = slices.Clone(leases)
+	for i := range leases {
+		toUTC(&leases[i].Since, &leases[i].Until)
+	}
+	return leases
+}
+
+func carryInUTC(c *lifecycle.Carry) *lifecycle.Carry {
+	if c == nil {
+		return nil
+	}
+	carry := *c
+	toUTC(&carry.EndAt)
+	carry.Leases = leasesInUTC(carry.Leases)
+	return &carry
 }
 
 func toUTC(times ...*time.Time) {

@@ -156,6 +156,9 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 	if err != nil {
 		b.s.log.Warn("runtime did not start", "sandbox", b.id, "runtime", id, "err", err)
 		b.discard(id)
+		if b.s.ctx.Err() != nil && b.snapshot().Record.Checkpointing() {
+			return // it was running: the next server wakes it
+		}
 		b.tell(startFailed(e.Op, err))
 		return
 	}
@@ -171,9 +174,14 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 func (b *box) commitStart(ctx context.Context, op string, inst runtime.Instance) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	goesOn, up, last := b.sb.Record.Checkpointing(), b.work.up, b.work.last
 	res, err := b.applyLocked(lifecycle.StartSucceeded{Op: op})
 	if err == nil && res.Changed {
 		b.serveLocked(inst)
+		if goesOn && !up.IsZero() { // a checkpoint is no activity
+			b.work.up, b.work.last = up, last
+			b.arm()
+		}
 		b.grantLocked()
 		return true
 	}

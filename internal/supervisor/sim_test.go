@@ -891,9 +891,12 @@ func (s *sim) checkEnd(srv *server, b *watched, p *program, before lifecycle.Rec
 func (s *sim) checkExpiry(srv *server, b *watched, r lifecycle.Record, cause lifecycle.Cause, did lifecycle.Action) {
 	wrong := func(format string, args ...any) { s.fail("box%d: %s", b.ordinal, fmt.Sprintf(format, args...)) }
 	asked, due := r.Settings.OnTimeout, r.EndAt
-	if cause == lifecycle.CauseIdle {
+	switch {
+	case cause == lifecycle.CauseIdle:
 		asked, due = r.Settings.IdleAction(), s.idleDue(srv, b, r)
-	} else if r.Settings.RefreshOnActivity && b.lastWork.After(r.EndSetAt) {
+	case cause == lifecycle.CauseCheckpoint:
+		asked, due = lifecycle.Pause, later(r.StartedAt, r.PausedAt).Add(r.Settings.CheckpointEvery)
+	case r.Settings.RefreshOnActivity && b.lastWork.After(r.EndSetAt):
 		due = later(due, b.lastWork.Add(r.Settings.Timeout))
 	}
 	if did != asked {
@@ -1201,6 +1204,7 @@ func (c *client) settings() lifecycle.Settings {
 		Timeout: d(30), OnTimeout: kill, IdleTimeout: d(50), OnIdle: oneOf(c.rng, "", "", lifecycle.Pause, lifecycle.Kill),
 		MaxLifetime: oneOf(c.rng, 0, 0, 0, 30*time.Minute, 2*time.Hour), PausedRetention: oneOf(c.rng, 0, 0, 10*time.Minute, time.Hour),
 		AutoResume: percent(c.rng, 70), RefreshOnActivity: percent(c.rng, 20), PauseMode: oneOf(c.rng, "", "", "", lifecycle.Filesystem),
+		CheckpointEvery: oneOf(c.rng, 0, 0, 0, 5*time.Minute, time.Hour),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 // TestKilledFromOutside ends a sandbox behind the server's back, in each way
@@ -49,6 +50,42 @@ func TestKilledFromOutside(t *testing.T) {
 		})
 	}
 	neighbour.same(before, neighbour.ask(ctx))
+}
+
+// TestCheckpointEvery loses a runtime that never slept, but was checkpointed as
+// it ran: it goes on from there, and not by itself.
+func TestCheckpointEvery(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	g := s.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, CheckpointEvery: lifecycle.MinCheckpointEvery})
+	before := g.ask(ctx)
+	get := func() client.Info {
+		info, err := s.client.Get(ctx, g.sb.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	end := get().EndAt
+	eventually(t, time.Minute, "the checkpoint", func() error {
+		if info := get(); info.State != client.Running || info.Phase != "" || info.Generation < 2 {
+			return fmt.Errorf("it is %s (%s) in generation %d", info.State, info.Phase, info.Generation)
+		}
+		return nil
+	})
+	if got := get().EndAt; !got.Equal(end) {
+		t.Errorf("the checkpoint moved its end from %s to %s", end, got)
+	}
+	g.same(before, g.ask(ctx)) // traffic may not wake it, and it runs
+	if _, err := s.client.Patch(ctx, g.sb.ID, client.PatchOptions{CheckpointEvery: new(time.Duration(0))}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(s.process(g.sb.ID, "runsc-sandbox"), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, endWithin, "the fall back", func() error { return s.is(ctx, g.sb.ID, client.Paused) })
+	s.connect(ctx, g.sb.ID)
+	g.same(before, g.ask(ctx))
 }
 
 // process returns the process in a sandbox's cgroup whose command line begins

@@ -22,6 +22,7 @@ var foreign = map[string]string{
 	"maxlifetime": "", "maxlifetimeseconds": "", "ttl": "", "hardttl": "",
 	"pausedretention": "", "pausedretentionseconds": "",
 	"refreshonactivity": "", "stallafter": "", "stallafterseconds": "",
+	"checkpointevery": "", "checkpointeveryseconds": "",
 	"ports": "", "hooks": "",
 }
 

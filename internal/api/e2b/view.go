@@ -121,16 +121,25 @@ var noEnd = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // shown returns the state and the endAt of a record in E2B's terms: a sandbox
 // being paused is paused, since its pause began, and one being resumed is
-// paused until it serves.
+// paused until it serves. One that is only checkpointed runs all the time.
 func shown(r lifecycle.Record) (state string, endAt time.Time) {
 	switch {
+	case r.Checkpointing() && r.Op.Carry != nil:
+		return stateRunning, endShown(r.Op.Carry.EndAt)
+	case r.Checkpointing():
+		return stateRunning, endShown(r.EndAt)
 	case r.Phase() == lifecycle.Pausing:
 		return statePaused, r.Op.StartedAt
 	case r.State == lifecycle.Paused:
 		return statePaused, r.PausedAt
-	case r.EndAt.IsZero():
-		return stateRunning, noEnd
 	default:
-		return stateRunning, r.EndAt
+		return stateRunning, endShown(r.EndAt)
 	}
+}
+
+func endShown(end time.Time) time.Time {
+	if end.IsZero() {
+		return noEnd
+	}
+	return end
 }

@@ -38,6 +38,7 @@ var samples = map[string]map[string]struct {
 	"onTimeout":              {asAction.words: {`"pause"`, pausing}, asPausing.words: {"true", pausing}},
 	"autoResume":             {asFlag.words: {"true", func(r *supervisor.CreateRequest) { r.Settings.AutoResume = true }}},
 	"pauseMode":              {asMode.words: {`"filesystem"`, filesystem}, asKeeping.words: {"false", filesystem}},
+	"checkpointEverySeconds": {inSeconds.words: {"600", func(r *supervisor.CreateRequest) { r.Settings.CheckpointEvery = 10 * time.Minute }}},
 	"idleTimeoutSeconds":     {inSeconds.words: {"60", func(r *supervisor.CreateRequest) { r.Settings.IdleTimeout = time.Minute }}},
 	"onIdle":                 {asAction.words: {`"pause"`, func(r *supervisor.CreateRequest) { r.Settings.OnIdle = lifecycle.Pause }}},
 	"maxLifetimeSeconds":     {inSeconds.words: {"3600", func(r *supervisor.CreateRequest) { r.Settings.MaxLifetime = time.Hour }}},
@@ -120,6 +121,7 @@ func TestEverySpellingThere(t *testing.T) {
 			"autoPauseMemory pauseMode",
 		"autoResume":             "lifecycle.autoResume lifecycle.auto_resume autoResume auto_resume autoResume.enabled auto_resume.enabled",
 		"maxLifetimeSeconds":     "ttl hard_ttl hardTtl maxLifetime maxLifetimeSeconds max_lifetime max_lifetime_seconds",
+		"checkpointEverySeconds": "checkpointEvery checkpointEverySeconds checkpoint_every checkpoint_every_seconds",
 		"idleTimeoutSeconds":     "idleTimeout idleTimeoutSeconds idle_timeout idle_timeout_seconds",
 		"onIdle":                 "onIdle on_idle",
 		"pausedRetentionSeconds": "pausedRetention pausedRetentionSeconds paused_retention paused_retention_seconds",
@@ -355,6 +357,7 @@ func TestPatch(t *testing.T) {
 		"autoPause": {`{"autoPause":true}`, map[string]any{"onTimeout": "pause", "onIdle": "pause"}},
 		"retention": {`{"pausedRetention":0}`, map[string]any{"pausedRetentionSeconds": 0.0}},
 		"stall":     {`{"stallAfter":0}`, map[string]any{"stallAfterSeconds": 0.0}},
+		"saved":     {`{"checkpoint_every":60}`, map[string]any{"checkpointEverySeconds": 60.0}},
 		"nothing":   {`{}`, map[string]any{"onTimeout": "kill"}},
 	}
 	for name, tt := range tests {
@@ -431,7 +434,7 @@ func canonical(r supervisor.CreateRequest) []byte {
 	set := r.Settings
 	body := map[string]any{
 		"template": r.Template, "timeoutSeconds": set.Timeout.Seconds(), "onTimeout": set.OnTimeout, "autoResume": set.AutoResume,
-		"idleTimeoutSeconds": set.IdleTimeout.Seconds(), "maxLifetimeSeconds": set.MaxLifetime.Seconds(),
+		"checkpointEverySeconds": set.CheckpointEvery.Seconds(), "idleTimeoutSeconds": set.IdleTimeout.Seconds(), "maxLifetimeSeconds": set.MaxLifetime.Seconds(),
 		"refreshOnActivity": set.RefreshOnActivity,
 		"stallAfterSeconds": viewSettings(set).StallAfterSeconds,
 		"metadata":          r.Config.Metadata, "env": r.Config.Env, "secure": r.Config.Secure,

@@ -63,9 +63,12 @@ type clockView struct {
 	Status       clockState         `json:"status"`
 	LimitSeconds float64            `json:"limitSeconds" doc:"0 for no limit."`
 	Deadline     *httpapi.Timestamp `json:"deadline"`
-	Action       lifecycle.Action   `json:"action" doc:"What its end does."`
-	Reason       lifecycle.Reason   `json:"reason" doc:"The reason that a sandbox ended by it has."`
+	Action       clockAction        `json:"action" doc:"What its end does."`
+	Reason       *lifecycle.Reason  `json:"reason" doc:"The reason that a sandbox ended by it has; null if it ends none."`
 }
+
+// clockAction is a lifecycle.Action that the end of a clock has.
+type clockAction lifecycle.Action
 
 type nextView struct {
 	Text   string             `json:"text" doc:"For people."`
@@ -112,11 +115,15 @@ func busy(x supervisor.Explanation) bool {
 
 // clocks are those that an owner can set.
 func clocks(set settingsView, timeout float64) []clockView {
+	clock := func(c lifecycle.Clock, limit float64, action lifecycle.Action, reason lifecycle.Reason) clockView {
+		return clockView{Clock: c, LimitSeconds: limit, Action: clockAction(action), Reason: orNull(reason)}
+	}
 	return []clockView{
-		{Clock: lifecycle.ClockLifetime, LimitSeconds: set.MaxLifetimeSeconds, Action: lifecycle.Kill, Reason: lifecycle.MaxLifetimeExceeded},
-		{Clock: lifecycle.ClockRetention, LimitSeconds: set.PausedRetentionSeconds, Action: lifecycle.Kill, Reason: lifecycle.PausedExpired},
-		{Clock: lifecycle.ClockTimeout, LimitSeconds: timeout, Action: set.OnTimeout, Reason: lifecycle.TimeoutExpired},
-		{Clock: lifecycle.ClockIdle, LimitSeconds: set.IdleTimeoutSeconds, Action: set.OnIdle, Reason: lifecycle.IdleTimeout},
+		clock(lifecycle.ClockLifetime, set.MaxLifetimeSeconds, lifecycle.Kill, lifecycle.MaxLifetimeExceeded),
+		clock(lifecycle.ClockRetention, set.PausedRetentionSeconds, lifecycle.Kill, lifecycle.PausedExpired),
+		clock(lifecycle.ClockTimeout, timeout, set.OnTimeout, lifecycle.TimeoutExpired),
+		clock(lifecycle.ClockIdle, set.IdleTimeoutSeconds, set.OnIdle, lifecycle.IdleTimeout),
+		clock(lifecycle.ClockCheckpoint, set.CheckpointEverySeconds, lifecycle.TakeCheckpoint, ""),
 	}
 }
 
@@ -201,14 +208,16 @@ func outcome(x supervisor.Explanation, clock lifecycle.Clock) (action, text stri
 		return "finish", string(rec.Phase()) + " ends, one way or the other, at the latest"
 	case lifecycle.ClockTombstone:
 		return "forget", "its record is forgotten"
+	case lifecycle.ClockCheckpoint:
+		return "", "" // it runs on
 	}
 	for _, c := range clocks(viewSettings(rec.Settings), 0) {
 		switch {
 		case c.Clock != clock:
-		case c.Action == lifecycle.Pause:
-			return string(c.Action), "paused (" + string(c.Reason) + ")"
+		case c.Action == clockAction(lifecycle.Pause):
+			return string(c.Action), "paused (" + string(*c.Reason) + ")"
 		default:
-			return string(c.Action), "terminated (" + string(c.Reason) + ")"
+			return string(c.Action), "terminated (" + string(*c.Reason) + ")"
 		}
 	}
 	return "", ""

@@ -33,7 +33,7 @@ func hasClocks(t *testing.T, o map[string]any, want map[string]string) {
 			t.Errorf("%s is %q, want %q", clock, got[clock], text)
 		}
 	}
-	if len(got) != 4 {
+	if len(got) != 5 {
 		t.Errorf("clocks %v", got)
 	}
 }
@@ -48,9 +48,10 @@ func hasNext(t *testing.T, o map[string]any, action, clock, at any, text string)
 
 func TestExplainRunning(t *testing.T) {
 	w := newWorld(t)
-	id := w.create(`{"timeout":600,"onTimeout":"pause","idleTimeout":60,"ttl":3600,"pausedRetention":30}`)
+	id := w.create(`{"timeout":600,"onTimeout":"pause","idleTimeout":60,"ttl":3600,"pausedRetention":30,"checkpointEvery":30}`)
 	o := w.explain(id)
 	hasClocks(t, o, map[string]string{
+		"checkpointEvery": "running 2026-09-01T12:00:30.123456Z checkpoint", // and it is not what comes next: it runs on
 		"timeout":         "running 2026-09-01T12:10:00.123456Z pause",
 		"idleTimeout":     "running 2026-09-01T12:01:00.123456Z pause",
 		"maxLifetime":     "running 2026-09-01T13:00:00.123456Z kill",

@@ -89,6 +89,12 @@ var options = vocabulary{
 		patch:   func(p *supervisor.Patch, v any) { p.Settings.StallAfter = ptr[time.Duration](v) },
 	},
 	{
+		name: "checkpointEverySeconds", doc: "How often it is checkpointed while it runs, so that with its runtime or the host it loses no more than that; 10 at least. A checkpoint is a pause that wakes again at once: requests wait for it, open streams are cut, its clocks go on.",
+		spelled: []spelled{{inSeconds, "checkpointEverySeconds checkpointEvery checkpoint_every checkpoint_every_seconds"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.CheckpointEvery = v.(time.Duration) },
+		patch:   func(p *supervisor.Patch, v any) { p.Settings.CheckpointEvery = ptr[time.Duration](v) },
+	},
+	{
 		name: "metadata", doc: "Texts of yours, to find it by. A patch replaces all of them.",
 		spelled: []spelled{{asTexts, "metadata"}},
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Metadata = orNil(v.(map[string]string)) },

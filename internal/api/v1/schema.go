@@ -27,6 +27,7 @@ var enums = map[reflect.Type]schema{
 	reflect.TypeFor[lifecycle.Phase]():      oneOf(lifecycle.Creating, lifecycle.Pausing, lifecycle.Resuming, lifecycle.Killing),
 	reflect.TypeFor[lifecycle.Situation]():  oneOf(lifecycle.Situations()...),
 	reflect.TypeFor[lifecycle.Action]():     oneOf(lifecycle.Kill, lifecycle.Pause),
+	reflect.TypeFor[clockAction]():          oneOf(lifecycle.Kill, lifecycle.Pause, lifecycle.TakeCheckpoint),
 	reflect.TypeFor[lifecycle.Mode]():       oneOf(lifecycle.Memory, lifecycle.Filesystem),
 	reflect.TypeFor[lifecycle.WakePolicy](): oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore),
 	reflect.TypeFor[supervisor.HoldKind](): oneOf(supervisor.HoldRequest, supervisor.HoldStream,

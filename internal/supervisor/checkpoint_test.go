@@ -1,0 +1,101 @@
+package supervisor
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// TestCheckpointIsNoActivity: checkpoints at intervals move no clock. The
+// sandbox falls asleep when it would without them, with all that it did.
+func TestCheckpointIsNoActivity(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		began := time.Now()
+		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{
+			IdleTimeout: 25 * time.Minute, OnTimeout: lifecycle.Pause, AutoResume: true, CheckpointEvery: 10 * time.Minute,
+		}})
+		checkServes(t, srv, id, 1, 1)
+		time.Sleep(15 * time.Minute)
+		x, err := srv.s.Explain(t.Context(), id)
+		if err != nil || len(x.Deadlines) == 0 || x.Sandbox.Record.Generation != 2 {
+			t.Fatalf("after a checkpoint: %+v, %v", x, err)
+		}
+		time.Sleep(15 * time.Minute)
+		paused := map[lifecycle.Cause][]time.Duration{}
+		events, err := srv.s.Events(t.Context(), id, 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.Type == lifecycle.EntryPaused {
+				paused[e.Cause] = append(paused[e.Cause], e.At.Sub(began).Round(time.Second))
+			}
+		}
+		if got, want := paused[lifecycle.CauseCheckpoint], []time.Duration{10 * time.Minute, 20 * time.Minute}; !slices.Equal(got, want) {
+			t.Errorf("checkpoints at %s, want %s", got, want)
+		}
+		if got, want := paused[lifecycle.CauseIdle], []time.Duration{25 * time.Minute}; !slices.Equal(got, want) {
+			t.Errorf("idle at %s, want %s", got, want)
+		}
+		checkServes(t, srv, id, 4, 2)
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}
+
+// TestCheckpointIsCarriedOn: a server that ends between a checkpoint and the
+// wake after it, killed or told to, leaves the wake to the next.
+func TestCheckpointIsCarriedOn(t *testing.T) {
+	ends := map[string]func(t *testing.T, srv *server){
+		"killed": func(_ *testing.T, srv *server) {
+			srv.crash()
+			_ = srv.s.Stop(context.Background())
+		},
+		"told to stop": func(t *testing.T, srv *server) {
+			if err := srv.s.Stop(context.Background()); err != nil {
+				t.Error(err)
+			}
+			srv.crash()
+		},
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			synctest.Test(t, func(t *testing.T) {
+				restoring := make(chan struct{})
+				began := sync.OnceFunc(func() { close(restoring) })
+				w.meddle = func(ctx context.Context, srv *server, at point, _ string) error {
+					if at != atRestore || srv.number > 1 {
+						return nil
+					}
+					began()
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				srv := w.mustOpen(t)
+				// Traffic may not wake it: nothing else will.
+				id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{
+					OnTimeout: lifecycle.Kill, CheckpointEvery: lifecycle.MinCheckpointEvery,
+				}})
+				checkServes(t, srv, id, 1, 1)
+				<-restoring
+				end(t, srv)
+				srv = w.mustOpen(t)
+				checkServes(t, srv, id, 2, 2)
+				if err := srv.s.Stop(context.Background()); err != nil {
+					t.Error(err)
+				}
+				w.powerOff()
+			})
+		})
+	}
+}
