@@ -85,6 +85,10 @@ type CreateOptions struct {
 	Ports map[string]WakePolicy // what traffic does, by port ("8080") or port and path ("8080/healthz"), where that is not Wake
 	Hooks Hooks
 
+	CPUs      int // of the host's; zero means the server's default, as with the next two
+	MemoryMiB int
+	PIDs      int // tasks on the host: a process inside takes two
+
 	Metadata   map[string]string // returned as it is, and can be searched for
 	Env        map[string]string // in the environment of every command
 	NoInternet bool              // nothing outside can be reached from inside
@@ -239,6 +243,9 @@ type createRequest struct {
 	CheckpointEvery   seconds               `json:"checkpointEverySeconds,omitempty"`
 	Ports             map[string]WakePolicy `json:"ports,omitempty"`
 	Hooks             Hooks                 `json:"hooks,omitzero"`
+	CPUs              int                   `json:"cpus,omitempty"`
+	MemoryMiB         int                   `json:"memoryMiB,omitempty"`
+	PIDs              int                   `json:"pids,omitempty"`
 	Metadata          map[string]string     `json:"metadata,omitempty"`
 	Env               map[string]string     `json:"env,omitempty"`
 	AllowInternet     *bool                 `json:"allowInternetAccess,omitempty"`
@@ -250,6 +257,7 @@ func (o CreateOptions) wire() createRequest {
 		MaxLifetime: seconds(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
 		RefreshOnActivity: o.RefreshOnActivity, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		CheckpointEvery: seconds(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
+		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, PIDs: o.PIDs,
 	}
 	if o.NoInternet {
 		r.AllowInternet = new(false)

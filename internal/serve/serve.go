@@ -74,9 +74,20 @@ const (
 	stopGrace     = time.Second      // for requests under way
 )
 
-// defaultLimits are the same for every sandbox of template base.
+// defaultLimits are those of a sandbox that asks for none.
 func defaultLimits() store.Limits {
 	return store.Limits{CPUs: min(2, goruntime.NumCPU()), MemoryMiB: 1024, DiskMiB: 10240, PIDs: 2048}
+}
+
+// mostLimits is what a sandbox of this host may ask for. That all of them
+// together fit is not seen to: most sleep.
+func mostLimits() (store.Limits, error) {
+	var host unix.Sysinfo_t
+	if err := unix.Sysinfo(&host); err != nil {
+		return store.Limits{}, fmt.Errorf("size of the host: %w", err)
+	}
+	memory := host.Totalram * uint64(host.Unit) >> 20
+	return store.Limits{CPUs: goruntime.NumCPU(), MemoryMiB: int(memory), PIDs: 1 << 15}, nil
 }
 
 // Run serves until ctx ends, then stops in order. The error says what kept the
@@ -251,10 +262,14 @@ func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups
 	if err := os.MkdirAll(mounts, 0o700); err != nil {
 		return nil, err
 	}
+	most, err := mostLimits()
+	if err != nil {
+		return nil, err
+	}
 	sup, err := supervisor.New(ctx, supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
-		Limits:  defaultLimits(), Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
+		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning,
 	})
 	if err != nil {

@@ -55,7 +55,7 @@ type Hook struct {
 	Budget  time.Duration `json:"budget"` // it is killed after this
 }
 
-// Limits bound what a sandbox may use.
+// Limits bound what a sandbox may use. In a request zero says nothing.
 type Limits struct {
 	CPUs      int `json:"cpus"`      // whole cores
 	MemoryMiB int `json:"memoryMiB"` // guest memory

@@ -13,7 +13,7 @@ import (
 type CreateRequest struct {
 	Template string // id or alias
 	Settings lifecycle.Settings
-	Config   store.Config // Template, Alias and Limits are filled in by Create
+	Config   store.Config // Template and Alias are filled in by Create, and Limits where it says nothing
 	Actor    string
 }
 

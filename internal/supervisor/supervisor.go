@@ -46,8 +46,11 @@ type Options struct {
 	Driver    runtime.Driver
 	RunDir    string // for mount points; emptied of strangers at start
 	Ballast   string // a file to give up when the disk is full; empty for none
-	Limits    store.Limits
 	Log       *slog.Logger
+	// Limits are those of a sandbox that asks for none, MostLimits the largest
+	// that are granted; zero in MostLimits is no bound.
+	Limits     store.Limits
+	MostLimits store.Limits
 	// MaxTimeout is the largest soft timeout that is granted.
 	MaxTimeout time.Duration
 	// WakeTimeout is how long an access waits for a sandbox to wake, and
@@ -225,7 +228,10 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 		return store.Sandbox{}, err
 	}
 	cfg := req.Config
-	cfg.Template, cfg.Alias, cfg.Limits = t.ID, t.Alias, s.o.Limits
+	cfg.Template, cfg.Alias = t.ID, t.Alias
+	if cfg.Limits, err = s.limits(cfg.Limits); err != nil {
+		return store.Sandbox{}, err
+	}
 	b := newBox(s, store.Sandbox{ID: newID(), Config: cfg, Record: lifecycle.Record{State: lifecycle.Pending}})
 	s.mu.Lock()
 	s.boxes[b.id] = b

@@ -198,7 +198,9 @@ func TestMemoryLimit(t *testing.T) {
 	neighbour := s.startGuest(ctx, sleeper)
 	before := neighbour.ask(ctx)
 
-	first := s.create(ctx, sleeper)
+	small := sleeper
+	small.MemoryMiB = 256
+	first := s.create(ctx, small)
 	s.exhaust(ctx, t, first, neighbour)
 	eventually(t, endWithin, "the end", func() error { return gone(ctx, s, first.ID, "OutOfMemory") })
 	s.waitGone(first.ID)
@@ -206,13 +208,13 @@ func TestMemoryLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stone := x.Tombstone; stone == nil || stone.Reason != "OutOfMemory" || !strings.Contains(stone.Detail, "limit of 1024 MiB") || stone.Remediation == "" {
+	if stone := x.Tombstone; stone == nil || stone.Reason != "OutOfMemory" || !strings.Contains(stone.Detail, "limit of 256 MiB") || stone.Remediation == "" {
 		t.Errorf("its tombstone is %+v", stone)
 	}
 	if ended := s.entries(ctx, first.ID, "terminated"); len(ended) != 1 || !strings.HasPrefix(ended[0].Detail, "OutOfMemory: its processes") {
 		t.Errorf("the event log has %+v", ended)
 	}
-	if out := s.why(ctx, first.ID); !strings.Contains(out, "OutOfMemory") || !strings.Contains(out, "limit of 1024 MiB") {
+	if out := s.why(ctx, first.ID); !strings.Contains(out, "OutOfMemory") || !strings.Contains(out, "limit of 256 MiB") {
 		t.Errorf("drowse why: %s", out)
 	}
 

@@ -24,6 +24,7 @@ var foreign = map[string]string{
 	"refreshonactivity": "", "stallafter": "", "stallafterseconds": "",
 	"checkpointevery": "", "checkpointeveryseconds": "",
 	"ports": "", "hooks": "",
+	"cpus": "", "cpucount": "", "memorymib": "", "memorymb": "", "pids": "",
 }
 
 // plain removes what spellings of one word differ in.

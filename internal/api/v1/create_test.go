@@ -48,6 +48,9 @@ var samples = map[string]map[string]struct {
 	"metadata":               {asTexts.words: {`{"a":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Metadata = map[string]string{"a": "b"} }}},
 	"env":                    {asVars.words: {`{"A":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "b"} }}},
 	"allowInternetAccess":    {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.AllowInternet = new(false) }}},
+	"cpus":                   {asCount.words: {"3", func(r *supervisor.CreateRequest) { r.Config.Limits.CPUs = 3 }}},
+	"memoryMiB":              {asCount.words: {"2048", func(r *supervisor.CreateRequest) { r.Config.Limits.MemoryMiB = 2048 }}},
+	"pids":                   {asCount.words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.PIDs = 300 }}},
 	"secure":                 {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
 	"ports": {asPorts.words: {`{"8000":"keep","8000/healthz/":"ignore"}`, func(r *supervisor.CreateRequest) {
 		r.Config.Ports = store.Ports{"8000": lifecycle.Keep, "8000/healthz": lifecycle.Ignore}
@@ -132,6 +135,9 @@ func TestEverySpellingThere(t *testing.T) {
 		"template":               "template templateID",
 		"secure":                 "secure",
 		"allowInternetAccess":    "allowInternetAccess allow_internet_access",
+		"cpus":                   "cpus cpuCount cpu_count",
+		"memoryMiB":              "memoryMiB memory_mib memoryMB memory_mb",
+		"pids":                   "pids",
 		"ports":                  "ports",
 		"hooks":                  "hooks",
 	} {
@@ -262,6 +268,8 @@ func TestCreateRefuses(t *testing.T) {
 		"a negative retention":     {`{"pausedRetention":-1}`, 400, "timeout_invalid", `"pausedRetention" is negative`, "positive"},
 		"a negative stall":         {`{"stallAfter":-1}`, 400, "timeout_invalid", `"stallAfter" is negative`, "positive"},
 		"fraction of a port":       {`{"ports":{"80.5":"keep"}}`, 400, "port_invalid", `"80.5"`, ""},
+		"half a CPU":               {`{"cpus":0.5}`, 400, "invalid_request", `"cpus" must be an integer from 1`, ""},
+		"no memory":                {`{"memoryMiB":0}`, 400, "invalid_request", `"memoryMiB" must be an integer from 1`, ""},
 		"internet as text":         {`{"allowInternetAccess":"no"}`, 400, "invalid_request", `"allowInternetAccess" must be a boolean`, ""},
 		"internet, and none":       {`{"allowInternetAccess":true,"allow_internet_access":false}`, 400, "contradicting_options", `"allow_internet_access" is false`, ""},
 		"refresh without timeout":  {`{"refreshOnActivity":true}`, 400, "refresh_needs_timeout", "refreshOnActivity", ""},
@@ -442,6 +450,11 @@ func canonical(r supervisor.CreateRequest) []byte {
 	}
 	if set.PausedRetention != 0 {
 		body["pausedRetentionSeconds"] = max(0, set.PausedRetention).Seconds()
+	}
+	for name, n := range map[string]int{"cpus": r.Config.Limits.CPUs, "memoryMiB": r.Config.Limits.MemoryMiB, "pids": r.Config.Limits.PIDs} {
+		if n != 0 {
+			body[name] = n
+		}
 	}
 	if r.Config.AllowInternet != nil {
 		body["allowInternetAccess"] = *r.Config.AllowInternet

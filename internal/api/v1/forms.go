@@ -67,6 +67,7 @@ var (
 	asTemplate = form{httpapi.TemplateForms, schema{"type": "string"}, readTemplate}
 	asPorts    = form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, mapOf(oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
 	asPort     = form{"an integer from 1 to 65535", schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
+	asCount    = form{"an integer from 1", schema{"type": "integer", "minimum": 1}, readCount}
 	asPath     = form{"a path that begins with a slash", schema{"type": "string"}, readPath}
 	asHooks    = form{"an object of commands", refTo(reflect.TypeFor[hooksBody]()), readHooks}
 )
@@ -112,6 +113,14 @@ func readDuration(path string, raw []byte, unit time.Duration) (time.Duration, e
 func isZero(text string) bool {
 	mantissa, _, _ := strings.Cut(strings.ToLower(text), "e")
 	return !strings.ContainsAny(mantissa, "123456789")
+}
+
+func readCount(path string, raw []byte) (any, error) {
+	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 32)
+	if err != nil || n < 1 {
+		return nil, wrongKind(path, "an integer from 1", raw)
+	}
+	return int(n), nil
 }
 
 func readText(path string, raw []byte) (any, error) {

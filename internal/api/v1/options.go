@@ -124,6 +124,21 @@ var options = vocabulary{
 		patch:   func(p *supervisor.Patch, v any) { p.Ports = v.(store.Ports) },
 	},
 	{
+		name: "cpus", doc: "How many of the host's CPUs it may use; the server's default if not said.",
+		spelled: []spelled{{asCount, "cpus cpuCount cpu_count"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.CPUs = v.(int) },
+	},
+	{
+		name: "memoryMiB", doc: "How much memory it may take, its files in /tmp and /dev/shm included; the server's default if not said. Past it, it ends with OutOfMemory, or goes back to where it last slept.",
+		spelled: []spelled{{asCount, "memoryMiB memory_mib memoryMB memory_mb"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.MemoryMiB = v.(int) },
+	},
+	{
+		name: "pids", doc: "How many tasks it may have on the host: a process inside takes two; the server's default if not said.",
+		spelled: []spelled{{asCount, "pids"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.PIDs = v.(int) },
+	},
+	{
 		name: "hooks", doc: "Commands run inside it at points of its life. Their failure stops nothing.",
 		spelled: []spelled{{asHooks, "hooks"}},
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Hooks = v.(store.Hooks) },

@@ -1,0 +1,38 @@
+package supervisor
+
+import (
+	"cmp"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// leastLimits is what the agent and a shell need to come up.
+var leastLimits = store.Limits{CPUs: 1, MemoryMiB: 128, PIDs: 256}
+
+// limits returns what a sandbox gets that asks for some limits, zero being
+// none. The error is an errdef.Invalid with code "limit_out_of_range".
+func (s *Supervisor) limits(asked store.Limits) (store.Limits, error) {
+	granted := s.o.Limits
+	for _, l := range []struct {
+		name        string
+		asked       int
+		least, most int
+		granted     *int
+	}{
+		{"cpus", asked.CPUs, leastLimits.CPUs, s.o.MostLimits.CPUs, &granted.CPUs},
+		{"memoryMiB", asked.MemoryMiB, leastLimits.MemoryMiB, s.o.MostLimits.MemoryMiB, &granted.MemoryMiB},
+		{"pids", asked.PIDs, leastLimits.PIDs, s.o.MostLimits.PIDs, &granted.PIDs},
+	} {
+		if l.asked == 0 {
+			continue
+		}
+		if most := cmp.Or(l.most, l.asked); l.asked < l.least || l.asked > most {
+			return store.Limits{}, errdef.New(errdef.Invalid, "limit_out_of_range", "%s is %d; this server grants %d to %d", l.name, l.asked, l.least, most).
+				WithRemedy("ask for less or more, or leave it out for %d", *l.granted).
+				With("field", l.name).With("requested", l.asked).With("least", l.least).With("most", most)
+		}
+		*l.granted = l.asked
+	}
+	return granted, nil
+}
