@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 const holdUsage = `usage: drowse-hold [-for 10m] [-reason TEXT] -- COMMAND [ARG...]
@@ -139,7 +140,7 @@ func (o *holdOptions) check(f *flag.FlagSet) error {
 func (o *holdOptions) request() agentapi.HoldRequest {
 	reason := o.reason
 	if reason == "" {
-		reason = printable(strings.Join(o.command, " "), agentapi.MaxReason)
+		reason = human.Line(strings.Join(o.command, " "), agentapi.MaxReason)
 	}
 	if reason == "" {
 		reason = "drowse-hold"

@@ -34,9 +34,6 @@ const (
 	// were seen to do none.
 	wakeUpSize = 8
 
-	// maxProcesses bounds a report; who worked last goes first.
-	maxProcesses = 1000
-
 	// maxRoots bounds what is remembered of ended roots between looks.
 	maxRoots = 1024
 )
@@ -429,6 +426,7 @@ func (l *look) raiseParents() {
 	}
 }
 
+// report is bounded; who worked last goes first.
 func (l *look) report() []agentapi.Process {
 	list := []agentapi.Process{}
 	for _, s := range l.samples {
@@ -444,9 +442,9 @@ func (l *look) report() []agentapi.Process {
 		}
 		list = append(list, p)
 	}
-	if len(list) > maxProcesses {
+	if len(list) > agentapi.MaxProcesses {
 		slices.SortFunc(list, func(a, b agentapi.Process) int { return b.LastProgress.Compare(a.LastProgress) })
-		list = list[:maxProcesses]
+		list = list[:agentapi.MaxProcesses]
 	}
 	slices.SortFunc(list, func(a, b agentapi.Process) int { return cmp.Compare(a.PID, b.PID) })
 	return list

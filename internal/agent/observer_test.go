@@ -2,7 +2,6 @@ package agent
 
 import (
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 )
@@ -33,17 +32,6 @@ func TestParseIO(t *testing.T) {
 	got := parseIO([]byte("rchar: 2400\nwchar: 7\nsyscr: 3\nsyscw: 1\nread_bytes: 9\nodd\n"))
 	if want := (procIO{bytesRead: 2400, bytesWritten: 7, reads: 3, writes: 1}); got != want {
 		t.Errorf("got %+v", got)
-	}
-}
-
-func TestPrintable(t *testing.T) {
-	for text, want := range map[string]string{
-		"plain": "plain", "a\nb\tc": "a b c", "\x1b[2J": "?[2J", "\xff": "?", "Grüße": "Grüße",
-		strings.Repeat("ü", 200): strings.Repeat("ü", 100), "x" + strings.Repeat("ü", 200): "x" + strings.Repeat("ü", 99),
-	} {
-		if got := printable(text, 200); got != want {
-			t.Errorf("%q: got %q", text, got)
-		}
 	}
 }
 

@@ -6,10 +6,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 // tick is the unit of times in /proc, the same on every architecture Go runs
@@ -147,36 +148,14 @@ func parseIO(text []byte) procIO {
 	return io
 }
 
-// maxCommand bounds the command lines that are shown.
-const maxCommand = 200
-
 // commandLine is argv joined, or the name of a process that has none.
 func (r *procReader) commandLine(pid int, name string) (line string, none bool) {
 	text, err := r.file(pid, "cmdline")
 	text = bytes.TrimRight(text, "\x00 ")
 	if err != nil || len(text) == 0 {
-		return printable("["+name+"]", maxCommand), true
+		return human.Line("["+name+"]", agentapi.MaxCommand), true
 	}
-	return printable(strings.ReplaceAll(string(text), "\x00", " "), maxCommand), false
-}
-
-// printable replaces what should not reach a terminal and cuts the text to a
-// number of bytes.
-func printable(text string, most int) string {
-	var b strings.Builder
-	for _, r := range text {
-		switch {
-		case unicode.IsSpace(r):
-			r = ' '
-		case r == utf8.RuneError || !unicode.IsPrint(r):
-			r = '?'
-		}
-		if b.Len()+utf8.RuneLen(r) > most {
-			break
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
+	return human.Line(strings.ReplaceAll(string(text), "\x00", " "), agentapi.MaxCommand), false
 }
 
 // bootTime is what start times in /proc count from.

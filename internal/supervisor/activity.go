@@ -1,12 +1,9 @@
 package supervisor
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -241,10 +238,10 @@ func (b *box) lookableLocked() runtime.Instance {
 func (b *box) look(ctx context.Context, inst runtime.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	var seen agentapi.Activity
+	var said activityAnswer
 	ignored := b.ignored.Load()
 	path := fmt.Sprintf("%s?%s=%d", agentapi.PathActivity, agentapi.ParamIgnored, ignored-b.ignoredTold.Load())
-	err := b.s.callAgent(ctx, inst, b.id, http.MethodGet, path, nil, &seen)
+	err := b.s.callAgent(ctx, inst, b.id, http.MethodGet, path, nil, &said)
 	now := now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -263,7 +260,7 @@ func (b *box) look(ctx context.Context, inst runtime.Instance) {
 		return
 	}
 	b.work.blindSince = time.Time{}
-	b.work.seen = toHostClock(seen, now)
+	b.work.seen = toHostClock(said.activity(), now)
 	b.reportStalls(now)
 }
 
@@ -294,6 +291,10 @@ func toHostClock(seen agentapi.Activity, now time.Time) agentapi.Activity {
 	return seen
 }
 
+// maxStallsLogged bounds what one look writes into the event log: the guest says
+// how much there is. What is over is told after the next look.
+const maxStallsLogged = 10
+
 // reportStalls logs processes that have stopped counting since they were last
 // looked at.
 func (b *box) reportStalls(now time.Time) {
@@ -301,9 +302,13 @@ func (b *box) reportStalls(now time.Time) {
 		return
 	}
 	standing := map[int]bool{}
+	logged := 0
 	for _, p := range b.work.seen.Processes {
 		stalled := !now.Before(b.stalls(p.LastProgress))
 		if stalled && !b.work.stalled[p.PID] {
+			if logged++; logged > maxStallsLogged {
+				continue
+			}
 			e := lifecycle.Entry{Type: lifecycle.EntryStalled, At: now, Detail: fmt.Sprintf("process %d: %s", p.PID, p.Command)}
 			if err := b.logEntry(e); err != nil {
 				b.s.log.Error("event could not be logged", "sandbox", b.id, "type", e.Type, "err", err)
@@ -342,38 +347,3 @@ func (b *box) blindnessLocked(now time.Time) Blindness {
 	blind.Defers = now.Before(blind.Until)
 	return blind
 }
-
-// callAgent does one private request to the agent of a runtime.
-func (s *Supervisor) callAgent(ctx context.Context, inst runtime.Instance, id, method, path string, body []byte, answer any) error {
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return dialPatiently(ctx, inst, agentapi.Port)
-		},
-	}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set(agentapi.HeaderInit, s.derive("init", id))
-	resp, err := client.Do(req)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("%s: the agent answered %s", path, resp.Status)
-	}
-	if answer == nil {
-		return nil
-	}
-	// The guest is hostile: what it says is bounded.
-	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, maxAgentAnswer)).Decode(answer); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
-// maxAgentAnswer bounds what the agent may say at once.
-const maxAgentAnswer = 4 << 20

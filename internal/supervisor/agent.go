@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
+	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -44,6 +46,90 @@ func (s *Supervisor) initAgent(ctx context.Context, inst runtime.Instance, sb st
 	return s.callAgent(ctx, inst, sb.ID, http.MethodPost, "/init", body, nil)
 }
 
+// What an agent may say: the guest is hostile.
+const (
+	maxAgentHeader  = 16 << 10
+	maxAgentAnswer  = 2 << 20   // more than the longest true report of activity
+	maxAgentMessage = 128 << 10 // more than the longest chunk of output
+	maxAgentError   = 300       // bytes of its words in an error
+)
+
+// agentClient returns a client for one request to the agent, or a few. It goes
+// nowhere else, whatever it is told.
+func agentClient(dial func(context.Context) (net.Conn, error)) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: maxAgentHeader,
+			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// agentError is an error with words of the agent in it, as it may be kept,
+// logged and shown.
+type agentError struct{ cause error }
+
+func (e agentError) Error() string { return human.Line(e.cause.Error(), maxAgentError) }
+func (e agentError) Unwrap() error { return e.cause }
+
+// callAgent does one private request to the agent of a runtime.
+func (s *Supervisor) callAgent(ctx context.Context, inst runtime.Instance, id, method, path string, body []byte, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set(agentapi.HeaderInit, s.derive("init", id))
+	client := agentClient(func(ctx context.Context) (net.Conn, error) { return dialPatiently(ctx, inst, agentapi.Port) })
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, agentError{err})
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return fmt.Errorf("%s: the agent answered %d", path, resp.StatusCode)
+	}
+	if answer == nil {
+		return nil
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, maxAgentAnswer)).Decode(answer); err != nil {
+		return fmt.Errorf("%s: %w", path, agentError{err})
+	}
+	return nil
+}
+
+// activityAnswer is agentapi.Activity as a hostile agent may send it: with no
+// more in it than a true one has, however much there was. An array takes what
+// it has room for; a slice would take a hundred times the answer's length.
+type activityAnswer struct {
+	Now       time.Time                                `json:"now"`
+	Processes [agentapi.MaxProcesses]*agentapi.Process `json:"processes"`
+	Leases    [agentapi.MaxLeases]*agentapi.HeldWork   `json:"leases"`
+	LastEnd   time.Time                                `json:"lastEnd"`
+}
+
+// activity returns what was said, fit to be kept and shown.
+func (a *activityAnswer) activity() agentapi.Activity {
+	seen := agentapi.Activity{Now: a.Now, LastEnd: a.LastEnd}
+	for _, p := range a.Processes {
+		if p != nil {
+			p.Command = human.Line(p.Command, agentapi.MaxCommand)
+			seen.Processes = append(seen.Processes, *p)
+		}
+	}
+	for _, l := range a.Leases {
+		if l != nil {
+			l.ID = human.Line(l.ID, agentapi.MaxReason)
+			l.Reason = human.Line(l.Reason, agentapi.MaxReason)
+			seen.Leases = append(seen.Leases, *l)
+		}
+	}
+	return seen
+}
+
 // hookTag names a hook's process to the agent.
 const hookTag = "drowse-hook"
 
@@ -60,15 +146,16 @@ func (s *Supervisor) runHook(ctx context.Context, inst runtime.Instance, sb stor
 	defer cancel()
 	began := time.Now()
 	err := s.execAsRoot(ctx, inst, sb, h.Command)
+	if err != nil {
+		err = agentError{err}
+	}
 	s.log.Info("hook "+name, "sandbox", sb.ID, "dur", time.Since(began), "err", err)
 }
 
 // execAsRoot runs a command to its end, or kills it when ctx ends.
 func (s *Supervisor) execAsRoot(ctx context.Context, inst runtime.Instance, sb store.Sandbox, command string) error {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return inst.Dial(ctx, agentapi.Port)
-	}}
-	client := processconnect.NewProcessClient(&http.Client{Transport: transport}, "http://agent", connect.WithReadMaxBytes(maxAgentAnswer))
+	web := agentClient(func(ctx context.Context) (net.Conn, error) { return inst.Dial(ctx, agentapi.Port) })
+	client := processconnect.NewProcessClient(web, "http://agent", connect.WithReadMaxBytes(maxAgentMessage))
 	start := &process.StartRequest{Process: &process.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", command}}, Tag: new(hookTag)}
 	stream, err := client.Start(ctx, asRoot(s, sb, start))
 	if err != nil {

@@ -23,6 +23,12 @@ const (
 	MaxReason       = 200 // bytes
 )
 
+// Limits of what an agent says of the processes inside.
+const (
+	MaxProcesses = 1000
+	MaxCommand   = 200 // bytes of a command line
+)
+
 // Activity is what the agent knows of work in the sandbox. Times are by the
 // sandbox's clock, which Now relates to the host's.
 type Activity struct {
