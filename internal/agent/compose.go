@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -27,7 +29,7 @@ func (a *Agent) handleCompose(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	file, err := a.compose(&req, user)
+	file, err := a.compose(r.Context(), &req, user)
 	if err != nil {
 		writeError(w, err)
 		return
@@ -35,11 +37,14 @@ func (a *Agent) handleCompose(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, file)
 }
 
+// maxSources is more than an upload of the largest file in parts needs.
+const maxSources = 10_000
+
 // compose concatenates the sources into the destination. The sources are
 // deleted only once all of it is written, so a failure loses none of them.
-func (a *Agent) compose(req *composeRequest, user *account) (*uploaded, error) {
-	if len(req.SourcePaths) == 0 {
-		return nil, faultf(invalid, "source_paths is empty")
+func (a *Agent) compose(ctx context.Context, req *composeRequest, user *account) (*uploaded, error) {
+	if n := len(req.SourcePaths); n == 0 || n > maxSources {
+		return nil, faultf(invalid, "source_paths has %d entries: 1 to %d are allowed", n, maxSources)
 	}
 	if req.Destination == "" {
 		return nil, faultf(invalid, "destination is empty")
@@ -57,7 +62,7 @@ func (a *Agent) compose(req *composeRequest, user *account) (*uploaded, error) {
 	if err := checkSources(sources, destination); err != nil {
 		return nil, err
 	}
-	if err := concatenate(sources, destination, user); err != nil {
+	if err := concatenate(ctx, sources, destination, user); err != nil {
 		return nil, err
 	}
 	for _, path := range sources {
@@ -90,14 +95,14 @@ func checkSources(sources []string, destination string) error {
 	return nil
 }
 
-func concatenate(sources []string, destination string, user *account) error {
+func concatenate(ctx context.Context, sources []string, destination string, user *account) error {
 	out, err := openTarget(destination, user)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
 	for _, path := range sources {
-		if err := appendFile(out, path); err != nil {
+		if err := appendFile(ctx, out, path); err != nil {
 			return writeFault(destination, err)
 		}
 	}
@@ -107,12 +112,28 @@ func concatenate(sources []string, destination string, user *account) error {
 	return nil
 }
 
-func appendFile(out *os.File, path string) error {
+// appendFile ends with ctx: a sparse file can be larger than any disk.
+func appendFile(ctx context.Context, out *os.File, path string) error {
 	in, _, err := openRegular(path)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	_, err = out.ReadFrom(in)
-	return err
+	return appendAll(ctx, out, in)
 }
+
+func appendAll(ctx context.Context, out, in *os.File) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return contextError(ctx)
+		}
+		if _, err := io.CopyN(out, in, appendStep); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// appendStep is how much is copied between looks at whether anybody waits.
+const appendStep = 16 << 20

@@ -51,8 +51,10 @@ func faultf(c class, format string, args ...any) error {
 
 // pathFault turns the error of a system call on path into a fault.
 func pathFault(path string, err error) error {
-	var f *fault
-	if errors.As(err, &f) {
+	if _, ok := errors.AsType[*fault](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[*connect.Error](err); ok {
 		return err
 	}
 	switch {

@@ -3,9 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
@@ -21,9 +24,12 @@ type filesystemService struct {
 	agent *Agent
 }
 
-// maxEntries bounds a listing: all of it is in memory, several times over,
-// before it is sent.
-const maxEntries = 250_000
+// maxEntries and maxListing, the bytes of their paths, bound a listing: all of
+// it is in memory, several times over, before it is sent.
+const (
+	maxEntries = 250_000
+	maxListing = 32 << 20
+)
 
 // resolve returns the absolute path and the user that a request means.
 func (s filesystemService) resolve(ctx context.Context, path string) (string, *account, error) {
@@ -89,7 +95,7 @@ func (s filesystemService) Move(ctx context.Context, req *connect.Request[fspb.M
 	if err != nil {
 		return nil, rpcError(err)
 	}
-	if err := move(source, destination, user); err != nil {
+	if err := move(ctx, source, destination, user); err != nil {
 		return nil, rpcError(err)
 	}
 	entry, err := s.agent.accounts().describe(destination)
@@ -129,6 +135,7 @@ type listing struct {
 	ctx      context.Context
 	accounts *accounts
 	entries  []*fspb.EntryInfo
+	bytes    int // of their paths
 }
 
 // list follows path itself, but no link below it.
@@ -140,12 +147,34 @@ func (l *listing) list(path string, depth uint32) error {
 	if !info.IsDir() {
 		return faultf(invalid, "path '%s' is not a directory", path)
 	}
-	children, err := os.ReadDir(path)
+	children, err := l.read(path)
 	if err != nil {
 		return pathFault(path, err)
 	}
 	return l.add(path, children, depth)
 }
+
+// read returns the entries of a directory in order. It reads no more of them
+// than there is room for.
+func (l *listing) read(dir string) ([]fs.DirEntry, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	room := maxEntries - len(l.entries)
+	children, err := f.ReadDir(room + 1)
+	if len(children) > room {
+		return nil, errTooMany
+	}
+	slices.SortFunc(children, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	if err == io.EOF {
+		err = nil
+	}
+	return children, err
+}
+
+var errTooMany = faultf(exhausted, "more than %d entries, or paths of more than %d MiB: list fewer levels at a time", maxEntries, maxListing>>20)
 
 // add appends the children in order, each directory right before its own.
 // What vanishes meanwhile is left out.
@@ -159,16 +188,19 @@ func (l *listing) add(dir string, children []fs.DirEntry, depth uint32) error {
 		if err != nil {
 			continue
 		}
-		if len(l.entries) == maxEntries {
-			return faultf(exhausted, "more than %d entries: list fewer levels at a time", maxEntries)
+		if l.bytes += len(path); len(l.entries) == maxEntries || l.bytes > maxListing {
+			return errTooMany
 		}
 		l.entries = append(l.entries, l.accounts.entry(path, info))
 		if depth == 1 || !info.IsDir() {
 			continue
 		}
-		// What the error leaves is a directory that was read in part or not at
-		// all, which is what a race, or a dying process in /proc, looks like.
-		grandchildren, _ := os.ReadDir(path)
+		// What another error leaves is a directory that was read in part or not
+		// at all, which is what a race, or a dying process in /proc, looks like.
+		grandchildren, err := l.read(path)
+		if err == errTooMany {
+			return err
+		}
 		if err := l.add(path, grandchildren, depth-1); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -13,7 +14,7 @@ import (
 
 // move renames, and copies where source and destination are on different
 // mounts: in a sandbox /tmp and /home may well be.
-func move(source, destination string, user *account) error {
+func move(ctx context.Context, source, destination string, user *account) error {
 	if _, err := os.Lstat(source); err != nil {
 		return pathFault(source, err)
 	}
@@ -28,7 +29,7 @@ func move(source, destination string, user *account) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, syscall.EXDEV):
-		return moveAcross(source, destination)
+		return moveAcross(ctx, source, destination)
 	case errors.Is(err, syscall.ENOTDIR):
 		return faultf(invalid, "move '%s' to '%s': a directory cannot replace a file", source, destination)
 	case errors.Is(err, fs.ErrExist):
@@ -40,14 +41,14 @@ func move(source, destination string, user *account) error {
 // moveAcross copies beside the destination and renames the copy into place,
 // so that the destination is never half of the source, and the source is
 // deleted only after.
-func moveAcross(source, destination string) error {
+func moveAcross(ctx context.Context, source, destination string) error {
 	staging, err := os.MkdirTemp(filepath.Dir(filepath.Clean(destination)), ".drowse-move-")
 	if err != nil {
 		return writeFault(destination, err)
 	}
 	defer os.RemoveAll(staging)
 	replica := filepath.Join(staging, "copy")
-	if err := copyTree(source, replica); err != nil {
+	if err := copyTree(ctx, source, replica); err != nil {
 		return writeFault(source, err)
 	}
 	if err := os.Rename(replica, destination); err != nil {
@@ -61,16 +62,16 @@ func moveAcross(source, destination string) error {
 
 // copyTree copies an entry and all below with modes, owners, times and
 // metadata.
-func copyTree(from, to string) error {
+func copyTree(ctx context.Context, from, to string) error {
 	info, err := os.Lstat(from)
 	if err != nil {
 		return err
 	}
 	switch mode := info.Mode(); {
 	case mode.IsDir():
-		err = copyDir(from, to)
+		err = copyDir(ctx, from, to)
 	case mode.IsRegular():
-		err = copyFile(from, to)
+		err = copyFile(ctx, from, to)
 	case mode&fs.ModeSymlink != 0:
 		var text string
 		if text, err = os.Readlink(from); err == nil {
@@ -86,7 +87,7 @@ func copyTree(from, to string) error {
 	return copyAttributes(from, to, info)
 }
 
-func copyDir(from, to string) error {
+func copyDir(ctx context.Context, from, to string) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
 	}
@@ -95,20 +96,27 @@ func copyDir(from, to string) error {
 		return err
 	}
 	for _, child := range children {
-		if err := copyTree(filepath.Join(from, child.Name()), filepath.Join(to, child.Name())); err != nil {
+		if err := copyTree(ctx, filepath.Join(from, child.Name()), filepath.Join(to, child.Name())); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func copyFile(from, to string) error {
+func copyFile(ctx context.Context, from, to string) error {
+	// What was a file a moment ago may be a link by now, to what is not its
+	// owner's to read.
+	in, err := os.OpenFile(from, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
-	if err := appendFile(out, from); err != nil {
+	if err := appendAll(ctx, out, in); err != nil {
 		return err
 	}
 	return out.Close()

@@ -5,11 +5,17 @@ import (
 	"strings"
 )
 
+// maxPath is the longest path that the kernel takes.
+const maxPath = 4095
+
 // resolvePath turns a client's path into an absolute one: empty is the working
 // directory, or home if none is set; "~" is home; an absolute path stays as it
 // is, unclean too, since cleaning would change what it means behind a symbolic
 // link; anything else is below home.
 func resolvePath(path, home, workdir string) (string, error) {
+	if len(path) > maxPath {
+		return "", faultf(invalid, "a path of %d bytes: at most %d are allowed", len(path), maxPath)
+	}
 	if strings.IndexByte(path, 0) >= 0 {
 		return "", faultf(invalid, "path %q contains a NUL byte", path)
 	}

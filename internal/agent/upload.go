@@ -90,6 +90,9 @@ func (u *upload) receiveRaw(h http.Header, body io.Reader) ([]uploaded, error) {
 	return []uploaded{file}, err
 }
 
+// maxNames bounds what is kept of a form: the paths of its files, in bytes.
+const maxNames = 4 << 20
+
 func (u *upload) receiveForm(h http.Header, body io.Reader, boundary string) ([]uploaded, error) {
 	if boundary == "" {
 		return nil, faultf(invalid, "multipart/form-data without a boundary")
@@ -102,6 +105,7 @@ func (u *upload) receiveForm(h http.Header, body io.Reader, boundary string) ([]
 	form := multipart.NewReader(bufio.NewReaderSize(body, 64<<10), boundary)
 	files := []uploaded{}
 	seen := map[string]bool{}
+	names := 0
 	for {
 		part, err := form.NextRawPart()
 		if err == io.EOF {
@@ -116,6 +120,9 @@ func (u *upload) receiveForm(h http.Header, body io.Reader, boundary string) ([]
 		}
 		if !wanted {
 			continue
+		}
+		if names += len(path); names > maxNames {
+			return nil, faultf(invalid, "the names of the files take more than %d MiB: send them in several requests", maxNames>>20)
 		}
 		if clean := filepath.Clean(path); seen[clean] {
 			return nil, faultf(invalid, "path '%s' is in the request twice", path)
@@ -217,7 +224,7 @@ func openTarget(path string, user *account) (*os.File, error) {
 		}
 		return nil, writeFault(path, err)
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, 0o666)
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0o666)
 	switch {
 	case errors.Is(err, syscall.EISDIR):
 		return nil, faultf(invalid, "path '%s' is a directory", path)
@@ -271,16 +278,31 @@ func makeDirs(dir string, user *account) error {
 			return err
 		}
 	}
-	err = os.Mkdir(dir, 0o755)
+	err = makeOwnDir(dir, user)
 	if errors.Is(err, fs.ErrExist) {
 		// Another request was faster, or a dangling link is in the way.
 		if info, err = os.Stat(dir); err == nil && !info.IsDir() {
 			err = &fs.PathError{Op: "mkdir", Path: dir, Err: unix.ENOTDIR}
 		}
-		return err
+	}
+	return err
+}
+
+// makeOwnDir makes a directory for the user. It holds on to the parent: whoever
+// owns that could put a link in its place meanwhile, and what it leads to would
+// be the user's.
+func makeOwnDir(dir string, user *account) error {
+	parent, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: filepath.Dir(dir), Err: err}
+	}
+	defer unix.Close(parent)
+	name := filepath.Base(dir)
+	if err = unix.Mkdirat(parent, name, 0o755); err == nil {
+		err = unix.Fchownat(parent, name, int(user.uid), int(user.gid), unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "mkdir", Path: dir, Err: err}
 	}
-	return os.Lchown(dir, int(user.uid), int(user.gid))
+	return nil
 }

@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"os"
+	"io"
 	"strconv"
 	"strings"
 )
@@ -98,12 +98,13 @@ func nameOr(names map[uint32]string, id uint32) string {
 const maxAccountsFile = 4 << 20
 
 func eachRecord(file string, fields int, visit func([]string)) {
-	info, err := os.Stat(file)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > maxAccountsFile {
+	in, _, err := openRegular(file)
+	if err != nil {
 		return
 	}
-	data, err := os.ReadFile(file)
-	if err != nil {
+	defer in.Close()
+	data, err := io.ReadAll(io.LimitReader(in, maxAccountsFile+1))
+	if err != nil || len(data) > maxAccountsFile {
 		return
 	}
 	for line := range strings.Lines(string(data)) {
