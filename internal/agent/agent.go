@@ -87,6 +87,7 @@ type Agent struct {
 	processes *processes
 	observer  *observer
 	leases    *leases
+	watches   *watches
 	usage     cpuUsage
 	routes    map[string]route
 	services  map[string]http.Handler
@@ -108,6 +109,7 @@ func New(options Options) *Agent {
 		processes: newProcesses(),
 		observer:  newObserver(options.ReapAll, options.Exempt),
 		leases:    newLeases(),
+		watches:   newWatches(),
 	}
 	a.reaper.ended = a.observer.processEnded
 	a.routes = a.restRoutes()

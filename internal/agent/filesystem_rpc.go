@@ -14,15 +14,10 @@ import (
 	"connectrpc.com/connect"
 
 	fspb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
 )
 
-// filesystemService is the filesystem.Filesystem service. What it does not
-// define, the watches, is unimplemented.
-type filesystemService struct {
-	filesystemconnect.UnimplementedFilesystemHandler
-	agent *Agent
-}
+// filesystemService is the filesystem.Filesystem service.
+type filesystemService struct{ agent *Agent }
 
 // maxEntries and maxListing, the bytes of their paths, bound a listing: all of
 // it is in memory, several times over, before it is sent.
@@ -206,22 +201,4 @@ func (l *listing) add(dir string, children []fs.DirEntry, depth uint32) error {
 		}
 	}
 	return nil
-}
-
-const watchMissing = "watching directories is not implemented in this version of the agent"
-
-func (filesystemService) WatchDir(context.Context, *connect.Request[fspb.WatchDirRequest], *connect.ServerStream[fspb.WatchDirResponse]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New(watchMissing))
-}
-
-func (filesystemService) CreateWatcher(context.Context, *connect.Request[fspb.CreateWatcherRequest]) (*connect.Response[fspb.CreateWatcherResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New(watchMissing))
-}
-
-func (filesystemService) GetWatcherEvents(context.Context, *connect.Request[fspb.GetWatcherEventsRequest]) (*connect.Response[fspb.GetWatcherEventsResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New(watchMissing))
-}
-
-func (filesystemService) RemoveWatcher(context.Context, *connect.Request[fspb.RemoveWatcherRequest]) (*connect.Response[fspb.RemoveWatcherResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New(watchMissing))
 }

@@ -321,22 +321,3 @@ func TestRemove(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
-
-func TestWatchIsUnimplemented(t *testing.T) {
-	s := newServer(t)
-	stream, err := s.files.WatchDir(testContext(t), connect.NewRequest(&fspb.WatchDirRequest{Path: "/"}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	if stream.Receive() {
-		t.Error("an event")
-	}
-	wantCode(t, stream.Err(), connect.CodeUnimplemented)
-	_, err = s.files.CreateWatcher(testContext(t), connect.NewRequest(&fspb.CreateWatcherRequest{Path: "/"}))
-	wantCode(t, err, connect.CodeUnimplemented)
-	_, err = s.files.GetWatcherEvents(testContext(t), connect.NewRequest(&fspb.GetWatcherEventsRequest{}))
-	wantCode(t, err, connect.CodeUnimplemented)
-	_, err = s.files.RemoveWatcher(testContext(t), connect.NewRequest(&fspb.RemoveWatcherRequest{}))
-	wantCode(t, err, connect.CodeUnimplemented)
-}

@@ -32,14 +32,14 @@ const (
 // subscribed to is discarded.
 type output struct {
 	mu   sync.Mutex
-	subs []*subscriber
+	subs []*processSubscriber
 	end  *processpb.ProcessEvent
 }
 
 // subscribe returns a queue of everything published from now on. After the
 // end it holds only that.
-func (o *output) subscribe() *subscriber {
-	s := &subscriber{ready: make(chan struct{}, 1), gone: make(chan struct{})}
+func (o *output) subscribe() *processSubscriber {
+	s := newSubscriber[*processpb.ProcessEvent]()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.end != nil {
@@ -50,12 +50,12 @@ func (o *output) subscribe() *subscriber {
 	return s
 }
 
-func (o *output) unsubscribe(s *subscriber) {
+func (o *output) unsubscribe(s *processSubscriber) {
 	s.leave(false)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	// A clone, since publish walks the old slice without the lock.
-	o.subs = slices.DeleteFunc(slices.Clone(o.subs), func(x *subscriber) bool { return x == s })
+	o.subs = slices.DeleteFunc(slices.Clone(o.subs), func(x *processSubscriber) bool { return x == s })
 }
 
 // publish delivers a chunk to every subscriber, waiting for those that are
@@ -85,15 +85,17 @@ func (o *output) finish(end *processpb.ProcessEvent) {
 	o.subs = nil
 }
 
-// subscriber is one client's queue.
-type subscriber struct {
+type processSubscriber = subscriber[*processpb.ProcessEvent]
+
+// subscriber is one client's queue of events.
+type subscriber[E any] struct {
 	// ready has a token when something was put in, gone is closed when the
 	// client left or was cut off.
 	ready chan struct{}
 	gone  chan struct{}
 
 	mu    sync.Mutex
-	queue []queued
+	queue []queued[E]
 	bytes int
 	room  chan struct{} // closed at the next take; nil while nobody waits
 	left  bool
@@ -101,13 +103,17 @@ type subscriber struct {
 	interrupt func()
 }
 
-type queued struct {
-	event *processpb.ProcessEvent
+type queued[E any] struct {
+	event E
 	size  int
 }
 
+func newSubscriber[E any]() *subscriber[E] {
+	return &subscriber[E]{ready: make(chan struct{}, 1), gone: make(chan struct{})}
+}
+
 // push puts an event in once there is room for it.
-func (s *subscriber) push(event *processpb.ProcessEvent, size int) {
+func (s *subscriber[E]) push(event E, size int) {
 	for {
 		room := s.tryPush(event, size)
 		if room == nil {
@@ -129,7 +135,7 @@ func (s *subscriber) push(event *processpb.ProcessEvent, size int) {
 
 // tryPush returns nil if the event is in or no longer wanted, otherwise a
 // channel that is closed when there is more room.
-func (s *subscriber) tryPush(event *processpb.ProcessEvent, size int) <-chan struct{} {
+func (s *subscriber[E]) tryPush(event E, size int) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.left {
@@ -146,7 +152,7 @@ func (s *subscriber) tryPush(event *processpb.ProcessEvent, size int) <-chan str
 }
 
 // put puts an event in whatever the room.
-func (s *subscriber) put(event *processpb.ProcessEvent, size int) {
+func (s *subscriber[E]) put(event E, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.left {
@@ -155,8 +161,8 @@ func (s *subscriber) put(event *processpb.ProcessEvent, size int) {
 }
 
 // append is called with mu held.
-func (s *subscriber) append(event *processpb.ProcessEvent, size int) {
-	s.queue = append(s.queue, queued{event, size})
+func (s *subscriber[E]) append(event E, size int) {
+	s.queue = append(s.queue, queued[E]{event, size})
 	s.bytes += size
 	select {
 	case s.ready <- struct{}{}:
@@ -164,15 +170,15 @@ func (s *subscriber) append(event *processpb.ProcessEvent, size int) {
 	}
 }
 
-// take returns the oldest event, or nil if there is none.
-func (s *subscriber) take() *processpb.ProcessEvent {
+// take returns the oldest event, or the zero value if there is none.
+func (s *subscriber[E]) take() (event E) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) == 0 {
-		return nil
+		return event
 	}
 	q := s.queue[0]
-	s.queue[0] = queued{}
+	s.queue[0] = queued[E]{}
 	s.queue = s.queue[1:]
 	s.bytes -= q.size
 	if s.room != nil {
@@ -183,7 +189,7 @@ func (s *subscriber) take() *processpb.ProcessEvent {
 }
 
 // leave ends the subscription; cut says that it was not the client's wish.
-func (s *subscriber) leave(cut bool) {
+func (s *subscriber[E]) leave(cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.left {
@@ -199,7 +205,7 @@ func (s *subscriber) leave(cut bool) {
 
 // interruptWith sets what unblocks the subscriber's client connection when it
 // is cut off; without it a blocked send would hold on to it for ever.
-func (s *subscriber) interruptWith(interrupt func()) {
+func (s *subscriber[E]) interruptWith(interrupt func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.interrupt = interrupt

@@ -9,7 +9,7 @@ import (
 )
 
 // takeAll counts the data bytes that are in the queue.
-func takeAll(s *subscriber) (size int, ended bool) {
+func takeAll(s *processSubscriber) (size int, ended bool) {
 	for e := s.take(); e != nil; e = s.take() {
 		size += len(e.GetData().GetStdout())
 		ended = ended || e.GetEnd() != nil

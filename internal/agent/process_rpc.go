@@ -50,7 +50,7 @@ func (s processService) Connect(ctx context.Context, req *connect.Request[proces
 }
 
 // startProcess starts a process and subscribes to it before its first output.
-func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest) (*process, *subscriber, error) {
+func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest) (*process, *processSubscriber, error) {
 	user, err := a.rpcUser(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -82,7 +82,7 @@ func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest) (
 
 // follow sends start, then what sub receives, until the end. starter says
 // that the stream is the one whose timeout is the process's deadline.
-func follow(ctx context.Context, p *process, sub *subscriber, interval time.Duration, starter bool, send func(*processpb.ProcessEvent) error) error {
+func follow(ctx context.Context, p *process, sub *processSubscriber, interval time.Duration, starter bool, send func(*processpb.ProcessEvent) error) error {
 	sub.interruptWith(writeInterrupt(ctx))
 	if err := send(startEvent(p.pid)); err != nil {
 		return err
@@ -114,7 +114,7 @@ func follow(ctx context.Context, p *process, sub *subscriber, interval time.Dura
 }
 
 // wait returns nil when there may be something to take, or a keepalive.
-func wait(ctx context.Context, sub *subscriber, idle <-chan time.Time) (*processpb.ProcessEvent, error) {
+func wait(ctx context.Context, sub *processSubscriber, idle <-chan time.Time) (*processpb.ProcessEvent, error) {
 	select {
 	case <-sub.ready:
 		return nil, nil

@@ -57,7 +57,7 @@ func (a *Agent) rpcServices() map[string]http.Handler {
 	services := map[string]http.Handler{}
 	add := func(path string, handler http.Handler) { services[strings.Trim(path, "/")] = handler }
 	add(processconnect.NewProcessHandler(processService{a}, options...))
-	add(filesystemconnect.NewFilesystemHandler(filesystemService{agent: a}, options...))
+	add(filesystemconnect.NewFilesystemHandler(filesystemService{a}, options...))
 	return services
 }
 
