@@ -48,10 +48,11 @@ test: $(AGENT)
 e2e: build
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=30m ./test/e2e/...
 
-# Kills the server some 2,000 times within 8,000 sleeps of real sandboxes.
+# Kills the server some 2,000 times within 8,000 sleeps of real sandboxes, and
+# creates and kills 5,000.
 .PHONY: soak
 soak: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^TestSoak$$' -soak.workers 8 -soak.cycles 1000 $(SOAK)
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestLeaks)$$' -soak.workers 8 -soak.cycles 1000 -leaks.sandboxes 5000 $(SOAK)
 
 .PHONY: faults
 faults: build
