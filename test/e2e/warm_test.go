@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -56,12 +57,15 @@ func TestWarmRuntimes(t *testing.T) {
 		}
 	}
 
+	s.tryFiles(ctx, g.sb)
+
 	s.waitWarm(1)
 	warm = warmOnes(s)
 	g.first = g.ask(ctx)
 	s.pause(ctx, g.sb.ID)
 	g.same(g.first, g.ask(ctx))
 	take("woken", g.sb.ID, warm)
+	s.tryFiles(ctx, g.sb)
 
 	s.waitWarm(1)
 	warm = warmOnes(s)
@@ -104,6 +108,25 @@ func TestWarmRuntimes(t *testing.T) {
 	g.same(g.first, g.ask(ctx))
 	if ids := warmOnes(s); len(ids) > 0 {
 		t.Errorf("%q wait, want none", ids)
+	}
+}
+
+// tryFiles opens what the file server of a sandbox opens in ways of its own.
+func (s *server) tryFiles(ctx context.Context, sb *client.Sandbox) {
+	s.t.Helper()
+	const script = `set -e
+ls / >/dev/null
+rm -f fifo socket
+mkfifo fifo
+echo through >fifo &
+cat fifo
+python3 -c '
+import socket
+s, c = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+s.bind("socket"); s.listen(); c.connect("socket")
+'`
+	if exit, out := run(ctx, s.t, sb, "bash", "-c", script); exit.Code != 0 || out != "through\n" {
+		s.t.Errorf("files in %s: %s: %s", sb.ID, exit.Status, out)
 	}
 }
 

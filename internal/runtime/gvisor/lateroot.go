@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -21,9 +20,8 @@ import (
 // A runtime that waits has an empty root. What it is to become is not known
 // when its processes are made, and what is mounted later on the host does not
 // show in them. So its file server (gVisor's gofer) keeps a connection to this
-// server, on which it is sent the root as a file descriptor. It waits for that
-// when the sentry asks for the root, and makes it its own root before anything
-// is opened.
+// server, on which it is sent the root as a file descriptor. It waits for that,
+// and makes it its own root, before it answers the sentry.
 //
 // The root is sent as a mount of its own that is attached nowhere: walking up
 // from it leads nowhere, neither for the file server nor for the sentry, which
@@ -169,7 +167,10 @@ func (r *lateRoot) SeccompRules() seccomp.SyscallRules {
 	})
 }
 
-// TryHandleMount implements extension.Extension. The file server is ready.
+// TryHandleMount implements extension.Extension. The file server is ready, and
+// serves nothing until it has its root. It serves that with gVisor's own
+// connection: one around it, which could wait for the sentry to ask, is not
+// what gVisor takes it for when a directory or a socket is opened.
 func (r *lateRoot) TryHandleMount(_ *specs.Spec, mount *specs.Mount, _ string, readonly bool) (lisafs.ConnectionImpl, lisafs.ConnectionOpts, error) {
 	if r.conn == nil || mount != nil {
 		return nil, lisafs.ConnectionOpts{}, nil
@@ -177,22 +178,10 @@ func (r *lateRoot) TryHandleMount(_ *specs.Spec, mount *specs.Mount, _ string, r
 	if _, err := r.conn.Write([]byte{0}); err != nil {
 		return nil, lisafs.ConnectionOpts{}, err
 	}
-	c := &lateConnection{ConnectionImpl: fsgofer.NewConnectionImpl(r.config), enter: sync.OnceValue(r.enter)}
-	return c, fsgofer.ConnectionOpts(readonly), nil
-}
-
-// lateConnection is gVisor's own file server, but for when it begins.
-type lateConnection struct {
-	lisafs.ConnectionImpl
-	enter func() error // has an effect once
-}
-
-// Mount implements lisafs.ConnectionImpl.
-func (c *lateConnection) Mount(conn *lisafs.Connection, node *lisafs.Node) (*lisafs.ControlFD, lisafs.Statx, int, error) {
-	if err := c.enter(); err != nil {
-		return nil, lisafs.Statx{}, -1, err
+	if err := r.enter(); err != nil {
+		return nil, lisafs.ConnectionOpts{}, err
 	}
-	return c.ConnectionImpl.Mount(conn, node)
+	return fsgofer.NewConnectionImpl(r.config), fsgofer.ConnectionOpts(readonly), nil
 }
 
 // enter waits for the root, makes it the root of this process, and gives up
