@@ -130,6 +130,11 @@ func checkCommits(t *testing.T, path string, reported int64) {
 			t.Fatalf("entry %d is of generation %d", i, e.Generation)
 		}
 	}
+	checkIntegrity(t, path)
+}
+
+func checkIntegrity(t *testing.T, path string) {
+	t.Helper()
 	db := shellDB(t, path)
 	defer db.Close()
 	var verdict string

@@ -8,10 +8,14 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// TestMain lets the test binary be the process that TestKill kills.
+// TestMain lets the test binary be the process that TestKill kills, and the one
+// that TestPowerCut records.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(childEnv); path != "" {
 		os.Exit(commitForever(path))
+	}
+	if path := os.Getenv(recordedEnv); path != "" {
+		os.Exit(commitRecorded(path))
 	}
 	os.Exit(m.Run())
 }
