@@ -35,11 +35,12 @@ demo: build
 	bin/drowse demo
 
 # The race detector needs cgo; gVisor's driver needs a static test binary,
-# because that binary becomes the sandbox's own processes. Many histories need
-# speed, and the bugs that they must find a build of their own.
+# because that binary becomes the sandbox's own processes. Many histories and
+# power cuts need speed, and the bugs that they must find a build of their own.
 .PHONY: test
 test: $(AGENT)
 	$(GO) test -timeout 20m ./internal/lifecycle ./internal/supervisor
+	$(GO) test -run PowerCut ./internal/layer ./internal/store
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/ -e '/lifecycle$$')
 	$(GO) test ./internal/runtime/gvisor
 	$(GO) test -tags plant -run TestPlantedBugs ./internal/supervisor

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
@@ -156,7 +157,7 @@ func (s *Store) writeManifest(dir string, m Manifest) (digest string, err error)
 		return "", err
 	}
 	for _, d := range []string{dir, s.images} {
-		if err := syncPath(d); err != nil {
+		if err := durable.Sync(d); err != nil {
 			return "", err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 )
@@ -47,6 +48,9 @@ func Open(dir string) (*Store, error) {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("open layer store: %w", err)
 		}
+	}
+	if err := durable.Sync(dir); err != nil {
+		return nil, fmt.Errorf("open layer store: %w", err)
 	}
 	return s, s.FinishRemovals()
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
@@ -172,25 +173,13 @@ func writeListing(ctx context.Context, dir string) (digest string, err error) {
 	}
 	data := []byte(strings.Join(lines, "\n"))
 	path := filepath.Join(dir, listingName)
-	if err := writeSynced(path+".new", data); err != nil {
+	if err := durable.WriteFile(path+".new", data); err != nil {
 		return "", err
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		return "", err
 	}
-	return digestOf(data), syncPath(dir)
-}
-
-func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	return f.Sync()
+	return digestOf(data), durable.Sync(dir)
 }
 
 func digestOf(data []byte) string {

@@ -3,10 +3,9 @@ package layer
 import (
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
+	"github.com/drowse-dev/drowse/internal/durable"
 )
 
 // maxSingleSyncs is how many files are synced one by one before syncing the
@@ -59,14 +58,14 @@ func survey(dir string) (f Frozen, paths []string, err error) {
 // syncLayer makes a layer durable of which paths are the files and directories.
 func syncLayer(dir string, paths []string) error {
 	if len(paths) > maxSingleSyncs {
-		return syncFilesystem(dir)
+		return durable.SyncFilesystem(dir)
 	}
 	for _, p := range paths {
-		if err := syncPath(p); err != nil {
+		if err := durable.Sync(p); err != nil {
 			return err
 		}
 	}
-	return syncPath(filepath.Dir(dir))
+	return durable.Sync(filepath.Dir(dir))
 }
 
 // depth counts the elements of a relative path; "." has none.
@@ -81,26 +80,4 @@ func depth(rel string) int {
 		}
 	}
 	return n
-}
-
-func syncFilesystem(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return unix.Syncfs(int(f.Fd()))
-}
-
-// syncPath fsyncs a file or directory.
-func syncPath(path string) error {
-	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NOATIME, 0)
-	if errors.Is(err, unix.EPERM) {
-		f, err = os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }

@@ -121,9 +121,20 @@ func (s *state) step(c call) {
 }
 
 // said returns the whole lines of output.
-func (s *state) said() []string {
-	lines := strings.Split(s.output.String(), "\n")
+func (s *state) said() []string { return wholeLines(s.output.String()) }
+
+func wholeLines(output string) []string {
+	lines := strings.Split(output, "\n")
 	return lines[:len(lines)-1]
+}
+
+// Said returns all that the process said, by lines.
+func (r *Recording) Said() []string {
+	var output strings.Builder
+	for _, c := range r.calls {
+		output.WriteString(c.said)
+	}
+	return wholeLines(output.String())
 }
 
 // with returns the durable contents with some changes more.

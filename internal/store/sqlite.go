@@ -13,6 +13,7 @@ import (
 
 	_ "modernc.org/sqlite" // the "sqlite" driver
 
+	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -100,7 +101,7 @@ func keepPrivate(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case err == nil:
-		if err := errors.Join(f.Close(), syncDir(filepath.Dir(path))); err != nil {
+		if err := errors.Join(f.Close(), durable.Sync(filepath.Dir(path))); err != nil {
 			return err
 		}
 	case !errors.Is(err, fs.ErrExist):
@@ -112,15 +113,6 @@ func keepPrivate(path string) error {
 		}
 	}
 	return nil
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // connect returns a pool of up to n connections to the file at path, opened as
