@@ -40,7 +40,7 @@ demo: build
 .PHONY: test
 test: $(AGENT)
 	$(GO) test -timeout 20m ./internal/lifecycle ./internal/supervisor
-	$(GO) test -run PowerCut ./internal/layer ./internal/store
+	$(GO) test -run PowerCut ./internal/layer ./internal/store ./internal/template
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/ -e '/lifecycle$$')
 	$(GO) test ./internal/runtime/gvisor
 	$(GO) test -tags plant -run TestPlantedBugs ./internal/supervisor

@@ -23,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // sector is what a disk writes whole or not at all.
@@ -31,7 +32,7 @@ const sector = 512
 // node is a file, directory or symbolic link, whatever its names.
 type node struct {
 	kind   fs.FileMode // its type
-	mode   fs.FileMode // the permissions it was made with
+	mode   uint32      // the permissions it was made with, as chmod takes them
 	target string      // of a symbolic link
 	first  string      // the first path it had, for reports
 }
@@ -40,12 +41,12 @@ type node struct {
 type disk struct {
 	root  *node
 	files map[*node][]byte
-	modes map[*node]fs.FileMode
+	modes map[*node]uint32
 	names map[*node]map[string]*node // by directory
 }
 
 func newDisk(root *node) *disk {
-	return &disk{root: root, files: map[*node][]byte{}, modes: map[*node]fs.FileMode{}, names: map[*node]map[string]*node{root: {}}}
+	return &disk{root: root, files: map[*node][]byte{}, modes: map[*node]uint32{}, names: map[*node]map[string]*node{root: {}}}
 }
 
 // clone returns a copy that shares no contents of the nodes in changed.
@@ -80,11 +81,12 @@ func load(path string) (*disk, error) {
 		if err != nil {
 			return err
 		}
+		mode := info.Sys().(*syscall.Stat_t).Mode & 0o7777
 		if p == path {
-			d.modes[d.root] = info.Mode().Perm()
+			d.modes[d.root] = mode
 			return nil
 		}
-		n := &node{kind: info.Mode().Type(), mode: info.Mode().Perm(), first: strings.TrimPrefix(p, path+"/")}
+		n := &node{kind: info.Mode().Type(), mode: mode, first: strings.TrimPrefix(p, path+"/")}
 		d.add(n)
 		d.names[d.find(filepath.Dir(n.first))][e.Name()] = n
 		switch n.kind {
@@ -112,7 +114,7 @@ func (d *disk) storeNode(n *node, path string) error {
 		if err := os.WriteFile(path, d.files[n], 0o600); err != nil {
 			return err
 		}
-		return os.Chmod(path, d.modes[n])
+		return syscall.Chmod(path, d.modes[n])
 	}
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return err
@@ -122,7 +124,7 @@ func (d *disk) storeNode(n *node, path string) error {
 			return err
 		}
 	}
-	return os.Chmod(path, d.modes[n])
+	return syscall.Chmod(path, d.modes[n])
 }
 
 // find returns what a path below the directory names, nil if it is nothing.
@@ -206,7 +208,7 @@ func (g grow) apply(d *disk) {
 // chmod sets the mode of a node.
 type chmod struct {
 	node *node
-	mode fs.FileMode
+	mode uint32
 }
 
 func (c chmod) of() *node { return c.node }

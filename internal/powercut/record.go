@@ -113,7 +113,7 @@ func parse(log, dir, cwd string, before *disk) (*Recording, error) {
 }
 
 // umask returns this process's, which its children have too.
-func umask() (fs.FileMode, error) {
+func umask() (uint32, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0, err
@@ -121,7 +121,7 @@ func umask() (fs.FileMode, error) {
 	for line := range strings.Lines(string(status)) {
 		if value, ok := strings.CutPrefix(line, "Umask:"); ok {
 			mask, err := strconv.ParseUint(strings.TrimSpace(value), 8, 32)
-			return fs.FileMode(mask), err
+			return uint32(mask), err
 		}
 	}
 	return 0, errors.New("the kernel does not tell the umask")
@@ -131,7 +131,7 @@ func umask() (fs.FileMode, error) {
 type parser struct {
 	dir   string
 	cwd   string // the process is not to change it
-	umask fs.FileMode
+	umask uint32
 	now   *disk // as the process sees it
 	open  map[int]*position
 	begun map[string]unfinished // by thread
@@ -363,14 +363,14 @@ func (p *parser) inside(path string) (rel string, ok bool) {
 	return strings.CutPrefix(path, p.dir+"/")
 }
 
-func (p *parser) mode(arg string) fs.FileMode { return mode(arg) &^ p.umask }
+func (p *parser) mode(arg string) uint32 { return mode(arg) &^ p.umask }
 
-func mode(arg string) fs.FileMode {
+func mode(arg string) uint32 {
 	bits, err := strconv.ParseUint(arg, 8, 32)
 	if err != nil {
 		panic("internal error: powercut: no mode: " + arg)
 	}
-	return fs.FileMode(bits)
+	return uint32(bits)
 }
 
 // text returns the string that an argument is in strace's log: each byte is

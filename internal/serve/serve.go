@@ -29,6 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/e2b"
 	"github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -139,6 +140,9 @@ func lockDir(dir string) (unlock func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, errdef.New(errdef.Invalid, "state_dir", "cannot make the state directory: %w", err).
 			WithRemedy("choose another with --state-dir")
+	}
+	if err := durable.Sync(filepath.Dir(dir)); err != nil {
+		return nil, fmt.Errorf("make state directory durable: %w", err)
 	}
 	// It holds memory images and a set-uid program: nobody else may look in.
 	if err := os.Chmod(dir, 0o700); err != nil {
@@ -301,7 +305,7 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 	path := filepath.Join(o.StateDir, "api-key")
 	if key := o.APIKey + made; key != "" {
 		// For the command line on this machine; root alone can read it.
-		if err := os.WriteFile(path, []byte(key+"\n"), 0o600); err != nil {
+		if err := errors.Join(durable.WriteFile(path, []byte(key+"\n")), durable.Sync(o.StateDir)); err != nil {
 			return fmt.Errorf("save API key: %w", err)
 		}
 	}

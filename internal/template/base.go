@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/layer"
 )
 
@@ -206,7 +207,14 @@ func (s *Store) buildBase(tmp string, agent []byte) (Template, error) {
 	if err := os.WriteFile(filepath.Join(tmp, manifestName), data, 0o600); err != nil {
 		return Template{}, err
 	}
-	return t, os.Rename(tmp, dir)
+	// What has this name is taken for whole, also after a power cut.
+	if err := durable.SyncFilesystem(tmp); err != nil {
+		return Template{}, err
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return Template{}, err
+	}
+	return t, durable.Sync(s.dir)
 }
 
 // makeRoot makes everything of the template but the system directories.

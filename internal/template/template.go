@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 )
@@ -44,6 +45,9 @@ const manifestName = "template.json"
 // Open returns the templates in dir.
 func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open templates: %w", err)
+	}
+	if err := durable.Sync(filepath.Dir(dir)); err != nil {
 		return nil, fmt.Errorf("open templates: %w", err)
 	}
 	return At(dir), nil
