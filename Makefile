@@ -43,7 +43,7 @@ test: $(AGENT)
 	$(GO) test -run PowerCut ./internal/layer ./internal/store ./internal/template
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/ -e '/lifecycle$$')
 	$(GO) test ./internal/runtime/gvisor
-	$(GO) test -tags plant -run TestPlantedBugs ./internal/supervisor
+	$(GO) test -tags plant -run TestPlantedBugs ./internal/planted
 
 .PHONY: e2e
 e2e: build

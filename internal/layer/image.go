@@ -14,6 +14,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/planted"
 )
 
 const (
@@ -109,7 +110,11 @@ func sealFile(path string) (File, error) {
 	if err := failpoint.Fail(failpoint.ImageFile); err != nil {
 		return File{}, err
 	}
-	return File{Name: filepath.Base(path), Size: size, CRC32C: sums}, f.Sync()
+	sealed := File{Name: filepath.Base(path), Size: size, CRC32C: sums}
+	if planted.In(planted.UnsyncedImage) {
+		return sealed, nil
+	}
+	return sealed, f.Sync()
 }
 
 // checksum returns the CRC-32C of each chunk of r, and its length.
@@ -155,6 +160,9 @@ func (s *Store) writeManifest(dir string, m Manifest) (digest string, err error)
 	}
 	if err := failpoint.Fail(failpoint.NamesSync); err != nil {
 		return "", err
+	}
+	if planted.In(planted.UnsyncedNames) {
+		return digestOf(data), nil
 	}
 	for _, d := range []string{dir, s.images} {
 		if err := durable.Sync(d); err != nil {
@@ -235,7 +243,7 @@ func verifyFile(dir string, want File) error {
 	if size != want.Size {
 		return fmt.Errorf("%s has %d bytes instead of %d", want.Name, size, want.Size)
 	}
-	if !slices.Equal(sums, want.CRC32C) {
+	if !slices.Equal(sums, want.CRC32C) && !planted.In(planted.UncheckedImage) {
 		return fmt.Errorf("%s differs from what was written", want.Name)
 	}
 	return nil

@@ -23,6 +23,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/planted"
 )
 
 // listingName is the file of a frozen layer that says what is in it: a line for
@@ -210,7 +211,7 @@ func (s *Store) VerifyLayer(ctx context.Context, id, digest string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err == nil {
+	if err == nil && !planted.In(planted.UncheckedLayer) {
 		err = compare(strings.Split(string(data), "\n"), now)
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/planted"
 )
 
 // maxSingleSyncs is how many files are synced one by one before syncing the
@@ -57,6 +58,9 @@ func survey(dir string) (f Frozen, paths []string, err error) {
 
 // syncLayer makes a layer durable of which paths are the files and directories.
 func syncLayer(dir string, paths []string) error {
+	if planted.In(planted.UnsyncedLayer) {
+		return nil
+	}
 	if len(paths) > maxSingleSyncs {
 		return durable.SyncFilesystem(dir)
 	}

@@ -1,12 +1,10 @@
 //go:build plant
 
-// Package planted holds bugs that tests plant into the supervisor. Tests set
-// one at a time, while no supervisor is at work.
 package planted
 
-// The bugs, as the build without the tag describes them.
-var (
-	DroppedBarrier   bool
-	ReusedGeneration bool
-	EarlyAnswer      string
-)
+import "os"
+
+var planted = Bug(os.Getenv(Env))
+
+// In reports whether this process has a bug.
+func In(b Bug) bool { return b == planted }

@@ -64,8 +64,8 @@ func (r *Recording) Replay(t *testing.T, cuts int, check func(t *testing.T, dir 
 	}
 }
 
-// places returns the calls before which to cut. Half of them are near a sync,
-// where order matters.
+// places returns the calls before which to cut. Half of them are around a sync or
+// after a promise, where it matters most.
 func (r *Recording) places(random *rand.Rand, n int) []int {
 	all := random.Perm(len(r.calls) + 1)
 	if n >= len(all) {
@@ -74,7 +74,8 @@ func (r *Recording) places(random *rand.Rand, n int) []int {
 	}
 	chosen := map[int]bool{}
 	for _, at := range all {
-		if len(chosen) < n/2 && (at > 0 && r.calls[at-1].syncs() || at < len(r.calls) && r.calls[at].syncs()) {
+		after := at > 0 && (r.calls[at-1].syncs() || r.calls[at-1].said != "")
+		if before := at < len(r.calls) && r.calls[at].syncs(); len(chosen) < n/2 && (before || after) {
 			chosen[at] = true
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
 )
 
 // SQLite is a [Store] in one database file, with the write-ahead log and the
@@ -69,9 +70,13 @@ func Open(ctx context.Context, path string) (_ *SQLite, err error) {
 	}
 	// A commit is in the log's file and that file is synced when COMMIT
 	// returns; with the default, NORMAL, a power cut could take it back.
+	synchronous := "synchronous(FULL)"
+	if planted.In(planted.UnsyncedCommit) {
+		synchronous = "synchronous(NORMAL)"
+	}
 	s.writer, err = connect(path, 1, url.Values{
 		"_txlock": {"immediate"},
-		"_pragma": {lockWait, "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
+		"_pragma": {lockWait, "journal_mode(WAL)", synchronous, "foreign_keys(1)"},
 	})
 	if err != nil {
 		return nil, err

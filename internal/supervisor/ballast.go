@@ -10,6 +10,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -56,7 +57,7 @@ func (s *Supervisor) checkSpace(least uint64) error {
 	if err := unix.Statfs(s.o.RunDir, &st); err != nil {
 		return fmt.Errorf("look at the disk: %w", err)
 	}
-	if free := st.Bavail * uint64(st.Bsize); free < least {
+	if free := st.Bavail * uint64(st.Bsize); free < least && !planted.In(planted.NoWatermark) {
 		return errdef.New(errdef.Unavailable, "disk_full", "the state directory's disk has %d MiB left", free>>20).
 			WithRemedy("kill sandboxes that are not needed, or make room on the server")
 	}

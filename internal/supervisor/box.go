@@ -69,11 +69,14 @@ func (b *box) apply(ev lifecycle.Event) (lifecycle.Result, error) {
 }
 
 func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
+	if planted.In(planted.DeafKill) && ev.Kind() == (lifecycle.KillRequested{}).Kind() && b.sb.Record.Phase() == lifecycle.Resuming {
+		return lifecycle.Result{Record: b.sb.Record}, nil
+	}
 	res, err := lifecycle.Step(b.sb.Record, ev, now())
 	if err != nil {
 		return res, err
 	}
-	if planted.ReusedGeneration && res.Changed && res.Record.Phase() == lifecycle.Resuming {
+	if planted.In(planted.ReusedGeneration) && res.Changed && res.Record.Phase() == lifecycle.Resuming {
 		res.Record.Op.Generation = res.Record.Generation
 	}
 	if !res.Changed { // an effect may be due all the same
@@ -85,7 +88,11 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	if err := b.s.slots.move(b.sb.Record, next.Record); err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
-	if err := b.s.commit(next, res.Entries); err != nil {
+	durable := next
+	if planted.In(planted.FleetingEnd) && b.sb.Record.State == lifecycle.Running {
+		durable.Record.EndAt = b.sb.Record.EndAt
+	}
+	if err := b.s.commit(durable, res.Entries); err != nil {
 		_ = b.s.slots.move(next.Record, b.sb.Record) // giving back never fails
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
@@ -217,7 +224,7 @@ type ending struct {
 func (b *box) request(ev lifecycle.Event) (lifecycle.Result, <-chan ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if planted.EarlyAnswer != "" {
+	if earlyPhase() != lifecycle.None {
 		if res, told, ok := b.answerEarly(ev); ok {
 			return res, told, nil
 		}
@@ -375,7 +382,7 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
 	if res.Verdict == lifecycle.Applies && b.inst != nil {
 		return b.lease(access), nil, nil
 	}
-	if planted.DroppedBarrier && b.inst != nil {
+	if planted.In(planted.DroppedBarrier) && b.inst != nil {
 		return b.lease(access), nil, nil
 	}
 	if b.sb.Record.Op == nil {

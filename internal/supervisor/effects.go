@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -350,7 +351,7 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 
 // resumeService lets a runtime whose pause did not commit go on.
 func (b *box) resumeService(inst runtime.Instance, op string, cause error) {
-	if inst != nil && !b.thaw(inst) {
+	if inst != nil && !planted.In(planted.ForgottenThaw) && !b.thaw(inst) {
 		return
 	}
 	b.mu.Lock()
@@ -436,6 +437,9 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	}
 	if err := ctx.Err(); err != nil {
 		return cp, 0, err
+	}
+	if previous := sb.Record.Checkpoint; planted.In(planted.EarlyDrop) && previous != nil {
+		_ = b.s.o.Layers.RemoveImage(previous.ID)
 	}
 	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, sealing); err != nil {
 		return cp, 0, err

@@ -7,15 +7,30 @@ import (
 	"github.com/drowse-dev/drowse/internal/planted"
 )
 
-// earliness is how long before an operation begins planted.EarlyAnswer answers.
+// earliness is how long before an operation begins it is answered by such bugs as
+// planted.EarlyPause.
 const earliness = 10 * time.Millisecond
 
-// answerEarly is planted.EarlyAnswer: if ev begins such an operation, its caller
-// is told that it has succeeded, and it happens later. It is called with b.mu
-// held, and only in builds that have the bug.
+// earlyPhase is the phase of operations that are answered before anything of them
+// is committed.
+func earlyPhase() lifecycle.Phase {
+	switch {
+	case planted.In(planted.EarlyPause):
+		return lifecycle.Pausing
+	case planted.In(planted.EarlyResume):
+		return lifecycle.Resuming
+	case planted.In(planted.EarlyKill):
+		return lifecycle.Killing
+	}
+	return lifecycle.None
+}
+
+// answerEarly is these bugs: if ev begins such an operation, its caller is told
+// that it has succeeded, and it happens later. It is called with b.mu held, and
+// only in builds that have the bug.
 func (b *box) answerEarly(ev lifecycle.Event) (lifecycle.Result, <-chan ending, bool) {
 	res, err := lifecycle.Step(b.sb.Record, ev, now())
-	if err != nil || !res.Changed || string(res.Record.Phase()) != planted.EarlyAnswer {
+	if err != nil || !res.Changed || res.Record.Phase() != earlyPhase() {
 		return res, nil, false
 	}
 	end := ending{record: res.Record}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
 )
@@ -54,7 +55,7 @@ type Thing struct {
 // Due returns when the thing may be removed. What no record knows could be of a
 // server that has another database, and gets a grace period.
 func (t Thing) Due() time.Time {
-	if t.Stranger {
+	if t.Stranger && !planted.In(planted.NoGrace) {
 		return t.Since.Add(Grace)
 	}
 	return time.Time{}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/planted"
 )
 
 // systemDirs are the host's top-level directories that a sandbox sees
@@ -208,8 +209,10 @@ func (s *Store) buildBase(tmp string, agent []byte) (Template, error) {
 		return Template{}, err
 	}
 	// What has this name is taken for whole, also after a power cut.
-	if err := durable.SyncFilesystem(tmp); err != nil {
-		return Template{}, err
+	if !planted.In(planted.UnsyncedBase) {
+		if err := durable.SyncFilesystem(tmp); err != nil {
+			return Template{}, err
+		}
 	}
 	if err := os.Rename(tmp, dir); err != nil {
 		return Template{}, err

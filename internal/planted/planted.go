@@ -1,0 +1,76 @@
+// Package planted holds bugs that a build with the tag plant can have, to see
+// that tests find them. [Catalogue] says which test finds which; TestPlantedBugs
+// holds it to that. In any other build the bugs compile to nothing.
+package planted
+
+// Bug names a bug.
+type Bug string
+
+// Env is the environment variable that names the bug to have.
+const Env = "DROWSE_PLANTED_BUG"
+
+// The bugs. What each is, [Catalogue] says.
+const (
+	DroppedBarrier   Bug = "dropped-barrier"
+	ReusedGeneration Bug = "reused-generation"
+	EarlyPause       Bug = "early-pause"
+	EarlyResume      Bug = "early-resume"
+	EarlyKill        Bug = "early-kill"
+
+	UnsyncedCommit Bug = "unsynced-commit"
+	UnsyncedImage  Bug = "unsynced-image"
+	UnsyncedNames  Bug = "unsynced-names"
+	UnsyncedLayer  Bug = "unsynced-layer"
+	UnsyncedBase   Bug = "unsynced-base"
+	EarlyDrop      Bug = "early-drop"
+
+	UncheckedImage Bug = "unchecked-image"
+	UncheckedLayer Bug = "unchecked-layer"
+
+	NoGrace       Bug = "no-grace"
+	NoWatermark   Bug = "no-watermark"
+	ForgottenThaw Bug = "forgotten-thaw"
+	FleetingEnd   Bug = "fleeting-end"
+	DeafKill      Bug = "deaf-kill"
+)
+
+// Planted is a bug and the test that finds it.
+type Planted struct {
+	Bug     Bug
+	What    string
+	Package string // below internal
+	Test    string
+	Args    []string // of the test binary, so that the test is quick
+}
+
+// Catalogue lists every bug.
+func Catalogue() []Planted {
+	histories := func(b Bug, what string) Planted {
+		return Planted{b, what, "supervisor", "TestHistories", []string{"-history.count", "200"}}
+	}
+	powerCut := func(b Bug, pkg, what string) Planted { return Planted{b, what, pkg, "TestPowerCut", nil} }
+	found := func(b Bug, pkg, test, what string) Planted { return Planted{b, what, pkg, test, nil} }
+	return []Planted{
+		histories(DroppedBarrier, "accesses are let through while a pause is under way"),
+		histories(ReusedGeneration, "a resume serves under the number of the generation that was paused"),
+		histories(EarlyPause, "a pause is answered before anything of it is committed"),
+		histories(EarlyResume, "a resume is answered before anything of it is committed"),
+		histories(EarlyKill, "a kill is answered before anything of it is committed"),
+
+		powerCut(UnsyncedCommit, "store", "a commit returns before the log is synced"),
+		powerCut(UnsyncedImage, "layer", "the files of an image are not synced"),
+		powerCut(UnsyncedNames, "layer", "the directories of an image are not synced"),
+		powerCut(UnsyncedLayer, "supervisor", "a pause is committed before its layer is durable"),
+		powerCut(UnsyncedBase, "template", "a template gets its name before it is durable"),
+		powerCut(EarlyDrop, "supervisor", "the previous checkpoint is removed before the new one is committed"),
+
+		found(UncheckedImage, "layer", "TestEveryFlippedByteIsFound", "the checksums of an image are not compared"),
+		found(UncheckedLayer, "layer", "TestEveryFlippedByteIsFound", "a layer is not compared with its listing"),
+
+		found(NoGrace, "supervisor", "TestStrangersHaveTime", "what no record knows is removed at once"),
+		found(NoWatermark, "supervisor", "TestLittleSpace", "nobody looks how full the disk is"),
+		found(ForgottenThaw, "supervisor", "TestThawIsTriedAgain", "a runtime stays frozen after a pause that failed"),
+		{FleetingEnd, "a new deadline is kept in memory alone", "supervisor", "TestSimulation", []string{"-sim.seeds", "100"}},
+		histories(DeafKill, "a kill during a resume is answered, and nothing is done"),
+	}
+}
