@@ -132,7 +132,7 @@ func TestEverySetting(t *testing.T) {
 	c, _ := newServer(t)
 	o := client.CreateOptions{
 		Timeout: 90 * time.Second, OnTimeout: client.Pause, IdleTimeout: 1500 * time.Millisecond, OnIdle: client.Kill,
-		MaxLifetime: time.Hour, PausedRetention: 24 * time.Hour, AutoResume: true, RefreshOnActivity: true,
+		MaxLifetime: time.Hour, PausedRetention: 24 * time.Hour, AutoResume: true, RefreshOnActivity: true, FilesystemFallback: true,
 		PauseMode: client.Memory, StallAfter: client.Never, CheckpointEvery: time.Minute, Ports: map[string]client.WakePolicy{"8000/healthz": client.Ignore, "22": client.Keep},
 		Hooks: client.Hooks{PrePause: client.Hook{Command: "sync"}, PreKill: client.Hook{Command: "true", Timeout: 2 * time.Second}},
 	}
@@ -143,7 +143,7 @@ func TestEverySetting(t *testing.T) {
 	}
 	want := client.Settings{
 		OnTimeout: client.Pause, OnIdle: client.Kill, AutoResume: true, IdleTimeout: 1500 * time.Millisecond, MaxLifetime: time.Hour,
-		PausedRetention: 24 * time.Hour, RefreshOnActivity: true, PauseMode: client.Memory, StallAfter: client.Never, CheckpointEvery: time.Minute,
+		PausedRetention: 24 * time.Hour, RefreshOnActivity: true, FilesystemFallback: true, PauseMode: client.Memory, StallAfter: client.Never, CheckpointEvery: time.Minute,
 	}
 	if info.Settings != want {
 		t.Errorf("got  %+v\nwant %+v", info.Settings, want)
@@ -153,11 +153,11 @@ func TestEverySetting(t *testing.T) {
 	}
 
 	info, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{
-		OnIdle: new(client.Pause), IdleTimeout: new(time.Duration(0)), MaxLifetime: new(2 * time.Hour), RefreshOnActivity: new(false),
+		OnIdle: new(client.Pause), IdleTimeout: new(time.Duration(0)), MaxLifetime: new(2 * time.Hour), RefreshOnActivity: new(false), FilesystemFallback: new(false),
 		StallAfter: new(time.Minute), CheckpointEvery: new(time.Hour), Ports: map[string]client.WakePolicy{}, Metadata: map[string]string{"a": "b"},
 	})
 	want.OnIdle, want.IdleTimeout, want.MaxLifetime, want.RefreshOnActivity, want.StallAfter = client.Pause, 0, 2*time.Hour, false, time.Minute
-	want.CheckpointEvery = time.Hour
+	want.CheckpointEvery, want.FilesystemFallback = time.Hour, false
 	if err != nil || info.Settings != want || len(info.Ports) != 0 || info.Metadata["a"] != "b" {
 		t.Errorf("after the patch: got %+v, %v\nwant %+v", info, err, want)
 	}

@@ -73,10 +73,11 @@ type CreateOptions struct {
 	MaxLifetime     time.Duration // how long it may exist, asleep or not
 	PausedRetention time.Duration // how long it may stay asleep; zero means the server's default, and there is Never
 
-	AutoResume        bool          // traffic wakes it; needs OnTimeout or OnIdle to pause
-	RefreshOnActivity bool          // activity begins the timeout anew
-	PauseMode         Mode          // what automatic pauses keep; empty means Memory
-	StallAfter        time.Duration // how long work may stand still and count; zero means the server's default, and there is Never
+	AutoResume         bool          // traffic wakes it; needs OnTimeout or OnIdle to pause
+	RefreshOnActivity  bool          // activity begins the timeout anew
+	FilesystemFallback bool          // boot afresh where the server's runtime cannot read the memory image
+	PauseMode          Mode          // what automatic pauses keep; empty means Memory
+	StallAfter         time.Duration // how long work may stand still and count; zero means the server's default, and there is Never
 
 	// CheckpointEvery is how often it is checkpointed while it runs: with its
 	// runtime it loses no more than that.
@@ -110,16 +111,17 @@ type Hook struct {
 
 // Settings are the rules by which a sandbox lives. A zero duration is no limit.
 type Settings struct {
-	OnTimeout         Action        `json:"onTimeout"`
-	OnIdle            Action        `json:"onIdle"`
-	AutoResume        bool          `json:"autoResume"`
-	IdleTimeout       time.Duration `json:"-"`
-	MaxLifetime       time.Duration `json:"-"`
-	PausedRetention   time.Duration `json:"-"`
-	RefreshOnActivity bool          `json:"refreshOnActivity"`
-	PauseMode         Mode          `json:"pauseMode"`
-	StallAfter        time.Duration `json:"-"` // zero is the server's default
-	CheckpointEvery   time.Duration `json:"-"`
+	OnTimeout          Action        `json:"onTimeout"`
+	OnIdle             Action        `json:"onIdle"`
+	AutoResume         bool          `json:"autoResume"`
+	IdleTimeout        time.Duration `json:"-"`
+	MaxLifetime        time.Duration `json:"-"`
+	PausedRetention    time.Duration `json:"-"`
+	RefreshOnActivity  bool          `json:"refreshOnActivity"`
+	FilesystemFallback bool          `json:"filesystemFallback"` // see CreateOptions
+	PauseMode          Mode          `json:"pauseMode"`
+	StallAfter         time.Duration `json:"-"` // zero is the server's default
+	CheckpointEvery    time.Duration `json:"-"`
 }
 
 // Info is what the server says of a sandbox. It encodes as the JSON of the API,
@@ -229,33 +231,34 @@ func (c *Client) handle(a answered) *Sandbox {
 
 // createRequest is the body of a create.
 type createRequest struct {
-	Template          string                `json:"template,omitempty"`
-	Timeout           seconds               `json:"timeoutSeconds,omitempty"`
-	OnTimeout         Action                `json:"onTimeout,omitempty"`
-	IdleTimeout       seconds               `json:"idleTimeoutSeconds,omitempty"`
-	OnIdle            Action                `json:"onIdle,omitempty"`
-	MaxLifetime       seconds               `json:"maxLifetimeSeconds,omitempty"`
-	PausedRetention   *seconds              `json:"pausedRetentionSeconds,omitempty"`
-	AutoResume        bool                  `json:"autoResume,omitempty"`
-	RefreshOnActivity bool                  `json:"refreshOnActivity,omitempty"`
-	PauseMode         Mode                  `json:"pauseMode,omitempty"`
-	StallAfter        *seconds              `json:"stallAfterSeconds,omitempty"`
-	CheckpointEvery   seconds               `json:"checkpointEverySeconds,omitempty"`
-	Ports             map[string]WakePolicy `json:"ports,omitempty"`
-	Hooks             Hooks                 `json:"hooks,omitzero"`
-	CPUs              int                   `json:"cpus,omitempty"`
-	MemoryMiB         int                   `json:"memoryMiB,omitempty"`
-	PIDs              int                   `json:"pids,omitempty"`
-	Metadata          map[string]string     `json:"metadata,omitempty"`
-	Env               map[string]string     `json:"env,omitempty"`
-	AllowInternet     *bool                 `json:"allowInternetAccess,omitempty"`
+	Template           string                `json:"template,omitempty"`
+	Timeout            seconds               `json:"timeoutSeconds,omitempty"`
+	OnTimeout          Action                `json:"onTimeout,omitempty"`
+	IdleTimeout        seconds               `json:"idleTimeoutSeconds,omitempty"`
+	OnIdle             Action                `json:"onIdle,omitempty"`
+	MaxLifetime        seconds               `json:"maxLifetimeSeconds,omitempty"`
+	PausedRetention    *seconds              `json:"pausedRetentionSeconds,omitempty"`
+	AutoResume         bool                  `json:"autoResume,omitempty"`
+	RefreshOnActivity  bool                  `json:"refreshOnActivity,omitempty"`
+	FilesystemFallback bool                  `json:"filesystemFallback,omitempty"`
+	PauseMode          Mode                  `json:"pauseMode,omitempty"`
+	StallAfter         *seconds              `json:"stallAfterSeconds,omitempty"`
+	CheckpointEvery    seconds               `json:"checkpointEverySeconds,omitempty"`
+	Ports              map[string]WakePolicy `json:"ports,omitempty"`
+	Hooks              Hooks                 `json:"hooks,omitzero"`
+	CPUs               int                   `json:"cpus,omitempty"`
+	MemoryMiB          int                   `json:"memoryMiB,omitempty"`
+	PIDs               int                   `json:"pids,omitempty"`
+	Metadata           map[string]string     `json:"metadata,omitempty"`
+	Env                map[string]string     `json:"env,omitempty"`
+	AllowInternet      *bool                 `json:"allowInternetAccess,omitempty"`
 }
 
 func (o CreateOptions) wire() createRequest {
 	r := createRequest{
 		Template: o.Template, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: seconds(o.IdleTimeout), OnIdle: o.OnIdle,
 		MaxLifetime: seconds(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
-		RefreshOnActivity: o.RefreshOnActivity, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
+		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		CheckpointEvery: seconds(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
 		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, PIDs: o.PIDs,
 	}
@@ -456,41 +459,43 @@ func (c *Client) SetTimeout(ctx context.Context, id string, d time.Duration) err
 // PatchOptions changes a sandbox, running or asleep; what is nil stays as it
 // is. A duration of zero is no limit.
 type PatchOptions struct {
-	OnTimeout         *Action
-	OnIdle            *Action
-	AutoResume        *bool
-	IdleTimeout       *time.Duration
-	MaxLifetime       *time.Duration
-	PausedRetention   *time.Duration
-	RefreshOnActivity *bool
-	StallAfter        *time.Duration // or Never
-	CheckpointEvery   *time.Duration
-	AllowInternet     *bool                 // whether it may reach anything outside
-	Ports             map[string]WakePolicy // replaces all
-	Metadata          map[string]string     // replaces all
+	OnTimeout          *Action
+	OnIdle             *Action
+	AutoResume         *bool
+	IdleTimeout        *time.Duration
+	MaxLifetime        *time.Duration
+	PausedRetention    *time.Duration
+	RefreshOnActivity  *bool
+	FilesystemFallback *bool
+	StallAfter         *time.Duration // or Never
+	CheckpointEvery    *time.Duration
+	AllowInternet      *bool                 // whether it may reach anything outside
+	Ports              map[string]WakePolicy // replaces all
+	Metadata           map[string]string     // replaces all
 }
 
 // patchRequest is the body of a patch. An empty map that is not nil is sent.
 type patchRequest struct {
-	OnTimeout         *Action               `json:"onTimeout,omitempty"`
-	OnIdle            *Action               `json:"onIdle,omitempty"`
-	AutoResume        *bool                 `json:"autoResume,omitempty"`
-	IdleTimeout       *seconds              `json:"idleTimeoutSeconds,omitempty"`
-	MaxLifetime       *seconds              `json:"maxLifetimeSeconds,omitempty"`
-	PausedRetention   *seconds              `json:"pausedRetentionSeconds,omitempty"`
-	RefreshOnActivity *bool                 `json:"refreshOnActivity,omitempty"`
-	StallAfter        *seconds              `json:"stallAfterSeconds,omitempty"`
-	CheckpointEvery   *seconds              `json:"checkpointEverySeconds,omitempty"`
-	Ports             map[string]WakePolicy `json:"ports,omitzero"`
-	Metadata          map[string]string     `json:"metadata,omitzero"`
-	AllowInternet     *bool                 `json:"allowInternetAccess,omitempty"`
+	OnTimeout          *Action               `json:"onTimeout,omitempty"`
+	OnIdle             *Action               `json:"onIdle,omitempty"`
+	AutoResume         *bool                 `json:"autoResume,omitempty"`
+	IdleTimeout        *seconds              `json:"idleTimeoutSeconds,omitempty"`
+	MaxLifetime        *seconds              `json:"maxLifetimeSeconds,omitempty"`
+	PausedRetention    *seconds              `json:"pausedRetentionSeconds,omitempty"`
+	RefreshOnActivity  *bool                 `json:"refreshOnActivity,omitempty"`
+	FilesystemFallback *bool                 `json:"filesystemFallback,omitempty"`
+	StallAfter         *seconds              `json:"stallAfterSeconds,omitempty"`
+	CheckpointEvery    *seconds              `json:"checkpointEverySeconds,omitempty"`
+	Ports              map[string]WakePolicy `json:"ports,omitzero"`
+	Metadata           map[string]string     `json:"metadata,omitzero"`
+	AllowInternet      *bool                 `json:"allowInternetAccess,omitempty"`
 }
 
 func (o PatchOptions) wire() patchRequest {
 	r := patchRequest{
 		OnTimeout: o.OnTimeout, OnIdle: o.OnIdle, AutoResume: o.AutoResume,
 		IdleTimeout: (*seconds)(o.IdleTimeout), MaxLifetime: (*seconds)(o.MaxLifetime), PausedRetention: (*seconds)(o.PausedRetention),
-		RefreshOnActivity: o.RefreshOnActivity, StallAfter: (*seconds)(o.StallAfter), CheckpointEvery: (*seconds)(o.CheckpointEvery),
+		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, StallAfter: (*seconds)(o.StallAfter), CheckpointEvery: (*seconds)(o.CheckpointEvery),
 		Ports: o.Ports, Metadata: o.Metadata, AllowInternet: o.AllowInternet,
 	}
 	if o.StallAfter != nil && *o.StallAfter == Never {

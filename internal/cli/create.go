@@ -27,6 +27,7 @@ type lifeFlags struct {
 	pausedRetention time.Duration
 	autoResume      bool
 	refresh         bool
+	fallback        bool
 	stallAfter      time.Duration
 	checkpointEvery time.Duration
 	ports           ports
@@ -42,6 +43,7 @@ func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "how long it may stay asleep before it is deleted; 0 for ever (default: the server's)")
 	f.BoolVar(&l.autoResume, "auto-resume", false, "let traffic wake it; needs --on-timeout or --on-idle pause")
 	f.BoolVar(&l.refresh, "refresh-on-activity", false, "let activity begin the timeout anew")
+	f.BoolVar(&l.fallback, "filesystem-fallback", false, "boot afresh from its files where the server cannot read its memory image, as after an upgrade")
 	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work may stand still and keep it awake; 0 for ever (default: the server's)")
 	f.DurationVar(&l.checkpointEvery, "checkpoint-every", 0, "how often to checkpoint it while it runs, so that a crash of the host loses no more; 0 for never")
 	f.Var(&l.ports, "port", "what traffic to a port does, or to a path of it and all below, a `port[/path]=policy`: wake it (the default), keep it awake but not wake it, or ignore; the longest path decides; may be repeated")
@@ -124,7 +126,7 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		Template: c.template, Timeout: c.timeout, OnTimeout: client.Action(c.onTimeout),
 		IdleTimeout: c.idleTimeout, OnIdle: client.Action(c.onIdle),
 		MaxLifetime: c.maxLifetime, CheckpointEvery: c.checkpointEvery,
-		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, PauseMode: client.Mode(c.pauseMode),
+		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, FilesystemFallback: c.fallback, PauseMode: client.Mode(c.pauseMode),
 		Ports: c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, PIDs: c.pids,
 		Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
 	}
@@ -306,6 +308,9 @@ func (l *lifeFlags) patch(f *pflag.FlagSet) (o client.PatchOptions, changes bool
 	}
 	if given("refresh-on-activity") {
 		o.RefreshOnActivity = &l.refresh
+	}
+	if given("filesystem-fallback") {
+		o.FilesystemFallback = &l.fallback
 	}
 	if given("stall-after") {
 		o.StallAfter = new(orNever(l.stallAfter))

@@ -184,6 +184,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	row("paused retention", limit(set.PausedRetention))
 	row("auto-resume", yesNo(set.AutoResume))
 	row("refresh on activity", yesNo(set.RefreshOnActivity))
+	row("filesystem fallback", yesNo(set.FilesystemFallback))
 	row("pause mode", string(set.PauseMode))
 	row("stall after", stallAfter(set.StallAfter))
 	row("checkpoint every", limit(set.CheckpointEvery))

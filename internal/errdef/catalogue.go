@@ -44,6 +44,7 @@ var catalogue = []Entry{
 	{"canceled", Unavailable, 503, 503, "The client went away before the answer.", "Nothing: what was asked for may have been done all the same."},
 	{"checkpoint_damaged", Unavailable, 503, 503, "Files of the sandbox's checkpoint are not what was written. It stays paused, runs no code, and its files are left as they are.", "Put the files back from a backup and resume again, or kill the sandbox; drowse fsck on the server says what else is damaged."},
 	{"checkpoint_every_too_small", Invalid, 400, 0, "Checkpoints while it runs would follow each other too closely: each interrupts it.", "Give 10 seconds or more, or 0 for none."},
+	{"checkpoint_unreadable", Unavailable, 503, 503, "The sandbox's memory image was written by another version of the runtime, which this server's cannot read. It stays paused.", "Set its filesystemFallback to boot it afresh from its files, resume it with the drowse that paused it, or kill it."},
 	{"contradicting_options", Invalid, 400, 0, "The body says one thing in two spellings that do not agree.", "Give one of them."},
 	{"database_damaged", Internal, 500, 500, "The server's database is damaged.", "Restore it from a backup, or move it away and start anew."},
 	{"database_too_new", Unsupported, 0, 0, "The server's database was written by a newer version.", "Use that version, or a newer one."},

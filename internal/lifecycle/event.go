@@ -81,13 +81,18 @@ type (
 // Observations.
 type (
 	// StartSucceeded reports that the runtime started by Op serves.
-	StartSucceeded struct{ Op string }
+	StartSucceeded struct {
+		Op     string
+		Detail string // what is not as one would expect; for the event log
+	}
 	// StartFailed reports that the runtime asked for by Op could not start;
 	// nothing of it is left.
 	StartFailed struct {
-		Op      string
-		Detail  string
-		Damaged bool // its checkpoint is not what was written; trying again is of no use
+		Op     string
+		Detail string
+		// With one of these, trying again is of no use.
+		Damaged    bool // its checkpoint is not what was written
+		Unreadable bool // its memory image was written by another version of the runtime
 	}
 	// CaptureReady reports that the checkpoint made by Op is durable and
 	// verified. If it applies, the pause is committed.
@@ -208,5 +213,6 @@ type Entry struct {
 	Bytes      int64         `json:"bytes,omitempty"`    // that the operation wrote
 	Freed      int64         `json:"freed,omitempty"`    // bytes of memory that it gives back
 	Detail     string        `json:"detail,omitempty"`
-	Damaged    bool          `json:"damaged,omitempty"` // it failed because the checkpoint is not what was written
+	Damaged    bool          `json:"damaged,omitempty"`    // it failed because the checkpoint is not what was written
+	Unreadable bool          `json:"unreadable,omitempty"` // it failed because another version of the runtime wrote the memory image
 }

@@ -18,6 +18,9 @@ type Settings struct {
 	RefreshOnActivity bool          `json:"refreshOnActivity,omitempty"` // activity moves endAt to now + Timeout
 	AutoResume        bool          `json:"autoResume"`                  // traffic may wake it
 	PauseMode         Mode          `json:"pauseMode,omitempty"`         // of automatic pauses; empty: memory
+	// FilesystemFallback lets a resume boot the sandbox afresh from its files where
+	// the runtime cannot read its memory image, as after an upgrade.
+	FilesystemFallback bool `json:"filesystemFallback,omitempty"`
 	// StallAfter is how long a hold may make no progress and still count;
 	// negative means for ever.
 	StallAfter time.Duration `json:"stallAfter,omitempty"`
@@ -91,15 +94,16 @@ func (s Settings) Validate() error {
 
 // Patch changes settings of a live or paused sandbox; nil leaves one as it is.
 type Patch struct {
-	OnTimeout         *Action
-	OnIdle            *Action
-	AutoResume        *bool
-	IdleTimeout       *time.Duration
-	MaxLifetime       *time.Duration
-	PausedRetention   *time.Duration
-	RefreshOnActivity *bool
-	StallAfter        *time.Duration
-	CheckpointEvery   *time.Duration
+	OnTimeout          *Action
+	OnIdle             *Action
+	AutoResume         *bool
+	IdleTimeout        *time.Duration
+	MaxLifetime        *time.Duration
+	PausedRetention    *time.Duration
+	RefreshOnActivity  *bool
+	FilesystemFallback *bool
+	StallAfter         *time.Duration
+	CheckpointEvery    *time.Duration
 }
 
 // apply returns s with the patch applied.
@@ -111,6 +115,7 @@ func (p Patch) apply(s Settings) Settings {
 	set(&s.MaxLifetime, p.MaxLifetime)
 	set(&s.PausedRetention, p.PausedRetention)
 	set(&s.RefreshOnActivity, p.RefreshOnActivity)
+	set(&s.FilesystemFallback, p.FilesystemFallback)
 	set(&s.StallAfter, p.StallAfter)
 	set(&s.CheckpointEvery, p.CheckpointEvery)
 	return s

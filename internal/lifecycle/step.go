@@ -167,7 +167,8 @@ func create(s *step, ev Event) {
 }
 
 func started(s *step, ev Event) {
-	if !s.owns(ev.(StartSucceeded).Op) {
+	e := ev.(StartSucceeded)
+	if !s.owns(e.Op) {
 		return
 	}
 	op := s.rec.Op
@@ -185,7 +186,7 @@ func started(s *step, ev Event) {
 		s.logEnd(EntryRunning, op, "")
 		return
 	}
-	s.logEnd(EntryResumed, op, "")
+	s.logEnd(EntryResumed, op, e.Detail)
 }
 
 // giveEnd replaces the end of the soft timeout, whatever activity had moved it
@@ -517,12 +518,13 @@ func resumeFailed(s *step, ev Event) {
 	if !s.owns(e.Op) {
 		return
 	}
-	if op := s.rec.Op; op.Attempt < maxStartAttempts && !e.Damaged {
+	if op := s.rec.Op; op.Attempt < maxStartAttempts && !e.Damaged && !e.Unreadable {
 		op.Attempt++
 		s.launch()
 		return
 	}
-	s.sleepAgain(e.Detail).Damaged = e.Damaged
+	entry := s.sleepAgain(e.Detail)
+	entry.Damaged, entry.Unreadable = e.Damaged, e.Unreadable
 }
 
 func resumingTimer(s *step, ev Event) {

@@ -153,7 +153,7 @@ func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
 // start carries out StartRuntime.
 func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 	id := runtimeID(b.id, e.Launch)
-	inst, err := b.launch(ctx, id, e)
+	inst, detail, err := b.launch(ctx, id, e)
 	if err != nil {
 		b.s.log.Warn("runtime did not start", "sandbox", b.id, "runtime", id, "err", err)
 		b.discard(id)
@@ -163,7 +163,7 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 		b.tell(startFailed(e.Op, err))
 		return
 	}
-	if !b.commitStart(ctx, e.Op, inst) {
+	if !b.commitStart(lifecycle.StartSucceeded{Op: e.Op, Detail: detail}, inst) {
 		b.discard(id)
 		return
 	}
@@ -172,11 +172,11 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 
 // commitStart reports the start, and makes the runtime the serving one in the
 // same instant.
-func (b *box) commitStart(ctx context.Context, op string, inst runtime.Instance) bool {
+func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	goesOn, up, last := b.sb.Record.Checkpointing(), b.work.up, b.work.last
-	res, err := b.applyLocked(lifecycle.StartSucceeded{Op: op})
+	res, err := b.applyLocked(ev)
 	if err == nil && res.Changed {
 		b.serveLocked(inst)
 		if goesOn && !up.IsZero() { // a checkpoint is no activity
@@ -188,7 +188,7 @@ func (b *box) commitStart(ctx context.Context, op string, inst runtime.Instance)
 	}
 	if err != nil {
 		b.s.log.Error("start could not be recorded", "sandbox", b.id, "err", err)
-		go b.tell(lifecycle.StartFailed{Op: op, Detail: err.Error()})
+		go b.tell(lifecycle.StartFailed{Op: ev.Op, Detail: err.Error()})
 	}
 	return false
 }
@@ -228,48 +228,49 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 	return gone
 }
 
-// launch starts a runtime and brings its agent up to date.
-func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (runtime.Instance, error) {
+// launch starts a runtime and brings its agent up to date. detail says what is
+// not as one would expect.
+func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst runtime.Instance, detail string, err error) {
 	select {
 	case b.s.starts <- struct{}{}:
 		defer func() { <-b.s.starts }()
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, "", ctx.Err()
 	}
 	if err := failpoint.Fail(failpoint.Launch); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	sb := b.snapshot()
 	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var stack []string
+	image := ""
 	if e.Checkpoint != nil {
-		if err := b.s.verify(ctx, *e.Checkpoint); err != nil {
-			return nil, err
-		}
 		stack = e.Checkpoint.Stack
+		if image, detail, err = b.s.image(ctx, *e.Checkpoint, sb.Record.Settings); err != nil {
+			return nil, "", err
+		}
 	}
 	spec := RuntimeSpec(sb.Config.Limits)
 	spec.ID, spec.Rootfs = id, b.s.rootfs(id)
 	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	inst, err := b.boot(ctx, spec, e.Checkpoint)
-	if err != nil {
-		return nil, err
+	if inst, err = b.boot(ctx, spec, image); err != nil {
+		return nil, "", err
 	}
 	if err := failpoint.Fail(failpoint.Booted); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if err := b.s.initAgent(ctx, inst, sb, e.Generation); err != nil {
-		return nil, fmt.Errorf("agent of %s: %w", id, err)
+		return nil, "", fmt.Errorf("agent of %s: %w", id, err)
 	}
 	if e.Checkpoint != nil {
 		b.s.runHook(ctx, inst, sb, "post_resume", sb.Config.Hooks.PostResume)
 	}
-	return inst, failpoint.Fail(failpoint.Launched)
+	return inst, detail, failpoint.Fail(failpoint.Launched)
 }
 
 // RuntimeSpec returns what every runtime with these limits is like, whichever
@@ -285,36 +286,60 @@ func RuntimeSpec(l store.Limits) runtime.Spec {
 // initialHostname is the name until the agent sets the sandbox's own.
 const initialHostname = "drowse"
 
-// verify checks all of a checkpoint that a resume will use.
-func (s *Supervisor) verify(ctx context.Context, cp lifecycle.Checkpoint) error {
+// image verifies a checkpoint, and returns the id of the memory image that a
+// resume restores: none, and why, where the sandbox is to boot afresh.
+func (s *Supervisor) image(ctx context.Context, cp lifecycle.Checkpoint, settings lifecycle.Settings) (id, detail string, err error) {
+	m, err := s.verify(ctx, cp)
+	if err != nil || cp.Mode == lifecycle.Filesystem {
+		return "", "", err
+	}
+	reader := s.o.Driver.Capabilities().Version
+	if m.Runtime == reader {
+		return cp.ID, "", nil
+	}
+	detail = fmt.Sprintf("its memory image is of %s, which this server's %s cannot read", m.Runtime, reader)
+	if !settings.FilesystemFallback {
+		return "", "", errdef.New(errdef.Unavailable, codeUnreadable, "%s", detail)
+	}
+	return "", detail + ": it has booted afresh from its files", nil
+}
+
+// verify checks all of a checkpoint that a resume will use, and returns the
+// manifest of its memory image if it has one.
+func (s *Supervisor) verify(ctx context.Context, cp lifecycle.Checkpoint) (m layer.Manifest, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.o.Layers.VerifyStack(ctx, cp.Stack, cp.Layers) })
 	if cp.Mode == lifecycle.Memory {
-		g.Go(func() error {
-			_, err := s.o.Layers.Verify(cp.ID, cp.Digest)
+		g.Go(func() (err error) {
+			m, err = s.o.Layers.Verify(cp.ID, cp.Digest)
 			return err
 		})
 	}
-	return g.Wait()
+	err = g.Wait()
+	return m, err
 }
 
-// codeDamaged is that of package layer for what verify refuses.
-const codeDamaged = "checkpoint_damaged"
+const (
+	// codeDamaged is that of package layer for what verify refuses.
+	codeDamaged = "checkpoint_damaged"
+	// codeUnreadable is that of an image that another version of the runtime wrote.
+	codeUnreadable = "checkpoint_unreadable"
+)
 
 func startFailed(op string, err error) lifecycle.StartFailed {
-	e, ok := errors.AsType[*errdef.Error](err)
-	if ok && e.Code == codeDamaged {
-		return lifecycle.StartFailed{Op: op, Detail: e.Message, Damaged: true}
+	failed := lifecycle.StartFailed{Op: op, Detail: err.Error()}
+	if e, ok := errors.AsType[*errdef.Error](err); ok && (e.Code == codeDamaged || e.Code == codeUnreadable) {
+		failed.Detail, failed.Damaged, failed.Unreadable = e.Message, e.Code == codeDamaged, e.Code == codeUnreadable
 	}
-	return lifecycle.StartFailed{Op: op, Detail: err.Error()}
+	return failed
 }
 
-// boot starts afresh, or from a checkpoint.
-func (b *box) boot(ctx context.Context, spec runtime.Spec, cp *lifecycle.Checkpoint) (runtime.Instance, error) {
-	if cp == nil || cp.Mode == lifecycle.Filesystem {
+// boot starts afresh, or from a memory image.
+func (b *box) boot(ctx context.Context, spec runtime.Spec, image string) (runtime.Instance, error) {
+	if image == "" {
 		return b.s.o.Driver.Start(ctx, spec)
 	}
-	return b.s.o.Driver.Restore(ctx, spec, b.s.o.Layers.ImageDir(cp.ID))
+	return b.s.o.Driver.Restore(ctx, spec, b.s.o.Layers.ImageDir(image))
 }
 
 // capture carries out CaptureRuntime: the two-phase pause. Up to the commit

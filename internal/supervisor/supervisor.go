@@ -430,6 +430,10 @@ func resumeError(id string, entry lifecycle.Entry) error {
 		return errdef.New(errdef.Unavailable, codeDamaged, "sandbox %s stays paused, because its checkpoint is not what was written: %s", id, entry.Detail).
 			WithRemedy("put its files back from a backup and resume it again, or kill it; drowse fsck on the server says what else is damaged")
 	}
+	if entry.Unreadable {
+		return errdef.New(errdef.Unavailable, codeUnreadable, "sandbox %s stays paused: %s", id, entry.Detail).
+			WithRemedy("set its filesystemFallback to boot it afresh from its files, resume it with the drowse that paused it, or kill it")
+	}
 	return errdef.New(errdef.Unavailable, "resume_failed", "sandbox %s could not be resumed and stays paused: %s", id, entry.Detail).
 		WithRemedy("try again; its checkpoint is untouched")
 }

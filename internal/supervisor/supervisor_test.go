@@ -93,6 +93,7 @@ type bench struct {
 	t       *testing.T
 	dir     string
 	machine *fake.Machine
+	driver  runtime.Driver // of the next server; nil for the machine's
 
 	mu         sync.Mutex
 	checkpoint func() error
@@ -187,8 +188,12 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	driver := b.driver
+	if driver == nil {
+		driver = b.machine.Driver()
+	}
 	s, err = New(t.Context(), Options{
-		Store: st, Layers: layers, Templates: templates, Driver: b.machine.Driver(), RunDir: filepath.Join(b.dir, "rootfs"),
+		Store: st, Layers: layers, Templates: templates, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
 	})
 	if err != nil {

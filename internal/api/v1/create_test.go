@@ -44,6 +44,7 @@ var samples = map[string]map[string]struct {
 	"maxLifetimeSeconds":     {inSeconds.words: {"3600", func(r *supervisor.CreateRequest) { r.Settings.MaxLifetime = time.Hour }}},
 	"pausedRetentionSeconds": {inSeconds.words: {"7200", func(r *supervisor.CreateRequest) { r.Settings.PausedRetention = 2 * time.Hour }}},
 	"refreshOnActivity":      {asFlag.words: {"true", func(r *supervisor.CreateRequest) { r.Settings.RefreshOnActivity = true }}},
+	"filesystemFallback":     {asFlag.words: {"true", func(r *supervisor.CreateRequest) { r.Settings.FilesystemFallback = true }}},
 	"stallAfterSeconds":      {inSecondsOrNever.words: {"0", func(r *supervisor.CreateRequest) { r.Settings.StallAfter = -1 }}},
 	"metadata":               {asTexts.words: {`{"a":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Metadata = map[string]string{"a": "b"} }}},
 	"env":                    {asVars.words: {`{"A":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "b"} }}},
@@ -443,7 +444,7 @@ func canonical(r supervisor.CreateRequest) []byte {
 	body := map[string]any{
 		"template": r.Template, "timeoutSeconds": set.Timeout.Seconds(), "onTimeout": set.OnTimeout, "autoResume": set.AutoResume,
 		"checkpointEverySeconds": set.CheckpointEvery.Seconds(), "idleTimeoutSeconds": set.IdleTimeout.Seconds(), "maxLifetimeSeconds": set.MaxLifetime.Seconds(),
-		"refreshOnActivity": set.RefreshOnActivity,
+		"refreshOnActivity": set.RefreshOnActivity, "filesystemFallback": set.FilesystemFallback,
 		"stallAfterSeconds": viewSettings(set).StallAfterSeconds,
 		"metadata":          r.Config.Metadata, "env": r.Config.Env, "secure": r.Config.Secure,
 		"ports": r.Config.Ports, "hooks": viewHooks(r.Config.Hooks),

@@ -83,6 +83,12 @@ var options = vocabulary{
 		patch:   func(p *supervisor.Patch, v any) { p.Settings.RefreshOnActivity = ptr[bool](v) },
 	},
 	{
+		name: "filesystemFallback", doc: "Whether a resume boots it afresh where the server's runtime cannot read its memory image, as after an upgrade; false if not said: it stays paused and says why. What it then has is as after a pause that keeps the file system.",
+		spelled: []spelled{{asFlag, "filesystemFallback filesystem_fallback"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.FilesystemFallback = v.(bool) },
+		patch:   func(p *supervisor.Patch, v any) { p.Settings.FilesystemFallback = ptr[bool](v) },
+	},
+	{
 		name: "stallAfterSeconds", doc: "How long a hold may make no progress and still count; the server's default if not said.",
 		spelled: []spelled{{inSecondsOrNever, "stallAfterSeconds stallAfter stall_after stall_after_seconds"}},
 		create:  func(r *supervisor.CreateRequest, v any) { r.Settings.StallAfter = v.(time.Duration) },

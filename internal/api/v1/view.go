@@ -49,6 +49,7 @@ type settingsView struct {
 	PausedRetentionSeconds float64          `json:"pausedRetentionSeconds" doc:"0 for no limit."`
 	RefreshOnActivity      bool             `json:"refreshOnActivity"`
 	PauseMode              lifecycle.Mode   `json:"pauseMode"`
+	FilesystemFallback     bool             `json:"filesystemFallback"`
 	StallAfterSeconds      *float64         `json:"stallAfterSeconds" doc:"0 for never, null for the server's default."`
 	CheckpointEverySeconds float64          `json:"checkpointEverySeconds" doc:"0 for no checkpoints while it runs."`
 }
@@ -155,7 +156,7 @@ func viewSettings(set lifecycle.Settings) settingsView {
 		OnTimeout: set.OnTimeout, OnIdle: cmp.Or(set.OnIdle, set.OnTimeout), AutoResume: set.AutoResume,
 		IdleTimeoutSeconds: set.IdleTimeout.Seconds(), MaxLifetimeSeconds: set.MaxLifetime.Seconds(),
 		PausedRetentionSeconds: set.PausedRetention.Seconds(), RefreshOnActivity: set.RefreshOnActivity,
-		PauseMode: cmp.Or(set.PauseMode, lifecycle.Memory), CheckpointEverySeconds: set.CheckpointEvery.Seconds(),
+		PauseMode: cmp.Or(set.PauseMode, lifecycle.Memory), FilesystemFallback: set.FilesystemFallback, CheckpointEverySeconds: set.CheckpointEvery.Seconds(),
 	}
 	if set.StallAfter != 0 {
 		n := max(0, set.StallAfter).Seconds()
