@@ -55,7 +55,7 @@ func sayOf(word, id string, n int64) { fmt.Println(word, id, n) }
 // useRecorded lets sandboxes sleep and wake on a server with a real store and
 // real images and layers.
 func useRecorded(ctx context.Context, dir string) error {
-	s, shut, err := openRecorded(ctx, dir)
+	s, shut, err := openRecorded(ctx, dir, fake.NewMachine(bootRecorded))
 	if err != nil {
 		return err
 	}
@@ -106,8 +106,8 @@ func sleepOnce(ctx context.Context, s *Supervisor, id string, mode lifecycle.Mod
 	return nil
 }
 
-// openRecorded starts a server on a machine that has just been switched on.
-func openRecorded(ctx context.Context, dir string) (s *Supervisor, shut func() error, err error) {
+// openRecorded starts a server on a machine.
+func openRecorded(ctx context.Context, dir string, machine *fake.Machine) (s *Supervisor, shut func() error, err error) {
 	rootfs := filepath.Join(dir, "rootfs")
 	if err := os.MkdirAll(rootfs, 0o700); err != nil {
 		return nil, nil, err
@@ -120,7 +120,7 @@ func openRecorded(ctx context.Context, dir string) (s *Supervisor, shut func() e
 	if err != nil {
 		return nil, nil, errors.Join(err, st.Close())
 	}
-	driver := &writingDriver{fake.NewMachine(bootRecorded).Driver(), layers}
+	driver := &writingDriver{machine.Driver(), layers}
 	s, err = New(ctx, Options{
 		Store: st, Layers: layers, Templates: template.At(filepath.Join(dir, "templates")), Driver: driver, RunDir: rootfs,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 100,
@@ -169,7 +169,7 @@ func TestPowerCut(t *testing.T) {
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), recordedEnv+"="+dir)
 	powercut.Record(t, dir, child).Replay(t, 150, func(t *testing.T, dir string, said []string) {
-		s, shut, err := openRecorded(t.Context(), dir)
+		s, shut, err := openRecorded(t.Context(), dir, fake.NewMachine(bootRecorded)) // just switched on
 		if err != nil {
 			t.Fatal(err)
 		}
