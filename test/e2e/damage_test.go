@@ -234,23 +234,29 @@ func (s *server) checkpointOf(_ context.Context, id string) string {
 	return ""
 }
 
-// checkDamaged checks that a sandbox whose checkpoint is damaged is not woken by
-// a call, nor by a request.
+// checkDamaged checks that a sandbox whose checkpoint is damaged is not woken.
 func (s *server) checkDamaged(ctx context.Context, g *guest, what string) {
+	s.t.Helper()
+	s.checkStaysAsleep(ctx, g, what, "checkpoint_damaged", "damaged")
+}
+
+// checkStaysAsleep checks that a sandbox is not woken by a call, nor by a
+// request, and that all are told why.
+func (s *server) checkStaysAsleep(ctx context.Context, g *guest, what, code, why string) {
 	t := s.t
 	t.Helper()
 	_, err := s.client.Connect(ctx, g.sb.ID, time.Minute)
 	e, ok := errors.AsType[*client.Error](err)
-	if !ok || e.Code != "checkpoint_damaged" || e.Status != http.StatusServiceUnavailable || !strings.Contains(e.Message, "damaged") || e.Remediation == "" {
-		t.Errorf("%s: connect: %v (%+v), want it refused as damaged", what, err, e)
+	if !ok || e.Code != code || e.Status != http.StatusServiceUnavailable || !strings.Contains(e.Message, why) || e.Remediation == "" {
+		t.Errorf("%s: connect: %v (%+v), want %s", what, err, e, code)
 	}
 	var answer json.RawMessage
 	err = g.call(ctx, http.MethodGet, "/state", nil, &answer)
-	if err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), "checkpoint_damaged") {
-		t.Errorf("%s: request: %v, want it refused as damaged", what, err)
+	if err == nil || !strings.Contains(err.Error(), "503") || !strings.Contains(err.Error(), code) {
+		t.Errorf("%s: request: %v, want %s", what, err, code)
 	}
 	info, err := s.client.Get(ctx, g.sb.ID)
-	if err != nil || info.State != client.Paused || !strings.Contains(info.LastError, "damaged") {
+	if err != nil || info.State != client.Paused || !strings.Contains(info.LastError, why) {
 		t.Errorf("%s: it is %s, %q, %v; want paused, and why", what, info.State, info.LastError, err)
 	}
 	if err := s.left(g.sb.ID, false); err != nil {
