@@ -23,6 +23,9 @@ const (
 	NamesSync    Point = "layer/names-sync"
 	Sealed       Point = "layer/sealed"
 	Verify       Point = "layer/verify"
+	Merge        Point = "layer/merge"
+	MergeSync    Point = "layer/merge-sync"
+	Merged       Point = "layer/merged"
 	Doom         Point = "layer/doom"
 	Doomed       Point = "layer/doomed"
 
@@ -86,6 +89,9 @@ func Catalogue() []Step {
 		{Point: NamesSync, Where: "before the directories of an image are synced"},
 		{Point: Sealed, Where: "an image is durable"},
 		{Point: Verify, Where: "before an image is verified"},
+		{Point: Merge, Where: "before anything of a merged layer is made"},
+		{Point: MergeSync, Where: "a merged layer has all its files, before its listing is written"},
+		{Point: Merged, Where: "a merged layer is durable, and not in the stack"},
 		{Point: Doom, Where: "before a layer or image is moved out of the way"},
 		{Point: Doomed, Where: "it is moved out of the way, before it is deleted"},
 

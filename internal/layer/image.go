@@ -33,7 +33,7 @@ type Manifest struct {
 	Version int      `json:"version"`
 	ID      string   `json:"id"`
 	Runtime string   `json:"runtime"` // what wrote it and can read it
-	Stack   []string `json:"stack"`   // the layers that belong to it, bottom first
+	Stack   []string `json:"stack"`   // the layers that it was taken over, bottom first; some may be merged since
 	Files   []File   `json:"files"`
 }
 

@@ -156,7 +156,9 @@ func mountOverlay(at string, lowers []string, upper, work string) error {
 		return err
 	}
 	// redirect_dir: without it a directory of a lower layer could not be renamed.
-	for _, o := range [][2]string{{"source", "drowse"}, {"upperdir", upper}, {"workdir", work}, {"redirect_dir", "on"}} {
+	// metacopy: with it the data of a file could stay behind in a lower layer.
+	options := [][2]string{{"source", "drowse"}, {"upperdir", upper}, {"workdir", work}, {"redirect_dir", "on"}, {"metacopy", "off"}}
+	for _, o := range options {
 		if err := set(o[0], o[1]); err != nil {
 			return err
 		}

@@ -58,26 +58,50 @@ func list(ctx context.Context, dir string) ([]string, error) {
 // describe returns the line for one entry. Times and inode numbers are no part
 // of it: a copy of the layer is as good.
 func describe(ctx context.Context, path, rel string) (string, error) {
-	var st unix.Stat_t
+	line, st, err := header(path, rel)
+	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return line, err
+	}
+	sum, err := contents(ctx, path, st.Size)
+	return fmt.Sprintf("%s %08x", line, sum), err
+}
+
+// header returns the line for one entry as far as it takes no reading of a file:
+// all but the checksum at the end of a regular file's.
+func header(path, rel string) (line string, st unix.Stat_t, err error) {
 	if err := unix.Lstat(path, &st); err != nil {
-		return "", &fs.PathError{Op: "lstat", Path: path, Err: err}
+		return "", st, &fs.PathError{Op: "lstat", Path: path, Err: err}
 	}
 	attributes, err := attributes(path)
 	if err != nil {
-		return "", err
+		return "", st, err
 	}
-	line := fmt.Sprintf("%q %o %d:%d %08x", rel, st.Mode, st.Uid, st.Gid, attributes)
+	line = fmt.Sprintf("%q %o %d:%d %08x", rel, st.Mode, st.Uid, st.Gid, attributes)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		sum, err := contents(ctx, path, st.Size)
-		return fmt.Sprintf("%s %d %08x", line, st.Size, sum), err
+		line = fmt.Sprintf("%s %d", line, st.Size)
 	case unix.S_IFLNK:
 		target, err := os.Readlink(path)
-		return fmt.Sprintf("%s %q", line, target), err
+		return fmt.Sprintf("%s %q", line, target), st, err
 	case unix.S_IFCHR, unix.S_IFBLK: // 0 is overlayfs' mark of what was removed
-		return fmt.Sprintf("%s %d", line, st.Rdev), nil
+		line = fmt.Sprintf("%s %d", line, st.Rdev)
 	}
-	return line, nil
+	return line, st, nil
+}
+
+// typeAndSize returns the mode in a line, and of a regular file its size.
+func typeAndSize(line string) (mode uint32, size int64) {
+	var uid, gid, attributes uint32
+	_, _ = fmt.Sscanf(line[len(pathOf(line)):], " %o %d:%d %x %d", &mode, &uid, &gid, &attributes, &size)
+	return mode & unix.S_IFMT, size
+}
+
+// withoutSum returns the header of a line.
+func withoutSum(line string) string {
+	if kind, _ := typeAndSize(line); kind != unix.S_IFREG {
+		return line
+	}
+	return line[:strings.LastIndexByte(line, ' ')]
 }
 
 // ownAttributes are extended attributes that overlayfs keeps for itself and
@@ -86,21 +110,12 @@ var ownAttributes = []string{"trusted.overlay.impure", "trusted.overlay.origin",
 
 // attributes returns a checksum of an entry's extended attributes.
 func attributes(path string) (uint32, error) {
-	n, err := unix.Llistxattr(path, nil)
-	if errors.Is(err, unix.ENOTSUP) || n == 0 && err == nil {
-		return 0, nil
+	names, err := attributeNames(path)
+	if len(names) == 0 || err != nil {
+		return 0, err
 	}
-	names := make([]byte, n)
-	if err == nil {
-		n, err = unix.Llistxattr(path, names)
-	}
-	if err != nil {
-		return 0, &fs.PathError{Op: "listxattr", Path: path, Err: err}
-	}
-	sorted := strings.Split(strings.TrimRight(string(names[:n]), "\x00"), "\x00")
-	slices.Sort(sorted)
 	sum := crc32.New(castagnoli)
-	for _, name := range sorted {
+	for _, name := range names {
 		if slices.Contains(ownAttributes, name) {
 			continue
 		}
@@ -111,6 +126,24 @@ func attributes(path string) (uint32, error) {
 		fmt.Fprintf(sum, "%q %q\n", name, value)
 	}
 	return sum.Sum32(), nil
+}
+
+// attributeNames returns the names of an entry's extended attributes, sorted.
+func attributeNames(path string) ([]string, error) {
+	n, err := unix.Llistxattr(path, nil)
+	if errors.Is(err, unix.ENOTSUP) || n == 0 && err == nil {
+		return nil, nil
+	}
+	names := make([]byte, n)
+	if err == nil {
+		n, err = unix.Llistxattr(path, names) // overlayfs asks for more than it gives
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "listxattr", Path: path, Err: err}
+	}
+	list := strings.FieldsFunc(string(names[:n]), func(c rune) bool { return c == 0 })
+	slices.Sort(list)
+	return list, nil
 }
 
 func attribute(path, name string) ([]byte, error) {
@@ -172,6 +205,10 @@ func writeListing(ctx context.Context, dir string) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
+	return saveListing(dir, lines)
+}
+
+func saveListing(dir string, lines []string) (digest string, err error) {
 	data := []byte(strings.Join(lines, "\n"))
 	path := filepath.Join(dir, listingName)
 	if err := durable.WriteFile(path+".new", data); err != nil {
@@ -200,24 +237,33 @@ func (s *Store) VerifyLayer(ctx context.Context, id, digest string) error {
 		}
 		return nil
 	}
-	data, err := os.ReadFile(filepath.Join(dir, listingName))
+	was, err := readListing(dir, digest)
 	if err != nil {
 		return damaged("layer", id, err)
-	}
-	if digestOf(data) != digest {
-		return damaged("layer", id, fmt.Errorf("%s is not the one that was committed", listingName))
 	}
 	now, err := list(ctx, dir)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err == nil && !planted.In(planted.UncheckedLayer) {
-		err = compare(strings.Split(string(data), "\n"), now)
+		err = compare(was, now)
 	}
 	if err != nil {
 		return damaged("layer", id, err)
 	}
 	return nil
+}
+
+// readListing returns the lines of the listing that was committed as digest.
+func readListing(dir, digest string) ([]string, error) {
+	data, err := os.ReadFile(filepath.Join(dir, listingName))
+	if err != nil {
+		return nil, err
+	}
+	if digestOf(data) != digest {
+		return nil, fmt.Errorf("%s is not the one that was committed", listingName)
+	}
+	return strings.Split(string(data), "\n"), nil
 }
 
 // VerifyStack verifies the layers of a stack by the digests that there are of
@@ -233,10 +279,7 @@ func (s *Store) VerifyStack(ctx context.Context, stack []string, digests map[str
 
 // compare says what of a listing is no longer so.
 func compare(was, now []string) error {
-	left := make(map[string]string, len(was))
-	for _, line := range was {
-		left[pathOf(line)] = line
-	}
+	left := byPath(was)
 	for _, line := range now {
 		path := pathOf(line)
 		switch before, known := left[path]; {
@@ -251,6 +294,15 @@ func compare(was, now []string) error {
 		return fmt.Errorf("%s is missing", path)
 	}
 	return nil
+}
+
+// byPath returns the lines of a listing by their paths, quoted.
+func byPath(lines []string) map[string]string {
+	m := make(map[string]string, len(lines))
+	for _, line := range lines {
+		m[pathOf(line)] = line
+	}
+	return m
 }
 
 // pathOf returns the path, quoted, that a line of a listing is about.
