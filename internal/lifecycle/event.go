@@ -107,6 +107,13 @@ type (
 		Op     string
 		Detail string // why; empty when it was canceled
 	}
+	// LayersMerged reports that the layer Into, which is durable, shows what the
+	// layers Merged show, that lie next to each other in the stack.
+	LayersMerged struct {
+		Merged []string // bottom first
+		Into   string
+		Digest string // of the listing of Into
+	}
 	// ReleaseDone reports that nothing of a killed sandbox is left.
 	ReleaseDone struct{ Op string }
 	// RuntimeGone reports that the runtime of a generation has exited by
@@ -146,6 +153,7 @@ func (StartSucceeded) Kind() Kind   { return "StartSucceeded" }
 func (StartFailed) Kind() Kind      { return "StartFailed" }
 func (CaptureReady) Kind() Kind     { return "CaptureReady" }
 func (CaptureEnded) Kind() Kind     { return "CaptureEnded" }
+func (LayersMerged) Kind() Kind     { return "LayersMerged" }
 func (ReleaseDone) Kind() Kind      { return "ReleaseDone" }
 func (RuntimeGone) Kind() Kind      { return "RuntimeGone" }
 func (TimerFired) Kind() Kind       { return "TimerFired" }
@@ -161,6 +169,7 @@ const (
 	AbortCapture   EffectKind = "AbortCapture"   // end the capture of Op soon; the capture answers CaptureEnded
 	ReleaseRuntime EffectKind = "ReleaseRuntime" // destroy the runtime of Launch and what it holds
 	DropCheckpoint EffectKind = "DropCheckpoint" // delete a superseded checkpoint
+	DropLayers     EffectKind = "DropLayers"     // delete layers that were merged into another
 	Forget         EffectKind = "Forget"         // delete the record
 	ReleaseAll     EffectKind = "ReleaseAll"     // destroy every runtime, checkpoint and layer; answer ReleaseDone
 )
@@ -172,6 +181,7 @@ type Effect struct {
 	Launch     int64 // names a runtime: launches are never repeated
 	Generation int64 // that a launch is to serve as
 	Checkpoint *Checkpoint
+	Layers     []string
 }
 
 // EntryType names an entry of the event log.

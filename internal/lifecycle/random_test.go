@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -131,6 +132,7 @@ func deepCopy(r Record) Record {
 	r = clone(r)
 	if r.Checkpoint != nil {
 		cp := *r.Checkpoint
+		cp.Stack, cp.Layers = slices.Clone(cp.Stack), maps.Clone(cp.Layers)
 		r.Checkpoint = &cp
 	}
 	if r.Tombstone != nil {
@@ -223,6 +225,9 @@ func (w *walk) event() Event {
 		if w.chance(30) {
 			return RuntimeGone{Generation: w.rec.Generation - int64(w.rng.IntN(2)), Detail: "it crashed"}
 		}
+		if w.chance(30) {
+			return w.merged()
+		}
 		return w.outcome()
 	default:
 		return TimerFired{Op: m.Op, Activity: w.activity}
@@ -232,9 +237,28 @@ func (w *walk) event() Event {
 func (w *walk) outcome() Event {
 	return pick[Event](w,
 		StartSucceeded{Op: w.op()}, StartSucceeded{Op: w.op()}, StartFailed{Op: w.op(), Detail: "boom"},
-		CaptureReady{Op: w.op(), Checkpoint: Checkpoint{ID: fmt.Sprintf("image%d", w.steps), Mode: Memory}},
-		CaptureReady{Op: w.op(), Checkpoint: Checkpoint{ID: fmt.Sprintf("image%d", w.steps), Mode: Memory}},
-		CaptureEnded{Op: w.op()}, CaptureEnded{Op: w.op(), Detail: "disk full"}, ReleaseDone{Op: w.op()})
+		w.captured(), w.captured(), CaptureEnded{Op: w.op()}, CaptureEnded{Op: w.op(), Detail: "disk full"}, ReleaseDone{Op: w.op()})
+}
+
+// captured adds a layer to the stack.
+func (w *walk) captured() Event {
+	id := fmt.Sprint(w.steps)
+	cp := Checkpoint{ID: "image" + id, Mode: Memory, Stack: []string{id}, Layers: map[string]string{id: "digest"}}
+	if old := w.rec.Checkpoint; old != nil {
+		cp.Stack = slices.Concat(old.Stack, cp.Stack)
+		maps.Copy(cp.Layers, old.Layers)
+	}
+	return CaptureReady{Op: w.op(), Checkpoint: cp}
+}
+
+// merged is about layers of the stack, sometimes of one that is gone.
+func (w *walk) merged() Event {
+	ev := LayersMerged{Merged: []string{"gone", "too"}, Into: fmt.Sprint("merged", w.steps), Digest: "digest"}
+	if cp := w.rec.Checkpoint; cp != nil && len(cp.Stack) > 1 && w.chance(80) {
+		from := w.rng.IntN(len(cp.Stack) - 1)
+		ev.Merged = cp.Stack[from : from+2]
+	}
+	return ev
 }
 
 func (w *walk) patch() Patch {
@@ -275,6 +299,7 @@ func (w *walk) check(before Record, ev Event, res Result, err error) {
 	w.checkMove(before, ev, res)
 	w.checkNumbers(before, ev, after)
 	w.checkState(before, after)
+	w.checkStack(after)
 	w.checkEffects(before, after, res.Effects)
 	w.checkLog(before, after, res)
 	w.checkKills(before, ev, res)
@@ -370,6 +395,23 @@ func (w *walk) checkCarried(op Operation, after Record) {
 	}
 }
 
+// checkStack holds that a checkpoint knows the digests of its layers, and no
+// others.
+func (w *walk) checkStack(after Record) {
+	cp := after.Checkpoint
+	if cp == nil {
+		return
+	}
+	for _, id := range cp.Stack {
+		if cp.Layers[id] == "" {
+			w.fail("layer %s has no digest", id)
+		}
+	}
+	if len(cp.Layers) != len(cp.Stack) {
+		w.fail("%d digests of %d layers", len(cp.Layers), len(cp.Stack))
+	}
+}
+
 func (w *walk) checkEffects(before, after Record, effects []Effect) {
 	for _, e := range effects {
 		switch e.Kind {
@@ -387,6 +429,15 @@ func (w *walk) checkEffects(before, after Record, effects []Effect) {
 			}
 			if after.State != Paused || after.Checkpoint.ID == e.Checkpoint.ID {
 				w.fail("the checkpoint is dropped and none is newer")
+			}
+		case DropLayers:
+			if before.Situation() != atPaused || after.Situation() != atPaused {
+				w.fail("layers are dropped while it is %s", before.Situation())
+			}
+			for _, id := range e.Layers {
+				if !slices.Contains(before.Checkpoint.Stack, id) || slices.Contains(after.Checkpoint.Stack, id) {
+					w.fail("layer %s is dropped; the stack was %v and is %v", id, before.Checkpoint.Stack, after.Checkpoint.Stack)
+				}
 			}
 		case ReleaseRuntime:
 			if after.State == Running && after.Launch == e.Launch {

@@ -430,6 +430,40 @@ func (s *step) goOn(op *Operation, carry Carry) {
 	s.launch()
 }
 
+// merged replaces layers of the stack by one. It applies only while nothing is
+// mounted over them.
+func merged(s *step, ev Event) {
+	e := ev.(LayersMerged)
+	cp := *s.rec.Checkpoint
+	i := indexOf(cp.Stack, e.Merged)
+	if i < 0 {
+		s.verdict = Stale
+		return
+	}
+	cp.Stack = slices.Concat(cp.Stack[:i], []string{e.Into}, cp.Stack[i+len(e.Merged):])
+	layers := make(map[string]string, len(cp.Stack))
+	for _, id := range cp.Stack {
+		if digest, known := cp.Layers[id]; known {
+			layers[id] = digest
+		}
+	}
+	layers[e.Into] = e.Digest
+	cp.Layers = layers
+	s.rec.Checkpoint = &cp
+	s.effect(Effect{Kind: DropLayers, Layers: e.Merged})
+}
+
+// indexOf returns where in the stack the layers lie, one on the other; -1 if
+// they do not.
+func indexOf(stack, layers []string) int {
+	for i := 0; len(layers) > 0 && i+len(layers) <= len(stack); i++ {
+		if slices.Equal(stack[i:i+len(layers)], layers) {
+			return i
+		}
+	}
+	return -1
+}
+
 func captureEnded(s *step, ev Event) {
 	e := ev.(CaptureEnded)
 	if !s.owns(e.Op) {

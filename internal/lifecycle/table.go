@@ -66,7 +66,7 @@ var (
 var allKinds = []Kind{
 	"CreateRequested", "AccessRequested", "PauseRequested", "ConnectRequested", "ResumeRequested", "TimeoutSet", "ExtendRequested",
 	"SettingsPatched", "LeaseRequested", "LeaseReleased", "KillRequested",
-	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted",
+	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "LayersMerged", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted",
 }
 
 // table is the whole lifecycle. It is total: every situation has a rule for
@@ -122,6 +122,7 @@ func init() {
 			"LeaseRequested":   refuses(errNotRunning, "nothing is held awake that sleeps"),
 			"LeaseReleased":    refuses(errNotRunning, ""),
 			"KillRequested":    applies(kill, "", atKilling),
+			"LayersMerged":     applies(merged, "the new layer takes their place in the stack, if they are still there", atPaused),
 			"RuntimeGone":      stale,
 			"TimerFired":       applies(pausedTimer, "the lifetime or the retention passed", atKilling),
 			"ServerStarted":    applies(pausedFound, "a runtime that outlived the commit is released", atPaused),

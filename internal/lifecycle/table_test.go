@@ -16,7 +16,7 @@ import (
 var events = []Event{
 	CreateRequested{}, AccessRequested{}, PauseRequested{}, ConnectRequested{}, ResumeRequested{}, TimeoutSet{},
 	ExtendRequested{}, SettingsPatched{}, LeaseRequested{}, LeaseReleased{}, KillRequested{}, StartSucceeded{}, StartFailed{}, CaptureReady{}, CaptureEnded{},
-	ReleaseDone{}, RuntimeGone{}, TimerFired{}, ServerStarted{},
+	LayersMerged{}, ReleaseDone{}, RuntimeGone{}, TimerFired{}, ServerStarted{},
 }
 
 func TestTableIsTotal(t *testing.T) {
