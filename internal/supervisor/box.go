@@ -40,6 +40,9 @@ type box struct {
 	work    work
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id
 	tasks   map[string]*task         // the work of effects in flight, by operation id
+
+	merging bool                    // layers of the stack are being merged
+	merged  *lifecycle.LayersMerged // not committed yet; nil for none
 }
 
 // task is the work of an effect that can be told to stop.
@@ -104,6 +107,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	b.report(before, res)
 	b.actAll(res.Effects)
 	b.grantLocked()
+	b.mergeLocked(before)
 	return res, nil
 }
 

@@ -49,6 +49,8 @@ func (b *box) act(e lifecycle.Effect) {
 	case lifecycle.DropCheckpoint:
 		current := b.sb.Record.Checkpoint
 		b.background(func(context.Context) { b.dropCheckpoint(e.Checkpoint, current) })
+	case lifecycle.DropLayers:
+		b.background(func(context.Context) { b.dropLayers(e.Layers) })
 	case lifecycle.ReleaseAll:
 		inst := b.inst
 		b.unserveLocked()
@@ -659,9 +661,8 @@ func (b *box) removeEverything(ctx context.Context) error {
 	}
 	rec := b.snapshot().Record
 	var errs []error
-	// Listing the layers of all sandboxes would take longer the more there are.
-	for n := range rec.Launches {
-		if id := runtimeID(b.id, n+1); b.s.o.Layers.LayerRemains(id) {
+	for _, id := range b.possibleLayers(rec) {
+		if b.s.o.Layers.LayerRemains(id) {
 			errs = append(errs, b.removeFiles(id))
 		}
 	}
@@ -669,4 +670,22 @@ func (b *box) removeEverything(ctx context.Context) error {
 		errs = append(errs, b.s.o.Layers.RemoveImage(cp.ID))
 	}
 	return errors.Join(errs...)
+}
+
+// possibleLayers returns the ids of all layers that the sandbox may have. Listing
+// those of all sandboxes would take longer the more there are.
+func (b *box) possibleLayers(rec lifecycle.Record) []string {
+	var ids []string
+	for n := range rec.Launches {
+		ids = append(ids, runtimeID(b.id, n+1))
+	}
+	if rec.Checkpoint != nil {
+		ids = append(ids, rec.Checkpoint.Stack...)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.merged != nil {
+		ids = append(ids, b.merged.Into)
+	}
+	return ids
 }

@@ -17,7 +17,9 @@ type metrics struct {
 	lateness    prometheus.Histogram
 	written     prometheus.Counter
 	freed       prometheus.Counter
+	merges      *prometheus.CounterVec
 	sandboxes   *prometheus.Desc
+	merging     *prometheus.Desc
 	accesses    *prometheus.Desc
 	holds       *prometheus.Desc
 	s           *Supervisor
@@ -48,14 +50,18 @@ func newMetrics(s *Supervisor) *metrics {
 		freed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "drowse_pause_freed_bytes_total", Help: "Bytes of memory that pauses gave back.",
 		}),
+		merges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drowse_layer_merges_total", Help: "Merges of a sandbox's layers into one, by what came of them: committed, failed, or dropped.",
+		}, []string{"outcome"}),
 		sandboxes: prometheus.NewDesc("drowse_sandboxes", "Sandboxes, by situation.", []string{"situation"}, nil),
+		merging:   prometheus.NewDesc("drowse_layer_merges", "Sandboxes whose layers are being merged, or looked at whether they should be.", nil, nil),
 		accesses:  prometheus.NewDesc("drowse_accesses", "Requests and streams open into sandboxes.", nil, nil),
 		holds:     prometheus.NewDesc("drowse_holds", "What keeps running sandboxes awake, as far as it is known, by kind.", []string{"kind"}, nil),
 	}
 }
 
 func (m *metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed}
+	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed, m.merges}
 }
 
 // Describe implements prometheus.Collector.
@@ -64,6 +70,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 		c.Describe(ch)
 	}
 	ch <- m.sandboxes
+	ch <- m.merging
 	ch <- m.accesses
 	ch <- m.holds
 }
@@ -75,12 +82,15 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	count := map[lifecycle.Situation]int{}
 	holds := map[HoldKind]int{}
-	accesses, t := 0, now()
+	accesses, merging, t := 0, 0, now()
 	m.s.each(func(b *box) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		count[b.sb.Record.Situation()]++
 		accesses += len(b.work.accesses)
+		if b.merging || b.merged != nil && b.sb.Record.State == lifecycle.Paused {
+			merging++
+		}
 		if b.sb.Record.State != lifecycle.Running {
 			return
 		}
@@ -93,6 +103,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, at := range lifecycle.Situations() {
 		ch <- prometheus.MustNewConstMetric(m.sandboxes, prometheus.GaugeValue, float64(count[at]), string(at))
 	}
+	ch <- prometheus.MustNewConstMetric(m.merging, prometheus.GaugeValue, float64(merging))
 	ch <- prometheus.MustNewConstMetric(m.accesses, prometheus.GaugeValue, float64(accesses))
 	for _, kind := range []HoldKind{HoldRequest, HoldStream, HoldProcess, HoldLease} {
 		ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(holds[kind]), string(kind))

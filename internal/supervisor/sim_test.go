@@ -977,7 +977,8 @@ func wholeCheckpoint(dir string, cp *lifecycle.Checkpoint) error {
 		return err
 	}
 	m, err := files.Verify(cp.ID, cp.Digest)
-	if err == nil && !slices.Equal(m.Stack, cp.Stack) {
+	isMerged := func(id string) bool { return cp.Layers[id] != "" && !slices.Contains(m.Stack, id) }
+	if err == nil && !slices.Equal(m.Stack, cp.Stack) && !slices.ContainsFunc(cp.Stack, isMerged) {
 		err = fmt.Errorf("the image is for %v, the record says %v", m.Stack, cp.Stack)
 	}
 	return err

@@ -94,6 +94,7 @@ type Supervisor struct {
 	// removals bounds how many sandboxes are removed at once: thousands can end
 	// together, and what waits for the disk holds a thread.
 	removals chan struct{}
+	merges   chan struct{} // bounds how many stacks are merged at once
 
 	ctx  context.Context // ends the work of effects
 	stop context.CancelFunc
@@ -123,7 +124,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{},
-		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), changed: make(chan struct{}),
+		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering

@@ -256,6 +256,12 @@ func (o *ownership) thing(kind Kind, id, path string) Thing {
 // same name.
 func RuntimeID(sandbox string, launch int64) string { return fmt.Sprintf("%sr%07d", sandbox, launch) }
 
+// MergedID names a layer that others were merged into, after something unique.
+// The name is never used twice, and is as long as those of launches.
+func MergedID(sandbox, unique string) string {
+	return fmt.Sprintf("%sm%s", sandbox, unique[len(unique)-7:])
+}
+
 // SandboxOf returns the sandbox that a runtime or layer id belongs to.
 func SandboxOf(id string) string {
 	const suffix = len("r0000000")

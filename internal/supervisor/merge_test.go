@@ -1,0 +1,222 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// writer is a sandbox that writes a file in each generation.
+type writer struct {
+	*bench
+	s     *Supervisor
+	id    string
+	files int
+}
+
+func (w *writer) root() string {
+	return w.s.rootfs(runtimeID(w.id, record(w.t, w.s, w.id).Launch))
+}
+
+// cycle writes a file, sleeps and, if it is to, wakes.
+func (w *writer) cycle(wake bool) {
+	w.t.Helper()
+	w.files++
+	path := filepath.Join(w.root(), fmt.Sprint("file", w.files))
+	if err := os.WriteFile(path, []byte(path), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.s.Pause(w.t.Context(), w.id, lifecycle.Memory, ""); err != nil {
+		w.t.Fatal(err)
+	}
+	if wake {
+		w.wake()
+	}
+}
+
+func (w *writer) wake() {
+	w.t.Helper()
+	if _, err := w.s.Connect(w.t.Context(), w.id, time.Hour, ""); err != nil {
+		w.t.Fatal(err)
+	}
+	for n := range w.files {
+		if _, err := os.Stat(filepath.Join(w.root(), fmt.Sprint("file", n+1))); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+func (w *writer) stack() []string { return record(w.t, w.s, w.id).Checkpoint.Stack }
+
+// wantStack waits until there are these layers of the sandbox, and no other.
+func (w *writer) wantStack(what string, ok func(stack []string) bool) {
+	w.t.Helper()
+	eventually(w.t, what, func() bool {
+		stack := slices.Sorted(slices.Values(w.stack()))
+		if !ok(stack) {
+			return false
+		}
+		if rec := record(w.t, w.s, w.id); rec.State == lifecycle.Running {
+			stack = append(stack, runtimeID(w.id, rec.Launch))
+			slices.Sort(stack)
+		}
+		layers, err := w.s.o.Layers.Layers()
+		return err == nil && slices.Equal(layers, stack)
+	})
+	cp := record(w.t, w.s, w.id).Checkpoint
+	if err := w.s.verify(w.t.Context(), *cp); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func isMerged(id string) bool { return strings.Contains(id[len(id)-8:], "m") }
+
+// TestDeepStackIsMerged pauses a sandbox often enough for its stack to be merged
+// while it sleeps.
+func TestDeepStackIsMerged(t *testing.T) {
+	w := &writer{bench: newBench(t)}
+	s, _ := w.open()
+	w.s, w.id = s, create(t, s, CreateRequest{})
+	for range 3 * maxDepth {
+		w.cycle(true)
+	}
+	w.cycle(false)
+	w.wantStack("a short stack", func(stack []string) bool { return len(stack) <= maxDepth && slices.ContainsFunc(stack, isMerged) })
+	w.wake()
+	wantCount(t, s, w.id, 1, 3*maxDepth+2)
+	if err := s.Kill(t.Context(), w.id, ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nothing left", func() bool {
+		layers, err := s.o.Layers.Layers()
+		return err == nil && len(layers) == 0
+	})
+	w.wantNothingLeft()
+}
+
+// TestHiddenBytesAreGivenBack writes the same file anew in each generation.
+func TestHiddenBytesAreGivenBack(t *testing.T) {
+	w := &writer{bench: newBench(t)}
+	s, _ := w.open()
+	w.s, w.id = s, create(t, s, CreateRequest{})
+	for range 3 {
+		if err := os.WriteFile(filepath.Join(w.root(), "big"), make([]byte, 2*leastHidden), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.cycle(true)
+	}
+	w.cycle(false)
+	w.wantStack("a stack with the file once", func(stack []string) bool {
+		hidden, _, err := s.o.Layers.Hidden(w.stack(), record(t, s, w.id).Checkpoint.Layers)
+		return err == nil && hidden < leastHidden
+	})
+	w.wake()
+}
+
+// parked returns a sandbox that runs over a deep stack, while the layer that is
+// to take its place is ready.
+func (b *bench) parked() *writer {
+	t := b.t
+	t.Helper()
+	s, _ := b.open()
+	w := &writer{bench: b, s: s, id: create(t, s, CreateRequest{})}
+	s.merges <- struct{}{} // nobody merges
+	for range maxDepth + 1 {
+		w.cycle(true)
+	}
+	<-s.merges
+	box, err := s.box(w.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a merged layer", func() bool {
+		box.mu.Lock()
+		defer box.mu.Unlock()
+		return box.merged != nil
+	})
+	if stack := w.stack(); len(stack) != maxDepth+1 {
+		t.Fatalf("the stack of a sandbox that runs became %v", stack)
+	}
+	return w
+}
+
+// TestMergeWaitsForSleep has a merge end while its sandbox runs: the stack stays
+// what is mounted until it sleeps.
+func TestMergeWaitsForSleep(t *testing.T) {
+	w := newBench(t).parked()
+	w.cycle(false)
+	w.wantStack("a stack of two", func(stack []string) bool { return len(stack) == 2 && slices.ContainsFunc(stack, isMerged) })
+	w.wake()
+}
+
+// TestKillRemovesMergedLayer kills a sandbox whose merged layer is in no stack.
+func TestKillRemovesMergedLayer(t *testing.T) {
+	w := newBench(t).parked()
+	if err := w.s.Kill(t.Context(), w.id, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.wantNothingLeft()
+}
+
+// TestRestartForgetsMergedLayer stops the server with a layer that is in no stack.
+// The next one removes it, and merges again.
+func TestRestartForgetsMergedLayer(t *testing.T) {
+	b := newBench(t)
+	w := b.parked()
+	ctx, id, files := t.Context(), w.id, w.files
+	if err := w.s.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := b.open()
+	w = &writer{bench: b, s: s, id: id, files: files}
+	w.wantStack("the old stack", func(stack []string) bool { return len(stack) == maxDepth+1 && !slices.ContainsFunc(stack, isMerged) })
+	w.cycle(false)
+	w.wantStack("one layer", func(stack []string) bool { return len(stack) == 1 })
+	w.wake()
+}
+
+// TestDamagedLayerIsNotMerged damages a layer of a deep stack. The layers stay,
+// and the sandbox says what is wrong when it is woken.
+func TestDamagedLayerIsNotMerged(t *testing.T) {
+	w := &writer{bench: newBench(t)}
+	s, _ := w.open()
+	w.s, w.id = s, create(t, s, CreateRequest{})
+	s.merges <- struct{}{}
+	for range maxDepth {
+		w.cycle(true)
+	}
+	w.cycle(false)
+	stack := w.stack()
+	if err := os.Remove(filepath.Join(s.o.Layers.LayerDir(stack[2]), "root", "file3")); err != nil {
+		t.Fatal(err)
+	}
+	<-s.merges
+	box, err := s.box(w.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the merge", func() bool {
+		box.mu.Lock()
+		defer box.mu.Unlock()
+		return !box.merging
+	})
+	w.wantLayers(stack)
+	if _, err := s.Connect(t.Context(), w.id, time.Hour, ""); err == nil || !strings.Contains(err.Error(), "file3") {
+		t.Errorf("connect: %v, want what is damaged", err)
+	}
+}
+
+// wantLayers holds that these layers are there and in the stack, and no other.
+func (w *writer) wantLayers(stack []string) {
+	w.t.Helper()
+	eventually(w.t, "the layers as they were", func() bool {
+		layers, err := w.s.o.Layers.Layers()
+		return err == nil && slices.Equal(layers, stack) && slices.Equal(w.stack(), stack)
+	})
+}
