@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 var faultTable = flag.String("faults.table", "", "let every fault strike wherever it can, and write the outcome to this file")
@@ -143,7 +144,8 @@ type operation struct {
 	name     string
 	on       subject
 	from, to lifecycle.State
-	warm     int             // runtimes that wait for it; then it is about the points of those
+	warm     int             // runtimes that wait for it
+	only     string          // it is about the points whose names begin so
 	also     failpoint.Point // an error there, which is what the operation is about
 	begin    func(f *faults, id string) error
 	clock    bool // a clock carries it out; begin only sets it
@@ -161,19 +163,27 @@ const (
 
 var operations = []operation{
 	{name: "create", to: lifecycle.Running, begin: (*faults).create},
-	{name: "create from a waiting runtime", to: lifecycle.Running, warm: 1, begin: (*faults).create},
+	{name: "create from a waiting runtime", to: lifecycle.Running, warm: 1, only: warmPoints, begin: (*faults).create},
 	{name: "pause", on: memory, from: lifecycle.Running, to: lifecycle.Paused, begin: (*faults).pause},
 	{name: "pause that fails", on: memory, from: lifecycle.Running, to: lifecycle.Running, also: failpoint.Checkpointed, begin: (*faults).failingPause},
 	{name: "pause of the files", on: files, from: lifecycle.Running, to: lifecycle.Paused, begin: (*faults).pauseFiles},
 	{name: "resume", on: memory, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
-	{name: "resume in a waiting runtime", on: memory, from: lifecycle.Paused, to: lifecycle.Running, warm: 1, begin: (*faults).resume},
+	{name: "resume in a waiting runtime", on: memory, from: lifecycle.Paused, to: lifecycle.Running, warm: 1, only: warmPoints, begin: (*faults).resume},
 	{name: "resume of the files", on: files, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
 	{name: "kill", on: somebody, from: lifecycle.Running, to: lifecycle.Terminated, begin: (*faults).kill},
 	{name: "kill of a paused one", on: somebody, from: lifecycle.Paused, to: lifecycle.Terminated, begin: (*faults).kill},
 	{name: "expiry that pauses", on: memory, from: lifecycle.Running, to: lifecycle.Paused, clock: true, begin: (*faults).expire},
 	{name: "expiry that kills", on: somebody, from: lifecycle.Running, to: lifecycle.Terminated, clock: true, begin: (*faults).expire},
+	{name: "merge of layers after a pause", on: files, from: lifecycle.Running, to: lifecycle.Paused, only: mergePoints, begin: (*faults).merge},
 	{name: "restart in the middle of a pause", on: memory, from: lifecycle.Running, to: lifecycle.Running, begin: (*faults).restart},
 }
+
+// What some operations are about, and the others are not: runtimes that wait are
+// made in the background, at any time, and a merge comes after a pause.
+const (
+	warmPoints  = "gvisor/warm-"
+	mergePoints = "layer/merge"
+)
 
 func (f *faults) create(string) error {
 	_, err := f.s.client.Create(f.ctx, client.CreateOptions{Timeout: time.Hour})
@@ -192,6 +202,38 @@ func (f *faults) failingPause(id string) error {
 func (f *faults) pauseFiles(id string) error {
 	_, err := f.s.client.PauseWith(f.ctx, id, client.Filesystem)
 	return err
+}
+
+// merge pauses a sandbox, of which most is hidden then, and returns when its
+// layers are merged, could not be, or nobody merges them any more.
+func (f *faults) merge(id string) error {
+	ended := func() int {
+		return f.s.log.count(id, `msg="layers merged"`) + f.s.log.count(id, `msg="layers could not be merged"`)
+	}
+	before := ended()
+	pause := f.pause
+	if id == f.written.ID {
+		pause = f.pauseFiles
+	}
+	if err := pause(id); err != nil {
+		return err
+	}
+	return poll(time.Minute, func() error {
+		rec, err := f.db.Sandboxes(f.ctx)
+		killed := slices.ContainsFunc(rec, func(sb store.Sandbox) bool { return sb.ID == id && sb.Record.State == lifecycle.Terminated })
+		if err != nil || ended() == before && !killed && f.s.client.Health(f.ctx) == nil {
+			return errors.Join(err, errors.New("the merge goes on"))
+		}
+		return nil
+	})
+}
+
+// replace writes the same file in a sandbox, which is most of what it has.
+func (f *faults) replace(sb *client.Sandbox) {
+	f.t.Helper()
+	if exit, out := run(f.ctx, f.t, sb, "sh", "-c", "head -c 4000000 /dev/urandom >big"); exit.Code != 0 {
+		f.t.Fatalf("write: %s", out)
+	}
 }
 
 func (f *faults) resume(id string) error {
@@ -234,8 +276,9 @@ func (f *faults) explore(o operation) []trial {
 	f.finish(o, id)
 	var all []trial
 	for _, step := range failpoint.Catalogue() {
-		if o.warm > 0 && !strings.HasPrefix(string(step.Point), "gvisor/warm-") || step.Point == o.also {
-			continue // runtimes that wait are made in the background, at any time
+		ofMerge := strings.HasPrefix(string(step.Point), mergePoints) // any pause may be followed by one
+		if !strings.HasPrefix(string(step.Point), o.only) || ofMerge && o.only == "" || step.Point == o.also {
+			continue
 		}
 		// Of a crowd the first and the last.
 		for nth := 1; nth <= passes[step.Point]; nth++ {
@@ -458,6 +501,7 @@ func (f *faults) ready(o operation) string {
 	t := f.t
 	t.Helper()
 	var id string
+	sandbox := f.written
 	switch o.on {
 	case nothing:
 	case memory:
@@ -480,10 +524,14 @@ func (f *faults) ready(o operation) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		id = sb.ID
+		id, sandbox = sb.ID, sb
+		f.replace(sb)
 		f.bring(id, lifecycle.Paused)
 	}
 	f.bring(id, o.from)
+	if o.only == mergePoints {
+		f.replace(sandbox)
+	}
 	f.s.waitWarm(o.warm)
 	if o.name == restartName {
 		f.arm(failpoint.Armed{Point: failpoint.Checkpointed, Fault: failpoint.Crash, Nth: 1})

@@ -60,6 +60,7 @@ func startFaulty(ctx context.Context, t *testing.T, warm int) *faults {
 	options := client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: true}
 	f.counting = f.s.startGuest(ctx, options)
 	f.written = f.s.create(ctx, options)
+	f.replace(f.written)
 	// From here on there is a checkpoint of each to lose.
 	for _, err := range []error{
 		f.pause(f.counting.sb.ID), f.resume(f.counting.sb.ID), f.pauseFiles(f.written.ID), f.resume(f.written.ID),
@@ -195,6 +196,10 @@ func (f *faults) unsettled(id string, o operation) error {
 		if rec.Op != nil {
 			return fmt.Errorf("sandbox %s is still %s", id, rec.Phase())
 		}
+	}
+	// It follows a pause, and would come in the way of what is tried next.
+	if n, err := f.s.metric(f.ctx, "drowse_layer_merges"); n != 0 || err != nil {
+		return errors.Join(fmt.Errorf("the layers of %v sandboxes are still being merged", n), err)
 	}
 	rec := all[id]
 	if o.clock && rec.State == lifecycle.Running && rec.EndAt.Before(time.Now()) && rec.PauseRetryAt.IsZero() {

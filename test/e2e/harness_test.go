@@ -366,6 +366,21 @@ func run(ctx context.Context, t testing.TB, sb *client.Sandbox, args ...string) 
 	return exit, out.String()
 }
 
+// metric returns the value of a metric without labels.
+func (s *server) metric(ctx context.Context, name string) (value float64, err error) {
+	resp, err := s.raw(ctx, http.MethodGet, "/metrics", http.Header{"X-Api-Key": {apiKey}}, nil)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(resp.body)) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			_, err := fmt.Sscan(rest, &value)
+			return value, err
+		}
+	}
+	return 0, fmt.Errorf("no metric %s", name)
+}
+
 // sleepers are sandboxes that pause at their timeout and wake by traffic.
 var sleeper = client.CreateOptions{OnTimeout: client.Pause, AutoResume: true}
 
