@@ -16,6 +16,10 @@
 //   - Work is told from idling by evidence, and in doubt there is work: see
 //     observer.
 //
+// Files are handled with the rights of root, whoever is named: the user says
+// below whose home a relative path is, and whose what is new will be. Who may
+// call the API at all may name root.
+//
 // It leaves to the host: who may reach the port (the internal endpoint /init
 // authenticates itself, but is no business of the public), limits of memory,
 // disk and processes, and the network. It trusts neither its clients nor the

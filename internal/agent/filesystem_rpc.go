@@ -152,7 +152,7 @@ func (l *listing) list(path string, depth uint32) error {
 // read returns the entries of a directory in order. It reads no more of them
 // than there is room for.
 func (l *listing) read(dir string) ([]fs.DirEntry, error) {
-	f, err := os.Open(dir)
+	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
