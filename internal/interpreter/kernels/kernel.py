@@ -1,0 +1,563 @@
+"""The Python kernel: runs cells of code that come over descriptor 3, one JSON
+object a line, and tells what they do over descriptor 4 in the same way. What
+they print goes to where their child processes print, so it is in order."""
+
+import ast
+import asyncio
+import base64
+import builtins
+import importlib.abc
+import importlib.machinery
+import inspect
+import io
+import json
+import linecache
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import types
+
+MAX_MESSAGE = 12 << 20  # bytes
+
+_requests = os.fdopen(3, "rb")
+_lock = threading.Lock()  # over one message
+for _fd in (3, 4, 5):
+    os.set_inheritable(_fd, False)
+
+
+def send(**message):
+    data = json.dumps(message, default=str).encode() + b"\n"
+    if len(data) > MAX_MESSAGE:
+        raise ValueError(f"a result of {len(data)} bytes is too large: the limit is {MAX_MESSAGE}")
+    with _lock:
+        while data:
+            data = data[os.write(4, data):]
+        if message["type"] == "result":
+            # Descriptor 5 says that it has been taken: only then what is
+            # printed next comes after it.
+            os.read(5, 1)
+
+
+class Output(io.TextIOWrapper):
+    """What replaces sys.stdout and sys.stderr: whole lines are written at once,
+    all those of one print together."""
+
+    def __init__(self, fd):
+        raw = io.FileIO(fd, "wb", closefd=False)
+        super().__init__(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace")
+
+    def write(self, text):
+        count = super().write(text)
+        if text.endswith("\n"):
+            self.flush()
+        return count
+
+
+def flush():
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+# --- what a value looks like
+
+
+def encoded(data):
+    return base64.b64encode(data).decode() if isinstance(data, (bytes, bytearray)) else data
+
+
+REPRS = {
+    "text/html": "_repr_html_",
+    "text/markdown": "_repr_markdown_",
+    "image/svg+xml": "_repr_svg_",
+    "image/png": "_repr_png_",
+    "image/jpeg": "_repr_jpeg_",
+    "application/pdf": "_repr_pdf_",
+    "text/latex": "_repr_latex_",
+    "application/json": "_repr_json_",
+    "application/javascript": "_repr_javascript_",
+}
+
+
+def call_repr(value, name, *args, **kwargs):
+    """The value's own representation, None without one. One that fails is
+    reported, and the others are shown all the same."""
+    if isinstance(value, type) or not callable(getattr(type(value), name, None)):
+        return None
+    try:
+        found = getattr(value, name)(*args, **kwargs)
+    except Exception:
+        traceback.print_exc()
+        return None
+    # A second element is metadata, which nobody here shows.
+    return found[0] if isinstance(found, tuple) and found else found
+
+
+def bundle(value):
+    """The representations of a value by MIME type."""
+    data = dict(call_repr(value, "_repr_mimebundle_", include=None, exclude=None) or {})
+    for mime, name in REPRS.items():
+        if mime not in data:
+            found = call_repr(value, name)
+            if found is not None:
+                data[mime] = found
+    for kind, extend in EXTENSIONS:
+        found = sys.modules.get(kind[0])
+        cls = getattr(found, kind[1], None) if found else None
+        if isinstance(cls, type) and isinstance(value, cls):
+            extend(value, data)
+    if "text/plain" not in data:
+        data["text/plain"] = repr(value)
+    return {mime: encoded(shown) for mime, shown in data.items()}
+
+
+def extend_frame(frame, data):
+    columns = frame.to_dict(orient="list")
+    data["e2b/data"] = {str(name): [plain(v) for v in values] for name, values in columns.items()}
+
+
+def extend_figure(figure, data):
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", bbox_inches="tight", dpi=figure.dpi)
+    data["image/png"] = buffer.getvalue()
+    try:
+        chart = figure_chart(figure)
+    except Exception:  # a figure of a kind that was not thought of
+        chart = None
+    if chart:
+        data["e2b/chart"] = chart
+
+
+EXTENSIONS = [
+    (("pandas", "DataFrame"), extend_frame),
+    (("matplotlib.figure", "Figure"), extend_figure),
+]
+
+
+def display(*values, raw=False, **_):
+    """Shows values in the middle of a cell."""
+    for value in values:
+        flush()
+        send(type="result", main=False, data=value if raw else bundle(value))
+
+
+def plain(value):
+    """A value as JSON has it."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        value = value.item()
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+# --- charts of matplotlib
+
+
+def figure_chart(figure):
+    charts = [axes_chart(axes) for axes in figure.axes]
+    charts = [chart for chart in charts if chart]
+    if len(charts) == 1:
+        return charts[0]
+    if charts:
+        title = figure._suptitle.get_text() if figure._suptitle else None
+        return {"type": "superchart", "title": title, "elements": charts}
+    return None
+
+
+def axes_chart(axes):
+    for kind, elements in (
+        ("pie", pie_elements),
+        ("box_and_whisker", box_elements),
+        ("bar", bar_elements),
+        ("line", line_elements),
+        ("scatter", scatter_elements),
+    ):
+        found = elements(axes)
+        if found:
+            break
+    else:
+        if not axes.has_data():
+            return None
+        kind, found = "unknown", []
+    chart = {"type": kind, "title": axes.get_title() or None, "elements": found}
+    if kind not in ("pie", "unknown"):
+        chart.update(labels(axes))
+    if kind in ("line", "scatter"):
+        chart.update(ticks(axes, "x"))
+        chart.update(ticks(axes, "y"))
+    return chart
+
+
+def labels(axes):
+    found = {}
+    for name, text in (("x", axes.get_xlabel()), ("y", axes.get_ylabel())):
+        unit = re.search(r"\(([^()]*)\)\s*$", text)
+        found[f"{name}_label"] = text or None
+        found[f"{name}_unit"] = unit.group(1) if unit else None
+    return found
+
+
+def is_a(axis, kind):
+    """Whether matplotlib converts what is on the axis by this kind of class."""
+    converter = axis.get_converter() if hasattr(axis, "get_converter") else axis.converter
+    return kind in type(converter).__name__
+
+
+def scale(axis):
+    if is_a(axis, "Date"):
+        return "datetime"
+    return "categorical" if is_a(axis, "Category") else axis.get_scale()
+
+
+def ticks(axes, name):
+    axis = getattr(axes, name + "axis")
+    places = [on_axis(axis, v) for v in axis.get_majorticklocs()]
+    return {
+        f"{name}_ticks": places,
+        f"{name}_tick_labels": [t.get_text() for t in axis.get_majorticklabels()],
+        f"{name}_scale": scale(axis),
+    }
+
+
+def on_axis(axis, value):
+    """A coordinate as the user gave it."""
+    if is_a(axis, "Date") and isinstance(plain(value), (int, float)):
+        from matplotlib.dates import num2date
+
+        return num2date(value).isoformat()
+    return plain(value)
+
+
+def points(axes, xs, ys):
+    return [[on_axis(axes.xaxis, x), on_axis(axes.yaxis, y)] for x, y in zip(xs, ys)]
+
+
+def own_label(artist, number):
+    label = str(artist.get_label())
+    return f"Line {number}" if label.startswith("_") else label
+
+
+def line_elements(axes):
+    return [
+        {"label": own_label(line, n), "points": points(axes, line.get_xdata(orig=True), line.get_ydata(orig=True))}
+        for n, line in enumerate(axes.get_lines())
+        if len(line.get_xdata())
+    ]
+
+
+def scatter_elements(axes):
+    return [
+        {"label": own_label(dots, n), "points": points(axes, *dots.get_offsets().T)}
+        for n, dots in enumerate(axes.collections)
+        if type(dots).__name__ == "PathCollection"
+    ]
+
+
+def pie_elements(axes):
+    return [
+        {"label": wedge.get_label(), "angle": plain(abs(wedge.theta2 - wedge.theta1)), "radius": plain(wedge.r)}
+        for wedge in axes.patches
+        if type(wedge).__name__ == "Wedge"
+    ]
+
+
+def bar_elements(axes):
+    found = []
+    for n, container in enumerate(axes.containers):
+        if type(container).__name__ != "BarContainer":
+            continue
+        group = str(container.get_label())
+        group = f"Group {n}" if group.startswith("_") else group
+        across = getattr(container, "orientation", "vertical") == "horizontal"
+        axis = axes.yaxis if across else axes.xaxis
+        names = {plain(at): t.get_text() for at, t in zip(axis.get_majorticklocs(), axis.get_majorticklabels())}
+        for bar in container.patches:
+            middle = bar.get_y() + bar.get_height() / 2 if across else bar.get_x() + bar.get_width() / 2
+            value = bar.get_width() if across else bar.get_height()
+            label = names.get(plain(middle)) or str(on_axis(axis, middle))
+            found.append({"label": label, "group": group, "value": plain(value)})
+    return found
+
+
+def box_elements(axes):
+    """The boxes of boxplot(), which are nothing but lines in a known order:
+    box, two whiskers, two caps, median, outliers."""
+    lines, names, found = axes.get_lines(), [t.get_text() for t in axes.get_xticklabels()], []
+    for n, box in enumerate(lines[: len(lines) - 5]):
+        xs, ys = box.get_xdata(), box.get_ydata()
+        if len(xs) != 5 or xs[0] != xs[4] or ys[0] != ys[4]:
+            continue
+        caps, median = lines[n + 3 : n + 5], lines[n + 5]
+        fliers = lines[n + 6].get_ydata() if len(lines) > n + 6 and lines[n + 6].get_linestyle() == "None" else []
+        ends = sorted(plain(cap.get_ydata()[0]) for cap in caps)
+        found.append({
+            "label": names[len(found)] if len(found) < len(names) else "",
+            "min": ends[0],
+            "first_quartile": plain(min(ys)),
+            "median": plain(median.get_ydata()[0]),
+            "third_quartile": plain(max(ys)),
+            "max": ends[1],
+            "outliers": [plain(v) for v in fliers],
+        })
+    return found
+
+
+def show_figures(*_, **__):
+    """Shows the open figures and closes them, as a notebook does."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None or not hasattr(pyplot, "get_fignums"):
+        return
+    try:
+        for number in pyplot.get_fignums():
+            display(pyplot.figure(number))
+    finally:
+        pyplot.close("all")
+
+
+# --- libraries that must be told where they are
+
+
+def adapt_pyplot(module):
+    module.show = show_figures
+
+
+def adapt_ipython(module):
+    module.display = display
+
+
+ADAPTED = {"matplotlib.pyplot": adapt_pyplot, "IPython.core.display_functions": adapt_ipython}
+
+
+class Adapter(importlib.abc.MetaPathFinder):
+    """Changes the modules of ADAPTED once they are loaded."""
+
+    def find_spec(self, name, path, target=None):
+        if name not in ADAPTED:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            ADAPTED[name](module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+# --- lines that are not Python
+
+
+class UsageError(Exception):
+    pass
+
+
+def shell(command):
+    flush()
+    status = subprocess.call(["bash", "-c", command], stdin=subprocess.DEVNULL)
+    user.__dict__["_exit_code"] = status
+
+
+def shell_lines(command):
+    flush()
+    done = subprocess.run(["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    user.__dict__["_exit_code"] = done.returncode
+    return done.stdout.decode("utf-8", "replace").splitlines()
+
+
+def magic(line):
+    name, _, rest = line.partition(" ")
+    rest = rest.strip()
+    if name == "pip":
+        return shell(f"{sys.executable} -m pip {rest}")
+    if name == "cd":
+        os.chdir(os.path.expanduser(rest or "~"))
+        return print(os.getcwd())
+    if name == "pwd":
+        return os.getcwd()
+    if name == "matplotlib":
+        return None
+    if name == "env" and not rest:
+        return dict(os.environ)
+    if name == "env":
+        key, is_set, value = (part.strip() for part in rest.partition("=" if "=" in rest else " "))
+        if not is_set and not value:
+            return os.environ.get(key)
+        os.environ[key] = value
+        return print(f"env: {key}={value}")
+    raise UsageError(f"the magic %{name} is not supported here: there are !command, %cd, %env, %pip and %pwd")
+
+
+MAGIC = re.compile(r"^(\s*)(?:([A-Za-z_]\w*)\s*=\s*)?([!%])(.*)$")
+
+
+def translate(source):
+    """Makes calls of the lines that begin with ! or %."""
+
+    def line(text):
+        found = MAGIC.match(text)
+        if not found:
+            return text
+        indent, name, sign, rest = found.groups()
+        if sign == "!":
+            call = "__drowse_shell_lines" if name else "__drowse_shell"
+        else:
+            call = "__drowse_magic"
+        return f"{indent}{name + ' = ' if name else ''}{call}({rest.strip()!r})"
+
+    if source.lstrip().startswith("%%"):
+        head = source.lstrip().split(None, 1)[0]
+        if head not in ("%%bash", "%%sh", "%%time"):
+            raise UsageError(f"the magic {head} is not supported here: there are %%bash and %%sh")
+        _, _, rest = source.lstrip().partition("\n")
+        return rest if head == "%%time" else f"__drowse_shell({rest!r})"
+    return "\n".join(line(text) for text in source.split("\n"))
+
+
+def parse(source, name):
+    try:
+        return compile(source, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except SyntaxError:
+        if not re.search(r"^\s*(?:[A-Za-z_]\w*\s*=\s*)?[!%]", source, re.M):
+            raise
+        source = translate(source)
+        return compile(source, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+# --- running
+
+
+class StdinNotImplementedError(RuntimeError):
+    pass
+
+
+def no_input(*_):
+    raise StdinNotImplementedError("input() is not supported here: nobody is there to answer")
+
+
+user = types.ModuleType("__main__")
+loop = None
+
+
+def run_code(code):
+    """Runs code of the user, on the event loop if there is an await in it."""
+    global loop
+    value = eval(code, user.__dict__)
+    if not (code.co_flags & inspect.CO_COROUTINE):
+        return value
+    if loop is None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+    task = loop.create_task(value)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        if not task.done():  # interrupted
+            task.cancel()
+            loop.run_until_complete(asyncio.wait([task]))
+        raise
+
+
+def run_cell(source, count):
+    name = f"Cell In[{count}]"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = parse(source, name)
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
+        last = ast.Expression(tree.body.pop().value)
+    if tree.body:
+        run_code(compile(tree, name, "exec", flags))
+    if last is None:
+        return
+    value = run_code(compile(last, name, "eval", flags))
+    if value is not None:
+        user.__dict__["_"] = value
+        data = bundle(value)
+        flush()
+        send(type="result", main=True, data=data)
+
+
+def without_our_frames(shown):
+    """Takes the kernel's frames out of an error that is to be shown, and out of
+    those that led to it."""
+    while shown is not None:
+        frames = [frame for frame in shown.stack if frame.filename != __file__]
+        shown.stack = traceback.StackSummary.from_list(frames)
+        shown = shown.__cause__ or shown.__context__
+
+
+def report(error):
+    kind = type(error)
+    try:
+        value = str(error)
+    except Exception:
+        value = f"<str() of the {kind.__name__} fails>"
+    shown = traceback.TracebackException.from_exception(error)
+    without_our_frames(shown)
+    text = "".join(shown.format()).rstrip("\n")
+    send(type="error", name=kind.__name__, value=value, traceback=text)
+
+
+running = False
+
+
+def interrupted(_signal, _frame):
+    if running:
+        raise KeyboardInterrupt
+
+
+def set_environment(variables):
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def serve(request):
+    global running
+    set_environment(request["env"])
+    try:
+        try:
+            running = True
+            run_cell(request["code"], request["count"])
+            show_figures()
+        finally:
+            running = False
+    except BaseException as error:
+        flush()
+        report(error)
+    flush()
+    set_environment(request["restore"])
+    send(type="done")
+
+
+def main():
+    sys.stdout, sys.stderr = Output(1), Output(2)
+    sys.path[0] = ""
+    sys.argv = [""]
+    sys.modules["__main__"] = user
+    user.__dict__.update(
+        __builtins__=builtins,
+        __drowse_shell=shell,
+        __drowse_shell_lines=shell_lines,
+        __drowse_magic=magic,
+    )
+    builtins.display, builtins.input = display, no_input
+    os.environ.setdefault("MPLBACKEND", "agg")
+    sys.meta_path.insert(0, Adapter())
+    signal.signal(signal.SIGINT, interrupted)
+    send(type="ready")
+    for line in _requests:
+        serve(json.loads(line))
+
+
+main()

@@ -1,0 +1,141 @@
+package interpreter
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestPythonCells(t *testing.T) {
+	s := newServer(t)
+	for _, c := range []struct {
+		name, code string
+		stdout     string
+		text       any // of the cell's value; nil for none
+	}{
+		{"printing", "print(1)", "1\n", nil},
+		{"lines of one call stay together", `print("a\nb")`, "a\nb\n", nil},
+		{"part of a line", `print("no end", end="")`, "no end", nil},
+		{"assignment", "x = 1", "", nil},
+		{"state", "x += 1; x", "", "2"},
+		{"quotes of a string", "'a'", "", "a"},
+		{"an apostrophe inside", `"it's"`, "", "it's"},
+		{"None", "None", "", nil},
+		{"semicolon", "5;", "", nil},
+		{"await", "import asyncio\nawait asyncio.sleep(0.01, 'slept')", "", "slept"},
+		{"an event loop of one's own", "async def two(): return 2\nasyncio.run(two())", "", "2"},
+		{"unicode", "print('é😀'); 'é😀'", "é😀\n", "é😀"},
+		{"a child's output in its place", "import os\nprint('before', flush=True)\nos.system('echo child')\nprint('after')",
+			"before\nchild\nafter\n", nil},
+		{"raw bytes", "import sys\n_ = sys.stdout.buffer.write(b'raw\\n')", "raw\n", nil},
+		{"shell line", "!echo shell", "shell\n", nil},
+		{"shell line with a value", "got = !printf 'a\\nb'\ngot", "", "['a', 'b']"},
+		{"shell line in a block", "if True:\n    !echo inner", "inner\n", nil},
+		{"%env", "%env MAGIC=1", "env: MAGIC=1\n", nil},
+		{"%env of one name", "%env MAGIC", "", "1"},
+		{"%cd", "%cd /usr", "/usr\n", nil},
+		{"%%bash", "%%bash\nfor i in 1 2; do echo $i; done", "1\n2\n", nil},
+		{"percent and exclamation in Python", "5 % 3 != 2", "", "False"},
+		{"no module but the user's", "__name__, 'json' in globals()", "", "('__main__', False)"},
+		{"pickling", "import pickle\nclass P: pass\ntype(pickle.loads(pickle.dumps(P()))) is P", "", "True"},
+		{"multiprocessing", "from multiprocessing import get_context\ndef three(q): q.put(3)\n" +
+			"c = get_context('fork'); q = c.Queue(); p = c.Process(target=three, args=(q,)); p.start(); v = q.get(); p.join(); v", "", "3"},
+	} {
+		o := s.run("python", c.code)
+		equal(t, c.name+": stdout", strings.Join(o.stdout, ""), c.stdout)
+		equal(t, c.name+": text", o.text(), c.text)
+		if len(o.errors) > 0 || len(o.stderr) > 0 {
+			t.Errorf("%s: errors %v, stderr %q", c.name, o.errors, o.stderr)
+		}
+	}
+}
+
+func TestPythonErrors(t *testing.T) {
+	s := newServer(t)
+	for _, c := range []struct{ name, code, kind, value, traceback string }{
+		{"thrown", "def f(x):\n    return 1 / x\nf(0)", "ZeroDivisionError", "division by zero",
+			"Traceback (most recent call last):\n" +
+				"  File \"Cell In[1]\", line 3, in <module>\n    f(0)\n" +
+				"  File \"Cell In[1]\", line 2, in f\n    return 1 / x\n"},
+		{"syntax", "if x", "SyntaxError", "", "  File \"Cell In[2]\", line 1\n    if x\n"},
+		{"input", "input('name?')", "StdinNotImplementedError", "input() is not supported here: nobody is there to answer", "line 1, in <module>"},
+		{"exit", "import sys\nsys.exit(3)", "SystemExit", "3", "line 2, in <module>"},
+		{"unknown magic", "%nothing", "UsageError", "the magic %nothing is not supported here: there are !command, %cd, %env, %pip and %pwd", "line 1"},
+		{"cause", "try:\n    1 / 0\nexcept Exception as e:\n    raise ValueError('second') from e", "ValueError", "second", "ZeroDivisionError: division by zero"},
+		{"too large a result", "'x' * (13 << 20)", "ValueError", "", "is too large"},
+	} {
+		o := s.run("python", c.code)
+		if len(o.errors) != 1 {
+			t.Errorf("%s: %d errors", c.name, len(o.errors))
+			continue
+		}
+		e := o.errors[0]
+		equal(t, c.name+": name", e["name"], any(c.kind))
+		if c.value != "" {
+			equal(t, c.name+": value", e["value"], any(c.value))
+		}
+		if got := e["traceback"].(string); !strings.Contains(got, c.traceback) || strings.Contains(got, "kernel.py") {
+			t.Errorf("%s: traceback:\n%s", c.name, got)
+		}
+	}
+	equal(t, "after all errors", s.run("python", "'alive'").text(), any("alive"))
+}
+
+func TestPythonResults(t *testing.T) {
+	s := newServer(t)
+	o := s.run("python", `
+class Rich:
+    def __repr__(self): return "<rich>"
+    def _repr_html_(self): return "<b>é</b>"
+    def _repr_markdown_(self): return "*m*"
+    def _repr_svg_(self): return "<svg/>"
+    def _repr_png_(self): return b"png"
+    def _repr_jpeg_(self): return b"jpeg", {"width": 1}
+    def _repr_pdf_(self): return b"pdf"
+    def _repr_latex_(self): return "$x$"
+    def _repr_json_(self): return {"a": [1]}
+    def _repr_javascript_(self): return "alert()"
+    def _repr_mimebundle_(self, include=None, exclude=None): return {"application/x-own": "own", "e2b/chart": {"type": "bar"}}
+display(1, "two")
+Rich()`)
+	equal(t, "results", len(o.results), 3)
+	equal(t, "displayed", o.results[0], object{"type": "result", "is_main_result": false, "text": "1"})
+	equal(t, "displayed", o.results[1], object{"type": "result", "is_main_result": false, "text": "two"})
+	equal(t, "value", o.main, object{
+		"type": "result", "is_main_result": true,
+		"text": "<rich>", "html": "<b>é</b>", "markdown": "*m*", "svg": "<svg/>",
+		"png": "cG5n", "jpeg": "anBlZw==", "pdf": "cGRm", "latex": "$x$",
+		"json": map[string]any{"a": []any{1.0}}, "javascript": "alert()",
+		"chart": map[string]any{"type": "bar"}, "extra": map[string]any{"application/x-own": "own"},
+	})
+
+	o = s.run("python", `
+class Broken:
+    def __repr__(self): return "<broken>"
+    def _repr_html_(self): raise RuntimeError("no html")
+Broken()`)
+	equal(t, "with a broken representation", o.main, object{"type": "result", "is_main_result": true, "text": "<broken>"})
+	if !strings.Contains(strings.Join(o.stderr, ""), "RuntimeError: no html") {
+		t.Errorf("stderr %q", o.stderr)
+	}
+
+	o = s.run("python", "print('a')\ndisplay('b')\nprint('c')")
+	equal(t, "order", o.types, []string{typeCount, typeStdout, typeResult, typeStdout, typeEnd})
+}
+
+// pandas is not needed on the machine: the kernel knows frames by the class in
+// sys.modules.
+func TestDataFrame(t *testing.T) {
+	s := newServer(t)
+	o := s.run("python", `
+import datetime, sys, types
+class DataFrame:
+    def __repr__(self): return "<frame>"
+    def _repr_html_(self): return "<table>"
+    def to_dict(self, orient): return {"a": [1, float("nan")], 2: [datetime.date(2026, 1, 2), "x"]}
+sys.modules["pandas"] = types.SimpleNamespace(DataFrame=DataFrame)
+DataFrame()`)
+	equal(t, "frame", o.main, object{
+		"type": "result", "is_main_result": true, "text": "<frame>", "html": "<table>",
+		"data": map[string]any{"a": []any{1.0, nil}, "2": []any{"2026-01-02", "x"}},
+	})
+}
