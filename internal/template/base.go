@@ -108,6 +108,10 @@ func (s *Store) BuildBase(agent []byte) (Template, error) {
 	return t, nil
 }
 
+// codeInterpreter is what E2B's code interpreter clients ask for if they are
+// not told otherwise. Every base has what they need.
+const codeInterpreter = "code-interpreter-v1"
+
 // sourceName is the file of a base that says what it was built from.
 const sourceName = "source"
 
@@ -135,6 +139,7 @@ func (s *Store) setAlias(t Template) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.alias[t.Alias] = t.ID
+	s.alias[codeInterpreter] = t.ID
 }
 
 // fingerprint returns a digest of all that a base is built from, by the names,

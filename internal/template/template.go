@@ -84,7 +84,7 @@ func (s *Store) Resolve(name string) (Template, error) {
 
 func notFound(name string) error {
 	return errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", name).
-		WithRemedy("this server has the template 'base'")
+		WithRemedy("this server has the template 'base', also called '" + codeInterpreter + "'")
 }
 
 // Dir returns the directory of a template.

@@ -35,7 +35,7 @@ func TestBaseIsStableAndNamedByContent(t *testing.T) {
 	if other.ID == first.ID {
 		t.Error("another agent gave the same id")
 	}
-	for _, name := range []string{"base", " Base ", first.ID} {
+	for _, name := range []string{"base", " Base ", "code-interpreter-v1", first.ID} {
 		got, err := s.Resolve(name)
 		if err != nil || got.ID != first.ID {
 			t.Errorf("resolve %q: %s, %v", name, got.ID, err)
