@@ -42,6 +42,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/interpreter"
 )
 
 //go:generate ./proto/generate.sh
@@ -69,6 +70,13 @@ type Options struct {
 	TunnelListener net.Listener
 	HostAddr       string
 
+	// InterpreterListener replaces the listener on interpreter.Port; with
+	// Listener and without this one there is no code interpreter.
+	InterpreterListener net.Listener
+
+	// KernelDir is where the programs of its kernels are written.
+	KernelDir string
+
 	// Exempt returns the pids of processes that the template started. They and
 	// their trees are no work; nil is none. It must not call the Agent.
 	Exempt func() []int
@@ -92,6 +100,7 @@ type Agent struct {
 	observer  *observer
 	leases    *leases
 	watches   *watches
+	kernels   *kernels
 	usage     cpuUsage
 	routes    map[string]route
 	services  map[string]http.Handler
@@ -104,6 +113,7 @@ func New(options Options) *Agent {
 	setDefault(&options.GenerationFile, agentapi.GenerationFile)
 	setDefault(&options.Path, defaultPath)
 	setDefault(&options.HostAddr, agentapi.HostAddr)
+	setDefault(&options.KernelDir, agentapi.KernelDir)
 	a := &Agent{
 		options:   options,
 		path:      options.Path,
@@ -115,6 +125,8 @@ func New(options Options) *Agent {
 		leases:    newLeases(),
 		watches:   newWatches(),
 	}
+	a.kernels = newKernels(a, options.KernelDir)
+	a.observer.kernels = a.kernels.running
 	a.reaper.ended = a.observer.processEnded
 	a.routes = a.restRoutes()
 	a.services = a.rpcServices()
@@ -141,7 +153,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener, tunnelListener, err := a.listeners()
+	l, err := a.listeners()
 	if err != nil {
 		return err
 	}
@@ -151,47 +163,90 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.reaper.run(stop)
 	}()
 	defer func() { close(stop); <-reaped }()
-	if tunnelListener == nil {
-		return a.serve(ctx, listener)
+
+	services := []func(context.Context) error{
+		func(ctx context.Context) error { return serve(ctx, l.api, a) },
 	}
+	if l.tunnel != nil {
+		services = append(services, func(ctx context.Context) error { return newTunnels(host).run(ctx, l.tunnel) })
+	}
+	if l.interpreter != nil {
+		services = append(services, func(ctx context.Context) error { return a.interpret(ctx, l.interpreter) })
+	}
+	return runAll(ctx, services)
+}
+
+// runAll runs the services until one of them ends, which ends the others.
+func runAll(ctx context.Context, services []func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	tunneled := make(chan error, 1)
-	go func() {
-		defer cancel()
-		tunneled <- newTunnels(host).run(ctx, tunnelListener)
-	}()
-	err = a.serve(ctx, listener)
-	cancel()
-	return errors.Join(err, <-tunneled)
+	defer cancel()
+	ended := make(chan error, len(services))
+	for _, service := range services {
+		go func() {
+			defer cancel()
+			ended <- service(ctx)
+		}()
+	}
+	var errs []error
+	for range services {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
 }
 
-// listeners returns those of the options, or both on their real ports.
-func (a *Agent) listeners() (api, tunnel net.Listener, err error) {
-	if a.options.Listener != nil {
-		return a.options.Listener, a.options.TunnelListener, nil
-	}
-	if api, err = listen(agentapi.Port); err != nil {
-		return nil, nil, err
-	}
-	if tunnel, err = listen(agentapi.TunnelPort); err != nil {
-		api.Close()
-		return nil, nil, err
-	}
-	return api, tunnel, nil
+// interpret serves the code interpreter. Its kernels end with it.
+func (a *Agent) interpret(ctx context.Context, listener net.Listener) error {
+	server := interpreter.New(a.kernels)
+	defer server.Close()
+	return serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer reportPanic(r)
+		server.ServeHTTP(w, r)
+	}))
 }
 
-func (a *Agent) serve(ctx context.Context, listener net.Listener) error {
+// listeners are the ports of an agent; one that is nil is not served.
+type listeners struct{ api, tunnel, interpreter net.Listener }
+
+// listeners returns those of the options, or all on their real ports.
+func (a *Agent) listeners() (listeners, error) {
+	o := a.options
+	if o.Listener != nil {
+		return listeners{o.Listener, o.TunnelListener, o.InterpreterListener}, nil
+	}
+	var l listeners
+	for _, want := range []struct {
+		port int
+		into *net.Listener
+	}{{agentapi.Port, &l.api}, {agentapi.TunnelPort, &l.tunnel}, {interpreter.Port, &l.interpreter}} {
+		listener, err := listen(want.port)
+		if err != nil {
+			l.close()
+			return listeners{}, err
+		}
+		*want.into = listener
+	}
+	return l, nil
+}
+
+func (l listeners) close() {
+	for _, listener := range []net.Listener{l.api, l.tunnel, l.interpreter} {
+		if listener != nil {
+			listener.Close()
+		}
+	}
+}
+
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{
-		Handler:           a,
+		Handler:           handler,
 		Protocols:         protocols,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		// What clients do wrong is no news; our own panics are reported by
-		// ServeHTTP.
+		// What clients do wrong is no news; our own panics the handlers report.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	stopped := make(chan struct{})

@@ -88,14 +88,16 @@ func (r *root) ended() bool {
 //
 // In a sandbox everything but the agent counts, for whatever runs was started
 // through the API, whether or not the way back to it can still be found.
-// Processes that the template starts are to be named by exempt.
+// Processes that the template starts are to be named by exempt, kernels of the
+// code interpreter by kernels: of those, what they start counts.
 //
 // When in doubt it sees work: a process is taken to have worked when it is
 // looked at for the first time, and what is too little for work is measured
 // per process.
 type observer struct {
-	everything bool         // false: count only what has a root
-	exempt     func() []int // may be nil
+	everything bool                // false: count only what has a root
+	exempt     func() []int        // may be nil
+	kernels    func() map[int]bool // may be nil
 
 	mu      sync.Mutex // held over a look
 	reader  procReader
@@ -283,6 +285,7 @@ type look struct {
 	children map[int]uint64 // by parent
 	roots    map[int]*root
 	exempt   map[int]bool
+	kernels  map[int]bool
 }
 
 func (o *observer) newLook(now time.Time, ignored uint64) *look {
@@ -294,6 +297,9 @@ func (o *observer) newLook(now time.Time, ignored uint64) *look {
 		for _, pid := range o.exempt() {
 			l.exempt[pid] = true
 		}
+	}
+	if o.kernels != nil {
+		l.kernels = o.kernels()
 	}
 	o.rootsMu.Lock()
 	defer o.rootsMu.Unlock()
@@ -340,7 +346,7 @@ func (l *look) sample(stat *procStat) *sample {
 // which lasts longer than it does; who leaves the session has, at first, a
 // parent who did not.
 func (l *look) attribute(s *sample, stat *procStat) {
-	if l.exempt[stat.pid] || l.exempt[stat.session] {
+	if l.exempt[stat.pid] || l.exempt[stat.session] || l.kernels[stat.pid] {
 		s.exempt = true
 		return
 	}
@@ -350,7 +356,7 @@ func (l *look) attribute(s *sample, stat *procStat) {
 	}
 	if parent := l.stats[stat.parent]; parent != nil {
 		p := l.sample(parent)
-		s.root, s.exempt = p.root, p.exempt
+		s.root, s.exempt = p.root, p.exempt && !l.kernels[p.pid]
 	}
 }
 

@@ -37,14 +37,9 @@ func (a *Agent) prepare(config *processpb.ProcessConfig, user *account) (*comman
 	if config.GetCmd() == "" {
 		return nil, faultf(invalid, "process.cmd is empty")
 	}
-	dir, err := resolvePath(config.GetCwd(), user.home, a.settings.workdir())
+	dir, err := a.directory(config.GetCwd(), user)
 	if err != nil {
 		return nil, err
-	}
-	if info, err := os.Stat(dir); err != nil {
-		return nil, faultf(invalid, "cwd '%s' does not exist", dir)
-	} else if !info.IsDir() {
-		return nil, faultf(invalid, "cwd '%s' is not a directory", dir)
 	}
 	env := a.environment(user, config.GetEnvs())
 	path, err := lookCommand(config.GetCmd(), env["PATH"], dir)
@@ -58,6 +53,20 @@ func (a *Agent) prepare(config *processpb.ProcessConfig, user *account) (*comman
 		dir:  dir,
 		user: user,
 	}, nil
+}
+
+// directory resolves the working directory that a child of user is to have.
+func (a *Agent) directory(cwd string, user *account) (string, error) {
+	dir, err := resolvePath(cwd, user.home, a.settings.workdir())
+	if err != nil {
+		return "", err
+	}
+	if info, err := os.Stat(dir); err != nil {
+		return "", faultf(invalid, "cwd '%s' does not exist", dir)
+	} else if !info.IsDir() {
+		return "", faultf(invalid, "cwd '%s' is not a directory", dir)
+	}
+	return dir, nil
 }
 
 // environment is all a child gets: nothing of the agent's own but PATH.

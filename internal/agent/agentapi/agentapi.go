@@ -40,6 +40,10 @@ const (
 	// GenerationFile holds, inside the sandbox, the generation last announced
 	// through /init in decimal.
 	GenerationFile = "/run/drowse/generation"
+
+	// KernelDir is where the agent writes the programs of the code
+	// interpreter's kernels before it starts the first.
+	KernelDir = "/run/drowse/kernels"
 )
 
 // The operations a file signature can be for.
