@@ -59,6 +59,7 @@ var catalogue = []Entry{
 	{"listen_failed", Invalid, 0, 0, "The server cannot listen on the address that it was given.", "Give it one of this machine, such as 127.0.0.1:3000."},
 	{"method_not_allowed", Invalid, 405, 405, "The path exists and does not take this method.", "Use one that the Allow header lists."},
 	{"mode_invalid", Invalid, 400, 400, "A pause mode is neither memory nor filesystem.", "Use memory or filesystem."},
+	{"network_invalid", Invalid, 400, 400, "A rule for what a sandbox may reach is none, or they cannot be together: a name is denied, or allowed while all else is open.", "Use addresses and networks, and in allowOut also names such as example.com or *.example.com, with 0.0.0.0/0 in denyOut."},
 	{"no_agent", Internal, 0, 0, "The binary was built without the agent that runs in sandboxes.", "Build it with make build."},
 	{"no_overlayfs", Unsupported, 501, 400, "The kernel has no overlayfs.", "Load the module, or use another kernel."},
 	{"not_a_database", Invalid, 0, 0, "The file in the database's place is none.", "Move it away."},
