@@ -1,0 +1,340 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Internet is what lies outside, as the server sees it.
+type Internet interface {
+	// Dial connects to an address.
+	Dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error)
+	// Lookup returns the IPv4 addresses of a host. It returns none, and no
+	// error, for a host that does not exist.
+	Lookup(ctx context.Context, host string) ([]netip.Addr, error)
+	// Own returns the addresses that this machine has now.
+	Own() ([]netip.Addr, error)
+}
+
+// Reason says why a sandbox did not get through.
+type Reason string
+
+// The reasons. The first two are those of a [Verdict].
+const (
+	ReasonClosed      = Reason(Closed)       // the address is closed to every sandbox, or this machine's own
+	ReasonDenied      = Reason(Denied)       // the rules do not allow the address, or the question for the name
+	ReasonName        = Reason("name")       // the rules allow names alone, and none of them was asked for
+	ReasonUnresolved  = Reason("no address") // the name has no address now
+	ReasonUnreachable = Reason("no answer")  // the other side did not take the connection
+	ReasonCrowded     = Reason("too many")   // the sandbox has too many connections
+)
+
+// Reasons lists all reasons.
+func Reasons() []Reason {
+	return []Reason{ReasonClosed, ReasonDenied, ReasonName, ReasonUnresolved, ReasonUnreachable, ReasonCrowded}
+}
+
+// Refusal is one attempt that did not get through.
+type Refusal struct {
+	At     time.Time
+	Target string // an address and port, with the name that was asked for if one was; or a name
+	Reason Reason
+}
+
+// Bounds of what one sandbox can make of the server.
+const (
+	maxConns     = 1024
+	maxQuestions = 64 // answered at once; more are dropped, and asked again
+	keptRefusals = 10
+	sniffTime    = 10 * time.Second // until a connection says which name it is for
+	dialTime     = 10 * time.Second
+	lookupTime   = 5 * time.Second
+	acceptRetry  = 50 * time.Millisecond // when the machine lacks something for a moment
+)
+
+// Gate holds one sandbox to its policy. Its methods are safe for concurrent
+// use.
+type Gate struct {
+	internet Internet
+	counted  func(Reason)
+
+	mu       sync.Mutex
+	policy   Policy
+	conns    map[*conn]struct{}
+	refusals []Refusal // newest last
+}
+
+// conn is a connection of the sandbox, from its arrival to its end.
+type conn struct {
+	via  net.Listener
+	in   *net.TCPConn
+	to   netip.AddrPort // where the sandbox connected to
+	name string         // what it asked for, if that was needed
+
+	// Guarded by Gate.mu.
+	at  netip.Addr   // where it goes: that of to, or one of the name's
+	out *net.TCPConn // nil until it is connected
+}
+
+// NewGate returns a gate that lets nothing through yet. Each refusal is told to
+// counted.
+func NewGate(internet Internet, counted func(Reason)) *Gate {
+	return &Gate{internet: internet, counted: counted, conns: map[*conn]struct{}{}}
+}
+
+// Set changes the policy. Connections that it does not allow are broken off.
+func (g *Gate) Set(p Policy) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.policy = p
+	for c := range g.conns {
+		if !c.allowedBy(p) {
+			c.cut()
+		}
+	}
+}
+
+// allowedBy reports whether a connection may go on under a policy.
+func (c *conn) allowedBy(p Policy) bool {
+	switch p.Address(c.at) {
+	case Allowed:
+		return true
+	case ByName:
+		return c.out == nil || p.Host(c.name) // until it is connected it can still say its name
+	default:
+		return false
+	}
+}
+
+// cut breaks a connection off on both sides.
+func (c *conn) cut() {
+	reset(c.in)
+	if c.out != nil {
+		reset(c.out)
+	}
+}
+
+// reset ends a connection so that the peer sees an error and not an end.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}
+
+// Open returns the addresses at which connections need to arrive.
+func (g *Gate) Open() []Range { return g.current().Open() }
+
+func (g *Gate) current() Policy {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.policy
+}
+
+// Refusals returns the last refusals, newest first.
+func (g *Gate) Refusals() []Refusal {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := slices.Clone(g.refusals)
+	slices.Reverse(list)
+	return list
+}
+
+func (g *Gate) refuse(target string, why Reason) {
+	g.counted(why)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.refusals) == keptRefusals {
+		g.refusals = slices.Delete(g.refusals, 0, 1)
+	}
+	g.refusals = append(g.refusals, Refusal{At: time.Now().UTC(), Target: target, Reason: why})
+}
+
+// Serve takes over what a sandbox sends out: connections, each of which has as
+// its local address the one that the sandbox connected to, and questions for
+// names. It returns when both sockets have been closed and everything that came
+// from them has ended.
+func (g *Gate) Serve(conns net.Listener, names net.PacketConn) {
+	var work sync.WaitGroup
+	work.Go(func() { g.answerAll(names) })
+	for {
+		c, err := conns.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			break
+		}
+		if err != nil {
+			<-time.After(acceptRetry)
+			continue
+		}
+		in := c.(*net.TCPConn)
+		work.Go(func() { g.carry(conns, in, in.LocalAddr().(*net.TCPAddr).AddrPort()) })
+	}
+	g.cutAll(conns)
+	work.Wait()
+}
+
+// cutAll breaks off what came from a listener: the other end is gone.
+func (g *Gate) cutAll(via net.Listener) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for c := range g.conns {
+		if c.via == via {
+			c.cut()
+		}
+	}
+}
+
+// carry carries one connection to its end.
+func (g *Gate) carry(via net.Listener, in *net.TCPConn, to netip.AddrPort) {
+	defer reset(in) // after an orderly end it has been closed before
+	c := &conn{via: via, in: in, to: netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), at: to.Addr()}
+	if !g.enter(c) {
+		g.refuse(c.target(), ReasonCrowded)
+		return
+	}
+	defer g.leave(c)
+	head, why := g.connect(c)
+	if why != "" {
+		g.refuse(c.target(), why)
+		return
+	}
+	relay(c, head)
+}
+
+// target names where a connection was to go.
+func (c *conn) target() string {
+	if c.name == "" {
+		return c.to.String()
+	}
+	return c.to.String() + " (" + c.name + ")"
+}
+
+func (g *Gate) enter(c *conn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.conns) >= maxConns {
+		return false
+	}
+	g.conns[c] = struct{}{}
+	return true
+}
+
+func (g *Gate) leave(c *conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.conns, c)
+	if c.out != nil {
+		reset(c.out)
+	}
+}
+
+// connect connects on, if the policy allows it. It returns what has been read of
+// the connection to judge it.
+func (g *Gate) connect(c *conn) (head []byte, why Reason) {
+	p := g.current()
+	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
+	defer cancel()
+	switch verdict := p.Address(c.to.Addr()); verdict {
+	case Allowed:
+		return nil, g.dial(ctx, c, []netip.Addr{c.to.Addr()})
+	case ByName:
+		head, c.name = sniff(c.in, sniffTime)
+		if !p.Host(c.name) {
+			return nil, ReasonName
+		}
+		// The name decides, and not the address that came with it: whatever that
+		// was, the connection ends up at the host that is allowed.
+		addrs, err := g.lookup(ctx, c.name)
+		if err != nil || len(addrs) == 0 {
+			return nil, ReasonUnresolved
+		}
+		return head, g.dial(ctx, c, addrs)
+	default:
+		return nil, Reason(verdict)
+	}
+}
+
+func (g *Gate) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	return g.internet.Lookup(ctx, canonical(name))
+}
+
+// dial connects to the first of the addresses that answers. Each is judged here,
+// whoever named it.
+func (g *Gate) dial(ctx context.Context, c *conn, addrs []netip.Addr) Reason {
+	reachable, err := g.reachable(addrs)
+	if err != nil {
+		return ReasonUnreachable
+	}
+	if len(reachable) == 0 {
+		return ReasonClosed
+	}
+	for _, addr := range reachable {
+		out, err := g.internet.Dial(ctx, netip.AddrPortFrom(addr, c.to.Port()))
+		if err != nil {
+			continue
+		}
+		if !g.join(c, addr, out) {
+			reset(out)
+			return ReasonDenied
+		}
+		return ""
+	}
+	return ReasonUnreachable
+}
+
+// reachable leaves out what is closed to every sandbox and what is this machine.
+func (g *Gate) reachable(addrs []netip.Addr) ([]netip.Addr, error) {
+	own, err := g.internet.Own()
+	if err != nil {
+		return nil, err
+	}
+	var left []netip.Addr
+	for _, a := range addrs {
+		a = a.Unmap()
+		if a.Is4() && !contains(closed, a) && !slices.Contains(own, a) {
+			left = append(left, a)
+		}
+	}
+	return left, nil
+}
+
+// join completes a connection, unless the policy has changed meanwhile.
+func (g *Gate) join(c *conn, at netip.Addr, out *net.TCPConn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.at, c.out = at, out
+	if c.allowedBy(g.policy) {
+		return true
+	}
+	c.out = nil
+	return false
+}
+
+// relay carries bytes both ways until both sides have ended, or one is broken.
+func relay(c *conn, head []byte) {
+	if _, err := c.out.Write(head); err != nil {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() { pass(c.in, c.out) })
+	pass(c.out, c.in)
+	back.Wait()
+	_ = c.in.Close()
+	_ = c.out.Close()
+}
+
+// pass carries bytes one way. The kernel moves them where it can. An end is
+// passed on as an end, and anything else breaks the connection off.
+func pass(to, from *net.TCPConn) {
+	if _, err := io.Copy(to, from); err == nil && to.CloseWrite() == nil {
+		return
+	}
+	reset(to)
+	reset(from)
+}
