@@ -11,7 +11,13 @@ package runtime
 import (
 	"context"
 	"net"
+
+	"github.com/drowse-dev/drowse/internal/egress"
 )
+
+// Resolver is the address at which every runtime finds the one that answers its
+// questions for names.
+const Resolver = "169.254.77.1"
 
 // Spec says what to start.
 type Spec struct {
@@ -21,6 +27,18 @@ type Spec struct {
 	Env      []string
 	Hostname string
 	Limits   Limits
+	Network  Network // what it reaches outside; nil for nothing
+}
+
+// Network is where the connections go that leave a runtime.
+type Network interface {
+	// Open returns the addresses that can be connected to now. Connections to
+	// others are refused at once, and without any there is no resolver either.
+	Open() []egress.Range
+	// Serve takes over what leaves the runtime: connections whose local address
+	// is the one that was connected to, and questions for names. It returns some
+	// time after both have been closed.
+	Serve(conns net.Listener, names net.PacketConn)
 }
 
 // Limits bound a runtime on the host.
@@ -75,6 +93,13 @@ type Instance interface {
 	Checkpoint(ctx context.Context, dir string) error
 	// Exited is closed when the runtime is gone.
 	Exited() <-chan struct{}
+}
+
+// Networked is an Instance whose way out can be given to it, and change.
+type Networked interface {
+	// SetNetwork makes n what the runtime reaches outside. It is called again
+	// when what is open has changed.
+	SetNetwork(n Network) error
 }
 
 // MemoryWitness is an Instance that can tell, from its end until its removal,

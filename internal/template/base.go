@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
 // systemDirs are the host's top-level directories that a sandbox sees
@@ -57,7 +58,7 @@ var etcFiles = map[string]string{
 	"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 	"hostname":    "drowse\n",
 	"profile":     profile,
-	"resolv.conf": "",
+	"resolv.conf": "nameserver " + runtime.Resolver + "\n",
 }
 
 // profile is what login shells read. Every command that E2B's clients run is

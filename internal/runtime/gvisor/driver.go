@@ -172,19 +172,30 @@ func (d *Driver) Restore(ctx context.Context, spec runtime.Spec, image string) (
 func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*container.Container) error) (_ runtime.Instance, err error) {
 	d.pool.begin(spec)
 	defer d.pool.end()
+	out := &outlet{ns: netnsOf(d.bundle(spec.ID))}
 	defer func() {
 		if err != nil {
+			err = errors.Join(err, out.close())
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 			defer cancel()
 			err = errors.Join(err, d.Remove(clean, spec.ID))
 		}
 	}()
 	bundle := d.bundle(spec.ID)
-	c, err := d.launchWaiting(ctx, spec, run)
+	boot := func(c *container.Container) error {
+		// Before the guest runs, which may connect at once.
+		if err := out.set(spec.Network); err != nil {
+			return fmt.Errorf("open network: %w", err)
+		}
+		return run(c)
+	}
+	c, err := d.launchWaiting(ctx, spec, boot)
 	if c == nil && err == nil {
-		c, err = d.make(ctx, bundle, spec)
+		if err = out.reset(); err == nil {
+			c, err = d.make(ctx, bundle, spec)
+		}
 		if err == nil {
-			err = run(c)
+			err = boot(c)
 		}
 	}
 	if err == nil {
@@ -205,7 +216,7 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*contai
 	if err := failpoint.Fail(failpoint.StateKept); err != nil {
 		return nil, err
 	}
-	return newInstance(d, spec.ID, c)
+	return newInstance(d, spec.ID, c, out)
 }
 
 // launchWaiting sets a runtime going that waits. It returns nil if there is
@@ -354,7 +365,7 @@ func (d *Driver) Adopt(_ context.Context, id string) (runtime.Instance, error) {
 	if !c.IsSandboxRunning() || (c.Status != container.Running && c.Status != container.Paused) {
 		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s is not running", id)
 	}
-	return newInstance(d, id, c)
+	return newInstance(d, id, c, &outlet{ns: netnsOf(d.bundle(id))})
 }
 
 // List implements runtime.Driver. Runtimes that wait are not among them.

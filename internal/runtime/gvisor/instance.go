@@ -18,6 +18,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
 // instance implements runtime.Instance.
@@ -25,6 +26,7 @@ type instance struct {
 	d      *Driver
 	id     string
 	ns     *os.File // the network namespace; closed when the runtime is gone
+	out    *outlet
 	exited chan struct{}
 
 	mu     sync.Mutex // gVisor's container is not safe for concurrent use
@@ -33,7 +35,7 @@ type instance struct {
 	unsure bool // a freeze or thaw has failed, and may have happened all the same
 }
 
-func newInstance(d *Driver, id string, c *container.Container) (*instance, error) {
+func newInstance(d *Driver, id string, c *container.Container, out *outlet) (*instance, error) {
 	sentry, err := openProcess(c.SandboxPid())
 	if err != nil {
 		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
@@ -49,7 +51,7 @@ func newInstance(d *Driver, id string, c *container.Container) (*instance, error
 		gofer.Close()
 		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
-	i := &instance{d: d, id: id, ns: nsFile, exited: make(chan struct{}), c: c}
+	i := &instance{d: d, id: id, ns: nsFile, out: out, exited: make(chan struct{}), c: c}
 	if err := i.findFrozen(); err != nil {
 		sentry.Close()
 		gofer.Close()
@@ -79,6 +81,7 @@ func (i *instance) watch(sentry *os.File) {
 	defer i.ns.Close()
 	defer sentry.Close()
 	awaitExit(sentry)
+	_ = i.out.close() // it was only listening
 }
 
 // endTogether kills the sentry when the file server has exited, without which
@@ -123,6 +126,14 @@ func (i *instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, fmt.Errorf("dial port %d of %s: %w", port, i.id, err)
 	}
 	return conn, nil
+}
+
+// SetNetwork implements runtime.Networked.
+func (i *instance) SetNetwork(n runtime.Network) error {
+	if err := i.out.set(n); err != nil {
+		return fmt.Errorf("change the network of %s: %w", i.id, err)
+	}
+	return nil
 }
 
 // Freeze implements runtime.Instance. gVisor counts freezes, cannot be asked

@@ -9,12 +9,15 @@ import (
 	"net/netip"
 	"os"
 	goruntime "runtime"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
 // The network of every sandbox looks the same from inside: one interface with
@@ -22,7 +25,7 @@ import (
 // listeners can go deaf when it changes. Both ends of the pair are in the
 // sandbox's own namespace, so that nothing of it shows on the host and nothing
 // on the host can be reached from it; the server goes into the namespace to
-// connect.
+// make sockets: to connect, and to take what leaves the guest (see outlet).
 const (
 	guestLink = "eth0"
 	hostLink  = "host0"
@@ -30,7 +33,7 @@ const (
 
 var (
 	guestAddr = netip.MustParsePrefix("169.254.77.2/30")
-	hostAddr  = netip.MustParsePrefix("169.254.77.1/30")
+	hostAddr  = netip.PrefixFrom(netip.MustParseAddr(runtime.Resolver), 30)
 	// Fixed as well, and known to the other side from the start: a question
 	// for them that is lost would be asked again a second later, and a restored
 	// guest remembers them.
@@ -95,7 +98,13 @@ func (n *netns) createHere() error {
 	if err := setUp(h, guestLink, guestAddr); err != nil {
 		return err
 	}
-	return setNeighbour(h, guestLink, hostAddr.Addr(), hostMAC) // gVisor copies it
+	if err := setNeighbour(h, guestLink, hostAddr.Addr(), hostMAC); err != nil { // gVisor copies it
+		return err
+	}
+	if err := setNeighbour(h, hostLink, guestAddr.Addr(), guestMAC); err != nil {
+		return err
+	}
+	return leadOut(h)
 }
 
 // setNeighbour says which interface has an address on the other side.
@@ -135,10 +144,7 @@ func (n *netns) attachHost() error {
 		return err
 	}
 	defer h.Close()
-	if err := setUp(h, hostLink, hostAddr); err != nil {
-		return err
-	}
-	return setNeighbour(h, hostLink, guestAddr.Addr(), guestMAC)
+	return setUp(h, hostLink, hostAddr)
 }
 
 func setUp(h *netlink.Handle, name string, addr netip.Prefix) error {
@@ -172,32 +178,37 @@ func (n *netns) remove() error {
 // keepAlive is generous: the peer is on the same machine.
 const keepAlive = 60 * time.Second
 
-// dial connects to the guest from inside the namespace that ns refers to.
-func dial(ctx context.Context, ns int, port int) (net.Conn, error) {
+// enter moves this thread into a network namespace, where the sockets that it
+// makes stay. The function returned, which can be called twice, moves it back;
+// a thread that cannot be moved back ends with its goroutine.
+func enter(ns int) (leave func() error, err error) {
 	back, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}
-	defer back.Close()
 	goruntime.LockOSThread()
-	inside := false
-	// leave goes back as soon as the socket exists, which keeps its namespace.
-	leave := func() error {
-		if !inside {
-			return nil
-		}
-		if err := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); err != nil {
-			return err // the thread stays locked and ends with its goroutine
-		}
-		inside = false
-		goruntime.UnlockOSThread()
-		return nil
-	}
 	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
 		goruntime.UnlockOSThread()
+		back.Close()
 		return nil, fmt.Errorf("enter network namespace: %w", err)
 	}
-	inside = true
+	return sync.OnceValue(func() error {
+		defer back.Close()
+		if err := unix.Setns(int(back.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("leave network namespace: %w", err)
+		}
+		goruntime.UnlockOSThread()
+		return nil
+	}), nil
+}
+
+// dial connects to the guest from inside the namespace that ns refers to.
+func dial(ctx context.Context, ns int, port int) (net.Conn, error) {
+	leave, err := enter(ns)
+	if err != nil {
+		return nil, err
+	}
+	// Back as soon as the socket exists, not when it is connected.
 	d := net.Dialer{KeepAlive: keepAlive, Control: func(_, _ string, _ syscall.RawConn) error { return leave() }}
 	conn, err := d.DialContext(ctx, "tcp4", netip.AddrPortFrom(guestAddr.Addr(), uint16(port)).String())
 	if lerr := leave(); lerr != nil && err == nil {

@@ -1,0 +1,243 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/runtime"
+)
+
+// What leaves the guest ends in its namespace, from which no route leads
+// anywhere. Every address is taken for one of the namespace's own, so that a
+// packet to whatever address meets no one and is refused at once, as by a
+// machine on which nobody listens. To addresses in one set, rules of nftables
+// hand TCP connections to a socket that the server holds there, however they are
+// addressed; the server connects on from its own namespace, if it thinks fit.
+// Nobody holds that socket while the server is down, and then all is refused.
+
+// outletAddr is where connections are handed over. It cannot be reached from the
+// guest: loopback addresses do not come in over an interface.
+var outletAddr = netip.MustParseAddrPort("127.0.0.1:1")
+
+// namesPort is that of the resolver.
+const namesPort = 53
+
+// The names of the rules.
+const (
+	outletTable = "drowse"
+	openSet     = "open"
+)
+
+// leadOut lets what leaves the guest arrive in this thread's namespace, at no
+// address yet.
+func leadOut(h *netlink.Handle) error {
+	host, err := h.LinkByName(hostLink)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", hostLink, err)
+	}
+	guest, err := h.LinkByName(guestLink)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", guestLink, err)
+	}
+	everywhere := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+	for _, route := range []*netlink.Route{
+		// For gVisor, which takes it over with the guest's address.
+		{LinkIndex: guest.Attrs().Index, Gw: hostAddr.Addr().AsSlice(), Dst: everywhere, Priority: 1},
+		// The way back, before the host's end has an address.
+		{LinkIndex: host.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: guestAddr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}},
+		// In the main table, where nearer routes come before it. Not by the loopback
+		// interface, of which gVisor takes over the routes.
+		{LinkIndex: host.Attrs().Index, Scope: netlink.SCOPE_HOST, Dst: everywhere, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_MAIN},
+	} {
+		if err := h.RouteAdd(route); err != nil {
+			return fmt.Errorf("add route %s: %w", route, err)
+		}
+	}
+	if err := addRules(); err != nil {
+		return fmt.Errorf("add rules of nftables: %w", err)
+	}
+	return refuseAlways()
+}
+
+// refuseAlways has this thread's namespace answer every datagram that nobody
+// takes. The kernel would answer one in a second, and the guest wait in vain for
+// a resolver that it does not have.
+func refuseAlways() error {
+	if err := os.WriteFile("/proc/sys/net/ipv4/icmp_ratemask", []byte("0"), 0); err != nil {
+		return fmt.Errorf("lift the limit of refusals: %w", err)
+	}
+	return nil
+}
+
+// addRules makes the rules that hand connections over in this thread's
+// namespace. The set of addresses is empty.
+func addRules() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := c.AddTable(theTable())
+	set := theSet()
+	if err := c.AddSet(set, nil); err != nil {
+		return err
+	}
+	chain := c.AddChain(&nftables.Chain{
+		Name: "out", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
+	})
+	const destination = 16 // where it is in the header
+	addr := outletAddr.Addr().As4()
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: linkName(hostLink)},
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destination, Len: 4},
+		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
+		&expr.Immediate{Register: 1, Data: addr[:]},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(outletAddr.Port())},
+		&expr.TProxy{Family: unix.NFPROTO_IPV4, TableFamily: unix.NFPROTO_IPV4, RegAddr: 1, RegPort: 2},
+	}})
+	return c.Flush()
+}
+
+func theTable() *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyIPv4, Name: outletTable}
+}
+
+func theSet() *nftables.Set {
+	return &nftables.Set{Table: theTable(), Name: openSet, KeyType: nftables.TypeIPAddr, Interval: true}
+}
+
+// linkName returns the name of an interface as the kernel compares it.
+func linkName(name string) []byte {
+	var padded [unix.IFNAMSIZ]byte
+	copy(padded[:], name)
+	return padded[:]
+}
+
+// fill replaces what is in the set, in one step.
+func fill(ns int, open []egress.Range) error {
+	c, err := nftables.New(nftables.WithNetNSFd(ns))
+	if err != nil {
+		return err
+	}
+	set := theSet()
+	c.FlushSet(set)
+	var elements []nftables.SetElement
+	for _, r := range open {
+		elements = append(elements, nftables.SetElement{Key: binary.BigEndian.AppendUint32(nil, r.First)})
+		if r.Last < 1<<32-1 {
+			elements = append(elements, nftables.SetElement{Key: binary.BigEndian.AppendUint32(nil, r.Last+1), IntervalEnd: true})
+		}
+	}
+	if err := c.SetAddElements(set, elements); err != nil {
+		return err
+	}
+	return c.Flush()
+}
+
+// outlet is the server's end of what leaves a runtime.
+type outlet struct {
+	ns *netns
+
+	mu    sync.Mutex
+	ended bool
+	conns net.Listener   // nil while nothing may leave
+	names net.PacketConn // as conns
+}
+
+// set makes n what the runtime reaches.
+func (o *outlet) set(n runtime.Network) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return nil
+	}
+	ns, err := os.Open(o.ns.path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	var open []egress.Range
+	if n != nil {
+		open = n.Open()
+	}
+	if len(open) == 0 {
+		return errors.Join(fill(int(ns.Fd()), nil), o.closeLocked())
+	}
+	if o.conns == nil {
+		if err := o.listenLocked(int(ns.Fd())); err != nil {
+			return err
+		}
+		go n.Serve(o.conns, o.names)
+	}
+	return fill(int(ns.Fd()), open)
+}
+
+func (o *outlet) listenLocked(ns int) (err error) {
+	leave, err := enter(ns)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	lc := net.ListenConfig{KeepAlive: keepAlive, Control: transparent}
+	lc.SetMultipathTCP(false) // what is handed over is not
+	o.conns, err = lc.Listen(context.Background(), "tcp4", outletAddr.String())
+	if err != nil {
+		return err
+	}
+	o.names, err = lc.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(hostAddr.Addr(), namesPort).String())
+	if err != nil {
+		return errors.Join(err, o.closeLocked())
+	}
+	return nil
+}
+
+// transparent lets a socket have addresses that are not the machine's.
+func transparent(_, _ string, c syscall.RawConn) error {
+	var err error
+	cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1) })
+	return errors.Join(cerr, err)
+}
+
+// close ends what leaves the runtime, for good.
+func (o *outlet) close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	return o.closeLocked()
+}
+
+// reset closes the sockets, which are in a namespace that is gone.
+func (o *outlet) reset() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.closeLocked()
+}
+
+func (o *outlet) closeLocked() error {
+	var errs []error
+	if o.conns != nil {
+		errs = append(errs, o.conns.Close())
+	}
+	if o.names != nil {
+		errs = append(errs, o.names.Close())
+	}
+	o.conns, o.names = nil, nil
+	return errors.Join(errs...)
+}
