@@ -90,11 +90,19 @@ type Explanation struct {
 	PauseFailures int        `json:"pauseFailures"` // automatic pauses, in a row
 	PauseRetryAt  time.Time  `json:"pauseRetryAt"`
 	LastError     string     `json:"lastError"`
+	Refusals      []Refusal  `json:"refusals"`    // the last things outside that it did not get through to, newest first
 	Transitions   []Event    `json:"transitions"` // the last ones, newest first
 	Tombstone     *Tombstone `json:"tombstone"`
 
 	// Raw is the answer as it came.
 	Raw json.RawMessage `json:"-"`
+}
+
+// Refusal is something outside that a sandbox did not get through to.
+type Refusal struct {
+	At     time.Time `json:"at"`
+	Target string    `json:"target"`
+	Reason string    `json:"reason"`
 }
 
 // Operation is the one change in flight of a sandbox.

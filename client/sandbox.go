@@ -92,7 +92,9 @@ type CreateOptions struct {
 
 	Metadata   map[string]string // returned as it is, and can be searched for
 	Env        map[string]string // in the environment of every command
-	NoInternet bool              // nothing outside can be reached from inside
+	NoInternet bool              // nothing outside can be reached from inside, but for AllowOut
+	AllowOut   []string          // addresses, networks and names that can be reached in any case
+	DenyOut    []string          // addresses and networks that cannot be reached
 }
 
 // Hooks are commands run inside at points of a sandbox's life. Their failure
@@ -143,7 +145,9 @@ type Info struct {
 	Metadata      map[string]string     `json:"metadata,omitempty"`
 	Ports         map[string]WakePolicy `json:"ports,omitempty"` // by port, or port and path
 	Hooks         Hooks                 `json:"hooks,omitzero"`
-	AllowInternet *bool                 `json:"allowInternetAccess,omitempty"` // nil if nobody said
+	AllowInternet *bool                 `json:"allowInternetAccess,omitempty"` // nil if nobody said, which allows it
+	AllowOut      []string              `json:"allowOut,omitzero"`             // what it may reach in any case
+	DenyOut       []string              `json:"denyOut,omitzero"`              // what it may not reach
 	Limits        Limits                `json:"limits"`
 	Isolation     string                `json:"isolation"`
 	Checkpoint    *Checkpoint           `json:"checkpoint,omitempty"` // what it wakes from
@@ -252,6 +256,8 @@ type createRequest struct {
 	Metadata           map[string]string     `json:"metadata,omitempty"`
 	Env                map[string]string     `json:"env,omitempty"`
 	AllowInternet      *bool                 `json:"allowInternetAccess,omitempty"`
+	AllowOut           []string              `json:"allowOut,omitempty"`
+	DenyOut            []string              `json:"denyOut,omitempty"`
 }
 
 func (o CreateOptions) wire() createRequest {
@@ -261,6 +267,7 @@ func (o CreateOptions) wire() createRequest {
 		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		CheckpointEvery: seconds(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
 		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, PIDs: o.PIDs,
+		AllowOut: o.AllowOut, DenyOut: o.DenyOut,
 	}
 	if o.NoInternet {
 		r.AllowInternet = new(false)
@@ -472,9 +479,12 @@ type PatchOptions struct {
 	AllowInternet      *bool                 // whether it may reach anything outside
 	Ports              map[string]WakePolicy // replaces all
 	Metadata           map[string]string     // replaces all
+	AllowOut           []string              // replaces all
+	DenyOut            []string              // replaces all
 }
 
-// patchRequest is the body of a patch. An empty map that is not nil is sent.
+// patchRequest is the body of a patch. An empty map or list that is not nil is
+// sent.
 type patchRequest struct {
 	OnTimeout          *Action               `json:"onTimeout,omitempty"`
 	OnIdle             *Action               `json:"onIdle,omitempty"`
@@ -489,6 +499,8 @@ type patchRequest struct {
 	Ports              map[string]WakePolicy `json:"ports,omitzero"`
 	Metadata           map[string]string     `json:"metadata,omitzero"`
 	AllowInternet      *bool                 `json:"allowInternetAccess,omitempty"`
+	AllowOut           []string              `json:"allowOut,omitzero"`
+	DenyOut            []string              `json:"denyOut,omitzero"`
 }
 
 func (o PatchOptions) wire() patchRequest {
@@ -497,6 +509,7 @@ func (o PatchOptions) wire() patchRequest {
 		IdleTimeout: (*seconds)(o.IdleTimeout), MaxLifetime: (*seconds)(o.MaxLifetime), PausedRetention: (*seconds)(o.PausedRetention),
 		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, StallAfter: (*seconds)(o.StallAfter), CheckpointEvery: (*seconds)(o.CheckpointEvery),
 		Ports: o.Ports, Metadata: o.Metadata, AllowInternet: o.AllowInternet,
+		AllowOut: o.AllowOut, DenyOut: o.DenyOut,
 	}
 	if o.StallAfter != nil && *o.StallAfter == Never {
 		r.StallAfter = new(seconds(0))

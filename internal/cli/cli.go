@@ -69,6 +69,7 @@ type ServeOptions struct {
 	WakeQueue    int           // how many may wait for one
 	MaxRunning   int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes int           // how many empty runtimes wait for the next start
+	DNS          AddrPort      // what resolves names for sandboxes; as on the machine if not valid
 
 	OnShutdown      string        // keep or pause
 	ShutdownTimeout time.Duration // how long pausing may take

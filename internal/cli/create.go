@@ -33,6 +33,8 @@ type lifeFlags struct {
 	ports           ports
 	metadata        pairs
 	noInternet      bool
+	allowOut        []string
+	denyOut         []string
 }
 
 func (l *lifeFlags) add(f *pflag.FlagSet) {
@@ -48,7 +50,9 @@ func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&l.checkpointEvery, "checkpoint-every", 0, "how often to checkpoint it while it runs, so that a crash of the host loses no more; 0 for never")
 	f.Var(&l.ports, "port", "what traffic to a port does, or to a path of it and all below, a `port[/path]=policy`: wake it (the default), keep it awake but not wake it, or ignore; the longest path decides; may be repeated")
 	f.Var(&l.metadata, "metadata", "`key=value` to find it by; may be repeated")
-	f.BoolVar(&l.noInternet, "no-internet", false, "let it reach nothing outside")
+	f.BoolVar(&l.noInternet, "no-internet", false, "let it reach nothing outside, but for --allow-out")
+	f.StringArrayVar(&l.allowOut, "allow-out", nil, "an address, network or name that it may reach in any case, such as example.com or *.example.com, as `rule`; may be repeated")
+	f.StringArrayVar(&l.denyOut, "deny-out", nil, "an address or network that it may not reach, 0.0.0.0/0 for all, as `rule`; may be repeated")
 }
 
 // check refuses what no server would accept. What depends on other settings is
@@ -129,6 +133,7 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, FilesystemFallback: c.fallback, PauseMode: client.Mode(c.pauseMode),
 		Ports: c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, PIDs: c.pids,
 		Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
+		AllowOut: c.allowOut, DenyOut: c.denyOut,
 	}
 	if c.flags.Changed("stall-after") {
 		o.StallAfter = orNever(c.stallAfter)
@@ -320,6 +325,12 @@ func (l *lifeFlags) patch(f *pflag.FlagSet) (o client.PatchOptions, changes bool
 	}
 	if given("no-internet") {
 		o.AllowInternet = new(!l.noInternet)
+	}
+	if given("allow-out") {
+		o.AllowOut = l.allowOut
+	}
+	if given("deny-out") {
+		o.DenyOut = l.denyOut
 	}
 	if given("port") {
 		o.Ports = l.ports.m

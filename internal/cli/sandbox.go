@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -199,6 +200,8 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	if i.AllowInternet != nil {
 		row("internet", allowed(*i.AllowInternet))
 	}
+	row("allowed out", strings.Join(i.AllowOut, ", "))
+	row("denied out", strings.Join(i.DenyOut, ", "))
 	row("pre-pause hook", i.Hooks.PrePause.Command)
 	row("post-resume hook", i.Hooks.PostResume.Command)
 	row("pre-kill hook", i.Hooks.PreKill.Command)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -40,6 +41,7 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes wait to make the next start or wake faster; 0 for none")
+	f.Var(&o.DNS, "dns", "`address` and port of the DNS server that resolves names for sandboxes, such as 192.0.2.1:53; without it they are resolved as on this machine")
 	f.StringVar(&o.OnShutdown, "on-shutdown", "keep", "what becomes of running sandboxes when the server stops: keep lets them run, pause pauses them")
 	f.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", time.Minute, "how long pausing them may take; those that take longer go on")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
@@ -179,4 +181,24 @@ func readVersions() versions {
 		}
 	}
 	return v
+}
+
+// AddrPort is a flag with an IP address and a port.
+type AddrPort struct{ netip.AddrPort }
+
+// String implements pflag.Value.
+func (a *AddrPort) String() string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.AddrPort.String()
+}
+
+// Type implements pflag.Value.
+func (a *AddrPort) Type() string { return "address" }
+
+// Set implements pflag.Value.
+func (a *AddrPort) Set(text string) (err error) {
+	a.AddrPort, err = netip.ParseAddrPort(text)
+	return err
 }

@@ -72,10 +72,22 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	if x.Tombstone == nil {
 		clocks(w, x, now)
 	}
+	if len(x.Refusals) > 0 {
+		say("\ndid not get through, last first:")
+		refusals(w, x.Refusals, now)
+	}
 	if len(x.Transitions) > 0 {
 		say("\nlast transitions:")
 		transitions(w, x.Transitions, now)
 	}
+}
+
+func refusals(w io.Writer, list []client.Refusal, now time.Time) {
+	rows := make([][]string, len(list))
+	for i, r := range list {
+		rows[i] = []string{"  " + clock(r.At, now), r.Target, r.Reason}
+	}
+	table(w, rows)
 }
 
 // silence tells what follows where a sandbox tells nothing of its work.

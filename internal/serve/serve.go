@@ -31,6 +31,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/edge"
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -54,6 +55,8 @@ type Options struct {
 	WakeQueue      int           // how many requests may wait for one sandbox
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes   int           // how many empty runtimes wait for the next start
+
+	DNS netip.AddrPort // what resolves names for sandboxes; as this machine does if not valid
 
 	// PauseOnShutdown pauses all sandboxes when the server stops, within
 	// ShutdownTimeout; those that take longer, and else all, go on without it.
@@ -275,6 +278,7 @@ func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning,
+		Internet: egress.NewHost(o.DNS),
 	})
 	if err != nil {
 		return nil, err

@@ -32,8 +32,10 @@ type Config struct {
 	PrivatePorts  bool              `json:"privatePorts,omitempty"`  // user ports need the traffic token
 	HostMask      string            `json:"hostMask,omitempty"`      // the Host that servers on user ports see; ${PORT} stands for theirs
 	HTTPSPorts    []int             `json:"httpsPorts,omitempty"`    // user ports whose servers speak TLS
-	AllowInternet *bool             `json:"allowInternet,omitempty"` // as asked; nil when not said
-	Network       json.RawMessage   `json:"network,omitempty"`       // as asked, returned as it was
+	AllowInternet *bool             `json:"allowInternet,omitempty"` // as asked; nil when not said, which allows it
+	AllowOut      []string          `json:"allowOut,omitempty"`      // addresses, networks and names that it may reach all the same
+	DenyOut       []string          `json:"denyOut,omitempty"`       // addresses and networks that it may not reach
+	Network       json.RawMessage   `json:"network,omitempty"`       // what else was asked of the network, returned as it was
 	Limits        Limits            `json:"limits"`
 	Ports         Ports             `json:"ports,omitempty"`
 	Hooks         Hooks             `json:"hooks"`

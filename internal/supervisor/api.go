@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -30,6 +31,8 @@ type Patch struct {
 	Ports    store.Ports       // replaces all
 
 	AllowInternet *bool
+	AllowOut      []string // replaces all
+	DenyOut       []string // replaces all
 }
 
 // Access describes a request for a way into a sandbox.
@@ -104,6 +107,9 @@ type Explanation struct {
 	// the idle timeout is not among them.
 	Deadlines []lifecycle.Deadline
 	Blindness Blindness
+	// Refusals are the last things outside that it did not get through to, newest
+	// first, as far as this server has seen them.
+	Refusals []egress.Refusal
 	// Transitions are the last entries of the event log, newest first.
 	Transitions []store.Event
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
@@ -22,6 +23,7 @@ type box struct {
 	s     *Supervisor
 	id    string
 	timer place
+	gate  *egress.Gate // what it reaches outside
 
 	ignored     atomic.Int64 // bytes of traffic that counts for nothing
 	ignoredTold atomic.Int64 // of them, how many the agent knows of
@@ -52,10 +54,13 @@ type task struct {
 }
 
 func newBox(s *Supervisor, sb store.Sandbox) *box {
-	return &box{
+	b := &box{
 		s: s, id: sb.ID, sb: sb, cut: make(chan struct{}),
 		ended: map[string][]chan ending{}, tasks: map[string]*task{},
 	}
+	b.gate = egress.NewGate(s.o.Internet, s.metrics.refused)
+	b.setGate()
+	return b
 }
 
 func (b *box) snapshot() store.Sandbox {

@@ -256,7 +256,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 		}
 	}
 	spec := RuntimeSpec(sb.Config.Limits)
-	spec.ID, spec.Rootfs = id, b.s.rootfs(id)
+	spec.ID, spec.Rootfs, spec.Network = id, b.s.rootfs(id), b.gate
 	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {
 		return nil, "", err
 	}

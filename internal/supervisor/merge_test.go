@@ -70,7 +70,7 @@ func (w *writer) wantStack(what string, ok func(stack []string) bool) {
 		return err == nil && slices.Equal(layers, stack)
 	})
 	cp := record(w.t, w.s, w.id).Checkpoint
-	if err := w.s.verify(w.t.Context(), *cp); err != nil {
+	if _, err := w.s.verify(w.t.Context(), *cp); err != nil {
 		w.t.Error(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
@@ -18,6 +19,7 @@ type metrics struct {
 	written     prometheus.Counter
 	freed       prometheus.Counter
 	merges      *prometheus.CounterVec
+	refusals    *prometheus.CounterVec
 	sandboxes   *prometheus.Desc
 	merging     *prometheus.Desc
 	accesses    *prometheus.Desc
@@ -53,6 +55,9 @@ func newMetrics(s *Supervisor) *metrics {
 		merges: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drowse_layer_merges_total", Help: "Merges of a sandbox's layers into one, by what came of them: committed, failed, or dropped.",
 		}, []string{"outcome"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drowse_egress_refused_total", Help: "Connections out of sandboxes, and questions for names, that got no further than the server, by reason.",
+		}, []string{"reason"}),
 		sandboxes: prometheus.NewDesc("drowse_sandboxes", "Sandboxes, by situation.", []string{"situation"}, nil),
 		merging:   prometheus.NewDesc("drowse_layer_merges", "Sandboxes whose layers are being merged, or looked at whether they should be.", nil, nil),
 		accesses:  prometheus.NewDesc("drowse_accesses", "Requests and streams open into sandboxes.", nil, nil),
@@ -61,7 +66,7 @@ func newMetrics(s *Supervisor) *metrics {
 }
 
 func (m *metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed, m.merges}
+	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed, m.merges, m.refusals}
 }
 
 // Describe implements prometheus.Collector.
@@ -123,6 +128,8 @@ func (m *metrics) entry(e lifecycle.Entry) {
 		m.wake.Observe(e.Duration.Seconds())
 	}
 }
+
+func (m *metrics) refused(why egress.Reason) { m.refusals.WithLabelValues(string(why)).Inc() }
 
 func (m *metrics) late(d lifecycle.Deadline, at time.Time) {
 	m.lateness.Observe(at.Sub(d.At).Seconds())

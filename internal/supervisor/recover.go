@@ -98,6 +98,7 @@ func (b *box) adopt(ctx context.Context) (runtime.Instance, error) {
 		return nil, err
 	}
 	if rec.State == lifecycle.Running {
+		b.openNetwork(inst)
 		// It may have been frozen for a pause that did not commit.
 		if err := inst.Thaw(ctx); err != nil {
 			return nil, err

@@ -29,6 +29,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -60,6 +61,8 @@ type Options struct {
 	Defaults    Defaults
 	// MaxRunning bounds how many sandboxes run at once; 0 for no bound.
 	MaxRunning int
+	// Internet is what sandboxes reach outside, if they may.
+	Internet egress.Internet
 }
 
 // Defaults are the settings that apply where a sandbox does not say.
@@ -223,6 +226,9 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 		return store.Sandbox{}, err
 	}
 	if err := s.checkTimeout(req.Settings.Timeout); err != nil {
+		return store.Sandbox{}, err
+	}
+	if _, err := policyOf(req.Config); err != nil {
 		return store.Sandbox{}, err
 	}
 	if err := s.checkSpace(leastSpace); err != nil {

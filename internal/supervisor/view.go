@@ -87,6 +87,9 @@ func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string
 	}
 	for {
 		sb, ended, err := b.patch(p, actor)
+		if err == nil && ended == nil && p.changesNetwork() {
+			b.openNetwork(b.serving())
+		}
 		if err != nil || ended == nil {
 			return sb, err
 		}
@@ -94,6 +97,10 @@ func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string
 			return store.Sandbox{}, err
 		}
 	}
+}
+
+func (p Patch) changesNetwork() bool {
+	return p.AllowInternet != nil || p.AllowOut != nil || p.DenyOut != nil
 }
 
 // patch applies a patch as a whole, or returns what tells the end of the
@@ -112,6 +119,15 @@ func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error)
 	if p.AllowInternet != nil {
 		changed.AllowInternet = p.AllowInternet
 	}
+	if p.AllowOut != nil {
+		changed.AllowOut = p.AllowOut
+	}
+	if p.DenyOut != nil {
+		changed.DenyOut = p.DenyOut
+	}
+	if _, err := policyOf(changed); err != nil {
+		return store.Sandbox{}, nil, err
+	}
 	b.sb.Config = changed
 	res, err := b.applyLocked(lifecycle.SettingsPatched{Meta: call("", actor), Patch: p.Settings})
 	if err == nil && res.Verdict == lifecycle.Applies && !res.Changed { // only what is beside the record
@@ -126,7 +142,15 @@ func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error)
 	if res.Verdict != lifecycle.Applies {
 		return store.Sandbox{}, b.awaitLocked(), nil
 	}
+	b.setGate()
 	return b.viewLocked(), nil, nil
+}
+
+// serving returns the runtime that serves; nil if none does.
+func (b *box) serving() runtime.Instance {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.inst
 }
 
 // Hold counts the sandbox as busy until l.Until at the latest. A lease with a
@@ -223,7 +247,7 @@ func (b *box) explain() Explanation {
 	defer b.mu.Unlock()
 	t := now()
 	act := b.activityLocked(t)
-	e := Explanation{Sandbox: b.sb}
+	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
 	e.Sandbox.Record.EndAt = b.sb.Record.SoftEnd(act)
 	if b.sb.Record.State == lifecycle.Running {
 		e.Holds = b.holdsLocked(t)

@@ -323,6 +323,12 @@ func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor str
 	if p.Ports != nil {
 		sb.Config.Ports = p.Ports
 	}
+	if p.AllowOut != nil {
+		sb.Config.AllowOut = p.AllowOut
+	}
+	if p.DenyOut != nil {
+		sb.Config.DenyOut = p.DenyOut
+	}
 	if p.AllowInternet != nil {
 		sb.Config.AllowInternet = p.AllowInternet
 	}

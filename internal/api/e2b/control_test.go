@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"encoding/json"
 	"net/http"
 	"testing"
 	"time"
@@ -328,4 +329,35 @@ func TestTimestampsAreTruncatedToMicroseconds(t *testing.T) {
 			t.Errorf("%v is written %s, want %s", in, got, want)
 		}
 	}
+}
+
+// TestSetNetwork replaces what a running sandbox reaches outside as a whole, and
+// leaves alone who reaches it.
+func TestSetNetwork(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base","allow_internet_access":false,"network":{"maskRequestHost":"x","denyOut":["1.1.1.1"]}}`)
+	path := "/sandboxes/" + id
+	said := func() string {
+		sb := w.do("GET", path, "").Object()
+		text, err := json.Marshal([]any{sb["allowInternetAccess"], sb["network"]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if got := said(); got != `[false,{"denyOut":["1.1.1.1"],"maskRequestHost":"x"}]` {
+		t.Errorf("at first: %s", got)
+	}
+	w.do("PUT", path+"/network", `{"allowOut":["a.test"],"denyOut":["0.0.0.0/0"]}`).Is(http.StatusNoContent)
+	if got := said(); got != `[true,{"allowOut":["a.test"],"denyOut":["0.0.0.0/0"],"maskRequestHost":"x"}]` {
+		t.Errorf("with rules: %s", got)
+	}
+	w.do("PUT", path+"/network", `{"rules":{"a.test":[]}}`).fails(http.StatusBadRequest, "not_supported", "network.rules")
+	w.do("PUT", path+"/network", `{"egressProxy":{"address":"p:1"}}`).fails(http.StatusBadRequest, "not_supported", "network.egressProxy")
+	w.do("PUT", path+"/network", `{"allow_internet_access":false}`).Is(http.StatusNoContent)
+	if got := said(); got != `[false,{"maskRequestHost":"x"}]` {
+		t.Errorf("cleared: %s", got)
+	}
+	w.do("POST", path+"/pause", "").Is(http.StatusNoContent)
+	w.do("PUT", path+"/network", `{}`).fails(http.StatusNotFound, "not_running", "paused")
 }

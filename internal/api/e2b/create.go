@@ -20,8 +20,7 @@ type newSandbox struct {
 	AutoPauseMemory *bool       `json:"autoPauseMemory"`
 	AutoResume      *autoResume `json:"autoResume"`
 	Secure          bool        `json:"secure"` // v1 only: v2 sandboxes always are
-	// AllowInternetAccess is recorded as it is asked. No sandbox has a way out
-	// yet, so that false holds for all; when egress arrives, this field decides.
+
 	AllowInternetAccess *bool             `json:"allow_internet_access"` // snake case here, camel case in answers
 	Network             *network          `json:"network"`
 	Metadata            json.RawMessage   `json:"metadata"`
@@ -193,6 +192,7 @@ func (b newSandbox) config() (store.Config, error) {
 		AllowInternet: b.AllowInternetAccess,
 		Network:       b.Network.record(),
 	}
+	cfg.AllowOut, cfg.DenyOut = b.Network.rules()
 	if b.Network != nil {
 		cfg.HostMask, cfg.HTTPSPorts = b.Network.MaskRequestHost, b.Network.HTTPSPorts
 	}

@@ -50,9 +50,13 @@ func TestCreateTranslates(t *testing.T) {
 		"auto-resume": {v2, `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`, request(func(r *supervisor.CreateRequest) {
 			r.Settings.OnTimeout, r.Settings.AutoResume = lifecycle.Pause, true
 		})},
-		"auto-resume off":         {v2, `{"templateID":"base","autoResume":{"enabled":false}}`, request(func(*supervisor.CreateRequest) {})},
-		"null is absent":          {v2, `{"templateID":"base","timeout":null,"autoPause":null,"autoResume":null,"metadata":null,"iam":null,"volumeMounts":null}`, request(func(*supervisor.CreateRequest) {})},
-		"memory by default":       {v2, `{"templateID":"base","autoPauseMemory":true}`, request(func(*supervisor.CreateRequest) {})},
+		"auto-resume off":   {v2, `{"templateID":"base","autoResume":{"enabled":false}}`, request(func(*supervisor.CreateRequest) {})},
+		"null is absent":    {v2, `{"templateID":"base","timeout":null,"autoPause":null,"autoResume":null,"metadata":null,"iam":null,"volumeMounts":null}`, request(func(*supervisor.CreateRequest) {})},
+		"memory by default": {v2, `{"templateID":"base","autoPauseMemory":true}`, request(func(*supervisor.CreateRequest) {})},
+		"rules for what it may reach": {v2, `{"templateID":"base","network":{"allowOut":["a.test"],"denyOut":["0.0.0.0/0"],"maskRequestHost":"x"}}`, request(func(r *supervisor.CreateRequest) {
+			r.Config.AllowOut, r.Config.DenyOut = []string{"a.test"}, []string{"0.0.0.0/0"}
+			r.Config.HostMask, r.Config.Network = "x", json.RawMessage(`{"maskRequestHost":"x"}`)
+		})},
 		"no internet":             {v2, `{"templateID":"base","allow_internet_access":false}`, request(func(r *supervisor.CreateRequest) { r.Config.AllowInternet = &no })},
 		"other letters":           {v2, `{"templateid":"base","AutoPause":true}`, request(func(r *supervisor.CreateRequest) { r.Settings.OnTimeout = lifecycle.Pause })},
 		"null of another dialect": {v2, `{"templateID":"base","idleTimeout":null}`, request(func(*supervisor.CreateRequest) {})},
@@ -124,8 +128,6 @@ func TestCreateRefuses(t *testing.T) {
 		"volumes":                 {v2, `{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`, "not_supported", "volumeMounts"},
 		"identity":                {v2, `{"templateID":"base","iam":{"tokens":{"a":{"audience":"x"}}}}`, "not_supported", "iam"},
 		"mcp":                     {v2, `{"templateID":"base","mcp":{"github":{}}}`, "not_supported", "mcp"},
-		"allowOut":                {v2, `{"templateID":"base","network":{"allowOut":["1.1.1.1"]}}`, "not_supported", "network.allowOut"},
-		"denyOut":                 {v2, `{"templateID":"base","network":{"denyOut":["0.0.0.0/0"]}}`, "not_supported", "network.denyOut"},
 		"egress proxy":            {v2, `{"templateID":"base","network":{"egressProxy":{"address":"p:1"}}}`, "not_supported", "network.egressProxy"},
 		"rules":                   {v2, `{"templateID":"base","network":{"rules":{"a.b":[]}}}`, "not_supported", "network.rules"},
 		"a URL as host mask":      {v2, `{"templateID":"base","network":{"maskRequestHost":"http://localhost"}}`, "", `"network.maskRequestHost" must be a host`},

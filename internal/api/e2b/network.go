@@ -2,14 +2,17 @@ package e2b
 
 import (
 	"encoding/json"
+	"net/http"
 	"regexp"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
-// network is the network object of create. All of ingress is built; what would
-// shape egress is refused, because a sandbox that believes itself filtered, or
-// let out, and is not would be worse than none.
+// network is the network object of create. What is not built is refused, because
+// a sandbox that believes itself filtered, or let out, and is not would be worse
+// than none.
 type network struct {
 	AllowPublicTraffic *bool                      `json:"allowPublicTraffic,omitempty"`
 	AllowOut           []string                   `json:"allowOut,omitempty"`
@@ -26,10 +29,6 @@ func (n *network) refuseUnsupported() error {
 	switch {
 	case n == nil:
 		return nil
-	case len(n.AllowOut) > 0:
-		return unsupportedField("network.allowOut")
-	case len(n.DenyOut) > 0:
-		return unsupportedField("network.denyOut")
 	case given(n.EgressProxy):
 		return unsupportedField("network.egressProxy")
 	case len(n.Rules) > 0:
@@ -72,8 +71,75 @@ func (n *network) private() bool {
 	return n != nil && n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic
 }
 
+// rules returns what it may and may not reach outside.
+func (n *network) rules() (allowOut, denyOut []string) {
+	if n == nil {
+		return nil, nil
+	}
+	return orNone(n.AllowOut), orNone(n.DenyOut)
+}
+
+// orNone makes the empty list the absent one.
+func orNone(list []string) []string {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
+}
+
+// networkBody is the body of a change of what a running sandbox reaches outside.
+// What it does not say is as if it had never been said.
+type networkBody struct {
+	AllowInternetAccess *bool                      `json:"allow_internet_access"`
+	AllowOut            []string                   `json:"allowOut"`
+	DenyOut             []string                   `json:"denyOut"`
+	EgressProxy         json.RawMessage            `json:"egressProxy"`
+	Rules               map[string]json.RawMessage `json:"rules"`
+}
+
+// setNetwork replaces what a running sandbox reaches outside.
+func (s *server) setNetwork(c *call) (reply, error) {
+	var body networkBody
+	if err := c.decode(&body); err != nil {
+		return reply{}, err
+	}
+	asked := network{EgressProxy: body.EgressProxy, Rules: body.Rules}
+	if err := asked.refuseUnsupported(); err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	if state, _ := shown(sb.Record); state != stateRunning {
+		return reply{}, fail(http.StatusNotFound, codeNotRunning, "the sandbox is %s; this needs a running one", state)
+	}
+	internet := body.AllowInternetAccess == nil || *body.AllowInternetAccess
+	_, err = s.Sandboxes.Patch(c.r.Context(), c.sandbox, supervisor.Patch{
+		AllowInternet: &internet,
+		AllowOut:      append([]string{}, body.AllowOut...),
+		DenyOut:       append([]string{}, body.DenyOut...),
+	}, c.actor)
+	return noContent, err
+}
+
+// networkView returns the network object of a sandbox as clients know it.
+func networkView(cfg store.Config) json.RawMessage {
+	if len(cfg.AllowOut) == 0 && len(cfg.DenyOut) == 0 {
+		return cfg.Network
+	}
+	var n network
+	if cfg.Network != nil {
+		if err := json.Unmarshal(cfg.Network, &n); err != nil {
+			panic("internal error: e2b: decode network: " + err.Error())
+		}
+	}
+	n.AllowOut, n.DenyOut = cfg.AllowOut, cfg.DenyOut
+	return encodeNetwork(n)
+}
+
 // record returns the object to store and to give back: what was asked, without
-// nulls, which clients do not parse.
+// nulls, which clients do not parse, and without the rules, which can change.
 func (n *network) record() json.RawMessage {
 	if n == nil {
 		return nil
@@ -82,7 +148,11 @@ func (n *network) record() json.RawMessage {
 	if said.AllowPublicTraffic == nil && said.MaskRequestHost == "" && len(said.HTTPSPorts) == 0 {
 		return nil
 	}
-	raw, err := json.Marshal(said)
+	return encodeNetwork(said)
+}
+
+func encodeNetwork(n network) json.RawMessage {
+	raw, err := json.Marshal(n)
 	if err != nil {
 		panic("internal error: e2b: encode network: " + err.Error())
 	}

@@ -40,13 +40,13 @@ var routes = append([]route{
 	{http.MethodPost, "/sandboxes/{sandboxID}/resume", false, (*server).resume},
 	{http.MethodPost, "/sandboxes/{sandboxID}/timeout", false, (*server).setTimeout},
 	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", false, (*server).refresh},
+	{http.MethodPut, "/sandboxes/{sandboxID}/network", false, (*server).setNetwork},
 }, unbuilt(
 	// Sandboxes.
 	"POST /sandboxes/{sandboxID}/fork",
 	"POST /v2/sandboxes/{sandboxID}/fork",
 	"POST /sandboxes/{sandboxID}/snapshots",
 	"GET /snapshots",
-	"PUT /sandboxes/{sandboxID}/network",
 	"GET /sandboxes/{sandboxID}/metrics",
 	"GET /sandboxes/metrics",
 	"GET /sandboxes/{sandboxID}/logs",

@@ -16,6 +16,8 @@ func bodyOf(r route) string {
 	switch {
 	case strings.HasSuffix(r.pattern, "/connect"), strings.HasSuffix(r.pattern, "/timeout"):
 		return `{"timeout": 60}`
+	case strings.HasSuffix(r.pattern, "/network"):
+		return `{}`
 	case r.method == http.MethodPost && strings.HasSuffix(r.pattern, "/sandboxes"):
 		return `{"templateID": "base"}`
 	}
@@ -132,7 +134,7 @@ func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
 func TestUnbuiltEndpointsAreRefusedAsSuch(t *testing.T) {
 	for _, endpoint := range []string{
 		"POST /sandboxes/ID/fork", "POST /v2/sandboxes/ID/fork", "POST /sandboxes/ID/snapshots", "GET /snapshots",
-		"PUT /sandboxes/ID/network", "GET /sandboxes/ID/metrics", "GET /sandboxes/metrics?sandbox_ids=a,b",
+		"GET /sandboxes/ID/metrics", "GET /sandboxes/metrics?sandbox_ids=a,b",
 		"GET /v2/sandboxes/ID/logs", "GET /sandboxes/ID/logs", "POST /v3/templates", "DELETE /templates/ns%2Fname%3Atag",
 		"GET /templates/aliases/base", "POST /templates/tags", "GET /templates/x/tags", "GET /v2/templates",
 		"POST /v2/templates/x/builds/y", "GET /templates/x/builds/y/status?logsOffset=0", "GET /templates/x/files/abc",

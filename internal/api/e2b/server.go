@@ -36,6 +36,8 @@ type Sandboxes interface {
 	SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
 	// Refresh makes endAt the later of what it is and now + d.
 	Refresh(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
+	// Patch changes what a sandbox is, running or paused.
+	Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error)
 	Kill(ctx context.Context, id, actor string) error
 
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for

@@ -98,7 +98,7 @@ func (s *server) detailView(sb store.Sandbox) detailView {
 		listedView:          s.listedView(&sb),
 		EnvdAccessToken:     s.envdToken(sb),
 		AllowInternetAccess: sb.Config.AllowInternet,
-		Network:             sb.Config.Network,
+		Network:             networkView(sb.Config),
 		Lifecycle: lifecycleView{
 			AutoResume: sb.Record.Settings.AutoResume,
 			OnTimeout:  sb.Record.Settings.OnTimeout,

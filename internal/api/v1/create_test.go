@@ -52,6 +52,8 @@ var samples = map[string]map[string]struct {
 	"cpus":                   {asCount.words: {"3", func(r *supervisor.CreateRequest) { r.Config.Limits.CPUs = 3 }}},
 	"memoryMiB":              {asCount.words: {"2048", func(r *supervisor.CreateRequest) { r.Config.Limits.MemoryMiB = 2048 }}},
 	"pids":                   {asCount.words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.PIDs = 300 }}},
+	"allowOut":               {asRules.words: {`["a.test"]`, func(r *supervisor.CreateRequest) { r.Config.AllowOut = []string{"a.test"} }}},
+	"denyOut":                {asRules.words: {`["0.0.0.0/0"]`, func(r *supervisor.CreateRequest) { r.Config.DenyOut = []string{"0.0.0.0/0"} }}},
 	"secure":                 {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
 	"ports": {asPorts.words: {`{"8000":"keep","8000/healthz/":"ignore"}`, func(r *supervisor.CreateRequest) {
 		r.Config.Ports = store.Ports{"8000": lifecycle.Keep, "8000/healthz": lifecycle.Ignore}
@@ -139,6 +141,8 @@ func TestEverySpellingThere(t *testing.T) {
 		"cpus":                   "cpus cpuCount cpu_count",
 		"memoryMiB":              "memoryMiB memory_mib memoryMB memory_mb",
 		"pids":                   "pids",
+		"allowOut":               "allowOut allow_out network.allowOut network.allow_out",
+		"denyOut":                "denyOut deny_out network.denyOut network.deny_out",
 		"ports":                  "ports",
 		"hooks":                  "hooks",
 	} {
@@ -272,6 +276,8 @@ func TestCreateRefuses(t *testing.T) {
 		"half a CPU":               {`{"cpus":0.5}`, 400, "invalid_request", `"cpus" must be an integer from 1`, ""},
 		"no memory":                {`{"memoryMiB":0}`, 400, "invalid_request", `"memoryMiB" must be an integer from 1`, ""},
 		"internet as text":         {`{"allowInternetAccess":"no"}`, 400, "invalid_request", `"allowInternetAccess" must be a boolean`, ""},
+		"rules as text":            {`{"allowOut":"a.test"}`, 400, "invalid_request", `"allowOut" must be an array of strings`, ""},
+		"rules of another kind":    {`{"denyOut":[1]}`, 400, "invalid_request", `"denyOut" must be an array of strings`, ""},
 		"internet, and none":       {`{"allowInternetAccess":true,"allow_internet_access":false}`, 400, "contradicting_options", `"allow_internet_access" is false`, ""},
 		"refresh without timeout":  {`{"refreshOnActivity":true}`, 400, "refresh_needs_timeout", "refreshOnActivity", ""},
 		"seconds and millis":       {`{"timeout":5,"timeoutMs":5}`, 400, "contradicting_options", `"timeoutMs" is 5`, "one of them"},
@@ -456,6 +462,12 @@ func canonical(r supervisor.CreateRequest) []byte {
 		if n != 0 {
 			body[name] = n
 		}
+	}
+	if r.Config.AllowOut != nil {
+		body["allowOut"] = r.Config.AllowOut
+	}
+	if r.Config.DenyOut != nil {
+		body["denyOut"] = r.Config.DenyOut
 	}
 	if r.Config.AllowInternet != nil {
 		body["allowInternetAccess"] = *r.Config.AllowInternet

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -25,6 +26,7 @@ type lifecycleView struct {
 	PauseFailures int                `json:"pauseFailures" doc:"How many automatic pauses have failed in a row."`
 	PauseRetryAt  *httpapi.Timestamp `json:"pauseRetryAt" doc:"No automatic pause before this."`
 	LastError     *string            `json:"lastError"`
+	Refusals      []refusalView      `json:"refusals" doc:"The last things outside that it did not get through to, newest first, as far as the server has seen them: what the rules close by address is refused inside, and not among them."`
 	Transitions   []eventView        `json:"transitions" doc:"The last entries of its event log, newest first."`
 	Tombstone     *tombstoneView     `json:"tombstone"`
 }
@@ -90,8 +92,23 @@ func (s *server) explain(c *call) (reply, error) {
 		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds), Telemetry: viewTelemetry(x.Blindness),
 		Clocks: viewClocks(x), Next: viewNext(x),
 		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError),
+		Refusals:    viewRefusals(x.Refusals),
 		Transitions: viewEvents(x.Transitions), Tombstone: viewTombstone(rec.Tombstone),
 	})
+}
+
+type refusalView struct {
+	At     httpapi.Timestamp `json:"at"`
+	Target string            `json:"target" doc:"An address and port, with the name that was asked for if one was; or a name."`
+	Reason egress.Reason     `json:"reason" doc:"closed: out of reach of every sandbox; denied: by its rules; name: only names are allowed, and this is none of them; no address: the name has none; no answer: the other side did not take it; too many: it has too many connections."`
+}
+
+func viewRefusals(list []egress.Refusal) []refusalView {
+	views := make([]refusalView, len(list))
+	for i, r := range list {
+		views[i] = refusalView{At: httpapi.Timestamp(r.At), Target: r.Target, Reason: r.Reason}
+	}
+	return views
 }
 
 func viewTelemetry(b supervisor.Blindness) telemetryView {

@@ -69,6 +69,7 @@ var (
 	asPort     = form{"an integer from 1 to 65535", schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
 	asCount    = form{"an integer from 1", schema{"type": "integer", "minimum": 1}, readCount}
 	asPath     = form{"a path that begins with a slash", schema{"type": "string"}, readPath}
+	asRules    = form{"an array of strings", schema{"type": "array", "items": schema{"type": "string"}}, readRules}
 	asHooks    = form{"an object of commands", refTo(reflect.TypeFor[hooksBody]()), readHooks}
 )
 
@@ -182,6 +183,15 @@ func readTexts(path string, raw []byte) (any, error) {
 		texts[m.name] = text.(string)
 	}
 	return texts, nil
+}
+
+// readRules reads a list of texts. What each may be is judged with the others.
+func readRules(path string, raw []byte) (any, error) {
+	rules := []string{}
+	if kindOf(raw) != "an array" || json.Unmarshal(raw, &rules) != nil {
+		return nil, wrongKind(path, "an array of strings", raw)
+	}
+	return rules, nil
 }
 
 func readVariables(path string, raw []byte) (any, error) {

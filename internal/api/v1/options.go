@@ -112,10 +112,25 @@ var options = vocabulary{
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Env = orNil(v.(map[string]string)) },
 	},
 	{
-		name: "allowInternetAccess", doc: "Whether it may reach anything outside. It is kept as asked for; no sandbox has a way out yet, so that false holds for all.",
+		name: "allowInternetAccess", doc: "Whether it may reach the internet, apart from what allowOut and denyOut say; true if not said. " +
+			"Private and link-local addresses, this machine and other sandboxes are out of reach in any case, and so is all that is not TCP over IPv4. " +
+			"Names are resolved while anything can be reached; without the internet, only those of allowOut.",
 		spelled: []spelled{{asFlag, "allowInternetAccess allow_internet_access"}},
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.AllowInternet = ptr[bool](v) },
 		patch:   func(p *supervisor.Patch, v any) { p.AllowInternet = ptr[bool](v) },
+	},
+	{
+		name: "allowOut", doc: "Addresses, networks and names (example.com, *.example.com for all below it) that it may reach whatever else is said. " +
+			"With names, everything else must be denied: 0.0.0.0/0 in denyOut, or no internet. A connection for a name is known by its TLS greeting or the host of its first HTTP request, and ends at an address of that name. A patch replaces all.",
+		spelled: []spelled{{asRules, "allowOut allow_out network.allowOut network.allow_out"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.AllowOut = v.([]string) },
+		patch:   func(p *supervisor.Patch, v any) { p.AllowOut = v.([]string) },
+	},
+	{
+		name: "denyOut", doc: "Addresses and networks that it may not reach. A patch replaces all, and what is denied then is broken off.",
+		spelled: []spelled{{asRules, "denyOut deny_out network.denyOut network.deny_out"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.DenyOut = v.([]string) },
+		patch:   func(p *supervisor.Patch, v any) { p.DenyOut = v.([]string) },
 	},
 	{
 		name: "secure", doc: "Whether its agent wants the sandbox's token; true if not said.",

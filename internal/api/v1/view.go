@@ -27,7 +27,9 @@ type sandboxView struct {
 	Settings       settingsView       `json:"settings"`
 	Metadata       map[string]string  `json:"metadata"`
 	Ports          store.Ports        `json:"ports" doc:"Ports, and paths of ports, whose traffic has a policy of its own."`
-	AllowInternet  *bool              `json:"allowInternetAccess" doc:"Whether it may reach anything outside, as asked for; null if nobody said."`
+	AllowInternet  *bool              `json:"allowInternetAccess" doc:"Whether it may reach the internet, as asked for; null if nobody said, which allows it."`
+	AllowOut       []string           `json:"allowOut" doc:"What it may reach in any case."`
+	DenyOut        []string           `json:"denyOut" doc:"What it may not reach."`
 	Hooks          hooksBody          `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
@@ -120,7 +122,8 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),
-		Metadata: sb.Config.Metadata, Ports: sb.Config.Ports, AllowInternet: sb.Config.AllowInternet, Hooks: viewHooks(sb.Config.Hooks),
+		Metadata: sb.Config.Metadata, Ports: sb.Config.Ports, AllowInternet: sb.Config.AllowInternet,
+		AllowOut: orEmpty(sb.Config.AllowOut), DenyOut: orEmpty(sb.Config.DenyOut), Hooks: viewHooks(sb.Config.Hooks),
 		Limits:    limitsView(sb.Config.Limits),
 		Isolation: s.Isolation, LastError: orNull(rec.LastError), Tombstone: viewTombstone(rec.Tombstone),
 	}
@@ -183,6 +186,14 @@ func viewTombstone(t *lifecycle.Tombstone) *tombstoneView {
 		Reason: t.Reason, Detail: orNull(t.Detail), At: httpapi.Timestamp(t.At), Actor: orNull(t.Actor),
 		Remediation: cmp.Or(remedies[t.Reason], "create a new one"),
 	}
+}
+
+// orEmpty returns a list that is written as one.
+func orEmpty(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
 }
 
 // orNull returns nil for the zero value.
