@@ -109,12 +109,12 @@ func TestNoWayOut(t *testing.T) {
 	upload(ctx, t, sb)
 
 	args := []string{"/home/user/guest", "dial"}
-	for _, host := range []string{"127.0.0.1", "::1", "169.254.77.1", "169.254.77.2", "169.254.77.3", "10.0.0.1", "172.17.0.1", "192.168.0.1", "192.0.2.1", "localhost"} {
+	for _, host := range []string{"127.0.0.1", "::1", "169.254.77.1", "169.254.77.2", "169.254.77.3", "10.0.0.1", "172.17.0.1", "192.168.0.1", "localhost"} {
 		for _, p := range []string{port, open, "8000", "22", "53"} {
 			args = append(args, "tcp!"+net.JoinHostPort(host, p))
 		}
 	}
-	args = append(args, "tcp!169.254.169.254:80", "tcp!1.1.1.1:443", "tcp!8.8.8.8:53", "tcp![2606:4700:4700::1111]:443", "tcp!example.com:80", "udp!8.8.8.8:53", "udp!192.0.2.1:53")
+	args = append(args, "tcp!169.254.169.254:80", "tcp![2606:4700:4700::1111]:443", "tcp!example.com:80")
 	_, out := run(ctx, t, sb.As("root"), args...)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if len(lines) != len(args)-2 {

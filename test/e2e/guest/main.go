@@ -8,10 +8,12 @@
 //	guest dial ADDR...     say for each address whether a connection opens
 //	guest alloc MIB        touch so much memory, then wait
 //	guest open             open a file again and again, say how that ended, then wait
+//	guest udp ADDR         send a datagram, and say what comes of it
 //	guest knock ADDR       open connections to a server for ever, and leave them
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"net"
@@ -19,6 +21,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -55,6 +58,8 @@ func run(args []string) error {
 		files, err := openMany("guest")
 		fmt.Println("opened", len(files), err)
 		select {}
+	case "udp":
+		return sendDatagram(args[1])
 	case "knock":
 		knock(args[1])
 	}
@@ -104,6 +109,33 @@ func openMany(name string) ([]*os.File, error) {
 		}
 		files = append(files, f)
 	}
+}
+
+// sendDatagram sends to an address and says whether somebody answers, or nobody
+// is there.
+func sendDatagram(addr string) error {
+	conn, err := net.Dial("udp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		return err
+	}
+	// A question for the name "x" by DNS.
+	if _, err := conn.Write([]byte("\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01x\x00\x00\x01\x00\x01")); err != nil {
+		return err
+	}
+	_, err = conn.Read(make([]byte, 512))
+	switch {
+	case err == nil:
+		fmt.Println("answered")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		fmt.Println("refused")
+	default:
+		fmt.Println(err)
+	}
+	return nil
 }
 
 // dialAll prints one line for each "network!address".
