@@ -28,6 +28,10 @@ const (
 	Merged       Point = "layer/merged"
 	Doom         Point = "layer/doom"
 	Doomed       Point = "layer/doomed"
+	ImportMake   Point = "layer/import-make"
+	ImportEntry  Point = "layer/import-entry"
+	ImportPlace  Point = "layer/import-place"
+	ImportPlaced Point = "layer/import-placed"
 
 	NetworkMake     Point = "gvisor/network-make"
 	NetworkMade     Point = "gvisor/network-made"
@@ -94,6 +98,10 @@ func Catalogue() []Step {
 		{Point: Merged, Where: "a merged layer is durable, and not in the stack"},
 		{Point: Doom, Where: "before a layer or image is moved out of the way"},
 		{Point: Doomed, Where: "it is moved out of the way, before it is deleted"},
+		{Point: ImportMake, Where: "before the directory of an import is made"},
+		{Point: ImportEntry, Where: "before something of an imported layer is made"},
+		{Point: ImportPlace, Where: "an import is whole and durable, before it gets its place"},
+		{Point: ImportPlaced, Where: "it has its place, and no record names it yet"},
 
 		{Point: NetworkMake, Where: "before a network namespace is made"},
 		{Point: NetworkMade, Where: "the namespace is pinned, with its interfaces"},

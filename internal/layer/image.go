@@ -63,11 +63,22 @@ func (s *Store) NewImage(id string) (string, error) {
 // and writes the manifest. It returns the SHA-256 of the manifest in hex, by
 // which Verify later knows the image from any other, and the bytes written.
 func (s *Store) Seal(m Manifest) (digest string, size int64, err error) {
-	dir := s.ImageDir(m.ID)
+	if digest, err = seal(s.ImageDir(m.ID), &m); err != nil {
+		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
+	}
+	for _, f := range m.Files {
+		size += f.Size
+	}
+	return digest, size, failpoint.Fail(failpoint.Sealed)
+}
+
+// seal makes the files in dir durable, lists them in m, and writes that beside
+// them.
+func seal(dir string, m *Manifest) (digest string, err error) {
 	m.Version = manifestVersion
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
+		return "", err
 	}
 	m.Files = make([]File, len(entries))
 	var g errgroup.Group
@@ -78,16 +89,9 @@ func (s *Store) Seal(m Manifest) (digest string, size int64, err error) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
+		return "", err
 	}
-	for _, f := range m.Files {
-		size += f.Size
-	}
-	digest, err = s.writeManifest(dir, m)
-	if err != nil {
-		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
-	}
-	return digest, size, failpoint.Fail(failpoint.Sealed)
+	return writeManifest(dir, *m)
 }
 
 // sealFile restricts, checksums and syncs a file. The disk is told to begin
@@ -136,7 +140,7 @@ func checksum(r io.Reader) (sums []uint32, size int64, err error) {
 	}
 }
 
-func (s *Store) writeManifest(dir string, m Manifest) (digest string, err error) {
+func writeManifest(dir string, m Manifest) (digest string, err error) {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return "", err
@@ -164,7 +168,7 @@ func (s *Store) writeManifest(dir string, m Manifest) (digest string, err error)
 	if planted.In(planted.UnsyncedNames) {
 		return digestOf(data), nil
 	}
-	for _, d := range []string{dir, s.images} {
+	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if err := durable.Sync(d); err != nil {
 			return "", err
 		}

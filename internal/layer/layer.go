@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -36,15 +37,20 @@ type Tree struct {
 
 // Store is a directory of layers and images.
 type Store struct {
-	layers string
-	images string
+	layers  string
+	images  string
+	imports string // of what is not whole yet
+
+	mu     sync.Mutex
+	staged map[string]bool // the directories below imports that are being filled
 }
 
 // Open returns the store below dir, making its directories. What was being
-// removed when the last user of the store was killed is removed to the end.
+// removed or imported when the last user of the store was killed is removed to
+// the end.
 func Open(dir string) (*Store, error) {
 	s := At(dir)
-	for _, d := range []string{s.layers, s.images} {
+	for _, d := range []string{s.layers, s.images, s.imports} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, fmt.Errorf("open layer store: %w", err)
 		}
@@ -57,7 +63,10 @@ func Open(dir string) (*Store, error) {
 
 // At returns the store below dir as it is.
 func At(dir string) *Store {
-	return &Store{layers: filepath.Join(dir, "layers"), images: filepath.Join(dir, "images")}
+	return &Store{
+		layers: filepath.Join(dir, "layers"), images: filepath.Join(dir, "images"), imports: filepath.Join(dir, "imports"),
+		staged: map[string]bool{},
+	}
 }
 
 // LayerDir returns the directory of a layer.
@@ -268,15 +277,20 @@ func (s *Store) Freeze(ctx context.Context, top string) (Frozen, error) {
 	if err := failpoint.Fail(failpoint.LayerSync); err != nil {
 		return Frozen{}, err
 	}
+	f, err := freeze(ctx, dir)
+	if err != nil {
+		return Frozen{}, fmt.Errorf("freeze layer %s: %w", top, err)
+	}
+	return f, failpoint.Fail(failpoint.LayerSynced)
+}
+
+func freeze(ctx context.Context, dir string) (Frozen, error) {
 	f, paths, err := survey(dir)
 	if err == nil && f.Changed {
 		f.Digest, err = writeListing(ctx, dir)
 		err = errors.Join(err, syncLayer(dir, paths))
 	}
-	if err != nil {
-		return Frozen{}, fmt.Errorf("freeze layer %s: %w", top, err)
-	}
-	return f, failpoint.Fail(failpoint.LayerSynced)
+	return f, err
 }
 
 // Layers returns the ids of all layers on disk.
@@ -328,7 +342,7 @@ func removeAll(dir, id string) error {
 const doomedSuffix = ".deleted"
 
 // Unremoved returns the paths of layers and images whose removal did not come
-// to its end.
+// to its end, and of imports that did not and that nobody is at work on.
 func (s *Store) Unremoved() ([]string, error) {
 	var paths []string
 	for _, dir := range []string{s.layers, s.images} {
@@ -340,6 +354,17 @@ func (s *Store) Unremoved() ([]string, error) {
 			if strings.HasSuffix(e.Name(), doomedSuffix) {
 				paths = append(paths, filepath.Join(dir, e.Name()))
 			}
+		}
+	}
+	imports, err := readDir(s.imports)
+	if err != nil {
+		return nil, fmt.Errorf("list imports: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range imports {
+		if path := filepath.Join(s.imports, e.Name()); !s.staged[path] {
+			paths = append(paths, path)
 		}
 	}
 	return paths, nil

@@ -1,0 +1,264 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// Entry is one thing in a layer, with all of it that a copy needs.
+type Entry struct {
+	Path       string // below the layer's directory; "." is that itself
+	Mode       uint32 // type and permissions, as stat(2) has them
+	UID, GID   int
+	ModTime    time.Time
+	Size       int64             // of a regular file
+	Data       []Extent          // of a regular file, in order; the rest is holes
+	Target     string            // of a symbolic link
+	Link       string            // the path of a file before, of which this is one more name
+	Attributes map[string]string // extended ones
+}
+
+// Extent is a part of a file that is no hole.
+type Extent struct{ Offset, Length int64 }
+
+// Bytes returns how long the entry's data is.
+func (e Entry) Bytes() (n int64) {
+	for _, x := range e.Data {
+		n += x.Length
+	}
+	return n
+}
+
+// What a copy of a layer is bounded by.
+const (
+	maxDepth   = 256 // of directories
+	maxName    = 255 // bytes
+	maxExtents = 4096
+
+	maxAttributes = 256 << 10 // bytes, of one entry
+)
+
+// opaque and redirect are what overlayfs writes down in a layer and needs to
+// find there again.
+const (
+	opaque   = "trusted.overlay.opaque"
+	redirect = "trusted.overlay.redirect"
+)
+
+// Read calls f for everything in a frozen layer, in the order in which a
+// [LayerWriter] takes it. The reader gives an entry's data, one extent after
+// the other. What no copy could hold is an errdef.Unsupported with code
+// "not_portable".
+func (s *Store) Read(ctx context.Context, id string, f func(e Entry, data io.Reader) error) error {
+	names := map[inode]string{} // of files that have several
+	return walk(s.LayerDir(id), func(path, rel string, _ fs.DirEntry) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		e, err := inspect(path, rel, names)
+		if err != nil {
+			return err
+		}
+		if err := e.check(); err != nil {
+			return errdef.New(errdef.Unsupported, "not_portable", "%q cannot be copied to another place: %w", rel, err).
+				WithRemedy("remove it inside the sandbox, and pause it again")
+		}
+		if len(e.Data) == 0 {
+			return f(e, strings.NewReader(""))
+		}
+		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		var parts []io.Reader
+		for _, x := range e.Data {
+			parts = append(parts, io.NewSectionReader(file, x.Offset, x.Length))
+		}
+		return f(e, io.MultiReader(parts...))
+	})
+}
+
+// inode tells a file from all others.
+type inode struct{ dev, ino uint64 }
+
+// inspect returns the entry for what is at path.
+func inspect(path, rel string, names map[inode]string) (Entry, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return Entry{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	e := Entry{Path: rel, Mode: st.Mode, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix())}
+	var err error
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		if st.Nlink > 1 {
+			key := inode{st.Dev, st.Ino}
+			if e.Link = names[key]; e.Link != "" {
+				return e, nil
+			}
+			names[key] = rel
+		}
+		e.Size = st.Size
+		if e.Data, err = extents(path, st.Size); err != nil {
+			return Entry{}, err
+		}
+	case unix.S_IFLNK:
+		if e.Target, err = os.Readlink(path); err != nil {
+			return Entry{}, err
+		}
+	case unix.S_IFCHR:
+		if st.Rdev != 0 {
+			return Entry{}, errdef.New(errdef.Unsupported, "not_portable", "%q cannot be copied to another place: it is a device", rel)
+		}
+	}
+	e.Attributes, err = readAttributes(path)
+	return e, err
+}
+
+// readAttributes returns the extended attributes of an entry that say something
+// of it.
+func readAttributes(path string) (map[string]string, error) {
+	names, err := attributeNames(path)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	all := map[string]string{}
+	for _, name := range names {
+		if slices.Contains(ownAttributes, name) {
+			continue
+		}
+		value, err := attribute(path, name)
+		if err != nil {
+			return nil, &fs.PathError{Op: "getxattr " + name, Path: path, Err: err}
+		}
+		all[name] = string(value)
+	}
+	return all, nil
+}
+
+// extents returns what of a file is no hole. A file in very many pieces, or on a
+// file system that does not tell, is one.
+func extents(path string, size int64) ([]Extent, error) {
+	if size == 0 {
+		return nil, nil
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	whole := []Extent{{0, size}}
+	var all []Extent
+	for at := int64(0); at < size; {
+		data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break // a hole up to the end
+		}
+		if err != nil || len(all) == maxExtents {
+			return whole, nil
+		}
+		end, err := unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
+		if err != nil {
+			return whole, nil
+		}
+		all = append(all, Extent{data, end - data})
+		at = end
+	}
+	return all, nil
+}
+
+// check says what keeps an entry from being in a copy of a layer.
+func (e Entry) check() error {
+	if err := checkPath(e.Path); err != nil {
+		return err
+	}
+	kind := e.Mode & unix.S_IFMT
+	regular := kind == unix.S_IFREG
+	switch kind {
+	case unix.S_IFDIR, unix.S_IFREG, unix.S_IFLNK, unix.S_IFCHR: // the last is overlayfs' mark of what was removed
+	default:
+		return fmt.Errorf("its type is %o", kind)
+	}
+	switch {
+	case e.UID < 0 || e.GID < 0 || int64(e.UID) >= 1<<32-1 || int64(e.GID) >= 1<<32-1:
+		return fmt.Errorf("its owner is %d:%d", e.UID, e.GID)
+	case (e.Target != "") != (kind == unix.S_IFLNK) || strings.Contains(e.Target, "\x00") || len(e.Target) >= unix.PathMax:
+		return errors.New("it has no target that a link can have")
+	case e.Link != "" && (!regular || e.Size != 0 || len(e.Data) > 0 || len(e.Attributes) > 0):
+		return errors.New("it is one more name of a file and something else")
+	case e.Link != "":
+		return checkPath(e.Link)
+	case !regular && (e.Size != 0 || len(e.Data) > 0):
+		return errors.New("it has contents and is no file")
+	case len(e.Data) > maxExtents:
+		return errors.New("it is in too many pieces")
+	}
+	at := int64(0)
+	for _, x := range e.Data {
+		if x.Offset < at || x.Length <= 0 || x.Length > e.Size-x.Offset {
+			return errors.New("its pieces do not fit into it")
+		}
+		at = x.Offset + x.Length
+	}
+	return e.checkAttributes(kind)
+}
+
+func (e Entry) checkAttributes(kind uint32) error {
+	size := 0
+	for name, value := range e.Attributes {
+		size += len(name) + len(value)
+		switch {
+		case size > maxAttributes:
+			return errors.New("its attributes are too long")
+		case kind != unix.S_IFDIR && kind != unix.S_IFREG:
+			return fmt.Errorf("it has the attribute %q", name)
+		case name == opaque && kind == unix.S_IFDIR && value == "y":
+		case name == redirect && kind == unix.S_IFDIR && checkNames(strings.TrimPrefix(value, "/")) == nil:
+		case name == "security.capability" && kind == unix.S_IFREG:
+		case strings.HasPrefix(name, "user.") && len(name) <= maxName && !strings.ContainsAny(name, "=\x00"):
+		default:
+			return fmt.Errorf("it has the attribute %q", name)
+		}
+	}
+	return nil
+}
+
+// checkPath refuses what is no path of a thing in a layer. What lies at its top
+// and begins with a dot is the store's own.
+func checkPath(path string) error {
+	switch {
+	case path == ".":
+		return nil
+	case strings.HasPrefix(path, "."):
+		return errors.New("that is no path in a layer")
+	}
+	return checkNames(path)
+}
+
+// checkNames refuses a path that leads anywhere but down.
+func checkNames(path string) error {
+	names := strings.Split(path, "/")
+	if len(names) > maxDepth {
+		return fmt.Errorf("it lies deeper than %d directories", maxDepth)
+	}
+	if slices.ContainsFunc(names, badName) {
+		return errors.New("that is no path in a layer")
+	}
+	return nil
+}
+
+func badName(name string) bool {
+	return name == "" || name == "." || name == ".." || len(name) > maxName || strings.Contains(name, "\x00")
+}
