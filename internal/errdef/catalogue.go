@@ -52,6 +52,7 @@ var catalogue = []Entry{
 	{"form_unknown", Unsupported, 501, 400, "A record in the database has a form that this version does not know.", "Use the version that wrote it, or a newer one."},
 	{"hold_not_found", NotFound, 404, 0, "The sandbox has no hold of that id.", "List its holds: this one may have run out."},
 	{"import_damaged", Invalid, 400, 0, "What was sent is not a whole and unchanged export of a sandbox. Nothing of it is kept.", "Copy the file again, or export the sandbox again."},
+	{"import_too_new", Unsupported, 501, 0, "The export was written by a newer version.", "Import it with that version, or a newer one."},
 	{"internal_server_error", Internal, 500, 500, "The server failed. The answer has the id under which its log has the cause.", "Look into the log; report it if it is a fault of drowse."},
 	{"invalid_api_key_preset", Invalid, 0, 0, "The API key that the server was told to accept has not the form of one.", `Make one with: echo "e2b_$(openssl rand -hex 20)"`},
 	{"invalid_request", Invalid, 400, 400, "The request cannot be understood: a body that is no JSON, a value of the wrong type, a required field that is missing, a malformed parameter.", "Send what the message asks for; /v1/openapi.json has the forms."},
