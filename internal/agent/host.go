@@ -38,6 +38,16 @@ func (h *host) meet(secret string) {
 	}
 }
 
+// succeed makes secret the host's, if there is one. Who says so was the host
+// until now.
+func (h *host) succeed(secret string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if secret != "" {
+		h.secret = secret
+	}
+}
+
 // name gives the sandbox its host name, once: a restored one keeps its own.
 func (h *host) name(name string) error {
 	h.mu.Lock()

@@ -51,6 +51,7 @@ func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
 	}
 	a.observer.woke()
 	a.settings.apply(req)
+	a.host.succeed(req.HostSecret)
 	w.WriteHeader(http.StatusNoContent)
 }
 

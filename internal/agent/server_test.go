@@ -139,6 +139,20 @@ func TestFirstInit(t *testing.T) {
 	}
 }
 
+// The host names its successor, and is none from then on.
+func TestSuccessorOfTheHost(t *testing.T) {
+	s := newServer(t)
+	for _, c := range []struct {
+		secret, successor string
+		want              int
+	}{{"second", "second", 401}, {testSecret, "second", 204}, {testSecret, "", 401}, {"second", "", 204}, {"second", "", 204}} {
+		res, _ := s.do("POST", "/init", strings.NewReader(`{"hostSecret":"`+c.successor+`"}`), map[string]string{agentapi.HeaderInit: c.secret})
+		if res.StatusCode != c.want {
+			t.Errorf("secret %q: %d, want %d", c.secret, res.StatusCode, c.want)
+		}
+	}
+}
+
 func TestGeneration(t *testing.T) {
 	s := newServer(t)
 	for _, n := range []int64{0, 1, 12} {

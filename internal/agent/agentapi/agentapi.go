@@ -78,6 +78,10 @@ type InitRequest struct {
 	// Generation counts the incarnations of the sandbox. It is what a program
 	// inside compares to learn that it is a restored copy.
 	Generation *int64 `json:"generation,omitempty"`
+
+	// HostSecret replaces the secret by which the agent knows the host: after
+	// a restore in another place, which has one of its own.
+	HostSecret string `json:"hostSecret,omitempty"`
 }
 
 // Sign returns the signature of a file URL. Path and user are the values of
