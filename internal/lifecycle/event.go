@@ -26,6 +26,16 @@ type (
 		Meta
 		Settings Settings
 	}
+	// ImportRequested makes a new record that of a sandbox which was paused
+	// elsewhere, and whose checkpoint is here.
+	ImportRequested struct {
+		Meta
+		Settings   Settings
+		Checkpoint Checkpoint
+		Generation int64 // that served last
+		Launches   int64 // whose names are taken, by its layers
+		CreatedAt  time.Time
+	}
 	// AccessRequested asks to reach the sandbox, through any path.
 	AccessRequested struct {
 		Meta
@@ -139,6 +149,7 @@ type (
 
 // Kind implements Event.
 func (CreateRequested) Kind() Kind  { return "CreateRequested" }
+func (ImportRequested) Kind() Kind  { return "ImportRequested" }
 func (AccessRequested) Kind() Kind  { return "AccessRequested" }
 func (PauseRequested) Kind() Kind   { return "PauseRequested" }
 func (ConnectRequested) Kind() Kind { return "ConnectRequested" }
@@ -206,6 +217,7 @@ const (
 	EntryExpiring       EntryType = "expiring"
 	EntryTerminated     EntryType = "terminated"
 	EntryRuntimeLost    EntryType = "runtime_lost"
+	EntryImported       EntryType = "imported"
 )
 
 // Entry is one line of the event log, written in the transaction of the change

@@ -135,6 +135,9 @@ type Checkpoint struct {
 	// Those that an older version froze have none.
 	Layers map[string]string `json:"layers,omitempty"`
 	Bytes  int64             `json:"bytes"` // what the pause wrote
+	// AgentToken is the secret by which the agent in an imported image knows
+	// its host; empty where that is this server's own.
+	AgentToken string `json:"agentToken,omitempty"`
 }
 
 // Tombstone is what remains of a terminated sandbox.

@@ -166,6 +166,32 @@ func create(s *step, ev Event) {
 	s.launch()
 }
 
+// imported takes over a sandbox that was paused elsewhere. Its lifetime goes on
+// from when it was created there; how long it has been asleep is counted from
+// here.
+func imported(s *step, ev Event) {
+	e := ev.(ImportRequested)
+	if err := e.Settings.Validate(); err != nil {
+		s.refuse(err)
+		return
+	}
+	created := e.CreatedAt
+	if created.After(s.now) { // by a clock that is ahead of ours
+		created = s.now
+	}
+	if life := e.Settings.MaxLifetime; life > 0 && !s.now.Before(created.Add(life)) {
+		s.refuse(errdef.New(errdef.Invalid, "lifetime_over", "the sandbox may exist for %s and was created at %s", life, created.Format(time.RFC3339)).
+			WithRemedy("nothing can be done with it any more"))
+		return
+	}
+	cp := e.Checkpoint
+	s.rec.Settings, s.rec.Checkpoint = e.Settings, &cp
+	s.rec.State, s.rec.Generation, s.rec.Launches = Paused, e.Generation, e.Launches
+	s.rec.CreatedAt, s.rec.StartedAt, s.rec.PausedAt = created, created, s.now
+	entry := s.log(EntryImported, nil, "")
+	entry.Op, entry.Actor, entry.Cause, entry.Bytes = e.Op, e.Actor, e.Cause, cp.Bytes
+}
+
 func started(s *step, ev Event) {
 	e := ev.(StartSucceeded)
 	if !s.owns(e.Op) {

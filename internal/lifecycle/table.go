@@ -64,7 +64,7 @@ var (
 
 // allKinds lists every kind of event, requests first.
 var allKinds = []Kind{
-	"CreateRequested", "AccessRequested", "PauseRequested", "ConnectRequested", "ResumeRequested", "TimeoutSet", "ExtendRequested",
+	"CreateRequested", "ImportRequested", "AccessRequested", "PauseRequested", "ConnectRequested", "ResumeRequested", "TimeoutSet", "ExtendRequested",
 	"SettingsPatched", "LeaseRequested", "LeaseReleased", "KillRequested",
 	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "LayersMerged", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted",
 }
@@ -77,6 +77,7 @@ func init() {
 	table = map[Situation]map[Kind]rule{
 		atPending: {
 			"CreateRequested": applies(create, "start the first runtime", atCreating),
+			"ImportRequested": applies(imported, "paused, as it was elsewhere", atPaused),
 		},
 		atCreating: {
 			"KillRequested":  applies(kill, "the start is abandoned", atKilling),
@@ -163,7 +164,7 @@ func fillTable() {
 func groupRule(at Situation, k Kind) rule {
 	request := slices.Index(allKinds, k) <= slices.Index(allKinds, "KillRequested")
 	switch {
-	case k == "CreateRequested":
+	case k == "CreateRequested", k == "ImportRequested":
 		return refuses(errExists, "ids are not reused")
 	case !request:
 		return stale

@@ -14,7 +14,7 @@ import (
 
 // events has one event of every kind.
 var events = []Event{
-	CreateRequested{}, AccessRequested{}, PauseRequested{}, ConnectRequested{}, ResumeRequested{}, TimeoutSet{},
+	CreateRequested{}, ImportRequested{}, AccessRequested{}, PauseRequested{}, ConnectRequested{}, ResumeRequested{}, TimeoutSet{},
 	ExtendRequested{}, SettingsPatched{}, LeaseRequested{}, LeaseReleased{}, KillRequested{}, StartSucceeded{}, StartFailed{}, CaptureReady{}, CaptureEnded{},
 	LayersMerged{}, ReleaseDone{}, RuntimeGone{}, TimerFired{}, ServerStarted{},
 }
