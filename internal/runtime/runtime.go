@@ -53,6 +53,9 @@ type Capabilities struct {
 	Isolation   string `json:"isolation"` // "gvisor", "vm", "none"
 	MemoryPause bool   `json:"memoryPause"`
 	Version     string `json:"version"` // of what writes and reads memory images
+	// CPU names the features of the processor that programs in a memory image
+	// may have found, and need to find where it is restored.
+	CPU []string `json:"cpu,omitempty"`
 }
 
 // Driver runs runtimes of one kind.

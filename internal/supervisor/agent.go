@@ -46,6 +46,16 @@ func (s *Supervisor) initAgent(ctx context.Context, inst runtime.Instance, sb st
 	return s.callAgent(ctx, inst, sb.ID, http.MethodPost, "/init", body, nil)
 }
 
+// succeedHost makes this server the host of an agent that knows another one by
+// token.
+func (s *Supervisor) succeedHost(ctx context.Context, inst runtime.Instance, id, token string) error {
+	body, err := json.Marshal(agentapi.InitRequest{HostSecret: s.agentToken(id)})
+	if err != nil {
+		return err
+	}
+	return callAgentAs(ctx, inst, token, http.MethodPost, "/init", body, nil)
+}
+
 // What an agent may say: the guest is hostile.
 const (
 	maxAgentHeader  = 16 << 10
@@ -77,12 +87,17 @@ func (e agentError) Unwrap() error { return e.cause }
 
 // callAgent does one private request to the agent of a runtime.
 func (s *Supervisor) callAgent(ctx context.Context, inst runtime.Instance, id, method, path string, body []byte, answer any) error {
+	return callAgentAs(ctx, inst, s.agentToken(id), method, path, body, answer)
+}
+
+// callAgentAs is callAgent with the secret by which an agent knows its host.
+func callAgentAs(ctx context.Context, inst runtime.Instance, token, method, path string, body []byte, answer any) error {
 	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set(agentapi.HeaderInit, s.derive("init", id))
+	req.Header.Set(agentapi.HeaderInit, token)
 	client := agentClient(func(ctx context.Context) (net.Conn, error) { return dialPatiently(ctx, inst, agentapi.Port) })
 	resp, err := client.Do(req)
 	if err != nil {

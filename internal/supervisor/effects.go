@@ -47,10 +47,17 @@ func (b *box) act(e lifecycle.Effect) {
 		b.unserveLocked()
 		b.background(func(ctx context.Context) { b.releaseRuntime(ctx, e.Launch) })
 	case lifecycle.DropCheckpoint:
-		current := b.sb.Record.Checkpoint
-		b.background(func(context.Context) { b.dropCheckpoint(e.Checkpoint, current) })
+		current, exports := b.sb.Record.Checkpoint, b.exportsInFlight()
+		b.background(func(context.Context) {
+			awaitExports(exports)
+			b.dropCheckpoint(e.Checkpoint, current)
+		})
 	case lifecycle.DropLayers:
-		b.background(func(context.Context) { b.dropLayers(e.Layers) })
+		exports := b.exportsInFlight()
+		b.background(func(context.Context) {
+			awaitExports(exports)
+			b.dropLayers(e.Layers)
+		})
 	case lifecycle.ReleaseAll:
 		inst := b.inst
 		b.unserveLocked()
@@ -265,6 +272,11 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	}
 	if err := failpoint.Fail(failpoint.Booted); err != nil {
 		return nil, "", err
+	}
+	if cp := e.Checkpoint; image != "" && cp.AgentToken != "" {
+		if err := b.s.succeedHost(ctx, inst, sb.ID, cp.AgentToken); err != nil {
+			return nil, "", fmt.Errorf("agent of %s, which comes from another server: %w", id, err)
+		}
 	}
 	if err := b.s.initAgent(ctx, inst, sb, e.Generation); err != nil {
 		return nil, "", fmt.Errorf("agent of %s: %w", id, err)

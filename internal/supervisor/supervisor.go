@@ -203,6 +203,10 @@ func (s *Supervisor) EnvdToken(id string) string { return s.derive("envd", id) }
 // TrafficToken returns the token that private ports want.
 func (s *Supervisor) TrafficToken(id string) string { return s.derive("traffic", id) }
 
+// agentToken returns the secret by which the agent of a sandbox knows this
+// server.
+func (s *Supervisor) agentToken(id string) string { return s.derive("init", id) }
+
 func (s *Supervisor) derive(purpose, id string) string {
 	h := hmac.New(sha256.New, s.secret)
 	fmt.Fprintf(h, "%s:%s", purpose, id)

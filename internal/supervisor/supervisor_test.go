@@ -37,6 +37,7 @@ var sleepy = lifecycle.Settings{OnTimeout: lifecycle.Pause, AutoResume: true}
 type guest struct {
 	Count      atomic.Int64
 	Generation int64
+	host       atomic.Value // the secret by which it knows its host; part of its memory
 	checkpoint func() error // called while its image is taken
 	activity   func() (agentapi.Activity, error)
 }
@@ -52,6 +53,11 @@ func (g *guest) Serves(port int) http.Handler {
 }
 
 func (g *guest) agent(w http.ResponseWriter, r *http.Request) {
+	secret := r.Header.Get(agentapi.HeaderInit)
+	if g.host.CompareAndSwap(nil, secret); secret == "" || g.host.Load() != secret {
+		http.Error(w, "not the host", http.StatusUnauthorized)
+		return
+	}
 	switch r.URL.Path {
 	case "/init":
 		g.init(w, r)
@@ -71,11 +77,16 @@ func (g *guest) agent(w http.ResponseWriter, r *http.Request) {
 
 func (g *guest) init(w http.ResponseWriter, r *http.Request) {
 	var req agentapi.InitRequest
-	if err := json.NewDecoder(r.Body).Decode(&req); err != nil || r.Header.Get(agentapi.HeaderInit) == "" {
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 		http.Error(w, "bad init", http.StatusBadRequest)
 		return
 	}
-	g.Generation = *req.Generation
+	if req.Generation != nil {
+		g.Generation = *req.Generation
+	}
+	if req.HostSecret != "" {
+		g.host.Store(req.HostSecret)
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -85,7 +96,7 @@ func (g *guest) Image() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return json.Marshal(g.Count.Load())
+	return fmt.Appendf(nil, "%d %s", g.Count.Load(), g.host.Load()), nil
 }
 
 // bench is a machine with a state directory, on which servers come and go.
@@ -116,8 +127,11 @@ func newBench(t *testing.T) *bench {
 			}
 		}
 		if image != nil {
-			n, err := strconv.ParseInt(string(image), 10, 64)
+			var n int64
+			var host string
+			_, err := fmt.Sscan(string(image), &n, &host)
 			g.Count.Store(n)
+			g.host.Store(host)
 			return g, err
 		}
 		return g, nil
@@ -325,7 +339,7 @@ func (b *bench) wantNothingLeft() {
 	if len(ids) > 0 {
 		b.t.Errorf("runtimes left: %v", ids)
 	}
-	for _, dir := range []string{"rootfs", "layers", "images"} {
+	for _, dir := range []string{"rootfs", "layers", "images", "imports"} {
 		entries, err := os.ReadDir(filepath.Join(b.dir, dir))
 		if err != nil || len(entries) > 0 {
 			b.t.Errorf("left in %s: %v, %v", dir, entries, err)

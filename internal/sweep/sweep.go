@@ -155,7 +155,7 @@ func (s Sweeper) files(_ context.Context, o ownership) (found []Thing, err error
 	unremoved, err := s.Layers.Unremoved()
 	for _, path := range unremoved {
 		t := o.thing(Unremoved, filepath.Base(path), path)
-		t.Why, t.Stranger = "it was being removed when the server ended", false
+		t.Why, t.Stranger = "it was being removed, or imported, when the server ended", false
 		found = append(found, t)
 	}
 	return found, err

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
 )
 
 func buildBase(t *testing.T, dir string, agent string) (*Store, Template) {
@@ -82,6 +83,50 @@ func TestOldBasesGo(t *testing.T) {
 	slices.Sort(left)
 	if !slices.Equal(left, want) {
 		t.Errorf("left %v, want %v (%s is old)", left, want, old.ID)
+	}
+}
+
+// TestSystem: the digest of what a template shows of the host tells other files
+// from the same, and not when they were installed.
+func TestSystem(t *testing.T) {
+	host := t.TempDir()
+	s, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := Template{Trees: []layer.Tree{{Name: "usr", Lowers: []string{s.Dir("base1/usr"), host}}}}
+	digest := func(of Template) string {
+		t.Helper()
+		sum, err := s.System(t.Context(), of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(host, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("program", "1")
+	first := digest(shown)
+	write("program", "2")
+	if err := os.Mkdir(filepath.Join(host, "__pycache__"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write("__pycache__/x", "1")
+	if digest(shown) != first {
+		t.Error("another time of the same changes it")
+	}
+	write("program", "12")
+	second := digest(shown)
+	write("more", "")
+	if third := digest(shown); first == second || second == third {
+		t.Errorf("a change of the host is not seen: %s, %s, %s", first, second, third)
+	}
+	if digest(Template{Trees: []layer.Tree{{Name: "usr", Lowers: []string{s.Dir("base1/usr")}}}}) != "" {
+		t.Error("a template that shows nothing of the host has a digest of it")
 	}
 }
 

@@ -18,9 +18,11 @@ import (
 	goruntime "runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/cpuid"
 	gvlog "gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/config"
@@ -138,8 +140,15 @@ func newConfig(root string) (*config.Config, error) {
 
 // Capabilities implements runtime.Driver.
 func (d *Driver) Capabilities() runtime.Capabilities {
-	return runtime.Capabilities{Isolation: "gvisor", MemoryPause: true, Version: "gvisor " + Version()}
+	return runtime.Capabilities{Isolation: "gvisor", MemoryPause: true, Version: "gvisor " + Version(), CPU: processor()}
 }
+
+// processor returns the features of the processor as gVisor compares them when
+// it restores.
+var processor = sync.OnceValue(func() []string {
+	cpuid.Initialize()
+	return strings.Fields(cpuid.HostFeatureSet().FlagString())
+})
 
 // Version returns the version of the gVisor module linked in.
 func Version() string {

@@ -1,0 +1,143 @@
+package v1
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/bundle"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// export answers with a sandbox as one stream. What goes wrong before it begins
+// is answered as ever; then the stream is broken off, and is known not to be
+// whole.
+func (s *server) export(c *call) (reply, error) {
+	if _, err := c.query(); err != nil {
+		return reply{}, err
+	}
+	e, err := s.Sandboxes.Export(c.r.Context(), c.sandbox)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{stream: func(w http.ResponseWriter) {
+		defer e.Release()
+		h := w.Header()
+		h.Set("Content-Type", bundle.ContentType)
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="%s.drowse.tar"`, c.sandbox))
+		w.WriteHeader(http.StatusOK)
+		if c.r.Method == http.MethodHead {
+			return
+		}
+		if err := writeExport(w, e); err != nil {
+			s.Log.Warn("export broken off", c.attrs("err", err)...)
+			panic(http.ErrAbortHandler) // an end in good order would look like that of the whole
+		}
+	}}, nil
+}
+
+// patientWriter gives a client so long to read on, unless it is cut.
+type patientWriter struct {
+	w   io.Writer
+	out *http.ResponseController
+
+	mu    sync.Mutex // orders the deadlines
+	isCut bool
+}
+
+// Write implements io.Writer.
+func (p *patientWriter) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	if p.isCut {
+		p.mu.Unlock()
+		return 0, errCut
+	}
+	_ = p.out.SetWriteDeadline(time.Now().Add(writeWait)) // not every connection has one
+	p.mu.Unlock()
+	return p.w.Write(b)
+}
+
+// cut ends a Write under way, and all that would follow.
+func (p *patientWriter) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.isCut = true
+	_ = p.out.SetWriteDeadline(time.Unix(1, 0))
+}
+
+var errCut = errors.New("the sandbox was killed, or the server stops")
+
+// writeExport writes the bundle until it is cut off.
+func writeExport(w http.ResponseWriter, e *supervisor.Export) error {
+	out := &patientWriter{w: w, out: http.NewResponseController(w)}
+	var watch sync.WaitGroup
+	written := make(chan struct{})
+	watch.Go(func() {
+		select {
+		case <-e.Cut:
+			out.cut()
+		case <-written:
+		}
+	})
+	err := e.Write(out)
+	close(written)
+	watch.Wait()
+	return err
+}
+
+// importSandbox makes a sandbox of the body.
+func (s *server) importSandbox(c *call) (reply, error) {
+	req, err := c.importRequest()
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.Sandboxes.Import(c.r.Context(), &patientReader{r: c.r.Body, in: http.NewResponseController(c.w)}, req)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{
+		status: http.StatusCreated, body: s.viewWithTokens(c, sb),
+		header: http.Header{"Location": {base + "/" + sb.ID}},
+	}, nil
+}
+
+func (c *call) importRequest() (supervisor.ImportRequest, error) {
+	req := supervisor.ImportRequest{Actor: c.actor}
+	q, err := c.query()
+	if err != nil {
+		return req, err
+	}
+	if req.NewID, err = q.flag(newIDParam); err != nil {
+		return req, err
+	}
+	switch mode := lifecycle.Mode(q.Get(modeParam)); mode {
+	case "", lifecycle.Memory:
+	case lifecycle.Filesystem:
+		req.Filesystem = true
+	default:
+		return req, invalid("%q must be memory or filesystem, not %q", modeParam, short(string(mode))).With("field", modeParam)
+	}
+	return req, nil
+}
+
+// readWait is how long a client may not send before it counts as gone.
+const readWait = time.Minute
+
+// patientReader gives a client so long to send on.
+type patientReader struct {
+	r  io.Reader
+	in *http.ResponseController
+}
+
+// Read implements io.Reader. The deadline does not stay: the connection is
+// watched after the body's end.
+func (p *patientReader) Read(b []byte) (int, error) {
+	_ = p.in.SetReadDeadline(time.Now().Add(readWait)) // not every connection has one
+	defer func() { _ = p.in.SetReadDeadline(time.Time{}) }()
+	return p.r.Read(b)
+}

@@ -1,0 +1,317 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	goruntime "runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/bundle"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// ImportRequest says how a bundle becomes a sandbox.
+type ImportRequest struct {
+	// NewID gives the sandbox another id. Otherwise it keeps its own, which must
+	// be unknown here.
+	NewID bool
+	// Filesystem leaves the memory out: the sandbox boots afresh.
+	Filesystem bool
+	Actor      string
+}
+
+// Import makes a paused sandbox of a bundle, and returns when that is
+// committed. Until then nothing of it is seen, and after an error nothing is
+// left of it. What cannot run here is refused before its contents are read.
+func (s *Supervisor) Import(ctx context.Context, r io.Reader, req ImportRequest) (store.Sandbox, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	sb, err := s.importFrom(ctx, &upload{ctx: ctx, s: s, r: r}, req)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = errdef.New(errdef.Unavailable, "disk_full", "the disk became full during the import: %w", err)
+	}
+	if err != nil {
+		return store.Sandbox{}, fmt.Errorf("import sandbox: %w", err)
+	}
+	return sb, nil
+}
+
+func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequest) (store.Sandbox, error) {
+	if err := s.checkSpace(leastSpace); err != nil {
+		return store.Sandbox{}, err
+	}
+	from, err := bundle.NewReader(r)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	a, err := s.expect(ctx, from.Manifest, req)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	if a.staging, err = s.o.Layers.Stage(a.op); err != nil {
+		return store.Sandbox{}, err
+	}
+	defer s.insist(a.staging.Remove, "unfinished import could not be removed", "sandbox", a.id)
+	if err := a.receive(ctx, from); err != nil {
+		return store.Sandbox{}, err
+	}
+	return s.admit(a)
+}
+
+// arrival is a sandbox that is being imported.
+type arrival struct {
+	op, id  string
+	m       bundle.Manifest
+	mode    lifecycle.Mode
+	config  store.Config
+	stack   []string // what its layers will be called
+	actor   string
+	staging *layer.Staging
+
+	cp     lifecycle.Checkpoint
+	ctx    context.Context // of receive
+	layer  *layer.LayerWriter
+	number int // of layer
+}
+
+// sandboxID is what newID makes.
+var sandboxID = regexp.MustCompile(`^i[0-9a-z]{20}$`)
+
+// expect judges a manifest: whether the sandbox can live here, and as what.
+func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRequest) (*arrival, error) {
+	a := &arrival{op: newOp(), id: m.ID, m: m, mode: m.Mode, config: m.Config, actor: req.Actor}
+	if req.NewID {
+		a.id = newID()
+	}
+	if req.Filesystem {
+		a.mode = lifecycle.Filesystem
+	}
+	if !sandboxID.MatchString(a.id) || m.Generation < 1 {
+		return nil, layer.Damaged("it is sandbox %.100q in generation %d", a.id, m.Generation)
+	}
+	if s.knows(a.id) {
+		return nil, errExists(a.id)
+	}
+	for n := range m.Layers {
+		a.stack = append(a.stack, runtimeID(a.id, int64(n+1)))
+	}
+	if err := s.checkTimeout(m.Settings.Timeout); err != nil {
+		return nil, err
+	}
+	if _, err := lifecycle.Step(lifecycle.Record{State: lifecycle.Pending}, a.event(), now()); err != nil {
+		return nil, err
+	}
+	if err := s.fit(&a.config.Limits); err != nil {
+		return nil, err
+	}
+	t, err := s.templateFor(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	a.config.Template, a.config.Alias = t.ID, t.Alias
+	return a, s.checkSpace(leastSpace + uint64(m.Bytes()) + uint64(m.Entries())*entrySpace)
+}
+
+// entrySpace is what a file or directory takes besides its data.
+const entrySpace = 4096
+
+func (s *Supervisor) knows(id string) bool {
+	_, err := s.box(id)
+	return err == nil
+}
+
+func errExists(id string) error {
+	return errdef.New(errdef.Exists, "sandbox_exists", "sandbox %s is known here", id).
+		WithRemedy("import it with a new id").With("sandbox", id)
+}
+
+// fit holds the limits of a sandbox to what a new one would get here. A machine
+// with fewer processors gives fewer.
+func (s *Supervisor) fit(l *store.Limits) error {
+	most := s.o.Limits
+	if l.CPUs < 0 || l.MemoryMiB < 0 || l.DiskMiB < 0 || l.PIDs < 0 || l.MemoryMiB > most.MemoryMiB || l.DiskMiB > most.DiskMiB || l.PIDs > most.PIDs {
+		return errdef.New(errdef.Unsupported, "cannot_run_here", "the sandbox may use %d MiB of memory, %d MiB of disk and %d processes, which is more than this server gives",
+			l.MemoryMiB, l.DiskMiB, l.PIDs)
+	}
+	l.CPUs = min(l.CPUs, most.CPUs)
+	return nil
+}
+
+// templateFor returns the template that the sandbox goes on with: with its
+// memory its own one, among all else that this needs; without, the one that has
+// the name now, if its own is not here.
+func (s *Supervisor) templateFor(ctx context.Context, a *arrival) (template.Template, error) {
+	needs := a.m.Needs
+	t, err := s.o.Templates.Resolve(needs.Template)
+	missing := errdef.Is(err, errdef.NotFound)
+	if err != nil && !missing {
+		return t, err
+	}
+	if a.mode == lifecycle.Filesystem {
+		has := bundle.Needs{Architecture: goruntime.GOARCH}
+		if lacks := (bundle.Needs{Architecture: needs.Architecture}).Missing(has); lacks != "" {
+			return t, cannotRun(a.m, lacks)
+		}
+		if missing {
+			return s.o.Templates.Resolve(a.m.Config.Alias)
+		}
+		return t, nil
+	}
+	has, err := s.offers(ctx, t)
+	if err != nil {
+		return t, err
+	}
+	if lacks := needs.Missing(has); lacks != "" {
+		return t, cannotRun(a.m, lacks)
+	}
+	return t, nil
+}
+
+func cannotRun(m bundle.Manifest, lacks string) error {
+	return errdef.New(errdef.Unsupported, "cannot_run_here", "sandbox %s cannot run here: %s", m.ID, lacks)
+}
+
+// receive takes the contents of the bundle and makes sure that they are what
+// the manifest says.
+func (a *arrival) receive(ctx context.Context, from *bundle.Reader) error {
+	a.ctx, a.number = ctx, -1
+	a.cp = lifecycle.Checkpoint{ID: a.op, Mode: a.mode, Stack: a.stack, Layers: map[string]string{}, Bytes: a.m.Bytes()}
+	defer func() {
+		if a.layer != nil {
+			a.layer.Abort()
+		}
+	}()
+	if err := from.Extract(a); err != nil {
+		return err
+	}
+	if err := a.closeLayer(); err != nil {
+		return err
+	}
+	if a.mode != lifecycle.Memory {
+		return nil
+	}
+	a.cp.AgentToken = a.m.AgentToken
+	m := layer.Manifest{ID: a.cp.ID, Runtime: a.m.Needs.Runtime, Stack: a.stack, Files: a.m.Image.Files}
+	var err error
+	a.cp.Digest, err = a.staging.SealImage(m)
+	return err
+}
+
+// Layer implements bundle.Sink.
+func (a *arrival) Layer(n int, e layer.Entry, data io.Reader) error {
+	if n != a.number {
+		if err := a.closeLayer(); err != nil {
+			return err
+		}
+		var err error
+		if a.layer, err = a.staging.NewLayer(n); err != nil {
+			return err
+		}
+		a.number = n
+	}
+	return a.layer.Add(e, data)
+}
+
+// closeLayer completes the layer that is being made, if there is one.
+func (a *arrival) closeLayer() error {
+	if a.layer == nil {
+		return nil
+	}
+	frozen, err := a.layer.Close(a.ctx)
+	if err != nil {
+		return err
+	}
+	if want := a.m.Layers[a.number].Digest; frozen.Digest != want || want == "" {
+		return layer.Damaged("layer %d is not the one that was exported", a.number)
+	}
+	a.cp.Layers[a.stack[a.number]] = frozen.Digest
+	a.layer = nil
+	return nil
+}
+
+// ImageFile implements bundle.Sink.
+func (a *arrival) ImageFile(name string, size int64, data io.Reader) error {
+	if a.mode != lifecycle.Memory {
+		_, err := io.Copy(io.Discard, data)
+		return err
+	}
+	return a.staging.AddImageFile(name, size, data)
+}
+
+func (a *arrival) event() lifecycle.ImportRequested {
+	return lifecycle.ImportRequested{
+		Meta: call(a.op, a.actor), Settings: a.m.Settings, Checkpoint: a.cp,
+		Generation: a.m.Generation, Launches: int64(len(a.stack)), CreatedAt: a.m.CreatedAt,
+	}
+}
+
+// admit gives what was received its place, and commits the sandbox.
+func (s *Supervisor) admit(a *arrival) (store.Sandbox, error) {
+	b := newBox(s, store.Sandbox{ID: a.id, Config: a.config, Record: lifecycle.Record{State: lifecycle.Pending}})
+	s.mu.Lock()
+	taken := s.boxes[a.id] != nil
+	if !taken {
+		s.boxes[a.id] = b
+	}
+	s.mu.Unlock()
+	if taken { // since it was looked for
+		return store.Sandbox{}, errExists(a.id)
+	}
+	image := ""
+	if a.mode == lifecycle.Memory {
+		image = a.cp.ID
+	}
+	err := a.staging.Place(a.stack, image)
+	if err == nil {
+		_, err = b.apply(a.event())
+	}
+	if err != nil {
+		s.insist(func() error { return s.removeArrival(a) }, "failed import could not be removed", "sandbox", a.id)
+		s.forget(a.id)
+		return store.Sandbox{}, err
+	}
+	return b.view(), nil
+}
+
+func (s *Supervisor) removeArrival(a *arrival) error {
+	errs := []error{s.o.Layers.RemoveImage(a.cp.ID)}
+	for _, id := range a.stack {
+		errs = append(errs, s.o.Layers.RemoveLayer(id))
+	}
+	return errors.Join(errs...)
+}
+
+// upload is a bundle on its way in. Before every so many bytes it asks whether
+// there is room for more, so that no import fills the disk.
+type upload struct {
+	ctx  context.Context
+	s    *Supervisor
+	r    io.Reader
+	left int // until it asks again
+}
+
+// uploadStep is how much is read before the disk is looked at again. Of that
+// many bytes the tiniest of files take less than leastSpace.
+const uploadStep = 1 << 20
+
+// Read implements io.Reader.
+func (u *upload) Read(p []byte) (int, error) {
+	if u.left == 0 {
+		if err := errors.Join(u.ctx.Err(), u.s.checkSpace(leastSpace)); err != nil {
+			return 0, err
+		}
+		u.left = uploadStep
+	}
+	n, err := u.r.Read(p[:min(len(p), u.left)])
+	u.left -= n
+	return n, err
+}
