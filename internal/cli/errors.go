@@ -89,6 +89,8 @@ var classes = []struct {
 // %s is the sandbox. For other codes the server's own words do.
 var steps = map[string]string{
 	"not_running":              "wake it with: drowse resume %s",
+	"not_paused":               "put it to sleep first: drowse pause %s",
+	"sandbox_exists":           "give it another with: drowse import --new-id",
 	"sandbox_terminated":       "drowse why %s tells what ended it",
 	"hold_not_found":           "drowse hold %s --list shows those there are",
 	"preview_not_found":        "drowse preview %s --list shows those there are",

@@ -6,12 +6,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -531,4 +534,75 @@ func (f *Fake) IDs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Sorted(maps.Keys(f.Sandboxes))
+}
+
+// Export returns what writes the manifest of a paused sandbox, and no files: the
+// sandboxes of a fake have none.
+func (f *Fake) Export(_ context.Context, id string) (*supervisor.Export, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	sb, err := f.find(id)
+	if err != nil {
+		return nil, err
+	}
+	switch sb.Record.State {
+	case lifecycle.Terminated:
+		_, err := lifecycle.Step(sb.Record, lifecycle.AccessRequested{}, f.Now)
+		return nil, err
+	case lifecycle.Paused:
+	default:
+		return nil, errdef.New(errdef.WrongState, "not_paused", "the sandbox is %s; only a paused one can be exported", sb.Record.State).WithRemedy("pause it first")
+	}
+	m := bundle.Manifest{
+		Kind: bundle.KindSandbox, ExportedAt: f.Now, ID: id, Generation: sb.Record.Generation, CreatedAt: sb.Record.CreatedAt,
+		Settings: sb.Record.Settings, Config: sb.Config, Mode: lifecycle.Filesystem, Layers: []bundle.Layer{},
+	}
+	return &supervisor.Export{
+		Manifest: m, Cut: make(chan struct{}), Release: func() {},
+		Write: func(w io.Writer) error { return bundle.Write(w, m, nothing{}) },
+	}, nil
+}
+
+// nothing is the files of a fake's sandbox.
+type nothing struct{}
+
+// Layer implements bundle.Source.
+func (nothing) Layer(int, func(layer.Entry, io.Reader) error) error { return nil }
+
+// ImageFile implements bundle.Source.
+func (nothing) ImageFile(name string) (io.ReadCloser, error) {
+	return nil, fmt.Errorf("no file %q", name)
+}
+
+// Import makes a sandbox of what Export wrote.
+func (f *Fake) Import(_ context.Context, r io.Reader, req supervisor.ImportRequest) (store.Sandbox, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	from, err := bundle.NewReader(r)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	if err := from.Extract(nil); err != nil {
+		return store.Sandbox{}, err
+	}
+	m := from.Manifest
+	id := m.ID
+	if req.NewID {
+		id = "i" + f.nextID()
+	}
+	if _, taken := f.Sandboxes[id]; taken {
+		return store.Sandbox{}, errdef.New(errdef.Exists, "sandbox_exists", "sandbox %s is known here", id).WithRemedy("import it with a new id")
+	}
+	sb := store.Sandbox{ID: id, Config: m.Config, Record: lifecycle.Record{State: lifecycle.Pending}}
+	err = f.step(&sb, lifecycle.ImportRequested{
+		Meta: f.meta(req.Actor), Settings: m.Settings, Checkpoint: lifecycle.Checkpoint{ID: f.nextID(), Mode: m.Mode, Bytes: 4096},
+		Generation: m.Generation, CreatedAt: m.CreatedAt,
+	})
+	return sb, err
 }

@@ -111,16 +111,10 @@ func (s *server) after(c *call, q query) (int64, error) {
 
 // follows reports whether a stream is asked for.
 func follows(r *http.Request, q query) (bool, error) {
-	switch text := q.Get("follow"); text {
-	case "true", "1":
-		return true, nil
-	case "false", "0":
-		return false, nil
-	case "":
+	if q.Get("follow") == "" {
 		return strings.Contains(strings.ToLower(r.Header.Get("Accept")), "text/event-stream"), nil
-	default:
-		return false, invalid(`"follow" must be true or false, not %q`, short(text)).With("field", "follow")
 	}
+	return q.flag("follow")
 }
 
 // follow answers with a stream. A client that comes back says with Last-Event-ID

@@ -49,6 +49,18 @@ func (c *call) query() (query, error) {
 	return query{values}, nil
 }
 
+// flag returns a parameter that is true or false; an absent one is false.
+func (q query) flag(name string) (bool, error) {
+	switch text := q.Get(name); text {
+	case "true", "1":
+		return true, nil
+	case "false", "0", "":
+		return false, nil
+	default:
+		return false, invalid(`%q must be true or false, not %q`, name, short(text)).With("field", name)
+	}
+}
+
 // number returns an integer parameter; an empty one is absent.
 func (q query) number(name string, otherwise, least, most int64) (int64, error) {
 	text := q.Get(name)

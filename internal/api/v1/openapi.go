@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/bundle"
 )
 
 // openapi answers with the document.
@@ -62,6 +63,10 @@ func OpenAPI() []byte {
 
 func jsonContent(of schema) schema { return schema{"application/json": schema{"schema": of}} }
 
+func bundleContent() schema {
+	return schema{bundle.ContentType: schema{"schema": schema{"type": "string", "format": "binary"}}}
+}
+
 // describe returns the operation of a route.
 func (r route) describe(all schemas) schema {
 	op := schema{
@@ -81,6 +86,9 @@ func (r route) describe(all schemas) schema {
 		body := r.body.schema()
 		op["requestBody"] = schema{"required": body["allOf"] != nil, "content": jsonContent(body)}
 	}
+	if r.carries == upload {
+		op["requestBody"] = schema{"required": true, "content": bundleContent()}
+	}
 	return op
 }
 
@@ -92,7 +100,7 @@ func (r route) params() []schema {
 		}
 	}
 	query := r.query
-	if r.streamed {
+	if r.carries == events {
 		query = append(slices.Clone(query), param{"Last-Event-ID", "header", "The id of the last event seen: a stream goes on after it.", schema{"type": "integer"}})
 	}
 	for _, p := range query {
@@ -110,12 +118,15 @@ func (r route) responses(all schemas) schema {
 	success := schema{"description": http.StatusText(r.status)}
 	if r.answer != nil {
 		content := jsonContent(all.of(reflect.TypeOf(r.answer)))
-		if r.streamed {
+		if r.carries == events {
 			content["text/event-stream"] = schema{"schema": schema{
 				"type": "string", "description": "Events with the id and type of an entry of the log, and the entry as data.",
 			}}
 		}
 		success["content"] = content
+	}
+	if r.carries == download {
+		success["content"] = bundleContent()
 	}
 	responses[strconv.Itoa(r.status)] = success
 	return responses

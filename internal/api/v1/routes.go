@@ -13,6 +13,12 @@ const (
 	previewParam = "previewId"
 )
 
+// The parameters of the query string of an import.
+const (
+	newIDParam = "newId"
+	modeParam  = "mode"
+)
+
 // access says who may call a route.
 type access string
 
@@ -40,14 +46,24 @@ type route struct {
 	effect  effect
 	handle  func(*server, *call) (reply, error)
 
-	name     string // operationId
-	summary  string
-	body     vocabulary // what the body can say; nil for none
-	query    []param
-	status   int  // of success; 0 where there is none yet
-	answer   any  // a value of the type that answers; nil for none
-	streamed bool // the answer may be server-sent events
+	name    string // operationId
+	summary string
+	body    vocabulary // what the body can say; nil for none
+	query   []param
+	status  int // of success; 0 where there is none yet
+	answer  any // a value of the type that answers; nil for none
+	carries content
 }
+
+// content is what goes over a route besides JSON.
+type content string
+
+const (
+	jsonOnly content = ""
+	events   content = "events"   // the answer may be server-sent events
+	download content = "download" // the answer is a bundle
+	upload   content = "upload"   // the body is a bundle
+)
 
 // param is a parameter of the query string or a header.
 type param struct {
@@ -61,6 +77,10 @@ var (
 	limit    = param{"limit", "query", "How many at most; 100 if not said. A stream has no limit.", schema{"type": "integer", "minimum": 1, "maximum": maxPage}}
 	followed = param{"follow", "query", "true for a stream of server-sent events, as with Accept: text/event-stream.", schema{"type": "boolean"}}
 
+	importQuery = []param{
+		{newIDParam, "query", "true to give it another id; otherwise it keeps its own, which must be unknown to the server.", schema{"type": "boolean"}},
+		{modeParam, "query", "filesystem to leave its memory out and boot afresh from its files; memory, as in the file, if not said.", schema{"enum": []string{"memory", "filesystem"}}},
+	}
 	eventQuery = []param{afterEvent, limit, followed}
 	listQuery  = []param{
 		{"state", "query", "States, joined by commas; all but terminated if not said.", schema{"type": "string"}},
@@ -91,43 +111,46 @@ const (
 // refers to the table.
 func routes() []route {
 	return []route{
-		{post, base, keyed, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", options, nil, http.StatusCreated, sandboxView{}, false},
-		{get, base, keyed, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, false},
-		{get, one, keyed, none, (*server).get, "getSandbox", "Look at a sandbox; one that has ended answers from its tombstone.", nil, nil, http.StatusOK, sandboxView{}, false},
-		{patch, one, keyed, none, (*server).patch, "patchSandbox", "Change settings of a live or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, false},
-		{del, one, keyed, none, (*server).kill, "deleteSandbox", "End a sandbox for good.", nil, nil, http.StatusNoContent, nil, false},
+		{post, base, keyed, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", options, nil, http.StatusCreated, sandboxView{}, jsonOnly},
+		{get, base, keyed, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, jsonOnly},
+		{get, one, keyed, none, (*server).get, "getSandbox", "Look at a sandbox; one that has ended answers from its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{patch, one, keyed, none, (*server).patch, "patchSandbox", "Change settings of a live or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{del, one, keyed, none, (*server).kill, "deleteSandbox", "End a sandbox for good.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{post, one + "/pause", keyed, none, (*server).pause, "pauseSandbox", "Pause a sandbox; it answers when that is committed.", pauseBody, nil, http.StatusOK, sandboxView{}, false},
-		{post, one + "/resume", keyed, wakes, (*server).resume, "resumeSandbox", "Resume a paused sandbox, or extend one that runs. Without a timeout it is the one given at create.", resumeBody, nil, http.StatusOK, sandboxView{}, false},
-		{post, one + "/timeout", keyed, none, (*server).setTimeout, "setTimeout", "Make the soft timeout of a running sandbox end so long from now, sooner or later than it would.", timeoutBody, nil, http.StatusOK, sandboxView{}, false},
-		{get, one + "/lifecycle", keyed, none, (*server).explain, "explainSandbox", "Why a sandbox is as it is, and what happens next.", nil, nil, http.StatusOK, lifecycleView{}, false},
+		{post, one + "/pause", keyed, none, (*server).pause, "pauseSandbox", "Pause a sandbox; it answers when that is committed.", pauseBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{post, one + "/resume", keyed, wakes, (*server).resume, "resumeSandbox", "Resume a paused sandbox, or extend one that runs. Without a timeout it is the one given at create.", resumeBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{post, one + "/timeout", keyed, none, (*server).setTimeout, "setTimeout", "Make the soft timeout of a running sandbox end so long from now, sooner or later than it would.", timeoutBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{get, one + "/lifecycle", keyed, none, (*server).explain, "explainSandbox", "Why a sandbox is as it is, and what happens next.", nil, nil, http.StatusOK, lifecycleView{}, jsonOnly},
 
-		{get, one + "/holds", keyed, none, (*server).holds, "listHolds", "What keeps a sandbox awake.", nil, nil, http.StatusOK, holdsView{}, false},
-		{post, one + "/holds", keyed, activity, (*server).hold, "openHold", "Count a sandbox as busy for a reason and a time.", holdBody, nil, http.StatusCreated, holdView{}, false},
-		{del, one + "/holds/{" + holdParam + "}", keyed, activity, (*server).releaseHold, "releaseHold", "End such a hold before its time.", nil, nil, http.StatusNoContent, nil, false},
+		{get, one + "/holds", keyed, none, (*server).holds, "listHolds", "What keeps a sandbox awake.", nil, nil, http.StatusOK, holdsView{}, jsonOnly},
+		{post, one + "/holds", keyed, activity, (*server).hold, "openHold", "Count a sandbox as busy for a reason and a time.", holdBody, nil, http.StatusCreated, holdView{}, jsonOnly},
+		{del, one + "/holds/{" + holdParam + "}", keyed, activity, (*server).releaseHold, "releaseHold", "End such a hold before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{post, one + "/previews", keyed, none, (*server).createPreview, "createPreview", "Make a link by which whoever has it reaches one port for a while, asleep or not.", previewBody, nil, http.StatusCreated, previewView{}, false},
-		{get, one + "/previews", keyed, none, (*server).previews, "listPreviews", "The links of a sandbox that are good, oldest first, without what would make one.", nil, nil, http.StatusOK, previewsView{}, false},
-		{del, one + "/previews/{" + previewParam + "}", keyed, none, (*server).revokePreview, "revokePreview", "Make such a link worthless before its time.", nil, nil, http.StatusNoContent, nil, false},
+		{post, one + "/previews", keyed, none, (*server).createPreview, "createPreview", "Make a link by which whoever has it reaches one port for a while, asleep or not.", previewBody, nil, http.StatusCreated, previewView{}, jsonOnly},
+		{get, one + "/previews", keyed, none, (*server).previews, "listPreviews", "The links of a sandbox that are good, oldest first, without what would make one.", nil, nil, http.StatusOK, previewsView{}, jsonOnly},
+		{del, one + "/previews/{" + previewParam + "}", keyed, none, (*server).revokePreview, "revokePreview", "Make such a link worthless before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{get, one + "/events", keyed, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, true},
-		{get, "/v1/events", keyed, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, true},
+		{get, one + "/events", keyed, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
+		{get, "/v1/events", keyed, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
 
-		{post, "/v1/set_timeout", keyed, none, (*server).flatSetTimeout, "flatSetTimeout", "setTimeout in one flat body.", flatSetTimeoutBody, nil, http.StatusOK, deadlineView{}, false},
-		{post, "/v1/pause", keyed, none, (*server).flatPause, "flatPause", "pauseSandbox in one flat body.", flatPauseBody, nil, http.StatusOK, statusView{}, false},
-		{post, "/v1/resume", keyed, wakes, (*server).flatResume, "flatResume", "resumeSandbox in one flat body.", flatResumeBody, nil, http.StatusOK, deadlineView{}, false},
+		{get, one + "/export", keyed, none, (*server).export, "exportSandbox", "A paused sandbox as one file, to keep or to import elsewhere. It has secrets of the sandbox in it. One that is cut off is not complete, and is refused by an import.", nil, nil, http.StatusOK, nil, download},
+		{post, "/v1/imports", keyed, none, (*server).importSandbox, "importSandbox", "Make a paused sandbox of such a file. Import none that you would not run as root in its place.", nil, importQuery, http.StatusCreated, sandboxView{}, upload},
 
-		{get, "/v1/openapi.json", open, none, (*server).openapi, "getOpenAPI", "This description.", nil, nil, http.StatusOK, map[string]any{}, false},
-		{get, "/v1/errors", open, none, (*server).catalogue, "listErrors", "Every code of error, and what to do.", nil, nil, http.StatusOK, errorsView{}, false},
+		{post, "/v1/set_timeout", keyed, none, (*server).flatSetTimeout, "flatSetTimeout", "setTimeout in one flat body.", flatSetTimeoutBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
+		{post, "/v1/pause", keyed, none, (*server).flatPause, "flatPause", "pauseSandbox in one flat body.", flatPauseBody, nil, http.StatusOK, statusView{}, jsonOnly},
+		{post, "/v1/resume", keyed, wakes, (*server).flatResume, "flatResume", "resumeSandbox in one flat body.", flatResumeBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
 
-		{post, one + "/fork", keyed, none, (*server).unbuilt, "forkSandbox", "Not supported yet.", nil, nil, failed, nil, false},
-		{post, one + "/snapshots", keyed, none, (*server).unbuilt, "createSnapshot", "Not supported yet.", nil, nil, failed, nil, false},
-		{get, one + "/snapshots", keyed, none, (*server).unbuilt, "listSnapshots", "Not supported yet.", nil, nil, failed, nil, false},
-		{post, one + "/exec", keyed, both, (*server).unbuilt, "exec", "Not supported yet.", nil, nil, failed, nil, false},
-		{get, one + "/files", keyed, both, (*server).unbuilt, "readFile", "Not supported yet.", nil, nil, failed, nil, false},
-		{put, one + "/files", keyed, both, (*server).unbuilt, "writeFile", "Not supported yet.", nil, nil, failed, nil, false},
-		{post, one + "/files", keyed, both, (*server).unbuilt, "uploadFile", "Not supported yet.", nil, nil, failed, nil, false},
-		{del, one + "/files", keyed, both, (*server).unbuilt, "deleteFile", "Not supported yet.", nil, nil, failed, nil, false},
+		{get, "/v1/openapi.json", open, none, (*server).openapi, "getOpenAPI", "This description.", nil, nil, http.StatusOK, map[string]any{}, jsonOnly},
+		{get, "/v1/errors", open, none, (*server).catalogue, "listErrors", "Every code of error, and what to do.", nil, nil, http.StatusOK, errorsView{}, jsonOnly},
+
+		{post, one + "/fork", keyed, none, (*server).unbuilt, "forkSandbox", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{post, one + "/snapshots", keyed, none, (*server).unbuilt, "createSnapshot", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{get, one + "/snapshots", keyed, none, (*server).unbuilt, "listSnapshots", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{post, one + "/exec", keyed, both, (*server).unbuilt, "exec", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{get, one + "/files", keyed, both, (*server).unbuilt, "readFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{put, one + "/files", keyed, both, (*server).unbuilt, "writeFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{post, one + "/files", keyed, both, (*server).unbuilt, "uploadFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{del, one + "/files", keyed, both, (*server).unbuilt, "deleteFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
 	}
 }
 

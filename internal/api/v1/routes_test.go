@@ -109,7 +109,7 @@ func TestEveryRouteAnswersForATerminatedSandbox(t *testing.T) {
 		id := w.create(`{}`)
 		w.do("DELETE", base+"/"+id, "").Is(http.StatusNoContent)
 		a := w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id))
-		if r.method == get && r.status != failed {
+		if r.method == get && r.status != failed && r.carries != download {
 			a.Is(http.StatusOK)
 			if strings.Contains(a.Body, apitest.Tokens()) {
 				t.Errorf("a token of what is gone: %s", a.Body)

@@ -2,6 +2,7 @@ package v1
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -62,6 +63,11 @@ type Sandboxes interface {
 	// sandbox.
 	Changed() <-chan struct{}
 	Kill(ctx context.Context, id, actor string) error
+	// Export returns what reads a paused sandbox; errdef.WrongState with code
+	// "not_paused" of one that runs.
+	Export(ctx context.Context, id string) (*supervisor.Export, error)
+	// Import returns when the sandbox is committed as paused.
+	Import(ctx context.Context, r io.Reader, req supervisor.ImportRequest) (store.Sandbox, error)
 
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
 	// all its life.

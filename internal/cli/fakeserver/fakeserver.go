@@ -20,6 +20,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -445,6 +446,18 @@ func (b backend) Changed() <-chan struct{} { return b.s.fake.Changed() }
 func (b backend) Kill(ctx context.Context, id, actor string) error {
 	defer b.s.leave()
 	return b.s.enter().Kill(ctx, b.s.inner(id), actor)
+}
+
+// Export implements v1.Sandboxes.
+func (b backend) Export(ctx context.Context, id string) (*supervisor.Export, error) {
+	defer b.s.leave()
+	return b.s.enter().Export(ctx, b.s.inner(id))
+}
+
+// Import implements v1.Sandboxes.
+func (b backend) Import(ctx context.Context, r io.Reader, req supervisor.ImportRequest) (store.Sandbox, error) {
+	defer b.s.leave()
+	return b.shown(b.s.enter().Import(ctx, r, req))
 }
 
 // EnvdToken implements v1.Sandboxes.
