@@ -41,6 +41,8 @@ type Store struct {
 	images  string
 	imports string // of what is not whole yet
 
+	abandoned map[string]bool // set by Open
+
 	mu     sync.Mutex
 	staged map[string]bool // the directories below imports that are being filled
 }
@@ -58,6 +60,9 @@ func Open(dir string) (*Store, error) {
 	if err := durable.Sync(dir); err != nil {
 		return nil, fmt.Errorf("open layer store: %w", err)
 	}
+	if err := s.findAbandoned(); err != nil {
+		return nil, err
+	}
 	return s, s.FinishRemovals()
 }
 
@@ -65,7 +70,7 @@ func Open(dir string) (*Store, error) {
 func At(dir string) *Store {
 	return &Store{
 		layers: filepath.Join(dir, "layers"), images: filepath.Join(dir, "images"), imports: filepath.Join(dir, "imports"),
-		staged: map[string]bool{},
+		staged: map[string]bool{}, abandoned: map[string]bool{},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -120,6 +121,12 @@ func (st *Staging) Place(layers []string, image string) error {
 	if err := failpoint.Fail(failpoint.ImportPlace); err != nil {
 		return err
 	}
+	if err := durable.WriteFile(filepath.Join(st.dir, placesName), []byte(strings.Join(append(slices.Clone(layers), image), "\n"))); err != nil {
+		return fmt.Errorf("place import: %w", err)
+	}
+	if err := durable.Sync(st.dir); err != nil {
+		return fmt.Errorf("place import: %w", err)
+	}
 	for n, id := range layers {
 		if st.s.HasLayer(id) {
 			return fmt.Errorf("place import: layer %s exists", id)
@@ -140,6 +147,35 @@ func (st *Staging) Place(layers []string, image string) error {
 	}
 	return failpoint.Fail(failpoint.ImportPlaced)
 }
+
+// placesName is the file of a staging that says what its parts will be called.
+const placesName = "places"
+
+// findAbandoned notes what imports have given places in the store that did not
+// come to their end.
+func (s *Store) findAbandoned() error {
+	paths, err := s.Unremoved()
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if filepath.Dir(path) != s.imports {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(path, placesName))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("look at import: %w", err)
+		}
+		for id := range strings.SplitSeq(string(data), "\n") {
+			s.abandoned[id] = true
+		}
+	}
+	return nil
+}
+
+// Abandoned reports whether a layer or image was an import's that had not come to
+// its end when the store was opened. If no record names it now, none will.
+func (s *Store) Abandoned(id string) bool { return s.abandoned[id] }
 
 // LayerWriter makes a layer of entries in the order of [Store.Read]: the
 // layer's own directory first, and everything after the directory that it is

@@ -349,11 +349,18 @@ func TestUnfinishedImportsGo(t *testing.T) {
 	if _, err := st.NewLayer(0); err != nil {
 		t.Error(err)
 	}
+	if err := st.Place([]string{"placed"}, ""); err != nil { // and no record named it
+		t.Fatal(err)
+	}
 	if paths, err := At(dir).Unremoved(); err != nil || !slices.Equal(paths, []string{st.dir}) {
 		t.Errorf("unremoved of another server: %v, %v", paths, err)
 	}
-	if _, err := Open(dir); err != nil {
+	next, err := Open(dir)
+	if err != nil {
 		t.Fatal(err)
+	}
+	if !next.Abandoned("placed") || next.Abandoned("other") || s.Abandoned("placed") {
+		t.Error("it is not known what the import had placed")
 	}
 	if _, err := os.Stat(st.dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)

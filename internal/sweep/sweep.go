@@ -136,9 +136,14 @@ func (s Sweeper) files(_ context.Context, o ownership) (found []Thing, err error
 		return nil, err
 	}
 	for _, id := range layers {
-		if !o.runtimes[id] && !o.layers[id] {
-			found = append(found, o.thing(Layer, id, s.Layers.LayerDir(id)))
+		if o.runtimes[id] || o.layers[id] {
+			continue
 		}
+		t := o.thing(Layer, id, s.Layers.LayerDir(id))
+		if s.Layers.Abandoned(id) {
+			t.Why, t.Stranger = "its import did not come to its end", false
+		}
+		found = append(found, t)
 	}
 	images, err := s.Layers.Images()
 	if err != nil {
