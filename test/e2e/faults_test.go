@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -170,6 +171,7 @@ var operations = []operation{
 	{name: "resume", on: memory, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
 	{name: "resume in a waiting runtime", on: memory, from: lifecycle.Paused, to: lifecycle.Running, warm: 1, only: warmPoints, begin: (*faults).resume},
 	{name: "resume of the files", on: files, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
+	{name: "import", to: lifecycle.Paused, begin: (*faults).importCopy},
 	{name: "kill", on: somebody, from: lifecycle.Running, to: lifecycle.Terminated, begin: (*faults).kill},
 	{name: "kill of a paused one", on: somebody, from: lifecycle.Paused, to: lifecycle.Terminated, begin: (*faults).kill},
 	{name: "expiry that pauses", on: memory, from: lifecycle.Running, to: lifecycle.Paused, clock: true, begin: (*faults).expire},
@@ -187,6 +189,11 @@ const (
 
 func (f *faults) create(string) error {
 	_, err := f.s.client.Create(f.ctx, client.CreateOptions{Timeout: time.Hour})
+	return err
+}
+
+func (f *faults) importCopy(string) error {
+	_, err := f.s.client.Import(f.ctx, bytes.NewReader(f.export), client.ImportOptions{NewID: true})
 	return err
 }
 

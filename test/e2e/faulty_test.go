@@ -36,6 +36,7 @@ type faults struct {
 	points string        // the directory of the failpoints
 	serial int
 
+	export   []byte // of counting, asleep
 	counting *guest
 	last     report // of counting
 	written  *client.Sandbox
@@ -62,9 +63,9 @@ func startFaulty(ctx context.Context, t *testing.T, warm int) *faults {
 	f.written = f.s.create(ctx, options)
 	f.replace(f.written)
 	// From here on there is a checkpoint of each to lose.
-	for _, err := range []error{
-		f.pause(f.counting.sb.ID), f.resume(f.counting.sb.ID), f.pauseFiles(f.written.ID), f.resume(f.written.ID),
-	} {
+	f.bring(f.counting.sb.ID, lifecycle.Paused)
+	f.export = f.s.exported(ctx, f.counting.sb.ID)
+	for _, err := range []error{f.resume(f.counting.sb.ID), f.pauseFiles(f.written.ID), f.resume(f.written.ID)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +207,7 @@ func (f *faults) unsettled(id string, o operation) error {
 		return errors.New("its time has come, and it has not ended")
 	}
 	want, running := belongings(all)
-	for _, d := range []string{"images", "layers", "run/rootfs", "run/gv/bundles"} {
+	for _, d := range []string{"images", "layers", "imports", "run/rootfs", "run/gv/bundles"} {
 		for _, path := range glob(filepath.Join(f.s.dir, d, "*")) {
 			name := filepath.Join(d, filepath.Base(path))
 			if !want[name] {

@@ -49,7 +49,7 @@ func TestMove(t *testing.T) {
 	ctx := deadline(t, 3*time.Minute)
 	from, to := startServer(t), startServer(t)
 	g := from.startGuest(ctx, sleeper)
-	if exit, out := run(ctx, t, g.sb, "sh", "-c", `printf 'a file' >kept; ln -s kept link; rm -f /etc/issue; mkdir -p deep/er; printf x >deep/er/x; truncate -s 100G sparse; mv deep moved`); exit.Code != 0 {
+	if exit, out := run(ctx, t, g.sb, "sh", "-c", `printf 'a file' >kept; ln -s kept link; rm .bashrc; mkdir -p deep/er; printf x >deep/er/x; truncate -s 100G sparse; mv deep moved`); exit.Code != 0 {
 		t.Fatal(out)
 	}
 	before := g.ask(ctx)
@@ -70,7 +70,7 @@ func TestMove(t *testing.T) {
 	to.connect(ctx, there.sb.ID)
 	there.same(before, there.ask(ctx))
 	there.checkAppended(ctx)
-	if exit, out := run(ctx, t, there.sb, "sh", "-c", `cat link moved/er/x; test ! -e /etc/issue && stat -c %s sparse; echo $E2B_SANDBOX_ID`); exit.Code != 0 || out != "a filex107374182400\n"+g.sb.ID+"\n" {
+	if exit, out := run(ctx, t, there.sb, "sh", "-c", `cat link moved/er/x; test ! -e .bashrc && stat -c %s sparse; echo $E2B_SANDBOX_ID`); exit.Code != 0 || out != "a filex107374182400\n"+g.sb.ID+"\n" {
 		t.Errorf("the files: %s %q", exit.Status, out)
 	}
 	newToken := envdToken(ctx, to, there.sb.ID)
