@@ -35,12 +35,19 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 	earlier := s.keep(filepath.Join(s.dir, "images"))
 	before := g.ask(ctx)
-	if err := g.sb.WriteFile(ctx, "later", strings.NewReader("written in the second generation")); err != nil {
+	// So much that its layers are not merged, though most of the first is hidden.
+	if err := g.sb.WriteFile(ctx, "later", strings.NewReader(strings.Repeat("written in the second generation", 1<<19))); err != nil {
 		t.Fatal(err)
 	}
 	s.pause(ctx, g.sb.ID)
 	s.pause(ctx, other.sb.ID)
 	s.waitGone(g.sb.ID)
+	eventually(t, 20*time.Second, "no merge", func() error {
+		if n, err := s.metric(ctx, "drowse_layer_merges"); n != 0 || err != nil {
+			return errors.Join(fmt.Errorf("%v sandboxes", n), err)
+		}
+		return nil
+	})
 
 	image, layers := s.checkpointOf(ctx, g.sb.ID), glob(filepath.Join(s.dir, "layers", g.sb.ID+"*"))
 	if len(layers) != 2 {

@@ -226,8 +226,8 @@ func (f *faults) merge(id string) error {
 		return err
 	}
 	return poll(time.Minute, func() error {
-		rec, err := f.db.Sandboxes(f.ctx)
-		killed := slices.ContainsFunc(rec, func(sb store.Sandbox) bool { return sb.ID == id && sb.Record.State == lifecycle.Terminated })
+		all, err := f.db.Sandboxes(f.ctx)
+		killed := slices.ContainsFunc(all, func(sb store.Sandbox) bool { return sb.ID == id && sb.Record.State == lifecycle.Terminated })
 		if err != nil || ended() == before && !killed && f.s.client.Health(f.ctx) == nil {
 			return errors.Join(err, errors.New("the merge goes on"))
 		}
@@ -532,7 +532,9 @@ func (f *faults) ready(o operation) string {
 			t.Fatal(err)
 		}
 		id, sandbox = sb.ID, sb
-		f.replace(sb)
+		if o.only == mergePoints {
+			f.replace(sb)
+		}
 		f.bring(id, lifecycle.Paused)
 	}
 	f.bring(id, o.from)
