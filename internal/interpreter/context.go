@@ -17,7 +17,7 @@ const (
 	// A cell nobody waits for is interrupted every interruptEvery, and loses
 	// its kernel after interruptLimit: E2B's clients want the next cell to run
 	// within 15 s.
-	interruptEvery = 2 * time.Second
+	interruptEvery = 5 * time.Second
 	interruptLimit = 10 * time.Second
 )
 

@@ -137,9 +137,12 @@ func TestRestart(t *testing.T) {
 func (s *interpreterServer) awaitOutput(messages <-chan object, text string) {
 	s.t.Helper()
 	for deadline := time.Now().Add(waitLimit); time.Now().Before(deadline); {
-		if m := s.next(messages); m["type"] == typeStdout {
+		switch m := s.next(messages); m["type"] {
+		case typeStdout:
 			equal(s.t, "output", m["text"], any(text))
 			return
+		case typeError:
+			s.t.Fatalf("instead of output %q: %v", text, m)
 		}
 	}
 	s.t.Fatalf("no output %q", text)
@@ -173,7 +176,7 @@ func TestDisconnectInterrupts(t *testing.T) {
 		{"python loop", "python", "", "print('begun')\nwhile True: pass", "print(kept)", "kept\n"},
 		{"python await", "python", "", "import asyncio\nprint('begun')\nawait asyncio.sleep(1000)", "print(kept)", "kept\n"},
 		{"python child", "python", "", "print('begun')\n!sleep 1000", "print(kept)", "kept\n"},
-		{"javascript await", "javascript", "var kept = 'kept'", "console.log('begun'); await new Promise((done) => setTimeout(done, 1e6))", "console.log(kept)", "kept\n"},
+		{"javascript await", "javascript", "var kept = 'kept'", "await null; console.log('begun'); await new Promise((done) => setTimeout(done, 1e6))", "console.log(kept)", "kept\n"},
 		{"javascript loop", "javascript", "", "console.log('begun'); for (;;) {}", "console.log(kept)", "kept\n"},
 		{"bash", "bash", "kept=kept", "echo begun; while true; do sleep 1000; done", "echo $kept", "kept\n"},
 	} {
