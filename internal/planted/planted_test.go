@@ -22,7 +22,7 @@ func TestPlantedBugs(t *testing.T) {
 		run := func(b Bug) (string, error) {
 			cmd := exec.CommandContext(t.Context(), binaries[p.Package], append(p.Args, "-test.short", "-test.timeout=5m", "-test.run=^"+p.Test+"$")...)
 			cmd.Dir = filepath.Join("..", p.Package)
-			cmd.Env = append(os.Environ(), Env+"="+string(b))
+			cmd.Env = append(os.Environ(), Env+"="+string(b), "TMPDIR="+t.TempDir()) // for what is drawn of a bug
 			out, err := cmd.CombinedOutput()
 			return string(out), err
 		}
