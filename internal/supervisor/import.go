@@ -134,15 +134,17 @@ func errExists(id string) error {
 		WithRemedy("import it with a new id").With("sandbox", id)
 }
 
-// fit holds the limits of a sandbox to what a new one would get here. A machine
-// with fewer processors gives fewer.
+// fit holds the limits of a sandbox to what is granted here. A machine with
+// fewer processors gives fewer.
 func (s *Supervisor) fit(l *store.Limits) error {
-	most := s.o.Limits
-	if l.CPUs < 0 || l.MemoryMiB < 0 || l.DiskMiB < 0 || l.PIDs < 0 || l.MemoryMiB > most.MemoryMiB || l.DiskMiB > most.DiskMiB || l.PIDs > most.PIDs {
-		return errdef.New(errdef.Unsupported, "cannot_run_here", "the sandbox may use %d MiB of memory, %d MiB of disk and %d processes, which is more than this server gives",
-			l.MemoryMiB, l.DiskMiB, l.PIDs)
+	if most := s.o.MostLimits.CPUs; most > 0 {
+		l.CPUs = min(l.CPUs, most)
 	}
-	l.CPUs = min(l.CPUs, most.CPUs)
+	granted, err := s.limits(*l)
+	if err != nil {
+		return err
+	}
+	*l = granted
 	return nil
 }
 

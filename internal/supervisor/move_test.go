@@ -368,7 +368,7 @@ func TestImportRefusesWhatCannotRunHere(t *testing.T) {
 		"system":       {func(m *bundle.Manifest) { m.Needs.System = "other" }, "cannot_run_here", ""},
 		"template":     {func(m *bundle.Manifest) { m.Needs.Template, m.Config.Alias = "other", "test" }, "cannot_run_here", ""},
 		"all of them":  {func(m *bundle.Manifest) { m.Needs.Template, m.Config.Alias = "other", "none" }, "cannot_run_here", "template_not_found"},
-		"limits":       {func(m *bundle.Manifest) { m.Config.Limits.MemoryMiB = 1 << 20 }, "cannot_run_here", "cannot_run_here"},
+		"limits":       {func(m *bundle.Manifest) { m.Config.Limits.PIDs = 1 }, "limit_out_of_range", "limit_out_of_range"},
 		"timeout":      {func(m *bundle.Manifest) { m.Settings.Timeout = 1000 * time.Hour }, "timeout_too_large", "timeout_too_large"},
 		"lifetime":     {func(m *bundle.Manifest) { m.Settings.MaxLifetime = time.Nanosecond }, "lifetime_over", "lifetime_over"},
 		"settings":     {func(m *bundle.Manifest) { m.Settings.OnTimeout = "dance" }, "action_invalid", "action_invalid"},
