@@ -200,8 +200,21 @@ func (a *Agent) interpret(ctx context.Context, listener net.Listener) error {
 	defer server.Close()
 	return serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer reportPanic(r)
-		server.ServeHTTP(w, r)
+		a.guardCode(server).ServeHTTP(w, r)
 	}))
+}
+
+// guardCode lets code into a secured sandbox only with its token: its port may
+// be open to everybody, and browsers send to any. Clients send the token with
+// code, and with nothing else.
+func (a *Agent) guardCode(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && r.URL.Path == interpreter.PathExecute && !a.tokenMatches(r) {
+			refuseToken(w)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // listeners are the ports of an agent; one that is nil is not served.

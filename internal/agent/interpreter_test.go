@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/interpreter"
 )
 
@@ -71,6 +72,36 @@ func TestKernelsAreNoWork(t *testing.T) {
 	for i, want := range []bool{false, true, true} {
 		if got := l.counts(l.sample(&stats[i])); got != want {
 			t.Errorf("pid %d counts: %v, want %v", stats[i].pid, got, want)
+		}
+	}
+}
+
+// TestCodeNeedsTheToken: a secured sandbox runs no code for those who only know
+// its address. What else the port answers is no secret.
+func TestCodeNeedsTheToken(t *testing.T) {
+	s := newServer(t)
+	token := "sandbox-token"
+	s.init(agentapi.InitRequest{AccessToken: &token})
+	reached := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for _, c := range []struct {
+		method, path, token string
+		want                int
+	}{
+		{"POST", "/execute", token, http.StatusTeapot},
+		{"POST", "/execute", "", http.StatusUnauthorized},
+		{"POST", "/execute", "other", http.StatusUnauthorized},
+		{"OPTIONS", "/execute", "", http.StatusTeapot},
+		{"POST", "/contexts", "", http.StatusTeapot},
+		{"GET", "/health", "", http.StatusTeapot},
+	} {
+		r := httptest.NewRequest(c.method, c.path, nil)
+		if c.token != "" {
+			r.Header.Set(agentapi.HeaderAccessToken, c.token)
+		}
+		w := httptest.NewRecorder()
+		s.agent.guardCode(reached).ServeHTTP(w, r)
+		if w.Code != c.want {
+			t.Errorf("%s %s with token %q: %d, want %d", c.method, c.path, c.token, w.Code, c.want)
 		}
 	}
 }

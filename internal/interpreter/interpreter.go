@@ -30,8 +30,12 @@ import (
 	"strings"
 )
 
-// Port is where E2B's clients look for the code interpreter.
-const Port = 49999
+// Port is where E2B's clients look for the code interpreter, and PathExecute
+// where they send code.
+const (
+	Port        = 49999
+	PathExecute = "/execute"
+)
 
 const (
 	maxBody     = 16 << 20
@@ -106,7 +110,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case path == "health":
 		return only(http.MethodGet, r, func() error { return writeJSON(w, "OK") })
-	case path == "execute":
+	case r.URL.Path == PathExecute:
 		return only(http.MethodPost, r, func() error { return s.execute(w, r) })
 	case path == "contexts" && r.Method == http.MethodPost:
 		return s.create(w, r)

@@ -53,7 +53,9 @@ describe('code interpreter', () => {
     const sandbox = await open(t)
     const err = await rejection(sandbox.runCode('1', { language: 'r' }))
     assert.match(err.message, /^500/) // the SDK shows no more
-    const refused = await request(sandbox, 49999, '/execute', { method: 'POST', body: '{"code": "1", "language": "r"}' })
+    const cell = { method: 'POST', body: '{"code": "1", "language": "r"}' }
+    assert.equal((await request(sandbox, 49999, '/execute', cell)).status, 401) // not the owner
+    const refused = await request(sandbox, 49999, '/execute', { ...cell, headers: { 'X-Access-Token': sandbox.envdAccessToken } })
     assert.match(await refused.text(), /^language 'r' is not supported here/)
     await rejectsAs(sandbox.runCode('1', { context: { id: 'none' } }), NotFoundError)
   })
