@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -133,9 +131,7 @@ func openRecorded(ctx context.Context, dir string, machine *fake.Machine) (s *Su
 
 func bootRecorded(_ runtime.Spec, image []byte) (fake.Program, error) {
 	g := &guest{}
-	n, err := strconv.ParseInt(cmp.Or(string(image), "0"), 10, 64)
-	g.Count.Store(n)
-	return g, err
+	return g, g.recall(image)
 }
 
 // writingDriver has every new runtime write a file into its layer, as its

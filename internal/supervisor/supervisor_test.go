@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,7 +97,23 @@ func (g *guest) Image() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return fmt.Appendf(nil, "%d %s", g.Count.Load(), g.host.Load()), nil
+	image := strconv.AppendInt(nil, g.Count.Load(), 10)
+	if host, known := g.host.Load().(string); known {
+		image = append(append(image, ' '), host...)
+	}
+	return image, nil
+}
+
+// recall gives the guest the memory that is in an image; none is that of a new
+// one.
+func (g *guest) recall(image []byte) error {
+	count, host, known := strings.Cut(string(image), " ")
+	n, err := strconv.ParseInt(cmp.Or(count, "0"), 10, 64)
+	g.Count.Store(n)
+	if known {
+		g.host.Store(host)
+	}
+	return err
 }
 
 // bench is a machine with a state directory, on which servers come and go.
@@ -126,15 +143,7 @@ func newBench(t *testing.T) *bench {
 				return nil, err
 			}
 		}
-		if image != nil {
-			var n int64
-			var host string
-			_, err := fmt.Sscan(string(image), &n, &host)
-			g.Count.Store(n)
-			g.host.Store(host)
-			return g, err
-		}
-		return g, nil
+		return g, g.recall(image)
 	})
 	dir := filepath.Join(b.dir, "templates", "test")
 	lower := filepath.Join(b.dir, "lower")
