@@ -25,7 +25,7 @@ func (r *Recording) Replay(t *testing.T, cuts int, check func(t *testing.T, dir 
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	if raceEnabled {
-		cuts /= 10
+		cuts = max(cuts/10, min(cuts, 10))
 	}
 	places := r.places(random, cmp.Or(*cutsFlag, cuts))
 	t.Logf("seed %d: %d calls, cut at %d places", seed, len(r.calls), len(places))
