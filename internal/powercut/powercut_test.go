@@ -195,6 +195,20 @@ func tree(t *testing.T, dir string) string {
 	return strings.Join(all, " ")
 }
 
+// TestEndOfThreads: threads that end with their process leave calls that never
+// happened.
+func TestEndOfThreads(t *testing.T) {
+	p := &parser{begun: map[string]unfinished{}}
+	for _, line := range []string{
+		"12  ???( <detached ...>", "12  ???( <unfinished ...>", "12  <... ??? resumed>) = ?",
+		`13  write(3<\x2f\x61>, "\x41", 1 <detached ...>`,
+	} {
+		if err := p.line(line); err != nil || len(p.calls) > 0 {
+			t.Errorf("%s: %v, %v", line, p.calls, err)
+		}
+	}
+}
+
 // TestChance holds that a cut can leave what was not synced, and parts of it.
 func TestChance(t *testing.T) {
 	r := recordAct(t, "nothing is synced")

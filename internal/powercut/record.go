@@ -163,6 +163,9 @@ func (p *parser) line(line string) error {
 		_, end, _ := strings.Cut(rest, " resumed>")
 		text, began = p.begun[thread].text+end, p.begun[thread].began
 	}
+	if strings.HasPrefix(text, "???(") || strings.HasSuffix(text, "<detached ...>") {
+		return nil // of a thread that its process took with it as it ended
+	}
 	name, rest, _ := strings.Cut(text, "(")
 	end := strings.LastIndex(rest, ") ") // in front of " = ", which may be padded
 	if end < 0 {
