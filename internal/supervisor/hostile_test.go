@@ -300,15 +300,14 @@ func TestTrueLookingAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := w.mustOpen(t)
 		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{IdleTimeout: time.Second, OnTimeout: lifecycle.Kill, StallAfter: time.Minute}})
-		pid := 0
+		var pids atomic.Int64 // an answer may still be written when the next is asked for
 		answer := afterHead(func(c net.Conn) {
 			var body bytes.Buffer
 			now := time.Now()
 			past := now.Add(-time.Hour).Format(time.RFC3339)
 			fmt.Fprintf(&body, `{"now":%q,"processes":[{"pid":1,"lastProgress":"9999-01-01T00:00:00Z"}`, now.Format(time.RFC3339Nano))
 			for range 5000 {
-				pid++
-				fmt.Fprintf(&body, `,{"pid":%d,"command":"\u001b[2J%s","lastProgress":%q}`, pid, strings.Repeat("x", 300), past)
+				fmt.Fprintf(&body, `,{"pid":%d,"command":"\u001b[2J%s","lastProgress":%q}`, pids.Add(1), strings.Repeat("x", 300), past)
 			}
 			body.WriteString(`],"leases":[]}`)
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", body.Len(), body.Bytes())
