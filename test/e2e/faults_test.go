@@ -265,6 +265,21 @@ func (f *faults) restart(string) error {
 // that could have struck.
 func (f *faults) explore(o operation) []trial {
 	f.t.Helper()
+	all := o.strikes(f.passes(o), false)
+	if *faultTable != "" && o.on != nothing && o.only != mergePoints && o.to != lifecycle.Terminated && o.name != restartName {
+		// A sandbox of its own, which does not survive being held. It comes to some
+		// points less often: there is nothing to be merged.
+		held := o
+		held.on = somebody
+		all = append(all, held.strikes(f.passes(held), true)...)
+	}
+	return all
+}
+
+// passes carries out an operation without a fault, and returns how often it
+// came to each point.
+func (f *faults) passes(o operation) map[failpoint.Point]int {
+	f.t.Helper()
 	id := f.ready(o)
 	f.arm(o.extra()...)
 	if err := o.begin(f, id); err != nil {
@@ -281,6 +296,12 @@ func (f *faults) explore(o operation) []trial {
 		passes[failpoint.Point(line)]++
 	}
 	f.finish(o, id)
+	return passes
+}
+
+// strikes returns every fault that can strike an operation, or, held, where a
+// kill can overtake it.
+func (o operation) strikes(passes map[failpoint.Point]int, held bool) []trial {
 	var all []trial
 	for _, step := range failpoint.Catalogue() {
 		ofMerge := strings.HasPrefix(string(step.Point), mergePoints) // any pause may be followed by one
@@ -292,14 +313,13 @@ func (f *faults) explore(o operation) []trial {
 			if nth > 1 && nth < passes[step.Point] {
 				continue
 			}
+			if held {
+				all = append(all, trial{o, step.Point, nth, failpoint.Hold})
+				continue
+			}
 			all = append(all, trial{o, step.Point, nth, failpoint.Crash})
 			if !step.CrashOnly {
 				all = append(all, trial{o, step.Point, nth, failpoint.Error}, trial{o, step.Point, nth, failpoint.DiskFull})
-			}
-			if o.on != nothing && o.to != lifecycle.Terminated && o.name != restartName {
-				k := trial{o, step.Point, nth, failpoint.Hold}
-				k.op.on = somebody // it does not survive
-				all = append(all, k)
 			}
 		}
 	}
