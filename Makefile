@@ -16,7 +16,7 @@ help:
 	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
 	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
 	@echo 'soak         hours of sleeping, waking and crashing: make soak SOAK="-soak.seed 1" (root)'
-	@echo 'faults       every fault at every step, and write docs/faults.md (root; some 15 minutes)'
+	@echo 'faults       every fault at every step, and write docs/faults.md (root; some 20 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
 	@echo 'bench        ratios against the raw tools (root)'
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
