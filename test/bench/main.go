@@ -60,6 +60,7 @@ var measurements = []struct {
 }{
 	{"create", (*bench).create},
 	{"exec", (*bench).exec},
+	{"inside", (*bench).inside},
 	{"idle", (*bench).idle},
 	{"sleep", (*bench).sleep},
 	{"written", (*bench).files},

@@ -279,6 +279,17 @@ func (c *container) exec(ctx context.Context, args ...string) error {
 	return c.r.call(ctx, append([]string{"exec", "--user", "1000:1000", c.id}, args...)...)
 }
 
+// pipe runs a command in the container, with what it reads and writes.
+func (c *container) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
+	cmd := c.r.runsc(ctx, append([]string{"exec", "--user", "1000:1000", c.id}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("runsc exec %v: %w: %s", args, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return nil
+}
+
 func (c *container) create(ctx context.Context) error {
 	return c.r.call(ctx, "create", "--bundle", c.bundle, c.id)
 }

@@ -6,7 +6,9 @@ import { createInterface } from 'node:readline'
 import { Sandbox } from 'e2b'
 
 const TIMEOUT_MS = 600_000
-let warm // the sandbox that exec runs in
+let warm // the sandbox that exec and touch work in
+let news // who waits for news of a file
+let touched = 0
 
 const operations = {
   // create measures from the call to create to the first output of a command.
@@ -31,6 +33,25 @@ const operations = {
     const start = performance.now()
     await warm.commands.run('true')
     return { done: performance.now() - start }
+  },
+
+  // watch has the sandbox's news told, for touch.
+  async watch() {
+    warm = await Sandbox.create({ timeoutMs: TIMEOUT_MS })
+    await warm.files.makeDir('/home/user/watched')
+    await warm.files.watchDir('/home/user/watched', (event) => news?.(event.name), { timeoutMs: 0 })
+    return { sandbox: warm.sandboxId }
+  },
+
+  // touch measures from the call that writes a file to the first that is heard
+  // of it, and to the end of the call.
+  async touch() {
+    const name = `file${++touched}`
+    const start = performance.now()
+    const told = new Promise((resolve) => (news = (about) => about === name && resolve(performance.now())))
+    await warm.files.write(`/home/user/watched/${name}`, 'news')
+    const done = performance.now()
+    return { first: (await told) - start, done: done - start }
   },
 
   async close() {
