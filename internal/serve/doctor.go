@@ -134,7 +134,7 @@ func trial(ctx context.Context) Finding {
 	defer cancel()
 	if err := tryRuntime(ctx); err != nil {
 		f.OK, f.Detail = false, "not usable: "+err.Error()
-		f.Remedy = "a sandbox needs overlayfs, namespaces and cgroups that root may change; containers often lack them"
+		f.Remedy = "a sandbox needs overlayfs, namespaces and cgroups that root may change, which containers often lack, and nftables with TPROXY (modules nf_tables and nft_tproxy)"
 		if e, ok := errors.AsType[*errdef.Error](err); ok && e.Remedy != "" {
 			f.Detail, f.Remedy = "not usable: "+e.Message, e.Remedy
 		}
