@@ -86,8 +86,9 @@ type CreateOptions struct {
 	Ports map[string]WakePolicy // what traffic does, by port ("8080") or port and path ("8080/healthz"), where that is not Wake
 	Hooks Hooks
 
-	CPUs      int // of the host's; zero means the server's default, as with the next two
+	CPUs      int // of the host's; zero means the server's default, as with the next three
 	MemoryMiB int
+	DiskMiB   int
 	PIDs      int // tasks on the host: a process inside takes two
 
 	Metadata   map[string]string // returned as it is, and can be searched for
@@ -159,7 +160,7 @@ type Info struct {
 type Limits struct {
 	CPUs      int `json:"cpus"`
 	MemoryMiB int `json:"memoryMiB"`
-	DiskMiB   int `json:"diskMiB"` // not enforced yet
+	DiskMiB   int `json:"diskMiB"`
 	PIDs      int `json:"pids"`
 }
 
@@ -252,6 +253,7 @@ type createRequest struct {
 	Hooks              Hooks                 `json:"hooks,omitzero"`
 	CPUs               int                   `json:"cpus,omitempty"`
 	MemoryMiB          int                   `json:"memoryMiB,omitempty"`
+	DiskMiB            int                   `json:"diskMiB,omitempty"`
 	PIDs               int                   `json:"pids,omitempty"`
 	Metadata           map[string]string     `json:"metadata,omitempty"`
 	Env                map[string]string     `json:"env,omitempty"`
@@ -266,7 +268,7 @@ func (o CreateOptions) wire() createRequest {
 		MaxLifetime: seconds(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
 		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		CheckpointEvery: seconds(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
-		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, PIDs: o.PIDs,
+		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, DiskMiB: o.DiskMiB, PIDs: o.PIDs,
 		AllowOut: o.AllowOut, DenyOut: o.DenyOut,
 	}
 	if o.NoInternet {

@@ -89,6 +89,7 @@ type createFlags struct {
 	pauseMode string
 	cpus      int
 	memoryMiB int
+	diskMiB   int
 	pids      int
 	hooks     hooks
 	env       pairs
@@ -106,6 +107,7 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.pauseMode, "pause-mode", "memory", "what automatic pauses keep, a `mode`: memory (with processes and files) or filesystem")
 	f.IntVar(&c.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
 	f.IntVar(&c.memoryMiB, "memory", 0, "how many `MiB` of memory it may take (default: the server's)")
+	f.IntVar(&c.diskMiB, "disk", 0, "how many `MiB` its files may take; past it, it is paused (default: the server's)")
 	f.IntVar(&c.pids, "pids", 0, "how many tasks it may have; a process takes two (default: the server's)")
 	f.Var(&c.hooks, "hook", "a command that a shell runs inside it as root, an `event=command`: at pre-pause, post-resume or pre-kill; may be repeated")
 	f.Var(&c.env, "env", "`name=value` for its environment; may be repeated")
@@ -118,7 +120,7 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 	if c.timeout < 0 {
 		return client.CreateOptions{}, usagef("--timeout %s: want 0 or more", c.timeout)
 	}
-	for name, n := range map[string]int{"cpus": c.cpus, "memory": c.memoryMiB, "pids": c.pids} {
+	for name, n := range map[string]int{"cpus": c.cpus, "memory": c.memoryMiB, "disk": c.diskMiB, "pids": c.pids} {
 		if n < 0 {
 			return client.CreateOptions{}, usagef("--%s %d: want 1 or more", name, n)
 		}
@@ -131,7 +133,7 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		IdleTimeout: c.idleTimeout, OnIdle: client.Action(c.onIdle),
 		MaxLifetime: c.maxLifetime, CheckpointEvery: c.checkpointEvery,
 		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, FilesystemFallback: c.fallback, PauseMode: client.Mode(c.pauseMode),
-		Ports: c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, PIDs: c.pids,
+		Ports: c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, DiskMiB: c.diskMiB, PIDs: c.pids,
 		Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
 		AllowOut: c.allowOut, DenyOut: c.denyOut,
 	}

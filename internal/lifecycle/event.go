@@ -17,6 +17,8 @@ type Meta struct {
 	Op    string
 	Actor string
 	Cause Cause
+	// Detail says what the cause leaves open, for the event log.
+	Detail string
 }
 
 // Requests.
@@ -129,9 +131,9 @@ type (
 	// RuntimeGone reports that the runtime of a generation has exited by
 	// itself.
 	RuntimeGone struct {
-		Generation  int64
-		OutOfMemory bool // it took more memory than its limit
-		Detail      string
+		Generation int64
+		Reason     Reason // what it ended of, such as OutOfMemory, where that is known
+		Detail     string
 	}
 	// TimerFired reports that the time returned by NextDeadline has come. Op
 	// is the id for the operation that may start.

@@ -66,6 +66,7 @@ const (
 	// checkpoint was wanted.
 	CauseCheckpoint Cause = "checkpoint"
 	CauseShutdown   Cause = "shutdown" // the server stops, and was told to pause everything
+	CauseDisk       Cause = "disk"     // its files take more than they may
 )
 
 // Reason says why a sandbox ended.
@@ -79,6 +80,7 @@ const (
 	MaxLifetimeExceeded Reason = "MaxLifetimeExceeded"
 	PausedExpired       Reason = "PausedExpired"
 	OutOfMemory         Reason = "OutOfMemory"
+	OutOfDisk           Reason = "OutOfDisk"
 	RuntimeExited       Reason = "RuntimeExited"
 	RuntimeLost         Reason = "RuntimeLost"
 	CreateFailed        Reason = "CreateFailed"

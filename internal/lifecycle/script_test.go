@@ -225,7 +225,7 @@ func (w *world) parse(t *testing.T, words []string) Event {
 	case "gone":
 		return RuntimeGone{Generation: w.rec.Generation, Detail: "it crashed"}
 	case "exhausted":
-		return RuntimeGone{Generation: w.rec.Generation, OutOfMemory: true, Detail: "it took more memory than it may"}
+		return RuntimeGone{Generation: w.rec.Generation, Reason: OutOfMemory, Detail: "it took more memory than it may"}
 	case "timer":
 		return TimerFired{Op: m.Op, Activity: w.activity}
 	case "patch":

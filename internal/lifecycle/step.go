@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -336,9 +337,13 @@ func pauseExplicit(s *step, ev Event) {
 
 func (s *step) pause(id string, m Meta, mode Mode) {
 	op := s.begin(id, Pausing, m, pauseDeadline)
-	op.Cancelable = m.Cause != CauseCall && m.Cause != CauseCheckpoint
+	op.Cancelable = m.Cause != CauseCall && m.Cause != CauseCheckpoint && m.Cause != CauseDisk
 	op.Mode = mode
-	s.log(EntryPausing, op, string(mode))
+	detail := string(mode)
+	if m.Detail != "" {
+		detail += ": " + m.Detail
+	}
+	s.log(EntryPausing, op, detail)
 	s.effect(Effect{Kind: CaptureRuntime, Launch: s.rec.Launch})
 }
 
@@ -620,11 +625,7 @@ func gone(s *step, ev Event) {
 		s.verdict = Stale
 		return
 	}
-	reason := RuntimeExited
-	if e.OutOfMemory {
-		reason = OutOfMemory
-	}
-	s.lose(reason, e.Detail, CauseFailure)
+	s.lose(cmp.Or(e.Reason, RuntimeExited), e.Detail, CauseFailure)
 }
 
 // lose handles a runtime that vanished: the last verified checkpoint if there

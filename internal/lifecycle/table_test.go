@@ -97,7 +97,7 @@ func TestEveryStepLandsWhereTheTableSays(t *testing.T) {
 // clock.
 func TestPure(t *testing.T) {
 	allowed := map[string]string{
-		"fmt": "formatting", "time": "types and arithmetic", "reflect": "comparing records", "slices": "", "strings": "",
+		"cmp": "", "fmt": "formatting", "time": "types and arithmetic", "reflect": "comparing records", "slices": "", "strings": "",
 		"github.com/drowse-dev/drowse/internal/errdef": "error classes",
 	}
 	files, err := filepath.Glob("*.go")

@@ -111,6 +111,12 @@ type MemoryWitness interface {
 	OutOfMemory() (bool, error)
 }
 
+// DiskMeter is an Instance that can tell what it takes of the host's disk and
+// has no name there any more, in bytes: files that are open inside and removed.
+type DiskMeter interface {
+	Unlinked() (int64, error)
+}
+
 // MemoryMeter is an Instance that can tell what it takes of the machine's
 // memory, in bytes: what its end gives back.
 type MemoryMeter interface {

@@ -61,7 +61,7 @@ type Hook struct {
 type Limits struct {
 	CPUs      int `json:"cpus"`      // whole cores
 	MemoryMiB int `json:"memoryMiB"` // guest memory
-	DiskMiB   int `json:"diskMiB"`   // what its own layers may hold; not enforced yet
+	DiskMiB   int `json:"diskMiB"`   // what its own layers may hold; 0 for no limit
 	PIDs      int `json:"pids"`      // host tasks; a guest process takes two
 }
 

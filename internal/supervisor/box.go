@@ -40,6 +40,7 @@ type box struct {
 	isCut   bool
 	waiters []*waiter // accesses that wait for the sandbox to serve
 	work    work
+	disk    disk
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id
 	tasks   map[string]*task         // the work of effects in flight, by operation id
 
@@ -60,6 +61,9 @@ func newBox(s *Supervisor, sb store.Sandbox) *box {
 	}
 	b.gate = egress.NewGate(s.o.Internet, s.metrics.refused)
 	b.setGate()
+	if sb.Config.Limits.DiskMiB > 0 {
+		s.limitDisk()
+	}
 	return b
 }
 

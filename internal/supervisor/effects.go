@@ -222,6 +222,10 @@ func (b *box) watch(inst runtime.Instance, generation int64) {
 // autopsy says what a runtime that ended by itself ended of.
 func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.RuntimeGone {
 	gone := lifecycle.RuntimeGone{Generation: generation, Detail: "its process exited"}
+	if past := b.wasPast(generation); past != "" {
+		gone.Reason, gone.Detail = lifecycle.OutOfDisk, past
+		return gone
+	}
 	w, ok := inst.(runtime.MemoryWitness)
 	if !ok {
 		return gone
@@ -231,7 +235,7 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 		b.s.log.Warn("no trace of how a runtime ended", "sandbox", b.id, "runtime", inst.ID(), "err", err)
 	}
 	if exhausted {
-		gone.OutOfMemory = true
+		gone.Reason = lifecycle.OutOfMemory
 		gone.Detail = fmt.Sprintf("its processes and files in memory took more than its limit of %d MiB, and the host's kernel ended it", b.snapshot().Config.Limits.MemoryMiB)
 	}
 	return gone

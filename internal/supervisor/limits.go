@@ -8,7 +8,7 @@ import (
 )
 
 // leastLimits is what the agent and a shell need to come up.
-var leastLimits = store.Limits{CPUs: 1, MemoryMiB: 128, PIDs: 256}
+var leastLimits = store.Limits{CPUs: 1, MemoryMiB: 128, DiskMiB: 64, PIDs: 256}
 
 // limits returns what a sandbox gets that asks for some limits, zero being
 // none. The error is an errdef.Invalid with code "limit_out_of_range".
@@ -22,6 +22,7 @@ func (s *Supervisor) limits(asked store.Limits) (store.Limits, error) {
 	}{
 		{"cpus", asked.CPUs, leastLimits.CPUs, s.o.MostLimits.CPUs, &granted.CPUs},
 		{"memoryMiB", asked.MemoryMiB, leastLimits.MemoryMiB, s.o.MostLimits.MemoryMiB, &granted.MemoryMiB},
+		{"diskMiB", asked.DiskMiB, leastLimits.DiskMiB, s.o.MostLimits.DiskMiB, &granted.DiskMiB},
 		{"pids", asked.PIDs, leastLimits.PIDs, s.o.MostLimits.PIDs, &granted.PIDs},
 	} {
 		if l.asked == 0 {

@@ -10,18 +10,19 @@ import (
 func TestLimits(t *testing.T) {
 	s := &Supervisor{o: Options{
 		Limits:     store.Limits{CPUs: 2, MemoryMiB: 1024, DiskMiB: 7, PIDs: 2048},
-		MostLimits: store.Limits{CPUs: 4, MemoryMiB: 4096, PIDs: 4096},
+		MostLimits: store.Limits{CPUs: 4, MemoryMiB: 4096, DiskMiB: 100, PIDs: 4096},
 	}}
 	for _, c := range []struct{ asked, want store.Limits }{
 		{store.Limits{}, s.o.Limits},
 		{store.Limits{CPUs: 4}, store.Limits{CPUs: 4, MemoryMiB: 1024, DiskMiB: 7, PIDs: 2048}},
 		{store.Limits{CPUs: 1, MemoryMiB: 128, PIDs: 256}, store.Limits{CPUs: 1, MemoryMiB: 128, DiskMiB: 7, PIDs: 256}},
+		{store.Limits{DiskMiB: 100}, store.Limits{CPUs: 2, MemoryMiB: 1024, DiskMiB: 100, PIDs: 2048}},
 	} {
 		if got, err := s.limits(c.asked); err != nil || got != c.want {
 			t.Errorf("asked for %+v: got %+v, %v; want %+v", c.asked, got, err, c.want)
 		}
 	}
-	for _, asked := range []store.Limits{{CPUs: 5}, {CPUs: -1}, {MemoryMiB: 4097}, {MemoryMiB: 127}, {PIDs: 4097}, {PIDs: 255}} {
+	for _, asked := range []store.Limits{{CPUs: 5}, {CPUs: -1}, {MemoryMiB: 4097}, {MemoryMiB: 127}, {DiskMiB: 101}, {DiskMiB: 63}, {PIDs: 4097}, {PIDs: 255}} {
 		if got, err := s.limits(asked); !errdef.Is(err, errdef.Invalid) {
 			t.Errorf("asked for %+v: got %+v, %v; want a refusal", asked, got, err)
 		}

@@ -109,6 +109,9 @@ type Supervisor struct {
 	slots   slots
 	ballast ballast
 
+	diskLimited chan struct{} // closed when there is a sandbox with a limit on disk
+	limitDisk   func()        // closes it
+
 	mu    sync.RWMutex
 	boxes map[string]*box
 
@@ -131,6 +134,8 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering
+	s.diskLimited = make(chan struct{})
+	s.limitDisk = sync.OnceFunc(func() { close(s.diskLimited) })
 	s.ballast = ballast{path: o.Ballast}
 	s.ballast.restore()
 	s.metrics = newMetrics(s)
@@ -141,6 +146,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("recover sandboxes: %w", err)
 	}
 	s.work.Go(func() { s.timers.run(s.ctx) })
+	s.work.Go(s.guardDisk)
 	return s, nil
 }
 

@@ -122,6 +122,7 @@ type bench struct {
 	dir     string
 	machine *fake.Machine
 	driver  runtime.Driver // of the next server; nil for the machine's
+	limits  store.Limits   // of the next server
 
 	mu         sync.Mutex
 	checkpoint func() error
@@ -216,7 +217,8 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 		driver = b.machine.Driver()
 	}
 	s, err = New(t.Context(), Options{
-		Store: st, Layers: layers, Templates: templates, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
+		Limits: b.limits,
+		Store:  st, Layers: layers, Templates: templates, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
 	})
 	if err != nil {

@@ -105,7 +105,7 @@ func TestTombstone(t *testing.T) {
 func TestEveryReasonHasARemedy(t *testing.T) {
 	for _, reason := range []lifecycle.Reason{
 		lifecycle.Killed, lifecycle.TimeoutExpired, lifecycle.IdleTimeout, lifecycle.MaxLifetimeExceeded,
-		lifecycle.PausedExpired, lifecycle.OutOfMemory, lifecycle.RuntimeExited, lifecycle.RuntimeLost, lifecycle.CreateFailed,
+		lifecycle.PausedExpired, lifecycle.OutOfMemory, lifecycle.OutOfDisk, lifecycle.RuntimeExited, lifecycle.RuntimeLost, lifecycle.CreateFailed,
 	} {
 		if remedies[reason] == "" {
 			t.Errorf("%s has none", reason)

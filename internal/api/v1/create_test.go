@@ -51,6 +51,7 @@ var samples = map[string]map[string]struct {
 	"allowInternetAccess":    {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.AllowInternet = new(false) }}},
 	"cpus":                   {asCount.words: {"3", func(r *supervisor.CreateRequest) { r.Config.Limits.CPUs = 3 }}},
 	"memoryMiB":              {asCount.words: {"2048", func(r *supervisor.CreateRequest) { r.Config.Limits.MemoryMiB = 2048 }}},
+	"diskMiB":                {asCount.words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.DiskMiB = 300 }}},
 	"pids":                   {asCount.words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.PIDs = 300 }}},
 	"allowOut":               {asRules.words: {`["a.test"]`, func(r *supervisor.CreateRequest) { r.Config.AllowOut = []string{"a.test"} }}},
 	"denyOut":                {asRules.words: {`["0.0.0.0/0"]`, func(r *supervisor.CreateRequest) { r.Config.DenyOut = []string{"0.0.0.0/0"} }}},
@@ -140,6 +141,7 @@ func TestEverySpellingThere(t *testing.T) {
 		"allowInternetAccess":    "allowInternetAccess allow_internet_access",
 		"cpus":                   "cpus cpuCount cpu_count",
 		"memoryMiB":              "memoryMiB memory_mib memoryMB memory_mb",
+		"diskMiB":                "diskMiB disk_mib diskSizeMB disk_size_mb",
 		"pids":                   "pids",
 		"allowOut":               "allowOut allow_out network.allowOut network.allow_out",
 		"denyOut":                "denyOut deny_out network.denyOut network.deny_out",
@@ -458,7 +460,7 @@ func canonical(r supervisor.CreateRequest) []byte {
 	if set.PausedRetention != 0 {
 		body["pausedRetentionSeconds"] = max(0, set.PausedRetention).Seconds()
 	}
-	for name, n := range map[string]int{"cpus": r.Config.Limits.CPUs, "memoryMiB": r.Config.Limits.MemoryMiB, "pids": r.Config.Limits.PIDs} {
+	for name, n := range map[string]int{"cpus": r.Config.Limits.CPUs, "memoryMiB": r.Config.Limits.MemoryMiB, "diskMiB": r.Config.Limits.DiskMiB, "pids": r.Config.Limits.PIDs} {
 		if n != 0 {
 			body[name] = n
 		}

@@ -155,6 +155,11 @@ var options = vocabulary{
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.MemoryMiB = v.(int) },
 	},
 	{
+		name: "diskMiB", doc: "How much its own files may take on disk, and one file for each 16 KiB of it; the server's default if not said. Past it, it is paused, which loses nothing; woken, it may remove files, and is paused again if it takes much more. Only where the server's disk has no room for a pause does it end with OutOfDisk, or go back to where it last slept.",
+		spelled: []spelled{{asCount, "diskMiB disk_mib diskSizeMB disk_size_mb"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.DiskMiB = v.(int) },
+	},
+	{
 		name: "pids", doc: "How many tasks it may have on the host: a process inside takes two; the server's default if not said.",
 		spelled: []spelled{{asCount, "pids"}},
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.PIDs = v.(int) },

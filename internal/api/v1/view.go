@@ -59,7 +59,7 @@ type settingsView struct {
 type limitsView struct {
 	CPUs      int `json:"cpus"`
 	MemoryMiB int `json:"memoryMiB"`
-	DiskMiB   int `json:"diskMiB" doc:"What its own files may take. Not enforced yet."`
+	DiskMiB   int `json:"diskMiB" doc:"What its own files may take, 0 for no limit."`
 	PIDs      int `json:"pids"`
 }
 
@@ -84,6 +84,7 @@ var remedies = map[lifecycle.Reason]string{
 	lifecycle.MaxLifetimeExceeded: "create a new one with a longer maxLifetime, or with none",
 	lifecycle.PausedExpired:       "create a new one with a longer pausedRetention, or resume it in time",
 	lifecycle.OutOfMemory:         "create a new one and let it do less at once: processes, and files in /tmp, /dev/shm and /run, count against limits.memoryMiB; one that has been paused wakes from its last pause instead of ending",
+	lifecycle.OutOfDisk:           "create a new one with a larger limits.diskMiB, or let it keep less; one that has been paused wakes from its last pause instead of ending",
 	lifecycle.RuntimeExited:       "create a new one; its runtime was ended from outside, or failed: the host's log may say more",
 	lifecycle.RuntimeLost:         "create a new one; a sandbox that has been paused once survives the loss of its runtime",
 	lifecycle.CreateFailed:        "try again; drowse doctor checks what this machine lacks",

@@ -1,0 +1,71 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unlinked implements runtime.DiskMeter. gVisor holds open on the host what is
+// open inside.
+func (i *instance) Unlinked() (int64, error) {
+	pids, err := processesOf(cgroupRoot, i.c.ID)
+	if err != nil {
+		return 0, fmt.Errorf("open files of runtime %s: %w", i.id, err)
+	}
+	var bytes int64
+	seen := map[uint64]bool{}
+	for _, pid := range pids {
+		for _, st := range unlinkedBy(pid) {
+			if !seen[st.Ino] {
+				seen[st.Ino] = true
+				bytes += st.Blocks * 512
+			}
+		}
+	}
+	return bytes, nil
+}
+
+// processesOf returns the processes in a runtime's cgroup, of v1 or v2.
+func processesOf(root, cid string) ([]int, error) {
+	for _, hierarchy := range []string{"memory", "", "unified"} {
+		data, err := os.ReadFile(filepath.Join(root, hierarchy, cgroupParent, cid, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		var pids []int
+		for line := range strings.Lines(string(data)) {
+			pid, err := strconv.Atoi(strings.TrimSpace(line))
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, pid)
+		}
+		return pids, nil
+	}
+	return nil, errors.New("no cgroup lists its processes")
+}
+
+// unlinkedBy returns the files without a name, of a sandbox's root, that a
+// process holds open; none if it has ended.
+func unlinkedBy(pid int) (files []unix.Stat_t) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	fds, _ := os.ReadDir(dir)
+	for _, fd := range fds {
+		path := filepath.Join(dir, fd.Name())
+		var st unix.Stat_t
+		if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 0 {
+			continue
+		}
+		var fs unix.Statfs_t
+		if unix.Statfs(path, &fs) == nil && fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
+			files = append(files, st)
+		}
+	}
+	return files
+}

@@ -1,0 +1,159 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// tenant is a sandbox whose files a test writes.
+type tenant struct {
+	*bench
+	s   *Supervisor
+	id  string
+	box *box
+}
+
+const tenantLimit = 64 // MiB
+
+func (b *bench) tenant() *tenant {
+	b.t.Helper()
+	b.limits = store.Limits{DiskMiB: tenantLimit}
+	s, _ := b.open()
+	id := create(b.t, s, CreateRequest{Settings: sleepy})
+	box, err := s.box(id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return &tenant{b, s, id, box}
+}
+
+// write adds a file of so many MiB.
+func (tn *tenant) write(name string, mib int64) {
+	tn.t.Helper()
+	f, err := os.Create(filepath.Join(tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name))
+	if err != nil {
+		tn.t.Fatal(err)
+	}
+	defer f.Close()
+	if mib == 0 {
+		return
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, mib<<20); err != nil {
+		tn.t.Fatal(err)
+	}
+}
+
+// staysUp looks at the disk, which changes nothing.
+func (tn *tenant) staysUp(why string) {
+	tn.t.Helper()
+	tn.box.limitDisk()
+	if rec := record(tn.t, tn.s, tn.id); rec.State != lifecycle.Running || rec.Op != nil {
+		tn.t.Fatalf("%s: it is %s", why, rec.Situation())
+	}
+}
+
+// isPaused looks at the disk, which has the sandbox paused.
+func (tn *tenant) isPaused(detail string) {
+	tn.t.Helper()
+	tn.box.limitDisk()
+	eventually(tn.t, "the pause", func() bool { return record(tn.t, tn.s, tn.id).Situation() == lifecycle.Situation(lifecycle.Paused) })
+	events, err := tn.s.Events(tn.t.Context(), tn.id, 0, 100)
+	if err != nil {
+		tn.t.Fatal(err)
+	}
+	var last lifecycle.Entry
+	for _, e := range events {
+		if e.Type == lifecycle.EntryPausing {
+			last = e.Entry
+		}
+	}
+	if last.Cause != lifecycle.CauseDisk || !strings.Contains(last.Detail, detail) {
+		tn.t.Errorf("it was paused because of %s (%s), want %q", last.Cause, last.Detail, detail)
+	}
+}
+
+// TestDiskLimit has a sandbox write more than it may. It sleeps, loses nothing,
+// and may go on when it is woken, but not take much more.
+func TestDiskLimit(t *testing.T) {
+	b := newBench(t)
+	tn := b.tenant()
+	s := tn.s
+	wantCount(t, s, tn.id, 1, 1)
+	tn.write("some", tenantLimit-1)
+	tn.staysUp("below its limit")
+	tn.write("more", 2)
+	tn.isPaused("its files take 65 MiB, and its limit is 64 MiB")
+	wantCount(t, s, tn.id, 2, 2)
+	tn.write("little", leastSlack>>20-1)
+	tn.staysUp("woken past its limit")
+	tn.write("much", 2)
+	tn.isPaused("its files take 98 MiB")
+	wantCount(t, s, tn.id, 3, 3)
+	tn.staysUp("woken once more")
+}
+
+func TestDiskLimitOfFiles(t *testing.T) {
+	b := newBench(t)
+	tn := b.tenant()
+	for i := range tenantLimit << 20 / bytesPerInode {
+		tn.write(strconv.Itoa(i), 0)
+	}
+	tn.isPaused("inodes, one for each 16 KiB, and its limit is 64 MiB")
+}
+
+// TestDiskLimitWithoutRoom has no room for a pause: who is past the limit goes,
+// back to its last pause if there is one.
+func TestDiskLimitWithoutRoom(t *testing.T) {
+	for name, slept := range map[string]bool{"never slept": false, "has slept": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.littleDisk(scarceSpace>>20 - 1)
+			tn := b.tenant()
+			s := tn.s
+			wantCount(t, s, tn.id, 1, 1)
+			generation := int64(1)
+			if slept {
+				if err := s.Pause(t.Context(), tn.id, lifecycle.Memory, ""); err != nil {
+					t.Fatal(err)
+				}
+				generation++
+				wantCount(t, s, tn.id, 2, generation)
+			}
+			tn.write("much", tenantLimit+1)
+			tn.box.limitDisk()
+			if slept {
+				eventually(t, "the way back", func() bool { return record(t, s, tn.id).State == lifecycle.Paused })
+				if e := record(t, s, tn.id).LastError; !strings.HasPrefix(e, string(lifecycle.OutOfDisk)) {
+					t.Errorf("its last error is %q", e)
+				}
+				return
+			}
+			eventually(t, "the end", func() bool { return record(t, s, tn.id).State == lifecycle.Terminated })
+			if stone := record(t, s, tn.id).Tombstone; stone.Reason != lifecycle.OutOfDisk || !strings.Contains(stone.Detail, "no room for a pause") {
+				t.Errorf("it ended of %s (%s)", stone.Reason, stone.Detail)
+			}
+		})
+	}
+}
+
+// littleDisk makes the disk where the server looks for room one of so many MiB.
+func (b *bench) littleDisk(mib int) {
+	b.t.Helper()
+	dir := filepath.Join(b.dir, "rootfs")
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+strconv.Itoa(mib)+"m"); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			b.t.Error(err)
+		}
+	})
+}
