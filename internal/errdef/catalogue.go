@@ -58,6 +58,7 @@ var catalogue = []Entry{
 	{"invalid_api_key_preset", Invalid, 0, 0, "The API key that the server was told to accept has not the form of one.", `Make one with: echo "e2b_$(openssl rand -hex 20)"`},
 	{"invalid_request", Invalid, 400, 400, "The request cannot be understood: a body that is no JSON, a value of the wrong type, a required field that is missing, a malformed parameter.", "Send what the message asks for; /v1/openapi.json has the forms."},
 	{"key_exists", Exists, 0, 0, "An API key with that id or text exists.", "Make another."},
+	{"key_not_found", NotFound, 404, 0, "There is no API key of that id.", "List the keys: GET /v1/keys, drowse keys ls."},
 	{"lifetime_over", Invalid, 400, 0, "The lifetime of the imported sandbox is over.", "Nothing: it may not exist any more."},
 	{"limit_out_of_range", Invalid, 400, 0, "What was asked for of CPUs, memory or tasks is more than this server grants, or too little to start.", "Ask for what the message names, or leave it out."},
 	{"listen_failed", Invalid, 0, 0, "The server cannot listen on the address that it was given.", "Give it one of this machine, such as 127.0.0.1:3000."},

@@ -141,20 +141,3 @@ func scanEvent(rows *sql.Rows) (Event, error) {
 	what := fmt.Sprintf("log entry %d of sandbox %s", event.Seq, event.Sandbox)
 	return event, decode(what, version, data, &event.Entry)
 }
-
-func scanKey(rows *sql.Rows) (Key, error) {
-	var (
-		k       Key
-		hash    sql.RawBytes
-		created string
-	)
-	err := rows.Scan(&k.ID, &k.Name, &hash, &k.Prefix, &k.Suffix, &created)
-	if err != nil {
-		return Key{}, err
-	}
-	copy(k.Hash[:], hash) // 32 bytes, by the schema
-	if k.CreatedAt, err = time.Parse(stampLayout, created); err != nil {
-		return Key{}, fmt.Errorf("key %s: %w", k.ID, err)
-	}
-	return k, nil
-}

@@ -288,31 +288,6 @@ func stateOf(ctx context.Context, q rowQuerier, id string) (lifecycle.State, err
 	return state, err
 }
 
-// AddKey implements [Store].
-func (s *SQLite) AddKey(ctx context.Context, k Key) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `
-			INSERT INTO keys (id, name, hash, prefix, suffix, created_at) VALUES (?, ?, ?, ?, ?, ?)
-			ON CONFLICT DO NOTHING`,
-			k.ID, k.Name, k.Hash[:], k.Prefix, k.Suffix, stamp(k.CreatedAt))
-		if err != nil {
-			return err
-		}
-		if added, err := result.RowsAffected(); err != nil || added == 1 {
-			return err
-		}
-		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
-	})
-	return s.explain(err, "add key %s", k.ID)
-}
-
-// Keys implements [Store].
-func (s *SQLite) Keys(ctx context.Context) ([]Key, error) {
-	keys, err := collect(ctx, s.reader, scanKey,
-		`SELECT id, name, hash, prefix, suffix, created_at FROM keys ORDER BY created_at, rowid`)
-	return keys, s.explain(err, "read keys")
-}
-
 // Secret implements [Store].
 func (s *SQLite) Secret(ctx context.Context, name string) ([]byte, error) {
 	// Ask first, so that a server with a full disk still has its secrets.

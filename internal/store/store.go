@@ -72,16 +72,6 @@ type Event struct {
 	lifecycle.Entry
 }
 
-// Key is an API key without its secret.
-type Key struct {
-	ID        string    `json:"id"` // UUID
-	Name      string    `json:"name"`
-	Hash      [32]byte  `json:"-"`      // SHA-256 of the key's text
-	Prefix    string    `json:"prefix"` // what the key's text begins with
-	Suffix    string    `json:"suffix"` // the last four characters of the key's text
-	CreatedAt time.Time `json:"createdAt"`
-}
-
 // Store is the durable state of one server. All methods are safe for
 // concurrent use. Lookups of what is not there return an errdef.NotFound.
 type Store interface {
@@ -101,6 +91,11 @@ type Store interface {
 	AddKey(ctx context.Context, k Key) error
 	// Keys returns all keys, oldest first.
 	Keys(ctx context.Context) ([]Key, error)
+	// KeysUsed notes when keys were last used, by their ids. Unknown ones are
+	// passed over: they may have just been removed.
+	KeysUsed(ctx context.Context, at map[string]time.Time) error
+	// RemoveKey removes a key; errdef.NotFound if there is none of that id.
+	RemoveKey(ctx context.Context, id string) error
 	// Secret returns the random secret of the given name, 32 bytes, made on
 	// first use and the same ever after.
 	Secret(ctx context.Context, name string) ([]byte, error)

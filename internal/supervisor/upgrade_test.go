@@ -122,8 +122,10 @@ func idsIn(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	if keys, err := st.Keys(t.Context()); err != nil || len(keys) != 1 || keys[0].Name != "first" {
-		t.Errorf("keys are %v, %v", keys, err)
+	// Before there were roles a key could do everything.
+	if keys, err := st.Keys(t.Context()); err != nil || len(keys) != 1 || keys[0].Name != "first" || keys[0].Role != store.RoleAdmin ||
+		keys[0].Limits != (store.KeyLimits{}) || !keys[0].ExpiresAt.IsZero() || !keys[0].LastUsedAt.IsZero() {
+		t.Errorf("keys are %+v, %v", keys, err)
 	}
 	all, err := st.Sandboxes(t.Context())
 	if err != nil {

@@ -276,7 +276,7 @@ func (s *Store) AddKey(_ context.Context, k store.Key) error {
 	if slices.ContainsFunc(s.d.keys, func(x store.Key) bool { return x.ID == k.ID || x.Hash == k.Hash }) {
 		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
 	}
-	k.CreatedAt = k.CreatedAt.UTC()
+	inUTC(reflect.ValueOf(&k).Elem())
 	s.d.keys = append(s.d.keys, k)
 	return nil
 }
@@ -288,6 +288,30 @@ func (s *Store) Keys(context.Context) ([]store.Key, error) {
 	keys := slices.Clone(s.d.keys)
 	slices.SortStableFunc(keys, func(a, b store.Key) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	return keys, nil
+}
+
+// KeysUsed implements store.Store.
+func (s *Store) KeysUsed(_ context.Context, at map[string]time.Time) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	for i := range s.d.keys {
+		if t, used := at[s.d.keys[i].ID]; used {
+			s.d.keys[i].LastUsedAt = t.UTC()
+		}
+	}
+	return nil
+}
+
+// RemoveKey implements store.Store.
+func (s *Store) RemoveKey(_ context.Context, id string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	left := slices.DeleteFunc(slices.Clone(s.d.keys), func(k store.Key) bool { return k.ID == id })
+	if len(left) == len(s.d.keys) {
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+	}
+	s.d.keys = left
+	return nil
 }
 
 // Secret implements store.Store.

@@ -52,6 +52,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"ForgetRefusesTheLiving", testForgetLiving},
 		{"Keys", testKeys},
 		{"KeyExists", testKeyExists},
+		{"KeysUsed", testKeysUsed},
+		{"RemoveKey", testRemoveKey},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
 		{"Concurrent", testConcurrent},
@@ -388,6 +390,40 @@ func testKeyExists(t *testing.T, h harness) {
 	sameName := key(3, epoch)
 	sameName.Name = first.Name
 	addKey(t, s, sameName)
+}
+
+func testKeysUsed(t *testing.T, h harness) {
+	s := h.open(t)
+	used, idle := key(1, epoch), key(2, epoch)
+	addKey(t, s, used)
+	addKey(t, s, idle)
+	for n := range 2 {
+		at := map[string]time.Time{used.ID: elsewhere(n), "gone": utc(n)}
+		if err := s.KeysUsed(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+		used.LastUsedAt = utc(n)
+		s = h.reopen(t, s)
+		if got, want := keys(t, s), []store.Key{used, idle}; !slices.Equal(got, want) {
+			t.Errorf("Keys = %+v, want %+v", got, want)
+		}
+	}
+}
+
+func testRemoveKey(t *testing.T, h harness) {
+	s := h.open(t)
+	stays, goes := key(1, epoch), key(2, epoch)
+	addKey(t, s, stays)
+	addKey(t, s, goes)
+	if err := s.RemoveKey(t.Context(), goes.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, errdef.NotFound, func() error { return s.RemoveKey(t.Context(), goes.ID) })
+	s = h.reopen(t, s)
+	if got := only(t, keys(t, s)); got != stays {
+		t.Errorf("what is left is %+v, want %+v", got, stays)
+	}
+	addKey(t, s, goes) // nothing of it is left in the way
 }
 
 func testSecret(t *testing.T, h harness) {

@@ -1,0 +1,136 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// Key is an API key without its secret.
+type Key struct {
+	ID         string    `json:"id"` // UUID
+	Name       string    `json:"name"`
+	Hash       [32]byte  `json:"-"`      // SHA-256 of the key's text
+	Prefix     string    `json:"prefix"` // what the key's text begins with
+	Suffix     string    `json:"suffix"` // the last four characters of the key's text
+	Role       Role      `json:"role"`
+	Limits     KeyLimits `json:"limits"`
+	CreatedAt  time.Time `json:"createdAt"`
+	ExpiresAt  time.Time `json:"expiresAt,omitzero"`  // zero for never
+	LastUsedAt time.Time `json:"lastUsedAt,omitzero"` // zero for never; it may lag behind
+}
+
+// Role says what a key is good for.
+type Role string
+
+// The roles.
+const (
+	RoleAdmin Role = "admin" // everything
+	RoleFull  Role = "full"  // everything with sandboxes, whoever has made them
+	RoleOwn   Role = "own"   // everything with the sandboxes that the key has made; it sees no others
+	RoleRead  Role = "read"  // to look at sandboxes from outside
+)
+
+// KeyLimits bound what the sandboxes that a key has made take together. Zero is
+// no bound.
+type KeyLimits struct {
+	Running   int `json:"running"`   // how many run at once
+	Sandboxes int `json:"sandboxes"` // how many there are, asleep or not
+	MemoryMiB int `json:"memoryMiB"` // the memory limits of those that run, added up
+}
+
+// AddKey implements [Store].
+func (s *SQLite) AddKey(ctx context.Context, k Key) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `
+			INSERT INTO keys (id, name, hash, prefix, suffix, created_at,
+				role, max_running, max_sandboxes, max_memory, expires_at, last_used_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT DO NOTHING`,
+			k.ID, k.Name, k.Hash[:], k.Prefix, k.Suffix, stamp(k.CreatedAt),
+			string(k.Role), k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, stampOrNull(k.ExpiresAt), stampOrNull(k.LastUsedAt))
+		if err != nil {
+			return err
+		}
+		if added, err := result.RowsAffected(); err != nil || added == 1 {
+			return err
+		}
+		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
+	})
+	return s.explain(err, "add key %s", k.ID)
+}
+
+// Keys implements [Store].
+func (s *SQLite) Keys(ctx context.Context) ([]Key, error) {
+	keys, err := collect(ctx, s.reader, scanKey, `
+		SELECT id, name, hash, prefix, suffix, created_at,
+			role, max_running, max_sandboxes, max_memory, expires_at, last_used_at
+		FROM keys ORDER BY created_at, rowid`)
+	return keys, s.explain(err, "read keys")
+}
+
+// KeysUsed implements [Store].
+func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		for id, t := range at {
+			if _, err := tx.ExecContext(ctx, `UPDATE keys SET last_used_at = ? WHERE id = ?`, stamp(t), id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return s.explain(err, "note the use of keys")
+}
+
+// RemoveKey implements [Store].
+func (s *SQLite) RemoveKey(ctx context.Context, id string) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `DELETE FROM keys WHERE id = ?`, id)
+		if err != nil {
+			return err
+		}
+		if removed, err := result.RowsAffected(); err != nil || removed == 1 {
+			return err
+		}
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+	})
+	return s.explain(err, "remove key %s", id)
+}
+
+func scanKey(rows *sql.Rows) (Key, error) {
+	var (
+		k             Key
+		hash          sql.RawBytes
+		created       string
+		expires, used sql.NullString
+	)
+	err := rows.Scan(&k.ID, &k.Name, &hash, &k.Prefix, &k.Suffix, &created,
+		&k.Role, &k.Limits.Running, &k.Limits.Sandboxes, &k.Limits.MemoryMiB, &expires, &used)
+	if err != nil {
+		return Key{}, err
+	}
+	copy(k.Hash[:], hash) // 32 bytes, by the schema
+	for _, t := range []struct {
+		to   *time.Time
+		text string
+	}{{&k.CreatedAt, created}, {&k.ExpiresAt, expires.String}, {&k.LastUsedAt, used.String}} {
+		if t.text == "" {
+			continue // NULL
+		}
+		if *t.to, err = time.Parse(stampLayout, t.text); err != nil {
+			return Key{}, fmt.Errorf("key %s: %w", k.ID, err)
+		}
+	}
+	return k, nil
+}
+
+// stampOrNull returns t as a column holds it that may be NULL.
+func stampOrNull(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return stamp(t)
+}
