@@ -1,13 +1,19 @@
-// Package auth holds the API keys of a server: who may use its control plane.
+// Package auth holds the API keys of a server: who may use its control plane,
+// and for what.
 //
 // A key is the text "e2b_" followed by lowercase hex digits, the only form that
 // every E2B client sends without complaint. Only its SHA-256 is stored, so a
 // key can be shown once, when it is made, and never again. All keys are held in
 // memory: Check does no I/O and takes the same time for every well-formed key.
 //
-// A missing, a malformed and an unknown key are all errdef.Unauthorized; the
-// messages differ, so that a user knows what to mend. No error and no log line
-// contains a key.
+// A missing, a malformed, an unknown and an expired key are all
+// errdef.Unauthorized; the messages differ, so that a user knows what to mend. A
+// good key whose role does not suffice is errdef.Forbidden. No error and no log
+// line contains a key.
+//
+// A key that is revoked is worthless when Revoke returns, and what goes on in
+// its name ends (see [Keys.Bind]). When a key was last used is kept in memory
+// and stored now and then: a crash can lose some minutes of it.
 package auth
 
 import (
@@ -19,8 +25,10 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -46,15 +54,52 @@ var (
 type Store interface {
 	AddKey(ctx context.Context, k store.Key) error
 	Keys(ctx context.Context) ([]store.Key, error)
+	KeysUsed(ctx context.Context, at map[string]time.Time) error
+	RemoveKey(ctx context.Context, id string) error
 }
 
 // Keys answers whether a key is good. It is safe for concurrent use.
 type Keys struct {
 	store Store
+	base  context.Context // what the lives of keys are derived from; it never ends
+
+	// changes is held while a change is stored, so that there is one at a time;
+	// mu, which is taken after it, never.
+	changes sync.Mutex
 
 	mu   sync.RWMutex
-	keys []store.Key // all that the store has
+	keys []*entry // all that the store has, oldest first
 }
+
+// entry is a stored key.
+type entry struct {
+	store.Key                    // as it was stored first; never changed
+	used      atomic.Int64       // when it was last used, in Unix seconds; 0 for never
+	noted     int64              // of used, what the store has; guarded by Keys.changes
+	life      context.Context    // ends when the key is revoked
+	revoke    context.CancelFunc // ends life
+}
+
+func (k *Keys) newEntry(key store.Key) *entry {
+	e := &entry{Key: key}
+	if !key.LastUsedAt.IsZero() {
+		e.noted = key.LastUsedAt.Unix()
+		e.used.Store(e.noted)
+	}
+	e.life, e.revoke = context.WithCancel(k.base)
+	return e
+}
+
+// current returns the key with its last use.
+func (e *entry) current() store.Key {
+	k := e.Key
+	if used := e.used.Load(); used > 0 {
+		k.LastUsedAt = time.Unix(used, 0).UTC()
+	}
+	return k
+}
+
+func (e *entry) expired(now time.Time) bool { return !e.ExpiresAt.IsZero() && !now.Before(e.ExpiresAt) }
 
 // Load reads the keys of s.
 func Load(ctx context.Context, s Store) (*Keys, error) {
@@ -62,63 +107,85 @@ func Load(ctx context.Context, s Store) (*Keys, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load API keys: %w", err)
 	}
-	return &Keys{store: s, keys: keys}, nil
+	k := &Keys{store: s, base: context.WithoutCancel(ctx)}
+	for _, key := range keys {
+		k.keys = append(k.keys, k.newEntry(key))
+	}
+	return k, nil
 }
 
-// EnsureFirst sees to it that the server has a key. With a preset, that very
-// key becomes valid, whatever others there are; without one, a key is made if
-// the server has none.
+// EnsureFirst sees to it that the server has an admin key. With a preset, that
+// very key is one, whatever others there are; without one, a key is made if the
+// server has none.
 //
 // Created says that a key was added. Shown is its text if it was made here: the
 // only chance to tell the user. A preset is never shown, its owner has it.
 func (k *Keys) EnsureFirst(ctx context.Context, preset string) (shown string, created bool, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.changes.Lock()
+	defer k.changes.Unlock()
 	if preset != "" {
 		created, err = k.ensurePreset(ctx, preset)
 		return "", created, err
 	}
-	if len(k.keys) > 0 {
+	if len(k.entries()) > 0 {
 		return "", false, nil
 	}
 	text := newText()
-	if err := k.add(ctx, "first key", text); err != nil {
+	if _, err := k.add(ctx, Request{Name: "first key", Role: store.RoleAdmin}, text); err != nil {
 		return "", false, err
 	}
 	return text, true, nil
 }
 
-// ensurePreset adds the preset key unless it is known. The caller holds mu.
+// ensurePreset adds the preset key unless it is known. The caller holds changes.
 func (k *Keys) ensurePreset(ctx context.Context, preset string) (bool, error) {
 	if !strong.MatchString(preset) {
 		return false, errdef.New(errdef.Invalid, "invalid_api_key_preset",
 			`the preset API key has the wrong form (it has %d characters): E2B clients accept only "e2b_" followed by lowercase hex digits, and at least 32 of them are required`, len(preset)).
 			WithRemedy(`make one with: echo "e2b_$(openssl rand -hex 20)"`)
 	}
-	if _, known := find(k.keys, preset); known {
-		return false, nil
+	e := find(k.entries(), preset)
+	switch {
+	case e == nil:
+		_, err := k.add(ctx, Request{Name: "preset key", Role: store.RoleAdmin}, preset)
+		return err == nil, err
+	case e.Role != store.RoleAdmin || !e.ExpiresAt.IsZero():
+		return false, errdef.New(errdef.Invalid, "invalid_api_key_preset",
+			"the preset API key is key %s, which was made with the role %s or to expire: a server is given an admin key without an end", e.ID, e.Role).
+			WithRemedy("leave it out, or preset another")
 	}
-	if err := k.add(ctx, "preset key", preset); err != nil {
-		return false, err
-	}
-	return true, nil
+	return false, nil
 }
 
-// add stores a key and makes it valid. The caller holds mu.
-func (k *Keys) add(ctx context.Context, name, text string) error {
+// add stores a key and makes it valid. The caller holds changes.
+func (k *Keys) add(ctx context.Context, req Request, text string) (store.Key, error) {
 	key := store.Key{
 		ID:        newUUID(),
-		Name:      name,
+		Name:      req.Name,
 		Hash:      sha256.Sum256([]byte(text)),
 		Prefix:    text[:len(prefix)+2],
 		Suffix:    text[len(text)-4:],
+		Role:      req.Role,
+		Limits:    req.Limits,
 		CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 	}
-	if err := k.store.AddKey(ctx, key); err != nil {
-		return fmt.Errorf("store API key %q: %w", name, err)
+	if req.For > 0 {
+		key.ExpiresAt = key.CreatedAt.Add(req.For)
 	}
-	k.keys = append(k.keys, key)
-	return nil
+	if err := k.store.AddKey(ctx, key); err != nil {
+		return store.Key{}, fmt.Errorf("store API key %q: %w", req.Name, err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.keys = append(slices.Clone(k.keys), k.newEntry(key))
+	return key, nil
+}
+
+// entries returns the keys as they are now. The list never changes.
+func (k *Keys) entries() []*entry {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.keys
 }
 
 // Check returns the key that text is, or an errdef.Unauthorized.
@@ -131,29 +198,32 @@ func (k *Keys) Check(text string) (store.Key, error) {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_malformed", "malformed API key").
 			WithRemedy(`a key is "e2b_" followed by lowercase hex digits`)
 	}
-	k.mu.RLock()
-	key, ok := find(k.keys, text)
-	k.mu.RUnlock()
-	if !ok {
+	e := find(k.entries(), text)
+	if e == nil {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key").
 			WithRemedy("use a key of this server")
 	}
-	return key, nil
+	now := time.Now()
+	if e.expired(now) {
+		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_expired", "API key %s expired at %s", e.ID, e.ExpiresAt.Format(time.RFC3339)).
+			WithRemedy("ask for a new one")
+	}
+	if seconds := now.Unix(); e.used.Load() != seconds {
+		e.used.Store(seconds)
+	}
+	return e.Key, nil
 }
 
-// find looks at every key, so that the time taken says nothing about them.
-func find(keys []store.Key, text string) (store.Key, bool) {
+// find looks at every key, so that the time taken says nothing about them. It
+// returns nil if text is none of them.
+func find(keys []*entry, text string) (found *entry) {
 	hash := sha256.Sum256([]byte(text))
-	found := -1
-	for i := range keys {
-		if subtle.ConstantTimeCompare(keys[i].Hash[:], hash[:]) == 1 {
-			found = i
+	for _, e := range keys {
+		if subtle.ConstantTimeCompare(e.Hash[:], hash[:]) == 1 {
+			found = e
 		}
 	}
-	if found < 0 {
-		return store.Key{}, false
-	}
-	return keys[found], true
+	return found
 }
 
 // FromHeader returns the API key of a request, or "": the X-API-Key header, or

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 type memory struct {
 	mu   sync.Mutex
 	keys []store.Key
+	uses int   // how often uses were noted
 	err  error // returned by every call if set
 }
 
@@ -41,6 +43,43 @@ func (m *memory) Keys(context.Context) ([]store.Key, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]store.Key(nil), m.keys...), m.err
+}
+
+func (m *memory) KeysUsed(_ context.Context, at map[string]time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return m.err
+	}
+	m.uses++
+	for i := range m.keys {
+		if t, used := at[m.keys[i].ID]; used {
+			m.keys[i].LastUsedAt = t
+		}
+	}
+	return nil
+}
+
+func (m *memory) noted() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.uses
+}
+
+func (m *memory) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
+func (m *memory) RemoveKey(_ context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return m.err
+	}
+	m.keys = slices.DeleteFunc(m.keys, func(k store.Key) bool { return k.ID == id })
+	return nil
 }
 
 const preset = "e2b_0123456789abcdef0123456789abcdef01234567"
@@ -67,7 +106,7 @@ func TestEnsureFirstMakesOneKeyOnce(t *testing.T) {
 	if again != "" || created || err != nil {
 		t.Errorf("second EnsureFirst = %q, %v, %v; want nothing new", again, created, err)
 	}
-	if got, err := load(t, s).Check(text); err != nil || got.ID != s.keys[0].ID {
+	if got, err := load(t, s).Check(text); err != nil || got.ID != s.keys[0].ID || got.Role != store.RoleAdmin {
 		t.Errorf("Check after a restart = %v, %v", got, err)
 	}
 }
@@ -103,8 +142,8 @@ func TestPreset(t *testing.T) {
 	if shown != "" || !created || err != nil {
 		t.Fatalf("EnsureFirst(preset) = %q, %v, %v; want created and not shown", shown, created, err)
 	}
-	if _, err := keys.Check(preset); err != nil {
-		t.Errorf("Check(preset): %v", err)
+	if got, err := keys.Check(preset); err != nil || got.Role != store.RoleAdmin {
+		t.Errorf("Check(preset) = %v, %v", got, err)
 	}
 	if _, created, err = load(t, s).EnsureFirst(t.Context(), preset); created || err != nil {
 		t.Errorf("the same preset after a restart: %v, %v; want nothing new", created, err)

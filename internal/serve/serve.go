@@ -190,6 +190,7 @@ func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.C
 	if err := firstKey(ctx, o, keys, addr); err != nil {
 		return nil, nil, err
 	}
+	closers.add(background(ctx, func(ctx context.Context) { keys.Run(ctx, o.Log) }))
 	sup, err := supervise(ctx, o, st, closers)
 	if err != nil {
 		return nil, nil, err
@@ -346,6 +347,22 @@ func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *
 		return err
 	}
 	return ignoreClosed(ln.Close())
+}
+
+// background runs f until ctx ends or the function that it returns is called,
+// which waits for it.
+func background(ctx context.Context, f func(context.Context)) (stop func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(ctx)
+	}()
+	return func() error {
+		cancel()
+		<-done
+		return nil
+	}
 }
 
 func ignoreClosed(err error) error {

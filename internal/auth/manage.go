@@ -1,0 +1,196 @@
+package auth
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Request says what a new key is to be.
+type Request struct {
+	Name   string
+	Role   store.Role
+	For    time.Duration // how long it is good; 0 for ever
+	Limits store.KeyLimits
+}
+
+// maxName bounds the name of a key, in bytes.
+const maxName = 100
+
+// check refuses what no key can be.
+func (r Request) check() error {
+	if r.Name == "" || len(r.Name) > maxName || !utf8.ValidString(r.Name) || !isPrintable(r.Name) {
+		return errdef.New(errdef.Invalid, "key_invalid", "the name of a key must have 1 to %d bytes of text in one line", maxName).
+			WithRemedy("say what or whom it is for")
+	}
+	if _, known := granted[r.Role]; !known {
+		return errdef.New(errdef.Invalid, "key_invalid", "%.40q is not a role of a key", r.Role).
+			WithRemedy("use admin, full, own or read")
+	}
+	if r.For < 0 || r.Limits.Running < 0 || r.Limits.Sandboxes < 0 || r.Limits.MemoryMiB < 0 {
+		return errdef.New(errdef.Invalid, "key_invalid", "the limits and the expiry of a key cannot be negative").
+			WithRemedy("leave out what shall have no limit")
+	}
+	return nil
+}
+
+// isPrintable keeps out what would do something to a terminal or to a list.
+func isPrintable(text string) bool {
+	for _, r := range text {
+		if !unicode.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// Create makes a key. Its text is returned here and never again.
+func (k *Keys) Create(ctx context.Context, req Request) (store.Key, string, error) {
+	if err := req.check(); err != nil {
+		return store.Key{}, "", err
+	}
+	k.changes.Lock()
+	defer k.changes.Unlock()
+	text := newText()
+	key, err := k.add(ctx, req, text)
+	if err != nil {
+		return store.Key{}, "", err
+	}
+	return key, text, nil
+}
+
+// List returns all keys, oldest first, those that have expired included.
+func (k *Keys) List() []store.Key {
+	var list []store.Key
+	for _, e := range k.entries() {
+		list = append(list, e.current())
+	}
+	return list
+}
+
+// Revoke makes a key worthless. Its sandboxes live on. The last admin key that
+// does not expire is errdef.Conflict: nobody could make another.
+func (k *Keys) Revoke(ctx context.Context, id string) error {
+	k.changes.Lock()
+	defer k.changes.Unlock()
+	keys := k.entries()
+	i := slices.IndexFunc(keys, func(e *entry) bool { return e.ID == id })
+	if i < 0 {
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %.100q", id).
+			WithRemedy("list the keys to find its id")
+	}
+	rest := slices.Delete(slices.Clone(keys), i, i+1)
+	if keys[i].lasting() && !slices.ContainsFunc(rest, (*entry).lasting) {
+		return errdef.New(errdef.Conflict, "last_admin_key", "it is the last admin key that does not expire").
+			WithRemedy("make another first")
+	}
+	if err := k.store.RemoveKey(ctx, id); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.keys = rest
+	k.mu.Unlock()
+	keys[i].revoke()
+	return nil
+}
+
+// lasting reports whether with this key others can be made, for ever.
+func (e *entry) lasting() bool { return e.Role == store.RoleAdmin && e.ExpiresAt.IsZero() }
+
+// Limits returns what the sandboxes of a key may take together: nothing is
+// bounded for a key that there is not, or no more.
+func (k *Keys) Limits(id string) store.KeyLimits {
+	if e := k.byID(id); e != nil {
+		return e.Key.Limits
+	}
+	return store.KeyLimits{}
+}
+
+func (k *Keys) byID(id string) *entry {
+	for _, e := range k.entries() {
+		if e.ID == id {
+			return e
+		}
+	}
+	return nil
+}
+
+// Bind returns a context for what goes on in the name of a key for longer: it
+// ends with ctx, and when the key is revoked or expires. The caller must call
+// the function that it returns.
+func (k *Keys) Bind(ctx context.Context, id string) (context.Context, context.CancelFunc) {
+	e := k.byID(id)
+	if e == nil { // revoked since it was checked
+		ctx, cancel := context.WithCancel(ctx)
+		cancel()
+		return ctx, cancel
+	}
+	ctx, cancel := e.untilExpiry(ctx)
+	unbind := context.AfterFunc(e.life, cancel)
+	return ctx, func() {
+		unbind()
+		cancel()
+	}
+}
+
+func (e *entry) untilExpiry(ctx context.Context) (context.Context, context.CancelFunc) {
+	if e.ExpiresAt.IsZero() {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, e.ExpiresAt)
+}
+
+// noteEvery is how often the store is told which keys were used.
+const noteEvery = 5 * time.Minute
+
+// noteWait bounds the last time, when the server stops.
+const noteWait = 5 * time.Second
+
+// Run tells the store now and then which keys were used, until ctx ends, and
+// then once more.
+func (k *Keys) Run(ctx context.Context, log *slog.Logger) {
+	tick := time.NewTicker(noteEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			k.noteUse(ctx, log)
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteWait)
+			defer cancel()
+			k.noteUse(last, log)
+			return
+		}
+	}
+}
+
+// noteUse stores the last use of the keys that were used since it was stored. It
+// is no more than a hint, so a failure waits for the next time.
+func (k *Keys) noteUse(ctx context.Context, log *slog.Logger) {
+	k.changes.Lock()
+	defer k.changes.Unlock()
+	uses := map[string]time.Time{}
+	var used []*entry
+	for _, e := range k.entries() {
+		if at := e.used.Load(); at != e.noted {
+			uses[e.ID] = time.Unix(at, 0).UTC()
+			used = append(used, e)
+		}
+	}
+	if len(uses) == 0 {
+		return
+	}
+	if err := k.store.KeysUsed(ctx, uses); err != nil {
+		log.Warn("use of API keys not noted", "err", err)
+		return
+	}
+	for _, e := range used {
+		e.noted = uses[e.ID].Unix()
+	}
+}

@@ -1,0 +1,57 @@
+package auth
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Permission is what a request asks of its key.
+type Permission string
+
+// The permissions.
+const (
+	// Look is to see sandboxes from outside: what they are, and what happens to
+	// them. What would let somebody in, as their tokens do, is not part of it.
+	Look Permission = "look"
+	// Use is to make sandboxes, to change them and to go in.
+	Use Permission = "use"
+	// Manage is to make and revoke keys, and what can reach beyond sandboxes.
+	Manage Permission = "manage"
+)
+
+// granted is what each role may do.
+var granted = map[store.Role][]Permission{
+	store.RoleAdmin: {Look, Use, Manage},
+	store.RoleFull:  {Look, Use},
+	store.RoleOwn:   {Look, Use},
+	store.RoleRead:  {Look},
+}
+
+// roles are in the order in which people are told of them.
+var roles = []store.Role{store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead}
+
+// May reports whether a key has a permission.
+func May(k store.Key, p Permission) bool { return slices.Contains(granted[k.Role], p) }
+
+// Require returns an errdef.Forbidden unless the key has the permission.
+func Require(k store.Key, p Permission) error {
+	if May(k, p) {
+		return nil
+	}
+	var enough []string
+	for _, role := range roles {
+		if slices.Contains(granted[role], p) {
+			enough = append(enough, string(role))
+		}
+	}
+	return errdef.New(errdef.Forbidden, "role_insufficient", "this needs an API key of another role: the one used has %q", k.Role).
+		WithRemedy("use a key of the role %s", strings.Join(enough, " or ")).
+		With("role", k.Role).With("allowed", enough)
+}
+
+// Sees reports whether for a key there is a sandbox that the key of the id maker
+// has made.
+func Sees(k store.Key, maker string) bool { return k.Role != store.RoleOwn || maker == k.ID }
