@@ -246,12 +246,12 @@ func TestRoles(t *testing.T) {
 
 func TestSees(t *testing.T) {
 	for _, role := range []store.Role{store.RoleAdmin, store.RoleFull, store.RoleRead} {
-		if !Sees(store.Key{ID: "k", Role: role}, "other") {
+		if k := (store.Key{ID: "k", Role: role}); !SeesAll(k) || !Sees(k, "other") {
 			t.Errorf("%s does not see what another key has made", role)
 		}
 	}
 	own := store.Key{ID: "k", Role: store.RoleOwn}
-	if !Sees(own, "k") || Sees(own, "other") || Sees(own, "") {
+	if SeesAll(own) || !Sees(own, "k") || Sees(own, "other") || Sees(own, "") {
 		t.Error("a key of role own must see what it has made, and nothing else")
 	}
 }

@@ -41,17 +41,27 @@ func Require(k store.Key, p Permission) error {
 	if May(k, p) {
 		return nil
 	}
-	var enough []string
-	for _, role := range roles {
-		if slices.Contains(granted[role], p) {
-			enough = append(enough, string(role))
-		}
-	}
+	enough := Roles(p)
 	return errdef.New(errdef.Forbidden, "role_insufficient", "this needs an API key of another role: the one used has %q", k.Role).
 		WithRemedy("use a key of the role %s", strings.Join(enough, " or ")).
 		With("role", k.Role).With("allowed", enough)
 }
 
+// Roles returns the roles that have a permission.
+func Roles(p Permission) []string {
+	var with []string
+	for _, role := range roles {
+		if slices.Contains(granted[role], p) {
+			with = append(with, string(role))
+		}
+	}
+	return with
+}
+
+// SeesAll reports whether for a key there are all sandboxes, whoever has made
+// them.
+func SeesAll(k store.Key) bool { return k.Role != store.RoleOwn }
+
 // Sees reports whether for a key there is a sandbox that the key of the id maker
 // has made.
-func Sees(k store.Key, maker string) bool { return k.Role != store.RoleOwn || maker == k.ID }
+func Sees(k store.Key, maker string) bool { return SeesAll(k) || maker == k.ID }

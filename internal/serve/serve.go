@@ -231,15 +231,20 @@ func controlPlane(o Options, sup *supervisor.Supervisor, keys *auth.Keys, reg pr
 	})
 }
 
-// metricsHandler serves what the server counts. From other machines it wants an
-// API key.
+// metricsHandler serves what the server counts, over all sandboxes. From other
+// machines it wants an API key that sees them.
 func metricsHandler(reg prometheus.Gatherer, keys *auth.Keys) http.Handler {
 	h := promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil || !from.Addr().Unmap().IsLoopback() {
-			if _, err := keys.Check(auth.FromHeader(r.Header)); err != nil {
+			key, err := keys.Check(auth.FromHeader(r.Header))
+			if err != nil {
 				http.Error(w, err.Error(), http.StatusUnauthorized)
+				return
+			}
+			if !auth.SeesAll(key) {
+				http.Error(w, "this API key sees its own sandboxes only", http.StatusForbidden)
 				return
 			}
 		}

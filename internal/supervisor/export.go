@@ -132,6 +132,7 @@ func (s *Supervisor) prepare(ctx context.Context, e *Export, sb store.Sandbox) e
 		Needs: bundle.Needs{Template: sb.Config.Template, Architecture: goruntime.GOARCH},
 	}
 	m.Config.Previews = nil // their links are signed by this server
+	m.Config.Key = ""       // nor is its key known elsewhere
 	from := exported{ctx: ctx, layers: s.o.Layers, cp: cp}
 	for n, id := range cp.Stack {
 		if cp.Layers[id] == "" {

@@ -25,6 +25,7 @@ type ImportRequest struct {
 	NewID bool
 	// Filesystem leaves the memory out: the sandbox boots afresh.
 	Filesystem bool
+	Key        string // the id of the API key whose it will be
 	Actor      string
 }
 
@@ -89,6 +90,7 @@ var sandboxID = regexp.MustCompile(`^i[0-9a-z]{20}$`)
 // expect judges a manifest: whether the sandbox can live here, and as what.
 func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRequest) (*arrival, error) {
 	a := &arrival{op: newOp(), id: m.ID, m: m, mode: m.Mode, config: m.Config, actor: req.Actor}
+	a.config.Key = req.Key
 	if req.NewID {
 		a.id = newID()
 	}

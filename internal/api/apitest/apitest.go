@@ -23,23 +23,46 @@ import (
 // Epoch is when every test begins.
 var Epoch = time.Date(2026, 9, 1, 12, 0, 0, 123456000, time.UTC)
 
-// GoodKey is the only key that [Keyring] knows; KeyID is its id and Actor what
-// a call with it is recorded as.
+// GoodKey is an admin's key; KeyID is its id and Actor what a call with it is
+// recorded as.
 const (
 	GoodKey = "e2b_00112233445566778899aabbccddeeff00112233"
 	KeyID   = "b6f0c1de-0000-4000-8000-000000000001"
 	Actor   = "key:" + KeyID
 )
 
-// Keyring knows one key.
+// The keys of the other roles; [KeyIDOf] has their ids.
+const (
+	FullKey = "e2b_f000000000000000000000000000000000000000"
+	OwnKey  = "e2b_0a00000000000000000000000000000000000000"
+	ReadKey = "e2b_0b00000000000000000000000000000000000000"
+)
+
+var ring = map[string]store.Key{
+	GoodKey: {ID: KeyID, Role: store.RoleAdmin},
+	FullKey: {ID: "b6f0c1de-0000-4000-8000-000000000002", Role: store.RoleFull},
+	OwnKey:  {ID: "b6f0c1de-0000-4000-8000-000000000003", Role: store.RoleOwn},
+	ReadKey: {ID: "b6f0c1de-0000-4000-8000-000000000004", Role: store.RoleRead},
+}
+
+// KeyIDOf returns the id of a key.
+func KeyIDOf(text string) string { return ring[text].ID }
+
+// Keyring knows a key of each role.
 type Keyring struct{}
 
 // Check returns the key that text is.
 func (Keyring) Check(text string) (store.Key, error) {
-	if text != GoodKey {
+	key, known := ring[text]
+	if !known {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key")
 	}
-	return store.Key{ID: KeyID}, nil
+	return key, nil
+}
+
+// Bind returns a context that ends with ctx: these keys stay good.
+func (Keyring) Bind(ctx context.Context, _ string) (context.Context, context.CancelFunc) {
+	return context.WithCancel(ctx)
 }
 
 // Fake is a supervisor in memory. Every operation ends before the call

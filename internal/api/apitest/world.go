@@ -29,8 +29,14 @@ func NewWorld(t *testing.T) *World {
 // Do sends a request with the good key.
 func (w *World) Do(method, target, body string) Answer {
 	w.T.Helper()
+	return w.DoAs(GoodKey, method, target, body)
+}
+
+// DoAs sends a request with a key.
+func (w *World) DoAs(key, method, target, body string) Answer {
+	w.T.Helper()
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
-	r.Header.Set("X-API-Key", GoodKey)
+	r.Header.Set("X-API-Key", key)
 	return w.Send(r)
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -20,7 +21,7 @@ func (s *server) get(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusOK, body: s.detailView(sb)}, nil
+	return reply{status: http.StatusOK, body: s.detailView(c, sb)}, nil
 }
 
 // find returns the sandbox that the path names, if this dialect shows it.
@@ -220,7 +221,7 @@ func unbuilt(endpoints ...string) []route {
 	var table []route
 	for _, e := range endpoints {
 		method, pattern, _ := strings.Cut(e, " ")
-		table = append(table, route{method: method, pattern: pattern, handle: (*server).refuse})
+		table = append(table, route{method, pattern, auth.Look, (*server).refuse})
 	}
 	return table
 }

@@ -68,7 +68,7 @@ func (s *server) create(c *call, body newSandbox, defaultTimeout int32) (reply, 
 	if err != nil {
 		return reply{}, err
 	}
-	req.Actor = c.actor
+	req.Actor, req.Config.Key = c.actor, c.key.ID
 	sb, err := s.Sandboxes.Create(c.r.Context(), req)
 	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == codeTemplateNotFound {
 		return reply{}, fail(http.StatusNotFound, e.Code, "template '%s' not found", body.TemplateID)

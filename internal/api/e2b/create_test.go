@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -25,7 +26,7 @@ func TestCreateTranslates(t *testing.T) {
 		r := supervisor.CreateRequest{
 			Template: "base", Actor: actor,
 			Settings: lifecycle.Settings{Timeout: 300 * time.Second},
-			Config:   store.Config{Secure: true},
+			Config:   store.Config{Key: apitest.KeyID, Secure: true},
 		}
 		change(&r)
 		return r

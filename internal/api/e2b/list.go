@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -36,7 +37,7 @@ func (s *server) listV1(c *call) (reply, error) {
 	if q.metadata, err = parseMetadata(params.Get("metadata")); err != nil {
 		return reply{}, err
 	}
-	all, err := s.Sandboxes.List(c.r.Context())
+	all, err := s.seen(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -53,7 +54,7 @@ func (s *server) listV2(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	all, err := s.Sandboxes.List(c.r.Context())
+	all, err := s.seen(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -64,6 +65,13 @@ func (s *server) listV2(c *call) (reply, error) {
 		header.Set("X-Next-Token", cursorAt(q.order, page[len(page)-1]).token())
 	}
 	return reply{status: http.StatusOK, header: header, body: s.listedViews(page)}, nil
+}
+
+// seen returns the sandboxes that there are for the key of the call, in any
+// order.
+func (s *server) seen(c *call) ([]store.Sandbox, error) {
+	all, err := s.Sandboxes.List(c.r.Context())
+	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) }), err
 }
 
 func queryOf(r *http.Request) (url.Values, error) {

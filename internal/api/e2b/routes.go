@@ -4,17 +4,21 @@ import (
 	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 )
 
 // sandboxParam is the path parameter that names a sandbox: it is validated
 // before the handler runs.
 const sandboxParam = "sandboxID"
 
+// nothing is what an open route needs: not even a key.
+const nothing auth.Permission = ""
+
 // route is one endpoint.
 type route struct {
 	method  string
 	pattern string
-	open    bool // needs no API key
+	needs   auth.Permission // of the API key
 	handle  func(*server, *call) (reply, error)
 }
 
@@ -26,21 +30,21 @@ func newRouter() httpapi.Router[route] {
 // such: a client learns that the server lacks them, not that what it asked for
 // does not exist.
 var routes = append([]route{
-	{http.MethodGet, "/health", true, (*server).health},
+	{http.MethodGet, "/health", nothing, (*server).health},
 
-	{http.MethodPost, "/sandboxes", false, (*server).createV1},
-	{http.MethodPost, "/v2/sandboxes", false, (*server).createV2},
-	{http.MethodGet, "/sandboxes", false, (*server).listV1},
-	{http.MethodGet, "/v2/sandboxes", false, (*server).listV2},
-	{http.MethodGet, "/sandboxes/{sandboxID}", false, (*server).get},
-	{http.MethodDelete, "/sandboxes/{sandboxID}", false, (*server).kill},
-	{http.MethodPost, "/sandboxes/{sandboxID}/pause", false, (*server).pause},
-	{http.MethodPost, "/sandboxes/{sandboxID}/connect", false, (*server).connectV1},
-	{http.MethodPost, "/v2/sandboxes/{sandboxID}/connect", false, (*server).connectV2},
-	{http.MethodPost, "/sandboxes/{sandboxID}/resume", false, (*server).resume},
-	{http.MethodPost, "/sandboxes/{sandboxID}/timeout", false, (*server).setTimeout},
-	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", false, (*server).refresh},
-	{http.MethodPut, "/sandboxes/{sandboxID}/network", false, (*server).setNetwork},
+	{http.MethodPost, "/sandboxes", auth.Use, (*server).createV1},
+	{http.MethodPost, "/v2/sandboxes", auth.Use, (*server).createV2},
+	{http.MethodGet, "/sandboxes", auth.Look, (*server).listV1},
+	{http.MethodGet, "/v2/sandboxes", auth.Look, (*server).listV2},
+	{http.MethodGet, "/sandboxes/{sandboxID}", auth.Look, (*server).get},
+	{http.MethodDelete, "/sandboxes/{sandboxID}", auth.Use, (*server).kill},
+	{http.MethodPost, "/sandboxes/{sandboxID}/pause", auth.Use, (*server).pause},
+	{http.MethodPost, "/sandboxes/{sandboxID}/connect", auth.Use, (*server).connectV1},
+	{http.MethodPost, "/v2/sandboxes/{sandboxID}/connect", auth.Use, (*server).connectV2},
+	{http.MethodPost, "/sandboxes/{sandboxID}/resume", auth.Use, (*server).resume},
+	{http.MethodPost, "/sandboxes/{sandboxID}/timeout", auth.Use, (*server).setTimeout},
+	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", auth.Use, (*server).refresh},
+	{http.MethodPut, "/sandboxes/{sandboxID}/network", auth.Use, (*server).setNetwork},
 }, unbuilt(
 	// Sandboxes.
 	"POST /sandboxes/{sandboxID}/fork",

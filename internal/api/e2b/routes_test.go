@@ -33,7 +33,7 @@ func eachRoute(t *testing.T, test func(t *testing.T, r route)) {
 
 func TestEveryRouteNeedsAKey(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
-		if r.open {
+		if r.needs == nothing {
 			t.Skip("open")
 		}
 		w := newWorld(t, func(o *Options) { o.Sandboxes = nil }) // must not be reached
@@ -113,7 +113,7 @@ func TestEveryRouteRefusesOtherMethods(t *testing.T) {
 
 func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
-		if bodyless := r.open || !namesSandbox(r) && bodyOf(r) == "" && r.pattern != "/sandboxes" && r.pattern != "/v2/sandboxes"; bodyless {
+		if bodyless := r.needs == nothing || !namesSandbox(r) && bodyOf(r) == "" && r.pattern != "/sandboxes" && r.pattern != "/v2/sandboxes"; bodyless {
 			t.Skip("asks nothing of the sandboxes")
 		}
 		w := newWorld(t)

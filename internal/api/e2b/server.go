@@ -8,6 +8,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -21,6 +22,8 @@ type Sandboxes interface {
 	// an errdef.NotFound with code "template_not_found".
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
 	Get(ctx context.Context, id string) (store.Sandbox, error)
+	// Find also returns one that has ended.
+	Find(ctx context.Context, id string) (store.Sandbox, error)
 	// List returns, in any order, the sandboxes that have run and are not
 	// terminated.
 	List(ctx context.Context) ([]store.Sandbox, error)
@@ -104,8 +107,9 @@ type call struct {
 	w       http.ResponseWriter // to bound the body with; handlers return their reply
 	r       *http.Request
 	route   *route
-	sandbox string // the sandbox that the path names, if it names one
-	actor   string // who asks, for the record
+	sandbox string    // the sandbox that the path names, if it names one
+	key     store.Key // whose call it is; none of an open route
+	actor   string    // who asks, for the record
 }
 
 // reply is the answer to a call that succeeded.
@@ -151,19 +155,37 @@ func (s *server) dispatch(c *call) (reply, error) {
 		return reply{}, unknownPath()
 	}
 	c.route = route
-	if !route.open {
-		key, err := s.Auth.Check(auth.FromHeader(c.r.Header))
-		if err != nil {
+	if route.needs != nothing {
+		if err := s.authenticate(c); err != nil {
 			return reply{}, err
 		}
-		c.actor = "key:" + key.ID
 	}
 	if raw, ok := params[sandboxParam]; ok {
-		id, err := parseSandboxID(raw)
-		if err != nil {
+		if err := s.names(c, raw); err != nil {
 			return reply{}, err
 		}
-		c.sandbox = id
 	}
 	return route.handle(s, c)
+}
+
+// authenticate takes down who calls, if they may do what they ask for.
+func (s *server) authenticate(c *call) (err error) {
+	if c.key, err = s.Auth.Check(auth.FromHeader(c.r.Header)); err != nil {
+		return err
+	}
+	c.actor = "key:" + c.key.ID
+	return auth.Require(c.key, c.route.needs)
+}
+
+// names takes down which sandbox the call is about. One that the key does not
+// see is not there.
+func (s *server) names(c *call, raw string) (err error) {
+	if c.sandbox, err = parseSandboxID(raw); err != nil || auth.SeesAll(c.key) {
+		return err
+	}
+	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
+	if err == nil && !auth.Sees(c.key, sb.Config.Key) {
+		return errdef.New(errdef.NotFound, codeSandboxNotFound, "the key does not see it")
+	}
+	return err
 }

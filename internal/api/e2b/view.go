@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -93,10 +94,10 @@ func (s *server) listedView(sb *store.Sandbox) listedView {
 	}
 }
 
-func (s *server) detailView(sb store.Sandbox) detailView {
-	return detailView{
+// detailView has the token only for a key that may use the sandbox.
+func (s *server) detailView(c *call, sb store.Sandbox) detailView {
+	v := detailView{
 		listedView:          s.listedView(&sb),
-		EnvdAccessToken:     s.envdToken(sb),
 		AllowInternetAccess: sb.Config.AllowInternet,
 		Network:             networkView(sb.Config),
 		Lifecycle: lifecycleView{
@@ -104,6 +105,10 @@ func (s *server) detailView(sb store.Sandbox) detailView {
 			OnTimeout:  sb.Record.Settings.OnTimeout,
 		},
 	}
+	if auth.May(c.key, auth.Use) {
+		v.EnvdAccessToken = s.envdToken(sb)
+	}
+	return v
 }
 
 // envdToken returns the token that the sandbox's agent asks for, or "".

@@ -20,7 +20,7 @@ func (s *server) create(c *call) (reply, error) {
 		return reply{}, err
 	}
 	req := s.createRequest(words)
-	req.Actor = c.actor
+	req.Actor, req.Config.Key = c.actor, c.key.ID
 	sb, err := s.Sandboxes.Create(c.r.Context(), req)
 	if err != nil {
 		return reply{}, withRequested(err, req.Settings.Timeout)
@@ -236,7 +236,7 @@ func (s *server) flat(c *call, v vocabulary) (map[string]said, error) {
 	if err != nil {
 		return nil, err
 	}
-	return words, c.names(fmt.Sprint(words["sandbox"].value))
+	return words, s.names(c, fmt.Sprint(words["sandbox"].value))
 }
 
 func (s *server) flatPause(c *call) (reply, error) {

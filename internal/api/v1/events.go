@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -82,15 +84,60 @@ func (s *server) events(c *call) (reply, error) {
 	if follow {
 		return s.follow(c, after)
 	}
-	events, err := s.Sandboxes.Events(c.r.Context(), c.sandbox, after, int(limit))
+	found, err := s.eventsAfter(c.r.Context(), c, after, int(limit))
 	if err != nil {
 		return reply{}, err
 	}
-	v := eventsView{Events: viewEvents(events), Next: after}
-	if n := len(events); n > 0 {
-		v.Next = events[n-1].Seq
+	return ok(eventsView{Events: viewEvents(found.events), Next: found.next})
+}
+
+// page is a piece of the event log.
+type page struct {
+	events []store.Event
+	next   int64 // after which to go on
+	more   bool  // there may be more already
+}
+
+// eventsAfter returns up to limit events of the sandbox of the call, or of all
+// that its key sees.
+func (s *server) eventsAfter(ctx context.Context, c *call, after int64, limit int) (page, error) {
+	if c.sandbox == "" && !auth.SeesAll(c.key) {
+		return s.ownEventsAfter(ctx, c.key, after, limit)
 	}
-	return ok(v)
+	events, err := s.Sandboxes.Events(ctx, c.sandbox, after, limit)
+	p := page{events: events, next: after, more: len(events) == limit}
+	if n := len(events); n > 0 {
+		p.next = events[n-1].Seq
+	}
+	return p, err
+}
+
+// ownEventsAfter looks for the events of what the key has made among all.
+func (s *server) ownEventsAfter(ctx context.Context, key store.Key, after int64, limit int) (page, error) {
+	p := page{next: after, more: true}
+	sees := map[string]bool{} // by sandbox
+	for p.more && len(p.events) < limit {
+		events, err := s.Sandboxes.Events(ctx, "", p.next, maxPage)
+		if err != nil {
+			return page{}, err
+		}
+		p.more = len(events) == maxPage
+		for _, e := range events {
+			if len(p.events) == limit {
+				p.more = true
+				break
+			}
+			p.next = e.Seq
+			if _, known := sees[e.Sandbox]; !known {
+				sb, err := s.Sandboxes.Find(ctx, e.Sandbox)
+				sees[e.Sandbox] = err == nil && auth.Sees(key, sb.Config.Key)
+			}
+			if sees[e.Sandbox] {
+				p.events = append(p.events, e)
+			}
+		}
+	}
+	return p, nil
 }
 
 // fromNow is the cursor of what is yet to happen.
@@ -136,18 +183,19 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 		if c.r.Method == http.MethodHead {
 			return
 		}
+		ctx, cancel := s.Auth.Bind(c.r.Context(), c.key.ID)
+		defer cancel()
 		st := &eventStream{w: w, out: http.NewResponseController(w)}
-		if err := s.stream(c, st, after); err != nil && c.r.Context().Err() == nil {
+		if err := s.stream(ctx, c, st, after); err != nil && ctx.Err() == nil {
 			s.Log.Warn("event stream ended", c.attrs("err", err)...) // the client comes back for the rest
 		}
 	}}, nil
 }
 
-// stream sends what happens after an event until the client is gone. The
-// channel is asked for before the log is read, so that a commit between the
-// two is noticed.
-func (s *server) stream(c *call, st *eventStream, after int64) error {
-	ctx := c.r.Context()
+// stream sends what happens after an event until ctx ends: the client is gone,
+// or its key no longer good. The channel is asked for before the log is read, so
+// that a commit between the two is noticed.
+func (s *server) stream(ctx context.Context, c *call, st *eventStream, after int64) error {
 	alive := time.NewTicker(s.KeepAlive)
 	defer alive.Stop()
 	// The id tells a client where it is before the first event, so that it loses
@@ -158,17 +206,14 @@ func (s *server) stream(c *call, st *eventStream, after int64) error {
 	for {
 		changed := s.Sandboxes.Changed()
 		for more := true; more; {
-			events, err := s.Sandboxes.Events(ctx, c.sandbox, after, maxPage)
+			found, err := s.eventsAfter(ctx, c, after, maxPage)
 			if err != nil {
 				return fmt.Errorf("read events after %d: %w", after, err)
 			}
-			if err := st.sendEvents(events); err != nil {
+			if err := st.sendEvents(found.events); err != nil {
 				return err
 			}
-			if n := len(events); n > 0 {
-				after = events[n-1].Seq
-			}
-			more = len(events) == maxPage
+			after, more = found.next, found.more
 		}
 		select {
 		case <-ctx.Done():

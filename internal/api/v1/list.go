@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -129,6 +130,7 @@ func (s *server) list(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	all = slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) })
 	page, next := f.page(all, int(limit))
 	return ok(listView{Sandboxes: s.views(c.r.Context(), page...), Next: next})
 }

@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +35,9 @@ func (s *server) export(c *call) (reply, error) {
 		if c.r.Method == http.MethodHead {
 			return
 		}
-		if err := writeExport(w, e); err != nil {
+		bound, cancel := s.Auth.Bind(c.r.Context(), c.key.ID)
+		defer cancel()
+		if err := writeExport(bound, w, e); err != nil {
 			s.Log.Warn("export broken off", c.attrs("err", err)...)
 			panic(http.ErrAbortHandler) // an end in good order would look like that of the whole
 		}
@@ -70,16 +73,18 @@ func (p *patientWriter) cut() {
 	_ = p.out.SetWriteDeadline(time.Unix(1, 0))
 }
 
-var errCut = errors.New("the sandbox was killed, or the server stops")
+var errCut = errors.New("the sandbox was killed, the API key is no longer good, or the server stops")
 
-// writeExport writes the bundle until it is cut off.
-func writeExport(w http.ResponseWriter, e *supervisor.Export) error {
+// writeExport writes the bundle until it is cut off or ctx ends.
+func writeExport(ctx context.Context, w http.ResponseWriter, e *supervisor.Export) error {
 	out := &patientWriter{w: w, out: http.NewResponseController(w)}
 	var watch sync.WaitGroup
 	written := make(chan struct{})
 	watch.Go(func() {
 		select {
 		case <-e.Cut:
+			out.cut()
+		case <-ctx.Done():
 			out.cut()
 		case <-written:
 		}
@@ -107,7 +112,7 @@ func (s *server) importSandbox(c *call) (reply, error) {
 }
 
 func (c *call) importRequest() (supervisor.ImportRequest, error) {
-	req := supervisor.ImportRequest{Actor: c.actor}
+	req := supervisor.ImportRequest{Actor: c.actor, Key: c.key.ID}
 	q, err := c.query()
 	if err != nil {
 		return req, err

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/bundle"
 )
 
@@ -76,8 +77,9 @@ func (r route) describe(all schemas) schema {
 		"x-wakes":    r.effect == wakes || r.effect == both,
 	}
 	op["security"] = []schema{}
-	if r.access == keyed {
+	if r.access != open {
 		op["security"] = []schema{{"apiKey": []string{}}, {"bearer": []string{}}}
+		op["x-roles"] = auth.Roles(auth.Permission(r.access))
 	}
 	if params := r.params(); len(params) > 0 {
 		op["parameters"] = params

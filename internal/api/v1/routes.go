@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 )
 
 // The path parameters.
@@ -23,8 +24,11 @@ const (
 type access string
 
 const (
-	open  access = "open"  // anybody
-	keyed access = "keyed" // who has an API key
+	open = access("open") // anybody
+	// Who has an API key with that permission.
+	look   = access(auth.Look)
+	use    = access(auth.Use)
+	manage = access(auth.Manage)
 )
 
 // effect says what a call means for the sandbox that it names, besides what it
@@ -111,46 +115,46 @@ const (
 // refers to the table.
 func routes() []route {
 	return []route{
-		{post, base, keyed, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", options, nil, http.StatusCreated, sandboxView{}, jsonOnly},
-		{get, base, keyed, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, jsonOnly},
-		{get, one, keyed, none, (*server).get, "getSandbox", "Look at a sandbox; one that has ended answers from its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{patch, one, keyed, none, (*server).patch, "patchSandbox", "Change settings of a live or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{del, one, keyed, none, (*server).kill, "deleteSandbox", "End a sandbox for good.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", options, nil, http.StatusCreated, sandboxView{}, jsonOnly},
+		{get, base, look, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, jsonOnly},
+		{get, one, look, none, (*server).get, "getSandbox", "Look at a sandbox; one that has ended answers from its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{patch, one, use, none, (*server).patch, "patchSandbox", "Change settings of a live or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{del, one, use, none, (*server).kill, "deleteSandbox", "End a sandbox for good.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{post, one + "/pause", keyed, none, (*server).pause, "pauseSandbox", "Pause a sandbox; it answers when that is committed.", pauseBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{post, one + "/resume", keyed, wakes, (*server).resume, "resumeSandbox", "Resume a paused sandbox, or extend one that runs. Without a timeout it is the one given at create.", resumeBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{post, one + "/timeout", keyed, none, (*server).setTimeout, "setTimeout", "Make the soft timeout of a running sandbox end so long from now, sooner or later than it would.", timeoutBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{get, one + "/lifecycle", keyed, none, (*server).explain, "explainSandbox", "Why a sandbox is as it is, and what happens next.", nil, nil, http.StatusOK, lifecycleView{}, jsonOnly},
+		{post, one + "/pause", use, none, (*server).pause, "pauseSandbox", "Pause a sandbox; it answers when that is committed.", pauseBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{post, one + "/resume", use, wakes, (*server).resume, "resumeSandbox", "Resume a paused sandbox, or extend one that runs. Without a timeout it is the one given at create.", resumeBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{post, one + "/timeout", use, none, (*server).setTimeout, "setTimeout", "Make the soft timeout of a running sandbox end so long from now, sooner or later than it would.", timeoutBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{get, one + "/lifecycle", look, none, (*server).explain, "explainSandbox", "Why a sandbox is as it is, and what happens next.", nil, nil, http.StatusOK, lifecycleView{}, jsonOnly},
 
-		{get, one + "/holds", keyed, none, (*server).holds, "listHolds", "What keeps a sandbox awake.", nil, nil, http.StatusOK, holdsView{}, jsonOnly},
-		{post, one + "/holds", keyed, activity, (*server).hold, "openHold", "Count a sandbox as busy for a reason and a time.", holdBody, nil, http.StatusCreated, holdView{}, jsonOnly},
-		{del, one + "/holds/{" + holdParam + "}", keyed, activity, (*server).releaseHold, "releaseHold", "End such a hold before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{get, one + "/holds", look, none, (*server).holds, "listHolds", "What keeps a sandbox awake.", nil, nil, http.StatusOK, holdsView{}, jsonOnly},
+		{post, one + "/holds", use, activity, (*server).hold, "openHold", "Count a sandbox as busy for a reason and a time.", holdBody, nil, http.StatusCreated, holdView{}, jsonOnly},
+		{del, one + "/holds/{" + holdParam + "}", use, activity, (*server).releaseHold, "releaseHold", "End such a hold before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{post, one + "/previews", keyed, none, (*server).createPreview, "createPreview", "Make a link by which whoever has it reaches one port for a while, asleep or not.", previewBody, nil, http.StatusCreated, previewView{}, jsonOnly},
-		{get, one + "/previews", keyed, none, (*server).previews, "listPreviews", "The links of a sandbox that are good, oldest first, without what would make one.", nil, nil, http.StatusOK, previewsView{}, jsonOnly},
-		{del, one + "/previews/{" + previewParam + "}", keyed, none, (*server).revokePreview, "revokePreview", "Make such a link worthless before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{post, one + "/previews", use, none, (*server).createPreview, "createPreview", "Make a link by which whoever has it reaches one port for a while, asleep or not.", previewBody, nil, http.StatusCreated, previewView{}, jsonOnly},
+		{get, one + "/previews", look, none, (*server).previews, "listPreviews", "The links of a sandbox that are good, oldest first, without what would make one.", nil, nil, http.StatusOK, previewsView{}, jsonOnly},
+		{del, one + "/previews/{" + previewParam + "}", use, none, (*server).revokePreview, "revokePreview", "Make such a link worthless before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{get, one + "/events", keyed, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
-		{get, "/v1/events", keyed, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
+		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
+		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
 
-		{get, one + "/export", keyed, none, (*server).export, "exportSandbox", "A paused sandbox as one file, to keep or to import elsewhere. It has secrets of the sandbox in it. One that is cut off is not complete, and is refused by an import.", nil, nil, http.StatusOK, nil, download},
-		{post, "/v1/imports", keyed, none, (*server).importSandbox, "importSandbox", "Make a paused sandbox of such a file. Import none that you would not run as root in its place.", nil, importQuery, http.StatusCreated, sandboxView{}, upload},
+		{get, one + "/export", use, none, (*server).export, "exportSandbox", "A paused sandbox as one file, to keep or to import elsewhere. It has secrets of the sandbox in it. One that is cut off is not complete, and is refused by an import.", nil, nil, http.StatusOK, nil, download},
+		{post, "/v1/imports", manage, none, (*server).importSandbox, "importSandbox", "Make a paused sandbox of such a file. Import none that you would not run as root in its place.", nil, importQuery, http.StatusCreated, sandboxView{}, upload},
 
-		{post, "/v1/set_timeout", keyed, none, (*server).flatSetTimeout, "flatSetTimeout", "setTimeout in one flat body.", flatSetTimeoutBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
-		{post, "/v1/pause", keyed, none, (*server).flatPause, "flatPause", "pauseSandbox in one flat body.", flatPauseBody, nil, http.StatusOK, statusView{}, jsonOnly},
-		{post, "/v1/resume", keyed, wakes, (*server).flatResume, "flatResume", "resumeSandbox in one flat body.", flatResumeBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
+		{post, "/v1/set_timeout", use, none, (*server).flatSetTimeout, "flatSetTimeout", "setTimeout in one flat body.", flatSetTimeoutBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
+		{post, "/v1/pause", use, none, (*server).flatPause, "flatPause", "pauseSandbox in one flat body.", flatPauseBody, nil, http.StatusOK, statusView{}, jsonOnly},
+		{post, "/v1/resume", use, wakes, (*server).flatResume, "flatResume", "resumeSandbox in one flat body.", flatResumeBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
 
 		{get, "/v1/openapi.json", open, none, (*server).openapi, "getOpenAPI", "This description.", nil, nil, http.StatusOK, map[string]any{}, jsonOnly},
 		{get, "/v1/errors", open, none, (*server).catalogue, "listErrors", "Every code of error, and what to do.", nil, nil, http.StatusOK, errorsView{}, jsonOnly},
 
-		{post, one + "/fork", keyed, none, (*server).unbuilt, "forkSandbox", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{post, one + "/snapshots", keyed, none, (*server).unbuilt, "createSnapshot", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{get, one + "/snapshots", keyed, none, (*server).unbuilt, "listSnapshots", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{post, one + "/exec", keyed, both, (*server).unbuilt, "exec", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{get, one + "/files", keyed, both, (*server).unbuilt, "readFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{put, one + "/files", keyed, both, (*server).unbuilt, "writeFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{post, one + "/files", keyed, both, (*server).unbuilt, "uploadFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{del, one + "/files", keyed, both, (*server).unbuilt, "deleteFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{post, one + "/fork", use, none, (*server).unbuilt, "forkSandbox", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{post, one + "/snapshots", use, none, (*server).unbuilt, "createSnapshot", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{get, one + "/snapshots", look, none, (*server).unbuilt, "listSnapshots", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{post, one + "/exec", use, both, (*server).unbuilt, "exec", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{get, one + "/files", use, both, (*server).unbuilt, "readFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{put, one + "/files", use, both, (*server).unbuilt, "writeFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{post, one + "/files", use, both, (*server).unbuilt, "uploadFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
+		{del, one + "/files", use, both, (*server).unbuilt, "deleteFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
 	}
 }
 

@@ -75,10 +75,13 @@ type Sandboxes interface {
 	TrafficToken(id string) string
 }
 
-// Authenticator says whose API key a text is, or returns an
-// errdef.Unauthorized.
+// Authenticator knows the API keys.
 type Authenticator interface {
-	Check(key string) (store.Key, error)
+	// Check returns the key that a text is, or an errdef.Unauthorized.
+	Check(text string) (store.Key, error)
+	// Bind returns a context that ends with ctx, or when the key of that id is
+	// revoked or expires.
+	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
 }
 
 // What applies where Options say nothing.
@@ -144,8 +147,9 @@ type call struct {
 	r       *http.Request
 	route   *route
 	params  map[string]string
-	sandbox string // the sandbox that the path or the body names
-	actor   string // who asks, for the record
+	sandbox string    // the sandbox that the path or the body names
+	key     store.Key // whose call it is; none of an open route
+	actor   string    // who asks, for the record
 }
 
 // reply is the answer to a call that succeeded.
@@ -209,31 +213,45 @@ func (s *server) dispatch(c *call) (reply, error) {
 	}
 	c.route, c.params = route, params
 	if route.access != open {
-		key, err := s.Auth.Check(auth.FromHeader(c.r.Header))
-		if err != nil {
+		if err := s.authenticate(c); err != nil {
 			return reply{}, err
 		}
-		c.actor = "key:" + key.ID
 	}
 	if id, named := params[sandboxParam]; named {
-		if err := c.names(id); err != nil {
+		if err := s.names(c, id); err != nil {
 			return reply{}, err
 		}
 	}
 	return route.handle(s, c)
 }
 
+// authenticate takes down who calls, if they may do what they ask for.
+func (s *server) authenticate(c *call) (err error) {
+	if c.key, err = s.Auth.Check(auth.FromHeader(c.r.Header)); err != nil {
+		return err
+	}
+	c.actor = "key:" + c.key.ID
+	return auth.Require(c.key, auth.Permission(c.route.access))
+}
+
 var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
 // names takes down which sandbox the call is about. What cannot be an id is of
-// no sandbox.
-func (c *call) names(id string) error {
+// no sandbox, and one that the key does not see is not there.
+func (s *server) names(c *call, id string) error {
 	if !sandboxIDForm.MatchString(id) {
 		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", short(id)).
 			WithRemedy("GET /v1/sandboxes lists those that do")
 	}
 	c.sandbox = id
-	return nil
+	if auth.SeesAll(c.key) {
+		return nil // any
+	}
+	sb, err := s.Sandboxes.Find(c.r.Context(), id)
+	if err == nil && !auth.Sees(c.key, sb.Config.Key) || errdef.Is(err, errdef.NotFound) {
+		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", id)
+	}
+	return err
 }
 
 // parse reads the body by a vocabulary.

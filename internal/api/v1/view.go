@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -18,6 +19,7 @@ type sandboxView struct {
 	Generation     int64              `json:"generation" doc:"Of the runtime that serves or last served; 0 before the first."`
 	Template       string             `json:"template"`
 	Alias          *string            `json:"alias" doc:"The template's alias."`
+	Key            *string            `json:"key" doc:"The id of the API key that has made it; null where that is not known."`
 	CreatedAt      httpapi.Timestamp  `json:"createdAt"`
 	StartedAt      *httpapi.Timestamp `json:"startedAt" doc:"The last start or resume."`
 	Next           *nextView          `json:"next" doc:"What happens next by itself."`
@@ -34,7 +36,7 @@ type sandboxView struct {
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
 	Resumed        *bool              `json:"resumed,omitempty" doc:"In the answer to a resume: whether it slept, and was woken by this call or one that it joined."`
-	Token          string             `json:"token,omitempty" doc:"What its agent asks for; in answers about one sandbox that can still run."`
+	Token          string             `json:"token,omitempty" doc:"What its agent asks for; in answers about one sandbox that can still run, to keys that may use it."`
 	TrafficToken   string             `json:"trafficToken,omitempty" doc:"What its private ports ask for."`
 	Checkpoint     *checkpointView    `json:"checkpoint" doc:"What it resumes from."`
 	LastError      *string            `json:"lastError" doc:"Why the last operation failed."`
@@ -119,7 +121,7 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 	rec := &sb.Record
 	v := sandboxView{
 		ID: sb.ID, State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
-		Template: sb.Config.Template, Alias: orNull(sb.Config.Alias),
+		Template: sb.Config.Template, Alias: orNull(sb.Config.Alias), Key: orNull(sb.Config.Key),
 		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),
@@ -143,7 +145,7 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 // viewWithTokens is view for those who may use the sandbox.
 func (s *server) viewWithTokens(c *call, sb store.Sandbox) sandboxView {
 	v := s.views(c.r.Context(), &sb)[0]
-	if sb.Record.State == lifecycle.Terminated {
+	if sb.Record.State == lifecycle.Terminated || !auth.May(c.key, auth.Use) {
 		return v
 	}
 	if sb.Config.Secure {

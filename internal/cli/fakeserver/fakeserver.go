@@ -97,7 +97,12 @@ func (s *Server) Check(text string) (store.Key, error) {
 	if text != s.Key {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key")
 	}
-	return store.Key{ID: apitest.KeyID}, nil
+	return store.Key{ID: apitest.KeyID, Role: store.RoleAdmin}, nil
+}
+
+// Bind implements v1.Authenticator: the key stays good.
+func (s *Server) Bind(ctx context.Context, _ string) (context.Context, context.CancelFunc) {
+	return context.WithCancel(ctx)
 }
 
 // ServeHTTP routes by the presence of the sandbox headers.

@@ -1,0 +1,130 @@
+package e2b
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+)
+
+// createAs makes a sandbox with a key and returns its id.
+func (w *world) createAs(key string) string {
+	w.T.Helper()
+	return w.DoAs(key, "POST", "/v2/sandboxes", `{"templateID":"base"}`).Is(http.StatusCreated).Object()["sandboxID"].(string)
+}
+
+// uses are the routes that change something.
+var uses = []string{
+	"POST /sandboxes", "POST /v2/sandboxes", "DELETE /sandboxes/{sandboxID}", "POST /sandboxes/{sandboxID}/pause",
+	"POST /sandboxes/{sandboxID}/connect", "POST /v2/sandboxes/{sandboxID}/connect", "POST /sandboxes/{sandboxID}/resume",
+	"POST /sandboxes/{sandboxID}/timeout", "POST /sandboxes/{sandboxID}/refreshes", "PUT /sandboxes/{sandboxID}/network",
+}
+
+// TestEveryRouteAsksForItsRole: a key whose role does not suffice reaches
+// nothing, and one whose role does is not refused.
+func TestEveryRouteAsksForItsRole(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		changes := slices.Contains(uses, r.method+" "+r.pattern)
+		if !changes && r.method != http.MethodGet {
+			w := newWorld(t)
+			w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, w.createAs(goodKey)), "").fails(http.StatusNotImplemented, "not_supported", "")
+		}
+		for key, may := range map[string]bool{
+			goodKey: true, apitest.FullKey: true, apitest.OwnKey: true, apitest.ReadKey: !changes,
+		} {
+			w := newWorld(t)
+			if !may {
+				w = newWorld(t, func(o *Options) { o.Sandboxes = nil }) // must not be reached
+			}
+			a := answer{w.DoAs(key, r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), bodyOf(r))}
+			if may && a.Status == http.StatusForbidden {
+				t.Errorf("%s is refused: %s", key[:6], a.Body)
+			}
+			if !may {
+				a.fails(http.StatusForbidden, "role_insufficient", "role")
+			}
+		}
+	})
+}
+
+// TestWhatAnotherKeyMadeIsNotThere: to a key of role own, what another has made
+// is in no way different from what there is not.
+func TestWhatAnotherKeyMadeIsNotThere(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) {
+			t.Skip("names no sandbox")
+		}
+		w := newWorld(t)
+		live, ended := w.createAs(apitest.FullKey), w.createAs(apitest.FullKey)
+		w.do("DELETE", "/sandboxes/"+ended, "").Is(http.StatusNoContent)
+		actors := len(w.Fake.Actors)
+		ask := func(id, body string) string {
+			a := w.DoAs(apitest.OwnKey, r.method, apitest.PathOf(r.pattern, sandboxParam, id), body)
+			answer{a}.fails(http.StatusNotFound, "sandbox_not_found", "doesn't exist or you don't have access to it")
+			return strings.ReplaceAll(a.Body, id, "ID")
+		}
+		for _, body := range []string{bodyOf(r), `{"timeout":"nonsense"}`} {
+			none := ask("nonexistingsandbox", body)
+			for _, id := range []string{live, ended} {
+				if got := ask(id, body); got != none {
+					t.Errorf("got  %s\nwant %s", got, none)
+				}
+			}
+		}
+		if len(w.Fake.Actors) != actors {
+			t.Error("something was done all the same")
+		}
+	})
+}
+
+// TestOwnKeyUsesItsOwn: for what it has made, a key of role own is as good as
+// any.
+func TestOwnKeyUsesItsOwn(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) {
+			t.Skip("names no sandbox")
+		}
+		asked := func(key string) answer {
+			w := newWorld(t)
+			id := w.createAs(key)
+			return answer{w.DoAs(key, r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r))}
+		}
+		if got, want := asked(apitest.OwnKey), asked(goodKey); got.Status != want.Status {
+			t.Errorf("status %d, an admin gets %d: %s", got.Status, want.Status, got.Body)
+		}
+	})
+}
+
+func TestListHasWhatTheKeySees(t *testing.T) {
+	for _, path := range []string{"/sandboxes", "/v2/sandboxes"} {
+		w := newWorld(t)
+		own, other := w.createAs(apitest.OwnKey), w.createAs(apitest.FullKey)
+		both := []string{own, other}
+		for key, want := range map[string][]string{goodKey: both, apitest.FullKey: both, apitest.ReadKey: both, apitest.OwnKey: {own}} {
+			a := answer{w.DoAs(key, "GET", path, "").Is(http.StatusOK)}
+			got := strings.Fields(a.ids())
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %s lists %v, want %v", path, key[:6], got, want)
+			}
+			if total := a.Header.Get("X-Total-Running"); total != "" && total != strconv.Itoa(len(want)) {
+				t.Errorf("%s: %s is told of %s that run, want %d", path, key[:6], total, len(want))
+			}
+		}
+	}
+}
+
+// TestReadKeyGetsNoTokens: with one it would get in.
+func TestReadKeyGetsNoTokens(t *testing.T) {
+	w := newWorld(t)
+	id := w.createAs(goodKey)
+	for key, want := range map[string]bool{apitest.ReadKey: false, apitest.FullKey: true} {
+		a := w.DoAs(key, "GET", "/sandboxes/"+id, "").Is(http.StatusOK)
+		if got := strings.Contains(a.Body, apitest.Tokens()); got != want {
+			t.Errorf("%s gets a token: %t, want %t", key[:6], got, want)
+		}
+	}
+}

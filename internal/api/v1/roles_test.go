@@ -1,0 +1,234 @@
+package v1
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// createAs makes a sandbox with a key and returns its id.
+func (w *world) createAs(key string) string {
+	w.T.Helper()
+	return w.DoAs(key, "POST", base, `{}`).Is(http.StatusCreated).Object()["id"].(string)
+}
+
+// TestEveryRouteAsksForItsRole: a key whose role does not suffice reaches
+// nothing, and one whose role does is not refused.
+func TestEveryRouteAsksForItsRole(t *testing.T) {
+	manages := []string{"POST /v1/imports"}
+	looks := []string{
+		"GET " + base, "GET " + one, "GET " + one + "/lifecycle", "GET " + one + "/holds", "GET " + one + "/previews",
+		"GET " + one + "/events", "GET /v1/events", "GET " + one + "/snapshots",
+	}
+	eachRoute(t, func(t *testing.T, r route) {
+		name := r.method + " " + r.pattern
+		for key, may := range map[string]bool{
+			goodKey:         true,
+			apitest.FullKey: !slices.Contains(manages, name),
+			apitest.OwnKey:  !slices.Contains(manages, name),
+			apitest.ReadKey: slices.Contains(looks, name) || r.access == open,
+		} {
+			w := newWorld(t)
+			if !may {
+				w = newWorld(t, func(o *Options) { o.Sandboxes = nil }) // must not be reached
+			}
+			a := answer{w.DoAs(key, r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), bodyOf(r, "i1"))}
+			if may && a.Status == http.StatusForbidden {
+				t.Errorf("%s is refused: %s", key[:6], a.Body)
+			}
+			if !may {
+				e := a.fails(http.StatusForbidden, "role_insufficient", "role")
+				if got, want := len(contextOf(e)["allowed"].([]any)), len(auth.Roles(auth.Permission(r.access))); got != want {
+					t.Errorf("%d roles are named, want %d", got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestWhatAnotherKeyMadeIsNotThere: to a key of role own, what another has made
+// is in no way different from what there is not.
+func TestWhatAnotherKeyMadeIsNotThere(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) {
+			t.Skip("names no sandbox")
+		}
+		w := newWorld(t)
+		live, ended := w.createAs(apitest.FullKey), w.createAs(apitest.FullKey)
+		w.do("DELETE", base+"/"+ended, "").Is(http.StatusNoContent)
+		actors := len(w.Fake.Actors)
+		ask := func(id, body string) string {
+			a := w.DoAs(apitest.OwnKey, r.method, apitest.PathOf(r.pattern, sandboxParam, id), body)
+			answer{a}.fails(http.StatusNotFound, "sandbox_not_found", "does not exist")
+			return strings.ReplaceAll(a.Body, id, "ID")
+		}
+		bodies := []string{bodyOf(r, "ID")}
+		if !isFlat(r) { // there the body names the sandbox
+			bodies = append(bodies, `{"nonsense":1}`)
+		}
+		for _, body := range bodies {
+			in := func(id string) string { return strings.ReplaceAll(body, "ID", id) }
+			none := ask("nonexistingsandbox", in("nonexistingsandbox"))
+			for _, id := range []string{live, ended} {
+				if got := ask(id, in(id)); got != none {
+					t.Errorf("got  %s\nwant %s", got, none)
+				}
+			}
+		}
+		if len(w.Fake.Actors) != actors {
+			t.Error("something was done all the same")
+		}
+	})
+}
+
+// TestOwnKeyUsesItsOwn: for what it has made, a key of role own is as good as
+// any, and the record says whose it is.
+func TestOwnKeyUsesItsOwn(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		if !namesSandbox(r) || r.status == failed {
+			t.Skip("names no sandbox, or not built")
+		}
+		w := newWorld(t)
+		asked := func(key string) answer {
+			id := w.createAs(key)
+			if got := w.sandbox(id)["key"]; got != apitest.KeyIDOf(key) {
+				t.Errorf("its key is %v", got)
+			}
+			return answer{w.DoAs(key, r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id))}
+		}
+		if got, want := asked(apitest.OwnKey), asked(goodKey); got.Status != want.Status {
+			t.Errorf("status %d, an admin gets %d: %s", got.Status, want.Status, got.Body)
+		}
+	})
+}
+
+func TestListHasWhatTheKeySees(t *testing.T) {
+	w := newWorld(t)
+	own, other := w.createAs(apitest.OwnKey), w.createAs(apitest.FullKey)
+	for key, want := range map[string][]string{
+		goodKey: {own, other}, apitest.FullKey: {own, other}, apitest.ReadKey: {own, other}, apitest.OwnKey: {own},
+	} {
+		var got []string
+		for _, sb := range list(w.DoAs(key, "GET", base, "").Is(http.StatusOK).Object()["sandboxes"]) {
+			got = append(got, sb["id"].(string))
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s lists %v, want %v", key[:6], got, want)
+		}
+	}
+}
+
+// TestEventsAreOfWhatTheKeySees pages through a log in which the events that a
+// key sees are rare.
+func TestEventsAreOfWhatTheKeySees(t *testing.T) {
+	w, url := served(t)
+	var want []string
+	for n := range 30 {
+		key := apitest.FullKey
+		if n%10 == 5 {
+			key = apitest.OwnKey
+		}
+		id := w.createAs(key)
+		w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
+		if key == apitest.OwnKey {
+			want = append(want, id)
+		}
+	}
+	var got []string
+	after := "0"
+	for page := 0; page < 100; page++ {
+		o := w.DoAs(apitest.OwnKey, "GET", "/v1/events?limit=2&after="+after, "").Is(http.StatusOK).Object()
+		events := list(o["events"])
+		for _, e := range events {
+			got = append(got, e["sandbox"].(string))
+		}
+		after = fmt.Sprint(int64(o["next"].(float64)))
+		if len(events) == 0 {
+			break
+		}
+	}
+	if n := len(got); n != 4*len(want) { // created, running, pausing, paused
+		t.Errorf("%d events, want %d", n, 4*len(want))
+	}
+	if got = slices.Compact(got); !slices.Equal(got, want) {
+		t.Errorf("events of %v, want of %v", got, want)
+	}
+
+	s := follow(t, url+"/v1/events?follow=true", map[string]string{"X-API-Key": apitest.OwnKey})
+	for range 4 * len(want) {
+		if _, e := s.event(); !slices.Contains(want, e["sandbox"].(string)) {
+			t.Errorf("an event of %v", e["sandbox"])
+		}
+	}
+}
+
+// TestReadKeyGetsNoTokens: with one it would get in.
+func TestReadKeyGetsNoTokens(t *testing.T) {
+	eachRoute(t, func(t *testing.T, r route) {
+		w := newWorld(t)
+		id := w.createAs(goodKey)
+		sb := w.Fake.Sandboxes[id]
+		sb.Config.PrivatePorts = true
+		w.Fake.Sandboxes[id] = sb
+		a := w.DoAs(apitest.ReadKey, r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id))
+		if strings.Contains(a.Body, apitest.Tokens()) {
+			t.Errorf("a token: %s", a.Body)
+		}
+	})
+}
+
+// TestStreamEndsWithItsKey: an open stream of a key that is revoked ends, and
+// those of others go on.
+func TestStreamEndsWithItsKey(t *testing.T) {
+	keys, err := auth.Load(t.Context(), memstore.Open(memstore.NewData(), memstore.Hooks{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := map[string]string{}
+	id := map[string]string{}
+	for _, name := range []string{"stays", "goes"} {
+		k, secret, err := keys.Create(t.Context(), auth.Request{Name: name, Role: store.RoleRead})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[name], id[name] = secret, k.ID
+	}
+	w, url := served(t, func(o *Options) { o.Auth = keys })
+	streams := map[string]*stream{}
+	for name, secret := range text {
+		streams[name] = follow(t, url+"/v1/events?follow=true", map[string]string{"X-API-Key": secret})
+		streams[name].next()
+	}
+	if err := keys.Revoke(t.Context(), id["goes"]); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(streams["goes"].body); err != nil || len(rest) > 0 {
+		t.Errorf("after the revocation: %q, %v; want its end", rest, err)
+	}
+	if _, err := w.Fake.Create(t.Context(), supervisor.CreateRequest{Template: "base", Settings: lifecycle.Settings{OnTimeout: lifecycle.Kill}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := streams["stays"].event(); n != 1 {
+		t.Errorf("the other stream goes on with event %d", n)
+	}
+	r := httptest.NewRequest("GET", "/v1/events", nil)
+	r.Header.Set("X-API-Key", text["goes"])
+	w.send(r).fails(http.StatusUnauthorized, "api_key_unknown", "unknown")
+	for _, secret := range text {
+		if strings.Contains(w.Log.String(), secret) {
+			t.Error("the log has a key")
+		}
+	}
+}
