@@ -60,6 +60,7 @@ var catalogue = []Entry{
 	{"invalid_request", Invalid, 400, 400, "The request cannot be understood: a body that is no JSON, a value of the wrong type, a required field that is missing, a malformed parameter.", "Send what the message asks for; /v1/openapi.json has the forms."},
 	{"key_exists", Exists, 0, 0, "An API key with that id or text exists.", "Make another."},
 	{"key_invalid", Invalid, 400, 0, "A new API key was to have a name, a role or limits that none can have.", "Use the role admin, full, own or read, and a name of one line."},
+	{"key_limit_reached", Exhausted, 429, 429, "The sandboxes that the API key has made take as much together as they may: how many run, how many there are, or the memory of those that run. A wake counts as well, whoever asks for it.", "Pause or kill some, or use a key with larger limits."},
 	{"key_not_found", NotFound, 404, 0, "There is no API key of that id.", "List the keys: GET /v1/keys, drowse keys ls."},
 	{"last_admin_key", Conflict, 409, 0, "No key would be left with which another could be made: the last admin key that does not expire stays.", "Make another admin key first."},
 	{"lifetime_over", Invalid, 400, 0, "The lifetime of the imported sandbox is over.", "Nothing: it may not exist any more."},

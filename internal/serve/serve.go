@@ -191,7 +191,7 @@ func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.C
 		return nil, nil, err
 	}
 	closers.add(background(ctx, func(ctx context.Context) { keys.Run(ctx, o.Log) }))
-	sup, err := supervise(ctx, o, st, closers)
+	sup, err := supervise(ctx, o, st, keys, closers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -252,7 +252,7 @@ func metricsHandler(reg prometheus.Gatherer, keys *auth.Keys) http.Handler {
 	})
 }
 
-func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups) (*supervisor.Supervisor, error) {
+func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, closers *cleanups) (*supervisor.Supervisor, error) {
 	layers, err := layer.Open(o.StateDir)
 	if err != nil {
 		return nil, err
@@ -287,7 +287,7 @@ func supervise(ctx context.Context, o Options, st store.Store, closers *cleanups
 		Store: st, Layers: layers, Templates: templates, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
-		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning,
+		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits,
 		Internet: egress.NewHost(o.DNS),
 	})
 	if err != nil {

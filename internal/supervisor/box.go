@@ -97,7 +97,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	}
 	next := b.sb
 	next.Record = res.Record
-	if err := b.s.slots.move(b.sb.Record, next.Record); err != nil {
+	if err := b.s.slots.move(b.sb, next); err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
 	durable := next
@@ -105,7 +105,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 		durable.Record.EndAt = b.sb.Record.EndAt
 	}
 	if err := b.s.commit(durable, res.Entries); err != nil {
-		_ = b.s.slots.move(next.Record, b.sb.Record) // giving back never fails
+		_ = b.s.slots.move(next, b.sb) // giving back never fails
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
 	before := b.sb.Record

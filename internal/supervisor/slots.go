@@ -5,46 +5,127 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// slots bounds how many sandboxes have a runtime at once. A slot is taken
-// before the change that needs it is committed.
+// slots bounds how many sandboxes have a runtime at once, and what those that
+// one API key has made take together. What a change needs is taken before it is
+// committed.
 type slots struct {
-	limit int64 // 0 for no bound
+	limit     int                              // 0 for no bound
+	keyLimits func(key string) store.KeyLimits // nil for none
 
 	mu    sync.Mutex
-	taken int64
+	taken int
+	keys  map[string]KeyUse // of keys that have sandboxes
 }
 
-// claims reports whether a record has, or is about to have, a runtime.
-func claims(r lifecycle.Record) bool {
-	return r.State == lifecycle.Running || r.Phase() == lifecycle.Creating || r.Phase() == lifecycle.Resuming
+// KeyUse is what the sandboxes that an API key has made take together.
+type KeyUse struct {
+	Running   int // how many have a runtime, or are about to
+	Sandboxes int // how many there are, asleep or not
+	MemoryMiB int // the memory limits of those that run, added up
 }
 
-// move takes or gives back what the change from before to after needs.
-func (s *slots) move(before, after lifecycle.Record) error {
-	had, needs := claims(before), claims(after)
+// plus returns the sum of two uses.
+func (u KeyUse) plus(v KeyUse) KeyUse {
+	return KeyUse{u.Running + v.Running, u.Sandboxes + v.Sandboxes, u.MemoryMiB + v.MemoryMiB}
+}
+
+func (u KeyUse) minus(v KeyUse) KeyUse {
+	return u.plus(KeyUse{-v.Running, -v.Sandboxes, -v.MemoryMiB})
+}
+
+// useOf returns what one sandbox takes.
+func useOf(sb store.Sandbox) KeyUse {
+	switch r := sb.Record; {
+	case r.State == lifecycle.Running || r.Phase() == lifecycle.Creating || r.Phase() == lifecycle.Resuming:
+		return KeyUse{Running: 1, Sandboxes: 1, MemoryMiB: sb.Config.Limits.MemoryMiB}
+	case r.State == lifecycle.Paused:
+		return KeyUse{Sandboxes: 1}
+	}
+	return KeyUse{}
+}
+
+// move takes or gives back what the change of a sandbox from before to after
+// needs. To give back never fails.
+func (s *slots) move(before, after store.Sandbox) error {
+	more := useOf(after).minus(useOf(before))
+	key := after.Config.Key
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case had == needs:
-	case had:
-		s.taken--
-	case s.limit > 0 && s.taken >= s.limit:
+	if more.Running > 0 && s.limit > 0 && s.taken >= s.limit {
 		return errdef.New(errdef.Exhausted, "too_many_sandboxes",
 			"you have reached the maximum number of concurrent E2B sandboxes (%d)", s.limit).
 			WithRemedy("pause or kill some, or start the server with a larger --max-running")
-	default:
-		s.taken++
+	}
+	if key != "" && s.keyLimits != nil {
+		if err := fits(key, s.keys[key], more, s.keyLimits(key)); err != nil {
+			return err
+		}
+	}
+	s.take(key, more)
+	return nil
+}
+
+// hold takes what a sandbox takes that is there already, bound or not.
+func (s *slots) hold(sb store.Sandbox) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.take(sb.Config.Key, useOf(sb))
+}
+
+// take adds to what is taken. The caller holds mu.
+func (s *slots) take(key string, more KeyUse) {
+	s.taken += more.Running
+	if key == "" {
+		return
+	}
+	now := s.keys[key].plus(more)
+	if now == (KeyUse{}) {
+		delete(s.keys, key)
+		return
+	}
+	if s.keys == nil {
+		s.keys = map[string]KeyUse{}
+	}
+	s.keys[key] = now
+}
+
+// fits returns an errdef.Exhausted if a key that uses so much may not use more.
+func fits(key string, now, more KeyUse, most store.KeyLimits) error {
+	for _, l := range []struct {
+		name            string
+		now, more, most int
+		what, remedy    string
+	}{
+		{
+			"maxRunning", now.Running, more.Running, most.Running,
+			"you have reached the maximum number of concurrent E2B sandboxes (%[3]d) of the API key: %[1]d run",
+			"pause or kill some, or use a key with a larger maxRunning",
+		},
+		{
+			"maxSandboxes", now.Sandboxes, more.Sandboxes, most.Sandboxes,
+			"you have reached the maximum number of sandboxes (%[3]d) of the API key: there are %[1]d, those that sleep included",
+			"kill some, or use a key with a larger maxSandboxes",
+		},
+		{
+			"maxMemoryMiB", now.MemoryMiB, more.MemoryMiB, most.MemoryMiB,
+			"the sandbox needs %[2]d MiB of memory, and those of the API key that run have %[1]d MiB of the %[3]d MiB that they may have together",
+			"pause or kill some, ask for less memory, or use a key with a larger maxMemoryMiB",
+		},
+	} {
+		if l.more > 0 && l.most > 0 && l.now+l.more > l.most {
+			return errdef.New(errdef.Exhausted, "key_limit_reached", l.what, l.now, l.more, l.most).WithRemedy("%s", l.remedy).
+				With("limit", l.name).With("allowed", l.most).With("used", l.now).With("requested", l.more).With("key", key)
+		}
 	}
 	return nil
 }
 
-// hold takes a slot for a runtime that is there already, bound or not.
-func (s *slots) hold(r lifecycle.Record) {
-	if claims(r) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.taken++
-	}
+// KeyUse returns what the sandboxes of a key take together now.
+func (s *Supervisor) KeyUse(key string) KeyUse {
+	s.slots.mu.Lock()
+	defer s.slots.mu.Unlock()
+	return s.slots.keys[key]
 }

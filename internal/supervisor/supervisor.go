@@ -61,6 +61,9 @@ type Options struct {
 	Defaults    Defaults
 	// MaxRunning bounds how many sandboxes run at once; 0 for no bound.
 	MaxRunning int
+	// KeyLimits returns what the sandboxes that an API key has made may take
+	// together. Nil bounds nothing.
+	KeyLimits func(key string) store.KeyLimits
 	// Internet is what sandboxes reach outside, if they may.
 	Internet egress.Internet
 }
@@ -139,7 +142,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.ballast = ballast{path: o.Ballast}
 	s.ballast.restore()
 	s.metrics = newMetrics(s)
-	s.slots.limit = int64(o.MaxRunning)
+	s.slots.limit, s.slots.keyLimits = o.MaxRunning, o.KeyLimits
 	s.timers = newTimers((*box).fire)
 	if err := s.recover(ctx); err != nil {
 		s.stop()

@@ -1,0 +1,276 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// limited has the keys of a supervisor bounded.
+func limited(s *Supervisor, most store.KeyLimits) {
+	s.slots.mu.Lock()
+	defer s.slots.mu.Unlock()
+	s.slots.keyLimits = func(string) store.KeyLimits { return most }
+}
+
+// of is a request of a key.
+func of(key string, memoryMiB int) CreateRequest {
+	return CreateRequest{
+		Template: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill},
+		Config: store.Config{Key: key, Limits: store.Limits{MemoryMiB: memoryMiB}},
+	}
+}
+
+// wantLimit checks a refusal by a limit of a key, and that it says how it stands
+// and what to do.
+func wantLimit(t *testing.T, err error, limit string, used, requested, allowed int) {
+	t.Helper()
+	e, ok := errors.AsType[*errdef.Error](err)
+	if !ok || e.Class != errdef.Exhausted || e.Code != "key_limit_reached" {
+		t.Fatalf("got %v, want key_limit_reached", err)
+	}
+	if e.Context["limit"] != limit || e.Context["used"] != used || e.Context["requested"] != requested || e.Context["allowed"] != allowed {
+		t.Errorf("it says %v, want %s with %d used, %d requested, %d allowed", e.Context, limit, used, requested, allowed)
+	}
+	if !strings.Contains(e.Remedy, "kill") || strings.Contains(e.Error(), "%!") {
+		t.Errorf("it reads %q", e.Error())
+	}
+}
+
+func wantUse(t *testing.T, s *Supervisor, key string, running, sandboxes, memory int) {
+	t.Helper()
+	if got, want := s.KeyUse(key), (KeyUse{running, sandboxes, memory}); got != want {
+		t.Errorf("key %s uses %+v, want %+v", key, got, want)
+	}
+}
+
+func TestKeyRunningLimit(t *testing.T) {
+	s, _ := newBench(t).open()
+	limited(s, store.KeyLimits{Running: 2})
+	first := create(t, s, of("k", 256))
+	create(t, s, of("k", 256))
+	_, err := s.Create(t.Context(), of("k", 256))
+	wantLimit(t, err, "maxRunning", 2, 1, 2)
+	if !strings.Contains(err.Error(), "you have reached the maximum number of concurrent E2B sandboxes (2)") {
+		t.Errorf("E2B's clients would not know %q", err)
+	}
+	create(t, s, of("other", 256)) // is bounded by itself
+	create(t, s, of("", 256))      // is nobody's
+	if err := s.Pause(t.Context(), first, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantUse(t, s, "k", 1, 2, 256)
+	third := create(t, s, of("k", 256))
+	_, err = s.Connect(t.Context(), first, time.Minute, "key:admin")
+	wantLimit(t, err, "maxRunning", 2, 1, 2)
+	if err := s.Kill(t.Context(), third, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = s.Connect(t.Context(), first, time.Minute, ""); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
+
+// TestKeyLimitBoundsAWakeByTraffic: who asks has no key at all.
+func TestKeyLimitBoundsAWakeByTraffic(t *testing.T) {
+	s, _ := newBench(t).open()
+	limited(s, store.KeyLimits{Running: 1})
+	req := of("k", 256)
+	req.Settings.OnTimeout, req.Settings.AutoResume = lifecycle.Pause, true
+	id := create(t, s, req)
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	other := create(t, s, of("k", 256))
+	_, _, err := count(t.Context(), s, id)
+	wantLimit(t, err, "maxRunning", 1, 1, 1)
+	if err := s.Kill(t.Context(), other, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, id, 1, 2)
+}
+
+func TestKeySandboxesLimit(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	limited(s, store.KeyLimits{Sandboxes: 2})
+	awake, asleep := create(t, s, of("k", 256)), b.asleep(s, of("k", 256))
+	file := exportOf(t, s, asleep)
+	_, err := s.Create(t.Context(), of("k", 256))
+	wantLimit(t, err, "maxSandboxes", 2, 1, 2)
+	_, err = s.Import(t.Context(), bytes.NewReader(file), ImportRequest{NewID: true, Key: "k"})
+	wantLimit(t, err, "maxSandboxes", 2, 1, 2)
+	if _, err := s.Connect(t.Context(), asleep, time.Minute, ""); err != nil {
+		t.Errorf("a wake needs no more than there is: %v", err)
+	}
+	if err := s.Pause(t.Context(), asleep, lifecycle.Memory, ""); err != nil {
+		t.Errorf("nor does a pause: %v", err)
+	}
+
+	stop() // and over a restart
+	s, _ = b.open()
+	limited(s, store.KeyLimits{Sandboxes: 2})
+	wantUse(t, s, "k", 1, 2, 256)
+	_, err = s.Create(t.Context(), of("k", 256))
+	wantLimit(t, err, "maxSandboxes", 2, 1, 2)
+	if err := s.Kill(t.Context(), asleep, ""); err != nil {
+		t.Fatal(err)
+	}
+	copied, err := s.Import(t.Context(), bytes.NewReader(file), ImportRequest{NewID: true, Key: "k"})
+	if err != nil || copied.Config.Key != "k" {
+		t.Fatalf("with room again: %+v, %v", copied.Config, err)
+	}
+	for _, id := range []string{awake, copied.ID} {
+		if err := s.Kill(t.Context(), id, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantUse(t, s, "k", 0, 0, 0)
+	if len(s.slots.keys) != 0 {
+		t.Error("a key without sandboxes is remembered")
+	}
+}
+
+// TestExportTellsNoKey: elsewhere it means nothing, or another.
+func TestExportTellsNoKey(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := b.asleep(s, of("the-key", 256))
+	if bytes.Contains(exportOf(t, s, id), []byte("the-key")) {
+		t.Error("the export names the key")
+	}
+}
+
+func TestKeyMemoryLimit(t *testing.T) {
+	s, _ := newBench(t).open()
+	limited(s, store.KeyLimits{MemoryMiB: 1000})
+	big := create(t, s, of("k", 700))
+	_, err := s.Create(t.Context(), of("k", 301))
+	wantLimit(t, err, "maxMemoryMiB", 700, 301, 1000)
+	create(t, s, of("k", 300))
+	wantUse(t, s, "k", 2, 2, 1000)
+	if err := s.Pause(t.Context(), big, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantUse(t, s, "k", 1, 2, 300)
+	create(t, s, of("k", 700))
+	_, err = s.Resume(t.Context(), big, time.Minute, "")
+	wantLimit(t, err, "maxMemoryMiB", 1000, 700, 1000)
+}
+
+// TestKeyLimitUnderConcurrentCreates: of 50 creates at once against a limit of
+// 10, exactly 10 succeed, and nothing is left of the others.
+func TestKeyLimitUnderConcurrentCreates(t *testing.T) {
+	for name, most := range map[string]store.KeyLimits{
+		"running": {Running: 10}, "sandboxes": {Sandboxes: 10}, "memory": {MemoryMiB: 10*256 + 255},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newBench(t).open()
+			limited(s, most)
+			if made := atOnce(50, func(int) error {
+				_, err := s.Create(context.WithoutCancel(t.Context()), of("k", 256))
+				return err
+			}, t); made != 10 {
+				t.Errorf("%d of 50 were made, want 10", made)
+			}
+			all, err := s.All(t.Context())
+			if err != nil || len(all) != 10 {
+				t.Errorf("there are %d sandboxes, %v; want 10", len(all), err)
+			}
+			wantUse(t, s, "k", 10, 10, 10*256)
+			for _, sb := range all {
+				if err := s.Kill(t.Context(), sb.ID, ""); err != nil {
+					t.Error(err)
+				}
+			}
+			wantUse(t, s, "k", 0, 0, 0)
+		})
+	}
+}
+
+// atOnce calls f n times at once and returns how often it succeeded. All other
+// errors must be refusals by a limit of a key.
+func atOnce(n int, f func(i int) error, t *testing.T) int {
+	var calls sync.WaitGroup
+	var done atomic.Int64
+	begin := make(chan struct{})
+	for i := range n {
+		calls.Go(func() {
+			<-begin
+			switch err := f(i); {
+			case err == nil:
+				done.Add(1)
+			case code(err) != "key_limit_reached":
+				t.Errorf("call %d: %v", i, err)
+			}
+		})
+	}
+	close(begin)
+	calls.Wait()
+	return int(done.Load())
+}
+
+// TestKeyLimitUnderConcurrentWakes: a resume needs room as a create does.
+func TestKeyLimitUnderConcurrentWakes(t *testing.T) {
+	s, _ := newBench(t).open()
+	var ids []string
+	for range 12 {
+		id := create(t, s, of("k", 256))
+		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	limited(s, store.KeyLimits{Running: 4})
+	if woken := atOnce(len(ids), func(i int) error {
+		_, err := s.Connect(context.WithoutCancel(t.Context()), ids[i], time.Minute, "")
+		return err
+	}, t); woken != 4 {
+		t.Errorf("%d of 12 woke, want 4", woken)
+	}
+	wantUse(t, s, "k", 4, 12, 4*256)
+}
+
+// TestKeyLimitIsGivenBackByAFailure: what did not start takes nothing.
+func TestKeyLimitIsGivenBackByAFailure(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	limited(s, store.KeyLimits{Running: 1, Sandboxes: 1, MemoryMiB: 256})
+	b.set(func() { b.boot = func() error { return errors.New("no processor today") } })
+	if _, err := s.Create(t.Context(), of("k", 256)); code(err) != "sandbox_create_failed" {
+		t.Errorf("got %v", err)
+	}
+	b.set(func() { b.boot = nil })
+	create(t, s, of("k", 256))
+	wantUse(t, s, "k", 1, 1, 256)
+}
+
+// TestCheckpointNeedsNoRoom: a checkpoint of a running sandbox is a pause and a
+// resume, and must not lose its place in between.
+func TestCheckpointNeedsNoRoom(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		limited(srv.s, store.KeyLimits{Running: 1, Sandboxes: 1, MemoryMiB: 256})
+		req := of("k", 256)
+		req.Settings.CheckpointEvery = 10 * time.Minute
+		id := create(t, srv.s, req)
+		time.Sleep(15 * time.Minute)
+		checkServes(t, srv, id, 2, 1)
+		wantUse(t, srv.s, "k", 1, 1, 256)
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}
