@@ -44,6 +44,12 @@
 // to a server inside, and [Client.CreatePreview] makes a link to one for people
 // who have no key.
 //
+// # How do others get in?
+//
+// [Client.CreateKey] makes an API key of a role, with limits on what its
+// sandboxes take together, and [Client.RevokeKey] ends it. Only an admin's key
+// may.
+//
 // # What do errors tell?
 //
 // An answer of the server that is a refusal is an [*Error] with the status, a

@@ -103,7 +103,7 @@ Exit codes:
   1    failed
   2    wrong usage, or a request that the server refused as invalid
   3    no such sandbox, template or file
-  4    no valid API key
+  4    no valid API key, or one whose role does not allow it
   5    the sandbox's state does not allow it
   6    no server answers
   7    refused by a limit
@@ -166,7 +166,7 @@ func (a *app) root() *cobra.Command {
 		a.shellCommand(), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), a.eventsCommand(),
 		a.exportCommand(), a.importCommand(),
 		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.previewCommand(), a.killCommand())
-	a.add(root, groupServer, a.serveCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), a.demoCommand(), a.versionCommand())
+	a.add(root, groupServer, a.serveCommand(), a.keysCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), a.demoCommand(), a.versionCommand())
 	return root
 }
 
@@ -196,7 +196,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	}
 	err := usagef("unknown command %q", args[0])
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return hint(err, "did you mean: drowse %s", strings.Join(near, ", drowse "))
+		of := cmd.CommandPath()
+		return hint(err, "did you mean: %s %s", of, strings.Join(near, ", "+of+" "))
 	}
 	return err
 }

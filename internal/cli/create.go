@@ -251,7 +251,7 @@ they stand, drowse set changes them, drowse timeout moves the first.`,
 }
 
 func explainCreate(err error) error {
-	if e, ok := errors.AsType[*client.Error](err); ok && e.Status == 429 {
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Code == "too_many_sandboxes" {
 		return hint(err, "kill or pause one that is not needed: drowse ls --state running")
 	}
 	return err

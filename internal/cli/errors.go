@@ -92,6 +92,8 @@ var steps = map[string]string{
 	"not_paused":               "put it to sleep first: drowse pause %s",
 	"sandbox_exists":           "give it another with: drowse import --new-id",
 	"sandbox_terminated":       "drowse why %s tells what ended it",
+	"key_not_found":            "drowse keys ls shows those there are",
+	"last_admin_key":           "make another first: drowse keys create NAME --role admin",
 	"hold_not_found":           "drowse hold %s --list shows those there are",
 	"preview_not_found":        "drowse preview %s --list shows those there are",
 	"auto_resume_needs_pause":  "add --on-timeout pause, or --on-idle pause with an --idle-timeout",

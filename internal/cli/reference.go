@@ -38,7 +38,7 @@ func Reference() []byte {
 
 // reference writes the section of a command.
 func reference(b *strings.Builder, cmd *cobra.Command) {
-	fmt.Fprintf(b, "### drowse %s\n\n", cmd.Name())
+	fmt.Fprintf(b, "### %s\n\n", cmd.CommandPath())
 	text := cmd.Long
 	if text == "" {
 		text = strings.ToUpper(cmd.Short[:1]) + cmd.Short[1:] + "."
@@ -49,6 +49,9 @@ func reference(b *strings.Builder, cmd *cobra.Command) {
 	}
 	if cmd.Example != "" {
 		block(b, cmd.Example)
+	}
+	for _, sub := range cmd.Commands() {
+		reference(b, sub)
 	}
 }
 

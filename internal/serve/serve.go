@@ -214,7 +214,7 @@ func controlPlane(o Options, sup *supervisor.Supervisor, keys *auth.Keys, reg pr
 	control := e2b.New(e2b.Options{
 		Sandboxes: sup, Auth: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
 	})
-	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
+	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
 	metrics := metricsHandler(reg, keys)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

@@ -402,6 +402,23 @@ func (f *Fake) CreatePreview(_ context.Context, id string, req supervisor.Previe
 	return p, "preview" + Tokens() + id + "-" + p.ID, err
 }
 
+// KeyUse returns what the sandboxes of a key take together.
+func (f *Fake) KeyUse(key string) (use supervisor.KeyUse) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, sb := range f.Sandboxes {
+		if sb.Config.Key != key || sb.Record.State == lifecycle.Terminated {
+			continue
+		}
+		use.Sandboxes++
+		if sb.Record.State == lifecycle.Running {
+			use.Running++
+			use.MemoryMiB += sb.Config.Limits.MemoryMiB
+		}
+	}
+	return use
+}
+
 // Previews returns the preview links that are good.
 func (f *Fake) Previews(_ context.Context, id string) ([]store.Preview, error) {
 	err := f.enter()

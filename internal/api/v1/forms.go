@@ -68,6 +68,7 @@ var (
 	asPorts    = form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, mapOf(oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
 	asPort     = form{"an integer from 1 to 65535", schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
 	asCount    = form{"an integer from 1", schema{"type": "integer", "minimum": 1}, readCount}
+	asRole     = form{`"admin", "full", "own" or "read"`, oneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
 	asPath     = form{"a path that begins with a slash", schema{"type": "string"}, readPath}
 	asRules    = form{"an array of strings", schema{"type": "array", "items": schema{"type": "string"}}, readRules}
 	asHooks    = form{"an object of commands", refTo(reflect.TypeFor[hooksBody]()), readHooks}
@@ -167,6 +168,15 @@ func readMode(path string, raw []byte) (any, error) {
 		return nil, errdef.New(errdef.Invalid, "mode_invalid", "%q is %s", path, brief(raw)).WithRemedy("use memory or filesystem").With("field", path)
 	}
 	return m, nil
+}
+
+// readRole reads a role. Whether it is one is for package auth to judge.
+func readRole(path string, raw []byte) (any, error) {
+	text, err := readText(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	return store.Role(text.(string)), nil
 }
 
 func readTexts(path string, raw []byte) (any, error) {

@@ -217,6 +217,18 @@ var (
 		{name: "path", doc: "Where the link leads at the port, with a query if need be; / if not said. It bounds nothing: the link is good for the whole port.",
 			spelled: []spelled{{asPath, "path"}}},
 	}
+	keyBody = vocabulary{
+		{name: "name", doc: "What or whom the key is for.", required: true, spelled: []spelled{{asText, "name"}}},
+		{name: "role", doc: "What it may do; full if not said.", spelled: []spelled{{asRole, "role"}}},
+		{name: "expiresInSeconds", doc: "How long it is good; for ever if not said.",
+			spelled: []spelled{{inSomeSeconds, "expiresInSeconds expiresIn expires_in expires_in_seconds ttl"}}},
+		{name: "maxRunning", doc: "How many sandboxes that it has made may run at once; no bound if not said. A wake counts, whoever asks for it.",
+			spelled: []spelled{{asCount, "maxRunning max_running limits.maxRunning limits.max_running"}}},
+		{name: "maxSandboxes", doc: "How many sandboxes that it has made there may be, those that sleep included; no bound if not said.",
+			spelled: []spelled{{asCount, "maxSandboxes max_sandboxes limits.maxSandboxes limits.max_sandboxes"}}},
+		{name: "maxMemoryMiB", doc: "How much memory the sandboxes that it has made and that run may have together, by their limits; no bound if not said.",
+			spelled: []spelled{{asCount, "maxMemoryMiB max_memory_mib limits.maxMemoryMiB limits.max_memory_mib"}}},
+	}
 	flatPauseBody      = vocabulary{sandboxOption, modeOption}
 	flatResumeBody     = vocabulary{sandboxOption, timeoutOption}
 	flatSetTimeoutBody = vocabulary{sandboxOption, timeoutOption.must()}

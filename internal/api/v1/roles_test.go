@@ -26,7 +26,7 @@ func (w *world) createAs(key string) string {
 // TestEveryRouteAsksForItsRole: a key whose role does not suffice reaches
 // nothing, and one whose role does is not refused.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
-	manages := []string{"POST /v1/imports"}
+	manages := []string{"POST /v1/imports", "POST /v1/keys", "GET /v1/keys", "DELETE /v1/keys/{keyId}"}
 	looks := []string{
 		"GET " + base, "GET " + one, "GET " + one + "/lifecycle", "GET " + one + "/holds", "GET " + one + "/previews",
 		"GET " + one + "/events", "GET /v1/events", "GET " + one + "/snapshots",

@@ -12,6 +12,7 @@ const (
 	sandboxParam = "id"
 	holdParam    = "holdId"
 	previewParam = "previewId"
+	keyParam     = "keyId"
 )
 
 // The parameters of the query string of an import.
@@ -139,6 +140,10 @@ func routes() []route {
 
 		{get, one + "/export", use, none, (*server).export, "exportSandbox", "A paused sandbox as one file, to keep or to import elsewhere. It has secrets of the sandbox in it. One that is cut off is not complete, and is refused by an import.", nil, nil, http.StatusOK, nil, download},
 		{post, "/v1/imports", manage, none, (*server).importSandbox, "importSandbox", "Make a paused sandbox of such a file. Import none that you would not run as root in its place.", nil, importQuery, http.StatusCreated, sandboxView{}, upload},
+
+		{post, "/v1/keys", manage, none, (*server).createKey, "createKey", "Make an API key. Its text is in the answer, and never again.", keyBody, nil, http.StatusCreated, keyView{}, jsonOnly},
+		{get, "/v1/keys", manage, none, (*server).keys, "listKeys", "All API keys, oldest first, those that have expired included.", nil, nil, http.StatusOK, keysView{}, jsonOnly},
+		{del, "/v1/keys/{" + keyParam + "}", manage, none, (*server).revokeKey, "revokeKey", "Make an API key worthless at once. Its sandboxes live on.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{post, "/v1/set_timeout", use, none, (*server).flatSetTimeout, "flatSetTimeout", "setTimeout in one flat body.", flatSetTimeoutBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
 		{post, "/v1/pause", use, none, (*server).flatPause, "flatPause", "pauseSandbox in one flat body.", flatPauseBody, nil, http.StatusOK, statusView{}, jsonOnly},

@@ -29,8 +29,8 @@ func bodyOf(r route, id string) string {
 		switch {
 		case o.name == sandboxOption.name:
 			fields = append(fields, fmt.Sprintf(`"sandbox":%q`, id))
-		case o.name == "reason":
-			fields = append(fields, `"reason":"tests"`)
+		case o.name == "reason", o.name == "name":
+			fields = append(fields, fmt.Sprintf(`%q:"tests"`, o.name))
 		case o.required:
 			fields = append(fields, fmt.Sprintf(`%q:60`, o.name))
 		}
@@ -135,7 +135,7 @@ func TestEveryRouteRefusesOtherMethods(t *testing.T) {
 
 func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
-		if r.access == open {
+		if r.access == open || strings.HasPrefix(r.pattern, "/v1/keys") {
 			t.Skip("asks nothing of the sandboxes")
 		}
 		for name, breakIt := range map[string]func(*apitest.Fake){

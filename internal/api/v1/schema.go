@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
@@ -32,6 +33,7 @@ var enums = map[reflect.Type]schema{
 	reflect.TypeFor[lifecycle.WakePolicy](): oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore),
 	reflect.TypeFor[supervisor.HoldKind](): oneOf(supervisor.HoldRequest, supervisor.HoldStream,
 		supervisor.HoldProcess, supervisor.HoldLease),
+	reflect.TypeFor[store.Role](): oneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead),
 	reflect.TypeFor[clockState](): oneOf(clockOff, clockRunning, clockHeld, clockStopped),
 	reflect.TypeFor[errdef.Class](): oneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,
 		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Internal),

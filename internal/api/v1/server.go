@@ -69,6 +69,9 @@ type Sandboxes interface {
 	// Import returns when the sandbox is committed as paused.
 	Import(ctx context.Context, r io.Reader, req supervisor.ImportRequest) (store.Sandbox, error)
 
+	// KeyUse returns what the sandboxes that an API key has made take together.
+	KeyUse(key string) supervisor.KeyUse
+
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
 	// all its life.
 	EnvdToken(id string) string
@@ -84,6 +87,15 @@ type Authenticator interface {
 	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
 }
 
+// Keys makes and revokes API keys, as [auth.Keys] does.
+type Keys interface {
+	// Create returns the key and its text, which is nowhere else.
+	Create(ctx context.Context, req auth.Request) (store.Key, string, error)
+	// List returns all keys, oldest first.
+	List() []store.Key
+	Revoke(ctx context.Context, id string) error
+}
+
 // What applies where Options say nothing.
 const (
 	DefaultIsolation = "gvisor"
@@ -94,6 +106,7 @@ const (
 type Options struct {
 	Sandboxes Sandboxes     // required
 	Auth      Authenticator // required
+	Keys      Keys          // required
 	// Defaults are the settings of a sandbox where create says nothing. An
 	// empty OnTimeout means kill; the other zero values mean what they say.
 	Defaults lifecycle.Settings
@@ -107,7 +120,8 @@ type Options struct {
 	// KeepAlive is how long a stream of events is silent at most. Zero means
 	// DefaultKeepAlive.
 	KeepAlive time.Duration
-	// Log receives failures of the server, not of clients. Nil discards.
+	// Log receives failures of the server, not of clients, and which keys are
+	// made and revoked. Nil discards.
 	Log *slog.Logger
 }
 

@@ -33,9 +33,11 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/api/v1"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
@@ -44,12 +46,13 @@ const MaxTimeout = 24 * time.Hour
 
 // Server is the fake. It is an http.Handler.
 type Server struct {
-	// Key is the API key asked for.
+	// Key is the API key of an admin; others can be made.
 	Key string
 	// PageSize bounds pages further than the API does; zero means not at all.
 	PageSize int
 
 	dir    string
+	keys   *auth.Keys // but for Key
 	api    http.Handler
 	prefix string // of ids, so that those of several servers differ
 
@@ -75,7 +78,11 @@ type box struct {
 func New(key, dir string) *Server {
 	s := &Server{Key: key, dir: dir, prefix: "i" + strings.ToLower(rand.Text())[:10], fake: apitest.NewFake(), boxes: map[string]*box{}}
 	s.fake.Limit = MaxTimeout
-	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Auth: s})
+	var err error
+	if s.keys, err = auth.Load(context.Background(), memstore.Open(memstore.NewData(), memstore.Hooks{})); err != nil {
+		panic("internal error: " + err.Error())
+	}
+	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Auth: s, Keys: s.keys})
 	return s
 }
 
@@ -94,14 +101,20 @@ func (s *Server) Close() {
 
 // Check implements v1.Authenticator.
 func (s *Server) Check(text string) (store.Key, error) {
-	if text != s.Key {
-		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key")
+	if text == s.Key {
+		return store.Key{ID: apitest.KeyID, Role: store.RoleAdmin}, nil
 	}
-	return store.Key{ID: apitest.KeyID, Role: store.RoleAdmin}, nil
+	if made, err := s.keys.Check(text); err == nil {
+		return made, nil
+	}
+	return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key")
 }
 
-// Bind implements v1.Authenticator: the key stays good.
-func (s *Server) Bind(ctx context.Context, _ string) (context.Context, context.CancelFunc) {
+// Bind implements v1.Authenticator.
+func (s *Server) Bind(ctx context.Context, id string) (context.Context, context.CancelFunc) {
+	if id != apitest.KeyID {
+		return s.keys.Bind(ctx, id)
+	}
 	return context.WithCancel(ctx)
 }
 
@@ -335,6 +348,12 @@ func (b backend) Create(ctx context.Context, req supervisor.CreateRequest) (stor
 	}
 	defer b.s.leave()
 	return b.shown(b.s.enter().Create(ctx, req))
+}
+
+// KeyUse implements v1.Sandboxes.
+func (b backend) KeyUse(key string) supervisor.KeyUse {
+	defer b.s.leave()
+	return b.s.enter().KeyUse(key)
 }
 
 // Find implements v1.Sandboxes.

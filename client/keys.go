@@ -1,0 +1,98 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Role says what an API key is good for.
+type Role string
+
+// The roles.
+const (
+	RoleAdmin Role = "admin" // everything
+	RoleFull  Role = "full"  // everything with sandboxes, whoever has made them
+	RoleOwn   Role = "own"   // everything with the sandboxes that the key has made; it sees no others
+	RoleRead  Role = "read"  // to look at sandboxes from outside
+)
+
+// KeyOptions says what a new API key is to be.
+type KeyOptions struct {
+	Name   string        // what or whom it is for
+	Role   Role          // empty means RoleFull
+	For    time.Duration // how long it is good; zero means for ever
+	Limits KeyLimits
+}
+
+// KeyLimits bound what the sandboxes that a key has made take together. Zero is
+// no bound.
+type KeyLimits struct {
+	MaxRunning   int `json:"maxRunning"`   // how many run at once; a wake counts, whoever asks for it
+	MaxSandboxes int `json:"maxSandboxes"` // how many there are, those that sleep included
+	MaxMemoryMiB int `json:"maxMemoryMiB"` // the memory limits of those that run, added up
+}
+
+// KeyUse is what the sandboxes that a key has made take together.
+type KeyUse struct {
+	Running   int `json:"running"`
+	Sandboxes int `json:"sandboxes"`
+	MemoryMiB int `json:"memoryMiB"`
+}
+
+// Key is an API key.
+type Key struct {
+	ID         string    `json:"id"`
+	Name       string    `json:"name"`
+	Role       Role      `json:"role"`
+	Mask       string    `json:"mask"` // how its text begins and ends
+	CreatedAt  time.Time `json:"createdAt"`
+	ExpiresAt  time.Time `json:"expiresAt,omitzero"`  // zero for never
+	LastUsedAt time.Time `json:"lastUsedAt,omitzero"` // zero for never
+	Limits     KeyLimits `json:"limits"`
+	Use        KeyUse    `json:"use"`           // now
+	Text       string    `json:"key,omitempty"` // what is sent with calls; from CreateKey alone
+}
+
+// CreateKey makes an API key. Its Text is shown now and never again. Only an
+// admin's key may; all others get ErrForbidden from the calls on keys.
+func (c *Client) CreateKey(ctx context.Context, o KeyOptions) (Key, error) {
+	in := struct {
+		Name    string  `json:"name"`
+		Role    Role    `json:"role,omitempty"`
+		Expires seconds `json:"expiresInSeconds,omitempty"`
+		Running int     `json:"maxRunning,omitempty"`
+		All     int     `json:"maxSandboxes,omitempty"`
+		Memory  int     `json:"maxMemoryMiB,omitempty"`
+	}{o.Name, o.Role, seconds(o.For), o.Limits.MaxRunning, o.Limits.MaxSandboxes, o.Limits.MaxMemoryMiB}
+	var k Key
+	if err := c.call(ctx, http.MethodPost, keysPath, nil, in, &k); err != nil {
+		return Key{}, fmt.Errorf("make an API key: %w", err)
+	}
+	return k, nil
+}
+
+// Keys returns all API keys, oldest first, those that have expired included.
+func (c *Client) Keys(ctx context.Context) ([]Key, error) {
+	var out struct {
+		Keys []Key `json:"keys"`
+	}
+	if err := c.call(ctx, http.MethodGet, keysPath, nil, nil, &out); err != nil {
+		return nil, fmt.Errorf("list the API keys: %w", err)
+	}
+	return out.Keys, nil
+}
+
+// RevokeKey makes an API key worthless at once; the sandboxes that it has made
+// live on. ErrNotFound: there is none of that id. ErrConflict: it is the last
+// with which others can be made.
+func (c *Client) RevokeKey(ctx context.Context, id string) error {
+	if err := c.call(ctx, http.MethodDelete, keysPath+"/"+url.PathEscape(id), nil, nil, nil); err != nil {
+		return fmt.Errorf("revoke API key %s: %w", id, err)
+	}
+	return nil
+}
+
+const keysPath = "/v1/keys"

@@ -1,0 +1,100 @@
+package v1
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// keyView is an API key. Its text is in the answer that makes it and nowhere
+// else.
+type keyView struct {
+	ID         string             `json:"id"`
+	Name       string             `json:"name"`
+	Role       store.Role         `json:"role" doc:"admin for everything, full for everything with sandboxes, own for that with the sandboxes that it has made, and it sees no others, read to look at sandboxes from outside."`
+	Mask       string             `json:"mask" doc:"How its text begins and ends."`
+	CreatedAt  httpapi.Timestamp  `json:"createdAt"`
+	ExpiresAt  *httpapi.Timestamp `json:"expiresAt" doc:"Null for never."`
+	LastUsedAt *httpapi.Timestamp `json:"lastUsedAt" doc:"Null for never. After a crash of the server it may be some minutes too early."`
+	Limits     keyLimitsView      `json:"limits" doc:"What the sandboxes that it has made may take together."`
+	Use        keyUseView         `json:"use" doc:"What they take now."`
+	Key        string             `json:"key,omitempty" doc:"Its text; only in the answer that makes it."`
+}
+
+type keyLimitsView struct {
+	MaxRunning   int `json:"maxRunning" doc:"How many run at once; 0 for no bound."`
+	MaxSandboxes int `json:"maxSandboxes" doc:"How many there are, those that sleep included; 0 for no bound."`
+	MaxMemoryMiB int `json:"maxMemoryMiB" doc:"The memory limits of those that run, added up; 0 for no bound."`
+}
+
+type keyUseView struct {
+	Running   int `json:"running"`
+	Sandboxes int `json:"sandboxes"`
+	MemoryMiB int `json:"memoryMiB"`
+}
+
+type keysView struct {
+	Keys []keyView `json:"keys"`
+}
+
+func viewKey(k store.Key, use supervisor.KeyUse) keyView {
+	return keyView{
+		ID: k.ID, Name: k.Name, Role: k.Role, Mask: k.Prefix + "…" + k.Suffix,
+		CreatedAt: httpapi.Timestamp(k.CreatedAt), ExpiresAt: timeOrNull(k.ExpiresAt), LastUsedAt: timeOrNull(k.LastUsedAt),
+		Limits: keyLimitsView{k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB}, Use: keyUseView(use),
+	}
+}
+
+func (s *server) createKey(c *call) (reply, error) {
+	words, err := c.parse(keyBody)
+	if err != nil {
+		return reply{}, err
+	}
+	k, text, err := s.Keys.Create(c.r.Context(), keyRequest(words))
+	if err != nil {
+		return reply{}, err
+	}
+	s.Log.Info("API key made", "key", k.ID, "name", k.Name, "role", k.Role, "actor", c.actor)
+	v := viewKey(k, supervisor.KeyUse{})
+	v.Key = text
+	return reply{status: http.StatusCreated, body: v, header: http.Header{"Cache-Control": {"no-store"}}}, nil
+}
+
+func keyRequest(words map[string]said) auth.Request {
+	req := auth.Request{Name: words["name"].value.(string), Role: store.RoleFull}
+	if w, given := words["role"]; given {
+		req.Role = w.value.(store.Role)
+	}
+	if w, given := words["expiresInSeconds"]; given {
+		req.For = w.value.(time.Duration)
+	}
+	for name, limit := range map[string]*int{
+		"maxRunning": &req.Limits.Running, "maxSandboxes": &req.Limits.Sandboxes, "maxMemoryMiB": &req.Limits.MemoryMiB,
+	} {
+		if w, given := words[name]; given {
+			*limit = w.value.(int)
+		}
+	}
+	return req
+}
+
+func (s *server) keys(*call) (reply, error) {
+	v := keysView{Keys: []keyView{}}
+	for _, k := range s.Keys.List() {
+		v.Keys = append(v.Keys, viewKey(k, s.Sandboxes.KeyUse(k.ID)))
+	}
+	return ok(v)
+}
+
+func (s *server) revokeKey(c *call) (reply, error) {
+	id := c.params[keyParam]
+	if err := s.Keys.Revoke(c.r.Context(), id); err != nil {
+		return reply{}, err
+	}
+	s.Log.Info("API key revoked", "key", id, "actor", c.actor)
+	return reply{status: http.StatusNoContent}, nil
+}

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+const rolesHelp = `  admin   everything, keys and imports too
+  full    everything with sandboxes, whoever has made them
+  own     everything with the sandboxes that the key has made; it sees no others
+  read    look at sandboxes from outside, without getting in`
+
+func (a *app) keysCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keys create|ls|revoke",
+		Short: "make, list and revoke API keys",
+		Long: `Make, list and revoke API keys. It takes an admin's key, such as the first one,
+which the server leaves in its state directory. A key has one of four roles:
+
+` + rolesHelp,
+		SuggestionsMinimumDistance: 2,
+		Args:                       unknownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for _, sub := range []*cobra.Command{a.keysCreateCommand(), a.keysLsCommand(), a.keysRevokeCommand()} {
+		sub.DisableFlagsInUseLine = true
+		cmd.AddCommand(sub)
+	}
+	return cmd
+}
+
+var allRoles = []client.Role{client.RoleAdmin, client.RoleFull, client.RoleOwn, client.RoleRead}
+
+func (a *app) keysCreateCommand() *cobra.Command {
+	var o client.KeyOptions
+	var role string
+	cmd := &cobra.Command{
+		Use:   "create NAME [flags]",
+		Short: "make an API key and print it, once",
+		Long: `Make an API key and print it to stdout. It is printed now and never again: the
+server keeps a digest of it. Its role is one of
+
+` + rolesHelp + `
+
+Its limits are on the sandboxes that it makes, together, and hold for each start
+and wake of one of them, whoever asks for it.`,
+		Example: `  drowse keys create ci
+  drowse keys create alice --role own --max-running 10 --max-memory 8192
+  drowse keys create dashboard --role read --expires 720h`,
+		Args: exactArgs("NAME"),
+	}
+	f := cmd.Flags()
+	f.StringVar(&role, "role", string(client.RoleFull), "what it may do: admin, full, own or read")
+	f.DurationVar(&o.For, "expires", 0, "how long it is good; 0 for ever")
+	f.IntVar(&o.Limits.MaxRunning, "max-running", 0, "how many of its sandboxes run at once; 0 for no bound")
+	f.IntVar(&o.Limits.MaxSandboxes, "max-sandboxes", 0, "how many sandboxes it has, those that sleep included; 0 for no bound")
+	f.IntVar(&o.Limits.MaxMemoryMiB, "max-memory", 0, "memory of its sandboxes that run, in `MiB`; 0 for no bound")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.Name, o.Role = args[0], client.Role(role)
+		switch {
+		case !slices.Contains(allRoles, o.Role):
+			return usagef("--role %s: want admin, full, own or read", role)
+		case o.For < 0 || o.Limits.MaxRunning < 0 || o.Limits.MaxSandboxes < 0 || o.Limits.MaxMemoryMiB < 0:
+			return usagef("--expires, --max-running, --max-sandboxes and --max-memory: want 0 or more")
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			k, err := c.CreateKey(ctx, o)
+			if err != nil {
+				return err
+			}
+			if err := a.print(k, func(w io.Writer) { _, _ = fmt.Fprintln(w, k.Text) }); err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(a.Stderr, "key %s (%s): it is shown only now\n", k.ID, k.Role)
+			return nil
+		})
+	}
+	return cmd
+}
+
+func (a *app) keysLsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "list API keys, oldest first: what they may do, and what their sandboxes take",
+		Args:  exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, err := c.Keys(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(list, func(w io.Writer) { tableOfKeys(w, list, time.Now()) })
+			})
+		},
+	}
+}
+
+func tableOfKeys(w io.Writer, list []client.Key, now time.Time) {
+	rows := [][]string{{"ID", "NAME", "ROLE", "KEY", "RUNNING", "SANDBOXES", "MEMORY MIB", "EXPIRES", "LAST USED"}}
+	for _, k := range list {
+		rows = append(rows, []string{
+			k.ID, k.Name, string(k.Role), k.Mask,
+			outOf(k.Use.Running, k.Limits.MaxRunning), outOf(k.Use.Sandboxes, k.Limits.MaxSandboxes), outOf(k.Use.MemoryMiB, k.Limits.MaxMemoryMiB),
+			expiry(k.ExpiresAt, now), lastUse(k.LastUsedAt, now),
+		})
+	}
+	table(w, rows)
+}
+
+// outOf tells how much of a limit is used.
+func outOf(used, most int) string {
+	if most == 0 {
+		return strconv.Itoa(used)
+	}
+	return fmt.Sprintf("%d/%d", used, most)
+}
+
+func expiry(t, now time.Time) string {
+	switch {
+	case t.IsZero():
+		return "never"
+	case !t.After(now):
+		return "expired"
+	}
+	return "in " + span(t.Sub(now))
+}
+
+func lastUse(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return span(now.Sub(t)) + " ago"
+}
+
+func (a *app) keysRevokeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "revoke ID",
+		Short: "make an API key worthless at once; its sandboxes live on",
+		Long: `Make an API key worthless at once. Event streams that were opened with it end.
+The sandboxes that it has made live on, and whoever has the token of one of them
+still gets into that: kill those that shall not go on. The last admin key that
+does not expire cannot be revoked.`,
+		Args: exactArgs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := c.RevokeKey(ctx, args[0]); err != nil {
+					return err
+				}
+				return a.print(map[string]string{"id": args[0]}, func(w io.Writer) {
+					_, _ = fmt.Fprintf(w, "%s is revoked\n", args[0])
+				})
+			})
+		},
+	}
+}
