@@ -89,7 +89,7 @@ func newWorld(t *testing.T) *world {
 	// "base" must not be taken for an old build of itself: it is in use.
 	w.sup, err = supervisor.New(t.Context(), supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Driver: machine.Driver(), RunDir: filepath.Join(dir, "rootfs"),
-		Log: log, MaxTimeout: 24 * time.Hour, WakeTimeout: 10 * time.Second, WakeQueue: 100,
+		Log: log, MaxTimeout: 24 * time.Hour, WakeTimeout: 10 * time.Second, WakeQueue: 100, KeyLimits: keys.Limits,
 	})
 	must(err)
 	must(os.MkdirAll(base, 0o700))
