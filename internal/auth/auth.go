@@ -36,12 +36,14 @@ import (
 )
 
 const (
-	// prefix begins every key.
-	prefix = "e2b_"
+	// Prefix begins every key.
+	Prefix = "e2b_"
 	// maxLen bounds what is hashed for a stranger.
 	maxLen = 512
 	// madeBytes is the entropy of a key made here, as E2B's own: 40 hex digits.
 	madeBytes = 20
+	// MadeLen is how long the text of a key is that is made here.
+	MadeLen = len(Prefix) + 2*madeBytes
 )
 
 var (
@@ -163,7 +165,7 @@ func (k *Keys) add(ctx context.Context, req Request, text string) (store.Key, er
 		ID:        newUUID(),
 		Name:      req.Name,
 		Hash:      sha256.Sum256([]byte(text)),
-		Prefix:    text[:len(prefix)+2],
+		Prefix:    text[:len(Prefix)+2],
 		Suffix:    text[len(text)-4:],
 		Role:      req.Role,
 		Limits:    req.Limits,
@@ -235,7 +237,7 @@ func FromHeader(h http.Header) string {
 	}
 	scheme, token, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
 	token = strings.TrimSpace(token)
-	if strings.EqualFold(scheme, "Bearer") && strings.HasPrefix(token, prefix) {
+	if strings.EqualFold(scheme, "Bearer") && strings.HasPrefix(token, Prefix) {
 		return token
 	}
 	return ""
@@ -244,7 +246,7 @@ func FromHeader(h http.Header) string {
 func newText() string {
 	var b [madeBytes]byte
 	rand.Read(b[:]) // never fails: it would end the process
-	return prefix + hex.EncodeToString(b[:])
+	return Prefix + hex.EncodeToString(b[:])
 }
 
 // newUUID returns a random (version 4) UUID, as E2B's clients expect of ids of

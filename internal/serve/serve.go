@@ -212,7 +212,7 @@ func newServer(o Options, sup *supervisor.Supervisor, keys *auth.Keys, certifica
 // controlPlane answers what is for no sandbox.
 func controlPlane(o Options, sup *supervisor.Supervisor, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
-		Sandboxes: sup, Auth: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
+		Sandboxes: sup, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
 	})
 	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
 	metrics := metricsHandler(reg, keys)

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
@@ -26,8 +28,12 @@ type world struct{ *apitest.World }
 
 func newWorld(t *testing.T, change ...func(*Options)) *world {
 	t.Helper()
+	keys, err := auth.Load(t.Context(), memstore.Open(memstore.NewData(), memstore.Hooks{}))
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := &world{apitest.NewWorld(t)}
-	o := Options{Sandboxes: w.Fake, Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

@@ -7,9 +7,12 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 )
 
-// sandboxParam is the path parameter that names a sandbox: it is validated
-// before the handler runs.
-const sandboxParam = "sandboxID"
+// The path parameters that mean something. That of a sandbox is validated before
+// the handler runs.
+const (
+	sandboxParam = "sandboxID"
+	keyParam     = "keyID"
+)
 
 // nothing is what an open route needs: not even a key.
 const nothing auth.Permission = ""
@@ -45,6 +48,11 @@ var routes = append([]route{
 	{http.MethodPost, "/sandboxes/{sandboxID}/timeout", auth.Use, (*server).setTimeout},
 	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", auth.Use, (*server).refresh},
 	{http.MethodPut, "/sandboxes/{sandboxID}/network", auth.Use, (*server).setNetwork},
+
+	{http.MethodGet, "/teams", auth.Look, (*server).teams},
+	{http.MethodGet, "/api-keys", auth.Manage, (*server).keys},
+	{http.MethodPost, "/api-keys", auth.Manage, (*server).createKey},
+	{http.MethodDelete, "/api-keys/{keyID}", auth.Manage, (*server).revokeKey},
 }, unbuilt(
 	// Sandboxes.
 	"POST /sandboxes/{sandboxID}/fork",
@@ -78,13 +86,9 @@ var routes = append([]route{
 	"GET /templates/{templateID}/tags",
 
 	// Teams, keys, administration.
-	"GET /teams",
 	"GET /teams/{teamID}/metrics",
 	"GET /teams/{teamID}/metrics/max",
-	"GET /api-keys",
-	"POST /api-keys",
 	"PATCH /api-keys/{keyID}",
-	"DELETE /api-keys/{keyID}",
 	"POST /access-tokens",
 	"DELETE /access-tokens/{tokenID}",
 	"GET /nodes",

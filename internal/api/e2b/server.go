@@ -66,6 +66,7 @@ const (
 type Options struct {
 	Sandboxes Sandboxes     // required
 	Auth      Authenticator // required
+	Keys      Keys          // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is
 	// refused. Zero means DefaultMaxTimeout.
 	MaxTimeout time.Duration
@@ -75,7 +76,8 @@ type Options struct {
 	// EnvdVersion is the version of envd that the agent in the sandboxes
 	// implements; SDKs choose features by it. Empty means DefaultEnvdVersion.
 	EnvdVersion string
-	// Log receives failures of the server, not of clients. Nil discards.
+	// Log receives failures of the server, not of clients, and which keys are
+	// made and revoked. Nil discards.
 	Log *slog.Logger
 }
 
@@ -107,6 +109,7 @@ type call struct {
 	w       http.ResponseWriter // to bound the body with; handlers return their reply
 	r       *http.Request
 	route   *route
+	params  map[string]string
 	sandbox string    // the sandbox that the path names, if it names one
 	key     store.Key // whose call it is; none of an open route
 	actor   string    // who asks, for the record
@@ -154,7 +157,7 @@ func (s *server) dispatch(c *call) (reply, error) {
 	default:
 		return reply{}, unknownPath()
 	}
-	c.route = route
+	c.route, c.params = route, params
 	if route.needs != nothing {
 		if err := s.authenticate(c); err != nil {
 			return reply{}, err
