@@ -14,6 +14,7 @@ import (
 // Inspection is what is found in a database that nobody uses.
 type Inspection struct {
 	Sandboxes []Sandbox // the records that can be read
+	Volumes   []Volume
 	Problems  []Problem // what is wrong; if there is any, records may be missing
 }
 
@@ -37,7 +38,7 @@ func Inspect(ctx context.Context, path string) (Inspection, error) {
 	}
 	defer db.Close()
 	for _, look := range []func(context.Context, *sql.DB, *Inspection) error{
-		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents,
+		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes,
 	} {
 		err := look(ctx, db, &found)
 		if _, ours := errors.AsType[*sqlite.Error](err); ours {
@@ -124,5 +125,16 @@ func inspectEvents(ctx context.Context, db *sql.DB, found *Inspection) error {
 		}
 		return struct{}{}, nil
 	}, `SELECT seq, sandbox, version, data FROM events ORDER BY seq`)
+	return err
+}
+
+// inspectVolumes reads the volumes, of which an older database knows nothing.
+func inspectVolumes(ctx context.Context, db *sql.DB, found *Inspection) error {
+	var tables int
+	err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'volumes'`).Scan(&tables)
+	if err != nil || tables == 0 {
+		return err
+	}
+	found.Volumes, err = collect(ctx, db, scanVolume, selectVolumes)
 	return err
 }

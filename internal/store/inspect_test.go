@@ -4,8 +4,10 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -46,6 +48,26 @@ func TestInspect(t *testing.T) {
 				t.Errorf("problems %q, %v; want one of %q that says %q", found.Problems, err, c.sandbox, c.text)
 			}
 		})
+	}
+}
+
+// TestInspectVolumes finds volumes, and none in a database that is older than
+// they are.
+func TestInspectVolumes(t *testing.T) {
+	path := newPath(t)
+	s := open(t, path)
+	want := store.Volume{ID: "vol1", Name: "shared", CreatedAt: time.Date(2026, 2, 3, 4, 5, 6, 7, time.UTC)}
+	if err := errors.Join(s.AddVolume(t.Context(), want), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	found, err := store.Inspect(t.Context(), path)
+	if err != nil || len(found.Problems) > 0 || !slices.Equal(found.Volumes, []store.Volume{want}) {
+		t.Errorf("%+v, %v; want %+v", found, err, want)
+	}
+	shell(t, path, `DROP TABLE volumes`)
+	found, err = store.Inspect(t.Context(), path)
+	if err != nil || len(found.Problems) > 0 || len(found.Volumes) > 0 {
+		t.Errorf("an older database: %+v, %v; want nothing", found, err)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package store keeps what drowse must never lose: a record per sandbox, the
-// event log, API keys and the server's secret.
+// event log, API keys, volumes and the server's secret.
 //
 // A commit is one transaction: the record and the log entries of the change
 // become durable together or not at all, and when Commit returns they survive
@@ -41,6 +41,7 @@ type Config struct {
 	Ports         Ports             `json:"ports,omitempty"`
 	Hooks         Hooks             `json:"hooks"`
 	Previews      []Preview         `json:"previews,omitempty"` // links that are good, and some that have expired
+	Volumes       []VolumeMount     `json:"volumes,omitempty"`
 }
 
 // Hooks are commands run inside, as root by a shell, at points of the
@@ -97,6 +98,12 @@ type Store interface {
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
 	// RemoveKey removes a key; errdef.NotFound if there is none of that id.
 	RemoveKey(ctx context.Context, id string) error
+	// AddVolume stores a volume; errdef.Exists if its name or id is known.
+	AddVolume(ctx context.Context, v Volume) error
+	// Volumes returns all volumes, oldest first.
+	Volumes(ctx context.Context) ([]Volume, error)
+	// RemoveVolume deletes a volume. Whether it is in use is for others to know.
+	RemoveVolume(ctx context.Context, id string) error
 	// Secret returns the random secret of the given name, 32 bytes, made on
 	// first use and the same ever after.
 	Secret(ctx context.Context, name string) ([]byte, error)

@@ -52,6 +52,7 @@ type Data struct {
 	events  []event
 	seq     int64
 	keys    []store.Key
+	volumes []store.Volume
 	secrets map[string][]byte
 }
 
@@ -311,6 +312,39 @@ func (s *Store) RemoveKey(_ context.Context, id string) error {
 		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
 	}
 	s.d.keys = left
+	return nil
+}
+
+// AddVolume implements store.Store.
+func (s *Store) AddVolume(_ context.Context, v store.Volume) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if slices.ContainsFunc(s.d.volumes, func(x store.Volume) bool { return x.ID == v.ID || x.Name == v.Name }) {
+		return store.ErrVolumeExists(v)
+	}
+	v.CreatedAt = v.CreatedAt.UTC()
+	s.d.volumes = append(s.d.volumes, v)
+	return nil
+}
+
+// Volumes implements store.Store.
+func (s *Store) Volumes(context.Context) ([]store.Volume, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	volumes := slices.Clone(s.d.volumes)
+	slices.SortStableFunc(volumes, func(a, b store.Volume) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return volumes, nil
+}
+
+// RemoveVolume implements store.Store.
+func (s *Store) RemoveVolume(_ context.Context, id string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	i := slices.IndexFunc(s.d.volumes, func(v store.Volume) bool { return v.ID == id })
+	if i < 0 {
+		return store.ErrVolumeNotFound(id)
+	}
+	s.d.volumes = slices.Delete(s.d.volumes, i, i+1)
 	return nil
 }
 

@@ -64,6 +64,26 @@ func addKey(t *testing.T, s store.Store, k store.Key) {
 	}
 }
 
+func volume(name string, at time.Time) store.Volume {
+	return store.Volume{ID: "id-" + name, Name: name, CreatedAt: at}
+}
+
+func addVolume(t *testing.T, s store.Store, v store.Volume) {
+	t.Helper()
+	if err := s.AddVolume(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func volumes(t *testing.T, s store.Store) []store.Volume {
+	t.Helper()
+	all, err := s.Volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 func sandboxes(t *testing.T, s store.Store) []store.Sandbox {
 	t.Helper()
 	all, err := s.Sandboxes(t.Context())

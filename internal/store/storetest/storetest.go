@@ -54,6 +54,9 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"KeyExists", testKeyExists},
 		{"KeysUsed", testKeysUsed},
 		{"RemoveKey", testRemoveKey},
+		{"Volumes", testVolumes},
+		{"VolumeExists", testVolumeExists},
+		{"RemoveVolume", testRemoveVolume},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
 		{"Concurrent", testConcurrent},
@@ -102,13 +105,17 @@ func testEveryField(t *testing.T, h harness) {
 	fill(t, &sb, utc)
 	fill(t, &line, utc)
 	fill(t, &key, utc)
+	var vol store.Volume
+	fill(t, &vol, utc)
 
 	commit(t, s, sb, line)
 	if err := s.AddKey(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
+	addVolume(t, s, vol)
 	s = h.reopen(t, s)
 
+	diff(t, "volume", only(t, volumes(t, s)), vol)
 	diff(t, "sandbox", only(t, sandboxes(t, s)), sb)
 	diff(t, "key", only(t, keys(t, s)), key)
 	got := only(t, events(t, s, "", 0, 10))
@@ -424,6 +431,53 @@ func testRemoveKey(t *testing.T, h harness) {
 		t.Errorf("what is left is %+v, want %+v", got, stays)
 	}
 	addKey(t, s, goes) // nothing of it is left in the way
+}
+
+func testVolumes(t *testing.T, h harness) {
+	s := h.open(t)
+	if got := volumes(t, s); len(got) != 0 {
+		t.Errorf("Volumes = %v, want none", got)
+	}
+	late, early := volume("late", utc(2)), volume("early", elsewhere(1))
+	addVolume(t, s, late)
+	addVolume(t, s, early)
+	early.CreatedAt = utc(1)
+	want := []store.Volume{early, late}
+	for _, when := range []string{"before", "after"} {
+		if got := volumes(t, s); !slices.Equal(got, want) {
+			t.Errorf("%s reopen: Volumes = %+v, want %+v", when, got, want)
+		}
+		s = h.reopen(t, s)
+	}
+}
+
+func testVolumeExists(t *testing.T, h harness) {
+	s := h.open(t)
+	first := volume("a", epoch)
+	addVolume(t, s, first)
+	sameName, sameID := volume("b", epoch), volume("c", epoch)
+	sameName.Name, sameID.ID = first.Name, first.ID
+	wantClass(t, errdef.Exists, func() error { return s.AddVolume(t.Context(), sameName) })
+	wantClass(t, errdef.Exists, func() error { return s.AddVolume(t.Context(), sameID) })
+	if got := only(t, volumes(t, s)); got != first {
+		t.Errorf("the first volume became %+v", got)
+	}
+}
+
+func testRemoveVolume(t *testing.T, h harness) {
+	s := h.open(t)
+	gone, kept := volume("a", epoch), volume("b", epoch)
+	addVolume(t, s, gone)
+	addVolume(t, s, kept)
+	if err := s.RemoveVolume(t.Context(), gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	s = h.reopen(t, s)
+	wantClass(t, errdef.NotFound, func() error { return s.RemoveVolume(t.Context(), gone.ID) })
+	if got := only(t, volumes(t, s)); got != kept {
+		t.Errorf("left is %+v", got)
+	}
+	addVolume(t, s, store.Volume{ID: "new", Name: gone.Name, CreatedAt: epoch}) // the name is free again
 }
 
 func testSecret(t *testing.T, h harness) {

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// Volume is a directory that outlives sandboxes. Its files are kept elsewhere.
+type Volume struct {
+	ID        string    `json:"id"` // never used again
+	Name      string    `json:"name"`
+	CreatedAt time.Time `json:"createdAt"`
+}
+
+// VolumeMount is a volume in a sandbox.
+type VolumeMount struct {
+	Volume string `json:"volume"` // its id
+	Name   string `json:"name"`   // of the volume
+	Path   string `json:"path"`   // absolute and clean
+}
+
+// ErrVolumeExists is what AddVolume returns for an id or a name that is taken.
+func ErrVolumeExists(v Volume) error {
+	return errdef.New(errdef.Exists, "volume_exists", "a volume named %q is there already", v.Name).
+		WithRemedy("choose another name, or use that one")
+}
+
+// ErrVolumeNotFound is what is returned where there is no such volume.
+func ErrVolumeNotFound(id string) error {
+	return errdef.New(errdef.NotFound, "volume_not_found", "volume %q does not exist", id)
+}
+
+// AddVolume implements [Store].
+func (s *SQLite) AddVolume(ctx context.Context, v Volume) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx,
+			`INSERT INTO volumes (id, name, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, stamp(v.CreatedAt))
+		return oneRow(result, err, func() error { return ErrVolumeExists(v) })
+	})
+	return s.explain(err, "add volume %s", v.Name)
+}
+
+// Volumes implements [Store].
+func (s *SQLite) Volumes(ctx context.Context) ([]Volume, error) {
+	volumes, err := collect(ctx, s.reader, scanVolume, selectVolumes)
+	return volumes, s.explain(err, "read volumes")
+}
+
+const selectVolumes = `SELECT id, name, created_at FROM volumes ORDER BY created_at, rowid`
+
+func scanVolume(rows *sql.Rows) (v Volume, err error) {
+	var created string
+	if err := rows.Scan(&v.ID, &v.Name, &created); err != nil {
+		return Volume{}, err
+	}
+	if v.CreatedAt, err = time.Parse(stampLayout, created); err != nil {
+		return Volume{}, fmt.Errorf("volume %s: %w", v.ID, err)
+	}
+	return v, nil
+}
+
+// RemoveVolume implements [Store].
+func (s *SQLite) RemoveVolume(ctx context.Context, id string) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `DELETE FROM volumes WHERE id = ?`, id)
+		return oneRow(result, err, func() error { return ErrVolumeNotFound(id) })
+	})
+	return s.explain(err, "remove volume %s", id)
+}
+
+// oneRow returns otherwise's error if a statement has changed nothing.
+func oneRow(result sql.Result, err error, otherwise func() error) error {
+	if err != nil {
+		return err
+	}
+	changed, err := result.RowsAffected()
+	if err != nil || changed == 1 {
+		return err
+	}
+	return otherwise()
+}
