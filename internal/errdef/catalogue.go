@@ -110,6 +110,11 @@ var catalogue = []Entry{
 	{"too_many_sandboxes", Exhausted, 429, 429, "As many sandboxes run as this server allows.", "Pause or end one, or start the server with a larger --max-running."},
 	{"unknown_field", Invalid, 400, 400, "The body or the query has a field that is not known here. (The E2B dialect refuses only those that would mean something.)", "Use the one that the message suggests, or leave it out."},
 	{"unknown_path", NotFound, 404, 404, "The path is not part of the API.", "See /v1/openapi.json."},
+	{"volume_exists", Exists, 409, 400, "A volume of that name is there already.", "Choose another name, or use that one."},
+	{"volume_in_use", Conflict, 409, 409, "The volume is mounted in sandboxes that have not ended.", "End the sandboxes that the message names first."},
+	{"volume_mount_invalid", Invalid, 400, 400, "A sandbox asks for a volume that does not exist, or at a path where none can be mounted: one that is not absolute, that another volume has, or that the sandbox needs.", "Create the volume first, and give an absolute path of its own, such as /mnt/data."},
+	{"volume_name_invalid", Invalid, 400, 400, "The name of a volume has other characters than letters, digits, - and _, or too many.", "Use another name."},
+	{"volume_not_found", NotFound, 404, 404, "There is no such volume.", "List the volumes."},
 	{"wait_timeout", Unavailable, 503, 503, "The operation that the call waits for is still in flight.", "Ask for the sandbox's state, and try again."},
 	{"wake_queue_full", Unavailable, 503, 503, "More accesses wait for the sandbox to wake than the server lets wait.", "Try again in a moment."},
 }

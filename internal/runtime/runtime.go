@@ -28,6 +28,14 @@ type Spec struct {
 	Hostname string
 	Limits   Limits
 	Network  Network // what it reaches outside; nil for nothing
+	Mounts   []Mount // none lies in another
+}
+
+// Mount is a directory of the host that a runtime shares with others. What one
+// of them has written, all of them see.
+type Mount struct {
+	Source string // the directory
+	Path   string // where it is inside: absolute and clean
 }
 
 // Network is where the connections go that leave a runtime.

@@ -24,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 const (
@@ -88,7 +89,7 @@ func newWorld(t *testing.T) *world {
 	log := slog.New(slog.NewJSONHandler(&w.log, nil))
 	// "base" must not be taken for an old build of itself: it is in use.
 	w.sup, err = supervisor.New(t.Context(), supervisor.Options{
-		Store: st, Layers: layers, Templates: templates, Driver: machine.Driver(), RunDir: filepath.Join(dir, "rootfs"),
+		Store: st, Layers: layers, Templates: templates, Volumes: volume.At(filepath.Join(dir, "volumes"), os.Getuid()), Driver: machine.Driver(), RunDir: filepath.Join(dir, "rootfs"),
 		Log: log, MaxTimeout: 24 * time.Hour, WakeTimeout: 10 * time.Second, WakeQueue: 100, KeyLimits: keys.Limits,
 	})
 	must(err)

@@ -39,6 +39,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // Options is what a server is told.
@@ -212,7 +213,7 @@ func newServer(o Options, sup *supervisor.Supervisor, keys *auth.Keys, certifica
 // controlPlane answers what is for no sandbox.
 func controlPlane(o Options, sup *supervisor.Supervisor, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
-		Sandboxes: sup, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
+		Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
 	})
 	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
 	metrics := metricsHandler(reg, keys)
@@ -283,8 +284,12 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := volume.Open(volumesIn(o.StateDir), template.UserID)
+	if err != nil {
+		return nil, err
+	}
 	sup, err := supervisor.New(ctx, supervisor.Options{
-		Store: st, Layers: layers, Templates: templates, Driver: driver, RunDir: mounts,
+		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits,

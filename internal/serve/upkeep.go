@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // UpkeepOptions is what Fsck and GC are told.
@@ -68,7 +69,7 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 func (u *upkeep) end() error { return u.unlock() }
 
 func (u *upkeep) sweeper() sweep.Sweeper {
-	return sweep.Sweeper{Runtimes: u.remains, RunDir: mountsIn(u.dir), Layers: u.layers, Templates: u.bases}
+	return sweep.Sweeper{Runtimes: u.remains, RunDir: mountsIn(u.dir), Layers: u.layers, Templates: u.bases, Volumes: volumesAt(u.dir)}
 }
 
 // Where things are in a state directory.
@@ -76,6 +77,9 @@ func databaseIn(dir string) string  { return filepath.Join(dir, "drowse.db") }
 func templatesIn(dir string) string { return filepath.Join(dir, "templates") }
 func runtimesIn(dir string) string  { return filepath.Join(dir, "run", "gv") }
 func mountsIn(dir string) string    { return filepath.Join(dir, "run", "rootfs") }
+func volumesIn(dir string) string   { return filepath.Join(dir, "volumes") }
+
+func volumesAt(dir string) *volume.Store { return volume.At(volumesIn(dir), template.UserID) }
 
 func needRoot(what string) error {
 	if os.Geteuid() == 0 {

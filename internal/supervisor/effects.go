@@ -267,7 +267,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 		}
 	}
 	spec := RuntimeSpec(sb.Config.Limits)
-	spec.ID, spec.Rootfs, spec.Network = id, b.s.rootfs(id), b.gate
+	spec.ID, spec.Rootfs, spec.Network, spec.Mounts = id, b.s.rootfs(id), b.gate, b.s.mountsOf(sb.Config)
 	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {
 		return nil, "", err
 	}
@@ -357,7 +357,11 @@ func (b *box) boot(ctx context.Context, spec runtime.Spec, image string) (runtim
 	if image == "" {
 		return b.s.o.Driver.Start(ctx, spec)
 	}
-	return b.s.o.Driver.Restore(ctx, spec, b.s.o.Layers.ImageDir(image))
+	inst, err := b.s.o.Driver.Restore(ctx, spec, b.s.o.Layers.ImageDir(image))
+	if err != nil && len(spec.Mounts) > 0 {
+		err = fmt.Errorf("%w (what it had open on its volumes must be there: put back what was removed while it slept)", err)
+	}
+	return inst, err
 }
 
 // capture carries out CaptureRuntime: the two-phase pause. Up to the commit

@@ -115,6 +115,9 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 	if err := s.fit(&a.config.Limits); err != nil {
 		return nil, err
 	}
+	if err := s.checkVolumes(a.config); err != nil {
+		return nil, err
+	}
 	t, err := s.templateFor(ctx, a)
 	if err != nil {
 		return nil, err
@@ -261,14 +264,8 @@ func (a *arrival) event() lifecycle.ImportRequested {
 // admit gives what was received its place, and commits the sandbox.
 func (s *Supervisor) admit(a *arrival) (store.Sandbox, error) {
 	b := newBox(s, store.Sandbox{ID: a.id, Config: a.config, Record: lifecycle.Record{State: lifecycle.Pending}})
-	s.mu.Lock()
-	taken := s.boxes[a.id] != nil
-	if !taken {
-		s.boxes[a.id] = b
-	}
-	s.mu.Unlock()
-	if taken { // since it was looked for
-		return store.Sandbox{}, errExists(a.id)
+	if err := s.enlist(b); err != nil { // it has become known since it was looked for, or a volume has gone
+		return store.Sandbox{}, err
 	}
 	image := ""
 	if a.mode == lifecycle.Memory {

@@ -22,6 +22,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // recordedEnv holds the state directory of the server that is recorded.
@@ -120,7 +121,7 @@ func openRecorded(ctx context.Context, dir string, machine *fake.Machine) (s *Su
 	}
 	driver := &writingDriver{machine.Driver(), layers}
 	s, err = New(ctx, Options{
-		Store: st, Layers: layers, Templates: template.At(filepath.Join(dir, "templates")), Driver: driver, RunDir: rootfs,
+		Store: st, Layers: layers, Templates: template.At(filepath.Join(dir, "templates")), Volumes: volume.At(filepath.Join(dir, "volumes"), os.Getuid()), Driver: driver, RunDir: rootfs,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 100,
 	})
 	if err != nil {

@@ -3,6 +3,8 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -111,12 +113,12 @@ func (b *box) adopt(ctx context.Context) (runtime.Instance, error) {
 // server is the only one on its state directory, and nothing is in flight yet
 // but what the records say.
 func (s *Supervisor) sweep(ctx context.Context) error {
-	sweeper := sweep.Sweeper{Runtimes: s.o.Driver, RunDir: s.o.RunDir, Layers: s.o.Layers, Templates: s.o.Templates}
+	sweeper := sweep.Sweeper{Runtimes: s.o.Driver, RunDir: s.o.RunDir, Layers: s.o.Layers, Templates: s.o.Templates, Volumes: s.o.Volumes}
 	var records []store.Sandbox
 	for _, b := range s.boxes {
 		records = append(records, b.snapshot())
 	}
-	things, err := sweeper.Find(ctx, records)
+	things, err := sweeper.Find(ctx, records, slices.Collect(maps.Values(s.volumes.byID)))
 	if err != nil {
 		return err
 	}

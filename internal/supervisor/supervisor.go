@@ -37,6 +37,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // Options is what a supervisor works with.
@@ -44,6 +45,7 @@ type Options struct {
 	Store     store.Store
 	Layers    *layer.Store
 	Templates *template.Store
+	Volumes   *volume.Store
 	Driver    runtime.Driver
 	RunDir    string // for mount points; emptied of strangers at start
 	Ballast   string // a file to give up when the disk is full; empty for none
@@ -118,6 +120,8 @@ type Supervisor struct {
 	mu    sync.RWMutex
 	boxes map[string]*box
 
+	volumes volumes
+
 	changeMu sync.Mutex
 	changed  chan struct{} // closed at the next commit
 }
@@ -144,7 +148,11 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.metrics = newMetrics(s)
 	s.slots.limit, s.slots.keyLimits = o.MaxRunning, o.KeyLimits
 	s.timers = newTimers((*box).fire)
-	if err := s.recover(ctx); err != nil {
+	err = s.loadVolumes(ctx)
+	if err == nil {
+		err = s.recover(ctx)
+	}
+	if err != nil {
 		s.stop()
 		return nil, fmt.Errorf("recover sandboxes: %w", err)
 	}
@@ -253,10 +261,9 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 		return store.Sandbox{}, err
 	}
 	b := newBox(s, store.Sandbox{ID: newID(), Config: cfg, Record: lifecycle.Record{State: lifecycle.Pending}})
-	s.mu.Lock()
-	s.boxes[b.id] = b
-	s.mu.Unlock()
-
+	if err := s.enlist(b); err != nil {
+		return store.Sandbox{}, err
+	}
 	_, ended, err := b.request(lifecycle.CreateRequested{
 		Meta:     call(newOp(), req.Actor),
 		Settings: s.o.Defaults.Fill(req.Settings),

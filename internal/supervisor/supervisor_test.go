@@ -27,6 +27,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 const counterPort = 8000
@@ -212,13 +213,17 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	volumes, err := volume.Open(filepath.Join(b.dir, "volumes"), os.Getuid())
+	if err != nil {
+		t.Fatal(err)
+	}
 	driver := b.driver
 	if driver == nil {
 		driver = b.machine.Driver()
 	}
 	s, err = New(t.Context(), Options{
 		Limits: b.limits,
-		Store:  st, Layers: layers, Templates: templates, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
+		Store:  st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
 	})
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // world is a machine without mounts, disks or processes: everything that
@@ -54,6 +55,7 @@ type world struct {
 	hooks  func(srv *server) memstore.Hooks // of a server's store
 	log    func(srv *server) slog.Handler   // of a server
 	tune   func(o *Options)                 // of a server
+	spec   func(runtime.Spec)               // what a runtime is told
 }
 
 // point is a thing that drivers do.
@@ -77,7 +79,7 @@ func newWorldIn(t testing.TB, dir string) *world {
 	w.machine = fake.NewMachine(w.boot)
 	at := filepath.Join(dir, "templates", "test")
 	data, _ := json.Marshal(template.Template{ID: "test"})
-	if err := errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "template.json"), data, 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(at, 0o700), os.MkdirAll(filepath.Join(dir, "volumes"), 0o700), os.WriteFile(filepath.Join(at, "template.json"), data, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -90,6 +92,9 @@ func (w *world) boot(spec runtime.Spec, image []byte) (fake.Program, error) {
 		if err := json.Unmarshal(image, &p.count); err != nil {
 			return nil, err
 		}
+	}
+	if w.spec != nil {
+		w.spec(spec)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -232,7 +237,7 @@ func (w *world) open() (*server, error) {
 		logs = w.log(srv)
 	}
 	o := Options{
-		Store: srv.store, Layers: layers, Templates: templates, Driver: &mortalDriver{w.machine.Driver(), srv},
+		Store: srv.store, Layers: layers, Templates: templates, Volumes: volume.At(filepath.Join(w.dir, "volumes"), os.Getuid()), Driver: &mortalDriver{w.machine.Driver(), srv},
 		RunDir: filepath.Join(srv.dir, "rootfs"), Log: slog.New(logs), MaxTimeout: 24 * time.Hour,
 		WakeTimeout: 30 * time.Second, WakeQueue: 1000, Defaults: Defaults{StallAfter: 30 * time.Minute},
 	}

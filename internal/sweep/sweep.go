@@ -1,5 +1,5 @@
 // Package sweep finds what is in a state directory and nobody owns: runtimes,
-// mounts, layers, images and unfinished work. It says why nobody owns it, and
+// mounts, layers, images, volumes and unfinished work. It says why nobody owns it, and
 // removes it.
 //
 // A server does so when it starts, "drowse gc" and "drowse fsck" while none
@@ -25,6 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // Grace is how long what no record knows is left alone.
@@ -39,6 +40,7 @@ const (
 	Layer     Kind = "layer"     // files that a sandbox wrote
 	Image     Kind = "image"     // a memory image, whole or not
 	Template  Kind = "template"  // a base that was replaced, or not finished
+	Volume    Kind = "volume"    // files that sandboxes shared
 	Unremoved Kind = "unremoved" // a layer or image that was being removed
 )
 
@@ -76,13 +78,18 @@ type Sweeper struct {
 	RunDir    string // of mount points, by runtime
 	Layers    *layer.Store
 	Templates *template.Store
+	Volumes   *volume.Store
 }
 
-// Find returns what none of the records owns. They must be all there are.
-func (s Sweeper) Find(ctx context.Context, records []store.Sandbox) ([]Thing, error) {
+// Find returns what none of the records owns. They, and the volumes, must be all
+// there are.
+func (s Sweeper) Find(ctx context.Context, records []store.Sandbox, volumes []store.Volume) ([]Thing, error) {
 	o := ownershipOf(records)
+	for _, v := range volumes {
+		o.volumes[v.ID] = true
+	}
 	var all []Thing
-	for _, find := range []func(context.Context, ownership) ([]Thing, error){s.runtimes, s.files, s.templates} {
+	for _, find := range []func(context.Context, ownership) ([]Thing, error){s.runtimes, s.files, s.templates, s.volumes} {
 		things, err := find(ctx, o)
 		if err != nil {
 			return nil, fmt.Errorf("look for what nobody owns: %w", err)
@@ -176,6 +183,16 @@ func (s Sweeper) templates(_ context.Context, o ownership) (found []Thing, err e
 	return found, err
 }
 
+func (s Sweeper) volumes(_ context.Context, o ownership) (found []Thing, err error) {
+	ids, err := s.Volumes.IDs()
+	for _, id := range ids {
+		if !o.volumes[id] {
+			found = append(found, o.thing(Volume, id, s.Volumes.Dir(id)))
+		}
+	}
+	return found, err
+}
+
 // Remove removes a thing. It is idempotent.
 func (s Sweeper) Remove(ctx context.Context, t Thing) error {
 	switch t.Kind {
@@ -187,6 +204,8 @@ func (s Sweeper) Remove(ctx context.Context, t Thing) error {
 		return s.Layers.RemoveImage(t.ID)
 	case Template:
 		return s.Templates.RemoveBase(t.ID)
+	case Volume:
+		return s.Volumes.Remove(t.ID)
 	case Unremoved:
 		return s.Layers.FinishRemovals()
 	}
@@ -195,13 +214,14 @@ func (s Sweeper) Remove(ctx context.Context, t Thing) error {
 
 // ownership is what records refer to.
 type ownership struct {
-	runtimes, layers, images, templates map[string]bool
-	sandboxes                           map[string]lifecycle.State
+	runtimes, layers, images, templates, volumes map[string]bool
+	sandboxes                                    map[string]lifecycle.State
 }
 
 func ownershipOf(records []store.Sandbox) ownership {
 	o := ownership{
 		runtimes: map[string]bool{}, layers: map[string]bool{}, images: map[string]bool{}, templates: map[string]bool{},
+		volumes:   map[string]bool{},
 		sandboxes: map[string]lifecycle.State{},
 	}
 	for _, sb := range records {

@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // runtimes are directories.
@@ -36,7 +37,7 @@ func TestFindAndRemove(t *testing.T) {
 	dir := t.TempDir()
 	s := Sweeper{
 		Runtimes: runtimes{filepath.Join(dir, "bundles")}, RunDir: filepath.Join(dir, "rootfs"),
-		Layers: layer.At(dir), Templates: template.At(filepath.Join(dir, "templates")),
+		Layers: layer.At(dir), Templates: template.At(filepath.Join(dir, "templates")), Volumes: volume.At(filepath.Join(dir, "volumes"), 0),
 	}
 	id := func(name string) string { return "i" + name + strings.Repeat("0", 20-len(name)) }
 	awake, asleep, waking, ended, ending := id("awake"), id("asleep"), id("waking"), id("ended"), id("ending")
@@ -80,8 +81,11 @@ func TestFindAndRemove(t *testing.T) {
 	stranger := RuntimeID(id("stranger"), 1)
 	thing("bundles/"+stranger, true)
 	thing("layers/"+stranger, true)
+	volumes := []store.Volume{{ID: "volkept"}}
+	thing("volumes/volkept", false)
+	thing("volumes/volstranger", true)
 
-	found, err := s.Find(t.Context(), records)
+	found, err := s.Find(t.Context(), records, volumes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +95,7 @@ func TestFindAndRemove(t *testing.T) {
 		if f.Why == "" || f.Since.IsZero() {
 			t.Errorf("%s is not explained: %+v", f.Path, f)
 		}
-		strange := strings.HasSuffix(f.Path, stranger)
+		strange := strings.HasSuffix(f.Path, stranger) || strings.HasSuffix(f.Path, "volstranger")
 		if f.Stranger != strange || f.Due().After(time.Now()) != strange {
 			t.Errorf("%+v is due at %s; want a grace period for strangers alone", f, f.Due())
 		}
@@ -109,7 +113,7 @@ func TestFindAndRemove(t *testing.T) {
 			}
 		}
 	}
-	if left, err := s.Find(t.Context(), records); err != nil || len(left) > 0 {
+	if left, err := s.Find(t.Context(), records, volumes); err != nil || len(left) > 0 {
 		t.Errorf("left: %+v, %v", left, err)
 	}
 }

@@ -78,10 +78,11 @@ done
 unset script
 `
 
-const (
-	userID     = 1000
-	baseFormat = "1" // changes when BuildBase would make something else of the same host
-)
+// UserID is that of the user, and of its group, as which programs run in a
+// sandbox unless another is asked for.
+const UserID = 1000
+
+const baseFormat = "1" // changes when BuildBase would make something else of the same host
 
 // BuildBase makes the template "base" from this host and the agent's program,
 // unless it is there already, and returns it.
@@ -343,7 +344,7 @@ func makeHome(home string) error {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(path, userID, userID)
+		return os.Lchown(path, UserID, UserID)
 	})
 }
 

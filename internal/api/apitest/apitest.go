@@ -73,6 +73,8 @@ type Fake struct {
 	mu  sync.Mutex
 	seq int
 	log []store.Event
+
+	volumes []store.Volume
 	// changed is closed and replaced at every commit.
 	changed chan struct{}
 

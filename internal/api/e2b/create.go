@@ -21,13 +21,13 @@ type newSandbox struct {
 	AutoResume      *autoResume `json:"autoResume"`
 	Secure          bool        `json:"secure"` // v1 only: v2 sandboxes always are
 
-	AllowInternetAccess *bool             `json:"allow_internet_access"` // snake case here, camel case in answers
-	Network             *network          `json:"network"`
-	Metadata            json.RawMessage   `json:"metadata"`
-	EnvVars             json.RawMessage   `json:"envVars"`
-	MCP                 json.RawMessage   `json:"mcp"`
-	IAM                 json.RawMessage   `json:"iam"`
-	VolumeMounts        []json.RawMessage `json:"volumeMounts"`
+	AllowInternetAccess *bool           `json:"allow_internet_access"` // snake case here, camel case in answers
+	Network             *network        `json:"network"`
+	Metadata            json.RawMessage `json:"metadata"`
+	EnvVars             json.RawMessage `json:"envVars"`
+	MCP                 json.RawMessage `json:"mcp"`
+	IAM                 json.RawMessage `json:"iam"`
+	VolumeMounts        []volumeMount   `json:"volumeMounts"`
 }
 
 type autoResume struct {
@@ -105,8 +105,6 @@ func (s *server) createRequest(body newSandbox, defaultTimeout int32) (superviso
 // is and that this server cannot honour.
 func (b newSandbox) refuseUnsupported() error {
 	switch {
-	case len(b.VolumeMounts) > 0:
-		return unsupportedField("volumeMounts")
 	case given(b.IAM):
 		return unsupportedField("iam")
 	case given(b.MCP):
@@ -191,6 +189,7 @@ func (b newSandbox) config() (store.Config, error) {
 		PrivatePorts:  b.Network.private(),
 		AllowInternet: b.AllowInternetAccess,
 		Network:       b.Network.record(),
+		Volumes:       b.volumes(),
 	}
 	cfg.AllowOut, cfg.DenyOut = b.Network.rules()
 	if b.Network != nil {

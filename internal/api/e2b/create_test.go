@@ -66,6 +66,9 @@ func TestCreateTranslates(t *testing.T) {
 			r.Config.Metadata = map[string]string{"a": "1", "é": ""}
 			r.Config.Env = map[string]string{"PATH": "/bin", "X": ""}
 		})},
+		"volumes": {v2, `{"templateID":"base","volumeMounts":[{"name":"v","path":"/mnt/v"}]}`, request(func(r *supervisor.CreateRequest) {
+			r.Config.Volumes = []store.VolumeMount{{Name: "v", Path: "/mnt/v"}}
+		})},
 		"private ports": {v1, `{"templateID":"base","secure":true,"network":{"allowPublicTraffic":false,"rules":null,"allowOut":[],"egressProxy":null}}`, request(func(r *supervisor.CreateRequest) {
 			r.Settings.Timeout, r.Config.PrivatePorts = 15*time.Second, true
 			r.Config.Network = json.RawMessage(`{"allowPublicTraffic":false}`)
@@ -126,7 +129,8 @@ func TestCreateRefuses(t *testing.T) {
 		"variable with =":         {v2, `{"templateID":"base","envVars":{"a=b":""}}`, "", "a=b"},
 		"variable without name":   {v2, `{"templateID":"base","envVars":{"":""}}`, "", "envVars"},
 		"NUL in a variable":       {v2, `{"templateID":"base","envVars":{"a":"\u0000"}}`, "", "NUL"},
-		"volumes":                 {v2, `{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`, "not_supported", "volumeMounts"},
+		"volumes as object":       {v2, `{"templateID":"base","volumeMounts":{"name":"v","path":"/v"}}`, "", `"volumeMounts" must be an array`},
+		"a volume without name":   {v2, `{"templateID":"base","volumeMounts":[{"path":1}]}`, "", `"volumeMounts.path" must be a string`},
 		"identity":                {v2, `{"templateID":"base","iam":{"tokens":{"a":{"audience":"x"}}}}`, "not_supported", "iam"},
 		"mcp":                     {v2, `{"templateID":"base","mcp":{"github":{}}}`, "not_supported", "mcp"},
 		"egress proxy":            {v2, `{"templateID":"base","network":{"egressProxy":{"address":"p:1"}}}`, "not_supported", "network.egressProxy"},

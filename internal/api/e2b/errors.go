@@ -43,6 +43,7 @@ const (
 	codeTemplateNotFound = "template_not_found" // of Sandboxes.Create
 	codeSandboxNotFound  = "sandbox_not_found"  // of Sandboxes: nothing more is known
 	codeNotRunning       = "not_running"        // of Sandboxes.SetTimeout and Refresh
+	codeVolumeExists     = "volume_exists"      // of Volumes.CreateVolume
 )
 
 // failure is an error as clients see it. Code repeats the HTTP status: the

@@ -17,7 +17,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
-var _ Sandboxes = (*apitest.Fake)(nil)
+var (
+	_ Sandboxes = (*apitest.Fake)(nil)
+	_ Volumes   = (*apitest.Fake)(nil)
+)
 
 const goodKey = apitest.GoodKey
 
@@ -33,7 +36,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 		t.Fatal(err)
 	}
 	w := &world{apitest.NewWorld(t)}
-	o := Options{Sandboxes: w.Fake, Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

@@ -53,6 +53,11 @@ var routes = append([]route{
 	{http.MethodGet, "/api-keys", auth.Manage, (*server).keys},
 	{http.MethodPost, "/api-keys", auth.Manage, (*server).createKey},
 	{http.MethodDelete, "/api-keys/{keyID}", auth.Manage, (*server).revokeKey},
+
+	{http.MethodPost, "/volumes", auth.Use, (*server).createVolume},
+	{http.MethodGet, "/volumes", auth.Look, (*server).listVolumes},
+	{http.MethodGet, "/volumes/{volumeID}", auth.Use, (*server).getVolume},
+	{http.MethodDelete, "/volumes/{volumeID}", auth.Use, (*server).deleteVolume},
 }, unbuilt(
 	// Sandboxes.
 	"POST /sandboxes/{sandboxID}/fork",
@@ -111,11 +116,7 @@ var routes = append([]route{
 	"GET /events/webhooks/{webhookID}/deliveries",
 	"GET /events/webhooks/{webhookID}/stats",
 
-	// Volumes and secrets.
-	"GET /volumes",
-	"POST /volumes",
-	"GET /volumes/{volumeID}",
-	"DELETE /volumes/{volumeID}",
+	// Files of volumes, and secrets.
 	"GET /volumecontent/{volumeID}/path",
 	"PATCH /volumecontent/{volumeID}/path",
 	"DELETE /volumecontent/{volumeID}/path",

@@ -18,6 +18,8 @@ func bodyOf(r route) string {
 		return `{"timeout": 60}`
 	case strings.HasSuffix(r.pattern, "/network"):
 		return `{}`
+	case r.method == http.MethodPost && r.pattern == "/volumes":
+		return `{"name": "data"}`
 	case r.method == http.MethodPost && strings.HasSuffix(r.pattern, "/sandboxes"):
 		return `{"templateID": "base"}`
 	}
@@ -138,7 +140,7 @@ func TestUnbuiltEndpointsAreRefusedAsSuch(t *testing.T) {
 		"GET /v2/sandboxes/ID/logs", "GET /sandboxes/ID/logs", "POST /v3/templates", "DELETE /templates/ns%2Fname%3Atag",
 		"GET /templates/aliases/base", "POST /templates/tags", "GET /templates/x/tags", "GET /v2/templates",
 		"POST /v2/templates/x/builds/y", "GET /templates/x/builds/y/status?logsOffset=0", "GET /templates/x/files/abc",
-		"PATCH /api-keys/x", "GET /nodes", "GET /events/sandboxes/ID", "POST /volumes", "GET /secrets",
+		"PATCH /api-keys/x", "GET /nodes", "GET /events/sandboxes/ID", "GET /secrets",
 		"GET /volumecontent/x/dir",
 	} {
 		t.Run(endpoint, func(t *testing.T) {

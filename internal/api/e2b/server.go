@@ -65,6 +65,7 @@ const (
 // Options are what a handler is made of.
 type Options struct {
 	Sandboxes Sandboxes     // required
+	Volumes   Volumes       // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is
@@ -109,10 +110,10 @@ type call struct {
 	w       http.ResponseWriter // to bound the body with; handlers return their reply
 	r       *http.Request
 	route   *route
-	params  map[string]string
-	sandbox string    // the sandbox that the path names, if it names one
-	key     store.Key // whose call it is; none of an open route
-	actor   string    // who asks, for the record
+	params  map[string]string // of the path
+	sandbox string            // the sandbox that the path names, if it names one
+	key     store.Key         // whose call it is; none of an open route
+	actor   string            // who asks, for the record
 }
 
 // reply is the answer to a call that succeeded.

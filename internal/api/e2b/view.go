@@ -54,6 +54,7 @@ type detailView struct {
 	AllowInternetAccess *bool           `json:"allowInternetAccess,omitempty"`
 	Network             json.RawMessage `json:"network,omitempty"`
 	Lifecycle           lifecycleView   `json:"lifecycle"`
+	VolumeMounts        []volumeMount   `json:"volumeMounts,omitempty"`
 }
 
 type lifecycleView struct {
@@ -104,6 +105,7 @@ func (s *server) detailView(c *call, sb store.Sandbox) detailView {
 			AutoResume: sb.Record.Settings.AutoResume,
 			OnTimeout:  sb.Record.Settings.OnTimeout,
 		},
+		VolumeMounts: mountViews(sb.Config),
 	}
 	if auth.May(c.key, auth.Use) {
 		v.EnvdAccessToken = s.envdToken(sb)

@@ -123,13 +123,14 @@ func newConfig(root string) (*config.Config, error) {
 	flags := flag.NewFlagSet("runsc", flag.ContinueOnError)
 	config.RegisterFlags(flags)
 	for name, value := range map[string]string{
-		"root":          root,
-		"platform":      "systrap",
-		"network":       "sandbox",
-		"overlay2":      "none",      // the writable layer is ours, outside the memory image
-		"file-access":   "exclusive", // nobody else changes the files of a running sandbox
-		"allow-suid":    "true",      // sudo
-		"host-settings": "ignore",
+		"root":               root,
+		"platform":           "systrap",
+		"network":            "sandbox",
+		"overlay2":           "none",      // the writable layer is ours, outside the memory image
+		"file-access":        "exclusive", // nobody else changes the files of a running sandbox
+		"file-access-mounts": "shared",    // but for those on volumes
+		"allow-suid":         "true",      // sudo
+		"host-settings":      "ignore",
 	} {
 		if err := flags.Set(name, value); err != nil {
 			return nil, fmt.Errorf("set %s: %w", name, err)

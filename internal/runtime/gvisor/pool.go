@@ -66,6 +66,10 @@ func shapeOf(s runtime.Spec) runtime.Spec {
 	return s
 }
 
+// fits reports whether a runtime that waited could be what spec describes. What
+// is mounted beside the root has to be there when its processes are made.
+func fits(s runtime.Spec) bool { return len(s.Mounts) == 0 }
+
 func newPool(ctx context.Context, d *Driver, warm Warm) *pool {
 	ctx, stop := context.WithCancel(ctx)
 	p := &pool{
@@ -108,7 +112,9 @@ func (p *pool) begin(spec runtime.Spec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.launching++
-	p.shape = shapeOf(spec)
+	if fits(spec) {
+		p.shape = shapeOf(spec)
+	}
 }
 
 func (p *pool) end() {
@@ -121,6 +127,9 @@ func (p *pool) end() {
 // take turns a runtime that waits into the one that spec describes. It returns
 // nil if there is none that could be.
 func (p *pool) take(spec runtime.Spec) (*container.Container, error) {
+	if !fits(spec) {
+		return nil, nil
+	}
 	for {
 		s := p.pick(shapeOf(spec))
 		if s == nil {
@@ -172,8 +181,8 @@ func (p *pool) run(ctx context.Context) {
 func (p *pool) lacks() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fits := func(s *slot) bool { return reflect.DeepEqual(s.shape, p.shape) }
-	return len(p.waiting) < p.size || p.size > 0 && !slices.ContainsFunc(p.waiting, fits)
+	ofUse := func(s *slot) bool { return reflect.DeepEqual(s.shape, p.shape) }
+	return len(p.waiting) < p.size || p.size > 0 && !slices.ContainsFunc(p.waiting, ofUse)
 }
 
 // awaitCalm waits until no launch has been in progress for a while. It reports

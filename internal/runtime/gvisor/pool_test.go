@@ -282,3 +282,42 @@ func seccompFilters(t *testing.T, pid int) int {
 	}
 	return n
 }
+
+// TestMountsNeedTheirOwn starts, and restores, a runtime that mounts something:
+// it is made for that, and the one that waits goes on waiting.
+func TestMountsNeedTheirOwn(t *testing.T) {
+	r, d := warmRig(t)
+	cid := waits(t, d)
+	shared := t.TempDir()
+	mounted := func(spec runtime.Spec) runtime.Spec {
+		spec.Mounts = []runtime.Mount{{Source: shared, Path: "/mnt/shared"}}
+		return spec
+	}
+	spec := mounted(r.newSpec(t))
+	inst := start(t, d, spec)
+	if inst.c.ID != spec.ID {
+		t.Errorf("runtime %s is %s, which was made before", inst.ID(), inst.c.ID)
+	}
+	image := t.TempDir()
+	if err := inst.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := inst.Checkpoint(t.Context(), image); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Remove(t.Context(), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	next := mounted(r.again(t, spec))
+	t.Cleanup(func() {
+		if err := d.Remove(context.Background(), next.ID); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := d.Restore(t.Context(), next, image); err != nil {
+		t.Fatal(err)
+	}
+	if now := waits(t, d); now != cid {
+		t.Errorf("%s waits in the place of %s", now, cid)
+	}
+}

@@ -42,7 +42,7 @@ func ociSpec(s runtime.Spec, netns string) *specs.Spec {
 	pids := int64(s.Limits.PIDs)
 	period := uint64(100_000)
 	quota := int64(s.Limits.CPUs) * int64(period)
-	return &specs.Spec{
+	spec := &specs.Spec{
 		Version:  specs.Version,
 		Hostname: s.Hostname,
 		Root:     &specs.Root{Path: s.Rootfs},
@@ -83,4 +83,8 @@ func ociSpec(s runtime.Spec, netns string) *specs.Spec {
 			},
 		},
 	}
+	for _, m := range s.Mounts {
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.Source, Options: []string{"rw"}})
+	}
+	return spec
 }

@@ -1,0 +1,77 @@
+package apitest
+
+import (
+	"context"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// CreateVolume makes a volume.
+func (f *Fake) CreateVolume(_ context.Context, name string) (store.Volume, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return store.Volume{}, err
+	}
+	v := store.Volume{ID: "vol" + f.nextID(), Name: name, CreatedAt: f.Now}
+	if slices.ContainsFunc(f.volumes, func(has store.Volume) bool { return has.Name == name }) {
+		return store.Volume{}, store.ErrVolumeExists(v)
+	}
+	f.volumes = append(f.volumes, v)
+	return v, nil
+}
+
+// Volumes returns all volumes, oldest first.
+func (f *Fake) Volumes(context.Context) ([]store.Volume, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	return slices.Clone(f.volumes), err
+}
+
+// Volume returns a volume.
+func (f *Fake) Volume(_ context.Context, id string) (store.Volume, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return store.Volume{}, err
+	}
+	i, err := f.indexOfVolume(id)
+	if err != nil {
+		return store.Volume{}, err
+	}
+	return f.volumes[i], nil
+}
+
+// DeleteVolume deletes a volume that no sandbox has asked for.
+func (f *Fake) DeleteVolume(_ context.Context, id string) error {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	i, err := f.indexOfVolume(id)
+	if err != nil {
+		return err
+	}
+	for _, sb := range f.Sandboxes {
+		if sb.Record.State != lifecycle.Terminated && slices.ContainsFunc(sb.Config.Volumes, func(m store.VolumeMount) bool { return m.Name == f.volumes[i].Name }) {
+			return errdef.New(errdef.Conflict, "volume_in_use", "volume %q is mounted in %s", f.volumes[i].Name, sb.ID)
+		}
+	}
+	f.volumes = slices.Delete(f.volumes, i, i+1)
+	return nil
+}
+
+// VolumeToken returns the token that opens a volume.
+func (f *Fake) VolumeToken(id string) string { return "volume" + Tokens() + id }
+
+func (f *Fake) indexOfVolume(id string) (int, error) {
+	i := slices.IndexFunc(f.volumes, func(v store.Volume) bool { return v.ID == id })
+	if i < 0 {
+		return 0, store.ErrVolumeNotFound(id)
+	}
+	return i, nil
+}

@@ -1,0 +1,91 @@
+package e2b
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Volumes is what the dialect needs of those who keep volumes. One that is
+// unknown is an errdef.NotFound.
+type Volumes interface {
+	// CreateVolume is an errdef.Exists where the name is taken.
+	CreateVolume(ctx context.Context, name string) (store.Volume, error)
+	Volumes(ctx context.Context) ([]store.Volume, error)
+	Volume(ctx context.Context, id string) (store.Volume, error)
+	// DeleteVolume is an errdef.Conflict while a sandbox has the volume.
+	DeleteVolume(ctx context.Context, id string) error
+	// VolumeToken returns what opens the files of a volume.
+	VolumeToken(id string) string
+}
+
+// volumeParam is the path parameter that names a volume.
+const volumeParam = "volumeID"
+
+// volumeView is an item of a list; with its token it answers create and get.
+type volumeView struct {
+	VolumeID string `json:"volumeID"`
+	Name     string `json:"name"`
+	Token    string `json:"token,omitempty"`
+}
+
+// volumeMount is a volume in a sandbox, in requests and answers.
+type volumeMount struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
+}
+
+func (s *server) withToken(v store.Volume) volumeView {
+	return volumeView{VolumeID: v.ID, Name: v.Name, Token: s.Volumes.VolumeToken(v.ID)}
+}
+
+func (s *server) createVolume(c *call) (reply, error) {
+	var body struct {
+		Name string `json:"name"`
+	}
+	if err := c.decode(&body); err != nil {
+		return reply{}, err
+	}
+	v, err := s.Volumes.CreateVolume(c.r.Context(), body.Name)
+	if errdef.Is(err, errdef.Exists) {
+		return reply{}, fail(http.StatusBadRequest, codeVolumeExists, "%v", err)
+	}
+	return reply{status: http.StatusCreated, body: s.withToken(v)}, err
+}
+
+func (s *server) listVolumes(c *call) (reply, error) {
+	list, err := s.Volumes.Volumes(c.r.Context())
+	views := make([]volumeView, len(list))
+	for i, v := range list {
+		views[i] = volumeView{VolumeID: v.ID, Name: v.Name}
+	}
+	return reply{status: http.StatusOK, body: views}, err
+}
+
+func (s *server) getVolume(c *call) (reply, error) {
+	v, err := s.Volumes.Volume(c.r.Context(), c.params[volumeParam])
+	return reply{status: http.StatusOK, body: s.withToken(v)}, err
+}
+
+func (s *server) deleteVolume(c *call) (reply, error) {
+	return noContent, s.Volumes.DeleteVolume(c.r.Context(), c.params[volumeParam])
+}
+
+// volumes translates what create asks for.
+func (b newSandbox) volumes() []store.VolumeMount {
+	var mounts []store.VolumeMount
+	for _, m := range b.VolumeMounts {
+		mounts = append(mounts, store.VolumeMount{Name: m.Name, Path: m.Path})
+	}
+	return mounts
+}
+
+func mountViews(c store.Config) []volumeMount {
+	var views []volumeMount
+	for _, m := range c.Volumes {
+		views = append(views, volumeMount{Name: m.Name, Path: m.Path})
+	}
+	return views
+}

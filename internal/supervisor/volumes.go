@@ -1,0 +1,253 @@
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// volumes is which volumes there are. Its lock is held while a sandbox that
+// mounts some becomes known, and while one is deleted, so that none is deleted
+// that a sandbox has.
+type volumes struct {
+	mu   sync.Mutex
+	byID map[string]store.Volume
+}
+
+func (s *Supervisor) loadVolumes(ctx context.Context) error {
+	list, err := s.o.Store.Volumes(ctx)
+	s.volumes.byID = map[string]store.Volume{}
+	for _, v := range list {
+		s.volumes.byID[v.ID] = v
+	}
+	return err
+}
+
+// volumeName is what E2B's clients may call a volume.
+var volumeName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+
+// CreateVolume makes an empty volume. A name that is taken is an errdef.Exists
+// with code "volume_exists".
+func (s *Supervisor) CreateVolume(ctx context.Context, name string) (store.Volume, error) {
+	if !volumeName.MatchString(name) {
+		return store.Volume{}, errdef.New(errdef.Invalid, "volume_name_invalid", "%.200q cannot name a volume", name).
+			WithRemedy("use letters, digits, - and _, 128 at most")
+	}
+	if err := s.checkSpace(leastSpace); err != nil {
+		return store.Volume{}, err
+	}
+	v := store.Volume{ID: "vol" + newOp(), Name: name, CreatedAt: now()}
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	if _, taken := s.volumes.named(name); taken {
+		return store.Volume{}, store.ErrVolumeExists(v)
+	}
+	err := s.o.Volumes.Make(v.ID)
+	if err == nil {
+		err = s.o.Store.AddVolume(ctx, v)
+	}
+	if err != nil {
+		s.removeVolumeFiles(v.ID)
+		return store.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
+	}
+	s.volumes.byID[v.ID] = v
+	return v, nil
+}
+
+// named returns the volume of that name.
+func (v *volumes) named(name string) (store.Volume, bool) {
+	for _, has := range v.byID {
+		if has.Name == name {
+			return has, true
+		}
+	}
+	return store.Volume{}, false
+}
+
+// Volumes returns all volumes, oldest first.
+func (s *Supervisor) Volumes(context.Context) ([]store.Volume, error) {
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.volumes.byID), func(a, b store.Volume) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
+	}), nil
+}
+
+// Volume returns a volume by its id.
+func (s *Supervisor) Volume(_ context.Context, id string) (store.Volume, error) {
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	v, ok := s.volumes.byID[id]
+	if !ok {
+		return store.Volume{}, store.ErrVolumeNotFound(id)
+	}
+	return v, nil
+}
+
+// VolumeToken returns the token that opens the files of a volume. It is the same
+// for all its life.
+func (s *Supervisor) VolumeToken(id string) string { return s.derive("volume", id) }
+
+// CheckVolumeToken reports whether a token opens a volume, whether or not there
+// is such a volume.
+func (s *Supervisor) CheckVolumeToken(id, token string) bool {
+	return hmac.Equal([]byte(token), []byte(s.VolumeToken(id)))
+}
+
+// DeleteVolume deletes a volume and all its files. One that a sandbox has,
+// running or paused, is an errdef.Conflict with code "volume_in_use".
+func (s *Supervisor) DeleteVolume(ctx context.Context, id string) error {
+	if err := s.strikeVolume(ctx, id); err != nil {
+		return err
+	}
+	s.removeVolumeFiles(id)
+	return nil
+}
+
+// strikeVolume takes a volume off the list.
+func (s *Supervisor) strikeVolume(ctx context.Context, id string) error {
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	v, ok := s.volumes.byID[id]
+	if !ok {
+		return store.ErrVolumeNotFound(id)
+	}
+	if users := s.usersOf(id); len(users) > 0 {
+		return errdef.New(errdef.Conflict, "volume_in_use", "volume %q is mounted in %s", v.Name, strings.Join(users, ", ")).
+			WithRemedy("end these sandboxes first").With("sandboxes", users)
+	}
+	if err := s.o.Store.RemoveVolume(ctx, id); err != nil {
+		return err
+	}
+	delete(s.volumes.byID, id)
+	return nil
+}
+
+func (s *Supervisor) removeVolumeFiles(id string) {
+	s.insist(func() error { return s.o.Volumes.Remove(id) }, "deleted volume could not be removed", "volume", id)
+}
+
+// usersOf returns the sandboxes that have a volume, sorted. Those that end count
+// until nothing of them runs.
+func (s *Supervisor) usersOf(id string) []string {
+	var users []string
+	s.each(func(b *box) {
+		sb := b.snapshot()
+		if sb.Record.State == lifecycle.Terminated && sb.Record.Op == nil {
+			return
+		}
+		if slices.ContainsFunc(sb.Config.Volumes, func(m store.VolumeMount) bool { return m.Volume == id }) {
+			users = append(users, sb.ID)
+		}
+	})
+	slices.Sort(users)
+	return users
+}
+
+// enlist makes a sandbox known, with the volumes that it asks for by their names.
+func (s *Supervisor) enlist(b *box) error {
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	mounts, err := s.volumes.resolve(b.sb.Config.Volumes)
+	if err != nil {
+		return err
+	}
+	b.sb.Config.Volumes = mounts
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.boxes[b.id] != nil {
+		return errExists(b.id)
+	}
+	s.boxes[b.id] = b
+	return nil
+}
+
+// checkVolumes returns an error unless there is what a sandbox asks for.
+func (s *Supervisor) checkVolumes(c store.Config) error {
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	_, err := s.volumes.resolve(c.Volumes)
+	return err
+}
+
+// maxVolumeMounts is how many volumes a sandbox may have.
+const maxVolumeMounts = 32
+
+// resolve returns what is asked for with the ids of the volumes.
+func (v *volumes) resolve(asked []store.VolumeMount) ([]store.VolumeMount, error) {
+	if len(asked) > maxVolumeMounts {
+		return nil, mountError("%d volumes are too many", len(asked)).WithRemedy("mount %d at most", maxVolumeMounts)
+	}
+	mounts := slices.Clone(asked)
+	for i := range mounts {
+		m := &mounts[i]
+		has, ok := v.named(m.Name)
+		if !ok {
+			return nil, mountError("there is no volume %.200q", m.Name).WithRemedy("create it first")
+		}
+		m.Volume = has.ID
+		if err := checkMountPath(m.Path); err != nil {
+			return nil, err
+		}
+		m.Path = path.Clean(m.Path)
+		for _, other := range mounts[:i] {
+			if within(m.Path, other.Path) || within(other.Path, m.Path) {
+				return nil, mountError("volumes are to be mounted at %s and at %s", other.Path, m.Path).
+					WithRemedy("give each a path of its own, none in another")
+			}
+		}
+	}
+	return mounts, nil
+}
+
+func mountError(format string, args ...any) *errdef.Error {
+	return errdef.New(errdef.Invalid, "volume_mount_invalid", format, args...)
+}
+
+// reserved are the directories that a sandbox needs as they are: nothing is
+// mounted in them, nor over what they lie in.
+var reserved = []string{"/proc", "/sys", "/dev", "/run/drowse", path.Dir(template.AgentPath)}
+
+// maxMountPath bounds the path of a volume, in bytes.
+const maxMountPath = 1024
+
+func checkMountPath(p string) error {
+	bad := func(r rune) bool { return r < ' ' || r == 0x7f }
+	if !path.IsAbs(p) || len(p) > maxMountPath || strings.ContainsFunc(p, bad) || slices.Contains(strings.Split(p, "/"), "..") {
+		return mountError("a volume cannot be mounted at %.1100q", p).WithRemedy("give an absolute path, such as /mnt/data")
+	}
+	clean := path.Clean(p)
+	for _, r := range append(reserved, "/tmp") {
+		if within(r, clean) || r != "/tmp" && within(clean, r) {
+			return mountError("a volume cannot be mounted at %s: the sandbox needs %s", clean, r).WithRemedy("use another path, such as /mnt/data")
+		}
+	}
+	return nil
+}
+
+// within reports whether a clean path is another or lies in it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// mountsOf returns what a runtime mounts of the volumes of a sandbox.
+func (s *Supervisor) mountsOf(c store.Config) []runtime.Mount {
+	var mounts []runtime.Mount
+	for _, m := range c.Volumes {
+		mounts = append(mounts, runtime.Mount{Source: s.o.Volumes.Dir(m.Volume), Path: m.Path})
+	}
+	return mounts
+}

@@ -1,0 +1,80 @@
+// Package volume keeps the directories of volumes, which outlive sandboxes, and
+// does with the files in them what is asked from outside.
+//
+// Sandboxes write to the same directories meanwhile, and none of them is to be
+// trusted. Every path is looked up below the directory of its volume and step
+// by step, so that no link in it leads out, whenever it appears; and nothing
+// but regular files and directories is ever opened. Which volumes there are,
+// and who uses them, is for others to know.
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/drowse-dev/drowse/internal/durable"
+)
+
+// Store is the directory of all volumes.
+type Store struct {
+	dir   string
+	owner int
+}
+
+// Open returns the volumes in dir, which it makes if it is missing. What is made
+// in volumes belongs to the user and group owner, if nothing else is asked for.
+func Open(dir string, owner int) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open volumes: %w", err)
+	}
+	if err := durable.Sync(filepath.Dir(dir)); err != nil {
+		return nil, fmt.Errorf("open volumes: %w", err)
+	}
+	return At(dir, owner), nil
+}
+
+// At returns the volumes in dir as they are.
+func At(dir string, owner int) *Store { return &Store{dir: dir, owner: owner} }
+
+// Dir returns the directory of a volume.
+func (s *Store) Dir(id string) string { return filepath.Join(s.dir, id) }
+
+// Make makes the empty directory of a new volume, durably.
+func (s *Store) Make(id string) error {
+	dir := s.Dir(id)
+	err := os.Mkdir(dir, 0o755)
+	if err == nil {
+		err = os.Chown(dir, s.owner, s.owner)
+	}
+	if err == nil {
+		err = durable.Sync(s.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("make volume %s: %w", id, err)
+	}
+	return nil
+}
+
+// Remove removes a volume with all that is in it. It is idempotent.
+func (s *Store) Remove(id string) error {
+	if err := os.RemoveAll(s.Dir(id)); err != nil {
+		return fmt.Errorf("remove volume %s: %w", id, err)
+	}
+	return nil
+}
+
+// IDs returns the ids of all volumes that have a directory.
+func (s *Store) IDs() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list volumes: %w", err)
+	}
+	ids := make([]string, len(entries))
+	for i, e := range entries {
+		ids[i] = e.Name()
+	}
+	return ids, nil
+}
