@@ -235,12 +235,20 @@ func FromHeader(h http.Header) string {
 	if key := strings.TrimSpace(h.Get("X-API-Key")); key != "" {
 		return key
 	}
-	scheme, token, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
-	token = strings.TrimSpace(token)
-	if strings.EqualFold(scheme, "Bearer") && strings.HasPrefix(token, Prefix) {
+	if token := Bearer(h); strings.HasPrefix(token, Prefix) {
 		return token
 	}
 	return ""
+}
+
+// Bearer returns the token of a request's Authorization header, "" if there is
+// none.
+func Bearer(h http.Header) string {
+	scheme, token, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
 }
 
 func newText() string {

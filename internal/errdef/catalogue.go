@@ -115,6 +115,10 @@ var catalogue = []Entry{
 	{"volume_mount_invalid", Invalid, 400, 400, "A sandbox asks for a volume that does not exist, or at a path where none can be mounted: one that is not absolute, that another volume has, or that the sandbox needs.", "Create the volume first, and give an absolute path of its own, such as /mnt/data."},
 	{"volume_name_invalid", Invalid, 400, 400, "The name of a volume has other characters than letters, digits, - and _, or too many.", "Use another name."},
 	{"volume_not_found", NotFound, 404, 404, "There is no such volume.", "List the volumes."},
+	{"volume_path_conflict", Conflict, 0, 409, "What is to be made in a volume is there already, or changes as fast as it is removed.", "Choose another path, or look again."},
+	{"volume_path_invalid", Invalid, 0, 400, "A path in a volume is not one of what was asked for: it leads out of the volume, or to something that is no file or no directory.", "Use another path."},
+	{"volume_path_not_found", NotFound, 0, 404, "There is nothing at the path in the volume.", "List the directory."},
+	{"volume_token_invalid", Unauthorized, 0, 401, "The request has not the token of the volume.", "Send the token that GET /volumes/{id} has, as a bearer token."},
 	{"wait_timeout", Unavailable, 503, 503, "The operation that the call waits for is still in flight.", "Ask for the sandbox's state, and try again."},
 	{"wake_queue_full", Unavailable, 503, 503, "More accesses wait for the sandbox to wake than the server lets wait.", "Try again in a moment."},
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agentbin"
 	"github.com/drowse-dev/drowse/internal/api/e2b"
 	"github.com/drowse-dev/drowse/internal/api/v1"
+	"github.com/drowse-dev/drowse/internal/api/volumecontent"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/edge"
@@ -215,12 +216,15 @@ func controlPlane(o Options, sup *supervisor.Supervisor, keys *auth.Keys, reg pr
 	control := e2b.New(e2b.Options{
 		Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
 	})
+	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
 	metrics := metricsHandler(reg, keys)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):
 			native.ServeHTTP(w, r)
+		case volumecontent.Owns(r):
+			files.ServeHTTP(w, r)
 		case r.URL.Path == "/healthz", r.URL.Path == "/readyz":
 			// The listener answers only once everything is recovered.
 			fmt.Fprintln(w, "ok")

@@ -36,7 +36,7 @@ func (s *Supervisor) Import(ctx context.Context, r io.Reader, req ImportRequest)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	sb, err := s.importFrom(ctx, &upload{ctx: ctx, s: s, r: r}, req)
+	sb, err := s.importFrom(ctx, s.WithinSpace(ctx, r), req)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		err = errdef.New(errdef.Unavailable, "disk_full", "the disk became full during the import: %w", err)
 	}
@@ -291,8 +291,14 @@ func (s *Supervisor) removeArrival(a *arrival) error {
 	return errors.Join(errs...)
 }
 
-// upload is a bundle on its way in. Before every so many bytes it asks whether
-// there is room for more, so that no import fills the disk.
+// WithinSpace returns what reads r for as long as there is room on the disk for
+// what is read, and ctx lasts.
+func (s *Supervisor) WithinSpace(ctx context.Context, r io.Reader) io.Reader {
+	return &upload{ctx: ctx, s: s, r: r}
+}
+
+// upload is a bundle, or a file, on its way in. Before every so many bytes it asks
+// whether there is room for more, so that none fills the disk.
 type upload struct {
 	ctx  context.Context
 	s    *Supervisor

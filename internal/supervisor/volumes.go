@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // volumes is which volumes there are. Its lock is held while a sandbox that
@@ -106,6 +107,9 @@ func (s *Supervisor) VolumeToken(id string) string { return s.derive("volume", i
 func (s *Supervisor) CheckVolumeToken(id, token string) bool {
 	return hmac.Equal([]byte(token), []byte(s.VolumeToken(id)))
 }
+
+// VolumeFiles opens the files of a volume that there is.
+func (s *Supervisor) VolumeFiles(id string) (*volume.Files, error) { return s.o.Volumes.Files(id) }
 
 // DeleteVolume deletes a volume and all its files. One that a sandbox has,
 // running or paused, is an errdef.Conflict with code "volume_in_use".

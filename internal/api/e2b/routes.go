@@ -116,14 +116,7 @@ var routes = append([]route{
 	"GET /events/webhooks/{webhookID}/deliveries",
 	"GET /events/webhooks/{webhookID}/stats",
 
-	// Files of volumes, and secrets.
-	"GET /volumecontent/{volumeID}/path",
-	"PATCH /volumecontent/{volumeID}/path",
-	"DELETE /volumecontent/{volumeID}/path",
-	"GET /volumecontent/{volumeID}/dir",
-	"POST /volumecontent/{volumeID}/dir",
-	"GET /volumecontent/{volumeID}/file",
-	"PUT /volumecontent/{volumeID}/file",
+	// Secrets.
 	"GET /secrets",
 	"POST /secrets",
 	"GET /secrets/{secret}",

@@ -141,7 +141,6 @@ func TestUnbuiltEndpointsAreRefusedAsSuch(t *testing.T) {
 		"GET /templates/aliases/base", "POST /templates/tags", "GET /templates/x/tags", "GET /v2/templates",
 		"POST /v2/templates/x/builds/y", "GET /templates/x/builds/y/status?logsOffset=0", "GET /templates/x/files/abc",
 		"PATCH /api-keys/x", "GET /nodes", "GET /events/sandboxes/ID", "GET /secrets",
-		"GET /volumecontent/x/dir",
 	} {
 		t.Run(endpoint, func(t *testing.T) {
 			w := newWorld(t)

@@ -1,0 +1,300 @@
+// Package volumecontent serves the files of volumes, as E2B's clients ask for
+// them: every request names a volume, proves itself by the token of that volume,
+// and names a path in it. Errors have a code that is text, unlike the rest of
+// E2B's API.
+package volumecontent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/volume"
+)
+
+// Volumes is what the handler needs of those who keep volumes.
+type Volumes interface {
+	// Volume is an errdef.NotFound if there is none of that id.
+	Volume(ctx context.Context, id string) (store.Volume, error)
+	// CheckVolumeToken reports whether a token opens a volume, be there one or
+	// not.
+	CheckVolumeToken(id, token string) bool
+	// VolumeFiles opens a volume that there is.
+	VolumeFiles(id string) (*volume.Files, error)
+	// WithinSpace reads for as long as the disk has room for what is read.
+	WithinSpace(ctx context.Context, r io.Reader) io.Reader
+}
+
+// Options are what a handler is made of.
+type Options struct {
+	Volumes Volumes
+	// Log receives failures of the server, not of clients.
+	Log *slog.Logger
+}
+
+// Owns reports whether a request is for a handler of this package, by its path
+// alone.
+func Owns(r *http.Request) bool { return strings.HasPrefix(r.URL.EscapedPath(), "/volumecontent/") }
+
+const volumeParam = "volumeID"
+
+// route is one endpoint.
+type route struct {
+	method  string
+	pattern string
+	handle  func(*server, *call) (reply, error)
+}
+
+var routes = []route{
+	{http.MethodGet, "/volumecontent/{volumeID}/path", (*server).stat},
+	{http.MethodPatch, "/volumecontent/{volumeID}/path", (*server).change},
+	{http.MethodDelete, "/volumecontent/{volumeID}/path", (*server).remove},
+	{http.MethodGet, "/volumecontent/{volumeID}/dir", (*server).list},
+	{http.MethodPost, "/volumecontent/{volumeID}/dir", (*server).makeDir},
+	{http.MethodGet, "/volumecontent/{volumeID}/file", (*server).read},
+	{http.MethodPut, "/volumecontent/{volumeID}/file", (*server).write},
+}
+
+type server struct {
+	Options
+	router httpapi.Router[route]
+}
+
+// New returns the handler of everything under /volumecontent.
+func New(o Options) http.Handler {
+	return &server{o, httpapi.NewRouter(routes, func(r *route) (method, pattern string) { return r.method, r.pattern })}
+}
+
+// call is a request that may use a volume.
+type call struct {
+	w     http.ResponseWriter // to bound the body with; handlers return their reply
+	r     *http.Request
+	files *volume.Files
+	query query
+}
+
+// reply is the answer to a call that succeeded.
+type reply struct {
+	status int
+	body   any // nil for none
+	stream func(http.ResponseWriter)
+}
+
+// ServeHTTP implements http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpapi.AllowOrigins(w.Header())
+	if r.Method == http.MethodOptions {
+		httpapi.Preflight(w, r)
+		return
+	}
+	res, stream := s.answer(w, r)
+	if stream != nil {
+		stream(w)
+		return
+	}
+	res.WriteTo(w)
+}
+
+// answer runs the call. Nothing has been written when it returns.
+func (s *server) answer(w http.ResponseWriter, r *http.Request) (res httpapi.Response, stream func(http.ResponseWriter)) {
+	rep, err := s.dispatch(w, r)
+	if err != nil {
+		return s.failed(err), nil
+	}
+	if rep.stream != nil {
+		return res, rep.stream
+	}
+	if res, err = httpapi.Encode(rep.status, nil, rep.body); err != nil {
+		return s.failed(err), nil
+	}
+	return res, nil
+}
+
+func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error) {
+	found, params, allowed := s.router.Match(r.Method, r.URL.EscapedPath())
+	if found == nil && len(allowed) > 0 {
+		list := strings.Join(allowed, ", ")
+		w.Header().Set("Allow", list)
+		return reply{}, errdef.New(errdef.Invalid, codeMethod, "method %s is not allowed here: use %s", r.Method, list)
+	}
+	if found == nil {
+		return reply{}, errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API")
+	}
+	id := params[volumeParam]
+	if !s.Volumes.CheckVolumeToken(id, auth.Bearer(r.Header)) {
+		return reply{}, errdef.New(errdef.Unauthorized, "volume_token_invalid", "this is not the token of the volume")
+	}
+	if _, err := s.Volumes.Volume(r.Context(), id); err != nil {
+		return reply{}, err
+	}
+	files, err := s.Volumes.VolumeFiles(id)
+	if err != nil {
+		return reply{}, err
+	}
+	defer files.Close()
+	c := &call{w: w, r: r, files: files, query: query{values: r.URL.Query()}}
+	rep, err := found.handle(s, c)
+	return rep, errors.Join(c.query.err, err)
+}
+
+// codeMethod has a status that does not follow from its class.
+const codeMethod = "method_not_allowed"
+
+// statuses maps the classes of error to HTTP.
+var statuses = map[errdef.Class]int{
+	errdef.NotFound:     http.StatusNotFound,
+	errdef.Invalid:      http.StatusBadRequest,
+	errdef.Conflict:     http.StatusConflict,
+	errdef.Unavailable:  http.StatusServiceUnavailable,
+	errdef.Unauthorized: http.StatusUnauthorized,
+}
+
+// failure is an error as clients see it.
+type failure struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// failed makes the response to an error, and logs it if it is ours.
+func (s *server) failed(err error) httpapi.Response {
+	e, ok := errors.AsType[*errdef.Error](err)
+	if read, source := errors.AsType[*volume.ReadError](err); source && !ok {
+		e, ok = errdef.New(errdef.Invalid, "invalid_request", "the request body could not be read to its end: %v", read.Err), true
+	}
+	status := statuses[errdef.Internal]
+	if ok {
+		status = statuses[e.Class]
+	}
+	if ok && e.Code == codeMethod {
+		status = http.StatusMethodNotAllowed
+	}
+	if status == 0 {
+		id := httpapi.RequestID()
+		s.Log.Error("request for a volume failed", "request", id, "err", err)
+		status, e = http.StatusInternalServerError, errdef.New(errdef.Internal, "internal_server_error", "internal error: the server's log has the cause under request %s", id)
+	}
+	res, err := httpapi.Encode(status, nil, failure{e.Code, e.Error()})
+	if err != nil {
+		panic("internal error: volumecontent: an error that cannot be encoded: " + err.Error())
+	}
+	return res
+}
+
+// statView is what is at a path.
+type statView struct {
+	Name   string            `json:"name"`
+	Type   volume.Kind       `json:"type"`
+	Path   string            `json:"path"`
+	Size   int64             `json:"size"`
+	Mode   uint32            `json:"mode"`
+	UID    int               `json:"uid"`
+	GID    int               `json:"gid"`
+	Atime  httpapi.Timestamp `json:"atime"`
+	Mtime  httpapi.Timestamp `json:"mtime"`
+	Ctime  httpapi.Timestamp `json:"ctime"`
+	Target string            `json:"target,omitempty"`
+}
+
+func view(e volume.Entry) statView {
+	return statView{
+		Name: e.Path[strings.LastIndexByte(e.Path, '/')+1:], Type: e.Kind, Path: e.Path, Size: e.Size, Mode: e.Mode, UID: e.UID, GID: e.GID,
+		Atime: httpapi.Timestamp(e.Atime), Mtime: httpapi.Timestamp(e.Mtime), Ctime: httpapi.Timestamp(e.Ctime), Target: e.Target,
+	}
+}
+
+func entry(status int, e volume.Entry, err error) (reply, error) {
+	return reply{status: status, body: view(e)}, err
+}
+
+func (s *server) stat(c *call) (reply, error) {
+	e, err := c.files.Stat(c.query.path())
+	return entry(http.StatusOK, e, err)
+}
+
+func (s *server) change(c *call) (reply, error) {
+	data, err := httpapi.ReadBody(c.w, c.r)
+	if err != nil {
+		return reply{}, errdef.New(errdef.Invalid, "invalid_request", "%v", err)
+	}
+	var body struct {
+		UID  *uint32 `json:"uid"`
+		GID  *uint32 `json:"gid"`
+		Mode *uint32 `json:"mode"`
+	}
+	if err := json.Unmarshal(data, &body); err != nil {
+		return reply{}, errdef.New(errdef.Invalid, "invalid_request", "the request body must be an object with uid, gid and mode, all of them numbers: %v", err)
+	}
+	a, err := attributes(body.UID, body.GID, body.Mode)
+	if err != nil {
+		return reply{}, err
+	}
+	p := c.query.path()
+	if c.query.err != nil {
+		return reply{}, nil
+	}
+	e, err := c.files.Change(p, a)
+	return entry(http.StatusOK, e, err)
+}
+
+func (s *server) remove(c *call) (reply, error) {
+	return reply{status: http.StatusNoContent}, c.files.Remove(c.query.path())
+}
+
+func (s *server) list(c *call) (reply, error) {
+	p, depth := c.query.path(), c.query.depth()
+	if c.query.err != nil {
+		return reply{}, nil
+	}
+	entries, err := c.files.List(p, depth)
+	views := make([]statView, len(entries))
+	for i, e := range entries {
+		views[i] = view(e)
+	}
+	return reply{status: http.StatusOK, body: views}, err
+}
+
+func (s *server) makeDir(c *call) (reply, error) {
+	p, a, parents := c.query.path(), c.query.attributes(), c.query.parents()
+	if c.query.err != nil {
+		return reply{}, nil
+	}
+	e, err := c.files.Mkdir(p, a, parents)
+	return entry(http.StatusCreated, e, err)
+}
+
+func (s *server) read(c *call) (reply, error) {
+	file, e, err := c.files.Open(c.query.path())
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{stream: func(w http.ResponseWriter) {
+		defer file.Close()
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Length", strconv.FormatInt(e.Size, 10))
+		w.WriteHeader(http.StatusOK)
+		if c.r.Method == http.MethodHead {
+			return
+		}
+		if _, err := io.CopyN(w, file, e.Size); err != nil {
+			panic(http.ErrAbortHandler) // it has become shorter, or the client has gone
+		}
+	}}, nil
+}
+
+func (s *server) write(c *call) (reply, error) {
+	p, a, parents := c.query.path(), c.query.attributes(), c.query.parents()
+	if c.query.err != nil {
+		return reply{}, nil
+	}
+	e, err := c.files.Write(p, s.Volumes.WithinSpace(c.r.Context(), c.r.Body), a, parents)
+	return entry(http.StatusCreated, e, err)
+}
