@@ -96,6 +96,8 @@ type CreateOptions struct {
 	NoInternet bool              // nothing outside can be reached from inside, but for AllowOut
 	AllowOut   []string          // addresses, networks and names that can be reached in any case
 	DenyOut    []string          // addresses and networks that cannot be reached
+
+	Volumes map[string]string // names of volumes, by the absolute path where they are to be
 }
 
 // Hooks are commands run inside at points of a sandbox's life. Their failure
@@ -145,7 +147,8 @@ type Info struct {
 	Timeout       time.Duration         `json:"-"`                  // as asked for at create
 	Settings      Settings              `json:"settings"`
 	Metadata      map[string]string     `json:"metadata,omitempty"`
-	Ports         map[string]WakePolicy `json:"ports,omitempty"` // by port, or port and path
+	Ports         map[string]WakePolicy `json:"ports,omitempty"`  // by port, or port and path
+	Volumes       map[string]string     `json:"volumes,omitzero"` // names, by where they are
 	Hooks         Hooks                 `json:"hooks,omitzero"`
 	AllowInternet *bool                 `json:"allowInternetAccess,omitempty"` // nil if nobody said, which allows it
 	AllowOut      []string              `json:"allowOut,omitzero"`             // what it may reach in any case
@@ -261,6 +264,7 @@ type createRequest struct {
 	AllowInternet      *bool                 `json:"allowInternetAccess,omitempty"`
 	AllowOut           []string              `json:"allowOut,omitempty"`
 	DenyOut            []string              `json:"denyOut,omitempty"`
+	Volumes            map[string]string     `json:"volumes,omitempty"`
 }
 
 func (o CreateOptions) wire() createRequest {
@@ -270,7 +274,7 @@ func (o CreateOptions) wire() createRequest {
 		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		CheckpointEvery: seconds(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
 		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, DiskMiB: o.DiskMiB, PIDs: o.PIDs,
-		AllowOut: o.AllowOut, DenyOut: o.DenyOut,
+		AllowOut: o.AllowOut, DenyOut: o.DenyOut, Volumes: o.Volumes,
 	}
 	if o.NoInternet {
 		r.AllowInternet = new(false)

@@ -93,6 +93,7 @@ type createFlags struct {
 	pids      int
 	hooks     hooks
 	env       pairs
+	volumes   volumes
 }
 
 // defaultTimeout is what create and run give a sandbox, so that a forgotten one
@@ -111,6 +112,7 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&c.pids, "pids", 0, "how many tasks it may have; a process takes two (default: the server's)")
 	f.Var(&c.hooks, "hook", "a command that a shell runs inside it as root, an `event=command`: at pre-pause, post-resume or pre-kill; may be repeated")
 	f.Var(&c.env, "env", "`name=value` for its environment; may be repeated")
+	f.Var(&c.volumes, "volume", "a volume and where it is to be, a `name:/path`; see drowse volumes; may be repeated")
 }
 
 func (c *createFlags) options() (client.CreateOptions, error) {
@@ -135,7 +137,7 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, FilesystemFallback: c.fallback, PauseMode: client.Mode(c.pauseMode),
 		Ports: c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, DiskMiB: c.diskMiB, PIDs: c.pids,
 		Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
-		AllowOut: c.allowOut, DenyOut: c.denyOut,
+		AllowOut: c.allowOut, DenyOut: c.denyOut, Volumes: c.volumes.m,
 	}
 	if c.flags.Changed("stall-after") {
 		o.StallAfter = orNever(c.stallAfter)

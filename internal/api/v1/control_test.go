@@ -28,7 +28,7 @@ func TestSandboxView(t *testing.T) {
 		"endAt": "2026-09-01T12:10:00.123456Z", "pausedAt": null, "timeoutSeconds": 600,
 		"settings": {"onTimeout": "pause", "onIdle": "pause", "autoResume": true, "checkpointEverySeconds": 0, "idleTimeoutSeconds": 0, "maxLifetimeSeconds": 7200,
 			"pausedRetentionSeconds": 0, "refreshOnActivity": false, "pauseMode": "memory", "filesystemFallback": false, "stallAfterSeconds": 90},
-		"metadata": {"a": "b"}, "ports": {"8000": "keep"}, "allowInternetAccess": null, "allowOut": [], "denyOut": [], "hooks": {"preKill": {"command": "sync", "timeoutSeconds": 5}},
+		"metadata": {"a": "b"}, "ports": {"8000": "keep"}, "allowInternetAccess": null, "allowOut": [], "denyOut": [], "volumes": {}, "hooks": {"preKill": {"command": "sync", "timeoutSeconds": 5}},
 		"limits": {"cpus": 2, "memoryMiB": 512, "diskMiB": 1024, "pids": 512}, "isolation": "gvisor",
 		"token": "envd-token-of-%[1]s", "checkpoint": null, "lastError": null, "tombstone": null
 	}`, id)

@@ -59,6 +59,9 @@ var samples = map[string]map[string]struct {
 	"ports": {asPorts.words: {`{"8000":"keep","8000/healthz/":"ignore"}`, func(r *supervisor.CreateRequest) {
 		r.Config.Ports = store.Ports{"8000": lifecycle.Keep, "8000/healthz": lifecycle.Ignore}
 	}}},
+	"volumes": {asVolumes.words: {`{"/mnt/b":"x","/mnt/a":"x"}`, func(r *supervisor.CreateRequest) {
+		r.Config.Volumes = []store.VolumeMount{{Name: "x", Path: "/mnt/a"}, {Name: "x", Path: "/mnt/b"}}
+	}}},
 	"hooks": {asHooks.words: {`{"prePause":{"command":"sync"}}`, func(r *supervisor.CreateRequest) {
 		r.Config.Hooks.PrePause = store.Hook{Command: "sync", Budget: 5 * time.Second}
 	}}},
@@ -455,7 +458,7 @@ func canonical(r supervisor.CreateRequest) []byte {
 		"refreshOnActivity": set.RefreshOnActivity, "filesystemFallback": set.FilesystemFallback,
 		"stallAfterSeconds": viewSettings(set).StallAfterSeconds,
 		"metadata":          r.Config.Metadata, "env": r.Config.Env, "secure": r.Config.Secure,
-		"ports": r.Config.Ports, "hooks": viewHooks(r.Config.Hooks),
+		"ports": r.Config.Ports, "hooks": viewHooks(r.Config.Hooks), "volumes": viewMounts(r.Config.Volumes),
 	}
 	if set.PausedRetention != 0 {
 		body["pausedRetentionSeconds"] = max(0, set.PausedRetention).Seconds()

@@ -71,6 +71,7 @@ var (
 	asRole     = form{`"admin", "full", "own" or "read"`, oneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
 	asPath     = form{"a path that begins with a slash", schema{"type": "string"}, readPath}
 	asRules    = form{"an array of strings", schema{"type": "array", "items": schema{"type": "string"}}, readRules}
+	asVolumes  = form{`an object with names of volumes by path: {"/mnt/data": "data"}`, mapOf(schema{"type": "string"}), readTexts}
 	asHooks    = form{"an object of commands", refTo(reflect.TypeFor[hooksBody]()), readHooks}
 )
 

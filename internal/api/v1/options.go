@@ -133,6 +133,11 @@ var options = vocabulary{
 		patch:   func(p *supervisor.Patch, v any) { p.DenyOut = v.([]string) },
 	},
 	{
+		name: "volumes", doc: "Volumes by the absolute path where they are to be, none in another. It can write to them, and so can others that have them: what one has written all see, but locks hold in one sandbox alone.",
+		spelled: []spelled{{asVolumes, "volumes"}},
+		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Volumes = mounts(v.(map[string]string)) },
+	},
+	{
 		name: "secure", doc: "Whether its agent wants the sandbox's token; true if not said.",
 		spelled: []spelled{{asFlag, "secure"}},
 		create:  func(r *supervisor.CreateRequest, v any) { r.Config.Secure = v.(bool) },
@@ -228,6 +233,9 @@ var (
 			spelled: []spelled{{asCount, "maxSandboxes max_sandboxes limits.maxSandboxes limits.max_sandboxes"}}},
 		{name: "maxMemoryMiB", doc: "How much memory the sandboxes that it has made and that run may have together, by their limits; no bound if not said.",
 			spelled: []spelled{{asCount, "maxMemoryMiB max_memory_mib limits.maxMemoryMiB limits.max_memory_mib"}}},
+	}
+	volumeBody = vocabulary{
+		{name: "name", doc: "What it is called: letters, digits, - and _, 128 at most. No other volume may have the name.", required: true, spelled: []spelled{{asText, "name"}}},
 	}
 	flatPauseBody      = vocabulary{sandboxOption, modeOption}
 	flatResumeBody     = vocabulary{sandboxOption, timeoutOption}

@@ -13,6 +13,7 @@ const (
 	holdParam    = "holdId"
 	previewParam = "previewId"
 	keyParam     = "keyId"
+	volumeParam  = "volumeId"
 )
 
 // The parameters of the query string of an import.
@@ -134,6 +135,11 @@ func routes() []route {
 		{post, one + "/previews", use, none, (*server).createPreview, "createPreview", "Make a link by which whoever has it reaches one port for a while, asleep or not.", previewBody, nil, http.StatusCreated, previewView{}, jsonOnly},
 		{get, one + "/previews", look, none, (*server).previews, "listPreviews", "The links of a sandbox that are good, oldest first, without what would make one.", nil, nil, http.StatusOK, previewsView{}, jsonOnly},
 		{del, one + "/previews/{" + previewParam + "}", use, none, (*server).revokePreview, "revokePreview", "Make such a link worthless before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+
+		{post, "/v1/volumes", use, none, (*server).createVolume, "createVolume", "Make an empty volume: a directory that outlives sandboxes, and that several can have at once.", volumeBody, nil, http.StatusCreated, volumeView{}, jsonOnly},
+		{get, "/v1/volumes", look, none, (*server).volumes, "listVolumes", "All volumes, oldest first.", nil, nil, http.StatusOK, volumesView{}, jsonOnly},
+		{get, "/v1/volumes/{" + volumeParam + "}", look, none, (*server).volume, "getVolume", "Look at a volume.", nil, nil, http.StatusOK, volumeView{}, jsonOnly},
+		{del, "/v1/volumes/{" + volumeParam + "}", use, none, (*server).deleteVolume, "deleteVolume", "Delete a volume and all its files. It is refused while a sandbox has it, asleep or not.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
 		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},

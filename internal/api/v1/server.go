@@ -105,6 +105,7 @@ const (
 // Options are what a handler is made of.
 type Options struct {
 	Sandboxes Sandboxes     // required
+	Volumes   Volumes       // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	// Defaults are the settings of a sandbox where create says nothing. An

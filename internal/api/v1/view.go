@@ -32,6 +32,7 @@ type sandboxView struct {
 	AllowInternet  *bool              `json:"allowInternetAccess" doc:"Whether it may reach the internet, as asked for; null if nobody said, which allows it."`
 	AllowOut       []string           `json:"allowOut" doc:"What it may reach in any case."`
 	DenyOut        []string           `json:"denyOut" doc:"What it may not reach."`
+	Volumes        map[string]string  `json:"volumes" doc:"Names of volumes, by where they are."`
 	Hooks          hooksBody          `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
@@ -126,7 +127,7 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),
 		Metadata: sb.Config.Metadata, Ports: sb.Config.Ports, AllowInternet: sb.Config.AllowInternet,
-		AllowOut: orEmpty(sb.Config.AllowOut), DenyOut: orEmpty(sb.Config.DenyOut), Hooks: viewHooks(sb.Config.Hooks),
+		AllowOut: orEmpty(sb.Config.AllowOut), DenyOut: orEmpty(sb.Config.DenyOut), Volumes: viewMounts(sb.Config.Volumes), Hooks: viewHooks(sb.Config.Hooks),
 		Limits:    limitsView(sb.Config.Limits),
 		Isolation: s.Isolation, LastError: orNull(rec.LastError), Tombstone: viewTombstone(rec.Tombstone),
 	}

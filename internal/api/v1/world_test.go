@@ -12,7 +12,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 )
 
-var _ Sandboxes = (*apitest.Fake)(nil)
+var (
+	_ Sandboxes = (*apitest.Fake)(nil)
+	_ Volumes   = (*apitest.Fake)(nil)
+)
 
 const goodKey = apitest.GoodKey
 
@@ -29,7 +32,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	}
 	w := &world{apitest.NewWorld(t)}
 	w.Fake.Limit = 24 * time.Hour
-	o := Options{Sandboxes: w.Fake, Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

@@ -1,0 +1,97 @@
+package v1
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Volumes is what the dialect needs of those who keep volumes. One that is
+// unknown is an errdef.NotFound.
+type Volumes interface {
+	// CreateVolume is an errdef.Exists where the name is taken.
+	CreateVolume(ctx context.Context, name string) (store.Volume, error)
+	// Volumes returns all volumes, oldest first.
+	Volumes(ctx context.Context) ([]store.Volume, error)
+	Volume(ctx context.Context, id string) (store.Volume, error)
+	// DeleteVolume is an errdef.Conflict while a sandbox has the volume.
+	DeleteVolume(ctx context.Context, id string) error
+	// VolumeToken returns what opens the files of a volume.
+	VolumeToken(id string) string
+}
+
+// volumeView is a volume as clients see it.
+type volumeView struct {
+	ID        string            `json:"id"`
+	Name      string            `json:"name"`
+	CreatedAt httpapi.Timestamp `json:"createdAt"`
+	Token     string            `json:"token,omitempty" doc:"What opens its files; in answers about one volume."`
+}
+
+type volumesView struct {
+	Volumes []volumeView `json:"volumes"`
+}
+
+func viewVolume(v store.Volume) volumeView {
+	return volumeView{ID: v.ID, Name: v.Name, CreatedAt: httpapi.Timestamp(v.CreatedAt)}
+}
+
+func (s *server) volumeWithToken(v store.Volume) volumeView {
+	view := viewVolume(v)
+	view.Token = s.Volumes.VolumeToken(v.ID)
+	return view
+}
+
+func (s *server) createVolume(c *call) (reply, error) {
+	words, err := c.parse(volumeBody)
+	if err != nil {
+		return reply{}, err
+	}
+	v, err := s.Volumes.CreateVolume(c.r.Context(), words["name"].value.(string))
+	return reply{status: http.StatusCreated, body: s.volumeWithToken(v)}, err
+}
+
+func (s *server) volumes(c *call) (reply, error) {
+	list, err := s.Volumes.Volumes(c.r.Context())
+	if err != nil {
+		return reply{}, err
+	}
+	v := volumesView{Volumes: make([]volumeView, 0, len(list))}
+	for _, one := range list {
+		v.Volumes = append(v.Volumes, viewVolume(one))
+	}
+	return ok(v)
+}
+
+func (s *server) volume(c *call) (reply, error) {
+	v, err := s.Volumes.Volume(c.r.Context(), c.params[volumeParam])
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(s.volumeWithToken(v))
+}
+
+func (s *server) deleteVolume(c *call) (reply, error) {
+	return reply{status: http.StatusNoContent}, s.Volumes.DeleteVolume(c.r.Context(), c.params[volumeParam])
+}
+
+// mounts returns what is asked for by names of volumes by path.
+func mounts(byPath map[string]string) []store.VolumeMount {
+	var list []store.VolumeMount
+	for _, path := range slices.Sorted(maps.Keys(byPath)) {
+		list = append(list, store.VolumeMount{Name: byPath[path], Path: path})
+	}
+	return list
+}
+
+func viewMounts(list []store.VolumeMount) map[string]string {
+	byPath := make(map[string]string, len(list))
+	for _, m := range list {
+		byPath[m.Path] = m.Name
+	}
+	return byPath
+}

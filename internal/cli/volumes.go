@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// volumes is a flag that collects volumes by where they are to be.
+type volumes struct{ m map[string]string }
+
+func (v *volumes) String() string { return "" }
+func (v *volumes) Type() string   { return "name:/path" }
+
+// Set leaves it to the server which names and paths there can be.
+func (v *volumes) Set(text string) error {
+	name, path, ok := strings.Cut(text, ":")
+	if !ok || name == "" || !strings.HasPrefix(path, "/") {
+		return errors.New("want name:/path, such as data:/mnt/data")
+	}
+	if has, taken := v.m[path]; taken {
+		return fmt.Errorf("%s is to be at %s already", has, path)
+	}
+	if v.m == nil {
+		v.m = map[string]string{}
+	}
+	v.m[path] = name
+	return nil
+}
+
+func (a *app) volumesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "volumes COMMAND",
+		Short: "make, list and delete directories that outlive sandboxes",
+		Long: `A volume is a directory that outlives sandboxes. Several can have it at once
+(drowse create --volume), asleep or not, and what one of them has written all see.
+Locks on its files hold in one sandbox alone. What is kept of a sandbox that
+sleeps, and what drowse export writes, has no files of its volumes in it.`,
+		Example: `  drowse volumes create data
+  drowse create --volume data:/mnt/data
+  drowse volumes ls
+  drowse volumes rm data`,
+		Args: unknownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for _, c := range []*cobra.Command{a.createVolumeCommand(), a.listVolumesCommand(), a.deleteVolumesCommand()} {
+		c.DisableFlagsInUseLine = true
+		cmd.AddCommand(c)
+	}
+	return cmd
+}
+
+func (a *app) createVolumeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "create NAME [flags]",
+		Short: "make an empty volume and print its id",
+		Args:  exactArgs("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				v, err := c.CreateVolume(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(v, func(w io.Writer) { _, _ = fmt.Fprintln(w, v.ID) })
+			})
+		},
+	}
+}
+
+func (a *app) listVolumesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls [flags]",
+		Short: "list volumes, oldest first",
+		Args:  exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				all, err := c.Volumes(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(all, func(w io.Writer) {
+					now := time.Now()
+					rows := [][]string{{"NAME", "ID", "MADE"}}
+					for _, v := range all {
+						rows = append(rows, []string{v.Name, v.ID, clock(v.CreatedAt, now)})
+					}
+					table(w, rows)
+				})
+			})
+		},
+	}
+}
+
+func (a *app) deleteVolumesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME... [flags]",
+		Short: "delete volumes and all their files",
+		Long: `Delete volumes, by name or id, and all their files. One that a sandbox has is left
+as it is, also if that sleeps.`,
+		Args: minArgs("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				all, err := c.Volumes(ctx)
+				if err != nil {
+					return err
+				}
+				for _, name := range args {
+					if err := c.DeleteVolume(ctx, volumeID(all, name)); err != nil {
+						return err
+					}
+				}
+				return a.print(map[string][]string{"deleted": args}, func(w io.Writer) {
+					for _, name := range args {
+						_, _ = fmt.Fprintf(w, "%s is deleted\n", name)
+					}
+				})
+			})
+		},
+	}
+}
+
+// volumeID returns the id of a volume that is called by its name or id. What is
+// neither is for the server to refuse.
+func volumeID(all []client.Volume, called string) string {
+	for _, v := range all {
+		if v.Name == called {
+			return v.ID
+		}
+	}
+	return called
+}
