@@ -99,6 +99,7 @@ var catalogue = []Entry{
 	{"sandbox_not_found", NotFound, 404, 404, "There is no such sandbox, and none that ended in the last 30 days.", "List the sandboxes."},
 	{"sandbox_not_terminated", WrongState, 0, 0, "The record of a sandbox that has not ended was to be forgotten.", "See the server's log."},
 	{"sandbox_terminated", NotFound, 404, 404, "The sandbox has ended. Its tombstone, kept for 30 days, says why, when and by whom.", "Create a new one."},
+	{"secrets_not_supported", Forbidden, 0, 403, "The server does not keep secrets and put them into what sandboxes send.", "Give the sandbox an environment variable, or have it ask a proxy of yours that adds the secret."},
 	{"state_dir", Invalid, 0, 0, "The server cannot make its state directory.", "Choose another with --state-dir."},
 	{"state_dir_in_use", Conflict, 0, 0, "Another server uses the state directory.", "Stop it, or give this one a directory of its own with --state-dir."},
 	{"store_unavailable", Unavailable, 503, 503, "The server's database cannot be written or read.", "See the message; a full disk is a likely cause."},

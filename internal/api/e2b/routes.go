@@ -58,6 +58,12 @@ var routes = append([]route{
 	{http.MethodGet, "/volumes", auth.Look, (*server).listVolumes},
 	{http.MethodGet, "/volumes/{volumeID}", auth.Use, (*server).getVolume},
 	{http.MethodDelete, "/volumes/{volumeID}", auth.Use, (*server).deleteVolume},
+
+	{http.MethodGet, "/secrets", auth.Look, (*server).refuseSecrets},
+	{http.MethodPost, "/secrets", auth.Use, (*server).refuseSecrets},
+	{http.MethodGet, "/secrets/{secret}", auth.Look, (*server).refuseSecrets},
+	{http.MethodPost, "/secrets/{secret}", auth.Use, (*server).refuseSecrets},
+	{http.MethodDelete, "/secrets/{secret}", auth.Use, (*server).refuseSecrets},
 }, unbuilt(
 	// Sandboxes.
 	"POST /sandboxes/{sandboxID}/fork",
@@ -115,11 +121,4 @@ var routes = append([]route{
 	"DELETE /events/webhooks/{webhookID}",
 	"GET /events/webhooks/{webhookID}/deliveries",
 	"GET /events/webhooks/{webhookID}/stats",
-
-	// Secrets.
-	"GET /secrets",
-	"POST /secrets",
-	"GET /secrets/{secret}",
-	"POST /secrets/{secret}",
-	"DELETE /secrets/{secret}",
 )...)

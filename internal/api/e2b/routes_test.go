@@ -140,7 +140,7 @@ func TestUnbuiltEndpointsAreRefusedAsSuch(t *testing.T) {
 		"GET /v2/sandboxes/ID/logs", "GET /sandboxes/ID/logs", "POST /v3/templates", "DELETE /templates/ns%2Fname%3Atag",
 		"GET /templates/aliases/base", "POST /templates/tags", "GET /templates/x/tags", "GET /v2/templates",
 		"POST /v2/templates/x/builds/y", "GET /templates/x/builds/y/status?logsOffset=0", "GET /templates/x/files/abc",
-		"PATCH /api-keys/x", "GET /nodes", "GET /events/sandboxes/ID", "GET /secrets",
+		"PATCH /api-keys/x", "GET /nodes", "GET /events/sandboxes/ID",
 	} {
 		t.Run(endpoint, func(t *testing.T) {
 			w := newWorld(t)
@@ -148,6 +148,18 @@ func TestUnbuiltEndpointsAreRefusedAsSuch(t *testing.T) {
 			method, path, _ := strings.Cut(endpoint, " ")
 			w.do(method, strings.ReplaceAll(path, "ID", id), "").fails(http.StatusNotImplemented, "not_supported", "not supported by this server yet")
 		})
+	}
+}
+
+func TestSecretsAreRefusedAsSuch(t *testing.T) {
+	for _, endpoint := range []string{"GET /secrets?limit=10", "POST /secrets", "GET /secrets/name", "POST /secrets/sec_1", "DELETE /secrets/sec_1"} {
+		w := newWorld(t)
+		method, path, _ := strings.Cut(endpoint, " ")
+		a := w.do(method, path, `{"name":"a","value":"not to be seen"}`)
+		a.fails(http.StatusForbidden, "secrets_not_supported", "keeps no secrets")
+		if strings.Contains(a.Body+w.Log.String(), "not to be seen") {
+			t.Error("the secret is in the answer or the log")
+		}
 	}
 }
 

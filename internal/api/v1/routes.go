@@ -138,7 +138,7 @@ func routes() []route {
 
 		{post, "/v1/volumes", use, none, (*server).createVolume, "createVolume", "Make an empty volume: a directory that outlives sandboxes, and that several can have at once.", volumeBody, nil, http.StatusCreated, volumeView{}, jsonOnly},
 		{get, "/v1/volumes", look, none, (*server).volumes, "listVolumes", "All volumes, oldest first.", nil, nil, http.StatusOK, volumesView{}, jsonOnly},
-		{get, "/v1/volumes/{" + volumeParam + "}", look, none, (*server).volume, "getVolume", "Look at a volume.", nil, nil, http.StatusOK, volumeView{}, jsonOnly},
+		{get, "/v1/volumes/{" + volumeParam + "}", use, none, (*server).volume, "getVolume", "Look at a volume.", nil, nil, http.StatusOK, volumeView{}, jsonOnly},
 		{del, "/v1/volumes/{" + volumeParam + "}", use, none, (*server).deleteVolume, "deleteVolume", "Delete a volume and all its files. It is refused while a sandbox has it, asleep or not.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
