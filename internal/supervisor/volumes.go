@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/hmac"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -33,6 +34,7 @@ func (s *Supervisor) loadVolumes(ctx context.Context) error {
 	s.volumes.byID = map[string]store.Volume{}
 	for _, v := range list {
 		s.volumes.byID[v.ID] = v
+		err = errors.Join(err, s.o.Volumes.Recall(v.ID)) // its deletion was not committed
 	}
 	return err
 }
@@ -114,34 +116,39 @@ func (s *Supervisor) VolumeFiles(id string) (*volume.Files, error) { return s.o.
 // DeleteVolume deletes a volume and all its files. One that a sandbox has,
 // running or paused, is an errdef.Conflict with code "volume_in_use".
 func (s *Supervisor) DeleteVolume(ctx context.Context, id string) error {
-	if err := s.strikeVolume(ctx, id); err != nil {
+	discarded, err := s.strikeVolume(ctx, id)
+	if err != nil {
 		return err
 	}
-	s.removeVolumeFiles(id)
+	s.removeVolumeFiles(discarded)
 	return nil
 }
 
-// strikeVolume takes a volume off the list.
-func (s *Supervisor) strikeVolume(ctx context.Context, id string) error {
+// strikeVolume takes a volume off the list, and returns the name of the directory
+// that remains of it.
+func (s *Supervisor) strikeVolume(ctx context.Context, id string) (discarded string, err error) {
 	s.volumes.mu.Lock()
 	defer s.volumes.mu.Unlock()
 	v, ok := s.volumes.byID[id]
 	if !ok {
-		return store.ErrVolumeNotFound(id)
+		return "", store.ErrVolumeNotFound(id)
 	}
 	if users := s.usersOf(id); len(users) > 0 {
-		return errdef.New(errdef.Conflict, "volume_in_use", "volume %q is mounted in %s", v.Name, strings.Join(users, ", ")).
+		return "", errdef.New(errdef.Conflict, "volume_in_use", "volume %q is mounted in %s", v.Name, strings.Join(users, ", ")).
 			WithRemedy("end these sandboxes first").With("sandboxes", users)
 	}
+	if discarded, err = s.o.Volumes.Discard(id); err != nil {
+		return "", fmt.Errorf("delete volume %s: %w", v.Name, err)
+	}
 	if err := s.o.Store.RemoveVolume(ctx, id); err != nil {
-		return err
+		return "", errors.Join(err, s.o.Volumes.Recall(id))
 	}
 	delete(s.volumes.byID, id)
-	return nil
+	return discarded, nil
 }
 
-func (s *Supervisor) removeVolumeFiles(id string) {
-	s.insist(func() error { return s.o.Volumes.Remove(id) }, "deleted volume could not be removed", "volume", id)
+func (s *Supervisor) removeVolumeFiles(name string) {
+	s.insist(func() error { return s.o.Volumes.Remove(name) }, "deleted volume could not be removed", "volume", name)
 }
 
 // usersOf returns the sandboxes that have a volume, sorted. Those that end count

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 func (srv *server) volume(t *testing.T, name string) store.Volume {
@@ -54,6 +55,9 @@ func TestVolumes(t *testing.T) {
 		t.Error("a token opens another volume than its own")
 	}
 	srv.crash()
+	if err := os.Rename(filepath.Dir(file), filepath.Dir(file)+volume.Discarded); err != nil { // as a deletion that was not committed
+		t.Fatal(err)
+	}
 
 	srv = w.mustOpen(t)
 	if list, err := srv.s.Volumes(t.Context()); err != nil || !slices.Equal(list, []store.Volume{a, b}) {

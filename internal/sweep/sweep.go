@@ -183,11 +183,21 @@ func (s Sweeper) templates(_ context.Context, o ownership) (found []Thing, err e
 	return found, err
 }
 
+// volumes leaves alone what no record names and has files in it: they are worth
+// more than the record, which may come back.
 func (s Sweeper) volumes(_ context.Context, o ownership) (found []Thing, err error) {
-	ids, err := s.Volumes.IDs()
-	for _, id := range ids {
-		if !o.volumes[id] {
-			found = append(found, o.thing(Volume, id, s.Volumes.Dir(id)))
+	names, err := s.Volumes.Names()
+	for _, name := range names {
+		id, discarded := strings.CutSuffix(name, volume.Discarded)
+		if o.volumes[id] {
+			continue
+		}
+		t := o.thing(Volume, name, s.Volumes.Dir(name))
+		if discarded {
+			t.Why, t.Stranger = "it was being deleted when the server ended", false
+		}
+		if discarded || s.Volumes.Empty(name) {
+			found = append(found, t)
 		}
 	}
 	return found, err

@@ -83,6 +83,9 @@ func TestFindAndRemove(t *testing.T) {
 	thing("layers/"+stranger, true)
 	volumes := []store.Volume{{ID: "volkept"}}
 	thing("volumes/volkept", false)
+	thing("volumes/volkept.deleted", false) // that was not committed
+	thing("volumes/volfull/file", false)
+	thing("volumes/volgone.deleted", true)
 	thing("volumes/volstranger", true)
 
 	found, err := s.Find(t.Context(), records, volumes)

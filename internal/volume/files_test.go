@@ -379,23 +379,43 @@ func TestStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ids, err := s.IDs(); err != nil || len(ids) != 0 {
-		t.Errorf("IDs = %v, %v; want none", ids, err)
+	names := func(want ...string) {
+		t.Helper()
+		if got, err := s.Names(); err != nil || !slices.Equal(got, want) {
+			t.Errorf("Names = %q, %v; want %q", got, err, want)
+		}
 	}
+	names()
 	if err := errors.Join(s.Make("a"), s.Make("b")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Make("a"); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("made again: %v", err)
 	}
+	names("a", "b")
+	if err := os.WriteFile(filepath.Join(s.Dir("a"), "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s.Empty("a") || !s.Empty("b") || s.Empty("none") {
+		t.Error("a has a file, b has none, and there is no other")
+	}
+	aside, err := s.Discard("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names(aside, "b")
+	for range 2 {
+		if err := s.Recall("a"); err != nil {
+			t.Error(err)
+		}
+	}
+	names("a", "b")
 	for range 2 {
 		if err := s.Remove("a"); err != nil {
 			t.Error(err)
 		}
 	}
-	if ids, err := s.IDs(); err != nil || !slices.Equal(ids, []string{"b"}) {
-		t.Errorf("IDs = %v, %v; want b", ids, err)
-	}
+	names("b")
 	if _, err := s.Files("a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("open one that is gone: %v", err)
 	}

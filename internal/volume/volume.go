@@ -58,23 +58,56 @@ func (s *Store) Make(id string) error {
 	return nil
 }
 
-// Remove removes a volume with all that is in it. It is idempotent.
-func (s *Store) Remove(id string) error {
-	if err := os.RemoveAll(s.Dir(id)); err != nil {
-		return fmt.Errorf("remove volume %s: %w", id, err)
+// Discarded ends the names of directories that are to be removed.
+const Discarded = ".deleted"
+
+// Discard puts the directory of a volume aside, durably, under the name that it
+// returns.
+func (s *Store) Discard(id string) (name string, err error) {
+	name = id + Discarded
+	return name, s.rename(id, name)
+}
+
+// Recall undoes Discard. A volume that was not discarded stays as it is.
+func (s *Store) Recall(id string) error { return s.rename(id+Discarded, id) }
+
+// rename gives a directory that is there another name.
+func (s *Store) rename(from, to string) error {
+	err := os.Rename(s.Dir(from), s.Dir(to))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = durable.Sync(s.dir)
+	}
+	return err
+}
+
+// Remove removes a directory of the store with all that is in it. It is
+// idempotent.
+func (s *Store) Remove(name string) error {
+	if err := os.RemoveAll(s.Dir(name)); err != nil {
+		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
 	return nil
 }
 
-// IDs returns the ids of all volumes that have a directory.
-func (s *Store) IDs() ([]string, error) {
+// Names returns the names of all directories: ids of volumes, and what Discard
+// made of them.
+func (s *Store) Names() ([]string, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list volumes: %w", err)
 	}
-	ids := make([]string, len(entries))
+	names := make([]string, len(entries))
 	for i, e := range entries {
-		ids[i] = e.Name()
+		names[i] = e.Name()
 	}
-	return ids, nil
+	return names, nil
+}
+
+// Empty reports whether a directory has nothing in it.
+func (s *Store) Empty(name string) bool {
+	entries, err := os.ReadDir(s.Dir(name))
+	return err == nil && len(entries) == 0
 }
