@@ -334,7 +334,7 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 	}
 	if made != "" {
 		fmt.Fprintf(o.Notices, "A new API key was made. It is shown only now (and kept for root in %s):\n\n"+
-			"  export E2B_API_KEY=%s\n  export E2B_API_URL=http://%s\n  export E2B_SANDBOX_URL=http://%[3]s\n\n", path, made, addr)
+			"  export E2B_API_KEY=%s\n  export E2B_API_URL=http://%s\n  export E2B_SANDBOX_URL=http://%[3]s\n  export E2B_VOLUME_API_URL=http://%[3]s\n\n", path, made, addr)
 	}
 	return nil
 }
