@@ -18,14 +18,16 @@ const (
 	Look Permission = "look"
 	// Use is to make sandboxes, to change them and to go in.
 	Use Permission = "use"
+	// Share is to make volumes and to have them, which are there for all sandboxes.
+	Share Permission = "share"
 	// Manage is to make and revoke keys, and what can reach beyond sandboxes.
 	Manage Permission = "manage"
 )
 
 // granted is what each role may do.
 var granted = map[store.Role][]Permission{
-	store.RoleAdmin: {Look, Use, Manage},
-	store.RoleFull:  {Look, Use},
+	store.RoleAdmin: {Look, Use, Share, Manage},
+	store.RoleFull:  {Look, Use, Share},
 	store.RoleOwn:   {Look, Use},
 	store.RoleRead:  {Look},
 }

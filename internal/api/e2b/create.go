@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -67,6 +68,11 @@ func (s *server) create(c *call, body newSandbox, defaultTimeout int32) (reply, 
 	req, err := s.createRequest(body, defaultTimeout)
 	if err != nil {
 		return reply{}, err
+	}
+	if len(req.Config.Volumes) > 0 {
+		if err := auth.Require(c.key, auth.Share); err != nil {
+			return reply{}, err
+		}
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID
 	sb, err := s.Sandboxes.Create(c.r.Context(), req)

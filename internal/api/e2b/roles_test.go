@@ -26,25 +26,35 @@ var uses = []string{
 // manages are the routes of keys.
 var manages = []string{"GET /api-keys", "POST /api-keys", "DELETE /api-keys/{keyID}"}
 
+// isShared reports whether a route is of what is there for all sandboxes.
+func isShared(r route) bool { return strings.HasPrefix(r.pattern, "/volumes") }
+
+// isRefused reports whether a route is of what this server does not do for
+// anybody.
+func isRefused(r route) bool { return strings.HasPrefix(r.pattern, "/secrets") }
+
 // TestEveryRouteAsksForItsRole: a key whose role does not suffice reaches
 // nothing, and one whose role does is not refused.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
 		name := r.method + " " + r.pattern
 		changes, managed := slices.Contains(uses, name), slices.Contains(manages, name)
-		if !changes && !managed && r.method != http.MethodGet {
+		shared := isShared(r)
+		if isRefused(r) {
+			changes = r.method != http.MethodGet
+		} else if !changes && !managed && !shared && r.method != http.MethodGet {
 			w := newWorld(t)
 			w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, w.createAs(goodKey)), "").fails(http.StatusNotImplemented, "not_supported", "")
 		}
 		for key, may := range map[string]bool{
-			goodKey: true, apitest.FullKey: !managed, apitest.OwnKey: !managed, apitest.ReadKey: !changes && !managed,
+			goodKey: true, apitest.FullKey: !managed, apitest.OwnKey: !managed && !shared, apitest.ReadKey: !changes && !managed && !shared,
 		} {
 			w := newWorld(t)
 			if !may {
 				w = newWorld(t, func(o *Options) { o.Sandboxes = nil }) // must not be reached
 			}
 			a := answer{w.DoAs(key, r.method, apitest.PathOf(r.pattern, sandboxParam, "i1"), bodyOf(r))}
-			if may && a.Status == http.StatusForbidden {
+			if may && strings.Contains(a.Body, "role_insufficient") {
 				t.Errorf("%s is refused: %s", key[:6], a.Body)
 			}
 			if !may {
@@ -118,6 +128,16 @@ func TestListHasWhatTheKeySees(t *testing.T) {
 				t.Errorf("%s: %s is told of %s that run, want %d", path, key[:6], total, len(want))
 			}
 		}
+	}
+}
+
+// TestOwnKeyMountsNothing: a volume is another's as well.
+func TestOwnKeyMountsNothing(t *testing.T) {
+	w := newWorld(t)
+	body := `{"templateID":"base","volumeMounts":[{"name":"data","path":"/data"}]}`
+	answer{w.DoAs(apitest.OwnKey, "POST", "/v2/sandboxes", body)}.fails(http.StatusForbidden, "role_insufficient", "role")
+	if a := w.DoAs(apitest.FullKey, "POST", "/v2/sandboxes", body); strings.Contains(a.Body, "role_insufficient") {
+		t.Errorf("of role full: %s", a.Body)
 	}
 }
 

@@ -54,10 +54,10 @@ var routes = append([]route{
 	{http.MethodPost, "/api-keys", auth.Manage, (*server).createKey},
 	{http.MethodDelete, "/api-keys/{keyID}", auth.Manage, (*server).revokeKey},
 
-	{http.MethodPost, "/volumes", auth.Use, (*server).createVolume},
-	{http.MethodGet, "/volumes", auth.Look, (*server).listVolumes},
-	{http.MethodGet, "/volumes/{volumeID}", auth.Use, (*server).getVolume},
-	{http.MethodDelete, "/volumes/{volumeID}", auth.Use, (*server).deleteVolume},
+	{http.MethodPost, "/volumes", auth.Share, (*server).createVolume},
+	{http.MethodGet, "/volumes", auth.Share, (*server).listVolumes},
+	{http.MethodGet, "/volumes/{volumeID}", auth.Share, (*server).getVolume},
+	{http.MethodDelete, "/volumes/{volumeID}", auth.Share, (*server).deleteVolume},
 
 	{http.MethodGet, "/secrets", auth.Look, (*server).refuseSecrets},
 	{http.MethodPost, "/secrets", auth.Use, (*server).refuseSecrets},

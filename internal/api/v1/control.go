@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -20,6 +21,11 @@ func (s *server) create(c *call) (reply, error) {
 		return reply{}, err
 	}
 	req := s.createRequest(words)
+	if len(req.Config.Volumes) > 0 {
+		if err := auth.Require(c.key, auth.Share); err != nil {
+			return reply{}, err
+		}
+	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID
 	sb, err := s.Sandboxes.Create(c.r.Context(), req)
 	if err != nil {

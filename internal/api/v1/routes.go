@@ -30,6 +30,7 @@ const (
 	// Who has an API key with that permission.
 	look   = access(auth.Look)
 	use    = access(auth.Use)
+	share  = access(auth.Share)
 	manage = access(auth.Manage)
 )
 
@@ -136,10 +137,10 @@ func routes() []route {
 		{get, one + "/previews", look, none, (*server).previews, "listPreviews", "The links of a sandbox that are good, oldest first, without what would make one.", nil, nil, http.StatusOK, previewsView{}, jsonOnly},
 		{del, one + "/previews/{" + previewParam + "}", use, none, (*server).revokePreview, "revokePreview", "Make such a link worthless before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{post, "/v1/volumes", use, none, (*server).createVolume, "createVolume", "Make an empty volume: a directory that outlives sandboxes, and that several can have at once.", volumeBody, nil, http.StatusCreated, volumeView{}, jsonOnly},
-		{get, "/v1/volumes", look, none, (*server).volumes, "listVolumes", "All volumes, oldest first.", nil, nil, http.StatusOK, volumesView{}, jsonOnly},
-		{get, "/v1/volumes/{" + volumeParam + "}", use, none, (*server).volume, "getVolume", "Look at a volume.", nil, nil, http.StatusOK, volumeView{}, jsonOnly},
-		{del, "/v1/volumes/{" + volumeParam + "}", use, none, (*server).deleteVolume, "deleteVolume", "Delete a volume and all its files. It is refused while a sandbox has it, asleep or not.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{post, "/v1/volumes", share, none, (*server).createVolume, "createVolume", "Make an empty volume: a directory that outlives sandboxes, and that several can have at once.", volumeBody, nil, http.StatusCreated, volumeView{}, jsonOnly},
+		{get, "/v1/volumes", share, none, (*server).volumes, "listVolumes", "All volumes, oldest first.", nil, nil, http.StatusOK, volumesView{}, jsonOnly},
+		{get, "/v1/volumes/{" + volumeParam + "}", share, none, (*server).volume, "getVolume", "Look at a volume.", nil, nil, http.StatusOK, volumeView{}, jsonOnly},
+		{del, "/v1/volumes/{" + volumeParam + "}", share, none, (*server).deleteVolume, "deleteVolume", "Delete a volume and all its files. It is refused while a sandbox has it, asleep or not.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
 		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
