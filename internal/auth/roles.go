@@ -16,6 +16,8 @@ const (
 	// Look is to see sandboxes from outside: what they are, and what happens to
 	// them. What would let somebody in, as their tokens do, is not part of it.
 	Look Permission = "look"
+	// LookAll is to see what is known of all sandboxes together.
+	LookAll Permission = "look at all"
 	// Use is to make sandboxes, to change them and to go in.
 	Use Permission = "use"
 	// Share is to make volumes and to have them, which are there for all sandboxes.
@@ -26,10 +28,10 @@ const (
 
 // granted is what each role may do.
 var granted = map[store.Role][]Permission{
-	store.RoleAdmin: {Look, Use, Share, Manage},
-	store.RoleFull:  {Look, Use, Share},
+	store.RoleAdmin: {Look, LookAll, Use, Share, Manage},
+	store.RoleFull:  {Look, LookAll, Use, Share},
 	store.RoleOwn:   {Look, Use},
-	store.RoleRead:  {Look},
+	store.RoleRead:  {Look, LookAll},
 }
 
 // roles are in the order in which people are told of them.

@@ -11,6 +11,7 @@ package runtime
 import (
 	"context"
 	"net"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
 )
@@ -129,4 +130,17 @@ type DiskMeter interface {
 // memory, in bytes: what its end gives back.
 type MemoryMeter interface {
 	Memory() (int64, error)
+}
+
+// Usage is what a runtime uses of the machine.
+type Usage struct {
+	CPU    time.Duration // spent so far
+	Memory int64         // bytes that its end would give back
+	Cache  int64         // bytes of files that the machine keeps in memory for it
+}
+
+// UsageMeter is an Instance that can tell what it uses, without a part of it
+// having to run for that.
+type UsageMeter interface {
+	Usage() (Usage, error)
 }

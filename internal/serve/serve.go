@@ -80,6 +80,10 @@ const (
 	stopGrace     = time.Second      // for requests under way
 )
 
+// sampleEvery is how often running sandboxes are measured, as E2B's own service
+// does it.
+const sampleEvery = 5 * time.Second
+
 // defaultLimits are those of a sandbox that asks for none.
 func defaultLimits() store.Limits {
 	return store.Limits{CPUs: min(2, goruntime.NumCPU()), MemoryMiB: 1024, DiskMiB: 10240, PIDs: 2048}
@@ -297,7 +301,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits,
-		Internet: egress.NewHost(o.DNS),
+		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery,
 	})
 	if err != nil {
 		return nil, err

@@ -41,6 +41,7 @@ type box struct {
 	waiters []*waiter // accesses that wait for the sandbox to serve
 	work    work
 	disk    disk
+	meter   meter
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id
 	tasks   map[string]*task         // the work of effects in flight, by operation id
 
@@ -201,6 +202,7 @@ func (b *box) logEntry(e lifecycle.Entry) error {
 // one line each.
 func (b *box) reportEntry(e lifecycle.Entry) {
 	b.s.metrics.entry(e)
+	b.s.fleet.note(e)
 	b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
 		"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "freed", e.Freed, "detail", e.Detail)
 }
@@ -500,6 +502,9 @@ func (b *box) serveLocked(inst runtime.Instance) {
 	b.work.seen, b.work.seenAt, b.work.stalled = agentapi.Activity{}, time.Time{}, nil
 	b.work.blindSince, b.work.up, b.work.last = time.Time{}, now(), time.Time{}
 	b.arm()
+	if b.s.o.SampleEvery > 0 { // what the next sample is compared with
+		b.s.work.Go(func() { b.takeSample() })
+	}
 }
 
 func (b *box) uncutLocked() {

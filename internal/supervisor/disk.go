@@ -43,6 +43,7 @@ const (
 type disk struct {
 	stack  []string // the frozen layers that were measured
 	frozen layer.Usage
+	taken  int64 // bytes of all its files at the last look
 
 	generation int64       // of what follows
 	tried      layer.Usage // what was taken when it was to be paused
@@ -89,6 +90,7 @@ func (b *box) limitDisk() {
 		b.s.log.Warn("files could not be measured", "sandbox", b.id, "err", err)
 		return
 	}
+	b.noteTaken(taken.Bytes)
 	most := limit
 	if frozen.Exceeds(limit) {
 		most = slack(frozen, limit)
@@ -104,6 +106,12 @@ func (b *box) limitDisk() {
 	if b.tries(sb.Record.Generation, taken, limit) {
 		b.s.work.Go(func() { b.pauseFull(detail) })
 	}
+}
+
+func (b *box) noteTaken(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.disk.taken = bytes
 }
 
 // limitOf is what a limit allows; zero if there is none.

@@ -68,6 +68,8 @@ type Options struct {
 	KeyLimits func(key string) store.KeyLimits
 	// Internet is what sandboxes reach outside, if they may.
 	Internet egress.Internet
+	// SampleEvery is how often sandboxes that run are measured; 0 for never.
+	SampleEvery time.Duration
 }
 
 // Defaults are the settings that apply where a sandbox does not say.
@@ -111,6 +113,7 @@ type Supervisor struct {
 	retries sync.WaitGroup
 
 	metrics *metrics
+	fleet   fleet
 	slots   slots
 	ballast ballast
 
@@ -158,6 +161,9 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s.work.Go(func() { s.timers.run(s.ctx) })
 	s.work.Go(s.guardDisk)
+	if o.SampleEvery > 0 {
+		s.work.Go(func() { s.sample(o.SampleEvery) })
+	}
 	return s, nil
 }
 

@@ -124,6 +124,7 @@ type bench struct {
 	machine *fake.Machine
 	driver  runtime.Driver // of the next server; nil for the machine's
 	limits  store.Limits   // of the next server
+	samples time.Duration  // how often the next server measures; 0 for never
 
 	mu         sync.Mutex
 	checkpoint func() error
@@ -225,6 +226,7 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 		Limits: b.limits,
 		Store:  st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
+		SampleEvery: b.samples,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -82,6 +82,8 @@ type Fake struct {
 	Sandboxes map[string]store.Sandbox
 	Held      map[string][]supervisor.Hold // observed holds by sandbox
 	Blind     map[string]supervisor.Blindness
+	Measured  map[string][]supervisor.Sample
+	Ran       []supervisor.FleetSample
 	Limit     time.Duration // the ceiling of timeouts; 0 for none
 	Created   []supervisor.CreateRequest
 	Modes     []lifecycle.Mode // of pauses asked for
@@ -362,6 +364,40 @@ func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor str
 	}
 	f.commit(sb, nil)
 	return sb, nil
+}
+
+// Samples returns those of Measured.
+func (f *Fake) Samples(_ context.Context, id string, from, to time.Time) ([]supervisor.Sample, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	return within(f.Measured[id], from, to, func(s supervisor.Sample) time.Time { return s.At }), err
+}
+
+// LastSample returns the last of Measured.
+func (f *Fake) LastSample(id string) (supervisor.Sample, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.Measured[id]); n > 0 {
+		return f.Measured[id][n-1], true
+	}
+	return supervisor.Sample{}, false
+}
+
+// Fleet returns those of Ran.
+func (f *Fake) Fleet(_ context.Context, from, to time.Time) []supervisor.FleetSample {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return within(f.Ran, from, to, func(s supervisor.FleetSample) time.Time { return s.At })
+}
+
+func within[T any](all []T, from, to time.Time, at func(T) time.Time) []T {
+	var found []T
+	for _, s := range all {
+		if !at(s).Before(from) && (to.IsZero() || !at(s).After(to)) {
+			found = append(found, s)
+		}
+	}
+	return found
 }
 
 // Hold opens or prolongs a lease.

@@ -64,14 +64,17 @@ var routes = append([]route{
 	{http.MethodGet, "/secrets/{secret}", auth.Look, (*server).refuseSecrets},
 	{http.MethodPost, "/secrets/{secret}", auth.Use, (*server).refuseSecrets},
 	{http.MethodDelete, "/secrets/{secret}", auth.Use, (*server).refuseSecrets},
+
+	{http.MethodGet, "/sandboxes/{sandboxID}/metrics", auth.Look, (*server).metrics},
+	{http.MethodGet, "/sandboxes/metrics", auth.Look, (*server).lastMetrics},
+	{http.MethodGet, "/teams/{teamID}/metrics", auth.LookAll, (*server).fleetMetrics},
+	{http.MethodGet, "/teams/{teamID}/metrics/max", auth.LookAll, (*server).fleetPeak},
 }, unbuilt(
 	// Sandboxes.
 	"POST /sandboxes/{sandboxID}/fork",
 	"POST /v2/sandboxes/{sandboxID}/fork",
 	"POST /sandboxes/{sandboxID}/snapshots",
 	"GET /snapshots",
-	"GET /sandboxes/{sandboxID}/metrics",
-	"GET /sandboxes/metrics",
 	"GET /sandboxes/{sandboxID}/logs",
 	"GET /v2/sandboxes/{sandboxID}/logs",
 
@@ -97,8 +100,6 @@ var routes = append([]route{
 	"GET /templates/{templateID}/tags",
 
 	// Teams, keys, administration.
-	"GET /teams/{teamID}/metrics",
-	"GET /teams/{teamID}/metrics/max",
 	"PATCH /api-keys/{keyID}",
 	"POST /access-tokens",
 	"DELETE /access-tokens/{tokenID}",

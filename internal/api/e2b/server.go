@@ -43,6 +43,14 @@ type Sandboxes interface {
 	Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error)
 	Kill(ctx context.Context, id, actor string) error
 
+	// Samples returns what a sandbox used in a time, oldest first; it is not
+	// woken for that. Zero times bound nothing.
+	Samples(ctx context.Context, id string, from, to time.Time) ([]supervisor.Sample, error)
+	// LastSample returns the last of them; false if there is none.
+	LastSample(id string) (supervisor.Sample, bool)
+	// Fleet returns how many sandboxes ran in a time, oldest first.
+	Fleet(ctx context.Context, from, to time.Time) []supervisor.FleetSample
+
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
 	// all its life.
 	EnvdToken(id string) string

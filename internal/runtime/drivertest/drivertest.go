@@ -62,6 +62,7 @@ func Run(t *testing.T, env Env) {
 		{"ExitedWhenRemoved", testExited},
 		{"RemoveIsIdempotent", testRemove},
 		{"ClosedPortIsRefused", testRefused},
+		{"UsageGrows", testUsage},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.f(t, env) })
 	}
@@ -287,6 +288,28 @@ func testRemove(t *testing.T, env Env) {
 		t.Errorf("list = %v, %v; want it without %s", ids, err, spec.ID)
 	}
 	remove(t, d, fmt.Sprintf("%0*d", len(spec.ID), 0)) // never existed
+}
+
+func testUsage(t *testing.T, env Env) {
+	_, _, inst := start(t, env)
+	meter, ok := inst.(runtime.UsageMeter)
+	if !ok {
+		t.Fatalf("a %T does not tell what it uses", inst)
+	}
+	before, err := meter.Usage()
+	if err != nil || before.Memory <= 0 || before.CPU < 0 || before.Cache < 0 {
+		t.Fatalf("usage %+v, %v; want some memory", before, err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; {
+		ask(t, inst)
+		after, err := meter.Usage()
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("usage %+v after %+v, %v; want more CPU time", after, before, err)
+		}
+		if after.CPU > before.CPU {
+			return
+		}
+	}
 }
 
 func testRefused(t *testing.T, env Env) {

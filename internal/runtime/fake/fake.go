@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -148,6 +149,7 @@ type instance struct {
 	frozen  bool
 	ended   bool
 	serving int        // requests at work, none while frozen
+	served  int        // requests that have been answered
 	moved   *sync.Cond // frozen, ended or serving has changed; unlike a lock, virtual time passes it
 	servers map[int]*server
 }
@@ -163,6 +165,16 @@ const MemoryBytes = 1 << 20
 
 // Memory implements runtime.MemoryMeter.
 func (i *instance) Memory() (int64, error) { return MemoryBytes, nil }
+
+// CPUPerRequest is how much CPU time a fake runtime takes for a request.
+const CPUPerRequest = 100 * time.Millisecond
+
+// Usage implements runtime.UsageMeter.
+func (i *instance) Usage() (runtime.Usage, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return runtime.Usage{CPU: time.Duration(i.served) * CPUPerRequest, Memory: MemoryBytes}, nil
+}
 
 // OutOfMemory implements runtime.MemoryWitness.
 func (i *instance) OutOfMemory() (bool, error) { return i.exhausted.Load(), nil }
@@ -204,6 +216,7 @@ func (i *instance) leave() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.serving--
+	i.served++
 	i.moved.Broadcast()
 }
 

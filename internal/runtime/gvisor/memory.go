@@ -20,18 +20,28 @@ func (i *instance) Memory() (int64, error) {
 	return bytes, nil
 }
 
-// memoryOf reads it from the hierarchy of cgroup v1 or v2 that counts memory.
 func memoryOf(root, cid string) (int64, error) {
+	stat, err := memoryStat(root, cid)
+	if err != nil {
+		return 0, err
+	}
+	bytes, _ := parseMemory(stat)
+	return bytes, nil
+}
+
+// memoryStat reads what the hierarchy of cgroup v1 or v2 says that counts
+// memory.
+func memoryStat(root, cid string) (string, error) {
 	for _, hierarchy := range []string{"memory", "", "unified"} {
 		data, err := os.ReadFile(filepath.Join(root, hierarchy, cgroupParent, cid, "memory.stat"))
 		if err != nil {
 			continue
 		}
-		if bytes, ok := parseMemory(string(data)); ok {
-			return bytes, nil
+		if _, ok := parseMemory(string(data)); ok {
+			return string(data), nil
 		}
 	}
-	return 0, errors.New("no cgroup counts it")
+	return "", errors.New("no cgroup counts it")
 }
 
 // parseMemory adds up what a memory.stat says of memory that is no cache. The
