@@ -236,6 +236,7 @@ type Entry struct {
 	Duration   time.Duration `json:"duration,omitempty"` // of the operation that ended
 	Bytes      int64         `json:"bytes,omitempty"`    // that the operation wrote
 	Freed      int64         `json:"freed,omitempty"`    // bytes of memory that it gives back
+	StartedAt  time.Time     `json:"startedAt,omitzero"` // when the time awake began that ended with it
 	Detail     string        `json:"detail,omitempty"`
 	Damaged    bool          `json:"damaged,omitempty"`    // it failed because the checkpoint is not what was written
 	Unreadable bool          `json:"unreadable,omitempty"` // it failed because another version of the runtime wrote the memory image

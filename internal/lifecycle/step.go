@@ -448,7 +448,9 @@ func captured(s *step, ev Event) {
 	entry.Bytes, entry.Freed = cp.Bytes, e.Freed
 	if op.Cause == CauseCheckpoint {
 		s.goOn(op, carry)
+		return
 	}
+	entry.StartedAt = s.rec.StartedAt
 }
 
 // goOn wakes a sandbox that was only to be checkpointed. It is the same
@@ -645,7 +647,7 @@ func (s *step) lose(reason Reason, detail string, cause Cause) {
 	s.rec.LastError = fmt.Sprintf("%s in generation %d: fell back to the checkpoint of %s", reason, s.rec.Generation, s.rec.PausedAt.Format(time.RFC3339))
 	s.rec.PausedAt = s.now // the retention counts from here, not from when the checkpoint was made
 	e := s.log(EntryRuntimeLost, nil, reason.with(detail))
-	e.Cause = cause
+	e.Cause, e.StartedAt = cause, s.rec.StartedAt
 }
 
 func runningFound(s *step, ev Event) {
@@ -681,11 +683,15 @@ func (s *step) terminate(id string, m Meta, reason Reason, detail string) {
 	if s.rec.Phase() == Pausing {
 		s.abortCapture()
 	}
+	ran := s.rec.State == Running
 	op := s.begin(id, Killing, m, releaseRetry)
 	s.rec.State = Terminated
 	s.rec.EndAt, s.rec.Leases = time.Time{}, nil
 	s.rec.Tombstone = &Tombstone{Reason: reason, Detail: detail, Actor: m.Actor, At: s.now}
-	s.log(EntryTerminated, op, reason.with(detail))
+	e := s.log(EntryTerminated, op, reason.with(detail))
+	if ran {
+		e.StartedAt = s.rec.StartedAt
+	}
 	s.effect(Effect{Kind: ReleaseAll})
 }
 

@@ -33,7 +33,7 @@ func encodeCommit(sb Sandbox, entries []lifecycle.Entry) (record []any, events [
 	}
 	record = []any{sb.ID, formVersion, string(sb.Record.State), stamp(sb.Record.CreatedAt), data}
 	for _, entry := range entries {
-		entry.At = entry.At.UTC()
+		toUTC(&entry.At, &entry.StartedAt)
 		data, err := encode(entry)
 		if err != nil {
 			return nil, nil, fmt.Errorf("encode log entry %s: %w", entry.Type, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -263,19 +264,26 @@ func (s *SQLite) events(ctx context.Context, sandbox string, after int64, limit 
 
 // LastEvents implements [Store].
 func (s *SQLite) LastEvents(ctx context.Context, sandbox string, n int) ([]Event, error) {
-	events, err := s.lastEvents(ctx, sandbox, max(n, 0))
+	return s.EventsBefore(ctx, sandbox, math.MaxInt64, n)
+}
+
+// EventsBefore implements [Store].
+func (s *SQLite) EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]Event, error) {
+	events, err := s.eventsBefore(ctx, sandbox, before, max(limit, 0))
 	if err == nil && len(events) == 0 && sandbox != "" {
 		_, err = stateOf(ctx, s.reader, sandbox)
 	}
 	return events, s.explain(err, "read events")
 }
 
-func (s *SQLite) lastEvents(ctx context.Context, sandbox string, n int) ([]Event, error) {
+func (s *SQLite) eventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]Event, error) {
 	if sandbox == "" {
-		return collect(ctx, s.reader, scanEvent, `SELECT seq, sandbox, version, data FROM events ORDER BY seq DESC LIMIT ?`, n)
+		return collect(ctx, s.reader, scanEvent,
+			`SELECT seq, sandbox, version, data FROM events WHERE seq < ? ORDER BY seq DESC LIMIT ?`, before, limit)
 	}
 	return collect(ctx, s.reader, scanEvent,
-		`SELECT seq, sandbox, version, data FROM events WHERE sandbox = ? ORDER BY seq DESC LIMIT ?`, sandbox, n)
+		`SELECT seq, sandbox, version, data FROM events WHERE sandbox = ? AND seq < ? ORDER BY seq DESC LIMIT ?`,
+		sandbox, before, limit)
 }
 
 // stateOf returns the state of a sandbox, or an errdef.NotFound.

@@ -86,6 +86,9 @@ type Store interface {
 	// Events returns up to limit entries with Seq > after, oldest first, of
 	// one sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]Event, error)
+	// EventsBefore returns up to limit entries with Seq < before, newest first,
+	// of one sandbox or, with an empty id, of all.
+	EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]Event, error)
 	// LastEvents returns the last n entries of one sandbox or, with an empty
 	// id, of all, newest first.
 	LastEvents(ctx context.Context, sandbox string, n int) ([]Event, error)

@@ -272,6 +272,12 @@ func (s *Supervisor) Events(ctx context.Context, sandbox string, after int64, li
 	return s.o.Store.Events(ctx, sandbox, after, limit)
 }
 
+// EventsBefore returns up to limit entries of the event log with Seq < before,
+// newest first, of one sandbox or, with an empty id, of all.
+func (s *Supervisor) EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]store.Event, error) {
+	return s.o.Store.EventsBefore(ctx, sandbox, before, limit)
+}
+
 // LastEvent returns the Seq of the last entry of the event log; 0 if there is
 // none.
 func (s *Supervisor) LastEvent(ctx context.Context) (int64, error) {

@@ -566,6 +566,25 @@ func (f *Fake) Events(_ context.Context, sandbox string, after int64, limit int)
 	return found, nil
 }
 
+// EventsBefore returns entries of the log, newest first.
+func (f *Fake) EventsBefore(_ context.Context, sandbox string, before int64, limit int) ([]store.Event, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.find(sandbox); sandbox != "" && err != nil {
+		return nil, err
+	}
+	var found []store.Event
+	for _, e := range slices.Backward(f.log) {
+		if e.Seq < before && (sandbox == "" || e.Sandbox == sandbox) && len(found) < limit {
+			found = append(found, e)
+		}
+	}
+	return found, nil
+}
+
 // LastEvent returns the Seq of the last entry of the log.
 func (f *Fake) LastEvent(context.Context) (int64, error) {
 	err := f.enter()

@@ -30,7 +30,9 @@ var manages = []string{"GET /api-keys", "POST /api-keys", "DELETE /api-keys/{key
 func isShared(r route) bool { return strings.HasPrefix(r.pattern, "/volumes") }
 
 // isOfAll reports whether a route tells of all sandboxes together.
-func isOfAll(r route) bool { return strings.HasPrefix(r.pattern, "/teams/{teamID}/metrics") }
+func isOfAll(r route) bool {
+	return strings.HasPrefix(r.pattern, "/teams/{teamID}/metrics") || strings.HasPrefix(r.pattern, "/events/sandboxes")
+}
 
 // isRefused reports whether a route is of what this server does not do for
 // anybody.

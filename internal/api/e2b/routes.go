@@ -17,6 +17,9 @@ const (
 // nothing is what an open route needs: not even a key.
 const nothing auth.Permission = ""
 
+// eventsParam names a sandbox whose events are asked for.
+const eventsParam = "id"
+
 // route is one endpoint.
 type route struct {
 	method  string
@@ -69,6 +72,10 @@ var routes = append([]route{
 	{http.MethodGet, "/sandboxes/metrics", auth.Look, (*server).lastMetrics},
 	{http.MethodGet, "/teams/{teamID}/metrics", auth.LookAll, (*server).fleetMetrics},
 	{http.MethodGet, "/teams/{teamID}/metrics/max", auth.LookAll, (*server).fleetPeak},
+
+	// The events of a sandbox outlive it, so its id is not looked up.
+	{http.MethodGet, "/events/sandboxes", auth.LookAll, (*server).events},
+	{http.MethodGet, "/events/sandboxes/{" + eventsParam + "}", auth.LookAll, (*server).sandboxEvents},
 }, unbuilt(
 	// Sandboxes.
 	"POST /sandboxes/{sandboxID}/fork",
@@ -112,9 +119,7 @@ var routes = append([]route{
 	"DELETE /admin/teams/{teamID}/api-keys/{keyID}",
 	"GET /admin/sandboxes/running-counts",
 
-	// Events; those of a sandbox outlive it, so its id is not looked up.
-	"GET /events/sandboxes",
-	"GET /events/sandboxes/{id}",
+	// Events.
 	"GET /events/webhooks",
 	"POST /events/webhooks",
 	"GET /events/webhooks/{webhookID}",

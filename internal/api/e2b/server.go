@@ -51,6 +51,12 @@ type Sandboxes interface {
 	// Fleet returns how many sandboxes ran in a time, oldest first.
 	Fleet(ctx context.Context, from, to time.Time) []supervisor.FleetSample
 
+	// Events returns up to limit entries of the event log with Seq > after, oldest
+	// first, of one sandbox or, with an empty id, of all.
+	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
+	// EventsBefore returns those with Seq < before, newest first.
+	EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]store.Event, error)
+
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
 	// all its life.
 	EnvdToken(id string) string

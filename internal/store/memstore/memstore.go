@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"sync"
@@ -242,7 +243,12 @@ func (s *Store) Events(_ context.Context, sandbox string, after int64, limit int
 }
 
 // LastEvents implements store.Store.
-func (s *Store) LastEvents(_ context.Context, sandbox string, n int) ([]store.Event, error) {
+func (s *Store) LastEvents(ctx context.Context, sandbox string, n int) ([]store.Event, error) {
+	return s.EventsBefore(ctx, sandbox, math.MaxInt64, n)
+}
+
+// EventsBefore implements store.Store.
+func (s *Store) EventsBefore(_ context.Context, sandbox string, before int64, limit int) ([]store.Event, error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if sandbox != "" {
@@ -251,8 +257,8 @@ func (s *Store) LastEvents(_ context.Context, sandbox string, n int) ([]store.Ev
 		}
 	}
 	var list []store.Event
-	for i := len(s.d.events) - 1; i >= 0 && len(list) < n; i-- {
-		if e := s.d.events[i]; sandbox == "" || e.sandbox == sandbox {
+	for i := len(s.d.events) - 1; i >= 0 && len(list) < limit; i-- {
+		if e := s.d.events[i]; e.seq < before && (sandbox == "" || e.sandbox == sandbox) {
 			if err := e.appendTo(&list); err != nil {
 				return nil, err
 			}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"sync"
@@ -46,6 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"EventsCursor", testEventsCursor},
 		{"EventsUnknownSandbox", testEventsUnknown},
 		{"LastEvents", testLastEvents},
+		{"EventsBefore", testEventsBefore},
 		{"SeqIncreasesAfterForget", testSeq},
 		{"Forget", testForget},
 		{"ForgetUnknown", testForgetUnknown},
@@ -310,6 +312,48 @@ func testEventsUnknown(t *testing.T, h harness) {
 	if got := events(t, s, "a", 0, 10); len(got) != 0 {
 		t.Errorf("Events of a sandbox without any = %+v", got)
 	}
+}
+
+// testEventsBefore reads the log backwards, in pages.
+func testEventsBefore(t *testing.T, h harness) {
+	s := h.open(t)
+	for n := int64(1); n <= 6; n++ {
+		commit(t, s, sandbox([]string{"a", "b"}[n%2], n), entry(n))
+	}
+	for _, c := range []struct {
+		of    string
+		limit int
+		want  []int64
+	}{
+		{"", 4, []int64{6, 5, 4, 3, 2, 1}},
+		{"a", 2, []int64{6, 4, 2}},
+		{"b", 9, []int64{5, 3, 1}},
+	} {
+		var got []int64
+		for before := int64(math.MaxInt64); ; {
+			page, err := s.EventsBefore(t.Context(), c.of, before, c.limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			if len(page) > c.limit {
+				t.Errorf("of %q: %d entries, want %d at most", c.of, len(page), c.limit)
+			}
+			got = append(got, generations(page)...)
+			before = page[len(page)-1].Seq
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("of %q: %v, want %v", c.of, got, c.want)
+		}
+	}
+	for _, limit := range []int{0, -1} {
+		if got, err := s.EventsBefore(t.Context(), "", math.MaxInt64, limit); err != nil || len(got) != 0 {
+			t.Errorf("a limit of %d: %v, %v", limit, got, err)
+		}
+	}
+	wantClass(t, errdef.NotFound, func() error { _, err := s.EventsBefore(t.Context(), "nobody", math.MaxInt64, 1); return err })
 }
 
 func testSeq(t *testing.T, h harness) {
