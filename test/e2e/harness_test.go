@@ -293,6 +293,20 @@ func (s *server) raw(ctx context.Context, method, path string, header http.Heade
 	return answer{resp.StatusCode, resp.Header, data}, err
 }
 
+// call does an API request of the E2B dialect and decodes the answer.
+func (s *server) call(ctx context.Context, method, path, body string, into any) {
+	s.t.Helper()
+	a, err := s.raw(ctx, method, path, http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}}, strings.NewReader(body))
+	if err != nil || a.status/100 != 2 {
+		s.t.Fatalf("%s %s: %d %s, %v", method, path, a.status, a.body, err)
+	}
+	if into != nil {
+		if err := json.Unmarshal(a.body, into); err != nil {
+			s.t.Fatalf("%s %s: %s: %v", method, path, a.body, err)
+		}
+	}
+}
+
 // details returns what the control plane says of a sandbox, byte for byte.
 func (s *server) details(ctx context.Context, id string) map[string]json.RawMessage {
 	s.t.Helper()
