@@ -51,6 +51,7 @@ var catalogue = []Entry{
 	{"database_damaged", Internal, 500, 500, "The server's database is damaged.", "Restore it from a backup, or move it away and start anew."},
 	{"database_too_new", Unsupported, 0, 0, "The server's database was written by a newer version.", "Use that version, or a newer one."},
 	{"disk_full", Unavailable, 503, 503, "The disk of the state directory has too little space left to begin anything.", "Kill sandboxes that are not needed, or make room on the server."},
+	{"event_not_found", NotFound, 0, 404, "There is no event of that id, or it is not kept any more.", "List the events."},
 	{"form_unknown", Unsupported, 501, 400, "A record in the database has a form that this version does not know.", "Use the version that wrote it, or a newer one."},
 	{"hold_not_found", NotFound, 404, 0, "The sandbox has no hold of that id.", "List its holds: this one may have run out."},
 	{"import_damaged", Invalid, 400, 0, "What was sent is not a whole and unchanged export of a sandbox. Nothing of it is kept.", "Copy the file again, or export the sandbox again."},
@@ -109,6 +110,7 @@ var catalogue = []Entry{
 	{"timeout_too_large", Invalid, 400, 400, "A duration is longer than is granted. Nothing is ever cut short unasked.", "Ask for less, or start the server with a larger --max-timeout."},
 	{"too_many_previews", Exhausted, 429, 0, "The sandbox has as many preview links as it may.", "Revoke some, or let them expire."},
 	{"too_many_sandboxes", Exhausted, 429, 429, "As many sandboxes run as this server allows.", "Pause or end one, or start the server with a larger --max-running."},
+	{"too_many_webhooks", Exhausted, 0, 429, "The server has as many webhooks as it may.", "Delete some."},
 	{"unknown_field", Invalid, 400, 400, "The body or the query has a field that is not known here. (The E2B dialect refuses only those that would mean something.)", "Use the one that the message suggests, or leave it out."},
 	{"unknown_path", NotFound, 404, 404, "The path is not part of the API.", "See /v1/openapi.json."},
 	{"volume_exists", Exists, 409, 400, "A volume of that name is there already.", "Choose another name, or use that one."},
@@ -122,4 +124,6 @@ var catalogue = []Entry{
 	{"volume_token_invalid", Unauthorized, 0, 401, "The request has not the token of the volume.", "Send the token that GET /volumes/{id} has, as a bearer token."},
 	{"wait_timeout", Unavailable, 503, 503, "The operation that the call waits for is still in flight.", "Ask for the sandbox's state, and try again."},
 	{"wake_queue_full", Unavailable, 503, 503, "More accesses wait for the sandbox to wake than the server lets wait.", "Try again in a moment."},
+	{"webhook_invalid", Invalid, 0, 400, "What a webhook is to be lacks something, or its URL is none that can be delivered to.", "Give it a name, an http or https URL without a password in it, types of events and a secret."},
+	{"webhook_not_found", NotFound, 0, 404, "There is no webhook of that id.", "List the webhooks."},
 }

@@ -95,13 +95,16 @@ func newWorld(t *testing.T) *world {
 	must(err)
 	must(os.MkdirAll(base, 0o700))
 	must(os.WriteFile(filepath.Join(base, "template.json"), []byte(`{"id":"base"}`), 0o600))
+	var closers cleanups
+	hooks, err := sendWebhooks(t.Context(), Options{Log: log}, st, w.sup, &closers)
+	must(err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
 	w.url = "http://" + ln.Addr().String()
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(Options{MaxTimeout: 24 * time.Hour, DefaultTimeout: time.Minute, Log: log}, w.sup, keys, nil), w.sup.Check)
+		served <- serveUntil(ctx, log, ln, newServer(Options{MaxTimeout: 24 * time.Hour, DefaultTimeout: time.Minute, Log: log}, w.sup, hooks, keys, nil), w.sup.Check)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -110,7 +113,7 @@ func newWorld(t *testing.T) *world {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		if err := errors.Join(w.sup.Stop(ctx), st.Close()); err != nil {
+		if err := errors.Join(closers.run(), w.sup.Stop(ctx), st.Close()); err != nil {
 			t.Error(err)
 		}
 	})

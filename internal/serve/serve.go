@@ -41,6 +41,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
+	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
 // Options is what a server is told.
@@ -201,24 +202,45 @@ func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	return newServer(o, sup, keys, certificates), sup, nil
+	hooks, err := sendWebhooks(ctx, o, st, sup, closers)
+	if err != nil {
+		return nil, nil, err
+	}
+	return newServer(o, sup, hooks, keys, certificates), sup, nil
+}
+
+// sendWebhooks delivers what happens to the sandboxes to the server's webhooks.
+func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *supervisor.Supervisor, closers *cleanups) (*webhook.Sender, error) {
+	hooks, err := webhook.New(ctx, webhook.Options{Store: st, Events: sup, Log: o.Log, Encode: func(ctx context.Context, e store.Event) (webhook.Message, error) {
+		sb, err := sup.Find(ctx, e.Sandbox)
+		if err != nil && !errdef.Is(err, errdef.NotFound) { // it may have been forgotten just now
+			return webhook.Message{}, err
+		}
+		kind, id, body, err := e2b.EncodeEvent(e, sb)
+		return webhook.Message{Type: kind, ID: id, Body: body}, err
+	}})
+	if err != nil {
+		return nil, err
+	}
+	closers.add(func() error { hooks.Stop(); return nil })
+	return hooks, nil
 }
 
 // newServer puts both dialects, the data plane and what operators look at on
 // one listener.
-func newServer(o Options, sup *supervisor.Supervisor, keys *auth.Keys, certificates *tls.Config) *edge.Server {
+func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, certificates *tls.Config) *edge.Server {
 	reg := prometheus.NewRegistry()
 	server := edge.NewServer(edge.Options{
-		Sandboxes: sup, Control: controlPlane(o, sup, keys, reg), TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
+		Sandboxes: sup, Control: controlPlane(o, sup, hooks, keys, reg), TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
 	})
 	reg.MustRegister(sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return server
 }
 
 // controlPlane answers what is for no sandbox.
-func controlPlane(o Options, sup *supervisor.Supervisor, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
+func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
-		Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
+		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})

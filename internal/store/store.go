@@ -1,5 +1,5 @@
 // Package store keeps what drowse must never lose: a record per sandbox, the
-// event log, API keys, volumes and the server's secret.
+// event log, API keys, volumes, webhooks and the server's secret.
 //
 // A commit is one transaction: the record and the log entries of the change
 // become durable together or not at all, and when Commit returns they survive
@@ -74,6 +74,20 @@ type Event struct {
 	lifecycle.Entry
 }
 
+// Webhook is a receiver of events, and how far it has got in the event log.
+type Webhook struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	URL       string    `json:"url"`
+	Events    []string  `json:"events"` // the types that it gets
+	Enabled   bool      `json:"enabled"`
+	Secret    string    `json:"-"` // what deliveries are signed with
+	CreatedAt time.Time `json:"createdAt"`
+	Cursor    int64     `json:"cursor"`    // Seq of the last event that it has got, or does not want
+	Delivered int64     `json:"delivered"` // how many it has got
+	Dropped   int64     `json:"dropped"`   // how many were given up
+}
+
 // Store is the durable state of one server. All methods are safe for
 // concurrent use. Lookups of what is not there return an errdef.NotFound.
 type Store interface {
@@ -107,6 +121,13 @@ type Store interface {
 	Volumes(ctx context.Context) ([]Volume, error)
 	// RemoveVolume deletes a volume. Whether it is in use is for others to know.
 	RemoveVolume(ctx context.Context, id string) error
+	// PutWebhook makes a webhook durable: a new one, or in the place of the one
+	// with its id.
+	PutWebhook(ctx context.Context, w Webhook) error
+	// Webhooks returns all webhooks, oldest first.
+	Webhooks(ctx context.Context) ([]Webhook, error)
+	// DeleteWebhook removes one.
+	DeleteWebhook(ctx context.Context, id string) error
 	// Secret returns the random secret of the given name, 32 bytes, made on
 	// first use and the same ever after.
 	Secret(ctx context.Context, name string) ([]byte, error)

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -13,8 +14,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
 var (
@@ -36,12 +39,34 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 		t.Fatal(err)
 	}
 	w := &world{apitest.NewWorld(t)}
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	hooks := newSender(t, w.Fake)
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Webhooks: hooks, Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}
 	w.HTTP = New(o)
 	return w
+}
+
+// newSender returns a sender of webhooks that lasts as long as the test.
+func newSender(t *testing.T, fake *apitest.Fake) *webhook.Sender {
+	t.Helper()
+	s, err := webhook.New(t.Context(), webhook.Options{
+		Store: memstore.Open(memstore.NewData(), memstore.Hooks{}), Events: fake, Log: slog.New(slog.DiscardHandler),
+		Encode: func(ctx context.Context, e store.Event) (webhook.Message, error) {
+			sb, err := fake.Find(ctx, e.Sandbox)
+			if err != nil {
+				return webhook.Message{}, err
+			}
+			kind, id, body, err := EncodeEvent(e, sb)
+			return webhook.Message{Type: kind, ID: id, Body: body}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
 }
 
 func (w *world) do(method, target, body string) answer {

@@ -12,6 +12,7 @@ import (
 const (
 	sandboxParam = "sandboxID"
 	keyParam     = "keyID"
+	webhookParam = "webhookID"
 )
 
 // nothing is what an open route needs: not even a key.
@@ -76,6 +77,13 @@ var routes = append([]route{
 	// The events of a sandbox outlive it, so its id is not looked up.
 	{http.MethodGet, "/events/sandboxes", auth.LookAll, (*server).events},
 	{http.MethodGet, "/events/sandboxes/{" + eventsParam + "}", auth.LookAll, (*server).sandboxEvents},
+	{http.MethodGet, "/events/webhooks", auth.Manage, (*server).webhooks},
+	{http.MethodPost, "/events/webhooks", auth.Manage, (*server).createWebhook},
+	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).webhook},
+	{http.MethodPatch, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).changeWebhook},
+	{http.MethodDelete, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).deleteWebhook},
+	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}/deliveries", auth.Manage, (*server).deliveries},
+	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}/stats", auth.Manage, (*server).webhookStats},
 }, unbuilt(
 	// Sandboxes.
 	"POST /sandboxes/{sandboxID}/fork",
@@ -118,13 +126,4 @@ var routes = append([]route{
 	"POST /admin/teams/{teamID}/api-keys",
 	"DELETE /admin/teams/{teamID}/api-keys/{keyID}",
 	"GET /admin/sandboxes/running-counts",
-
-	// Events.
-	"GET /events/webhooks",
-	"POST /events/webhooks",
-	"GET /events/webhooks/{webhookID}",
-	"PATCH /events/webhooks/{webhookID}",
-	"DELETE /events/webhooks/{webhookID}",
-	"GET /events/webhooks/{webhookID}/deliveries",
-	"GET /events/webhooks/{webhookID}/stats",
 )...)

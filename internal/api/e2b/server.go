@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
 // Sandboxes is what the dialect needs of the supervisor. Errors that a client
@@ -63,6 +64,19 @@ type Sandboxes interface {
 	TrafficToken(id string) string
 }
 
+// Webhooks is what the dialect needs of the sender of webhooks. One that is
+// unknown is an errdef.NotFound everywhere.
+type Webhooks interface {
+	Create(ctx context.Context, w store.Webhook) (store.Webhook, error)
+	List() []store.Webhook
+	Get(id string) (store.Webhook, error)
+	Change(ctx context.Context, id string, change func(*store.Webhook)) (store.Webhook, error)
+	Delete(ctx context.Context, id string) error
+	// Deliveries returns the last attempts, newest first.
+	Deliveries(id string) ([]webhook.Attempt, error)
+	Stats(ctx context.Context, id string) (webhook.Stats, error)
+}
+
 // Authenticator says whose API key a text is, or returns an
 // errdef.Unauthorized.
 type Authenticator interface {
@@ -80,6 +94,7 @@ const (
 type Options struct {
 	Sandboxes Sandboxes     // required
 	Volumes   Volumes       // required
+	Webhooks  Webhooks      // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is

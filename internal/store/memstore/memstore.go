@@ -54,6 +54,7 @@ type Data struct {
 	seq     int64
 	keys    []store.Key
 	volumes []store.Volume
+	hooks   []store.Webhook
 	secrets map[string][]byte
 }
 
@@ -351,6 +352,47 @@ func (s *Store) RemoveVolume(_ context.Context, id string) error {
 		return store.ErrVolumeNotFound(id)
 	}
 	s.d.volumes = slices.Delete(s.d.volumes, i, i+1)
+	return nil
+}
+
+// PutWebhook implements store.Store.
+func (s *Store) PutWebhook(_ context.Context, w store.Webhook) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	w.CreatedAt, w.Events = w.CreatedAt.UTC(), slices.Clone(w.Events)
+	if i := s.d.hook(w.ID); i >= 0 {
+		s.d.hooks[i] = w
+		return nil
+	}
+	s.d.hooks = append(s.d.hooks, w)
+	return nil
+}
+
+func (d *Data) hook(id string) int {
+	return slices.IndexFunc(d.hooks, func(w store.Webhook) bool { return w.ID == id })
+}
+
+// Webhooks implements store.Store.
+func (s *Store) Webhooks(context.Context) ([]store.Webhook, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	all := slices.Clone(s.d.hooks)
+	for i := range all {
+		all[i].Events = slices.Clone(all[i].Events)
+	}
+	slices.SortStableFunc(all, func(a, b store.Webhook) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return all, nil
+}
+
+// DeleteWebhook implements store.Store.
+func (s *Store) DeleteWebhook(_ context.Context, id string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	i := s.d.hook(id)
+	if i < 0 {
+		return errdef.New(errdef.NotFound, "webhook_not_found", "no webhook %s", id)
+	}
+	s.d.hooks = slices.Delete(s.d.hooks, i, i+1)
 	return nil
 }
 

@@ -59,6 +59,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"Volumes", testVolumes},
 		{"VolumeExists", testVolumeExists},
 		{"RemoveVolume", testRemoveVolume},
+		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
 		{"Concurrent", testConcurrent},

@@ -1,0 +1,284 @@
+// Package webhook delivers events to receivers elsewhere.
+//
+// The event log is the queue: a webhook keeps only how far in it the receiver
+// has got. So nothing is lost over a crash of the server or an outage of the
+// receiver, and to have events again is to go back in the log.
+//
+//   - A receiver gets each event that it wants at least once, and one after the
+//     other in the order of the log. It gets one twice when the server ends, or
+//     the webhook is changed, between an answer and the note of it; the delivery
+//     has the same id then.
+//   - An answer other than 2xx within 10 seconds is a failure. The event is tried
+//     again after 10 seconds, three times as E2B's service does it, and then at
+//     growing intervals of 5 minutes at most. What comes after it waits.
+//   - After 7 days an event that fails once more is given up, which is counted
+//     and logged.
+//   - Each webhook has a goroutine of its own: a slow receiver delays no other.
+//   - Redirects are not followed, and of an answer only the status counts.
+//
+// Whoever may make webhooks can have the server send requests to wherever it
+// reaches, its own network and loopback included: those who host receivers
+// beside it need that. They learn the status, never the body. Only who has an
+// API key may, and a key opens everything on the server already.
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// EventLog is the log of all events.
+type EventLog interface {
+	// Events returns up to limit entries with Seq > after, oldest first.
+	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
+	// LastEvent returns the Seq of the last entry; 0 if there is none.
+	LastEvent(ctx context.Context) (int64, error)
+	// Changed returns a channel that is closed at the next entry.
+	Changed() <-chan struct{}
+}
+
+// Store is the part of the server's store that keeps webhooks.
+type Store interface {
+	PutWebhook(ctx context.Context, w store.Webhook) error
+	Webhooks(ctx context.Context) ([]store.Webhook, error)
+	DeleteWebhook(ctx context.Context, id string) error
+}
+
+// Message is an event as receivers get it.
+type Message struct {
+	Type string // empty for an entry of the log that is for no receiver
+	ID   string // of the event
+	Body []byte
+}
+
+// Options is what a sender works with.
+type Options struct {
+	Store  Store
+	Events EventLog
+	// Encode puts an entry of the log into the words of receivers.
+	Encode func(ctx context.Context, e store.Event) (Message, error)
+	// Transport carries the requests; nil for the network.
+	Transport http.RoundTripper
+	Log       *slog.Logger
+}
+
+// Sender delivers the events of all webhooks of a server.
+type Sender struct {
+	o      Options
+	client *http.Client
+
+	ctx  context.Context // ends the deliveries
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu    sync.Mutex
+	hooks map[string]*hook
+}
+
+// New goes on with the webhooks that the store has.
+func New(ctx context.Context, o Options) (*Sender, error) {
+	all, err := o.Store.Webhooks(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("start webhooks: %w", err)
+	}
+	if o.Transport == nil {
+		o.Transport = newTransport()
+	}
+	s := &Sender{o: o, hooks: map[string]*hook{}}
+	s.client = &http.Client{
+		Transport:     o.Transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for _, w := range all {
+		s.begin(w)
+	}
+	return s, nil
+}
+
+// Stop breaks deliveries off and waits for that. What was not answered is
+// delivered when there is a sender again.
+func (s *Sender) Stop() {
+	s.stop()
+	s.work.Wait()
+}
+
+// begin delivers to a webhook from now on. The caller holds mu, or is alone.
+func (s *Sender) begin(w store.Webhook) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	h := &hook{w: w, changed: make(chan struct{}), end: cancel}
+	s.hooks[w.ID] = h
+	s.work.Go(func() { s.run(ctx, h) })
+}
+
+// Bounds of what a webhook is.
+const (
+	MaxWebhooks = 100
+	maxName     = 256
+	maxURL      = 2048
+	maxSecret   = 512
+)
+
+// Create makes a webhook. It gets what happens from now on.
+func (s *Sender) Create(ctx context.Context, w store.Webhook) (store.Webhook, error) {
+	if err := check(w); err != nil {
+		return store.Webhook{}, err
+	}
+	last, err := s.o.Events.LastEvent(ctx)
+	if err != nil {
+		return store.Webhook{}, fmt.Errorf("create webhook: %w", err)
+	}
+	w.ID, w.CreatedAt, w.Cursor = strings.ToLower(rand.Text()), time.Now().UTC().Truncate(time.Microsecond), last
+	w.Delivered, w.Dropped = 0, 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.hooks) >= MaxWebhooks {
+		return store.Webhook{}, errdef.New(errdef.Exhausted, "too_many_webhooks", "the server has %d webhooks already", len(s.hooks)).
+			WithRemedy("delete some that nobody needs").With("allowed", MaxWebhooks)
+	}
+	if err := s.o.Store.PutWebhook(ctx, w); err != nil {
+		return store.Webhook{}, fmt.Errorf("create webhook: %w", err)
+	}
+	s.begin(w)
+	return w, nil
+}
+
+// check refuses what cannot be delivered to. No error has the URL in it, which
+// may have a secret in it.
+func check(w store.Webhook) error {
+	invalid := func(format string, args ...any) error {
+		return errdef.New(errdef.Invalid, "webhook_invalid", format, args...)
+	}
+	u, err := url.Parse(w.URL)
+	switch {
+	case w.Name == "" || len(w.Name) > maxName:
+		return invalid("a webhook needs a name, of %d bytes at most", maxName)
+	case len(w.URL) > maxURL || err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return invalid("a webhook needs a URL that begins with http:// or https:// and a host, of %d bytes at most", maxURL)
+	case u.User != nil:
+		return invalid("the URL of a webhook must have no user or password in it: it is shown to everybody who lists webhooks")
+	case w.Secret == "" || len(w.Secret) > maxSecret:
+		return invalid("a webhook needs a secret to sign with, of %d bytes at most", maxSecret)
+	case len(w.Events) == 0:
+		return invalid("a webhook needs the types of events that it is for")
+	}
+	return nil
+}
+
+func (s *Sender) find(id string) (*hook, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, ok := s.hooks[id]
+	if !ok {
+		return nil, unknown(id)
+	}
+	return h, nil
+}
+
+func unknown(id string) error {
+	return errdef.New(errdef.NotFound, "webhook_not_found", "webhook %.100q does not exist", id).WithRemedy("list the webhooks")
+}
+
+// List returns all webhooks, oldest first.
+func (s *Sender) List() []store.Webhook {
+	s.mu.Lock()
+	hooks := slices.Collect(maps.Values(s.hooks))
+	s.mu.Unlock()
+	all := make([]store.Webhook, 0, len(hooks))
+	for _, h := range hooks {
+		all = append(all, h.webhook())
+	}
+	slices.SortFunc(all, func(a, b store.Webhook) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return all
+}
+
+// Get returns a webhook.
+func (s *Sender) Get(id string) (store.Webhook, error) {
+	h, err := s.find(id)
+	if err != nil {
+		return store.Webhook{}, err
+	}
+	return h.webhook(), nil
+}
+
+// Change changes a webhook as a whole or not at all. One that fails is tried
+// again at once. What happened while it was disabled it does not get, unless its
+// cursor is put back.
+func (s *Sender) Change(ctx context.Context, id string, change func(*store.Webhook)) (store.Webhook, error) {
+	h, err := s.find(id)
+	if err != nil {
+		return store.Webhook{}, err
+	}
+	last, err := s.o.Events.LastEvent(ctx)
+	if err != nil {
+		return store.Webhook{}, fmt.Errorf("change webhook %s: %w", id, err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone {
+		return store.Webhook{}, unknown(id)
+	}
+	w := h.w
+	change(&w)
+	w.ID, w.CreatedAt = h.w.ID, h.w.CreatedAt
+	if w.Enabled && !h.w.Enabled && w.Cursor == h.w.Cursor {
+		w.Cursor = max(w.Cursor, last)
+	}
+	if err := check(w); err != nil {
+		return store.Webhook{}, err
+	}
+	if err := s.o.Store.PutWebhook(ctx, w); err != nil {
+		return store.Webhook{}, fmt.Errorf("change webhook %s: %w", id, err)
+	}
+	h.w = w
+	h.failures = 0
+	h.version++
+	close(h.changed)
+	h.changed = make(chan struct{})
+	return w, nil
+}
+
+// Delete removes a webhook. A delivery under way is broken off.
+func (s *Sender) Delete(ctx context.Context, id string) error {
+	h, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	if err := s.remove(ctx, h); err != nil {
+		return fmt.Errorf("delete webhook %s: %w", id, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.hooks, id)
+	return nil
+}
+
+func (s *Sender) remove(ctx context.Context, h *hook) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone {
+		return unknown(h.w.ID)
+	}
+	if err := s.o.Store.DeleteWebhook(ctx, h.w.ID); err != nil {
+		return err
+	}
+	h.gone = true
+	h.version++ // what is under way must not put it back
+	h.end()
+	return nil
+}
