@@ -351,7 +351,7 @@ func TestActivityAfterSleep(t *testing.T) {
 
 func TestPrivateIsAuthenticated(t *testing.T) {
 	s := newServer(t)
-	for _, target := range []string{"GET " + agentapi.PathActivity, "POST " + agentapi.PathSync, "POST /init"} {
+	for _, target := range []string{"GET " + agentapi.PathActivity, "GET " + agentapi.PathLog, "POST " + agentapi.PathSync, "POST /init"} {
 		method, path, _ := strings.Cut(target, " ")
 		for _, secret := range []string{"", "x", testSecret + "x"} {
 			res, body := s.do(method, path, nil, map[string]string{agentapi.HeaderInit: secret})

@@ -101,6 +101,7 @@ type Agent struct {
 	leases    *leases
 	watches   *watches
 	kernels   *kernels
+	journal   journal
 	usage     cpuUsage
 	routes    map[string]route
 	services  map[string]http.Handler

@@ -72,8 +72,9 @@ func newProcess(r *reaper, c *child, p *plumbing, config *processpb.ProcessConfi
 }
 
 // run starts reading the output. It is separate from newProcess so that the
-// client that started the process can subscribe before the first byte.
-func (p *process) run(ended func()) {
+// client that started the process can subscribe before the first byte. At the
+// end exited is called before any client is told of it, and ended after.
+func (p *process) run(exited, ended func()) {
 	p.drained.Add(len(p.readers))
 	if p.tty != nil {
 		go p.pump(p.tty, ptyChunk, ptyEvent)
@@ -81,7 +82,7 @@ func (p *process) run(ended func()) {
 		go p.pump(p.readers[0], pipeChunk, stdoutEvent)
 		go p.pump(p.readers[1], pipeChunk, stderrEvent)
 	}
-	go p.supervise(ended)
+	go p.supervise(exited, ended)
 }
 
 // limit kills the process once it has run, awake, for d.
@@ -93,7 +94,7 @@ func (p *process) limit(d time.Duration) {
 }
 
 // supervise waits for the exit, then for the output, then tells the end.
-func (p *process) supervise(ended func()) {
+func (p *process) supervise(exited, ended func()) {
 	<-p.child.done
 	if p.deadline != nil {
 		p.deadline.stop()
@@ -106,6 +107,7 @@ func (p *process) supervise(ended func()) {
 	if p.tty == nil {
 		p.stdin.abandon()
 	}
+	exited()
 	p.out.finish(endEvent(p.child.status))
 	ended()
 }

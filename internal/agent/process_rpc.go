@@ -29,6 +29,7 @@ func (s processService) List(context.Context, *connect.Request[processpb.ListReq
 func (s processService) Start(ctx context.Context, req *connect.Request[processpb.StartRequest], stream *connect.ServerStream[processpb.StartResponse]) error {
 	p, sub, err := s.agent.startProcess(ctx, req.Msg)
 	if err != nil {
+		s.agent.logFailure(req.Msg.GetProcess(), err)
 		return rpcError(err)
 	}
 	defer p.out.unsubscribe(sub)
@@ -76,7 +77,8 @@ func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest) (
 	sub := p.out.subscribe()
 	a.processes.add(p)
 	a.observer.started(p.root)
-	p.run(func() { a.processes.ended(p) })
+	a.logStart(p, user)
+	p.run(func() { a.logEnd(p) }, func() { a.processes.ended(p) })
 	return p, sub, nil
 }
 

@@ -30,6 +30,13 @@ func (s *settings) env() map[string]string {
 	return env
 }
 
+// vars returns the client's variables alone.
+func (s *settings) vars() map[string]string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return maps.Clone(s.envVars)
+}
+
 func (s *settings) accessToken() string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

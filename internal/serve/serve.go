@@ -324,6 +324,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits,
 		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery,
+		LogDir: filepath.Join(o.StateDir, "logs"),
 	})
 	if err != nil {
 		return nil, err

@@ -64,6 +64,7 @@ type work struct {
 	nextID   int64
 	up       time.Time // when this server began to serve the generation
 	last     time.Time // of the last access that counts: its beginning or end; zero before the first
+	logAt    time.Time // when the agent was last asked for its log
 
 	seen       agentapi.Activity // by the host's clock
 	seenAt     time.Time         // zero before the first look in this generation

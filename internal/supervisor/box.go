@@ -42,6 +42,7 @@ type box struct {
 	work    work
 	disk    disk
 	meter   meter
+	journal journal
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id
 	tasks   map[string]*task         // the work of effects in flight, by operation id
 

@@ -459,6 +459,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 		return cp, 0, err
 	}
 	b.s.runHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
+	b.fetchLastLog(ctx, inst)
 	if cp.Mode == lifecycle.Filesystem || sb.Record.Settings.IdleTimeout > 0 {
 		// Without a checkpoint nothing else makes the guest's kernel write back;
 		// and the agent, if it watches processes, learns when the sleep begins.
@@ -689,7 +690,7 @@ func (b *box) removeEverything(ctx context.Context) error {
 	if cp := rec.Checkpoint; cp != nil {
 		errs = append(errs, b.s.o.Layers.RemoveImage(cp.ID))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, b.removeLog())...)
 }
 
 // possibleLayers returns the ids of all layers that the sandbox may have. Listing

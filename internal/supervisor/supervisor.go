@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
@@ -70,6 +71,8 @@ type Options struct {
 	Internet egress.Internet
 	// SampleEvery is how often sandboxes that run are measured; 0 for never.
 	SampleEvery time.Duration
+	// LogDir is where what the agents of sandboxes log is kept; empty for nowhere.
+	LogDir string
 }
 
 // Defaults are the settings that apply where a sandbox does not say.
@@ -141,6 +144,11 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s := &Supervisor{
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{},
 		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
+	}
+	if o.LogDir != "" {
+		if err := os.MkdirAll(o.LogDir, 0o700); err != nil {
+			return nil, fmt.Errorf("start supervisor: %w", err)
+		}
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering

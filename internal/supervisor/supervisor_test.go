@@ -42,6 +42,7 @@ type guest struct {
 	host       atomic.Value // the secret by which it knows its host; part of its memory
 	checkpoint func() error // called while its image is taken
 	activity   func() (agentapi.Activity, error)
+	journal    func(after string) (agentapi.Log, bool) // false for an agent that has none
 }
 
 func (g *guest) Serves(port int) http.Handler {
@@ -72,6 +73,13 @@ func (g *guest) agent(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(seen)
 	case agentapi.PathSync:
 		w.WriteHeader(http.StatusNoContent)
+	case agentapi.PathLog:
+		said, ok := g.journal(r.URL.Query().Get(agentapi.ParamAfter))
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(said)
 	default:
 		http.NotFound(w, r)
 	}
@@ -125,11 +133,13 @@ type bench struct {
 	driver  runtime.Driver // of the next server; nil for the machine's
 	limits  store.Limits   // of the next server
 	samples time.Duration  // how often the next server measures; 0 for never
+	logs    bool           // whether the next server keeps logs
 
 	mu         sync.Mutex
 	checkpoint func() error
 	boot       func() error
 	activity   func() (agentapi.Activity, error)
+	journal    func(after string) (agentapi.Log, bool)
 	starts     int
 }
 
@@ -139,7 +149,7 @@ func newBench(t *testing.T) *bench {
 		b.mu.Lock()
 		b.starts++
 		boot := b.boot
-		g := &guest{checkpoint: b.checkpoint, activity: b.seen}
+		g := &guest{checkpoint: b.checkpoint, activity: b.seen, journal: b.logged}
 		b.mu.Unlock()
 		if boot != nil {
 			if err := boot(); err != nil {
@@ -186,6 +196,16 @@ func (b *bench) seen() (agentapi.Activity, error) {
 	return b.activity()
 }
 
+// logged is what the agents of the bench have in their logs.
+func (b *bench) logged(after string) (agentapi.Log, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.journal == nil {
+		return agentapi.Log{}, false
+	}
+	return b.journal(after)
+}
+
 func (b *bench) set(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -222,8 +242,13 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 	if driver == nil {
 		driver = b.machine.Driver()
 	}
+	logDir := ""
+	if b.logs {
+		logDir = filepath.Join(b.dir, "logs")
+	}
 	s, err = New(t.Context(), Options{
 		Limits: b.limits,
+		LogDir: logDir,
 		Store:  st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
 		SampleEvery: b.samples,

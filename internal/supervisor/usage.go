@@ -161,6 +161,7 @@ func (b *box) takeSample() (serves bool) {
 	if inst == nil {
 		return false
 	}
+	b.fetchLogSometimes(inst)
 	used, disk, err := usageOf(inst, b.s.o.RunDir)
 	if err != nil {
 		b.s.log.Debug("sandbox could not be measured", "sandbox", b.id, "err", err) // it may just have ended

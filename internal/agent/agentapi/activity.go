@@ -8,6 +8,7 @@ const (
 	PathPrivate  = "/drowse/"
 	PathActivity = "/drowse/activity" // GET, with HeaderInit: Activity
 	PathSync     = "/drowse/sync"     // POST, with HeaderInit: flush files, give memory back
+	PathLog      = "/drowse/log"      // GET, with HeaderInit: Log
 	PathHolds    = "/drowse/holds"    // GET, POST, DELETE, from inside without a credential: leases
 )
 
@@ -15,6 +16,10 @@ const (
 // that traffic which is not to count has moved since the last answer. I/O up
 // to that is no progress.
 const ParamIgnored = "ignored"
+
+// ParamAfter is the query parameter of PathLog with the Seq of the last line that
+// the host has.
+const ParamAfter = "after"
 
 // Limits of leases asked for inside.
 const (
@@ -28,6 +33,26 @@ const (
 	MaxProcesses = 1000
 	MaxCommand   = 200 // bytes of a command line
 )
+
+// Limits of what an agent keeps of its log.
+const (
+	MaxLogLines   = 500
+	MaxLogMessage = 1024 // bytes
+)
+
+// Log is what happened in the sandbox through the API, oldest first.
+type Log struct {
+	Lines []LogLine `json:"lines"`
+}
+
+// LogLine is one line of it.
+type LogLine struct {
+	Seq     int64             `json:"seq"` // from 1 in the life of an agent
+	At      time.Time         `json:"at"`
+	Level   string            `json:"level"`
+	Message string            `json:"message"`
+	Fields  map[string]string `json:"fields,omitempty"`
+}
 
 // Activity is what the agent knows of work in the sandbox. Times are by the
 // sandbox's clock, which Now relates to the host's.

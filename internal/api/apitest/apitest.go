@@ -82,6 +82,7 @@ type Fake struct {
 	Sandboxes map[string]store.Sandbox
 	Held      map[string][]supervisor.Hold // observed holds by sandbox
 	Blind     map[string]supervisor.Blindness
+	Logged    map[string][]supervisor.LogLine
 	Measured  map[string][]supervisor.Sample
 	Ran       []supervisor.FleetSample
 	Limit     time.Duration // the ceiling of timeouts; 0 for none
@@ -364,6 +365,13 @@ func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor str
 	}
 	f.commit(sb, nil)
 	return sb, nil
+}
+
+// SandboxLog returns the lines of Logged.
+func (f *Fake) SandboxLog(_ context.Context, id string) ([]supervisor.LogLine, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	return f.Logged[id], err
 }
 
 // Samples returns those of Measured.

@@ -83,19 +83,28 @@ func parseRange(params url.Values) (from, to time.Time, err error) {
 const mostSeconds = 253402300799
 
 func parseSeconds(params url.Values, name string) (time.Time, error) {
-	text := params.Get(name)
-	if text == "" {
-		return time.Time{}, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 || n > mostSeconds {
-		return time.Time{}, badRequest("%q must be a time in seconds since 1970", name)
+	n, err := parseInteger(params, name, mostSeconds, "a time in seconds since 1970")
+	if n < 0 || err != nil {
+		return time.Time{}, err
 	}
 	return time.Unix(n, 0), nil
 }
 
-// lastMetrics leaves out sandboxes that are not there for the key and those that have not
-// been measured yet.
+// parseInteger returns -1 for what is not there.
+func parseInteger(params url.Values, name string, most int64, what string) (int64, error) {
+	text := params.Get(name)
+	if text == "" {
+		return -1, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > most {
+		return -1, badRequest("%q must be %s", name, what)
+	}
+	return n, nil
+}
+
+// lastMetrics leaves out sandboxes that are not there for the key, and those that
+// have not been measured yet.
 func (s *server) lastMetrics(c *call) (reply, error) {
 	params, err := queryOf(c.r)
 	if err != nil {

@@ -73,6 +73,8 @@ var routes = append([]route{
 	{http.MethodGet, "/sandboxes/metrics", auth.Look, (*server).lastMetrics},
 	{http.MethodGet, "/teams/{teamID}/metrics", auth.LookAll, (*server).fleetMetrics},
 	{http.MethodGet, "/teams/{teamID}/metrics/max", auth.LookAll, (*server).fleetPeak},
+	{http.MethodGet, "/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV1},
+	{http.MethodGet, "/v2/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV2},
 
 	// The events of a sandbox outlive it, so its id is not looked up.
 	{http.MethodGet, "/events/sandboxes", auth.LookAll, (*server).events},
@@ -90,8 +92,6 @@ var routes = append([]route{
 	"POST /v2/sandboxes/{sandboxID}/fork",
 	"POST /sandboxes/{sandboxID}/snapshots",
 	"GET /snapshots",
-	"GET /sandboxes/{sandboxID}/logs",
-	"GET /v2/sandboxes/{sandboxID}/logs",
 
 	// Templates.
 	"GET /templates",

@@ -52,6 +52,10 @@ type Sandboxes interface {
 	// Fleet returns how many sandboxes ran in a time, oldest first.
 	Fleet(ctx context.Context, from, to time.Time) []supervisor.FleetSample
 
+	// SandboxLog returns the log of a sandbox, oldest first; it is not woken for
+	// that.
+	SandboxLog(ctx context.Context, id string) ([]supervisor.LogLine, error)
+
 	// Events returns up to limit entries of the event log with Seq > after, oldest
 	// first, of one sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)

@@ -1,0 +1,212 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// diary is the log of an agent.
+type diary struct {
+	b     *bench
+	lines []agentapi.LogLine
+	asked int
+}
+
+func (b *bench) keepDiary() *diary {
+	b.logs = true
+	d := &diary{b: b}
+	b.journal = func(after string) (agentapi.Log, bool) {
+		d.asked++
+		n, _ := strconv.Atoi(after)
+		return agentapi.Log{Lines: d.lines[min(n, len(d.lines)):]}, true
+	}
+	return d
+}
+
+func (d *diary) write(messages ...string) {
+	d.b.set(func() {
+		for _, m := range messages {
+			d.lines = append(d.lines, agentapi.LogLine{Seq: int64(len(d.lines) + 1), At: time.Now(), Level: "info", Message: m})
+		}
+	})
+}
+
+// logOf returns the messages of a sandbox's log, without what happened to the
+// sandbox.
+func logOf(t *testing.T, s *Supervisor, id string) string {
+	t.Helper()
+	lines, err := s.SandboxLog(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for i, l := range lines {
+		if i > 0 && l.At.Before(lines[i-1].At) {
+			t.Errorf("line %d is before the one that it follows", i)
+		}
+		if l.Fields["event"] == "" {
+			all = append(all, l.Message)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// TestLog: what an agent tells is kept over a pause, after which it tells it
+// again, and over a restart of the server; a sandbox that sleeps is not woken.
+func TestLog(t *testing.T) { synctest.Test(t, testLog) }
+
+func testLog(t *testing.T) {
+	b := newBench(t)
+	d := b.keepDiary()
+	s, stop := b.open()
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	wantCount(t, s, id, 1, 1)
+	d.write("one", "two")
+	if got := logOf(t, s, id); got != "one two" {
+		t.Errorf("running: %q", got)
+	}
+	d.write("three")
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	asked := d.asked
+	if got := logOf(t, s, id); got != "one two three" {
+		t.Errorf("paused: %q", got)
+	}
+	stop()
+	s, _ = b.open()
+	if got := logOf(t, s, id); got != "one two three" || d.asked != asked || record(t, s, id).State != lifecycle.Paused {
+		t.Errorf("paused, on another server: %q, asked %d times more", got, d.asked-asked)
+	}
+	wantCount(t, s, id, 2, 2)
+	time.Sleep(time.Millisecond) // a wake takes time
+	d.write("four")
+	for range 2 {
+		if got := logOf(t, s, id); got != "one two three four" {
+			t.Errorf("awake again: %q", got)
+		}
+	}
+	lines, err := s.SandboxLog(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	for _, l := range lines {
+		if l.Fields["event"] != "" {
+			events = append(events, strings.TrimPrefix(l.Message, "sandbox "))
+		}
+	}
+	if got := strings.Join(events, " "); !strings.HasPrefix(got, "created running pausing: memory paused") || !strings.HasSuffix(got, "resuming resumed") {
+		t.Errorf("what happened to it: %s", got)
+	}
+	if err := s.Kill(t.Context(), id, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.SandboxLog(t.Context(), id); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("the log of a killed sandbox: %v", err)
+	}
+	eventually(t, "no log on the disk", func() bool {
+		left, err := os.ReadDir(filepath.Join(b.dir, "logs"))
+		return err == nil && len(left) == 0
+	})
+}
+
+// TestLogIsFetchedForAPauseOnlyIfUsed: what nobody has used has nothing to tell.
+func TestLogIsFetchedForAPauseOnlyIfUsed(t *testing.T) {
+	b := newBench(t)
+	d := b.keepDiary()
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil || d.asked != 0 {
+		t.Errorf("pause: %v, asked %d times", err, d.asked)
+	}
+}
+
+// TestLogOfAHostileAgent: whatever it says is bounded and harmless, and none at
+// all does not keep the sandbox from sleeping.
+func TestLogOfAHostileAgent(t *testing.T) { synctest.Test(t, testLogOfAHostileAgent) }
+
+func testLogOfAHostileAgent(t *testing.T) {
+	b := newBench(t)
+	b.logs = true
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	wantCount(t, s, id, 1, 1)
+	if got := logOf(t, s, id); got != "" {
+		t.Errorf("of an agent that has no log: %q", got)
+	}
+	many := map[string]string{}
+	for n := range 100 {
+		many[strings.Repeat("n", 1000)+strconv.Itoa(n)] = "v\x1b[0m"
+	}
+	seq := int64(0)
+	b.set(func() {
+		b.journal = func(string) (agentapi.Log, bool) {
+			var said agentapi.Log
+			for range 2 * agentapi.MaxLogLines {
+				seq++
+				said.Lines = append(said.Lines, agentapi.LogLine{
+					Seq: seq, At: time.Now().Add(1000 * time.Hour), Level: "loud", Message: strings.Repeat("x", 300) + "\n\x1b[0m", Fields: many,
+				})
+			}
+			for i := range said.Lines { // as many as fit into an answer
+				if i >= 5 {
+					said.Lines[i].Fields = nil
+				}
+			}
+			return said, true
+		}
+	})
+	for range 5 {
+		lines, err := s.SandboxLog(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lines {
+			if l.At.After(time.Now()) || l.Level == "loud" || strings.ContainsAny(l.Message, "\n\x1b") || len(l.Fields) > maxLogFields {
+				t.Fatalf("line %+v", l)
+			}
+		}
+	}
+	info, err := os.Stat(filepath.Join(b.dir, "logs", id))
+	if err != nil || info.Size() > maxLog || info.Size() == 0 {
+		t.Errorf("the file: %v, %v", info, err)
+	}
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAppendBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	line := func(n int) []byte {
+		data, err := json.Marshal(LogLine{Message: strconv.Itoa(n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(data, '\n')
+	}
+	const most = 1000
+	for n := range 500 {
+		if err := appendBounded(path, line(n), most); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || len(data) > most {
+			t.Fatalf("%d bytes after line %d, %v", len(data), n, err)
+		}
+		if !strings.HasSuffix(string(data), string(line(n))) || !strings.HasPrefix(string(data), `{"at"`) {
+			t.Fatalf("after line %d: %s", n, data)
+		}
+	}
+}
