@@ -61,7 +61,7 @@ faults: build
 
 .PHONY: conformance
 conformance: build
-	bash test/sdk/conformance.sh
+	bash test/conformance/conformance.sh
 
 .PHONY: bench
 bench: build

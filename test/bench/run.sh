@@ -84,10 +84,10 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # What needs the network comes first.
-"$repo/test/sdk/run.sh" --install-only js
+"$repo/test/conformance/run.sh" --install-only js
 cache=${DROWSE_TEST_CACHE:-/var/tmp/drowse-test-cache}
 for dir in "$cache"/js-*; do
-	if [ -e "$dir/installed" ] && cmp -s "$dir/package-lock.json" "$repo/test/sdk/js/package-lock.json"; then
+	if [ -e "$dir/installed" ] && cmp -s "$dir/package-lock.json" "$repo/test/conformance/js/package-lock.json"; then
 		# Node looks for packages above the importing file.
 		sdk=$(mktemp -d "$dir/bench.XXXXXX")
 		cp "$here/sdk.mjs" "$sdk"

@@ -14,7 +14,7 @@ import (
 )
 
 // TestTimelines plays the first five timelines of lifecycle.md 12 with curl,
-// with seconds in place of minutes. test/sdk plays them with the SDKs.
+// with seconds in place of minutes. test/conformance plays them with the SDKs.
 func TestTimelines(t *testing.T) {
 	t.Parallel()
 	for _, line := range []struct {

@@ -30,7 +30,7 @@ done
 failed=()
 for suite in ${DROWSE_SDK_SUITES:-js python python-old}; do
 	printf '\n== E2B SDK suite: %s\n' "$suite"
-	test/sdk/run.sh --no-install "$suite" || failed+=("$suite")
+	test/conformance/run.sh --no-install "$suite" || failed+=("$suite")
 done
 if [ ${#failed[@]} -gt 0 ]; then
 	echo "failed: ${failed[*]}; last lines of the server's log:"
