@@ -41,6 +41,7 @@ demo: build
 test: $(AGENT)
 	$(GO) test -timeout 20m ./internal/lifecycle ./internal/supervisor
 	$(GO) test -run PowerCut ./internal/layer ./internal/store ./internal/template
+	$(GO) test ./test/conformance/...
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/ -e '/lifecycle$$')
 	$(GO) test ./internal/runtime/gvisor
 	$(GO) test -tags plant -run TestPlantedBugs ./internal/planted
@@ -61,7 +62,7 @@ faults: build
 
 .PHONY: conformance
 conformance: build
-	bash test/conformance/conformance.sh
+	test/conformance/conformance.sh
 
 .PHONY: bench
 bench: build

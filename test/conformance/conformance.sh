@@ -1,40 +1,86 @@
 #!/usr/bin/env bash
 # Runs the published E2B SDKs, unmodified, against a server of this build.
+#
+#   conformance.sh [--write]
+#
+# What they could do is compared with docs/conformance.md, or written there anew.
+# If E2B_API_KEY and either E2B_DOMAIN, or E2B_API_URL and E2B_SANDBOX_URL, are
+# set, the server that they name is tested instead. DROWSE_SDK_SUITES says which
+# of js, js-old, python and python-old to run. The document is for all of them,
+# and left alone with fewer.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
-state=$(mktemp -d /tmp/dwsdk.XXXXXX)
-DROWSE_API_KEY=e2b_$(od -An -N20 -tx1 /dev/urandom | tr -d ' \n')
-port=$((20000 + RANDOM % 20000))
-export DROWSE_API_KEY E2B_API_KEY=$DROWSE_API_KEY
-export E2B_API_URL=http://127.0.0.1:$port E2B_SANDBOX_URL=http://127.0.0.1:$port
+all="js js-old python python-old"
+write=
+case "${1:-}" in
+--write) write=-write ;;
+"") ;;
+*) echo "usage: conformance.sh [--write]" >&2; exit 2 ;;
+esac
 
-bin/drowse serve --listen "127.0.0.1:$port" --state-dir "$state" >"$state.log" 2>&1 &
-server=$!
+work=$(mktemp -d /tmp/dwsdk.XXXXXX)
+log=$work.log
+children=()
 
-cleanup() {
-	ids=$(bin/drowse ls --url "$E2B_API_URL" -o json 2>/dev/null | grep -o '"i[0-9a-z]\{20\}"' | tr -d '"')
-	[ -z "$ids" ] || bin/drowse kill --url "$E2B_API_URL" $ids
-	kill "$server" 2>/dev/null
-	wait "$server" 2>/dev/null
-	rm -rf "$state"
+# serve starts a server of this build and waits until it answers at a URL.
+serve() {
+	api=$1
+	shift
+	bin/drowse serve --state-dir "$work/state" "$@" >"$log" 2>&1 &
+	children+=($!)
+	for _ in $(seq 100); do
+		curl -sf "$api/health" >/dev/null && return
+		kill -0 $! 2>/dev/null || break
+		sleep 0.1
+	done
+	cat "$log"
+	exit 1
 }
-trap cleanup EXIT
 
-for _ in $(seq 100); do
-	curl -sf "$E2B_API_URL/health" >/dev/null && break
-	kill -0 "$server" 2>/dev/null || { cat "$state.log"; exit 1; }
-	sleep 0.1
+clean() {
+	if [ -n "${api:-}" ]; then
+		ids=$(bin/drowse ls --url "$api" -o json 2>/dev/null | grep -o '"i[0-9a-z]\{20\}"' | tr -d '"')
+		[ -z "$ids" ] || bin/drowse kill --url "$api" $ids
+	fi
+	for child in "${children[@]}"; do kill "$child" 2>/dev/null; done
+	wait
+	rm -rf "$work"
+}
+trap clean EXIT
+
+if [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
+	DROWSE_API_KEY=e2b_$(od -An -N20 -tx1 /dev/urandom | tr -d ' \n')
+	address=127.0.0.1:$((20000 + RANDOM % 10000))
+	export DROWSE_API_KEY E2B_API_KEY=$DROWSE_API_KEY
+	export E2B_API_URL=http://$address E2B_SANDBOX_URL=http://$address
+	serve "$E2B_API_URL" --listen "$address"
+fi
+suites=${DROWSE_SDK_SUITES:-$all}
+
+# All at once: they wait more than they work, and must not disturb each other.
+declare -A running
+for suite in $suites; do
+	test/conformance/run.sh --no-install --results "$work/$suite.jsonl" "$suite" >"$work/$suite.out" 2>&1 &
+	running[$suite]=$!
 done
-
 failed=()
-for suite in ${DROWSE_SDK_SUITES:-js python python-old}; do
-	printf '\n== E2B SDK suite: %s\n' "$suite"
-	test/conformance/run.sh --no-install "$suite" || failed+=("$suite")
+for suite in $suites; do
+	wait "${running[$suite]}" || failed+=("$suite")
+	printf '\n== E2B SDK: %s\n' "$suite"
+	cat "$work/$suite.out"
 done
 if [ ${#failed[@]} -gt 0 ]; then
-	echo "failed: ${failed[*]}; last lines of the server's log:"
-	tail -40 "$state.log"
+	echo "failed: ${failed[*]}"
+	if [ -e "$log" ]; then
+		echo "last lines of the server's log:"
+		tail -40 "$log"
+	fi
 	exit 1
 fi
-rm -f "$state.log"
+if [ "$suites" = "$all" ]; then
+	results=()
+	for suite in $suites; do results+=("$work/$suite.jsonl"); done
+	go run ./test/conformance/report $write docs/conformance.md "${results[@]}" || exit 1
+fi
+rm -f "$log"

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Runs the end-to-end tests that use the published E2B SDKs.
+# Runs the cases of one published E2B SDK, in its newest or in an older version.
 #
-#   run.sh [--install-only | --no-install] js|python|python-old [runner arguments]
+#   run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old [runner arguments]
 #
-# The tests need a running drowse server and E2B_API_KEY, E2B_API_URL and
-# E2B_SANDBOX_URL. Installing needs the network, running does not; what is
-# installed is kept in DROWSE_TEST_CACHE, by default /var/tmp/drowse-test-cache,
-# and installed again when a pin changes.
+# The cases need a running server of which E2B_API_KEY and either E2B_DOMAIN, or
+# E2B_API_URL and E2B_SANDBOX_URL, are told; in the second case E2B_DOMAIN is not
+# looked at. Installing needs the network, running does not; what is installed is
+# kept in DROWSE_TEST_CACHE, by default /var/tmp/drowse-test-cache, and installed
+# again when a pin changes. FILE gets what the cases called, for the report.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,13 +19,18 @@ fail() {
 	exit 2
 }
 
-usage="usage: run.sh [--install-only | --no-install] js|python|python-old [runner arguments]"
-install=yes run=yes suite=
+usage="usage: run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old [runner arguments]"
+install=yes run=yes results= suite=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--install-only) run=no ;;
 	--no-install) install=no ;;
-	js | python | python-old)
+	--results)
+		[ $# -gt 1 ] || fail "$usage"
+		results=$2
+		shift
+		;;
+	js | js-old | python | python-old)
 		[ -z "$suite" ] || break
 		suite=$1
 		;;
@@ -47,13 +53,14 @@ need() {
 }
 
 case $suite in
-js)
+js | js-old)
 	need node nodejs
 	[ $install = no ] || need npm npm
 	version=$(node -p 'const [a, b] = process.versions.node.split(".").map(Number); a > 20 || (a === 20 && b >= 14)')
 	[ "$version" = true ] || fail "node $(node --version) is too old: 20.14 or newer is needed"
-	pins=$here/js/package-lock.json
-	key=$(cat "$here/js/package.json" "$pins" | sha256sum | cut -c1-12)
+	pins=$here/js
+	[ $suite = js ] || pins=$here/js/old
+	key=$(cat "$pins/package.json" "$pins/package-lock.json" | sha256sum | cut -c1-12)
 	;;
 python | python-old)
 	need python3 "python3 python3-venv"
@@ -72,8 +79,8 @@ dir=$cache/$suite-$key
 if [ $install = yes ] && [ ! -e "$dir/installed" ]; then
 	rm -rf "$dir"
 	mkdir -p "$dir"
-	if [ $suite = js ]; then
-		cp "$here/js/package.json" "$here/js/package-lock.json" "$here/js/.npmrc" "$dir"
+	if [ -e "$pins/package.json" ]; then
+		cp "$pins/package.json" "$pins/package-lock.json" "$here/js/.npmrc" "$dir"
 		(cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund)
 	else
 		python3 -m venv "$dir/venv"
@@ -84,13 +91,17 @@ fi
 [ -e "$dir/installed" ] || fail "$suite is not installed in $cache: run.sh --install-only $suite"
 [ $run = yes ] || exit 0
 
-for name in E2B_API_KEY E2B_API_URL E2B_SANDBOX_URL; do
-	eval "value=\${$name:-}"
-	[ -n "$value" ] || fail "$name is not set: the tests need a running drowse server"
-done
+[ -n "${E2B_API_KEY:-}" ] || fail "E2B_API_KEY is not set: the cases need a running server"
+if [ -n "${E2B_SANDBOX_URL:-}" ]; then
+	[ -n "${E2B_API_URL:-}" ] || fail "E2B_API_URL is not set"
+	unset E2B_DOMAIN
+else
+	[ -n "${E2B_DOMAIN:-}" ] || fail "neither E2B_SANDBOX_URL nor E2B_DOMAIN is set"
+fi
+[ -z "$results" ] || export DROWSE_CONFORMANCE_RESULTS="$(realpath "$results")"
 
 # What would send the SDKs elsewhere than to the server.
-unset E2B_DEBUG E2B_DOMAIN E2B_VALIDATE_API_KEY E2B_HTTP_VERSION
+unset E2B_DEBUG E2B_VALIDATE_API_KEY E2B_HTTP_VERSION
 unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
 
 # Node looks for packages beside and above the importing file, so the tests are
@@ -101,10 +112,10 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 status=0
-if [ $suite = js ]; then
-	cp "$here"/js/test/*.js "$work"
-	cp "$here/js/package.json" "$work"
+if [ -e "$pins/package.json" ]; then
+	cp "$here"/js/test/*.js "$pins/package.json" "$work"
 	cd "$work"
+	node --input-type=module -e 'import { offer } from "./surface.js"; offer()'
 	timeout --foreground -k 10 "$limit" \
 		node --test --test-reporter=spec --test-concurrency=1 --test-force-exit "$@" ./*.test.js || status=$?
 else

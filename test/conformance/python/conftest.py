@@ -3,22 +3,31 @@ import os
 
 import pytest
 
-from support import LEFTOVER
+import surface
+from support import API_URL, LEFTOVER
 
 
 def pytest_configure(config):
-    missing = [n for n in ("E2B_API_KEY", "E2B_API_URL", "E2B_SANDBOX_URL") if not os.environ.get(n)]
-    if missing:
+    if not os.environ.get("E2B_API_KEY") or not API_URL:
         pytest.exit(
-            f"{', '.join(missing)} not set: these tests need a running drowse server and its API key",
+            "E2B_API_KEY, and E2B_DOMAIN or E2B_API_URL and E2B_SANDBOX_URL, are not set: "
+            "these tests need a running drowse server",
             returncode=2,
         )
+    surface.watch()
+    surface.offer()
 
 
 def pytest_report_header():
     from importlib.metadata import version
 
-    return f"e2b {version('e2b')} against {os.environ['E2B_API_URL']}"
+    return f"e2b {version('e2b')} against {API_URL}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with surface.record(item.path.stem.removeprefix("test_"), item.name):
+        return (yield)
 
 
 @pytest.fixture
@@ -60,3 +69,14 @@ async def anew():
             return sandbox
 
         yield create
+
+
+@pytest.fixture(params=["sync", "async"])
+async def either(request, new, anew):
+    """Creates a sandbox of either class. What its methods return goes through
+    support.done."""
+
+    async def create(**opts):
+        return new(**opts) if request.param == "sync" else await anew(**opts)
+
+    return create

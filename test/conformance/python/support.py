@@ -8,6 +8,7 @@ on the same server do not disturb them.
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import time
@@ -19,6 +20,12 @@ from datetime import datetime, timezone
 import e2b
 import pytest
 from e2b import Sandbox, SandboxNotFoundException, SandboxQuery
+
+API_KEY = os.environ.get("E2B_API_KEY")
+API_URL = os.environ.get("E2B_API_URL")
+SANDBOX_URL = os.environ.get("E2B_SANDBOX_URL")
+if not API_URL and os.environ.get("E2B_DOMAIN"):
+    API_URL = f"https://api.{os.environ['E2B_DOMAIN']}"
 
 UNKNOWN = "nonexistingsandbox"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -71,6 +78,11 @@ def raises_exactly(cls):
     with pytest.raises(cls) as caught:
         yield caught
     assert caught.type is cls
+
+
+async def done(result):
+    """What a method of Sandbox returns, or one of AsyncSandbox after a while."""
+    return await result if inspect.isawaitable(result) else result
 
 
 def list_all(paginator_class=Sandbox, order=None, limit=None, **query):
@@ -127,15 +139,25 @@ def http(url, headers=None, body=None, content_type=None, method=None):
 
 def request(sandbox, port, path, headers=None):
     """Reaches a port of the sandbox without the SDK."""
+    if not SANDBOX_URL:
+        return http(f"https://{sandbox.get_host(port)}{path}", headers)
     routing = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": str(port)}
-    return http(os.environ["E2B_SANDBOX_URL"] + path, {**routing, **(headers or {})})
+    return http(SANDBOX_URL + path, {**routing, **(headers or {})})
+
+
+def preview(sandbox, port, headers=None):
+    """Visits a port by the host name that the SDK has for it. Where nobody
+    resolves that name, the server is told it."""
+    if not SANDBOX_URL:
+        return request(sandbox, port, "/", headers)
+    return http(SANDBOX_URL + "/", {**(headers or {}), "Host": sandbox.get_host(port)})
 
 
 def raw_info(sandbox):
     """The answer as it is on the wire."""
     status, body = http(
-        f"{os.environ['E2B_API_URL']}/sandboxes/{sandbox.sandbox_id}",
-        {"X-API-Key": os.environ["E2B_API_KEY"]},
+        f"{API_URL}/sandboxes/{sandbox.sandbox_id}",
+        {"X-API-Key": API_KEY},
     )
     assert status == 200
     return json.loads(body)
@@ -144,8 +166,8 @@ def raw_info(sandbox):
 def v1(sandbox, path="", method="GET", **fields):
     """A call of the native API on a sandbox."""
     status, body = http(
-        f"{os.environ['E2B_API_URL']}/v1/sandboxes/{sandbox.sandbox_id}{path}",
-        {"X-API-Key": os.environ["E2B_API_KEY"]},
+        f"{API_URL}/v1/sandboxes/{sandbox.sandbox_id}{path}",
+        {"X-API-Key": API_KEY},
         json.dumps(fields).encode() if fields else None,
         "application/json",
         method,

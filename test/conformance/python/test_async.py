@@ -20,6 +20,7 @@ from e2b import (
 from support import (
     UNKNOWN,
     NotRunning,
+    http,
     marker,
     near,
     raises_exactly,
@@ -110,7 +111,7 @@ async def test_stdin_data_then_end_of_file(anew):
     await came_back("one é\n")
     await sandbox.commands.send_stdin(handle.pid, "two\n")
     await came_back("one é\ntwo\n")
-    await handle.close_stdin()
+    await sandbox.commands.close_stdin(handle.pid)
     assert (await handle.wait()).stdout == "one é\ntwo\n"
 
 
@@ -157,6 +158,7 @@ async def test_disconnect_connect_and_kill(anew):
         await second.wait()
     assert caught.value.exit_code == -1
     assert await second.kill() is False
+    assert await sandbox.commands.kill(second.pid) is False
     assert first.stdout == "before\n"
 
 
@@ -198,6 +200,14 @@ async def test_files(anew):
         await sandbox.files.read(f"{dir}/gzip")
     with raises_exactly(FileNotFoundException):
         await sandbox.files.list(dir)
+
+
+async def test_signed_urls(anew):
+    sandbox = await anew()
+    path = scratch()
+    status, _ = http(sandbox.upload_url(path), body=b"signed", content_type="application/octet-stream")
+    assert status == 200
+    assert http(sandbox.download_url(path)) == (200, b"signed")
 
 
 async def test_pause_and_connect(anew):

@@ -7,7 +7,7 @@ import pytest
 from e2b import NotFoundException, TimeoutException
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
-from support import LEFTOVER, eventually, v1
+from support import LEFTOVER, done, eventually, v1
 
 
 @pytest.fixture
@@ -21,6 +21,22 @@ def new():
     yield create
     for sandbox in made:
         sandbox.kill()
+
+
+@pytest.fixture(params=["sync", "async"])
+async def either(request, new):
+    """Creates a sandbox of either class, as the other tests' does."""
+    made = []
+
+    async def create(**opts):
+        if request.param == "sync":
+            return new(**opts)
+        made.append(await AsyncSandbox.create(**{"timeout": LEFTOVER, **opts}))
+        return made[-1]
+
+    yield create
+    for sandbox in made:
+        await sandbox.kill()
 
 
 def test_state_output_and_value(new):
@@ -62,16 +78,21 @@ Rich()"""
     assert (result.data, result.extra) == ({"c": [1]}, {"text/own": "own"})
 
 
-def test_contexts(new):
-    sandbox = new()
-    context = sandbox.create_code_context(cwd="/usr", language="js")
-    assert sandbox.run_code("const a = process.cwd(); a", context=context).text == "/usr"
-    assert [c.language for c in sandbox.list_code_contexts()] == ["python", "javascript", "javascript"]
-    sandbox.restart_code_context(context)
-    assert sandbox.run_code("typeof a", context=context).text == "undefined"
-    sandbox.remove_code_context(context)
+async def test_contexts(either):
+    sandbox = await either()
+    context = await done(sandbox.create_code_context(cwd="/usr", language="js"))
+
+    async def run(code):
+        return (await done(sandbox.run_code(code, context=context))).text
+
+    assert await run("const a = process.cwd(); a") == "/usr"
+    listed = await done(sandbox.list_code_contexts())
+    assert [c.language for c in listed] == ["python", "javascript", "javascript"]
+    await done(sandbox.restart_code_context(context))
+    assert await run("typeof a") == "undefined"
+    await done(sandbox.remove_code_context(context))
     with pytest.raises(NotFoundException):
-        sandbox.run_code("1", context=context)
+        await run("1")
 
 
 def test_timeout_interrupts_and_state_stays(new):

@@ -6,6 +6,7 @@ from support import (
     BOOT_ID,
     Counter,
     NotRunning,
+    done,
     eventually,
     list_all,
     marker,
@@ -33,6 +34,12 @@ def test_true_then_false_not_running_and_shown_as_paused(new):
     ]
     with raises_exactly(SandboxNotFoundException):
         sandbox.set_timeout(60)
+
+
+async def test_by_its_former_name(either):
+    sandbox = await either()
+    assert await done(sandbox.beta_pause()) is True
+    assert await done(type(sandbox).beta_pause(sandbox.sandbox_id)) is False
 
 
 def test_connect_brings_back_processes_memory_files_and_envs(new):

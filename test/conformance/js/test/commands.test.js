@@ -163,6 +163,9 @@ describe('commands', () => {
     const result = await handle.wait()
     assert.equal(result.exitCode, 0)
     assert.equal(result.stdout, 'one é\ntwo\n')
+    const other = await box.sandbox.commands.run('cat', { background: true, stdin: true, timeoutMs: 20_000 })
+    await other.closeStdin()
+    assert.equal((await other.wait()).exitCode, 0)
   })
 
   check('stdin of a command started without it is refused', async (t) => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { describe } from 'node:test'
 import { AuthenticationError, Sandbox, SandboxError } from 'e2b'
-import { assertNear, check, open, rawInfo, rejection, rejectsAs, request, secondsUntil, UNKNOWN } from './support.js'
+import { assertNear, check, open, rawInfo, rejection, rejectsAs, request, secondsUntil, statusOf, UNKNOWN } from './support.js'
 
 const HOUR = 3_600_000
 
@@ -32,14 +32,14 @@ describe('errors', () => {
     const err = await createFails('no-such-template')
     assert.equal(err.constructor.name, SandboxError.name, err.stack)
     assert.match(err.message, /^404: .*no-such-template/)
-    assert.equal(err.statusCode, 404)
+    assert.equal(statusOf(err), 404)
   })
 
   for (const timeoutMs of [0, -1000]) {
     check(`a timeout of ${timeoutMs} ms is refused`, async () => {
       const err = await createFails({ timeoutMs })
       assert.equal(err.constructor.name, SandboxError.name, err.stack)
-      assert.equal(err.statusCode, 400)
+      assert.equal(statusOf(err), 400)
       assert.match(err.message, /timeout/i)
     })
   }
@@ -47,7 +47,7 @@ describe('errors', () => {
   check('a timeout beyond 24 hours is refused, naming the limit', async () => {
     const err = await createFails({ timeoutMs: 24 * HOUR + 1000 })
     assert.equal(err.constructor.name, SandboxError.name, err.stack)
-    assert.equal(err.statusCode, 400)
+    assert.equal(statusOf(err), 400)
     assert.match(err.message, /24 hours/)
   })
 
@@ -66,7 +66,7 @@ describe('errors', () => {
       () => Sandbox.connect(sandbox.sandboxId, { timeoutMs: -1000 }),
     ]) {
       const err = await rejection(call())
-      assert.equal(err.statusCode, 400, err.stack)
+      assert.equal(statusOf(err), 400, err.stack)
     }
     assert.match((await rejection(sandbox.setTimeout(25 * HOUR))).message, /24 hours/)
     assert.equal((await rawInfo(sandbox)).endAt, endAt)

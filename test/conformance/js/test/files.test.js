@@ -118,6 +118,7 @@ describe('files', () => {
     assert.equal(await box.sandbox.files.read(`${dir}/deep/er/a.txt`), 'a')
     assert.deepEqual(await box.sandbox.files.read(`${dir}/with space é.bin`, { format: 'bytes' }), everyByte)
     assert.equal(await box.sandbox.files.read('several-relative.txt'), '')
+    assert.deepEqual(await box.sandbox.files.writeFiles(files), infos)
   })
 
   check('missing parents are created', async () => {

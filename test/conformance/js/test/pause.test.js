@@ -23,6 +23,13 @@ const pausedBy = (sandbox, within) =>
   eventually('paused', async () => (await stateOf(sandbox)) === 'paused', { within })
 
 describe('pause', () => {
+  check('by its former names', async (t) => {
+    const sandbox = await open(t)
+    assert.equal(await sandbox.betaPause(), true)
+    assert.equal(await Sandbox.betaPause(sandbox.sandboxId), false)
+    assert.equal((await Sandbox.getFullInfo(sandbox.sandboxId)).state, 'paused')
+  })
+
   check('true, then false; not running, and shown as paused', async (t) => {
     const metadata = { run: marker() }
     const sandbox = await open(t, { metadata })

@@ -7,14 +7,17 @@
 
 import assert from 'node:assert/strict'
 import { createHash, randomUUID } from 'node:crypto'
+import { request as send } from 'node:http'
 import { after, before, test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Sandbox, SandboxNotFoundError } from 'e2b'
+import { record } from './surface.js'
 
-const missing = ['E2B_API_KEY', 'E2B_API_URL', 'E2B_SANDBOX_URL'].filter((name) => !process.env[name])
-if (missing.length > 0) {
-  throw new Error(`${missing.join(', ')} not set: these tests need a running drowse server and its API key`)
+const { E2B_API_KEY, E2B_DOMAIN, E2B_SANDBOX_URL } = process.env
+if (!E2B_API_KEY || !(E2B_DOMAIN || (process.env.E2B_API_URL && E2B_SANDBOX_URL))) {
+  throw new Error('E2B_API_KEY, and E2B_DOMAIN or E2B_API_URL and E2B_SANDBOX_URL, are not set: these tests need a running drowse server')
 }
+const API_URL = process.env.E2B_API_URL ?? `https://api.${E2B_DOMAIN}`
 
 export const UNKNOWN = 'nonexistingsandbox'
 
@@ -24,7 +27,7 @@ const LEFTOVER_MS = 150_000
 // check is test() with a limit, so that a server that does not answer fails
 // one test and not the run.
 export function check(name, fn) {
-  return test(name, { timeout: 90_000 }, fn)
+  return test(name, { timeout: 90_000 }, (t) => record(name, () => fn(t)))
 }
 
 // open creates a sandbox that is killed when the test ends, passed or failed.
@@ -89,6 +92,12 @@ export async function rejectsAs(promise, errorClass) {
   return err
 }
 
+// statusOf is the HTTP status of the answer that an SDK error is about. Older
+// SDKs (2.45) have it in the message only.
+export function statusOf(err) {
+  return err.statusCode ?? Number(/^(\d+): /.exec(err.message)?.[1])
+}
+
 export async function listAll(opts) {
   const paginator = Sandbox.list(opts)
   const all = []
@@ -112,8 +121,8 @@ export async function isGone(sandbox) {
 
 // rawInfo is the answer as it is on the wire; SDK dates lose digits.
 export async function rawInfo(sandbox) {
-  const res = await fetch(`${process.env.E2B_API_URL}/sandboxes/${sandbox.sandboxId}`, {
-    headers: { 'X-API-Key': process.env.E2B_API_KEY },
+  const res = await fetch(`${API_URL}/sandboxes/${sandbox.sandboxId}`, {
+    headers: { 'X-API-Key': E2B_API_KEY },
   })
   assert.equal(res.status, 200)
   return res.json()
@@ -121,9 +130,9 @@ export async function rawInfo(sandbox) {
 
 // v1 is a call of the native API on a sandbox.
 export async function v1(sandbox, path = '', init = {}) {
-  const res = await fetch(`${process.env.E2B_API_URL}/v1/sandboxes/${sandbox.sandboxId}${path}`, {
+  const res = await fetch(`${API_URL}/v1/sandboxes/${sandbox.sandboxId}${path}`, {
     ...init,
-    headers: { 'X-API-Key': process.env.E2B_API_KEY, 'Content-Type': 'application/json' },
+    headers: { 'X-API-Key': E2B_API_KEY, 'Content-Type': 'application/json' },
   })
   const body = await res.json()
   assert.equal(res.status, 200, JSON.stringify(body))
@@ -132,9 +141,31 @@ export async function v1(sandbox, path = '', init = {}) {
 
 // request reaches a port of the sandbox without the SDK.
 export function request(sandbox, port, path, init = {}) {
-  return fetch(`${process.env.E2B_SANDBOX_URL}${path}`, {
+  if (!E2B_SANDBOX_URL) return fetch(`https://${sandbox.getHost(port)}${path}`, init)
+  return fetch(`${E2B_SANDBOX_URL}${path}`, {
     ...init,
     headers: { ...init.headers, 'E2b-Sandbox-Id': sandbox.sandboxId, 'E2b-Sandbox-Port': String(port) },
+  })
+}
+
+// preview visits a port by the host name that the SDK has for it. Where nobody
+// resolves that name, the server is told it.
+export async function preview(sandbox, port, { headers } = {}) {
+  if (!E2B_SANDBOX_URL) {
+    const res = await request(sandbox, port, '/', { headers })
+    return { status: res.status, body: await res.text() }
+  }
+  return new Promise((resolve, reject) => {
+    const options = { agent: false, headers: { ...headers, Host: sandbox.getHost(port) } }
+    send(E2B_SANDBOX_URL, options, async (res) => {
+      try {
+        resolve({ status: res.statusCode, body: (await res.toArray()).join('') })
+      } catch (err) {
+        reject(err)
+      }
+    })
+      .on('error', reject)
+      .end()
   })
 }
 

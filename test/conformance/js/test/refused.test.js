@@ -1,0 +1,92 @@
+// What this server does not have is refused by name, and leaves nothing behind.
+
+import assert from 'node:assert/strict'
+import { describe } from 'node:test'
+import { Sandbox, Secret, Template, Volume } from 'e2b'
+import { check, open, rejection, shared, statusOf } from './support.js'
+
+// refuses wants every call to fail because the server does not support it.
+async function refuses(calls) {
+  for (const [name, call] of Object.entries(calls)) {
+    const err = await rejection(Promise.resolve().then(call))
+    assert.match(err.message, /is not supported by this server yet/, `${name}: ${err.stack}`)
+  }
+}
+
+describe('refused', () => {
+  const box = shared()
+
+  check('forks', async () => {
+    await refuses({
+      fork: () => box.sandbox.fork(),
+      'of an id': () => Sandbox.fork(box.sandbox.sandboxId, { count: 2 }),
+    })
+    assert.equal(await box.sandbox.isRunning(), true)
+  })
+
+  check('snapshots', async () => {
+    await refuses({
+      createSnapshot: () => box.sandbox.createSnapshot(),
+      named: () => Sandbox.createSnapshot(box.sandbox.sandboxId, { name: 'named' }),
+      listSnapshots: () => box.sandbox.listSnapshots().nextItems(),
+      'of all': () => Sandbox.listSnapshots().nextItems(),
+      deleteSnapshot: () => Sandbox.deleteSnapshot('some/snapshot:default'),
+    })
+    assert.equal(await box.sandbox.isRunning(), true)
+  })
+
+  check('template builds', async () => {
+    const template = Template().fromBaseImage().runCmd('true')
+    const build = { templateId: 'some-template', buildId: '00000000-0000-0000-0000-000000000000' }
+    await refuses({
+      build: () => Template.build(template, 'some-template'),
+      buildInBackground: () => Template.buildInBackground(template, 'some-template'),
+      getBuildStatus: () => Template.getBuildStatus(build),
+      exists: () => Template.exists('some-template'),
+      aliasExists: () => Template.aliasExists('some-template'),
+      assignTags: () => Template.assignTags('some-template:default', 'tag'),
+      removeTags: () => Template.removeTags('some-template', 'tag'),
+      getTags: () => Template.getTags('some-template'),
+    })
+  })
+
+  check('volumes', async () => {
+    await refuses({
+      create: () => Volume.create('some-volume'),
+      connect: () => Volume.connect('some-volume'),
+      getInfo: () => Volume.getInfo('some-volume'),
+      list: () => Volume.list(),
+      destroy: () => Volume.destroy('some-volume'),
+    })
+  })
+
+  check('secrets', async () => {
+    await refuses({
+      create: () => Secret.create('some-secret', 'value'),
+      update: () => Secret.update('some-secret', 'value'),
+      getInfo: () => Secret.getInfo('some-secret'),
+      list: () => Secret.list().nextItems(),
+      exists: () => Secret.exists('some-secret'),
+      destroy: () => Secret.destroy('some-secret'),
+    })
+  })
+
+  check('metrics', async () => {
+    await refuses({
+      getMetrics: () => box.sandbox.getMetrics(),
+      'of an id': () => Sandbox.getMetrics(box.sandbox.sandboxId),
+    })
+  })
+
+  for (const [field, opts] of Object.entries({
+    volumeMounts: { volumeMounts: { '/data': 'some-volume' } },
+    iam: { iam: { tokens: { own: { audience: 'somebody', tokenType: 'JWT-SVID' } } } },
+    'network.egressProxy': { network: { egressProxy: { address: 'proxy.example.com:1080' } } },
+  })) {
+    check(`a sandbox with ${field}`, async (t) => {
+      const err = await rejection(open(t, opts))
+      assert.equal(statusOf(err), 400, err.stack)
+      assert.ok(err.message.includes(field), err.message)
+    })
+  }
+})

@@ -1,0 +1,103 @@
+"""What this server does not have is refused by name, and leaves nothing behind."""
+
+import e2b
+import pytest
+
+from support import done
+
+UNSUPPORTED = "is not supported by this server yet"
+
+
+@pytest.fixture(params=["sync", "async"])
+def classes(request):
+    """The named class in either kind."""
+    return lambda name: getattr(e2b, name if request.param == "sync" else f"Async{name}")
+
+
+async def refused(call):
+    with pytest.raises(Exception, match=UNSUPPORTED):
+        await done(call())
+
+
+async def test_forks(either):
+    sandbox = await either()
+    await refused(lambda: sandbox.fork())
+    await refused(lambda: type(sandbox).fork(sandbox.sandbox_id, count=2))
+    assert await done(sandbox.is_running()) is True
+
+
+async def test_snapshots(either):
+    sandbox = await either()
+    await refused(lambda: sandbox.create_snapshot())
+    await refused(lambda: sandbox.create_snapshot(name="named"))
+    await refused(lambda: sandbox.list_snapshots().next_items())
+    await refused(lambda: type(sandbox).list_snapshots().next_items())
+    await refused(lambda: type(sandbox).delete_snapshot("some/snapshot:default"))
+    assert await done(sandbox.is_running()) is True
+
+
+async def test_metrics(either):
+    sandbox = await either()
+    await refused(lambda: sandbox.get_metrics())
+    await refused(lambda: type(sandbox).get_metrics(sandbox.sandbox_id))
+
+
+async def test_template_builds(classes):
+    template = classes("Template")
+    built = template().from_base_image().run_cmd("true")
+    info = e2b.BuildInfo(
+        alias="some-template",
+        name="some-template",
+        template_id="some-template",
+        build_id="00000000-0000-0000-0000-000000000000",
+    )
+    for call in (
+        lambda: template.build(built, "some-template"),
+        lambda: template.build_in_background(built, "some-template"),
+        lambda: template.get_build_status(info),
+        lambda: template.exists("some-template"),
+        lambda: template.alias_exists("some-template"),
+        lambda: template.assign_tags("some-template:default", "tag"),
+        lambda: template.remove_tags("some-template", "tag"),
+        lambda: template.get_tags("some-template"),
+    ):
+        await refused(call)
+
+
+async def test_volumes(classes):
+    volume = classes("Volume")
+    for call in (
+        lambda: volume.create("some-volume"),
+        lambda: volume.connect("some-volume"),
+        lambda: volume.get_info("some-volume"),
+        lambda: volume.list(),
+        lambda: volume.destroy("some-volume"),
+    ):
+        await refused(call)
+
+
+async def test_secrets(classes):
+    secret = classes("Secret")
+    for call in (
+        lambda: secret.create("some-secret", "value"),
+        lambda: secret.update("some-secret", "value"),
+        lambda: secret.get_info("some-secret"),
+        lambda: secret.list().next_items(),
+        lambda: secret.exists("some-secret"),
+        lambda: secret.destroy("some-secret"),
+    ):
+        await refused(call)
+
+
+@pytest.mark.parametrize(
+    "field, option",
+    [
+        ("volumeMounts", {"volume_mounts": {"/data": "some-volume"}}),
+        ("iam", {"iam": {"tokens": {"own": {"audience": "somebody", "token_type": "JWT-SVID"}}}}),
+        ("network.egressProxy", {"network": {"egress_proxy": {"address": "proxy.example.com:1080"}}}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_sandbox_with(either, field, option):
+    with pytest.raises(Exception, match=f'400: .*"{field}" {UNSUPPORTED}'):
+        await either(**option)

@@ -1,0 +1,32 @@
+package main
+
+// gap is why methods have no case in which they work.
+type gap struct {
+	methods []string // as path.Match has them, in any SDK's spelling
+	refused bool     // a case shows that the server refuses them by name
+	why     string
+}
+
+// gaps are all there are. A method is in none or in one.
+var gaps = []gap{
+	{[]string{"Sandbox.fork"}, true, "A running sandbox cannot be forked yet."},
+	{[]string{"Sandbox.createSnapshot", "Sandbox.listSnapshots", "Sandbox.deleteSnapshot", "SnapshotPaginator.*"}, true,
+		"There are no named snapshots yet; `drowse export` keeps a paused sandbox as a file."},
+	{[]string{"Sandbox.getMetrics"}, true, "There are no metrics of a sandbox yet."},
+	{[]string{"Template.build", "Template.buildInBackground", "Template.getBuildStatus", "Template.exists", "Template.aliasExists",
+		"Template.assignTags", "Template.removeTags", "Template.getTags"}, true,
+		"There is one template, `base`, which is the host's own system; none are built."},
+	{[]string{"Volume.create", "Volume.connect", "Volume.getInfo", "Volume.list", "Volume.destroy"}, true, "There are no volumes yet."},
+	{[]string{"Secret.create", "Secret.update", "Secret.getInfo", "Secret.list", "Secret.exists", "Secret.destroy", "SecretPaginator.*"}, true,
+		"There are no secrets yet."},
+
+	{[]string{"Volume.makeDir", "Volume.updateMetadata", "Volume.readFile", "Volume.writeFile", "Volume.remove", "Volume.exists"}, false,
+		"They need a volume, and none can be made."},
+	{[]string{"Secret.fill", "Secret.iamToken"}, false, "They make a value for a request of `Sandbox.create`, which refuses it."},
+	{[]string{"Template.from*", "Template.to*", "Template.copy*", "Template.remove", "Template.rename", "Template.make*", "Template.runCmd",
+		"Template.set*", "Template.*Install", "Template.addMcpServer", "Template.gitClone", "Template.skipCache", "Template.beta*", "ReadyCmd.*"}, false,
+		"They describe a template to the client; only a build reaches the server."},
+	{[]string{"ConnectionConfig.*", "VolumeConnectionConfig.*", "ApiClient.*"}, false, "Settings and connections within the client."},
+	{[]string{"Context.*", "EntryInfo.*", "WriteInfo.*", "Execution.*", "ExecutionError.*", "Logs.*", "OutputMessage.*", "Result.*", "LogEntry*.*"}, false,
+		"They convert an answer of the server within the client."},
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// suite is one run of the cases of one version of an SDK.
+type suite struct {
+	packages map[string]string // name to version
+	methods  []string          // what the SDK declares, as Class.method
+	cases    []result
+}
+
+// result is what became of one case.
+type result struct {
+	Area  string   `json:"area"`
+	Case  string   `json:"case"`
+	OK    bool     `json:"ok"`
+	Calls []string `json:"calls"` // the methods that it called
+}
+
+// readSuite reads what a suite wrote down. A method of the asynchronous half of
+// an SDK is one whose name begins with "async ".
+func readSuite(name string) (suite, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return suite{}, err
+	}
+	defer f.Close()
+	var s suite
+	for in := json.NewDecoder(f); ; {
+		var line struct {
+			Packages map[string]string `json:"packages"`
+			Methods  []string          `json:"methods"`
+			result
+		}
+		err := in.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return suite{}, fmt.Errorf("%s: %w", name, err)
+		}
+		if line.Packages != nil {
+			s.packages, s.methods = line.Packages, line.Methods
+			continue
+		}
+		s.cases = append(s.cases, line.result)
+	}
+	if len(s.methods) == 0 || len(s.cases) == 0 {
+		return suite{}, fmt.Errorf("%s: no methods or no cases", name)
+	}
+	return s, nil
+}
+
+// title names the version by where it is published.
+func (s suite) title() string {
+	registry := "PyPI"
+	if s.packages["@e2b/code-interpreter"] != "" {
+		registry = "npm"
+	}
+	return registry + " " + s.packages["e2b"]
+}
+
+// hasAsync says whether the SDK has classes of both kinds.
+func (s suite) hasAsync() bool {
+	for _, m := range s.methods {
+		if strings.HasPrefix(m, "async ") {
+			return true
+		}
+	}
+	return false
+}
