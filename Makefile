@@ -63,6 +63,7 @@ faults: build
 .PHONY: conformance
 conformance: build
 	test/conformance/conformance.sh
+	test/conformance/conformance.sh --domain
 
 .PHONY: bench
 bench: build

@@ -1,22 +1,26 @@
 #!/usr/bin/env bash
 # Runs the published E2B SDKs, unmodified, against a server of this build.
 #
-#   conformance.sh [--write]
+#   conformance.sh [--write]   by E2B_SANDBOX_URL, and compares what they could do
+#                              with docs/conformance.md, or writes that anew
+#   conformance.sh --domain    by E2B_DOMAIN: host names below it, TLS by a private
+#                              authority, a name server, in namespaces of their own
 #
-# What they could do is compared with docs/conformance.md, or written there anew.
 # If E2B_API_KEY and either E2B_DOMAIN, or E2B_API_URL and E2B_SANDBOX_URL, are
 # set, the server that they name is tested instead. DROWSE_SDK_SUITES says which
-# of js, js-old, python and python-old to run. The document is for all of them,
-# and left alone with fewer.
+# of js, js-old, python and python-old to run: all, or with --domain js and
+# python. The document is for all of them, and left alone with others.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
 all="js js-old python python-old"
-write=
+style=url write=
 case "${1:-}" in
 --write) write=-write ;;
+--domain) exec unshare --net --mount -- "$0" --isolated ;;
+--isolated) style=domain ;;
 "") ;;
-*) echo "usage: conformance.sh [--write]" >&2; exit 2 ;;
+*) echo "usage: conformance.sh [--write | --domain]" >&2; exit 2 ;;
 esac
 
 work=$(mktemp -d /tmp/dwsdk.XXXXXX)
@@ -38,6 +42,24 @@ serve() {
 	exit 1
 }
 
+# join makes the network in which everything below a domain is here.
+join() {
+	local domain=sbx.test
+	ip link set lo up
+	echo nameserver 127.0.0.1 >"$work/resolv.conf"
+	mount --bind "$work/resolv.conf" /etc/resolv.conf
+	go build -o "$work/lan" ./test/conformance/lan || exit 1
+	"$work/lan" -domain $domain -dir "$work" &
+	children+=($!)
+	until [ -s "$work/cert.pem" ]; do
+		kill -0 $! 2>/dev/null || exit 1
+		sleep 0.1
+	done
+	unset E2B_API_URL E2B_SANDBOX_URL
+	export E2B_DOMAIN=$domain
+	export SSL_CERT_FILE=$work/ca.pem NODE_EXTRA_CA_CERTS=$work/ca.pem CURL_CA_BUNDLE=$work/ca.pem
+}
+
 clean() {
 	if [ -n "${api:-}" ]; then
 		ids=$(bin/drowse ls --url "$api" -o json 2>/dev/null | grep -o '"i[0-9a-z]\{20\}"' | tr -d '"')
@@ -49,14 +71,22 @@ clean() {
 }
 trap clean EXIT
 
-if [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
+if [ $style = domain ] || [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
 	DROWSE_API_KEY=e2b_$(od -An -N20 -tx1 /dev/urandom | tr -d ' \n')
-	address=127.0.0.1:$((20000 + RANDOM % 10000))
 	export DROWSE_API_KEY E2B_API_KEY=$DROWSE_API_KEY
-	export E2B_API_URL=http://$address E2B_SANDBOX_URL=http://$address
-	serve "$E2B_API_URL" --listen "$address"
 fi
-suites=${DROWSE_SDK_SUITES:-$all}
+if [ $style = domain ]; then
+	join
+	serve "https://api.$E2B_DOMAIN" --listen 127.0.0.1:443 --domain "$E2B_DOMAIN" --tls-cert "$work/cert.pem" --tls-key "$work/key.pem"
+	suites=${DROWSE_SDK_SUITES:-js python}
+else
+	if [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
+		address=127.0.0.1:$((20000 + RANDOM % 10000))
+		export E2B_API_URL=http://$address E2B_SANDBOX_URL=http://$address
+		serve "$E2B_API_URL" --listen "$address"
+	fi
+	suites=${DROWSE_SDK_SUITES:-$all}
+fi
 
 # All at once: they wait more than they work, and must not disturb each other.
 declare -A running
@@ -67,7 +97,7 @@ done
 failed=()
 for suite in $suites; do
 	wait "${running[$suite]}" || failed+=("$suite")
-	printf '\n== E2B SDK: %s\n' "$suite"
+	printf '\n== E2B SDK: %s, by %s\n' "$suite" $style
 	cat "$work/$suite.out"
 done
 if [ ${#failed[@]} -gt 0 ]; then
@@ -78,7 +108,7 @@ if [ ${#failed[@]} -gt 0 ]; then
 	fi
 	exit 1
 fi
-if [ "$suites" = "$all" ]; then
+if [ $style = url ] && [ "$suites" = "$all" ]; then
 	results=()
 	for suite in $suites; do results+=("$work/$suite.jsonl"); done
 	go run ./test/conformance/report $write docs/conformance.md "${results[@]}" || exit 1
