@@ -141,7 +141,7 @@ func setDefault(s *string, value string) {
 }
 
 const (
-	headerTimeout = 10 * time.Second
+	headerTimeout = time.Minute
 	idleTimeout   = 10 * time.Minute
 	maxHeader     = 64 << 10
 	stopTimeout   = 2 * time.Second
