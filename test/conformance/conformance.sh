@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the published E2B SDKs, unmodified, against a server of this build.
+# Runs the published E2B SDKs and command line, unmodified, against a server of
+# this build.
 #
 #   conformance.sh [--write]   by E2B_SANDBOX_URL, and compares what they could do
 #                              with docs/conformance.md, or writes that anew
@@ -8,12 +9,12 @@
 #
 # If E2B_API_KEY and either E2B_DOMAIN, or E2B_API_URL and E2B_SANDBOX_URL, are
 # set, the server that they name is tested instead. DROWSE_SDK_SUITES says which
-# of js, js-old, python and python-old to run: all, or with --domain js and
+# of js, js-old, python, python-old and cli to run: all, or with --domain js and
 # python. The document is for all of them, and left alone with others.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
-all="js js-old python python-old"
+all="js js-old python python-old cli"
 style=url write=
 case "${1:-}" in
 --write) write=-write ;;
@@ -97,7 +98,7 @@ done
 failed=()
 for suite in $suites; do
 	wait "${running[$suite]}" || failed+=("$suite")
-	printf '\n== E2B SDK: %s, by %s\n' "$suite" $style
+	printf '\n== E2B: %s, by %s\n' "$suite" $style
 	cat "$work/$suite.out"
 done
 if [ ${#failed[@]} -gt 0 ]; then

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Runs the cases of one published E2B SDK, in its newest or in an older version.
+# Runs the cases of one published E2B SDK, in its newest or in an older version,
+# or of E2B's command line.
 #
-#   run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old [runner arguments]
+#   run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli [runner arguments]
 #
 # The cases need a running server of which E2B_API_KEY and either E2B_DOMAIN, or
 # E2B_API_URL and E2B_SANDBOX_URL, are told; in the second case E2B_DOMAIN is not
@@ -19,7 +20,7 @@ fail() {
 	exit 2
 }
 
-usage="usage: run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old [runner arguments]"
+usage="usage: run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli [runner arguments]"
 install=yes run=yes results= suite=
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -30,7 +31,7 @@ while [ $# -gt 0 ]; do
 		results=$2
 		shift
 		;;
-	js | js-old | python | python-old)
+	js | js-old | python | python-old | cli)
 		[ -z "$suite" ] || break
 		suite=$1
 		;;
@@ -53,13 +54,16 @@ need() {
 }
 
 case $suite in
-js | js-old)
+js | js-old | cli)
 	need node nodejs
 	[ $install = no ] || need npm npm
-	version=$(node -p 'const [a, b] = process.versions.node.split(".").map(Number); a > 20 || (a === 20 && b >= 14)')
-	[ "$version" = true ] || fail "node $(node --version) is too old: 20.14 or newer is needed"
-	pins=$here/js
-	[ $suite = js ] || pins=$here/js/old
+	version=$(node -p 'const [a, b] = process.versions.node.split(".").map(Number); a > 20 || (a === 20 && b >= 18)')
+	[ "$version" = true ] || fail "node $(node --version) is too old: 20.18 or newer is needed"
+	case $suite in
+	js) pins=$here/js cases=$here/js/test ;;
+	js-old) pins=$here/js/old cases=$here/js/test ;;
+	cli) pins=$here/cli cases=$here/cli ;;
+	esac
 	key=$(cat "$pins/package.json" "$pins/package-lock.json" | sha256sum | cut -c1-12)
 	;;
 python | python-old)
@@ -113,9 +117,9 @@ trap 'exit 143' TERM
 
 status=0
 if [ -e "$pins/package.json" ]; then
-	cp "$here"/js/test/*.js "$pins/package.json" "$work"
+	cp "$cases"/*.js "$pins/package.json" "$work"
 	cd "$work"
-	node --input-type=module -e 'import { offer } from "./surface.js"; offer()'
+	[ ! -e surface.js ] || node --input-type=module -e 'import { offer } from "./surface.js"; offer()'
 	timeout --foreground -k 10 "$limit" \
 		node --test --test-reporter=spec --test-concurrency=1 --test-force-exit "$@" ./*.test.js || status=$?
 else

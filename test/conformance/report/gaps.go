@@ -10,9 +10,10 @@ type gap struct {
 // gaps are all there are. A method is in none or in one.
 var gaps = []gap{
 	{[]string{"Sandbox.fork"}, true, "A running sandbox cannot be forked yet."},
-	{[]string{"Sandbox.createSnapshot", "Sandbox.listSnapshots", "Sandbox.deleteSnapshot", "SnapshotPaginator.*"}, true,
+	{[]string{"Sandbox.createSnapshot", "Sandbox.listSnapshots", "Sandbox.deleteSnapshot", "SnapshotPaginator.*", "e2b sandbox.snapshot"}, true,
 		"There are no named snapshots yet; `drowse export` keeps a paused sandbox as a file."},
-	{[]string{"Sandbox.getMetrics"}, true, "There are no metrics of a sandbox yet."},
+	{[]string{"Sandbox.getMetrics", "e2b sandbox.metrics"}, true, "There are no metrics of a sandbox yet."},
+	{[]string{"e2b sandbox.logs"}, true, "There are no logs of a sandbox yet; `drowse events` tells what has happened to it."},
 	{[]string{"Template.build", "Template.buildInBackground", "Template.getBuildStatus", "Template.exists", "Template.aliasExists",
 		"Template.assignTags", "Template.removeTags", "Template.getTags"}, true,
 		"There is one template, `base`, which is the host's own system; none are built."},
@@ -26,6 +27,8 @@ var gaps = []gap{
 	{[]string{"Template.from*", "Template.to*", "Template.copy*", "Template.remove", "Template.rename", "Template.make*", "Template.runCmd",
 		"Template.set*", "Template.*Install", "Template.addMcpServer", "Template.gitClone", "Template.skipCache", "Template.beta*", "ReadyCmd.*"}, false,
 		"They describe a template to the client; only a build reaches the server."},
+	{[]string{"e2b template.*"}, false, "They are for templates of one's own, of which there are none."},
+	{[]string{"e2b auth.*"}, false, "They log in to E2B's own service; here the command line is given its key in `E2B_API_KEY`."},
 	{[]string{"ConnectionConfig.*", "VolumeConnectionConfig.*", "ApiClient.*"}, false, "Settings and connections within the client."},
 	{[]string{"Context.*", "EntryInfo.*", "WriteInfo.*", "Execution.*", "ExecutionError.*", "Logs.*", "OutputMessage.*", "Result.*", "LogEntry*.*"}, false,
 		"They convert an answer of the server within the client."},

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// suite is one run of the cases of one version of an SDK.
+// suite is one run of the cases of one version of an SDK, or of the command line,
+// whose commands are its methods.
 type suite struct {
 	packages map[string]string // name to version
-	methods  []string          // what the SDK declares, as Class.method
+	methods  []string          // what it offers, as Class.method
 	cases    []result
 }
 
@@ -60,11 +61,14 @@ func readSuite(name string) (suite, error) {
 
 // title names the version by where it is published.
 func (s suite) title() string {
-	registry := "PyPI"
-	if s.packages["@e2b/code-interpreter"] != "" {
-		registry = "npm"
+	switch {
+	case s.packages["@e2b/cli"] != "":
+		return "@e2b/cli " + s.packages["@e2b/cli"]
+	case s.packages["@e2b/code-interpreter"] != "":
+		return "npm " + s.packages["e2b"]
+	default:
+		return "PyPI " + s.packages["e2b"]
 	}
-	return registry + " " + s.packages["e2b"]
 }
 
 // hasAsync says whether the SDK has classes of both kinds.

@@ -193,7 +193,7 @@ func (t *table) writeMethods(b *strings.Builder) {
 }
 
 // ranked are the classes that come first, in this order.
-var ranked = []string{"Sandbox", "Commands", "CommandHandle", "Filesystem", "WatchHandle", "Pty", "Git", "CodeInterpreter"}
+var ranked = []string{"Sandbox", "Commands", "CommandHandle", "Filesystem", "WatchHandle", "Pty", "Git", "CodeInterpreter", "e2b sandbox"}
 
 func byRank(a, b string) int {
 	rank := func(class string) int {

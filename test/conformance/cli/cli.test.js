@@ -1,0 +1,171 @@
+// E2B's own command line, unmodified, against a running server. What it offers
+// is read from its help; that and the commands which each case uses are written
+// to DROWSE_CONFORMANCE_RESULTS, a file, as lines of JSON.
+
+import assert from 'node:assert/strict'
+import { execFile, spawn } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
+import { appendFileSync, mkdtempSync, rmSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, before, describe, test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import { promisify } from 'node:util'
+
+const program = createRequire(import.meta.url).resolve('@e2b/cli/dist/index.js')
+const home = mkdtempSync(join(tmpdir(), 'e2b-cli-'))
+const env = { ...process.env, HOME: home, NO_COLOR: '1' }
+after(() => rmSync(home, { recursive: true }))
+
+let used = new Set() // commands, by the case that runs
+
+function report(line) {
+  const file = process.env.DROWSE_CONFORMANCE_RESULTS
+  if (file) appendFileSync(file, `${JSON.stringify(line)}\n`)
+}
+
+function check(name, fn) {
+  return test(name, { timeout: 300_000 }, async (t) => {
+    used = new Set()
+    const calls = used
+    let ok = false
+    try {
+      await fn(t)
+      ok = true
+    } finally {
+      report({ area: 'cli', case: name, ok, calls: [...calls] })
+    }
+  })
+}
+
+// e2b runs a command of the group sandbox, and returns what it printed.
+function e2b(command, ...args) {
+  used.add(`e2b sandbox.${command}`)
+  return run('sandbox', command, ...args)
+}
+
+function run(...args) {
+  return runWith('', ...args)
+}
+
+// runWith gives the command an input.
+function runWith(input, ...args) {
+  const running = promisify(execFile)(process.execPath, [program, ...args], { env })
+  running.child.stdin.end(input)
+  return running
+}
+
+// commandsOf reads the names of commands from a help text.
+async function commandsOf(...group) {
+  const { stdout } = await run(...group, '--help')
+  const names = [...stdout.split('Commands:')[1].matchAll(/^ {2}([a-z-]+)/gm)].map((m) => m[1])
+  return names.filter((name) => name !== 'help')
+}
+
+// create makes a sandbox that is killed when the test ends.
+async function create(t, ...args) {
+  const { stdout } = await e2b('create', '--detach', '--timeout', '150', ...args)
+  const id = /\bi[a-z0-9]{20}\b/.exec(stdout)[0]
+  t.after(() => run('sandbox', 'kill', id))
+  return id
+}
+
+async function list(...args) {
+  return JSON.parse((await e2b('list', '--format', 'json', ...args)).stdout)
+}
+
+const ids = (sandboxes) => sandboxes.map((s) => s.sandboxId)
+
+// terminal runs a command on a terminal, as a person does who types.
+function terminal(t, ...args) {
+  const line = ['sandbox', ...args].map((arg) => `'${arg}'`).join(' ')
+  const child = spawn('script', ['-qec', `'${process.execPath}' '${program}' ${line}`, '/dev/null'], { env })
+  const box = { output: '', ended: new Promise((resolve) => child.on('close', resolve)) }
+  child.stdout.setEncoding('utf8').on('data', (data) => void (box.output += data))
+  t.after(() => child.kill('SIGKILL'))
+  box.type = (text) => child.stdin.write(`${text}\r`)
+  box.shown = async (what) => {
+    const deadline = Date.now() + 30_000
+    while (!what.test(box.output)) {
+      assert.ok(Date.now() < deadline, `${what} is not shown in ${JSON.stringify(box.output)}`)
+      await delay(50)
+    }
+  }
+  used.add(`e2b sandbox.${args[0]}`)
+  return box
+}
+
+describe('the command line', () => {
+  before(async () => {
+    const methods = []
+    for (const group of await commandsOf()) {
+      for (const command of await commandsOf(group)) methods.push(`e2b ${group}.${command}`)
+    }
+    const { stdout } = await run('--version')
+    report({ packages: { '@e2b/cli': stdout.trim() }, methods })
+  })
+
+  check('create, list, info and kill', async (t) => {
+    const id = await create(t, 'base')
+    const [listed] = (await list()).filter((s) => s.sandboxId === id)
+    assert.equal(listed.state, 'running')
+    assert.match((await e2b('list')).stdout, new RegExp(id))
+    assert.match((await e2b('info', id)).stdout, new RegExp(id))
+    await e2b('kill', id)
+    assert.ok(!ids(await list('--state', 'running,paused')).includes(id))
+  })
+
+  check('pause and resume', async (t) => {
+    const id = await create(t)
+    await e2b('pause', id)
+    assert.ok(!ids(await list()).includes(id))
+    assert.ok(ids(await list('--state', 'paused')).includes(id))
+    await e2b('resume', id)
+    assert.ok(ids(await list()).includes(id))
+  })
+
+  check('exec has input and output, an environment and an exit code', async (t) => {
+    const id = await create(t)
+    const { stdout, stderr } = await e2b('exec', '--user', 'root', '--cwd', '/usr', '--env', 'A=b c', id, 'id -un; pwd; echo "$A"; echo no >&2')
+    assert.equal(stdout, 'root\n/usr\nb c\n')
+    assert.equal(stderr, 'no\n')
+    assert.equal((await runWith('piped é\n', 'sandbox', 'exec', id, 'cat')).stdout, 'piped é\n')
+    await assert.rejects(e2b('exec', id, 'exit 7'), { code: 7 })
+  })
+
+  check('what the server does not have is refused by name', async (t) => {
+    const id = await create(t)
+    for (const args of [['logs', id], ['metrics', id], ['snapshot', 'list']]) {
+      await assert.rejects(e2b(...args), (err) => {
+        assert.match(err.stderr, /is not supported by this server yet/)
+        return true
+      })
+    }
+  })
+
+  check('connect is a terminal in the sandbox', async (t) => {
+    const id = await create(t)
+    const shell = terminal(t, 'connect', id)
+    await shell.shown(/Terminal connecting[^\n]*\n[^]*[$#] /)
+    const word = randomUUID()
+    shell.type(`tty && echo "word=$((6*7))=$E2B_SANDBOX_ID=${word}"`)
+    await shell.shown(new RegExp(`/dev/pts/\\d+\\s+word=42=${id}=${word}`))
+    shell.type('exit')
+    await shell.shown(/Closing terminal connection/)
+    assert.equal(await shell.ended, 0)
+    assert.ok(ids(await list()).includes(id))
+  })
+
+  check('create without --detach is a terminal as well', async (t) => {
+    const shell = terminal(t, 'create', 'base')
+    await shell.shown(/sandbox ID [^\n]*\n[^]*[$#] /)
+    const id = /\bi[a-z0-9]{20}\b/.exec(shell.output)[0]
+    t.after(() => run('sandbox', 'kill', id))
+    shell.type('echo "word=$((6*7))=$E2B_SANDBOX_ID"')
+    await shell.shown(new RegExp(`word=42=${id}`))
+    shell.type('exit')
+    await shell.shown(/Closing terminal connection/)
+    assert.equal(await shell.ended, 0)
+  })
+})
