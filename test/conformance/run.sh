@@ -99,8 +99,10 @@ fi
 if [ -n "${E2B_SANDBOX_URL:-}" ]; then
 	[ -n "${E2B_API_URL:-}" ] || fail "E2B_API_URL is not set"
 	unset E2B_DOMAIN
+	export E2B_VOLUME_API_URL="${E2B_VOLUME_API_URL:-$E2B_API_URL}"
 else
 	[ -n "${E2B_DOMAIN:-}" ] || fail "neither E2B_SANDBOX_URL nor E2B_DOMAIN is set"
+	unset E2B_VOLUME_API_URL
 fi
 [ -z "$results" ] || export DROWSE_CONFORMANCE_RESULTS="$(realpath "$results")"
 

@@ -134,13 +134,24 @@ describe('the command line', () => {
     await assert.rejects(e2b('exec', id, 'exit 7'), { code: 7 })
   })
 
-  check('what the server does not have is refused by name', async (t) => {
+  check('what the server does not have is refused by name', async () => {
+    await assert.rejects(e2b('snapshot', 'list'), (err) => {
+      assert.match(err.stderr, /is not supported by this server yet/)
+      return true
+    })
+  })
+
+  check('logs and metrics', async (t) => {
     const id = await create(t)
-    for (const args of [['logs', id], ['metrics', id], ['snapshot', 'list']]) {
-      await assert.rejects(e2b(...args), (err) => {
-        assert.match(err.stderr, /is not supported by this server yet/)
-        return true
-      })
+    const word = randomUUID()
+    await e2b('exec', id, `echo ${word}`)
+    assert.match((await e2b('logs', '--level', 'DEBUG', id)).stdout, new RegExp(`${word}`))
+    const deadline = Date.now() + 30_000
+    for (;;) {
+      const { stdout } = await e2b('metrics', id)
+      if (/Memory/i.test(stdout) && /MiB/.test(stdout)) break
+      assert.ok(Date.now() < deadline, stdout)
+      await delay(500)
     }
   })
 

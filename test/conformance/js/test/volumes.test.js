@@ -1,11 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { describe } from 'node:test'
-import { Sandbox, SandboxError, Secret, SecretError, Volume, VolumeError, VolumeNotFoundError, VolumePathNotFoundError } from 'e2b'
+import { Sandbox, SandboxError, Volume, VolumeError, VolumeNotFoundError, VolumePathNotFoundError } from 'e2b'
 import { check, open, rejectsAs } from './support.js'
-
-// The files of volumes are where the rest of the server is.
-process.env.E2B_VOLUME_API_URL = process.env.E2B_API_URL
 
 // make creates a volume that is destroyed when the test ends: after its
 // sandboxes, which are to be opened later.
@@ -102,18 +99,4 @@ describe('volumes', () => {
       assert.match(err.message, /^400: /)
     })
   }
-})
-
-describe('secrets', () => {
-  check('are refused as such', async () => {
-    for (const call of [
-      () => Secret.create('name', 'value'),
-      () => Secret.update('name', 'value'),
-      () => Secret.getInfo('name'),
-      () => Secret.list().nextItems(),
-      () => Secret.destroy('name'),
-    ]) {
-      assert.match((await rejectsAs(call(), SecretError)).message, /^403: this server keeps no secrets/)
-    }
-  })
 })
