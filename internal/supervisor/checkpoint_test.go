@@ -99,3 +99,41 @@ func TestCheckpointIsCarriedOn(t *testing.T) {
 		})
 	}
 }
+
+// TestActivityBeforeACarriedCheckpoint: a server that finishes the checkpoint of
+// another does not know when the sandbox was used last, and takes none of the
+// time that activity has given it.
+func TestActivityBeforeACarriedCheckpoint(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		restoring := make(chan struct{})
+		began := sync.OnceFunc(func() { close(restoring) })
+		w.meddle = func(ctx context.Context, srv *server, at point, _ string) error {
+			if at != atRestore || srv.number > 1 {
+				return nil
+			}
+			began()
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		srv := w.mustOpen(t)
+		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{
+			Timeout: 10 * time.Minute, OnTimeout: lifecycle.Pause, RefreshOnActivity: true, CheckpointEvery: 599 * time.Second,
+		}})
+		time.Sleep(5 * time.Minute)
+		checkServes(t, srv, id, 1, 1) // until the 15th minute
+		<-restoring
+		time.Sleep(5 * time.Second)
+		srv.crash()
+		_ = srv.s.Stop(context.Background())
+		srv = w.mustOpen(t) // in the 11th
+		time.Sleep(4 * time.Minute)
+		if rec := record(t, srv.s, id); rec.State != lifecycle.Running {
+			t.Errorf("it is %s in the 15th minute", rec.Situation())
+		}
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}

@@ -188,8 +188,12 @@ func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bo
 	res, err := b.applyLocked(ev)
 	if err == nil && res.Changed {
 		b.serveLocked(inst)
-		if goesOn && !up.IsZero() { // a checkpoint is no activity
+		switch {
+		case goesOn && !up.IsZero(): // a checkpoint is no activity
 			b.work.up, b.work.last = up, last
+			b.arm()
+		case goesOn: // begun by the server before, which took with it what it knew
+			b.work.last = b.work.up
 			b.arm()
 		}
 		b.grantLocked()
