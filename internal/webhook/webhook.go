@@ -18,8 +18,8 @@
 //
 // Whoever may make webhooks can have the server send requests to wherever it
 // reaches, its own network and loopback included: those who host receivers
-// beside it need that. They learn the status, never the body. Only who has an
-// API key may, and a key opens everything on the server already.
+// beside it need that. They learn the status, never the body. The API asks for
+// an admin's key.
 package webhook
 
 import (
