@@ -91,18 +91,15 @@ func defaultLimits() store.Limits {
 }
 
 // mostLimits is what a sandbox of this host may ask for. That all of them
-// together fit is not seen to: most sleep.
-func mostLimits(stateDir string) (store.Limits, error) {
+// together fit is not seen to: most sleep. On disk it may be allowed more than
+// there is, as one that comes from a larger host is.
+func mostLimits() (store.Limits, error) {
 	var host unix.Sysinfo_t
 	if err := unix.Sysinfo(&host); err != nil {
 		return store.Limits{}, fmt.Errorf("size of the host: %w", err)
 	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(stateDir, &disk); err != nil {
-		return store.Limits{}, fmt.Errorf("size of the disk: %w", err)
-	}
 	memory := host.Totalram * uint64(host.Unit) >> 20
-	return store.Limits{CPUs: goruntime.NumCPU(), MemoryMiB: int(memory), DiskMiB: int(disk.Blocks * uint64(disk.Bsize) >> 20), PIDs: 1 << 15}, nil
+	return store.Limits{CPUs: goruntime.NumCPU(), MemoryMiB: int(memory), PIDs: 1 << 15}, nil
 }
 
 // Run serves until ctx ends, then stops in order. The error says what kept the
@@ -310,7 +307,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err := os.MkdirAll(mounts, 0o700); err != nil {
 		return nil, err
 	}
-	most, err := mostLimits(o.StateDir)
+	most, err := mostLimits()
 	if err != nil {
 		return nil, err
 	}

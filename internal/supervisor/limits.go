@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"cmp"
+	"math"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -28,7 +29,7 @@ func (s *Supervisor) limits(asked store.Limits) (store.Limits, error) {
 		if l.asked == 0 {
 			continue
 		}
-		if most := cmp.Or(l.most, l.asked); l.asked < l.least || l.asked > most {
+		if most := cmp.Or(l.most, math.MaxInt32); l.asked < l.least || l.asked > most {
 			return store.Limits{}, errdef.New(errdef.Invalid, "limit_out_of_range", "%s is %d; this server grants %d to %d", l.name, l.asked, l.least, most).
 				WithRemedy("ask for less or more, or leave it out for %d", *l.granted).
 				With("field", l.name).With("requested", l.asked).With("least", l.least).With("most", most)

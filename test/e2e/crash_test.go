@@ -37,8 +37,9 @@ func TestKilledServer(t *testing.T) {
 	}
 
 	// Two whose time comes while nobody is there to see to it.
-	mortal := s.create(ctx, client.CreateOptions{Timeout: 4 * time.Second})
-	drowsy := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, Timeout: 4 * time.Second})
+	const soon = 10 * time.Second // but not before they are up
+	mortal := s.create(ctx, client.CreateOptions{Timeout: soon})
+	drowsy := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, Timeout: soon})
 	before := map[string]report{}
 	for _, g := range append(running, drowsy) {
 		before[g.sb.ID] = g.ask(ctx)

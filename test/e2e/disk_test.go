@@ -63,6 +63,18 @@ func available(t *testing.T, dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
+// awaitSpace waits until so many bytes can be written again below dir: a file
+// system need not have back at once what was removed.
+func awaitSpace(t *testing.T, dir string, bytes int64) {
+	t.Helper()
+	eventually(t, time.Minute, "space is back", func() error {
+		if n := available(t, dir); n < bytes {
+			return fmt.Errorf("%d bytes", n)
+		}
+		return nil
+	})
+}
+
 // fill leaves so many bytes below dir, and returns what gives them back.
 func fill(t *testing.T, dir string, leave int64) (free func()) {
 	t.Helper()
@@ -227,12 +239,7 @@ func TestDiskFilledFromInside(t *testing.T) {
 	if exit, out := run(ctx, t, g.sb, "rm", "fill"); exit.Code != 0 {
 		t.Fatalf("rm: %s", out)
 	}
-	eventually(t, 10*time.Second, "space is back", func() error {
-		if n := available(t, dir); n < 50<<20 {
-			return fmt.Errorf("%d bytes", n)
-		}
-		return nil
-	})
+	awaitSpace(t, dir, 50<<20)
 	s.pause(ctx, g.sb.ID)
 	g.same(before, g.ask(ctx))
 	asleep.same(asleep.first, asleep.ask(ctx))

@@ -85,6 +85,7 @@ func TestDiskLimitOnFullDisk(t *testing.T) {
 		t.Errorf("drowse why: %s", out)
 	}
 
+	awaitSpace(t, dir, 100<<20)
 	second := s.startGuest(ctx, small(64))
 	asleep := second.ask(ctx)
 	s.pause(ctx, second.sb.ID)

@@ -150,6 +150,7 @@ func TestImportLeavesNothing(t *testing.T) {
 	}
 	nothing("a full disk")
 	free()
+	awaitSpace(t, dir, 100<<20)
 
 	for _, end := range []string{"client", "server"} {
 		gone, leave := context.WithCancel(ctx)
@@ -159,7 +160,11 @@ func TestImportLeavesNothing(t *testing.T) {
 			_, err := to.client.Import(gone, body, client.ImportOptions{})
 			answer <- err
 		}()
-		<-body.stalled
+		select {
+		case <-body.stalled:
+		case err := <-answer:
+			t.Fatalf("the import ended before its body: %v", err)
+		}
 		eventually(t, time.Minute, "the import has begun", func() error {
 			if len(named(dir, "", "imports")) == 0 {
 				return errors.New("nothing is there")
