@@ -220,7 +220,7 @@ func (t *table) writeGaps(b *strings.Builder) {
 
 // area is one of what the cases are about.
 type area struct {
-	cases  []string                // names, as the first suite has them
+	cases  []string                // names, as the first suite has them, in any order: some run at once
 	passed map[int]map[string]bool // the keys of those that a suite has
 }
 
@@ -259,6 +259,7 @@ func (t *table) writeCases(b *strings.Builder) {
 		}
 		row(b, header...)
 		row(b, slices.Repeat([]string{"---"}, len(header))...)
+		slices.SortFunc(a.cases, func(x, y string) int { return cmp.Compare(caseKey(x), caseKey(y)) })
 		for _, name := range a.cases {
 			cells := []string{strings.ReplaceAll(name, "|", `\|`)}
 			for _, i := range suites {
