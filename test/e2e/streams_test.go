@@ -68,7 +68,9 @@ func (s *speaker) start(ctx context.Context, sb *client.Sandbox, opened <-chan s
 // say.
 func (s *speaker) finish() error {
 	exit, err := s.process.Wait()
-	if err != nil || exit.Code != 0 {
+	// An error with an end that is known is about the input, of which what the
+	// command says tells more.
+	if exit.Code != 0 || exit.Status == "" {
 		return fmt.Errorf("%s in %s: ended with %v, %v", s.word, s.sandbox, exit, err)
 	}
 	return errors.Join(s.compare("out", s.out.String()), s.compare("err", s.errors.String()))
