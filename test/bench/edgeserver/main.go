@@ -29,6 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 func main() {
@@ -105,9 +106,13 @@ func supervise(ctx context.Context, st store.Store, dir, upstream string) (*supe
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := volume.Open(filepath.Join(dir, "volumes"), os.Getuid())
+	if err != nil {
+		return nil, err
+	}
 	machine := fake.NewMachine(func(runtime.Spec, []byte) (fake.Program, error) { return agent{}, nil })
 	sup, err := supervisor.New(ctx, supervisor.Options{
-		Store: st, Layers: layers, Templates: templates, Driver: driver{machine.Driver(), upstream}, RunDir: filepath.Join(dir, "rootfs"),
+		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver{machine.Driver(), upstream}, RunDir: filepath.Join(dir, "rootfs"),
 		Log: slog.New(slog.DiscardHandler), MaxTimeout: 24 * time.Hour, WakeTimeout: 30 * time.Second, WakeQueue: 4096,
 	})
 	if err != nil {
