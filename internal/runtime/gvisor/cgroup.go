@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,6 +37,20 @@ func cgroupsOf(id string) []string {
 		dirs = append(dirs, found...)
 	}
 	return dirs
+}
+
+// cgroupFiles yields what the files of a runtime's cgroup say: of the hierarchy of
+// a controller in cgroup v1, and of those of v2. Which of them counts depends on
+// the host.
+func cgroupFiles(root, id, controller, v1, v2 string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, file := range [][2]string{{controller, v1}, {"", v2}, {"unified", v2}} {
+			data, err := os.ReadFile(filepath.Join(root, file[0], cgroupParent, id, file[1]))
+			if err == nil && !yield(string(data)) {
+				return
+			}
+		}
+	}
 }
 
 // removeCgroups ends what is left in the cgroups of a runtime and removes them.

@@ -31,15 +31,11 @@ func (i *instance) Unlinked() (int64, error) {
 	return bytes, nil
 }
 
-// processesOf returns the processes in a runtime's cgroup, of v1 or v2.
+// processesOf returns the processes in a runtime's cgroup.
 func processesOf(root, cid string) ([]int, error) {
-	for _, hierarchy := range []string{"memory", "", "unified"} {
-		data, err := os.ReadFile(filepath.Join(root, hierarchy, cgroupParent, cid, "cgroup.procs"))
-		if err != nil {
-			continue
-		}
+	for procs := range cgroupFiles(root, cid, "memory", "cgroup.procs", "cgroup.procs") {
 		var pids []int
-		for line := range strings.Lines(string(data)) {
+		for line := range strings.Lines(procs) {
 			pid, err := strconv.Atoi(strings.TrimSpace(line))
 			if err != nil {
 				return nil, err

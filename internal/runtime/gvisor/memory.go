@@ -3,8 +3,6 @@ package gvisor
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -21,27 +19,19 @@ func (i *instance) Memory() (int64, error) {
 }
 
 func memoryOf(root, cid string) (int64, error) {
-	stat, err := memoryStat(root, cid)
-	if err != nil {
-		return 0, err
-	}
-	bytes, _ := parseMemory(stat)
-	return bytes, nil
+	bytes, _, err := memoryStat(root, cid)
+	return bytes, err
 }
 
-// memoryStat reads what the hierarchy of cgroup v1 or v2 says that counts
-// memory.
-func memoryStat(root, cid string) (string, error) {
-	for _, hierarchy := range []string{"memory", "", "unified"} {
-		data, err := os.ReadFile(filepath.Join(root, hierarchy, cgroupParent, cid, "memory.stat"))
-		if err != nil {
-			continue
-		}
-		if _, ok := parseMemory(string(data)); ok {
-			return string(data), nil
+// memoryStat returns the memory that is no cache, and the whole memory.stat that
+// says so.
+func memoryStat(root, cid string) (bytes int64, stat string, err error) {
+	for stat := range cgroupFiles(root, cid, "memory", "memory.stat", "memory.stat") {
+		if bytes, ok := parseMemory(stat); ok {
+			return bytes, stat, nil
 		}
 	}
-	return "", errors.New("no cgroup counts it")
+	return 0, "", errors.New("no cgroup counts it")
 }
 
 // parseMemory adds up what a memory.stat says of memory that is no cache. The
@@ -78,14 +68,10 @@ func (i *instance) OutOfMemory() (bool, error) {
 }
 
 // oomKills returns how many processes of a runtime the kernel killed because
-// its cgroup, of v1 or v2, was out of memory.
+// its cgroup was out of memory.
 func oomKills(root, cid string) (int64, error) {
-	for _, file := range [][2]string{{"memory", "memory.oom_control"}, {"", "memory.events"}, {"unified", "memory.events"}} {
-		data, err := os.ReadFile(filepath.Join(root, file[0], cgroupParent, cid, file[1]))
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(data)) {
+	for events := range cgroupFiles(root, cid, "memory", "memory.oom_control", "memory.events") {
+		for line := range strings.Lines(events) {
 			if value, ok := strings.CutPrefix(line, "oom_kill "); ok {
 				return strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 			}

@@ -3,8 +3,6 @@ package gvisor
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -23,12 +21,11 @@ func (i *instance) Usage() (runtime.Usage, error) {
 }
 
 func usageOf(root, cid string) (used runtime.Usage, err error) {
-	stat, err := memoryStat(root, cid)
+	memory, stat, err := memoryStat(root, cid)
 	if err != nil {
 		return used, err
 	}
-	used.Memory, _ = parseMemory(stat)
-	used.Cache = parseCache(stat)
+	used.Memory, used.Cache = memory, parseCache(stat)
 	used.CPU, err = cpuOf(root, cid)
 	return used, err
 }
@@ -56,24 +53,17 @@ func parseCache(stat string) int64 {
 	return max(cache-inMemory, 0)
 }
 
-// cpuOf reads the CPU time of a runtime from the hierarchy of cgroup v1 or v2
-// that counts it.
+// cpuOf returns the CPU time that a runtime has used.
 func cpuOf(root, cid string) (time.Duration, error) {
-	data, err := os.ReadFile(filepath.Join(root, "cpuacct", cgroupParent, cid, "cpuacct.usage"))
-	if err == nil {
-		ns, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-		return time.Duration(ns), err
-	}
-	for _, hierarchy := range []string{"", "unified"} {
-		data, err := os.ReadFile(filepath.Join(root, hierarchy, cgroupParent, cid, "cpu.stat"))
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(data)) {
-			if value, ok := strings.CutPrefix(line, "usage_usec "); ok {
-				us, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-				return time.Duration(us) * time.Microsecond, err
+	for stat := range cgroupFiles(root, cid, "cpuacct", "cpuacct.usage", "cpu.stat") {
+		unit, value := time.Nanosecond, stat // v1 says nothing else
+		for line := range strings.Lines(stat) {
+			if usec, ok := strings.CutPrefix(line, "usage_usec "); ok {
+				unit, value = time.Microsecond, usec
 			}
+		}
+		if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); err == nil {
+			return time.Duration(n) * unit, nil
 		}
 	}
 	return 0, errors.New("no cgroup counts CPU time")
