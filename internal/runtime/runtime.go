@@ -126,12 +126,6 @@ type DiskMeter interface {
 	Unlinked() (int64, error)
 }
 
-// MemoryMeter is an Instance that can tell what it takes of the machine's
-// memory, in bytes: what its end gives back.
-type MemoryMeter interface {
-	Memory() (int64, error)
-}
-
 // Usage is what a runtime uses of the machine.
 type Usage struct {
 	CPU    time.Duration // spent so far

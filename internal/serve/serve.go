@@ -85,6 +85,10 @@ const (
 // does it.
 const sampleEvery = 5 * time.Second
 
+// diskEvery is how often it is looked whether the disk has less room than
+// before: a sandbox writes what the disk bears in that time past its limit.
+const diskEvery = 500 * time.Millisecond
+
 // defaultLimits are those of a sandbox that asks for none.
 func defaultLimits() store.Limits {
 	return store.Limits{CPUs: min(2, goruntime.NumCPU()), MemoryMiB: 1024, DiskMiB: 10240, PIDs: 2048}
@@ -320,7 +324,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits,
-		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery,
+		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery,
 		LogDir: filepath.Join(o.StateDir, "logs"),
 	})
 	if err != nil {

@@ -51,11 +51,19 @@ const (
 	wakeSpace = 16 << 20
 )
 
+// statfs returns what there is of the state directory's disk.
+func (s *Supervisor) statfs() (st unix.Statfs_t, err error) {
+	if err := unix.Statfs(s.o.RunDir, &st); err != nil {
+		return st, fmt.Errorf("look at the state directory's disk: %w", err)
+	}
+	return st, nil
+}
+
 // checkSpace refuses what a full disk would end half way.
 func (s *Supervisor) checkSpace(least uint64) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(s.o.RunDir, &st); err != nil {
-		return fmt.Errorf("look at the disk: %w", err)
+	st, err := s.statfs()
+	if err != nil {
+		return err
 	}
 	if free := st.Bavail * uint64(st.Bsize); free < least && !planted.In(planted.NoWatermark) {
 		return errdef.New(errdef.Unavailable, "disk_full", "the state directory's disk has %d MiB left", free>>20).

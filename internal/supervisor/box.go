@@ -63,9 +63,6 @@ func newBox(s *Supervisor, sb store.Sandbox) *box {
 	}
 	b.gate = egress.NewGate(s.o.Internet, s.metrics.refused)
 	b.setGate()
-	if sb.Config.Limits.DiskMiB > 0 {
-		s.limitDisk()
-	}
 	return b
 }
 

@@ -16,10 +16,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// When it is looked at what sandboxes take of the disk. Nothing tells when a
-// guest writes, but who takes much makes the disk's free space shrink.
+// When sandboxes are measured. Nothing tells when a guest writes, but who takes
+// much makes the disk's free space shrink.
 const (
-	diskTick = 500 * time.Millisecond
 	// shrunkBytes and shrunkFiles are how much less there must be than at the
 	// last look.
 	shrunkBytes, shrunkFiles = 32 << 20, 4096
@@ -52,18 +51,13 @@ type disk struct {
 
 // guardDisk keeps sandboxes within their limits on disk until the supervisor
 // stops.
-func (s *Supervisor) guardDisk() {
-	select {
-	case <-s.diskLimited:
-	case <-s.ctx.Done():
-		return
-	}
+func (s *Supervisor) guardDisk(every time.Duration) {
 	var last unix.Statfs_t
 	var at time.Time
-	for s.sleep(diskTick) {
-		var st unix.Statfs_t
-		if err := unix.Statfs(s.o.RunDir, &st); err != nil {
-			s.log.Warn("no look at the disk", "err", err)
+	for s.sleep(every) {
+		st, err := s.statfs()
+		if err != nil {
+			s.log.Warn("limits on disk are not looked after", "err", err)
 			continue
 		}
 		shrunk := (int64(last.Bavail)-int64(st.Bavail))*st.Bsize >= shrunkBytes || int64(last.Ffree)-int64(st.Ffree) >= shrunkFiles

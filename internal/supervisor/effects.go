@@ -502,15 +502,11 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 // memory returns what a runtime takes of the machine's memory; 0 where that is
 // not known.
 func (b *box) memory(inst runtime.Instance) int64 {
-	meter, ok := inst.(runtime.MemoryMeter)
-	if !ok {
-		return 0
-	}
-	bytes, err := meter.Memory()
+	used, err := usageOf(inst)
 	if err != nil {
 		b.s.log.Warn("memory could not be measured", "sandbox", b.id, "err", err)
 	}
-	return bytes
+	return used.Memory
 }
 
 // makeDurable seals what a capture wrote. The layer comes after the image:

@@ -71,6 +71,9 @@ type Options struct {
 	Internet egress.Internet
 	// SampleEvery is how often sandboxes that run are measured; 0 for never.
 	SampleEvery time.Duration
+	// DiskEvery is how often the disk is looked at, for sandboxes with a limit; 0
+	// for never.
+	DiskEvery time.Duration
 	// LogDir is where what the agents of sandboxes log is kept; empty for nowhere.
 	LogDir string
 }
@@ -120,9 +123,6 @@ type Supervisor struct {
 	slots   slots
 	ballast ballast
 
-	diskLimited chan struct{} // closed when there is a sandbox with a limit on disk
-	limitDisk   func()        // closes it
-
 	mu    sync.RWMutex
 	boxes map[string]*box
 
@@ -152,8 +152,6 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering
-	s.diskLimited = make(chan struct{})
-	s.limitDisk = sync.OnceFunc(func() { close(s.diskLimited) })
 	s.ballast = ballast{path: o.Ballast}
 	s.ballast.restore()
 	s.metrics = newMetrics(s)
@@ -168,7 +166,9 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("recover sandboxes: %w", err)
 	}
 	s.work.Go(func() { s.timers.run(s.ctx) })
-	s.work.Go(s.guardDisk)
+	if o.DiskEvery > 0 {
+		s.work.Go(func() { s.guardDisk(o.DiskEvery) })
+	}
 	if o.SampleEvery > 0 {
 		s.work.Go(func() { s.sample(o.SampleEvery) })
 	}

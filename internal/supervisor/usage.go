@@ -2,12 +2,11 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -162,8 +161,9 @@ func (b *box) takeSample() (serves bool) {
 		return false
 	}
 	b.fetchLogSometimes(inst)
-	used, disk, err := usageOf(inst, b.s.o.RunDir)
-	if err != nil {
+	used, err := usageOf(inst)
+	diskUsed, diskTotal, diskErr := b.diskOf()
+	if err := errors.Join(err, diskErr); err != nil {
 		b.s.log.Debug("sandbox could not be measured", "sandbox", b.id, "err", err) // it may just have ended
 		return true
 	}
@@ -174,13 +174,7 @@ func (b *box) takeSample() (serves bool) {
 		return false
 	}
 	m := &b.meter
-	s := Sample{
-		At: now(), Memory: used.Memory, Cache: used.Cache,
-		DiskUsed: int64(disk.Blocks-min(disk.Bfree, disk.Blocks)) * disk.Bsize, DiskTotal: int64(disk.Blocks) * disk.Bsize,
-	}
-	if limit := limitOf(b.sb.Config.Limits); limit.Bytes > 0 {
-		s.DiskUsed, s.DiskTotal = b.disk.taken, limit.Bytes
-	}
+	s := Sample{At: now(), Memory: used.Memory, Cache: used.Cache, DiskUsed: diskUsed, DiskTotal: diskTotal}
 	if elapsed := at.Sub(m.at); m.inst == inst && elapsed > 0 {
 		share := float64(used.CPU-m.cpu) / float64(elapsed) / float64(max(b.sb.Config.Limits.CPUs, 1))
 		s.CPUPercent = 100 * min(max(share, 0), 1)
@@ -199,18 +193,28 @@ func (b *box) settleLocked() {
 	b.meter.samples.thin(mostSamplesAsleep, joinSamples)
 }
 
-func usageOf(inst runtime.Instance, dir string) (used runtime.Usage, disk unix.Statfs_t, err error) {
+func usageOf(inst runtime.Instance) (runtime.Usage, error) {
 	m, ok := inst.(runtime.UsageMeter)
 	if !ok {
-		return used, disk, fmt.Errorf("a %T does not tell what it uses", inst)
+		return runtime.Usage{}, fmt.Errorf("a %T does not tell what it uses", inst)
 	}
-	if used, err = m.Usage(); err != nil {
-		return used, disk, err
+	return m.Usage()
+}
+
+// diskOf returns what is taken of a sandbox's limit, as measured last, and the
+// limit; without one, of the disk that its files are on.
+func (b *box) diskOf() (used, total int64, err error) {
+	b.mu.Lock()
+	taken, limit := b.disk.taken, limitOf(b.sb.Config.Limits)
+	b.mu.Unlock()
+	if limit.Bytes > 0 {
+		return taken, limit.Bytes, nil
 	}
-	if err := unix.Statfs(dir, &disk); err != nil {
-		return used, disk, fmt.Errorf("look at the disk: %w", err)
+	st, err := b.s.statfs()
+	if err != nil {
+		return 0, 0, err
 	}
-	return used, disk, nil
+	return int64(st.Blocks-min(st.Bfree, st.Blocks)) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
 }
 
 // Samples returns what a sandbox that has not ended used in a time, oldest

@@ -163,9 +163,6 @@ func (i *instance) Exited() <-chan struct{} { return i.exited }
 // MemoryBytes is what every fake runtime takes.
 const MemoryBytes = 1 << 20
 
-// Memory implements runtime.MemoryMeter.
-func (i *instance) Memory() (int64, error) { return MemoryBytes, nil }
-
 // CPUPerRequest is how much CPU time a fake runtime takes for a request.
 const CPUPerRequest = 100 * time.Millisecond
 

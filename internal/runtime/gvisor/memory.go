@@ -7,25 +7,11 @@ import (
 	"strings"
 )
 
-// Memory implements runtime.MemoryMeter. The guest's memory is a file in memory,
-// which the host counts as shared. Cached pages are left out: they are files of
-// the host, and given up when they are in the way.
-func (i *instance) Memory() (int64, error) {
-	bytes, err := memoryOf(cgroupRoot, i.c.ID)
-	if err != nil {
-		return 0, fmt.Errorf("memory of runtime %s: %w", i.id, err)
-	}
-	return bytes, nil
-}
-
-func memoryOf(root, cid string) (int64, error) {
-	bytes, _, err := memoryStat(root, cid)
-	return bytes, err
-}
-
-// memoryStat returns the memory that is no cache, and the whole memory.stat that
-// says so.
-func memoryStat(root, cid string) (bytes int64, stat string, err error) {
+// memoryOf returns the memory that the end of a runtime gives back, and the whole
+// memory.stat that says so. The guest's memory is a file in memory, which the
+// host counts as shared. Cached pages are left out: they are files of the host,
+// and given up when they are in the way.
+func memoryOf(root, cid string) (bytes int64, stat string, err error) {
 	for stat := range cgroupFiles(root, cid, "memory", "memory.stat", "memory.stat") {
 		if bytes, ok := parseMemory(stat); ok {
 			return bytes, stat, nil

@@ -27,7 +27,7 @@ func TestParseMemory(t *testing.T) {
 func TestMemoryOf(t *testing.T) {
 	for _, hierarchy := range []string{"memory", ".", "unified"} {
 		root := t.TempDir()
-		if _, err := memoryOf(root, "i0r1"); err == nil {
+		if _, _, err := memoryOf(root, "i0r1"); err == nil {
 			t.Errorf("%s: no error without a cgroup", hierarchy)
 		}
 		dir := filepath.Join(root, hierarchy, cgroupParent, "i0r1")
@@ -37,7 +37,7 @@ func TestMemoryOf(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "memory.stat"), []byte("anon 1\nshmem 2\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := memoryOf(root, "i0r1"); got != 3 || err != nil {
+		if got, _, err := memoryOf(root, "i0r1"); got != 3 || err != nil {
 			t.Errorf("%s: %d, %v", hierarchy, got, err)
 		}
 	}

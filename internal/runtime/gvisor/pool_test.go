@@ -102,8 +102,8 @@ func TestTakeWaiting(t *testing.T) {
 	if ids, err := d.List(t.Context()); err != nil || !slices.Equal(ids, []string{spec.ID}) {
 		t.Errorf("list = %v, %v; want %s", ids, err, spec.ID)
 	}
-	if bytes, err := inst.Memory(); err != nil || bytes <= 0 {
-		t.Errorf("memory = %d, %v; want what its processes use", bytes, err)
+	if used, err := inst.Usage(); err != nil || used.Memory <= 0 {
+		t.Errorf("usage = %+v, %v; want the memory of its processes", used, err)
 	}
 	r.awaitWarm(t, d)
 	if next := waits(t, d); next == cid {

@@ -74,7 +74,7 @@ func (r *Remains) Usage(id string) Usage {
 			u.Processes = max(u.Processes, strings.Count(string(data), "\n"))
 		}
 	}
-	u.Memory, _ = memoryOf(cgroupRoot, cid)
+	u.Memory, _, _ = memoryOf(cgroupRoot, cid)
 	return u
 }
 

@@ -21,7 +21,7 @@ func (i *instance) Usage() (runtime.Usage, error) {
 }
 
 func usageOf(root, cid string) (used runtime.Usage, err error) {
-	memory, stat, err := memoryStat(root, cid)
+	memory, stat, err := memoryOf(root, cid)
 	if err != nil {
 		return used, err
 	}
