@@ -20,7 +20,7 @@ const idleShare = 0.02
 // their idle timeout, which the server must then look at every second.
 func TestIdleServer(t *testing.T) {
 	const asleep, awake, window = 10, 4, 12 * time.Second
-	ctx := deadline(t, 3*time.Minute)
+	ctx := deadline(t, 5*time.Minute)
 	s := startServer(t)
 	for range asleep {
 		s.pause(ctx, s.create(ctx, sleeper).ID)
@@ -56,19 +56,25 @@ func TestIdleServer(t *testing.T) {
 }
 
 // wantIdle measures the server's CPU time over a window in which nobody asks
-// anything of it.
+// anything of it. On a machine that is busy with something else the same work
+// takes more of it, so the server has three windows to show that it can be idle:
+// one that polls is idle in none.
 func (s *server) wantIdle(ctx context.Context, window time.Duration, when string) {
 	s.t.Helper()
 	httpClient.CloseIdleConnections()
-	rest(ctx, s.t, 2*time.Second) // what came before ends
-	before, began := cpuTime(s.t, s.cmd.Process.Pid), time.Now()
-	rest(ctx, s.t, window)
-	used, took := cpuTime(s.t, s.cmd.Process.Pid)-before, time.Since(began)
-	share := used.Seconds() / took.Seconds()
-	s.t.Logf("server with %s: %s of CPU time in %s, %.2f %% of a core", when, used, took.Round(time.Millisecond), 100*share)
-	if share > idleShare {
-		s.t.Errorf("server with %s uses %.1f %% of a core, want at most %.0f %%", when, 100*share, 100*idleShare)
+	share := 1.0
+	for range 3 {
+		rest(ctx, s.t, 2*time.Second) // what came before ends
+		before, began := cpuTime(s.t, s.cmd.Process.Pid), time.Now()
+		rest(ctx, s.t, window)
+		used, took := cpuTime(s.t, s.cmd.Process.Pid)-before, time.Since(began)
+		share = used.Seconds() / took.Seconds()
+		s.t.Logf("server with %s: %s of CPU time in %s, %.2f %% of a core", when, used, took.Round(time.Millisecond), 100*share)
+		if share <= idleShare {
+			return
+		}
 	}
+	s.t.Errorf("server with %s uses %.1f %% of a core, want at most %.0f %%", when, 100*share, 100*idleShare)
 }
 
 func rest(ctx context.Context, t testing.TB, d time.Duration) {
