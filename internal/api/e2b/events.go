@@ -187,18 +187,6 @@ func parseEventQuery(params url.Values) (q eventQuery, err error) {
 	return q, nil
 }
 
-func parseCount(params url.Values, name string, def, least, most int) (int, error) {
-	text := params.Get(name)
-	if text == "" {
-		return def, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > most {
-		return 0, badRequest("%q must be a number from %d to %d", name, least, most)
-	}
-	return n, nil
-}
-
 // checkEventType refuses what is no type of event.
 func checkEventType(kind string) error {
 	name, ok := strings.CutPrefix(kind, eventPrefix)

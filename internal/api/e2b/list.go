@@ -100,7 +100,7 @@ func parseListQuery(params url.Values) (q listQuery, err error) {
 	if q.template, err = parseTemplateFilter(params.Get("template")); err != nil {
 		return q, err
 	}
-	if q.limit, err = parseLimit(params.Get("limit")); err != nil {
+	if q.limit, err = parseCount(params, "limit", maxPage, 1, maxPage); err != nil {
 		return q, err
 	}
 	if token := params.Get("nextToken"); token != "" {
@@ -158,13 +158,15 @@ func parseTemplateFilter(text string) (string, error) {
 	return strings.ToLower(strings.TrimSpace(text)), nil
 }
 
-func parseLimit(text string) (int, error) {
+// parseCount parses a number that has bounds; def is what it is if not said.
+func parseCount(params url.Values, name string, def, least, most int) (int, error) {
+	text := params.Get(name)
 	if text == "" {
-		return maxPage, nil
+		return def, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > maxPage {
-		return 0, badRequest(`"limit" must be between 1 and %d, not %q`, maxPage, text)
+	if err != nil || n < least || n > most {
+		return 0, badRequest("%q must be between %d and %d, not %.100q", name, least, most, text)
 	}
 	return n, nil
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
-// webhookView is a webhook as everybody with a key may see it: without its
-// secret.
+// webhookView is a webhook as it can be read: without its secret.
 type webhookView struct {
 	ID        string            `json:"id"`
 	TeamID    string            `json:"teamId"`
