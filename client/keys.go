@@ -33,6 +33,7 @@ type KeyLimits struct {
 	MaxRunning   int `json:"maxRunning"`   // how many run at once; a wake counts, whoever asks for it
 	MaxSandboxes int `json:"maxSandboxes"` // how many there are, those that sleep included
 	MaxMemoryMiB int `json:"maxMemoryMiB"` // the memory limits of those that run, added up
+	MaxDiskMiB   int `json:"maxDiskMiB"`   // the limits on disk of all of them, added up
 }
 
 // KeyUse is what the sandboxes that a key has made take together.
@@ -40,6 +41,7 @@ type KeyUse struct {
 	Running   int `json:"running"`
 	Sandboxes int `json:"sandboxes"`
 	MemoryMiB int `json:"memoryMiB"`
+	DiskMiB   int `json:"diskMiB"`
 }
 
 // Key is an API key.
@@ -66,7 +68,8 @@ func (c *Client) CreateKey(ctx context.Context, o KeyOptions) (Key, error) {
 		Running int     `json:"maxRunning,omitempty"`
 		All     int     `json:"maxSandboxes,omitempty"`
 		Memory  int     `json:"maxMemoryMiB,omitempty"`
-	}{o.Name, o.Role, seconds(o.For), o.Limits.MaxRunning, o.Limits.MaxSandboxes, o.Limits.MaxMemoryMiB}
+		Disk    int     `json:"maxDiskMiB,omitempty"`
+	}{o.Name, o.Role, seconds(o.For), o.Limits.MaxRunning, o.Limits.MaxSandboxes, o.Limits.MaxMemoryMiB, o.Limits.MaxDiskMiB}
 	var k Key
 	if err := c.call(ctx, http.MethodPost, keysPath, nil, in, &k); err != nil {
 		return Key{}, fmt.Errorf("make an API key: %w", err)

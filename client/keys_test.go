@@ -11,7 +11,7 @@ import (
 func TestKeys(t *testing.T) {
 	c, _ := newServer(t)
 	ctx := t.Context()
-	limits := client.KeyLimits{MaxRunning: 2, MaxSandboxes: 5, MaxMemoryMiB: 4096}
+	limits := client.KeyLimits{MaxRunning: 2, MaxSandboxes: 5, MaxMemoryMiB: 4096, MaxDiskMiB: 50_000}
 	made, err := c.CreateKey(ctx, client.KeyOptions{Name: "ci", Role: client.RoleOwn, For: time.Hour, Limits: limits})
 	if err != nil || made.Text == "" || made.Name != "ci" || made.Role != client.RoleOwn || made.Limits != limits || made.ExpiresAt.Sub(made.CreatedAt) != time.Hour {
 		t.Fatalf("made %+v, %v", made, err)
@@ -35,7 +35,7 @@ func TestKeys(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].ID != made.ID || list[0].Text != "" || list[0].LastUsedAt.IsZero() {
 		t.Fatalf("listed %+v, %v", list, err)
 	}
-	if list[0].Use.Running != 1 || list[0].Use.Sandboxes != 1 || list[0].Use.MemoryMiB == 0 {
+	if list[0].Use.Running != 1 || list[0].Use.Sandboxes != 1 || list[0].Use.MemoryMiB == 0 || list[0].Use.DiskMiB == 0 {
 		t.Errorf("its use is %+v", list[0].Use)
 	}
 

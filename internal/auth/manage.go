@@ -33,7 +33,7 @@ func (r Request) check() error {
 		return errdef.New(errdef.Invalid, "key_invalid", "%.40q is not a role of a key", r.Role).
 			WithRemedy("use admin, full, own or read")
 	}
-	if r.For < 0 || r.Limits.Running < 0 || r.Limits.Sandboxes < 0 || r.Limits.MemoryMiB < 0 {
+	if r.For < 0 || r.Limits.Running < 0 || r.Limits.Sandboxes < 0 || r.Limits.MemoryMiB < 0 || r.Limits.DiskMiB < 0 {
 		return errdef.New(errdef.Invalid, "key_invalid", "the limits and the expiry of a key cannot be negative").
 			WithRemedy("leave out what shall have no limit")
 	}

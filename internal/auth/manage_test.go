@@ -34,7 +34,7 @@ func wantCode(t *testing.T, err error, class errdef.Class, code string) {
 func TestCreate(t *testing.T) {
 	s := &memory{}
 	keys := load(t, s)
-	want := Request{Name: "build machine", Role: store.RoleOwn, For: time.Hour, Limits: store.KeyLimits{Running: 2, Sandboxes: 5, MemoryMiB: 4096}}
+	want := Request{Name: "build machine", Role: store.RoleOwn, For: time.Hour, Limits: store.KeyLimits{Running: 2, Sandboxes: 5, MemoryMiB: 4096, DiskMiB: 50_000}}
 	key, text := makeKey(t, keys, want)
 	for _, k := range []*Keys{keys, load(t, s)} {
 		got, err := k.Check(text)

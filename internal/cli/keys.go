@@ -63,13 +63,14 @@ and wake of one of them, whoever asks for it.`,
 	f.IntVar(&o.Limits.MaxRunning, "max-running", 0, "how many of its sandboxes run at once; 0 for no bound")
 	f.IntVar(&o.Limits.MaxSandboxes, "max-sandboxes", 0, "how many sandboxes it has, those that sleep included; 0 for no bound")
 	f.IntVar(&o.Limits.MaxMemoryMiB, "max-memory", 0, "memory of its sandboxes that run, in `MiB`; 0 for no bound")
+	f.IntVar(&o.Limits.MaxDiskMiB, "max-disk", 0, "limits on disk of all its sandboxes together, in `MiB`; 0 for no bound")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name, o.Role = args[0], client.Role(role)
 		switch {
 		case !slices.Contains(allRoles, o.Role):
 			return usagef("--role %s: want admin, full, own or read", role)
-		case o.For < 0 || o.Limits.MaxRunning < 0 || o.Limits.MaxSandboxes < 0 || o.Limits.MaxMemoryMiB < 0:
-			return usagef("--expires, --max-running, --max-sandboxes and --max-memory: want 0 or more")
+		case o.For < 0 || o.Limits.MaxRunning < 0 || o.Limits.MaxSandboxes < 0 || o.Limits.MaxMemoryMiB < 0 || o.Limits.MaxDiskMiB < 0:
+			return usagef("--expires, --max-running, --max-sandboxes, --max-memory and --max-disk: want 0 or more")
 		}
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			k, err := c.CreateKey(ctx, o)
@@ -104,11 +105,11 @@ func (a *app) keysLsCommand() *cobra.Command {
 }
 
 func tableOfKeys(w io.Writer, list []client.Key, now time.Time) {
-	rows := [][]string{{"ID", "NAME", "ROLE", "KEY", "RUNNING", "SANDBOXES", "MEMORY MIB", "EXPIRES", "LAST USED"}}
+	rows := [][]string{{"ID", "NAME", "ROLE", "KEY", "RUNNING", "SANDBOXES", "MEMORY MIB", "DISK MIB", "EXPIRES", "LAST USED"}}
 	for _, k := range list {
 		rows = append(rows, []string{
 			k.ID, k.Name, string(k.Role), k.Mask,
-			outOf(k.Use.Running, k.Limits.MaxRunning), outOf(k.Use.Sandboxes, k.Limits.MaxSandboxes), outOf(k.Use.MemoryMiB, k.Limits.MaxMemoryMiB),
+			outOf(k.Use.Running, k.Limits.MaxRunning), outOf(k.Use.Sandboxes, k.Limits.MaxSandboxes), outOf(k.Use.MemoryMiB, k.Limits.MaxMemoryMiB), outOf(k.Use.DiskMiB, k.Limits.MaxDiskMiB),
 			expiry(k.ExpiresAt, now), lastUse(k.LastUsedAt, now),
 		})
 	}

@@ -40,6 +40,7 @@ type KeyLimits struct {
 	Running   int `json:"running"`   // how many run at once
 	Sandboxes int `json:"sandboxes"` // how many there are, asleep or not
 	MemoryMiB int `json:"memoryMiB"` // the memory limits of those that run, added up
+	DiskMiB   int `json:"diskMiB"`   // the limits on disk of all of them, added up
 }
 
 // AddKey implements [Store].
@@ -47,11 +48,11 @@ func (s *SQLite) AddKey(ctx context.Context, k Key) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO keys (id, name, hash, prefix, suffix, created_at,
-				role, max_running, max_sandboxes, max_memory, expires_at, last_used_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+				role, max_running, max_sandboxes, max_memory, max_disk, expires_at, last_used_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO NOTHING`,
 			k.ID, k.Name, k.Hash[:], k.Prefix, k.Suffix, stamp(k.CreatedAt),
-			string(k.Role), k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, stampOrNull(k.ExpiresAt), stampOrNull(k.LastUsedAt))
+			string(k.Role), k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB, stampOrNull(k.ExpiresAt), stampOrNull(k.LastUsedAt))
 		if err != nil {
 			return err
 		}
@@ -67,7 +68,7 @@ func (s *SQLite) AddKey(ctx context.Context, k Key) error {
 func (s *SQLite) Keys(ctx context.Context) ([]Key, error) {
 	keys, err := collect(ctx, s.reader, scanKey, `
 		SELECT id, name, hash, prefix, suffix, created_at,
-			role, max_running, max_sandboxes, max_memory, expires_at, last_used_at
+			role, max_running, max_sandboxes, max_memory, max_disk, expires_at, last_used_at
 		FROM keys ORDER BY created_at, rowid`)
 	return keys, s.explain(err, "read keys")
 }
@@ -108,7 +109,7 @@ func scanKey(rows *sql.Rows) (Key, error) {
 		expires, used sql.NullString
 	)
 	err := rows.Scan(&k.ID, &k.Name, &hash, &k.Prefix, &k.Suffix, &created,
-		&k.Role, &k.Limits.Running, &k.Limits.Sandboxes, &k.Limits.MemoryMiB, &expires, &used)
+		&k.Role, &k.Limits.Running, &k.Limits.Sandboxes, &k.Limits.MemoryMiB, &k.Limits.DiskMiB, &expires, &used)
 	if err != nil {
 		return Key{}, err
 	}

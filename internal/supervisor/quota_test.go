@@ -49,7 +49,7 @@ func wantLimit(t *testing.T, err error, limit string, used, requested, allowed i
 
 func wantUse(t *testing.T, s *Supervisor, key string, running, sandboxes, memory int) {
 	t.Helper()
-	if got, want := s.KeyUse(key), (KeyUse{running, sandboxes, memory}); got != want {
+	if got, want := s.KeyUse(key), (KeyUse{Running: running, Sandboxes: sandboxes, MemoryMiB: memory}); got != want {
 		t.Errorf("key %s uses %+v, want %+v", key, got, want)
 	}
 }
@@ -166,6 +166,39 @@ func TestKeyMemoryLimit(t *testing.T) {
 	create(t, s, of("k", 700))
 	_, err = s.Resume(t.Context(), big, time.Minute, "")
 	wantLimit(t, err, "maxMemoryMiB", 1000, 700, 1000)
+}
+
+// TestKeyDiskLimit: what a sandbox may take of the disk counts asleep and awake,
+// and one without a bound would make the key's worthless.
+func TestKeyDiskLimit(t *testing.T) {
+	s, _ := newBench(t).open()
+	limited(s, store.KeyLimits{DiskMiB: 1000})
+	of := func(diskMiB int) CreateRequest {
+		req := of("k", 256)
+		req.Config.Limits.DiskMiB = diskMiB
+		return req
+	}
+	big := create(t, s, of(700))
+	if err := s.Pause(t.Context(), big, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Create(t.Context(), of(301))
+	wantLimit(t, err, "maxDiskMiB", 700, 301, 1000)
+	create(t, s, of(300))
+	if _, err = s.Resume(t.Context(), big, time.Minute, ""); err != nil {
+		t.Errorf("a wake takes no more of the disk: %v", err)
+	}
+	if got := s.KeyUse("k").DiskMiB; got != 1000 {
+		t.Errorf("the key has %d MiB, want 1000", got)
+	}
+	_, err = s.Create(t.Context(), of(0))
+	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "key_limit_reached" || !strings.Contains(e.Remedy, "diskMiB") {
+		t.Errorf("a sandbox without a limit: %v", err)
+	}
+	if err := s.Kill(t.Context(), big, ""); err != nil {
+		t.Fatal(err)
+	}
+	create(t, s, of(700))
 }
 
 // TestKeyLimitUnderConcurrentCreates: of 50 creates at once against a limit of

@@ -25,24 +25,26 @@ type KeyUse struct {
 	Running   int // how many have a runtime, or are about to
 	Sandboxes int // how many there are, asleep or not
 	MemoryMiB int // the memory limits of those that run, added up
+	DiskMiB   int // the limits on disk of all of them, added up
 }
 
 // plus returns the sum of two uses.
 func (u KeyUse) plus(v KeyUse) KeyUse {
-	return KeyUse{u.Running + v.Running, u.Sandboxes + v.Sandboxes, u.MemoryMiB + v.MemoryMiB}
+	return KeyUse{u.Running + v.Running, u.Sandboxes + v.Sandboxes, u.MemoryMiB + v.MemoryMiB, u.DiskMiB + v.DiskMiB}
 }
 
 func (u KeyUse) minus(v KeyUse) KeyUse {
-	return u.plus(KeyUse{-v.Running, -v.Sandboxes, -v.MemoryMiB})
+	return u.plus(KeyUse{-v.Running, -v.Sandboxes, -v.MemoryMiB, -v.DiskMiB})
 }
 
 // useOf returns what one sandbox takes.
 func useOf(sb store.Sandbox) KeyUse {
+	limits := sb.Config.Limits
 	switch r := sb.Record; {
 	case r.State == lifecycle.Running || r.Phase() == lifecycle.Creating || r.Phase() == lifecycle.Resuming:
-		return KeyUse{Running: 1, Sandboxes: 1, MemoryMiB: sb.Config.Limits.MemoryMiB}
+		return KeyUse{Running: 1, Sandboxes: 1, MemoryMiB: limits.MemoryMiB, DiskMiB: limits.DiskMiB}
 	case r.State == lifecycle.Paused:
-		return KeyUse{Sandboxes: 1}
+		return KeyUse{Sandboxes: 1, DiskMiB: limits.DiskMiB}
 	}
 	return KeyUse{}
 }
@@ -60,8 +62,14 @@ func (s *slots) move(before, after store.Sandbox) error {
 			WithRemedy("pause or kill some, or start the server with a larger --max-running")
 	}
 	if key != "" && s.keyLimits != nil {
-		if err := fits(key, s.keys[key], more, s.keyLimits(key)); err != nil {
+		most := s.keyLimits(key)
+		if err := fits(key, s.keys[key], more, most); err != nil {
 			return err
+		}
+		if most.DiskMiB > 0 && more.Sandboxes > 0 && after.Config.Limits.DiskMiB == 0 {
+			return errdef.New(errdef.Exhausted, "key_limit_reached",
+				"the sandbox has no limit on disk, and those of the API key may have %d MiB together", most.DiskMiB).
+				WithRemedy("give it a limit on disk (diskMiB), or use a key without maxDiskMiB")
 		}
 	}
 	s.take(key, more)
@@ -113,6 +121,11 @@ func fits(key string, now, more KeyUse, most store.KeyLimits) error {
 			"maxMemoryMiB", now.MemoryMiB, more.MemoryMiB, most.MemoryMiB,
 			"the sandbox needs %[2]d MiB of memory, and those of the API key that run have %[1]d MiB of the %[3]d MiB that they may have together",
 			"pause or kill some, ask for less memory, or use a key with a larger maxMemoryMiB",
+		},
+		{
+			"maxDiskMiB", now.DiskMiB, more.DiskMiB, most.DiskMiB,
+			"the sandbox may take %[2]d MiB of the disk, and those of the API key, asleep or not, have %[1]d MiB of the %[3]d MiB that they may have together",
+			"kill some, ask for less (diskMiB), or use a key with a larger maxDiskMiB",
 		},
 	} {
 		if l.more > 0 && l.most > 0 && l.now+l.more > l.most {

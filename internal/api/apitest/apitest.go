@@ -457,6 +457,7 @@ func (f *Fake) KeyUse(key string) (use supervisor.KeyUse) {
 			continue
 		}
 		use.Sandboxes++
+		use.DiskMiB += sb.Config.Limits.DiskMiB
 		if sb.Record.State == lifecycle.Running {
 			use.Running++
 			use.MemoryMiB += sb.Config.Limits.MemoryMiB

@@ -29,12 +29,14 @@ type keyLimitsView struct {
 	MaxRunning   int `json:"maxRunning" doc:"How many run at once; 0 for no bound."`
 	MaxSandboxes int `json:"maxSandboxes" doc:"How many there are, those that sleep included; 0 for no bound."`
 	MaxMemoryMiB int `json:"maxMemoryMiB" doc:"The memory limits of those that run, added up; 0 for no bound."`
+	MaxDiskMiB   int `json:"maxDiskMiB" doc:"The limits on disk of all of them, those that sleep included, added up; 0 for no bound."`
 }
 
 type keyUseView struct {
 	Running   int `json:"running"`
 	Sandboxes int `json:"sandboxes"`
 	MemoryMiB int `json:"memoryMiB"`
+	DiskMiB   int `json:"diskMiB"`
 }
 
 type keysView struct {
@@ -45,7 +47,7 @@ func viewKey(k store.Key, use supervisor.KeyUse) keyView {
 	return keyView{
 		ID: k.ID, Name: k.Name, Role: k.Role, Mask: k.Prefix + "…" + k.Suffix,
 		CreatedAt: httpapi.Timestamp(k.CreatedAt), ExpiresAt: timeOrNull(k.ExpiresAt), LastUsedAt: timeOrNull(k.LastUsedAt),
-		Limits: keyLimitsView{k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB}, Use: keyUseView(use),
+		Limits: keyLimitsView{k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB}, Use: keyUseView(use),
 	}
 }
 
@@ -73,7 +75,7 @@ func keyRequest(words map[string]said) auth.Request {
 		req.For = w.value.(time.Duration)
 	}
 	for name, limit := range map[string]*int{
-		"maxRunning": &req.Limits.Running, "maxSandboxes": &req.Limits.Sandboxes, "maxMemoryMiB": &req.Limits.MemoryMiB,
+		"maxRunning": &req.Limits.Running, "maxSandboxes": &req.Limits.Sandboxes, "maxMemoryMiB": &req.Limits.MemoryMiB, "maxDiskMiB": &req.Limits.DiskMiB,
 	} {
 		if w, given := words[name]; given {
 			*limit = w.value.(int)

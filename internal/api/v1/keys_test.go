@@ -42,7 +42,7 @@ func (w *world) doAs(key, method, target, body string) answer {
 func TestKeys(t *testing.T) {
 	w, admin := newKeyWorld(t)
 	made := w.doAs(admin, "POST", "/v1/keys",
-		`{"name":"build machine","role":"own","expiresIn":3600,"maxRunning":2,"limits":{"max_sandboxes":5},"maxMemoryMiB":4096}`).Is(http.StatusCreated)
+		`{"name":"build machine","role":"own","expiresIn":3600,"maxRunning":2,"limits":{"max_sandboxes":5},"maxMemoryMiB":4096,"maxDiskMiB":50000}`).Is(http.StatusCreated)
 	o := made.Object()
 	text, id := o["key"].(string), o["id"].(string)
 	if !regexp.MustCompile(`^e2b_[0-9a-f]{40}$`).MatchString(text) {
@@ -55,7 +55,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("made %v", o)
 	}
 	limits := o["limits"].(map[string]any)
-	if limits["maxRunning"] != 2.0 || limits["maxSandboxes"] != 5.0 || limits["maxMemoryMiB"] != 4096.0 {
+	if limits["maxRunning"] != 2.0 || limits["maxSandboxes"] != 5.0 || limits["maxMemoryMiB"] != 4096.0 || limits["maxDiskMiB"] != 50000.0 {
 		t.Errorf("limits %v", limits)
 	}
 	created, _ := time.Parse(time.RFC3339, o["createdAt"].(string))
@@ -95,7 +95,7 @@ func TestKeyDefaults(t *testing.T) {
 	w, admin := newKeyWorld(t)
 	o := w.doAs(admin, "POST", "/v1/keys", `{"name":"x"}`).Is(http.StatusCreated).Object()
 	limits := o["limits"].(map[string]any)
-	if o["role"] != "full" || o["expiresAt"] != nil || limits["maxRunning"] != 0.0 || limits["maxSandboxes"] != 0.0 || limits["maxMemoryMiB"] != 0.0 {
+	if o["role"] != "full" || o["expiresAt"] != nil || limits["maxRunning"] != 0.0 || limits["maxSandboxes"] != 0.0 || limits["maxMemoryMiB"] != 0.0 || limits["maxDiskMiB"] != 0.0 {
 		t.Errorf("made %v", o)
 	}
 }

@@ -233,6 +233,8 @@ var (
 			spelled: []spelled{{asCount, "maxSandboxes max_sandboxes limits.maxSandboxes limits.max_sandboxes"}}},
 		{name: "maxMemoryMiB", doc: "How much memory the sandboxes that it has made and that run may have together, by their limits; no bound if not said.",
 			spelled: []spelled{{asCount, "maxMemoryMiB max_memory_mib limits.maxMemoryMiB limits.max_memory_mib"}}},
+		{name: "maxDiskMiB", doc: "How much of the disk the sandboxes that it has made may have together, asleep or not, by their limits; no bound if not said. A sandbox without a limit is refused then.",
+			spelled: []spelled{{asCount, "maxDiskMiB max_disk_mib limits.maxDiskMiB limits.max_disk_mib"}}},
 	}
 	volumeBody = vocabulary{
 		{name: "name", doc: "What it is called: letters, digits, - and _, 128 at most. No other volume may have the name.", required: true, spelled: []spelled{{asText, "name"}}},
