@@ -502,7 +502,11 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 // memory returns what a runtime takes of the machine's memory; 0 where that is
 // not known.
 func (b *box) memory(inst runtime.Instance) int64 {
-	used, err := usageOf(inst)
+	meter, ok := inst.(runtime.UsageMeter)
+	if !ok {
+		return 0
+	}
+	used, err := meter.Usage()
 	if err != nil {
 		b.s.log.Warn("memory could not be measured", "sandbox", b.id, "err", err)
 	}
