@@ -112,6 +112,9 @@ type (
 		Op         string
 		Checkpoint Checkpoint
 		Freed      int64 // bytes of memory that the release gives back; 0 for not known
+		// Merged takes the place of layers below the new one, if they are still
+		// there. Nil for nothing.
+		Merged *LayersMerged
 	}
 	// CaptureEnded reports that the capture of Op ended without a checkpoint
 	// and that the runtime runs on (it was thawed).

@@ -248,11 +248,15 @@ func (w *walk) captured() Event {
 		cp.Stack = slices.Concat(old.Stack, cp.Stack)
 		maps.Copy(cp.Layers, old.Layers)
 	}
-	return CaptureReady{Op: w.op(), Checkpoint: cp}
+	ready := CaptureReady{Op: w.op(), Checkpoint: cp}
+	if w.chance(30) {
+		ready.Merged = new(w.merged())
+	}
+	return ready
 }
 
 // merged is about layers of the stack, sometimes of one that is gone.
-func (w *walk) merged() Event {
+func (w *walk) merged() LayersMerged {
 	ev := LayersMerged{Merged: []string{"gone", "too"}, Into: fmt.Sprint("merged", w.steps), Digest: "digest"}
 	if cp := w.rec.Checkpoint; cp != nil && len(cp.Stack) > 1 && w.chance(80) {
 		from := w.rng.IntN(len(cp.Stack) - 1)
@@ -431,7 +435,8 @@ func (w *walk) checkEffects(before, after Record, effects []Effect) {
 				w.fail("the checkpoint is dropped and none is newer")
 			}
 		case DropLayers:
-			if before.Situation() != atPaused || after.Situation() != atPaused {
+			slept := before.Situation() == atPaused && after.Situation() == atPaused
+			if fellAsleep := before.Situation() == atPausing && after.State == Paused; !slept && !fellAsleep {
 				w.fail("layers are dropped while it is %s", before.Situation())
 			}
 			for _, id := range e.Layers {

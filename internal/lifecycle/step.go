@@ -436,6 +436,9 @@ func captured(s *step, ev Event) {
 	old := s.rec.Checkpoint
 	cp := e.Checkpoint
 	s.release(s.rec.Launch)
+	if m := e.Merged; m != nil && cp.merge(*m) {
+		s.effect(Effect{Kind: DropLayers, Layers: m.Merged})
+	}
 	if old != nil {
 		s.effect(Effect{Kind: DropCheckpoint, Checkpoint: old})
 	}
@@ -468,22 +471,31 @@ func (s *step) goOn(op *Operation, carry Carry) {
 func merged(s *step, ev Event) {
 	e := ev.(LayersMerged)
 	cp := *s.rec.Checkpoint
-	i := indexOf(cp.Stack, e.Merged)
-	if i < 0 {
+	if !cp.merge(e) {
 		s.verdict = Stale
 		return
 	}
-	cp.Stack = slices.Concat(cp.Stack[:i], []string{e.Into}, cp.Stack[i+len(e.Merged):])
+	s.rec.Checkpoint = &cp
+	s.effect(Effect{Kind: DropLayers, Layers: e.Merged})
+}
+
+// merge puts a layer in the place of those that it shows, and reports whether
+// they are in the stack. What the checkpoint shares with others stays as it is.
+func (cp *Checkpoint) merge(m LayersMerged) bool {
+	i := indexOf(cp.Stack, m.Merged)
+	if i < 0 {
+		return false
+	}
+	cp.Stack = slices.Concat(cp.Stack[:i], []string{m.Into}, cp.Stack[i+len(m.Merged):])
 	layers := make(map[string]string, len(cp.Stack))
 	for _, id := range cp.Stack {
 		if digest, known := cp.Layers[id]; known {
 			layers[id] = digest
 		}
 	}
-	layers[e.Into] = e.Digest
+	layers[m.Into] = m.Digest
 	cp.Layers = layers
-	s.rec.Checkpoint = &cp
-	s.effect(Effect{Kind: DropLayers, Layers: e.Merged})
+	return true
 }
 
 // indexOf returns where in the stack the layers lie, one on the other; -1 if

@@ -377,7 +377,11 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	image := e.Op
 	var sealing sync.WaitGroup
 	cp, freed, err := b.tryCapture(ctx, inst, sb, image, &sealing)
-	if err == nil && b.tell(lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed}).Verdict == lifecycle.Applies {
+	ready := lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed}
+	if sb.Record.Checkpointing() { // it wakes at once, and is never found asleep
+		ready.Merged = b.waitingMerge()
+	}
+	if err == nil && b.tell(ready).Verdict == lifecycle.Applies {
 		return
 	}
 	// Not committed: failed, cancelled, or overtaken by a kill. After a cancel an

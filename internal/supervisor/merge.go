@@ -27,18 +27,33 @@ const (
 // layer that waits for that takes its place in the stack, or a merge begins. The
 // sandbox never waits for one: it may wake, run and sleep again meanwhile. The
 // layers that are merged never change, and are removed only when the stack is
-// without them. That is committed only while the sandbox sleeps, when nothing is
-// mounted over them but what is released already, and never runs again.
+// without them. That is committed only while the sandbox sleeps, or falls asleep
+// for a checkpoint on the way, when nothing is mounted over them but what is
+// released already, and never runs again.
 func (b *box) mergeLocked(before lifecycle.Record) {
 	rec := b.sb.Record
+	if m := b.merged; m != nil && rec.Checkpoint != nil && slices.Contains(rec.Checkpoint.Stack, m.Into) {
+		b.merged = nil
+		b.s.metrics.merges.WithLabelValues("committed").Inc()
+		b.s.log.Info("layers merged", "sandbox", b.id, "layers", len(m.Merged), "layer", m.Into)
+	}
+	asleep := rec.Situation() == lifecycle.Situation(lifecycle.Paused)
+	frozen := asleep && rec.Checkpoint != before.Checkpoint || before.Checkpointing() && rec.Op == nil
 	switch {
-	case rec.Situation() != lifecycle.Situation(lifecycle.Paused):
-	case b.merged != nil:
+	case asleep && b.merged != nil:
 		b.commitMergeLocked()
-	case !b.merging && rec.Checkpoint != before.Checkpoint && len(mergeable(rec.Checkpoint)) > 1:
+	case frozen && !b.merging && b.merged == nil && rec.Checkpoint != nil && len(mergeable(rec.Checkpoint)) > 1:
 		b.merging = true
 		b.spawn("merge", b.merge)
 	}
+}
+
+// waitingMerge returns the merged layer that waits for its place in the stack;
+// nil if there is none.
+func (b *box) waitingMerge() *lifecycle.LayersMerged {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.merged
 }
 
 // mergeable returns the layers of a stack that can be merged: those above the
@@ -56,11 +71,9 @@ func mergeable(cp *lifecycle.Checkpoint) []string {
 // committed is not given up, but tried again: the store may have taken it.
 func (b *box) commitMergeLocked() {
 	ev := *b.merged
-	b.merged = nil
 	res, err := b.applyLocked(ev)
 	switch {
 	case err != nil:
-		b.merged = &ev
 		b.s.log.Error("merged layer could not be committed", "sandbox", b.id, "layer", ev.Into, "err", err)
 		b.s.work.Go(func() {
 			if b.s.sleep(storeRetry) {
@@ -69,10 +82,8 @@ func (b *box) commitMergeLocked() {
 				b.mergeLocked(b.sb.Record)
 			}
 		})
-	case res.Verdict == lifecycle.Applies:
-		b.s.metrics.merges.WithLabelValues("committed").Inc()
-		b.s.log.Info("layers merged", "sandbox", b.id, "layers", len(ev.Merged), "layer", ev.Into)
-	default: // the stack has become another
+	case res.Verdict != lifecycle.Applies: // the stack has become another
+		b.merged = nil
 		b.dropMerge(ev.Into, "dropped")
 	}
 }

@@ -1,12 +1,14 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -144,6 +146,55 @@ func (b *bench) parked() *writer {
 		t.Fatalf("the stack of a sandbox that runs became %v", stack)
 	}
 	return w
+}
+
+// TestCheckpointsOnTheWayAreMerged: the stack of a sandbox that is checkpointed
+// as it runs, and never sleeps, stays short all the same.
+func TestCheckpointsOnTheWayAreMerged(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		const every = lifecycle.MinCheckpointEvery
+		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{OnTimeout: lifecycle.Kill, CheckpointEvery: every}})
+		const rounds = 4 * maxDepth
+		merges := 0
+		for n := range rounds {
+			rec := record(t, srv.s, id)
+			path := filepath.Join(srv.s.rootfs(runtimeID(id, rec.Launch)), fmt.Sprint("file", n))
+			if err := os.WriteFile(path, []byte(path), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(every)
+			synctest.Wait()
+			rec = record(t, srv.s, id)
+			if rec.State != lifecycle.Running || rec.Op != nil || int(rec.Generation) != n+2 {
+				t.Fatalf("after checkpoint %d: %s, generation %d", n+1, rec.Situation(), rec.Generation)
+			}
+			stack := rec.Checkpoint.Stack
+			if len(stack) > maxDepth+2 {
+				t.Fatalf("the stack became %v", stack)
+			}
+			if merged := slices.IndexFunc(stack, isMerged); merged >= 0 && len(stack) <= 2 {
+				merges++
+			}
+			if _, err := srv.s.verify(t.Context(), *rec.Checkpoint); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if merges < 2 {
+			t.Errorf("%d merges in %d checkpoints", merges, rounds)
+		}
+		rec := record(t, srv.s, id)
+		checkServes(t, srv, id, rounds+1, 1)
+		want := slices.Sorted(slices.Values(append(slices.Clone(rec.Checkpoint.Stack), runtimeID(id, rec.Launch))))
+		if got, err := srv.s.o.Layers.Layers(); err != nil || !slices.Equal(got, want) {
+			t.Errorf("there are the layers %v, %v; want %v", got, err, want)
+		}
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
 }
 
 // TestMergeWaitsForSleep has a merge end while its sandbox runs: the stack stays

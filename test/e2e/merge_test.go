@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/test/e2e/filetree"
 )
 
@@ -69,6 +70,47 @@ func TestMergedLayers(t *testing.T) {
 	}
 	few := max(1, len(wakes)/5)
 	t.Logf("wakes: at first %s, in the end %s", median(wakes[1:1+few]), median(wakes[len(wakes)-few:]))
+}
+
+// TestMergedCheckpoints has a sandbox that never sleeps checkpointed as it runs,
+// with a file written anew between. The layers below are merged all the same, and
+// it goes on over what they became, also when its runtime is lost.
+func TestMergedCheckpoints(t *testing.T) {
+	ctx := deadline(t, 3*time.Minute)
+	s := startServer(t)
+	g := s.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, CheckpointEvery: lifecycle.MinCheckpointEvery})
+	random := rand.New(rand.NewPCG(5, 6))
+	model := filetree.NewModel()
+	g.grow(ctx, model, plantTree(random))
+	before := g.ask(ctx)
+	for generation := int64(1); s.log.count(g.sb.ID, `msg="layers merged"`) == 0; generation++ {
+		g.grow(ctx, model, []filetree.Step{{Do: filetree.Write, Path: "anew", Mode: 0o644, Seed: random.Uint64(), Size: 4 << 20}})
+		eventually(t, time.Minute, "a checkpoint", func() error { return s.checkpointed(ctx, g.sb.ID, generation) })
+		g.same(before, g.ask(ctx)) // traffic may not wake it, and it runs
+		g.checkTree(ctx, fmt.Sprintf("generation %d", generation+1), model)
+	}
+	if _, err := s.client.Patch(ctx, g.sb.ID, client.PatchOptions{CheckpointEvery: new(time.Duration(0))}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(s.process(g.sb.ID, "runsc-sandbox"), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, endWithin, "the fall back", func() error { return s.is(ctx, g.sb.ID, client.Paused) })
+	s.connect(ctx, g.sb.ID)
+	g.same(before, g.ask(ctx))
+	g.checkTree(ctx, "after the fall back", model)
+	live := g.takes(ctx)
+	s.pause(ctx, g.sb.ID)
+	s.wantLayers(g.sb.ID, live)
+}
+
+// checkpointed returns an error unless a sandbox runs in a later generation.
+func (s *server) checkpointed(ctx context.Context, id string, than int64) error {
+	info, err := s.client.Get(ctx, id)
+	if err == nil && (info.State != client.Running || info.Phase != "" || info.Generation <= than) {
+		err = fmt.Errorf("it is %s (%s) in generation %d", info.State, info.Phase, info.Generation)
+	}
+	return err
 }
 
 func median(all []time.Duration) time.Duration {
