@@ -52,6 +52,22 @@ func TestCheckpointIsNoActivity(t *testing.T) {
 	})
 }
 
+// holdRestores has no restore of the first server end. The first of them closes
+// the channel.
+func (w *world) holdRestores() <-chan struct{} {
+	restoring := make(chan struct{})
+	began := sync.OnceFunc(func() { close(restoring) })
+	w.meddle = func(ctx context.Context, srv *server, at point, _ string) error {
+		if at != atRestore || srv.number > 1 {
+			return nil
+		}
+		began()
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return restoring
+}
+
 // TestCheckpointIsCarriedOn: a server that ends between a checkpoint and the
 // wake after it, killed or told to, leaves the wake to the next.
 func TestCheckpointIsCarriedOn(t *testing.T) {
@@ -71,16 +87,7 @@ func TestCheckpointIsCarriedOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			synctest.Test(t, func(t *testing.T) {
-				restoring := make(chan struct{})
-				began := sync.OnceFunc(func() { close(restoring) })
-				w.meddle = func(ctx context.Context, srv *server, at point, _ string) error {
-					if at != atRestore || srv.number > 1 {
-						return nil
-					}
-					began()
-					<-ctx.Done()
-					return ctx.Err()
-				}
+				restoring := w.holdRestores()
 				srv := w.mustOpen(t)
 				// Traffic may not wake it: nothing else will.
 				id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{
@@ -106,16 +113,7 @@ func TestCheckpointIsCarriedOn(t *testing.T) {
 func TestActivityBeforeACarriedCheckpoint(t *testing.T) {
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
-		restoring := make(chan struct{})
-		began := sync.OnceFunc(func() { close(restoring) })
-		w.meddle = func(ctx context.Context, srv *server, at point, _ string) error {
-			if at != atRestore || srv.number > 1 {
-				return nil
-			}
-			began()
-			<-ctx.Done()
-			return ctx.Err()
-		}
+		restoring := w.holdRestores()
 		srv := w.mustOpen(t)
 		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{
 			Timeout: 10 * time.Minute, OnTimeout: lifecycle.Pause, RefreshOnActivity: true, CheckpointEvery: 599 * time.Second,
