@@ -158,7 +158,7 @@ func equalSecret(got, want string) bool {
 }
 
 func refuseToken(w http.ResponseWriter) {
-	writeStatus(w, http.StatusUnauthorized, "the "+agentapi.HeaderAccessToken+" header is missing or wrong")
+	writeStatus(w, http.StatusUnauthorized, "the "+agentapi.HeaderAccessToken+" header is missing or wrong: it is to hold the token of the sandbox, which is given to those who may use it")
 }
 
 // rpcContext carries what the handlers need of the HTTP request.
