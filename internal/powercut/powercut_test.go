@@ -60,6 +60,30 @@ var acts = map[string]struct {
 		func() error { return errors.Join(put("new", "x", true), os.Rename("new", "old"), synced(".")) },
 		"old=x",
 	},
+	"a way into another directory is not": {
+		func() error {
+			return errors.Join(os.Mkdir("d", 0o700), put("d/new", "x", true), synced("d"), synced("."), os.Rename("d/new", "old"))
+		},
+		"d/new=x old=old",
+	},
+	"a way into another directory is": {
+		func() error {
+			return errors.Join(os.Mkdir("d", 0o700), put("d/new", "x", true), synced("."), os.Rename("d/new", "old"), synced("."))
+		},
+		"old=x",
+	},
+	"an exchange is": {
+		func() error {
+			return errors.Join(os.Mkdir("d", 0o700), put("d/new", "x", true), synced("."), exchange("d/new", "old"), synced("."), synced("d"))
+		},
+		"d/new=old old=x",
+	},
+	"one side of an exchange is": {
+		func() error {
+			return errors.Join(os.Mkdir("d", 0o700), put("d/new", "x", true), synced("d"), synced("."), exchange("d/new", "old"), synced("."))
+		},
+		"d/new=x old=x",
+	},
 	"a removal is": {
 		func() error { return errors.Join(os.Remove("old"), synced(".")) },
 		"",
@@ -96,6 +120,10 @@ var acts = map[string]struct {
 		},
 		"d/new=xy l->a old=o",
 	},
+}
+
+func exchange(a, b string) error {
+	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
 
 func put(name, data string, sync bool) error {

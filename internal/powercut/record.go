@@ -203,7 +203,13 @@ func (p *parser) call(name string, args []string, result int64) (c call, err err
 		return p.opens(p.below("", args[0]), args[1:], int(result)), nil
 	case "openat":
 		return p.opens(p.below(args[0], args[1]), args[2:], int(result)), nil
-	case "creat", "openat2":
+	case "openat2":
+		flags, ok := strings.CutPrefix(args[2], "{flags=")
+		if !ok || strings.Contains(flags, "O_CREAT") {
+			return c, errNotModelled
+		}
+		return p.opens(p.below(args[0], args[1]), []string{flags}, int(result)), nil
+	case "creat":
 		return c, errNotModelled
 	case "mkdir":
 		return p.makes(p.below("", args[0]), &node{kind: fs.ModeDir, mode: p.mode(args[1])}), nil
@@ -216,9 +222,11 @@ func (p *parser) call(name string, args []string, result int64) (c call, err err
 	case "unlinkat":
 		return p.removes(p.below(args[0], args[1])), nil
 	case "rename":
-		return p.renames(p.below("", args[0]), p.below("", args[1]))
-	case "renameat", "renameat2":
-		return p.renames(p.below(args[0], args[1]), p.below(args[2], args[3]))
+		return p.renames(p.below("", args[0]), p.below("", args[1]), "")
+	case "renameat":
+		return p.renames(p.below(args[0], args[1]), p.below(args[2], args[3]), "")
+	case "renameat2":
+		return p.renames(p.below(args[0], args[1]), p.below(args[2], args[3]), args[4])
 	case "truncate":
 		return p.truncates(p.below("", args[0]), args[1])
 	case "chmod":
@@ -310,17 +318,29 @@ func (p *parser) removes(path string) call {
 	return p.names(rel, map[string]*node{filepath.Base(rel): nil}, "removal of "+filepath.Base(rel))
 }
 
-func (p *parser) renames(from, to string) (c call, err error) {
+// renames is a new name of something, or an exchange of two. Where it goes to
+// another directory, each of the two is made durable for itself.
+func (p *parser) renames(from, to, flags string) (c call, err error) {
 	relFrom, okFrom := p.inside(from)
 	relTo, okTo := p.inside(to)
 	if !okFrom && !okTo {
 		return c, nil
 	}
-	if !okFrom || !okTo || filepath.Dir(relFrom) != filepath.Dir(relTo) {
+	if !okFrom || !okTo {
 		return c, errNotModelled
 	}
+	var left *node
+	if flags == "RENAME_EXCHANGE" {
+		left = p.now.find(relTo)
+	}
 	old, name := filepath.Base(relFrom), filepath.Base(relTo)
-	return p.names(relTo, map[string]*node{old: nil, name: p.now.find(relFrom)}, fmt.Sprintf("new name %s of %s", name, old)), nil
+	moved, what := p.now.find(relFrom), fmt.Sprintf("new name %s of %s", name, old)
+	if filepath.Dir(relFrom) == filepath.Dir(relTo) {
+		return p.names(relTo, map[string]*node{old: left, name: moved}, what), nil
+	}
+	c = p.names(relFrom, map[string]*node{old: left}, "going of "+old)
+	c.changes = append(c.changes, p.names(relTo, map[string]*node{name: moved}, what).changes...)
+	return c, nil
 }
 
 // names is a change of names in the directory of rel.
