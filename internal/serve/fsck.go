@@ -6,15 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // Fault is something wrong in a state directory.
 type Fault struct {
-	Kind     string `json:"kind"` // "database", "record", "template", "image", "layer" or "unowned"
+	Kind     string `json:"kind"` // "database", "record", "template", "image", "layer", "volume" or "unowned"
 	Sandbox  string `json:"sandbox,omitempty"`
 	What     string `json:"what"`     // is wrong
 	Means    string `json:"means"`    // for whom
@@ -74,7 +76,29 @@ func (c *checker) check(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.volumes(); err != nil {
+		return err
+	}
 	return c.unowned(ctx)
+}
+
+// volumes looks for the directories of the volumes. One whose deletion was not
+// committed has another name until a server starts.
+func (c *checker) volumes() error {
+	names, err := volumesAt(c.u.dir).Names()
+	if err != nil {
+		return err
+	}
+	for _, v := range c.u.records.Volumes {
+		if slices.Contains(names, v.ID) || slices.Contains(names, v.ID+volume.Discarded) {
+			continue
+		}
+		c.add(Fault{
+			Kind: "volume", What: fmt.Sprintf("volume %s has no directory %s", v.Name, volumesAt(c.u.dir).Dir(v.ID)),
+			Means: "sandboxes that have it cannot start or resume", Repair: "none: put the directory back from a backup, or end these sandboxes and delete the volume",
+		})
+	}
+	return nil
 }
 
 func (c *checker) add(f Fault) { c.report.Faults = append(c.report.Faults, f) }
@@ -187,6 +211,8 @@ func (c *checker) unowned(ctx context.Context) error {
 		switch {
 		case g.Removed:
 			f.Repair = "removed"
+		case g.Kept != "":
+			f.Repair = "kept: put back a database that knows it, or remove it by hand"
 		case g.Left != "":
 			f.Repair = "left: " + g.Left
 		}

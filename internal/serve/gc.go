@@ -65,7 +65,10 @@ func (u *upkeep) garbage(ctx context.Context) ([]garbage, error) {
 			usage := u.remains.Usage(t.ID)
 			g.Processes, g.Memory = usage.Processes, usage.Memory
 		}
-		if t.Due().After(now) {
+		switch {
+		case t.Kept != "":
+			g.Left = t.Kept
+		case t.Due().After(now):
 			g.Left = fmt.Sprintf("no record knows it, and it changed less than %s ago", sweep.Grace)
 		}
 		list[i] = g

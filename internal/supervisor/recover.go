@@ -124,6 +124,10 @@ func (s *Supervisor) sweep(ctx context.Context) error {
 	}
 	var young []sweep.Thing
 	for _, t := range things {
+		if t.Kept != "" {
+			s.log.Warn("nobody owns it, and it is kept", "kind", t.Kind, "id", t.ID, "why", t.Kept)
+			continue
+		}
 		if t.Due().After(now()) {
 			young = append(young, t)
 			continue

@@ -49,9 +49,10 @@ type Thing struct {
 	Kind     Kind      `json:"kind"`
 	ID       string    `json:"id"`
 	Path     string    `json:"path"`
-	Why      string    `json:"why"`      // nobody owns it
-	Since    time.Time `json:"since"`    // when it last changed
-	Stranger bool      `json:"stranger"` // no record knows whose it was
+	Why      string    `json:"why"`            // nobody owns it
+	Since    time.Time `json:"since"`          // when it last changed
+	Stranger bool      `json:"stranger"`       // no record knows whose it was
+	Kept     string    `json:"kept,omitempty"` // why it is not removed, ever
 }
 
 // Due returns when the thing may be removed. What no record knows could be of a
@@ -183,8 +184,8 @@ func (s Sweeper) templates(_ context.Context, o ownership) (found []Thing, err e
 	return found, err
 }
 
-// volumes leaves alone what no record names and has files in it: they are worth
-// more than the record, which may come back.
+// volumes keeps what no record names and has files in it: they are worth more
+// than the record, which may come back. What has none is worth nothing.
 func (s Sweeper) volumes(_ context.Context, o ownership) (found []Thing, err error) {
 	names, err := s.Volumes.Names()
 	for _, name := range names {
@@ -193,12 +194,15 @@ func (s Sweeper) volumes(_ context.Context, o ownership) (found []Thing, err err
 			continue
 		}
 		t := o.thing(Volume, name, s.Volumes.Dir(name))
-		if discarded {
+		switch {
+		case discarded:
 			t.Why, t.Stranger = "it was being deleted when the server ended", false
+		case s.Volumes.Empty(name):
+			t.Why, t.Stranger = "it is empty and no record names it: it was being made when the server ended", false
+		default:
+			t.Kept = "it has files, which are not removed without a record that they were deleted"
 		}
-		if discarded || s.Volumes.Empty(name) {
-			found = append(found, t)
-		}
+		found = append(found, t)
 	}
 	return found, err
 }
@@ -215,6 +219,9 @@ func (s Sweeper) Remove(ctx context.Context, t Thing) error {
 	case Template:
 		return s.Templates.RemoveBase(t.ID)
 	case Volume:
+		if t.Kept != "" {
+			return nil
+		}
 		return s.Volumes.Remove(t.ID)
 	case Unremoved:
 		return s.Layers.FinishRemovals()

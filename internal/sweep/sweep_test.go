@@ -84,9 +84,10 @@ func TestFindAndRemove(t *testing.T) {
 	volumes := []store.Volume{{ID: "volkept"}}
 	thing("volumes/volkept", false)
 	thing("volumes/volkept.deleted", false) // that was not committed
-	thing("volumes/volfull/file", false)
 	thing("volumes/volgone.deleted", true)
-	thing("volumes/volstranger", true)
+	thing("volumes/volempty", true)
+	thing("volumes/volfull/file", false)
+	thing("volumes/volfull", true)
 
 	found, err := s.Find(t.Context(), records, volumes)
 	if err != nil {
@@ -98,7 +99,10 @@ func TestFindAndRemove(t *testing.T) {
 		if f.Why == "" || f.Since.IsZero() {
 			t.Errorf("%s is not explained: %+v", f.Path, f)
 		}
-		strange := strings.HasSuffix(f.Path, stranger) || strings.HasSuffix(f.Path, "volstranger")
+		if kept := strings.HasSuffix(f.Path, "volfull"); kept != (f.Kept != "") {
+			t.Errorf("%+v: want one to be kept, the volume with a file", f)
+		}
+		strange := strings.HasSuffix(f.Path, stranger) || strings.HasSuffix(f.Path, "volfull")
 		if f.Stranger != strange || f.Due().After(time.Now()) != strange {
 			t.Errorf("%+v is due at %s; want a grace period for strangers alone", f, f.Due())
 		}
@@ -116,7 +120,7 @@ func TestFindAndRemove(t *testing.T) {
 			}
 		}
 	}
-	if left, err := s.Find(t.Context(), records, volumes); err != nil || len(left) > 0 {
+	if left, err := s.Find(t.Context(), records, volumes); err != nil || len(left) != 1 || left[0].ID != "volfull" {
 		t.Errorf("left: %+v, %v", left, err)
 	}
 }
