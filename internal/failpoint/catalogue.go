@@ -11,6 +11,11 @@ const (
 	Commit      Point = "store/commit"
 	Committed   Point = "store/committed"
 
+	VolumeAdd      Point = "store/volume-add"
+	VolumeAdded    Point = "store/volume-added"
+	VolumeStrike   Point = "store/volume-strike"
+	VolumeStricken Point = "store/volume-stricken"
+
 	Mount        Point = "layer/mount"
 	Mounted      Point = "layer/mounted"
 	Unmount      Point = "layer/unmount"
@@ -32,6 +37,19 @@ const (
 	ImportEntry  Point = "layer/import-entry"
 	ImportPlace  Point = "layer/import-place"
 	ImportPlaced Point = "layer/import-placed"
+
+	VolumeMake       Point = "volume/make"
+	VolumeMade       Point = "volume/made"
+	VolumeDiscard    Point = "volume/discard"
+	VolumeDiscarded  Point = "volume/discarded"
+	VolumeRecall     Point = "volume/recall"
+	VolumeRemove     Point = "volume/remove"
+	VolumeWrite      Point = "volume/write"
+	VolumeDir        Point = "volume/dir"
+	VolumeWriteSync  Point = "volume/write-sync"
+	VolumeWritePlace Point = "volume/write-place"
+	VolumeWritten    Point = "volume/written"
+	VolumeFileRemove Point = "volume/file-remove"
 
 	NetworkMake     Point = "gvisor/network-make"
 	NetworkMade     Point = "gvisor/network-made"
@@ -81,6 +99,11 @@ func Catalogue() []Step {
 		{Point: Commit, Where: "record and log entries are written, before COMMIT"},
 		{Point: Committed, Where: "the change is durable, and nobody has been told", CrashOnly: true},
 
+		{Point: VolumeAdd, Where: "a volume's record is written, before COMMIT"},
+		{Point: VolumeAdded, Where: "the volume is in the store, and nobody has been told", CrashOnly: true},
+		{Point: VolumeStrike, Where: "a volume's record is deleted, before COMMIT"},
+		{Point: VolumeStricken, Where: "the volume is not in the store any more, and its files are there", CrashOnly: true},
+
 		{Point: Mount, Where: "before one overlay of a root is mounted"},
 		{Point: Mounted, Where: "all overlays of a root are mounted"},
 		{Point: Unmount, Where: "before a mount is taken away"},
@@ -102,6 +125,19 @@ func Catalogue() []Step {
 		{Point: ImportEntry, Where: "before something of an imported layer is made"},
 		{Point: ImportPlace, Where: "an import is whole and durable, before it gets its place"},
 		{Point: ImportPlaced, Where: "it has its place, and no record names it yet"},
+
+		{Point: VolumeMake, Where: "before the directory of a volume is made"},
+		{Point: VolumeMade, Where: "it is durable, and in no record"},
+		{Point: VolumeDiscard, Where: "before the directory of a volume is put aside"},
+		{Point: VolumeDiscarded, Where: "it is put aside, and still in the store"},
+		{Point: VolumeRecall, Where: "before it is put back, because it stays in the store"},
+		{Point: VolumeRemove, Where: "before the files of a deleted volume are removed"},
+		{Point: VolumeWrite, Where: "before a file is written for a volume"},
+		{Point: VolumeDir, Where: "a directory is made in a volume, before that is synced"},
+		{Point: VolumeWriteSync, Where: "a file for a volume is written outside of it, before it is synced"},
+		{Point: VolumeWritePlace, Where: "it is durable, before it gets its place"},
+		{Point: VolumeWritten, Where: "it has its place, before that is synced"},
+		{Point: VolumeFileRemove, Where: "before something in a volume is removed"},
 
 		{Point: NetworkMake, Where: "before a network namespace is made"},
 		{Point: NetworkMade, Where: "the namespace is pinned, with its interfaces"},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
 // Volume is a directory that outlives sandboxes. Its files are kept elsewhere.
@@ -39,8 +40,14 @@ func (s *SQLite) AddVolume(ctx context.Context, v Volume) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx,
 			`INSERT INTO volumes (id, name, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, stamp(v.CreatedAt))
-		return oneRow(result, err, func() error { return ErrVolumeExists(v) })
+		if err := oneRow(result, err, func() error { return ErrVolumeExists(v) }); err != nil {
+			return err
+		}
+		return failpoint.Fail(failpoint.VolumeAdd)
 	})
+	if err == nil {
+		failpoint.Pass(failpoint.VolumeAdded)
+	}
 	return s.explain(err, "add volume %s", v.Name)
 }
 
@@ -67,8 +74,14 @@ func scanVolume(rows *sql.Rows) (v Volume, err error) {
 func (s *SQLite) RemoveVolume(ctx context.Context, id string) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM volumes WHERE id = ?`, id)
-		return oneRow(result, err, func() error { return ErrVolumeNotFound(id) })
+		if err := oneRow(result, err, func() error { return ErrVolumeNotFound(id) }); err != nil {
+			return err
+		}
+		return failpoint.Fail(failpoint.VolumeStrike)
 	})
+	if err == nil {
+		failpoint.Pass(failpoint.VolumeStricken)
+	}
 	return s.explain(err, "remove volume %s", id)
 }
 

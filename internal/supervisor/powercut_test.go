@@ -28,10 +28,18 @@ import (
 // recordedEnv holds the state directory of the server that is recorded.
 const recordedEnv = "DROWSE_SUPERVISOR_TEST_RECORDED"
 
-// TestMain lets the test binary be the process that TestPowerCut records.
+// recordedVolumesEnv says that it is volumes that it deals with.
+const recordedVolumesEnv = "DROWSE_SUPERVISOR_TEST_RECORDED_VOLUMES"
+
+// TestMain lets the test binary be the process that TestPowerCut and
+// TestVolumesPowerCut record.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(recordedEnv); dir != "" {
-		if err := useRecorded(context.Background(), dir); err != nil {
+		use := useRecorded
+		if os.Getenv(recordedVolumesEnv) != "" {
+			use = useRecordedVolumes
+		}
+		if err := use(context.Background(), dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -119,9 +127,13 @@ func openRecorded(ctx context.Context, dir string, machine *fake.Machine) (s *Su
 	if err != nil {
 		return nil, nil, errors.Join(err, st.Close())
 	}
+	volumes, err := volume.Open(filepath.Join(dir, "volumes"), os.Getuid())
+	if err != nil {
+		return nil, nil, errors.Join(err, st.Close())
+	}
 	driver := &writingDriver{machine.Driver(), layers}
 	s, err = New(ctx, Options{
-		Store: st, Layers: layers, Templates: template.At(filepath.Join(dir, "templates")), Volumes: volume.At(filepath.Join(dir, "volumes"), os.Getuid()), Driver: driver, RunDir: rootfs,
+		Store: st, Layers: layers, Templates: template.At(filepath.Join(dir, "templates")), Volumes: volumes, Driver: driver, RunDir: rootfs,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 100,
 	})
 	if err != nil {

@@ -118,6 +118,7 @@ func (s *Supervisor) VolumeFiles(id string) (*volume.Files, error) { return s.o.
 func (s *Supervisor) DeleteVolume(ctx context.Context, id string) error {
 	discarded, err := s.strikeVolume(ctx, id)
 	if err != nil {
+		s.insist(func() error { return s.recallVolume(id) }, "volume that was not deleted could not be put back", "volume", id)
 		return err
 	}
 	s.removeVolumeFiles(discarded)
@@ -137,14 +138,25 @@ func (s *Supervisor) strikeVolume(ctx context.Context, id string) (discarded str
 		return "", errdef.New(errdef.Conflict, "volume_in_use", "volume %q is mounted in %s", v.Name, strings.Join(users, ", ")).
 			WithRemedy("end these sandboxes first").With("sandboxes", users)
 	}
-	if discarded, err = s.o.Volumes.Discard(id); err != nil {
-		return "", fmt.Errorf("delete volume %s: %w", v.Name, err)
+	discarded, err = s.o.Volumes.Discard(id)
+	if err == nil {
+		err = s.o.Store.RemoveVolume(ctx, id)
 	}
-	if err := s.o.Store.RemoveVolume(ctx, id); err != nil {
-		return "", errors.Join(err, s.o.Volumes.Recall(id))
+	if err != nil {
+		return "", fmt.Errorf("delete volume %s: %w", v.Name, err)
 	}
 	delete(s.volumes.byID, id)
 	return discarded, nil
+}
+
+// recallVolume puts the directory of a volume back that could not be deleted.
+func (s *Supervisor) recallVolume(id string) error {
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	if _, is := s.volumes.byID[id]; !is {
+		return nil
+	}
+	return s.o.Volumes.Recall(id)
 }
 
 func (s *Supervisor) removeVolumeFiles(name string) {

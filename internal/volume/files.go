@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
 // Kind is what something in a volume is, in the words of E2B.
@@ -62,11 +63,12 @@ const (
 // Files is the files of one volume. Paths are from its directory, with or
 // without a slash before them; a link on the way counts if it leads to a place
 // in the volume by a relative path. Errors that a client should understand are
-// *errdef.Error.
+// *errdef.Error. What was changed without an error is durable.
 type Files struct {
-	root  *os.Root
-	dir   *os.File
-	owner int
+	root    *os.Root
+	dir     *os.File
+	staging string // the directory of files that are not whole yet
+	owner   int
 }
 
 // Files opens a volume.
@@ -80,7 +82,7 @@ func (s *Store) Files(id string) (*Files, error) {
 		root.Close()
 		return nil, fmt.Errorf("open volume %s: %w", id, err)
 	}
-	return &Files{root: root, dir: dir, owner: s.owner}, nil
+	return &Files{root: root, dir: dir, staging: s.staging(), owner: s.owner}, nil
 }
 
 // Close gives the volume back.
@@ -120,86 +122,6 @@ func (f *Files) Open(p string) (*os.File, Entry, error) {
 	return file, e, pathError(p, err)
 }
 
-// Write makes a file of what it reads, in the place of the one that is there:
-// whoever has that open sees the new contents come.
-func (f *Files) Write(p string, from io.Reader, a Attributes, parents Parents) (Entry, error) {
-	file, err := f.create(p, a, parents)
-	if err != nil {
-		return Entry{}, err
-	}
-	defer file.Close()
-	if _, err := io.Copy(file, tagged{from}); err != nil {
-		return Entry{}, pathError(p, err)
-	}
-	return entryOf(file, p)
-}
-
-// createTries bounds how often it is looked again whether there is a file, where
-// others make and remove it all the time.
-const createTries = 100
-
-// create opens an empty regular file for writing.
-func (f *Files) create(p string, a Attributes, parents Parents) (*os.File, error) {
-	if parents == MakeParents {
-		if err := f.makeDirs(path.Dir(clean(p))); err != nil {
-			return nil, err
-		}
-	}
-	for range createTries {
-		found, err := f.find(p, 0)
-		switch {
-		case err == nil:
-			defer found.Close()
-			return truncate(found, p, a)
-		case !errdef.Is(err, errdef.NotFound):
-			return nil, err
-		}
-		file, err := f.createNew(p, a)
-		if !errors.Is(err, fs.ErrExist) {
-			return file, pathError(p, err)
-		}
-	}
-	return nil, conflict(p, "changes all the time, or is a link that leads nowhere")
-}
-
-// truncate empties a file that is there.
-func truncate(found *os.File, p string, a Attributes) (*os.File, error) {
-	e, err := entryOf(found, p)
-	if err == nil {
-		err = requireFile(e)
-	}
-	if err != nil {
-		return nil, err
-	}
-	file, err := reopen(found, unix.O_WRONLY|unix.O_TRUNC)
-	if err != nil {
-		return nil, pathError(p, err)
-	}
-	if err := a.apply(file); err != nil {
-		file.Close()
-		return nil, pathError(p, err)
-	}
-	return file, nil
-}
-
-func (f *Files) createNew(p string, a Attributes) (*os.File, error) {
-	parent, name, err := f.parent(p)
-	if err != nil {
-		return nil, err
-	}
-	defer parent.Close()
-	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(fd), name)
-	if err := a.or(f.owner, fileMode).apply(file); err != nil {
-		file.Close()
-		return nil, err
-	}
-	return file, nil
-}
-
 // Mkdir makes a directory. One that is there is an error, unless its parents are
 // made as well.
 func (f *Files) Mkdir(p string, a Attributes, parents Parents) (Entry, error) {
@@ -208,7 +130,7 @@ func (f *Files) Mkdir(p string, a Attributes, parents Parents) (Entry, error) {
 			return Entry{}, err
 		}
 	}
-	err := f.mkdir(p, a.or(f.owner, directoryMode))
+	err := f.mkdir(p, a)
 	if err == nil || !errors.Is(err, fs.ErrExist) || parents != MakeParents {
 		if err != nil {
 			return Entry{}, pathError(p, err)
@@ -223,13 +145,15 @@ func (f *Files) Mkdir(p string, a Attributes, parents Parents) (Entry, error) {
 	return entryOf(found, p)
 }
 
-// makeDirs makes the directories of a clean path that are missing.
+// makeDirs makes the directories of a clean path that are missing. Those that
+// are there are made durable all the same: who has made them may not have come
+// to it yet.
 func (f *Files) makeDirs(dir string) error {
 	for i, r := range dir + "/" {
 		if r != '/' || i == 0 {
 			continue
 		}
-		err := f.mkdir(dir[:i], Attributes{}.or(f.owner, directoryMode))
+		err := f.mkdir(dir[:i], Attributes{})
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return pathError(dir[:i], err)
 		}
@@ -237,23 +161,40 @@ func (f *Files) makeDirs(dir string) error {
 	return nil
 }
 
+// mkdir makes one directory, and its name durable, whoever has made it.
 func (f *Files) mkdir(p string, a Attributes) error {
 	parent, name, err := f.parent(p)
 	if err != nil {
 		return err
 	}
 	defer parent.Close()
-	if err := unix.Mkdirat(int(parent.Fd()), name, 0o700); err != nil {
+	err = unix.Mkdirat(int(parent.Fd()), name, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return cmp.Or(syncNames(parent), err)
+	}
+	if err != nil {
 		return err
 	}
+	if err := f.finishDir(parent, name, a); err != nil {
+		_ = unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR)
+		return err
+	}
+	return nil
+}
+
+// finishDir gives a new directory its attributes, and makes it durable.
+func (f *Files) finishDir(parent *os.File, name string, a Attributes) error {
 	// Whoever put something else in its place meanwhile has put it into this
 	// volume, where they may do all of this themselves.
-	made, err := openBeneath(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_DIRECTORY, 0)
+	made, err := openBeneath(parent, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
 	defer made.Close()
-	return a.apply(made)
+	if err := a.or(f.owner, directoryMode).apply(made); err != nil {
+		return err
+	}
+	return errors.Join(failpoint.Fail(failpoint.VolumeDir), made.Sync(), syncNames(parent))
 }
 
 // Change changes the attributes of a file or directory; of a link, its owner.
@@ -270,7 +211,7 @@ func (f *Files) Change(p string, a Attributes) (Entry, error) {
 	if e.Kind == Symlink && a.Mode != nil {
 		return e, invalid(p, "is a link, which has no mode")
 	}
-	if err := a.apply(found); err != nil {
+	if err := errors.Join(a.apply(found), syncEntry(found, e)); err != nil {
 		return e, pathError(p, err)
 	}
 	return entryOf(found, p)
@@ -281,10 +222,28 @@ func (f *Files) Remove(p string) error {
 	if clean(p) == "/" {
 		return invalid(p, "is the volume itself")
 	}
-	if _, err := f.Stat(p); err != nil {
+	parent, name, err := f.parent(p)
+	if err != nil {
 		return err
 	}
-	return pathError(p, f.root.RemoveAll(relative(p)))
+	defer parent.Close()
+	if _, err := entryIn(parent, name); err != nil {
+		return pathError(p, err)
+	}
+	if err := failpoint.Fail(failpoint.VolumeFileRemove); err != nil {
+		return pathError(p, err)
+	}
+	return pathError(p, errors.Join(rootError(f.root.RemoveAll(relative(p))), syncNames(parent)))
+}
+
+// rootError gives what os.Root says of a path that leads out, for which it has no
+// value, as the kernel does.
+func rootError(err error) error {
+	at, ok := errors.AsType[*fs.PathError](err)
+	if _, system := errors.AsType[unix.Errno](err); ok && !system {
+		return &fs.PathError{Op: at.Op, Path: at.Path, Err: unix.EXDEV}
+	}
+	return err
 }
 
 // maxEntries bounds a list.
@@ -357,8 +316,8 @@ func readDir(top *os.File, dir string, each func(name string, e Entry) error) (b
 
 // find opens what is at a path without opening it for anything.
 func (f *Files) find(p string, flags int) (*os.File, error) {
-	if strings.Contains(p, "\x00") || p == "" {
-		return nil, invalid(p, "is no path")
+	if err := checkPath(p); err != nil {
+		return nil, err
 	}
 	file, err := openBeneath(f.dir, relative(p), unix.O_PATH|flags, 0)
 	return file, pathError(p, err)
@@ -372,6 +331,13 @@ func (f *Files) parent(p string) (dir *os.File, name string, err error) {
 	}
 	dir, err = f.find(path.Dir(c), unix.O_DIRECTORY)
 	return dir, path.Base(c), err
+}
+
+func checkPath(p string) error {
+	if strings.Contains(p, "\x00") || p == "" {
+		return invalid(p, "is no path")
+	}
+	return nil
 }
 
 // clean returns a path as it is shown.
@@ -427,7 +393,11 @@ func (a Attributes) apply(file *os.File) error {
 	if a.Mode == nil { // after the owner, whose change takes set-uid bits away
 		return nil
 	}
-	return unix.Chmod(inFD(file), *a.Mode)
+	err := unix.Fchmod(int(file.Fd()), *a.Mode)
+	if errors.Is(err, unix.EBADF) {
+		err = unix.Chmod(inFD(file), *a.Mode)
+	}
+	return err
 }
 
 // entryOf describes what is open, if only as a path.
@@ -530,6 +500,8 @@ func pathError(p string, err error) error {
 		return conflict(p, "changes all the time")
 	case errors.Is(err, unix.ENOTDIR):
 		return invalid(p, "is not a directory, or something above it is none")
+	case errors.Is(err, unix.EISDIR):
+		return invalid(p, "is a directory")
 	case errors.Is(err, unix.EXDEV):
 		return invalid(p, "leads out of the volume")
 	case errors.Is(err, unix.ELOOP):
@@ -538,9 +510,6 @@ func pathError(p string, err error) error {
 		return invalid(p, "is no path")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return errdef.New(errdef.Unavailable, "disk_full", "the state directory's disk is full")
-	}
-	if _, system := errors.AsType[unix.Errno](err); !system {
-		return invalid(p, "leads out of the volume") // so says os.Root
 	}
 	return fmt.Errorf("path %q: %w", p, err)
 }

@@ -91,7 +91,8 @@ func TestWriteAndRead(t *testing.T) {
 		wantCode(t, err, "volume_path_not_found")
 	}
 
-	// What is written in its place is the same file, and keeps what it has.
+	// What is written in its place has its owner and mode; who has the old one
+	// keeps that.
 	if err := os.Link(filepath.Join(dir, "a/b/file"), filepath.Join(dir, "other")); err != nil {
 		t.Fatal(err)
 	}
@@ -99,15 +100,26 @@ func TestWriteAndRead(t *testing.T) {
 	if e, err := f.Change("/a/b/file", Attributes{Mode: &mode}); err != nil || e.Mode != mode {
 		t.Errorf("changed to %+v, %v", e, err)
 	}
-	if e := put(t, f, "/a/b/file", "new"); e.Mode != 0o750 && e.Mode != mode || e.Size != 3 { // writing takes a set-uid bit away from who is not root
+	if e := put(t, f, "/a/b/file", "new"); e.Mode != mode || e.Size != 3 {
 		t.Errorf("written to %+v", e)
 	}
-	wantContents(t, f, "/other", "new")
+	wantContents(t, f, "/a/b/file", "new")
+	wantContents(t, f, "/other", "text")
 
 	broken := iotest.ErrReader(errors.New("gone"))
 	_, err := f.Write("/a/b/file", broken, Attributes{}, NeedParents)
 	if _, ok := errors.AsType[*ReadError](err); !ok {
 		t.Errorf("a body that breaks off: %v", err)
+	}
+	wantContents(t, f, "/a/b/file", "new")
+	if _, err := f.Write("/none/file", broken, Attributes{}, MakeParents); err == nil {
+		t.Error("a body that breaks off was written")
+	}
+	if names, err := os.ReadDir(f.staging); err != nil || len(names) > 0 {
+		t.Errorf("left of what was not written: %v, %v", names, err)
+	}
+	if list, err := f.List("/", 1); err != nil || len(list) != 2 {
+		t.Errorf("listed %+v, %v", list, err)
 	}
 }
 
@@ -267,7 +279,7 @@ func TestNothingLeadsOut(t *testing.T) {
 func TestLinksInside(t *testing.T) {
 	f, dir := newFiles(t)
 	put(t, f, "/d/file", "old")
-	for name, target := range map[string]string{"file": "d/file", "dir": "d", "dangling": "none"} {
+	for name, target := range map[string]string{"file": "d/file", "dir": "d", "dangling": "none", "d/up": "../link", "link": "dir/../d/file", "loop": "loop"} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -275,11 +287,18 @@ func TestLinksInside(t *testing.T) {
 	put(t, f, "/file", "new")
 	wantContents(t, f, "/dir/../d/file", "new")
 	wantContents(t, f, "/dir/file", "new")
+	put(t, f, "/dir/up", "newer") // by three links
+	wantContents(t, f, "/d/file", "newer")
+	put(t, f, "/d/file", "new")
+	_, err := f.Write("/loop", strings.NewReader(""), Attributes{}, NeedParents)
+	wantCode(t, err, "volume_path_invalid")
+	_, err = f.Write("/dir", strings.NewReader(""), Attributes{}, NeedParents)
+	wantCode(t, err, "volume_path_invalid")
 	if e, err := f.Stat("/file"); err != nil || e.Kind != Symlink || e.Target != "d/file" {
 		t.Errorf("the link is %+v, %v", e, err)
 	}
 	mode := uint32(0o600)
-	_, err := f.Change("/file", Attributes{Mode: &mode})
+	_, err = f.Change("/file", Attributes{Mode: &mode})
 	wantCode(t, err, "volume_path_invalid")
 	_, err = f.Write("/dangling", strings.NewReader(""), Attributes{}, NeedParents)
 	wantCode(t, err, "volume_path_conflict")

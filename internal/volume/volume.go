@@ -14,8 +14,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
 // Store is the directory of all volumes.
@@ -26,14 +28,20 @@ type Store struct {
 
 // Open returns the volumes in dir, which it makes if it is missing. What is made
 // in volumes belongs to the user and group owner, if nothing else is asked for.
+// Files that were not whole when the last server ended are removed.
 func Open(dir string, owner int) (*Store, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	s := At(dir, owner)
+	err := os.RemoveAll(s.staging())
+	if err == nil {
+		err = os.MkdirAll(s.staging(), 0o700)
+	}
+	if err == nil {
+		err = durable.Sync(filepath.Dir(dir))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("open volumes: %w", err)
 	}
-	if err := durable.Sync(filepath.Dir(dir)); err != nil {
-		return nil, fmt.Errorf("open volumes: %w", err)
-	}
-	return At(dir, owner), nil
+	return s, nil
 }
 
 // At returns the volumes in dir as they are.
@@ -42,15 +50,28 @@ func At(dir string, owner int) *Store { return &Store{dir: dir, owner: owner} }
 // Dir returns the directory of a volume.
 func (s *Store) Dir(id string) string { return filepath.Join(s.dir, id) }
 
+// stagingName is what lies beside the volumes, and is none: no sandbox sees what
+// is in it.
+const stagingName = ".writing"
+
+// staging is where files of volumes are written until they are whole.
+func (s *Store) staging() string { return filepath.Join(s.dir, stagingName) }
+
 // Make makes the empty directory of a new volume, durably.
 func (s *Store) Make(id string) error {
 	dir := s.Dir(id)
-	err := os.Mkdir(dir, 0o755)
+	err := failpoint.Fail(failpoint.VolumeMake)
+	if err == nil {
+		err = os.Mkdir(dir, 0o755)
+	}
 	if err == nil {
 		err = os.Chown(dir, s.owner, s.owner)
 	}
 	if err == nil {
-		err = durable.Sync(s.dir)
+		err = errors.Join(durable.Sync(dir), durable.Sync(s.dir))
+	}
+	if err == nil {
+		err = failpoint.Fail(failpoint.VolumeMade)
 	}
 	if err != nil {
 		return fmt.Errorf("make volume %s: %w", id, err)
@@ -65,11 +86,22 @@ const Discarded = ".deleted"
 // returns.
 func (s *Store) Discard(id string) (name string, err error) {
 	name = id + Discarded
-	return name, s.rename(id, name)
+	if err := failpoint.Fail(failpoint.VolumeDiscard); err != nil {
+		return name, err
+	}
+	return name, errors.Join(s.rename(id, name), failpoint.Fail(failpoint.VolumeDiscarded))
 }
 
 // Recall undoes Discard. A volume that was not discarded stays as it is.
-func (s *Store) Recall(id string) error { return s.rename(id+Discarded, id) }
+func (s *Store) Recall(id string) error {
+	if _, err := os.Lstat(s.Dir(id + Discarded)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := failpoint.Fail(failpoint.VolumeRecall); err != nil {
+		return err
+	}
+	return s.rename(id+Discarded, id)
+}
 
 // rename gives a directory that is there another name.
 func (s *Store) rename(from, to string) error {
@@ -86,7 +118,11 @@ func (s *Store) rename(from, to string) error {
 // Remove removes a directory of the store with all that is in it. It is
 // idempotent.
 func (s *Store) Remove(name string) error {
-	if err := os.RemoveAll(s.Dir(name)); err != nil {
+	err := failpoint.Fail(failpoint.VolumeRemove)
+	if err == nil {
+		err = os.RemoveAll(s.Dir(name))
+	}
+	if err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
 	return nil
@@ -103,7 +139,7 @@ func (s *Store) Names() ([]string, error) {
 	for i, e := range entries {
 		names[i] = e.Name()
 	}
-	return names, nil
+	return slices.DeleteFunc(names, func(name string) bool { return name == stagingName }), nil
 }
 
 // Empty reports whether a directory has nothing in it.

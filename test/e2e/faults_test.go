@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,14 +21,18 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-var faultTable = flag.String("faults.table", "", "let every fault strike wherever it can, and write the outcome to this file")
+var (
+	faultTable = flag.String("faults.table", "", "let every fault strike wherever it can, and write the outcome to this file")
+	faultsOnly = flag.String("faults.only", "", "only in operations whose names match this; the file keeps what it says of the others")
+)
 
 // TestFaults lets the server crash, fail and find the disk full at each step of
 // each operation at which something is written down or changes outside, on real
 // sandboxes. Afterwards, and after a restart where it crashed, the sandbox is in
 // the state before the operation or in the one after it, it has lost neither
 // memory nor files, nothing is on the host that nobody owns, and the operation
-// works when it is asked for again.
+// works when it is asked for again. A volume is there whole or not at all, and its
+// file has what it had or what was written.
 //
 // With -faults.table every fault strikes wherever it can. Without, a crash and
 // one of the others strike at each point, in one of the operations that come
@@ -45,7 +50,11 @@ func TestFaults(t *testing.T) {
 	t.Logf("%d faults", len(plan))
 	rows := tryAll(ctx, t, plan)
 	if *faultTable != "" && !t.Failed() {
-		if err := os.WriteFile(*faultTable, []byte(faultReport(rows)), 0o644); err != nil {
+		old, err := os.ReadFile(*faultTable)
+		if err != nil && *faultsOnly != "" {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(*faultTable, []byte(faultReport(rows, string(old))), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -54,15 +63,21 @@ func TestFaults(t *testing.T) {
 // explore returns every fault that can strike, and holds that there is one at
 // each point.
 func explore(ctx context.Context, t *testing.T) []trial {
+	only := regexp.MustCompile(*faultsOnly)
 	var plan []trial
 	for _, warm := range []int{0, 1} {
+		these := slices.DeleteFunc(slices.Clone(operations), func(o operation) bool { return o.warm != warm || !only.MatchString(o.name) })
+		if len(these) == 0 {
+			continue
+		}
 		f := startFaulty(ctx, t, warm)
-		for _, o := range operations {
-			if o.warm == warm {
-				plan = append(plan, f.explore(o)...)
-			}
+		for _, o := range these {
+			plan = append(plan, f.explore(o)...)
 		}
 		f.end()
+	}
+	if *faultsOnly != "" {
+		return plan
 	}
 	for _, step := range failpoint.Catalogue() {
 		if !slices.ContainsFunc(plan, func(tr trial) bool { return tr.point == step.Point }) {
@@ -150,6 +165,8 @@ type operation struct {
 	also     failpoint.Point // an error there, which is what the operation is about
 	begin    func(f *faults, id string) error
 	clock    bool // a clock carries it out; begin only sets it
+	// What there is of the volume before and after; empty where it is not about one.
+	was, is volumeState
 }
 
 // subject is what an operation is tried on.
@@ -160,6 +177,7 @@ const (
 	memory           // the sandbox whose guest counts, in memory and in a file
 	files            // the sandbox that has files alone
 	somebody         // a sandbox that will not be needed again
+	shared           // the volume
 )
 
 var operations = []operation{
@@ -178,6 +196,13 @@ var operations = []operation{
 	{name: "expiry that kills", on: somebody, from: lifecycle.Running, to: lifecycle.Terminated, clock: true, begin: (*faults).expire},
 	{name: "merge of layers after a pause", on: files, from: lifecycle.Running, to: lifecycle.Paused, only: mergePoints, begin: (*faults).merge},
 	{name: "restart in the middle of a pause", on: memory, from: lifecycle.Running, to: lifecycle.Running, begin: (*faults).restart},
+	{name: "create a volume", on: shared, was: noVolume, is: emptyVolume, begin: (*faults).createVolume},
+	{name: "write a new file to a volume", on: shared, was: emptyVolume, is: newVolume, begin: (*faults).writeVolume},
+	{name: "write a file of a volume again", on: shared, was: oldVolume, is: newVolume, begin: (*faults).writeVolume},
+	{name: "remove a file of a volume", on: shared, was: oldVolume, is: emptyVolume, begin: (*faults).clearVolume},
+	{name: "create with a volume", to: lifecycle.Running, only: supervisorPoints, was: oldVolume, is: oldVolume, begin: (*faults).createWithVolume},
+	{name: "delete a volume", on: shared, was: oldVolume, is: noVolume, begin: (*faults).deleteVolume},
+	{name: "delete of a volume that fails", on: shared, was: oldVolume, is: oldVolume, also: failpoint.VolumeStrike, begin: (*faults).failingDelete},
 }
 
 // What some operations are about, and the others are not: runtimes that wait are
@@ -185,6 +210,8 @@ var operations = []operation{
 const (
 	warmPoints  = "gvisor/warm-"
 	mergePoints = "layer/merge"
+	// Where a sandbox with a volume could differ from one without.
+	supervisorPoints = "supervisor/"
 )
 
 func (f *faults) create(string) error {
@@ -266,11 +293,13 @@ func (f *faults) restart(string) error {
 func (f *faults) explore(o operation) []trial {
 	f.t.Helper()
 	all := o.strikes(f.passes(o), false)
-	if *faultTable != "" && o.on != nothing && o.only != mergePoints && o.to != lifecycle.Terminated && o.name != restartName {
+	if *faultTable != "" && o.on != nothing && o.overtaken() && o.only != mergePoints && o.to != lifecycle.Terminated && o.name != restartName {
 		// A sandbox of its own, which does not survive being held. It comes to some
 		// points less often: there is nothing to be merged.
 		held := o
-		held.on = somebody
+		if o.on != shared {
+			held.on = somebody
+		}
 		all = append(all, held.strikes(f.passes(held), true)...)
 	}
 	return all
@@ -341,14 +370,15 @@ type row struct {
 	state  string
 }
 
-// faultReport returns the table of docs/faults.md.
-func faultReport(rows []row) string {
+// faultReport returns the table of docs/faults.md, with what an old one says of
+// operations that were not tried.
+func faultReport(rows []row, old string) string {
 	var b strings.Builder
 	b.WriteString(`# What a fault leaves behind
 
-Made by ` + "`make faults`" + `, which lets each fault strike at each step of each operation, on real sandboxes with gVisor. After every one of these lines the following held, or there would be no table: no operation was in flight any more; the guest's counter in memory and its files went on from where they were; no process, mount, network namespace, cgroup or file was left that no record names; and the operation succeeded when it was asked for again.
+Made by ` + "`make faults`" + `, which lets each fault strike at each step of each operation, on real sandboxes with gVisor. After every one of these lines the following held, or there would be no table: no operation was in flight any more; the guest's counter in memory and its files went on from where they were; no process, mount, network namespace, cgroup or file was left that no record names; and the operation succeeded when it was asked for again. A volume was there whole or not at all, and its file had all of what it had before or of what was written.
 
-*crash*: the server is killed there and started again. *error*: the step fails once. *full*: the disk is full from there on, for ` + fullFor.String() + ` or until the operation ends. *hold*: the operation is held up there, and a kill overtakes it. *Pass* counts how often the operation comes to the point. *Answer* is what the caller was told; *state* is the sandbox's afterwards.
+*crash*: the server is killed there and started again. *error*: the step fails once. *full*: the disk is full from there on, for ` + fullFor.String() + ` or until the operation ends. *hold*: the operation is held up there, and a kill overtakes it, or where it is one on a volume, the volume's deletion. *Pass* counts how often the operation comes to the point. *Answer* is what the caller was told; *state* is the sandbox's afterwards, or what there is of the volume: nothing, no file, the old one or the new one.
 
 | Point | Where |
 |---|---|
@@ -356,13 +386,23 @@ Made by ` + "`make faults`" + `, which lets each fault strike at each step of ea
 	for _, step := range failpoint.Catalogue() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", step.Point, step.Where)
 	}
-	name := ""
-	for _, r := range rows {
-		if r.op.name != name {
-			name = r.op.name
-			fmt.Fprintf(&b, "\n## %s\n\n| Point | Pass | Fault | Answer | State |\n|---|---|---|---|---|\n", strings.ToUpper(name[:1])+name[1:])
+	for _, o := range slices.SortedStableFunc(slices.Values(operations), func(a, b operation) int { return a.warm - b.warm }) {
+		title := strings.ToUpper(o.name[:1]) + o.name[1:]
+		section := fmt.Sprintf("\n## %s\n\n| Point | Pass | Fault | Answer | State |\n|---|---|---|---|---|\n", title)
+		tried := false
+		for _, r := range rows {
+			if r.op.name == o.name {
+				tried = true
+				section += fmt.Sprintf("| `%s` | %d | %s | %s | %s |\n", r.point, r.nth, r.fault, r.answer, r.state)
+			}
 		}
-		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s |\n", r.point, r.nth, r.fault, r.answer, r.state)
+		if _, kept, ok := strings.Cut(old, "\n## "+title+"\n"); ok && !tried {
+			kept, _, _ = strings.Cut(kept, "\n## ")
+			section, tried = "\n## "+title+"\n"+kept, true
+		}
+		if tried {
+			b.WriteString(section)
+		}
 	}
 	return b.String()
 }
@@ -378,6 +418,9 @@ const overtaking = 50 * time.Millisecond
 func (f *faults) try(tr trial) row {
 	t, o := f.t, tr.op
 	t.Helper()
+	if o.on == shared {
+		return f.tryVolume(tr)
+	}
 	id := f.ready(o)
 	before := f.records()
 	f.arm(append(o.extra(), failpoint.Armed{Point: tr.point, Fault: tr.fault, Nth: tr.nth})...)
@@ -393,26 +436,35 @@ func (f *faults) try(tr trial) row {
 	}
 	f.settle(tr.String(), id, o)
 	rec := f.records()[id]
-	out := row{trial: tr, answer: "ok", state: cmp.Or(string(rec.State), "not there")}
+	out := row{trial: tr, state: cmp.Or(string(rec.State), "not there")}
 	if rec.Tombstone != nil {
 		out.state += ": " + string(rec.Tombstone.Reason)
 	}
-	switch {
-	case tr.fault == failpoint.Crash:
-		out.answer = "none"
-	case err != nil:
-		out.answer = "error"
-		if e, ok := errors.AsType[*client.Error](err); ok {
-			out.answer = e.Code
-		}
-	}
+	out.answer = tr.answer(err)
 	f.judge(tr, rec, before[id], err)
 	if rec.State != o.to && !t.Failed() && tr.fault != failpoint.Hold {
 		f.again(tr, id)
 	}
 	f.check(o.on)
 	f.finish(o, id)
+	if o.was != "" {
+		f.wantVolume(tr, o.was)
+	}
 	return out
+}
+
+// answer is how the table calls what the caller was told.
+func (tr trial) answer(err error) string {
+	e, ok := errors.AsType[*client.Error](err)
+	switch {
+	case tr.fault == failpoint.Crash:
+		return "none"
+	case err == nil:
+		return "ok"
+	case ok:
+		return e.Code
+	}
+	return "error"
 }
 
 // again carries out the operation that came to nothing, with nothing in its way.
@@ -469,7 +521,7 @@ func (f *faults) await(tr trial, id string, answer chan error) error {
 	switch tr.fault {
 	case failpoint.Hold:
 		killed := make(chan error, 1)
-		go func() { killed <- f.kill(id) }()
+		go func() { killed <- f.overtake(tr.op, id) }()
 		time.Sleep(overtaking)
 		f.disarm()
 		if err := <-killed; err != nil {
@@ -529,8 +581,11 @@ func (f *faults) ready(o operation) string {
 	t.Helper()
 	var id string
 	sandbox := f.written
+	if o.was != "" {
+		f.bringVolume(o.was)
+	}
 	switch o.on {
-	case nothing:
+	case nothing, shared:
 	case memory:
 		id = f.counting.sb.ID
 		f.bring(id, lifecycle.Running)

@@ -41,6 +41,7 @@ type faults struct {
 	last     report // of counting
 	written  *client.Sandbox
 	lines    int // in written's file
+	volume   client.Volume
 }
 
 func startFaulty(ctx context.Context, t *testing.T, warm int) *faults {
@@ -207,7 +208,15 @@ func (f *faults) unsettled(id string, o operation) error {
 		return errors.New("its time has come, and it has not ended")
 	}
 	want, running := belongings(all)
-	for _, d := range []string{"images", "layers", "imports", "run/rootfs", "run/gv/bundles"} {
+	volumes, err := f.db.Volumes(f.ctx)
+	if err != nil {
+		return err
+	}
+	want["volumes/.writing"] = true
+	for _, v := range volumes {
+		want["volumes/"+v.ID] = true
+	}
+	for _, d := range []string{"images", "layers", "imports", "run/rootfs", "run/gv/bundles", "volumes", "volumes/.writing"} {
 		for _, path := range glob(filepath.Join(f.s.dir, d, "*")) {
 			name := filepath.Join(d, filepath.Base(path))
 			if !want[name] {

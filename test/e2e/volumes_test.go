@@ -143,8 +143,8 @@ func TestVolumes(t *testing.T) {
 	if err := s.client.DeleteVolume(ctx, v.ID); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(filepath.Join(s.dir, "volumes")); err != nil || len(left) > 0 {
-		t.Errorf("left of the volume: %v, %v", left, err)
+	if left := glob(filepath.Join(s.dir, "volumes", "vol*")); len(left) > 0 {
+		t.Errorf("left of the volume: %q", left)
 	}
 	if _, err := s.client.Create(ctx, withVolume("data")); !errors.As(err, &refused) || refused.Code != "volume_mount_invalid" || refused.Status != http.StatusBadRequest {
 		t.Errorf("create with a volume that is gone: %v", err)
@@ -256,5 +256,63 @@ func TestHostileVolume(t *testing.T) {
 	}
 	if strings.Contains(s.log.String(), v.Token) {
 		t.Error("the token of the volume is in the log")
+	}
+}
+
+// TestVolumesThatNobodyOwns leaves a server that crashed directories of volumes
+// that are in no record, and takes the one of a volume away.
+func TestVolumesThatNobodyOwns(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	v := s.volume(ctx, "data")
+	s.wantContent(ctx, v, "PUT", "file", "/file", "kept", http.StatusCreated, "")
+	s.crash()
+	at := func(name string) string { return filepath.Join(s.dir, "volumes", name) }
+	for _, dir := range []string{"volempty", "voldeleted.deleted/dir", "volfull/dir", ".writing"} {
+		if err := os.MkdirAll(at(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(at(".writing/half"), []byte("ha"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	volumes := func(all []garbage) (list []garbage) {
+		for _, g := range all {
+			if g.Kind == "volume" {
+				list = append(list, g)
+			}
+		}
+		return list
+	}
+	things, code := s.gc(t, "--dry-run")
+	found := volumes(things)
+	if code != 0 || len(found) != 3 || found[0].ID != "voldeleted.deleted" || found[0].Left != "" || found[1].ID != "volempty" || found[1].Left != "" ||
+		found[2].ID != "volfull" || !strings.Contains(found[2].Left, "it has files") {
+		t.Errorf("gc --dry-run ends with %d and finds %+v", code, found)
+	}
+	things, code = s.gc(t)
+	if found := volumes(things); code != 0 || len(found) != 3 || !found[0].Removed || !found[1].Removed || found[2].Removed {
+		t.Errorf("gc ends with %d and %+v", code, found)
+	}
+	if err := os.Rename(at(v.ID), at("away")); err != nil {
+		t.Fatal(err)
+	}
+	faults, code := s.fsck(t, "--repair")
+	if code != 1 || !slices.ContainsFunc(faults, func(f fault) bool { return f.Kind == "volume" && strings.Contains(f.What, "data has no directory") }) ||
+		!slices.ContainsFunc(faults, func(f fault) bool {
+			return strings.Contains(f.What, "volfull") && strings.HasPrefix(f.Repair, "kept") && !f.Repaired
+		}) {
+		t.Errorf("fsck --repair ends with %d and %+v", code, faults)
+	}
+	if err := errors.Join(os.Rename(at("away"), at(v.ID)), os.RemoveAll(at("volfull"))); err != nil {
+		t.Fatal(err)
+	}
+	if faults, code := s.fsck(t); code != 0 {
+		t.Errorf("fsck then ends with %d and %+v", code, faults)
+	}
+	s.start()
+	s.wantContent(ctx, v, "GET", "file", "/file", "", http.StatusOK, "kept")
+	if left := glob(at("vol*")); len(left) != 1 || len(glob(at(".writing/*"))) > 0 {
+		t.Errorf("there are %q", left)
 	}
 }
