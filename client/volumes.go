@@ -14,6 +14,7 @@ type Volume struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"createdAt"`
+	DiskMiB   int       `json:"diskMiB"`         // what it may hold; 0 for no limit
 	Token     string    `json:"token,omitempty"` // what opens its files; not in a list
 }
 
@@ -21,12 +22,20 @@ const volumesPath = "/v1/volumes"
 
 // CreateVolume makes an empty volume. ErrConflict: the name is taken.
 func (c *Client) CreateVolume(ctx context.Context, name string) (Volume, error) {
-	in := struct {
-		Name string `json:"name"`
-	}{name}
+	return c.CreateVolumeWith(ctx, VolumeOptions{Name: name})
+}
+
+// VolumeOptions is what a new volume is to be.
+type VolumeOptions struct {
+	Name    string `json:"name"`
+	DiskMiB int    `json:"diskMiB,omitempty"` // what it may hold; 0 for what the server allows
+}
+
+// CreateVolumeWith makes an empty volume. ErrConflict: the name is taken.
+func (c *Client) CreateVolumeWith(ctx context.Context, o VolumeOptions) (Volume, error) {
 	var v Volume
-	if err := c.call(ctx, http.MethodPost, volumesPath, nil, in, &v); err != nil {
-		return Volume{}, fmt.Errorf("create volume %s: %w", name, err)
+	if err := c.call(ctx, http.MethodPost, volumesPath, nil, o, &v); err != nil {
+		return Volume{}, fmt.Errorf("create volume %s: %w", o.Name, err)
 	}
 	return v, nil
 }

@@ -81,6 +81,7 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			WakeQueue:       o.WakeQueue,
 			MaxRunning:      o.MaxRunning,
 			WarmRuntimes:    o.WarmRuntimes,
+			VolumeDiskMiB:   o.VolumeDiskMiB,
 			DNS:             o.DNS.AddrPort,
 			PauseOnShutdown: o.OnShutdown == "pause",
 			ShutdownTimeout: o.ShutdownTimeout,

@@ -65,11 +65,12 @@ type ServeOptions struct {
 	DefaultRetention time.Duration // of paused sandboxes; 0 for ever
 	StallAfter       time.Duration // how long work may stand still and count; 0 for ever
 
-	WakeTimeout  time.Duration // how long a request waits for a sandbox to wake
-	WakeQueue    int           // how many may wait for one
-	MaxRunning   int           // how many sandboxes run at once; 0 for no bound
-	WarmRuntimes int           // how many empty runtimes wait for the next start
-	DNS          AddrPort      // what resolves names for sandboxes; as on the machine if not valid
+	WakeTimeout   time.Duration // how long a request waits for a sandbox to wake
+	WakeQueue     int           // how many may wait for one
+	MaxRunning    int           // how many sandboxes run at once; 0 for no bound
+	WarmRuntimes  int           // how many empty runtimes wait for the next start
+	VolumeDiskMiB int           // what a volume may hold that has no limit of its own; 0 for no limit
+	DNS           AddrPort      // what resolves names for sandboxes; as on the machine if not valid
 
 	OnShutdown      string        // keep or pause
 	ShutdownTimeout time.Duration // how long pausing may take

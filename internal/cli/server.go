@@ -40,6 +40,7 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
 	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
+	f.IntVar(&o.VolumeDiskMiB, "volume-disk", 10240, "how many `MiB` a volume may hold that has no limit of its own; 0 for no limit")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes wait to make the next start or wake faster; 0 for none")
 	f.Var(&o.DNS, "dns", "`address` and port of the DNS server that resolves names for sandboxes, such as 192.0.2.1:53; without it they are resolved as on this machine")
 	f.StringVar(&o.OnShutdown, "on-shutdown", "keep", "what becomes of running sandboxes when the server stops: keep lets them run, pause pauses them")
@@ -113,8 +114,8 @@ func (o ServeOptions) check() error {
 		return usagef("--tls-cert and --tls-key belong together")
 	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0 || o.IdleStream < 0:
 		return usagef("--max-client-connections, --max-sandbox-requests and --idle-stream: want 0 or more")
-	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0 || o.WarmRuntimes < 0:
-		return usagef("--default-retention, --stall-after, --max-running and --warm-runtimes: want 0 or more")
+	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0:
+		return usagef("--default-retention, --stall-after, --max-running, --volume-disk and --warm-runtimes: want 0 or more")
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -58,13 +59,18 @@ sleeps, and what drowse export writes, has no files of its volumes in it.`,
 }
 
 func (a *app) createVolumeCommand() *cobra.Command {
-	return &cobra.Command{
+	var o client.VolumeOptions
+	cmd := &cobra.Command{
 		Use:   "create NAME [flags]",
 		Short: "make an empty volume and print its id",
 		Args:  exactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.DiskMiB < 0 {
+				return usagef("--disk: want 0 or more")
+			}
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				v, err := c.CreateVolume(ctx, args[0])
+				o.Name = args[0]
+				v, err := c.CreateVolumeWith(ctx, o)
 				if err != nil {
 					return err
 				}
@@ -72,6 +78,8 @@ func (a *app) createVolumeCommand() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().IntVar(&o.DiskMiB, "disk", 0, "how many `MiB` it may hold; past it, running sandboxes that have it are paused (default: the server's --volume-disk)")
+	return cmd
 }
 
 func (a *app) listVolumesCommand() *cobra.Command {
@@ -87,15 +95,23 @@ func (a *app) listVolumesCommand() *cobra.Command {
 				}
 				return a.print(all, func(w io.Writer) {
 					now := time.Now()
-					rows := [][]string{{"NAME", "ID", "MADE"}}
+					rows := [][]string{{"NAME", "ID", "DISK MIB", "MADE"}}
 					for _, v := range all {
-						rows = append(rows, []string{v.Name, v.ID, clock(v.CreatedAt, now)})
+						rows = append(rows, []string{v.Name, v.ID, limitText(v.DiskMiB), clock(v.CreatedAt, now)})
 					}
 					table(w, rows)
 				})
 			})
 		},
 	}
+}
+
+// limitText is a limit in a list.
+func limitText(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
 }
 
 func (a *app) deleteVolumesCommand() *cobra.Command {

@@ -114,6 +114,7 @@ var catalogue = []Entry{
 	{"unknown_field", Invalid, 400, 400, "The body or the query has a field that is not known here. (The E2B dialect refuses only those that would mean something.)", "Use the one that the message suggests, or leave it out."},
 	{"unknown_path", NotFound, 404, 404, "The path is not part of the API.", "See /v1/openapi.json."},
 	{"volume_exists", Exists, 409, 400, "A volume of that name is there already.", "Choose another name, or use that one."},
+	{"volume_full", Exhausted, 0, 507, "The volume takes as much of the disk as it may, or would with what is to be written.", "Remove files from the volume, or use one with a larger limit."},
 	{"volume_in_use", Conflict, 409, 409, "The volume is mounted in sandboxes that have not ended.", "End the sandboxes that the message names first."},
 	{"volume_mount_invalid", Invalid, 400, 400, "A sandbox asks for a volume that does not exist, or at a path where none can be mounted: one that is not absolute, that another volume has, or that the sandbox needs.", "Create the volume first, and give an absolute path of its own, such as /mnt/data."},
 	{"volume_name_invalid", Invalid, 400, 400, "The name of a volume has other characters than letters, digits, - and _, or too many.", "Use another name."},

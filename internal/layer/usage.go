@@ -18,6 +18,9 @@ type Usage struct {
 // Plus returns the sum of both.
 func (u Usage) Plus(v Usage) Usage { return Usage{u.Bytes + v.Bytes, u.Files + v.Files} }
 
+// Minus returns what u has more than v.
+func (u Usage) Minus(v Usage) Usage { return Usage{u.Bytes - v.Bytes, u.Files - v.Files} }
+
 // Exceeds reports whether u has more of anything than most.
 func (u Usage) Exceeds(most Usage) bool { return u.Bytes > most.Bytes || u.Files > most.Files }
 
@@ -29,15 +32,22 @@ const maxUsageDepth = 2048
 // been counted of it. The layer may be a top that a sandbox is changing: it is
 // not left on the way, whatever takes the place of a directory meanwhile.
 func (s *Store) Usage(id string, enough Usage) (Usage, error) {
-	dir, err := os.OpenFile(s.LayerDir(id), unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	u, err := UsageOf(s.LayerDir(id), enough)
 	if err != nil {
 		return Usage{}, fmt.Errorf("usage of layer %s: %w", id, err)
 	}
-	c := counter{enough: enough, linked: map[uint64]bool{}}
-	if err := c.count(dir, 1); err != nil {
-		return Usage{}, fmt.Errorf("usage of layer %s: %w", id, err)
+	return u, nil
+}
+
+// UsageOf returns the same of any directory.
+func UsageOf(path string, enough Usage) (Usage, error) {
+	dir, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return Usage{}, err
 	}
-	return c.usage, nil
+	c := counter{enough: enough, linked: map[uint64]bool{}}
+	err = c.count(dir, 1)
+	return c.usage, err
 }
 
 // counter adds up what is in a tree.

@@ -58,6 +58,7 @@ type Options struct {
 	WakeQueue      int           // how many requests may wait for one sandbox
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes   int           // how many empty runtimes wait for the next start
+	VolumeDiskMiB  int           // what a volume may hold that has no limit of its own; 0 for no limit
 
 	DNS netip.AddrPort // what resolves names for sandboxes; as this machine does if not valid
 
@@ -323,7 +324,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
-		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits,
+		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
 		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery,
 		LogDir: filepath.Join(o.StateDir, "logs"),
 	})

@@ -128,13 +128,18 @@ func inspectEvents(ctx context.Context, db *sql.DB, found *Inspection) error {
 	return err
 }
 
-// inspectVolumes reads the volumes, of which an older database knows nothing.
+// inspectVolumes reads the volumes, of which, or of whose limits, an older database
+// knows nothing.
 func inspectVolumes(ctx context.Context, db *sql.DB, found *Inspection) error {
-	var tables int
-	err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'volumes'`).Scan(&tables)
-	if err != nil || tables == 0 {
+	var columns, limits int
+	err := db.QueryRowContext(ctx, `SELECT count(*), count(*) FILTER (WHERE name = 'disk') FROM pragma_table_info('volumes')`).Scan(&columns, &limits)
+	if err != nil || columns == 0 {
 		return err
 	}
-	found.Volumes, err = collect(ctx, db, scanVolume, selectVolumes)
+	query := selectVolumes
+	if limits == 0 {
+		query = selectUnlimited
+	}
+	found.Volumes, err = collect(ctx, db, scanVolume, query)
 	return err
 }

@@ -56,13 +56,19 @@ func TestInspect(t *testing.T) {
 func TestInspectVolumes(t *testing.T) {
 	path := newPath(t)
 	s := open(t, path)
-	want := store.Volume{ID: "vol1", Name: "shared", CreatedAt: time.Date(2026, 2, 3, 4, 5, 6, 7, time.UTC)}
+	want := store.Volume{ID: "vol1", Name: "shared", CreatedAt: time.Date(2026, 2, 3, 4, 5, 6, 7, time.UTC), DiskMiB: 70}
 	if err := errors.Join(s.AddVolume(t.Context(), want), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	found, err := store.Inspect(t.Context(), path)
 	if err != nil || len(found.Problems) > 0 || !slices.Equal(found.Volumes, []store.Volume{want}) {
 		t.Errorf("%+v, %v; want %+v", found, err, want)
+	}
+	shell(t, path, `ALTER TABLE volumes DROP COLUMN disk`)
+	want.DiskMiB = 0
+	found, err = store.Inspect(t.Context(), path)
+	if err != nil || len(found.Problems) > 0 || !slices.Equal(found.Volumes, []store.Volume{want}) {
+		t.Errorf("without limits: found %+v, %v", found, err)
 	}
 	shell(t, path, `DROP TABLE volumes`)
 	found, err = store.Inspect(t.Context(), path)

@@ -85,6 +85,26 @@ func wantSchema(t *testing.T, s *SQLite, version, tables int) {
 	}
 }
 
+// TestVolumesFromBeforeLimits has volumes be there when they get limits: what the
+// server allows holds for them.
+func TestVolumesFromBeforeLimits(t *testing.T) {
+	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	v := Volume{ID: "vol1", Name: "old", CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	if err := s.AddVolume(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	before := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "ALTER TABLE volumes") })
+	if _, err := s.writer.Exec(fmt.Sprintf(`ALTER TABLE volumes DROP COLUMN disk; PRAGMA user_version = %d`, before)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.migrate(t.Context(), migrations[:before+1]); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.Volumes(t.Context()); err != nil || !slices.Equal(all, []Volume{v}) {
+		t.Errorf("volumes are %+v, %v", all, err)
+	}
+}
+
 func TestMigrationsAreNumbered(t *testing.T) {
 	file := &fstest.MapFile{Data: []byte(`SELECT 1`)}
 	defer func() {

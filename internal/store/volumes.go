@@ -15,6 +15,7 @@ type Volume struct {
 	ID        string    `json:"id"` // never used again
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"createdAt"`
+	DiskMiB   int       `json:"diskMiB"` // what it may hold; 0 for what the server allows
 }
 
 // VolumeMount is a volume in a sandbox.
@@ -39,7 +40,7 @@ func ErrVolumeNotFound(id string) error {
 func (s *SQLite) AddVolume(ctx context.Context, v Volume) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx,
-			`INSERT INTO volumes (id, name, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, stamp(v.CreatedAt))
+			`INSERT INTO volumes (id, name, created_at, disk) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, stamp(v.CreatedAt), v.DiskMiB)
 		if err := oneRow(result, err, func() error { return ErrVolumeExists(v) }); err != nil {
 			return err
 		}
@@ -57,11 +58,15 @@ func (s *SQLite) Volumes(ctx context.Context) ([]Volume, error) {
 	return volumes, s.explain(err, "read volumes")
 }
 
-const selectVolumes = `SELECT id, name, created_at FROM volumes ORDER BY created_at, rowid`
+const (
+	selectVolumes = `SELECT id, name, created_at, disk FROM volumes ORDER BY created_at, rowid`
+	// selectUnlimited is for a database that knows of no limits.
+	selectUnlimited = `SELECT id, name, created_at, 0 FROM volumes ORDER BY created_at, rowid`
+)
 
 func scanVolume(rows *sql.Rows) (v Volume, err error) {
 	var created string
-	if err := rows.Scan(&v.ID, &v.Name, &created); err != nil {
+	if err := rows.Scan(&v.ID, &v.Name, &created, &v.DiskMiB); err != nil {
 		return Volume{}, err
 	}
 	if v.CreatedAt, err = time.Parse(stampLayout, created); err != nil {

@@ -67,6 +67,7 @@ func (s *Supervisor) guardDisk(every time.Duration) {
 		}
 		last, at = st, time.Now()
 		s.eachRunning((*box).limitDisk)
+		s.limitVolumes()
 	}
 }
 
@@ -75,7 +76,7 @@ func (s *Supervisor) guardDisk(every time.Duration) {
 // If there is no room for a pause, the runtime is ended.
 func (b *box) limitDisk() {
 	sb := b.snapshot()
-	limit := limitOf(sb.Config.Limits)
+	limit := limitOf(sb.Config.Limits.DiskMiB)
 	if limit == (layer.Usage{}) || sb.Record.Op != nil || sb.Record.State != lifecycle.Running {
 		return
 	}
@@ -93,11 +94,17 @@ func (b *box) limitDisk() {
 		return
 	}
 	detail := fmt.Sprintf("its files take %s, and its limit is %d MiB", describe(taken, limit), sb.Config.Limits.DiskMiB)
+	b.stopPast(sb, detail, func() bool { return b.tries(sb.Record.Generation, taken, limit) })
+}
+
+// stopPast pauses a sandbox because of what is past its limit, if that is to be
+// tried, and ends its runtime if there is no room for a pause.
+func (b *box) stopPast(sb store.Sandbox, detail string, try func() bool) {
 	if b.s.checkSpace(scarceSpace) != nil {
 		b.endPast(sb, detail+"; the disk had no room for a pause")
 		return
 	}
-	if b.tries(sb.Record.Generation, taken, limit) {
+	if try() {
 		b.s.work.Go(func() { b.pauseFull(detail) })
 	}
 }
@@ -109,12 +116,12 @@ func (b *box) noteTaken(bytes int64) {
 }
 
 // limitOf is what a limit allows; zero if there is none.
-func limitOf(l store.Limits) layer.Usage {
-	bytes := int64(l.DiskMiB) << 20
+func limitOf(diskMiB int) layer.Usage {
+	bytes := int64(diskMiB) << 20
 	return layer.Usage{Bytes: bytes, Files: bytes / bytesPerInode}
 }
 
-// slack is how much a sandbox may have that has had too much before.
+// slack is how much may be had where there was too much before.
 func slack(had, limit layer.Usage) layer.Usage {
 	bytes := max(limit.Bytes/64, leastSlack)
 	return layer.Usage{Bytes: max(had.Bytes, limit.Bytes) + bytes, Files: max(had.Files, limit.Files) + bytes/bytesPerInode}

@@ -64,6 +64,12 @@ func (tn *tenant) staysUp(why string) {
 func (tn *tenant) isPaused(detail string) {
 	tn.t.Helper()
 	tn.box.limitDisk()
+	tn.wantPaused(detail)
+}
+
+// wantPaused waits until it is paused because of the disk.
+func (tn *tenant) wantPaused(detail string) {
+	tn.t.Helper()
 	eventually(tn.t, "the pause", func() bool { return record(tn.t, tn.s, tn.id).Situation() == lifecycle.Situation(lifecycle.Paused) })
 	events, err := tn.s.Events(tn.t.Context(), tn.id, 0, 100)
 	if err != nil {

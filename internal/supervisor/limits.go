@@ -30,11 +30,15 @@ func (s *Supervisor) limits(asked store.Limits) (store.Limits, error) {
 			continue
 		}
 		if most := cmp.Or(l.most, math.MaxInt32); l.asked < l.least || l.asked > most {
-			return store.Limits{}, errdef.New(errdef.Invalid, "limit_out_of_range", "%s is %d; this server grants %d to %d", l.name, l.asked, l.least, most).
-				WithRemedy("ask for less or more, or leave it out for %d", *l.granted).
-				With("field", l.name).With("requested", l.asked).With("least", l.least).With("most", most)
+			return store.Limits{}, outOfRange(l.name, l.asked, l.least, most, *l.granted)
 		}
 		*l.granted = l.asked
 	}
 	return granted, nil
+}
+
+func outOfRange(name string, asked, least, most, otherwise int) error {
+	return errdef.New(errdef.Invalid, "limit_out_of_range", "%s is %d; this server grants %d to %d", name, asked, least, most).
+		WithRemedy("ask for less or more, or leave it out for %d", otherwise).
+		With("field", name).With("requested", asked).With("least", least).With("most", most)
 }

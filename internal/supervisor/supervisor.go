@@ -55,6 +55,9 @@ type Options struct {
 	// that are granted; zero in MostLimits is no bound.
 	Limits     store.Limits
 	MostLimits store.Limits
+	// VolumeDiskMiB is what a volume may hold that has no limit of its own; 0 for
+	// no limit.
+	VolumeDiskMiB int
 	// MaxTimeout is the largest soft timeout that is granted.
 	MaxTimeout time.Duration
 	// WakeTimeout is how long an access waits for a sandbox to wake, and

@@ -205,7 +205,7 @@ func usageOf(inst runtime.Instance) (runtime.Usage, error) {
 // limit; without one, of the disk that its files are on.
 func (b *box) diskOf() (used, total int64, err error) {
 	b.mu.Lock()
-	taken, limit := b.disk.taken, limitOf(b.sb.Config.Limits)
+	taken, limit := b.disk.taken, limitOf(b.sb.Config.Limits.DiskMiB)
 	b.mu.Unlock()
 	if limit.Bytes > 0 {
 		return taken, limit.Bytes, nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path"
 	"regexp"
 	"slices"
@@ -27,11 +28,12 @@ import (
 type volumes struct {
 	mu   sync.Mutex
 	byID map[string]store.Volume
+	disk map[string]*volumeDisk // of volumes that were measured
 }
 
 func (s *Supervisor) loadVolumes(ctx context.Context) error {
 	list, err := s.o.Store.Volumes(ctx)
-	s.volumes.byID = map[string]store.Volume{}
+	s.volumes.byID, s.volumes.disk = map[string]store.Volume{}, map[string]*volumeDisk{}
 	for _, v := range list {
 		s.volumes.byID[v.ID] = v
 		err = errors.Join(err, s.o.Volumes.Recall(v.ID)) // its deletion was not committed
@@ -42,17 +44,20 @@ func (s *Supervisor) loadVolumes(ctx context.Context) error {
 // volumeName is what E2B's clients may call a volume.
 var volumeName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
 
-// CreateVolume makes an empty volume. A name that is taken is an errdef.Exists
-// with code "volume_exists".
-func (s *Supervisor) CreateVolume(ctx context.Context, name string) (store.Volume, error) {
+// CreateVolume makes an empty volume, with a limit on disk of its own or 0. A name
+// that is taken is an errdef.Exists with code "volume_exists".
+func (s *Supervisor) CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error) {
 	if !volumeName.MatchString(name) {
 		return store.Volume{}, errdef.New(errdef.Invalid, "volume_name_invalid", "%.200q cannot name a volume", name).
 			WithRemedy("use letters, digits, - and _, 128 at most")
 	}
+	if diskMiB != 0 && (diskMiB < leastLimits.DiskMiB || diskMiB > math.MaxInt32) {
+		return store.Volume{}, outOfRange("diskMiB", diskMiB, leastLimits.DiskMiB, math.MaxInt32, s.o.VolumeDiskMiB)
+	}
 	if err := s.checkSpace(leastSpace); err != nil {
 		return store.Volume{}, err
 	}
-	v := store.Volume{ID: "vol" + newOp(), Name: name, CreatedAt: now()}
+	v := store.Volume{ID: "vol" + newOp(), Name: name, CreatedAt: now(), DiskMiB: diskMiB}
 	s.volumes.mu.Lock()
 	defer s.volumes.mu.Unlock()
 	if _, taken := s.volumes.named(name); taken {
@@ -67,7 +72,13 @@ func (s *Supervisor) CreateVolume(ctx context.Context, name string) (store.Volum
 		return store.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
 	}
 	s.volumes.byID[v.ID] = v
-	return v, nil
+	return s.limited(v), nil
+}
+
+// limited returns a volume with the limit that holds for it.
+func (s *Supervisor) limited(v store.Volume) store.Volume {
+	v.DiskMiB = cmp.Or(v.DiskMiB, s.o.VolumeDiskMiB)
+	return v
 }
 
 // named returns the volume of that name.
@@ -80,13 +91,17 @@ func (v *volumes) named(name string) (store.Volume, bool) {
 	return store.Volume{}, false
 }
 
-// Volumes returns all volumes, oldest first.
+// Volumes returns all volumes, oldest first, with the limits that hold for them.
 func (s *Supervisor) Volumes(context.Context) ([]store.Volume, error) {
 	s.volumes.mu.Lock()
 	defer s.volumes.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.volumes.byID), func(a, b store.Volume) int {
+	all := slices.SortedFunc(maps.Values(s.volumes.byID), func(a, b store.Volume) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
-	}), nil
+	})
+	for i := range all {
+		all[i] = s.limited(all[i])
+	}
+	return all, nil
 }
 
 // Volume returns a volume by its id.
@@ -97,7 +112,7 @@ func (s *Supervisor) Volume(_ context.Context, id string) (store.Volume, error) 
 	if !ok {
 		return store.Volume{}, store.ErrVolumeNotFound(id)
 	}
-	return v, nil
+	return s.limited(v), nil
 }
 
 // VolumeToken returns the token that opens the files of a volume. It is the same
@@ -146,6 +161,7 @@ func (s *Supervisor) strikeVolume(ctx context.Context, id string) (discarded str
 		return "", fmt.Errorf("delete volume %s: %w", v.Name, err)
 	}
 	delete(s.volumes.byID, id)
+	delete(s.volumes.disk, id)
 	return discarded, nil
 }
 

@@ -51,7 +51,7 @@ func useRecordedVolumes(ctx context.Context, dir string) error {
 		return err
 	}
 	for _, name := range []string{keptVolume, goneVolume} {
-		if _, err := s.CreateVolume(ctx, name); err != nil {
+		if _, err := s.CreateVolume(ctx, name, 0); err != nil {
 			return err
 		}
 		sayLine(saidMade, name)

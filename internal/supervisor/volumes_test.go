@@ -20,7 +20,7 @@ import (
 
 func (srv *server) volume(t *testing.T, name string) store.Volume {
 	t.Helper()
-	v, err := srv.s.CreateVolume(t.Context(), name)
+	v, err := srv.s.CreateVolume(t.Context(), name, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,10 +45,10 @@ func TestVolumes(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := srv.s.CreateVolume(t.Context(), "a")
+	_, err := srv.s.CreateVolume(t.Context(), "a", 0)
 	wantFailure(t, err, errdef.Exists, "volume_exists", `"a"`)
 	for _, name := range []string{"", "a b", "a/b", "..", "é", "a\n", strings.Repeat("x", 129)} {
-		_, err := srv.s.CreateVolume(t.Context(), name)
+		_, err := srv.s.CreateVolume(t.Context(), name, 0)
 		wantFailure(t, err, errdef.Invalid, "volume_name_invalid", "")
 	}
 	if srv.s.VolumeToken(a.ID) == srv.s.VolumeToken(b.ID) || !srv.s.CheckVolumeToken(a.ID, srv.s.VolumeToken(a.ID)) || srv.s.CheckVolumeToken(a.ID, srv.s.VolumeToken(b.ID)) {
@@ -166,7 +166,7 @@ func TestMoveWithVolumes(t *testing.T) {
 	from, to := newBench(t), newBench(t)
 	first, _ := from.open()
 	second, _ := to.open()
-	there, err := first.CreateVolume(t.Context(), "data")
+	there, err := first.CreateVolume(t.Context(), "data", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestMoveWithVolumes(t *testing.T) {
 
 	_, err = second.Import(t.Context(), bytes.NewReader(file), ImportRequest{})
 	wantFailure(t, err, errdef.Invalid, "volume_mount_invalid", `there is no volume "data"`)
-	here, err := second.CreateVolume(t.Context(), "data")
+	here, err := second.CreateVolume(t.Context(), "data", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +101,98 @@ func TestDiskLimitOnFullDisk(t *testing.T) {
 		return err
 	})
 	second.same(asleep, second.ask(ctx))
+	s.pause(ctx, neighbour.sb.ID)
+	neighbour.same(before, neighbour.ask(ctx))
+}
+
+// volumeOf makes a volume that may hold so much.
+func (s *server) volumeOf(ctx context.Context, name string, mib int) client.Volume {
+	s.t.Helper()
+	v, err := s.client.CreateVolumeWith(ctx, client.VolumeOptions{Name: name, DiskMiB: mib})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return v
+}
+
+// TestVolumeLimit lets one of two sandboxes fill the volume that they share. Both
+// are paused and say why, and go on where they were; the API takes no file that
+// has no room, and keeps the old one. From inside, room can be made.
+func TestVolumeLimit(t *testing.T) {
+	ctx := deadline(t, 3*time.Minute)
+	s := startServerIn(t, smallDisk(t, 600))
+	v := s.volumeOf(ctx, "data", 64)
+	stranger := s.startGuest(ctx, sleeper)
+	first, second := s.startGuest(ctx, withVolume("data")), s.startGuest(ctx, withVolume("data"))
+	before, was := stranger.ask(ctx), []report{first.ask(ctx), second.ask(ctx)}
+	s.wantContent(ctx, v, "PUT", "file", "/file", "old", http.StatusCreated, "")
+
+	p, err := first.sb.Start(ctx, client.Command{Args: []string{"dd", "if=/dev/zero", "of=/mnt/data/big", "bs=1M", "count=80"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Detach()
+	for _, g := range []*guest{first, second} {
+		eventually(t, time.Minute, "the pause", func() error { return s.is(ctx, g.sb.ID, client.Paused) })
+		if e := s.entries(ctx, g.sb.ID, "pausing"); len(e) != 1 || e[0].Cause != "disk" || !strings.Contains(e[0].Detail, `its volume "data" takes`) || !strings.Contains(e[0].Detail, "limit is 64 MiB") {
+			t.Errorf("it was paused as %+v", e)
+		}
+		if out := s.why(ctx, g.sb.ID); !strings.Contains(out, `its volume "data" takes`) {
+			t.Errorf("drowse why: %s", out)
+		}
+	}
+	if got := s.content(ctx, v, "PUT", "file", "/file", "new"); got.status != http.StatusInsufficientStorage || !strings.Contains(string(got.body), `"volume_full"`) {
+		t.Errorf("a write to a full volume: %d %s", got.status, got.body)
+	}
+	s.wantContent(ctx, v, "GET", "file", "/file", "", http.StatusOK, "old")
+
+	second.same(was[1], second.ask(ctx)) // awake, it makes room for all
+	// Not removed: the other may have it open.
+	s.shell(ctx, second.sb, "truncate -s 0 big && echo made >room", "")
+	first.same(was[0], first.ask(ctx))
+	s.shell(ctx, first.sb, "cat room", "made\n")
+
+	// A file is cut off where it passes the limit.
+	big := strings.Repeat("big ", 80<<20/4)
+	if got := s.content(ctx, v, "PUT", "file", "/file", big); got.status != http.StatusInsufficientStorage {
+		t.Errorf("a file that is too big: %d %.200s", got.status, got.body)
+	}
+	s.wantContent(ctx, v, "GET", "file", "/file", "", http.StatusOK, "old")
+	s.wantContent(ctx, v, "PUT", "file", "/file", big[:40<<20], http.StatusCreated, "")
+	for _, g := range []*guest{first, second} {
+		if err := s.is(ctx, g.sb.ID, client.Running); err != nil {
+			t.Errorf("within the limit: %v", err)
+		}
+	}
+	stranger.same(before, stranger.ask(ctx))
+	if e := s.entries(ctx, stranger.sb.ID, "pausing"); len(e) > 0 {
+		t.Errorf("who has no volume was paused: %+v", e)
+	}
+}
+
+// TestVolumeLimitOnFullDisk lets a guest fill a volume on a disk that has no room
+// for its pause. It is ended, the volume stays, and a neighbour sleeps and wakes.
+func TestVolumeLimitOnFullDisk(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	dir := smallDisk(t, 300)
+	s := startServerIn(t, dir)
+	v := s.volumeOf(ctx, "data", 64)
+	neighbour := s.startGuest(ctx, sleeper)
+	before := neighbour.ask(ctx)
+	defer fill(t, dir, 120<<20)()
+	sb := s.create(ctx, withVolume("data"))
+	p, err := sb.Start(ctx, client.Command{Args: []string{"sh", "-c", "cat /dev/zero >/mnt/data/fill; sleep 1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Detach()
+	eventually(t, time.Minute, "the end", func() error { return gone(ctx, s, sb.ID, "OutOfDisk") })
+	s.waitGone(sb.ID)
+	if out := s.why(ctx, sb.ID); !strings.Contains(out, "OutOfDisk") || !strings.Contains(out, `volume "data" takes`) {
+		t.Errorf("drowse why: %s", out)
+	}
+	s.wantContent(ctx, v, "DELETE", "path", "/fill", "", http.StatusNoContent, "")
+	awaitSpace(t, dir, 100<<20)
 	s.pause(ctx, neighbour.sb.ID)
 	neighbour.same(before, neighbour.ask(ctx))
 }

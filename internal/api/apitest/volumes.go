@@ -10,13 +10,13 @@ import (
 )
 
 // CreateVolume makes a volume.
-func (f *Fake) CreateVolume(_ context.Context, name string) (store.Volume, error) {
+func (f *Fake) CreateVolume(_ context.Context, name string, diskMiB int) (store.Volume, error) {
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err != nil {
 		return store.Volume{}, err
 	}
-	v := store.Volume{ID: "vol" + f.nextID(), Name: name, CreatedAt: f.Now}
+	v := store.Volume{ID: "vol" + f.nextID(), Name: name, CreatedAt: f.Now, DiskMiB: diskMiB}
 	if slices.ContainsFunc(f.volumes, func(has store.Volume) bool { return has.Name == name }) {
 		return store.Volume{}, store.ErrVolumeExists(v)
 	}

@@ -11,8 +11,9 @@ import (
 // Volumes is what the dialect needs of those who keep volumes. One that is
 // unknown is an errdef.NotFound.
 type Volumes interface {
-	// CreateVolume is an errdef.Exists where the name is taken.
-	CreateVolume(ctx context.Context, name string) (store.Volume, error)
+	// CreateVolume is an errdef.Exists where the name is taken. Without a limit on
+	// disk of its own the server's holds.
+	CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error)
 	Volumes(ctx context.Context) ([]store.Volume, error)
 	Volume(ctx context.Context, id string) (store.Volume, error)
 	// DeleteVolume is an errdef.Conflict while a sandbox has the volume.
@@ -48,7 +49,7 @@ func (s *server) createVolume(c *call) (reply, error) {
 	if err := c.decode(&body); err != nil {
 		return reply{}, err
 	}
-	v, err := s.Volumes.CreateVolume(c.r.Context(), body.Name)
+	v, err := s.Volumes.CreateVolume(c.r.Context(), body.Name, 0)
 	if errdef.Is(err, errdef.Exists) {
 		return reply{}, fail(http.StatusBadRequest, codeVolumeExists, "%v", err)
 	}

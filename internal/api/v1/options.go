@@ -238,6 +238,8 @@ var (
 	}
 	volumeBody = vocabulary{
 		{name: "name", doc: "What it is called: letters, digits, - and _, 128 at most. No other volume may have the name.", required: true, spelled: []spelled{{asText, "name"}}},
+		{name: "diskMiB", doc: "How much it may hold, and one file for each 16 KiB of it; the server's --volume-disk if not said. Past it, all running sandboxes that have it are paused, and writes of its files are refused with volume_full.",
+			spelled: []spelled{{asCount, "diskMiB disk_mib"}}},
 	}
 	flatPauseBody      = vocabulary{sandboxOption, modeOption}
 	flatResumeBody     = vocabulary{sandboxOption, timeoutOption}

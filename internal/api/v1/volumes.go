@@ -13,8 +13,9 @@ import (
 // Volumes is what the dialect needs of those who keep volumes. One that is
 // unknown is an errdef.NotFound.
 type Volumes interface {
-	// CreateVolume is an errdef.Exists where the name is taken.
-	CreateVolume(ctx context.Context, name string) (store.Volume, error)
+	// CreateVolume is an errdef.Exists where the name is taken. With a diskMiB of
+	// 0 the server's limit holds.
+	CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error)
 	// Volumes returns all volumes, oldest first.
 	Volumes(ctx context.Context) ([]store.Volume, error)
 	Volume(ctx context.Context, id string) (store.Volume, error)
@@ -29,6 +30,7 @@ type volumeView struct {
 	ID        string            `json:"id"`
 	Name      string            `json:"name"`
 	CreatedAt httpapi.Timestamp `json:"createdAt"`
+	DiskMiB   int               `json:"diskMiB" doc:"What it may hold, 0 for no limit."`
 	Token     string            `json:"token,omitempty" doc:"What opens its files; in answers about one volume."`
 }
 
@@ -37,7 +39,7 @@ type volumesView struct {
 }
 
 func viewVolume(v store.Volume) volumeView {
-	return volumeView{ID: v.ID, Name: v.Name, CreatedAt: httpapi.Timestamp(v.CreatedAt)}
+	return volumeView{ID: v.ID, Name: v.Name, CreatedAt: httpapi.Timestamp(v.CreatedAt), DiskMiB: v.DiskMiB}
 }
 
 func (s *server) volumeWithToken(v store.Volume) volumeView {
@@ -51,7 +53,11 @@ func (s *server) createVolume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	v, err := s.Volumes.CreateVolume(c.r.Context(), words["name"].value.(string))
+	diskMiB := 0
+	if w, said := words["diskMiB"]; said {
+		diskMiB = w.value.(int)
+	}
+	v, err := s.Volumes.CreateVolume(c.r.Context(), words["name"].value.(string), diskMiB)
 	return reply{status: http.StatusCreated, body: s.volumeWithToken(v)}, err
 }
 

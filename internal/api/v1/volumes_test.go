@@ -10,18 +10,19 @@ import (
 
 func TestVolumes(t *testing.T) {
 	w := newWorld(t)
-	made := w.do("POST", "/v1/volumes", `{"name":"data"}`).Is(http.StatusCreated).Object()
+	made := w.do("POST", "/v1/volumes", `{"name":"data","diskMiB":100}`).Is(http.StatusCreated).Object()
 	id := made["id"].(string)
-	if made["name"] != "data" || made["createdAt"] != "2026-09-01T12:00:00.123456Z" || !strings.Contains(made["token"].(string), apitest.Tokens()) {
+	if made["name"] != "data" || made["diskMiB"] != 100.0 || made["createdAt"] != "2026-09-01T12:00:00.123456Z" || !strings.Contains(made["token"].(string), apitest.Tokens()) {
 		t.Errorf("made %v", made)
 	}
 	w.do("POST", "/v1/volumes", `{"name":"data"}`).fails(http.StatusConflict, "volume_exists", "data")
+	w.do("POST", "/v1/volumes", `{"name":"other","diskMiB":0}`).fails(http.StatusBadRequest, "invalid_request", "diskMiB")
 	w.do("POST", "/v1/volumes", `{}`).fails(http.StatusBadRequest, "invalid_request", `"name" is required`)
 	a := w.do("GET", "/v1/volumes", "").Is(http.StatusOK)
 	if got := list(a.Object()["volumes"]); len(got) != 1 || got[0]["id"] != id || strings.Contains(a.Body, apitest.Tokens()) {
 		t.Errorf("listed %s", a.Body)
 	}
-	if got := w.do("GET", "/v1/volumes/"+id, "").Is(http.StatusOK).Object(); got["token"] != made["token"] || got["name"] != "data" {
+	if got := w.do("GET", "/v1/volumes/"+id, "").Is(http.StatusOK).Object(); got["token"] != made["token"] || got["name"] != "data" || got["diskMiB"] != 100.0 {
 		t.Errorf("got %v", got)
 	}
 

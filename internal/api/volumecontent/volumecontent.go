@@ -30,8 +30,10 @@ type Volumes interface {
 	CheckVolumeToken(id, token string) bool
 	// VolumeFiles opens a volume that there is.
 	VolumeFiles(id string) (*volume.Files, error)
-	// WithinSpace reads for as long as the disk has room for what is read.
-	WithinSpace(ctx context.Context, r io.Reader) io.Reader
+	// VolumeUpload reads for as long as the volume and the disk have room for what
+	// is read, and for so many files; errdef.Exhausted where the volume has none.
+	// It is closed when what was read has its place.
+	VolumeUpload(ctx context.Context, id string, r io.Reader, files int) (io.ReadCloser, error)
 }
 
 // Options are what a handler is made of.
@@ -78,6 +80,7 @@ func New(o Options) http.Handler {
 type call struct {
 	w     http.ResponseWriter // to bound the body with; handlers return their reply
 	r     *http.Request
+	id    string
 	files *volume.Files
 	query query
 }
@@ -141,7 +144,7 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 		return reply{}, err
 	}
 	defer files.Close()
-	c := &call{w: w, r: r, files: files, query: query{values: r.URL.Query()}}
+	c := &call{w: w, r: r, id: id, files: files, query: query{values: r.URL.Query()}}
 	rep, err := found.handle(s, c)
 	return rep, errors.Join(c.query.err, err)
 }
@@ -156,6 +159,7 @@ var statuses = map[errdef.Class]int{
 	errdef.Conflict:     http.StatusConflict,
 	errdef.Unavailable:  http.StatusServiceUnavailable,
 	errdef.Unauthorized: http.StatusUnauthorized,
+	errdef.Exhausted:    http.StatusInsufficientStorage,
 }
 
 // failure is an error as clients see it.
@@ -267,6 +271,11 @@ func (s *server) makeDir(c *call) (reply, error) {
 	if c.query.err != nil {
 		return reply{}, nil
 	}
+	room, err := s.upload(c, p, parents, http.NoBody)
+	if err != nil {
+		return reply{}, err
+	}
+	defer room.Close()
 	e, err := c.files.Mkdir(p, a, parents)
 	return entry(http.StatusCreated, e, err)
 }
@@ -295,6 +304,20 @@ func (s *server) write(c *call) (reply, error) {
 	if c.query.err != nil {
 		return reply{}, nil
 	}
-	e, err := c.files.Write(p, s.Volumes.WithinSpace(c.r.Context(), c.r.Body), a, parents)
+	body, err := s.upload(c, p, parents, c.r.Body)
+	if err != nil {
+		return reply{}, err
+	}
+	defer body.Close()
+	e, err := c.files.Write(p, body, a, parents)
 	return entry(http.StatusCreated, e, err)
+}
+
+// upload returns what reads a body for something at a path.
+func (s *server) upload(c *call, p string, parents volume.Parents, body io.Reader) (io.ReadCloser, error) {
+	files := 1
+	if parents == volume.MakeParents {
+		files += strings.Count(strings.Trim(p, "/"), "/")
+	}
+	return s.Volumes.VolumeUpload(c.r.Context(), c.id, body, files)
 }

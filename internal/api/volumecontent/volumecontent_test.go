@@ -22,8 +22,9 @@ import (
 
 // volumes has one volume, v, and knows the token of another that is gone.
 type volumes struct {
-	files *volume.Store
-	full  bool
+	store *volume.Store
+	full  error // what comes after three bytes; nil for none
+	files int   // that there is room for
 }
 
 func (v *volumes) Volume(_ context.Context, id string) (store.Volume, error) {
@@ -35,13 +36,16 @@ func (v *volumes) Volume(_ context.Context, id string) (store.Volume, error) {
 
 func (v *volumes) CheckVolumeToken(id, token string) bool { return token == "token-of-"+id }
 
-func (v *volumes) VolumeFiles(id string) (*volume.Files, error) { return v.files.Files(id) }
+func (v *volumes) VolumeFiles(id string) (*volume.Files, error) { return v.store.Files(id) }
 
-func (v *volumes) WithinSpace(_ context.Context, r io.Reader) io.Reader {
-	if v.full {
-		return io.MultiReader(io.LimitReader(r, 3), fails{errdef.New(errdef.Unavailable, "disk_full", "the disk is full")})
+func (v *volumes) VolumeUpload(_ context.Context, _ string, r io.Reader, files int) (io.ReadCloser, error) {
+	if v.files < files {
+		return nil, errdef.New(errdef.Exhausted, "volume_full", "the volume is full")
 	}
-	return r
+	if v.full != nil {
+		r = io.MultiReader(io.LimitReader(r, 3), fails{v.full})
+	}
+	return io.NopCloser(r), nil
 }
 
 // fails is a reader that has nothing but an error.
@@ -66,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, v: &volumes{files: files}, dir: files.Dir("v")}
+	w := &world{t: t, v: &volumes{store: files, files: 2}, dir: files.Dir("v")}
 	w.http = New(Options{Volumes: w.v, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	return w
 }
@@ -231,8 +235,18 @@ func TestBodiesThatEnd(t *testing.T) {
 	w := newWorld(t)
 	broken := io.MultiReader(strings.NewReader("te"), fails{errors.New("connection reset")})
 	w.fails(http.StatusBadRequest, "invalid_request", w.send("PUT", "/volumecontent/v/file?path=/x", "token-of-v", broken))
-	w.v.full = true
+	w.is(http.StatusCreated, w.do("PUT", "file?path=/x", "old"))
+	w.v.full = errdef.New(errdef.Unavailable, "disk_full", "the disk is full")
 	w.fails(http.StatusServiceUnavailable, "disk_full", w.do("PUT", "file?path=/x", "text"))
+	w.v.full = errdef.New(errdef.Exhausted, "volume_full", "the volume is full")
+	w.fails(http.StatusInsufficientStorage, "volume_full", w.do("PUT", "file?path=/x", "text"))
+	for _, request := range []string{"PUT file?path=/a/b/c&force=true", "POST dir?path=/a/b/c/&force=true"} {
+		method, target, _ := strings.Cut(request, " ")
+		w.fails(http.StatusInsufficientStorage, "volume_full", w.do(method, target, ""))
+	}
+	if rec := w.do("GET", "file?path=/x", ""); rec.Body.String() != "old" {
+		t.Errorf("the file became %q", rec.Body)
+	}
 }
 
 // TestOurOwnFailures has the directory of a volume be gone: that is nothing a
