@@ -20,7 +20,8 @@ import (
 type volumeDisk struct {
 	measuring sync.Mutex // held while it is measured, which is before volumes.mu
 
-	had     layer.Usage // when sandboxes were last stopped for it; zero if it has been within its limit since
+	met     bool        // this server has looked at it, or made it
+	had     layer.Usage // when sandboxes were last stopped for it, or it was met past its limit; zero if it has been within it since
 	taken   layer.Usage // when it was last measured
 	at      time.Time   // when that was
 	written layer.Usage // through the API since
@@ -82,17 +83,38 @@ func (s *Supervisor) limitVolumes() {
 	}
 }
 
+// meetVolumes looks at the volumes of a sandbox that is about to run, if this
+// server has not yet: one that is past its limit was so before, and leaves it the
+// slack to make room.
+func (s *Supervisor) meetVolumes(c store.Config) {
+	for _, m := range c.Volumes {
+		s.volumes.mu.Lock()
+		_, _, d := s.diskOf(m.Volume)
+		strange := d != nil && !d.met
+		s.volumes.mu.Unlock()
+		if strange {
+			s.work.Go(func() { s.limitVolume(m.Volume, nil) })
+		}
+	}
+}
+
+// most is what a volume may have until sandboxes are stopped for it.
+func (d *volumeDisk) most(limit layer.Usage) layer.Usage {
+	if d.had.Exceeds(limit) {
+		return slack(d.had, limit)
+	}
+	return limit
+}
+
 func (s *Supervisor) limitVolume(id string, users []*box) {
 	s.volumes.mu.Lock()
 	v, limit, d := s.diskOf(id)
-	most := limit
-	if d != nil && d.had.Exceeds(limit) {
-		most = slack(d.had, limit)
-	}
-	s.volumes.mu.Unlock()
 	if d == nil {
+		s.volumes.mu.Unlock()
 		return
 	}
+	most := d.most(limit)
+	s.volumes.mu.Unlock()
 	taken, err := s.measureVolume(id, d, most)
 	if err == nil && taken.Exceeds(most) { // to its end, because that much may stay
 		taken, err = s.measureVolume(id, d, layer.Usage{Bytes: math.MaxInt64, Files: math.MaxInt64})
@@ -102,7 +124,8 @@ func (s *Supervisor) limitVolume(id string, users []*box) {
 		return
 	}
 	s.volumes.mu.Lock()
-	past := taken.Exceeds(most)
+	past, met := taken.Exceeds(d.most(limit)), d.met
+	d.met = true
 	switch {
 	case past:
 		d.had = taken
@@ -110,7 +133,7 @@ func (s *Supervisor) limitVolume(id string, users []*box) {
 		d.had = layer.Usage{}
 	}
 	s.volumes.mu.Unlock()
-	if !past {
+	if !past || !met {
 		return
 	}
 	detail := fmt.Sprintf("its volume %q takes %s, and the volume's limit is %d MiB", v.Name, describe(taken, limit), v.DiskMiB)

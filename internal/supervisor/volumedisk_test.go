@@ -120,6 +120,39 @@ func TestVolumeLimit(t *testing.T) {
 	tn.arePaused("takes 65 MiB")
 }
 
+// TestVolumeLimitAfterRestart has a server start with a volume past its limit, or
+// with one that has room: who wakes may clean up, and not fill it.
+func TestVolumeLimitAfterRestart(t *testing.T) {
+	for name, mib := range map[string]int64{"past its limit": tenantLimit + 1, "within it": 1} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			tn := b.sharing()
+			tn.write("file", mib)
+			for _, id := range tn.ids {
+				if err := tn.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tn.s.Stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			tn.s, _ = b.open()
+			for _, id := range tn.ids {
+				wantCount(t, tn.s, id, 1, 2)
+			}
+			eventually(t, "a first look", func() bool {
+				tn.s.volumes.mu.Lock()
+				defer tn.s.volumes.mu.Unlock()
+				return tn.s.volumes.disk[tn.v.ID].met
+			})
+			tn.write("little", leastSlack>>20-1)
+			tn.stayUp("woken")
+			tn.write("much", max(2, tenantLimit-mib))
+			tn.arePaused("and the volume's limit is 64 MiB")
+		})
+	}
+}
+
 func TestVolumeLimitOfFiles(t *testing.T) {
 	tn := newBench(t).sharing()
 	for i := range tenantLimit<<20/bytesPerInode + 1 {

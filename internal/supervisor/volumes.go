@@ -72,6 +72,7 @@ func (s *Supervisor) CreateVolume(ctx context.Context, name string, diskMiB int)
 		return store.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
 	}
 	s.volumes.byID[v.ID] = v
+	s.volumes.disk[v.ID] = &volumeDisk{met: true}
 	return s.limited(v), nil
 }
 
