@@ -197,7 +197,7 @@ func runAll(ctx context.Context, services []func(context.Context) error) error {
 
 // interpret serves the code interpreter. Its kernels end with it.
 func (a *Agent) interpret(ctx context.Context, listener net.Listener) error {
-	server := interpreter.New(a.kernels)
+	server := interpreter.New(a.kernels, log.Printf)
 	defer server.Close()
 	return serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer reportPanic(r)

@@ -3,6 +3,7 @@ package agent
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -54,7 +55,20 @@ func (ks *kernels) Look(program string) (string, bool) {
 		path = env["PATH"]
 	}
 	file, err := lookCommand(program, path, "/")
-	return file, err == nil
+	if err != nil || !strings.Contains(program, "/") {
+		return file, err == nil
+	}
+	info, err := os.Stat(file)
+	return file, err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
+
+// JupyterDirs implements interpreter.Host.
+func (ks *kernels) JupyterDirs() []string {
+	env, err := ks.Environment()
+	if err != nil {
+		return nil
+	}
+	return interpreter.JupyterDirs(env)
 }
 
 // Start implements interpreter.Host.
@@ -67,9 +81,13 @@ func (ks *kernels) Start(c interpreter.Command) (interpreter.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	script, err := ks.install(c.ScriptName, c.Script)
+	file, err := ks.install(c, user)
 	if err != nil {
 		return nil, err
+	}
+	argv := []string{c.Path} // in full, by which Python knows its environment
+	for _, arg := range c.Args {
+		argv = append(argv, strings.ReplaceAll(arg, interpreter.FilePath, file))
 	}
 	files := make([]uintptr, len(c.Files))
 	for i, f := range c.Files {
@@ -81,15 +99,24 @@ func (ks *kernels) Start(c interpreter.Command) (interpreter.Process, error) {
 	}
 	child, err := ks.agent.fork(&command{
 		path: c.Path,
-		argv: append(append([]string{filepath.Base(c.Path)}, c.Args...), script),
+		argv: argv,
 		env:  envList(c.Env),
 		dir:  dir,
 		user: user,
 	}, files, false)
 	if err != nil {
+		if c.Secret {
+			os.Remove(file)
+		}
 		return nil, err
 	}
 	ks.add(child)
+	if c.Secret {
+		go func() {
+			<-child.done
+			os.Remove(file)
+		}()
+	}
 	return kernelProcess{ks.agent.reaper, child}, nil
 }
 
@@ -105,18 +132,24 @@ func (ks *kernels) add(c *child) {
 	}()
 }
 
-// install writes a kernel's program, unless it is there.
-func (ks *kernels) install(name string, script []byte) (string, error) {
+// install writes a kernel's file, unless it is there.
+func (ks *kernels) install(c interpreter.Command, user *account) (string, error) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
-	file := filepath.Join(ks.dir, name)
-	if data, err := os.ReadFile(file); err == nil && string(data) == string(script) {
+	file := filepath.Join(ks.dir, c.FileName)
+	if data, err := os.ReadFile(file); err == nil && string(data) == string(c.File) {
 		return file, nil
 	}
 	if err := os.MkdirAll(ks.dir, 0o755); err != nil {
 		return "", err
 	}
-	return file, os.WriteFile(file, script, 0o644)
+	if !c.Secret {
+		return file, os.WriteFile(file, c.File, 0o644)
+	}
+	if err := os.WriteFile(file, c.File, 0o600); err != nil {
+		return "", err
+	}
+	return file, os.Chown(file, int(user.uid), int(user.gid))
 }
 
 // kernelProcess implements interpreter.Process.
@@ -127,6 +160,9 @@ type kernelProcess struct {
 
 func (p kernelProcess) Interrupt() { _, _ = p.reaper.signal(p.child, syscall.SIGINT, true) }
 func (p kernelProcess) Kill()      { _, _ = p.reaper.signal(p.child, syscall.SIGKILL, true) }
+
+func (p kernelProcess) Stop()     { _, _ = p.reaper.signal(p.child, syscall.SIGSTOP, true) }
+func (p kernelProcess) Continue() { _, _ = p.reaper.signal(p.child, syscall.SIGCONT, true) }
 
 func (p kernelProcess) Done() <-chan struct{} { return p.child.done }
 

@@ -19,7 +19,7 @@ import (
 func TestKernels(t *testing.T) {
 	s := newServer(t)
 	s.agent.kernels.dir = filepath.Join(s.dir, "run", "kernels")
-	kernels := interpreter.New(s.agent.kernels)
+	kernels := interpreter.New(s.agent.kernels, t.Logf)
 	server := httptest.NewServer(kernels)
 	t.Cleanup(server.Close)
 	t.Cleanup(kernels.Close)

@@ -24,14 +24,15 @@ const (
 // contexts are those of a sandbox, in the order in which they were made.
 type contexts struct {
 	host Host
+	logf func(string, ...any)
 
 	mu       sync.Mutex
 	ordered  []*codeContext
 	defaults map[string]*codeContext // by language
 }
 
-func newContexts(host Host) *contexts {
-	cs := &contexts{host: host, defaults: map[string]*codeContext{}}
+func newContexts(host Host, logf func(string, ...any)) *contexts {
+	cs := &contexts{host: host, logf: logf, defaults: map[string]*codeContext{}}
 	for _, name := range []string{"python", "javascript"} {
 		cs.defaults[name] = cs.add(languages[name], defaultDir)
 	}
@@ -41,7 +42,7 @@ func newContexts(host Host) *contexts {
 // add is called with mu held, or before there is anybody else.
 func (cs *contexts) add(l *language, dir string) *codeContext {
 	c := &codeContext{
-		id: newID(), language: l, dir: dir, host: cs.host,
+		id: newID(), language: l, dir: dir, host: cs.host, logf: cs.logf,
 		turn: make(chan struct{}, 1), starting: make(chan struct{}, 1),
 	}
 	cs.ordered = append(cs.ordered, c)
@@ -49,7 +50,7 @@ func (cs *contexts) add(l *language, dir string) *codeContext {
 }
 
 func (cs *contexts) create(name, dir string) (*codeContext, error) {
-	l, err := languageOf(name)
+	l, err := languageOf(cs.host, name)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (cs *contexts) create(name, dir string) (*codeContext, error) {
 
 // defaultOf returns the context of those who name none.
 func (cs *contexts) defaultOf(name string) (*codeContext, error) {
-	l, err := languageOf(name)
+	l, err := languageOf(cs.host, name)
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +126,7 @@ type codeContext struct {
 	language *language
 	dir      string
 	host     Host
+	logf     func(string, ...any)
 
 	turn     chan struct{} // holds one element while a cell runs
 	starting chan struct{} // holds one element while a kernel starts
@@ -155,7 +157,7 @@ func (c *codeContext) ready(ctx context.Context) (*kernel, error) {
 	if k, err := c.present(); k != nil || err != nil {
 		return k, err
 	}
-	k, err := startKernel(ctx, c.host, c.language, c.dir)
+	k, err := startKernel(ctx, c.host, c.logf, c.language, c.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +239,7 @@ func (c *codeContext) run(ctx context.Context, out *stream, cell cell) {
 	count := c.nextCount(k)
 	told := out.send(map[string]any{"type": typeCount, "execution_count": count})
 	sent := make(chan error, 1)
-	go func() { sent <- k.send(k.request(cell, count)) }()
+	go func() { sent <- k.speech.run(k.request(cell, count)) }()
 	for told == nil {
 		select {
 		case m := <-x.messages:

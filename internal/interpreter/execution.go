@@ -39,7 +39,7 @@ func (k *kernel) stop(x *execution) {
 	defer limit.Stop()
 	again := time.NewTicker(interruptEvery)
 	defer again.Stop()
-	k.process.Interrupt()
+	k.speech.interrupt()
 	for {
 		select {
 		case <-x.finished:
@@ -48,7 +48,7 @@ func (k *kernel) stop(x *execution) {
 		case <-k.ended:
 			return
 		case <-again.C:
-			k.process.Interrupt()
+			k.speech.interrupt()
 		case <-limit.C:
 			k.kill()
 			return
@@ -62,7 +62,7 @@ func (k *kernel) settle(limit <-chan time.Time) {
 	x := newExecution()
 	x.leave()
 	k.listen(x)
-	go func() { _ = k.send(k.request(cell{}, 0)) }()
+	go func() { _ = k.speech.run(k.request(cell{}, 0)) }()
 	select {
 	case <-x.finished:
 	case <-k.ended:

@@ -3,8 +3,10 @@ package interpreter
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +15,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,26 +24,39 @@ import (
 
 // localHost runs kernels as children of the test, with the host's programs.
 type localHost struct {
-	t      *testing.T
-	dir    string
-	hidden string // a program that is said not to be there
+	t            *testing.T
+	dir          string
+	hidden       string   // a program that is said not to be there
+	jupyter      []string // where Jupyter's kernels are
+	python       string   // another than the one in PATH
+	noInterrupts bool     // by a signal
+	stops        atomic.Int32
 }
 
 func (h *localHost) Environment() (map[string]string, error) {
-	return map[string]string{"PATH": os.Getenv("PATH"), "HOME": h.dir, "GLOBAL": "global"}, nil
+	// A shell that is hung up on would write its history where HOME was.
+	return map[string]string{"PATH": os.Getenv("PATH"), "HOME": h.dir, "GLOBAL": "global", "HISTFILE": "/dev/null"}, nil
 }
 
 func (h *localHost) Look(program string) (string, bool) {
+	if program == "python3" && h.python != "" {
+		return h.python, true
+	}
 	path, err := exec.LookPath(program)
 	return path, err == nil && program != h.hidden
 }
 
+func (h *localHost) JupyterDirs() []string { return h.jupyter }
+
 func (h *localHost) Start(c Command) (Process, error) {
-	script := filepath.Join(h.dir, c.ScriptName)
-	if err := os.WriteFile(script, c.Script, 0o644); err != nil {
+	file := filepath.Join(h.dir, c.FileName)
+	if err := os.WriteFile(file, c.File, 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(c.Path, append(c.Args, script)...)
+	cmd := exec.Command(c.Path)
+	for _, arg := range c.Args {
+		cmd.Args = append(cmd.Args, strings.ReplaceAll(arg, FilePath, file))
+	}
 	for name, value := range c.Env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
@@ -52,7 +69,7 @@ func (h *localHost) Start(c Command) (Process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &localProcess{cmd: cmd, done: make(chan struct{})}
+	p := &localProcess{host: h, cmd: cmd, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		_ = cmd.Wait()
@@ -61,6 +78,7 @@ func (h *localHost) Start(c Command) (Process, error) {
 }
 
 type localProcess struct {
+	host *localHost
 	cmd  *exec.Cmd
 	done chan struct{}
 }
@@ -73,8 +91,14 @@ func (p *localProcess) signal(sig syscall.Signal) {
 	}
 }
 
-func (p *localProcess) Interrupt()            { p.signal(syscall.SIGINT) }
+func (p *localProcess) Interrupt() {
+	if !p.host.noInterrupts {
+		p.signal(syscall.SIGINT)
+	}
+}
 func (p *localProcess) Kill()                 { p.signal(syscall.SIGKILL) }
+func (p *localProcess) Stop()                 { p.host.stops.Add(1); p.signal(syscall.SIGSTOP) }
+func (p *localProcess) Continue()             { p.signal(syscall.SIGCONT) }
 func (p *localProcess) Done() <-chan struct{} { return p.done }
 func (p *localProcess) Status() string        { <-p.done; return p.cmd.ProcessState.String() }
 
@@ -83,18 +107,67 @@ type interpreterServer struct {
 	t    *testing.T
 	host *localHost
 	url  string
+	log  *logs
 }
 
+// newServer returns a Server whose kernels are our own.
 func newServer(t *testing.T) *interpreterServer {
 	t.Helper()
 	host := &localHost{t: t, dir: t.TempDir()}
-	server := New(host)
+	log := &logs{}
+	server := New(host, log.add)
 	listener := httptest.NewServer(server)
 	t.Cleanup(func() {
 		server.Close()
 		listener.Close()
 	})
-	return &interpreterServer{t, host, listener.URL}
+	return &interpreterServer{t, host, listener.URL, log}
+}
+
+// newJupyterServer returns one whose kernels are Jupyter's.
+func newJupyterServer(t *testing.T) *interpreterServer {
+	t.Helper()
+	s := newServer(t)
+	s.host.jupyter = []string{filepath.Join(installed(t), "share/jupyter/kernels")}
+	return s
+}
+
+// installed returns where script/kernels has installed what is tested with.
+func installed(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(cmp.Or(os.Getenv("DROWSE_TEST_CACHE"), "/var/tmp/drowse-test-cache"), "kernels")
+	if _, err := os.Stat(filepath.Join(dir, "installed")); err != nil {
+		t.Fatalf("Jupyter's kernels are not installed: run script/kernels (%v)", err)
+	}
+	return dir
+}
+
+// withEach runs a test with our own kernels, and again with Jupyter's.
+func withEach(t *testing.T, test func(*testing.T, *interpreterServer)) {
+	for name, server := range map[string]func(*testing.T) *interpreterServer{"own": newServer, "jupyter": newJupyterServer} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // much of it is waiting
+			test(t, server(t))
+		})
+	}
+}
+
+// logs is what was logged.
+type logs struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logs) add(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(&l.text, format+"\n", args...)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // call makes a request and returns the status and the body.

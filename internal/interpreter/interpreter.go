@@ -1,7 +1,8 @@
 // Package interpreter serves E2B's code interpreter: contexts, each of them a
 // kernel in which cells of code run one after the other, and streams of what
-// they print, show and throw. Kernels are small programs of our own, embedded
-// here, that need nothing but the language's interpreter.
+// they print, show and throw. Kernels are Jupyter's where they are installed,
+// and else small programs of our own, embedded here, that need nothing but the
+// language's interpreter.
 //
 // It promises:
 //
@@ -48,7 +49,10 @@ const (
 type Host interface {
 	// Environment is what a kernel starts with, the global variables included.
 	Environment() (map[string]string, error)
-	// Look returns the path of a program, and false if there is none.
+	// JupyterDirs are those in which Jupyter's kernels may be.
+	JupyterDirs() []string
+	// Look returns the path of a program, which may be given already, and false
+	// if there is none.
 	Look(program string) (string, bool)
 	// Start runs a kernel as the leader of a process group.
 	Start(Command) (Process, error)
@@ -61,8 +65,9 @@ type Server struct {
 }
 
 // New returns a Server whose default contexts exist, without a kernel.
-func New(host Host) *Server {
-	return &Server{host: host, contexts: newContexts(host)}
+// What goes wrong and concerns no client is written to logf.
+func New(host Host, logf func(format string, args ...any)) *Server {
+	return &Server{host: host, contexts: newContexts(host, logf)}
 }
 
 // Close ends all kernels.

@@ -1,14 +1,11 @@
 package interpreter
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,44 +36,67 @@ type Command struct {
 	Dir  string
 	// Files are its descriptors from 0 on; they stay the caller's.
 	Files []*os.File
-	// Script is written to a file of the name ScriptName, whose path comes
-	// after Args.
-	Script     []byte
-	ScriptName string
+	// File is written to one of the name FileName, whose path takes the place
+	// of FilePath in Args.
+	File     []byte
+	FileName string
+	// Secret is a File that is the kernel's user's alone, and goes with it.
+	Secret bool
 }
+
+// FilePath stands for the path of a kernel's file, as in a kernel.json.
+const FilePath = "{connection_file}"
 
 // Process is a kernel that was started.
 type Process interface {
-	// Interrupt sends SIGINT to the whole group, Kill ends it.
+	// Interrupt sends SIGINT to the whole group, Kill ends it. Stop holds it
+	// until Continue.
 	Interrupt()
 	Kill()
+	Stop()
+	Continue()
 	// Done is closed when the kernel has ended, and Status says how.
 	Done() <-chan struct{}
 	Status() string
+}
+
+// speech is how cells reach a kernel, and what it says comes back.
+type speech interface {
+	// run hands a cell over, and may wait for its end. It returns at the
+	// kernel's end at the latest.
+	run(request) error
+	// interrupt asks the kernel to give up its cell.
+	interrupt()
+	// listen passes on all that the kernel says until its end, beginning with
+	// a message that it is ready.
+	listen()
+	// hurry makes listen return soon, because the kernel has ended.
+	hurry()
+	close()
 }
 
 // kernel is one process that runs cells.
 type kernel struct {
 	process  Process
 	language *language
+	title    string // what it is called where something fails
 	env      map[string]string
-	requests *os.File
-	taken    *os.File      // tells the kernel that a result was delivered
+	speech   speech
 	ended    chan struct{} // closed when all it said has been delivered
 
 	// order is held while something the kernel said is delivered, so that
 	// output is in its place among the messages.
 	order sync.Mutex
 	raw   [2]*rawOutput
+	muted bool // what it prints is read, and not told
 
 	mu      sync.Mutex
 	current *execution // nil: nobody listens
 	end     ending     // why it was taken away, if it was
 }
 
-// startKernel returns a kernel that is ready. A program that does not get
-// there fails with what it printed.
-func startKernel(ctx context.Context, host Host, l *language, dir string) (*kernel, error) {
+// startOwn returns a kernel of ours that is ready.
+func startOwn(ctx context.Context, host Host, l *language, dir string) (*kernel, error) {
 	path, ok := host.Look(l.program)
 	if !ok {
 		return nil, failf(http.StatusInternalServerError, "language '%s' needs %s, which is not installed here", l.name, l.program)
@@ -85,37 +105,50 @@ func startKernel(ctx context.Context, host Host, l *language, dir string) (*kern
 	if err != nil {
 		return nil, err
 	}
-	pipes, err := newKernelPipes()
-	if err != nil {
+	pipes := &kernelPipes{}
+	if err := pipes.openAll(); err != nil {
 		return nil, err
 	}
 	process, err := host.Start(Command{
-		Path: path, Args: l.options, Env: env, Dir: dir,
-		Files: pipes.theirs[:], Script: l.script, ScriptName: l.file,
+		Path: path, Args: append(slices.Clone(l.options), FilePath), Env: env, Dir: dir,
+		Files: pipes.theirs, File: l.script, FileName: l.file,
 	})
 	pipes.closeTheirs()
 	if err != nil {
 		pipes.closeOurs()
 		return nil, failf(http.StatusInternalServerError, "start the %s kernel: %v", l.name, err)
 	}
-	k := &kernel{
-		process: process, language: l, env: env, requests: pipes.requests, taken: pipes.taken,
-		ended: make(chan struct{}),
-		raw:   [2]*rawOutput{{file: pipes.stdout, kind: typeStdout}, {file: pipes.stderr, kind: typeStderr}},
-	}
-	first := newExecution()
-	k.listen(first)
-	k.read(pipes.messages)
-	if err := k.awaitReady(ctx, first); err != nil {
-		k.process.Kill()
+	k := newKernel(process, l, env, pipes)
+	k.speech = &pipeSpeech{k, pipes.requests, pipes.messages, pipes.taken}
+	if err := k.begin(ctx, startLimit); err != nil {
 		return nil, err
 	}
 	return k, nil
 }
 
+func newKernel(process Process, l *language, env map[string]string, pipes *kernelPipes) *kernel {
+	return &kernel{
+		process: process, language: l, title: l.name + " kernel", env: env, ended: make(chan struct{}),
+		raw: [2]*rawOutput{{file: pipes.stdout, kind: typeStdout}, {file: pipes.stderr, kind: typeStderr}},
+	}
+}
+
+// begin waits until the kernel is ready. One that does not get there fails with
+// what it printed.
+func (k *kernel) begin(ctx context.Context, limit time.Duration) error {
+	first := newExecution()
+	k.listen(first)
+	k.read()
+	err := k.awaitReady(ctx, first, limit)
+	if err != nil {
+		k.process.Kill()
+	}
+	return err
+}
+
 // awaitReady listens to the kernel's first words.
-func (k *kernel) awaitReady(ctx context.Context, first *execution) error {
-	limit := time.NewTimer(startLimit)
+func (k *kernel) awaitReady(ctx context.Context, first *execution, within time.Duration) error {
+	limit := time.NewTimer(within)
 	defer limit.Stop()
 	defer first.leave()
 	var words strings.Builder
@@ -130,10 +163,10 @@ func (k *kernel) awaitReady(ctx context.Context, first *execution) error {
 				words.WriteString(m.Text)
 			}
 		case <-k.ended:
-			return failf(http.StatusInternalServerError, "the %s kernel ended at its start (%s): %s",
-				k.language.name, k.process.Status(), strings.TrimSpace(words.String()))
+			return failf(http.StatusInternalServerError, "the %s ended at its start (%s): %s",
+				k.title, k.process.Status(), strings.TrimSpace(words.String()))
 		case <-limit.C:
-			return failf(http.StatusInternalServerError, "the %s kernel was not ready after %s", k.language.name, startLimit)
+			return failf(http.StatusInternalServerError, "the %s was not ready after %s", k.title, within)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -187,79 +220,47 @@ func (k *kernel) deliver(m *message) {
 }
 
 // read delivers all the kernel says until it has ended.
-func (k *kernel) read(messages *os.File) {
+func (k *kernel) read() {
 	var readers sync.WaitGroup
 	for _, r := range k.raw {
 		readers.Go(func() { r.pump(k) })
 	}
-	readers.Go(func() { k.readMessages(messages) })
+	readers.Go(k.speech.listen)
 	go func() {
 		<-k.process.Done()
 		limit := time.Now().Add(pipeGrace)
-		for _, f := range []*os.File{k.raw[0].file, k.raw[1].file, messages} {
-			_ = f.SetReadDeadline(limit)
+		for _, r := range k.raw {
+			_ = r.file.SetReadDeadline(limit)
 		}
+		k.speech.hurry()
 		readers.Wait()
 		k.raw[0].file.Close()
 		k.raw[1].file.Close()
-		messages.Close()
-		k.requests.Close()
-		k.taken.Close()
+		k.speech.close()
 		close(k.ended)
 	}()
 }
 
-func (k *kernel) readMessages(from *os.File) {
-	lines := bufio.NewReaderSize(from, rawChunk)
-	for {
-		line, err := readLine(lines)
-		if err != nil {
-			// A kernel that closes its descriptor, or says what is no message,
-			// is of no more use.
-			k.process.Kill()
-			return
-		}
-		m := &message{}
-		if json.Unmarshal(line, m) != nil {
-			continue
-		}
-		k.order.Lock()
-		// What was printed before the message is in the pipes by now.
-		for _, r := range k.raw {
-			r.drain(k)
-			if m.Type == typeDone {
-				r.finish(k)
-			}
-		}
-		k.deliver(m)
-		k.order.Unlock()
-		if m.Type == typeResult {
-			k.tellTaken()
+// tell delivers a message, after what was printed before it: that is in the
+// pipes by now.
+func (k *kernel) tell(m *message) {
+	k.order.Lock()
+	defer k.order.Unlock()
+	for _, r := range k.raw {
+		r.drain(k)
+		if m.Type == typeDone {
+			r.finish(k)
 		}
 	}
+	k.deliver(m)
 }
 
-// tellTaken never blocks: a kernel that does not listen forgoes the order.
-func (k *kernel) tellTaken() {
-	if conn, err := k.taken.SyscallConn(); err == nil {
-		_ = conn.Control(func(fd uintptr) { _, _ = unix.Write(int(fd), []byte{0}) })
-	}
-}
-
-var errTooLong = errors.New("a message of a kernel is too long")
-
-func readLine(from *bufio.Reader) ([]byte, error) {
-	var line []byte
-	for {
-		part, err := from.ReadSlice('\n')
-		if len(line)+len(part) > maxMessage {
-			return nil, errTooLong
-		}
-		line = append(line, part...)
-		if err != bufio.ErrBufferFull {
-			return line, err
-		}
-	}
+// mute is for a kernel that tells itself what it and its children print, and
+// prints it besides.
+func (k *kernel) mute() {
+	k.order.Lock()
+	defer k.order.Unlock()
+	k.muted = true
 }
 
 // rawOutput is what a kernel's process and its children write past it.
@@ -327,17 +328,17 @@ func (r *rawOutput) readOnce(fd uintptr, k *kernel) (int, error) {
 func (r *rawOutput) publish(data []byte, k *kernel) {
 	cut := len(data) - halfRune(data)
 	r.rest = bytes.Clone(data[cut:])
-	if cut > 0 {
+	if cut > 0 && !k.muted {
 		k.deliver(&message{Type: r.kind, Text: string(data[:cut])})
 	}
 }
 
 // finish delivers what was kept, at the end of a cell.
 func (r *rawOutput) finish(k *kernel) {
-	if len(r.rest) > 0 {
+	if len(r.rest) > 0 && !k.muted {
 		k.deliver(&message{Type: r.kind, Text: string(r.rest)})
-		r.rest = nil
 	}
+	r.rest = nil
 }
 
 // halfRune is the length of the incomplete character at the end of data.
@@ -351,71 +352,4 @@ func halfRune(data []byte) int {
 		}
 	}
 	return 0
-}
-
-// send hands a cell over. It may block while the kernel does not read, until
-// its end.
-func (k *kernel) send(r request) error {
-	data, err := k.language.encode(r)
-	if err != nil {
-		return err
-	}
-	if _, err := k.requests.Write(data); err != nil && !errors.Is(err, io.ErrClosedPipe) && k.alive() {
-		return err
-	}
-	return nil
-}
-
-// kernelPipes are the two sides of a kernel's descriptors.
-type kernelPipes struct {
-	theirs                                    [6]*os.File
-	requests, stdout, stderr, messages, taken *os.File
-}
-
-func newKernelPipes() (*kernelPipes, error) {
-	p := &kernelPipes{}
-	var err error
-	if p.theirs[0], err = os.Open(os.DevNull); err != nil {
-		return nil, err
-	}
-	pipe := func(theirs int, ours **os.File, toKernel bool) {
-		if err != nil {
-			return
-		}
-		var ends [2]int
-		if err = unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
-			return
-		}
-		mine, other := ends[0], ends[1]
-		if toKernel {
-			mine, other = other, mine
-		}
-		// Non-blocking puts our end, not the kernel's, under the runtime's
-		// poller.
-		_ = unix.SetNonblock(mine, true)
-		*ours, p.theirs[theirs] = os.NewFile(uintptr(mine), "pipe"), os.NewFile(uintptr(other), "pipe")
-	}
-	pipe(1, &p.stdout, false)
-	pipe(2, &p.stderr, false)
-	pipe(3, &p.requests, true)
-	pipe(4, &p.messages, false)
-	pipe(5, &p.taken, true)
-	if err != nil {
-		p.closeTheirs()
-		p.closeOurs()
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *kernelPipes) closeTheirs() { closeAll(p.theirs[:]...) }
-
-func (p *kernelPipes) closeOurs() { closeAll(p.requests, p.stdout, p.stderr, p.messages, p.taken) }
-
-func closeAll(files ...*os.File) {
-	for _, f := range files {
-		if f != nil {
-			f.Close()
-		}
-	}
 }

@@ -2,16 +2,35 @@ package interpreter
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
 
+//go:embed kernels/charts.py
+var charts []byte
+
 //go:embed kernels/kernel.py
-var pythonKernel []byte
+var kernelPython []byte
+
+//go:embed kernels/ipython.py
+var ipython []byte
+
+var pythonKernel = slices.Concat(charts, kernelPython)
+
+// lessons are code that kernels of Jupyter's run first, by their language.
+var lessons = map[string]string{
+	// In a namespace of its own: the user's stays empty.
+	"python": fmt.Sprintf(`exec(compile(%s, "<drowse>", "exec"), {"__name__": "drowse"})`,
+		quoted(string(slices.Concat(charts, ipython)))),
+}
 
 //go:embed kernels/kernel.js
 var javascriptKernel []byte
@@ -19,10 +38,10 @@ var javascriptKernel []byte
 //go:embed kernels/kernel.sh
 var bashKernel []byte
 
-// language is one that there is a kernel for.
+// language is one that there is a kernel for. The rest of it is about ours.
 type language struct {
 	name    string
-	program string // found in PATH
+	program string // found in PATH; empty if there is only one of Jupyter's
 	options []string
 	script  []byte
 	file    string // what the script is called
@@ -50,7 +69,9 @@ var notHere = map[string]string{
 	"java": "a JDK with a Java kernel",
 }
 
-func languageOf(text string) (*language, error) {
+// languageOf returns a language that there is a kernel for: one of ours, or one
+// of Jupyter's, which may be asked for by its own name too.
+func languageOf(host Host, text string) (*language, error) {
 	name := strings.ToLower(strings.TrimSpace(text))
 	if long, ok := shortNames[name]; ok {
 		name = long
@@ -58,12 +79,53 @@ func languageOf(text string) (*language, error) {
 	if l := languages[name]; l != nil {
 		return l, nil
 	}
+	dirs := host.JupyterDirs()
+	if findSpec(dirs, name) != nil {
+		return &language{name: name}, nil
+	}
+	there := languagesThere(dirs)
 	if needs := notHere[name]; needs != "" {
 		return nil, failf(http.StatusInternalServerError,
-			"language '%s' is not supported here: it needs %s; there are python, javascript, typescript and bash", name, needs)
+			"language '%s' is not supported here: it needs %s; there are %s", name, needs, listed(there, "and"))
 	}
-	return nil, failf(http.StatusInternalServerError,
-		"there is no kernel '%s': use python, javascript, typescript or bash", name)
+	return nil, failf(http.StatusInternalServerError, "there is no kernel '%s': use %s", name, listed(there, "or"))
+}
+
+// languagesThere are those of our own kernels, and then of Jupyter's.
+func languagesThere(dirs []string) []string {
+	there := []string{"python", "javascript", "typescript", "bash"}
+	for _, spec := range specs(dirs) {
+		if name := cmp.Or(spec.Language, spec.name); !slices.Contains(there, name) {
+			there = append(there, name)
+		}
+	}
+	return there
+}
+
+func listed(names []string, word string) string {
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " " + word + " " + names[last]
+}
+
+// startKernel returns a kernel that is ready: Jupyter's if there is one, else
+// ours, which also takes the place of one that does not start.
+func startKernel(ctx context.Context, host Host, logf func(string, ...any), l *language, dir string) (*kernel, error) {
+	spec := findSpec(host.JupyterDirs(), l.name)
+	if spec == nil {
+		return startOwn(ctx, host, l, dir)
+	}
+	if l.program == "" {
+		return startJupyter(ctx, host, logf, l, spec, dir, startLimit)
+	}
+	k, err := startJupyter(ctx, host, logf, l, spec, dir, jupyterLimit)
+	if err == nil || ctx.Err() != nil {
+		return k, err
+	}
+	if _, ok := host.Look(l.program); !ok {
+		return nil, err
+	}
+	logf("a Jupyter kernel does not start, and a kernel of ours takes its place: %s: %v", spec.dir, err)
+	return startOwn(ctx, host, l, dir)
 }
 
 // request is one cell as kernels get it.

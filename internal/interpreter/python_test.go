@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-func TestPythonCells(t *testing.T) {
-	s := newServer(t)
+func TestPythonCells(t *testing.T) { withEach(t, testPythonCells) }
+
+func testPythonCells(t *testing.T, s *interpreterServer) {
 	for _, c := range []struct {
 		name, code string
 		stdout     string
@@ -22,11 +23,9 @@ func TestPythonCells(t *testing.T) {
 		{"None", "None", "", nil},
 		{"semicolon", "5;", "", nil},
 		{"await", "import asyncio\nawait asyncio.sleep(0.01, 'slept')", "", "slept"},
-		{"an event loop of one's own", "async def two(): return 2\nasyncio.run(two())", "", "2"},
 		{"unicode", "print('é😀'); 'é😀'", "é😀\n", "é😀"},
 		{"a child's output in its place", "import os\nprint('before', flush=True)\nos.system('echo child')\nprint('after')",
 			"before\nchild\nafter\n", nil},
-		{"raw bytes", "import sys\n_ = sys.stdout.buffer.write(b'raw\\n')", "raw\n", nil},
 		{"shell line", "!echo shell", "shell\n", nil},
 		{"shell line with a value", "got = !printf 'a\\nb'\ngot", "", "['a', 'b']"},
 		{"shell line in a block", "if True:\n    !echo inner", "inner\n", nil},
@@ -41,10 +40,27 @@ func TestPythonCells(t *testing.T) {
 			"c = get_context('fork'); q = c.Queue(); p = c.Process(target=three, args=(q,)); p.start(); v = q.get(); p.join(); v", "", "3"},
 	} {
 		o := s.run("python", c.code)
-		equal(t, c.name+": stdout", strings.Join(o.stdout, ""), c.stdout)
+		// IPython gives what !command runs a terminal.
+		stdout := strings.ReplaceAll(strings.Join(o.stdout, ""), "\r\n", "\n")
+		equal(t, c.name+": stdout", stdout, c.stdout)
 		equal(t, c.name+": text", o.text(), c.text)
 		if len(o.errors) > 0 || len(o.stderr) > 0 {
 			t.Errorf("%s: errors %v, stderr %q", c.name, o.errors, o.stderr)
+		}
+	}
+}
+
+// What IPython does not do, or in another way.
+func TestOwnPythonCells(t *testing.T) {
+	s := newServer(t)
+	for _, c := range []struct{ name, code, stdout, text string }{
+		{"an event loop of one's own", "import asyncio\nasync def two(): return 2\nasyncio.run(two())", "", "2"},
+		{"raw bytes", "import sys\n_ = sys.stdout.buffer.write(b'raw\\n')", "raw\n", ""},
+	} {
+		o := s.run("python", c.code)
+		equal(t, c.name+": stdout", strings.Join(o.stdout, ""), c.stdout)
+		if c.text != "" {
+			equal(t, c.name+": text", o.text(), any(c.text))
 		}
 	}
 }
@@ -80,8 +96,37 @@ func TestPythonErrors(t *testing.T) {
 	equal(t, "after all errors", s.run("python", "'alive'").text(), any("alive"))
 }
 
-func TestPythonResults(t *testing.T) {
-	s := newServer(t)
+func TestIPythonErrors(t *testing.T) {
+	s := newJupyterServer(t)
+	for _, c := range []struct{ name, code, kind, value, traceback string }{
+		{"thrown", "def f(x):\n    return 1 / x\nf(0)", "ZeroDivisionError", "division by zero", "Cell In[1], line 2, in f(x)\n"},
+		{"syntax", "if x", "SyntaxError", "", "Cell In[2], line 1\n    if x\n"},
+		{"input", "input('name?')", "StdinNotImplementedError", "", "Cell In[3], line 1\n"},
+		{"exit", "import sys\nsys.exit(3)", "SystemExit", "3", "SystemExit: 3"},
+		{"unknown magic", "%nothing", "UsageError", "", ""},
+		{"cause", "try:\n    1 / 0\nexcept Exception as e:\n    raise ValueError('second') from e", "ValueError", "second", "ZeroDivisionError: division by zero"},
+		{"too large a result", "display({'text/plain': 'x' * (65 << 20)}, raw=True)", "ValueError", "", ""},
+	} {
+		o := s.run("python", c.code)
+		if len(o.errors) != 1 {
+			t.Errorf("%s: %d errors", c.name, len(o.errors))
+			continue
+		}
+		e := o.errors[0]
+		equal(t, c.name+": name", e["name"], any(c.kind))
+		if c.value != "" {
+			equal(t, c.name+": value", e["value"], any(c.value))
+		}
+		if got := e["traceback"].(string); !strings.Contains(got, c.traceback) || strings.Contains(got, "\x1b") {
+			t.Errorf("%s: traceback:\n%s", c.name, got)
+		}
+	}
+	equal(t, "after all errors", s.run("python", "'alive'").text(), any("alive"))
+}
+
+func TestPythonResults(t *testing.T) { withEach(t, testPythonResults) }
+
+func testPythonResults(t *testing.T, s *interpreterServer) {
 	o := s.run("python", `
 class Rich:
     def __repr__(self): return "<rich>"
@@ -108,7 +153,13 @@ Rich()`)
 		"chart": map[string]any{"type": "bar"}, "extra": map[string]any{"application/x-own": "own"},
 	})
 
-	o = s.run("python", `
+	o = s.run("python", "print('a')\ndisplay('b')\nprint('c')")
+	equal(t, "order", o.types, []string{typeCount, typeStdout, typeResult, typeStdout, typeEnd})
+}
+
+func TestBrokenRepresentation(t *testing.T) {
+	s := newServer(t)
+	o := s.run("python", `
 class Broken:
     def __repr__(self): return "<broken>"
     def _repr_html_(self): raise RuntimeError("no html")
@@ -117,25 +168,4 @@ Broken()`)
 	if !strings.Contains(strings.Join(o.stderr, ""), "RuntimeError: no html") {
 		t.Errorf("stderr %q", o.stderr)
 	}
-
-	o = s.run("python", "print('a')\ndisplay('b')\nprint('c')")
-	equal(t, "order", o.types, []string{typeCount, typeStdout, typeResult, typeStdout, typeEnd})
-}
-
-// pandas is not needed on the machine: the kernel knows frames by the class in
-// sys.modules.
-func TestDataFrame(t *testing.T) {
-	s := newServer(t)
-	o := s.run("python", `
-import datetime, sys, types
-class DataFrame:
-    def __repr__(self): return "<frame>"
-    def _repr_html_(self): return "<table>"
-    def to_dict(self, orient): return {"a": [1, float("nan")], 2: [datetime.date(2026, 1, 2), "x"]}
-sys.modules["pandas"] = types.SimpleNamespace(DataFrame=DataFrame)
-DataFrame()`)
-	equal(t, "frame", o.main, object{
-		"type": "result", "is_main_result": true, "text": "<frame>", "html": "<table>",
-		"data": map[string]any{"a": []any{1.0, nil}, "2": []any{"2026-01-02", "x"}},
-	})
 }
