@@ -146,7 +146,7 @@ figure.suptitle("Both"); left.pie([1]); right.bar(["x"], [1], label="g"); right.
 			if picture, err := base64.StdEncoding.DecodeString(text); err != nil || !strings.HasPrefix(string(picture), "\x89PNG") {
 				t.Errorf("%s: png %.20q, %v", c.name, text, err)
 			}
-			equal(t, c.name+": output", o.stdout, []string{"after\n"})
+			equal(t, c.name+": output", strings.Join(o.stdout, ""), "after\n")
 		}
 	}
 	o := s.run("python", "figure, axes = plt.subplots(); axes.plot([1], [2]); plt.close(figure)\nfigure")
