@@ -48,7 +48,7 @@ test: $(AGENT)
 
 .PHONY: e2e
 e2e: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=30m ./test/e2e/...
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=45m ./test/e2e/...
 
 # Kills the server some 2,000 times within 8,000 sleeps of real sandboxes, and
 # creates and kills 5,000.
