@@ -7,10 +7,7 @@ import (
 
 func TestBashCells(t *testing.T) {
 	s := newServer(t)
-	for _, c := range []struct {
-		name, code, stdout string
-		failed             string // the value of the error
-	}{
+	s.wantShell([]shellCell{
 		{"printing", "echo hi; x=3", "hi\n", ""},
 		{"variables and directory", "echo $x; cd /usr; declare y=4", "3\n", ""},
 		{"directory kept", "pwd; echo $y", "/usr\n4\n", ""},
@@ -21,15 +18,7 @@ func TestBashCells(t *testing.T) {
 		{"long code", "echo " + strings.Repeat("x", 100_000) + " | wc -c", "100001\n", ""},
 		{"end of the kernel", "exit 3", "", "The kernel has ended (exit status 3); the next execution starts a new one"},
 		{"a new kernel", "echo [$x]", "[]\n", ""},
-	} {
-		o := s.run("bash", c.code)
-		equal(t, c.name+": stdout", strings.Join(o.stdout, ""), c.stdout)
-		failed := ""
-		if len(o.errors) > 0 {
-			failed = o.errors[0]["value"].(string)
-		}
-		equal(t, c.name+": error", failed, c.failed)
-	}
+	})
 	o := s.run("bash", "if then")
 	if len(o.errors) != 1 || !strings.Contains(strings.Join(o.stderr, ""), "syntax error near unexpected token") {
 		t.Errorf("syntax error: stderr %q, errors %v", o.stderr, o.errors)

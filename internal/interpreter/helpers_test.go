@@ -309,3 +309,46 @@ func equal(t *testing.T, what string, got, want any) {
 		t.Errorf("%s: got %#v, want %#v", what, got, want)
 	}
 }
+
+// failingCell is a cell that fails, and how. A value that is not said may be any.
+type failingCell struct{ name, code, kind, value, traceback string }
+
+// wantFailures runs cells that fail, and one that does not after them. traceback
+// compares a traceback with what is wanted of it.
+func (s *interpreterServer) wantFailures(language string, cells []failingCell, traceback func(got, want string) bool) {
+	t := s.t
+	t.Helper()
+	for _, c := range cells {
+		o := s.run(language, c.code)
+		if len(o.errors) != 1 {
+			t.Errorf("%s: %d errors", c.name, len(o.errors))
+			continue
+		}
+		e := o.errors[0]
+		equal(t, c.name+": name", e["name"], any(c.kind))
+		if c.value != "" {
+			equal(t, c.name+": value", e["value"], any(c.value))
+		}
+		if got := e["traceback"].(string); !traceback(got, c.traceback) {
+			t.Errorf("%s: traceback:\n%s", c.name, got)
+		}
+	}
+	equal(t, "after all errors", s.run(language, "'alive'").text(), any("alive"))
+}
+
+// shellCell is a cell of Bash: what it prints, and the value of its error.
+type shellCell struct{ name, code, stdout, failed string }
+
+func (s *interpreterServer) wantShell(cells []shellCell) {
+	t := s.t
+	t.Helper()
+	for _, c := range cells {
+		o := s.run("bash", c.code)
+		equal(t, c.name+": stdout", strings.Join(o.stdout, ""), c.stdout)
+		failed := ""
+		if len(o.errors) > 0 {
+			failed = o.errors[0]["value"].(string)
+		}
+		equal(t, c.name+": error", failed, c.failed)
+	}
+}

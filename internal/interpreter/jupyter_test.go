@@ -57,21 +57,13 @@ func TestWhichKernel(t *testing.T) {
 // The Bash kernel knows nothing of our ways.
 func TestForeignKernel(t *testing.T) {
 	s := newJupyterServer(t)
-	for _, c := range []struct{ name, code, stdout, failed string }{
+	s.wantShell([]shellCell{
 		{"printing", "echo hi; x=3", "hi\n", ""},
 		{"variables and directory", "echo $x; cd /usr", "3\n", ""},
 		{"directory kept", "pwd", "/usr\n", ""},
 		{"failing", "false", "", "1"},
 		{"unicode", "echo é😀", "é😀\n", ""},
-	} {
-		o := s.run("bash", c.code)
-		equal(t, c.name+": stdout", strings.Join(o.stdout, ""), c.stdout)
-		failed := ""
-		if len(o.errors) > 0 {
-			failed = o.errors[0]["value"].(string)
-		}
-		equal(t, c.name+": error", failed, c.failed)
-	}
+	})
 }
 
 // A kernel that does not start is replaced by ours, if we have one.

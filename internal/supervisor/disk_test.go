@@ -38,16 +38,22 @@ func (b *bench) tenant() *tenant {
 // write adds a file of so many MiB.
 func (tn *tenant) write(name string, mib int64) {
 	tn.t.Helper()
-	f, err := os.Create(filepath.Join(tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name))
+	allocate(tn.t, filepath.Join(tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name), mib)
+}
+
+// allocate makes a file of so many MiB.
+func allocate(t *testing.T, path string, mib int64) {
+	t.Helper()
+	f, err := os.Create(path)
 	if err != nil {
-		tn.t.Fatal(err)
+		t.Fatal(err)
 	}
 	defer f.Close()
 	if mib == 0 {
 		return
 	}
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, mib<<20); err != nil {
-		tn.t.Fatal(err)
+		t.Fatal(err)
 	}
 }
 

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -47,17 +45,7 @@ func (b *bench) sharing() *tenants {
 // write adds a file of so many MiB, as a sandbox does it.
 func (tn *tenants) write(name string, mib int64) {
 	tn.t.Helper()
-	f, err := os.Create(filepath.Join(tn.s.o.Volumes.Dir(tn.v.ID), name))
-	if err != nil {
-		tn.t.Fatal(err)
-	}
-	defer f.Close()
-	if mib == 0 {
-		return
-	}
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, mib<<20); err != nil {
-		tn.t.Fatal(err)
-	}
+	allocate(tn.t, filepath.Join(tn.s.o.Volumes.Dir(tn.v.ID), name), mib)
 }
 
 // stayUp looks at the volume, which changes nothing.

@@ -72,6 +72,14 @@ func TestCheckpointEvery(t *testing.T) {
 		t.Errorf("the checkpoint moved its end from %s to %s", end, got)
 	}
 	g.same(before, g.ask(ctx)) // traffic may not wake it, and it runs
+	g.losesRuntime(ctx, before)
+}
+
+// losesRuntime ends the runtime of a guest that was checkpointed as it ran, and has
+// it go on from the last checkpoint.
+func (g *guest) losesRuntime(ctx context.Context, before report) {
+	s, t := g.s, g.s.t
+	t.Helper()
 	if _, err := s.client.Patch(ctx, g.sb.ID, client.PatchOptions{CheckpointEvery: new(time.Duration(0))}); err != nil {
 		t.Fatal(err)
 	}

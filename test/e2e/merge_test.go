@@ -89,15 +89,7 @@ func TestMergedCheckpoints(t *testing.T) {
 		g.same(before, g.ask(ctx)) // traffic may not wake it, and it runs
 		g.checkTree(ctx, fmt.Sprintf("generation %d", generation+1), model)
 	}
-	if _, err := s.client.Patch(ctx, g.sb.ID, client.PatchOptions{CheckpointEvery: new(time.Duration(0))}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Kill(s.process(g.sb.ID, "runsc-sandbox"), unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, endWithin, "the fall back", func() error { return s.is(ctx, g.sb.ID, client.Paused) })
-	s.connect(ctx, g.sb.ID)
-	g.same(before, g.ask(ctx))
+	g.losesRuntime(ctx, before)
 	g.checkTree(ctx, "after the fall back", model)
 	live := g.takes(ctx)
 	s.pause(ctx, g.sb.ID)
