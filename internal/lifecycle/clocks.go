@@ -79,7 +79,7 @@ func (r Record) appendDeadlines(ds []Deadline, a Activity) []Deadline {
 }
 
 func (r Record) appendRunning(ds []Deadline, a Activity) []Deadline {
-	if end := r.SoftEnd(a); !end.IsZero() {
+	if end := r.SoftEnd(a.Last); !end.IsZero() {
 		ds = append(ds, Deadline{ClockTimeout, r.notBeforeRetry(end, r.Settings.OnTimeout)})
 		if near := end.Add(-announceBefore); near.After(r.StartedAt) && !r.Announced.Equal(end) {
 			ds = append(ds, Deadline{ClockAnnounce, near})
@@ -116,13 +116,13 @@ func (r Record) heldUntil(since time.Time) time.Time {
 	return until
 }
 
-// SoftEnd returns when the soft timeout ends, activity counted in; zero for
-// none.
-func (r Record) SoftEnd(a Activity) time.Time {
-	if r.EndAt.IsZero() || !r.Settings.RefreshOnActivity || !a.Last.After(r.EndSetAt) {
+// SoftEnd returns when the soft timeout ends if there was activity last at that
+// time; zero for never.
+func (r Record) SoftEnd(last time.Time) time.Time {
+	if r.EndAt.IsZero() || !r.Settings.RefreshOnActivity || !last.After(r.EndSetAt) {
 		return r.EndAt
 	}
-	return later(r.EndAt, a.Last.Add(r.Settings.Timeout))
+	return later(r.EndAt, last.Add(r.Settings.Timeout))
 }
 
 // notBeforeRetry holds automatic pauses back while they back off.

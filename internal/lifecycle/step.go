@@ -357,7 +357,7 @@ func runningTimer(s *step, ev Event) {
 	case ClockCheckpoint:
 		s.pause(e.Op, Meta{Cause: CauseCheckpoint}, Memory)
 	case ClockAnnounce:
-		s.rec.Announced = s.rec.SoftEnd(e.Activity)
+		s.rec.Announced = s.rec.SoftEnd(e.Activity.Last)
 		s.log(EntryExpiring, nil, string(s.rec.Settings.OnTimeout))
 	case ClockRecheck:
 		s.verdict = Stale

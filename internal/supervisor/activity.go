@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -83,30 +84,51 @@ func (b *box) stalls(progress time.Time) time.Time {
 	return progress.Add(d)
 }
 
-// holdsLocked lists every hold, leases of the record included.
+// eachHoldLocked goes through every hold, leases of the record included. Those
+// of accesses, which can be many at every request, come without a name.
+func (b *box) eachHoldLocked(now time.Time) iter.Seq2[Hold, *access] {
+	return func(yield func(Hold, *access) bool) {
+		add := func(h Hold, until time.Time, counts bool, a *access) bool {
+			h.Until = until
+			h.Counts = counts && (until.IsZero() || now.Before(until))
+			return yield(h, a)
+		}
+		for a := range b.work.accesses {
+			p := a.lastProgress()
+			var until time.Time
+			if a.counts { // what never counted does not stop to
+				until = b.stalls(p)
+			}
+			if !add(Hold{Kind: a.kind, Since: a.since, LastProgress: p}, until, a.counts, a) {
+				return
+			}
+		}
+		for _, p := range b.work.seen.Processes {
+			if !add(Hold{ID: fmt.Sprintf("process-%d", p.PID), Kind: HoldProcess, Detail: p.Command, Since: p.Since, LastProgress: p.LastProgress}, b.stalls(p.LastProgress), true, nil) {
+				return
+			}
+		}
+		for _, l := range b.work.seen.Leases {
+			if !add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true, nil) {
+				return
+			}
+		}
+		for _, l := range b.sb.Record.Leases {
+			if !add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true, nil) {
+				return
+			}
+		}
+	}
+}
+
+// holdsLocked lists every hold: first those that count, by age.
 func (b *box) holdsLocked(now time.Time) []Hold {
 	var holds []Hold
-	add := func(h Hold, until time.Time, counts bool) {
-		h.Until = until
-		h.Counts = counts && (until.IsZero() || now.Before(until))
-		holds = append(holds, h)
-	}
-	for a := range b.work.accesses {
-		p := a.lastProgress()
-		var until time.Time
-		if a.counts { // what never counted does not stop to
-			until = b.stalls(p)
+	for h, a := range b.eachHoldLocked(now) {
+		if a != nil {
+			h.ID, h.Detail = fmt.Sprintf("%s-%d", a.kind, a.id), "port "+strconv.Itoa(a.port)
 		}
-		add(Hold{ID: fmt.Sprintf("%s-%d", a.kind, a.id), Kind: a.kind, Detail: "port " + strconv.Itoa(a.port), Since: a.since, LastProgress: p}, until, a.counts)
-	}
-	for _, p := range b.work.seen.Processes {
-		add(Hold{ID: fmt.Sprintf("process-%d", p.PID), Kind: HoldProcess, Detail: p.Command, Since: p.Since, LastProgress: p.LastProgress}, b.stalls(p.LastProgress), true)
-	}
-	for _, l := range b.work.seen.Leases {
-		add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true)
-	}
-	for _, l := range b.sb.Record.Leases {
-		add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true)
+		holds = append(holds, h)
 	}
 	slices.SortFunc(holds, func(x, y Hold) int {
 		if x.Counts != y.Counts {
@@ -126,7 +148,7 @@ func (b *box) activityLocked(now time.Time) lifecycle.Activity {
 	if b.sb.Record.Settings.IdleTimeout == 0 {
 		return act
 	}
-	for _, h := range b.holdsLocked(now) {
+	for h := range b.eachHoldLocked(now) {
 		switch {
 		case h.Counts:
 			act.Busy = true
@@ -192,10 +214,22 @@ func (b *box) closeAccess(a *access, now time.Time) {
 	delete(b.work.accesses, a)
 	if a.counts {
 		b.work.last = now
-		if b.sb.Record.Settings.IdleTimeout > 0 {
+		if b.sb.Record.Settings.IdleTimeout > 0 && !b.accessedLocked(now) {
 			b.arm()
 		}
 	}
+}
+
+// accessedLocked reports whether an access keeps the sandbox busy. Then nothing
+// need be armed when another one ends: what is armed comes no later than this
+// one could stall, or stall and be idle for long enough, and looks again.
+func (b *box) accessedLocked(now time.Time) bool {
+	for a := range b.work.accesses {
+		if until := b.stalls(a.lastProgress()); a.counts && (until.IsZero() || now.Before(until)) {
+			return true
+		}
+	}
+	return false
 }
 
 // mustLookLocked reports whether a deadline that has come rests on what the

@@ -54,7 +54,7 @@ func (b *box) view() store.Sandbox {
 
 func (b *box) viewLocked() store.Sandbox {
 	sb := b.sb
-	sb.Record.EndAt = sb.Record.SoftEnd(b.activityLocked(now()))
+	sb.Record.EndAt = sb.Record.SoftEnd(b.work.last)
 	return sb
 }
 
@@ -248,7 +248,7 @@ func (b *box) explain() Explanation {
 	t := now()
 	act := b.activityLocked(t)
 	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
-	e.Sandbox.Record.EndAt = b.sb.Record.SoftEnd(act)
+	e.Sandbox.Record.EndAt = b.sb.Record.SoftEnd(act.Last)
 	if b.sb.Record.State == lifecycle.Running {
 		e.Holds = b.holdsLocked(t)
 		e.Blindness = b.blindnessLocked(t)

@@ -85,7 +85,7 @@ func asleep(id string) store.Sandbox {
 
 func create(ctx context.Context, sup *supervisor.Supervisor) (string, error) {
 	sb, err := sup.Create(ctx, supervisor.CreateRequest{Template: "base", Settings: lifecycle.Settings{
-		Timeout: 24 * time.Hour, OnTimeout: lifecycle.Pause, AutoResume: true,
+		Timeout: 24 * time.Hour, OnTimeout: lifecycle.Pause, AutoResume: true, IdleTimeout: time.Hour, StallAfter: 30 * time.Minute,
 	}})
 	return sb.ID, err
 }
