@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/edge/h1"
@@ -50,6 +51,9 @@ func (s *stream) fill() error {
 	if s.w == len(s.buf) {
 		s.buf = append(s.buf, make([]byte, len(s.buf))...)
 	}
+	// Others first: under load there is something to read by then, and neither a
+	// read in vain nor a wait for the poller.
+	runtime.Gosched()
 	n, err := s.conn.Read(s.buf[s.w:])
 	s.w += n
 	s.full = s.w == len(s.buf)

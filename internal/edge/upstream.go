@@ -55,7 +55,7 @@ type port struct {
 const (
 	agentIdle   = 60 * time.Second
 	userIdle    = 2 * time.Second
-	idlePerPort = 64
+	idlePerPort = 512
 	// unprovenMost is how long a connection may take to answer before the
 	// server is taken for one of a single connection, and keepAlone for how
 	// long it then is.

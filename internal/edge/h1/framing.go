@@ -87,7 +87,7 @@ func (f *framing) addCoding(name, value string, minor int) error {
 // removed that delimit or route the message.
 func (f *framing) addOptions(value string) error {
 	for option := range strings.SplitSeq(value, ",") {
-		option = strings.ToLower(strings.Trim(option, " \t"))
+		option = strings.ToLower(trim(option))
 		switch option {
 		case "":
 			continue

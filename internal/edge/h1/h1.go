@@ -314,12 +314,25 @@ func parseField(line string) (Field, error) {
 	if !ok || !isToken(name) {
 		return Field{}, bad("a header field is malformed")
 	}
-	value = strings.Trim(value, " \t")
+	value = trim(value)
 	if !validValue(value) {
 		return Field{}, bad("the value of header field %s has a control character", name)
 	}
 	return Field{Name: name, Value: value}, nil
 }
+
+// trim removes optional white space (RFC 9110 §5.6.3) from both ends.
+func trim(s string) string {
+	for s != "" && isBlank(s[0]) {
+		s = s[1:]
+	}
+	for s != "" && isBlank(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
 func validValue(s string) bool {
 	for i := range len(s) {
