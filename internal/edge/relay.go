@@ -256,17 +256,13 @@ func (x *exchange) sendRequest() error {
 // which is its right once it has answered, the rest is thrown away.
 func (x *exchange) sendBody(up net.Conn) {
 	defer close(x.upload)
-	rest := &tolerant{Conn: up, left: drainBytes}
-	dst := net.Conn(rest)
-	if x.req.Length >= spliceMin {
-		dst = up // the kernel moves it; what it has lost is too much to throw away
-	}
+	dst := &tolerant{Conn: up, left: drainBytes}
 	err := x.c.copyBody(dst, x.req, func(n int) {
 		x.received += int64(n)
 		x.c.note(n)
 		x.lease.Progress(n)
 	})
-	x.unread, x.unsent = err != nil, err != nil || rest.err != nil
+	x.unread, x.unsent = err != nil, err != nil || dst.err != nil
 	switch {
 	case err == nil:
 		x.c.startWatching()
