@@ -272,7 +272,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 			server.Close()
 		}
 	})
-	err := server.Serve(listener)
+	err := server.Serve(greedyListener{listener})
 	if !unhook() {
 		<-stopped
 	}
