@@ -2,6 +2,7 @@ package layer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -10,7 +11,6 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/failpoint"
@@ -94,8 +94,8 @@ func seal(dir string, m *Manifest) (digest string, err error) {
 	return writeManifest(dir, *m)
 }
 
-// sealFile restricts, checksums and syncs a file. The disk is told to begin
-// writing first, so that checksumming costs no time of its own.
+// sealFile restricts, checksums and syncs a file. The checksums are taken while
+// the disk works.
 func sealFile(path string) (File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -105,20 +105,18 @@ func sealFile(path string) (File, error) {
 	if err := f.Chmod(0o600); err != nil {
 		return File{}, err
 	}
-	// A hint only: fsync below is what counts.
-	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
-	sums, size, err := checksum(f)
-	if err != nil {
-		return File{}, err
-	}
 	if err := failpoint.Fail(failpoint.ImageFile); err != nil {
 		return File{}, err
 	}
-	sealed := File{Name: filepath.Base(path), Size: size, CRC32C: sums}
-	if planted.In(planted.UnsyncedImage) {
-		return sealed, nil
+	var synced errgroup.Group
+	if !planted.In(planted.UnsyncedImage) {
+		synced.Go(f.Sync)
 	}
-	return sealed, f.Sync()
+	sums, size, err := checksum(f)
+	if err := errors.Join(err, synced.Wait()); err != nil {
+		return File{}, err
+	}
+	return File{Name: filepath.Base(path), Size: size, CRC32C: sums}, nil
 }
 
 // checksum returns the CRC-32C of each chunk of r, and its length.
@@ -251,6 +249,16 @@ func verifyFile(dir string, want File) error {
 		return fmt.Errorf("%s differs from what was written", want.Name)
 	}
 	return nil
+}
+
+// AbandonImage gives up at once the memory that an image which will not be
+// committed takes while it is on its way to the disk. It may be being sealed; it
+// is damaged after this, and to be removed.
+func (s *Store) AbandonImage(id string) {
+	entries, _ := os.ReadDir(s.ImageDir(id)) // there may be none
+	for _, e := range entries {
+		_ = os.Truncate(filepath.Join(s.ImageDir(id), e.Name()), 0) // it is removed in any case
+	}
 }
 
 // Images returns the ids of all images on disk, sealed or not.
