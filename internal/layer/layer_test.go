@@ -200,6 +200,10 @@ func TestVerifyFindsDamage(t *testing.T) {
 		"missing":      func(r *rig, dir string) { r.must(os.Remove(filepath.Join(dir, "state"))) },
 		"no manifest":  func(r *rig, dir string) { r.must(os.Remove(filepath.Join(dir, manifestName))) },
 		"no directory": func(r *rig, dir string) { r.must(os.RemoveAll(dir)) },
+		"abandoned": func(r *rig, dir string) {
+			r.AbandonImage("one")
+			r.AbandonImage("none")
+		},
 		"another's manifest": func(r *rig, dir string) {
 			r.seal("two", map[string][]byte{"pages": []byte("other")})
 			r.must(os.Rename(filepath.Join(r.ImageDir("two"), manifestName), filepath.Join(dir, manifestName)))

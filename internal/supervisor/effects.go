@@ -388,6 +388,7 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	// Not committed: failed, cancelled, or overtaken by a kill. After a cancel an
 	// access waits, and is not made to wait for the disk; after a failure what
 	// follows may need the space.
+	b.s.o.Layers.AbandonImage(image)
 	var discarding sync.WaitGroup
 	discarding.Go(func() {
 		sealing.Wait()

@@ -20,6 +20,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "guest" {
 		http.Handle("/", drivertest.Guest())
 		http.Handle("/fresh", serveFresh())
+		http.Handle("/hold", serveHold())
 		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
 	}
 	os.Exit(m.Run())

@@ -176,6 +176,7 @@ func (i *instance) Thaw(context.Context) error {
 	if err := failpoint.Fail(failpoint.Thaw); err != nil {
 		return err
 	}
+	i.lowerLimit()
 	err := i.c.Sandbox.Resume(i.c.ID)
 	if err == nil {
 		err = failpoint.Fail(failpoint.Thawed)
@@ -244,6 +245,7 @@ func (i *instance) Checkpoint(_ context.Context, dir string) error {
 	if err := failpoint.Fail(failpoint.Checkpoint); err != nil {
 		return err
 	}
+	i.liftLimit()
 	if err := i.c.Checkpoint(i.d.conf, dir, sandbox.CheckpointOpts{Resume: true, Compression: statefile.CompressionLevelNone}); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", i.id, brief(err))
 	}

@@ -36,19 +36,26 @@ func TestUsageOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			for path, text := range tt.files {
-				file := filepath.Join(root, filepath.Dir(path), cgroupParent, "i0r1", filepath.Base(path))
-				if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
+			writeGroup(t, root, tt.files)
 			got, err := usageOf(root, "i0r1")
 			if (err != nil) != tt.fails || !tt.fails && got != tt.want {
 				t.Errorf("usage %+v, %v; want %+v", got, err, tt.want)
 			}
 		})
+	}
+}
+
+// writeGroup writes the files of the cgroups of the runtime i0r1, each named
+// with its controller in v1.
+func writeGroup(t *testing.T, root string, files map[string]string) {
+	t.Helper()
+	for path, text := range files {
+		file := filepath.Join(root, filepath.Dir(path), cgroupParent, "i0r1", filepath.Base(path))
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

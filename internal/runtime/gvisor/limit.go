@@ -1,0 +1,130 @@
+package gvisor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The pages of an image that is being written count as memory of the runtime
+// that writes it. Within its limit the kernel would drop them in the middle of
+// the capture, only for them to be read again for their checksums, and what
+// gVisor takes itself could end a runtime that holds all it may. So the limit
+// is twice as high while the guest is frozen and cannot take more.
+
+// memoryGroup is the cgroup that bounds a runtime's memory.
+type memoryGroup struct{ dir, usage, limit string }
+
+// memoryGroupOf returns a runtime's; false if nothing bounds its memory.
+func memoryGroupOf(root, cid string) (memoryGroup, bool) {
+	for _, g := range []memoryGroup{
+		{filepath.Join(root, "memory", cgroupParent, cid), "memory.usage_in_bytes", "memory.limit_in_bytes"},
+		{filepath.Join(root, cgroupParent, cid), "memory.current", "memory.max"},
+		{filepath.Join(root, "unified", cgroupParent, cid), "memory.current", "memory.max"},
+	} {
+		if _, err := os.Stat(filepath.Join(g.dir, g.limit)); err == nil {
+			return g, true
+		}
+	}
+	return memoryGroup{}, false
+}
+
+func (g memoryGroup) read(name string) (int64, error) {
+	data, err := os.ReadFile(filepath.Join(g.dir, name))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+}
+
+func (g memoryGroup) set(limit int64) error {
+	return os.WriteFile(filepath.Join(g.dir, g.limit), strconv.AppendInt(nil, limit, 10), 0o600)
+}
+
+// limitMargin is what a limit leaves above what cannot be given up.
+const limitMargin = 4 << 20
+
+// lower puts the limit back, or as near to that as it goes without ending the
+// runtime: gVisor may have taken memory itself, and files that are not on the
+// disk yet cannot be given up. Then it is false, and never more than it was.
+func (g memoryGroup) lower(limit int64) (done bool, err error) {
+	was, err := g.read(g.limit)
+	if err != nil || was <= limit {
+		return err == nil, err
+	}
+	used, err := g.read(g.usage)
+	if err != nil {
+		return false, err
+	}
+	stat, err := os.ReadFile(filepath.Join(g.dir, "memory.stat"))
+	if err != nil {
+		return false, err
+	}
+	to := min(was, max(limit, used-cleanCache(string(stat))+limitMargin))
+	return to == limit, g.set(to)
+}
+
+// cleanCache returns what a memory.stat says of files that can be given up at
+// once.
+func cleanCache(stat string) int64 {
+	sign := map[string]int64{
+		"active_file": 1, "inactive_file": 1, "file_dirty": -1, "file_writeback": -1, // of v2
+		"total_active_file": 1, "total_inactive_file": 1, "total_dirty": -1, "total_writeback": -1,
+	}
+	v1 := strings.Contains(stat, "\ntotal_cache ")
+	var clean int64
+	for line := range strings.Lines(stat) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(name, "total_") != v1 {
+			continue // v1's, of the cgroup alone
+		}
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			clean += sign[name] * n
+		}
+	}
+	return max(clean, 0)
+}
+
+// liftLimit makes room for an image. A capture without it is only slower.
+func (i *instance) liftLimit() {
+	if g, ok := memoryGroupOf(cgroupRoot, i.c.ID); ok {
+		_ = g.set(2 * i.memoryLimit())
+	}
+}
+
+func (i *instance) memoryLimit() int64 { return *i.c.Spec.Linux.Resources.Memory.Limit }
+
+// limitRetry is how long to wait before another try to lower a limit.
+const limitRetry = time.Second
+
+// lowerLimit puts the limit back before the guest runs again; what cannot be
+// given up yet, later.
+func (i *instance) lowerLimit() {
+	if i.tryLowerLimit() {
+		return
+	}
+	go func() {
+		for done := false; !done; {
+			select {
+			case <-i.exited:
+				return
+			case <-time.After(limitRetry):
+			}
+			i.mu.Lock()
+			done = i.frozen || i.tryLowerLimit() // it is lowered when it is thawed
+			i.mu.Unlock()
+		}
+	}()
+}
+
+func (i *instance) tryLowerLimit() bool {
+	g, ok := memoryGroupOf(cgroupRoot, i.c.ID)
+	if !ok {
+		return true
+	}
+	done, err := g.lower(i.memoryLimit())
+	return done && err == nil || errors.Is(err, os.ErrNotExist)
+}
