@@ -58,5 +58,5 @@ func (c *greedyConn) Read(p []byte) (int, error) {
 // WriteTo implements io.WriterTo, in place of that of a *net.TCPConn, which
 // would pass by what is read ahead.
 func (c *greedyConn) WriteTo(w io.Writer) (int64, error) {
-	return io.Copy(w, struct{ io.Reader }{c})
+	return copyAll(w, c)
 }
