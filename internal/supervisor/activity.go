@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -84,52 +83,45 @@ func (b *box) stalls(progress time.Time) time.Time {
 	return progress.Add(d)
 }
 
-// eachHoldLocked goes through every hold, leases of the record included. Those
+// eachHoldLocked calls do with every hold, leases of the record included. Those
 // of accesses, which can be many at every request, come without a name.
-func (b *box) eachHoldLocked(now time.Time) iter.Seq2[Hold, *access] {
-	return func(yield func(Hold, *access) bool) {
-		add := func(h Hold, until time.Time, counts bool, a *access) bool {
-			h.Until = until
-			h.Counts = counts && (until.IsZero() || now.Before(until))
-			return yield(h, a)
+func (b *box) eachHoldLocked(now time.Time, do func(Hold, *access)) {
+	add := func(h Hold, until time.Time, counts bool, a *access) {
+		h.Until = until
+		h.Counts = counts && lasts(until, now)
+		do(h, a)
+	}
+	for a := range b.work.accesses {
+		p := a.lastProgress()
+		var until time.Time
+		if a.counts { // what never counted does not stop to
+			until = b.stalls(p)
 		}
-		for a := range b.work.accesses {
-			p := a.lastProgress()
-			var until time.Time
-			if a.counts { // what never counted does not stop to
-				until = b.stalls(p)
-			}
-			if !add(Hold{Kind: a.kind, Since: a.since, LastProgress: p}, until, a.counts, a) {
-				return
-			}
-		}
-		for _, p := range b.work.seen.Processes {
-			if !add(Hold{ID: fmt.Sprintf("process-%d", p.PID), Kind: HoldProcess, Detail: p.Command, Since: p.Since, LastProgress: p.LastProgress}, b.stalls(p.LastProgress), true, nil) {
-				return
-			}
-		}
-		for _, l := range b.work.seen.Leases {
-			if !add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true, nil) {
-				return
-			}
-		}
-		for _, l := range b.sb.Record.Leases {
-			if !add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true, nil) {
-				return
-			}
-		}
+		add(Hold{Kind: a.kind, Since: a.since, LastProgress: p}, until, a.counts, a)
+	}
+	for _, p := range b.work.seen.Processes {
+		add(Hold{ID: fmt.Sprintf("process-%d", p.PID), Kind: HoldProcess, Detail: p.Command, Since: p.Since, LastProgress: p.LastProgress}, b.stalls(p.LastProgress), true, nil)
+	}
+	for _, l := range b.work.seen.Leases {
+		add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true, nil)
+	}
+	for _, l := range b.sb.Record.Leases {
+		add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true, nil)
 	}
 }
+
+// lasts reports whether what ends at until, zero for never, goes on.
+func lasts(until, now time.Time) bool { return until.IsZero() || now.Before(until) }
 
 // holdsLocked lists every hold: first those that count, by age.
 func (b *box) holdsLocked(now time.Time) []Hold {
 	var holds []Hold
-	for h, a := range b.eachHoldLocked(now) {
+	b.eachHoldLocked(now, func(h Hold, a *access) {
 		if a != nil {
 			h.ID, h.Detail = fmt.Sprintf("%s-%d", a.kind, a.id), "port "+strconv.Itoa(a.port)
 		}
 		holds = append(holds, h)
-	}
+	})
 	slices.SortFunc(holds, func(x, y Hold) int {
 		if x.Counts != y.Counts {
 			if x.Counts {
@@ -148,7 +140,7 @@ func (b *box) activityLocked(now time.Time) lifecycle.Activity {
 	if b.sb.Record.Settings.IdleTimeout == 0 {
 		return act
 	}
-	for h := range b.eachHoldLocked(now) {
+	b.eachHoldLocked(now, func(h Hold, _ *access) {
 		switch {
 		case h.Counts:
 			act.Busy = true
@@ -165,7 +157,7 @@ func (b *box) activityLocked(now time.Time) lifecycle.Activity {
 			// Stalled or run out: it was work until then.
 			act.Since = later(act.Since, h.Until)
 		}
-	}
+	})
 	return b.blindLocked(act, now)
 }
 
@@ -225,7 +217,7 @@ func (b *box) closeAccess(a *access, now time.Time) {
 // one could stall, or stall and be idle for long enough, and looks again.
 func (b *box) accessedLocked(now time.Time) bool {
 	for a := range b.work.accesses {
-		if until := b.stalls(a.lastProgress()); a.counts && (until.IsZero() || now.Before(until)) {
+		if a.counts && lasts(b.stalls(a.lastProgress()), now) {
 			return true
 		}
 	}
