@@ -39,14 +39,15 @@ func cgroupsOf(id string) []string {
 	return dirs
 }
 
-// cgroupFiles yields what the files of a runtime's cgroup say: of the hierarchy of
-// a controller in cgroup v1, and of those of v2. Which of them counts depends on
-// the host.
-func cgroupFiles(root, id, controller, v1, v2 string) iter.Seq[string] {
-	return func(yield func(string) bool) {
+// cgroupFiles yields the paths and texts of files of a runtime's cgroup: of the
+// hierarchy of a controller in cgroup v1, and of those of v2. Which of them counts
+// depends on the host.
+func cgroupFiles(root, id, controller, v1, v2 string) iter.Seq2[string, string] {
+	return func(yield func(path, text string) bool) {
 		for _, file := range [][2]string{{controller, v1}, {"", v2}, {"unified", v2}} {
-			data, err := os.ReadFile(filepath.Join(root, file[0], cgroupParent, id, file[1]))
-			if err == nil && !yield(string(data)) {
+			path := filepath.Join(root, file[0], cgroupParent, id, file[1])
+			data, err := os.ReadFile(path)
+			if err == nil && !yield(path, string(data)) {
 				return
 			}
 		}

@@ -33,7 +33,7 @@ func (i *instance) Unlinked() (int64, error) {
 
 // processesOf returns the processes in a runtime's cgroup.
 func processesOf(root, cid string) ([]int, error) {
-	for procs := range cgroupFiles(root, cid, "memory", "cgroup.procs", "cgroup.procs") {
+	for _, procs := range cgroupFiles(root, cid, "memory", "cgroup.procs", "cgroup.procs") {
 		var pids []int
 		for line := range strings.Lines(procs) {
 			pid, err := strconv.Atoi(strings.TrimSpace(line))

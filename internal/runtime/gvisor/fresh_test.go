@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -53,15 +52,20 @@ func serveFresh() http.HandlerFunc {
 	}
 }
 
-// askFresh asks the guest, which may not listen yet.
-func askFresh(t *testing.T, inst runtime.Instance) (f fresh, asked time.Time) {
-	t.Helper()
-	c := &http.Client{Transport: &http.Transport{
+// guestClient returns a client whose every request goes to the guest.
+func guestClient(inst runtime.Instance) *http.Client {
+	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return inst.Dial(ctx, drivertest.GuestPort)
 		},
 	}}
+}
+
+// askFresh asks the guest, which may not listen yet.
+func askFresh(t *testing.T, inst runtime.Instance) (f fresh, asked time.Time) {
+	t.Helper()
+	c := guestClient(inst)
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
 		asked = time.Now()
 		resp, err := c.Get("http://guest/fresh")
@@ -95,16 +99,7 @@ func TestRestoredTwinsDiffer(t *testing.T) {
 	}
 	t.Cleanup(func() { remove(first.ID) })
 	askFresh(t, inst)
-	image := filepath.Join(r.dir, "image")
-	if err := os.Mkdir(image, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := inst.Freeze(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := inst.Checkpoint(t.Context(), image); err != nil {
-		t.Fatal(err)
-	}
+	image := r.capture(t, inst)
 	remove(first.ID)
 
 	var seen [][]byte

@@ -119,6 +119,22 @@ func (r *rig) newSpec(t *testing.T) runtime.Spec { return r.spec(t, nil) }
 
 func (r *rig) again(t *testing.T, prev runtime.Spec) runtime.Spec { return r.spec(t, r.stack[prev.ID]) }
 
+// capture freezes a runtime and returns the directory of its image.
+func (r *rig) capture(t *testing.T, inst runtime.Instance) string {
+	t.Helper()
+	image := filepath.Join(r.dir, "image")
+	if err := os.Mkdir(image, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := inst.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := inst.Checkpoint(t.Context(), image); err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
 func TestContract(t *testing.T) {
 	for _, warm := range []int{0, 1} {
 		t.Run(fmt.Sprintf("%d waiting", warm), func(t *testing.T) {

@@ -20,14 +20,12 @@ type memoryGroup struct{ dir, usage, limit string }
 
 // memoryGroupOf returns a runtime's; false if nothing bounds its memory.
 func memoryGroupOf(root, cid string) (memoryGroup, bool) {
-	for _, g := range []memoryGroup{
-		{filepath.Join(root, "memory", cgroupParent, cid), "memory.usage_in_bytes", "memory.limit_in_bytes"},
-		{filepath.Join(root, cgroupParent, cid), "memory.current", "memory.max"},
-		{filepath.Join(root, "unified", cgroupParent, cid), "memory.current", "memory.max"},
-	} {
-		if _, err := os.Stat(filepath.Join(g.dir, g.limit)); err == nil {
-			return g, true
+	for path := range cgroupFiles(root, cid, "memory", "memory.limit_in_bytes", "memory.max") {
+		g := memoryGroup{filepath.Dir(path), "memory.current", filepath.Base(path)}
+		if g.limit == "memory.limit_in_bytes" {
+			g.usage = "memory.usage_in_bytes"
 		}
+		return g, true
 	}
 	return memoryGroup{}, false
 }
@@ -63,29 +61,8 @@ func (g memoryGroup) lower(limit int64) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	to := min(was, max(limit, used-cleanCache(string(stat))+limitMargin))
+	to := min(was, max(limit, used-parseMemoryStat(string(stat)).clean()+limitMargin))
 	return to == limit, g.set(to)
-}
-
-// cleanCache returns what a memory.stat says of files that can be given up at
-// once.
-func cleanCache(stat string) int64 {
-	sign := map[string]int64{
-		"active_file": 1, "inactive_file": 1, "file_dirty": -1, "file_writeback": -1, // of v2
-		"total_active_file": 1, "total_inactive_file": 1, "total_dirty": -1, "total_writeback": -1,
-	}
-	v1 := strings.Contains(stat, "\ntotal_cache ")
-	var clean int64
-	for line := range strings.Lines(stat) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if strings.HasPrefix(name, "total_") != v1 {
-			continue // v1's, of the cgroup alone
-		}
-		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-			clean += sign[name] * n
-		}
-	}
-	return max(clean, 0)
 }
 
 // liftLimit makes room for an image. A capture without it is only slower.

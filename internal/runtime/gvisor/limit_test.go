@@ -3,15 +3,12 @@ package gvisor
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/drowse-dev/drowse/internal/runtime/drivertest"
 )
 
 // serveHold takes as many MiB of the guest's memory as it is asked to, for good.
@@ -44,15 +41,11 @@ func hold(t *testing.T, i *instance, mib int) error {
 		case <-ctx.Done():
 		}
 	}()
-	c := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return i.Dial(ctx, drivertest.GuestPort) },
-	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://guest/hold?mib=%d", mib), nil)
 	if err != nil {
 		return err
 	}
-	resp, err := c.Do(req)
+	resp, err := guestClient(i).Do(req)
 	if err != nil {
 		return err
 	}
@@ -80,16 +73,7 @@ func TestLimitOfACapture(t *testing.T) {
 				t.Fatal("nothing bounds the guest's memory")
 			}
 			wantLimit(t, g, limit)
-			image := filepath.Join(r.dir, "image")
-			if err := os.Mkdir(image, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := i.Freeze(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := i.Checkpoint(t.Context(), image); err != nil {
-				t.Fatal(err)
-			}
+			image := r.capture(t, i)
 			wantLimit(t, g, 2*limit)
 			if used, err := g.read(g.usage); err != nil || used <= limit {
 				t.Errorf("%d bytes are used, %v; want more than %d, or this shows nothing", used, err, limit)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestParseMemory(t *testing.T) {
+func TestMemoryStat(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stat string
 		want int64
@@ -18,7 +18,7 @@ func TestParseMemory(t *testing.T) {
 		"damaged":  {"anon much\n", 0, false},
 		"no value": {"anon\n", 0, false},
 	} {
-		if got, ok := parseMemory(tt.stat); got != tt.want || ok != tt.ok {
+		if got, ok := parseMemoryStat(tt.stat).memory(); got != tt.want || ok != tt.ok {
 			t.Errorf("%s: %d, %v; want %d, %v", name, got, ok, tt.want, tt.ok)
 		}
 	}
