@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -102,20 +103,42 @@ func (x *exchange) relay() bool {
 	}
 	intact := x.c.unbind()
 	read := x.endUpload()
-	if !intact || head.Close || head.Minor == 0 || !read || x.unsent {
-		x.up.close()
-	} else {
+	if intact && read && x.reusable(head) {
 		x.up.keep()
+	} else {
+		x.up.close()
 	}
 	x.c.stopWatching()
 	return keep && read
+}
+
+// reusable reports whether another request may be sent on the connection after
+// this answer. A user's server may have left the body of a request unread, and
+// takes it for the next one; so none is used after a body. Nor is one whose
+// answer could have a body that it must not have, and that may still come.
+func (x *exchange) reusable(resp *h1.Response) bool {
+	switch {
+	case resp.Close || resp.Minor == 0 || x.unsent:
+		return false
+	case x.p.port == agentapi.Port:
+		return true
+	case resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified:
+		return x.repeatable() && !slices.ContainsFunc(resp.Fields, func(f h1.Field) bool { return isFraming(f.Name) })
+	}
+	return x.repeatable() && x.req.Method != http.MethodHead
+}
+
+// repeatable reports whether the request can be sent twice: it has no body and
+// changes nothing.
+func (x *exchange) repeatable() bool {
+	return x.req.Length == 0 && x.req.Upgrade == "" && isSafe(x.req.Method)
 }
 
 // send connects, passes the request on, and reads the head of the answer. A
 // request without a body that changes nothing is sent again, once, if the
 // connection had been kept and proves to be closed.
 func (x *exchange) send() (*h1.Response, *reply) {
-	repeatable := x.req.Length == 0 && x.req.Upgrade == "" && isSafe(x.req.Method)
+	repeatable := x.repeatable()
 	up, err := x.g.dial(x.c.ctx, &x.visit, repeatable)
 	if err != nil {
 		return nil, x.dialFailed(err)

@@ -2,12 +2,14 @@ package edge
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -76,6 +78,10 @@ type upstream struct {
 	reused bool // it has answered a request before
 	opened time.Time
 	idleAt time.Time
+
+	raw   syscall.RawConn // below TLS; nil until alive needs it
+	peek  func(fd uintptr)
+	quiet bool // what peek found: open, and nothing to read
 }
 
 // enter returns the generation of a lease.
@@ -164,7 +170,7 @@ func (g *generation) portLocked(n int) *port {
 
 // dial returns a connection to a visit's port. A kept one is used if repeatable, that
 // is, if the request may be sent again in case the server has just closed it;
-// and to the agent, which does not do that.
+// and to the agent, which does not do that. Either must be alive.
 func (g *generation) dial(ctx context.Context, v *visit, repeatable bool) (*upstream, error) {
 	n := v.p.port
 	reusable := repeatable || n == agentapi.Port
@@ -173,7 +179,7 @@ func (g *generation) dial(ctx context.Context, v *visit, repeatable bool) (*upst
 	for len(p.idle) > 0 {
 		up := p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
-		if reusable && (repeatable || up.alive()) {
+		if reusable && up.alive() {
 			g.mu.Unlock()
 			return up, nil
 		}
@@ -188,7 +194,10 @@ func (g *generation) dial(ctx context.Context, v *visit, repeatable bool) (*upst
 	g.mu.Unlock()
 	if turn != nil {
 		if up := g.await(ctx, p, turn); up != nil {
-			return up, nil
+			if up.alive() {
+				return up, nil
+			}
+			_ = up.conn.Close()
 		}
 	}
 	return g.open(ctx, v)
@@ -267,22 +276,37 @@ func (up *upstream) keep() {
 }
 
 // alive reports whether the peer has neither closed the connection nor sent
-// anything unasked.
+// anything unasked, which would be taken for the answer to the next request. It
+// costs one system call that does not wait.
 func (up *upstream) alive() bool {
-	raw, ok := up.conn.(syscall.Conn)
+	if up.raw == nil && !up.findRaw() {
+		return false
+	}
+	return up.raw.Control(up.peek) == nil && up.quiet
+}
+
+// findRaw finds the connection's descriptor. Below TLS, anything to read is
+// unasked as well: what belongs to the last answer has been read with it.
+func (up *upstream) findRaw() bool {
+	below := up.conn
+	if t, ok := below.(*tls.Conn); ok {
+		below = t.NetConn()
+	}
+	c, ok := below.(syscall.Conn)
 	if !ok {
 		return false
 	}
-	rc, err := raw.SyscallConn()
+	raw, err := c.SyscallConn()
 	if err != nil {
 		return false
 	}
-	var peeked error
-	err = rc.Control(func(fd uintptr) {
-		var b [1]byte
-		_, _, peeked = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	})
-	return err == nil && errors.Is(peeked, unix.EAGAIN)
+	up.raw = raw
+	b := new([1]byte)
+	up.peek = func(fd uintptr) {
+		_, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(b)), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		up.quiet = errno == unix.EAGAIN
+	}
+	return true
 }
 
 // sweep closes what has been idle for too long.
