@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -181,6 +182,7 @@ type Reason string
 // Tombstone is what remains of a sandbox that has ended.
 type Tombstone struct {
 	Reason      Reason    `json:"reason"`
+	Code        string    `json:"code,omitempty"` // of the error that calls on it get
 	Detail      string    `json:"detail,omitempty"`
 	At          time.Time `json:"at"`
 	Actor       string    `json:"actor,omitempty"` // who ended it, if somebody did
@@ -194,8 +196,10 @@ func (t *Tombstone) err(id string) *Error {
 		text += " (" + t.Detail + ")"
 	}
 	return &Error{
-		Status: http.StatusNotFound, Code: codeTerminated, Message: text, Cause: string(t.Reason), Remediation: t.Remediation,
-		Context: map[string]any{"sandbox": id, "state": string(Terminated)},
+		Status: http.StatusNotFound, Code: cmp.Or(t.Code, codeTerminated), Message: text, Cause: string(t.Reason), Remediation: t.Remediation,
+		Context: map[string]any{
+			"sandbox": id, "state": string(Terminated), "reason": string(t.Reason), "endedAt": t.At.UTC().Format(time.RFC3339Nano),
+		},
 	}
 }
 

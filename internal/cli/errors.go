@@ -91,7 +91,6 @@ var steps = map[string]string{
 	"not_running":              "wake it with: drowse resume %s",
 	"not_paused":               "put it to sleep first: drowse pause %s",
 	"sandbox_exists":           "give it another with: drowse import --new-id",
-	"sandbox_terminated":       "drowse why %s tells what ended it",
 	"key_not_found":            "drowse keys ls shows those there are",
 	"last_admin_key":           "make another first: drowse keys create NAME --role admin",
 	"hold_not_found":           "drowse hold %s --list shows those there are",
@@ -103,13 +102,16 @@ var steps = map[string]string{
 
 // stepOf returns the next step after a refusal, "" if there is none of ours.
 func stepOf(e *client.Error) string {
-	step := steps[e.Code]
-	if !strings.Contains(step, "%s") {
-		return step
-	}
 	id, ok := e.Context["sandbox"].(string)
 	if !ok {
 		id = "ID"
+	}
+	if e.Context["endedAt"] != nil {
+		return fmt.Sprintf("%s; drowse why %s tells what ended it", cmp.Or(e.Remediation, "create a new one"), id)
+	}
+	step := steps[e.Code]
+	if !strings.Contains(step, "%s") {
+		return step
 	}
 	return fmt.Sprintf(step, id)
 }

@@ -87,3 +87,12 @@ func ClassOf(err error) Class {
 
 // Is reports whether err has the given class.
 func Is(err error, class Class) bool { return err != nil && ClassOf(err) == class }
+
+// Fact returns a fact of the outermost *Error in err's chain, nil if it has none
+// of that name.
+func Fact(err error, name string) any {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Context[name]
+	}
+	return nil
+}

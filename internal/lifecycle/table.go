@@ -213,12 +213,3 @@ func errFilesystemOnly(Record) error {
 	return errdef.New(errdef.WrongState, "not_resumable", "the sandbox was paused without its memory, and traffic does not boot it").
 		WithRemedy("resume it with connect")
 }
-
-func errTerminated(r Record) error {
-	t := r.Tombstone
-	e := errdef.New(errdef.NotFound, "sandbox_terminated", "the sandbox ended at %s: %s", t.At.Format("2006-01-02T15:04:05Z07:00"), t.Reason)
-	if t.Detail != "" {
-		e.Message += " (" + t.Detail + ")"
-	}
-	return e.WithRemedy("create a new one")
-}

@@ -300,12 +300,15 @@ func outcomeOf(err error) history.Outcome {
 	case e == nil:
 		return history.Failed
 	}
+	if lifecycle.Ended(err) {
+		return history.Ended
+	}
 	switch e.Code {
 	case "already_running":
 		return history.Awake
 	case "already_paused", "not_running", "not_resumable":
 		return history.Asleep
-	case "sandbox_terminated", "sandbox_create_failed":
+	case "sandbox_create_failed":
 		return history.Ended
 	}
 	return history.Failed

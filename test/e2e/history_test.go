@@ -195,11 +195,12 @@ func outcomeOf(err error) history.Outcome {
 	case !refused: // the connection broke
 		return history.Unknown
 	}
+	if e.Context["endedAt"] != nil {
+		return history.Ended
+	}
 	switch e.Code {
 	case "already_paused", "not_running":
 		return history.Asleep
-	case "sandbox_terminated":
-		return history.Ended
 	case "sandbox_not_running":
 		return history.Unreachable
 	}

@@ -160,7 +160,7 @@ func TestSetTimeout(t *testing.T) {
 	}
 	w.do("POST", path, `{"timeout":86400}`).Is(http.StatusNoContent)
 	w.do("POST", path, `{"timeout":0}`).Is(http.StatusNoContent)
-	w.do("GET", "/sandboxes/"+id, "").fails(http.StatusNotFound, "sandbox_terminated", "TimeoutExpired")
+	w.do("GET", "/sandboxes/"+id, "").fails(http.StatusNotFound, "timeout_expired", "TimeoutExpired")
 }
 
 func TestTimeoutZeroPausesWhatPausesOnTimeout(t *testing.T) {

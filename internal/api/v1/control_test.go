@@ -90,7 +90,7 @@ func TestTombstone(t *testing.T) {
 	if text := stone["remediation"].(string); !strings.Contains(text, "longer timeout") {
 		t.Errorf("remediation %q", text)
 	}
-	e := w.do("POST", base+"/"+id+"/pause", "").fails(http.StatusNotFound, "sandbox_terminated", "TimeoutExpired")
+	e := w.do("POST", base+"/"+id+"/pause", "").fails(http.StatusNotFound, "timeout_expired", "TimeoutExpired")
 	if e["cause"] != "TimeoutExpired" {
 		t.Errorf("cause %v", e["cause"])
 	}
@@ -103,13 +103,16 @@ func TestTombstone(t *testing.T) {
 }
 
 func TestEveryReasonHasARemedy(t *testing.T) {
+	codes := map[string]bool{}
 	for _, reason := range []lifecycle.Reason{
 		lifecycle.Killed, lifecycle.TimeoutExpired, lifecycle.IdleTimeout, lifecycle.MaxLifetimeExceeded,
 		lifecycle.PausedExpired, lifecycle.OutOfMemory, lifecycle.OutOfDisk, lifecycle.RuntimeExited, lifecycle.RuntimeLost, lifecycle.CreateFailed,
 	} {
-		if remedies[reason] == "" {
-			t.Errorf("%s has none", reason)
+		v := viewTombstone(&lifecycle.Tombstone{Reason: reason})
+		if v.Remediation == "" || v.Code == "" || codes[v.Code] {
+			t.Errorf("%s has the code %q and the remedy %q", reason, v.Code, v.Remediation)
 		}
+		codes[v.Code] = true
 	}
 	if v := viewTombstone(&lifecycle.Tombstone{Reason: "Another"}); v.Remediation == "" {
 		t.Error("no remedy for what is not known")

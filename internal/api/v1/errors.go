@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,8 +57,8 @@ type errorView struct {
 type errorDetail struct {
 	Code        string         `json:"code" doc:"Stable; GET /v1/errors has all of them."`
 	Message     string         `json:"message" doc:"What happened and the state now, for people."`
-	Cause       *string        `json:"cause" doc:"What lies behind it, where that is known."`
-	Remediation *string        `json:"remediation" doc:"The next step."`
+	Cause       string         `json:"cause" doc:"What lies behind it: the reason of an end, an error below, or what the code means."`
+	Remediation string         `json:"remediation" doc:"The next step."`
 	Context     map[string]any `json:"context" doc:"Facts for programs: sandbox, state, phase, field, requested and allowed values."`
 }
 
@@ -77,15 +78,7 @@ func bodyError(err error) error {
 // failed makes the response to an error, and logs it if it is ours.
 func (s *server) failed(c *call, err error) httpapi.Response {
 	e := s.classify(c, err)
-	body := errorDetail{Code: e.Code, Message: e.Message, Context: s.context(c, e)}
-	if text := e.Remedy; text != "" {
-		body.Remediation = &text
-	} else if entry, ok := errdef.Lookup(e.Code); ok && entry.Remedy != "" {
-		body.Remediation = &entry.Remedy
-	}
-	if text := s.cause(c, e); text != "" {
-		body.Cause = &text
-	}
+	body := errorDetail{Code: e.Code, Message: e.Message, Cause: s.cause(c, e), Remediation: remedyOf(e), Context: s.context(c, e)}
 	header := http.Header{}
 	status := statusOf(e)
 	if status == http.StatusServiceUnavailable {
@@ -99,6 +92,14 @@ func (s *server) failed(c *call, err error) httpapi.Response {
 		panic("internal error: v1: an error that cannot be encoded: " + err.Error())
 	}
 	return res
+}
+
+// remedyOf returns the next step after an error: its own, or what is known of
+// its code. Clients of other servers read it without looking whether it is
+// there.
+func remedyOf(e *errdef.Error) string {
+	entry, _ := errdef.Lookup(e.Code)
+	return cmp.Or(e.Remedy, entry.Remedy, "see the message")
 }
 
 // classify returns the error as the client may see it.
@@ -138,7 +139,9 @@ func (s *server) panicked(c *call, value any, stack []byte) httpapi.Response {
 	id := httpapi.RequestID()
 	s.Log.Error("handler panicked", c.attrs("request", id, "panic", fmt.Sprint(value), "stack", string(stack))...)
 	e := internalError(id, nil)
-	res, _ := httpapi.Encode(http.StatusInternalServerError, nil, errorView{errorDetail{Code: e.Code, Message: e.Message, Context: e.Context}})
+	res, _ := httpapi.Encode(http.StatusInternalServerError, nil, errorView{errorDetail{
+		Code: e.Code, Message: e.Message, Cause: causeOf(e), Remediation: remedyOf(e), Context: e.Context,
+	}})
 	return res
 }
 
@@ -168,23 +171,30 @@ func (s *server) record(c *call, e *errdef.Error) (lifecycle.Record, bool) {
 }
 
 // cause returns what lies behind an error: what ended the sandbox, what was
-// wrapped, or why its last operation failed.
+// wrapped, why its last operation failed, or else what the code means. It is
+// never empty: some clients fail on an error without a cause.
 func (s *server) cause(c *call, e *errdef.Error) string {
 	if e.Class == errdef.Internal {
-		return ""
+		return causeOf(e)
 	}
 	if rec, ok := s.record(c, e); ok {
 		switch {
-		case e.Code == "sandbox_terminated" && rec.Tombstone != nil:
+		case lifecycle.Ended(e) && rec.Tombstone != nil:
 			return string(rec.Tombstone.Reason)
 		case e.Class == errdef.Unavailable && rec.LastError != "":
 			return rec.LastError
 		}
 	}
-	if e.Err != nil {
+	if e.Err != nil && e.Err.Error() != "" {
 		return e.Err.Error()
 	}
-	return ""
+	return causeOf(e)
+}
+
+// causeOf returns what the code of an error means.
+func causeOf(e *errdef.Error) string {
+	entry, _ := errdef.Lookup(e.Code)
+	return cmp.Or(entry.Meaning, e.Message)
 }
 
 // attrs are the log attributes of a call, with more put before them.

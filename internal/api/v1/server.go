@@ -21,8 +21,8 @@ import (
 // Sandboxes is what the dialect needs of the supervisor. Errors that a client
 // should understand are *errdef.Error. A sandbox that is unknown is an
 // errdef.NotFound with code "sandbox_not_found" everywhere; one that has
-// ended is found by Find, Explain and Events, and is an errdef.NotFound with
-// code "sandbox_terminated" for all that would change it.
+// ended is found by Find, Explain and Events, and is [lifecycle.Ended] for all
+// that would change it.
 type Sandboxes interface {
 	// Create returns when the sandbox serves.
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)

@@ -73,24 +73,11 @@ type checkpointView struct {
 
 type tombstoneView struct {
 	Reason      lifecycle.Reason  `json:"reason"`
+	Code        string            `json:"code" doc:"The code of the error that calls on it get, such as idle_timeout."`
 	Detail      *string           `json:"detail"`
 	At          httpapi.Timestamp `json:"at"`
 	Actor       *string           `json:"actor" doc:"Who ended it, if somebody did."`
 	Remediation string            `json:"remediation" doc:"What to do."`
-}
-
-// remedies say what to do after each end.
-var remedies = map[lifecycle.Reason]string{
-	lifecycle.Killed:              "create a new one",
-	lifecycle.TimeoutExpired:      "create a new one with a longer timeout, extend it in time, or set onTimeout to pause so that it sleeps instead",
-	lifecycle.IdleTimeout:         "create a new one with a longer idleTimeout, hold it while it works, or set onIdle to pause so that it sleeps instead",
-	lifecycle.MaxLifetimeExceeded: "create a new one with a longer maxLifetime, or with none",
-	lifecycle.PausedExpired:       "create a new one with a longer pausedRetention, or resume it in time",
-	lifecycle.OutOfMemory:         "create a new one and let it do less at once: processes, and files in /tmp, /dev/shm and /run, count against limits.memoryMiB; one that has been paused wakes from its last pause instead of ending",
-	lifecycle.OutOfDisk:           "create a new one with a larger limits.diskMiB, or let it keep less; one that has been paused wakes from its last pause instead of ending",
-	lifecycle.RuntimeExited:       "create a new one; its runtime was ended from outside, or failed: the host's log may say more",
-	lifecycle.RuntimeLost:         "create a new one; a sandbox that has been paused once survives the loss of its runtime",
-	lifecycle.CreateFailed:        "try again; drowse doctor checks what this machine lacks",
 }
 
 // lookTime bounds how long an answer about sandboxes waits for what they tell of
@@ -187,8 +174,8 @@ func viewTombstone(t *lifecycle.Tombstone) *tombstoneView {
 		return nil
 	}
 	return &tombstoneView{
-		Reason: t.Reason, Detail: orNull(t.Detail), At: httpapi.Timestamp(t.At), Actor: orNull(t.Actor),
-		Remediation: cmp.Or(remedies[t.Reason], "create a new one"),
+		Reason: t.Reason, Code: t.Reason.Code(), Detail: orNull(t.Detail), At: httpapi.Timestamp(t.At), Actor: orNull(t.Actor),
+		Remediation: t.Reason.Remedy(),
 	}
 }
 

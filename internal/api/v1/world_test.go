@@ -77,6 +77,9 @@ func (a answer) fails(status int, code, message string) map[string]any {
 		if _, has := e[field]; !has {
 			a.T.Errorf("the error has no %s: %s", field, a.Body)
 		}
+		if text, isText := e[field].(string); field != "context" && (!isText || text == "") {
+			a.T.Errorf("the error's %s is %v, want a text: %s", field, e[field], a.Body)
+		}
 	}
 	if e["code"] != code {
 		a.T.Errorf("code %v, want %s (%v)", e["code"], code, e["message"])
