@@ -22,7 +22,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/durable"
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 )
 
@@ -40,8 +39,12 @@ type Store struct {
 	layers  string
 	images  string
 	imports string // of what is not whole yet
+	trial   string // where Probe mounts overlays
 
 	abandoned map[string]bool // set by Open
+
+	probing sync.Mutex
+	mounter *mounter // nil until it has been looked for
 
 	mu     sync.Mutex
 	staged map[string]bool // the directories below imports that are being filled
@@ -70,6 +73,7 @@ func Open(dir string) (*Store, error) {
 func At(dir string) *Store {
 	return &Store{
 		layers: filepath.Join(dir, "layers"), images: filepath.Join(dir, "images"), imports: filepath.Join(dir, "imports"),
+		trial:  filepath.Join(dir, ".trial"),
 		staged: map[string]bool{}, abandoned: map[string]bool{},
 	}
 }
@@ -92,15 +96,19 @@ func (s *Store) Mount(at string, trees []Tree, stack []string, top string) (err 
 			_ = Unmount(at)
 		}
 	}()
+	m, err := s.mounting()
+	if err != nil {
+		return err
+	}
 	for _, t := range trees {
-		if err := s.mountTree(at, t, stack, top); err != nil {
+		if err := s.mountTree(m, at, t, stack, top); err != nil {
 			return fmt.Errorf("mount %s of layer %s: %w", t.Path, top, err)
 		}
 	}
 	return failpoint.Fail(failpoint.Mounted)
 }
 
-func (s *Store) mountTree(at string, t Tree, stack []string, top string) error {
+func (s *Store) mountTree(m mounter, at string, t Tree, stack []string, top string) error {
 	upper := filepath.Join(s.LayerDir(top), t.Name)
 	work := filepath.Join(s.LayerDir(top), workDir, t.Name)
 	lowers := s.lowers(t, stack)
@@ -113,7 +121,7 @@ func (s *Store) mountTree(at string, t Tree, stack []string, top string) error {
 	if err := failpoint.Fail(failpoint.Mount); err != nil {
 		return err
 	}
-	return mountOverlay(filepath.Join(at, t.Path), lowers, upper, work)
+	return m.mount(overlay{at: filepath.Join(at, t.Path), lowers: lowers, upper: upper, work: work})
 }
 
 // lowers returns the lower directories of a tree, topmost first. A frozen
@@ -146,126 +154,6 @@ func mkdirLike(dir, model string) error {
 		return err
 	}
 	return unix.Chmod(dir, st.Mode&0o7777)
-}
-
-// mountOverlay uses the file-system context calls: the text options of
-// mount(2) are limited to a page, which a deep stack exceeds.
-func mountOverlay(at string, lowers []string, upper, work string) error {
-	fsfd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if errors.Is(err, unix.ENODEV) {
-		return errdef.New(errdef.Unsupported, "no_overlayfs", "this kernel has no overlayfs").
-			WithRemedy("load the module (modprobe overlay) or use a kernel that has it")
-	}
-	if err != nil {
-		return fmt.Errorf("fsopen overlay: %w", err)
-	}
-	defer unix.Close(fsfd)
-	set := func(key, value string) error {
-		if err := unix.FsconfigSetString(fsfd, key, value); err != nil {
-			return fmt.Errorf("overlay option %s=%s: %w", key, value, contextError(fsfd, err))
-		}
-		return nil
-	}
-	if err := setLowers(set, lowers); err != nil {
-		return err
-	}
-	// redirect_dir: without it a directory of a lower layer could not be renamed.
-	// metacopy: with it the data of a file could stay behind in a lower layer.
-	options := [][2]string{{"source", "drowse"}, {"upperdir", upper}, {"workdir", work}, {"redirect_dir", "on"}, {"metacopy", "off"}}
-	for _, o := range options {
-		if err := set(o[0], o[1]); err != nil {
-			return err
-		}
-	}
-	if err := unix.FsconfigCreate(fsfd); err != nil {
-		return fmt.Errorf("create overlay: %w", contextError(fsfd, err))
-	}
-	mfd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("fsmount overlay: %w", contextError(fsfd, err))
-	}
-	defer unix.Close(mfd)
-	if err := unix.MoveMount(mfd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("attach overlay at %s: %w", at, err)
-	}
-	return nil
-}
-
-// setLowers gives the lower directories one by one where the kernel (6.5 on)
-// allows it, which has no limit on their total length.
-func setLowers(set func(key, value string) error, lowers []string) error {
-	if err := set("lowerdir+", lowers[0]); err != nil {
-		if !errors.Is(err, unix.EINVAL) {
-			return err
-		}
-		return set("lowerdir", strings.Join(lowers, ":"))
-	}
-	for _, l := range lowers[1:] {
-		if err := set("lowerdir+", l); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// contextError adds the kernel's own explanation, which it queues on the file
-// system context.
-func contextError(fsfd int, err error) error {
-	buf := make([]byte, 1024)
-	n, readErr := unix.Read(fsfd, buf)
-	if readErr != nil || n <= 0 {
-		return err
-	}
-	return fmt.Errorf("%w (%s)", err, strings.TrimSpace(string(buf[:n])))
-}
-
-// Unmount takes away every mount at or below the directory at, and the
-// directory. It is idempotent, also beside another Unmount of the same.
-func Unmount(at string) error {
-	for {
-		points, err := mountPoints(at)
-		if err != nil {
-			return err
-		}
-		if len(points) == 0 {
-			break
-		}
-		for i := len(points) - 1; i >= 0; i-- {
-			if err := failpoint.Fail(failpoint.Unmount); err != nil {
-				return err
-			}
-			err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-			gone := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)
-			if err != nil && !gone {
-				return fmt.Errorf("unmount %s: %w", points[i], err)
-			}
-		}
-	}
-	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unmount layers: %w", err)
-	}
-	return nil
-}
-
-// mountPoints returns the mount points at or below dir in the order they were
-// made.
-func mountPoints(dir string) ([]string, error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("list mounts: %w", err)
-	}
-	var points []string
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) < 5 {
-			continue
-		}
-		p := fields[4]
-		if p == dir || strings.HasPrefix(p, dir+"/") {
-			points = append(points, p)
-		}
-	}
-	return points, nil
 }
 
 // Frozen is what is known of a layer that was frozen.

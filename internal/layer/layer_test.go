@@ -21,8 +21,9 @@ type rig struct {
 	trees []Tree
 }
 
-func newRig(t *testing.T) *rig {
-	dir := t.TempDir()
+func newRig(t *testing.T) *rig { return rigIn(t, t.TempDir()) }
+
+func rigIn(t *testing.T, dir string) *rig {
 	s, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)

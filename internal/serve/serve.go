@@ -290,6 +290,11 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, err
 	}
+	mounting, err := layers.Probe()
+	if err != nil {
+		return nil, err
+	}
+	o.Log.Info("overlayfs works", "way", mounting.Way, "options", mounting.Options, "missing", mounting.Missing)
 	templates, err := template.Open(templatesIn(o.StateDir))
 	if err != nil {
 		return nil, err

@@ -1,0 +1,237 @@
+package layer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// Mounting says how overlays are mounted on this host, for its administrator.
+type Mounting struct {
+	Way     string   // "one by one" or "by descriptor"
+	Options []string // of overlayfs, as they are set
+	Missing []string // options that the kernel does not know
+}
+
+// Probe finds out how overlays can be mounted over layers in this store, by
+// mounting some. The error says what keeps the store's directory from holding
+// layers. What was found counts for every later Mount.
+func (s *Store) Probe() (Mounting, error) {
+	m, err := s.mounting()
+	if err != nil {
+		return Mounting{}, err
+	}
+	found := Mounting{Way: m.way.name}
+	known := map[option]bool{}
+	for _, o := range m.options {
+		known[o] = true
+		found.Options = append(found.Options, o.String())
+	}
+	for _, o := range overlayOptions {
+		if !known[o] {
+			found.Missing = append(found.Missing, o.String())
+		}
+	}
+	return found, nil
+}
+
+// mounting returns what mounts overlays, which it looks for once.
+func (s *Store) mounting() (mounter, error) {
+	s.probing.Lock()
+	defer s.probing.Unlock()
+	if s.mounter == nil {
+		m, err := findMounter(s.trial, ways)
+		if err != nil {
+			return mounter{}, err
+		}
+		s.mounter = &m
+	}
+	return *s.mounter, nil
+}
+
+// findMounter returns the first of the ways that works for layers in dir. That
+// is for this function only: nobody else may use it.
+func findMounter(dir string, ways []way) (m mounter, err error) {
+	clear := func() error {
+		return errors.Join(endTrial(filepath.Join(dir, trialMount)), os.RemoveAll(dir))
+	}
+	if err := clear(); err != nil { // what a probe left that was killed
+		return m, fmt.Errorf("try overlayfs: %w", err)
+	}
+	defer func() { err = errors.Join(err, clear()) }()
+	var failed []error
+	for _, w := range ways {
+		m, err := tryWay(filepath.Join(dir, fmt.Sprint(len(failed))), filepath.Join(dir, trialMount), w)
+		if err == nil {
+			return m, nil
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", w.name, err))
+	}
+	return m, refusal(filepath.Dir(dir), failed)
+}
+
+// trialMount is where, below the directory of a trial, its overlays are mounted.
+const trialMount = "mnt"
+
+// tryWay tries a way with all options that the kernel knows.
+func tryWay(dir, at string, w way) (mounter, error) {
+	m := mounter{way: w, options: overlayOptions}
+	err := tryLayers(filepath.Join(dir, "all"), at, m)
+	if !errors.Is(err, unix.EINVAL) {
+		return m, err
+	}
+	// An option that the kernel does not know is one cause of EINVAL.
+	m.options = nil
+	for _, o := range overlayOptions {
+		alone := mounter{way: w, options: []option{o}}
+		if o.needed || tryOne(filepath.Join(dir, o.key), at, alone) == nil {
+			m.options = append(m.options, o)
+		}
+	}
+	if len(m.options) == len(overlayOptions) {
+		return m, err
+	}
+	return m, tryLayers(filepath.Join(dir, "known"), at, m)
+}
+
+// tryOne mounts one overlay in a new directory.
+func tryOne(dir, at string, m mounter) error {
+	o := overlay{at: at, lowers: []string{filepath.Join(dir, "lower")}, upper: filepath.Join(dir, "upper"), work: filepath.Join(dir, "work")}
+	if err := makeDirs(o.at, o.lowers[0], o.upper, o.work); err != nil {
+		return err
+	}
+	return errors.Join(m.mount(o), endTrial(at))
+}
+
+// tryLayers makes a layer with each kind of mark that overlayfs leaves in one,
+// and looks whether a mount over that layer obeys it. File systems that cannot
+// keep a mark are mounted all the same, and then behave differently.
+func tryLayers(dir, at string, m mounter) (err error) {
+	in := func(names ...string) string { return filepath.Join(append([]string{dir}, names...)...) }
+	defer func() { err = errors.Join(err, endTrial(at)) }()
+	first := overlay{at: at, lowers: []string{in("lower")}, upper: in("first"), work: in("first.work")}
+	second := overlay{at: at, lowers: []string{in("first"), in("lower")}, upper: in("second"), work: in("second.work")}
+	if err := makeDirs(in("lower", "moved", "here"), in("lower", "gone"), in("lower", "again", "hidden"), first.upper, first.work, second.upper, second.work, at); err != nil {
+		return err
+	}
+	if err := m.mount(first); err != nil {
+		return err
+	}
+	err = errors.Join(
+		os.Rename(filepath.Join(at, "moved"), filepath.Join(at, "there")),
+		os.Remove(filepath.Join(at, "gone")),
+		os.RemoveAll(filepath.Join(at, "again")),
+		os.Mkdir(filepath.Join(at, "again"), 0o755),
+	)
+	if err != nil {
+		return err
+	}
+	if err := endTrial(at); err != nil {
+		return err
+	}
+	if err := m.mount(second); err != nil {
+		return err
+	}
+	for name, want := range map[string]bool{"there/here": true, "moved": false, "gone": false, "again": true, "again/hidden": false} {
+		_, err := os.Lstat(filepath.Join(at, name))
+		if errors.Is(err, fs.ErrNotExist) == want {
+			return fmt.Errorf("a layer does not keep what was changed in it: %s", name)
+		}
+	}
+	return nil
+}
+
+// endTrial unmounts what is mounted at a directory, if anything is.
+func endTrial(at string) error {
+	err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+func makeDirs(dirs ...string) error {
+	for _, d := range dirs {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refusal says why layers cannot be kept in a directory.
+func refusal(dir string, failed []error) error {
+	cause := errors.Join(failed...)
+	switch {
+	case errors.Is(cause, unix.ENODEV):
+		return errdef.New(errdef.Unsupported, "no_overlayfs", "this kernel has no overlayfs").
+			WithRemedy("load the module (modprobe overlay) or use a kernel that has it")
+	case errors.Is(cause, unix.EPERM), errors.Is(cause, unix.EACCES):
+		return errdef.New(errdef.Forbidden, "mount_forbidden", "the kernel does not let this process mount an overlayfs (%w)", failed[len(failed)-1]).
+			WithRemedy("run it as root with CAP_SYS_ADMIN; a container needs --privileged")
+	case errors.Is(cause, unix.ENOSPC), errors.Is(cause, unix.EDQUOT):
+		return errdef.New(errdef.Unavailable, "disk_full", "there is no room in %s to try overlayfs (%w)", dir, failed[len(failed)-1]).
+			WithRemedy("make room there, or choose another place with --state-dir")
+	case errors.Is(cause, unix.EROFS):
+		return errdef.New(errdef.Invalid, "state_dir", "%s is on a read-only file system", dir).
+			WithRemedy("mount it writable, or choose another place with --state-dir")
+	}
+	what, remedy := whyUnusable(dir)
+	if what == "" {
+		what = fmt.Sprintf("overlayfs does not work there (%v)", strings.ReplaceAll(cause.Error(), "\n", "; "))
+	}
+	return errdef.New(errdef.Unsupported, "state_dir_unusable", "%s cannot be the state directory: %s", dir, what).
+		WithRemedy("%s", remedy)
+}
+
+// whyUnusable tells what is known of the file system of a directory in which an
+// overlayfs cannot keep layers, and what to do.
+func whyUnusable(dir string) (what, remedy string) {
+	remedy = "choose a directory on ext4, xfs or btrfs with --state-dir"
+	if ignoresCase(dir) {
+		return "it ignores the case of names, which overlayfs does not support", "choose a directory without that (chattr -F) on a file system made without ext4's feature casefold, with --state-dir"
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return "", remedy
+	}
+	if st.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		remedy = "choose a directory on a volume (docker run -v drowse:/var/lib/drowse) or a disk of the host with --state-dir"
+	}
+	if name := foreign[int64(st.Type)]; name != "" {
+		what = "it lies on " + name + ", on which overlayfs cannot keep layers"
+	}
+	return what, remedy
+}
+
+// foreign names file systems that are often met where layers cannot be kept.
+var foreign = map[int64]string{
+	unix.OVERLAYFS_SUPER_MAGIC: "overlayfs",
+	unix.NFS_SUPER_MAGIC:       "NFS",
+	unix.SMB2_SUPER_MAGIC:      "SMB",
+	unix.CIFS_SUPER_MAGIC:      "SMB",
+	unix.V9FS_MAGIC:            "9p",
+	unix.FUSE_SUPER_MAGIC:      "FUSE",
+	unix.MSDOS_SUPER_MAGIC:     "FAT",
+	0x2fc12fc1:                 "ZFS",
+}
+
+// ignoresCase reports whether two names that differ in case alone are one in dir.
+func ignoresCase(dir string) bool {
+	f, err := os.CreateTemp(dir, ".case-a*")
+	if err != nil {
+		return false
+	}
+	f.Close()
+	defer os.Remove(f.Name())
+	other := filepath.Join(dir, ".case-A"+filepath.Base(f.Name())[len(".case-a"):])
+	_, err = os.Lstat(other)
+	return err == nil
+}
