@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -16,7 +17,7 @@ import (
 const defaultTemplate = "base"
 
 func (s *server) create(c *call) (reply, error) {
-	words, err := c.parse(options)
+	words, err := c.parse(body.Options)
 	if err != nil {
 		return reply{}, err
 	}
@@ -38,11 +39,11 @@ func (s *server) create(c *call) (reply, error) {
 }
 
 // createRequest puts what was said over what holds otherwise.
-func (s *server) createRequest(words map[string]said) supervisor.CreateRequest {
+func (s *server) createRequest(words map[string]body.Said) supervisor.CreateRequest {
 	req := supervisor.CreateRequest{Template: defaultTemplate, Settings: s.Defaults, Config: store.Config{Secure: true}}
-	for _, o := range options {
-		if w, ok := words[o.name]; ok {
-			o.create(&req, w.value)
+	for _, o := range body.Options {
+		if w, ok := words[o.Name]; ok {
+			o.Create(&req, w.Value)
 		}
 	}
 	return req
@@ -72,19 +73,19 @@ func (s *server) get(c *call) (reply, error) {
 
 // patch changes settings, metadata and port policies.
 func (s *server) patch(c *call) (reply, error) {
-	words, err := c.parseWith(options, nullIsRefused)
+	words, err := c.parseWith(body.Options, body.NullIsRefused)
 	if err != nil {
 		return reply{}, err
 	}
 	var p supervisor.Patch
-	for _, o := range options {
-		w, ok := words[o.name]
+	for _, o := range body.Options {
+		w, ok := words[o.Name]
 		switch {
 		case !ok:
-		case o.patch != nil:
-			o.patch(&p, w.value)
+		case o.Patch != nil:
+			o.Patch(&p, w.Value)
 		default:
-			return reply{}, s.ifKnown(c, notChangeable(o, w.path))
+			return reply{}, s.ifKnown(c, notChangeable(o, w.Path))
 		}
 	}
 	if len(words) == 0 {
@@ -97,12 +98,12 @@ func (s *server) patch(c *call) (reply, error) {
 	return ok(s.viewWithTokens(c, sb))
 }
 
-func notChangeable(o option, path string) error {
+func notChangeable(o body.Option, path string) error {
 	e := errdef.New(errdef.Invalid, "not_changeable", "%q is fixed when a sandbox is created", path).With("field", path)
-	if o.fixed == "" {
+	if o.Fixed == "" {
 		return e.WithRemedy("create another sandbox")
 	}
-	return e.WithRemedy("%s", o.fixed)
+	return e.WithRemedy("%s", o.Fixed)
 }
 
 func (s *server) kill(c *call) (reply, error) {
@@ -120,10 +121,10 @@ func (s *server) pause(c *call) (reply, error) {
 	return s.get(c)
 }
 
-func (s *server) doPause(c *call, words map[string]said) error {
+func (s *server) doPause(c *call, words map[string]body.Said) error {
 	mode := lifecycle.Memory
 	if w, ok := words["mode"]; ok {
-		mode = w.value.(lifecycle.Mode)
+		mode = w.Value.(lifecycle.Mode)
 	}
 	return s.Sandboxes.Pause(c.r.Context(), c.sandbox, mode, c.actor)
 }
@@ -146,9 +147,9 @@ func (s *server) resume(c *call) (reply, error) {
 // doResume starts the timeout that was asked for. Without one it is the
 // sandbox's own, so that a resume never makes a bounded sandbox an unbounded
 // one by accident.
-func (s *server) doResume(c *call, words map[string]said) (supervisor.Connected, error) {
+func (s *server) doResume(c *call, words map[string]body.Said) (supervisor.Connected, error) {
 	w, given := words["timeoutSeconds"]
-	timeout, _ := w.value.(time.Duration)
+	timeout, _ := w.Value.(time.Duration)
 	if !given {
 		sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
 		if err != nil {
@@ -163,7 +164,7 @@ func (s *server) doResume(c *call, words map[string]said) (supervisor.Connected,
 	if end := got.Sandbox.Record.EndAt; given && timeout == 0 && !got.Resumed && !end.IsZero() {
 		return got, errdef.New(errdef.Invalid, "timeout_invalid",
 			"the sandbox runs and ends at %s; resume extends a timeout and does not remove one", end.Format(time.RFC3339)).
-			WithRemedy("give a longer timeout").With("field", w.path)
+			WithRemedy("give a longer timeout").With("field", w.Path)
 	}
 	return got, nil
 }
@@ -182,11 +183,11 @@ func (s *server) setTimeout(c *call) (reply, error) {
 
 // doSetTimeout moves the deadline. A timeout of 0 is refused: at create it means
 // no limit, and here it would end the sandbox at once.
-func (s *server) doSetTimeout(c *call, words map[string]said) (store.Sandbox, error) {
+func (s *server) doSetTimeout(c *call, words map[string]body.Said) (store.Sandbox, error) {
 	w := words["timeoutSeconds"]
-	timeout := w.value.(time.Duration)
+	timeout := w.Value.(time.Duration)
 	if timeout == 0 {
-		err := badDuration(w.path, w.raw, "is 0, which is no deadline").
+		err := body.BadDuration(w.Path, w.Raw, "is 0, which is no deadline").
 			WithRemedy("give a positive timeout; to end it now, pause or delete it")
 		return store.Sandbox{}, s.ifKnown(c, err)
 	}
@@ -237,12 +238,12 @@ func viewDeadline(rec lifecycle.Record, timeout time.Duration) deadlineView {
 }
 
 // flat reads the body of a flat verb, which names the sandbox.
-func (s *server) flat(c *call, v vocabulary) (map[string]said, error) {
+func (s *server) flat(c *call, v body.Vocabulary) (map[string]body.Said, error) {
 	words, err := c.parse(v)
 	if err != nil {
 		return nil, err
 	}
-	return words, s.names(c, fmt.Sprint(words["sandbox"].value))
+	return words, s.names(c, fmt.Sprint(words["sandbox"].Value))
 }
 
 func (s *server) flatPause(c *call) (reply, error) {
@@ -270,7 +271,7 @@ func (s *server) flatResume(c *call) (reply, error) {
 	if !rec.EndAt.IsZero() {
 		timeout = rec.Settings.Timeout
 		if w, given := words["timeoutSeconds"]; given {
-			timeout = w.value.(time.Duration)
+			timeout = w.Value.(time.Duration)
 		}
 	}
 	v := viewDeadline(rec, timeout)
@@ -287,5 +288,5 @@ func (s *server) flatSetTimeout(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(viewDeadline(sb.Record, words["timeoutSeconds"].value.(time.Duration)))
+	return ok(viewDeadline(sb.Record, words["timeoutSeconds"].Value.(time.Duration)))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -33,36 +34,36 @@ var samples = map[string]map[string]struct {
 	value string
 	set   func(*supervisor.CreateRequest)
 }{
-	"template":               {asTemplate.words: {`"Base:default"`, func(r *supervisor.CreateRequest) { r.Template = "base" }}},
-	"timeoutSeconds":         {inSeconds.words: {"90.5", timeout(90500 * time.Millisecond)}, inMillis.words: {"1500", timeout(1500 * time.Millisecond)}},
-	"onTimeout":              {asAction.words: {`"pause"`, pausing}, asPausing.words: {"true", pausing}},
-	"autoResume":             {asFlag.words: {"true", func(r *supervisor.CreateRequest) { r.Settings.AutoResume = true }}},
-	"pauseMode":              {asMode.words: {`"filesystem"`, filesystem}, asKeeping.words: {"false", filesystem}},
-	"checkpointEverySeconds": {inSeconds.words: {"600", func(r *supervisor.CreateRequest) { r.Settings.CheckpointEvery = 10 * time.Minute }}},
-	"idleTimeoutSeconds":     {inSeconds.words: {"60", func(r *supervisor.CreateRequest) { r.Settings.IdleTimeout = time.Minute }}},
-	"onIdle":                 {asAction.words: {`"pause"`, func(r *supervisor.CreateRequest) { r.Settings.OnIdle = lifecycle.Pause }}},
-	"maxLifetimeSeconds":     {inSeconds.words: {"3600", func(r *supervisor.CreateRequest) { r.Settings.MaxLifetime = time.Hour }}},
-	"pausedRetentionSeconds": {inSeconds.words: {"7200", func(r *supervisor.CreateRequest) { r.Settings.PausedRetention = 2 * time.Hour }}},
-	"refreshOnActivity":      {asFlag.words: {"true", func(r *supervisor.CreateRequest) { r.Settings.RefreshOnActivity = true }}},
-	"filesystemFallback":     {asFlag.words: {"true", func(r *supervisor.CreateRequest) { r.Settings.FilesystemFallback = true }}},
-	"stallAfterSeconds":      {inSecondsOrNever.words: {"0", func(r *supervisor.CreateRequest) { r.Settings.StallAfter = -1 }}},
-	"metadata":               {asTexts.words: {`{"a":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Metadata = map[string]string{"a": "b"} }}},
-	"env":                    {asVars.words: {`{"A":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "b"} }}},
-	"allowInternetAccess":    {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.AllowInternet = new(false) }}},
-	"cpus":                   {asCount.words: {"3", func(r *supervisor.CreateRequest) { r.Config.Limits.CPUs = 3 }}},
-	"memoryMiB":              {asCount.words: {"2048", func(r *supervisor.CreateRequest) { r.Config.Limits.MemoryMiB = 2048 }}},
-	"diskMiB":                {asCount.words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.DiskMiB = 300 }}},
-	"pids":                   {asCount.words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.PIDs = 300 }}},
-	"allowOut":               {asRules.words: {`["a.test"]`, func(r *supervisor.CreateRequest) { r.Config.AllowOut = []string{"a.test"} }}},
-	"denyOut":                {asRules.words: {`["0.0.0.0/0"]`, func(r *supervisor.CreateRequest) { r.Config.DenyOut = []string{"0.0.0.0/0"} }}},
-	"secure":                 {asFlag.words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
-	"ports": {asPorts.words: {`{"8000":"keep","8000/healthz/":"ignore"}`, func(r *supervisor.CreateRequest) {
+	"template":               {body.AsTemplate.Words: {`"Base:default"`, func(r *supervisor.CreateRequest) { r.Template = "base" }}},
+	"timeoutSeconds":         {body.InSeconds.Words: {"90.5", timeout(90500 * time.Millisecond)}, body.InMillis.Words: {"1500", timeout(1500 * time.Millisecond)}},
+	"onTimeout":              {body.AsAction.Words: {`"pause"`, pausing}, body.AsPausing.Words: {"true", pausing}},
+	"autoResume":             {body.AsFlag.Words: {"true", func(r *supervisor.CreateRequest) { r.Settings.AutoResume = true }}},
+	"pauseMode":              {body.AsMode.Words: {`"filesystem"`, filesystem}, body.AsKeeping.Words: {"false", filesystem}},
+	"checkpointEverySeconds": {body.InSeconds.Words: {"600", func(r *supervisor.CreateRequest) { r.Settings.CheckpointEvery = 10 * time.Minute }}},
+	"idleTimeoutSeconds":     {body.InSeconds.Words: {"60", func(r *supervisor.CreateRequest) { r.Settings.IdleTimeout = time.Minute }}},
+	"onIdle":                 {body.AsAction.Words: {`"pause"`, func(r *supervisor.CreateRequest) { r.Settings.OnIdle = lifecycle.Pause }}},
+	"maxLifetimeSeconds":     {body.InSeconds.Words: {"3600", func(r *supervisor.CreateRequest) { r.Settings.MaxLifetime = time.Hour }}},
+	"pausedRetentionSeconds": {body.InSeconds.Words: {"7200", func(r *supervisor.CreateRequest) { r.Settings.PausedRetention = 2 * time.Hour }}},
+	"refreshOnActivity":      {body.AsFlag.Words: {"true", func(r *supervisor.CreateRequest) { r.Settings.RefreshOnActivity = true }}},
+	"filesystemFallback":     {body.AsFlag.Words: {"true", func(r *supervisor.CreateRequest) { r.Settings.FilesystemFallback = true }}},
+	"stallAfterSeconds":      {body.InSecondsOrNever.Words: {"0", func(r *supervisor.CreateRequest) { r.Settings.StallAfter = -1 }}},
+	"metadata":               {body.AsTexts.Words: {`{"a":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Metadata = map[string]string{"a": "b"} }}},
+	"env":                    {body.AsVars.Words: {`{"A":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "b"} }}},
+	"allowInternetAccess":    {body.AsFlag.Words: {"false", func(r *supervisor.CreateRequest) { r.Config.AllowInternet = new(false) }}},
+	"cpus":                   {body.AsCount.Words: {"3", func(r *supervisor.CreateRequest) { r.Config.Limits.CPUs = 3 }}},
+	"memoryMiB":              {body.AsCount.Words: {"2048", func(r *supervisor.CreateRequest) { r.Config.Limits.MemoryMiB = 2048 }}},
+	"diskMiB":                {body.AsCount.Words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.DiskMiB = 300 }}},
+	"pids":                   {body.AsCount.Words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.PIDs = 300 }}},
+	"allowOut":               {body.AsRules.Words: {`["a.test"]`, func(r *supervisor.CreateRequest) { r.Config.AllowOut = []string{"a.test"} }}},
+	"denyOut":                {body.AsRules.Words: {`["0.0.0.0/0"]`, func(r *supervisor.CreateRequest) { r.Config.DenyOut = []string{"0.0.0.0/0"} }}},
+	"secure":                 {body.AsFlag.Words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
+	"ports": {body.AsPorts.Words: {`{"8000":"keep","8000/healthz/":"ignore"}`, func(r *supervisor.CreateRequest) {
 		r.Config.Ports = store.Ports{"8000": lifecycle.Keep, "8000/healthz": lifecycle.Ignore}
 	}}},
-	"volumes": {asVolumes.words: {`{"/mnt/b":"x","/mnt/a":"x"}`, func(r *supervisor.CreateRequest) {
+	"volumes": {body.AsVolumes.Words: {`{"/mnt/b":"x","/mnt/a":"x"}`, func(r *supervisor.CreateRequest) {
 		r.Config.Volumes = []store.VolumeMount{{Name: "x", Path: "/mnt/a"}, {Name: "x", Path: "/mnt/b"}}
 	}}},
-	"hooks": {asHooks.words: {`{"prePause":{"command":"sync"}}`, func(r *supervisor.CreateRequest) {
+	"hooks": {body.AsHooks.Words: {`{"prePause":{"command":"sync"}}`, func(r *supervisor.CreateRequest) {
 		r.Config.Hooks.PrePause = store.Hook{Command: "sync", Budget: 5 * time.Second}
 	}}},
 }
@@ -94,13 +95,13 @@ func nested(path, value string) string {
 
 func TestEverySpelling(t *testing.T) {
 	s := New(Options{}).(*server)
-	for _, sp := range options.spellings() {
-		t.Run(sp.path, func(t *testing.T) {
-			sample, ok := samples[sp.option.name][sp.form.words]
+	for _, sp := range body.Options.Spellings() {
+		t.Run(sp.Path, func(t *testing.T) {
+			sample, ok := samples[sp.Option.Name][sp.Form.Words]
 			if !ok {
-				t.Fatalf("no sample of %s as %s", sp.option.name, sp.form.words)
+				t.Fatalf("no sample of %s as %s", sp.Option.Name, sp.Form.Words)
 			}
-			words, err := options.parse([]byte("{"+nested(sp.path, sample.value)+"}"), nullIsAbsent)
+			words, err := body.Options.Parse([]byte("{"+nested(sp.Path, sample.value)+"}"), body.NullIsAbsent)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,8 +110,8 @@ func TestEverySpelling(t *testing.T) {
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
-			words, err = options.parse([]byte("{"+nested(sp.path, "null")+"}"), nullIsAbsent)
-			if strings.Contains(sp.path, ".") {
+			words, err = body.Options.Parse([]byte("{"+nested(sp.Path, "null")+"}"), body.NullIsAbsent)
+			if strings.Contains(sp.Path, ".") {
 				return // the object may need it
 			}
 			if err != nil || len(words) != 0 {
@@ -151,7 +152,7 @@ func TestEverySpellingThere(t *testing.T) {
 		"ports":                  "ports",
 		"hooks":                  "hooks",
 	} {
-		has := options.aliases(option)
+		has := body.Options.Aliases(option)
 		for path := range strings.FieldsSeq(paths) {
 			if !strings.Contains(" "+strings.Join(has, " ")+" ", " "+path+" ") {
 				t.Errorf("%s is no spelling of %s", path, option)
@@ -493,9 +494,9 @@ func canonical(r supervisor.CreateRequest) []byte {
 // FuzzCreate holds that no body is too strange to be judged, and that what is
 // accepted says the same when it is written in the first spellings.
 func FuzzCreate(f *testing.F) {
-	for _, sp := range options.spellings() {
-		for _, sample := range samples[sp.option.name] {
-			f.Add([]byte("{" + nested(sp.path, sample.value) + "}"))
+	for _, sp := range body.Options.Spellings() {
+		for _, sample := range samples[sp.Option.Name] {
+			f.Add([]byte("{" + nested(sp.Path, sample.value) + "}"))
 		}
 	}
 	f.Add([]byte(`{"timeout":1e400,"timeoutMs":-0.0,"lifecycle":{"onTimeout":{"action":"pause","keepMemory":false}}}`))
@@ -507,7 +508,7 @@ func FuzzCreate(f *testing.F) {
 		if len(data) == 0 {
 			return
 		}
-		words, err := options.parse(data, nullIsAbsent)
+		words, err := body.Options.Parse(data, body.NullIsAbsent)
 		if err != nil {
 			if e, ok := asError(err); !ok || e.Code == "" || len(e.Message) > 4000 {
 				t.Errorf("refused with %v", err)
@@ -515,7 +516,7 @@ func FuzzCreate(f *testing.F) {
 			return
 		}
 		first := s.createRequest(words)
-		again, err := options.parse(canonical(first), nullIsAbsent)
+		again, err := body.Options.Parse(canonical(first), body.NullIsAbsent)
 		if err != nil {
 			t.Fatalf("%s is refused: %v", canonical(first), err)
 		}

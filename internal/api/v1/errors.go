@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -64,7 +65,7 @@ type errorDetail struct {
 
 func wrongMethod(method string, allowed []string) error {
 	list := strings.Join(allowed, ", ")
-	return errdef.New(errdef.Invalid, "method_not_allowed", "method %s is not allowed here", short(method)).
+	return errdef.New(errdef.Invalid, "method_not_allowed", "method %s is not allowed here", body.Short(method)).
 		WithRemedy("use %s", list).With("allowed", allowed)
 }
 
@@ -72,7 +73,7 @@ func bodyError(err error) error {
 	if errors.Is(err, httpapi.ErrBodyTooLarge) {
 		return errdef.New(errdef.Invalid, "body_too_large", "%v", err).With("allowedBytes", httpapi.MaxBody)
 	}
-	return invalid("%v", err)
+	return body.Invalid("%v", err)
 }
 
 // failed makes the response to an error, and logs it if it is ours.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -151,7 +152,7 @@ func (s *server) after(c *call, q query) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if text != "" && (err != nil || n < 0) {
-		return 0, invalid(`"after" must be the id of an event or %s, not %q`, fromNow, short(text)).With("field", "after")
+		return 0, body.Invalid(`"after" must be the id of an event or %s, not %q`, fromNow, body.Short(text)).With("field", "after")
 	}
 	return n, nil
 }
@@ -170,7 +171,7 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 	if last := c.r.Header.Get("Last-Event-ID"); last != "" {
 		n, err := strconv.ParseInt(last, 10, 64)
 		if err != nil || n < 0 {
-			return reply{}, invalid("Last-Event-ID is %q, which is no id of an event", short(last)).With("field", "Last-Event-ID")
+			return reply{}, body.Invalid("Last-Event-ID is %q, which is no id of an event", body.Short(last)).With("field", "Last-Event-ID")
 		}
 		after = n
 	}

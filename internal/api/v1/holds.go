@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -55,17 +56,17 @@ func (s *server) hold(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	l := lifecycle.Lease{Reason: strings.TrimSpace(words["reason"].value.(string))}
+	l := lifecycle.Lease{Reason: strings.TrimSpace(words["reason"].Value.(string))}
 	if l.Reason == "" || len(l.Reason) > maxReason {
-		return reply{}, invalid(`"reason" must have 1 to %d bytes`, maxReason).With("field", "reason")
+		return reply{}, body.Invalid(`"reason" must have 1 to %d bytes`, maxReason).With("field", "reason")
 	}
 	if w, given := words["id"]; given {
-		l.ID = w.value.(string)
+		l.ID = w.Value.(string)
 		if !holdIDForm.MatchString(l.ID) {
-			return reply{}, invalid(`"id" must have 1 to 64 letters, digits, dots, dashes or underscores`).With("field", "id")
+			return reply{}, body.Invalid(`"id" must have 1 to 64 letters, digits, dots, dashes or underscores`).With("field", "id")
 		}
 	}
-	l.Until = now().Add(words["seconds"].value.(time.Duration))
+	l.Until = now().Add(words["seconds"].Value.(time.Duration))
 	if l, err = s.Sandboxes.Hold(c.r.Context(), c.sandbox, l, c.actor); err != nil {
 		return reply{}, err
 	}

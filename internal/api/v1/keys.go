@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -66,19 +67,19 @@ func (s *server) createKey(c *call) (reply, error) {
 	return reply{status: http.StatusCreated, body: v, header: http.Header{"Cache-Control": {"no-store"}}}, nil
 }
 
-func keyRequest(words map[string]said) auth.Request {
-	req := auth.Request{Name: words["name"].value.(string), Role: store.RoleFull}
+func keyRequest(words map[string]body.Said) auth.Request {
+	req := auth.Request{Name: words["name"].Value.(string), Role: store.RoleFull}
 	if w, given := words["role"]; given {
-		req.Role = w.value.(store.Role)
+		req.Role = w.Value.(store.Role)
 	}
 	if w, given := words["expiresInSeconds"]; given {
-		req.For = w.value.(time.Duration)
+		req.For = w.Value.(time.Duration)
 	}
 	for name, limit := range map[string]*int{
 		"maxRunning": &req.Limits.Running, "maxSandboxes": &req.Limits.Sandboxes, "maxMemoryMiB": &req.Limits.MemoryMiB, "maxDiskMiB": &req.Limits.DiskMiB,
 	} {
 		if w, given := words[name]; given {
-			*limit = w.value.(int)
+			*limit = w.Value.(int)
 		}
 	}
 	return req

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -36,7 +37,7 @@ type query struct{ url.Values }
 func (c *call) query() (query, error) {
 	values, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
-		return query{}, invalid("the query string is malformed")
+		return query{}, body.Invalid("the query string is malformed")
 	}
 	known := make([]string, len(c.route.query))
 	for i, p := range c.route.query {
@@ -44,7 +45,7 @@ func (c *call) query() (query, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(known, name) {
-			return query{}, unknownField(name, name, known)
+			return query{}, body.UnknownField(name, name, known)
 		}
 	}
 	return query{values}, nil
@@ -58,7 +59,7 @@ func (q query) flag(name string) (bool, error) {
 	case "false", "0", "":
 		return false, nil
 	default:
-		return false, invalid(`%q must be true or false, not %q`, name, short(text)).With("field", name)
+		return false, body.Invalid(`%q must be true or false, not %q`, name, body.Short(text)).With("field", name)
 	}
 }
 
@@ -70,7 +71,7 @@ func (q query) number(name string, otherwise, least, most int64) (int64, error) 
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < least || n > most {
-		return 0, invalid("%q must be an integer from %d to %d, not %q", name, least, most, short(text)).With("field", name)
+		return 0, body.Invalid("%q must be an integer from %d to %d, not %q", name, least, most, body.Short(text)).With("field", name)
 	}
 	return n, nil
 }
@@ -108,7 +109,7 @@ func parseCursor(text string) (place, error) {
 	at, bad := strconv.ParseInt(born, 10, 64)
 	p := place{at, id}
 	if err != nil || bad != nil || p.cursor() != text {
-		return place{}, invalid(`"after" is not a cursor that this server gave`).WithRemedy("begin again without it").With("field", "after")
+		return place{}, body.Invalid(`"after" is not a cursor that this server gave`).WithRemedy("begin again without it").With("field", "after")
 	}
 	return p, nil
 }
@@ -142,7 +143,7 @@ func parseFilter(q query) (f filter, err error) {
 		case lifecycle.Pending, lifecycle.Running, lifecycle.Paused, lifecycle.Terminated:
 			f.states = append(f.states, st)
 		default:
-			return f, invalid(`"state" has %q`, short(state)).
+			return f, body.Invalid(`"state" has %q`, body.Short(state)).
 				WithRemedy("use pending, running, paused or terminated, joined by commas").With("field", "state")
 		}
 	}
@@ -150,7 +151,7 @@ func parseFilter(q query) (f filter, err error) {
 	for _, pair := range q.Values["metadata"] {
 		key, value, found := strings.Cut(pair, "=")
 		if before, twice := f.metadata[key]; !found || twice && before != value {
-			return f, invalid(`"metadata" must be key=value, each key once`).With("field", "metadata")
+			return f, body.Invalid(`"metadata" must be key=value, each key once`).With("field", "metadata")
 		}
 		f.metadata[key] = value
 	}

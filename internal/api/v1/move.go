@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -125,7 +126,7 @@ func (c *call) importRequest() (supervisor.ImportRequest, error) {
 	case lifecycle.Filesystem:
 		req.Filesystem = true
 	default:
-		return req, invalid("%q must be memory or filesystem, not %q", modeParam, short(string(mode))).With("field", modeParam)
+		return req, body.Invalid("%q must be memory or filesystem, not %q", modeParam, body.Short(string(mode))).With("field", modeParam)
 	}
 	return req, nil
 }

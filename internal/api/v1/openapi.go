@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/bundle"
@@ -23,7 +24,7 @@ func (s *server) openapi(*call) (reply, error) { return ok(json.RawMessage(s.doc
 func OpenAPI() []byte {
 	all := schemas{}
 	all.add(reflect.TypeFor[errorView]())
-	all.add(reflect.TypeFor[hooksBody]())
+	all.add(reflect.TypeFor[body.Hooks]())
 	paths := map[string]schema{}
 	for _, r := range routes() {
 		if paths[r.pattern] == nil {
@@ -85,7 +86,7 @@ func (r route) describe(all schemas) schema {
 		op["parameters"] = params
 	}
 	if r.body != nil {
-		body := r.body.schema()
+		body := bodySchema(r.body)
 		op["requestBody"] = schema{"required": body["allOf"] != nil, "content": jsonContent(body)}
 	}
 	if r.carries == upload {
@@ -134,25 +135,25 @@ func (r route) responses(all schemas) schema {
 	return responses
 }
 
-// schema returns the schema of a body with every spelling. One that is required
+// bodySchema returns the schema of a body with every spelling. One that is required
 // is so in any of its spellings.
-func (v vocabulary) schema() schema {
+func bodySchema(v body.Vocabulary) schema {
 	root := &node{}
-	for _, sp := range v.spellings() {
+	for _, sp := range v.Spellings() {
 		at := root
-		for name := range strings.SplitSeq(sp.path, ".") {
+		for name := range strings.SplitSeq(sp.Path, ".") {
 			at = at.child(name)
 		}
-		at.leaf = described(sp.form.schema, describe(sp))
+		at.leaf = described(sp.Form.Schema, describe(sp))
 	}
 	object := root.schema()
 	var required []schema
 	for _, o := range v {
-		if !o.required {
+		if !o.Required {
 			continue
 		}
 		var ways []schema
-		for _, path := range v.aliases(o.name) {
+		for _, path := range v.Aliases(o.Name) {
 			ways = append(ways, schema{"required": []string{path}})
 		}
 		required = append(required, schema{"anyOf": ways})
@@ -194,22 +195,11 @@ func (n *node) schema() schema {
 	return schema{"anyOf": []schema{n.leaf, object}}
 }
 
-// aliases returns all spellings of an option.
-func (v vocabulary) aliases(name string) []string {
-	var paths []string
-	for _, sp := range v.spellings() {
-		if sp.option.name == name {
-			paths = append(paths, sp.path)
-		}
+func describe(sp body.Spelling) string {
+	if sp.Path == sp.Option.Name {
+		return sp.Option.Doc + " (" + sp.Form.Words + ")"
 	}
-	return paths
-}
-
-func describe(sp spelling) string {
-	if sp.path == sp.option.name {
-		return sp.option.doc + " (" + sp.form.words + ")"
-	}
-	return fmt.Sprintf("Another spelling of %s (%s).", sp.option.name, sp.form.words)
+	return fmt.Sprintf("Another spelling of %s (%s).", sp.Option.Name, sp.Form.Words)
 }
 
 // OptionDoc describes an option of a sandbox, for documentation.
@@ -226,11 +216,11 @@ type SpellingDoc struct{ Path, Form string }
 // OptionDocs returns every option of a sandbox, in the order of the table.
 func OptionDocs() []OptionDoc {
 	var docs []OptionDoc
-	for _, o := range options {
-		doc := OptionDoc{Name: o.name, Doc: o.doc, Patchable: o.patch != nil}
-		for _, sp := range options.spellings() {
-			if sp.option.name == o.name {
-				doc.Spellings = append(doc.Spellings, SpellingDoc{sp.path, sp.form.words})
+	for _, o := range body.Options {
+		doc := OptionDoc{Name: o.Name, Doc: o.Doc, Patchable: o.Patch != nil}
+		for _, sp := range body.Options.Spellings() {
+			if sp.Option.Name == o.Name {
+				doc.Spellings = append(doc.Spellings, SpellingDoc{sp.Path, sp.Form.Words})
 			}
 		}
 		docs = append(docs, doc)

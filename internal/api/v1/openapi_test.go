@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/body"
 )
 
 func document(t *testing.T) map[string]any {
@@ -73,7 +75,7 @@ func TestOpenAPIReferencesResolve(t *testing.T) {
 	}
 	walk("", doc)
 	for name := range doc["components"].(map[string]any)["schemas"].(map[string]any) {
-		if !used[components+name] {
+		if !used[body.Components+name] {
 			t.Errorf("schema %s is used nowhere", name)
 		}
 	}
@@ -105,7 +107,7 @@ func TestOpenAPIDescribesWhatIsAnswered(t *testing.T) {
 	w.do("POST", base+"/"+id+"/holds", `{"reason":"r","seconds":9}`).Is(http.StatusCreated)
 	w.do("POST", base+"/"+id+"/previews", `{"port":80}`).Is(http.StatusCreated)
 	vol := w.do("POST", "/v1/volumes", `{"name":"data"}`).Is(http.StatusCreated).Object()
-	schemaAt := func(name string) any { return map[string]any{"$ref": components + name} }
+	schemaAt := func(name string) any { return map[string]any{"$ref": body.Components + name} }
 	for path, name := range map[string]string{
 		base + "/" + id: "Sandbox", base + "/" + other: "Sandbox", base: "List", base + "/" + id + "/lifecycle": "Lifecycle",
 		base + "/" + id + "/holds": "Holds", base + "/" + id + "/previews": "Previews", "/v1/events": "Events",
@@ -119,16 +121,16 @@ func TestOpenAPIDescribesWhatIsAnswered(t *testing.T) {
 		conforms(t, doc, path, schemaAt(name), got)
 	}
 	// The bodies that the tests send are described too.
-	body := doc["paths"].(map[string]any)[base].(map[string]any)["post"].(map[string]any)["requestBody"].(map[string]any)["content"].(map[string]any)["application/json"].(map[string]any)["schema"]
-	for _, sp := range options.spellings() {
+	bodySchema := doc["paths"].(map[string]any)[base].(map[string]any)["post"].(map[string]any)["requestBody"].(map[string]any)["content"].(map[string]any)["application/json"].(map[string]any)["schema"]
+	for _, sp := range body.Options.Spellings() {
 		var got any
-		text := "{" + nested(sp.path, samples[sp.option.name][sp.form.words].value) + "}"
+		text := "{" + nested(sp.Path, samples[sp.Option.Name][sp.Form.Words].value) + "}"
 		if err := json.Unmarshal([]byte(text), &got); err != nil {
 			t.Fatal(err)
 		}
-		conforms(t, doc, text, body, got)
+		conforms(t, doc, text, bodySchema, got)
 	}
-	if matches(doc, body, map[string]any{"nonsense": 1.0}) || matches(doc, body, map[string]any{"timeout": "1"}) || matches(doc, body, map[string]any{"onTimeout": "stop"}) {
+	if matches(doc, bodySchema, map[string]any{"nonsense": 1.0}) || matches(doc, bodySchema, map[string]any{"timeout": "1"}) || matches(doc, bodySchema, map[string]any{"onTimeout": "stop"}) {
 		t.Error("the check of schemas lets everything pass")
 	}
 }

@@ -42,13 +42,13 @@ func (s *server) createPreview(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	req := supervisor.PreviewRequest{Port: words["port"].value.(int), For: defaultPreview, Actor: c.actor}
+	req := supervisor.PreviewRequest{Port: words["port"].Value.(int), For: defaultPreview, Actor: c.actor}
 	if w, given := words["expiresInSeconds"]; given {
-		req.For = w.value.(time.Duration)
+		req.For = w.Value.(time.Duration)
 	}
 	path := "/"
 	if w, given := words["path"]; given {
-		path = w.value.(string)
+		path = w.Value.(string)
 	}
 	p, token, err := s.Sandboxes.CreatePreview(c.r.Context(), c.sandbox, req)
 	if err != nil {

@@ -3,6 +3,7 @@ package v1
 import (
 	"net/http"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 )
@@ -55,7 +56,7 @@ type route struct {
 
 	name    string // operationId
 	summary string
-	body    vocabulary // what the body can say; nil for none
+	body    body.Vocabulary // what the body can say; nil for none
 	query   []param
 	status  int // of success; 0 where there is none yet
 	answer  any // a value of the type that answers; nil for none
@@ -118,7 +119,7 @@ const (
 // refers to the table.
 func routes() []route {
 	return []route{
-		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", options, nil, http.StatusCreated, sandboxView{}, jsonOnly},
+		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", body.Options, nil, http.StatusCreated, sandboxView{}, jsonOnly},
 		{get, base, look, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, jsonOnly},
 		{get, one, look, none, (*server).get, "getSandbox", "Look at a sandbox; one that has ended answers from its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
 		{patch, one, use, none, (*server).patch, "patchSandbox", "Change settings of a live or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},
@@ -170,11 +171,11 @@ func routes() []route {
 	}
 }
 
-// patchable is the options that a patch can change.
-func patchable() vocabulary {
-	var v vocabulary
-	for _, o := range options {
-		if o.patch != nil {
+// patchable is the body.Options that a patch can change.
+func patchable() body.Vocabulary {
+	var v body.Vocabulary
+	for _, o := range body.Options {
+		if o.Patch != nil {
 			v = append(v, o)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // isFlat reports whether the body names the sandbox.
-func isFlat(r route) bool { return r.body != nil && r.body[0].name == sandboxOption.name }
+func isFlat(r route) bool { return r.body != nil && r.body[0].Name == sandboxOption.Name }
 
 func namesSandbox(r route) bool {
 	return isFlat(r) || strings.Contains(r.pattern, "{"+sandboxParam+"}")
@@ -27,12 +27,12 @@ func bodyOf(r route, id string) string {
 	var fields []string
 	for _, o := range r.body {
 		switch {
-		case o.name == sandboxOption.name:
+		case o.Name == sandboxOption.Name:
 			fields = append(fields, fmt.Sprintf(`"sandbox":%q`, id))
-		case o.name == "reason", o.name == "name":
-			fields = append(fields, fmt.Sprintf(`%q:"tests"`, o.name))
-		case o.required:
-			fields = append(fields, fmt.Sprintf(`%q:60`, o.name))
+		case o.Name == "reason", o.Name == "name":
+			fields = append(fields, fmt.Sprintf(`%q:"tests"`, o.Name))
+		case o.Required:
+			fields = append(fields, fmt.Sprintf(`%q:60`, o.Name))
 		}
 	}
 	if r.method == patch {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -13,35 +14,26 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
-// schema is a JSON Schema of the dialect of OpenAPI 3.1.
-type schema map[string]any
-
-func numberFrom(least float64) schema { return schema{"type": "number", "minimum": least} }
-
-func mapOf(values schema) schema { return schema{"type": "object", "additionalProperties": values} }
-
-func oneOf[T ~string](values ...T) schema { return schema{"type": "string", "enum": values} }
+type schema = body.Schema
 
 // enums are the string types with few values.
 var enums = map[reflect.Type]schema{
-	reflect.TypeFor[lifecycle.State]():      oneOf(lifecycle.Pending, lifecycle.Running, lifecycle.Paused, lifecycle.Terminated),
-	reflect.TypeFor[lifecycle.Phase]():      oneOf(lifecycle.Creating, lifecycle.Pausing, lifecycle.Resuming, lifecycle.Killing),
-	reflect.TypeFor[lifecycle.Situation]():  oneOf(lifecycle.Situations()...),
-	reflect.TypeFor[lifecycle.Action]():     oneOf(lifecycle.Kill, lifecycle.Pause),
-	reflect.TypeFor[clockAction]():          oneOf(lifecycle.Kill, lifecycle.Pause, lifecycle.TakeCheckpoint),
-	reflect.TypeFor[lifecycle.Mode]():       oneOf(lifecycle.Memory, lifecycle.Filesystem),
-	reflect.TypeFor[lifecycle.WakePolicy](): oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore),
-	reflect.TypeFor[supervisor.HoldKind](): oneOf(supervisor.HoldRequest, supervisor.HoldStream,
+	reflect.TypeFor[lifecycle.State]():      body.OneOf(lifecycle.Pending, lifecycle.Running, lifecycle.Paused, lifecycle.Terminated),
+	reflect.TypeFor[lifecycle.Phase]():      body.OneOf(lifecycle.Creating, lifecycle.Pausing, lifecycle.Resuming, lifecycle.Killing),
+	reflect.TypeFor[lifecycle.Situation]():  body.OneOf(lifecycle.Situations()...),
+	reflect.TypeFor[lifecycle.Action]():     body.OneOf(lifecycle.Kill, lifecycle.Pause),
+	reflect.TypeFor[clockAction]():          body.OneOf(lifecycle.Kill, lifecycle.Pause, lifecycle.TakeCheckpoint),
+	reflect.TypeFor[lifecycle.Mode]():       body.OneOf(lifecycle.Memory, lifecycle.Filesystem),
+	reflect.TypeFor[lifecycle.WakePolicy](): body.OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore),
+	reflect.TypeFor[supervisor.HoldKind](): body.OneOf(supervisor.HoldRequest, supervisor.HoldStream,
 		supervisor.HoldProcess, supervisor.HoldLease),
-	reflect.TypeFor[store.Role](): oneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead),
-	reflect.TypeFor[clockState](): oneOf(clockOff, clockRunning, clockHeld, clockStopped),
-	reflect.TypeFor[errdef.Class](): oneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,
+	reflect.TypeFor[store.Role](): body.OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead),
+	reflect.TypeFor[clockState](): body.OneOf(clockOff, clockRunning, clockHeld, clockStopped),
+	reflect.TypeFor[errdef.Class](): body.OneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,
 		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Internal),
 }
 
-const components = "#/components/schemas/"
-
-func refTo(t reflect.Type) schema { return schema{"$ref": components + nameOf(t)} }
+func refTo(t reflect.Type) schema { return schema{"$ref": body.Components + nameOf(t)} }
 
 // nameOf returns the name of a struct in the document.
 func nameOf(t reflect.Type) string {
@@ -80,7 +72,7 @@ func (s schemas) of(t reflect.Type) schema {
 		if t.Elem().Kind() == reflect.Interface {
 			return schema{"type": "object"}
 		}
-		return mapOf(s.of(t.Elem()))
+		return body.MapOf(s.of(t.Elem()))
 	case reflect.Pointer:
 		return schema{"anyOf": []schema{s.of(t.Elem()), {"type": "null"}}}
 	case reflect.Struct:

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -255,7 +256,7 @@ var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 // no sandbox, and one that the key does not see is not there.
 func (s *server) names(c *call, id string) error {
 	if !sandboxIDForm.MatchString(id) {
-		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", short(id)).
+		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", body.Short(id)).
 			WithRemedy("GET /v1/sandboxes lists those that do")
 	}
 	c.sandbox = id
@@ -270,14 +271,14 @@ func (s *server) names(c *call, id string) error {
 }
 
 // parse reads the body by a vocabulary.
-func (c *call) parse(v vocabulary) (map[string]said, error) {
-	return c.parseWith(v, nullIsAbsent)
+func (c *call) parse(v body.Vocabulary) (map[string]body.Said, error) {
+	return c.parseWith(v, body.NullIsAbsent)
 }
 
-func (c *call) parseWith(v vocabulary, n nulls) (map[string]said, error) {
+func (c *call) parseWith(v body.Vocabulary, n body.Nulls) (map[string]body.Said, error) {
 	data, err := httpapi.ReadBody(c.w, c.r)
 	if err != nil {
 		return nil, bodyError(err)
 	}
-	return v.parse(data, n)
+	return v.Parse(data, n)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -33,7 +34,7 @@ type sandboxView struct {
 	AllowOut       []string           `json:"allowOut" doc:"What it may reach in any case."`
 	DenyOut        []string           `json:"denyOut" doc:"What it may not reach."`
 	Volumes        map[string]string  `json:"volumes" doc:"Names of volumes, by where they are."`
-	Hooks          hooksBody          `json:"hooks"`
+	Hooks          body.Hooks         `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
 	Resumed        *bool              `json:"resumed,omitempty" doc:"In the answer to a resume: whether it slept, and was woken by this call or one that it joined."`
@@ -159,14 +160,14 @@ func viewSettings(set lifecycle.Settings) settingsView {
 	return v
 }
 
-func viewHooks(h store.Hooks) hooksBody {
-	view := func(h store.Hook) *hookBody {
+func viewHooks(h store.Hooks) body.Hooks {
+	view := func(h store.Hook) *body.Hook {
 		if h.Command == "" {
 			return nil
 		}
-		return &hookBody{Command: h.Command, TimeoutSeconds: h.Budget.Seconds()}
+		return &body.Hook{Command: h.Command, TimeoutSeconds: h.Budget.Seconds()}
 	}
-	return hooksBody{PrePause: view(h.PrePause), PostResume: view(h.PostResume), PreKill: view(h.PreKill)}
+	return body.Hooks{PrePause: view(h.PrePause), PostResume: view(h.PostResume), PreKill: view(h.PreKill)}
 }
 
 func viewTombstone(t *lifecycle.Tombstone) *tombstoneView {

@@ -2,9 +2,7 @@ package v1
 
 import (
 	"context"
-	"maps"
 	"net/http"
-	"slices"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -55,9 +53,9 @@ func (s *server) createVolume(c *call) (reply, error) {
 	}
 	diskMiB := 0
 	if w, said := words["diskMiB"]; said {
-		diskMiB = w.value.(int)
+		diskMiB = w.Value.(int)
 	}
-	v, err := s.Volumes.CreateVolume(c.r.Context(), words["name"].value.(string), diskMiB)
+	v, err := s.Volumes.CreateVolume(c.r.Context(), words["name"].Value.(string), diskMiB)
 	return reply{status: http.StatusCreated, body: s.volumeWithToken(v)}, err
 }
 
@@ -83,15 +81,6 @@ func (s *server) volume(c *call) (reply, error) {
 
 func (s *server) deleteVolume(c *call) (reply, error) {
 	return reply{status: http.StatusNoContent}, s.Volumes.DeleteVolume(c.r.Context(), c.params[volumeParam])
-}
-
-// mounts returns what is asked for by names of volumes by path.
-func mounts(byPath map[string]string) []store.VolumeMount {
-	var list []store.VolumeMount
-	for _, path := range slices.Sorted(maps.Keys(byPath)) {
-		list = append(list, store.VolumeMount{Name: byPath[path], Path: path})
-	}
-	return list
 }
 
 func viewMounts(list []store.VolumeMount) map[string]string {

@@ -1,4 +1,4 @@
-package v1
+package body
 
 import (
 	"reflect"
@@ -9,94 +9,108 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
-// option is one thing that a body can say, in whatever spelling.
-type option struct {
-	name     string // the spelling that answers and documents use
-	doc      string
-	spelled  []spelled
-	required bool
+// Option is one thing that a body can say, in whatever spelling.
+type Option struct {
+	Name     string // the spelling that answers and documents use
+	Doc      string
+	Spelled  []Spelled
+	Required bool
 
 	// What the option does. In a vocabulary of its own a handler picks the
 	// values out, and both are nil.
-	create func(*supervisor.CreateRequest, any)
-	patch  func(*supervisor.Patch, any) // nil: fixed at create
-	fixed  string                       // what to do instead of a patch
+	Create func(*supervisor.CreateRequest, any)
+	Patch  func(*supervisor.Patch, any) // nil: fixed at create
+	Fixed  string                       // what to do instead of a patch
 }
 
-// spelled gives a form to spellings, separated by spaces. A dot descends into
+// Spelled gives a form to spellings, separated by spaces. A dot descends into
 // an object.
-type spelled struct {
-	form form
-	as   string
+type Spelled struct {
+	Form Form
+	As   string
 }
 
-// vocabulary is what a body can say.
-type vocabulary []option
+// As gives a form to spellings, separated by spaces.
+func (f Form) As(spellings string) Spelled { return Spelled{f, spellings} }
 
-// spelling is one way to say an option.
-type spelling struct {
-	path   string
-	form   form
-	option *option
+// Vocabulary is what a body can say.
+type Vocabulary []Option
+
+// Spelling is one way to say an option.
+type Spelling struct {
+	Path   string
+	Form   Form
+	Option *Option
 }
 
-// spellings returns every spelling in the order of the table.
-func (v vocabulary) spellings() []spelling {
-	var all []spelling
+// Spellings returns every spelling in the order of the table.
+func (v Vocabulary) Spellings() []Spelling {
+	var all []Spelling
 	for i := range v {
-		for _, s := range v[i].spelled {
-			for path := range strings.FieldsSeq(s.as) {
-				all = append(all, spelling{path, s.form, &v[i]})
+		for _, s := range v[i].Spelled {
+			for path := range strings.FieldsSeq(s.As) {
+				all = append(all, Spelling{path, s.Form, &v[i]})
 			}
 		}
 	}
 	return all
 }
 
-// said is what a body says of one option.
-type said struct {
-	path  string
-	raw   []byte
-	value any
+// Aliases returns all spellings of an option.
+func (v Vocabulary) Aliases(name string) []string {
+	var paths []string
+	for _, sp := range v.Spellings() {
+		if sp.Option.Name == name {
+			paths = append(paths, sp.Path)
+		}
+	}
+	return paths
 }
 
-// nulls says what null means.
-type nulls string
+// Said is what a body says of one option.
+type Said struct {
+	Path  string
+	Raw   []byte
+	Value any
+}
+
+// Nulls says what null means.
+type Nulls string
 
 const (
-	nullIsAbsent  nulls = "absent"
-	nullIsRefused nulls = "refused"
+	NullIsAbsent  Nulls = "absent"
+	NullIsRefused Nulls = "refused"
 )
 
-// parse reads a body, nil for an empty one. Two spellings of one option must
+// Parse reads a body, nil for an empty one. Two spellings of one option must
 // agree.
-func (v vocabulary) parse(data []byte, n nulls) (map[string]said, error) {
-	found := map[string]said{}
+func (v Vocabulary) Parse(data []byte, n Nulls) (map[string]Said, error) {
+	found := map[string]Said{}
 	if data != nil {
 		if err := checkJSON(data); err != nil {
 			return nil, err
 		}
 		fields, ok := members(data)
 		if !ok {
-			return nil, invalid("the request body must be an object, not %s", kindOf(data))
+			return nil, Invalid("the request body must be an object, not %s", kindOf(data))
 		}
-		p := parser{spellings: v.spellings(), nulls: n, found: found}
+		p := parser{spellings: v.Spellings(), nulls: n, found: found}
 		if err := p.object("", fields); err != nil {
 			return nil, err
 		}
 	}
 	for _, o := range v {
-		if _, ok := found[o.name]; o.required && !ok {
-			return nil, invalid("%q is required", o.name).With("field", o.name)
+		if _, ok := found[o.Name]; o.Required && !ok {
+			return nil, Invalid("%q is required", o.Name).With("field", o.Name)
 		}
 	}
 	return found, nil
 }
 
 type parser struct {
-	spellings []spelling
-	nulls     nulls
-	found     map[string]said
+	spellings []Spelling
+	nulls     Nulls
+	found     map[string]Said
 }
 
 // object reads the fields of an object at a path, "" for the body.
@@ -114,23 +128,23 @@ func (p parser) field(at string, f member) error {
 	if at != "" {
 		path = at + "." + f.name
 	}
-	i := slices.IndexFunc(p.spellings, func(s spelling) bool { return s.path == path })
-	inner := slices.ContainsFunc(p.spellings, func(s spelling) bool { return strings.HasPrefix(s.path, path+".") })
+	i := slices.IndexFunc(p.spellings, func(s Spelling) bool { return s.Path == path })
+	inner := slices.ContainsFunc(p.spellings, func(s Spelling) bool { return strings.HasPrefix(s.Path, path+".") })
 	switch {
 	case strings.Contains(f.name, ".") || i < 0 && !inner:
-		return unknownField(path, f.name, p.siblings(at))
-	case isNull(f.raw) && p.nulls == nullIsRefused:
-		return invalid("%q is null", path).WithRemedy("leave it out to keep it, or give 0 for no limit").With("field", path)
+		return UnknownField(path, f.name, p.siblings(at))
+	case isNull(f.raw) && p.nulls == NullIsRefused:
+		return Invalid("%q is null", path).WithRemedy("leave it out to keep it, or give 0 for no limit").With("field", path)
 	case isNull(f.raw):
 		return nil
 	case inner && (i < 0 || kindOf(f.raw) == "an object"):
 		return p.inner(path, i, f.raw)
 	}
-	value, err := p.spellings[i].form.read(path, f.raw)
+	value, err := p.spellings[i].Form.Read(path, f.raw)
 	if err != nil {
 		return err
 	}
-	return p.say(p.spellings[i].option.name, said{path, f.raw, value})
+	return p.say(p.spellings[i].Option.Name, Said{path, f.raw, value})
 }
 
 // inner reads an object that holds spellings. If the object is itself a
@@ -144,39 +158,39 @@ func (p parser) inner(path string, i int, raw []byte) error {
 		return err
 	}
 	for _, s := range p.spellings {
-		name, below := strings.CutPrefix(s.path, path+".")
-		if !below || s.option != p.spellings[i].option {
+		name, below := strings.CutPrefix(s.Path, path+".")
+		if !below || s.Option != p.spellings[i].Option {
 			continue
 		}
 		if !slices.ContainsFunc(fields, func(f member) bool { return f.name == name && !isNull(f.raw) }) {
-			return invalid("%q is required", s.path).With("field", s.path)
+			return Invalid("%q is required", s.Path).With("field", s.Path)
 		}
 	}
 	return nil
 }
 
-func (p parser) say(option string, s said) error {
+func (p parser) say(option string, s Said) error {
 	before, ok := p.found[option]
 	if !ok {
 		p.found[option] = s
 		return nil
 	}
-	if reflect.DeepEqual(before.value, s.value) {
+	if reflect.DeepEqual(before.Value, s.Value) {
 		return nil
 	}
 	return errdef.New(errdef.Invalid, "contradicting_options", "%q is %s, but %q is %s: both say what %s is",
-		before.path, brief(before.raw), s.path, brief(s.raw), option).
-		WithRemedy("give one of them").With("fields", []string{before.path, s.path})
+		before.Path, Brief(before.Raw), s.Path, Brief(s.Raw), option).
+		WithRemedy("give one of them").With("fields", []string{before.Path, s.Path})
 }
 
-// brief returns a value as sent, cut if it is long.
-func brief(raw []byte) string { return short(strings.TrimSpace(string(raw))) }
+// Brief returns a value as sent, cut if it is long.
+func Brief(raw []byte) string { return Short(strings.TrimSpace(string(raw))) }
 
 // siblings returns the names that an object at a path can have.
 func (p parser) siblings(at string) []string {
 	var names []string
 	for _, s := range p.spellings {
-		path := s.path
+		path := s.Path
 		if at != "" {
 			var below bool
 			if path, below = strings.CutPrefix(path, at+"."); !below {
@@ -189,9 +203,9 @@ func (p parser) siblings(at string) []string {
 	return names
 }
 
-// unknownField refuses a field and names the one that was probably meant.
-func unknownField(path, name string, known []string) error {
-	e := errdef.New(errdef.Invalid, "unknown_field", "%q is not a field here", short(path)).With("field", short(path))
+// UnknownField refuses a field and names the one that was probably meant.
+func UnknownField(path, name string, known []string) error {
+	e := errdef.New(errdef.Invalid, "unknown_field", "%q is not a field here", Short(path)).With("field", Short(path))
 	if meant := nearest(name, known); meant != "" {
 		meant = strings.TrimSuffix(path, name) + meant
 		return e.WithRemedy("did you mean %q?", meant).With("meant", meant)

@@ -1,4 +1,4 @@
-package v1
+package body
 
 import (
 	"bytes"
@@ -16,23 +16,23 @@ type member struct {
 	raw  json.RawMessage
 }
 
-func invalid(format string, args ...any) *errdef.Error {
+func Invalid(format string, args ...any) *errdef.Error {
 	return errdef.New(errdef.Invalid, "invalid_request", format, args...)
 }
 
 // checkJSON says where a body is no JSON.
 func checkJSON(data []byte) error {
 	if !utf8.Valid(data) {
-		return invalid("the request body is not valid UTF-8")
+		return Invalid("the request body is not valid UTF-8")
 	}
 	var raw json.RawMessage
 	err := json.Unmarshal(data, &raw)
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		line, column := httpapi.Position(data, e.Offset)
-		return invalid("the request body is not valid JSON: line %d, column %d: %v", line, column, e)
+		return Invalid("the request body is not valid JSON: line %d, column %d: %v", line, column, e)
 	}
 	if err != nil {
-		return invalid("the request body is not valid JSON: %v", err)
+		return Invalid("the request body is not valid JSON: %v", err)
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func distinct(path string, raw []byte) ([]member, error) {
 	seen := map[string]bool{}
 	for _, m := range list {
 		if seen[m.name] {
-			return nil, invalid("%q has %q twice", path, short(m.name)).With("field", path)
+			return nil, Invalid("%q has %q twice", path, Short(m.name)).With("field", path)
 		}
 		seen[m.name] = true
 	}
@@ -77,8 +77,8 @@ func distinct(path string, raw []byte) ([]member, error) {
 }
 
 func wrongKind(path, wanted string, raw []byte) error {
-	path = short(path)
-	return invalid("%q must be %s, not %s", path, wanted, kindOf(raw)).With("field", path)
+	path = Short(path)
+	return Invalid("%q must be %s, not %s", path, wanted, kindOf(raw)).With("field", path)
 }
 
 // kindOf names what a JSON value is.
@@ -105,8 +105,8 @@ func kindOf(raw []byte) string {
 
 func isNull(raw []byte) bool { return kindOf(raw) == "null" }
 
-// short returns a text for an error message, cut if it is long.
-func short(text string) string {
+// Short returns a text for an error message, cut if it is long.
+func Short(text string) string {
 	const most = 80
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"

@@ -1,12 +1,12 @@
-package v1
+package body
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -17,11 +17,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// form is a way to write a value of an option.
-type form struct {
-	words  string // what it is, for the documentation
-	schema schema
-	read   func(path string, raw []byte) (any, error)
+// Form is a way to write a value of an option.
+type Form struct {
+	Words  string // what it is, for the documentation
+	Schema Schema
+	Read   func(path string, raw []byte) (any, error)
 }
 
 // maxDuration bounds every duration: time itself ends after 292 years.
@@ -36,46 +36,47 @@ const (
 // The forms of values. Two values of one option are the same if they are
 // reflect.DeepEqual.
 var (
-	inSeconds = form{"seconds, fractions allowed, 0 for no limit", numberFrom(0), func(path string, raw []byte) (any, error) {
+	InSeconds = Form{"seconds, fractions allowed, 0 for no limit", Schema{"type": "number", "minimum": 0}, func(path string, raw []byte) (any, error) {
 		return readDuration(path, raw, time.Second)
 	}}
-	inMillis = form{"milliseconds, fractions allowed, 0 for no limit", numberFrom(0), func(path string, raw []byte) (any, error) {
+	InMillis = Form{"milliseconds, fractions allowed, 0 for no limit", Schema{"type": "number", "minimum": 0}, func(path string, raw []byte) (any, error) {
 		return readDuration(path, raw, time.Millisecond)
 	}}
-	inSecondsOrNever = form{"seconds, fractions allowed, 0 for never", numberFrom(0), func(path string, raw []byte) (any, error) {
+	InSecondsOrNever = Form{"seconds, fractions allowed, 0 for never", Schema{"type": "number", "minimum": 0}, func(path string, raw []byte) (any, error) {
 		d, err := readDuration(path, raw, time.Second)
 		if err == nil && d == 0 {
 			d = -1
 		}
 		return d, err
 	}}
-	inSomeSeconds = form{"seconds, fractions allowed, more than 0", schema{"type": "number", "exclusiveMinimum": 0}, func(path string, raw []byte) (any, error) {
+	InSomeSeconds = Form{"seconds, fractions allowed, more than 0", Schema{"type": "number", "exclusiveMinimum": 0}, func(path string, raw []byte) (any, error) {
 		d, err := readDuration(path, raw, time.Second)
 		if err == nil && d == 0 {
-			return nil, badDuration(path, raw, "is 0").WithRemedy("give a positive number of seconds")
+			return nil, BadDuration(path, raw, "is 0").WithRemedy("give a positive number of seconds")
 		}
 		return d, err
 	}}
-	asAction   = form{`"kill" or "pause"`, oneOf(lifecycle.Kill, lifecycle.Pause), readAction}
-	asPausing  = form{"a boolean: true for pause, false for kill", schema{"type": "boolean"}, choice(lifecycle.Pause, lifecycle.Kill)}
-	asMode     = form{`"memory" or "filesystem"`, oneOf(lifecycle.Memory, lifecycle.Filesystem), readMode}
-	asKeeping  = form{"a boolean: true for memory, false for filesystem", schema{"type": "boolean"}, choice(lifecycle.Memory, lifecycle.Filesystem)}
-	asFlag     = form{"a boolean", schema{"type": "boolean"}, choice(true, false)}
-	asText     = form{"a string", schema{"type": "string"}, readText}
-	asTexts    = form{"an object with string values", mapOf(schema{"type": "string"}), readTexts}
-	asVars     = form{"an object of environment variables", mapOf(schema{"type": "string"}), readVariables}
-	asTemplate = form{httpapi.TemplateForms, schema{"type": "string"}, readTemplate}
-	asPorts    = form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, mapOf(oneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
-	asPort     = form{"an integer from 1 to 65535", schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
-	asCount    = form{"an integer from 1", schema{"type": "integer", "minimum": 1}, readCount}
-	asRole     = form{`"admin", "full", "own" or "read"`, oneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
-	asPath     = form{"a path that begins with a slash", schema{"type": "string"}, readPath}
-	asRules    = form{"an array of strings", schema{"type": "array", "items": schema{"type": "string"}}, readRules}
-	asVolumes  = form{`an object with names of volumes by path: {"/mnt/data": "data"}`, mapOf(schema{"type": "string"}), readTexts}
-	asHooks    = form{"an object of commands", refTo(reflect.TypeFor[hooksBody]()), readHooks}
+	AsAction   = Form{`"kill" or "pause"`, OneOf(lifecycle.Kill, lifecycle.Pause), readAction}
+	AsPausing  = Form{"a boolean: true for pause, false for kill", Schema{"type": "boolean"}, choice(lifecycle.Pause, lifecycle.Kill)}
+	AsMode     = Form{`"memory" or "filesystem"`, OneOf(lifecycle.Memory, lifecycle.Filesystem), readMode}
+	AsKeeping  = Form{"a boolean: true for memory, false for filesystem", Schema{"type": "boolean"}, choice(lifecycle.Memory, lifecycle.Filesystem)}
+	AsFlag     = Form{"a boolean", Schema{"type": "boolean"}, choice(true, false)}
+	AsText     = Form{"a string", Schema{"type": "string"}, readText}
+	AsTexts    = Form{"an object with string values", MapOf(Schema{"type": "string"}), readTexts}
+	AsVars     = Form{"an object of environment variables", MapOf(Schema{"type": "string"}), readVariables}
+	AsTemplate = Form{httpapi.TemplateForms, Schema{"type": "string"}, readTemplate}
+	AsPorts    = Form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, MapOf(OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
+	AsPort     = Form{"an integer from 1 to 65535", Schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
+	AsCount    = Form{"an integer from 1", Schema{"type": "integer", "minimum": 1}, readCount}
+	AsRole     = Form{`"admin", "full", "own" or "read"`, OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
+	AsPath     = Form{"a path that begins with a slash", Schema{"type": "string"}, readPath}
+	AsRules    = Form{"an array of strings", Schema{"type": "array", "items": Schema{"type": "string"}}, readRules}
+	AsVolumes  = Form{`an object with names of volumes by path: {"/mnt/data": "data"}`, MapOf(Schema{"type": "string"}), readTexts}
+	AsHooks    = Form{"an object of commands", Schema{"$ref": Components + "Hooks"}, readHooks}
 )
 
-func badDuration(path string, raw []byte, what string) *errdef.Error {
+// BadDuration returns the error of a duration that cannot be meant.
+func BadDuration(path string, raw []byte, what string) *errdef.Error {
 	return errdef.New(errdef.Invalid, "timeout_invalid", "%q %s", path, what).
 		With("field", path).With("requested", requested(raw))
 }
@@ -85,7 +86,7 @@ func badDuration(path string, raw []byte, what string) *errdef.Error {
 func requested(raw []byte) any {
 	n, err := strconv.ParseFloat(string(bytes.TrimSpace(raw)), 64)
 	if err != nil {
-		return brief(raw)
+		return Brief(raw)
 	}
 	return n
 }
@@ -101,13 +102,13 @@ func readDuration(path string, raw []byte, unit time.Duration) (time.Duration, e
 	micros := math.Round(n * float64(unit/time.Microsecond))
 	switch {
 	case n < 0:
-		return 0, badDuration(path, raw, "is negative").WithRemedy("give a positive duration")
+		return 0, BadDuration(path, raw, "is negative").WithRemedy("give a positive duration")
 	case micros > float64(maxDuration/time.Microsecond):
 		return 0, errdef.New(errdef.Invalid, "timeout_too_large", "%q is longer than 100 years, which nothing here lasts", path).
 			WithRemedy("ask for less, or leave it out").With("field", path).
 			With("requested", requested(raw)).With("allowedSeconds", maxDuration.Seconds())
 	case micros < 1000 && !isZero(text):
-		return 0, badDuration(path, raw, "is shorter than a millisecond").WithRemedy("give 0.001 seconds or more")
+		return 0, BadDuration(path, raw, "is shorter than a millisecond").WithRemedy("give 0.001 seconds or more")
 	}
 	return time.Duration(micros) * time.Microsecond, nil
 }
@@ -154,7 +155,7 @@ func readAction(path string, raw []byte) (any, error) {
 	}
 	a := lifecycle.Action(text.(string))
 	if a != lifecycle.Kill && a != lifecycle.Pause {
-		return nil, errdef.New(errdef.Invalid, "action_invalid", "%q is %s", path, brief(raw)).WithRemedy("use kill or pause").With("field", path)
+		return nil, errdef.New(errdef.Invalid, "action_invalid", "%q is %s", path, Brief(raw)).WithRemedy("use kill or pause").With("field", path)
 	}
 	return a, nil
 }
@@ -166,7 +167,7 @@ func readMode(path string, raw []byte) (any, error) {
 	}
 	m := lifecycle.Mode(text.(string))
 	if m != lifecycle.Memory && m != lifecycle.Filesystem {
-		return nil, errdef.New(errdef.Invalid, "mode_invalid", "%q is %s", path, brief(raw)).WithRemedy("use memory or filesystem").With("field", path)
+		return nil, errdef.New(errdef.Invalid, "mode_invalid", "%q is %s", path, Brief(raw)).WithRemedy("use memory or filesystem").With("field", path)
 	}
 	return m, nil
 }
@@ -211,7 +212,7 @@ func readVariables(path string, raw []byte) (any, error) {
 		return nil, err
 	}
 	if bad := httpapi.BadVariable(vars.(map[string]string)); bad != "" {
-		return nil, invalid("%q has %s", path, bad).With("field", path)
+		return nil, Invalid("%q has %s", path, bad).With("field", path)
 	}
 	return vars, nil
 }
@@ -223,7 +224,7 @@ func readTemplate(path string, raw []byte) (any, error) {
 	}
 	ref, ok := httpapi.Template(text.(string))
 	if !ok {
-		return nil, invalid("%q is %s, which is not the name of a template", path, brief(raw)).
+		return nil, Invalid("%q is %s, which is not the name of a template", path, Brief(raw)).
 			WithRemedy("use %s", httpapi.TemplateForms).With("field", path)
 	}
 	return ref, nil
@@ -235,7 +236,7 @@ func readPorts(path string, raw []byte) (any, error) {
 		return nil, err
 	}
 	if len(list) > store.MaxPortRules {
-		return nil, invalid("%q has %d rules", path, len(list)).WithRemedy("use %d at most", store.MaxPortRules).With("field", path)
+		return nil, Invalid("%q has %d rules", path, len(list)).WithRemedy("use %d at most", store.MaxPortRules).With("field", path)
 	}
 	ports := store.Ports{}
 	for _, m := range list {
@@ -248,7 +249,7 @@ func readPorts(path string, raw []byte) (any, error) {
 			return nil, err
 		}
 		if before, twice := ports[rule]; twice && before != policy {
-			return nil, invalid("%q says for %s both %s and %s", path, short(rule), before, policy).WithRemedy("give one of them").With("field", path)
+			return nil, Invalid("%q says for %s both %s and %s", path, Short(rule), before, policy).WithRemedy("give one of them").With("field", path)
 		}
 		ports[rule] = policy
 	}
@@ -262,15 +263,15 @@ func readPolicy(path string, raw []byte) (lifecycle.WakePolicy, error) {
 	}
 	policy := lifecycle.WakePolicy(text.(string))
 	if policy != lifecycle.Wake && policy != lifecycle.Keep && policy != lifecycle.Ignore {
-		return "", invalid("%q is %s, which is no policy", short(path), brief(raw)).
-			WithRemedy("use wake, keep or ignore").With("field", short(path))
+		return "", Invalid("%q is %s, which is no policy", Short(path), Brief(raw)).
+			WithRemedy("use wake, keep or ignore").With("field", Short(path))
 	}
 	return policy, nil
 }
 
 // inField says in which field of the body an error is.
 func inField(path string, err error) error {
-	e, ok := asError(err)
+	e, ok := errors.AsType[*errdef.Error](err)
 	if !ok {
 		return err
 	}
@@ -285,7 +286,7 @@ func readPort(path string, raw []byte) (any, error) {
 	}
 	port, err := strconv.ParseUint(string(bytes.TrimSpace(raw)), 10, 16)
 	if err != nil || port == 0 {
-		return nil, errdef.New(errdef.Invalid, "port_invalid", "%q is %s, which is not a port", path, brief(raw)).
+		return nil, errdef.New(errdef.Invalid, "port_invalid", "%q is %s, which is not a port", path, Brief(raw)).
 			WithRemedy("use an integer from 1 to 65535").With("field", path)
 	}
 	return int(port), nil
@@ -301,7 +302,7 @@ func readPath(path string, raw []byte) (any, error) {
 	target := text.(string)
 	_, err = url.ParseRequestURI(target)
 	if err != nil || len(target) > maxPath || target[0] != '/' || strings.HasPrefix(target, "//") || strings.ContainsAny(target, "#\\ ") {
-		return nil, invalid("%q is %s, which is no path of a URL", path, brief(raw)).
+		return nil, Invalid("%q is %s, which is no path of a URL", path, Brief(raw)).
 			WithRemedy("begin it with one slash, and percent-encode what is no plain letter").With("field", path)
 	}
 	return target, nil
@@ -310,14 +311,14 @@ func readPath(path string, raw []byte) (any, error) {
 // maxPath bounds the path of a link.
 const maxPath = 2048
 
-// hooksBody documents what readHooks reads.
-type hooksBody struct {
-	PrePause   *hookBody `json:"prePause,omitempty" doc:"Before each pause. Also spelled pre_pause."`
-	PostResume *hookBody `json:"postResume,omitempty" doc:"After each resume. Also spelled post_resume."`
-	PreKill    *hookBody `json:"preKill,omitempty" doc:"Before the end. Also spelled pre_kill."`
+// Hooks documents what readHooks reads.
+type Hooks struct {
+	PrePause   *Hook `json:"prePause,omitempty" doc:"Before each pause. Also spelled pre_pause."`
+	PostResume *Hook `json:"postResume,omitempty" doc:"After each resume. Also spelled post_resume."`
+	PreKill    *Hook `json:"preKill,omitempty" doc:"Before the end. Also spelled pre_kill."`
 }
 
-type hookBody struct {
+type Hook struct {
 	Command        string  `json:"command" doc:"Run by a shell, as root."`
 	TimeoutSeconds float64 `json:"timeoutSeconds,omitempty" doc:"It is killed after this: 5 if not said, 30 at most."`
 }
@@ -339,13 +340,13 @@ func readHooks(path string, raw []byte) (any, error) {
 		case "preKill", "pre_kill":
 			hook = &hooks.PreKill
 		default:
-			return nil, unknownField(at, m.name, []string{"prePause", "postResume", "preKill"})
+			return nil, UnknownField(at, m.name, []string{"prePause", "postResume", "preKill"})
 		}
 		if isNull(m.raw) {
 			continue
 		}
 		if *hook != (store.Hook{}) {
-			return nil, invalid("%q has one hook in two spellings, %q the second", path, m.name).With("field", at)
+			return nil, Invalid("%q has one hook in two spellings, %q the second", path, m.name).With("field", at)
 		}
 		if *hook, err = readHook(at, m.raw); err != nil {
 			return nil, err
@@ -372,21 +373,21 @@ func readHook(path string, raw []byte) (store.Hook, error) {
 			hook.Command = text.(string)
 		case "timeoutSeconds", "timeout_seconds":
 			if limited {
-				return hook, invalid("%q has its time limit in two spellings", path).With("field", at)
+				return hook, Invalid("%q has its time limit in two spellings", path).With("field", at)
 			}
 			limited = true
-			d, err := inSomeSeconds.read(at, m.raw)
+			d, err := InSomeSeconds.Read(at, m.raw)
 			if err != nil {
 				return hook, err
 			}
 			hook.Budget = d.(time.Duration)
 		default:
-			return hook, unknownField(at, m.name, []string{"command", "timeoutSeconds"})
+			return hook, UnknownField(at, m.name, []string{"command", "timeoutSeconds"})
 		}
 	}
 	switch {
 	case strings.TrimSpace(hook.Command) == "" || strings.Contains(hook.Command, "\x00"):
-		return hook, invalid("%q must be a command", path+".command").With("field", path+".command")
+		return hook, Invalid("%q must be a command", path+".command").With("field", path+".command")
 	case hook.Budget > maxHookBudget:
 		return hook, errdef.New(errdef.Invalid, "timeout_too_large", "%q may take %s at most (requested %s)", path, maxHookBudget, hook.Budget).
 			WithRemedy("do less in the hook").With("field", path+".timeoutSeconds").
