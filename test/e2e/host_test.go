@@ -148,13 +148,19 @@ func mounts(text string) []string {
 	return found
 }
 
+// cgroupParents are where runtimes' cgroups can be: in a place of cgroup v2 or in
+// each hierarchy of v1.
+var cgroupParents = []string{
+	"/sys/fs/cgroup/system.slice/drowse-sandboxes.scope", "/sys/fs/cgroup/drowse", "/sys/fs/cgroup/*/drowse",
+}
+
 // cgroups returns the cgroups that name text or, if that is the state
 // directory, one of the sandboxes in it.
 func cgroups(dir, text string) []string {
 	var found []string
 	owner := owners(dir)
-	for _, pattern := range []string{"/sys/fs/cgroup/drowse/*", "/sys/fs/cgroup/*/drowse/*"} {
-		for _, g := range glob(pattern) {
+	for _, parent := range cgroupParents {
+		for _, g := range glob(parent + "/*") {
 			info, err := os.Stat(g)
 			if err != nil || !info.IsDir() {
 				continue

@@ -310,7 +310,10 @@ func (s *server) tasks(id string) int {
 func (s *server) counted(id, file string) int {
 	s.t.Helper()
 	cid := s.containerID(id)
-	files := append(glob("/sys/fs/cgroup/drowse/"+cid+"/"+file), glob("/sys/fs/cgroup/*/drowse/"+cid+"/"+file)...)
+	var files []string
+	for _, parent := range cgroupParents {
+		files = append(files, glob(parent+"/"+cid+"/"+file)...)
+	}
 	if len(files) == 0 {
 		s.t.Fatalf("no cgroup of %s has %s", id, file)
 	}

@@ -14,7 +14,7 @@ import (
 // Unlinked implements runtime.DiskMeter. gVisor holds open on the host what is
 // open inside.
 func (i *instance) Unlinked() (int64, error) {
-	pids, err := processesOf(cgroupRoot, i.c.ID)
+	pids, err := processesOf(i.group)
 	if err != nil {
 		return 0, fmt.Errorf("open files of runtime %s: %w", i.id, err)
 	}
@@ -32,8 +32,8 @@ func (i *instance) Unlinked() (int64, error) {
 }
 
 // processesOf returns the processes in a runtime's cgroup.
-func processesOf(root, cid string) ([]int, error) {
-	for _, procs := range cgroupFiles(root, cid, "memory", "cgroup.procs", "cgroup.procs") {
+func processesOf(g group) ([]int, error) {
+	for _, procs := range g.files("memory", "cgroup.procs", "cgroup.procs") {
 		var pids []int
 		for line := range strings.Lines(procs) {
 			pid, err := strconv.Atoi(strings.TrimSpace(line))

@@ -30,6 +30,7 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 	"gvisor.dev/gvisor/runsc/fsgofer/extension"
 
+	"github.com/drowse-dev/drowse/internal/cgroup"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -41,6 +42,7 @@ func Handover() {
 	if os.Args[0] == "/proc/self/exe" || strings.HasPrefix(filepath.Base(os.Args[0]), "runsc") {
 		extension.Register(&lateRoot{})
 		registerFilters()
+		usePlace()
 		maincli.Main()
 		os.Exit(0)
 	}
@@ -48,10 +50,11 @@ func Handover() {
 
 // Driver implements runtime.Driver.
 type Driver struct {
-	dir  string // of this driver's state
-	root string // of gVisor's own state
-	conf *config.Config
-	pool *pool
+	dir   string // of this driver's state
+	root  string // of gVisor's own state
+	conf  *config.Config
+	place *cgroup.Place // of the runtimes' cgroups; nil in cgroup v1
+	pool  *pool
 }
 
 // New returns a driver that keeps its state below dir, and runtimes waiting as
@@ -61,6 +64,15 @@ func New(ctx context.Context, dir string, warm Warm) (*Driver, error) {
 	d, err := at(dir)
 	if err != nil {
 		return nil, err
+	}
+	tree, v2, err := cgroup.Open()
+	if err != nil {
+		return nil, err
+	}
+	if v2 {
+		if d.place, err = cgroup.Prepare(ctx, tree); err != nil {
+			return nil, err
+		}
 	}
 	for _, p := range []string{d.root, d.bundles(), d.waiting()} {
 		if err := os.MkdirAll(p, 0o700); err != nil {
@@ -272,7 +284,7 @@ func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec) (*c
 // the sandbox's cgroup for a moment (cgroup v1), and give the server's
 // standard streams to the guest.
 func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, ns *netns) error {
-	if err := writeConfig(bundle, spec, ns); err != nil {
+	if err := d.describe(bundle, spec, ns); err != nil {
 		return err
 	}
 	args := append(d.conf.ToFlags(), "create", "--bundle", bundle, spec.ID)
@@ -297,6 +309,9 @@ func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, n
 	defer stderr.Close()
 	cmd.Stderr = stderr
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	if d.place != nil {
+		cmd.Env = append(cmd.Env, placeVariable+"="+d.place.Dir(d.place.Path))
+	}
 	if err := cmd.Run(); err != nil {
 		text, _ := os.ReadFile(stderr.Name())
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(text)))
@@ -304,8 +319,13 @@ func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, n
 	return nil
 }
 
-func writeConfig(bundle string, spec runtime.Spec, ns *netns) error {
-	data, err := json.Marshal(ociSpec(spec, ns.path))
+// describe writes down what a runtime is to be, and makes its cgroup.
+func (d *Driver) describe(bundle string, spec runtime.Spec, ns *netns) error {
+	oci := ociSpec(spec, ns.path, d.cgroupsPath(spec.ID))
+	if err := d.makeGroup(bundle, spec.ID, oci.Linux.Resources); err != nil {
+		return err
+	}
+	data, err := json.Marshal(oci)
 	if err != nil {
 		return err
 	}
@@ -431,7 +451,7 @@ func (d *Driver) remove(bundle, cid string) error {
 	}
 	// What gVisor has not written down, because whoever made it was killed, is
 	// still in the runtime's cgroup.
-	errs = append(errs, removeCgroups(cid), netnsOf(bundle).remove())
+	errs = append(errs, groupOf(bundle, cid).remove(), netnsOf(bundle).remove())
 	for _, path := range []string{d.stateFile(cid, "state"), d.stateFile(cid, "lock"), filepath.Join(d.root, "runsc-"+cid+".sock")} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

@@ -27,6 +27,7 @@ type instance struct {
 	id     string
 	ns     *os.File // the network namespace; closed when the runtime is gone
 	out    *outlet
+	group  group
 	exited chan struct{}
 
 	mu     sync.Mutex // gVisor's container is not safe for concurrent use
@@ -51,7 +52,7 @@ func newInstance(d *Driver, id string, c *container.Container, out *outlet) (*in
 		gofer.Close()
 		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
-	i := &instance{d: d, id: id, ns: nsFile, out: out, exited: make(chan struct{}), c: c}
+	i := &instance{d: d, id: id, ns: nsFile, out: out, group: groupOf(d.bundle(id), c.ID), exited: make(chan struct{}), c: c}
 	if err := i.findFrozen(); err != nil {
 		sentry.Close()
 		gofer.Close()

@@ -19,13 +19,13 @@ import (
 type memoryGroup struct{ dir, usage, limit string }
 
 // memoryGroupOf returns a runtime's; false if nothing bounds its memory.
-func memoryGroupOf(root, cid string) (memoryGroup, bool) {
-	for path := range cgroupFiles(root, cid, "memory", "memory.limit_in_bytes", "memory.max") {
-		g := memoryGroup{filepath.Dir(path), "memory.current", filepath.Base(path)}
-		if g.limit == "memory.limit_in_bytes" {
-			g.usage = "memory.usage_in_bytes"
+func memoryGroupOf(g group) (memoryGroup, bool) {
+	for path := range g.files("memory", "memory.limit_in_bytes", "memory.max") {
+		m := memoryGroup{filepath.Dir(path), "memory.current", filepath.Base(path)}
+		if m.limit == "memory.limit_in_bytes" {
+			m.usage = "memory.usage_in_bytes"
 		}
-		return g, true
+		return m, true
 	}
 	return memoryGroup{}, false
 }
@@ -67,7 +67,7 @@ func (g memoryGroup) lower(limit int64) (done bool, err error) {
 
 // liftLimit makes room for an image. A capture without it is only slower.
 func (i *instance) liftLimit() {
-	if g, ok := memoryGroupOf(cgroupRoot, i.c.ID); ok {
+	if g, ok := memoryGroupOf(i.group); ok {
 		_ = g.set(2 * i.memoryLimit())
 	}
 }
@@ -98,7 +98,7 @@ func (i *instance) lowerLimit() {
 }
 
 func (i *instance) tryLowerLimit() bool {
-	g, ok := memoryGroupOf(cgroupRoot, i.c.ID)
+	g, ok := memoryGroupOf(i.group)
 	if !ok {
 		return true
 	}

@@ -68,7 +68,7 @@ func TestLimitOfACapture(t *testing.T) {
 			if err := hold(t, i, 220); err != nil {
 				t.Fatal(err)
 			}
-			g, ok := memoryGroupOf(cgroupRoot, i.c.ID)
+			g, ok := memoryGroupOf(i.group)
 			if !ok {
 				t.Fatal("nothing bounds the guest's memory")
 			}
@@ -160,7 +160,7 @@ func TestLowerLimit(t *testing.T) {
 			t.Run(version+": "+name, func(t *testing.T) {
 				root := t.TempDir()
 				writeGroup(t, root, files)
-				g, ok := memoryGroupOf(root, "i0r1")
+				g, ok := memoryGroupOf(group{root: root, id: "i0r1"})
 				if !ok {
 					t.Fatal("it has no cgroup")
 				}
@@ -172,7 +172,7 @@ func TestLowerLimit(t *testing.T) {
 			})
 		}
 	}
-	if _, ok := memoryGroupOf(t.TempDir(), "i0r1"); ok {
+	if _, ok := memoryGroupOf(group{root: t.TempDir(), id: "i0r1"}); ok {
 		t.Error("there is a cgroup where there is none")
 	}
 }

@@ -9,8 +9,8 @@ import (
 
 // memoryOf returns the memory that the end of a runtime gives back, and the whole
 // memory.stat that says so.
-func memoryOf(root, cid string) (bytes int64, stat memoryStat, err error) {
-	for _, text := range cgroupFiles(root, cid, "memory", "memory.stat", "memory.stat") {
+func memoryOf(g group) (bytes int64, stat memoryStat, err error) {
+	for _, text := range g.files("memory", "memory.stat", "memory.stat") {
 		stat := parseMemoryStat(text)
 		if bytes, ok := stat.memory(); ok {
 			return bytes, stat, nil
@@ -68,7 +68,7 @@ func (s memoryStat) clean() int64 {
 // kernel kills for want of memory, gVisor ends the others: so the whole runtime
 // has ended of it.
 func (i *instance) OutOfMemory() (bool, error) {
-	kills, err := oomKills(cgroupRoot, i.c.ID)
+	kills, err := oomKills(i.group)
 	if err != nil {
 		return false, fmt.Errorf("end of runtime %s: %w", i.id, err)
 	}
@@ -77,8 +77,8 @@ func (i *instance) OutOfMemory() (bool, error) {
 
 // oomKills returns how many processes of a runtime the kernel killed because
 // its cgroup was out of memory.
-func oomKills(root, cid string) (int64, error) {
-	for _, events := range cgroupFiles(root, cid, "memory", "memory.oom_control", "memory.events") {
+func oomKills(g group) (int64, error) {
+	for _, events := range g.files("memory", "memory.oom_control", "memory.events") {
 		for line := range strings.Lines(events) {
 			if value, ok := strings.CutPrefix(line, "oom_kill "); ok {
 				return strconv.ParseInt(strings.TrimSpace(value), 10, 64)

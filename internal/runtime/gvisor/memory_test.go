@@ -27,7 +27,7 @@ func TestMemoryStat(t *testing.T) {
 func TestMemoryOf(t *testing.T) {
 	for _, hierarchy := range []string{"memory", ".", "unified"} {
 		root := t.TempDir()
-		if _, _, err := memoryOf(root, "i0r1"); err == nil {
+		if _, _, err := memoryOf(group{root: root, id: "i0r1"}); err == nil {
 			t.Errorf("%s: no error without a cgroup", hierarchy)
 		}
 		dir := filepath.Join(root, hierarchy, cgroupParent, "i0r1")
@@ -37,7 +37,7 @@ func TestMemoryOf(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "memory.stat"), []byte("anon 1\nshmem 2\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, _, err := memoryOf(root, "i0r1"); got != 3 || err != nil {
+		if got, _, err := memoryOf(group{root: root, id: "i0r1"}); got != 3 || err != nil {
 			t.Errorf("%s: %d, %v", hierarchy, got, err)
 		}
 	}
@@ -63,7 +63,7 @@ func TestOOMKills(t *testing.T) {
 		if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := oomKills(root, "i0r1"); got != tt.want || (err == nil) != tt.ok {
+		if got, err := oomKills(group{root: root, id: "i0r1"}); got != tt.want || (err == nil) != tt.ok {
 			t.Errorf("%s: %d, %v", path, got, err)
 		}
 	}

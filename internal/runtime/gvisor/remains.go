@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // Remains is what there is of runtimes below the directory of a driver that
@@ -69,12 +68,11 @@ func (r *Remains) Usage(id string) Usage {
 			cid = known
 		}
 	}
-	for _, dir := range cgroupsOf(cid) {
-		if data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err == nil {
-			u.Processes = max(u.Processes, strings.Count(string(data), "\n"))
-		}
+	g := groupOf(r.Dir(id), cid)
+	if pids, err := processesOf(g); err == nil {
+		u.Processes = len(pids)
 	}
-	u.Memory, _, _ = memoryOf(cgroupRoot, cid)
+	u.Memory, _, _ = memoryOf(g)
 	return u
 }
 

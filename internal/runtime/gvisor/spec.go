@@ -37,7 +37,7 @@ func tmpfs(at, mode string, mib int) specs.Mount {
 
 // ociSpec describes a runtime to gVisor. A restored runtime must be described
 // as the captured one was, so that everything here follows from the Spec.
-func ociSpec(s runtime.Spec, netns string) *specs.Spec {
+func ociSpec(s runtime.Spec, netns, cgroups string) *specs.Spec {
 	memory := int64(s.Limits.MemoryMiB+memoryOverhead) << 20
 	pids := int64(s.Limits.PIDs)
 	period := uint64(100_000)
@@ -71,7 +71,7 @@ func ociSpec(s runtime.Spec, netns string) *specs.Spec {
 			tmpfs("/run/drowse", "755", 1),
 		},
 		Linux: &specs.Linux{
-			CgroupsPath: "/" + cgroupParent + "/" + s.ID,
+			CgroupsPath: cgroups,
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 				{Type: specs.NetworkNamespace, Path: netns},

@@ -13,26 +13,26 @@ import (
 // Usage implements runtime.UsageMeter. It is what the cgroup counts, gVisor's
 // own share included: nothing inside is asked.
 func (i *instance) Usage() (runtime.Usage, error) {
-	used, err := usageOf(cgroupRoot, i.c.ID)
+	used, err := usageOf(i.group)
 	if err != nil {
 		return runtime.Usage{}, fmt.Errorf("usage of runtime %s: %w", i.id, err)
 	}
 	return used, nil
 }
 
-func usageOf(root, cid string) (used runtime.Usage, err error) {
-	memory, stat, err := memoryOf(root, cid)
+func usageOf(g group) (used runtime.Usage, err error) {
+	memory, stat, err := memoryOf(g)
 	if err != nil {
 		return used, err
 	}
 	used.Memory, used.Cache = memory, stat.cache()
-	used.CPU, err = cpuOf(root, cid)
+	used.CPU, err = cpuOf(g)
 	return used, err
 }
 
 // cpuOf returns the CPU time that a runtime has used.
-func cpuOf(root, cid string) (time.Duration, error) {
-	for _, stat := range cgroupFiles(root, cid, "cpuacct", "cpuacct.usage", "cpu.stat") {
+func cpuOf(g group) (time.Duration, error) {
+	for _, stat := range g.files("cpuacct", "cpuacct.usage", "cpu.stat") {
 		unit, value := time.Nanosecond, stat // v1 says nothing else
 		for line := range strings.Lines(stat) {
 			if usec, ok := strings.CutPrefix(line, "usage_usec "); ok {

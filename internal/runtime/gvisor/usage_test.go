@@ -37,7 +37,7 @@ func TestUsageOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			writeGroup(t, root, tt.files)
-			got, err := usageOf(root, "i0r1")
+			got, err := usageOf(group{root: root, id: "i0r1"})
 			if (err != nil) != tt.fails || !tt.fails && got != tt.want {
 				t.Errorf("usage %+v, %v; want %+v", got, err, tt.want)
 			}
