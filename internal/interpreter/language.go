@@ -17,19 +17,22 @@ import (
 //go:embed kernels/charts.py
 var charts []byte
 
+//go:embed kernels/modules.py
+var modules []byte
+
 //go:embed kernels/kernel.py
 var kernelPython []byte
 
 //go:embed kernels/ipython.py
 var ipython []byte
 
-var pythonKernel = slices.Concat(charts, kernelPython)
+var pythonKernel = slices.Concat(charts, modules, kernelPython)
 
 // lessons are code that kernels of Jupyter's run first, by their language.
 var lessons = map[string]string{
 	// In a namespace of its own: the user's stays empty.
 	"python": fmt.Sprintf(`exec(compile(%s, "<drowse>", "exec"), {"__name__": "drowse"})`,
-		quoted(string(slices.Concat(charts, ipython)))),
+		quoted(string(slices.Concat(charts, modules, ipython)))),
 }
 
 //go:embed kernels/kernel.js

@@ -121,6 +121,19 @@ plt.title("Boxes"); plt.ylabel("Length (mm)")`,
 					map[string]any{"label": "a", "min": 1.0, "first_quartile": 2.0, "median": 3.0, "third_quartile": 4.0, "max": 4.0, "outliers": []any{20.0}},
 					map[string]any{"label": "b", "min": 2.0, "first_quartile": 2.5, "median": 3.0, "third_quartile": 3.5, "max": 4.0, "outliers": []any{}},
 				}}},
+		{"box and whisker, filled", `
+plt.boxplot([[1, 2, 3, 4, 20], [2, 3, 4]], tick_labels=["a", "b"], patch_artist=True);`,
+			object{"type": "box_and_whisker", "title": nil, "x_label": nil, "x_unit": nil, "y_label": nil, "y_unit": nil,
+				"elements": []any{
+					map[string]any{"label": "a", "min": 1.0, "first_quartile": 2.0, "median": 3.0, "third_quartile": 4.0, "max": 4.0, "outliers": []any{20.0}},
+					map[string]any{"label": "b", "min": 2.0, "first_quartile": 2.5, "median": 3.0, "third_quartile": 3.5, "max": 4.0, "outliers": []any{}},
+				}}},
+		{"box and whisker, filled and without outliers", `
+plt.boxplot([[1, 2, 3, 4, 20]], tick_labels=["a"], patch_artist=True, notch=True, showfliers=False);`,
+			object{"type": "box_and_whisker", "title": nil, "x_label": nil, "x_unit": nil, "y_label": nil, "y_unit": nil,
+				"elements": []any{
+					map[string]any{"label": "a", "min": 1.0, "first_quartile": 2.0, "median": 3.0, "third_quartile": 4.0, "max": 4.0, "outliers": []any{}},
+				}}},
 		{"superchart", `
 figure, (left, right) = plt.subplots(1, 2)
 figure.suptitle("Both"); left.pie([1]); right.bar(["x"], [1], label="g"); right.set_title("Right")`,
@@ -152,4 +165,38 @@ figure.suptitle("Both"); left.pie([1]); right.bar(["x"], [1], label="g"); right.
 	o := s.run("python", "figure, axes = plt.subplots(); axes.plot([1], [2]); plt.close(figure)\nfigure")
 	chart, _ := o.main["chart"].(map[string]any)
 	equal(t, "a figure as the value", []any{len(o.results), chart["type"]}, []any{1, "line"})
+}
+
+// An image of Pillow is a result where it is shown, or saved under a name, as
+// with E2B.
+func TestImages(t *testing.T) { withLibraries(t, testImages) }
+
+func testImages(t *testing.T, s *interpreterServer) {
+	s.run("python", "from PIL import Image\nimage = Image.new('RGB', (2, 3), 'red')")
+	for _, c := range []struct {
+		name, code string
+		shown      int
+	}{
+		{"shown", "image.show()", 1},
+		{"shown with a title", "image.show(title='red')", 1},
+		{"saved under a name", "image.save('red.png')\nassert Image.open('red.png').size == (2, 3)", 1},
+		{"saved in another form", "image.save('red.gif')\nassert Image.open('red.gif').format == 'GIF'", 1},
+		{"saved to memory", "import io\nfile = io.BytesIO()\nimage.save(file, 'PNG')\nassert file.getvalue()", 0},
+		{"a figure that is saved", "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig('figure.png')\nplt.close()", 0},
+		{"saved by a process of the cell's", "import os\nif not os.fork():\n    image.save('child.png')\n    os._exit(0)\nos.wait();", 0},
+		{"what cannot be saved", "try:\n    image.save('/nowhere/red.png')\nexcept FileNotFoundError:\n    pass", 0},
+	} {
+		o := s.run("python", c.code)
+		if len(o.errors) > 0 || len(o.results) != c.shown || len(o.stderr) > 0 {
+			t.Errorf("%s: results %v, errors %v, stderr %q", c.name, o.results, o.errors, o.stderr)
+			continue
+		}
+		for _, r := range o.results {
+			text, _ := r["png"].(string)
+			if picture, err := base64.StdEncoding.DecodeString(text); err != nil || !strings.HasPrefix(string(picture), "\x89PNG") {
+				t.Errorf("%s: png %.20q, %v", c.name, text, err)
+			}
+			equal(t, c.name+": main", r["is_main_result"], any(false))
+		}
+	}
 }

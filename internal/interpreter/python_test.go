@@ -35,6 +35,9 @@ func testPythonCells(t *testing.T, s *interpreterServer) {
 		{"%%bash", "%%bash\nfor i in 1 2; do echo $i; done", "1\n2\n", nil},
 		{"percent and exclamation in Python", "5 % 3 != 2", "", "False"},
 		{"no module but the user's", "__name__, 'json' in globals()", "", "('__main__', False)"},
+		{"indented as a whole", "\n    indented = 1\n    if indented:\n        print(indented)\n\n    indented + 1\n    ", "1\n", "2"},
+		{"indented with tabs", "\tx = 'a'\n\tx", "", "a"},
+		{"indented, with a shell line", "    !echo indented", "indented\n", nil},
 		{"pickling", "import pickle\nclass P: pass\ntype(pickle.loads(pickle.dumps(P()))) is P", "", "True"},
 		{"multiprocessing", "from multiprocessing import get_context\ndef three(q): q.put(3)\n" +
 			"c = get_context('fork'); q = c.Queue(); p = c.Process(target=three, args=(q,)); p.start(); v = q.get(); p.join(); v", "", "3"},
@@ -125,6 +128,32 @@ Rich()`)
 
 	o = s.run("python", "print('a')\ndisplay('b')\nprint('c')")
 	equal(t, "order", o.types, []string{typeCount, typeStdout, typeResult, typeStdout, typeEnd})
+}
+
+// Code that was written for a notebook runs also where IPython is not installed.
+func TestDisplayOfIPython(t *testing.T) {
+	withEach(t, testDisplayOfIPython)
+	t.Run("own, without IPython", func(t *testing.T) {
+		s := newServer(t)
+		o := s.run("python", "import sys\nsys.path[:] = [p for p in sys.path if 'packages' not in p]\ndir(__import__('IPython'))")
+		if text, _ := o.main["text"].(string); len(o.errors) > 0 || strings.Contains(text, "InteractiveShell") {
+			t.Fatalf("IPython is there: %s %v", text, o.errors)
+		}
+		testDisplayOfIPython(t, s)
+		equal(t, "shell", s.run("python", "from IPython import get_ipython\nget_ipython()").text(), nil)
+	})
+}
+
+func testDisplayOfIPython(t *testing.T, s *interpreterServer) {
+	for _, c := range []struct{ name, code string }{
+		{"imported by name", "from IPython.display import display\ndisplay('b')"},
+		{"imported as a package", "import IPython.display\nIPython.display.display('b')"},
+		{"of the package itself", "from IPython import display\ndisplay.display('b')"},
+	} {
+		o := s.run("python", "print('a')\n"+c.code+"\nprint('c')")
+		equal(t, c.name+": order", o.types, []string{typeCount, typeStdout, typeResult, typeStdout, typeEnd})
+		equal(t, c.name+": errors", o.errors, []object(nil))
+	}
 }
 
 func TestBrokenRepresentation(t *testing.T) {

@@ -166,22 +166,49 @@ def bar_elements(axes):
 
 def box_elements(axes):
     """The boxes of boxplot(), which are nothing but lines in a known order:
-    box, two whiskers, two caps, median, outliers."""
-    lines, names, found = axes.get_lines(), [t.get_text() for t in axes.get_xticklabels()], []
-    for n, box in enumerate(lines[: len(lines) - 5]):
-        xs, ys = box.get_xdata(), box.get_ydata()
-        if len(xs) != 5 or xs[0] != xs[4] or ys[0] != ys[4]:
-            continue
-        caps, median = lines[n + 3 : n + 5], lines[n + 5]
-        fliers = lines[n + 6].get_ydata() if len(lines) > n + 6 and lines[n + 6].get_linestyle() == "None" else []
+    box (with patch_artist a patch), two whiskers, two caps, median, outliers."""
+    lines = axes.get_lines()
+    names, found = [t.get_text() for t in axes.get_xticklabels()], []
+    for quartiles, rest in drawn_boxes(lines) or filled_boxes(axes.patches, lines):
+        caps, median = rest[2:4], rest[4]
+        fliers = rest[5].get_ydata() if len(rest) > 5 and rest[5].get_linestyle() == "None" else []
         ends = sorted(plain(cap.get_ydata()[0]) for cap in caps)
         found.append({
             "label": names[len(found)] if len(found) < len(names) else "",
             "min": ends[0],
-            "first_quartile": plain(min(ys)),
+            "first_quartile": plain(min(quartiles)),
             "median": plain(median.get_ydata()[0]),
-            "third_quartile": plain(max(ys)),
+            "third_quartile": plain(max(quartiles)),
             "max": ends[1],
             "outliers": [plain(v) for v in fliers],
         })
+    return found
+
+
+def drawn_boxes(lines):
+    """The quartiles of boxes that are lines, each with the lines after it."""
+    found = []
+    for n, box in enumerate(lines[: len(lines) - 5]):
+        xs, ys = box.get_xdata(), box.get_ydata()
+        if len(xs) == 5 and xs[0] == xs[4] and ys[0] == ys[4]:
+            found.append((ys, lines[n + 1 :]))
+    return found
+
+
+def filled_boxes(patches, lines):
+    """The quartiles of boxes that are patches, each with its lines: all have the
+    same number, and they are drawn box by box."""
+    boxes = [patch.get_path().vertices[:, 1] for patch in patches if type(patch).__name__ == "PathPatch"]
+    each, odd = divmod(len(lines), len(boxes) or 1)
+    if odd or each < 5:
+        return []
+    found = []
+    for n, ys in enumerate(boxes):
+        rest = lines[n * each : (n + 1) * each]
+        # The outline is closed. That of a box with a notch reaches beyond the
+        # quartiles where the notch is wide.
+        corner = {6: 2, 12: 5}.get(len(ys))
+        if corner is None or any(len(line.get_ydata()) != 2 for line in rest[:5]):
+            return []  # something else
+        found.append(((ys[0], ys[corner]), rest))
     return found

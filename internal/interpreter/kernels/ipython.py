@@ -1,8 +1,9 @@
-# Has IPython show data frames and figures as our own kernel does. charts.py is
-# put before it.
+# Has IPython show data frames, figures and images as our own kernel does.
+# charts.py and modules.py are put before it.
 
 from IPython import get_ipython
 from IPython.core.formatters import BaseFormatter, catch_format_error
+from IPython.display import display
 from traitlets import ObjectName, Unicode
 
 
@@ -35,3 +36,7 @@ def teach(formatter):
 
 
 teach(get_ipython().display_formatter)
+sys.meta_path.insert(0, Adapter())
+for name in ADAPTED:
+    if name in sys.modules:
+        ADAPTED[name](sys.modules[name])

@@ -1,14 +1,12 @@
 """The Python kernel: runs cells of code that come over descriptor 3, one JSON
 object a line, and tells what they do over descriptor 4 in the same way. What
 they print goes to where their child processes print, so it is in order.
-charts.py is put before it."""
+charts.py and modules.py are put before it."""
 
 import ast
 import asyncio
 import base64
 import builtins
-import importlib.abc
-import importlib.machinery
 import inspect
 import io
 import json
@@ -165,26 +163,25 @@ def adapt_ipython(module):
     module.display = display
 
 
-ADAPTED = {"matplotlib.pyplot": adapt_pyplot, "IPython.core.display_functions": adapt_ipython}
+ADAPTED.update({"matplotlib.pyplot": adapt_pyplot, "IPython.core.display_functions": adapt_ipython})
 
 
-class Adapter(importlib.abc.MetaPathFinder):
-    """Changes the modules of ADAPTED once they are loaded."""
+class NoIPython(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """What code written for a notebook imports of IPython, where that is not
+    installed: display, and no shell. It is asked last."""
 
     def find_spec(self, name, path, target=None):
-        if name not in ADAPTED:
+        if name not in ("IPython", "IPython.display"):
             return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
+        return importlib.machinery.ModuleSpec(name, self, is_package=name == "IPython")
 
-        def exec_module(module):
-            load(module)
-            ADAPTED[name](module)
-
-        spec.loader.exec_module = exec_module
-        return spec
+    def exec_module(self, module):
+        if module.__name__ == "IPython.display":
+            module.display = display
+            return
+        # matplotlib asks for the version, and then for the shell.
+        module.version_info, module.get_ipython = (0, 0, 0, ""), lambda: None
+        importlib.import_module("IPython.display")
 
 
 # --- lines that are not Python
@@ -256,6 +253,15 @@ def translate(source):
     return "\n".join(line(text) for text in source.split("\n"))
 
 
+def dedent(source):
+    """Takes the indentation of the first line that is not empty from all lines
+    that have it, as IPython does: whoever sends a cell may indent all of it."""
+    lines = source.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    indent = first[: len(first) - len(first.lstrip(" \t"))]
+    return "\n".join(line.removeprefix(indent) for line in lines) if indent else source
+
+
 def parse(source, name):
     try:
         return compile(source, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -302,6 +308,7 @@ def run_code(code):
 
 def run_cell(source, count):
     name = f"Cell In[{count}]"
+    source = dedent(source)
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = parse(source, name)
@@ -389,6 +396,7 @@ def main():
     builtins.display, builtins.input = display, no_input
     os.environ.setdefault("MPLBACKEND", "agg")
     sys.meta_path.insert(0, Adapter())
+    sys.meta_path.append(NoIPython())
     signal.signal(signal.SIGINT, interrupted)
     send(type="ready")
     for line in _requests:
