@@ -35,6 +35,20 @@ type Manifest struct {
 	Runtime string   `json:"runtime"` // what wrote it and can read it
 	Stack   []string `json:"stack"`   // the layers that it was taken over, bottom first; some may be merged since
 	Files   []File   `json:"files"`
+	// System is what its programs ran from besides the stack; nil in an image of a
+	// version that did not look.
+	System *System `json:"system,omitempty"`
+}
+
+// System is what the host's own directories below a template are like at one
+// time. It is zero where a template shows none.
+type System struct {
+	// Digest is of the names, types and sizes of files, and of where links lead.
+	// It is the same on machines on which the same is installed.
+	Digest string `json:"digest,omitempty"`
+	// Exact is besides of when each file was written, so that it differs as soon as
+	// one is replaced by another of its size.
+	Exact string `json:"exact,omitempty"`
 }
 
 // File is one file of an image.

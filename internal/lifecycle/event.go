@@ -104,7 +104,7 @@ type (
 		Detail string
 		// With one of these, trying again is of no use.
 		Damaged    bool // its checkpoint is not what was written
-		Unreadable bool // its memory image was written by another version of the runtime
+		Unreadable bool // its memory image is of another version of the runtime, or of other files of the host
 	}
 	// CaptureReady reports that the checkpoint made by Op is durable and
 	// verified. If it applies, the pause is committed.
@@ -242,5 +242,5 @@ type Entry struct {
 	StartedAt  time.Time     `json:"startedAt,omitzero"` // when the time awake began that ended with it
 	Detail     string        `json:"detail,omitempty"`
 	Damaged    bool          `json:"damaged,omitempty"`    // it failed because the checkpoint is not what was written
-	Unreadable bool          `json:"unreadable,omitempty"` // it failed because another version of the runtime wrote the memory image
+	Unreadable bool          `json:"unreadable,omitempty"` // it failed because the memory image is of another version of the runtime, or of other files of the host
 }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -266,7 +267,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	image := ""
 	if e.Checkpoint != nil {
 		stack = e.Checkpoint.Stack
-		if image, detail, err = b.s.image(ctx, *e.Checkpoint, sb.Record.Settings); err != nil {
+		if image, detail, err = b.s.image(ctx, *e.Checkpoint, t, sb.Record.Settings); err != nil {
 			return nil, "", err
 		}
 	}
@@ -311,20 +312,39 @@ const initialHostname = "drowse"
 
 // image verifies a checkpoint, and returns the id of the memory image that a
 // resume restores: none, and why, where the sandbox is to boot afresh.
-func (s *Supervisor) image(ctx context.Context, cp lifecycle.Checkpoint, settings lifecycle.Settings) (id, detail string, err error) {
+func (s *Supervisor) image(ctx context.Context, cp lifecycle.Checkpoint, t template.Template, settings lifecycle.Settings) (id, detail string, err error) {
+	var system layer.System
+	var looked errgroup.Group // the first look of a server takes as long as to verify
+	if cp.Mode == lifecycle.Memory {
+		looked.Go(func() (err error) {
+			system, err = s.o.Templates.System(ctx, t)
+			return err
+		})
+	}
 	m, err := s.verify(ctx, cp)
-	if err != nil || cp.Mode == lifecycle.Filesystem {
+	if err := cmp.Or(err, looked.Wait()); err != nil || cp.Mode == lifecycle.Filesystem {
 		return "", "", err
 	}
-	reader := s.o.Driver.Capabilities().Version
-	if m.Runtime == reader {
+	if detail = s.unreadable(m, system); detail == "" {
 		return cp.ID, "", nil
 	}
-	detail = fmt.Sprintf("its memory image is of %s, which this server's %s cannot read", m.Runtime, reader)
 	if !settings.FilesystemFallback {
 		return "", "", errdef.New(errdef.Unavailable, codeUnreadable, "%s", detail)
 	}
 	return "", detail + ": it has booted afresh from its files", nil
+}
+
+// unreadable says why a memory image must not be restored here; "" for no
+// reason.
+func (s *Supervisor) unreadable(m layer.Manifest, now layer.System) string {
+	reader := s.o.Driver.Capabilities().Version
+	switch {
+	case m.Runtime != reader:
+		return fmt.Sprintf("its memory image is of %s, which this server's %s cannot read", m.Runtime, reader)
+	case m.System != nil && *m.System != now:
+		return "files in the host's system directories, which its programs run from, have changed since it was paused, as by an upgrade of packages"
+	}
+	return ""
 }
 
 // verify checks all of a checkpoint that a resume will use, and returns the
@@ -345,7 +365,8 @@ func (s *Supervisor) verify(ctx context.Context, cp lifecycle.Checkpoint) (m lay
 const (
 	// codeDamaged is that of package layer for what verify refuses.
 	codeDamaged = "checkpoint_damaged"
-	// codeUnreadable is that of an image that another version of the runtime wrote.
+	// codeUnreadable is that of an image that another version of the runtime wrote,
+	// or whose programs ran from other files.
 	codeUnreadable = "checkpoint_unreadable"
 )
 
@@ -464,6 +485,11 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := b.s.checkSpace(leastSpace); err != nil {
 		return cp, 0, err
 	}
+	// Before the freeze: what changes from here on is a change under a sleeper.
+	system, err := b.system(ctx, sb)
+	if err != nil {
+		return cp, 0, err
+	}
 	b.drain(ctx)
 	if err := failpoint.Fail(failpoint.Drained); err != nil {
 		return cp, 0, err
@@ -499,10 +525,20 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if previous := sb.Record.Checkpoint; planted.In(planted.EarlyDrop) && previous != nil {
 		_ = b.s.o.Layers.RemoveImage(previous.ID)
 	}
-	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, sealing); err != nil {
+	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, system, sealing); err != nil {
 		return cp, 0, err
 	}
 	return cp, freed, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err(), failpoint.Fail(failpoint.Captured))
+}
+
+// system returns what the host's own directories are like that a sandbox's
+// programs run from.
+func (b *box) system(ctx context.Context, sb store.Sandbox) (layer.System, error) {
+	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
+	if err != nil {
+		return layer.System{}, err
+	}
+	return b.s.o.Templates.System(ctx, t)
 }
 
 // memory returns what a runtime takes of the machine's memory; 0 where that is
@@ -523,7 +559,7 @@ func (b *box) memory(inst runtime.Instance) int64 {
 // taking the image can make the guest's kernel write files back. A cancel does
 // not wait for the disk to take the image; it does for the layer, which must
 // not be walked while the guest changes it.
-func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecycle.Checkpoint, sealing *sync.WaitGroup) error {
+func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecycle.Checkpoint, system layer.System, sealing *sync.WaitGroup) error {
 	frozen, err := b.s.o.Layers.Freeze(ctx, top)
 	if err != nil {
 		return err
@@ -547,7 +583,7 @@ func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecyc
 		err     error
 	}
 	done := make(chan seal, 1)
-	m := layer.Manifest{ID: cp.ID, Runtime: b.s.o.Driver.Capabilities().Version, Stack: cp.Stack}
+	m := layer.Manifest{ID: cp.ID, Runtime: b.s.o.Driver.Capabilities().Version, Stack: cp.Stack, System: &system}
 	sealing.Go(func() {
 		var s seal
 		s.digest, s.written, s.err = b.s.o.Layers.Seal(m)

@@ -170,10 +170,15 @@ func (s *Supervisor) describeMemory(ctx context.Context, m *bundle.Manifest, cp 
 	if err != nil {
 		return err
 	}
-	if m.Needs, err = s.offers(ctx, t); err != nil {
+	var system layer.System
+	if m.Needs, system, err = s.offers(ctx, t); err != nil {
 		return err
 	}
 	m.Needs.Runtime = image.Runtime
+	if image.System != nil { // else it is of a version that did not note it
+		system = *image.System
+	}
+	m.Needs.System = system.Digest
 	m.Image = &bundle.Image{Files: image.Files}
 	m.AgentToken = cp.AgentToken
 	if m.AgentToken == "" {
@@ -182,11 +187,12 @@ func (s *Supervisor) describeMemory(ctx context.Context, m *bundle.Manifest, cp 
 	return nil
 }
 
-// offers returns what this server has for sandboxes of a template.
-func (s *Supervisor) offers(ctx context.Context, t template.Template) (bundle.Needs, error) {
+// offers returns what this server has for sandboxes of a template, and what the
+// host's own directories are like that it shows.
+func (s *Supervisor) offers(ctx context.Context, t template.Template) (bundle.Needs, layer.System, error) {
 	driver := s.o.Driver.Capabilities()
 	system, err := s.o.Templates.System(ctx, t)
-	return bundle.Needs{Template: t.ID, Architecture: goruntime.GOARCH, Runtime: driver.Version, CPU: driver.CPU, System: system}, err
+	return bundle.Needs{Template: t.ID, Architecture: goruntime.GOARCH, Runtime: driver.Version, CPU: driver.CPU, System: system.Digest}, system, err
 }
 
 // exported is the files of a checkpoint.

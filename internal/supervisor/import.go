@@ -76,6 +76,7 @@ type arrival struct {
 	config  store.Config
 	stack   []string // what its layers will be called
 	actor   string
+	system  layer.System // what its programs run from here
 	staging *layer.Staging
 
 	cp     lifecycle.Checkpoint
@@ -173,10 +174,11 @@ func (s *Supervisor) templateFor(ctx context.Context, a *arrival) (template.Temp
 		}
 		return t, nil
 	}
-	has, err := s.offers(ctx, t)
+	has, system, err := s.offers(ctx, t)
 	if err != nil {
 		return t, err
 	}
+	a.system = system
 	if lacks := needs.Missing(has); lacks != "" {
 		return t, cannotRun(a.m, lacks)
 	}
@@ -207,7 +209,7 @@ func (a *arrival) receive(ctx context.Context, from *bundle.Reader) error {
 		return nil
 	}
 	a.cp.AgentToken = a.m.AgentToken
-	m := layer.Manifest{ID: a.cp.ID, Runtime: a.m.Needs.Runtime, Stack: a.stack, Files: a.m.Image.Files}
+	m := layer.Manifest{ID: a.cp.ID, Runtime: a.m.Needs.Runtime, Stack: a.stack, Files: a.m.Image.Files, System: &a.system}
 	var err error
 	a.cp.Digest, err = a.staging.SealImage(m)
 	return err

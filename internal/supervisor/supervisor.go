@@ -476,7 +476,7 @@ func resumeError(id string, entry lifecycle.Entry) error {
 	}
 	if entry.Unreadable {
 		return errdef.New(errdef.Unavailable, codeUnreadable, "sandbox %s stays paused: %s", id, entry.Detail).
-			WithRemedy("set its filesystemFallback to boot it afresh from its files, resume it with the drowse that paused it, or kill it")
+			WithRemedy("set its filesystemFallback to boot it afresh from its files, put back the drowse or the files that it was paused with, or kill it")
 	}
 	return errdef.New(errdef.Unavailable, "resume_failed", "sandbox %s could not be resumed and stays paused: %s", id, entry.Detail).
 		WithRemedy("try again; its checkpoint is untouched")

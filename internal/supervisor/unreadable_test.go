@@ -1,6 +1,10 @@
 package supervisor
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,5 +73,93 @@ func wantWriter(t *testing.T, s *Supervisor, id, version string) {
 	m, err := s.verify(t.Context(), *record(t, s, id).Checkpoint)
 	if err != nil || m.Runtime != version {
 		t.Errorf("the image is of %s, %v; want %s", m.Runtime, err, version)
+	}
+}
+
+// TestSystemChangesUnderASleeper: a sandbox whose programs run from files of the
+// host that have changed while it slept is not woken with its memory: old pages
+// would meet new files. With its files put back it wakes as it was.
+func TestSystemChangesUnderASleeper(t *testing.T) {
+	b := newBench(t)
+	lib := filepath.Join(b.dir, "lower", "lib.so")
+	replace := func(text string) {
+		t.Helper()
+		path := lib + ".new"
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o644), os.Chtimes(path, time.Time{}, time.Unix(int64(text[0]), 0)), os.Rename(path, lib)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace("old")
+	s, stop := b.open()
+	var ids []string
+	for range 3 {
+		id := create(t, s, CreateRequest{Settings: sleepy})
+		wantCount(t, s, id, 1, 1)
+		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	refused, files, restarted := ids[0], ids[1], ids[2]
+
+	replace("new") // of the same size
+	before := b.started()
+	_, err := s.Connect(t.Context(), refused, time.Hour, "")
+	hasCode(t, "resume", err, "checkpoint_unreadable", "")
+	if !strings.Contains(err.Error(), "upgrade of packages") {
+		t.Errorf("the error does not say why: %v", err)
+	}
+	_, _, err = count(t.Context(), s, refused)
+	hasCode(t, "access", err, "checkpoint_unreadable", "")
+	if r := record(t, s, refused); r.State != lifecycle.Paused || b.started() != before {
+		t.Errorf("it is %s after %d starts", r.State, b.started()-before)
+	}
+	if _, err := s.Patch(t.Context(), files, Patch{Settings: lifecycle.Patch{FilesystemFallback: new(true)}}, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, files, 1, 2) // its memory is new
+	events, err := s.Events(t.Context(), files, 0, 100)
+	if err != nil || !strings.Contains(events[len(events)-1].Detail, "booted afresh") {
+		t.Errorf("the log does not say that it has booted afresh: %+v, %v", events, err)
+	}
+	stop()
+
+	s, _ = b.open()
+	_, _, err = count(t.Context(), s, restarted)
+	hasCode(t, "access to another server", err, "checkpoint_unreadable", "")
+	replace("old")
+	for _, id := range []string{refused, restarted} {
+		wantCount(t, s, id, 2, 2)
+	}
+	// What changes as it runs is not held against it.
+	replace("new")
+	wantCount(t, s, refused, 3, 2)
+	if err := s.Pause(t.Context(), refused, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, refused, 4, 3)
+}
+
+// TestExportAfterAnUpgrade: what an export needs is what its memory was taken
+// over, not what the host has by now.
+func TestExportAfterAnUpgrade(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := b.asleep(s, CreateRequest{Settings: sleepy})
+	needs := func() string {
+		t.Helper()
+		e, err := s.Export(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Release()
+		return e.Manifest.Needs.System
+	}
+	before := needs()
+	if err := os.WriteFile(filepath.Join(b.dir, "lower", "tool"), []byte("new"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := needs(); got != before || got == "" {
+		t.Errorf("it needs the system %q, want %q", got, before)
 	}
 }

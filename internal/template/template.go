@@ -8,13 +8,9 @@
 package template
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -40,8 +36,9 @@ type Template struct {
 type Store struct {
 	dir string
 
-	mu    sync.Mutex
-	alias map[string]string // to id
+	mu     sync.Mutex
+	alias  map[string]string // to id
+	system map[string]*view  // by the directories that it is of
 }
 
 const manifestName = "template.json"
@@ -58,7 +55,9 @@ func Open(dir string) (*Store, error) {
 }
 
 // At returns the templates in dir as they are.
-func At(dir string) *Store { return &Store{dir: dir, alias: map[string]string{}} }
+func At(dir string) *Store {
+	return &Store{dir: dir, alias: map[string]string{}, system: map[string]*view{}}
+}
 
 // Resolve returns the template with the given id or alias, or an
 // errdef.NotFound with code "template_not_found".
@@ -93,55 +92,6 @@ func notFound(name string) error {
 
 // Dir returns the directory of a template.
 func (s *Store) Dir(id string) string { return filepath.Join(s.dir, id) }
-
-// System returns a digest of the host's own directories that a template shows:
-// of the names, types and sizes of what is in them, and where links lead. Times
-// are no part of it, because many differ between machines on which the same is
-// installed. A template that shows none has the empty digest.
-func (s *Store) System(ctx context.Context, t Template) (string, error) {
-	h := sha256.New()
-	n := 0
-	for _, tree := range t.Trees {
-		for _, lower := range tree.Lowers {
-			if strings.HasPrefix(lower, s.dir+"/") {
-				continue // generated, and part of the template's id
-			}
-			n++
-			if err := digestTree(ctx, h, lower); err != nil {
-				return "", fmt.Errorf("look at %s: %w", lower, err)
-			}
-		}
-	}
-	if n == 0 {
-		return "", nil
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-func digestTree(ctx context.Context, h io.Writer, root string) error {
-	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		switch {
-		case d.IsDir() && d.Name() == "__pycache__": // made anew whenever it suits Python
-			return fs.SkipDir
-		case d.Type().IsRegular():
-			info, err := d.Info()
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(h, "%q %s %d\n", path, info.Mode(), info.Size())
-		case d.Type()&fs.ModeSymlink != 0:
-			target, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(h, "%q %q\n", path, target)
-		}
-		return ctx.Err()
-	})
-}
 
 // OldBases returns the builds of "base" that are no longer current, and what is
 // left of unfinished ones, unless used reports them as used. Where none has

@@ -97,11 +97,11 @@ func TestSystem(t *testing.T) {
 	shown := Template{Trees: []layer.Tree{{Name: "usr", Lowers: []string{s.Dir("base1/usr"), host}}}}
 	digest := func(of Template) string {
 		t.Helper()
-		sum, err := s.System(t.Context(), of)
+		system, err := s.System(t.Context(), of)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return sum
+		return system.Digest
 	}
 	write := func(name, text string) {
 		t.Helper()
