@@ -41,8 +41,9 @@ const ContentType = "application/x-tar"
 
 const (
 	// formatVersion numbers the form. It rises with every change that a program
-	// made for the old form would refuse or misread.
-	formatVersion = 1
+	// made for the old form would refuse or misread. In form 1, layers had the
+	// digests of flat listings.
+	formatVersion = 2
 	// KindSandbox is a paused sandbox.
 	KindSandbox = "sandbox"
 )

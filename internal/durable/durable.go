@@ -9,16 +9,41 @@ import (
 )
 
 // Sync makes the contents of a file durable, or the names in a directory.
-func Sync(path string) error {
-	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NOATIME, 0)
+func Sync(path string) error { return SyncAt(unix.AT_FDCWD, path) }
+
+// SyncAt does the same for what has a name in the open directory at. It follows
+// no link at the end of the name.
+func SyncAt(at int, name string) error {
+	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := openat(at, name, flags|unix.O_NOATIME)
 	if errors.Is(err, unix.EPERM) {
-		f, err = os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+		fd, err = openat(at, name, flags)
 	}
 	if err != nil {
-		return err
+		return &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	defer f.Close()
-	return f.Sync()
+	defer unix.Close(fd)
+	if err := retried(func() error { return unix.Fsync(fd) }); err != nil {
+		return &os.PathError{Op: "sync", Path: name, Err: err}
+	}
+	return nil
+}
+
+func openat(at int, name string, flags int) (fd int, err error) {
+	err = retried(func() (err error) {
+		fd, err = unix.Openat(at, name, flags, 0)
+		return err
+	})
+	return fd, err
+}
+
+// retried calls f again where a signal has interrupted it.
+func retried(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // SyncFilesystem makes everything durable on the file system that holds path.
@@ -31,10 +56,16 @@ func SyncFilesystem(path string) error {
 	return unix.Syncfs(int(f.Fd()))
 }
 
+// Create opens a file for writing, for its owner alone, in place of what has its
+// name.
+func Create(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+}
+
 // WriteFile writes a file, for its owner alone, and makes its contents durable.
 // Its name is up to the caller.
 func WriteFile(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := Create(path)
 	if err != nil {
 		return err
 	}

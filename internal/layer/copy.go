@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Entry is one thing in a layer, with all of it that a copy needs.
@@ -42,7 +43,12 @@ func (e Entry) Bytes() (n int64) {
 
 // What a copy of a layer is bounded by.
 const (
-	maxDepth   = 256 // of directories
+	// maxPath is how many bytes a path may have. A header of an archive holds two,
+	// and attributes, in a mebibyte.
+	maxPath = 256 << 10
+	// maxPathBytes is how many all paths together may have.
+	maxPathBytes = 1 << 30
+
 	maxName    = 255 // bytes
 	maxExtents = 4096
 
@@ -61,27 +67,18 @@ const (
 // the other. What no copy could hold is an errdef.Unsupported with code
 // "not_portable".
 func (s *Store) Read(ctx context.Context, id string, f func(e Entry, data io.Reader) error) error {
-	names := map[inode]string{} // of files that have several
-	return walk(s.LayerDir(id), func(path, rel string, _ fs.DirEntry) error {
-		if err := ctx.Err(); err != nil {
-			return err
+	r := reader{linked: map[uint64]*tree.Path{}}
+	return walk(ctx, s.LayerDir(id), func(t *tree.Entry) error {
+		e, file, err := r.inspect(t)
+		if file != nil {
+			defer file.Close()
 		}
-		e, err := inspect(path, rel, names)
+		if err == nil {
+			err = r.check(e)
+		}
 		if err != nil {
 			return err
 		}
-		if err := e.check(); err != nil {
-			return errdef.New(errdef.Unsupported, "not_portable", "%q cannot be copied to another place: %w", rel, err).
-				WithRemedy("remove it inside the sandbox, and pause it again")
-		}
-		if len(e.Data) == 0 {
-			return f(e, strings.NewReader(""))
-		}
-		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
 		var parts []io.Reader
 		for _, x := range e.Data {
 			parts = append(parts, io.NewSectionReader(file, x.Offset, x.Length))
@@ -90,41 +87,67 @@ func (s *Store) Read(ctx context.Context, id string, f func(e Entry, data io.Rea
 	})
 }
 
-// inode tells a file from all others.
-type inode struct{ dev, ino uint64 }
+// reader reads one layer.
+type reader struct {
+	linked    map[uint64]*tree.Path // the first name of each file that has several
+	pathBytes int64                 // of all paths so far
+}
 
-// inspect returns the entry for what is at path.
-func inspect(path, rel string, names map[inode]string) (Entry, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return Entry{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
+// check refuses what no copy could hold.
+func (r *reader) check(e Entry) error {
+	if r.pathBytes += int64(len(e.Path) + len(e.Link)); r.pathBytes > maxPathBytes {
+		return errdef.New(errdef.Unsupported, "not_portable", "the paths of its files are longer than %d MiB together", maxPathBytes>>20).
+			WithRemedy("pack what lies deep inside of directories with long names, and pause the sandbox again")
 	}
-	e := Entry{Path: rel, Mode: st.Mode, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix())}
-	var err error
-	switch st.Mode & unix.S_IFMT {
+	if err := e.check(); err != nil {
+		return notPortable(e.Path, err)
+	}
+	return nil
+}
+
+func notPortable(path string, err error) error {
+	return errdef.New(errdef.Unsupported, "not_portable", "%q cannot be copied to another place: %w", shortened(path), err).
+		WithRemedy("remove it inside the sandbox, and pause it again")
+}
+
+// shortened returns a path for a message.
+func shortened(path string) string {
+	return (&tree.Path{Name: path}).Short()
+}
+
+// inspect returns what there is of an entry, and a file with data open.
+func (r *reader) inspect(t *tree.Entry) (e Entry, file *os.File, err error) {
+	if t.Path().Length() > maxPath {
+		return e, nil, notPortable(t.Path().Short(), fmt.Errorf("its path has more than %d bytes", maxPath))
+	}
+	st := &t.Stat
+	e = Entry{Path: t.Path().String(), Mode: st.Mode, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix())}
+	switch t.Kind() {
 	case unix.S_IFREG:
 		if st.Nlink > 1 {
-			key := inode{st.Dev, st.Ino}
-			if e.Link = names[key]; e.Link != "" {
-				return e, nil
+			if first := r.linked[st.Ino]; first != nil {
+				e.Link = first.String()
+				return e, nil, nil
 			}
-			names[key] = rel
+			r.linked[st.Ino] = t.Path()
 		}
-		e.Size = st.Size
-		if e.Data, err = extents(path, st.Size); err != nil {
-			return Entry{}, err
+		if e.Size = st.Size; e.Size > 0 {
+			if file, err = t.Open(); err != nil {
+				return e, nil, err
+			}
+			e.Data = extents(file, st.Size)
 		}
 	case unix.S_IFLNK:
-		if e.Target, err = os.Readlink(path); err != nil {
-			return Entry{}, err
+		if e.Target, err = os.Readlink(tree.ProcPath(t.At, t.Name)); err != nil {
+			return e, nil, err
 		}
 	case unix.S_IFCHR:
 		if st.Rdev != 0 {
-			return Entry{}, errdef.New(errdef.Unsupported, "not_portable", "%q cannot be copied to another place: it is a device", rel)
+			return e, nil, notPortable(e.Path, errors.New("it is a device"))
 		}
 	}
-	e.Attributes, err = readAttributes(path)
-	return e, err
+	e.Attributes, err = readAttributes(tree.ProcPath(t.At, t.Name))
+	return e, file, err
 }
 
 // readAttributes returns the extended attributes of an entry that say something
@@ -150,15 +173,7 @@ func readAttributes(path string) (map[string]string, error) {
 
 // extents returns what of a file is no hole. A file in very many pieces, or on a
 // file system that does not tell, is one.
-func extents(path string, size int64) ([]Extent, error) {
-	if size == 0 {
-		return nil, nil
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
+func extents(f *os.File, size int64) []Extent {
 	whole := []Extent{{0, size}}
 	var all []Extent
 	for at := int64(0); at < size; {
@@ -167,16 +182,16 @@ func extents(path string, size int64) ([]Extent, error) {
 			break // a hole up to the end
 		}
 		if err != nil || len(all) == maxExtents {
-			return whole, nil
+			return whole
 		}
 		end, err := unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
 		if err != nil {
-			return whole, nil
+			return whole
 		}
 		all = append(all, Extent{data, end - data})
 		at = end
 	}
-	return all, nil
+	return all
 }
 
 // check says what keeps an entry from being in a copy of a layer.
@@ -249,12 +264,13 @@ func checkPath(path string) error {
 
 // checkNames refuses a path that leads anywhere but down.
 func checkNames(path string) error {
-	names := strings.Split(path, "/")
-	if len(names) > maxDepth {
-		return fmt.Errorf("it lies deeper than %d directories", maxDepth)
+	if len(path) > maxPath {
+		return fmt.Errorf("its path has more than %d bytes", maxPath)
 	}
-	if slices.ContainsFunc(names, badName) {
-		return errors.New("that is no path in a layer")
+	for name := range strings.SplitSeq(path, "/") {
+		if badName(name) {
+			return errors.New("that is no path in a layer")
+		}
 	}
 	return nil
 }

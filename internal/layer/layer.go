@@ -23,6 +23,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Tree is a directory tree of a template that gets an overlay of its own.
@@ -178,10 +179,12 @@ func (s *Store) Freeze(ctx context.Context, top string) (Frozen, error) {
 }
 
 func freeze(ctx context.Context, dir string) (Frozen, error) {
-	f, paths, err := survey(dir)
+	f, syncs, err := survey(ctx, dir)
 	if err == nil && f.Changed {
-		f.Digest, err = writeListing(ctx, dir)
-		err = errors.Join(err, syncLayer(dir, paths))
+		f.Digest, err = writeListing(dir, func(add func(line) error) error { return list(ctx, dir, add) })
+		if err == nil {
+			err = syncLayer(ctx, dir, syncs)
+		}
 	}
 	return f, err
 }
@@ -228,7 +231,7 @@ func removeAll(dir, id string) error {
 	if err := failpoint.Fail(failpoint.Doomed); err != nil {
 		return err
 	}
-	return os.RemoveAll(doomed)
+	return tree.Remove(doomed)
 }
 
 // doomedSuffix is on the names of what is being removed.
@@ -267,7 +270,7 @@ func (s *Store) Unremoved() ([]string, error) {
 func (s *Store) FinishRemovals() error {
 	paths, err := s.Unremoved()
 	for _, p := range paths {
-		err = errors.Join(err, os.RemoveAll(p))
+		err = errors.Join(err, tree.Remove(p))
 	}
 	if err != nil {
 		return fmt.Errorf("finish removals: %w", err)

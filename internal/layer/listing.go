@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -24,84 +25,195 @@ import (
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
-// listingName is the file of a frozen layer that says what is in it: a line for
-// each entry, with all of it that a sandbox could see, and a checksum of its
-// contents.
-const listingName = ".listing"
+// listingName is the file of a frozen layer that says what is in it. After
+// listingForm there is a line for each entry, in the order of tree.Walk: how deep
+// it lies, its name, all of it that a sandbox could see, and a checksum of its
+// contents. So a line does not grow with the path, and a listing is written and
+// compared in little memory.
+const (
+	listingName = ".listing"
+	listingForm = "drowse listing 2"
+)
 
-// list returns the lines of a listing of what a layer's directory holds now.
-func list(ctx context.Context, dir string) ([]string, error) {
-	var lines []*string // filled in by several goroutines
+// line is a line of a listing.
+type line struct {
+	depth int
+	name  string
+	head  string // what there is to know without reading a file
+	sum   string // of the contents of a regular file; "" of all else
+
+	in  *tree.Path // for messages
+	ino uint64
+}
+
+func (l line) String() string {
+	return strconv.Itoa(l.depth) + " " + strconv.Quote(l.name) + " " + l.facts()
+}
+
+// facts is what follows the name.
+func (l line) facts() string {
+	if l.sum == "" {
+		return l.head
+	}
+	return l.head + " " + l.sum
+}
+
+// short returns the path for a message.
+func (l line) short() string {
+	if l.depth == 0 {
+		return strconv.Quote(".")
+	}
+	return strconv.Quote((&tree.Path{In: l.in, Name: l.name}).Short())
+}
+
+// kindAndSize returns the type of a line's entry, and of a regular file its size.
+func (l line) kindAndSize() (kind uint32, size int64) {
+	mode, rest, _ := strings.Cut(l.head, " ")
+	bits, _ := strconv.ParseUint(mode, 8, 32)
+	if kind = uint32(bits) & unix.S_IFMT; kind != unix.S_IFREG {
+		return kind, 0
+	}
+	_, rest, _ = strings.Cut(rest, " ") // the owner
+	_, rest, _ = strings.Cut(rest, " ") // the attributes
+	text, _, _ := strings.Cut(rest, " ")
+	size, _ = strconv.ParseInt(text, 10, 64)
+	return kind, size
+}
+
+// maxPending is how many files are read, or wait for that or for their turn, at a
+// time. They are open.
+const maxPending = 64
+
+// pending is a line whose checksum may still be taken.
+type pending struct {
+	line
+	file *os.File // nil if there is nothing to read
+	size int64
+	done chan struct{} // closed when the line is complete
+	err  error
+}
+
+// list calls take for the lines of what a layer's directory holds now, in order.
+// Files are read by as many goroutines as there are processors.
+func list(ctx context.Context, dir string, take func(line) error) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(goruntime.NumCPU())
-	err := walk(dir, func(path, rel string, d fs.DirEntry) error {
-		line := new(string)
-		lines = append(lines, line)
-		g.Go(func() (err error) {
-			*line, err = describe(ctx, path, rel)
-			return err
+	read, order := make(chan *pending, maxPending), make(chan *pending, maxPending)
+	g.Go(func() error {
+		defer close(order)
+		defer close(read)
+		return walk(ctx, dir, func(e *tree.Entry) error {
+			p, err := describe(e)
+			if err != nil {
+				return err
+			}
+			return p.queue(ctx, read, order)
 		})
-		return ctx.Err()
 	})
-	if err := errors.Join(g.Wait(), err); err != nil {
-		return nil, err
+	for range goruntime.NumCPU() {
+		g.Go(func() error {
+			for p := range read {
+				p.finish(ctx)
+			}
+			return nil
+		})
 	}
-	all := make([]string, len(lines))
-	for i, line := range lines {
-		all[i] = *line
-	}
-	return all, nil
+	g.Go(func() error {
+		for p := range order {
+			<-p.done
+			if p.err != nil {
+				return p.err
+			}
+			if err := take(p.line); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return g.Wait()
 }
 
-// describe returns the line for one entry. Times and inode numbers are no part
-// of it: a copy of the layer is as good.
-func describe(ctx context.Context, path, rel string) (string, error) {
-	line, st, err := header(path, rel)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return line, err
+// queue gives the line to who reads the file, if there is one, and to who waits
+// for lines in order.
+func (p *pending) queue(ctx context.Context, read, order chan<- *pending) error {
+	if p.file == nil {
+		close(p.done)
+	} else {
+		select {
+		case read <- p:
+		case <-ctx.Done():
+			_ = p.file.Close()
+			return ctx.Err()
+		}
 	}
-	sum, err := contents(ctx, path, st.Size)
-	return fmt.Sprintf("%s %08x", line, sum), err
+	select {
+	case order <- p:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
-// header returns the line for one entry as far as it takes no reading of a file:
-// all but the checksum at the end of a regular file's.
-func header(path, rel string) (line string, st unix.Stat_t, err error) {
-	if err := unix.Lstat(path, &st); err != nil {
-		return "", st, &fs.PathError{Op: "lstat", Path: path, Err: err}
+// finish takes the checksum, and closes the file.
+func (p *pending) finish(ctx context.Context) {
+	defer close(p.done)
+	defer p.file.Close()
+	sum, err := contents(ctx, p.file, p.size)
+	if err != nil {
+		p.err = fmt.Errorf("read %s: %w", p.short(), err)
 	}
+	p.sum = sumText(sum)
+}
+
+// sumText is how a checksum is written. That of an empty file is 0.
+func sumText(sum uint32) string { return fmt.Sprintf("%08x", sum) }
+
+// checksum returns that of a regular file.
+func (l line) checksum() (uint32, error) {
+	sum, err := strconv.ParseUint(l.sum, 16, 32)
+	return uint32(sum), err
+}
+
+// describe begins the line for an entry. Times and inode numbers are no part of
+// it: a copy of the layer is as good.
+func describe(e *tree.Entry) (*pending, error) {
+	l, err := header(e)
+	p := &pending{line: l, size: e.Stat.Size, done: make(chan struct{})}
+	if err != nil || e.Kind() != unix.S_IFREG {
+		return p, err
+	}
+	if p.size == 0 {
+		p.sum = sumText(0)
+		return p, nil
+	}
+	p.file, err = e.Open()
+	return p, err
+}
+
+// header returns the line for an entry as far as it takes no reading of a file.
+func header(e *tree.Entry) (line, error) {
+	l := line{depth: e.Depth, name: e.Name, in: e.In, ino: e.Stat.Ino}
+	path := tree.ProcPath(e.At, e.Name)
 	attributes, err := attributes(path)
 	if err != nil {
-		return "", st, err
+		return l, fmt.Errorf("attributes of %s: %w", l.short(), err)
 	}
-	line = fmt.Sprintf("%q %o %d:%d %08x", rel, st.Mode, st.Uid, st.Gid, attributes)
-	switch st.Mode & unix.S_IFMT {
+	l.head = fmt.Sprintf("%o %d:%d %08x", e.Stat.Mode, e.Stat.Uid, e.Stat.Gid, attributes)
+	switch e.Kind() {
 	case unix.S_IFREG:
-		line = fmt.Sprintf("%s %d", line, st.Size)
+		l.head += fmt.Sprintf(" %d", e.Stat.Size)
 	case unix.S_IFLNK:
 		target, err := os.Readlink(path)
-		return fmt.Sprintf("%s %q", line, target), st, err
+		if err != nil {
+			return l, fmt.Errorf("read link %s: %w", l.short(), err)
+		}
+		l.head += fmt.Sprintf(" %q", target)
 	case unix.S_IFCHR, unix.S_IFBLK: // 0 is overlayfs' mark of what was removed
-		line = fmt.Sprintf("%s %d", line, st.Rdev)
+		l.head += fmt.Sprintf(" %d", e.Stat.Rdev)
 	}
-	return line, st, nil
-}
-
-// typeAndSize returns the mode in a line, and of a regular file its size.
-func typeAndSize(line string) (mode uint32, size int64) {
-	var uid, gid, attributes uint32
-	_, _ = fmt.Sscanf(line[len(pathOf(line)):], " %o %d:%d %x %d", &mode, &uid, &gid, &attributes, &size)
-	return mode & unix.S_IFMT, size
-}
-
-// withoutSum returns the header of a line.
-func withoutSum(line string) string {
-	if kind, _ := typeAndSize(line); kind != unix.S_IFREG {
-		return line
-	}
-	return line[:strings.LastIndexByte(line, ' ')]
+	return l, nil
 }
 
 // ownAttributes are extended attributes that overlayfs keeps for itself and
@@ -134,7 +246,7 @@ func attributeNames(path string) ([]string, error) {
 	if errors.Is(err, unix.ENOTSUP) || n == 0 && err == nil {
 		return nil, nil
 	}
-	names := make([]byte, n)
+	names := make([]byte, max(n, 0))
 	if err == nil {
 		n, err = unix.Llistxattr(path, names) // overlayfs asks for more than it gives
 	}
@@ -159,15 +271,7 @@ func attribute(path, name string) ([]byte, error) {
 // contents returns a checksum of a file: that of the numbers and checksums of
 // its chunks, those of zeros left out. So a huge file with holes takes no longer
 // than what is in it, and is the same file when a copy has filled the holes.
-func contents(ctx context.Context, path string, size int64) (uint32, error) {
-	if size == 0 {
-		return 0, nil
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
+func contents(ctx context.Context, f *os.File, size int64) (uint32, error) {
 	sum := crc32.New(castagnoli)
 	buf := make([]byte, min(chunkSize, size))
 	for at := int64(0); at < size; at += chunkSize {
@@ -198,26 +302,31 @@ func addChunk(sum hash.Hash32, number int64, data []byte) {
 
 var zeros [chunkSize]byte
 
-// writeListing makes the listing of a layer, durable, and returns its SHA-256 in
-// hex.
-func writeListing(ctx context.Context, dir string) (digest string, err error) {
-	lines, err := list(ctx, dir)
+// writeListing makes the listing of a layer of the lines that each calls add for,
+// durable, and returns its SHA-256 in hex.
+func writeListing(dir string, each func(add func(line) error) error) (digest string, err error) {
+	path := filepath.Join(dir, listingName)
+	f, err := durable.Create(path + ".new")
 	if err != nil {
 		return "", err
 	}
-	return saveListing(dir, lines)
-}
-
-func saveListing(dir string, lines []string) (digest string, err error) {
-	data := []byte(strings.Join(lines, "\n"))
-	path := filepath.Join(dir, listingName)
-	if err := durable.WriteFile(path+".new", data); err != nil {
+	defer f.Close()
+	sum := sha256.New()
+	w := bufio.NewWriterSize(io.MultiWriter(f, sum), 64<<10)
+	fmt.Fprintln(w, listingForm)
+	if err := each(func(l line) error {
+		_, err := fmt.Fprintln(w, l)
+		return err
+	}); err != nil {
+		return "", err
+	}
+	if err := errors.Join(w.Flush(), f.Sync()); err != nil {
 		return "", err
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		return "", err
 	}
-	return digestOf(data), durable.Sync(dir)
+	return hex.EncodeToString(sum.Sum(nil)), durable.Sync(dir)
 }
 
 func digestOf(data []byte) string {
@@ -237,33 +346,28 @@ func (s *Store) VerifyLayer(ctx context.Context, id, digest string) error {
 		}
 		return nil
 	}
-	was, err := readListing(dir, digest)
+	c, err := compareWith(dir, digest)
 	if err != nil {
 		return damaged("layer", id, err)
 	}
-	now, err := list(ctx, dir)
+	defer c.close()
+	err = list(ctx, dir, func(now line) error {
+		if planted.In(planted.UncheckedLayer) {
+			return nil
+		}
+		_, err := c.compare(now, line.facts)
+		return err
+	})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err == nil && !planted.In(planted.UncheckedLayer) {
-		err = compare(was, now)
+		err = c.end()
 	}
 	if err != nil {
 		return damaged("layer", id, err)
 	}
 	return nil
-}
-
-// readListing returns the lines of the listing that was committed as digest.
-func readListing(dir, digest string) ([]string, error) {
-	data, err := os.ReadFile(filepath.Join(dir, listingName))
-	if err != nil {
-		return nil, err
-	}
-	if digestOf(data) != digest {
-		return nil, fmt.Errorf("%s is not the one that was committed", listingName)
-	}
-	return strings.Split(string(data), "\n"), nil
 }
 
 // VerifyStack verifies the layers of a stack by the digests that there are of
@@ -277,41 +381,158 @@ func (s *Store) VerifyStack(ctx context.Context, stack []string, digests map[str
 	return nil
 }
 
-// compare says what of a listing is no longer so.
-func compare(was, now []string) error {
-	left := byPath(was)
-	for _, line := range now {
-		path := pathOf(line)
-		switch before, known := left[path]; {
-		case !known:
-			return fmt.Errorf("%s was added", path)
-		case before != line:
-			return fmt.Errorf("%s differs from what was written", path)
+// comparer holds what there is against a listing, line by line.
+type comparer struct {
+	lines *listing
+	in    *tree.Path // of the line at hand
+}
+
+// compareWith opens the listing that was committed as digest.
+func compareWith(dir, digest string) (*comparer, error) {
+	l, err := openListing(dir, digest)
+	return &comparer{lines: l}, err
+}
+
+func (c *comparer) close() { c.lines.close() }
+
+// compare takes the next line of the listing, which must be about what now is
+// about and say the same of it, and returns it. What is compared, part says.
+func (c *comparer) compare(now line, part func(line) string) (line, error) {
+	was, err := c.lines.next()
+	switch {
+	case errors.Is(err, io.EOF):
+		return was, fmt.Errorf("%s was added", now.short())
+	case err != nil:
+		return was, err
+	case was.depth == now.depth && was.name == now.name:
+		if part(was) != part(now) {
+			return was, fmt.Errorf("%s differs from what was written", now.short())
 		}
-		delete(left, path)
+		return was, nil
+	case now.depth > was.depth || now.depth == was.depth && now.name < was.name:
+		return was, fmt.Errorf("%s was added", now.short())
 	}
-	for path := range left {
-		return fmt.Errorf("%s is missing", path)
-	}
-	return nil
+	return was, fmt.Errorf("%s is missing", was.short())
 }
 
-// byPath returns the lines of a listing by their paths, quoted.
-func byPath(lines []string) map[string]string {
-	m := make(map[string]string, len(lines))
-	for _, line := range lines {
-		m[pathOf(line)] = line
+// end holds that the listing has no more lines.
+func (c *comparer) end() error {
+	was, err := c.lines.next()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return err
 	}
-	return m
+	return fmt.Errorf("%s is missing", was.short())
 }
 
-// pathOf returns the path, quoted, that a line of a listing is about.
-func pathOf(line string) string {
-	path, err := strconv.QuotedPrefix(line)
+// listing reads the lines of a listing.
+type listing struct {
+	file *os.File
+	r    *bufio.Reader
+	way  []*tree.Path // that the line before lies in, from the top down
+	old  []line       // of a listing in the form before
+}
+
+// openListing opens the listing of a layer if it is the one that was committed as
+// digest.
+func openListing(dir, digest string) (*listing, error) {
+	f, err := os.Open(filepath.Join(dir, listingName))
 	if err != nil {
-		panic(fmt.Sprintf("internal error: layer: %q is no line of a listing", line))
+		return nil, err
 	}
-	return path
+	l, err := newListing(f, digest)
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func newListing(f *os.File, digest string) (*listing, error) {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return nil, err
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != digest {
+		return nil, fmt.Errorf("%s is not the one that was committed", listingName)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	l := &listing{file: f, r: bufio.NewReaderSize(f, 64<<10)}
+	form, err := l.r.Peek(len(listingForm) + 1)
+	if err == nil && string(form) == listingForm+"\n" {
+		_, err = l.r.Discard(len(form))
+		return l, err
+	}
+	l.old, err = readFlat(l.r)
+	if l.old == nil {
+		l.old = []line{}
+	}
+	return l, err
+}
+
+func (l *listing) close() { _ = l.file.Close() }
+
+// next returns the next line; io.EOF after the last.
+func (l *listing) next() (next line, err error) {
+	if l.old != nil {
+		if len(l.old) == 0 {
+			return line{}, io.EOF
+		}
+		next, l.old = l.old[0], l.old[1:]
+	} else {
+		text, err := l.r.ReadString('\n')
+		if err != nil {
+			return line{}, err
+		}
+		next = parseLine(strings.TrimSuffix(text, "\n"))
+	}
+	if next.depth > 0 {
+		if next.depth > len(l.way) {
+			panic(fmt.Sprintf("internal error: layer: %q lies in nothing", next))
+		}
+		next.in = l.way[next.depth-1]
+	}
+	l.way = append(l.way[:next.depth], next.path())
+	return next, nil
+}
+
+// path returns where the line's entry lies.
+func (l line) path() *tree.Path {
+	if l.depth == 0 {
+		return nil
+	}
+	return &tree.Path{In: l.in, Name: l.name}
+}
+
+// parseLine reads what line.String has written. Its checksum was known.
+func parseLine(text string) line {
+	depth, rest, _ := strings.Cut(text, " ")
+	quoted, err := strconv.QuotedPrefix(rest)
+	if err != nil {
+		panic(fmt.Sprintf("internal error: layer: %q is no line of a listing", text))
+	}
+	l := line{}
+	l.depth, err = strconv.Atoi(depth)
+	name, err2 := strconv.Unquote(quoted)
+	if err != nil || err2 != nil || len(rest) < len(quoted)+1 {
+		panic(fmt.Sprintf("internal error: layer: %q is no line of a listing", text))
+	}
+	l.name = name
+	l.setFacts(rest[len(quoted)+1:])
+	return l
+}
+
+// setFacts takes apart what facts has put together.
+func (l *line) setFacts(text string) {
+	l.head = text
+	if kind, _ := l.kindAndSize(); kind == unix.S_IFREG {
+		i := strings.LastIndexByte(text, ' ')
+		l.head, l.sum = text[:i], text[i+1:]
+	}
 }
 
 // damaged is the error of a checkpoint of which a part is not what was written.

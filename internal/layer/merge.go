@@ -4,18 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Merge makes the new layer into of adjacent layers of a stack, bottom first.
@@ -35,6 +36,7 @@ import (
 // made the new truth. That error is as that of VerifyLayer.
 func (s *Store) Merge(ctx context.Context, stack []string, digests map[string]string, into string) (digest string, err error) {
 	m := merger{ctx: ctx, dir: s.LayerDir(into)}
+	defer m.close()
 	for _, id := range stack {
 		src, err := s.source(ctx, id, digests[id])
 		if err != nil {
@@ -56,78 +58,115 @@ func (s *Store) Merge(ctx context.Context, stack []string, digests map[string]st
 // shows, because a layer above has something else in their place. It only reads
 // listings, and so does not know directories that were renamed or made anew.
 func (s *Store) Hidden(stack []string, digests map[string]string) (hidden, total int64, err error) {
-	above := map[string]bool{} // what is no directory, by path
+	e := estimate{seed: maphash.MakeSeed(), above: map[uint64]bool{}}
 	for _, id := range slices.Backward(stack) {
-		lines, err := readListing(s.LayerDir(id), digests[id])
+		l, err := openListing(s.LayerDir(id), digests[id])
 		if err != nil {
 			return 0, 0, damaged("layer", id, err)
 		}
-		var here []string
-		for _, line := range lines {
-			path := strings.Trim(pathOf(line), `"`)
-			kind, size := typeAndSize(line)
-			if kind == unix.S_IFREG {
-				total += size
-				if isHidden(path, above) {
-					hidden += size
-				}
-			}
-			if kind != unix.S_IFDIR {
-				here = append(here, path)
-			}
-		}
-		for _, path := range here {
-			above[path] = true
+		err = e.add(l)
+		l.close()
+		if err != nil {
+			return 0, 0, damaged("layer", id, err)
 		}
 	}
-	return hidden, total, nil
+	return e.hidden, e.total, nil
 }
 
-func isHidden(path string, above map[string]bool) bool {
-	for !above[path] {
-		i := strings.LastIndexByte(path, '/')
-		if i < 0 {
-			return false
+// estimate goes through listings from the topmost down.
+type estimate struct {
+	seed          maphash.Seed
+	above         map[uint64]bool // the hashes of the paths of what is no directory
+	hidden, total int64
+}
+
+// place is where a line of a listing lies.
+type place struct {
+	hash   uint64 // of the path
+	hidden bool
+}
+
+func (e *estimate) add(l *listing) error {
+	var way []place
+	var here []uint64
+	for {
+		line, err := l.next()
+		if errors.Is(err, io.EOF) {
+			break
 		}
-		path = path[:i]
+		if err != nil {
+			return err
+		}
+		p := place{}
+		if line.depth > 0 {
+			p = e.below(way[line.depth-1], line.name)
+		}
+		way = append(way[:line.depth], p)
+		kind, size := line.kindAndSize()
+		if kind == unix.S_IFREG {
+			e.total += size
+			if p.hidden {
+				e.hidden += size
+			}
+		}
+		if kind != unix.S_IFDIR {
+			here = append(here, p.hash)
+		}
 	}
-	return true
+	for _, hash := range here {
+		e.above[hash] = true
+	}
+	return nil
+}
+
+func (e *estimate) below(in place, name string) place {
+	hash := maphash.Comparable(e.seed, struct {
+		in   uint64
+		name string
+	}{in.hash, name})
+	return place{hash, in.hidden || e.above[hash]}
 }
 
 // source is a layer that is merged.
 type source struct {
-	dir   string
-	lines map[string]string // of its listing, by path
+	top  *handle
+	sums map[uint64]uint32 // the checksums of its files, by inode
 }
 
 // source reads the listing of a layer, and holds that the layer is as it says, as
 // far as that can be told without reading files.
 func (s *Store) source(ctx context.Context, id, digest string) (source, error) {
 	dir := s.LayerDir(id)
-	lines, err := readListing(dir, digest)
+	src := source{sums: map[uint64]uint32{}}
+	c, err := compareWith(dir, digest)
 	if err != nil {
 		return source{}, damaged("layer", id, err)
 	}
-	was := make([]string, len(lines))
-	for i, line := range lines {
-		was[i] = withoutSum(line)
-	}
-	var now []string
-	err = walk(dir, func(path, rel string, _ fs.DirEntry) error {
-		line, _, err := header(path, rel)
-		now = append(now, line)
-		return errors.Join(err, ctx.Err())
+	defer c.close()
+	err = walk(ctx, dir, func(e *tree.Entry) error {
+		now, err := header(e)
+		if err != nil {
+			return err
+		}
+		was, err := c.compare(now, func(l line) string { return l.head })
+		if err == nil && e.Kind() == unix.S_IFREG && e.Stat.Size > 0 {
+			src.sums[e.Stat.Ino], err = was.checksum()
+		}
+		return err
 	})
 	if ctx.Err() != nil {
 		return source{}, ctx.Err()
 	}
 	if err == nil {
-		err = compare(was, now)
+		err = c.end()
+	}
+	if err == nil {
+		src.top, err = openTop(dir)
 	}
 	if err != nil {
 		return source{}, damaged("layer", id, err)
 	}
-	return source{dir: dir, lines: byPath(lines)}, nil
+	return src, nil
 }
 
 // merger makes one layer of several. It looks names up as the kernel does
@@ -136,25 +175,109 @@ type merger struct {
 	ctx     context.Context
 	sources []source // bottom first
 	dir     string   // of the new layer
+	new     *handle  // the same
 	roots   []part   // of the tree at hand, topmost first
 
-	lines []string // of the new layer's listing
-	dirs  []string // all directories in it
+	stack []*frame // the directories that are being merged, from the root of the tree down
+	open  int      // stack[open:] are open
 }
 
-// part is an entry of a source.
+// handle is a directory of a source or of the new layer.
+type handle struct {
+	file     *os.File // nil while it is closed
+	path     *tree.Path
+	in       *handle // that it was opened by its name in; nil if by a path
+	dev, ino uint64
+}
+
+func openTop(dir string) (*handle, error) {
+	f, err := os.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return newHandle(f, nil, nil)
+}
+
+func newHandle(f *os.File, in *handle, path *tree.Path) (*handle, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return &handle{file: f, path: path, in: in, dev: st.Dev, ino: st.Ino}, nil
+}
+
+func (h *handle) fd() int { return int(h.file.Fd()) }
+
+func (h *handle) close() {
+	if h != nil && h.file != nil {
+		_ = h.file.Close()
+		h.file = nil
+	}
+}
+
+// enter opens a directory by its name.
+func (h *handle) enter(name string) (*handle, error) {
+	path := &tree.Path{In: h.path, Name: name}
+	fd, err := unix.Openat(h.fd(), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path.Short(), Err: err}
+	}
+	return newHandle(os.NewFile(uintptr(fd), name), h, path)
+}
+
+// reopen opens what was closed: above a directory that was opened in it, if there
+// is one, else by its path from the top.
+func (h *handle) reopen(top *handle, below []*handle) (err error) {
+	if h.file != nil {
+		return nil
+	}
+	for _, b := range below {
+		if b.in == h && b.file != nil {
+			h.file, err = tree.Above(b.file, h.dev, h.ino)
+			return err
+		}
+	}
+	f, err := tree.OpenBelow(top.file, h.path.String(), unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	again, err := newHandle(f, nil, h.path)
+	if err == nil && (again.dev != h.dev || again.ino != h.ino) {
+		again.close()
+		err = tree.ErrMoved
+	}
+	if err == nil {
+		h.file = again.file
+	}
+	return err
+}
+
+// part is what one source has of a directory.
 type part struct {
 	source int
-	path   string // below the source's directory
+	*handle
 }
 
 // entry is what the sources have of a name, together.
 type entry struct {
-	parts []part // topmost first; more than one only of a directory
 	kind  kind
+	parts []part // topmost first; more than one only of a directory
+	// in is the directory in which an entry has its name that is none.
+	in   part
+	name string
 	// below is where a directory goes on in the layers below the sources, from the
-	// root of its tree. It is empty if nothing there belongs to it.
-	below string
+	// root of its tree. It is nil if nothing there belongs to it.
+	below *below
+}
+
+// below is a path in the layers below the sources. That of the root is empty.
+type below struct{ path *tree.Path }
+
+func (e *entry) close() {
+	for _, p := range e.parts {
+		p.close()
+	}
 }
 
 type kind int
@@ -176,133 +299,231 @@ const (
 
 var joining = append([]string{attrOpaque, attrRedirect}, ownAttributes...)
 
-func (m *merger) host(p part) string { return filepath.Join(m.sources[p.source].dir, p.path) }
+// frame is a directory that is being merged.
+type frame struct {
+	entry
+	to    *handle           // in the new layer
+	join  map[string]string // attributes
+	names []string          // that come next
+	last  string            // that was merged
+	more  bool              // there are names after these
+}
+
+// mostOpenParts is how many directories of sources and of the new layer are held
+// open, besides those of the directory at hand and of the one above it.
+const mostOpenParts = 256
+
+func (m *merger) close() {
+	for _, f := range m.stack {
+		f.close()
+		f.to.close()
+	}
+	for _, s := range m.sources {
+		s.top.close()
+	}
+	m.new.close()
+}
 
 // merge makes the new layer, all but its listing.
-func (m *merger) merge() error {
+func (m *merger) merge() (err error) {
 	if err := failpoint.Fail(failpoint.Merge); err != nil {
 		return err
 	}
 	if err := os.Mkdir(m.dir, 0o700); err != nil {
 		return err
 	}
-	trees := map[string][]part{}
-	for i := len(m.sources) - 1; i >= 0; i-- {
-		names, err := readNames(m.sources[i].dir)
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if name != workDir && name != listingName {
-				trees[name] = append(trees[name], part{i, name})
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(trees)) {
-		m.roots = trees[name]
-		if err := m.makeDir(name, entry{parts: m.roots, kind: directory, below: "/"}, nil); err != nil {
-			return err
-		}
-	}
-	return m.note(".")
-}
-
-// makeDir makes a directory at rel in the new layer with all that is in it, and
-// the attributes join. Its own come last: a default ACL would be inherited, and
-// the times move.
-func (m *merger) makeDir(rel string, d entry, join map[string]string) error {
-	if err := os.Mkdir(filepath.Join(m.dir, rel), 0o700); err != nil {
+	if m.new, err = openTop(m.dir); err != nil {
 		return err
 	}
-	names, err := m.names(d)
+	trees, err := m.trees()
 	if err != nil {
 		return err
 	}
-	hides := false
-	for _, name := range names {
-		if err := m.ctx.Err(); err != nil {
-			return err
-		}
-		e, err := m.lookup(d, name)
-		if err != nil {
-			return err
-		}
-		at := filepath.Join(rel, name)
-		switch e.kind {
-		case directory:
-			err = m.makeDir(at, e, joined(d, name, e))
-		case whiteout:
-			if d.below != "" { // else there is nothing to hide
-				hides = true
-				err = m.link(at, e.parts[0])
-			}
-		case other:
-			err = m.link(at, e.parts[0])
-		}
-		if err != nil {
+	for _, name := range trees {
+		if err := m.mergeTree(name); err != nil {
 			return err
 		}
 	}
-	if hides {
-		// Of a directory that no other layer has, overlayfs would list whiteouts
-		// too, unless it was copied up once: from where is not asked.
-		join = maps.Clone(join)
-		if join == nil {
-			join = map[string]string{}
-		}
-		join[attrOrigin] = ""
+	return nil
+}
+
+// trees returns the names of the trees that the sources have.
+func (m *merger) trees() ([]string, error) {
+	var tops []*os.File
+	for _, s := range m.sources {
+		tops = append(tops, s.top.file)
 	}
-	if err := m.copyAttributes(rel, d.parts[0], join); err != nil {
+	names, _, err := tree.Names("", tops...)
+	return slices.DeleteFunc(names, func(name string) bool { return name == workDir || name == listingName }), err
+}
+
+// mergeTree merges one tree. Its roots stay open.
+func (m *merger) mergeTree(name string) error {
+	m.roots = nil
+	defer func() {
+		for _, r := range m.roots {
+			r.close()
+		}
+	}()
+	for i, s := range slices.Backward(m.sources) {
+		h, err := s.top.enter(name)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		m.roots = append(m.roots, part{i, h})
+	}
+	root := entry{kind: directory, below: &below{}}
+	for _, r := range m.roots { // the frame has descriptors of its own
+		h, err := m.sources[r.source].top.enter(name)
+		if err != nil {
+			root.close()
+			return err
+		}
+		root.parts = append(root.parts, part{r.source, h})
+	}
+	if err := m.begin(m.new, name, root, nil); err != nil {
 		return err
 	}
-	return m.note(rel)
+	for len(m.stack) > 0 {
+		if err := m.step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin makes the directory name in in, and goes into it.
+func (m *merger) begin(in *handle, name string, d entry, join map[string]string) error {
+	if err := unix.Mkdirat(in.fd(), name, 0o700); err != nil {
+		d.close()
+		return &fs.PathError{Op: "mkdir", Path: (&tree.Path{In: in.path, Name: name}).Short(), Err: err}
+	}
+	to, err := in.enter(name)
+	if err != nil {
+		d.close()
+		return err
+	}
+	m.stack = append(m.stack, &frame{entry: d, to: to, join: maps.Clone(join), more: true})
+	m.closeFar()
+	return nil
+}
+
+// closeFar closes directories far above the one at hand.
+func (m *merger) closeFar() {
+	open := 0
+	for _, f := range slices.Backward(m.stack[m.open:]) {
+		open += len(f.parts) + 1
+	}
+	for ; open > mostOpenParts && m.open < len(m.stack)-2; m.open++ {
+		far := m.stack[m.open]
+		far.entry.close()
+		far.to.close()
+		open -= len(far.parts) + 1
+	}
+}
+
+// step merges the next name of the directory at hand, or completes that.
+func (m *merger) step() error {
+	if err := m.ctx.Err(); err != nil {
+		return err
+	}
+	f := m.stack[len(m.stack)-1]
+	if len(f.names) == 0 {
+		if !f.more {
+			return m.complete(f)
+		}
+		return m.fill(f)
+	}
+	f.last, f.names = f.names[0], f.names[1:]
+	e, err := m.lookup(f.entry, f.last)
+	if err != nil {
+		e.close()
+		e.in.close()
+		return fmt.Errorf("%s: %w", (&tree.Path{In: f.to.path, Name: f.last}).Short(), err)
+	}
+	switch e.kind {
+	case directory:
+		return m.begin(f.to, f.last, e, joined(f.entry, f.last, e))
+	case whiteout:
+		defer e.in.close()
+		if f.below == nil { // there is nothing to hide
+			return nil
+		}
+		// Of a directory that no other layer has, overlayfs would list whiteouts
+		// too, unless it was copied up once: from where is not asked.
+		if f.join == nil {
+			f.join = map[string]string{}
+		}
+		f.join[attrOrigin] = ""
+		return m.link(f.to, f.last, e)
+	case other:
+		defer e.in.close()
+		return m.link(f.to, f.last, e)
+	}
+	return nil
+}
+
+// fill reads the next names in all parts of a directory.
+func (m *merger) fill(f *frame) (err error) {
+	var files []*os.File
+	for _, p := range f.parts {
+		files = append(files, p.file)
+	}
+	f.names, f.more, err = tree.Names(f.last, files...)
+	return err
+}
+
+// complete gives a directory its attributes, and goes back to the one above. They
+// come last: a default ACL would be inherited, and the times move.
+func (m *merger) complete(f *frame) error {
+	if err := copyAttributes(f.to, f.parts[0].handle, f.join); err != nil {
+		return err
+	}
+	n := len(m.stack) - 1
+	m.stack = m.stack[:n]
+	defer f.entry.close()
+	defer f.to.close()
+	if n == 0 || n-1 >= m.open {
+		return nil
+	}
+	m.open = n - 1
+	above := m.stack[n-1]
+	var below []*handle
+	for _, p := range f.parts {
+		below = append(below, p.handle)
+	}
+	for _, p := range above.parts {
+		if err := p.reopen(m.sources[p.source].top, below); err != nil {
+			return fmt.Errorf("return to %s: %w", p.path.Short(), err)
+		}
+	}
+	return above.to.reopen(m.new, []*handle{f.to})
 }
 
 // joined returns the attributes that join e, which is name in d, with what it
 // goes on with below, and no other.
 func joined(d entry, name string, e entry) map[string]string {
-	natural := ""
-	if d.below != "" {
-		natural = path.Join(d.below, name)
-	}
-	switch e.below {
-	case natural:
+	switch {
+	case e.below == nil && d.below == nil:
 		return nil
-	case "":
+	case e.below == nil:
 		return map[string]string{attrOpaque: "y"}
-	default:
-		return map[string]string{attrRedirect: e.below}
+	case d.below == nil || !e.below.path.In.Equal(d.below.path):
+		return map[string]string{attrRedirect: "/" + e.below.path.String()}
+	case e.below.path.Name != name: // by a name, because a path may be too long
+		return map[string]string{attrRedirect: e.below.path.Name}
 	}
-}
-
-// names returns the names in all parts of a directory.
-func (m *merger) names(d entry) ([]string, error) {
-	var all []string
-	for _, p := range d.parts {
-		names, err := readNames(m.host(p))
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, names...)
-	}
-	slices.Sort(all)
-	return slices.Compact(all), nil
-}
-
-func readNames(dir string) ([]string, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return f.Readdirnames(-1)
+	return nil
 }
 
 // lookup returns what name in the directory d is: the topmost entry and, of a
 // directory, those in layers below that are joined with it.
 func (m *merger) lookup(d entry, name string) (e entry, err error) {
-	if d.below != "" {
-		e.below = path.Join(d.below, name)
+	if d.below != nil {
+		e.below = &below{&tree.Path{In: d.below.path, Name: name}}
 	}
 	target, parts := name, d.parts
 	for len(parts) > 0 {
@@ -312,12 +533,9 @@ func (m *merger) lookup(d entry, name string) (e entry, err error) {
 		if err != nil {
 			return e, err
 		}
-		if h.kind == directory || h.kind != missing && e.kind == missing {
-			e.kind = h.kind
-			e.parts = append(e.parts, h.part)
-		}
+		e.take(h)
 		if h.ends {
-			e.below = ""
+			e.below = nil
 			return e, nil
 		}
 		if h.target == target {
@@ -326,13 +544,36 @@ func (m *merger) lookup(d entry, name string) (e entry, err error) {
 		target = h.target
 		switch {
 		case path.IsAbs(target):
-			e.below = target
+			e.below = &below{pathOf(target)}
 			parts = m.rootsBelow(in.source)
-		case d.below != "":
-			e.below = path.Join(d.below, target)
+		case d.below != nil:
+			e.below = &below{&tree.Path{In: d.below.path, Name: target}}
 		}
 	}
 	return e, nil
+}
+
+// take adds what one layer has of an entry, or closes it.
+func (e *entry) take(h hit) {
+	switch {
+	case h.kind == directory:
+		if e.kind == missing {
+			e.kind = directory
+		}
+		e.parts = append(e.parts, h.part)
+	case h.kind != missing && e.kind == missing:
+		e.kind, e.in, e.name = h.kind, h.part, h.name
+	default:
+		h.close()
+	}
+}
+
+// pathOf returns an absolute path as a chain of names.
+func pathOf(abs string) (p *tree.Path) {
+	for name := range strings.SplitSeq(strings.TrimPrefix(abs, "/"), "/") {
+		p = &tree.Path{In: p, Name: name}
+	}
+	return p
 }
 
 // rootsBelow returns the roots of the tree in the sources below one.
@@ -344,9 +585,11 @@ func (m *merger) rootsBelow(source int) []part {
 	return m.roots[i:]
 }
 
-// hit is what one layer has of a name.
+// hit is what one layer has of a name: a directory, open, or the open directory
+// that something else is in.
 type hit struct {
 	part
+	name   string
 	kind   kind
 	ends   bool   // the layers below have nothing more of it
 	target string // what the layers below know it as
@@ -359,25 +602,36 @@ func (m *merger) follow(in part, target string) (h hit, err error) {
 	if path.IsAbs(target) {
 		known, names = "/", strings.Split(target[1:], "/")
 	}
-	h.part, h.target = in, target
+	h.target = target
+	h.part, err = in.again()
+	if err != nil {
+		return h, err
+	}
 	for i, name := range names {
-		h.path = filepath.Join(h.path, name)
-		kind, err := m.kindOf(h.part)
+		kind, err := h.kindOf(name)
 		last := i == len(names)-1
 		switch {
 		case err != nil || kind == missing:
+			h.close()
 			return h, err
 		case kind != directory:
 			h.ends = true
 			if last {
-				h.kind = kind
+				h.kind, h.name = kind, name
+			} else {
+				h.close()
 			}
 			return h, nil
-		case last:
+		}
+		if err := h.goInto(name, in); err != nil {
+			return h, err
+		}
+		if last {
 			h.kind = directory
 		}
-		opaque, redirect, err := m.joins(h.part)
+		opaque, redirect, err := h.joins()
 		if err != nil {
+			h.close()
 			return h, err
 		}
 		known = path.Join(known, name)
@@ -395,14 +649,42 @@ func (m *merger) follow(in part, target string) (h hit, err error) {
 	return h, nil
 }
 
-func (m *merger) kindOf(p part) (kind, error) {
+// again returns a part with a descriptor of its own.
+func (p part) again() (part, error) {
+	fd, err := unix.FcntlInt(uintptr(p.fd()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return part{}, err
+	}
+	h := *p.handle
+	h.file = os.NewFile(uintptr(fd), "")
+	return part{p.source, &h}, nil
+}
+
+// goInto has the hit go into the directory name. The one that it was in is closed.
+func (h *hit) goInto(name string, first part) error {
+	from := h.handle
+	next, err := from.enter(name)
+	from.close()
+	if err != nil {
+		h.handle = nil
+		return err
+	}
+	next.in = nil
+	if from.ino == first.ino && from.dev == first.dev {
+		next.in = first.handle // of which from was a copy
+	}
+	h.handle = next
+	return nil
+}
+
+func (h *handle) kindOf(name string) (kind, error) {
 	var st unix.Stat_t
-	err := unix.Lstat(m.host(p), &st)
+	err := unix.Fstatat(h.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return missing, nil
 	case err != nil:
-		return missing, &fs.PathError{Op: "lstat", Path: m.host(p), Err: err}
+		return missing, &fs.PathError{Op: "stat", Path: (&tree.Path{In: h.path, Name: name}).Short(), Err: err}
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return directory, nil
 	case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0:
@@ -412,13 +694,13 @@ func (m *merger) kindOf(p part) (kind, error) {
 }
 
 // joins returns how a directory is joined with those below.
-func (m *merger) joins(p part) (opaque bool, redirect string, err error) {
+func (h *handle) joins() (opaque bool, redirect string, err error) {
 	for _, name := range []string{attrOpaque, attrRedirect} {
-		value, err := attribute(m.host(p), name)
+		value, err := attribute(tree.ProcPath(h.fd(), "."), name)
 		switch {
 		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
 		case err != nil:
-			return false, "", &fs.PathError{Op: "getxattr " + name, Path: m.host(p), Err: err}
+			return false, "", &fs.PathError{Op: "getxattr " + name, Path: h.path.Short(), Err: err}
 		case name == attrOpaque:
 			opaque = string(value) == "y"
 		default:
@@ -429,77 +711,108 @@ func (m *merger) joins(p part) (opaque bool, redirect string, err error) {
 }
 
 // link gives an entry of a source, which is no directory, its name in the new
-// layer, and the line of its own listing.
-func (m *merger) link(rel string, p part) error {
-	from, to := m.host(p), filepath.Join(m.dir, rel)
-	err := unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, to, 0)
-	if kind, _ := m.kindOf(p); errors.Is(err, unix.EMLINK) && kind == whiteout {
-		err = unix.Mknod(to, unix.S_IFCHR, 0) // overlayfs makes many names of one
+// layer.
+func (m *merger) link(in *handle, name string, e entry) error {
+	err := unix.Linkat(e.in.fd(), e.name, in.fd(), name, 0)
+	if errors.Is(err, unix.EMLINK) && e.kind == whiteout {
+		err = unix.Mknodat(in.fd(), name, unix.S_IFCHR, 0) // overlayfs makes many names of one
 	}
 	if err != nil {
-		return &os.LinkError{Op: "link", Old: from, New: to, Err: err}
+		old, to := tree.Path{In: e.in.path, Name: e.name}, tree.Path{In: in.path, Name: name}
+		return &os.LinkError{Op: "link", Old: old.Short(), New: to.Short(), Err: err}
 	}
-	was := strconv.Quote(p.path)
-	m.lines = append(m.lines, strconv.Quote(rel)+m.sources[p.source].lines[was][len(was):])
 	return nil
 }
 
 // copyAttributes gives a directory of the new layer all that one of a source
 // has, but joins it with others by join alone.
-func (m *merger) copyAttributes(rel string, p part, join map[string]string) error {
-	from, to := m.host(p), filepath.Join(m.dir, rel)
+func copyAttributes(to, from *handle, join map[string]string) error {
+	failed := func(op string, err error) error { return &fs.PathError{Op: op, Path: to.path.Short(), Err: err} }
 	var st unix.Stat_t
-	if err := unix.Lstat(from, &st); err != nil {
-		return &fs.PathError{Op: "lstat", Path: from, Err: err}
+	if err := unix.Fstat(from.fd(), &st); err != nil {
+		return failed("stat", err)
 	}
-	if err := errors.Join(unix.Lchown(to, int(st.Uid), int(st.Gid)), unix.Chmod(to, st.Mode&0o7777)); err != nil {
-		return &fs.PathError{Op: "chown", Path: to, Err: err}
+	if err := errors.Join(unix.Fchown(to.fd(), int(st.Uid), int(st.Gid)), unix.Fchmod(to.fd(), st.Mode&0o7777)); err != nil {
+		return failed("chown", err)
 	}
-	names, err := attributeNames(from)
+	values, err := attributesBut(from, joining)
 	if err != nil {
 		return err
 	}
-	values := map[string]string{}
-	for _, name := range names {
-		if slices.Contains(joining, name) {
-			continue
-		}
-		value, err := attribute(from, name)
-		if err != nil {
-			return &fs.PathError{Op: "getxattr " + name, Path: from, Err: err}
-		}
-		values[name] = string(value)
-	}
 	maps.Copy(values, join)
 	for name, value := range values {
-		if err := unix.Lsetxattr(to, name, []byte(value), 0); err != nil {
-			return &fs.PathError{Op: "setxattr " + name, Path: to, Err: err}
+		if err := unix.Fsetxattr(to.fd(), name, []byte(value), 0); err != nil {
+			return failed("setxattr "+name, err)
 		}
 	}
 	times := []unix.Timespec{st.Atim, st.Mtim}
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, to, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return &fs.PathError{Op: "utimes", Path: to, Err: err}
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, tree.ProcPath(to.fd(), "."), times, 0); err != nil {
+		return failed("utimes", err)
 	}
 	return nil
 }
 
-// note adds a finished directory to the listing.
-func (m *merger) note(rel string) error {
-	dir := filepath.Join(m.dir, rel)
-	line, _, err := header(dir, rel)
-	m.lines = append(m.lines, line)
-	m.dirs = append(m.dirs, dir)
-	return err
+// attributesBut returns a directory's extended attributes but some.
+func attributesBut(h *handle, but []string) (map[string]string, error) {
+	path := tree.ProcPath(h.fd(), ".")
+	names, err := attributeNames(path)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{}
+	for _, name := range names {
+		if slices.Contains(but, name) {
+			continue
+		}
+		value, err := attribute(path, name)
+		if err != nil {
+			return nil, &fs.PathError{Op: "getxattr " + name, Path: h.path.Short(), Err: err}
+		}
+		values[name] = string(value)
+	}
+	return values, nil
 }
 
-// save writes the listing and makes the layer durable. The files are.
+// save writes the listing, with the checksums that the sources' have, and makes
+// the layer durable. The files are.
 func (m *merger) save() (digest string, err error) {
 	if err := failpoint.Fail(failpoint.MergeSync); err != nil {
 		return "", err
 	}
-	digest, err = saveListing(m.dir, m.lines)
+	dirs := 0
+	digest, err = writeListing(m.dir, func(add func(line) error) error {
+		return walk(m.ctx, m.dir, func(e *tree.Entry) error {
+			l, err := header(e)
+			if err != nil {
+				return err
+			}
+			switch e.Kind() {
+			case unix.S_IFDIR:
+				dirs++
+			case unix.S_IFREG:
+				if l.sum, err = m.sumOf(e); err != nil {
+					return err
+				}
+			}
+			return add(l)
+		})
+	})
 	if err != nil {
 		return "", err
 	}
-	return digest, syncLayer(m.dir, m.dirs)
+	return digest, syncLayer(m.ctx, m.dir, dirs)
+}
+
+// sumOf returns the checksum that a file has in the listing of the source that
+// it is from.
+func (m *merger) sumOf(e *tree.Entry) (string, error) {
+	if e.Stat.Size == 0 {
+		return sumText(0), nil
+	}
+	for _, s := range m.sources {
+		if sum, ok := s.sums[e.Stat.Ino]; ok {
+			return sumText(sum), nil
+		}
+	}
+	return "", fmt.Errorf("%s is in no layer", e.Path().Short())
 }

@@ -12,12 +12,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Staging is where the layers and the image of an import are put together,
@@ -57,7 +59,7 @@ func (st *Staging) imageDir() string { return filepath.Join(st.dir, imageDirName
 
 // Remove deletes what is still staged. It is idempotent.
 func (st *Staging) Remove() error {
-	err := os.RemoveAll(st.dir)
+	err := tree.Remove(st.dir)
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	delete(st.s.staged, st.dir)
@@ -180,17 +182,25 @@ func (s *Store) Abandoned(id string) bool { return s.abandoned[id] }
 // LayerWriter makes a layer of entries in the order of [Store.Read]: the
 // layer's own directory first, and everything after the directory that it is
 // in and before what comes after that. No path is ever looked up: an entry is
-// made in a directory that the writer itself has made and holds open.
+// made in a directory that the writer itself has made and holds open, or opens
+// again as what is above one that it holds open.
 type LayerWriter struct {
 	dir  string
-	open []openDir // from the layer's own directory down to the last one
+	open []*openDir // from the layer's own directory down to the last one
+	way  string     // the path of the last one
 }
 
 // openDir is a directory that is being filled.
 type openDir struct {
-	Entry
-	file *os.File
+	uid, gid int
+	mode     uint32
+	modTime  time.Time
+	file     *os.File // nil while it is closed
+	dev, ino uint64
 }
+
+// mostOpen is how many of the last directories are held open, besides the first.
+const mostOpen = 32
 
 // NewLayer begins the n-th layer of the stack, the lowest being number 0.
 func (st *Staging) NewLayer(n int) (*LayerWriter, error) {
@@ -201,13 +211,16 @@ func (st *Staging) NewLayer(n int) (*LayerWriter, error) {
 	return &LayerWriter{dir: dir}, nil
 }
 
+// last returns the directory that is being filled.
+func (w *LayerWriter) last() *openDir { return w.open[len(w.open)-1] }
+
 // Add makes an entry. The data ends with the last extent.
 func (w *LayerWriter) Add(e Entry, data io.Reader) error {
 	if err := failpoint.Fail(failpoint.ImportEntry); err != nil {
 		return err
 	}
 	if err := e.check(); err != nil {
-		return Damaged("%q: %w", e.Path, err)
+		return Damaged("%q: %w", shortened(e.Path), err)
 	}
 	if e.Path == "." || len(w.open) == 0 {
 		return w.begin(e)
@@ -217,14 +230,14 @@ func (w *LayerWriter) Add(e Entry, data io.Reader) error {
 		return err
 	}
 	if parent == "" && e.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return Damaged("%q is not in a tree of the layer", e.Path)
+		return Damaged("%q is not in a tree of the layer", shortened(e.Path))
 	}
-	err := w.make(int(w.open[len(w.open)-1].file.Fd()), name, e, data)
+	err := w.make(int(w.last().file.Fd()), name, e, data)
 	if errors.Is(err, unix.EEXIST) {
-		return Damaged("%q is there twice", e.Path)
+		return Damaged("%q is there twice", shortened(e.Path))
 	}
 	if err != nil {
-		return fmt.Errorf("import %q: %w", e.Path, err)
+		return fmt.Errorf("import %q: %w", shortened(e.Path), err)
 	}
 	return nil
 }
@@ -232,21 +245,40 @@ func (w *LayerWriter) Add(e Entry, data io.Reader) error {
 // begin takes up the layer's own directory.
 func (w *LayerWriter) begin(e Entry) error {
 	if e.Path != "." || len(w.open) > 0 || e.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return Damaged("%q does not begin a layer", e.Path)
+		return Damaged("%q does not begin a layer", shortened(e.Path))
 	}
 	f, err := os.Open(w.dir)
+	if err == nil {
+		err = w.enter(e, f)
+	}
 	if err != nil {
 		return fmt.Errorf("import layer: %w", err)
 	}
-	w.open = append(w.open, openDir{e, f})
 	return nil
+}
+
+// enter goes into a directory that was made. What e says of it but its attributes
+// it gets when it is full.
+func (w *LayerWriter) enter(e Entry, f *os.File) error {
+	d := &openDir{uid: e.UID, gid: e.GID, mode: e.Mode, modTime: e.ModTime, file: f}
+	w.open, w.way = append(w.open, d), e.Path
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	d.dev, d.ino = st.Dev, st.Ino
+	if far := len(w.open) - mostOpen - 1; far > 0 { // links need the first
+		_ = w.open[far].file.Close()
+		w.open[far].file = nil
+	}
+	return e.setAttributes(int(f.Fd()))
 }
 
 // leaveUntil completes the directories below the one at path.
 func (w *LayerWriter) leaveUntil(path string) error {
-	for w.open[len(w.open)-1].Path != path {
+	for w.way != path {
 		if len(w.open) == 1 {
-			return Damaged("%q is not among the directories that are open", path)
+			return Damaged("%q is not among the directories that are open", shortened(path))
 		}
 		if err := w.leave(); err != nil {
 			return err
@@ -258,13 +290,27 @@ func (w *LayerWriter) leaveUntil(path string) error {
 // leave completes the last directory. Its time is set last, because filling it
 // changes that.
 func (w *LayerWriter) leave() error {
-	last := w.open[len(w.open)-1]
+	last := w.last()
 	w.open = w.open[:len(w.open)-1]
 	defer last.file.Close()
-	if err := last.dress(int(last.file.Fd())); err != nil {
-		return fmt.Errorf("import %q: %w", last.Path, err)
+	if err := w.reopen(last); err != nil {
+		return fmt.Errorf("import layer: %w", err)
 	}
+	e := Entry{UID: last.uid, GID: last.gid, Mode: last.mode, ModTime: last.modTime}
+	if err := e.dress(int(last.file.Fd())); err != nil {
+		return fmt.Errorf("import %q: %w", shortened(w.way), err)
+	}
+	w.way = path.Dir(w.way)
 	return nil
+}
+
+// reopen opens the directory above one that is left, if it is closed.
+func (w *LayerWriter) reopen(left *openDir) (err error) {
+	if len(w.open) > 0 && w.last().file == nil {
+		above := w.last()
+		above.file, err = tree.Above(left.file, above.dev, above.ino)
+	}
+	return err
 }
 
 // Close completes the layer, makes it durable and returns what it is known by.
@@ -285,10 +331,22 @@ func (w *LayerWriter) Close(ctx context.Context) (Frozen, error) {
 	return f, nil
 }
 
+// FlatDigest returns what programs before the present form of listings knew the
+// layer by. Close has completed it.
+func (w *LayerWriter) FlatDigest(ctx context.Context) (string, error) {
+	digest, err := flatDigest(ctx, w.dir)
+	if err != nil {
+		return "", fmt.Errorf("import layer: %w", err)
+	}
+	return digest, nil
+}
+
 // Abort closes what is open. It is idempotent.
 func (w *LayerWriter) Abort() {
 	for _, d := range w.open {
-		_ = d.file.Close()
+		if d.file != nil {
+			_ = d.file.Close()
+		}
 	}
 	w.open = nil
 }
@@ -326,29 +384,25 @@ func (w *LayerWriter) makeDir(at int, name string, e Entry) error {
 	if err != nil {
 		return err
 	}
-	w.open = append(w.open, openDir{e, os.NewFile(uintptr(fd), name)})
-	return nil
+	return w.enter(e, os.NewFile(uintptr(fd), name))
 }
 
 // link gives a file of this layer one more name. Its path is looked up without
 // following any link.
 func (w *LayerWriter) link(at int, name string, e Entry) error {
-	how := unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	}
-	fd, err := unix.Openat2(int(w.open[0].file.Fd()), e.Link, &how)
+	f, err := tree.OpenBelow(w.open[0].file, e.Link, unix.O_PATH)
 	if err != nil {
-		return Damaged("%q is one more name of %q: %w", e.Path, e.Link, err)
+		return Damaged("%q is one more name of %q: %w", shortened(e.Path), shortened(e.Link), err)
 	}
-	defer unix.Close(fd)
+	defer f.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return Damaged("%q is one more name of %q, which is no file", e.Path, e.Link)
+		return Damaged("%q is one more name of %q, which is no file", shortened(e.Path), shortened(e.Link))
 	}
-	return unix.Linkat(fd, "", at, name, unix.AT_EMPTY_PATH)
+	return unix.Linkat(int(f.Fd()), "", at, name, unix.AT_EMPTY_PATH)
 }
 
 func makeFile(at int, name string, e Entry, data io.Reader) error {
@@ -375,15 +429,22 @@ func (e Entry) dress(fd int) error {
 	if err := unix.Fchown(fd, e.UID, e.GID); err != nil {
 		return err
 	}
-	for name, value := range e.Attributes {
-		if err := unix.Fsetxattr(fd, name, []byte(value), 0); err != nil {
-			return fmt.Errorf("attribute %s: %w", name, err)
-		}
+	if err := e.setAttributes(fd); err != nil {
+		return err
 	}
 	if err := unix.Fchmod(fd, e.Mode&0o7777); err != nil {
 		return err
 	}
 	return e.setTime(fd, "", unix.AT_EMPTY_PATH)
+}
+
+func (e Entry) setAttributes(fd int) error {
+	for name, value := range e.Attributes {
+		if err := unix.Fsetxattr(fd, name, []byte(value), 0); err != nil {
+			return fmt.Errorf("attribute %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // dressName does the same for what cannot be opened.

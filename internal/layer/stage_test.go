@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // variety makes a layer with everything that one can have.
@@ -103,11 +104,8 @@ func TestCopyOfALayer(t *testing.T) {
 func seen(t *testing.T, dir string) []string {
 	t.Helper()
 	var lines []string
-	if err := walk(dir, func(path, rel string, _ os.DirEntry) error {
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			return err
-		}
+	if err := walk(t.Context(), dir, func(e *tree.Entry) error {
+		rel, st := e.Path().String(), e.Stat
 		if rel == "." || rel == "usr" || st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size > 1<<30 && st.Blocks > 1<<10 {
 			return nil // the layer's own files change its directory's time
 		}
@@ -129,7 +127,7 @@ func TestLayerWriterRefuses(t *testing.T) {
 	attribute := func(e Entry, name, value string) Entry {
 		return with(e, func(e *Entry) { e.Attributes = map[string]string{name: value} })
 	}
-	deep := strings.TrimSuffix(strings.Repeat("a/", maxDepth+1), "/")
+	deep := strings.TrimSuffix(strings.Repeat("a/", maxPath/2+1), "/")
 	base := []Entry{dir("."), dir("root"), link("root/link", "/tmp"), file("root/file"), dir("root/dir")}
 	for name, bad := range map[string][]Entry{
 		"up":                    {file("../x")},

@@ -1,12 +1,18 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // maxSingleSyncs is how many files are synced one by one before syncing the
@@ -14,74 +20,74 @@ import (
 // other sandboxes have written.
 const maxSingleSyncs = 64
 
+// What a layer is bounded by. Every name counts, also one more name of the same
+// file: a layer is listed, verified and merged name by name.
+const (
+	MaxNames     = 2 << 20
+	MaxNameBytes = 128 << 20
+)
+
 // walk calls f for all that belongs to a layer, the layer's own directory first.
 // A layer of a template without trees has none.
-func walk(dir string, f func(path, rel string, d fs.DirEntry) error) error {
-	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if path == dir && errors.Is(err, fs.ErrNotExist) {
-			return nil
+func walk(ctx context.Context, dir string, f func(*tree.Entry) error) error {
+	err := tree.Walk(ctx, dir, func(e *tree.Entry) error {
+		if e.Depth == 1 {
+			switch e.Name {
+			case workDir:
+				return tree.SkipDir
+			case listingName, listingName + ".new":
+				return nil
+			}
 		}
-		if err != nil {
-			return err
-		}
-		rel, _ := filepath.Rel(dir, path)
-		switch rel {
-		case workDir:
-			return fs.SkipDir
-		case listingName, listingName + ".new":
-			return nil
-		}
-		return f(path, rel, d)
+		return f(e)
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, gone := os.Lstat(dir); errors.Is(gone, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	return err
 }
 
-// survey says what is in a layer, and which of it is to be synced.
-func survey(dir string) (f Frozen, paths []string, err error) {
-	err = walk(dir, func(path, rel string, d fs.DirEntry) error {
-		if depth(rel) > 1 {
-			f.Changed = true
+// survey says what is in a layer, and how much of it is to be synced. More than
+// a layer may have is an errdef.Exhausted with code "too_many_files".
+func survey(ctx context.Context, dir string) (f Frozen, syncs int, err error) {
+	names, bytes := 0, 0
+	err = walk(ctx, dir, func(e *tree.Entry) error {
+		if names, bytes = names+1, bytes+len(e.Name); names > MaxNames || bytes > MaxNameBytes {
+			return errdef.New(errdef.Exhausted, "too_many_files",
+				"it has more than %d files and directories, or than %d MiB of their names; each name of a file counts", MaxNames, MaxNameBytes>>20).
+				WithRemedy("remove what is not needed inside the sandbox, or pack it into archives")
 		}
-		if d.Type().IsRegular() {
-			info, err := d.Info()
-			if err != nil {
-				return err
-			}
-			f.Bytes += info.Size()
-		}
-		if d.IsDir() || d.Type().IsRegular() {
-			paths = append(paths, path)
+		f.Changed = f.Changed || e.Depth > 1
+		switch e.Kind() {
+		case unix.S_IFREG:
+			f.Bytes += e.Stat.Size
+			syncs++
+		case unix.S_IFDIR:
+			syncs++
 		}
 		return nil
 	})
-	return f, paths, err
+	return f, syncs, err
 }
 
-// syncLayer makes a layer durable of which paths are the files and directories.
-func syncLayer(dir string, paths []string) error {
+// syncLayer makes a layer durable that has so many files and directories.
+func syncLayer(ctx context.Context, dir string, syncs int) error {
 	if planted.In(planted.UnsyncedLayer) {
 		return nil
 	}
-	if len(paths) > maxSingleSyncs {
+	if syncs > maxSingleSyncs {
 		return durable.SyncFilesystem(dir)
 	}
-	for _, p := range paths {
-		if err := durable.Sync(p); err != nil {
-			return err
+	err := walk(ctx, dir, func(e *tree.Entry) error {
+		if kind := e.Kind(); kind != unix.S_IFREG && kind != unix.S_IFDIR {
+			return nil
 		}
+		return durable.SyncAt(e.At, e.Name)
+	})
+	if err != nil {
+		return err
 	}
 	return durable.Sync(filepath.Dir(dir))
-}
-
-// depth counts the elements of a relative path; "." has none.
-func depth(rel string) int {
-	if rel == "." {
-		return 0
-	}
-	n := 1
-	for _, c := range rel {
-		if c == '/' {
-			n++
-		}
-	}
-	return n
 }

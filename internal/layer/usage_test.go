@@ -12,8 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var unbounded = Usage{math.MaxInt64, math.MaxInt64}
-
 func TestUsage(t *testing.T) {
 	s := At(t.TempDir())
 	dir := filepath.Join(s.LayerDir("l"), "root")
@@ -31,13 +29,13 @@ func TestUsage(t *testing.T) {
 	must(os.Symlink("/", filepath.Join(dir, "out")))
 	must(unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 
-	u, err := s.Usage("l", unbounded)
+	u, err := s.Usage(t.Context(), "l", Unbounded)
 	must(err)
-	const files = 7 // root a b whole sparse out fifo
+	const files = 8 // root a b whole again sparse out fifo
 	if u.Files != files || u.Bytes < 1<<20 || u.Bytes > 1<<20+files*4096 {
 		t.Errorf("%+v, want %d files of 1 MiB and some blocks", u, files)
 	}
-	if _, err := s.Usage("none", unbounded); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.Usage(t.Context(), "none", Unbounded); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of no layer: %v", err)
 	}
 }
@@ -54,8 +52,8 @@ func TestUsageOfEnough(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	u, err := s.Usage("l", Usage{Bytes: math.MaxInt64, Files: 10})
-	if err != nil || u.Files <= 10 || u.Files > 10+namesAtOnce {
+	u, err := s.Usage(t.Context(), "l", Usage{Bytes: math.MaxInt64, Files: 10, NameBytes: math.MaxInt64})
+	if err != nil || u.Files <= 10 || u.Files > 11 {
 		t.Errorf("%+v, %v", u, err)
 	}
 }
@@ -90,7 +88,7 @@ func TestUsageWhileItChanges(t *testing.T) {
 		}
 	}()
 	for range 2000 {
-		if u, err := s.Usage("l", unbounded); err != nil || u.Files > 4 {
+		if u, err := s.Usage(t.Context(), "l", Unbounded); err != nil || u.Files > 4 {
 			t.Errorf("%+v, %v", u, err)
 			break
 		}

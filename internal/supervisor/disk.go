@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -27,7 +28,7 @@ const (
 )
 
 const (
-	// bytesPerInode is how many bytes of a limit allow for one file, as many as
+	// bytesPerInode is how many bytes of a limit allow for one name, as many as
 	// on a disk of that size formatted for general use.
 	bytesPerInode = 16 << 10
 	// scarceSpace is the free space below which a sandbox past its limit is ended
@@ -44,9 +45,10 @@ type disk struct {
 	frozen layer.Usage
 	taken  int64 // bytes of all its files at the last look
 
-	generation int64       // of what follows
-	tried      layer.Usage // what was taken when it was to be paused
-	past       string      // why its runtime is being ended
+	generation int64  // of what follows
+	stopping   bool   // a pause is being tried
+	failed     int    // how often one was not possible
+	past       string // why its runtime is being ended
 }
 
 // guardDisk keeps sandboxes within their limits on disk until the supervisor
@@ -72,17 +74,18 @@ func (s *Supervisor) guardDisk(every time.Duration) {
 }
 
 // limitDisk measures a running sandbox, and pauses it if it takes more than its
-// limit: nothing is lost, and it can be helped from inside when it has woken.
-// If there is no room for a pause, the runtime is ended.
+// limit: nothing is lost, and it can be helped from inside when it has woken. What
+// cannot be measured counts as past the limit. If a pause is not possible, the
+// runtime is ended.
 func (b *box) limitDisk() {
 	sb := b.snapshot()
-	limit := limitOf(sb.Config.Limits.DiskMiB)
-	if limit == (layer.Usage{}) || sb.Record.Op != nil || sb.Record.State != lifecycle.Running {
+	if sb.Record.Op != nil || sb.Record.State != lifecycle.Running {
 		return
 	}
+	limit := sandboxLimit(sb.Config.Limits.DiskMiB)
 	frozen, taken, err := b.measure(sb, limit)
 	if err != nil {
-		b.s.log.Warn("files could not be measured", "sandbox", b.id, "err", err)
+		b.stopUncounted(sb, err)
 		return
 	}
 	b.noteTaken(taken.Bytes)
@@ -90,22 +93,46 @@ func (b *box) limitDisk() {
 	if frozen.Exceeds(limit) {
 		most = slack(frozen, limit)
 	}
-	if !taken.Exceeds(most) {
-		return
+	if taken.Exceeds(most) {
+		b.stopPast(sb, "its files take "+describe(taken, limit, "its"))
 	}
-	detail := fmt.Sprintf("its files take %s, and its limit is %d MiB", describe(taken, limit), sb.Config.Limits.DiskMiB)
-	b.stopPast(sb, detail, func() bool { return b.tries(sb.Record.Generation, taken, limit) })
 }
 
-// stopPast pauses a sandbox because of what is past its limit, if that is to be
-// tried, and ends its runtime if there is no room for a pause.
-func (b *box) stopPast(sb store.Sandbox, detail string, try func() bool) {
+// stopUncounted stops a sandbox that could not be measured, if it has not ended or
+// begun to change meanwhile.
+func (b *box) stopUncounted(sb store.Sandbox, err error) {
+	b.s.log.Warn("files could not be measured", "sandbox", b.id, "err", err)
+	if b.s.ctx.Err() == nil && b.runsOn(sb) {
+		b.stopPast(sb, fmt.Sprintf("its files could not be counted, which is taken for more than its limit: %v", err))
+	}
+}
+
+// runsOn reports whether a sandbox still runs in the same generation, with no
+// operation in flight.
+func (b *box) runsOn(sb store.Sandbox) bool {
+	now := b.snapshot().Record
+	return now.State == lifecycle.Running && now.Op == nil && now.Generation == sb.Record.Generation
+}
+
+// mostFailedPauses is how many pauses of a sandbox past its limit may fail before
+// its runtime is ended.
+const mostFailedPauses = 2
+
+// stopPast pauses a sandbox because of what is past its limit, and ends its
+// runtime if there is no room for a pause.
+func (b *box) stopPast(sb store.Sandbox, detail string) {
 	if b.s.checkSpace(scarceSpace) != nil {
 		b.endPast(sb, detail+"; the disk had no room for a pause")
 		return
 	}
-	if try() {
-		b.s.work.Go(func() { b.pauseFull(detail) })
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.disk.generation != sb.Record.Generation {
+		b.disk.generation, b.disk.failed, b.disk.past = sb.Record.Generation, 0, ""
+	}
+	if !b.disk.stopping {
+		b.disk.stopping = true
+		b.s.work.Go(func() { b.pauseFull(sb, detail) })
 	}
 }
 
@@ -117,22 +144,56 @@ func (b *box) noteTaken(bytes int64) {
 
 // limitOf is what a limit allows; zero if there is none.
 func limitOf(diskMiB int) layer.Usage {
+	if diskMiB == 0 {
+		return layer.Usage{}
+	}
 	bytes := int64(diskMiB) << 20
-	return layer.Usage{Bytes: bytes, Files: bytes / bytesPerInode}
+	return layer.Usage{Bytes: bytes, Files: bytes / bytesPerInode, NameBytes: math.MaxInt64}
+}
+
+// sandboxLimit is what a sandbox may have: also one without a limit has one on
+// its names, half of those that a layer may have, so that it can still be paused
+// when it is found past them.
+func sandboxLimit(diskMiB int) layer.Usage {
+	limit := limitOf(diskMiB)
+	if diskMiB == 0 {
+		limit = layer.Unbounded
+	}
+	limit.Files = min(limit.Files, layer.MaxNames/2)
+	limit.NameBytes = layer.MaxNameBytes / 2
+	return limit
 }
 
 // slack is how much may be had where there was too much before.
 func slack(had, limit layer.Usage) layer.Usage {
 	bytes := max(limit.Bytes/64, leastSlack)
-	return layer.Usage{Bytes: max(had.Bytes, limit.Bytes) + bytes, Files: max(had.Files, limit.Files) + bytes/bytesPerInode}
+	files := bytes / bytesPerInode
+	return layer.Usage{
+		Bytes:     past(max(had.Bytes, limit.Bytes), bytes),
+		Files:     past(max(had.Files, limit.Files), min(files, layer.MaxNames/64)),
+		NameBytes: past(max(had.NameBytes, limit.NameBytes), layer.MaxNameBytes/64),
+	}
 }
 
-// describe says what is past the limit.
-func describe(taken, limit layer.Usage) string {
-	if taken.Bytes > limit.Bytes {
-		return fmt.Sprintf("%d MiB", taken.Bytes>>20)
+// past is n and more, as far as there are numbers.
+func past(n, more int64) int64 {
+	if n > math.MaxInt64-more {
+		return math.MaxInt64
 	}
-	return fmt.Sprintf("%d inodes, one for each %d KiB", taken.Files, bytesPerInode>>10)
+	return n + more
+}
+
+// describe says what is past the limit, and the limit, which is whose.
+func describe(taken, limit layer.Usage, whose string) string {
+	switch {
+	case taken.Bytes > limit.Bytes:
+		return fmt.Sprintf("%d MiB, and %s limit is %d MiB", taken.Bytes>>20, whose, limit.Bytes>>20)
+	case taken.Files > limit.Files && limit.Files == limit.Bytes/bytesPerInode:
+		return fmt.Sprintf("%d names, one for each %d KiB, and %s limit is %d MiB", taken.Files, bytesPerInode>>10, whose, limit.Bytes>>20)
+	case taken.Files > limit.Files:
+		return fmt.Sprintf("%d names, and no sandbox may have more than %d", taken.Files, limit.Files)
+	}
+	return fmt.Sprintf("%d MiB of names, and no sandbox may have more than %d MiB", taken.NameBytes>>20, limit.NameBytes>>20)
 }
 
 // measure returns what a sandbox's frozen layers take, and those with its top
@@ -142,7 +203,7 @@ func (b *box) measure(sb store.Sandbox, limit layer.Usage) (frozen, taken layer.
 	if frozen, err = b.frozenUsage(sb.Record.Checkpoint); err != nil {
 		return frozen, frozen, err
 	}
-	top, err := b.s.o.Layers.Usage(runtimeID(b.id, sb.Record.Launch), slack(limit, limit))
+	top, err := b.s.o.Layers.Usage(b.s.ctx, runtimeID(b.id, sb.Record.Launch), slack(limit, limit))
 	if err != nil {
 		return frozen, frozen, err
 	}
@@ -173,7 +234,7 @@ func (b *box) frozenUsage(cp *lifecycle.Checkpoint) (layer.Usage, error) {
 	}
 	sum = layer.Usage{}
 	for _, id := range cp.Stack {
-		u, err := b.s.o.Layers.Usage(id, layer.Usage{Bytes: math.MaxInt64, Files: math.MaxInt64})
+		u, err := b.s.o.Layers.Usage(b.s.ctx, id, layer.Unbounded)
 		if err != nil {
 			return layer.Usage{}, err
 		}
@@ -185,23 +246,29 @@ func (b *box) frozenUsage(cp *lifecycle.Checkpoint) (layer.Usage, error) {
 	return sum, nil
 }
 
-// tries reports whether a pause is to be tried: not again and again where it
-// fails, but each time that more has been taken.
-func (b *box) tries(generation int64, taken, limit layer.Usage) bool {
+// pauseFull pauses a sandbox that is past its limit. Where that fails for good,
+// its runtime is ended: a limit that is not kept is none.
+func (b *box) pauseFull(sb store.Sandbox, detail string) {
+	err := b.pause(b.s.ctx, lifecycle.Memory, lifecycle.Meta{Cause: lifecycle.CauseDisk, Detail: detail})
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.disk.generation == generation && !taken.Exceeds(slack(b.disk.tried, limit)) {
-		return false
+	b.disk.stopping = false
+	if err != nil {
+		b.disk.failed++
 	}
-	b.disk.generation, b.disk.tried, b.disk.past = generation, taken, ""
-	return true
+	last := b.disk.failed >= mostFailedPauses || tooManyFiles(err)
+	b.mu.Unlock()
+	if err == nil || errdef.Is(err, errdef.NotFound) || b.s.ctx.Err() != nil || !b.runsOn(sb) {
+		return
+	}
+	b.s.log.Warn("sandbox past its limit on disk not paused", "sandbox", b.id, "err", err)
+	if last {
+		b.endPast(sb, fmt.Sprintf("%s; it could not be paused: %v", detail, err))
+	}
 }
 
-func (b *box) pauseFull(detail string) {
-	err := b.pause(b.s.ctx, lifecycle.Memory, lifecycle.Meta{Cause: lifecycle.CauseDisk, Detail: detail})
-	if err != nil && !errdef.Is(err, errdef.NotFound) {
-		b.s.log.Warn("sandbox past its limit on disk not paused", "sandbox", b.id, "err", err)
-	}
+func tooManyFiles(err error) bool {
+	e, ok := errors.AsType[*errdef.Error](err)
+	return ok && e.Code == "too_many_files"
 }
 
 // endPast ends the runtime that is past its limit: what it has written since it

@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,8 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/tree"
+	"github.com/drowse-dev/drowse/internal/tree/treetest"
 )
 
 // tenant is a sandbox whose files a test writes.
@@ -118,7 +123,7 @@ func TestDiskLimitOfFiles(t *testing.T) {
 	for i := range tenantLimit << 20 / bytesPerInode {
 		tn.write(strconv.Itoa(i), 0)
 	}
-	tn.isPaused("inodes, one for each 16 KiB, and its limit is 64 MiB")
+	tn.isPaused("names, one for each 16 KiB, and its limit is 64 MiB")
 }
 
 // TestDiskLimitWithoutRoom has no room for a pause: who is past the limit goes,
@@ -153,6 +158,94 @@ func TestDiskLimitWithoutRoom(t *testing.T) {
 				t.Errorf("it ended of %s (%s)", stone.Reason, stone.Detail)
 			}
 		})
+	}
+}
+
+// TestDiskLimitBelowManyDirectories hides what it takes below more directories
+// than a path can name.
+func TestDiskLimitBelowManyDirectories(t *testing.T) {
+	b := newBench(t)
+	tn := b.tenant()
+	tn.hide(treetest.Shape{Deep: 2200}, tenantLimit+1)
+	tn.isPaused("and its limit is 64 MiB")
+	wantCount(t, tn.s, tn.id, 1, 2)
+}
+
+// hide makes a hostile tree in the sandbox, with a file of so many MiB at the
+// bottom of it.
+func (tn *tenant) hide(shape treetest.Shape, mib int64) {
+	tn.t.Helper()
+	root := tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch))
+	treetest.Make(tn.t, root, shape)
+	tn.t.Cleanup(func() { // testing cannot remove it
+		if err := tree.Remove(filepath.Join(tn.dir, "layers")); err != nil {
+			tn.t.Error(err)
+		}
+	})
+	top, err := os.Open(root)
+	if err != nil {
+		tn.t.Fatal(err)
+	}
+	defer top.Close()
+	bottom, err := tree.OpenBelow(top, "deep/"+strings.Repeat("d/", shape.Deep-1)+"d", unix.O_PATH)
+	if err != nil {
+		tn.t.Fatal(err)
+	}
+	defer bottom.Close()
+	allocate(tn.t, tree.ProcPath(int(bottom.Fd()), "much"), mib)
+}
+
+// TestDiskLimitThatNoPauseKeeps has a pause fail each time: then the limit ends
+// the runtime, and does not go without effect.
+func TestDiskLimitThatNoPauseKeeps(t *testing.T) {
+	b := newBench(t)
+	b.set(func() { b.checkpoint = func() error { return errors.New("the guest prevents it") } })
+	tn := b.tenant()
+	tn.write("much", tenantLimit+1)
+	tn.box.limitDisk()
+	eventually(t, "the failure", func() bool {
+		tn.box.mu.Lock()
+		defer tn.box.mu.Unlock()
+		return tn.box.disk.failed == 1 && !tn.box.disk.stopping
+	})
+	if rec := record(t, tn.s, tn.id); rec.State != lifecycle.Running {
+		t.Fatalf("after one failure it is %s", rec.Situation())
+	}
+	tn.box.limitDisk()
+	eventually(t, "the end", func() bool { return record(t, tn.s, tn.id).State == lifecycle.Terminated })
+	stone := record(t, tn.s, tn.id).Tombstone
+	if stone.Reason != lifecycle.OutOfDisk || !strings.Contains(stone.Detail, "could not be paused") || !strings.Contains(stone.Detail, "the guest prevents it") {
+		t.Errorf("it ended of %s (%s)", stone.Reason, stone.Detail)
+	}
+}
+
+// TestUncountedIsPastTheLimit: what cannot be measured does not run on.
+func TestUncountedIsPastTheLimit(t *testing.T) {
+	b := newBench(t)
+	tn := b.tenant()
+	top := filepath.Join(tn.dir, "layers", runtimeID(tn.id, 1))
+	if err := os.Rename(top, top+".away"); err != nil {
+		t.Fatal(err)
+	}
+	tn.box.limitDisk()
+	if err := os.Rename(top+".away", top); err != nil {
+		t.Fatal(err)
+	}
+	tn.wantPaused("could not be counted")
+}
+
+// TestNamesAreLimitedWithoutALimit: a sandbox whose files may take all of the disk
+// may not have more names than a pause can list.
+func TestNamesAreLimitedWithoutALimit(t *testing.T) {
+	limit := sandboxLimit(0)
+	if limit.Bytes != math.MaxInt64 || limit.Files >= layer.MaxNames || limit.NameBytes >= layer.MaxNameBytes {
+		t.Errorf("the limit is %+v", limit)
+	}
+	if more := slack(layer.Usage{Files: limit.Files + 1}, limit); more.Files >= layer.MaxNames || more.Bytes < 0 {
+		t.Errorf("with slack, the limit is %+v", more)
+	}
+	if huge := sandboxLimit(1 << 30); huge.Files != limit.Files {
+		t.Errorf("a large limit allows %d names", huge.Files)
 	}
 }
 

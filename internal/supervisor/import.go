@@ -239,11 +239,28 @@ func (a *arrival) closeLayer() error {
 	if err != nil {
 		return err
 	}
-	if want := a.m.Layers[a.number].Digest; frozen.Digest != want || want == "" {
-		return layer.Damaged("layer %d is not the one that was exported", a.number)
+	if err := a.checkLayer(frozen); err != nil {
+		return err
 	}
 	a.cp.Layers[a.stack[a.number]] = frozen.Digest
 	a.layer = nil
+	return nil
+}
+
+// checkLayer holds that a layer is the one that was exported, be it by a program
+// that knew layers by another digest.
+func (a *arrival) checkLayer(frozen layer.Frozen) error {
+	want := a.m.Layers[a.number].Digest
+	if frozen.Digest == want && want != "" {
+		return nil
+	}
+	flat, err := a.layer.FlatDigest(a.ctx)
+	if err != nil {
+		return err
+	}
+	if flat != want {
+		return layer.Damaged("layer %d is not the one that was exported", a.number)
+	}
 	return nil
 }
 

@@ -52,7 +52,7 @@ func (s *Supervisor) measureVolume(id string, d *volumeDisk, enough layer.Usage)
 	s.volumes.mu.Lock()
 	written := d.written
 	s.volumes.mu.Unlock()
-	taken, err := layer.UsageOf(s.o.Volumes.Dir(id), enough)
+	taken, err := layer.UsageOf(s.ctx, s.o.Volumes.Dir(id), enough)
 	if err != nil {
 		return taken, fmt.Errorf("usage of volume %s: %w", id, err)
 	}
@@ -117,10 +117,13 @@ func (s *Supervisor) limitVolume(id string, users []*box) {
 	s.volumes.mu.Unlock()
 	taken, err := s.measureVolume(id, d, most)
 	if err == nil && taken.Exceeds(most) { // to its end, because that much may stay
-		taken, err = s.measureVolume(id, d, layer.Usage{Bytes: math.MaxInt64, Files: math.MaxInt64})
+		taken, err = s.measureVolume(id, d, layer.Unbounded)
 	}
 	if err != nil {
 		s.log.Warn("volume could not be measured", "volume", v.Name, "err", err)
+		if s.ctx.Err() == nil && s.hasVolume(id) {
+			s.stopUsers(users, fmt.Sprintf("the files in its volume %q could not be counted, which is taken for more than its limit: %v", v.Name, err))
+		}
 		return
 	}
 	s.volumes.mu.Lock()
@@ -136,13 +139,25 @@ func (s *Supervisor) limitVolume(id string, users []*box) {
 	if !past || !met {
 		return
 	}
-	detail := fmt.Sprintf("its volume %q takes %s, and the volume's limit is %d MiB", v.Name, describe(taken, limit), v.DiskMiB)
+	s.stopUsers(users, fmt.Sprintf("its volume %q takes %s", v.Name, describe(taken, limit, "the volume's")))
+}
+
+// stopUsers stops the sandboxes that have a volume which is past its limit.
+func (s *Supervisor) stopUsers(users []*box, detail string) {
 	for _, b := range users {
 		sb := b.snapshot()
 		if sb.Record.State == lifecycle.Running && sb.Record.Op == nil {
-			b.stopPast(sb, detail, func() bool { return true })
+			b.stopPast(sb, detail)
 		}
 	}
+}
+
+// hasVolume reports whether a volume has not been deleted.
+func (s *Supervisor) hasVolume(id string) bool {
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	_, is := s.volumes.byID[id]
+	return is
 }
 
 // errVolumeFull says that a volume has no room for more.

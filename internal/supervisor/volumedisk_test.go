@@ -146,7 +146,7 @@ func TestVolumeLimitOfFiles(t *testing.T) {
 	for i := range tenantLimit<<20/bytesPerInode + 1 {
 		tn.write(strconv.Itoa(i), 0)
 	}
-	tn.arePaused("inodes, one for each 16 KiB, and the volume's limit is 64 MiB")
+	tn.arePaused("names, one for each 16 KiB, and the volume's limit is 64 MiB")
 }
 
 // TestVolumeLimitWithoutRoom has no room for a pause: who has the volume goes,
@@ -231,7 +231,7 @@ func TestVolumeLimitOfUploads(t *testing.T) {
 	if err := tn.upload("last", bytes.NewReader(nil)); err != nil {
 		t.Error(err)
 	}
-	got, err := layer.UsageOf(tn.s.o.Volumes.Dir(tn.v.ID), layer.Usage{Bytes: 1 << 40, Files: 1 << 40})
+	got, err := layer.UsageOf(tn.t.Context(), tn.s.o.Volumes.Dir(tn.v.ID), layer.Unbounded)
 	if err != nil || got.Exceeds(limitOf(tenantLimit)) {
 		t.Errorf("the volume takes %+v, %v", got, err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Store is the directory of all volumes.
@@ -31,7 +32,7 @@ type Store struct {
 // Files that were not whole when the last server ended are removed.
 func Open(dir string, owner int) (*Store, error) {
 	s := At(dir, owner)
-	err := os.RemoveAll(s.staging())
+	err := tree.Remove(s.staging())
 	if err == nil {
 		err = os.MkdirAll(s.staging(), 0o700)
 	}
@@ -120,7 +121,7 @@ func (s *Store) rename(from, to string) error {
 func (s *Store) Remove(name string) error {
 	err := failpoint.Fail(failpoint.VolumeRemove)
 	if err == nil {
-		err = os.RemoveAll(s.Dir(name))
+		err = tree.Remove(s.Dir(name))
 	}
 	if err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)

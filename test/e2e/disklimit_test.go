@@ -28,7 +28,7 @@ func TestDiskLimit(t *testing.T) {
 	before := neighbour.ask(ctx)
 	for _, c := range []struct{ name, command, says, room string }{
 		{"files", "dd if=/dev/zero of=big bs=1M count=80", "MiB, and its limit is 64 MiB", "rm big"},
-		{"empty files", "mkdir many; cd many; seq 5000 | xargs touch", "inodes, one for each 16 KiB",
+		{"empty files", "mkdir many; cd many; seq 5000 | xargs touch", "names, one for each 16 KiB",
 			"pkill -x xargs; pkill -x touch; while pgrep -x 'xargs|touch' >&2; do sleep 0.1; done; rm -r many"},
 		{"a file without a name", "exec 3>gone; rm gone; dd if=/dev/zero bs=1M count=80 >&3; sleep 1000", "MiB, and its limit is 64 MiB", "pkill sleep"},
 	} {

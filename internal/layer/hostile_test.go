@@ -1,0 +1,135 @@
+package layer
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/tree"
+	"github.com/drowse-dev/drowse/internal/tree/treetest"
+)
+
+// hostile freezes a layer with a hostile tree below a directory of its root, and
+// returns the layer's digest.
+func (r *rig) hostile(id string, s treetest.Shape) string {
+	r.t.Helper()
+	dir := filepath.Join(r.LayerDir(id), "root", "home")
+	r.must(os.MkdirAll(dir, 0o755))
+	treetest.Make(r.t, dir, s)
+	r.t.Cleanup(func() { r.must(r.RemoveLayer(id)) }) // testing cannot
+	f, err := r.Freeze(r.t.Context(), id)
+	r.must(err)
+	return f.Digest
+}
+
+// TestHostileTree has a tree that no path leads through frozen, verified, counted,
+// merged, mounted, copied to another place and removed.
+func TestHostileTree(t *testing.T) {
+	r := newRig(t)
+	s := treetest.Hostile
+	s.Portable = true
+	digest := r.hostile("a", s)
+	r.must(r.VerifyLayer(t.Context(), "a", digest))
+	digests := map[string]string{"a": digest}
+
+	u, err := r.Usage(t.Context(), "a", Unbounded)
+	r.must(err)
+	if least := int64(s.Deep + s.Long + s.Links + s.Wide); u.Files < least {
+		t.Errorf("%d files were counted of %d", u.Files, least)
+	}
+
+	b := r.mount([]string{"a"}, "b")
+	r.must(os.WriteFile(filepath.Join(b, "home/deep/new"), []byte("new"), 0o600))
+	r.must(os.Rename(filepath.Join(b, "home/long"), filepath.Join(b, "home/moved")))
+	f, err := r.Freeze(t.Context(), "b")
+	r.must(err)
+	digests["b"] = f.Digest
+	digests["merged"], err = r.Merge(t.Context(), []string{"a", "b"}, digests, "merged")
+	r.must(err)
+	t.Cleanup(func() { r.must(r.RemoveLayer("merged")) })
+	r.must(r.VerifyStack(t.Context(), []string{"a", "b", "merged"}, digests))
+	if _, _, err := r.Hidden([]string{"a", "b"}, digests); err != nil {
+		t.Error(err)
+	}
+
+	c := r.mount([]string{"merged"}, "c")
+	root, err := os.Open(c)
+	r.must(err)
+	defer root.Close()
+	for path, want := range map[string]string{
+		"home/deep/" + strings.Repeat("d/", s.Deep) + "bottom":                              "bottom",
+		"home/moved/" + strings.Repeat(strings.Repeat("n", 250)+"/", s.Long) + "link000001": "one file",
+		"home/deep/new": "new",
+	} {
+		file, err := tree.OpenBelow(root, path, unix.O_RDONLY)
+		if err != nil {
+			t.Errorf("%.30s…: %v", path, err)
+			continue
+		}
+		if text, err := io.ReadAll(file); err != nil || string(text) != want {
+			t.Errorf("%.30s… is %q, %v", path, text, err)
+		}
+		_ = file.Close()
+	}
+	r.copied("merged", digests["merged"])
+	r.must(r.RemoveLayer("a"))
+	if r.LayerRemains("a") {
+		t.Error("it is still there")
+	}
+}
+
+// copied copies a layer to an import and back.
+func (r *rig) copied(id, digest string) {
+	r.t.Helper()
+	st, err := r.Stage("op")
+	r.must(err)
+	w, err := st.NewLayer(0)
+	r.must(err)
+	defer w.Abort()
+	r.must(r.Read(r.t.Context(), id, w.Add))
+	got, err := w.Close(r.t.Context())
+	r.must(err)
+	if got.Digest != digest {
+		r.t.Errorf("the copy has digest %s, want %s", got.Digest, digest)
+	}
+	r.must(st.Remove())
+}
+
+// TestUnportableTreesAreFrozenToo: what cannot be exported can be paused.
+func TestUnportableTreesAreFrozenToo(t *testing.T) {
+	r := newRig(t)
+	digest := r.hostile("a", treetest.Shape{Deep: 10, Long: 1, Links: 1, Wide: 1})
+	r.must(r.VerifyLayer(t.Context(), "a", digest))
+	err := r.Read(t.Context(), "a", func(Entry, io.Reader) error { return nil })
+	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "not_portable" {
+		t.Errorf("%v, want it refused", err)
+	}
+}
+
+// TestListingStaysSmall freezes and verifies many names at the end of a path of
+// 7,500 bytes: neither memory nor the listing may grow with the length of the path.
+func TestListingStaysSmall(t *testing.T) {
+	r := newRig(t)
+	const links = 20_000
+	var before, after goruntime.MemStats
+	goruntime.GC()
+	goruntime.ReadMemStats(&before)
+	digest := r.hostile("a", treetest.Shape{Long: 30, Links: links})
+	r.must(r.VerifyLayer(t.Context(), "a", digest))
+	goruntime.ReadMemStats(&after)
+	listing, err := os.Stat(filepath.Join(r.LayerDir("a"), listingName))
+	r.must(err)
+	if most := int64(links * 100); listing.Size() > most {
+		t.Errorf("the listing has %d bytes, want %d at most", listing.Size(), most)
+	}
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > links*3000 {
+		t.Errorf("%d bytes were allocated for each name", grown/links)
+	}
+}

@@ -1,0 +1,4 @@
+package tree
+
+// NamesWithin is Names with another bound.
+var NamesWithin = namesAfter
