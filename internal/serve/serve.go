@@ -27,6 +27,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agentbin"
 	"github.com/drowse-dev/drowse/internal/api/e2b"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/api/volumecontent"
 	"github.com/drowse-dev/drowse/internal/auth"
@@ -247,7 +248,7 @@ func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, 
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
 	metrics := metricsHandler(reg, keys)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return httpapi.NewBodies().Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):
 			native.ServeHTTP(w, r)
@@ -261,7 +262,7 @@ func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, 
 		default:
 			control.ServeHTTP(w, r)
 		}
-	})
+	}))
 }
 
 // metricsHandler serves what the server counts, over all sandboxes. From other

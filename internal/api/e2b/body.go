@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"reflect"
 	"unicode/utf8"
 
@@ -42,14 +41,7 @@ func (c *call) requiredBody() ([]byte, error) {
 
 // body reads all of the body, nil if there is none.
 func (c *call) body() ([]byte, error) {
-	data, err := httpapi.ReadBody(c.w, c.r)
-	switch {
-	case errors.Is(err, httpapi.ErrBodyTooLarge):
-		return nil, fail(http.StatusRequestEntityTooLarge, codeBodyTooLarge, "%v", err)
-	case err != nil:
-		return nil, badRequest("%v", err)
-	}
-	return data, nil
+	return httpapi.ReadBody(c.w, c.r, c.key.ID)
 }
 
 func decodeObject(data []byte, into any) error {

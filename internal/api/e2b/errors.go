@@ -28,10 +28,17 @@ var statuses = map[errdef.Class]int{
 	errdef.Internal:     http.StatusInternalServerError,
 }
 
+// exceptions are the codes for which HTTP has a status of its own.
+var exceptions = map[string]int{
+	codeBodyTooLarge: http.StatusRequestEntityTooLarge,
+	codeBodyTimedOut: http.StatusRequestTimeout,
+}
+
 // Values of error_code that begin here. The others are errdef codes.
 const (
 	codeInvalidRequest  = "invalid_request"
 	codeBodyTooLarge    = "body_too_large"
+	codeBodyTimedOut    = "body_timed_out"
 	codeTimeoutTooLarge = "timeout_too_large"
 	codeNotSupported    = "not_supported"
 	codeUnknownField    = "unknown_field"
@@ -105,7 +112,10 @@ func (s *server) translate(c *call, err error) *failure {
 	case e.Class == errdef.NotFound && c.sandbox != "":
 		return sandboxNotFound(c.sandbox, e)
 	}
-	status, known := statuses[e.Class]
+	status, known := exceptions[e.Code]
+	if !known {
+		status, known = statuses[e.Class]
+	}
 	if !known || status == http.StatusInternalServerError {
 		return s.internal(c, e.Code, err)
 	}

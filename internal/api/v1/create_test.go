@@ -363,8 +363,8 @@ func TestDefaultsAreTheServers(t *testing.T) {
 
 func TestBodyLimit(t *testing.T) {
 	w := newWorld(t)
-	w.do("POST", base, "{}"+strings.Repeat(" ", 16<<20)).fails(http.StatusRequestEntityTooLarge, "body_too_large", "16 MiB")
-	w.do("POST", base, "{}"+strings.Repeat(" ", 16<<20-2)).Is(http.StatusCreated)
+	w.do("POST", base, "{}"+strings.Repeat(" ", 1<<20)).fails(http.StatusRequestEntityTooLarge, "body_too_large", "1 MiB")
+	w.do("POST", base, "{}"+strings.Repeat(" ", 1<<20-2)).Is(http.StatusCreated)
 }
 
 func TestPatch(t *testing.T) {

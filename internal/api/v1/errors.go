@@ -31,6 +31,7 @@ var statuses = map[errdef.Class]int{
 
 // exceptions are the codes for which HTTP has a status of its own.
 var exceptions = map[string]int{
+	"body_timed_out":     http.StatusRequestTimeout,
 	"body_too_large":     http.StatusRequestEntityTooLarge,
 	"method_not_allowed": http.StatusMethodNotAllowed,
 	"timed_out":          http.StatusGatewayTimeout,
@@ -67,13 +68,6 @@ func wrongMethod(method string, allowed []string) error {
 	list := strings.Join(allowed, ", ")
 	return errdef.New(errdef.Invalid, "method_not_allowed", "method %s is not allowed here", body.Short(method)).
 		WithRemedy("use %s", list).With("allowed", allowed)
-}
-
-func bodyError(err error) error {
-	if errors.Is(err, httpapi.ErrBodyTooLarge) {
-		return errdef.New(errdef.Invalid, "body_too_large", "%v", err).With("allowedBytes", httpapi.MaxBody)
-	}
-	return body.Invalid("%v", err)
 }
 
 // failed makes the response to an error, and logs it if it is ours.

@@ -276,9 +276,9 @@ func (c *call) parse(v body.Vocabulary) (map[string]body.Said, error) {
 }
 
 func (c *call) parseWith(v body.Vocabulary, n body.Nulls) (map[string]body.Said, error) {
-	data, err := httpapi.ReadBody(c.w, c.r)
+	data, err := httpapi.ReadBody(c.w, c.r, c.key.ID)
 	if err != nil {
-		return nil, bodyError(err)
+		return nil, err
 	}
 	return v.Parse(data, n)
 }

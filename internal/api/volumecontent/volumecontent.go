@@ -149,8 +149,14 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 	return rep, errors.Join(c.query.err, err)
 }
 
-// codeMethod has a status that does not follow from its class.
 const codeMethod = "method_not_allowed"
+
+// exceptions are the codes for which HTTP has a status of its own.
+var exceptions = map[string]int{
+	codeMethod:       http.StatusMethodNotAllowed,
+	"body_too_large": http.StatusRequestEntityTooLarge,
+	"body_timed_out": http.StatusRequestTimeout,
+}
 
 // statuses maps the classes of error to HTTP.
 var statuses = map[errdef.Class]int{
@@ -178,8 +184,8 @@ func (s *server) failed(err error) httpapi.Response {
 	if ok {
 		status = statuses[e.Class]
 	}
-	if ok && e.Code == codeMethod {
-		status = http.StatusMethodNotAllowed
+	if special, is := exceptions[code(e)]; is {
+		status = special
 	}
 	if status == 0 {
 		id := httpapi.RequestID()
@@ -191,6 +197,13 @@ func (s *server) failed(err error) httpapi.Response {
 		panic("internal error: volumecontent: an error that cannot be encoded: " + err.Error())
 	}
 	return res
+}
+
+func code(e *errdef.Error) string {
+	if e == nil {
+		return ""
+	}
+	return e.Code
 }
 
 // statView is what is at a path.
@@ -225,9 +238,9 @@ func (s *server) stat(c *call) (reply, error) {
 }
 
 func (s *server) change(c *call) (reply, error) {
-	data, err := httpapi.ReadBody(c.w, c.r)
+	data, err := httpapi.ReadBody(c.w, c.r, c.id)
 	if err != nil {
-		return reply{}, errdef.New(errdef.Invalid, "invalid_request", "%v", err)
+		return reply{}, err
 	}
 	var body struct {
 		UID  *uint32 `json:"uid"`

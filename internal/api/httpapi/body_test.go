@@ -1,0 +1,181 @@
+package httpapi
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// reading serves requests whose key is in a header, and answers with the code
+// of what was wrong with the body.
+func reading(t *testing.T, b *Bodies, then func()) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewServer(b.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, err := ReadBody(w, r, r.Header.Get("X-Key"))
+		if err != nil {
+			fmt.Fprint(w, err.(*errdef.Error).Code)
+			return
+		}
+		if then != nil {
+			then()
+		}
+		fmt.Fprintf(w, "%d bytes", len(data))
+	})))
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// unfinished sends a body of a MiB but for its last byte.
+func unfinished(t *testing.T, srv *httptest.Server, key string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	c, err := net.Dial("tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: h\r\nX-Key: %s\r\nContent-Length: %d\r\n\r\n", key, MaxBody)
+	if _, err := io.WriteString(c, strings.Repeat("x", MaxBody-1)); err != nil {
+		t.Fatal(err)
+	}
+	return c, bufio.NewReader(c)
+}
+
+func answered(t *testing.T, br *bufio.Reader) string {
+	t.Helper()
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, _ := io.ReadAll(resp.Body)
+	return string(data)
+}
+
+func post(t *testing.T, srv *httptest.Server, key, body string) string {
+	t.Helper()
+	req, err := http.NewRequest("POST", srv.URL, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Key", key)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, _ := io.ReadAll(resp.Body)
+	return string(data)
+}
+
+// waitFor waits until something holds.
+func waitFor(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !holds(); {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers: 30 bodies that never end were
+// held for ever, of any size together.
+func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
+	b := NewBodies()
+	srv := reading(t, b, nil)
+	var first net.Conn
+	refused := 0
+	for i := range 30 {
+		before := b.room.Taken()
+		c, br := unfinished(t, srv, "greedy")
+		if i == 0 {
+			first = c
+		}
+		if i < maxKeyBodies/(2*MaxBody) {
+			waitFor(t, "a body is not held", func() bool { return b.room.Taken() > before+MaxBody/2 })
+			continue
+		}
+		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		if resp, err := http.ReadResponse(br, nil); err == nil {
+			data, _ := io.ReadAll(resp.Body)
+			if string(data) != "too_many_bodies" {
+				t.Fatalf("answered %s", data)
+			}
+			refused++
+		}
+	}
+	if refused < 10 || b.room.Taken() > maxKeyBodies {
+		t.Errorf("%d of 30 bodies were refused, %d bytes are held", refused, b.room.Taken())
+	}
+	if got := post(t, srv, "greedy", "1"); got != "too_many_bodies" {
+		t.Errorf("the same key was answered %q", got)
+	}
+	if got := post(t, srv, "modest", "1"); got != "1 bytes" {
+		t.Errorf("another key was answered %q", got)
+	}
+	held := b.room.Taken()
+	first.Close()
+	waitFor(t, "what has ended is still held", func() bool { return b.room.Taken() < held })
+	if got := post(t, srv, "greedy", "1"); got != "1 bytes" {
+		t.Errorf("after one ended: %q", got)
+	}
+}
+
+// TestBodiesCountUntilTheirRequestEnds: what a handler works on is held, too.
+func TestBodiesCountUntilTheirRequestEnds(t *testing.T) {
+	b := NewBodies()
+	during := 0
+	srv := reading(t, b, func() { during = b.room.Taken() })
+	if got := post(t, srv, "k", strings.Repeat("x", 100_000)); got != "100000 bytes" {
+		t.Fatal(got)
+	}
+	waitFor(t, "the body is held after its request", func() bool { return b.room.Taken() == 0 })
+	if during < 100_000 {
+		t.Errorf("%d bytes counted while the handler ran", during)
+	}
+}
+
+func TestSlowBodyTimesOut(t *testing.T) {
+	b := NewBodies()
+	b.patience = 50 * time.Millisecond
+	srv := reading(t, b, nil)
+	_, br := unfinished(t, srv, "k")
+	if got := answered(t, br); got != "body_timed_out" {
+		t.Errorf("answered %q", got)
+	}
+	waitFor(t, "it is held", func() bool { return b.room.Taken() == 0 })
+}
+
+func TestBodySizes(t *testing.T) {
+	srv := reading(t, NewBodies(), nil)
+	for size, want := range map[int]string{
+		0: "0 bytes", 1: "1 bytes", firstBuffer: "4096 bytes", firstBuffer + 1: "4097 bytes",
+		MaxBody: "1048576 bytes", MaxBody + 1: "body_too_large", 3 * MaxBody: "body_too_large",
+	} {
+		if got := post(t, srv, "k", strings.Repeat("x", size)); got != want {
+			t.Errorf("%d bytes: %q", size, got)
+		}
+		// The same of unknown length.
+		resp, err := http.Post(srv.URL, "", io.MultiReader(strings.NewReader(strings.Repeat("x", size))))
+		if err != nil {
+			if size <= MaxBody {
+				t.Error(err)
+			}
+			continue // it was refused before all of it was sent
+		}
+		data, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(data) != want {
+			t.Errorf("%d bytes in chunks: %q", size, data)
+		}
+	}
+}
