@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/edge/h1"
+	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // conn is a client's HTTP/1.1 connection. Its goroutine reads a request,
@@ -60,7 +61,7 @@ func newConn(s *Server, nc net.Conn, client netip.Addr) *conn {
 		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.clients.leave(client) }}, s.tls)
 		c.secure = true
 	}
-	c.in = stream{conn: nc}
+	c.in = stream{conn: nc, room: &room{all: s.buffers, holder: ration.Holder{Name: client.String(), Most: maxClientBuffers}}}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	c.phase = phaseHead // of a handshake or of the first request
 	return c
@@ -87,6 +88,8 @@ func (c *conn) serve() {
 	if !c.handedOver {
 		_ = c.in.conn.Close()
 	}
+	c.stopWatching()
+	c.in.drop()
 }
 
 // serveRequest answers one request. False ends the connection.

@@ -198,6 +198,7 @@ func (x *exchange) dialFailed(err error) *reply {
 // passing on those that come before it (RFC 9110 §15.2).
 func (x *exchange) try(up *upstream) (*h1.Response, error) {
 	x.up = up
+	up.room = x.c.in.room
 	if !x.c.bind(up.conn) {
 		up.close()
 		return nil, context.Canceled

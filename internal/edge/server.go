@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // Limits bound what clients may take. Zero means no bound.
@@ -63,6 +65,7 @@ type Server struct {
 	stop context.CancelFunc
 
 	clients clients
+	buffers *ration.Ration // bytes; see room
 
 	mu      sync.Mutex // taken before a conn's
 	conns   map[*conn]struct{}
@@ -103,6 +106,7 @@ func NewServer(o Options) *Server {
 		h2conns: newHandedOver(),
 		conns:   map[*conn]struct{}{},
 		clients: clients{open: map[netip.Addr]int{}},
+		buffers: ration.New(maxBuffers),
 
 		headPatience: headPatience,
 	}
@@ -111,6 +115,8 @@ func NewServer(o Options) *Server {
 		Handler: s.handler(), ReadHeaderTimeout: headPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHead,
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
 	}
+	// A stream that nobody reads holds what its window lets in.
+	s.h2.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerConnection: 512 << 10, MaxReceiveBufferPerStream: 256 << 10}
 	s.h2.Protocols.SetHTTP2(true)
 	s.h2.Protocols.SetUnencryptedHTTP2(true)
 	if o.TLS != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/edge/h1"
+	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // Sizes of buffers, in bytes.
@@ -29,7 +30,30 @@ type stream struct {
 	conn net.Conn
 	buf  []byte // unread: buf[r:w]
 	r, w int
-	full bool // the last read filled the buffer: there is more than it holds
+	full bool  // the last read filled the buffer: there is more than it holds
+	room *room // what the buffer may take beyond readSize
+}
+
+// room bounds what the buffers of the connections for one client may take
+// together beyond readSize each. Nil bounds nothing.
+type room struct {
+	all    *ration.Ration
+	holder ration.Holder
+}
+
+// What buffers take beyond readSize: for heads that are larger or unfinished,
+// on either side, and while bodies that the kernel cannot move pass.
+const (
+	maxBuffers       = 128 << 20 // of all connections together
+	maxClientBuffers = 32 << 20  // of those for one client address
+)
+
+func (r *room) take(n int) bool { return r == nil || r.all.Take(n, r.holder) }
+
+func (r *room) give(n int) {
+	if r != nil && n > 0 {
+		r.all.Give(n, r.holder)
+	}
 }
 
 func newStream(c net.Conn) stream { return stream{conn: c, buf: make([]byte, readSize)} }
@@ -41,7 +65,7 @@ func (s *stream) fill() error {
 	switch {
 	case s.r == s.w:
 		s.r, s.w = 0, 0
-		if s.full && len(s.buf) < copySize {
+		if s.full && len(s.buf) < copySize && s.room.take(copySize-len(s.buf)) {
 			s.buf = make([]byte, copySize)
 		}
 	case s.w == len(s.buf) && s.r > 0:
@@ -49,7 +73,12 @@ func (s *stream) fill() error {
 		s.r = 0
 	}
 	if s.w == len(s.buf) {
-		s.buf = append(s.buf, make([]byte, len(s.buf))...)
+		if !s.room.take(len(s.buf)) {
+			return errNoRoom
+		}
+		larger := make([]byte, 2*len(s.buf))
+		copy(larger, s.buf)
+		s.buf = larger
 	}
 	// Others first: under load there is something to read by then, and neither a
 	// read in vain nor a wait for the poller.
@@ -71,14 +100,23 @@ func (s *stream) shrink() {
 	s.full = false
 	if len(s.buf) > readSize && s.w-s.r <= readSize {
 		small := make([]byte, readSize)
+		s.room.give(len(s.buf) - readSize)
 		s.w = copy(small, s.buffered())
 		s.r, s.buf = 0, small
 	}
 }
 
+// drop gives back all that the buffer takes, and what is in it. Nobody may read
+// the stream after that.
+func (s *stream) drop() {
+	s.room.give(len(s.buf) - readSize)
+	s.buf, s.r, s.w = nil, 0, 0
+}
+
 var (
 	errHeadTooLarge   = &h1.Error{Status: 431, Reason: "the request's head is too large"}
 	errTargetTooLarge = &h1.Error{Status: 414, Reason: "the request's URL is too long"}
+	errNoRoom         = &h1.Error{Status: 503, Reason: "the connections from this address, or all of them, have as much buffered as they may: wait for requests to end, then try again"}
 	errBareLF         = &h1.Error{Status: 400, Reason: "a line does not end with CR LF"}
 )
 

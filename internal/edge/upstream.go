@@ -251,6 +251,7 @@ func (up *upstream) proven() {
 func (up *upstream) close() {
 	up.proven()
 	_ = up.conn.Close()
+	up.drop()
 }
 
 // keep gives the connection back for another request.
