@@ -18,7 +18,7 @@ type Activity struct {
 	// Since is when the last hold ended or the last activity happened, if the
 	// sandbox is not busy.
 	Since time.Time
-	// Last is when the last activity happened, busy or not.
+	// Last is when the last activity happened or the last hold ended, busy or not.
 	Last time.Time
 	// Recheck is when a busy sandbox must be looked at again; zero if whoever
 	// ends the hold will tell.
@@ -79,7 +79,7 @@ func (r Record) appendDeadlines(ds []Deadline, a Activity) []Deadline {
 }
 
 func (r Record) appendRunning(ds []Deadline, a Activity) []Deadline {
-	if end := r.SoftEnd(a.Last); !end.IsZero() {
+	if end := r.SoftEnd(a.Last); !end.IsZero() && !r.refreshes(a) {
 		ds = append(ds, Deadline{ClockTimeout, r.notBeforeRetry(end, r.Settings.OnTimeout)})
 		if near := end.Add(-announceBefore); near.After(r.StartedAt) && !r.Announced.Equal(end) {
 			ds = append(ds, Deadline{ClockAnnounce, near})
@@ -91,7 +91,7 @@ func (r Record) appendRunning(ds []Deadline, a Activity) []Deadline {
 	if every := r.Settings.CheckpointEvery; every > 0 {
 		ds = append(ds, Deadline{ClockCheckpoint, later(later(r.StartedAt, r.PausedAt).Add(every), r.PauseRetryAt)})
 	}
-	if r.Settings.IdleTimeout > 0 && a.Busy && !a.Recheck.IsZero() {
+	if r.Settings.MeasuresWork() && a.Busy && !a.Recheck.IsZero() {
 		ds = append(ds, Deadline{ClockRecheck, a.Recheck})
 	}
 	return ds
@@ -119,11 +119,27 @@ func (r Record) heldUntil(since time.Time) time.Time {
 // SoftEnd returns when the soft timeout ends if there was activity last at that
 // time; zero for never.
 func (r Record) SoftEnd(last time.Time) time.Time {
-	if r.EndAt.IsZero() || !r.Settings.RefreshOnActivity || !last.After(r.EndSetAt) {
+	if r.EndAt.IsZero() || !r.Settings.RefreshOnActivity {
+		return r.EndAt
+	}
+	if !r.endsAtOnce() {
+		last = r.heldUntil(last)
+	}
+	if !last.After(r.EndSetAt) {
 		return r.EndAt
 	}
 	return later(r.EndAt, last.Add(r.Settings.Timeout))
 }
+
+// refreshes reports whether work in progress keeps the soft timeout from
+// firing.
+func (r Record) refreshes(a Activity) bool {
+	return r.Settings.RefreshOnActivity && a.Busy && !r.endsAtOnce()
+}
+
+// endsAtOnce reports whether the soft timeout was set to end when it was set,
+// which work does not put off.
+func (r Record) endsAtOnce() bool { return !r.EndAt.After(r.EndSetAt) }
 
 // notBeforeRetry holds automatic pauses back while they back off.
 func (r Record) notBeforeRetry(at time.Time, action Action) time.Time {

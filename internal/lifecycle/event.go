@@ -42,6 +42,11 @@ type (
 	AccessRequested struct {
 		Meta
 		Policy WakePolicy
+		// Probe says that the access only reads whether the sandbox runs: it
+		// neither wakes it nor cancels a pause.
+		Probe bool
+		// Draining says that the barrier of the pause in flight is not up yet.
+		Draining bool
 	}
 	// PauseRequested asks for an explicit pause.
 	PauseRequested struct {
@@ -183,6 +188,7 @@ const (
 	StartRuntime   EffectKind = "StartRuntime"   // start Launch, from the checkpoint if there is one; answer StartSucceeded or StartFailed
 	CaptureRuntime EffectKind = "CaptureRuntime" // freeze and capture Launch; answer CaptureReady or CaptureEnded
 	AbortCapture   EffectKind = "AbortCapture"   // end the capture of Op soon; the capture answers CaptureEnded
+	ShortenDrain   EffectKind = "ShortenDrain"   // the capture of Op is of an explicit pause now: it waits less for requests in flight
 	ReleaseRuntime EffectKind = "ReleaseRuntime" // destroy the runtime of Launch and what it holds
 	DropCheckpoint EffectKind = "DropCheckpoint" // delete a superseded checkpoint
 	DropLayers     EffectKind = "DropLayers"     // delete layers that were merged into another

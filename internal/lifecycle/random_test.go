@@ -199,7 +199,7 @@ func (w *walk) event() Event {
 	case 0:
 		return CreateRequested{Meta: m, Settings: w.settings()}
 	case 1, 2:
-		return AccessRequested{Meta: m, Policy: pick(w, "", Wake, Keep, Ignore)}
+		return AccessRequested{Meta: m, Policy: pick(w, "", Wake, Keep, Ignore), Probe: w.chance(20), Draining: w.chance(50)}
 	case 3:
 		return PauseRequested{Meta: m, Mode: pick(w, Memory, Memory, Filesystem)}
 	case 4, 5:

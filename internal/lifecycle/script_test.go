@@ -110,6 +110,8 @@ func (w *world) run(t *testing.T, input string) string {
 			w.now = epoch.Add(duration(t, words[1]))
 		case "busy":
 			w.activity.Busy, w.activity.Last = true, w.now
+		case "recheck":
+			w.activity.Recheck = epoch.Add(duration(t, words[1]))
 		case "idle":
 			w.activity = Activity{Since: w.now, Last: w.now}
 		case "show":
@@ -175,6 +177,10 @@ func (w *world) parse(t *testing.T, words []string) Event {
 			change.RefreshOnActivity = ptr(value != "off")
 		case "pauseMode":
 			settings.PauseMode = Mode(value)
+		case "probe":
+			access.Probe = true
+		case "draining":
+			access.Draining = true
 		case "policy":
 			access.Policy = WakePolicy(value)
 		default:

@@ -46,6 +46,10 @@ func (s Settings) Pauses(c Clock) bool {
 	return c == ClockTimeout && s.OnTimeout == Pause || c == ClockIdle && s.IdleAction() == Pause || c == ClockCheckpoint
 }
 
+// MeasuresWork reports whether a clock of the sandbox stops while work is in
+// progress.
+func (s Settings) MeasuresWork() bool { return s.IdleTimeout > 0 || s.RefreshOnActivity }
+
 func (s Settings) pauseMode() Mode {
 	if s.PauseMode == "" {
 		return Memory

@@ -394,15 +394,37 @@ func joinPause(s *step, ev Event) {
 		op.Cause, op.Actor = e.Cause, e.Actor // and it does not wake again
 	case op.Cancelable:
 		op.Cancelable = false
+		s.effect(Effect{Kind: ShortenDrain, Launch: s.rec.Launch})
 	}
 }
 
+// accessDuringPause cancels an automatic pause, where the access may wake the
+// sandbox. Until the barrier is up, an automatic pause keeps no other access
+// out either.
 func accessDuringPause(s *step, ev Event) {
-	s.verdict = Waits
-	op := s.rec.Op
-	if op.Cancelable && !op.Canceling && s.rec.Settings.AutoResume && ev.(AccessRequested).Policy.Wakes() {
+	op, e := s.rec.Op, ev.(AccessRequested)
+	switch {
+	case e.Probe && e.Draining:
+	case e.Probe && op.Cause != CauseCheckpoint:
+		s.refuse(errProbed(s.rec))
+	case e.Probe:
+		s.verdict = Waits // it is not asleep, and not going to be
+	case !op.Cancelable || op.Canceling:
+		s.verdict = Waits
+	case s.rec.Settings.AutoResume && e.Policy.Wakes():
+		s.verdict = Waits
 		s.cancelPause()
+	case !e.Draining:
+		s.verdict = Waits
 	}
+}
+
+func accessDuringResume(s *step, ev Event) {
+	if ev.(AccessRequested).Probe && s.rec.Op.Carry == nil {
+		s.refuse(errProbed(s.rec))
+		return
+	}
+	s.verdict = Waits
 }
 
 func pausingTimer(s *step, ev Event) {
@@ -546,6 +568,9 @@ func pauseBackoff(failures int) time.Duration {
 func wake(s *step, ev Event) {
 	e := ev.(AccessRequested)
 	switch {
+	case e.Probe:
+		s.refuse(errProbed(s.rec))
+		return
 	case !s.rec.Settings.AutoResume:
 		s.refuse(errAsleep(s.rec))
 		return

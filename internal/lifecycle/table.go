@@ -103,7 +103,7 @@ func init() {
 			"ServerStarted":    applies(runningFound, "adopted if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
 		},
 		atPausing: {
-			"AccessRequested": applies(accessDuringPause, "cancels an automatic pause if traffic may wake the sandbox; waits otherwise", atPausing),
+			"AccessRequested": applies(accessDuringPause, "cancels an automatic pause if traffic may wake the sandbox; a lease while an automatic pause drains; waits otherwise; a probe is refused after the drain", atPausing),
 			"PauseRequested":  applies(joinPause, "joins; an automatic pause is no longer cancelable, a checkpoint becomes a pause", atPausing),
 			"KillRequested":   applies(kill, "the capture is abandoned", atKilling),
 			"CaptureReady":    applies(captured, "the commit point, unless the pause is being undone; after a checkpoint it wakes", atPaused, atResuming, atPausing),
@@ -129,6 +129,7 @@ func init() {
 			"ServerStarted":    applies(pausedFound, "a runtime that outlived the commit is released", atPaused),
 		},
 		atResuming: {
+			"AccessRequested": applies(accessDuringResume, "waits; a probe is refused", atResuming),
 			"KillRequested":  applies(kill, "the start is abandoned", atKilling),
 			"StartSucceeded": applies(started, "a new generation and a new soft timeout", atRunning),
 			"StartFailed":    applies(resumeFailed, "one retry, then paused again", atResuming, atPaused),
@@ -196,6 +197,11 @@ func errPaused(Record) error {
 
 func errNotRunning(r Record) error {
 	return errdef.New(errdef.WrongState, "not_running", "the sandbox is %s; this needs a running one", r.State).
+		WithRemedy("resume it with connect")
+}
+
+func errProbed(Record) error {
+	return errdef.New(errdef.WrongState, "not_running", "the sandbox is asleep or falls asleep, and asking whether it runs does not wake it").
 		WithRemedy("resume it with connect")
 }
 

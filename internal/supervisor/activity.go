@@ -15,8 +15,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
-// How the processes inside are looked at. Only sandboxes with an idle timeout
-// are, and only when they would be idle otherwise.
+// How the processes inside are looked at. Only sandboxes with a clock that
+// measures work are, and only when that would run out otherwise.
 const (
 	// pollLeast and pollMost bound how often a busy sandbox is looked at; in
 	// between it is a fraction of the idle timeout.
@@ -136,8 +136,9 @@ func (b *box) holdsLocked(now time.Time) []Hold {
 
 // activityLocked is what the lifecycle needs to know of the holds.
 func (b *box) activityLocked(now time.Time) lifecycle.Activity {
-	act := lifecycle.Activity{Since: later(later(b.work.up, b.work.last), b.work.seen.LastEnd), Last: b.work.last}
-	if b.sb.Record.Settings.IdleTimeout == 0 {
+	act := lifecycle.Activity{Last: later(b.work.last, b.work.seen.LastEnd)}
+	if !b.sb.Record.Settings.MeasuresWork() {
+		act.Since = later(b.work.up, act.Last)
 		return act
 	}
 	b.eachHoldLocked(now, func(h Hold, _ *access) {
@@ -155,14 +156,22 @@ func (b *box) activityLocked(now time.Time) lifecycle.Activity {
 			act.Recheck = earlier(act.Recheck, later(h.Until, b.work.seenAt.Add(pollLeast)))
 		case !h.Until.IsZero():
 			// Stalled or run out: it was work until then.
-			act.Since = later(act.Since, h.Until)
+			act.Last = later(act.Last, h.Until)
 		}
 	})
+	act.Since = later(b.work.up, act.Last)
 	return b.blindLocked(act, now)
 }
 
 func (b *box) pollInterval() time.Duration {
-	return max(pollLeast, min(b.sb.Record.Settings.IdleTimeout/pollFraction, pollMost))
+	set, most := b.sb.Record.Settings, pollMost*pollFraction
+	if set.IdleTimeout > 0 {
+		most = min(most, set.IdleTimeout)
+	}
+	if set.RefreshOnActivity {
+		most = min(most, set.Timeout)
+	}
+	return max(pollLeast, most/pollFraction)
 }
 
 func later(a, b time.Time) time.Time {
@@ -206,7 +215,7 @@ func (b *box) closeAccess(a *access, now time.Time) {
 	delete(b.work.accesses, a)
 	if a.counts {
 		b.work.last = now
-		if b.sb.Record.Settings.IdleTimeout > 0 && !b.accessedLocked(now) {
+		if b.sb.Record.Settings.MeasuresWork() && !b.accessedLocked(now) {
 			b.arm()
 		}
 	}
@@ -227,7 +236,8 @@ func (b *box) accessedLocked(now time.Time) bool {
 // mustLookLocked reports whether a deadline that has come rests on what the
 // processes inside do, and that is not known freshly.
 func (b *box) mustLookLocked(d lifecycle.Deadline, now time.Time) bool {
-	about := d.Clock == lifecycle.ClockIdle || d.Clock == lifecycle.ClockRecheck
+	about := d.Clock == lifecycle.ClockIdle || d.Clock == lifecycle.ClockRecheck ||
+		d.Clock == lifecycle.ClockTimeout && b.sb.Record.Settings.RefreshOnActivity
 	return about && !now.Before(d.At) && now.Sub(b.work.seenAt) > fresh && b.inst != nil
 }
 
@@ -363,10 +373,10 @@ func (b *box) blindLocked(act lifecycle.Activity, now time.Time) lifecycle.Activ
 func (b *box) blindnessLocked(now time.Time) Blindness {
 	blind := Blindness{Since: b.work.blindSince}
 	set := b.sb.Record.Settings
-	if blind.Since.IsZero() || set.IdleTimeout == 0 {
+	if blind.Since.IsZero() || !set.MeasuresWork() {
 		return blind
 	}
-	if set.IdleAction() == lifecycle.Kill {
+	if set.IdleTimeout > 0 && set.IdleAction() == lifecycle.Kill || set.RefreshOnActivity && set.OnTimeout == lifecycle.Kill {
 		blind.Defers = true
 		return blind
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
@@ -300,6 +301,70 @@ func TestActivityRefreshesTheTimeout(t *testing.T) {
 	if at := record(t, s, id).Tombstone.At; at.Sub(last) < timeout {
 		t.Errorf("ended %s after the last activity", at.Sub(last))
 	}
+}
+
+// TestRefreshRespectsWork: with refreshOnActivity the soft timeout is time
+// without work, so a request, a stream or a process that takes longer than the
+// timeout ends by itself, and the timeout counts from there. Time is virtual.
+func TestRefreshRespectsWork(t *testing.T) {
+	const timeout, work = 3 * time.Second, 7 * time.Second
+	for name, begin := range map[string]func(t *testing.T, w *world, s *Supervisor, id string) (end func()){
+		"request": func(t *testing.T, _ *world, s *Supervisor, id string) func() {
+			return mustAcquire(t, s, id, Access{Port: counterPort}).Release
+		},
+		"stream": func(t *testing.T, _ *world, s *Supervisor, id string) func() {
+			return mustAcquire(t, s, id, Access{Port: counterPort, Stream: true}).Release
+		},
+		"process": func(t *testing.T, w *world, _ *Supervisor, _ string) func() {
+			ended := time.Now().Add(work)
+			w.told = func(*program) (agentapi.Activity, error) {
+				if !time.Now().Before(ended) {
+					return agentapi.Activity{Now: time.Now(), LastEnd: ended}, nil
+				}
+				p := agentapi.Process{PID: 7, Root: 7, Command: "make", Since: time.Now(), LastProgress: time.Now()}
+				return agentapi.Activity{Now: time.Now(), Processes: []agentapi.Process{p}}, nil
+			}
+			return func() {}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			synctest.Test(t, func(t *testing.T) {
+				srv := w.mustOpen(t)
+				settings := lifecycle.Settings{Timeout: timeout, OnTimeout: lifecycle.Kill, RefreshOnActivity: true}
+				id := create(t, srv.s, CreateRequest{Settings: settings})
+				end := begin(t, w, srv.s, id)
+				began := time.Now()
+				time.Sleep(work - time.Millisecond)
+				if sb, err := srv.s.Get(t.Context(), id); err != nil || sb.Record.EndAt.Before(time.Now()) {
+					t.Errorf("during the work: ends at %s, %v", sb.Record.EndAt, err)
+				}
+				time.Sleep(time.Millisecond)
+				end()
+				time.Sleep(timeout + 2*time.Second)
+				ts := record(t, srv.s, id).Tombstone
+				if ts == nil || ts.Reason != lifecycle.TimeoutExpired {
+					t.Fatalf("after the work and the timeout: %+v", ts)
+				}
+				if took := ts.At.Sub(began); took < work+timeout || took > work+timeout+time.Second {
+					t.Errorf("ended %s after the work began, want %s", took, work+timeout)
+				}
+				if err := srv.s.Stop(context.Background()); err != nil {
+					t.Error(err)
+				}
+				w.powerOff()
+			})
+		})
+	}
+}
+
+func mustAcquire(t *testing.T, s *Supervisor, id string, a Access) *Lease {
+	t.Helper()
+	lease, err := s.Acquire(t.Context(), id, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
 }
 
 func TestLifetimeEndsAPausedSandbox(t *testing.T) {

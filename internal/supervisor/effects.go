@@ -496,7 +496,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	}
 	b.s.runHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
 	b.fetchLastLog(ctx, inst)
-	if cp.Mode == lifecycle.Filesystem || sb.Record.Settings.IdleTimeout > 0 {
+	if cp.Mode == lifecycle.Filesystem || sb.Record.Settings.MeasuresWork() {
 		// Without a checkpoint nothing else makes the guest's kernel write back;
 		// and the agent, if it watches processes, learns when the sleep begins.
 		if err := b.s.callAgent(ctx, inst, b.id, http.MethodPost, agentapi.PathSync, nil, nil); err != nil {

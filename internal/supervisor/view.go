@@ -54,8 +54,19 @@ func (b *box) view() store.Sandbox {
 
 func (b *box) viewLocked() store.Sandbox {
 	sb := b.sb
-	sb.Record.EndAt = sb.Record.SoftEnd(b.work.last)
+	if sb.Record.Settings.RefreshOnActivity {
+		t := now()
+		sb.Record.EndAt = softEnd(sb.Record, b.activityLocked(t), t)
+	}
 	return sb
+}
+
+// softEnd returns the end of the soft timeout if the activity ended now.
+func softEnd(r lifecycle.Record, act lifecycle.Activity, now time.Time) time.Time {
+	if act.Busy {
+		act.Last = now
+	}
+	return r.SoftEnd(act.Last)
 }
 
 // List returns all sandboxes that run or are paused, in no order.
@@ -198,7 +209,7 @@ func (s *Supervisor) Explain(ctx context.Context, id string) (Explanation, error
 const lookers = 8
 
 // Outlooks explains sandboxes without their transitions; those that are not
-// there are left out. It looks inside those whose idle timeout depends on that
+// there are left out. It looks inside those with a clock that depends on that
 // and into which nobody has looked lately, until ctx ends: of the others it
 // tells what is known.
 func (s *Supervisor) Outlooks(ctx context.Context, ids []string) map[string]Explanation {
@@ -236,7 +247,7 @@ func (s *Supervisor) Outlooks(ctx context.Context, ids []string) map[string]Expl
 func (b *box) unseen() runtime.Instance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.sb.Record.Settings.IdleTimeout == 0 || now().Sub(b.work.seenAt) < b.pollInterval() {
+	if !b.sb.Record.Settings.MeasuresWork() || now().Sub(b.work.seenAt) < b.pollInterval() {
 		return nil
 	}
 	return b.lookableLocked()
@@ -248,7 +259,7 @@ func (b *box) explain() Explanation {
 	t := now()
 	act := b.activityLocked(t)
 	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
-	e.Sandbox.Record.EndAt = b.sb.Record.SoftEnd(act.Last)
+	e.Sandbox.Record.EndAt = softEnd(b.sb.Record, act, t)
 	if b.sb.Record.State == lifecycle.Running {
 		e.Holds = b.holdsLocked(t)
 		e.Blindness = b.blindnessLocked(t)

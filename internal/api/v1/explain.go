@@ -200,7 +200,7 @@ func waitsFor(x supervisor.Explanation) string {
 	switch {
 	case rec.Op != nil:
 		return ""
-	case rec.State == lifecycle.Running && rec.Settings.IdleTimeout > 0 && busy(x):
+	case rec.State == lifecycle.Running && rec.Settings.MeasuresWork() && busy(x):
 		return string(x.Holds[0].Kind) // those that count come first
 	case rec.State == lifecycle.Running && x.Blindness.Defers:
 		return waitsForTelemetry
@@ -248,6 +248,8 @@ func undisturbed(x supervisor.Explanation) string {
 		return "nothing is known of the work inside: the idle timeout, which would end it, is held back while that lasts"
 	case waits == waitsForTelemetry:
 		return fmt.Sprintf("nothing is known of the work inside: the idle timeout is held back until %s", x.Blindness.Until.UTC().Format(time.RFC3339))
+	case rec.State == lifecycle.Running && waits != "" && rec.Settings.IdleTimeout == 0:
+		return fmt.Sprintf("it stays awake while a hold counts; the timeout of %s begins after that", rec.Settings.Timeout)
 	case rec.State == lifecycle.Running && waits != "":
 		return fmt.Sprintf("it stays awake while a hold counts; the idle timeout of %s begins after that", rec.Settings.IdleTimeout)
 	case rec.State == lifecycle.Running:
