@@ -78,6 +78,7 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			},
 			DefaultTimeout:  o.DefaultTimeout,
 			WakeTimeout:     o.WakeTimeout,
+			Drain:           o.Drain,
 			WakeQueue:       o.WakeQueue,
 			MaxRunning:      o.MaxRunning,
 			WarmRuntimes:    o.WarmRuntimes,

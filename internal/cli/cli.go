@@ -67,6 +67,7 @@ type ServeOptions struct {
 
 	WakeTimeout   time.Duration // how long a request waits for a sandbox to wake
 	WakeQueue     int           // how many may wait for one
+	Drain         time.Duration // how long an automatic pause waits for requests in flight
 	MaxRunning    int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes  int           // how many empty runtimes wait for the next start
 	VolumeDiskMiB int           // what a volume may hold that has no limit of its own; 0 for no limit

@@ -39,6 +39,7 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.DurationVar(&o.StallAfter, "stall-after", 30*time.Minute, "how long work may stand still and keep a sandbox awake; 0 for ever")
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
 	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
+	f.DurationVar(&o.Drain, "drain", 5*time.Second, "how long a pause at a timeout waits for requests in flight to end; streams are not waited for, and an explicit pause waits 1s; 0 for not at all")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
 	f.IntVar(&o.VolumeDiskMiB, "volume-disk", 10240, "how many `MiB` a volume may hold that has no limit of its own; 0 for no limit")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes wait to make the next start or wake faster; 0 for none")
@@ -110,6 +111,8 @@ func (o ServeOptions) check() error {
 		return usagef("--wake-timeout %s: want more than 0", o.WakeTimeout)
 	case o.WakeQueue <= 0:
 		return usagef("--wake-queue %d: want more than 0", o.WakeQueue)
+	case o.Drain < 0 || o.Drain > time.Minute:
+		return usagef("--drain %s: want 0 to 1m", o.Drain)
 	case (o.TLSCert == "") != (o.TLSKey == ""):
 		return usagef("--tls-cert and --tls-key belong together")
 	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0 || o.IdleStream < 0:

@@ -226,7 +226,7 @@ func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byt
 // authorize checks credentials; nil if they suffice.
 func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.Sandbox) *reply {
 	if p.port == agentapi.Port {
-		if p.asleep && sb.Record.Settings.AutoResume && sb.Config.Secure && !e.agentCredentials(r, p) {
+		if p.asleep && !p.access.Probe && sb.Record.Settings.AutoResume && sb.Config.Secure && !e.agentCredentials(r, p) {
 			return &reply{Code: http.StatusForbidden, SandboxID: p.id,
 				Message: "This sandbox can't be resumed with the credentials provided. Send its access token in the header " + agentapi.HeaderAccessToken}
 		}

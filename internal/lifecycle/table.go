@@ -130,12 +130,12 @@ func init() {
 		},
 		atResuming: {
 			"AccessRequested": applies(accessDuringResume, "waits; a probe is refused", atResuming),
-			"KillRequested":  applies(kill, "the start is abandoned", atKilling),
-			"StartSucceeded": applies(started, "a new generation and a new soft timeout", atRunning),
-			"StartFailed":    applies(resumeFailed, "one retry, then paused again", atResuming, atPaused),
-			"RuntimeGone":    stale,
-			"TimerFired":     applies(resumingTimer, "its deadline passed: paused again; the lifetime passed: end", atPaused, atKilling),
-			"ServerStarted":  applies(resumingFound, "the server restarted: paused again; after a checkpoint one more try", atResuming, atPaused),
+			"KillRequested":   applies(kill, "the start is abandoned", atKilling),
+			"StartSucceeded":  applies(started, "a new generation and a new soft timeout", atRunning),
+			"StartFailed":     applies(resumeFailed, "one retry, then paused again", atResuming, atPaused),
+			"RuntimeGone":     stale,
+			"TimerFired":      applies(resumingTimer, "its deadline passed: paused again; the lifetime passed: end", atPaused, atKilling),
+			"ServerStarted":   applies(resumingFound, "the server restarted: paused again; after a checkpoint one more try", atResuming, atPaused),
 		},
 		atKilling: {
 			"KillRequested": joins,

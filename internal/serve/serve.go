@@ -57,6 +57,7 @@ type Options struct {
 	DefaultTimeout time.Duration // of sandboxes that E2B clients create without one
 	WakeTimeout    time.Duration // how long a request waits for a sandbox to wake
 	WakeQueue      int           // how many requests may wait for one sandbox
+	Drain          time.Duration // how long an automatic pause waits for requests in flight
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes   int           // how many empty runtimes wait for the next start
 	VolumeDiskMiB  int           // what a volume may hold that has no limit of its own; 0 for no limit
@@ -330,7 +331,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
-		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
+		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
 		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery,
 		LogDir: filepath.Join(o.StateDir, "logs"),
 	})

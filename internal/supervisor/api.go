@@ -42,10 +42,11 @@ type Access struct {
 	// the query. It is empty for what has none.
 	Path  string
 	Actor string
-	// Stream says that the access has no natural end (WebSocket, SSE, exec).
+	// Stream says that the access has no natural end (WebSocket, SSE, exec). A
+	// pause ends it and does not wait for it.
 	Stream bool
-	// Probe says that the access only asks whether the sandbox is there, which
-	// is no activity.
+	// Probe says that the access only asks whether the sandbox runs. It is no
+	// activity, wakes nothing and cancels no pause.
 	Probe bool
 }
 
@@ -59,8 +60,13 @@ type Lease struct {
 	// Progress tells that so many bytes have passed: the hold that the lease is has not
 	// stalled. It is cheap.
 	Progress func(bytes int)
-	// Cut is closed when the generation is about to be paused or killed.
+	// Cut is closed when the generation is about to be paused or killed, and Why
+	// says then what happened.
 	Cut <-chan struct{}
+	Why func() error
+	// Streams tells that the access has no natural end, where Access.Stream did
+	// not say so.
+	Streams func()
 	// Release gives the lease back. It may be called more than once.
 	Release func()
 }

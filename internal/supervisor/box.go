@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,10 +33,9 @@ type box struct {
 	mu      sync.Mutex
 	sb      store.Sandbox
 	inst    runtime.Instance // of the serving generation; nil when there is none
-	leases  int
-	drained chan struct{} // closed when leases falls to 0; nil while nobody waits
-	cut     chan struct{} // closed to cut the leases of the serving generation
-	isCut   bool
+	held    held
+	drain   drain
+	cut     *cut      // of the leases of the serving generation
 	waiters []*waiter // accesses that wait for the sandbox to serve
 	work    work
 	disk    disk
@@ -58,7 +56,7 @@ type task struct {
 
 func newBox(s *Supervisor, sb store.Sandbox) *box {
 	b := &box{
-		s: s, id: sb.ID, sb: sb, cut: make(chan struct{}),
+		s: s, id: sb.ID, sb: sb, cut: newCut(),
 		ended: map[string][]chan ending{}, tasks: map[string]*task{},
 	}
 	b.gate = egress.NewGate(s.o.Internet, s.metrics.refused)
@@ -388,7 +386,9 @@ func (b *box) grantLocked() {
 // acquireLocked returns a lease, or what to wait for before asking again.
 func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
 	m := lifecycle.Meta{Op: newOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
-	res, err := b.applyLocked(lifecycle.AccessRequested{Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path)})
+	res, err := b.applyLocked(lifecycle.AccessRequested{
+		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.drain.on,
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -405,90 +405,11 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
 	return nil, b.awaitLocked(), nil
 }
 
-func (b *box) lease(access Access) *Lease {
-	b.leases++
-	a := b.openAccess(access, b.sb.Config.WakePolicy(access.Port, access.Path), now())
-	inst := b.inst
-	var once sync.Once
-	return &Lease{
-		Generation: b.sb.Record.Generation,
-		Dial:       func(ctx context.Context, port int) (net.Conn, error) { return dialPort(ctx, inst, port) },
-		Cut:        b.cut,
-		Progress:   a.passed,
-		Release:    func() { once.Do(func() { b.release(a) }) },
-	}
-}
-
-func (b *box) release(a *access) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closeAccess(a, now())
-	b.leases--
-	if b.leases == 0 && b.drained != nil {
-		close(b.drained)
-		b.drained = nil
-	}
-}
-
-// Draining bounds: requests in flight may end by themselves within drainGrace;
-// then their connections are cut, which holders must follow within cutGrace.
-const (
-	drainGrace = 50 * time.Millisecond
-	cutGrace   = 2 * time.Second
-)
-
-// drain waits for the leases to be released, cutting those that are not. The
-// barrier is up: no new ones are given.
-func (b *box) drain(ctx context.Context) {
-	if b.waitDrained(ctx, drainGrace) {
-		b.cutLeases()
-		return
-	}
-	b.cutLeases()
-	if !b.waitDrained(ctx, cutGrace) {
-		b.s.log.Warn("leases were not released after the cut", "sandbox", b.id)
-	}
-}
-
-func (b *box) waitDrained(ctx context.Context, within time.Duration) bool {
-	b.mu.Lock()
-	if b.leases == 0 {
-		b.mu.Unlock()
-		return true
-	}
-	if b.drained == nil {
-		b.drained = make(chan struct{})
-	}
-	ch := b.drained
-	b.mu.Unlock()
-	timer := time.NewTimer(within)
-	defer timer.Stop()
-	select {
-	case <-ch:
-		return true
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return false
-}
-
-func (b *box) cutLeases() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.cutLocked()
-}
-
-func (b *box) cutLocked() {
-	if !b.isCut {
-		close(b.cut)
-		b.isCut = true
-	}
-}
-
 // unserveLocked ends the leases of the serving runtime; it is about to go.
 func (b *box) unserveLocked() {
 	b.inst = nil
-	b.cutLocked()
+	b.drain.on = false
+	b.cutLocked(endOf(b.sb))
 }
 
 // serveLocked makes inst what leases are given on.
@@ -502,11 +423,5 @@ func (b *box) serveLocked(inst runtime.Instance) {
 	b.arm()
 	if b.s.o.SampleEvery > 0 { // what the next sample is compared with
 		b.s.work.Go(func() { b.takeSample() })
-	}
-}
-
-func (b *box) uncutLocked() {
-	if b.isCut {
-		b.cut, b.isCut = make(chan struct{}), false
 	}
 }

@@ -39,7 +39,10 @@ func (b *box) act(e lifecycle.Effect) {
 			b.start(ctx, e)
 		})
 	case lifecycle.CaptureRuntime:
+		b.beginDrainLocked()
 		b.spawn(e.Op, func(ctx context.Context) { b.capture(ctx, e) })
+	case lifecycle.ShortenDrain:
+		b.shortenDrainLocked()
 	case lifecycle.AbortCapture:
 		if t := b.tasks[e.Op]; t != nil {
 			t.cancel()
@@ -397,8 +400,8 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	inst, sb := b.inst, b.sb
 	b.mu.Unlock()
 	image := e.Op
-	var sealing sync.WaitGroup
-	cp, freed, err := b.tryCapture(ctx, inst, sb, image, &sealing)
+	var c capturing
+	cp, freed, err := b.tryCapture(ctx, inst, sb, image, &c)
 	ready := lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed}
 	if sb.Record.Checkpointing() { // it wakes at once, and is never found asleep
 		ready.Merged = b.waitingMerge()
@@ -412,7 +415,7 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	b.s.o.Layers.AbandonImage(image)
 	var discarding sync.WaitGroup
 	discarding.Go(func() {
-		sealing.Wait()
+		c.sealing.Wait()
 		b.s.insist(func() error { return b.s.o.Layers.RemoveImage(image) }, "partial image could not be removed", "sandbox", b.id)
 	})
 	defer discarding.Wait()
@@ -423,13 +426,19 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	overtaken := b.inst != inst
 	b.mu.Unlock()
 	if !overtaken {
-		b.resumeService(inst, e.Op, err)
+		b.resumeService(inst, e.Op, c.frozen, err)
 	}
 }
 
+// capturing is what a capture leaves behind that does not commit.
+type capturing struct {
+	frozen  bool           // the runtime may be
+	sealing sync.WaitGroup // what still works on the image
+}
+
 // resumeService lets a runtime whose pause did not commit go on.
-func (b *box) resumeService(inst runtime.Instance, op string, cause error) {
-	if inst != nil && !planted.In(planted.ForgottenThaw) && !b.thaw(inst) {
+func (b *box) resumeService(inst runtime.Instance, op string, frozen bool, cause error) {
+	if frozen && !planted.In(planted.ForgottenThaw) && !b.thaw(inst) {
 		return
 	}
 	b.mu.Lock()
@@ -475,9 +484,8 @@ func (b *box) thaw(inst runtime.Instance) bool {
 
 // tryCapture freezes the runtime and makes a durable, checksummed checkpoint
 // of it, and says what memory its release will give back. Memory and files are
-// taken in the same frozen window. What of it still works on the image after a
-// cancel is in sealing.
-func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sandbox, image string, sealing *sync.WaitGroup) (cp lifecycle.Checkpoint, freed int64, err error) {
+// taken in the same frozen window.
+func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sandbox, image string, c *capturing) (cp lifecycle.Checkpoint, freed int64, err error) {
 	cp = lifecycle.Checkpoint{ID: image, Mode: sb.Record.Op.Mode}
 	if inst == nil {
 		return cp, 0, errors.New("the runtime is gone")
@@ -490,7 +498,9 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err != nil {
 		return cp, 0, err
 	}
-	b.drain(ctx)
+	if err := b.drainLeases(ctx); err != nil {
+		return cp, 0, err
+	}
 	if err := failpoint.Fail(failpoint.Drained); err != nil {
 		return cp, 0, err
 	}
@@ -506,6 +516,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := ctx.Err(); err != nil {
 		return cp, 0, err
 	}
+	c.frozen = true
 	if err := inst.Freeze(ctx); err != nil {
 		return cp, 0, err
 	}
@@ -525,7 +536,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if previous := sb.Record.Checkpoint; planted.In(planted.EarlyDrop) && previous != nil {
 		_ = b.s.o.Layers.RemoveImage(previous.ID)
 	}
-	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, system, sealing); err != nil {
+	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, system, &c.sealing); err != nil {
 		return cp, 0, err
 	}
 	return cp, freed, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err(), failpoint.Fail(failpoint.Captured))

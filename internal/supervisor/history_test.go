@@ -383,7 +383,7 @@ func (o *observer) kill(ctx context.Context, b *seenBox) {
 // visit gets a lease, and some time later counts.
 func (o *observer) visit(ctx context.Context, b *seenBox) {
 	done := o.call(b, history.Access, 0)
-	lease, err := o.s.srv.s.Acquire(ctx, b.id, Access{Port: 8000})
+	lease, err := o.s.srv.s.Acquire(ctx, b.id, Access{Port: 8000, Stream: percent(o.rng, 30)})
 	if err != nil {
 		done(err, nil)
 		return

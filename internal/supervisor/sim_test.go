@@ -896,8 +896,8 @@ func (s *sim) checkExpiry(srv *server, b *watched, r lifecycle.Record, cause lif
 		asked, due = r.Settings.IdleAction(), s.idleDue(srv, b, r)
 	case cause == lifecycle.CauseCheckpoint:
 		asked, due = lifecycle.Pause, later(r.StartedAt, r.PausedAt).Add(r.Settings.CheckpointEvery)
-	case r.Settings.RefreshOnActivity && b.lastWork.After(r.EndSetAt):
-		due = later(due, b.lastWork.Add(r.Settings.Timeout))
+	case r.Settings.RefreshOnActivity:
+		due = s.refreshedDue(srv, b, r)
 	}
 	if did != asked {
 		wrong("%s by %s, and %s was asked for", did, cause, asked)
@@ -913,18 +913,39 @@ func (s *sim) idleDue(srv *server, b *watched, r lifecycle.Record) time.Time {
 	if b.holds[srv.number] > 0 {
 		s.fail("box%d: idle with %d accesses open", b.ordinal, b.holds[srv.number])
 	}
-	since := later(r.StartedAt, b.lastWork)
-	for _, l := range r.Leases {
-		since = later(since, l.Until)
-	}
-	if s.plan.blind == 0 {
-		since = later(since, b.busyUntil[r.Launch])
-	}
-	due := since.Add(r.Settings.IdleTimeout)
+	due := later(r.StartedAt, s.workedUntil(b, r)).Add(r.Settings.IdleTimeout)
 	if r.EndIsLive {
 		due = later(due, r.EndAt)
 	}
 	return due
+}
+
+// refreshedDue is the earliest that the soft timeout of a sandbox may end that
+// is refreshed by activity.
+func (s *sim) refreshedDue(srv *server, b *watched, r lifecycle.Record) time.Time {
+	last := b.lastWork
+	if r.EndAt.After(r.EndSetAt) {
+		if b.holds[srv.number] > 0 {
+			s.fail("box%d: timed out with %d accesses open", b.ordinal, b.holds[srv.number])
+		}
+		last = s.workedUntil(b, r)
+	}
+	if !last.After(r.EndSetAt) {
+		return r.EndAt
+	}
+	return later(r.EndAt, last.Add(r.Settings.Timeout))
+}
+
+// workedUntil is when work was last seen in a sandbox, or will be.
+func (s *sim) workedUntil(b *watched, r lifecycle.Record) time.Time {
+	last := b.lastWork
+	for _, l := range r.Leases {
+		last = later(last, l.Until)
+	}
+	if s.plan.blind == 0 {
+		last = later(last, b.busyUntil[r.Launch])
+	}
+	return last
 }
 
 // lateness is how late a clock may take effect where nothing is slow. The rest
@@ -938,8 +959,9 @@ func (s *sim) checkDue(b *watched, what string, due time.Time, set bool, before 
 	}
 	// An operation holds the soft clocks back, not the lifetime.
 	late := now.Sub(later(due, b.settledAt))
-	idle := what == string(lifecycle.CauseIdle) // when work ended is known only roughly
-	if !s.plan.faulty && !idle && late > lateness {
+	// When work ended is known only roughly.
+	rough := what == string(lifecycle.CauseIdle) || what == string(lifecycle.CauseTimeout) && before.Settings.RefreshOnActivity
+	if !s.plan.faulty && !rough && late > lateness {
 		s.fail("box%d: %s took effect %s late, in %s", b.ordinal, what, late, before.Situation())
 	}
 }
@@ -1098,7 +1120,7 @@ func (w window) checkError(err error) {
 	case errdef.NotFound:
 		ok = is(lifecycle.Terminated) || strings.HasPrefix(w.what, "release hold")
 	case errdef.WrongState:
-		ok = is(lifecycle.Paused)
+		ok = is(lifecycle.Paused) || w.what == "probe" && w.saw(func(r lifecycle.Record) bool { return r.Phase() == lifecycle.Pausing })
 	case errdef.Conflict:
 		ok = is(lifecycle.Paused) && w.what == "pause" || is(lifecycle.Running) && w.what == "resume"
 	case errdef.Invalid:
@@ -1239,6 +1261,12 @@ func (c *client) create() {
 // runs reports whether leases may be given on a record.
 func runs(r lifecycle.Record) bool { return r.State == lifecycle.Running && r.Op == nil }
 
+// serves reports whether an access can get a lease: also while an automatic
+// pause drains, and a probe while any does.
+func serves(r lifecycle.Record, a Access) bool {
+	return runs(r) || r.Phase() == lifecycle.Pausing && (r.Op.Cancelable || a.Probe)
+}
+
 func (c *client) once() {
 	id := c.ids.pick(c.rng)
 	if id == "" {
@@ -1283,14 +1311,18 @@ func (c *client) visit(srv *server, id string) {
 	if percent(c.rng, 50) && !a.Probe {
 		long = between(c.rng, time.Microsecond, oneOf(c.rng, 100*time.Millisecond, time.Minute))
 	}
-	w := c.s.call(srv, id, "visit")
+	what := "visit"
+	if a.Probe {
+		what = "probe"
+	}
+	w := c.s.call(srv, id, what)
 	for {
 		lease, err := srv.s.Acquire(srv.ctx, id, a)
 		if err != nil {
 			w.done(err)
 			return
 		}
-		if !w.saw(func(r lifecycle.Record) bool { return runs(r) && r.Generation == lease.Generation }) && !srv.dead.Load() {
+		if !w.saw(func(r lifecycle.Record) bool { return serves(r, a) && r.Generation == lease.Generation }) && !srv.dead.Load() {
 			c.s.fail("%s got a lease on generation %d, which was not running then", w.name(), lease.Generation)
 		}
 		n, err := c.hold1(srv, id, lease, long, counts)

@@ -64,7 +64,9 @@ type Options struct {
 	// WakeQueue how many may wait for one.
 	WakeTimeout time.Duration
 	WakeQueue   int
-	Defaults    Defaults
+	// Drain is how long an automatic pause waits for requests in flight.
+	Drain    time.Duration
+	Defaults Defaults
 	// MaxRunning bounds how many sandboxes run at once; 0 for no bound.
 	MaxRunning int
 	// KeyLimits returns what the sandboxes that an API key has made may take

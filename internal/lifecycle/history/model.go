@@ -41,6 +41,9 @@ type state struct {
 	// before is the end that has just been replaced, 0 if none has.
 	before int64
 	reason lifecycle.Reason
+	// automatic is of the pause in flight. An explicit one that joins it is not
+	// told.
+	automatic bool
 }
 
 func (s state) String() string {
@@ -124,11 +127,16 @@ func waits(o *Op) bool {
 	return false
 }
 
-// serves reports whether leases are given without a wait: nothing is let through
-// the barrier of a pause.
+// serves reports whether leases are given without a wait.
 func (s state) serves() bool { return s.is == lifecycle.Running && s.phase == lifecycle.None }
 
 func (s state) sleeps() bool { return s.is == lifecycle.Paused && s.phase == lifecycle.None }
+
+// drains reports whether leases may be given all the same: while an automatic
+// pause drains that access does not cancel. When its barrier goes up is not told.
+func (m model) drains(s state) bool {
+	return s.phase == lifecycle.Pausing && s.automatic && !m.AutoResume
+}
 
 // changes returns the state after what the log tells of.
 func (m model) changes(s state, o *Op) (state, bool) {
@@ -142,7 +150,7 @@ func (m model) changes(s state, o *Op) (state, bool) {
 	case running:
 		return next.started(o).atLeast(o.At.Add(m.Timeout)), s.phase == lifecycle.Creating && o.Generation == 1
 	case pausing:
-		next.phase = lifecycle.Pausing
+		next.phase, next.automatic = lifecycle.Pausing, o.Cause != lifecycle.CauseCall
 		return next, s.serves() && (o.Cause == lifecycle.CauseCall || due && m.OnTimeout == lifecycle.Pause)
 	case paused:
 		next.is, next.phase, next.end, next.told = lifecycle.Paused, lifecycle.None, 0, true
@@ -205,7 +213,7 @@ func (m model) succeeds(s state, o *Op) (state, bool) {
 	case Create:
 		return s.learns(o), s.fresh && s.serves() && same && s.allows(o)
 	case Access:
-		return s, s.serves() && same
+		return s, (s.serves() || m.drains(s)) && same
 	case Count: // a lease stays good while the barrier is up
 		ok := s.is == lifecycle.Running && same && s.count == m.previous[o.Count]
 		s.count = o.Count
