@@ -24,6 +24,9 @@ type conn struct {
 	client netip.Addr
 	in     stream
 	secure bool
+
+	loopback bool // it came to a loopback address
+
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
 
@@ -55,7 +58,7 @@ const (
 )
 
 func newConn(s *Server, nc net.Conn, client netip.Addr) *conn {
-	c := &conn{s: s, client: client}
+	c := &conn{s: s, client: client, loopback: isLoopback(nc.LocalAddr())}
 	if s.tls != nil {
 		// Below TLS, because net/http looks for a *tls.Conn on top.
 		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.clients.leave(client) }}, s.tls)
@@ -117,7 +120,11 @@ func (c *conn) serveRequest() bool {
 		return false
 	}
 	c.in.skip(len(head))
-	r := request{method: req.Method, host: req.Host, target: req.Target, header: req.Fields, client: c.client, secure: c.secure}
+	r := request{method: req.Method, host: req.Host, target: req.Target, header: req.Fields, client: c.client, secure: c.secure, loopback: c.loopback}
+	if refusal := c.s.refuseTarget(&r); refusal != nil {
+		c.stopWatching()
+		return c.answer(&r, refusal, !req.Close && c.drain(&req), req.Method)
+	}
 	if routes(&r) {
 		x := exchange{c: c, req: &req, r: &r}
 		return x.serve() && !c.s.isClosing()

@@ -53,6 +53,7 @@ type edge struct {
 	counts    *counts
 	accessLog bool
 	upstreams upstreams
+	signers   *signers
 }
 
 // errCut is the cause of a request's end when its generation was cut.
@@ -82,6 +83,9 @@ func (p *passage) hostInside(host string) string {
 // woken or reached. Either the passage or the reply is nil.
 func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 	t, err := e.target(ctx, r)
+	if errors.Is(err, errTooManySearches) {
+		return nil, &reply{Code: http.StatusTooManyRequests, Message: err.Error(), plain: true, retryAfter: 5}
+	}
 	if err != nil {
 		return nil, &reply{Code: http.StatusBadRequest, Message: err.Error(), plain: true}
 	}
@@ -168,27 +172,19 @@ func (v *visit) leave(b breaker) {
 	}
 }
 
-// target finds the sandbox; for a signed file URL that names none, by trying
-// the signature with each sandbox's token, of which at most one can match.
+// target finds the sandbox; for a signed file URL that names none, by its
+// signature.
 func (e *edge) target(ctx context.Context, r *request) (target, error) {
 	if strings.HasPrefix(r.target, pathRoutes) || !byHeader(hostName(r.host)) ||
 		r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != "" {
 		return parseTarget(r)
 	}
-	list, err := e.sandboxes.List(ctx)
-	if err != nil {
-		return target{}, err
-	}
 	signed, err := parseSigned(r)
 	if err != nil {
 		return target{}, err
 	}
-	for _, sb := range list {
-		if sb.Config.Secure && signed.by(e.sandboxes.EnvdToken(sb.ID)) {
-			return target{id: sb.ID, port: agentapi.Port, path: r.target}, nil
-		}
-	}
-	return target{}, routeError("this signed URL belongs to no sandbox of this server")
+	id, err := e.signers.find(ctx, e.sandboxes, signed, r.client)
+	return target{id: id, port: agentapi.Port, path: r.target}, err
 }
 
 // signed is a signed file URL.

@@ -125,7 +125,7 @@ func (f *fleet) serve(t *testing.T) string {
 
 // serveWith serves the sandbox with what o says beside it.
 func (f *fleet) serveWith(t *testing.T, o Options) string {
-	o.Sandboxes = f
+	o.Sandboxes, o.Domain = f, "example.test"
 	if o.Log == nil {
 		o.Log = discardLog
 	}
@@ -236,7 +236,7 @@ func TestRoutes(t *testing.T) {
 			for k, v := range c.headers {
 				h.Set(k, v)
 			}
-			r := &request{method: http.MethodGet, host: c.host, target: cmp.Or(c.path, "/"), header: h}
+			r := &request{method: http.MethodGet, host: c.host, target: cmp.Or(c.path, "/"), header: header2{h}}
 			if got := routes(r); got != c.mine {
 				t.Errorf("Routes = %v, want %v", got, c.mine)
 			}

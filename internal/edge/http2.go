@@ -18,7 +18,15 @@ import (
 // handler serves the requests of HTTP/2 connections.
 func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: r.Header, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil}
+		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: header2{r.Header}, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil}
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+			q.loopback = isLoopback(local)
+		}
+		if refusal := s.refuseTarget(&q); refusal != nil {
+			x := exchange2{s: s, w: w, r: r, q: &q, begin: time.Now()}
+			x.reply(refusal)
+			return
+		}
 		if !routes(&q) {
 			s.control.ServeHTTP(w, r)
 			return
@@ -28,6 +36,12 @@ func (s *Server) handler() http.Handler {
 		x.serve()
 	})
 }
+
+// header2 are the fields of a request by HTTP/2.
+type header2 struct{ http.Header }
+
+// Count implements fields.
+func (h header2) Count(name string) int { return len(h.Values(name)) }
 
 // exchange2 is one request for a sandbox by HTTP/2, and its answer.
 type exchange2 struct {
@@ -111,15 +125,27 @@ func (x *exchange2) relay(ctx context.Context) {
 		}
 		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n) }}
 		if x.p.prefix != "" {
-			for name, values := range resp.Header {
-				for i := range values {
-					values[i] = x.p.underPrefix(name, values[i], x.q.host)
-				}
-			}
+			x.underPrefix(resp.Header)
 		}
 		return nil
 	}
 	proxy.ServeHTTP(x.w, x.r.WithContext(ctx))
+}
+
+// underPrefix adapts the head of an answer to the path that the client knows.
+func (x *exchange2) underPrefix(h http.Header) {
+	for name, values := range h {
+		if ofWholeOrigin(name) {
+			delete(h, name)
+			continue
+		}
+		for i := range values {
+			values[i] = x.p.underPrefix(name, values[i], x.q.host)
+		}
+	}
+	if policy := x.p.pagePolicy(); policy != "" {
+		h.Add(headerPolicy, policy)
+	}
 }
 
 func (x *exchange2) count(c *int64, n int) {

@@ -15,6 +15,47 @@ func (p *passage) underPrefix(name, value, host string) string {
 	return value
 }
 
+// ofWholeOrigin reports whether a field of an answer says something of the
+// whole origin, which below a path belongs to the server and to all its
+// sandboxes.
+func ofWholeOrigin(name string) bool {
+	switch len(name) {
+	case len("NEL"):
+		return strings.EqualFold(name, "NEL")
+	case len("Alt-Svc"):
+		return strings.EqualFold(name, "Alt-Svc")
+	case len("Report-To"):
+		return strings.EqualFold(name, "Report-To")
+	case len("Clear-Site-Data"):
+		return strings.EqualFold(name, "Clear-Site-Data")
+	case len("Origin-Agent-Cluster"):
+		return strings.EqualFold(name, "Origin-Agent-Cluster")
+	case len("Service-Worker-Allowed"):
+		return strings.EqualFold(name, "Service-Worker-Allowed")
+	case len("Strict-Transport-Security"):
+		return strings.EqualFold(name, "Strict-Transport-Security")
+	}
+	return false
+}
+
+const (
+	headerPolicy = "Content-Security-Policy"
+	// sandboxedPage gives a page an origin of its own, so that its scripts reach
+	// neither the server nor another sandbox in the name of the person who
+	// looks at it.
+	sandboxedPage = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts"
+)
+
+// pagePolicy returns the policy that is added to an answer below a path; "" for
+// none. A page that was let in by a preview link goes without, because its
+// cookie, which all it loads needs, is not sent from an origin of its own.
+func (p *passage) pagePolicy() string {
+	if p.prefix == "" || p.preview {
+		return ""
+	}
+	return sandboxedPage
+}
+
 // prefixedURL puts a URL of this host, as the server inside knows it, below the
 // prefix. A relative one is resolved by the client, below it already.
 func prefixedURL(raw, prefix, inside, host string) string {
@@ -40,12 +81,14 @@ func prefixedURL(raw, prefix, inside, host string) string {
 
 // prefixedCookie puts a cookie's path below the prefix. A cookie without a path
 // belongs to that of the request, which has the prefix. A domain would show it
-// to every sandbox of this host.
+// to every sandbox of this host. Names and values are taken as browsers take
+// them, without white space around them.
 func prefixedCookie(value, prefix string) string {
 	parts := strings.Split(value, ";")
 	kept := parts[:1]
 	for _, part := range parts[1:] {
-		name, v, _ := strings.Cut(strings.Trim(part, " \t"), "=")
+		name, v, _ := strings.Cut(part, "=")
+		name, v = strings.TrimSpace(name), strings.TrimSpace(v)
 		switch {
 		case strings.EqualFold(name, "Domain"):
 			continue

@@ -496,11 +496,15 @@ func (x *exchange) appendAnswerHead(out []byte, resp *h1.Response, keep bool) []
 		switch {
 		case !resp.Forwarded(f.Name):
 		case (bodiless || dechunked) && isFraming(f.Name):
+		case x.p.prefix != "" && ofWholeOrigin(f.Name):
 		case x.p.prefix != "":
 			out = appendField(out, f.Name, x.p.underPrefix(f.Name, f.Value, x.r.host))
 		default:
 			out = appendField(out, f.Name, f.Value)
 		}
+	}
+	if policy := x.p.pagePolicy(); policy != "" && resp.Status >= 200 {
+		out = appendField(out, headerPolicy, policy)
 	}
 	switch {
 	case resp.Status == http.StatusSwitchingProtocols:

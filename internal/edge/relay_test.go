@@ -718,7 +718,7 @@ func FuzzRoutes(f *testing.F) {
 		h := http.Header{}
 		h.Set(headerSandbox, id)
 		h.Set(headerPort, port)
-		r := &request{method: http.MethodGet, host: host, target: "/" + strings.TrimPrefix(path, "/"), header: h}
+		r := &request{method: http.MethodGet, host: host, target: "/" + strings.TrimPrefix(path, "/"), header: header2{h}}
 		if !routes(r) {
 			return
 		}

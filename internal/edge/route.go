@@ -3,6 +3,7 @@ package edge
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"path"
@@ -28,9 +29,54 @@ type request struct {
 	method string
 	host   string
 	target string // raw path and query
-	header interface{ Get(name string) string }
+	header fields
 	client netip.Addr // for the access log
 	secure bool       // came by TLS
+
+	loopback bool // came to a loopback address of this machine
+}
+
+// fields are the header fields of a request.
+type fields interface {
+	Get(name string) string // the value of the first field of that name, or ""
+	Count(name string) int  // how many there are
+}
+
+// refuseTarget answers a request that names nothing here that could be asked
+// for; nil if it does. A page of a stranger can give its own name an address of
+// this machine, and then asks in the name of the browser's owner, who alone
+// reaches the loopback address. There, a request for a name that is not the
+// server's must show that it knows something that such a page does not: an API
+// key, or the id of a sandbox in its headers or in that name.
+func (s *Server) refuseTarget(r *request) *reply {
+	if !strings.HasPrefix(r.target, "/") && (r.target != "*" || r.method != http.MethodOptions) {
+		return &reply{Code: http.StatusBadRequest, Message: "the request target is malformed: its path does not begin with /", plain: true}
+	}
+	if !r.loopback || s.knows(hostName(r.host)) || r.header.Get("X-Api-Key") != "" || r.header.Get("Authorization") != "" {
+		return nil
+	}
+	return &reply{Code: http.StatusMisdirectedRequest, plain: true,
+		Message: fmt.Sprintf("%.80q is not a name of this server: use localhost or an address, or start the server with --domain", r.host)}
+}
+
+// knows reports whether a host is the server's (an address, localhost, the
+// server's domain, or a name below these), or names a sandbox.
+func (s *Server) knows(host string) bool {
+	if host == "" || byHeader(host) || isOrBelow(host, "localhost") || s.domain != "" && isOrBelow(host, s.domain) {
+		return true
+	}
+	label, _, dotted := strings.Cut(host, ".")
+	return dotted && isPortLabel(label)
+}
+
+func isOrBelow(host, domain string) bool {
+	rest, ok := strings.CutSuffix(host, domain)
+	return ok && (rest == "" || strings.HasSuffix(rest, "."))
+}
+
+func isLoopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
 }
 
 // rawPath returns the path of the request target as it came.
@@ -94,6 +140,9 @@ func parseTarget(r *request) (target, error) {
 	label, _, dotted := strings.Cut(host, ".")
 	switch {
 	case byHeader(host) && (r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != ""):
+		if r.header.Count(headerSandbox) > 1 || r.header.Count(headerPort) > 1 {
+			return target{}, routeError("there is more than one " + headerSandbox + " or " + headerPort)
+		}
 		id, port := r.header.Get(headerSandbox), r.header.Get(headerPort)
 		if id == "" || port == "" {
 			return target{}, routeError("missing header: both " + headerSandbox + " and " + headerPort + " are needed")

@@ -33,6 +33,9 @@ type Options struct {
 	Sandboxes Sandboxes
 	// Control answers what is for no sandbox.
 	Control http.Handler
+	// Domain is the wildcard domain under which sandboxes are reached; empty for
+	// none.
+	Domain string
 	// TLS is for all connections; nil for none. Its NextProtos are set here.
 	TLS       *tls.Config
 	Limits    Limits
@@ -56,6 +59,7 @@ type Server struct {
 	edge
 	control http.Handler
 	tls     *tls.Config
+	domain  string // see Options
 	h2      *http.Server
 	h2conns *handedOver
 
@@ -101,9 +105,10 @@ func (c *clients) leave(client netip.Addr) {
 // NewServer returns a server that serves when Serve is called.
 func NewServer(o Options) *Server {
 	s := &Server{
-		edge:    edge{sandboxes: o.Sandboxes, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog},
+		edge:    edge{sandboxes: o.Sandboxes, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog, signers: newSigners()},
 		control: o.Control,
 		h2conns: newHandedOver(),
+		domain:  hostName(o.Domain),
 		conns:   map[*conn]struct{}{},
 		clients: clients{open: map[netip.Addr]int{}},
 		buffers: ration.New(maxBuffers),

@@ -235,7 +235,7 @@ func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *superviso
 func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, certificates *tls.Config) *edge.Server {
 	reg := prometheus.NewRegistry()
 	server := edge.NewServer(edge.Options{
-		Sandboxes: sup, Control: controlPlane(o, sup, hooks, keys, reg), TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
+		Sandboxes: sup, Control: controlPlane(o, sup, hooks, keys, reg), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
 	})
 	reg.MustRegister(sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return server

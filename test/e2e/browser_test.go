@@ -84,6 +84,33 @@ type result struct {
 // app waits until the page is the guest's, without going anywhere.
 func (v *visit) app(ctx context.Context) result {
 	v.t.Helper()
+	r := v.page(ctx)
+	if r.Error != "" || r.Echo != "from the page" || !r.Script || r.Colour != "rgb(1, 2, 3)" {
+		v.t.Errorf("the page found %+v", r)
+	}
+	return r
+}
+
+// public is app for the page of a port that is open to everybody: below a path
+// its scripts run, in an origin of their own, which reads no answer.
+func (v *visit) public(ctx context.Context) {
+	v.t.Helper()
+	if v.byHost {
+		v.app(ctx)
+		return
+	}
+	if r := v.page(ctx); r.Error == "" {
+		v.t.Errorf("the page reads what the server answers it: %+v", r)
+	}
+	var origin string
+	if err := v.b.eval(ctx, "window.origin", &origin); err != nil || origin != "null" {
+		v.t.Errorf("the page's origin is %q, %v; want its own", origin, err)
+	}
+}
+
+// page returns what the guest's page found, when it is there.
+func (v *visit) page(ctx context.Context) result {
+	v.t.Helper()
 	var r *result
 	eventually(v.t, 30*time.Second, "the guest's page is there", func() error {
 		var raw json.RawMessage
@@ -98,9 +125,6 @@ func (v *visit) app(ctx context.Context) result {
 		}
 		return nil
 	})
-	if r.Error != "" || r.Echo != "from the page" || !r.Script || r.Colour != "rgb(1, 2, 3)" {
-		v.t.Errorf("the page found %+v", *r)
-	}
 	return *r
 }
 
@@ -125,7 +149,7 @@ func (v *visit) checkWaiting(ctx context.Context) {
 	if text := v.b.text(ctx); !strings.Contains(text, "waking up") {
 		t.Errorf("the page says %q", text)
 	}
-	v.app(ctx)
+	v.public(ctx)
 	if err := <-paused; err != nil {
 		t.Error(err)
 	}

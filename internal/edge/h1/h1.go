@@ -29,6 +29,16 @@ func (f Fields) Get(name string) string {
 	return ""
 }
 
+// Count returns how many fields of that name there are.
+func (f Fields) Count(name string) (n int) {
+	for i := range f {
+		if len(f[i].Name) == len(name) && strings.EqualFold(f[i].Name, name) {
+			n++
+		}
+	}
+	return n
+}
+
 // Error is a message that is refused, with the status that says why (RFC 9110
 // §15). For a response the status has no meaning.
 type Error struct {
