@@ -18,6 +18,7 @@ help:
 	@echo 'soak         hours of sleeping, waking and crashing: make soak SOAK="-soak.seed 1" (root)'
 	@echo 'faults       every fault at every step, and write docs/faults.md (root; some 20 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
+	@echo 'hosts        Debian releases, kernels, cgroup versions and file systems in virtual machines, and write docs/hosts.md (root; 10 minutes and more each)'
 	@echo 'bench        ratios against the raw tools (root)'
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
 	@echo 'generate     protocol buffers and generated documents'
@@ -64,6 +65,12 @@ faults: build
 conformance: build
 	test/conformance/conformance.sh
 	test/conformance/conformance.sh --domain
+
+# The network is for the packages of the machines; the machines have none.
+.PHONY: hosts
+hosts: build
+	script/deps hosts
+	$(GO) run ./test/hosts -table docs/hosts.md $(HOSTS)
 
 .PHONY: bench
 bench: build

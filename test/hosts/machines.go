@@ -1,0 +1,54 @@
+package main
+
+// A system is a Debian release with a kernel of its own or of its backports.
+type system struct {
+	suite     string // the release's code name
+	backports bool   // the kernel comes from its backports
+}
+
+// A machine is a system, booted with options, with a file system for the state
+// directory.
+type machine struct {
+	name string
+	system
+	cgroup     string   // as the table calls it
+	kernelArgs []string // that make it so
+	filesystem string   // of the state directory; the root is ext4
+}
+
+var (
+	bullseye  = system{suite: "bullseye"}
+	bookworm  = system{suite: "bookworm"}
+	backports = system{suite: "bookworm", backports: true}
+	trixie    = system{suite: "trixie"}
+)
+
+// systemd mounts the version 1 controllers where it is told to. From version
+// 256 on it needs to be told twice.
+var (
+	cgroupV1 = []string{"systemd.unified_cgroup_hierarchy=0", "systemd.legacy_systemd_cgroup_controller=1", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"}
+	hybrid   = []string{"systemd.unified_cgroup_hierarchy=0", "systemd.legacy_systemd_cgroup_controller=0", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"}
+)
+
+// machines are booted in this order. Each differs from the first in one thing,
+// but for the pairs at the end.
+var machines = []machine{
+	{name: "debian12", system: bookworm, cgroup: "v2", filesystem: "ext4"},
+	{name: "debian12-xfs", system: bookworm, cgroup: "v2", filesystem: "xfs"},
+	{name: "debian12-btrfs", system: bookworm, cgroup: "v2", filesystem: "btrfs"},
+	{name: "debian12-cgroup1", system: bookworm, cgroup: "v1", kernelArgs: cgroupV1, filesystem: "ext4"},
+	{name: "debian12-hybrid", system: bookworm, cgroup: "hybrid", kernelArgs: hybrid, filesystem: "ext4"},
+	{name: "debian12-backports", system: backports, cgroup: "v2", filesystem: "ext4"},
+	{name: "debian13", system: trixie, cgroup: "v2", filesystem: "ext4"},
+	{name: "debian11", system: bullseye, cgroup: "v2", filesystem: "ext4"},
+	{name: "debian13-cgroup1-xfs", system: trixie, cgroup: "v1", kernelArgs: cgroupV1, filesystem: "xfs"},
+	{name: "debian11-cgroup1-xfs", system: bullseye, cgroup: "v1", kernelArgs: cgroupV1, filesystem: "xfs"},
+}
+
+func machineNames() []string {
+	names := make([]string, len(machines))
+	for i, m := range machines {
+		names[i] = m.name
+	}
+	return names
+}

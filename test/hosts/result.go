@@ -1,0 +1,93 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// A message is a line on the serial line from the machine. It is one of these.
+type message struct {
+	About   *about   `json:",omitempty"`
+	Outcome *outcome `json:",omitempty"`
+	Done    bool     `json:",omitempty"`
+}
+
+const messagePrefix = "hosts: "
+
+// About is what the machine says of itself.
+type about struct {
+	Kernel, Systemd, Cgroup, Drowse string
+	Doctor                          string // what drowse doctor prints there
+}
+
+// An outcome is that of one check.
+type outcome struct {
+	Check   string
+	Failure string `json:",omitempty"` // empty if it passed
+	Seconds float64
+}
+
+func (o outcome) String() string {
+	if o.Failure != "" {
+		return fmt.Sprintf("FAIL  %s (%.0f s): %s", o.Check, o.Seconds, o.Failure)
+	}
+	return fmt.Sprintf("ok    %s (%.0f s)", o.Check, o.Seconds)
+}
+
+// A result is that of one machine.
+type result struct {
+	Machine    string
+	Filesystem string
+	About      about
+	Outcomes   []outcome
+	Failure    string // of the machine itself
+	Seconds    int
+}
+
+func newResult(m machine) result { return result{Machine: m.name, Filesystem: m.filesystem} }
+
+// passed reports whether every check was made and passed.
+func (r result) passed() bool {
+	for _, o := range r.Outcomes {
+		if o.Failure != "" {
+			return false
+		}
+	}
+	return r.Failure == "" && len(r.Outcomes) == len(checks)
+}
+
+func (r result) summary() string {
+	if r.passed() {
+		return fmt.Sprintf("all %d checks passed", len(checks))
+	}
+	failed := 0
+	for _, o := range r.Outcomes {
+		if o.Failure != "" {
+			failed++
+		}
+	}
+	return fmt.Sprintf("%d of %d checks made, %d failed", len(r.Outcomes), len(checks), failed)
+}
+
+// keep stores the result, so that the table has those of earlier runs too.
+func (r result) keep(cache string) error {
+	b, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(resultFile(cache, r.Machine), b, 0o644)
+}
+
+func kept(cache string, m machine) (r result, err error) {
+	b, err := os.ReadFile(resultFile(cache, m.name))
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(b, &r)
+}
+
+func resultFile(cache, machine string) string {
+	return filepath.Join(cache, "result-"+machine+".json")
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestMarkdown renders a machine where all passed, one where a check failed and
+// one that ended early.
+func TestMarkdown(t *testing.T) {
+	good, bad, dead := newResult(machines[0]), newResult(machines[1]), newResult(machines[2])
+	for _, c := range checks {
+		good.Outcomes = append(good.Outcomes, outcome{Check: c.name})
+		o := outcome{Check: c.name}
+		if c.name == "demo" {
+			o.Failure = "no count\nof the guest"
+		}
+		bad.Outcomes = append(bad.Outcomes, o)
+	}
+	bad.About.Doctor = "FAIL  runtime gvisor"
+	dead.Outcomes, dead.Failure = []outcome{{Check: "doctor"}}, "it ended before"
+
+	for _, r := range []struct {
+		result
+		want bool
+	}{{good, true}, {bad, false}, {dead, false}} {
+		if got := r.passed(); got != r.want {
+			t.Errorf("%s: passed is %t, want %t", r.Machine, got, r.want)
+		}
+	}
+	text := markdown([]result{good, bad, dead})
+	for _, want := range []string{
+		"| Check | debian12 | debian12-xfs | debian12-btrfs |",
+		"| doctor: finds nothing wrong, and leaves nothing | ✓ | ✓ | ✓ |",
+		"| demo: with a server started by hand, and leaves nothing | ✓ | 1 | not made |",
+		"1. debian12-xfs, demo:\n\n    no count\n    of the guest\n",
+		"* debian12-btrfs:\n\n    it ended before\n",
+		"debian12-xfs:\n\n    FAIL  runtime gvisor\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	got, err := choose("debian13,debian12")
+	if err != nil || len(got) != 2 || got[0].name != "debian13" || got[1].name != "debian12" {
+		t.Errorf("chose %v, %v", got, err)
+	}
+	if _, err := choose("debian4"); err == nil || !strings.Contains(err.Error(), "debian12-xfs") {
+		t.Errorf("an unknown machine: %v, want the known ones", err)
+	}
+}
