@@ -206,7 +206,7 @@ func (b *bench) starts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.report.plain("B20", "size of the binary", "MB", []float64{float64(info.Size()) / 1e6}, 110)
+	b.report.plain("B20", "size of the binary", "MB", []float64{float64(info.Size()) / 1e6}, 70)
 	if err := b.server.stop(); err != nil {
 		return err
 	}

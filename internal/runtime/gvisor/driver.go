@@ -24,7 +24,6 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/cpuid"
 	gvlog "gvisor.dev/gvisor/pkg/log"
-	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/flag"
@@ -43,7 +42,7 @@ func Handover() {
 		extension.Register(&lateRoot{})
 		registerFilters()
 		usePlace()
-		maincli.Main()
+		runTool()
 		os.Exit(0)
 	}
 }

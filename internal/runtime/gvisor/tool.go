@@ -1,0 +1,54 @@
+package gvisor
+
+import (
+	"github.com/google/subcommands"
+	"gvisor.dev/gvisor/runsc/cli"
+	"gvisor.dev/gvisor/runsc/cmd"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	"gvisor.dev/gvisor/runsc/cmd/util"
+)
+
+// Groups of commands, as gVisor's own tool shows them.
+const (
+	userGroup     = ""
+	debugGroup    = "debug"
+	internalGroup = "internal use only"
+)
+
+// runTool is gVisor's own tool, runsc. It registers the commands itself,
+// because gVisor's package for that (runsc/cli/maincli) embeds a program of
+// 47 MB for amd64, which copies checkpoints to a cloud. drowse does not use it.
+func runTool() {
+	cli.Run(nil, toolCommands(), []subcommands.Command{new(cmd.Platforms), new(cmd.Syscalls)})
+}
+
+// toolCommands returns what drowse starts (create, and the three internal
+// ones), and what serves to look into a sandbox or to compare with.
+func toolCommands() map[util.SubCommand]string {
+	return map[util.SubCommand]string{
+		new(cmd.Create):       userGroup,
+		new(sentrycmd.Boot):   internalGroup,
+		new(cmd.Gofer):        internalGroup,
+		new(sentrycmd.Umount): internalGroup,
+
+		new(cmd.Checkpoint): userGroup,
+		new(cmd.Delete):     userGroup,
+		new(cmd.Events):     userGroup,
+		new(cmd.Exec):       userGroup,
+		new(cmd.Kill):       userGroup,
+		new(cmd.List):       userGroup,
+		new(cmd.PS):         userGroup,
+		new(cmd.Pause):      userGroup,
+		new(cmd.Restore):    userGroup,
+		new(cmd.Resume):     userGroup,
+		new(cmd.Run):        userGroup,
+		new(cmd.Start):      userGroup,
+		new(cmd.State):      userGroup,
+		new(cmd.Wait):       userGroup,
+
+		new(cmd.CPUFeatures): debugGroup,
+		new(cmd.Debug):       debugGroup,
+		new(cmd.Statefile):   debugGroup,
+		new(cmd.Usage):       debugGroup,
+	}
+}
