@@ -78,6 +78,7 @@ var catalogue = []Entry{
 	{"network_invalid", Invalid, 400, 400, "A rule for what a sandbox may reach is none, or they cannot be together: a name is denied, or allowed while all else is open.", "Use addresses and networks, and in allowOut also names such as example.com or *.example.com, with 0.0.0.0/0 in denyOut."},
 	{"no_agent", Internal, 0, 0, "The binary was built without the agent that runs in sandboxes.", "Build it with make build."},
 	{"no_cgroups", Unsupported, 501, 400, "The host has no cgroups in which the server can limit sandboxes, or a controller is missing.", "See the message: it says what is missing and how to get it."},
+	{"no_nftables", Unsupported, 0, 0, "The kernel has no nftables, or not with TPROXY.", "Load the modules nf_tables and nft_tproxy."},
 	{"no_overlayfs", Unsupported, 501, 400, "The kernel has no overlayfs.", "Load the module, or use another kernel."},
 	{"not_a_database", Invalid, 0, 0, "The file in the database's place is none.", "Move it away."},
 	{"not_changeable", Invalid, 400, 0, "The option is fixed when a sandbox is created.", "Use the verb that the message names, or create another sandbox."},

@@ -90,13 +90,17 @@ func tryWay(dir, at string, w way) (mounter, error) {
 	// An option that the kernel does not know is one cause of EINVAL.
 	m.options = nil
 	for _, o := range overlayOptions {
-		alone := mounter{way: w, options: []option{o}}
-		if o.needed || tryOne(filepath.Join(dir, o.key), at, alone) == nil {
+		if o.needed {
 			m.options = append(m.options, o)
 		}
 	}
-	if len(m.options) == len(overlayOptions) {
+	if tryOne(filepath.Join(dir, "needed"), at, m) != nil {
 		return m, err
+	}
+	for _, o := range overlayOptions {
+		if !o.needed && tryOne(filepath.Join(dir, o.key), at, mounter{way: w, options: []option{o}}) == nil {
+			m.options = append(m.options, o)
+		}
 	}
 	return m, tryLayers(filepath.Join(dir, "known"), at, m)
 }

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -88,15 +89,38 @@ func (s *rootSender) close() { s.conn.Close() }
 // detachedCopy returns the mount at path as one of its own, which ends with
 // the last descriptor of it.
 func detachedCopy(path string) (int, error) {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	fd, err := cloneTree(path)
 	if err != nil {
-		return -1, fmt.Errorf("copy mount %s: %w", path, err)
+		return -1, err
 	}
 	// What happens to the mounts it was copied from must not happen to it.
 	private := unix.MountAttr{Propagation: unix.MS_PRIVATE}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &private); err != nil {
-		unix.Close(fd)
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &private)
+	if err == nil {
+		return fd, nil
+	}
+	unix.Close(fd)
+	if errors.Is(err, unix.ENOSYS) {
+		return privateCopy(path)
+	}
+	return -1, fmt.Errorf("make mount %s private: %w", path, err)
+}
+
+// privateCopy is detachedCopy for kernels before 5.12, which cannot change a
+// mount that is attached nowhere. A copy of private mounts is private, so the
+// mounts at path become private as well. Then other mount namespaces that have
+// copies of them keep these until they unmount them.
+func privateCopy(path string) (int, error) {
+	if err := unix.Mount("", path, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return -1, fmt.Errorf("make mount %s private: %w", path, err)
+	}
+	return cloneTree(path)
+}
+
+func cloneTree(path string) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return -1, fmt.Errorf("copy mount %s: %w", path, err)
 	}
 	return fd, nil
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -68,7 +69,7 @@ func leadOut(h *netlink.Handle) error {
 		}
 	}
 	if err := addRules(); err != nil {
-		return fmt.Errorf("add rules of nftables: %w", err)
+		return noRules(err)
 	}
 	return refuseAlways()
 }
@@ -113,6 +114,20 @@ func addRules() error {
 		&expr.TProxy{Family: unix.NFPROTO_IPV4, TableFamily: unix.NFPROTO_IPV4, RegAddr: 1, RegPort: 2},
 	}})
 	return c.Flush()
+}
+
+// noRules says what the kernel lacks that has rejected the rules. It loads
+// modules by itself for them, unless they are missing or loading is forbidden.
+func noRules(err error) error {
+	switch {
+	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
+		return errdef.New(errdef.Unsupported, "no_nftables", "this kernel has no nftables, which sandboxes' networks need (%w)", err).
+			WithRemedy("load its module (modprobe nf_tables), or install the package that has it")
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
+		return errdef.New(errdef.Unsupported, "no_nftables", "this kernel's nftables lacks what sandboxes' networks need, such as TPROXY (%w)", err).
+			WithRemedy("load the modules (modprobe nft_tproxy nf_tproxy_ipv4), or install the package that has them")
+	}
+	return fmt.Errorf("add rules of nftables: %w", err)
 }
 
 func theTable() *nftables.Table {
