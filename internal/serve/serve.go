@@ -123,6 +123,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	closers.add(func() error { return ignoreClosed(ln.Close()) })
+	if o.StateDir, err = makeStateDir(o.StateDir); err != nil {
+		return err
+	}
 	unlock, err := lockDir(o.StateDir)
 	if err != nil {
 		return err
@@ -153,12 +156,8 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// lockDir makes the state directory and takes it for this process.
+// lockDir takes the state directory for this process.
 func lockDir(dir string) (unlock func() error, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, errdef.New(errdef.Invalid, "state_dir", "cannot make the state directory: %w", err).
-			WithRemedy("choose another with --state-dir")
-	}
 	if err := durable.Sync(filepath.Dir(dir)); err != nil {
 		return nil, fmt.Errorf("make state directory durable: %w", err)
 	}

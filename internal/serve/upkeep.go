@@ -45,6 +45,9 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 		return nil, errdef.New(errdef.Invalid, "state_dir", "no server has used %s: %w", dir, err).
 			WithRemedy("name the server's directory with --state-dir")
 	}
+	if dir, err = realDir(dir); err != nil {
+		return nil, err
+	}
 	u := &upkeep{dir: dir, layers: layer.At(dir), bases: template.At(templatesIn(dir))}
 	u.unlock, err = lockDir(dir)
 	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Class == errdef.Conflict {

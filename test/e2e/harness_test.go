@@ -50,6 +50,7 @@ type server struct {
 	env    []string // more of its environment
 	t      testing.TB
 	dir    string
+	cwd    string // where it is started; here if empty
 	addr   string
 	log    *logBuffer
 	client *client.Client
@@ -128,6 +129,7 @@ func (s *server) command() *exec.Cmd {
 	if level := os.Getenv("DROWSE_LOG_LEVEL"); level != "" {
 		cmd.Env = append(cmd.Env, "DROWSE_LOG_LEVEL="+level)
 	}
+	cmd.Dir = s.cwd
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	// The server must not outlive a test program that crashed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

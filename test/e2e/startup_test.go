@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/client"
 )
@@ -110,10 +113,53 @@ func TestRefusedStart(t *testing.T) {
 		checkRefusal(t, code, said, file, "--state-dir")
 	})
 
+	t.Run("state directory on overlayfs", func(t *testing.T) {
+		dir := t.TempDir()
+		for _, d := range []string{"lower", "upper", "work", "merged"} {
+			if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", dir)
+		if err := unix.Mount("container", filepath.Join(dir, "merged"), "overlay", 0, options); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(filepath.Join(dir, "merged"), unix.MNT_DETACH) })
+		second := newServer(t, filepath.Join(dir, "merged", "state"))
+		code, said := runToEnd(t, second.command(), second.log)
+		checkRefusal(t, code, said, "lies on overlayfs", "volume")
+	})
+
 	// The first server has noticed nothing.
 	if exit, out := run(ctx, t, sb, "echo", "well"); exit.Code != 0 || out != "well\n" {
 		t.Errorf("first server's sandbox: %+v %q", exit, out)
 	}
+}
+
+// TestStateDirByAnotherPath starts a server by a relative path, and the next by
+// one through a symbolic link. That finds what the first has left running.
+func TestStateDirByAnotherPath(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := newServer(t, stateDir(t))
+	t.Cleanup(s.cleanUp)
+	link := s.dir + "-link"
+	if err := os.Symlink(filepath.Base(s.dir), link); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(link) })
+	whole := s.dir
+	s.cwd, s.dir = filepath.Dir(whole), filepath.Base(whole)
+	s.start()
+	sb := s.startGuest(ctx, sleeper)
+	first := sb.ask(ctx)
+	s.crash()
+	s.cwd, s.dir = "", link
+	s.start()
+	s.pause(ctx, sb.sb.ID)
+	if next := sb.ask(ctx); next.Counter <= first.Counter {
+		t.Errorf("the sandbox counts %d after %d", next.Counter, first.Counter)
+	}
+	s.dir = whole // by which the test looks for what is left
 }
 
 // TestStop stops the server in order, with open streams. Running sandboxes stay
