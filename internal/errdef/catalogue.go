@@ -63,6 +63,7 @@ var catalogue = []Entry{
 	{"internal_server_error", Internal, 500, 500, "The server failed. The answer has the id under which its log has the cause.", "Look into the log; report it if it is a fault of drowse."},
 	{"invalid_api_key_preset", Invalid, 0, 0, "The API key that the server was told to accept has not the form of one, or is known as one that is no admin's or expires.", `Make one with: echo "e2b_$(openssl rand -hex 20)"`},
 	{"invalid_request", Invalid, 400, 400, "The request cannot be understood: a body that is no JSON, a value of the wrong type, a required field that is missing, a malformed parameter.", "Send what the message asks for; /v1/openapi.json has the forms."},
+	{"kernel_too_old", Unsupported, 0, 0, "The kernel lacks a system call that the server needs, or forbids it.", "Use Linux 5.10 or later; in a container, allow the call."},
 	{"key_exists", Exists, 0, 0, "An API key with that id or text exists.", "Make another."},
 	{"key_invalid", Invalid, 400, 400, "A new API key was to have a name, a role or limits that none can have.", "Use the role admin, full, own or read, and a name of one line."},
 	{"key_limit_reached", Exhausted, 429, 429, "The sandboxes that the API key has made take as much together as they may: how many run, how many there are, or the memory of those that run. A wake counts as well, whoever asks for it.", "Pause or kill some, or use a key with larger limits."},

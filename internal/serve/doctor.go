@@ -38,7 +38,7 @@ const trialTimeout = 30 * time.Second
 func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (bool, error) {
 	findings := []Finding{root(), kernel(), space(stateDir)}
 	if findings[0].OK {
-		findings = append(findings, trial(ctx))
+		findings = append(findings, calls(), overlays(stateDir), trial(ctx))
 	}
 	findings = append(findings, guestTools())
 	ok := true

@@ -4,6 +4,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -112,7 +113,7 @@ func mostLimits() (store.Limits, error) {
 // Run serves until ctx ends, then stops in order. The error says what kept the
 // server from starting, or what went wrong while it stopped.
 func Run(ctx context.Context, o Options) (err error) {
-	if err := needRoot("drowse serve"); err != nil {
+	if err := cmp.Or(needRoot("drowse serve"), needKernel()); err != nil {
 		return err
 	}
 	var closers cleanups
