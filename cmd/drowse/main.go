@@ -82,6 +82,7 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			WakeQueue:       o.WakeQueue,
 			MaxRunning:      o.MaxRunning,
 			WarmRuntimes:    o.WarmRuntimes,
+			ShareOpt:        o.ShareOpt,
 			VolumeDiskMiB:   o.VolumeDiskMiB,
 			DNS:             o.DNS.AddrPort,
 			PauseOnShutdown: o.OnShutdown == "pause",

@@ -70,6 +70,7 @@ type ServeOptions struct {
 	Drain         time.Duration // how long an automatic pause waits for requests in flight
 	MaxRunning    int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes  int           // how many empty runtimes wait for the next start
+	ShareOpt      bool          // sandboxes see the host's /opt
 	VolumeDiskMiB int           // what a volume may hold that has no limit of its own; 0 for no limit
 	DNS           AddrPort      // what resolves names for sandboxes; as on the machine if not valid
 

@@ -33,6 +33,10 @@ type Tree struct {
 	Name   string   `json:"name"`   // of the subdirectory in each layer
 	Path   string   `json:"path"`   // where it is mounted; "/" for the root
 	Lowers []string `json:"lowers"` // host directories, topmost first
+
+	// Shared is how many of the last of them are the host's own, of which only
+	// what everybody may read is shown.
+	Shared int `json:"-"`
 }
 
 // Store is a directory of layers and images.
@@ -122,7 +126,15 @@ func (s *Store) mountTree(m mounter, at string, t Tree, stack []string, top stri
 	if err := failpoint.Fail(failpoint.Mount); err != nil {
 		return err
 	}
-	return m.mount(overlay{at: filepath.Join(at, t.Path), lowers: lowers, upper: upper, work: work})
+	o := overlay{at: filepath.Join(at, t.Path), lowers: lowers, upper: upper, work: work}
+	if shared := o.lowers[len(o.lowers)-t.Shared:]; len(shared) > 0 && ViewsWork(shared) {
+		// The view lies below the overlay that shows it, and goes with it.
+		if err := mountView(o.at, shared, filepath.Join(s.LayerDir(top), workDir, nothingName)); err != nil {
+			return err
+		}
+		o.lowers = append(o.lowers[:len(o.lowers)-t.Shared:len(o.lowers)-t.Shared], o.at)
+	}
+	return m.mount(o)
 }
 
 // lowers returns the lower directories of a tree, topmost first. A frozen

@@ -21,7 +21,9 @@ import (
 // overlay (OVL_MAX_STACK), those of the template among them.
 const MaxLowers = 500
 
-// overlay is one mount of an overlayfs.
+// overlay is one mount of an overlayfs. It is nosuid and nodev: gVisor reads the
+// modes of programs and makes set-uid and devices itself, and no process of the
+// host is to gain anything from what a sandbox has written.
 type overlay struct {
 	at     string   // the mount point
 	lowers []string // topmost first
@@ -107,7 +109,7 @@ func mountOneByOne(o overlay, options []option) error {
 	if err := unix.FsconfigCreate(fsfd); err != nil {
 		return fmt.Errorf("create overlay: %w", contextError(fsfd, err))
 	}
-	mfd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
+	mfd, err := unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 	if err != nil {
 		return fmt.Errorf("fsmount overlay: %w", contextError(fsfd, err))
 	}
@@ -159,7 +161,7 @@ func mountByDescriptor(o overlay, options []option) error {
 	if len(data) >= os.Getpagesize() { // the kernel would cut it off
 		return errdef.New(errdef.Exhausted, "too_many_layers", "the names of %d layers do not fit into one page", len(o.lowers))
 	}
-	if err := inDirectory("/proc/thread-self/fd", func() error { return unix.Mount(mountSource, names[0], "overlay", 0, data) }); err != nil {
+	if err := inDirectory("/proc/thread-self/fd", func() error { return unix.Mount(mountSource, names[0], "overlay", unix.MS_NOSUID|unix.MS_NODEV, data) }); err != nil {
 		return fmt.Errorf("mount overlay at %s: %w", o.at, err)
 	}
 	return nil

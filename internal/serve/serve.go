@@ -61,6 +61,7 @@ type Options struct {
 	Drain          time.Duration // how long an automatic pause waits for requests in flight
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes   int           // how many empty runtimes wait for the next start
+	ShareOpt       bool          // sandboxes see the host's /opt
 	VolumeDiskMiB  int           // what a volume may hold that has no limit of its own; 0 for no limit
 
 	DNS netip.AddrPort // what resolves names for sandboxes; as this machine does if not valid
@@ -125,6 +126,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	closers.add(func() error { return ignoreClosed(ln.Close()) })
 	if o.StateDir, err = makeStateDir(o.StateDir); err != nil {
+		return err
+	}
+	if err := template.CheckOutside(o.StateDir, o.share()...); err != nil {
 		return err
 	}
 	unlock, err := lockDir(o.StateDir)
@@ -287,6 +291,14 @@ func metricsHandler(reg prometheus.Gatherer, keys *auth.Keys) http.Handler {
 	})
 }
 
+// share returns what of the host's root sandboxes see besides its system.
+func (o Options) share() []string {
+	if o.ShareOpt {
+		return []string{template.Opt}
+	}
+	return nil
+}
+
 func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, closers *cleanups) (*supervisor.Supervisor, error) {
 	layers, err := layer.Open(o.StateDir)
 	if err != nil {
@@ -305,7 +317,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := templates.BuildBase(agent); err != nil {
+	if _, err := templates.BuildBase(agent, o.share()...); err != nil {
 		return nil, err
 	}
 	driver, err := gvisor.New(ctx, runtimesIn(o.StateDir), gvisor.Warm{

@@ -274,6 +274,9 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 			return nil, "", err
 		}
 	}
+	if t, err = b.s.o.Templates.Closed(ctx, t); err != nil {
+		return nil, "", err
+	}
 	b.s.meetVolumes(sb.Config)
 	spec := RuntimeSpec(sb.Config.Limits)
 	spec.ID, spec.Rootfs, spec.Network, spec.Mounts = id, b.s.rootfs(id), b.gate, b.s.mountsOf(sb.Config)

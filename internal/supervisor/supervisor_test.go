@@ -161,7 +161,7 @@ func newBench(t *testing.T) *bench {
 	dir := filepath.Join(b.dir, "templates", "test")
 	lower := filepath.Join(b.dir, "lower")
 	for _, d := range []string{dir, lower, filepath.Join(b.dir, "rootfs")} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
+		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/durable"
@@ -21,7 +22,12 @@ import (
 // systemDirs are the host's top-level directories that a sandbox sees
 // read-only. It is an allow-list: what is not named stays hidden, also what
 // appears later.
-var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt"}
+var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+
+// Opt is a directory of the host that a base shows only if it is asked for: what
+// administrators install by hand often has passwords in files that everybody on
+// the host may read.
+const Opt = "opt"
 
 // etcNames is the harmless part of the host's /etc, by name or pattern. Files
 // with keys, passwords, users, mounts or host identity are not in it.
@@ -39,7 +45,7 @@ var emptyDirs = []struct {
 	path string
 	mode fs.FileMode
 }{
-	{"dev", 0o755}, {"etc", 0o755}, {"home", 0o755}, {"media", 0o755}, {"mnt", 0o755}, {"proc", 0o555},
+	{"dev", 0o755}, {"etc", 0o755}, {"home", 0o755}, {"media", 0o755}, {"mnt", 0o755}, {"opt", 0o755}, {"proc", 0o555},
 	{"root", 0o700}, {"run", 0o755}, {"srv", 0o755}, {"sys", 0o555}, {"tmp", fs.ModeSticky | 0o777},
 	{"var", 0o755}, {"var/cache", 0o755}, {"var/lib", 0o755}, {"var/log", 0o755}, {"var/spool", 0o755},
 	{"var/tmp", fs.ModeSticky | 0o777},
@@ -82,12 +88,14 @@ unset script
 // sandbox unless another is asked for.
 const UserID = 1000
 
-const baseFormat = "1" // changes when BuildBase would make something else of the same host
+const baseFormat = "2" // changes when BuildBase would make something else of the same host
 
 // BuildBase makes the template "base" from this host and the agent's program,
-// unless it is there already, and returns it.
-func (s *Store) BuildBase(agent []byte) (Template, error) {
-	source, err := fingerprint(agent)
+// unless it is there already, and returns it. It shows the host's system
+// directories, and those of share, which are names below its root.
+func (s *Store) BuildBase(agent []byte, share ...string) (Template, error) {
+	shown := append(slices.Clone(systemDirs), share...)
+	source, err := fingerprint(agent, shown)
 	if err != nil {
 		return Template{}, fmt.Errorf("build template base: %w", err)
 	}
@@ -99,7 +107,7 @@ func (s *Store) BuildBase(agent []byte) (Template, error) {
 		return Template{}, fmt.Errorf("build template base: %w", err)
 	}
 	defer os.RemoveAll(tmp)
-	t, err := s.buildBase(tmp, agent)
+	t, err := s.buildBase(tmp, agent, shown)
 	if err != nil {
 		return Template{}, fmt.Errorf("build template base: %w", err)
 	}
@@ -146,7 +154,7 @@ func (s *Store) setAlias(t Template) {
 
 // fingerprint returns a digest of all that a base is built from, by the names,
 // sizes and times of the host's files.
-func fingerprint(agent []byte) (string, error) {
+func fingerprint(agent []byte, shown []string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %x %q\n", baseFormat, sha256.Sum256(agent), etcFiles)
 	roots := []string{"/etc/skel"}
@@ -157,7 +165,7 @@ func fingerprint(agent []byte) (string, error) {
 		}
 		roots = append(roots, matches...)
 	}
-	for _, name := range systemDirs {
+	for _, name := range shown {
 		if info, err := os.Lstat("/" + name); err == nil {
 			fmt.Fprintf(h, "%s %s\n", name, info.Mode())
 		}
@@ -181,7 +189,7 @@ func fingerprint(agent []byte) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-func (s *Store) buildBase(tmp string, agent []byte) (Template, error) {
+func (s *Store) buildBase(tmp string, agent []byte, shown []string) (Template, error) {
 	root := filepath.Join(tmp, "root")
 	if err := makeRoot(root); err != nil {
 		return Template{}, err
@@ -189,7 +197,7 @@ func (s *Store) buildBase(tmp string, agent []byte) (Template, error) {
 	if err := makeUsr(filepath.Join(tmp, "usr"), agent); err != nil {
 		return Template{}, err
 	}
-	trees, err := linkSystem(root)
+	trees, err := linkSystem(root, shown)
 	if err != nil {
 		return Template{}, err
 	}
@@ -373,6 +381,14 @@ func makeUsr(usr string, agent []byte) error {
 	return nil
 }
 
+// gone drops the error of what is not there.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
@@ -380,9 +396,9 @@ func exists(path string) bool {
 
 // linkSystem gives each system directory of the host its place: a symbolic
 // link stays one, a directory becomes a tree of its own.
-func linkSystem(root string) ([]layer.Tree, error) {
+func linkSystem(root string, shown []string) ([]layer.Tree, error) {
 	var trees []layer.Tree
-	for _, name := range systemDirs {
+	for _, name := range shown {
 		host := filepath.Join("/", name)
 		info, err := os.Lstat(host)
 		if err != nil {
@@ -393,15 +409,15 @@ func linkSystem(root string) ([]layer.Tree, error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := os.Symlink(link, filepath.Join(root, name)); err != nil {
+			if err := errors.Join(gone(os.Remove(filepath.Join(root, name))), os.Symlink(link, filepath.Join(root, name))); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if err := mkdir(filepath.Join(root, name), 0o755); err != nil {
+		if err := mkdir(filepath.Join(root, name), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
-		trees = append(trees, layer.Tree{Name: name, Path: host, Lowers: []string{host}})
+		trees = append(trees, layer.Tree{Name: name, Path: host, Lowers: []string{host}, Shared: 1})
 	}
 	return trees, nil
 }

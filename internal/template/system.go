@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -30,26 +31,43 @@ import (
 // (inotify), which takes microseconds. Where the kernel does not watch that many
 // directories, each call looks.
 func (s *Store) System(ctx context.Context, t Template) (layer.System, error) {
+	v := s.view(t)
+	if v == nil {
+		return layer.System{}, nil
+	}
+	return v.system(ctx)
+}
+
+// view returns the host's directories that a template shows; nil if it shows none.
+func (s *Store) view(t Template) *view {
 	var roots []string
 	for _, tree := range t.Trees {
-		for _, lower := range tree.Lowers {
-			if !strings.HasPrefix(lower, s.dir+"/") { // else generated, and part of the template's id
-				roots = append(roots, lower)
-			}
-		}
+		roots = append(roots, tree.Lowers[len(tree.Lowers)-s.shared(tree):]...)
 	}
 	if len(roots) == 0 {
-		return layer.System{}, nil
+		return nil
 	}
 	key := strings.Join(roots, "\x00")
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	v := s.system[key]
 	if v == nil {
 		v = &view{roots: roots}
 		s.system[key] = v
 	}
-	s.mu.Unlock()
-	return v.system(ctx)
+	return v
+}
+
+// shared returns how many of the last directories of a tree are the host's own.
+// The others were generated, and are part of the template's id.
+func (s *Store) shared(tree layer.Tree) (n int) {
+	for _, lower := range slices.Backward(tree.Lowers) {
+		if strings.HasPrefix(lower, s.dir+"/") {
+			break
+		}
+		n++
+	}
+	return n
 }
 
 // view is directories of the host, and what is known of them.
@@ -60,6 +78,21 @@ type view struct {
 	known layer.System
 	watch *watch // tells whether known still holds; nil: nothing is known
 	looks int    // for tests
+
+	closed atomic.Pointer[[]string] // what not everybody may read, as it was seen last, sorted
+}
+
+// closed collects what not everybody may read: directories, not what is in them,
+// and files.
+type closed struct {
+	mu    sync.Mutex
+	paths []string
+}
+
+func (c *closed) add(path string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.paths = append(c.paths, path)
 }
 
 func (v *view) system(ctx context.Context) (layer.System, error) {
@@ -73,8 +106,12 @@ func (v *view) system(ctx context.Context) (layer.System, error) {
 		v.watch = nil
 	}
 	v.looks++
-	l := look{watch: newWatch()}
+	l := look{watch: newWatch(), closed: &closed{}, roots: v.roots}
 	system, err := l.at(ctx, v.roots)
+	if err == nil {
+		slices.Sort(l.closed.paths)
+		v.closed.Store(&l.closed.paths)
+	}
 	// What has changed meanwhile may be in it or not: whoever asks next looks
 	// again.
 	if err != nil || l.watch.changed() {
@@ -87,8 +124,10 @@ func (v *view) system(ctx context.Context) (layer.System, error) {
 
 // look is one walk through directories, by several goroutines at once.
 type look struct {
-	watch *watch
-	group *errgroup.Group
+	watch  *watch
+	group  *errgroup.Group
+	closed *closed
+	roots  []string
 }
 
 // seen is a directory: of what is in it, in the order of its names.
@@ -139,6 +178,13 @@ func (l look) dir(ctx context.Context, path string, s *seen) error {
 		return unlessGone(err)
 	}
 	defer open.Close()
+	var info unix.Stat_t
+	if err := unix.Fstat(int(open.Fd()), &info); err != nil {
+		return err
+	}
+	if info.Mode&0o005 != 0o005 && !slices.Contains(l.roots, path) {
+		l.closed.add(path)
+	}
 	entries, err := open.ReadDir(-1)
 	if err != nil {
 		return unlessGone(err)
@@ -149,8 +195,12 @@ func (l look) dir(ctx context.Context, path string, s *seen) error {
 	for _, e := range entries {
 		name := path + "/" + e.Name()
 		if !e.IsDir() {
-			if err := s.parts[len(s.parts)-1].add(fd, name, e); err != nil {
+			readable, err := s.parts[len(s.parts)-1].add(fd, name, e)
+			if err != nil {
 				return err
+			}
+			if !readable {
+				l.closed.add(name)
 			}
 			continue
 		}
@@ -171,25 +221,28 @@ func (l look) dir(ctx context.Context, path string, s *seen) error {
 // pythonCache is made anew whenever it suits Python.
 const pythonCache = "__pycache__"
 
-// add notes a file or a link in an open directory.
-func (p *part) add(dir int, path string, e fs.DirEntry) error {
+// add notes a file or a link in an open directory, and reports whether everybody
+// may read it.
+func (p *part) add(dir int, path string, e fs.DirEntry) (readable bool, err error) {
 	switch {
 	case e.Type().IsRegular():
 		var info unix.Stat_t
 		if err := unix.Fstatat(dir, e.Name(), &info, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return unlessGone(err)
+			return true, unlessGone(err)
 		}
 		p.lines = append(append(strconv.AppendQuote(p.lines, path), ' '), modeOf(info.Mode)...)
 		p.lines = append(strconv.AppendInt(append(p.lines, ' '), info.Size, 10), '\n')
 		p.times = binary.BigEndian.AppendUint64(p.times, uint64(info.Mtim.Nano()))
+		return info.Mode&0o004 != 0, nil
 	case e.Type()&fs.ModeSymlink != 0:
 		target, err := os.Readlink(path)
 		if err != nil {
-			return unlessGone(err)
+			return true, unlessGone(err)
 		}
 		p.lines = append(strconv.AppendQuote(append(strconv.AppendQuote(p.lines, path), ' '), target), '\n')
+		return true, nil
 	}
-	return nil
+	return false, nil // a device, a socket or a FIFO is for the host's processes
 }
 
 // modeOf is the mode of a regular file as fs.FileMode writes it.

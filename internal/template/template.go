@@ -39,6 +39,8 @@ type Store struct {
 	mu     sync.Mutex
 	alias  map[string]string // to id
 	system map[string]*view  // by the directories that it is of
+
+	masks sync.Mutex // held while a mask is made
 }
 
 const manifestName = "template.json"
@@ -81,6 +83,9 @@ func (s *Store) Resolve(name string) (Template, error) {
 	var t Template
 	if err := json.Unmarshal(data, &t); err != nil {
 		return Template{}, fmt.Errorf("read template %s: %w", name, err)
+	}
+	for i, tree := range t.Trees {
+		t.Trees[i].Shared = s.shared(tree)
 	}
 	return t, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -83,6 +84,53 @@ func TestHostFilesAreHidden(t *testing.T) {
 	if exit, out := run(ctx, t, other, "sh", "-c", "ls -d /*/"+mark+" /usr/*/"+mark); exit.Code == 0 {
 		t.Errorf("one sandbox sees the files of another: %s", out)
 	}
+}
+
+// TestClosedFilesOfTheHost looks from inside, as root, for what not everybody may
+// read below the host's /usr, and for its /opt.
+func TestClosedFilesOfTheHost(t *testing.T) {
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, sleeper).As("root")
+	looks := func(when string) {
+		t.Helper()
+		closed := 0
+		if err := filepath.WalkDir("/usr", func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			perm := info.Mode().Perm()
+			isClosed := d.IsDir() && perm&0o005 != 0o005 || d.Type().IsRegular() && perm&0o004 == 0
+			if !isClosed || closed == 20 {
+				return nil
+			}
+			closed++
+			if exit, out := run(ctx, t, sb, "ls", "-ld", path); exit.Code == 0 {
+				t.Errorf("%s, the guest sees %s: %s", when, path, out)
+			}
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s, %d closed files and directories were looked for", when, closed)
+		if _, out := run(ctx, t, sb, "ls", "-A", "/opt"); out != "" {
+			t.Errorf("%s, the guest's /opt has %q", when, out)
+		}
+		// What is open is there, and can be changed inside.
+		if exit, out := run(ctx, t, sb, "sh", "-c", "python3 -c 'print(6*7)' && cp /usr/bin/env /tmp/env && mv /usr/share/doc /usr/share/docs && mv /usr/share/docs /usr/share/doc && touch /usr/bin/env"); exit.Code != 0 {
+			t.Errorf("%s: %s", when, out)
+		}
+	}
+	looks("at first")
+	s.pause(ctx, sb.ID)
+	looks("after a wake")
 }
 
 // TestNoWayOut tries to connect from inside to everything that must not be
