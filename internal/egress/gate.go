@@ -1,6 +1,8 @@
 package egress
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -32,7 +34,7 @@ const (
 	ReasonName        = Reason("name")       // the rules allow names alone, and none of them was asked for
 	ReasonUnresolved  = Reason("no address") // the name has no address now
 	ReasonUnreachable = Reason("no answer")  // the other side did not take the connection
-	ReasonCrowded     = Reason("too many")   // the sandbox has too many connections
+	ReasonCrowded     = Reason("too many")   // the sandbox, its key or the server has too many connections
 )
 
 // Reasons lists all reasons.
@@ -62,6 +64,7 @@ const (
 // use.
 type Gate struct {
 	internet Internet
+	room     share
 	counted  func(Reason)
 
 	mu       sync.Mutex
@@ -76,16 +79,18 @@ type conn struct {
 	in   *net.TCPConn
 	to   netip.AddrPort // where the sandbox connected to
 	name string         // what it asked for, if that was needed
+	http bool           // it did so by HTTP, and is to do so in each request
+	loan loan           // of buffers, while its beginning is judged
 
 	// Guarded by Gate.mu.
 	at  netip.Addr   // where it goes: that of to, or one of the name's
 	out *net.TCPConn // nil until it is connected
 }
 
-// NewGate returns a gate that lets nothing through yet. Each refusal is told to
-// counted.
-func NewGate(internet Internet, counted func(Reason)) *Gate {
-	return &Gate{internet: internet, counted: counted, conns: map[*conn]struct{}{}}
+// NewGate returns a gate that lets nothing through yet. What it takes of room
+// counts for the API key that made the sandbox. Each refusal is told to counted.
+func NewGate(internet Internet, room *Room, key string, counted func(Reason)) *Gate {
+	return &Gate{internet: internet, room: share{room, key}, counted: counted, conns: map[*conn]struct{}{}}
 }
 
 // Set changes the policy. Connections that it does not allow are broken off.
@@ -191,7 +196,7 @@ func (g *Gate) cutAll(via net.Listener) {
 // carry carries one connection to its end.
 func (g *Gate) carry(via net.Listener, in *net.TCPConn, to netip.AddrPort) {
 	defer reset(in) // after an orderly end it has been closed before
-	c := &conn{via: via, in: in, to: netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), at: to.Addr()}
+	c := &conn{loan: loan{from: g.room}, via: via, in: in, to: netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), at: to.Addr()}
 	if !g.enter(c) {
 		g.refuse(c.target(), ReasonCrowded)
 		return
@@ -200,6 +205,10 @@ func (g *Gate) carry(via net.Listener, in *net.TCPConn, to netip.AddrPort) {
 	head, why := g.connect(c)
 	if why != "" {
 		g.refuse(c.target(), why)
+		return
+	}
+	if c.http {
+		g.relayRequests(c, head)
 		return
 	}
 	relay(c, head)
@@ -216,7 +225,7 @@ func (c *conn) target() string {
 func (g *Gate) enter(c *conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.conns) >= maxConns {
+	if len(g.conns) >= maxConns || !g.room.takeDescriptors(connDescriptors) {
 		return false
 	}
 	g.conns[c] = struct{}{}
@@ -227,6 +236,8 @@ func (g *Gate) leave(c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.conns, c)
+	c.loan.giveAll()
+	g.room.giveDescriptors(connDescriptors)
 	if c.out != nil {
 		reset(c.out)
 	}
@@ -242,7 +253,7 @@ func (g *Gate) connect(c *conn) (head []byte, why Reason) {
 	case Allowed:
 		return nil, g.dial(ctx, c, []netip.Addr{c.to.Addr()})
 	case ByName:
-		head, c.name = sniff(c.in, sniffTime)
+		head, c.name, c.http = sniff(c.in, sniffTime, &c.loan)
 		if !p.Host(c.name) {
 			return nil, ReasonName
 		}
@@ -259,10 +270,16 @@ func (g *Gate) connect(c *conn) (head []byte, why Reason) {
 }
 
 func (g *Gate) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	if !g.room.takeDescriptors(lookupDescriptors) {
+		return nil, errCrowded
+	}
+	defer g.room.giveDescriptors(lookupDescriptors)
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	return g.internet.Lookup(ctx, canonical(name))
 }
+
+var errCrowded = errors.New("too many connections and questions are under way")
 
 // dial connects to the first of the addresses that answers. Each is judged here,
 // whoever named it.
@@ -321,6 +338,7 @@ func relay(c *conn, head []byte) {
 	if _, err := c.out.Write(head); err != nil {
 		return
 	}
+	c.loan.giveAll()
 	var back sync.WaitGroup
 	back.Go(func() { pass(c.in, c.out) })
 	pass(c.out, c.in)
@@ -329,10 +347,45 @@ func relay(c *conn, head []byte) {
 	_ = c.out.Close()
 }
 
+// relayRequests is relay for a connection whose requests are judged one by one.
+func (g *Gate) relayRequests(c *conn, head []byte) {
+	r := &requests{
+		from: bufio.NewReader(io.MultiReader(bytes.NewReader(head), c.in)), to: c.out, loan: &c.loan,
+		allow:    func(name string) bool { return g.current().Host(name) },
+		switched: make(chan bool, 1), upgrades: upgrades(head),
+	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		if r.upgrades {
+			passOn(c.in, &answers{Reader: c.out, switched: r.switched}, c.out)
+		} else {
+			pass(c.in, c.out)
+		}
+	})
+	err := r.pass()
+	switch {
+	case errors.Is(err, io.EOF) || err == nil:
+		err = c.out.CloseWrite()
+	case errors.Is(err, errNameless):
+		g.refuse(c.target(), ReasonName)
+	}
+	if err != nil {
+		g.mu.Lock()
+		c.cut()
+		g.mu.Unlock()
+	}
+	back.Wait()
+	_ = c.in.Close()
+	_ = c.out.Close()
+}
+
 // pass carries bytes one way. The kernel moves them where it can. An end is
 // passed on as an end, and anything else breaks the connection off.
-func pass(to, from *net.TCPConn) {
-	if _, err := io.Copy(to, from); err == nil && to.CloseWrite() == nil {
+func pass(to, from *net.TCPConn) { passOn(to, from, from) }
+
+// passOn is pass for what is read through something.
+func passOn(to *net.TCPConn, through io.Reader, from *net.TCPConn) {
+	if _, err := io.Copy(to, through); err == nil && to.CloseWrite() == nil {
 		return
 	}
 	reset(to)

@@ -69,7 +69,7 @@ func newLoop(t *testing.T) (*loop, *Gate) {
 			}()
 		}
 	}()
-	return l, NewGate(l, func(Reason) {})
+	return l, NewGate(l, NewRoom(), "key", func(Reason) {})
 }
 
 // arrive makes a connection come to the gate as one to an address. It returns

@@ -85,7 +85,7 @@ func TestAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var why Reason
-			g := NewGate(world, func(r Reason) { why = r })
+			g := NewGate(world, NewRoom(), "key", func(r Reason) { why = r })
 			g.Set(tt.policy)
 			answer := g.answer(question(t, tt.name, tt.kind, tt.class))
 			var m dnsmessage.Message
@@ -105,7 +105,7 @@ func TestAnswer(t *testing.T) {
 func FuzzAnswer(f *testing.F) {
 	f.Add(question(f, "good.test.", dnsmessage.TypeA, dnsmessage.ClassINET))
 	f.Add([]byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
-	g := NewGate(book{"good.test": {"203.0.113.10"}}, func(Reason) {})
+	g := NewGate(book{"good.test": {"203.0.113.10"}}, NewRoom(), "key", func(Reason) {})
 	g.Set(Policy{some: true})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		answer := g.answer(data)

@@ -212,6 +212,7 @@ var closed = prefixes(
 	"192.0.0.0/24",     // protocols; 192.0.0.192 has metadata
 	"192.88.99.0/24",   // relays into IPv6
 	"192.168.0.0/16",   // private
+	"198.18.0.0/15",    // tests between networks; some networks use it as private
 	"224.0.0.0/4",      // multicast
 	"240.0.0.0/4",      // reserved, and broadcast
 )

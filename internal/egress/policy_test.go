@@ -69,7 +69,7 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", addr, got, Closed)
 		}
 	}
-	for _, addr := range []string{"1.1.1.1", "::ffff:1.1.1.1", "9.255.255.255", "11.0.0.0", "172.15.255.255", "172.32.0.0", "100.63.255.255", "100.128.0.0", "203.0.113.1", "198.18.0.1"} {
+	for _, addr := range []string{"1.1.1.1", "::ffff:1.1.1.1", "9.255.255.255", "11.0.0.0", "172.15.255.255", "172.32.0.0", "100.63.255.255", "100.128.0.0", "203.0.113.1", "198.17.255.255", "198.20.0.0"} {
 		if got := p.Address(netip.MustParseAddr(addr)); got != Allowed {
 			t.Errorf("%s: got %s, want %s", addr, got, Allowed)
 		}

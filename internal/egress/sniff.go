@@ -8,8 +8,9 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/edge/h1"
 )
 
 // maxHead bounds what is read of a connection to learn its name.
@@ -20,22 +21,27 @@ const tlsHandshake = 0x16
 
 // sniff reads of a connection which name it is for: that in a TLS greeting, or
 // the host of an HTTP request. It returns all that it has read. The name is
-// empty where there is none.
-func sniff(c net.Conn, within time.Duration) (head []byte, name string) {
+// empty where there is none, or no room to look for it.
+func sniff(c net.Conn, within time.Duration, l *loan) (head []byte, name string, isHTTP bool) {
 	if c.SetReadDeadline(time.Now().Add(within)) != nil {
-		return nil, ""
+		return nil, "", false
 	}
-	name, head = nameIn(io.LimitReader(c, maxHead))
+	// Before the first byte a connection takes no room.
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(c, first); err != nil || !l.take(sniffBuffers) {
+		return nil, "", false
+	}
+	name, head, isHTTP = nameIn(io.LimitReader(io.MultiReader(bytes.NewReader(first), c), maxHead), l)
 	if c.SetReadDeadline(time.Time{}) != nil {
-		return nil, ""
+		return nil, "", false
 	}
-	return head, name
+	return head, name, isHTTP
 }
 
 // nameIn returns the name that the beginning of a connection is for, and what
 // has been read to find it.
-func nameIn(r io.Reader) (name string, read []byte) {
-	var all bytes.Buffer
+func nameIn(r io.Reader, l *loan) (name string, read []byte, isHTTP bool) {
+	all := kept{loan: l}
 	tee := bufio.NewReader(io.TeeReader(r, &all))
 	first, err := tee.Peek(1)
 	switch {
@@ -43,21 +49,48 @@ func nameIn(r io.Reader) (name string, read []byte) {
 	case first[0] == tlsHandshake:
 		name = serverName(tee)
 	case first[0] >= 'A' && first[0] <= 'Z': // a method
-		name = httpHost(tee)
+		name, isHTTP = httpHost(tee, l), true
 	}
-	return canonical(name), all.Bytes()
+	return canonical(name), all.Bytes(), isHTTP
 }
 
-func httpHost(r *bufio.Reader) string {
-	req, err := http.ReadRequest(r)
+// kept is what has been read. It asks for room before it becomes large.
+type kept struct {
+	bytes.Buffer
+	loan *loan
+}
+
+// Write implements io.Writer.
+func (k *kept) Write(p []byte) (int, error) {
+	if k.Len()+len(p) > sniffSmall && k.loan.taken < largeBuffers && !k.loan.take(largeBuffers) {
+		return 0, errCrowded
+	}
+	return k.Buffer.Write(p)
+}
+
+// httpHost returns the host of a request, which must be one that all readers
+// take for the same.
+func httpHost(r *bufio.Reader, l *loan) string {
+	head, err := readHead(r, l)
 	if err != nil {
 		return ""
 	}
-	host, _, err := net.SplitHostPort(req.Host)
+	req, err := h1.ParseRequest(head, nil)
 	if err != nil {
-		return req.Host
+		return ""
 	}
-	return host
+	return hostOf(req.Host)
+}
+
+// upgrades reports whether a connection begins with a request to go on in
+// another protocol.
+func upgrades(begin []byte) bool {
+	head, err := readHead(bufio.NewReader(bytes.NewReader(begin)), &loan{taken: largeBuffers})
+	if err != nil {
+		return false
+	}
+	req, err := h1.ParseRequest(head, nil)
+	return err == nil && req.Upgrade != ""
 }
 
 var errRead = errors.New("the greeting has been read")

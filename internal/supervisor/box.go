@@ -59,7 +59,7 @@ func newBox(s *Supervisor, sb store.Sandbox) *box {
 		s: s, id: sb.ID, sb: sb, cut: newCut(),
 		ended: map[string][]chan ending{}, tasks: map[string]*task{},
 	}
-	b.gate = egress.NewGate(s.o.Internet, s.metrics.refused)
+	b.gate = egress.NewGate(s.o.Internet, s.egress, sb.Config.Key, s.metrics.refused)
 	b.setGate()
 	return b
 }

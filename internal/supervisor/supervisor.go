@@ -123,6 +123,7 @@ type Supervisor struct {
 	// retries are what work leaves behind when a removal fails.
 	retries sync.WaitGroup
 
+	egress  *egress.Room // what the connections of all sandboxes take
 	metrics *metrics
 	fleet   fleet
 	slots   slots
@@ -147,7 +148,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("start supervisor: %w", err)
 	}
 	s := &Supervisor{
-		o: o, secret: secret, log: o.Log, boxes: map[string]*box{},
+		o: o, secret: secret, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
 		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
 	if o.LogDir != "" {
