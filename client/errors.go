@@ -54,6 +54,8 @@ type Error struct {
 	Cause       string         // what lies behind it, where that is known
 	Remediation string         // the next step, for people; may be empty
 	Context     map[string]any // facts for programs, as JSON has them
+
+	notReached bool // the request did not reach its sandbox, which is asleep or has ended
 }
 
 // Error returns the message.
@@ -75,7 +77,7 @@ func (e *Error) Is(target error) bool {
 	case ErrConflict:
 		return e.Status == http.StatusConflict
 	case ErrNotRunning:
-		return e.Code == codeNotRunning || e.Code == codeAsleep || e.Code == codeNotResumable
+		return e.Code == codeNotRunning || e.Code == codeAsleep || e.Code == codeNotResumable || e.notReached
 	case ErrLimit:
 		return e.Status == http.StatusTooManyRequests || e.Status == http.StatusInsufficientStorage ||
 			e.Code == codeTimeoutTooLarge
@@ -114,16 +116,23 @@ func parseError(status int, body []byte) *Error {
 		ErrorCode string `json:"error_code"`
 		SandboxID string `json:"sandboxId"`
 		Port      int    `json:"port"`
+		Remedy    string `json:"remedy"`
+		Reason    string `json:"reason"`
+		EndedAt   string `json:"endedAt"`
 	}
 	if json.Unmarshal(body, &wire) != nil {
 		return &Error{Status: status}
 	}
-	e := &Error{Status: status, Code: wire.ErrorCode, Message: wire.Message}
-	if status == http.StatusBadGateway && wire.SandboxID != "" && e.Code == "" {
-		e.Code = codeNotRunning
-		if wire.Port != 0 {
-			e.Code = codePortClosed
-		}
+	e := &Error{Status: status, Code: wire.ErrorCode, Message: wire.Message, Remediation: wire.Remedy}
+	switch {
+	case status != http.StatusBadGateway || wire.SandboxID == "":
+	case wire.Port != 0:
+		e.Code = cmp.Or(e.Code, codePortClosed)
+	default:
+		e.Code, e.notReached = cmp.Or(e.Code, codeNotRunning), true
+	}
+	if wire.EndedAt != "" {
+		e.Context = map[string]any{"sandbox": wire.SandboxID, "reason": wire.Reason, "endedAt": wire.EndedAt}
 	}
 	return e
 }
@@ -186,6 +195,9 @@ func rpcError(err error) error {
 	switch {
 	case !ok:
 		return err
+	case connect.IsWireError(ce) && ce.Code() == connect.CodeUnavailable:
+		// Only the server in front of the agent says so, when it ends a stream.
+		return fmt.Errorf("%w: %s", ErrInterrupted, ce.Message())
 	case connect.IsWireError(ce):
 		status := cmp.Or(rpcStatus[ce.Code()], http.StatusInternalServerError)
 		return &Error{Status: status, Code: ce.Code().String(), Message: ce.Message()}

@@ -18,6 +18,9 @@ type reply struct {
 	Port            int    `json:"port,omitempty"`
 	Code            int    `json:"code"`
 	ErrorCode       string `json:"error_code,omitempty"`
+	Reason          any    `json:"reason,omitempty"`  // that a sandbox ended for
+	EndedAt         any    `json:"endedAt,omitempty"` // when
+	Remedy          string `json:"remedy,omitempty"`
 	ConnectionLimit int    `json:"connectionLimit,omitempty"`
 
 	plain      bool // text, as E2B's proxy answers what it cannot route

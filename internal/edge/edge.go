@@ -29,6 +29,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/interpreter"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -95,12 +96,12 @@ func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 	}
 	sb, err := e.sandboxes.Get(ctx, t.id)
 	if err != nil {
-		return nil, notFound(t.id)
+		return nil, gone(t.id, err)
 	}
 	p := &passage{
 		target: t,
 		asleep: sb.Record.State == lifecycle.Paused || sb.Record.Phase() == lifecycle.Pausing,
-		access: supervisor.Access{Port: t.port, Path: rawPath(t.path), Stream: streams(r), Probe: probes(r, t)},
+		access: supervisor.Access{Port: t.port, Path: rawPath(t.path), Stream: streams(r, t), Probe: probes(r, t)},
 	}
 	if t.port != agentapi.Port {
 		if mask := sb.Config.HostMask; mask != "" { // which few have
@@ -312,15 +313,16 @@ func (e *edge) refusal(id string, err error) *reply {
 	case errdef.Is(err, errdef.Exhausted):
 		return &reply{Code: http.StatusTooManyRequests, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
 	case errdef.Is(err, errdef.NotFound), errdef.Is(err, errdef.WrongState):
-		return notFound(id)
+		return gone(id, err)
 	}
 	e.log.Error("access failed", "sandbox", id, "err", err)
-	return notFound(id)
+	return gone(id, err)
 }
 
-// streams reports whether a request has no natural end.
-func streams(r *request) bool {
-	return r.header.Get("Upgrade") != "" ||
+// streams reports whether a request has no natural end, or is for a cell of
+// code, which has one when it pleases.
+func streams(r *request, t target) bool {
+	return t.port == interpreter.Port && rawPath(t.path) == interpreter.PathExecute || r.header.Get("Upgrade") != "" ||
 		strings.HasPrefix(r.header.Get("Content-Type"), "application/connect+") ||
 		strings.HasPrefix(r.header.Get("Content-Type"), "application/grpc") ||
 		strings.HasPrefix(r.header.Get("Accept"), "text/event-stream")
@@ -343,10 +345,6 @@ func portClosed(p *passage) *reply {
 
 func brokeOff(p *passage) *reply {
 	return &reply{Code: http.StatusBadGateway, SandboxID: p.id, Port: p.port, Message: "The connection to the sandbox's port broke before it answered"}
-}
-
-func notFound(id string) *reply {
-	return &reply{Code: http.StatusBadGateway, SandboxID: id, Message: "The sandbox was not found"}
 }
 
 func code(err error) string {

@@ -39,13 +39,16 @@ type fleet struct {
 	mu       sync.Mutex
 	sb       store.Sandbox
 	cut      chan struct{}
+	why      error // of the cut
 	err      error // that Acquire returns
 	acquired []supervisor.Access
 	released int
 }
 
+var putToSleep = errdef.New(errdef.Unavailable, "put_to_sleep", "the sandbox was put to sleep").WithRemedy("wake it")
+
 func newFleet(t *testing.T, h http.HandlerFunc) *fleet {
-	f := &fleet{upstream: httptest.NewServer(h), cut: make(chan struct{})}
+	f := &fleet{upstream: httptest.NewServer(h), cut: make(chan struct{}), why: putToSleep}
 	t.Cleanup(f.upstream.Close)
 	f.sb = store.Sandbox{ID: "ione", Config: store.Config{Secure: true}, Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
 	return f
@@ -67,7 +70,7 @@ func (f *fleet) Acquire(ctx context.Context, _ string, a supervisor.Access) (*su
 	f.acquired = append(f.acquired, a)
 	var once sync.Once
 	return &supervisor.Lease{
-		Generation: 1, Cut: f.cut, Progress: func(int) {},
+		Generation: 1, Cut: f.cut, Why: func() error { return f.why }, Progress: func(int) {}, Streams: func() {},
 		Dial: func(ctx context.Context, port int) (net.Conn, error) {
 			if port != openPort && port != agentapi.Port {
 				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
@@ -373,7 +376,7 @@ func TestAnswers(t *testing.T) {
 		message string
 	}{
 		{name: "unknown", change: func(r *http.Request) { r.Header.Set(headerSandbox, "inone") }, status: 502, message: "The sandbox was not found"},
-		{name: "asleep for good", err: errdef.New(errdef.WrongState, "not_resumable", "x"), status: 502, message: "The sandbox was not found"},
+		{name: "asleep for good", err: errdef.New(errdef.WrongState, "not_resumable", "x").WithRemedy("wake it"), status: 502, message: "The sandbox is asleep: x: wake it"},
 		{name: "ended meanwhile", err: errdef.New(errdef.NotFound, "sandbox_terminated", "x"), status: 502, message: "The sandbox was not found"},
 		{name: "does not wake", err: errdef.New(errdef.Unavailable, "resume_failed", "it did not wake"), status: 503, message: "it did not wake"},
 		{name: "no room", err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "too many"), status: 429, message: "too many"},
@@ -559,8 +562,8 @@ func TestCutDoesNotWaitForTheClient(t *testing.T) {
 }
 
 // TestCutIsNoFailure: a runtime can be gone before it is noticed here that its
-// generation was cut. The client then sees a connection that broke, as it does
-// whenever a request is cut, and no answer that blames the sandbox.
+// generation was cut. The client is then told of the cut, as it is whenever a
+// request is cut, and gets no answer that blames the sandbox.
 func TestCutIsNoFailure(t *testing.T) {
 	for name, dialed := range map[string]func() (net.Conn, error){
 		"before it is connected": func() (net.Conn, error) { return nil, os.ErrClosed },
@@ -585,9 +588,12 @@ func TestCutIsNoFailure(t *testing.T) {
 				}
 				req.Header.Set(headerSandbox, "ione")
 				req.Header.Set(headerPort, strconv.Itoa(openPort))
-				if resp, err := client.Do(req); err == nil {
-					resp.Body.Close()
-					t.Fatalf("answer %s, want none", resp.Status)
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := body(t, resp); resp.StatusCode != http.StatusBadGateway || !strings.Contains(got, `"error_code":"put_to_sleep"`) {
+					t.Fatalf("%s %s", resp.Status, got)
 				}
 			}
 		})

@@ -55,12 +55,26 @@ type exchange2 struct {
 	begin  time.Time
 	status int
 
-	mu             sync.Mutex // the two below are written while the body is still read
+	mu             sync.Mutex // what is below is written while the body is still read
 	sent, received int64
+	said           *saying // what the sandbox says in messages; nil if nothing yet
+	half           bool    // the request's body has not been sent to its end
 }
 
 // breakOff implements breaker.
 func (x *exchange2) breakOff() { x.cancel(errCut) }
+
+// cut implements breaker.
+func (x *exchange2) cut() {
+	x.mu.Lock()
+	said := x.said
+	x.mu.Unlock()
+	if said == nil || said.cut() {
+		x.cancel(errCut)
+		return
+	}
+	time.AfterFunc(messagePatience, x.breakOff)
+}
 
 func (x *exchange2) end() {
 	x.mu.Lock()
@@ -77,6 +91,8 @@ func (x *exchange2) serve() {
 	switch {
 	case refusal != nil:
 		x.reply(refusal)
+	case !ok && x.g != nil && x.g.isCut():
+		x.reply(gone(x.p.id, x.lease.Why()))
 	case !ok:
 		panic(http.ErrAbortHandler)
 	default:
@@ -102,7 +118,8 @@ func (x *exchange2) relay(ctx context.Context) {
 		// would not notice a cut.
 		body := x.r.Body
 		defer context.AfterFunc(ctx, func() { _ = body.Close() })()
-		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }}
+		x.half = true
+		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }, end: x.bodySent}
 	}
 	transport, done := x.transport(strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
 	defer done()
@@ -123,7 +140,14 @@ func (x *exchange2) relay(ctx context.Context) {
 			// has its trailers there, and they count only if nothing follows.
 			proxy.FlushInterval = 0
 		}
-		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n) }}
+		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n) }, end: func() {}}
+		contentType := resp.Header.Get("Content-Type")
+		if isEventStream(contentType) {
+			x.lease.Streams()
+		}
+		if m := messagesOf(resp.StatusCode, "", contentType); m != nil {
+			resp.Body = x.follow(resp.Body, m)
+		}
 		if x.p.prefix != "" {
 			x.underPrefix(resp.Header)
 		}
@@ -184,8 +208,20 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
+// bodySent notes that the request's body has been sent to its end.
+func (x *exchange2) bodySent() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.half = false
+}
+
 func (x *exchange2) failed(ctx context.Context, err error) {
+	x.mu.Lock()
+	half := x.half
+	x.mu.Unlock()
 	switch {
+	case x.g.isCut() && !half && x.r.Context().Err() == nil:
+		x.reply(gone(x.p.id, x.lease.Why()))
 	case context.Cause(ctx) != nil, x.g.isCut():
 		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -215,10 +251,11 @@ func (x *exchange2) transport(grpc bool) (rt *http.Transport, done func()) {
 	return rt, rt.CloseIdleConnections
 }
 
-// countedBody tells when bytes pass.
+// countedBody tells when bytes pass, and when there are no more.
 type countedBody struct {
 	io.ReadCloser
 	note func(int)
+	end  func()
 }
 
 // Read implements io.Reader.
@@ -227,5 +264,89 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.note(n)
 	}
+	if errors.Is(err, io.EOF) {
+		b.end()
+	}
 	return n, err
+}
+
+// follow returns the body of an answer whose messages are followed.
+func (x *exchange2) follow(body io.ReadCloser, m messages) io.ReadCloser {
+	s := &saying{ReadCloser: body, x: x, m: m}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.said = s
+	return s
+}
+
+// saying is what the sandbox says in messages. When the exchange is cut, the
+// last one says why.
+type saying struct {
+	io.ReadCloser
+	x *exchange2
+
+	mu    sync.Mutex
+	m     messages
+	isCut bool
+	last  []byte // what is left of the message that says why
+	over  bool   // and that is all
+}
+
+// cut tells whether the last message is complete, and nothing more is to be
+// read.
+func (s *saying) cut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isCut = true
+	return s.m.between()
+}
+
+// Read implements io.Reader.
+func (s *saying) Read(p []byte) (int, error) {
+	if s.over {
+		return s.readLast(p)
+	}
+	n, err := s.ReadCloser.Read(p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isCut && s.m.between() {
+		return s.endLocked(p, 0)
+	}
+	n, _ = follow(s.m, nil, p[:n], s.isCut)
+	if s.m.between() && (s.isCut || err != nil && s.wasCut()) {
+		return s.endLocked(p, n)
+	}
+	return n, err
+}
+
+// wasCut reports whether a stream broke because of a cut, which may be told a
+// little later.
+func (s *saying) wasCut() bool {
+	timer := time.NewTimer(causePatience)
+	defer timer.Stop()
+	select {
+	case <-s.x.g.cut:
+		return true
+	case <-s.x.r.Context().Done():
+	case <-timer.C:
+	}
+	return false
+}
+
+// endLocked ends the stream after the first n bytes of p.
+func (s *saying) endLocked(p []byte, n int) (int, error) {
+	s.last, s.over = s.m.farewell(s.x.lease.Why()), true
+	if n > 0 {
+		return n, nil
+	}
+	return s.readLast(p)
+}
+
+func (s *saying) readLast(p []byte) (int, error) {
+	if len(s.last) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, s.last)
+	s.last = s.last[n:]
+	return n, nil
 }

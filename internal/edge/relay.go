@@ -37,6 +37,7 @@ type exchange struct {
 	status   int  // that was answered; 0 for none
 	sent     int64
 	received int64
+	end      ending // guarded by conn.mu
 }
 
 // breakOff implements breaker.
@@ -54,6 +55,8 @@ func (x *exchange) serve() (keep bool) {
 	switch {
 	case refusal != nil:
 		return x.reply(refusal)
+	case !ok && x.g != nil && x.g.isCut():
+		return x.reply(gone(x.p.id, x.lease.Why()))
 	case !ok:
 		return x.broken()
 	}
@@ -87,8 +90,9 @@ func (x *exchange) relay() bool {
 		return x.reply(refusal)
 	}
 	if head == nil {
+		x.c.breakOff()
 		x.awaitUpload()
-		return x.broken()
+		return false
 	}
 	if head.Status == http.StatusSwitchingProtocols {
 		return x.tunnel(head)
@@ -101,6 +105,7 @@ func (x *exchange) relay() bool {
 		x.awaitUpload()
 		return false
 	}
+	x.step(func(e *ending) { e.complete = true })
 	intact := x.c.unbind()
 	read := x.endUpload()
 	if intact && read && x.reusable(head) {
@@ -156,8 +161,11 @@ func (x *exchange) send() (*h1.Response, *reply) {
 	if x.upload != nil && x.c.ctx.Err() == nil {
 		x.stopUpload() // it may still read from the client
 	}
-	if x.c.ctx.Err() != nil || x.g.isCut() {
+	switch {
+	case x.c.ctx.Err() != nil:
 		return nil, nil
+	case x.g.isCut():
+		return nil, x.cutReply()
 	}
 	x.failed(err)
 	return nil, brokeOff(x.p)
@@ -185,8 +193,10 @@ func isClosed(err error) bool {
 
 func (x *exchange) dialFailed(err error) *reply {
 	switch {
-	case x.c.ctx.Err() != nil, x.g.isCut():
+	case x.c.ctx.Err() != nil:
 		return nil
+	case x.g.isCut():
+		return x.cutReply()
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return portClosed(x.p)
 	}
@@ -202,6 +212,10 @@ func (x *exchange) try(up *upstream) (*h1.Response, error) {
 	if !x.c.bind(up.conn) {
 		up.close()
 		return nil, context.Canceled
+	}
+	if x.step(nil).cut {
+		up.close()
+		return nil, errCut
 	}
 	if err := x.sendRequest(); err != nil {
 		up.close()
@@ -330,7 +344,7 @@ func (x *exchange) endUpload() bool {
 	}
 	timer := time.NewTimer(lingerFor)
 	defer timer.Stop()
-	if x.awaits {
+	if x.awaits || x.step(nil).over {
 		timer.Reset(0)
 	}
 	select {
@@ -367,6 +381,11 @@ func isTimeout(err error) bool {
 // client's connection can go on after it.
 func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 	x.status = resp.Status
+	x.step(func(e *ending) { e.answered = true })
+	contentType := resp.Fields.Get("Content-Type")
+	if isEventStream(contentType) {
+		x.lease.Streams()
+	}
 	keep = !x.req.Close && resp.Length != h1.UntilClose && !x.awaits
 	if resp.Close && x.upload != nil && !x.uploaded() {
 		keep = false // it will not read the rest, and that may be much
@@ -383,7 +402,7 @@ func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 	if _, err := x.c.in.conn.Write(out); err != nil {
 		return false, err
 	}
-	return keep, x.copyAnswer(resp)
+	return keep, x.copyAnswer(resp, messagesOf(resp.Status, "", contentType))
 }
 
 // uploaded reports whether the body has been read whole.
@@ -396,17 +415,16 @@ func (x *exchange) uploaded() bool {
 	}
 }
 
-func (x *exchange) copyAnswer(resp *h1.Response) error {
-	note := func(n int) {
-		x.sent += int64(n)
-		x.c.note(n)
-		x.lease.Progress(n)
-	}
+func (x *exchange) copyAnswer(resp *h1.Response, m messages) error {
+	note := x.noted(&x.sent)
 	client := x.c.in.conn
 	switch resp.Length {
 	case 0:
 		return nil
 	case h1.Chunked:
+		if m != nil && x.req.Minor == 1 {
+			return x.passMessages(m, new(h1.Chunks), note)
+		}
 		return x.up.copyChunks(client, x.req.Minor == 0, note)
 	case h1.UntilClose:
 		return x.up.copyAll(client, note)
@@ -424,27 +442,72 @@ func (x *exchange) tunnel(resp *h1.Response) bool {
 		x.up.close()
 		return x.broken()
 	}
+	x.step(func(e *ending) { e.answered = true })
+	m := messagesOf(resp.Status, resp.Fields.Get("Upgrade"), "")
 	var inward sync.WaitGroup
-	inward.Go(func() { x.pipe(x.up.conn, &x.c.in, &x.received) })
-	x.pipe(x.c.in.conn, &x.up.stream, &x.sent)
+	inward.Go(func() { x.pipeInward(m != nil) })
+	if m == nil {
+		x.pipe(x.c.in.conn, &x.up.stream, &x.sent)
+	} else {
+		x.pipeMessages(m)
+	}
+	if x.step(nil).over {
+		_ = x.c.in.conn.SetReadDeadline(past)
+		inward.Wait()
+		x.up.close()
+		x.leave(x) // and the client has time to read the last message
+		x.c.linger()
+		return false
+	}
 	inward.Wait()
 	x.up.close()
 	return false
 }
 
-// pipe passes bytes one way. An end is passed on as an end, a break as a
-// break.
-func (x *exchange) pipe(dst net.Conn, src *stream, count *int64) {
-	err := src.copyAll(dst, func(n int) {
-		*count += int64(n)
-		x.c.note(n)
-		x.lease.Progress(n)
-	})
-	if err == nil {
-		err = closeWrite(dst)
+// pipeInward passes on what the client sends. If what the sandbox says is
+// followed, whoever does that sees that it has gone, and says so.
+func (x *exchange) pipeInward(followed bool) {
+	err := x.copyAll(x.up.conn, &x.c.in, &x.received)
+	if followed && (errors.As(err, new(*writeError)) || x.step(nil).over) {
+		return
 	}
 	if err != nil {
 		x.c.breakOff()
+	}
+}
+
+// pipeMessages passes on what the sandbox says on a WebSocket.
+func (x *exchange) pipeMessages(m messages) {
+	err := x.passMessages(m, nil, x.noted(&x.sent))
+	if err == nil && !x.step(nil).over {
+		err = closeWrite(x.c.in.conn)
+	}
+	if err != nil {
+		x.c.breakOff()
+	}
+}
+
+// pipe passes bytes one way. A break is passed on as a break.
+func (x *exchange) pipe(dst net.Conn, src *stream, count *int64) {
+	if x.copyAll(dst, src, count) != nil {
+		x.c.breakOff()
+	}
+}
+
+// copyAll passes bytes one way, and their end.
+func (x *exchange) copyAll(dst net.Conn, src *stream, count *int64) error {
+	if err := src.copyAll(dst, x.noted(count)); err != nil {
+		return err
+	}
+	return closeWrite(dst)
+}
+
+// noted counts bytes that pass.
+func (x *exchange) noted(count *int64) func(int) {
+	return func(n int) {
+		*count += int64(n)
+		x.c.note(n)
+		x.lease.Progress(n)
 	}
 }
 

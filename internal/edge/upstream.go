@@ -35,10 +35,19 @@ type generation struct {
 	over    bool
 	ports   map[int]*port
 	flights map[breaker]struct{}
+	dials   map[*dialing]struct{}
 }
 
-// breaker is a request under way that can be broken off.
-type breaker interface{ breakOff() }
+// breaker is a request under way.
+type breaker interface {
+	// cut ends it, in a way that tells its client why, where there is one.
+	cut()
+	// breakOff breaks it off.
+	breakOff()
+}
+
+// dialing is a connection that is being made.
+type dialing struct{ cancel context.CancelFunc }
 
 // port is what is open to one port.
 type port struct {
@@ -91,7 +100,7 @@ func (u *upstreams) enter(id string, lease *supervisor.Lease) *generation {
 	if g := u.generations[id]; g != nil && g.number == lease.Generation && g.cut == lease.Cut {
 		return g
 	}
-	g := &generation{id: id, number: lease.Generation, cut: lease.Cut, ports: map[int]*port{}, flights: map[breaker]struct{}{}}
+	g := &generation{id: id, number: lease.Generation, cut: lease.Cut, ports: map[int]*port{}, flights: map[breaker]struct{}{}, dials: map[*dialing]struct{}{}}
 	if u.generations == nil {
 		u.generations = map[string]*generation{}
 	}
@@ -108,9 +117,18 @@ func (u *upstreams) await(g *generation) {
 		delete(u.generations, g.id)
 	}
 	u.mu.Unlock()
+	g.end()
+	time.AfterFunc(cutPatience, g.breakOff)
+}
+
+// end ends what is open into the generation.
+func (g *generation) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.over = true
+	for d := range g.dials {
+		d.cancel()
+	}
 	for _, p := range g.ports {
 		for _, up := range p.idle {
 			_ = up.conn.Close()
@@ -121,6 +139,15 @@ func (u *upstreams) await(g *generation) {
 		}
 		p.waiting = nil
 	}
+	for f := range g.flights {
+		f.cut()
+	}
+}
+
+// breakOff breaks off the requests that a cut has not ended.
+func (g *generation) breakOff() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for f := range g.flights {
 		f.breakOff()
 	}
@@ -225,6 +252,13 @@ func (g *generation) await(ctx context.Context, p *port, turn chan *upstream) *u
 
 // open returns a new connection.
 func (g *generation) open(ctx context.Context, v *visit) (*upstream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d := &dialing{cancel}
+	if !g.beginDial(d) {
+		return nil, errCut
+	}
+	defer g.endDial(d)
 	conn, err := v.connect(ctx, "http/1.1")
 	if err != nil {
 		return nil, err
@@ -234,6 +268,24 @@ func (g *generation) open(ctx context.Context, v *visit) (*upstream, error) {
 	defer g.mu.Unlock()
 	g.portLocked(up.port).unproven[up] = struct{}{}
 	return up, nil
+}
+
+// beginDial notes a connection that is being made. False if the generation has
+// been cut.
+func (g *generation) beginDial(d *dialing) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.over {
+		return false
+	}
+	g.dials[d] = struct{}{}
+	return true
+}
+
+func (g *generation) endDial(d *dialing) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.dials, d)
 }
 
 // proven notes that the connection has been answered on.

@@ -25,7 +25,7 @@ type cut struct {
 }
 
 // TestCut pauses and kills a sandbox while requests of every form are under
-// way: each is broken off at once, and none of them ends as if it were complete.
+// way: each is ended soon, and none of them as if it were complete.
 func TestCut(t *testing.T) {
 	for _, end := range []struct {
 		name string
@@ -91,6 +91,12 @@ func isReset(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
+// isAskedToReturn is what a client sees of a WebSocket that was ended with a
+// reason.
+func isAskedToReturn(err error) bool {
+	return websocket.CloseStatus(err) == websocket.StatusServiceRestart
+}
+
 // dial connects to the server and begins a request to the guest.
 func (g *guest) dial(ctx context.Context, method, target, field string) net.Conn {
 	t := g.s.t
@@ -153,7 +159,7 @@ func (g *guest) openSocket(ctx context.Context) cut {
 	if err := echo(ctx, conn, websocket.MessageText, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	return ending("WebSocket", isReset, func() error {
+	return ending("WebSocket", isAskedToReturn, func() error {
 		_, _, err := conn.Read(ctx)
 		return err
 	})

@@ -50,8 +50,8 @@ func (s *stream) toEnd() (time.Time, error) {
 }
 
 // promptly is how soon the other end of a connection must learn that it was
-// cut.
-const promptly = 2 * time.Second
+// cut. A pause on request waits a second for requests that end by themselves.
+const promptly = 5 * time.Second
 
 // TestStreamAcrossPause pauses a sandbox while answers stream out of it: they
 // break off, visibly, and after the resume new ones work.

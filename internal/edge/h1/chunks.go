@@ -39,6 +39,9 @@ const (
 // Done reports whether the body is complete.
 func (c *Chunks) Done() bool { return c.state == chunksEnd }
 
+// Between reports whether the last chunk is complete, and another may follow.
+func (c *Chunks) Between() bool { return c.state == chunkSize && c.digits == 0 }
+
 // Content returns how many bytes of data there have been.
 func (c *Chunks) Content() int64 { return c.content }
 
