@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/drowse-dev/drowse/client"
 )
@@ -37,8 +40,40 @@ func (a *app) print(value any, text func(w io.Writer)) error {
 	}
 	var b strings.Builder
 	text(&b)
-	_, err := io.WriteString(a.Stdout, b.String())
+	_, err := io.WriteString(a.Stdout, harmless(b.String()))
 	return err
+}
+
+// harmless returns text for a terminal. Much of what a command prints comes from
+// tenants: what would move the cursor, change colours, ring, or turn the direction
+// of writing shows as an escape of Go's.
+func harmless(text string) string {
+	if !strings.ContainsFunc(text, acts) && utf8.ValidString(text) {
+		return text
+	}
+	var b strings.Builder
+	for i, r := range text {
+		_, size := utf8.DecodeRuneInString(text[i:])
+		if acts(r) || r == utf8.RuneError && size == 1 {
+			quoted := strconv.QuoteToASCII(text[i : i+size])
+			b.WriteString(quoted[1 : len(quoted)-1])
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// acts reports whether a character does something to a terminal other than to be
+// shown, but for the end of a line.
+func acts(r rune) bool {
+	return r != '\n' && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp))
+}
+
+// cell returns text for one cell of a table, which ends neither the cell nor the
+// line.
+func cell(text string) string {
+	return strings.ReplaceAll(harmless(text), "\n", `\n`)
 }
 
 // table writes rows in columns.
@@ -46,7 +81,11 @@ func table(w io.Writer, rows [][]string) {
 	var b strings.Builder
 	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
-		_, _ = fmt.Fprintln(tw, strings.Join(row, "\t"))
+		cells := make([]string, len(row))
+		for i, text := range row {
+			cells[i] = cell(text)
+		}
+		_, _ = fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
 	_ = tw.Flush()
 	for line := range strings.Lines(b.String()) {

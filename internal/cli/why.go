@@ -44,7 +44,14 @@ const mostHolds = 6
 // why explains a sandbox in words. What wakes it, and how long it has slept, is
 // in its info.
 func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	say := func(format string, args ...any) {
+		for i, arg := range args {
+			if text, ok := arg.(string); ok {
+				args[i] = cell(text)
+			}
+		}
+		_, _ = fmt.Fprintf(w, format+"\n", args...)
+	}
 	say("%s is %s, generation %d", x.Sandbox, stateOf(x.State, x.Phase), x.Generation)
 	if x.State == client.Paused && i.State == client.Paused {
 		say("asleep for %s, since %s; %s", span(now.Sub(i.PausedAt)), clock(i.PausedAt, now), sleeper(i))

@@ -125,10 +125,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	closers.add(func() error { return ignoreClosed(ln.Close()) })
-	if o.StateDir, err = makeStateDir(o.StateDir); err != nil {
+	if err := template.CheckOutside(o.StateDir, o.share()...); err != nil {
 		return err
 	}
-	if err := template.CheckOutside(o.StateDir, o.share()...); err != nil {
+	if o.StateDir, err = makeStateDir(o.StateDir); err != nil {
 		return err
 	}
 	unlock, err := lockDir(o.StateDir)

@@ -101,6 +101,9 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 	if !sandboxID.MatchString(a.id) || m.Generation < 1 {
 		return nil, layer.Damaged("it is sandbox %.100q in generation %d", a.id, m.Generation)
 	}
+	if err := checkStrings(m); err != nil {
+		return nil, err
+	}
 	if s.knows(a.id) {
 		return nil, errExists(a.id)
 	}
