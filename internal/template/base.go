@@ -36,7 +36,7 @@ var etcNames = []string{
 	"debian_version", "fonts", "gai.conf", "host.conf", "inputrc", "issue", "java*", "ld.so.cache",
 	"ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.gen", "localtime", "login.defs", "lsb-release",
 	"magic", "magic.mime", "mailcap", "mime.types", "networks", "nsswitch.conf", "os-release", "perl",
-	"protocols", "python*", "rpc", "services", "skel", "ssl/certs", "ssl/openssl.cnf",
+	"protocols", "python*", "R", "rpc", "services", "skel", "ssl/certs", "ssl/openssl.cnf",
 	"terminfo", "timezone", "xattr.conf", "redhat-release", "alpine-release", "crypto-policies", "pki/tls/certs", "pki/ca-trust",
 }
 
@@ -248,7 +248,7 @@ func makeRoot(root string) error {
 	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
 		return err
 	}
-	if err := copyEtc(filepath.Join(root, "etc")); err != nil {
+	if err := copyEtc("/etc", filepath.Join(root, "etc")); err != nil {
 		return err
 	}
 	for name, text := range etcFiles {
@@ -278,15 +278,14 @@ func writeFile(path string, data []byte, mode fs.FileMode) error {
 	return os.Chmod(path, mode)
 }
 
-func copyEtc(to string) error {
+func copyEtc(etc, to string) error {
 	for _, pattern := range etcNames {
-		matches, err := filepath.Glob(filepath.Join("/etc", pattern))
+		matches, err := filepath.Glob(filepath.Join(etc, pattern))
 		if err != nil {
 			return err
 		}
 		for _, from := range matches {
-			rel := strings.TrimPrefix(from, "/etc/")
-			if err := copyTree(from, filepath.Join(to, rel)); err != nil {
+			if err := copyTree(from, to+strings.TrimPrefix(from, etc)); err != nil {
 				return err
 			}
 		}

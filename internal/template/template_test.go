@@ -1,6 +1,7 @@
 package template
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -165,6 +166,33 @@ func TestBaseShowsNothingPrivate(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestEtc copies what programs need of an /etc: among it the configuration of R,
+// without which R does not find its libraries.
+func TestEtc(t *testing.T) {
+	etc, to := t.TempDir(), t.TempDir()
+	for name, mode := range map[string]fs.FileMode{
+		"R/Renviron": 0o644, "R/Rprofile.site": 0o644, "R/secret": 0o600, "os-release": 0o644, "shadow": 0o644, "Rserve.pwd": 0o644,
+	} {
+		path := filepath.Join(etc, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(name), mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := copyEtc(etc, to); err != nil {
+		t.Fatal(err)
+	}
+	var copied []string
+	err := filepath.WalkDir(to, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			copied = append(copied, strings.TrimPrefix(path, to+"/"))
+		}
+		return err
+	})
+	if want := []string{"R/Renviron", "R/Rprofile.site", "os-release"}; err != nil || !slices.Equal(copied, want) {
+		t.Errorf("copied %q, %v; want %q", copied, err, want)
 	}
 }
 
