@@ -85,13 +85,25 @@ type agentError struct{ cause error }
 func (e agentError) Error() string { return human.Line(e.cause.Error(), maxAgentError) }
 func (e agentError) Unwrap() error { return e.cause }
 
+var errRuntimeExited = errors.New("the runtime exited")
+
 // callAgent does one private request to the agent of a runtime.
 func (s *Supervisor) callAgent(ctx context.Context, inst runtime.Instance, id, method, path string, body []byte, answer any) error {
 	return callAgentAs(ctx, inst, s.agentToken(id), method, path, body, answer)
 }
 
-// callAgentAs is callAgent with the secret by which an agent knows its host.
+// callAgentAs is callAgent with the secret by which an agent knows its host. It
+// ends with the runtime, whose network just falls silent.
 func callAgentAs(ctx context.Context, inst runtime.Instance, token, method, path string, body []byte, answer any) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-inst.Exited():
+			cancel(errRuntimeExited)
+		case <-ctx.Done():
+		}
+	}()
 	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -219,7 +231,7 @@ func dialPatiently(ctx context.Context, inst runtime.Instance, port int) (net.Co
 		}
 		select {
 		case <-inst.Exited():
-			return nil, errors.New("the runtime exited")
+			return nil, errRuntimeExited
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(agentPoll):

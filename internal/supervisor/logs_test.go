@@ -1,11 +1,14 @@
 package supervisor
 
 import (
+	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,6 +187,45 @@ func testLogOfAHostileAgent(t *testing.T) {
 	}
 	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestKillDoesNotWaitForTheLog: a log that is being fetched from a guest which
+// is gone, and falls silent with its network, holds nobody up.
+func TestKillDoesNotWaitForTheLog(t *testing.T) {
+	w := newWorldIn(t, t.TempDir())
+	var silent atomic.Bool
+	asked := make(chan struct{}, 1)
+	w.agent = func() func(net.Conn) {
+		if !silent.Load() {
+			return nil
+		}
+		asked <- struct{}{}
+		return afterHead(listen)
+	}
+	w.tune = func(o *Options) { o.LogDir = filepath.Join(w.dir, "logs") }
+	srv, err := w.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := srv.s
+	defer s.Stop(context.Background())
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	silent.Store(true)
+	read := make(chan error, 1)
+	go func() {
+		_, err := s.SandboxLog(t.Context(), id)
+		read <- err
+	}()
+	<-asked
+	begin := time.Now()
+	if err := s.Kill(t.Context(), id, ""); err != nil {
+		t.Fatal(err)
+	}
+	<-read // the answer that it gets is the log's or the sandbox's end
+	eventually(t, "the end", func() bool { return record(t, s, id).Op == nil })
+	if took := time.Since(begin); took > pollTimeout/2 {
+		t.Errorf("the end took %s", took)
 	}
 }
 
