@@ -311,6 +311,18 @@ func TestActivityBytes(t *testing.T) {
 	}
 }
 
+// What is quiet from its start on has made no progress since then, however late
+// somebody asks for the first time.
+func TestActivityQuietFromItsStart(t *testing.T) {
+	s := newServer(t)
+	s.start("root", shell("exec sleep 85"))
+	time.Sleep(firstLook + 1500*time.Millisecond)
+	p, ok := findCommand(s.activity(), "sleep 85")
+	if quiet := p.LastProgress.Sub(p.Since); !ok || quiet > firstLook+700*time.Millisecond {
+		t.Errorf("it made progress until %s after its start: %+v", quiet, p)
+	}
+}
+
 func TestActivityIdleServer(t *testing.T) {
 	s := newServer(t)
 	const line = "-m http.server --bind 127.0.0.1 0"

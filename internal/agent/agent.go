@@ -202,6 +202,9 @@ func (a *Agent) interpret(ctx context.Context, listener net.Listener) error {
 	return serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer reportPanic(r)
 		a.guardCode(server).ServeHTTP(w, r)
+		if r.URL.Path == interpreter.PathExecute { // what a kernel does from here on, no client waits for
+			_, _ = a.observer.look(0)
+		}
 	}))
 }
 

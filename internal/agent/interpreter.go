@@ -27,8 +27,8 @@ func newKernels(a *Agent, dir string) *kernels {
 }
 
 // running returns the pids of the kernels. One that waits for its next cell is
-// no work, and one that runs a cell has a client who waits for it; what a cell
-// starts counts like everything else.
+// no work, and one that runs a cell has a client who waits for it; threads that
+// a cell leaves behind count while they work, and processes like all others.
 func (ks *kernels) running() map[int]bool {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()

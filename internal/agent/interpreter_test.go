@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/interpreter"
@@ -73,6 +74,49 @@ func TestKernelsAreNoWork(t *testing.T) {
 		if got := l.counts(l.sample(&stats[i])); got != want {
 			t.Errorf("pid %d counts: %v, want %v", stats[i].pid, got, want)
 		}
+	}
+}
+
+// TestKernelThatComputes: a kernel is work as long as a thread computes that an
+// ended cell has left, and until it is seen to have stopped.
+func TestKernelThatComputes(t *testing.T) {
+	const tick = time.Second / 100
+	o := newObserver(true, nil)
+	o.kernels = func() map[int]bool { return map[int]bool{10: true} }
+	start, ticks := wallNow(), uint64(500) // of the cells so far
+	at := func(after time.Duration, used uint64) []agentapi.Process {
+		t.Helper()
+		ticks += used
+		l := o.newLook(start.Add(after), 0)
+		stat := procStat{pid: 10, parent: 1, session: 10, start: 5, state: 'S', name: "python3", ticks: ticks}
+		l.add([]procStat{stat})
+		s := l.sample(&stat)
+		if l.counts(s) || !s.kernel {
+			t.Fatal("it is taken for another process")
+		}
+		l.compareKernel(s, &stat)
+		o.remember(l)
+		return l.report()
+	}
+	if got := at(0, 0); len(got) != 0 {
+		t.Errorf("at the end of a cell: %+v", got)
+	}
+	if got := at(time.Minute, uint64(time.Second/tick)); len(got) != 0 {
+		t.Errorf("after a minute of idling: %+v", got)
+	}
+	if got := at(2*time.Minute, uint64(time.Minute/tick)); len(got) != 1 || !got[0].LastProgress.Equal(start.Add(2*time.Minute)) {
+		t.Errorf("after a minute of computing: %+v", got)
+	}
+	if got := at(2*time.Minute+100*time.Millisecond, 10); len(got) != 1 {
+		t.Errorf("while it computes: %+v", got)
+	}
+	end := start.Add(2*time.Minute + time.Second)
+	at(2*time.Minute+time.Second, 90)
+	if got := at(2*time.Minute+time.Second+kernelWork, 0); len(got) != 0 {
+		t.Errorf("when it has stopped: %+v", got)
+	}
+	if got := o.end(); !got.Equal(end) {
+		t.Errorf("its work has ended at %s, want %s", got, end)
 	}
 }
 

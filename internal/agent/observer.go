@@ -34,6 +34,13 @@ const (
 	// were seen to do none.
 	wakeUpSize = 8
 
+	// firstLook is how long after the start of a process it is looked at first,
+	// if nobody asks before: what happened until then is taken for work.
+	firstLook = time.Second
+
+	// kernelWork is how long a kernel counts after it was last seen to work.
+	kernelWork = 10 * time.Second
+
 	// maxRoots bounds what is remembered of ended roots between looks.
 	maxRoots = 1024
 )
@@ -89,7 +96,8 @@ func (r *root) ended() bool {
 // In a sandbox everything but the agent counts, for whatever runs was started
 // through the API, whether or not the way back to it can still be found.
 // Processes that the template starts are to be named by exempt, kernels of the
-// code interpreter by kernels: of those, what they start counts.
+// code interpreter by kernels: of those, what they start counts, and they
+// themselves while they work, as threads of a cell do that has ended.
 //
 // When in doubt it sees work: a process is taken to have worked when it is
 // looked at for the first time, and what is too little for work is measured
@@ -107,6 +115,8 @@ type observer struct {
 	rootsMu sync.Mutex
 	roots   map[int]*root
 
+	early atomic.Bool // a first look is due
+
 	endMu   sync.Mutex
 	lastEnd time.Time
 	ignored map[int]bool // pids whose end is not the end of work
@@ -118,6 +128,7 @@ type sample struct {
 	start  uint64 // with pid, who it is
 	root   *root  // nil: not known
 	exempt bool
+	kernel bool // exempt unless it works
 
 	command  string
 	unnamed  bool // there was no command line, as in the middle of an exec
@@ -149,6 +160,22 @@ func (o *observer) started(r *root) {
 		}
 	}
 	o.roots[r.child.pid] = r
+	o.lookSoon()
+}
+
+// lookSoon looks once what has been started does what it is for: what is quiet
+// from then on has been quiet since then, and not since somebody asked.
+func (o *observer) lookSoon() {
+	if !o.early.CompareAndSwap(false, true) {
+		return
+	}
+	due := wallNow().Add(firstLook)
+	time.AfterFunc(firstLook, func() {
+		o.early.Store(false)
+		if late := wallNow().Sub(due); late < firstLook { // else it has slept, of which woke must know first
+			_, _ = o.look(0) // who asks sees the error
+		}
+	})
 }
 
 // processEnded is told of every exit the agent reaps. The last process of a
@@ -159,6 +186,13 @@ func (o *observer) processEnded(pid int) {
 	if !o.ignored[pid] {
 		o.lastEnd = wallNow()
 	}
+}
+
+// workEnded notes when a kernel worked last.
+func (o *observer) workEnded(at time.Time) {
+	o.endMu.Lock()
+	defer o.endMu.Unlock()
+	o.lastEnd = later(o.lastEnd, at)
 }
 
 func (o *observer) end() time.Time {
@@ -224,6 +258,8 @@ func (o *observer) look(ignored uint64) ([]agentapi.Process, error) {
 	for i := range stats {
 		if s := l.sample(&stats[i]); l.counts(s) {
 			l.compare(s, &stats[i])
+		} else if s.kernel {
+			l.compareKernel(s, &stats[i])
 		}
 	}
 	l.raiseParents()
@@ -347,7 +383,7 @@ func (l *look) sample(stat *procStat) *sample {
 // parent who did not.
 func (l *look) attribute(s *sample, stat *procStat) {
 	if l.exempt[stat.pid] || l.exempt[stat.session] || l.kernels[stat.pid] {
-		s.exempt = true
+		s.exempt, s.kernel = true, l.kernels[stat.pid] && !l.exempt[stat.pid]
 		return
 	}
 	if r := l.roots[stat.session]; r != nil && (stat.pid != stat.session || !r.ended()) {
@@ -387,6 +423,24 @@ func (l *look) compare(s *sample, stat *procStat) {
 			s.progress = later(s.progress, time.Unix(0, moved).UTC())
 		}
 	}
+}
+
+// compareKernel is compare for a kernel. It starts with a cell, whose client
+// waits for it, so that the first look sees no work. What it has done by the
+// next, it has done since the end of a cell.
+func (l *look) compareKernel(s *sample, stat *procStat) {
+	first, before := s.at.IsZero(), s.progress
+	l.compare(s, stat)
+	if first {
+		s.progress = time.Time{}
+	} else if s.progress.After(before) {
+		l.o.workEnded(s.progress)
+	}
+}
+
+// works reports whether a kernel has worked lately.
+func (l *look) works(s *sample) bool {
+	return s.kernel && !s.progress.IsZero() && l.now.Sub(s.progress) < kernelWork
 }
 
 // usedCPU keeps account of the ticks beyond what idling takes. Idle time is no
@@ -436,7 +490,7 @@ func (l *look) raiseParents() {
 func (l *look) report() []agentapi.Process {
 	list := []agentapi.Process{}
 	for _, s := range l.samples {
-		if !l.counts(s) {
+		if !l.counts(s) && !l.works(s) {
 			continue
 		}
 		p := agentapi.Process{PID: s.pid, Command: s.command, Since: s.since, LastProgress: s.progress}
