@@ -11,8 +11,7 @@ const (
 )
 
 // Activity is what was observed of work in a running sandbox. It is not part
-// of the record: it changes with every request and means nothing after a
-// restart.
+// of the record, because it changes with every request.
 type Activity struct {
 	Busy bool // a hold counts
 	// Since is when the last hold ended or the last activity happened, if the

@@ -90,6 +90,10 @@ const (
 // does it.
 const sampleEvery = 5 * time.Second
 
+// activityEvery is how often it is looked whether the last activity of a sandbox
+// is to be stored.
+const activityEvery = 20 * time.Second
+
 // diskEvery is how often it is looked whether the disk has less room than
 // before: a sandbox writes what the disk bears in that time past its limit.
 const diskEvery = 500 * time.Millisecond
@@ -344,7 +348,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
-		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery,
+		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery,
 		LogDir: filepath.Join(o.StateDir, "logs"),
 	})
 	if err != nil {

@@ -20,6 +20,8 @@ type Sandbox struct {
 	ID     string           `json:"id"`
 	Config Config           `json:"config"`
 	Record lifecycle.Record `json:"record"`
+	// ActiveAt is when it was active last, as far as that is stored.
+	ActiveAt time.Time `json:"activeAt,omitzero"`
 }
 
 // Config is what a sandbox was asked to be, apart from its lifecycle.

@@ -44,6 +44,7 @@ type access struct {
 	ignored  *atomic.Int64 // where the bytes of traffic to be ignored are counted; nil for other traffic
 	since    time.Time
 	progress atomic.Int64 // Unix nanoseconds
+	stalled  bool         // it was seen to stand still; guarded by box.mu
 }
 
 func (a *access) touch() { a.progress.Store(time.Now().UnixNano()) }
@@ -208,6 +209,9 @@ func (b *box) openAccess(req Access, policy lifecycle.WakePolicy, now time.Time)
 	if a.counts {
 		b.work.last = now
 	}
+	if a.counts && req.Stream {
+		b.arm() // to tell when it stalls; few requests last so long
+	}
 	return a
 }
 
@@ -346,16 +350,38 @@ func (b *box) reportStalls(now time.Time) {
 			if logged++; logged > maxStallsLogged {
 				continue
 			}
-			e := lifecycle.Entry{Type: lifecycle.EntryStalled, At: now, Detail: fmt.Sprintf("process %d: %s", p.PID, p.Command)}
-			if err := b.logEntry(e); err != nil {
-				b.s.log.Error("event could not be logged", "sandbox", b.id, "type", e.Type, "err", err)
-			}
+			b.logStall(fmt.Sprintf("process %d: %s", p.PID, p.Command), now)
 		}
 		if stalled {
 			standing[p.PID] = true
 		}
 	}
 	b.work.stalled = standing
+}
+
+// reportStalledAccesses is reportStalls for requests and streams.
+func (b *box) reportStalledAccesses(now time.Time) {
+	if b.sb.Record.Settings.StallAfter <= 0 {
+		return
+	}
+	logged := 0
+	for a := range b.work.accesses {
+		stalled := a.counts && !now.Before(b.stalls(a.lastProgress()))
+		if stalled && !a.stalled {
+			if logged++; logged > maxStallsLogged {
+				continue
+			}
+			b.logStall(fmt.Sprintf("%s to port %d", a.kind, a.port), now)
+		}
+		a.stalled = stalled
+	}
+}
+
+func (b *box) logStall(what string, now time.Time) {
+	e := lifecycle.Entry{Type: lifecycle.EntryStalled, At: now, Detail: what}
+	if err := b.logEntry(e); err != nil {
+		b.s.log.Error("event could not be logged", "sandbox", b.id, "type", e.Type, "err", err)
+	}
 }
 
 // blindLocked returns the activity to assume while looking fails: busy for as

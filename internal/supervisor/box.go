@@ -94,6 +94,9 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	}
 	next := b.sb
 	next.Record = res.Record
+	if b.storesActivity() {
+		next.ActiveAt = b.lastActiveLocked(now())
+	}
 	if err := b.s.slots.move(b.sb, next); err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
@@ -162,6 +165,7 @@ func (b *box) fire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := now()
+	b.reportStalledAccesses(t)
 	act := b.activityLocked(t)
 	d, ok := b.sb.Record.Due(act, t)
 	if !ok {

@@ -197,7 +197,7 @@ func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bo
 			b.work.up, b.work.last = up, last
 			b.arm()
 		case goesOn: // begun by the server before, which took with it what it knew
-			b.work.last = b.work.up
+			b.continueClocksLocked()
 			b.arm()
 		}
 		b.grantLocked()

@@ -50,7 +50,7 @@ func (b *box) recover(ctx context.Context) error {
 	defer b.mu.Unlock()
 	if inst != nil && rec.State == lifecycle.Running {
 		b.serveLocked(inst)
-		b.work.last = b.work.up // what went on before is not known: as if it had until now
+		b.continueClocksLocked()
 		b.watch(inst, rec.Generation)
 	}
 	if _, err := b.applyLocked(lifecycle.ServerStarted{Op: newOp(), Alive: inst != nil}); err != nil {

@@ -79,6 +79,9 @@ type Options struct {
 	// DiskEvery is how often the disk is looked at, for sandboxes with a limit; 0
 	// for never.
 	DiskEvery time.Duration
+	// ActivityEvery is how often it is looked whether the last activity of a sandbox
+	// is to be stored; 0 for never.
+	ActivityEvery time.Duration
 	// LogDir is where what the agents of sandboxes log is kept; empty for nowhere.
 	LogDir string
 }
@@ -175,6 +178,9 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	if o.DiskEvery > 0 {
 		s.work.Go(func() { s.guardDisk(o.DiskEvery) })
 	}
+	if o.ActivityEvery > 0 {
+		s.work.Go(func() { s.keepActivity(o.ActivityEvery) })
+	}
 	if o.SampleEvery > 0 {
 		s.work.Go(func() { s.sample(o.SampleEvery) })
 	}
@@ -185,6 +191,9 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 // safer neighbour, running sandboxes go on by themselves. It waits for that
 // until ctx ends.
 func (s *Supervisor) Stop(ctx context.Context) error {
+	if err := s.storeAllActivity(ctx); err != nil {
+		s.log.Warn("last activity could not be stored", "err", err)
+	}
 	s.stop()
 	done := make(chan struct{})
 	go func() {

@@ -1,0 +1,94 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// activeStale is how old the last activity that is stored may be, by more than
+// the time between two looks, of a sandbox that has been active since.
+const activeStale = 30 * time.Second
+
+// lastActiveLocked returns when the sandbox was active last: now, while a hold
+// counts. Processes are known as they were when they were last looked at.
+func (b *box) lastActiveLocked(now time.Time) time.Time {
+	last := later(later(b.sb.ActiveAt, b.work.last), later(b.work.seen.LastEnd, b.sb.Record.StartedAt))
+	b.eachHoldLocked(now, func(h Hold, _ *access) {
+		switch {
+		case !h.Counts:
+			last = later(last, h.Until) // it was work until then
+		case h.Kind == HoldProcess:
+			last = later(last, b.work.seenAt)
+		default:
+			last = now
+		}
+	})
+	if last.After(now) {
+		return now
+	}
+	return last
+}
+
+// storesActivity reports whether a clock of the sandbox measures activity.
+func (b *box) storesActivity() bool {
+	set := b.sb.Record.Settings
+	return b.inst != nil && (set.IdleTimeout > 0 || set.RefreshOnActivity)
+}
+
+// continueClocksLocked lets the clocks that measure activity go on from the last
+// that is stored. Where none is, they begin anew, because what went on before is
+// not known.
+func (b *box) continueClocksLocked() {
+	if at := b.sb.ActiveAt; b.storesActivity() && !at.IsZero() && at.Before(b.work.up) {
+		b.work.up = at
+	}
+	b.work.last = b.work.up
+}
+
+// keepActivity stores the last activity of sandboxes again and again, so that a
+// server that comes after this one knows it; and tells of requests that stall,
+// for which no timer is set.
+func (s *Supervisor) keepActivity(every time.Duration) {
+	for s.sleep(every) {
+		s.each(func(b *box) {
+			b.mu.Lock()
+			b.reportStalledAccesses(now())
+			b.mu.Unlock()
+			if err := b.storeActivity(activeStale); err != nil {
+				s.log.Warn("last activity could not be stored", "sandbox", b.id, "err", err)
+			}
+		})
+	}
+}
+
+// storeAllActivity stores the last activity of all sandboxes, for a server that
+// stops.
+func (s *Supervisor) storeAllActivity(ctx context.Context) error {
+	var errs []error
+	s.each(func(b *box) {
+		if ctx.Err() == nil {
+			errs = append(errs, b.storeActivity(0))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// storeActivity commits the last activity if what is stored is older, and than
+// stale too. In the middle of an operation that stores it by itself.
+func (b *box) storeActivity(stale time.Duration) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := now()
+	last := b.lastActiveLocked(t)
+	if !b.storesActivity() || b.sb.Record.Op != nil || !last.After(b.sb.ActiveAt) || t.Sub(b.sb.ActiveAt) < stale {
+		return nil
+	}
+	next := b.sb
+	next.ActiveAt = last
+	if err := b.s.commit(next, nil); err != nil {
+		return err
+	}
+	b.sb = next
+	return nil
+}
