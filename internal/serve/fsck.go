@@ -204,6 +204,9 @@ func (c *checker) unowned(ctx context.Context) error {
 		c.u.collect(ctx, list)
 	}
 	for _, g := range list {
+		if g.Spare {
+			continue // no fault: the next server removes it, or gc
+		}
 		f := Fault{
 			Kind: "unowned", What: fmt.Sprintf("%s %s is nobody's: %s", g.Kind, g.Path, g.Why),
 			Means: "it takes " + g.takes() + ", and is in nobody's way", Repair: "with --repair, or drowse gc: removed", Repaired: g.Removed,

@@ -33,7 +33,7 @@ func (b *box) lastActiveLocked(now time.Time) time.Time {
 // storesActivity reports whether a clock of the sandbox measures activity.
 func (b *box) storesActivity() bool {
 	set := b.sb.Record.Settings
-	return b.inst != nil && (set.IdleTimeout > 0 || set.RefreshOnActivity)
+	return b.inst != nil && set.MeasuresWork()
 }
 
 // continueClocksLocked lets the clocks that measure activity go on from the last

@@ -77,6 +77,7 @@ func testIdleClockSurvivesARestart(t *testing.T, crash bool) {
 func TestStalledStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorldIn(t, t.TempDir())
+		w.tune = func(o *Options) { o.ActivityEvery = 20 * time.Second }
 		srv, err := w.open()
 		if err != nil {
 			t.Fatal(err)

@@ -53,6 +53,9 @@ type Thing struct {
 	Since    time.Time `json:"since"`          // when it last changed
 	Stranger bool      `json:"stranger"`       // no record knows whose it was
 	Kept     string    `json:"kept,omitempty"` // why it is not removed, ever
+	// Spare is a runtime that waited for a start. Each server leaves some, however
+	// it ends.
+	Spare bool `json:"-"`
 }
 
 // Due returns when the thing may be removed. What no record knows could be of a
@@ -282,7 +285,7 @@ func (o *ownership) thing(kind Kind, id, path string) Thing {
 	owner := SandboxOf(id)
 	switch state, known := o.sandboxes[owner]; {
 	case strings.HasPrefix(id, "warm-"):
-		t.Why = "it waited for a start by a server that has ended"
+		t.Why, t.Spare = "it waited for a start by a server that has ended", true
 	case !known:
 		t.Why, t.Stranger = "no record names it", true
 	case state == lifecycle.Terminated:

@@ -102,6 +102,9 @@ func TestFindAndRemove(t *testing.T) {
 		if kept := strings.HasSuffix(f.Path, "volfull"); kept != (f.Kept != "") {
 			t.Errorf("%+v: want one to be kept, the volume with a file", f)
 		}
+		if spare := strings.HasSuffix(f.Path, "warm-abc"); spare != f.Spare {
+			t.Errorf("%+v: want one that is spare, the runtime that waits", f)
+		}
 		strange := strings.HasSuffix(f.Path, stranger) || strings.HasSuffix(f.Path, "volfull")
 		if f.Stranger != strange || f.Due().After(time.Now()) != strange {
 			t.Errorf("%+v is due at %s; want a grace period for strangers alone", f, f.Due())

@@ -70,6 +70,9 @@ func TestWarmRuntimes(t *testing.T) {
 	s.waitWarm(1)
 	warm = warmOnes(s)
 	s.crash()
+	if found, code := s.fsck(t); code != 0 {
+		t.Errorf("fsck with a runtime that waits ends with %d: %+v", code, found)
+	}
 	s.start()
 	s.waitWarm(1)
 	if now := warmOnes(s); slices.Equal(now, warm) {
