@@ -143,9 +143,12 @@ type Info struct {
 	CreatedAt     time.Time             `json:"createdAt"`
 	StartedAt     time.Time             `json:"startedAt,omitzero"` // last start or wake
 	Next          Next                  `json:"next,omitzero"`      // what happens by itself
-	EndAt         time.Time             `json:"endAt,omitzero"`     // when the timeout ends; zero for never, and while asleep
-	PausedAt      time.Time             `json:"pausedAt,omitzero"`  // when it last fell asleep
-	Timeout       time.Duration         `json:"-"`                  // as asked for at create
+	LastActiveAt  time.Time             `json:"lastActiveAt,omitzero"`
+	OpenStreams   int                   `json:"openStreams,omitzero"`
+	AwakeBecause  string                `json:"awakeBecause,omitzero"` // the hold that keeps it awake
+	EndAt         time.Time             `json:"endAt,omitzero"`        // when the timeout ends; zero for never, and while asleep
+	PausedAt      time.Time             `json:"pausedAt,omitzero"`     // when it last fell asleep
+	Timeout       time.Duration         `json:"-"`                     // as asked for at create
 	Settings      Settings              `json:"settings"`
 	Metadata      map[string]string     `json:"metadata,omitempty"`
 	Ports         map[string]WakePolicy `json:"ports,omitempty"`  // by port, or port and path

@@ -118,8 +118,11 @@ func next(i client.Info, now time.Time) string {
 
 // sleeper tells what wakes a sandbox that sleeps.
 func sleeper(i client.Info) string {
-	if i.Next.WaitsFor == "traffic" {
+	switch i.Next.WaitsFor {
+	case "traffic":
 		return "wakes on traffic"
+	case "repair":
+		return "cannot wake until its checkpoint is put right"
 	}
 	return "wakes on resume"
 }

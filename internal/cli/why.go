@@ -56,6 +56,9 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	if x.State == client.Paused && i.State == client.Paused {
 		say("asleep for %s, since %s; %s", span(now.Sub(i.PausedAt)), clock(i.PausedAt, now), sleeper(i))
 	}
+	if x.Next.WaitsFor == "repair" && !x.Next.At.IsZero() {
+		say("%s", x.Next.Text)
+	}
 	if x.Tombstone != nil {
 		epitaph(w, x.Tombstone, now)
 	} else {

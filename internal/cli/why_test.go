@@ -131,6 +131,23 @@ clocks:
 `,
 		},
 		{
+			name: "asleep, and unable to wake",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Paused, Generation: 1,
+				Next:   client.Next{Text: "it cannot wake: memory was added", WaitsFor: "repair"},
+				Clocks: clocksOf(client.Clock{Status: client.ClockStopped, Limit: time.Minute}, off)[2:],
+			},
+			want: `
+i0abc is paused, generation 1
+asleep for 1h0m, since 11:00:00; cannot wake until its checkpoint is put right
+next: it cannot wake: memory was added
+
+clocks:
+  timeout        1m     counts while it runs
+  idle timeout   none
+`,
+		},
+		{
 			name: "asleep",
 			x: client.Explanation{
 				Sandbox: "i0abc", State: client.Paused, Generation: 1,
@@ -166,7 +183,7 @@ i0abc is terminated, generation 3
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got strings.Builder
-			why(&got, &tt.x, client.Info{State: tt.x.State, PausedAt: fromNoon(-time.Hour)}, noon)
+			why(&got, &tt.x, client.Info{State: tt.x.State, PausedAt: fromNoon(-time.Hour), Next: tt.x.Next}, noon)
 			if want := strings.TrimPrefix(tt.want, "\n"); plain(got.String()) != plain(want) {
 				t.Errorf("got\n%s\nwant\n%s", &got, want)
 			}

@@ -41,6 +41,7 @@ type box struct {
 	disk    disk
 	meter   meter
 	journal journal
+	fault   fault
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id
 	tasks   map[string]*task         // the work of effects in flight, by operation id
 
@@ -94,7 +95,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	}
 	next := b.sb
 	next.Record = res.Record
-	if b.storesActivity() {
+	if b.inst != nil {
 		next.ActiveAt = b.lastActiveLocked(now())
 	}
 	if err := b.s.slots.move(b.sb, next); err != nil {

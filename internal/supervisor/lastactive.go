@@ -30,10 +30,10 @@ func (b *box) lastActiveLocked(now time.Time) time.Time {
 	return last
 }
 
-// storesActivity reports whether a clock of the sandbox measures activity.
+// storesActivity reports whether a clock of the sandbox measures activity, so
+// that it is worth a commit of its own.
 func (b *box) storesActivity() bool {
-	set := b.sb.Record.Settings
-	return b.inst != nil && set.MeasuresWork()
+	return b.inst != nil && b.sb.Record.Settings.MeasuresWork()
 }
 
 // continueClocksLocked lets the clocks that measure activity go on from the last

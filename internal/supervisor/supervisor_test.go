@@ -558,16 +558,44 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(b.dir, "images", record(t, s, id).Checkpoint.ID, "memory")
-	if err := os.WriteFile(path, []byte("9"), 0o600); err != nil {
+	whole, err := os.ReadFile(path)
+	if err := errors.Join(err, os.WriteFile(path, []byte("9"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Connect(t.Context(), id, time.Minute, "")
+	hasCode(t, "why, before anybody has tried", faultOf(t, s, id), "checkpoint_damaged", "")
+	_, err = s.Connect(t.Context(), id, time.Minute, "")
 	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Class != errdef.Unavailable || e.Code != "checkpoint_damaged" {
 		t.Errorf("connect: %v, want it refused as damaged", err)
+	}
+	hasCode(t, "why, afterwards", faultOf(t, s, id), "checkpoint_damaged", "")
+	if x := s.Outlooks(t.Context(), []string{id})[id]; x.Fault == nil {
+		t.Error("a list does not say that it cannot wake")
 	}
 	if r := record(t, s, id); r.State != lifecycle.Paused || r.Launches != 2 {
 		t.Errorf("it is %s after %d launches, want paused, and no second try", r.State, r.Launches)
 	}
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Connect(t.Context(), id, time.Minute, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := faultOf(t, s, id); err != nil {
+		t.Errorf("why, put right and asleep again: %v", err)
+	}
+}
+
+// faultOf returns why a sandbox that sleeps cannot wake.
+func faultOf(t *testing.T, s *Supervisor, id string) error {
+	t.Helper()
+	x, err := s.Explain(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x.Fault
 }
 
 func TestRuntimeThatDies(t *testing.T) {

@@ -188,7 +188,8 @@ func (s *Supervisor) ReleaseHold(ctx context.Context, id, hold, actor string) er
 const lastTransitions = 10
 
 // Explain says what keeps a sandbox awake and what happens next. It looks
-// inside a running one, which is no activity.
+// inside a running one, which is no activity, and at the checkpoint of one that
+// sleeps.
 func (s *Supervisor) Explain(ctx context.Context, id string) (Explanation, error) {
 	b, err := s.box(id)
 	if err != nil {
@@ -200,6 +201,7 @@ func (s *Supervisor) Explain(ctx context.Context, id string) (Explanation, error
 	if inst != nil {
 		b.look(context.WithoutCancel(ctx), inst) // who asks and goes away says nothing of the sandbox
 	}
+	b.inspect(ctx)
 	e := b.explain()
 	e.Transitions, err = s.transitions(ctx, id)
 	return e, err
@@ -260,8 +262,9 @@ func (b *box) explain() Explanation {
 	act := b.activityLocked(t)
 	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
 	e.Sandbox.Record.EndAt = softEnd(b.sb.Record, act, t)
+	e.Fault, e.LastActive = b.faultLocked(), b.sb.ActiveAt
 	if b.sb.Record.State == lifecycle.Running {
-		e.Holds = b.holdsLocked(t)
+		e.Holds, e.LastActive = b.holdsLocked(t), b.lastActiveLocked(t)
 		e.Blindness = b.blindnessLocked(t)
 	}
 	e.Deadlines = b.sb.Record.Deadlines(act)

@@ -25,6 +25,7 @@ func TestSandboxView(t *testing.T) {
 		"id": %[1]q, "state": "running", "phase": null, "generation": 1, "template": "tmplbase", "alias": "base", "key": "b6f0c1de-0000-4000-8000-000000000001",
 		"createdAt": "2026-09-01T12:00:00.123456Z", "startedAt": "2026-09-01T12:00:00.123456Z",
 		"next": {"text": "paused (TimeoutExpired) at 2026-09-01T12:10:00Z", "action": "pause", "clock": "timeout", "at": "2026-09-01T12:10:00.123456Z", "waitsFor": null},
+		"lastActiveAt": null, "openStreams": 0, "awakeBecause": null,
 		"endAt": "2026-09-01T12:10:00.123456Z", "pausedAt": null, "timeoutSeconds": 600,
 		"settings": {"onTimeout": "pause", "onIdle": "pause", "autoResume": true, "checkpointEverySeconds": 0, "idleTimeoutSeconds": 0, "maxLifetimeSeconds": 7200,
 			"pausedRetentionSeconds": 0, "refreshOnActivity": false, "pauseMode": "memory", "filesystemFallback": false, "stallAfterSeconds": 90},

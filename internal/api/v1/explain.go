@@ -78,7 +78,7 @@ type nextView struct {
 	Clock  *lifecycle.Clock   `json:"clock"`
 	At     *httpapi.Timestamp `json:"at"`
 
-	WaitsFor *string `json:"waitsFor" doc:"What else has to happen first: for the idle timeout to begin, the end of a hold (request, stream, process, lease) or word from inside (telemetry); for a paused sandbox to wake, traffic or a resume; null for nothing."`
+	WaitsFor *string `json:"waitsFor" doc:"What else has to happen first: for the idle timeout to begin, the end of a hold (request, stream, process, lease) or word from inside (telemetry); for a paused sandbox to wake, traffic or a resume, or repair where its checkpoint is found damaged; null for nothing."`
 }
 
 func (s *server) explain(c *call) (reply, error) {
@@ -177,8 +177,12 @@ func deadlineOf(x supervisor.Explanation, clock lifecycle.Clock) (time.Time, boo
 func viewNext(x supervisor.Explanation) nextView {
 	for _, d := range x.Deadlines {
 		if action, text := outcome(x, d.Clock); action != "" {
+			text = fmt.Sprintf("%s at %s", text, d.At.UTC().Format(time.RFC3339))
+			if waitsFor(x) == waitsForRepair {
+				text = undisturbed(x) + "; it is " + text
+			}
 			return nextView{
-				Text:   fmt.Sprintf("%s at %s", text, d.At.UTC().Format(time.RFC3339)),
+				Text:   text,
 				Action: &action, Clock: &d.Clock, At: timeOrNull(d.At), WaitsFor: orNull(waitsFor(x)),
 			}
 		}
@@ -191,6 +195,7 @@ const (
 	waitsForTelemetry = "telemetry"
 	waitsForTraffic   = "traffic"
 	waitsForResume    = "resume"
+	waitsForRepair    = "repair"
 )
 
 // waitsFor returns what has to happen besides the passing of time; "" for
@@ -204,6 +209,8 @@ func waitsFor(x supervisor.Explanation) string {
 		return string(x.Holds[0].Kind) // those that count come first
 	case rec.State == lifecycle.Running && x.Blindness.Defers:
 		return waitsForTelemetry
+	case x.Fault != nil:
+		return waitsForRepair
 	case rec.State == lifecycle.Paused && wakesByTraffic(rec):
 		return waitsForTraffic
 	case rec.State == lifecycle.Paused:
@@ -254,6 +261,8 @@ func undisturbed(x supervisor.Explanation) string {
 		return fmt.Sprintf("it stays awake while a hold counts; the idle timeout of %s begins after that", rec.Settings.IdleTimeout)
 	case rec.State == lifecycle.Running:
 		return "nothing is due: it runs until somebody pauses or kills it"
+	case waits == waitsForRepair:
+		return "it cannot wake: " + x.Fault.Error()
 	case waits == waitsForTraffic:
 		return "nothing is due: it sleeps until traffic or a resume wakes it"
 	case rec.State == lifecycle.Paused:

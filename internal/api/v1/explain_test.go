@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -194,4 +195,35 @@ func TestExplainSilence(t *testing.T) {
 	o := w.explain(id)
 	same(t, o["telemetry"], `{"missingSince":"2026-09-01T12:00:00.123456Z","defersIdle":true,"deferredUntil":"2026-09-01T12:02:00.123456Z"}`)
 	hasClocks(t, o, map[string]string{"idleTimeout": "held pause", "timeout": "off kill", "maxLifetime": "off kill"})
+}
+
+// TestNextOfADamagedSandbox: what cannot wake is not said to wake by traffic.
+func TestNextOfADamagedSandbox(t *testing.T) {
+	x := supervisor.Explanation{Fault: errors.New("memory image differs")}
+	x.Sandbox.Record = lifecycle.Record{
+		State: lifecycle.Paused, Settings: lifecycle.Settings{AutoResume: true}, Checkpoint: &lifecycle.Checkpoint{Mode: lifecycle.Memory},
+	}
+	next := viewNext(x)
+	if next.WaitsFor == nil || *next.WaitsFor != "repair" || next.Text != "it cannot wake: memory image differs" {
+		t.Errorf("next is %+v", next)
+	}
+	x.Sandbox.Record.Settings.PausedRetention = time.Hour
+	x.Deadlines = []lifecycle.Deadline{{Clock: lifecycle.ClockRetention, At: epoch}}
+	if next := viewNext(x); *next.WaitsFor != "repair" || next.Text != "it cannot wake: memory image differs; it is terminated (PausedExpired) at 2026-09-01T12:00:00Z" {
+		t.Errorf("next is %+v, %s", next, next.Text)
+	}
+}
+
+// TestListsSayWhyAwake: a list says since when nothing happens in a sandbox, or
+// what does.
+func TestListsSayWhyAwake(t *testing.T) {
+	x := supervisor.Explanation{LastActive: epoch, Holds: []supervisor.Hold{
+		{Kind: supervisor.HoldStream, Detail: "port 49983", Counts: true}, {Kind: supervisor.HoldProcess, Detail: "make", Counts: true}, {Kind: supervisor.HoldStream},
+	}}
+	if got := awakeBecause(x); got != "stream: port 49983" || openStreams(x) != 2 {
+		t.Errorf("awake because of %q with %d streams", got, openStreams(x))
+	}
+	if got := awakeBecause(supervisor.Explanation{Holds: x.Holds[2:]}); got != "" {
+		t.Errorf("awake because of %q, which does not count", got)
+	}
 }

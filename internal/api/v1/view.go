@@ -10,6 +10,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 // sandboxView is a sandbox as clients see it. What may be missing is null.
@@ -24,6 +25,9 @@ type sandboxView struct {
 	CreatedAt      httpapi.Timestamp  `json:"createdAt"`
 	StartedAt      *httpapi.Timestamp `json:"startedAt" doc:"The last start or resume."`
 	Next           *nextView          `json:"next" doc:"What happens next by itself."`
+	LastActiveAt   *httpapi.Timestamp `json:"lastActiveAt" doc:"When it was last active: now, while a hold counts; null if that is not known."`
+	OpenStreams    int                `json:"openStreams" doc:"How many streams are open into it: commands, terminals, watches, WebSockets."`
+	AwakeBecause   *string            `json:"awakeBecause" doc:"The hold that keeps it awake, the oldest of several, as in its lifecycle; null for none."`
 	EndAt          *httpapi.Timestamp `json:"endAt" doc:"When the soft timeout ends; null for never, and while it does not run."`
 	PausedAt       *httpapi.Timestamp `json:"pausedAt" doc:"When the last pause was committed."`
 	TimeoutSeconds float64            `json:"timeoutSeconds" doc:"The soft timeout asked for at create; 0 for none."`
@@ -99,10 +103,32 @@ func (s *server) views(ctx context.Context, list ...*store.Sandbox) []sandboxVie
 		views[i] = s.view(sb)
 		if x, ok := outlooks[sb.ID]; ok {
 			next := viewNext(x)
-			views[i].Next = &next
+			views[i].Next, views[i].LastActiveAt = &next, timeOrNull(x.LastActive)
+			views[i].OpenStreams, views[i].AwakeBecause = openStreams(x), orNull(awakeBecause(x))
 		}
 	}
 	return views
+}
+
+func openStreams(x supervisor.Explanation) (n int) {
+	for _, h := range x.Holds {
+		if h.Kind == supervisor.HoldStream {
+			n++
+		}
+	}
+	return n
+}
+
+// awakeBecause names the hold that keeps a sandbox awake; "" for none.
+func awakeBecause(x supervisor.Explanation) string {
+	if !busy(x) {
+		return ""
+	}
+	h := x.Holds[0] // those that count come first
+	if h.Detail == "" {
+		return string(h.Kind)
+	}
+	return string(h.Kind) + ": " + h.Detail
 }
 
 // view returns a sandbox without its tokens and what happens next to it.
