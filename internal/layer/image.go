@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -38,6 +39,16 @@ type Manifest struct {
 	// System is what its programs ran from besides the stack; nil in an image of a
 	// version that did not look.
 	System *System `json:"system,omitempty"`
+	// HostFiles are those of the host's files that its programs had open; nil where
+	// that is not known.
+	HostFiles []HostFile `json:"hostFiles,omitzero"`
+}
+
+// HostFile is a file of the host below a template, as a runtime saw it.
+type HostFile struct {
+	Path     string    `json:"path"` // in the sandbox
+	Size     int64     `json:"size"`
+	Modified time.Time `json:"modified"`
 }
 
 // System is what the host's own directories below a template are like at one

@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -148,6 +149,15 @@ func (s *Store) lowers(t Tree, stack []string) []string {
 		}
 	}
 	return append(dirs, t.Lowers...)
+}
+
+// Has reports whether one of the layers has something at a path of a tree: a
+// file of its own, or a whiteout. The path is relative to the tree.
+func (s *Store) Has(layers []string, t Tree, path string) bool {
+	return slices.ContainsFunc(layers, func(id string) bool {
+		_, err := os.Lstat(filepath.Join(s.LayerDir(id), t.Name, path))
+		return err == nil
+	})
 }
 
 // mkdirLike makes dir with the mode and owner of model: the root of an

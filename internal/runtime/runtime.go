@@ -126,6 +126,20 @@ type DiskMeter interface {
 	Unlinked() (int64, error)
 }
 
+// OpenFile is a regular file that a runtime holds open.
+type OpenFile struct {
+	Path     string // inside
+	Size     int64
+	Modified time.Time
+}
+
+// FileHolder is an Instance that can tell which files of its root file system it
+// holds open, for programs that have opened or mapped them, or lately had. nil
+// without an error means that it is not known.
+type FileHolder interface {
+	OpenFiles() ([]OpenFile, error)
+}
+
 // Usage is what a runtime uses of the machine.
 type Usage struct {
 	CPU    time.Duration // spent so far

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -320,38 +319,20 @@ const initialHostname = "drowse"
 // image verifies a checkpoint, and returns the id of the memory image that a
 // resume restores: none, and why, where the sandbox is to boot afresh.
 func (s *Supervisor) image(ctx context.Context, cp lifecycle.Checkpoint, t template.Template, settings lifecycle.Settings) (id, detail string, err error) {
-	var system layer.System
-	var looked errgroup.Group // the first look of a server takes as long as to verify
-	if cp.Mode == lifecycle.Memory {
-		looked.Go(func() (err error) {
-			system, err = s.o.Templates.System(ctx, t)
-			return err
-		})
-	}
 	m, err := s.verify(ctx, cp)
-	if err := cmp.Or(err, looked.Wait()); err != nil || cp.Mode == lifecycle.Filesystem {
+	if err != nil || cp.Mode == lifecycle.Filesystem {
 		return "", "", err
 	}
-	if detail = s.unreadable(m, system); detail == "" {
+	if detail, err = s.unreadable(ctx, m, t); err != nil {
+		return "", "", err
+	}
+	if detail == "" {
 		return cp.ID, "", nil
 	}
 	if !settings.FilesystemFallback {
 		return "", "", errdef.New(errdef.Unavailable, codeUnreadable, "%s", detail)
 	}
 	return "", detail + ": it has booted afresh from its files", nil
-}
-
-// unreadable says why a memory image must not be restored here; "" for no
-// reason.
-func (s *Supervisor) unreadable(m layer.Manifest, now layer.System) string {
-	reader := s.o.Driver.Capabilities().Version
-	switch {
-	case m.Runtime != reader:
-		return fmt.Sprintf("its memory image is of %s, which this server's %s cannot read", m.Runtime, reader)
-	case m.System != nil && *m.System != now:
-		return "files in the host's system directories, which its programs run from, have changed since it was paused, as by an upgrade of packages"
-	}
-	return ""
 }
 
 // verify checks all of a checkpoint that a resume will use, and returns the
@@ -497,8 +478,8 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := b.s.checkSpace(leastSpace); err != nil {
 		return cp, 0, err
 	}
-	// Before the freeze: what changes from here on is a change under a sleeper.
-	system, err := b.system(ctx, sb)
+	// Before the freeze: it can take a second.
+	m, err := b.manifest(ctx, sb, cp)
 	if err != nil {
 		return cp, 0, err
 	}
@@ -526,6 +507,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	}
 	freed = b.memory(inst) // before the capture, which takes some itself
 	if cp.Mode == lifecycle.Memory {
+		m.HostFiles = b.hostFiles(inst, sb)
 		dir, err := b.s.o.Layers.NewImage(image)
 		if err != nil {
 			return cp, 0, err
@@ -540,20 +522,10 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if previous := sb.Record.Checkpoint; planted.In(planted.EarlyDrop) && previous != nil {
 		_ = b.s.o.Layers.RemoveImage(previous.ID)
 	}
-	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, system, &c.sealing); err != nil {
+	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, m, &c.sealing); err != nil {
 		return cp, 0, err
 	}
 	return cp, freed, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err(), failpoint.Fail(failpoint.Captured))
-}
-
-// system returns what the host's own directories are like that a sandbox's
-// programs run from.
-func (b *box) system(ctx context.Context, sb store.Sandbox) (layer.System, error) {
-	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
-	if err != nil {
-		return layer.System{}, err
-	}
-	return b.s.o.Templates.System(ctx, t)
 }
 
 // memory returns what a runtime takes of the machine's memory; 0 where that is
@@ -574,7 +546,7 @@ func (b *box) memory(inst runtime.Instance) int64 {
 // taking the image can make the guest's kernel write files back. A cancel does
 // not wait for the disk to take the image; it does for the layer, which must
 // not be walked while the guest changes it.
-func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecycle.Checkpoint, system layer.System, sealing *sync.WaitGroup) error {
+func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecycle.Checkpoint, m layer.Manifest, sealing *sync.WaitGroup) error {
 	frozen, err := b.s.o.Layers.Freeze(ctx, top)
 	if err != nil {
 		return err
@@ -598,7 +570,7 @@ func (b *box) makeDurable(ctx context.Context, top string, previous, cp *lifecyc
 		err     error
 	}
 	done := make(chan seal, 1)
-	m := layer.Manifest{ID: cp.ID, Runtime: b.s.o.Driver.Capabilities().Version, Stack: cp.Stack, System: &system}
+	m.Stack = cp.Stack
 	sealing.Go(func() {
 		var s seal
 		s.digest, s.written, s.err = b.s.o.Layers.Seal(m)

@@ -43,6 +43,15 @@ type guest struct {
 	checkpoint func() error // called while its image is taken
 	activity   func() (agentapi.Activity, error)
 	journal    func(after string) (agentapi.Log, bool) // false for an agent that has none
+	open       func() []runtime.OpenFile
+}
+
+// OpenFiles are those that the guest's programs have open.
+func (g *guest) OpenFiles() []runtime.OpenFile {
+	if g.open == nil {
+		return nil
+	}
+	return g.open()
 }
 
 func (g *guest) Serves(port int) http.Handler {
@@ -140,6 +149,7 @@ type bench struct {
 	boot       func() error
 	activity   func() (agentapi.Activity, error)
 	journal    func(after string) (agentapi.Log, bool)
+	held       func() []runtime.OpenFile // nil where that is not known
 	starts     int
 }
 
@@ -149,7 +159,7 @@ func newBench(t *testing.T) *bench {
 		b.mu.Lock()
 		b.starts++
 		boot := b.boot
-		g := &guest{checkpoint: b.checkpoint, activity: b.seen, journal: b.logged}
+		g := &guest{checkpoint: b.checkpoint, activity: b.seen, journal: b.logged, open: b.held}
 		b.mu.Unlock()
 		if boot != nil {
 			if err := boot(); err != nil {

@@ -140,6 +140,76 @@ func TestSystemChangesUnderASleeper(t *testing.T) {
 	wantCount(t, s, refused, 4, 3)
 }
 
+// TestReplacedFilesInUse: where it is known which files of the host a sandbox's
+// programs have open, those alone keep it from waking with its memory.
+func TestReplacedFilesInUse(t *testing.T) {
+	b := newBench(t)
+	lower := filepath.Join(b.dir, "lower")
+	replace := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(lower, name)
+		if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o644), os.Chtimes(path+".new", time.Time{}, time.Unix(int64(text[0]), 0)), os.Rename(path+".new", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holds := func(name string) runtime.OpenFile {
+		t.Helper()
+		info, err := os.Stat(filepath.Join(lower, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runtime.OpenFile{Path: "/" + name, Size: info.Size(), Modified: info.ModTime()}
+	}
+	for _, name := range []string{"libc.so", "libssl.so", "unused", "mine"} {
+		replace(name, "old")
+	}
+	open := []runtime.OpenFile{holds("libc.so"), holds("libssl.so"), holds("mine"), {Path: "/home/user/notes"}}
+	b.held = func() []runtime.OpenFile { return open }
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: sleepy})
+	wantCount(t, s, id, 1, 1)
+	// A file of the sandbox's own hides the host's.
+	inst := runtimeID(id, record(t, s, id).Launch)
+	if err := os.WriteFile(filepath.Join(b.dir, "rootfs", inst, "mine"), []byte("own"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	pause := func() {
+		t.Helper()
+		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause()
+	replace("unused", "new")
+	replace("mine", "new")
+	replace("another", "new")
+	wantCount(t, s, id, 2, 2) // none of them is in use
+
+	pause()
+	replace("libssl.so", "new")
+	_, _, err := count(t.Context(), s, id)
+	hasCode(t, "access", err, "checkpoint_unreadable", "")
+	if !strings.Contains(err.Error(), "/libssl.so, which") {
+		t.Errorf("the error does not name the file: %v", err)
+	}
+	if err := os.Remove(filepath.Join(lower, "libc.so")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err = count(t.Context(), s, id); !strings.Contains(err.Error(), "/libc.so and 1 more") {
+		t.Errorf("the error does not name the files: %v", err)
+	}
+	replace("libssl.so", "old")
+	replace("libc.so", "old")
+	wantCount(t, s, id, 3, 3)
+
+	// A program that runs keeps the file that it has opened; a restored one
+	// would find another under its name.
+	replace("libc.so", "new")
+	pause()
+	_, _, err = count(t.Context(), s, id)
+	hasCode(t, "access after a change as it ran", err, "checkpoint_unreadable", "")
+}
+
 // TestExportAfterAnUpgrade: what an export needs is what its memory was taken
 // over, not what the host has by now.
 func TestExportAfterAnUpgrade(t *testing.T) {

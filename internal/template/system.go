@@ -204,7 +204,7 @@ func (l look) dir(ctx context.Context, path string, s *seen) error {
 			}
 			continue
 		}
-		if e.Name() == pythonCache {
+		if e.Name() == PythonCache {
 			continue
 		}
 		below := &seen{}
@@ -218,8 +218,8 @@ func (l look) dir(ctx context.Context, path string, s *seen) error {
 	return nil
 }
 
-// pythonCache is made anew whenever it suits Python.
-const pythonCache = "__pycache__"
+// PythonCache is the name of directories that Python makes anew whenever it likes.
+const PythonCache = "__pycache__"
 
 // add notes a file or a link in an open directory, and reports whether everybody
 // may read it.
@@ -362,7 +362,7 @@ func matters(events []byte) bool {
 	for len(events) >= unix.SizeofInotifyEvent {
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[unix.SizeofInotifyEvent-4:]))
 		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
-		if name != pythonCache {
+		if name != PythonCache {
 			return true
 		}
 		events = events[end:]

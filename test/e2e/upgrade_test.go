@@ -62,11 +62,17 @@ func TestUpgradeUnderASleeper(t *testing.T) {
 	t.Logf("a wake over the files that it slept over took %s", since(begin))
 	before = said(ctx, t, sb, before+1)
 	s.pause(ctx, sb.ID)
+	if err := os.WriteFile(filepath.Join(tree, "unused"), []byte("new"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.connect(ctx, sb.ID)
+	before = said(ctx, t, sb, before+1) // no program of it has that open
+	s.pause(ctx, sb.ID)
 	install("new")
 	refused := func(state string) {
 		t.Helper()
 		_, err := s.client.Connect(ctx, sb.ID, time.Minute)
-		if err == nil || !strings.Contains(err.Error(), "changed since it was paused") {
+		if err == nil || !strings.Contains(err.Error(), "/srv/library, which a program of it has open, has changed") {
 			_, out := run(ctx, t, sb, "cat", "said")
 			t.Fatalf("%s: connect: %v; the program says %q, want it to stay asleep", state, err, out)
 		}

@@ -176,6 +176,14 @@ func (i *instance) Usage() (runtime.Usage, error) {
 // OutOfMemory implements runtime.MemoryWitness.
 func (i *instance) OutOfMemory() (bool, error) { return i.exhausted.Load(), nil }
 
+// OpenFiles implements runtime.FileHolder for programs that can tell.
+func (i *instance) OpenFiles() ([]runtime.OpenFile, error) {
+	if p, ok := i.program.(interface{ OpenFiles() []runtime.OpenFile }); ok {
+		return p.OpenFiles(), nil
+	}
+	return nil, nil
+}
+
 // Dial implements runtime.Instance.
 func (i *instance) Dial(_ context.Context, port int) (net.Conn, error) {
 	i.mu.Lock()

@@ -53,13 +53,7 @@ func unlinkedBy(pid int) (files []unix.Stat_t) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	fds, _ := os.ReadDir(dir)
 	for _, fd := range fds {
-		path := filepath.Join(dir, fd.Name())
-		var st unix.Stat_t
-		if unix.Stat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 0 {
-			continue
-		}
-		var fs unix.Statfs_t
-		if unix.Statfs(path, &fs) == nil && fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		if st, ok := regularInRoot(filepath.Join(dir, fd.Name())); ok && st.Nlink == 0 {
 			files = append(files, st)
 		}
 	}

@@ -1,0 +1,105 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// Programs in a memory image go on reading files of the host that the template
+// shows. A restored runtime opens them again by their paths. So a capture notes
+// which files of the host are open, and what they are like; a wake compares.
+
+// manifest begins the manifest of the memory image that a capture will make.
+func (b *box) manifest(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint) (m layer.Manifest, err error) {
+	if cp.Mode != lifecycle.Memory {
+		return m, nil
+	}
+	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
+	if err != nil {
+		return m, err
+	}
+	system, err := b.s.o.Templates.System(ctx, t)
+	return layer.Manifest{ID: cp.ID, Runtime: b.s.o.Driver.Capabilities().Version, System: &system}, err
+}
+
+// hostFiles returns the files of the host that a frozen runtime holds open, and
+// not the sandbox's own files, which are in its layers. It returns nil where
+// that is not known: a wake then compares all that the template shows.
+func (b *box) hostFiles(inst runtime.Instance, sb store.Sandbox) []layer.HostFile {
+	holder, ok := inst.(runtime.FileHolder)
+	if !ok {
+		return nil
+	}
+	open, err := holder.OpenFiles()
+	if err != nil {
+		b.s.log.Warn("open files are not known", "sandbox", b.id, "runtime", inst.ID(), "err", err)
+	}
+	t, resolved := b.s.o.Templates.Resolve(sb.Config.Template)
+	if err != nil || resolved != nil || open == nil {
+		return nil
+	}
+	layers := []string{inst.ID()}
+	if cp := sb.Record.Checkpoint; cp != nil {
+		layers = append(layers, cp.Stack...)
+	}
+	files := []layer.HostFile{}
+	for _, f := range open {
+		if strings.Contains(f.Path, "/"+template.PythonCache+"/") {
+			continue // Python reads such a file at once, and makes it anew whenever it likes
+		}
+		_, tree, rel, ok := b.s.o.Templates.HostFile(t, f.Path)
+		if ok && !b.s.o.Layers.Has(layers, tree, rel) {
+			files = append(files, layer.HostFile{Path: f.Path, Size: f.Size, Modified: f.Modified})
+		}
+	}
+	return files
+}
+
+// unreadable says why a memory image must not be restored here; "" for no
+// reason.
+func (s *Supervisor) unreadable(ctx context.Context, m layer.Manifest, t template.Template) (string, error) {
+	if reader := s.o.Driver.Capabilities().Version; m.Runtime != reader {
+		return fmt.Sprintf("its memory image is of %s, which this server's %s cannot read", m.Runtime, reader), nil
+	}
+	if m.HostFiles != nil {
+		return s.replaced(m.HostFiles, t), nil
+	}
+	if m.System == nil {
+		return "", nil
+	}
+	now, err := s.o.Templates.System(ctx, t)
+	if err != nil || *m.System == now {
+		return "", err
+	}
+	return "files in the host's system directories, which its programs run from, have changed since it was paused, as by an upgrade of packages", nil
+}
+
+// replaced says which of the files that programs in an image have open are not
+// what they were; "" for none.
+func (s *Supervisor) replaced(files []layer.HostFile, t template.Template) string {
+	var first string
+	n := 0
+	for _, f := range files {
+		info, _, _, ok := s.o.Templates.HostFile(t, f.Path)
+		if ok && info.Size() == f.Size && info.ModTime().Equal(f.Modified) {
+			continue
+		}
+		if n++; n == 1 {
+			first = f.Path
+		}
+	}
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("%s, which a program of it has open, has changed on the host since, as by an upgrade of packages", first)
+	}
+	return fmt.Sprintf("%s and %d more files, which programs of it have open, have changed on the host since, as by an upgrade of packages", first, n-1)
+}
