@@ -222,11 +222,12 @@ func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byt
 
 // authorize checks credentials; nil if they suffice.
 func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.Sandbox) *reply {
-	if p.port == agentapi.Port {
-		if p.asleep && !p.access.Probe && sb.Record.Settings.AutoResume && sb.Config.Secure && !e.agentCredentials(r, p) {
-			return &reply{Code: http.StatusForbidden, SandboxID: p.id,
-				Message: "This sandbox can't be resumed with the credentials provided. Send its access token in the header " + agentapi.HeaderAccessToken}
-		}
+	wakes := p.asleep && !p.access.Probe && sb.Record.Settings.AutoResume && sb.Config.Secure
+	switch {
+	case wakes && (p.port == agentapi.Port || runsCode(p)) && !e.agentCredentials(r, p):
+		return &reply{Code: http.StatusForbidden, SandboxID: p.id,
+			Message: "This sandbox can't be resumed with the credentials provided. Send its access token in the header " + agentapi.HeaderAccessToken}
+	case p.port == agentapi.Port:
 		return nil
 	}
 	token, found := previewToken(r)
@@ -257,6 +258,12 @@ func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.S
 	return nil
 }
 
+// runsCode reports whether a request is for the code interpreter to run a cell.
+// Its clients send the sandbox's token with that, and with nothing else.
+func runsCode(p *passage) bool {
+	return p.port == agentapi.CodePort && cleanPath(p.path) == agentapi.PathCode
+}
+
 // agentCredentials reports whether a request could reach anything of the agent:
 // it has the sandbox's token, or is a signed file URL. The agent itself checks
 // the signature's expiry.
@@ -265,7 +272,7 @@ func (e *edge) agentCredentials(r *request, p *passage) bool {
 	if same(r.header.Get(agentapi.HeaderAccessToken), token) {
 		return true
 	}
-	if cleanPath(p.path) != "/files" {
+	if p.port != agentapi.Port || cleanPath(p.path) != "/files" {
 		return false
 	}
 	signed, err := parseSigned(r)

@@ -470,6 +470,37 @@ func TestCredentialsBeforeWake(t *testing.T) {
 	}
 }
 
+// TestCodeBeforeWake: nobody wakes a secured sandbox with code that it will not
+// run. What else clients of the code interpreter ask for has no token.
+func TestCodeBeforeWake(t *testing.T) {
+	f := newFleet(t, echo)
+	url := f.serve(t)
+	f.set(func() {
+		f.sb.Record.State = lifecycle.Paused
+		f.sb.Record.Settings.AutoResume = true
+	})
+	for _, c := range []struct {
+		path, token string
+		refused     bool
+	}{
+		{agentapi.PathCode, "", true},
+		{agentapi.PathCode, "wrong", true},
+		{"/./%65xecute", "", true},
+		{agentapi.PathCode, "envd-token", false},
+		{"/contexts", "", false},
+	} {
+		resp := ask(t, url, c.path, agentapi.CodePort, func(r *http.Request) {
+			r.Method = http.MethodPost
+			if c.token != "" {
+				r.Header.Set(agentapi.HeaderAccessToken, c.token)
+			}
+		})
+		if refused := resp.StatusCode == http.StatusForbidden; refused != c.refused {
+			t.Errorf("%s with token %q: status %d, want it refused: %v", c.path, c.token, resp.StatusCode, c.refused)
+		}
+	}
+}
+
 func TestSignedURLFindsItsSandbox(t *testing.T) {
 	f := newFleet(t, echo)
 	url := f.serve(t)

@@ -29,13 +29,15 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 )
 
 // Port is where E2B's clients look for the code interpreter, and PathExecute
 // where they send code.
 const (
-	Port        = 49999
-	PathExecute = "/execute"
+	Port        = agentapi.CodePort
+	PathExecute = agentapi.PathCode
 )
 
 const (

@@ -16,6 +16,11 @@ const (
 	// built in.
 	Port = 49983
 
+	// CodePort is where the agent serves the code interpreter, and PathCode where
+	// that takes cells to run.
+	CodePort = 49999
+	PathCode = "/execute"
+
 	// Version is the envd version whose behaviour the agent has; SDKs switch
 	// features on by comparing it. Semver without suffix.
 	Version = "0.6.13"
