@@ -48,7 +48,6 @@ var checks = []check{
 
 // doctor must find nothing wrong, and the machine is as it was.
 func (g *guest) doctor(ctx context.Context) error {
-	g.Before = hostState()
 	if _, err := output(binary, "doctor", "--state-dir", g.StateDir); err != nil {
 		return err
 	}
@@ -119,8 +118,7 @@ func (g *guest) memoryLimit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// tail keeps a line whole, and there is only one.
-	_, _ = g.exec(ctx, sb.ID, "sh", "-c", "head -c 600M /dev/zero | tail -n 1 | wc -c")
+	_, _ = g.exec(ctx, sb.ID, "python3", "-c", "b'x' * (600 << 20)")
 	err = poll(ctx, func() error {
 		info, err := g.client.Find(ctx, sb.ID)
 		if err == nil && info.Tombstone == nil {
@@ -281,8 +279,17 @@ func (g *guest) stopPauses(ctx context.Context) error {
 }
 
 // goDown reboots the machine with a sandbox that sleeps and one that runs, which
-// the service pauses (as configured by stopPauses).
+// the service pauses.
 func (g *guest) goDown(ctx context.Context) error {
+	if err := g.configure("pause"); err != nil {
+		return err
+	}
+	if _, err := output("systemctl", "restart", "drowse"); err != nil {
+		return g.withJournal(err)
+	}
+	if err := g.serves(ctx); err != nil {
+		return err
+	}
 	for _, name := range []string{"sleeper", "runner"} {
 		c, err := g.counter(ctx, client.CreateOptions{})
 		if err != nil {

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // packages are on every machine: a small server with systemd. Python, curl and
@@ -54,7 +56,11 @@ func (s system) image(ctx context.Context, cache string) (image, error) {
 	}
 	defer os.RemoveAll(work)
 	fmt.Printf("making %s of packages: some minutes\n", dir)
-	cmd := exec.CommandContext(ctx, "bash", "-c", imageScript, "image.sh", s.suite, include, work)
+	// Its mounts end with it, and none of them is there when work is removed.
+	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--", "bash", "-c", imageScript, "image.sh", s.suite, include, work)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
 	cmd.Stdin = strings.NewReader(sources)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return image{}, fmt.Errorf("%w: %s", err, lastLines(string(out), 20))

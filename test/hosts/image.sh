@@ -11,7 +11,7 @@ modules='mkdir -p "$1/etc/initramfs-tools/conf.d" &&
 	echo MODULES=list >"$1/etc/initramfs-tools/conf.d/hosts" &&
 	printf "%s\n" virtio_pci virtio_blk ext4 >"$1/etc/initramfs-tools/modules"'
 
-mmdebstrap --quiet --variant=minbase --format=dir --include="$packages" \
+mmdebstrap --variant=minbase --format=dir --include="$packages" \
 	--essential-hook="$modules" "$suite" "$root" -
 
 echo hosts >"$root/etc/hostname"

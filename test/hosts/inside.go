@@ -58,8 +58,16 @@ func inside() error {
 	} else if err != nil {
 		return err
 	}
-	for g.Next < len(checks) {
-		c := checks[g.Next]
+	only, err := os.ReadFile(filepath.Join(media, "checks"))
+	if err != nil {
+		return err
+	}
+	chosen, err := chooseChecks(string(only))
+	if err != nil {
+		return err
+	}
+	for g.Next < len(chosen) {
+		c := chosen[g.Next]
 		// Told before, so that a machine that crashes in a check does not begin
 		// it again.
 		g.Next++
@@ -157,6 +165,7 @@ func (g *guest) first() error {
 	if _, err := output("cp", filepath.Join(media, "drowse"), binary); err != nil {
 		return err
 	}
+	g.Before = hostState() // nothing of drowse has run
 	return g.introduce()
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -101,11 +102,15 @@ func mounts() []string {
 	return found
 }
 
+// home matches the cgroup in which those of the sandboxes are, and that of the
+// process that keeps it alive. It is made once and stays until the next boot.
+var home = regexp.MustCompile(`/(drowse-sandboxes\.scope(/keeper)?|drowse)$`)
+
 // cgroups lists the control groups with drowse in their path.
 func cgroups() []string {
 	var found []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && strings.Contains(path, "drowse") {
+		if err == nil && d.IsDir() && strings.Contains(path, "drowse") && !home.MatchString(path) {
 			found = append(found, "cgroup "+path)
 		}
 		return nil // what is gone by now is no error

@@ -44,11 +44,3 @@ var machines = []machine{
 	{name: "debian13-cgroup1-xfs", system: trixie, cgroup: "v1", kernelArgs: cgroupV1, filesystem: "xfs"},
 	{name: "debian11-cgroup1-xfs", system: bullseye, cgroup: "v1", kernelArgs: cgroupV1, filesystem: "xfs"},
 }
-
-func machineNames() []string {
-	names := make([]string, len(machines))
-	for i, m := range machines {
-		names[i] = m.name
-	}
-	return names
-}

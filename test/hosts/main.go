@@ -14,7 +14,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -30,6 +29,7 @@ type options struct {
 	drowse string        // the binary under test
 	unit   string        // the systemd unit to install it with
 	only   string        // the machines to boot, separated by commas; "" for all
+	checks string        // the checks to make, separated by commas; "" for all
 	images bool          // make the images and boot nothing
 	table  string        // the file to write the table into; "" for none
 	cache  string        // where images are kept
@@ -44,6 +44,7 @@ func main() {
 	flag.StringVar(&o.drowse, "drowse", "bin/drowse", "the `binary` to check")
 	flag.StringVar(&o.unit, "unit", "packaging/drowse.service", "the systemd `unit` to install it with")
 	flag.StringVar(&o.only, "only", "", "the machines to boot: "+strings.Join(machineNames(), ","))
+	flag.StringVar(&o.checks, "checks", "", "the checks to make: "+strings.Join(checkNames(), ","))
 	flag.BoolVar(&o.images, "images", false, "make the disk images, which needs the network, and boot nothing")
 	flag.StringVar(&o.table, "table", "", "the Markdown `file` to write the outcome into")
 	flag.DurationVar(&o.within, "within", 30*time.Minute, "how long one machine may take")
@@ -67,6 +68,9 @@ func exit(err error) {
 func run(ctx context.Context, o options) error {
 	chosen, err := choose(o.only)
 	if err != nil {
+		return err
+	}
+	if _, err := chooseChecks(o.checks); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.cache, 0o755); err != nil {
@@ -106,16 +110,45 @@ func run(ctx context.Context, o options) error {
 }
 
 func choose(only string) ([]machine, error) {
-	if only == "" {
-		return machines, nil
+	return named(machines, only, "machine", func(m machine) string { return m.name })
+}
+
+func machineNames() []string { return names(machines, func(m machine) string { return m.name }) }
+
+// chooseChecks returns those checks, in the order in which they are made.
+func chooseChecks(only string) ([]check, error) {
+	chosen, err := named(checks, only, "check", func(c check) string { return c.name })
+	slices.SortStableFunc(chosen, func(a, b check) int { return cmp.Compare(place(a), place(b)) })
+	return chosen, err
+}
+
+func place(c check) int {
+	return slices.IndexFunc(checks, func(o check) bool { return o.name == c.name })
+}
+
+func checkNames() []string { return names(checks, func(c check) string { return c.name }) }
+
+// named returns those of all whose names are in a list separated by commas, and
+// all for an empty list.
+func named[T any](all []T, list, what string, name func(T) string) ([]T, error) {
+	if list == "" {
+		return slices.Clone(all), nil
 	}
-	var chosen []machine
-	for name := range strings.SplitSeq(only, ",") {
-		i := slices.IndexFunc(machines, func(m machine) bool { return m.name == name })
+	var chosen []T
+	for want := range strings.SplitSeq(list, ",") {
+		i := slices.IndexFunc(all, func(t T) bool { return name(t) == want })
 		if i < 0 {
-			return nil, errors.New("no machine " + name + "; there are " + strings.Join(machineNames(), ", "))
+			return nil, fmt.Errorf("no %s %q; there are %s", what, want, strings.Join(names(all, name), ", "))
 		}
-		chosen = append(chosen, machines[i])
+		chosen = append(chosen, all[i])
 	}
 	return chosen, nil
+}
+
+func names[T any](all []T, name func(T) string) []string {
+	list := make([]string, len(all))
+	for i, t := range all {
+		list[i] = name(t)
+	}
+	return list
 }

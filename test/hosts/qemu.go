@@ -21,6 +21,9 @@ func boot(ctx context.Context, o options, m machine, img image) result {
 	defer cancel()
 	begin := time.Now()
 	r := newResult(m)
+	if chosen, err := chooseChecks(o.checks); err == nil { // run has looked
+		r.Wanted = len(chosen)
+	}
 	dir, err := os.MkdirTemp("", "hosts-"+m.name+"-")
 	if err == nil {
 		defer os.RemoveAll(dir)
@@ -106,8 +109,10 @@ func payload(ctx context.Context, o options, m machine, dir string) error {
 			return fmt.Errorf("%s is missing: run make build first (%w)", from, err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(files, "filesystem"), []byte(m.filesystem), 0o644); err != nil {
-		return err
+	for name, text := range map[string]string{"filesystem": m.filesystem, "checks": o.checks} {
+		if err := os.WriteFile(filepath.Join(files, name), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	image := filepath.Join(dir, "payload")
 	if out, err := exec.CommandContext(ctx, "mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", files, image, "256M").CombinedOutput(); err != nil {

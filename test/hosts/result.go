@@ -42,11 +42,14 @@ type result struct {
 	Filesystem string
 	About      about
 	Outcomes   []outcome
+	Wanted     int    // how many checks were to be made
 	Failure    string // of the machine itself
 	Seconds    int
 }
 
-func newResult(m machine) result { return result{Machine: m.name, Filesystem: m.filesystem} }
+func newResult(m machine) result {
+	return result{Machine: m.name, Filesystem: m.filesystem, Wanted: len(checks)}
+}
 
 // passed reports whether every check was made and passed.
 func (r result) passed() bool {
@@ -55,12 +58,12 @@ func (r result) passed() bool {
 			return false
 		}
 	}
-	return r.Failure == "" && len(r.Outcomes) == len(checks)
+	return r.Failure == "" && len(r.Outcomes) == r.Wanted
 }
 
 func (r result) summary() string {
 	if r.passed() {
-		return fmt.Sprintf("all %d checks passed", len(checks))
+		return fmt.Sprintf("all %d checks passed", r.Wanted)
 	}
 	failed := 0
 	for _, o := range r.Outcomes {
@@ -68,7 +71,7 @@ func (r result) summary() string {
 			failed++
 		}
 	}
-	return fmt.Sprintf("%d of %d checks made, %d failed", len(r.Outcomes), len(checks), failed)
+	return fmt.Sprintf("%d of %d checks made, %d failed", len(r.Outcomes), r.Wanted, failed)
 }
 
 // keep stores the result, so that the table has those of earlier runs too.

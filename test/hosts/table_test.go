@@ -48,6 +48,9 @@ func TestChoose(t *testing.T) {
 	if err != nil || len(got) != 2 || got[0].name != "debian13" || got[1].name != "debian12" {
 		t.Errorf("chose %v, %v", got, err)
 	}
+	if c, err := chooseChecks("nothing left,doctor"); err != nil || len(c) != 2 || c[0].name != "doctor" {
+		t.Errorf("chose %v, %v, want the order in which they are made", c, err)
+	}
 	if _, err := choose("debian4"); err == nil || !strings.Contains(err.Error(), "debian12-xfs") {
 		t.Errorf("an unknown machine: %v, want the known ones", err)
 	}
