@@ -68,10 +68,10 @@ type CreateOptions struct {
 
 	Timeout     time.Duration // how long it runs after each start
 	OnTimeout   Action        // what then happens; empty means the server's default
-	IdleTimeout time.Duration // how long it may do nothing
+	IdleTimeout time.Duration // how long it may do nothing; zero means the server's default, and there is Never
 	OnIdle      Action        // what then happens; empty means as OnTimeout
 
-	MaxLifetime     time.Duration // how long it may exist, asleep or not
+	MaxLifetime     time.Duration // how long it may exist, asleep or not; zero means the server's default, and there is Never
 	PausedRetention time.Duration // how long it may stay asleep; zero means the server's default, and there is Never
 
 	AutoResume         bool          // traffic wakes it; needs OnTimeout or OnIdle to pause
@@ -81,8 +81,13 @@ type CreateOptions struct {
 	StallAfter         time.Duration // how long work may stand still and count; zero means the server's default, and there is Never
 
 	// CheckpointEvery is how often it is checkpointed while it runs: with its
-	// runtime it loses no more than that.
+	// runtime it loses no more than that. Zero means the server's default, and
+	// there is Never.
 	CheckpointEvery time.Duration
+
+	// IdempotencyKey, where it is not empty, makes one sandbox of several creates
+	// within a day: the first makes it, the others return it.
+	IdempotencyKey string
 
 	Ports map[string]WakePolicy // what traffic does, by port ("8080") or port and path ("8080/healthz"), where that is not Wake
 	Hooks Hooks
@@ -150,6 +155,7 @@ type Info struct {
 	PausedAt      time.Time             `json:"pausedAt,omitzero"`     // when it last fell asleep
 	Timeout       time.Duration         `json:"-"`                     // as asked for at create
 	Settings      Settings              `json:"settings"`
+	FromServer    []string              `json:"fromServer,omitzero"` // the settings that nobody asked for: the server's defaults
 	Metadata      map[string]string     `json:"metadata,omitempty"`
 	Ports         map[string]WakePolicy `json:"ports,omitempty"`  // by port, or port and path
 	Volumes       map[string]string     `json:"volumes,omitzero"` // names, by where they are
@@ -250,16 +256,16 @@ type createRequest struct {
 	Template           string                `json:"template,omitempty"`
 	Timeout            seconds               `json:"timeoutSeconds,omitempty"`
 	OnTimeout          Action                `json:"onTimeout,omitempty"`
-	IdleTimeout        seconds               `json:"idleTimeoutSeconds,omitempty"`
+	IdleTimeout        *seconds              `json:"idleTimeoutSeconds,omitempty"`
 	OnIdle             Action                `json:"onIdle,omitempty"`
-	MaxLifetime        seconds               `json:"maxLifetimeSeconds,omitempty"`
+	MaxLifetime        *seconds              `json:"maxLifetimeSeconds,omitempty"`
 	PausedRetention    *seconds              `json:"pausedRetentionSeconds,omitempty"`
 	AutoResume         bool                  `json:"autoResume,omitempty"`
 	RefreshOnActivity  bool                  `json:"refreshOnActivity,omitempty"`
 	FilesystemFallback bool                  `json:"filesystemFallback,omitempty"`
 	PauseMode          Mode                  `json:"pauseMode,omitempty"`
 	StallAfter         *seconds              `json:"stallAfterSeconds,omitempty"`
-	CheckpointEvery    seconds               `json:"checkpointEverySeconds,omitempty"`
+	CheckpointEvery    *seconds              `json:"checkpointEverySeconds,omitempty"`
 	Ports              map[string]WakePolicy `json:"ports,omitempty"`
 	Hooks              Hooks                 `json:"hooks,omitzero"`
 	CPUs               int                   `json:"cpus,omitempty"`
@@ -276,10 +282,10 @@ type createRequest struct {
 
 func (o CreateOptions) wire() createRequest {
 	r := createRequest{
-		Template: o.Template, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: seconds(o.IdleTimeout), OnIdle: o.OnIdle,
-		MaxLifetime: seconds(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
+		Template: o.Template, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: orDefault(o.IdleTimeout), OnIdle: o.OnIdle,
+		MaxLifetime: orDefault(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
 		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
-		CheckpointEvery: seconds(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
+		CheckpointEvery: orDefault(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
 		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, DiskMiB: o.DiskMiB, PIDs: o.PIDs,
 		AllowOut: o.AllowOut, DenyOut: o.DenyOut, Volumes: o.Volumes,
 	}
@@ -293,7 +299,7 @@ func (o CreateOptions) wire() createRequest {
 // returns.
 func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) {
 	var out answered
-	if err := c.call(ctx, http.MethodPost, sandboxesPath, nil, o.wire(), &out); err != nil {
+	if err := c.callWith(ctx, http.MethodPost, sandboxesPath, nil, idempotent(o.IdempotencyKey), o.wire(), &out); err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
 	return c.handle(out), nil
@@ -465,12 +471,15 @@ func (c *Client) Connect(ctx context.Context, id string, timeout time.Duration) 
 }
 
 // SetTimeout moves the deadline of a running sandbox to d from now; zero means
-// now. Until then it does not count as idle. ErrConflict: it does not run.
+// now, and Never takes it away. Until then it does not count as idle. ErrConflict: it does not run.
 func (c *Client) SetTimeout(ctx context.Context, id string, d time.Duration) error {
-	if d == 0 {
-		d = time.Millisecond // the API takes 0 for a mistake, and this is the least
+	in := map[string]any{"timeoutSeconds": seconds(d)}
+	switch d {
+	case 0:
+		in["timeoutSeconds"] = "now"
+	case Never:
+		in["timeoutSeconds"] = "none"
 	}
-	in := map[string]seconds{"timeoutSeconds": seconds(d)}
 	if err := c.on(ctx, http.MethodPost, id, "/timeout", in, nil); err != nil {
 		return fmt.Errorf("set the timeout of sandbox %s: %w", id, err)
 	}

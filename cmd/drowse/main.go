@@ -72,9 +72,10 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			APIKey:     o.APIKey,
 			MaxTimeout: o.MaxTimeout,
 			Defaults: supervisor.Defaults{
-				OnTimeout:       lifecycle.Action(o.DefaultOnTimeout),
-				PausedRetention: o.DefaultRetention,
-				StallAfter:      o.StallAfter,
+				OnTimeout: lifecycle.Action(o.DefaultOnTimeout), IdleTimeout: o.DefaultIdleTimeout, OnIdle: lifecycle.Action(o.DefaultOnIdle),
+				AutoResume: o.DefaultAutoResume, RefreshOnActivity: o.DefaultRefresh, FilesystemFallback: o.DefaultFallback,
+				MaxLifetime: o.DefaultMaxLifetime, PausedRetention: o.DefaultRetention, CheckpointEvery: o.DefaultCheckpointEvery,
+				StallAfter: o.StallAfter,
 			},
 			DefaultTimeout:  o.DefaultTimeout,
 			WakeTimeout:     o.WakeTimeout,

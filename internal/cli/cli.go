@@ -57,13 +57,20 @@ type ServeOptions struct {
 	LogFormat  string        // text or json
 	LogLevel   string        // debug, info, warn or error
 	APIKey     string        // a key to accept besides the stored ones; may be empty
-	MaxTimeout time.Duration // the longest timeout granted
+	MaxTimeout time.Duration // the longest timeout granted; 0 for no bound
 
 	// What applies where a sandbox does not say.
-	DefaultTimeout   time.Duration // of sandboxes that E2B clients create
-	DefaultOnTimeout string        // kill or pause
-	DefaultRetention time.Duration // of paused sandboxes; 0 for ever
-	StallAfter       time.Duration // how long work may stand still and count; 0 for ever
+	DefaultTimeout         time.Duration // of sandboxes that E2B clients create; 0 for E2B's, negative for none
+	DefaultOnTimeout       string        // kill or pause
+	DefaultIdleTimeout     time.Duration // 0 for none
+	DefaultOnIdle          string        // kill, pause or empty: as DefaultOnTimeout
+	DefaultAutoResume      bool
+	DefaultRefresh         bool
+	DefaultFallback        bool
+	DefaultMaxLifetime     time.Duration // 0 for none
+	DefaultCheckpointEvery time.Duration // 0 for never
+	DefaultRetention       time.Duration // of paused sandboxes; 0 for ever
+	StallAfter             time.Duration // how long work may stand still and count; 0 for ever
 
 	WakeTimeout   time.Duration // how long a request waits for a sandbox to wake
 	WakeQueue     int           // how many may wait for one

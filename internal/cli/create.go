@@ -39,9 +39,9 @@ type lifeFlags struct {
 
 func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&l.onTimeout, "on-timeout", "", "what the end of the timeout does, an `action`: kill or pause (default: the server's, kill unless it was told otherwise)")
-	f.DurationVar(&l.idleTimeout, "idle-timeout", 0, "how long it may do nothing; 0 for any time")
+	f.DurationVar(&l.idleTimeout, "idle-timeout", 0, "how long it may do nothing; 0 for any time (default: the server's, any time unless it was told otherwise)")
 	f.StringVar(&l.onIdle, "on-idle", "", "what the end of the idle timeout does, an `action`: kill or pause (default: as --on-timeout)")
-	f.DurationVar(&l.maxLifetime, "max-lifetime", 0, "how long it may exist, asleep or not, before it is deleted; 0 for ever")
+	f.DurationVar(&l.maxLifetime, "max-lifetime", 0, "how long it may exist, asleep or not, before it is deleted; 0 for ever (default: the server's)")
 	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "how long it may stay asleep before it is deleted; 0 for ever (default: the server's)")
 	f.BoolVar(&l.autoResume, "auto-resume", false, "let traffic wake it; needs --on-timeout or --on-idle pause")
 	f.BoolVar(&l.refresh, "refresh-on-activity", false, "let activity begin the timeout anew")
@@ -85,7 +85,7 @@ type createFlags struct {
 	lifeFlags
 	flags     *pflag.FlagSet
 	template  string
-	timeout   time.Duration
+	timeout   limitFlag
 	pauseMode string
 	cpus      int
 	memoryMiB int
@@ -94,6 +94,8 @@ type createFlags struct {
 	hooks     hooks
 	env       pairs
 	volumes   volumes
+
+	idempotencyKey string
 }
 
 // defaultTimeout is what create and run give a sandbox, so that a forgotten one
@@ -103,7 +105,8 @@ const defaultTimeout = 5 * time.Minute
 func (c *createFlags) add(f *pflag.FlagSet) {
 	c.flags = f
 	f.StringVar(&c.template, "template", "base", "template `id` or alias")
-	f.DurationVar(&c.timeout, "timeout", defaultTimeout, "how long it runs after each start; 0 for ever")
+	c.timeout.Duration = defaultTimeout
+	f.Var(&c.timeout, "timeout", "how long it runs after each start, or none for no end")
 	c.lifeFlags.add(f)
 	f.StringVar(&c.pauseMode, "pause-mode", "memory", "what automatic pauses keep, a `mode`: memory (with processes and files) or filesystem")
 	f.IntVar(&c.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
@@ -112,15 +115,13 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&c.pids, "pids", 0, "how many tasks it may have; a process takes two (default: the server's)")
 	f.Var(&c.hooks, "hook", "a command that a shell runs inside it as root, an `event=command`: at pre-pause, post-resume or pre-kill; may be repeated")
 	f.Var(&c.env, "env", "`name=value` for its environment; may be repeated")
+	f.StringVar(&c.idempotencyKey, "idempotency-key", "", "a `text` of yours: a second create with it returns the sandbox of the first, for a day, rather than make another")
 	f.Var(&c.volumes, "volume", "a volume and where it is to be, a `name:/path`; see drowse volumes; may be repeated")
 }
 
 func (c *createFlags) options() (client.CreateOptions, error) {
 	if err := c.check(); err != nil {
 		return client.CreateOptions{}, err
-	}
-	if c.timeout < 0 {
-		return client.CreateOptions{}, usagef("--timeout %s: want 0 or more", c.timeout)
 	}
 	for name, n := range map[string]int{"cpus": c.cpus, "memory": c.memoryMiB, "disk": c.diskMiB, "pids": c.pids} {
 		if n < 0 {
@@ -131,20 +132,23 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		return client.CreateOptions{}, err
 	}
 	o := client.CreateOptions{
-		Template: c.template, Timeout: c.timeout, OnTimeout: client.Action(c.onTimeout),
+		Template: c.template, Timeout: max(c.timeout.Duration, 0), OnTimeout: client.Action(c.onTimeout),
 		IdleTimeout: c.idleTimeout, OnIdle: client.Action(c.onIdle),
-		MaxLifetime: c.maxLifetime, CheckpointEvery: c.checkpointEvery,
+		MaxLifetime: c.maxLifetime, CheckpointEvery: c.checkpointEvery, StallAfter: c.stallAfter, PausedRetention: c.pausedRetention,
 		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, FilesystemFallback: c.fallback, PauseMode: client.Mode(c.pauseMode),
 		Ports: c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, DiskMiB: c.diskMiB, PIDs: c.pids,
 		Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
 		AllowOut: c.allowOut, DenyOut: c.denyOut, Volumes: c.volumes.m,
 	}
-	if c.flags.Changed("stall-after") {
-		o.StallAfter = orNever(c.stallAfter)
+	for flag, d := range map[string]*time.Duration{
+		"stall-after": &o.StallAfter, "paused-retention": &o.PausedRetention, "idle-timeout": &o.IdleTimeout,
+		"max-lifetime": &o.MaxLifetime, "checkpoint-every": &o.CheckpointEvery,
+	} {
+		if c.flags.Changed(flag) {
+			*d = orNever(*d)
+		}
 	}
-	if c.flags.Changed("paused-retention") {
-		o.PausedRetention = orNever(c.pausedRetention)
-	}
+	o.IdempotencyKey = c.idempotencyKey
 	return o, nil
 }
 
@@ -229,7 +233,7 @@ lifetime, asleep or not, and how long it may stay asleep. drowse why shows how
 they stand, drowse set changes them, drowse timeout moves the first.`,
 		Example: `  drowse create --timeout 10m
   drowse create --on-timeout pause --auto-resume --metadata team=red
-  drowse create --timeout 0 --idle-timeout 10m --on-idle pause --auto-resume --port 8000/healthz=ignore
+  drowse create --timeout none --idle-timeout 10m --on-idle pause --auto-resume --port 8000/healthz=ignore
   drowse create --on-timeout pause --hook pre-pause='redis-cli save'`,
 		Args: exactArgs(),
 	}

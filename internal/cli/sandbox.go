@@ -192,6 +192,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	row("pause mode", string(set.PauseMode))
 	row("stall after", stallAfter(set.StallAfter))
 	row("checkpoint every", limit(set.CheckpointEvery))
+	row("server's defaults", strings.Join(i.FromServer, ", "))
 	if c := i.Checkpoint; c != nil {
 		row("checkpoint", fmt.Sprintf("%s, %s", c.Mode, human.Bytes(c.Bytes)))
 	}
@@ -282,22 +283,17 @@ func kept(c *client.Checkpoint) string {
 }
 
 func (a *app) resumeCommand() *cobra.Command {
-	var timeout time.Duration
+	var timeout limitFlag
 	cmd := &cobra.Command{
 		Use:   "resume ID [--timeout 5m]",
 		Short: "wake a sandbox; one that runs gets at least the timeout",
 		Args:  exactArgs("ID"),
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long it runs, at least; 0 for ever (default: as it was made)")
+	cmd.Flags().Var(&timeout, "timeout", "how long it runs, at least, or none for no end (default: as it was made)")
+	cmd.Flags().Lookup("timeout").DefValue = ""
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case timeout < 0:
-			return usagef("--timeout %s: want 0 or more", timeout)
-		case timeout == 0 && cmd.Flags().Changed("timeout"):
-			timeout = client.Never
-		}
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-			got, err := c.Connect(ctx, args[0], timeout)
+			got, err := c.Connect(ctx, args[0], timeout.Duration)
 			if err != nil {
 				return missing(err)
 			}
@@ -324,18 +320,18 @@ func (r resumed) MarshalJSON() ([]byte, error) { return withField(r.info, "resum
 
 func (a *app) timeoutCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "timeout ID DURATION",
+		Use:   "timeout ID DURATION|none|now",
 		Short: "let the timeout of a running sandbox end so long from now",
 		Long: `Let the timeout of a running sandbox end so long from now, sooner or later than
 it would. What then happens is said by --on-timeout of create and set. Until
-then it does not count as idle.`,
+then it does not count as idle. none takes the end away, now ends it at once.`,
 		Example: `  drowse timeout i0abc 10m
-  drowse timeout i0abc 0      (now)`,
+  drowse timeout i0abc now`,
 		Args: exactArgs("ID", "DURATION"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d, err := time.ParseDuration(args[1])
-			if err != nil || d < 0 {
-				return usagef("timeout %q: want a duration such as 90s, 10m or 0", args[1])
+			d, err := parseDeadline(args[1])
+			if err != nil {
+				return err
 			}
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				return a.setTimeout(ctx, c, args[0], d)
@@ -359,7 +355,11 @@ func (a *app) setTimeout(ctx context.Context, c *client.Client, id string, d tim
 		}
 		now := time.Now()
 		when := "now"
-		if d > 0 && !info.EndAt.IsZero() {
+		switch {
+		case d == client.Never:
+			_, _ = fmt.Fprintf(w, "%s has no timeout any more\n", id)
+			return
+		case d > 0 && !info.EndAt.IsZero():
 			when = fmt.Sprintf("in %s (%s)", span(info.EndAt.Sub(now)), clock(info.EndAt, now))
 		}
 		_, _ = fmt.Fprintf(w, "%s %s %s\n", id, what, when)

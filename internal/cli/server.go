@@ -13,6 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 func (a *app) serveCommand() *cobra.Command {
@@ -32,9 +35,18 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` under which sandboxes are reached, such as sandboxes.example.com, with the port if it is an unusual one; links to sandboxes then have host names")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
-	f.DurationVar(&o.MaxTimeout, "max-timeout", 24*time.Hour, "longest timeout granted; a longer one is refused")
-	f.DurationVar(&o.DefaultTimeout, "default-timeout", 5*time.Minute, "timeout of sandboxes that E2B clients create without one")
+	most, timeout := limitFlag{Duration: client.Never}, limitFlag{}
+	f.Var(&most, "max-timeout", "longest timeout granted, or none for no bound; a longer one, and no timeout, is refused")
+	f.Var(&timeout, "default-timeout", "timeout of sandboxes that E2B clients create or wake without one, or none (default: as E2B, 15s for version 1 of a call and 5m for version 2)")
+	f.Lookup("default-timeout").DefValue = ""
 	f.StringVar(&o.DefaultOnTimeout, "default-on-timeout", "kill", "what a timeout does where the sandbox does not say: kill or pause")
+	f.DurationVar(&o.DefaultIdleTimeout, "default-idle-timeout", 0, "how long sandboxes may do nothing, where they do not say; 0 for any time")
+	f.StringVar(&o.DefaultOnIdle, "default-on-idle", "", "what the end of the idle timeout does where the sandbox does not say: kill or pause (default: as its timeout)")
+	f.BoolVar(&o.DefaultAutoResume, "default-auto-resume", false, "let traffic wake sandboxes that do not say, and that pause by themselves")
+	f.BoolVar(&o.DefaultRefresh, "default-refresh-on-activity", false, "let activity begin the timeout anew, where the sandbox does not say")
+	f.BoolVar(&o.DefaultFallback, "default-filesystem-fallback", false, "boot sandboxes that do not say afresh from their files where their memory image cannot be read")
+	f.DurationVar(&o.DefaultMaxLifetime, "default-max-lifetime", 0, "how long sandboxes may exist, asleep or not, where they do not say; 0 for ever")
+	f.DurationVar(&o.DefaultCheckpointEvery, "default-checkpoint-every", 0, "how often sandboxes that do not say are checkpointed while they run; 0 for never")
 	f.DurationVar(&o.DefaultRetention, "default-retention", 0, "how long sandboxes stay paused before they end, where they do not say; 0 for ever")
 	f.DurationVar(&o.StallAfter, "stall-after", 30*time.Minute, "how long work may stand still and keep a sandbox awake; 0 for ever")
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
@@ -57,6 +69,7 @@ first start leaves an API key in the file api-key of the state directory.`,
 		if err := a.fromEnv(cmd.LocalFlags()); err != nil {
 			return err
 		}
+		o.MaxTimeout, o.DefaultTimeout = max(most.Duration, 0), timeout.Duration
 		o.StateDir, o.APIKey = a.stateDirectory(), a.key
 		if o.APIKey == "" {
 			o.APIKey = a.Getenv("DROWSE_API_KEY")
@@ -98,10 +111,14 @@ func (o ServeOptions) check() error {
 		return usagef("--log-format %s: want text or json", o.LogFormat)
 	case !strings.Contains(" debug info warn error ", " "+o.LogLevel+" "):
 		return usagef("--log-level %s: want debug, info, warn or error", o.LogLevel)
-	case o.MaxTimeout <= 0:
-		return usagef("--max-timeout %s: want more than 0", o.MaxTimeout)
-	case o.DefaultTimeout <= 0 || o.DefaultTimeout > o.MaxTimeout:
-		return usagef("--default-timeout %s: want more than 0 and at most --max-timeout (%s)", o.DefaultTimeout, o.MaxTimeout)
+	case o.MaxTimeout > 0 && (o.DefaultTimeout < 0 || o.DefaultTimeout > o.MaxTimeout):
+		return usagef("--default-timeout: want at most --max-timeout (%s)", o.MaxTimeout)
+	case o.DefaultOnIdle != "" && o.DefaultOnIdle != "kill" && o.DefaultOnIdle != "pause":
+		return usagef("--default-on-idle %s: want kill or pause", o.DefaultOnIdle)
+	case o.DefaultIdleTimeout < 0 || o.DefaultMaxLifetime < 0:
+		return usagef("--default-idle-timeout and --default-max-lifetime: want 0 or more")
+	case o.DefaultCheckpointEvery != 0 && o.DefaultCheckpointEvery < lifecycle.MinCheckpointEvery:
+		return usagef("--default-checkpoint-every %s: want %s or more, or 0", o.DefaultCheckpointEvery, lifecycle.MinCheckpointEvery)
 	case o.DefaultOnTimeout != "kill" && o.DefaultOnTimeout != "pause":
 		return usagef("--default-on-timeout %s: want kill or pause", o.DefaultOnTimeout)
 	case o.OnShutdown != "keep" && o.OnShutdown != "pause":

@@ -53,7 +53,8 @@ type (
 		Meta
 		Mode Mode
 	}
-	// ConnectRequested asks for a running sandbox with at least Timeout left.
+	// ConnectRequested asks for a running sandbox with at least Timeout left,
+	// which may be NoLimit. Zero leaves the end of one that runs as it is.
 	ConnectRequested struct {
 		Meta
 		Timeout time.Duration
@@ -64,7 +65,7 @@ type (
 		Timeout time.Duration
 	}
 	// TimeoutSet replaces the soft timeout of a running sandbox; zero expires
-	// it now.
+	// it now, NoLimit takes its end away.
 	TimeoutSet struct {
 		Meta
 		Timeout time.Duration

@@ -29,6 +29,9 @@ type Settings struct {
 	CheckpointEvery time.Duration `json:"checkpointEvery,omitempty"`
 }
 
+// NoLimit is a timeout without an end, where zero means something else.
+const NoLimit time.Duration = -1
+
 // MinCheckpointEvery is the least CheckpointEvery: a checkpoint interrupts.
 const MinCheckpointEvery = 10 * time.Second
 
@@ -81,8 +84,7 @@ func (s Settings) Validate() error {
 		return invalid("checkpoint_every_too_small", "checkpointEvery is %s; the least is %s", s.CheckpointEvery, MinCheckpointEvery).
 			WithRemedy("give a longer one, or 0 for no checkpoints")
 	}
-	canPause := s.OnTimeout == Pause || (s.IdleTimeout > 0 && s.IdleAction() == Pause)
-	if s.AutoResume && !canPause {
+	if s.AutoResume && !s.pausesItself() {
 		return invalid("auto_resume_needs_pause", "autoResume is on, but neither the timeout nor the idle timeout pauses the sandbox").
 			WithRemedy("set onTimeout or onIdle to pause, or turn autoResume off")
 	}
@@ -95,6 +97,14 @@ func (s Settings) Validate() error {
 	}
 	return nil
 }
+
+// pausesItself reports whether a clock ever pauses the sandbox.
+func (s Settings) pausesItself() bool {
+	return s.OnTimeout == Pause || s.IdleTimeout > 0 && s.IdleAction() == Pause
+}
+
+// MayAutoResume reports whether AutoResume can be on with the other settings.
+func (s Settings) MayAutoResume() bool { return s.pausesItself() && s.pauseMode() == Memory }
 
 // Patch changes settings of a live or paused sandbox; nil leaves one as it is.
 type Patch struct {

@@ -271,16 +271,26 @@ func extend(s *step, ev Event) {
 		m, timeout = e.Meta, e.Timeout
 	}
 	end := s.now.Add(timeout)
-	if s.rec.EndAt.IsZero() || !end.After(s.rec.EndAt) {
+	switch {
+	case s.rec.EndAt.IsZero():
+		return
+	case timeout == NoLimit:
+		s.giveEnd(time.Time{}, false)
+	case end.After(s.rec.EndAt):
+		s.rec.EndAt = end
+	default:
 		return // bit-identical: clients compare
 	}
-	s.rec.EndAt = end
 	s.log(EntryTimeoutSet, nil, "").Actor = m.Actor
 }
 
 func setTimeout(s *step, ev Event) {
 	e := ev.(TimeoutSet)
-	s.giveEnd(s.now.Add(e.Timeout), true)
+	if e.Timeout == NoLimit {
+		s.giveEnd(time.Time{}, false)
+	} else {
+		s.giveEnd(s.now.Add(e.Timeout), true)
+	}
 	s.rec.PauseRetryAt = time.Time{}
 	s.log(EntryTimeoutSet, nil, "").Actor = e.Actor
 }
@@ -611,7 +621,7 @@ func resume(s *step, ev Event) {
 func (s *step) resume(m Meta, timeout time.Duration) {
 	op := s.begin(m.Op, Resuming, m, resumeDeadline)
 	op.Generation = s.rec.Generation + 1
-	op.Timeout = timeout
+	op.Timeout = max(timeout, 0) // of an operation, zero is no limit
 	s.log(EntryResuming, op, "")
 	s.launch()
 	s.verdict = Waits

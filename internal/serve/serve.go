@@ -37,7 +37,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -252,10 +251,10 @@ func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, key
 // controlPlane answers what is for no sandbox.
 func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
-		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: int32(o.DefaultTimeout.Seconds()), Log: o.Log,
+		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
-	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Defaults: lifecycle.Settings{OnTimeout: o.Defaults.OnTimeout}})
+	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain})
 	metrics := metricsHandler(reg, keys)
 	return httpapi.NewBodies().Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

@@ -44,6 +44,9 @@ type Config struct {
 	Hooks         Hooks             `json:"hooks"`
 	Previews      []Preview         `json:"previews,omitempty"` // links that are good, and some that have expired
 	Volumes       []VolumeMount     `json:"volumes,omitempty"`
+	// FromServer names the settings of the lifecycle that the server's defaults
+	// gave, and nobody else.
+	FromServer []string `json:"fromServer,omitempty"`
 }
 
 // Hooks are commands run inside, as root by a shell, at points of the

@@ -14,6 +14,7 @@ import (
 type CreateRequest struct {
 	Template string // id or alias
 	Settings lifecycle.Settings
+	Said     []string     // the settings that count as they are; the others get the server's defaults where they are zero
 	Config   store.Config // Template and Alias are filled in by Create, and Limits where it says nothing
 	Actor    string
 }

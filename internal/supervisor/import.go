@@ -110,7 +110,7 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 	for n := range m.Layers {
 		a.stack = append(a.stack, runtimeID(a.id, int64(n+1)))
 	}
-	if err := s.checkTimeout(m.Settings.Timeout); err != nil {
+	if err := s.checkTimeout(orUnlimited(m.Settings.Timeout)); err != nil {
 		return nil, err
 	}
 	if _, err := lifecycle.Step(lifecycle.Record{State: lifecycle.Pending}, a.event(), now()); err != nil {

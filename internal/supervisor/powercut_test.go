@@ -134,7 +134,7 @@ func openRecorded(ctx context.Context, dir string, machine *fake.Machine) (s *Su
 	driver := &writingDriver{machine.Driver(), layers}
 	s, err = New(ctx, Options{
 		Store: st, Layers: layers, Templates: template.At(filepath.Join(dir, "templates")), Volumes: volumes, Driver: driver, RunDir: rootfs,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), MaxTimeout: 24 * time.Hour, WakeTimeout: 20 * time.Second, WakeQueue: 100,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), WakeTimeout: 20 * time.Second, WakeQueue: 100,
 	})
 	if err != nil {
 		return nil, nil, errors.Join(err, st.Close())

@@ -12,7 +12,6 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -58,7 +57,7 @@ type Options struct {
 	// VolumeDiskMiB is what a volume may hold that has no limit of its own; 0 for
 	// no limit.
 	VolumeDiskMiB int
-	// MaxTimeout is the largest soft timeout that is granted.
+	// MaxTimeout is the largest soft timeout that is granted; 0 for no bound.
 	MaxTimeout time.Duration
 	// WakeTimeout is how long an access waits for a sandbox to wake, and
 	// WakeQueue how many may wait for one.
@@ -84,28 +83,6 @@ type Options struct {
 	ActivityEvery time.Duration
 	// LogDir is where what the agents of sandboxes log is kept; empty for nowhere.
 	LogDir string
-}
-
-// Defaults are the settings that apply where a sandbox does not say.
-type Defaults struct {
-	OnTimeout       lifecycle.Action // empty: kill
-	PausedRetention time.Duration    // 0 for ever
-	StallAfter      time.Duration    // how long a hold may stand still and count; 0 for ever
-}
-
-// Unlimited is no limit, said of a new sandbox where zero says nothing and the
-// default applies.
-const Unlimited time.Duration = -1
-
-// Fill returns s with the defaults where it says nothing.
-func (d Defaults) Fill(s lifecycle.Settings) lifecycle.Settings {
-	s.OnTimeout = cmp.Or(s.OnTimeout, d.OnTimeout, lifecycle.Kill)
-	s.PausedRetention = cmp.Or(s.PausedRetention, d.PausedRetention)
-	if s.PausedRetention == Unlimited {
-		s.PausedRetention = 0
-	}
-	s.StallAfter = cmp.Or(s.StallAfter, d.StallAfter, Unlimited)
-	return s
 }
 
 // Supervisor owns all sandboxes of one state directory.
@@ -275,7 +252,7 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	if err := s.checkTimeout(req.Settings.Timeout); err != nil {
+	if err := s.checkTimeout(orUnlimited(req.Settings.Timeout)); err != nil {
 		return store.Sandbox{}, err
 	}
 	if _, err := policyOf(req.Config); err != nil {
@@ -289,13 +266,15 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 	if cfg.Limits, err = s.limits(cfg.Limits); err != nil {
 		return store.Sandbox{}, err
 	}
+	var settings lifecycle.Settings
+	settings, cfg.FromServer = s.o.Defaults.Fill(req.Settings, req.Said...)
 	b := newBox(s, store.Sandbox{ID: newID(), Config: cfg, Record: lifecycle.Record{State: lifecycle.Pending}})
 	if err := s.enlist(b); err != nil {
 		return store.Sandbox{}, err
 	}
 	_, ended, err := b.request(lifecycle.CreateRequested{
 		Meta:     call(newOp(), req.Actor),
-		Settings: s.o.Defaults.Fill(req.Settings),
+		Settings: settings,
 	})
 	if err != nil {
 		s.forget(b.id)
@@ -339,19 +318,6 @@ func (s *Supervisor) forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.boxes, id)
-}
-
-// checkTimeout refuses what is above the ceiling: nothing is ever clamped.
-func (s *Supervisor) checkTimeout(d time.Duration) error {
-	if d < 0 {
-		return errdef.New(errdef.Invalid, "timeout_invalid", "timeout %s is negative", d)
-	}
-	if d > s.o.MaxTimeout {
-		return errdef.New(errdef.Invalid, "timeout_too_large", "timeout %s is above this server's limit of %s", d, s.o.MaxTimeout).
-			WithRemedy("ask for less, or start the server with a larger --max-timeout").
-			With("allowedSeconds", s.o.MaxTimeout.Seconds())
-	}
-	return nil
 }
 
 // Pause pauses a sandbox and returns when that is committed. A pause in flight
@@ -426,7 +392,8 @@ func call(op, actor string) lifecycle.Meta {
 }
 
 // Connect makes sure that the sandbox runs for at least timeout from now: it
-// extends a running one and resumes a paused one.
+// extends a running one and resumes a paused one. Without a limit, it takes the
+// end from a running one.
 func (s *Supervisor) Connect(ctx context.Context, id string, timeout time.Duration, actor string) (Connected, error) {
 	if err := s.checkTimeout(timeout); err != nil {
 		return Connected{}, err
@@ -495,7 +462,7 @@ func resumeError(id string, entry lifecycle.Entry) error {
 }
 
 // SetTimeout makes the soft timeout of a running sandbox end d from now; zero
-// ends it at once.
+// ends it at once, and Unlimited takes the end from it.
 func (s *Supervisor) SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error) {
 	if err := s.checkTimeout(d); err != nil {
 		return store.Sandbox{}, err

@@ -136,6 +136,7 @@ func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error)
 	if p.DenyOut != nil {
 		changed.DenyOut = p.DenyOut
 	}
+	changed.FromServer = p.without(changed.FromServer)
 	if _, err := policyOf(changed); err != nil {
 		return store.Sandbox{}, nil, err
 	}

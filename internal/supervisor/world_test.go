@@ -238,7 +238,7 @@ func (w *world) open() (*server, error) {
 	}
 	o := Options{
 		Store: srv.store, Layers: layers, Templates: templates, Volumes: volume.At(filepath.Join(w.dir, "volumes"), os.Getuid()), Driver: &mortalDriver{w.machine.Driver(), srv},
-		RunDir: filepath.Join(srv.dir, "rootfs"), Log: slog.New(logs), MaxTimeout: 24 * time.Hour,
+		RunDir: filepath.Join(srv.dir, "rootfs"), Log: slog.New(logs),
 		WakeTimeout: 30 * time.Second, WakeQueue: 1000, Drain: DefaultDrain, Defaults: Defaults{StallAfter: 30 * time.Minute},
 	}
 	if w.tune != nil {

@@ -32,7 +32,7 @@ children=()
 serve() {
 	api=$1
 	shift
-	bin/drowse serve --state-dir "$work/state" "$@" >"$log" 2>&1 &
+	bin/drowse serve --state-dir "$work/state" --max-timeout 24h "$@" >"$log" 2>&1 &
 	children+=($!)
 	for _ in $(seq 100); do
 		curl -sf "$api/health" >/dev/null && return

@@ -86,6 +86,7 @@ type Fake struct {
 	Measured  map[string][]supervisor.Sample
 	Ran       []supervisor.FleetSample
 	Limit     time.Duration // the ceiling of timeouts; 0 for none
+	Defaults  supervisor.Defaults
 	Created   []supervisor.CreateRequest
 	Modes     []lifecycle.Mode // of pauses asked for
 	Actors    []string
@@ -200,9 +201,13 @@ func (f *Fake) expire(sb *store.Sandbox) {
 }
 
 func (f *Fake) granted(d time.Duration) error {
+	if f.Limit > 0 && d == supervisor.Unlimited {
+		return errdef.New(errdef.Invalid, "timeout_too_large", "no timeout was asked for, and this server allows %s at most", f.Limit).
+			With("allowedSeconds", f.Limit.Seconds())
+	}
 	if f.Limit > 0 && d > f.Limit {
 		return errdef.New(errdef.Invalid, "timeout_too_large", "timeout %s is above this server's limit of %s", d, f.Limit).
-			With("allowedSeconds", f.Limit.Seconds())
+			With("requestedSeconds", d.Seconds()).With("allowedSeconds", f.Limit.Seconds())
 	}
 	return nil
 }
@@ -214,19 +219,24 @@ func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sa
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	f.Created = append(f.Created, req)
 	if req.Template != "base" && req.Template != "tmplbase" {
 		return store.Sandbox{}, errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", req.Template)
 	}
-	if err := f.granted(req.Settings.Timeout); err != nil {
+	if err := f.granted(cmp.Or(req.Settings.Timeout, supervisor.Unlimited)); err != nil {
 		return store.Sandbox{}, err
 	}
+	settings, given := f.Defaults.Fill(req.Settings, req.Said...)
+	if err := settings.Validate(); err != nil {
+		return store.Sandbox{}, err
+	}
+	f.Created = append(f.Created, req)
 	f.seq++
 	sb := store.Sandbox{ID: fmt.Sprintf("i%020d", f.seq), Config: req.Config}
 	sb.Config.Template, sb.Config.Alias = "tmplbase", "base"
 	sb.Config.Limits = store.Limits{CPUs: 2, MemoryMiB: 512, DiskMiB: 1024, PIDs: 512}
 	sb.Record.State = lifecycle.Pending
-	err = f.step(&sb, lifecycle.CreateRequested{Meta: f.meta(req.Actor), Settings: supervisor.Defaults{}.Fill(req.Settings)})
+	sb.Config.FromServer = given
+	err = f.step(&sb, lifecycle.CreateRequested{Meta: f.meta(req.Actor), Settings: settings})
 	return sb, err
 }
 

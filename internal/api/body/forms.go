@@ -15,13 +15,15 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 // Form is a way to write a value of an option.
 type Form struct {
 	Words  string // what it is, for the documentation
 	Schema Schema
-	Read   func(path string, raw []byte) (any, error)
+	// Read returns nil for a value that says nothing.
+	Read func(path string, raw []byte) (any, error)
 }
 
 // maxDuration bounds every duration: time itself ends after 292 years.
@@ -56,22 +58,31 @@ var (
 		}
 		return d, err
 	}}
-	AsAction   = Form{`"kill" or "pause"`, OneOf(lifecycle.Kill, lifecycle.Pause), readAction}
-	AsPausing  = Form{"a boolean: true for pause, false for kill", Schema{"type": "boolean"}, choice(lifecycle.Pause, lifecycle.Kill)}
-	AsMode     = Form{`"memory" or "filesystem"`, OneOf(lifecycle.Memory, lifecycle.Filesystem), readMode}
-	AsKeeping  = Form{"a boolean: true for memory, false for filesystem", Schema{"type": "boolean"}, choice(lifecycle.Memory, lifecycle.Filesystem)}
-	AsFlag     = Form{"a boolean", Schema{"type": "boolean"}, choice(true, false)}
-	AsText     = Form{"a string", Schema{"type": "string"}, readText}
-	AsTexts    = Form{"an object with string values", MapOf(Schema{"type": "string"}), readTexts}
-	AsVars     = Form{"an object of environment variables", MapOf(Schema{"type": "string"}), readVariables}
-	AsTemplate = Form{httpapi.TemplateForms, Schema{"type": "string"}, readTemplate}
-	AsPorts    = Form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, MapOf(OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
-	AsPort     = Form{"an integer from 1 to 65535", Schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
-	AsCount    = Form{"an integer from 1", Schema{"type": "integer", "minimum": 1}, readCount}
-	AsRole     = Form{`"admin", "full", "own" or "read"`, OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
-	AsPath     = Form{"a path that begins with a slash", Schema{"type": "string"}, readPath}
-	AsRules    = Form{"an array of strings", Schema{"type": "array", "items": Schema{"type": "string"}}, readRules}
-	AsVolumes  = Form{`an object with names of volumes by path: {"/mnt/data": "data"}`, MapOf(Schema{"type": "string"}), readTexts}
+	// UntilSeconds and UntilMillis are deadlines of what runs: zero would mean two
+	// things there, so that these have words.
+	UntilSeconds = Form{`seconds, fractions allowed, more than 0, or "none" for no end, or "now"`, deadlineSchema, readUntil(time.Second)}
+	UntilMillis  = Form{`milliseconds, fractions allowed, more than 0, or "none" for no end, or "now"`, deadlineSchema, readUntil(time.Millisecond)}
+	AsAction     = Form{`"kill" or "pause"`, OneOf(lifecycle.Kill, lifecycle.Pause), readAction}
+	AsPausing    = Form{"a boolean: true for pause, false for kill", Schema{"type": "boolean"}, choice(lifecycle.Pause, lifecycle.Kill)}
+	AsMode       = Form{`"memory" or "filesystem"`, OneOf(lifecycle.Memory, lifecycle.Filesystem), readMode}
+	AsKeeping    = Form{"a boolean: true for memory, false for filesystem", Schema{"type": "boolean"}, choice(lifecycle.Memory, lifecycle.Filesystem)}
+	AsFlag       = Form{"a boolean", Schema{"type": "boolean"}, choice(true, false)}
+	AsText       = Form{"a string", Schema{"type": "string"}, readText}
+	AsTexts      = Form{"an object with string values", MapOf(Schema{"type": "string"}), readTexts}
+	AsVars       = Form{"an object of environment variables", MapOf(Schema{"type": "string"}), readVariables}
+	AsTemplate   = Form{httpapi.TemplateForms, Schema{"type": "string"}, readTemplate}
+	AsPorts      = Form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, MapOf(OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
+	AsPort       = Form{"an integer from 1 to 65535", Schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
+	AsCount      = Form{"an integer from 1", Schema{"type": "integer", "minimum": 1}, readCount}
+	AsRole       = Form{`"admin", "full", "own" or "read"`, OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
+	AsPath       = Form{"a path that begins with a slash", Schema{"type": "string"}, readPath}
+	AsRules      = Form{"an array of strings", Schema{"type": "array", "items": Schema{"type": "string"}}, readRules}
+	AsVolumes    = Form{`an object with names of volumes by path: {"/mnt/data": "data"}`, MapOf(Schema{"type": "string"}), readVolumes}
+	AsMounts     = Form{`an array of volumes and where they are to be: [{"name": "data", "path": "/mnt/data"}]`, Schema{"type": "array", "items": Schema{
+		"type": "object", "properties": Schema{"name": Schema{"type": "string"}, "path": Schema{"type": "string"}}, "required": []string{"name", "path"},
+	}}, readMounts}
+	AsHostMask = Form{"a host, with or without a port, in which ${PORT} stands for the port asked for", Schema{"type": "string"}, readHostMask}
+	AsPortList = Form{"an array of ports", Schema{"type": "array", "items": Schema{"type": "integer", "minimum": 1, "maximum": 65535}, "maxItems": maxPortList}, readPortList}
 	AsHooks    = Form{"an object of commands", Schema{"$ref": Components + "Hooks"}, readHooks}
 )
 
@@ -394,4 +405,24 @@ func readHook(path string, raw []byte) (store.Hook, error) {
 			With("requestedSeconds", hook.Budget.Seconds()).With("allowedSeconds", maxHookBudget.Seconds())
 	}
 	return hook, nil
+}
+
+var deadlineSchema = Schema{"anyOf": []Schema{{"type": "number", "exclusiveMinimum": 0}, OneOf("none", "now")}}
+
+// readUntil reads how long something goes on from now: 0 for "now",
+// supervisor.Unlimited for "none".
+func readUntil(unit time.Duration) func(path string, raw []byte) (any, error) {
+	return func(path string, raw []byte) (any, error) {
+		switch string(bytes.TrimSpace(raw)) {
+		case `"none"`:
+			return supervisor.Unlimited, nil
+		case `"now"`:
+			return time.Duration(0), nil
+		}
+		d, err := readDuration(path, raw, unit)
+		if err == nil && d == 0 {
+			return nil, BadDuration(path, raw, `is 0, which could mean two things`).WithRemedy(`say "none" for no end, or "now"`)
+		}
+		return d, err
+	}
 }

@@ -15,6 +15,9 @@ type Option struct {
 	Doc      string
 	Spelled  []Spelled
 	Required bool
+	// Refused says that no server of ours can do it: its forms accept only what
+	// says nothing.
+	Refused bool
 
 	// What the option does. In a vocabulary of its own a handler picks the
 	// values out, and both are nil.
@@ -28,10 +31,13 @@ type Option struct {
 type Spelled struct {
 	Form Form
 	As   string
+	// Beside has other spellings, one of which the body must have too: without
+	// them these could mean another option, which is Ambiguous.
+	Beside, Ambiguous string
 }
 
 // As gives a form to spellings, separated by spaces.
-func (f Form) As(spellings string) Spelled { return Spelled{f, spellings} }
+func (f Form) As(spellings string) Spelled { return Spelled{Form: f, As: spellings} }
 
 // Vocabulary is what a body can say.
 type Vocabulary []Option
@@ -41,6 +47,9 @@ type Spelling struct {
 	Path   string
 	Form   Form
 	Option *Option
+
+	beside    []string // see Spelled
+	ambiguous string
 }
 
 // Spellings returns every spelling in the order of the table.
@@ -49,7 +58,7 @@ func (v Vocabulary) Spellings() []Spelling {
 	for i := range v {
 		for _, s := range v[i].Spelled {
 			for path := range strings.FieldsSeq(s.As) {
-				all = append(all, Spelling{path, s.Form, &v[i]})
+				all = append(all, Spelling{path, s.Form, &v[i], strings.Fields(s.Beside), s.Ambiguous})
 			}
 		}
 	}
@@ -94,8 +103,11 @@ func (v Vocabulary) Parse(data []byte, n Nulls) (map[string]Said, error) {
 		if !ok {
 			return nil, Invalid("the request body must be an object, not %s", kindOf(data))
 		}
-		p := parser{spellings: v.Spellings(), nulls: n, found: found}
+		p := parser{spellings: v.Spellings(), nulls: n, found: found, paths: map[string]bool{}}
 		if err := p.object("", fields); err != nil {
+			return nil, err
+		}
+		if err := p.clear(); err != nil {
 			return nil, err
 		}
 	}
@@ -111,6 +123,7 @@ type parser struct {
 	spellings []Spelling
 	nulls     Nulls
 	found     map[string]Said
+	paths     map[string]bool // of everything that was said
 }
 
 // object reads the fields of an object at a path, "" for the body.
@@ -141,9 +154,10 @@ func (p parser) field(at string, f member) error {
 		return p.inner(path, i, f.raw)
 	}
 	value, err := p.spellings[i].Form.Read(path, f.raw)
-	if err != nil {
+	if err != nil || value == nil {
 		return err
 	}
+	p.paths[path] = true
 	return p.say(p.spellings[i].Option.Name, Said{path, f.raw, value})
 }
 
@@ -165,6 +179,19 @@ func (p parser) inner(path string, i int, raw []byte) error {
 		if !slices.ContainsFunc(fields, func(f member) bool { return f.name == name && !isNull(f.raw) }) {
 			return Invalid("%q is required", s.Path).With("field", s.Path)
 		}
+	}
+	return nil
+}
+
+// clear refuses a spelling that could mean two options and stands alone.
+func (p parser) clear() error {
+	for _, s := range p.spellings {
+		if !p.paths[s.Path] || len(s.beside) == 0 || slices.ContainsFunc(s.beside, func(path string) bool { return p.paths[path] }) {
+			continue
+		}
+		return errdef.New(errdef.Invalid, "ambiguous_field", "%q alone could mean %s or %s", s.Path, s.Option.Name, s.ambiguous).
+			WithRemedy("say %s or %s; beside %s, %q is %s", s.Option.Name, s.ambiguous, s.beside[0], s.Path, s.Option.Name).
+			With("field", s.Path).With("meant", []string{s.Option.Name, s.ambiguous})
 	}
 	return nil
 }

@@ -1,42 +1,60 @@
 package e2b
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"reflect"
-	"unicode/utf8"
-
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// decode reads the body, a JSON object, into a struct. Unknown fields are
-// ignored, as clients of any version must work.
-func (c *call) decode(into any) error {
-	data, err := c.requiredBody()
-	if err != nil {
-		return err
+// The bodies of this dialect. Those about a sandbox know all that the native one
+// knows of it, in every spelling: a client of another server that speaks E2B's
+// API gets what it asks for, or is told by name what it does not get.
+var (
+	createBody  = body.Options.With(startTimeout)
+	wakeBody    = createBody.With(wakeMemory)
+	timeoutBody = body.Vocabulary{anyTimeout}
+	refreshBody = body.Vocabulary{{Name: "duration", Spelled: []body.Spelled{asWholeSeconds.As("duration")}}}
+	networkBody = body.Options.Only("allowInternetAccess", "allowOut", "denyOut", "allowPublicTraffic", "maskRequestHost", "httpsPorts")
+	pauseBody   = body.Vocabulary{body.PauseMode}
+	keyBody     = body.Vocabulary{{Name: "name", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}}}
+	volumeBody  = body.Vocabulary{
+		{Name: "name", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
+		{Name: "diskMiB", Spelled: []body.Spelled{body.AsCount.As("diskMiB disk_mib diskSizeMB disk_size_mb")}},
 	}
-	return decodeObject(data, into)
+	webhookBody = body.Vocabulary{
+		{Name: "name", Spelled: []body.Spelled{body.AsText.As("name")}},
+		{Name: "url", Spelled: []body.Spelled{body.AsText.As("url")}},
+		{Name: "events", Spelled: []body.Spelled{body.AsRules.As("events")}},
+		{Name: "enabled", Spelled: []body.Spelled{body.AsFlag.As("enabled")}},
+		{Name: "signatureSecret", Spelled: []body.Spelled{body.AsText.As("signatureSecret signature_secret")}},
+		{Name: "replayFrom", Spelled: []body.Spelled{body.AsText.As("replayFrom replay_from")}},
+	}
+)
+
+// wakeMemory says whether a resume restores memory.
+var wakeMemory = body.Option{
+	Name: "memory", Spelled: []body.Spelled{body.AsFlag.As("memory keepMemory keep_memory")},
 }
 
-// decodeOptional is decode where the body may be missing: into then stays as
-// it is.
-func (c *call) decodeOptional(into any) error {
-	data, err := c.body()
-	if err != nil || len(data) == 0 {
-		return err
-	}
-	return decodeObject(data, into)
-}
-
-func (c *call) requiredBody() ([]byte, error) {
+// parse reads the body, which must be there, by a vocabulary.
+func (c *call) parse(v body.Vocabulary) (map[string]body.Said, error) {
 	data, err := c.body()
 	if err == nil && len(data) == 0 {
 		err = badRequest("the request body is empty: a JSON object is needed")
 	}
-	return data, err
+	if err != nil {
+		return nil, err
+	}
+	return v.Parse(data, body.NullIsAbsent)
+}
+
+// parseOptional is parse where the body may be missing.
+func (c *call) parseOptional(v body.Vocabulary) (map[string]body.Said, error) {
+	data, err := c.body()
+	if err != nil {
+		return nil, err
+	}
+	return v.Parse(data, body.NullIsAbsent)
 }
 
 // body reads all of the body, nil if there is none.
@@ -44,90 +62,30 @@ func (c *call) body() ([]byte, error) {
 	return httpapi.ReadBody(c.w, c.r, c.key.ID)
 }
 
-func decodeObject(data []byte, into any) error {
-	if !utf8.Valid(data) {
-		return badRequest("the request body is not valid UTF-8")
+// said returns what was said of an option, if anything was.
+func said[T any](words map[string]body.Said, option string) (value T, given bool) {
+	w, given := words[option]
+	if given {
+		value = w.Value.(T)
 	}
-	err := json.Unmarshal(data, into)
-	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		line, column := httpapi.Position(data, e.Offset)
-		return badRequest("the request body is not valid JSON: line %d, column %d: %v", line, column, e)
-	}
-	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return wrongType(e)
-	}
-	if err != nil {
-		return fmt.Errorf("decode a %T: %w", into, err)
-	}
-	if isNull(bytes.TrimSpace(data)) {
-		return badRequest("the request body must be an object, not null")
-	}
-	return nil
+	return value, given
 }
 
-func wrongType(e *json.UnmarshalTypeError) *failure {
-	field := fmt.Sprintf("%q", e.Field)
-	if e.Field == "" {
-		field = "the request body"
+// orNone makes the empty list the absent one.
+func orNone(list []string) []string {
+	if len(list) == 0 {
+		return nil
 	}
-	return badRequest("%s must be %s, not %s", field, wanted(e.Type), e.Value)
+	return list
 }
 
-func wanted(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "a boolean"
-	case reflect.Int32:
-		return "an integer of 32 bits"
-	case reflect.Slice:
-		return "an array"
-	default:
-		return "an object"
+// change makes a sandbox what a body says of it, apart from its timeout, or says
+// what of it is fixed.
+func (s *server) change(c *call, words map[string]body.Said, sb store.Sandbox) error {
+	p, changes, err := body.Change(words, sb)
+	if err != nil || !changes {
+		return err
 	}
-}
-
-func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
-
-// given reports whether an optional field says anything.
-func given(raw json.RawMessage) bool { return len(raw) > 0 && !isNull(raw) }
-
-// stringMap decodes an object whose values must all be strings; absent and
-// empty are both nil.
-func stringMap(field string, raw json.RawMessage) (map[string]string, error) {
-	if !given(raw) {
-		return nil, nil
-	}
-	var values map[string]any
-	if err := json.Unmarshal(raw, &values); err != nil {
-		return nil, badRequest("%q must be an object with string values", field)
-	}
-	if len(values) == 0 {
-		return nil, nil
-	}
-	texts := make(map[string]string, len(values))
-	for name, v := range values {
-		text, ok := v.(string)
-		if !ok {
-			return nil, badRequest("%q must be an object with string values: that of %q is %s", field, name, jsonKind(v))
-		}
-		texts[name] = text
-	}
-	return texts, nil
-}
-
-func jsonKind(v any) string {
-	switch v.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return "a boolean"
-	case float64:
-		return "a number"
-	case []any:
-		return "an array"
-	default:
-		return "an object"
-	}
+	_, err = s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor)
+	return err
 }

@@ -1,11 +1,13 @@
 package e2b
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -38,69 +40,79 @@ func (s *server) kill(c *call) (reply, error) {
 }
 
 func (s *server) pause(c *call) (reply, error) {
-	var body struct {
-		Memory *bool `json:"memory"`
+	words, err := c.parseOptional(pauseBody)
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
 	}
-	if err := c.decodeOptional(&body); err != nil {
-		return reply{}, err
-	}
-	mode := lifecycle.Memory
-	if body.Memory != nil && !*body.Memory {
-		mode = lifecycle.Filesystem
-	}
-	return noContent, s.Sandboxes.Pause(c.r.Context(), c.sandbox, mode, c.actor)
-}
-
-// wakeBody is the body of connect and resume.
-type wakeBody struct {
-	Timeout   *int32 `json:"timeout"`
-	Memory    *bool  `json:"memory"`
-	AutoPause *bool  `json:"autoPause"` // of resume
+	mode, _ := said[lifecycle.Mode](words, "mode")
+	return noContent, s.Sandboxes.Pause(c.r.Context(), c.sandbox, cmp.Or(mode, lifecycle.Memory), c.actor)
 }
 
 // refuseMemoryOverride refuses a start from disk alone: it would silently lose
 // the memory if it were ignored.
-func (b wakeBody) refuseMemoryOverride() error {
-	if b.Memory == nil || *b.Memory {
+func refuseMemoryOverride(words map[string]body.Said) error {
+	if memory, given := said[bool](words, "memory"); !given || memory {
 		return nil
 	}
 	return fail(http.StatusBadRequest, codeMemoryOverride,
 		`"memory": false is not supported by this server yet: a sandbox that was paused with memory resumes with it`)
 }
 
-// connectV1 allows a timeout of 0 on a running sandbox: it changes nothing.
+// connectV1 leaves the deadline of a running sandbox as it is where no timeout
+// is asked for, or 0, and begins its own timeout anew if it sleeps.
 func (s *server) connectV1(c *call) (reply, error) {
-	var body wakeBody
-	if err := c.decode(&body); err != nil {
-		return reply{}, err
+	words, err := c.parseOptional(wakeBody)
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
 	}
-	timeout, err := s.anyTimeout(body.Timeout)
+	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
 	}
-	if timeout == 0 {
-		if err := s.mustRun(c); err != nil {
+	timeout, given := said[time.Duration](words, "timeoutSeconds")
+	if state, _ := shown(sb.Record); given && timeout == 0 && state != stateRunning {
+		return reply{}, badRequest("Timeout must be greater than 0: the sandbox is %s and would expire as it resumes", state)
+	}
+	if !given {
+		timeout = sb.Record.Settings.Timeout
+	}
+	if given {
+		if err := s.grants(timeout); err != nil {
 			return reply{}, err
 		}
 	}
-	return s.connect(c, body, timeout)
+	return s.connect(c, sb, words, timeout)
 }
 
 func (s *server) connectV2(c *call) (reply, error) {
-	var body wakeBody
-	if err := c.decodeOptional(&body); err != nil {
-		return reply{}, err
-	}
-	timeout, err := s.positiveTimeout(orDefault(body.Timeout, s.DefaultTimeout))
+	words, timeout, err := s.wakesWith(c, defaultTimeoutV2)
 	if err != nil {
 		return reply{}, err
 	}
-	return s.connect(c, body, timeout)
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	return s.connect(c, sb, words, timeout)
 }
 
-func (s *server) connect(c *call, body wakeBody, timeout time.Duration) (reply, error) {
-	if err := body.refuseMemoryOverride(); err != nil {
-		return reply{}, s.ifKnown(c, err)
+// wakesWith reads the body of a call that wakes a sandbox, and its timeout.
+func (s *server) wakesWith(c *call, otherwise time.Duration) (map[string]body.Said, time.Duration, error) {
+	words, err := c.parseOptional(wakeBody)
+	if err != nil {
+		return nil, 0, s.ifKnown(c, err)
+	}
+	timeout, err := s.startsWith(words, s.defaultTimeout(otherwise))
+	return words, timeout, err
+}
+
+// connect first makes the sandbox what the body says of it.
+func (s *server) connect(c *call, sb store.Sandbox, words map[string]body.Said, timeout time.Duration) (reply, error) {
+	if err := refuseMemoryOverride(words); err != nil {
+		return reply{}, err
+	}
+	if err := s.change(c, words, sb); err != nil {
+		return reply{}, err
 	}
 	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, c.actor)
 	if err != nil {
@@ -113,67 +125,42 @@ func (s *server) connect(c *call, body wakeBody, timeout time.Duration) (reply, 
 	return reply{status: status, body: s.sandboxView(got.Sandbox)}, nil
 }
 
-// mustRun refuses a timeout of 0 on a sandbox that would have to be resumed for
-// it. It may pause after this look: then it resumes and expires at once.
-func (s *server) mustRun(c *call) error {
+func (s *server) resume(c *call) (reply, error) {
+	words, timeout, err := s.wakesWith(c, defaultTimeoutV1)
+	if err != nil {
+		return reply{}, err
+	}
 	sb, err := s.find(c)
 	if err != nil {
-		return err
-	}
-	if state, _ := shown(sb.Record); state != stateRunning {
-		return badRequest("Timeout must be greater than 0: the sandbox is %s and would expire as it resumes", state)
-	}
-	return nil
-}
-
-func (s *server) resume(c *call) (reply, error) {
-	var body wakeBody
-	if err := c.decodeOptional(&body); err != nil {
 		return reply{}, err
 	}
-	timeout, err := s.positiveTimeout(orDefault(body.Timeout, defaultTimeoutV1))
-	if err != nil {
+	if err := refuseMemoryOverride(words); err != nil {
 		return reply{}, err
 	}
-	if err := body.refuseMemoryOverride(); err != nil {
-		return reply{}, s.ifKnown(c, err)
+	if state, _ := shown(sb.Record); state != stateRunning { // one that runs is refused, and stays as it is
+		if err := s.change(c, words, sb); err != nil {
+			return reply{}, err
+		}
 	}
-	if err := s.refuseAutoPauseChange(c, body.AutoPause); err != nil {
-		return reply{}, err
-	}
-	sb, err := s.Sandboxes.Resume(c.r.Context(), c.sandbox, timeout, c.actor)
+	sb, err = s.Sandboxes.Resume(c.r.Context(), c.sandbox, timeout, c.actor)
 	if err != nil {
 		return reply{}, err
 	}
 	return reply{status: http.StatusCreated, body: s.sandboxView(sb)}, nil
 }
 
-// refuseAutoPauseChange refuses an autoPause that is not what the sandbox has.
-func (s *server) refuseAutoPauseChange(c *call, autoPause *bool) error {
-	if autoPause == nil {
-		return nil
-	}
-	sb, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	if has := sb.Record.Settings.OnTimeout == lifecycle.Pause; has != *autoPause {
-		return fail(http.StatusBadRequest, codeNotSupported,
-			`"autoPause" cannot be changed by resume: the sandbox was created with %t, leave it out`, has)
-	}
-	return nil
-}
-
-// setTimeout moves endAt to either side; 0 expires the sandbox now.
+// setTimeout moves endAt to either side; 0 expires the sandbox now, and -1 takes
+// its end away.
 func (s *server) setTimeout(c *call) (reply, error) {
-	var body struct {
-		Timeout *int32 `json:"timeout"`
-	}
-	if err := c.decode(&body); err != nil {
+	words, err := c.parse(timeoutBody)
+	if err != nil {
 		return reply{}, err
 	}
-	timeout, err := s.anyTimeout(body.Timeout)
-	if err != nil {
+	timeout, given := said[time.Duration](words, "timeoutSeconds")
+	if !given {
+		return reply{}, badRequest(`"timeout" is required`)
+	}
+	if err := s.grants(timeout); err != nil {
 		return reply{}, err
 	}
 	_, err = s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, timeout, c.actor)
@@ -181,18 +168,16 @@ func (s *server) setTimeout(c *call) (reply, error) {
 }
 
 func (s *server) refresh(c *call) (reply, error) {
-	var body struct {
-		Duration *int32 `json:"duration"`
-	}
-	if err := c.decodeOptional(&body); err != nil {
+	words, err := c.parseOptional(refreshBody)
+	if err != nil {
 		return reply{}, err
 	}
-	seconds := orDefault(body.Duration, minRefresh)
-	if seconds < 0 || seconds > maxRefresh {
-		return reply{}, badRequest(`"duration" must be between 0 and %d seconds (requested %d)`, maxRefresh, seconds)
+	d, _ := said[time.Duration](words, "duration")
+	if d < 0 || d > maxRefresh {
+		return reply{}, badRequest(`"duration" must be between 0 and %d seconds`, int(maxRefresh.Seconds()))
 	}
-	d, err := s.granted(max(seconds, minRefresh))
-	if err != nil {
+	d = max(d, minRefresh)
+	if err := s.grants(d); err != nil {
 		return reply{}, err
 	}
 	_, err = s.Sandboxes.Refresh(c.r.Context(), c.sandbox, d, c.actor)

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"testing"
@@ -94,18 +95,19 @@ func TestConnectResumes(t *testing.T) {
 }
 
 func TestConnectRefuses(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, func(o *Options) { o.MaxTimeout = 24 * time.Hour })
 	id := w.create(`{"templateID":"base"}`)
 	tests := map[string]struct{ path, body, code, message string }{
-		"v1 without body":    {"/sandboxes/", "", "", "empty"},
-		"v1 without timeout": {"/sandboxes/", "{}", "", `"timeout" is required`},
-		"v1 negative":        {"/sandboxes/", `{"timeout":-1}`, "", "negative"},
-		"v1 too long":        {"/sandboxes/", `{"timeout":86401}`, "timeout_too_large", "24 hours (requested 86401 s)"},
-		"v1 cold":            {"/sandboxes/", `{"timeout":60,"memory":false}`, "sandbox_memory_override_disabled", "memory"},
-		"v2 zero":            {"/v2/sandboxes/", `{"timeout":0}`, "", "greater than 0"},
-		"v2 negative":        {"/v2/sandboxes/", `{"timeout":-1}`, "", "greater than 0"},
-		"v2 too long":        {"/v2/sandboxes/", `{"timeout":86401}`, "timeout_too_large", "24 hours"},
-		"v2 cold":            {"/v2/sandboxes/", `{"memory":false}`, "sandbox_memory_override_disabled", "memory"},
+		"v1 negative":       {"/sandboxes/", `{"timeout":-2}`, "", "negative"},
+		"v1 never":          {"/sandboxes/", `{"timeout":-1}`, "timeout_too_large", "24 hours (requested no limit)"},
+		"v1 other template": {"/sandboxes/", `{"templateID":"other"}`, "not_changeable", "templateID"},
+		"v1 not secure":     {"/sandboxes/", `{"secure":false}`, "not_changeable", "secure"},
+		"v1 too long":       {"/sandboxes/", `{"timeout":86401}`, "timeout_too_large", "24 hours (requested 86401 s)"},
+		"v1 cold":           {"/sandboxes/", `{"timeout":60,"memory":false}`, "sandbox_memory_override_disabled", "memory"},
+		"v2 zero":           {"/v2/sandboxes/", `{"timeout":0}`, "", "greater than 0"},
+		"v2 negative":       {"/v2/sandboxes/", `{"timeout":-2}`, "", "greater than 0"},
+		"v2 too long":       {"/v2/sandboxes/", `{"timeout":86401}`, "timeout_too_large", "24 hours"},
+		"v2 cold":           {"/v2/sandboxes/", `{"memory":false}`, "sandbox_memory_override_disabled", "memory"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +125,7 @@ func TestConnectRefuses(t *testing.T) {
 }
 
 func TestResume(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, func(o *Options) { o.MaxTimeout = 24 * time.Hour })
 	id := w.create(`{"templateID":"base","autoPause":true}`)
 	path := "/sandboxes/" + id + "/resume"
 	w.do("POST", path, "").fails(http.StatusConflict, "already_running", "running")
@@ -132,17 +134,18 @@ func TestResume(t *testing.T) {
 	w.do("POST", path, `{"timeout":0}`).fails(http.StatusBadRequest, "", "greater than 0")
 	w.do("POST", path, `{"timeout":86401}`).fails(http.StatusBadRequest, "timeout_too_large", "24 hours")
 	w.do("POST", path, `{"memory":false}`).fails(http.StatusBadRequest, "sandbox_memory_override_disabled", "memory")
-	w.do("POST", path, `{"autoPause":false}`).fails(http.StatusBadRequest, "not_supported", "autoPause")
+	w.do("POST", path, `{"autoPauses":false}`).fails(http.StatusBadRequest, "unknown_field", "autoPause")
 
-	o := w.do("POST", path, `{"autoPause":true}`).Is(http.StatusCreated).Object()
+	o := w.do("POST", path, `{"autoPause":false}`).Is(http.StatusCreated).Object()
 	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
-	if got := w.do("GET", "/sandboxes/"+id, "").Object()["endAt"]; got != "2026-09-01T12:00:15.123456Z" {
-		t.Errorf("endAt %v, want 15 s from now", got)
+	o = w.do("GET", "/sandboxes/"+id, "").Object()
+	if o["endAt"] != "2026-09-01T12:00:15.123456Z" || o["lifecycle"].(map[string]any)["onTimeout"] != "kill" {
+		t.Errorf("endAt %v, want 15 s from now, with %v", o["endAt"], o["lifecycle"])
 	}
 }
 
 func TestSetTimeout(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, func(o *Options) { o.MaxTimeout = 24 * time.Hour })
 	id := w.create(`{"templateID":"base","timeout":600}`)
 	path := "/sandboxes/" + id + "/timeout"
 	endAt := func() any { return w.do("GET", "/sandboxes/"+id, "").Object()["endAt"] }
@@ -153,7 +156,8 @@ func TestSetTimeout(t *testing.T) {
 	}
 	w.do("POST", path, "").fails(http.StatusBadRequest, "", "empty")
 	w.do("POST", path, "{}").fails(http.StatusBadRequest, "", `"timeout" is required`)
-	w.do("POST", path, `{"timeout":-1}`).fails(http.StatusBadRequest, "", "negative")
+	w.do("POST", path, `{"timeout":-2}`).fails(http.StatusBadRequest, "", "negative")
+	w.do("POST", path, `{"timeout":-1}`).fails(http.StatusBadRequest, "timeout_too_large", "no limit")
 	w.do("POST", path, `{"timeout":86401}`).fails(http.StatusBadRequest, "timeout_too_large", "Timeout cannot be greater than 24 hours (requested 86401 s)")
 	if got := endAt(); got != "2026-09-01T12:01:00.123456Z" {
 		t.Errorf("endAt %v after refusals", got)
@@ -224,8 +228,9 @@ func TestKill(t *testing.T) {
 func TestEveryCallNamesItsActor(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base"}`)
+	bodies := map[string]string{"pause": `{}`, "refreshes": `{"duration":3600}`}
 	for _, call := range []string{"pause", "connect", "pause", "resume", "timeout", "refreshes"} {
-		w.do("POST", "/sandboxes/"+id+"/"+call, `{"timeout":60,"duration":3600}`)
+		w.do("POST", "/sandboxes/"+id+"/"+call, cmp.Or(bodies[call], `{"timeout":60}`))
 	}
 	w.do("DELETE", "/sandboxes/"+id, "").Is(http.StatusNoContent)
 	if len(w.Fake.Actors) != 8 {
@@ -352,8 +357,8 @@ func TestSetNetwork(t *testing.T) {
 	if got := said(); got != `[true,{"allowOut":["a.test"],"denyOut":["0.0.0.0/0"],"maskRequestHost":"x"}]` {
 		t.Errorf("with rules: %s", got)
 	}
-	w.do("PUT", path+"/network", `{"rules":{"a.test":[]}}`).fails(http.StatusBadRequest, "not_supported", "network.rules")
-	w.do("PUT", path+"/network", `{"egressProxy":{"address":"p:1"}}`).fails(http.StatusBadRequest, "not_supported", "network.egressProxy")
+	w.do("PUT", path+"/network", `{"rules":{"a.test":[]}}`).fails(http.StatusBadRequest, "not_supported", `"rules"`)
+	w.do("PUT", path+"/network", `{"egressProxy":{"address":"p:1"}}`).fails(http.StatusBadRequest, "not_supported", `"egressProxy"`)
 	w.do("PUT", path+"/network", `{"allow_internet_access":false}`).Is(http.StatusNoContent)
 	if got := said(); got != `[false,{"maskRequestHost":"x"}]` {
 		t.Errorf("cleared: %s", got)

@@ -41,7 +41,6 @@ const (
 	codeBodyTimedOut    = "body_timed_out"
 	codeTimeoutTooLarge = "timeout_too_large"
 	codeNotSupported    = "not_supported"
-	codeUnknownField    = "unknown_field"
 	codeMemoryOverride  = "sandbox_memory_override_disabled"
 	codeInternal        = "internal_server_error"
 	codeTimedOut        = "timed_out"

@@ -74,16 +74,12 @@ func viewKey(k store.Key) keyView {
 
 // createKey makes a key of role full: this dialect has no roles.
 func (s *server) createKey(c *call) (reply, error) {
-	var body struct {
-		Name *string `json:"name"`
-	}
-	if err := c.decode(&body); err != nil {
+	words, err := c.parse(keyBody)
+	if err != nil {
 		return reply{}, err
 	}
-	if body.Name == nil {
-		return reply{}, badRequest(`"name" is required`)
-	}
-	k, text, err := s.Keys.Create(c.r.Context(), auth.Request{Name: *body.Name, Role: store.RoleFull})
+	name, _ := said[string](words, "name")
+	k, text, err := s.Keys.Create(c.r.Context(), auth.Request{Name: name, Role: store.RoleFull})
 	if err != nil {
 		return reply{}, err
 	}

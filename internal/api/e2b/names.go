@@ -1,8 +1,6 @@
 package e2b
 
 import (
-	"strings"
-
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 )
 
@@ -13,16 +11,4 @@ func parseSandboxID(segment string) (string, error) {
 		return "", badRequest("Invalid sandbox ID")
 	}
 	return id, nil
-}
-
-// parseTemplate returns the canonical form of a reference to a template.
-func parseTemplate(text string) (string, error) {
-	if strings.TrimSpace(text) == "" {
-		return "", badRequest(`"templateID" is required`)
-	}
-	ref, ok := httpapi.Template(text)
-	if !ok {
-		return "", badRequest(`"templateID" %q is not the name of a template: use %s`, text, httpapi.TemplateForms)
-	}
-	return ref, nil
 }

@@ -96,19 +96,6 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-func TestParseTemplate(t *testing.T) {
-	for text, want := range map[string]string{
-		"base": "base", "Base ": "base", "base:default": "base", "base:v1.2": "base:v1.2", "team/name:tag": "team/name:tag",
-		"code-interpreter-v1": "code-interpreter-v1", "a/b": "a/b", "default": "default",
-		"": "", " ": "", "a b": "", "/a": "", "a/": "", ":t": "", "a:": "", "a/b/c": "", "a..b": "", "é": "", "a\n": "a",
-	} {
-		got, err := parseTemplate(text)
-		if got != want || (err != nil) != (want == "") {
-			t.Errorf("%q is %q, %v; want %q", text, got, err, want)
-		}
-	}
-}
-
 func TestParseSandboxID(t *testing.T) {
 	for text, want := range map[string]string{
 		"i1": "i1", "0": "0", "i1-abc": "i1", "i1-00000000": "i1", "i1-Drowse": "i1",

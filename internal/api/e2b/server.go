@@ -89,8 +89,6 @@ type Authenticator interface {
 
 // What applies where Options say nothing.
 const (
-	DefaultMaxTimeout  = 24 * time.Hour
-	DefaultTimeout     = 300 // seconds
 	DefaultEnvdVersion = "0.6.13"
 )
 
@@ -102,11 +100,12 @@ type Options struct {
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is
-	// refused. Zero means DefaultMaxTimeout.
+	// refused. Zero means that there is no bound.
 	MaxTimeout time.Duration
-	// DefaultTimeout, in seconds, is that of sandboxes that are created or woken
-	// without one. Zero means DefaultTimeout.
-	DefaultTimeout int32
+	// DefaultTimeout is that of sandboxes that are created or woken without one,
+	// supervisor.Unlimited for none. Zero means what E2B gives: 15 s in the first
+	// version of a call, 300 s in the second.
+	DefaultTimeout time.Duration
 	// EnvdVersion is the version of envd that the agent in the sandboxes
 	// implements; SDKs choose features by it. Empty means DefaultEnvdVersion.
 	EnvdVersion string
@@ -123,12 +122,6 @@ type server struct {
 
 // New returns the handler of the whole control plane.
 func New(o Options) http.Handler {
-	if o.DefaultTimeout == 0 {
-		o.DefaultTimeout = DefaultTimeout
-	}
-	if o.MaxTimeout == 0 {
-		o.MaxTimeout = DefaultMaxTimeout
-	}
 	if o.EnvdVersion == "" {
 		o.EnvdVersion = DefaultEnvdVersion
 	}

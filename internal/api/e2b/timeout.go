@@ -1,48 +1,90 @@
 package e2b
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 // Timeouts that apply where a request names none, and the least that a refresh
 // gives.
 const (
-	defaultTimeoutV1 int32 = 15
-	minRefresh       int32 = 15
-	maxRefresh       int32 = 3600
+	defaultTimeoutV1 = 15 * time.Second
+	defaultTimeoutV2 = 300 * time.Second
+	minRefresh       = 15 * time.Second
+	maxRefresh       = time.Hour
 )
 
-// positiveTimeout judges the timeout of a call that starts a sandbox.
-func (s *server) positiveTimeout(seconds int32) (time.Duration, error) {
-	if seconds <= 0 {
+// noTimeout is what CubeSandbox's clients send for no limit.
+const noTimeout = -1
+
+// asWholeSeconds is a timeout as E2B's clients send it; -1 is no limit.
+var asWholeSeconds = body.Form{
+	Words: "whole seconds, -1 for no limit", Schema: body.Schema{"type": "integer", "minimum": noTimeout},
+	Read: func(path string, raw []byte) (any, error) {
+		raw = bytes.TrimSpace(raw)
+		seconds, err := strconv.ParseInt(string(raw), 10, 32)
+		switch {
+		case err != nil:
+			return nil, badRequest("%q must be an integer of 32 bits, not %s", path, body.Brief(raw))
+		case seconds == noTimeout:
+			return supervisor.Unlimited, nil
+		case seconds < 0:
+			return nil, badRequest("%q must not be negative; -1 is no limit: Timeout must be greater than 0", path)
+		}
+		return time.Duration(seconds) * time.Second, nil
+	},
+}
+
+// The timeout in the spellings of all clients: of a sandbox that starts, and of
+// one that runs.
+var (
+	startTimeout = func() body.Option {
+		o := body.Options.Option("timeoutSeconds")
+		o.Spelled = append([]body.Spelled{
+			asWholeSeconds.As("timeout"), body.InSeconds.As("timeoutSeconds timeout_seconds"), body.InMillis.As("timeoutMs timeout_ms"),
+		}, o.Spelled[2:]...)
+		return o
+	}()
+	anyTimeout = body.Option{Name: "timeoutSeconds", Spelled: startTimeout.Spelled[:3]}
+)
+
+// startsWith judges the timeout of a call that starts a sandbox. It is
+// supervisor.Unlimited for no limit.
+func (s *server) startsWith(words map[string]body.Said, otherwise time.Duration) (time.Duration, error) {
+	d, given := said[time.Duration](words, "timeoutSeconds")
+	if !given {
+		d = otherwise
+	}
+	if d == 0 {
 		return 0, badRequest("Timeout must be greater than 0")
 	}
-	return s.granted(seconds)
+	return d, s.grants(d)
 }
 
-// anyTimeout judges the timeout of a call on a running sandbox, which must be
-// there and may be 0.
-func (s *server) anyTimeout(seconds *int32) (time.Duration, error) {
-	switch {
-	case seconds == nil:
-		return 0, badRequest(`"timeout" is required`)
-	case *seconds < 0:
-		return 0, badRequest("Timeout must not be negative")
-	}
-	return s.granted(*seconds)
-}
-
-// granted returns what was asked for, or refuses; it never clamps, also not
+// grants refuses what is above the ceiling; nothing is ever clamped, also not
 // where E2B's service does.
-func (s *server) granted(seconds int32) (time.Duration, error) {
-	d := time.Duration(seconds) * time.Second
-	if d > s.MaxTimeout {
-		return 0, fail(http.StatusBadRequest, codeTimeoutTooLarge,
-			"Timeout cannot be greater than %s (requested %d s)", length(s.MaxTimeout), seconds)
+func (s *server) grants(d time.Duration) error {
+	if s.MaxTimeout == 0 || d >= 0 && d <= s.MaxTimeout {
+		return nil
 	}
-	return d, nil
+	asked := "no limit"
+	if d != supervisor.Unlimited {
+		asked = strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
+	}
+	return fail(http.StatusBadRequest, codeTimeoutTooLarge, "Timeout cannot be greater than %s (requested %s)", length(s.MaxTimeout), asked)
+}
+
+// defaultTimeout is that of sandboxes for which a client names none: the
+// server's, or what E2B gives by the version of the call.
+func (s *server) defaultTimeout(byVersion time.Duration) time.Duration {
+	return cmp.Or(s.DefaultTimeout, byVersion)
 }
 
 // length spells a limit in the largest unit that is exact.
@@ -58,11 +100,4 @@ func length(d time.Duration) string {
 		unit += "s"
 	}
 	return fmt.Sprintf("%d %s", n, unit)
-}
-
-func orDefault(seconds *int32, otherwise int32) int32 {
-	if seconds == nil {
-		return otherwise
-	}
-	return *seconds
 }

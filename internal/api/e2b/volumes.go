@@ -43,13 +43,13 @@ func (s *server) withToken(v store.Volume) volumeView {
 }
 
 func (s *server) createVolume(c *call) (reply, error) {
-	var body struct {
-		Name string `json:"name"`
-	}
-	if err := c.decode(&body); err != nil {
+	words, err := c.parse(volumeBody)
+	if err != nil {
 		return reply{}, err
 	}
-	v, err := s.Volumes.CreateVolume(c.r.Context(), body.Name, 0)
+	name, _ := said[string](words, "name")
+	diskMiB, _ := said[int](words, "diskMiB")
+	v, err := s.Volumes.CreateVolume(c.r.Context(), name, diskMiB)
 	if errdef.Is(err, errdef.Exists) {
 		return reply{}, fail(http.StatusBadRequest, codeVolumeExists, "%v", err)
 	}
@@ -72,15 +72,6 @@ func (s *server) getVolume(c *call) (reply, error) {
 
 func (s *server) deleteVolume(c *call) (reply, error) {
 	return noContent, s.Volumes.DeleteVolume(c.r.Context(), c.params[volumeParam])
-}
-
-// volumes translates what create asks for.
-func (b newSandbox) volumes() []store.VolumeMount {
-	var mounts []store.VolumeMount
-	for _, m := range b.VolumeMounts {
-		mounts = append(mounts, store.VolumeMount{Name: m.Name, Path: m.Path})
-	}
-	return mounts
 }
 
 func mountViews(c store.Config) []volumeMount {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -27,78 +28,67 @@ func viewWebhook(w store.Webhook) webhookView {
 	return webhookView{w.ID, teamID, httpapi.Timestamp(w.CreatedAt), w.Name, w.URL, w.Enabled, w.Events}
 }
 
-// webhookBody is the body of create and change; what a change leaves out stays.
-type webhookBody struct {
-	Name    *string  `json:"name"`
-	URL     *string  `json:"url"`
-	Events  []string `json:"events"`
-	Enabled *bool    `json:"enabled"`
-	Secret  *string  `json:"signatureSecret"`
-	// ReplayFrom is the id of an event: it and all after it are delivered again.
-	ReplayFrom *string `json:"replayFrom"`
-}
+// change is what a body says of a webhook; what it leaves out stays.
+type change map[string]body.Said
 
 // apply puts into w what the body says.
-func (b webhookBody) apply(w *store.Webhook) {
-	set(&w.Name, b.Name)
-	set(&w.URL, b.URL)
-	set(&w.Enabled, b.Enabled)
-	set(&w.Secret, b.Secret)
-	if b.Events != nil {
-		w.Events = b.Events
-	}
+func (b change) apply(w *store.Webhook) {
+	set(b, "name", &w.Name)
+	set(b, "url", &w.URL)
+	set(b, "enabled", &w.Enabled)
+	set(b, "signatureSecret", &w.Secret)
+	set(b, "events", &w.Events)
 }
 
 // set changes a field to what was said, if anything was.
-func set[T any](field *T, said *T) {
-	if said != nil {
-		*field = *said
+func set[T any](b change, option string, field *T) {
+	if value, given := said[T](b, option); given {
+		*field = value
 	}
 }
 
-func (b webhookBody) check() error {
-	for _, kind := range b.Events {
+// webhookBody reads the body of create and change.
+func (c *call) webhookBody() (change, error) {
+	words, err := c.parse(webhookBody)
+	if err != nil {
+		return nil, err
+	}
+	events, _ := said[[]string](words, "events")
+	for _, kind := range events {
 		if err := checkEventType(kind); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return words, nil
 }
 
 func (s *server) createWebhook(c *call) (reply, error) {
-	var body webhookBody
-	if err := c.decode(&body); err != nil {
+	said, err := c.webhookBody()
+	if err != nil {
 		return reply{}, err
 	}
-	if err := body.check(); err != nil {
-		return reply{}, err
-	}
-	if body.ReplayFrom != nil {
+	if _, given := said["replayFrom"]; given {
 		return reply{}, badRequest(`"replayFrom" is for a webhook that exists`)
 	}
 	w := store.Webhook{Enabled: true}
-	body.apply(&w)
-	w, err := s.Webhooks.Create(c.r.Context(), w)
+	said.apply(&w)
+	w, err = s.Webhooks.Create(c.r.Context(), w)
 	return reply{status: http.StatusCreated, body: viewWebhook(w)}, err
 }
 
 func (s *server) changeWebhook(c *call) (reply, error) {
-	var body webhookBody
-	if err := c.decode(&body); err != nil {
-		return reply{}, err
-	}
-	if err := body.check(); err != nil {
+	words, err := c.webhookBody()
+	if err != nil {
 		return reply{}, err
 	}
 	var from int64
-	if body.ReplayFrom != nil {
-		var err error
-		if from, err = s.findEvent(c.r.Context(), *body.ReplayFrom); err != nil {
+	if id, given := said[string](words, "replayFrom"); given {
+		if from, err = s.findEvent(c.r.Context(), id); err != nil {
 			return reply{}, err
 		}
 	}
 	w, err := s.Webhooks.Change(c.r.Context(), c.params[webhookParam], func(w *store.Webhook) {
-		body.apply(w)
+		words.apply(w)
 		if from > 0 {
 			w.Cursor = from - 1
 		}

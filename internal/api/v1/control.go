@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"time"
@@ -21,7 +22,10 @@ func (s *server) create(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	req := s.createRequest(words)
+	req, err := s.createRequest(words)
+	if err != nil {
+		return reply{}, err
+	}
 	if len(req.Config.Volumes) > 0 {
 		if err := auth.Require(c.key, auth.Share); err != nil {
 			return reply{}, err
@@ -30,7 +34,7 @@ func (s *server) create(c *call) (reply, error) {
 	req.Actor, req.Config.Key = c.actor, c.key.ID
 	sb, err := s.Sandboxes.Create(c.r.Context(), req)
 	if err != nil {
-		return reply{}, withRequested(err, req.Settings.Timeout)
+		return reply{}, err
 	}
 	return reply{
 		status: http.StatusCreated, body: s.viewWithTokens(c, sb),
@@ -39,28 +43,9 @@ func (s *server) create(c *call) (reply, error) {
 }
 
 // createRequest puts what was said over what holds otherwise.
-func (s *server) createRequest(words map[string]body.Said) supervisor.CreateRequest {
-	req := supervisor.CreateRequest{Template: defaultTemplate, Settings: s.Defaults, Config: store.Config{Secure: true}}
-	for _, o := range body.Options {
-		if w, ok := words[o.Name]; ok {
-			o.Create(&req, w.Value)
-		}
-	}
-	return req
-}
-
-// withRequested adds to the refusal of a timeout what was asked for.
-func withRequested(err error, d time.Duration) error {
-	e, ok := asError(err)
-	if !ok || e.Code != "timeout_too_large" && e.Code != "timeout_invalid" {
-		return err
-	}
-	with := *e
-	with.Context = map[string]any{"requestedSeconds": d.Seconds()}
-	for name, value := range e.Context {
-		with.Context[name] = value
-	}
-	return &with
+func (s *server) createRequest(words map[string]body.Said) (supervisor.CreateRequest, error) {
+	req := supervisor.CreateRequest{Template: defaultTemplate, Config: store.Config{Secure: true}}
+	return req, body.Create(words, &req)
 }
 
 func (s *server) get(c *call) (reply, error) {
@@ -85,7 +70,7 @@ func (s *server) patch(c *call) (reply, error) {
 		case o.Patch != nil:
 			o.Patch(&p, w.Value)
 		default:
-			return reply{}, s.ifKnown(c, notChangeable(o, w.Path))
+			return reply{}, s.ifKnown(c, body.NotChangeable(o, w.Path))
 		}
 	}
 	if len(words) == 0 {
@@ -96,14 +81,6 @@ func (s *server) patch(c *call) (reply, error) {
 		return reply{}, err
 	}
 	return ok(s.viewWithTokens(c, sb))
-}
-
-func notChangeable(o body.Option, path string) error {
-	e := errdef.New(errdef.Invalid, "not_changeable", "%q is fixed when a sandbox is created", path).With("field", path)
-	if o.Fixed == "" {
-		return e.WithRemedy("create another sandbox")
-	}
-	return e.WithRemedy("%s", o.Fixed)
 }
 
 func (s *server) kill(c *call) (reply, error) {
@@ -146,33 +123,33 @@ func (s *server) resume(c *call) (reply, error) {
 
 // doResume starts the timeout that was asked for. Without one it is the
 // sandbox's own, so that a resume never makes a bounded sandbox an unbounded
-// one by accident.
+// one by accident. What else is said of the sandbox is changed first.
 func (s *server) doResume(c *call, words map[string]body.Said) (supervisor.Connected, error) {
-	w, given := words["timeoutSeconds"]
-	timeout, _ := w.Value.(time.Duration)
-	if !given {
-		sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
-		if err != nil {
+	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
+	if err != nil {
+		return supervisor.Connected{}, err
+	}
+	delete(words, "sandbox")
+	p, changes, err := body.Change(words, sb)
+	if err != nil {
+		return supervisor.Connected{}, s.ifKnown(c, err)
+	}
+	if changes {
+		if _, err := s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor); err != nil {
 			return supervisor.Connected{}, err
 		}
-		timeout = sb.Record.Settings.Timeout
 	}
-	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, c.actor)
-	if err != nil {
-		return got, withRequested(err, timeout)
+	timeout := sb.Record.Settings.Timeout
+	if w, given := words["timeoutSeconds"]; given {
+		timeout = cmp.Or(w.Value.(time.Duration), supervisor.Unlimited)
 	}
-	if end := got.Sandbox.Record.EndAt; given && timeout == 0 && !got.Resumed && !end.IsZero() {
-		return got, errdef.New(errdef.Invalid, "timeout_invalid",
-			"the sandbox runs and ends at %s; resume extends a timeout and does not remove one", end.Format(time.RFC3339)).
-			WithRemedy("give a longer timeout").With("field", w.Path)
-	}
-	return got, nil
+	return s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, c.actor)
 }
 
 func (s *server) setTimeout(c *call) (reply, error) {
 	words, err := c.parse(timeoutBody)
 	if err != nil {
-		return reply{}, err
+		return reply{}, s.ifKnown(c, err)
 	}
 	sb, err := s.doSetTimeout(c, words)
 	if err != nil {
@@ -181,18 +158,9 @@ func (s *server) setTimeout(c *call) (reply, error) {
 	return ok(s.viewWithTokens(c, sb))
 }
 
-// doSetTimeout moves the deadline. A timeout of 0 is refused: at create it means
-// no limit, and here it would end the sandbox at once.
+// doSetTimeout moves the deadline, ends it now or takes it away.
 func (s *server) doSetTimeout(c *call, words map[string]body.Said) (store.Sandbox, error) {
-	w := words["timeoutSeconds"]
-	timeout := w.Value.(time.Duration)
-	if timeout == 0 {
-		err := body.BadDuration(w.Path, w.Raw, "is 0, which is no deadline").
-			WithRemedy("give a positive timeout; to end it now, pause or delete it")
-		return store.Sandbox{}, s.ifKnown(c, err)
-	}
-	sb, err := s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, timeout, c.actor)
-	return sb, withRequested(err, timeout)
+	return s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, words["timeoutSeconds"].Value.(time.Duration), c.actor)
 }
 
 // ifKnown returns err if the sandbox exists and has not ended, and what is
@@ -288,5 +256,5 @@ func (s *server) flatSetTimeout(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(viewDeadline(sb.Record, words["timeoutSeconds"].Value.(time.Duration)))
+	return ok(viewDeadline(sb.Record, max(0, words["timeoutSeconds"].Value.(time.Duration))))
 }

@@ -20,7 +20,7 @@ import (
 
 func TestSandboxView(t *testing.T) {
 	w := newWorld(t)
-	id := w.create(`{"timeout":600,"onTimeout":"pause","autoResume":true,"ttl":7200,"metadata":{"a":"b"},"ports":{"8000":"keep"},"hooks":{"preKill":{"command":"sync"}},"stallAfter":90}`)
+	id := w.create(`{"timeout":600,"onTimeout":"pause","autoResume":true,"hard_ttl":7200,"metadata":{"a":"b"},"ports":{"8000":"keep"},"hooks":{"preKill":{"command":"sync"}},"stallAfter":90}`)
 	want := fmt.Sprintf(`{
 		"id": %[1]q, "state": "running", "phase": null, "generation": 1, "template": "tmplbase", "alias": "base", "key": "b6f0c1de-0000-4000-8000-000000000001",
 		"createdAt": "2026-09-01T12:00:00.123456Z", "startedAt": "2026-09-01T12:00:00.123456Z",
@@ -29,7 +29,7 @@ func TestSandboxView(t *testing.T) {
 		"endAt": "2026-09-01T12:10:00.123456Z", "pausedAt": null, "timeoutSeconds": 600,
 		"settings": {"onTimeout": "pause", "onIdle": "pause", "autoResume": true, "checkpointEverySeconds": 0, "idleTimeoutSeconds": 0, "maxLifetimeSeconds": 7200,
 			"pausedRetentionSeconds": 0, "refreshOnActivity": false, "pauseMode": "memory", "filesystemFallback": false, "stallAfterSeconds": 90},
-		"metadata": {"a": "b"}, "ports": {"8000": "keep"}, "allowInternetAccess": null, "allowOut": [], "denyOut": [], "volumes": {}, "hooks": {"preKill": {"command": "sync", "timeoutSeconds": 5}},
+		"metadata": {"a": "b"}, "ports": {"8000": "keep"}, "allowInternetAccess": null, "allowOut": [], "denyOut": [], "allowPublicTraffic": true, "fromServer": [], "httpsPorts": [], "maskRequestHost": null, "volumes": {}, "hooks": {"preKill": {"command": "sync", "timeoutSeconds": 5}},
 		"limits": {"cpus": 2, "memoryMiB": 512, "diskMiB": 1024, "pids": 512}, "isolation": "gvisor",
 		"token": "envd-token-of-%[1]s", "checkpoint": null, "lastError": null, "tombstone": null
 	}`, id)
@@ -195,7 +195,12 @@ func TestResume(t *testing.T) {
 	}
 	w := newWorld(t)
 	id := w.create(`{"timeout":600}`)
-	w.do("POST", base+"/"+id+"/resume", `{"timeout":0}`).fails(http.StatusBadRequest, "timeout_invalid", "does not remove")
+	w.do("POST", base+"/"+id+"/resume", `{"timeout":0}`).Is(http.StatusOK)
+	if o := w.sandbox(id); o["endAt"] != nil {
+		t.Errorf("no limit ends at %v", o["endAt"])
+	}
+	w.Fake.Limit = 24 * time.Hour
+	w.do("POST", base+"/"+id+"/resume", `{"timeout":0}`).fails(http.StatusBadRequest, "timeout_too_large", "no timeout")
 	w.do("POST", base+"/"+id+"/resume", `{"timeout":-1}`).fails(http.StatusBadRequest, "timeout_invalid", "negative")
 	e := w.do("POST", base+"/"+id+"/resume", `{"timeout":86401}`).fails(http.StatusBadRequest, "timeout_too_large", "24h")
 	if c := contextOf(e); c["requestedSeconds"] != 86401.0 || c["state"] != "running" {
@@ -207,6 +212,13 @@ func TestSetTimeout(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"timeout":600}`)
 	path := base + "/" + id + "/timeout"
+	w.do("POST", path, `{"timeoutMs":"none"}`).Is(http.StatusOK)
+	if o := w.sandbox(id); o["endAt"] != nil {
+		t.Errorf("none ends at %v", o["endAt"])
+	}
+	w.Fake.Limit = 24 * time.Hour
+	w.do("POST", path, `{"timeout":"none"}`).fails(http.StatusBadRequest, "timeout_too_large", "no timeout")
+	w.do("POST", path, `{"timeout":"soon"}`).fails(http.StatusBadRequest, "invalid_request", "a number")
 	for body, endAt := range map[string]string{
 		`{"timeoutSeconds":60}`:  "2026-09-01T12:01:00.123456Z",
 		`{"timeout":86400}`:      "2026-09-02T12:00:00.123456Z",
@@ -334,7 +346,7 @@ func TestEveryCallNamesItsActor(t *testing.T) {
 		method, path, _ := strings.Cut(call, " ")
 		body := map[string]string{"/timeout": `{"timeout":60}`, "/holds": `{"reason":"r","seconds":1,"id":"x"}`}[path]
 		if method == "PATCH" {
-			body = `{"ttl":600}`
+			body = `{"maxLifetime":600}`
 		}
 		if a := w.do(method, base+"/"+id+path, body); a.Status >= 400 {
 			t.Errorf("%s: %s", call, a.Body)

@@ -173,7 +173,7 @@ func TestStream(t *testing.T) {
 			}
 		}
 		other := w.create(`{}`) // is not of the one sandbox
-		w.do("PATCH", base+"/"+id, `{"ttl":600}`).Is(http.StatusOK)
+		w.do("PATCH", base+"/"+id, `{"maxLifetime":600}`).Is(http.StatusOK)
 		for {
 			_, e := s.event()
 			if e["sandbox"] == other && name == "by parameter" {
@@ -271,7 +271,7 @@ func TestStreamAfterABreakLosesNothing(t *testing.T) {
 	for range writers {
 		all.Go(func() {
 			for i := range rounds {
-				if a := w.do("PATCH", base+"/"+id, fmt.Sprintf(`{"ttl":%d}`, 1000+i)); a.Status != http.StatusOK {
+				if a := w.do("PATCH", base+"/"+id, fmt.Sprintf(`{"maxLifetime":%d}`, 1000+i)); a.Status != http.StatusOK {
 					t.Errorf("patch: %s", a.Body)
 				}
 			}

@@ -49,7 +49,7 @@ func hasNext(t *testing.T, o map[string]any, action, clock, at any, text string)
 
 func TestExplainRunning(t *testing.T) {
 	w := newWorld(t)
-	id := w.create(`{"timeout":600,"onTimeout":"pause","idleTimeout":60,"ttl":3600,"pausedRetention":30,"checkpointEvery":30}`)
+	id := w.create(`{"timeout":600,"onTimeout":"pause","idleTimeout":60,"maxLifetime":3600,"pausedRetention":30,"checkpointEvery":30}`)
 	o := w.explain(id)
 	hasClocks(t, o, map[string]string{
 		"checkpointEvery": "running 2026-09-01T12:00:30.123456Z checkpoint", // and it is not what comes next: it runs on
@@ -114,7 +114,7 @@ func TestExplainOthers(t *testing.T) {
 		t.Errorf("transitions %v", got)
 	}
 
-	id = w.create(`{"ttl":3600}`)
+	id = w.create(`{"maxLifetime":3600}`)
 	sb := w.Fake.Sandboxes[id]
 	sb.Record.Op = &lifecycle.Operation{
 		ID: "op", Phase: lifecycle.Pausing, Attempt: 1, Cause: lifecycle.CauseIdle, StartedAt: epoch,

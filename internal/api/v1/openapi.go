@@ -140,6 +140,9 @@ func (r route) responses(all schemas) schema {
 func bodySchema(v body.Vocabulary) schema {
 	root := &node{}
 	for _, sp := range v.Spellings() {
+		if sp.Option.Refused {
+			continue
+		}
 		at := root
 		for name := range strings.SplitSeq(sp.Path, ".") {
 			at = at.child(name)
@@ -217,6 +220,9 @@ type SpellingDoc struct{ Path, Form string }
 func OptionDocs() []OptionDoc {
 	var docs []OptionDoc
 	for _, o := range body.Options {
+		if o.Refused {
+			continue
+		}
 		doc := OptionDoc{Name: o.Name, Doc: o.Doc, Patchable: o.Patch != nil}
 		for _, sp := range body.Options.Spellings() {
 			if sp.Option.Name == o.Name {

@@ -109,9 +109,6 @@ type Options struct {
 	Volumes   Volumes       // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
-	// Defaults are the settings of a sandbox where create says nothing. An
-	// empty OnTimeout means kill; the other zero values mean what they say.
-	Defaults lifecycle.Settings
 	// Domain is the wildcard domain, with the port if it is an unusual one,
 	// under which sandboxes are reached by host name. Empty means that there is
 	// none, and preview links go by path.
@@ -136,9 +133,6 @@ type server struct {
 
 // New returns the handler of everything under /v1.
 func New(o Options) http.Handler {
-	if o.Defaults.OnTimeout == "" {
-		o.Defaults.OnTimeout = lifecycle.Kill
-	}
 	if o.Isolation == "" {
 		o.Isolation = DefaultIsolation
 	}

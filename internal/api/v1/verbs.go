@@ -8,18 +8,13 @@ var (
 		Name: "sandbox", Doc: "The sandbox's id.", Required: true,
 		Spelled: []body.Spelled{body.AsText.As("sandbox sandboxID sandboxId sandbox_id")},
 	}
-	timeoutOption = body.Option{
-		Name: "timeoutSeconds", Doc: "How long it runs from now.",
-		Spelled: body.Options.Option("timeoutSeconds").Spelled,
+	deadlineOption = body.Option{
+		Name: "timeoutSeconds", Doc: "How long it runs from now.", Required: true,
+		Spelled: []body.Spelled{body.UntilSeconds.As("timeoutSeconds timeout_seconds timeout"), body.UntilMillis.As("timeoutMs timeout_ms")},
 	}
-	modeOption = body.Option{
-		Name: "mode", Doc: "What the pause keeps; memory if not said. " + body.FilesystemKeeps,
-		Spelled: []body.Spelled{body.AsMode.As("mode"), body.AsKeeping.As("memory keepMemory keep_memory")},
-	}
-
-	pauseBody   = body.Vocabulary{modeOption}
-	resumeBody  = body.Vocabulary{timeoutOption}
-	timeoutBody = body.Vocabulary{timeoutOption.Must()}
+	pauseBody   = body.Vocabulary{body.PauseMode}
+	resumeBody  = body.Options
+	timeoutBody = body.Vocabulary{deadlineOption}
 	holdBody    = body.Vocabulary{
 		{Name: "reason", Doc: "What it is busy with.", Required: true, Spelled: []body.Spelled{body.AsText.As("reason")}},
 		{Name: "seconds", Doc: "How long it counts as busy at most, from now.", Required: true, Spelled: []body.Spelled{body.InSomeSeconds.As("seconds")}},
@@ -51,7 +46,7 @@ var (
 		{Name: "diskMiB", Doc: "How much it may hold, and one file for each 16 KiB of it; the server's --volume-disk if not said. Past it, all running sandboxes that have it are paused, and writes of its files are refused with volume_full.",
 			Spelled: []body.Spelled{body.AsCount.As("diskMiB disk_mib")}},
 	}
-	flatPauseBody      = body.Vocabulary{sandboxOption, modeOption}
-	flatResumeBody     = body.Vocabulary{sandboxOption, timeoutOption}
-	flatSetTimeoutBody = body.Vocabulary{sandboxOption, timeoutOption.Must()}
+	flatPauseBody      = body.Vocabulary{sandboxOption, body.PauseMode}
+	flatResumeBody     = append(body.Vocabulary{sandboxOption}, body.Options...)
+	flatSetTimeoutBody = body.Vocabulary{sandboxOption, deadlineOption}
 )

@@ -32,11 +32,15 @@ type sandboxView struct {
 	PausedAt       *httpapi.Timestamp `json:"pausedAt" doc:"When the last pause was committed."`
 	TimeoutSeconds float64            `json:"timeoutSeconds" doc:"The soft timeout asked for at create; 0 for none."`
 	Settings       settingsView       `json:"settings"`
+	FromServer     []string           `json:"fromServer" doc:"The settings that nobody asked for: they are the server's defaults, as they were at create."`
 	Metadata       map[string]string  `json:"metadata"`
 	Ports          store.Ports        `json:"ports" doc:"Ports, and paths of ports, whose traffic has a policy of its own."`
 	AllowInternet  *bool              `json:"allowInternetAccess" doc:"Whether it may reach the internet, as asked for; null if nobody said, which allows it."`
 	AllowOut       []string           `json:"allowOut" doc:"What it may reach in any case."`
 	DenyOut        []string           `json:"denyOut" doc:"What it may not reach."`
+	PublicTraffic  bool               `json:"allowPublicTraffic" doc:"Whether its ports are open without the traffic token."`
+	HostMask       *string            `json:"maskRequestHost" doc:"The Host header that its servers see; null for the one asked for."`
+	HTTPSPorts     []int              `json:"httpsPorts" doc:"Ports whose servers speak TLS."`
 	Volumes        map[string]string  `json:"volumes" doc:"Names of volumes, by where they are."`
 	Hooks          body.Hooks         `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
@@ -142,8 +146,10 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),
 		Metadata: sb.Config.Metadata, Ports: sb.Config.Ports, AllowInternet: sb.Config.AllowInternet,
 		AllowOut: orEmpty(sb.Config.AllowOut), DenyOut: orEmpty(sb.Config.DenyOut), Volumes: viewMounts(sb.Config.Volumes), Hooks: viewHooks(sb.Config.Hooks),
-		Limits:    limitsView(sb.Config.Limits),
-		Isolation: s.Isolation, LastError: orNull(rec.LastError), Tombstone: viewTombstone(rec.Tombstone),
+		FromServer: orEmpty(sb.Config.FromServer), PublicTraffic: !sb.Config.PrivatePorts, HostMask: orNull(sb.Config.HostMask),
+		HTTPSPorts: append([]int{}, sb.Config.HTTPSPorts...),
+		Limits:     limitsView(sb.Config.Limits),
+		Isolation:  s.Isolation, LastError: orNull(rec.LastError), Tombstone: viewTombstone(rec.Tombstone),
 	}
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}

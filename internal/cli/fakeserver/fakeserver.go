@@ -41,9 +41,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
-// MaxTimeout is the longest timeout granted.
-const MaxTimeout = 24 * time.Hour
-
 // Server is the fake. It is an http.Handler.
 type Server struct {
 	// Key is the API key of an admin; others can be made.
@@ -77,7 +74,6 @@ type box struct {
 // New returns a server that keeps what sandboxes write below dir.
 func New(key, dir string) *Server {
 	s := &Server{Key: key, dir: dir, prefix: "i" + strings.ToLower(rand.Text())[:10], fake: apitest.NewFake(), boxes: map[string]*box{}}
-	s.fake.Limit = MaxTimeout
 	var err error
 	if s.keys, err = auth.Load(context.Background(), memstore.Open(memstore.NewData(), memstore.Hooks{})); err != nil {
 		panic("internal error: " + err.Error())

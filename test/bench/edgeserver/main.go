@@ -113,7 +113,7 @@ func supervise(ctx context.Context, st store.Store, dir, upstream string) (*supe
 	machine := fake.NewMachine(func(runtime.Spec, []byte) (fake.Program, error) { return agent{}, nil })
 	sup, err := supervisor.New(ctx, supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver{machine.Driver(), upstream}, RunDir: filepath.Join(dir, "rootfs"),
-		Log: slog.New(slog.DiscardHandler), MaxTimeout: 24 * time.Hour, WakeTimeout: 30 * time.Second, WakeQueue: 4096,
+		Log: slog.New(slog.DiscardHandler), WakeTimeout: 30 * time.Second, WakeQueue: 4096,
 	})
 	if err != nil {
 		return nil, err

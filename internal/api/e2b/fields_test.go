@@ -1,0 +1,166 @@
+package e2b
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// published are the fields of E2B's published schema, nested ones by their
+// path, each with a value that asks for something. Clients of other servers that
+// speak this API send the rest.
+var published = map[string]string{
+	"templateID": `"base"`, "timeout": "60", "autoPause": "true", "autoPauseMemory": "false", "autoResume": `{"enabled":true}`,
+	"autoResume.enabled": "true", "secure": "true", "allow_internet_access": "false", "metadata": `{"a":"b"}`, "envVars": `{"A":"b"}`,
+	"mcp": `{"a":{}}`, "iam": `{"tokens":{"a":{"audience":"x"}}}`, "volumeMounts": `[{"name":"v","path":"/mnt/v"}]`,
+	"network.allowPublicTraffic": "false", "network.allowOut": `["1.1.1.1"]`, "network.denyOut": `["1.1.1.1"]`,
+	"network.egressProxy": `{"address":"p:1"}`, "network.maskRequestHost": `"a"`, "network.rules": `{"a.test":[{}]}`, "network.httpsPorts": "[8443]",
+
+	"network.deny_out": `["1.1.1.1"]`, "network.allow_public_traffic": "false", "network.dnsServers": `["1.1.1.1"]`, "dnsServers": `["1.1.1.1"]`,
+	"allowInternetAccess": "false", "autoResumeEnabled": "true", "distributionScope": `["a"]`, "secrets": `{"A":"a"}`, "nodeID": `"a"`,
+	"diskMiB": "128", "diskSizeMB": "128", "volumes": `{"/mnt/v":"v"}`, "filesystemFallback": "true", "ttl": "60", "hard_ttl": "60",
+	"lifecycle": `{"onTimeout":"pause","autoResume":true}`, "lifecycle.onTimeout": `"pause"`, "lifecycle.someday": "1", "network.someday": "1",
+	"autoResume.someday": "1", "someday": "1", "lifecycle.onTimeout.someday": "1", "resources": `{"cpu":1}`,
+}
+
+// TestEveryFieldOfCreate sends every field that any of our clients knows, alone,
+// to both creates: either the sandbox is another one for it, or it is refused by
+// its name.
+func TestEveryFieldOfCreate(t *testing.T) {
+	fields := map[string]string{}
+	for path, value := range published {
+		fields[path] = value
+	}
+	for _, sp := range body.Options.Spellings() {
+		if sample, ok := apitest.Samples[sp.Option.Name][sp.Form.Words]; ok {
+			fields[sp.Path] = sample.Value
+		} else if !sp.Option.Refused {
+			t.Errorf("no sample of %s as %s", sp.Option.Name, sp.Form.Words)
+		} else {
+			fields[sp.Path] = `{"a":1}`
+		}
+	}
+	for path, value := range fields {
+		if sample, ok := map[string]string{"timeout": "60"}[path]; ok {
+			value = sample // whole seconds in this dialect
+		}
+		for _, create := range []string{"/sandboxes", "/v2/sandboxes"} {
+			t.Run(create[1:]+" "+path, func(t *testing.T) { honouredOrRefused(t, create, path, value) })
+		}
+	}
+}
+
+// honouredOrRefused sends a field to a create.
+func honouredOrRefused(t *testing.T, create, path, value string) {
+	w := newWorld(t)
+	text := "{" + apitest.Nested(path, value) + "}"
+	if !isTemplate(path) {
+		text = `{"templateID":"base",` + text[1:]
+	}
+	a := w.do("POST", create, text)
+	if a.Status == http.StatusCreated {
+		plain := newWorld(t)
+		plain.do("POST", create, `{"templateID":"base"}`).Is(http.StatusCreated)
+		got, without := w.Fake.Created[0], plain.Fake.Created[0]
+		if len(got.Said) <= len(without.Said) && !isTemplate(path) {
+			t.Errorf("%s: accepted, and nobody was told of it", text)
+		}
+		got.Said, without.Said = nil, nil
+		if reflect.DeepEqual(got, without) && !says(path, value, got) {
+			t.Errorf("%s: accepted without effect", text)
+		}
+		return
+	}
+	if !named(a.Body, path) {
+		t.Errorf("%s: refused, but not by name: %s", text, a.Body)
+	}
+	a.Is(http.StatusBadRequest)
+	if len(w.Fake.Created) != 0 {
+		t.Errorf("%s: refused, and a sandbox was created", text)
+	}
+}
+
+func isTemplate(path string) bool { return strings.HasPrefix(strings.ToLower(path), "template") }
+
+// named reports whether a refusal names a field, or an object that it is in.
+func named(refusal, path string) bool {
+	plain := strings.NewReplacer("_", "", "Enabled", "", "enabled", "").Replace
+	for name := range strings.SplitSeq(path, ".") {
+		if name = strings.ToLower(plain(name)); name != "" && strings.Contains(strings.ToLower(plain(refusal)), name) {
+			return true
+		}
+	}
+	return false
+}
+
+// says reports whether a request has by default what a field asks for.
+func says(path, value string, req supervisor.CreateRequest) bool {
+	return isTemplate(path) && req.Template == "base" || path == "secure" && fmt.Sprint(req.Config.Secure) == value
+}
+
+// TestEveryFieldOfOthers sends every field to every other call that has a body:
+// what changes nothing is refused by name.
+func TestEveryFieldOfOthers(t *testing.T) {
+	calls := []string{
+		"POST /sandboxes/ID/pause", "POST /sandboxes/ID/connect", "POST /v2/sandboxes/ID/connect", "POST /sandboxes/ID/resume",
+		"POST /sandboxes/ID/timeout", "POST /sandboxes/ID/refreshes", "PUT /sandboxes/ID/network",
+	}
+	fields := map[string]string{"memory": "false", "mode": `"filesystem"`, "duration": "3600"}
+	for path, value := range published {
+		fields[path] = value
+	}
+	for _, sp := range body.Options.Spellings() {
+		if sample, ok := apitest.Samples[sp.Option.Name][sp.Form.Words]; ok && fields[sp.Path] == "" {
+			fields[sp.Path] = sample.Value
+		}
+	}
+	for _, call := range calls {
+		for path, value := range fields {
+			t.Run(call+" "+path, func(t *testing.T) { changedOrRefused(t, call, path, value) })
+		}
+	}
+}
+
+// changedOrRefused sends a field to a call on a sandbox that there is.
+func changedOrRefused(t *testing.T, call, path, value string) {
+	method, target, _ := strings.Cut(call, " ")
+	send := func(text string) (answer, store.Sandbox, []lifecycle.Mode) {
+		w := newWorld(t)
+		w.Fake.Defaults.StallAfter = time.Hour
+		id := w.create(`{"templateID":"base","timeout":1,"autoPause":true,"metadata":{"x":"y"},"network":{"denyOut":["9.9.9.9"]}}`)
+		if strings.HasSuffix(call, "/resume") {
+			w.do("POST", "/sandboxes/"+id+"/pause", "").Is(http.StatusNoContent)
+		}
+		w.Fake.Modes = nil
+		a := w.do(method, strings.Replace(target, "ID", id, 1), text)
+		return a, w.Fake.Sandboxes[id], w.Fake.Modes
+	}
+	text := "{" + apitest.Nested(path, value) + "}"
+	a, got, modes := send(text)
+	if a.Status < 300 {
+		_, without, plainModes := send("{}")
+		if reflect.DeepEqual(got, without) && reflect.DeepEqual(modes, plainModes) && !has(got, path) {
+			t.Errorf("%s %s: accepted without effect", call, text)
+		}
+		return
+	}
+	if a.Status != http.StatusBadRequest || !named(a.Body, path) {
+		t.Errorf("%s %s: %d, and not by name: %s", call, text, a.Status, a.Body)
+	}
+}
+
+// has reports whether the sandbox of the test above has what a field says
+// already: that may be said again.
+func has(sb store.Sandbox, path string) bool {
+	last := strings.ToLower(strings.NewReplacer("_", "", "lifecycle.", "").Replace(path))
+	return isTemplate(path) || last == "secure" || strings.HasPrefix(last, "ontimeout") || last == "autopause" || last == "duration"
+}

@@ -1,0 +1,106 @@
+package supervisor
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// Defaults are the settings that apply where a sandbox does not say, so that
+// clients which cannot name a setting have it all the same.
+type Defaults struct {
+	OnTimeout          lifecycle.Action // empty: kill
+	IdleTimeout        time.Duration    // 0 for none
+	OnIdle             lifecycle.Action // empty: as OnTimeout
+	AutoResume         bool             // of sandboxes that pause by themselves and keep their memory
+	RefreshOnActivity  bool             // of sandboxes with a timeout
+	FilesystemFallback bool
+	MaxLifetime        time.Duration // 0 for none
+	PausedRetention    time.Duration // 0 for ever
+	CheckpointEvery    time.Duration // 0 for never
+	StallAfter         time.Duration // how long a hold may stand still and count; 0 for ever
+}
+
+// Unlimited is no limit, said of a sandbox where zero says nothing.
+const Unlimited = lifecycle.NoLimit
+
+// Fill returns s with the defaults where it says nothing, and the names of the
+// settings that the defaults gave. said has the names of settings that count as
+// they are, also where they are zero.
+func (d Defaults) Fill(s lifecycle.Settings, said ...string) (filled lifecycle.Settings, given []string) {
+	f := filler{said: said}
+	fill(&f, "onTimeout", &s.OnTimeout, d.OnTimeout)
+	s.OnTimeout = cmp.Or(s.OnTimeout, lifecycle.Kill)
+	fill(&f, "idleTimeoutSeconds", &s.IdleTimeout, d.IdleTimeout)
+	fill(&f, "onIdle", &s.OnIdle, d.OnIdle)
+	fill(&f, "maxLifetimeSeconds", &s.MaxLifetime, d.MaxLifetime)
+	fill(&f, "pausedRetentionSeconds", &s.PausedRetention, d.PausedRetention)
+	fill(&f, "filesystemFallback", &s.FilesystemFallback, d.FilesystemFallback)
+	fill(&f, "checkpointEverySeconds", &s.CheckpointEvery, d.CheckpointEvery)
+	fill(&f, "stallAfterSeconds", &s.StallAfter, d.StallAfter)
+	s.StallAfter = cmp.Or(s.StallAfter, Unlimited)
+	if s.PausedRetention == Unlimited {
+		s.PausedRetention = 0
+	}
+	if s.Timeout > 0 {
+		fill(&f, "refreshOnActivity", &s.RefreshOnActivity, d.RefreshOnActivity)
+	}
+	if s.MayAutoResume() {
+		fill(&f, "autoResume", &s.AutoResume, d.AutoResume)
+	}
+	return s, f.given
+}
+
+// filler remembers which settings the defaults gave.
+type filler struct{ said, given []string }
+
+// fill sets a setting that says nothing to its default, if there is one.
+func fill[T comparable](f *filler, name string, to *T, otherwise T) {
+	var nothing T
+	if *to != nothing || otherwise == nothing || slices.Contains(f.said, name) {
+		return
+	}
+	*to = otherwise
+	f.given = append(f.given, name)
+}
+
+// checkTimeout refuses what is above the ceiling, and no limit where there is
+// one: nothing is ever clamped. Unlimited is no limit.
+func (s *Supervisor) checkTimeout(d time.Duration) error {
+	most := s.o.MaxTimeout
+	switch {
+	case d < 0 && d != Unlimited:
+		return errdef.New(errdef.Invalid, "timeout_invalid", "timeout %s is negative", d)
+	case most == 0:
+		return nil
+	case d == Unlimited:
+		return errdef.New(errdef.Invalid, "timeout_too_large", "no timeout was asked for, and this server allows %s at most", most).
+			WithRemedy("ask for a timeout of at most that, or start the server with a larger --max-timeout, or none").
+			With("requestedSeconds", nil).With("allowedSeconds", most.Seconds())
+	case d > most:
+		return errdef.New(errdef.Invalid, "timeout_too_large", "timeout %s is above this server's limit of %s", d, most).
+			WithRemedy("ask for less, or start the server with a larger --max-timeout").
+			With("requestedSeconds", d.Seconds()).With("allowedSeconds", most.Seconds())
+	}
+	return nil
+}
+
+// orUnlimited returns a timeout of settings, where zero is no limit, as
+// checkTimeout takes it.
+func orUnlimited(d time.Duration) time.Duration { return cmp.Or(d, Unlimited) }
+
+// without returns the names of settings that the defaults gave and that a patch
+// leaves to them.
+func (p Patch) without(given []string) []string {
+	said := map[string]bool{
+		"onTimeout": p.Settings.OnTimeout != nil, "onIdle": p.Settings.OnIdle != nil,
+		"idleTimeoutSeconds": p.Settings.IdleTimeout != nil, "maxLifetimeSeconds": p.Settings.MaxLifetime != nil,
+		"pausedRetentionSeconds": p.Settings.PausedRetention != nil, "stallAfterSeconds": p.Settings.StallAfter != nil,
+		"checkpointEverySeconds": p.Settings.CheckpointEvery != nil, "filesystemFallback": p.Settings.FilesystemFallback != nil,
+		"refreshOnActivity": p.Settings.RefreshOnActivity != nil, "autoResume": p.Settings.AutoResume != nil,
+	}
+	return slices.DeleteFunc(slices.Clone(given), func(name string) bool { return said[name] })
+}
