@@ -90,7 +90,7 @@ func newWorld(t *testing.T) *world {
 	// "base" must not be taken for an old build of itself: it is in use.
 	w.sup, err = supervisor.New(t.Context(), supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volume.At(filepath.Join(dir, "volumes"), os.Getuid()), Driver: machine.Driver(), RunDir: filepath.Join(dir, "rootfs"),
-		Log: log, MaxTimeout: 24 * time.Hour, WakeTimeout: 10 * time.Second, WakeQueue: 100, KeyLimits: keys.Limits,
+		Log: log, WakeTimeout: 10 * time.Second, WakeQueue: 100, KeyLimits: keys.Limits,
 	})
 	must(err)
 	must(os.MkdirAll(base, 0o700))
@@ -104,7 +104,7 @@ func newWorld(t *testing.T) *world {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(Options{MaxTimeout: 24 * time.Hour, DefaultTimeout: time.Minute, Log: log}, w.sup, hooks, keys, nil), w.sup.Check)
+		served <- serveUntil(ctx, log, ln, newServer(Options{DefaultTimeout: time.Minute, Log: log}, w.sup, hooks, keys, nil), w.sup.Check)
 	}()
 	t.Cleanup(func() {
 		cancel()
