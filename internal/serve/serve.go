@@ -128,6 +128,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	closers.add(func() error { return ignoreClosed(ln.Close()) })
+	o.Listen = ln.Addr().String() // with the port that was got
 	if err := template.CheckOutside(o.StateDir, o.share()...); err != nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, key
 // controlPlane answers what is for no sandbox.
 func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
-		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Auth: keys, Keys: keys, MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
+		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain})
@@ -271,6 +272,16 @@ func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, 
 			control.ServeHTTP(w, r)
 		}
 	}))
+}
+
+// localDomain is the domain under which a server is reached by host name from
+// its own machine: resolvers know all names below localhost.
+func localDomain(listen string) string {
+	_, port, err := net.SplitHostPort(listen)
+	if err != nil || port == "" {
+		return "localhost"
+	}
+	return "localhost:" + port
 }
 
 // metricsHandler serves what the server counts, over all sandboxes. From other
@@ -384,10 +395,27 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 		}
 	}
 	if made != "" {
-		fmt.Fprintf(o.Notices, "A new API key was made. It is shown only now (and kept for root in %s):\n\n"+
-			"  export E2B_API_KEY=%s\n  export E2B_API_URL=http://%s\n  export E2B_SANDBOX_URL=http://%[3]s\n  export E2B_VOLUME_API_URL=http://%[3]s\n\n", path, made, addr)
+		fmt.Fprintf(o.Notices, "A new API key was made. It is shown only now (and kept for root in %s):\n\n%s\n", path, exports(o, made, addr))
 	}
 	return nil
+}
+
+// exports are what E2B's clients on this machine read. Behind a domain with TLS
+// the domain says it all; otherwise each address has its own, and the domain
+// is for the host names of ports, which would lead to E2B's cloud.
+func exports(o Options, key string, addr net.Addr) string {
+	text := "  export E2B_API_KEY=" + key + "\n  export E2B_DOMAIN=" + cmp.Or(o.Domain, localDomain(addr.String())) + "\n"
+	if o.Domain != "" && o.TLSCert != "" {
+		return text
+	}
+	scheme := "http"
+	if o.TLSCert != "" {
+		scheme = "https"
+	}
+	for _, name := range []string{"E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL"} {
+		text += fmt.Sprintf("  export %s=%s://%s\n", name, scheme, addr)
+	}
+	return text
 }
 
 // serveUntil serves until ctx ends. Requests in flight get a moment to end;

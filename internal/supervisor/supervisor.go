@@ -246,6 +246,16 @@ func (s *Supervisor) box(id string) (*box, error) {
 	return b, nil
 }
 
+// Template returns what a reference to a template stands for, or an
+// errdef.NotFound with code "template_not_found".
+func (s *Supervisor) Template(ref string) (Template, error) {
+	t, err := s.o.Templates.Resolve(ref)
+	if err != nil {
+		return Template{}, err
+	}
+	return Template{ID: t.ID, Alias: t.Alias, Limits: s.o.Limits, MadeAt: s.o.Templates.MadeAt(t.ID)}, nil
+}
+
 // Create makes a sandbox and returns when it serves.
 func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandbox, error) {
 	t, err := s.o.Templates.Resolve(req.Template)

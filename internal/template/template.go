@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -93,6 +94,15 @@ func (s *Store) Resolve(name string) (Template, error) {
 func notFound(name string) error {
 	return errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", name).
 		WithRemedy("this server has the template 'base', also called '" + codeInterpreter + "'")
+}
+
+// MadeAt returns when a template was made; zero if that is not known.
+func (s *Store) MadeAt(id string) time.Time {
+	info, err := os.Stat(filepath.Join(s.dir, id, manifestName))
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime().UTC()
 }
 
 // Dir returns the directory of a template.

@@ -99,7 +99,7 @@ func asNothing(why string) Form {
 		case "false", "[]", "{}", `""`:
 			return nil, nil
 		}
-		return nil, errdef.New(errdef.Unsupported, "not_supported", "%q is not supported: %s", path, why).
+		return nil, errdef.New(errdef.Unsupported, "not_supported", "%q is not supported by this server yet: %s", path, why).
 			WithRemedy("leave it out").With("field", path)
 	}}
 }

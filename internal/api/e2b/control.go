@@ -122,7 +122,7 @@ func (s *server) connect(c *call, sb store.Sandbox, words map[string]body.Said, 
 	if got.Resumed {
 		status = http.StatusCreated
 	}
-	return reply{status: status, body: s.sandboxView(got.Sandbox)}, nil
+	return reply{status: status, body: s.sandboxView(c, got.Sandbox)}, nil
 }
 
 func (s *server) resume(c *call) (reply, error) {
@@ -146,7 +146,7 @@ func (s *server) resume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusCreated, body: s.sandboxView(sb)}, nil
+	return reply{status: http.StatusCreated, body: s.sandboxView(c, sb)}, nil
 }
 
 // setTimeout moves endAt to either side; 0 expires the sandbox now, and -1 takes

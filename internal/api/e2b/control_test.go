@@ -56,7 +56,7 @@ func TestConnectOnRunningOnlyExtends(t *testing.T) {
 		{"/v2/sandboxes/", ""}, {"/v2/sandboxes/", "{}"}, {"/v2/sandboxes/", `{"timeout":1}`},
 	} {
 		o := w.do("POST", tt.path+id+"/connect", tt.body).Is(http.StatusOK).Object()
-		hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
+		hasKeys(t, o, "domain templateID sandboxID clientID envdVersion alias envdAccessToken")
 		if got := endAt(); got != before {
 			t.Errorf("connect %s moved endAt from %v to %v", tt.body, before, got)
 		}
@@ -137,7 +137,7 @@ func TestResume(t *testing.T) {
 	w.do("POST", path, `{"autoPauses":false}`).fails(http.StatusBadRequest, "unknown_field", "autoPause")
 
 	o := w.do("POST", path, `{"autoPause":false}`).Is(http.StatusCreated).Object()
-	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
+	hasKeys(t, o, "domain templateID sandboxID clientID envdVersion alias envdAccessToken")
 	o = w.do("GET", "/sandboxes/"+id, "").Object()
 	if o["endAt"] != "2026-09-01T12:00:15.123456Z" || o["lifecycle"].(map[string]any)["onTimeout"] != "kill" {
 		t.Errorf("endAt %v, want 15 s from now, with %v", o["endAt"], o["lifecycle"])
@@ -245,7 +245,7 @@ func TestEveryCallNamesItsActor(t *testing.T) {
 
 func TestDetailHasExactlyItsFields(t *testing.T) {
 	w := newWorld(t)
-	plain := "templateID sandboxID clientID alias startedAt endAt cpuCount memoryMB diskSizeMB state envdVersion lifecycle"
+	plain := "templateID sandboxID clientID alias startedAt endAt cpuCount memoryMB diskSizeMB state envdVersion lifecycle domain"
 	o := w.do("POST", v1, `{"templateID":"base","metadata":{}}`).Object()
 	o = w.do("GET", "/sandboxes/"+o["sandboxID"].(string), "").Is(http.StatusOK).Object()
 	hasKeys(t, o, plain)

@@ -45,7 +45,7 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusCreated, body: s.sandboxView(sb)}, nil
+	return reply{status: http.StatusCreated, body: s.sandboxView(c, sb)}, nil
 }
 
 // asSent returns a text as it was sent.

@@ -192,11 +192,11 @@ func hasKeys(t *testing.T, o map[string]any, want string) {
 func TestSandboxHasExactlyItsFields(t *testing.T) {
 	w := newWorld(t)
 	o := w.do("POST", v1, `{"templateID":"base"}`).Object()
-	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias")
+	hasKeys(t, o, "domain templateID sandboxID clientID envdVersion alias")
 	o = w.do("POST", v2, `{"templateID":"base"}`).Object()
-	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken")
+	hasKeys(t, o, "domain templateID sandboxID clientID envdVersion alias envdAccessToken")
 	o = w.do("POST", v2, `{"templateID":"base","network":{"allowPublicTraffic":false}}`).Object()
-	hasKeys(t, o, "templateID sandboxID clientID envdVersion alias envdAccessToken trafficAccessToken")
+	hasKeys(t, o, "domain templateID sandboxID clientID envdVersion alias envdAccessToken trafficAccessToken")
 	id := o["sandboxID"].(string)
 	for field, want := range map[string]string{
 		"templateID": "tmplbase", "alias": "base", "clientID": "drowse", "envdVersion": "0.6.13",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
@@ -72,7 +73,15 @@ func badRequest(format string, args ...any) *failure {
 	return fail(http.StatusBadRequest, codeInvalidRequest, format, args...)
 }
 
-func unknownPath() *failure {
+// belowSandbox is a path below a sandbox.
+var belowSandbox = regexp.MustCompile(`^(/v[0-9]+)?/sandboxes/[^/]+/.`)
+
+// unknownPath refuses a path that there is not. Below a sandbox it is no 404,
+// which clients take for a sandbox that does not exist.
+func unknownPath(path string) *failure {
+	if belowSandbox.MatchString(path) {
+		return fail(http.StatusNotImplemented, codeNotSupported, "this server has no such call on a sandbox; the sandbox is not touched")
+	}
 	return fail(http.StatusNotFound, "unknown_path", "this path is not part of the API")
 }
 

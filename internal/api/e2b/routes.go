@@ -76,6 +76,11 @@ var routes = append([]route{
 	{http.MethodGet, "/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV1},
 	{http.MethodGet, "/v2/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV2},
 
+	{http.MethodGet, "/templates", auth.Look, (*server).templates},
+	{http.MethodGet, "/v2/templates", auth.Look, (*server).templates},
+	{http.MethodGet, "/templates/{templateID}", auth.Look, (*server).template},
+	{http.MethodGet, "/templates/aliases/{alias}", auth.Look, (*server).alias},
+
 	// The events of a sandbox outlive it, so its id is not looked up.
 	{http.MethodGet, "/events/sandboxes", auth.LookAll, (*server).events},
 	{http.MethodGet, "/events/sandboxes/{" + eventsParam + "}", auth.LookAll, (*server).sandboxEvents},
@@ -93,13 +98,15 @@ var routes = append([]route{
 	"POST /sandboxes/{sandboxID}/snapshots",
 	"GET /snapshots",
 
+	// Of others that speak this API. Without a route of their own they would be
+	// taken for sandboxes of these names, or for sandboxes that are not there.
+	"GET /sandboxes/quota",
+	"GET /sandboxes/events",
+
 	// Templates.
-	"GET /templates",
 	"POST /templates",
-	"GET /v2/templates",
 	"POST /v2/templates",
 	"POST /v3/templates",
-	"GET /templates/{templateID}",
 	"POST /templates/{templateID}",
 	"PATCH /templates/{templateID}",
 	"PATCH /v2/templates/{templateID}",
@@ -109,7 +116,6 @@ var routes = append([]route{
 	"POST /v2/templates/{templateID}/builds/{buildID}",
 	"GET /templates/{templateID}/builds/{buildID}/status",
 	"GET /templates/{templateID}/builds/{buildID}/logs",
-	"GET /templates/aliases/{alias}",
 	"POST /templates/tags",
 	"DELETE /templates/tags",
 	"GET /templates/{templateID}/tags",

@@ -97,6 +97,7 @@ type Options struct {
 	Sandboxes Sandboxes     // required
 	Volumes   Volumes       // required
 	Webhooks  Webhooks      // required
+	Templates Templates     // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is
@@ -106,6 +107,10 @@ type Options struct {
 	// supervisor.Unlimited for none. Zero means what E2B gives: 15 s in the first
 	// version of a call, 300 s in the second.
 	DefaultTimeout time.Duration
+	// Domain is the wildcard domain, with the port if it is an unusual one, under
+	// which sandboxes are reached by host name; empty for none. LocalDomain is the
+	// one that reaches this server from its own machine, for when there is none.
+	Domain, LocalDomain string
 	// EnvdVersion is the version of envd that the agent in the sandboxes
 	// implements; SDKs choose features by it. Empty means DefaultEnvdVersion.
 	EnvdVersion string
@@ -182,7 +187,7 @@ func (s *server) dispatch(c *call) (reply, error) {
 	case len(allowed) > 0:
 		return reply{}, wrongMethod(c.r.Method, allowed)
 	default:
-		return reply{}, unknownPath()
+		return reply{}, unknownPath(c.r.URL.EscapedPath())
 	}
 	c.route, c.params = route, params
 	if route.needs != nothing {

@@ -2,6 +2,8 @@ package e2b
 
 import (
 	"encoding/json"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
@@ -19,8 +21,9 @@ const (
 	statePaused  = "paused"
 )
 
-// sandboxView answers create, connect and resume. There is no domain in it: an
-// SDK then uses the one that it is configured with.
+// sandboxView answers create, connect and resume. Without the domain an SDK
+// would use the one that it is configured with, which is E2B's cloud if nobody
+// says.
 type sandboxView struct {
 	TemplateID         string `json:"templateID"`
 	SandboxID          string `json:"sandboxID"`
@@ -29,6 +32,7 @@ type sandboxView struct {
 	EnvdVersion        string `json:"envdVersion"`
 	EnvdAccessToken    string `json:"envdAccessToken,omitempty"`
 	TrafficAccessToken string `json:"trafficAccessToken,omitempty"`
+	Domain             string `json:"domain,omitempty"`
 }
 
 // listedView is an item of a list.
@@ -54,6 +58,7 @@ type detailView struct {
 	AllowInternetAccess *bool           `json:"allowInternetAccess,omitempty"`
 	Network             json.RawMessage `json:"network,omitempty"`
 	Lifecycle           lifecycleView   `json:"lifecycle"`
+	Domain              string          `json:"domain,omitempty"`
 	VolumeMounts        []volumeMount   `json:"volumeMounts,omitempty"`
 }
 
@@ -62,7 +67,21 @@ type lifecycleView struct {
 	OnTimeout  lifecycle.Action `json:"onTimeout"`
 }
 
-func (s *server) sandboxView(sb store.Sandbox) sandboxView {
+// domain returns what the host names of sandboxes end in: the server's own, or
+// the one by which the client has reached the control plane, or this machine.
+func (s *server) domain(c *call) string {
+	if s.Domain != "" {
+		return s.Domain
+	}
+	if domain, ok := strings.CutPrefix(c.r.Host, "api."); ok && domainForm.MatchString(domain) {
+		return domain
+	}
+	return s.LocalDomain
+}
+
+var domainForm = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*(:[0-9]{1,5})?$`)
+
+func (s *server) sandboxView(c *call, sb store.Sandbox) sandboxView {
 	v := sandboxView{
 		TemplateID:      sb.Config.Template,
 		SandboxID:       sb.ID,
@@ -70,6 +89,7 @@ func (s *server) sandboxView(sb store.Sandbox) sandboxView {
 		Alias:           sb.Config.Alias,
 		EnvdVersion:     s.EnvdVersion,
 		EnvdAccessToken: s.envdToken(sb),
+		Domain:          s.domain(c),
 	}
 	if sb.Config.PrivatePorts {
 		v.TrafficAccessToken = s.Sandboxes.TrafficToken(sb.ID)
@@ -106,6 +126,7 @@ func (s *server) detailView(c *call, sb store.Sandbox) detailView {
 			OnTimeout:  sb.Record.Settings.OnTimeout,
 		},
 		VolumeMounts: mountViews(sb.Config),
+		Domain:       s.domain(c),
 	}
 	if auth.May(c.key, auth.Use) {
 		v.EnvdAccessToken = s.envdToken(sb)

@@ -49,13 +49,13 @@ async def test_template_builds(classes):
         lambda: template.build(built, "some-template"),
         lambda: template.build_in_background(built, "some-template"),
         lambda: template.get_build_status(info),
-        lambda: template.exists("some-template"),
-        lambda: template.alias_exists("some-template"),
         lambda: template.assign_tags("some-template:default", "tag"),
         lambda: template.remove_tags("some-template", "tag"),
         lambda: template.get_tags("some-template"),
     ):
         await refused(call)
+    assert await done(template.exists("some-template")) is False
+    assert await done(template.exists("base")) is True
 
 
 async def test_secrets(classes):

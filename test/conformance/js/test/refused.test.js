@@ -43,12 +43,12 @@ describe('refused', () => {
       build: () => Template.build(template, 'some-template'),
       buildInBackground: () => Template.buildInBackground(template, 'some-template'),
       getBuildStatus: () => Template.getBuildStatus(build),
-      exists: () => Template.exists('some-template'),
-      aliasExists: () => Template.aliasExists('some-template'),
       assignTags: () => Template.assignTags('some-template:default', 'tag'),
       removeTags: () => Template.removeTags('some-template', 'tag'),
       getTags: () => Template.getTags('some-template'),
     })
+    assert.equal(await Template.exists('some-template'), false)
+    assert.equal(await Template.exists('base'), true)
   })
 
   check('secrets', async () => {

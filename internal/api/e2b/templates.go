@@ -1,0 +1,99 @@
+package e2b
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Templates is what the dialect needs of those who keep templates.
+type Templates interface {
+	// Template returns what a reference stands for, or an errdef.NotFound with
+	// code "template_not_found".
+	Template(ref string) (supervisor.Template, error)
+}
+
+// templateView is an item of a list.
+type templateView struct {
+	TemplateID    string             `json:"templateID"`
+	BuildID       string             `json:"buildID"`
+	CPUCount      int                `json:"cpuCount"`
+	MemoryMB      int                `json:"memoryMB"`
+	DiskSizeMB    int                `json:"diskSizeMB"`
+	Public        bool               `json:"public"`
+	Aliases       []string           `json:"aliases"`
+	Names         []string           `json:"names"`
+	CreatedAt     httpapi.Timestamp  `json:"createdAt"`
+	UpdatedAt     httpapi.Timestamp  `json:"updatedAt"`
+	CreatedBy     *string            `json:"createdBy"`
+	LastSpawnedAt *httpapi.Timestamp `json:"lastSpawnedAt"`
+	SpawnCount    int                `json:"spawnCount"`
+	BuildCount    int                `json:"buildCount"`
+	EnvdVersion   string             `json:"envdVersion"`
+	BuildStatus   string             `json:"buildStatus"`
+}
+
+// buildView is a build of a template; each has one.
+type buildView struct {
+	BuildID     string            `json:"buildID"`
+	Status      string            `json:"status"`
+	CreatedAt   httpapi.Timestamp `json:"createdAt"`
+	UpdatedAt   httpapi.Timestamp `json:"updatedAt"`
+	FinishedAt  httpapi.Timestamp `json:"finishedAt"`
+	CPUCount    int               `json:"cpuCount"`
+	MemoryMB    int               `json:"memoryMB"`
+	DiskSizeMB  int               `json:"diskSizeMB"`
+	EnvdVersion string            `json:"envdVersion"`
+}
+
+const templateReady = "ready"
+
+// buildOf returns the id of the one build of a template: a UUID, as clients want.
+func buildOf(t supervisor.Template) string {
+	h := sha256.Sum256([]byte("build of " + t.ID))
+	return fmt.Sprintf("%x-%x-4%03x-8%03x-%x", h[:4], h[4:6], int(h[6])<<4|int(h[7])>>4, int(h[8])<<4|int(h[9])>>4, h[10:16])
+}
+
+// templates lists what sandboxes can be made of: the base, which every server
+// has.
+func (s *server) templates(*call) (reply, error) {
+	t, err := s.Templates.Template("base")
+	if errdef.Is(err, errdef.NotFound) {
+		return reply{status: http.StatusOK, body: []templateView{}}, nil
+	}
+	at := httpapi.Timestamp(t.MadeAt)
+	return reply{status: http.StatusOK, body: []templateView{{
+		TemplateID: t.ID, BuildID: buildOf(t), CPUCount: t.Limits.CPUs, MemoryMB: t.Limits.MemoryMiB, DiskSizeMB: t.Limits.DiskMiB,
+		Public: true, Aliases: []string{t.Alias}, Names: []string{t.Alias}, CreatedAt: at, UpdatedAt: at,
+		BuildCount: 1, EnvdVersion: s.EnvdVersion, BuildStatus: templateReady,
+	}}}, err
+}
+
+func (s *server) template(c *call) (reply, error) {
+	t, err := s.Templates.Template(c.params["templateID"])
+	if err != nil {
+		return reply{}, err
+	}
+	at := httpapi.Timestamp(t.MadeAt)
+	return reply{status: http.StatusOK, body: map[string]any{
+		"templateID": t.ID, "public": true, "aliases": []string{t.Alias}, "names": []string{t.Alias},
+		"createdAt": at, "updatedAt": at, "lastSpawnedAt": nil, "spawnCount": 0,
+		"builds": []buildView{{
+			BuildID: buildOf(t), Status: templateReady, CreatedAt: at, UpdatedAt: at, FinishedAt: at, CPUCount: t.Limits.CPUs,
+			MemoryMB: t.Limits.MemoryMiB, DiskSizeMB: t.Limits.DiskMiB, EnvdVersion: s.EnvdVersion,
+		}},
+	}}, nil
+}
+
+// alias tells what an alias stands for; a 404 is that it is free.
+func (s *server) alias(c *call) (reply, error) {
+	t, err := s.Templates.Template(c.params["alias"])
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{status: http.StatusOK, body: map[string]any{"templateID": t.ID, "public": true}}, nil
+}
