@@ -155,11 +155,12 @@ def test_auto_resume_plain_request_to_a_port_wakes_the_sandbox(new):
     assert state_of(sandbox) == "running"
 
 
-def test_auto_resume_is_running_wakes_the_sandbox(new):
+def test_auto_resume_is_running_reads_and_does_not_wake_the_sandbox(new):
     sandbox = new(lifecycle={"on_timeout": "pause", "auto_resume": True})
-    sandbox.pause()
     assert sandbox.is_running() is True
-    assert state_of(sandbox) == "running"
+    sandbox.pause()
+    assert sandbox.is_running() is False
+    assert state_of(sandbox) == "paused"
 
 
 def test_auto_resume_off_traffic_fails_and_the_sandbox_stays_paused(new):
@@ -172,9 +173,7 @@ def test_auto_resume_off_traffic_fails_and_the_sandbox_stays_paused(new):
     assert sandbox.is_running() is False
     status, body = request(sandbox, 8000, "/")
     assert status == 502
-    assert json.loads(body) == {
-        "sandboxId": sandbox.sandbox_id,
-        "message": "The sandbox was not found",
-        "code": 502,
-    }
+    answer = json.loads(body)
+    assert (answer["sandboxId"], answer["code"], answer["error_code"]) == (sandbox.sandbox_id, 502, "not_resumable")
+    assert answer["message"].startswith("The sandbox is asleep: ")
     assert state_of(sandbox) == "paused"

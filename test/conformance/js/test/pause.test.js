@@ -139,8 +139,6 @@ describe('pause at the timeout', () => {
   check('autoResume: a command wakes the sandbox', async (t) => {
     const sandbox = await open(t, { timeoutMs: 3000, lifecycle: { onTimeout: 'pause', autoResume: true } })
     const counter = await startCounter(sandbox)
-    // An open stream would make the SDK ask for the health of the sandbox when
-    // the pause cuts it, and that wakes the sandbox too.
     await counter.handle.disconnect()
     await pausedBy(sandbox, 5000)
     assert.equal((await sandbox.commands.run('echo awake')).stdout, 'awake\n')
@@ -170,11 +168,12 @@ describe('pause at the timeout', () => {
     assert.equal(await stateOf(sandbox), 'running')
   })
 
-  check('autoResume: isRunning wakes the sandbox', async (t) => {
+  check('autoResume: isRunning reads whether it runs, and does not wake it', async (t) => {
     const sandbox = await open(t, { lifecycle: { onTimeout: 'pause', autoResume: true } })
-    await sandbox.pause()
     assert.equal(await sandbox.isRunning(), true)
-    assert.equal(await stateOf(sandbox), 'running')
+    await sandbox.pause()
+    assert.equal(await sandbox.isRunning(), false)
+    assert.equal(await stateOf(sandbox), 'paused')
   })
 
   check('autoResume off: traffic fails and the sandbox stays paused', async (t) => {
@@ -185,11 +184,10 @@ describe('pause at the timeout', () => {
     assert.equal(await sandbox.isRunning(), false)
     const res = await request(sandbox, 8000, '/')
     assert.equal(res.status, 502)
-    assert.deepEqual(await res.json(), {
-      sandboxId: sandbox.sandboxId,
-      message: 'The sandbox was not found',
-      code: 502,
-    })
+    const { message, ...rest } = await res.json()
+    assert.match(message, /^The sandbox is asleep: .*resume it with connect/)
+    assert.equal(rest.sandboxId, sandbox.sandboxId)
+    assert.deepEqual([rest.code, rest.error_code], [502, 'not_resumable'])
     assert.equal(await stateOf(sandbox), 'paused')
   })
 })

@@ -31,8 +31,8 @@ export function check(name, fn) {
 }
 
 // open creates a sandbox that is killed when the test ends, passed or failed.
-export async function open(t, opts = {}) {
-  const sandbox = await Sandbox.create({ timeoutMs: LEFTOVER_MS, ...opts })
+export async function open(t, opts = {}, kind = Sandbox) {
+  const sandbox = await kind.create({ timeoutMs: LEFTOVER_MS, ...opts })
   t.after(() => Sandbox.kill(sandbox.sandboxId))
   return sandbox
 }
