@@ -376,7 +376,7 @@ func TestAnswers(t *testing.T) {
 		message string
 	}{
 		{name: "unknown", change: func(r *http.Request) { r.Header.Set(headerSandbox, "inone") }, status: 502, message: "The sandbox was not found"},
-		{name: "asleep for good", err: errdef.New(errdef.WrongState, "not_resumable", "x").WithRemedy("wake it"), status: 502, message: "The sandbox is asleep: x: wake it"},
+		{name: "asleep for good", err: errdef.New(errdef.WrongState, "not_resumable", "x").WithRemedy("wake it"), status: 502, message: "The sandbox was not found running, because it is asleep: x: wake it"},
 		{name: "ended meanwhile", err: errdef.New(errdef.NotFound, "sandbox_terminated", "x"), status: 502, message: "The sandbox was not found"},
 		{name: "does not wake", err: errdef.New(errdef.Unavailable, "resume_failed", "it did not wake"), status: 503, message: "it did not wake"},
 		{name: "no room", err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "too many"), status: 429, message: "too many"},

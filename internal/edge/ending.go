@@ -169,9 +169,10 @@ func gone(id string, why error) *reply {
 		a.ErrorCode, a.Remedy, a.Reason, a.EndedAt = e.Code, e.Remedy, e.Context["reason"], e.Context["endedAt"]
 	default:
 		a.ErrorCode, a.Remedy = e.Code, e.Remedy
-		a.Message = "The sandbox is asleep: " + e.Error()
+		// E2B's SDKs look for "was not found", and take all else for an outage.
+		a.Message = "The sandbox was not found running, because it is asleep: " + e.Error()
 		if e.Code == "put_to_sleep" {
-			a.Message = "The request was under way when " + e.Error()
+			a.Message = "The sandbox was not found running any more: " + e.Error()
 		}
 	}
 	return a

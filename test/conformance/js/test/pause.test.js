@@ -185,7 +185,7 @@ describe('pause at the timeout', () => {
     const res = await request(sandbox, 8000, '/')
     assert.equal(res.status, 502)
     const { message, ...rest } = await res.json()
-    assert.match(message, /^The sandbox is asleep: .*resume it with connect/)
+    assert.match(message, /^The sandbox was not found running, because it is asleep: .*resume it with connect/)
     assert.equal(rest.sandboxId, sandbox.sandboxId)
     assert.deepEqual([rest.code, rest.error_code], [502, 'not_resumable'])
     assert.equal(await stateOf(sandbox), 'paused')
