@@ -74,7 +74,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -158,24 +157,10 @@ func (c *Client) Health(ctx context.Context) error {
 // JSON; out, if not nil, receives the answer. An answer other than 2xx is an
 // *Error.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
-	return c.callWith(ctx, method, path, query, nil, in, out)
-}
-
-// idempotent returns the header of a call that is to be done once.
-func idempotent(key string) http.Header {
-	if key == "" {
-		return nil
-	}
-	return http.Header{"Idempotency-Key": {key}}
-}
-
-// callWith is call with headers.
-func (c *Client) callWith(ctx context.Context, method, path string, query url.Values, header http.Header, in, out any) error {
 	req, err := c.request(ctx, method, path, query, in)
 	if err != nil {
 		return err
 	}
-	maps.Copy(req.Header, header)
 	resp, err := c.send(req)
 	if err != nil {
 		return err

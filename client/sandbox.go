@@ -85,10 +85,6 @@ type CreateOptions struct {
 	// there is Never.
 	CheckpointEvery time.Duration
 
-	// IdempotencyKey, where it is not empty, makes one sandbox of several creates
-	// within a day: the first makes it, the others return it.
-	IdempotencyKey string
-
 	Ports map[string]WakePolicy // what traffic does, by port ("8080") or port and path ("8080/healthz"), where that is not Wake
 	Hooks Hooks
 
@@ -299,7 +295,7 @@ func (o CreateOptions) wire() createRequest {
 // returns.
 func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) {
 	var out answered
-	if err := c.callWith(ctx, http.MethodPost, sandboxesPath, nil, idempotent(o.IdempotencyKey), o.wire(), &out); err != nil {
+	if err := c.call(ctx, http.MethodPost, sandboxesPath, nil, o.wire(), &out); err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
 	return c.handle(out), nil

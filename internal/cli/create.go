@@ -94,8 +94,6 @@ type createFlags struct {
 	hooks     hooks
 	env       pairs
 	volumes   volumes
-
-	idempotencyKey string
 }
 
 // defaultTimeout is what create and run give a sandbox, so that a forgotten one
@@ -115,7 +113,6 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&c.pids, "pids", 0, "how many tasks it may have; a process takes two (default: the server's)")
 	f.Var(&c.hooks, "hook", "a command that a shell runs inside it as root, an `event=command`: at pre-pause, post-resume or pre-kill; may be repeated")
 	f.Var(&c.env, "env", "`name=value` for its environment; may be repeated")
-	f.StringVar(&c.idempotencyKey, "idempotency-key", "", "a `text` of yours: a second create with it returns the sandbox of the first, for a day, rather than make another")
 	f.Var(&c.volumes, "volume", "a volume and where it is to be, a `name:/path`; see drowse volumes; may be repeated")
 }
 
@@ -148,7 +145,6 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 			*d = orNever(*d)
 		}
 	}
-	o.IdempotencyKey = c.idempotencyKey
 	return o, nil
 }
 
