@@ -12,6 +12,8 @@ TOOLS   := $(CURDIR)/bin/tools
 .PHONY: help
 help:
 	@echo 'build        build bin/drowse'
+	@echo 'release      bin/release: binaries for amd64 and arm64, with SHA256SUMS'
+	@echo 'test-arm64   the arm64 filter, and tests that an emulator can run (qemu-user-static)'
 	@echo 'demo         build, then show a sandbox falling asleep and waking (root)'
 	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
 	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
@@ -30,6 +32,32 @@ build: $(AGENT)
 .PHONY: $(AGENT)
 $(AGENT):
 	$(GO) build -ldflags='$(LDFLAGS)' -o $@ ./cmd/drowse-agent
+
+# The agent that is embedded is of the same architecture. Afterwards that of this
+# machine is there again, for the tests.
+.PHONY: release
+release:
+	rm -rf bin/release && mkdir -p bin/release
+	set -e; for arch in amd64 arm64; do \
+		GOARCH=$$arch $(GO) build -ldflags='$(LDFLAGS)' -o $(AGENT) ./cmd/drowse-agent; \
+		GOARCH=$$arch $(GO) build -ldflags='$(LDFLAGS)' -o bin/release/drowse-linux-$$arch ./cmd/drowse; \
+	done
+	cd bin/release && sha256sum drowse-linux-* >SHA256SUMS
+	$(MAKE) $(AGENT)
+
+# What runs in an emulator of user space: no sandbox, no mount.
+ARM64 := GOARCH=arm64 $(GO)
+.PHONY: test-arm64
+test-arm64: generate-arm64
+	git diff --exit-code internal/runtime/gvisor/sentryfilter_arm64.json
+	$(ARM64) vet ./internal/... ./cmd/...
+	$(ARM64) test -exec qemu-aarch64-static ./internal/agentbin ./internal/human
+
+# The filter of system calls of the other architecture, after gVisor's module or
+# the options of its runtime have changed. "go generate" writes this machine's.
+.PHONY: generate-arm64
+generate-arm64:
+	cd internal/runtime/gvisor && $(ARM64) run -exec qemu-aarch64-static ./filtergen sentryfilter_arm64.json
 
 .PHONY: demo
 demo: build

@@ -3,7 +3,10 @@
 package agentbin
 
 import (
+	"bytes"
+	"debug/elf"
 	"embed"
+	"runtime"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
@@ -21,5 +24,23 @@ func Program() ([]byte, error) {
 		return nil, errdef.New(errdef.Internal, "no_agent", "this binary was built without the agent").
 			WithRemedy("build it with: make build")
 	}
-	return data, nil
+	return data, check(data, runtime.GOARCH)
+}
+
+// machines are the architectures by their numbers in ELF.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// check refuses an agent of another architecture, which a build for that has
+// left there.
+func check(agent []byte, arch string) error {
+	f, err := elf.NewFile(bytes.NewReader(agent))
+	if err != nil {
+		return errdef.New(errdef.Internal, "no_agent", "this binary was built with an agent that is no program: %w", err).
+			WithRemedy("build it with: make build")
+	}
+	if f.Machine != machines[arch] {
+		return errdef.New(errdef.Internal, "no_agent", "this binary is for %s, but was built with an agent for %s", arch, f.Machine).
+			WithRemedy("build it with: make build")
+	}
+	return nil
 }

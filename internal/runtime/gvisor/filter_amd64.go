@@ -1,0 +1,6 @@
+package gvisor
+
+import _ "embed"
+
+//go:embed sentryfilter_amd64.json
+var sentryFilterFile []byte
