@@ -77,6 +77,16 @@ async function list(...args) {
 
 const ids = (sandboxes) => sandboxes.map((s) => s.sandboxId)
 
+// v1 is a call of the native API on a sandbox.
+async function v1(id, path, init = {}) {
+  const api = process.env.E2B_API_URL ?? `https://api.${process.env.E2B_DOMAIN}`
+  const headers = { 'X-API-Key': process.env.E2B_API_KEY, 'Content-Type': 'application/json' }
+  const res = await fetch(`${api}/v1/sandboxes/${id}${path}`, { ...init, headers })
+  const body = await res.json()
+  assert.equal(res.status, 200, JSON.stringify(body))
+  return body
+}
+
 // terminal runs a command on a terminal, as a person does who types.
 function terminal(t, ...args) {
   const line = ['sandbox', ...args].map((arg) => `'${arg}'`).join(' ')
@@ -167,6 +177,26 @@ describe('the command line', () => {
     assert.equal(await shell.ended, 0)
     assert.ok(ids(await list()).includes(id))
   })
+
+  for (const pause of ['asked for', 'at the timeout']) {
+    check(`a pause ${pause} holds while a terminal is attached`, async (t) => {
+      const id = await create(t)
+      await v1(id, '', { method: 'PATCH', body: JSON.stringify({ onTimeout: 'pause', autoResume: true }) })
+      const shell = terminal(t, 'connect', id)
+      await shell.shown(/Terminal connecting[^\n]*\n[^]*[$#] /)
+      if (pause === 'asked for') await e2b('pause', id)
+      else await v1(id, '/timeout', { method: 'POST', body: JSON.stringify({ timeout: 1 }) })
+      await shell.shown(/put to sleep/)
+      const deadline = Date.now() + 15_000
+      while ((await v1(id, '/lifecycle')).state !== 'paused') {
+        assert.ok(Date.now() < deadline, 'it is not asleep')
+        await delay(100)
+      }
+      await delay(5000)
+      const now = await v1(id, '/lifecycle')
+      assert.deepEqual([now.state, now.phase, now.generation], ['paused', null, 1], JSON.stringify(now.transitions))
+    })
+  }
 
   check('create without --detach is a terminal as well', async (t) => {
     const shell = terminal(t, 'create', 'base')

@@ -37,8 +37,8 @@ def new():
 
     with contextlib.ExitStack() as stack:
 
-        def create(**opts):
-            sandbox = Sandbox.create(**{"timeout": LEFTOVER, **opts})
+        def create(kind=Sandbox, **opts):
+            sandbox = kind.create(**{"timeout": LEFTOVER, **opts})
             stack.callback(Sandbox.kill, sandbox.sandbox_id)
             return sandbox
 

@@ -1,0 +1,110 @@
+"""A pause holds while a client is attached. Every stream that the SDK can hold
+is cut by each kind of pause; then the SDK sends what it sends by itself, and
+the sandbox sleeps on."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from e2b import Sandbox, TimeoutException
+from e2b_code_interpreter import AsyncSandbox as AsyncInterpreter
+from e2b_code_interpreter import Sandbox as Interpreter
+
+from support import LEFTOVER, NotRunning, eventually, v1
+
+LIFECYCLE = {"on_timeout": "pause", "auto_resume": True}
+WATCHED = "/tmp"
+
+STREAMS = {
+    "command": lambda s: s.commands.run("sleep 600", background=True, timeout=0).wait(),
+    "pty": lambda s: s.pty.create(_size(), timeout=0).wait(),
+    "run_code": lambda s: s.run_code("import time; time.sleep(600)", timeout=0),
+}
+
+
+async def _command(sandbox):
+    await (await sandbox.commands.run("sleep 600", background=True, timeout=0)).wait()
+
+
+async def _pty(sandbox):
+    await (await sandbox.pty.create(_size(), on_data=lambda _: None, timeout=0)).wait()
+
+
+async def _run_code(sandbox):
+    await sandbox.run_code("import time; time.sleep(600)", timeout=0)
+
+
+async def _watch(sandbox):
+    ended = asyncio.get_running_loop().create_future()
+    await sandbox.files.watch_dir(
+        WATCHED, on_event=lambda _: None, on_exit=lambda err: ended.done() or ended.set_result(err), timeout=0
+    )
+    raise (await ended) or AssertionError("the watch ended cleanly")
+
+
+ASYNC_STREAMS = {"command": _command, "pty": _pty, "run_code": _run_code, "watch": _watch}
+
+PAUSES = ["same client", "another client", "timeout", "idle"]
+
+
+def _size():
+    from e2b import PtySize
+
+    return PtySize(rows=24, cols=80)
+
+
+def fall_asleep(sandbox, pause):
+    """Pauses, or lets time do it. Work that stands still is no work after a while."""
+    if pause == "same client":
+        sandbox.pause()
+    elif pause == "another client":
+        Sandbox.beta_pause(sandbox.sandbox_id)
+    elif pause == "timeout":
+        Sandbox.set_timeout(sandbox.sandbox_id, 1)
+    else:
+        v1(sandbox, method="PATCH", idleTimeoutSeconds=1, onIdle="pause", stallAfterSeconds=1)
+
+
+def stays_asleep(sandbox):
+    def lifecycle():
+        return v1(sandbox, "/lifecycle")
+
+    eventually("paused", lambda: lifecycle()["state"] == "paused", within=15)
+    for _ in range(5):
+        time.sleep(1)
+        now = lifecycle()
+        assert (now["state"], now["phase"], now["generation"]) == ("paused", None, 1), now["transitions"]
+
+
+@pytest.mark.parametrize("pause", PAUSES)
+@pytest.mark.parametrize("stream", STREAMS)
+def test_asleep_with_a_client_attached(new, stream, pause):
+    sandbox = new(Interpreter, lifecycle=LIFECYCLE)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(STREAMS[stream], sandbox)
+        time.sleep(1.5)  # until it is open
+        fall_asleep(sandbox, pause)
+        err = ended.exception(timeout=30)
+    assert isinstance(err, (TimeoutException, NotRunning)), repr(err)
+    assert sandbox.is_running() is False
+    stays_asleep(sandbox)
+
+
+@pytest.mark.parametrize("pause", PAUSES)
+@pytest.mark.parametrize("stream", ASYNC_STREAMS)
+async def test_asleep_with_an_async_client_attached(stream, pause):
+    sandbox = await AsyncInterpreter.create(timeout=LEFTOVER, lifecycle=LIFECYCLE)
+    try:
+        ended = asyncio.create_task(ASYNC_STREAMS[stream](sandbox))
+        await asyncio.sleep(1.5)
+        if pause == "same client":
+            await sandbox.pause()
+        else:
+            await asyncio.to_thread(fall_asleep, sandbox, pause)
+        await asyncio.wait([ended], timeout=30)
+        assert isinstance(ended.exception(), (TimeoutException, NotRunning)), repr(ended.exception())
+        assert await sandbox.is_running() is False
+        await asyncio.to_thread(stays_asleep, sandbox)
+    finally:
+        await sandbox.kill()
