@@ -343,9 +343,15 @@ func (p *parser) renames(from, to, flags string) (c call, err error) {
 	return c, nil
 }
 
-// names is a change of names in the directory of rel.
+// names is a change of names in the directory of rel. A directory that is not
+// known lies in something that is mounted there, and is not on this disk; if it
+// is, Record notices in the end.
 func (p *parser) names(rel string, entries map[string]*node, what string) call {
-	return call{changes: []change{naming{p.now.find(filepath.Dir(rel)), entries, what}}}
+	dir := p.now.find(filepath.Dir(rel))
+	if dir == nil {
+		return call{}
+	}
+	return call{changes: []change{naming{dir, entries, what}}}
 }
 
 func (p *parser) truncates(path, arg string) (c call, err error) {
