@@ -31,7 +31,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 	defer direct.Close()
 	behind := startNginx(t, direct.Listener.Addr().String())
 	cases := smugglingCases()
-	if len(cases) < 250 {
+	if len(cases) < 300 {
 		t.Errorf("only %d cases", len(cases))
 	}
 	for _, server := range []struct{ name, addr string }{{"net/http", direct.Listener.Addr().String()}, {"nginx", behind}} {
@@ -160,6 +160,27 @@ func smugglingCases() []rawCase {
 	add(431, "many fields", "GET /case HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: ione\r\nE2b-Sandbox-Port: 8000\r\n"+strings.Repeat("X: y\r\n", 300)+"\r\n")
 	add(200, "body of a GET", "GET /case HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: ione\r\nE2b-Sandbox-Port: 8000\r\nContent-Length: 5\r\n\r\nhello")
 	add(200, "upgrade that is not answered", "GET /case HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: ione\r\nE2b-Sandbox-Port: 8000\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n")
+	routed := "GET /case HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: ione\r\nE2b-Sandbox-Port: 8000\r\n"
+	for _, fields := range []string{
+		"E2b-Sandbox-Id: ione", "E2b-Sandbox-Id: itwo", "e2b-sandbox-id: itwo", "E2B-SANDBOX-ID:itwo", "E2b-Sandbox-Id:", "E2b-Sandbox-Port: 8000", "E2b-Sandbox-Port: 1", "e2b-sandbox-port:", "E2b-Sandbox-Id : itwo", "E2b-Sandbox-Port\t: 1",
+	} {
+		add(400, "routing "+fields, routed+fields+"\r\n\r\n")
+	}
+	// A body where hardly anybody expects one, and a length of nothing.
+	for _, method := range []string{"GET", "HEAD", "OPTIONS", "DELETE", "TRACE", "PATCH", "PUT", "PROPFIND", "get", "M-SEARCH"} {
+		begin := method + " /case HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: ione\r\nE2b-Sandbox-Port: 8000\r\n"
+		add(0, "a request as body of "+method, begin+fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(hidden), hidden))
+		add(0, "a request in chunks of "+method, begin+fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(hidden), hidden))
+		add(0, "nothing as body of "+method, begin+"Content-Length: 0\r\n\r\n")
+	}
+	// Protocols that are asked for and not spoken: what follows is a request.
+	for _, upgrade := range []string{
+		"Connection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c", "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 777\r\nSec-WebSocket-Key: x", "Connection: Upgrade\r\nUpgrade: websocket, h2c", "Upgrade: websocket", "Connection: Upgrade", "Connection: Upgrade\r\nUpgrade:", "Connection: keep-alive, Upgrade\r\nUpgrade: TLS/1.3",
+	} {
+		add(0, "upgrade "+upgrade, routed+upgrade+"\r\n\r\n")
+		add(0, "upgrade with a body "+upgrade, routed+upgrade+fmt.Sprintf("\r\nContent-Length: %d\r\n\r\n%s", len(hidden), hidden))
+	}
 	return cases
 }
 
