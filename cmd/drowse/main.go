@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/drowse-dev/drowse/internal/cli"
@@ -103,11 +104,34 @@ func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	if err := least.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("log level: %w", err)
 	}
-	o := &slog.HandlerOptions{Level: least}
+	o := &slog.HandlerOptions{Level: least, ReplaceAttr: shortened}
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
 	return slog.New(slog.NewTextHandler(w, o)), nil
+}
+
+// maxLogValue is how many bytes of one value the log has: some are what clients
+// and guests have sent. A stack of our own is as long as it is.
+const maxLogValue = 2048
+
+func shortened(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == "stack" {
+		return a
+	}
+	switch a.Value.Kind() {
+	case slog.KindString:
+	case slog.KindAny:
+		if _, ok := a.Value.Any().(error); !ok {
+			return a
+		}
+	default:
+		return a
+	}
+	if text := a.Value.String(); len(text) > maxLogValue {
+		a.Value = slog.StringValue(strings.ToValidUTF8(text[:maxLogValue], "") + fmt.Sprintf("... (%d bytes)", len(text)))
+	}
+	return a
 }
 
 // stopSignals are those that end a command in order, except what whoever

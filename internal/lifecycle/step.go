@@ -306,6 +306,9 @@ func patch(s *step, ev Event) {
 	s.log(EntryUpdated, nil, "").Actor = e.Actor
 }
 
+// MaxLeases is how many leases a sandbox may have at once.
+const MaxLeases = 100
+
 // openLease adds a lease, or prolongs the one with the same id: that is still
 // the same work, so it keeps its beginning and is no news.
 func openLease(s *step, ev Event) {
@@ -316,6 +319,11 @@ func openLease(s *step, ev Event) {
 	if i := slices.IndexFunc(s.rec.Leases, func(has Lease) bool { return has.ID == l.ID }); i >= 0 {
 		l.Since = s.rec.Leases[i].Since
 		s.rec.Leases[i] = l
+		return
+	}
+	if len(s.rec.Leases) >= MaxLeases {
+		s.refuse(errdef.New(errdef.Exhausted, "too_many_holds", "the sandbox has %d holds, which is as many as it may have", len(s.rec.Leases)).
+			WithRemedy("release some, or prolong one by its id").With("allowed", MaxLeases))
 		return
 	}
 	s.rec.Leases = append(s.rec.Leases, l)

@@ -123,12 +123,15 @@ func TestKeysInBothDialects(t *testing.T) {
 	}
 	w.wants(w.ask(testKey, "GET", "/v1/sandboxes/"+ids[0], ""), 200, `"running"`)
 
+	// Where a request comes from proves nothing.
+	w.wants(w.ask("", "GET", "/metrics", ""), 401, "")
+
 	// What can be read of a server has no key in it.
 	places := map[string]string{
 		"the log":     w.log.String(),
 		"the events":  w.ask(testKey, "GET", "/v1/events?limit=1000", "").body,
 		"the keys":    w.ask(testKey, "GET", "/v1/keys", "").body,
-		"the metrics": w.ask("", "GET", "/metrics", "").body,
+		"the metrics": w.wants(w.ask(testKey, "GET", "/metrics", ""), 200, "drowse_").body,
 	}
 	for place, text := range places {
 		for _, key := range []string{testKey, one, other} {

@@ -17,7 +17,12 @@ import (
 // metrics returns what /metrics says, by name and labels.
 func (w *world) metrics() map[string]float64 {
 	w.t.Helper()
-	resp, err := http.Get(w.url + "/metrics")
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.url+"/metrics", nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("X-Api-Key", testKey)
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		w.t.Fatal(err)
 	}

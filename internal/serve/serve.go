@@ -144,6 +144,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	if addr, ok := ln.Addr().(*net.TCPAddr); ok && certificates == nil && !addr.IP.IsLoopback() {
+		o.Log.Warn("the server can be reached from other machines without TLS: API keys and all traffic go over the network in the clear",
+			"addr", addr.String(), "remedy", "give it --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that has TLS")
+	}
 	server, sup, err := assemble(ctx, o, ln.Addr(), certificates, &closers)
 	if err != nil {
 		return err
@@ -284,22 +288,20 @@ func localDomain(listen string) string {
 	return "localhost:" + port
 }
 
-// metricsHandler serves what the server counts, over all sandboxes. From other
-// machines it wants an API key that sees them.
+// metricsHandler serves what the server counts, over all sandboxes, to API keys
+// that see all of them. Where a request comes from proves nothing: a proxy on
+// this machine, or a sandbox's neighbour, comes from the loopback address too.
 func metricsHandler(reg prometheus.Gatherer, keys *auth.Keys) http.Handler {
 	h := promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !from.Addr().Unmap().IsLoopback() {
-			key, err := keys.Check(auth.FromHeader(r.Header))
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusUnauthorized)
-				return
-			}
-			if !auth.SeesAll(key) {
-				http.Error(w, "this API key sees its own sandboxes only", http.StatusForbidden)
-				return
-			}
+		key, err := keys.Check(auth.FromHeader(r.Header))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+		if !auth.SeesAll(key) {
+			http.Error(w, "this API key sees its own sandboxes only", http.StatusForbidden)
+			return
 		}
 		h.ServeHTTP(w, r)
 	})

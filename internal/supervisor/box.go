@@ -98,6 +98,9 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	if b.inst != nil {
 		next.ActiveAt = b.lastActiveLocked(now())
 	}
+	if res.Record.State == lifecycle.Terminated && res.Record.Op == nil {
+		next = remembered(next)
+	}
 	if err := b.s.slots.move(b.sb, next); err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}

@@ -250,14 +250,20 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 }
 
 // launch starts a runtime and brings its agent up to date. detail says what is
-// not as one would expect.
+// not as one would expect. How long the guest takes is its own affair: it
+// counts against its API key alone, and the server's turns are for the host's
+// work.
 func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst runtime.Instance, detail string, err error) {
-	select {
-	case b.s.starts <- struct{}{}:
-		defer func() { <-b.s.starts }()
-	case <-ctx.Done():
-		return nil, "", ctx.Err()
+	leave, err := b.s.launches.enter(ctx, b.snapshot().Config.Key)
+	if err != nil {
+		return nil, "", err
 	}
+	defer leave()
+	done, err := b.s.turn(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	defer done()
 	if err := failpoint.Fail(failpoint.Launch); err != nil {
 		return nil, "", err
 	}
@@ -289,6 +295,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	if err := failpoint.Fail(failpoint.Booted); err != nil {
 		return nil, "", err
 	}
+	done()
 	if cp := e.Checkpoint; image != "" && cp.AgentToken != "" {
 		if err := b.s.succeedHost(ctx, inst, sb.ID, cp.AgentToken); err != nil {
 			return nil, "", fmt.Errorf("agent of %s, which comes from another server: %w", id, err)

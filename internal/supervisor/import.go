@@ -113,6 +113,9 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 	if err := s.checkTimeout(orUnlimited(m.Settings.Timeout)); err != nil {
 		return nil, err
 	}
+	if err := checkFields(a.config); err != nil {
+		return nil, err
+	}
 	if _, err := lifecycle.Step(lifecycle.Record{State: lifecycle.Pending}, a.event(), now()); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -18,6 +19,65 @@ type slots struct {
 	mu    sync.Mutex
 	taken int
 	keys  map[string]KeyUse // of keys that have sandboxes
+}
+
+// maxLaunches is how many sandboxes of one API key may be on their way up at
+// once. Each can wait for its guest for as long as a start may take.
+const maxLaunches = 16
+
+// launches bounds how many sandboxes of each API key are on their way up, so
+// that those whose guests do not answer hold up nobody else.
+type launches struct {
+	mu   sync.Mutex
+	keys map[string]*launching // of keys that have any
+}
+
+// launching are the launches of one key.
+type launching struct {
+	turns chan struct{} // holds one element for each that is on its way
+	users int           // those and those that wait; guarded by launches.mu
+}
+
+// enter waits until the key may have one more sandbox on its way. leave must
+// follow.
+func (l *launches) enter(ctx context.Context, key string) (leave func(), err error) {
+	l.mu.Lock()
+	k := l.keys[key]
+	if k == nil {
+		if l.keys == nil {
+			l.keys = map[string]*launching{}
+		}
+		k = &launching{turns: make(chan struct{}, maxLaunches)}
+		l.keys[key] = k
+	}
+	k.users++
+	l.mu.Unlock()
+	select {
+	case k.turns <- struct{}{}:
+		return func() { <-k.turns; l.leave(key, k) }, nil
+	case <-ctx.Done():
+		l.leave(key, k)
+		return nil, ctx.Err()
+	}
+}
+
+func (l *launches) leave(key string, k *launching) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k.users--; k.users == 0 {
+		delete(l.keys, key)
+	}
+}
+
+// turn waits for a turn at what the host does to start a runtime. done ends it,
+// and may be called twice.
+func (s *Supervisor) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case s.starts <- struct{}{}:
+		return sync.OnceFunc(func() { <-s.starts }), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // KeyUse is what the sandboxes that an API key has made take together.

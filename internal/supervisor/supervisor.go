@@ -91,7 +91,9 @@ type Supervisor struct {
 	secret []byte
 	log    *slog.Logger
 	timers *timers
-	starts chan struct{} // bounds how many runtimes start at once
+	starts chan struct{} // bounds how many runtimes the host starts at once
+	// launches bounds how many sandboxes of one key are on their way up.
+	launches launches
 	// removals bounds how many sandboxes are removed at once: thousands can end
 	// together, and what waits for the disk holds a thread.
 	removals chan struct{}
@@ -258,6 +260,12 @@ func (s *Supervisor) Template(ref string) (Template, error) {
 
 // Create makes a sandbox and returns when it serves.
 func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandbox, error) {
+	if err := checkTemplateName(req.Template); err != nil {
+		return store.Sandbox{}, err
+	}
+	if err := checkFields(req.Config); err != nil {
+		return store.Sandbox{}, err
+	}
 	t, err := s.o.Templates.Resolve(req.Template)
 	if err != nil {
 		return store.Sandbox{}, err

@@ -92,6 +92,9 @@ func (s *Supervisor) collect(want func(lifecycle.Record) bool) []store.Sandbox {
 // Patch changes settings, metadata, wake policies or the like of a live or paused
 // sandbox.
 func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string) (store.Sandbox, error) {
+	if err := checkFields(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
+		return store.Sandbox{}, err
+	}
 	b, err := s.box(id)
 	if err != nil {
 		return store.Sandbox{}, err
@@ -170,6 +173,9 @@ func (b *box) serving() runtime.Instance {
 func (s *Supervisor) Hold(ctx context.Context, id string, l lifecycle.Lease, actor string) (lifecycle.Lease, error) {
 	if l.ID == "" {
 		l.ID = "hold" + newOp()
+	}
+	if err := checkHold(l); err != nil {
+		return lifecycle.Lease{}, err
 	}
 	sb, err := s.adjust(ctx, id, lifecycle.LeaseRequested{Meta: call("", actor), Lease: l})
 	if err != nil {

@@ -159,7 +159,7 @@ func (s *server) usage(ctx context.Context) usage {
 // metrics returns what the server counts without labels, by name.
 func (s *server) metrics(ctx context.Context) map[string]float64 {
 	s.t.Helper()
-	got, err := s.raw(ctx, http.MethodGet, "/metrics", nil, nil)
+	got, err := s.raw(ctx, http.MethodGet, "/metrics", http.Header{"X-Api-Key": {apiKey}}, nil)
 	if err != nil || got.status != http.StatusOK {
 		s.t.Fatalf("metrics: status %d, %v", got.status, err)
 	}

@@ -1,0 +1,151 @@
+package supervisor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// TestGuestsThatDoNotAnswerHoldUpNobodyElse: a start held one of the server's
+// turns until its guest had answered, so that four sandboxes whose guests did
+// not kept every other one from being made or woken.
+func TestGuestsThatDoNotAnswerHoldUpNobodyElse(t *testing.T) {
+	w := newHostileWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		settings := lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}
+		silent := func(c net.Conn) { _, _ = bufio.NewReader(c).Peek(1); listen(c) }
+		w.answer.Store(&silent)
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 2 * cap(srv.s.starts) {
+			go func() {
+				_, _ = srv.s.Create(ctx, CreateRequest{Template: "test", Settings: settings, Config: store.Config{Key: "greedy"}})
+			}()
+		}
+		synctest.Wait()
+		w.answer.Store(nil)
+		began := time.Now()
+		sb, err := srv.s.Create(t.Context(), CreateRequest{Template: "test", Settings: settings, Config: store.Config{Key: "modest"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("another key's sandbox took %s to start", took)
+		}
+		if err := srv.s.Kill(t.Context(), sb.ID, ""); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		w.close(t, srv)
+		if n := len(srv.s.launches.keys); n != 0 || len(srv.s.starts) != 0 {
+			t.Errorf("%d keys are on their way, %d turns are taken", n, len(srv.s.starts))
+		}
+	})
+}
+
+// TestFieldsHaveLimits: 16 MiB of metadata were kept for each sandbox, for 30
+// days after its end too. The error says what the limit is.
+func TestFieldsHaveLimits(t *testing.T) {
+	long := func(n int) string { return strings.Repeat("x", n) }
+	many := map[string]string{}
+	for i := range maxEnvCount + 1 { // few bytes
+		many[strconv.Itoa(i)] = ""
+	}
+	for name, c := range map[string]struct {
+		config store.Config
+		says   string
+	}{
+		"metadata":      {store.Config{Metadata: map[string]string{"a": long(maxMetadata)}}, "may have 16384"},
+		"much metadata": {store.Config{Metadata: many}, "may have 128"},
+		"env":           {store.Config{Env: map[string]string{long(maxEnv): "b"}}, "may have 131072"},
+		"much env":      {store.Config{Env: many}, "may have 1024"},
+		"host mask":     {store.Config{HostMask: long(maxHostMask + 1)}, "may have 512"},
+		"HTTPS ports":   {store.Config{HTTPSPorts: make([]int, maxHTTPSPorts+1)}, "may have 128"},
+		"network":       {store.Config{Network: []byte(long(maxNetwork + 1))}, "may have 16384"},
+		"a hook":        {store.Config{Hooks: store.Hooks{PreKill: store.Hook{Command: long(maxHookCommand + 1)}}}, "may have 16384"},
+		"volumes":       {store.Config{Volumes: make([]store.VolumeMount, maxMounts+1)}, "may have 64"},
+	} {
+		err := checkFields(c.config)
+		e, ok := errors.AsType[*errdef.Error](err)
+		if !ok || e.Code != "field_too_large" || !strings.Contains(e.Message, c.says) {
+			t.Errorf("%s: %.200v, want what it %s", name, err, c.says)
+		}
+	}
+	if err := checkFields(store.Config{Metadata: map[string]string{"a": long(maxMetadata - 1)}, Env: map[string]string{"b": long(maxEnv - 1)}}); err != nil {
+		t.Errorf("what is just small enough: %v", err)
+	}
+	if err := checkTemplateName(long(maxTemplateName + 1)); !errdef.Is(err, errdef.NotFound) || len(err.Error()) > 300 {
+		t.Errorf("a long name of a template: %.300v", err)
+	}
+}
+
+// TestManyHolds: thousands of holds were kept with one sandbox.
+func TestManyHolds(t *testing.T) {
+	w := newHostileWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}})
+		hold := func(l lifecycle.Lease) (lifecycle.Lease, error) {
+			l.Until = time.Now().Add(time.Minute)
+			return srv.s.Hold(t.Context(), id, l, "test")
+		}
+		first, err := hold(lifecycle.Lease{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range lifecycle.MaxLeases - 1 {
+			if _, err := hold(lifecycle.Lease{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := hold(lifecycle.Lease{}); !errdef.Is(err, errdef.Exhausted) {
+			t.Errorf("one hold too many: %v", err)
+		}
+		if _, err := hold(lifecycle.Lease{ID: first.ID}); err != nil {
+			t.Errorf("one is prolonged: %v", err)
+		}
+		if _, err := hold(lifecycle.Lease{ID: first.ID, Reason: strings.Repeat("x", maxHoldReason+1)}); !errdef.Is(err, errdef.Invalid) {
+			t.Errorf("a long reason: %v", err)
+		}
+		time.Sleep(2 * time.Minute) // and they run out
+		if _, err := hold(lifecycle.Lease{}); err != nil {
+			t.Errorf("after the others ran out: %v", err)
+		}
+		killHostile(t, w, srv, id)
+		w.close(t, srv)
+	})
+}
+
+// TestTombstonesAreSlim: of a sandbox that has ended, what it was given for its
+// life is not kept.
+func TestTombstonesAreSlim(t *testing.T) {
+	w := newHostileWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		sb, err := srv.s.Create(t.Context(), CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}, Config: store.Config{
+			Key: "k", Metadata: map[string]string{"a": "b"}, Env: map[string]string{"SECRET": strings.Repeat("x", 1<<16)}, AllowOut: []string{"203.0.113.1"},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		killHostile(t, w, srv, sb.ID)
+		got, err := srv.s.Find(t.Context(), sb.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Config.Env != nil || got.Config.AllowOut != nil || got.Config.Metadata["a"] != "b" || got.Config.Key != "k" || got.Config.Alias != sb.Config.Alias {
+			t.Errorf("kept: %+v", got.Config)
+		}
+		w.close(t, srv)
+	})
+}
