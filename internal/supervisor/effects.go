@@ -485,12 +485,14 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := b.s.checkSpace(leastSpace); err != nil {
 		return cp, 0, err
 	}
-	// Before the freeze: it can take a second.
-	m, err := b.manifest(ctx, sb, cp)
-	if err != nil {
-		return cp, 0, err
-	}
-	if err := b.drainLeases(ctx); err != nil {
+	// Before the freeze, and beside the drain: it can take a second.
+	var m layer.Manifest
+	var look errgroup.Group
+	look.Go(func() (err error) {
+		m, err = b.manifest(ctx, sb, cp)
+		return err
+	})
+	if err := errors.Join(b.drainLeases(ctx), look.Wait()); err != nil {
 		return cp, 0, err
 	}
 	if err := failpoint.Fail(failpoint.Drained); err != nil {
