@@ -384,7 +384,6 @@ func (s *Store) VerifyStack(ctx context.Context, stack []string, digests map[str
 // comparer holds what there is against a listing, line by line.
 type comparer struct {
 	lines *listing
-	in    *tree.Path // of the line at hand
 }
 
 // compareWith opens the listing that was committed as digest.
