@@ -85,6 +85,7 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			MaxRunning:      o.MaxRunning,
 			WarmRuntimes:    o.WarmRuntimes,
 			ShareOpt:        o.ShareOpt,
+			Trial:           o.Trial,
 			VolumeDiskMiB:   o.VolumeDiskMiB,
 			DNS:             o.DNS.AddrPort,
 			PauseOnShutdown: o.OnShutdown == "pause",

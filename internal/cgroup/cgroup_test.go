@@ -223,7 +223,7 @@ func TestPrepare(t *testing.T) {
 			p, err := prepare(t.Context(), tt.tree.tree(), tt.self, m)
 			if tt.code != "" {
 				e, ok := errors.AsType[*errdef.Error](err)
-				if !ok || !strings.Contains(e.Message, tt.code) || e.Class != errdef.Unsupported || e.Remedy == "" {
+				if !ok || !strings.Contains(e.Message, tt.code) || e.Class != errdef.Unfit || e.Remedy == "" {
 					t.Fatalf("error %v; want one with %q and a remedy", err, tt.code)
 				}
 				return

@@ -82,7 +82,7 @@ func findV1(s surroundings) error {
 }
 
 func noCgroups(format string, args ...any) *errdef.Error {
-	return errdef.New(errdef.Unsupported, "no_cgroups", format, args...)
+	return errdef.New(errdef.Unfit, "no_cgroups", format, args...)
 }
 
 // hasV1 reports whether the memory controller belongs to a hierarchy of v1.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -236,6 +237,20 @@ func turnOn(controller string) string {
 		}
 	}
 	return "boot a kernel that has it"
+}
+
+// LeastPIDs returns the smallest limit of tasks on the way to the place, and the
+// cgroup that has it; 0 if there is none.
+func (p *Place) LeastPIDs() (group string, most int64) {
+	for at := p.Path; ; at = path.Dir(at) {
+		text, err := p.read(at, "pids.max")
+		if n, err2 := strconv.ParseInt(text, 10, 64); err == nil && err2 == nil && (most == 0 || n < most) {
+			group, most = at, n
+		}
+		if at == "/" {
+			return group, most
+		}
+	}
 }
 
 // Make makes the cgroup name in the place, with limits, and returns its path.

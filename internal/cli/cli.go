@@ -78,6 +78,7 @@ type ServeOptions struct {
 	MaxRunning    int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes  int           // how many empty runtimes wait for the next start
 	ShareOpt      bool          // sandboxes see the host's /opt
+	Trial         bool          // a sandbox must start before the server is ready
 	VolumeDiskMiB int           // what a volume may hold that has no limit of its own; 0 for no limit
 	DNS           AddrPort      // what resolves names for sandboxes; as on the machine if not valid
 

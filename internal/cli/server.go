@@ -54,6 +54,7 @@ first start leaves an API key in the file api-key of the state directory.`,
 	f.DurationVar(&o.Drain, "drain", 5*time.Second, "how long a pause at a timeout waits for requests in flight to end; streams are not waited for, and an explicit pause waits 1s; 0 for not at all")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
 	f.IntVar(&o.VolumeDiskMiB, "volume-disk", 10240, "how many `MiB` a volume may hold that has no limit of its own; 0 for no limit")
+	f.BoolVar(&o.Trial, "trial", true, "start a sandbox and remove it before the server is ready; false starts sooner, and finds out with the first create")
 	f.BoolVar(&o.ShareOpt, "share-opt", false, "let sandboxes see the host's /opt, as far as everybody on the host may read it")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes wait to make the next start or wake faster; 0 for none")
 	f.Var(&o.DNS, "dns", "`address` and port of the DNS server that resolves names for sandboxes, such as 192.0.2.1:53; without it they are resolved as on this machine")

@@ -317,6 +317,9 @@ func (e *edge) refusal(id string, err error) *reply {
 	case errdef.Is(err, errdef.Unavailable):
 		e.log.Warn("sandbox not reachable", "sandbox", id, "err", err)
 		return &reply{Code: http.StatusServiceUnavailable, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
+	case errdef.Is(err, errdef.Unfit): // no retry helps
+		e.log.Error("sandbox not reachable", "sandbox", id, "err", err)
+		return &reply{Code: http.StatusNotImplemented, SandboxID: id, Message: err.Error(), ErrorCode: code(err)}
 	case errdef.Is(err, errdef.Exhausted):
 		return &reply{Code: http.StatusTooManyRequests, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
 	case errdef.Is(err, errdef.NotFound), errdef.Is(err, errdef.WrongState):

@@ -26,6 +26,7 @@ const (
 	Unauthorized Class = "unauthorized" // no valid credential
 	Forbidden    Class = "forbidden"    // a valid credential that does not suffice
 	Unsupported  Class = "unsupported"  // this server or runtime cannot do it
+	Unfit        Class = "unfit"        // the server's host cannot do it until someone repairs it
 	Internal     Class = "internal"     // our own fault
 )
 

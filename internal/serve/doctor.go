@@ -31,14 +31,16 @@ type Finding struct {
 }
 
 // trialTimeout bounds the trial sandbox.
-const trialTimeout = 30 * time.Second
+const trialTimeout = 2 * time.Minute
 
 // Doctor writes what this machine can run and why not, and reports whether a
 // server would work. It starts and removes a sandbox to know.
 func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (bool, error) {
 	findings := []Finding{root(), kernel(), space(stateDir)}
 	if findings[0].OK {
-		findings = append(findings, calls(), overlays(stateDir), trial(ctx))
+		findings = append(findings, calls(), overlays(stateDir))
+		findings = append(findings, host(ctx)...)
+		findings = append(findings, trial(ctx, stateDir))
 	}
 	findings = append(findings, guestTools())
 	ok := true
@@ -88,19 +90,8 @@ func kernel() Finding {
 		f.OK, f.Detail = false, err.Error()
 		return f
 	}
-	f.Detail = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + ", " + cgroups()
+	f.Detail = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
 	return f
-}
-
-func cgroups() string {
-	var st unix.Statfs_t
-	if err := unix.Statfs("/sys/fs/cgroup", &st); err != nil {
-		return "no cgroups"
-	}
-	if st.Type == unix.CGROUP2_SUPER_MAGIC {
-		return "cgroup v2"
-	}
-	return "cgroup v1"
 }
 
 // wantedSpace is what a server should have for images and layers, in GiB.
@@ -126,15 +117,16 @@ func space(dir string) Finding {
 	}
 }
 
-// trial starts a sandbox, as nothing else tells whether that works.
-func trial(ctx context.Context) Finding {
+// trial starts a sandbox, as nothing else tells whether that works. Its files are
+// where the server's would be, or as near to that as there is a directory.
+func trial(ctx context.Context, stateDir string) Finding {
 	f := Finding{Name: "runtime gvisor", Required: true, OK: true}
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
-	if err := tryRuntime(ctx); err != nil {
+	if err := tryRuntime(ctx, stateDir); err != nil {
 		f.OK, f.Detail = false, "not usable: "+err.Error()
-		f.Remedy = "a sandbox needs overlayfs, namespaces and cgroups that root may change, which containers often lack, and nftables with TPROXY (modules nf_tables and nft_tproxy)"
+		f.Remedy = "report it with the output of drowse doctor; in a container, try it with --privileged first"
 		if e, ok := errors.AsType[*errdef.Error](err); ok && e.Remedy != "" {
 			f.Detail, f.Remedy = "not usable: "+e.Message, e.Remedy
 		}
@@ -144,9 +136,11 @@ func trial(ctx context.Context) Finding {
 	return f
 }
 
-func tryRuntime(ctx context.Context) (err error) {
-	// A short path of its own: control sockets have a limit.
-	dir, err := os.MkdirTemp("", "drowse-doctor-")
+func tryRuntime(ctx context.Context, stateDir string) (err error) {
+	for !isDir(stateDir) {
+		stateDir = filepath.Dir(stateDir)
+	}
+	dir, err := os.MkdirTemp(stateDir, "drowse-doctor-")
 	if err != nil {
 		return err
 	}
@@ -176,6 +170,11 @@ func tryRuntime(ctx context.Context) (err error) {
 	return tryAgent(ctx, dir, rootfs, &undo)
 }
 
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir() || path == "/" || path == "."
+}
+
 func tryAgent(ctx context.Context, dir, rootfs string, undo *cleanups) error {
 	driver, err := gvisor.New(ctx, filepath.Join(dir, "gv"), gvisor.Warm{})
 	if err != nil {
@@ -183,7 +182,7 @@ func tryAgent(ctx context.Context, dir, rootfs string, undo *cleanups) error {
 	}
 	undo.add(driver.Close)
 	inst, err := driver.Start(ctx, runtime.Spec{
-		ID: "doctor", Rootfs: rootfs, Args: []string{"/agent"}, Hostname: "doctor",
+		ID: filepath.Base(dir), Rootfs: rootfs, Args: []string{"/agent"}, Hostname: "doctor",
 		Limits: runtime.Limits{CPUs: 1, MemoryMiB: 128, PIDs: 256},
 	})
 	if err != nil {

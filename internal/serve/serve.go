@@ -61,6 +61,7 @@ type Options struct {
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes   int           // how many empty runtimes wait for the next start
 	ShareOpt       bool          // sandboxes see the host's /opt
+	Trial          bool          // a sandbox must start on this host before the server is ready
 	VolumeDiskMiB  int           // what a volume may hold that has no limit of its own; 0 for no limit
 
 	DNS netip.AddrPort // what resolves names for sandboxes; as this machine does if not valid
@@ -98,8 +99,8 @@ const activityEvery = 20 * time.Second
 const diskEvery = 500 * time.Millisecond
 
 // defaultLimits are those of a sandbox that asks for none.
-func defaultLimits() store.Limits {
-	return store.Limits{CPUs: min(2, goruntime.NumCPU()), MemoryMiB: 1024, DiskMiB: 10240, PIDs: 2048}
+func defaultLimits(most store.Limits) store.Limits {
+	return store.Limits{CPUs: min(2, most.CPUs), MemoryMiB: min(1024, most.MemoryMiB), DiskMiB: 10240, PIDs: 2048}
 }
 
 // mostLimits is what a sandbox of this host may ask for. That all of them
@@ -129,6 +130,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	closers.add(func() error { return ignoreClosed(ln.Close()) })
 	o.Listen = ln.Addr().String() // with the port that was got
+	if err := raiseDescriptors(); err != nil {
+		return err
+	}
 	if err := template.CheckOutside(o.StateDir, o.share()...); err != nil {
 		return err
 	}
@@ -152,7 +156,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	return serveUntil(ctx, o.Log, ln, server, sup.Check)
+	if o.Trial {
+		if err := tryHost(ctx, o, sup); err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return serveUntil(ctx, o.Log, ln, server, sup)
 }
 
 func listen(ctx context.Context, addr string) (net.Listener, error) {
@@ -267,9 +276,11 @@ func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, 
 			native.ServeHTTP(w, r)
 		case volumecontent.Owns(r):
 			files.ServeHTTP(w, r)
-		case r.URL.Path == "/healthz", r.URL.Path == "/readyz":
+		case r.URL.Path == "/healthz":
 			// The listener answers only once everything is recovered.
 			fmt.Fprintln(w, "ok")
+		case r.URL.Path == "/readyz":
+			answerReady(w, sup.Ready())
 		case r.URL.Path == "/metrics":
 			metrics.ServeHTTP(w, r)
 		default:
@@ -336,8 +347,12 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if _, err := templates.BuildBase(agent, o.share()...); err != nil {
 		return nil, err
 	}
+	most, err := mostLimits()
+	if err != nil {
+		return nil, err
+	}
 	driver, err := gvisor.New(ctx, runtimesIn(o.StateDir), gvisor.Warm{
-		Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits()), Log: o.Log,
+		Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits(most)), Log: o.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -347,10 +362,6 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err := os.MkdirAll(mounts, 0o700); err != nil {
 		return nil, err
 	}
-	most, err := mostLimits()
-	if err != nil {
-		return nil, err
-	}
 	volumes, err := volume.Open(volumesIn(o.StateDir), template.UserID)
 	if err != nil {
 		return nil, err
@@ -358,9 +369,9 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	sup, err := supervisor.New(ctx, supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
-		Limits:  defaultLimits(), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
+		Limits:  defaultLimits(most), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
-		Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery,
+		TrialTemplate: "base", Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery,
 		LogDir: filepath.Join(o.StateDir, "logs"),
 	})
 	if err != nil {
@@ -421,14 +432,18 @@ func exports(o Options, key string, addr net.Addr) string {
 }
 
 // serveUntil serves until ctx ends. Requests in flight get a moment to end;
-// streams, which have no end of their own, are broken off. By check the service
-// manager learns that all is well.
-func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, check func(context.Context) error) error {
+// streams, which have no end of their own, are broken off. The service manager
+// learns from sup when the server is ready and that it is well.
+func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, sup health) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(ln) }()
-	log.Info("server ready", "addr", ln.Addr().String())
-	notify(log, daemon.SdNotifyReady)
-	go watch(ctx, log, check)
+	go func() {
+		if awaitReady(ctx, log, sup.Ready) {
+			log.Info("server ready", "addr", ln.Addr().String())
+			notify(log, daemon.SdNotifyReady+"\nSTATUS=ready")
+			watch(ctx, log, sup.Check)
+		}
+	}()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)

@@ -45,6 +45,8 @@ type box struct {
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id
 	tasks   map[string]*task         // the work of effects in flight, by operation id
 
+	unfit *errdef.Error // what the host lacked at the last start; nil for nothing
+
 	merging bool                    // layers of the stack are being merged
 	merged  *lifecycle.LayersMerged // not committed yet; nil for none
 }
@@ -321,7 +323,7 @@ func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Le
 			return nil, err
 		}
 		if end.Type == lifecycle.EntryResumeFailed {
-			return nil, resumeError(id, end.Entry)
+			return nil, b.resumeError(end.Entry)
 		}
 		if lease, err := b.retry(w); lease != nil || err != nil {
 			return lease, err

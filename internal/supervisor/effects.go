@@ -167,6 +167,7 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 	id := runtimeID(b.id, e.Launch)
 	inst, detail, err := b.launch(ctx, id, e)
 	b.noteFault(e.Checkpoint, err)
+	b.noteStart(err)
 	if err != nil {
 		b.s.log.Warn("runtime did not start", "sandbox", b.id, "runtime", id, "err", err)
 		b.discard(id)

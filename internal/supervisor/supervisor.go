@@ -71,6 +71,8 @@ type Options struct {
 	// KeyLimits returns what the sandboxes that an API key has made may take
 	// together. Nil bounds nothing.
 	KeyLimits func(key string) store.KeyLimits
+	// TrialTemplate is what Try starts a sandbox of.
+	TrialTemplate string
 	// Internet is what sandboxes reach outside, if they may.
 	Internet egress.Internet
 	// SampleEvery is how often sandboxes that run are measured; 0 for never.
@@ -109,6 +111,7 @@ type Supervisor struct {
 	metrics *metrics
 	fleet   fleet
 	slots   slots
+	fitness fitness
 	ballast ballast
 
 	mu    sync.RWMutex
@@ -305,12 +308,15 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 	}
 	sb := b.as(end.record)
 	if end.Type != lifecycle.EntryRunning {
-		return store.Sandbox{}, createError(sb)
+		return store.Sandbox{}, b.createError(sb)
 	}
 	return sb, nil
 }
 
-func createError(sb store.Sandbox) error {
+func (b *box) createError(sb store.Sandbox) error {
+	if e := b.unfitNow(); e != nil {
+		return unfitError(fmt.Sprintf("sandbox %s did not start", sb.ID), e)
+	}
 	reason := "it was killed"
 	if t := sb.Record.Tombstone; t != nil && t.Detail != "" {
 		reason = t.Detail
@@ -457,7 +463,7 @@ func (s *Supervisor) rouse(ctx context.Context, id string, event func(op string)
 		}
 		switch {
 		case end.Type == lifecycle.EntryResumeFailed:
-			return Connected{}, resumeError(b.id, end.Entry)
+			return Connected{}, b.resumeError(end.Entry)
 		case end.Type == lifecycle.EntryResumed && res.Changed:
 			return Connected{Sandbox: b.as(end.record), Resumed: true}, nil
 		case end.Type == lifecycle.EntryResumed:
@@ -466,7 +472,8 @@ func (s *Supervisor) rouse(ctx context.Context, id string, event func(op string)
 	}
 }
 
-func resumeError(id string, entry lifecycle.Entry) error {
+func (b *box) resumeError(entry lifecycle.Entry) error {
+	id := b.id
 	if entry.Damaged {
 		return errdef.New(errdef.Unavailable, codeDamaged, "sandbox %s stays paused, because its checkpoint is not what was written: %s", id, entry.Detail).
 			WithRemedy("put its files back from a backup and resume it again, or kill it; drowse fsck on the server says what else is damaged")
@@ -474,6 +481,9 @@ func resumeError(id string, entry lifecycle.Entry) error {
 	if entry.Unreadable {
 		return errdef.New(errdef.Unavailable, codeUnreadable, "sandbox %s stays paused: %s", id, entry.Detail).
 			WithRemedy("set its filesystemFallback to boot it afresh from its files, put back the drowse or the files that it was paused with, or kill it")
+	}
+	if e := b.unfitNow(); e != nil {
+		return unfitError(fmt.Sprintf("sandbox %s could not be resumed and stays paused", id), e)
 	}
 	return errdef.New(errdef.Unavailable, "resume_failed", "sandbox %s could not be resumed and stays paused: %s", id, entry.Detail).
 		WithRemedy("try again; its checkpoint is untouched")

@@ -123,7 +123,7 @@ func freeAddress(t testing.TB) string {
 
 // command is the server's command line.
 func (s *server) command() *exec.Cmd {
-	cmd := exec.Command(cmp.Or(s.binary, drowseBinary), "serve", "--listen", s.addr, "--state-dir", s.dir)
+	cmd := exec.Command(cmp.Or(s.binary, drowseBinary), "serve", "--listen", s.addr, "--state-dir", s.dir, "--trial=false")
 	cmd.Args = append(cmd.Args, s.args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "DROWSE_API_KEY=" + apiKey}, s.env...)
 	if level := os.Getenv("DROWSE_LOG_LEVEL"); level != "" {

@@ -266,7 +266,7 @@ func TestServiceManager(t *testing.T) {
 	s.env = []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=400000"}
 	t.Cleanup(s.cleanUp)
 	s.start()
-	for _, want := range []string{"READY=1", "WATCHDOG=1", "WATCHDOG=1"} {
+	for _, want := range []string{"READY=1\nSTATUS=ready", "WATCHDOG=1", "WATCHDOG=1"} {
 		if got := told(); got != want {
 			t.Errorf("told %q, want %q", got, want)
 		}
@@ -279,4 +279,36 @@ func TestServiceManager(t *testing.T) {
 			t.Errorf("told %q", got)
 		}
 	}
+}
+
+// wrapped returns a program that runs script with drowse's arguments, which ends
+// with starting the program "$DROWSE".
+func wrapped(t *testing.T, script string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "drowse")
+	text := "#!/bin/sh\nDROWSE='" + drowseBinary + "'\n" + script + "\n"
+	if err := os.WriteFile(file, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestHiddenCgroups starts a server where the cgroups cannot be seen, as in
+// "ip netns exec". With cgroup v2 it finds them all the same; with v1 it says
+// what hides them.
+func TestHiddenCgroups(t *testing.T) {
+	ctx := deadline(t, time.Minute)
+	s := newServer(t, stateDir(t))
+	s.args = []string{"--trial"}
+	s.binary = wrapped(t, `exec unshare --mount sh -c 'umount -l /sys/fs/cgroup && exec "$@"' sh "$DROWSE" "$@"`)
+	if len(glob("/sys/fs/cgroup/memory/cgroup.procs")) > 0 {
+		code, said := runToEnd(t, s.command(), s.log)
+		checkRefusal(t, code, said, "cgroup v1", "memory controller is not at /sys/fs/cgroup/memory", "nsenter --net")
+		return
+	}
+	t.Cleanup(s.cleanUp)
+	s.start()
+	sb := s.create(ctx, sleeper)
+	s.pause(ctx, sb.ID)
+	s.connect(ctx, sb.ID)
 }

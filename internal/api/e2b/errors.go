@@ -26,6 +26,7 @@ var statuses = map[errdef.Class]int{
 	errdef.Unauthorized: http.StatusUnauthorized,
 	errdef.Forbidden:    http.StatusForbidden,
 	errdef.Unsupported:  http.StatusBadRequest,
+	errdef.Unfit:        http.StatusNotImplemented,
 	errdef.Internal:     http.StatusInternalServerError,
 }
 
@@ -127,7 +128,7 @@ func (s *server) translate(c *call, err error) *failure {
 	if !known || status == http.StatusInternalServerError {
 		return s.internal(c, e.Code, err)
 	}
-	if status == http.StatusServiceUnavailable {
+	if status == http.StatusServiceUnavailable || e.Class == errdef.Unfit {
 		s.Log.Warn("request could not be served", c.attrs("err", err)...)
 	}
 	return &failure{Code: status, Message: e.Error(), ErrorCode: e.Code}

@@ -19,7 +19,7 @@ func TestErrorClasses(t *testing.T) {
 	tests := map[errdef.Class]int{
 		errdef.NotFound: 404, errdef.Exists: 409, errdef.Invalid: 400, errdef.WrongState: 409, errdef.Conflict: 409,
 		errdef.Exhausted: 429, errdef.Unavailable: 503, errdef.Unauthorized: 401, errdef.Forbidden: 403,
-		errdef.Unsupported: 400, errdef.Internal: 500,
+		errdef.Unsupported: 400, errdef.Unfit: 501, errdef.Internal: 500,
 	}
 	if len(tests) != len(statuses) {
 		t.Errorf("%d classes tested, %d mapped", len(tests), len(statuses))

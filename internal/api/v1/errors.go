@@ -26,6 +26,7 @@ var statuses = map[errdef.Class]int{
 	errdef.Unauthorized: http.StatusUnauthorized,
 	errdef.Forbidden:    http.StatusForbidden,
 	errdef.Unsupported:  http.StatusNotImplemented,
+	errdef.Unfit:        http.StatusNotImplemented,
 	errdef.Internal:     http.StatusInternalServerError,
 }
 
@@ -111,7 +112,7 @@ func (s *server) classify(c *call, err error) *errdef.Error {
 		id := httpapi.RequestID()
 		s.Log.Error("request failed", c.attrs("request", id, "err", err)...)
 		return internalError(id, e)
-	case statusOf(e) == http.StatusServiceUnavailable:
+	case statusOf(e) == http.StatusServiceUnavailable, e.Class == errdef.Unfit:
 		s.Log.Warn("request could not be served", c.attrs("err", err)...)
 	}
 	return e

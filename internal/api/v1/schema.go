@@ -30,7 +30,7 @@ var enums = map[reflect.Type]schema{
 	reflect.TypeFor[store.Role](): body.OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead),
 	reflect.TypeFor[clockState](): body.OneOf(clockOff, clockRunning, clockHeld, clockStopped),
 	reflect.TypeFor[errdef.Class](): body.OneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,
-		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Internal),
+		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Unfit, errdef.Internal),
 }
 
 func refTo(t reflect.Type) schema { return schema{"$ref": body.Components + nameOf(t)} }

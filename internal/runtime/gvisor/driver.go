@@ -264,13 +264,13 @@ func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec) (*c
 		return nil, err
 	}
 	if err := ns.create(); err != nil {
-		return nil, fmt.Errorf("make network: %w", err)
+		return nil, explainNetwork(err)
 	}
 	if err := failpoint.Fail(failpoint.NetworkMade); err != nil {
 		return nil, err
 	}
 	if err := d.create(ctx, bundle, spec, ns); err != nil {
-		return nil, fmt.Errorf("create: %w", err)
+		return nil, explainCreate(err)
 	}
 	if err := failpoint.Fail(failpoint.Created); err != nil {
 		return nil, err

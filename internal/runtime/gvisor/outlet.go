@@ -121,10 +121,10 @@ func addRules() error {
 func noRules(err error) error {
 	switch {
 	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
-		return errdef.New(errdef.Unsupported, "no_nftables", "this kernel has no nftables, which sandboxes' networks need (%w)", err).
+		return errdef.New(errdef.Unfit, "no_nftables", "this kernel has no nftables, which sandboxes' networks need (%w)", err).
 			WithRemedy("load its module (modprobe nf_tables), or install the package that has it")
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
-		return errdef.New(errdef.Unsupported, "no_nftables", "this kernel's nftables lacks what sandboxes' networks need, such as TPROXY (%w)", err).
+		return errdef.New(errdef.Unfit, "no_nftables", "this kernel's nftables lacks what sandboxes' networks need, such as TPROXY (%w)", err).
 			WithRemedy("load the modules (modprobe nft_tproxy nf_tproxy_ipv4), or install the package that has them")
 	}
 	return fmt.Errorf("add rules of nftables: %w", err)

@@ -1,0 +1,129 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/cgroup"
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// host returns what the doctor finds about the host's limits and habits. What a
+// sandbox cannot do without is required; the trial tells of the rest.
+func host(ctx context.Context) []Finding {
+	return []Finding{controlGroups(ctx), descriptors(), namespaces(), memory(), security()}
+}
+
+// controlGroups says where sandboxes are limited.
+func controlGroups(ctx context.Context) Finding {
+	f := Finding{Name: "cgroups", Required: true}
+	tree, v2, err := cgroup.Open()
+	if err != nil {
+		return f.lacks(err)
+	}
+	if !v2 {
+		f.OK, f.Detail = true, "cgroup v1, in "+path.Join(cgroup.Mount, "*", "drowse")
+		return f
+	}
+	place, err := cgroup.Prepare(ctx, tree)
+	if err != nil {
+		return f.lacks(err)
+	}
+	f.OK = true
+	f.Detail = fmt.Sprintf("cgroup v2, in %s, with %s", place.Path, strings.Join(place.Controllers, " "))
+	if group, most := place.LeastPIDs(); most > 0 && most < wantedTasks {
+		f.OK, f.Required = false, false
+		f.Detail = fmt.Sprintf("cgroup %s lets all sandboxes together have %d tasks", group, most)
+		f.Remedy = fmt.Sprintf("raise it: TasksMax of its unit, or --pids-limit of the container, or echo max > %s/pids.max", place.Dir(group))
+	}
+	return f
+}
+
+// lacks is the finding of an error.
+func (f Finding) lacks(err error) Finding {
+	f.OK, f.Detail = false, err.Error()
+	if e, ok := errors.AsType[*errdef.Error](err); ok {
+		f.Detail, f.Remedy = e.Message, e.Remedy
+	}
+	return f
+}
+
+// wantedTasks is how many tasks a host should allow: a sandbox takes some 100
+// with nothing in it, and may ask for 32,768.
+const wantedTasks = 8192
+
+// descriptors says how many files the server can open.
+func descriptors() Finding {
+	f := Finding{Name: "file limit", OK: true}
+	if err := raiseDescriptors(); err != nil {
+		f.Required = true
+		return f.lacks(err)
+	}
+	var now unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
+		return f.lacks(err)
+	}
+	f.OK = now.Cur >= 1<<16
+	f.Detail = fmt.Sprintf("%d file descriptors", now.Cur)
+	f.Remedy = "raise the limit (LimitNOFILE of the service, ulimit -n): each connection to a sandbox takes two"
+	return f
+}
+
+// namespaces says whether the host's limits of namespaces forbid sandboxes.
+func namespaces() Finding {
+	f := Finding{Name: "namespaces", OK: true, Detail: "their limits leave room"}
+	for _, kind := range []string{"user", "net", "mnt", "pid", "ipc", "uts"} {
+		name := "/proc/sys/user/max_" + kind + "_namespaces"
+		data, err := os.ReadFile(name)
+		n, err2 := strconv.Atoi(strings.TrimSpace(string(data)))
+		if err == nil && err2 == nil && n < leastNamespaces {
+			f.OK, f.Required = false, n == 0
+			f.Detail = fmt.Sprintf("the host allows %d %s namespaces, and a sandbox needs one or more", n, kind)
+			f.Remedy = fmt.Sprintf("sysctl user.max_%s_namespaces=65536", kind)
+			return f
+		}
+	}
+	return f
+}
+
+const leastNamespaces = 256
+
+// wantedMemory is what a host should have, in MiB: a sandbox may take 1,024
+// unless it asks for another limit.
+const wantedMemory = 1800
+
+// memory says how much there is for sandboxes.
+func memory() Finding {
+	f := Finding{Name: "memory", OK: true}
+	most, err := mostLimits()
+	if err != nil {
+		return f.lacks(err)
+	}
+	f.OK = most.MemoryMiB >= wantedMemory
+	f.Detail = fmt.Sprintf("%d MiB; a sandbox that asks for none may take %d", most.MemoryMiB, defaultLimits(most).MemoryMiB)
+	f.Remedy = "create sandboxes with a smaller limit (--memory 256) and let them sleep: one that sleeps takes none"
+	return f
+}
+
+// security says which policy besides the usual permissions is in force. What
+// it forbids shows in the trial.
+func security() Finding {
+	f := Finding{Name: "security", OK: true, Detail: "no SELinux in force"}
+	if data, err := os.ReadFile("/sys/fs/selinux/enforce"); err == nil && strings.TrimSpace(string(data)) == "1" {
+		f.Detail = "SELinux is enforcing; a denial is in the audit log: ausearch -m avc -ts recent. The binary wants the label of /usr/local/bin: restorecon -v /usr/local/bin/drowse"
+	}
+	if data, err := os.ReadFile("/proc/self/attr/current"); err == nil {
+		if label := strings.TrimRight(string(data), "\x00\n"); strings.HasSuffix(label, "(enforce)") {
+			f.OK, f.Detail = false, "AppArmor confines this process: "+label
+			f.Remedy = "run it unconfined, in a container with --security-opt apparmor=unconfined, if the trial fails"
+		}
+	}
+	return f
+}

@@ -1,0 +1,108 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/edge"
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// fakeHealth is a server on a host that may be unfit.
+type fakeHealth struct{ unfit atomic.Pointer[errdef.Error] }
+
+func (h *fakeHealth) Check(context.Context) error { return nil }
+
+func (h *fakeHealth) Ready() error {
+	if e := h.unfit.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// TestNotReady holds that the service manager is told that the server is ready
+// only once the host is fit, and until then why not, and to wait.
+func TestNotReady(t *testing.T) {
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "n"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	t.Setenv("NOTIFY_SOCKET", socket.LocalAddr().String())
+	told := func() string {
+		t.Helper()
+		if err := socket.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		text := make([]byte, 4096)
+		n, err := socket.Read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text[:n])
+	}
+	h := &fakeHealth{}
+	h.unfit.Store(errdef.New(errdef.Unfit, "no_veth", "no veth").WithRemedy("load it,\nnow"))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serveUntil(ctx, log, ln, edge.NewServer(edge.Options{Log: log}), h) }()
+	first := told()
+	if !strings.Contains(first, "STATUS=not ready: no veth: load it, now\n") || !strings.Contains(first, "EXTEND_TIMEOUT_USEC=") || strings.Contains(first, "READY=1") {
+		t.Errorf("told %q while unfit", first)
+	}
+	h.unfit.Store(nil)
+	next := told()
+	for strings.HasPrefix(next, "STATUS=not ready") {
+		next = told()
+	}
+	if !strings.HasPrefix(next, "READY=1\n") {
+		t.Errorf("told %q once fit", next)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnswerReady(t *testing.T) {
+	for name, tt := range map[string]struct {
+		unfit  error
+		status int
+		says   string
+	}{
+		"fit":   {nil, http.StatusOK, "ok\n"},
+		"unfit": {errdef.New(errdef.Unfit, "no_veth", "no veth").WithRemedy("load it"), http.StatusServiceUnavailable, "no sandbox starts on this host: no veth: load it\n"},
+	} {
+		w := httptest.NewRecorder()
+		answerReady(w, tt.unfit)
+		if w.Code != tt.status || w.Body.String() != tt.says {
+			t.Errorf("%s: %d %q", name, w.Code, w.Body)
+		}
+	}
+}
+
+func TestCannotStart(t *testing.T) {
+	err := cannotStart(errdef.New(errdef.Unfit, "no_veth", "no veth").WithRemedy("load it"))
+	if e, _ := errors.AsType[*errdef.Error](err); e == nil || e.Code != "no_veth" || e.Remedy != "load it" {
+		t.Errorf("%v", err)
+	}
+	err = cannotStart(errors.New("a fault"))
+	if e, _ := errors.AsType[*errdef.Error](err); e == nil || !strings.Contains(e.Message, "a fault") || !strings.Contains(e.Remedy, "doctor") {
+		t.Errorf("%v", err)
+	}
+}
