@@ -322,8 +322,8 @@ func (g *guest) afterReboot(ctx context.Context) error {
 }
 
 // upgrade replaces a package of the host, which sandboxes see in /usr, under two
-// sleepers. Their memory images may have pages of its old files: one is refused
-// and stays as it is, the other boots afresh, as it was told to.
+// sleepers. Two have a file of it open: one is refused and stays as it is, the
+// other boots afresh, as it was told to. The third uses nothing of it and goes on.
 func (g *guest) upgrade(ctx context.Context) error {
 	if err := installPackage("1"); err != nil {
 		return err
@@ -336,7 +336,16 @@ func (g *guest) upgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	unconcerned, err := g.counter(ctx, client.CreateOptions{})
+	if err != nil {
+		return err
+	}
 	for _, c := range []counter{refused, fresh} {
+		if _, err := g.exec(ctx, c.ID, "sh", "-c", "sleep 1d < /usr/share/hosts-probe >/dev/null 2>&1 &"); err != nil {
+			return err
+		}
+	}
+	for _, c := range []counter{refused, fresh, unconcerned} {
 		if err := g.client.Pause(ctx, c.ID); err != nil {
 			return g.withJournal(err)
 		}
@@ -357,7 +366,10 @@ func (g *guest) upgrade(ctx context.Context) error {
 	if out, err := g.exec(ctx, fresh.ID, "sh", "-c", "cat /usr/share/hosts-probe count"); err != nil || !strings.HasPrefix(out, "version 2") {
 		return fmt.Errorf("after it booted afresh it sees %q, %w", out, err)
 	}
-	return errors.Join(g.kill(ctx, refused.ID), g.kill(ctx, fresh.ID))
+	if now, err := g.look(ctx, unconcerned.ID); err != nil || now.PID != unconcerned.PID || now.Count < unconcerned.Count {
+		return fmt.Errorf("a sandbox that uses nothing of the package is %+v, was %+v: %w", now, unconcerned, err)
+	}
+	return errors.Join(g.kill(ctx, refused.ID), g.kill(ctx, fresh.ID), g.kill(ctx, unconcerned.ID))
 }
 
 // installPackage builds and installs a version of a package with one file.
