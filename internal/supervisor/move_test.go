@@ -353,9 +353,10 @@ func (p *parts) ImageFile(name string) (io.ReadCloser, error) {
 
 func TestImportRefusesWhatCannotRunHere(t *testing.T) {
 	from, to := newBench(t), newBench(t)
+	to.ceiling = 24 * time.Hour
 	first, _ := from.open()
 	second, _ := to.open()
-	id := from.asleep(first, CreateRequest{})
+	id := from.asleep(first, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour}})
 	file := exportOf(t, first, id)
 	for name, c := range map[string]struct {
 		change     func(*bundle.Manifest)

@@ -173,7 +173,8 @@ type sim struct {
 	seed  uint64
 	began time.Time
 	plan  plan
-	calm  atomic.Bool // the faults have stopped
+	calm  atomic.Bool  // the faults have stopped
+	died  atomic.Int64 // when the last server died, in nanoseconds of Unix time
 
 	rollMu sync.Mutex
 	rolls  map[string]uint64
@@ -242,6 +243,7 @@ func newSim(t *testing.T, dir string, seed uint64) *sim {
 	}
 	s.plan = newPlan(s.roll("plan"))
 	s.meddle, s.told, s.served, s.did = s.trouble, s.report, s.hasServed, s.hasDone
+	s.world.tune = func(o *Options) { o.ActivityEvery = 20 * time.Second }
 	s.world.hooks = s.commitHooks
 	s.world.log = func(srv *server) slog.Handler { return simLog{s, srv} }
 	return s
@@ -402,6 +404,7 @@ func (s *sim) mayCrash() bool {
 }
 
 func (s *sim) crash(srv *server, why string) {
+	s.died.Store(now().UnixNano())
 	if srv.dead.Load() {
 		return
 	}
@@ -923,7 +926,7 @@ func (s *sim) idleDue(srv *server, b *watched, r lifecycle.Record) time.Time {
 // refreshedDue is the earliest that the soft timeout of a sandbox may end that
 // is refreshed by activity.
 func (s *sim) refreshedDue(srv *server, b *watched, r lifecycle.Record) time.Time {
-	last := b.lastWork
+	last := s.known(b.lastWork)
 	if r.EndAt.After(r.EndSetAt) {
 		if b.holds[srv.number] > 0 {
 			s.fail("box%d: timed out with %d accesses open", b.ordinal, b.holds[srv.number])
@@ -945,7 +948,17 @@ func (s *sim) workedUntil(b *watched, r lifecycle.Record) time.Time {
 	if s.plan.blind == 0 {
 		last = later(last, b.busyUntil[r.Launch])
 	}
-	return last
+	return s.known(last)
+}
+
+// known is what a server can know of when there was work. What happened in the
+// last minute before a crash may not be stored; where the store fails, a write
+// or two more may be missing.
+func (s *sim) known(last time.Time) time.Time {
+	if last.UnixNano() > s.died.Load() {
+		return last
+	}
+	return last.Add(-2 * time.Minute)
 }
 
 // lateness is how late a clock may take effect where nothing is slow. The rest

@@ -141,6 +141,7 @@ type bench struct {
 	machine *fake.Machine
 	driver  runtime.Driver // of the next server; nil for the machine's
 	limits  store.Limits   // of the next server
+	ceiling time.Duration  // the longest timeout that the next server grants; 0 for any
 	samples time.Duration  // how often the next server measures; 0 for never
 	logs    bool           // whether the next server keeps logs
 
@@ -257,7 +258,7 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 		logDir = filepath.Join(b.dir, "logs")
 	}
 	s, err = New(t.Context(), Options{
-		Limits: b.limits,
+		Limits: b.limits, MaxTimeout: b.ceiling,
 		LogDir: logDir,
 		Store:  st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
@@ -719,8 +720,10 @@ func TestKillAtAnyMoment(t *testing.T) {
 }
 
 func TestTimeoutAboveTheCeilingIsRefused(t *testing.T) {
-	s, _ := newBench(t).open()
-	id := create(t, s, CreateRequest{})
+	b := newBench(t)
+	b.ceiling = 24 * time.Hour
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour}})
 	before := record(t, s, id).EndAt
 	for name, f := range map[string]func(time.Duration) error{
 		"create": func(d time.Duration) error {
@@ -730,7 +733,7 @@ func TestTimeoutAboveTheCeilingIsRefused(t *testing.T) {
 		"connect": func(d time.Duration) error { _, err := s.Connect(t.Context(), id, d, ""); return err },
 		"set":     func(d time.Duration) error { _, err := s.SetTimeout(t.Context(), id, d, ""); return err },
 	} {
-		for _, d := range []time.Duration{-1, 25 * time.Hour} {
+		for _, d := range []time.Duration{Unlimited, -time.Second, 25 * time.Hour} {
 			if err := f(d); !errdef.Is(err, errdef.Invalid) {
 				t.Errorf("%s %s: %v, want invalid", name, d, err)
 			}

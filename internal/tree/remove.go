@@ -51,6 +51,9 @@ func (r *remover) empty(in *os.File, dir func(in *os.File, name string) error) (
 	}
 	for {
 		some, err := in.ReadDir(namesAtOnce)
+		if errors.Is(err, fs.ErrNotExist) {
+			return found, nil // another removal was quicker
+		}
 		for _, e := range some {
 			found++
 			remove := dir
