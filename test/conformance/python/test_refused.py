@@ -56,6 +56,7 @@ async def test_template_builds(classes):
         await refused(call)
     assert await done(template.exists("some-template")) is False
     assert await done(template.exists("base")) is True
+    assert await done(template.alias_exists("base")) is True
 
 
 async def test_secrets(classes):

@@ -12,7 +12,7 @@ var gaps = []gap{
 	{[]string{"Sandbox.fork"}, true, "A running sandbox cannot be forked yet."},
 	{[]string{"Sandbox.createSnapshot", "Sandbox.listSnapshots", "Sandbox.deleteSnapshot", "SnapshotPaginator.*", "e2b sandbox.snapshot"}, true,
 		"There are no named snapshots yet; `drowse export` keeps a paused sandbox as a file."},
-	{[]string{"Template.build", "Template.buildInBackground", "Template.getBuildStatus", "Template.exists", "Template.aliasExists",
+	{[]string{"Template.build", "Template.buildInBackground", "Template.getBuildStatus",
 		"Template.assignTags", "Template.removeTags", "Template.getTags"}, true,
 		"There is one template, `base`, which is the host's own system; none are built."},
 	{[]string{"Secret.create", "Secret.update", "Secret.getInfo", "Secret.list", "Secret.exists", "Secret.destroy", "SecretPaginator.*"}, true,

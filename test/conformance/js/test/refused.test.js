@@ -49,6 +49,7 @@ describe('refused', () => {
     })
     assert.equal(await Template.exists('some-template'), false)
     assert.equal(await Template.exists('base'), true)
+    assert.equal(await Template.aliasExists('base'), true)
   })
 
   check('secrets', async () => {
