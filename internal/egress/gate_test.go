@@ -56,10 +56,11 @@ func listen(t *testing.T) net.Listener {
 
 // newLoop returns the world and a gate, and what counts refusals.
 func newLoop(t *testing.T) (*loop, *Gate) {
-	l := &loop{server: listen(t), names: book{"good.test": {"203.0.113.10"}, "private.test": {"10.0.0.1"}, "host.test": {"198.51.100.1"}}}
+	server := listen(t) // a test may put another in its place
+	l := &loop{server: server, names: book{"good.test": {"203.0.113.10"}, "private.test": {"10.0.0.1"}, "host.test": {"198.51.100.1"}}}
 	go func() {
 		for {
-			c, err := l.server.Accept()
+			c, err := server.Accept()
 			if err != nil {
 				return
 			}
