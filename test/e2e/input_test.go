@@ -16,7 +16,7 @@ import (
 // and a body that says what is wrong, and the server is none the worse for it.
 func TestBadInput(t *testing.T) {
 	ctx := deadline(t, time.Minute)
-	s := startServer(t)
+	s := startServer(t, "--max-timeout", "24h")
 	sb := s.create(ctx, client.CreateOptions{})
 	unknown := "i" + strings.Repeat("0", 20)
 	const base = `{"templateID":"base"}`
@@ -46,7 +46,7 @@ func TestBadInput(t *testing.T) {
 		{name: "huge timeout", method: "POST", path: "/v2/sandboxes", body: `{"templateID":"base","timeout":1000000}`, status: 400, says: "imeout"},
 		{name: "timeout beyond 64 bits", method: "POST", path: "/v2/sandboxes", body: `{"templateID":"base","timeout":1e400}`, status: 400, says: "timeout"},
 		{name: "metadata of numbers", method: "POST", path: "/v2/sandboxes", body: `{"templateID":"base","metadata":{"a":1}}`, status: 400, says: "metadata"},
-		{name: "auto-resume of what is killed", method: "POST", path: "/v2/sandboxes", body: `{"templateID":"base","autoResume":{"enabled":true}}`, status: 400, says: "autoPause"},
+		{name: "auto-resume of what is killed", method: "POST", path: "/v2/sandboxes", body: `{"templateID":"base","autoResume":{"enabled":true}}`, status: 400, says: "onTimeout"},
 		{name: "unknown sandbox", method: "GET", path: "/sandboxes/" + unknown, status: 404, says: unknown},
 		{name: "unknown sandbox with a dash", method: "GET", path: "/sandboxes/" + unknown + "-abc", status: 404, says: unknown},
 		{name: "kill unknown sandbox", method: "DELETE", path: "/sandboxes/" + unknown, status: 404, says: unknown},

@@ -132,7 +132,7 @@ func (s *server) runCode(ctx context.Context, sb *client.Sandbox, language, code
 // and wakes in between, and falls asleep with an idle kernel.
 func TestJupyterKernel(t *testing.T) {
 	ctx := deadline(t, 4*time.Minute)
-	s := startServer(t)
+	s := startServer(t, "--share-opt")
 	o := sleeper
 	o.Template = s.jupyterTemplate()
 	o.Env = map[string]string{"JUPYTER_PATH": "/opt/share/jupyter"}
