@@ -55,7 +55,8 @@ type Error struct {
 	Remediation string         // the next step, for people; may be empty
 	Context     map[string]any // facts for programs, as JSON has them
 
-	notReached bool // the request did not reach its sandbox, which is asleep or has ended
+	notReached  bool // the request did not reach its sandbox, which is asleep or has ended
+	interrupted bool // the sandbox was paused or killed before it answered
 }
 
 // Error returns the message.
@@ -78,6 +79,8 @@ func (e *Error) Is(target error) bool {
 		return e.Status == http.StatusConflict
 	case ErrNotRunning:
 		return e.Code == codeNotRunning || e.Code == codeAsleep || e.Code == codeNotResumable || e.notReached
+	case ErrInterrupted:
+		return e.interrupted
 	case ErrLimit:
 		return e.Status == http.StatusTooManyRequests || e.Status == http.StatusInsufficientStorage ||
 			e.Code == codeTimeoutTooLarge
@@ -119,17 +122,19 @@ func parseError(status int, body []byte) *Error {
 		Remedy    string `json:"remedy"`
 		Reason    string `json:"reason"`
 		EndedAt   string `json:"endedAt"`
+
+		Interrupted bool `json:"interrupted"`
 	}
 	if json.Unmarshal(body, &wire) != nil {
 		return &Error{Status: status}
 	}
-	e := &Error{Status: status, Code: wire.ErrorCode, Message: wire.Message, Remediation: wire.Remedy}
+	e := &Error{Status: status, Code: wire.ErrorCode, Message: wire.Message, Remediation: wire.Remedy, interrupted: wire.Interrupted}
 	switch {
 	case status != http.StatusBadGateway || wire.SandboxID == "":
 	case wire.Port != 0:
 		e.Code = cmp.Or(e.Code, codePortClosed)
 	default:
-		e.Code, e.notReached = cmp.Or(e.Code, codeNotRunning), true
+		e.Code, e.notReached = cmp.Or(e.Code, codeNotRunning), !wire.Interrupted
 	}
 	if wire.EndedAt != "" {
 		e.Context = map[string]any{"sandbox": wire.SandboxID, "reason": wire.Reason, "endedAt": wire.EndedAt}

@@ -21,6 +21,7 @@ type reply struct {
 	Reason          any    `json:"reason,omitempty"`  // that a sandbox ended for
 	EndedAt         any    `json:"endedAt,omitempty"` // when
 	Remedy          string `json:"remedy,omitempty"`
+	Interrupted     bool   `json:"interrupted,omitempty"` // the request was under way: it may have been carried out
 	ConnectionLimit int    `json:"connectionLimit,omitempty"`
 
 	plain      bool // text, as E2B's proxy answers what it cannot route

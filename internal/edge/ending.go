@@ -72,7 +72,7 @@ func (x *exchange) cutReply() *reply {
 	if x.upload != nil && !x.uploaded() {
 		return nil
 	}
-	return gone(x.p.id, x.lease.Why())
+	return interrupted(x.p.id, x.lease.Why())
 }
 
 // passMessages passes on what the sandbox says until it ends, or until the
@@ -155,6 +155,14 @@ func (x *exchange) farewell(m messages, c *h1.Chunks) error {
 		return &writeError{err}
 	}
 	return nil
+}
+
+// interrupted is the answer to a request whose lease was cut before the sandbox
+// had answered. Unlike one that never got in, it may have been carried out.
+func interrupted(id string, why error) *reply {
+	a := gone(id, why)
+	a.Interrupted = true
+	return a
 }
 
 // gone is the answer to a request for a sandbox that sleeps, has ended, or never

@@ -144,12 +144,14 @@ func TestARequestWithoutAnAnswerGetsOne(t *testing.T) {
 			var got struct {
 				Message   string
 				ErrorCode string `json:"error_code"`
-				Remedy    string
+
+				Interrupted bool `json:"interrupted"`
+				Remedy      string
 			}
 			if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
 				t.Fatal(err)
 			}
-			if resp.StatusCode != http.StatusBadGateway || got.ErrorCode != "put_to_sleep" || got.Remedy != "wake it" || !strings.Contains(got.Message, "put to sleep") {
+			if resp.StatusCode != http.StatusBadGateway || got.ErrorCode != "put_to_sleep" || !got.Interrupted || got.Remedy != "wake it" || !strings.Contains(got.Message, "put to sleep") {
 				t.Errorf("%s %+v", resp.Status, got)
 			}
 			f.wantReleased(t)

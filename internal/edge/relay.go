@@ -56,7 +56,7 @@ func (x *exchange) serve() (keep bool) {
 	case refusal != nil:
 		return x.reply(refusal)
 	case !ok && x.g != nil && x.g.isCut():
-		return x.reply(gone(x.p.id, x.lease.Why()))
+		return x.reply(interrupted(x.p.id, x.lease.Why()))
 	case !ok:
 		return x.broken()
 	}

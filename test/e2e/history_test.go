@@ -192,7 +192,7 @@ func outcomeOf(err error) history.Outcome {
 	switch {
 	case err == nil:
 		return history.OK
-	case !refused: // the connection broke
+	case !refused, errors.Is(err, client.ErrInterrupted): // the connection broke
 		return history.Unknown
 	}
 	if e.Context["endedAt"] != nil {
@@ -201,7 +201,7 @@ func outcomeOf(err error) history.Outcome {
 	switch e.Code {
 	case "already_paused", "not_running":
 		return history.Asleep
-	case "sandbox_not_running":
+	case "sandbox_not_running", "not_resumable":
 		return history.Unreachable
 	}
 	return history.Failed
@@ -254,13 +254,16 @@ func (o *observer) setTimeout(ctx context.Context, d time.Duration) (time.Time, 
 	}
 	var answer struct {
 		EndAt time.Time
-		Error struct{ Code, Message, Cause string }
+		Error struct {
+			Code, Message, Cause string
+			Context              map[string]any
+		}
 	}
 	if err := json.Unmarshal(got.body, &answer); err != nil {
 		return time.Time{}, err
 	}
 	if got.status != http.StatusOK {
-		return time.Time{}, &client.Error{Status: got.status, Code: answer.Error.Code, Message: answer.Error.Message, Cause: answer.Error.Cause}
+		return time.Time{}, &client.Error{Status: got.status, Code: answer.Error.Code, Message: answer.Error.Message, Cause: answer.Error.Cause, Context: answer.Error.Context}
 	}
 	return answer.EndAt, nil
 }
@@ -329,6 +332,9 @@ func (o *observer) request(ctx context.Context) (got counted, err error) {
 // refusal is the answer of the proxy in front of a sandbox, in the form in which
 // the client gives that of its own calls.
 func refusal(status int, body []byte) error {
+	if bytes.Contains(body, []byte(`"interrupted":true`)) {
+		return client.ErrInterrupted
+	}
 	e := &client.Error{Status: status, Message: string(body)}
 	if status == http.StatusBadGateway && bytes.Contains(body, []byte("not found")) {
 		e.Code = "sandbox_not_running"
