@@ -162,7 +162,7 @@ func (v *visit) checkWaiting(ctx context.Context) {
 // so until the link is revoked; without, it is refused and wakes nothing.
 func (v *visit) checkPreview(ctx context.Context) {
 	t := v.t
-	g := v.s.startGuestIn(ctx, v.s.createPrivate(ctx))
+	g := v.s.startGuestIn(ctx, v.s.createPrivate(ctx), "serve")
 	page := v.url(g.sb.ID, guestPort) + "page/"
 	v.s.pause(ctx, g.sb.ID)
 	v.refused(ctx, page, "E2b-Traffic-Access-Token")

@@ -55,14 +55,15 @@ func (r report) generation(t testing.TB) int {
 // startGuest makes a sandbox and starts the guest program in it.
 func (s *server) startGuest(ctx context.Context, o client.CreateOptions) *guest {
 	s.t.Helper()
-	return s.startGuestIn(ctx, s.create(ctx, o))
+	return s.startGuestIn(ctx, s.create(ctx, o), "serve")
 }
 
-func (s *server) startGuestIn(ctx context.Context, sb *client.Sandbox) *guest {
+// startGuestIn starts the guest program with what it is to do.
+func (s *server) startGuestIn(ctx context.Context, sb *client.Sandbox, command string) *guest {
 	s.t.Helper()
 	g := &guest{s: s, sb: sb}
 	g.upload(ctx)
-	p, err := g.sb.Start(ctx, client.Command{Args: []string{"./guest", "serve"}})
+	p, err := g.sb.Start(ctx, client.Command{Args: []string{"./guest", command}})
 	if err != nil {
 		s.t.Fatal(err)
 	}

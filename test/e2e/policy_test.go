@@ -171,9 +171,10 @@ func TestPollersAndTimeout(t *testing.T) {
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	create := func(ports map[string]client.WakePolicy) *guest {
-		return s.startGuest(ctx, client.CreateOptions{
+		return s.startGuestIn(ctx, s.create(ctx, client.CreateOptions{
 			Timeout: pollTimeout, OnTimeout: client.Pause, RefreshOnActivity: true, AutoResume: true, Ports: ports,
-		})
+			StallAfter: time.Second, // the guest is a process that keeps it awake until then
+		}), "rest")
 	}
 	a := create(map[string]client.WakePolicy{"8000": client.Keep, "8000/hits": client.Ignore, "8000/hits/deeper": client.Wake})
 	b := create(map[string]client.WakePolicy{"8000": client.Ignore, "8001": client.Keep})

@@ -3,6 +3,7 @@
 // few things that a hostile guest would try.
 //
 //	guest serve            count, and answer over HTTP on ports 8000 and 8001
+//	guest rest             answer as serve does, and do nothing between requests
 //	guest counter          count requests, on port 8000
 //	guest count            make a request to the counter
 //	guest dial ADDR...     say for each address whether a connection opens
@@ -38,7 +39,9 @@ func run(args []string) error {
 	}
 	switch args[0] {
 	case "serve":
-		return serve()
+		return serve((*state).count)
+	case "rest":
+		return serve(func(*state) {})
 	case "counter":
 		return http.ListenAndServe(":8000", &counter{})
 	case "count":
@@ -66,7 +69,7 @@ func run(args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-func serve() error {
+func serve(work func(*state)) error {
 	s, err := newState("work")
 	if err != nil {
 		return err
@@ -79,7 +82,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	go s.count()
+	go work(s)
 	h := s.handler()
 	go func() { log.Print(http.Serve(second, h)) }()
 	return http.Serve(ln, h)
