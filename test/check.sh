@@ -42,6 +42,9 @@ go generate ./...
 after=$(git status --porcelain)
 [ "$before" = "$after" ] || { echo "generated files are out of date; run make generate:"; git diff --stat; exit 1; }
 
+say bounds of types and packages
+go test ./test/house
+
 say what is linked in
 # A program of 47 MB for amd64, embedded by gVisor's package of commands.
 if go list -deps ./cmd/drowse | grep -x 'gvisor.dev/gvisor/runsc/checkpointgofer'; then

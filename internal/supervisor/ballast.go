@@ -9,9 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
-	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // ballast is a file that is given up when the disk is full, so that what frees
@@ -70,14 +68,4 @@ func (s *Supervisor) checkSpace(least uint64) error {
 			WithRemedy("kill sandboxes that are not needed, or make room on the server")
 	}
 	return nil
-}
-
-// commit makes a change durable, giving up the ballast if there is no room.
-func (s *Supervisor) commit(sb store.Sandbox, entries []lifecycle.Entry) error {
-	err := s.o.Store.Commit(s.commitContext(), sb, entries)
-	if err != nil && s.ballast.drop() {
-		s.log.Warn("the disk is full: reserve given up", "sandbox", sb.ID, "err", err)
-		err = s.o.Store.Commit(s.commitContext(), sb, entries)
-	}
-	return err
 }

@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,10 +141,6 @@ func (b *box) noteCancel(entries []lifecycle.Entry) {
 	}
 }
 
-// commitContext outlives callers and the supervisor: a commit is not left half
-// way because somebody went away.
-func (s *Supervisor) commitContext() context.Context { return context.WithoutCancel(s.ctx) }
-
 // arm sets the timer to the sandbox's next deadline.
 func (b *box) arm() {
 	t := now()
@@ -191,52 +186,6 @@ func (b *box) fire() {
 	if d.Clock == lifecycle.ClockRecheck {
 		b.arm()
 	}
-}
-
-// logEntry commits an entry that goes with no change of the record.
-func (b *box) logEntry(e lifecycle.Entry) error {
-	e.Generation, e.From, e.To = b.sb.Record.Generation, b.sb.Record.Situation(), b.sb.Record.Situation()
-	if err := b.s.commit(b.sb, []lifecycle.Entry{e}); err != nil {
-		return err
-	}
-	b.s.announce()
-	b.reportEntry(e)
-	return nil
-}
-
-// reportEntry counts an entry of the event log, and tells it in the server's:
-// one line each.
-func (b *box) reportEntry(e lifecycle.Entry) {
-	b.s.metrics.entry(e)
-	b.s.fleet.note(e)
-	b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
-		"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "freed", e.Freed, "detail", e.Detail)
-}
-
-// report logs a change and tells those who wait for the operation that ended.
-func (b *box) report(before lifecycle.Record, res lifecycle.Result) {
-	for _, e := range res.Entries {
-		b.reportEntry(e)
-	}
-	old := before.Op
-	if old == nil || (res.Record.Op != nil && res.Record.Op.ID == old.ID) {
-		return
-	}
-	end := ending{record: res.Record}
-	if n := len(res.Entries); n > 0 {
-		end.Entry = res.Entries[n-1]
-	}
-	for _, ch := range b.ended[old.ID] {
-		ch <- end // has room for one
-	}
-	delete(b.ended, old.ID)
-}
-
-// ending is how an operation ended: the entry that says so, and the record as
-// it was committed with it.
-type ending struct {
-	lifecycle.Entry
-	record lifecycle.Record
 }
 
 // request lets ev happen, and returns what tells the end of the operation that
@@ -300,119 +249,6 @@ func (b *box) endedError() error {
 		return err
 	}
 	return errdef.New(errdef.Unavailable, "overtaken", "sandbox %s changed meanwhile", b.id).WithRemedy("try again")
-}
-
-// Acquire gives a lease on the running generation, waking the sandbox where
-// that is allowed. It returns lifecycle's refusals as they are, and an
-// errdef.Unavailable if the sandbox did not wake.
-func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Lease, error) {
-	b, err := s.box(id)
-	if err != nil {
-		return nil, err
-	}
-	lease, w, err := b.tryAcquire(access)
-	if w == nil {
-		return lease, err
-	}
-	defer b.leave(w)
-	ctx, cancel := context.WithTimeout(ctx, s.o.WakeTimeout)
-	defer cancel()
-	for {
-		end, err := b.wait(ctx, w.ended)
-		if err != nil {
-			return nil, err
-		}
-		if end.Type == lifecycle.EntryResumeFailed {
-			return nil, b.resumeError(end.Entry)
-		}
-		if lease, err := b.retry(w); lease != nil || err != nil {
-			return lease, err
-		}
-	}
-}
-
-// waiter is an access that waits for the sandbox to serve. Those that wait get
-// their leases in the same instant in which it does: a pause that is asked for
-// then comes after them, not before.
-type waiter struct {
-	access Access
-	// Guarded by box.mu.
-	ended <-chan ending // of the operation that it waits for
-	lease *Lease        // granted and not taken yet
-}
-
-// tryAcquire returns a lease, or what waits for one.
-func (b *box) tryAcquire(access Access) (*Lease, *waiter, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	lease, ended, err := b.acquireLocked(access)
-	if lease != nil || err != nil {
-		return lease, nil, err
-	}
-	if n := len(b.waiters); n >= b.s.o.WakeQueue {
-		return nil, nil, errdef.New(errdef.Unavailable, "wake_queue_full", "%d requests wait for sandbox %s to wake already", n, b.id).
-			WithRemedy("try again in a moment")
-	}
-	w := &waiter{access: access, ended: ended}
-	b.waiters = append(b.waiters, w)
-	return nil, w, nil
-}
-
-// retry returns the lease that was granted, or asks again. With neither a lease
-// nor an error, w has something new to wait for.
-func (b *box) retry(w *waiter) (lease *Lease, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if lease, w.lease = w.lease, nil; lease != nil {
-		return lease, nil
-	}
-	lease, w.ended, err = b.acquireLocked(w.access)
-	return lease, err
-}
-
-// leave ends the wait of w. A lease that it was granted and did not take is
-// given back.
-func (b *box) leave(w *waiter) {
-	b.mu.Lock()
-	b.waiters = slices.DeleteFunc(b.waiters, func(x *waiter) bool { return x == w })
-	lease := w.lease
-	b.mu.Unlock()
-	if lease != nil {
-		lease.Release()
-	}
-}
-
-// grantLocked gives leases to all that wait, if the sandbox serves.
-func (b *box) grantLocked() {
-	if b.inst == nil || b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) {
-		return
-	}
-	for _, w := range b.waiters {
-		w.lease = b.lease(w.access)
-	}
-	b.waiters = nil
-}
-
-// acquireLocked returns a lease, or what to wait for before asking again.
-func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
-	m := lifecycle.Meta{Op: newOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
-	res, err := b.applyLocked(lifecycle.AccessRequested{
-		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.drain.on,
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	if res.Verdict == lifecycle.Applies && b.inst != nil {
-		return b.lease(access), nil, nil
-	}
-	if planted.In(planted.DroppedBarrier) && b.inst != nil {
-		return b.lease(access), nil, nil
-	}
-	if b.sb.Record.Op == nil {
-		return nil, nil, errdef.New(errdef.Unavailable, "runtime_gone", "the runtime of sandbox %s is gone", b.id).
-			WithRemedy("try again")
-	}
-	return nil, b.awaitLocked(), nil
 }
 
 // unserveLocked ends the leases of the serving runtime; it is about to go.

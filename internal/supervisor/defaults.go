@@ -91,16 +91,3 @@ func (s *Supervisor) checkTimeout(d time.Duration) error {
 // orUnlimited returns a timeout of settings, where zero is no limit, as
 // checkTimeout takes it.
 func orUnlimited(d time.Duration) time.Duration { return cmp.Or(d, Unlimited) }
-
-// without returns the names of settings that the defaults gave and that a patch
-// leaves to them.
-func (p Patch) without(given []string) []string {
-	said := map[string]bool{
-		"onTimeout": p.Settings.OnTimeout != nil, "onIdle": p.Settings.OnIdle != nil,
-		"idleTimeoutSeconds": p.Settings.IdleTimeout != nil, "maxLifetimeSeconds": p.Settings.MaxLifetime != nil,
-		"pausedRetentionSeconds": p.Settings.PausedRetention != nil, "stallAfterSeconds": p.Settings.StallAfter != nil,
-		"checkpointEverySeconds": p.Settings.CheckpointEvery != nil, "filesystemFallback": p.Settings.FilesystemFallback != nil,
-		"refreshOnActivity": p.Settings.RefreshOnActivity != nil, "autoResume": p.Settings.AutoResume != nil,
-	}
-	return slices.DeleteFunc(slices.Clone(given), func(name string) bool { return said[name] })
-}

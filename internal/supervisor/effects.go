@@ -753,3 +753,13 @@ func (b *box) possibleLayers(rec lifecycle.Record) []string {
 	}
 	return ids
 }
+
+// forgetRecord carries out Forget.
+func (b *box) forgetRecord(ctx context.Context) {
+	if err := b.s.o.Store.Forget(ctx, b.id); err != nil && !errdef.Is(err, errdef.NotFound) {
+		b.s.log.Error("tombstone could not be removed", "sandbox", b.id, "err", err)
+		b.s.timers.set(b, now().Add(time.Hour), false)
+		return
+	}
+	b.s.forget(b.id)
+}

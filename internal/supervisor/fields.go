@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -68,16 +67,6 @@ func mapBytes(m map[string]string) (n int) {
 func checkTemplateName(name string) error {
 	if len(name) > maxTemplateName {
 		return errdef.New(errdef.NotFound, "template_not_found", "there is no template with a name of %d bytes: it has %d at most", len(name), maxTemplateName)
-	}
-	return nil
-}
-
-func checkHold(l lifecycle.Lease) error {
-	if len(l.ID) > maxHoldID {
-		return tooLarge("id of the hold", len(l.ID), maxHoldID, "bytes")
-	}
-	if len(l.Reason) > maxHoldReason {
-		return tooLarge("reason", len(l.Reason), maxHoldReason, "bytes")
 	}
 	return nil
 }

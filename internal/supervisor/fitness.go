@@ -14,7 +14,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -173,14 +172,4 @@ func (s *Supervisor) endTrial(ctx context.Context, spec runtime.Spec) error {
 		return err
 	}
 	return s.o.Layers.RemoveLayer(spec.ID)
-}
-
-// CountRunning returns how many sandboxes run.
-func (s *Supervisor) CountRunning() (n int) {
-	s.each(func(b *box) {
-		if b.snapshot().Record.State == lifecycle.Running {
-			n++
-		}
-	})
-	return n
 }

@@ -141,11 +141,6 @@ func (s *Supervisor) knows(id string) bool {
 	return err == nil
 }
 
-func errExists(id string) error {
-	return errdef.New(errdef.Exists, "sandbox_exists", "sandbox %s is known here", id).
-		WithRemedy("import it with a new id").With("sandbox", id)
-}
-
 // fit holds the limits of a sandbox to what is granted here. A machine with
 // fewer processors gives fewer.
 func (s *Supervisor) fit(l *store.Limits) error {

@@ -34,3 +34,10 @@ func (b *box) openNetwork(inst runtime.Instance) {
 		b.s.log.Error("network could not be opened", "sandbox", b.id, "runtime", inst.ID(), "err", err)
 	}
 }
+
+// serving returns the runtime that serves; nil if none does.
+func (b *box) serving() runtime.Instance {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.inst
+}

@@ -88,25 +88,6 @@ func (s *Supervisor) RevokePreview(_ context.Context, id, link, actor string) er
 	return b.configure(actor, "preview link "+link+" revoked", func(c *store.Config) error { return c.RemovePreview(link, now()) })
 }
 
-// configure changes what a sandbox is apart from its lifecycle. It waits for
-// nothing: no operation in flight depends on that.
-func (b *box) configure(actor, detail string, change func(*store.Config) error) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := alive(b.sb); err != nil {
-		return err
-	}
-	before := b.sb.Config
-	if err := change(&b.sb.Config); err != nil {
-		return err
-	}
-	err := b.logEntry(lifecycle.Entry{Type: lifecycle.EntryUpdated, At: now(), Actor: actor, Detail: detail})
-	if err != nil {
-		b.sb.Config = before
-	}
-	return err
-}
-
 // CheckPreview returns nil if the token is that of a link to this port of this
 // sandbox which is good now, and otherwise an errdef.Forbidden with code
 // "preview_invalid", "preview_expired" or "preview_revoked". It tells of a link

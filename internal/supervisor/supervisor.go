@@ -555,3 +555,26 @@ func (s *Supervisor) rootfs(runtimeID string) string { return filepath.Join(s.o.
 func runtimeID(sandbox string, launch int64) string { return sweep.RuntimeID(sandbox, launch) }
 
 func sandboxOf(id string) string { return sweep.SandboxOf(id) }
+
+// enlist makes a sandbox known, with the volumes that it asks for by their names.
+func (s *Supervisor) enlist(b *box) error {
+	s.volumes.mu.Lock()
+	defer s.volumes.mu.Unlock()
+	mounts, err := s.volumes.resolve(b.sb.Config.Volumes)
+	if err != nil {
+		return err
+	}
+	b.sb.Config.Volumes = mounts
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.boxes[b.id] != nil {
+		return errExists(b.id)
+	}
+	s.boxes[b.id] = b
+	return nil
+}
+
+func errExists(id string) error {
+	return errdef.New(errdef.Exists, "sandbox_exists", "sandbox %s is known here", id).
+		WithRemedy("import it with a new id").With("sandbox", id)
+}

@@ -197,24 +197,6 @@ func (s *Supervisor) usersOf(id string) []string {
 	return users
 }
 
-// enlist makes a sandbox known, with the volumes that it asks for by their names.
-func (s *Supervisor) enlist(b *box) error {
-	s.volumes.mu.Lock()
-	defer s.volumes.mu.Unlock()
-	mounts, err := s.volumes.resolve(b.sb.Config.Volumes)
-	if err != nil {
-		return err
-	}
-	b.sb.Config.Volumes = mounts
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.boxes[b.id] != nil {
-		return errExists(b.id)
-	}
-	s.boxes[b.id] = b
-	return nil
-}
-
 // checkVolumes returns an error unless there is what a sandbox asks for.
 func (s *Supervisor) checkVolumes(c store.Config) error {
 	s.volumes.mu.Lock()

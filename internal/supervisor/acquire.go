@@ -1,0 +1,123 @@
+package supervisor
+
+import (
+	"context"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
+)
+
+// Acquire gives a lease on the running generation, waking the sandbox where
+// that is allowed. It returns lifecycle's refusals as they are, and an
+// errdef.Unavailable if the sandbox did not wake.
+func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Lease, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return nil, err
+	}
+	lease, w, err := b.tryAcquire(access)
+	if w == nil {
+		return lease, err
+	}
+	defer b.leave(w)
+	ctx, cancel := context.WithTimeout(ctx, s.o.WakeTimeout)
+	defer cancel()
+	for {
+		end, err := b.wait(ctx, w.ended)
+		if err != nil {
+			return nil, err
+		}
+		if end.Type == lifecycle.EntryResumeFailed {
+			return nil, b.resumeError(end.Entry)
+		}
+		if lease, err := b.retry(w); lease != nil || err != nil {
+			return lease, err
+		}
+	}
+}
+
+// waiter is an access that waits for the sandbox to serve. Those that wait get
+// their leases in the same instant in which it does: a pause that is asked for
+// then comes after them, not before.
+type waiter struct {
+	access Access
+	// Guarded by box.mu.
+	ended <-chan ending // of the operation that it waits for
+	lease *Lease        // granted and not taken yet
+}
+
+// tryAcquire returns a lease, or what waits for one.
+func (b *box) tryAcquire(access Access) (*Lease, *waiter, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lease, ended, err := b.acquireLocked(access)
+	if lease != nil || err != nil {
+		return lease, nil, err
+	}
+	if n := len(b.waiters); n >= b.s.o.WakeQueue {
+		return nil, nil, errdef.New(errdef.Unavailable, "wake_queue_full", "%d requests wait for sandbox %s to wake already", n, b.id).
+			WithRemedy("try again in a moment")
+	}
+	w := &waiter{access: access, ended: ended}
+	b.waiters = append(b.waiters, w)
+	return nil, w, nil
+}
+
+// retry returns the lease that was granted, or asks again. With neither a lease
+// nor an error, w has something new to wait for.
+func (b *box) retry(w *waiter) (lease *Lease, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if lease, w.lease = w.lease, nil; lease != nil {
+		return lease, nil
+	}
+	lease, w.ended, err = b.acquireLocked(w.access)
+	return lease, err
+}
+
+// leave ends the wait of w. A lease that it was granted and did not take is
+// given back.
+func (b *box) leave(w *waiter) {
+	b.mu.Lock()
+	b.waiters = slices.DeleteFunc(b.waiters, func(x *waiter) bool { return x == w })
+	lease := w.lease
+	b.mu.Unlock()
+	if lease != nil {
+		lease.Release()
+	}
+}
+
+// grantLocked gives leases to all that wait, if the sandbox serves.
+func (b *box) grantLocked() {
+	if b.inst == nil || b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) {
+		return
+	}
+	for _, w := range b.waiters {
+		w.lease = b.lease(w.access)
+	}
+	b.waiters = nil
+}
+
+// acquireLocked returns a lease, or what to wait for before asking again.
+func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
+	m := lifecycle.Meta{Op: newOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
+	res, err := b.applyLocked(lifecycle.AccessRequested{
+		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.drain.on,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if res.Verdict == lifecycle.Applies && b.inst != nil {
+		return b.lease(access), nil, nil
+	}
+	if planted.In(planted.DroppedBarrier) && b.inst != nil {
+		return b.lease(access), nil, nil
+	}
+	if b.sb.Record.Op == nil {
+		return nil, nil, errdef.New(errdef.Unavailable, "runtime_gone", "the runtime of sandbox %s is gone", b.id).
+			WithRemedy("try again")
+	}
+	return nil, b.awaitLocked(), nil
+}

@@ -1,0 +1,68 @@
+package supervisor
+
+import (
+	"context"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// commit makes a change durable, giving up the ballast if there is no room.
+func (s *Supervisor) commit(sb store.Sandbox, entries []lifecycle.Entry) error {
+	err := s.o.Store.Commit(s.commitContext(), sb, entries)
+	if err != nil && s.ballast.drop() {
+		s.log.Warn("the disk is full: reserve given up", "sandbox", sb.ID, "err", err)
+		err = s.o.Store.Commit(s.commitContext(), sb, entries)
+	}
+	return err
+}
+
+// commitContext outlives callers and the supervisor: a commit is not left half
+// way because somebody went away.
+func (s *Supervisor) commitContext() context.Context { return context.WithoutCancel(s.ctx) }
+
+// logEntry commits an entry that goes with no change of the record.
+func (b *box) logEntry(e lifecycle.Entry) error {
+	e.Generation, e.From, e.To = b.sb.Record.Generation, b.sb.Record.Situation(), b.sb.Record.Situation()
+	if err := b.s.commit(b.sb, []lifecycle.Entry{e}); err != nil {
+		return err
+	}
+	b.s.announce()
+	b.reportEntry(e)
+	return nil
+}
+
+// reportEntry counts an entry of the event log, and tells it in the server's:
+// one line each.
+func (b *box) reportEntry(e lifecycle.Entry) {
+	b.s.metrics.entry(e)
+	b.s.fleet.note(e)
+	b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
+		"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "freed", e.Freed, "detail", e.Detail)
+}
+
+// report logs a change and tells those who wait for the operation that ended.
+func (b *box) report(before lifecycle.Record, res lifecycle.Result) {
+	for _, e := range res.Entries {
+		b.reportEntry(e)
+	}
+	old := before.Op
+	if old == nil || (res.Record.Op != nil && res.Record.Op.ID == old.ID) {
+		return
+	}
+	end := ending{record: res.Record}
+	if n := len(res.Entries); n > 0 {
+		end.Entry = res.Entries[n-1]
+	}
+	for _, ch := range b.ended[old.ID] {
+		ch <- end // has room for one
+	}
+	delete(b.ended, old.ID)
+}
+
+// ending is how an operation ended: the entry that says so, and the record as
+// it was committed with it.
+type ending struct {
+	lifecycle.Entry
+	record lifecycle.Record
+}

@@ -1,0 +1,108 @@
+package supervisor
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// lastTransitions is how many entries of the log an explanation has.
+const lastTransitions = 10
+
+// Explain says what keeps a sandbox awake and what happens next. It looks
+// inside a running one, which is no activity, and at the checkpoint of one that
+// sleeps.
+func (s *Supervisor) Explain(ctx context.Context, id string) (Explanation, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return Explanation{}, err
+	}
+	b.mu.Lock()
+	inst := b.lookableLocked()
+	b.mu.Unlock()
+	if inst != nil {
+		b.look(context.WithoutCancel(ctx), inst) // who asks and goes away says nothing of the sandbox
+	}
+	b.inspect(ctx)
+	e := b.explain()
+	e.Transitions, err = s.transitions(ctx, id)
+	return e, err
+}
+
+// lookers is how many sandboxes Outlooks looks inside at once.
+const lookers = 8
+
+// Outlooks explains sandboxes without their transitions; those that are not
+// there are left out. It looks inside those with a clock that depends on that
+// and into which nobody has looked lately, until ctx ends: of the others it
+// tells what is known.
+func (s *Supervisor) Outlooks(ctx context.Context, ids []string) map[string]Explanation {
+	found := make(map[string]*box, len(ids))
+	for _, id := range ids {
+		if b, err := s.box(id); err == nil {
+			found[id] = b
+		}
+	}
+	var looks sync.WaitGroup
+	turns := make(chan struct{}, lookers)
+	for _, b := range found {
+		inst := b.unseen()
+		if inst == nil {
+			continue
+		}
+		turns <- struct{}{}
+		looks.Go(func() {
+			defer func() { <-turns }()
+			if ctx.Err() == nil {
+				b.look(context.WithoutCancel(ctx), inst)
+			}
+		})
+	}
+	looks.Wait()
+	outlooks := make(map[string]Explanation, len(found))
+	for id, b := range found {
+		outlooks[id] = b.explain()
+	}
+	return outlooks
+}
+
+// unseen returns the runtime to ask before the sandbox is called idle; nil if
+// nothing depends on that or it was asked lately.
+func (b *box) unseen() runtime.Instance {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.sb.Record.Settings.MeasuresWork() || now().Sub(b.work.seenAt) < b.pollInterval() {
+		return nil
+	}
+	return b.lookableLocked()
+}
+
+func (b *box) explain() Explanation {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := now()
+	act := b.activityLocked(t)
+	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
+	e.Sandbox.Record.EndAt = softEnd(b.sb.Record, act, t)
+	e.Fault, e.LastActive = b.faultLocked(), b.sb.ActiveAt
+	if b.sb.Record.State == lifecycle.Running {
+		e.Holds, e.LastActive = b.holdsLocked(t), b.lastActiveLocked(t)
+		e.Blindness = b.blindnessLocked(t)
+	}
+	e.Deadlines = b.sb.Record.Deadlines(act)
+	slices.SortStableFunc(e.Deadlines, func(x, y lifecycle.Deadline) int { return x.At.Compare(y.At) })
+	return e
+}
+
+func (s *Supervisor) transitions(ctx context.Context, id string) ([]store.Event, error) {
+	events, err := s.o.Store.LastEvents(ctx, id, lastTransitions)
+	if errdef.Is(err, errdef.NotFound) {
+		return nil, nil // it has not been committed yet
+	}
+	return events, err
+}
