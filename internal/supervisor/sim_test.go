@@ -173,8 +173,10 @@ type sim struct {
 	seed  uint64
 	began time.Time
 	plan  plan
-	calm  atomic.Bool  // the faults have stopped
-	died  atomic.Int64 // when the last server died, in nanoseconds of Unix time
+	calm  atomic.Bool // the faults have stopped
+
+	crashMu sync.Mutex
+	crashAt []time.Time
 
 	rollMu sync.Mutex
 	rolls  map[string]uint64
@@ -404,10 +406,12 @@ func (s *sim) mayCrash() bool {
 }
 
 func (s *sim) crash(srv *server, why string) {
-	s.died.Store(now().UnixNano())
 	if srv.dead.Load() {
 		return
 	}
+	s.crashMu.Lock()
+	s.crashAt = append(s.crashAt, now())
+	s.crashMu.Unlock()
 	s.logf("CRASH of server %d %s", srv.number, why)
 	srv.crash()
 }
@@ -715,7 +719,7 @@ type watched struct {
 	busyUntil   map[int64]time.Time // by launch
 	holds       map[int]int         // open accesses that count, by server
 	marks       map[string]bool     // what its metadata has said
-	lastWork    time.Time           // when one was open last
+	worked      []time.Time         // when one was opened, closed or used
 }
 
 // observe checks one commit. It runs in the store, with its data locked.
@@ -834,7 +838,7 @@ func (s *sim) checkEntry(srv *server, id string, b *watched, before, after lifec
 		}
 		b.count = s.imageCount(srv, after.Checkpoint)
 	case lifecycle.EntryPauseCancelled:
-		b.lastWork = now() // by the access that cancelled it
+		b.worked = append(b.worked, now()) // by the access that cancelled it
 	case lifecycle.EntryPausing:
 		if e.Cause != lifecycle.CauseCall {
 			s.checkExpiry(srv, b, before, e.Cause, lifecycle.Pause)
@@ -926,7 +930,7 @@ func (s *sim) idleDue(srv *server, b *watched, r lifecycle.Record) time.Time {
 // refreshedDue is the earliest that the soft timeout of a sandbox may end that
 // is refreshed by activity.
 func (s *sim) refreshedDue(srv *server, b *watched, r lifecycle.Record) time.Time {
-	last := s.known(b.lastWork)
+	last := s.lastKnown(b.worked)
 	if r.EndAt.After(r.EndSetAt) {
 		if b.holds[srv.number] > 0 {
 			s.fail("box%d: timed out with %d accesses open", b.ordinal, b.holds[srv.number])
@@ -941,24 +945,31 @@ func (s *sim) refreshedDue(srv *server, b *watched, r lifecycle.Record) time.Tim
 
 // workedUntil is when work was last seen in a sandbox, or will be.
 func (s *sim) workedUntil(b *watched, r lifecycle.Record) time.Time {
-	last := b.lastWork
+	last := s.lastKnown(b.worked)
 	for _, l := range r.Leases {
 		last = later(last, l.Until)
 	}
 	if s.plan.blind == 0 {
 		last = later(last, b.busyUntil[r.Launch])
 	}
-	return s.known(last)
+	return last
 }
 
-// known is what a server can know of when there was work. What happened in the
-// last minute before a crash may not be stored; where the store fails, a write
-// or two more may be missing.
-func (s *sim) known(last time.Time) time.Time {
-	if last.UnixNano() > s.died.Load() {
-		return last
+// lastKnown is the last of some times of work that a server can know of. What
+// was in the last minute before a crash may not be stored; where the store
+// fails, a write or two more may be missing.
+func (s *sim) lastKnown(worked []time.Time) (last time.Time) {
+	s.crashMu.Lock()
+	defer s.crashMu.Unlock()
+	for _, t := range worked {
+		lost := slices.ContainsFunc(s.crashAt, func(crash time.Time) bool {
+			return !t.After(crash) && crash.Sub(t) < 2*time.Minute
+		})
+		if !lost {
+			last = t
+		}
 	}
-	return last.Add(-2 * time.Minute)
+	return last
 }
 
 // lateness is how late a clock may take effect where nothing is slow. The rest
@@ -1362,7 +1373,7 @@ func (c *client) hold1(srv *server, id string, lease *Lease, long time.Duration,
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
 		if b := c.s.boxes[id]; counts && !isCut(lease) && !srv.dead.Load() {
-			b.lastWork = now()
+			b.worked = append(b.worked, now())
 			b.holds[srv.number] += d
 			return
 		} else if d < 0 && counts {
@@ -1530,7 +1541,7 @@ func (c *client) busy(srv *server, id string) {
 	b := c.s.boxes[id]
 	p := c.s.programs[runtimeID(id, b.rec.Launch)]
 	if b.rec.Generation == lease.Generation && p != nil && !p.frozen && !p.gone && !isCut(lease) && !srv.dead.Load() {
-		b.busyUntil[p.launch()], b.lastWork = time.Now().Add(d), now()
+		b.busyUntil[p.launch()], b.worked = time.Now().Add(d), append(b.worked, now())
 		c.s.logf("  box%d is busy for %s", b.ordinal, d)
 	}
 	c.s.mu.Unlock()
