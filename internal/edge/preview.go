@@ -5,12 +5,12 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 )
 
 // previewName is the query parameter in which a preview link carries its token,
 // and the cookie in which a browser keeps it.
-const previewName = supervisor.PreviewParam
+const previewName = preview.Param
 
 // found says where a request carries a preview token.
 type found struct{ inQuery, inCookie bool }

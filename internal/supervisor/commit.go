@@ -10,7 +10,7 @@ import (
 // commit makes a change durable, giving up the ballast if there is no room.
 func (s *Supervisor) commit(sb store.Sandbox, entries []lifecycle.Entry) error {
 	err := s.o.Store.Commit(s.commitContext(), sb, entries)
-	if err != nil && s.ballast.drop() {
+	if err != nil && s.space.GiveUp() {
 		s.log.Warn("the disk is full: reserve given up", "sandbox", sb.ID, "err", err)
 		err = s.o.Store.Commit(s.commitContext(), sb, entries)
 	}

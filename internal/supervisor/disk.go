@@ -57,7 +57,7 @@ func (s *Supervisor) guardDisk(every time.Duration) {
 	var last unix.Statfs_t
 	var at time.Time
 	for s.sleep(every) {
-		st, err := s.statfs()
+		st, err := s.space.Stat()
 		if err != nil {
 			s.log.Warn("limits on disk are not looked after", "err", err)
 			continue
@@ -121,7 +121,7 @@ const mostFailedPauses = 2
 // stopPast pauses a sandbox because of what is past its limit, and ends its
 // runtime if there is no room for a pause.
 func (b *box) stopPast(sb store.Sandbox, detail string) {
-	if b.s.checkSpace(scarceSpace) != nil {
+	if b.s.space.Check(scarceSpace) != nil {
 		b.endPast(sb, detail+"; the disk had no room for a pause")
 		return
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
 )
 
@@ -483,7 +484,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if inst == nil {
 		return cp, 0, errors.New("the runtime is gone")
 	}
-	if err := b.s.checkSpace(leastSpace); err != nil {
+	if err := b.s.space.Check(space.Least); err != nil {
 		return cp, 0, err
 	}
 	// Before the freeze, and beside the drain: it can take a second.
@@ -535,7 +536,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, m, &c.sealing); err != nil {
 		return cp, 0, err
 	}
-	return cp, freed, errors.Join(b.s.checkSpace(wakeSpace), ctx.Err(), failpoint.Fail(failpoint.Captured))
+	return cp, freed, errors.Join(b.s.space.Check(space.Wake), ctx.Err(), failpoint.Fail(failpoint.Captured))
 }
 
 // memory returns what a runtime takes of the machine's memory; 0 where that is
@@ -673,7 +674,7 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 	}
 	failpoint.Pass(failpoint.Gone)
 	b.tell(lifecycle.ReleaseDone{Op: op})
-	b.s.ballast.restore()
+	b.s.space.Restore()
 }
 
 // taskPatience is how long the work of an operation may take to stop when told.

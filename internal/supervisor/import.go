@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
 )
 
@@ -36,7 +37,7 @@ func (s *Supervisor) Import(ctx context.Context, r io.Reader, req ImportRequest)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	sb, err := s.importFrom(ctx, s.WithinSpace(ctx, r), req)
+	sb, err := s.importFrom(ctx, s.space.Within(ctx, r), req)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		err = errdef.New(errdef.Unavailable, "disk_full", "the disk became full during the import: %w", err)
 	}
@@ -47,7 +48,7 @@ func (s *Supervisor) Import(ctx context.Context, r io.Reader, req ImportRequest)
 }
 
 func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequest) (store.Sandbox, error) {
-	if err := s.checkSpace(leastSpace); err != nil {
+	if err := s.space.Check(space.Least); err != nil {
 		return store.Sandbox{}, err
 	}
 	from, err := bundle.NewReader(r)
@@ -130,7 +131,7 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 		return nil, err
 	}
 	a.config.Template, a.config.Alias = t.ID, t.Alias
-	return a, s.checkSpace(leastSpace + uint64(m.Bytes()) + uint64(m.Entries())*entrySpace)
+	return a, s.space.Check(space.Least + uint64(m.Bytes()) + uint64(m.Entries())*entrySpace)
 }
 
 // entrySpace is what a file or directory takes besides its data.
@@ -309,36 +310,4 @@ func (s *Supervisor) removeArrival(a *arrival) error {
 		errs = append(errs, s.o.Layers.RemoveLayer(id))
 	}
 	return errors.Join(errs...)
-}
-
-// WithinSpace returns what reads r for as long as there is room on the disk for
-// what is read, and ctx lasts.
-func (s *Supervisor) WithinSpace(ctx context.Context, r io.Reader) io.Reader {
-	return &upload{ctx: ctx, s: s, r: r}
-}
-
-// upload is a bundle, or a file, on its way in. Before every so many bytes it asks
-// whether there is room for more, so that none fills the disk.
-type upload struct {
-	ctx  context.Context
-	s    *Supervisor
-	r    io.Reader
-	left int // until it asks again
-}
-
-// uploadStep is how much is read before the disk is looked at again. Of that
-// many bytes the tiniest of files take less than leastSpace.
-const uploadStep = 1 << 20
-
-// Read implements io.Reader.
-func (u *upload) Read(p []byte) (int, error) {
-	if u.left == 0 {
-		if err := errors.Join(u.ctx.Err(), u.s.checkSpace(leastSpace)); err != nil {
-			return 0, err
-		}
-		u.left = uploadStep
-	}
-	n, err := u.r.Read(p[:min(len(p), u.left)])
-	u.left -= n
-	return n, err
 }

@@ -80,7 +80,17 @@ func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error)
 	return b.viewLocked(), nil, nil
 }
 
-// configure changes what a sandbox is apart from its lifecycle. It waits for
+// Configure changes what a sandbox is apart from its lifecycle, and logs it with
+// detail.
+func (s *Supervisor) Configure(id, actor, detail string, change func(*store.Config) error) error {
+	b, err := s.box(id)
+	if err != nil {
+		return err
+	}
+	return b.configure(actor, detail, change)
+}
+
+// configure carries out Configure. It waits for
 // nothing: no operation in flight depends on that.
 func (b *box) configure(actor, detail string, change func(*store.Config) error) error {
 	b.mu.Lock()

@@ -9,10 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 )
 
 // hasCode checks an error's code, and that no token is in it.
@@ -33,7 +33,7 @@ func TestPreview(t *testing.T) {
 	ctx := t.Context()
 	id, other := create(t, s, CreateRequest{Settings: sleepy}), create(t, s, CreateRequest{Settings: sleepy})
 	before := time.Now()
-	p, token, err := s.CreatePreview(ctx, id, PreviewRequest{Port: 8000, For: 90*time.Minute + time.Millisecond, Actor: "key:a"})
+	p, token, err := s.CreatePreview(ctx, id, preview.Request{Port: 8000, For: 90*time.Minute + time.Millisecond, Actor: "key:a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestPreview(t *testing.T) {
 	if err := s.CheckPreview(ctx, id, 8000, token); err != nil {
 		t.Errorf("a good link to a paused sandbox: %v", err)
 	}
-	second, _, err := s.CreatePreview(ctx, id, PreviewRequest{Port: 9000, For: time.Minute})
+	second, _, err := s.CreatePreview(ctx, id, preview.Request{Port: 9000, For: time.Minute})
 	if err != nil {
 		t.Errorf("a link to a paused sandbox: %v", err)
 	}
@@ -91,62 +91,9 @@ func TestPreview(t *testing.T) {
 	if list, err := s.Previews(ctx, id); err != nil || len(list) > 0 {
 		t.Errorf("the links of an ended sandbox: %v, %v", list, err)
 	}
-	_, _, err = s.CreatePreview(ctx, id, PreviewRequest{Port: 8000, For: time.Minute})
+	_, _, err = s.CreatePreview(ctx, id, preview.Request{Port: 8000, For: time.Minute})
 	hasCode(t, "a link to an ended sandbox", err, "sandbox_terminated", "")
 	hasCode(t, "revoking of an ended sandbox", s.RevokePreview(ctx, id, second.ID, ""), "sandbox_terminated", "")
-}
-
-func TestPreviewRequests(t *testing.T) {
-	s, _ := newBench(t).open()
-	id := create(t, s, CreateRequest{})
-	for code, requests := range map[string][]PreviewRequest{
-		"port_invalid":      {{Port: 0, For: time.Hour}, {Port: 65536, For: time.Hour}, {Port: agentapi.Port, For: time.Hour}},
-		"timeout_invalid":   {{Port: 80}, {Port: 80, For: -time.Second}},
-		"timeout_too_large": {{Port: 80, For: maxPreview + time.Second}},
-	} {
-		for _, r := range requests {
-			_, _, err := s.CreatePreview(t.Context(), id, r)
-			hasCode(t, code, err, code, "")
-		}
-	}
-	for range store.MaxPreviews {
-		if _, _, err := s.CreatePreview(t.Context(), id, PreviewRequest{Port: 80, For: maxPreview}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, _, err := s.CreatePreview(t.Context(), id, PreviewRequest{Port: 80, For: time.Hour})
-	hasCode(t, "one more", err, "too_many_previews", "")
-}
-
-// TestPreviewForgeries changes a good token in every way that there is.
-func TestPreviewForgeries(t *testing.T) {
-	s, _ := newBench(t).open()
-	id := create(t, s, CreateRequest{})
-	p, token, err := s.CreatePreview(t.Context(), id, PreviewRequest{Port: 8000, For: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	forged := []string{"", ".", "p1.", "p1..", "p1", token + ".", token + "A", token + "=", " " + token, token + "\n", strings.ToUpper(token),
-		strings.Replace(token, "p1.", "p2.", 1), token[:len(token)-1], token[3:], strings.Repeat("p1.", 1<<20),
-		"p1." + token, token[:strings.LastIndexByte(token, '.')] + "."}
-	for i := range token {
-		for _, c := range "Aa0-_.=" {
-			if rune(token[i]) != c {
-				forged = append(forged, token[:i]+string(c)+token[i+1:])
-			}
-		}
-	}
-	for _, f := range forged {
-		hasCode(t, "a forged link", s.CheckPreview(t.Context(), id, 8000, f), "preview_invalid", "")
-	}
-	// Signed with another sandbox's key, or for another purpose.
-	for _, key := range []string{"iother", ""} {
-		f := s.previewToken(key, p)
-		hasCode(t, "a foreign link", s.CheckPreview(t.Context(), id, 8000, f), "preview_invalid", f)
-	}
-	if err := s.CheckPreview(t.Context(), id, 8000, token); err != nil {
-		t.Errorf("the link itself: %v", err)
-	}
 }
 
 func TestPreviewsExpire(t *testing.T) {
@@ -168,11 +115,11 @@ func TestPreviewsExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := sb.ID
-		_, short, err := s.CreatePreview(t.Context(), id, PreviewRequest{Port: 8000, For: 10 * time.Second})
+		_, short, err := s.CreatePreview(t.Context(), id, preview.Request{Port: 8000, For: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		long, lasting, err := s.CreatePreview(t.Context(), id, PreviewRequest{Port: 8000, For: time.Hour})
+		long, lasting, err := s.CreatePreview(t.Context(), id, preview.Request{Port: 8000, For: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +135,7 @@ func TestPreviewsExpire(t *testing.T) {
 		if list, err := s.Previews(t.Context(), id); err != nil || len(list) != 1 || list[0] != long {
 			t.Errorf("listed %+v, %v", list, err)
 		}
-		third, _, err := s.CreatePreview(t.Context(), id, PreviewRequest{Port: 8000, For: time.Hour})
+		third, _, err := s.CreatePreview(t.Context(), id, preview.Request{Port: 8000, For: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

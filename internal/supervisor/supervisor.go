@@ -35,6 +35,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -89,6 +91,8 @@ type Options struct {
 
 // Supervisor owns all sandboxes of one state directory.
 type Supervisor struct {
+	*preview.Links
+
 	o      Options
 	secret []byte
 	log    *slog.Logger
@@ -112,7 +116,7 @@ type Supervisor struct {
 	fleet   fleet
 	slots   slots
 	fitness fitness
-	ballast ballast
+	space   *space.Disk
 
 	mu    sync.RWMutex
 	boxes map[string]*box
@@ -136,6 +140,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
 		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
 	}
+	s.Links = preview.New(s, func(id string) string { return s.derive("preview", id) })
 	if o.LogDir != "" {
 		if err := os.MkdirAll(o.LogDir, 0o700); err != nil {
 			return nil, fmt.Errorf("start supervisor: %w", err)
@@ -143,8 +148,8 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering
-	s.ballast = ballast{path: o.Ballast}
-	s.ballast.restore()
+	s.space = space.New(o.RunDir, o.Ballast)
+	s.space.Restore()
 	s.metrics = newMetrics(s)
 	s.slots.limit, s.slots.keyLimits = o.MaxRunning, o.KeyLimits
 	s.timers = newTimers((*box).fire)
@@ -279,7 +284,7 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 	if _, err := policyOf(req.Config); err != nil {
 		return store.Sandbox{}, err
 	}
-	if err := s.checkSpace(leastSpace); err != nil {
+	if err := s.space.Check(space.Least); err != nil {
 		return store.Sandbox{}, err
 	}
 	cfg := req.Config

@@ -210,7 +210,7 @@ func (b *box) diskOf() (used, total int64, err error) {
 	if limit.Bytes > 0 {
 		return taken, limit.Bytes, nil
 	}
-	st, err := b.s.statfs()
+	st, err := b.s.space.Stat()
 	if err != nil {
 		return 0, 0, err
 	}

@@ -170,7 +170,7 @@ func errVolumeFull(v store.Volume, taken layer.Usage) error {
 // room for what is read and for so many new files. It is to be closed when what
 // was read is in the volume, or never will be.
 func (s *Supervisor) VolumeUpload(ctx context.Context, id string, r io.Reader, files int) (io.ReadCloser, error) {
-	u := &volumeUpload{s: s, id: id, r: s.WithinSpace(ctx, r)}
+	u := &volumeUpload{s: s, id: id, r: s.space.Within(ctx, r)}
 	// Each takes a block at least.
 	return u, u.take(layer.Usage{Bytes: int64(files) * leastBlock, Files: int64(files)})
 }

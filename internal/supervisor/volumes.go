@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
@@ -54,7 +55,7 @@ func (s *Supervisor) CreateVolume(ctx context.Context, name string, diskMiB int)
 	if diskMiB != 0 && (diskMiB < leastLimits.DiskMiB || diskMiB > math.MaxInt32) {
 		return store.Volume{}, outOfRange("diskMiB", diskMiB, leastLimits.DiskMiB, math.MaxInt32, s.o.VolumeDiskMiB)
 	}
-	if err := s.checkSpace(leastSpace); err != nil {
+	if err := s.space.Check(space.Least); err != nil {
 		return store.Volume{}, err
 	}
 	v := store.Volume{ID: "vol" + newOp(), Name: name, CreatedAt: now(), DiskMiB: diskMiB}

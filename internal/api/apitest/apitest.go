@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 )
 
 // Epoch is when every test begins.
@@ -456,7 +457,7 @@ func (f *Fake) ReleaseHold(_ context.Context, id, holdID, actor string) error {
 }
 
 // CreatePreview makes a preview link.
-func (f *Fake) CreatePreview(_ context.Context, id string, req supervisor.PreviewRequest) (store.Preview, string, error) {
+func (f *Fake) CreatePreview(_ context.Context, id string, req preview.Request) (store.Preview, string, error) {
 	err := f.enter()
 	defer f.mu.Unlock()
 	p := store.Preview{ID: "pv-" + f.nextID(), Port: req.Port, CreatedAt: f.Now, ExpiresAt: f.Now.Add(req.For), Actor: req.Actor}

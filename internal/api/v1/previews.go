@@ -9,7 +9,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 )
 
 // defaultPreview is how long a preview link is good if nobody says.
@@ -42,7 +42,7 @@ func (s *server) createPreview(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	req := supervisor.PreviewRequest{Port: words["port"].Value.(int), For: defaultPreview, Actor: c.actor}
+	req := preview.Request{Port: words["port"].Value.(int), For: defaultPreview, Actor: c.actor}
 	if w, given := words["expiresInSeconds"]; given {
 		req.For = w.Value.(time.Duration)
 	}
@@ -75,7 +75,7 @@ func (s *server) previewURL(c *call, port int, path, token string) string {
 	if strings.Contains(path, "?") {
 		separator = "&"
 	}
-	return scheme + "://" + address + path + separator + supervisor.PreviewParam + "=" + token
+	return scheme + "://" + address + path + separator + preview.Param + "=" + token
 }
 
 // host returns what the request calls this server; for HTTP/1.0, which need not

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 )
 
 // Sandboxes is what the dialect needs of the supervisor. Errors that a client
@@ -45,7 +46,7 @@ type Sandboxes interface {
 	ReleaseHold(ctx context.Context, id, holdID, actor string) error
 	// CreatePreview makes a link to a port and returns its token, which is
 	// nowhere else.
-	CreatePreview(ctx context.Context, id string, req supervisor.PreviewRequest) (store.Preview, string, error)
+	CreatePreview(ctx context.Context, id string, req preview.Request) (store.Preview, string, error)
 	// Previews returns the links that are good, oldest first; none of a sandbox
 	// that has ended.
 	Previews(ctx context.Context, id string) ([]store.Preview, error)

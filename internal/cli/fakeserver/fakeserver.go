@@ -32,13 +32,14 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
-	"github.com/drowse-dev/drowse/internal/api/v1"
+	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 )
 
 // Server is the fake. It is an http.Handler.
@@ -407,7 +408,7 @@ func (b backend) ReleaseHold(ctx context.Context, id, hold, actor string) error 
 }
 
 // CreatePreview implements v1.Sandboxes.
-func (b backend) CreatePreview(ctx context.Context, id string, req supervisor.PreviewRequest) (store.Preview, string, error) {
+func (b backend) CreatePreview(ctx context.Context, id string, req preview.Request) (store.Preview, string, error) {
 	defer b.s.leave()
 	return b.s.enter().CreatePreview(ctx, b.s.inner(id), req)
 }
