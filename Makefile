@@ -63,26 +63,44 @@ generate-arm64:
 demo: build
 	bin/drowse demo
 
-# The race detector needs cgo; gVisor's driver needs a static test binary,
-# because that binary becomes the sandbox's own processes. Many histories and
-# power cuts need speed, and the bugs that they must find a build of their own.
-.PHONY: test
-test: $(AGENT)
-	$(GO) test -timeout 20m ./internal/lifecycle ./internal/supervisor
-	$(GO) test -run PowerCut ./internal/layer ./internal/store ./internal/template
-	$(GO) test ./test/conformance/...
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e /test/ -e '/lifecycle$$')
-	$(GO) test ./internal/runtime/gvisor
-	$(GO) test -tags plant -run TestPlantedBugs ./internal/planted
+# What runs tests: "go test", or script/test's runner that counts and times them.
+GOTEST ?= $(GO) test
+
+# "make -k test" goes on after a failure.
+.PHONY: test test-virtual test-race test-gvisor test-planted test-short
+test: test-virtual test-race test-gvisor test-planted
+
+# Virtual time, virtual disks: nothing here waits or depends on how fast it is.
+# Many histories need speed, which the race detector takes away.
+test-virtual: $(AGENT)
+	$(GOTEST) -timeout 30m ./internal/lifecycle
+	$(GOTEST) -timeout 30m -run '^Test(Simulation|Histories|Deadlines.*|OverdueAtStart|Lateness|.*PowerCut)$$' ./internal/supervisor
+	$(GOTEST) -timeout 30m -run PowerCut ./internal/layer ./internal/store ./internal/template
+
+# The race detector needs cgo.
+test-race: $(AGENT)
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e '/test/e2e$$' -e '/lifecycle$$')
+
+# A static test binary, because it becomes the sandbox's own processes.
+test-gvisor: $(AGENT)
+	$(GOTEST) ./internal/runtime/gvisor
+
+# The bugs that tests must find need a build of their own.
+test-planted: $(AGENT)
+	$(GOTEST) -timeout 30m -tags plant -run TestPlantedBugs ./internal/planted
+
+test-short: $(AGENT)
+	$(GOTEST) -short -timeout 10m $$($(GO) list ./... | grep -v '/test/e2e$$')
 
 .PHONY: e2e
 e2e: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=45m ./test/e2e/...
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GOTEST) -v -count=1 -timeout=45m $(E2E) ./test/e2e
 
-# Kills the server some 2,000 times within 8,000 sleeps of real sandboxes, and
-# creates and kills 5,000.
+# Thousands of simulated machines and histories; then kills the server some 2,000
+# times within 8,000 sleeps of real sandboxes, and creates and kills 5,000.
 .PHONY: soak
 soak: build
+	$(GO) test -v -count=1 -timeout=6h -run '^Test(Simulation|Histories)$$' ./internal/supervisor -sim.seeds 20000 -history.count 100000
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestLeaks)$$' -soak.workers 8 -soak.cycles 1000 -leaks.sandboxes 5000 $(SOAK)
 
 .PHONY: faults

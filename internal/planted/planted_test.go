@@ -19,7 +19,7 @@ func TestPlantedBugs(t *testing.T) {
 		if binaries[p.Package] == "" {
 			binaries[p.Package] = build(t, p.Package)
 		}
-		run := func(b Bug) (string, error) {
+		run := func(t *testing.T, b Bug) (string, error) {
 			cmd := exec.CommandContext(t.Context(), binaries[p.Package], append(p.Args, "-test.short", "-test.timeout=5m", "-test.run=^"+p.Test+"$")...)
 			cmd.Dir = filepath.Join("..", p.Package)
 			cmd.Env = append(os.Environ(), Env+"="+string(b), "TMPDIR="+t.TempDir()) // for what is drawn of a bug
@@ -27,13 +27,14 @@ func TestPlantedBugs(t *testing.T) {
 			return string(out), err
 		}
 		if test := p.Package + "." + p.Test; !sound[test] {
-			if out, err := run(""); err != nil || strings.Contains(out, "no tests to run") {
+			if out, err := run(t, ""); err != nil || strings.Contains(out, "no tests to run") {
 				t.Fatalf("%s does not pass without a bug: %v\n%s", test, err, out)
 			}
 			sound[test] = true
 		}
 		t.Run(string(p.Bug), func(t *testing.T) {
-			out, err := run(p.Bug)
+			t.Parallel()
+			out, err := run(t, p.Bug)
 			if err == nil || !strings.Contains(out, "--- FAIL: "+p.Test) {
 				t.Errorf("%s.%s does not find that %s: %v\n%s", p.Package, p.Test, p.What, err, out)
 			}

@@ -36,7 +36,7 @@ var (
 // clients do and how long everything takes, not the order of goroutines within
 // one instant.
 func TestHistories(t *testing.T) {
-	first, count := seedRange(*historySeed, *historyCount, 500, 10_000)
+	first, count := seedRange(*historySeed, *historyCount, 500, 3000)
 	t.Logf("seeds %d to %d; replay one with -history.seed N", first, first+uint64(count)-1)
 	sum := recordHistories(t, first, count, func(seed uint64, h history.History, err error) {
 		t.Errorf("seed %d: %v; see %s", seed, err, drawn(t, h))

@@ -65,7 +65,7 @@ func seedRange(first uint64, count, few, many int) (uint64, int) {
 // machine: nothing is ever wrong. Liveness, after the faults have stopped:
 // everything gets where it should.
 func TestSimulation(t *testing.T) {
-	first, seeds := seedRange(*simSeed, *simSeeds, 200, 2000)
+	first, seeds := seedRange(*simSeed, *simSeeds, 100, 500)
 	t.Logf("seeds %d to %d; replay one with -sim.seed N", first, first+uint64(seeds)-1)
 	base, err := os.MkdirTemp("/dev/shm", "drowse-sim-")
 	if err != nil {
@@ -86,7 +86,7 @@ func TestSimulation(t *testing.T) {
 		}
 	})
 	t.Log(sum.String())
-	if seeds >= 1000 {
+	if seeds >= 500 {
 		sum.wantVariety(t)
 	}
 }
