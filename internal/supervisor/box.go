@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
 // box is the owner of one sandbox.
@@ -38,7 +39,7 @@ type box struct {
 	waiters []*waiter // accesses that wait for the sandbox to serve
 	work    work
 	disk    disk
-	meter   meter
+	meter   usage.Meter
 	journal journal
 	fault   fault
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id

@@ -36,7 +36,7 @@ func (b *box) logEntry(e lifecycle.Entry) error {
 // one line each.
 func (b *box) reportEntry(e lifecycle.Entry) {
 	b.s.metrics.entry(e)
-	b.s.fleet.note(e)
+	b.s.fleet.Note(e)
 	b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
 		"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "freed", e.Freed, "detail", e.Detail)
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -113,7 +114,7 @@ type Supervisor struct {
 
 	egress  *egress.Room // what the connections of all sandboxes take
 	metrics *metrics
-	fleet   fleet
+	fleet   usage.Fleet
 	slots   slots
 	fitness fitness
 	space   *space.Disk

@@ -8,9 +8,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
-func samplesOf(t *testing.T, s *Supervisor, id string) []Sample {
+func samplesOf(t *testing.T, s *Supervisor, id string) []usage.Sample {
 	t.Helper()
 	samples, err := s.Samples(t.Context(), id, time.Time{}, time.Time{})
 	if err != nil {
@@ -27,12 +28,12 @@ func TestSamples(t *testing.T) {
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{Settings: idleSoon})
 	wantCount(t, s, id, 1, 1)
-	used := func(x Sample) bool { return x.CPUPercent > 0 }
+	used := func(x usage.Sample) bool { return x.CPUPercent > 0 }
 	eventually(t, "CPU time in a sample", func() bool { return slices.ContainsFunc(samplesOf(t, s, id), used) })
 	eventually(t, "the pause, whatever is measured", func() bool { return paused(t, s, id) })
 
 	generation := record(t, s, id).Generation
-	eventually(t, "few enough samples", func() bool { return len(samplesOf(t, s, id)) <= mostSamplesAsleep })
+	eventually(t, "few enough samples", func() bool { return len(samplesOf(t, s, id)) <= 60 })
 	samples := samplesOf(t, s, id)
 	last, ok := s.LastSample(id)
 	if n := len(samples); n < 2 || !ok || last != samples[n-1] {
@@ -85,48 +86,8 @@ func TestFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "none that runs", running(0))
-	started := func(x FleetSample) bool { return x.StartsRate > 0 }
+	started := func(x usage.FleetSample) bool { return x.StartsRate > 0 }
 	if all := s.Fleet(t.Context(), time.Time{}, time.Time{}); !slices.ContainsFunc(all, started) {
 		t.Errorf("no start in %+v", all)
-	}
-}
-
-// TestSeries: it is bounded, keeps every peak, stays in order, and is finest at
-// its end.
-func TestSeries(t *testing.T) {
-	const most = 360
-	begin := time.Unix(1_000_000, 0)
-	var h series[Sample]
-	peak := 0.0
-	for n := range 100_000 {
-		x := Sample{At: begin.Add(time.Duration(n) * 5 * time.Second), Memory: int64(n % 7)}
-		if n == 4321 {
-			x.CPUPercent = 99
-		}
-		h.add(x, most, joinSamples)
-		if len(h.kept) > most {
-			t.Fatalf("%d samples after %d", len(h.kept), n+1)
-		}
-	}
-	for i, x := range h.kept {
-		peak = max(peak, x.CPUPercent)
-		if i > 0 && !x.At.After(h.kept[i-1].At) {
-			t.Fatalf("sample %d is not after the one before", i)
-		}
-	}
-	if peak != 99 {
-		t.Errorf("the peak is gone: %v", peak)
-	}
-	last := len(h.kept) - 1
-	if step := h.kept[last].At.Sub(h.kept[last-100].At); step != 500*time.Second {
-		t.Errorf("the last 100 samples span %v, want them all", step)
-	}
-	h.thin(60, joinSamples)
-	if n := len(h.kept); n > 60 || n < 40 {
-		t.Errorf("%d samples are left", n)
-	}
-	to := h.kept[50].At
-	if got := h.between(h.kept[10].At, to, func(s Sample) time.Time { return s.At }); len(got) != 41 || got[0] != h.kept[10] {
-		t.Errorf("%d samples in the time of 41", len(got))
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
 // Epoch is when every test begins.
@@ -84,8 +85,8 @@ type Fake struct {
 	Held      map[string][]supervisor.Hold // observed holds by sandbox
 	Blind     map[string]supervisor.Blindness
 	Logged    map[string][]supervisor.LogLine
-	Measured  map[string][]supervisor.Sample
-	Ran       []supervisor.FleetSample
+	Measured  map[string][]usage.Sample
+	Ran       []usage.FleetSample
 	Limit     time.Duration // the ceiling of timeouts; 0 for none
 	Defaults  supervisor.Defaults
 	Created   []supervisor.CreateRequest
@@ -394,27 +395,27 @@ func (f *Fake) SandboxLog(_ context.Context, id string) ([]supervisor.LogLine, e
 }
 
 // Samples returns those of Measured.
-func (f *Fake) Samples(_ context.Context, id string, from, to time.Time) ([]supervisor.Sample, error) {
+func (f *Fake) Samples(_ context.Context, id string, from, to time.Time) ([]usage.Sample, error) {
 	err := f.enter()
 	defer f.mu.Unlock()
-	return within(f.Measured[id], from, to, func(s supervisor.Sample) time.Time { return s.At }), err
+	return within(f.Measured[id], from, to, func(s usage.Sample) time.Time { return s.At }), err
 }
 
 // LastSample returns the last of Measured.
-func (f *Fake) LastSample(id string) (supervisor.Sample, bool) {
+func (f *Fake) LastSample(id string) (usage.Sample, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n := len(f.Measured[id]); n > 0 {
 		return f.Measured[id][n-1], true
 	}
-	return supervisor.Sample{}, false
+	return usage.Sample{}, false
 }
 
 // Fleet returns those of Ran.
-func (f *Fake) Fleet(_ context.Context, from, to time.Time) []supervisor.FleetSample {
+func (f *Fake) Fleet(_ context.Context, from, to time.Time) []usage.FleetSample {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return within(f.Ran, from, to, func(s supervisor.FleetSample) time.Time { return s.At })
+	return within(f.Ran, from, to, func(s usage.FleetSample) time.Time { return s.At })
 }
 
 func within[T any](all []T, from, to time.Time, at func(T) time.Time) []T {

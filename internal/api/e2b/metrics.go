@@ -13,7 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
 // metricView is what a sandbox used at a time; sizes are bytes.
@@ -31,7 +31,7 @@ type metricView struct {
 
 // viewMetric shows no more memory in use than there is: what the sandbox's
 // runtime takes for itself is counted as well.
-func viewMetric(limits store.Limits, s supervisor.Sample) metricView {
+func viewMetric(limits store.Limits, s usage.Sample) metricView {
 	total := int64(limits.MemoryMiB) << 20
 	return metricView{
 		Timestamp: httpapi.Timestamp(s.At), TimestampUnix: s.At.Unix(),
@@ -171,22 +171,22 @@ func (s *server) fleetPeak(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	value := func(f supervisor.FleetSample) float64 { return float64(f.Running) }
+	value := func(f usage.FleetSample) float64 { return float64(f.Running) }
 	switch params.Get("metric") {
 	case concurrentSandboxes:
 	case sandboxStartRate:
-		value = func(f supervisor.FleetSample) float64 { return f.StartsRate }
+		value = func(f usage.FleetSample) float64 { return f.StartsRate }
 	default:
 		return reply{}, badRequest(`"metric" must be %s or %s`, concurrentSandboxes, sandboxStartRate)
 	}
-	peak := supervisor.FleetSample{At: time.Unix(0, 0)}
+	peak := usage.FleetSample{At: time.Unix(0, 0)}
 	if len(samples) > 0 {
-		peak = slices.MaxFunc(samples, func(a, b supervisor.FleetSample) int { return cmp.Compare(value(a), value(b)) })
+		peak = slices.MaxFunc(samples, func(a, b usage.FleetSample) int { return cmp.Compare(value(a), value(b)) })
 	}
 	return reply{status: http.StatusOK, body: peakView{httpapi.Timestamp(peak.At), peak.At.Unix(), value(peak)}}, nil
 }
 
-func (s *server) fleet(c *call) ([]supervisor.FleetSample, url.Values, error) {
+func (s *server) fleet(c *call) ([]usage.FleetSample, url.Values, error) {
 	params, err := queryOf(c.r)
 	if err != nil {
 		return nil, nil, err

@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
 // measured gives a sandbox a sample for each of so many seconds from the epoch
 // of the tests on.
 func (w *world) measured(id string, offsets ...int) {
-	w.Fake.Measured = map[string][]supervisor.Sample{}
+	w.Fake.Measured = map[string][]usage.Sample{}
 	for _, n := range offsets {
-		w.Fake.Measured[id] = append(w.Fake.Measured[id], supervisor.Sample{
+		w.Fake.Measured[id] = append(w.Fake.Measured[id], usage.Sample{
 			At: epoch.Truncate(time.Second).Add(time.Duration(n) * time.Second), CPUPercent: 12.5012 * float64(n), Memory: int64(n) << 20, Cache: 5, DiskUsed: 6, DiskTotal: 7,
 		})
 	}
@@ -88,7 +88,7 @@ func TestFleetMetrics(t *testing.T) {
 		t.Errorf("before the first sample: %s", got)
 	}
 	at := func(n int) time.Time { return epoch.Truncate(time.Second).Add(time.Duration(n) * time.Second) }
-	w.Fake.Ran = []supervisor.FleetSample{{At: at(0), Running: 7, StartsRate: 0.5}, {At: at(5), Running: 3, StartsRate: 2}, {At: at(10)}}
+	w.Fake.Ran = []usage.FleetSample{{At: at(0), Running: 7, StartsRate: 0.5}, {At: at(5), Running: 3, StartsRate: 2}, {At: at(10)}}
 	want := `[{"timestamp":"2026-09-01T12:00:05.000000Z","timestampUnix":1788264005,"concurrentSandboxes":3,"sandboxStartRate":2}]`
 	if got := w.do("GET", "/teams/any/metrics?start=1788264004&end=1788264006", "").Is(http.StatusOK).Body; got != want {
 		t.Errorf("%s, want %s", got, want)

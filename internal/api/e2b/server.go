@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
@@ -46,11 +47,11 @@ type Sandboxes interface {
 
 	// Samples returns what a sandbox used in a time, oldest first; it is not
 	// woken for that. Zero times bound nothing.
-	Samples(ctx context.Context, id string, from, to time.Time) ([]supervisor.Sample, error)
+	Samples(ctx context.Context, id string, from, to time.Time) ([]usage.Sample, error)
 	// LastSample returns the last of them; false if there is none.
-	LastSample(id string) (supervisor.Sample, bool)
+	LastSample(id string) (usage.Sample, bool)
 	// Fleet returns how many sandboxes ran in a time, oldest first.
-	Fleet(ctx context.Context, from, to time.Time) []supervisor.FleetSample
+	Fleet(ctx context.Context, from, to time.Time) []usage.FleetSample
 
 	// SandboxLog returns the log of a sandbox, oldest first; it is not woken for
 	// that.
