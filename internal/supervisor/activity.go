@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 )
 
 // How the processes inside are looked at. Only sandboxes with a clock that
@@ -279,10 +279,8 @@ func (b *box) lookableLocked() runtime.Instance {
 func (b *box) look(ctx context.Context, inst runtime.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	var said activityAnswer
 	ignored := b.ignored.Load()
-	path := fmt.Sprintf("%s?%s=%d", agentapi.PathActivity, agentapi.ParamIgnored, ignored-b.ignoredTold.Load())
-	err := b.s.callAgent(ctx, inst, b.id, http.MethodGet, path, nil, &said)
+	seen, err := b.agent(inst).Activity(ctx, ignored-b.ignoredTold.Load())
 	now := now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -301,35 +299,8 @@ func (b *box) look(ctx context.Context, inst runtime.Instance) {
 		return
 	}
 	b.work.blindSince = time.Time{}
-	b.work.seen = toHostClock(said.activity(), now)
+	b.work.seen = agentclient.ToHostClock(seen, now)
 	b.reportStalls(now)
-}
-
-// toHostClock moves the times of seen to the host's clock.
-func toHostClock(seen agentapi.Activity, now time.Time) agentapi.Activity {
-	skew := now.Sub(seen.Now)
-	move := func(t *time.Time) {
-		if !t.IsZero() {
-			*t = t.Add(skew).UTC()
-		}
-	}
-	// The guest is hostile: it made no progress in the future.
-	past := func(t *time.Time) {
-		move(t)
-		if t.After(now) {
-			*t = now
-		}
-	}
-	for i := range seen.Processes {
-		past(&seen.Processes[i].Since)
-		past(&seen.Processes[i].LastProgress)
-	}
-	for i := range seen.Leases {
-		past(&seen.Leases[i].Since)
-		move(&seen.Leases[i].Until)
-	}
-	past(&seen.LastEnd)
-	return seen
 }
 
 // maxStallsLogged bounds what one look writes into the event log: the guest says

@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
@@ -40,7 +41,7 @@ type box struct {
 	work    work
 	disk    disk
 	meter   usage.Meter
-	journal journal
+	journal journal.Journal
 	fault   fault
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id
 	tasks   map[string]*task         // the work of effects in flight, by operation id

@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 )
 
 // DefaultDrain is how long an automatic pause waits for requests in flight
@@ -57,7 +58,7 @@ func (b *box) lease(access Access) *Lease {
 	var once sync.Once
 	return &Lease{
 		Generation: b.sb.Record.Generation,
-		Dial:       func(ctx context.Context, port int) (net.Conn, error) { return dialPort(ctx, inst, port) },
+		Dial:       func(ctx context.Context, port int) (net.Conn, error) { return agentclient.Dial(ctx, inst, port) },
 		Cut:        cut.done,
 		Why:        func() error { return cut.why },
 		Progress:   a.passed,

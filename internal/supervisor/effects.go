@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -303,11 +301,11 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 			return nil, "", fmt.Errorf("agent of %s, which comes from another server: %w", id, err)
 		}
 	}
-	if err := b.s.initAgent(ctx, inst, sb, e.Generation); err != nil {
+	if err := b.initAgent(ctx, inst, sb, e.Generation); err != nil {
 		return nil, "", fmt.Errorf("agent of %s: %w", id, err)
 	}
 	if e.Checkpoint != nil {
-		b.s.runHook(ctx, inst, sb, "post_resume", sb.Config.Hooks.PostResume)
+		b.runHook(ctx, inst, sb, "post_resume", sb.Config.Hooks.PostResume)
 	}
 	return inst, detail, failpoint.Fail(failpoint.Launched)
 }
@@ -500,12 +498,12 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := failpoint.Fail(failpoint.Drained); err != nil {
 		return cp, 0, err
 	}
-	b.s.runHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
+	b.runHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
 	b.fetchLastLog(ctx, inst)
 	if cp.Mode == lifecycle.Filesystem || sb.Record.Settings.MeasuresWork() {
 		// Without a checkpoint nothing else makes the guest's kernel write back;
 		// and the agent, if it watches processes, learns when the sleep begins.
-		if err := b.s.callAgent(ctx, inst, b.id, http.MethodPost, agentapi.PathSync, nil, nil); err != nil {
+		if err := b.agent(inst).Sync(ctx); err != nil {
 			return cp, 0, err
 		}
 	}
@@ -660,7 +658,7 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 		if err := inst.Thaw(ctx); err != nil {
 			b.s.log.Warn("runtime could not be thawed for its last hook", "sandbox", b.id, "err", err)
 		}
-		b.s.runHook(ctx, inst, sb, "pre_kill", hook)
+		b.runHook(ctx, inst, sb, "pre_kill", hook)
 	}
 	for n := 1; ; n++ {
 		err := b.removeEverything(ctx)
@@ -734,7 +732,7 @@ func (b *box) removeEverything(ctx context.Context) error {
 	if cp := rec.Checkpoint; cp != nil {
 		errs = append(errs, b.s.o.Layers.RemoveImage(cp.ID))
 	}
-	return errors.Join(append(errs, b.removeLog())...)
+	return errors.Join(append(errs, b.journal.Remove(b.s.logs(), b.id))...)
 }
 
 // possibleLayers returns the ids of all layers that the sandbox may have. Listing

@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/agentclient/hostile"
 )
 
 // TestGuestsThatDoNotAnswerHoldUpNobodyElse: a start held one of the server's
@@ -24,7 +25,7 @@ func TestGuestsThatDoNotAnswerHoldUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := w.mustOpen(t)
 		settings := lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}
-		silent := func(c net.Conn) { _, _ = bufio.NewReader(c).Peek(1); listen(c) }
+		silent := func(c net.Conn) { _, _ = bufio.NewReader(c).Peek(1); hostile.Listen(c) }
 		w.answer.Store(&silent)
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 2 * cap(srv.s.starts) {

@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
@@ -84,7 +85,7 @@ type Fake struct {
 	Sandboxes map[string]store.Sandbox
 	Held      map[string][]supervisor.Hold // observed holds by sandbox
 	Blind     map[string]supervisor.Blindness
-	Logged    map[string][]supervisor.LogLine
+	Logged    map[string][]journal.Line
 	Measured  map[string][]usage.Sample
 	Ran       []usage.FleetSample
 	Limit     time.Duration // the ceiling of timeouts; 0 for none
@@ -388,7 +389,7 @@ func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor str
 }
 
 // SandboxLog returns the lines of Logged.
-func (f *Fake) SandboxLog(_ context.Context, id string) ([]supervisor.LogLine, error) {
+func (f *Fake) SandboxLog(_ context.Context, id string) ([]journal.Line, error) {
 	err := f.enter()
 	defer f.mu.Unlock()
 	return f.Logged[id], err

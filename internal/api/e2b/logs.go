@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 )
 
 // logView is a line of a log.
 type logView struct {
-	Timestamp httpapi.Timestamp   `json:"timestamp"`
-	Message   string              `json:"message"`
-	Level     supervisor.LogLevel `json:"level"`
-	Fields    map[string]string   `json:"fields"`
+	Timestamp httpapi.Timestamp `json:"timestamp"`
+	Message   string            `json:"message"`
+	Level     journal.Level     `json:"level"`
+	Fields    map[string]string `json:"fields"`
 }
 
 // oldLogView is a line in its old form: an object as text, which the CLI takes
@@ -27,7 +27,7 @@ type oldLogView struct {
 	Line      string            `json:"line"`
 }
 
-func viewOldLog(l supervisor.LogLine) (oldLogView, error) {
+func viewOldLog(l journal.Line) (oldLogView, error) {
 	object := maps.Clone(l.Fields)
 	if object == nil {
 		object = map[string]string{}
@@ -37,7 +37,7 @@ func viewOldLog(l supervisor.LogLine) (oldLogView, error) {
 	return oldLogView{httpapi.Timestamp(l.At), string(line.Body)}, err
 }
 
-func viewLog(l supervisor.LogLine) logView {
+func viewLog(l journal.Line) logView {
 	v := logView{httpapi.Timestamp(l.At), l.Message, l.Level, l.Fields}
 	if v.Fields == nil {
 		v.Fields = map[string]string{}
@@ -52,14 +52,14 @@ const (
 )
 
 // levels are the levels of lines, the least bad first.
-var levels = []supervisor.LogLevel{supervisor.LogDebug, supervisor.LogInfo, supervisor.LogWarn, supervisor.LogError}
+var levels = []journal.Level{journal.Debug, journal.Info, journal.Warn, journal.Error}
 
 // logQuery is what a log is asked for.
 type logQuery struct {
 	cursor   time.Time // inclusive; zero for none
 	limit    int
 	backward bool // newest first, from the cursor to the past
-	level    supervisor.LogLevel
+	level    journal.Level
 	search   string // in small letters
 }
 
@@ -77,7 +77,7 @@ func parseLogQuery(params url.Values) (q logQuery, err error) {
 	default:
 		return q, badRequest(`"direction" must be forward or backward`)
 	}
-	q.level = supervisor.LogLevel(params.Get("level"))
+	q.level = journal.Level(params.Get("level"))
 	if q.level != "" && !slices.Contains(levels, q.level) {
 		return q, badRequest(`"level" must be debug, info, warn or error`)
 	}
@@ -98,8 +98,8 @@ func parseMillis(params url.Values, name string) (time.Time, error) {
 
 // apply returns the lines that are asked for, of lines that are oldest first. A
 // cursor is in milliseconds, and so is the comparison with it.
-func (q logQuery) apply(lines []supervisor.LogLine) []supervisor.LogLine {
-	var found []supervisor.LogLine
+func (q logQuery) apply(lines []journal.Line) []journal.Line {
+	var found []journal.Line
 	if q.backward {
 		lines = slices.Clone(lines)
 		slices.Reverse(lines)
@@ -115,7 +115,7 @@ func (q logQuery) apply(lines []supervisor.LogLine) []supervisor.LogLine {
 	return found
 }
 
-func (q logQuery) holds(l supervisor.LogLine) bool {
+func (q logQuery) holds(l journal.Line) bool {
 	at, cursor := l.At.UnixMilli(), q.cursor.UnixMilli()
 	switch {
 	case !q.cursor.IsZero() && q.backward && at > cursor, !q.cursor.IsZero() && !q.backward && at < cursor:
@@ -163,7 +163,7 @@ func (s *server) logsV1(c *call) (reply, error) {
 }
 
 // log returns the lines that a call asks for.
-func (s *server) log(c *call, parse func(url.Values) (logQuery, error)) ([]supervisor.LogLine, error) {
+func (s *server) log(c *call, parse func(url.Values) (logQuery, error)) ([]journal.Line, error) {
 	sb, err := s.find(c)
 	if err != nil {
 		return nil, err

@@ -8,16 +8,16 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 )
 
 // logged gives a sandbox a line for each second from the epoch of the tests on.
 func (w *world) logged(id string) {
-	for n, l := range []supervisor.LogLine{
-		{Level: supervisor.LogInfo, Message: "process started: true", Fields: map[string]string{"pid": "7"}},
-		{Level: supervisor.LogDebug, Message: "detail"},
-		{Level: supervisor.LogWarn, Message: "Process ended: exit status 3"},
-		{Level: supervisor.LogError, Message: "process could not be started"},
+	for n, l := range []journal.Line{
+		{Level: journal.Info, Message: "process started: true", Fields: map[string]string{"pid": "7"}},
+		{Level: journal.Debug, Message: "detail"},
+		{Level: journal.Warn, Message: "Process ended: exit status 3"},
+		{Level: journal.Error, Message: "process could not be started"},
 	} {
 		l.At = epoch.Add(time.Duration(n) * time.Second)
 		w.Fake.Logged[id] = append(w.Fake.Logged[id], l)
@@ -36,7 +36,7 @@ func (a answer) levels() string {
 
 func TestLogs(t *testing.T) {
 	w := newWorld(t)
-	w.Fake.Logged = map[string][]supervisor.LogLine{}
+	w.Fake.Logged = map[string][]journal.Line{}
 	id := w.create(`{"templateID": "base"}`)
 	if got := w.do("GET", "/v2/sandboxes/"+id+"/logs", "").Is(http.StatusOK).Body; got != `{"logs":[]}` {
 		t.Errorf("an empty log: %s", got)

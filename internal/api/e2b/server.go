@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
@@ -55,7 +56,7 @@ type Sandboxes interface {
 
 	// SandboxLog returns the log of a sandbox, oldest first; it is not woken for
 	// that.
-	SandboxLog(ctx context.Context, id string) ([]supervisor.LogLine, error)
+	SandboxLog(ctx context.Context, id string) ([]journal.Line, error)
 
 	// Events returns up to limit entries of the event log with Seq > after, oldest
 	// first, of one sandbox or, with an empty id, of all.

@@ -1,4 +1,4 @@
-package supervisor
+package agentclient
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 // tunnelTimeout bounds the agent's answer to a request for a tunnel.
 const tunnelTimeout = 5 * time.Second
 
-// dialPort connects to a port inside: directly, or through the agent if the
+// Dial connects to a port inside: directly, or through the agent if the
 // server there listens on the loopback address only.
-func dialPort(ctx context.Context, inst runtime.Instance, port int) (net.Conn, error) {
+func Dial(ctx context.Context, inst runtime.Instance, port int) (net.Conn, error) {
 	conn, refused := inst.Dial(ctx, port)
 	if port == agentapi.Port || !errors.Is(refused, syscall.ECONNREFUSED) {
 		return conn, refused
@@ -58,5 +58,25 @@ func openTunnel(ctx context.Context, conn net.Conn, port int) error {
 		return syscall.ECONNREFUSED
 	default:
 		return errors.New("the agent could not connect to the port")
+	}
+}
+
+// pollEvery is how often an agent that does not listen yet is tried again.
+const pollEvery = 2 * time.Millisecond
+
+// dialPatiently connects to a port that will be listened on soon.
+func dialPatiently(ctx context.Context, inst runtime.Instance, port int) (net.Conn, error) {
+	for {
+		conn, err := inst.Dial(ctx, port)
+		if err == nil || !errors.Is(err, syscall.ECONNREFUSED) {
+			return conn, err
+		}
+		select {
+		case <-inst.Exited():
+			return nil, errRuntimeExited
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pollEvery):
+		}
 	}
 }
