@@ -98,6 +98,7 @@ var catalogue = []Entry{
 	{"not_supported", Unsupported, 501, 501, "The endpoint, or what a field asks for, is not built yet. (The E2B dialect answers 400 for a field.)", "Leave it out, or wait for a newer version."},
 	{"out_of_disk", NotFound, 404, 404, "The sandbox has ended: its files took more than its limit, and there was no room to pause it.", "Create a new one with a larger disk limit, or let it keep less."},
 	{"out_of_memory", NotFound, 404, 404, "The sandbox has ended: it took more memory than its limit.", "Create a new one with more memory, or let it do less at once."},
+	{"out_of_processes", NotFound, 404, 404, "The sandbox has ended: it took as many tasks of the host as its limit allows, and its runtime needed another.", "Create a new one with a larger limit on processes, or let it start fewer at once."},
 	{"overtaken", Unavailable, 503, 503, "Something else changed the sandbox meanwhile.", "Try again."},
 	{"pause_failed", Unavailable, 503, 503, "The sandbox could not be paused and runs on; nothing is lost.", "See the cause; a full disk is a likely one. Automatic pauses are tried again."},
 	{"paused_expired", NotFound, 404, 404, "The sandbox has ended: it was paused for longer than it may be.", "Create a new one with a longer pausedRetention, or resume it in time."},

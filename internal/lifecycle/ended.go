@@ -29,6 +29,8 @@ func (r Reason) refusal() *errdef.Error {
 		return ended("out_of_memory", "create a new one and let it do less at once: processes, and files in /tmp, /dev/shm and /run, count against limits.memoryMiB; one that has been paused wakes from its last pause instead of ending")
 	case OutOfDisk:
 		return ended("out_of_disk", "create a new one with a larger limits.diskMiB, or let it keep less; one that has been paused wakes from its last pause instead of ending")
+	case OutOfProcesses:
+		return ended("out_of_processes", "create a new one with a larger limits.pids, or let it start fewer processes at once: each takes two tasks, and each thread one more; one that has been paused wakes from its last pause instead of ending")
 	case RuntimeExited:
 		return ended("runtime_exited", "create a new one; its runtime was ended from outside, or failed: the host's log may say more")
 	case RuntimeLost:

@@ -81,6 +81,7 @@ const (
 	PausedExpired       Reason = "PausedExpired"
 	OutOfMemory         Reason = "OutOfMemory"
 	OutOfDisk           Reason = "OutOfDisk"
+	OutOfProcesses      Reason = "OutOfProcesses"
 	RuntimeExited       Reason = "RuntimeExited"
 	RuntimeLost         Reason = "RuntimeLost"
 	CreateFailed        Reason = "CreateFailed"

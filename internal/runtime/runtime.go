@@ -114,10 +114,19 @@ type Networked interface {
 	SetNetwork(n Network) error
 }
 
-// MemoryWitness is an Instance that can tell, from its end until its removal,
-// whether it ended because it took more memory than its limit.
-type MemoryWitness interface {
-	OutOfMemory() (bool, error)
+// Limit names one of the Limits.
+type Limit string
+
+// The limits whose excess ends a runtime.
+const (
+	MemoryLimit Limit = "memory"
+	PIDsLimit   Limit = "pids"
+)
+
+// LimitWitness is an Instance that can tell, from its end until its removal,
+// which of its limits it ended of; empty if it was none.
+type LimitWitness interface {
+	EndedBy() (Limit, error)
 }
 
 // DiskMeter is an Instance that can tell what it takes of the host's disk and

@@ -234,17 +234,21 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 		gone.Reason, gone.Detail = lifecycle.OutOfDisk, past
 		return gone
 	}
-	w, ok := inst.(runtime.MemoryWitness)
+	w, ok := inst.(runtime.LimitWitness)
 	if !ok {
 		return gone
 	}
-	exhausted, err := w.OutOfMemory()
+	limit, err := w.EndedBy()
 	if err != nil {
 		b.s.log.Warn("no trace of how a runtime ended", "sandbox", b.id, "runtime", inst.ID(), "err", err)
 	}
-	if exhausted {
+	switch limits := b.snapshot().Config.Limits; limit {
+	case runtime.MemoryLimit:
 		gone.Reason = lifecycle.OutOfMemory
-		gone.Detail = fmt.Sprintf("its processes and files in memory took more than its limit of %d MiB, and the host's kernel ended it", b.snapshot().Config.Limits.MemoryMiB)
+		gone.Detail = fmt.Sprintf("its processes and files in memory took more than its limit of %d MiB, and the host's kernel ended it", limits.MemoryMiB)
+	case runtime.PIDsLimit:
+		gone.Reason = lifecycle.OutOfProcesses
+		gone.Detail = fmt.Sprintf("its processes and their threads took its limit of %d tasks on the host, and its runtime could not go on without another", limits.PIDs)
 	}
 	return gone
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -170,7 +171,7 @@ func TestFallBackToAnImport(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantCount(t, second, id, 3, g)
-		to.machine.Exhaust(runtimeID(id, record(t, second, id).Launch))
+		to.machine.Exceed(runtimeID(id, record(t, second, id).Launch), runtime.MemoryLimit)
 		eventually(t, "the fall back", func() bool { return record(t, second, id).State == lifecycle.Paused })
 	}
 }

@@ -623,18 +623,26 @@ func TestRuntimeThatDies(t *testing.T) {
 	b.wantNothingLeft()
 }
 
-func TestRuntimeOutOfMemory(t *testing.T) {
+func TestRuntimePastItsLimit(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
-	id := create(t, s, CreateRequest{})
-	wantCount(t, s, id, 1, 1)
-	b.machine.Exhaust(runtimeID(id, record(t, s, id).Launch))
-	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
-	limit := fmt.Sprintf("limit of %d MiB", s.o.Limits.MemoryMiB)
-	if stone := record(t, s, id).Tombstone; stone.Reason != lifecycle.OutOfMemory || !strings.Contains(stone.Detail, limit) {
-		t.Errorf("it ended of %s (%s), want %s and its %s", stone.Reason, stone.Detail, lifecycle.OutOfMemory, limit)
+	for _, c := range []struct {
+		limit  runtime.Limit
+		reason lifecycle.Reason
+		says   string
+	}{
+		{runtime.MemoryLimit, lifecycle.OutOfMemory, fmt.Sprintf("limit of %d MiB", s.o.Limits.MemoryMiB)},
+		{runtime.PIDsLimit, lifecycle.OutOfProcesses, fmt.Sprintf("limit of %d tasks", s.o.Limits.PIDs)},
+	} {
+		id := create(t, s, CreateRequest{})
+		wantCount(t, s, id, 1, 1)
+		b.machine.Exceed(runtimeID(id, record(t, s, id).Launch), c.limit)
+		eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+		if stone := record(t, s, id).Tombstone; stone.Reason != c.reason || !strings.Contains(stone.Detail, c.says) {
+			t.Errorf("it ended of %s (%s), want %s and its %s", stone.Reason, stone.Detail, c.reason, c.says)
+		}
+		eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
 	}
-	eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
 	b.wantNothingLeft()
 }
 

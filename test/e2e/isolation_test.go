@@ -348,6 +348,31 @@ func TestForkBomb(t *testing.T) {
 	t.Logf("%d tasks at most; slowest answer of a neighbour %s; killed in %s", most, slowest, killed.Round(time.Millisecond))
 }
 
+// TestProcessLimit lets a guest start more processes than it may. Its runtime,
+// which then gets no thread either, ends, and says of what.
+func TestProcessLimit(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	o := sleeper
+	o.PIDs = 256
+	sb := s.create(ctx, o)
+	p, err := sb.Start(ctx, client.Command{Args: []string{"bash", "-c", "while :; do sleep 1000 & done"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Detach()
+	took := eventually(t, 30*time.Second, "the end", func() error { return gone(ctx, s, sb.ID, "OutOfProcesses") })
+	t.Logf("it ended after %s", took)
+	if out := s.why(ctx, sb.ID); !strings.Contains(out, "OutOfProcesses") || !strings.Contains(out, "limit of 256 tasks") {
+		t.Errorf("drowse why: %s", out)
+	}
+	if ended := s.entries(ctx, sb.ID, "terminated"); len(ended) != 1 || !strings.HasPrefix(ended[0].Detail, "OutOfProcesses: its processes") {
+		t.Errorf("the event log has %+v", ended)
+	}
+	s.waitGone(sb.ID)
+}
+
 // tasks returns how many tasks of the host belong to a sandbox.
 func (s *server) tasks(id string) int {
 	s.t.Helper()

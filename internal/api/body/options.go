@@ -183,7 +183,7 @@ var Options = append(Vocabulary{
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.DiskMiB = v.(int) },
 	},
 	{
-		Name: "pids", Doc: "How many tasks it may have on the host: a process inside takes two; the server's default if not said.",
+		Name: "pids", Doc: "How many tasks it may have on the host: a process inside takes two, and each thread one more; the server's default if not said. Past it, it ends with OutOfProcesses, or goes back to where it last slept.",
 		Spelled: []Spelled{AsCount.As("pids")},
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.PIDs = v.(int) },
 	},

@@ -107,7 +107,7 @@ func TestEveryReasonHasARemedy(t *testing.T) {
 	codes := map[string]bool{}
 	for _, reason := range []lifecycle.Reason{
 		lifecycle.Killed, lifecycle.TimeoutExpired, lifecycle.IdleTimeout, lifecycle.MaxLifetimeExceeded,
-		lifecycle.PausedExpired, lifecycle.OutOfMemory, lifecycle.OutOfDisk, lifecycle.RuntimeExited, lifecycle.RuntimeLost, lifecycle.CreateFailed,
+		lifecycle.PausedExpired, lifecycle.OutOfMemory, lifecycle.OutOfDisk, lifecycle.OutOfProcesses, lifecycle.RuntimeExited, lifecycle.RuntimeLost, lifecycle.CreateFailed,
 	} {
 		v := viewTombstone(&lifecycle.Tombstone{Reason: reason})
 		if v.Remediation == "" || v.Code == "" || codes[v.Code] {

@@ -110,14 +110,14 @@ func (d *Driver) List(context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// Exhaust ends a runtime as one ends that takes more memory than it may.
-func (m *Machine) Exhaust(id string) {
+// Exceed ends a runtime as one ends that takes more of something than it may.
+func (m *Machine) Exceed(id string, l runtime.Limit) {
 	m.mu.Lock()
 	i := m.runtimes[id]
 	delete(m.runtimes, id)
 	m.mu.Unlock()
 	if i != nil {
-		i.exhausted.Store(true)
+		i.endedBy.Store(l)
 		i.end()
 	}
 }
@@ -143,7 +143,7 @@ type instance struct {
 	program Program
 	exited  chan struct{}
 
-	exhausted atomic.Bool // its end was for want of memory
+	endedBy atomic.Value // the runtime.Limit that it ended of
 
 	mu      sync.Mutex
 	frozen  bool
@@ -173,8 +173,11 @@ func (i *instance) Usage() (runtime.Usage, error) {
 	return runtime.Usage{CPU: time.Duration(i.served) * CPUPerRequest, Memory: MemoryBytes}, nil
 }
 
-// OutOfMemory implements runtime.MemoryWitness.
-func (i *instance) OutOfMemory() (bool, error) { return i.exhausted.Load(), nil }
+// EndedBy implements runtime.LimitWitness.
+func (i *instance) EndedBy() (runtime.Limit, error) {
+	l, _ := i.endedBy.Load().(runtime.Limit)
+	return l, nil
+}
 
 // OpenFiles implements runtime.FileHolder for programs that can tell.
 func (i *instance) OpenFiles() ([]runtime.OpenFile, error) {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
 // serveHold takes as many MiB of the guest's memory as it is asked to, for good.
@@ -98,8 +100,8 @@ func TestLimitOfACapture(t *testing.T) {
 			case <-time.After(20 * time.Second):
 				t.Fatalf("it took more memory than it may, and goes on: %v", err)
 			}
-			if out, err := i.OutOfMemory(); err != nil || !out {
-				t.Errorf("out of memory: %t, %v", out, err)
+			if by, err := i.EndedBy(); err != nil || by != runtime.MemoryLimit {
+				t.Errorf("it ended of %q, %v; want memory", by, err)
 			}
 		})
 	}

@@ -2,7 +2,6 @@ package gvisor
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -62,28 +61,4 @@ func (s memoryStat) cache() int64 { return max(s["cache"]+s["file"]-s["shmem"], 
 func (s memoryStat) clean() int64 {
 	waiting := s["dirty"] + s["writeback"] + s["file_dirty"] + s["file_writeback"]
 	return max(s["active_file"]+s["inactive_file"]-waiting, 0)
-}
-
-// OutOfMemory implements runtime.MemoryWitness. Whichever of its processes the
-// kernel kills for want of memory, gVisor ends the others: so the whole runtime
-// has ended of it.
-func (i *instance) OutOfMemory() (bool, error) {
-	kills, err := oomKills(i.group)
-	if err != nil {
-		return false, fmt.Errorf("end of runtime %s: %w", i.id, err)
-	}
-	return kills > 0, nil
-}
-
-// oomKills returns how many processes of a runtime the kernel killed because
-// its cgroup was out of memory.
-func oomKills(g group) (int64, error) {
-	for _, events := range g.files("memory", "memory.oom_control", "memory.events") {
-		for line := range strings.Lines(events) {
-			if value, ok := strings.CutPrefix(line, "oom_kill "); ok {
-				return strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-			}
-		}
-	}
-	return 0, errors.New("no cgroup counts kills for want of memory")
 }
