@@ -431,7 +431,7 @@ func TestWakeQueueIsBounded(t *testing.T) {
 
 func TestMaxRunning(t *testing.T) {
 	s, _ := newBench(t).open()
-	s.slots.limit = 1
+	s.slots.Bound(1, nil)
 	id := create(t, s, CreateRequest{})
 	req := CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}}
 	if _, err := s.Create(t.Context(), req); !errdef.Is(err, errdef.Exhausted) {

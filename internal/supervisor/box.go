@@ -104,7 +104,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	if res.Record.State == lifecycle.Terminated && res.Record.Op == nil {
 		next = remembered(next)
 	}
-	if err := b.s.slots.move(b.sb, next); err != nil {
+	if err := b.s.slots.Move(b.sb, next); err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
 	durable := next
@@ -112,7 +112,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 		durable.Record.EndAt = b.sb.Record.EndAt
 	}
 	if err := b.s.commit(durable, res.Entries); err != nil {
-		_ = b.s.slots.move(next, b.sb) // giving back never fails
+		_ = b.s.slots.Move(next, b.sb) // giving back never fails
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
 	before := b.sb.Record

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // When sandboxes are measured. Nothing tells when a guest writes, but who takes
@@ -27,17 +27,9 @@ const (
 	diskAnyway = 30 * time.Second
 )
 
-const (
-	// bytesPerInode is how many bytes of a limit allow for one name, as many as
-	// on a disk of that size formatted for general use.
-	bytesPerInode = 16 << 10
-	// scarceSpace is the free space below which a sandbox past its limit is ended
-	// rather than paused: a pause writes too.
-	scarceSpace = 64 << 20
-	// leastSlack is what a sandbox that woke past its limit may write at least,
-	// so that it can be helped from inside: programs that it runs may be copied.
-	leastSlack = 32 << 20
-)
+// scarceSpace is the free space below which a sandbox past its limit is ended
+// rather than paused: a pause writes too.
+const scarceSpace = 64 << 20
 
 // disk is what is known of a sandbox's files. It is guarded by box.mu.
 type disk struct {
@@ -82,7 +74,7 @@ func (b *box) limitDisk() {
 	if sb.Record.Op != nil || sb.Record.State != lifecycle.Running {
 		return
 	}
-	limit := sandboxLimit(sb.Config.Limits.DiskMiB)
+	limit := quota.OfSandbox(sb.Config.Limits.DiskMiB)
 	frozen, taken, err := b.measure(sb, limit)
 	if err != nil {
 		b.stopUncounted(sb, err)
@@ -91,10 +83,10 @@ func (b *box) limitDisk() {
 	b.noteTaken(taken.Bytes)
 	most := limit
 	if frozen.Exceeds(limit) {
-		most = slack(frozen, limit)
+		most = quota.Slack(frozen, limit)
 	}
 	if taken.Exceeds(most) {
-		b.stopPast(sb, "its files take "+describe(taken, limit, "its"))
+		b.stopPast(sb, "its files take "+quota.Describe(taken, limit, "its"))
 	}
 }
 
@@ -142,60 +134,6 @@ func (b *box) noteTaken(bytes int64) {
 	b.disk.taken = bytes
 }
 
-// limitOf is what a limit allows; zero if there is none.
-func limitOf(diskMiB int) layer.Usage {
-	if diskMiB == 0 {
-		return layer.Usage{}
-	}
-	bytes := int64(diskMiB) << 20
-	return layer.Usage{Bytes: bytes, Files: bytes / bytesPerInode, NameBytes: math.MaxInt64}
-}
-
-// sandboxLimit is what a sandbox may have: also one without a limit has one on
-// its names, half of those that a layer may have, so that it can still be paused
-// when it is found past them.
-func sandboxLimit(diskMiB int) layer.Usage {
-	limit := limitOf(diskMiB)
-	if diskMiB == 0 {
-		limit = layer.Unbounded
-	}
-	limit.Files = min(limit.Files, layer.MaxNames/2)
-	limit.NameBytes = layer.MaxNameBytes / 2
-	return limit
-}
-
-// slack is how much may be had where there was too much before.
-func slack(had, limit layer.Usage) layer.Usage {
-	bytes := max(limit.Bytes/64, leastSlack)
-	files := bytes / bytesPerInode
-	return layer.Usage{
-		Bytes:     past(max(had.Bytes, limit.Bytes), bytes),
-		Files:     past(max(had.Files, limit.Files), min(files, layer.MaxNames/64)),
-		NameBytes: past(max(had.NameBytes, limit.NameBytes), layer.MaxNameBytes/64),
-	}
-}
-
-// past is n and more, as far as there are numbers.
-func past(n, more int64) int64 {
-	if n > math.MaxInt64-more {
-		return math.MaxInt64
-	}
-	return n + more
-}
-
-// describe says what is past the limit, and the limit, which is whose.
-func describe(taken, limit layer.Usage, whose string) string {
-	switch {
-	case taken.Bytes > limit.Bytes:
-		return fmt.Sprintf("%d MiB, and %s limit is %d MiB", taken.Bytes>>20, whose, limit.Bytes>>20)
-	case taken.Files > limit.Files && limit.Files == limit.Bytes/bytesPerInode:
-		return fmt.Sprintf("%d names, one for each %d KiB, and %s limit is %d MiB", taken.Files, bytesPerInode>>10, whose, limit.Bytes>>20)
-	case taken.Files > limit.Files:
-		return fmt.Sprintf("%d names, and no sandbox may have more than %d", taken.Files, limit.Files)
-	}
-	return fmt.Sprintf("%d MiB of names, and no sandbox may have more than %d MiB", taken.NameBytes>>20, limit.NameBytes>>20)
-}
-
 // measure returns what a sandbox's frozen layers take, and those with its top
 // and what is open and has no name. A top that is past all bounds is not
 // measured to its end.
@@ -203,7 +141,7 @@ func (b *box) measure(sb store.Sandbox, limit layer.Usage) (frozen, taken layer.
 	if frozen, err = b.frozenUsage(sb.Record.Checkpoint); err != nil {
 		return frozen, frozen, err
 	}
-	top, err := b.s.o.Layers.Usage(b.s.ctx, runtimeID(b.id, sb.Record.Launch), slack(limit, limit))
+	top, err := b.s.o.Layers.Usage(b.s.ctx, runtimeID(b.id, sb.Record.Launch), quota.Slack(limit, limit))
 	if err != nil {
 		return frozen, frozen, err
 	}

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"errors"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/tree"
 	"github.com/drowse-dev/drowse/internal/tree/treetest"
 )
@@ -109,7 +108,7 @@ func TestDiskLimit(t *testing.T) {
 	tn.write("more", 2)
 	tn.isPaused("its files take 65 MiB, and its limit is 64 MiB")
 	wantCount(t, s, tn.id, 2, 2)
-	tn.write("little", leastSlack>>20-1)
+	tn.write("little", quota.LeastSlack>>20-1)
 	tn.staysUp("woken past its limit")
 	tn.write("much", 2)
 	tn.isPaused("its files take 98 MiB")
@@ -120,7 +119,7 @@ func TestDiskLimit(t *testing.T) {
 func TestDiskLimitOfFiles(t *testing.T) {
 	b := newBench(t)
 	tn := b.tenant()
-	for i := range tenantLimit << 20 / bytesPerInode {
+	for i := range tenantLimit << 20 / quota.BytesPerName {
 		tn.write(strconv.Itoa(i), 0)
 	}
 	tn.isPaused("names, one for each 16 KiB, and its limit is 64 MiB")
@@ -232,21 +231,6 @@ func TestUncountedIsPastTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	tn.wantPaused("could not be counted")
-}
-
-// TestNamesAreLimitedWithoutALimit: a sandbox whose files may take all of the disk
-// may not have more names than a pause can list.
-func TestNamesAreLimitedWithoutALimit(t *testing.T) {
-	limit := sandboxLimit(0)
-	if limit.Bytes != math.MaxInt64 || limit.Files >= layer.MaxNames || limit.NameBytes >= layer.MaxNameBytes {
-		t.Errorf("the limit is %+v", limit)
-	}
-	if more := slack(layer.Usage{Files: limit.Files + 1}, limit); more.Files >= layer.MaxNames || more.Bytes < 0 {
-		t.Errorf("with slack, the limit is %+v", more)
-	}
-	if huge := sandboxLimit(1 << 30); huge.Files != limit.Files {
-		t.Errorf("a large limit allows %d names", huge.Files)
-	}
 }
 
 // littleDisk makes the disk where the server looks for room one of so many MiB.

@@ -258,7 +258,7 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 // counts against its API key alone, and the server's turns are for the host's
 // work.
 func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst runtime.Instance, detail string, err error) {
-	leave, err := b.s.launches.enter(ctx, b.snapshot().Config.Key)
+	leave, err := b.s.launches.Enter(ctx, b.snapshot().Config.Key)
 	if err != nil {
 		return nil, "", err
 	}
@@ -765,4 +765,15 @@ func (b *box) forgetRecord(ctx context.Context) {
 		return
 	}
 	b.s.forget(b.id)
+}
+
+// turn waits for a turn at what the host does to start a runtime. done ends it,
+// and may be called twice.
+func (s *Supervisor) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case s.starts <- struct{}{}:
+		return sync.OnceFunc(func() { <-s.starts }), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }

@@ -148,7 +148,7 @@ func (s *Supervisor) fit(l *store.Limits) error {
 	if most := s.o.MostLimits.CPUs; most > 0 {
 		l.CPUs = min(l.CPUs, most)
 	}
-	granted, err := s.limits(*l)
+	granted, err := s.limits().Grant(*l)
 	if err != nil {
 		return err
 	}

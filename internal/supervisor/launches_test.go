@@ -48,7 +48,7 @@ func TestGuestsThatDoNotAnswerHoldUpNobodyElse(t *testing.T) {
 		}
 		cancel()
 		w.close(t, srv)
-		if n := len(srv.s.launches.keys); n != 0 || len(srv.s.starts) != 0 {
+		if n := srv.s.launches.Keys(); n != 0 || len(srv.s.starts) != 0 {
 			t.Errorf("%d keys are on their way, %d turns are taken", n, len(srv.s.starts))
 		}
 	})

@@ -14,13 +14,12 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // limited has the keys of a supervisor bounded.
 func limited(s *Supervisor, most store.KeyLimits) {
-	s.slots.mu.Lock()
-	defer s.slots.mu.Unlock()
-	s.slots.keyLimits = func(string) store.KeyLimits { return most }
+	s.slots.Bound(s.o.MaxRunning, func(string) store.KeyLimits { return most })
 }
 
 // of is a request of a key.
@@ -49,7 +48,7 @@ func wantLimit(t *testing.T, err error, limit string, used, requested, allowed i
 
 func wantUse(t *testing.T, s *Supervisor, key string, running, sandboxes, memory int) {
 	t.Helper()
-	if got, want := s.KeyUse(key), (KeyUse{Running: running, Sandboxes: sandboxes, MemoryMiB: memory}); got != want {
+	if got, want := s.KeyUse(key), (quota.Use{Running: running, Sandboxes: sandboxes, MemoryMiB: memory}); got != want {
 		t.Errorf("key %s uses %+v, want %+v", key, got, want)
 	}
 }
@@ -136,7 +135,7 @@ func TestKeySandboxesLimit(t *testing.T) {
 		}
 	}
 	wantUse(t, s, "k", 0, 0, 0)
-	if len(s.slots.keys) != 0 {
+	if s.slots.Keys() != 0 {
 		t.Error("a key without sandboxes is remembered")
 	}
 }

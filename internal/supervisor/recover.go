@@ -24,7 +24,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	for _, sb := range list {
 		b := newBox(s, sb)
 		s.boxes[sb.ID] = b
-		s.slots.hold(sb)
+		s.slots.Hold(sb)
 		if err := b.recover(ctx); err != nil {
 			return fmt.Errorf("sandbox %s: %w", sb.ID, err)
 		}

@@ -36,6 +36,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/sweep"
@@ -100,7 +101,7 @@ type Supervisor struct {
 	timers *timers
 	starts chan struct{} // bounds how many runtimes the host starts at once
 	// launches bounds how many sandboxes of one key are on their way up.
-	launches launches
+	launches quota.Launches
 	// removals bounds how many sandboxes are removed at once: thousands can end
 	// together, and what waits for the disk holds a thread.
 	removals chan struct{}
@@ -115,7 +116,7 @@ type Supervisor struct {
 	egress  *egress.Room // what the connections of all sandboxes take
 	metrics *metrics
 	fleet   usage.Fleet
-	slots   slots
+	slots   quota.Slots
 	fitness fitness
 	space   *space.Disk
 
@@ -152,7 +153,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.space = space.New(o.RunDir, o.Ballast)
 	s.space.Restore()
 	s.metrics = newMetrics(s)
-	s.slots.limit, s.slots.keyLimits = o.MaxRunning, o.KeyLimits
+	s.slots.Bound(o.MaxRunning, o.KeyLimits)
 	s.timers = newTimers((*box).fire)
 	err = s.loadVolumes(ctx)
 	if err == nil {
@@ -267,6 +268,13 @@ func (s *Supervisor) Template(ref string) (Template, error) {
 	return Template{ID: t.ID, Alias: t.Alias, Limits: s.o.Limits, MadeAt: s.o.Templates.MadeAt(t.ID)}, nil
 }
 
+func (s *Supervisor) limits() quota.Limits {
+	return quota.Limits{Default: s.o.Limits, Most: s.o.MostLimits}
+}
+
+// KeyUse returns what the sandboxes of a key take together now.
+func (s *Supervisor) KeyUse(key string) quota.Use { return s.slots.Of(key) }
+
 // Create makes a sandbox and returns when it serves.
 func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandbox, error) {
 	if err := checkTemplateName(req.Template); err != nil {
@@ -290,7 +298,7 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 	}
 	cfg := req.Config
 	cfg.Template, cfg.Alias = t.ID, t.Alias
-	if cfg.Limits, err = s.limits(cfg.Limits); err != nil {
+	if cfg.Limits, err = s.limits().Grant(cfg.Limits); err != nil {
 		return store.Sandbox{}, err
 	}
 	var settings lifecycle.Settings

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
@@ -64,7 +65,7 @@ func (b *box) takeSample() (serves bool) {
 // limit; without one, of the disk that its files are on.
 func (b *box) diskOf() (used, total int64, err error) {
 	b.mu.Lock()
-	taken, limit := b.disk.taken, limitOf(b.sb.Config.Limits.DiskMiB)
+	taken, limit := b.disk.taken, quota.OfDisk(b.sb.Config.Limits.DiskMiB)
 	b.mu.Unlock()
 	if limit.Bytes > 0 {
 		return taken, limit.Bytes, nil

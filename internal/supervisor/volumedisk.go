@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // volumeDisk is what is known of what a volume takes of the disk. All but
@@ -34,7 +35,7 @@ type volumeDisk struct {
 func (s *Supervisor) diskOf(id string) (v store.Volume, limit layer.Usage, d *volumeDisk) {
 	v, is := s.volumes.byID[id]
 	v = s.limited(v)
-	if limit = limitOf(v.DiskMiB); !is || limit == (layer.Usage{}) {
+	if limit = quota.OfDisk(v.DiskMiB); !is || limit == (layer.Usage{}) {
 		return v, limit, nil
 	}
 	if s.volumes.disk[id] == nil {
@@ -101,7 +102,7 @@ func (s *Supervisor) meetVolumes(c store.Config) {
 // most is what a volume may have until sandboxes are stopped for it.
 func (d *volumeDisk) most(limit layer.Usage) layer.Usage {
 	if d.had.Exceeds(limit) {
-		return slack(d.had, limit)
+		return quota.Slack(d.had, limit)
 	}
 	return limit
 }
@@ -139,7 +140,7 @@ func (s *Supervisor) limitVolume(id string, users []*box) {
 	if !past || !met {
 		return
 	}
-	s.stopUsers(users, fmt.Sprintf("its volume %q takes %s", v.Name, describe(taken, limit, "the volume's")))
+	s.stopUsers(users, fmt.Sprintf("its volume %q takes %s", v.Name, quota.Describe(taken, limit, "the volume's")))
 }
 
 // stopUsers stops the sandboxes that have a volume which is past its limit.
@@ -163,7 +164,7 @@ func (s *Supervisor) hasVolume(id string) bool {
 // errVolumeFull says that a volume has no room for more.
 func errVolumeFull(v store.Volume, taken layer.Usage) error {
 	return errdef.New(errdef.Exhausted, "volume_full", "volume %q has no room for that: it takes %d MiB in %d files, and its limit is %d MiB, and one file for each %d KiB",
-		v.Name, taken.Bytes>>20, taken.Files, v.DiskMiB, bytesPerInode>>10).WithRemedy("remove files from it")
+		v.Name, taken.Bytes>>20, taken.Files, v.DiskMiB, quota.BytesPerName>>10).WithRemedy("remove files from it")
 }
 
 // VolumeUpload returns what reads r for as long as a volume, and the disk, have

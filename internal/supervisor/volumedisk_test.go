@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
@@ -91,7 +92,7 @@ func TestVolumeLimit(t *testing.T) {
 	tn.arePaused(`its volume "data" takes 65 MiB, and the volume's limit is 64 MiB`)
 	tn.s.limitVolumes() // nobody has it awake
 	tn.wake(2)
-	tn.write("little", leastSlack>>20-1)
+	tn.write("little", quota.LeastSlack>>20-1)
 	tn.stayUp("woken past the limit")
 	tn.write("much", 2)
 	tn.arePaused("takes 98 MiB")
@@ -133,7 +134,7 @@ func TestVolumeLimitAfterRestart(t *testing.T) {
 				defer tn.s.volumes.mu.Unlock()
 				return tn.s.volumes.disk[tn.v.ID].met
 			})
-			tn.write("little", leastSlack>>20-1)
+			tn.write("little", quota.LeastSlack>>20-1)
 			tn.stayUp("woken")
 			tn.write("much", max(2, tenantLimit-mib))
 			tn.arePaused("and the volume's limit is 64 MiB")
@@ -143,7 +144,7 @@ func TestVolumeLimitAfterRestart(t *testing.T) {
 
 func TestVolumeLimitOfFiles(t *testing.T) {
 	tn := newBench(t).sharing()
-	for i := range tenantLimit<<20/bytesPerInode + 1 {
+	for i := range tenantLimit<<20/quota.BytesPerName + 1 {
 		tn.write(strconv.Itoa(i), 0)
 	}
 	tn.arePaused("names, one for each 16 KiB, and the volume's limit is 64 MiB")
@@ -232,7 +233,7 @@ func TestVolumeLimitOfUploads(t *testing.T) {
 		t.Error(err)
 	}
 	got, err := layer.UsageOf(tn.t.Context(), tn.s.o.Volumes.Dir(tn.v.ID), layer.Unbounded)
-	if err != nil || got.Exceeds(limitOf(tenantLimit)) {
+	if err != nil || got.Exceeds(quota.OfDisk(tenantLimit)) {
 		t.Errorf("the volume takes %+v, %v", got, err)
 	}
 }
@@ -254,7 +255,7 @@ func TestVolumeLimits(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []int{-1, 1, leastLimits.DiskMiB - 1, 1 << 31} {
+	for _, bad := range []int{-1, 1, quota.Least.DiskMiB - 1, 1 << 31} {
 		_, err := s.CreateVolume(t.Context(), "bad", bad)
 		wantFailure(t, err, errdef.Invalid, "limit_out_of_range", "diskMiB")
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -52,8 +53,8 @@ func (s *Supervisor) CreateVolume(ctx context.Context, name string, diskMiB int)
 		return store.Volume{}, errdef.New(errdef.Invalid, "volume_name_invalid", "%.200q cannot name a volume", name).
 			WithRemedy("use letters, digits, - and _, 128 at most")
 	}
-	if diskMiB != 0 && (diskMiB < leastLimits.DiskMiB || diskMiB > math.MaxInt32) {
-		return store.Volume{}, outOfRange("diskMiB", diskMiB, leastLimits.DiskMiB, math.MaxInt32, s.o.VolumeDiskMiB)
+	if diskMiB != 0 && (diskMiB < quota.Least.DiskMiB || diskMiB > math.MaxInt32) {
+		return store.Volume{}, quota.OutOfRange("diskMiB", diskMiB, quota.Least.DiskMiB, math.MaxInt32, s.o.VolumeDiskMiB)
 	}
 	if err := s.space.Check(space.Least); err != nil {
 		return store.Volume{}, err

@@ -20,6 +20,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
@@ -470,7 +471,7 @@ func (f *Fake) CreatePreview(_ context.Context, id string, req preview.Request) 
 }
 
 // KeyUse returns what the sandboxes of a key take together.
-func (f *Fake) KeyUse(key string) (use supervisor.KeyUse) {
+func (f *Fake) KeyUse(key string) (use quota.Use) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, sb := range f.Sandboxes {

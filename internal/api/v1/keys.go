@@ -8,7 +8,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // keyView is an API key. Its text is in the answer that makes it and nowhere
@@ -44,7 +44,7 @@ type keysView struct {
 	Keys []keyView `json:"keys"`
 }
 
-func viewKey(k store.Key, use supervisor.KeyUse) keyView {
+func viewKey(k store.Key, use quota.Use) keyView {
 	return keyView{
 		ID: k.ID, Name: k.Name, Role: k.Role, Mask: k.Prefix + "…" + k.Suffix,
 		CreatedAt: httpapi.Timestamp(k.CreatedAt), ExpiresAt: timeOrNull(k.ExpiresAt), LastUsedAt: timeOrNull(k.LastUsedAt),
@@ -62,7 +62,7 @@ func (s *server) createKey(c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("API key made", "key", k.ID, "name", k.Name, "role", k.Role, "actor", c.actor)
-	v := viewKey(k, supervisor.KeyUse{})
+	v := viewKey(k, quota.Use{})
 	v.Key = text
 	return reply{status: http.StatusCreated, body: v, header: http.Header{"Cache-Control": {"no-store"}}}, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // Sandboxes is what the dialect needs of the supervisor. Errors that a client
@@ -72,7 +73,7 @@ type Sandboxes interface {
 	Import(ctx context.Context, r io.Reader, req supervisor.ImportRequest) (store.Sandbox, error)
 
 	// KeyUse returns what the sandboxes that an API key has made take together.
-	KeyUse(key string) supervisor.KeyUse
+	KeyUse(key string) quota.Use
 
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
 	// all its life.

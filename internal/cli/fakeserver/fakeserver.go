@@ -40,6 +40,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // Server is the fake. It is an http.Handler.
@@ -348,7 +349,7 @@ func (b backend) Create(ctx context.Context, req supervisor.CreateRequest) (stor
 }
 
 // KeyUse implements v1.Sandboxes.
-func (b backend) KeyUse(key string) supervisor.KeyUse {
+func (b backend) KeyUse(key string) quota.Use {
 	defer b.s.leave()
 	return b.s.enter().KeyUse(key)
 }

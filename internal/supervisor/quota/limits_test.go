@@ -1,4 +1,4 @@
-package supervisor
+package quota
 
 import (
 	"testing"
@@ -8,22 +8,22 @@ import (
 )
 
 func TestLimits(t *testing.T) {
-	s := &Supervisor{o: Options{
-		Limits:     store.Limits{CPUs: 2, MemoryMiB: 1024, DiskMiB: 7, PIDs: 2048},
-		MostLimits: store.Limits{CPUs: 4, MemoryMiB: 4096, DiskMiB: 100, PIDs: 4096},
-	}}
+	l := Limits{
+		Default: store.Limits{CPUs: 2, MemoryMiB: 1024, DiskMiB: 7, PIDs: 2048},
+		Most:    store.Limits{CPUs: 4, MemoryMiB: 4096, DiskMiB: 100, PIDs: 4096},
+	}
 	for _, c := range []struct{ asked, want store.Limits }{
-		{store.Limits{}, s.o.Limits},
+		{store.Limits{}, l.Default},
 		{store.Limits{CPUs: 4}, store.Limits{CPUs: 4, MemoryMiB: 1024, DiskMiB: 7, PIDs: 2048}},
 		{store.Limits{CPUs: 1, MemoryMiB: 128, PIDs: 256}, store.Limits{CPUs: 1, MemoryMiB: 128, DiskMiB: 7, PIDs: 256}},
 		{store.Limits{DiskMiB: 100}, store.Limits{CPUs: 2, MemoryMiB: 1024, DiskMiB: 100, PIDs: 2048}},
 	} {
-		if got, err := s.limits(c.asked); err != nil || got != c.want {
+		if got, err := l.Grant(c.asked); err != nil || got != c.want {
 			t.Errorf("asked for %+v: got %+v, %v; want %+v", c.asked, got, err, c.want)
 		}
 	}
 	for _, asked := range []store.Limits{{CPUs: 5}, {CPUs: -1}, {MemoryMiB: 4097}, {MemoryMiB: 127}, {DiskMiB: 101}, {DiskMiB: 63}, {PIDs: 4097}, {PIDs: 255}} {
-		if got, err := s.limits(asked); !errdef.Is(err, errdef.Invalid) {
+		if got, err := l.Grant(asked); !errdef.Is(err, errdef.Invalid) {
 			t.Errorf("asked for %+v: got %+v, %v; want a refusal", asked, got, err)
 		}
 	}

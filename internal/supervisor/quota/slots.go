@@ -1,4 +1,6 @@
-package supervisor
+// Package quota knows what sandboxes may take: how many may run, what those of one
+// API key may have together, and what the limits of one are.
+package quota
 
 import (
 	"context"
@@ -9,25 +11,25 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// slots bounds how many sandboxes have a runtime at once, and what those that
+// Slots bounds how many sandboxes have a runtime at once, and what those that
 // one API key has made take together. What a change needs is taken before it is
 // committed.
-type slots struct {
+type Slots struct {
+	mu        sync.Mutex
 	limit     int                              // 0 for no bound
 	keyLimits func(key string) store.KeyLimits // nil for none
 
-	mu    sync.Mutex
 	taken int
-	keys  map[string]KeyUse // of keys that have sandboxes
+	keys  map[string]Use // of keys that have sandboxes
 }
 
 // maxLaunches is how many sandboxes of one API key may be on their way up at
 // once. Each can wait for its guest for as long as a start may take.
 const maxLaunches = 16
 
-// launches bounds how many sandboxes of each API key are on their way up, so
+// Launches bounds how many sandboxes of each API key are on their way up, so
 // that those whose guests do not answer hold up nobody else.
-type launches struct {
+type Launches struct {
 	mu   sync.Mutex
 	keys map[string]*launching // of keys that have any
 }
@@ -35,12 +37,12 @@ type launches struct {
 // launching are the launches of one key.
 type launching struct {
 	turns chan struct{} // holds one element for each that is on its way
-	users int           // those and those that wait; guarded by launches.mu
+	users int           // those and those that wait; guarded by Launches.mu
 }
 
-// enter waits until the key may have one more sandbox on its way. leave must
+// Enter waits until the key may have one more sandbox on its way. leave must
 // follow.
-func (l *launches) enter(ctx context.Context, key string) (leave func(), err error) {
+func (l *Launches) Enter(ctx context.Context, key string) (leave func(), err error) {
 	l.mu.Lock()
 	k := l.keys[key]
 	if k == nil {
@@ -61,7 +63,7 @@ func (l *launches) enter(ctx context.Context, key string) (leave func(), err err
 	}
 }
 
-func (l *launches) leave(key string, k *launching) {
+func (l *Launches) leave(key string, k *launching) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k.users--; k.users == 0 {
@@ -69,19 +71,8 @@ func (l *launches) leave(key string, k *launching) {
 	}
 }
 
-// turn waits for a turn at what the host does to start a runtime. done ends it,
-// and may be called twice.
-func (s *Supervisor) turn(ctx context.Context) (done func(), err error) {
-	select {
-	case s.starts <- struct{}{}:
-		return sync.OnceFunc(func() { <-s.starts }), nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// KeyUse is what the sandboxes that an API key has made take together.
-type KeyUse struct {
+// Use is what the sandboxes that an API key has made take together.
+type Use struct {
 	Running   int // how many have a runtime, or are about to
 	Sandboxes int // how many there are, asleep or not
 	MemoryMiB int // the memory limits of those that run, added up
@@ -89,29 +80,37 @@ type KeyUse struct {
 }
 
 // plus returns the sum of two uses.
-func (u KeyUse) plus(v KeyUse) KeyUse {
-	return KeyUse{u.Running + v.Running, u.Sandboxes + v.Sandboxes, u.MemoryMiB + v.MemoryMiB, u.DiskMiB + v.DiskMiB}
+func (u Use) plus(v Use) Use {
+	return Use{u.Running + v.Running, u.Sandboxes + v.Sandboxes, u.MemoryMiB + v.MemoryMiB, u.DiskMiB + v.DiskMiB}
 }
 
-func (u KeyUse) minus(v KeyUse) KeyUse {
-	return u.plus(KeyUse{-v.Running, -v.Sandboxes, -v.MemoryMiB, -v.DiskMiB})
+func (u Use) minus(v Use) Use {
+	return u.plus(Use{-v.Running, -v.Sandboxes, -v.MemoryMiB, -v.DiskMiB})
 }
 
 // useOf returns what one sandbox takes.
-func useOf(sb store.Sandbox) KeyUse {
+func useOf(sb store.Sandbox) Use {
 	limits := sb.Config.Limits
 	switch r := sb.Record; {
 	case r.State == lifecycle.Running || r.Phase() == lifecycle.Creating || r.Phase() == lifecycle.Resuming:
-		return KeyUse{Running: 1, Sandboxes: 1, MemoryMiB: limits.MemoryMiB, DiskMiB: limits.DiskMiB}
+		return Use{Running: 1, Sandboxes: 1, MemoryMiB: limits.MemoryMiB, DiskMiB: limits.DiskMiB}
 	case r.State == lifecycle.Paused:
-		return KeyUse{Sandboxes: 1, DiskMiB: limits.DiskMiB}
+		return Use{Sandboxes: 1, DiskMiB: limits.DiskMiB}
 	}
-	return KeyUse{}
+	return Use{}
 }
 
-// move takes or gives back what the change of a sandbox from before to after
+// Bound sets how many sandboxes may run, 0 for no bound, and what those of a key
+// may take; nil for no bound.
+func (s *Slots) Bound(running int, keys func(key string) store.KeyLimits) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limit, s.keyLimits = running, keys
+}
+
+// Move takes or gives back what the change of a sandbox from before to after
 // needs. To give back never fails.
-func (s *slots) move(before, after store.Sandbox) error {
+func (s *Slots) Move(before, after store.Sandbox) error {
 	more := useOf(after).minus(useOf(before))
 	key := after.Config.Key
 	s.mu.Lock()
@@ -136,32 +135,32 @@ func (s *slots) move(before, after store.Sandbox) error {
 	return nil
 }
 
-// hold takes what a sandbox takes that is there already, bound or not.
-func (s *slots) hold(sb store.Sandbox) {
+// Hold takes what a sandbox takes that is there already, bound or not.
+func (s *Slots) Hold(sb store.Sandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.take(sb.Config.Key, useOf(sb))
 }
 
 // take adds to what is taken. The caller holds mu.
-func (s *slots) take(key string, more KeyUse) {
+func (s *Slots) take(key string, more Use) {
 	s.taken += more.Running
 	if key == "" {
 		return
 	}
 	now := s.keys[key].plus(more)
-	if now == (KeyUse{}) {
+	if now == (Use{}) {
 		delete(s.keys, key)
 		return
 	}
 	if s.keys == nil {
-		s.keys = map[string]KeyUse{}
+		s.keys = map[string]Use{}
 	}
 	s.keys[key] = now
 }
 
 // fits returns an errdef.Exhausted if a key that uses so much may not use more.
-func fits(key string, now, more KeyUse, most store.KeyLimits) error {
+func fits(key string, now, more Use, most store.KeyLimits) error {
 	for _, l := range []struct {
 		name            string
 		now, more, most int
@@ -196,9 +195,23 @@ func fits(key string, now, more KeyUse, most store.KeyLimits) error {
 	return nil
 }
 
-// KeyUse returns what the sandboxes of a key take together now.
-func (s *Supervisor) KeyUse(key string) KeyUse {
-	s.slots.mu.Lock()
-	defer s.slots.mu.Unlock()
-	return s.slots.keys[key]
+// Of returns what the sandboxes of a key take together now.
+func (s *Slots) Of(key string) Use {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys[key]
+}
+
+// Keys returns how many API keys have sandboxes.
+func (s *Slots) Keys() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.keys)
+}
+
+// Keys returns how many API keys have sandboxes on their way up.
+func (l *Launches) Keys() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.keys)
 }
