@@ -157,9 +157,17 @@ func (c *Client) Health(ctx context.Context) error {
 // JSON; out, if not nil, receives the answer. An answer other than 2xx is an
 // *Error.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	return c.callOnce(ctx, method, path, query, "", in, out)
+}
+
+// callOnce is call with an idempotency key; empty for none.
+func (c *Client) callOnce(ctx context.Context, method, path string, query url.Values, key string, in, out any) error {
 	req, err := c.request(ctx, method, path, query, in)
 	if err != nil {
 		return err
+	}
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
 	}
 	resp, err := c.send(req)
 	if err != nil {

@@ -830,3 +830,17 @@ func TestKeyStaysOutside(t *testing.T) {
 		t.Errorf("printed: %s", text)
 	}
 }
+
+func TestCreateOnce(t *testing.T) {
+	c, _ := newServer(t)
+	o := client.CreateOptions{Timeout: time.Minute, IdempotencyKey: "job-1"}
+	first := create(t, c, o)
+	if again := create(t, c, o); again.ID != first.ID {
+		t.Errorf("a second sandbox: %s beside %s", again.ID, first.ID)
+	}
+	o.Timeout = time.Hour
+	_, err := c.Create(t.Context(), o)
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Code != "idempotency_key_reused" || !errors.Is(err, client.ErrInvalid) {
+		t.Errorf("other options: %v", err)
+	}
+}

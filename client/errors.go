@@ -68,7 +68,7 @@ func (e *Error) Error() string {
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrInvalid:
-		return e.Status == http.StatusBadRequest
+		return e.Status == http.StatusBadRequest || e.Status == http.StatusUnprocessableEntity
 	case ErrUnauthorized:
 		return e.Status == http.StatusUnauthorized
 	case ErrForbidden:

@@ -85,6 +85,14 @@ type CreateOptions struct {
 	// there is Never.
 	CheckpointEvery time.Duration
 
+	// IdempotencyKey, where it is not empty, makes one sandbox of several creates
+	// with the same options: the first within 24 hours makes it, the others return
+	// it, also where the answer to the first was lost. With other options the error
+	// has the code idempotency_key_reused, and after the sandbox's end
+	// idempotency_sandbox_ended. It is 1 to 255 visible ASCII characters, such as a
+	// random UUID.
+	IdempotencyKey string
+
 	Ports map[string]WakePolicy // what traffic does, by port ("8080") or port and path ("8080/healthz"), where that is not Wake
 	Hooks Hooks
 
@@ -295,7 +303,7 @@ func (o CreateOptions) wire() createRequest {
 // returns.
 func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) {
 	var out answered
-	if err := c.call(ctx, http.MethodPost, sandboxesPath, nil, o.wire(), &out); err != nil {
+	if err := c.callOnce(ctx, http.MethodPost, sandboxesPath, nil, o.IdempotencyKey, o.wire(), &out); err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
 	return c.handle(out), nil

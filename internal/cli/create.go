@@ -233,12 +233,15 @@ they stand, drowse set changes them, drowse timeout moves the first.`,
   drowse create --on-timeout pause --hook pre-pause='redis-cli save'`,
 		Args: exactArgs(),
 	}
+	var idempotencyKey string
 	flags.add(cmd.Flags())
+	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "a `text` of yours: the same create with it, within 24 hours, prints the id of the first sandbox and makes no second")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o, err := flags.options()
 		if err != nil {
 			return err
 		}
+		o.IdempotencyKey = idempotencyKey
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			sb, err := c.Create(ctx, o)
 			if err != nil {

@@ -61,6 +61,8 @@ var catalogue = []Entry{
 	{"field_too_large", Invalid, 400, 400, "A field is larger than a sandbox may have it; the message says which, and how large it may be.", "Keep what is larger in a file of the sandbox."},
 	{"form_unknown", Unsupported, 501, 400, "A record in the database has a form that this version does not know.", "Use the version that wrote it, or a newer one."},
 	{"hold_not_found", NotFound, 404, 0, "The sandbox has no hold of that id.", "List its holds: this one may have run out."},
+	{"idempotency_key_reused", Conflict, 422, 422, "The Idempotency-Key of a create has been used for a create that asked for something else.", "Send the same body to the same path, or use another key for another sandbox."},
+	{"idempotency_sandbox_ended", Conflict, 409, 409, "The sandbox that the Idempotency-Key of a create has made has ended. Another is not made under the same key.", "Use another key for another sandbox."},
 	{"idle_timeout", NotFound, 404, 404, "The sandbox has ended: nothing happened in it for its idle timeout.", "Create a new one with a longer idleTimeout, hold it while it works, or set onIdle to pause."},
 	{"import_damaged", Invalid, 400, 0, "What was sent is not a whole and unchanged export of a sandbox. Nothing of it is kept.", "Copy the file again, or export the sandbox again."},
 	{"import_too_new", Unsupported, 501, 0, "The export was written by a newer version.", "Import it with that version, or a newer one."},

@@ -47,6 +47,15 @@ type Config struct {
 	// FromServer names the settings of the lifecycle that the server's defaults
 	// gave, and nobody else.
 	FromServer []string `json:"fromServer,omitempty"`
+	// Idempotency binds the sandbox to the create that made it; nil where that had
+	// no idempotency key.
+	Idempotency *Idempotency `json:"idempotency,omitempty"`
+}
+
+// Idempotency is by what a second create is known as the same.
+type Idempotency struct {
+	Key     string `json:"key"`     // as the client has chosen it
+	Request string `json:"request"` // a digest of what was asked for
 }
 
 // Hooks are commands run inside, as root by a shell, at points of the

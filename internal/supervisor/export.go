@@ -133,6 +133,7 @@ func (s *Supervisor) prepare(ctx context.Context, e *Export, sb store.Sandbox) e
 	}
 	m.Config.Previews = nil // their links are signed by this server
 	m.Config.Key = ""       // nor is its key known elsewhere
+	m.Config.Idempotency = nil
 	from := exported{ctx: ctx, layers: s.o.Layers, cp: cp}
 	for n, id := range cp.Stack {
 		if cp.Layers[id] == "" {

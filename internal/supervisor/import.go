@@ -92,7 +92,7 @@ var sandboxID = regexp.MustCompile(`^i[0-9a-z]{20}$`)
 // expect judges a manifest: whether the sandbox can live here, and as what.
 func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRequest) (*arrival, error) {
 	a := &arrival{op: newOp(), id: m.ID, m: m, mode: m.Mode, config: m.Config, actor: req.Actor}
-	a.config.Key = req.Key
+	a.config.Key, a.config.Idempotency = req.Key, nil
 	if req.NewID {
 		a.id = newID()
 	}

@@ -123,6 +123,7 @@ type Supervisor struct {
 	mu    sync.RWMutex
 	boxes map[string]*box
 
+	creates creates
 	volumes volumes
 
 	changeMu sync.Mutex
@@ -275,37 +276,30 @@ func (s *Supervisor) limits() quota.Limits {
 // KeyUse returns what the sandboxes of a key take together now.
 func (s *Supervisor) KeyUse(key string) quota.Use { return s.slots.Of(key) }
 
-// Create makes a sandbox and returns when it serves.
+// Create makes a sandbox and returns when it serves. With an idempotency key that
+// has made one, it returns that one instead.
 func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandbox, error) {
-	if err := checkTemplateName(req.Template); err != nil {
-		return store.Sandbox{}, err
+	if req.Config.Idempotency != nil {
+		return s.createOnce(ctx, req)
 	}
-	if err := checkFields(req.Config); err != nil {
-		return store.Sandbox{}, err
-	}
-	t, err := s.o.Templates.Resolve(req.Template)
+	b, ended, err := s.beginCreate(req)
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	if err := s.checkTimeout(orUnlimited(req.Settings.Timeout)); err != nil {
-		return store.Sandbox{}, err
-	}
-	if _, err := policyOf(req.Config); err != nil {
-		return store.Sandbox{}, err
-	}
-	if err := s.space.Check(space.Least); err != nil {
-		return store.Sandbox{}, err
-	}
-	cfg := req.Config
-	cfg.Template, cfg.Alias = t.ID, t.Alias
-	if cfg.Limits, err = s.limits().Grant(cfg.Limits); err != nil {
-		return store.Sandbox{}, err
+	return b.created(ctx, ended)
+}
+
+// beginCreate commits a new sandbox, and returns what tells when it serves.
+func (s *Supervisor) beginCreate(req CreateRequest) (*box, <-chan ending, error) {
+	cfg, err := s.configOf(req)
+	if err != nil {
+		return nil, nil, err
 	}
 	var settings lifecycle.Settings
 	settings, cfg.FromServer = s.o.Defaults.Fill(req.Settings, req.Said...)
 	b := newBox(s, store.Sandbox{ID: newID(), Config: cfg, Record: lifecycle.Record{State: lifecycle.Pending}})
 	if err := s.enlist(b); err != nil {
-		return store.Sandbox{}, err
+		return nil, nil, err
 	}
 	_, ended, err := b.request(lifecycle.CreateRequested{
 		Meta:     call(newOp(), req.Actor),
@@ -313,9 +307,41 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 	})
 	if err != nil {
 		s.forget(b.id)
-		return store.Sandbox{}, fmt.Errorf("create sandbox: %w", err)
+		return nil, nil, fmt.Errorf("create sandbox: %w", err)
 	}
-	// The sandbox lives on if the caller goes away: it has a timeout.
+	return b, ended, nil
+}
+
+// configOf judges what is asked of a new sandbox, and fills in the rest.
+func (s *Supervisor) configOf(req CreateRequest) (store.Config, error) {
+	if err := checkTemplateName(req.Template); err != nil {
+		return store.Config{}, err
+	}
+	if err := checkFields(req.Config); err != nil {
+		return store.Config{}, err
+	}
+	t, err := s.o.Templates.Resolve(req.Template)
+	if err != nil {
+		return store.Config{}, err
+	}
+	if err := s.checkTimeout(orUnlimited(req.Settings.Timeout)); err != nil {
+		return store.Config{}, err
+	}
+	if _, err := policyOf(req.Config); err != nil {
+		return store.Config{}, err
+	}
+	if err := s.space.Check(space.Least); err != nil {
+		return store.Config{}, err
+	}
+	cfg := req.Config
+	cfg.Template, cfg.Alias = t.ID, t.Alias
+	cfg.Limits, err = s.limits().Grant(cfg.Limits)
+	return cfg, err
+}
+
+// created waits for the end of a create. The sandbox lives on if the caller goes
+// away: it has a timeout.
+func (b *box) created(ctx context.Context, ended <-chan ending) (store.Sandbox, error) {
 	end, err := b.wait(ctx, ended)
 	if err != nil {
 		return store.Sandbox{}, fmt.Errorf("create sandbox %s: %w", b.id, err)

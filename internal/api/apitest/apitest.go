@@ -241,6 +241,9 @@ func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sa
 	if err := settings.Validate(); err != nil {
 		return store.Sandbox{}, err
 	}
+	if sb, again, err := f.madeBefore(req.Config); again || err != nil {
+		return sb, err
+	}
 	f.Created = append(f.Created, req)
 	f.seq++
 	sb := store.Sandbox{ID: fmt.Sprintf("i%020d", f.seq), Config: req.Config}
@@ -250,6 +253,23 @@ func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sa
 	sb.Config.FromServer = given
 	err = f.step(&sb, lifecycle.CreateRequested{Meta: f.meta(req.Actor), Settings: settings})
 	return sb, err
+}
+
+// madeBefore returns the sandbox that the idempotency key of a create has made.
+func (f *Fake) madeBefore(c store.Config) (sb store.Sandbox, again bool, err error) {
+	if c.Idempotency == nil {
+		return sb, false, nil
+	}
+	for _, sb := range f.Sandboxes {
+		if had := sb.Config.Idempotency; had == nil || had.Key != c.Idempotency.Key || sb.Config.Key != c.Key {
+			continue
+		}
+		if *sb.Config.Idempotency != *c.Idempotency {
+			return sb, false, errdef.New(errdef.Conflict, "idempotency_key_reused", "idempotency key %q has been used for something else", c.Idempotency.Key)
+		}
+		return sb, true, nil
+	}
+	return sb, false, nil
 }
 
 // Get returns a sandbox that has not ended.

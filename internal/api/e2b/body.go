@@ -58,8 +58,9 @@ func (c *call) parseOptional(v body.Vocabulary) (map[string]body.Said, error) {
 }
 
 // body reads all of the body, nil if there is none.
-func (c *call) body() ([]byte, error) {
-	return httpapi.ReadBody(c.w, c.r, c.key.ID)
+func (c *call) body() (data []byte, err error) {
+	c.sent, err = httpapi.ReadBody(c.w, c.r, c.key.ID)
+	return c.sent, err
 }
 
 // said returns what was said of an option, if anything was.

@@ -38,6 +38,9 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 		}
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID
+	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
+		return reply{}, err
+	}
 	sb, err := s.Sandboxes.Create(c.r.Context(), req)
 	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == codeTemplateNotFound {
 		return reply{}, fail(http.StatusNotFound, e.Code, "template '%s' not found", asSent(words["template"]))

@@ -3,6 +3,7 @@ package e2b
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
@@ -205,5 +206,31 @@ func TestSandboxHasExactlyItsFields(t *testing.T) {
 		if o[field] != want {
 			t.Errorf("%s is %v, want %s", field, o[field], want)
 		}
+	}
+}
+
+// TestCreateOnce holds what a create with an idempotency key is answered, in
+// both versions of it.
+func TestCreateOnce(t *testing.T) {
+	w := newWorld(t)
+	send := func(path, key, text string) answer {
+		r := httptest.NewRequest("POST", path, strings.NewReader(text))
+		r.Header.Set("X-API-Key", apitest.GoodKey)
+		r.Header.Set("Idempotency-Key", key)
+		return w.send(r)
+	}
+	for _, path := range []string{"/sandboxes", "/v2/sandboxes"} {
+		first := send(path, "a"+path, `{"templateID":"base","timeout":60}`).Is(http.StatusCreated)
+		again := send(path, "a"+path, `{"timeout":60,"templateID":"base"}`).Is(http.StatusCreated)
+		if first.Body != again.Body {
+			t.Errorf("got %s, then %s", first.Body, again.Body)
+		}
+		send(path, "a"+path, `{"templateID":"base","timeout":61}`).fails(http.StatusUnprocessableEntity, "idempotency_key_reused", "something else")
+		send(path, "b c", `{"templateID":"base"}`).fails(http.StatusBadRequest, "invalid_request", "Idempotency-Key")
+	}
+	// The two give a sandbox other defaults.
+	send("/sandboxes", "a/v2/sandboxes", `{"templateID":"base","timeout":60}`).fails(http.StatusUnprocessableEntity, "idempotency_key_reused", "something else")
+	if n := len(w.Fake.Created); n != 2 {
+		t.Errorf("%d sandboxes were made, want 2", n)
 	}
 }

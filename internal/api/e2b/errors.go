@@ -34,6 +34,7 @@ var statuses = map[errdef.Class]int{
 var exceptions = map[string]int{
 	codeBodyTooLarge: http.StatusRequestEntityTooLarge,
 	codeBodyTimedOut: http.StatusRequestTimeout,
+	codeKeyReused:    http.StatusUnprocessableEntity,
 }
 
 // Values of error_code that begin here. The others are errdef codes.
@@ -48,10 +49,11 @@ const (
 	codeTimedOut        = "timed_out"
 	codeCanceled        = "canceled"
 
-	codeTemplateNotFound = "template_not_found" // of Sandboxes.Create
-	codeSandboxNotFound  = "sandbox_not_found"  // of Sandboxes: nothing more is known
-	codeNotRunning       = "not_running"        // of Sandboxes.SetTimeout and Refresh
-	codeVolumeExists     = "volume_exists"      // of Volumes.CreateVolume
+	codeTemplateNotFound = "template_not_found"     // of Sandboxes.Create
+	codeSandboxNotFound  = "sandbox_not_found"      // of Sandboxes: nothing more is known
+	codeNotRunning       = "not_running"            // of Sandboxes.SetTimeout and Refresh
+	codeKeyReused        = "idempotency_key_reused" // of Sandboxes.Create
+	codeVolumeExists     = "volume_exists"          // of Volumes.CreateVolume
 )
 
 // failure is an error as clients see it. Code repeats the HTTP status: the

@@ -147,6 +147,7 @@ type call struct {
 	sandbox string            // the sandbox that the path names, if it names one
 	key     store.Key         // whose call it is; none of an open route
 	actor   string            // who asks, for the record
+	sent    []byte            // the body, once it has been read
 }
 
 // reply is the answer to a call that succeeded.

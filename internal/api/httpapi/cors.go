@@ -6,7 +6,7 @@ const (
 	exposedHeaders = "Location, X-Next-Token, X-Total-Running, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, Retry-After"
 	allowedMethods = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 	// allowedHeaders is for a preflight that does not say what it wants.
-	allowedHeaders = "Authorization, Content-Type, Last-Event-ID, X-API-Key"
+	allowedHeaders = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-API-Key"
 )
 
 // AllowOrigins lets a page of any origin read the answer. That gives nothing

@@ -32,6 +32,9 @@ func (s *server) create(c *call) (reply, error) {
 		}
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID
+	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
+		return reply{}, err
+	}
 	sb, err := s.Sandboxes.Create(c.r.Context(), req)
 	if err != nil {
 		return reply{}, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
@@ -505,3 +506,25 @@ func timeout(d time.Duration) func(*supervisor.CreateRequest) {
 func pausing(r *supervisor.CreateRequest) { r.Settings.OnTimeout = lifecycle.Pause }
 
 func filesystem(r *supervisor.CreateRequest) { r.Settings.PauseMode = lifecycle.Filesystem }
+
+// TestCreateOnce holds what a create with an idempotency key is answered.
+func TestCreateOnce(t *testing.T) {
+	w := newWorld(t)
+	send := func(key, text string) answer {
+		r := httptest.NewRequest("POST", base, strings.NewReader(text))
+		r.Header.Set("X-API-Key", goodKey)
+		r.Header.Set("Idempotency-Key", key)
+		return w.send(r)
+	}
+	first := send("a", `{"metadata":{"a":"b"},"timeout":60}`).Is(http.StatusCreated)
+	again := send("a", `{"timeout":60,"metadata":{"a":"b"}}`).Is(http.StatusCreated)
+	if first.Body != again.Body || first.Header.Get("Location") != again.Header.Get("Location") {
+		t.Errorf("got %s, then %s", first.Body, again.Body)
+	}
+	send("a", `{"timeout":61,"metadata":{"a":"b"}}`).fails(http.StatusUnprocessableEntity, "idempotency_key_reused", "something else")
+	send("b", `{"timeout":60,"metadata":{"a":"b"}}`).Is(http.StatusCreated)
+	send("b c", `{}`).fails(http.StatusBadRequest, "invalid_request", "Idempotency-Key")
+	if n := len(w.Fake.Created); n != 2 {
+		t.Errorf("%d sandboxes were made, want 2", n)
+	}
+}

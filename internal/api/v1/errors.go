@@ -32,10 +32,11 @@ var statuses = map[errdef.Class]int{
 
 // exceptions are the codes for which HTTP has a status of its own.
 var exceptions = map[string]int{
-	"body_timed_out":     http.StatusRequestTimeout,
-	"body_too_large":     http.StatusRequestEntityTooLarge,
-	"method_not_allowed": http.StatusMethodNotAllowed,
-	"timed_out":          http.StatusGatewayTimeout,
+	"body_timed_out":         http.StatusRequestTimeout,
+	"body_too_large":         http.StatusRequestEntityTooLarge,
+	"idempotency_key_reused": http.StatusUnprocessableEntity,
+	"method_not_allowed":     http.StatusMethodNotAllowed,
+	"timed_out":              http.StatusGatewayTimeout,
 }
 
 func statusOf(e *errdef.Error) int {

@@ -89,6 +89,10 @@ var (
 		{newIDParam, "query", "true to give it another id; otherwise it keeps its own, which must be unknown to the server.", schema{"type": "boolean"}},
 		{modeParam, "query", "filesystem to leave its memory out and boot afresh from its files; memory, as in the file, if not said.", schema{"enum": []string{"memory", "filesystem"}}},
 	}
+	createQuery = []param{{body.IdempotencyHeader, "header",
+		"A text of your own, such as a random UUID. For 24 hours, a create with the same key and the same body returns the sandbox of the first, also while that is still being created and after a restart of the server. " +
+			"Another body is refused with 422 (idempotency_key_reused), and a key whose sandbox has ended with 409 (idempotency_sandbox_ended). A create that failed leaves its key free. Each API key has idempotency keys of its own.",
+		schema{"type": "string", "minLength": 1, "maxLength": body.MaxIdempotencyKey, "pattern": `^[!-~]+$`}}}
 	eventQuery = []param{afterEvent, limit, followed}
 	listQuery  = []param{
 		{"state", "query", "States, joined by commas; all but terminated if not said.", schema{"type": "string"}},
@@ -119,7 +123,7 @@ const (
 // refers to the table.
 func routes() []route {
 	return []route{
-		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", body.Options, nil, http.StatusCreated, sandboxView{}, jsonOnly},
+		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", body.Options, createQuery, http.StatusCreated, sandboxView{}, jsonOnly},
 		{get, base, look, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, jsonOnly},
 		{get, one, look, none, (*server).get, "getSandbox", "Look at a sandbox; one that has ended answers from its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
 		{patch, one, use, none, (*server).patch, "patchSandbox", "Change settings of a live or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},

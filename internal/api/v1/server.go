@@ -162,6 +162,7 @@ type call struct {
 	sandbox string    // the sandbox that the path or the body names
 	key     store.Key // whose call it is; none of an open route
 	actor   string    // who asks, for the record
+	sent    []byte    // the body, once it has been parsed
 }
 
 // reply is the answer to a call that succeeded.
@@ -276,5 +277,6 @@ func (c *call) parseWith(v body.Vocabulary, n body.Nulls) (map[string]body.Said,
 	if err != nil {
 		return nil, err
 	}
+	c.sent = data
 	return v.Parse(data, n)
 }

@@ -1,0 +1,258 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
+)
+
+// onceAs is a create under an idempotency key of an API key.
+func onceAs(apiKey, key, request string) CreateRequest {
+	return CreateRequest{
+		Template: "test", Settings: lifecycle.Settings{Timeout: 100 * time.Hour, OnTimeout: lifecycle.Kill, OnIdle: lifecycle.Kill},
+		Config: store.Config{Key: apiKey, Idempotency: &store.Idempotency{Key: key, Request: request}},
+	}
+}
+
+func once(key string) CreateRequest { return onceAs("k1", key, "r1") }
+
+// made is a sandbox that a create returned.
+func made(t *testing.T, s *Supervisor, req CreateRequest) store.Sandbox {
+	t.Helper()
+	sb, err := s.Create(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
+}
+
+func sandboxes(t *testing.T, s *Supervisor) int {
+	t.Helper()
+	all, err := s.All(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// TestCreateOnce holds what a second create under an idempotency key gets. Time
+// is virtual.
+func TestCreateOnce(t *testing.T) {
+	for name, test := range map[string]func(t *testing.T, s *Supervisor){
+		"the same create": func(t *testing.T, s *Supervisor) {
+			first := made(t, s, once("a"))
+			if again := made(t, s, once("a")); again.ID != first.ID || sandboxes(t, s) != 1 {
+				t.Errorf("the second create made %s beside %s", again.ID, first.ID)
+			}
+		},
+		"asleep": func(t *testing.T, s *Supervisor) {
+			first := made(t, s, once("a"))
+			if err := s.Pause(t.Context(), first.ID, lifecycle.Memory, ""); err != nil {
+				t.Fatal(err)
+			}
+			if again := made(t, s, once("a")); again.ID != first.ID || again.Record.State != lifecycle.Paused {
+				t.Errorf("got %s, %s; want %s as it sleeps", again.ID, again.Record.State, first.ID)
+			}
+		},
+		"another body": func(t *testing.T, s *Supervisor) {
+			made(t, s, once("a"))
+			_, err := s.Create(t.Context(), onceAs("k1", "a", "r2"))
+			if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "idempotency_key_reused" || sandboxes(t, s) != 1 {
+				t.Errorf("got %v and %d sandboxes", err, sandboxes(t, s))
+			}
+		},
+		"another API key": func(t *testing.T, s *Supervisor) {
+			first := made(t, s, once("a"))
+			if other := made(t, s, onceAs("k2", "a", "r2")); other.ID == first.ID {
+				t.Error("an API key got the sandbox of another")
+			}
+		},
+		"another idempotency key": func(t *testing.T, s *Supervisor) {
+			first := made(t, s, once("a"))
+			if other := made(t, s, once("b")); other.ID == first.ID {
+				t.Error("two keys made one sandbox")
+			}
+		},
+		"ended": func(t *testing.T, s *Supervisor) {
+			first := made(t, s, once("a"))
+			if err := s.Kill(t.Context(), first.ID, ""); err != nil {
+				t.Fatal(err)
+			}
+			_, err := s.Create(t.Context(), once("a"))
+			if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "idempotency_sandbox_ended" || e.Context["sandbox"] != first.ID || sandboxes(t, s) != 1 {
+				t.Errorf("got %v and %d sandboxes", err, sandboxes(t, s))
+			}
+		},
+		"a day later": func(t *testing.T, s *Supervisor) {
+			first := made(t, s, once("a"))
+			time.Sleep(idempotencyLife - time.Second)
+			if again := made(t, s, once("a")); again.ID != first.ID {
+				t.Error("the key was free too early")
+			}
+			time.Sleep(time.Second)
+			if again := made(t, s, once("a")); again.ID == first.ID {
+				t.Error("the key is bound for ever")
+			}
+		},
+		"refused, then allowed": func(t *testing.T, s *Supervisor) {
+			bad := once("a")
+			bad.Template = "unknown"
+			if _, err := s.Create(t.Context(), bad); err == nil {
+				t.Fatal("there is no such template")
+			}
+			made(t, s, once("a"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			synctest.Test(t, func(t *testing.T) {
+				srv := w.mustOpen(t)
+				defer w.powerOff()
+				defer srv.s.Stop(context.Background())
+				test(t, srv.s)
+			})
+		})
+	}
+}
+
+// TestCreateOnceConcurrently holds that of many creates at once one makes the
+// sandbox and all return it, when it serves and not before.
+func TestCreateOnceConcurrently(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		w.meddle = func(ctx context.Context, _ *server, at point, _ string) error {
+			if at == atStart {
+				time.Sleep(2 * time.Second)
+			}
+			return nil
+		}
+		srv := w.mustOpen(t)
+		defer w.powerOff()
+		defer srv.s.Stop(context.Background())
+		began := time.Now()
+		var ids sync.Map
+		var calls sync.WaitGroup
+		for n := range 20 {
+			calls.Go(func() {
+				time.Sleep(time.Duration(n) * 10 * time.Millisecond)
+				sb, err := srv.s.Create(t.Context(), once("a"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if sb.Record.State != lifecycle.Running || time.Since(began) < 2*time.Second {
+					t.Errorf("it is %s after %s", sb.Record.State, time.Since(began))
+				}
+				ids.Store(sb.ID, true)
+			})
+		}
+		calls.Wait()
+		made := 0
+		ids.Range(func(any, any) bool { made++; return true })
+		if made != 1 || sandboxes(t, srv.s) != 1 {
+			t.Errorf("%d sandboxes were returned, and there are %d", made, sandboxes(t, srv.s))
+		}
+	})
+}
+
+// TestCreateOnceFailed holds that a create which never came up does not keep its
+// key: who waits for it gets its error, and who tries again a sandbox.
+func TestCreateOnceFailed(t *testing.T) {
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		broken.Store(true)
+		w.meddle = func(_ context.Context, _ *server, at point, _ string) error {
+			if at == atStart && broken.Load() {
+				time.Sleep(time.Second)
+				return errors.New("a fault")
+			}
+			return nil
+		}
+		srv := w.mustOpen(t)
+		defer w.powerOff()
+		defer srv.s.Stop(context.Background())
+		var calls sync.WaitGroup
+		for range 3 {
+			calls.Go(func() {
+				if _, err := srv.s.Create(t.Context(), once("a")); !errdef.Is(err, errdef.Unavailable) {
+					t.Errorf("got %v, want the error of the create", err)
+				}
+			})
+		}
+		calls.Wait()
+		broken.Store(false)
+		made(t, srv.s, once("a"))
+	})
+}
+
+// TestCreateOnceOverCrash crashes the server at each commit and each step of a
+// create, and lets the client ask the next server again: it gets a sandbox that
+// runs, and there is no other.
+func TestCreateOnceOverCrash(t *testing.T) {
+	at := map[string]func(w *world){
+		"before the commit": func(w *world) {
+			w.hooks = func(srv *server) memstore.Hooks {
+				return memstore.Hooks{Before: func(memstore.Commit) error {
+					if srv.number == 1 {
+						srv.crash()
+					}
+					return nil
+				}}
+			}
+		},
+		"the answer is lost": nil,
+	}
+	for _, p := range []point{atStart, atBooted} {
+		at["at "+string(p)] = func(w *world) {
+			w.meddle = func(_ context.Context, srv *server, at point, _ string) error {
+				if srv.number == 1 && at == p {
+					srv.crash()
+				}
+				return nil
+			}
+		}
+	}
+	for name, crash := range at {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			synctest.Test(t, func(t *testing.T) {
+				if crash != nil {
+					crash(w)
+				}
+				srv := w.mustOpen(t)
+				lost, _ := srv.s.Create(srv.ctx, once("a"))
+				srv.crash()
+				_ = srv.s.Stop(context.Background())
+				next := w.mustOpen(t)
+				defer w.powerOff()
+				defer next.s.Stop(context.Background())
+				got := made(t, next.s, once("a"))
+				if crash == nil && got.ID != lost.ID {
+					t.Errorf("a second sandbox: %s after %s", got.ID, lost.ID)
+				}
+				running := 0
+				next.s.each(func(b *box) {
+					if b.snapshot().Record.State == lifecycle.Running {
+						running++
+					}
+				})
+				if running != 1 {
+					t.Errorf("%d sandboxes run", running)
+				}
+				if again := made(t, next.s, once("a")); again.ID != got.ID {
+					t.Errorf("and a third: %s", again.ID)
+				}
+			})
+		})
+	}
+}
