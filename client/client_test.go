@@ -405,6 +405,7 @@ func TestErrorClasses(t *testing.T) {
 		{507, `{"code":507,"message":"m"}`, []error{client.ErrLimit}, "m", ""},
 		{503, `{"code":503,"message":"m","error_code":"x"}`, []error{client.ErrUnavailable}, "m", "x"},
 		{502, `{"sandboxId":"a","message":"m","code":502}`, []error{client.ErrNotRunning, client.ErrUnavailable}, "m", "sandbox_not_running"},
+		{502, `{"sandboxId":"a","message":"m","code":502,"error_code":"not_resumable","reason":"idle","pausedAt":"t"}`, []error{client.ErrNotRunning, client.ErrUnavailable}, "m", "not_resumable"},
 		{502, `{"sandboxId":"a","message":"m","code":502,"error_code":"out_of_memory","reason":"OutOfMemory","endedAt":"t"}`, []error{client.ErrNotRunning, client.ErrUnavailable}, "m", "out_of_memory"},
 		{502, `{"sandboxId":"a","message":"m","port":80,"code":502}`, []error{client.ErrUnavailable}, "m", "port_closed"},
 		{500, `<html>`, nil, "the server answered 500 Internal Server Error", ""},

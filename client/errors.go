@@ -122,6 +122,7 @@ func parseError(status int, body []byte) *Error {
 		Remedy    string `json:"remedy"`
 		Reason    string `json:"reason"`
 		EndedAt   string `json:"endedAt"`
+		PausedAt  string `json:"pausedAt"`
 
 		Interrupted bool `json:"interrupted"`
 	}
@@ -136,8 +137,13 @@ func parseError(status int, body []byte) *Error {
 	default:
 		e.Code, e.notReached = cmp.Or(e.Code, codeNotRunning), !wire.Interrupted
 	}
-	if wire.EndedAt != "" {
-		e.Context = map[string]any{"sandbox": wire.SandboxID, "reason": wire.Reason, "endedAt": wire.EndedAt}
+	if wire.Reason != "" {
+		e.Context = map[string]any{"sandbox": wire.SandboxID, "reason": wire.Reason}
+	}
+	for name, at := range map[string]string{"endedAt": wire.EndedAt, "pausedAt": wire.PausedAt} {
+		if at != "" && e.Context != nil {
+			e.Context[name] = at
+		}
 	}
 	return e
 }

@@ -18,8 +18,9 @@ type reply struct {
 	Port            int    `json:"port,omitempty"`
 	Code            int    `json:"code"`
 	ErrorCode       string `json:"error_code,omitempty"`
-	Reason          any    `json:"reason,omitempty"`  // that a sandbox ended for
-	EndedAt         any    `json:"endedAt,omitempty"` // when
+	Reason          any    `json:"reason,omitempty"`   // that a sandbox ended for, or what put it to sleep
+	EndedAt         any    `json:"endedAt,omitempty"`  // when it ended
+	PausedAt        any    `json:"pausedAt,omitempty"` // since when it sleeps
 	Remedy          string `json:"remedy,omitempty"`
 	Interrupted     bool   `json:"interrupted,omitempty"` // the request was under way: it may have been carried out
 	ConnectionLimit int    `json:"connectionLimit,omitempty"`

@@ -391,6 +391,28 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestASleeperSaysSinceWhen holds that the 502 of a sandbox that sleeps has what
+// put it to sleep, and when.
+func TestASleeperSaysSinceWhen(t *testing.T) {
+	f := newFleet(t, echo)
+	f.err = errdef.New(errdef.WrongState, "not_resumable", "x").WithRemedy("wake it").
+		With("reason", lifecycle.CauseIdle).With("pausedAt", "2026-09-01T12:00:00.000000Z")
+	var got struct {
+		ErrorCode string `json:"error_code"`
+		Reason    string `json:"reason"`
+		PausedAt  string `json:"pausedAt"`
+		EndedAt   string `json:"endedAt"`
+		Remedy    string `json:"remedy"`
+	}
+	resp := ask(t, f.serve(t), "/", openPort, nil)
+	if err := json.Unmarshal([]byte(body(t, resp)), &got); err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != 502 || got.ErrorCode != "not_resumable" || got.Reason != "idle" || got.PausedAt != "2026-09-01T12:00:00.000000Z" || got.EndedAt != "" || got.Remedy != "wake it" {
+		t.Errorf("%s %+v", resp.Status, got)
+	}
+}
+
 func TestBrowsersGetAPage(t *testing.T) {
 	const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 	f := newFleet(t, echo)

@@ -176,7 +176,7 @@ func gone(id string, why error) *reply {
 	case errdef.Is(why, errdef.NotFound):
 		a.ErrorCode, a.Remedy, a.Reason, a.EndedAt = e.Code, e.Remedy, e.Context["reason"], e.Context["endedAt"]
 	default:
-		a.ErrorCode, a.Remedy = e.Code, e.Remedy
+		a.ErrorCode, a.Remedy, a.Reason, a.PausedAt = e.Code, e.Remedy, e.Context["reason"], e.Context["pausedAt"]
 		// E2B's SDKs look for "was not found", and take all else for an outage.
 		a.Message = "The sandbox was not found running, because it is asleep: " + e.Error()
 		if e.Code == "put_to_sleep" {

@@ -45,6 +45,9 @@ func ended(code, remedy string) *errdef.Error {
 	return errdef.New(errdef.NotFound, code, "the sandbox has ended").WithRemedy("%s", remedy)
 }
 
+// factTime is how errors have times.
+const factTime = "2006-01-02T15:04:05.000000Z"
+
 // errTerminated is the answer to everything that is asked of a sandbox that has
 // ended.
 func errTerminated(r Record) error {
@@ -54,7 +57,7 @@ func errTerminated(r Record) error {
 	if t.Detail != "" {
 		e.Message += " (" + t.Detail + ")"
 	}
-	return e.With("reason", t.Reason).With("endedAt", t.At.UTC().Format("2006-01-02T15:04:05.000000Z"))
+	return e.With("reason", t.Reason).With("endedAt", t.At.UTC().Format(factTime))
 }
 
 // Ended reports whether an error says that the sandbox has ended, whatever the

@@ -168,6 +168,7 @@ type Record struct {
 	EndIsLive bool      `json:"endIsLive,omitempty"` // EndAt was set by TimeoutSet: idle does not fire before it
 	Announced time.Time `json:"announced"`           // the EndAt that was announced as near
 	PausedAt  time.Time `json:"pausedAt"`            // when it last became paused: by a pause, or by the loss of its runtime
+	PausedFor Cause     `json:"pausedFor,omitempty"` // what set that off; empty in records of older versions
 
 	PauseFailures int       `json:"pauseFailures,omitempty"` // in a row
 	PauseRetryAt  time.Time `json:"pauseRetryAt"`            // no automatic pause before this

@@ -188,7 +188,7 @@ func imported(s *step, ev Event) {
 	cp := e.Checkpoint
 	s.rec.Settings, s.rec.Checkpoint = e.Settings, &cp
 	s.rec.State, s.rec.Generation, s.rec.Launches = Paused, e.Generation, e.Launches
-	s.rec.CreatedAt, s.rec.StartedAt, s.rec.PausedAt = created, created, s.now
+	s.rec.CreatedAt, s.rec.StartedAt, s.rec.PausedAt, s.rec.PausedFor = created, created, s.now, e.Cause
 	entry := s.log(EntryImported, nil, "")
 	entry.Op, entry.Actor, entry.Cause, entry.Bytes = e.Op, e.Actor, e.Cause, cp.Bytes
 }
@@ -484,7 +484,8 @@ func captured(s *step, ev Event) {
 	}
 	carry := Carry{EndAt: s.rec.EndAt, EndIsLive: s.rec.EndIsLive, Leases: s.rec.Leases}
 	s.rec.State, s.rec.Checkpoint, s.rec.Op = Paused, &cp, nil
-	s.rec.PausedAt, s.rec.EndAt, s.rec.EndIsLive = s.now, time.Time{}, false
+	s.rec.PausedAt, s.rec.PausedFor = s.now, op.Cause
+	s.rec.EndAt, s.rec.EndIsLive = time.Time{}, false
 	s.rec.Leases = nil
 	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
 	entry := s.logEnd(EntryPaused, op, "")
@@ -700,7 +701,8 @@ func (s *step) lose(reason Reason, detail string, cause Cause) {
 	s.rec.State, s.rec.Op = Paused, nil
 	s.rec.EndAt, s.rec.EndIsLive, s.rec.Leases = time.Time{}, false, nil
 	s.rec.LastError = fmt.Sprintf("%s in generation %d: fell back to the checkpoint of %s", reason, s.rec.Generation, s.rec.PausedAt.Format(time.RFC3339))
-	s.rec.PausedAt = s.now // the retention counts from here, not from when the checkpoint was made
+	// The retention counts from here, not from when the checkpoint was made.
+	s.rec.PausedAt, s.rec.PausedFor = s.now, cause
 	e := s.log(EntryRuntimeLost, nil, reason.with(detail))
 	e.Cause, e.StartedAt = cause, s.rec.StartedAt
 }

@@ -200,22 +200,38 @@ func errNotRunning(r Record) error {
 		WithRemedy("resume it with connect")
 }
 
-func errProbed(Record) error {
-	return errdef.New(errdef.WrongState, "not_running", "the sandbox is asleep or falls asleep, and asking whether it runs does not wake it").
-		WithRemedy("resume it with connect")
+func errProbed(r Record) error {
+	return asleep(r, errdef.New(errdef.WrongState, "not_running", "the sandbox is asleep or falls asleep, and asking whether it runs does not wake it").
+		WithRemedy("resume it with connect"))
 }
 
-func errAsleep(Record) error {
-	return errdef.New(errdef.WrongState, "not_resumable", "the sandbox is paused and traffic may not wake it (autoResume is off)").
-		WithRemedy("resume it with connect, or create it with autoResume")
+func errAsleep(r Record) error {
+	return asleep(r, errdef.New(errdef.WrongState, "not_resumable", "the sandbox is paused and traffic may not wake it (autoResume is off)").
+		WithRemedy("resume it with connect, or create it with autoResume"))
 }
 
-func errNotWaking(Record) error {
-	return errdef.New(errdef.WrongState, "not_resumable", "the sandbox is paused, and traffic to this port does not wake it").
-		WithRemedy("resume it with connect, or set the port's wake policy to wake")
+func errNotWaking(r Record) error {
+	return asleep(r, errdef.New(errdef.WrongState, "not_resumable", "the sandbox is paused, and traffic to this port does not wake it").
+		WithRemedy("resume it with connect, or set the port's wake policy to wake"))
 }
 
-func errFilesystemOnly(Record) error {
-	return errdef.New(errdef.WrongState, "not_resumable", "the sandbox was paused without its memory, and traffic does not boot it").
-		WithRemedy("resume it with connect")
+func errFilesystemOnly(r Record) error {
+	return asleep(r, errdef.New(errdef.WrongState, "not_resumable", "the sandbox was paused without its memory, and traffic does not boot it").
+		WithRemedy("resume it with connect"))
+}
+
+// asleep adds to a refusal what put the sandbox to sleep, and when. While the
+// pause is in flight there is no time yet.
+func asleep(r Record, e *errdef.Error) error {
+	cause := r.PausedFor
+	if r.Op != nil && r.Op.Phase == Pausing {
+		cause = r.Op.Cause
+	}
+	if cause != "" {
+		e = e.With("reason", cause)
+	}
+	if r.State == Paused {
+		e = e.With("pausedAt", r.PausedAt.UTC().Format(factTime))
+	}
+	return e
 }

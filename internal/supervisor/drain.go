@@ -206,8 +206,12 @@ func pausedBy(op *lifecycle.Operation) error {
 		return errdef.New(errdef.Unavailable, "checkpointed", "the sandbox was checkpointed, which ends its connections").
 			WithRemedy("connect again: it runs on")
 	}
-	return errdef.New(errdef.Unavailable, "put_to_sleep", "the sandbox was put to sleep").
+	e := errdef.New(errdef.Unavailable, "put_to_sleep", "the sandbox was put to sleep").
 		WithRemedy("resume it with connect; where autoResume is on, the next request wakes it")
+	if op != nil {
+		e = e.With("reason", op.Cause)
+	}
+	return e
 }
 
 // endOf is why the leases of a sandbox end whose runtime goes.

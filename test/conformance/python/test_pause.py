@@ -1,4 +1,5 @@
 import json
+from datetime import datetime, timezone
 
 from e2b import CommandExitException, Sandbox, SandboxNotFoundException
 
@@ -175,5 +176,7 @@ def test_auto_resume_off_traffic_fails_and_the_sandbox_stays_paused(new):
     assert status == 502
     answer = json.loads(body)
     assert (answer["sandboxId"], answer["code"], answer["error_code"]) == (sandbox.sandbox_id, 502, "not_resumable")
+    assert answer["reason"] == "timeout"
+    assert datetime.fromisoformat(answer["pausedAt"]) <= datetime.now(timezone.utc)
     assert answer["message"].startswith("The sandbox was not found running, because it is asleep: ")
     assert state_of(sandbox) == "paused"
