@@ -101,7 +101,7 @@ e2e: build
 .PHONY: soak
 soak: build
 	$(GO) test -v -count=1 -timeout=6h -run '^Test(Simulation|Histories)$$' ./internal/supervisor -sim.seeds 20000 -history.count 100000
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestLeaks)$$' -soak.workers 8 -soak.cycles 1000 -leaks.sandboxes 5000 $(SOAK)
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestLeaks|TestRequestsOverPauses)$$' -drain.pauses 40 -soak.workers 8 -soak.cycles 1000 -leaks.sandboxes 5000 $(SOAK)
 
 .PHONY: faults
 faults: build

@@ -155,8 +155,19 @@ func (s *state) hit(id string) int {
 	return len(s.hits)
 }
 
+// serveHit counts a request when it comes, and answers after a while if it is
+// told so.
 func (s *state) serveHit(w http.ResponseWriter, r *http.Request) {
-	answer(w, s.hit(r.URL.Query().Get("id")), nil)
+	n := s.hit(r.URL.Query().Get("id"))
+	if after := r.URL.Query().Get("after"); after != "" {
+		d, err := time.ParseDuration(after)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		time.Sleep(d)
+	}
+	answer(w, n, nil)
 }
 
 func (s *state) serveHits(w http.ResponseWriter, _ *http.Request) {
