@@ -123,7 +123,7 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 	if err := s.fit(&a.config.Limits); err != nil {
 		return nil, err
 	}
-	if err := s.checkVolumes(a.config); err != nil {
+	if err := s.CheckMounts(a.config); err != nil {
 		return nil, err
 	}
 	t, err := s.templateFor(ctx, a)

@@ -3,8 +3,6 @@ package supervisor
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -119,7 +117,7 @@ func (s *Supervisor) sweep(ctx context.Context) error {
 	for _, b := range s.boxes {
 		records = append(records, b.snapshot())
 	}
-	things, err := sweeper.Find(ctx, records, slices.Collect(maps.Values(s.volumes.byID)))
+	things, err := sweeper.Find(ctx, records, s.Known())
 	if err != nil {
 		return err
 	}

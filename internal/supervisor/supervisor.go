@@ -39,6 +39,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
+	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -94,6 +95,7 @@ type Options struct {
 // Supervisor owns all sandboxes of one state directory.
 type Supervisor struct {
 	*preview.Links
+	*volumes.Room
 
 	o      Options
 	secret []byte
@@ -124,7 +126,6 @@ type Supervisor struct {
 	boxes map[string]*box
 
 	creates creates
-	volumes volumes
 
 	changeMu sync.Mutex
 	changed  chan struct{} // closed at the next commit
@@ -156,7 +157,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.metrics = newMetrics(s)
 	s.slots.Bound(o.MaxRunning, o.KeyLimits)
 	s.timers = newTimers((*box).fire)
-	err = s.loadVolumes(ctx)
+	s.Room, err = volumes.Open(ctx, s.volumeOptions())
 	if err == nil {
 		err = s.recover(ctx)
 	}
@@ -598,20 +599,16 @@ func sandboxOf(id string) string { return sweep.SandboxOf(id) }
 
 // enlist makes a sandbox known, with the volumes that it asks for by their names.
 func (s *Supervisor) enlist(b *box) error {
-	s.volumes.mu.Lock()
-	defer s.volumes.mu.Unlock()
-	mounts, err := s.volumes.resolve(b.sb.Config.Volumes)
-	if err != nil {
-		return err
-	}
-	b.sb.Config.Volumes = mounts
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.boxes[b.id] != nil {
-		return errExists(b.id)
-	}
-	s.boxes[b.id] = b
-	return nil
+	return s.Claim(b.sb.Config.Volumes, func(mounts []store.VolumeMount) error {
+		b.sb.Config.Volumes = mounts
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.boxes[b.id] != nil {
+			return errExists(b.id)
+		}
+		s.boxes[b.id] = b
+		return nil
+	})
 }
 
 func errExists(id string) error {

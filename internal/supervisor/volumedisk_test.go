@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
@@ -130,9 +131,7 @@ func TestVolumeLimitAfterRestart(t *testing.T) {
 				wantCount(t, tn.s, id, 1, 2)
 			}
 			eventually(t, "a first look", func() bool {
-				tn.s.volumes.mu.Lock()
-				defer tn.s.volumes.mu.Unlock()
-				return tn.s.volumes.disk[tn.v.ID].met
+				return len(tn.s.Strange(store.Config{Volumes: []store.VolumeMount{{Volume: tn.v.ID}}})) == 0
 			})
 			tn.write("little", quota.LeastSlack>>20-1)
 			tn.stayUp("woken")
@@ -266,5 +265,9 @@ func TestVolumeLimits(t *testing.T) {
 	}
 	limits(70, 0)
 	s.o.VolumeDiskMiB = 80
+	var err error
+	if s.Room, err = volumes.Open(t.Context(), s.volumeOptions()); err != nil {
+		t.Fatal(err)
+	}
 	limits(70, 80)
 }

@@ -56,7 +56,7 @@ func useRecordedVolumes(ctx context.Context, dir string) error {
 		}
 		sayLine(saidMade, name)
 	}
-	kept, gone := s.volumes.mustNamed(keptVolume), s.volumes.mustNamed(goneVolume)
+	kept, gone := mustNamed(s, keptVolume), mustNamed(s, goneVolume)
 	for n := 1; n <= editions; n++ {
 		sayLine(saidWriting, n)
 		if err := errors.Join(writeIn(s, kept, keptFile, edition(n)), writeIn(s, gone, keptFile, edition(n))); err != nil {
@@ -86,11 +86,13 @@ func useRecordedVolumes(ctx context.Context, dir string) error {
 }
 
 // mustNamed returns the id of a volume that there is.
-func (v *volumes) mustNamed(name string) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	has, _ := v.named(name)
-	return has.ID
+func mustNamed(s *Supervisor, name string) string {
+	for _, v := range s.Known() {
+		if v.Name == name {
+			return v.ID
+		}
+	}
+	panic("there is no volume " + name)
 }
 
 func writeIn(s *Supervisor, id, path, text string) error {

@@ -1,0 +1,316 @@
+// Package volumes knows which volumes there are, which of them sandboxes mount and
+// where, and what each may hold. A volume that a sandbox has is not deleted.
+package volumes
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"time"
+
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
+	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/volume"
+)
+
+// Store is where volumes are recorded.
+type Store interface {
+	// AddVolume stores a volume; errdef.Exists if its name or id is known.
+	AddVolume(ctx context.Context, v store.Volume) error
+	Volumes(ctx context.Context) ([]store.Volume, error)
+	RemoveVolume(ctx context.Context, id string) error
+}
+
+// Options are what a room of volumes is made of.
+type Options struct {
+	Store Store
+	Files *volume.Store
+	Space *space.Disk
+	// DiskMiB is what a volume may hold that has no limit of its own; 0 for no
+	// limit.
+	DiskMiB int
+	// Token returns the token that opens the files of a volume.
+	Token func(id string) string
+	// Users returns the sandboxes that have a volume, sorted.
+	Users func(id string) []string
+	// Insist removes something, and tries again for as long as it fails.
+	Insist func(remove func() error, failed string, args ...any)
+	Log    *slog.Logger
+}
+
+// Room is all volumes. Its lock is held while a sandbox that mounts some becomes
+// known, and while one is deleted, so that none is deleted that a sandbox has.
+type Room struct {
+	o Options
+
+	mu   sync.Mutex
+	byID map[string]store.Volume
+	disk map[string]*usage // of volumes that were measured
+}
+
+// Open returns the volumes that the store knows.
+func Open(ctx context.Context, o Options) (*Room, error) {
+	r := &Room{o: o, byID: map[string]store.Volume{}, disk: map[string]*usage{}}
+	list, err := o.Store.Volumes(ctx)
+	for _, v := range list {
+		r.byID[v.ID] = v
+		err = errors.Join(err, o.Files.Recall(v.ID)) // its deletion was not committed
+	}
+	return r, err
+}
+
+// volumeName is what E2B's clients may call a volume.
+var volumeName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+
+// CreateVolume makes an empty volume, with a limit on disk of its own or 0. A name
+// that is taken is an errdef.Exists with code "volume_exists".
+func (r *Room) CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error) {
+	if !volumeName.MatchString(name) {
+		return store.Volume{}, errdef.New(errdef.Invalid, "volume_name_invalid", "%.200q cannot name a volume", name).
+			WithRemedy("use letters, digits, - and _, 128 at most")
+	}
+	if diskMiB != 0 && (diskMiB < quota.Least.DiskMiB || diskMiB > math.MaxInt32) {
+		return store.Volume{}, quota.OutOfRange("diskMiB", diskMiB, quota.Least.DiskMiB, math.MaxInt32, r.o.DiskMiB)
+	}
+	if err := r.o.Space.Check(space.Least); err != nil {
+		return store.Volume{}, err
+	}
+	v := store.Volume{ID: newID(), Name: name, CreatedAt: time.Now().UTC().Truncate(time.Microsecond), DiskMiB: diskMiB}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, taken := r.named(name); taken {
+		return store.Volume{}, store.ErrVolumeExists(v)
+	}
+	err := r.o.Files.Make(v.ID)
+	if err == nil {
+		err = r.o.Store.AddVolume(ctx, v)
+	}
+	if err != nil {
+		r.removeFiles(v.ID)
+		return store.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
+	}
+	r.byID[v.ID] = v
+	r.disk[v.ID] = &usage{met: true}
+	return r.limited(v), nil
+}
+
+// limited returns a volume with the limit that holds for it.
+func (r *Room) limited(v store.Volume) store.Volume {
+	v.DiskMiB = cmp.Or(v.DiskMiB, r.o.DiskMiB)
+	return v
+}
+
+// named returns the volume of that name. The caller holds mu.
+func (r *Room) named(name string) (store.Volume, bool) {
+	for _, has := range r.byID {
+		if has.Name == name {
+			return has, true
+		}
+	}
+	return store.Volume{}, false
+}
+
+// Volumes returns all volumes, oldest first, with the limits that hold for them.
+func (r *Room) Volumes(context.Context) ([]store.Volume, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := slices.SortedFunc(maps.Values(r.byID), func(a, b store.Volume) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
+	})
+	for i := range all {
+		all[i] = r.limited(all[i])
+	}
+	return all, nil
+}
+
+// Volume returns a volume by its id.
+func (r *Room) Volume(_ context.Context, id string) (store.Volume, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, ok := r.byID[id]
+	if !ok {
+		return store.Volume{}, store.ErrVolumeNotFound(id)
+	}
+	return r.limited(v), nil
+}
+
+// VolumeToken returns the token that opens the files of a volume. It is the same
+// for all its life.
+func (r *Room) VolumeToken(id string) string { return r.o.Token(id) }
+
+// CheckVolumeToken reports whether a token opens a volume, whether or not there
+// is such a volume.
+func (r *Room) CheckVolumeToken(id, token string) bool {
+	return hmac.Equal([]byte(token), []byte(r.VolumeToken(id)))
+}
+
+// VolumeFiles opens the files of a volume that there is.
+func (r *Room) VolumeFiles(id string) (*volume.Files, error) { return r.o.Files.Files(id) }
+
+// DeleteVolume deletes a volume and all its files. One that a sandbox has,
+// running or paused, is an errdef.Conflict with code "volume_in_use".
+func (r *Room) DeleteVolume(ctx context.Context, id string) error {
+	discarded, err := r.strike(ctx, id)
+	if err != nil {
+		r.o.Insist(func() error { return r.recall(id) }, "volume that was not deleted could not be put back", "volume", id)
+		return err
+	}
+	r.removeFiles(discarded)
+	return nil
+}
+
+// strike takes a volume off the list, and returns the name of the directory
+// that remains of it.
+func (r *Room) strike(ctx context.Context, id string) (discarded string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, ok := r.byID[id]
+	if !ok {
+		return "", store.ErrVolumeNotFound(id)
+	}
+	if users := r.o.Users(id); len(users) > 0 {
+		return "", errdef.New(errdef.Conflict, "volume_in_use", "volume %q is mounted in %s", v.Name, strings.Join(users, ", ")).
+			WithRemedy("end these sandboxes first").With("sandboxes", users)
+	}
+	discarded, err = r.o.Files.Discard(id)
+	if err == nil {
+		err = r.o.Store.RemoveVolume(ctx, id)
+	}
+	if err != nil {
+		return "", fmt.Errorf("delete volume %s: %w", v.Name, err)
+	}
+	delete(r.byID, id)
+	delete(r.disk, id)
+	return discarded, nil
+}
+
+// recall puts the directory of a volume back that could not be deleted.
+func (r *Room) recall(id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, is := r.byID[id]; !is {
+		return nil
+	}
+	return r.o.Files.Recall(id)
+}
+
+func (r *Room) removeFiles(name string) {
+	r.o.Insist(func() error { return r.o.Files.Remove(name) }, "deleted volume could not be removed", "volume", name)
+}
+
+// Claim resolves the names of what a sandbox asks for, and calls claim with the
+// outcome. No volume is deleted before claim has returned; what it makes known
+// is then among the users.
+func (r *Room) Claim(asked []store.VolumeMount, claim func([]store.VolumeMount) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mounts, err := r.resolve(asked)
+	if err != nil {
+		return err
+	}
+	return claim(mounts)
+}
+
+// CheckMounts returns an error unless there is what a sandbox asks for.
+func (r *Room) CheckMounts(c store.Config) error {
+	return r.Claim(c.Volumes, func([]store.VolumeMount) error { return nil })
+}
+
+// Known returns all volumes, in no order.
+func (r *Room) Known() []store.Volume {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.byID))
+}
+
+// maxVolumeMounts is how many volumes a sandbox may have.
+const maxVolumeMounts = 32
+
+// resolve returns what is asked for with the ids of the volumes.
+func (r *Room) resolve(asked []store.VolumeMount) ([]store.VolumeMount, error) {
+	if len(asked) > maxVolumeMounts {
+		return nil, mountError("%d volumes are too many", len(asked)).WithRemedy("mount %d at most", maxVolumeMounts)
+	}
+	mounts := slices.Clone(asked)
+	for i := range mounts {
+		m := &mounts[i]
+		has, ok := r.named(m.Name)
+		if !ok {
+			return nil, mountError("there is no volume %.200q", m.Name).WithRemedy("create it first")
+		}
+		m.Volume = has.ID
+		if err := checkMountPath(m.Path); err != nil {
+			return nil, err
+		}
+		m.Path = path.Clean(m.Path)
+		for _, other := range mounts[:i] {
+			if within(m.Path, other.Path) || within(other.Path, m.Path) {
+				return nil, mountError("volumes are to be mounted at %s and at %s", other.Path, m.Path).
+					WithRemedy("give each a path of its own, none in another")
+			}
+		}
+	}
+	return mounts, nil
+}
+
+func mountError(format string, args ...any) *errdef.Error {
+	return errdef.New(errdef.Invalid, "volume_mount_invalid", format, args...)
+}
+
+// reserved are the directories that a sandbox needs as they are: nothing is
+// mounted in them, nor over what they lie in.
+var reserved = []string{"/proc", "/sys", "/dev", "/run/drowse", path.Dir(template.AgentPath)}
+
+// maxMountPath bounds the path of a volume, in bytes.
+const maxMountPath = 1024
+
+func checkMountPath(p string) error {
+	bad := func(r rune) bool { return r < ' ' || r == 0x7f }
+	if !path.IsAbs(p) || len(p) > maxMountPath || strings.ContainsFunc(p, bad) || slices.Contains(strings.Split(p, "/"), "..") {
+		return mountError("a volume cannot be mounted at %.1100q", p).WithRemedy("give an absolute path, such as /mnt/data")
+	}
+	clean := path.Clean(p)
+	for _, r := range append(reserved, "/tmp") {
+		if within(r, clean) || r != "/tmp" && within(clean, r) {
+			return mountError("a volume cannot be mounted at %s: the sandbox needs %s", clean, r).WithRemedy("use another path, such as /mnt/data")
+		}
+	}
+	return nil
+}
+
+// within reports whether a clean path is another or lies in it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Mounts returns what a runtime mounts of the volumes of a sandbox.
+func (r *Room) Mounts(c store.Config) []runtime.Mount {
+	var mounts []runtime.Mount
+	for _, m := range c.Volumes {
+		mounts = append(mounts, runtime.Mount{Source: r.o.Files.Dir(m.Volume), Path: m.Path})
+	}
+	return mounts
+}
+
+func newID() string {
+	b := make([]byte, 8)
+	rand.Read(b)
+	return "vol" + hex.EncodeToString(b)
+}
