@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	goruntime "runtime"
 	"strings"
 	"sync"
@@ -15,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/template"
 )
 
@@ -134,7 +133,7 @@ func (s *Supervisor) prepare(ctx context.Context, e *Export, sb store.Sandbox) e
 	m.Config.Previews = nil // their links are signed by this server
 	m.Config.Key = ""       // nor is its key known elsewhere
 	m.Config.Idempotency = nil
-	from := exported{ctx: ctx, layers: s.o.Layers, cp: cp}
+	from := moving.From(ctx, s.o.Layers, cp)
 	for n, id := range cp.Stack {
 		if cp.Layers[id] == "" {
 			return errdef.New(errdef.Unsupported, "not_portable", "layer %s was frozen by a version that took no checksums", id).
@@ -156,7 +155,7 @@ func (s *Supervisor) prepare(ctx context.Context, e *Export, sb store.Sandbox) e
 	}
 	e.Manifest = m
 	e.Write = func(w io.Writer) error {
-		from := exported{ctx: e.ctx, layers: s.o.Layers, cp: cp}
+		from := moving.From(e.ctx, s.o.Layers, cp)
 		if err := bundle.Write(w, m, from); err != nil {
 			return fmt.Errorf("export sandbox %s: %w", m.ID, err)
 		}
@@ -194,21 +193,4 @@ func (s *Supervisor) offers(ctx context.Context, t template.Template) (bundle.Ne
 	driver := s.o.Driver.Capabilities()
 	system, err := s.o.Templates.System(ctx, t)
 	return bundle.Needs{Template: t.ID, Architecture: goruntime.GOARCH, Runtime: driver.Version, CPU: driver.CPU, System: system.Digest}, system, err
-}
-
-// exported is the files of a checkpoint.
-type exported struct {
-	ctx    context.Context
-	layers *layer.Store
-	cp     lifecycle.Checkpoint
-}
-
-// Layer implements bundle.Source.
-func (x exported) Layer(n int, f func(layer.Entry, io.Reader) error) error {
-	return x.layers.Read(x.ctx, x.cp.Stack[n], f)
-}
-
-// ImageFile implements bundle.Source.
-func (x exported) ImageFile(name string) (io.ReadCloser, error) {
-	return os.Open(filepath.Join(x.layers.ImageDir(x.cp.ID), name))
 }

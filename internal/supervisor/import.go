@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
 )
@@ -59,11 +60,11 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	if a.staging, err = s.o.Layers.Stage(a.op); err != nil {
+	if a.Staging, err = s.o.Layers.Stage(a.op); err != nil {
 		return store.Sandbox{}, err
 	}
-	defer s.insist(a.staging.Remove, "unfinished import could not be removed", "sandbox", a.id)
-	if err := a.receive(ctx, from); err != nil {
+	defer s.insist(a.Staging.Remove, "unfinished import could not be removed", "sandbox", a.id)
+	if err := a.Receive(ctx, a.op, from); err != nil {
 		return store.Sandbox{}, err
 	}
 	return s.admit(a)
@@ -71,19 +72,10 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 
 // arrival is a sandbox that is being imported.
 type arrival struct {
-	op, id  string
-	m       bundle.Manifest
-	mode    lifecycle.Mode
-	config  store.Config
-	stack   []string // what its layers will be called
-	actor   string
-	system  layer.System // what its programs run from here
-	staging *layer.Staging
-
-	cp     lifecycle.Checkpoint
-	ctx    context.Context // of receive
-	layer  *layer.LayerWriter
-	number int // of layer
+	moving.Arrival
+	op, id string
+	config store.Config
+	actor  string
 }
 
 // sandboxID is what newID makes.
@@ -91,25 +83,25 @@ var sandboxID = regexp.MustCompile(`^i[0-9a-z]{20}$`)
 
 // expect judges a manifest: whether the sandbox can live here, and as what.
 func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRequest) (*arrival, error) {
-	a := &arrival{op: newOp(), id: m.ID, m: m, mode: m.Mode, config: m.Config, actor: req.Actor}
+	a := &arrival{Arrival: moving.Arrival{Manifest: m, Mode: m.Mode}, op: newOp(), id: m.ID, config: m.Config, actor: req.Actor}
 	a.config.Key, a.config.Idempotency = req.Key, nil
 	if req.NewID {
 		a.id = newID()
 	}
 	if req.Filesystem {
-		a.mode = lifecycle.Filesystem
+		a.Mode = lifecycle.Filesystem
 	}
 	if !sandboxID.MatchString(a.id) || m.Generation < 1 {
 		return nil, layer.Damaged("it is sandbox %.100q in generation %d", a.id, m.Generation)
 	}
-	if err := checkStrings(m); err != nil {
+	if err := moving.Check(m); err != nil {
 		return nil, err
 	}
 	if s.knows(a.id) {
 		return nil, errExists(a.id)
 	}
 	for n := range m.Layers {
-		a.stack = append(a.stack, runtimeID(a.id, int64(n+1)))
+		a.Stack = append(a.Stack, runtimeID(a.id, int64(n+1)))
 	}
 	if err := s.checkTimeout(orUnlimited(m.Settings.Timeout)); err != nil {
 		return nil, err
@@ -160,19 +152,19 @@ func (s *Supervisor) fit(l *store.Limits) error {
 // memory its own one, among all else that this needs; without, the one that has
 // the name now, if its own is not here.
 func (s *Supervisor) templateFor(ctx context.Context, a *arrival) (template.Template, error) {
-	needs := a.m.Needs
+	needs := a.Manifest.Needs
 	t, err := s.o.Templates.Resolve(needs.Template)
 	missing := errdef.Is(err, errdef.NotFound)
 	if err != nil && !missing {
 		return t, err
 	}
-	if a.mode == lifecycle.Filesystem {
+	if a.Mode == lifecycle.Filesystem {
 		has := bundle.Needs{Architecture: goruntime.GOARCH}
 		if lacks := (bundle.Needs{Architecture: needs.Architecture}).Missing(has); lacks != "" {
-			return t, cannotRun(a.m, lacks)
+			return t, cannotRun(a.Manifest, lacks)
 		}
 		if missing {
-			return s.o.Templates.Resolve(a.m.Config.Alias)
+			return s.o.Templates.Resolve(a.Manifest.Config.Alias)
 		}
 		return t, nil
 	}
@@ -180,9 +172,9 @@ func (s *Supervisor) templateFor(ctx context.Context, a *arrival) (template.Temp
 	if err != nil {
 		return t, err
 	}
-	a.system = system
+	a.System = system
 	if lacks := needs.Missing(has); lacks != "" {
-		return t, cannotRun(a.m, lacks)
+		return t, cannotRun(a.Manifest, lacks)
 	}
 	return t, nil
 }
@@ -191,94 +183,10 @@ func cannotRun(m bundle.Manifest, lacks string) error {
 	return errdef.New(errdef.Unsupported, "cannot_run_here", "sandbox %s cannot run here: %s", m.ID, lacks)
 }
 
-// receive takes the contents of the bundle and makes sure that they are what
-// the manifest says.
-func (a *arrival) receive(ctx context.Context, from *bundle.Reader) error {
-	a.ctx, a.number = ctx, -1
-	a.cp = lifecycle.Checkpoint{ID: a.op, Mode: a.mode, Stack: a.stack, Layers: map[string]string{}, Bytes: a.m.Bytes()}
-	defer func() {
-		if a.layer != nil {
-			a.layer.Abort()
-		}
-	}()
-	if err := from.Extract(a); err != nil {
-		return err
-	}
-	if err := a.closeLayer(); err != nil {
-		return err
-	}
-	if a.mode != lifecycle.Memory {
-		return nil
-	}
-	a.cp.AgentToken = a.m.AgentToken
-	m := layer.Manifest{ID: a.cp.ID, Runtime: a.m.Needs.Runtime, Stack: a.stack, Files: a.m.Image.Files, System: &a.system}
-	var err error
-	a.cp.Digest, err = a.staging.SealImage(m)
-	return err
-}
-
-// Layer implements bundle.Sink.
-func (a *arrival) Layer(n int, e layer.Entry, data io.Reader) error {
-	if n != a.number {
-		if err := a.closeLayer(); err != nil {
-			return err
-		}
-		var err error
-		if a.layer, err = a.staging.NewLayer(n); err != nil {
-			return err
-		}
-		a.number = n
-	}
-	return a.layer.Add(e, data)
-}
-
-// closeLayer completes the layer that is being made, if there is one.
-func (a *arrival) closeLayer() error {
-	if a.layer == nil {
-		return nil
-	}
-	frozen, err := a.layer.Close(a.ctx)
-	if err != nil {
-		return err
-	}
-	if err := a.checkLayer(frozen); err != nil {
-		return err
-	}
-	a.cp.Layers[a.stack[a.number]] = frozen.Digest
-	a.layer = nil
-	return nil
-}
-
-// checkLayer holds that a layer is the one that was exported, be it by a program
-// that knew layers by another digest.
-func (a *arrival) checkLayer(frozen layer.Frozen) error {
-	want := a.m.Layers[a.number].Digest
-	if frozen.Digest == want && want != "" {
-		return nil
-	}
-	flat, err := a.layer.FlatDigest(a.ctx)
-	if err != nil {
-		return err
-	}
-	if flat != want {
-		return layer.Damaged("layer %d is not the one that was exported", a.number)
-	}
-	return nil
-}
-
-// ImageFile implements bundle.Sink.
-func (a *arrival) ImageFile(name string, size int64, data io.Reader) error {
-	if a.mode != lifecycle.Memory {
-		_, err := io.Copy(io.Discard, data)
-		return err
-	}
-	return a.staging.AddImageFile(name, size, data)
-}
-
 func (a *arrival) event() lifecycle.ImportRequested {
 	return lifecycle.ImportRequested{
-		Meta: call(a.op, a.actor), Settings: a.m.Settings, Checkpoint: a.cp,
-		Generation: a.m.Generation, Launches: int64(len(a.stack)), CreatedAt: a.m.CreatedAt,
+		Meta: call(a.op, a.actor), Settings: a.Manifest.Settings, Checkpoint: a.Checkpoint,
+		Generation: a.Manifest.Generation, Launches: int64(len(a.Stack)), CreatedAt: a.Manifest.CreatedAt,
 	}
 }
 
@@ -289,10 +197,10 @@ func (s *Supervisor) admit(a *arrival) (store.Sandbox, error) {
 		return store.Sandbox{}, err
 	}
 	image := ""
-	if a.mode == lifecycle.Memory {
-		image = a.cp.ID
+	if a.Mode == lifecycle.Memory {
+		image = a.Checkpoint.ID
 	}
-	err := a.staging.Place(a.stack, image)
+	err := a.Staging.Place(a.Stack, image)
 	if err == nil {
 		_, err = b.apply(a.event())
 	}
@@ -305,8 +213,8 @@ func (s *Supervisor) admit(a *arrival) (store.Sandbox, error) {
 }
 
 func (s *Supervisor) removeArrival(a *arrival) error {
-	errs := []error{s.o.Layers.RemoveImage(a.cp.ID)}
-	for _, id := range a.stack {
+	errs := []error{s.o.Layers.RemoveImage(a.Checkpoint.ID)}
+	for _, id := range a.Stack {
 		errs = append(errs, s.o.Layers.RemoveLayer(id))
 	}
 	return errors.Join(errs...)

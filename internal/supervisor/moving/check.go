@@ -1,4 +1,4 @@
-package supervisor
+package moving
 
 import (
 	"encoding/json"
@@ -32,10 +32,10 @@ var (
 	tokenForm    = regexp.MustCompile(`^[0-9A-Za-z_.=+/\-]*$`)
 )
 
-// checkStrings refuses a manifest in which a text is none that a create could
+// Check refuses a manifest in which a text is none that a create could
 // have stored: what a create checks, an import must not get past. Some go into
 // headers of requests, others onto terminals.
-func checkStrings(m bundle.Manifest) error {
+func Check(m bundle.Manifest) error {
 	c := m.Config
 	for _, check := range []func() error{
 		func() error { return checkPairs("metadata", c.Metadata, false) },
