@@ -25,14 +25,14 @@ const (
 
 // large are types with a bound above mostMethods.
 var large = map[string]int{
-	"client.Client":                  43,
+	"client.Client":                  44,
 	"internal/agent.Agent":           44,
-	"internal/api/apitest.Fake":      54,
+	"internal/api/apitest.Fake":      55,
 	"internal/api/e2b.server":        74,
 	"internal/api/v1.server":         59,
 	"internal/cli.app":               71,
 	"internal/supervisor.Supervisor": 100,
-	"internal/supervisor.box":        133,
+	"internal/supervisor.box":        135,
 }
 
 // wide are interfaces with a bound above mostAsked.
@@ -44,7 +44,7 @@ var wide = map[string]int{
 
 // lengths bounds the lines of packages, tests left out.
 var lengths = map[string]int{
-	"internal/supervisor": 5400,
+	"internal/supervisor": 5550,
 }
 
 // counts is what there is of what has a bound.
