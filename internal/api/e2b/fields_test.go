@@ -1,9 +1,13 @@
 package e2b
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,4 +167,84 @@ func changedOrRefused(t *testing.T, call, path, value string) {
 func has(sb store.Sandbox, path string) bool {
 	last := strings.ToLower(strings.NewReplacer("_", "", "lifecycle.", "").Replace(path))
 	return isTemplate(path) || last == "secure" || strings.HasPrefix(last, "ontimeout") || last == "autopause" || last == "duration"
+}
+
+// TestEveryFieldOfTheRest sends every field that any of our bodies knows to the
+// calls on what is no sandbox, each beside what the call cannot do without: it
+// changes the answer or what is stored, or it is refused by its name.
+func TestEveryFieldOfTheRest(t *testing.T) {
+	hook := hookBody(quiet)
+	calls := []struct {
+		call  string
+		body  body.Vocabulary
+		least string
+	}{
+		{"POST /events/webhooks", webhookBody, hook}, {"PATCH /events/webhooks/HOOK", webhookBody, `{}`},
+		{"POST /api-keys", keyBody, `{"name": "n"}`}, {"POST /volumes", volumeBody, `{"name": "n"}`},
+	}
+	every := map[string]bool{"someday": true, "lifecycle.someday": true}
+	for _, c := range calls {
+		for _, sp := range slices.Concat(c.body.Spellings(), wakeBody.Spellings()) {
+			every[sp.Path] = true
+		}
+	}
+	values := map[string]string{
+		"name": `"another"`, "url": `"http://127.0.0.1:9/other"`, "events": `["sandbox.lifecycle.paused"]`, "enabled": "false", "diskMiB": "300",
+		// What these do is not shown; that they are read is, by what they refuse.
+		"signatureSecret": `""`, "replayFrom": `"nonsense"`,
+	}
+	for _, c := range calls {
+		t.Run(c.call, func(t *testing.T) {
+			without := restOf(t, c.call, c.least, "", "")
+			for _, path := range slices.Sorted(maps.Keys(every)) {
+				option, value := "", "1"
+				for _, sp := range c.body.Spellings() {
+					if sp.Path == path {
+						option, value = sp.Option.Name, values[sp.Option.Name]
+					}
+				}
+				got := restOf(t, c.call, c.least, path, value)
+				// A bad value is named by what it is, too.
+				word := cmp.Or(map[string]string{"signatureSecret": "secret", "replayFrom": "event_not_found"}[option], path)
+				refused := strings.HasPrefix(got, "4") && (named(got, path) || strings.Contains(got, word))
+				switch {
+				case option == "" && !refused:
+					t.Errorf("%s: %s; want a refusal that names it", path, got)
+				case !refused && (strings.HasPrefix(got, "4") || got == without):
+					t.Errorf("%s: %s; without it %s", path, got, without)
+				}
+			}
+		})
+	}
+}
+
+// restOf makes a call with one field more, or in the place of another, and
+// returns what it answers and has stored, as far as that is the same each time.
+func restOf(t *testing.T, call, least, path, value string) string {
+	t.Helper()
+	w := newWorld(t)
+	hook := w.do("POST", "/events/webhooks", hookBody(quiet)).Is(http.StatusCreated).Object()["id"].(string)
+	method, target, _ := strings.Cut(strings.ReplaceAll(call, "HOOK", hook), " ")
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(least), &fields); err != nil {
+		t.Fatal(err)
+	}
+	delete(fields, path)
+	text, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if path != "" {
+		text = []byte(strings.Replace("{"+apitest.Nested(path, value)+","+string(text[1:]), ",}", "}", 1))
+	}
+	a := w.do(method, target, string(text))
+	o := a.Object()
+	for _, name := range []string{"id", "createdAt", "mask", "key"} {
+		delete(o, name)
+	}
+	volumes, err := w.Fake.Volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(a.Status, o, volumes)
 }

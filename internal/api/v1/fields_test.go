@@ -1,0 +1,197 @@
+package v1
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/body"
+)
+
+// least is what a body cannot be without, by the field and the route.
+var least = map[string]map[string]string{
+	"openHold":       {"reason": `"build"`, "seconds": "60"},
+	"createPreview":  {"port": "8000"},
+	"createKey":      {"name": `"n"`},
+	"createVolume":   {"name": `"n"`},
+	"setTimeout":     {"timeoutSeconds": "600"},
+	"flatSetTimeout": {"sandbox": `"$ID"`, "timeoutSeconds": "600"},
+	"flatPause":      {"sandbox": `"$ID"`},
+	"flatResume":     {"sandbox": `"$ID"`},
+}
+
+// others are values of the options that are not of a sandbox, each other than
+// what the routes do by default and other than in least.
+var others = map[string]map[string]string{
+	"mode":             {body.AsMode.Words: `"filesystem"`, body.AsKeeping.Words: "false"},
+	"timeoutSeconds":   {body.UntilSeconds.Words: "90", body.UntilMillis.Words: "90000", body.InSeconds.Words: "5400", body.InMillis.Words: "5400000"},
+	"reason":           {body.AsText.Words: `"another"`},
+	"seconds":          {body.InSomeSeconds.Words: "90"},
+	"id":               {body.AsText.Words: `"another"`},
+	"port":             {body.AsPort.Words: "9000"},
+	"expiresInSeconds": {body.InSomeSeconds.Words: "90"},
+	"path":             {body.AsPath.Words: `"/a"`},
+	"name":             {body.AsText.Words: `"another"`},
+	"role":             {body.AsRole.Words: `"read"`},
+	"maxRunning":       {body.AsCount.Words: "3"},
+	"maxSandboxes":     {body.AsCount.Words: "3"},
+	"maxMemoryMiB":     {body.AsCount.Words: "3000"},
+	"maxDiskMiB":       {body.AsCount.Words: "3000"},
+	"diskMiB":          {body.AsCount.Words: "300"},
+	"sandbox":          {body.AsText.Words: `"$ID"`},
+	// The sandbox of the test has the other value, which can be said again.
+	"onTimeout":         {body.AsAction.Words: `"kill"`, body.AsPausing.Words: "false"},
+	"autoResume":        {body.AsFlag.Words: "false"},
+	"stallAfterSeconds": {body.InSecondsOrNever.Words: "60"},
+	"template":          {body.AsTemplate.Words: `"another"`},
+}
+
+// TestEveryFieldOfEveryCall sends every field that any of our bodies knows to
+// every route that reads a body, alone beside what the route cannot do without:
+// it changes what the call does or answers, or it is refused by its name. The
+// fields and the routes are those of the tables, so none can be forgotten.
+func TestEveryFieldOfEveryCall(t *testing.T) {
+	every := map[string]bool{"someday": true, "lifecycle.someday": true}
+	for _, r := range routes() {
+		for _, sp := range r.body.Spellings() {
+			every[sp.Path] = true
+		}
+	}
+	for _, r := range routes() {
+		if r.body == nil {
+			continue
+		}
+		t.Run(r.name, func(t *testing.T) {
+			forms := map[string]body.Spelling{}
+			for _, sp := range r.body.Spellings() {
+				forms[sp.Path] = sp
+			}
+			for _, path := range slices.Sorted(maps.Keys(every)) {
+				sp, known := forms[path]
+				switch {
+				case !known:
+					refusedByName(t, r, path, "1")
+				case sp.Option.Refused:
+					refusedByName(t, r, path, `{"a":1}`)
+				default:
+					takenOrRefused(t, r, sp)
+				}
+			}
+		})
+	}
+}
+
+// sampleOf returns a value of an option.
+func sampleOf(t *testing.T, r route, sp body.Spelling) string {
+	t.Helper()
+	if value, ok := others[sp.Option.Name][sp.Form.Words]; ok && r.name != "createSandbox" {
+		return value
+	}
+	sample, ok := apitest.Samples[sp.Option.Name][sp.Form.Words]
+	if !ok {
+		t.Errorf("no sample of %s as %s", sp.Option.Name, sp.Form.Words)
+	}
+	return sample.Value
+}
+
+// done is what a call has done, as far as it is the same each time.
+type done struct {
+	status int
+	body   string
+	world  string
+}
+
+// try makes a call on a world of its own, with the least body and one field more
+// or in the place of another.
+func try(t *testing.T, r route, option, path, value string) done {
+	t.Helper()
+	w := newWorld(t)
+	id := w.create(`{"timeoutSeconds":3600,"onTimeout":"pause","autoResume":true,"metadata":{"x":"y"},"denyOut":["9.9.9.9"]}`)
+	var fields []string
+	for name, value := range least[r.name] {
+		if name != option {
+			fields = append(fields, fmt.Sprintf("%q:%s", name, value))
+		}
+	}
+	slices.Sort(fields)
+	if path != "" {
+		fields = append(fields, apitest.Nested(path, value))
+	}
+	text := strings.ReplaceAll("{"+strings.Join(fields, ",")+"}", "$ID", id)
+	a := w.do(strings.ToUpper(r.method), apitest.PathOf(r.pattern, sandboxParam, id), text)
+	state, err := json.Marshal([]any{w.Fake.Sandboxes, w.Fake.Modes, w.Fake.Created})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done{a.Status, withoutChance(t, a.Body), string(state)}
+}
+
+// withoutChance returns an answer without what is random or of the real clock.
+func withoutChance(t *testing.T, text string) string {
+	t.Helper()
+	var o map[string]any
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return text
+	}
+	if o["mask"] != nil { // a key, which is made for real
+		for _, name := range []string{"id", "key", "mask", "createdAt"} {
+			delete(o, name)
+		}
+		o["expiresAt"] = o["expiresAt"] != nil
+	}
+	plain, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(plain)
+}
+
+// refusedByName sends a field that a route does not have, or cannot do.
+func refusedByName(t *testing.T, r route, path, value string) {
+	t.Helper()
+	got := try(t, r, "", path, value)
+	first, _, _ := strings.Cut(path, ".")
+	if got.status != http.StatusBadRequest && got.status != http.StatusNotImplemented || !strings.Contains(got.body, first) {
+		t.Errorf("%s: %d %s; want a refusal that names it", path, got.status, got.body)
+	}
+}
+
+// takenOrRefused sends a field that a route has.
+func takenOrRefused(t *testing.T, r route, sp body.Spelling) {
+	t.Helper()
+	got := try(t, r, sp.Option.Name, sp.Path, sampleOf(t, r, sp))
+	if got.status >= 300 {
+		last := sp.Path[strings.LastIndex(sp.Path, ".")+1:]
+		if got.status != http.StatusBadRequest || !strings.Contains(got.body, last) && !strings.Contains(got.body, sp.Option.Name) {
+			t.Errorf("%s: %d %s; want a refusal that names it", sp.Path, got.status, got.body)
+		}
+		return
+	}
+	if sp.Option.Name == "sandbox" { // without it there is no call at all
+		return
+	}
+	if without := try(t, r, "", "", ""); got == without {
+		t.Errorf("%s: accepted without effect", sp.Path)
+	}
+}
+
+// TestAMisspelledFieldIsToldItsName sends the name of every option with a letter
+// too many: the refusal says which field was meant.
+func TestAMisspelledFieldIsToldItsName(t *testing.T) {
+	for _, r := range routes() {
+		for _, o := range r.body {
+			if o.Refused {
+				continue
+			}
+			got := try(t, r, "", o.Name+"x", "1")
+			if got.status != http.StatusBadRequest || !strings.Contains(got.body, `"unknown_field"`) || !strings.Contains(got.body, `"meant":"`+o.Name) {
+				t.Errorf("%s: %sx: %d %s", r.name, o.Name, got.status, got.body)
+			}
+		}
+	}
+}
