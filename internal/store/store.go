@@ -105,12 +105,28 @@ type Webhook struct {
 // Store is the durable state of one server. All methods are safe for
 // concurrent use. Lookups of what is not there return an errdef.NotFound.
 type Store interface {
+	Sandboxes
+	Events
+	Keys
+	Volumes
+	Webhooks
+	Secrets
+	// Close flushes and releases the store.
+	Close() error
+}
+
+// Sandboxes is the records of sandboxes.
+type Sandboxes interface {
 	// Commit makes sb's record and the log entries durable in one transaction.
 	Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error
 	// Sandboxes returns every record, terminated ones included.
 	Sandboxes(ctx context.Context) ([]Sandbox, error)
 	// Forget deletes the record of a terminated sandbox and its log entries.
 	Forget(ctx context.Context, id string) error
+}
+
+// Events is the event log.
+type Events interface {
 	// Events returns up to limit entries with Seq > after, oldest first, of
 	// one sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]Event, error)
@@ -120,6 +136,10 @@ type Store interface {
 	// LastEvents returns the last n entries of one sandbox or, with an empty
 	// id, of all, newest first.
 	LastEvents(ctx context.Context, sandbox string, n int) ([]Event, error)
+}
+
+// Keys is the API keys.
+type Keys interface {
 	// AddKey stores a key; errdef.Exists if its hash or id is known.
 	AddKey(ctx context.Context, k Key) error
 	// Keys returns all keys, oldest first.
@@ -129,12 +149,20 @@ type Store interface {
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
 	// RemoveKey removes a key; errdef.NotFound if there is none of that id.
 	RemoveKey(ctx context.Context, id string) error
+}
+
+// Volumes is the volumes.
+type Volumes interface {
 	// AddVolume stores a volume; errdef.Exists if its name or id is known.
 	AddVolume(ctx context.Context, v Volume) error
 	// Volumes returns all volumes, oldest first.
 	Volumes(ctx context.Context) ([]Volume, error)
 	// RemoveVolume deletes a volume. Whether it is in use is for others to know.
 	RemoveVolume(ctx context.Context, id string) error
+}
+
+// Webhooks is where events are delivered.
+type Webhooks interface {
 	// PutWebhook makes a webhook durable: a new one, or in the place of the one
 	// with its id.
 	PutWebhook(ctx context.Context, w Webhook) error
@@ -142,9 +170,11 @@ type Store interface {
 	Webhooks(ctx context.Context) ([]Webhook, error)
 	// DeleteWebhook removes one.
 	DeleteWebhook(ctx context.Context, id string) error
+}
+
+// Secrets is what the server signs with.
+type Secrets interface {
 	// Secret returns the random secret of the given name, 32 bytes, made on
 	// first use and the same ever after.
 	Secret(ctx context.Context, name string) ([]byte, error)
-	// Close flushes and releases the store.
-	Close() error
 }

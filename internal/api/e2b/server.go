@@ -21,15 +21,19 @@ import (
 // should understand are *errdef.Error; a sandbox that is unknown or terminated
 // is an errdef.NotFound everywhere.
 type Sandboxes interface {
+	Lifecycle
+	Lookups
+	Settings
+	Telemetry
+	EventLog
+	Tokens
+}
+
+// Lifecycle makes sandboxes and puts them to sleep and to an end.
+type Lifecycle interface {
 	// Create returns when the sandbox serves. A template that does not exist is
 	// an errdef.NotFound with code "template_not_found".
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
-	Get(ctx context.Context, id string) (store.Sandbox, error)
-	// Find also returns one that has ended.
-	Find(ctx context.Context, id string) (store.Sandbox, error)
-	// List returns, in any order, the sandboxes that have run and are not
-	// terminated.
-	List(ctx context.Context) ([]store.Sandbox, error)
 	// Pause returns when the pause is committed; errdef.Conflict with code
 	// "already_paused" if there is nothing to do.
 	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
@@ -37,6 +41,21 @@ type Sandboxes interface {
 	Connect(ctx context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error)
 	// Resume is an errdef.Conflict with code "already_running" on one that runs.
 	Resume(ctx context.Context, id string, timeout time.Duration, actor string) (store.Sandbox, error)
+	Kill(ctx context.Context, id, actor string) error
+}
+
+// Lookups finds sandboxes.
+type Lookups interface {
+	Get(ctx context.Context, id string) (store.Sandbox, error)
+	// Find also returns one that has ended.
+	Find(ctx context.Context, id string) (store.Sandbox, error)
+	// List returns, in any order, the sandboxes that have run and are not
+	// terminated.
+	List(ctx context.Context) ([]store.Sandbox, error)
+}
+
+// Settings changes sandboxes as they are.
+type Settings interface {
 	// SetTimeout makes endAt now + d. On a sandbox that does not run it is an
 	// errdef.WrongState with code "not_running", as is Refresh.
 	SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
@@ -44,8 +63,10 @@ type Sandboxes interface {
 	Refresh(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
 	// Patch changes what a sandbox is, running or paused.
 	Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error)
-	Kill(ctx context.Context, id, actor string) error
+}
 
+// Telemetry is what sandboxes used, and what they logged.
+type Telemetry interface {
 	// Samples returns what a sandbox used in a time, oldest first; it is not
 	// woken for that. Zero times bound nothing.
 	Samples(ctx context.Context, id string, from, to time.Time) ([]usage.Sample, error)
@@ -53,17 +74,22 @@ type Sandboxes interface {
 	LastSample(id string) (usage.Sample, bool)
 	// Fleet returns how many sandboxes ran in a time, oldest first.
 	Fleet(ctx context.Context, from, to time.Time) []usage.FleetSample
-
 	// SandboxLog returns the log of a sandbox, oldest first; it is not woken for
 	// that.
 	SandboxLog(ctx context.Context, id string) ([]journal.Line, error)
+}
 
+// EventLog is what has happened to sandboxes.
+type EventLog interface {
 	// Events returns up to limit entries of the event log with Seq > after, oldest
 	// first, of one sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
 	// EventsBefore returns those with Seq < before, newest first.
 	EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]store.Event, error)
+}
 
+// Tokens are what clients are given to reach a sandbox.
+type Tokens interface {
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
 	// all its life.
 	EnvdToken(id string) string

@@ -27,6 +27,17 @@ import (
 // ended is found by Find, Explain and Events, and is [lifecycle.Ended] for all
 // that would change it.
 type Sandboxes interface {
+	Lifecycle
+	Settings
+	Previews
+	Explanations
+	EventLog
+	Moves
+	Accounts
+}
+
+// Lifecycle makes sandboxes, finds them, and puts them to sleep and to an end.
+type Lifecycle interface {
 	// Create returns when the sandbox serves.
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
 	Find(ctx context.Context, id string) (store.Sandbox, error)
@@ -38,6 +49,11 @@ type Sandboxes interface {
 	// Connect extends a running sandbox or resumes a paused one; 0 resumes it
 	// without a soft timeout and changes nothing of one that runs.
 	Connect(ctx context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error)
+	Kill(ctx context.Context, id, actor string) error
+}
+
+// Settings changes sandboxes as they are.
+type Settings interface {
 	// SetTimeout makes endAt now + d.
 	SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
 	Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error)
@@ -45,6 +61,10 @@ type Sandboxes interface {
 	// makes one.
 	Hold(ctx context.Context, id string, l lifecycle.Lease, actor string) (lifecycle.Lease, error)
 	ReleaseHold(ctx context.Context, id, holdID, actor string) error
+}
+
+// Previews makes links to ports of sandboxes.
+type Previews interface {
 	// CreatePreview makes a link to a port and returns its token, which is
 	// nowhere else.
 	CreatePreview(ctx context.Context, id string, req preview.Request) (store.Preview, string, error)
@@ -52,10 +72,18 @@ type Sandboxes interface {
 	// that has ended.
 	Previews(ctx context.Context, id string) ([]store.Preview, error)
 	RevokePreview(ctx context.Context, id, link, actor string) error
+}
+
+// Explanations says why sandboxes are as they are.
+type Explanations interface {
 	Explain(ctx context.Context, id string) (supervisor.Explanation, error)
 	// Outlooks is Explain without the transitions, for as many as there are of
 	// the ids. After ctx has ended it tells what is known without asking inside.
 	Outlooks(ctx context.Context, ids []string) map[string]supervisor.Explanation
+}
+
+// EventLog is what has happened to sandboxes.
+type EventLog interface {
 	// Events returns up to limit events with Seq > after, oldest first, of one
 	// sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
@@ -65,16 +93,21 @@ type Sandboxes interface {
 	// Changed returns a channel that is closed at the next commit of any
 	// sandbox.
 	Changed() <-chan struct{}
-	Kill(ctx context.Context, id, actor string) error
+}
+
+// Moves takes sandboxes out of a server and in again.
+type Moves interface {
 	// Export returns what reads a paused sandbox; errdef.WrongState with code
 	// "not_paused" of one that runs.
 	Export(ctx context.Context, id string) (*supervisor.Export, error)
 	// Import returns when the sandbox is committed as paused.
 	Import(ctx context.Context, r io.Reader, req supervisor.ImportRequest) (store.Sandbox, error)
+}
 
+// Accounts tells what API keys use, and the tokens of sandboxes.
+type Accounts interface {
 	// KeyUse returns what the sandboxes that an API key has made take together.
 	KeyUse(key string) quota.Use
-
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
 	// all its life.
 	EnvdToken(id string) string

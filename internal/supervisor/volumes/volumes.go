@@ -30,17 +30,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
-// Store is where volumes are recorded.
-type Store interface {
-	// AddVolume stores a volume; errdef.Exists if its name or id is known.
-	AddVolume(ctx context.Context, v store.Volume) error
-	Volumes(ctx context.Context) ([]store.Volume, error)
-	RemoveVolume(ctx context.Context, id string) error
-}
-
 // Options are what a room of volumes is made of.
 type Options struct {
-	Store Store
+	Store store.Volumes
 	Files *volume.Store
 	Space *space.Disk
 	// DiskMiB is what a volume may hold that has no limit of its own; 0 for no
