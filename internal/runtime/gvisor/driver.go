@@ -57,8 +57,7 @@ type Driver struct {
 }
 
 // New returns a driver that keeps its state below dir, and runtimes waiting as
-// warm says until ctx ends or it is closed. Paths of sockets must be short, so
-// dir should be, too.
+// warm says until ctx ends or it is closed.
 func New(ctx context.Context, dir string, warm Warm) (*Driver, error) {
 	d, err := at(dir)
 	if err != nil {

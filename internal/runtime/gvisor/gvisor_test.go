@@ -38,12 +38,10 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	// Not t.TempDir: its path is too long for gVisor's control sockets.
-	dir, err := os.MkdirTemp("/tmp", "drv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	return newRigIn(t, t.TempDir())
+}
+
+func newRigIn(t *testing.T, dir string) *rig {
 	store, err := layer.Open(dir)
 	if err != nil {
 		t.Fatal(err)

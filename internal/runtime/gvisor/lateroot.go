@@ -46,11 +46,33 @@ func listenForRoot(dir string) (accept func() (*rootSender, error), cancel func(
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, rootSocket), Net: "unix"})
+	l, err := listenIn(dir, rootSocket)
 	if err != nil {
 		return nil, nil, err
 	}
-	return func() (*rootSender, error) { return acceptSender(l) }, func() { l.Close() }, nil
+	cancel = func() {
+		l.Close()
+		os.Remove(filepath.Join(dir, rootSocket)) // or it goes with the bundle
+	}
+	return func() (*rootSender, error) { return acceptSender(l) }, cancel, nil
+}
+
+// listenIn makes a socket in a directory whose path may have any length. The
+// kernel takes 107 bytes of a socket's path, so the directory is named by its
+// descriptor. The socket stays when the listener is closed: by then that number
+// may mean another directory.
+func listenIn(dir, name string) (*net.UnixListener, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen in %s: %w", dir, err)
+	}
+	l.SetUnlinkOnClose(false)
+	return l, nil
 }
 
 func acceptSender(l *net.UnixListener) (*rootSender, error) {

@@ -120,6 +120,28 @@ func TestTakeWaiting(t *testing.T) {
 	wantNoTrace(t, d, cid)
 }
 
+// TestLongStateDirectory has a runtime wait, taken and ended below a path that
+// is longer than that of a socket may be.
+func TestLongStateDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 200), strings.Repeat("e", 200))
+	r := newRigIn(t, dir)
+	r.warm = 1
+	d := r.reopen(t).(*Driver)
+	cid := waits(t, d)
+	if _, err := os.Lstat(filepath.Join(lateRootDir(filepath.Join(d.waiting(), cid)), rootSocket)); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	spec := r.newSpec(t)
+	inst := start(t, d, spec)
+	if inst.c.ID != cid {
+		t.Errorf("runtime %s is %s, want %s, which waited", spec.ID, inst.c.ID, cid)
+	}
+	if err := d.Remove(t.Context(), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantNoTrace(t, d, cid)
+}
+
 // TestDeadIsNotTaken ends a process of the runtime that waits.
 func TestDeadIsNotTaken(t *testing.T) {
 	for name, pid := range map[string]func(*slot) int{
