@@ -37,7 +37,7 @@ func (s system) image(ctx context.Context, cache string) (image, error) {
 	if err != nil {
 		return image{}, err
 	}
-	kernel := "linux-image-cloud-amd64"
+	kernel := s.kernel
 	if s.backports {
 		kernel += "/" + s.suite + "-backports"
 	}

@@ -3,6 +3,7 @@ package main
 // A system is a Debian release with a kernel of its own or of its backports.
 type system struct {
 	suite     string // the release's code name
+	kernel    string // the package
 	backports bool   // the kernel comes from its backports
 }
 
@@ -16,11 +17,17 @@ type machine struct {
 	filesystem string   // of the state directory; the root is ext4
 }
 
+// newestKernel is the package that depends on the release's newest kernel for
+// virtual machines.
+const newestKernel = "linux-image-cloud-amd64"
+
 var (
-	bullseye  = system{suite: "bullseye"}
-	bookworm  = system{suite: "bookworm"}
-	backports = system{suite: "bookworm", backports: true}
-	trixie    = system{suite: "trixie"}
+	// The last one of a release that gets no more updates: mirrors have dropped
+	// the package that names it.
+	bullseye  = system{suite: "bullseye", kernel: "linux-image-5.10.0-46-cloud-amd64"}
+	bookworm  = system{suite: "bookworm", kernel: newestKernel}
+	backports = system{suite: "bookworm", kernel: newestKernel, backports: true}
+	trixie    = system{suite: "trixie", kernel: newestKernel}
 )
 
 // systemd mounts the version 1 controllers where it is told to. From version

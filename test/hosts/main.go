@@ -94,11 +94,12 @@ func run(ctx context.Context, o options) error {
 		if !r.passed() {
 			failed = append(failed, m.name)
 		}
+		if o.table == "" {
+			continue
+		}
 		if err := r.keep(o.cache); err != nil {
 			return err
 		}
-	}
-	if o.table != "" {
 		if err := writeTable(o.table, o.cache); err != nil {
 			return err
 		}

@@ -37,7 +37,7 @@ func boot(ctx context.Context, o options, m machine, img image) result {
 		r.Failure = err.Error()
 		fmt.Printf("%s: %v\nthe end of its console:\n%s\n", m.name, err, console(dir))
 	}
-	fmt.Printf("%s: %s in %d s\n", m.name, r.summary(), r.Seconds)
+	fmt.Printf("%s: %s in %d s, with %d s of CPU\n", m.name, r.summary(), r.Seconds, r.CPUSeconds)
 	return r
 }
 
@@ -59,7 +59,9 @@ func follow(ctx context.Context, o options, m machine, img image, dir string, r 
 	if done { // there is nothing on its disks that is still wanted
 		_ = cmd.Process.Kill()
 	}
-	if err := cmd.Wait(); !done {
+	err = cmd.Wait()
+	r.CPUSeconds = int((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
+	if !done {
 		return fmt.Errorf("the machine ended before its checks did: %v: %s", err, lastLines(complaints.String(), 5))
 	}
 	return nil

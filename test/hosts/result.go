@@ -45,6 +45,7 @@ type result struct {
 	Wanted     int    // how many checks were to be made
 	Failure    string // of the machine itself
 	Seconds    int
+	CPUSeconds int // of the emulator
 }
 
 func newResult(m machine) result {
