@@ -59,48 +59,49 @@ const (
 	maxBytes      = 1 << 50
 )
 
-// Manifest says what is in a bundle and what it needs.
+// Manifest says what is in a bundle and what it needs. How it is written is said
+// in form.go.
 type Manifest struct {
-	Format     int       `json:"format"`
-	Kind       string    `json:"kind"`
-	ExportedAt time.Time `json:"exportedAt"`
+	Format     int
+	Kind       string
+	ExportedAt time.Time
 
-	ID         string             `json:"id"` // of the sandbox
-	Generation int64              `json:"generation"`
-	CreatedAt  time.Time          `json:"createdAt"`
-	Settings   lifecycle.Settings `json:"settings"`
-	Config     store.Config       `json:"config"`
+	ID         string // of the sandbox
+	Generation int64
+	CreatedAt  time.Time
+	Settings   lifecycle.Settings
+	Config     store.Config
 
-	Mode  lifecycle.Mode `json:"mode"`
-	Needs Needs          `json:"needs"`
+	Mode  lifecycle.Mode
+	Needs Needs
 	// AgentToken is the secret by which the agent in the memory image knows its
 	// host.
-	AgentToken string  `json:"agentToken,omitempty"`
-	Layers     []Layer `json:"layers"` // of the disk, bottom first
-	Image      *Image  `json:"image,omitempty"`
+	AgentToken string
+	Layers     []Layer // of the disk, bottom first
+	Image      *Image
 }
 
 // Needs is what a server must have to wake the sandbox with its memory. All but
 // the template is empty where there is none.
 type Needs struct {
-	Template     string   `json:"template"` // its id, which follows from its contents
-	Architecture string   `json:"architecture,omitempty"`
-	Runtime      string   `json:"runtime,omitempty"` // what reads the memory image
-	CPU          []string `json:"cpu,omitempty"`     // features that programs in it may have found
+	Template     string // its id, which follows from its contents
+	Architecture string
+	Runtime      string   // what reads the memory image
+	CPU          []string // features that programs in it may have found
 	// System is a digest of the host's own directories that the template shows.
-	System string `json:"system,omitempty"`
+	System string
 }
 
 // Layer is one layer of the disk.
 type Layer struct {
-	Digest  string `json:"digest"`  // SHA-256 of its listing
-	Entries int64  `json:"entries"` // in the bundle
-	Bytes   int64  `json:"bytes"`   // of their data
+	Digest  string // SHA-256 of its listing
+	Entries int64  // in the bundle
+	Bytes   int64  // of their data
 }
 
 // Image is the memory image.
 type Image struct {
-	Files []layer.File `json:"files"`
+	Files []layer.File
 }
 
 // Bytes is how much data follows the manifest, without what tells of it.

@@ -73,9 +73,11 @@ func (b *Reader) readManifest() error {
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&b.Manifest); err != nil {
+	var form manifestForm
+	if err := dec.Decode(&form); err != nil {
 		return layer.Damaged("its manifest: %w", err)
 	}
+	b.Manifest = form.manifest()
 	if dec.InputOffset() != int64(len(data)) {
 		return layer.Damaged("its manifest goes on after its end")
 	}

@@ -130,9 +130,6 @@ func (s *Supervisor) prepare(ctx context.Context, e *Export, sb store.Sandbox) e
 		Settings: sb.Record.Settings, Config: sb.Config, Mode: cp.Mode, Layers: []bundle.Layer{},
 		Needs: bundle.Needs{Template: sb.Config.Template, Architecture: goruntime.GOARCH},
 	}
-	m.Config.Previews = nil // their links are signed by this server
-	m.Config.Key = ""       // nor is its key known elsewhere
-	m.Config.Idempotency = nil
 	from := moving.From(ctx, s.o.Layers, cp)
 	for n, id := range cp.Stack {
 		if cp.Layers[id] == "" {

@@ -1,0 +1,205 @@
+package bundle
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// These types are the manifest as it is written, in format 2 and, but for what
+// the digests of layers are of, in format 1. They are apart from those that the
+// server works with, so that a field that is added there is in no export by
+// accident. Another field here is another format: older programs refuse a
+// manifest with a field that they do not know. The files in testdata hold what
+// was ever written.
+type manifestForm struct {
+	Format     int          `json:"format"`
+	Kind       string       `json:"kind"`
+	ExportedAt time.Time    `json:"exportedAt"`
+	ID         string       `json:"id"`
+	Generation int64        `json:"generation"`
+	CreatedAt  time.Time    `json:"createdAt"`
+	Settings   settingsForm `json:"settings"`
+	Config     configForm   `json:"config"`
+	Mode       string       `json:"mode"`
+	Needs      needsForm    `json:"needs"`
+	AgentToken string       `json:"agentToken,omitempty"`
+	Layers     []layerForm  `json:"layers"`
+	Image      *imageForm   `json:"image,omitempty"`
+}
+
+type settingsForm struct {
+	Timeout            time.Duration `json:"timeout"`
+	OnTimeout          string        `json:"onTimeout"`
+	IdleTimeout        time.Duration `json:"idleTimeout,omitempty"`
+	OnIdle             string        `json:"onIdle,omitempty"`
+	MaxLifetime        time.Duration `json:"maxLifetime,omitempty"`
+	PausedRetention    time.Duration `json:"pausedRetention,omitempty"`
+	RefreshOnActivity  bool          `json:"refreshOnActivity,omitempty"`
+	AutoResume         bool          `json:"autoResume"`
+	PauseMode          string        `json:"pauseMode,omitempty"`
+	FilesystemFallback bool          `json:"filesystemFallback,omitempty"`
+	StallAfter         time.Duration `json:"stallAfter,omitempty"`
+	CheckpointEvery    time.Duration `json:"checkpointEvery,omitempty"`
+}
+
+type configForm struct {
+	Template      string            `json:"template"`
+	Alias         string            `json:"alias,omitempty"`
+	Key           string            `json:"key,omitempty"` // of early exports; it means nothing elsewhere
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	Env           map[string]string `json:"env,omitempty"`
+	Secure        bool              `json:"secure"`
+	PrivatePorts  bool              `json:"privatePorts,omitempty"`
+	HostMask      string            `json:"hostMask,omitempty"`
+	HTTPSPorts    []int             `json:"httpsPorts,omitempty"`
+	AllowInternet *bool             `json:"allowInternet,omitempty"`
+	AllowOut      []string          `json:"allowOut,omitempty"`
+	DenyOut       []string          `json:"denyOut,omitempty"`
+	Network       json.RawMessage   `json:"network,omitempty"`
+	Limits        limitsForm        `json:"limits"`
+	Ports         map[string]string `json:"ports,omitempty"`
+	Hooks         hooksForm         `json:"hooks"`
+	Previews      json.RawMessage   `json:"previews,omitempty"` // of early exports; they mean nothing elsewhere
+	Volumes       []mountForm       `json:"volumes,omitempty"`
+	FromServer    []string          `json:"fromServer,omitempty"`
+}
+
+type limitsForm struct {
+	CPUs      int `json:"cpus"`
+	MemoryMiB int `json:"memoryMiB"`
+	DiskMiB   int `json:"diskMiB"`
+	PIDs      int `json:"pids"`
+}
+
+type hooksForm struct {
+	PrePause   hookForm `json:"prePause,omitzero"`
+	PostResume hookForm `json:"postResume,omitzero"`
+	PreKill    hookForm `json:"preKill,omitzero"`
+}
+
+type hookForm struct {
+	Command string        `json:"command"`
+	Budget  time.Duration `json:"budget"`
+}
+
+type mountForm struct {
+	Volume string `json:"volume"`
+	Name   string `json:"name"`
+	Path   string `json:"path"`
+}
+
+type needsForm struct {
+	Template     string   `json:"template"`
+	Architecture string   `json:"architecture,omitempty"`
+	Runtime      string   `json:"runtime,omitempty"`
+	CPU          []string `json:"cpu,omitempty"`
+	System       string   `json:"system,omitempty"`
+}
+
+type layerForm struct {
+	Digest  string `json:"digest"`
+	Entries int64  `json:"entries"`
+	Bytes   int64  `json:"bytes"`
+}
+
+type imageForm struct {
+	Files []fileForm `json:"files"`
+}
+
+type fileForm struct {
+	Name   string   `json:"name"`
+	Size   int64    `json:"size"`
+	CRC32C []uint32 `json:"crc32c"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (m Manifest) MarshalJSON() ([]byte, error) {
+	form := manifestForm{
+		Format: m.Format, Kind: m.Kind, ExportedAt: m.ExportedAt, ID: m.ID, Generation: m.Generation, CreatedAt: m.CreatedAt,
+		Settings: formOfSettings(m.Settings), Config: formOfConfig(m.Config),
+		Mode: string(m.Mode), Needs: needsForm(m.Needs), AgentToken: m.AgentToken, Layers: each(m.Layers, func(l Layer) layerForm { return layerForm(l) }),
+	}
+	if m.Image != nil {
+		form.Image = &imageForm{each(m.Image.Files, func(f layer.File) fileForm { return fileForm(f) })}
+	}
+	return json.Marshal(form)
+}
+
+// manifest returns what the form says.
+func (f manifestForm) manifest() Manifest {
+	m := Manifest{
+		Format: f.Format, Kind: f.Kind, ExportedAt: f.ExportedAt, ID: f.ID, Generation: f.Generation, CreatedAt: f.CreatedAt,
+		Settings: f.Settings.settings(), Config: f.Config.config(),
+		Mode: lifecycle.Mode(f.Mode), Needs: Needs(f.Needs), AgentToken: f.AgentToken, Layers: each(f.Layers, func(l layerForm) Layer { return Layer(l) }),
+	}
+	if f.Image != nil {
+		m.Image = &Image{each(f.Image.Files, func(x fileForm) layer.File { return layer.File(x) })}
+	}
+	return m
+}
+
+func formOfSettings(s lifecycle.Settings) settingsForm {
+	return settingsForm{
+		Timeout: s.Timeout, OnTimeout: string(s.OnTimeout), IdleTimeout: s.IdleTimeout, OnIdle: string(s.OnIdle),
+		MaxLifetime: s.MaxLifetime, PausedRetention: s.PausedRetention, RefreshOnActivity: s.RefreshOnActivity, AutoResume: s.AutoResume,
+		PauseMode: string(s.PauseMode), FilesystemFallback: s.FilesystemFallback, StallAfter: s.StallAfter, CheckpointEvery: s.CheckpointEvery,
+	}
+}
+
+func (f settingsForm) settings() lifecycle.Settings {
+	return lifecycle.Settings{
+		Timeout: f.Timeout, OnTimeout: lifecycle.Action(f.OnTimeout), IdleTimeout: f.IdleTimeout, OnIdle: lifecycle.Action(f.OnIdle),
+		MaxLifetime: f.MaxLifetime, PausedRetention: f.PausedRetention, RefreshOnActivity: f.RefreshOnActivity, AutoResume: f.AutoResume,
+		PauseMode: lifecycle.Mode(f.PauseMode), FilesystemFallback: f.FilesystemFallback, StallAfter: f.StallAfter, CheckpointEvery: f.CheckpointEvery,
+	}
+}
+
+// formOfConfig leaves out what means nothing to another server: the API key, the
+// preview links, and the idempotency key of the create.
+func formOfConfig(c store.Config) configForm {
+	f := configForm{
+		Template: c.Template, Alias: c.Alias, Metadata: c.Metadata, Env: c.Env, Secure: c.Secure, PrivatePorts: c.PrivatePorts,
+		HostMask: c.HostMask, HTTPSPorts: c.HTTPSPorts, AllowInternet: c.AllowInternet, AllowOut: c.AllowOut, DenyOut: c.DenyOut, Network: c.Network,
+		Limits: limitsForm(c.Limits), Hooks: hooksForm{hookForm(c.Hooks.PrePause), hookForm(c.Hooks.PostResume), hookForm(c.Hooks.PreKill)},
+		Volumes: each(c.Volumes, func(m store.VolumeMount) mountForm { return mountForm(m) }), FromServer: c.FromServer,
+	}
+	for port, policy := range c.Ports {
+		if f.Ports == nil {
+			f.Ports = map[string]string{}
+		}
+		f.Ports[port] = string(policy)
+	}
+	return f
+}
+
+func (f configForm) config() store.Config {
+	c := store.Config{
+		Template: f.Template, Alias: f.Alias, Metadata: f.Metadata, Env: f.Env, Secure: f.Secure, PrivatePorts: f.PrivatePorts,
+		HostMask: f.HostMask, HTTPSPorts: f.HTTPSPorts, AllowInternet: f.AllowInternet, AllowOut: f.AllowOut, DenyOut: f.DenyOut, Network: f.Network,
+		Limits: store.Limits(f.Limits), Hooks: store.Hooks{PrePause: store.Hook(f.Hooks.PrePause), PostResume: store.Hook(f.Hooks.PostResume), PreKill: store.Hook(f.Hooks.PreKill)},
+		Volumes: each(f.Volumes, func(m mountForm) store.VolumeMount { return store.VolumeMount(m) }), FromServer: f.FromServer,
+	}
+	for port, policy := range f.Ports {
+		if c.Ports == nil {
+			c.Ports = store.Ports{}
+		}
+		c.Ports[port] = lifecycle.WakePolicy(policy)
+	}
+	return c
+}
+
+// each converts a list; nil stays nil.
+func each[A, B any](list []A, convert func(A) B) []B {
+	if list == nil {
+		return nil
+	}
+	out := make([]B, 0, len(list))
+	for _, x := range list {
+		out = append(out, convert(x))
+	}
+	return out
+}

@@ -1,0 +1,133 @@
+package bundle
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+var golden = flag.Bool("golden", false, "write the manifest of the present format into testdata")
+
+// filled sets everything below v to something that is not zero.
+func filled(t *testing.T, v reflect.Value) {
+	t.Helper()
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(3)
+	case reflect.Uint32:
+		v.SetUint(7)
+	case reflect.String:
+		v.SetString("text")
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		filled(t, v.Elem())
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		filled(t, key)
+		filled(t, value)
+		v.SetMapIndex(key, value)
+	case reflect.Slice:
+		if v.Type() == reflect.TypeFor[json.RawMessage]() {
+			v.SetBytes([]byte("17"))
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range v.Len() {
+			filled(t, v.Index(i))
+		}
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			v.Set(reflect.ValueOf(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)))
+			return
+		}
+		for i := range v.NumField() {
+			filled(t, v.Field(i))
+		}
+	default:
+		t.Fatalf("a %s in a manifest", v.Type())
+	}
+}
+
+// whole is a manifest with everything in it that there can be.
+func whole(t *testing.T) Manifest {
+	var m Manifest
+	filled(t, reflect.ValueOf(&m).Elem())
+	m.Format, m.Kind, m.Mode = formatVersion, KindSandbox, "memory"
+	return m
+}
+
+func readManifest(t *testing.T, text string) (Manifest, error) {
+	t.Helper()
+	r, err := NewReader(strings.NewReader(string(archive(t, text))))
+	if err != nil {
+		return Manifest{}, err
+	}
+	return r.Manifest, nil
+}
+
+// TestManifestForm: nothing of a sandbox is lost in a manifest but what means
+// nothing to another server, and what is written is what every server of this
+// format reads.
+func TestManifestForm(t *testing.T) {
+	m := whole(t)
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion))
+	if *golden {
+		if err := os.WriteFile(path, append(data, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil || string(want) != string(data)+"\n" {
+		t.Errorf("what is written has changed, and its format has not: give it another number, and keep %s (%v):\n%s", path, err, data)
+	}
+	m.Config.Key, m.Config.Previews, m.Config.Idempotency = "", nil, nil // stay where they are
+	got, err := readManifest(t, string(data))
+	if err != nil || !reflect.DeepEqual(got, m) {
+		t.Errorf("%v; got %+v\nwant %+v", err, got, m)
+	}
+}
+
+// TestEveryFormat: every format that was ever written is read, and what no
+// program wrote, or a newer one, is refused by what it is.
+func TestEveryFormat(t *testing.T) {
+	for n := 1; n <= formatVersion; n++ {
+		data, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", n)))
+		if err != nil {
+			t.Errorf("nothing holds what format %d is: %v", n, err)
+			continue
+		}
+		m, err := readManifest(t, strings.TrimSpace(string(data)))
+		if err != nil || m.Format != n || m.ID == "" || m.Config.Template == "" || m.Settings.Timeout == 0 || len(m.Layers) == 0 || m.Image == nil {
+			t.Errorf("format %d: %v; read as %+v", n, err, m)
+		}
+		if m.Config.Key != "" || m.Config.Previews != nil {
+			t.Errorf("format %d: it brings the key %q and the links %v", n, m.Config.Key, m.Config.Previews)
+		}
+	}
+	newer := fmt.Sprintf(`{"format":%d,"kind":"sandbox","somethingNew":true}`, formatVersion+1)
+	if _, err := readManifest(t, newer); !errdef.Is(err, errdef.Unsupported) || !strings.Contains(err.Error(), fmt.Sprintf("format %d", formatVersion+1)) {
+		t.Errorf("a newer format: %v", err)
+	}
+	if _, err := readManifest(t, `{"format":0,"kind":"sandbox"}`); !errdef.Is(err, errdef.Invalid) {
+		t.Errorf("no format: %v", err)
+	}
+	unknown := fmt.Sprintf(`{"format":%d,"kind":"sandbox","somethingNew":true}`, formatVersion)
+	if _, err := readManifest(t, unknown); !errdef.Is(err, errdef.Invalid) {
+		t.Errorf("a field that this format has not: %v", err)
+	}
+}
