@@ -30,6 +30,7 @@ type Spec struct {
 	Limits   Limits
 	Network  Network // what it reaches outside; nil for nothing
 	Mounts   []Mount // none lies in another
+	Sharers  int     // see Sharer; 0 is 1
 }
 
 // Mount is a directory of the host that a runtime shares with others. What one
@@ -112,6 +113,12 @@ type Networked interface {
 	// SetNetwork makes n what the runtime reaches outside. It is called again
 	// when what is open has changed.
 	SetNetwork(n Network) error
+}
+
+// Sharer is an Instance that can be given less of the CPU time of a busy host,
+// because its owner has other runtimes there: 1/n of what a single one would get.
+type Sharer interface {
+	ShareAmong(n int) error
 }
 
 // Limit names one of the Limits.

@@ -34,6 +34,7 @@ type box struct {
 	mu      sync.Mutex
 	sb      store.Sandbox
 	inst    runtime.Instance // of the serving generation; nil when there is none
+	sharers int              // among how many its key's CPU time is divided; 0 if inst was not told
 	held    held
 	drain   drain
 	cut     *cut      // of the leases of the serving generation
@@ -256,13 +257,15 @@ func (b *box) endedError() error {
 // unserveLocked ends the leases of the serving runtime; it is about to go.
 func (b *box) unserveLocked() {
 	b.inst = nil
+	b.s.reshare()
 	b.drain.on = false
 	b.cutLocked(endOf(b.sb))
 }
 
 // serveLocked makes inst what leases are given on.
 func (b *box) serveLocked(inst runtime.Instance) {
-	b.inst = inst
+	b.inst, b.sharers = inst, 0
+	b.s.reshare()
 	b.uncutLocked()
 	// What was seen belonged to another generation. The idle clock never starts
 	// before.

@@ -290,6 +290,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	b.s.meetVolumes(sb.Config)
 	spec := RuntimeSpec(sb.Config.Limits)
 	spec.ID, spec.Rootfs, spec.Network, spec.Mounts = id, b.s.rootfs(id), b.gate, b.s.Mounts(sb.Config)
+	spec.Sharers = b.s.sharersOf(sb.Config.Key)
 	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {
 		return nil, "", err
 	}

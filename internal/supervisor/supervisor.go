@@ -119,8 +119,10 @@ type Supervisor struct {
 	metrics *metrics
 	fleet   usage.Fleet
 	slots   quota.Slots
-	fitness fitness
-	space   *space.Disk
+	// resharing has room for one: parts of the CPU time may have changed.
+	resharing chan struct{}
+	fitness   fitness
+	space     *space.Disk
 
 	mu    sync.RWMutex
 	boxes map[string]*box
@@ -143,6 +145,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s := &Supervisor{
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
 		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
+		resharing: make(chan struct{}, 1),
 	}
 	s.Links = preview.New(s, func(id string) string { return s.derive("preview", id) })
 	if o.LogDir != "" {
@@ -166,6 +169,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("recover sandboxes: %w", err)
 	}
 	s.work.Go(func() { s.timers.run(s.ctx) })
+	s.work.Go(s.share)
 	if o.DiskEvery > 0 {
 		s.work.Go(func() { s.guardDisk(o.DiskEvery) })
 	}

@@ -84,6 +84,7 @@ func (m *Machine) launch(spec runtime.Spec, image []byte) (runtime.Instance, err
 		return nil, errdef.New(errdef.Exists, "runtime_exists", "runtime %s exists", spec.ID)
 	}
 	i := &instance{id: spec.ID, program: p, exited: make(chan struct{}), servers: map[int]*server{}}
+	i.sharers.Store(int64(spec.Sharers))
 	i.moved = sync.NewCond(&i.mu)
 	m.runtimes[spec.ID] = i
 	return i, nil
@@ -144,6 +145,7 @@ type instance struct {
 	exited  chan struct{}
 
 	endedBy atomic.Value // the runtime.Limit that it ended of
+	sharers atomic.Int64 // see Sharers
 
 	mu      sync.Mutex
 	frozen  bool
@@ -177,6 +179,23 @@ func (i *instance) Usage() (runtime.Usage, error) {
 func (i *instance) EndedBy() (runtime.Limit, error) {
 	l, _ := i.endedBy.Load().(runtime.Limit)
 	return l, nil
+}
+
+// ShareAmong implements runtime.Sharer.
+func (i *instance) ShareAmong(n int) error {
+	i.sharers.Store(int64(n))
+	return nil
+}
+
+// Sharers returns among how many a runtime was told to share CPU time; 0 if
+// there is no such runtime.
+func (m *Machine) Sharers(id string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := m.runtimes[id]; i != nil {
+		return int(i.sharers.Load())
+	}
+	return 0
 }
 
 // OpenFiles implements runtime.FileHolder for programs that can tell.

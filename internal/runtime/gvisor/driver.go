@@ -207,6 +207,9 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*contai
 		if err := out.set(spec.Network); err != nil {
 			return fmt.Errorf("open network: %w", err)
 		}
+		if err := groupOf(bundle, c.ID).shareAmong(spec.Sharers); err != nil {
+			return err
+		}
 		return run(c)
 	}
 	c, err := d.launchWaiting(ctx, spec, boot)

@@ -62,7 +62,7 @@ type slot struct {
 // shapeOf returns what of a spec a runtime is made with: all but what it can
 // be given later.
 func shapeOf(s runtime.Spec) runtime.Spec {
-	s.ID, s.Rootfs, s.Network = "", "", nil
+	s.ID, s.Rootfs, s.Network, s.Sharers = "", "", nil, 0
 	return s
 }
 

@@ -1,0 +1,46 @@
+package supervisor
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// TestKeysShareTheHost: each sandbox had the same part of the CPU time, so that
+// a key with many of them had most of it.
+func TestKeysShareTheHost(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	of := func(key string) string {
+		return create(t, s, CreateRequest{Settings: sleepy, Config: store.Config{Key: key}})
+	}
+	modest := of("modest")
+	var greedy []string
+	want := func(ids []string, n int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%d sandboxes share among %d", len(ids), n), func() bool {
+			for _, id := range ids {
+				if b.machine.Sharers(runtimeID(id, record(t, s, id).Launch)) != n {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	for _, sharers := range []int{1, 2, 4, 4, 8} { // few starts change the parts of all
+		greedy = append(greedy, of("greedy"))
+		want(greedy, sharers)
+	}
+	want([]string{modest}, 1)
+	for _, id := range greedy[2:] {
+		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(greedy[:2], 2)
+	stop()
+	s, _ = b.open() // which finds them as they are
+	want(greedy[:2], 2)
+}
