@@ -18,6 +18,7 @@ help:
 	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
 	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
 	@echo 'soak         hours of sleeping, waking and crashing: make soak SOAK="-soak.seed 1" (root)'
+	@echo 'neighbours   what each of 20 attacks costs another tenant, and write docs/results/neighbours.md (root; some 20 minutes)'
 	@echo 'faults       every fault at every step, and write docs/faults.md (root; some 20 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
 	@echo 'hosts        Debian releases, kernels, cgroup versions and file systems in virtual machines, and write docs/hosts.md (root; 10 minutes and more each)'
@@ -102,6 +103,11 @@ e2e: build
 soak: build
 	$(GO) test -v -count=1 -timeout=6h -run '^Test(Simulation|Histories)$$' ./internal/supervisor -sim.seeds 20000 -history.count 100000
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestLeaks|TestRequestsOverPauses)$$' -drain.pauses 40 -soak.workers 8 -soak.cycles 1000 -leaks.sandboxes 5000 $(SOAK)
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=3h ./test/e2e -run '^TestBadNeighbours$$' -neighbours.width 1 -neighbours.cycles 20
+
+.PHONY: neighbours
+neighbours: build
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=3h -run '^TestBadNeighbours$$' ./test/e2e -neighbours.width 1 -neighbours.cycles 20 -neighbours.table $(CURDIR)/docs/results/neighbours.md
 
 .PHONY: faults
 faults: build
