@@ -16,7 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/cli"
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
+	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/serve"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -25,7 +25,7 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "runsc" {
 		os.Args = os.Args[1:] // gVisor's own tool, to compare with
 	}
-	gvisor.Handover()
+	drivers.Handover()
 	os.Exit(run(os.Args[1:]))
 }
 

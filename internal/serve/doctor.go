@@ -13,12 +13,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/agentbin"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/runtime"
-	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
+	"github.com/drowse-dev/drowse/internal/runtime/drivers"
+	"github.com/drowse-dev/drowse/internal/runtime/trial"
 )
 
 // Finding is one thing that the doctor looked at.
@@ -30,9 +30,6 @@ type Finding struct {
 	Remedy   string `json:"remedy,omitempty"`
 }
 
-// trialTimeout bounds the trial sandbox.
-const trialTimeout = 2 * time.Minute
-
 // Doctor writes what this machine can run and why not, and reports whether a
 // server would work. It starts and removes a sandbox to know.
 func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (bool, error) {
@@ -40,7 +37,9 @@ func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (boo
 	if findings[0].OK {
 		findings = append(findings, calls(), overlays(stateDir))
 		findings = append(findings, host(ctx)...)
-		findings = append(findings, trial(ctx, stateDir))
+		for _, kind := range drivers.All() {
+			findings = append(findings, trialOf(ctx, kind, stateDir))
+		}
 	}
 	findings = append(findings, guestTools())
 	ok := true
@@ -117,14 +116,14 @@ func space(dir string) Finding {
 	}
 }
 
-// trial starts a sandbox, as nothing else tells whether that works. Its files are
-// where the server's would be, or as near to that as there is a directory.
-func trial(ctx context.Context, stateDir string) Finding {
-	f := Finding{Name: "runtime gvisor", Required: true, OK: true}
+// trialOf starts a sandbox of a kind, as nothing else tells whether that works. Its
+// files are where the server's would be, or as near to that as there is a
+// directory.
+func trialOf(ctx context.Context, kind drivers.Kind, stateDir string) Finding {
+	f := Finding{Name: "runtime " + kind.Name, Required: true, OK: true}
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
-	defer cancel()
-	if err := tryRuntime(ctx, stateDir); err != nil {
+	can, err := tryRuntime(ctx, kind, stateDir)
+	if err != nil {
 		f.OK, f.Detail = false, "not usable: "+err.Error()
 		f.Remedy = "report it with the output of drowse doctor; in a container, try it with --privileged first"
 		if e, ok := errors.AsType[*errdef.Error](err); ok && e.Remedy != "" {
@@ -132,79 +131,57 @@ func trial(ctx context.Context, stateDir string) Finding {
 		}
 		return f
 	}
-	f.Detail = fmt.Sprintf("usable: a trial sandbox answered after %s (%s; memory pause yes)", time.Since(began).Round(time.Millisecond), gvisor.Version())
+	pause := "no"
+	if can.MemoryPause {
+		pause = "yes"
+	}
+	f.Detail = fmt.Sprintf("usable: a trial sandbox answered after %s (%s; memory pause %s)", time.Since(began).Round(time.Millisecond), can.Version, pause)
 	return f
 }
 
-func tryRuntime(ctx context.Context, stateDir string) (err error) {
+// tryRuntime makes a trial with files of its own, and returns what the driver can
+// do.
+func tryRuntime(ctx context.Context, kind drivers.Kind, stateDir string) (can runtime.Capabilities, err error) {
 	for !isDir(stateDir) {
 		stateDir = filepath.Dir(stateDir)
 	}
 	dir, err := os.MkdirTemp(stateDir, "drowse-doctor-")
 	if err != nil {
-		return err
+		return can, err
 	}
 	var undo cleanups
 	undo.add(func() error { return os.RemoveAll(dir) })
 	defer func() { err = errors.Join(err, undo.run()) }()
 	agent, err := agentbin.Program()
 	if err != nil {
-		return err
+		return can, err
 	}
 	lower := filepath.Join(dir, "lower")
 	if err := os.MkdirAll(lower, 0o755); err != nil {
-		return err
+		return can, err
 	}
 	if err := os.WriteFile(filepath.Join(lower, "agent"), agent, 0o755); err != nil {
-		return err
+		return can, err
 	}
 	layers, err := layer.Open(dir)
 	if err != nil {
-		return err
+		return can, err
 	}
-	rootfs := filepath.Join(dir, "rootfs")
-	undo.add(func() error { return layer.Unmount(rootfs) })
-	if err := layers.Mount(rootfs, []layer.Tree{{Name: "root", Path: "/", Lowers: []string{lower}}}, nil, "doctor"); err != nil {
-		return err
+	driver, err := kind.Open(ctx, filepath.Join(dir, kind.Dir), drivers.Warm{})
+	if err != nil {
+		return can, err
 	}
-	return tryAgent(ctx, dir, rootfs, &undo)
+	undo.add(driver.Close)
+	trees := []layer.Tree{{Name: "root", Path: "/", Lowers: []string{lower}}}
+	return driver.Capabilities(), trial.Run(ctx, driver, layers, trees, runtime.Spec{
+		ID: filepath.Base(dir), Rootfs: filepath.Join(dir, "rootfs"), Args: []string{"/agent"}, Hostname: "doctor",
+		Limits: runtime.Limits{CPUs: 1, MemoryMiB: 128, PIDs: 256},
+	})
 }
 
 func isDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir() || path == "/" || path == "."
-}
-
-func tryAgent(ctx context.Context, dir, rootfs string, undo *cleanups) error {
-	driver, err := gvisor.New(ctx, filepath.Join(dir, "gv"), gvisor.Warm{})
-	if err != nil {
-		return err
-	}
-	undo.add(driver.Close)
-	inst, err := driver.Start(ctx, runtime.Spec{
-		ID: filepath.Base(dir), Rootfs: rootfs, Args: []string{"/agent"}, Hostname: "doctor",
-		Limits: runtime.Limits{CPUs: 1, MemoryMiB: 128, PIDs: 256},
-	})
-	if err != nil {
-		return err
-	}
-	undo.add(func() error { return driver.Remove(context.WithoutCancel(ctx), inst.ID()) })
-	for {
-		conn, err := inst.Dial(ctx, agentapi.Port)
-		if err == nil {
-			return conn.Close()
-		}
-		if !errors.Is(err, unix.ECONNREFUSED) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-inst.Exited():
-			return errors.New("the sandbox exited")
-		case <-time.After(time.Millisecond):
-		}
-	}
 }
 
 // guestTools says what the template base has of what agents often want.

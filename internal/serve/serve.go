@@ -29,7 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agentbin"
 	"github.com/drowse-dev/drowse/internal/api/e2b"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/api/v1"
+	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/api/volumecontent"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/durable"
@@ -37,7 +37,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
-	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
+	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -268,7 +268,7 @@ func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, 
 		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
-	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain})
+	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})
 	metrics := metricsHandler(reg, keys)
 	return httpapi.NewBodies().Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -351,7 +351,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, err
 	}
-	driver, err := gvisor.New(ctx, runtimesIn(o.StateDir), gvisor.Warm{
+	driver, err := drivers.Default().Open(ctx, runtimesIn(o.StateDir), drivers.Warm{
 		Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits(most)), Log: o.Log,
 	})
 	if err != nil {

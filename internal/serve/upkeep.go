@@ -11,7 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
-	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
+	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -34,7 +34,7 @@ type upkeep struct {
 	records store.Inspection
 	layers  *layer.Store
 	bases   *template.Store
-	remains *gvisor.Remains
+	remains drivers.Remains
 }
 
 func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
@@ -61,7 +61,7 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 			err = errors.Join(err, u.unlock())
 		}
 	}()
-	if u.remains, err = gvisor.RemainsOf(runtimesIn(dir)); err != nil {
+	if u.remains, err = drivers.Default().Remains(runtimesIn(dir)); err != nil {
 		return nil, err
 	}
 	u.records, err = store.Inspect(ctx, databaseIn(dir))
@@ -78,7 +78,7 @@ func (u *upkeep) sweeper() sweep.Sweeper {
 // Where things are in a state directory.
 func databaseIn(dir string) string  { return filepath.Join(dir, "drowse.db") }
 func templatesIn(dir string) string { return filepath.Join(dir, "templates") }
-func runtimesIn(dir string) string  { return filepath.Join(dir, "run", "gv") }
+func runtimesIn(dir string) string  { return filepath.Join(dir, "run", drivers.Default().Dir) }
 func mountsIn(dir string) string    { return filepath.Join(dir, "run", "rootfs") }
 func volumesIn(dir string) string   { return filepath.Join(dir, "volumes") }
 

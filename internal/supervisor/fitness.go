@@ -4,17 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/layer"
-	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/trial"
 )
 
 // A host can lack what every sandbox needs: a controller of cgroups, a module of
@@ -24,9 +19,6 @@ import (
 
 // trialEvery is how long after a failed trial the next one begins.
 const trialEvery = 10 * time.Second
-
-// trialTimeout bounds a trial. A host that takes longer serves nobody in time.
-const trialTimeout = 2 * time.Minute
 
 // fitness is what is known of whether this host starts sandboxes.
 type fitness struct {
@@ -123,9 +115,8 @@ func unfitError(what string, e *errdef.Error) error {
 		WithRemedy("on the host: %s", e.Remedy)
 }
 
-func (s *Supervisor) trial(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
-	defer cancel()
+// trial starts a sandbox of the trial's template, and removes it.
+func (s *Supervisor) trial(ctx context.Context) error {
 	t, err := s.o.Templates.Resolve(s.o.TrialTemplate)
 	if err != nil {
 		return err
@@ -133,43 +124,5 @@ func (s *Supervisor) trial(ctx context.Context) (err error) {
 	spec := RuntimeSpec(s.o.Limits)
 	spec.ID = "trial-" + strings.ToLower(rand.Text())
 	spec.Rootfs = s.rootfs(spec.ID)
-	defer func() { err = errors.Join(err, s.endTrial(context.WithoutCancel(ctx), spec)) }()
-	if err := s.o.Layers.Mount(spec.Rootfs, t.Trees, nil, spec.ID); err != nil {
-		return err
-	}
-	inst, err := s.o.Driver.Start(ctx, spec)
-	if err != nil {
-		return err
-	}
-	return awaitAgent(ctx, inst)
-}
-
-// awaitAgent returns when the agent of a runtime accepts connections.
-func awaitAgent(ctx context.Context, inst runtime.Instance) error {
-	for {
-		conn, err := inst.Dial(ctx, agentapi.Port)
-		if err == nil {
-			return conn.Close()
-		}
-		if !errors.Is(err, unix.ECONNREFUSED) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the trial sandbox did not answer within %s: %w", trialTimeout, ctx.Err())
-		case <-inst.Exited():
-			return errors.New("the trial sandbox ended by itself")
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
-
-func (s *Supervisor) endTrial(ctx context.Context, spec runtime.Spec) error {
-	if err := s.o.Driver.Remove(ctx, spec.ID); err != nil {
-		return err
-	}
-	if err := layer.Unmount(spec.Rootfs); err != nil {
-		return err
-	}
-	return s.o.Layers.RemoveLayer(spec.ID)
+	return trial.Run(ctx, s.o.Driver, s.o.Layers, t.Trees, spec)
 }

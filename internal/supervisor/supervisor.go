@@ -264,6 +264,9 @@ func (s *Supervisor) box(id string) (*box, error) {
 	return b, nil
 }
 
+// Capabilities returns what the runtimes of this server can do.
+func (s *Supervisor) Capabilities() runtime.Capabilities { return s.o.Driver.Capabilities() }
+
 // Template returns what a reference to a template stands for, or an
 // errdef.NotFound with code "template_not_found".
 func (s *Supervisor) Template(ref string) (Template, error) {

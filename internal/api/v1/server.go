@@ -132,11 +132,8 @@ type Keys interface {
 	Revoke(ctx context.Context, id string) error
 }
 
-// What applies where Options say nothing.
-const (
-	DefaultIsolation = "gvisor"
-	DefaultKeepAlive = 15 * time.Second
-)
+// DefaultKeepAlive applies where Options say nothing.
+const DefaultKeepAlive = 15 * time.Second
 
 // Options are what a handler is made of.
 type Options struct {
@@ -148,8 +145,8 @@ type Options struct {
 	// under which sandboxes are reached by host name. Empty means that there is
 	// none, and preview links go by path.
 	Domain string
-	// Isolation is what every sandbox says it is isolated by. Empty means
-	// DefaultIsolation.
+	// Isolation is what every sandbox says it is isolated by: what its driver
+	// says.
 	Isolation string
 	// KeepAlive is how long a stream of events is silent at most. Zero means
 	// DefaultKeepAlive.
@@ -168,9 +165,6 @@ type server struct {
 
 // New returns the handler of everything under /v1.
 func New(o Options) http.Handler {
-	if o.Isolation == "" {
-		o.Isolation = DefaultIsolation
-	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = DefaultKeepAlive
 	}
