@@ -176,9 +176,8 @@ func (v *visit) leave(b breaker) {
 // target finds the sandbox; for a signed file URL that names none, by its
 // signature.
 func (e *edge) target(ctx context.Context, r *request) (target, error) {
-	if strings.HasPrefix(r.target, pathRoutes) || !byHeader(hostName(r.host)) ||
-		r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != "" {
-		return parseTarget(r)
+	if r.way.find != nil {
+		return r.way.find(r, hostName(r.host))
 	}
 	signed, err := parseSigned(r)
 	if err != nil {

@@ -246,7 +246,7 @@ func TestRoutes(t *testing.T) {
 			if !c.mine || signedFile(r) {
 				return
 			}
-			got, err := parseTarget(r)
+			got, err := r.way.find(r, hostName(r.host))
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Errorf("error %v, want %q", err, c.err)

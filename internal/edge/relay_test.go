@@ -719,10 +719,10 @@ func FuzzRoutes(f *testing.F) {
 		h.Set(headerSandbox, id)
 		h.Set(headerPort, port)
 		r := &request{method: http.MethodGet, host: host, target: "/" + strings.TrimPrefix(path, "/"), header: header2{h}}
-		if !routes(r) {
+		if !routes(r) || r.way.find == nil {
 			return
 		}
-		target, err := parseTarget(r)
+		target, err := r.way.find(r, hostName(r.host))
 		if err != nil {
 			return
 		}

@@ -34,6 +34,8 @@ type request struct {
 	secure bool       // came by TLS
 
 	loopback bool // came to a loopback address of this machine
+
+	way *way // in which it names a sandbox, as routes decided; nil for the control plane
 }
 
 // fields are the header fields of a request.
@@ -106,19 +108,74 @@ type routeError string
 // Error implements error.
 func (e routeError) Error() string { return string(e) }
 
-// routes reports whether r is for a sandbox rather than for the control plane
-// on the same listener.
+// way is a way in which requests name a sandbox.
+type way struct {
+	// claims reports whether a request for a host, without its port, comes this way.
+	claims func(r *request, host string) bool
+	// find returns what such a request names. It is nil where only the server can
+	// tell, by a signature.
+	find func(r *request, host string) (target, error)
+}
+
+// ways are all of them. The first that claims a request has it; a request that
+// none claims is for the control plane on the same listener.
+var ways = []way{
+	// The host is {port}-{id}.domain.
+	{claims: hasLabel, find: inLabel},
+	// The host is an address, localhost or sandbox.*: E2b-Sandbox-Id and -Port.
+	{claims: hasHeaders, find: inHeaders},
+	// The path is /s/{id}/{port}/…
+	{claims: hasPath, find: inPath},
+	// The host is an address, localhost or sandbox.*: a signed URL of a file. With
+	// E2B_SANDBOX_URL set, SDKs make them without anything that names the sandbox.
+	{claims: hasSignature},
+}
+
+// routes decides which way r comes, and reports whether that is for a sandbox
+// rather than for the control plane.
 func routes(r *request) bool {
 	host := hostName(r.host)
-	if !byHeader(host) {
-		label, _, dotted := strings.Cut(host, ".")
-		if dotted && isPortLabel(label) {
+	for i := range ways {
+		if ways[i].claims(r, host) {
+			r.way = &ways[i]
 			return true
 		}
-	} else if r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != "" || signedFile(r) {
-		return true
 	}
-	return strings.HasPrefix(r.target, pathRoutes)
+	return false
+}
+
+func hasHeaders(r *request, host string) bool {
+	return (r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != "") && byHeader(host)
+}
+
+func inHeaders(r *request, _ string) (target, error) {
+	if r.header.Count(headerSandbox) > 1 || r.header.Count(headerPort) > 1 {
+		return target{}, routeError("there is more than one " + headerSandbox + " or " + headerPort)
+	}
+	id, port := r.header.Get(headerSandbox), r.header.Get(headerPort)
+	if id == "" || port == "" {
+		return target{}, routeError("missing header: both " + headerSandbox + " and " + headerPort + " are needed")
+	}
+	return newTarget(id, port, r.target)
+}
+
+func hasLabel(_ *request, host string) bool {
+	label, _, dotted := strings.Cut(host, ".")
+	return dotted && isPortLabel(label) && !byHeader(host)
+}
+
+func inLabel(r *request, host string) (target, error) {
+	label, _, _ := strings.Cut(host, ".")
+	parts := strings.Split(label, "-")
+	return newTarget(parts[1], parts[0], r.target)
+}
+
+func hasPath(r *request, _ string) bool { return strings.HasPrefix(r.target, pathRoutes) }
+
+func inPath(r *request, _ string) (target, error) { return parsePath(r.target) }
+
+func hasSignature(r *request, host string) bool {
+	return signedFile(r) && byHeader(host)
 }
 
 // isPortLabel tells a data-plane host from the control plane's.
@@ -127,34 +184,9 @@ func isPortLabel(label string) bool {
 	return ok && port != "" && strings.Trim(port, "0123456789") == ""
 }
 
-// signedFile reports whether r is a signed file URL. With E2B_SANDBOX_URL set,
-// SDKs make them without anything that names the sandbox.
+// signedFile reports whether r is a signed file URL.
 func signedFile(r *request) bool {
 	return rawPath(r.target) == "/files" && strings.Contains(r.target, "signature=") && r.query().Has("signature")
-}
-
-// parseTarget finds the sandbox that r names by its host, its headers or its
-// path.
-func parseTarget(r *request) (target, error) {
-	host := hostName(r.host)
-	label, _, dotted := strings.Cut(host, ".")
-	switch {
-	case byHeader(host) && (r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != ""):
-		if r.header.Count(headerSandbox) > 1 || r.header.Count(headerPort) > 1 {
-			return target{}, routeError("there is more than one " + headerSandbox + " or " + headerPort)
-		}
-		id, port := r.header.Get(headerSandbox), r.header.Get(headerPort)
-		if id == "" || port == "" {
-			return target{}, routeError("missing header: both " + headerSandbox + " and " + headerPort + " are needed")
-		}
-		return newTarget(id, port, r.target)
-	case !byHeader(host) && dotted && isPortLabel(label):
-		parts := strings.Split(label, "-")
-		return newTarget(parts[1], parts[0], r.target)
-	case strings.HasPrefix(r.target, pathRoutes):
-		return parsePath(r.target)
-	}
-	return target{}, routeError("Invalid host")
 }
 
 // parsePath splits /s/{id}/{port}/rest.
