@@ -37,15 +37,17 @@ func TestKilledServer(t *testing.T) {
 	}
 
 	// Two whose time comes while nobody is there to see to it.
-	const soon = 10 * time.Second // but not before they are up
-	mortal := s.create(ctx, client.CreateOptions{Timeout: soon})
-	drowsy := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, Timeout: soon})
+	mortal := s.create(ctx, client.CreateOptions{Timeout: 10 * time.Minute})
+	drowsy := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, Timeout: 10 * time.Minute})
 	before := map[string]report{}
 	for _, g := range append(running, drowsy) {
 		before[g.sb.ID] = g.ask(ctx)
 	}
 	due := time.Now()
 	for _, id := range []string{mortal.ID, drowsy.sb.ID} {
+		if err := s.client.SetTimeout(ctx, id, 4*time.Second); err != nil {
+			t.Fatal(err)
+		}
 		info, err := s.client.Get(ctx, id)
 		if err != nil {
 			t.Fatal(err)

@@ -400,10 +400,16 @@ func (s *server) metric(ctx context.Context, name string) (value float64, err er
 // sleepers are sandboxes that pause at their timeout and wake by traffic.
 var sleeper = client.CreateOptions{OnTimeout: client.Pause, AutoResume: true}
 
+// patience is how many times longer than it is allowed something may take before
+// a test gives it up. Machines are busy: tests hold that things happen, benchmarks
+// how long they take.
+const patience = 3
+
 // deadline returns a context for one test. It ends well before the go command
 // would end the program, so that the test cleans up after itself.
 func deadline(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
+	d *= patience
 	ctx, cancel := context.WithTimeoutCause(t.Context(), d, fmt.Errorf("the test took longer than %s", d))
 	t.Cleanup(cancel)
 	return ctx
@@ -412,6 +418,7 @@ func deadline(t testing.TB, d time.Duration) context.Context {
 // eventually polls until check returns nil, and returns how long that took.
 func eventually(t testing.TB, within time.Duration, what string, check func() error) time.Duration {
 	t.Helper()
+	within *= patience
 	begin := time.Now()
 	if err := poll(within, check); err != nil {
 		t.Fatalf("%s: not within %s: %v", what, within, err)

@@ -64,7 +64,7 @@ func (p polled) pollToSleep(ctx context.Context) error {
 		if status, err := p.poll(ctx); err == nil && status == http.StatusOK {
 			answered++
 		}
-		if time.Since(begin) > 15*time.Second {
+		if time.Since(begin) > 45*time.Second {
 			return fmt.Errorf("%s:%d%s: polls keep it awake:\n%s", p.sb.ID, p.port, p.target, p.s.why(ctx, p.sb.ID))
 		}
 	}
