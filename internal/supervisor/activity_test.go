@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // idleSoon pauses after so little idleness that a test can wait for it.
@@ -52,7 +53,7 @@ func TestAnOpenRequestIsWork(t *testing.T) {
 	}
 	staysAwake(t, s, id)
 	e, err := s.Explain(t.Context(), id)
-	if err != nil || len(e.Holds) != 1 || e.Holds[0].Kind != HoldStream || !e.Holds[0].Counts {
+	if err != nil || len(e.Holds) != 1 || e.Holds[0].Kind != awake.HoldStream || !e.Holds[0].Counts {
 		t.Errorf("explanation: %+v, %v", e.Holds, err)
 	}
 	lease.Release()
@@ -229,9 +230,9 @@ func TestSilenceIsExplained(t *testing.T) {
 		if got.Since.Before(before) || got.Since.After(time.Now()) {
 			t.Errorf("%s: silent since %s, but it was asked at %s", name, got.Since, before)
 		}
-		want := Blindness{Since: got.Since, Defers: name != "never"}
+		want := awake.Blindness{Since: got.Since, Defers: name != "never"}
 		if name == "pauses" {
-			want.Until = got.Since.Add(blindPatience)
+			want.Until = got.Since.Add(2 * time.Minute)
 		}
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
@@ -265,12 +266,12 @@ func TestOutlooksLookInside(t *testing.T) {
 	began := time.Now()
 	for range 3 {
 		x := s.Outlooks(t.Context(), []string{idle, other})
-		if len(x) != 2 || len(x[idle].Holds) != 1 || x[idle].Holds[0].Kind != HoldProcess || len(x[other].Holds) != 0 {
+		if len(x) != 2 || len(x[idle].Holds) != 1 || x[idle].Holds[0].Kind != awake.HoldProcess || len(x[other].Holds) != 0 {
 			t.Errorf("outlooks %+v", x)
 		}
 	}
 	n := looks.Load()
-	if n != 1 && time.Since(began) < pollMost {
+	if n != 1 && time.Since(began) < 5*time.Second {
 		t.Errorf("looked %d times, want once", n)
 	}
 	if err := s.Pause(t.Context(), idle, lifecycle.Memory, ""); err != nil {

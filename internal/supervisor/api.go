@@ -8,6 +8,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // CreateRequest is what a new sandbox is asked to be.
@@ -79,50 +80,17 @@ type Lease struct {
 	Release func()
 }
 
-// HoldKind says what kind of work a hold is evidence of.
-type HoldKind string
-
-// The kinds of holds.
-const (
-	HoldRequest HoldKind = "request" // a request is being answered
-	HoldStream  HoldKind = "stream"  // a stream is open
-	HoldProcess HoldKind = "process" // a process started through the API, or a descendant, is alive
-	HoldLease   HoldKind = "lease"   // somebody asked
-)
-
-// Hold is evidence of work in progress.
-type Hold struct {
-	ID           string    `json:"id"`
-	Kind         HoldKind  `json:"kind"`
-	Detail       string    `json:"detail"` // port, command or reason
-	Since        time.Time `json:"since"`
-	LastProgress time.Time `json:"lastProgress"`
-	Until        time.Time `json:"until,omitzero"` // when it ends or stalls if nothing happens; zero for never
-	Counts       bool      `json:"counts"`         // false once stalled, or of a port whose traffic is ignored
-}
-
-// Blindness says that a sandbox does not tell what goes on inside, and what
-// follows from that.
-type Blindness struct {
-	Since time.Time // zero: it tells
-	// Defers says that the idle timeout is held back for it, until Until at the
-	// latest; a zero Until is for as long as it lasts, because the idle timeout
-	// would end the sandbox.
-	Defers bool
-	Until  time.Time
-}
-
 // Explanation says why a sandbox is in the state it is in and what happens
 // next.
 type Explanation struct {
 	Sandbox store.Sandbox
-	Holds   []Hold // those that count first
+	Holds   []awake.Hold // those that count first
 	// LastActive is when it was active last: now, while a hold counts.
 	LastActive time.Time
 	// Deadlines are the clocks that run, earliest first. While a hold counts,
 	// the idle timeout is not among them.
 	Deadlines []lifecycle.Deadline
-	Blindness Blindness
+	Blindness awake.Blindness
 	// Fault is why a sandbox that sleeps cannot wake; nil if nothing is known of
 	// that.
 	Fault error

@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
@@ -39,7 +39,9 @@ type box struct {
 	drain   drain
 	cut     *cut      // of the leases of the serving generation
 	waiters []*waiter // accesses that wait for the sandbox to serve
-	work    work
+	work    awake.Work
+	logAt   time.Time // when the agent was last asked for its log
+	polling bool      // the agent is being asked what goes on
 	disk    disk
 	meter   usage.Meter
 	journal journal.Journal
@@ -139,7 +141,7 @@ func (b *box) actAll(effects []lifecycle.Effect) {
 func (b *box) noteCancel(entries []lifecycle.Entry) {
 	for _, e := range entries {
 		if e.Type == lifecycle.EntryPauseCancelled {
-			b.work.last = now()
+			b.work.Last = now()
 		}
 	}
 }
@@ -267,10 +269,7 @@ func (b *box) serveLocked(inst runtime.Instance) {
 	b.inst, b.sharers = inst, 0
 	b.s.reshare()
 	b.uncutLocked()
-	// What was seen belonged to another generation. The idle clock never starts
-	// before.
-	b.work.seen, b.work.seenAt, b.work.stalled = agentapi.Activity{}, time.Time{}, nil
-	b.work.blindSince, b.work.up, b.work.last = time.Time{}, now(), time.Time{}
+	b.work.Begin(now())
 	b.arm()
 	if b.s.o.SampleEvery > 0 { // what the next sample is compared with
 		b.s.work.Go(func() { b.takeSample() })

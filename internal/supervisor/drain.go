@@ -10,6 +10,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // DefaultDrain is how long an automatic pause waits for requests in flight
@@ -50,8 +51,13 @@ func newCut() *cut { return &cut{done: make(chan struct{})} }
 
 func (b *box) lease(access Access) *Lease {
 	b.held.all++
-	a := b.openAccess(access, b.sb.Config.WakePolicy(access.Port, access.Path), now())
-	if a.kind == HoldRequest {
+	a := b.work.Open(awake.Opening{
+		Port: access.Port, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Stream: access.Stream, Probe: access.Probe, Ignore: &b.ignored,
+	}, now())
+	if a.Counts() && access.Stream {
+		b.arm() // to tell when it stalls; few requests last so long
+	}
+	if a.IsRequest() {
 		b.held.requests++
 	}
 	inst, cut := b.inst, b.cut
@@ -61,29 +67,30 @@ func (b *box) lease(access Access) *Lease {
 		Dial:       func(ctx context.Context, port int) (net.Conn, error) { return agentclient.Dial(ctx, inst, port) },
 		Cut:        cut.done,
 		Why:        func() error { return cut.why },
-		Progress:   a.passed,
+		Progress:   a.Passed,
 		Streams:    func() { b.becomeStream(a) },
 		Release:    func() { once.Do(func() { b.release(a) }) },
 	}
 }
 
 // becomeStream notes that an access proved to have no natural end.
-func (b *box) becomeStream(a *access) {
+func (b *box) becomeStream(a *awake.Access) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, open := b.work.accesses[a]; open && a.kind == HoldRequest {
-		a.kind = HoldStream
+	if b.work.BecomeStream(a) {
 		b.held.requests--
 		b.stirLocked()
 	}
 }
 
-func (b *box) release(a *access) {
+func (b *box) release(a *awake.Access) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closeAccess(a, now())
+	if b.work.Close(a, b.sb.Record, now()) {
+		b.arm()
+	}
 	b.held.all--
-	if a.kind == HoldRequest {
+	if a.IsRequest() {
 		b.held.requests--
 	}
 	b.stirLocked()
@@ -121,7 +128,9 @@ func (b *box) beginDrainLocked() {
 
 // shortenDrainLocked carries out ShortenDrain.
 func (b *box) shortenDrainLocked() {
-	b.drain.end = earlier(b.drain.end, time.Now().Add(explicitDrain))
+	if end := time.Now().Add(explicitDrain); b.drain.end.IsZero() || end.Before(b.drain.end) {
+		b.drain.end = end
+	}
 	b.stirLocked()
 }
 

@@ -188,13 +188,13 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	goesOn, up, last := b.sb.Record.Checkpointing(), b.work.up, b.work.last
+	goesOn, up, last := b.sb.Record.Checkpointing(), b.work.Up, b.work.Last
 	res, err := b.applyLocked(ev)
 	if err == nil && res.Changed {
 		b.serveLocked(inst)
 		switch {
 		case goesOn && !up.IsZero(): // a checkpoint is no activity
-			b.work.up, b.work.last = up, last
+			b.work.Up, b.work.Last = up, last
 			b.arm()
 		case goesOn: // begun by the server before, which took with it what it knew
 			b.continueClocksLocked()

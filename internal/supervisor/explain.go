@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // lastTransitions is how many entries of the log an explanation has.
@@ -76,7 +77,7 @@ func (s *Supervisor) Outlooks(ctx context.Context, ids []string) map[string]Expl
 func (b *box) unseen() runtime.Instance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.sb.Record.Settings.MeasuresWork() || now().Sub(b.work.seenAt) < b.pollInterval() {
+	if !b.sb.Record.Settings.MeasuresWork() || b.work.Age(now()) < awake.PollInterval(b.sb.Record.Settings) {
 		return nil
 	}
 	return b.lookableLocked()
@@ -91,8 +92,8 @@ func (b *box) explain() Explanation {
 	e.Sandbox.Record.EndAt = softEnd(b.sb.Record, act, t)
 	e.Fault, e.LastActive = b.faultLocked(), b.sb.ActiveAt
 	if b.sb.Record.State == lifecycle.Running {
-		e.Holds, e.LastActive = b.holdsLocked(t), b.lastActiveLocked(t)
-		e.Blindness = b.blindnessLocked(t)
+		e.Holds, e.LastActive = b.work.Holds(b.sb.Record, t), b.lastActiveLocked(t)
+		e.Blindness = b.work.Blindness(b.sb.Record, t)
 	}
 	e.Deadlines = b.sb.Record.Deadlines(act)
 	slices.SortStableFunc(e.Deadlines, func(x, y lifecycle.Deadline) int { return x.At.Compare(y.At) })

@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient/hostile"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // maxSpent is what the server and the agent together may allocate in all while
@@ -219,8 +220,8 @@ func TestTrueLookingAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		stalls := len(slices.DeleteFunc(events, func(e store.Event) bool { return e.Type != lifecycle.EntryStalled }))
-		if looks := int(10*time.Second/(250*time.Millisecond)) + 1; stalls == 0 || stalls > looks*maxStallsLogged {
-			t.Errorf("%d stalls logged, want some, and %d at most for each of %d looks", stalls, maxStallsLogged, looks)
+		if looks := int(10*time.Second/(250*time.Millisecond)) + 1; stalls == 0 || stalls > looks*awake.MostStalls {
+			t.Errorf("%d stalls logged, want some, and %d at most for each of %d looks", stalls, awake.MostStalls, looks)
 		}
 		w.answer.Store(nil)
 		killHostile(t, w, srv, id)

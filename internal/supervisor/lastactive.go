@@ -10,26 +10,6 @@ import (
 // the time between two looks, of a sandbox that has been active since.
 const activeStale = 30 * time.Second
 
-// lastActiveLocked returns when the sandbox was active last: now, while a hold
-// counts. Processes are known as they were when they were last looked at.
-func (b *box) lastActiveLocked(now time.Time) time.Time {
-	last := later(later(b.sb.ActiveAt, b.work.last), later(b.work.seen.LastEnd, b.sb.Record.StartedAt))
-	b.eachHoldLocked(now, func(h Hold, _ *access) {
-		switch {
-		case !h.Counts:
-			last = later(last, h.Until) // it was work until then
-		case h.Kind == HoldProcess:
-			last = later(last, b.work.seenAt)
-		default:
-			last = now
-		}
-	})
-	if last.After(now) {
-		return now
-	}
-	return last
-}
-
 // storesActivity reports whether a clock of the sandbox measures activity, so
 // that it is worth a commit of its own.
 func (b *box) storesActivity() bool {
@@ -40,10 +20,10 @@ func (b *box) storesActivity() bool {
 // that is stored. Where none is, they begin anew, because what went on before is
 // not known.
 func (b *box) continueClocksLocked() {
-	if at := b.sb.ActiveAt; b.storesActivity() && !at.IsZero() && at.Before(b.work.up) {
-		b.work.up = at
+	if at := b.sb.ActiveAt; b.storesActivity() && !at.IsZero() && at.Before(b.work.Up) {
+		b.work.Up = at
 	}
-	b.work.last = b.work.up
+	b.work.Last = b.work.Up
 }
 
 // keepActivity stores the last activity of sandboxes again and again, so that a

@@ -78,7 +78,7 @@ func lineOf(e store.Event) journal.Line {
 // the agent alone for long.
 func (b *box) fetchLogSometimes(inst runtime.Instance) {
 	b.mu.Lock()
-	used := b.work.last.After(b.work.logAt) && now().Sub(b.work.logAt) > logEvery && b.lookableLocked() == inst
+	used := b.work.Last.After(b.logAt) && now().Sub(b.logAt) > logEvery && b.lookableLocked() == inst
 	b.mu.Unlock()
 	if used {
 		b.s.work.Go(func() { b.fetchLog(b.s.ctx, inst) })
@@ -89,7 +89,7 @@ func (b *box) fetchLogSometimes(inst runtime.Instance) {
 // has used it.
 func (b *box) fetchLastLog(ctx context.Context, inst runtime.Instance) {
 	b.mu.Lock()
-	used := !b.work.last.IsZero()
+	used := !b.work.Last.IsZero()
 	b.mu.Unlock()
 	if used {
 		b.fetchLog(ctx, inst)
@@ -103,7 +103,7 @@ func (b *box) fetchLog(ctx context.Context, inst runtime.Instance) {
 		return
 	}
 	b.mu.Lock()
-	b.work.logAt = now()
+	b.logAt = now()
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // metrics is what the supervisor counts. Names of states, causes and entries
@@ -86,20 +87,20 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		c.Collect(ch)
 	}
 	count := map[lifecycle.Situation]int{}
-	holds := map[HoldKind]int{}
+	holds := map[awake.HoldKind]int{}
 	accesses, merging, t := 0, 0, now()
 	m.s.each(func(b *box) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		count[b.sb.Record.Situation()]++
-		accesses += len(b.work.accesses)
+		accesses += b.work.Accesses()
 		if b.merging || b.merged != nil && b.sb.Record.State == lifecycle.Paused {
 			merging++
 		}
 		if b.sb.Record.State != lifecycle.Running {
 			return
 		}
-		for _, h := range b.holdsLocked(t) {
+		for _, h := range b.work.Holds(b.sb.Record, t) {
 			if h.Counts {
 				holds[h.Kind]++
 			}
@@ -110,7 +111,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(m.merging, prometheus.GaugeValue, float64(merging))
 	ch <- prometheus.MustNewConstMetric(m.accesses, prometheus.GaugeValue, float64(accesses))
-	for _, kind := range []HoldKind{HoldRequest, HoldStream, HoldProcess, HoldLease} {
+	for _, kind := range []awake.HoldKind{awake.HoldRequest, awake.HoldStream, awake.HoldProcess, awake.HoldLease} {
 		ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(holds[kind]), string(kind))
 	}
 }

@@ -1558,3 +1558,10 @@ func (c *client) kill(srv *server, id string) {
 		c.s.fail("%s returned and nothing is committed", w.name())
 	}
 }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -142,7 +142,7 @@ func BenchmarkArm(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		i = (i + 7919) % n
-		boxes[i].work.last = now()
+		boxes[i].work.Last = now()
 		boxes[i].arm()
 	}
 }

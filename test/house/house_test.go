@@ -32,7 +32,7 @@ var large = map[string]int{
 	"internal/api/v1.server":         59,
 	"internal/cli.app":               71,
 	"internal/supervisor.Supervisor": 100,
-	"internal/supervisor.box":        135,
+	"internal/supervisor.box":        126,
 }
 
 // wide are interfaces with a bound above mostAsked.
@@ -40,7 +40,7 @@ var wide = map[string]int{}
 
 // lengths bounds the lines of packages, tests left out.
 var lengths = map[string]int{
-	"internal/supervisor": 5550,
+	"internal/supervisor": 5260,
 }
 
 // counts is what there is of what has a bound.

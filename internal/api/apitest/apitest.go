@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
@@ -84,8 +85,8 @@ type Fake struct {
 
 	Now       time.Time
 	Sandboxes map[string]store.Sandbox
-	Held      map[string][]supervisor.Hold // observed holds by sandbox
-	Blind     map[string]supervisor.Blindness
+	Held      map[string][]awake.Hold // observed holds by sandbox
+	Blind     map[string]awake.Blindness
 	Logged    map[string][]journal.Line
 	Measured  map[string][]usage.Sample
 	Ran       []usage.FleetSample
@@ -101,8 +102,8 @@ type Fake struct {
 // NewFake returns a fake without sandboxes, at Epoch.
 func NewFake() *Fake {
 	return &Fake{
-		Now: Epoch, Sandboxes: map[string]store.Sandbox{}, Held: map[string][]supervisor.Hold{},
-		Blind:   map[string]supervisor.Blindness{},
+		Now: Epoch, Sandboxes: map[string]store.Sandbox{}, Held: map[string][]awake.Hold{},
+		Blind:   map[string]awake.Blindness{},
 		changed: make(chan struct{}),
 	}
 }
@@ -193,7 +194,7 @@ func (f *Fake) change(id string, ev lifecycle.Event) (store.Sandbox, error) {
 }
 
 func (f *Fake) activity(id string) lifecycle.Activity {
-	holds := slices.ContainsFunc(f.Held[id], func(h supervisor.Hold) bool { return h.Counts })
+	holds := slices.ContainsFunc(f.Held[id], func(h awake.Hold) bool { return h.Counts })
 	return lifecycle.Activity{Busy: holds || f.Blind[id].Defers}
 }
 
@@ -580,12 +581,12 @@ func (f *Fake) explain(id string) (supervisor.Explanation, error) {
 		Sandbox: sb, Holds: slices.Clone(f.Held[id]), Deadlines: sb.Record.Deadlines(f.activity(id)), Blindness: f.Blind[id],
 	}
 	for _, l := range sb.Record.Leases {
-		x.Holds = append(x.Holds, supervisor.Hold{
-			ID: l.ID, Kind: supervisor.HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since, Until: l.Until, Counts: true,
+		x.Holds = append(x.Holds, awake.Hold{
+			ID: l.ID, Kind: awake.HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since, Until: l.Until, Counts: true,
 		})
 	}
 	slices.SortStableFunc(x.Deadlines, func(a, b lifecycle.Deadline) int { return a.At.Compare(b.At) })
-	slices.SortStableFunc(x.Holds, func(a, b supervisor.Hold) int { return cmp.Compare(uncounted(a), uncounted(b)) })
+	slices.SortStableFunc(x.Holds, func(a, b awake.Hold) int { return cmp.Compare(uncounted(a), uncounted(b)) })
 	for _, e := range slices.Backward(f.log) {
 		if e.Sandbox == id && len(x.Transitions) < 10 {
 			x.Transitions = append(x.Transitions, e)
@@ -594,7 +595,7 @@ func (f *Fake) explain(id string) (supervisor.Explanation, error) {
 	return x, nil
 }
 
-func uncounted(h supervisor.Hold) int {
+func uncounted(h awake.Hold) int {
 	if h.Counts {
 		return 0
 	}

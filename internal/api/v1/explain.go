@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // lifecycleView says why a sandbox is as it is and what happens next.
@@ -111,7 +112,7 @@ func viewRefusals(list []egress.Refusal) []refusalView {
 	return views
 }
 
-func viewTelemetry(b supervisor.Blindness) telemetryView {
+func viewTelemetry(b awake.Blindness) telemetryView {
 	return telemetryView{MissingSince: timeOrNull(b.Since), DefersIdle: b.Defers, DeferredUntil: timeOrNull(b.Until)}
 }
 
@@ -127,7 +128,7 @@ func viewOperation(op *lifecycle.Operation) *operationView {
 }
 
 func busy(x supervisor.Explanation) bool {
-	return slices.ContainsFunc(x.Holds, func(h supervisor.Hold) bool { return h.Counts })
+	return slices.ContainsFunc(x.Holds, func(h awake.Hold) bool { return h.Counts })
 }
 
 // clocks are those that an owner can set.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 func (w *world) explain(id string) map[string]any {
@@ -70,9 +71,9 @@ func TestExplainRunning(t *testing.T) {
 func TestExplainBusy(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"idleTimeout":60}`)
-	w.Fake.Held[id] = []supervisor.Hold{
-		{ID: "h2", Kind: supervisor.HoldProcess, Detail: "sleep 900", Since: epoch, LastProgress: epoch, Counts: false},
-		{ID: "h1", Kind: supervisor.HoldStream, Detail: "port 8000", Since: epoch, LastProgress: epoch, Until: epoch.Add(time.Minute), Counts: true},
+	w.Fake.Held[id] = []awake.Hold{
+		{ID: "h2", Kind: awake.HoldProcess, Detail: "sleep 900", Since: epoch, LastProgress: epoch, Counts: false},
+		{ID: "h1", Kind: awake.HoldStream, Detail: "port 8000", Since: epoch, LastProgress: epoch, Until: epoch.Add(time.Minute), Counts: true},
 	}
 	o := w.explain(id)
 	holds := list(o["holds"])
@@ -138,26 +139,26 @@ func TestNextInAnswers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		body                    string
 		pause                   bool
-		held                    []supervisor.Hold
-		blind                   supervisor.Blindness
+		held                    []awake.Hold
+		blind                   awake.Blindness
 		action, clock, waitsFor any
 		text                    string
 	}{
-		"no limit": {`{}`, false, nil, supervisor.Blindness{}, nil, nil, nil, "until somebody"},
-		"timeout":  {`{"timeout":60,"onTimeout":"pause"}`, false, nil, supervisor.Blindness{}, "pause", "timeout", nil, "TimeoutExpired"},
-		"idle":     {`{"idleTimeout":60}`, false, nil, supervisor.Blindness{}, "kill", "idleTimeout", nil, "IdleTimeout"},
-		"busy":     {`{"idleTimeout":60}`, false, []supervisor.Hold{{Kind: supervisor.HoldProcess, Counts: true}}, supervisor.Blindness{}, nil, nil, "process", "while a hold counts"},
-		"busy, and a timeout": {`{"idleTimeout":60,"timeout":90}`, false, []supervisor.Hold{{Kind: supervisor.HoldStream, Counts: true}}, supervisor.Blindness{},
+		"no limit": {`{}`, false, nil, awake.Blindness{}, nil, nil, nil, "until somebody"},
+		"timeout":  {`{"timeout":60,"onTimeout":"pause"}`, false, nil, awake.Blindness{}, "pause", "timeout", nil, "TimeoutExpired"},
+		"idle":     {`{"idleTimeout":60}`, false, nil, awake.Blindness{}, "kill", "idleTimeout", nil, "IdleTimeout"},
+		"busy":     {`{"idleTimeout":60}`, false, []awake.Hold{{Kind: awake.HoldProcess, Counts: true}}, awake.Blindness{}, nil, nil, "process", "while a hold counts"},
+		"busy, and a timeout": {`{"idleTimeout":60,"timeout":90}`, false, []awake.Hold{{Kind: awake.HoldStream, Counts: true}}, awake.Blindness{},
 			"kill", "timeout", "stream", "TimeoutExpired"},
-		"stalled": {`{"idleTimeout":60}`, false, []supervisor.Hold{{Kind: supervisor.HoldProcess}}, supervisor.Blindness{}, "kill", "idleTimeout", nil, "IdleTimeout"},
-		"held, without an idle timeout": {`{}`, false, []supervisor.Hold{{Kind: supervisor.HoldProcess, Counts: true}}, supervisor.Blindness{},
+		"stalled": {`{"idleTimeout":60}`, false, []awake.Hold{{Kind: awake.HoldProcess}}, awake.Blindness{}, "kill", "idleTimeout", nil, "IdleTimeout"},
+		"held, without an idle timeout": {`{}`, false, []awake.Hold{{Kind: awake.HoldProcess, Counts: true}}, awake.Blindness{},
 			nil, nil, nil, "until somebody"},
-		"silent": {`{"idleTimeout":60,"onIdle":"pause"}`, false, nil, supervisor.Blindness{Since: epoch, Defers: true, Until: epoch.Add(2 * time.Minute)},
+		"silent": {`{"idleTimeout":60,"onIdle":"pause"}`, false, nil, awake.Blindness{Since: epoch, Defers: true, Until: epoch.Add(2 * time.Minute)},
 			nil, nil, "telemetry", "held back until 2026-09-01T12:02:00Z"},
-		"silent, and to be ended": {`{"idleTimeout":60}`, false, nil, supervisor.Blindness{Since: epoch, Defers: true}, nil, nil, "telemetry", "while that lasts"},
-		"asleep":                  {`{"timeout":60}`, true, nil, supervisor.Blindness{}, nil, nil, "resume", "somebody resumes"},
-		"asleep, for traffic":     {`{"timeout":60,"autoPause":true,"autoResume":true}`, true, nil, supervisor.Blindness{}, nil, nil, "traffic", "traffic or a resume"},
-		"asleep, for a while": {`{"timeout":60,"autoPause":true,"autoResume":true,"pausedRetention":5}`, true, nil, supervisor.Blindness{},
+		"silent, and to be ended": {`{"idleTimeout":60}`, false, nil, awake.Blindness{Since: epoch, Defers: true}, nil, nil, "telemetry", "while that lasts"},
+		"asleep":                  {`{"timeout":60}`, true, nil, awake.Blindness{}, nil, nil, "resume", "somebody resumes"},
+		"asleep, for traffic":     {`{"timeout":60,"autoPause":true,"autoResume":true}`, true, nil, awake.Blindness{}, nil, nil, "traffic", "traffic or a resume"},
+		"asleep, for a while": {`{"timeout":60,"autoPause":true,"autoResume":true,"pausedRetention":5}`, true, nil, awake.Blindness{},
 			"kill", "pausedRetention", "traffic", "PausedExpired"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,7 +192,7 @@ func TestExplainSilence(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"idleTimeout":60,"onIdle":"pause"}`)
 	same(t, w.explain(id)["telemetry"], `{"missingSince":null,"defersIdle":false,"deferredUntil":null}`)
-	w.Fake.Blind[id] = supervisor.Blindness{Since: epoch, Defers: true, Until: epoch.Add(2 * time.Minute)}
+	w.Fake.Blind[id] = awake.Blindness{Since: epoch, Defers: true, Until: epoch.Add(2 * time.Minute)}
 	o := w.explain(id)
 	same(t, o["telemetry"], `{"missingSince":"2026-09-01T12:00:00.123456Z","defersIdle":true,"deferredUntil":"2026-09-01T12:02:00.123456Z"}`)
 	hasClocks(t, o, map[string]string{"idleTimeout": "held pause", "timeout": "off kill", "maxLifetime": "off kill"})
@@ -217,8 +218,8 @@ func TestNextOfADamagedSandbox(t *testing.T) {
 // TestListsSayWhyAwake: a list says since when nothing happens in a sandbox, or
 // what does.
 func TestListsSayWhyAwake(t *testing.T) {
-	x := supervisor.Explanation{LastActive: epoch, Holds: []supervisor.Hold{
-		{Kind: supervisor.HoldStream, Detail: "port 49983", Counts: true}, {Kind: supervisor.HoldProcess, Detail: "make", Counts: true}, {Kind: supervisor.HoldStream},
+	x := supervisor.Explanation{LastActive: epoch, Holds: []awake.Hold{
+		{Kind: awake.HoldStream, Detail: "port 49983", Counts: true}, {Kind: awake.HoldProcess, Detail: "make", Counts: true}, {Kind: awake.HoldStream},
 	}}
 	if got := awakeBecause(x); got != "stream: port 49983" || openStreams(x) != 2 {
 		t.Errorf("awake because of %q with %d streams", got, openStreams(x))

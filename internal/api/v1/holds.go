@@ -9,25 +9,25 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // holdView is evidence of work in progress.
 type holdView struct {
-	ID           string              `json:"id"`
-	Kind         supervisor.HoldKind `json:"kind"`
-	Detail       string              `json:"detail" doc:"The port, command or reason."`
-	Since        httpapi.Timestamp   `json:"since"`
-	LastProgress *httpapi.Timestamp  `json:"lastProgress"`
-	Until        *httpapi.Timestamp  `json:"until" doc:"When it stops counting if nothing happens; null for never."`
-	Counts       bool                `json:"counts" doc:"False once it has stalled, and for traffic that its port's policy ignores."`
+	ID           string             `json:"id"`
+	Kind         awake.HoldKind     `json:"kind"`
+	Detail       string             `json:"detail" doc:"The port, command or reason."`
+	Since        httpapi.Timestamp  `json:"since"`
+	LastProgress *httpapi.Timestamp `json:"lastProgress"`
+	Until        *httpapi.Timestamp `json:"until" doc:"When it stops counting if nothing happens; null for never."`
+	Counts       bool               `json:"counts" doc:"False once it has stalled, and for traffic that its port's policy ignores."`
 }
 
 type holdsView struct {
 	Holds []holdView `json:"holds"`
 }
 
-func viewHolds(holds []supervisor.Hold) []holdView {
+func viewHolds(holds []awake.Hold) []holdView {
 	views := make([]holdView, 0, len(holds))
 	for _, h := range holds {
 		views = append(views, holdView{
@@ -71,7 +71,7 @@ func (s *server) hold(c *call) (reply, error) {
 		return reply{}, err
 	}
 	return reply{status: http.StatusCreated, body: holdView{
-		ID: l.ID, Kind: supervisor.HoldLease, Detail: l.Reason, Since: httpapi.Timestamp(l.Since),
+		ID: l.ID, Kind: awake.HoldLease, Detail: l.Reason, Since: httpapi.Timestamp(l.Since),
 		LastProgress: timeOrNull(l.Since), Until: timeOrNull(l.Until), Counts: true,
 	}}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 type schema = body.Schema
@@ -25,8 +25,8 @@ var enums = map[reflect.Type]schema{
 	reflect.TypeFor[clockAction]():          body.OneOf(lifecycle.Kill, lifecycle.Pause, lifecycle.TakeCheckpoint),
 	reflect.TypeFor[lifecycle.Mode]():       body.OneOf(lifecycle.Memory, lifecycle.Filesystem),
 	reflect.TypeFor[lifecycle.WakePolicy](): body.OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore),
-	reflect.TypeFor[supervisor.HoldKind](): body.OneOf(supervisor.HoldRequest, supervisor.HoldStream,
-		supervisor.HoldProcess, supervisor.HoldLease),
+	reflect.TypeFor[awake.HoldKind](): body.OneOf(awake.HoldRequest, awake.HoldStream,
+		awake.HoldProcess, awake.HoldLease),
 	reflect.TypeFor[store.Role](): body.OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead),
 	reflect.TypeFor[clockState](): body.OneOf(clockOff, clockRunning, clockHeld, clockStopped),
 	reflect.TypeFor[errdef.Class](): body.OneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,

@@ -11,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 // sandboxView is a sandbox as clients see it. What may be missing is null.
@@ -116,7 +117,7 @@ func (s *server) views(ctx context.Context, list ...*store.Sandbox) []sandboxVie
 
 func openStreams(x supervisor.Explanation) (n int) {
 	for _, h := range x.Holds {
-		if h.Kind == supervisor.HoldStream {
+		if h.Kind == awake.HoldStream {
 			n++
 		}
 	}

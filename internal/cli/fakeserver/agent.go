@@ -20,7 +20,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	pb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
 const agentPort = agentapi.Port
@@ -82,13 +82,13 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // holds returns a hold for every command.
-func (a *agent) holds() []supervisor.Hold {
+func (a *agent) holds() []awake.Hold {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var list []supervisor.Hold
+	var list []awake.Hold
 	for pid, p := range a.processes {
-		list = append(list, supervisor.Hold{
-			ID: fmt.Sprintf("process-%d", pid), Kind: supervisor.HoldProcess, Detail: p.name, Since: p.since, LastProgress: p.since, Counts: true,
+		list = append(list, awake.Hold{
+			ID: fmt.Sprintf("process-%d", pid), Kind: awake.HoldProcess, Detail: p.name, Since: p.since, LastProgress: p.since, Counts: true,
 		})
 	}
 	return list
