@@ -44,6 +44,20 @@ type KeyUse struct {
 	DiskMiB   int `json:"diskMiB"`
 }
 
+// KeyCost is what the sandboxes and requests of a key cost the server itself.
+type KeyCost struct {
+	// Now.
+	Starting      int   `json:"starting"`      // sandboxes on their way up, those that wait for a turn included
+	Requests      int   `json:"requests"`      // requests and streams open into its sandboxes
+	Descriptors   int   `json:"descriptors"`   // of connections out of its sandboxes
+	BufferedBytes int   `json:"bufferedBytes"` // of bodies of its requests, and of connections out whose name is not known yet
+	LogBytes      int64 `json:"logBytes"`      // kept of what its sandboxes log
+
+	// Since the server's start.
+	DatabaseBytes     int64   `json:"databaseBytes"`     // written
+	CheckpointSeconds float64 `json:"checkpointSeconds"` // spent to checksum checkpoints, make them durable and verify them
+}
+
 // Key is an API key.
 type Key struct {
 	ID         string    `json:"id"`
@@ -54,7 +68,8 @@ type Key struct {
 	ExpiresAt  time.Time `json:"expiresAt,omitzero"`  // zero for never
 	LastUsedAt time.Time `json:"lastUsedAt,omitzero"` // zero for never
 	Limits     KeyLimits `json:"limits"`
-	Use        KeyUse    `json:"use"`           // now
+	Use        KeyUse    `json:"use"` // now
+	Cost       KeyCost   `json:"cost"`
 	Text       string    `json:"key,omitempty"` // what is sent with calls; from CreateKey alone
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 const rolesHelp = `  admin   everything, keys and imports too
@@ -88,20 +89,46 @@ and wake of one of them, whoever asks for it.`,
 }
 
 func (a *app) keysLsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "ls",
+	var costs bool
+	cmd := &cobra.Command{
+		Use:   "ls [--cost]",
 		Short: "list API keys, oldest first: what they may do, and what their sandboxes take",
-		Args:  exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				list, err := c.Keys(ctx)
-				if err != nil {
-					return err
-				}
-				return a.print(list, func(w io.Writer) { tableOfKeys(w, list, time.Now()) })
-			})
-		},
+		Long: `List API keys, oldest first: what they may do, and what their sandboxes take.
+With --cost, what their sandboxes and requests cost the server itself. The columns
+DATABASE and CHECKPOINTS are since its start: what was written, and the time spent
+to checksum checkpoints, make them durable and verify them; the others are now.`,
+		Args: exactArgs(),
 	}
+	cmd.Flags().BoolVar(&costs, "cost", false, "show what each key costs the server instead")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			list, err := c.Keys(ctx)
+			if err != nil {
+				return err
+			}
+			return a.print(list, func(w io.Writer) {
+				if costs {
+					tableOfCosts(w, list)
+				} else {
+					tableOfKeys(w, list, time.Now())
+				}
+			})
+		})
+	}
+	return cmd
+}
+
+func tableOfCosts(w io.Writer, list []client.Key) {
+	rows := [][]string{{"ID", "NAME", "STARTING", "REQUESTS", "DESCRIPTORS", "BUFFERED", "LOGS", "DATABASE", "CHECKPOINTS"}}
+	for _, k := range list {
+		c := k.Cost
+		rows = append(rows, []string{
+			k.ID, k.Name, strconv.Itoa(c.Starting), strconv.Itoa(c.Requests), strconv.Itoa(c.Descriptors),
+			human.Bytes(int64(c.BufferedBytes)), human.Bytes(c.LogBytes), human.Bytes(c.DatabaseBytes),
+			span(time.Duration(c.CheckpointSeconds * float64(time.Second))),
+		})
+	}
+	table(w, rows)
 }
 
 func tableOfKeys(w io.Writer, list []client.Key, now time.Time) {

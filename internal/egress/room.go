@@ -41,6 +41,12 @@ func newRoom(descriptors int) *Room {
 	return &Room{ration.New(descriptors), ration.New(maxBuffers)}
 }
 
+// Of returns how many descriptors, and bytes of buffers, the sandboxes of an API
+// key have.
+func (r *Room) Of(key string) (descriptors, buffers int) {
+	return r.descriptors.Of(key), r.buffers.Of(key)
+}
+
 // share is what one sandbox may take of a Room.
 type share struct {
 	*Room

@@ -61,6 +61,13 @@ func (r *Ration) move(n int, holders []Holder) {
 	}
 }
 
+// Of returns how many units a holder has.
+func (r *Ration) Of(name string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.by[name]
+}
+
 // Taken returns how many units are taken.
 func (r *Ration) Taken() int {
 	r.mu.Lock()

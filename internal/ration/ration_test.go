@@ -26,6 +26,9 @@ func TestTakesForAllOrNone(t *testing.T) {
 			t.Errorf("Take(%d, %v) = %v with %d taken, want %v with %d", c.n, c.holders, got, r.Taken(), c.want, c.taken)
 		}
 	}
+	if a, b, nobody := r.Of("key:a"), r.Of("key:b"), r.Of("key:c"); a != 6 || b != 4 || nobody != 0 {
+		t.Errorf("the holders have %d, %d and %d; want 6, 4 and 0", a, b, nobody)
+	}
 	r.Give(4, key, address)
 	r.Give(2, key)
 	r.Give(4, Holder{"key:b", 6})

@@ -270,7 +270,9 @@ func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, 
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})
 	metrics := metricsHandler(reg, keys)
-	return httpapi.NewBodies().Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	bodies := httpapi.NewBodies()
+	sup.CountBuffers(bodies.Of)
+	return bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):
 			native.ServeHTTP(w, r)

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	_ "modernc.org/sqlite" // the "sqlite" driver
 
@@ -38,6 +39,8 @@ type SQLite struct {
 	// The statements of Commit, which run for every change of a sandbox.
 	putSandbox *sql.Stmt
 	addEvent   *sql.Stmt
+
+	wrote atomic.Pointer[func(key string, bytes int)] // see Meter
 }
 
 var _ Store = (*SQLite)(nil)
@@ -189,9 +192,30 @@ func (s *SQLite) Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 		return failpoint.Fail(failpoint.Commit)
 	})
 	if err == nil {
+		s.count(sb.Config.Key, record, events)
 		failpoint.Pass(failpoint.Committed)
 	}
 	return s.explain(err, "commit sandbox %s", sb.ID)
+}
+
+// Meter has wrote be told of the bytes that each commit writes for an API key.
+func (s *SQLite) Meter(wrote func(key string, bytes int)) { s.wrote.Store(&wrote) }
+
+// count tells what a commit has written.
+func (s *SQLite) count(key string, record []any, events [][]any) {
+	wrote := s.wrote.Load()
+	if wrote == nil {
+		return
+	}
+	bytes := 0
+	for _, row := range append(events, record) {
+		for _, field := range row {
+			if text, ok := field.(string); ok {
+				bytes += len(text)
+			}
+		}
+	}
+	(*wrote)(key, bytes)
 }
 
 // write runs do in a transaction on the writer's connection. ctx bounds the

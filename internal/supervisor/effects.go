@@ -280,7 +280,10 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	image := ""
 	if e.Checkpoint != nil {
 		stack = e.Checkpoint.Stack
-		if image, detail, err = b.s.image(ctx, *e.Checkpoint, t, sb.Record.Settings); err != nil {
+		begin := time.Now()
+		image, detail, err = b.s.image(ctx, *e.Checkpoint, t, sb.Record.Settings)
+		b.s.spend(sb.Config.Key, begin)
+		if err != nil {
 			return nil, "", err
 		}
 	}
@@ -536,7 +539,10 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if previous := sb.Record.Checkpoint; planted.In(planted.EarlyDrop) && previous != nil {
 		_ = b.s.o.Layers.RemoveImage(previous.ID)
 	}
-	if err := b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, m, &c.sealing); err != nil {
+	begin := time.Now()
+	err = b.makeDurable(ctx, inst.ID(), sb.Record.Checkpoint, &cp, m, &c.sealing)
+	b.s.spend(sb.Config.Key, begin)
+	if err != nil {
 		return cp, 0, err
 	}
 	return cp, freed, errors.Join(b.s.space.Check(space.Wake), ctx.Err(), failpoint.Fail(failpoint.Captured))

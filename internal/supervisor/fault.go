@@ -52,7 +52,9 @@ func (b *box) inspect(ctx context.Context) {
 	}
 	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
 	if err == nil {
+		begin := time.Now()
 		_, _, err = b.s.image(ctx, *cp, t, sb.Record.Settings)
+		b.s.spend(sb.Config.Key, begin)
 	}
 	b.noteFault(cp, err)
 }

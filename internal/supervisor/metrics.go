@@ -25,6 +25,7 @@ type metrics struct {
 	merging     *prometheus.Desc
 	accesses    *prometheus.Desc
 	holds       *prometheus.Desc
+	keys        keyMetrics
 	s           *Supervisor
 }
 
@@ -34,7 +35,7 @@ var seconds = prometheus.ExponentialBuckets(0.001, 2, 18)
 
 func newMetrics(s *Supervisor) *metrics {
 	return &metrics{
-		s: s,
+		s: s, keys: newKeyMetrics(),
 		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drowse_transitions_total", Help: "Entries of the event log, by type and cause.",
 		}, []string{"type", "cause"}),
@@ -79,6 +80,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.merging
 	ch <- m.accesses
 	ch <- m.holds
+	m.keys.describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -114,6 +116,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, kind := range []awake.HoldKind{awake.HoldRequest, awake.HoldStream, awake.HoldProcess, awake.HoldLease} {
 		ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(holds[kind]), string(kind))
 	}
+	m.keys.collect(ch, m.s.ledger.ByLabel(m.s.KeyCosts()))
 }
 
 func (m *metrics) entry(e lifecycle.Entry) {

@@ -35,6 +35,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
@@ -121,6 +122,8 @@ type Supervisor struct {
 	slots   quota.Slots
 	// resharing has room for one: parts of the CPU time may have changed.
 	resharing chan struct{}
+	ledger    cost.Ledger
+	buffers   func(key string) int // see CountBuffers; nil for none
 	fitness   fitness
 	space     *space.Disk
 
@@ -146,6 +149,9 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
 		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
 		resharing: make(chan struct{}, 1),
+	}
+	if m, ok := o.Store.(meteredStore); ok {
+		m.Meter(s.ledger.Wrote)
 	}
 	s.Links = preview.New(s, func(id string) string { return s.derive("preview", id) })
 	if o.LogDir != "" {

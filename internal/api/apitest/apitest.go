@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
@@ -489,6 +490,19 @@ func (f *Fake) CreatePreview(_ context.Context, id string, req preview.Request) 
 		err = f.configure(id, func(c *store.Config) error { return c.AddPreview(p, f.Now) })
 	}
 	return p, "preview" + Tokens() + id + "-" + p.ID, err
+}
+
+// KeyCosts returns what keys with sandboxes cost: a byte of the database for each.
+func (f *Fake) KeyCosts() map[string]cost.Cost {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	costs := map[string]cost.Cost{}
+	for _, sb := range f.Sandboxes {
+		c := costs[sb.Config.Key]
+		c.DatabaseBytes++
+		costs[sb.Config.Key] = c
+	}
+	return costs
 }
 
 // KeyUse returns what the sandboxes of a key take together.

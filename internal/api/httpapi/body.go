@@ -37,6 +37,12 @@ type Bodies struct {
 // NewBodies returns the bound for one server.
 func NewBodies() *Bodies { return &Bodies{room: ration.New(maxBodies), patience: bodyPatience} }
 
+// Of returns how many bytes the requests of an API key have.
+func (b *Bodies) Of(key string) int { return b.room.Of(keyHolder(key)) }
+
+// keyHolder is a holder's name in the room.
+func keyHolder(holder string) string { return "key:" + holder }
+
 // Bound returns a handler that holds the bodies that h reads to the bound.
 func (b *Bodies) Bound(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -96,7 +102,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, holder string) ([]byte, er
 		held = &body{all: NewBodies()}
 	}
 	address, _, _ := net.SplitHostPort(r.RemoteAddr)
-	held.holders = []ration.Holder{{Name: "key:" + holder, Most: maxKeyBodies}, {Name: "address:" + address, Most: maxAddressBodies}}
+	held.holders = []ration.Holder{{Name: keyHolder(holder), Most: maxKeyBodies}, {Name: "address:" + address, Most: maxAddressBodies}}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(held.all.patience)) // a recorder of a test has none
 	data, err := held.read(r.Body)

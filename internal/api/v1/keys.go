@@ -8,6 +8,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
@@ -23,6 +24,7 @@ type keyView struct {
 	LastUsedAt *httpapi.Timestamp `json:"lastUsedAt" doc:"Null for never. After a crash of the server it may be some minutes too early."`
 	Limits     keyLimitsView      `json:"limits" doc:"What the sandboxes that it has made may take together."`
 	Use        keyUseView         `json:"use" doc:"What they take now."`
+	Cost       keyCostView        `json:"cost" doc:"What its sandboxes and requests cost the server itself."`
 	Key        string             `json:"key,omitempty" doc:"Its text; only in the answer that makes it."`
 }
 
@@ -40,15 +42,29 @@ type keyUseView struct {
 	DiskMiB   int `json:"diskMiB"`
 }
 
+type keyCostView struct {
+	Starting          int     `json:"starting" doc:"Sandboxes on their way up now, those that wait for a turn included."`
+	Requests          int     `json:"requests" doc:"Requests and streams open into its sandboxes now."`
+	Descriptors       int     `json:"descriptors" doc:"Descriptors of connections out of its sandboxes now."`
+	BufferedBytes     int     `json:"bufferedBytes" doc:"Bytes of the bodies of its requests, and of connections out whose name is not known yet, now."`
+	LogBytes          int64   `json:"logBytes" doc:"Bytes kept now of what its sandboxes log."`
+	DatabaseBytes     int64   `json:"databaseBytes" doc:"Bytes written to the database since the server's start."`
+	CheckpointSeconds float64 `json:"checkpointSeconds" doc:"Time spent since the server's start to checksum checkpoints, make them durable and verify them."`
+}
+
+func viewCost(c cost.Cost) keyCostView {
+	return keyCostView{c.Starting, c.Requests, c.Descriptors, c.BufferedBytes, c.LogBytes, c.DatabaseBytes, c.Checkpoints.Seconds()}
+}
+
 type keysView struct {
 	Keys []keyView `json:"keys"`
 }
 
-func viewKey(k store.Key, use quota.Use) keyView {
+func viewKey(k store.Key, use quota.Use, costs cost.Cost) keyView {
 	return keyView{
 		ID: k.ID, Name: k.Name, Role: k.Role, Mask: k.Prefix + "…" + k.Suffix,
 		CreatedAt: httpapi.Timestamp(k.CreatedAt), ExpiresAt: timeOrNull(k.ExpiresAt), LastUsedAt: timeOrNull(k.LastUsedAt),
-		Limits: keyLimitsView{k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB}, Use: keyUseView(use),
+		Limits: keyLimitsView{k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB}, Use: keyUseView(use), Cost: viewCost(costs),
 	}
 }
 
@@ -62,7 +78,7 @@ func (s *server) createKey(c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("API key made", "key", k.ID, "name", k.Name, "role", k.Role, "actor", c.actor)
-	v := viewKey(k, quota.Use{})
+	v := viewKey(k, quota.Use{}, cost.Cost{})
 	v.Key = text
 	return reply{status: http.StatusCreated, body: v, header: http.Header{"Cache-Control": {"no-store"}}}, nil
 }
@@ -86,9 +102,9 @@ func keyRequest(words map[string]body.Said) auth.Request {
 }
 
 func (s *server) keys(*call) (reply, error) {
-	v := keysView{Keys: []keyView{}}
+	v, costs := keysView{Keys: []keyView{}}, s.Sandboxes.KeyCosts()
 	for _, k := range s.Keys.List() {
-		v.Keys = append(v.Keys, viewKey(k, s.Sandboxes.KeyUse(k.ID)))
+		v.Keys = append(v.Keys, viewKey(k, s.Sandboxes.KeyUse(k.ID), costs[k.ID]))
 	}
 	return ok(v)
 }

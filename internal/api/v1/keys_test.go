@@ -75,6 +75,16 @@ func TestKeys(t *testing.T) {
 	if use := all[1]["use"].(map[string]any); use["running"] != 1.0 || use["sandboxes"] != 1.0 || use["memoryMiB"] != 512.0 {
 		t.Errorf("its use is %v", use)
 	}
+	cost := all[1]["cost"].(map[string]any)
+	for _, name := range []string{"starting", "requests", "descriptors", "bufferedBytes", "logBytes", "databaseBytes", "checkpointSeconds"} {
+		want := 0.0
+		if name == "databaseBytes" {
+			want = 1 // of each sandbox, says the fake
+		}
+		if cost[name] != want {
+			t.Errorf("its cost has %s %v, want %v: %v", name, cost[name], want, cost)
+		}
+	}
 
 	w.doAs(admin, "DELETE", "/v1/keys/"+id, "").Is(http.StatusNoContent)
 	w.doAs(text, "GET", base, "").fails(http.StatusUnauthorized, "api_key_unknown", "unknown")

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
@@ -108,6 +109,9 @@ type Moves interface {
 type Accounts interface {
 	// KeyUse returns what the sandboxes that an API key has made take together.
 	KeyUse(key string) quota.Use
+	// KeyCosts returns what the API keys that have sandboxes, or had some since the
+	// server's start, cost it.
+	KeyCosts() map[string]cost.Cost
 	// EnvdToken and TrafficToken return the tokens of a sandbox, the same for
 	// all its life.
 	EnvdToken(id string) string

@@ -39,6 +39,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
@@ -346,6 +347,12 @@ func (b backend) Create(ctx context.Context, req supervisor.CreateRequest) (stor
 	}
 	defer b.s.leave()
 	return b.shown(b.s.enter().Create(ctx, req))
+}
+
+// KeyCosts implements v1.Sandboxes.
+func (b backend) KeyCosts() map[string]cost.Cost {
+	defer b.s.leave()
+	return b.s.enter().KeyCosts()
 }
 
 // KeyUse implements v1.Sandboxes.

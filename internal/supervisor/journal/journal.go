@@ -170,6 +170,18 @@ func appendBounded(path string, lines []byte, most int) error {
 	return os.Rename(path+".new", path)
 }
 
+// Size returns how many bytes are kept of a sandbox.
+func (d Dir) Size(id string) int64 {
+	if d == "" {
+		return 0
+	}
+	info, err := os.Lstat(d.file(id))
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
 // Read returns what is stored of a sandbox's log, oldest first. A line that a
 // power cut has torn is left out.
 func (d Dir) Read(id string) ([]Line, error) {

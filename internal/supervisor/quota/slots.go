@@ -215,3 +215,13 @@ func (l *Launches) Keys() int {
 	defer l.mu.Unlock()
 	return len(l.keys)
 }
+
+// Of returns how many sandboxes of a key are on their way up, or wait for that.
+func (l *Launches) Of(key string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.keys[key]; k != nil {
+		return k.users
+	}
+	return 0
+}
