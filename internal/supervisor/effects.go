@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
 )
@@ -281,7 +282,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	if e.Checkpoint != nil {
 		stack = e.Checkpoint.Stack
 		begin := time.Now()
-		image, detail, err = b.s.image(ctx, *e.Checkpoint, t, sb.Record.Settings)
+		image, detail, err = b.s.checkpoints.Image(ctx, *e.Checkpoint, t, sb.Record.Settings)
 		b.s.spend(sb.Config.Key, begin)
 		if err != nil {
 			return nil, "", err
@@ -331,52 +332,10 @@ func RuntimeSpec(l store.Limits) runtime.Spec {
 // initialHostname is the name until the agent sets the sandbox's own.
 const initialHostname = "drowse"
 
-// image verifies a checkpoint, and returns the id of the memory image that a
-// resume restores: none, and why, where the sandbox is to boot afresh.
-func (s *Supervisor) image(ctx context.Context, cp lifecycle.Checkpoint, t template.Template, settings lifecycle.Settings) (id, detail string, err error) {
-	m, err := s.verify(ctx, cp)
-	if err != nil || cp.Mode == lifecycle.Filesystem {
-		return "", "", err
-	}
-	if detail, err = s.unreadable(ctx, m, t); err != nil {
-		return "", "", err
-	}
-	if detail == "" {
-		return cp.ID, "", nil
-	}
-	if !settings.FilesystemFallback {
-		return "", "", errdef.New(errdef.Unavailable, codeUnreadable, "%s", detail)
-	}
-	return "", detail + ": it has booted afresh from its files", nil
-}
-
-// verify checks all of a checkpoint that a resume will use, and returns the
-// manifest of its memory image if it has one.
-func (s *Supervisor) verify(ctx context.Context, cp lifecycle.Checkpoint) (m layer.Manifest, err error) {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.o.Layers.VerifyStack(ctx, cp.Stack, cp.Layers) })
-	if cp.Mode == lifecycle.Memory {
-		g.Go(func() (err error) {
-			m, err = s.o.Layers.Verify(cp.ID, cp.Digest)
-			return err
-		})
-	}
-	err = g.Wait()
-	return m, err
-}
-
-const (
-	// codeDamaged is that of package layer for what verify refuses.
-	codeDamaged = "checkpoint_damaged"
-	// codeUnreadable is that of an image that another version of the runtime wrote,
-	// or whose programs ran from other files.
-	codeUnreadable = "checkpoint_unreadable"
-)
-
 func startFailed(op string, err error) lifecycle.StartFailed {
 	failed := lifecycle.StartFailed{Op: op, Detail: err.Error()}
-	if e, ok := errors.AsType[*errdef.Error](err); ok && (e.Code == codeDamaged || e.Code == codeUnreadable) {
-		failed.Detail, failed.Damaged, failed.Unreadable = e.Message, e.Code == codeDamaged, e.Code == codeUnreadable
+	if e, ok := errors.AsType[*errdef.Error](err); ok && (e.Code == checkpoint.CodeDamaged || e.Code == checkpoint.CodeUnreadable) {
+		failed.Detail, failed.Damaged, failed.Unreadable = e.Message, e.Code == checkpoint.CodeDamaged, e.Code == checkpoint.CodeUnreadable
 	}
 	return failed
 }
@@ -497,7 +456,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	var m layer.Manifest
 	var look errgroup.Group
 	look.Go(func() (err error) {
-		m, err = b.manifest(ctx, sb, cp)
+		m, err = b.s.checkpoints.Manifest(ctx, sb, cp)
 		return err
 	})
 	if err := errors.Join(b.drainLeases(ctx), look.Wait()); err != nil {
@@ -524,7 +483,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	}
 	freed = b.memory(inst) // before the capture, which takes some itself
 	if cp.Mode == lifecycle.Memory {
-		m.HostFiles = b.hostFiles(inst, sb)
+		m.HostFiles = b.s.checkpoints.HostFiles(inst, sb)
 		dir, err := b.s.o.Layers.NewImage(image)
 		if err != nil {
 			return cp, 0, err

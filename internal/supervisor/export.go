@@ -121,7 +121,7 @@ func (s *Supervisor) prepare(ctx context.Context, e *Export, sb store.Sandbox) e
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
 	cp := *sb.Record.Checkpoint
-	image, err := s.verify(ctx, cp)
+	image, err := s.checkpoints.Verify(ctx, cp)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 )
 
 // faultKept is how long it is not looked again whether a checkpoint is sound:
@@ -21,16 +22,9 @@ type fault struct {
 	err        error // why it cannot be resumed from; nil if it can
 }
 
-// isFault reports whether a start failed because of its checkpoint: no other
-// try will succeed before something is put right.
-func isFault(err error) bool {
-	e, ok := errors.AsType[*errdef.Error](err)
-	return ok && (e.Code == codeDamaged || e.Code == codeUnreadable)
-}
-
 // noteFault notes what an attempt to resume from a checkpoint found.
 func (b *box) noteFault(cp *lifecycle.Checkpoint, err error) {
-	if cp == nil || err != nil && !isFault(err) {
+	if cp == nil || err != nil && !checkpoint.IsFault(err) {
 		return
 	}
 	b.mu.Lock()
@@ -53,7 +47,7 @@ func (b *box) inspect(ctx context.Context) {
 	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
 	if err == nil {
 		begin := time.Now()
-		_, _, err = b.s.image(ctx, *cp, t, sb.Record.Settings)
+		_, _, err = b.s.checkpoints.Image(ctx, *cp, t, sb.Record.Settings)
 		b.s.spend(sb.Config.Key, begin)
 	}
 	b.noteFault(cp, err)
@@ -66,7 +60,7 @@ func (b *box) faultLocked() error {
 	if b.sb.Record.State != lifecycle.Paused || cp == nil || b.fault.checkpoint != cp.ID || b.fault.err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*errdef.Error](b.fault.err); ok && e.Code == codeUnreadable && b.sb.Record.Settings.FilesystemFallback {
+	if e, ok := errors.AsType[*errdef.Error](b.fault.err); ok && e.Code == checkpoint.CodeUnreadable && b.sb.Record.Settings.FilesystemFallback {
 		return nil
 	}
 	return b.fault.err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
 )
 
 // TestUnfitHost takes from a host what every sandbox needs, and gives it back.
@@ -53,14 +54,14 @@ func TestUnfitHost(t *testing.T) {
 		_, err = srv.s.Connect(t.Context(), id, time.Hour, "")
 		wantUnfit("connect", err)
 		wantUnfit("ready", srv.s.Ready())
-		time.Sleep(3 * trialEvery)
+		time.Sleep(3 * fitness.Every)
 		synctest.Wait()
 		if trials < 3 || trials > 5 {
-			t.Errorf("%d trials in %s, want one each %s", trials, 3*trialEvery, trialEvery)
+			t.Errorf("%d trials in %s, want one each %s", trials, 3*fitness.Every, fitness.Every)
 		}
 
 		lacks.Store(nil)
-		time.Sleep(trialEvery)
+		time.Sleep(fitness.Every)
 		synctest.Wait()
 		if err := srv.s.Ready(); err != nil {
 			t.Errorf("not ready again: %v", err)
@@ -72,7 +73,7 @@ func TestUnfitHost(t *testing.T) {
 			t.Errorf("%d run, want 1", n)
 		}
 		last := trials
-		time.Sleep(5 * trialEvery)
+		time.Sleep(5 * fitness.Every)
 		if trials != last {
 			t.Error("trials go on though one has succeeded")
 		}

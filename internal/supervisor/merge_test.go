@@ -72,7 +72,7 @@ func (w *writer) wantStack(what string, ok func(stack []string) bool) {
 		return err == nil && slices.Equal(layers, stack)
 	})
 	cp := record(w.t, w.s, w.id).Checkpoint
-	if _, err := w.s.verify(w.t.Context(), *cp); err != nil {
+	if _, err := w.s.checkpoints.Verify(w.t.Context(), *cp); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -177,7 +177,7 @@ func TestCheckpointsOnTheWayAreMerged(t *testing.T) {
 			if merged := slices.IndexFunc(stack, isMerged); merged >= 0 && len(stack) <= 2 {
 				merges++
 			}
-			if _, err := srv.s.verify(t.Context(), *rec.Checkpoint); err != nil {
+			if _, err := srv.s.checkpoints.Verify(t.Context(), *rec.Checkpoint); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 )
 
 // exportOf returns a sandbox as a file.
@@ -279,7 +280,7 @@ func TestExportRefusesDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = s.Export(t.Context(), id)
-		wantCode(t, err, codeDamaged)
+		wantCode(t, err, checkpoint.CodeDamaged)
 		if err := os.WriteFile(path, good, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -188,7 +188,7 @@ func TestPowerCut(t *testing.T) {
 		}
 		for _, sb := range all {
 			if cp := sb.Record.Checkpoint; cp != nil && sb.Record.State != lifecycle.Terminated {
-				if _, err := s.verify(t.Context(), *cp); err != nil {
+				if _, err := s.checkpoints.Verify(t.Context(), *cp); err != nil {
 					t.Errorf("sandbox %s is %s: %v", sb.ID, sb.Record.State, err)
 				}
 			}

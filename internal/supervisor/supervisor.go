@@ -8,6 +8,9 @@
 // told has been committed before. Access is given as leases on a committed
 // generation, and nobody sees a phase in between.
 //
+// What needs no such order is in the packages below this one, which know nothing
+// of it. Preview links, volumes and the host's fitness are parts of a Supervisor.
+//
 // The package knows nothing of HTTP.
 package supervisor
 
@@ -35,7 +38,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
@@ -97,6 +102,7 @@ type Options struct {
 type Supervisor struct {
 	*preview.Links
 	*volumes.Room
+	*fitness.Watch
 
 	o      Options
 	secret []byte
@@ -121,11 +127,11 @@ type Supervisor struct {
 	fleet   usage.Fleet
 	slots   quota.Slots
 	// resharing has room for one: parts of the CPU time may have changed.
-	resharing chan struct{}
-	ledger    cost.Ledger
-	buffers   func(key string) int // see CountBuffers; nil for none
-	fitness   fitness
-	space     *space.Disk
+	resharing   chan struct{}
+	ledger      cost.Ledger
+	buffers     func(key string) int // see CountBuffers; nil for none
+	checkpoints checkpoint.Reader
+	space       *space.Disk
 
 	mu    sync.RWMutex
 	boxes map[string]*box
@@ -161,6 +167,10 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering
+	s.Watch = fitness.New(fitness.Options{
+		Trial: s.trial, Log: o.Log, Go: func(f func(context.Context)) { s.work.Go(func() { f(s.ctx) }) },
+	})
+	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Log: o.Log}
 	s.space = space.New(o.RunDir, o.Ballast)
 	s.space.Restore()
 	s.metrics = newMetrics(s)
@@ -529,11 +539,11 @@ func (s *Supervisor) rouse(ctx context.Context, id string, event func(op string)
 func (b *box) resumeError(entry lifecycle.Entry) error {
 	id := b.id
 	if entry.Damaged {
-		return errdef.New(errdef.Unavailable, codeDamaged, "sandbox %s stays paused, because its checkpoint is not what was written: %s", id, entry.Detail).
+		return errdef.New(errdef.Unavailable, checkpoint.CodeDamaged, "sandbox %s stays paused, because its checkpoint is not what was written: %s", id, entry.Detail).
 			WithRemedy("put its files back from a backup and resume it again, or kill it; drowse fsck on the server says what else is damaged")
 	}
 	if entry.Unreadable {
-		return errdef.New(errdef.Unavailable, codeUnreadable, "sandbox %s stays paused: %s", id, entry.Detail).
+		return errdef.New(errdef.Unavailable, checkpoint.CodeUnreadable, "sandbox %s stays paused: %s", id, entry.Detail).
 			WithRemedy("set its filesystemFallback to boot it afresh from its files, put back the drowse or the files that it was paused with, or kill it")
 	}
 	if e := b.unfitNow(); e != nil {

@@ -70,7 +70,7 @@ func TestUnreadableImage(t *testing.T) {
 // wantWriter checks what wrote a sandbox's memory image.
 func wantWriter(t *testing.T, s *Supervisor, id, version string) {
 	t.Helper()
-	m, err := s.verify(t.Context(), *record(t, s, id).Checkpoint)
+	m, err := s.checkpoints.Verify(t.Context(), *record(t, s, id).Checkpoint)
 	if err != nil || m.Runtime != version {
 		t.Errorf("the image is of %s, %v; want %s", m.Runtime, err, version)
 	}

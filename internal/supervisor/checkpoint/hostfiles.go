@@ -1,4 +1,4 @@
-package supervisor
+package checkpoint
 
 import (
 	"context"
@@ -16,32 +16,32 @@ import (
 // shows. A restored runtime opens them again by their paths. So a capture notes
 // which files of the host are open, and what they are like; a wake compares.
 
-// manifest begins the manifest of the memory image that a capture will make.
-func (b *box) manifest(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint) (m layer.Manifest, err error) {
+// Manifest begins the manifest of the memory image that a capture will make.
+func (x Reader) Manifest(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint) (m layer.Manifest, err error) {
 	if cp.Mode != lifecycle.Memory {
 		return m, nil
 	}
-	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
+	t, err := x.Templates.Resolve(sb.Config.Template)
 	if err != nil {
 		return m, err
 	}
-	system, err := b.s.o.Templates.System(ctx, t)
-	return layer.Manifest{ID: cp.ID, Runtime: b.s.o.Driver.Capabilities().Version, System: &system}, err
+	system, err := x.Templates.System(ctx, t)
+	return layer.Manifest{ID: cp.ID, Runtime: x.Driver.Capabilities().Version, System: &system}, err
 }
 
-// hostFiles returns the files of the host that a frozen runtime holds open, and
+// HostFiles returns the files of the host that a frozen runtime holds open, and
 // not the sandbox's own files, which are in its layers. It returns nil where
 // that is not known: a wake then compares all that the template shows.
-func (b *box) hostFiles(inst runtime.Instance, sb store.Sandbox) []layer.HostFile {
+func (x Reader) HostFiles(inst runtime.Instance, sb store.Sandbox) []layer.HostFile {
 	holder, ok := inst.(runtime.FileHolder)
 	if !ok {
 		return nil
 	}
 	open, err := holder.OpenFiles()
 	if err != nil {
-		b.s.log.Warn("open files are not known", "sandbox", b.id, "runtime", inst.ID(), "err", err)
+		x.Log.Warn("open files are not known", "sandbox", sb.ID, "runtime", inst.ID(), "err", err)
 	}
-	t, resolved := b.s.o.Templates.Resolve(sb.Config.Template)
+	t, resolved := x.Templates.Resolve(sb.Config.Template)
 	if err != nil || resolved != nil || open == nil {
 		return nil
 	}
@@ -54,8 +54,8 @@ func (b *box) hostFiles(inst runtime.Instance, sb store.Sandbox) []layer.HostFil
 		if strings.Contains(f.Path, "/"+template.PythonCache+"/") {
 			continue // Python reads such a file at once, and makes it anew whenever it likes
 		}
-		_, tree, rel, ok := b.s.o.Templates.HostFile(t, f.Path)
-		if ok && !b.s.o.Layers.Has(layers, tree, rel) {
+		_, tree, rel, ok := x.Templates.HostFile(t, f.Path)
+		if ok && !x.Layers.Has(layers, tree, rel) {
 			files = append(files, layer.HostFile{Path: f.Path, Size: f.Size, Modified: f.Modified})
 		}
 	}
@@ -64,17 +64,17 @@ func (b *box) hostFiles(inst runtime.Instance, sb store.Sandbox) []layer.HostFil
 
 // unreadable says why a memory image must not be restored here; "" for no
 // reason.
-func (s *Supervisor) unreadable(ctx context.Context, m layer.Manifest, t template.Template) (string, error) {
-	if reader := s.o.Driver.Capabilities().Version; m.Runtime != reader {
+func (x Reader) unreadable(ctx context.Context, m layer.Manifest, t template.Template) (string, error) {
+	if reader := x.Driver.Capabilities().Version; m.Runtime != reader {
 		return fmt.Sprintf("its memory image is of %s, which this server's %s cannot read", m.Runtime, reader), nil
 	}
 	if m.HostFiles != nil {
-		return s.replaced(m.HostFiles, t), nil
+		return x.replaced(m.HostFiles, t), nil
 	}
 	if m.System == nil {
 		return "", nil
 	}
-	now, err := s.o.Templates.System(ctx, t)
+	now, err := x.Templates.System(ctx, t)
 	if err != nil || *m.System == now {
 		return "", err
 	}
@@ -83,11 +83,11 @@ func (s *Supervisor) unreadable(ctx context.Context, m layer.Manifest, t templat
 
 // replaced says which of the files that programs in an image have open are not
 // what they were; "" for none.
-func (s *Supervisor) replaced(files []layer.HostFile, t template.Template) string {
+func (x Reader) replaced(files []layer.HostFile, t template.Template) string {
 	var first string
 	n := 0
 	for _, f := range files {
-		info, _, _, ok := s.o.Templates.HostFile(t, f.Path)
+		info, _, _, ok := x.Templates.HostFile(t, f.Path)
 		if ok && info.Size() == f.Size && info.ModTime().Equal(f.Modified) {
 			continue
 		}
