@@ -72,13 +72,34 @@ func findMounter(dir string, ways []way) (m mounter, err error) {
 	defer func() { err = errors.Join(err, clear()) }()
 	var failed []error
 	for _, w := range ways {
-		m, err := tryWay(filepath.Join(dir, fmt.Sprint(len(failed))), filepath.Join(dir, trialMount), w)
+		var err error
+		if w.name == ways[0].name {
+			err = checksOptions()
+		}
+		if err == nil {
+			m, err = tryWay(filepath.Join(dir, fmt.Sprint(len(failed))), filepath.Join(dir, trialMount), w)
+		}
 		if err == nil {
 			return m, nil
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", w.name, err))
 	}
 	return m, refusal(filepath.Dir(dir), failed)
+}
+
+// checksOptions asks whether a file system context of overlayfs knows its
+// options, without trying to mount: before 6.5 it takes any, and what it does not
+// know fails only then, with an error in the kernel's log.
+func checksOptions() error {
+	fsfd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fsopen overlay: %w", err)
+	}
+	defer unix.Close(fsfd)
+	if unix.FsconfigSetString(fsfd, "drowse-no-such-option", "on") == nil {
+		return fmt.Errorf("the kernel takes any option of overlayfs: %w", unix.EINVAL)
+	}
+	return nil
 }
 
 // trialMount is where, below the directory of a trial, its overlays are mounted.

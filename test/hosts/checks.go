@@ -34,6 +34,7 @@ var checks = []check{
 	{"demo", "with a server started by hand, and leaves nothing", false, (*guest).demo},
 	{"service", "starts under systemd", false, (*guest).service},
 	{"pause and wake", "five times, with nothing left on the host while asleep", true, (*guest).cycles},
+	{"limits", "are in the kernel: memory (twice while frozen), swap, CPUs, processes", true, (*guest).limits},
 	{"memory limit", "ends a sandbox as out of memory, and why says so", true, (*guest).memoryLimit},
 	{"process limit", "bounds a sandbox, and its neighbour goes on", true, (*guest).processLimit},
 	{"disk limit", "pauses a sandbox, and why says so", true, (*guest).diskLimit},
@@ -46,10 +47,20 @@ var checks = []check{
 	{"nothing left", "processes, mounts, namespaces, interfaces, cgroups, files", true, (*guest).nothingLeft},
 }
 
-// doctor must find nothing wrong, and the machine is as it was.
+// doctor must find nothing wrong, and the machine is as it was. What it tries
+// leaves no complaint about options in the kernel's log.
 func (g *guest) doctor(ctx context.Context) error {
 	if _, err := output(binary, "doctor", "--state-dir", g.StateDir); err != nil {
 		return err
+	}
+	log, err := output("dmesg")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, "unrecognized mount option") {
+			return fmt.Errorf("the kernel's log says: %s", strings.TrimSpace(line))
+		}
 	}
 	return g.asBefore(ctx)
 }
