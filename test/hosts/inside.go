@@ -165,6 +165,10 @@ func (g *guest) first() error {
 	if _, err := output("cp", filepath.Join(media, "drowse"), binary); err != nil {
 		return err
 	}
+	// An interface gets its name while the machine starts.
+	if _, err := output("udevadm", "settle"); err != nil {
+		return err
+	}
 	g.Before = hostState() // nothing of drowse has run
 	return g.introduce()
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // A message is a line on the serial line from the machine. It is one of these.
@@ -75,8 +77,14 @@ func (r result) summary() string {
 	return fmt.Sprintf("%d of %d checks made, %d failed", len(r.Outcomes), r.Wanted, failed)
 }
 
-// keep stores the result, so that the table has those of earlier runs too.
+// keep stores the result, so that the table has those of earlier runs too. An
+// earlier run on the same kernel counts for the checks that this one left out.
 func (r result) keep(cache string) error {
+	if was, err := readResult(resultFile(cache, r.Machine)); err == nil {
+		r = r.after(was)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	b, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
 		return err
@@ -84,8 +92,24 @@ func (r result) keep(cache string) error {
 	return os.WriteFile(resultFile(cache, r.Machine), b, 0o644)
 }
 
-func kept(cache string, m machine) (r result, err error) {
-	b, err := os.ReadFile(resultFile(cache, m.name))
+// after adds what an earlier run found and this one did not look for.
+func (r result) after(was result) result {
+	if was.About.Kernel != r.About.Kernel {
+		return r
+	}
+	r.Outcomes = slices.Clone(r.Outcomes)
+	for _, o := range was.Outcomes {
+		if _, again := r.outcome(o.Check); !again {
+			r.Outcomes = append(r.Outcomes, o)
+		}
+	}
+	return r
+}
+
+func kept(cache string, m machine) (result, error) { return readResult(resultFile(cache, m.name)) }
+
+func readResult(file string) (r result, err error) {
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return r, err
 	}

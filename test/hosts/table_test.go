@@ -43,6 +43,36 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
+// TestKeep makes one check again: the others stay known, unless the kernel is
+// another one.
+func TestKeep(t *testing.T) {
+	cache := t.TempDir()
+	keep := func(kernel string, outcomes ...outcome) result {
+		t.Helper()
+		r := newResult(machines[0])
+		r.About.Kernel, r.Outcomes = kernel, outcomes
+		if err := r.keep(cache); err != nil {
+			t.Fatal(err)
+		}
+		r, err := kept(cache, machines[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	keep("6.1", outcome{Check: "doctor", Failure: "no"}, outcome{Check: "demo"})
+	r := keep("6.1", outcome{Check: "doctor"})
+	if o, ok := r.outcome("doctor"); !ok || o.Failure != "" {
+		t.Errorf("doctor, made again, is %+v", o)
+	}
+	if _, ok := r.outcome("demo"); !ok {
+		t.Error("demo is forgotten")
+	}
+	if r := keep("6.12", outcome{Check: "doctor"}); len(r.Outcomes) != 1 {
+		t.Errorf("outcomes of another kernel are kept: %+v", r.Outcomes)
+	}
+}
+
 func TestChoose(t *testing.T) {
 	got, err := choose("debian13,debian12")
 	if err != nil || len(got) != 2 || got[0].name != "debian13" || got[1].name != "debian12" {
