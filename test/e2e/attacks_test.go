@@ -26,12 +26,12 @@ type attack struct {
 }
 
 var attacks = []attack{
-	{"requests hidden in bodies", "a connection to a user's server is kept only after a request without a body", 20, smuggle},
+	{"requests hidden in bodies", "a connection to a user's server is kept only after a request without a body", 10, smuggle},
 	{"more files than the disk limit", "usage is measured, and the sandbox paused or ended", 1, fillDisk},
 	{"deep trees and odd names", "trees are walked by descriptor, in bounded memory", 1, plantHostileTree},
 	{"20,000 hard links", "listings are streamed, and a link counts as an entry", 1, plantLinks},
 	{"hooks that take 20 s", "a start's turn covers the host's work; guests hold up their own key only", 6, slowHooks},
-	{"oversized fields", "every field has a limit", 50, largeFields},
+	{"oversized fields", "every field has a limit", 20, largeFields},
 	{"bodies without an end", "bytes in flight are bounded by key, by address and in all", 16, unfinishedBodies},
 	{"heads without an end", "heads are bounded by address, and have a deadline", 200, unfinishedHeads},
 	{"fork bombs", "the cgroup bounds processes and CPU time", 2, forkBombs},
@@ -42,10 +42,10 @@ var attacks = []attack{
 	{"terminals nobody reads", "output waits in the sandbox, within a bound", 40, terminals},
 	{"busy kernels", "contexts are bounded, and run on the sandbox's CPU", 16, kernels},
 	{"endless output and refused requests", "what is not read is not kept, and values in the log are cut", 100, floodLogs},
-	{"events, and hundreds who follow them", "an event is a row, and followers wait for free", 100, floodEvents},
-	{"webhooks to dead hosts", "each webhook waits for itself", 3, deadWebhooks},
+	{"events, and hundreds who follow them", "an event is a row, and followers wait for free", 50, floodEvents},
+	{"webhooks to dead hosts", "each webhook waits for itself", 2, deadWebhooks},
 	{"readers that do not read", "what a stream may buffer is bounded", 100, slowReaders},
-	{"creates and kills without pause", "launches are bounded by key, and turns are short", 6, manyCreates},
+	{"creates and kills without pause", "launches are bounded by key, and turns are short", 4, manyCreates},
 }
 
 // deafServer answers with the path, and reads no body: what is left of it is the

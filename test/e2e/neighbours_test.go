@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +23,7 @@ import (
 )
 
 var (
-	neighboursCycles = flag.Int("neighbours.cycles", 2, "how many sandboxes the good neighbour makes beside each attack of TestBadNeighbours")
+	neighboursCycles = flag.Int("neighbours.cycles", 1, "how many sandboxes the good neighbour makes beside each attack of TestBadNeighbours")
 	neighboursWidth  = flag.Int("neighbours.width", 5, "how many attacks of TestBadNeighbours there are at once")
 	neighboursOnly   = flag.String("neighbours.only", "", "only attacks whose names match this")
 	neighboursTable  = flag.String("neighbours.table", "", "write what TestBadNeighbours measured to this file")
@@ -35,8 +36,9 @@ const (
 	// neighbourPatience bounds one step of the good neighbour. How fast the
 	// steps are is measured, and is for the machine to say.
 	neighbourPatience = time.Minute
-	// quietCycles is how often the good neighbour works alone before each round.
-	quietCycles = 2
+	// attackPatience is how long an attack has to become one, after the good
+	// neighbour has done its work.
+	attackPatience = 30 * time.Second
 )
 
 // TestBadNeighbours has one API key do its worst, in one way after the other,
@@ -67,6 +69,7 @@ func TestBadNeighbours(t *testing.T) {
 		}
 		n.round(ctx, some)
 	}
+	n.checkCounted(ctx)
 	n.report()
 }
 
@@ -106,7 +109,7 @@ func (n *neighbourhood) round(ctx context.Context, attacks []attack) {
 	if n.quiet == nil {
 		n.quiet = steps{}
 	}
-	n.quiet.add(n.good.work(ctx, quietCycles))
+	n.quiet.add(n.good.work(ctx, min(*neighboursCycles, 2)))
 
 	attacking, end := context.WithCancel(ctx)
 	defer end()
@@ -122,13 +125,13 @@ func (n *neighbourhood) round(ctx context.Context, attacks []attack) {
 	begin := time.Now()
 	row := neighbourRow{attacks: attacks, beside: n.good.work(ctx, *neighboursCycles)}
 	took := since(begin)
+	for _, x := range under {
+		eventually(n.t, attackPatience, x.attack.name+": an attack", x.wasOne)
+		n.t.Logf("%s: %d times in %s", x.attack.name, x.hits.Load(), took)
+	}
 	end()
 	for _, x := range under {
 		x.background.Wait()
-		n.t.Logf("%s: %d times in %s", x.attack.name, x.hits.Load(), took)
-		if x.hits.Load() < int64(x.attack.least) {
-			n.t.Errorf("%s: happened %d times, which is no attack; want %d and more", x.attack.name, x.hits.Load(), x.attack.least)
-		}
 	}
 	row.grown = <-size - n.before.memory
 	if row.grown > neighbourMemory {
@@ -305,6 +308,14 @@ type attacker struct {
 	background sync.WaitGroup
 }
 
+// wasOne returns an error if there were too few blows.
+func (a *attacker) wasOne() error {
+	if hits := a.hits.Load(); hits < int64(a.attack.least) {
+		return fmt.Errorf("%d times; want %d and more", hits, a.attack.least)
+	}
+	return nil
+}
+
 // hit counts one blow of the attack, which must have been one.
 func (a *attacker) hit() { a.hits.Add(1) }
 
@@ -384,6 +395,22 @@ func (a *attacker) control(ctx context.Context, method, path, body string) error
 	return resp.Body.Close()
 }
 
+// checkCounted looks whether what the attacks cost was counted for the key that
+// made them.
+func (n *neighbourhood) checkCounted(ctx context.Context) {
+	n.t.Helper()
+	keys, err := n.client.Keys(ctx)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, k := range keys {
+		if mine := k.ID == n.good.key.ID || k.ID == n.bad.key.ID; mine && (k.Cost.DatabaseBytes == 0 || k.Cost.Requests > 0 || k.Cost.BufferedBytes > 0) {
+			n.t.Errorf("the key %q, whose sandboxes have ended, costs %+v", k.Name, k.Cost)
+		}
+		n.t.Logf("%s: %+v", k.Name, k.Cost)
+	}
+}
+
 // report prints what was measured, and writes it to the file that the flag names.
 func (n *neighbourhood) report() {
 	text := n.table()
@@ -405,12 +432,13 @@ One API key does its worst in the way that a line names; another makes a sandbox
 All of that succeeded, nothing of the attack was left on the host afterwards, and the server never grew by more than %d MiB, or there would be no table.
 
 The numbers are the 95th percentile of each step, and how many times that is the same percentile without an attack, measured in the same run (%d times).
-Attacker, neighbour and server share one machine, and the attacker's own client runs on it too.
+The goal is three times; what is past it is in bold.
+Attacker, neighbour and server share one machine with %d processors and cgroup %s, and the attacker's own client runs on it too.
 *Server* is by how much the server's resident memory was larger than before the first attack, at most.
 
 | Attack | What it shows | Create | Run | Pause | Wake | Server |
 |---|---|---|---|---|---|---|
-`, *neighboursCycles, neighbourMemory>>20, len(n.quiet[stepNames[0]]))
+`, *neighboursCycles, neighbourMemory>>20, len(n.quiet[stepNames[0]]), runtime.NumCPU(), cgroupVersion())
 	fmt.Fprintf(&b, "| (none) | |%s |\n", n.cells(n.quiet))
 	for _, r := range n.rows {
 		var shows []string
@@ -432,7 +460,20 @@ func (n *neighbourhood) cells(s steps) string {
 			continue
 		}
 		p, quiet := percentile(s[name], 95), percentile(n.quiet[name], 95)
-		fmt.Fprintf(&b, " %d ms, %.1f× |", p.Milliseconds(), float64(p)/float64(quiet))
+		factor := fmt.Sprintf("%.1f×", float64(p)/float64(quiet))
+		if p > 3*quiet {
+			factor = "**" + factor + "**"
+		}
+		fmt.Fprintf(&b, " %d ms, %s |", p.Milliseconds(), factor)
 	}
 	return b.String()
+}
+
+// cgroupVersion returns that of this machine: it decides how the processors are
+// shared between the server and all sandboxes.
+func cgroupVersion() string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return "v2"
+	}
+	return "v1"
 }
