@@ -21,7 +21,7 @@ help:
 	@echo 'neighbours   what each of 20 attacks costs another tenant, and write docs/results/neighbours.md (root; some 20 minutes)'
 	@echo 'faults       every fault at every step, and write docs/faults.md (root; some 20 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
-	@echo 'hosts        Debian releases, kernels, cgroup versions and file systems in virtual machines, and write docs/hosts.md (root; 10 minutes and more each)'
+	@echo 'hosts        Debian releases, kernels, cgroup versions and file systems in virtual machines, and write docs/results/hosts.md (root; 10 minutes and more each)'
 	@echo 'bench        ratios against the raw tools (root)'
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
 	@echo 'generate     protocol buffers and generated documents'
@@ -122,7 +122,7 @@ conformance: build
 .PHONY: hosts
 hosts: build
 	script/deps hosts
-	$(GO) run ./test/hosts -table docs/hosts.md $(HOSTS)
+	$(GO) run ./test/hosts -table docs/results/hosts.md $(HOSTS)
 
 .PHONY: bench
 bench: build
