@@ -35,7 +35,9 @@ func (s *Supervisor) KeyCosts() map[string]cost.Cost {
 		costs[key] = c
 	})
 	for _, key := range s.ledger.Keys() {
-		costs[key] = costs[key] // one whose sandboxes have all ended
+		if _, known := costs[key]; !known { // its sandboxes have all ended
+			costs[key] = cost.Cost{}
+		}
 	}
 	for key, c := range costs {
 		costs[key] = s.withNow(key, c)
