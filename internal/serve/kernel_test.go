@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -60,11 +61,17 @@ func TestDoctorTriesTheStateDirectory(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left in the directory: %v, %v", left, err)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=8"); err != nil {
+	below := t.TempDir()
+	for _, name := range []string{"upper", "work"} {
+		if err := os.Mkdir(filepath.Join(below, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount("overlay", dir, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", below, below, below)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	if f := overlays(dir); f.OK || f.Remedy == "" {
-		t.Errorf("without room: %+v", f)
+		t.Errorf("on an overlay: %+v", f)
 	}
 }
