@@ -60,7 +60,7 @@ const (
 func newConn(s *Server, nc net.Conn, client netip.Addr) *conn {
 	c := &conn{s: s, client: client, loopback: isLoopback(nc.LocalAddr())}
 	if s.tls != nil {
-		// Below TLS, because net/http looks for a *tls.Conn on top.
+		// Below TLS, because the others look for a *tls.Conn on top.
 		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.clients.leave(client) }}, s.tls)
 		c.secure = true
 	}
@@ -221,6 +221,12 @@ func (c *conn) handOver() {
 		client, all := c.client, &c.s.clients
 		given = &handed{Conn: given, prefix: bytes.Clone(c.in.buffered()), onEnd: func() { all.leave(client) }}
 	}
+	var state *tls.ConnectionState
+	if t, ok := given.(*tls.Conn); ok {
+		now := t.ConnectionState()
+		state = &now
+	}
+	given = newFrames(given, state, c.s.headPatience, &room{all: c.s.buffers, holder: c.in.room.holder})
 	if !c.s.h2conns.give(given) {
 		_ = given.Close()
 	}

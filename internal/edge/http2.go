@@ -8,33 +8,98 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/edge/h1"
+	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // handler serves the requests of HTTP/2 connections.
 func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f, ok := r.Context().Value(framesKey{}).(*frames); ok {
+			r.TLS = f.secure
+		}
 		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: header2{r.Header}, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil}
 		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 			q.loopback = isLoopback(local)
 		}
-		if refusal := s.refuseTarget(&q); refusal != nil {
-			x := exchange2{s: s, w: w, r: r, q: &q, begin: time.Now()}
-			x.reply(refusal)
-			return
-		}
-		if !routes(&q) {
-			s.control.ServeHTTP(w, r)
-			return
-		}
 		x := exchange2{s: s, w: w, r: r, q: &q, begin: time.Now()}
-		defer x.end()
-		x.serve()
+		fields, size := fieldsOf(r)
+		leave, refusal := s.enter2(q.client, size)
+		defer leave()
+		if refusal == nil {
+			refusal = s.refuse2(&q, r, fields)
+		}
+		if refusal == nil {
+			refusal = s.refuseTarget(&q)
+		}
+		switch {
+		case refusal != nil:
+			x.reply(refusal)
+		case !routes(&q):
+			s.control.ServeHTTP(w, r)
+		default:
+			defer x.end()
+			x.serve()
+		}
 	})
+}
+
+// enter2 counts a request by HTTP/2, with a head of that size. A client may have
+// as many under way as it may have connections, because by HTTP/1.1 each would
+// be one. If it has, the reply is the answer; leave must follow either way.
+func (s *Server) enter2(client netip.Addr, size int) (leave func(), refusal *reply) {
+	room := room{all: s.buffers, holder: ration.Holder{Name: client.String(), Most: maxClientBuffers}}
+	size = max(size-readSize, 0)
+	switch {
+	case !s.streams.enter(client, s.limits.PerClient):
+		s.counts.refused.Inc()
+		return func() {}, &reply{Code: http.StatusTooManyRequests, Message: "too many requests from this address are under way", plain: true, retryAfter: 1}
+	case !room.take(size):
+		s.streams.leave(client)
+		return func() {}, &reply{Code: errNoRoom.Status, Message: errNoRoom.Reason, plain: true, retryAfter: 1}
+	}
+	return func() { room.give(size); s.streams.leave(client) }, nil
+}
+
+// refuse2 answers a request that HTTP/1.1 could not have, or that says two
+// things of itself; nil if it is neither. net/http lets some pass that those
+// behind would understand in another way.
+func (s *Server) refuse2(q *request, r *http.Request, fields h1.Fields) *reply {
+	if len(q.target) > maxTarget {
+		return s.malformed(errTargetTooLarge)
+	}
+	length, err := h1.CheckTranslated(q.method, q.target, q.host, fields)
+	if e, ok := errors.AsType[*h1.Error](err); ok {
+		return s.malformed(e)
+	}
+	if length >= 0 && length != r.ContentLength {
+		return s.malformed(&h1.Error{Status: http.StatusBadRequest, Reason: "there is no body, and Content-Length says that there is"})
+	}
+	return nil
+}
+
+func (s *Server) malformed(e *h1.Error) *reply {
+	s.counts.malformed.Inc()
+	return &reply{Code: e.Status, Message: e.Reason, plain: true}
+}
+
+// fieldsOf returns the fields of a request by HTTP/2, and how large its head is.
+func fieldsOf(r *http.Request) (fields h1.Fields, size int) {
+	fields, size = make(h1.Fields, 0, len(r.Header)), len(r.RequestURI)
+	for name, values := range r.Header {
+		for _, value := range values {
+			fields = append(fields, h1.Field{Name: name, Value: value})
+			size += len(name) + len(value)
+		}
+	}
+	return fields, size
 }
 
 // header2 are the fields of a request by HTTP/2.
@@ -55,10 +120,13 @@ type exchange2 struct {
 	begin  time.Time
 	status int
 
+	idle *time.Timer // breaks off what passes nothing for long; nil for never
+
 	mu             sync.Mutex // what is below is written while the body is still read
 	sent, received int64
 	said           *saying // what the sandbox says in messages; nil if nothing yet
 	half           bool    // the request's body has not been sent to its end
+	bad            error   // what came is not the body that the head says
 }
 
 // breakOff implements breaker.
@@ -113,13 +181,17 @@ func (x *exchange2) reply(a *reply) {
 // relay passes the request on by HTTP/1.1, or by HTTP/2 if it is gRPC, which
 // needs that all the way.
 func (x *exchange2) relay(ctx context.Context) {
+	if most := x.s.limits.IdleStream; most > 0 {
+		x.idle = time.AfterFunc(most, x.breakOff)
+		defer x.idle.Stop()
+	}
 	if x.r.ContentLength != 0 {
 		// While net/http waits for more of the body it looks at nothing else, and
 		// would not notice a cut.
 		body := x.r.Body
 		defer context.AfterFunc(ctx, func() { _ = body.Close() })()
 		x.half = true
-		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }, end: x.bodySent}
+		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }, end: x.bodyEnded}
 	}
 	transport, done := x.transport(strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
 	defer done()
@@ -140,7 +212,7 @@ func (x *exchange2) relay(ctx context.Context) {
 			// has its trailers there, and they count only if nothing follows.
 			proxy.FlushInterval = 0
 		}
-		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n) }, end: func() {}}
+		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n) }, end: func(error) {}}
 		contentType := resp.Header.Get("Content-Type")
 		if isEventStream(contentType) {
 			x.lease.Streams()
@@ -176,6 +248,9 @@ func (x *exchange2) count(c *int64, n int) {
 	x.mu.Lock()
 	*c += int64(n)
 	x.mu.Unlock()
+	if x.idle != nil {
+		x.idle.Reset(x.s.limits.IdleStream)
+	}
 	x.lease.Progress(n)
 }
 
@@ -191,11 +266,7 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 			p.Out.Header.Set("Cookie", cookies)
 		}
 	}
-	raw, query, _ := strings.Cut(path, "?")
-	p.Out.URL = &url.URL{Scheme: "http", Host: x.p.id, Path: raw, RawPath: raw, RawQuery: query}
-	if decoded, err := url.PathUnescape(raw); err == nil {
-		p.Out.URL.Path = decoded // and RawPath goes out as it is
-	}
+	p.Out.URL = urlOf(x.p.id, path)
 	p.Out.Host = x.p.hostInside(p.In.Host)
 	p.Out.Trailer = p.In.Trailer // the same map: its values come after the body
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -208,22 +279,43 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// bodySent notes that the request's body has been sent to its end.
-func (x *exchange2) bodySent() {
+// urlOf returns the URL that is asked for as target, a path and query as they
+// came. Package url would escape some characters that it thinks odd, in a path,
+// which those inside could take for another one. It leaves an opaque URL as it
+// is; only not one that begins with two slashes, which it takes for a host.
+func urlOf(host, target string) *url.URL {
+	raw, query, hasQuery := strings.Cut(target, "?")
+	u := &url.URL{Scheme: "http", Host: host, RawQuery: query, ForceQuery: hasQuery && query == ""}
+	if !strings.HasPrefix(raw, "//") {
+		u.Opaque = raw
+		return u
+	}
+	u.Path, u.RawPath = raw, raw
+	if decoded, err := url.PathUnescape(raw); err == nil {
+		u.Path = decoded // and RawPath goes out as it is
+	}
+	return u
+}
+
+// bodyEnded notes that the request's body has been sent to its end, or that err
+// is what came in its place.
+func (x *exchange2) bodyEnded(err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.half = false
+	x.half, x.bad = err != nil, err
 }
 
 func (x *exchange2) failed(ctx context.Context, err error) {
 	x.mu.Lock()
-	half := x.half
+	half, bad := x.half, x.bad
 	x.mu.Unlock()
 	switch {
 	case x.g.isCut() && !half && x.r.Context().Err() == nil:
 		x.reply(interrupted(x.p.id, x.lease.Why()))
 	case context.Cause(ctx) != nil, x.g.isCut():
 		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
+	case bad != nil:
+		x.reply(x.s.malformed(&h1.Error{Status: http.StatusBadRequest, Reason: "the request's body did not come as announced: " + bad.Error()}))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		x.reply(portClosed(x.p))
 	default:
@@ -255,7 +347,7 @@ func (x *exchange2) transport(grpc bool) (rt *http.Transport, done func()) {
 type countedBody struct {
 	io.ReadCloser
 	note func(int)
-	end  func()
+	end  func(error) // nil at the end
 }
 
 // Read implements io.Reader.
@@ -264,8 +356,11 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.note(n)
 	}
-	if errors.Is(err, io.EOF) {
-		b.end()
+	switch {
+	case errors.Is(err, io.EOF):
+		b.end(nil)
+	case err != nil:
+		b.end(err)
 	}
 	return n, err
 }

@@ -2,13 +2,22 @@ package edge
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 // newFleet2 is newFleet whose servers inside speak HTTP/2 as well.
@@ -77,6 +86,23 @@ func TestHTTP2CutBreaksOff(t *testing.T) {
 	}
 }
 
+// TestHTTP2IdleStream: what passes nothing for long is broken off, as by HTTP/1.1.
+func TestHTTP2IdleStream(t *testing.T) {
+	hold := make(chan struct{})
+	f := newFleet2(t, func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); <-hold })
+	defer close(hold)
+	url := f.serveWith(t, Options{Limits: Limits{IdleStream: 300 * time.Millisecond}})
+	resp, err := http2Client(t).Do(request2(t, url, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadAll(resp.Body); err == nil {
+		t.Error("an idle stream ended as if it were whole")
+	}
+	f.wantReleased(t)
+}
+
 func TestHTTP2RequestTrailersPass(t *testing.T) {
 	f := newFleet2(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -114,5 +140,203 @@ func TestHTTP2EmptyAnswerEndsWithItsHead(t *testing.T) {
 		if resp.ContentLength != 0 || resp.Header.Get("Grpc-Status") != "9" {
 			t.Fatalf("length %d, header %v", resp.ContentLength, resp.Header)
 		}
+	}
+}
+
+// begin2 begins a connection by HTTP/2 that the test writes itself.
+func begin2(t *testing.T, url string) (net.Conn, *http2.Framer) {
+	t.Helper()
+	conn := dialPlain(t, strings.TrimPrefix(url, "http://"))
+	t.Cleanup(func() { conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	fr := http2.NewFramer(conn, conn)
+	fr.AllowIllegalWrites = true
+	fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if err := fr.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	return conn, fr
+}
+
+// answers2 reads until a connection ends, and returns the statuses of answers.
+func answers2(t *testing.T, fr *http2.Framer) (statuses []string) {
+	t.Helper()
+	for {
+		f, err := fr.ReadFrame()
+		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+			t.Fatalf("the connection goes on after %q", statuses)
+		}
+		if err != nil {
+			return statuses
+		}
+		if h, ok := f.(*http2.MetaHeadersFrame); ok {
+			statuses = append(statuses, h.PseudoValue("status"))
+		}
+	}
+}
+
+// TestHTTP2SlowHeads holds that a head by HTTP/2 has as long as one by HTTP/1.1,
+// whatever is missing of it, and that a body may take longer.
+func TestHTTP2SlowHeads(t *testing.T) {
+	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	s := NewServer(Options{Sandboxes: f, Control: http.NotFoundHandler(), Log: discardLog})
+	s.headPatience = 300 * time.Millisecond
+	url := f.run(t, s)
+	head := block(routed2("GET", "/")...)
+	for name, begin := range map[string]func(net.Conn, *http2.Framer) error{
+		"half a frame's header": func(c net.Conn, _ *http2.Framer) error { _, err := c.Write([]byte{0, 0, 9, 1}); return err },
+		"half a frame": func(c net.Conn, _ *http2.Framer) error {
+			_, err := c.Write([]byte{0, 0, 9, 1, 5, 0, 0, 0, 1, 0x82})
+			return err
+		},
+		"a head that goes on": func(_ net.Conn, fr *http2.Framer) error { return fr.WriteRawFrame(http2.FrameHeaders, 0, 1, head) },
+		"a head in small pieces": func(_ net.Conn, fr *http2.Framer) error {
+			err := fr.WriteRawFrame(http2.FrameHeaders, 0, 1, head[:1])
+			for i := 1; err == nil && i < 1000; i++ {
+				time.Sleep(20 * time.Millisecond)
+				err = fr.WriteContinuation(1, false, head[i%len(head):i%len(head)])
+			}
+			return nil // it is ended in the middle
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, fr := begin2(t, url)
+			start := time.Now()
+			if err := begin(conn, fr); err != nil {
+				t.Fatal(err)
+			}
+			if got := answers2(t, fr); len(got) != 0 || time.Since(start) > 5*time.Second {
+				t.Errorf("answered %q after %v", got, time.Since(start))
+			}
+		})
+	}
+	pr, pw := io.Pipe()
+	go func() {
+		for range 5 {
+			_, _ = io.WriteString(pw, "x")
+			time.Sleep(100 * time.Millisecond)
+		}
+		pw.Close()
+	}()
+	resp, err := http2Client(t).Do(request2(t, url, pr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := body(t, resp); got != "xxxxx" {
+		t.Errorf("a slow body came back as %q", got)
+	}
+	waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
+}
+
+// TestHTTP2UnfinishedHeadsAreBounded, like those by HTTP/1.1.
+func TestHTTP2UnfinishedHeadsAreBounded(t *testing.T) {
+	f := newFleet(t, echo)
+	s, url := serving(t, f)
+	large := block("x", strings.Repeat("{", 15<<10)) // which Huffman's code makes no shorter
+	for range 800 {
+		_, fr := begin2(t, url)
+		_ = fr.WriteRawFrame(http2.FrameHeaders, 0, 1, block(":method", "GET"))
+		for range 3 {
+			_ = fr.WriteContinuation(1, false, large) // or the connection has been ended
+		}
+	}
+	waitFor(t, "the heads took nothing", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
+	if n := s.buffers.Taken(); n > maxClientBuffers {
+		t.Errorf("%d bytes are taken", n)
+	}
+	if got := body(t, ask(t, url, "/small", openPort, nil)); got != "GET /small" {
+		t.Errorf("a small request was answered %q", got)
+	}
+}
+
+// TestHTTP2RequestsAreBounded: one client's requests are counted over all its
+// connections, and each holds the room of its head until its end.
+func TestHTTP2RequestsAreBounded(t *testing.T) {
+	hold := make(chan struct{})
+	f := newFleet(t, func(_ http.ResponseWriter, r *http.Request) { <-hold })
+	s := NewServer(Options{Sandboxes: f, Control: http.NotFoundHandler(), Log: discardLog, Limits: Limits{PerClient: 10}})
+	url := f.run(t, s)
+	large := strings.Repeat("x", 40<<10)
+	one, _ := begin2(t, url)
+	two, in := begin2(t, url)
+	send := func(conn net.Conn, stream uint32) {
+		c := newScript2("", 0).head(stream, true, routed2("GET", "/", "x", large)...)
+		if _, err := conn.Write(c.out.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint32(5) {
+		send(one, 2*i+1)
+		send(two, 2*i+1)
+	}
+	waitFor(t, "the requests hold no room", func() bool { return s.buffers.Taken() > 10*(36<<10) })
+	send(two, 11)
+	for {
+		frame, err := in.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, ok := frame.(*http2.MetaHeadersFrame); ok {
+			if got := h.PseudoValue("status"); h.StreamID != 11 || got != "429" {
+				t.Errorf("request %d was answered %s, want the eleventh and 429", h.StreamID, got)
+			}
+			break
+		}
+	}
+	close(hold)
+	waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
+}
+
+// TestHTTP2RapidReset: a client that begins requests and takes them back at once
+// gets no more of the server than one that waits.
+func TestHTTP2RapidReset(t *testing.T) {
+	hold := make(chan struct{})
+	defer close(hold)
+	f := newFleet(t, echo)
+	var inside, most, highest atomic.Int64
+	f.wait = func(ctx context.Context) error {
+		if n := inside.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer inside.Add(-1)
+		select {
+		case <-ctx.Done(): // as a wake is, that nobody waits for any more
+			return ctx.Err()
+		case <-hold:
+			return nil
+		}
+	}
+	s, url := serving(t, f)
+	before := int64(runtime.NumGoroutine())
+	var all sync.WaitGroup
+	const conns = 4
+	for range conns {
+		_, fr := begin2(t, url)
+		all.Go(func() { answers2(t, fr) })
+		all.Go(func() {
+			for i := range uint32(5000) {
+				if fr.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, 2*i+1, block(routed2("GET", "/")...)) != nil ||
+					fr.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
+					return // the server has had enough
+				}
+				if i%100 == 0 {
+					for n := int64(runtime.NumGoroutine()); n > highest.Load(); {
+						highest.Store(n)
+					}
+				}
+			}
+			_ = fr.WriteRawFrame(http2.FrameData, 0, 0, nil) // which ends the connection
+		})
+	}
+	all.Wait()
+	if n := highest.Load() - before; most.Load() > conns*maxStreams || n > conns*maxStreams*4 {
+		t.Errorf("%d requests were under way at once, in %d goroutines", most.Load(), n)
+	}
+	waitFor(t, "requests that were taken back go on", func() bool { return inside.Load() == 0 && s.buffers.Taken() == 0 })
+	if resp, err := http.Get(url); err != nil || resp.StatusCode != http.StatusNotFound {
+		t.Errorf("another client: %v, %v", resp, err)
 	}
 }

@@ -19,7 +19,8 @@ import (
 
 // Limits bound what clients may take. Zero means no bound.
 type Limits struct {
-	// PerClient is how many connections one client address may have open.
+	// PerClient is how many connections one client address may have open, and
+	// how many requests by HTTP/2 it may have under way.
 	PerClient int
 	// PerSandbox is how many requests may be under way in one sandbox.
 	PerSandbox int
@@ -69,6 +70,7 @@ type Server struct {
 	stop context.CancelFunc
 
 	clients clients
+	streams clients        // counts requests by HTTP/2
 	buffers *ration.Ration // bytes; see room
 
 	mu      sync.Mutex // taken before a conn's
@@ -111,6 +113,7 @@ func NewServer(o Options) *Server {
 		domain:  hostName(o.Domain),
 		conns:   map[*conn]struct{}{},
 		clients: clients{open: map[netip.Addr]int{}},
+		streams: clients{open: map[netip.Addr]int{}},
 		buffers: ration.New(maxBuffers),
 
 		headPatience: headPatience,
@@ -121,13 +124,15 @@ func NewServer(o Options) *Server {
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
 	}
 	// A stream that nobody reads holds what its window lets in.
-	s.h2.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerConnection: 512 << 10, MaxReceiveBufferPerStream: 256 << 10}
-	s.h2.Protocols.SetHTTP2(true)
-	s.h2.Protocols.SetUnencryptedHTTP2(true)
+	s.h2.HTTP2 = &http.HTTP2Config{
+		MaxReceiveBufferPerConnection: 512 << 10, MaxReceiveBufferPerStream: 256 << 10,
+		MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxDecoderHeaderTableSize: maxDynamicTable,
+	}
+	s.h2.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, framesKey{}, c) }
+	s.h2.Protocols.SetUnencryptedHTTP2(true) // what comes by TLS is read below
 	if o.TLS != nil {
 		s.tls = o.TLS.Clone()
 		s.tls.NextProtos = []string{"h2", "http/1.1"}
-		s.h2.TLSConfig = s.tls
 	}
 	return s
 }

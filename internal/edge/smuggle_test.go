@@ -29,7 +29,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 	backend := &witness{}
 	direct := httptest.NewServer(backend)
 	defer direct.Close()
-	behind := startNginx(t, direct.Listener.Addr().String())
+	behind, _ := startNginx(t, direct.Listener.Addr().String())
 	cases := smugglingCases()
 	if len(cases) < 300 {
 		t.Errorf("only %d cases", len(cases))
@@ -260,11 +260,16 @@ func (s *served) Handle(_ context.Context, r slog.Record) error {
 		}
 		return true
 	})
-	if status != http.StatusOK {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	switch status {
+	case http.StatusOK:
+	case http.StatusSwitchingProtocols:
+		s.seen = append(s.seen, fmt.Sprintf("tunnel %s %d", path, received))
+		return nil
+	default:
+		return nil
+	}
 	s.seen = append(s.seen, fmt.Sprintf("%s %s %d", method, path, received))
 	return nil
 }
@@ -275,20 +280,16 @@ func (s *served) WithAttrs([]slog.Attr) slog.Handler { return s }
 // WithGroup implements slog.Handler.
 func (s *served) WithGroup(string) slog.Handler { return s }
 
-// startNginx starts an nginx in front of a server.
-func startNginx(t *testing.T, backend string) (addr string) {
+// startNginx starts an nginx in front of a server. It speaks HTTP/1.1, and
+// HTTP/2 at another address.
+func startNginx(t *testing.T, backend string) (addr, addr2 string) {
 	t.Helper()
 	program, err := exec.LookPath("nginx")
 	if err != nil {
 		t.Fatalf("%v: script/deps test installs it", err)
 	}
 	dir := t.TempDir()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr = ln.Addr().String()
-	ln.Close()
+	addr, addr2 = freeAddr(t), freeAddr(t)
 	config := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`
 daemon off; master_process off; worker_processes 1; pid %[1]s/pid; error_log %[1]s/error.log;
@@ -297,8 +298,10 @@ http {
 	access_log off; merge_slashes off; underscores_in_headers on; ignore_invalid_headers off;
 	large_client_header_buffers 8 64k;
 	client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
-	server { listen %[2]s; location / { proxy_pass http://%[3]s; proxy_http_version 1.1; proxy_set_header Host $http_host; proxy_request_buffering off; } }
-}`, dir, addr, backend)
+	map $http_upgrade $connection_upgrade { default upgrade; "" close; }
+	server { listen %[2]s; listen %[4]s http2; location / { proxy_pass http://%[3]s; proxy_http_version 1.1; proxy_set_header Host $http_host; proxy_request_buffering off;
+		proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade; } }
+}`, dir, addr, backend, addr2)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -315,10 +318,21 @@ http {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			conn.Close()
-			return addr
+			return addr, addr2
 		}
 		if time.Now().After(end) {
 			t.Fatalf("nginx does not answer: %v", err)
 		}
 	}
+}
+
+// freeAddr returns a loopback address that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
 }

@@ -120,6 +120,37 @@ func ParseRequest(head string, fields Fields) (Request, error) {
 	return r, nil
 }
 
+// CheckTranslated holds a request by another version of HTTP, which has
+// something else in place of a request line and Host, to the rules of this one:
+// it goes on as HTTP/1.1. length is what its Content-Length says, or -1. The
+// error is an *Error.
+func CheckTranslated(method, target, host string, fields Fields) (length int64, err error) {
+	switch {
+	case !validMethod(method):
+		return 0, bad("the method is malformed")
+	case method == "CONNECT":
+		return 0, refuse(405, "CONNECT is not possible here")
+	case !validTarget(target, method):
+		return 0, bad("the request target is malformed")
+	case host == "":
+		return 0, bad("Host is missing")
+	case !validHost(host):
+		return 0, bad("Host is malformed")
+	case len(fields) > maxFields:
+		return 0, errTooManyFields
+	}
+	f, err := readFraming(fields, 1)
+	switch {
+	case err != nil:
+		return 0, err
+	case f.chunked:
+		return 0, bad("Transfer-Encoding has a place in HTTP/1.1 alone")
+	case f.hosts > 1, f.hosts == 1 && !strings.EqualFold(f.host, host):
+		return 0, bad("there is more than one Host")
+	}
+	return f.length, nil
+}
+
 // ParseResponse parses the head of an answer to a request with that method.
 // The error is an *Error.
 func ParseResponse(head, method string, fields Fields) (Response, error) {
@@ -163,7 +194,7 @@ func (r *Request) parseLine(line string) error {
 	if !ok || !ok2 {
 		return bad("the request line is malformed")
 	}
-	if !isToken(method) || len(method) > 32 {
+	if !validMethod(method) {
 		return bad("the method is malformed")
 	}
 	switch version {
@@ -185,6 +216,8 @@ func (r *Request) parseLine(line string) error {
 	}
 	return nil
 }
+
+func validMethod(method string) bool { return isToken(method) && len(method) <= 32 }
 
 func validTarget(target, method string) bool {
 	if target == "*" {
@@ -294,6 +327,8 @@ func parseRest(rest string, minor int, fields Fields) (Fields, framing, error) {
 // maxFields bounds the number of fields.
 const maxFields = 256
 
+var errTooManyFields = refuse(431, "there are more than %d header fields", maxFields)
+
 // parseFields parses field lines up to the empty line, which must be the last.
 func parseFields(s string, fields Fields) (Fields, error) {
 	for n := 0; ; n++ {
@@ -308,7 +343,7 @@ func parseFields(s string, fields Fields) (Fields, error) {
 			return fields, nil
 		}
 		if n == maxFields {
-			return fields, refuse(431, "there are more than %d header fields", maxFields)
+			return fields, errTooManyFields
 		}
 		f, err := parseField(line)
 		if err != nil {

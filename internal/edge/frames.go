@@ -1,0 +1,154 @@
+package edge
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"net"
+	"time"
+)
+
+// Bounds of HTTP/2.
+const (
+	// maxStreams is how many requests one connection may have under way.
+	maxStreams = 128
+	// maxFrame is the least that the protocol allows. net/http makes room for a
+	// frame when it knows its length, and most clients send none longer.
+	maxFrame = 16 << 10
+	// maxDynamicTable bounds what a connection remembers of earlier heads.
+	maxDynamicTable = 4 << 10
+)
+
+// framesKey is the key of the [frames] of a request's connection in its context.
+type framesKey struct{}
+
+// frames is a connection from which net/http reads HTTP/2. net/http waits for
+// the rest of a frame, or of a head that goes on in other frames, for as long
+// as a connection may be idle. This one looks at the frames as they pass, ends
+// the connection when one takes too long, and bounds what unfinished heads
+// take. It is read by one goroutine at a time.
+type frames struct {
+	net.Conn
+	secure   *tls.ConnectionState // nil if it came without TLS
+	patience time.Duration
+	room     *room
+
+	preface int     // bytes of it that are still to come
+	header  [9]byte // of the frame that is being read
+	have    int     // bytes of that
+	left    int     // bytes of the frame that are still to come after it
+	head    bool    // what is read is part of a request's head, which goes on
+	taken   int     // of room, for that head
+	late    *time.Timer
+	waiting bool // late runs
+}
+
+func newFrames(c net.Conn, secure *tls.ConnectionState, patience time.Duration, room *room) *frames {
+	return &frames{Conn: c, secure: secure, patience: patience, room: room, preface: len(http2Preface) + len("SM\r\n\r\n")}
+}
+
+// Read implements io.Reader.
+func (f *frames) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	if !f.pass(p[:n]) {
+		f.end()
+		return 0, errNoRoom
+	}
+	if err != nil {
+		f.forget()
+	}
+	return n, err
+}
+
+// Close implements net.Conn. Where nobody reads any more, the timer ends by
+// itself.
+func (f *frames) Close() error { return f.Conn.Close() }
+
+// end breaks the connection off.
+func (f *frames) end() { breakOff(f.Conn) }
+
+// pass looks at bytes that have been read. False if they belong to a head for
+// which there is no room.
+func (f *frames) pass(p []byte) bool {
+	whole := false // a frame ended in p, outside of a head
+	for len(p) > 0 {
+		switch {
+		case f.preface > 0:
+			n := min(f.preface, len(p))
+			f.preface -= n
+			p = p[n:]
+		case f.left > 0:
+			n := min(f.left, len(p))
+			f.left -= n
+			p = p[n:]
+		default:
+			n := copy(f.header[f.have:], p)
+			f.have += n
+			p = p[n:]
+			if f.have == len(f.header) && !f.begin() {
+				return false
+			}
+		}
+		if f.have == len(f.header) && f.left == 0 {
+			f.have = 0
+			whole = whole || !f.head
+		}
+	}
+	f.wait(whole)
+	return true
+}
+
+// Types and flags of frames (RFC 9113 §6).
+const (
+	frameHeaders      = 1
+	frameContinuation = 9
+	flagEndHeaders    = 4
+)
+
+// begin looks at a frame's header. False if there is no room for its head.
+func (f *frames) begin() bool {
+	f.left = int(binary.BigEndian.Uint32(f.header[:4]) >> 8)
+	kind, flags := f.header[3], f.header[4]
+	if kind != frameHeaders && kind != frameContinuation {
+		return true
+	}
+	f.head = flags&flagEndHeaders == 0
+	if !f.head {
+		f.give()
+		return true
+	}
+	if !f.room.take(f.left) {
+		return false
+	}
+	f.taken += f.left
+	return true
+}
+
+// wait begins or ends the time that a frame or head has.
+func (f *frames) wait(whole bool) {
+	unfinished := f.head || f.have > 0 || f.left > 0
+	if f.waiting && (whole || !unfinished) {
+		f.late.Stop()
+		f.waiting = false
+	}
+	if unfinished && !f.waiting {
+		f.waiting = true
+		if f.late == nil {
+			f.late = time.AfterFunc(f.patience, f.end)
+		} else {
+			f.late.Reset(f.patience)
+		}
+	}
+}
+
+func (f *frames) give() {
+	f.room.give(f.taken)
+	f.taken = 0
+}
+
+// forget ends what the connection has, at its end.
+func (f *frames) forget() {
+	f.give()
+	if f.late != nil {
+		f.late.Stop()
+	}
+}
