@@ -1,7 +1,11 @@
 package supervisor
 
 import (
+	"maps"
 	"math/bits"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
@@ -22,25 +26,79 @@ func (s *Supervisor) sharersOf(key string) int {
 	return 1 << bits.Len(uint(running-1))
 }
 
-// reshare has the parts of all sandboxes looked at soon.
-func (s *Supervisor) reshare() {
+// reshareEvery is how long changes are gathered before the parts of CPU time
+// follow them.
+const reshareEvery = 100 * time.Millisecond
+
+// resharing notes the keys whose sandboxes have become more or fewer.
+type resharing struct {
+	mu   sync.Mutex
+	keys map[string]struct{}
+	some chan struct{} // has room for one: there are keys
+}
+
+func newResharing() *resharing {
+	return &resharing{keys: map[string]struct{}{}, some: make(chan struct{}, 1)}
+}
+
+// note has the parts of a key's sandboxes looked at soon.
+func (r *resharing) note(key string) {
+	r.mu.Lock()
+	r.keys[key] = struct{}{}
+	r.mu.Unlock()
 	select {
-	case s.resharing <- struct{}{}:
+	case r.some <- struct{}{}:
 	default: // they are about to be
 	}
 }
 
-// share keeps the parts of all sandboxes that run right, until the supervisor
-// stops.
+// take returns the keys that were noted since it was called last.
+func (r *resharing) take() map[string]struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keys := r.keys
+	r.keys = map[string]struct{}{}
+	return keys
+}
+
+// share keeps the parts of sandboxes that run right, until the supervisor stops.
+// It goes through the sandboxes only when a key's part is divided anew, which is
+// when their number passes a power of two.
 func (s *Supervisor) share() {
+	shares := map[string]int{} // of keys with more than one
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.resharing:
+		case <-s.resharing.some:
 		}
-		s.each((*box).takeShare)
+		if !s.sleep(reshareEvery) {
+			return
+		}
+		changed := map[string]bool{}
+		for key := range s.resharing.take() {
+			n := s.sharersOf(key)
+			changed[key] = n != max(shares[key], 1)
+			if shares[key] = n; n == 1 {
+				delete(shares, key)
+			}
+		}
+		if !slices.Contains(slices.Collect(maps.Values(changed)), true) {
+			continue
+		}
+		s.each(func(b *box) {
+			if changed[b.key()] {
+				b.takeShare()
+			}
+		})
 	}
+}
+
+// key returns the id of the key that made the sandbox.
+func (b *box) key() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sb.Config.Key
 }
 
 // takeShare gives the runtime of a sandbox its part of the key's part.

@@ -122,12 +122,11 @@ type Supervisor struct {
 	// retries are what work leaves behind when a removal fails.
 	retries sync.WaitGroup
 
-	egress  *egress.Room // what the connections of all sandboxes take
-	metrics *metrics
-	fleet   usage.Fleet
-	slots   quota.Slots
-	// resharing has room for one: parts of the CPU time may have changed.
-	resharing   chan struct{}
+	egress      *egress.Room // what the connections of all sandboxes take
+	metrics     *metrics
+	fleet       usage.Fleet
+	slots       quota.Slots
+	resharing   *resharing
 	ledger      cost.Ledger
 	buffers     func(key string) int // see CountBuffers; nil for none
 	checkpoints checkpoint.Reader
@@ -154,7 +153,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s := &Supervisor{
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
 		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
-		resharing: make(chan struct{}, 1),
+		resharing: newResharing(),
 	}
 	if m, ok := o.Store.(meteredStore); ok {
 		m.Meter(s.ledger.Wrote)

@@ -92,7 +92,7 @@ func refused(ctx context.Context, conn *grpc.ClientConn, why string) error {
 // chat sends messages, each when the one before has come back.
 func chat(ctx context.Context, t testing.TB, conn *grpc.ClientConn) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "say-bin", "\x00\xff"), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "say-bin", "\x00\xff"), time.Minute)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, rpc.ChatDesc, rpc.Chat)
 	if err != nil {
