@@ -29,6 +29,7 @@ const slowestAccess = 20 * time.Second
 // once, by the generation that was to sleep if it came before the commit point
 // and by the next if after; none is served twice.
 func TestAccessDuringAutomaticPause(t *testing.T) {
+	t.Parallel()
 	const sandboxes, span = 3, 50 * time.Second
 	ctx := deadline(t, 4*time.Minute)
 	s := startServer(t)

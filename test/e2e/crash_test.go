@@ -167,6 +167,7 @@ func TestKilledServerInMidChange(t *testing.T) {
 // keep the server from starting, nor touch any other sandbox, and the one
 // concerned must be in one of its states.
 func TestTornRuntimeState(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		paused bool // before, so that there is a checkpoint to fall back to

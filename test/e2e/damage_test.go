@@ -26,6 +26,7 @@ import (
 // ways, one at a time. Each time the sandbox stays asleep, whoever wants to wake
 // it is told why, and fsck finds it too; put right, it wakes as it was.
 func TestDamagedCheckpoint(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
 	g, other := s.startGuest(ctx, sleeper), s.startGuest(ctx, sleeper)
@@ -325,6 +326,7 @@ func (s *server) checkRepairKeepsEvidence(t *testing.T, id string, d damage) {
 // TestGarbage stops a server by force, leaves it what nobody owns, and has it
 // explained and removed by gc, and by fsck --repair.
 func TestGarbage(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)

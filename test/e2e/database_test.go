@@ -15,6 +15,7 @@ import (
 // runs is served; what would have to be recorded is refused, and changes
 // nothing. When it can be written again, all works without a restart.
 func TestDatabaseRefusesWrites(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, Metadata: map[string]string{"of": "before"}})

@@ -11,6 +11,7 @@ import (
 // its kernel never gives the same ones again, the generation file has a new
 // value, and the clock is right.
 func TestFreshAfterWake(t *testing.T) {
+	t.Parallel()
 	const wakes = 8
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)

@@ -24,6 +24,7 @@ import (
 
 // TestGRPC talks gRPC to a server in a sandbox, without TLS.
 func TestGRPC(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
 	s.checkGRPC(ctx, insecure.NewCredentials())
@@ -31,6 +32,7 @@ func TestGRPC(t *testing.T) {
 
 // TestGRPCOverTLS is TestGRPC with TLS up to the server.
 func TestGRPCOverTLS(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s, _ := startTLSServer(t)
 	s.checkGRPC(ctx, credentials.NewTLS(&tls.Config{RootCAs: authority().pool}))

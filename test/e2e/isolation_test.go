@@ -403,6 +403,7 @@ func (s *server) counted(id, file string) int {
 
 // TestTokens checks that one sandbox's token opens no other, awake or asleep.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
 	a, b := s.create(ctx, sleeper), s.create(ctx, sleeper)

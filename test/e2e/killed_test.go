@@ -20,6 +20,7 @@ import (
 // that a process of it can end. What has slept falls back to that; what has not
 // is ended, and says why.
 func TestKilledFromOutside(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	neighbour := s.startGuest(ctx, sleeper)
@@ -55,6 +56,7 @@ func TestKilledFromOutside(t *testing.T) {
 // TestCheckpointEvery loses a runtime that never slept, but was checkpointed as
 // it ran: it goes on from there, and not by itself.
 func TestCheckpointEvery(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, CheckpointEvery: lifecycle.MinCheckpointEvery})
@@ -123,6 +125,7 @@ func (s *server) process(id, name string) int {
 // Whatever is asked of them meanwhile, each can be killed; and one that is let
 // go on is as it was.
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	neighbour := s.startGuest(ctx, sleeper)
@@ -193,6 +196,7 @@ func TestStopped(t *testing.T) {
 // and says so; the second leaves one that answers no command, but is paused and
 // killed as any other.
 func TestAgentEndedFromInside(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	signal := func(sb *client.Sandbox, sig string) {

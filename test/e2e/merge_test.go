@@ -28,6 +28,7 @@ var mergeCycles = flag.Int("merge.cycles", 14, "how often TestMergedLayers lets 
 // under one that was renamed may show anything. How many layers there are and
 // what they take on disk is bounded.
 func TestMergedLayers(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute+time.Duration(*mergeCycles)*10*time.Second)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)
@@ -76,6 +77,7 @@ func TestMergedLayers(t *testing.T) {
 // with a file written anew between. The layers below are merged all the same, and
 // it goes on over what they became, also when its runtime is lost.
 func TestMergedCheckpoints(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, CheckpointEvery: lifecycle.MinCheckpointEvery})

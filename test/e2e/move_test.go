@@ -46,6 +46,7 @@ func (s *server) imported(ctx context.Context, file []byte, o client.ImportOptio
 // and files go on there, under the same id and the new server's tokens; the old
 // server's open nothing.
 func TestMove(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	from, to := startServer(t), startServer(t)
 	g := from.startGuest(ctx, sleeper)
@@ -112,6 +113,7 @@ func envdToken(ctx context.Context, s *server, id string) string {
 // TestImportLeavesNothing breaks imports off: by damage, by the end of the
 // client, by that of the server, and for want of space.
 func TestImportLeavesNothing(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	from := startServer(t)
 	g := from.startGuest(ctx, sleeper)
@@ -207,6 +209,7 @@ func (s *stalling) Read(p []byte) (int, error) {
 
 // TestMoveByCommandLine pipes a sandbox from one server to another.
 func TestMoveByCommandLine(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	from, to := startServer(t), startServer(t)
 	sb := from.create(ctx, sleeper)

@@ -127,6 +127,7 @@ func pollers(ctx context.Context, t *testing.T, what string, first, second func(
 // are to keep it awake, they do, but do not wake it. What is polled is the
 // agent, which is no work of its own.
 func TestPollersAndIdleness(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	ignored, kept := map[string]client.WakePolicy{"49983/files": client.Ignore}, map[string]client.WakePolicy{"49983/files": client.Keep}
@@ -168,6 +169,7 @@ func TestPollersAndIdleness(t *testing.T) {
 // TestPollersAndTimeout does the same with ports and paths of the guest, in
 // sandboxes whose timeout begins anew with each activity.
 func TestPollersAndTimeout(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	create := func(ports map[string]client.WakePolicy) *guest {

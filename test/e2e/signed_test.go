@@ -18,6 +18,7 @@ import (
 // TestSignedURLs reads and writes files by signed URLs that say nothing of the
 // sandbox, with curl, awake and asleep.
 func TestSignedURLs(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
 	first, sb := s.create(ctx, sleeper), s.create(ctx, sleeper)

@@ -59,6 +59,7 @@ func checkRefusal(t *testing.T, code int, said string, wants ...string) {
 
 // TestRefusedStart starts servers that must refuse to.
 func TestRefusedStart(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
 	sb := s.create(ctx, sleeper)
@@ -139,6 +140,7 @@ func TestRefusedStart(t *testing.T) {
 // TestStateDirByAnotherPath starts a server by a relative path, and the next by
 // one through a symbolic link. That finds what the first has left running.
 func TestStateDirByAnotherPath(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := newServer(t, stateDir(t))
 	t.Cleanup(s.cleanUp)
@@ -204,6 +206,7 @@ func TestStop(t *testing.T) {
 // TestStopPausesAll stops a server that is to put its sandboxes to sleep: one
 // at work, one that pauses already, one that sleeps.
 func TestStopPausesAll(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t, "--on-shutdown", "pause")
 	guests := []*guest{s.startGuest(ctx, sleeper), s.startGuest(ctx, sleeper), s.startGuest(ctx, sleeper)}

@@ -98,6 +98,7 @@ func (s *speaker) compare(kind, got string) error {
 // of it may be lost, or be told to somebody else. With -streams.sandboxes 50 it
 // is a thousand streams, and takes a minute.
 func TestStreams(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 5*time.Minute)
 	s := startServer(t)
 	begin := time.Now()

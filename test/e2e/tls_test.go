@@ -146,6 +146,7 @@ func h2c(p *http.Protocols)   { p.SetUnencryptedHTTP2(true) }
 // TestMultiplexing sends 50 requests on one connection that the guest answers
 // only when all are there, while the certificate is renewed.
 func TestMultiplexing(t *testing.T) {
+	t.Parallel()
 	const streams = 50
 	ctx := deadline(t, time.Minute)
 	s, renew := startTLSServer(t)

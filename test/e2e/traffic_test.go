@@ -56,6 +56,7 @@ const promptly = 5 * time.Second
 // TestStreamAcrossPause pauses a sandbox while answers stream out of it: they
 // break off, visibly, and after the resume new ones work.
 func TestStreamAcrossPause(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)
@@ -117,6 +118,7 @@ func TestStreamAcrossPause(t *testing.T) {
 
 // TestUpgrade switches protocols through the server, as a WebSocket does.
 func TestUpgrade(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)
@@ -216,6 +218,7 @@ func TestBodyNobodyReads(t *testing.T) {
 // TestAsleepWithoutAutoResume checks that traffic is refused by a sandbox that
 // it may not wake, and leaves it asleep.
 func TestAsleepWithoutAutoResume(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause})

@@ -66,6 +66,7 @@ func (s *server) shell(ctx context.Context, sb *client.Sandbox, script, want str
 // a change behind its back, over a crash of the server, and after the end of
 // one.
 func TestVolumes(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
 	s.waitWarm(1)
@@ -169,6 +170,7 @@ func inLayers(t *testing.T, dir, name string) (found []string) {
 // TestVolumeFileGone has a file be removed that a sleeping sandbox has open. It
 // says so when it cannot wake, stays asleep, and wakes when the file is back.
 func TestVolumeFileGone(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	v := s.volume(ctx, "data")

@@ -27,6 +27,7 @@ func warmOnes(s *server) []string {
 // TestWarmRuntimes starts and wakes sandboxes in runtimes that wait, and ends
 // the server and the runtimes while they do.
 func TestWarmRuntimes(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	take := func(what, sandbox string, before []string) {

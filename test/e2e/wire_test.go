@@ -26,6 +26,7 @@ import (
 // TestWire puts everything through the server that HTTP can do, in each
 // protocol that it speaks without TLS.
 func TestWire(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)
@@ -37,6 +38,7 @@ func TestWire(t *testing.T) {
 
 // TestWireTLS is TestWire over TLS.
 func TestWireTLS(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s, _ := startTLSServer(t)
 	g := s.startGuest(ctx, sleeper)
