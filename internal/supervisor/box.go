@@ -259,7 +259,7 @@ func (b *box) endedError() error {
 // unserveLocked ends the leases of the serving runtime; it is about to go.
 func (b *box) unserveLocked() {
 	b.inst = nil
-	b.s.resharing.note(b.sb.Config.Key)
+	b.s.resharing.Note(b.sb.Config.Key)
 	b.drain.on = false
 	b.cutLocked(endOf(b.sb))
 }
@@ -267,7 +267,7 @@ func (b *box) unserveLocked() {
 // serveLocked makes inst what leases are given on.
 func (b *box) serveLocked(inst runtime.Instance) {
 	b.inst, b.sharers = inst, 0
-	b.s.resharing.note(b.sb.Config.Key)
+	b.s.resharing.Note(b.sb.Config.Key)
 	if _, ok := inst.(runtime.Sharer); ok { // it may have another part from before
 		b.s.work.Go(b.takeShare)
 	}

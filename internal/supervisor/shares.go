@@ -4,7 +4,6 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -30,37 +29,6 @@ func (s *Supervisor) sharersOf(key string) int {
 // follow them.
 const reshareEvery = 100 * time.Millisecond
 
-// resharing notes the keys whose sandboxes have become more or fewer.
-type resharing struct {
-	mu   sync.Mutex
-	keys map[string]struct{}
-	some chan struct{} // has room for one: there are keys
-}
-
-func newResharing() *resharing {
-	return &resharing{keys: map[string]struct{}{}, some: make(chan struct{}, 1)}
-}
-
-// note has the parts of a key's sandboxes looked at soon.
-func (r *resharing) note(key string) {
-	r.mu.Lock()
-	r.keys[key] = struct{}{}
-	r.mu.Unlock()
-	select {
-	case r.some <- struct{}{}:
-	default: // they are about to be
-	}
-}
-
-// take returns the keys that were noted since it was called last.
-func (r *resharing) take() map[string]struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	keys := r.keys
-	r.keys = map[string]struct{}{}
-	return keys
-}
-
 // share keeps the parts of sandboxes that run right, until the supervisor stops.
 // It goes through the sandboxes only when a key's part is divided anew, which is
 // when their number passes a power of two.
@@ -70,13 +38,13 @@ func (s *Supervisor) share() {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.resharing.some:
+		case <-s.resharing.Some:
 		}
 		if !s.sleep(reshareEvery) {
 			return
 		}
 		changed := map[string]bool{}
-		for key := range s.resharing.take() {
+		for key := range s.resharing.Take() {
 			n := s.sharersOf(key)
 			changed[key] = n != max(shares[key], 1)
 			if shares[key] = n; n == 1 {
@@ -87,18 +55,14 @@ func (s *Supervisor) share() {
 			continue
 		}
 		s.each(func(b *box) {
-			if changed[b.key()] {
+			b.mu.Lock()
+			key := b.sb.Config.Key
+			b.mu.Unlock()
+			if changed[key] {
 				b.takeShare()
 			}
 		})
 	}
-}
-
-// key returns the id of the key that made the sandbox.
-func (b *box) key() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.sb.Config.Key
 }
 
 // takeShare gives the runtime of a sandbox its part of the key's part.

@@ -126,7 +126,7 @@ type Supervisor struct {
 	metrics     *metrics
 	fleet       usage.Fleet
 	slots       quota.Slots
-	resharing   *resharing
+	resharing   *quota.Changes
 	ledger      cost.Ledger
 	buffers     func(key string) int // see CountBuffers; nil for none
 	checkpoints checkpoint.Reader
@@ -153,7 +153,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s := &Supervisor{
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
 		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
-		resharing: newResharing(),
+		resharing: quota.NewChanges(),
 	}
 	if m, ok := o.Store.(meteredStore); ok {
 		m.Meter(s.ledger.Wrote)
