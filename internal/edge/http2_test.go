@@ -148,7 +148,7 @@ func begin2(t *testing.T, url string) (net.Conn, *http2.Framer) {
 	t.Helper()
 	conn := dialPlain(t, strings.TrimPrefix(url, "http://"))
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}

@@ -318,13 +318,14 @@ func TestRefreshRespectsWork(t *testing.T) {
 		},
 		"process": func(t *testing.T, w *world, _ *Supervisor, _ string) func() {
 			ended := time.Now().Add(work)
-			w.told = func(*program) (agentapi.Activity, error) {
+			told := func(*program) (agentapi.Activity, error) {
 				if !time.Now().Before(ended) {
 					return agentapi.Activity{Now: time.Now(), LastEnd: ended}, nil
 				}
 				p := agentapi.Process{PID: 7, Root: 7, Command: "make", Since: time.Now(), LastProgress: time.Now()}
 				return agentapi.Activity{Now: time.Now(), Processes: []agentapi.Process{p}}, nil
 			}
+			w.later.Store(&told)
 			return func() {}
 		},
 	} {

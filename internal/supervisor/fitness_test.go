@@ -21,10 +21,10 @@ func TestUnfitHost(t *testing.T) {
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
 		var lacks atomic.Pointer[errdef.Error]
-		trials := 0
+		var trials atomic.Int64
 		w.meddle = func(_ context.Context, _ *server, at point, id string) error {
 			if at == atStart && strings.HasPrefix(id, "trial-") {
-				trials++
+				trials.Add(1)
 			}
 			if e := lacks.Load(); e != nil && (at == atStart || at == atRestore) {
 				return e
@@ -33,8 +33,8 @@ func TestUnfitHost(t *testing.T) {
 		}
 		w.tune = func(o *Options) { o.TrialTemplate = "test" }
 		srv := w.mustOpen(t)
-		if err := srv.s.Try(t.Context()); err != nil || srv.s.Ready() != nil || trials != 1 {
-			t.Fatalf("trial: %v, %v, %d trials", err, srv.s.Ready(), trials)
+		if err := srv.s.Try(t.Context()); err != nil || srv.s.Ready() != nil || trials.Load() != 1 {
+			t.Fatalf("trial: %v, %v, %d trials", err, srv.s.Ready(), trials.Load())
 		}
 		id := create(t, srv.s, CreateRequest{Settings: sleepy})
 		if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
@@ -56,8 +56,8 @@ func TestUnfitHost(t *testing.T) {
 		wantUnfit("ready", srv.s.Ready())
 		time.Sleep(3 * fitness.Every)
 		synctest.Wait()
-		if trials < 3 || trials > 5 {
-			t.Errorf("%d trials in %s, want one each %s", trials, 3*fitness.Every, fitness.Every)
+		if n := trials.Load(); n < 3 || n > 5 {
+			t.Errorf("%d trials in %s, want one each %s", n, 3*fitness.Every, fitness.Every)
 		}
 
 		lacks.Store(nil)
@@ -72,9 +72,9 @@ func TestUnfitHost(t *testing.T) {
 		if n := srv.s.CountRunning(); n != 1 {
 			t.Errorf("%d run, want 1", n)
 		}
-		last := trials
+		last := trials.Load()
 		time.Sleep(5 * fitness.Every)
-		if trials != last {
+		if trials.Load() != last {
 			t.Error("trials go on though one has succeeded")
 		}
 		if err := srv.s.Stop(context.Background()); err != nil {

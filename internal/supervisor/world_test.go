@@ -48,6 +48,7 @@ type world struct {
 	// without mu, and may sleep where what they stand for may.
 	meddle func(ctx context.Context, srv *server, at point, runtimeID string) error // ahead of what a driver does
 	told   func(p *program) (agentapi.Activity, error)                              // what an agent reports
+	later  atomic.Pointer[func(*program) (agentapi.Activity, error)]                // in place of told, where a server runs already
 	agent  func() func(net.Conn)                                                    // who answers in place of an agent; nil is the agent
 	// These are called with mu held and must not sleep.
 	served func(p *program)                 // the program has counted
@@ -138,9 +139,13 @@ func (p *program) agent(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	seen := agentapi.Activity{Now: time.Now()}
-	if p.w.told != nil {
+	told := p.w.told
+	if later := p.w.later.Load(); later != nil {
+		told = *later
+	}
+	if told != nil {
 		var err error
-		if seen, err = p.w.told(p); err != nil {
+		if seen, err = told(p); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}

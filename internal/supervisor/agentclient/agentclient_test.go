@@ -36,7 +36,7 @@ func (g *guest) Dial(context.Context, int) (net.Conn, error) {
 
 // What every call may take of the memory, and how long its error may be.
 const (
-	maxSpent = 64 << 20
+	maxSpent = 128 << 20
 	maxWords = 1 << 10
 )
 
