@@ -33,14 +33,11 @@ func usageOf(g group) (used runtime.Usage, err error) {
 // cpuOf returns the CPU time that a runtime has used.
 func cpuOf(g group) (time.Duration, error) {
 	for _, stat := range g.files("cpuacct", "cpuacct.usage", "cpu.stat") {
-		unit, value := time.Nanosecond, stat // v1 says nothing else
-		for line := range strings.Lines(stat) {
-			if usec, ok := strings.CutPrefix(line, "usage_usec "); ok {
-				unit, value = time.Microsecond, usec
-			}
+		if n, ok := counter(stat, "usage_usec"); ok {
+			return time.Duration(n) * time.Microsecond, nil
 		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); err == nil {
-			return time.Duration(n) * unit, nil
+		if n, err := strconv.ParseInt(strings.TrimSpace(stat), 10, 64); err == nil { // v1 says nothing else
+			return time.Duration(n), nil
 		}
 	}
 	return 0, errors.New("no cgroup counts CPU time")
