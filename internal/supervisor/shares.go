@@ -1,9 +1,7 @@
 package supervisor
 
 import (
-	"maps"
 	"math/bits"
-	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -43,25 +41,17 @@ func (s *Supervisor) share() {
 		if !s.sleep(reshareEvery) {
 			return
 		}
-		changed := map[string]bool{}
+		changed := false
 		for key := range s.resharing.Take() {
 			n := s.sharersOf(key)
-			changed[key] = n != max(shares[key], 1)
+			changed = changed || n != max(shares[key], 1)
 			if shares[key] = n; n == 1 {
 				delete(shares, key)
 			}
 		}
-		if !slices.Contains(slices.Collect(maps.Values(changed)), true) {
-			continue
+		if changed {
+			s.each((*box).takeShare)
 		}
-		s.each(func(b *box) {
-			b.mu.Lock()
-			key := b.sb.Config.Key
-			b.mu.Unlock()
-			if changed[key] {
-				b.takeShare()
-			}
-		})
 	}
 }
 
