@@ -59,10 +59,6 @@ func (f *frames) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements net.Conn. Where nobody reads any more, the timer ends by
-// itself.
-func (f *frames) Close() error { return f.Conn.Close() }
-
 // end breaks the connection off.
 func (f *frames) end() { breakOff(f.Conn) }
 
