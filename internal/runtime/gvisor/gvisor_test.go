@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"debug/elf"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -41,7 +42,22 @@ func newRig(t *testing.T) *rig {
 	return newRigIn(t, t.TempDir())
 }
 
+// needStatic fails a test whose program the sandbox cannot start: there are no
+// libraries where it becomes the sandbox's own processes.
+func needStatic(t *testing.T) {
+	t.Helper()
+	f, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if f.Section(".interp") != nil {
+		t.Fatal("this test program is linked dynamically, and gVisor starts it where there are no libraries: run it with CGO_ENABLED=0, or by make test-gvisor")
+	}
+}
+
 func newRigIn(t *testing.T, dir string) *rig {
+	needStatic(t)
 	store, err := layer.Open(dir)
 	if err != nil {
 		t.Fatal(err)
