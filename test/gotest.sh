@@ -19,7 +19,8 @@ fi
 cd "$2"
 count() { cat ./*.json | grep -F '"Test":' | grep -cF "\"Action\":\"$1\"" || true; }
 printf '\n== %s tests passed, %s failed, %s were skipped\n' "$(count pass)" "$(count fail)" "$(count skip)"
-cat ./*.json | jq -r 'select(.Test and .Action == "skip") | "skipped: \(.Package) \(.Test)"'
+cat ./*.json | jq -r 'select(.Test and .Action == "skip") | "\(.Package) \(.Test | split("/")[0])"' |
+	sort | uniq -c | awk '{ print "skipped: " $2 " " $3 ", " $1 " of its cases" }'
 echo "the ten slowest, in seconds:"
 cat ./*.json | jq -r 'select(.Test and .Action != "run" and .Elapsed and (.Test | contains("/") | not)) | "\(.Elapsed) \(.Package | split("/") | last).\(.Test)"' |
 	sort -rn | head -10
