@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -254,11 +253,11 @@ func insist(ctx context.Context, do func() error) error {
 
 // isBroken reports whether a request broke off, or did not get through at all.
 func isBroken(err error) bool {
-	for _, broken := range []error{client.ErrUnreachable, client.ErrInterrupted, io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET} {
+	for _, broken := range []error{client.ErrUnreachable, client.ErrInterrupted, io.EOF, io.ErrUnexpectedEOF} {
 		if errors.Is(err, broken) {
 			return true
 		}
 	}
 	_, ok := errors.AsType[*url.Error](err)
-	return ok
+	return ok || isReset(err)
 }
