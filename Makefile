@@ -19,7 +19,7 @@ help:
 	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
 	@echo 'soak         hours of sleeping, waking and crashing: make soak SOAK="-soak.seed 1" (root)'
 	@echo 'neighbours   what each of 20 attacks costs another tenant, and write docs/results/neighbours.md (root; some 20 minutes)'
-	@echo 'faults       every fault at every step, and write docs/faults.md (root; some 20 minutes)'
+	@echo 'faults       every fault at every step, and write docs/results/faults.md (root; some 20 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
 	@echo 'hosts        Debian releases, kernels, cgroup versions and file systems in virtual machines, and write docs/results/hosts.md (root; 10 minutes and more each)'
 	@echo 'bench        ratios against the raw tools (root)'
@@ -111,7 +111,7 @@ neighbours: build
 
 .PHONY: faults
 faults: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=90m -run '^TestFaults$$' ./test/e2e -faults.table $(CURDIR)/docs/faults.md
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=90m -run '^TestFaults$$' ./test/e2e -faults.table $(CURDIR)/docs/results/faults.md
 
 .PHONY: conformance
 conformance: build

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Measures drowse beside the raw tool and writes the tables of
-# docs/benchmarks.md.
+# docs/results/benchmarks.md.
 #
 #   run.sh [--quick] [--only create,exec,inside,idle,sleep,written,edge,deadlines,start] [--docs FILE]
 #
@@ -22,7 +22,7 @@ fail() {
 	exit 2
 }
 
-args=() docs=$repo/docs/benchmarks.md
+args=() docs=$repo/docs/results/benchmarks.md
 while [ $# -gt 0 ]; do
 	case $1 in
 	--quick) args+=(-quick) docs= ;;

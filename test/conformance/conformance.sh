@@ -3,7 +3,7 @@
 # this build.
 #
 #   conformance.sh [--write]   by E2B_SANDBOX_URL, and compares what they could do
-#                              with docs/conformance.md, or writes that anew
+#                              with docs/results/conformance.md, or writes that anew
 #   conformance.sh --domain    by E2B_DOMAIN: host names below it, TLS by a private
 #                              authority, a name server, in namespaces of their own
 #
@@ -112,6 +112,6 @@ fi
 if [ $style = url ] && [ "$suites" = "$all" ]; then
 	results=()
 	for suite in $suites; do results+=("$work/$suite.jsonl"); done
-	go run ./test/conformance/report $write docs/conformance.md "${results[@]}" || exit 1
+	go run ./test/conformance/report $write docs/results/conformance.md "${results[@]}" || exit 1
 fi
 rm -f "$log"

@@ -370,7 +370,7 @@ type row struct {
 	state  string
 }
 
-// faultReport returns the table of docs/faults.md, with what an old one says of
+// faultReport returns the table of docs/results/faults.md, with what an old one says of
 // operations that were not tried.
 func faultReport(rows []row, old string) string {
 	var b strings.Builder

@@ -1,4 +1,4 @@
-// Command report makes docs/conformance.md of what the SDKs' suites wrote down:
+// Command report makes docs/results/conformance.md of what the SDKs' suites wrote down:
 // a line for every public method that an SDK declares, with the SDKs in which a
 // case shows that it works, or why there is none.
 //
