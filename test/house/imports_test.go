@@ -1,10 +1,12 @@
 package house
 
 import (
+	"fmt"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,54 +14,205 @@ import (
 
 const module = "github.com/drowse-dev/drowse/"
 
-// arrows are imports that must not be, and why: where a path below from imports
-// the package to.
+// layer is a group of packages with the same rule for their imports. A package
+// may import its own layer, and the layers that may lists.
+type layer struct {
+	name     string
+	packages []string // with all below them that no other layer lists
+	may      []string
+	why      string
+}
+
+// layers has every package, the layers that depend on others first. The diagram
+// of docs/architecture.md is drawn from it.
+var layers = []layer{
+	{
+		name:     "programs",
+		packages: []string{"cmd"},
+		may:      []string{"command line", "server", "front", "supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
+		why:      "a program puts together what is tested elsewhere",
+	},
+	{
+		name:     "command line",
+		packages: []string{"client", "internal/cli"},
+		may:      []string{"core", "base"},
+		why:      "the command line does what every other client can do, and builds where no server runs",
+	},
+	{
+		name:     "server",
+		packages: []string{"internal/serve"},
+		may:      []string{"front", "supervisor", "parts of the supervisor", "records", "host", "core", "base"},
+		why:      "the server is put together here, and nothing below knows how",
+	},
+	{
+		name:     "front",
+		packages: []string{"internal/api", "internal/edge", "internal/auth", "internal/webhook"},
+		may:      []string{"supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
+		why:      "requests reach a sandbox through the supervisor, which orders and commits what happens to it",
+	},
+	{
+		name:     "supervisor",
+		packages: []string{"internal/supervisor"},
+		may:      []string{"parts of the supervisor", "records", "host", "core", "base"},
+		why:      "the supervisor does not know who asks, so that every dialect gets the same answer",
+	},
+	{
+		name: "parts of the supervisor",
+		packages: []string{
+			"internal/supervisor/agentclient", "internal/supervisor/awake", "internal/supervisor/checkpoint",
+			"internal/supervisor/cost", "internal/supervisor/fitness", "internal/supervisor/journal",
+			"internal/supervisor/moving", "internal/supervisor/preview", "internal/supervisor/quota",
+			"internal/supervisor/space", "internal/supervisor/usage", "internal/supervisor/volumes",
+			"internal/sweep",
+		},
+		may: []string{"records", "host", "core", "base"},
+		why: "the supervisor is made of these packages, and each can be tested without it",
+	},
+	{
+		name:     "records",
+		packages: []string{"internal/store", "internal/bundle"},
+		may:      []string{"host", "core", "base"},
+		why:      "what is stored and exported must not depend on how it is used",
+	},
+	{
+		name: "host",
+		packages: []string{
+			"internal/runtime", "internal/layer", "internal/template", "internal/volume",
+			"internal/cgroup", "internal/egress", "internal/agentbin",
+		},
+		may: []string{"base"},
+		why: "these packages work on the machine and know nothing of records, so that they can be tested without a server",
+	},
+	{
+		name:     "guest",
+		packages: []string{"internal/agent", "internal/interpreter"},
+		may:      []string{"base"},
+		why:      "the agent runs inside a sandbox: it must stay small, and nothing of the server is there",
+	},
+	{
+		name:     "core",
+		packages: []string{"internal/lifecycle"},
+		may:      []string{"base"},
+		why:      "the core decides and does no I/O",
+	},
+	{
+		name: "base",
+		packages: []string{
+			"internal/errdef", "internal/human", "internal/durable", "internal/tree", "internal/ration",
+			"internal/failpoint", "internal/planted", "internal/edge/h1", "internal/agent/agentapi", "internal/agent/agentpb",
+		},
+		why: "everything imports these packages, so they can import nothing",
+	},
+	{
+		name: "tests",
+		packages: []string{
+			"internal/api/apitest", "internal/cli/fakeserver", "internal/powercut", "internal/runtime/drivertest",
+			"internal/runtime/fake", "internal/store/memstore", "internal/store/storetest",
+			"internal/supervisor/agentclient/hostile", "internal/tree/treetest",
+		},
+		may: []string{"front", "supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
+		why: "tests share this package; product code must not contain it",
+	},
+}
+
+// arrows are single imports that must not be, beside those between layers: where
+// a path below from imports a path below to.
 var arrows = []struct {
 	from, to string
 	but      []string // paths below from that may
 	why      string
 }{
 	{
-		from: "internal/supervisor/", to: "internal/supervisor",
-		why: "the supervisor is made of these packages, and each can be tested without it",
-	},
-	{
-		from: "", to: "internal/runtime/gvisor", but: []string{"internal/runtime/gvisor", "internal/runtime/drivers"},
+		from: "", to: module + "internal/runtime/gvisor", but: []string{"internal/runtime/gvisor", "internal/runtime/drivers"},
 		why: "all go through package drivers, so that there can be another runtime",
 	},
 	{
-		from: "internal/lifecycle", to: "internal/store",
-		why: "the core does no I/O",
+		from: "", to: "gvisor.dev/gvisor", but: []string{"internal/runtime/gvisor"},
+		why: "gVisor promises no stable interfaces, so an upgrade must concern one package",
 	},
+	{
+		from: "", to: "modernc.org/sqlite", but: []string{"internal/store"},
+		why: "one package knows how records are stored",
+	},
+	{
+		from: "internal/api", to: module + "internal/runtime", but: nil,
+		why: "an API asks the supervisor; it does not touch sandboxes",
+	},
+	{
+		from: "internal/edge", to: module + "internal/runtime", but: nil,
+		why: "the edge asks the supervisor for a connection; it does not touch sandboxes",
+	},
+	{
+		from: "internal/edge", to: module + "internal/api", but: nil,
+		why: "the data plane knows no dialect",
+	},
+	{
+		from: "internal/api/e2b", to: module + "internal/api/v1", but: nil,
+		why: "a dialect can be changed without another; what both need is in httpapi and body",
+	},
+	{
+		from: "internal/api/v1", to: module + "internal/api/e2b", but: nil,
+		why: "a dialect can be changed without another; what both need is in httpapi and body",
+	},
+}
+
+// below says whether a path is dir or below it.
+func below(path, dir string) bool {
+	return dir == "" || path == dir || strings.HasPrefix(path, dir+"/")
+}
+
+// layerOf returns the layer of a package: the one that lists the longest path.
+func layerOf(pkg string) *layer {
+	var found *layer
+	longest := -1
+	for i := range layers {
+		for _, p := range layers[i].packages {
+			if below(pkg, p) && len(p) > longest {
+				found, longest = &layers[i], len(p)
+			}
+		}
+	}
+	return found
 }
 
 // forbidden returns why a package must not import another; "" if it may.
 func forbidden(pkg, imported string) string {
 	for _, a := range arrows {
-		inside := strings.HasPrefix(pkg+"/", a.from) && pkg+"/" != a.from
-		if !inside || imported != a.to {
-			continue
-		}
-		may := false
-		for _, b := range a.but {
-			may = may || pkg == b || strings.HasPrefix(pkg, b+"/")
-		}
-		if !may {
+		if below(pkg, a.from) && below(imported, a.to) && !slices.ContainsFunc(a.but, func(b string) bool { return below(pkg, b) }) {
 			return a.why
 		}
 	}
-	return ""
+	own, ok := strings.CutPrefix(imported, module)
+	if !ok {
+		return ""
+	}
+	from, to := layerOf(pkg), layerOf(own)
+	switch {
+	case from == nil:
+		return fmt.Sprintf("%s is in no layer: add it to one in test/house/imports_test.go", pkg)
+	case to == nil:
+		return fmt.Sprintf("%s is in no layer: add it to one in test/house/imports_test.go", own)
+	case from == to || slices.Contains(from.may, to.name):
+		return ""
+	case to.name == "tests":
+		return to.why
+	}
+	return fmt.Sprintf("%q must not import %q: %s", from.name, to.name, from.why)
 }
 
-func TestImports(t *testing.T) {
-	if forbidden("internal/supervisor/quota", "internal/supervisor") == "" || forbidden("internal/supervisor", "internal/supervisor/quota") != "" || forbidden("internal/serve", "internal/runtime/gvisor") == "" {
-		t.Fatal("the rules do not hold")
-	}
-	root, looked := filepath.Join("..", ".."), 0
-	for _, top := range []string{"cmd", "internal"} {
+// imports calls f with every import of code that is not a test.
+func imports(t *testing.T, f func(file, pkg, imported string)) {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	for _, top := range []string{"client", "cmd", "internal"} {
 		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			switch {
+			case err != nil:
 				return err
+			case d.IsDir() && d.Name() == "testdata":
+				return filepath.SkipDir
+			case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
 			}
 			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
 			if err != nil {
@@ -70,11 +223,11 @@ func TestImports(t *testing.T) {
 				return err
 			}
 			for _, i := range file.Imports {
-				looked++
-				imported, _ := strconv.Unquote(i.Path.Value)
-				if why := forbidden(pkg, strings.TrimPrefix(imported, module)); why != "" {
-					t.Errorf("%s imports %s: %s", path, imported, why)
+				imported, err := strconv.Unquote(i.Path.Value)
+				if err != nil {
+					return err
 				}
+				f(path, pkg, imported)
 			}
 			return nil
 		})
@@ -82,7 +235,52 @@ func TestImports(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+func TestImports(t *testing.T) {
+	looked := 0
+	imports(t, func(file, pkg, imported string) {
+		looked++
+		if why := forbidden(pkg, imported); why != "" {
+			t.Errorf("%s imports %s: %s", file, imported, why)
+		}
+	})
 	if looked < 1000 {
 		t.Errorf("only %d imports were looked at", looked)
+	}
+}
+
+// TestImportRules has one import that each rule must refuse, or let pass.
+func TestImportRules(t *testing.T) {
+	for _, c := range []struct{ pkg, imported, want string }{
+		{"internal/supervisor/quota", module + "internal/supervisor", "each can be tested without it"},
+		{"internal/supervisor", module + "internal/supervisor/quota", ""},
+		{"internal/serve", module + "internal/runtime/gvisor", "another runtime"},
+		{"internal/serve", "gvisor.dev/gvisor/pkg/log", "one package"},
+		{"internal/runtime/gvisor", "gvisor.dev/gvisor/pkg/log", ""},
+		{"internal/lifecycle", module + "internal/store", "no I/O"},
+		{"internal/cli", module + "internal/store", "what every other client can do"},
+		{"internal/api/e2b", module + "internal/runtime", "asks the supervisor"},
+		{"internal/api/v1", module + "internal/serve", "through the supervisor"},
+		{"internal/errdef", module + "internal/lifecycle", "import nothing"},
+		{"internal/layer", module + "internal/lifecycle", "nothing of records"},
+		{"internal/agent", module + "internal/layer", "must stay small"},
+		{"internal/supervisor", module + "internal/runtime/fake", "product code"},
+		{"internal/store", module + "internal/store/memstore", "product code"},
+		{"internal/supervisor", module + "internal/api/v1", "who asks"},
+		{"internal/invented", module + "internal/errdef", "in no layer"},
+		{"internal/serve", module + "internal/invented", "in no layer"},
+	} {
+		got := forbidden(c.pkg, c.imported)
+		if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s imports %s: %q, want %q in it", c.pkg, c.imported, got, c.want)
+		}
+	}
+	for _, l := range layers {
+		for _, m := range l.may {
+			if !slices.ContainsFunc(layers, func(o layer) bool { return o.name == m }) {
+				t.Errorf("layer %q may import %q, which is none", l.name, m)
+			}
+		}
 	}
 }
