@@ -194,7 +194,7 @@ func changeTree(random *rand.Rand, model *filetree.Model, cycle int) []filetree.
 // TestLinksAcrossPauses changes, after a wake, what a file system made of
 // layers finds hard: the names of files that have several, and of directories.
 // Writing to a file with several names is not among it: overlayfs then parts
-// them (docs/architecture.md).
+// them (docs/design/files.md).
 func TestLinksAcrossPauses(t *testing.T) {
 	for _, c := range []struct {
 		name  string
