@@ -74,9 +74,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"strings"
 )
 
 // DefaultURL is where a server listens unless told otherwise.
@@ -92,7 +94,9 @@ type Options struct {
 	// URL is the server's address; empty means DefaultURL.
 	URL string
 	// SandboxURL is where requests into sandboxes go if they do not go to URL.
-	// Sandbox and port travel as headers.
+	// Sandbox and port travel as headers where the host of that URL is localhost,
+	// an address or sandbox.*, and else in the path: a server with a domain takes
+	// them so under each of its names.
 	SandboxURL string
 	// APIKey is sent with every call to the server, never into a sandbox.
 	APIKey string
@@ -140,6 +144,13 @@ func parseBase(text, fallback string) (*url.URL, error) {
 		return nil, fmt.Errorf("server URL %q: want http://host:port or https://host", text)
 	}
 	return u, nil
+}
+
+// byHeader reports whether a server takes requests for a host into the sandbox
+// that headers name. Under any other name only the host or the path can name one.
+func byHeader(u *url.URL) bool {
+	host := strings.ToLower(u.Hostname())
+	return host == "localhost" || strings.HasPrefix(host, "sandbox.") || net.ParseIP(host) != nil
 }
 
 // URL returns the server's address.

@@ -806,13 +806,122 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+// TestByName reaches into a sandbox of a server that goes by a name, where the
+// one URL must do: there headers name no sandbox, so the path must.
+func TestByName(t *testing.T) {
+	fake := fakeserver.New(key, t.TempDir())
+	defer fake.Close()
+	srv := httptest.NewServer(fake)
+	defer srv.Close()
+	defer srv.CloseClientConnections()
+	dial := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, srv.Listener.Addr().String())
+	}}
+	defer dial.CloseIdleConnections()
+	c, err := client.New(client.Options{URL: "http://api.sandboxes.test/below", APIKey: key, HTTPClient: &http.Client{Transport: trimmed{dial}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := create(t, c, client.CreateOptions{})
+
+	var out bytes.Buffer
+	exit, err := sb.Run(t.Context(), client.Command{Args: []string{"cat"}, Stdin: strings.NewReader("in"), Stdout: &out})
+	if err != nil || exit.Code != 0 || out.String() != "in" {
+		t.Errorf("run: %+v, %v, output %q", exit, err, &out)
+	}
+	if err := sb.WriteFile(t.Context(), "a b", strings.NewReader("content")); err != nil {
+		t.Error(err)
+	}
+	file, err := sb.ReadFile(t.Context(), "a b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(file); string(got) != "content" || err != nil {
+		t.Errorf("read %q, %v", got, err)
+	}
+	_ = file.Close()
+
+	for target, want := range map[string]string{
+		"/p%2Fq?x=1":          "/p%2Fq?x=1",
+		"":                    "/",
+		"/a/":                 "/a/",
+		"/../../other/80/b":   "/other/80/b",
+		"../../../other/80/b": "/other/80/b",
+	} {
+		req, err := sb.Request(t.Context(), http.MethodGet, 8000, target, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := req.URL.RequestURI(); got != "/below/s/"+sb.ID+"/8000"+want {
+			t.Errorf("target %q: got %q", target, got)
+		}
+	}
+}
+
+// trimmed takes off the path that a proxy before the server has to itself.
+type trimmed struct{ http.RoundTripper }
+
+func (p trimmed) RoundTrip(r *http.Request) (*http.Response, error) {
+	path, below := strings.CutPrefix(r.URL.EscapedPath(), "/below")
+	u, err := r.URL.Parse(path)
+	if err != nil || !below {
+		return nil, fmt.Errorf("%s is not below the server's URL: %w", r.URL, err)
+	}
+	u.RawQuery = r.URL.RawQuery
+	r = r.Clone(r.Context())
+	r.URL = u
+	return p.RoundTripper.RoundTrip(r)
+}
+
+// TestWhereRequestsGo tells by which hosts a sandbox is named in headers.
+func TestWhereRequestsGo(t *testing.T) {
+	const id = "iabc"
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"id": "`+id+`"}`)
+	}))
+	defer srv.Close()
+	for _, c := range []struct {
+		sandboxURL string
+		byHeader   bool
+	}{
+		{"", true}, // the server's, which is an address
+		{"http://localhost:1", true},
+		{"https://LOCALHOST", true},
+		{"http://[::1]:1", true},
+		{"https://sandbox.example.com", true},
+		{"https://api.example.com", false},
+		{"https://sandboxes.example.com", false},
+		{"https://localhost.example.com", false},
+	} {
+		sut, err := client.New(client.Options{URL: srv.URL, SandboxURL: c.sandboxURL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sb, _, err := sut.Open(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := sb.Request(t.Context(), http.MethodGet, 8000, "/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, header := "/s/"+id+"/8000/x", ""
+		if c.byHeader {
+			path, header = "/x", id
+		}
+		if req.URL.Path != path || req.Header.Get("E2b-Sandbox-Id") != header {
+			t.Errorf("%s: got path %s and header %q", c.sandboxURL, req.URL.Path, req.Header.Get("E2b-Sandbox-Id"))
+		}
+	}
+}
+
 // TestKeyStaysOutside looks at every request: the API key goes to the control
 // plane only.
 func TestKeyStaysOutside(t *testing.T) {
 	fake := fakeserver.New(key, t.TempDir())
 	defer fake.Close()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		inside := r.Header.Get("E2b-Sandbox-Id") != ""
+		inside := r.Header.Get("E2b-Sandbox-Id") != "" || strings.HasPrefix(r.URL.Path, "/s/")
 		if got := r.Header.Get("X-API-Key") != ""; got == inside {
 			t.Errorf("%s %s: key sent: %v", r.Method, r.URL.Path, got)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -21,6 +22,16 @@ const (
 	headerTraffic = "E2b-Traffic-Access-Token"
 )
 
+// inside returns the URL of a port of the sandbox, and the headers that go with
+// it.
+func (s *Sandbox) inside(port int) (*url.URL, http.Header) {
+	number := strconv.Itoa(port)
+	if byHeader(s.client.data) {
+		return s.client.data, http.Header{headerSandbox: {s.ID}, headerPort: {number}}
+	}
+	return s.client.data.JoinPath("s", s.ID, number), nil
+}
+
 // Request returns a plain HTTP request to a port inside the sandbox, to be sent
 // with any [http.Client]. target is a path with an optional query. The request
 // carries what lets it in, so send it nowhere else.
@@ -29,14 +40,15 @@ func (s *Sandbox) Request(ctx context.Context, method string, port int, target s
 	if err != nil {
 		return nil, fmt.Errorf("request to port %d of sandbox %s: %w", port, s.ID, err)
 	}
-	u := s.client.data.JoinPath(ref.EscapedPath())
+	base, routing := s.inside(port)
+	path := (&url.URL{Path: "/"}).JoinPath(ref.EscapedPath()) // its dots lead out of nothing but itself
+	u := base.JoinPath(path.EscapedPath())
 	u.RawQuery = ref.RawQuery
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
 		return nil, fmt.Errorf("request to port %d of sandbox %s: %w", port, s.ID, err)
 	}
-	req.Header.Set(headerSandbox, s.ID)
-	req.Header.Set(headerPort, strconv.Itoa(port))
+	maps.Copy(req.Header, routing)
 	if s.traffic != "" {
 		req.Header.Set(headerTraffic, s.traffic)
 	}
@@ -100,12 +112,14 @@ func (b *fileBody) Read(p []byte) (int, error) {
 // doer sends the agent's RPCs. It adds what routes them and lets them in, and
 // gives the answers of the proxy, which connect would reduce to a status, their
 // own text.
-type doer struct{ sandbox *Sandbox }
+type doer struct {
+	sandbox *Sandbox
+	routing http.Header
+}
 
 func (d doer) Do(req *http.Request) (*http.Response, error) {
 	s := d.sandbox
-	req.Header.Set(headerSandbox, s.ID)
-	req.Header.Set(headerPort, strconv.Itoa(agentapi.Port))
+	maps.Copy(req.Header, d.routing)
 	req.Header.Set("User-Agent", userAgent)
 	if s.token != "" {
 		req.Header.Set(agentapi.HeaderAccessToken, s.token)

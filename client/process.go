@@ -140,7 +140,8 @@ func (s *Sandbox) Shell(ctx context.Context, cmd Command) (*Process, error) {
 }
 
 func (s *Sandbox) processes() processconnect.ProcessClient {
-	return processconnect.NewProcessClient(doer{s}, s.client.data.String(),
+	base, routing := s.inside(agentapi.Port)
+	return processconnect.NewProcessClient(doer{s, routing}, base.String(),
 		connect.WithAcceptCompression("gzip", nil, nil)) // output is not worth compressing this near
 }
 

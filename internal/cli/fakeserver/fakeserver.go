@@ -21,7 +21,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,11 +119,19 @@ func (s *Server) Bind(ctx context.Context, id string) (context.Context, context.
 	return context.WithCancel(ctx)
 }
 
-// ServeHTTP routes by the presence of the sandbox headers.
+// ServeHTTP routes as the edge does: the sandbox headers count under localhost
+// and an address alone, and a path under any name.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	host := (&url.URL{Host: r.Host}).Hostname()
+	named := host != "localhost" && net.ParseIP(host) == nil
+	inside := strings.SplitN(strings.TrimPrefix(r.URL.EscapedPath(), "/s/"), "/", 3)
 	switch {
-	case r.Header.Get("E2b-Sandbox-Id") != "":
-		s.data(w, r)
+	case r.Header.Get("E2b-Sandbox-Id") != "" && !named:
+		s.data(w, r, r.Header.Get("E2b-Sandbox-Id"), r.Header.Get("E2b-Sandbox-Port"))
+	case strings.HasPrefix(r.URL.Path, "/s/") && len(inside) == 3:
+		http.StripPrefix("/s/"+inside[0]+"/"+inside[1], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.data(w, r, inside[0], inside[1])
+		})).ServeHTTP(w, r)
 	case v1.Owns(r):
 		s.bound(r)
 		s.api.ServeHTTP(w, r)
@@ -240,9 +250,8 @@ func answer(w http.ResponseWriter, status int, v any) {
 }
 
 // data is the data plane: it wakes, and passes on.
-func (s *Server) data(w http.ResponseWriter, r *http.Request) {
-	id := r.Header.Get("E2b-Sandbox-Id")
-	port, err := strconv.Atoi(r.Header.Get("E2b-Sandbox-Port"))
+func (s *Server) data(w http.ResponseWriter, r *http.Request, id, portText string) {
+	port, err := strconv.Atoi(portText)
 	if err != nil {
 		http.Error(w, "Invalid sandbox port", http.StatusBadRequest)
 		return
