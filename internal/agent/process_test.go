@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -805,6 +806,10 @@ func TestPTYSignals(t *testing.T) {
 }
 
 func TestKillPTYTakesTheForeground(t *testing.T) {
+	// Under nohup, processes inherit that a hang-up is ignored.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
 	s := newServer(t)
 	n, stream := s.start("", &processpb.StartRequest{
 		Process: &processpb.ProcessConfig{Cmd: "/bin/bash", Args: []string{"--norc", "-i"}, Envs: map[string]string{"PS1": "$ "}},
