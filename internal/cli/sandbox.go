@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ func (a *app) lsCommand() *cobra.Command {
 	var states []string
 	var metadata pairs
 	var template string
-	var all bool
+	var all, quiet bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "list sandboxes, newest first: their state, and what they wait for",
@@ -32,6 +33,7 @@ func (a *app) lsCommand() *cobra.Command {
 	}
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in this `state`: pending, running, paused, terminated; may be repeated")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "those too that have ended, with the reason")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print their ids only, a line each")
 	cmd.Flags().Var(&metadata, "metadata", "only those with this `key=value`; may be repeated")
 	cmd.Flags().StringVar(&template, "template", "", "only those made from this template `id` or alias")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -50,6 +52,13 @@ func (a *app) lsCommand() *cobra.Command {
 			list, err := c.List(ctx, o)
 			if err != nil {
 				return err
+			}
+			if quiet {
+				return a.print(idsOf(list), func(w io.Writer) {
+					for _, id := range idsOf(list) {
+						_, _ = fmt.Fprintln(w, id)
+					}
+				})
 			}
 			return a.print(list, func(w io.Writer) { tableOf(w, list, time.Now()) })
 		})
@@ -248,28 +257,55 @@ func stallAfter(d time.Duration) string {
 
 func (a *app) pauseCommand() *cobra.Command {
 	var mode string
+	var all bool
 	cmd := &cobra.Command{
-		Use:   "pause ID [--mode memory]",
-		Short: "put a sandbox to sleep",
-		Args:  exactArgs("ID"),
+		Use:   "pause ID... [--mode memory]",
+		Short: "put sandboxes to sleep",
+		Long: `Put sandboxes to sleep. One of several that cannot be does not keep the others
+awake: each failure is printed, and the exit code is that of the first.`,
+		Example: `  drowse pause i0abc
+  drowse pause --all`,
+		Args: idsOrAll(&all),
 	}
 	cmd.Flags().StringVar(&mode, "mode", "memory", "what it keeps, a `mode`: memory (with processes and files) or filesystem, to boot afresh")
+	cmd.Flags().BoolVar(&all, "all", false, "every sandbox that runs and that the key may pause")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := checkMode("mode", mode); err != nil {
 			return err
 		}
-		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-			info, err := c.PauseWith(ctx, args[0], client.Mode(mode))
+		pause := func(ctx context.Context, c *client.Client, id string) (client.Info, error) {
+			info, err := c.PauseWith(ctx, id, client.Mode(mode))
 			if errors.Is(err, client.ErrConflict) {
-				return hint(err, "drowse get %s shows its state", args[0])
+				return info, hint(err, "drowse get %s shows its state", id)
 			}
-			if err != nil {
-				return missing(err)
-			}
-			return a.print(info, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "%s is asleep%s\n", info.ID, kept(info.Checkpoint))
+			return info, missing(err)
+		}
+		asleep := func(w io.Writer, info client.Info) {
+			_, _ = fmt.Fprintf(w, "%s is asleep%s\n", info.ID, kept(info.Checkpoint))
+		}
+		if len(args) == 1 {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				info, err := pause(ctx, c, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(info, func(w io.Writer) { asleep(w, info) })
 			})
+		}
+		infos := []client.Info{}
+		failed := a.each(cmd.Context(), args, client.Running, func(ctx context.Context, c *client.Client, id string) error {
+			info, err := pause(ctx, c, id)
+			if err == nil {
+				infos = append(infos, info)
+			}
+			return err
 		})
+		err := a.print(infos, func(w io.Writer) {
+			for _, info := range infos {
+				asleep(w, info)
+			}
+		})
+		return cmp.Or(failed, err)
 	}
 	return cmd
 }
@@ -374,42 +410,89 @@ type killed struct {
 }
 
 func (a *app) killCommand() *cobra.Command {
-	return &cobra.Command{
+	var all bool
+	cmd := &cobra.Command{
 		Use:   "kill ID...",
 		Short: "end sandboxes and delete what they held",
-		Args:  minArgs("ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return a.killAll(ctx, c, args)
-			})
-		},
+		Long: `End sandboxes and delete what they held. Every one is tried: each failure is
+printed, and the exit code is that of the first.`,
+		Example: `  drowse kill i0abc i0def
+  drowse kill --all`,
+		Args: idsOrAll(&all),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "every sandbox that the key may kill, those too that sleep")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		results := []killed{}
+		failed := a.each(cmd.Context(), args, "", func(ctx context.Context, c *client.Client, id string) error {
+			err := c.Kill(ctx, id)
+			result := killed{ID: id, Killed: err == nil}
+			if err != nil {
+				result.Error = err.Error()
+			}
+			results = append(results, result)
+			return missing(err)
+		})
+		err := a.print(results, func(w io.Writer) {
+			for _, r := range results {
+				if r.Killed {
+					_, _ = fmt.Fprintf(w, "%s is killed\n", r.ID)
+				}
+			}
+		})
+		return cmp.Or(failed, err)
+	}
+	return cmd
+}
+
+// idsOrAll accepts one id or more, or none beside --all.
+func idsOrAll(all *bool) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case *all && len(args) > 0:
+			return usagef("%s: either ids or --all", cmd.Name())
+		case !*all && len(args) == 0:
+			return usagef("%s: missing ID (--all for every sandbox)", cmd.Name())
+		}
+		return nil
 	}
 }
 
-// killAll tries every id. The exit code is that of the first failure.
-func (a *app) killAll(ctx context.Context, c *client.Client, ids []string) error {
-	var results []killed
-	var failures []error
-	for _, id := range ids {
-		result := killed{ID: id, Killed: true}
-		if err := c.Kill(ctx, id); err != nil {
-			result = killed{ID: id, Error: err.Error()}
-			failures = append(failures, missing(err))
-		}
-		results = append(results, result)
-	}
-	err := a.print(results, func(w io.Writer) {
-		for _, r := range results {
-			if r.Killed {
-				_, _ = fmt.Fprintf(w, "%s is killed\n", r.ID)
+// each calls do for these sandboxes or, if none are named, for all in a state
+// ("" for any but ended). It tries every one, complains of all failures but the
+// first, and returns that.
+func (a *app) each(ctx context.Context, ids []string, in client.State, do func(context.Context, *client.Client, string) error) error {
+	if len(ids) == 0 {
+		err := a.call(ctx, func(ctx context.Context, c *client.Client) error {
+			var o client.ListOptions
+			if in != "" {
+				o.States = []client.State{in}
 			}
+			list, err := c.List(ctx, o)
+			ids = idsOf(list)
+			return err
+		})
+		if err != nil {
+			return err
 		}
-	})
-	if len(failures) == 0 {
-		return err
 	}
-	for _, failure := range failures[1:] {
-		a.complain(failure.Error(), "")
+	var first error
+	for _, id := range ids {
+		err := a.call(ctx, func(ctx context.Context, c *client.Client) error { return do(ctx, c, id) })
+		switch {
+		case err == nil:
+		case first == nil:
+			first = err
+		default:
+			a.complain(err.Error(), "")
+		}
 	}
-	return failures[0]
+	return first
+}
+
+func idsOf(list []client.Info) []string {
+	ids := make([]string, len(list))
+	for n, i := range list {
+		ids[n] = i.ID
+	}
+	return ids
 }
