@@ -101,29 +101,33 @@ request with memory, processes and files intact.
 
   drowse serve      run the server
   drowse demo       watch a sandbox fall asleep and wake up
-  drowse why ID     tell why a sandbox is awake, asleep or gone
+  drowse why ID     explain why a sandbox is awake, asleep or gone
 
-Commands that talk to a server find it and the key in flags, then in the
-environment (DROWSE_URL or E2B_API_URL; DROWSE_API_KEY or E2B_API_KEY), then
-at http://127.0.0.1:3000 with the key that the server left in the file api-key
-of its state directory (--state-dir, DROWSE_STATE_DIR). That key is sent to
-loopback addresses only.
+Commands that talk to a server take its URL and the API key from, in this order:
+
+  1. the flags --url and --api-key
+  2. DROWSE_URL or E2B_API_URL, and DROWSE_API_KEY or E2B_API_KEY
+  3. http://127.0.0.1:3000, and the file api-key in the server's state directory
+     (--state-dir, DROWSE_STATE_DIR); that key is sent to loopback addresses only
 
 Exit codes:
   0    done
   1    failed
-  2    wrong usage, or a request that the server refused as invalid
+  2    wrong usage, or a request that the server rejected as invalid
   3    no such sandbox, template or file
-  4    no valid API key, or one whose role does not allow it
+  4    no valid API key, or its role does not allow this
   5    the sandbox's state does not allow it
   6    no server answers
-  7    refused by a limit
+  7    a limit is reached
   130  interrupted
-  141  nobody reads stdout any more
-run, exec, shell and hold with a command end with the code of the command, 128
-and the signal's number if a signal ended it, and 125 if drowse failed, so that
-the command did not run or its end is not known. To get and why, a sandbox that
-has ended is there for 30 days and ends with 0; to all else it is not there.`
+  141  stdout was closed
+
+run, exec, shell, and hold with a command exit with the command's code, or 128
+plus the signal's number if a signal ended it. They exit with 125 if drowse
+failed: the command did not run, or how it ended is not known.
+
+get and why show terminated sandboxes for 30 days (exit code 0). Other commands
+report "not found" for them (exit code 3).`
 
 // app is one invocation.
 type app struct {
@@ -164,10 +168,10 @@ func (a *app) root() *cobra.Command {
 
 	f := root.PersistentFlags()
 	f.StringVar(&a.url, "url", "", "server `URL`")
-	f.StringVar(&a.sandboxURL, "sandbox-url", "", "`URL` for requests into sandboxes, if another (DROWSE_SANDBOX_URL, E2B_SANDBOX_URL)")
+	f.StringVar(&a.sandboxURL, "sandbox-url", "", "`URL` for requests to sandboxes, if it differs from --url (DROWSE_SANDBOX_URL, E2B_SANDBOX_URL)")
 	f.StringVar(&a.key, "api-key", "", "API `key`")
 	f.StringVar(&a.stateDir, "state-dir", "", "the server's state `directory` (default "+defaultStateDir+")")
-	f.StringVarP(&a.output, "output", "o", "text", "`format` of results: text or json")
+	f.StringVarP(&a.output, "output", "o", "text", "output `format`: text or json")
 
 	root.AddGroup(
 		&cobra.Group{ID: groupSandbox, Title: "Sandboxes:"},

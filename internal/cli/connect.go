@@ -103,7 +103,7 @@ func (a *app) explainKey(server string, err error) error {
 // missing adds the next step to an error about a sandbox that is not there.
 func missing(err error) error {
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Status == http.StatusNotFound && stepOf(e) == "" {
-		return hint(err, "drowse ls lists the sandboxes there are")
+		return hint(err, "drowse ls lists the sandboxes")
 	}
 	return err
 }

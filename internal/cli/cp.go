@@ -39,9 +39,9 @@ func (a *app) cpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp SRC DST",
 		Short: "copy a file into or out of a sandbox",
-		Long: `Copy one file. One of SRC and DST is ID:PATH, the other a local path or - for
+		Long: `Copy one file. One of SRC and DST is ID:PATH; the other is a local path, or - for
 stdin or stdout. A relative PATH is below the user's home directory. Only the
-content is copied. A local name with a colon is written ./a:b.`,
+content is copied, not owner or mode. Write a local name with a colon as ./a:b.`,
 		Example: `  drowse cp data.csv i0abc:work/
   drowse cp i0abc:/tmp/result.json .`,
 		Args: exactArgs("SRC", "DST"),

@@ -38,21 +38,21 @@ type lifeFlags struct {
 }
 
 func (l *lifeFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&l.onTimeout, "on-timeout", "", "what the end of the timeout does, an `action`: kill or pause (default: the server's, kill unless it was told otherwise)")
-	f.DurationVar(&l.idleTimeout, "idle-timeout", 0, "how long it may do nothing; 0 for any time (default: the server's, any time unless it was told otherwise)")
-	f.StringVar(&l.onIdle, "on-idle", "", "what the end of the idle timeout does, an `action`: kill or pause (default: as --on-timeout)")
-	f.DurationVar(&l.maxLifetime, "max-lifetime", 0, "how long it may exist, asleep or not, before it is deleted; 0 for ever (default: the server's)")
-	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "how long it may stay asleep before it is deleted; 0 for ever (default: the server's)")
-	f.BoolVar(&l.autoResume, "auto-resume", false, "let traffic wake it; needs --on-timeout or --on-idle pause")
-	f.BoolVar(&l.refresh, "refresh-on-activity", false, "let activity begin the timeout anew")
-	f.BoolVar(&l.fallback, "filesystem-fallback", false, "boot afresh from its files where the server cannot read its memory image, as after an upgrade")
-	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work may stand still and keep it awake; 0 for ever (default: the server's)")
-	f.DurationVar(&l.checkpointEvery, "checkpoint-every", 0, "how often to checkpoint it while it runs, so that a crash of the host loses no more; 0 for never")
-	f.Var(&l.ports, "port", "what traffic to a port does, or to a path of it and all below, a `port[/path]=policy`: wake it (the default), keep it awake but not wake it, or ignore; the longest path decides; may be repeated")
-	f.Var(&l.metadata, "metadata", "`key=value` to find it by; may be repeated")
-	f.BoolVar(&l.noInternet, "no-internet", false, "let it reach nothing outside, but for --allow-out")
-	f.StringArrayVar(&l.allowOut, "allow-out", nil, "an address, network or name that it may reach in any case, such as example.com or *.example.com, as `rule`; may be repeated")
-	f.StringArrayVar(&l.denyOut, "deny-out", nil, "an address or network that it may not reach, 0.0.0.0/0 for all, as `rule`; may be repeated")
+	f.StringVar(&l.onTimeout, "on-timeout", "", "`action` when the timeout ends: kill or pause (default: the server's --default-on-timeout, kill)")
+	f.DurationVar(&l.idleTimeout, "idle-timeout", 0, "kill or pause the sandbox after this long without work; 0 for never (default: the server's --default-idle-timeout, never)")
+	f.StringVar(&l.onIdle, "on-idle", "", "`action` when the idle timeout ends: kill or pause (default: the same as --on-timeout)")
+	f.DurationVar(&l.maxLifetime, "max-lifetime", 0, "delete the sandbox this long after it was created, running or paused; 0 for never (default: the server's)")
+	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "delete the sandbox once it has been paused this long; 0 for never (default: the server's)")
+	f.BoolVar(&l.autoResume, "auto-resume", false, "let requests wake the sandbox; needs --on-timeout pause or --on-idle pause")
+	f.BoolVar(&l.refresh, "refresh-on-activity", false, "restart the timeout on every activity")
+	f.BoolVar(&l.fallback, "filesystem-fallback", false, "boot from the files alone if the server cannot read the memory image, for example after an upgrade")
+	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work without progress keeps the sandbox awake; 0 for ever (default: the server's)")
+	f.DurationVar(&l.checkpointEvery, "checkpoint-every", 0, "write a checkpoint this often while the sandbox runs, so that a crash loses no more than that; 0 for never")
+	f.Var(&l.ports, "port", "what requests to a port, or to a path and all below it, do (`port[/path]=policy`): wake the sandbox (default), keep it awake but not wake it, or ignore (neither); the longest matching path applies; repeatable")
+	f.Var(&l.metadata, "metadata", "`key=value` label to find the sandbox by; repeatable")
+	f.BoolVar(&l.noInternet, "no-internet", false, "block all traffic out of the sandbox, except to --allow-out")
+	f.StringArrayVar(&l.allowOut, "allow-out", nil, "let the sandbox reach `HOST` (IP, CIDR, name or *.name); overrides --deny-out; repeatable")
+	f.StringArrayVar(&l.denyOut, "deny-out", nil, "block traffic to `HOST` (IP or CIDR; 0.0.0.0/0 for all); repeatable")
 }
 
 // check refuses what no server would accept. What depends on other settings is
@@ -104,16 +104,16 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	c.flags = f
 	f.StringVar(&c.template, "template", "base", "template `id` or alias")
 	c.timeout.Duration = defaultTimeout
-	f.Var(&c.timeout, "timeout", "how long it runs after each start, or none for no end")
+	f.Var(&c.timeout, "timeout", "how long the sandbox runs after each start or wake before --on-timeout applies; none for no limit")
 	c.lifeFlags.add(f)
-	f.StringVar(&c.pauseMode, "pause-mode", "memory", "what automatic pauses keep, a `mode`: memory (with processes and files) or filesystem")
-	f.IntVar(&c.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
-	f.IntVar(&c.memoryMiB, "memory", 0, "how many `MiB` of memory it may take (default: the server's)")
-	f.IntVar(&c.diskMiB, "disk", 0, "how many `MiB` its files may take; past it, it is paused (default: the server's)")
-	f.IntVar(&c.pids, "pids", 0, "how many tasks it may have; a process takes two (default: the server's)")
-	f.Var(&c.hooks, "hook", "a command that a shell runs inside it as root, an `event=command`: at pre-pause, post-resume or pre-kill; may be repeated")
-	f.Var(&c.env, "env", "`name=value` for its environment; may be repeated")
-	f.Var(&c.volumes, "volume", "a volume and where it is to be, a `name:/path`; see drowse volumes; may be repeated")
+	f.StringVar(&c.pauseMode, "pause-mode", "memory", "what an automatic pause keeps (`mode`): memory (processes and files) or filesystem (files only)")
+	f.IntVar(&c.cpus, "cpus", 0, "CPU limit (default: the server's)")
+	f.IntVar(&c.memoryMiB, "memory", 0, "memory limit in `MiB` (default: the server's)")
+	f.IntVar(&c.diskMiB, "disk", 0, "disk limit in `MiB`; a sandbox over it is paused (default: the server's)")
+	f.IntVar(&c.pids, "pids", 0, "limit on processes and threads; each process counts as two (default: the server's)")
+	f.Var(&c.hooks, "hook", "run a shell command in the sandbox as root (`event=command`) at pre-pause, post-resume or pre-kill; repeatable")
+	f.Var(&c.env, "env", "environment variable of all its processes, `name=value`; repeatable")
+	f.Var(&c.volumes, "volume", "mount a volume (`name:/path`); see drowse volumes; repeatable")
 }
 
 func (c *createFlags) options() (client.CreateOptions, error) {
@@ -219,14 +219,17 @@ func (a *app) createCommand() *cobra.Command {
 	var flags createFlags
 	cmd := &cobra.Command{
 		Use:   "create [flags]",
-		Short: "make a sandbox and print its id",
-		Long: `Make a sandbox and print its id once it takes commands.
+		Short: "create a sandbox and print its id",
+		Long: `Create a sandbox, wait until it accepts commands, and print its id.
 
-Its life has four clocks. The timeout (--timeout, 5m unless told otherwise)
-begins at each start, the idle timeout whenever no work is going on; what their
-ends do is said by --on-timeout and --on-idle. The other two delete it: its
-lifetime, asleep or not, and how long it may stay asleep. drowse why shows how
-they stand, drowse set changes them, drowse timeout moves the first.`,
+A sandbox has four clocks:
+
+  timeout            starts at each start or wake; --on-timeout applies when it ends
+  idle timeout       starts when no work is left; --on-idle applies when it ends
+  max lifetime       starts at creation; the sandbox is deleted when it ends
+  paused retention   starts at each pause; the sandbox is deleted when it ends
+
+drowse why shows them, drowse set changes them, drowse timeout moves the first.`,
 		Example: `  drowse create --timeout 10m
   drowse create --on-timeout pause --auto-resume --metadata team=red
   drowse create --timeout none --idle-timeout 10m --on-idle pause --auto-resume --port 8000/healthz=ignore
@@ -235,7 +238,7 @@ they stand, drowse set changes them, drowse timeout moves the first.`,
 	}
 	var idempotencyKey string
 	flags.add(cmd.Flags())
-	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "a `text` of yours: the same create with it, within 24 hours, prints the id of the first sandbox and makes no second")
+	cmd.Flags().StringVar(&idempotencyKey, "idempotency-key", "", "`text` that makes a retry safe: within 24 hours, the same create with the same key prints the id of the first sandbox and creates no second one")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o, err := flags.options()
 		if err != nil {
@@ -266,10 +269,10 @@ func (a *app) setCommand() *cobra.Command {
 	var flags lifeFlags
 	cmd := &cobra.Command{
 		Use:   "set ID flags",
-		Short: "change the rules that a sandbox lives by, asleep or not",
-		Long: `Change what the flags say and leave the rest as it is. --port and --metadata
-replace all that there are. The timeout is moved by drowse timeout; what else
-create takes is fixed.`,
+		Short: "change the settings of a sandbox, running or paused",
+		Long: `Change the settings that are given and leave the others as they are. --port and
+--metadata replace all existing entries. Use drowse timeout to move the timeout.
+The other settings of create cannot be changed.`,
 		Example: `  drowse set i0abc --idle-timeout 10m --on-idle pause
   drowse set i0abc --auto-resume=false --max-lifetime 24h`,
 		Args: exactArgs("ID"),
@@ -281,7 +284,7 @@ create takes is fixed.`,
 		}
 		o, changes := flags.patch(cmd.Flags())
 		if !changes {
-			return usagef("set: nothing to change")
+			return usagef("set: give at least one setting to change")
 		}
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			info, err := c.Patch(ctx, args[0], o)

@@ -34,16 +34,16 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "watch a sandbox fall asleep and wake up",
-		Long: `Make a sandbox with a process that counts in memory, wait until it falls asleep
-on its own timeout, look that nothing of it is left in memory, wake it by one
-HTTP request, and check that process, count and file are as they were.
+		Long: `Create a sandbox with a process that counts in memory, wait until its timeout
+pauses it, check that no process or memory of it is left on the host, wake it
+with one HTTP request, and check that process, count and file are unchanged.
 
-If no server answers, the demo starts one for itself, on a free port of the
-loopback with a key and a state directory of its own, and removes it at the end.
-This takes root, as any server does.`,
+If no server answers, the demo starts its own, on a free loopback port with its
+own key and state directory, and removes it at the end. This needs root, as any
+server does.`,
 		Args: exactArgs(),
 	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the state directory and the log of the demo's own server")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the state directory and the log of the demo's own server")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), keep) }
 	return cmd
 }

@@ -78,7 +78,7 @@ var classes = []struct {
 	{client.ErrLimit, exitLimit, ""},
 	{client.ErrNotFound, exitNotFound, ""},
 	{client.ErrConflict, exitConflict, ""},
-	{client.ErrNotRunning, exitConflict, "it was killed, or sleeps and is not woken by traffic: drowse ls shows which"},
+	{client.ErrNotRunning, exitConflict, "it was killed, or is paused and not woken by requests: drowse ls shows which"},
 	{client.ErrInvalid, exitUsage, ""},
 	{client.ErrUnavailable, exitFailure, "try again in a moment"},
 	{client.ErrInterrupted, exitFailure, "the sandbox was paused or killed, or the server stopped: drowse ls shows which"},
@@ -89,12 +89,12 @@ var classes = []struct {
 // %s is the sandbox. For other codes the server's own words do.
 var steps = map[string]string{
 	"not_running":              "wake it with: drowse resume %s",
-	"not_paused":               "put it to sleep first: drowse pause %s",
-	"sandbox_exists":           "give it another with: drowse import --new-id",
-	"key_not_found":            "drowse keys ls shows those there are",
-	"last_admin_key":           "make another first: drowse keys create NAME --role admin",
-	"hold_not_found":           "drowse hold %s --list shows those there are",
-	"preview_not_found":        "drowse preview %s --list shows those there are",
+	"not_paused":               "pause it first: drowse pause %s",
+	"sandbox_exists":           "give it another id: drowse import --new-id",
+	"key_not_found":            "drowse keys ls lists the keys",
+	"last_admin_key":           "create another one first: drowse keys create NAME --role admin",
+	"hold_not_found":           "drowse hold %s --list lists its holds",
+	"preview_not_found":        "drowse preview %s --list lists its links",
 	"auto_resume_needs_pause":  "add --on-timeout pause, or --on-idle pause with an --idle-timeout",
 	"auto_resume_needs_memory": "leave out --auto-resume or --pause-mode filesystem",
 	"refresh_needs_timeout":    "give a --timeout",
@@ -107,7 +107,7 @@ func stepOf(e *client.Error) string {
 		id = "ID"
 	}
 	if e.Context["endedAt"] != nil {
-		return fmt.Sprintf("%s; drowse why %s tells what ended it", cmp.Or(e.Remediation, "create a new one"), id)
+		return fmt.Sprintf("%s; drowse why %s shows what ended it", cmp.Or(e.Remediation, "create a new one"), id)
 	}
 	step := steps[e.Code]
 	if !strings.Contains(step, "%s") {

@@ -20,20 +20,20 @@ func (a *app) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events [ID] [-f] [--after N|now]",
 		Short: "print the event log, of one sandbox or of all, oldest first",
-		Long: `Print the event log, one event a line: when, which sandbox, what, from where to
-where, by what and whom, how long it took and what was written. With -o json a
-line is one JSON object; its id is what --after takes.
+		Long: `Print the event log, one event per line: time, sandbox, event, change of state,
+cause and actor, duration, and bytes written. With -o json each line is one JSON
+object; --after takes its id.
 
-With -f it goes on with what happens, also over a restart of the server, each
-event once and in order. For one sandbox it is done when that has ended. With
---after now it leaves out what has happened.`,
+With -f, new events follow as they happen, each once and in order, also across a
+restart of the server. For a single sandbox the command ends when the sandbox is
+terminated. --after now skips past events.`,
 		Example: `  drowse events i0abc
   drowse events -f --after now
   drowse events -f -o json | jq 'select(.type == "paused")'`,
 		Args: cobra.ArbitraryArgs,
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
-	cmd.Flags().StringVar(&after, "after", "", "only events with a greater `id`; now for those that are yet to happen")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new events as they happen")
+	cmd.Flags().StringVar(&after, "after", "", "print only events after this `id`; now for future events only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var o client.EventOptions
 		var err error

@@ -28,7 +28,7 @@ type commandFlags struct {
 func (c *commandFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.user, "user", "", "run as this `user` (default: the template's)")
 	f.StringVar(&c.cwd, "cwd", "", "run in this `directory` (default: the user's home)")
-	f.BoolVarP(&c.interactive, "interactive", "i", false, "pass stdin on even if it is a terminal")
+	f.BoolVarP(&c.interactive, "interactive", "i", false, "pass on stdin even if it is a terminal")
 }
 
 // command returns what to run, wired to drowse's own streams.
@@ -50,7 +50,7 @@ func isTerminal(stream any) bool {
 
 // beforeDash is usage for flags that were meant for the command to run.
 func beforeDash(_ *cobra.Command, err error) error {
-	return hint(usagef("%w", err), "put -- before the command to run, so that its flags are its own")
+	return hint(usagef("%w", err), "put -- before the command to run, so that its flags are not read as drowse's")
 }
 
 func (a *app) execCommand() *cobra.Command {
@@ -58,17 +58,17 @@ func (a *app) execCommand() *cobra.Command {
 	var env pairs
 	cmd := &cobra.Command{
 		Use:   "exec ID [flags] -- COMMAND [ARG...]",
-		Short: "run a command in a sandbox; wakes one with auto-resume",
-		Long: `Run a command in a sandbox and end with its exit code. There is no shell in
-between: for pipes and variables, run bash -c '...'. Stdin is passed on unless
-it is a terminal. Ctrl-C kills the command.`,
+		Short: "run a command in a sandbox; wakes it if auto-resume is on",
+		Long: `Run a command in a sandbox and exit with its exit code. The command is not run by
+a shell: for pipes and variables, use bash -c '...'. Stdin is passed on unless it
+is a terminal. Ctrl-C kills the command.`,
 		Example: `  drowse exec i0abc -- ls -la
   tar c src | drowse exec i0abc --cwd /tmp -- tar x`,
 		Args: minArgs("ID", "COMMAND"),
 	}
 	cmd.SetFlagErrorFunc(beforeDash)
 	flags.add(cmd.Flags())
-	cmd.Flags().Var(&env, "env", "`name=value` for the command's environment; may be repeated")
+	cmd.Flags().Var(&env, "env", "environment variable of the command, `name=value`; repeatable")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if n := cmd.ArgsLenAtDash(); n > 1 {
 			return usagef("exec: want one ID before --, got %q", args[:n])
@@ -94,8 +94,9 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG...]",
 		Short: "run a command in a new sandbox, then kill the sandbox",
-		Long: `Make a sandbox, run a command in it, kill the sandbox and end with the command's
-exit code. Ctrl-C kills both. The sandbox's --timeout bounds the command.`,
+		Long: `Create a sandbox, run a command in it, kill the sandbox, and exit with the
+command's exit code. Ctrl-C kills both. The command also ends when the sandbox's
+--timeout does.`,
 		Example: `  drowse run -- bash -c 'echo hello from $(hostname)'
   drowse run --no-internet -- python3 - < script.py`,
 		Args: minArgs("COMMAND"),
@@ -173,7 +174,7 @@ func (a *app) open(ctx context.Context, c *client.Client, id string) (*client.Sa
 		return nil, missing(a.explainKey(c.URL(), err))
 	}
 	if info.State == client.Paused && !info.Settings.AutoResume {
-		return nil, hint(&exitError{code: exitConflict, err: fmt.Errorf("sandbox %s sleeps, and traffic does not wake it", id)},
+		return nil, hint(&exitError{code: exitConflict, err: fmt.Errorf("sandbox %s is paused, and requests do not wake it", id)},
 			"wake it with: drowse resume %s", id)
 	}
 	return sb, nil

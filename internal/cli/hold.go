@@ -35,15 +35,14 @@ func (a *app) holdCommand() *cobra.Command {
 	var flags holdFlags
 	cmd := &cobra.Command{
 		Use:   "hold ID [flags] [-- COMMAND [ARG...]]",
-		Short: "count a sandbox as busy for a while, or while a local command runs",
-		Long: `Count a running sandbox as busy for a reason and a time, so that it is not idle,
-and print the id of the hold. To use that id again prolongs it.
+		Short: "keep a sandbox from being idle, for a time or while a local command runs",
+		Long: `Put a hold on a running sandbox, so that it does not count as idle, and print the
+id of the hold. To extend a hold, use its id again.
 
-With a command, run it on this machine and hold the sandbox until it has ended;
-the exit code is the command's, and 125 if there was no hold and it did not run.
+With a command, run it on this machine and keep the hold until it ends. The exit
+code is the command's, or 125 if the hold failed and the command did not run.
 
-A hold keeps a sandbox from being idle; its timeout and its lifetime end all the
-same.`,
+A hold stops the idle timeout only. The timeout and the max lifetime still end.`,
 		Example: `  drowse hold i0abc --for 30m --reason 'nightly build'
   drowse hold i0abc --list
   drowse hold i0abc --release hold1x2y3z
@@ -51,10 +50,10 @@ same.`,
 		Args: minArgs("ID"),
 	}
 	f := cmd.Flags()
-	f.DurationVar(&flags.length, "for", 10*time.Minute, "how long at most; with a command it is renewed in time")
-	f.StringVar(&flags.reason, "reason", "", "what it is busy with, a `text` (default: the command)")
-	f.StringVar(&flags.id, "id", "", "the hold's `id`, to prolong it or to choose one")
-	f.BoolVar(&flags.list, "list", false, "list what keeps the sandbox awake")
+	f.DurationVar(&flags.length, "for", 10*time.Minute, "length of the hold; with a command it is renewed until the command ends")
+	f.StringVar(&flags.reason, "reason", "", "`text` that says what the hold is for (default: the command)")
+	f.StringVar(&flags.id, "id", "", "`id` of the hold, to extend one or to choose a name")
+	f.BoolVar(&flags.list, "list", false, "list the holds of the sandbox")
 	f.StringVar(&flags.release, "release", "", "end the `hold` of this id")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id, command := args[0], args[1:]

@@ -14,17 +14,17 @@ import (
 	"github.com/drowse-dev/drowse/internal/human"
 )
 
-const rolesHelp = `  admin   everything, keys and imports too
-  full    everything with sandboxes, whoever has made them
-  own     everything with the sandboxes that the key has made; it sees no others
-  read    look at sandboxes from outside, without getting in`
+const rolesHelp = `  admin   everything, including keys and imports
+  full    all sandboxes, whoever created them
+  own     only the sandboxes that were created with the key
+  read    view sandboxes, without access to what runs inside`
 
 func (a *app) keysCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys create|ls|revoke",
-		Short: "make, list and revoke API keys",
-		Long: `Make, list and revoke API keys. It takes an admin's key, such as the first one,
-which the server leaves in its state directory. A key has one of four roles:
+		Short: "create, list and revoke API keys",
+		Long: `Create, list and revoke API keys. This needs an admin key, such as the first one,
+which the server writes to its state directory. A key has one of four roles:
 
 ` + rolesHelp,
 		SuggestionsMinimumDistance: 2,
@@ -45,14 +45,14 @@ func (a *app) keysCreateCommand() *cobra.Command {
 	var role string
 	cmd := &cobra.Command{
 		Use:   "create NAME [flags]",
-		Short: "make an API key and print it, once",
-		Long: `Make an API key and print it to stdout. It is printed now and never again: the
-server keeps a digest of it. Its role is one of
+		Short: "create an API key and print it, once",
+		Long: `Create an API key and print it to stdout. It cannot be printed again: the server
+stores only a digest. The role is one of
 
 ` + rolesHelp + `
 
-Its limits are on the sandboxes that it makes, together, and hold for each start
-and wake of one of them, whoever asks for it.`,
+The limits apply to all sandboxes made with the key, together. They are checked
+at every start and wake of one of these sandboxes, whoever requests it.`,
 		Example: `  drowse keys create ci
   drowse keys create alice --role own --max-running 10 --max-memory 8192
   drowse keys create dashboard --role read --expires 720h`,
@@ -60,11 +60,11 @@ and wake of one of them, whoever asks for it.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&role, "role", string(client.RoleFull), "what it may do: admin, full, own or read")
-	f.DurationVar(&o.For, "expires", 0, "how long it is good; 0 for ever")
-	f.IntVar(&o.Limits.MaxRunning, "max-running", 0, "how many of its sandboxes run at once; 0 for no bound")
-	f.IntVar(&o.Limits.MaxSandboxes, "max-sandboxes", 0, "how many sandboxes it has, those that sleep included; 0 for no bound")
-	f.IntVar(&o.Limits.MaxMemoryMiB, "max-memory", 0, "memory of its sandboxes that run, in `MiB`; 0 for no bound")
-	f.IntVar(&o.Limits.MaxDiskMiB, "max-disk", 0, "limits on disk of all its sandboxes together, in `MiB`; 0 for no bound")
+	f.DurationVar(&o.For, "expires", 0, "how long the key is valid; 0 for ever")
+	f.IntVar(&o.Limits.MaxRunning, "max-running", 0, "how many of its sandboxes may run at once; 0 for no limit")
+	f.IntVar(&o.Limits.MaxSandboxes, "max-sandboxes", 0, "how many sandboxes it may have, paused ones included; 0 for no limit")
+	f.IntVar(&o.Limits.MaxMemoryMiB, "max-memory", 0, "total memory of its running sandboxes in `MiB`; 0 for no limit")
+	f.IntVar(&o.Limits.MaxDiskMiB, "max-disk", 0, "total disk limits of its sandboxes in `MiB`; 0 for no limit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name, o.Role = args[0], client.Role(role)
 		switch {
@@ -92,11 +92,12 @@ func (a *app) keysLsCommand() *cobra.Command {
 	var costs bool
 	cmd := &cobra.Command{
 		Use:   "ls [--cost]",
-		Short: "list API keys, oldest first: what they may do, and what their sandboxes take",
-		Long: `List API keys, oldest first: what they may do, and what their sandboxes take.
-With --cost, what their sandboxes and requests cost the server itself. The columns
-DATABASE and CHECKPOINTS are since its start: what was written, and the time spent
-to checksum checkpoints, make them durable and verify them; the others are now.`,
+		Short: "list API keys, oldest first, with their roles, limits and use",
+		Long: `List API keys, oldest first, with their roles, limits and use.
+
+With --cost, show what their sandboxes and requests cost the server. DATABASE
+(bytes written) and CHECKPOINTS (time spent to checksum, sync and verify them)
+count since the server started; the other columns are current values.`,
 		Args: exactArgs(),
 	}
 	cmd.Flags().BoolVar(&costs, "cost", false, "show what each key costs the server instead")
@@ -171,11 +172,12 @@ func lastUse(t, now time.Time) string {
 func (a *app) keysRevokeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke ID",
-		Short: "make an API key worthless at once; its sandboxes live on",
-		Long: `Make an API key worthless at once. Event streams that were opened with it end.
-The sandboxes that it has made live on, and whoever has the token of one of them
-still gets into that: kill those that shall not go on. The last admin key that
-does not expire cannot be revoked.`,
+		Short: "revoke an API key at once; its sandboxes are kept",
+		Long: `Revoke an API key at once. Event streams that were opened with it end.
+
+Sandboxes made with the key are kept, and their own tokens stay valid: kill the
+sandboxes that must not go on. The last admin key that does not expire cannot be
+revoked.`,
 		Args: exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {

@@ -16,13 +16,12 @@ func (a *app) exportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "export ID > FILE",
 		Short: "write a paused sandbox to a file, to keep or to move",
-		Long: `Write a paused sandbox to stdout as one file: its memory and processes, its
-files and its settings. The sandbox stays as it is; to move it, kill it once it
-is imported elsewhere. The file is a tar archive and is not compressed: pipe it
-through zstd or the like.
+		Long: `Write a paused sandbox to stdout as one file: memory, processes, files and
+settings. The sandbox is not changed; to move it, kill it after the import. The
+file is an uncompressed tar archive: pipe it through zstd to make it smaller.
 
-Keep the file secret. It has all of the sandbox's memory in it, its environment,
-and a token by which its agent is controlled.`,
+Keep the file secret. It contains the sandbox's memory, its environment and a
+token that controls its agent.`,
 		Example: `  umask 077
   drowse pause i0abc
   drowse export i0abc > i0abc.tar
@@ -49,25 +48,24 @@ func (a *app) importCommand() *cobra.Command {
 	var filesystem bool
 	cmd := &cobra.Command{
 		Use:   "import [flags] < FILE",
-		Short: "make a sandbox of what export wrote; it sleeps until it is woken",
-		Long: `Make a sandbox of what export wrote, read from stdin. It sleeps, as it did where
-it was exported, and drowse resume wakes it. It keeps its id unless the server
-knows that already. Its links, made with drowse preview, and its tokens are the
-old server's, and are worth nothing here.
+		Short: "create a paused sandbox from an export",
+		Long: `Read an export from stdin and create a paused sandbox from it; drowse resume
+wakes it. It keeps its id, unless this server already knows that id. Tokens and
+preview links of the old server do not work here.
 
-Import no file that you would not run as root in the sandbox's place: the memory
-in it is the state of a kernel, and is checked for damage, not for intent.
+Import only files that you trust as much as a program run as root: the memory
+image is checked for damage, not for malice.
 
-The memory goes on only where there is all that it needs: the same architecture,
-gVisor version and template, the same programs in /usr, and a processor that can
-do as much. Where that is not so, --filesystem leaves the memory out.`,
+A memory image can be restored only on the same architecture, gVisor version and
+template, with the same files in /usr and all processor features it used. Where
+one of these differs, --filesystem imports the files without the memory.`,
 		Example: `  drowse import < i0abc.tar
   drowse import --new-id < i0abc.tar
   drowse import --filesystem < i0abc.tar`,
 		Args: exactArgs(),
 	}
-	cmd.Flags().BoolVar(&o.NewID, "new-id", false, "give it another id")
-	cmd.Flags().BoolVar(&filesystem, "filesystem", false, "leave its memory and processes out, and boot afresh from its files")
+	cmd.Flags().BoolVar(&o.NewID, "new-id", false, "give the sandbox a new id")
+	cmd.Flags().BoolVar(&filesystem, "filesystem", false, "leave out memory and processes; the sandbox boots from its files")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if isTerminal(a.Stdin) {
 			return hint(usagef("import: stdin is a terminal"), "give it a file: drowse import < FILE")

@@ -18,14 +18,14 @@ func (a *app) previewCommand() *cobra.Command {
 	var revoke string
 	cmd := &cobra.Command{
 		Use:   "preview ID [PORT] [flags]",
-		Short: "make a link by which others reach a port for a while",
-		Long: `Make a link to a port of a sandbox, running or asleep, and print it. Whoever has
-it reaches that port of that sandbox until it expires, also where ports are
-private; nothing else can be done with it. It is printed once: what the server
-keeps is enough to revoke it, and not to make it again.
+		Short: "create a link that gives access to a port for a limited time",
+		Long: `Create a link to a port of a sandbox, running or paused, and print it. Whoever
+has the link can use that port until the link expires, even if the port is
+private; it gives access to nothing else. The server does not store the link, so
+it cannot be printed again. It can be revoked by its id.
 
-Making a link is no activity and wakes nothing. Using it wakes the sandbox where
-traffic to that port does.`,
+Creating a link does not wake the sandbox or count as activity. Using it does
+what any request to that port does.`,
 		Example: `  drowse preview i0abc 8000
   drowse preview i0abc 8000 --for 24h --path /docs
   drowse preview i0abc --list
@@ -33,10 +33,10 @@ traffic to that port does.`,
 		Args: minArgs("ID"),
 	}
 	f := cmd.Flags()
-	f.DurationVar(&o.For, "for", time.Hour, "how long the link is good")
-	f.StringVar(&o.Path, "path", "", "where it leads at the port, a `path`")
-	f.BoolVar(&list, "list", false, "list the links that are good")
-	f.StringVar(&revoke, "revoke", "", "make the `link` of this id worthless")
+	f.DurationVar(&o.For, "for", time.Hour, "how long the link is valid")
+	f.StringVar(&o.Path, "path", "", "`path` that the link opens")
+	f.BoolVar(&list, "list", false, "list the valid links")
+	f.StringVar(&revoke, "revoke", "", "revoke the `link` with this id")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id := args[0]
 		switch makes := !list && revoke == ""; {

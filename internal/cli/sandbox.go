@@ -28,14 +28,14 @@ func (a *app) lsCommand() *cobra.Command {
 	var all, quiet bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
-		Short: "list sandboxes, newest first: their state, and what they wait for",
+		Short: "list sandboxes, newest first, with their state and what happens next",
 		Args:  exactArgs(),
 	}
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only those in this `state`: pending, running, paused, terminated; may be repeated")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "those too that have ended, with the reason")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print their ids only, a line each")
-	cmd.Flags().Var(&metadata, "metadata", "only those with this `key=value`; may be repeated")
-	cmd.Flags().StringVar(&template, "template", "", "only those made from this template `id` or alias")
+	cmd.Flags().StringSliceVar(&states, "state", nil, "only sandboxes in this `state`: pending, running, paused or terminated; repeatable")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include terminated sandboxes, with the reason")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ids, one per line")
+	cmd.Flags().Var(&metadata, "metadata", "only sandboxes with this label, `key=value`; repeatable")
+	cmd.Flags().StringVar(&template, "template", "", "only sandboxes made from this template `id` or alias")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o := client.ListOptions{Metadata: metadata.m, Template: template}
 		for _, text := range states {
@@ -101,7 +101,7 @@ func due(n client.Next, now time.Time) string {
 }
 
 // phases say what an operation in flight leads to.
-var phases = map[client.Phase]string{"creating": "starts", "pausing": "falls asleep", "resuming": "wakes", "killing": "ends"}
+var phases = map[client.Phase]string{"creating": "starts", "pausing": "pauses", "resuming": "wakes", "killing": "ends"}
 
 // next tells what a sandbox waits for, and when that is.
 func next(i client.Info, now time.Time) string {
@@ -118,11 +118,11 @@ func next(i client.Info, now time.Time) string {
 	case due != "":
 		return due
 	case i.Next.WaitsFor == "telemetry":
-		return "runs while it tells nothing of its work"
+		return "runs; its work is not known"
 	case i.Next.WaitsFor != "":
 		return fmt.Sprintf("busy (%s)", i.Next.WaitsFor)
 	}
-	return "runs until told otherwise"
+	return "runs until paused or killed"
 }
 
 // sleeper tells what wakes a sandbox that sleeps.
@@ -131,7 +131,7 @@ func sleeper(i client.Info) string {
 	case "traffic":
 		return "wakes on traffic"
 	case "repair":
-		return "cannot wake until its checkpoint is put right"
+		return "cannot wake until its checkpoint is repaired"
 	}
 	return "wakes on resume"
 }
@@ -139,10 +139,10 @@ func sleeper(i client.Info) string {
 func (a *app) getCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "get ID",
-		Short: "show one sandbox, without waking it; of one that has ended, why",
-		Long: `Show one sandbox, without waking it or moving a deadline. What has ended answers
-for 30 days, with what ended it, and that is no failure: exit code 3 is for what
-never was, or is forgotten.`,
+		Short: "show one sandbox without waking it",
+		Long: `Show one sandbox, without waking it or moving a deadline. A terminated sandbox is
+shown for 30 days with the reason, and the exit code is 0. Exit code 3 means that
+there is no such sandbox, or not any more.`,
 		Args: exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -260,15 +260,15 @@ func (a *app) pauseCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "pause ID... [--mode memory]",
-		Short: "put sandboxes to sleep",
-		Long: `Put sandboxes to sleep. One of several that cannot be does not keep the others
-awake: each failure is printed, and the exit code is that of the first.`,
+		Short: "pause sandboxes",
+		Long: `Pause sandboxes. If one cannot be paused, the others still are: each failure is
+printed, and the exit code is that of the first.`,
 		Example: `  drowse pause i0abc
   drowse pause --all`,
 		Args: idsOrAll(&all),
 	}
-	cmd.Flags().StringVar(&mode, "mode", "memory", "what it keeps, a `mode`: memory (with processes and files) or filesystem, to boot afresh")
-	cmd.Flags().BoolVar(&all, "all", false, "every sandbox that runs and that the key may pause")
+	cmd.Flags().StringVar(&mode, "mode", "memory", "what the pause keeps (`mode`): memory (processes and files) or filesystem (files only)")
+	cmd.Flags().BoolVar(&all, "all", false, "all running sandboxes that the API key may pause")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := checkMode("mode", mode); err != nil {
 			return err
@@ -322,10 +322,10 @@ func (a *app) resumeCommand() *cobra.Command {
 	var timeout limitFlag
 	cmd := &cobra.Command{
 		Use:   "resume ID [--timeout 5m]",
-		Short: "wake a sandbox; one that runs gets at least the timeout",
+		Short: "wake a sandbox, or extend the timeout of a running one",
 		Args:  exactArgs("ID"),
 	}
-	cmd.Flags().Var(&timeout, "timeout", "how long it runs, at least, or none for no end (default: as it was made)")
+	cmd.Flags().Var(&timeout, "timeout", "how long the sandbox runs at least; none for no limit (default: as created)")
 	cmd.Flags().Lookup("timeout").DefValue = ""
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -357,10 +357,10 @@ func (r resumed) MarshalJSON() ([]byte, error) { return withField(r.info, "resum
 func (a *app) timeoutCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "timeout ID DURATION|none|now",
-		Short: "let the timeout of a running sandbox end so long from now",
-		Long: `Let the timeout of a running sandbox end so long from now, sooner or later than
-it would. What then happens is said by --on-timeout of create and set. Until
-then it does not count as idle. none takes the end away, now ends it at once.`,
+		Short: "set when the timeout of a running sandbox ends",
+		Long: `Let the timeout of a running sandbox end in DURATION from now, sooner or later
+than before. --on-timeout of create and set says what happens then. The sandbox
+does not count as idle until then. none removes the timeout; now ends it at once.`,
 		Example: `  drowse timeout i0abc 10m
   drowse timeout i0abc now`,
 		Args: exactArgs("ID", "DURATION"),
@@ -387,7 +387,7 @@ func (a *app) setTimeout(ctx context.Context, c *client.Client, id string, d tim
 	return a.print(info, func(w io.Writer) {
 		what := "ends"
 		if info.Settings.OnTimeout == client.Pause {
-			what = "falls asleep"
+			what = "pauses"
 		}
 		now := time.Now()
 		when := "now"
@@ -413,14 +413,14 @@ func (a *app) killCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "kill ID...",
-		Short: "end sandboxes and delete what they held",
-		Long: `End sandboxes and delete what they held. Every one is tried: each failure is
-printed, and the exit code is that of the first.`,
+		Short: "kill sandboxes and delete their data",
+		Long: `Kill sandboxes and delete their data. If one cannot be killed, the others still
+are: each failure is printed, and the exit code is that of the first.`,
 		Example: `  drowse kill i0abc i0def
   drowse kill --all`,
 		Args: idsOrAll(&all),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "every sandbox that the key may kill, those too that sleep")
+	cmd.Flags().BoolVar(&all, "all", false, "all sandboxes that the API key may kill, paused ones included")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		results := []killed{}
 		failed := a.each(cmd.Context(), args, "", func(ctx context.Context, c *client.Client, id string) error {

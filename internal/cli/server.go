@@ -23,49 +23,50 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "run the server",
-		Long: `Run the server until it gets SIGINT or SIGTERM. Sandboxes live on without it,
-unless --on-shutdown=pause puts them to sleep; a second signal ends it at once.
+		Long: `Run the server until it gets SIGINT or SIGTERM. Running sandboxes keep running
+without it, or are paused first with --on-shutdown=pause. A second signal stops
+the server at once.
 
 Every flag can be set in the environment: --log-level is DROWSE_LOG_LEVEL. The
-first start leaves an API key in the file api-key of the state directory.`,
+first start writes an API key to the file api-key in the state directory.`,
 		Args: exactArgs(),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:3000", "`address` for API and sandbox traffic")
-	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` under which sandboxes are reached, such as sandboxes.example.com, with the port if it is an unusual one; links to sandboxes then have host names")
+	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` of sandboxes, such as sandboxes.example.com, with the port unless it is the default; URLs of sandboxes are then host names below it")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	most, timeout := limitFlag{Duration: client.Never}, limitFlag{}
-	f.Var(&most, "max-timeout", "longest timeout granted, or none for no bound; a longer one, and no timeout, is refused")
-	f.Var(&timeout, "default-timeout", "timeout of sandboxes that E2B clients create or wake without one, or none (default: as E2B, 15s for version 1 of a call and 5m for version 2)")
+	f.Var(&most, "max-timeout", "longest timeout a sandbox may have; longer ones, and none, are rejected; none for no limit")
+	f.Var(&timeout, "default-timeout", "timeout of sandboxes that E2B clients create or wake without giving one, or none (default: as at E2B, 15s for version 1 of a call and 5m for version 2)")
 	f.Lookup("default-timeout").DefValue = ""
-	f.StringVar(&o.DefaultOnTimeout, "default-on-timeout", "kill", "what a timeout does where the sandbox does not say: kill or pause")
-	f.DurationVar(&o.DefaultIdleTimeout, "default-idle-timeout", 0, "how long sandboxes may do nothing, where they do not say; 0 for any time")
-	f.StringVar(&o.DefaultOnIdle, "default-on-idle", "", "what the end of the idle timeout does where the sandbox does not say: kill or pause (default: as its timeout)")
-	f.BoolVar(&o.DefaultAutoResume, "default-auto-resume", false, "let traffic wake sandboxes that do not say, and that pause by themselves")
-	f.BoolVar(&o.DefaultRefresh, "default-refresh-on-activity", false, "let activity begin the timeout anew, where the sandbox does not say")
-	f.BoolVar(&o.DefaultFallback, "default-filesystem-fallback", false, "boot sandboxes that do not say afresh from their files where their memory image cannot be read")
-	f.DurationVar(&o.DefaultMaxLifetime, "default-max-lifetime", 0, "how long sandboxes may exist, asleep or not, where they do not say; 0 for ever")
-	f.DurationVar(&o.DefaultCheckpointEvery, "default-checkpoint-every", 0, "how often sandboxes that do not say are checkpointed while they run; 0 for never")
-	f.DurationVar(&o.DefaultRetention, "default-retention", 0, "how long sandboxes stay paused before they end, where they do not say; 0 for ever")
-	f.DurationVar(&o.StallAfter, "stall-after", 30*time.Minute, "how long work may stand still and keep a sandbox awake; 0 for ever")
+	f.StringVar(&o.DefaultOnTimeout, "default-on-timeout", "kill", "default of --on-timeout: kill or pause")
+	f.DurationVar(&o.DefaultIdleTimeout, "default-idle-timeout", 0, "default of --idle-timeout; 0 for none")
+	f.StringVar(&o.DefaultOnIdle, "default-on-idle", "", "default of --on-idle: kill or pause (default: the sandbox's --on-timeout)")
+	f.BoolVar(&o.DefaultAutoResume, "default-auto-resume", false, "default of --auto-resume, for sandboxes that pause by themselves")
+	f.BoolVar(&o.DefaultRefresh, "default-refresh-on-activity", false, "default of --refresh-on-activity")
+	f.BoolVar(&o.DefaultFallback, "default-filesystem-fallback", false, "default of --filesystem-fallback")
+	f.DurationVar(&o.DefaultMaxLifetime, "default-max-lifetime", 0, "default of --max-lifetime; 0 for none")
+	f.DurationVar(&o.DefaultCheckpointEvery, "default-checkpoint-every", 0, "default of --checkpoint-every; 0 for never")
+	f.DurationVar(&o.DefaultRetention, "default-retention", 0, "default of --paused-retention; 0 for none")
+	f.DurationVar(&o.StallAfter, "stall-after", 30*time.Minute, "how long work without progress keeps a sandbox awake, unless it has a --stall-after of its own; 0 for ever")
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
-	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox")
-	f.DurationVar(&o.Drain, "drain", 5*time.Second, "how long a pause at a timeout waits for requests in flight to end; streams are not waited for, and an explicit pause waits 1s; 0 for not at all")
-	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes run at once; 0 for no bound")
-	f.IntVar(&o.VolumeDiskMiB, "volume-disk", 10240, "how many `MiB` a volume may hold that has no limit of its own; 0 for no limit")
-	f.BoolVar(&o.Trial, "trial", true, "start a sandbox and remove it before the server is ready; false starts sooner, and finds out with the first create")
-	f.BoolVar(&o.ShareOpt, "share-opt", false, "let sandboxes see the host's /opt, as far as everybody on the host may read it")
-	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes wait to make the next start or wake faster; 0 for none")
-	f.Var(&o.DNS, "dns", "`address` and port of the DNS server that resolves names for sandboxes, such as 192.0.2.1:53; without it they are resolved as on this machine")
-	f.StringVar(&o.OnShutdown, "on-shutdown", "keep", "what becomes of running sandboxes when the server stops: keep lets them run, pause pauses them")
-	f.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", time.Minute, "how long pausing them may take; those that take longer go on")
+	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox to wake")
+	f.DurationVar(&o.Drain, "drain", 5*time.Second, "how long an automatic pause waits for requests in flight; streams are not waited for, and an explicit pause waits 1s; 0 not to wait")
+	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes may run at once; 0 for no limit")
+	f.IntVar(&o.VolumeDiskMiB, "volume-disk", 10240, "disk limit in `MiB` of volumes that have none of their own; 0 for no limit")
+	f.BoolVar(&o.Trial, "trial", true, "start a trial sandbox before the server reports ready; with false, a host that cannot run sandboxes shows at the first create")
+	f.BoolVar(&o.ShareOpt, "share-opt", false, "share the host's /opt with sandboxes, as far as every user of the host may read it")
+	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes to keep ready, to make the next start or wake faster; 0 for none")
+	f.Var(&o.DNS, "dns", "`address` and port of the DNS server for sandboxes, such as 192.0.2.1:53 (default: this machine's resolver)")
+	f.StringVar(&o.OnShutdown, "on-shutdown", "keep", "what to do with running sandboxes when the server stops: keep (they run on) or pause")
+	f.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", time.Minute, "time limit for pausing sandboxes at shutdown; those not paused by then run on")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
-	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have; 0 for no bound")
-	f.IntVar(&o.MaxSandboxRequests, "max-sandbox-requests", 4096, "how many requests and streams one sandbox may have under way; 0 for no bound")
-	f.DurationVar(&o.IdleStream, "idle-stream", 0, "how long a request or stream may pass without a byte before it is broken off; 0 for ever")
-	f.BoolVar(&o.AccessLog, "access-log", false, "log each request for a sandbox, without its query")
+	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have; 0 for no limit")
+	f.IntVar(&o.MaxSandboxRequests, "max-sandbox-requests", 4096, "how many requests and streams one sandbox may have open; 0 for no limit")
+	f.DurationVar(&o.IdleStream, "idle-stream", 0, "close a request or stream that transfers nothing for this long; 0 for never")
+	f.BoolVar(&o.AccessLog, "access-log", false, "log each request to a sandbox, without its query string")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.fromEnv(cmd.LocalFlags()); err != nil {
 			return err
@@ -107,7 +108,7 @@ var domainForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5}
 func (o ServeOptions) check() error {
 	switch {
 	case o.Domain != "" && !domainForm.MatchString(o.Domain):
-		return usagef("--domain %s: want a domain such as sandboxes.example.com or localhost:3000, without a scheme and a *", o.Domain)
+		return usagef("--domain %s: want a domain such as sandboxes.example.com or localhost:3000, without a scheme or *", o.Domain)
 	case o.LogFormat != "text" && o.LogFormat != "json":
 		return usagef("--log-format %s: want text or json", o.LogFormat)
 	case !strings.Contains(" debug info warn error ", " "+o.LogLevel+" "):
@@ -133,7 +134,7 @@ func (o ServeOptions) check() error {
 	case o.Drain < 0 || o.Drain > time.Minute:
 		return usagef("--drain %s: want 0 to 1m", o.Drain)
 	case (o.TLSCert == "") != (o.TLSKey == ""):
-		return usagef("--tls-cert and --tls-key belong together")
+		return usagef("--tls-cert and --tls-key: give both or neither")
 	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0 || o.IdleStream < 0:
 		return usagef("--max-client-connections, --max-sandbox-requests and --idle-stream: want 0 or more")
 	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0:
@@ -145,7 +146,7 @@ func (o ServeOptions) check() error {
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "tell whether this machine can run a server, and why not",
+		Short: "check whether this machine can run a server, and explain what is missing",
 		Args:  exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.Doctor == nil {

@@ -17,14 +17,14 @@ func (a *app) shellCommand() *cobra.Command {
 	var user, cwd string
 	cmd := &cobra.Command{
 		Use:   "shell ID [flags]",
-		Short: "open a shell in a sandbox; wakes one with auto-resume",
+		Short: "open a shell in a sandbox; wakes it if auto-resume is on",
 		Args:  exactArgs("ID"),
 	}
 	cmd.Flags().StringVar(&user, "user", "", "log in as this `user` (default: the template's)")
-	cmd.Flags().StringVar(&cwd, "cwd", "", "begin in this `directory` (default: the user's home)")
+	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` (default: the user's home)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !isTerminal(a.Stdin) {
-			return hint(usagef("shell: stdin is no terminal"), "without one, use: drowse exec %s -- COMMAND", args[0])
+			return hint(usagef("shell: stdin is not a terminal"), "without a terminal, use: drowse exec %s -- COMMAND", args[0])
 		}
 		c, err := a.connect()
 		if err != nil {

@@ -12,20 +12,20 @@ func (a *app) fsckCommand() *cobra.Command {
 	var o UpkeepOptions
 	cmd := &cobra.Command{
 		Use:   "fsck [--repair] [flags]",
-		Short: "check a stopped server's state directory: database, checkpoints, files",
-		Long: `Check the state directory of a server that does not run: the database, every
-sandbox's record and template, all files of every checkpoint against their
-checksums, and what is there that nobody owns. Each fault is shown with what it
-means, for whom, and what is done about it. Without --repair nothing is changed.
+		Short: "check the state directory of a stopped server: database, checkpoints, files",
+		Long: `Check the state directory of a stopped server: the database, the record and
+template of every sandbox, the checksums of every checkpoint, and orphaned files.
+Each fault is shown with what it means, which sandbox it concerns and what can be
+done. Without --repair nothing is changed.
 
---repair removes what nobody owns. Damaged checkpoints are kept as they are, as
-evidence, and noted in their sandbox's record, where drowse why shows it.
+--repair removes orphans. It keeps damaged checkpoints as they are, as evidence,
+and notes the damage in the sandbox's record, where drowse why shows it.
 
 Exit codes:
   0    no fault is left
   1    faults are left
   5    a server uses the directory; the message names its process
-  125  the check could not be made`,
+  125  the check failed`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.Fsck == nil {
@@ -35,7 +35,7 @@ Exit codes:
 			return upkeepResult(a.Fsck(cmd.Context(), a.Stdout, o))
 		},
 	}
-	cmd.Flags().BoolVar(&o.Repair, "repair", false, "put right what is safe to")
+	cmd.Flags().BoolVar(&o.Repair, "repair", false, "repair what can be repaired safely")
 	return cmd
 }
 
@@ -43,20 +43,20 @@ func (a *app) gcCommand() *cobra.Command {
 	var o UpkeepOptions
 	cmd := &cobra.Command{
 		Use:   "gc [--dry-run] [flags]",
-		Short: "remove from a stopped server's state directory what nobody owns",
-		Long: `Remove what no sandbox owns from the state directory of a server that does not
-run: runtimes (processes, network, cgroups, mounts), layers, memory images, and
-what was half made or half removed. A server does the same when it starts, and
-gives everything back as it goes, so this is for machines where none will start.
+		Short: "remove orphans from the state directory of a stopped server",
+		Long: `Remove what belongs to no sandbox from the state directory of a stopped server:
+runtimes (processes, network, cgroups, mounts), layers, memory images, and
+unfinished work. A server does the same when it starts and while it runs, so use
+this where no server will start.
 
-Each thing is shown with why nobody owns it, how old it is, and what it takes.
-What no record knows at all is left for a minute after it last changed.
+Each orphan is shown with the reason, its age and its size. Something that no
+record mentions is kept for a minute after it last changed.
 
 Exit codes:
   0    done, or --dry-run
   1    something could not be removed
   5    a server uses the directory; the message names its process
-  125  what nobody owns could not be told`,
+  125  the orphans could not be determined`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.GC == nil {

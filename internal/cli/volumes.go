@@ -27,7 +27,7 @@ func (v *volumes) Set(text string) error {
 		return errors.New("want name:/path, such as data:/mnt/data")
 	}
 	if has, taken := v.m[path]; taken {
-		return fmt.Errorf("%s is to be at %s already", has, path)
+		return fmt.Errorf("%s is already mounted at %s", has, path)
 	}
 	if v.m == nil {
 		v.m = map[string]string{}
@@ -39,11 +39,11 @@ func (v *volumes) Set(text string) error {
 func (a *app) volumesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volumes COMMAND",
-		Short: "make, list and delete directories that outlive sandboxes",
-		Long: `A volume is a directory that outlives sandboxes. Several can have it at once
-(drowse create --volume), asleep or not, and what one of them has written all see.
-Locks on its files hold in one sandbox alone. What is kept of a sandbox that
-sleeps, and what drowse export writes, has no files of its volumes in it.`,
+		Short: "create, list and delete directories that outlive sandboxes",
+		Long: `A volume is a directory that outlives sandboxes. Several sandboxes can mount it
+at once (drowse create --volume), and all see what one of them writes. File locks
+work within one sandbox only. Checkpoints and exports do not contain the files of
+volumes.`,
 		Example: `  drowse volumes create data
   drowse create --volume data:/mnt/data
   drowse volumes ls
@@ -62,7 +62,7 @@ func (a *app) createVolumeCommand() *cobra.Command {
 	var o client.VolumeOptions
 	cmd := &cobra.Command{
 		Use:   "create NAME [flags]",
-		Short: "make an empty volume and print its id",
+		Short: "create an empty volume and print its id",
 		Args:  exactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.DiskMiB < 0 {
@@ -78,7 +78,7 @@ func (a *app) createVolumeCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&o.DiskMiB, "disk", 0, "how many `MiB` it may hold; past it, running sandboxes that have it are paused (default: the server's --volume-disk)")
+	cmd.Flags().IntVar(&o.DiskMiB, "disk", 0, "disk limit in `MiB`; when the volume is over it, running sandboxes that mount it are paused (default: the server's --volume-disk)")
 	return cmd
 }
 
@@ -118,8 +118,8 @@ func (a *app) deleteVolumesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME... [flags]",
 		Short: "delete volumes and all their files",
-		Long: `Delete volumes, by name or id, and all their files. One that a sandbox has is left
-as it is, also if that sleeps.`,
+		Long: `Delete volumes, by name or id, and all their files. A volume that a sandbox
+mounts, running or paused, is not deleted.`,
 		Args: minArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {

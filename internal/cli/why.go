@@ -16,11 +16,11 @@ import (
 func (a *app) whyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "why ID",
-		Short: "tell why a sandbox is awake, asleep or gone, and what happens next",
-		Long: `Tell on one screen what keeps a sandbox awake, when each of its clocks runs out
-and what that does, what happens next, and what has happened last. Asking is no
-activity and wakes nothing. Of one that has ended it tells what ended it; that
-is no failure.`,
+		Short: "explain why a sandbox is awake, asleep or gone, and what happens next",
+		Long: `Show on one screen what keeps a sandbox awake, when each of its clocks ends and
+what happens then, what happens next, and its last events. This does not wake the
+sandbox and does not count as activity. For a terminated sandbox, show what ended
+it; the exit code is 0.`,
 		Args: exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -83,7 +83,7 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 		clocks(w, x, now)
 	}
 	if len(x.Refusals) > 0 {
-		say("\ndid not get through, last first:")
+		say("\nrejected traffic, newest first:")
 		refusals(w, x.Refusals, now)
 	}
 	if len(x.Transitions) > 0 {
@@ -102,14 +102,14 @@ func refusals(w io.Writer, list []client.Refusal, now time.Time) {
 
 // silence tells what follows where a sandbox tells nothing of its work.
 func silence(t client.Telemetry, now time.Time) string {
-	text := fmt.Sprintf("it has told nothing of the work inside for %s, since %s: ", span(now.Sub(t.MissingSince)), clock(t.MissingSince, now))
+	text := fmt.Sprintf("it has not reported its work for %s, since %s: ", span(now.Sub(t.MissingSince)), clock(t.MissingSince, now))
 	switch {
 	case t.DefersIdle && t.DeferredUntil.IsZero():
-		return text + "it is not taken for idle while that lasts"
+		return text + "it counts as busy until it does"
 	case t.DefersIdle:
-		return text + "it is not taken for idle before " + clock(t.DeferredUntil, now)
+		return text + "it counts as busy until " + clock(t.DeferredUntil, now)
 	}
-	return text + "whether it is idle is judged without that"
+	return text + "whether it is idle is judged without a report"
 }
 
 func epitaph(w io.Writer, t *client.Tombstone, now time.Time) {
@@ -134,11 +134,11 @@ func nextOf(x *client.Explanation, now time.Time) string {
 	when := at(x.Next.At, now)
 	switch x.Next.Action {
 	case string(client.Pause):
-		return fmt.Sprintf("it falls asleep %s, by its %s", when, longNames[x.Next.Clock])
+		return fmt.Sprintf("it is paused %s, by its %s", when, longNames[x.Next.Clock])
 	case string(client.Kill):
-		return fmt.Sprintf("it ends for good %s, by its %s", when, longNames[x.Next.Clock])
+		return fmt.Sprintf("it is terminated %s, by its %s", when, longNames[x.Next.Clock])
 	case "finish":
-		return fmt.Sprintf("%s ends, one way or the other, %s at the latest", x.Phase, when)
+		return fmt.Sprintf("%s succeeds or fails %s at the latest", x.Phase, when)
 	}
 	return x.Next.Text
 }
@@ -160,7 +160,7 @@ func inFlight(op *client.Operation, now time.Time) string {
 		text += fmt.Sprintf(", attempt %d", op.Attempt)
 	}
 	if op.Cancelable {
-		text += "; traffic that may wake it calls it off"
+		text += "; a request that may wake it cancels this"
 	}
 	return text
 }
@@ -168,16 +168,16 @@ func inFlight(op *client.Operation, now time.Time) string {
 // awake lists what keeps a sandbox awake, and what no longer does.
 func awake(w io.Writer, x *client.Explanation, now time.Time) {
 	if len(x.Holds) == 0 {
-		why := "nothing is going on, no clock has run out"
+		why := "idle: no work keeps it awake"
 		if x.Telemetry.DefersIdle {
-			why = "it may be at work, and no other clock has run out"
+			why = "counts as busy: its work is not known"
 		}
-		_, _ = fmt.Fprintf(w, "\nawake because: %s\n", why)
+		_, _ = fmt.Fprintf(w, "\n%s\n", why)
 		return
 	}
 	heading := "\nawake because of:"
 	if !x.Busy {
-		heading = "\nnothing keeps it awake; these do not count any more:"
+		heading = "\nidle: these no longer count as work:"
 	}
 	_, _ = fmt.Fprintln(w, heading)
 	var rows [][]string
@@ -234,7 +234,7 @@ var longNames = map[client.ClockName]string{
 }
 
 // outcomes say what the end of a clock does.
-var outcomes = map[client.Action]string{client.Pause: "it falls asleep", client.Kill: "it ends for good", "checkpoint": "it is checkpointed and goes on"}
+var outcomes = map[client.Action]string{client.Pause: "it is paused", client.Kill: "it is terminated", "checkpoint": "it is checkpointed and runs on"}
 
 func clocks(w io.Writer, x *client.Explanation, now time.Time) {
 	_, _ = fmt.Fprintln(w, "\nclocks:")
@@ -245,7 +245,7 @@ func clocks(w io.Writer, x *client.Explanation, now time.Time) {
 		case client.ClockRunning:
 			row[2], row[3] = at(c.Deadline, now), "then "+outcomes[c.Action]
 		case client.ClockHeld:
-			row[2], row[3] = "begins when the work ends", "then "+outcomes[c.Action]
+			row[2], row[3] = "starts when the work ends", "then "+outcomes[c.Action]
 		case client.ClockStopped:
 			row[2] = stopped(c.Name)
 		}
@@ -258,11 +258,11 @@ func clocks(w io.Writer, x *client.Explanation, now time.Time) {
 func stopped(c client.ClockName) string {
 	switch c {
 	case client.ClockRetention:
-		return "counts while it sleeps"
+		return "runs while it is paused"
 	case client.ClockLifetime:
-		return "stands still"
+		return "stopped"
 	}
-	return "counts while it runs"
+	return "runs while it is running"
 }
 
 func transitions(w io.Writer, events []client.Event, now time.Time) {

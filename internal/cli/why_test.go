@@ -57,7 +57,7 @@ func TestWhy(t *testing.T) {
 			},
 			want: `
 i0abc is running, generation 2
-next: it falls asleep in 4m12s (12:04:12), by its timeout
+next: it is paused in 4m12s (12:04:12), by its timeout
 
 awake because of:
   lease     nightly build                              since 11:57:00         progress 3m0s ago    ends in 7m0s (12:07:00)
@@ -69,10 +69,10 @@ awake because of:
   and 1 more: drowse hold i0abc --list
 
 clocks:
-  max lifetime       24h     in 20h0m (Sep 2 08:00:00)   then it ends for good
-  paused retention   1h      counts while it sleeps
-  timeout            5m      in 4m12s (12:04:12)         then it falls asleep
-  idle timeout       1m30s   begins when the work ends   then it ends for good
+  max lifetime       24h     in 20h0m (Sep 2 08:00:00)   then it is terminated
+  paused retention   1h      runs while it is paused
+  timeout            5m      in 4m12s (12:04:12)         then it is paused
+  idle timeout       1m30s   starts when the work ends   then it is terminated
 
 last transitions:
   11:59:00          hold.stalled   running              sleep infinity
@@ -96,17 +96,17 @@ last transitions:
 			},
 			want: `
 i0abc is running (pausing), generation 1
-next: pausing ends, one way or the other, in 5m0s (12:05:00) at the latest
-now: pausing for 2s, because of idle by itself, keeping memory, attempt 2; traffic that may wake it calls it off
+next: pausing succeeds or fails in 5m0s (12:05:00) at the latest
+now: pausing for 2s, because of idle by itself, keeping memory, attempt 2; a request that may wake it cancels this
 last error: pause: no space left on device
 automatic pauses failed 3 times in a row; not tried again for 4m0s (12:04:00)
 
-nothing keeps it awake; these do not count any more:
+idle: these no longer count as work:
   process   x   since 12:00:00   progress 0s ago   STALLED, does not count
 
 clocks:
-  max lifetime       24h    in 20h0m (Sep 2 08:00:00)   then it ends for good
-  paused retention   1h     counts while it sleeps
+  max lifetime       24h    in 20h0m (Sep 2 08:00:00)   then it is terminated
+  paused retention   1h     runs while it is paused
   timeout            none
   idle timeout       none
 `,
@@ -122,12 +122,12 @@ clocks:
 			want: `
 i0abc is running, generation 1
 next: nothing is known
-it has told nothing of the work inside for 30s, since 11:59:30: it is not taken for idle while that lasts
+it has not reported its work for 30s, since 11:59:30: it counts as busy until it does
 
-awake because: it may be at work, and no other clock has run out
+counts as busy: its work is not known
 
 clocks:
-  idle timeout   1m   begins when the work ends   then it ends for good
+  idle timeout   1m   starts when the work ends   then it is terminated
 `,
 		},
 		{
@@ -139,11 +139,11 @@ clocks:
 			},
 			want: `
 i0abc is paused, generation 1
-asleep for 1h0m, since 11:00:00; cannot wake until its checkpoint is put right
+asleep for 1h0m, since 11:00:00; cannot wake until its checkpoint is repaired
 next: it cannot wake: memory was added
 
 clocks:
-  timeout        1m     counts while it runs
+  timeout        1m     runs while it is running
   idle timeout   none
 `,
 		},
@@ -160,7 +160,7 @@ asleep for 1h0m, since 11:00:00; wakes on resume
 next: nothing is due: it sleeps until traffic or a resume wakes it
 
 clocks:
-  timeout        1m     counts while it runs
+  timeout        1m     runs while it is running
   idle timeout   none
 `,
 		},
@@ -207,13 +207,13 @@ func TestNext(t *testing.T) {
 		want string
 		i    client.Info
 	}{
-		{"runs until told otherwise", client.Info{State: client.Running}},
+		{"runs until paused or killed", client.Info{State: client.Running}},
 		{"ends in 2h0m (timeout)", client.Info{State: client.Running, Next: next1(client.Kill, client.ClockTimeout, 2*time.Hour, "")}},
 		{"pause in 3m0s (idle)", client.Info{State: client.Running, Next: next1(client.Pause, client.ClockIdle, 3*time.Minute, "")}},
 		{"pause in 1m0s (timeout)", client.Info{State: client.Running, Next: next1(client.Pause, client.ClockTimeout, time.Minute, "process")}},
 		{"busy (lease)", client.Info{State: client.Running, Next: client.Next{WaitsFor: "lease"}}},
-		{"runs while it tells nothing of its work", client.Info{State: client.Running, Next: client.Next{WaitsFor: "telemetry"}}},
-		{"falls asleep", client.Info{State: client.Running, Phase: "pausing", Next: client.Next{Action: "finish", Clock: "operation", At: noon}}},
+		{"runs; its work is not known", client.Info{State: client.Running, Next: client.Next{WaitsFor: "telemetry"}}},
+		{"pauses", client.Info{State: client.Running, Phase: "pausing", Next: client.Next{Action: "finish", Clock: "operation", At: noon}}},
 		{"wakes", client.Info{State: client.Paused, Phase: "resuming"}},
 		{"starts", client.Info{State: client.Pending, Phase: "creating"}},
 		{"wakes on traffic", client.Info{State: client.Paused, Next: client.Next{WaitsFor: "traffic"}}},
