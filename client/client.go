@@ -178,7 +178,7 @@ func (c *Client) callOnce(ctx context.Context, method, path string, query url.Va
 		return err
 	}
 	if key != "" {
-		req.Header.Set("Idempotency-Key", key)
+		req.Header.Set(headerIdempotency, key)
 	}
 	resp, err := c.send(req)
 	if err != nil {
@@ -239,6 +239,8 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 	defer func() { _ = resp.Body.Close() }()
 	return nil, errorOf(resp)
 }
+
+const headerIdempotency = "Idempotency-Key"
 
 const sandboxesPath = "/v1/sandboxes"
 

@@ -941,6 +941,30 @@ func TestKeyStaysOutside(t *testing.T) {
 	}
 }
 
+func TestImportOnce(t *testing.T) {
+	c, _ := newServer(t)
+	sb := create(t, c, client.CreateOptions{})
+	if err := c.Pause(t.Context(), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if _, err := c.Export(t.Context(), sb.ID, &file); err != nil {
+		t.Fatal(err)
+	}
+	o := client.ImportOptions{NewID: true, IdempotencyKey: "job-1"}
+	var ids []string
+	for range 2 {
+		info, err := c.Import(t.Context(), bytes.NewReader(file.Bytes()), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, info.ID)
+	}
+	if ids[0] != ids[1] || ids[0] == sb.ID {
+		t.Errorf("two imports of %s made %v", sb.ID, ids)
+	}
+}
+
 func TestCreateOnce(t *testing.T) {
 	c, _ := newServer(t)
 	o := client.CreateOptions{Timeout: time.Minute, IdempotencyKey: "job-1"}

@@ -72,6 +72,9 @@ type ImportOptions struct {
 	// Mode is Filesystem to leave the memory out and boot afresh from the files;
 	// empty means what is in the file.
 	Mode Mode
+	// IdempotencyKey, where it is not empty, makes one sandbox of several imports
+	// of the same file, as with CreateOptions.
+	IdempotencyKey string
 }
 
 // Import makes a paused sandbox of what Export wrote. A memory image is the
@@ -89,14 +92,14 @@ func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions) (Info
 		query.Set("mode", string(o.Mode))
 	}
 	var info Info
-	if err := c.upload(ctx, "/v1/imports", query, r, &info); err != nil {
+	if err := c.upload(ctx, "/v1/imports", query, o.IdempotencyKey, r, &info); err != nil {
 		return Info{}, fmt.Errorf("import a sandbox: %w", err)
 	}
 	return info, nil
 }
 
-// upload posts a bundle and decodes the answer.
-func (c *Client) upload(ctx context.Context, path string, query url.Values, r io.Reader, out any) error {
+// upload posts a bundle and decodes the answer. The idempotency key may be empty.
+func (c *Client) upload(ctx context.Context, path string, query url.Values, key string, r io.Reader, out any) error {
 	req, err := c.request(ctx, http.MethodPost, path, query, nil)
 	if err != nil {
 		return err
@@ -104,6 +107,9 @@ func (c *Client) upload(ctx context.Context, path string, query url.Values, r io
 	req.Body = io.NopCloser(r)
 	req.ContentLength = -1
 	req.Header.Set("Content-Type", bundleType)
+	if key != "" {
+		req.Header.Set(headerIdempotency, key)
+	}
 	resp, err := c.send(req)
 	if err != nil {
 		return err

@@ -34,6 +34,9 @@ type Reader struct {
 	// Manifest holds what the bundle says of itself. It was checked against
 	// itself alone.
 	Manifest Manifest
+	// Digest is the SHA-256 of the manifest as it was written, in hex. It stands for
+	// all of the bundle: the manifest has the digests of what follows.
+	Digest string
 
 	raw *source
 	tr  *tar.Reader
@@ -78,6 +81,8 @@ func (b *Reader) readManifest() error {
 		return layer.Damaged("its manifest: %w", err)
 	}
 	b.Manifest = form.manifest()
+	sum := sha256.Sum256(data)
+	b.Digest = hex.EncodeToString(sum[:])
 	if dec.InputOffset() != int64(len(data)) {
 		return layer.Damaged("its manifest goes on after its end")
 	}

@@ -66,6 +66,7 @@ one of these differs, --filesystem imports the files without the memory.`,
 	}
 	cmd.Flags().BoolVar(&o.NewID, "new-id", false, "give the sandbox a new id")
 	cmd.Flags().BoolVar(&filesystem, "filesystem", false, "leave out memory and processes; the sandbox boots from its files")
+	cmd.Flags().StringVar(&o.IdempotencyKey, "idempotency-key", "", "`text` that makes a retry safe: within 24 hours, the same import with the same key returns the first sandbox and creates no second one")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if isTerminal(a.Stdin) {
 			return hint(usagef("import: stdin is a terminal"), "give it a file: drowse import < FILE")
@@ -79,7 +80,11 @@ one of these differs, --filesystem imports the files without the memory.`,
 				return err
 			}
 			return a.print(info, func(w io.Writer) {
-				_, _ = fmt.Fprintf(w, "%s is asleep, %s\n", info.ID, next(info, time.Now()))
+				state := "is asleep"
+				if info.State != client.Paused { // an import before has made it
+					state = "is " + string(info.State)
+				}
+				_, _ = fmt.Fprintf(w, "%s %s, %s\n", info.ID, state, next(info, time.Now()))
 			})
 		})
 	}

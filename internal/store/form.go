@@ -65,6 +65,11 @@ func inUTC(sb Sandbox) Sandbox {
 	for i := range sb.Config.Previews {
 		toUTC(&sb.Config.Previews[i].CreatedAt, &sb.Config.Previews[i].ExpiresAt)
 	}
+	if as := sb.Config.Idempotency; as != nil {
+		in := *as
+		toUTC(&in.At)
+		sb.Config.Idempotency = &in
+	}
 	if r.Op != nil {
 		op := *r.Op
 		toUTC(&op.StartedAt, &op.Deadline)

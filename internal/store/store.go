@@ -56,6 +56,8 @@ type Config struct {
 type Idempotency struct {
 	Key     string `json:"key"`     // as the client has chosen it
 	Request string `json:"request"` // a digest of what was asked for
+	// At is when it was asked for, where that is not when the sandbox was created.
+	At time.Time `json:"at,omitzero"`
 }
 
 // Hooks are commands run inside, as root by a shell, at points of the

@@ -731,7 +731,7 @@ func (b *box) forgetRecord(ctx context.Context) {
 		return
 	}
 	b.s.forget(b.id)
-	b.s.creates.forget(b)
+	b.s.creates.Forget(b.snapshot().Config, b)
 }
 
 // turn waits for a turn at what the host does to start a runtime. done ends it,

@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor/once"
 )
 
 // onceAs is a create under an idempotency key of an API key.
@@ -23,7 +24,7 @@ func onceAs(apiKey, key, request string) CreateRequest {
 	}
 }
 
-func once(key string) CreateRequest { return onceAs("k1", key, "r1") }
+func underKey(key string) CreateRequest { return onceAs("k1", key, "r1") }
 
 // made is a sandbox that a create returned.
 func made(t *testing.T, s *Supervisor, req CreateRequest) store.Sandbox {
@@ -49,67 +50,67 @@ func sandboxes(t *testing.T, s *Supervisor) int {
 func TestCreateOnce(t *testing.T) {
 	for name, test := range map[string]func(t *testing.T, s *Supervisor){
 		"the same create": func(t *testing.T, s *Supervisor) {
-			first := made(t, s, once("a"))
-			if again := made(t, s, once("a")); again.ID != first.ID || sandboxes(t, s) != 1 {
+			first := made(t, s, underKey("a"))
+			if again := made(t, s, underKey("a")); again.ID != first.ID || sandboxes(t, s) != 1 {
 				t.Errorf("the second create made %s beside %s", again.ID, first.ID)
 			}
 		},
 		"asleep": func(t *testing.T, s *Supervisor) {
-			first := made(t, s, once("a"))
+			first := made(t, s, underKey("a"))
 			if err := s.Pause(t.Context(), first.ID, lifecycle.Memory, ""); err != nil {
 				t.Fatal(err)
 			}
-			if again := made(t, s, once("a")); again.ID != first.ID || again.Record.State != lifecycle.Paused {
+			if again := made(t, s, underKey("a")); again.ID != first.ID || again.Record.State != lifecycle.Paused {
 				t.Errorf("got %s, %s; want %s as it sleeps", again.ID, again.Record.State, first.ID)
 			}
 		},
 		"another body": func(t *testing.T, s *Supervisor) {
-			made(t, s, once("a"))
+			made(t, s, underKey("a"))
 			_, err := s.Create(t.Context(), onceAs("k1", "a", "r2"))
 			if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "idempotency_key_reused" || sandboxes(t, s) != 1 {
 				t.Errorf("got %v and %d sandboxes", err, sandboxes(t, s))
 			}
 		},
 		"another API key": func(t *testing.T, s *Supervisor) {
-			first := made(t, s, once("a"))
+			first := made(t, s, underKey("a"))
 			if other := made(t, s, onceAs("k2", "a", "r2")); other.ID == first.ID {
 				t.Error("an API key got the sandbox of another")
 			}
 		},
 		"another idempotency key": func(t *testing.T, s *Supervisor) {
-			first := made(t, s, once("a"))
-			if other := made(t, s, once("b")); other.ID == first.ID {
+			first := made(t, s, underKey("a"))
+			if other := made(t, s, underKey("b")); other.ID == first.ID {
 				t.Error("two keys made one sandbox")
 			}
 		},
 		"ended": func(t *testing.T, s *Supervisor) {
-			first := made(t, s, once("a"))
+			first := made(t, s, underKey("a"))
 			if err := s.Kill(t.Context(), first.ID, ""); err != nil {
 				t.Fatal(err)
 			}
-			_, err := s.Create(t.Context(), once("a"))
+			_, err := s.Create(t.Context(), underKey("a"))
 			if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "idempotency_sandbox_ended" || e.Context["sandbox"] != first.ID || sandboxes(t, s) != 1 {
 				t.Errorf("got %v and %d sandboxes", err, sandboxes(t, s))
 			}
 		},
 		"a day later": func(t *testing.T, s *Supervisor) {
-			first := made(t, s, once("a"))
-			time.Sleep(idempotencyLife - time.Second)
-			if again := made(t, s, once("a")); again.ID != first.ID {
+			first := made(t, s, underKey("a"))
+			time.Sleep(once.Life - time.Second)
+			if again := made(t, s, underKey("a")); again.ID != first.ID {
 				t.Error("the key was free too early")
 			}
 			time.Sleep(time.Second)
-			if again := made(t, s, once("a")); again.ID == first.ID {
+			if again := made(t, s, underKey("a")); again.ID == first.ID {
 				t.Error("the key is bound for ever")
 			}
 		},
 		"refused, then allowed": func(t *testing.T, s *Supervisor) {
-			bad := once("a")
+			bad := underKey("a")
 			bad.Template = "unknown"
 			if _, err := s.Create(t.Context(), bad); err == nil {
 				t.Fatal("there is no such template")
 			}
-			made(t, s, once("a"))
+			made(t, s, underKey("a"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +145,7 @@ func TestCreateOnceConcurrently(t *testing.T) {
 		for n := range 20 {
 			calls.Go(func() {
 				time.Sleep(time.Duration(n) * 10 * time.Millisecond)
-				sb, err := srv.s.Create(t.Context(), once("a"))
+				sb, err := srv.s.Create(t.Context(), underKey("a"))
 				if err != nil {
 					t.Error(err)
 					return
@@ -184,14 +185,14 @@ func TestCreateOnceFailed(t *testing.T) {
 		var calls sync.WaitGroup
 		for range 3 {
 			calls.Go(func() {
-				if _, err := srv.s.Create(t.Context(), once("a")); !errdef.Is(err, errdef.Unavailable) {
+				if _, err := srv.s.Create(t.Context(), underKey("a")); !errdef.Is(err, errdef.Unavailable) {
 					t.Errorf("got %v, want the error of the create", err)
 				}
 			})
 		}
 		calls.Wait()
 		broken.Store(false)
-		made(t, srv.s, once("a"))
+		made(t, srv.s, underKey("a"))
 	})
 }
 
@@ -230,13 +231,13 @@ func TestCreateOnceOverCrash(t *testing.T) {
 					crash(w)
 				}
 				srv := w.mustOpen(t)
-				lost, _ := srv.s.Create(srv.ctx, once("a"))
+				lost, _ := srv.s.Create(srv.ctx, underKey("a"))
 				srv.crash()
 				_ = srv.s.Stop(context.Background())
 				next := w.mustOpen(t)
 				defer w.powerOff()
 				defer next.s.Stop(context.Background())
-				got := made(t, next.s, once("a"))
+				got := made(t, next.s, underKey("a"))
 				if crash == nil && got.ID != lost.ID {
 					t.Errorf("a second sandbox: %s after %s", got.ID, lost.ID)
 				}
@@ -249,7 +250,7 @@ func TestCreateOnceOverCrash(t *testing.T) {
 				if running != 1 {
 					t.Errorf("%d sandboxes run", running)
 				}
-				if again := made(t, next.s, once("a")); again.ID != got.ID {
+				if again := made(t, next.s, underKey("a")); again.ID != got.ID {
 					t.Errorf("and a third: %s", again.ID)
 				}
 			})

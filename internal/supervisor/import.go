@@ -27,13 +27,18 @@ type ImportRequest struct {
 	NewID bool
 	// Filesystem leaves the memory out: the sandbox boots afresh.
 	Filesystem bool
-	Key        string // the id of the API key whose it will be
-	Actor      string
+	// Idempotency has the key by which a second import of the same bundle is
+	// known, and a digest of how the bundle is to be imported; nil for none.
+	Idempotency *store.Idempotency
+	Key         string // the id of the API key whose it will be
+	Actor       string
 }
 
 // Import makes a paused sandbox of a bundle, and returns when that is
 // committed. Until then nothing of it is seen, and after an error nothing is
-// left of it. What cannot run here is refused before its contents are read.
+// left of it. What cannot run here is refused before its contents are read. With
+// an idempotency key that has made a sandbox of the same bundle, Import returns
+// that one, also before the contents are read.
 func (s *Supervisor) Import(ctx context.Context, r io.Reader, req ImportRequest) (store.Sandbox, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -49,23 +54,45 @@ func (s *Supervisor) Import(ctx context.Context, r io.Reader, req ImportRequest)
 }
 
 func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequest) (store.Sandbox, error) {
-	if err := s.space.Check(space.Least); err != nil {
-		return store.Sandbox{}, err
-	}
 	from, err := bundle.NewReader(r)
 	if err != nil {
 		return store.Sandbox{}, err
 	}
+	if req.Idempotency == nil {
+		b, err := s.receive(ctx, from, req)
+		if err != nil {
+			return store.Sandbox{}, err
+		}
+		return b.view(), nil
+	}
+	as := *req.Idempotency
+	as.Request, as.At = as.Request+from.Digest, now()
+	req.Idempotency = &as
+	b, fresh, err := s.creates.Do(ctx, store.Config{Key: req.Key, Idempotency: &as}, func() (*box, error) { return s.receive(ctx, from, req) })
+	switch {
+	case err != nil:
+		return store.Sandbox{}, err
+	case fresh:
+		return b.view(), nil
+	}
+	return b.createdBefore(ctx)
+}
+
+// receive takes what is in a bundle, and commits the sandbox.
+func (s *Supervisor) receive(ctx context.Context, from *bundle.Reader, req ImportRequest) (*box, error) {
+	if err := s.space.Check(space.Least); err != nil {
+		return nil, err
+	}
 	a, err := s.expect(ctx, from.Manifest, req)
 	if err != nil {
-		return store.Sandbox{}, err
+		return nil, err
 	}
 	if a.Staging, err = s.o.Layers.Stage(a.op); err != nil {
-		return store.Sandbox{}, err
+		return nil, err
 	}
 	defer s.insist(a.Staging.Remove, "unfinished import could not be removed", "sandbox", a.id)
 	if err := a.Receive(ctx, a.op, from); err != nil {
-		return store.Sandbox{}, err
+		return nil, err
 	}
 	return s.admit(a)
 }
@@ -84,7 +111,7 @@ var sandboxID = regexp.MustCompile(`^i[0-9a-z]{20}$`)
 // expect judges a manifest: whether the sandbox can live here, and as what.
 func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRequest) (*arrival, error) {
 	a := &arrival{Arrival: moving.Arrival{Manifest: m, Mode: m.Mode}, op: newOp(), id: m.ID, config: m.Config, actor: req.Actor}
-	a.config.Key, a.config.Idempotency = req.Key, nil
+	a.config.Key, a.config.Idempotency = req.Key, req.Idempotency
 	if req.NewID {
 		a.id = newID()
 	}
@@ -191,10 +218,10 @@ func (a *arrival) event() lifecycle.ImportRequested {
 }
 
 // admit gives what was received its place, and commits the sandbox.
-func (s *Supervisor) admit(a *arrival) (store.Sandbox, error) {
+func (s *Supervisor) admit(a *arrival) (*box, error) {
 	b := newBox(s, store.Sandbox{ID: a.id, Config: a.config, Record: lifecycle.Record{State: lifecycle.Pending}})
 	if err := s.enlist(b); err != nil { // it has become known since it was looked for, or a volume has gone
-		return store.Sandbox{}, err
+		return nil, err
 	}
 	image := ""
 	if a.Mode == lifecycle.Memory {
@@ -207,9 +234,9 @@ func (s *Supervisor) admit(a *arrival) (store.Sandbox, error) {
 	if err != nil {
 		s.insist(func() error { return s.removeArrival(a) }, "failed import could not be removed", "sandbox", a.id)
 		s.forget(a.id)
-		return store.Sandbox{}, err
+		return nil, err
 	}
-	return b.view(), nil
+	return b, nil
 }
 
 func (s *Supervisor) removeArrival(a *arrival) error {

@@ -495,3 +495,59 @@ func TestImportsOfTheSame(t *testing.T) {
 	}
 	wantCount(t, second, id, 3, 2)
 }
+
+// TestImportOnce holds what a second import under an idempotency key gets: the
+// sandbox of the first, also over a restart, whenever that sandbox was created,
+// and without a look at what follows the manifest.
+func TestImportOnce(t *testing.T) {
+	from, to := newBench(t), newBench(t)
+	first, _ := from.open()
+	second, stop := to.open()
+	id := from.asleep(first, CreateRequest{})
+	file, other := exportOf(t, first, id), exportOf(t, first, id)
+	asked := func(key, request string) ImportRequest {
+		return ImportRequest{NewID: true, Key: "k1", Idempotency: &store.Idempotency{Key: key, Request: request}}
+	}
+	imported := func(file io.Reader, req ImportRequest) string {
+		t.Helper()
+		sb, err := second.Import(t.Context(), file, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sb.ID
+	}
+
+	_, err := second.Import(t.Context(), bytes.NewReader(file[:len(file)-1]), asked("a", "r1")) // leaves the key free
+	wantCode(t, err, "import_damaged")
+	made := imported(bytes.NewReader(file), asked("a", "r1"))
+	if made == id {
+		t.Fatal("it has no new id")
+	}
+	stop()
+	second, _ = to.open()
+	// Of the other half nothing is read.
+	half := io.MultiReader(bytes.NewReader(file[:len(file)/2]), iotest.ErrReader(errors.New("read too far")))
+	if again := imported(half, asked("a", "r1")); again != made {
+		t.Errorf("a second import made %s beside %s", again, made)
+	}
+	for what, try := range map[string]struct {
+		file    []byte
+		request string
+	}{"another file": {other, "r1"}, "other parameters": {file, "r2"}} {
+		_, err = second.Import(t.Context(), bytes.NewReader(try.file), asked("a", try.request))
+		if code(err) != "idempotency_key_reused" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if twin := imported(bytes.NewReader(file), asked("b", "r1")); twin == made {
+		t.Error("two keys made one sandbox")
+	}
+	if n := sandboxes(t, second); n != 2 {
+		t.Errorf("there are %d sandboxes, want 2", n)
+	}
+	if err := second.Kill(t.Context(), made, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err = second.Import(t.Context(), bytes.NewReader(file), asked("a", "r1"))
+	wantCode(t, err, "idempotency_sandbox_ended")
+}

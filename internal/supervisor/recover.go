@@ -23,7 +23,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 		b := newBox(s, sb)
 		s.boxes[sb.ID] = b
 		s.slots.Hold(sb)
-		s.creates.restore(b)
+		s.creates.Restore(sb, b)
 		if err := b.recover(ctx); err != nil {
 			return fmt.Errorf("sandbox %s: %w", sb.ID, err)
 		}

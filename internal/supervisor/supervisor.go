@@ -41,6 +41,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
+	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
@@ -135,7 +136,7 @@ type Supervisor struct {
 	mu    sync.RWMutex
 	boxes map[string]*box
 
-	creates creates
+	creates *once.Keys[*box] // and imports, by their idempotency keys
 
 	changeMu sync.Mutex
 	changed  chan struct{} // closed at the next commit
@@ -153,7 +154,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s := &Supervisor{
 		o: o, secret: secret, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
 		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
-		resharing: quota.NewChanges(),
+		resharing: quota.NewChanges(), creates: newCreates(),
 	}
 	if m, ok := o.Store.(meteredStore); ok {
 		m.Meter(s.ledger.Wrote)

@@ -61,7 +61,7 @@ var layers = []layer{
 		packages: []string{
 			"internal/supervisor/agentclient", "internal/supervisor/awake", "internal/supervisor/checkpoint",
 			"internal/supervisor/cost", "internal/supervisor/fitness", "internal/supervisor/journal",
-			"internal/supervisor/moving", "internal/supervisor/preview", "internal/supervisor/quota",
+			"internal/supervisor/moving", "internal/supervisor/once", "internal/supervisor/preview", "internal/supervisor/quota",
 			"internal/supervisor/space", "internal/supervisor/usage", "internal/supervisor/volumes",
 			"internal/sweep",
 		},

@@ -755,6 +755,13 @@ func (f *Fake) Import(_ context.Context, r io.Reader, req supervisor.ImportReque
 		return store.Sandbox{}, err
 	}
 	m := from.Manifest
+	m.Config.Key = req.Key
+	if as := req.Idempotency; as != nil {
+		m.Config.Idempotency = &store.Idempotency{Key: as.Key, Request: as.Request + from.Digest}
+	}
+	if sb, again, err := f.madeBefore(m.Config); again || err != nil {
+		return sb, err
+	}
 	id := m.ID
 	if req.NewID {
 		id = "i" + f.nextID()

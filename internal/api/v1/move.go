@@ -128,7 +128,9 @@ func (c *call) importRequest() (supervisor.ImportRequest, error) {
 	default:
 		return req, body.Invalid("%q must be memory or filesystem, not %q", modeParam, body.Short(string(mode))).With("field", modeParam)
 	}
-	return req, nil
+	// Import adds what is in the body.
+	req.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, fmt.Appendf(nil, "[%t, %t]", req.NewID, req.Filesystem))
+	return req, err
 }
 
 // readWait is how long a client may not send before it counts as gone.

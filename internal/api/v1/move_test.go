@@ -58,6 +58,33 @@ func TestExportAndImport(t *testing.T) {
 	}
 }
 
+// TestImportOnce: with an idempotency key, an import that is sent again is the
+// same sandbox, and another import is refused.
+func TestImportOnce(t *testing.T) {
+	w := newWorld(t)
+	export := func(body string) string {
+		id := w.create(body)
+		w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
+		return w.do("GET", base+"/"+id+"/export", "").Body
+	}
+	file, other := export(`{"metadata":{"a":"b"}}`), export(`{"metadata":{"a":"c"}}`)
+	send := func(key, query, body string) answer {
+		r := importing(query, body)
+		r.Header.Set("Idempotency-Key", key)
+		return w.send(r)
+	}
+	id := send("a", "?newId=true", file).Is(http.StatusCreated).Object()["id"]
+	if again := send("a", "?newId=true", file).Is(http.StatusCreated).Object()["id"]; again != id {
+		t.Errorf("a second import made %v beside %v", again, id)
+	}
+	if again := send("b", "?newId=true", file).Is(http.StatusCreated).Object()["id"]; again == id {
+		t.Error("two keys made one sandbox")
+	}
+	send("a", "?newId=true", other).fails(http.StatusUnprocessableEntity, "idempotency_key_reused", "")
+	send("a", "?newId=true&mode=filesystem", file).fails(http.StatusUnprocessableEntity, "idempotency_key_reused", "")
+	send("b c", "?newId=true", file).fails(http.StatusBadRequest, "invalid_request", "Idempotency-Key")
+}
+
 // TestExportIsCutOff: an export that cannot go on is no whole file, and its
 // connection ends in the middle.
 func TestExportIsCutOff(t *testing.T) {

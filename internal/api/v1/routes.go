@@ -88,11 +88,11 @@ var (
 	importQuery = []param{
 		{newIDParam, "query", "true to give it another id; otherwise it keeps its own, which must be unknown to the server.", schema{"type": "boolean"}},
 		{modeParam, "query", "filesystem to leave its memory out and boot afresh from its files; memory, as in the file, if not said.", schema{"enum": []string{"memory", "filesystem"}}},
+		idempotent("an import with the same key, the same parameters and the same file returns the sandbox of the first, whatever it does by then, and reads no more than the beginning of the file.", "Another file is"),
 	}
-	createQuery = []param{{body.IdempotencyHeader, "header",
-		"A text of your own, such as a random UUID. For 24 hours, a create with the same key and the same body returns the sandbox of the first, also while that is still being created and after a restart of the server. " +
-			"Another body is refused with 422 (idempotency_key_reused), and a key whose sandbox has ended with 409 (idempotency_sandbox_ended). A create that failed leaves its key free. Each API key has idempotency keys of its own.",
-		schema{"type": "string", "minLength": 1, "maxLength": body.MaxIdempotencyKey, "pattern": `^[!-~]+$`}}}
+	createQuery = []param{
+		idempotent("a create with the same key and the same body returns the sandbox of the first, also while that is still being created and after a restart of the server.", "Another body is"),
+	}
 	eventQuery = []param{afterEvent, limit, followed}
 	listQuery  = []param{
 		{"state", "query", "States, joined by commas; all but terminated if not said.", schema{"type": "string"}},
@@ -102,6 +102,13 @@ var (
 		limit,
 	}
 )
+
+// idempotent is the header by which a call that makes a sandbox is known again.
+func idempotent(again, another string) param {
+	return param{body.IdempotencyHeader, "header",
+		"A text of your own, such as a random UUID. For 24 hours, " + again + " " + another + " refused with 422 (idempotency_key_reused), and a key whose sandbox has ended with 409 (idempotency_sandbox_ended). A call that failed leaves its key free. Each API key has idempotency keys of its own.",
+		schema{"type": "string", "minLength": 1, "maxLength": body.MaxIdempotencyKey, "pattern": `^[!-~]+$`}}
+}
 
 func newRouter() httpapi.Router[route] {
 	return httpapi.NewRouter(routes(), func(r *route) (method, pattern string) { return r.method, r.pattern })

@@ -1,0 +1,141 @@
+// Package once knows which sandbox each idempotency key has made, so that a
+// create or an import that is sent again makes no second one.
+//
+// The durable form is in the records of the sandboxes: the commit that makes a
+// sandbox binds its key, and a crash cannot come between the two. What is in
+// memory here follows it, and is filled again from the records after a restart.
+package once
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Life is how long a key stays bound to the sandbox that it has made. A tombstone
+// is kept for longer, so the record outlives the key.
+const Life = 24 * time.Hour
+
+// Keys are the idempotency keys of a server. What they have made is a T.
+type Keys[T comparable] struct {
+	failed func(T) bool
+
+	mu    sync.Mutex
+	bound map[name]*binding[T]
+}
+
+// name names a call: keys of different API keys have nothing to do with each
+// other.
+type name struct{ apiKey, idempotencyKey string }
+
+func nameOf(c store.Config) name { return name{c.Key, c.Idempotency.Key} }
+
+// binding is a call under an idempotency key.
+type binding[T comparable] struct {
+	request string    // the digest of what was asked for
+	at      time.Time // when
+	begun   chan struct{}
+	made    T // set before begun is closed; zero if nothing was committed
+}
+
+// New returns keys that are all free. failed reports whether what a key has made
+// never came up: then the key is free again.
+func New[T comparable](failed func(T) bool) *Keys[T] {
+	return &Keys[T]{failed: failed, bound: map[name]*binding[T]{}}
+}
+
+// Do calls commit, which commits a new sandbox, unless the key that the sandbox
+// would have is bound: then it returns what the key has made, and fresh is false.
+// It waits for another call under the same key that is about to commit; its error
+// is then that of ctx.
+func (k *Keys[T]) Do(ctx context.Context, as store.Config, commit func() (T, error)) (made T, fresh bool, err error) {
+	for {
+		b, fresh := k.bind(as, time.Now())
+		if fresh {
+			b.made, err = commit()
+			close(b.begun)
+			return b.made, true, err
+		}
+		if b.request != as.Idempotency.Request {
+			return made, false, errdef.New(errdef.Conflict, "idempotency_key_reused",
+				"idempotency key %.300q has been used for a call that asked for something else", as.Idempotency.Key).
+				WithRemedy("send the same body to the same path, or use another key for another sandbox")
+		}
+		select {
+		case <-b.begun:
+		case <-ctx.Done():
+			return made, false, ctx.Err()
+		}
+		if b.made != made {
+			return b.made, false, nil
+		}
+	}
+}
+
+// bind returns the binding of a call, and whether it is a new one.
+func (k *Keys[T]) bind(as store.Config, now time.Time) (b *binding[T], fresh bool) {
+	n := nameOf(as)
+	for {
+		k.mu.Lock()
+		old := k.bound[n]
+		k.mu.Unlock()
+		if old != nil && !k.over(old, now) { // asked without the lock: a sandbox may be in the middle of a commit
+			return old, false
+		}
+		k.mu.Lock()
+		if k.bound[n] == old {
+			b = &binding[T]{request: as.Idempotency.Request, at: now, begun: make(chan struct{})}
+			k.bound[n] = b
+			k.mu.Unlock()
+			return b, true
+		}
+		k.mu.Unlock()
+	}
+}
+
+// over reports whether the key of a binding is free again: its time has passed,
+// or what it made never came up, and a second try makes no second sandbox.
+func (k *Keys[T]) over(b *binding[T], now time.Time) bool {
+	select {
+	case <-b.begun:
+	default:
+		return false
+	}
+	var none T
+	return b.made == none || now.Sub(b.at) >= Life || k.failed(b.made)
+}
+
+// Restore binds the key of a sandbox that the store has. Of several that had the
+// same key, one after the other, the last counts.
+func (k *Keys[T]) Restore(sb store.Sandbox, made T) {
+	as, at := sb.Config, sb.Record.CreatedAt
+	if as.Idempotency == nil {
+		return
+	}
+	if asked := as.Idempotency.At; !asked.IsZero() {
+		at = asked
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if other := k.bound[nameOf(as)]; other != nil && other.at.After(at) {
+		return
+	}
+	b := &binding[T]{request: as.Idempotency.Request, at: at, begun: make(chan struct{}), made: made}
+	close(b.begun)
+	k.bound[nameOf(as)] = b
+}
+
+// Forget frees the key of a sandbox whose record is gone.
+func (k *Keys[T]) Forget(as store.Config, made T) {
+	if as.Idempotency == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if b := k.bound[nameOf(as)]; b != nil && b.made == made {
+		delete(k.bound, nameOf(as))
+	}
+}

@@ -1,0 +1,92 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+func under(key, request string) store.Config {
+	return store.Config{Key: "k1", Idempotency: &store.Idempotency{Key: key, Request: request}}
+}
+
+// commit makes n.
+func commit(n int) func() (int, error) { return func() (int, error) { return n, nil } }
+
+func want(t *testing.T, k *Keys[int], as store.Config, n, made int, fresh bool) {
+	t.Helper()
+	if got, is, err := k.Do(t.Context(), as, commit(n)); got != made || is != fresh || err != nil {
+		t.Errorf("got %d, fresh %v, %v; want %d, fresh %v", got, is, err, made, fresh)
+	}
+}
+
+func TestKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := map[int]bool{}
+		k := New(func(n int) bool { return failed[n] })
+		want(t, k, under("a", "r"), 1, 1, true)
+		want(t, k, under("a", "r"), 2, 1, false)
+		want(t, k, under("b", "r"), 2, 2, true)
+		failed[1] = true
+		want(t, k, under("a", "r"), 3, 3, true)
+		broken := errors.New("broken")
+		if _, fresh, err := k.Do(t.Context(), under("c", "r"), func() (int, error) { return 0, broken }); !fresh || err != broken {
+			t.Errorf("got fresh %v, %v", fresh, err)
+		}
+		want(t, k, under("c", "r"), 4, 4, true)
+		k.Forget(under("c", "r"), 3) // another's
+		want(t, k, under("c", "r"), 5, 4, false)
+		k.Forget(under("c", "r"), 4)
+		want(t, k, under("c", "r"), 5, 5, true)
+		time.Sleep(Life - time.Second)
+		want(t, k, under("c", "r"), 6, 5, false)
+		time.Sleep(time.Second)
+		want(t, k, under("c", "r"), 6, 6, true)
+	})
+}
+
+// TestWaitsForTheCommit: a second call waits while the first is about to commit,
+// as long as its own caller does.
+func TestWaitsForTheCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := New(func(int) bool { return false })
+		go func() {
+			_, _, _ = k.Do(t.Context(), under("a", "r"), func() (int, error) {
+				time.Sleep(time.Minute)
+				return 1, nil
+			})
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, _, err := k.Do(ctx, under("a", "r"), commit(2)); err != context.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+		want(t, k, under("a", "r"), 2, 1, false)
+	})
+}
+
+// TestRestore binds keys again after a restart. An import counts from itself, not
+// from when the sandbox was created elsewhere.
+func TestRestore(t *testing.T) {
+	k := New(func(int) bool { return false })
+	restore := func(as store.Config, created, asked time.Time, n int) {
+		as.Idempotency.At = asked
+		sb := store.Sandbox{Config: as}
+		sb.Record.CreatedAt = created
+		k.Restore(sb, n)
+	}
+	now := time.Now()
+	restore(under("imported", "r"), now.Add(-2*Life), now, 1)
+	restore(under("old", "r"), now.Add(-Life), time.Time{}, 2)
+	restore(under("twice", "r"), now, time.Time{}, 4)
+	restore(under("twice", "r"), now.Add(-time.Hour), time.Time{}, 3)
+	k.Restore(store.Sandbox{}, 5) // has no key
+	want(t, k, under("imported", "r"), 9, 1, false)
+	want(t, k, under("old", "r"), 9, 9, true)
+	want(t, k, under("twice", "r"), 9, 4, false)
+}
