@@ -69,7 +69,7 @@ func TestLifecycle(t *testing.T) {
 		t.Fatal(err)
 	}
 	sb := create(t, c, client.CreateOptions{
-		Timeout: 90 * time.Second, OnTimeout: client.Pause, AutoResume: true,
+		Timeout: 90 * time.Second, OnTimeout: client.Pause, AutoResume: new(true),
 		Metadata: map[string]string{"team": "a b&c=d%"}, NoInternet: true,
 	})
 
@@ -132,7 +132,7 @@ func TestEverySetting(t *testing.T) {
 	c, _ := newServer(t)
 	o := client.CreateOptions{
 		Timeout: 90 * time.Second, OnTimeout: client.Pause, IdleTimeout: 1500 * time.Millisecond, OnIdle: client.Kill,
-		MaxLifetime: time.Hour, PausedRetention: 24 * time.Hour, AutoResume: true, RefreshOnActivity: true, FilesystemFallback: true,
+		MaxLifetime: time.Hour, PausedRetention: 24 * time.Hour, AutoResume: new(true), RefreshOnActivity: new(true), FilesystemFallback: new(true),
 		PauseMode: client.Memory, StallAfter: client.Never, CheckpointEvery: time.Minute, Ports: map[string]client.WakePolicy{"8000/healthz": client.Ignore, "22": client.Keep},
 		Hooks: client.Hooks{PrePause: client.Hook{Command: "sync"}, PreKill: client.Hook{Command: "true", Timeout: 2 * time.Second}},
 	}
@@ -172,6 +172,30 @@ func TestEverySetting(t *testing.T) {
 	e, ok := errors.AsType[*client.Error](err)
 	if !ok || e.Code != "auto_resume_needs_pause" || e.Remediation == "" || e.Context["sandbox"] != sb.ID {
 		t.Errorf("got %#v", err)
+	}
+}
+
+// TestOffIsSaid: what the server's defaults may turn on can be turned off, and is
+// not mentioned where nobody said anything.
+func TestOffIsSaid(t *testing.T) {
+	var sent map[string]any
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent = nil
+		if err := json.NewDecoder(r.Body).Decode(&sent); err != nil {
+			t.Error(err)
+		}
+		_, _ = io.WriteString(w, `{"id": "iabc"}`)
+	}))
+	defer srv.Close()
+	c := newClient(t, srv.URL)
+	create(t, c, client.CreateOptions{})
+	if len(sent) != 0 {
+		t.Errorf("sent %v for nothing", sent)
+	}
+	create(t, c, client.CreateOptions{AutoResume: new(false), RefreshOnActivity: new(false), FilesystemFallback: new(false)})
+	want := map[string]any{"autoResume": false, "refreshOnActivity": false, "filesystemFallback": false}
+	if !maps.Equal(sent, want) {
+		t.Errorf("sent %v, want %v", sent, want)
 	}
 }
 
@@ -703,7 +727,7 @@ func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
 func TestPauseCutsAndAccessWakes(t *testing.T) {
 	c, _ := newServer(t)
-	sb := create(t, c, client.CreateOptions{OnTimeout: client.Pause, AutoResume: true})
+	sb := create(t, c, client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true)})
 	p := started(t, t.Context(), sb, 0)
 	if err := c.Pause(t.Context(), sb.ID); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func Example() {
 	sb, err := c.Create(ctx, client.CreateOptions{
 		Timeout:    time.Minute,
 		OnTimeout:  client.Pause,
-		AutoResume: true,
+		AutoResume: new(true),
 	})
 	if err != nil {
 		fmt.Println(err)

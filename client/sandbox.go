@@ -74,11 +74,14 @@ type CreateOptions struct {
 	MaxLifetime     time.Duration // how long it may exist, asleep or not; zero means the server's default, and there is Never
 	PausedRetention time.Duration // how long it may stay asleep; zero means the server's default, and there is Never
 
-	AutoResume         bool          // traffic wakes it; needs OnTimeout or OnIdle to pause
-	RefreshOnActivity  bool          // activity begins the timeout anew
-	FilesystemFallback bool          // boot afresh where the server's runtime cannot read the memory image
-	PauseMode          Mode          // what automatic pauses keep; empty means Memory
-	StallAfter         time.Duration // how long work may stand still and count; zero means the server's default, and there is Never
+	// These three are the server's defaults where they are nil. new(false) turns one
+	// off, whatever the server's default is.
+	AutoResume         *bool // traffic wakes it; needs OnTimeout or OnIdle to pause
+	RefreshOnActivity  *bool // activity begins the timeout anew
+	FilesystemFallback *bool // boot afresh where the server's runtime cannot read the memory image
+
+	PauseMode  Mode          // what automatic pauses keep; empty means Memory
+	StallAfter time.Duration // how long work may stand still and count; zero means the server's default, and there is Never
 
 	// CheckpointEvery is how often it is checkpointed while it runs: with its
 	// runtime it loses no more than that. Zero means the server's default, and
@@ -264,9 +267,9 @@ type createRequest struct {
 	OnIdle             Action                `json:"onIdle,omitempty"`
 	MaxLifetime        *seconds              `json:"maxLifetimeSeconds,omitempty"`
 	PausedRetention    *seconds              `json:"pausedRetentionSeconds,omitempty"`
-	AutoResume         bool                  `json:"autoResume,omitempty"`
-	RefreshOnActivity  bool                  `json:"refreshOnActivity,omitempty"`
-	FilesystemFallback bool                  `json:"filesystemFallback,omitempty"`
+	AutoResume         *bool                 `json:"autoResume,omitempty"`
+	RefreshOnActivity  *bool                 `json:"refreshOnActivity,omitempty"`
+	FilesystemFallback *bool                 `json:"filesystemFallback,omitempty"`
 	PauseMode          Mode                  `json:"pauseMode,omitempty"`
 	StallAfter         *seconds              `json:"stallAfterSeconds,omitempty"`
 	CheckpointEvery    *seconds              `json:"checkpointEverySeconds,omitempty"`

@@ -43,8 +43,8 @@ func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&l.onIdle, "on-idle", "", "`action` when the idle timeout ends: kill or pause (default: the same as --on-timeout)")
 	f.DurationVar(&l.maxLifetime, "max-lifetime", 0, "delete the sandbox this long after it was created, running or paused; 0 for never (default: the server's)")
 	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "delete the sandbox once it has been paused this long; 0 for never (default: the server's)")
-	f.BoolVar(&l.autoResume, "auto-resume", false, "let requests wake the sandbox; needs --on-timeout pause or --on-idle pause")
-	f.BoolVar(&l.refresh, "refresh-on-activity", false, "restart the timeout on every activity")
+	f.BoolVar(&l.autoResume, "auto-resume", false, "let requests wake the sandbox; needs --on-timeout pause or --on-idle pause; =false if not (default: the server's --default-auto-resume, false)")
+	f.BoolVar(&l.refresh, "refresh-on-activity", false, "restart the timeout on every activity; =false if not (default: the server's --default-refresh-on-activity, false)")
 	f.BoolVar(&l.fallback, "filesystem-fallback", false, "boot from the files alone if the server cannot read the memory image, for example after an upgrade")
 	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work without progress keeps the sandbox awake; 0 for ever (default: the server's)")
 	f.DurationVar(&l.checkpointEvery, "checkpoint-every", 0, "write a checkpoint this often while the sandbox runs, so that a crash loses no more than that; 0 for never")
@@ -132,11 +132,12 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		Template: c.template, Timeout: max(c.timeout.Duration, 0), OnTimeout: client.Action(c.onTimeout),
 		IdleTimeout: c.idleTimeout, OnIdle: client.Action(c.onIdle),
 		MaxLifetime: c.maxLifetime, CheckpointEvery: c.checkpointEvery, StallAfter: c.stallAfter, PausedRetention: c.pausedRetention,
-		AutoResume: c.autoResume, RefreshOnActivity: c.refresh, FilesystemFallback: c.fallback, PauseMode: client.Mode(c.pauseMode),
-		Ports: c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, DiskMiB: c.diskMiB, PIDs: c.pids,
+		PauseMode: client.Mode(c.pauseMode),
+		Ports:     c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, DiskMiB: c.diskMiB, PIDs: c.pids,
 		Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
 		AllowOut: c.allowOut, DenyOut: c.denyOut, Volumes: c.volumes.m,
 	}
+	o.AutoResume, o.RefreshOnActivity, o.FilesystemFallback = c.said("auto-resume", &c.autoResume), c.said("refresh-on-activity", &c.refresh), c.said("filesystem-fallback", &c.fallback)
 	for flag, d := range map[string]*time.Duration{
 		"stall-after": &o.StallAfter, "paused-retention": &o.PausedRetention, "idle-timeout": &o.IdleTimeout,
 		"max-lifetime": &o.MaxLifetime, "checkpoint-every": &o.CheckpointEvery,
@@ -146,6 +147,15 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		}
 	}
 	return o, nil
+}
+
+// said returns what a flag was set to; nil if it was not given, and the server's
+// default counts.
+func (c *createFlags) said(flag string, value *bool) *bool {
+	if !c.flags.Changed(flag) {
+		return nil
+	}
+	return value
 }
 
 func checkMode(flag, mode string) error {

@@ -216,7 +216,7 @@ func (a *app) namedServer() bool {
 func (d *demo) create(ctx context.Context) (string, error) {
 	var err error
 	d.sandbox, err = createOwned(ctx, d.client, client.CreateOptions{
-		Timeout: demoLife, OnTimeout: client.Pause, AutoResume: true,
+		Timeout: demoLife, OnTimeout: client.Pause, AutoResume: new(true),
 		Metadata: map[string]string{"made-by": "drowse demo"},
 	})
 	if err != nil {

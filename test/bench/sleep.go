@@ -79,7 +79,7 @@ type sandboxSleeper struct {
 
 // newSandboxSleeper makes a sandbox with a guest that holds so much.
 func newSandboxSleeper(ctx context.Context, s *server, guest string, holds size) (_ *sandboxSleeper, err error) {
-	box, err := s.client.Create(ctx, client.CreateOptions{Timeout: guestTimeout, OnTimeout: client.Pause, AutoResume: true})
+	box, err := s.client.Create(ctx, client.CreateOptions{Timeout: guestTimeout, OnTimeout: client.Pause, AutoResume: new(true)})
 	if err != nil {
 		return nil, err
 	}

@@ -228,7 +228,7 @@ func TestLinksAcrossPauses(t *testing.T) {
 func TestDeadlineOfWake(t *testing.T) {
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
-	g := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: true, Timeout: 20 * time.Second})
+	g := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true), Timeout: 20 * time.Second})
 	check := func(how string, want time.Duration) {
 		t.Helper()
 		info, err := s.client.Get(ctx, g.sb.ID)

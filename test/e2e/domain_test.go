@@ -81,7 +81,7 @@ func TestOneURL(t *testing.T) {
 	c.want(3, "out\n", "", "run", "--", "sh", "-c", "echo out; exit 3")
 	c.want(0, "1000\n", "echo $UID\n", "run", "--timeout", "2m", "--", "bash", "-s")
 
-	sb := s.create(ctx, client.CreateOptions{IdleTimeout: time.Hour, OnIdle: client.Pause, AutoResume: true})
+	sb := s.create(ctx, client.CreateOptions{IdleTimeout: time.Hour, OnIdle: client.Pause, AutoResume: new(true)})
 	const content = "what is in it\n"
 	if err := os.WriteFile(filepath.Join(c.home, "file"), []byte(content), 0o644); err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func startFaulty(ctx context.Context, t *testing.T, warm int) *faults {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.db.Close() })
-	options := client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: true}
+	options := client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: new(true)}
 	f.counting = f.s.startGuest(ctx, options)
 	f.written = f.s.create(ctx, options)
 	f.replace(f.written)

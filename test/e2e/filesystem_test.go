@@ -21,7 +21,7 @@ func TestFilesystemPause(t *testing.T) {
 		options client.CreateOptions
 		pause   func(ctx context.Context, s *server, id string)
 	}{
-		{"by call", client.CreateOptions{OnTimeout: client.Pause, AutoResume: true}, pauseFiles},
+		{"by call", client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true)}, pauseFiles},
 		{"by timeout", client.CreateOptions{OnTimeout: client.Pause, PauseMode: client.Filesystem}, expire},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -398,7 +398,7 @@ func (s *server) metric(ctx context.Context, name string) (value float64, err er
 }
 
 // sleepers are sandboxes that pause at their timeout and wake by traffic.
-var sleeper = client.CreateOptions{OnTimeout: client.Pause, AutoResume: true}
+var sleeper = client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true)}
 
 // patience is how many times longer than it is allowed something may take before
 // a test gives it up. Machines are busy: tests hold that things happen, benchmarks

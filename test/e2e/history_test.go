@@ -108,7 +108,7 @@ func (s *server) recordHistory(ctx context.Context, n uint64) history.History {
 	creator := &observer{sc: sc, n: 1, rng: rng}
 	done := creator.call(history.Create, 0)
 	sc.guest = &guest{s: s, sb: s.create(ctx, client.CreateOptions{
-		Timeout: set.Timeout, OnTimeout: client.Action(set.OnTimeout), AutoResume: set.AutoResume,
+		Timeout: set.Timeout, OnTimeout: client.Action(set.OnTimeout), AutoResume: &set.AutoResume,
 	})}
 	done(nil, func(op *history.Op) { op.Generation = 1 }) // the client does not tell
 	sc.guest.startCounter(ctx)

@@ -20,7 +20,7 @@ func TestHooks(t *testing.T) {
 	s := startServer(t)
 	const note = `echo "$(id -un) $(cat /run/drowse/generation) $(date +%s.%N)" >>/home/user/`
 	sb := s.create(ctx, client.CreateOptions{
-		OnTimeout: client.Pause, AutoResume: true,
+		OnTimeout: client.Pause, AutoResume: new(true),
 		Hooks: client.Hooks{
 			PrePause:   client.Hook{Command: note + "pre_pause"},
 			PostResume: client.Hook{Command: note + "post_resume"},
@@ -90,7 +90,7 @@ func TestHooksThatHang(t *testing.T) {
 		return client.Hook{Command: "echo " + name + " >>/home/user/began; sleep 600; echo " + name + " >>/home/user/ended", Timeout: budget}
 	}
 	sb := s.create(ctx, client.CreateOptions{
-		OnTimeout: client.Pause, AutoResume: true,
+		OnTimeout: client.Pause, AutoResume: new(true),
 		Hooks: client.Hooks{PrePause: hangs("pre_pause"), PostResume: hangs("post_resume"), PreKill: hangs("pre_kill")},
 	})
 	for cycle := range 3 {
@@ -125,7 +125,7 @@ func TestHookOfCanceledPause(t *testing.T) {
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
 	sb := s.create(ctx, client.CreateOptions{
-		OnTimeout: client.Pause, AutoResume: true,
+		OnTimeout: client.Pause, AutoResume: new(true),
 		Hooks: client.Hooks{PrePause: client.Hook{Command: "touch /home/user/began; sync; sleep 600", Timeout: budget}},
 	})
 	if err := s.client.SetTimeout(ctx, sb.ID, time.Second); err != nil {

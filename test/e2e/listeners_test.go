@@ -92,7 +92,7 @@ http {
 func (l listener) run(t *testing.T) {
 	ctx := deadline(t, 5*time.Minute)
 	s := startServer(t)
-	sb := s.create(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: true})
+	sb := s.create(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true)})
 	upload(ctx, t, sb)
 	if l.server != "" {
 		if err := sb.WriteFile(ctx, "server", strings.NewReader(l.server)); err != nil {

@@ -134,7 +134,7 @@ func TestPollersAndIdleness(t *testing.T) {
 	create := func(ports map[string]client.WakePolicy) polled {
 		sb := s.create(ctx, client.CreateOptions{
 			Timeout: 10 * time.Minute, OnTimeout: client.Pause,
-			IdleTimeout: pollIdle, OnIdle: client.Pause, AutoResume: true, Ports: ports,
+			IdleTimeout: pollIdle, OnIdle: client.Pause, AutoResume: new(true), Ports: ports,
 		})
 		if err := sb.WriteFile(ctx, "known", strings.NewReader("content")); err != nil {
 			t.Fatal(err)
@@ -174,7 +174,7 @@ func TestPollersAndTimeout(t *testing.T) {
 	s := startServer(t)
 	create := func(ports map[string]client.WakePolicy) *guest {
 		return s.startGuestIn(ctx, s.create(ctx, client.CreateOptions{
-			Timeout: pollTimeout, OnTimeout: client.Pause, RefreshOnActivity: true, AutoResume: true, Ports: ports,
+			Timeout: pollTimeout, OnTimeout: client.Pause, RefreshOnActivity: new(true), AutoResume: new(true), Ports: ports,
 			StallAfter: time.Second, // the guest is a process that keeps it awake until then
 		}), "rest")
 	}
@@ -215,7 +215,7 @@ func TestPollersOfAServer(t *testing.T) {
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	sb := s.create(ctx, client.CreateOptions{
-		Timeout: 10 * time.Minute, OnTimeout: client.Pause, AutoResume: true, StallAfter: stall,
+		Timeout: 10 * time.Minute, OnTimeout: client.Pause, AutoResume: new(true), StallAfter: stall,
 		Ports: map[string]client.WakePolicy{"8000": client.Ignore},
 	})
 	s.leave(ctx, sb, "exec python3 -m http.server 8000")

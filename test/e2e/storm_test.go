@@ -338,7 +338,7 @@ func TestManyWakeAtOnce(t *testing.T) {
 // makeSleepingServer makes a sandbox with a file server, which is smaller than
 // the guest program, and pauses it.
 func (s *server) makeSleepingServer(ctx context.Context) (*guest, error) {
-	sb, err := s.client.Create(ctx, client.CreateOptions{Timeout: 10 * time.Minute, OnTimeout: client.Pause, AutoResume: true})
+	sb, err := s.client.Create(ctx, client.CreateOptions{Timeout: 10 * time.Minute, OnTimeout: client.Pause, AutoResume: new(true)})
 	if err != nil {
 		return nil, err
 	}

@@ -130,7 +130,7 @@ func TestWedgedWork(t *testing.T) {
 	const stallAfter = 3 * time.Second
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
-	sb := s.create(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: true, StallAfter: stallAfter})
+	sb := s.create(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true), StallAfter: stallAfter})
 	run(ctx, t, sb, "mkfifo", "gate")
 	started := time.Now()
 	wedged := s.leave(ctx, sb, "exec sleep 600")

@@ -343,7 +343,7 @@ func (g *guest) upgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fresh, err := g.counter(ctx, client.CreateOptions{FilesystemFallback: true})
+	fresh, err := g.counter(ctx, client.CreateOptions{FilesystemFallback: new(true)})
 	if err != nil {
 		return err
 	}

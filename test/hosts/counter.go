@@ -24,7 +24,7 @@ const counts = `n=0; while :; do n=$((n+1)); echo $$ $n >count.new; mv count.new
 
 // create makes a sandbox that is remembered for the leftovers.
 func (g *guest) create(ctx context.Context, o client.CreateOptions) (*client.Sandbox, error) {
-	o.Timeout, o.OnTimeout, o.AutoResume = time.Hour, client.Pause, true
+	o.Timeout, o.OnTimeout, o.AutoResume = time.Hour, client.Pause, new(true)
 	sb, err := g.client.Create(ctx, o)
 	if err != nil {
 		return nil, g.withJournal(err)
