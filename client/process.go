@@ -61,6 +61,9 @@ type Exit struct {
 	Code   int            // -1 if it was ended by a signal
 	Signal syscall.Signal // what ended it; zero if it exited
 	Status string         // such as "exit status 2", "signal: killed"
+	// Reason is why the sandbox ended the command or a part of it, such as for
+	// want of memory; empty if it did not. It has text of the sandbox in it.
+	Reason string
 }
 
 // ShellCode returns the code by which a shell would report the end: the
@@ -247,6 +250,9 @@ func (p *Process) ended(end *pb.ProcessEvent_EndEvent) (Exit, error) {
 	exit := Exit{Code: int(end.GetExitCode()), Status: end.GetStatus()}
 	if !end.GetExited() {
 		exit.Signal = signalOf(end.GetStatus())
+	}
+	if why := end.GetError(); why != exit.Status {
+		exit.Reason = why
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -55,7 +55,7 @@ func (a *Agent) logStart(p *process, user *account) {
 
 func (a *Agent) logEnd(p *process) {
 	level := "info"
-	end := endEvent(p.child.status).GetEnd()
+	end := p.endEvent().GetEnd()
 	if end.GetExitCode() != 0 {
 		level = "warn"
 	}

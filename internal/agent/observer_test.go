@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -9,7 +10,7 @@ import (
 func TestParseStat(t *testing.T) {
 	const gvisor = "36 (a (b) c) S 31 22 22 0 0 0 0 0 0 0 62 2 5 1 20 0 17 0 3117 10956800 766 18446744073709551615 0 0\n"
 	got, ok := parseStat(36, []byte(gvisor))
-	want := procStat{pid: 36, name: "a (b) c", state: 'S', parent: 31, session: 22, ticks: 70, threads: 17, start: 3117}
+	want := procStat{pid: 36, name: "a (b) c", state: 'S', parent: 31, session: 22, ticks: 70, threads: 17, start: 3117, memory: 766 * int64(os.Getpagesize())}
 	if !ok || got != want {
 		t.Errorf("got %+v, %v", got, ok)
 	}

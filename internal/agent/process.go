@@ -51,7 +51,10 @@ type process struct {
 	root *root
 
 	// expired is set when the process was killed at its deadline.
-	expired  atomic.Bool
+	expired atomic.Bool
+	// starved says what was ended for want of memory: the process, or one that
+	// it started.
+	starved  atomic.Pointer[string]
 	deadline *awakeTimer
 
 	readers []*os.File
@@ -108,7 +111,7 @@ func (p *process) supervise(exited, ended func()) {
 		p.stdin.abandon()
 	}
 	exited()
-	p.out.finish(endEvent(p.child.status))
+	p.out.finish(p.endEvent())
 	ended()
 }
 
@@ -261,6 +264,15 @@ func endEvent(status syscall.WaitStatus) *processpb.ProcessEvent {
 		end.Error = &end.Status
 	}
 	return &processpb.ProcessEvent{Event: &processpb.ProcessEvent_End{End: end}}
+}
+
+// endEvent says how the process ended, and of what if the agent knows.
+func (p *process) endEvent() *processpb.ProcessEvent {
+	event := endEvent(p.child.status)
+	if why := p.starved.Load(); why != nil && event.GetEnd().GetExitCode() != 0 {
+		event.GetEnd().Error = why
+	}
+	return event
 }
 
 // input serialises writes to a process's stdin or terminal.

@@ -17,6 +17,9 @@ import (
 // on.
 const tick = 10 * time.Millisecond
 
+// maxPages bounds what a process is taken to hold.
+const maxPages = 1 << 40
+
 // procStat is what is needed of /proc/PID/stat.
 type procStat struct {
 	pid     int
@@ -27,6 +30,7 @@ type procStat struct {
 	ticks   uint64 // of CPU, with those of children that were waited for
 	threads int
 	start   uint64 // in ticks since boot
+	memory  int64  // bytes of it that are in memory
 }
 
 // gone is true of a process that only waits to be reaped. A leader whose other
@@ -99,7 +103,7 @@ func parseStat(pid int, text []byte) (procStat, bool) {
 		return procStat{}, false
 	}
 	fields := bytes.Fields(text[end+1:])
-	if len(fields) < 20 {
+	if len(fields) < 22 {
 		return procStat{}, false
 	}
 	number := func(i int) uint64 {
@@ -115,6 +119,7 @@ func parseStat(pid int, text []byte) (procStat, bool) {
 		ticks:   number(11) + number(12) + number(13) + number(14),
 		threads: int(number(17)),
 		start:   number(19),
+		memory:  int64(min(number(21), maxPages)) * int64(os.Getpagesize()),
 	}, true
 }
 

@@ -41,6 +41,7 @@ func (a *Agent) restRoutes() map[string]route {
 
 		"GET " + agentapi.PathActivity:           {handler: a.fromHost(a.handleActivity), ownAuth: true},
 		"POST " + agentapi.PathSync:              {handler: a.fromHost(a.handleSync), ownAuth: true},
+		"POST " + agentapi.PathRelieve:           {handler: a.fromHost(relief{a.processes, &a.journal}.handle), ownAuth: true},
 		"GET " + agentapi.PathLog:                {handler: a.fromHost(a.handleLog), ownAuth: true},
 		"GET " + agentapi.PathHolds:              {handler: fromInside(a.handleListHolds), ownAuth: true},
 		"POST " + agentapi.PathHolds:             {handler: fromInside(a.handleTakeHold), ownAuth: true},

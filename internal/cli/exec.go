@@ -148,13 +148,16 @@ func (a *app) discard(ctx context.Context, c *client.Client, id string) {
 // runIn runs a command and ends with its code.
 func (a *app) runIn(ctx context.Context, sb *client.Sandbox, command client.Command) error {
 	exit, err := sb.Run(ctx, command)
-	return ended(exit, err)
+	return ended(a, exit, err)
 }
 
 // ended turns the end of a command into drowse's own.
-func ended(exit client.Exit, err error) error {
+func ended(a *app, exit client.Exit, err error) error {
 	if err != nil {
 		return commandFailed(err)
+	}
+	if exit.Reason != "" {
+		a.complain(exit.Reason, "")
 	}
 	if code := exit.ShellCode(); code != 0 {
 		return &exitError{code: code}

@@ -226,6 +226,7 @@ const (
 	EntryHeld           EntryType = "hold.opened"
 	EntryReleased       EntryType = "hold.closed"
 	EntryStalled        EntryType = "hold.stalled"
+	EntryStarved        EntryType = "process.ended" // for want of memory
 	EntryExpiring       EntryType = "expiring"
 	EntryTerminated     EntryType = "terminated"
 	EntryRuntimeLost    EntryType = "runtime_lost"

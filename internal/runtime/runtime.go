@@ -121,6 +121,15 @@ type Sharer interface {
 	ShareAmong(n int) error
 }
 
+// MemoryWatcher is an Instance that notices when the programs inside take more
+// memory than they may, before that ends the runtime.
+type MemoryWatcher interface {
+	// WatchMemory calls relieve, which is to make processes inside give back so
+	// many bytes, until the runtime takes no more than it may. A runtime that
+	// takes more for long is ended. It returns when ctx or the runtime has ended.
+	WatchMemory(ctx context.Context, relieve func(ctx context.Context, bytes int64) error)
+}
+
 // Limit names one of the Limits.
 type Limit string
 

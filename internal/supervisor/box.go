@@ -40,8 +40,9 @@ type box struct {
 	cut     *cut      // of the leases of the serving generation
 	waiters []*waiter // accesses that wait for the sandbox to serve
 	work    awake.Work
-	logAt   time.Time // when the agent was last asked for its log
-	polling bool      // the agent is being asked what goes on
+	logAt   time.Time  // when the agent was last asked for its log
+	starved starvation // for want of memory
+	polling bool       // the agent is being asked what goes on
 	disk    disk
 	meter   usage.Meter
 	journal journal.Journal

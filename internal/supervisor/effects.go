@@ -213,6 +213,7 @@ func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bo
 
 // watch reports a runtime that ends by itself.
 func (b *box) watch(inst runtime.Instance, generation int64) {
+	watchMemory(b, inst)
 	go func() {
 		select {
 		case <-inst.Exited():
@@ -246,7 +247,7 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 	switch limits := b.snapshot().Config.Limits; limit {
 	case runtime.MemoryLimit:
 		gone.Reason = lifecycle.OutOfMemory
-		gone.Detail = fmt.Sprintf("its processes and files in memory took more than its limit of %d MiB, and the host's kernel ended it", limits.MemoryMiB)
+		gone.Detail = fmt.Sprintf("its processes and files in memory took more than its limit of %d MiB, and it was ended", limits.MemoryMiB)
 	case runtime.PIDsLimit:
 		gone.Reason = lifecycle.OutOfProcesses
 		gone.Detail = fmt.Sprintf("its processes and their threads took its limit of %d tasks on the host, and its runtime could not go on without another", limits.PIDs)

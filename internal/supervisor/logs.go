@@ -62,7 +62,7 @@ func lineOf(e store.Event) journal.Line {
 	switch e.Type {
 	case lifecycle.EntryPauseFailed, lifecycle.EntryResumeFailed, lifecycle.EntryRuntimeLost:
 		l.Level = journal.Error
-	case lifecycle.EntryStalled, lifecycle.EntryExpiring:
+	case lifecycle.EntryStalled, lifecycle.EntryExpiring, lifecycle.EntryStarved:
 		l.Level = journal.Warn
 	}
 	if e.Cause != "" {

@@ -35,7 +35,7 @@ var attacks = []attack{
 	{"bodies without an end", "bytes in flight are bounded by key, by address and in all", 16, unfinishedBodies},
 	{"heads without an end", "heads are bounded by address, and have a deadline", 200, unfinishedHeads},
 	{"fork bombs", "the cgroup bounds processes and CPU time", 2, forkBombs},
-	{"all memory, again and again", "the cgroup ends the sandbox that asked", 2, eatMemory},
+	{"all memory, again and again", "the largest process is ended, or the sandbox that asked", 2, eatMemory},
 	{"descriptors", "each sandbox's kernel has descriptors of its own", 2, eatDescriptors},
 	{"idle connections to the outside", "descriptors and buffers of the way out are bounded by key", 2, idleOutside},
 	{"watchers over changing files", "watches are bounded in each sandbox", 64, watchers},

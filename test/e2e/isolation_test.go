@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -238,8 +239,42 @@ func addAddress(t *testing.T, prefix string) (address string) {
 	return addr.IP.String()
 }
 
-// TestMemoryLimit lets guests take more memory than they may. Each is ended and
-// says so; one that has slept falls back to that. Nobody else notices.
+// TestGreedyProcess lets one process of a sandbox take all memory, as fast as it
+// can and again and again. Each time that process alone is ended, and its command,
+// the event log and "drowse why" say so. All else in the sandbox goes on.
+func TestGreedyProcess(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	g := s.startGuest(ctx, sleeper)
+	before := g.ask(ctx)
+	for i := range 3 {
+		exit, out := run(ctx, t, g.sb, "./guest", "alloc", "4096")
+		if exit.Signal != syscall.SIGKILL || !strings.HasPrefix(exit.Reason, "out of memory: process ") || !strings.Contains(exit.Reason, "(./guest alloc 4096) was ended; it held ") {
+			t.Fatalf("time %d: it ended with %+v and said %s", i, exit, out)
+		}
+		t.Log(exit.Reason)
+	}
+	// The command is a shell here, which lives on and says what it likes.
+	exit, out := run(ctx, t, g.sb, "bash", "-c", "./guest alloc 4096; echo ended with $?; exit 7")
+	if exit.Code != 7 || !strings.Contains(out, "ended with 137") || !strings.Contains(exit.Reason, "(./guest alloc 4096) was ended") {
+		t.Errorf("the shell ended with %+v and said %s", exit, out)
+	}
+	ended := s.entries(ctx, g.sb.ID, "process.ended")
+	if len(ended) == 0 || !strings.HasPrefix(ended[0].Detail, "out of memory: process ") || !strings.Contains(ended[0].Detail, "./guest alloc 4096 held ") {
+		t.Errorf("the event log has %+v", ended)
+	}
+	if line := lineWith(s.why(ctx, g.sb.ID), "process.ended"); !strings.Contains(line, "out of memory") {
+		t.Errorf("drowse why says of it: %q", line)
+	}
+	g.same(before, g.ask(ctx))
+	t.Logf("paused in %s", s.pause(ctx, g.sb.ID))
+	g.same(before, g.ask(ctx))
+}
+
+// TestMemoryLimit lets guests take more memory than they may, where ending their
+// processes does not help. Each sandbox is ended and says so; one that has slept
+// falls back to that. Nobody else notices.
 func TestMemoryLimit(t *testing.T) {
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
@@ -287,7 +322,9 @@ func (s *server) exhaust(ctx context.Context, t *testing.T, sb *client.Sandbox, 
 	t.Helper()
 	upload(ctx, t, sb)
 	begin := time.Now()
-	p, err := sb.Start(ctx, client.Command{Args: []string{"./guest", "alloc", "4096"}})
+	// Files in memory are no process's: they stay when those are ended.
+	p, err := sb.As("root").Start(ctx, client.Command{Args: []string{"bash", "-c", `
+for dir in /tmp /dev/shm /run; do dd if=/dev/zero of=$dir/hog bs=1M count=4096; done; exec /home/user/guest alloc 4096`}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +344,7 @@ func (s *server) exhaust(ctx context.Context, t *testing.T, sb *client.Sandbox, 
 		}
 		return true
 	})
-	t.Logf("taking 4 GiB ended after %s: %s; slowest answer of a neighbour meanwhile %s", since(begin), how, slowest)
+	t.Logf("taking all there is ended after %s: %s; slowest answer of a neighbour meanwhile %s", since(begin), how, slowest)
 }
 
 // TestForkBomb lets a guest start as many processes as it can for five seconds.

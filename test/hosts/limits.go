@@ -15,8 +15,9 @@ import (
 // limited is a sandbox whose limits no other has, so that they name its cgroup.
 var limited = client.CreateOptions{CPUs: 1, MemoryMiB: 208, PIDs: 345}
 
-// memoryMax is that of its cgroup: 64 MiB are for the runtime itself.
-const memoryMax = (208 + 64) << 20
+// memoryMax is that of its cgroup: 64 MiB are for the runtime itself, and within
+// another 64 MiB the server ends the largest process.
+const memoryMax = (208 + 64 + 64) << 20
 
 // limitsSet are the files of its cgroup with what the kernel must say in them.
 // A kernel without swap has no file for it.

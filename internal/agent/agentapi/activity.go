@@ -9,6 +9,7 @@ const (
 	PathActivity = "/drowse/activity" // GET, with HeaderInit: Activity
 	PathSync     = "/drowse/sync"     // POST, with HeaderInit: flush files, give memory back
 	PathLog      = "/drowse/log"      // GET, with HeaderInit: Log
+	PathRelieve  = "/drowse/relieve"  // POST, with HeaderInit: end the largest processes: Relief
 	PathHolds    = "/drowse/holds"    // GET, POST, DELETE, from inside without a credential: leases
 )
 
@@ -16,6 +17,10 @@ const (
 // that traffic which is not to count has moved since the last answer. I/O up
 // to that is no progress.
 const ParamIgnored = "ignored"
+
+// ParamBytes is the query parameter of PathRelieve with how much memory is to
+// come back.
+const ParamBytes = "bytes"
 
 // ParamAfter is the query parameter of PathLog with the Seq of the last line that
 // the host has.
@@ -74,6 +79,21 @@ type Process struct {
 	// more CPU than idling takes, to do I/O, to start or lose a child. Time
 	// asleep is not counted: it moves on by that at every wake.
 	LastProgress time.Time `json:"lastProgress"`
+}
+
+// MaxRelieved is how many processes the agent ends when asked once for memory.
+const MaxRelieved = 100
+
+// Relief is what the agent ended to get memory back, the largest first.
+type Relief struct {
+	Ended []EndedProcess `json:"ended"`
+}
+
+// EndedProcess is one of them.
+type EndedProcess struct {
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	Bytes   int64  `json:"bytes"` // of memory that it held
 }
 
 // HeldWork is a lease that a program inside the sandbox asked for: it is busy

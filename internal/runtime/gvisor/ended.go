@@ -13,6 +13,9 @@ import (
 // kills for want of memory, gVisor ends the others; and gVisor's own process
 // gives up where it gets no thread. So the whole runtime has ended of it.
 func (i *instance) EndedBy() (runtime.Limit, error) {
+	if i.tookTooMuch.Load() {
+		return runtime.MemoryLimit, nil
+	}
 	kills, err := oomKills(i.group)
 	if err != nil {
 		return "", fmt.Errorf("end of runtime %s: %w", i.id, err)

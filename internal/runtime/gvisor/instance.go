@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/state/statefile"
@@ -30,10 +31,15 @@ type instance struct {
 	group  group
 	exited chan struct{}
 
+	tookTooMuch atomic.Bool // memory, and was ended for it
+
 	mu     sync.Mutex // gVisor's container is not safe for concurrent use
 	c      *container.Container
 	frozen bool
-	unsure bool // a freeze or thaw has failed, and may have happened all the same
+	// reserve is how far the kernel's limit of memory lies above what the runtime
+	// may take; 0 without a watch.
+	reserve int64
+	unsure  bool // a freeze or thaw has failed, and may have happened all the same
 }
 
 func newInstance(d *Driver, id string, c *container.Container, out *outlet) (*instance, error) {

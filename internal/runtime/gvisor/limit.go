@@ -30,8 +30,10 @@ func memoryGroupOf(g group) (memoryGroup, bool) {
 	return memoryGroup{}, false
 }
 
+func (g memoryGroup) file(name string) string { return filepath.Join(g.dir, name) }
+
 func (g memoryGroup) read(name string) (int64, error) {
-	data, err := os.ReadFile(filepath.Join(g.dir, name))
+	data, err := os.ReadFile(g.file(name))
 	if err != nil {
 		return 0, err
 	}
@@ -39,7 +41,7 @@ func (g memoryGroup) read(name string) (int64, error) {
 }
 
 func (g memoryGroup) set(limit int64) error {
-	return os.WriteFile(filepath.Join(g.dir, g.limit), strconv.AppendInt(nil, limit, 10), 0o600)
+	return os.WriteFile(g.file(g.limit), strconv.AppendInt(nil, limit, 10), 0o600)
 }
 
 // limitMargin is what a limit leaves above what cannot be given up.
@@ -57,7 +59,7 @@ func (g memoryGroup) lower(limit int64) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	stat, err := os.ReadFile(filepath.Join(g.dir, "memory.stat"))
+	stat, err := os.ReadFile(g.file("memory.stat"))
 	if err != nil {
 		return false, err
 	}
@@ -72,7 +74,10 @@ func (i *instance) liftLimit() {
 	}
 }
 
-func (i *instance) memoryLimit() int64 { return *i.c.Spec.Linux.Resources.Memory.Limit }
+// memoryLimit is where the kernel ends the runtime while it runs. Callers hold mu.
+func (i *instance) memoryLimit() int64 {
+	return *i.c.Spec.Linux.Resources.Memory.Limit + i.reserve
+}
 
 // limitRetry is how long to wait before another try to lower a limit.
 const limitRetry = time.Second

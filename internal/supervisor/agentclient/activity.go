@@ -36,6 +36,23 @@ func (a *activityAnswer) activity() agentapi.Activity {
 	return seen
 }
 
+// reliefAnswer is agentapi.Relief as a hostile agent may send it.
+type reliefAnswer struct {
+	Ended [agentapi.MaxRelieved]*agentapi.EndedProcess `json:"ended"`
+}
+
+// ended returns what was said, fit to be kept and shown.
+func (a *reliefAnswer) ended() []agentapi.EndedProcess {
+	var list []agentapi.EndedProcess
+	for _, e := range a.Ended {
+		if e != nil {
+			e.Command, e.Bytes = human.Line(e.Command, agentapi.MaxCommand), max(e.Bytes, 0)
+			list = append(list, *e)
+		}
+	}
+	return list
+}
+
 // ToHostClock moves the times of seen to the host's clock.
 func ToHostClock(seen agentapi.Activity, now time.Time) agentapi.Activity {
 	skew := now.Sub(seen.Now)

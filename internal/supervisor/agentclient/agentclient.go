@@ -52,6 +52,17 @@ func (a Agent) Activity(ctx context.Context, ignored int64) (agentapi.Activity, 
 	return said.activity(), nil
 }
 
+// Relieve makes the agent end the largest processes, until they held so many
+// bytes of memory, and returns which it says that it ended.
+func (a Agent) Relieve(ctx context.Context, bytes int64) ([]agentapi.EndedProcess, error) {
+	var said reliefAnswer
+	path := fmt.Sprintf("%s?%s=%d", agentapi.PathRelieve, agentapi.ParamBytes, bytes)
+	if err := a.call(ctx, http.MethodPost, path, nil, &said); err != nil {
+		return nil, err
+	}
+	return said.ended(), nil
+}
+
 // Log asks for the lines of the agent's log after one of them. There are nils
 // among them.
 func (a Agent) Log(ctx context.Context, after int64) ([]*agentapi.LogLine, error) {

@@ -1,0 +1,208 @@
+package gvisor
+
+import (
+	"context"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// gVisor ends a whole runtime when the kernel kills one of its processes for
+// want of memory. So that one greedy process does not cost all the others, the
+// kernel's limit lies above what a runtime may take. The room between is time:
+// the watch sees that more is taken than the runtime may, lifts the limit for a
+// moment, and has somebody inside end the largest process. Where that does not
+// help, the watch ends the runtime, so that nothing keeps what it may not have.
+
+// memoryReserve is how far the kernel's limit lies above what a runtime may take.
+const memoryReserve = 64 << 20
+
+const (
+	// fastestGrowth is how fast a guest is taken to fill memory, in bytes per
+	// second: about twice what one with two CPUs was measured to do. The watch
+	// looks before the kernel's limit can have been reached.
+	fastestGrowth = 2 << 30
+	// Bounds of the time between two looks.
+	leastLook, mostLook = 2 * time.Millisecond, 500 * time.Millisecond
+	// reliefTimeout is how long a runtime may stay past what it may take.
+	reliefTimeout = 5 * time.Second
+	// reliefWait is how long to wait for memory to come back, before asking anew.
+	reliefWait = 300 * time.Millisecond
+	// reliefSlack is which part of its memory a runtime is to have free
+	// afterwards: a sixteenth.
+	reliefSlack = 16
+)
+
+// WatchMemory implements runtime.MemoryWatcher.
+func (i *instance) WatchMemory(ctx context.Context, relieve func(ctx context.Context, bytes int64) error) {
+	g, ok := memoryGroupOf(i.group)
+	if !ok {
+		return
+	}
+	usage, err := os.Open(g.file(g.usage))
+	if err != nil {
+		return
+	}
+	defer usage.Close()
+	w := memoryWatch{i: i, group: g, usage: usage, most: i.addReserve(g), relieve: relieve}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.exited:
+			return
+		case <-timer.C:
+		}
+		used, err := w.look()
+		if err != nil {
+			return // it is gone
+		}
+		if used > w.most {
+			w.relief(ctx)
+			timer.Reset(leastLook)
+			continue
+		}
+		timer.Reset(lookAgain(w.most + memoryReserve - used))
+	}
+}
+
+// lookAgain returns when to look at a guest again that has so many bytes left.
+func lookAgain(left int64) time.Duration {
+	d := time.Duration(float64(left) / fastestGrowth * float64(time.Second))
+	return min(max(d, leastLook), mostLook)
+}
+
+// memoryWatch is the watch over one runtime.
+type memoryWatch struct {
+	i       *instance
+	group   memoryGroup
+	usage   *os.File // stays open: it is read often
+	most    int64    // what the runtime may take
+	relieve func(ctx context.Context, bytes int64) error
+}
+
+// look returns what a runtime takes, at most: files of the host in memory count
+// only while they are few, because leaving them out takes longer.
+func (w *memoryWatch) look() (int64, error) {
+	var buf [32]byte
+	n, err := w.usage.ReadAt(buf[:], 0)
+	if err != nil && err != io.EOF {
+		return 0, err
+	}
+	used, err := strconv.ParseInt(strings.TrimSpace(string(buf[:n])), 10, 64)
+	if err != nil || used <= w.most {
+		return used, err
+	}
+	used, _, err = memoryOf(w.i.group)
+	return used, err
+}
+
+// relief has the largest processes ended until the runtime takes no more than it
+// may, or ends the runtime.
+func (w *memoryWatch) relief(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, reliefTimeout)
+	defer cancel()
+	for {
+		used, err := w.look()
+		if err != nil || !w.lift() {
+			return
+		}
+		if used <= w.most {
+			w.i.settleLimit()
+			return
+		}
+		asked, done := context.WithTimeout(ctx, reliefTimeout/2)
+		err = w.relieve(asked, used-w.most+w.most/reliefSlack)
+		done()
+		if err == nil && w.fell(ctx) {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			w.giveUp()
+			return
+		case <-w.i.exited:
+			return
+		case <-time.After(leastLook):
+		}
+	}
+}
+
+// lift makes room for the time that relief takes. It is false while the guest is
+// frozen: then it takes no more, and the limit is another's affair.
+func (w *memoryWatch) lift() bool {
+	w.i.mu.Lock()
+	defer w.i.mu.Unlock()
+	return !w.i.frozen && w.group.set(2*w.i.memoryLimit()) == nil
+}
+
+// fell waits for memory to come back.
+func (w *memoryWatch) fell(ctx context.Context) bool {
+	until := time.Now().Add(reliefWait)
+	for time.Now().Before(until) {
+		if used, err := w.look(); err != nil || used <= w.most {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.i.exited:
+			return true
+		case <-time.After(leastLook):
+		}
+	}
+	return false
+}
+
+// giveUp ends a runtime that still takes more than it may.
+func (w *memoryWatch) giveUp() {
+	w.i.mu.Lock()
+	defer w.i.mu.Unlock()
+	select {
+	case <-w.i.exited:
+		return
+	default:
+	}
+	if used, err := w.look(); err != nil || used <= w.most || w.i.frozen {
+		w.i.lowerLimit()
+		return
+	}
+	sentry, err := openProcess(w.i.c.SandboxPid())
+	if err != nil {
+		return // it has exited
+	}
+	defer sentry.Close()
+	w.i.tookTooMuch.Store(true)
+	raw, err := sentry.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	}
+}
+
+// settleLimit puts the limit back after a relief.
+func (i *instance) settleLimit() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.frozen {
+		i.lowerLimit()
+	}
+}
+
+// addReserve gives a runtime that is watched its reserve, and returns what it may
+// take without.
+func (i *instance) addReserve(g memoryGroup) (most int64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	most = i.memoryLimit() - i.reserve
+	i.reserve = memoryReserve
+	if was, err := g.read(g.limit); err == nil && was < i.memoryLimit() {
+		_ = g.set(i.memoryLimit())
+	}
+	return most
+}
