@@ -15,8 +15,8 @@ import (
 // Why sandboxes end that take more than they may: gVisor ends where it can start
 // no thread.
 const (
-	outOfMemory   client.Reason = "OutOfMemory"
-	runtimeExited client.Reason = "RuntimeExited"
+	outOfMemory    client.Reason = "OutOfMemory"
+	outOfProcesses client.Reason = "OutOfProcesses"
 )
 
 // A check is something that must hold on every machine.
@@ -179,8 +179,8 @@ func (g *guest) processLimit(ctx context.Context) error {
 		if err := g.kill(ctx, sb.ID); err != nil {
 			return err
 		}
-	} else if info.Tombstone.Reason != runtimeExited {
-		return fmt.Errorf("it ended by %s (%s), want %s", info.Tombstone.Reason, info.Tombstone.Detail, runtimeExited)
+	} else if info.Tombstone.Reason != outOfProcesses {
+		return fmt.Errorf("it ended by %s (%s), want %s", info.Tombstone.Reason, info.Tombstone.Detail, outOfProcesses)
 	}
 	if _, err := g.goesOn(ctx, neighbour, 0); err != nil {
 		return fmt.Errorf("its neighbour: %w", err)
