@@ -13,6 +13,7 @@ TOOLS   := $(CURDIR)/bin/tools
 help:
 	@echo 'build        build bin/drowse'
 	@echo 'release      bin/release: binaries for amd64 and arm64, with SHA256SUMS'
+	@echo 'packages     bin/packages: a .deb and a .rpm for each architecture, and try the .deb on a clean Debian (root)'
 	@echo 'test-arm64   the arm64 filter, and tests that an emulator can run (qemu-user-static)'
 	@echo 'demo         build, then show a sandbox falling asleep and waking (root)'
 	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
@@ -40,11 +41,21 @@ $(AGENT):
 release:
 	rm -rf bin/release && mkdir -p bin/release
 	set -e; for arch in amd64 arm64; do \
-		GOARCH=$$arch $(GO) build -ldflags='$(LDFLAGS)' -o $(AGENT) ./cmd/drowse-agent; \
-		GOARCH=$$arch $(GO) build -ldflags='$(LDFLAGS)' -o bin/release/drowse-linux-$$arch ./cmd/drowse; \
+		GOARCH=$$arch $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o $(AGENT) ./cmd/drowse-agent; \
+		GOARCH=$$arch $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/release/drowse-linux-$$arch ./cmd/drowse; \
 	done
 	cd bin/release && sha256sum drowse-linux-* >SHA256SUMS
 	$(MAKE) $(AGENT)
+
+# Packages of one commit are the same, byte by byte, wherever they are made.
+VERSION ?= $(or $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//'),$(shell git log -1 --date=format:%Y%m%d%H%M%S --format=0.0.0~%cd.%h))
+NFPM    := $(TOOLS)/v2.45.0/nfpm
+.PHONY: packages
+packages: release
+	[ -x $(NFPM) ] || GOBIN=$(dir $(NFPM)) $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
+	script/packages "$(VERSION)" $(NFPM)
+	script/deps hosts
+	test/packages.sh
 
 # What runs in an emulator of user space: no sandbox, no mount.
 ARM64 := GOARCH=arm64 $(GO)
