@@ -3,6 +3,7 @@ package layer
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -44,7 +45,7 @@ func TestImageForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Manifest{
-		Version: manifestVersion, ID: "image", Runtime: "gvisor release-1", Stack: []string{"a-1", "a-2"}, System: &System{Digest: "names", Exact: "times"},
+		Version: manifestVersion, ID: "image", Runtime: "gvisor release-1", Build: strings.Repeat("0f", 32), Stack: []string{"a-1", "a-2"}, System: &System{Digest: "names", Exact: "times"},
 		HostFiles: []HostFile{{Path: "/usr/bin/sh", Size: 7, Modified: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)}},
 	}
 	if _, _, err := s.Seal(want); err != nil {
@@ -54,7 +55,7 @@ func TestImageForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", "image-1.json")
+	path := imageForm(manifestVersion)
 	if *golden {
 		if err := os.WriteFile(path, append(written, '\n'), 0o644); err != nil {
 			t.Fatal(err)
@@ -65,17 +66,39 @@ func TestImageForm(t *testing.T) {
 		t.Errorf("what is written has changed, and its version has not: give it another number, and keep %s (%v):\n%s", path, err, written)
 	}
 	want.Files = []File{{Name: "memory", Size: int64(len(imageFile)), CRC32C: []uint32{3974880312}}}
-	text := strings.TrimSpace(string(kept))
-	if got, err := s.Verify("image", store("image", text)); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v; read as %+v, want %+v", err, got, want)
+	for version := 1; version <= manifestVersion; version++ {
+		kept, err := os.ReadFile(imageForm(version))
+		if err != nil {
+			t.Errorf("nothing holds what version %d is: %v", version, err)
+			continue
+		}
+		want := want
+		want.Version = version
+		if version < 2 {
+			want.Build = ""
+		}
+		if got, err := s.Verify("image", store("image", strings.TrimSpace(string(kept)))); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("version %d: %v; read as %+v, want %+v", version, err, got, want)
+		}
+		if build, err := s.BuildOf("image"); err != nil || build != want.Build {
+			t.Errorf("version %d: it is of build %q, %v; want %q", version, build, err, want.Build)
+		}
 	}
+	text := strings.TrimSpace(string(kept))
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(text), &fields); err != nil {
 		t.Fatal(err)
 	}
-	fields["version"] = manifestVersion + 1
-	newer, _ := json.Marshal(fields)
-	if _, err := s.Verify("image", store("image", string(newer))); err == nil || !strings.Contains(err.Error(), "version 2") {
-		t.Errorf("a newer version: %v", err)
+	for _, version := range []int{0, manifestVersion + 1} {
+		fields["version"] = version
+		other, _ := json.Marshal(fields)
+		if _, err := s.Verify("image", store("image", string(other))); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("version %d", version)) {
+			t.Errorf("version %d: %v", version, err)
+		}
 	}
+}
+
+// imageForm holds the manifest of a version.
+func imageForm(version int) string {
+	return filepath.Join("testdata", fmt.Sprintf("image-%d.json", version))
 }

@@ -19,8 +19,10 @@ import (
 )
 
 const (
-	manifestName    = "manifest.json"
-	manifestVersion = 1
+	manifestName = "manifest.json"
+	// manifestVersion is of what is written. Every version since the first is read:
+	// 2 added Build.
+	manifestVersion = 2
 	// chunkSize bounds what one checksum covers, so that damage is located and
 	// both cores can check at once.
 	chunkSize = 1 << 20
@@ -31,11 +33,14 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Manifest makes a directory of files an image: it lists their sizes and
 // checksums and what is needed to read them.
 type Manifest struct {
-	Version int      `json:"version"`
-	ID      string   `json:"id"`
-	Runtime string   `json:"runtime"` // what wrote it and can read it
-	Stack   []string `json:"stack"`   // the layers that it was taken over, bottom first; some may be merged since
-	Files   []File   `json:"files"`
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	Runtime string `json:"runtime"` // what wrote it and can read it
+	// Build is the SHA-256, in hex, of the program that did: empty before version 2,
+	// and where the program of its runtime could not be told.
+	Build string   `json:"build,omitempty"`
+	Stack []string `json:"stack"` // the layers that it was taken over, bottom first; some may be merged since
+	Files []File   `json:"files"`
 	// System is what its programs ran from besides the stack; nil in an image of a
 	// version that did not look.
 	System *System `json:"system,omitempty"`
@@ -226,7 +231,7 @@ func (s *Store) verify(id, digest string) (Manifest, error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return Manifest{}, fmt.Errorf("%s: %w", manifestName, err)
 	}
-	if m.Version != manifestVersion || m.ID != id {
+	if m.Version < 1 || m.Version > manifestVersion || m.ID != id {
 		return Manifest{}, fmt.Errorf("%s is of version %d and image %s", manifestName, m.Version, m.ID)
 	}
 	if err := verifyNames(dir, m); err != nil {
@@ -274,6 +279,23 @@ func verifyFile(dir string, want File) error {
 		return fmt.Errorf("%s differs from what was written", want.Name)
 	}
 	return nil
+}
+
+// BuildOf returns the Build in the manifest of an image, which is not verified;
+// empty if it has no manifest yet.
+func (s *Store) BuildOf(id string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(s.ImageDir(id), manifestName))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	var m Manifest
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil {
+		return "", fmt.Errorf("build of image %s: %w", id, err)
+	}
+	return m.Build, nil
 }
 
 // AbandonImage gives up at once the memory that an image which will not be
