@@ -23,6 +23,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -41,6 +42,7 @@ const (
 	Image     Kind = "image"     // a memory image, whole or not
 	Template  Kind = "template"  // a base that was replaced, or not finished
 	Volume    Kind = "volume"    // files that sandboxes shared
+	Build     Kind = "build"     // a program that memory images were written by
 	Unremoved Kind = "unremoved" // a layer or image that was being removed
 )
 
@@ -83,6 +85,7 @@ type Sweeper struct {
 	Layers    *layer.Store
 	Templates *template.Store
 	Volumes   *volume.Store
+	Builds    *builds.Store // nil where none are kept
 }
 
 // Find returns what none of the records owns. They, and the volumes, must be all
@@ -93,7 +96,7 @@ func (s Sweeper) Find(ctx context.Context, records []store.Sandbox, volumes []st
 		o.volumes[v.ID] = true
 	}
 	var all []Thing
-	for _, find := range []func(context.Context, ownership) ([]Thing, error){s.runtimes, s.files, s.templates, s.volumes} {
+	for _, find := range []func(context.Context, ownership) ([]Thing, error){s.runtimes, s.files, s.templates, s.volumes, s.builds} {
 		things, err := find(ctx, o)
 		if err != nil {
 			return nil, fmt.Errorf("look for what nobody owns: %w", err)
@@ -210,6 +213,44 @@ func (s Sweeper) volumes(_ context.Context, o ownership) (found []Thing, err err
 	return found, err
 }
 
+// builds finds the programs that no memory image needs any more. What runs has
+// its program open.
+func (s Sweeper) builds(_ context.Context, o ownership) (found []Thing, err error) {
+	if s.Builds == nil {
+		return nil, nil
+	}
+	names, err := s.Builds.Names()
+	if err != nil {
+		return nil, err
+	}
+	unneeded := map[string]bool{}
+	for _, name := range names {
+		unneeded[name] = true
+	}
+	for id := range o.images {
+		if len(unneeded) == 0 {
+			return nil, nil
+		}
+		build, err := s.Layers.BuildOf(id)
+		if err != nil { // it may need any of them
+			unneeded = map[string]bool{}
+			break
+		}
+		delete(unneeded, build)
+	}
+	for _, name := range names {
+		t := o.thing(Build, name, s.Builds.Path(name))
+		t.Why, t.Stranger = "no memory image needs this build of drowse any more", false
+		if !builds.IsDigest(name) {
+			t.Why = "its copy did not come to its end"
+		} else if !unneeded[name] {
+			continue
+		}
+		found = append(found, t)
+	}
+	return found, nil
+}
+
 // Remove removes a thing. It is idempotent.
 func (s Sweeper) Remove(ctx context.Context, t Thing) error {
 	switch t.Kind {
@@ -226,6 +267,8 @@ func (s Sweeper) Remove(ctx context.Context, t Thing) error {
 			return nil
 		}
 		return s.Volumes.Remove(t.ID)
+	case Build:
+		return s.Builds.Remove(t.ID)
 	case Unremoved:
 		return s.Layers.FinishRemovals()
 	}

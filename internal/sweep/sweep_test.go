@@ -2,6 +2,8 @@ package sweep
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -125,5 +128,70 @@ func TestFindAndRemove(t *testing.T) {
 	}
 	if left, err := s.Find(t.Context(), records, volumes); err != nil || len(left) != 1 || left[0].ID != "volfull" {
 		t.Errorf("left: %+v, %v", left, err)
+	}
+}
+
+// TestBuilds: a program goes when no memory image needs it that a sandbox has.
+// While an image cannot be read, none goes but what was left unfinished.
+func TestBuilds(t *testing.T) {
+	dir := t.TempDir()
+	s := Sweeper{
+		Runtimes: runtimes{t.TempDir()}, RunDir: t.TempDir(), Layers: layer.At(dir), Templates: template.At(t.TempDir()), Volumes: volume.At(t.TempDir(), 0),
+		Builds: builds.At(filepath.Join(dir, "builds")),
+	}
+	digest := func(n int) string { return strings.Repeat(fmt.Sprint(n), 64) }
+	write := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, image := range []string{"asleep", "ended", "awake"} {
+		write("builds/"+digest(n), "program")
+		write("images/"+image+"/manifest.json", `{"version": 2, "build": "`+digest(n)+`"}`)
+	}
+	write("builds/"+digest(7), "program") // of no image
+	write("builds/"+digest(8)+".new", "half a program")
+	write("images/old/manifest.json", `{"version": 1}`)
+	records := []store.Sandbox{
+		{ID: "1", Record: lifecycle.Record{State: lifecycle.Paused, Checkpoint: &lifecycle.Checkpoint{ID: "asleep"}}},
+		{ID: "2", Record: lifecycle.Record{State: lifecycle.Terminated, Checkpoint: &lifecycle.Checkpoint{ID: "ended"}}},
+		{ID: "3", Record: lifecycle.Record{State: lifecycle.Running, Checkpoint: &lifecycle.Checkpoint{ID: "awake"}}},
+		{ID: "4", Record: lifecycle.Record{State: lifecycle.Paused, Checkpoint: &lifecycle.Checkpoint{ID: "old"}}},
+		{ID: "5", Record: lifecycle.Record{State: lifecycle.Paused, Op: &lifecycle.Operation{ID: "unwritten", Phase: lifecycle.Pausing}}},
+	}
+	nobodys := func() (ids []string) {
+		t.Helper()
+		found, err := s.Find(t.Context(), records, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			if f.Kind != Build {
+				continue
+			}
+			if f.Why == "" || f.Stranger {
+				t.Errorf("%+v is not explained, or has a grace period", f)
+			}
+			ids = append(ids, f.ID)
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	if got, want := nobodys(), []string{digest(1), digest(7), digest(8) + ".new"}; !slices.Equal(got, want) {
+		t.Errorf("nobody's are %q, want %q", got, want)
+	}
+	write("images/old/manifest.json", "garbage")
+	if got, want := nobodys(), []string{digest(8) + ".new"}; !slices.Equal(got, want) {
+		t.Errorf("beside an image that cannot be read, nobody's are %q, want %q", got, want)
+	}
+	for range 2 {
+		if err := s.Remove(t.Context(), Thing{Kind: Build, ID: digest(7)}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(s.Builds.Path(digest(7))); !os.IsNotExist(err) {
+		t.Errorf("it was not removed: %v", err)
 	}
 }
