@@ -31,6 +31,10 @@ type Spec struct {
 	Network  Network // what it reaches outside; nil for nothing
 	Mounts   []Mount // none lies in another
 	Sharers  int     // see Sharer; 0 is 1
+	// Build is the digest of the build that restores a memory image, as the Reader
+	// of a Builder gives it; empty for the driver's own. What starts afresh is of
+	// that in any case.
+	Build string
 }
 
 // Mount is a directory of the host that a runtime shares with others. What one
@@ -66,6 +70,31 @@ type Capabilities struct {
 	// CPU names the features of the processor that programs in a memory image
 	// may have found, and need to find where it is restored.
 	CPU []string `json:"cpu,omitempty"`
+}
+
+// Build is one state of the program that runs runtimes.
+type Build struct {
+	Digest  string // SHA-256 of the program in hex; empty where no program could be kept
+	Version string // of what it writes memory images with, and reads: as in Capabilities
+}
+
+// Builder is a Driver whose runtimes go on with the program that they were
+// started with, and whose memory images are read by the build that wrote them.
+type Builder interface {
+	// Reader returns the build to restore a memory image with, given the build that
+	// wrote it: digest is empty where that is not known. The error says what is
+	// missing.
+	Reader(digest, version string) (Build, error)
+	// Keep has the program of a build that Reader gave stay for as long as a memory
+	// image may need it.
+	Keep(digest string) error
+}
+
+// Built is an Instance that tells its build.
+type Built interface {
+	// Build has the program stay, as Keep does. With an error that was not
+	// possible; the Build is right all the same.
+	Build() (Build, error)
 }
 
 // Driver runs runtimes of one kind.

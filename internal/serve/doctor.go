@@ -167,7 +167,7 @@ func tryRuntime(ctx context.Context, kind drivers.Kind, stateDir string) (can ru
 	if err != nil {
 		return can, err
 	}
-	driver, err := kind.Open(ctx, filepath.Join(dir, kind.Dir), drivers.Warm{})
+	driver, err := kind.Open(ctx, filepath.Join(dir, kind.Dir), buildsAt(dir), drivers.Warm{})
 	if err != nil {
 		return can, err
 	}

@@ -9,14 +9,16 @@ import (
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // Fault is something wrong in a state directory.
 type Fault struct {
-	Kind     string `json:"kind"` // "database", "record", "template", "image", "layer", "volume" or "unowned"
+	Kind     string `json:"kind"` // "database", "record", "template", "image", "build", "layer", "volume" or "unowned"
 	Sandbox  string `json:"sandbox,omitempty"`
 	What     string `json:"what"`     // is wrong
 	Means    string `json:"means"`    // for whom
@@ -30,6 +32,7 @@ type fsckReport struct {
 	StateDir  string  `json:"stateDir"`
 	Sandboxes int     `json:"sandboxes"` // with a record that can be read
 	Images    int     `json:"images"`    // verified
+	Builds    int     `json:"builds"`    // of drowse that images need, verified
 	Layers    int     `json:"layers"`    // verified
 	Faults    []Fault `json:"faults"`
 }
@@ -43,7 +46,7 @@ func Fsck(ctx context.Context, w io.Writer, o UpkeepOptions) (ok bool, err error
 		return false, err
 	}
 	defer func() { err = errors.Join(err, u.end()) }()
-	c := checker{u: u, repair: o.Repair, report: fsckReport{StateDir: o.StateDir, Faults: []Fault{}}, verified: map[string]error{}}
+	c := checker{u: u, repair: o.Repair, report: fsckReport{StateDir: o.StateDir, Faults: []Fault{}}, verified: map[string]error{}, builds: map[string]error{}}
 	if err := c.check(ctx); err != nil {
 		return false, err
 	}
@@ -63,6 +66,7 @@ type checker struct {
 	repair   bool
 	report   fsckReport
 	verified map[string]error // by layer; one can be in several stacks
+	builds   map[string]error // likewise
 }
 
 func (c *checker) check(ctx context.Context) error {
@@ -132,9 +136,11 @@ func (c *checker) sandbox(ctx context.Context, sb store.Sandbox) error {
 	var damage []Fault
 	if cp.Mode == lifecycle.Memory {
 		c.report.Images++
-		if _, err := c.u.layers.Verify(cp.ID, cp.Digest); err != nil {
+		m, err := c.u.layers.Verify(cp.ID, cp.Digest)
+		if err != nil {
 			damage = append(damage, damaged(sb, "image", err))
 		}
+		c.build(sb, m)
 	}
 	for _, id := range cp.Stack {
 		if err := c.layer(ctx, id, cp.Layers[id]); err != nil {
@@ -145,6 +151,36 @@ func (c *checker) sandbox(ctx context.Context, sb store.Sandbox) error {
 		return err
 	}
 	return c.evidence(ctx, sb, damage)
+}
+
+// build checks the program that wrote a memory image. This one need not be kept
+// to be there.
+func (c *checker) build(sb store.Sandbox, m layer.Manifest) {
+	if m.Build == "" {
+		return // of a server that did not note it, or unknown
+	}
+	err, known := c.builds[m.Build]
+	if !known {
+		c.report.Builds++
+		if _, err = buildsAt(c.u.dir).Open(m.Build); errors.Is(err, builds.ErrMissing) && isSelf(m.Build) {
+			err = nil
+		}
+		c.builds[m.Build] = err
+	}
+	if err == nil {
+		return
+	}
+	c.add(Fault{
+		Kind: "build", Sandbox: sb.ID, What: fmt.Sprintf("the drowse that wrote its memory image, with the SHA-256 %s, cannot be used: %v", m.Build, err),
+		Means:  fmt.Sprintf("a server with another gVisor than its own (%s) cannot resume it, and leaves it as it is", m.Runtime),
+		Repair: fmt.Sprintf("none: put that program, with mode 0700, at %s, or let the sandbox boot afresh from its files (filesystemFallback)", buildsAt(c.u.dir).Path(m.Build)),
+	})
+}
+
+// isSelf reports whether a build is the program that this process runs.
+func isSelf(digest string) bool {
+	self, err := builds.Self()
+	return err == nil && self.Digest == digest
 }
 
 func (c *checker) layer(ctx context.Context, id, digest string) error {
@@ -249,6 +285,6 @@ func printFaults(w io.Writer, r fsckReport) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "checked %d sandboxes, %d memory images, %d layers; %d faults, %d left\n", r.Sandboxes, r.Images, r.Layers, len(r.Faults), left)
+	_, err := fmt.Fprintf(w, "checked %d sandboxes, %d memory images, %d builds, %d layers; %d faults, %d left\n", r.Sandboxes, r.Images, r.Builds, r.Layers, len(r.Faults), left)
 	return err
 }

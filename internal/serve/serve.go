@@ -353,7 +353,8 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, err
 	}
-	driver, err := drivers.Default().Open(ctx, runtimesIn(o.StateDir), drivers.Warm{
+	kept := buildsAt(o.StateDir)
+	driver, err := drivers.Default().Open(ctx, runtimesIn(o.StateDir), kept, drivers.Warm{
 		Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits(most)), Log: o.Log,
 	})
 	if err != nil {
@@ -369,7 +370,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		return nil, err
 	}
 	sup, err := supervisor.New(ctx, supervisor.Options{
-		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: mounts,
+		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Builds: kept, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(most), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/sweep"
@@ -72,7 +73,7 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 func (u *upkeep) end() error { return u.unlock() }
 
 func (u *upkeep) sweeper() sweep.Sweeper {
-	return sweep.Sweeper{Runtimes: u.remains, RunDir: mountsIn(u.dir), Layers: u.layers, Templates: u.bases, Volumes: volumesAt(u.dir)}
+	return sweep.Sweeper{Runtimes: u.remains, RunDir: mountsIn(u.dir), Layers: u.layers, Templates: u.bases, Volumes: volumesAt(u.dir), Builds: buildsAt(u.dir)}
 }
 
 // Where things are in a state directory.
@@ -81,6 +82,8 @@ func templatesIn(dir string) string { return filepath.Join(dir, "templates") }
 func runtimesIn(dir string) string  { return filepath.Join(dir, "run", drivers.Default().Dir) }
 func mountsIn(dir string) string    { return filepath.Join(dir, "run", "rootfs") }
 func volumesIn(dir string) string   { return filepath.Join(dir, "volumes") }
+
+func buildsAt(dir string) *builds.Store { return builds.At(filepath.Join(dir, "builds")) }
 
 func volumesAt(dir string) *volume.Store { return volume.At(volumesIn(dir), template.UserID) }
 

@@ -279,7 +279,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 		return nil, "", err
 	}
 	var stack []string
-	image := ""
+	var image checkpoint.Image
 	if e.Checkpoint != nil {
 		stack = e.Checkpoint.Stack
 		begin := time.Now()
@@ -295,18 +295,18 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	b.s.meetVolumes(sb.Config)
 	spec := RuntimeSpec(sb.Config.Limits)
 	spec.ID, spec.Rootfs, spec.Network, spec.Mounts = id, b.s.rootfs(id), b.gate, b.s.Mounts(sb.Config)
-	spec.Sharers = b.s.sharersOf(sb.Config.Key)
+	spec.Sharers, spec.Build = b.s.sharersOf(sb.Config.Key), image.Build
 	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {
 		return nil, "", err
 	}
-	if inst, err = b.boot(ctx, spec, image); err != nil {
+	if inst, err = b.boot(ctx, spec, image.ID); err != nil {
 		return nil, "", err
 	}
 	if err := failpoint.Fail(failpoint.Booted); err != nil {
 		return nil, "", err
 	}
 	done()
-	if cp := e.Checkpoint; image != "" && cp.AgentToken != "" {
+	if cp := e.Checkpoint; image.ID != "" && cp.AgentToken != "" {
 		if err := b.s.succeedHost(ctx, inst, sb.ID, cp.AgentToken); err != nil {
 			return nil, "", fmt.Errorf("agent of %s, which comes from another server: %w", id, err)
 		}
@@ -457,7 +457,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	var m layer.Manifest
 	var look errgroup.Group
 	look.Go(func() (err error) {
-		m, err = b.s.checkpoints.Manifest(ctx, sb, cp)
+		m, err = b.s.checkpoints.Manifest(ctx, sb, cp, inst)
 		return err
 	})
 	if err := errors.Join(b.drainLeases(ctx), look.Wait()); err != nil {

@@ -200,6 +200,9 @@ func (s *Supervisor) templateFor(ctx context.Context, a *arrival) (template.Temp
 		return t, err
 	}
 	a.System = system
+	if build, ok := s.checkpoints.BuildFor(needs.Runtime); ok {
+		a.Build, has.Runtime = build, needs.Runtime
+	}
 	if lacks := needs.Missing(has); lacks != "" {
 		return t, cannotRun(a.Manifest, lacks)
 	}

@@ -112,7 +112,7 @@ func (b *box) adopt(ctx context.Context) (runtime.Instance, error) {
 // server is the only one on its state directory, and nothing is in flight yet
 // but what the records say.
 func (s *Supervisor) sweep(ctx context.Context) error {
-	sweeper := sweep.Sweeper{Runtimes: s.o.Driver, RunDir: s.o.RunDir, Layers: s.o.Layers, Templates: s.o.Templates, Volumes: s.o.Volumes}
+	sweeper := sweep.Sweeper{Runtimes: s.o.Driver, RunDir: s.o.RunDir, Layers: s.o.Layers, Templates: s.o.Templates, Volumes: s.o.Volumes, Builds: s.o.Builds}
 	var records []store.Sandbox
 	for _, b := range s.boxes {
 		records = append(records, b.snapshot())

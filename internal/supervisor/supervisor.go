@@ -37,6 +37,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
@@ -58,6 +59,7 @@ type Options struct {
 	Layers    *layer.Store
 	Templates *template.Store
 	Volumes   *volume.Store
+	Builds    *builds.Store // where the driver keeps programs; nil where it keeps none
 	Driver    runtime.Driver
 	RunDir    string // for mount points; emptied of strangers at start
 	Ballast   string // a file to give up when the disk is full; empty for none

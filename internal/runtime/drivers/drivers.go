@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/runtime/gvisor"
 )
 
@@ -49,9 +50,10 @@ type Remains interface {
 type Kind struct {
 	Name string
 	Dir  string // where its driver keeps its state, below the server's directory for what runs
-	// Open returns a driver that keeps its state in a directory. Runtimes wait as
-	// warm says until ctx ends or it is closed.
-	Open func(ctx context.Context, dir string, warm Warm) (Driver, error)
+	// Open returns a driver that keeps its state in a directory, and the programs
+	// that memory images need in kept. Runtimes wait as warm says until ctx ends or
+	// it is closed.
+	Open func(ctx context.Context, dir string, kept *builds.Store, warm Warm) (Driver, error)
 	// Remains returns what there is in such a directory that nobody has open.
 	Remains func(dir string) (Remains, error)
 	// handover becomes a tool of the runtime if this process was started as such,
@@ -62,8 +64,8 @@ type Kind struct {
 // kinds are all of them, the one that a server uses unless told first.
 var kinds = []Kind{{
 	Name: "gvisor", Dir: "gv", handover: gvisor.Handover,
-	Open: func(ctx context.Context, dir string, warm Warm) (Driver, error) {
-		return gvisor.New(ctx, dir, gvisor.Warm(warm))
+	Open: func(ctx context.Context, dir string, kept *builds.Store, warm Warm) (Driver, error) {
+		return gvisor.New(ctx, dir, kept, gvisor.Warm(warm))
 	},
 	Remains: func(dir string) (Remains, error) {
 		r, err := gvisor.RemainsOf(dir)

@@ -33,6 +33,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/builds"
 )
 
 // Handover becomes gVisor's own tool if this process was started as such, and
@@ -42,6 +43,9 @@ func Handover() {
 		extension.Register(&lateRoot{})
 		registerFilters()
 		usePlace()
+		if os.Args[0] == peerName {
+			os.Exit(bePeer())
+		}
 		runTool()
 		os.Exit(0)
 	}
@@ -54,15 +58,18 @@ type Driver struct {
 	conf  *config.Config
 	place *cgroup.Place // of the runtimes' cgroups; nil in cgroup v1
 	pool  *pool
+	*peers
 }
 
-// New returns a driver that keeps its state below dir, and runtimes waiting as
-// warm says until ctx ends or it is closed.
-func New(ctx context.Context, dir string, warm Warm) (*Driver, error) {
+// New returns a driver that keeps its state below dir, the programs that memory
+// images need in kept, and runtimes waiting as warm says until ctx ends or it is
+// closed.
+func New(ctx context.Context, dir string, kept *builds.Store, warm Warm) (*Driver, error) {
 	d, err := at(dir)
 	if err != nil {
 		return nil, err
 	}
+	d.kept = kept
 	tree, v2, err := cgroup.Open()
 	if err != nil {
 		return nil, err
@@ -71,6 +78,7 @@ func New(ctx context.Context, dir string, warm Warm) (*Driver, error) {
 		if d.place, err = cgroup.Prepare(ctx, tree); err != nil {
 			return nil, err
 		}
+		d.env = append(d.env, placeVariable+"="+d.place.Dir(d.place.Path))
 	}
 	for _, p := range []string{d.root, d.bundles(), d.waiting()} {
 		if err := os.MkdirAll(p, 0o700); err != nil {
@@ -81,13 +89,18 @@ func New(ctx context.Context, dir string, warm Warm) (*Driver, error) {
 	if err := d.removeWaiting(); err != nil {
 		return nil, fmt.Errorf("gvisor driver: %w", err)
 	}
+	if old, err := kept.Names(); err == nil && len(old) > 0 {
+		go func() { _, _ = builds.Self() }() // the first wake will ask; it ends soon
+	}
 	d.pool = newPool(ctx, d, warm)
 	return d, nil
 }
 
 // at returns a driver that has changed nothing yet, and has no pool.
 func at(dir string) (*Driver, error) {
-	d := &Driver{dir: dir, root: filepath.Join(dir, "runsc")}
+	d := &Driver{dir: dir, root: filepath.Join(dir, "runsc"), peers: &peers{
+		dir: dir, env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, kept: builds.At(""), known: map[string]peer{},
+	}}
 	conf, err := newConfig(d.root)
 	if err != nil {
 		return nil, fmt.Errorf("gvisor driver: %w", err)
@@ -151,7 +164,7 @@ func newConfig(root string) (*config.Config, error) {
 
 // Capabilities implements runtime.Driver.
 func (d *Driver) Capabilities() runtime.Capabilities {
-	return runtime.Capabilities{Isolation: "gvisor", MemoryPause: true, Version: "gvisor " + Version(), CPU: processor()}
+	return runtime.Capabilities{Isolation: "gvisor", MemoryPause: true, Version: imageVersion(), CPU: processor()}
 }
 
 // processor returns the features of the processor as gVisor compares them when
@@ -161,12 +174,28 @@ var processor = sync.OnceValue(func() []string {
 	return strings.Fields(cpuid.HostFeatureSet().FlagString())
 })
 
-// Version returns the version of the gVisor module linked in.
+// patched names what a build has changed in gVisor, so that its memory images are
+// not taken for those of others. The linker sets it:
+// -ldflags="-X github.com/drowse-dev/drowse/internal/runtime/gvisor.patched=name".
+var patched string
+
+// imageVersion names what writes and reads the memory images of this build.
+func imageVersion() string { return "gvisor " + Version() }
+
+// Version returns the version of the gVisor linked in.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
+	if patched != "" {
+		return moduleVersion(info) + "+" + patched
+	}
+	return moduleVersion(info)
+}
+
+// moduleVersion returns the version of gVisor's module in a build.
+func moduleVersion(info *debug.BuildInfo) string {
 	for _, m := range info.Deps {
 		if m.Path == "gvisor.dev/gvisor" {
 			return m.Version
@@ -177,19 +206,22 @@ func Version() string {
 
 // Start implements runtime.Driver.
 func (d *Driver) Start(ctx context.Context, spec runtime.Spec) (runtime.Instance, error) {
-	return d.launch(ctx, spec, func(c *container.Container) error { return c.Start(d.conf) })
+	spec.Build = ""
+	return d.launch(ctx, spec, control.start)
 }
 
 // Restore implements runtime.Driver.
 func (d *Driver) Restore(ctx context.Context, spec runtime.Spec, image string) (runtime.Instance, error) {
-	return d.launch(ctx, spec, func(c *container.Container) error {
-		return c.Restore(d.conf, image, false, false, nil)
-	})
+	return d.launch(ctx, spec, func(c control) error { return c.restore(image) })
 }
 
 // launch sets a runtime going that waits, or a new one. On error nothing of it
 // is left.
-func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*container.Container) error) (_ runtime.Instance, err error) {
+func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control) error) (_ runtime.Instance, err error) {
+	by, err := d.named(spec.Build)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	}
 	d.pool.begin(spec)
 	defer d.pool.end()
 	out := &outlet{ns: netnsOf(d.bundle(spec.ID))}
@@ -202,20 +234,20 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*contai
 		}
 	}()
 	bundle := d.bundle(spec.ID)
-	boot := func(c *container.Container) error {
+	boot := func(c control) error {
 		// Before the guest runs, which may connect at once.
 		if err := out.set(spec.Network); err != nil {
 			return fmt.Errorf("open network: %w", err)
 		}
-		if err := groupOf(bundle, c.ID).shareAmong(spec.Sharers); err != nil {
+		if err := groupOf(bundle, c.about().id).shareAmong(spec.Sharers); err != nil {
 			return err
 		}
 		return run(c)
 	}
-	c, err := d.launchWaiting(ctx, spec, boot)
+	c, err := d.launchWaiting(ctx, spec, by, boot)
 	if c == nil && err == nil {
 		if err = out.reset(); err == nil {
-			c, err = d.make(ctx, bundle, spec)
+			c, err = d.make(ctx, bundle, spec, by)
 		}
 		if err == nil {
 			err = boot(c)
@@ -233,31 +265,38 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(*contai
 	if err := failpoint.Fail(failpoint.NetworkAttached); err != nil {
 		return nil, err
 	}
-	if err := d.keepState(bundle, c.ID); err != nil {
-		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+	if l, ok := c.(local); ok {
+		if err := d.keepState(bundle, l.c.ID); err != nil {
+			return nil, fmt.Errorf("start %s: %w", spec.ID, err)
+		}
 	}
 	if err := failpoint.Fail(failpoint.StateKept); err != nil {
 		return nil, err
 	}
-	return newInstance(d, spec.ID, c, out)
+	return newInstance(d, spec.ID, c, by, out)
 }
 
 // launchWaiting sets a runtime going that waits. It returns nil if there is
-// none, or if that did not work: a new one may, and says why not if not.
-func (d *Driver) launchWaiting(ctx context.Context, spec runtime.Spec, run func(*container.Container) error) (*container.Container, error) {
+// none, as there never is of another build, or if that did not work: a new one
+// may, and says why not if not.
+func (d *Driver) launchWaiting(ctx context.Context, spec runtime.Spec, by *peer, run func(control) error) (control, error) {
+	if by != nil {
+		return nil, nil
+	}
 	c, err := d.pool.take(spec)
 	if c == nil || err != nil {
 		return nil, err
 	}
-	if err := run(c); err != nil {
+	if err := run(local{d, c}); err != nil {
 		d.pool.log.Warn("a runtime that waited did not start", "runtime", spec.ID, "err", brief(err))
 		return nil, d.Remove(ctx, spec.ID)
 	}
-	return c, nil
+	return local{d, c}, nil
 }
 
-// make makes the network and the processes of a runtime.
-func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec) (*container.Container, error) {
+// make makes the network and the processes of a runtime, these by the program of
+// another build if there is one to.
+func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec, by *peer) (control, error) {
 	if err := os.MkdirAll(bundle, 0o700); err != nil {
 		return nil, err
 	}
@@ -271,13 +310,28 @@ func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec) (*c
 	if err := failpoint.Fail(failpoint.NetworkMade); err != nil {
 		return nil, err
 	}
-	if err := d.create(ctx, bundle, spec, ns); err != nil {
+	var err error
+	if by != nil {
+		err = d.createBy(ctx, by.program, bundle, spec, ns)
+	} else {
+		err = d.create(ctx, bundle, spec, ns)
+	}
+	if err != nil {
 		return nil, explainCreate(err)
 	}
 	if err := failpoint.Fail(failpoint.Created); err != nil {
 		return nil, err
 	}
-	return d.load(bundle, spec.ID)
+	return d.control(bundle, spec.ID, by)
+}
+
+// control returns what speaks with a runtime of a build; nil is this one.
+func (d *Driver) control(bundle, cid string, by *peer) (control, error) {
+	if by != nil && !by.mute && by.version != imageVersion() {
+		return d.reach(by.program, bundle, cid)
+	}
+	c, err := d.load(bundle, cid)
+	return local{d, c}, err
 }
 
 // create makes the processes of a runtime by running gVisor's tool in a
@@ -288,15 +342,24 @@ func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, n
 	if err := d.describe(bundle, spec, ns); err != nil {
 		return err
 	}
-	args := append(d.conf.ToFlags(), "create", "--bundle", bundle, spec.ID)
+	cmd := exec.Command("/proc/self/exe", d.createArgs(bundle, spec.ID)...)
+	cmd.Args[0] = "runsc"
+	cmd.Env = d.env
+	return d.runCreate(ctx, cmd, bundle)
+}
+
+// createArgs is the command line of gVisor's tool that makes a runtime.
+func (d *Driver) createArgs(bundle, id string) []string {
+	return append(d.conf.ToFlags(), "create", "--bundle", bundle, id)
+}
+
+// runCreate runs a tool that makes a runtime.
+func (d *Driver) runCreate(ctx context.Context, cmd *exec.Cmd, bundle string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	// Not ended with ctx: half way through it would leave processes that it has
-	// not written down yet. It is short.
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Args[0] = "runsc"
-	// It ends with the server, whose successor would otherwise sweep away what
+	// not written down yet. It is short. It ends with the server, whose successor would otherwise sweep away what
 	// it is still making. The signal is sent when this thread ends.
 	goruntime.LockOSThread()
 	defer goruntime.UnlockOSThread()
@@ -309,10 +372,6 @@ func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, n
 	}
 	defer stderr.Close()
 	cmd.Stderr = stderr
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	if d.place != nil {
-		cmd.Env = append(cmd.Env, placeVariable+"="+d.place.Dir(d.place.Path))
-	}
 	if err := cmd.Run(); err != nil {
 		text, _ := os.ReadFile(stderr.Name())
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(text)))
@@ -330,7 +389,7 @@ func (d *Driver) describe(bundle string, spec runtime.Spec, ns *netns) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(bundle, "config.json"), data, 0o600)
+	return os.WriteFile(configFile(bundle), data, 0o600)
 }
 
 // load returns what gVisor knows as cid.
@@ -389,14 +448,22 @@ func (d *Driver) Adopt(_ context.Context, id string) (runtime.Instance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("adopt runtime %s: %w", id, err)
 	}
-	c, err := d.load(d.bundle(id), cid)
+	by, err := d.running(groupOf(d.bundle(id), cid))
+	if err != nil {
+		return nil, fmt.Errorf("adopt runtime %s: %w", id, err)
+	}
+	c, err := d.control(d.bundle(id), cid, by)
 	if err != nil {
 		return nil, err
 	}
-	if !c.IsSandboxRunning() || (c.Status != container.Running && c.Status != container.Paused) {
-		return nil, errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s is not running", id)
+	if !c.about().running {
+		return nil, notRunning(id)
 	}
-	return newInstance(d, id, c, &outlet{ns: netnsOf(d.bundle(id))})
+	return newInstance(d, id, c, by, &outlet{ns: netnsOf(d.bundle(id))})
+}
+
+func notRunning(id string) error {
+	return errdef.New(errdef.NotFound, "runtime_not_found", "runtime %s is not running", id)
 }
 
 // List implements runtime.Driver. Runtimes that wait are not among them.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/runtime/drivertest"
 )
 
@@ -77,7 +78,7 @@ func newRigIn(t *testing.T, dir string) *rig {
 }
 
 func (r *rig) reopen(t *testing.T) runtime.Driver {
-	d, err := New(t.Context(), filepath.Join(r.dir, "gv"), Warm{Count: r.warm, Spec: guestSpec, Log: slog.New(slog.DiscardHandler)})
+	d, err := New(t.Context(), filepath.Join(r.dir, "gv"), builds.At(filepath.Join(r.dir, "builds")), Warm{Count: r.warm, Spec: guestSpec, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,9 +13,6 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/state/statefile"
-	"gvisor.dev/gvisor/runsc/container"
-	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
@@ -31,10 +28,11 @@ type instance struct {
 	group  group
 	exited chan struct{}
 
+	peer        *peer       // the build that it runs; nil for this one
 	tookTooMuch atomic.Bool // memory, and was ended for it
 
-	mu     sync.Mutex // gVisor's container is not safe for concurrent use
-	c      *container.Container
+	mu     sync.Mutex
+	c      control
 	frozen bool
 	// reserve is how far the kernel's limit of memory lies above what the runtime
 	// may take; 0 without a watch.
@@ -42,12 +40,13 @@ type instance struct {
 	unsure  bool // a freeze or thaw has failed, and may have happened all the same
 }
 
-func newInstance(d *Driver, id string, c *container.Container, out *outlet) (*instance, error) {
-	sentry, err := openProcess(c.SandboxPid())
+func newInstance(d *Driver, id string, c control, by *peer, out *outlet) (*instance, error) {
+	is := c.about()
+	sentry, err := openProcess(is.sentry)
 	if err != nil {
 		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
-	gofer, err := openProcess(c.GoferPid.Load())
+	gofer, err := openProcess(is.gofer)
 	if err != nil {
 		sentry.Close()
 		return nil, fmt.Errorf("watch the files of runtime %s: %w", id, err)
@@ -58,7 +57,7 @@ func newInstance(d *Driver, id string, c *container.Container, out *outlet) (*in
 		gofer.Close()
 		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
-	i := &instance{d: d, id: id, ns: nsFile, out: out, group: groupOf(d.bundle(id), c.ID), exited: make(chan struct{}), c: c}
+	i := &instance{d: d, id: id, ns: nsFile, out: out, group: groupOf(d.bundle(id), is.id), exited: make(chan struct{}), peer: by, c: c}
 	if err := i.findFrozen(); err != nil {
 		sentry.Close()
 		gofer.Close()
@@ -161,7 +160,7 @@ func (i *instance) Freeze(context.Context) error {
 	if err := failpoint.Fail(failpoint.Freeze); err != nil {
 		return err
 	}
-	err := i.c.Sandbox.Pause(i.c.ID)
+	err := i.c.freeze()
 	if err == nil {
 		err = failpoint.Fail(failpoint.Frozen)
 	}
@@ -184,7 +183,7 @@ func (i *instance) Thaw(context.Context) error {
 		return err
 	}
 	i.lowerLimit()
-	err := i.c.Sandbox.Resume(i.c.ID)
+	err := i.c.thaw()
 	if err == nil {
 		err = failpoint.Fail(failpoint.Thawed)
 	}
@@ -219,33 +218,15 @@ func (i *instance) findFrozen() error {
 	if _, err := os.Stat(i.mark()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	stacks, err := i.c.Sandbox.Stacks()
+	stopped, err := i.c.stopped()
 	if err != nil {
 		return fmt.Errorf("look at the tasks of %s: %w", i.id, err)
 	}
-	i.frozen = allStopped(stacks)
+	i.frozen = stopped
 	return nil
 }
 
-// allStopped reports whether every task goroutine among the stacks of a sentry
-// is stopped.
-func allStopped(stacks string) bool {
-	tasks := 0
-	for g := range strings.SplitSeq(stacks, "\n\n") {
-		if !strings.Contains(g, "kernel.(*Task).run(") {
-			continue
-		}
-		tasks++
-		if !strings.Contains(g, "kernel.(*Task).doStop(") {
-			return false
-		}
-	}
-	return tasks > 0
-}
-
-// Checkpoint implements runtime.Instance. gVisor leaves the runtime frozen
-// when told to leave it running, because it was frozen before; without that it
-// would end the runtime, also when the image could not be written.
+// Checkpoint implements runtime.Instance.
 func (i *instance) Checkpoint(_ context.Context, dir string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -253,7 +234,7 @@ func (i *instance) Checkpoint(_ context.Context, dir string) error {
 		return err
 	}
 	i.liftLimit()
-	if err := i.c.Checkpoint(i.d.conf, dir, sandbox.CheckpointOpts{Resume: true, Compression: statefile.CompressionLevelNone}); err != nil {
+	if err := i.c.checkpoint(dir); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", i.id, brief(err))
 	}
 	return failpoint.Fail(failpoint.Checkpointed)

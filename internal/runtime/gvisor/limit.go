@@ -75,9 +75,7 @@ func (i *instance) liftLimit() {
 }
 
 // memoryLimit is where the kernel ends the runtime while it runs. Callers hold mu.
-func (i *instance) memoryLimit() int64 {
-	return *i.c.Spec.Linux.Resources.Memory.Limit + i.reserve
-}
+func (i *instance) memoryLimit() int64 { return i.c.about().memoryLimit + i.reserve }
 
 // limitRetry is how long to wait before another try to lower a limit.
 const limitRetry = time.Second

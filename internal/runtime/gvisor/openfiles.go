@@ -16,12 +16,12 @@ import (
 // what is opened or mapped inside, so the host's kernel has the names.
 func (i *instance) OpenFiles() ([]runtime.OpenFile, error) {
 	i.mu.Lock()
-	pid, root := i.c.SandboxPid(), rootSeen
-	if i.c.Spec.Root.Path == lateRootDir(i.c.BundleDir) {
+	is, root := i.c.about(), rootSeen
+	if is.lateRoot {
 		root = "" // the file server has made it its own root
 	}
 	i.mu.Unlock()
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	dir := fmt.Sprintf("/proc/%d/fd", is.sentry)
 	fds, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open files of runtime %s: %w", i.id, err)

@@ -62,7 +62,7 @@ type slot struct {
 // shapeOf returns what of a spec a runtime is made with: all but what it can
 // be given later.
 func shapeOf(s runtime.Spec) runtime.Spec {
-	s.ID, s.Rootfs, s.Network, s.Sharers = "", "", nil, 0
+	s.ID, s.Rootfs, s.Network, s.Sharers, s.Build = "", "", nil, 0, ""
 	return s
 }
 
@@ -252,7 +252,7 @@ func (d *Driver) makeSlot(ctx context.Context, shape runtime.Spec) (_ *slot, err
 	if err := os.WriteFile(filepath.Join(bundle, containerIDFile), []byte(spec.ID), 0o600); err != nil {
 		return nil, err
 	}
-	c, err := d.make(ctx, bundle, spec)
+	c, err := d.make(ctx, bundle, spec, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (d *Driver) makeSlot(ctx context.Context, shape runtime.Spec) (_ *slot, err
 	if err != nil {
 		return nil, err
 	}
-	return &slot{shape: shape, c: c, root: root}, nil
+	return &slot{shape: shape, c: c.(local).c, root: root}, nil
 }
 
 // become gives a runtime that waits its root and its id.

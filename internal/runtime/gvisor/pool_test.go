@@ -96,8 +96,8 @@ func TestTakeWaiting(t *testing.T) {
 	}
 	spec := r.newSpec(t)
 	inst := start(t, d, spec)
-	if inst.ID() != spec.ID || inst.c.ID != cid {
-		t.Fatalf("runtime %s is %s, want %s to be %s", inst.ID(), inst.c.ID, spec.ID, cid)
+	if inst.ID() != spec.ID || inst.c.about().id != cid {
+		t.Fatalf("runtime %s is %s, want %s to be %s", inst.ID(), inst.c.about().id, spec.ID, cid)
 	}
 	if ids, err := d.List(t.Context()); err != nil || !slices.Equal(ids, []string{spec.ID}) {
 		t.Errorf("list = %v, %v; want %s", ids, err, spec.ID)
@@ -133,8 +133,8 @@ func TestLongStateDirectory(t *testing.T) {
 	}
 	spec := r.newSpec(t)
 	inst := start(t, d, spec)
-	if inst.c.ID != cid {
-		t.Errorf("runtime %s is %s, want %s, which waited", spec.ID, inst.c.ID, cid)
+	if inst.c.about().id != cid {
+		t.Errorf("runtime %s is %s, want %s, which waited", spec.ID, inst.c.about().id, cid)
 	}
 	if err := d.Remove(t.Context(), spec.ID); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestDeadIsNotTaken(t *testing.T) {
 			d.pool.mu.Unlock()
 			end(t, victim)
 			spec := r.newSpec(t)
-			if inst := start(t, d, spec); inst.c.ID == cid {
+			if inst := start(t, d, spec); inst.c.about().id == cid {
 				t.Errorf("%s was taken, whose %s is dead", cid, name)
 			}
 			wantNoTrace(t, d, cid)
@@ -187,8 +187,8 @@ func TestOtherShape(t *testing.T) {
 	cid := waits(t, d)
 	spec := r.newSpec(t)
 	spec.Limits.MemoryMiB /= 2
-	if inst := start(t, d, spec); inst.c.ID != spec.ID {
-		t.Errorf("%s was taken for other limits", inst.c.ID)
+	if inst := start(t, d, spec); inst.c.about().id != spec.ID {
+		t.Errorf("%s was taken for other limits", inst.c.about().id)
 	}
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		d.pool.mu.Lock()
@@ -205,8 +205,8 @@ func TestOtherShape(t *testing.T) {
 	cid = waits(t, d)
 	again := r.newSpec(t)
 	again.Limits = spec.Limits
-	if inst := start(t, d, again); inst.c.ID != cid {
-		t.Errorf("runtime is %s, want %s, which waited", inst.c.ID, cid)
+	if inst := start(t, d, again); inst.c.about().id != cid {
+		t.Errorf("runtime is %s, want %s, which waited", inst.c.about().id, cid)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestFileServerIsConfined(t *testing.T) {
 	}
 	filters := seccompFilters(t, gofer)
 	inst := start(t, d, r.newSpec(t))
-	if inst.c.GoferPid.Load() != gofer {
+	if inst.c.about().gofer != gofer {
 		t.Fatal("the runtime is not the one that waited")
 	}
 	if got := seccompFilters(t, gofer); got != filters+1 {
@@ -317,8 +317,8 @@ func TestMountsNeedTheirOwn(t *testing.T) {
 	}
 	spec := mounted(r.newSpec(t))
 	inst := start(t, d, spec)
-	if inst.c.ID != spec.ID {
-		t.Errorf("runtime %s is %s, which was made before", inst.ID(), inst.c.ID)
+	if inst.c.about().id != spec.ID {
+		t.Errorf("runtime %s is %s, which was made before", inst.ID(), inst.c.about().id)
 	}
 	image := t.TempDir()
 	if err := inst.Freeze(t.Context()); err != nil {

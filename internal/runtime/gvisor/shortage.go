@@ -173,7 +173,7 @@ func (w *memoryWatch) giveUp() {
 		w.i.lowerLimit()
 		return
 	}
-	sentry, err := openProcess(w.i.c.SandboxPid())
+	sentry, err := openProcess(w.i.c.about().sentry)
 	if err != nil {
 		return // it has exited
 	}

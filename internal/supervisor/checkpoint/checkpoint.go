@@ -39,23 +39,72 @@ type Reader struct {
 	Log       *slog.Logger
 }
 
-// Image verifies a checkpoint, and returns the id of the memory image that a
-// resume restores: none, and why, where the sandbox is to boot afresh.
-func (x Reader) Image(ctx context.Context, cp lifecycle.Checkpoint, t template.Template, settings lifecycle.Settings) (id, detail string, err error) {
+// Image is a memory image that can be restored, and what restores it.
+type Image struct {
+	ID    string // none where the sandbox is to boot afresh
+	Build string // the build of the runtime, as runtime.Spec takes it
+}
+
+// Image verifies a checkpoint, and returns the memory image that a resume
+// restores: none, and why, where the sandbox is to boot afresh.
+func (x Reader) Image(ctx context.Context, cp lifecycle.Checkpoint, t template.Template, settings lifecycle.Settings) (image Image, detail string, err error) {
 	m, err := x.Verify(ctx, cp)
 	if err != nil || cp.Mode == lifecycle.Filesystem {
-		return "", "", err
+		return image, "", err
 	}
-	if detail, err = x.unreadable(ctx, m, t); err != nil {
-		return "", "", err
+	build, unreadable := x.reader(m)
+	if unreadable == nil {
+		unreadable, err = x.unreadable(ctx, m, t)
 	}
-	if detail == "" {
-		return cp.ID, "", nil
+	switch {
+	case err != nil:
+		return image, "", err
+	case unreadable == nil:
+		return Image{ID: cp.ID, Build: build.Digest}, "", nil
+	case settings.FilesystemFallback:
+		return image, unreadable.Message + ": it has booted afresh from its files", nil
 	}
-	if !settings.FilesystemFallback {
-		return "", "", errdef.New(errdef.Unavailable, CodeUnreadable, "%s", detail)
+	return image, "", unreadable
+}
+
+// reader returns the build of the runtime that reads a memory image. Where there
+// is none, the second says why.
+func (x Reader) reader(m layer.Manifest) (runtime.Build, *errdef.Error) {
+	builder, ok := x.Driver.(runtime.Builder)
+	if !ok {
+		if own := x.Driver.Capabilities().Version; m.Runtime != own {
+			return runtime.Build{}, unreadable("its memory image is of %s, which this server's %s cannot read", m.Runtime, own)
+		}
+		return runtime.Build{}, nil
 	}
-	return "", detail + ": it has booted afresh from its files", nil
+	b, err := builder.Reader(m.Build, m.Runtime)
+	if err == nil {
+		return b, nil
+	}
+	if e, ok := errors.AsType[*errdef.Error](err); ok {
+		return b, unreadable("%s", e.Message).WithRemedy("%s", e.Remedy)
+	}
+	return b, unreadable("%s", err)
+}
+
+// BuildFor returns the build of the runtime that reads memory images of a version
+// that come from elsewhere, and has it stay; false where none does. Which program
+// wrote them says nothing: it is not here, and is not let in with them.
+func (x Reader) BuildFor(version string) (digest string, ok bool) {
+	b, unread := x.reader(layer.Manifest{Runtime: version})
+	if unread != nil {
+		return "", false
+	}
+	if builder, ok := x.Driver.(runtime.Builder); ok {
+		if err := builder.Keep(b.Digest); err != nil {
+			x.Log.Warn("the program that can read a memory image is not kept: after an upgrade the sandbox may not wake", "build", b.Digest, "err", err)
+		}
+	}
+	return b.Digest, true
+}
+
+func unreadable(format string, args ...any) *errdef.Error {
+	return errdef.New(errdef.Unavailable, CodeUnreadable, format, args...)
 }
 
 // Verify checks all of a checkpoint that a resume will use, and returns the

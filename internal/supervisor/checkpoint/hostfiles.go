@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -16,8 +17,9 @@ import (
 // shows. A restored runtime opens them again by their paths. So a capture notes
 // which files of the host are open, and what they are like; a wake compares.
 
-// Manifest begins the manifest of the memory image that a capture will make.
-func (x Reader) Manifest(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint) (m layer.Manifest, err error) {
+// Manifest begins the manifest of the memory image that a capture of a runtime
+// will make, and has the program stay that can read it.
+func (x Reader) Manifest(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint, inst runtime.Instance) (m layer.Manifest, err error) {
 	if cp.Mode != lifecycle.Memory {
 		return m, nil
 	}
@@ -26,7 +28,22 @@ func (x Reader) Manifest(ctx context.Context, sb store.Sandbox, cp lifecycle.Che
 		return m, err
 	}
 	system, err := x.Templates.System(ctx, t)
-	return layer.Manifest{ID: cp.ID, Runtime: x.Driver.Capabilities().Version, System: &system}, err
+	build := x.build(sb, inst)
+	return layer.Manifest{ID: cp.ID, Runtime: build.Version, Build: build.Digest, System: &system}, err
+}
+
+// build returns the build that a runtime runs. A pause does not fail because
+// there is no room for the program: it is wanted only after an upgrade.
+func (x Reader) build(sb store.Sandbox, inst runtime.Instance) runtime.Build {
+	built, ok := inst.(runtime.Built)
+	if !ok {
+		return runtime.Build{Version: x.Driver.Capabilities().Version}
+	}
+	b, err := built.Build()
+	if err != nil {
+		x.Log.Warn("the program that can read a memory image is not kept: after an upgrade the sandbox may not wake", "sandbox", sb.ID, "build", b.Digest, "err", err)
+	}
+	return b
 }
 
 // HostFiles returns the files of the host that a frozen runtime holds open, and
@@ -62,23 +79,23 @@ func (x Reader) HostFiles(inst runtime.Instance, sb store.Sandbox) []layer.HostF
 	return files
 }
 
-// unreadable says why a memory image must not be restored here; "" for no
-// reason.
-func (x Reader) unreadable(ctx context.Context, m layer.Manifest, t template.Template) (string, error) {
-	if reader := x.Driver.Capabilities().Version; m.Runtime != reader {
-		return fmt.Sprintf("its memory image is of %s, which this server's %s cannot read", m.Runtime, reader), nil
-	}
+// unreadable says why a memory image must not be restored over the files that
+// there are now; nil for no reason.
+func (x Reader) unreadable(ctx context.Context, m layer.Manifest, t template.Template) (*errdef.Error, error) {
 	if m.HostFiles != nil {
-		return x.replaced(m.HostFiles, t), nil
+		if text := x.replaced(m.HostFiles, t); text != "" {
+			return unreadable("%s", text), nil
+		}
+		return nil, nil
 	}
 	if m.System == nil {
-		return "", nil
+		return nil, nil
 	}
 	now, err := x.Templates.System(ctx, t)
 	if err != nil || *m.System == now {
-		return "", err
+		return nil, err
 	}
-	return "files in the host's system directories, which its programs run from, have changed since it was paused, as by an upgrade of packages", nil
+	return unreadable("files in the host's system directories, which its programs run from, have changed since it was paused, as by an upgrade of packages"), nil
 }
 
 // replaced says which of the files that programs in an image have open are not

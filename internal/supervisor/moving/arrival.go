@@ -18,6 +18,7 @@ type Arrival struct {
 	Mode       lifecycle.Mode
 	Stack      []string     // what its layers will be called
 	System     layer.System // what its programs run from here
+	Build      string       // of the runtime that reads its memory here
 	Staging    *layer.Staging
 	Checkpoint lifecycle.Checkpoint // complete once it is received
 
@@ -46,7 +47,7 @@ func (a *Arrival) Receive(ctx context.Context, id string, from *bundle.Reader) e
 		return nil
 	}
 	a.Checkpoint.AgentToken = a.Manifest.AgentToken
-	m := layer.Manifest{ID: a.Checkpoint.ID, Runtime: a.Manifest.Needs.Runtime, Stack: a.Stack, Files: a.Manifest.Image.Files, System: &a.System}
+	m := layer.Manifest{ID: a.Checkpoint.ID, Runtime: a.Manifest.Needs.Runtime, Build: a.Build, Stack: a.Stack, Files: a.Manifest.Image.Files, System: &a.System}
 	var err error
 	a.Checkpoint.Digest, err = a.Staging.SealImage(m)
 	return err
