@@ -520,7 +520,10 @@ func (d *Driver) remove(bundle, cid string) error {
 	// What gVisor has not written down, because whoever made it was killed, is
 	// still in the runtime's cgroup.
 	errs = append(errs, groupOf(bundle, cid).remove(), netnsOf(bundle).remove())
-	for _, path := range []string{d.stateFile(cid, "state"), d.stateFile(cid, "lock"), filepath.Join(d.root, "runsc-"+cid+".sock")} {
+	// Whatever another gVisor calls them: no id is part of another's.
+	files, err := filepath.Glob(filepath.Join(d.root, "*"+cid+"*"))
+	errs = append(errs, err)
+	for _, path := range files {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
