@@ -14,9 +14,10 @@ func (a *app) fsckCommand() *cobra.Command {
 		Use:   "fsck [--repair] [flags]",
 		Short: "check the state directory of a stopped server: database, checkpoints, files",
 		Long: `Check the state directory of a stopped server: the database, the record and
-template of every sandbox, the checksums of every checkpoint, and orphaned files.
-Each fault is shown with what it means, which sandbox it concerns and what can be
-done. Without --repair nothing is changed.
+template of every sandbox, the checksums of every checkpoint, the builds of drowse
+that memory images need, and orphaned files. Each fault is shown with what it means,
+which sandbox it concerns and what can be done. Without --repair nothing is
+changed.
 
 --repair removes orphans. It keeps damaged checkpoints as they are, as evidence,
 and notes the damage in the sandbox's record, where drowse why shows it.
@@ -45,9 +46,9 @@ func (a *app) gcCommand() *cobra.Command {
 		Use:   "gc [--dry-run] [flags]",
 		Short: "remove orphans from the state directory of a stopped server",
 		Long: `Remove what belongs to no sandbox from the state directory of a stopped server:
-runtimes (processes, network, cgroups, mounts), layers, memory images, and
-unfinished work. A server does the same when it starts and while it runs, so use
-this where no server will start.
+runtimes (processes, network, cgroups, mounts), layers, memory images, builds of
+drowse that no memory image needs, and unfinished work. A server does the same
+when it starts and while it runs, so use this where no server will start.
 
 Each orphan is shown with the reason, its age and its size. Something that no
 record mentions is kept for a minute after it last changed.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +26,30 @@ import (
 // The tests below hold what gVisor does and does not promise, one each. After an
 // upgrade of gVisor a failure here says what to look at. docs/design/runtime-builds.md
 // lists them.
+
+// TestPrivateList: the page lists each of them.
+func TestPrivateList(t *testing.T) {
+	name := regexp.MustCompile(`\bTestPrivate[A-Z]\w+`)
+	tests, err := os.ReadFile("private_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../../docs/design/runtime-builds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := name.FindAllString(string(page), -1)
+	for _, test := range regexp.MustCompile(`func (TestPrivate\w+)`).FindAllStringSubmatch(string(tests), -1) {
+		if test[1] != "TestPrivateList" && !slices.Contains(listed, test[1]) {
+			t.Errorf("%s is not on the page", test[1])
+		}
+	}
+	for _, test := range listed {
+		if !strings.Contains(string(tests), "func "+test+"(") {
+			t.Errorf("the page lists %s, which is not there", test)
+		}
+	}
+}
 
 // startOne returns a driver, as many of whose runtimes wait, and a runtime that
 // answers.
