@@ -123,7 +123,11 @@ func (c *checker) database() {
 
 // sandbox checks what one sandbox needs to go on.
 func (c *checker) sandbox(ctx context.Context, sb store.Sandbox) error {
-	if _, err := c.u.bases.Resolve(sb.Config.Template); err != nil {
+	t, err := c.u.bases.Resolve(sb.Config.Template)
+	if err == nil {
+		err = c.u.bases.CheckImage(t)
+	}
+	if err != nil {
 		c.add(Fault{
 			Kind: "template", Sandbox: sb.ID, What: "its template cannot be read: " + message(err),
 			Means: "it cannot start or resume", Repair: "none: put the template back from a backup, or kill the sandbox",

@@ -268,7 +268,7 @@ func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, 
 		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
-	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})
+	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Templates: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})
 	metrics := metricsHandler(reg, keys)
 	bodies := httpapi.NewBodies()
 	sup.CountBuffers(bodies.Of)
@@ -349,6 +349,9 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if _, err := templates.BuildBase(agent, o.share()...); err != nil {
 		return nil, err
 	}
+	if err := templates.Refresh(); err != nil {
+		return nil, err
+	}
 	most, err := mostLimits()
 	if err != nil {
 		return nil, err
@@ -374,7 +377,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(most), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
-		TrialTemplate: "base", Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery,
+		TrialTemplate: template.Host, Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery,
 		LogDir: filepath.Join(o.StateDir, "logs"),
 	})
 	if err != nil {

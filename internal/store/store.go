@@ -28,7 +28,8 @@ type Sandbox struct {
 type Config struct {
 	Template      string            `json:"template"` // resolved template id
 	Alias         string            `json:"alias,omitempty"`
-	Key           string            `json:"key,omitempty"` // the id of the API key that has made it; empty where that is not known
+	Image         string            `json:"image,omitempty"` // the digest that pins the image of the template; empty for the host's system
+	Key           string            `json:"key,omitempty"`   // the id of the API key that has made it; empty where that is not known
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	Env           map[string]string `json:"env,omitempty"`
 	Secure        bool              `json:"secure"`                  // the agent refuses requests without the sandbox's token

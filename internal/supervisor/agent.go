@@ -8,6 +8,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
+	"github.com/drowse-dev/drowse/internal/template"
 )
 
 // agent returns the agent of a runtime of the sandbox.
@@ -26,16 +27,17 @@ func (s *Supervisor) envdToken(sb store.Sandbox) string {
 
 // initAgent waits for the agent to answer and tells it everything that differs
 // in this generation. When it returns, the sandbox can serve.
-func (b *box) initAgent(ctx context.Context, inst runtime.Instance, sb store.Sandbox, generation int64) error {
+func (b *box) initAgent(ctx context.Context, inst runtime.Instance, sb store.Sandbox, t template.Template, generation int64) error {
 	token := b.s.envdToken(sb)
 	return b.agent(inst).Init(ctx, agentapi.InitRequest{
-		EnvVars:     sb.Config.Env,
-		AccessToken: &token,
-		Timestamp:   time.Now().UTC(),
-		DefaultUser: "user",
-		SandboxID:   sb.ID,
-		TemplateID:  sb.Config.Template,
-		Generation:  &generation,
+		EnvVars:        t.Env(sb.Config.Env),
+		AccessToken:    &token,
+		Timestamp:      time.Now().UTC(),
+		DefaultUser:    t.DefaultUser(),
+		DefaultWorkdir: t.Workdir(),
+		SandboxID:      sb.ID,
+		TemplateID:     sb.Config.Template,
+		Generation:     &generation,
 	})
 }
 

@@ -20,13 +20,6 @@ type CreateRequest struct {
 	Actor    string
 }
 
-// Template is what sandboxes are made of.
-type Template struct {
-	ID, Alias string
-	Limits    store.Limits // of a sandbox that asks for none
-	MadeAt    time.Time
-}
-
 // Connected is the answer to Connect.
 type Connected struct {
 	Sandbox store.Sandbox

@@ -311,7 +311,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 			return nil, "", fmt.Errorf("agent of %s, which comes from another server: %w", id, err)
 		}
 	}
-	if err := b.initAgent(ctx, inst, sb, e.Generation); err != nil {
+	if err := b.initAgent(ctx, inst, sb, t, e.Generation); err != nil {
 		return nil, "", fmt.Errorf("agent of %s: %w", id, err)
 	}
 	if e.Checkpoint != nil {

@@ -149,7 +149,7 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 	if err != nil {
 		return nil, err
 	}
-	a.config.Template, a.config.Alias = t.ID, t.Alias
+	a.config.Template, a.config.Alias, a.config.Image = t.ID, t.Alias, t.Digest()
 	return a, s.space.Check(space.Least + uint64(m.Bytes()) + uint64(m.Entries())*entrySpace)
 }
 
@@ -222,6 +222,11 @@ func (a *arrival) event() lifecycle.ImportRequested {
 
 // admit gives what was received its place, and commits the sandbox.
 func (s *Supervisor) admit(a *arrival) (*box, error) {
+	_, release, err := s.o.Templates.Use(a.config.Template) // it may have been removed meanwhile
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	b := newBox(s, store.Sandbox{ID: a.id, Config: a.config, Record: lifecycle.Record{State: lifecycle.Pending}})
 	if err := s.enlist(b); err != nil { // it has become known since it was looked for, or a volume has gone
 		return nil, err
@@ -230,7 +235,7 @@ func (s *Supervisor) admit(a *arrival) (*box, error) {
 	if a.Mode == lifecycle.Memory {
 		image = a.Checkpoint.ID
 	}
-	err := a.Staging.Place(a.Stack, image)
+	err = a.Staging.Place(a.Stack, image)
 	if err == nil {
 		_, err = b.apply(a.event())
 	}

@@ -46,6 +46,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
+	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 	"github.com/drowse-dev/drowse/internal/sweep"
@@ -105,6 +106,7 @@ type Options struct {
 type Supervisor struct {
 	*preview.Links
 	*volumes.Room
+	*templates.Catalog
 	*fitness.Watch
 
 	o      Options
@@ -178,6 +180,9 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.metrics = newMetrics(s)
 	s.slots.Bound(o.MaxRunning, o.KeyLimits)
 	s.timers = newTimers((*box).fire)
+	s.Catalog = templates.New(templates.Options{Store: o.Templates, Space: s.space, Limits: o.Limits, Log: o.Log, Users: func(id string) []string {
+		return s.thoseWith(func(c store.Config) bool { return c.Template == id })
+	}})
 	s.Room, err = volumes.Open(ctx, s.volumeOptions())
 	if err == nil {
 		err = s.recover(ctx)
@@ -285,16 +290,6 @@ func (s *Supervisor) box(id string) (*box, error) {
 // Capabilities returns what the runtimes of this server can do.
 func (s *Supervisor) Capabilities() runtime.Capabilities { return s.o.Driver.Capabilities() }
 
-// Template returns what a reference to a template stands for, or an
-// errdef.NotFound with code "template_not_found".
-func (s *Supervisor) Template(ref string) (Template, error) {
-	t, err := s.o.Templates.Resolve(ref)
-	if err != nil {
-		return Template{}, err
-	}
-	return Template{ID: t.ID, Alias: t.Alias, Limits: s.o.Limits, MadeAt: s.o.Templates.MadeAt(t.ID)}, nil
-}
-
 func (s *Supervisor) limits() quota.Limits {
 	return quota.Limits{Default: s.o.Limits, Most: s.o.MostLimits}
 }
@@ -317,7 +312,15 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 
 // beginCreate commits a new sandbox, and returns what tells when it serves.
 func (s *Supervisor) beginCreate(req CreateRequest) (*box, <-chan ending, error) {
-	cfg, err := s.configOf(req)
+	if err := checkTemplateName(req.Template); err != nil {
+		return nil, nil, err
+	}
+	t, release, err := s.o.Templates.Use(req.Template)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	cfg, err := s.configOf(req, t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -339,15 +342,8 @@ func (s *Supervisor) beginCreate(req CreateRequest) (*box, <-chan ending, error)
 }
 
 // configOf judges what is asked of a new sandbox, and fills in the rest.
-func (s *Supervisor) configOf(req CreateRequest) (store.Config, error) {
-	if err := checkTemplateName(req.Template); err != nil {
-		return store.Config{}, err
-	}
+func (s *Supervisor) configOf(req CreateRequest, t template.Template) (store.Config, error) {
 	if err := checkFields(req.Config); err != nil {
-		return store.Config{}, err
-	}
-	t, err := s.o.Templates.Resolve(req.Template)
-	if err != nil {
 		return store.Config{}, err
 	}
 	if err := s.checkTimeout(orUnlimited(req.Settings.Timeout)); err != nil {
@@ -360,8 +356,9 @@ func (s *Supervisor) configOf(req CreateRequest) (store.Config, error) {
 		return store.Config{}, err
 	}
 	cfg := req.Config
-	cfg.Template, cfg.Alias = t.ID, t.Alias
-	cfg.Limits, err = s.limits().Grant(cfg.Limits)
+	cfg.Template, cfg.Alias, cfg.Image = t.ID, t.Alias, t.Digest()
+	granted, err := s.limits().Grant(cfg.Limits)
+	cfg.Limits = granted
 	return cfg, err
 }
 

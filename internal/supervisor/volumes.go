@@ -18,16 +18,23 @@ func (s *Supervisor) volumeOptions() volumes.Options {
 	}
 }
 
-// usersOf returns the sandboxes that have a volume, sorted. Those that end count
-// until nothing of them runs.
+// usersOf returns the sandboxes that have a volume, sorted.
 func (s *Supervisor) usersOf(id string) []string {
+	return s.thoseWith(func(c store.Config) bool {
+		return slices.ContainsFunc(c.Volumes, func(m store.VolumeMount) bool { return m.Volume == id })
+	})
+}
+
+// thoseWith returns the sandboxes that have something, sorted. Those that end
+// count until nothing of them runs.
+func (s *Supervisor) thoseWith(has func(store.Config) bool) []string {
 	var users []string
 	s.each(func(b *box) {
 		sb := b.snapshot()
 		if sb.Record.State == lifecycle.Terminated && sb.Record.Op == nil {
 			return
 		}
-		if slices.ContainsFunc(sb.Config.Volumes, func(m store.VolumeMount) bool { return m.Volume == id }) {
+		if has(sb.Config) {
 			users = append(users, sb.ID)
 		}
 	})

@@ -41,6 +41,7 @@ const (
 	Layer     Kind = "layer"     // files that a sandbox wrote
 	Image     Kind = "image"     // a memory image, whole or not
 	Template  Kind = "template"  // a base that was replaced, or not finished
+	OfImage   Kind = "oci"       // a template of an OCI image, a layer of one, or unfinished work on one
 	Volume    Kind = "volume"    // files that sandboxes shared
 	Build     Kind = "build"     // a program that memory images were written by
 	Unremoved Kind = "unremoved" // a layer or image that was being removed
@@ -187,6 +188,15 @@ func (s Sweeper) templates(_ context.Context, o ownership) (found []Thing, err e
 		t.Why, t.Stranger = "it is not finished, or a newer one took its place and no sandbox uses it", false
 		found = append(found, t)
 	}
+	if err != nil {
+		return nil, err
+	}
+	images, err := s.Templates.Garbage(func(id string) bool { return o.templates[id] })
+	for _, g := range images {
+		t := o.thing(OfImage, g.ID, g.Path)
+		t.Why, t.Stranger = g.Why, g.Fresh
+		found = append(found, t)
+	}
 	return found, err
 }
 
@@ -262,6 +272,8 @@ func (s Sweeper) Remove(ctx context.Context, t Thing) error {
 		return s.Layers.RemoveImage(t.ID)
 	case Template:
 		return s.Templates.RemoveBase(t.ID)
+	case OfImage:
+		return s.Templates.RemoveGarbage(template.Garbage{ID: t.ID, Path: t.Path, Why: t.Why})
 	case Volume:
 		if t.Kept != "" {
 			return nil

@@ -94,6 +94,7 @@ const baseFormat = "2" // changes when BuildBase would make something else of th
 // unless it is there already, and returns it. It shows the host's system
 // directories, and those of share, which are names below its root.
 func (s *Store) BuildBase(agent []byte, share ...string) (Template, error) {
+	s.agent, s.agentSum = agent, fmt.Sprintf("%x", sha256.Sum256(agent))
 	shown := append(slices.Clone(systemDirs), share...)
 	source, err := fingerprint(agent, shown)
 	if err != nil {
@@ -150,6 +151,7 @@ func (s *Store) setAlias(t Template) {
 	defer s.mu.Unlock()
 	s.alias[t.Alias] = t.ID
 	s.alias[codeInterpreter] = t.ID
+	s.alias[Host] = t.ID
 }
 
 // fingerprint returns a digest of all that a base is built from, by the names,

@@ -12,14 +12,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/layer"
 )
 
@@ -31,14 +34,77 @@ type Template struct {
 	ID    string       `json:"id"`
 	Alias string       `json:"alias"`
 	Trees []layer.Tree `json:"trees"`
+
+	// Image is what the template was made of; nil for the host's system.
+	Image *image.Image `json:"image,omitempty"`
+	User  string       `json:"user,omitempty"` // as whom commands run; empty for "user"
+}
+
+// User is as whom commands run in a sandbox unless another is asked for.
+const User = "user"
+
+// DefaultUser returns as whom commands run that do not say.
+func (t Template) DefaultUser() string {
+	if t.User != "" {
+		return t.User
+	}
+	return User
+}
+
+// Workdir returns where commands run that do not say; empty for the user's home.
+func (t Template) Workdir() string {
+	if t.Image == nil || t.Image.Config.WorkingDir == "/" {
+		return ""
+	}
+	return t.Image.Config.WorkingDir
+}
+
+// Env returns the variables of an image, with those that a sandbox has of its own
+// over them. Whose home it is depends on the user.
+func (t Template) Env(own map[string]string) map[string]string {
+	if t.Image == nil {
+		return own
+	}
+	env := map[string]string{}
+	for _, v := range t.Image.Config.Env {
+		name, value, ok := strings.Cut(v, "=")
+		if ok && name != "" && name != "HOME" && name != "USER" && name != "LOGNAME" && !strings.ContainsRune(v, 0) {
+			env[name] = value
+		}
+	}
+	maps.Copy(env, own)
+	return env
+}
+
+// Digest returns what pins the image that the template was made of; empty for the
+// host's system.
+func (t Template) Digest() string {
+	if t.Image == nil {
+		return ""
+	}
+	return t.Image.Digest
 }
 
 // Store is a directory of templates.
 type Store struct {
-	dir string
+	// Check returns an error where there is no room for more on the disk. It is set
+	// before anything is fetched.
+	Check func() error
+
+	dir    string
+	images *image.Store
+
+	agent    []byte // the agent's program; nil of a store that makes no templates
+	agentSum string // its digest
+
+	// using is held to read by whoever is about to use a template, and to write by
+	// whoever removes one.
+	using sync.RWMutex
 
 	mu     sync.Mutex
-	alias  map[string]string // to id
+	alias  map[string]string // to id, of what the host's system is called
+	names  map[string]entry  // of images
+	making map[string]bool   // templates of images that are being made
 	system map[string]*view  // by the directories that it is of
 
 	masks sync.Mutex // held while a mask is made
@@ -54,46 +120,78 @@ func Open(dir string) (*Store, error) {
 	if err := durable.Sync(filepath.Dir(dir)); err != nil {
 		return nil, fmt.Errorf("open templates: %w", err)
 	}
-	return At(dir), nil
+	s := At(dir)
+	return s, s.readNames()
 }
 
 // At returns the templates in dir as they are.
 func At(dir string) *Store {
-	return &Store{dir: dir, alias: map[string]string{}, system: map[string]*view{}}
+	return &Store{
+		dir: dir, images: image.At(filepath.Join(dir, ociDir), image.DefaultLimits),
+		alias: map[string]string{}, making: map[string]bool{}, system: map[string]*view{},
+	}
 }
 
-// Resolve returns the template with the given id or alias, or an
-// errdef.NotFound with code "template_not_found".
+// Resolve returns the template with the given id, name or reference to an image,
+// or an errdef.NotFound with code "template_not_found".
 func (s *Store) Resolve(name string) (Template, error) {
-	id := strings.ToLower(strings.TrimSpace(name))
-	s.mu.Lock()
-	if of, ok := s.alias[id]; ok {
-		id = of
-	}
-	s.mu.Unlock()
-	if id == "" || strings.ContainsAny(id, "/.") {
+	ref := strings.ToLower(strings.TrimSpace(name))
+	id, alias := s.lookup(ref)
+	if id == "" || strings.ContainsAny(id, "/.:") {
 		return Template{}, notFound(name)
 	}
-	data, err := os.ReadFile(filepath.Join(s.dir, id, manifestName))
+	t, err := s.read(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Template{}, notFound(name)
 	}
 	if err != nil {
 		return Template{}, fmt.Errorf("read template %s: %w", name, err)
 	}
-	var t Template
-	if err := json.Unmarshal(data, &t); err != nil {
-		return Template{}, fmt.Errorf("read template %s: %w", name, err)
-	}
-	for i, tree := range t.Trees {
-		t.Trees[i].Shared = s.shared(tree)
+	if alias != "" {
+		t.Alias = alias
 	}
 	return t, nil
 }
 
+// lookup returns the id that a reference stands for, and what the template is
+// called then; empty for its own name.
+func (s *Store) lookup(ref string) (id, alias string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.names[ref]; ok {
+		return s.imageID(e.Image.Digest), ref
+	}
+	if of, ok := s.alias[ref]; ok {
+		if ref == Host {
+			alias = Host
+		}
+		return of, alias
+	}
+	if full, err := image.Reference(ref); err == nil {
+		for _, name := range slices.Sorted(maps.Keys(s.names)) {
+			if img := s.names[name].Image; img.Ref == full || img.Source == full || s.imageID(img.Digest) == ref {
+				return s.imageID(img.Digest), name
+			}
+		}
+	}
+	return ref, ""
+}
+
+// read reads a template by its id.
+func (s *Store) read(id string) (t Template, err error) {
+	data, err := os.ReadFile(filepath.Join(s.dir, id, manifestName))
+	if err == nil {
+		err = json.Unmarshal(data, &t)
+	}
+	for i, tree := range t.Trees {
+		t.Trees[i].Shared = s.shared(tree)
+	}
+	return t, err
+}
+
 func notFound(name string) error {
 	return errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", name).
-		WithRemedy("this server has the template 'base', also called '" + codeInterpreter + "'")
+		WithRemedy("drowse template ls lists what there is; drowse template pull fetches an image")
 }
 
 // MadeAt returns when a template was made; zero if that is not known.

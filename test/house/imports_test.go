@@ -62,7 +62,7 @@ var layers = []layer{
 			"internal/supervisor/agentclient", "internal/supervisor/awake", "internal/supervisor/checkpoint",
 			"internal/supervisor/cost", "internal/supervisor/fitness", "internal/supervisor/journal",
 			"internal/supervisor/moving", "internal/supervisor/once", "internal/supervisor/preview", "internal/supervisor/quota",
-			"internal/supervisor/space", "internal/supervisor/usage", "internal/supervisor/volumes",
+			"internal/supervisor/space", "internal/supervisor/templates", "internal/supervisor/usage", "internal/supervisor/volumes",
 			"internal/sweep",
 		},
 		may: []string{"records", "host", "core", "base"},
@@ -77,7 +77,7 @@ var layers = []layer{
 	{
 		name: "host",
 		packages: []string{
-			"internal/runtime", "internal/layer", "internal/template", "internal/volume",
+			"internal/runtime", "internal/layer", "internal/image", "internal/template", "internal/volume",
 			"internal/cgroup", "internal/egress", "internal/agentbin",
 		},
 		may: []string{"base"},

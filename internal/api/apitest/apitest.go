@@ -218,14 +218,6 @@ func (f *Fake) granted(d time.Duration) error {
 	return nil
 }
 
-// Template knows the base.
-func (f *Fake) Template(ref string) (supervisor.Template, error) {
-	if ref != "base" && ref != "tmplbase" {
-		return supervisor.Template{}, errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", ref)
-	}
-	return supervisor.Template{ID: "tmplbase", Alias: "base", Limits: store.Limits{CPUs: 2, MemoryMiB: 512, DiskMiB: 1024, PIDs: 512}, MadeAt: Epoch}, nil
-}
-
 // Create makes a sandbox that serves.
 func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
 	err := f.enter()

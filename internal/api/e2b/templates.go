@@ -6,15 +6,16 @@ import (
 	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 )
 
 // Templates is what the dialect needs of those who keep templates.
 type Templates interface {
 	// Template returns what a reference stands for, or an errdef.NotFound with
 	// code "template_not_found".
-	Template(ref string) (supervisor.Template, error)
+	Template(ref string) (templates.Template, error)
+	// Templates returns all that have a name.
+	Templates() ([]templates.Template, error)
 }
 
 // templateView is an item of a list.
@@ -53,24 +54,24 @@ type buildView struct {
 const templateReady = "ready"
 
 // buildOf returns the id of the one build of a template: a UUID, as clients want.
-func buildOf(t supervisor.Template) string {
+func buildOf(t templates.Template) string {
 	h := sha256.Sum256([]byte("build of " + t.ID))
 	return fmt.Sprintf("%x-%x-4%03x-8%03x-%x", h[:4], h[4:6], int(h[6])<<4|int(h[7])>>4, int(h[8])<<4|int(h[9])>>4, h[10:16])
 }
 
-// templates lists what sandboxes can be made of: the base, which every server
-// has.
+// templates lists what sandboxes can be made of.
 func (s *server) templates(*call) (reply, error) {
-	t, err := s.Templates.Template("base")
-	if errdef.Is(err, errdef.NotFound) {
-		return reply{status: http.StatusOK, body: []templateView{}}, nil
+	list, err := s.Templates.Templates()
+	views := []templateView{}
+	for _, t := range list {
+		at := httpapi.Timestamp(t.MadeAt)
+		views = append(views, templateView{
+			TemplateID: t.ID, BuildID: buildOf(t), CPUCount: t.Limits.CPUs, MemoryMB: t.Limits.MemoryMiB, DiskSizeMB: t.Limits.DiskMiB,
+			Public: true, Aliases: t.Names, Names: t.Names, CreatedAt: at, UpdatedAt: at,
+			BuildCount: 1, EnvdVersion: s.EnvdVersion, BuildStatus: templateReady,
+		})
 	}
-	at := httpapi.Timestamp(t.MadeAt)
-	return reply{status: http.StatusOK, body: []templateView{{
-		TemplateID: t.ID, BuildID: buildOf(t), CPUCount: t.Limits.CPUs, MemoryMB: t.Limits.MemoryMiB, DiskSizeMB: t.Limits.DiskMiB,
-		Public: true, Aliases: []string{t.Alias}, Names: []string{t.Alias}, CreatedAt: at, UpdatedAt: at,
-		BuildCount: 1, EnvdVersion: s.EnvdVersion, BuildStatus: templateReady,
-	}}}, err
+	return reply{status: http.StatusOK, body: views}, err
 }
 
 func (s *server) template(c *call) (reply, error) {
@@ -80,7 +81,7 @@ func (s *server) template(c *call) (reply, error) {
 	}
 	at := httpapi.Timestamp(t.MadeAt)
 	return reply{status: http.StatusOK, body: map[string]any{
-		"templateID": t.ID, "public": true, "aliases": []string{t.Alias}, "names": []string{t.Alias},
+		"templateID": t.ID, "public": true, "aliases": t.Names, "names": t.Names,
 		"createdAt": at, "updatedAt": at, "lastSpawnedAt": nil, "spawnCount": 0,
 		"builds": []buildView{{
 			BuildID: buildOf(t), Status: templateReady, CreatedAt: at, UpdatedAt: at, FinishedAt: at, CPUCount: t.Limits.CPUs,

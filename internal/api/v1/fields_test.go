@@ -23,6 +23,8 @@ var least = map[string]map[string]string{
 	"flatSetTimeout": {"sandbox": `"$ID"`, "timeoutSeconds": "600"},
 	"flatPause":      {"sandbox": `"$ID"`},
 	"flatResume":     {"sandbox": `"$ID"`},
+	"pullTemplate":   {"image": `"n"`},
+	"setTemplate":    {"template": `"base"`},
 }
 
 // others are values of the options that are not of a sandbox, each other than
@@ -48,7 +50,8 @@ var others = map[string]map[string]string{
 	"onTimeout":         {body.AsAction.Words: `"kill"`, body.AsPausing.Words: "false"},
 	"autoResume":        {body.AsFlag.Words: "false"},
 	"stallAfterSeconds": {body.InSecondsOrNever.Words: "60"},
-	"template":          {body.AsTemplate.Words: `"another"`},
+	"template":          {body.AsTemplate.Words: `"another"`, body.AsText.Words: `"another"`},
+	"image":             {body.AsText.Words: `"another"`},
 }
 
 // TestEveryFieldOfEveryCall sends every field that any of our bodies knows to

@@ -89,7 +89,7 @@ func (r route) describe(all schemas) schema {
 		body := bodySchema(r.body)
 		op["requestBody"] = schema{"required": body["allOf"] != nil, "content": jsonContent(body)}
 	}
-	if r.carries == upload {
+	if r.carries == upload || r.carries == archive {
 		op["requestBody"] = schema{"required": true, "content": bundleContent()}
 	}
 	return op
@@ -124,6 +124,11 @@ func (r route) responses(all schemas) schema {
 		if r.carries == events {
 			content["text/event-stream"] = schema{"schema": schema{
 				"type": "string", "description": "Events with the id and type of an entry of the log, and the entry as data.",
+			}}
+		}
+		if r.carries == progress || r.carries == archive {
+			content[linesType] = schema{"schema": schema{
+				"type": "string", "description": "For who accepts it: one JSON object a line, with progress, and at the end template or error.",
 			}}
 		}
 		success["content"] = content

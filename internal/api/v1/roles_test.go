@@ -26,10 +26,12 @@ func (w *world) createAs(key string) string {
 // TestEveryRouteAsksForItsRole: a key whose role does not suffice reaches
 // nothing, and one whose role does is not refused.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
-	manages := []string{"POST /v1/imports", "POST /v1/keys", "GET /v1/keys", "DELETE /v1/keys/{keyId}"}
+	manages := []string{"POST /v1/imports", "POST /v1/keys", "GET /v1/keys", "DELETE /v1/keys/{keyId}",
+		"POST /v1/templates", "POST /v1/templates/load", "PUT /v1/templates/{template}", "DELETE /v1/templates/{template}"}
 	looks := []string{
 		"GET " + base, "GET " + one, "GET " + one + "/lifecycle", "GET " + one + "/holds", "GET " + one + "/previews",
 		"GET " + one + "/events", "GET /v1/events", "GET " + one + "/snapshots",
+		"GET /v1/templates", "GET /v1/templates/{template}",
 	}
 	eachRoute(t, func(t *testing.T, r route) {
 		name := r.method + " " + r.pattern

@@ -15,6 +15,8 @@ const (
 	previewParam = "previewId"
 	keyParam     = "keyId"
 	volumeParam  = "volumeId"
+	// templateParam is a template's name or id. A slash in it is written as %2F.
+	templateParam = "template"
 )
 
 // The parameters of the query string of an import.
@@ -22,6 +24,9 @@ const (
 	newIDParam = "newId"
 	modeParam  = "mode"
 )
+
+// nameParam is the parameter of the query string of a load.
+const nameParam = "name"
 
 // access says who may call a route.
 type access string
@@ -68,6 +73,8 @@ type content string
 
 const (
 	jsonOnly content = ""
+	progress content = "progress" // the answer may be lines that tell how far it is
+	archive  content = "archive"  // the same, and the body is an image
 	events   content = "events"   // the answer may be server-sent events
 	download content = "download" // the answer is a bundle
 	upload   content = "upload"   // the body is a bundle
@@ -93,6 +100,7 @@ var (
 	createQuery = []param{
 		idempotent("a create with the same key and the same body returns the sandbox of the first, also while that is still being created and after a restart of the server.", "Another body is"),
 	}
+	loadQuery  = []param{{nameParam, "query", "What the template is to be called; what the archive calls its image if not said.", schema{"type": "string"}}}
 	eventQuery = []param{afterEvent, limit, followed}
 	listQuery  = []param{
 		{"state", "query", "States, joined by commas; all but terminated if not said.", schema{"type": "string"}},
@@ -153,6 +161,13 @@ func routes() []route {
 		{get, "/v1/volumes", share, none, (*server).volumes, "listVolumes", "All volumes, oldest first.", nil, nil, http.StatusOK, volumesView{}, jsonOnly},
 		{get, "/v1/volumes/{" + volumeParam + "}", share, none, (*server).volume, "getVolume", "Look at a volume.", nil, nil, http.StatusOK, volumeView{}, jsonOnly},
 		{del, "/v1/volumes/{" + volumeParam + "}", share, none, (*server).deleteVolume, "deleteVolume", "Delete a volume and all its files. It is refused while a sandbox has it, asleep or not.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+
+		{post, "/v1/templates", manage, none, pullTemplate, "pullTemplate", "Fetch an image from its registry, for sandboxes to start from. Layers that are here already are not fetched.", templateBody, nil, http.StatusCreated, templateView{}, progress},
+		{post, "/v1/templates/load", manage, none, loadTemplate, "loadTemplate", "Make a template of an image in a file: a tar of docker save, or of an OCI image layout.", nil, loadQuery, http.StatusCreated, templateView{}, archive},
+		{get, "/v1/templates", look, none, listTemplates, "listTemplates", "What sandboxes can start from.", nil, nil, http.StatusOK, templatesView{}, jsonOnly},
+		{get, "/v1/templates/{" + templateParam + "}", look, none, getTemplate, "getTemplate", "Look at a template, by its name or id.", nil, nil, http.StatusOK, templateView{}, jsonOnly},
+		{put, "/v1/templates/{" + templateParam + "}", manage, none, setTemplate, "setTemplate", "Make a name stand for a template that is here. Sandboxes that exist keep theirs.", templateNameBody, nil, http.StatusOK, templateView{}, jsonOnly},
+		{del, "/v1/templates/{" + templateParam + "}", manage, none, removeTemplate, "deleteTemplate", "Take a name away, and remove the template if that was its last. It is refused while a sandbox that started from it exists, asleep or not.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
 		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},

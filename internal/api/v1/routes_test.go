@@ -29,7 +29,7 @@ func bodyOf(r route, id string) string {
 		switch {
 		case o.Name == sandboxOption.Name:
 			fields = append(fields, fmt.Sprintf(`"sandbox":%q`, id))
-		case o.Name == "reason", o.Name == "name":
+		case o.Name == "reason", o.Name == "name", o.Required && (o.Name == "image" || o.Name == "template"):
 			fields = append(fields, fmt.Sprintf(`%q:"tests"`, o.Name))
 		case o.Required:
 			fields = append(fields, fmt.Sprintf(`%q:60`, o.Name))

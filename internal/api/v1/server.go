@@ -143,6 +143,7 @@ const DefaultKeepAlive = 15 * time.Second
 type Options struct {
 	Sandboxes Sandboxes     // required
 	Volumes   Volumes       // required
+	Templates Templates     // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	// Domain is the wildcard domain, with the port if it is an unusual one,

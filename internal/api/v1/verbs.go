@@ -46,6 +46,13 @@ var (
 		{Name: "diskMiB", Doc: "How much it may hold, and one file for each 16 KiB of it; the server's --volume-disk if not said. Past it, all running sandboxes that have it are paused, and writes of its files are refused with volume_full.",
 			Spelled: []body.Spelled{body.AsCount.As("diskMiB disk_mib")}},
 	}
+	templateBody = body.Vocabulary{
+		{Name: "image", Doc: "A reference to an image in a registry, such as python:3.12 or ghcr.io/owner/name@sha256:...", Required: true, Spelled: []body.Spelled{body.AsText.As("image")}},
+		{Name: "name", Doc: "What the template is to be called; the last part of the repository with its tag if not said. It takes the name from the template that has it.", Spelled: []body.Spelled{body.AsText.As("name")}},
+	}
+	templateNameBody = body.Vocabulary{
+		{Name: "template", Doc: "The name or id of a template, or host for the host's own system.", Required: true, Spelled: []body.Spelled{body.AsText.As("template templateID templateId template_id")}},
+	}
 	flatPauseBody      = body.Vocabulary{sandboxOption, body.PauseMode}
 	flatResumeBody     = append(body.Vocabulary{sandboxOption}, body.Options...)
 	flatSetTimeoutBody = body.Vocabulary{sandboxOption, deadlineOption}
