@@ -82,8 +82,9 @@ type Build struct {
 // started with, and whose memory images are read by the build that wrote them.
 type Builder interface {
 	// Reader returns the build to restore a memory image with, given the build that
-	// wrote it: digest is empty where that is not known. The error says what is
-	// missing.
+	// wrote it: digest is empty where that is not known. Where there is none, the
+	// error is an errdef.Unavailable with code "checkpoint_unreadable" and says what
+	// is missing.
 	Reader(digest, version string) (Build, error)
 	// Keep has the program of a build that Reader gave stay for as long as a memory
 	// image may need it.

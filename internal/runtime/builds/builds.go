@@ -106,15 +106,27 @@ func read(f *os.File) (*Program, error) {
 // of its name.
 const own = "/proc/self/exe"
 
-// Self is the program that this process runs.
-var Self = sync.OnceValues(func() (*Program, error) {
+// self is what Self has found; what has failed is tried again.
+var self struct {
+	sync.Mutex
+	program *Program
+}
+
+// Self is the program that this process runs. It is read once.
+func Self() (*Program, error) {
+	self.Lock()
+	defer self.Unlock()
+	if self.program != nil {
+		return self.program, nil
+	}
 	p, err := Of(own)
 	if err != nil {
 		return nil, err
 	}
 	defer p.file.Close()
-	return &Program{Digest: p.Digest, known: p.known}, nil
-})
+	self.program = &Program{Digest: p.Digest, known: p.known}
+	return self.program, nil
+}
 
 // Is reports whether the file at path is this very program: the same file, not
 // one with the same contents.

@@ -52,47 +52,37 @@ func (x Reader) Image(ctx context.Context, cp lifecycle.Checkpoint, t template.T
 	if err != nil || cp.Mode == lifecycle.Filesystem {
 		return image, "", err
 	}
-	build, unreadable := x.reader(m)
-	if unreadable == nil {
-		unreadable, err = x.unreadable(ctx, m, t)
+	build, err := x.reader(m)
+	if err == nil {
+		err = x.overChanged(ctx, m, t)
 	}
-	switch {
-	case err != nil:
-		return image, "", err
-	case unreadable == nil:
+	if err == nil {
 		return Image{ID: cp.ID, Build: build.Digest}, "", nil
-	case settings.FilesystemFallback:
-		return image, unreadable.Message + ": it has booted afresh from its files", nil
 	}
-	return image, "", unreadable
+	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == CodeUnreadable && settings.FilesystemFallback {
+		return image, e.Message + ": it has booted afresh from its files", nil
+	}
+	return image, "", err
 }
 
 // reader returns the build of the runtime that reads a memory image. Where there
-// is none, the second says why.
-func (x Reader) reader(m layer.Manifest) (runtime.Build, *errdef.Error) {
-	builder, ok := x.Driver.(runtime.Builder)
-	if !ok {
-		if own := x.Driver.Capabilities().Version; m.Runtime != own {
-			return runtime.Build{}, unreadable("its memory image is of %s, which this server's %s cannot read", m.Runtime, own)
-		}
-		return runtime.Build{}, nil
+// is none, the error has CodeUnreadable.
+func (x Reader) reader(m layer.Manifest) (runtime.Build, error) {
+	if builder, ok := x.Driver.(runtime.Builder); ok {
+		return builder.Reader(m.Build, m.Runtime)
 	}
-	b, err := builder.Reader(m.Build, m.Runtime)
-	if err == nil {
-		return b, nil
+	if own := x.Driver.Capabilities().Version; m.Runtime != own {
+		return runtime.Build{}, unreadable("its memory image is of %s, which this server's %s cannot read", m.Runtime, own)
 	}
-	if e, ok := errors.AsType[*errdef.Error](err); ok {
-		return b, unreadable("%s", e.Message).WithRemedy("%s", e.Remedy)
-	}
-	return b, unreadable("%s", err)
+	return runtime.Build{}, nil
 }
 
 // BuildFor returns the build of the runtime that reads memory images of a version
 // that come from elsewhere, and has it stay; false where none does. Which program
 // wrote them says nothing: it is not here, and is not let in with them.
 func (x Reader) BuildFor(version string) (digest string, ok bool) {
-	b, unread := x.reader(layer.Manifest{Runtime: version})
-	if unread != nil {
+	b, err := x.reader(layer.Manifest{Runtime: version})
+	if err != nil {
 		return "", false
 	}
 	if builder, ok := x.Driver.(runtime.Builder); ok {
@@ -103,7 +93,7 @@ func (x Reader) BuildFor(version string) (digest string, ok bool) {
 	return b.Digest, true
 }
 
-func unreadable(format string, args ...any) *errdef.Error {
+func unreadable(format string, args ...any) error {
 	return errdef.New(errdef.Unavailable, CodeUnreadable, format, args...)
 }
 

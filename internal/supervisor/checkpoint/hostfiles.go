@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -79,23 +78,23 @@ func (x Reader) HostFiles(inst runtime.Instance, sb store.Sandbox) []layer.HostF
 	return files
 }
 
-// unreadable says why a memory image must not be restored over the files that
+// overChanged returns why a memory image must not be restored over the files that
 // there are now; nil for no reason.
-func (x Reader) unreadable(ctx context.Context, m layer.Manifest, t template.Template) (*errdef.Error, error) {
+func (x Reader) overChanged(ctx context.Context, m layer.Manifest, t template.Template) error {
 	if m.HostFiles != nil {
 		if text := x.replaced(m.HostFiles, t); text != "" {
-			return unreadable("%s", text), nil
+			return unreadable("%s", text)
 		}
-		return nil, nil
+		return nil
 	}
 	if m.System == nil {
-		return nil, nil
+		return nil
 	}
 	now, err := x.Templates.System(ctx, t)
 	if err != nil || *m.System == now {
-		return nil, err
+		return err
 	}
-	return unreadable("files in the host's system directories, which its programs run from, have changed since it was paused, as by an upgrade of packages"), nil
+	return unreadable("files in the host's system directories, which its programs run from, have changed since it was paused, as by an upgrade of packages")
 }
 
 // replaced says which of the files that programs in an image have open are not
