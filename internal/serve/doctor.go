@@ -15,6 +15,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agentbin"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
@@ -35,7 +36,7 @@ type Finding struct {
 func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (bool, error) {
 	findings := []Finding{root(), kernel(), space(stateDir)}
 	if findings[0].OK {
-		findings = append(findings, calls(), overlays(stateDir))
+		findings = append(findings, keptBuilds(stateDir), calls(), overlays(stateDir))
 		findings = append(findings, host(ctx)...)
 		for _, kind := range drivers.All() {
 			findings = append(findings, trialOf(ctx, kind, stateDir))
@@ -114,6 +115,22 @@ func space(dir string) Finding {
 		f.Remedy = "make room, or choose another place with --state-dir: paused sandboxes keep their memory there"
 		return f
 	}
+}
+
+// keptBuilds says what the builds take that memory images need.
+func keptBuilds(dir string) Finding {
+	f := Finding{Name: "builds", OK: true}
+	kept := buildsAt(dir)
+	names, err := kept.Names()
+	if err != nil {
+		return f.lacks(err)
+	}
+	var bytes int64
+	for _, name := range names {
+		bytes += diskUsage(kept.Path(name))
+	}
+	f.Detail = fmt.Sprintf("%d of drowse are kept for memory images, %s in %s", len(names), human.Bytes(bytes), kept.Path(""))
+	return f
 }
 
 // trialOf starts a sandbox of a kind, as nothing else tells whether that works. Its

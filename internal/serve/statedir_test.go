@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -40,5 +41,25 @@ func TestStateDirOnSmallFileSystem(t *testing.T) {
 	_, err := makeStateDir(filepath.Join(dir, "state"))
 	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "state_dir_unusable" || e.Remedy == "" {
 		t.Errorf("a state directory on 16 MiB: %v", err)
+	}
+}
+
+// TestKeptBuilds: the doctor counts the builds that memory images need, and finds
+// nothing wrong with a directory that has none.
+func TestKeptBuilds(t *testing.T) {
+	dir := t.TempDir()
+	if f := keptBuilds(dir); !f.OK || !strings.Contains(f.Detail, "0 of drowse") {
+		t.Errorf("without any: %+v", f)
+	}
+	if err := os.Mkdir(buildsAt(dir).Path(""), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{strings.Repeat("0", 64), strings.Repeat("1", 64)} {
+		if err := os.WriteFile(buildsAt(dir).Path(name), make([]byte, 1<<20), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := keptBuilds(dir); !f.OK || !strings.Contains(f.Detail, "2 of drowse") || !strings.Contains(f.Detail, "2.0 MiB") {
+		t.Errorf("with two: %+v", f)
 	}
 }
