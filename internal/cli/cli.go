@@ -172,6 +172,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.key, "api-key", "", "API `key`")
 	f.StringVar(&a.stateDir, "state-dir", "", "the server's state `directory` (default "+defaultStateDir+")")
 	f.StringVarP(&a.output, "output", "o", "text", "output `format`: text or json")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 
 	root.AddGroup(
 		&cobra.Group{ID: groupSandbox, Title: "Sandboxes:"},
@@ -194,6 +195,7 @@ func (a *app) add(root *cobra.Command, group string, commands ...*cobra.Command)
 	for _, c := range commands {
 		c.GroupID = group
 		c.DisableFlagsInUseLine = true
+		completer{a}.complete(c)
 		root.AddCommand(c)
 	}
 }
