@@ -54,15 +54,18 @@ type (
 		Mode Mode
 	}
 	// ConnectRequested asks for a running sandbox with at least Timeout left,
-	// which may be NoLimit. Zero leaves the end of one that runs as it is.
+	// which may be NoLimit. Zero leaves the end of one that runs as it is. Change, if
+	// not nil, comes with it: both happen, or neither does.
 	ConnectRequested struct {
 		Meta
 		Timeout time.Duration
+		Change  *Patch
 	}
-	// ResumeRequested asks to resume a paused sandbox.
+	// ResumeRequested asks to resume a paused sandbox, with a change as above.
 	ResumeRequested struct {
 		Meta
 		Timeout time.Duration
+		Change  *Patch
 	}
 	// TimeoutSet replaces the soft timeout of a running sandbox; zero expires
 	// it now, NoLimit takes its end away.

@@ -119,6 +119,7 @@ type Operation struct {
 	Cancelable bool          `json:"cancelable,omitempty"` // access may cancel this pause
 	Canceling  bool          `json:"canceling,omitempty"`  // the pause is to be undone, not committed
 	Carry      *Carry        `json:"carry,omitempty"`      // of a resume that ends a checkpoint
+	Before     *Settings     `json:"before,omitempty"`     // what a resume that fails goes back to; nil if it changed none
 }
 
 // Carry is what a sandbox that was only checkpointed goes on with.

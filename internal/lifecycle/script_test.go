@@ -144,6 +144,7 @@ func (w *world) parse(t *testing.T, words []string) Event {
 	settings := Settings{OnTimeout: Kill}
 	access := AccessRequested{Meta: m}
 	var change Patch
+	var along *Patch // of connect and resume
 	for _, word := range words[1:] {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
@@ -191,6 +192,9 @@ func (w *world) parse(t *testing.T, words []string) Event {
 	case "connect", "resume", "timeout", "extend":
 		d = duration(t, rest[0])
 	}
+	if change != (Patch{}) {
+		along = &change
+	}
 	switch words[0] {
 	case "create":
 		return CreateRequested{Meta: m, Settings: settings}
@@ -203,9 +207,9 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		}
 		return PauseRequested{Meta: m, Mode: mode}
 	case "connect":
-		return ConnectRequested{Meta: m, Timeout: d}
+		return ConnectRequested{Meta: m, Timeout: d, Change: along}
 	case "resume":
-		return ResumeRequested{Meta: m, Timeout: d}
+		return ResumeRequested{Meta: m, Timeout: d, Change: along}
 	case "timeout":
 		return TimeoutSet{Meta: m, Timeout: d}
 	case "extend":
@@ -291,6 +295,9 @@ func detail(s string) string {
 func (w *world) show() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s g%d", w.rec.Situation(), w.rec.Generation)
+	if idle := w.rec.Settings.IdleTimeout; idle != 0 && w.rec.State == Paused {
+		fmt.Fprintf(&out, " idleTimeout=%s", idle)
+	}
 	if !w.rec.EndAt.IsZero() {
 		fmt.Fprintf(&out, " endAt=%s", w.rec.EndAt.Sub(epoch))
 	}

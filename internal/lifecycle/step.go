@@ -267,6 +267,9 @@ func extend(s *step, ev Event) {
 	switch e := ev.(type) {
 	case ConnectRequested:
 		m, timeout = e.Meta, e.Timeout
+		if !s.change(e.Change, e.Actor) {
+			return
+		}
 	case ExtendRequested:
 		m, timeout = e.Meta, e.Timeout
 	}
@@ -297,13 +300,23 @@ func setTimeout(s *step, ev Event) {
 
 func patch(s *step, ev Event) {
 	e := ev.(SettingsPatched)
-	settings := e.Patch.apply(s.rec.Settings)
+	s.change(&e.Patch, e.Actor)
+}
+
+// change patches the settings, and reports whether they may be so. A patch that is
+// nil changes nothing.
+func (s *step) change(p *Patch, actor string) bool {
+	if p == nil {
+		return true
+	}
+	settings := p.apply(s.rec.Settings)
 	if err := settings.Validate(); err != nil {
 		s.refuse(err)
-		return
+		return false
 	}
 	s.rec.Settings = settings
-	s.log(EntryUpdated, nil, "").Actor = e.Actor
+	s.log(EntryUpdated, nil, "").Actor = actor
+	return true
 }
 
 // MaxLeases is how many leases a sandbox may have at once.
@@ -621,9 +634,22 @@ func (s *step) wakeTimeout() time.Duration {
 func resume(s *step, ev Event) {
 	switch e := ev.(type) {
 	case ConnectRequested:
-		s.resume(e.Meta, e.Timeout)
+		s.resumeWith(e.Change, e.Meta, e.Timeout)
 	case ResumeRequested:
-		s.resume(e.Meta, e.Timeout)
+		s.resumeWith(e.Change, e.Meta, e.Timeout)
+	}
+}
+
+// resumeWith changes settings in the step that begins the resume, because the
+// runtime starts with them. Should the resume fail, they are again as before.
+func (s *step) resumeWith(p *Patch, m Meta, timeout time.Duration) {
+	before := s.rec.Settings
+	if !s.change(p, m.Actor) {
+		return
+	}
+	s.resume(m, timeout)
+	if p != nil {
+		s.rec.Op.Before = &before
 	}
 }
 
@@ -674,6 +700,10 @@ func (s *step) sleepAgain(detail string) *Entry {
 	s.release(op.Launch)
 	s.rec.Op = nil
 	s.rec.LastError = "resume: " + detail
+	if op.Before != nil {
+		s.rec.Settings = *op.Before
+		s.log(EntryUpdated, op, "as before the resume")
+	}
 	return s.logEnd(EntryResumeFailed, op, detail)
 }
 

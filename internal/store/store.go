@@ -51,6 +51,67 @@ type Config struct {
 	// Idempotency binds the sandbox to the create that made it; nil where that had
 	// no idempotency key.
 	Idempotency *Idempotency `json:"idempotency,omitempty"`
+	// Before is what a resume under way has changed, as it was before; nil if it
+	// changed nothing, and when it has ended.
+	Before *Changeable `json:"before,omitempty"`
+}
+
+// Changeable is what can be changed of a Config together with settings of the
+// lifecycle.
+type Changeable struct {
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	Ports         Ports             `json:"ports,omitempty"`
+	AllowInternet *bool             `json:"allowInternet,omitempty"`
+	AllowOut      []string          `json:"allowOut,omitempty"`
+	DenyOut       []string          `json:"denyOut,omitempty"`
+	FromServer    []string          `json:"fromServer,omitempty"`
+}
+
+// Changeable returns what can be changed.
+func (c Config) Changeable() Changeable {
+	return Changeable{c.Metadata, c.Ports, c.AllowInternet, c.AllowOut, c.DenyOut, c.FromServer}
+}
+
+// Changed returns c with those of the values that are not nil.
+func (c Config) Changed(v Changeable) Config {
+	if v.Metadata != nil {
+		c.Metadata = v.Metadata
+	}
+	if v.Ports != nil {
+		c.Ports = v.Ports
+	}
+	if v.AllowInternet != nil {
+		c.AllowInternet = v.AllowInternet
+	}
+	if v.AllowOut != nil {
+		c.AllowOut = v.AllowOut
+	}
+	if v.DenyOut != nil {
+		c.DenyOut = v.DenyOut
+	}
+	if v.FromServer != nil {
+		c.FromServer = v.FromServer
+	}
+	return c
+}
+
+// Settled returns what a sandbox with the record is, when a resume may have ended:
+// one that failed has changed nothing.
+func (c Config) Settled(now lifecycle.Record) Config {
+	if c.Before == nil || now.Phase() == lifecycle.Resuming {
+		return c
+	}
+	if now.State == lifecycle.Paused {
+		c = c.With(*c.Before)
+	}
+	c.Before = nil
+	return c
+}
+
+// With returns c with other values of what can be changed.
+func (c Config) With(v Changeable) Config {
+	c.Metadata, c.Ports, c.AllowInternet, c.AllowOut, c.DenyOut, c.FromServer = v.Metadata, v.Ports, v.AllowInternet, v.AllowOut, v.DenyOut, v.FromServer
+	return c
 }
 
 // Idempotency is by what a second create is known as the same.

@@ -108,6 +108,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	if res.Record.State == lifecycle.Terminated && res.Record.Op == nil {
 		next = remembered(next)
 	}
+	next.Config = next.Config.Settled(next.Record)
 	if err := b.s.slots.Move(b.sb, next); err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
@@ -119,8 +120,11 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 		_ = b.s.slots.Move(next, b.sb) // giving back never fails
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
-	before := b.sb.Record
+	before, ended := b.sb.Record, b.sb.Config.Before != nil && next.Config.Before == nil
 	b.sb = next
+	if ended {
+		b.setGate()
+	}
 	b.s.announce()
 	b.noteCancel(res.Entries)
 	b.arm()

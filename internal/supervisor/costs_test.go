@@ -27,7 +27,7 @@ func TestKeyCosts(t *testing.T) {
 		if err := s.Pause(t.Context(), busy, lifecycle.Memory, ""); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Connect(t.Context(), busy, time.Minute, ""); err != nil {
+		if _, err := s.Connect(t.Context(), busy, time.Minute, Patch{}, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

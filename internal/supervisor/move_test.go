@@ -104,7 +104,7 @@ func TestMove(t *testing.T) {
 
 	stop() // and over a restart
 	second, _ = to.open()
-	if c, err := second.Connect(t.Context(), id, time.Minute, ""); err != nil || !c.Resumed {
+	if c, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil || !c.Resumed {
 		t.Fatalf("connect: %+v, %v", c, err)
 	}
 	wantCount(t, second, id, 3, 2)
@@ -119,7 +119,7 @@ func TestMove(t *testing.T) {
 		if token := record(t, second, id).Checkpoint.AgentToken; token != "" {
 			t.Errorf("the token of the old server is still there: %s", token)
 		}
-		if _, err := second.Connect(t.Context(), id, time.Minute, ""); err != nil {
+		if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 			t.Fatal(err)
 		}
 		wantCount(t, second, id, g+1, g)
@@ -141,7 +141,7 @@ func TestMove(t *testing.T) {
 		t.Fatalf("copied as %s, %v", copied.ID, err)
 	}
 	for _, id := range []string{id, copied.ID} {
-		if _, err := last.Connect(t.Context(), id, time.Minute, ""); err != nil {
+		if _, err := last.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 			t.Fatal(err)
 		}
 		wantCount(t, last, id, 3, 2)
@@ -151,7 +151,7 @@ func TestMove(t *testing.T) {
 	}
 	third.wantNothingLeft()
 	// Where it came from it is as it was.
-	if _, err := first.Connect(t.Context(), id, time.Minute, ""); err != nil {
+	if _, err := first.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, first, id, 3, 2)
@@ -168,7 +168,7 @@ func TestFallBackToAnImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for g := int64(2); g < 5; g++ {
-		if _, err := second.Connect(t.Context(), id, time.Minute, ""); err != nil {
+		if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 			t.Fatal(err)
 		}
 		wantCount(t, second, id, 3, g)
@@ -225,7 +225,7 @@ func TestExportOutlivesAWake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := first.Connect(t.Context(), id, time.Minute, ""); err != nil {
+	if _, err := first.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, first, id, 3, 2)
@@ -245,7 +245,7 @@ func TestExportOutlivesAWake(t *testing.T) {
 	if _, err := second.Import(t.Context(), &file, ImportRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.Connect(t.Context(), id, time.Minute, ""); err != nil {
+	if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, second, id, 3, 2)
@@ -421,7 +421,7 @@ func TestImportOfFiles(t *testing.T) {
 		t.Errorf("images %v, %v", images, err)
 	}
 	again := exportOf(t, second, id) // has no memory either
-	if _, err := second.Connect(t.Context(), id, time.Minute, ""); err != nil {
+	if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, second, id, 1, 2)
@@ -432,7 +432,7 @@ func TestImportOfFiles(t *testing.T) {
 	if _, err := last.Import(t.Context(), bytes.NewReader(again), ImportRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := last.Connect(t.Context(), id, time.Minute, ""); err != nil {
+	if _, err := last.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, last, id, 1, 2)
@@ -490,7 +490,7 @@ func TestImportsOfTheSame(t *testing.T) {
 	if want := append([]string{""}, slices.Repeat([]string{"sandbox_exists"}, n-1)...); !slices.Equal(codes, want) {
 		t.Errorf("answers %q", codes)
 	}
-	if _, err := second.Connect(t.Context(), id, time.Minute, ""); err != nil {
+	if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, second, id, 3, 2)

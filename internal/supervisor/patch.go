@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"reflect"
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -41,44 +42,52 @@ func (p Patch) changesNetwork() bool {
 func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	config := b.sb.Config
-	changed := b.sb.Config
-	if p.Metadata != nil {
-		changed.Metadata = p.Metadata
-	}
-	if p.Ports != nil {
-		changed.Ports = p.Ports
-	}
-	if p.AllowInternet != nil {
-		changed.AllowInternet = p.AllowInternet
-	}
-	if p.AllowOut != nil {
-		changed.AllowOut = p.AllowOut
-	}
-	if p.DenyOut != nil {
-		changed.DenyOut = p.DenyOut
-	}
-	changed.FromServer = p.without(changed.FromServer)
-	if _, err := policyOf(changed); err != nil {
-		return store.Sandbox{}, nil, err
-	}
-	b.sb.Config = changed
-	res, err := b.applyLocked(lifecycle.SettingsPatched{Meta: call("", actor), Patch: p.Settings})
-	if err == nil && res.Verdict == lifecycle.Applies && !res.Changed { // only what is beside the record
-		err = b.logEntry(lifecycle.Entry{Type: lifecycle.EntryUpdated, At: now(), Actor: actor})
-	}
-	if err != nil || res.Verdict != lifecycle.Applies {
-		b.sb.Config = config
-	}
+	res, err := p.applyLocked(b, lifecycle.SettingsPatched{Meta: call("", actor), Patch: p.Settings}, actor)
 	if err != nil {
 		return store.Sandbox{}, nil, err
 	}
 	if res.Verdict != lifecycle.Applies {
 		return store.Sandbox{}, b.awaitLocked(), nil
 	}
-	b.setGate()
 	return b.viewLocked(), nil, nil
 }
+
+// applyLocked lets an event happen to a box that changes the settings of p. What
+// else p changes is changed in the same commit, or not at all. If that commit
+// begins a resume, the sandbox remembers how it was before: a resume that fails
+// leaves nothing of the change.
+func (p Patch) applyLocked(b *box, ev lifecycle.Event, actor string) (lifecycle.Result, error) {
+	config, asleep := b.sb.Config, b.sb.Record.State == lifecycle.Paused
+	changed := p.On(config)
+	if _, err := policyOf(changed); err != nil {
+		return lifecycle.Result{}, err
+	}
+	if was := config.Changeable(); asleep && ev.Kind() != (lifecycle.SettingsPatched{}).Kind() {
+		changed.Before = &was
+	}
+	b.sb.Config = changed
+	res, err := b.applyLocked(ev)
+	if err == nil && res.Verdict == lifecycle.Applies && !res.Changed { // only what is beside the record
+		err = b.logEntry(lifecycle.Entry{Type: lifecycle.EntryUpdated, At: now(), Actor: actor})
+	}
+	if err != nil || res.Verdict != lifecycle.Applies && !res.Changed {
+		b.sb.Config = config
+		return res, err
+	}
+	b.setGate()
+	return res, nil
+}
+
+// On returns what a sandbox is after the patch, apart from the settings of its
+// lifecycle.
+func (p Patch) On(c store.Config) store.Config {
+	return c.Changed(store.Changeable{
+		Metadata: p.Metadata, Ports: p.Ports, AllowInternet: p.AllowInternet, AllowOut: p.AllowOut, DenyOut: p.DenyOut, FromServer: p.without(c.FromServer),
+	})
+}
+
+// Empty reports whether the patch changes nothing.
+func (p Patch) Empty() bool { return reflect.DeepEqual(p, Patch{}) }
 
 // Configure changes what a sandbox is apart from its lifecycle, and logs it with
 // detail.

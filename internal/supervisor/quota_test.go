@@ -70,12 +70,12 @@ func TestKeyRunningLimit(t *testing.T) {
 	}
 	wantUse(t, s, "k", 1, 2, 256)
 	third := create(t, s, of("k", 256))
-	_, err = s.Connect(t.Context(), first, time.Minute, "key:admin")
+	_, err = s.Connect(t.Context(), first, time.Minute, Patch{}, "key:admin")
 	wantLimit(t, err, "maxRunning", 2, 1, 2)
 	if err := s.Kill(t.Context(), third, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = s.Connect(t.Context(), first, time.Minute, ""); err != nil {
+	if _, err = s.Connect(t.Context(), first, time.Minute, Patch{}, ""); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestKeySandboxesLimit(t *testing.T) {
 	wantLimit(t, err, "maxSandboxes", 2, 1, 2)
 	_, err = s.Import(t.Context(), bytes.NewReader(file), ImportRequest{NewID: true, Key: "k"})
 	wantLimit(t, err, "maxSandboxes", 2, 1, 2)
-	if _, err := s.Connect(t.Context(), asleep, time.Minute, ""); err != nil {
+	if _, err := s.Connect(t.Context(), asleep, time.Minute, Patch{}, ""); err != nil {
 		t.Errorf("a wake needs no more than there is: %v", err)
 	}
 	if err := s.Pause(t.Context(), asleep, lifecycle.Memory, ""); err != nil {
@@ -163,7 +163,7 @@ func TestKeyMemoryLimit(t *testing.T) {
 	}
 	wantUse(t, s, "k", 1, 2, 300)
 	create(t, s, of("k", 700))
-	_, err = s.Resume(t.Context(), big, time.Minute, "")
+	_, err = s.Resume(t.Context(), big, time.Minute, Patch{}, "")
 	wantLimit(t, err, "maxMemoryMiB", 1000, 700, 1000)
 }
 
@@ -184,7 +184,7 @@ func TestKeyDiskLimit(t *testing.T) {
 	_, err := s.Create(t.Context(), of(301))
 	wantLimit(t, err, "maxDiskMiB", 700, 301, 1000)
 	create(t, s, of(300))
-	if _, err = s.Resume(t.Context(), big, time.Minute, ""); err != nil {
+	if _, err = s.Resume(t.Context(), big, time.Minute, Patch{}, ""); err != nil {
 		t.Errorf("a wake takes no more of the disk: %v", err)
 	}
 	if got := s.KeyUse("k").DiskMiB; got != 1000 {
@@ -265,7 +265,7 @@ func TestKeyLimitUnderConcurrentWakes(t *testing.T) {
 	}
 	limited(s, store.KeyLimits{Running: 4})
 	if woken := atOnce(len(ids), func(i int) error {
-		_, err := s.Connect(context.WithoutCancel(t.Context()), ids[i], time.Minute, "")
+		_, err := s.Connect(context.WithoutCancel(t.Context()), ids[i], time.Minute, Patch{}, "")
 		return err
 	}, t); woken != 4 {
 		t.Errorf("%d of 12 woke, want 4", woken)

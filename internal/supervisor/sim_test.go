@@ -1420,7 +1420,7 @@ func (c *client) pause(srv *server, id string) {
 func (c *client) connect(srv *server, id string) {
 	d := c.duration()
 	w := c.s.call(srv, id, "connect")
-	got, err := srv.s.Connect(srv.ctx, id, d, "")
+	got, err := srv.s.Connect(srv.ctx, id, d, Patch{}, "")
 	if !w.done(err) {
 		return
 	}
@@ -1438,7 +1438,7 @@ func (c *client) connect(srv *server, id string) {
 func (c *client) resume(srv *server, id string) {
 	d := c.duration()
 	w := c.s.call(srv, id, "resume")
-	sb, err := srv.s.Resume(srv.ctx, id, d, "")
+	sb, err := srv.s.Resume(srv.ctx, id, d, Patch{}, "")
 	if !w.done(err) {
 		return
 	}

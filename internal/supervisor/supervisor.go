@@ -480,44 +480,59 @@ func call(op, actor string) lifecycle.Meta {
 
 // Connect makes sure that the sandbox runs for at least timeout from now: it
 // extends a running one and resumes a paused one. Without a limit, it takes the
-// end from a running one.
-func (s *Supervisor) Connect(ctx context.Context, id string, timeout time.Duration, actor string) (Connected, error) {
+// end from a running one. The patch comes with that: both happen, or neither does.
+func (s *Supervisor) Connect(ctx context.Context, id string, timeout time.Duration, p Patch, actor string) (Connected, error) {
 	if err := s.checkTimeout(timeout); err != nil {
 		return Connected{}, err
 	}
-	return s.rouse(ctx, id, func(op string) lifecycle.Event {
-		return lifecycle.ConnectRequested{Meta: call(op, actor), Timeout: timeout}
+	return s.rouse(ctx, id, p, actor, func(op string, change *lifecycle.Patch) lifecycle.Event {
+		return lifecycle.ConnectRequested{Meta: call(op, actor), Timeout: timeout, Change: change}
 	})
 }
 
-// Resume resumes a paused sandbox; one that runs is an errdef.Conflict with
-// code "already_running".
-func (s *Supervisor) Resume(ctx context.Context, id string, timeout time.Duration, actor string) (store.Sandbox, error) {
+// Resume resumes a paused sandbox, with a patch as Connect does; one that runs is
+// an errdef.Conflict with code "already_running", and stays as it is.
+func (s *Supervisor) Resume(ctx context.Context, id string, timeout time.Duration, p Patch, actor string) (store.Sandbox, error) {
 	if err := s.checkTimeout(timeout); err != nil {
 		return store.Sandbox{}, err
 	}
-	c, err := s.rouse(ctx, id, func(op string) lifecycle.Event {
-		return lifecycle.ResumeRequested{Meta: call(op, actor), Timeout: timeout}
+	c, err := s.rouse(ctx, id, p, actor, func(op string, change *lifecycle.Patch) lifecycle.Event {
+		return lifecycle.ResumeRequested{Meta: call(op, actor), Timeout: timeout, Change: change}
 	})
 	return c.Sandbox, err
 }
 
 // rouse sends the event until the sandbox runs. Callers that find a resume in
 // flight join it.
-func (s *Supervisor) rouse(ctx context.Context, id string, event func(op string) lifecycle.Event) (Connected, error) {
+func (s *Supervisor) rouse(ctx context.Context, id string, p Patch, actor string, event func(op string, change *lifecycle.Patch) lifecycle.Event) (Connected, error) {
+	if err := checkFields(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
+		return Connected{}, err
+	}
 	b, err := s.box(id)
 	if err != nil {
 		return Connected{}, err
 	}
+	request := func() (lifecycle.Result, <-chan ending, error) { return b.request(event(newOp(), nil)) }
+	if !p.Empty() {
+		request = func() (lifecycle.Result, <-chan ending, error) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			res, err := p.applyLocked(b, event(newOp(), &p.Settings), actor)
+			return res, b.awaitLocked(), err
+		}
+	}
 	var joined *lifecycle.Record // of a resume that others asked for
 	for {
-		res, ended, err := b.request(event(newOp()))
+		res, ended, err := request()
 		switch {
 		case joined != nil && errdef.Is(err, errdef.Conflict):
 			return Connected{Sandbox: b.as(*joined), Resumed: true}, nil
 		case err != nil:
 			return Connected{}, err
 		case res.Verdict == lifecycle.Applies:
+			if p.changesNetwork() {
+				b.openNetwork(b.serving())
+			}
 			return Connected{Sandbox: b.as(res.Record), Resumed: joined != nil}, nil
 		}
 		end, err := b.wait(ctx, ended)

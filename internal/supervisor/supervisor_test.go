@@ -375,7 +375,7 @@ func TestMemoryContinuesOverPauses(t *testing.T) {
 		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); !errdef.Is(err, errdef.Conflict) {
 			t.Fatalf("second pause: %v, want a conflict", err)
 		}
-		c, err := s.Connect(t.Context(), id, time.Minute, "")
+		c, err := s.Connect(t.Context(), id, time.Minute, Patch{}, "")
 		if err != nil || !c.Resumed {
 			t.Fatalf("connect: %+v, %v", c, err)
 		}
@@ -442,7 +442,7 @@ func TestConcurrentConnectsShareOneResume(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			c, err := s.Connect(t.Context(), id, time.Minute, "")
+			c, err := s.Connect(t.Context(), id, time.Minute, Patch{}, "")
 			if err != nil || c.Sandbox.Record.Generation != 2 {
 				t.Errorf("connect: generation %d, %v", c.Sandbox.Record.Generation, err)
 			}
@@ -550,7 +550,7 @@ func TestFailedResumeStaysPaused(t *testing.T) {
 	}
 	b.set(func() { b.boot = func() error { return errors.New("boom") } })
 	for name, f := range map[string]func() error{
-		"connect": func() error { _, err := s.Connect(t.Context(), id, time.Minute, ""); return err },
+		"connect": func() error { _, err := s.Connect(t.Context(), id, time.Minute, Patch{}, ""); return err },
 		"access":  func() error { _, _, err := count(t.Context(), s, id); return err },
 	} {
 		if err := f(); !errdef.Is(err, errdef.Unavailable) {
@@ -574,7 +574,7 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	hasCode(t, "why, before anybody has tried", faultOf(t, s, id), "checkpoint_damaged", "")
-	_, err = s.Connect(t.Context(), id, time.Minute, "")
+	_, err = s.Connect(t.Context(), id, time.Minute, Patch{}, "")
 	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Class != errdef.Unavailable || e.Code != "checkpoint_damaged" {
 		t.Errorf("connect: %v, want it refused as damaged", err)
 	}
@@ -588,7 +588,7 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 	if err := os.WriteFile(path, whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Minute, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
@@ -710,7 +710,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, f := range []func(){
 			func() { _ = s.Pause(t.Context(), id, lifecycle.Memory, "") },
-			func() { _, _ = s.Connect(t.Context(), id, time.Minute, "") },
+			func() { _, _ = s.Connect(t.Context(), id, time.Minute, Patch{}, "") },
 			func() { _, _, _ = count(t.Context(), s, id) },
 		} {
 			wg.Go(f)
@@ -738,7 +738,7 @@ func TestTimeoutAboveTheCeilingIsRefused(t *testing.T) {
 			_, err := s.Create(t.Context(), CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: d, OnTimeout: lifecycle.Kill}})
 			return err
 		},
-		"connect": func(d time.Duration) error { _, err := s.Connect(t.Context(), id, d, ""); return err },
+		"connect": func(d time.Duration) error { _, err := s.Connect(t.Context(), id, d, Patch{}, ""); return err },
 		"set":     func(d time.Duration) error { _, err := s.SetTimeout(t.Context(), id, d, ""); return err },
 	} {
 		for _, d := range []time.Duration{Unlimited, -time.Second, 25 * time.Hour} {

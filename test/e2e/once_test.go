@@ -3,6 +3,8 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,4 +137,85 @@ func (f *faults) under(key string) []store.Sandbox {
 		}
 	}
 	return made
+}
+
+// TestConnectOverCrashes kills the server at each commit of a resume that changes
+// settings and metadata too, of a sandbox that sleeps and of one that runs: all of
+// it has happened then, or nothing.
+func TestConnectOverCrashes(t *testing.T) {
+	t.Parallel()
+	f := startFaulty(deadline(t, 6*time.Minute), t, 0)
+	sb := f.s.create(f.ctx, client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, IdleTimeout: 2 * time.Hour, Metadata: map[string]string{"is": "old"}})
+	outcomes := map[string]bool{}
+	for _, state := range []lifecycle.State{lifecycle.Paused, lifecycle.Running} {
+		for _, point := range []failpoint.Point{failpoint.CommitBegin, failpoint.Committed} {
+			for nth := 1; ; nth++ {
+				f.bring(sb.ID, state)
+				old := client.PatchOptions{IdleTimeout: new(2 * time.Hour), Metadata: map[string]string{"is": "old"}}
+				before, err := f.s.client.Patch(f.ctx, sb.ID, old)
+				if err != nil {
+					t.Fatal(err)
+				}
+				what := fmt.Sprintf("of a %s one, crash at pass %d of %s", state, nth, point)
+				f.arm(failpoint.Armed{Point: point, Fault: failpoint.Crash, Nth: nth})
+				err = f.connectAnew(sb.ID)
+				f.disarm()
+				if err == nil {
+					break
+				}
+				if err := <-f.s.exited; !killed(err) {
+					t.Fatalf("%s: the server ended with %v", what, err)
+				}
+				f.s.cmd = nil
+				f.s.start()
+				if err := poll(time.Minute, func() error { return f.idle(sb.ID) }); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				after, err := f.s.client.Get(f.ctx, sb.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				outcomes[f.outcome(what, before, after)] = true
+			}
+		}
+	}
+	if !outcomes["all of it"] || !outcomes["nothing"] {
+		t.Errorf("the crashes left %v", outcomes)
+	}
+	f.end()
+}
+
+// connectAnew resumes a sandbox, or extends it, with other settings and metadata.
+func (f *faults) connectAnew(id string) error {
+	header := http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}}
+	const body = `{"timeoutSeconds": 7200, "idleTimeoutSeconds": 1200, "metadata": {"is": "new"}}`
+	got, err := f.s.raw(f.ctx, http.MethodPost, "/v1/sandboxes/"+id+"/resume", header, strings.NewReader(body))
+	if err == nil && got.status != http.StatusOK {
+		f.t.Fatalf("resume: status %d: %s", got.status, got.body)
+	}
+	return err
+}
+
+// idle reports whether no operation is in flight.
+func (f *faults) idle(id string) error {
+	if op := f.records()[id].Op; op != nil {
+		return fmt.Errorf("%s is in flight", op.Phase)
+	}
+	return nil
+}
+
+// outcome says whether all of a resume has happened or nothing of it.
+func (f *faults) outcome(what string, before, after client.Info) string {
+	f.t.Helper()
+	changed := after.Settings.IdleTimeout == 20*time.Minute && after.Metadata["is"] == "new"
+	same := after.Settings.IdleTimeout == 2*time.Hour && after.Metadata["is"] == "old"
+	extended := after.State == client.Running && time.Until(after.EndAt) > 90*time.Minute
+	switch {
+	case changed && extended:
+		return "all of it"
+	case same && after.State == before.State && after.EndAt.Equal(before.EndAt) && after.Generation == before.Generation:
+		return "nothing"
+	}
+	f.t.Errorf("%s: half of it has happened: %s, until %s, %+v, %v", what, after.State, after.EndAt, after.Settings, after.Metadata)
+	return "half"
 }

@@ -326,7 +326,7 @@ func (f *Fake) Pause(_ context.Context, id string, mode lifecycle.Mode, actor st
 }
 
 // Connect extends a running sandbox or resumes a paused one.
-func (f *Fake) Connect(_ context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error) {
+func (f *Fake) Connect(_ context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error) {
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err == nil {
@@ -336,15 +336,34 @@ func (f *Fake) Connect(_ context.Context, id string, timeout time.Duration, acto
 		return supervisor.Connected{}, err
 	}
 	before := f.Sandboxes[id].Record.Generation
-	sb, err := f.change(id, lifecycle.ConnectRequested{Meta: f.meta(actor), Timeout: timeout})
+	sb, err := f.change(id, lifecycle.ConnectRequested{Meta: f.meta(actor), Timeout: timeout, Change: alongside(p)})
+	if err == nil {
+		sb.Config = p.On(sb.Config)
+		f.commit(sb, nil)
+	}
 	return supervisor.Connected{Sandbox: sb, Resumed: sb.Record.Generation > before}, err
 }
 
+// alongside returns what a connect or resume changes of the lifecycle.
+func alongside(p supervisor.Patch) *lifecycle.Patch {
+	if p.Empty() {
+		return nil
+	}
+	return &p.Settings
+}
+
 // Resume resumes a paused sandbox.
-func (f *Fake) Resume(_ context.Context, id string, timeout time.Duration, actor string) (store.Sandbox, error) {
-	return f.adjust(id, timeout, func() lifecycle.Event {
-		return lifecycle.ResumeRequested{Meta: f.meta(actor), Timeout: timeout}
+func (f *Fake) Resume(_ context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error) {
+	sb, err := f.adjust(id, timeout, func() lifecycle.Event {
+		return lifecycle.ResumeRequested{Meta: f.meta(actor), Timeout: timeout, Change: alongside(p)}
 	})
+	if err == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		sb.Config = p.On(sb.Config)
+		f.commit(sb, nil)
+	}
+	return sb, err
 }
 
 // SetTimeout makes endAt d from now.
@@ -384,21 +403,7 @@ func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor str
 	if err != nil {
 		return sb, err
 	}
-	if p.Metadata != nil {
-		sb.Config.Metadata = p.Metadata
-	}
-	if p.Ports != nil {
-		sb.Config.Ports = p.Ports
-	}
-	if p.AllowOut != nil {
-		sb.Config.AllowOut = p.AllowOut
-	}
-	if p.DenyOut != nil {
-		sb.Config.DenyOut = p.DenyOut
-	}
-	if p.AllowInternet != nil {
-		sb.Config.AllowInternet = p.AllowInternet
-	}
+	sb.Config = p.On(sb.Config)
 	f.commit(sb, nil)
 	return sb, nil
 }

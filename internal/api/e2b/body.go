@@ -3,7 +3,6 @@ package e2b
 import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // The bodies of this dialect. Those about a sandbox know all that the native one
@@ -78,15 +77,4 @@ func orNone(list []string) []string {
 		return nil
 	}
 	return list
-}
-
-// change makes a sandbox what a body says of it, apart from its timeout, or says
-// what of it is fixed.
-func (s *server) change(c *call, words map[string]body.Said, sb store.Sandbox) error {
-	p, changes, err := body.Change(words, sb)
-	if err != nil || !changes {
-		return err
-	}
-	_, err = s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor)
-	return err
 }

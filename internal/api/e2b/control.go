@@ -106,15 +106,16 @@ func (s *server) wakesWith(c *call, otherwise time.Duration) (map[string]body.Sa
 	return words, timeout, err
 }
 
-// connect first makes the sandbox what the body says of it.
+// connect also makes the sandbox what the body says of it.
 func (s *server) connect(c *call, sb store.Sandbox, words map[string]body.Said, timeout time.Duration) (reply, error) {
 	if err := refuseMemoryOverride(words); err != nil {
 		return reply{}, err
 	}
-	if err := s.change(c, words, sb); err != nil {
+	p, _, err := body.Change(words, sb)
+	if err != nil {
 		return reply{}, err
 	}
-	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, c.actor)
+	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, p, c.actor)
 	if err != nil {
 		return reply{}, err
 	}
@@ -137,12 +138,11 @@ func (s *server) resume(c *call) (reply, error) {
 	if err := refuseMemoryOverride(words); err != nil {
 		return reply{}, err
 	}
-	if state, _ := shown(sb.Record); state != stateRunning { // one that runs is refused, and stays as it is
-		if err := s.change(c, words, sb); err != nil {
-			return reply{}, err
-		}
+	p, _, err := body.Change(words, sb)
+	if err != nil {
+		return reply{}, err
 	}
-	sb, err = s.Sandboxes.Resume(c.r.Context(), c.sandbox, timeout, c.actor)
+	sb, err = s.Sandboxes.Resume(c.r.Context(), c.sandbox, timeout, p, c.actor)
 	if err != nil {
 		return reply{}, err
 	}

@@ -141,7 +141,7 @@ func TestFakeFollowsTheInterface(t *testing.T) {
 			t.Errorf("got %v, want %s %s", err, class, code)
 		}
 	}
-	_, err = f.Resume(t.Context(), sb.ID, time.Minute, "")
+	_, err = f.Resume(t.Context(), sb.ID, time.Minute, supervisor.Patch{}, "")
 	wants(err, errdef.Conflict, "already_running")
 	if err := f.Pause(t.Context(), sb.ID, lifecycle.Memory, ""); err != nil {
 		t.Fatal(err)

@@ -126,27 +126,22 @@ func (s *server) resume(c *call) (reply, error) {
 
 // doResume starts the timeout that was asked for. Without one it is the
 // sandbox's own, so that a resume never makes a bounded sandbox an unbounded
-// one by accident. What else is said of the sandbox is changed first.
+// one by accident. What else is said of the sandbox is changed with it.
 func (s *server) doResume(c *call, words map[string]body.Said) (supervisor.Connected, error) {
 	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
 	if err != nil {
 		return supervisor.Connected{}, err
 	}
 	delete(words, "sandbox")
-	p, changes, err := body.Change(words, sb)
+	p, _, err := body.Change(words, sb)
 	if err != nil {
 		return supervisor.Connected{}, s.ifKnown(c, err)
-	}
-	if changes {
-		if _, err := s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor); err != nil {
-			return supervisor.Connected{}, err
-		}
 	}
 	timeout := sb.Record.Settings.Timeout
 	if w, given := words["timeoutSeconds"]; given {
 		timeout = cmp.Or(w.Value.(time.Duration), supervisor.Unlimited)
 	}
-	return s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, c.actor)
+	return s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, p, c.actor)
 }
 
 func (s *server) setTimeout(c *call) (reply, error) {

@@ -49,7 +49,7 @@ type Lifecycle interface {
 	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
 	// Connect extends a running sandbox or resumes a paused one; 0 resumes it
 	// without a soft timeout and changes nothing of one that runs.
-	Connect(ctx context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error)
+	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
 	Kill(ctx context.Context, id, actor string) error
 }
 

@@ -307,7 +307,7 @@ func (s *Server) wake(ctx context.Context, id string, port int, path string) boo
 		if timeout > 0 {
 			timeout = max(timeout, lifecycle.MinAutoResume)
 		}
-		_, err := f.Connect(ctx, s.inner(id), timeout, "traffic")
+		_, err := f.Connect(ctx, s.inner(id), timeout, supervisor.Patch{}, "traffic")
 		return err == nil
 	}
 }
@@ -393,9 +393,9 @@ func (b backend) Pause(ctx context.Context, id string, mode lifecycle.Mode, acto
 }
 
 // Connect implements v1.Sandboxes.
-func (b backend) Connect(ctx context.Context, id string, timeout time.Duration, actor string) (supervisor.Connected, error) {
+func (b backend) Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error) {
 	defer b.s.leave()
-	c, err := b.s.enter().Connect(ctx, b.s.inner(id), timeout, actor)
+	c, err := b.s.enter().Connect(ctx, b.s.inner(id), timeout, p, actor)
 	c.Sandbox.ID = b.s.outer(c.Sandbox.ID)
 	return c, err
 }
