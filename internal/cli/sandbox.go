@@ -67,11 +67,41 @@ func (a *app) lsCommand() *cobra.Command {
 }
 
 func tableOf(w io.Writer, list []client.Info, now time.Time) {
-	rows := [][]string{{"ID", "STATE", "TEMPLATE", "AGE", "NEXT"}}
+	rows := [][]string{{"ID", "STATE", "TEMPLATE", "AGE", "ACTIVE", "NEXT"}}
 	for _, i := range list {
-		rows = append(rows, []string{i.ID, stateOf(i.State, i.Phase), templateName(i), span(now.Sub(i.CreatedAt)), next(i, now)})
+		rows = append(rows, []string{i.ID, stateOf(i.State, i.Phase), templateName(i), span(now.Sub(i.CreatedAt)), active(i, now), next(i, now)})
 	}
 	table(w, rows)
+}
+
+// active tells when a sandbox was last active. While work keeps it awake, that is
+// now, with the kind of work and the streams that are open.
+func active(i client.Info, now time.Time) string {
+	var work []string
+	kind, _, _ := strings.Cut(i.AwakeBecause, ":") // drowse why has the rest
+	if kind != "" && (kind != "stream" || i.OpenStreams == 0) {
+		work = append(work, kind)
+	}
+	switch i.OpenStreams {
+	case 0:
+	case 1:
+		work = append(work, "1 stream")
+	default:
+		work = append(work, fmt.Sprintf("%d streams", i.OpenStreams))
+	}
+	ago := span(now.Sub(i.LastActiveAt)) + " ago"
+	switch {
+	case i.State == client.Terminated:
+		return "-"
+	case kind != "":
+		ago = "now"
+	case i.LastActiveAt.IsZero():
+		return "-"
+	}
+	if len(work) == 0 {
+		return ago
+	}
+	return ago + " (" + strings.Join(work, ", ") + ")"
 }
 
 // stateOf names the state, with the operation in flight.
