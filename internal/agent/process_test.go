@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -256,6 +257,30 @@ func TestStartRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			wantCode(t, s.run("", &processpb.StartRequest{Process: tt.config}).err, tt.want)
 		})
+	}
+}
+
+// TestShellFor: where there is no bash, the plain shell does, and where there is
+// none either, the error says so.
+func TestShellFor(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		there []string
+		want  string
+	}{
+		{"/bin/bash", []string{"/bin/bash", "/bin/sh"}, "/bin/bash"},
+		{"/bin/bash", []string{"/bin/sh"}, "/bin/sh"},
+		{"/bin/bash", nil, ""},
+		{"/app/server", nil, "/app/server"},
+		{"bash", nil, "bash"},
+	} {
+		got, err := shellFor(c.name, func(path string) bool { return slices.Contains(c.there, path) })
+		if got != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%s where there is %q: %q, %v; want %q", c.name, c.there, got, err, c.want)
+		}
+		if err != nil && !strings.Contains(err.Error(), "has no shell") {
+			t.Errorf("the error is %v", err)
+		}
 	}
 }
 

@@ -42,13 +42,17 @@ func (a *Agent) prepare(config *processpb.ProcessConfig, user *account) (*comman
 		return nil, err
 	}
 	env := a.environment(user, config.GetEnvs())
-	path, err := lookCommand(config.GetCmd(), env["PATH"], dir)
+	name, err := shellFor(config.GetCmd(), executable)
+	if err != nil {
+		return nil, err
+	}
+	path, err := lookCommand(name, env["PATH"], dir)
 	if err != nil {
 		return nil, err
 	}
 	return &command{
 		path: path,
-		argv: append([]string{config.GetCmd()}, config.GetArgs()...),
+		argv: append([]string{name}, config.GetArgs()...),
 		env:  envList(env),
 		dir:  dir,
 		user: user,
@@ -96,6 +100,29 @@ func envList(env map[string]string) []string {
 	return list
 }
 
+// Shells. Clients of E2B run every command by bash, which many images lack.
+const (
+	askedShell = "/bin/bash"
+	plainShell = "/bin/sh"
+)
+
+// shellFor returns the program to run for the one that a client asks for: the
+// plain shell if that is bash and there is none.
+func shellFor(name string, there func(path string) bool) (string, error) {
+	switch {
+	case name != askedShell || there(askedShell):
+		return name, nil
+	case there(plainShell):
+		return plainShell, nil
+	}
+	return "", faultf(invalid, "the template of this sandbox has no shell, neither %s nor %s, and the command needs one: run a program by its path instead", askedShell, plainShell)
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
+
 // lookCommand finds a command without slash in path, as a shell would.
 func lookCommand(name, path, dir string) (string, error) {
 	if strings.Contains(name, "/") {
@@ -109,7 +136,7 @@ func lookCommand(name, path, dir string) (string, error) {
 		if !filepath.IsAbs(file) {
 			file = filepath.Join(dir, file)
 		}
-		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+		if executable(file) {
 			return file, nil
 		}
 	}

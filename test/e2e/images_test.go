@@ -202,9 +202,8 @@ func TestImages(t *testing.T) {
 			t.Errorf("%s, which a layer removes: %v", path, err)
 		}
 	}
-	var text bytes.Buffer
-	if exit, err := sb.Run(ctx, client.Command{Args: []string{"sh", "-c", "true"}, Stderr: &text}); err == nil && exit.Code == 0 {
-		t.Errorf("a shell that there is not ran: %+v", exit)
+	if exit, err := sb.Run(ctx, client.Command{Args: []string{"/bin/bash", "-l", "-c", "true"}}); err == nil || !strings.Contains(err.Error(), "no shell") {
+		t.Errorf("a shell that there is not ran: %+v, %v", exit, err)
 	}
 	if _, err := sb.Start(ctx, client.Command{Args: []string{"guest", "counter"}}); err != nil {
 		t.Fatal(err)
@@ -286,6 +285,71 @@ func layerDirs(t *testing.T, s *server) []string {
 		t.Fatal(err)
 	}
 	return dirs
+}
+
+// TestImageWithPlainShell loads an image of busybox alone, sets base to it, and
+// runs what SDKs send: a login shell by the name of bash.
+func TestImageWithPlainShell(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
+	program, err := os.ReadFile("/usr/bin/busybox") // static; of the package busybox-static
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []imageFile{{name: "bin/busybox", data: string(program), mode: 0o755}}
+	for _, applet := range []string{"sh", "id", "cat", "stat", "ls"} {
+		files = append(files, imageFile{name: "bin/" + applet, kind: tar.TypeSymlink, link: "busybox", mode: 0o777})
+	}
+	files = append(files, imageFile{name: "secret", data: "root's", mode: 0o600}, imageFile{name: "linked", kind: tar.TypeLink, link: "secret"})
+	img, err := mutate.AppendLayers(empty.Image, imageLayer(t, files...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf = conf.DeepCopy()
+	conf.OS, conf.Architecture = "linux", runtime.GOARCH
+	conf.Config = v1.Config{Env: []string{"PATH=/bin:/usr/bin:/opt/tool"}}
+	if img, err = mutate.ConfigFile(img, conf); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag("tools/busy:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var saved bytes.Buffer
+	if err := tarball.Write(tag, img, &saved); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t)
+	all := client.NewTemplates(s.client)
+	if made, err := all.Load(ctx, &saved, "", nil); err != nil || !slices.Equal(made.Names, []string{"busy:1"}) {
+		t.Fatalf("loaded %+v, %v", made, err)
+	}
+	if _, err := all.Set(ctx, "base", "busy:1"); err != nil {
+		t.Fatal(err)
+	}
+	sb := s.create(ctx, sleeper) // of base
+	shell := func(script, want string) {
+		t.Helper()
+		if exit, out := run(ctx, t, sb, "/bin/bash", "-l", "-c", script); exit.Code != 0 || out != want {
+			t.Errorf("%s: %s: %q, want %q", script, exit.Status, out, want)
+		}
+	}
+	shell(`echo $PATH; id -u; cat /secret 2>/dev/null || echo closed`, "/bin:/usr/bin:/opt/tool\n1000\nclosed\n")
+	shell(`sudo cat /linked; sudo stat -c %h /secret`, "root's2\n")
+	shell(`echo kept > ~/file; cd /tmp && pwd`, "/tmp\n")
+	s.pause(ctx, sb.ID)
+	s.connect(ctx, sb.ID)
+	shell(`cat ~/file`, "kept\n")
+	if _, err := all.Set(ctx, "base", "host"); err != nil {
+		t.Fatal(err)
+	}
+	if exit, out := run(ctx, t, s.create(ctx, sleeper), "/bin/bash", "-c", "test -e /bin/busybox.static || echo host"); exit.Code != 0 || out != "host\n" {
+		t.Errorf("the host's system: %s: %q", exit.Status, out)
+	}
 }
 
 func readAll(ctx context.Context, t *testing.T, sb *client.Sandbox, path string) string {
