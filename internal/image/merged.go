@@ -24,24 +24,21 @@ type Merged struct {
 const maxLinks = 40
 
 // Merge opens the tree of layers, bottom first, below the directory top.
-func (s *Store) Merge(top string, layers []Layer) (m *Merged, err error) {
-	m = &Merged{}
-	defer func() {
-		if err != nil {
-			m.Close()
-		}
-	}()
-	if err := m.add(top, nil); err != nil {
-		return nil, err
-	}
+func (s *Store) Merge(top string, layers []Layer) (*Merged, error) {
+	m := &Merged{}
+	err := m.add(top, nil)
 	for _, l := range slices.Backward(layers) {
-		dirs, err := s.ImplicitDirs(l.ID)
 		if err != nil {
-			return nil, err
+			break
 		}
-		if err := m.add(s.Files(l.ID), dirs); err != nil {
-			return nil, err
+		var dirs []string
+		if dirs, err = s.ImplicitDirs(l.ID); err == nil {
+			err = m.add(s.Files(l.ID), dirs)
 		}
+	}
+	if err != nil {
+		m.Close()
+		return nil, err
 	}
 	return m, nil
 }

@@ -349,8 +349,8 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if _, err := templates.BuildBase(agent, o.share()...); err != nil {
 		return nil, err
 	}
-	if err := templates.Refresh(); err != nil {
-		return nil, err
+	if err := templates.Refresh(); err != nil { // the others are as good as ever
+		o.Log.Error("a template cannot be used with this server's agent", "err", err)
 	}
 	most, err := mostLimits()
 	if err != nil {

@@ -33,7 +33,7 @@ func (s *Store) finish(img image.Image) (Template, error) {
 	if t, err := s.read(id); err == nil {
 		return t, nil
 	}
-	if err := s.writePrograms(); err != nil {
+	if err := writePrograms(s.programs(), s.agent); err != nil {
 		return Template{}, err
 	}
 	tmp, err := os.MkdirTemp(s.dir, unfinishedImage)
@@ -103,8 +103,8 @@ func (s *Store) programs() string {
 	return filepath.Join(s.dir, ociDir, "programs", s.agentSum[:16])
 }
 
-func (s *Store) writePrograms() error {
-	dir := s.programs()
+// writePrograms fills such a directory, unless that has been done.
+func writePrograms(dir string, agent []byte) error {
 	if exists(dir) {
 		return nil
 	}
@@ -117,8 +117,8 @@ func (s *Store) writePrograms() error {
 	}
 	defer os.RemoveAll(tmp)
 	err = errors.Join(
-		writeFile(filepath.Join(tmp, "agent"), s.agent, 0o755),
-		writeFile(filepath.Join(tmp, "sudo"), s.agent, fs.ModeSetuid|0o755),
+		writeFile(filepath.Join(tmp, "agent"), agent, 0o755),
+		writeFile(filepath.Join(tmp, "sudo"), agent, fs.ModeSetuid|0o755),
 	)
 	if err == nil {
 		err = durable.SyncFilesystem(tmp)

@@ -111,7 +111,6 @@ func (s *Store) Add(ctx context.Context, req Request) (t Template, err error) {
 		t.Alias = name
 		return s.setName(name, &entry{Image: img, MadeAt: time.Now().UTC().Truncate(time.Microsecond)})
 	}
-	s.images.Check = s.Check
 	if req.Archive != nil {
 		err = s.images.Load(ctx, req.Archive, req.Progress, keep)
 	} else {
@@ -173,14 +172,16 @@ func (s *Store) readNames() error {
 }
 
 // Refresh makes the templates of all images that have a name for the agent of
-// this server, which may be another than the one of the server before.
+// this server, which may be another than the one of the server before. One that
+// cannot be made, as when its layers are gone, keeps no other from being made.
 func (s *Store) Refresh() error {
+	var errs []error
 	for name, e := range s.named() {
 		if _, err := s.finish(e.Image); err != nil {
-			return fmt.Errorf("make template %s of %s: %w", name, e.Image.Digest, err)
+			errs = append(errs, fmt.Errorf("make template %s of %s: %w", name, e.Image.Digest, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (s *Store) named() map[string]entry {
@@ -257,7 +258,14 @@ func (s *Store) Use(ref string) (t Template, release func(), err error) {
 // layers that no other image has. One that users returns sandboxes for is in
 // use: nothing changes then.
 func (s *Store) Remove(ref string, users func(id string) []string) error {
-	ref = strings.ToLower(strings.TrimSpace(ref))
+	if err := s.forget(strings.ToLower(strings.TrimSpace(ref)), users); err != nil {
+		return err
+	}
+	return s.collect(func(id string) bool { return len(users(id)) > 0 })
+}
+
+// forget takes a name away, or all of a template that is called by its id.
+func (s *Store) forget(ref string, users func(id string) []string) error {
 	s.using.Lock()
 	defer s.using.Unlock()
 	t, err := s.Resolve(ref)
@@ -279,17 +287,15 @@ func (s *Store) Remove(ref string, users func(id string) []string) error {
 	if slices.Contains(of, ref) {
 		gone = []string{ref}
 	}
-	if len(gone) == len(of) {
-		if in := users(t.ID); len(in) > 0 {
-			return inUse(ref, in)
-		}
+	if in := users(t.ID); len(gone) == len(of) && len(in) > 0 {
+		return inUse(ref, in)
 	}
 	for _, name := range gone {
 		if err := s.setName(name, nil); err != nil {
 			return err
 		}
 	}
-	return s.collect(func(id string) bool { return len(users(id)) > 0 })
+	return nil
 }
 
 // inUse names a few of the sandboxes of a template.
@@ -433,13 +439,10 @@ func (s *Store) imageDirs() (ids []string, err error) {
 // RemoveGarbage removes what Garbage has returned, unless it is needed by now: a
 // layer stays for as long as any template has it.
 func (s *Store) RemoveGarbage(g Garbage) error {
-	s.using.Lock()
-	defer s.using.Unlock()
-	return s.removeGarbage(g)
+	return s.removeGarbage(g, func(string) bool { return false })
 }
 
-// removeGarbage is called with using held.
-func (s *Store) removeGarbage(g Garbage) error {
+func (s *Store) removeGarbage(g Garbage, used func(id string) bool) error {
 	switch {
 	case strings.HasPrefix(g.Path, filepath.Join(s.dir, ociDir, "staging")+"/"):
 		return s.images.RemoveUnfinished(g.Path)
@@ -449,17 +452,24 @@ func (s *Store) removeGarbage(g Garbage) error {
 			return all[g.ID], err
 		})
 	}
-	if s.currentImages()[g.ID] { // it has got a name since
-		return nil
-	}
-	// Half a template must not be taken for one.
-	if err := gone(os.Remove(filepath.Join(g.Path, manifestName))); err != nil {
+	if free, err := s.retire(g, used); !free || err != nil {
 		return err
 	}
 	return tree.Remove(g.Path)
 }
 
-// collect removes what Garbage finds; using is held.
+// retire makes a template one that nobody can begin to use, unless somebody does:
+// half a template must not be taken for one.
+func (s *Store) retire(g Garbage, used func(id string) bool) (free bool, err error) {
+	s.using.Lock()
+	defer s.using.Unlock()
+	if s.currentImages()[g.ID] || used(g.ID) {
+		return false, nil
+	}
+	return true, gone(os.Remove(filepath.Join(g.Path, manifestName)))
+}
+
+// collect removes what Garbage finds.
 func (s *Store) collect(used func(id string) bool) error {
 	// A template keeps its layers, so that they are garbage only after it.
 	for range 2 {
@@ -468,7 +478,7 @@ func (s *Store) collect(used func(id string) bool) error {
 			return err
 		}
 		for _, g := range list {
-			if err := s.removeGarbage(g); err != nil {
+			if err := s.removeGarbage(g, used); err != nil {
 				return fmt.Errorf("remove %s: %w", g.Path, err)
 			}
 		}

@@ -374,4 +374,16 @@ func TestGarbage(t *testing.T) {
 	if err := s.CheckImage(tool); err == nil {
 		t.Error("a layer that is gone is not missed")
 	}
+
+	// With the agent of another server, it cannot be made, and the others can.
+	next, _ := buildBase(t, s.dir, "agent 2")
+	if err := next.Refresh(); err == nil || !strings.Contains(err.Error(), "tool:1") {
+		t.Errorf("refreshed without a layer: %v", err)
+	}
+	if _, err := next.Resolve("moves"); err != nil {
+		t.Error(err)
+	}
+	if _, err := next.Resolve("tool:1"); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("without its layer it is there: %v", err)
+	}
 }

@@ -126,10 +126,17 @@ func Open(dir string) (*Store, error) {
 
 // At returns the templates in dir as they are.
 func At(dir string) *Store {
-	return &Store{
+	s := &Store{
 		dir: dir, images: image.At(filepath.Join(dir, ociDir), image.DefaultLimits),
 		alias: map[string]string{}, making: map[string]bool{}, system: map[string]*view{},
 	}
+	s.images.Check = func() error {
+		if s.Check == nil {
+			return nil
+		}
+		return s.Check()
+	}
+	return s
 }
 
 // Resolve returns the template with the given id, name or reference to an image,

@@ -144,6 +144,7 @@ func addTemplate(s *server, c *call, req templates.AddRequest) (reply, error) {
 			last.Status, last.Error = res.Status, errorOf(res.Body)
 		}
 		out.write(last)
+		_ = out.control.SetWriteDeadline(time.Time{}) // the connection may be used again
 	}}, nil
 }
 
