@@ -316,8 +316,12 @@ func FuzzUnpack(f *testing.F) {
 // layerOf returns a layer, compressed as registries have it.
 func layerOf(t *testing.T, items ...item) v1.Layer {
 	t.Helper()
-	data := archiveOf(t, items...)
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+	return layerFrom(t, archiveOf(t, items...))
+}
+
+func layerFrom(t *testing.T, data []byte, o ...tarball.LayerOption) v1.Layer {
+	t.Helper()
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }, o...)
 	if err != nil {
 		t.Fatal(err)
 	}
