@@ -2,67 +2,21 @@ package bundle
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/golden"
 )
-
-var golden = flag.Bool("golden", false, "write the manifest of the present format into testdata")
-
-// filled sets everything below v to something that is not zero.
-func filled(t *testing.T, v reflect.Value) {
-	t.Helper()
-	switch v.Kind() {
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Int, reflect.Int64:
-		v.SetInt(3)
-	case reflect.Uint32:
-		v.SetUint(7)
-	case reflect.String:
-		v.SetString("text")
-	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		filled(t, v.Elem())
-	case reflect.Map:
-		v.Set(reflect.MakeMap(v.Type()))
-		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		filled(t, key)
-		filled(t, value)
-		v.SetMapIndex(key, value)
-	case reflect.Slice:
-		if v.Type() == reflect.TypeFor[json.RawMessage]() {
-			v.SetBytes([]byte("17"))
-			return
-		}
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		for i := range v.Len() {
-			filled(t, v.Index(i))
-		}
-	case reflect.Struct:
-		if v.Type() == reflect.TypeFor[time.Time]() {
-			v.Set(reflect.ValueOf(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)))
-			return
-		}
-		for i := range v.NumField() {
-			filled(t, v.Field(i))
-		}
-	default:
-		t.Fatalf("a %s in a manifest", v.Type())
-	}
-}
 
 // whole is a manifest with everything in it that there can be.
 func whole(t *testing.T) Manifest {
 	var m Manifest
-	filled(t, reflect.ValueOf(&m).Elem())
+	golden.Fill(t, &m)
 	m.Format, m.Kind, m.Mode = formatVersion, KindSandbox, "memory"
 	return m
 }
@@ -85,16 +39,7 @@ func TestManifestForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion))
-	if *golden {
-		if err := os.WriteFile(path, append(data, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil || string(want) != string(data)+"\n" {
-		t.Errorf("what is written has changed, and its format has not: give it another number, and keep %s (%v):\n%s", path, err, data)
-	}
+	golden.Hold(t, filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion)), data)
 	m.Config.Key, m.Config.Previews, m.Config.Idempotency, m.Config.Before = "", nil, nil, nil // stay where they are
 	m.Config.Image = ""                                                                        // that of the template there
 	got, err := readManifest(t, string(data))

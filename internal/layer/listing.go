@@ -34,8 +34,9 @@ import (
 // contents. So a line does not grow with the path, and a listing is written and
 // compared in little memory.
 const (
-	listingName = ".listing"
-	listingForm = "drowse listing 2"
+	listingName   = ".listing"
+	listingFamily = "drowse listing "
+	listingForm   = listingFamily + "2"
 )
 
 // line is a line of a listing.
@@ -465,6 +466,10 @@ func newListing(f *os.File, digest string) (*listing, error) {
 	if err == nil && string(form) == listingForm+"\n" {
 		_, err = l.r.Discard(len(form))
 		return l, err
+	}
+	if form, _ := l.r.Peek(len(listingFamily)); string(form) == listingFamily {
+		first, err := l.r.ReadString('\n')
+		return nil, errors.Join(fmt.Errorf("its listing is %q, and this version of drowse reads %q and the form before", strings.TrimSuffix(first, "\n"), listingForm), err)
 	}
 	l.old, err = readFlat(l.r)
 	if l.old == nil {

@@ -34,13 +34,50 @@ func encodeCommit(sb Sandbox, entries []lifecycle.Entry) (record []any, events [
 	record = []any{sb.ID, formVersion, string(sb.Record.State), stamp(sb.Record.CreatedAt), data}
 	for _, entry := range entries {
 		toUTC(&entry.At, &entry.StartedAt)
-		data, err := encode(entry)
+		data, err := encode(formOfEntry(entry))
 		if err != nil {
 			return nil, nil, fmt.Errorf("encode log entry %s: %w", entry.Type, err)
 		}
 		events = append(events, []any{sb.ID, formVersion, string(entry.Type), stamp(entry.At), data})
 	}
 	return record, events, nil
+}
+
+// entryForm is an entry of the event log as it is stored. It is apart from the
+// core's type, so that a field that is added there is stored on purpose. The
+// file in testdata holds it.
+type entryForm struct {
+	Type       string        `json:"type"`
+	At         time.Time     `json:"at"`
+	Generation int64         `json:"generation"`
+	From       string        `json:"from"`
+	To         string        `json:"to"`
+	Op         string        `json:"op,omitempty"`
+	Cause      string        `json:"cause,omitempty"`
+	Actor      string        `json:"actor,omitempty"`
+	Duration   time.Duration `json:"duration,omitempty"`
+	Bytes      int64         `json:"bytes,omitempty"`
+	Freed      int64         `json:"freed,omitempty"`
+	StartedAt  time.Time     `json:"startedAt,omitzero"`
+	Detail     string        `json:"detail,omitempty"`
+	Damaged    bool          `json:"damaged,omitempty"`
+	Unreadable bool          `json:"unreadable,omitempty"`
+}
+
+func formOfEntry(e lifecycle.Entry) entryForm {
+	return entryForm{
+		Type: string(e.Type), At: e.At, Generation: e.Generation, From: string(e.From), To: string(e.To), Op: e.Op,
+		Cause: string(e.Cause), Actor: e.Actor, Duration: e.Duration, Bytes: e.Bytes, Freed: e.Freed,
+		StartedAt: e.StartedAt, Detail: e.Detail, Damaged: e.Damaged, Unreadable: e.Unreadable,
+	}
+}
+
+func (f entryForm) entry() lifecycle.Entry {
+	return lifecycle.Entry{
+		Type: lifecycle.EntryType(f.Type), At: f.At, Generation: f.Generation, From: lifecycle.Situation(f.From), To: lifecycle.Situation(f.To), Op: f.Op,
+		Cause: lifecycle.Cause(f.Cause), Actor: f.Actor, Duration: f.Duration, Bytes: f.Bytes, Freed: f.Freed,
+		StartedAt: f.StartedAt, Detail: f.Detail, Damaged: f.Damaged, Unreadable: f.Unreadable,
+	}
 }
 
 // encode returns v as JSON. HTML stays as it is: json.Marshal would also
@@ -145,5 +182,8 @@ func scanEvent(rows *sql.Rows) (Event, error) {
 		return Event{}, err
 	}
 	what := fmt.Sprintf("log entry %d of sandbox %s", event.Seq, event.Sandbox)
-	return event, decode(what, version, data, &event.Entry)
+	var form entryForm
+	err := decode(what, version, data, &form)
+	event.Entry = form.entry()
+	return event, err
 }

@@ -115,12 +115,12 @@ func inspectEvents(ctx context.Context, db *sql.DB, found *Inspection) error {
 			sandbox string
 			version int
 			data    sql.RawBytes
-			event   Event
+			form    entryForm
 		)
 		if err := rows.Scan(&seq, &sandbox, &version, &data); err != nil {
 			return struct{}{}, err
 		}
-		if err := decode(fmt.Sprintf("log entry %d", seq), version, data, &event.Entry); err != nil {
+		if err := decode(fmt.Sprintf("log entry %d", seq), version, data, &form); err != nil {
 			found.problem(sandbox, "%v", err)
 		}
 		return struct{}{}, nil

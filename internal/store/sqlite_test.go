@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/golden"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/storetest"
@@ -388,5 +390,30 @@ func TestDeletedFile(t *testing.T) {
 	wantError(t, err, errdef.Unavailable, "store_unavailable", path)
 	if _, ok := errors.AsType[*sqlite.Error](err); !ok {
 		t.Errorf("%v does not wrap SQLite's error", err)
+	}
+}
+
+// TestEventForm: an entry of the event log is stored with all that it has, as
+// every program of this form reads it.
+func TestEventForm(t *testing.T) {
+	path := newPath(t)
+	s := open(t, path)
+	var entry lifecycle.Entry
+	golden.Fill(t, &entry)
+	commit(t, s, record("a", 1), []lifecycle.Entry{entry})
+	db := shellDB(t, path)
+	defer db.Close()
+	var data string
+	if err := db.QueryRow(`SELECT data FROM events WHERE sandbox = 'a'`).Scan(&data); err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join("testdata", "event_form1.json")
+	golden.Hold(t, kept, []byte(data))
+	if _, err := db.Exec(`UPDATE events SET data = ?`, string(golden.Read(t, kept))); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Events(t.Context(), "a", 0, 2)
+	if err != nil || len(got) != 1 || !reflect.DeepEqual(got[0].Entry, entry) {
+		t.Errorf("%v; read as %+v, want %+v", err, got, entry)
 	}
 }

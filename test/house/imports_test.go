@@ -106,7 +106,7 @@ var layers = []layer{
 	{
 		name: "tests",
 		packages: []string{
-			"internal/api/apitest", "internal/cli/fakeserver", "internal/powercut", "internal/runtime/drivertest",
+			"internal/api/apitest", "internal/cli/fakeserver", "internal/golden", "internal/powercut", "internal/runtime/drivertest",
 			"internal/runtime/fake", "internal/store/memstore", "internal/store/storetest",
 			"internal/supervisor/agentclient/hostile", "internal/tree/treetest",
 		},

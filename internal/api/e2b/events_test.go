@@ -3,10 +3,12 @@ package e2b
 import (
 	"encoding/json"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/golden"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -130,4 +132,34 @@ func TestEventQueriesAreJudged(t *testing.T) {
 	}
 	w.do("GET", "/events/sandboxes/nonexistingsandbox", "").fails(http.StatusNotFound, "sandbox_not_found", "doesn't exist")
 	w.do("GET", "/events/sandboxes/UPPER", "").fails(http.StatusBadRequest, "", "Invalid sandbox ID")
+}
+
+// TestEventForm: events, in lists and as the bodies of webhooks' deliveries, are
+// what receivers of version 2 read.
+func TestEventForm(t *testing.T) {
+	var sb store.Sandbox
+	golden.Fill(t, &sb)
+	var bodies []json.RawMessage
+	for _, c := range []struct {
+		kind  lifecycle.EntryType
+		cause lifecycle.Cause
+	}{
+		{lifecycle.EntryRunning, "create"}, {lifecycle.EntryPaused, "idle"}, {lifecycle.EntryPaused, lifecycle.CauseCheckpoint},
+		{lifecycle.EntryResumed, "access"}, {lifecycle.EntryTimeoutSet, "call"}, {lifecycle.EntryTerminated, "timeout"},
+	} {
+		var entry lifecycle.Entry
+		golden.Fill(t, &entry)
+		entry.Type, entry.Cause, entry.At = c.kind, c.cause, entry.StartedAt.Add(90*time.Second)
+		entry.Detail = string(lifecycle.Killed)
+		_, _, body, err := EncodeEvent(store.Event{Seq: 7, Sandbox: "i1", Entry: entry}, sb)
+		if err != nil || body == nil {
+			t.Fatalf("%s: %v", c.kind, err)
+		}
+		bodies = append(bodies, body)
+	}
+	data, err := json.MarshalIndent(bodies, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Hold(t, filepath.Join("testdata", "events-v2.json"), data)
 }

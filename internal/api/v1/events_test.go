@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/golden"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -301,4 +303,15 @@ func TestStreamAfterABreakLosesNothing(t *testing.T) {
 	if got := len(w.Fake.Log()); got != want {
 		t.Errorf("%d events, want %d", got, want)
 	}
+}
+
+// TestEventForm: an event is in lists and streams as clients of this API read it.
+func TestEventForm(t *testing.T) {
+	var e store.Event
+	golden.Fill(t, &e)
+	data, err := json.MarshalIndent(viewEvent(e), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Hold(t, filepath.Join("testdata", "event-v1.json"), data)
 }
