@@ -22,6 +22,7 @@ help:
 	@echo 'neighbours   what each of 20 attacks costs another tenant, and write docs/results/neighbours.md (root; some 20 minutes)'
 	@echo 'faults       every fault at every step, and write docs/results/faults.md (root; some 20 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
+	@echo 'openapi-clients  generate Go, Python and TypeScript clients of /v1, and compile them'
 	@echo 'hosts        Debian releases, kernels, cgroup versions and file systems in virtual machines, and write docs/results/hosts.md (root; 10 minutes and more each)'
 	@echo 'bench        ratios against the raw tools (root)'
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
@@ -128,6 +129,10 @@ faults: build
 conformance: build
 	test/conformance/conformance.sh
 	test/conformance/conformance.sh --domain
+
+.PHONY: openapi-clients
+openapi-clients:
+	test/openapi/clients.sh
 
 # The network is for the packages of the machines; the machines have none.
 .PHONY: hosts

@@ -3,7 +3,6 @@ package v1
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
@@ -37,8 +36,13 @@ func OpenAPI() []byte {
 		"info": schema{
 			"title": "drowse", "version": "1",
 			"description": "Sandboxes that sleep when nothing happens and wake with their memory, their processes and their files. " +
-				"Times are RFC 3339 in UTC, durations are in seconds. Unknown fields are refused.",
+				"Times are RFC 3339 in UTC, durations are in seconds. Unknown fields are rejected. " +
+				"Fields of requests have other spellings too, which docs/api/options.md lists; this description has the canonical names only.",
 			"license": schema{"name": "Apache-2.0", "identifier": "Apache-2.0"},
+		},
+		"servers": []schema{
+			{"url": "/", "description": "The server that this description came from."},
+			{"url": "http://127.0.0.1:3000", "description": "The default address of drowse serve."},
 		},
 		"paths": paths,
 		"components": schema{
@@ -87,7 +91,7 @@ func (r route) describe(all schemas) schema {
 	}
 	if r.body != nil {
 		body := bodySchema(r.body)
-		op["requestBody"] = schema{"required": body["allOf"] != nil, "content": jsonContent(body)}
+		op["requestBody"] = schema{"required": body["required"] != nil, "content": jsonContent(body)}
 	}
 	if r.carries == upload || r.carries == archive {
 		op["requestBody"] = schema{"required": true, "content": bundleContent()}
@@ -140,74 +144,25 @@ func (r route) responses(all schemas) schema {
 	return responses
 }
 
-// bodySchema returns the schema of a body with every spelling. One that is required
-// is so in any of its spellings.
+// bodySchema returns the schema of a body: each option by its name. Other
+// spellings are understood, and are for clients that say them already; generated
+// clients would have a field for each.
 func bodySchema(v body.Vocabulary) schema {
-	root := &node{}
+	properties, required := schema{}, []string{}
 	for _, sp := range v.Spellings() {
-		if sp.Option.Refused {
+		if sp.Option.Refused || sp.Path != sp.Option.Name {
 			continue
 		}
-		at := root
-		for name := range strings.SplitSeq(sp.Path, ".") {
-			at = at.child(name)
+		properties[sp.Path] = described(sp.Form.Schema, sp.Option.Doc+" ("+sp.Form.Words+")")
+		if sp.Option.Required {
+			required = append(required, sp.Path)
 		}
-		at.leaf = described(sp.Form.Schema, describe(sp))
-	}
-	object := root.schema()
-	var required []schema
-	for _, o := range v {
-		if !o.Required {
-			continue
-		}
-		var ways []schema
-		for _, path := range v.Aliases(o.Name) {
-			ways = append(ways, schema{"required": []string{path}})
-		}
-		required = append(required, schema{"anyOf": ways})
-	}
-	if required != nil {
-		object["allOf"] = required
-	}
-	return object
-}
-
-// node is a field of a body: a value, an object of fields, or either.
-type node struct {
-	leaf     schema
-	children map[string]*node
-}
-
-func (n *node) child(name string) *node {
-	if n.children == nil {
-		n.children = map[string]*node{}
-	}
-	if n.children[name] == nil {
-		n.children[name] = &node{}
-	}
-	return n.children[name]
-}
-
-func (n *node) schema() schema {
-	if n.children == nil {
-		return n.leaf
-	}
-	properties := schema{}
-	for name, child := range n.children {
-		properties[name] = child.schema()
 	}
 	object := schema{"type": "object", "properties": properties, "additionalProperties": false}
-	if n.leaf == nil {
-		return object
+	if len(required) > 0 {
+		object["required"] = required
 	}
-	return schema{"anyOf": []schema{n.leaf, object}}
-}
-
-func describe(sp body.Spelling) string {
-	if sp.Path == sp.Option.Name {
-		return sp.Option.Doc + " (" + sp.Form.Words + ")"
-	}
-	return fmt.Sprintf("Another spelling of %s (%s).", sp.Option.Name, sp.Form.Words)
+	return object
 }
 
 // OptionDoc describes an option of a sandbox, for documentation.
