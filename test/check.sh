@@ -21,6 +21,12 @@ unformatted=$(gofmt -l client cmd internal test)
 say go vet
 go vet ./...
 
+say command line on other systems
+for system in darwin windows; do
+	CGO_ENABLED=0 GOOS=$system go build -o /dev/null ./client
+	CGO_ENABLED=0 GOOS=$system go build -o /dev/null ./cmd/drowse
+done
+
 say staticcheck
 "$(tool honnef.co/go/tools/cmd/staticcheck v0.8.2)" ./...
 

@@ -1,31 +1,20 @@
 // Command drowse runs sandboxes that sleep when idle and wake on the first
 // request: it is the server, the command line and, because gVisor is linked in
-// and starts itself again for every sandbox, the runtime.
+// and starts itself again for every sandbox, the runtime. Where the server does
+// not run, on systems other than Linux, it is the command line alone.
 package main
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/drowse-dev/drowse/internal/cli"
-	"github.com/drowse-dev/drowse/internal/edge"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/runtime/drivers"
-	"github.com/drowse-dev/drowse/internal/serve"
-	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "runsc" {
-		os.Args = os.Args[1:] // gVisor's own tool, to compare with
-	}
-	drivers.Handover()
+	handover()
 	os.Exit(run(os.Args[1:]))
 }
 
@@ -41,98 +30,15 @@ func run(args []string) int {
 	if err != nil {
 		executable = os.Args[0]
 	}
-	return cli.Main(ctx, args, cli.Options{
+	o := cli.Options{
 		Stdin:      os.Stdin,
 		Stdout:     os.Stdout,
 		Stderr:     os.Stderr,
 		Getenv:     os.Getenv,
 		Executable: executable,
-		Serve:      serveOn(os.Stdout, os.Stderr),
-		Doctor:     serve.Doctor,
-		Fsck: func(ctx context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
-			return serve.Fsck(ctx, w, serve.UpkeepOptions(o))
-		},
-		GC: func(ctx context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
-			return serve.GC(ctx, w, serve.UpkeepOptions(o))
-		},
-	})
-}
-
-// serveOn returns what runs a server that tells a person what to know on
-// notices and logs to log.
-func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) error {
-	return func(ctx context.Context, o cli.ServeOptions) error {
-		logger, err := newLogger(log, o.LogFormat, o.LogLevel)
-		if err != nil {
-			return err
-		}
-		return serve.Run(ctx, serve.Options{
-			Listen:     o.Listen,
-			Domain:     o.Domain,
-			StateDir:   o.StateDir,
-			APIKey:     o.APIKey,
-			MaxTimeout: o.MaxTimeout,
-			Defaults: supervisor.Defaults{
-				OnTimeout: lifecycle.Action(o.DefaultOnTimeout), IdleTimeout: o.DefaultIdleTimeout, OnIdle: lifecycle.Action(o.DefaultOnIdle),
-				AutoResume: o.DefaultAutoResume, RefreshOnActivity: o.DefaultRefresh, FilesystemFallback: o.DefaultFallback,
-				MaxLifetime: o.DefaultMaxLifetime, PausedRetention: o.DefaultRetention, CheckpointEvery: o.DefaultCheckpointEvery,
-				StallAfter: o.StallAfter,
-			},
-			DefaultTimeout:  o.DefaultTimeout,
-			WakeTimeout:     o.WakeTimeout,
-			Drain:           o.Drain,
-			WakeQueue:       o.WakeQueue,
-			MaxRunning:      o.MaxRunning,
-			WarmRuntimes:    o.WarmRuntimes,
-			ShareOpt:        o.ShareOpt,
-			Trial:           o.Trial,
-			VolumeDiskMiB:   o.VolumeDiskMiB,
-			DNS:             o.DNS.AddrPort,
-			PauseOnShutdown: o.OnShutdown == "pause",
-			ShutdownTimeout: o.ShutdownTimeout,
-			TLSCert:         o.TLSCert,
-			TLSKey:          o.TLSKey,
-			AccessLog:       o.AccessLog,
-			Limits:          edge.Limits{PerClient: o.MaxClientConnections, PerSandbox: o.MaxSandboxRequests, IdleStream: o.IdleStream},
-			Log:             logger,
-			Notices:         notices,
-		})
 	}
-}
-
-func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
-	var least slog.Level
-	if err := least.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level: %w", err)
-	}
-	o := &slog.HandlerOptions{Level: least, ReplaceAttr: shortened}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o)), nil
-	}
-	return slog.New(slog.NewTextHandler(w, o)), nil
-}
-
-// maxLogValue is how many bytes of one value the log has: some are what clients
-// and guests have sent. A stack of our own is as long as it is.
-const maxLogValue = 2048
-
-func shortened(_ []string, a slog.Attr) slog.Attr {
-	if a.Key == "stack" {
-		return a
-	}
-	switch a.Value.Kind() {
-	case slog.KindString:
-	case slog.KindAny:
-		if _, ok := a.Value.Any().(error); !ok {
-			return a
-		}
-	default:
-		return a
-	}
-	if text := a.Value.String(); len(text) > maxLogValue {
-		a.Value = slog.StringValue(strings.ToValidUTF8(text[:maxLogValue], "") + fmt.Sprintf("... (%d bytes)", len(text)))
-	}
-	return a
+	addServer(&o)
+	return cli.Main(ctx, args, o)
 }
 
 // stopSignals are those that end a command in order, except what whoever

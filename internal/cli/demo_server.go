@@ -52,7 +52,7 @@ func startOwnServer(executable, usualDir string) (*ownServer, error) {
 	s.cmd = exec.Command(executable, "serve", "--listen", addr, "--state-dir", s.dir)
 	s.cmd.Env = append(cleanEnvironment(), "DROWSE_API_KEY="+s.key)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the demo, which stops it in order
+	s.cmd.SysProcAttr = apart() // Ctrl-C is for the demo, which stops it in order
 	if err := s.cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start a server: %w", err), os.Remove(s.log), os.Remove(s.dir))
 	}

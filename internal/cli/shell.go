@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -81,7 +80,7 @@ func sizeOf(fd int) *client.Size {
 func followSize(ctx context.Context, p *client.Process, fd int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	changed := make(chan os.Signal, 1)
-	signal.Notify(changed, syscall.SIGWINCH)
+	notifyResized(changed)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
