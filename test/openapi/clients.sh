@@ -14,7 +14,7 @@ cd "$(dirname "$0")"
 description=$PWD/../../docs/api/openapi.json
 cache=${DROWSE_TEST_CACHE:-/var/tmp/drowse-test-cache}
 codegen=v2.8.2
-key=$({ echo $codegen && python3 --version && cat go/go.mod go/go.sum python/requirements.txt ts/package.json ts/package-lock.json; } | sha256sum | cut -c1-12)
+key=$({ echo $codegen && python3 --version && cat testdata/go/go.mod testdata/go/go.sum python/requirements.txt ts/package.json ts/package-lock.json; } | sha256sum | cut -c1-12)
 tools=$cache/openapi-$key
 
 # The mark is written last, so an interrupted installation is done again.
@@ -22,7 +22,7 @@ if [ ! -e "$tools/installed" ]; then
 	rm -rf "$tools"
 	mkdir -p "$tools/ts"
 	GOBIN=$tools go install github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@$codegen
-	(cd go && go mod download)
+	(cd testdata/go && go mod download)
 	python3 -m venv "$tools/python"
 	"$tools/python/bin/python" -m pip install --quiet --disable-pip-version-check --requirement python/requirements.txt
 	cp ts/package.json ts/package-lock.json ts/.npmrc "$tools/ts"
@@ -36,7 +36,7 @@ work=$(mktemp -d "$tools/ts/run.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 echo "== Go: oapi-codegen $codegen"
-cp -r go "$work/go"
+cp -r testdata/go "$work/go"
 mkdir -p "$work/go/drowse"
 "$tools/oapi-codegen" -generate types,client -package drowse -o "$work/go/drowse/drowse.go" "$description"
 (cd "$work/go" && GOWORK=off GOFLAGS=-mod=readonly go vet ./... && GOWORK=off go build -o /dev/null .)
