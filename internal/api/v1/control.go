@@ -191,7 +191,7 @@ type deadlineView struct {
 	Status         lifecycle.State `json:"status" doc:"The sandbox's state."`
 	DeadlineUnix   *float64        `json:"deadline_unix" doc:"When the soft timeout ends, in seconds since 1970; null for never."`
 	TimeoutSeconds float64         `json:"timeout_seconds" doc:"The timeout granted; 0 for none."`
-	Resumed        *bool           `json:"resumed,omitempty" doc:"In the answer to a resume: whether it slept."`
+	Resumed        *bool           `json:"resumed,omitempty" doc:"In the answer to a resume: whether the sandbox was paused."`
 }
 
 func viewDeadline(rec lifecycle.Record, timeout time.Duration) deadlineView {

@@ -61,7 +61,7 @@ type errorView struct {
 type errorDetail struct {
 	Code        string         `json:"code" doc:"Stable; GET /v1/errors has all of them."`
 	Message     string         `json:"message" doc:"What happened and the state now, for people."`
-	Cause       string         `json:"cause" doc:"What lies behind it: the reason of an end, an error below, or what the code means."`
+	Cause       string         `json:"cause" doc:"The cause: the reason of an end, an underlying error, or the meaning of the code."`
 	Remediation string         `json:"remediation" doc:"The next step."`
 	Context     map[string]any `json:"context" doc:"Facts for programs: sandbox, state, phase, field, requested and allowed values."`
 }

@@ -19,7 +19,7 @@ import (
 // eventView is an entry of the event log, which is the history of all
 // sandboxes: it was written in the transaction of the change that it tells.
 type eventView struct {
-	ID              int64               `json:"id" doc:"Strictly increasing over all sandboxes: a cursor."`
+	ID              int64               `json:"id" doc:"Strictly increasing over all sandboxes; use it as a cursor."`
 	Time            httpapi.Timestamp   `json:"time"`
 	Type            lifecycle.EntryType `json:"type"`
 	Sandbox         string              `json:"sandbox"`
@@ -28,16 +28,16 @@ type eventView struct {
 	To              lifecycle.Situation `json:"to"`
 	Cause           *lifecycle.Cause    `json:"cause"`
 	Actor           *string             `json:"actor"`
-	Operation       *string             `json:"operation" doc:"The operation that it belongs to."`
-	DurationSeconds *float64            `json:"durationSeconds" doc:"Of the operation that ended."`
-	Bytes           *int64              `json:"bytes" doc:"What the operation wrote."`
-	Freed           *int64              `json:"freed" doc:"How many bytes of the machine's memory it gave back; null where that is not known."`
+	Operation       *string             `json:"operation" doc:"The operation that the event belongs to."`
+	DurationSeconds *float64            `json:"durationSeconds" doc:"Duration of the operation that ended."`
+	Bytes           *int64              `json:"bytes" doc:"Bytes that the operation wrote."`
+	Freed           *int64              `json:"freed" doc:"Bytes of host memory that were freed; null if unknown."`
 	Detail          *string             `json:"detail"`
 }
 
 type eventsView struct {
 	Events []eventView `json:"events"`
-	Next   int64       `json:"next" doc:"Give it as after to go on."`
+	Next   int64       `json:"next" doc:"Pass it as after to get the next events."`
 }
 
 func viewEvent(e store.Event) eventView {

@@ -19,15 +19,15 @@ type lifecycleView struct {
 	Phase         *lifecycle.Phase   `json:"phase"`
 	Generation    int64              `json:"generation"`
 	Operation     *operationView     `json:"operation" doc:"The operation in flight."`
-	Busy          bool               `json:"busy" doc:"A hold counts, so that it is not idle."`
-	Holds         []holdView         `json:"holds" doc:"What keeps it awake now, those that count first."`
-	Telemetry     telemetryView      `json:"telemetry" doc:"Whether it tells what goes on inside."`
-	Clocks        []clockView        `json:"clocks" doc:"In order of precedence where several are due."`
+	Busy          bool               `json:"busy" doc:"Whether a hold counts, so that the sandbox is not idle."`
+	Holds         []holdView         `json:"holds" doc:"What keeps the sandbox awake now; holds that count come first."`
+	Telemetry     telemetryView      `json:"telemetry" doc:"Whether the sandbox reports the work inside."`
+	Clocks        []clockView        `json:"clocks" doc:"In order of precedence if several end at once."`
 	Next          nextView           `json:"next" doc:"What happens next by itself."`
 	PauseFailures int                `json:"pauseFailures" doc:"How many automatic pauses have failed in a row."`
-	PauseRetryAt  *httpapi.Timestamp `json:"pauseRetryAt" doc:"No automatic pause before this."`
+	PauseRetryAt  *httpapi.Timestamp `json:"pauseRetryAt" doc:"No automatic pause is tried before this time."`
 	LastError     *string            `json:"lastError"`
-	Refusals      []refusalView      `json:"refusals" doc:"The last things outside that it did not get through to, newest first, as far as the server has seen them: what the rules close by address is refused inside, and not among them."`
+	Refusals      []refusalView      `json:"refusals" doc:"The last connections out that were rejected, newest first. Connections that are denied by address are rejected inside the sandbox and are not listed."`
 	Transitions   []eventView        `json:"transitions" doc:"The last entries of its event log, newest first."`
 	Tombstone     *tombstoneView     `json:"tombstone"`
 }
@@ -39,15 +39,15 @@ type operationView struct {
 	Cause      lifecycle.Cause   `json:"cause"`
 	Actor      *string           `json:"actor"`
 	StartedAt  httpapi.Timestamp `json:"startedAt"`
-	Deadline   httpapi.Timestamp `json:"deadline" doc:"When it ends in the safer neighbour."`
+	Deadline   httpapi.Timestamp `json:"deadline" doc:"When the operation is given up, and the sandbox goes to the safer of its two states."`
 	Mode       *lifecycle.Mode   `json:"mode" doc:"Of a pause."`
-	Cancelable bool              `json:"cancelable" doc:"Access may cancel this pause."`
+	Cancelable bool              `json:"cancelable" doc:"Whether a request may cancel this pause."`
 }
 
 // telemetryView says what follows where nothing is known of the work inside.
 type telemetryView struct {
-	MissingSince  *httpapi.Timestamp `json:"missingSince" doc:"Since when the sandbox has not told what goes on inside; null if it does."`
-	DefersIdle    bool               `json:"defersIdle" doc:"Whether the idle timeout is held back because of that."`
+	MissingSince  *httpapi.Timestamp `json:"missingSince" doc:"Since when the sandbox has not reported the work inside; null if it does."`
+	DefersIdle    bool               `json:"defersIdle" doc:"Whether the idle timeout is deferred because of that."`
 	DeferredUntil *httpapi.Timestamp `json:"deferredUntil" doc:"Until when it is held back, or was; null without an idle timeout, and where its end would be the sandbox's: then it is held back for as long as that lasts."`
 }
 
@@ -66,8 +66,8 @@ type clockView struct {
 	Status       clockState         `json:"status"`
 	LimitSeconds float64            `json:"limitSeconds" doc:"0 for no limit."`
 	Deadline     *httpapi.Timestamp `json:"deadline"`
-	Action       clockAction        `json:"action" doc:"What its end does."`
-	Reason       *lifecycle.Reason  `json:"reason" doc:"The reason that a sandbox ended by it has; null if it ends none."`
+	Action       clockAction        `json:"action" doc:"What happens when it ends."`
+	Reason       *lifecycle.Reason  `json:"reason" doc:"The reason in the tombstone of a sandbox that this clock ended; null if it ends none."`
 }
 
 // clockAction is a lifecycle.Action that the end of a clock has.

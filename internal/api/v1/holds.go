@@ -19,8 +19,8 @@ type holdView struct {
 	Detail       string             `json:"detail" doc:"The port, command or reason."`
 	Since        httpapi.Timestamp  `json:"since"`
 	LastProgress *httpapi.Timestamp `json:"lastProgress"`
-	Until        *httpapi.Timestamp `json:"until" doc:"When it stops counting if nothing happens; null for never."`
-	Counts       bool               `json:"counts" doc:"False once it has stalled, and for traffic that its port's policy ignores."`
+	Until        *httpapi.Timestamp `json:"until" doc:"When it stops counting without progress; null for never."`
+	Counts       bool               `json:"counts" doc:"False if it has stalled, or if its port's policy is ignore."`
 }
 
 type holdsView struct {

@@ -18,21 +18,21 @@ type keyView struct {
 	ID         string             `json:"id"`
 	Name       string             `json:"name"`
 	Role       store.Role         `json:"role" doc:"admin for everything, full for everything with sandboxes, own for that with the sandboxes that it has made, and it sees no others, read to look at sandboxes from outside."`
-	Mask       string             `json:"mask" doc:"How its text begins and ends."`
+	Mask       string             `json:"mask" doc:"The beginning and end of its text."`
 	CreatedAt  httpapi.Timestamp  `json:"createdAt"`
 	ExpiresAt  *httpapi.Timestamp `json:"expiresAt" doc:"Null for never."`
 	LastUsedAt *httpapi.Timestamp `json:"lastUsedAt" doc:"Null for never. After a crash of the server it may be some minutes too early."`
-	Limits     keyLimitsView      `json:"limits" doc:"What the sandboxes that it has made may take together."`
-	Use        keyUseView         `json:"use" doc:"What they take now."`
-	Cost       keyCostView        `json:"cost" doc:"What its sandboxes and requests cost the server itself."`
-	Key        string             `json:"key,omitempty" doc:"Its text; only in the answer that makes it."`
+	Limits     keyLimitsView      `json:"limits" doc:"Limits of the key's sandboxes together."`
+	Use        keyUseView         `json:"use" doc:"Current use."`
+	Cost       keyCostView        `json:"cost" doc:"What the key's sandboxes and requests cost the server."`
+	Key        string             `json:"key,omitempty" doc:"The key's text; only in the answer that creates it."`
 }
 
 type keyLimitsView struct {
-	MaxRunning   int `json:"maxRunning" doc:"How many run at once; 0 for no bound."`
-	MaxSandboxes int `json:"maxSandboxes" doc:"How many there are, those that sleep included; 0 for no bound."`
-	MaxMemoryMiB int `json:"maxMemoryMiB" doc:"The memory limits of those that run, added up; 0 for no bound."`
-	MaxDiskMiB   int `json:"maxDiskMiB" doc:"The limits on disk of all of them, those that sleep included, added up; 0 for no bound."`
+	MaxRunning   int `json:"maxRunning" doc:"How many may run at once; 0 for no limit."`
+	MaxSandboxes int `json:"maxSandboxes" doc:"How many there may be, paused ones included; 0 for no limit."`
+	MaxMemoryMiB int `json:"maxMemoryMiB" doc:"Sum of the memory limits of running sandboxes; 0 for no limit."`
+	MaxDiskMiB   int `json:"maxDiskMiB" doc:"Sum of all disk limits, paused sandboxes included; 0 for no limit."`
 }
 
 type keyUseView struct {

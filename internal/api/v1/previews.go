@@ -22,9 +22,9 @@ type previewView struct {
 	Port      int               `json:"port"`
 	CreatedAt httpapi.Timestamp `json:"createdAt"`
 	ExpiresAt httpapi.Timestamp `json:"expiresAt"`
-	Actor     *string           `json:"actor" doc:"Who made it."`
-	Token     string            `json:"token,omitempty" doc:"What the link proves itself by; only in the answer that makes it."`
-	URL       string            `json:"url,omitempty" doc:"The link; only in the answer that makes it."`
+	Actor     *string           `json:"actor" doc:"Who created it."`
+	Token     string            `json:"token,omitempty" doc:"The link's token; only in the answer that creates it."`
+	URL       string            `json:"url,omitempty" doc:"The URL; only in the answer that creates it."`
 }
 
 type previewsView struct {

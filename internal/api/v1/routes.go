@@ -87,14 +87,14 @@ type param struct {
 }
 
 var (
-	afterEvent = param{"after", "query", "Only events with a greater id; now for those that are yet to happen.",
+	afterEvent = param{"after", "query", "Only events after this id; now for future events only.",
 		schema{"anyOf": []schema{{"type": "integer", "minimum": 0}, {"const": fromNow}}}}
-	limit    = param{"limit", "query", "How many at most; 100 if not said. A stream has no limit.", schema{"type": "integer", "minimum": 1, "maximum": maxPage}}
-	followed = param{"follow", "query", "true for a stream of server-sent events, as with Accept: text/event-stream.", schema{"type": "boolean"}}
+	limit    = param{"limit", "query", "Maximum number of results (default: 100). A stream has no limit.", schema{"type": "integer", "minimum": 1, "maximum": maxPage}}
+	followed = param{"follow", "query", "true for a stream of server-sent events; Accept: text/event-stream does the same.", schema{"type": "boolean"}}
 
 	importQuery = []param{
-		{newIDParam, "query", "true to give it another id; otherwise it keeps its own, which must be unknown to the server.", schema{"type": "boolean"}},
-		{modeParam, "query", "filesystem to leave its memory out and boot afresh from its files; memory, as in the file, if not said.", schema{"enum": []string{"memory", "filesystem"}}},
+		{newIDParam, "query", "true to give the sandbox a new id. Otherwise it keeps its id, which the server must not know yet.", schema{"type": "boolean"}},
+		{modeParam, "query", "filesystem to leave out the memory, so that the sandbox boots from its files (default: memory, if the file has it).", schema{"enum": []string{"memory", "filesystem"}}},
 		idempotent("an import with the same key, the same parameters and the same file returns the sandbox of the first, whatever it does by then, and reads no more than the beginning of the file.", "Another file is"),
 	}
 	createQuery = []param{
@@ -103,10 +103,10 @@ var (
 	loadQuery  = []param{{nameParam, "query", "What the template is to be called; what the archive calls its image if not said.", schema{"type": "string"}}}
 	eventQuery = []param{afterEvent, limit, followed}
 	listQuery  = []param{
-		{"state", "query", "States, joined by commas; all but terminated if not said.", schema{"type": "string"}},
-		{"metadata", "query", "key=value; may be repeated, and all must hold.", schema{"type": "array", "items": schema{"type": "string"}}},
+		{"state", "query", "States, separated by commas (default: all but terminated).", schema{"type": "string"}},
+		{"metadata", "query", "key=value; repeatable, and all must match.", schema{"type": "array", "items": schema{"type": "string"}}},
 		{"template", "query", "A template's id or alias.", schema{"type": "string"}},
-		{"after", "query", "The cursor of a page before.", schema{"type": "string"}},
+		{"after", "query", "The cursor from the previous page.", schema{"type": "string"}},
 		limit,
 	}
 )
@@ -138,29 +138,29 @@ const (
 // refers to the table.
 func routes() []route {
 	return []route{
-		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox; it answers when the sandbox serves.", body.Options, createQuery, http.StatusCreated, sandboxView{}, jsonOnly},
+		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox. The answer comes when the sandbox is running.", body.Options, createQuery, http.StatusCreated, sandboxView{}, jsonOnly},
 		{get, base, look, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, jsonOnly},
-		{get, one, look, none, (*server).get, "getSandbox", "Look at a sandbox; one that has ended answers from its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{patch, one, use, none, (*server).patch, "patchSandbox", "Change settings of a live or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{del, one, use, none, (*server).kill, "deleteSandbox", "End a sandbox for good.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{get, one, look, none, (*server).get, "getSandbox", "Get a sandbox. For a terminated one, the answer has its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{patch, one, use, none, (*server).patch, "patchSandbox", "Change settings of a running or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{del, one, use, none, (*server).kill, "deleteSandbox", "Kill a sandbox and delete its data.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{post, one + "/pause", use, none, (*server).pause, "pauseSandbox", "Pause a sandbox; it answers when that is committed.", pauseBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{post, one + "/resume", use, wakes, (*server).resume, "resumeSandbox", "Resume a paused sandbox, or extend one that runs. Without a timeout it is the one given at create.", resumeBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{post, one + "/timeout", use, none, (*server).setTimeout, "setTimeout", "Make the soft timeout of a running sandbox end so long from now, sooner or later than it would.", timeoutBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{get, one + "/lifecycle", look, none, (*server).explain, "explainSandbox", "Why a sandbox is as it is, and what happens next.", nil, nil, http.StatusOK, lifecycleView{}, jsonOnly},
+		{post, one + "/pause", use, none, (*server).pause, "pauseSandbox", "Pause a sandbox. The answer comes when the pause is committed.", pauseBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{post, one + "/resume", use, wakes, (*server).resume, "resumeSandbox", "Resume a paused sandbox, or extend the timeout of a running one. The default timeout is the one given at create.", resumeBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{post, one + "/timeout", use, none, (*server).setTimeout, "setTimeout", "Set when the soft timeout of a running sandbox ends, counted from now.", timeoutBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{get, one + "/lifecycle", look, none, (*server).explain, "explainSandbox", "Explain why a sandbox is awake, asleep or gone, and what happens next.", nil, nil, http.StatusOK, lifecycleView{}, jsonOnly},
 
-		{get, one + "/holds", look, none, (*server).holds, "listHolds", "What keeps a sandbox awake.", nil, nil, http.StatusOK, holdsView{}, jsonOnly},
-		{post, one + "/holds", use, activity, (*server).hold, "openHold", "Count a sandbox as busy for a reason and a time.", holdBody, nil, http.StatusCreated, holdView{}, jsonOnly},
-		{del, one + "/holds/{" + holdParam + "}", use, activity, (*server).releaseHold, "releaseHold", "End such a hold before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{get, one + "/holds", look, none, (*server).holds, "listHolds", "List what keeps a sandbox awake.", nil, nil, http.StatusOK, holdsView{}, jsonOnly},
+		{post, one + "/holds", use, activity, (*server).hold, "openHold", "Open a hold, which keeps a sandbox from being idle for a time.", holdBody, nil, http.StatusCreated, holdView{}, jsonOnly},
+		{del, one + "/holds/{" + holdParam + "}", use, activity, (*server).releaseHold, "releaseHold", "Release a hold.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{post, one + "/previews", use, none, (*server).createPreview, "createPreview", "Make a link by which whoever has it reaches one port for a while, asleep or not.", previewBody, nil, http.StatusCreated, previewView{}, jsonOnly},
-		{get, one + "/previews", look, none, (*server).previews, "listPreviews", "The links of a sandbox that are good, oldest first, without what would make one.", nil, nil, http.StatusOK, previewsView{}, jsonOnly},
-		{del, one + "/previews/{" + previewParam + "}", use, none, (*server).revokePreview, "revokePreview", "Make such a link worthless before its time.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{post, one + "/previews", use, none, (*server).createPreview, "createPreview", "Create a link that gives access to one port for a limited time, whether the sandbox is running or paused.", previewBody, nil, http.StatusCreated, previewView{}, jsonOnly},
+		{get, one + "/previews", look, none, (*server).previews, "listPreviews", "List the valid preview links of a sandbox, oldest first, without their tokens.", nil, nil, http.StatusOK, previewsView{}, jsonOnly},
+		{del, one + "/previews/{" + previewParam + "}", use, none, (*server).revokePreview, "revokePreview", "Revoke a preview link.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
-		{post, "/v1/volumes", share, none, (*server).createVolume, "createVolume", "Make an empty volume: a directory that outlives sandboxes, and that several can have at once.", volumeBody, nil, http.StatusCreated, volumeView{}, jsonOnly},
-		{get, "/v1/volumes", share, none, (*server).volumes, "listVolumes", "All volumes, oldest first.", nil, nil, http.StatusOK, volumesView{}, jsonOnly},
-		{get, "/v1/volumes/{" + volumeParam + "}", share, none, (*server).volume, "getVolume", "Look at a volume.", nil, nil, http.StatusOK, volumeView{}, jsonOnly},
-		{del, "/v1/volumes/{" + volumeParam + "}", share, none, (*server).deleteVolume, "deleteVolume", "Delete a volume and all its files. It is refused while a sandbox has it, asleep or not.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{post, "/v1/volumes", share, none, (*server).createVolume, "createVolume", "Create an empty volume: a directory that outlives sandboxes and that several can mount at once.", volumeBody, nil, http.StatusCreated, volumeView{}, jsonOnly},
+		{get, "/v1/volumes", share, none, (*server).volumes, "listVolumes", "List volumes, oldest first.", nil, nil, http.StatusOK, volumesView{}, jsonOnly},
+		{get, "/v1/volumes/{" + volumeParam + "}", share, none, (*server).volume, "getVolume", "Get a volume.", nil, nil, http.StatusOK, volumeView{}, jsonOnly},
+		{del, "/v1/volumes/{" + volumeParam + "}", share, none, (*server).deleteVolume, "deleteVolume", "Delete a volume and all its files. This is rejected while a sandbox mounts it, running or paused.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{post, "/v1/templates", manage, none, pullTemplate, "pullTemplate", "Fetch an image from its registry, for sandboxes to start from. Layers that are here already are not fetched.", templateBody, nil, http.StatusCreated, templateView{}, progress},
 		{post, "/v1/templates/load", manage, none, loadTemplate, "loadTemplate", "Make a template of an image in a file: a tar of docker save, or of an OCI image layout.", nil, loadQuery, http.StatusCreated, templateView{}, archive},
@@ -173,18 +173,18 @@ func routes() []route {
 		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
 
 		{get, one + "/export", use, none, (*server).export, "exportSandbox", "A paused sandbox as one file, to keep or to import elsewhere. It has secrets of the sandbox in it. One that is cut off is not complete, and is refused by an import.", nil, nil, http.StatusOK, nil, download},
-		{post, "/v1/imports", manage, none, (*server).importSandbox, "importSandbox", "Make a paused sandbox of such a file. Import none that you would not run as root in its place.", nil, importQuery, http.StatusCreated, sandboxView{}, upload},
+		{post, "/v1/imports", manage, none, (*server).importSandbox, "importSandbox", "Create a paused sandbox from an export. Import only files that you trust as much as a program run as root.", nil, importQuery, http.StatusCreated, sandboxView{}, upload},
 
-		{post, "/v1/keys", manage, none, (*server).createKey, "createKey", "Make an API key. Its text is in the answer, and never again.", keyBody, nil, http.StatusCreated, keyView{}, jsonOnly},
-		{get, "/v1/keys", manage, none, (*server).keys, "listKeys", "All API keys, oldest first, those that have expired included.", nil, nil, http.StatusOK, keysView{}, jsonOnly},
-		{del, "/v1/keys/{" + keyParam + "}", manage, none, (*server).revokeKey, "revokeKey", "Make an API key worthless at once. Its sandboxes live on.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{post, "/v1/keys", manage, none, (*server).createKey, "createKey", "Create an API key. Its text is in this answer only.", keyBody, nil, http.StatusCreated, keyView{}, jsonOnly},
+		{get, "/v1/keys", manage, none, (*server).keys, "listKeys", "List API keys, oldest first, expired ones included.", nil, nil, http.StatusOK, keysView{}, jsonOnly},
+		{del, "/v1/keys/{" + keyParam + "}", manage, none, (*server).revokeKey, "revokeKey", "Revoke an API key at once. Its sandboxes are kept.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{post, "/v1/set_timeout", use, none, (*server).flatSetTimeout, "flatSetTimeout", "setTimeout in one flat body.", flatSetTimeoutBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
 		{post, "/v1/pause", use, none, (*server).flatPause, "flatPause", "pauseSandbox in one flat body.", flatPauseBody, nil, http.StatusOK, statusView{}, jsonOnly},
 		{post, "/v1/resume", use, wakes, (*server).flatResume, "flatResume", "resumeSandbox in one flat body.", flatResumeBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
 
 		{get, "/v1/openapi.json", open, none, (*server).openapi, "getOpenAPI", "This description.", nil, nil, http.StatusOK, map[string]any{}, jsonOnly},
-		{get, "/v1/errors", open, none, (*server).catalogue, "listErrors", "Every code of error, and what to do.", nil, nil, http.StatusOK, errorsView{}, jsonOnly},
+		{get, "/v1/errors", open, none, (*server).catalogue, "listErrors", "List all error codes, with what to do.", nil, nil, http.StatusOK, errorsView{}, jsonOnly},
 
 		{post, one + "/fork", use, none, (*server).unbuilt, "forkSandbox", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
 		{post, one + "/snapshots", use, none, (*server).unbuilt, "createSnapshot", "Not supported yet.", nil, nil, failed, nil, jsonOnly},

@@ -9,40 +9,40 @@ var (
 		Spelled: []body.Spelled{body.AsText.As("sandbox sandboxID sandboxId sandbox_id")},
 	}
 	deadlineOption = body.Option{
-		Name: "timeoutSeconds", Doc: "How long it runs from now.", Required: true,
+		Name: "timeoutSeconds", Doc: "How long the sandbox runs from now.", Required: true,
 		Spelled: []body.Spelled{body.UntilSeconds.As("timeoutSeconds timeout_seconds timeout"), body.UntilMillis.As("timeoutMs timeout_ms")},
 	}
 	pauseBody   = body.Vocabulary{body.PauseMode}
 	resumeBody  = body.Options
 	timeoutBody = body.Vocabulary{deadlineOption}
 	holdBody    = body.Vocabulary{
-		{Name: "reason", Doc: "What it is busy with.", Required: true, Spelled: []body.Spelled{body.AsText.As("reason")}},
-		{Name: "seconds", Doc: "How long it counts as busy at most, from now.", Required: true, Spelled: []body.Spelled{body.InSomeSeconds.As("seconds")}},
-		{Name: "id", Doc: "Names the hold; to use the id of one that exists prolongs that. Made if not said.", Spelled: []body.Spelled{body.AsText.As("id")}},
+		{Name: "reason", Doc: "What the hold is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("reason")}},
+		{Name: "seconds", Doc: "How long the hold lasts, from now.", Required: true, Spelled: []body.Spelled{body.InSomeSeconds.As("seconds")}},
+		{Name: "id", Doc: "The id of the hold. The id of an existing hold extends it (default: a new id).", Spelled: []body.Spelled{body.AsText.As("id")}},
 	}
 	previewBody = body.Vocabulary{
 		{Name: "port", Doc: "The port of a server in the sandbox.", Required: true, Spelled: []body.Spelled{body.AsPort.As("port")}},
-		{Name: "expiresInSeconds", Doc: "How long the link is good, 30 days at most; one hour if not said. Its end is rounded up to a whole second.",
+		{Name: "expiresInSeconds", Doc: "How long the link is valid, at most 30 days (default: one hour). The end is rounded up to a whole second.",
 			Spelled: []body.Spelled{body.InSomeSeconds.As("expiresInSeconds expiresIn expires_in expires_in_seconds ttl")}},
-		{Name: "path", Doc: "Where the link leads at the port, with a query if need be; / if not said. It bounds nothing: the link is good for the whole port.",
+		{Name: "path", Doc: "The path that the link opens, with a query if needed (default: /). It is no restriction: the link gives access to the whole port.",
 			Spelled: []body.Spelled{body.AsPath.As("path")}},
 	}
 	keyBody = body.Vocabulary{
-		{Name: "name", Doc: "What or whom the key is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
-		{Name: "role", Doc: "What it may do; full if not said.", Spelled: []body.Spelled{body.AsRole.As("role")}},
-		{Name: "expiresInSeconds", Doc: "How long it is good; for ever if not said.",
+		{Name: "name", Doc: "Who or what the key is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
+		{Name: "role", Doc: "The role of the key (default: full).", Spelled: []body.Spelled{body.AsRole.As("role")}},
+		{Name: "expiresInSeconds", Doc: "How long the key is valid (default: for ever).",
 			Spelled: []body.Spelled{body.InSomeSeconds.As("expiresInSeconds expiresIn expires_in expires_in_seconds ttl")}},
-		{Name: "maxRunning", Doc: "How many sandboxes that it has made may run at once; no bound if not said. A wake counts, whoever asks for it.",
+		{Name: "maxRunning", Doc: "How many of the key's sandboxes may run at once (default: no limit). A wake counts, whoever requests it.",
 			Spelled: []body.Spelled{body.AsCount.As("maxRunning max_running limits.maxRunning limits.max_running")}},
-		{Name: "maxSandboxes", Doc: "How many sandboxes that it has made there may be, those that sleep included; no bound if not said.",
+		{Name: "maxSandboxes", Doc: "How many sandboxes the key may have, paused ones included (default: no limit).",
 			Spelled: []body.Spelled{body.AsCount.As("maxSandboxes max_sandboxes limits.maxSandboxes limits.max_sandboxes")}},
-		{Name: "maxMemoryMiB", Doc: "How much memory the sandboxes that it has made and that run may have together, by their limits; no bound if not said.",
+		{Name: "maxMemoryMiB", Doc: "Sum of the memory limits of the key's running sandboxes (default: no limit).",
 			Spelled: []body.Spelled{body.AsCount.As("maxMemoryMiB max_memory_mib limits.maxMemoryMiB limits.max_memory_mib")}},
-		{Name: "maxDiskMiB", Doc: "How much of the disk the sandboxes that it has made may have together, asleep or not, by their limits; no bound if not said. A sandbox without a limit is refused then.",
+		{Name: "maxDiskMiB", Doc: "Sum of the disk limits of the key's sandboxes, paused ones included (default: no limit). With it, a sandbox without a disk limit is rejected.",
 			Spelled: []body.Spelled{body.AsCount.As("maxDiskMiB max_disk_mib limits.maxDiskMiB limits.max_disk_mib")}},
 	}
 	volumeBody = body.Vocabulary{
-		{Name: "name", Doc: "What it is called: letters, digits, - and _, 128 at most. No other volume may have the name.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
+		{Name: "name", Doc: "The name: letters, digits, - and _, at most 128, unique among volumes.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
 		{Name: "diskMiB", Doc: "How much it may hold, and one file for each 16 KiB of it; the server's --volume-disk if not said. Past it, all running sandboxes that have it are paused, and writes of its files are refused with volume_full.",
 			Spelled: []body.Spelled{body.AsCount.As("diskMiB disk_mib")}},
 	}

@@ -22,34 +22,34 @@ type sandboxView struct {
 	Generation     int64              `json:"generation" doc:"Of the runtime that serves or last served; 0 before the first."`
 	Template       string             `json:"template"`
 	Alias          *string            `json:"alias" doc:"The template's alias."`
-	Key            *string            `json:"key" doc:"The id of the API key that has made it; null where that is not known."`
+	Key            *string            `json:"key" doc:"The id of the API key that created it; null if unknown."`
 	CreatedAt      httpapi.Timestamp  `json:"createdAt"`
 	StartedAt      *httpapi.Timestamp `json:"startedAt" doc:"The last start or resume."`
 	Next           *nextView          `json:"next" doc:"What happens next by itself."`
 	LastActiveAt   *httpapi.Timestamp `json:"lastActiveAt" doc:"When it was last active: now, while a hold counts; null if that is not known."`
-	OpenStreams    int                `json:"openStreams" doc:"How many streams are open into it: commands, terminals, watches, WebSockets."`
+	OpenStreams    int                `json:"openStreams" doc:"How many streams to the sandbox are open: commands, terminals, watches, WebSockets."`
 	AwakeBecause   *string            `json:"awakeBecause" doc:"The hold that keeps it awake, the oldest of several, as in its lifecycle; null for none."`
 	EndAt          *httpapi.Timestamp `json:"endAt" doc:"When the soft timeout ends; null for never, and while it does not run."`
 	PausedAt       *httpapi.Timestamp `json:"pausedAt" doc:"When the last pause was committed."`
 	TimeoutSeconds float64            `json:"timeoutSeconds" doc:"The soft timeout asked for at create; 0 for none."`
 	Settings       settingsView       `json:"settings"`
-	FromServer     []string           `json:"fromServer" doc:"The settings that nobody asked for: they are the server's defaults, as they were at create."`
+	FromServer     []string           `json:"fromServer" doc:"Settings that were not given at create, so that they are the server's defaults of that time."`
 	Metadata       map[string]string  `json:"metadata"`
 	Ports          store.Ports        `json:"ports" doc:"Ports, and paths of ports, whose traffic has a policy of its own."`
-	AllowInternet  *bool              `json:"allowInternetAccess" doc:"Whether it may reach the internet, as asked for; null if nobody said, which allows it."`
-	AllowOut       []string           `json:"allowOut" doc:"What it may reach in any case."`
-	DenyOut        []string           `json:"denyOut" doc:"What it may not reach."`
+	AllowInternet  *bool              `json:"allowInternetAccess" doc:"Whether the sandbox may reach the internet, as requested; null if not given, which allows it."`
+	AllowOut       []string           `json:"allowOut" doc:"Destinations that are always allowed."`
+	DenyOut        []string           `json:"denyOut" doc:"Destinations that are denied."`
 	PublicTraffic  bool               `json:"allowPublicTraffic" doc:"Whether its ports are open without the traffic token."`
-	HostMask       *string            `json:"maskRequestHost" doc:"The Host header that its servers see; null for the one asked for."`
+	HostMask       *string            `json:"maskRequestHost" doc:"The Host header that its servers receive; null for the requested one."`
 	HTTPSPorts     []int              `json:"httpsPorts" doc:"Ports whose servers speak TLS."`
-	Volumes        map[string]string  `json:"volumes" doc:"Names of volumes, by where they are."`
+	Volumes        map[string]string  `json:"volumes" doc:"Names of volumes, by mount path."`
 	Hooks          body.Hooks         `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
 	Resumed        *bool              `json:"resumed,omitempty" doc:"In the answer to a resume: whether it slept, and was woken by this call or one that it joined."`
-	Token          string             `json:"token,omitempty" doc:"What its agent asks for; in answers about one sandbox that can still run, to keys that may use it."`
-	TrafficToken   string             `json:"trafficToken,omitempty" doc:"What its private ports ask for."`
-	Checkpoint     *checkpointView    `json:"checkpoint" doc:"What it resumes from."`
+	Token          string             `json:"token,omitempty" doc:"The access token of its agent; only in answers about a single sandbox that can still run, for keys that may use it."`
+	TrafficToken   string             `json:"trafficToken,omitempty" doc:"The token for its private ports."`
+	Checkpoint     *checkpointView    `json:"checkpoint" doc:"What a resume restores."`
 	LastError      *string            `json:"lastError" doc:"Why the last operation failed."`
 	Tombstone      *tombstoneView     `json:"tombstone" doc:"What ended it."`
 }
@@ -72,7 +72,7 @@ type settingsView struct {
 type limitsView struct {
 	CPUs      int `json:"cpus"`
 	MemoryMiB int `json:"memoryMiB"`
-	DiskMiB   int `json:"diskMiB" doc:"What its own files may take, 0 for no limit."`
+	DiskMiB   int `json:"diskMiB" doc:"Limit of its own files; 0 for no limit."`
 	PIDs      int `json:"pids"`
 }
 
@@ -83,7 +83,7 @@ type checkpointView struct {
 
 type tombstoneView struct {
 	Reason      lifecycle.Reason  `json:"reason"`
-	Code        string            `json:"code" doc:"The code of the error that calls on it get, such as idle_timeout."`
+	Code        string            `json:"code" doc:"The error code that calls on this sandbox get, such as idle_timeout."`
 	Detail      *string           `json:"detail"`
 	At          httpapi.Timestamp `json:"at"`
 	Actor       *string           `json:"actor" doc:"Who ended it, if somebody did."`

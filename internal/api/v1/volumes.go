@@ -28,8 +28,8 @@ type volumeView struct {
 	ID        string            `json:"id"`
 	Name      string            `json:"name"`
 	CreatedAt httpapi.Timestamp `json:"createdAt"`
-	DiskMiB   int               `json:"diskMiB" doc:"What it may hold, 0 for no limit."`
-	Token     string            `json:"token,omitempty" doc:"What opens its files; in answers about one volume."`
+	DiskMiB   int               `json:"diskMiB" doc:"Disk limit; 0 for no limit."`
+	Token     string            `json:"token,omitempty" doc:"The token for its files; only in answers about a single volume."`
 }
 
 type volumesView struct {
