@@ -171,8 +171,8 @@ func (a *app) report(ctx context.Context, cmd *cobra.Command, err error) int {
 }
 
 func (a *app) complain(what, step string) {
-	_, _ = fmt.Fprintf(a.Stderr, "drowse: %s\n", harmless(what))
+	_, _ = fmt.Fprintf(a.Stderr, "drowse: %s\n", cell(what))
 	if step != "" {
-		_, _ = fmt.Fprintf(a.Stderr, "  %s\n", harmless(step))
+		_, _ = fmt.Fprintf(a.Stderr, "  %s\n", cell(step))
 	}
 }

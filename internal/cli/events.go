@@ -127,10 +127,10 @@ func (a *app) printEvent(e client.Event) error {
 		}
 	} else {
 		text := fmt.Sprintf("%s  %-22s  %-15s  %-20s  %-30s  %s",
-			e.Time.Local().Format(time.DateTime), e.Sandbox, e.Type, move(e), causeOf(e), took(e))
+			e.Time.Local().Format(time.DateTime), cell(e.Sandbox), cell(e.Type), cell(move(e)), cell(causeOf(e)), took(e))
 		line.WriteString(strings.TrimRight(text, " "))
 	}
 	line.WriteByte('\n')
-	_, err := a.Stdout.Write(line.Bytes())
+	_, err := tame(a).Write(line.Bytes())
 	return err
 }

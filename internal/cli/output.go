@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/drowse-dev/drowse/client"
@@ -33,15 +34,59 @@ func (s stdout) Write(b []byte) (int, error) {
 // print writes a result: value as JSON, or what text writes.
 func (a *app) print(value any, text func(w io.Writer)) error {
 	if a.output == "json" {
-		enc := json.NewEncoder(a.Stdout)
+		enc := json.NewEncoder(tame(a))
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
 		return enc.Encode(value)
 	}
 	var b strings.Builder
 	text(&b)
-	_, err := io.WriteString(a.Stdout, harmless(b.String()))
+	_, err := io.WriteString(tame(a), b.String())
 	return err
+}
+
+// tame returns where results are written that tenants had a part in, in the
+// format of this invocation. What a command in a sandbox prints, and the contents
+// of files, are not results: they go to Stdout as they are.
+func tame(a *app) io.Writer { return tamed{to: a.Stdout, json: a.output == "json"} }
+
+// tamed makes text harmless for a terminal. Each Write has whole characters.
+type tamed struct {
+	to   io.Writer
+	json bool
+}
+
+// Write implements io.Writer.
+func (t tamed) Write(b []byte) (int, error) {
+	safe := harmless(string(b))
+	if t.json {
+		safe = harmlessJSON(string(b))
+	}
+	if _, err := io.WriteString(t.to, safe); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// harmlessJSON is harmless for a text in JSON, which means the same afterwards.
+// Its encoder escapes the control characters of ASCII, and no others.
+func harmlessJSON(text string) string {
+	if !strings.ContainsFunc(text, acts) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case !acts(r) || r == '\t' || r == '\r': // between values
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
 }
 
 // harmless returns text for a terminal. Much of what a command prints comes from

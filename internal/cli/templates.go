@@ -80,7 +80,11 @@ func (a templateCommands) pull(ctx context.Context, c *client.Client, image, nam
 }
 
 func (a templateCommands) printMade(t client.Template) error {
-	return a.print(t, func(w io.Writer) { _, _ = fmt.Fprintln(w, strings.Join(t.Names, "\n")) })
+	return a.print(t, func(w io.Writer) {
+		for _, name := range t.Names {
+			_, _ = fmt.Fprintln(w, cell(name))
+		}
+	})
 }
 
 func (a templateCommands) loadCommand() *cobra.Command {
@@ -270,7 +274,7 @@ host's own system again.`,
 					if t.Image != nil {
 						what = imageText(*t.Image)
 					}
-					_, _ = fmt.Fprintf(w, "%s is %s\n", args[0], what)
+					_, _ = fmt.Fprintf(w, "%s is %s\n", cell(args[0]), cell(what))
 				})
 			})
 		},
@@ -294,7 +298,7 @@ is, also if the sandbox sleeps.`,
 				}
 				return a.print(map[string][]string{"removed": args}, func(w io.Writer) {
 					for _, name := range args {
-						_, _ = fmt.Fprintf(w, "%s is removed\n", name)
+						_, _ = fmt.Fprintf(w, "%s is removed\n", cell(name))
 					}
 				})
 			})

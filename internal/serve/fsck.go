@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -272,6 +273,10 @@ func message(err error) string {
 	return err.Error()
 }
 
+// inLine returns a text that may name what a guest has named, so that it does not
+// look like another line of a report.
+func inLine(text string) string { return strings.ReplaceAll(text, "\n", `\n`) }
+
 func printFaults(w io.Writer, r fsckReport) error {
 	left := 0
 	for _, f := range r.Faults {
@@ -285,7 +290,7 @@ func printFaults(w io.Writer, r fsckReport) error {
 		if f.Sandbox != "" {
 			what = "sandbox " + f.Sandbox + ": " + what
 		}
-		if _, err := fmt.Fprintf(w, "%s  %-9s %s\n                 means: %s\n                 repair: %s\n", mark, f.Kind, what, f.Means, f.Repair); err != nil {
+		if _, err := fmt.Fprintf(w, "%s  %-9s %s\n                 means: %s\n                 repair: %s\n", mark, f.Kind, inLine(what), inLine(f.Means), inLine(f.Repair)); err != nil {
 			return err
 		}
 	}

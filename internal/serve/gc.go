@@ -108,7 +108,7 @@ func printGarbage(w io.Writer, list []garbage, dryRun bool) error {
 			sum += g.Bytes
 		}
 		_, err := fmt.Fprintf(w, "%-9s %s\n          nobody's: %s\n          %s; last changed %s ago\n          %s\n",
-			g.Kind, g.Path, g.Why, g.takes(), time.Duration(g.AgeSeconds)*time.Second, fate)
+			g.Kind, inLine(g.Path), inLine(g.Why), g.takes(), time.Duration(g.AgeSeconds)*time.Second, inLine(fate))
 		if err != nil {
 			return err
 		}
