@@ -63,7 +63,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", time.Minute, "time limit for pausing sandboxes at shutdown; those not paused by then run on")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
-	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have; 0 for no limit")
+	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have, and how many requests over HTTP/2 on all of them; 0 for no limit")
 	f.IntVar(&o.MaxSandboxRequests, "max-sandbox-requests", 4096, "how many requests and streams one sandbox may have open; 0 for no limit")
 	f.DurationVar(&o.IdleStream, "idle-stream", 0, "close a request or stream that transfers nothing for this long; 0 for never")
 	f.BoolVar(&o.AccessLog, "access-log", false, "log each request to a sandbox, without its query string")
