@@ -178,13 +178,16 @@ describe('the command line', () => {
     assert.ok(ids(await list()).includes(id))
   })
 
-  for (const pause of ['asked for', 'at the timeout']) {
+  for (const pause of ['asked for', 'at the timeout', 'when idle']) {
     check(`a pause ${pause} holds while a terminal is attached`, async (t) => {
       const id = await create(t)
       await v1(id, '', { method: 'PATCH', body: JSON.stringify({ onTimeout: 'pause', autoResume: true }) })
       const shell = terminal(t, 'connect', id)
       await shell.shown(/Terminal connecting[^\n]*\n[^]*[$#] /)
+      // Nobody types: after a while that is no work.
+      const idle = { idleTimeoutSeconds: 1, onIdle: 'pause', stallAfterSeconds: 1 }
       if (pause === 'asked for') await e2b('pause', id)
+      else if (pause === 'when idle') await v1(id, '', { method: 'PATCH', body: JSON.stringify(idle) })
       else await v1(id, '/timeout', { method: 'POST', body: JSON.stringify({ timeout: 1 }) })
       await shell.shown(/put to sleep/)
       const deadline = Date.now() + 15_000
