@@ -94,11 +94,21 @@ func readMounts(path string, raw []byte) (any, error) {
 // asNothing is the form of what cannot be honoured: null, and what is empty or
 // false, ask for nothing.
 func asNothing(why string) Form {
-	return Form{"null: " + why, Schema{"type": "null"}, func(path string, raw []byte) (any, error) {
+	f := asNull(why)
+	refuse := f.Read
+	f.Read = func(path string, raw []byte) (any, error) {
 		switch string(bytes.TrimSpace(raw)) {
 		case "false", "[]", "{}", `""`:
 			return nil, nil
 		}
+		return refuse(path, raw)
+	}
+	return f
+}
+
+// asNull is the form of what cannot be honoured even if it is empty.
+func asNull(why string) Form {
+	return Form{"null: " + why, Schema{"type": "null"}, func(path string, raw []byte) (any, error) {
 		return nil, errdef.New(errdef.Unsupported, "not_supported", "%q is not supported by this server yet: %s", path, why).
 			WithRemedy("leave it out").With("field", path)
 	}}

@@ -201,11 +201,15 @@ func refused() Vocabulary {
 		refuse("egressProxy", "this server sends nothing through proxies", "egressProxy egress_proxy network.egressProxy network.egress_proxy"),
 		refuse("rules", "this server does not change what sandboxes send", "rules network.rules"),
 		refuse("dnsServers", "names are resolved by the server, as its --dns says", "dnsServers dns_servers dns network.dnsServers network.dns_servers network.dns"),
-		refuse("mcp", "there is no MCP gateway in the templates of this server", "mcp"),
+		{Name: "mcp", Doc: "Refused: " + noGateway + ".", Refused: true, Spelled: []Spelled{asNull(noGateway).As("mcp")}},
 		refuse("iam", "this server gives out no identities", "iam"),
 		refuse("secrets", "this server keeps no secrets; use env", "secrets"),
 	}
 }
+
+// noGateway is why mcp is refused, with no servers too: its clients then start the
+// gateway all the same.
+const noGateway = "there is no MCP gateway in the templates of this server"
 
 func refuse(name, why, spellings string) Option {
 	return Option{Name: name, Doc: "Refused: " + why + ".", Refused: true, Spelled: []Spelled{asNothing(why).As(spellings)}}

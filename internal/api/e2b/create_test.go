@@ -133,6 +133,7 @@ func TestCreateRefuses(t *testing.T) {
 		"a volume without name":   {v2, `{"templateID":"base","volumeMounts":[{"path":1}]}`, "", `"path" must be a string`},
 		"identity":                {v2, `{"templateID":"base","iam":{"tokens":{"a":{"audience":"x"}}}}`, "not_supported", "iam"},
 		"mcp":                     {v2, `{"templateID":"base","mcp":{"github":{}}}`, "not_supported", "mcp"},
+		"mcp without servers":     {v2, `{"templateID":"base","mcp":{}}`, "not_supported", "mcp"},
 		"egress proxy":            {v2, `{"templateID":"base","network":{"egressProxy":{"address":"p:1"}}}`, "not_supported", "network.egressProxy"},
 		"rules":                   {v2, `{"templateID":"base","network":{"rules":{"a.b":[]}}}`, "not_supported", "network.rules"},
 		"a URL as host mask":      {v2, `{"templateID":"base","network":{"maskRequestHost":"http://localhost"}}`, "", `"network.maskRequestHost" must be a host`},
