@@ -25,7 +25,6 @@ async def test_a_host_name_has_port_and_sandbox(either):
     sandbox = await either()
     host = sandbox.get_host(8000)
     assert re.fullmatch(rf"8000-{sandbox.sandbox_id}\.[a-z0-9.:-]+", host)
-    assert sandbox.get_mcp_url() == f"https://{sandbox.get_host(50005)}/mcp"
 
 
 async def test_the_right_server_of_the_right_sandbox_answers(either, serve):
@@ -63,9 +62,3 @@ async def test_of_a_private_sandbox_with_its_token_only(either):
     assert preview(sandbox, 8000)[0] == 403
     token = {"e2b-traffic-access-token": sandbox.traffic_access_token}
     assert preview(sandbox, 8000, token)[0] == 502
-
-
-async def test_the_gateway_for_mcp_has_its_token_in_a_file(either):
-    sandbox = await either()
-    await done(sandbox.files.write("/etc/mcp-gateway/.token", "the token", user="root"))
-    assert await done(sandbox.get_mcp_token()) == "the token"

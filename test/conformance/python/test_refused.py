@@ -3,7 +3,7 @@
 import e2b
 import pytest
 
-from support import done
+from support import done, preview
 
 UNSUPPORTED = "is not supported by this server yet"
 
@@ -70,6 +70,15 @@ async def test_secrets(classes):
         lambda: secret.destroy("some-secret"),
     ):
         await refused(call, "403: this server keeps no secrets")
+
+
+async def test_the_gateway_for_mcp(either):
+    await refused(lambda: either(mcp={"time": {}}), f'400: "mcp" {UNSUPPORTED}')
+    sandbox = await either()
+    assert sandbox.get_mcp_url() == f"https://{sandbox.get_host(50005)}/mcp"
+    assert preview(sandbox, 50005)[0] == 502  # nobody is there
+    with pytest.raises(e2b.FileNotFoundException):
+        await done(sandbox.get_mcp_token())
 
 
 @pytest.mark.parametrize(

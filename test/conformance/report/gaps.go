@@ -14,9 +14,11 @@ var gaps = []gap{
 		"There are no named snapshots yet; `drowse export` keeps a paused sandbox as a file."},
 	{[]string{"Template.build", "Template.buildInBackground", "Template.getBuildStatus",
 		"Template.assignTags", "Template.removeTags", "Template.getTags"}, true,
-		"There is one template, `base`, which is the host's own system; none are built."},
+		"The server builds no templates; `drowse template pull` makes one of an OCI image."},
 	{[]string{"Secret.create", "Secret.update", "Secret.getInfo", "Secret.list", "Secret.exists", "Secret.destroy", "SecretPaginator.*"}, true,
 		"The server keeps no secrets: to put one into a request that leaves a sandbox it would have to open its TLS."},
+	{[]string{"Sandbox.getMcpUrl", "Sandbox.getMcpToken"}, true,
+		"`Sandbox.create` refuses `mcp`: no template here has the gateway for MCP that they lead to."},
 
 	{[]string{"Secret.fill", "Secret.iamToken"}, false, "They make a value for a request of `Sandbox.create`, which refuses it."},
 	{[]string{"Template.from*", "Template.to*", "Template.copy*", "Template.remove", "Template.rename", "Template.make*", "Template.runCmd",

@@ -16,7 +16,6 @@ describe('previews', () => {
   check('a host name has port and sandbox', async (t) => {
     const sandbox = await open(t)
     assert.match(sandbox.getHost(8000), new RegExp(`^8000-${sandbox.sandboxId}\\.[a-z0-9.:-]+$`))
-    assert.equal(sandbox.getMcpUrl(), `https://${sandbox.getHost(50005)}/mcp`)
   })
 
   check('the right server of the right sandbox answers', async (t) => {
@@ -56,11 +55,5 @@ describe('previews', () => {
     assert.equal((await preview(sandbox, 8000)).status, 403)
     const headers = { 'e2b-traffic-access-token': sandbox.trafficAccessToken }
     assert.equal((await preview(sandbox, 8000, { headers })).status, 502)
-  })
-
-  check('the gateway for MCP has its token in a file', async (t) => {
-    const sandbox = await open(t)
-    await sandbox.files.write('/etc/mcp-gateway/.token', 'the token', { user: 'root' })
-    assert.equal(await sandbox.getMcpToken(), 'the token')
   })
 })

@@ -2,8 +2,8 @@
 
 import assert from 'node:assert/strict'
 import { describe } from 'node:test'
-import { Sandbox, Secret, Template } from 'e2b'
-import { check, open, rejection, shared, statusOf } from './support.js'
+import { FileNotFoundError, Sandbox, Secret, Template } from 'e2b'
+import { check, open, preview, rejection, shared, statusOf } from './support.js'
 
 // refuses wants every call to fail because the server does not support it, or
 // for a reason.
@@ -61,6 +61,17 @@ describe('refused', () => {
       exists: () => Secret.exists('some-secret'),
       destroy: () => Secret.destroy('some-secret'),
     }, /403: this server keeps no secrets/)
+  })
+
+  check('the gateway for MCP', async (t) => {
+    await refuses({
+      servers: () => open(t, { mcp: { time: {} } }),
+      'no servers': () => open(t, { mcp: {} }),
+    }, /400: "mcp" is not supported by this server yet/)
+    const sandbox = await open(t)
+    assert.equal(sandbox.getMcpUrl(), `https://${sandbox.getHost(50005)}/mcp`)
+    assert.equal((await preview(sandbox, 50005)).status, 502) // nobody is there
+    assert.ok((await rejection(sandbox.getMcpToken())) instanceof FileNotFoundError)
   })
 
   for (const [field, opts] of Object.entries({
