@@ -197,7 +197,7 @@ func TestNames(t *testing.T) {
 	if err != nil || base.Image != nil || base.Alias != "base" {
 		t.Fatalf("base is %+v, %v", base, err)
 	}
-	for _, name := range []string{"tool:1", " TOOL:1 ", tool.ID, "index.docker.io/library/tool:1", "docker.io/library/tool:1"} {
+	for _, name := range []string{"tool:1", " TOOL:1 ", tool.ID, tool.Digest(), "index.docker.io/library/tool:1", "docker.io/library/tool:1"} {
 		if got, err := s.Resolve(name); err != nil || got.ID != tool.ID || got.Alias != "tool:1" || got.Digest() != tool.Digest() {
 			t.Errorf("%s is %+v, %v", name, got, err)
 		}

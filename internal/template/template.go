@@ -139,8 +139,8 @@ func At(dir string) *Store {
 	return s
 }
 
-// Resolve returns the template with the given id, name or reference to an image,
-// or an errdef.NotFound with code "template_not_found".
+// Resolve returns the template with the given id, name, reference to an image or
+// digest of an image, or an errdef.NotFound with code "template_not_found".
 func (s *Store) Resolve(name string) (Template, error) {
 	ref := strings.ToLower(strings.TrimSpace(name))
 	id, alias := s.lookup(ref)
@@ -176,7 +176,7 @@ func (s *Store) lookup(ref string) (id, alias string) {
 	}
 	if full, err := image.Reference(ref); err == nil {
 		for _, name := range slices.Sorted(maps.Keys(s.names)) {
-			if img := s.names[name].Image; img.Ref == full || img.Source == full || s.imageID(img.Digest) == ref {
+			if img := s.names[name].Image; img.Ref == full || img.Source == full || img.Digest == ref || s.imageID(img.Digest) == ref {
 				return s.imageID(img.Digest), name
 			}
 		}
