@@ -42,8 +42,10 @@ const ContentType = "application/x-tar"
 const (
 	// formatVersion numbers the form. It rises with every change that a program
 	// made for the old form would refuse or misread. In form 1, layers had the
-	// digests of flat listings.
-	formatVersion = 2
+	// digests of flat listings. Forms 1 and 2 do not say which image a sandbox
+	// started from.
+	formatVersion = 3
+	imageSince    = 3
 	// KindSandbox is a paused sandbox.
 	KindSandbox = "sandbox"
 )
@@ -127,6 +129,10 @@ func (m *Manifest) Entries() (n int64) {
 	}
 	return n
 }
+
+// KnowsImage reports whether Config.Image says which image the sandbox started
+// from. Old exports do not say it.
+func (m *Manifest) KnowsImage() bool { return m.Format >= imageSince }
 
 // checkForm refuses what another version wrote. It is asked before all else,
 // because what else a manifest says depends on it.

@@ -374,7 +374,7 @@ func TestManifestsAreJudged(t *testing.T) {
 		wantDamaged(t, name, err)
 	}
 	for name, text := range map[string]string{
-		"newer form": `{"format":3,"kind":"sandbox","something":"else"}`, "other kind": `{"format":1,"kind":"snapshot"}`,
+		"newer form": `{"format":99,"kind":"sandbox","something":"else"}`, "other kind": `{"format":1,"kind":"snapshot"}`,
 	} {
 		_, err := NewReader(bytes.NewReader(archive(t, text)))
 		if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "import_too_new" || e.Remedy == "" {

@@ -9,8 +9,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// These types are the manifest as it is written, in format 2 and, but for what
-// the digests of layers are of, in format 1. They are apart from those that the
+// These types are the manifest as it is written, in format 3. Format 2 does
+// not have the image in it, and in format 1 the digests of layers are of something
+// else. They are apart from those that the
 // server works with, so that a field that is added there is in no export by
 // accident. Another field here is another format: older programs refuse a
 // manifest with a field that they do not know. The files in testdata hold what
@@ -49,7 +50,8 @@ type settingsForm struct {
 type configForm struct {
 	Template      string            `json:"template"`
 	Alias         string            `json:"alias,omitempty"`
-	Key           string            `json:"key,omitempty"` // of early exports; it means nothing elsewhere
+	Image         string            `json:"image,omitempty"` // the digest that pins it; since format 3
+	Key           string            `json:"key,omitempty"`   // of early exports; it means nothing elsewhere
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	Env           map[string]string `json:"env,omitempty"`
 	Secure        bool              `json:"secure"`
@@ -162,7 +164,7 @@ func (f settingsForm) settings() lifecycle.Settings {
 // preview links, and the idempotency key of the create.
 func formOfConfig(c store.Config) configForm {
 	f := configForm{
-		Template: c.Template, Alias: c.Alias, Metadata: c.Metadata, Env: c.Env, Secure: c.Secure, PrivatePorts: c.PrivatePorts,
+		Template: c.Template, Alias: c.Alias, Image: c.Image, Metadata: c.Metadata, Env: c.Env, Secure: c.Secure, PrivatePorts: c.PrivatePorts,
 		HostMask: c.HostMask, HTTPSPorts: c.HTTPSPorts, AllowInternet: c.AllowInternet, AllowOut: c.AllowOut, DenyOut: c.DenyOut, Network: c.Network,
 		Limits: limitsForm(c.Limits), Hooks: hooksForm{hookForm(c.Hooks.PrePause), hookForm(c.Hooks.PostResume), hookForm(c.Hooks.PreKill)},
 		Volumes: each(c.Volumes, func(m store.VolumeMount) mountForm { return mountForm(m) }), FromServer: c.FromServer,
@@ -178,7 +180,7 @@ func formOfConfig(c store.Config) configForm {
 
 func (f configForm) config() store.Config {
 	c := store.Config{
-		Template: f.Template, Alias: f.Alias, Metadata: f.Metadata, Env: f.Env, Secure: f.Secure, PrivatePorts: f.PrivatePorts,
+		Template: f.Template, Alias: f.Alias, Image: f.Image, Metadata: f.Metadata, Env: f.Env, Secure: f.Secure, PrivatePorts: f.PrivatePorts,
 		HostMask: f.HostMask, HTTPSPorts: f.HTTPSPorts, AllowInternet: f.AllowInternet, AllowOut: f.AllowOut, DenyOut: f.DenyOut, Network: f.Network,
 		Limits: store.Limits(f.Limits), Hooks: store.Hooks{PrePause: store.Hook(f.Hooks.PrePause), PostResume: store.Hook(f.Hooks.PostResume), PreKill: store.Hook(f.Hooks.PreKill)},
 		Volumes: each(f.Volumes, func(m mountForm) store.VolumeMount { return store.VolumeMount(m) }), FromServer: f.FromServer,

@@ -41,7 +41,6 @@ func TestManifestForm(t *testing.T) {
 	}
 	golden.Hold(t, filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion)), data)
 	m.Config.Key, m.Config.Previews, m.Config.Idempotency, m.Config.Before = "", nil, nil, nil // stay where they are
-	m.Config.Image = ""                                                                        // that of the template there
 	got, err := readManifest(t, string(data))
 	if err != nil || !reflect.DeepEqual(got, m) {
 		t.Errorf("%v; got %+v\nwant %+v", err, got, m)
@@ -60,6 +59,9 @@ func TestEveryFormat(t *testing.T) {
 		m, err := readManifest(t, strings.TrimSpace(string(data)))
 		if err != nil || m.Format != n || m.ID == "" || m.Config.Template == "" || m.Settings.Timeout == 0 || len(m.Layers) == 0 || m.Image == nil {
 			t.Errorf("format %d: %v; read as %+v", n, err, m)
+		}
+		if m.KnowsImage() != (n >= 3) || m.KnowsImage() != (m.Config.Image != "") {
+			t.Errorf("format %d: it knows the image: %t; read as %q", n, m.KnowsImage(), m.Config.Image)
 		}
 		if m.Config.Key != "" || m.Config.Previews != nil {
 			t.Errorf("format %d: it brings the key %q and the links %v", n, m.Config.Key, m.Config.Previews)

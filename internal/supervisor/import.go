@@ -191,7 +191,7 @@ func (s *Supervisor) templateFor(ctx context.Context, a *arrival) (template.Temp
 			return t, cannotRun(a.Manifest, lacks)
 		}
 		if missing {
-			return s.o.Templates.Resolve(a.Manifest.Config.Alias)
+			return moving.TemplateFor(s.o.Templates, a.Manifest)
 		}
 		return t, nil
 	}

@@ -371,16 +371,19 @@ func TestImportRefusesWhatCannotRunHere(t *testing.T) {
 		"system":       {func(m *bundle.Manifest) { m.Needs.System = "other" }, "cannot_run_here", ""},
 		"template":     {func(m *bundle.Manifest) { m.Needs.Template, m.Config.Alias = "other", "test" }, "cannot_run_here", ""},
 		"all of them":  {func(m *bundle.Manifest) { m.Needs.Template, m.Config.Alias = "other", "none" }, "cannot_run_here", "template_not_found"},
-		"limits":       {func(m *bundle.Manifest) { m.Config.Limits.PIDs = 1 }, "limit_out_of_range", "limit_out_of_range"},
-		"timeout":      {func(m *bundle.Manifest) { m.Settings.Timeout = 1000 * time.Hour }, "timeout_too_large", "timeout_too_large"},
-		"lifetime":     {func(m *bundle.Manifest) { m.Settings.MaxLifetime = time.Nanosecond }, "lifetime_over", "lifetime_over"},
-		"settings":     {func(m *bundle.Manifest) { m.Settings.OnTimeout = "dance" }, "action_invalid", "action_invalid"},
-		"size":         {func(m *bundle.Manifest) { m.Layers[0].Bytes = 1 << 49 }, "disk_full", "disk_full"},
-		"id":           {func(m *bundle.Manifest) { m.ID = "../" + m.ID[3:] }, "import_damaged", "import_damaged"},
-		"generation":   {func(m *bundle.Manifest) { m.Generation = 0 }, "import_damaged", "import_damaged"},
-		"digest":       {func(m *bundle.Manifest) { m.Layers[0].Digest = strings.Repeat("0", 64) }, "import_damaged", "import_damaged"},
-		"no digest":    {func(m *bundle.Manifest) { m.Layers[0].Digest = "" }, "import_damaged", "import_damaged"},
-		"image":        {func(m *bundle.Manifest) { m.Image.Files[0].CRC32C[0]++ }, "import_damaged", ""},
+		"other image": {func(m *bundle.Manifest) {
+			m.Needs.Template, m.Config.Alias, m.Config.Image = "other", "test", "sha256:0"
+		}, "cannot_run_here", "cannot_run_here"},
+		"limits":     {func(m *bundle.Manifest) { m.Config.Limits.PIDs = 1 }, "limit_out_of_range", "limit_out_of_range"},
+		"timeout":    {func(m *bundle.Manifest) { m.Settings.Timeout = 1000 * time.Hour }, "timeout_too_large", "timeout_too_large"},
+		"lifetime":   {func(m *bundle.Manifest) { m.Settings.MaxLifetime = time.Nanosecond }, "lifetime_over", "lifetime_over"},
+		"settings":   {func(m *bundle.Manifest) { m.Settings.OnTimeout = "dance" }, "action_invalid", "action_invalid"},
+		"size":       {func(m *bundle.Manifest) { m.Layers[0].Bytes = 1 << 49 }, "disk_full", "disk_full"},
+		"id":         {func(m *bundle.Manifest) { m.ID = "../" + m.ID[3:] }, "import_damaged", "import_damaged"},
+		"generation": {func(m *bundle.Manifest) { m.Generation = 0 }, "import_damaged", "import_damaged"},
+		"digest":     {func(m *bundle.Manifest) { m.Layers[0].Digest = strings.Repeat("0", 64) }, "import_damaged", "import_damaged"},
+		"no digest":  {func(m *bundle.Manifest) { m.Layers[0].Digest = "" }, "import_damaged", "import_damaged"},
+		"image":      {func(m *bundle.Manifest) { m.Image.Files[0].CRC32C[0]++ }, "import_damaged", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed := rewritten(t, file, c.change)
