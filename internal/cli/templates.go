@@ -62,7 +62,7 @@ sandboxes that exist keep the old one.`,
 			return a.transfer(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				t, err := a.pull(ctx, c, args[0], name)
 				if err != nil {
-					return missing(err)
+					return err
 				}
 				return a.printMade(t)
 			})
@@ -205,7 +205,7 @@ func (a templateCommands) inspectCommand() *cobra.Command {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				t, err := client.NewTemplates(c).Get(ctx, args[0])
 				if err != nil {
-					return missing(err)
+					return err
 				}
 				return a.print(t, func(w io.Writer) { describeTemplate(w, t, time.Now()) })
 			})
@@ -262,7 +262,7 @@ host's own system again.`,
 				all := client.NewTemplates(c)
 				if _, err := all.Get(ctx, args[1]); errors.Is(err, client.ErrNotFound) {
 					if _, err := a.pull(ctx, c, args[1], ""); err != nil {
-						return missing(err)
+						return err
 					}
 				}
 				t, err := all.Set(ctx, args[0], args[1])
@@ -293,7 +293,7 @@ is, also if the sandbox sleeps.`,
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				for _, name := range args {
 					if err := client.NewTemplates(c).Remove(ctx, name); err != nil {
-						return missing(err)
+						return err
 					}
 				}
 				return a.print(map[string][]string{"removed": args}, func(w io.Writer) {

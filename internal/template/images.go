@@ -210,7 +210,8 @@ func (s *Store) Set(name, as string) (Template, error) {
 	if t.Image != nil {
 		e = &entry{Image: *t.Image, MadeAt: time.Now().UTC().Truncate(time.Microsecond)}
 	} else if name != baseName && name != codeInterpreter {
-		return t, errdef.New(errdef.Invalid, "template_name_invalid", "the host's system is called %s, and only %s and %s can mean it too", Host, baseName, codeInterpreter)
+		return t, errdef.New(errdef.Invalid, "template_name_invalid", "the host's system is called %s, and only %s and %s can mean it too", Host, baseName, codeInterpreter).
+			WithRemedy("name a template of an image instead, or use %s itself", Host)
 	}
 	if err := s.setName(name, e); err != nil {
 		return t, err
