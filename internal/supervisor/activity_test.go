@@ -372,8 +372,12 @@ func mustAcquire(t *testing.T, s *Supervisor, id string, a Access) *Lease {
 func TestLifetimeEndsAPausedSandbox(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
-	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, MaxLifetime: 300 * time.Millisecond}})
+	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, MaxLifetime: time.Hour}})
 	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	life := time.Since(record(t, s, id).CreatedAt) + 300*time.Millisecond // only now, so that it cannot end before the pause
+	if _, err := s.Patch(t.Context(), id, Patch{Settings: lifecycle.Patch{MaxLifetime: &life}}, ""); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the end", func() bool { r := record(t, s, id); return r.State == lifecycle.Terminated && r.Op == nil })
