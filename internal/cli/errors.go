@@ -78,10 +78,10 @@ var classes = []struct {
 	{client.ErrLimit, exitLimit, ""},
 	{client.ErrNotFound, exitNotFound, ""},
 	{client.ErrConflict, exitConflict, ""},
-	{client.ErrNotRunning, exitConflict, "it was killed, or is paused and not woken by requests: drowse ls shows which"},
+	{client.ErrNotRunning, exitConflict, "it was killed, or is paused and not woken by requests: drowse ls --all shows which"},
 	{client.ErrInvalid, exitUsage, ""},
 	{client.ErrUnavailable, exitFailure, "try again in a moment"},
-	{client.ErrInterrupted, exitFailure, "the sandbox was paused or killed, or the server stopped: drowse ls shows which"},
+	{client.ErrInterrupted, exitFailure, "the sandbox was paused or killed, or the server stopped: drowse ls --all shows which"},
 	{context.DeadlineExceeded, exitFailure, ""},
 }
 

@@ -148,11 +148,16 @@ func (a *app) discard(ctx context.Context, c *client.Client, id string) {
 // runIn runs a command and ends with its code.
 func (a *app) runIn(ctx context.Context, sb *client.Sandbox, command client.Command) error {
 	exit, err := sb.Run(ctx, command)
-	return ended(a, exit, err)
+	return ended(a, sb, exit, err)
 }
 
 // ended turns the end of a command into drowse's own.
-func ended(a *app, exit client.Exit, err error) error {
+func ended(a *app, sb *client.Sandbox, exit client.Exit, err error) error {
+	if errors.Is(err, client.ErrInterrupted) {
+		// The error says why, if the server did. There is no telling here whether
+		// the command runs on.
+		err = hint(err, "drowse why %s shows what happened to the sandbox", sb.ID)
+	}
 	if err != nil {
 		return commandFailed(err)
 	}

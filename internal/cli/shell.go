@@ -57,7 +57,7 @@ func (a *app) shell(ctx context.Context, sb *client.Sandbox, cwd string, tty *os
 	if ctx.Err() != nil {
 		hangUp(ctx, p)
 	}
-	return ended(a, exit, err)
+	return ended(a, sb, exit, err)
 }
 
 // hangUp ends a shell whose terminal has gone.
