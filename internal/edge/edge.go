@@ -87,6 +87,9 @@ func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 	if errors.Is(err, errTooManySearches) {
 		return nil, &reply{Code: http.StatusTooManyRequests, Message: err.Error(), plain: true, retryAfter: 5}
 	}
+	if errors.Is(err, errNoBearer) {
+		return nil, gone("", err)
+	}
 	if err != nil {
 		return nil, &reply{Code: http.StatusBadRequest, Message: err.Error(), plain: true}
 	}
@@ -173,17 +176,16 @@ func (v *visit) leave(b breaker) {
 	}
 }
 
-// target finds the sandbox; for a signed file URL that names none, by its
-// signature.
+// target finds the sandbox; for a request that names none, by what it proves.
 func (e *edge) target(ctx context.Context, r *request) (target, error) {
 	if r.way.find != nil {
 		return r.way.find(r, hostName(r.host))
 	}
-	signed, err := parseSigned(r)
+	proof, err := r.way.prove(r)
 	if err != nil {
 		return target{}, err
 	}
-	id, err := e.signers.find(ctx, e.sandboxes, signed, r.client)
+	id, err := e.signers.find(ctx, e.sandboxes, proof, r.client)
 	return target{id: id, port: agentapi.Port, path: r.target}, err
 }
 
@@ -209,6 +211,17 @@ func parseSigned(r *request) (signed, error) {
 	}
 	return s, nil
 }
+
+// bearer is the access token of a sandbox.
+type bearer string
+
+func (b bearer) by(token string) bool { return same(token, string(b)) }
+
+func (b bearer) key() proofKey { return proofKey{operation: "bearer", signature: string(b)} }
+
+func (b bearer) size() int { return len(b) }
+
+func (b bearer) unknown() error { return errNoBearer }
 
 // by reports whether the signature was made with a sandbox's token.
 func (s signed) by(token string) bool {

@@ -232,6 +232,20 @@ func TestRoutes(t *testing.T) {
 		{host: "127.0.0.1", path: "/s/ione?x", mine: true, err: "Invalid sandbox port"},
 		{host: "127.0.0.1", path: "/s/../8000/", mine: true, err: "Invalid sandbox ID"},
 		{host: "127.0.0.1", path: "/s/ione/8000/x", headers: map[string]string{headerSandbox: "itwo", headerPort: "1"}, mine: true, want: target{id: "itwo", port: 1, path: "/s/ione/8000/x"}},
+		{host: "127.0.0.1", headers: map[string]string{"Novita-Sandbox-Id": "ione", "Novita-Sandbox-Port": "8000"}, mine: true, want: target{id: "ione", port: 8000, path: "/"}},
+		{host: "127.0.0.1", headers: map[string]string{"Novita-Sandbox-Id": "ione"}, mine: true, err: "missing header: both Novita-Sandbox-Id"},
+		{host: "127.0.0.1", headers: map[string]string{"Novita-Sandbox-Id": "ione", headerPort: "8000"}, mine: true, err: "missing header: both E2b-Sandbox-Id"},
+		{host: "127.0.0.1", headers: map[string]string{"Novita-Sandbox-Id": "ione", "Novita-Sandbox-Port": "1", headerSandbox: "itwo", headerPort: "2"}, mine: true, want: target{id: "itwo", port: 2, path: "/"}},
+		{host: "127.0.0.1", path: "/sandboxes/ione/connect", headers: map[string]string{"Novita-Sandbox-Id": "ione", "Novita-Sandbox-Port": "49983", headerAPIKey: "e2b_1"}, mine: false},
+		{host: "127.0.0.1", headers: map[string]string{headerSandbox: "ione", headerPort: "8000", headerAPIKey: "e2b_1"}, mine: true, want: target{id: "ione", port: 8000, path: "/"}},
+		{host: "api.sbx.test", headers: map[string]string{"Novita-Sandbox-Id": "ione", "Novita-Sandbox-Port": "8000"}, mine: false},
+		{host: "127.0.0.1", path: "/health", headers: map[string]string{agentapi.HeaderAccessToken: "x"}, mine: true},
+		{host: "127.0.0.1", path: "/files?path=x", headers: map[string]string{agentapi.HeaderAccessToken: "x"}, mine: true},
+		{host: "127.0.0.1", path: "/process.Process/List", headers: map[string]string{agentapi.HeaderAccessToken: "x"}, mine: true},
+		{host: "127.0.0.1", path: "/health", mine: false},
+		{host: "127.0.0.1", path: "/health", headers: map[string]string{agentapi.HeaderAccessToken: "x", headerAPIKey: "e2b_1"}, mine: false},
+		{host: "127.0.0.1", path: "/sandboxes", headers: map[string]string{agentapi.HeaderAccessToken: "x"}, mine: false},
+		{host: "api.sbx.test", path: "/health", headers: map[string]string{agentapi.HeaderAccessToken: "x"}, mine: false},
 		{host: "1-ithree.sbx.test", path: "/s/ione/8000/x", mine: true, want: target{id: "ithree", port: 1, path: "/s/ione/8000/x"}},
 	} {
 		t.Run(c.host+c.path, func(t *testing.T) {
@@ -243,7 +257,7 @@ func TestRoutes(t *testing.T) {
 			if got := routes(r); got != c.mine {
 				t.Errorf("Routes = %v, want %v", got, c.mine)
 			}
-			if !c.mine || signedFile(r) {
+			if !c.mine || r.way.find == nil {
 				return
 			}
 			got, err := r.way.find(r, hostName(r.host))
@@ -542,6 +556,36 @@ func TestSignedURLFindsItsSandbox(t *testing.T) {
 		if resp.StatusCode != status {
 			t.Errorf("signature %s: status %d, want %d", sig, resp.StatusCode, status)
 		}
+	}
+}
+
+// TestTokenFindsItsSandbox: Novita's Python SDK names a sandbox that it connected
+// to by its access token alone.
+func TestTokenFindsItsSandbox(t *testing.T) {
+	f := newFleet(t, echo)
+	url := f.serve(t)
+	send := func(token string) (status int, body string) {
+		t.Helper()
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/health", nil)
+		req.Header.Set(agentapi.HeaderAccessToken, token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text)
+	}
+	if status, body := send("envd-token"); status != http.StatusOK || body != "GET /health" {
+		t.Errorf("the right token: %d %s", status, body)
+	}
+	if status, body := send("wrong"); status != http.StatusBadGateway || !strings.Contains(body, `"The sandbox was not found"`) {
+		t.Errorf("a wrong token: %d %s", status, body)
+	}
+	// Once it has ended, its client learns that it has, and not that the token is wrong.
+	f.set(func() { f.sb.ID = "itwo" })
+	if status, body := send("envd-token"); status != http.StatusBadGateway || !strings.Contains(body, `"sandboxId":"ione"`) {
+		t.Errorf("after its end: %d %s", status, body)
 	}
 }
 

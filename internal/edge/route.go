@@ -13,10 +13,25 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 )
 
-// The headers that name a sandbox where the host does not.
+// naming is a pair of headers that name a sandbox and its port where the host
+// does not.
+type naming struct {
+	sandbox, port string
+	// beside says that clients send the pair to the control plane too, where it
+	// means nothing. They send an API key there, and never to a sandbox.
+	beside bool
+}
+
+// namings are the pairs of all clients. E2B's comes first.
+var namings = []naming{
+	{sandbox: headerSandbox, port: headerPort},
+	{sandbox: "Novita-Sandbox-Id", port: "Novita-Sandbox-Port", beside: true},
+}
+
 const (
 	headerSandbox = "E2b-Sandbox-Id"
 	headerPort    = "E2b-Sandbox-Port"
+	headerAPIKey  = "X-Api-Key"
 )
 
 // pathRoutes begins the paths under which a sandbox is reached where names
@@ -54,7 +69,7 @@ func (s *Server) refuseTarget(r *request) *reply {
 	if !strings.HasPrefix(r.target, "/") && (r.target != "*" || r.method != http.MethodOptions) {
 		return &reply{Code: http.StatusBadRequest, Message: "the request target is malformed: its path does not begin with /", plain: true}
 	}
-	if !r.loopback || s.knows(hostName(r.host)) || r.header.Get("X-Api-Key") != "" || r.header.Get("Authorization") != "" {
+	if !r.loopback || s.knows(hostName(r.host)) || r.header.Get(headerAPIKey) != "" || r.header.Get("Authorization") != "" {
 		return nil
 	}
 	return &reply{Code: http.StatusMisdirectedRequest, plain: true,
@@ -112,9 +127,10 @@ func (e routeError) Error() string { return string(e) }
 type way struct {
 	// claims reports whether a request for a host, without its port, comes this way.
 	claims func(r *request, host string) bool
-	// find returns what such a request names. It is nil where only the server can
-	// tell, by a signature.
-	find func(r *request, host string) (target, error)
+	// find returns what such a request names. It is nil where the request names
+	// nothing, but proves that it knows a sandbox's token.
+	find  func(r *request, host string) (target, error)
+	prove func(r *request) (proof, error)
 }
 
 // ways are all of them. The first that claims a request has it; a request that
@@ -122,13 +138,17 @@ type way struct {
 var ways = []way{
 	// The host is {port}-{id}.domain.
 	{claims: hasLabel, find: inLabel},
-	// The host is an address, localhost or sandbox.*: E2b-Sandbox-Id and -Port.
+	// The host is an address, localhost or sandbox.*: a pair of headers, such as
+	// E2b-Sandbox-Id and -Port.
 	{claims: hasHeaders, find: inHeaders},
 	// The path is /s/{id}/{port}/…
 	{claims: hasPath, find: inPath},
 	// The host is an address, localhost or sandbox.*: a signed URL of a file. With
 	// E2B_SANDBOX_URL set, SDKs make them without anything that names the sandbox.
-	{claims: hasSignature},
+	{claims: hasSignature, prove: bySignature},
+	// The host is the same, and the path the agent's: the sandbox's access token.
+	// Novita's Python SDK sends nothing else to a sandbox that it connected to by id.
+	{claims: hasToken, prove: byToken},
 }
 
 // routes decides which way r comes, and reports whether that is for a sandbox
@@ -144,17 +164,33 @@ func routes(r *request) bool {
 	return false
 }
 
+// namedBy returns the first pair of headers of which r has one, or nil.
+func namedBy(r *request) *naming {
+	for i := range namings {
+		n := &namings[i]
+		if r.header.Get(n.sandbox) == "" && r.header.Get(n.port) == "" {
+			continue
+		}
+		if n.beside && r.header.Get(headerAPIKey) != "" {
+			continue
+		}
+		return n
+	}
+	return nil
+}
+
 func hasHeaders(r *request, host string) bool {
-	return (r.header.Get(headerSandbox) != "" || r.header.Get(headerPort) != "") && byHeader(host)
+	return byHeader(host) && namedBy(r) != nil
 }
 
 func inHeaders(r *request, _ string) (target, error) {
-	if r.header.Count(headerSandbox) > 1 || r.header.Count(headerPort) > 1 {
-		return target{}, routeError("there is more than one " + headerSandbox + " or " + headerPort)
+	n := namedBy(r)
+	if r.header.Count(n.sandbox) > 1 || r.header.Count(n.port) > 1 {
+		return target{}, routeError("there is more than one " + n.sandbox + " or " + n.port)
 	}
-	id, port := r.header.Get(headerSandbox), r.header.Get(headerPort)
+	id, port := r.header.Get(n.sandbox), r.header.Get(n.port)
 	if id == "" || port == "" {
-		return target{}, routeError("missing header: both " + headerSandbox + " and " + headerPort + " are needed")
+		return target{}, routeError("missing header: both " + n.sandbox + " and " + n.port + " are needed")
 	}
 	return newTarget(id, port, r.target)
 }
@@ -176,6 +212,24 @@ func inPath(r *request, _ string) (target, error) { return parsePath(r.target) }
 
 func hasSignature(r *request, host string) bool {
 	return signedFile(r) && byHeader(host)
+}
+
+func bySignature(r *request) (proof, error) { return parseSigned(r) }
+
+func hasToken(r *request, host string) bool {
+	return r.header.Get(agentapi.HeaderAccessToken) != "" && r.header.Get(headerAPIKey) == "" &&
+		byHeader(host) && isAgentPath(rawPath(r.target))
+}
+
+func byToken(r *request) (proof, error) { return bearer(r.header.Get(agentapi.HeaderAccessToken)), nil }
+
+// isAgentPath reports whether a path is one of the agent's that clients use.
+func isAgentPath(path string) bool {
+	switch path {
+	case "/files", "/health", "/envs", "/metrics":
+		return true
+	}
+	return strings.HasPrefix(path, "/process.Process/") || strings.HasPrefix(path, "/filesystem.Filesystem/")
 }
 
 // isPortLabel tells a data-plane host from the control plane's.

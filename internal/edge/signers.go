@@ -7,29 +7,39 @@ import (
 	"time"
 )
 
-// signers finds the sandboxes of signed file URLs that do not name them. A
-// signature says nothing of who made it: the first time, it is tried with the
-// token of each sandbox, of which at most one matches. What was found is kept,
-// and how often an address may make the server search in vain is bounded, so
-// that nobody does work here for each request and each sandbox.
+// signers finds the sandboxes of requests that do not name them, but prove that
+// they know a sandbox's token. Neither a signature nor a token says whose it is:
+// the first time, it is tried with the token of each sandbox, of which at most one
+// matches. What was found is kept, and how often an address may make the server
+// search in vain is bounded, so that nobody does work here for each request and
+// each sandbox.
 type signers struct {
 	turn chan struct{} // holds one element while somebody searches
 
 	mu    sync.Mutex
-	known map[signedKey]string     // sandboxes by signature
+	known map[proofKey]string      // sandboxes by what proves their token
 	vain  map[netip.Addr]time.Time // until when an address has searched in vain
 }
 
-// signedKey is what identifies a signed URL, whose signature was verified.
-type signedKey struct {
+// proof is what only somebody who knows a sandbox's token can have: a signed file
+// URL, or the token itself.
+type proof interface {
+	by(token string) bool // whether it is a proof of this token
+	key() proofKey
+	size() int      // in bytes, of what the client may choose
+	unknown() error // the answer where no sandbox has such a token
+}
+
+// proofKey is what identifies a proof that was verified.
+type proofKey struct {
 	path, operation, user, signature string
 	expiration                       int64
 }
 
 // Bounds of searches.
 const (
-	maxKnown      = 4096
-	maxSignedSize = 4096 // bytes of path and user
+	maxKnown     = 4096
+	maxProofSize = 4096 // bytes, of path and user in a signed URL
 	// Every search in vain puts its address vainCost further into the future; an
 	// address that is vainMost ahead is refused.
 	vainCost = 200 * time.Millisecond
@@ -37,20 +47,21 @@ const (
 )
 
 func newSigners() *signers {
-	return &signers{turn: make(chan struct{}, 1), known: map[signedKey]string{}, vain: map[netip.Addr]time.Time{}}
+	return &signers{turn: make(chan struct{}, 1), known: map[proofKey]string{}, vain: map[netip.Addr]time.Time{}}
 }
 
 const (
 	errNoSigner        = routeError("this signed URL belongs to no sandbox of this server")
-	errTooManySearches = routeError("too many signed URLs from this address belong to no sandbox of this server: wait some seconds, or name the sandbox by its host name or in headers")
+	errNoBearer        = routeError("this access token belongs to no sandbox of this server")
+	errTooManySearches = routeError("too many signed URLs or access tokens from this address belong to no sandbox of this server: wait some seconds, or name the sandbox by its host name or in headers")
 )
 
-// find returns the id of the sandbox whose token made the signature.
-func (s *signers) find(ctx context.Context, sandboxes Sandboxes, signed signed, client netip.Addr) (string, error) {
-	if len(signed.path)+len(signed.user) > maxSignedSize {
-		return "", errNoSigner // no file has such a name
+// find returns the id of the sandbox whose token a request proves to know.
+func (s *signers) find(ctx context.Context, sandboxes Sandboxes, p proof, client netip.Addr) (string, error) {
+	if p.size() > maxProofSize {
+		return "", p.unknown() // no file has such a name, and no sandbox such a token
 	}
-	if id, ok := s.lookUp(ctx, sandboxes, signed); ok {
+	if id, ok := s.lookUp(p); ok {
 		return id, nil
 	}
 	if !s.maySearch(client, time.Now()) {
@@ -67,39 +78,33 @@ func (s *signers) find(ctx context.Context, sandboxes Sandboxes, signed signed, 
 		return "", err
 	}
 	for _, sb := range list {
-		if sb.Config.Secure && signed.by(sandboxes.EnvdToken(sb.ID)) {
-			s.keep(signed, sb.ID, client)
+		if sb.Config.Secure && p.by(sandboxes.EnvdToken(sb.ID)) {
+			s.keep(p, sb.ID, client)
 			return sb.ID, nil
 		}
 	}
-	return "", errNoSigner
+	return "", p.unknown()
 }
 
-func (s signed) key() signedKey {
-	k := signedKey{s.path, s.operation, s.user, s.signature, -1}
+func (s signed) key() proofKey {
+	k := proofKey{s.path, s.operation, s.user, s.signature, -1}
 	if s.expiration != nil {
 		k.expiration = *s.expiration
 	}
 	return k
 }
 
-// lookUp returns the sandbox of a signature that was found before, if there
-// still is one.
-func (s *signers) lookUp(ctx context.Context, sandboxes Sandboxes, signed signed) (string, bool) {
-	key := signed.key()
+func (s signed) size() int { return len(s.path) + len(s.user) }
+
+func (s signed) unknown() error { return errNoSigner }
+
+// lookUp returns the sandbox of a proof that was found before. It may have ended
+// since; then its record says why.
+func (s *signers) lookUp(p proof) (string, bool) {
 	s.mu.Lock()
-	id, ok := s.known[key]
-	s.mu.Unlock()
-	if !ok {
-		return "", false
-	}
-	if _, err := sandboxes.Get(ctx, id); err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.known, key)
-		return "", false
-	}
-	return id, true
+	defer s.mu.Unlock()
+	id, ok := s.known[p.key()]
+	return id, ok
 }
 
 // maySearch reports whether an address may search, and counts the search as one
@@ -129,8 +134,8 @@ func (s *signers) forget(now time.Time) {
 	}
 }
 
-// keep notes a signature that was found.
-func (s *signers) keep(signed signed, id string, client netip.Addr) {
+// keep notes a proof that was found.
+func (s *signers) keep(p proof, id string, client netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.vain[client] = s.vain[client].Add(-vainCost)
@@ -140,5 +145,5 @@ func (s *signers) keep(signed signed, id string, client netip.Addr) {
 		}
 		delete(s.known, k) // any
 	}
-	s.known[signed.key()] = id
+	s.known[p.key()] = id
 }
