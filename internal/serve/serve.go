@@ -130,7 +130,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	closers.add(func() error { return ignoreClosed(ln.Close()) })
 	o.Listen = ln.Addr().String() // with the port that was got
-	if err := raiseDescriptors(); err != nil {
+	if err := errors.Join(raiseDescriptors(), dropRights()); err != nil {
 		return err
 	}
 	if err := template.CheckOutside(o.StateDir, o.share()...); err != nil {
