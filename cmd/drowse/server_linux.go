@@ -61,6 +61,8 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			WakeQueue:       o.WakeQueue,
 			MaxRunning:      o.MaxRunning,
 			WarmRuntimes:    o.WarmRuntimes,
+			DiskReadMiB:     o.DiskReadMiB,
+			DiskWriteMiB:    o.DiskWriteMiB,
 			ShareOpt:        o.ShareOpt,
 			Trial:           o.Trial,
 			VolumeDiskMiB:   o.VolumeDiskMiB,

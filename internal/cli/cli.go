@@ -77,6 +77,8 @@ type ServeOptions struct {
 	Drain         time.Duration // how long an automatic pause waits for requests in flight
 	MaxRunning    int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes  int           // how many empty runtimes wait for the next start
+	DiskReadMiB   int           // what a sandbox may read from disk in a second; 0 for no limit
+	DiskWriteMiB  int           // what it may write
 	ShareOpt      bool          // sandboxes see the host's /opt
 	Trial         bool          // a sandbox must start before the server is ready
 	VolumeDiskMiB int           // what a volume may hold that has no limit of its own; 0 for no limit

@@ -55,6 +55,8 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.DurationVar(&o.Drain, "drain", 5*time.Second, "how long an automatic pause waits for requests in flight; streams are not waited for, and an explicit pause waits 1s; 0 not to wait")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes may run at once; 0 for no limit")
 	f.IntVar(&o.VolumeDiskMiB, "volume-disk", 10240, "disk limit in `MiB` of volumes that have none of their own; 0 for no limit")
+	f.IntVar(&o.DiskReadMiB, "disk-read-rate", 0, "how many `MiB` per second each sandbox may read from the disk of the state directory; 0 for no limit")
+	f.IntVar(&o.DiskWriteMiB, "disk-write-rate", 0, "how many `MiB` per second each sandbox may write to that disk; 0 for no limit. With cgroup v1, writes that the guest does not wait for are not limited")
 	f.BoolVar(&o.Trial, "trial", true, "start a trial sandbox before the server reports ready; with false, a host that cannot run sandboxes shows at the first create")
 	f.BoolVar(&o.ShareOpt, "share-opt", false, "share the host's /opt with sandboxes, as far as every user of the host may read it")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes to keep ready, to make the next start or wake faster; 0 for none")
@@ -103,6 +105,9 @@ func (a *app) fromEnv(flags *pflag.FlagSet) error {
 	return bad
 }
 
+// mostDiskRate is more than any disk can do, in MiB per second.
+const mostDiskRate = 1 << 20
+
 var domainForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
 
 func (o ServeOptions) check() error {
@@ -137,6 +142,8 @@ func (o ServeOptions) check() error {
 		return usagef("--tls-cert and --tls-key: give both or neither")
 	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0 || o.IdleStream < 0:
 		return usagef("--max-client-connections, --max-sandbox-requests and --idle-stream: want 0 or more")
+	case o.DiskReadMiB < 0 || o.DiskWriteMiB < 0 || max(o.DiskReadMiB, o.DiskWriteMiB) > mostDiskRate:
+		return usagef("--disk-read-rate and --disk-write-rate: want 1 to %d MiB per second, or 0 for no limit", mostDiskRate)
 	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0:
 		return usagef("--default-retention, --stall-after, --max-running, --volume-disk and --warm-runtimes: want 0 or more")
 	}

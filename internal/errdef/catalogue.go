@@ -95,6 +95,7 @@ var catalogue = []Entry{
 	{"network_invalid", Invalid, 400, 400, "A network rule is invalid, or rules conflict: a name is denied, or a name is allowed while everything else is open.", "Use IP addresses and networks. allowOut also takes names, such as example.com or *.example.com, together with 0.0.0.0/0 in denyOut."},
 	{"no_agent", Internal, 0, 0, "The binary was built without the agent that runs in sandboxes.", "Build it with make build."},
 	{"no_cgroups", Unfit, 501, 501, "The host has no cgroups that the server can use, or a controller is missing.", "Follow the message: it says what is missing and how to enable it."},
+	{"no_disk_rates", Unfit, 0, 0, "The server was asked to limit the disk rates of sandboxes, and its kernel or the file system of its state directory cannot.", "Leave out --disk-read-rate and --disk-write-rate, or see what drowse doctor says of disk rates."},
 	{"no_nftables", Unfit, 501, 501, "The server's host has no nftables with TPROXY, so no sandbox can start.", "Load the modules nf_tables and nft_tproxy on the host."},
 	{"no_overlayfs", Unsupported, 501, 400, "The kernel does not have overlayfs.", "Load the module overlay, or use another kernel."},
 	{"no_veth", Unfit, 501, 501, "The server's host has no veth interfaces, so no sandbox can start.", "Load the module veth on the host."},

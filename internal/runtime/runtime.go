@@ -175,6 +175,21 @@ type LimitWitness interface {
 	EndedBy() (Limit, error)
 }
 
+// DiskLimited is an Instance whose use of the disk is slowed down where it is too
+// fast.
+type DiskLimited interface {
+	// LiftDiskRates lets it use the disk as fast as it can until the next Thaw, as
+	// Freeze does. It is for what must be on the disk before a capture.
+	LiftDiskRates()
+}
+
+// LiftDiskRates lifts the disk rates of an Instance that may have some.
+func LiftDiskRates(i Instance) {
+	if d, ok := i.(DiskLimited); ok {
+		d.LiftDiskRates()
+	}
+}
+
 // DiskMeter is an Instance that can tell what it takes of the host's disk and
 // has no name there any more, in bytes: files that are open inside and removed.
 type DiskMeter interface {

@@ -38,6 +38,7 @@ func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (boo
 	if findings[0].OK {
 		findings = append(findings, keptBuilds(stateDir), calls(), overlays(stateDir))
 		findings = append(findings, host(ctx)...)
+		findings = append(findings, diskRates(ctx, drivers.Default(), stateDir))
 		for _, kind := range drivers.All() {
 			findings = append(findings, trialOf(ctx, kind, stateDir))
 		}
@@ -133,6 +134,23 @@ func keptBuilds(dir string) Finding {
 	return f
 }
 
+// diskRates says whether sandboxes' use of the disk can be limited.
+func diskRates(ctx context.Context, kind drivers.Kind, dir string) Finding {
+	f := Finding{Name: "disk rates", OK: true}
+	for !isDir(dir) {
+		dir = filepath.Dir(dir)
+	}
+	disks, by, err := kind.TryDiskRates(ctx, dir)
+	if err != nil {
+		f.OK = false
+		f.Detail = fmt.Sprintf("--disk-read-rate and --disk-write-rate cannot be used: %v", err)
+		f.Remedy = "leave them out, or put the state directory on ext4, xfs or btrfs on a disk of this machine, with a kernel that limits block I/O"
+		return f
+	}
+	f.Detail = fmt.Sprintf("--disk-read-rate and --disk-write-rate work for %s, by %s", strings.Join(disks, " "), by)
+	return f
+}
+
 // trialOf starts a sandbox of a kind, as nothing else tells whether that works. Its
 // files are where the server's would be, or as near to that as there is a
 // directory.
@@ -184,7 +202,7 @@ func tryRuntime(ctx context.Context, kind drivers.Kind, stateDir string) (can ru
 	if err != nil {
 		return can, err
 	}
-	driver, err := kind.Open(ctx, filepath.Join(dir, kind.Dir), buildsAt(dir), drivers.Warm{})
+	driver, err := kind.Open(ctx, filepath.Join(dir, kind.Dir), buildsAt(dir), drivers.Options{})
 	if err != nil {
 		return can, err
 	}

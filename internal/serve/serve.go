@@ -60,6 +60,8 @@ type Options struct {
 	Drain          time.Duration // how long an automatic pause waits for requests in flight
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes   int           // how many empty runtimes wait for the next start
+	DiskReadMiB    int           // what a sandbox may read from disk in a second; 0 for no limit
+	DiskWriteMiB   int           // what it may write
 	ShareOpt       bool          // sandboxes see the host's /opt
 	Trial          bool          // a sandbox must start on this host before the server is ready
 	VolumeDiskMiB  int           // what a volume may hold that has no limit of its own; 0 for no limit
@@ -357,8 +359,10 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		return nil, err
 	}
 	kept := buildsAt(o.StateDir)
-	driver, err := drivers.Default().Open(ctx, runtimesIn(o.StateDir), kept, drivers.Warm{
-		Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits(most)), Log: o.Log,
+	driver, err := drivers.Default().Open(ctx, runtimesIn(o.StateDir), kept, drivers.Options{
+		Warm:      drivers.Warm{Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits(most))},
+		DiskRates: drivers.DiskRates{Read: int64(o.DiskReadMiB) << 20, Write: int64(o.DiskWriteMiB) << 20},
+		Log:       o.Log,
 	})
 	if err != nil {
 		return nil, err

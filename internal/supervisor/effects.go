@@ -468,6 +468,8 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	}
 	b.runHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
 	b.fetchLastLog(ctx, inst)
+	c.frozen = true // from here on it is thawed if this fails
+	runtime.LiftDiskRates(inst)
 	if cp.Mode == lifecycle.Filesystem || sb.Record.Settings.MeasuresWork() {
 		// Without a checkpoint nothing else makes the guest's kernel write back;
 		// and the agent, if it watches processes, learns when the sleep begins.
@@ -478,7 +480,6 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := ctx.Err(); err != nil {
 		return cp, 0, err
 	}
-	c.frozen = true
 	if err := inst.Freeze(ctx); err != nil {
 		return cp, 0, err
 	}

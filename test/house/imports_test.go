@@ -78,7 +78,7 @@ var layers = []layer{
 		name: "host",
 		packages: []string{
 			"internal/runtime", "internal/layer", "internal/image", "internal/template", "internal/volume",
-			"internal/cgroup", "internal/egress", "internal/agentbin",
+			"internal/blockdev", "internal/cgroup", "internal/egress", "internal/agentbin",
 		},
 		may: []string{"base"},
 		why: "these packages work on the machine and know nothing of records, so that they can be tested without a server",

@@ -23,7 +23,18 @@ type Driver interface {
 type Warm struct {
 	Count int
 	Spec  runtime.Spec
-	Log   *slog.Logger
+}
+
+// DiskRates bound what each runtime reads from and writes to the disks under the
+// driver's state, in bytes per second; 0 is no bound.
+type DiskRates struct{ Read, Write int64 }
+
+// Options are what a driver is told. Log may be nil if no runtime waits or is
+// adopted.
+type Options struct {
+	Warm      Warm
+	DiskRates DiskRates
+	Log       *slog.Logger
 }
 
 // Usage is what a runtime takes that no server has open.
@@ -51,9 +62,12 @@ type Kind struct {
 	Name string
 	Dir  string // where its driver keeps its state, below the server's directory for what runs
 	// Open returns a driver that keeps its state in a directory, and the programs
-	// that memory images need in kept. Runtimes wait as warm says until ctx ends or
-	// it is closed.
-	Open func(ctx context.Context, dir string, kept *builds.Store, warm Warm) (Driver, error)
+	// that memory images need in kept. Runtimes wait as o.Warm says until ctx ends
+	// or it is closed.
+	Open func(ctx context.Context, dir string, kept *builds.Store, o Options) (Driver, error)
+	// TryDiskRates returns the disks under a directory whose use by runtimes can be
+	// limited, and what limits it.
+	TryDiskRates func(ctx context.Context, dir string) (disks []string, by string, err error)
 	// Remains returns what there is in such a directory that nobody has open.
 	Remains func(dir string) (Remains, error)
 	// handover becomes a tool of the runtime if this process was started as such,
@@ -64,9 +78,10 @@ type Kind struct {
 // kinds are all of them, the one that a server uses unless told first.
 var kinds = []Kind{{
 	Name: "gvisor", Dir: "gv", handover: gvisor.Handover,
-	Open: func(ctx context.Context, dir string, kept *builds.Store, warm Warm) (Driver, error) {
-		return gvisor.New(ctx, dir, kept, gvisor.Warm(warm))
+	Open: func(ctx context.Context, dir string, kept *builds.Store, o Options) (Driver, error) {
+		return gvisor.New(ctx, dir, kept, gvisor.Options{Warm: gvisor.Warm(o.Warm), DiskRates: gvisor.DiskRates(o.DiskRates), Log: o.Log})
 	},
+	TryDiskRates: gvisor.TryDiskRates,
 	Remains: func(dir string) (Remains, error) {
 		r, err := gvisor.RemainsOf(dir)
 		return gvisorRemains{r}, err

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,14 +58,26 @@ type Driver struct {
 	root  string // of gVisor's own state
 	conf  *config.Config
 	place *cgroup.Place // of the runtimes' cgroups; nil in cgroup v1
+	rates diskRates
+	log   *slog.Logger
 	pool  *pool
 	*peers
 }
 
+// Options are what a driver is told.
+type Options struct {
+	Warm      Warm
+	DiskRates DiskRates
+	// Log is told of what goes wrong without keeping a runtime from its work:
+	// runtimes that could not be made ahead, without which starts merely take
+	// longer. It may be nil for a driver that keeps none waiting.
+	Log *slog.Logger
+}
+
 // New returns a driver that keeps its state below dir, the programs that memory
-// images need in kept, and runtimes waiting as warm says until ctx ends or it is
+// images need in kept, and runtimes waiting as o.Warm says until ctx ends or it is
 // closed.
-func New(ctx context.Context, dir string, kept *builds.Store, warm Warm) (*Driver, error) {
+func New(ctx context.Context, dir string, kept *builds.Store, o Options) (*Driver, error) {
 	d, err := at(dir)
 	if err != nil {
 		return nil, err
@@ -85,6 +98,10 @@ func New(ctx context.Context, dir string, kept *builds.Store, warm Warm) (*Drive
 			return nil, fmt.Errorf("gvisor driver: %w", err)
 		}
 	}
+	d.log = o.Log
+	if err := d.findDisks(o.DiskRates); err != nil {
+		return nil, err
+	}
 	// Those of a server that was killed. Their connections to it are gone.
 	if err := d.removeWaiting(); err != nil {
 		return nil, fmt.Errorf("gvisor driver: %w", err)
@@ -92,7 +109,7 @@ func New(ctx context.Context, dir string, kept *builds.Store, warm Warm) (*Drive
 	if old, err := kept.Names(); err == nil && len(old) > 0 {
 		go func() { _, _ = builds.Self() }() // the first wake will ask; it ends soon
 	}
-	d.pool = newPool(ctx, d, warm)
+	d.pool = newPool(ctx, d, o.Warm)
 	return d, nil
 }
 
@@ -207,12 +224,23 @@ func moduleVersion(info *debug.BuildInfo) string {
 // Start implements runtime.Driver.
 func (d *Driver) Start(ctx context.Context, spec runtime.Spec) (runtime.Instance, error) {
 	spec.Build = ""
-	return d.launch(ctx, spec, control.start)
+	return d.launch(ctx, spec, func(c control) error {
+		if err := d.bound(groupOf(d.bundle(spec.ID), c.about().id)); err != nil {
+			return err
+		}
+		return c.start()
+	})
 }
 
 // Restore implements runtime.Driver.
 func (d *Driver) Restore(ctx context.Context, spec runtime.Spec, image string) (runtime.Instance, error) {
-	return d.launch(ctx, spec, func(c control) error { return c.restore(image) })
+	return d.launch(ctx, spec, func(c control) error {
+		if err := c.restore(image); err != nil {
+			return err
+		}
+		// Afterwards, so that the image is read at the speed of the disk.
+		return d.bound(groupOf(d.bundle(spec.ID), c.about().id))
+	})
 }
 
 // launch sets a runtime going that waits, or a new one. On error nothing of it
@@ -459,7 +487,12 @@ func (d *Driver) Adopt(_ context.Context, id string) (runtime.Instance, error) {
 	if !c.about().running {
 		return nil, notRunning(id)
 	}
-	return newInstance(d, id, c, by, &outlet{ns: netnsOf(d.bundle(id))})
+	i, err := newInstance(d, id, c, by, &outlet{ns: netnsOf(d.bundle(id))})
+	if err != nil {
+		return nil, err
+	}
+	i.adoptRates()
+	return i, nil
 }
 
 func notRunning(id string) error {
@@ -507,6 +540,8 @@ func (d *Driver) remove(bundle, cid string) error {
 	if err := failpoint.Fail(failpoint.Destroy); err != nil {
 		return err
 	}
+	// No process can be killed while it waits for a write that is held back.
+	_ = groupOf(bundle, cid).liftDisks()
 	var errs []error
 	c, err := d.load(bundle, cid)
 	if err == nil {

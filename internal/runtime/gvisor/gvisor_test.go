@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 		http.Handle("/", drivertest.Guest())
 		http.Handle("/fresh", serveFresh())
 		http.Handle("/hold", serveHold())
+		http.Handle("/disk", serveDisk())
 		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
 	}
 	os.Exit(m.Run())
@@ -35,7 +36,8 @@ type rig struct {
 	store *layer.Store
 	trees []layer.Tree
 	next  atomic.Int64
-	warm  int                 // how many runtimes wait
+	warm  int // how many runtimes wait
+	rates DiskRates
 	stack map[string][]string // by runtime id
 }
 
@@ -78,7 +80,9 @@ func newRigIn(t *testing.T, dir string) *rig {
 }
 
 func (r *rig) reopen(t *testing.T) runtime.Driver {
-	d, err := New(t.Context(), filepath.Join(r.dir, "gv"), builds.At(filepath.Join(r.dir, "builds")), Warm{Count: r.warm, Spec: guestSpec, Log: slog.New(slog.DiscardHandler)})
+	d, err := New(t.Context(), filepath.Join(r.dir, "gv"), builds.At(filepath.Join(r.dir, "builds")), Options{
+		Warm: Warm{Count: r.warm, Spec: guestSpec}, DiskRates: r.rates, Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,6 +34,7 @@ type instance struct {
 	mu     sync.Mutex
 	c      control
 	frozen bool
+	lifted bool // it reads and writes as fast as it can until the next Thaw
 	// reserve is how far the kernel's limit of memory lies above what the runtime
 	// may take; 0 without a watch.
 	reserve int64
@@ -160,6 +161,7 @@ func (i *instance) Freeze(context.Context) error {
 	if err := failpoint.Fail(failpoint.Freeze); err != nil {
 		return err
 	}
+	i.liftDisks() // a task that waits for the disk stops when it is done
 	err := i.c.freeze()
 	if err == nil {
 		err = failpoint.Fail(failpoint.Frozen)
@@ -176,8 +178,14 @@ func (i *instance) Freeze(context.Context) error {
 func (i *instance) Thaw(context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if err := i.makeSure(); err != nil || !i.frozen {
+	if err := i.makeSure(); err != nil {
 		return err
+	}
+	if i.lifted {
+		i.boundDisks()
+	}
+	if !i.frozen {
+		return nil
 	}
 	if err := failpoint.Fail(failpoint.Thaw); err != nil {
 		return err

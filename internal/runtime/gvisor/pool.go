@@ -28,9 +28,6 @@ type Warm struct {
 	// Spec says what they are like at first, apart from ID and Rootfs. Later
 	// they are like what was launched last.
 	Spec runtime.Spec
-	// Log is told of runtimes that could not be made, without which starts
-	// merely take longer.
-	Log *slog.Logger
 }
 
 // calm is for how long no launch may have been in progress before a runtime is
@@ -73,7 +70,7 @@ func fits(s runtime.Spec) bool { return len(s.Mounts) == 0 }
 func newPool(ctx context.Context, d *Driver, warm Warm) *pool {
 	ctx, stop := context.WithCancel(ctx)
 	p := &pool{
-		d: d, size: warm.Count, log: warm.Log, shape: shapeOf(warm.Spec),
+		d: d, size: warm.Count, log: d.log, shape: shapeOf(warm.Spec),
 		stop: stop, stopped: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
 	p.look()

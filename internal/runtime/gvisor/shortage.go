@@ -179,6 +179,7 @@ func (w *memoryWatch) giveUp() {
 	}
 	defer sentry.Close()
 	w.i.tookTooMuch.Store(true)
+	w.i.liftDisks() // no thread ends while it waits for the disk
 	raw, err := sentry.SyscallConn()
 	if err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
