@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,8 +21,8 @@ import (
 )
 
 // published are the fields of E2B's published schema, nested ones by their
-// path, each with a value that asks for something. Clients of other servers that
-// speak this API send the rest.
+// path, each with a value that asks for something: TestPublishedFields holds them
+// to it. Clients of other servers that speak this API send the rest.
 var published = map[string]string{
 	"templateID": `"base"`, "timeout": "60", "autoPause": "true", "autoPauseMemory": "false", "autoResume": `{"enabled":true}`,
 	"autoResume.enabled": "true", "secure": "true", "allow_internet_access": "false", "metadata": `{"a":"b"}`, "envVars": `{"A":"b"}`,
@@ -36,14 +37,58 @@ var published = map[string]string{
 	"autoResume.someday": "1", "someday": "1", "lifecycle.onTimeout.someday": "1", "resources": `{"cpu":1}`,
 }
 
-// TestEveryFieldOfCreate sends every field that any of our clients knows, alone,
-// to both creates: either the sandbox is another one for it, or it is refused by
-// its name.
-func TestEveryFieldOfCreate(t *testing.T) {
-	fields := map[string]string{}
-	for path, value := range published {
-		fields[path] = value
+// changing are the calls on a sandbox that have a body.
+var changing = []string{
+	"POST /sandboxes/ID/pause", "POST /sandboxes/ID/connect", "POST /v2/sandboxes/ID/connect", "POST /sandboxes/ID/resume",
+	"POST /sandboxes/ID/timeout", "POST /sandboxes/ID/refreshes", "PUT /sandboxes/ID/network",
+}
+
+// TestPublishedFields holds that the tests below send every field that E2B's
+// schema has. test/conformance reads the list from the published SDKs, so that a
+// new field fails here.
+func TestPublishedFields(t *testing.T) {
+	list, err := os.ReadFile("testdata/published.txt")
+	if err != nil {
+		t.Fatal(err)
 	}
+	calls := append([]string{"POST /sandboxes", "POST /v2/sandboxes"}, changing...)
+	fields := everyField(t)
+	maps.Copy(fields, ofOthers)
+	for line := range strings.Lines(string(list)) {
+		i := strings.LastIndex(line, " ")
+		if i < 0 {
+			t.Fatalf("%q is no call and a field", line)
+		}
+		call, path := line[:i], strings.TrimSpace(line[i:])
+		if !slices.Contains(calls, call) {
+			t.Errorf("no test sends fields to %s", call)
+		}
+		if !sends(fields, path) {
+			t.Errorf("no test sends %q, which %s has", path, call)
+		}
+	}
+}
+
+// sends reports whether fields has one, what is in it, or an object around it that
+// is refused.
+func sends(fields map[string]string, path string) bool {
+	if list, entry, ok := strings.Cut(path, "[]."); ok {
+		return strings.Contains(fields[list], `"`+entry+`":`)
+	}
+	for _, sp := range body.Options.Spellings() {
+		if sp.Option.Refused && strings.HasPrefix(path, sp.Path+".") {
+			return fields[sp.Path] != ""
+		}
+	}
+	within := func(field string) bool { return strings.HasPrefix(field, path+".") }
+	return fields[path] != "" || slices.ContainsFunc(slices.Collect(maps.Keys(fields)), within)
+}
+
+// everyField returns each field that any of our clients sends to a create, with a
+// value.
+func everyField(t *testing.T) map[string]string {
+	t.Helper()
+	fields := map[string]string{}
 	for _, sp := range body.Options.Spellings() {
 		if sample, ok := apitest.Samples[sp.Option.Name][sp.Form.Words]; ok {
 			fields[sp.Path] = sample.Value
@@ -53,10 +98,18 @@ func TestEveryFieldOfCreate(t *testing.T) {
 			fields[sp.Path] = `{"a":1}`
 		}
 	}
-	for path, value := range fields {
-		if sample, ok := map[string]string{"timeout": "60"}[path]; ok {
-			value = sample // whole seconds in this dialect
-		}
+	maps.Copy(fields, published)
+	return fields
+}
+
+// ofOthers are fields that creates do not have.
+var ofOthers = map[string]string{"memory": "false", "mode": `"filesystem"`, "duration": "3600"}
+
+// TestEveryFieldOfCreate sends every field that any of our clients knows, alone,
+// to both creates: either the sandbox is another one for it, or it is refused by
+// its name.
+func TestEveryFieldOfCreate(t *testing.T) {
+	for path, value := range everyField(t) {
 		for _, create := range []string{"/sandboxes", "/v2/sandboxes"} {
 			t.Run(create[1:]+" "+path, func(t *testing.T) { honouredOrRefused(t, create, path, value) })
 		}
@@ -114,20 +167,9 @@ func says(path, value string, req supervisor.CreateRequest) bool {
 // TestEveryFieldOfOthers sends every field to every other call that has a body:
 // what changes nothing is refused by name.
 func TestEveryFieldOfOthers(t *testing.T) {
-	calls := []string{
-		"POST /sandboxes/ID/pause", "POST /sandboxes/ID/connect", "POST /v2/sandboxes/ID/connect", "POST /sandboxes/ID/resume",
-		"POST /sandboxes/ID/timeout", "POST /sandboxes/ID/refreshes", "PUT /sandboxes/ID/network",
-	}
-	fields := map[string]string{"memory": "false", "mode": `"filesystem"`, "duration": "3600"}
-	for path, value := range published {
-		fields[path] = value
-	}
-	for _, sp := range body.Options.Spellings() {
-		if sample, ok := apitest.Samples[sp.Option.Name][sp.Form.Words]; ok && fields[sp.Path] == "" {
-			fields[sp.Path] = sample.Value
-		}
-	}
-	for _, call := range calls {
+	fields := everyField(t)
+	maps.Copy(fields, ofOthers)
+	for _, call := range changing {
 		for path, value := range fields {
 			t.Run(call+" "+path, func(t *testing.T) { changedOrRefused(t, call, path, value) })
 		}

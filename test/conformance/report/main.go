@@ -4,19 +4,23 @@
 //
 // It fails, and names them, if a method has neither a case nor a reason, if a
 // reason is for nothing, or if the document says something else than the run.
+// The same holds for the list of the fields that bodies can have by the SDKs'
+// schemas, from which the server's tests know what to send.
 package main
 
 import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 )
 
 func main() {
-	write := flag.Bool("write", false, "write the document anew")
+	write := flag.Bool("write", false, "write the document and the list of fields anew")
+	fields := flag.String("fields", "internal/api/e2b/testdata/published.txt", "`file` with the list of fields")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "usage: report [-write] DOCUMENT RESULTS...")
 		flag.PrintDefaults()
@@ -26,13 +30,13 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), flag.Args()[1:], *write); err != nil {
+	if err := run(flag.Arg(0), *fields, flag.Args()[1:], *write); err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
 		os.Exit(1)
 	}
 }
 
-func run(document string, files []string, write bool) error {
+func run(document, fields string, files []string, write bool) error {
 	var suites []suite
 	for _, name := range files {
 		s, err := readSuite(name)
@@ -45,17 +49,32 @@ func run(document string, files []string, write bool) error {
 	if err != nil {
 		return err
 	}
-	text := t.markdown()
-	if write {
-		return os.WriteFile(document, []byte(text), 0o644)
+	return errors.Join(hold(document, t.markdown(), write), hold(fields, fieldsOf(suites), write))
+}
+
+// fieldsOf lists the fields that any of the suites' schemas has, one to a line.
+func fieldsOf(suites []suite) string {
+	all := map[string]bool{}
+	for _, s := range suites {
+		for _, f := range s.fields {
+			all[f+"\n"] = true
+		}
 	}
-	old, err := os.ReadFile(document)
+	return strings.Join(slices.Sorted(maps.Keys(all)), "")
+}
+
+// hold wants a file to have a text, or writes it.
+func hold(name, text string, write bool) error {
+	if write {
+		return os.WriteFile(name, []byte(text), 0o644)
+	}
+	old, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if string(old) != text {
 		return fmt.Errorf("%s says something else than this run; test/conformance/conformance.sh --write would change\n%s",
-			document, changes(string(old), text))
+			name, changes(string(old), text))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 type suite struct {
 	packages map[string]string // name to version
 	methods  []string          // what it offers, as Class.method
+	fields   []string          // what bodies can have by its schema: "POST /sandboxes timeout"; only some suites say
 	cases    []result
 }
 
@@ -38,6 +39,7 @@ func readSuite(name string) (suite, error) {
 		var line struct {
 			Packages map[string]string `json:"packages"`
 			Methods  []string          `json:"methods"`
+			Fields   []string          `json:"fields"`
 			result
 		}
 		err := in.Decode(&line)
@@ -48,7 +50,7 @@ func readSuite(name string) (suite, error) {
 			return suite{}, fmt.Errorf("%s: %w", name, err)
 		}
 		if line.Packages != nil {
-			s.packages, s.methods = line.Packages, line.Methods
+			s.packages, s.methods, s.fields = line.Packages, line.Methods, line.Fields
 			continue
 		}
 		s.cases = append(s.cases, line.result)

@@ -8,6 +8,7 @@ import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import * as interpreter from '@e2b/code-interpreter'
 import * as e2b from 'e2b'
+import { requestFields } from './schema.js'
 
 const results = process.env.DROWSE_CONFORMANCE_RESULTS
 
@@ -28,10 +29,12 @@ export async function record(name, body) {
   }
 }
 
-// offer writes down the SDK's versions and methods.
+// offer writes down the SDK's versions and methods, and the fields that its
+// schema has.
 export function offer() {
   const methods = [...surface].flatMap(([name, names]) => names.map((method) => `${name}.${method}`))
-  report({ packages: { e2b: version('e2b'), '@e2b/code-interpreter': version('@e2b/code-interpreter') }, methods })
+  const packages = { e2b: version('e2b'), '@e2b/code-interpreter': version('@e2b/code-interpreter') }
+  report({ packages, methods, fields: requestFields(readFileSync(join(dist('e2b'), 'index.d.ts'), 'utf8')) })
 }
 
 function report(line) {
