@@ -38,6 +38,9 @@ type Tree struct {
 	// Shared is how many of the last of them are the host's own, of which only
 	// what everybody may read is shown.
 	Shared int `json:"-"`
+
+	// Fixed is what a sandbox cannot change.
+	Fixed []Fixed `json:"-"`
 }
 
 // Store is a directory of layers and images.
@@ -109,6 +112,13 @@ func (s *Store) Mount(at string, trees []Tree, stack []string, top string) (err 
 	for _, t := range trees {
 		if err := s.mountTree(m, at, t, stack, top); err != nil {
 			return fmt.Errorf("mount %s of layer %s: %w", t.Path, top, err)
+		}
+	}
+	for _, t := range trees {
+		for _, f := range t.Fixed {
+			if err := mountFixed(filepath.Join(at, t.Path), f); err != nil {
+				return fmt.Errorf("mount %s of layer %s: %w", t.Path, top, err)
+			}
 		}
 	}
 	return failpoint.Fail(failpoint.Mounted)

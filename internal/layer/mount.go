@@ -201,7 +201,9 @@ func Unmount(at string) error {
 				return err
 			}
 			err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-			gone := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)
+			// A sandbox can move a directory with a mount in it to a path that no
+			// call takes. It goes with the mount above.
+			gone := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENAMETOOLONG)
 			if err != nil && !gone {
 				return fmt.Errorf("unmount %s: %w", points[i], err)
 			}

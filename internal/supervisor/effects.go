@@ -294,6 +294,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	}
 	b.s.meetVolumes(sb.Config)
 	spec := RuntimeSpec(sb.Config.Limits)
+	spec.Args = []string{t.AgentAt()}
 	spec.ID, spec.Rootfs, spec.Network, spec.Mounts = id, b.s.rootfs(id), b.gate, b.s.Mounts(sb.Config)
 	spec.Sharers, spec.Build = b.s.sharersOf(sb.Config.Key), image.Build
 	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 // imageFormat changes when finish would make something else of the same image.
-const imageFormat = "1"
+const imageFormat = "2"
 
 // maxEtc bounds the files of an image's /etc that are changed.
 const maxEtc = 1 << 20
@@ -56,7 +56,7 @@ func (s *Store) finish(img image.Image) (Template, error) {
 		return Template{}, err
 	}
 	dir := filepath.Join(s.dir, id)
-	t := Template{ID: id, Image: &img, User: f.user, Trees: []layer.Tree{{Name: "root", Path: "/", Lowers: []string{filepath.Join(dir, "root")}}}}
+	t := Template{ID: id, Image: &img, User: f.user, Agent: f.agent, Trees: []layer.Tree{{Name: "root", Path: "/", Lowers: []string{filepath.Join(dir, "root")}}}}
 	for _, l := range slices.Backward(img.Layers) {
 		t.Trees[0].Lowers = append(t.Trees[0].Lowers, s.images.Files(l.ID))
 	}
@@ -137,11 +137,20 @@ type finisher struct {
 	*image.Merged
 	config image.Configuration
 	user   string // as which commands run; empty for the usual one
+	agent  string // where the agent is; empty for the usual path
 }
 
 func (f *finisher) addPrograms(dir string) error {
+	real, err := f.MakeDir(path.Dir(AgentPath[1:]), image.Attributes{Mode: 0o755})
+	if err != nil {
+		return err
+	}
+	at := path.Join(real, path.Base(AgentPath))
+	if "/"+at != AgentPath {
+		f.agent = "/" + at
+	}
 	return errors.Join(
-		f.Link(filepath.Join(dir, "agent"), AgentPath[1:]),
+		f.Link(filepath.Join(dir, "agent"), at),
 		f.Link(filepath.Join(dir, "sudo"), "usr/bin/sudo"),
 		f.Symlink("../lib/drowse/agent", "usr/bin/drowse-hold"),
 	)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
 )
 
 // file is an entry of a layer.
@@ -149,6 +150,10 @@ func TestFinish(t *testing.T) {
 	if made.DefaultUser() != "uid77" || made.Workdir() != "/srv/app" {
 		t.Errorf("user %q, workdir %q", made.DefaultUser(), made.Workdir())
 	}
+	fixed := []layer.Fixed{{Path: "lib/drowse", Source: filepath.Join(top, "lib/drowse")}}
+	if t2, err := s.Resolve(made.ID); err != nil || t2.AgentAt() != "/lib/drowse/agent" || !slices.Equal(t2.Trees[0].Fixed, fixed) {
+		t.Errorf("the agent is %s, and fixed is %+v, %v; want %+v", t2.AgentAt(), t2.Trees[0].Fixed, err, fixed)
+	}
 	env := made.Env(map[string]string{"A": "c"})
 	if len(env) != 2 || env["A"] != "c" || env["PATH"] != "/opt/tool/bin:/bin" {
 		t.Errorf("env %v", env)
@@ -170,13 +175,16 @@ func TestFinishStaysInside(t *testing.T) {
 		}
 	}
 	up := strings.Repeat("../", 40) + outside[1:]
-	_, made := imageStore(t, nil, tarOf(t,
+	s, made := imageStore(t, nil, tarOf(t,
 		file{name: "etc", kind: tar.TypeSymlink, link: outside},
 		file{name: "usr", kind: tar.TypeSymlink, link: up},
 		file{name: "home", kind: tar.TypeSymlink, link: "loop"},
 		file{name: "loop", kind: tar.TypeSymlink, link: "elsewhere/home"},
 		file{name: "var", data: "a file"},
 	))
+	if read, err := s.Resolve(made.ID); err != nil || len(read.Trees[0].Fixed) != 1 || !strings.HasPrefix(read.Trees[0].Fixed[0].Source, made.Trees[0].Lowers[0]+"/") {
+		t.Errorf("fixed is %+v, %v", read.Trees[0].Fixed, err)
+	}
 	entries, err := filepath.Glob(filepath.Join(outside, "*/*"))
 	if err != nil || len(entries) != 1 { // ssl/certs
 		t.Errorf("outside there is %q, %v", entries, err)

@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,6 +39,9 @@ type Template struct {
 	// Image is what the template was made of; nil for the host's system.
 	Image *image.Image `json:"image,omitempty"`
 	User  string       `json:"user,omitempty"` // as whom commands run; empty for "user"
+
+	// Agent is where AgentPath leads; empty where no link is on the way.
+	Agent string `json:"agent,omitempty"`
 }
 
 // User is as whom commands run in a sandbox unless another is asked for.
@@ -192,8 +196,33 @@ func (s *Store) read(id string) (t Template, err error) {
 	}
 	for i, tree := range t.Trees {
 		t.Trees[i].Shared = s.shared(tree)
+		t.Trees[i].Fixed = t.fixed(tree)
 	}
 	return t, err
+}
+
+// AgentAt returns where the agent is, without links on the way to it.
+func (t Template) AgentAt() string {
+	if t.Agent != "" {
+		return t.Agent
+	}
+	return AgentPath
+}
+
+// fixed returns the directory of the agent in the tree that has it. A sandbox must
+// not replace what boots it after a pause of the file system. The agent is in the
+// uppermost directory, which the server has made: those of an image have what
+// links its maker liked.
+func (t Template) fixed(tree layer.Tree) []layer.Fixed {
+	inside, ok := strings.CutPrefix(path.Dir(t.AgentAt()), strings.TrimSuffix(tree.Path, "/")+"/")
+	if !ok || len(tree.Lowers) == 0 {
+		return nil
+	}
+	source := filepath.Join(tree.Lowers[0], inside)
+	if !exists(filepath.Join(source, path.Base(AgentPath))) {
+		return nil
+	}
+	return []layer.Fixed{{Path: inside, Source: source}}
 }
 
 func notFound(name string) error {

@@ -119,3 +119,111 @@ func (g *guest) checkKept(ctx context.Context, want string) {
 		t.Errorf("file of %d bytes, now %d: %v", len(want), len(got), err)
 	}
 }
+
+// TestAgentIsFixed has root in a sandbox replace the agent in every way that it
+// knows. What runs stays, and what boots after a pause of the files alone is the
+// true one.
+func TestAgentIsFixed(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	g := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true)})
+	root := g.sb.As("root")
+	const agent = "/usr/lib/drowse/agent"
+	sum := func() string {
+		t.Helper()
+		exit, out := run(ctx, t, root, "sh", "-c", "sha256sum </proc/1/exe; sha256sum <"+agent)
+		sums := strings.Fields(out)
+		if exit.Code != 0 || len(sums) != 4 || sums[0] != sums[2] {
+			t.Fatalf("what runs and what is there: %+v %q", exit, out)
+		}
+		return sums[0]
+	}
+	true1 := sum()
+	for _, attempt := range []string{
+		"echo fake >" + agent,
+		"echo fake >>" + agent,
+		"rm " + agent,
+		"rm -r /usr/lib/drowse",
+		"rmdir /usr/lib/drowse",
+		"mv " + agent + " /usr/lib/drowse/moved",
+		"mv /bin/true " + agent,
+		"cp /bin/true " + agent,
+		"ln -sf /bin/true " + agent,
+		"touch /usr/lib/drowse/more",
+		"chmod 0 " + agent,
+		"chown user " + agent,
+		"truncate -s 0 " + agent,
+		"setfattr -n user.x -v y " + agent + " || python3 -c 'import os; os.setxattr(\"" + agent + "\", \"user.x\", b\"y\")'",
+		"umount /usr/lib/drowse",
+		"umount -l /usr/lib/drowse",
+		"mount -o remount,rw /usr/lib/drowse",
+		"mount -t tmpfs tmpfs /usr/lib/drowse",
+		"mount --bind /tmp /usr/lib/drowse",
+	} {
+		if exit, out := run(ctx, t, root, "sh", "-c", attempt); exit.Code == 0 {
+			t.Errorf("%s: it succeeds: %s", attempt, out)
+		}
+		if now := sum(); now != true1 {
+			t.Fatalf("%s: the agent is another one", attempt)
+		}
+	}
+	// Its directory can be moved, and something else put in its place.
+	for _, replaced := range []string{
+		"mv /usr/lib/drowse /usr/lib/moved",
+		"mv /usr/lib/drowse /usr/lib/moved2 && mkdir /usr/lib/drowse && printf '#!/bin/sh\ntouch /home/user/fake; sleep 1000\n' >" + agent + " && chmod 755 " + agent,
+		"mv /usr/lib/drowse /usr/lib/moved3 && mkdir /home/user/other && cp /bin/true /home/user/other/agent && ln -s /home/user/other /usr/lib/drowse",
+		"mv /usr/lib/drowse /usr/lib/moved4 && echo a file >/usr/lib/drowse",
+	} {
+		if exit, out := run(ctx, t, root, "sh", "-c", replaced); exit.Code != 0 {
+			t.Fatalf("%s: %+v %s", replaced, exit, out)
+		}
+		pauseFiles(ctx, s, g.sb.ID)
+		s.waitGone(g.sb.ID)
+		s.connect(ctx, g.sb.ID)
+		if now := sum(); now != true1 {
+			t.Fatalf("%s: the agent is another one", replaced)
+		}
+	}
+	// A directory above can be moved, and a false one put in its place.
+	exit, out := run(ctx, t, root, "sh", "-c", `
+		set -e
+		mkdir -p /usr/lib.new/drowse
+		printf '#!/bin/sh\ntouch /home/user/fake; sleep 1000\n' >/usr/lib.new/drowse/agent
+		chmod 755 /usr/lib.new/drowse/agent
+		exec python3 -c 'import os; os.rename("/usr/lib", "/usr/lib.old"); os.rename("/usr/lib.new", "/usr/lib")'`)
+	t.Logf("a false /usr/lib in its place: %s %s", exit.Status, out)
+	pauseFiles(ctx, s, g.sb.ID)
+	s.waitGone(g.sb.ID)
+	s.connect(ctx, g.sb.ID)
+	// Nothing else runs without the true /usr/lib; the agent needs nothing of it.
+	if begin := readSome(ctx, t, root, agent); begin != "\x7fELF" {
+		t.Errorf("the agent begins with %q", begin)
+	}
+	if _, err := root.ReadFile(ctx, "/home/user/fake"); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("the false agent ran: %v", err)
+	}
+	if begin := readSome(ctx, t, root, "/usr/lib.old/drowse/agent"); begin != "\x7fELF" && begin != "" {
+		t.Errorf("where the agent was: %q", begin)
+	}
+	t.Logf("killed in %s", s.kill(ctx, t, g.sb.ID))
+	s.waitGone(g.sb.ID)
+}
+
+// readSome returns the beginning of a file in a sandbox; empty if there is none.
+func readSome(ctx context.Context, t *testing.T, sb *client.Sandbox, path string) string {
+	t.Helper()
+	f, err := sb.ReadFile(ctx, path)
+	if errors.Is(err, client.ErrNotFound) {
+		return ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	begin := make([]byte, 4)
+	if _, err := io.ReadFull(f, begin); err != nil {
+		t.Fatal(err)
+	}
+	return string(begin)
+}

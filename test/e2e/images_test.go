@@ -300,6 +300,7 @@ func TestImageWithPlainShell(t *testing.T) {
 	for _, applet := range []string{"sh", "id", "cat", "stat", "ls"} {
 		files = append(files, imageFile{name: "bin/" + applet, kind: tar.TypeSymlink, link: "busybox", mode: 0o777})
 	}
+	files = append(files, imageFile{name: "lib/", kind: tar.TypeDir, mode: 0o755}, imageFile{name: "usr/lib", kind: tar.TypeSymlink, link: "../lib", mode: 0o777})
 	files = append(files, imageFile{name: "secret", data: "root's", mode: 0o600}, imageFile{name: "linked", kind: tar.TypeLink, link: "secret"})
 	img, err := mutate.AppendLayers(empty.Image, imageLayer(t, files...))
 	if err != nil {
@@ -344,12 +345,49 @@ func TestImageWithPlainShell(t *testing.T) {
 	s.pause(ctx, sb.ID)
 	s.connect(ctx, sb.ID)
 	shell(`cat ~/file`, "kept\n")
+
+	// The agent is where the image's link leads, and cannot be replaced there.
+	agent := shellOut(ctx, t, sb, `/bin/busybox sha256sum </usr/lib/drowse/agent`)
+	if want := shellOut(ctx, t, sb, `sudo /bin/sh -c "/bin/busybox sha256sum </proc/1/exe"`); agent != want {
+		t.Errorf("the agent there is %q, and %q runs", agent, want)
+	}
+	for _, attempt := range []string{"/bin/busybox cp /bin/busybox", "/bin/busybox rm -f", "/bin/busybox truncate -s 0"} {
+		shell(`sudo `+attempt+` /usr/lib/drowse/agent 2>/dev/null && echo "it was changed" || echo kept`, "kept\n")
+	}
+	shell(`sudo /bin/busybox sh -ec '
+		cd /bin
+		./busybox mv /lib/drowse /lib/moved
+		for dir in /lib/drowse /false/drowse; do
+			./busybox mkdir -p $dir
+			echo "#!/bin/sh" >$dir/agent
+			./busybox chmod 755 $dir/agent
+		done
+		./busybox rm /usr/lib
+		./busybox ln -s /false /usr/lib
+	'`, "")
+	pauseFiles(ctx, s, sb.ID)
+	s.waitGone(sb.ID)
+	s.connect(ctx, sb.ID)
+	if now := shellOut(ctx, t, sb, `/bin/busybox sha256sum </lib/drowse/agent`); now != agent {
+		t.Errorf("the agent was %q and is %q", agent, now)
+	}
+
 	if _, err := all.Set(ctx, "base", "host"); err != nil {
 		t.Fatal(err)
 	}
 	if exit, out := run(ctx, t, s.create(ctx, sleeper), "/bin/bash", "-c", "test -e /bin/busybox.static || echo host"); exit.Code != 0 || out != "host\n" {
 		t.Errorf("the host's system: %s: %q", exit.Status, out)
 	}
+}
+
+// shellOut returns what a script prints.
+func shellOut(ctx context.Context, t *testing.T, sb *client.Sandbox, script string) string {
+	t.Helper()
+	exit, out := run(ctx, t, sb, "/bin/bash", "-l", "-c", script)
+	if exit.Code != 0 || out == "" {
+		t.Fatalf("%s: %s: %q", script, exit.Status, out)
+	}
+	return out
 }
 
 func readAll(ctx context.Context, t *testing.T, sb *client.Sandbox, path string) string {

@@ -59,7 +59,7 @@ func TestHostFilesAreHidden(t *testing.T) {
 	}
 
 	mark := fmt.Sprintf("drowse-e2e-%d", os.Getpid())
-	script := fmt.Sprintf("cd / && for d in usr/bin usr/lib/drowse opt etc root tmp var/lib; do echo changed >$d/%s || exit 1; done; echo x >>/usr/bin/env; rm -rf /usr/share/doc", mark)
+	script := fmt.Sprintf("cd / && for d in usr/bin usr/lib opt etc root tmp var/lib; do echo changed >$d/%s || exit 1; done; echo x >>/usr/bin/env; rm -rf /usr/share/doc", mark)
 	env, err := os.ReadFile("/usr/bin/env")
 	if err != nil {
 		t.Fatal(err)
