@@ -38,6 +38,7 @@ var checks = []check{
 	{"memory limit", "ends the greediest process, or the sandbox if that does not help, and why says so", true, (*guest).memoryLimit},
 	{"process limit", "bounds a sandbox, and its neighbour goes on", true, (*guest).processLimit},
 	{"disk limit", "pauses a sandbox, and why says so", true, (*guest).diskLimit},
+	{"disk rates", "hold what a sandbox reads and writes; a pause does not wait for that", true, (*guest).diskRates},
 	{"killed server", "kill -9; systemd starts it again, sandboxes go on", true, (*guest).killedServer},
 	{"restart", "systemctl restart; sandboxes go on", true, (*guest).restart},
 	{"stop pauses", "systemctl stop with --on-shutdown=pause", true, (*guest).stopPauses},
@@ -87,9 +88,9 @@ func (g *guest) service(ctx context.Context) error {
 	return g.serves(ctx)
 }
 
-// configure writes the service's settings.
-func (g *guest) configure(onShutdown string) error {
-	text := "DROWSE_ON_SHUTDOWN=" + onShutdown + "\n"
+// configure writes the service's settings, with more lines of them.
+func (g *guest) configure(onShutdown string, more ...string) error {
+	text := "DROWSE_ON_SHUTDOWN=" + onShutdown + "\n" + strings.Join(more, "")
 	if g.StateDir != "/var/lib/drowse" {
 		text += "DROWSE_STATE_DIR=" + g.StateDir + "\n"
 	}
