@@ -450,6 +450,9 @@ func TestErrorClasses(t *testing.T) {
 			if !ok || e.Status != tt.status || e.Code != tt.code || e.Error() != tt.text {
 				t.Fatalf("got %#v", err)
 			}
+			if strings.Contains(tt.body, `"sandboxId":"a"`) && e.Context["sandbox"] != "a" {
+				t.Errorf("context %v, want the sandbox", e.Context)
+			}
 			for _, class := range classes {
 				want := false
 				for _, w := range tt.want {

@@ -137,12 +137,13 @@ func parseError(status int, body []byte) *Error {
 	default:
 		e.Code, e.notReached = cmp.Or(e.Code, codeNotRunning), !wire.Interrupted
 	}
-	if wire.Reason != "" {
-		e.Context = map[string]any{"sandbox": wire.SandboxID, "reason": wire.Reason}
+	if wire.SandboxID == "" {
+		return e
 	}
-	for name, at := range map[string]string{"endedAt": wire.EndedAt, "pausedAt": wire.PausedAt} {
-		if at != "" && e.Context != nil {
-			e.Context[name] = at
+	e.Context = map[string]any{"sandbox": wire.SandboxID}
+	for name, fact := range map[string]string{"reason": wire.Reason, "endedAt": wire.EndedAt, "pausedAt": wire.PausedAt} {
+		if fact != "" {
+			e.Context[name] = fact
 		}
 	}
 	return e
