@@ -199,13 +199,7 @@ func runAll(ctx context.Context, services []func(context.Context) error) error {
 func (a *Agent) interpret(ctx context.Context, listener net.Listener) error {
 	server := interpreter.New(a.kernels, log.Printf)
 	defer server.Close()
-	return serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer reportPanic(r)
-		a.guardCode(server).ServeHTTP(w, r)
-		if r.URL.Path == interpreter.PathExecute { // what a kernel does from here on, no client waits for
-			_, _ = a.observer.look(0)
-		}
-	}))
+	return serve(ctx, listener, watchCells(a.observer, a.guardCode(server)))
 }
 
 // guardCode lets code into a secured sandbox only with its token: its port may

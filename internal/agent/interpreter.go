@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,4 +170,18 @@ func (p kernelProcess) Done() <-chan struct{} { return p.child.done }
 func (p kernelProcess) Status() string {
 	<-p.child.done
 	return endEvent(p.child.status).GetEnd().GetStatus()
+}
+
+// watchCells tells the observer when a kernel works for a client who waits.
+func watchCells(o *observer, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer reportPanic(r)
+		if r.URL.Path != interpreter.PathExecute {
+			next.ServeHTTP(w, r)
+			return
+		}
+		o.lookSoon() // a kernel that is new has nothing to compare with
+		next.ServeHTTP(w, r)
+		o.cellEnded()
+	})
 }

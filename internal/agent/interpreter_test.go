@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -117,6 +118,49 @@ func TestKernelThatComputes(t *testing.T) {
 	}
 	if got := o.end(); !got.Equal(end) {
 		t.Errorf("its work has ended at %s, want %s", got, end)
+	}
+}
+
+// TestKernelAfterACell: what a kernel did for a cell is over with the cell.
+func TestKernelAfterACell(t *testing.T) {
+	s := newServer(t)
+	s.agent.kernels.dir = filepath.Join(s.dir, "run", "kernels")
+	kernels := interpreter.New(s.agent.kernels, t.Logf)
+	t.Cleanup(kernels.Close)
+	cells := watchCells(s.agent.observer, kernels)
+	post := func(path string, body map[string]string) string {
+		t.Helper()
+		text, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		cells.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, bytes.NewReader(text)))
+		return w.Body.String()
+	}
+	var made struct{ ID string }
+	if err := json.Unmarshal([]byte(post("/contexts", map[string]string{"language": "bash", "cwd": s.home})), &made); err != nil {
+		t.Fatal(err)
+	}
+	const computes = `for ((n = 0; n < 500000; n++)); do :; done; echo computed`
+	for _, code := range []string{"true", computes, computes} {
+		answer := post(interpreter.PathExecute, map[string]string{"context_id": made.ID, "code": code})
+		if strings.Contains(answer, "computed") != (code == computes) {
+			t.Fatalf("cell %q: %s", code, answer)
+		}
+		running := s.agent.kernels.running()
+		if len(running) != 1 {
+			t.Fatalf("kernels: %v", running)
+		}
+		work, err := s.agent.observer.look(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range work {
+			if running[p.PID] {
+				t.Errorf("after cell %q the kernel is work: %+v", code, p)
+			}
+		}
 	}
 }
 

@@ -188,6 +188,19 @@ func (o *observer) processEnded(pid int) {
 	}
 }
 
+// cellEnded takes what kernels have done so far for the work of cells, for whose
+// ends clients waited. What they do from here on, threads do that cells have left.
+func (o *observer) cellEnded() {
+	_, _ = o.look(0) // the next one who asks sees the error
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.samples {
+		if s.kernel {
+			s.progress, s.level = time.Time{}, 0
+		}
+	}
+}
+
 // workEnded notes when a kernel worked last.
 func (o *observer) workEnded(at time.Time) {
 	o.endMu.Lock()
@@ -427,7 +440,7 @@ func (l *look) compare(s *sample, stat *procStat) {
 
 // compareKernel is compare for a kernel. It starts with a cell, whose client
 // waits for it, so that the first look sees no work. What it has done by the
-// next, it has done since the end of a cell.
+// next, it has done since then, or since the end of a cell.
 func (l *look) compareKernel(s *sample, stat *procStat) {
 	first, before := s.at.IsZero(), s.progress
 	l.compare(s, stat)

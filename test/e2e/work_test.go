@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -115,6 +116,57 @@ open("ended", "w").write("%.9f" % time.time())`
 				}
 				return nil
 			})
+			pausing := s.idled(ctx, sb.ID, 1)
+			_, out := run(ctx, t, sb, "cat", "ended") // wakes it
+			checkAfter(t, "idle after the end of the work", unixTime(t, out).Add(shortIdle-maxClockError), pausing.Time)
+		})
+	}
+}
+
+// TestWorkOfCells has cells work for several times the idle timeout, one while its
+// client waits and one in a thread that it leaves behind. Neither has output, so
+// that the client's stream counts for nothing after a while. They write to a file,
+// because how much they compute depends on what else the machine does.
+func TestWorkOfCells(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, start string }{
+		{"cell", "work()"},
+		{"thread", "import threading; threading.Thread(target=work).start()"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx := deadline(t, 2*time.Minute)
+			s := startServer(t)
+			sb := s.create(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true), StallAfter: 3 * time.Second})
+			idle := make(chan error, 1)
+			go func() {
+				idle <- poll(time.Minute, func() error {
+					x, err := s.client.Explain(ctx, sb.ID)
+					if err == nil && len(x.Holds) == 0 {
+						err = errors.New("no hold")
+					}
+					if err == nil {
+						_, err = s.client.Patch(ctx, sb.ID, client.PatchOptions{IdleTimeout: new(shortIdle)})
+					}
+					return err
+				})
+			}()
+			const work = `
+import time
+def work():
+	out = open("out", "a", buffering=1)
+	end = time.time() + 10
+	while time.time() < end:
+		out.write("a line\n")
+		sum(range(100_000))
+	open("ended", "w").write("%.9f" % time.time())
+`
+			if c := s.runCode(ctx, sb, "python", work+c.start); len(c.errors) > 0 {
+				t.Fatalf("cell: %q", c.errors)
+			}
+			if err := <-idle; err != nil {
+				t.Fatal(err)
+			}
 			pausing := s.idled(ctx, sb.ID, 1)
 			_, out := run(ctx, t, sb, "cat", "ended") // wakes it
 			checkAfter(t, "idle after the end of the work", unixTime(t, out).Add(shortIdle-maxClockError), pausing.Time)
