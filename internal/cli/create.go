@@ -39,15 +39,15 @@ type lifeFlags struct {
 
 func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&l.onTimeout, "on-timeout", "", "`action` when the timeout ends: kill or pause (default: the server's --default-on-timeout, kill)")
-	f.DurationVar(&l.idleTimeout, "idle-timeout", 0, "kill or pause the sandbox after this long without work; 0 for never (default: the server's --default-idle-timeout, never)")
+	clockVar(f, &l.idleTimeout, "idle-timeout", 0, "kill or pause the sandbox after this long without work; none for no limit (default: the server's --default-idle-timeout, never)")
 	f.StringVar(&l.onIdle, "on-idle", "", "`action` when the idle timeout ends: kill or pause (default: the same as --on-timeout)")
-	f.DurationVar(&l.maxLifetime, "max-lifetime", 0, "delete the sandbox this long after it was created, running or paused; 0 for never (default: the server's)")
-	f.DurationVar(&l.pausedRetention, "paused-retention", 0, "delete the sandbox once it has been paused this long; 0 for never (default: the server's)")
+	clockVar(f, &l.maxLifetime, "max-lifetime", 0, "delete the sandbox this long after it was created, running or paused; none for no limit (default: the server's)")
+	clockVar(f, &l.pausedRetention, "paused-retention", 0, "delete the sandbox once it has been paused this long; none for no limit (default: the server's)")
 	f.BoolVar(&l.autoResume, "auto-resume", false, "let requests wake the sandbox; needs --on-timeout pause or --on-idle pause; =false if not (default: the server's --default-auto-resume, false)")
 	f.BoolVar(&l.refresh, "refresh-on-activity", false, "restart the timeout on every activity; =false if not (default: the server's --default-refresh-on-activity, false)")
 	f.BoolVar(&l.fallback, "filesystem-fallback", false, "boot from the files alone if the server cannot read the memory image, for example after an upgrade")
-	f.DurationVar(&l.stallAfter, "stall-after", 0, "how long work without progress keeps the sandbox awake; 0 for ever (default: the server's)")
-	f.DurationVar(&l.checkpointEvery, "checkpoint-every", 0, "write a checkpoint this often while the sandbox runs, so that a crash loses no more than that; 0 for never")
+	clockVar(f, &l.stallAfter, "stall-after", 0, "how long work without progress keeps the sandbox awake; none for no limit (default: the server's)")
+	clockVar(f, &l.checkpointEvery, "checkpoint-every", 0, "write a checkpoint this often while the sandbox runs, so that a crash loses no more than that; none for no checkpoints")
 	f.Var(&l.ports, "port", "what requests to a port, or to a path and all below it, do (`port[/path]=policy`): wake the sandbox (default), keep it awake but not wake it, or ignore (neither); the longest matching path applies; repeatable")
 	f.Var(&l.metadata, "metadata", "`key=value` label to find the sandbox by; repeatable")
 	f.BoolVar(&l.noInternet, "no-internet", false, "block all traffic out of the sandbox, except to --allow-out")
@@ -64,14 +64,6 @@ func (l *lifeFlags) check() error {
 		return usagef("--on-timeout %s: want kill or pause", l.onTimeout)
 	case l.onIdle != "" && !slices.Contains(actions, l.onIdle):
 		return usagef("--on-idle %s: want kill or pause", l.onIdle)
-	}
-	for name, d := range map[string]time.Duration{
-		"idle-timeout": l.idleTimeout, "max-lifetime": l.maxLifetime, "paused-retention": l.pausedRetention, "stall-after": l.stallAfter,
-		"checkpoint-every": l.checkpointEvery,
-	} {
-		if d < 0 {
-			return usagef("--%s %s: want 0 or more", name, d)
-		}
 	}
 	return nil
 }

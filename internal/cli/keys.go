@@ -60,7 +60,7 @@ at every start and wake of one of these sandboxes, whoever requests it.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&role, "role", string(client.RoleFull), "what it may do: admin, full, own or read")
-	f.DurationVar(&o.For, "expires", 0, "how long the key is valid; 0 for ever")
+	clockVar(f, &o.For, "expires", 0, "how long the key is valid; none for no limit")
 	f.IntVar(&o.Limits.MaxRunning, "max-running", 0, "how many of its sandboxes may run at once; 0 for no limit")
 	f.IntVar(&o.Limits.MaxSandboxes, "max-sandboxes", 0, "how many sandboxes it may have, paused ones included; 0 for no limit")
 	f.IntVar(&o.Limits.MaxMemoryMiB, "max-memory", 0, "total memory of its running sandboxes in `MiB`; 0 for no limit")
@@ -70,8 +70,8 @@ at every start and wake of one of these sandboxes, whoever requests it.`,
 		switch {
 		case !slices.Contains(allRoles, o.Role):
 			return usagef("--role %s: want admin, full, own or read", role)
-		case o.For < 0 || o.Limits.MaxRunning < 0 || o.Limits.MaxSandboxes < 0 || o.Limits.MaxMemoryMiB < 0 || o.Limits.MaxDiskMiB < 0:
-			return usagef("--expires, --max-running, --max-sandboxes, --max-memory and --max-disk: want 0 or more")
+		case o.Limits.MaxRunning < 0 || o.Limits.MaxSandboxes < 0 || o.Limits.MaxMemoryMiB < 0 || o.Limits.MaxDiskMiB < 0:
+			return usagef("--max-running, --max-sandboxes, --max-memory and --max-disk: want 0 or more")
 		}
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			k, err := c.CreateKey(ctx, o)

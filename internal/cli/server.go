@@ -41,15 +41,15 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.Var(&timeout, "default-timeout", "timeout of sandboxes that E2B clients create or wake without giving one, or none (default: as at E2B, 15s for version 1 of a call and 5m for version 2)")
 	f.Lookup("default-timeout").DefValue = ""
 	f.StringVar(&o.DefaultOnTimeout, "default-on-timeout", "kill", "default of --on-timeout: kill or pause")
-	f.DurationVar(&o.DefaultIdleTimeout, "default-idle-timeout", 0, "default of --idle-timeout; 0 for none")
+	clockVar(f, &o.DefaultIdleTimeout, "default-idle-timeout", 0, "default of --idle-timeout")
 	f.StringVar(&o.DefaultOnIdle, "default-on-idle", "", "default of --on-idle: kill or pause (default: the sandbox's --on-timeout)")
 	f.BoolVar(&o.DefaultAutoResume, "default-auto-resume", false, "default of --auto-resume, for sandboxes that pause by themselves")
 	f.BoolVar(&o.DefaultRefresh, "default-refresh-on-activity", false, "default of --refresh-on-activity")
 	f.BoolVar(&o.DefaultFallback, "default-filesystem-fallback", false, "default of --filesystem-fallback")
-	f.DurationVar(&o.DefaultMaxLifetime, "default-max-lifetime", 0, "default of --max-lifetime; 0 for none")
-	f.DurationVar(&o.DefaultCheckpointEvery, "default-checkpoint-every", 0, "default of --checkpoint-every; 0 for never")
-	f.DurationVar(&o.DefaultRetention, "default-retention", 0, "default of --paused-retention; 0 for none")
-	f.DurationVar(&o.StallAfter, "stall-after", 30*time.Minute, "how long work without progress keeps a sandbox awake, unless it has a --stall-after of its own; 0 for ever")
+	clockVar(f, &o.DefaultMaxLifetime, "default-max-lifetime", 0, "default of --max-lifetime")
+	clockVar(f, &o.DefaultCheckpointEvery, "default-checkpoint-every", 0, "default of --checkpoint-every")
+	clockVar(f, &o.DefaultRetention, "default-retention", 0, "default of --paused-retention")
+	clockVar(f, &o.StallAfter, "stall-after", 30*time.Minute, "how long work without progress keeps a sandbox awake, unless it has a --stall-after of its own; none for no limit")
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
 	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox to wake")
 	f.DurationVar(&o.Drain, "drain", 5*time.Second, "how long an automatic pause waits for requests in flight; streams are not waited for, and an explicit pause waits 1s; 0 not to wait")
@@ -67,7 +67,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
 	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have, and how many requests over HTTP/2 on all of them; 0 for no limit")
 	f.IntVar(&o.MaxSandboxRequests, "max-sandbox-requests", 4096, "how many requests and streams one sandbox may have open; 0 for no limit")
-	f.DurationVar(&o.IdleStream, "idle-stream", 0, "close a request or stream that transfers nothing for this long; 0 for never")
+	clockVar(f, &o.IdleStream, "idle-stream", 0, "close a request or stream that transfers nothing for this long; none for no limit")
 	f.BoolVar(&o.AccessLog, "access-log", false, "log each request to a sandbox, without its query string")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.fromEnv(cmd.LocalFlags()); err != nil {
@@ -122,10 +122,8 @@ func (o ServeOptions) check() error {
 		return usagef("--default-timeout: want at most --max-timeout (%s)", o.MaxTimeout)
 	case o.DefaultOnIdle != "" && o.DefaultOnIdle != "kill" && o.DefaultOnIdle != "pause":
 		return usagef("--default-on-idle %s: want kill or pause", o.DefaultOnIdle)
-	case o.DefaultIdleTimeout < 0 || o.DefaultMaxLifetime < 0:
-		return usagef("--default-idle-timeout and --default-max-lifetime: want 0 or more")
 	case o.DefaultCheckpointEvery != 0 && o.DefaultCheckpointEvery < lifecycle.MinCheckpointEvery:
-		return usagef("--default-checkpoint-every %s: want %s or more, or 0", o.DefaultCheckpointEvery, lifecycle.MinCheckpointEvery)
+		return usagef("--default-checkpoint-every %s: want %s or more, or none", o.DefaultCheckpointEvery, lifecycle.MinCheckpointEvery)
 	case o.DefaultOnTimeout != "kill" && o.DefaultOnTimeout != "pause":
 		return usagef("--default-on-timeout %s: want kill or pause", o.DefaultOnTimeout)
 	case o.OnShutdown != "keep" && o.OnShutdown != "pause":
@@ -140,12 +138,12 @@ func (o ServeOptions) check() error {
 		return usagef("--drain %s: want 0 to 1m", o.Drain)
 	case (o.TLSCert == "") != (o.TLSKey == ""):
 		return usagef("--tls-cert and --tls-key: give both or neither")
-	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0 || o.IdleStream < 0:
-		return usagef("--max-client-connections, --max-sandbox-requests and --idle-stream: want 0 or more")
+	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0:
+		return usagef("--max-client-connections and --max-sandbox-requests: want 0 or more")
 	case o.DiskReadMiB < 0 || o.DiskWriteMiB < 0 || max(o.DiskReadMiB, o.DiskWriteMiB) > mostDiskRate:
 		return usagef("--disk-read-rate and --disk-write-rate: want 1 to %d MiB per second, or 0 for no limit", mostDiskRate)
-	case o.DefaultRetention < 0 || o.StallAfter < 0 || o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0:
-		return usagef("--default-retention, --stall-after, --max-running, --volume-disk and --warm-runtimes: want 0 or more")
+	case o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0:
+		return usagef("--max-running, --volume-disk and --warm-runtimes: want 0 or more")
 	}
 	return nil
 }

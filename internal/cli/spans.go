@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/drowse-dev/drowse/client"
 )
 
@@ -41,6 +43,42 @@ func (l *limitFlag) Set(text string) error {
 		return errors.New("want a duration such as 10m, or none")
 	}
 	l.Duration = d
+	return nil
+}
+
+// clockFlag is a flag that takes a duration or the word none, which is 0. Unlike
+// those of limitFlag, 0 means nothing else here.
+type clockFlag struct{ d *time.Duration }
+
+// clockVar adds such a flag. A zero default is not shown: the usage says whose
+// default there is.
+func clockVar(f *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
+	*d = value
+	f.Var(clockFlag{d}, name, usage)
+	if value == 0 {
+		f.Lookup(name).DefValue = ""
+	}
+}
+
+func (c clockFlag) Type() string { return "duration" }
+
+func (c clockFlag) String() string {
+	if c.d == nil || *c.d == 0 {
+		return wordNone
+	}
+	return c.d.String()
+}
+
+func (c clockFlag) Set(text string) error {
+	if text == wordNone {
+		*c.d = 0
+		return nil
+	}
+	d, err := parseSpan(text)
+	if err != nil || d < 0 {
+		return errors.New("want a duration such as 10m, or none")
+	}
+	*c.d = d
 	return nil
 }
 

@@ -68,7 +68,7 @@ func TestServerDefaults(t *testing.T) {
 	off := client.Settings{OnTimeout: client.Kill, OnIdle: client.Kill}
 	sb = s.create(ctx, client.CreateOptions{IdleTimeout: client.Never, OnIdle: client.Kill, AutoResume: new(false), RefreshOnActivity: new(false)})
 	s.wantSettings(ctx, sb.ID, off, "")
-	cmd := exec.CommandContext(ctx, drowseBinary, "create", "--idle-timeout", "0", "--on-idle", "kill", "--auto-resume=false", "--refresh-on-activity=false")
+	cmd := exec.CommandContext(ctx, drowseBinary, "create", "--idle-timeout", "none", "--on-idle", "kill", "--auto-resume=false", "--refresh-on-activity=false")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "DROWSE_URL=http://" + s.addr, "DROWSE_API_KEY=" + apiKey}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
