@@ -126,6 +126,14 @@ describe('the command line', () => {
     assert.ok(!ids(await list('--state', 'running,paused')).includes(id))
   })
 
+  check('templates are listed', async () => {
+    used.add('e2b template.list')
+    const templates = JSON.parse((await run('template', 'list', '--format', 'json')).stdout)
+    const base = templates.find((template) => template.names.includes('base'))
+    assert.ok(base?.names.includes('code-interpreter-v1'), JSON.stringify(templates))
+    assert.match((await run('template', 'list')).stdout, new RegExp(base.templateID))
+  })
+
   check('pause and resume', async (t) => {
     const id = await create(t)
     await e2b('pause', id)
