@@ -238,7 +238,7 @@ async def test_auto_resume(anew):
     async def paused():
         return await state_of(sandbox) == "paused"
 
-    await eventually("paused", paused, within=5)
+    await eventually("paused", paused, within=30)
     assert (await sandbox.commands.run("echo awake")).stdout == "awake\n"
     assert await state_of(sandbox) == "running"
 

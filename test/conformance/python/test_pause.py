@@ -123,9 +123,10 @@ def test_paused_sandbox_can_be_killed(new):
 
 
 def test_on_timeout_pause_and_connect_resumes(new):
-    sandbox = new(timeout=3, lifecycle={"on_timeout": "pause"})
+    sandbox = new(lifecycle={"on_timeout": "pause"})
     sandbox.files.write("/tmp/kept", "kept")
-    paused_within(sandbox, 5)
+    sandbox.set_timeout(1)
+    paused_within(sandbox, 30)
     assert sandbox.is_running() is False
     sandbox.connect()
     assert state_of(sandbox) == "running"
@@ -133,9 +134,10 @@ def test_on_timeout_pause_and_connect_resumes(new):
 
 
 def test_auto_resume_command_wakes_the_sandbox(new):
-    sandbox = new(timeout=3, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    sandbox = new(lifecycle={"on_timeout": "pause", "auto_resume": True})
     counter = Counter(sandbox)
-    paused_within(sandbox, 5)
+    sandbox.set_timeout(1)
+    paused_within(sandbox, 30)
     assert sandbox.commands.run("echo awake").stdout == "awake\n"
     info = sandbox.get_info()
     assert info.state.value == "running"
@@ -166,7 +168,7 @@ def test_auto_resume_is_running_reads_and_does_not_wake_the_sandbox(new):
 
 def test_auto_resume_off_traffic_fails_and_the_sandbox_stays_paused(new):
     sandbox = new(timeout=3, lifecycle={"on_timeout": "pause", "auto_resume": False})
-    paused_within(sandbox, 5)
+    paused_within(sandbox, 30)
     with raises_exactly(NotRunning):
         sandbox.commands.run("echo asleep")
     with raises_exactly(NotRunning):

@@ -127,9 +127,10 @@ describe('pause', () => {
 
 describe('pause at the timeout', () => {
   check('onTimeout pause: paused instead of killed, and connect resumes', async (t) => {
-    const sandbox = await open(t, { timeoutMs: 3000, lifecycle: { onTimeout: 'pause' } })
+    const sandbox = await open(t, { lifecycle: { onTimeout: 'pause' } })
     await sandbox.files.write('/tmp/kept', 'kept')
-    await pausedBy(sandbox, 5000)
+    await sandbox.setTimeout(1000)
+    await pausedBy(sandbox, 30_000)
     assert.equal(await sandbox.isRunning(), false)
     await sandbox.connect()
     assert.equal(await stateOf(sandbox), 'running')
@@ -137,10 +138,11 @@ describe('pause at the timeout', () => {
   })
 
   check('autoResume: a command wakes the sandbox', async (t) => {
-    const sandbox = await open(t, { timeoutMs: 3000, lifecycle: { onTimeout: 'pause', autoResume: true } })
+    const sandbox = await open(t, { lifecycle: { onTimeout: 'pause', autoResume: true } })
     const counter = await startCounter(sandbox)
     await counter.handle.disconnect()
-    await pausedBy(sandbox, 5000)
+    await sandbox.setTimeout(1000)
+    await pausedBy(sandbox, 30_000)
     assert.equal((await sandbox.commands.run('echo awake')).stdout, 'awake\n')
     const info = await sandbox.getInfo()
     assert.equal(info.state, 'running')
@@ -178,7 +180,7 @@ describe('pause at the timeout', () => {
 
   check('autoResume off: traffic fails and the sandbox stays paused', async (t) => {
     const sandbox = await open(t, { timeoutMs: 3000, lifecycle: { onTimeout: 'pause', autoResume: false } })
-    await pausedBy(sandbox, 5000)
+    await pausedBy(sandbox, 30_000)
     await rejectsAs(sandbox.commands.run('echo asleep'), SandboxNotFoundError)
     await rejectsAs(sandbox.files.read('/etc/hostname'), TimeoutError)
     assert.equal(await sandbox.isRunning(), false)
