@@ -27,6 +27,9 @@ type (
 	CreateRequested struct {
 		Meta
 		Settings Settings
+		// Checkpoint is what it starts from; nil to boot its template. It is shared
+		// with others, and the record's from now on.
+		Checkpoint *Checkpoint
 	}
 	// ImportRequested makes a new record that of a sandbox which was paused
 	// elsewhere, and whose checkpoint is here.
@@ -95,6 +98,9 @@ type (
 		Meta
 		ID string
 	}
+	// SnapshotRequested asks for a checkpoint that others can start from, without
+	// any change to the sandbox.
+	SnapshotRequested struct{ Meta }
 	// KillRequested ends the sandbox for good.
 	KillRequested struct{ Meta }
 )
@@ -131,6 +137,18 @@ type (
 		Op     string
 		Detail string // why; empty when it was canceled
 	}
+	// SnapshotTaken reports that the snapshot of a running sandbox, made by Op, is
+	// durable. It is committed together with this.
+	SnapshotTaken struct {
+		Op     string
+		Bytes  int64  // that were written for it
+		Detail string // which it is; for the event log
+	}
+	// SnapshotFailed reports that Op made no snapshot, and that the runtime runs on.
+	SnapshotFailed struct {
+		Op     string
+		Detail string
+	}
 	// LayersMerged reports that the layer Into, which is durable, shows what the
 	// layers Merged show, that lie next to each other in the stack.
 	LayersMerged struct {
@@ -162,42 +180,46 @@ type (
 )
 
 // Kind implements Event.
-func (CreateRequested) Kind() Kind  { return "CreateRequested" }
-func (ImportRequested) Kind() Kind  { return "ImportRequested" }
-func (AccessRequested) Kind() Kind  { return "AccessRequested" }
-func (PauseRequested) Kind() Kind   { return "PauseRequested" }
-func (ConnectRequested) Kind() Kind { return "ConnectRequested" }
-func (ResumeRequested) Kind() Kind  { return "ResumeRequested" }
-func (TimeoutSet) Kind() Kind       { return "TimeoutSet" }
-func (ExtendRequested) Kind() Kind  { return "ExtendRequested" }
-func (SettingsPatched) Kind() Kind  { return "SettingsPatched" }
-func (LeaseRequested) Kind() Kind   { return "LeaseRequested" }
-func (LeaseReleased) Kind() Kind    { return "LeaseReleased" }
-func (KillRequested) Kind() Kind    { return "KillRequested" }
-func (StartSucceeded) Kind() Kind   { return "StartSucceeded" }
-func (StartFailed) Kind() Kind      { return "StartFailed" }
-func (CaptureReady) Kind() Kind     { return "CaptureReady" }
-func (CaptureEnded) Kind() Kind     { return "CaptureEnded" }
-func (LayersMerged) Kind() Kind     { return "LayersMerged" }
-func (ReleaseDone) Kind() Kind      { return "ReleaseDone" }
-func (RuntimeGone) Kind() Kind      { return "RuntimeGone" }
-func (TimerFired) Kind() Kind       { return "TimerFired" }
-func (ServerStarted) Kind() Kind    { return "ServerStarted" }
+func (CreateRequested) Kind() Kind   { return "CreateRequested" }
+func (ImportRequested) Kind() Kind   { return "ImportRequested" }
+func (AccessRequested) Kind() Kind   { return "AccessRequested" }
+func (PauseRequested) Kind() Kind    { return "PauseRequested" }
+func (ConnectRequested) Kind() Kind  { return "ConnectRequested" }
+func (ResumeRequested) Kind() Kind   { return "ResumeRequested" }
+func (TimeoutSet) Kind() Kind        { return "TimeoutSet" }
+func (ExtendRequested) Kind() Kind   { return "ExtendRequested" }
+func (SettingsPatched) Kind() Kind   { return "SettingsPatched" }
+func (LeaseRequested) Kind() Kind    { return "LeaseRequested" }
+func (LeaseReleased) Kind() Kind     { return "LeaseReleased" }
+func (SnapshotRequested) Kind() Kind { return "SnapshotRequested" }
+func (KillRequested) Kind() Kind     { return "KillRequested" }
+func (StartSucceeded) Kind() Kind    { return "StartSucceeded" }
+func (StartFailed) Kind() Kind       { return "StartFailed" }
+func (CaptureReady) Kind() Kind      { return "CaptureReady" }
+func (CaptureEnded) Kind() Kind      { return "CaptureEnded" }
+func (SnapshotTaken) Kind() Kind     { return "SnapshotTaken" }
+func (SnapshotFailed) Kind() Kind    { return "SnapshotFailed" }
+func (LayersMerged) Kind() Kind      { return "LayersMerged" }
+func (ReleaseDone) Kind() Kind       { return "ReleaseDone" }
+func (RuntimeGone) Kind() Kind       { return "RuntimeGone" }
+func (TimerFired) Kind() Kind        { return "TimerFired" }
+func (ServerStarted) Kind() Kind     { return "ServerStarted" }
 
 // EffectKind names what the world must be made to do.
 type EffectKind string
 
 // The effects. All are idempotent.
 const (
-	StartRuntime   EffectKind = "StartRuntime"   // start Launch, from the checkpoint if there is one; answer StartSucceeded or StartFailed
-	CaptureRuntime EffectKind = "CaptureRuntime" // freeze and capture Launch; answer CaptureReady or CaptureEnded
-	AbortCapture   EffectKind = "AbortCapture"   // end the capture of Op soon; the capture answers CaptureEnded
-	ShortenDrain   EffectKind = "ShortenDrain"   // the capture of Op is of an explicit pause now: it waits less for requests in flight
-	ReleaseRuntime EffectKind = "ReleaseRuntime" // destroy the runtime of Launch and what it holds
-	DropCheckpoint EffectKind = "DropCheckpoint" // delete a superseded checkpoint
-	DropLayers     EffectKind = "DropLayers"     // delete layers that were merged into another
-	Forget         EffectKind = "Forget"         // delete the record
-	ReleaseAll     EffectKind = "ReleaseAll"     // destroy every runtime, checkpoint and layer; answer ReleaseDone
+	StartRuntime    EffectKind = "StartRuntime"    // start Launch, from the checkpoint if there is one; answer StartSucceeded or StartFailed
+	CaptureRuntime  EffectKind = "CaptureRuntime"  // freeze and capture Launch; answer CaptureReady or CaptureEnded
+	CaptureSnapshot EffectKind = "CaptureSnapshot" // copy what Launch is beside it; answer SnapshotTaken or SnapshotFailed
+	AbortCapture    EffectKind = "AbortCapture"    // end the capture of Op soon; the capture answers CaptureEnded or SnapshotFailed
+	ShortenDrain    EffectKind = "ShortenDrain"    // the capture of Op is of an explicit pause now: it waits less for requests in flight
+	ReleaseRuntime  EffectKind = "ReleaseRuntime"  // destroy the runtime of Launch and what it holds
+	DropCheckpoint  EffectKind = "DropCheckpoint"  // delete a superseded checkpoint
+	DropLayers      EffectKind = "DropLayers"      // delete layers that were merged into another
+	Forget          EffectKind = "Forget"          // delete the record
+	ReleaseAll      EffectKind = "ReleaseAll"      // destroy every runtime, checkpoint and layer; answer ReleaseDone
 )
 
 // Effect is one thing to do after the record is persisted.
@@ -234,6 +256,9 @@ const (
 	EntryTerminated     EntryType = "terminated"
 	EntryRuntimeLost    EntryType = "runtime_lost"
 	EntryImported       EntryType = "imported"
+	EntrySnapshotted    EntryType = "snapshotted"
+	EntrySnapshotFailed EntryType = "snapshot_failed"
+	EntryForked         EntryType = "forked"
 )
 
 // Entry is one line of the event log, written in the transaction of the change

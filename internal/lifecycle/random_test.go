@@ -190,12 +190,16 @@ func (w *walk) settings() Settings {
 func (w *walk) event() Event {
 	m := Meta{Op: w.newOp(), Actor: "key", Cause: CauseCall}
 	if w.rec.State == Pending && w.rec.Op == nil && w.chance(70) {
-		return CreateRequested{Meta: m, Settings: w.settings()}
+		create := CreateRequested{Meta: m, Settings: w.settings()}
+		if w.chance(30) {
+			create.Checkpoint = &Checkpoint{ID: "image of a snapshot", Mode: Memory, Stack: []string{"0"}, Layers: map[string]string{"0": "digest"}}
+		}
+		return create
 	}
 	if w.rec.Op != nil && w.chance(50) { // so that operations end
 		return w.outcome()
 	}
-	switch w.rng.IntN(17) {
+	switch w.rng.IntN(18) {
 	case 0:
 		return CreateRequested{Meta: m, Settings: w.settings()}
 	case 1, 2:
@@ -229,6 +233,8 @@ func (w *walk) event() Event {
 			return w.merged()
 		}
 		return w.outcome()
+	case 13:
+		return SnapshotRequested{m}
 	default:
 		return TimerFired{Op: m.Op, Activity: w.activity}
 	}
@@ -237,7 +243,8 @@ func (w *walk) event() Event {
 func (w *walk) outcome() Event {
 	return pick[Event](w,
 		StartSucceeded{Op: w.op()}, StartSucceeded{Op: w.op()}, StartFailed{Op: w.op(), Detail: "boom"},
-		w.captured(), w.captured(), CaptureEnded{Op: w.op()}, CaptureEnded{Op: w.op(), Detail: "disk full"}, ReleaseDone{Op: w.op()})
+		w.captured(), w.captured(), CaptureEnded{Op: w.op()}, CaptureEnded{Op: w.op(), Detail: "disk full"},
+		SnapshotTaken{Op: w.op()}, SnapshotFailed{Op: w.op(), Detail: "disk full"}, ReleaseDone{Op: w.op()})
 }
 
 // captured adds a layer to the stack.
@@ -307,6 +314,9 @@ func (w *walk) check(before Record, ev Event, res Result, err error) {
 	w.checkEffects(before, after, res.Effects)
 	w.checkLog(before, after, res)
 	w.checkKills(before, ev, res)
+	if _, asked := ev.(SnapshotRequested); asked || before.Phase() == Snapshotting && after.State == Running {
+		w.checkUntouched(before, after)
+	}
 	if fired, ok := ev.(TimerFired); ok {
 		w.checkFired(before, after, fired)
 	}
@@ -399,6 +409,15 @@ func (w *walk) checkCarried(op Operation, after Record) {
 	}
 }
 
+// checkUntouched holds that a snapshot changes nothing of a sandbox but its
+// operation.
+func (w *walk) checkUntouched(before, after Record) {
+	before.Op, after.Op = nil, nil
+	if !reflect.DeepEqual(before, after) {
+		w.fail("a snapshot changed %+v to %+v", before, after)
+	}
+}
+
 // checkStack holds that a checkpoint knows the digests of its layers, and no
 // others.
 func (w *walk) checkStack(after Record) {
@@ -456,6 +475,10 @@ func (w *walk) checkEffects(before, after Record, effects []Effect) {
 			if after.Phase() != Pausing || e.Launch != after.Launch {
 				w.fail("capture of launch %d while %s", e.Launch, after.Situation())
 			}
+		case CaptureSnapshot:
+			if after.Phase() != Snapshotting || e.Launch != after.Launch {
+				w.fail("snapshot of launch %d while %s", e.Launch, after.Situation())
+			}
 		case Forget:
 			if after.State != Terminated || w.now.Before(after.Tombstone.At.Add(TombstoneKept)) {
 				w.fail("forgotten too early")
@@ -486,7 +509,7 @@ func state(at Situation) State {
 	switch at {
 	case atCreating:
 		return Pending
-	case atPausing:
+	case atPausing, atSnapshot:
 		return Running
 	case atResuming:
 		return Paused
@@ -506,8 +529,8 @@ func (w *walk) checkKills(before Record, ev Event, res Result) {
 		return
 	}
 	switch ev.(type) {
-	case CaptureEnded, CaptureReady:
-		w.fail("a pause became a kill")
+	case CaptureEnded, CaptureReady, SnapshotTaken, SnapshotFailed:
+		w.fail("a pause or snapshot became a kill")
 	case KillRequested, TimerFired, RuntimeGone, ServerStarted, StartFailed:
 	default:
 		w.fail("%s ended it", ev.Kind())

@@ -21,11 +21,12 @@ type Phase string
 
 // The phases.
 const (
-	None     Phase = ""
-	Creating Phase = "creating"
-	Pausing  Phase = "pausing"
-	Resuming Phase = "resuming"
-	Killing  Phase = "killing"
+	None         Phase = ""
+	Creating     Phase = "creating"
+	Pausing      Phase = "pausing"
+	Resuming     Phase = "resuming"
+	Snapshotting Phase = "snapshotting"
+	Killing      Phase = "killing"
 )
 
 // Action is what expiry of a clock does.

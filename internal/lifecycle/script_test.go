@@ -230,6 +230,12 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		return CaptureReady{Op: op, Checkpoint: Checkpoint{ID: "image-" + op, Mode: mode, Bytes: 1 << 20}}
 	case "captureended":
 		return CaptureEnded{Op: op, Detail: strings.Join(rest, " ")}
+	case "snapshot":
+		return SnapshotRequested{m}
+	case "snapshottaken":
+		return SnapshotTaken{Op: op, Bytes: 1 << 20}
+	case "snapshotfailed":
+		return SnapshotFailed{Op: op, Detail: strings.Join(rest, " ")}
 	case "released":
 		return ReleaseDone{Op: op}
 	case "gone":

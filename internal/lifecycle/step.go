@@ -163,7 +163,11 @@ func create(s *step, ev Event) {
 	op := s.begin(e.Op, Creating, e.Meta, createDeadline)
 	op.Generation = 1
 	op.Timeout = e.Settings.Timeout
-	s.log(EntryCreated, op, "")
+	if e.Checkpoint != nil {
+		cp := *e.Checkpoint
+		s.rec.Checkpoint, s.rec.PausedAt = &cp, s.now
+	}
+	s.log(EntryCreated, op, e.Detail)
 	s.launch()
 }
 
@@ -587,6 +591,60 @@ func captureEnded(s *step, ev Event) {
 	s.logEnd(EntryPauseFailed, op, detail)
 }
 
+// snapshot begins to copy a running sandbox. Nothing else about it changes.
+func snapshot(s *step, ev Event) {
+	e := ev.(SnapshotRequested)
+	s.begin(e.Op, Snapshotting, e.Meta, pauseDeadline)
+	s.effect(Effect{Kind: CaptureSnapshot, Launch: s.rec.Launch})
+}
+
+// snapshotAsleep needs no operation: a checkpoint never changes.
+func snapshotAsleep(s *step, ev Event) {
+	e := ev.(SnapshotRequested)
+	entry := s.log(EntrySnapshotted, nil, e.Detail)
+	entry.Op, entry.Actor, entry.Cause = e.Op, e.Actor, e.Cause
+}
+
+func snapshotTaken(s *step, ev Event) {
+	e := ev.(SnapshotTaken)
+	if !s.owns(e.Op) {
+		return
+	}
+	op := s.rec.Op
+	s.rec.Op = nil
+	s.logEnd(EntrySnapshotted, op, e.Detail).Bytes = e.Bytes
+}
+
+func snapshotFailed(s *step, ev Event) {
+	e := ev.(SnapshotFailed)
+	if s.owns(e.Op) {
+		s.endSnapshot(e.Detail)
+	}
+}
+
+func (s *step) endSnapshot(detail string) {
+	op := s.rec.Op
+	s.rec.Op = nil
+	s.logEnd(EntrySnapshotFailed, op, detail)
+}
+
+// snapshotTimer has the capture end. Only the capture can say that the runtime
+// runs on, so it is told until it does.
+func snapshotTimer(s *step, ev Event) {
+	if s.due(ev) == ClockOperation {
+		s.rec.Op.Deadline = s.now.Add(abortRetry)
+		s.abortCapture()
+	}
+}
+
+func snapshotFound(s *step, ev Event) {
+	if !ev.(ServerStarted).Alive {
+		s.lose(RuntimeLost, "its runtime was gone when the server started", CauseRecovery)
+		return
+	}
+	s.endSnapshot("the server stopped during the snapshot")
+}
+
 func pauseBackoff(failures int) time.Duration {
 	d := firstPauseRetry
 	for range failures {
@@ -767,7 +825,7 @@ func kill(s *step, ev Event) {
 
 // terminate commits the end; what is left of the sandbox goes afterwards.
 func (s *step) terminate(id string, m Meta, reason Reason, detail string) {
-	if s.rec.Phase() == Pausing {
+	if p := s.rec.Phase(); p == Pausing || p == Snapshotting {
 		s.abortCapture()
 	}
 	ran := s.rec.State == Running

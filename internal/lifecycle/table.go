@@ -18,13 +18,14 @@ const (
 	atPausing    = Situation(Pausing)
 	atPaused     = Situation(Paused)
 	atResuming   = Situation(Resuming)
+	atSnapshot   = Situation(Snapshotting)
 	atKilling    = Situation(Killing)
 	atTerminated = Situation(Terminated)
 )
 
 // Situations lists all situations in the order of a sandbox's life.
 func Situations() []Situation {
-	return []Situation{atPending, atCreating, atRunning, atPausing, atPaused, atResuming, atKilling, atTerminated}
+	return []Situation{atPending, atCreating, atRunning, atSnapshot, atPausing, atPaused, atResuming, atKilling, atTerminated}
 }
 
 // Verdict is how an event fares in a situation.
@@ -65,8 +66,8 @@ var (
 // allKinds lists every kind of event, requests first.
 var allKinds = []Kind{
 	"CreateRequested", "ImportRequested", "AccessRequested", "PauseRequested", "ConnectRequested", "ResumeRequested", "TimeoutSet", "ExtendRequested",
-	"SettingsPatched", "LeaseRequested", "LeaseReleased", "KillRequested",
-	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "LayersMerged", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted",
+	"SettingsPatched", "LeaseRequested", "LeaseReleased", "SnapshotRequested", "KillRequested",
+	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "SnapshotTaken", "SnapshotFailed", "LayersMerged", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted",
 }
 
 // table is the whole lifecycle. It is total: every situation has a rule for
@@ -88,19 +89,29 @@ func init() {
 			"ServerStarted":  applies(createLost, "the server restarted: reason CreateFailed", atKilling),
 		},
 		atRunning: {
-			"AccessRequested":  applies(nil, "a lease on this generation", atRunning),
-			"PauseRequested":   applies(pauseExplicit, "not cancelable", atPausing),
-			"ConnectRequested": applies(extend, "endAt is only ever moved later", atRunning),
-			"ResumeRequested":  refuses(errRunning, "it runs already"),
-			"TimeoutSet":       applies(setTimeout, "endAt becomes now + timeout", atRunning),
-			"ExtendRequested":  applies(extend, "endAt is only ever moved later", atRunning),
-			"SettingsPatched":  applies(patch, "", atRunning),
-			"LeaseRequested":   applies(openLease, "", atRunning),
-			"LeaseReleased":    applies(closeLease, "", atRunning),
-			"KillRequested":    applies(kill, "", atKilling),
-			"RuntimeGone":      applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
-			"TimerFired":       applies(runningTimer, "a clock ran out: kill, pause by onTimeout or onIdle, or checkpoint", atRunning, atPausing, atKilling),
-			"ServerStarted":    applies(runningFound, "adopted if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
+			"AccessRequested":   applies(nil, "a lease on this generation", atRunning),
+			"PauseRequested":    applies(pauseExplicit, "not cancelable", atPausing),
+			"ConnectRequested":  applies(extend, "endAt is only ever moved later", atRunning),
+			"ResumeRequested":   refuses(errRunning, "it runs already"),
+			"TimeoutSet":        applies(setTimeout, "endAt becomes now + timeout", atRunning),
+			"ExtendRequested":   applies(extend, "endAt is only ever moved later", atRunning),
+			"SettingsPatched":   applies(patch, "", atRunning),
+			"LeaseRequested":    applies(openLease, "", atRunning),
+			"LeaseReleased":     applies(closeLease, "", atRunning),
+			"SnapshotRequested": applies(snapshot, "its memory and files are copied beside it", atSnapshot),
+			"KillRequested":     applies(kill, "", atKilling),
+			"RuntimeGone":       applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
+			"TimerFired":        applies(runningTimer, "a clock ran out: kill, pause by onTimeout or onIdle, or checkpoint", atRunning, atPausing, atKilling),
+			"ServerStarted":     applies(runningFound, "adopted if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
+		},
+		atSnapshot: {
+			"AccessRequested": applies(nil, "a lease on this generation, which is frozen for a moment only", atSnapshot),
+			"KillRequested":   applies(kill, "the capture is abandoned", atKilling),
+			"SnapshotTaken":   applies(snapshotTaken, "the commit point: the snapshot is in the store", atRunning),
+			"SnapshotFailed":  applies(snapshotFailed, "it runs on as before", atRunning),
+			"RuntimeGone":     applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
+			"TimerFired":      applies(snapshotTimer, "its deadline passed: the capture is abandoned; the lifetime passed: end", atSnapshot, atKilling),
+			"ServerStarted":   applies(snapshotFound, "runs on if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
 		},
 		atPausing: {
 			"AccessRequested": applies(accessDuringPause, "cancels an automatic pause if traffic may wake the sandbox; a lease while an automatic pause drains; waits otherwise; a probe is refused after the drain", atPausing),
@@ -113,20 +124,21 @@ func init() {
 			"ServerStarted":   applies(pausingFound, "thawed if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
 		},
 		atPaused: {
-			"AccessRequested":  applies(wake, "if traffic may wake it; refused otherwise", atResuming),
-			"PauseRequested":   refuses(errPaused, "it is paused already"),
-			"ConnectRequested": applies(resume, "", atResuming),
-			"ResumeRequested":  applies(resume, "", atResuming),
-			"TimeoutSet":       refuses(errNotRunning, "paused time has no soft timeout"),
-			"ExtendRequested":  refuses(errNotRunning, "paused time has no soft timeout"),
-			"SettingsPatched":  applies(patch, "", atPaused),
-			"LeaseRequested":   refuses(errNotRunning, "nothing is held awake that sleeps"),
-			"LeaseReleased":    refuses(errNotRunning, ""),
-			"KillRequested":    applies(kill, "", atKilling),
-			"LayersMerged":     applies(merged, "the new layer takes their place in the stack, if they are still there", atPaused),
-			"RuntimeGone":      stale,
-			"TimerFired":       applies(pausedTimer, "the lifetime or the retention passed", atKilling),
-			"ServerStarted":    applies(pausedFound, "a runtime that outlived the commit is released", atPaused),
+			"AccessRequested":   applies(wake, "if traffic may wake it; refused otherwise", atResuming),
+			"PauseRequested":    refuses(errPaused, "it is paused already"),
+			"ConnectRequested":  applies(resume, "", atResuming),
+			"ResumeRequested":   applies(resume, "", atResuming),
+			"TimeoutSet":        refuses(errNotRunning, "paused time has no soft timeout"),
+			"ExtendRequested":   refuses(errNotRunning, "paused time has no soft timeout"),
+			"SettingsPatched":   applies(patch, "", atPaused),
+			"LeaseRequested":    refuses(errNotRunning, "nothing is held awake that sleeps"),
+			"LeaseReleased":     refuses(errNotRunning, ""),
+			"SnapshotRequested": applies(snapshotAsleep, "its checkpoint is kept as the snapshot", atPaused),
+			"KillRequested":     applies(kill, "", atKilling),
+			"LayersMerged":      applies(merged, "the new layer takes their place in the stack, if they are still there", atPaused),
+			"RuntimeGone":       stale,
+			"TimerFired":        applies(pausedTimer, "the lifetime or the retention passed", atKilling),
+			"ServerStarted":     applies(pausedFound, "a runtime that outlived the commit is released", atPaused),
 		},
 		atResuming: {
 			"AccessRequested": applies(accessDuringResume, "waits; a probe is refused", atResuming),

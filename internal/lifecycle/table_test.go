@@ -15,7 +15,8 @@ import (
 // events has one event of every kind.
 var events = []Event{
 	CreateRequested{}, ImportRequested{}, AccessRequested{}, PauseRequested{}, ConnectRequested{}, ResumeRequested{}, TimeoutSet{},
-	ExtendRequested{}, SettingsPatched{}, LeaseRequested{}, LeaseReleased{}, KillRequested{}, StartSucceeded{}, StartFailed{}, CaptureReady{}, CaptureEnded{},
+	ExtendRequested{}, SettingsPatched{}, LeaseRequested{}, LeaseReleased{}, SnapshotRequested{}, KillRequested{}, StartSucceeded{}, StartFailed{}, CaptureReady{}, CaptureEnded{},
+	SnapshotTaken{}, SnapshotFailed{},
 	LayersMerged{}, ReleaseDone{}, RuntimeGone{}, TimerFired{}, ServerStarted{},
 }
 
@@ -64,6 +65,7 @@ func records() map[Situation]Record {
 		atPending:    {State: Pending},
 		atCreating:   {State: Pending, Op: op(Creating)},
 		atRunning:    {State: Running, Generation: 1},
+		atSnapshot:   {State: Running, Generation: 1, Op: op(Snapshotting)},
 		atPausing:    {State: Running, Generation: 1, Op: op(Pausing)},
 		atPaused:     {State: Paused, Generation: 1, Checkpoint: cp},
 		atResuming:   {State: Paused, Generation: 1, Checkpoint: cp, Op: op(Resuming)},
