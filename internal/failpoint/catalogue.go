@@ -16,11 +16,15 @@ const (
 	VolumeStrike   Point = "store/volume-strike"
 	VolumeStricken Point = "store/volume-stricken"
 
+	SnapshotStrike   Point = "store/snapshot-strike"
+	SnapshotStricken Point = "store/snapshot-stricken"
+
 	Mount        Point = "layer/mount"
 	Mounted      Point = "layer/mounted"
 	Unmount      Point = "layer/unmount"
 	LayerSync    Point = "layer/sync"
 	LayerSynced  Point = "layer/synced"
+	LayerCopy    Point = "layer/copy"
 	ImageMake    Point = "layer/image-make"
 	ImageFile    Point = "layer/image-file"
 	Manifest     Point = "layer/manifest"
@@ -104,11 +108,15 @@ func Catalogue() []Step {
 		{Point: VolumeStrike, Where: "a volume's record is deleted, before COMMIT"},
 		{Point: VolumeStricken, Where: "the volume is not in the store any more, and its files are there", CrashOnly: true},
 
+		{Point: SnapshotStrike, Where: "a snapshot's record is deleted, before COMMIT"},
+		{Point: SnapshotStricken, Where: "the snapshot is not in the store any more, and its files are there", CrashOnly: true},
+
 		{Point: Mount, Where: "before one overlay of a root is mounted"},
 		{Point: Mounted, Where: "all overlays of a root are mounted"},
 		{Point: Unmount, Where: "before a mount is taken away"},
 		{Point: LayerSync, Where: "before a frozen layer is synced"},
 		{Point: LayerSynced, Where: "a frozen layer is durable"},
+		{Point: LayerCopy, Where: "before a top is copied for a snapshot, while the guest is frozen"},
 		{Point: ImageMake, Where: "before the directory of an image is made"},
 		{Point: ImageFile, Where: "before a file of an image is synced"},
 		{Point: Manifest, Where: "the manifest's file is made and empty"},

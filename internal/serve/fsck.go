@@ -32,6 +32,7 @@ type fsckReport struct {
 	OK        bool    `json:"ok"` // no fault is left
 	StateDir  string  `json:"stateDir"`
 	Sandboxes int     `json:"sandboxes"` // with a record that can be read
+	Snapshots int     `json:"snapshots"` // likewise
 	Images    int     `json:"images"`    // verified
 	Builds    int     `json:"builds"`    // of drowse that images need, verified
 	Layers    int     `json:"layers"`    // verified
@@ -81,10 +82,37 @@ func (c *checker) check(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.volumes(); err != nil {
+	for _, snap := range c.u.records.Snapshots {
+		c.snapshot(ctx, snap)
+	}
+	if err := errors.Join(ctx.Err(), c.volumes()); err != nil {
 		return err
 	}
 	return c.unowned(ctx)
+}
+
+// snapshot checks what sandboxes need that start from a snapshot.
+func (c *checker) snapshot(ctx context.Context, snap store.Snapshot) {
+	c.report.Snapshots++
+	fault := func(kind string, err error) {
+		if err != nil {
+			c.add(Fault{
+				Kind: kind, What: fmt.Sprintf("snapshot %s of sandbox %s: %s", snap.ID, snap.Sandbox, message(err)),
+				Means: "no sandbox can start from the snapshot", Repair: "none: put the files back from a backup, or delete the snapshot",
+			})
+		}
+	}
+	if _, err := c.u.bases.Resolve(snap.Config.Template); err != nil {
+		fault("template", err)
+	}
+	if cp := snap.Checkpoint; cp.Mode == lifecycle.Memory {
+		c.report.Images++
+		_, err := c.u.layers.Verify(cp.ID, cp.Digest)
+		fault("image", err)
+	}
+	for _, id := range snap.Checkpoint.Stack {
+		fault("layer", c.layer(ctx, id, snap.Checkpoint.Layers[id]))
+	}
 }
 
 // volumes looks for the directories of the volumes. One whose deletion was not

@@ -53,7 +53,7 @@ func GC(ctx context.Context, w io.Writer, o UpkeepOptions) (ok bool, err error) 
 
 // garbage finds what nobody owns, and what would be got by removing it.
 func (u *upkeep) garbage(ctx context.Context) ([]garbage, error) {
-	things, err := u.sweeper().Find(ctx, u.records.Sandboxes, u.records.Volumes)
+	things, err := u.sweeper().Find(ctx, sweep.Records{Sandboxes: u.records.Sandboxes, Volumes: u.records.Volumes, Snapshots: u.records.Snapshots})
 	if err != nil {
 		return nil, err
 	}

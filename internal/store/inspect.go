@@ -15,6 +15,7 @@ import (
 type Inspection struct {
 	Sandboxes []Sandbox // the records that can be read
 	Volumes   []Volume
+	Snapshots []Snapshot
 	Problems  []Problem // what is wrong; if there is any, records may be missing
 }
 
@@ -38,7 +39,7 @@ func Inspect(ctx context.Context, path string) (Inspection, error) {
 	}
 	defer db.Close()
 	for _, look := range []func(context.Context, *sql.DB, *Inspection) error{
-		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes,
+		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes, inspectSnapshots,
 	} {
 		err := look(ctx, db, &found)
 		if _, ours := errors.AsType[*sqlite.Error](err); ours {

@@ -173,6 +173,11 @@ func (s *SQLite) Close() error {
 // the disk took the data and then refused to sync it, and the process dies
 // before the next commit, the failed one may be found after the restart, whole.
 func (s *SQLite) Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error {
+	return s.commit(ctx, sb, entries, func(context.Context, *sql.Tx) error { return nil })
+}
+
+// commit is Commit with something else in the same transaction.
+func (s *SQLite) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry, also func(context.Context, *sql.Tx) error) error {
 	record, events, err := encodeCommit(sb, entries)
 	if err != nil {
 		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
@@ -188,6 +193,9 @@ func (s *SQLite) Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 			if _, err := tx.StmtContext(ctx, s.addEvent).ExecContext(ctx, event...); err != nil {
 				return err
 			}
+		}
+		if err := also(ctx, tx); err != nil {
+			return err
 		}
 		return failpoint.Fail(failpoint.Commit)
 	})

@@ -9,15 +9,26 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // CreateRequest is what a new sandbox is asked to be.
 type CreateRequest struct {
-	Template string // id or alias
+	Template string // id or alias, or the id of a snapshot
+	Snapshot string // id or name; empty to start from Template
 	Settings lifecycle.Settings
 	Said     []string     // the settings that count as they are; the others get the server's defaults where they are zero
 	Config   store.Config // Template and Alias are filled in by Create, and Limits where it says nothing
 	Actor    string
+	inherit  bool // it is a fork: Settings and Config are those of its source
+}
+
+// SnapshotRef returns what snapshot the sandbox starts from; empty for none.
+func (r CreateRequest) SnapshotRef() string {
+	if r.Snapshot == "" && snapshots.IsID(r.Template) {
+		return r.Template
+	}
+	return r.Snapshot
 }
 
 // Connected is the answer to Connect.

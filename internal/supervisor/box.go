@@ -14,7 +14,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
+	"github.com/drowse-dev/drowse/internal/supervisor/timers"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
@@ -22,7 +24,7 @@ import (
 type box struct {
 	s     *Supervisor
 	id    string
-	timer place
+	timer timers.Place
 	gate  *egress.Gate // what it reaches outside
 
 	ignored     atomic.Int64 // bytes of traffic that counts for nothing
@@ -52,6 +54,8 @@ type box struct {
 
 	unfit *errdef.Error // what the host lacked at the last start; nil for nothing
 
+	taking *taking // the snapshot that was asked for last
+
 	merging bool                    // layers of the stack are being merged
 	merged  *lifecycle.LayersMerged // not committed yet; nil for none
 }
@@ -72,6 +76,9 @@ func newBox(s *Supervisor, sb store.Sandbox) *box {
 	return b
 }
 
+// Place implements timers.Timed.
+func (b *box) Place() *timers.Place { return &b.timer }
+
 func (b *box) snapshot() store.Sandbox {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,6 +93,11 @@ func (b *box) apply(ev lifecycle.Event) (lifecycle.Result, error) {
 }
 
 func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
+	return b.applyWithLocked(ev, nil)
+}
+
+// applyWithLocked also keeps a snapshot, in the same commit, if the event applies.
+func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecycle.Result, error) {
 	if planted.In(planted.DeafKill) && ev.Kind() == (lifecycle.KillRequested{}).Kind() && b.sb.Record.Phase() == lifecycle.Resuming {
 		return lifecycle.Result{Record: b.sb.Record}, nil
 	}
@@ -96,7 +108,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	if planted.In(planted.ReusedGeneration) && res.Changed && res.Record.Phase() == lifecycle.Resuming {
 		res.Record.Op.Generation = res.Record.Generation
 	}
-	if !res.Changed { // an effect may be due all the same
+	if !res.Changed && (snap == nil || res.Verdict != lifecycle.Applies) { // an effect may be due all the same
 		b.actAll(res.Effects)
 		return res, nil
 	}
@@ -106,7 +118,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 		next.ActiveAt = b.lastActiveLocked(now())
 	}
 	if res.Record.State == lifecycle.Terminated && res.Record.Op == nil {
-		next = remembered(next)
+		next = fields.Remembered(next)
 	}
 	next.Config = next.Config.Settled(next.Record)
 	if err := b.s.slots.Move(b.sb, next); err != nil {
@@ -116,7 +128,7 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 	if planted.In(planted.FleetingEnd) && b.sb.Record.State == lifecycle.Running {
 		durable.Record.EndAt = b.sb.Record.EndAt
 	}
-	if err := b.s.commit(durable, res.Entries); err != nil {
+	if err := b.s.commit(durable, res.Entries, snap); err != nil {
 		_ = b.s.slots.Move(next, b.sb) // giving back never fails
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
@@ -157,7 +169,7 @@ func (b *box) arm() {
 	act := b.activityLocked(t)
 	d, ok := b.sb.Record.NextDeadline(act)
 	if !ok {
-		b.s.timers.clear(b)
+		b.s.timers.Clear(b)
 		return
 	}
 	if !t.Before(d.At) {
@@ -167,7 +179,7 @@ func (b *box) arm() {
 	}
 	// Rounded up: now is truncated, and firing before it reaches the deadline
 	// would only arm it again.
-	b.s.timers.set(b, d.At.Add(time.Microsecond-1).Truncate(time.Microsecond), b.sb.Record.Settings.Pauses(d.Clock))
+	b.s.timers.Set(b, d.At.Add(time.Microsecond-1).Truncate(time.Microsecond), b.sb.Record.Settings.Pauses(d.Clock))
 }
 
 // fire lets a deadline that has come take effect. What it means is looked up
@@ -189,7 +201,7 @@ func (b *box) fire() {
 	}
 	if _, err := b.applyLocked(lifecycle.TimerFired{Op: newOp(), Activity: act}); err != nil {
 		b.s.log.Error("timer could not be applied", "sandbox", b.id, "err", err)
-		b.s.timers.set(b, t.Add(storeRetry), false)
+		b.s.timers.Set(b, t.Add(storeRetry), false)
 		return
 	}
 	b.s.metrics.late(d, t)

@@ -7,12 +7,19 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// commit makes a change durable, giving up the ballast if there is no room.
-func (s *Supervisor) commit(sb store.Sandbox, entries []lifecycle.Entry) error {
-	err := s.o.Store.Commit(s.commitContext(), sb, entries)
+// commit makes a change durable, with a snapshot of the sandbox unless that is nil,
+// giving up the ballast if there is no room.
+func (s *Supervisor) commit(sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
+	write := func() error { return s.o.Store.Commit(s.commitContext(), sb, entries) }
+	if snap != nil {
+		write = func() error {
+			return s.Keep(*snap, sb, func() error { return s.o.Store.CommitSnapshot(s.commitContext(), *snap, sb, entries) })
+		}
+	}
+	err := write()
 	if err != nil && s.space.GiveUp() {
 		s.log.Warn("the disk is full: reserve given up", "sandbox", sb.ID, "err", err)
-		err = s.o.Store.Commit(s.commitContext(), sb, entries)
+		err = write()
 	}
 	return err
 }
@@ -24,7 +31,7 @@ func (s *Supervisor) commitContext() context.Context { return context.WithoutCan
 // logEntry commits an entry that goes with no change of the record.
 func (b *box) logEntry(e lifecycle.Entry) error {
 	e.Generation, e.From, e.To = b.sb.Record.Generation, b.sb.Record.Situation(), b.sb.Record.Situation()
-	if err := b.s.commit(b.sb, []lifecycle.Entry{e}); err != nil {
+	if err := b.s.commit(b.sb, []lifecycle.Entry{e}, nil); err != nil {
 		return err
 	}
 	b.s.announce()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -40,6 +41,9 @@ func (b *box) act(e lifecycle.Effect) {
 	case lifecycle.CaptureRuntime:
 		b.beginDrainLocked()
 		b.spawn(e.Op, func(ctx context.Context) { b.capture(ctx, e) })
+	case lifecycle.CaptureSnapshot:
+		t := b.taking
+		b.spawn(e.Op, func(ctx context.Context) { t.capture(ctx, e.Op) })
 	case lifecycle.ShortenDrain:
 		b.shortenDrainLocked()
 	case lifecycle.AbortCapture:
@@ -300,7 +304,7 @@ func (b *box) launch(ctx context.Context, id string, e lifecycle.Effect) (inst r
 	if err := b.s.o.Layers.Mount(spec.Rootfs, t.Trees, stack, id); err != nil {
 		return nil, "", err
 	}
-	if inst, err = b.boot(ctx, spec, image.ID); err != nil {
+	if inst, err = b.s.o.boot(ctx, spec, image.ID); err != nil {
 		return nil, "", err
 	}
 	if err := failpoint.Fail(failpoint.Booted); err != nil {
@@ -343,11 +347,11 @@ func startFailed(op string, err error) lifecycle.StartFailed {
 }
 
 // boot starts afresh, or from a memory image.
-func (b *box) boot(ctx context.Context, spec runtime.Spec, image string) (runtime.Instance, error) {
+func (o Options) boot(ctx context.Context, spec runtime.Spec, image string) (runtime.Instance, error) {
 	if image == "" {
-		return b.s.o.Driver.Start(ctx, spec)
+		return o.Driver.Start(ctx, spec)
 	}
-	inst, err := b.s.o.Driver.Restore(ctx, spec, b.s.o.Layers.ImageDir(image))
+	inst, err := o.Driver.Restore(ctx, spec, o.Layers.ImageDir(image))
 	if err != nil && len(spec.Mounts) > 0 {
 		err = fmt.Errorf("%w (what it had open on its volumes must be there: put back what was removed while it slept)", err)
 	}
@@ -484,7 +488,7 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	if err := inst.Freeze(ctx); err != nil {
 		return cp, 0, err
 	}
-	freed = b.memory(inst) // before the capture, which takes some itself
+	freed = memoryOf(inst, b.s.log) // before the capture, which takes some itself
 	if cp.Mode == lifecycle.Memory {
 		m.HostFiles = b.s.checkpoints.HostFiles(inst, sb)
 		dir, err := b.s.o.Layers.NewImage(image)
@@ -510,16 +514,16 @@ func (b *box) tryCapture(ctx context.Context, inst runtime.Instance, sb store.Sa
 	return cp, freed, errors.Join(b.s.space.Check(space.Wake), ctx.Err(), failpoint.Fail(failpoint.Captured))
 }
 
-// memory returns what a runtime takes of the machine's memory; 0 where that is
+// memoryOf returns what a runtime takes of the machine's memory; 0 where that is
 // not known.
-func (b *box) memory(inst runtime.Instance) int64 {
+func memoryOf(inst runtime.Instance, log *slog.Logger) int64 {
 	meter, ok := inst.(runtime.UsageMeter)
 	if !ok {
 		return 0
 	}
 	used, err := meter.Usage()
 	if err != nil {
-		b.s.log.Warn("memory could not be measured", "sandbox", b.id, "err", err)
+		log.Warn("memory could not be measured", "runtime", inst.ID(), "err", err)
 	}
 	return used.Memory
 }
@@ -594,7 +598,7 @@ func (b *box) removeFiles(id string) error {
 	if err := layer.Unmount(b.s.rootfs(id)); err != nil {
 		return err
 	}
-	return b.s.o.Layers.RemoveLayer(id)
+	return b.s.RemoveLayer(b.id, id)
 }
 
 // releaseRuntime carries out ReleaseRuntime. The layer stays if the checkpoint
@@ -612,10 +616,10 @@ func (b *box) releaseRuntime(ctx context.Context, launch int64) {
 // current checkpoint does not build on.
 func (b *box) dropCheckpoint(old, current *lifecycle.Checkpoint) {
 	b.s.insist(func() error {
-		errs := []error{b.s.o.Layers.RemoveImage(old.ID)}
+		errs := []error{b.s.RemoveImage(b.id, old.ID)}
 		for _, id := range old.Stack {
 			if current == nil || !slices.Contains(current.Stack, id) {
-				errs = append(errs, b.s.o.Layers.RemoveLayer(id))
+				errs = append(errs, b.s.RemoveLayer(b.id, id))
 			}
 		}
 		return errors.Join(errs...)
@@ -703,7 +707,7 @@ func (b *box) removeEverything(ctx context.Context) error {
 		}
 	}
 	if cp := rec.Checkpoint; cp != nil {
-		errs = append(errs, b.s.o.Layers.RemoveImage(cp.ID))
+		errs = append(errs, b.s.RemoveImage(b.id, cp.ID))
 	}
 	return errors.Join(append(errs, b.journal.Remove(b.s.logs(), b.id))...)
 }
@@ -730,7 +734,7 @@ func (b *box) possibleLayers(rec lifecycle.Record) []string {
 func (b *box) forgetRecord(ctx context.Context) {
 	if err := b.s.o.Store.Forget(ctx, b.id); err != nil && !errdef.Is(err, errdef.NotFound) {
 		b.s.log.Error("tombstone could not be removed", "sandbox", b.id, "err", err)
-		b.s.timers.set(b, now().Add(time.Hour), false)
+		b.s.timers.Set(b, now().Add(time.Hour), false)
 		return
 	}
 	b.s.forget(b.id)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 )
 
 // Hold counts the sandbox as busy until l.Until at the latest. A lease with a
@@ -13,7 +14,7 @@ func (s *Supervisor) Hold(ctx context.Context, id string, l lifecycle.Lease, act
 	if l.ID == "" {
 		l.ID = "hold" + newOp()
 	}
-	if err := checkHold(l); err != nil {
+	if err := fields.CheckHold(l); err != nil {
 		return lifecycle.Lease{}, err
 	}
 	sb, err := s.adjust(ctx, id, lifecycle.LeaseRequested{Meta: call("", actor), Lease: l})
@@ -28,14 +29,4 @@ func (s *Supervisor) Hold(ctx context.Context, id string, l lifecycle.Lease, act
 func (s *Supervisor) ReleaseHold(ctx context.Context, id, hold, actor string) error {
 	_, err := s.adjust(ctx, id, lifecycle.LeaseReleased{Meta: call("", actor), ID: hold})
 	return err
-}
-
-func checkHold(l lifecycle.Lease) error {
-	if len(l.ID) > maxHoldID {
-		return tooLarge("id of the hold", len(l.ID), maxHoldID, "bytes")
-	}
-	if len(l.Reason) > maxHoldReason {
-		return tooLarge("reason", len(l.Reason), maxHoldReason, "bytes")
-	}
-	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -124,7 +125,7 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 	if err := moving.Check(m); err != nil {
 		return nil, err
 	}
-	if s.knows(a.id) {
+	if _, err := s.box(a.id); err == nil {
 		return nil, errExists(a.id)
 	}
 	for n := range m.Layers {
@@ -133,7 +134,7 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 	if err := s.checkTimeout(orUnlimited(m.Settings.Timeout)); err != nil {
 		return nil, err
 	}
-	if err := checkFields(a.config); err != nil {
+	if err := fields.Check(a.config); err != nil {
 		return nil, err
 	}
 	if _, err := lifecycle.Step(lifecycle.Record{State: lifecycle.Pending}, a.event(), now()); err != nil {
@@ -155,11 +156,6 @@ func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRe
 
 // entrySpace is what a file or directory takes besides its data.
 const entrySpace = 4096
-
-func (s *Supervisor) knows(id string) bool {
-	_, err := s.box(id)
-	return err == nil
-}
 
 // fit holds the limits of a sandbox to what is granted here. A machine with
 // fewer processors gives fewer.
@@ -240,17 +236,17 @@ func (s *Supervisor) admit(a *arrival) (*box, error) {
 		_, err = b.apply(a.event())
 	}
 	if err != nil {
-		s.insist(func() error { return s.removeArrival(a) }, "failed import could not be removed", "sandbox", a.id)
+		s.insist(func() error { return a.remove(s.o.Layers) }, "failed import could not be removed", "sandbox", a.id)
 		s.forget(a.id)
 		return nil, err
 	}
 	return b, nil
 }
 
-func (s *Supervisor) removeArrival(a *arrival) error {
-	errs := []error{s.o.Layers.RemoveImage(a.Checkpoint.ID)}
+func (a *arrival) remove(from *layer.Store) error {
+	errs := []error{from.RemoveImage(a.Checkpoint.ID)}
 	for _, id := range a.Stack {
-		errs = append(errs, s.o.Layers.RemoveLayer(id))
+		errs = append(errs, from.RemoveLayer(id))
 	}
 	return errors.Join(errs...)
 }

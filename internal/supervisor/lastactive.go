@@ -66,7 +66,7 @@ func (b *box) storeActivity(stale time.Duration) error {
 	}
 	next := b.sb
 	next.ActiveAt = last
-	if err := b.s.commit(next, nil); err != nil {
+	if err := b.s.commit(next, nil, nil); err != nil {
 		return err
 	}
 	b.sb = next

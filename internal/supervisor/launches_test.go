@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient/hostile"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 )
 
 // TestGuestsThatDoNotAnswerHoldUpNobodyElse: a start held one of the server's
@@ -59,33 +60,33 @@ func TestGuestsThatDoNotAnswerHoldUpNobodyElse(t *testing.T) {
 func TestFieldsHaveLimits(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }
 	many := map[string]string{}
-	for i := range maxEnvCount + 1 { // few bytes
+	for i := range fields.MaxEnvCount + 1 { // few bytes
 		many[strconv.Itoa(i)] = ""
 	}
 	for name, c := range map[string]struct {
 		config store.Config
 		says   string
 	}{
-		"metadata":      {store.Config{Metadata: map[string]string{"a": long(maxMetadata)}}, "may have 16384"},
+		"metadata":      {store.Config{Metadata: map[string]string{"a": long(fields.MaxMetadata)}}, "may have 16384"},
 		"much metadata": {store.Config{Metadata: many}, "may have 128"},
-		"env":           {store.Config{Env: map[string]string{long(maxEnv): "b"}}, "may have 131072"},
+		"env":           {store.Config{Env: map[string]string{long(fields.MaxEnv): "b"}}, "may have 131072"},
 		"much env":      {store.Config{Env: many}, "may have 1024"},
-		"host mask":     {store.Config{HostMask: long(maxHostMask + 1)}, "may have 512"},
-		"HTTPS ports":   {store.Config{HTTPSPorts: make([]int, maxHTTPSPorts+1)}, "may have 128"},
-		"network":       {store.Config{Network: []byte(long(maxNetwork + 1))}, "may have 16384"},
-		"a hook":        {store.Config{Hooks: store.Hooks{PreKill: store.Hook{Command: long(maxHookCommand + 1)}}}, "may have 16384"},
-		"volumes":       {store.Config{Volumes: make([]store.VolumeMount, maxMounts+1)}, "may have 64"},
+		"host mask":     {store.Config{HostMask: long(fields.MaxHostMask + 1)}, "may have 512"},
+		"HTTPS ports":   {store.Config{HTTPSPorts: make([]int, fields.MaxHTTPSPorts+1)}, "may have 128"},
+		"network":       {store.Config{Network: []byte(long(fields.MaxNetwork + 1))}, "may have 16384"},
+		"a hook":        {store.Config{Hooks: store.Hooks{PreKill: store.Hook{Command: long(fields.MaxHookCommand + 1)}}}, "may have 16384"},
+		"volumes":       {store.Config{Volumes: make([]store.VolumeMount, fields.MaxMounts+1)}, "may have 64"},
 	} {
-		err := checkFields(c.config)
+		err := fields.Check(c.config)
 		e, ok := errors.AsType[*errdef.Error](err)
 		if !ok || e.Code != "field_too_large" || !strings.Contains(e.Message, c.says) {
 			t.Errorf("%s: %.200v, want what it %s", name, err, c.says)
 		}
 	}
-	if err := checkFields(store.Config{Metadata: map[string]string{"a": long(maxMetadata - 1)}, Env: map[string]string{"b": long(maxEnv - 1)}}); err != nil {
+	if err := fields.Check(store.Config{Metadata: map[string]string{"a": long(fields.MaxMetadata - 1)}, Env: map[string]string{"b": long(fields.MaxEnv - 1)}}); err != nil {
 		t.Errorf("what is just small enough: %v", err)
 	}
-	if err := checkTemplateName(long(maxTemplateName + 1)); !errdef.Is(err, errdef.NotFound) || len(err.Error()) > 300 {
+	if err := fields.CheckTemplateName(long(fields.MaxTemplateName + 1)); !errdef.Is(err, errdef.NotFound) || len(err.Error()) > 300 {
 		t.Errorf("a long name of a template: %.300v", err)
 	}
 }
@@ -115,7 +116,7 @@ func TestManyHolds(t *testing.T) {
 		if _, err := hold(lifecycle.Lease{ID: first.ID}); err != nil {
 			t.Errorf("one is prolonged: %v", err)
 		}
-		if _, err := hold(lifecycle.Lease{ID: first.ID, Reason: strings.Repeat("x", maxHoldReason+1)}); !errdef.Is(err, errdef.Invalid) {
+		if _, err := hold(lifecycle.Lease{ID: first.ID, Reason: strings.Repeat("x", fields.MaxHoldReason+1)}); !errdef.Is(err, errdef.Invalid) {
 			t.Errorf("a long reason: %v", err)
 		}
 		time.Sleep(2 * time.Minute) // and they run out

@@ -7,12 +7,13 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 )
 
 // Patch changes settings, metadata, wake policies or the like of a live or paused
 // sandbox.
 func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string) (store.Sandbox, error) {
-	if err := checkFields(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
+	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
 		return store.Sandbox{}, err
 	}
 	b, err := s.box(id)

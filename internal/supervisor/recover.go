@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
@@ -17,6 +18,9 @@ import (
 func (s *Supervisor) recover(ctx context.Context) error {
 	list, err := s.o.Store.Sandboxes(ctx)
 	if err != nil {
+		return err
+	}
+	if s.Shelf, err = snapshots.Open(ctx, shelfOptions(s), list); err != nil {
 		return err
 	}
 	for _, sb := range list {
@@ -30,6 +34,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	}
 	// What the records say is to be released goes first; the rest is swept.
 	s.work.Wait()
+	s.RemovePassing(ctx)
 	return s.sweep(ctx)
 }
 
@@ -117,7 +122,7 @@ func (s *Supervisor) sweep(ctx context.Context) error {
 	for _, b := range s.boxes {
 		records = append(records, b.snapshot())
 	}
-	things, err := sweeper.Find(ctx, records, s.Known())
+	things, err := sweeper.Find(ctx, sweep.Records{Sandboxes: records, Volumes: s.Known(), Snapshots: s.AllSnapshots()})
 	if err != nil {
 		return err
 	}

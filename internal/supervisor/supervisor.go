@@ -41,12 +41,15 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
 	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
+	"github.com/drowse-dev/drowse/internal/supervisor/timers"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 	"github.com/drowse-dev/drowse/internal/sweep"
@@ -106,13 +109,14 @@ type Options struct {
 type Supervisor struct {
 	*preview.Links
 	*volumes.Room
+	*snapshots.Shelf
 	*templates.Catalog
 	*fitness.Watch
 
 	o      Options
 	secret []byte
 	log    *slog.Logger
-	timers *timers
+	timers *timers.Timers[*box]
 	starts chan struct{} // bounds how many runtimes the host starts at once
 	// launches bounds how many sandboxes of one key are on their way up.
 	launches quota.Launches
@@ -179,7 +183,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.space.Restore()
 	s.metrics = newMetrics(s)
 	s.slots.Bound(o.MaxRunning, o.KeyLimits)
-	s.timers = newTimers((*box).fire)
+	s.timers = timers.New((*box).fire)
 	s.Catalog = templates.New(templates.Options{Store: o.Templates, Space: s.space, Limits: o.Limits, Log: o.Log, Users: func(id string) []string {
 		return s.thoseWith(func(c store.Config) bool { return c.Template == id })
 	}})
@@ -191,7 +195,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		s.stop()
 		return nil, fmt.Errorf("recover sandboxes: %w", err)
 	}
-	s.work.Go(func() { s.timers.run(s.ctx) })
+	s.work.Go(func() { s.timers.Run(s.ctx) })
 	s.work.Go(s.share)
 	if o.DiskEvery > 0 {
 		s.work.Go(func() { s.guardDisk(o.DiskEvery) })
@@ -311,8 +315,25 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 }
 
 // beginCreate commits a new sandbox, and returns what tells when it serves.
-func (s *Supervisor) beginCreate(req CreateRequest) (*box, <-chan ending, error) {
-	if err := checkTemplateName(req.Template); err != nil {
+func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan ending, err error) {
+	begun, id := lifecycle.CreateRequested{Meta: call(newOp(), req.Actor)}, newID()
+	if ref := req.SnapshotRef(); ref != "" {
+		snap, err := s.Take(ref, id)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer func() {
+			if b == nil {
+				s.Return(snap, id)
+			}
+		}()
+		if req.Config, err = snapshots.Configure(snap, req.Config); err != nil {
+			return nil, nil, err
+		}
+		begun.Checkpoint, begun.Detail = &snap.Checkpoint, "from snapshot "+snapshots.Describe(snap)+" of "+snap.Sandbox
+		req.Template = snap.Config.Template
+	}
+	if err := fields.CheckTemplateName(req.Template); err != nil {
 		return nil, nil, err
 	}
 	t, release, err := s.o.Templates.Use(req.Template)
@@ -324,26 +345,24 @@ func (s *Supervisor) beginCreate(req CreateRequest) (*box, <-chan ending, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	var settings lifecycle.Settings
-	settings, cfg.FromServer = s.o.Defaults.Fill(req.Settings, req.Said...)
-	b := newBox(s, store.Sandbox{ID: newID(), Config: cfg, Record: lifecycle.Record{State: lifecycle.Pending}})
-	if err := s.enlist(b); err != nil {
+	begun.Settings = req.Settings
+	if !req.inherit {
+		begun.Settings, cfg.FromServer = s.o.Defaults.Fill(req.Settings, req.Said...)
+	}
+	made := newBox(s, store.Sandbox{ID: id, Config: cfg, Record: lifecycle.Record{State: lifecycle.Pending}})
+	if err := s.enlist(made); err != nil {
 		return nil, nil, err
 	}
-	_, ended, err := b.request(lifecycle.CreateRequested{
-		Meta:     call(newOp(), req.Actor),
-		Settings: settings,
-	})
-	if err != nil {
-		s.forget(b.id)
+	if _, ended, err = made.request(begun); err != nil {
+		s.forget(id)
 		return nil, nil, fmt.Errorf("create sandbox: %w", err)
 	}
-	return b, ended, nil
+	return made, ended, nil
 }
 
 // configOf judges what is asked of a new sandbox, and fills in the rest.
 func (s *Supervisor) configOf(req CreateRequest, t template.Template) (store.Config, error) {
-	if err := checkFields(req.Config); err != nil {
+	if err := fields.Check(req.Config); err != nil {
 		return store.Config{}, err
 	}
 	if err := s.checkTimeout(orUnlimited(req.Settings.Timeout)); err != nil {
@@ -505,7 +524,7 @@ func (s *Supervisor) Resume(ctx context.Context, id string, timeout time.Duratio
 // rouse sends the event until the sandbox runs. Callers that find a resume in
 // flight join it.
 func (s *Supervisor) rouse(ctx context.Context, id string, p Patch, actor string, event func(op string, change *lifecycle.Patch) lifecycle.Event) (Connected, error) {
-	if err := checkFields(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
+	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
 		return Connected{}, err
 	}
 	b, err := s.box(id)

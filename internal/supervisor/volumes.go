@@ -5,6 +5,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 )
 
@@ -38,6 +39,11 @@ func (s *Supervisor) thoseWith(has func(store.Config) bool) []string {
 			users = append(users, sb.ID)
 		}
 	})
+	for _, snap := range s.AllSnapshots() {
+		if has(snap.Config) {
+			users = append(users, "snapshot "+snapshots.Describe(snap))
+		}
+	}
 	slices.Sort(users)
 	return users
 }

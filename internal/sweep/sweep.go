@@ -89,11 +89,21 @@ type Sweeper struct {
 	Builds    *builds.Store // nil where none are kept
 }
 
-// Find returns what none of the records owns. They, and the volumes, must be all
-// there are.
-func (s Sweeper) Find(ctx context.Context, records []store.Sandbox, volumes []store.Volume) ([]Thing, error) {
-	o := ownershipOf(records)
-	for _, v := range volumes {
+// Records are all that a store knows.
+type Records struct {
+	Sandboxes []store.Sandbox
+	Volumes   []store.Volume
+	Snapshots []store.Snapshot
+}
+
+// Find returns what none of the records owns. They must be all there are.
+func (s Sweeper) Find(ctx context.Context, records Records) ([]Thing, error) {
+	o := ownershipOf(records.Sandboxes)
+	for _, snap := range records.Snapshots {
+		o.templates[snap.Config.Template] = true
+		o.addCheckpoint(snap.Checkpoint)
+	}
+	for _, v := range records.Volumes {
 		o.volumes[v.ID] = true
 	}
 	var all []Thing
@@ -323,10 +333,14 @@ func (o *ownership) add(sb store.Sandbox) {
 		}
 	}
 	if cp := rec.Checkpoint; cp != nil {
-		o.images[cp.ID] = true
-		for _, id := range cp.Stack {
-			o.layers[id] = true
-		}
+		o.addCheckpoint(*cp)
+	}
+}
+
+func (o *ownership) addCheckpoint(cp lifecycle.Checkpoint) {
+	o.images[cp.ID] = true
+	for _, id := range cp.Stack {
+		o.layers[id] = true
 	}
 }
 
@@ -360,6 +374,11 @@ func RuntimeID(sandbox string, launch int64) string { return fmt.Sprintf("%sr%07
 // The name is never used twice, and is as long as those of launches.
 func MergedID(sandbox, unique string) string {
 	return fmt.Sprintf("%sm%s", sandbox, unique[len(unique)-7:])
+}
+
+// SnapshotLayerID names a copy of the top of a sandbox, likewise.
+func SnapshotLayerID(sandbox, unique string) string {
+	return fmt.Sprintf("%ss%s", sandbox, unique[len(unique)-7:])
 }
 
 // SandboxOf returns the sandbox that a runtime or layer id belongs to.

@@ -84,6 +84,12 @@ func TestFindAndRemove(t *testing.T) {
 	stranger := RuntimeID(id("stranger"), 1)
 	thing("bundles/"+stranger, true)
 	thing("layers/"+stranger, true)
+	// What a snapshot has stays when its source is gone.
+	snapped := SnapshotLayerID(id("gone"), "0000001")
+	snaps := []store.Snapshot{{ID: "s", Config: store.Config{Template: "base2"}, Checkpoint: lifecycle.Checkpoint{ID: "snapped", Mode: lifecycle.Memory, Stack: []string{snapped}}}}
+	thing("layers/"+snapped, false)
+	thing("images/snapped", false)
+	thing("templates/base2", false)
 	volumes := []store.Volume{{ID: "volkept"}}
 	thing("volumes/volkept", false)
 	thing("volumes/volkept.deleted", false) // that was not committed
@@ -92,7 +98,7 @@ func TestFindAndRemove(t *testing.T) {
 	thing("volumes/volfull/file", false)
 	thing("volumes/volfull", true)
 
-	found, err := s.Find(t.Context(), records, volumes)
+	found, err := s.Find(t.Context(), Records{Sandboxes: records, Volumes: volumes, Snapshots: snaps})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +132,7 @@ func TestFindAndRemove(t *testing.T) {
 			}
 		}
 	}
-	if left, err := s.Find(t.Context(), records, volumes); err != nil || len(left) != 1 || left[0].ID != "volfull" {
+	if left, err := s.Find(t.Context(), Records{Sandboxes: records, Volumes: volumes, Snapshots: snaps}); err != nil || len(left) != 1 || left[0].ID != "volfull" {
 		t.Errorf("left: %+v, %v", left, err)
 	}
 }
@@ -163,7 +169,7 @@ func TestBuilds(t *testing.T) {
 	}
 	nobodys := func() (ids []string) {
 		t.Helper()
-		found, err := s.Find(t.Context(), records, nil)
+		found, err := s.Find(t.Context(), Records{Sandboxes: records})
 		if err != nil {
 			t.Fatal(err)
 		}

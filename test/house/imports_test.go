@@ -60,9 +60,9 @@ var layers = []layer{
 		name: "parts of the supervisor",
 		packages: []string{
 			"internal/supervisor/agentclient", "internal/supervisor/awake", "internal/supervisor/checkpoint",
-			"internal/supervisor/cost", "internal/supervisor/fitness", "internal/supervisor/journal",
+			"internal/supervisor/cost", "internal/supervisor/defaults", "internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/journal",
 			"internal/supervisor/moving", "internal/supervisor/once", "internal/supervisor/preview", "internal/supervisor/quota",
-			"internal/supervisor/space", "internal/supervisor/templates", "internal/supervisor/usage", "internal/supervisor/volumes",
+			"internal/supervisor/snapshots", "internal/supervisor/space", "internal/supervisor/templates", "internal/supervisor/timers", "internal/supervisor/usage", "internal/supervisor/volumes",
 			"internal/sweep",
 		},
 		may: []string{"records", "host", "core", "base"},

@@ -54,6 +54,7 @@ type Data struct {
 	seq     int64
 	keys    []store.Key
 	volumes []store.Volume
+	snaps   []snapshot
 	hooks   []store.Webhook
 	secrets map[string][]byte
 }
@@ -62,6 +63,12 @@ type Data struct {
 type stored struct {
 	data  []byte
 	given store.Sandbox
+}
+
+// snapshot is one in the form that survives.
+type snapshot struct {
+	id, name string
+	data     []byte
 }
 
 type event struct {
@@ -98,6 +105,11 @@ func (s *Store) Close() error { return nil }
 
 // Commit implements store.Store.
 func (s *Store) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
+	return s.commit(ctx, sb, entries, nil)
+}
+
+// commit is Commit with a snapshot, or none.
+func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
 	}
@@ -118,6 +130,11 @@ func (s *Store) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	if s.hooks.Before != nil {
 		if err := s.hooks.Before(c); err != nil {
 			return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
+		}
+	}
+	if snap != nil {
+		if err := s.d.addSnapshot(*snap); err != nil {
+			return err
 		}
 	}
 	if !known {
@@ -352,6 +369,51 @@ func (s *Store) RemoveVolume(_ context.Context, id string) error {
 		return store.ErrVolumeNotFound(id)
 	}
 	s.d.volumes = slices.Delete(s.d.volumes, i, i+1)
+	return nil
+}
+
+// CommitSnapshot implements store.Store.
+func (s *Store) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb store.Sandbox, entries []lifecycle.Entry) error {
+	return s.commit(ctx, sb, entries, &snap)
+}
+
+func (d *Data) addSnapshot(snap store.Snapshot) error {
+	if slices.ContainsFunc(d.snaps, func(x snapshot) bool { return x.id == snap.ID || x.name != "" && x.name == snap.Name }) {
+		return store.ErrSnapshotExists(snap)
+	}
+	data, err := encode(snap)
+	if err != nil {
+		return fmt.Errorf("commit snapshot %s: %w", snap.ID, err)
+	}
+	d.snaps = append(d.snaps, snapshot{snap.ID, snap.Name, data})
+	return nil
+}
+
+// Snapshots implements store.Store.
+func (s *Store) Snapshots(context.Context) ([]store.Snapshot, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	var all []store.Snapshot
+	for _, one := range s.d.snaps {
+		snap, err := decode[store.Snapshot](one.data)
+		if err != nil {
+			return nil, fmt.Errorf("read snapshot %s: %w", one.id, err)
+		}
+		all = append(all, snap)
+	}
+	slices.SortStableFunc(all, func(a, b store.Snapshot) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return all, nil
+}
+
+// RemoveSnapshot implements store.Store.
+func (s *Store) RemoveSnapshot(_ context.Context, id string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	i := slices.IndexFunc(s.d.snaps, func(x snapshot) bool { return x.id == id })
+	if i < 0 {
+		return store.ErrSnapshotNotFound(id)
+	}
+	s.d.snaps = slices.Delete(s.d.snaps, i, i+1)
 	return nil
 }
 

@@ -59,6 +59,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"Volumes", testVolumes},
 		{"VolumeExists", testVolumeExists},
 		{"RemoveVolume", testRemoveVolume},
+		{"Snapshots", testSnapshots},
+		{"SnapshotExists", testSnapshotExists},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
@@ -116,10 +118,17 @@ func testEveryField(t *testing.T, h harness) {
 		t.Fatal(err)
 	}
 	addVolume(t, s, vol)
+	var snap store.Snapshot
+	fill(t, &snap, utc)
+	source := store.Sandbox{ID: "source"}
+	if err := s.CommitSnapshot(t.Context(), snap, source, nil); err != nil {
+		t.Fatal(err)
+	}
 	s = h.reopen(t, s)
 
+	diff(t, "snapshot", only(t, snapshots(t, s)), snap)
 	diff(t, "volume", only(t, volumes(t, s)), vol)
-	diff(t, "sandbox", only(t, sandboxes(t, s)), sb)
+	diff(t, "sandbox", sandboxes(t, s)[slices.IndexFunc(sandboxes(t, s), func(x store.Sandbox) bool { return x.ID == sb.ID })], sb)
 	diff(t, "key", only(t, keys(t, s)), key)
 	got := only(t, events(t, s, "", 0, 10))
 	diff(t, "event", got, store.Event{Seq: got.Seq, Sandbox: sb.ID, Entry: line})
@@ -523,6 +532,74 @@ func testRemoveVolume(t *testing.T, h harness) {
 		t.Errorf("left is %+v", got)
 	}
 	addVolume(t, s, store.Volume{ID: "new", Name: gone.Name, CreatedAt: epoch}) // the name is free again
+}
+
+func snapshots(t *testing.T, s store.Store) []store.Snapshot {
+	t.Helper()
+	all, err := s.Snapshots(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// testSnapshots holds that a snapshot becomes durable together with the record
+// and the entries of its source, outlives that, and goes alone.
+func testSnapshots(t *testing.T, h harness) {
+	s := h.open(t)
+	source := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
+	for _, snap := range []store.Snapshot{{ID: "late", CreatedAt: utc(2)}, {ID: "early", Name: "a name", CreatedAt: elsewhere(1)}} {
+		if err := s.CommitSnapshot(t.Context(), snap, source, []lifecycle.Entry{{Type: lifecycle.EntrySnapshotted}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source.Record.State = lifecycle.Terminated
+	commit(t, s, source)
+	if err := s.Forget(t.Context(), source.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"before", "after"} {
+		got := snapshots(t, s)
+		if len(got) != 2 || got[0].ID != "early" || got[0].Name != "a name" || !got[0].CreatedAt.Equal(utc(1)) || got[1].ID != "late" {
+			t.Errorf("%s reopen: %+v", when, got)
+		}
+		s = h.reopen(t, s)
+	}
+	if err := s.RemoveSnapshot(t.Context(), "early"); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, errdef.NotFound, func() error { return s.RemoveSnapshot(t.Context(), "early") })
+	s = h.reopen(t, s)
+	if got := only(t, snapshots(t, s)); got.ID != "late" {
+		t.Errorf("left is %+v", got)
+	}
+}
+
+// testSnapshotExists holds that nothing is committed of a snapshot whose name is
+// taken, of its source neither.
+func testSnapshotExists(t *testing.T, h harness) {
+	s := h.open(t)
+	source := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
+	add := func(id, name string, generation int64) error {
+		source.Record.Generation = generation
+		return s.CommitSnapshot(t.Context(), store.Snapshot{ID: id, Name: name, CreatedAt: epoch}, source, []lifecycle.Entry{{Type: lifecycle.EntrySnapshotted, Generation: generation}})
+	}
+	if err := add("a", "name", 1); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, errdef.Exists, func() error { return add("b", "name", 2) })
+	wantClass(t, errdef.Exists, func() error { return add("a", "other", 2) })
+	if got := only(t, sandboxes(t, s)).Record.Generation; got != 1 {
+		t.Errorf("the source was committed in generation %d", got)
+	}
+	if got := generations(events(t, s, "", 0, 10)); !slices.Equal(got, []int64{1}) {
+		t.Errorf("events of generations %v", got)
+	}
+	for _, id := range []string{"c", "d"} { // without a name there can be many
+		if err := add(id, "", 3); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func testSecret(t *testing.T, h harness) {

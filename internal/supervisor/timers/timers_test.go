@@ -1,4 +1,4 @@
-package supervisor
+package timers
 
 import (
 	"fmt"
@@ -8,9 +8,12 @@ import (
 	"testing"
 	"time"
 	"unsafe"
-
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
+
+// box has a deadline.
+type box struct{ place Place }
+
+func (b *box) Place() *Place { return &b.place }
 
 // TestTimersAgainstAList sets, moves and clears deadlines at random, and
 // compares what is due with a list that is sorted each time.
@@ -20,10 +23,10 @@ func TestTimersAgainstAList(t *testing.T) {
 		pauses bool
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	tm := newTimers(nil)
+	tm := New[*box](nil)
 	boxes := make([]*box, 50)
 	for i := range boxes {
-		boxes[i] = &box{id: fmt.Sprint(i)}
+		boxes[i] = &box{}
 	}
 	model := map[*box]entry{}
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -32,12 +35,12 @@ func TestTimersAgainstAList(t *testing.T) {
 		b := boxes[rng.IntN(len(boxes))]
 		switch rng.IntN(4) {
 		case 0:
-			tm.clear(b)
+			tm.Clear(b)
 			delete(model, b)
 		case 1, 2:
 			e := entry{epoch.Add(time.Duration(seconds[0]) * time.Second), rng.IntN(2) == 0}
 			seconds = seconds[1:]
-			tm.set(b, e.when, e.pauses)
+			tm.Set(b, e.when, e.pauses)
 			model[b] = e
 		case 3:
 			now := epoch.Add(time.Duration(rng.IntN(1_000_000)) * time.Second)
@@ -77,10 +80,10 @@ func TestTimersAgainstAList(t *testing.T) {
 }
 
 // armAll gives every box a deadline, in random order.
-func armAll(tm *timers, boxes []box) {
+func armAll(tm *Timers[*box], boxes []box) {
 	now := time.Now()
 	for i := range boxes {
-		tm.set(&boxes[i], now.Add(rand.N(24*time.Hour)), i%2 == 0)
+		tm.Set(&boxes[i], now.Add(rand.N(24*time.Hour)), i%2 == 0)
 	}
 }
 
@@ -89,10 +92,10 @@ func armAll(tm *timers, boxes []box) {
 func TestDeadlineMemory(t *testing.T) {
 	const n, most = 100_000, 64
 	boxes := make([]box, n)
-	tm := newTimers(nil)
+	tm := New[*box](nil)
 	before := heapInUse()
 	armAll(tm, boxes)
-	each := float64(heapInUse()-before)/n + float64(unsafe.Sizeof(place{}))
+	each := float64(heapInUse()-before)/n + float64(unsafe.Sizeof(Place{}))
 	goruntime.KeepAlive(boxes)
 	goruntime.KeepAlive(tm)
 	t.Logf("%.1f bytes for each of %d deadlines", each, n)
@@ -112,37 +115,13 @@ func heapInUse() int64 {
 func BenchmarkRearm(b *testing.B) {
 	for _, n := range []int{1_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			tm, boxes := newTimers(nil), make([]box, n)
+			tm, boxes := New[*box](nil), make([]box, n)
 			armAll(tm, boxes)
 			now, i := time.Now(), 0
 			for b.Loop() {
 				i = (i + 7919) % n
-				tm.set(&boxes[i], now.Add(rand.N(24*time.Hour)), i%2 == 0)
+				tm.Set(&boxes[i], now.Add(rand.N(24*time.Hour)), i%2 == 0)
 			}
 		})
-	}
-}
-
-// BenchmarkArm is all that activity does to the clocks of a sandbox: to find
-// its next deadline and move it, among 100,000.
-func BenchmarkArm(b *testing.B) {
-	const n = 100_000
-	s := &Supervisor{timers: newTimers(nil)}
-	boxes := make([]box, n)
-	began := now()
-	for i := range boxes {
-		boxes[i].s = s
-		boxes[i].sb.Record = lifecycle.Record{
-			State: lifecycle.Running, StartedAt: began, EndAt: began.Add(rand.N(time.Hour)),
-			Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, IdleTimeout: rand.N(time.Hour)},
-		}
-		boxes[i].arm()
-	}
-	i := 0
-	b.ReportAllocs()
-	for b.Loop() {
-		i = (i + 7919) % n
-		boxes[i].work.Last = now()
-		boxes[i].arm()
 	}
 }

@@ -1,0 +1,117 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/tree"
+)
+
+// CopyTop copies what is in a top into the n-th layer of the staging. Nobody may
+// change the top until it returns. Close of what it returns completes the layer,
+// and makes it durable: that takes longer, and the top may change meanwhile. It
+// returns nil if there is no such top.
+func (st *Staging) CopyTop(ctx context.Context, top string, n int) (w *LayerWriter, err error) {
+	if err := failpoint.Fail(failpoint.LayerCopy); err != nil {
+		return nil, err
+	}
+	if !st.s.HasLayer(top) {
+		return nil, nil
+	}
+	if w, err = st.NewLayer(n); err != nil {
+		return nil, err
+	}
+	r := reader{linked: map[uint64]*tree.Path{}}
+	err = walk(ctx, st.s.LayerDir(top), func(t *tree.Entry) error {
+		e, file, err := r.inspect(t)
+		if file != nil {
+			defer file.Close()
+		}
+		if err != nil {
+			return err
+		}
+		return w.copy(e, file)
+	})
+	if err != nil {
+		w.Abort()
+		return nil, fmt.Errorf("copy layer %s: %w", top, err)
+	}
+	return w, nil
+}
+
+// copy makes an entry as Add does. It comes from this machine, and may be what no
+// export can hold: a pipe, or a socket.
+func (w *LayerWriter) copy(e Entry, from *os.File) error {
+	if e.Path == "." {
+		return w.begin(e)
+	}
+	parent, name := path.Split(e.Path)
+	if err := w.leaveUntil(path.Clean(parent)); err != nil {
+		return err
+	}
+	at := int(w.last().file.Fd())
+	kind := e.Mode & unix.S_IFMT
+	var err error
+	switch {
+	case kind == unix.S_IFIFO || kind == unix.S_IFSOCK:
+		if err = unix.Mknodat(at, name, e.Mode, 0); err == nil {
+			if err = unix.Fchmodat(at, name, e.Mode&0o7777, 0); err == nil {
+				err = e.dressName(at, name)
+			}
+		}
+	case kind == unix.S_IFREG && e.Link == "" && e.Size > 0:
+		err = copyFile(at, name, e, from)
+	default:
+		err = w.make(at, name, e, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("copy %q: %w", shortened(e.Path), err)
+	}
+	return nil
+}
+
+// copyFile lets the kernel copy a file's data: file systems that can share blocks
+// do.
+func copyFile(at int, name string, e Entry, from *os.File) error {
+	fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	to := os.NewFile(uintptr(fd), name)
+	defer to.Close()
+	if err := to.Truncate(e.Size); err != nil {
+		return err
+	}
+	for _, x := range e.Data {
+		if err := copyExtent(to, from, x); err != nil {
+			return err
+		}
+	}
+	return e.dress(fd)
+}
+
+func copyExtent(to, from *os.File, x Extent) error {
+	in, out, left := x.Offset, x.Offset, x.Length
+	for left > 0 {
+		n, err := unix.CopyFileRange(int(from.Fd()), &in, int(to.Fd()), &out, int(min(left, 1<<30)), 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
+			_, err = io.CopyN(io.NewOffsetWriter(to, out), io.NewSectionReader(from, in, left), left)
+			return err
+		case err != nil:
+			return err
+		case n == 0:
+			return io.ErrUnexpectedEOF
+		}
+		left -= int64(n)
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+)
+
+// Snapshot is a checkpoint that sandboxes can start from. It is independent of
+// the sandbox that it was taken of. Nothing in it ever changes.
+type Snapshot struct {
+	ID        string    `json:"id"` // never used again
+	Name      string    `json:"name,omitempty"`
+	CreatedAt time.Time `json:"createdAt"`
+	Key       string    `json:"key,omitempty"` // the id of the API key that has made it
+
+	// What it was taken of.
+	Sandbox    string `json:"sandbox"`
+	Generation int64  `json:"generation"`
+
+	// Checkpoint is what a sandbox starts from. Its AgentToken is always set where
+	// it has a memory image.
+	Checkpoint lifecycle.Checkpoint `json:"checkpoint"`
+	Settings   lifecycle.Settings   `json:"settings"`         // of the sandbox
+	Config     Config               `json:"config"`           // of the sandbox, without what is its own alone
+	Bytes      int64                `json:"bytes"`            // that were written for it, or by the pause that it keeps
+	Frozen     time.Duration        `json:"frozen,omitempty"` // how long a running sandbox stood still for it
+	// Passing is set for one that a fork removes when its children have started.
+	Passing bool `json:"passing,omitempty"`
+}
+
+// Snapshots is the snapshots.
+type Snapshots interface {
+	// CommitSnapshot stores a snapshot, and in the same transaction does what Commit
+	// does with the sandbox that it was taken of. It is errdef.Exists if its id or
+	// name is known.
+	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
+	// Snapshots returns all snapshots, oldest first.
+	Snapshots(ctx context.Context) ([]Snapshot, error)
+	// RemoveSnapshot deletes the record of a snapshot. Its files are the caller's to
+	// remove.
+	RemoveSnapshot(ctx context.Context, id string) error
+}
+
+// ErrSnapshotExists is what CommitSnapshot returns for an id or a name that is
+// taken.
+func ErrSnapshotExists(s Snapshot) error {
+	return errdef.New(errdef.Exists, "snapshot_exists", "a snapshot named %q exists already", s.Name).
+		WithRemedy("choose another name, or delete that snapshot first")
+}
+
+// ErrSnapshotNotFound is what is returned where there is no such snapshot.
+func ErrSnapshotNotFound(ref string) error {
+	return errdef.New(errdef.NotFound, "snapshot_not_found", "snapshot %.200q does not exist", ref).
+		WithRemedy("list the snapshots with drowse snapshot ls")
+}
+
+// CommitSnapshot implements [Store].
+func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error {
+	toUTC(&snap.CreatedAt)
+	snap.Config = inUTC(Sandbox{Config: snap.Config}).Config
+	data, err := encode(snap)
+	if err != nil {
+		return s.explain(err, "commit snapshot %s", snap.ID)
+	}
+	name := sql.NullString{String: snap.Name, Valid: snap.Name != ""}
+	return s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, name, version, created_at, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			snap.ID, name, formVersion, stamp(snap.CreatedAt), data)
+		return oneRow(result, err, func() error { return ErrSnapshotExists(snap) })
+	})
+}
+
+// Snapshots implements [Store].
+func (s *SQLite) Snapshots(ctx context.Context) ([]Snapshot, error) {
+	all, err := collect(ctx, s.reader, scanSnapshot, selectSnapshots)
+	return all, s.explain(err, "read snapshots")
+}
+
+const selectSnapshots = `SELECT id, version, data FROM snapshots ORDER BY created_at, rowid`
+
+func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
+	var (
+		id      string
+		version int
+		data    sql.RawBytes
+		snap    Snapshot
+	)
+	if err := rows.Scan(&id, &version, &data); err != nil {
+		return Snapshot{}, err
+	}
+	return snap, decode("snapshot "+id, version, data, &snap)
+}
+
+// RemoveSnapshot implements [Store].
+func (s *SQLite) RemoveSnapshot(ctx context.Context, id string) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ?`, id)
+		if err := oneRow(result, err, func() error { return ErrSnapshotNotFound(id) }); err != nil {
+			return err
+		}
+		return failpoint.Fail(failpoint.SnapshotStrike)
+	})
+	if err == nil {
+		failpoint.Pass(failpoint.SnapshotStricken)
+	}
+	return s.explain(err, "remove snapshot %s", id)
+}
+
+// inspectSnapshots reads the snapshots, of which an older database knows nothing.
+func inspectSnapshots(ctx context.Context, db *sql.DB, found *Inspection) error {
+	var columns int
+	err := db.QueryRowContext(ctx, `SELECT count(*) FROM pragma_table_info('snapshots')`).Scan(&columns)
+	if err != nil || columns == 0 {
+		return err
+	}
+	_, err = collect(ctx, db, func(rows *sql.Rows) (struct{}, error) {
+		var (
+			id      string
+			version int
+			data    sql.RawBytes
+			snap    Snapshot
+		)
+		if err := rows.Scan(&id, &version, &data); err != nil {
+			return struct{}{}, err
+		}
+		if err := decode("record", version, data, &snap); err != nil {
+			found.problem("", "snapshot %s: %v", id, err)
+			return struct{}{}, nil
+		}
+		found.Snapshots = append(found.Snapshots, snap)
+		return struct{}{}, nil
+	}, selectSnapshots)
+	return err
+}

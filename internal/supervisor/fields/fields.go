@@ -1,0 +1,96 @@
+// Package fields bounds what callers have kept with a sandbox: it is in memory and
+// in the database for as long as the sandbox is, read at every list, and some of
+// it for 30 days after its end.
+package fields
+
+import (
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// The bounds.
+const (
+	MaxMetadata      = 16 << 10 // bytes of all names and values
+	MaxMetadataCount = 128
+	MaxEnv           = 128 << 10 // likewise; a program can be given no more at once
+	MaxEnvCount      = 1024
+	MaxTemplateName  = 128
+	MaxHostMask      = 512
+	MaxNetwork       = 16 << 10
+	MaxHTTPSPorts    = 128
+	MaxHookCommand   = 16 << 10
+	MaxMounts        = 64
+	MaxHoldID        = 128
+	MaxHoldReason    = 1024
+)
+
+// Check returns an errdef.Invalid with code "field_too_large" for what is
+// larger than a sandbox may have it.
+func Check(c store.Config) error {
+	for _, f := range []struct {
+		name      string
+		has, most int
+		of        string
+	}{
+		{"metadata", mapBytes(c.Metadata), MaxMetadata, "bytes of names and values"},
+		{"metadata", len(c.Metadata), MaxMetadataCount, "entries"},
+		{"env", mapBytes(c.Env), MaxEnv, "bytes of names and values"},
+		{"env", len(c.Env), MaxEnvCount, "variables"},
+		{"ports", len(c.Ports), store.MaxPortRules, "rules"},
+		{"network.maskRequestHost", len(c.HostMask), MaxHostMask, "bytes"},
+		{"network.httpsPorts", len(c.HTTPSPorts), MaxHTTPSPorts, "ports"},
+		{"network", len(c.Network), MaxNetwork, "bytes"},
+		{"hooks.prePause", len(c.Hooks.PrePause.Command), MaxHookCommand, "bytes"},
+		{"hooks.postResume", len(c.Hooks.PostResume.Command), MaxHookCommand, "bytes"},
+		{"hooks.preKill", len(c.Hooks.PreKill.Command), MaxHookCommand, "bytes"},
+		{"volumes", len(c.Volumes), MaxMounts, "mounts"},
+	} {
+		if f.has > f.most {
+			return tooLarge(f.name, f.has, f.most, f.of)
+		}
+	}
+	return nil
+}
+
+// CheckHold does the same for a hold that somebody asks for.
+func CheckHold(l lifecycle.Lease) error {
+	if len(l.ID) > MaxHoldID {
+		return tooLarge("id of the hold", len(l.ID), MaxHoldID, "bytes")
+	}
+	if len(l.Reason) > MaxHoldReason {
+		return tooLarge("reason", len(l.Reason), MaxHoldReason, "bytes")
+	}
+	return nil
+}
+
+func tooLarge(name string, has, most int, of string) error {
+	return errdef.New(errdef.Invalid, "field_too_large", "%s has %d %s, and may have %d", name, has, of, most).
+		WithRemedy("keep what is larger in a file of the sandbox").
+		With("field", name).With("requested", has).With("allowed", most)
+}
+
+func mapBytes(m map[string]string) (n int) {
+	for name, value := range m {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// CheckTemplateName returns an errdef.NotFound for a name that no template can have.
+func CheckTemplateName(name string) error {
+	if len(name) > MaxTemplateName {
+		return errdef.New(errdef.NotFound, "template_not_found", "there is no template with a name of %d bytes: it has %d at most", len(name), MaxTemplateName)
+	}
+	return nil
+}
+
+// Remembered returns what is kept of a sandbox that has ended: what tells which
+// one it was, and whose.
+func Remembered(sb store.Sandbox) store.Sandbox {
+	c := sb.Config
+	c.Env, c.Network, c.Ports, c.Hooks, c.Previews = nil, nil, nil, store.Hooks{}, nil
+	c.AllowOut, c.DenyOut, c.HTTPSPorts, c.HostMask = nil, nil, nil, ""
+	sb.Config = c
+	return sb
+}

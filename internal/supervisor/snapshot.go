@@ -1,0 +1,225 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
+)
+
+// SnapshotRequest says what a snapshot is to be.
+type SnapshotRequest struct {
+	Name    string // empty for none
+	Key     string // the id of the API key whose it will be
+	Actor   string
+	passing bool // a fork removes it
+}
+
+// taking is a snapshot that is being taken of a sandbox.
+type taking struct {
+	b    *box
+	req  SnapshotRequest
+	snap store.Snapshot // set when it is committed
+}
+
+// shelfOptions returns what the snapshots are made of.
+func shelfOptions(s *Supervisor) snapshots.Options {
+	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, AgentToken: s.agentToken, Insist: s.insist, Log: s.log}
+}
+
+// TakeSnapshot takes a snapshot of a sandbox, and returns when it is committed. A
+// paused sandbox sleeps on, and its checkpoint is kept. A running one runs on:
+// it is frozen for a moment, and keeps its connections and deadlines.
+func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRequest) (store.Snapshot, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	release, err := s.Reserve(req.Name, req.Key)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	defer release()
+	if err := s.space.Check(space.Least); err != nil {
+		return store.Snapshot{}, err
+	}
+	for {
+		t := &taking{b: b, req: req}
+		res, ended, err := t.request()
+		if err != nil {
+			return store.Snapshot{}, err
+		}
+		if ended == nil { // it sleeps: there was nothing to wait for
+			return t.snap, nil
+		}
+		end, err := b.wait(ctx, ended)
+		switch {
+		case err != nil:
+			return store.Snapshot{}, err
+		case res.Verdict == lifecycle.Waits:
+			continue
+		case end.Type == lifecycle.EntrySnapshotted:
+			return t.snap, nil
+		case end.Type == lifecycle.EntrySnapshotFailed:
+			return store.Snapshot{}, errdef.New(errdef.Unavailable, "snapshot_failed", "no snapshot of sandbox %s was taken, and it runs on: %s", id, end.Detail)
+		}
+		return store.Snapshot{}, b.endedError()
+	}
+}
+
+// request takes the snapshot of a sandbox that sleeps, or begins that of one that
+// runs, or returns what to wait for.
+func (t *taking) request() (lifecycle.Result, <-chan ending, error) {
+	b := t.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := call(newOp(), t.req.Actor)
+	var made *store.Snapshot
+	if rec := b.sb.Record; rec.Situation() == lifecycle.Situation(lifecycle.Paused) {
+		made = new(t.of(b.sb, *rec.Checkpoint))
+		m.Detail = snapshots.Describe(*made)
+	}
+	b.taking = t // only the operation that begins here looks
+	res, err := b.applyWithLocked(lifecycle.SnapshotRequested{Meta: m}, made)
+	if err == nil && made != nil {
+		t.snap = *made
+	}
+	return res, b.awaitLocked(), err
+}
+
+func (t *taking) of(sb store.Sandbox, cp lifecycle.Checkpoint) store.Snapshot {
+	snap := t.b.s.Of(sb, cp)
+	snap.Name, snap.Key, snap.Passing = t.req.Name, t.req.Key, t.req.passing
+	return snap
+}
+
+// capture carries out CaptureSnapshot.
+func (t *taking) capture(ctx context.Context, op string) {
+	b := t.b
+	b.mu.Lock()
+	inst, sb := b.inst, b.sb
+	b.mu.Unlock()
+	err := errors.New("the runtime is gone")
+	if inst != nil {
+		c := &snapshots.Capture{Op: op, Sandbox: sb, Inst: inst, Thaw: func() bool { return b.thaw(inst) }}
+		err = t.captureAs(ctx, c)
+	}
+	if err == nil {
+		return
+	}
+	detail := err.Error()
+	switch {
+	case b.s.ctx.Err() != nil:
+		detail = "the server is stopping"
+	case errors.Is(err, context.Canceled):
+		detail = "it did not finish in time"
+	}
+	b.tell(lifecycle.SnapshotFailed{Op: op, Detail: detail})
+}
+
+func (t *taking) captureAs(ctx context.Context, c *snapshots.Capture) error {
+	b, begin := t.b, time.Now()
+	cp, frozen, err := b.s.Capture(ctx, c)
+	b.s.spend(c.Sandbox.Config.Key, begin)
+	if err != nil {
+		return err
+	}
+	snap := t.of(c.Sandbox, cp)
+	snap.Frozen = frozen
+	t.snap = snap
+	b.mu.Lock()
+	res, err := b.applyWithLocked(lifecycle.SnapshotTaken{Op: c.Op, Bytes: cp.Bytes, Detail: snapshots.Describe(snap)}, &snap)
+	b.mu.Unlock()
+	if err == nil && res.Verdict != lifecycle.Applies {
+		err = context.Canceled
+	}
+	if err != nil {
+		b.s.Discard(c)
+	}
+	return err
+}
+
+// ForkRequest says how many children a sandbox is to have.
+type ForkRequest struct {
+	Count   int
+	Timeout *time.Duration // the soft timeout of each; nil for that of the sandbox
+	Key     string         // the id of the API key whose they will be
+	Actor   string
+}
+
+// Forked is one child, or why there is none.
+type Forked struct {
+	Sandbox store.Sandbox
+	Err     error
+}
+
+// mostForks is how many children one call makes.
+const mostForks = 100
+
+// Fork starts sandboxes that go on from what a sandbox is now, each with an id and
+// tokens of its own, and with its settings. They share one capture. The sandbox
+// itself goes on as with a snapshot. It returns when each child serves or has
+// failed.
+func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Forked, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return nil, err
+	}
+	if req.Count < 1 || req.Count > mostForks {
+		return nil, errdef.New(errdef.Invalid, "fork_count_invalid", "%d children were asked for", req.Count).
+			WithRemedy("ask for 1 to 100").With("allowed", mostForks)
+	}
+	if req.Timeout != nil {
+		if err := s.checkTimeout(orUnlimited(*req.Timeout)); err != nil {
+			return nil, err
+		}
+	}
+	snap, err := s.TakeSnapshot(ctx, id, SnapshotRequest{Key: req.Key, Actor: req.Actor, passing: true})
+	if err != nil {
+		return nil, err
+	}
+	children := make([]Forked, req.Count)
+	var all sync.WaitGroup
+	for i := range children {
+		all.Go(func() {
+			child := CreateRequest{Snapshot: snap.ID, inherit: true, Settings: snap.Settings, Config: snapshots.Inherit(snap, req.Key), Actor: req.Actor}
+			if req.Timeout != nil {
+				child.Settings.Timeout = *req.Timeout
+			}
+			children[i].Sandbox, children[i].Err = s.Create(ctx, child)
+		})
+	}
+	all.Wait()
+	if err := s.RemoveSnapshot(s.commitContext(), snap.ID, req.Actor); err != nil {
+		s.log.Error("snapshot of a fork could not be removed", "sandbox", id, "snapshot", snap.ID, "err", err)
+	}
+	noteFork(b, children, req.Actor)
+	return children, nil
+}
+
+// noteFork tells the event log of the children.
+func noteFork(b *box, children []Forked, actor string) {
+	var ids []string
+	for _, c := range children {
+		if c.Err == nil {
+			ids = append(ids, c.Sandbox.ID)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sb.Record.State == lifecycle.Terminated {
+		return
+	}
+	e := lifecycle.Entry{Type: lifecycle.EntryForked, At: now(), Cause: lifecycle.CauseCall, Actor: actor, Detail: fmt.Sprintf("%d of %d: %s", len(ids), len(children), strings.Join(ids, " "))}
+	if err := b.logEntry(e); err != nil {
+		b.s.log.Error("fork could not be noted", "sandbox", b.id, "err", err)
+	}
+}

@@ -1,0 +1,266 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// put writes a file into a sandbox that runs.
+func put(t *testing.T, s *Supervisor, id, name string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.rootfs(runtimeID(id, record(t, s, id).Launch)), name), []byte(name), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantFiles holds which of the files a running sandbox has.
+func wantFiles(t *testing.T, s *Supervisor, id string, want ...string) {
+	t.Helper()
+	var got []string
+	for _, name := range []string{"before", "after", "own"} {
+		if _, err := os.Stat(filepath.Join(s.rootfs(runtimeID(id, record(t, s, id).Launch)), name)); err == nil {
+			got = append(got, name)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s has %q, want %q", id, got, want)
+	}
+}
+
+func from(t *testing.T, s *Supervisor, ref string) string {
+	t.Helper()
+	sb, err := s.Create(t.Context(), CreateRequest{Snapshot: ref, Settings: lifecycle.Settings{Timeout: time.Hour}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb.ID
+}
+
+func pauseAndWake(t *testing.T, s *Supervisor, id string) {
+	t.Helper()
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func kill(t *testing.T, s *Supervisor, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := s.Kill(t.Context(), id, ""); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSnapshot takes snapshots of a sandbox that runs, with and without a pause
+// before, and of one that sleeps. Each outlives its source and a restart, starts
+// several sandboxes that are independent of each other, and goes without a trace.
+func TestSnapshot(t *testing.T) {
+	for name, prepare := range map[string]func(s *Supervisor, id string){
+		"running":          func(*Supervisor, string) {},
+		"running, resumed": func(s *Supervisor, id string) { pauseAndWake(t, s, id) },
+		"paused": func(s *Supervisor, id string) {
+			if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s, stop := b.open()
+			source := create(t, s, CreateRequest{Config: store.Config{Env: map[string]string{"A": "1"}}})
+			wantCount(t, s, source, 1, 1)
+			put(t, s, source, "before")
+			prepare(s, source)
+			was := record(t, s, source)
+			snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Name: "one"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			is := record(t, s, source)
+			if is.Situation() != was.Situation() || is.Generation != was.Generation || !is.EndAt.Equal(was.EndAt) || is.Launch != was.Launch {
+				t.Errorf("the source became %+v, was %+v", is, was)
+			}
+			if _, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Name: "one"}); code(err) != "snapshot_exists" {
+				t.Errorf("a second one of that name: %v", err)
+			}
+			if is.State == lifecycle.Running {
+				wantCount(t, s, source, 2, was.Generation)
+				put(t, s, source, "after")
+			}
+
+			first := from(t, s, "one")
+			wantCount(t, s, first, 2, 1)
+			wantFiles(t, s, first, "before")
+			put(t, s, first, "own")
+			pauseAndWake(t, s, first)
+			wantCount(t, s, first, 3, 2)
+			wantFiles(t, s, first, "before", "own")
+			kill(t, s, source)
+
+			second := from(t, s, snap.ID)
+			wantCount(t, s, second, 2, 1)
+			wantFiles(t, s, second, "before")
+			if env := func() string { sb, _ := s.Get(t.Context(), second); return sb.Config.Env["A"] }(); env != "1" {
+				t.Errorf("A is %q in its environment", env)
+			}
+			kill(t, s, first)
+			stop()
+
+			s, _ = b.open()
+			if got, err := s.Snapshot("one"); err != nil || got.ID != snap.ID || got.Sandbox != source {
+				t.Errorf("after a restart: %+v, %v", got, err)
+			}
+			third := from(t, s, snap.ID)
+			wantCount(t, s, third, 2, 1)
+			wantCount(t, s, second, 3, 1)
+			grandchild, err := s.TakeSnapshot(t.Context(), third, SnapshotRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.RemoveSnapshot(t.Context(), "one", ""); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Create(t.Context(), CreateRequest{Snapshot: "one"}); !errdef.Is(err, errdef.NotFound) {
+				t.Errorf("create from a snapshot that is gone: %v", err)
+			}
+			pauseAndWake(t, s, second)
+			wantCount(t, s, second, 4, 2)
+			wantFiles(t, s, second, "before")
+			kill(t, s, second, third)
+			fourth := from(t, s, grandchild.ID)
+			wantCount(t, s, fourth, 3, 1)
+			wantFiles(t, s, fourth, "before")
+			if err := s.RemoveSnapshot(t.Context(), grandchild.ID, ""); err != nil {
+				t.Fatal(err)
+			}
+			kill(t, s, fourth)
+			b.wantNothingLeft()
+		})
+	}
+}
+
+// TestFork has a sandbox go on as several, which share nothing but the past.
+func TestFork(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	source := create(t, s, CreateRequest{Config: store.Config{Metadata: map[string]string{"of": "me"}}, Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, AutoResume: true}})
+	wantCount(t, s, source, 1, 1)
+	put(t, s, source, "before")
+	children, err := s.Fork(t.Context(), source, ForkRequest{Count: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, source, 2, 1)
+	var ids []string
+	for i, c := range children {
+		if c.Err != nil {
+			t.Fatalf("child %d: %v", i, c.Err)
+		}
+		ids = append(ids, c.Sandbox.ID)
+		if set := c.Sandbox.Record.Settings; !set.AutoResume || set.Timeout != time.Hour || c.Sandbox.Config.Metadata["of"] != "me" {
+			t.Errorf("child %d is %+v", i, c.Sandbox)
+		}
+		for range i {
+			_, _, _ = count(t.Context(), s, c.Sandbox.ID)
+		}
+		wantCount(t, s, c.Sandbox.ID, int64(i)+2, 1)
+	}
+	if all := s.AllSnapshots(); len(all) > 0 {
+		t.Errorf("snapshots left: %+v", all)
+	}
+	kill(t, s, source)
+	for i, id := range ids {
+		pauseAndWake(t, s, id)
+		wantCount(t, s, id, int64(i)+3, 2)
+		wantFiles(t, s, id, "before")
+	}
+	events, err := s.o.Store.LastEvents(t.Context(), source, 20)
+	if err != nil || !slices.ContainsFunc(events, func(e store.Event) bool {
+		return e.Type == lifecycle.EntryForked && strings.HasPrefix(e.Detail, "5 of 5: ")
+	}) {
+		t.Errorf("events %+v, %v", events, err)
+	}
+	if _, err := s.Fork(t.Context(), ids[0], ForkRequest{Count: 101}); code(err) != "fork_count_invalid" {
+		t.Errorf("101 children: %v", err)
+	}
+	kill(t, s, ids...)
+	b.wantNothingLeft()
+}
+
+// TestSnapshotFixesOptions: what memory needs cannot be asked for otherwise.
+func TestSnapshotFixesOptions(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	source := create(t, s, CreateRequest{})
+	snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := snap.Config.Limits
+	for name, c := range map[string]store.Config{
+		"memory":  {Limits: store.Limits{MemoryMiB: limits.MemoryMiB + 64}},
+		"CPUs":    {Limits: store.Limits{CPUs: limits.CPUs + 1}},
+		"volumes": {Volumes: []store.VolumeMount{{Name: "x", Path: "/x"}}},
+	} {
+		if _, err := s.Create(t.Context(), CreateRequest{Template: snap.ID, Config: c}); code(err) != "snapshot_fixes_option" {
+			t.Errorf("other %s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"Upper", "-x", "a b", strings.Repeat("x", 129), snap.ID} {
+		if _, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Name: name}); code(err) != "snapshot_name_invalid" {
+			t.Errorf("name %q: %v", name, err)
+		}
+	}
+	if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, s, source)
+	if _, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{}); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("of one that has ended: %v", err)
+	}
+	b.wantNothingLeft()
+}
+
+// TestSnapshotThatFails leaves the sandbox as it was, and nothing behind.
+func TestSnapshotThatFails(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	failing := true
+	b.set(func() {
+		b.checkpoint = func() error {
+			if failing {
+				return errors.New("no space left on device")
+			}
+			return nil
+		}
+	})
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	if _, err := s.TakeSnapshot(t.Context(), id, SnapshotRequest{Name: "x"}); code(err) != "snapshot_failed" {
+		t.Errorf("%v", err)
+	}
+	wantCount(t, s, id, 2, 1)
+	b.set(func() { failing = false })
+	if _, err := s.TakeSnapshot(t.Context(), id, SnapshotRequest{Name: "x"}); err != nil { // the name is free
+		t.Error(err)
+	}
+	if err := s.RemoveSnapshot(context.Background(), "x", ""); err != nil {
+		t.Error(err)
+	}
+	kill(t, s, id)
+	b.wantNothingLeft()
+}

@@ -1,0 +1,133 @@
+package snapshots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/sweep"
+)
+
+// Capture is the copy of a running sandbox that is being made beside it.
+type Capture struct {
+	Op      string // names the memory image
+	Sandbox store.Sandbox
+	Inst    runtime.Instance
+	// Thaw lets the runtime go on, however often it must be tried. It returns false
+	// if there is no runtime any more.
+	Thaw func() bool
+
+	layer string // what the copy of the top is called
+}
+
+// Capture copies memory and files of a running sandbox, in one moment in which it
+// is frozen, and returns the checkpoint that they are, durable, and how long that
+// moment was. gVisor keeps the connections of the runtime that goes on, and ends
+// them in those that are restored. After an error nothing of it is left.
+func (s *Shelf) Capture(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, frozen time.Duration, err error) {
+	cp = lifecycle.Checkpoint{ID: c.Op, Mode: lifecycle.Memory, Layers: map[string]string{}, AgentToken: s.o.AgentToken(c.Sandbox.ID)}
+	if previous := c.Sandbox.Record.Checkpoint; previous != nil {
+		cp.Stack = slices.Clone(previous.Stack)
+		maps.Copy(cp.Layers, previous.Layers)
+	}
+	c.layer = sweep.SnapshotLayerID(c.Sandbox.ID, NewID())
+	staging, err := s.o.Layers.Stage(c.Op)
+	if err != nil {
+		return cp, 0, err
+	}
+	defer s.o.Insist(staging.Remove, "unfinished snapshot could not be removed", "sandbox", c.Sandbox.ID)
+	defer func() {
+		if err != nil {
+			s.Discard(c)
+		}
+	}()
+	m, err := s.o.Checkpoints.Manifest(ctx, c.Sandbox, cp, c.Inst)
+	if err != nil {
+		return cp, 0, err
+	}
+	top, frozen, err := s.copyFrozen(ctx, c, staging, &m)
+	if err != nil {
+		return cp, frozen, err
+	}
+	return cp, frozen, s.complete(ctx, c, staging, top, m, &cp)
+}
+
+// copyFrozen does what must be done while the guest stands still. The layer comes
+// after the image: taking the image can make the guest's kernel write files back.
+func (s *Shelf) copyFrozen(ctx context.Context, c *Capture, staging *layer.Staging, m *layer.Manifest) (top *layer.LayerWriter, frozen time.Duration, err error) {
+	began := time.Now()
+	defer func() {
+		if !c.Thaw() {
+			err = errors.Join(err, errors.New("the runtime is gone"))
+		}
+		frozen = time.Since(began)
+		if err != nil && top != nil {
+			top.Abort()
+		}
+	}()
+	if err := c.Inst.Freeze(ctx); err != nil {
+		return nil, 0, err
+	}
+	dir, err := s.o.Layers.NewImage(c.Op)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := c.Inst.Checkpoint(ctx, dir); err != nil {
+		return nil, 0, err
+	}
+	m.HostFiles = s.o.Checkpoints.HostFiles(c.Inst, c.Sandbox)
+	if err := ctx.Err(); err != nil {
+		return nil, 0, err
+	}
+	top, err = staging.CopyTop(ctx, c.Inst.ID(), 0)
+	return top, 0, err
+}
+
+// complete makes what was copied durable, and gives it its place.
+func (s *Shelf) complete(ctx context.Context, c *Capture, staging *layer.Staging, top *layer.LayerWriter, m layer.Manifest, cp *lifecycle.Checkpoint) error {
+	if top != nil {
+		defer top.Abort()
+		files, err := top.Close(ctx)
+		if err != nil {
+			return err
+		}
+		cp.Bytes = files.Bytes
+		if files.Changed {
+			cp.Stack, cp.Layers[c.layer] = append(cp.Stack, c.layer), files.Digest
+			if err := staging.Place([]string{c.layer}, ""); err != nil {
+				return err
+			}
+		}
+	}
+	m.Stack = cp.Stack
+	digest, written, err := s.o.Layers.Seal(m)
+	cp.Digest, cp.Bytes = digest, cp.Bytes+written
+	return errors.Join(err, ctx.Err())
+}
+
+// Discard removes what a capture has made that was not committed.
+func (s *Shelf) Discard(c *Capture) {
+	s.o.Layers.AbandonImage(c.Op)
+	s.o.Insist(func() error {
+		err := s.o.Layers.RemoveImage(c.Op)
+		if c.layer != "" {
+			err = errors.Join(err, s.o.Layers.RemoveLayer(c.layer))
+		}
+		return err
+	}, "unfinished snapshot could not be removed", "sandbox", c.Sandbox.ID)
+}
+
+// Describe says of a snapshot what the event log says.
+func Describe(snap store.Snapshot) string {
+	if snap.Name == "" {
+		return snap.ID
+	}
+	return fmt.Sprintf("%s (%s)", snap.ID, snap.Name)
+}

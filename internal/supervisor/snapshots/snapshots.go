@@ -1,0 +1,326 @@
+// Package snapshots keeps the snapshots: checkpoints that sandboxes can start
+// from, and that live on when the sandbox they were taken of has ended.
+//
+// A snapshot shares layers and memory images with its source and with the
+// sandboxes that start from it; nothing is copied for them. The package counts
+// who needs each, and removes it when nobody does any more. What only ever
+// belonged to one sandbox is not counted.
+package snapshots
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+)
+
+// Options are what a shelf of snapshots is made of.
+type Options struct {
+	Store       store.Snapshots
+	Layers      *layer.Store
+	Checkpoints checkpoint.Reader
+	// AgentToken returns the secret by which the agent of a sandbox knows this
+	// server.
+	AgentToken func(sandbox string) string
+	// Insist removes something, and tries again for as long as it fails.
+	Insist func(remove func() error, failed string, args ...any)
+	Log    *slog.Logger
+}
+
+// Shelf is all snapshots.
+type Shelf struct {
+	o Options
+
+	// mu is held while a snapshot is committed, and is taken after the lock of the
+	// sandbox that it is taken of.
+	mu      sync.Mutex
+	byID    map[string]store.Snapshot
+	names   map[string]bool     // of snapshots that are being taken
+	holders map[string][]string // of a layer or image that several need, or did
+}
+
+// Open returns the snapshots that the store knows. The sandboxes must be all that
+// there are, and nothing of them may be removed before it returns.
+func Open(ctx context.Context, o Options, sandboxes []store.Sandbox) (*Shelf, error) {
+	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[string]bool{}, holders: map[string][]string{}}
+	list, err := o.Store.Snapshots(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open snapshots: %w", err)
+	}
+	for _, snap := range list {
+		s.byID[snap.ID] = snap
+		s.hold(snap.ID, parts(snap.Checkpoint))
+	}
+	for _, sb := range sandboxes {
+		if cp := sb.Record.Checkpoint; cp != nil && sb.Record.State != lifecycle.Terminated {
+			s.hold(sb.ID, parts(*cp))
+		}
+	}
+	maps.DeleteFunc(s.holders, func(_ string, who []string) bool { return len(who) < 2 })
+	return s, nil
+}
+
+// parts returns the ids of what a checkpoint is made of.
+func parts(cp lifecycle.Checkpoint) []string {
+	all := slices.Clone(cp.Stack)
+	if cp.Mode == lifecycle.Memory {
+		all = append(all, cp.ID)
+	}
+	return all
+}
+
+// hold notes that who needs the parts, and returns those that it did not before.
+func (s *Shelf) hold(who string, parts []string) (fresh []string) {
+	for _, id := range parts {
+		if !slices.Contains(s.holders[id], who) {
+			s.holders[id] = append(s.holders[id], who)
+			fresh = append(fresh, id)
+		}
+	}
+	return fresh
+}
+
+// release notes that who does not need a part any more, and reports whether
+// nobody does.
+func (s *Shelf) release(who, id string) bool {
+	left := slices.DeleteFunc(slices.Clone(s.holders[id]), func(x string) bool { return x == who })
+	if len(left) > 0 {
+		s.holders[id] = left
+		return false
+	}
+	delete(s.holders, id)
+	return true
+}
+
+// RemoveLayer removes a layer that who does not need any more, unless somebody
+// else does. It is idempotent.
+func (s *Shelf) RemoveLayer(who, id string) error {
+	s.mu.Lock()
+	last := s.release(who, id)
+	s.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return s.o.Layers.RemoveLayer(id)
+}
+
+// RemoveImage does the same for a memory image.
+func (s *Shelf) RemoveImage(who, id string) error {
+	s.mu.Lock()
+	last := s.release(who, id)
+	s.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return s.o.Layers.RemoveImage(id)
+}
+
+// removeParts removes what nobody needs any more of a checkpoint that was who's.
+func (s *Shelf) removeParts(who string, cp lifecycle.Checkpoint) {
+	if cp.Mode == lifecycle.Memory {
+		s.o.Insist(func() error { return s.RemoveImage(who, cp.ID) }, "memory image could not be removed", "snapshot", who, "image", cp.ID)
+	}
+	for _, id := range cp.Stack {
+		s.o.Insist(func() error { return s.RemoveLayer(who, id) }, "layer could not be removed", "snapshot", who, "layer", id)
+	}
+}
+
+// form is what an id looks like, and nameForm a name, in which there may be a
+// namespace and a tag.
+var (
+	form     = regexp.MustCompile(`^s[0-9a-z]{20}$`)
+	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._/:-]{0,127}$`)
+)
+
+// IsID reports whether a text looks like the id of a snapshot.
+func IsID(text string) bool { return form.MatchString(text) }
+
+// NewID returns an id that was never used.
+func NewID() string {
+	text := strings.ToLower(rand.Text()) // 26 letters and digits
+	return "s" + text[:20]
+}
+
+// mostOfKey is how many snapshots an API key may have.
+const mostOfKey = 1000
+
+// Reserve makes sure that a snapshot can have a name, or none, until release is
+// called. A name that is taken is an errdef.Exists with code "snapshot_exists".
+func (s *Shelf) Reserve(name, key string) (release func(), err error) {
+	if name != "" && (!nameForm.MatchString(name) || IsID(name)) {
+		return nil, errdef.New(errdef.Invalid, "snapshot_name_invalid", "%.200q cannot name a snapshot", name).
+			WithRemedy("use lower-case letters, digits, and . _ / : - between them, 128 at most")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, taken := s.named(name); taken || s.names[name] {
+		return nil, store.ErrSnapshotExists(store.Snapshot{Name: name})
+	}
+	has := 0
+	for _, snap := range s.byID {
+		if snap.Key == key {
+			has++
+		}
+	}
+	if has >= mostOfKey {
+		return nil, errdef.New(errdef.Exhausted, "too_many_snapshots", "this API key has %d snapshots, which is as many as it may have", has).
+			WithRemedy("delete some with drowse snapshot rm").With("allowed", mostOfKey)
+	}
+	if name == "" {
+		return func() {}, nil
+	}
+	s.names[name] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.names, name)
+	}, nil
+}
+
+// named returns the snapshot of that name. The caller holds mu.
+func (s *Shelf) named(name string) (store.Snapshot, bool) {
+	for _, snap := range s.byID {
+		if name != "" && snap.Name == name {
+			return snap, true
+		}
+	}
+	return store.Snapshot{}, false
+}
+
+func (s *Shelf) find(ref string) (store.Snapshot, error) {
+	if snap, ok := s.byID[ref]; ok {
+		return snap, nil
+	}
+	if snap, ok := s.named(ref); ok {
+		return snap, nil
+	}
+	return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
+}
+
+// Of returns what a snapshot of a sandbox with this checkpoint is, all but its
+// name.
+func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint) store.Snapshot {
+	if cp.Mode == lifecycle.Memory && cp.AgentToken == "" {
+		cp.AgentToken = s.o.AgentToken(sb.ID)
+	}
+	c := sb.Config
+	c.Previews, c.Idempotency, c.Before = nil, nil, nil
+	return store.Snapshot{
+		ID: NewID(), CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
+		Sandbox: sb.ID, Generation: sb.Record.Generation, Checkpoint: cp, Settings: sb.Record.Settings, Config: c, Bytes: cp.Bytes,
+	}
+}
+
+// Keep has commit make a snapshot durable, and makes it known. The source must
+// not change its checkpoint meanwhile: it goes on to need what it shares.
+func (s *Shelf) Keep(snap store.Snapshot, source store.Sandbox, commit func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	its := s.hold(snap.ID, parts(snap.Checkpoint))
+	var shared []string
+	if cp := source.Record.Checkpoint; cp != nil {
+		shared = s.hold(source.ID, parts(*cp))
+	}
+	if err := commit(); err != nil {
+		for _, id := range its {
+			s.release(snap.ID, id)
+		}
+		for _, id := range shared {
+			s.release(source.ID, id)
+		}
+		return err
+	}
+	s.byID[snap.ID] = snap
+	return nil
+}
+
+// Take returns a snapshot for a sandbox to start from, by its id or name. What it
+// is made of is the sandbox's too from then on, whatever becomes of the snapshot,
+// until the sandbox removes it, or Return is called.
+func (s *Shelf) Take(ref, sandbox string) (store.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap, err := s.find(ref)
+	if err == nil {
+		s.hold(sandbox, parts(snap.Checkpoint))
+	}
+	return snap, err
+}
+
+// Return undoes Take for a sandbox that did not come to be.
+func (s *Shelf) Return(snap store.Snapshot, sandbox string) { s.removeParts(sandbox, snap.Checkpoint) }
+
+// Snapshot returns a snapshot by its id or name. One that is unknown is an
+// errdef.NotFound with code "snapshot_not_found".
+func (s *Shelf) Snapshot(ref string) (store.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.find(ref)
+}
+
+// Snapshots returns all snapshots, newest first, but those that forks need for
+// a moment.
+func (s *Shelf) Snapshots() ([]store.Snapshot, error) {
+	return slices.DeleteFunc(s.AllSnapshots(), func(snap store.Snapshot) bool { return snap.Passing }), nil
+}
+
+// AllSnapshots returns all that are in the store, newest first.
+func (s *Shelf) AllSnapshots() []store.Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.byID), func(a, b store.Snapshot) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.ID, b.ID))
+	})
+}
+
+// RemoveSnapshot removes a snapshot, by its id or name. Sandboxes that started
+// from it, and its source, keep what they need.
+func (s *Shelf) RemoveSnapshot(ctx context.Context, ref, actor string) error {
+	snap, err := s.strike(ctx, ref)
+	if err != nil {
+		return err
+	}
+	s.o.Log.Info("snapshot removed", "snapshot", snap.ID, "name", snap.Name, "sandbox", snap.Sandbox, "actor", actor)
+	s.removeParts(snap.ID, snap.Checkpoint)
+	return nil
+}
+
+// strike takes a snapshot off the list.
+func (s *Shelf) strike(ctx context.Context, ref string) (store.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap, err := s.find(ref)
+	if err != nil {
+		return snap, err
+	}
+	if err := s.o.Store.RemoveSnapshot(context.WithoutCancel(ctx), snap.ID); err != nil && !errdef.Is(err, errdef.NotFound) {
+		return snap, fmt.Errorf("remove snapshot %s: %w", snap.ID, err)
+	}
+	delete(s.byID, snap.ID)
+	return snap, nil
+}
+
+// RemovePassing removes the snapshots that forks of a server before have left.
+func (s *Shelf) RemovePassing(ctx context.Context) {
+	for _, snap := range s.AllSnapshots() {
+		if !snap.Passing {
+			continue
+		}
+		if err := s.RemoveSnapshot(ctx, snap.ID, ""); err != nil {
+			s.o.Log.Error("snapshot of a fork could not be removed", "snapshot", snap.ID, "err", err)
+		}
+	}
+}

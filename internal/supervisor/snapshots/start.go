@@ -1,0 +1,56 @@
+package snapshots
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Configure returns what a sandbox is that starts from a snapshot: what is asked,
+// over what the memory and files in the snapshot need. A memory image has the
+// processors and the memory of its sandbox, and files of its volumes open.
+func Configure(snap store.Snapshot, asked store.Config) (store.Config, error) {
+	c, of := asked, snap.Config
+	c.Template, c.Alias, c.Image = of.Template, of.Alias, of.Image
+	c.Limits = store.Limits{
+		CPUs: cmp.Or(asked.Limits.CPUs, of.Limits.CPUs), MemoryMiB: cmp.Or(asked.Limits.MemoryMiB, of.Limits.MemoryMiB),
+		DiskMiB: cmp.Or(asked.Limits.DiskMiB, of.Limits.DiskMiB), PIDs: cmp.Or(asked.Limits.PIDs, of.Limits.PIDs),
+	}
+	if len(asked.Volumes) == 0 {
+		c.Volumes = of.Volumes
+	}
+	c.Env = maps.Clone(of.Env)
+	if c.Env == nil {
+		c.Env = asked.Env
+	} else {
+		maps.Copy(c.Env, asked.Env)
+	}
+	if snap.Checkpoint.Mode != lifecycle.Memory {
+		return c, nil
+	}
+	switch {
+	case c.Limits.CPUs != of.Limits.CPUs:
+		return c, fixed(snap, "cpus", of.Limits.CPUs)
+	case c.Limits.MemoryMiB != of.Limits.MemoryMiB:
+		return c, fixed(snap, "memoryMiB", of.Limits.MemoryMiB)
+	case !slices.EqualFunc(c.Volumes, of.Volumes, func(a, b store.VolumeMount) bool { return a.Name == b.Name && a.Path == b.Path }):
+		return c, fixed(snap, "volumes", nil)
+	}
+	return c, nil
+}
+
+func fixed(snap store.Snapshot, option string, allowed any) error {
+	return errdef.New(errdef.Invalid, "snapshot_fixes_option", "%s of a sandbox that starts with the memory of snapshot %s is that of the snapshot", option, Describe(snap)).
+		WithRemedy("leave the option out").With("field", option).With("allowed", allowed)
+}
+
+// Inherit returns what a sandbox is that is a fork: what its source was.
+func Inherit(snap store.Snapshot, key string) store.Config {
+	c := snap.Config
+	c.Key = key
+	return c
+}
