@@ -24,7 +24,7 @@ const (
 	Terminated State = "terminated"
 )
 
-// Phase is the operation in flight: creating, pausing, resuming or killing;
+// Phase is the operation in flight: creating, snapshotting, pausing, resuming or killing;
 // empty for none.
 type Phase string
 
@@ -65,6 +65,7 @@ const Never time.Duration = -1
 // limit, unless it says otherwise.
 type CreateOptions struct {
 	Template string // id or alias; empty means "base"
+	Snapshot string // id or name of what it starts from instead; empty for none
 
 	Timeout     time.Duration // how long it runs after each start
 	OnTimeout   Action        // what then happens; empty means the server's default
@@ -261,6 +262,7 @@ func (c *Client) handle(a answered) *Sandbox {
 // createRequest is the body of a create.
 type createRequest struct {
 	Template           string                `json:"template,omitempty"`
+	Snapshot           string                `json:"snapshot,omitempty"`
 	Timeout            seconds               `json:"timeoutSeconds,omitempty"`
 	OnTimeout          Action                `json:"onTimeout,omitempty"`
 	IdleTimeout        *seconds              `json:"idleTimeoutSeconds,omitempty"`
@@ -289,7 +291,7 @@ type createRequest struct {
 
 func (o CreateOptions) wire() createRequest {
 	r := createRequest{
-		Template: o.Template, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: orDefault(o.IdleTimeout), OnIdle: o.OnIdle,
+		Template: o.Template, Snapshot: o.Snapshot, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: orDefault(o.IdleTimeout), OnIdle: o.OnIdle,
 		MaxLifetime: orDefault(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
 		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		CheckpointEvery: orDefault(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,

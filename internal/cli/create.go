@@ -77,6 +77,7 @@ type createFlags struct {
 	lifeFlags
 	flags     *pflag.FlagSet
 	template  string
+	snapshot  string
 	timeout   limitFlag
 	pauseMode string
 	cpus      int
@@ -95,6 +96,7 @@ const defaultTimeout = 5 * time.Minute
 func (c *createFlags) add(f *pflag.FlagSet) {
 	c.flags = f
 	f.StringVar(&c.template, "template", "base", "template `id` or alias")
+	f.StringVar(&c.snapshot, "snapshot", "", "start from a snapshot, by its `id` or name, instead of a template")
 	c.timeout.Duration = defaultTimeout
 	f.Var(&c.timeout, "timeout", "how long the sandbox runs after each start or wake before --on-timeout applies; none for no limit")
 	c.lifeFlags.add(f)
@@ -128,6 +130,12 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		Ports:     c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, DiskMiB: c.diskMiB, PIDs: c.pids,
 		Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
 		AllowOut: c.allowOut, DenyOut: c.denyOut, Volumes: c.volumes.m,
+	}
+	if c.snapshot != "" {
+		if c.flags.Changed("template") {
+			return client.CreateOptions{}, usagef("--template and --snapshot: want one of them")
+		}
+		o.Template, o.Snapshot = "", c.snapshot
 	}
 	o.AutoResume, o.RefreshOnActivity, o.FilesystemFallback = c.said("auto-resume", &c.autoResume), c.said("refresh-on-activity", &c.refresh), c.said("filesystem-fallback", &c.fallback)
 	for flag, d := range map[string]*time.Duration{
@@ -235,6 +243,7 @@ drowse why shows them, drowse set changes them, drowse timeout moves the first.`
 		Example: `  drowse create --timeout 10m
   drowse create --on-timeout pause --auto-resume --metadata team=red
   drowse create --timeout none --idle-timeout 10m --on-idle pause --auto-resume --port 8000/healthz=ignore
+  drowse create --snapshot prepared
   drowse create --on-timeout pause --hook pre-pause='redis-cli save'`,
 		Args: exactArgs(),
 	}

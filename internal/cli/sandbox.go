@@ -131,7 +131,7 @@ func due(n client.Next, now time.Time) string {
 }
 
 // phases say what an operation in flight leads to.
-var phases = map[client.Phase]string{"creating": "starts", "pausing": "pauses", "resuming": "wakes", "killing": "ends"}
+var phases = map[client.Phase]string{"creating": "starts", "snapshotting": "runs on", "pausing": "pauses", "resuming": "wakes", "killing": "ends"}
 
 // next tells what a sandbox waits for, and when that is.
 func next(i client.Info, now time.Time) string {

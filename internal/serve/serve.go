@@ -267,10 +267,10 @@ func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, key
 // controlPlane answers what is for no sandbox.
 func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
-		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
+		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Snapshots: sup, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
-	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Templates: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})
+	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Templates: sup, Snapshots: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})
 	metrics := metricsHandler(reg, keys)
 	bodies := httpapi.NewBodies()
 	sup.CountBuffers(bodies.Of)

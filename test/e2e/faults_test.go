@@ -165,6 +165,7 @@ type operation struct {
 	also     failpoint.Point // an error there, which is what the operation is about
 	begin    func(f *faults, id string) error
 	clock    bool // a clock carries it out; begin only sets it
+	snapshot bool // there is one of the counting sandbox before
 	// What there is of the volume before and after; empty where it is not about one.
 	was, is volumeState
 }
@@ -190,6 +191,10 @@ var operations = []operation{
 	{name: "resume in a waiting runtime", on: memory, from: lifecycle.Paused, to: lifecycle.Running, warm: 1, only: warmPoints, begin: (*faults).resume},
 	{name: "resume of the files", on: files, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
 	{name: "import", to: lifecycle.Paused, begin: (*faults).importCopy},
+	{name: "snapshot", on: memory, from: lifecycle.Running, to: lifecycle.Running, begin: (*faults).takeSnapshot},
+	{name: "snapshot of a paused one", on: memory, from: lifecycle.Paused, to: lifecycle.Paused, begin: (*faults).takeSnapshot},
+	{name: "create from a snapshot", to: lifecycle.Running, snapshot: true, begin: (*faults).fromSnapshot},
+	{name: "delete a snapshot", on: memory, from: lifecycle.Running, to: lifecycle.Running, snapshot: true, begin: (*faults).deleteSnapshot},
 	{name: "kill", on: somebody, from: lifecycle.Running, to: lifecycle.Terminated, begin: (*faults).kill},
 	{name: "kill of a paused one", on: somebody, from: lifecycle.Paused, to: lifecycle.Terminated, begin: (*faults).kill},
 	{name: "expiry that pauses", on: memory, from: lifecycle.Running, to: lifecycle.Paused, clock: true, begin: (*faults).expire},
@@ -616,6 +621,15 @@ func (f *faults) ready(o operation) string {
 	if o.only == mergePoints {
 		f.replace(sandbox)
 	}
+	if o.snapshot {
+		f.bring(f.counting.sb.ID, lifecycle.Running)
+		if err := f.takeSnapshot(f.counting.sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		if id == f.counting.sb.ID {
+			f.last = f.counting.ask(f.ctx)
+		}
+	}
 	f.s.waitWarm(o.warm)
 	if o.name == restartName {
 		f.arm(failpoint.Armed{Point: failpoint.Checkpointed, Fault: failpoint.Crash, Nth: 1})
@@ -635,6 +649,7 @@ const restartName = "restart in the middle of a pause"
 // finish ends sandboxes that are not needed again.
 func (f *faults) finish(o operation, id string) {
 	f.t.Helper()
+	f.dropSnapshots()
 	if (o.on != nothing && o.on != somebody) || f.t.Failed() {
 		return
 	}

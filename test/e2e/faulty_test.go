@@ -212,6 +212,13 @@ func (f *faults) unsettled(id string, o operation) error {
 	if err != nil {
 		return err
 	}
+	snaps, err := f.db.Snapshots(f.ctx)
+	if err != nil {
+		return err
+	}
+	for _, snap := range snaps {
+		addFiles(want, snap.Checkpoint)
+	}
 	want["volumes/.writing"] = true
 	for _, v := range volumes {
 		want["volumes/"+v.ID] = true
@@ -239,12 +246,7 @@ func belongings(all map[string]lifecycle.Record) (files map[string]bool, running
 			continue
 		}
 		if cp := rec.Checkpoint; cp != nil {
-			if cp.Mode == lifecycle.Memory {
-				files["images/"+cp.ID] = true
-			}
-			for _, l := range cp.Stack {
-				files["layers/"+l] = true
-			}
+			addFiles(files, *cp)
 		}
 		if rec.State == lifecycle.Running {
 			launch := fmt.Sprintf("%sr%07d", id, rec.Launch)
@@ -253,6 +255,16 @@ func belongings(all map[string]lifecycle.Record) (files map[string]bool, running
 		}
 	}
 	return files, running
+}
+
+// addFiles adds those of a checkpoint.
+func addFiles(files map[string]bool, cp lifecycle.Checkpoint) {
+	if cp.Mode == lifecycle.Memory {
+		files["images/"+cp.ID] = true
+	}
+	for _, l := range cp.Stack {
+		files["layers/"+l] = true
+	}
 }
 
 // strays returns an error that names processes, mounts and cgroups of none of

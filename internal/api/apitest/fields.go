@@ -21,6 +21,7 @@ type Sample struct {
 // Tests go through every spelling of the table with them.
 var Samples = map[string]map[string]Sample{
 	"template":               {body.AsTemplate.Words: {`"Base:default"`, func(r *supervisor.CreateRequest) { r.Template = "base" }}},
+	"snapshot":               {body.AsText.Words: {`"kept"`, func(r *supervisor.CreateRequest) { r.Snapshot = "kept" }}},
 	"timeoutSeconds":         {body.InSeconds.Words: {"90.5", timeout(90500 * time.Millisecond)}, body.InMillis.Words: {"1500", timeout(1500 * time.Millisecond)}},
 	"onTimeout":              {body.AsAction.Words: {`"pause"`, pausing}, body.AsPausing.Words: {"true", pausing}},
 	"autoResume":             {body.AsFlag.Words: {"true", func(r *supervisor.CreateRequest) { r.Settings.AutoResume = true }}},

@@ -37,6 +37,15 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 			return reply{}, err
 		}
 	}
+	if ref := req.SnapshotRef(); ref != "" {
+		snap, err := s.Snapshots.Snapshot(ref)
+		if err != nil {
+			return reply{}, err
+		}
+		if !auth.Sees(c.key, snap.Key) { // to this key there is none
+			return reply{}, store.ErrSnapshotNotFound(ref)
+		}
+	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID
 	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
 		return reply{}, err

@@ -42,6 +42,8 @@ func eventKind(e lifecycle.Entry) string {
 			return "checkpointed"
 		}
 		return "paused"
+	case lifecycle.EntrySnapshotted:
+		return "checkpointed"
 	case lifecycle.EntryRuntimeLost:
 		return "paused"
 	case lifecycle.EntryResumed:

@@ -110,6 +110,7 @@ func TestEventKinds(t *testing.T) {
 		{lifecycle.Entry{Type: lifecycle.EntryPaused, Cause: checkpoint}, "checkpointed"},
 		{lifecycle.Entry{Type: lifecycle.EntryResumed, Cause: checkpoint}, ""},
 		{lifecycle.Entry{Type: lifecycle.EntryRuntimeLost}, "paused"},
+		{lifecycle.Entry{Type: lifecycle.EntrySnapshotted}, "checkpointed"},
 		{lifecycle.Entry{Type: lifecycle.EntryPauseFailed}, ""},
 		{lifecycle.Entry{Type: lifecycle.EntryExpiring}, ""},
 	} {

@@ -40,7 +40,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	}
 	w := &world{apitest.NewWorld(t)}
 	hooks := newSender(t, w.Fake)
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Webhooks: hooks, Templates: apitest.NewTemplates(w.Fake), LocalDomain: "localhost:3000", Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Webhooks: hooks, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), LocalDomain: "localhost:3000", Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

@@ -54,6 +54,12 @@ type Lookups interface {
 	List(ctx context.Context) ([]store.Sandbox, error)
 }
 
+// Snapshots finds what sandboxes can start from besides templates.
+type Snapshots interface {
+	// Snapshot returns a snapshot by its id or name, or an errdef.NotFound.
+	Snapshot(ref string) (store.Snapshot, error)
+}
+
 // Settings changes sandboxes as they are.
 type Settings interface {
 	// SetTimeout makes endAt now + d. On a sandbox that does not run it is an
@@ -126,6 +132,7 @@ type Options struct {
 	Volumes   Volumes       // required
 	Webhooks  Webhooks      // required
 	Templates Templates     // required
+	Snapshots Snapshots     // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is

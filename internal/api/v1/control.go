@@ -18,7 +18,7 @@ import (
 const defaultTemplate = "base"
 
 func (s *server) create(c *call) (reply, error) {
-	words, err := c.parse(body.Options)
+	words, err := c.parse(createBody)
 	if err != nil {
 		return reply{}, err
 	}
@@ -30,6 +30,9 @@ func (s *server) create(c *call) (reply, error) {
 		if err := auth.Require(c.key, auth.Share); err != nil {
 			return reply{}, err
 		}
+	}
+	if err := mayStart(s, c, req); err != nil {
+		return reply{}, err
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID
 	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
@@ -48,6 +51,12 @@ func (s *server) create(c *call) (reply, error) {
 // createRequest puts what was said over what holds otherwise.
 func (s *server) createRequest(words map[string]body.Said) (supervisor.CreateRequest, error) {
 	req := supervisor.CreateRequest{Template: defaultTemplate, Config: store.Config{Secure: true}}
+	if w, said := words[snapshotOption.Name]; said {
+		req.Snapshot = w.Value.(string)
+	}
+	if _, both := words["template"]; both && req.Snapshot != "" {
+		return req, body.Invalid("a sandbox starts from a template or from a snapshot, and both are given").With("field", "snapshot").WithRemedy("leave one of them out")
+	}
 	return req, body.Create(words, &req)
 }
 

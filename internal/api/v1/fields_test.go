@@ -40,6 +40,7 @@ var others = map[string]map[string]string{
 	"path":             {body.AsPath.Words: `"/a"`},
 	"name":             {body.AsText.Words: `"another"`},
 	"role":             {body.AsRole.Words: `"read"`},
+	"count":            {body.AsCount.Words: "3"},
 	"maxRunning":       {body.AsCount.Words: "3"},
 	"maxSandboxes":     {body.AsCount.Words: "3"},
 	"maxMemoryMiB":     {body.AsCount.Words: "3000"},

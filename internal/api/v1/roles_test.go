@@ -30,7 +30,7 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 		"POST /v1/templates", "POST /v1/templates/load", "PUT /v1/templates/{template}", "DELETE /v1/templates/{template}"}
 	looks := []string{
 		"GET " + base, "GET " + one, "GET " + one + "/lifecycle", "GET " + one + "/holds", "GET " + one + "/previews",
-		"GET " + one + "/events", "GET /v1/events", "GET " + one + "/snapshots",
+		"GET " + one + "/events", "GET /v1/events", "GET " + one + "/snapshots", "GET /v1/snapshots", "GET /v1/snapshots/{snapshot}",
 		"GET /v1/templates", "GET /v1/templates/{template}",
 	}
 	eachRoute(t, func(t *testing.T, r route) {

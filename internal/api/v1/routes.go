@@ -17,6 +17,8 @@ const (
 	volumeParam  = "volumeId"
 	// templateParam is a template's name or id. A slash in it is written as %2F.
 	templateParam = "template"
+	// snapshotParam is a snapshot's id or name, likewise.
+	snapshotParam = "snapshot"
 )
 
 // The parameters of the query string of an import.
@@ -138,7 +140,7 @@ const (
 // refers to the table.
 func routes() []route {
 	return []route{
-		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox. The answer comes when the sandbox is running.", body.Options, createQuery, http.StatusCreated, sandboxView{}, jsonOnly},
+		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox. The answer comes when the sandbox is running.", createBody, createQuery, http.StatusCreated, sandboxView{}, jsonOnly},
 		{get, base, look, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, jsonOnly},
 		{get, one, look, none, (*server).get, "getSandbox", "Get a sandbox. For a terminated one, the answer has its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
 		{patch, one, use, none, (*server).patch, "patchSandbox", "Change settings of a running or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},
@@ -169,6 +171,13 @@ func routes() []route {
 		{put, "/v1/templates/{" + templateParam + "}", manage, none, setTemplate, "setTemplate", "Make a name stand for a template that is here. Sandboxes that exist keep theirs.", templateNameBody, nil, http.StatusOK, templateView{}, jsonOnly},
 		{del, "/v1/templates/{" + templateParam + "}", manage, none, removeTemplate, "deleteTemplate", "Take a name away, and remove the template if that was its last. It is refused while a sandbox that started from it exists, asleep or not.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
+		{post, one + "/snapshots", use, none, createSnapshot, "createSnapshot", "Take a snapshot of a running or paused sandbox, for others to start from. A running one is frozen for a moment, and keeps its connections and deadlines.", snapshotBody, nil, http.StatusCreated, snapshotView{}, jsonOnly},
+		{get, one + "/snapshots", look, none, listSnapshots, "listSandboxSnapshots", "List the snapshots of a sandbox, newest first, also after its end.", nil, nil, http.StatusOK, snapshotsView{}, jsonOnly},
+		{get, "/v1/snapshots", look, none, listSnapshots, "listSnapshots", "List snapshots, newest first.", nil, nil, http.StatusOK, snapshotsView{}, jsonOnly},
+		{get, "/v1/snapshots/{" + snapshotParam + "}", look, none, getSnapshot, "getSnapshot", "Get a snapshot, by its id or name.", nil, nil, http.StatusOK, snapshotView{}, jsonOnly},
+		{del, "/v1/snapshots/{" + snapshotParam + "}", use, none, deleteSnapshot, "deleteSnapshot", "Delete a snapshot, by its id or name. Its source, and sandboxes that started from it, are kept.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{post, one + "/fork", use, none, fork, "forkSandbox", "Start sandboxes that go on from what this one is now, with its settings, and with ids and tokens of their own. The answer comes when each is running or has failed.", forkBody, nil, http.StatusCreated, childrenView{}, jsonOnly},
+
 		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
 		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
 
@@ -186,9 +195,6 @@ func routes() []route {
 		{get, "/v1/openapi.json", open, none, (*server).openapi, "getOpenAPI", "This description.", nil, nil, http.StatusOK, map[string]any{}, jsonOnly},
 		{get, "/v1/errors", open, none, (*server).catalogue, "listErrors", "List all error codes, with what to do.", nil, nil, http.StatusOK, errorsView{}, jsonOnly},
 
-		{post, one + "/fork", use, none, (*server).unbuilt, "forkSandbox", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{post, one + "/snapshots", use, none, (*server).unbuilt, "createSnapshot", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
-		{get, one + "/snapshots", look, none, (*server).unbuilt, "listSnapshots", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
 		{post, one + "/exec", use, both, (*server).unbuilt, "exec", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
 		{get, one + "/files", use, both, (*server).unbuilt, "readFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},
 		{put, one + "/files", use, both, (*server).unbuilt, "writeFile", "Not supported yet.", nil, nil, failed, nil, jsonOnly},

@@ -19,7 +19,7 @@ type schema = body.Schema
 // enums are the string types with few values.
 var enums = map[reflect.Type]schema{
 	reflect.TypeFor[lifecycle.State]():      body.OneOf(lifecycle.Pending, lifecycle.Running, lifecycle.Paused, lifecycle.Terminated),
-	reflect.TypeFor[lifecycle.Phase]():      body.OneOf(lifecycle.Creating, lifecycle.Pausing, lifecycle.Resuming, lifecycle.Killing),
+	reflect.TypeFor[lifecycle.Phase]():      body.OneOf(lifecycle.Creating, lifecycle.Snapshotting, lifecycle.Pausing, lifecycle.Resuming, lifecycle.Killing),
 	reflect.TypeFor[lifecycle.Situation]():  body.OneOf(lifecycle.Situations()...),
 	reflect.TypeFor[lifecycle.Action]():     body.OneOf(lifecycle.Kill, lifecycle.Pause),
 	reflect.TypeFor[clockAction]():          body.OneOf(lifecycle.Kill, lifecycle.Pause, lifecycle.TakeCheckpoint),

@@ -144,6 +144,7 @@ type Options struct {
 	Sandboxes Sandboxes     // required
 	Volumes   Volumes       // required
 	Templates Templates     // required
+	Snapshots Snapshots     // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	// Domain is the wildcard domain, with the port if it is an unusual one,

@@ -12,6 +12,11 @@ var (
 		Name: "timeoutSeconds", Doc: "How long the sandbox runs from now.", Required: true,
 		Spelled: []body.Spelled{body.UntilSeconds.As("timeoutSeconds timeout_seconds timeout"), body.UntilMillis.As("timeoutMs timeout_ms")},
 	}
+	snapshotOption = body.Option{
+		Name: "snapshot", Doc: "The snapshot that the sandbox starts from, by its id or name, instead of a template. The sandbox has the template, the processors, the memory limit and the volumes of the snapshot, and its environment variables where env does not replace them.",
+		Spelled: []body.Spelled{body.AsText.As("snapshot snapshotID snapshotId snapshot_id")},
+	}
+	createBody  = body.Options.With(snapshotOption)
 	pauseBody   = body.Vocabulary{body.PauseMode}
 	resumeBody  = body.Options
 	timeoutBody = body.Vocabulary{deadlineOption}
@@ -45,6 +50,14 @@ var (
 		{Name: "name", Doc: "The name: letters, digits, - and _, at most 128, unique among volumes.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
 		{Name: "diskMiB", Doc: "How much it may hold, and one file for each 16 KiB of it; the server's --volume-disk if not said. Past it, all running sandboxes that have it are paused, and writes of its files are refused with volume_full.",
 			Spelled: []body.Spelled{body.AsCount.As("diskMiB disk_mib")}},
+	}
+	snapshotBody = body.Vocabulary{
+		{Name: "name", Doc: "What the snapshot is to be called: lower-case letters, digits, and . _ / : - between them, at most 128, unique among snapshots (default: none).", Spelled: []body.Spelled{body.AsText.As("name")}},
+	}
+	forkBody = body.Vocabulary{
+		{Name: "count", Doc: "How many sandboxes to start, 100 at most (default: 1).", Spelled: []body.Spelled{body.AsCount.As("count n")}},
+		{Name: "timeoutSeconds", Doc: "The soft timeout of each (default: that of the sandbox).",
+			Spelled: []body.Spelled{body.InSeconds.As("timeoutSeconds timeout_seconds timeout"), body.InMillis.As("timeoutMs timeout_ms")}},
 	}
 	templateBody = body.Vocabulary{
 		{Name: "image", Doc: "A reference to an image in a registry, such as python:3.12 or ghcr.io/owner/name@sha256:...", Required: true, Spelled: []body.Spelled{body.AsText.As("image")}},

@@ -30,7 +30,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 		t.Fatal(err)
 	}
 	w := &world{apitest.NewWorld(t)}
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Auth: apitest.Keyring{}, Keys: keys, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Auth: apitest.Keyring{}, Keys: keys, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

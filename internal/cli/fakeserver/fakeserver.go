@@ -83,7 +83,7 @@ func New(key, dir string) *Server {
 	if s.keys, err = auth.Load(context.Background(), memstore.Open(memstore.NewData(), memstore.Hooks{})); err != nil {
 		panic("internal error: " + err.Error())
 	}
-	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Auth: s, Keys: s.keys, Isolation: "none"})
+	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Auth: s, Keys: s.keys, Isolation: "none"})
 	return s
 }
 

@@ -1,0 +1,123 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Snapshot is a checkpoint that sandboxes can start from. It is independent of
+// the sandbox that it was taken of.
+type Snapshot struct {
+	ID         string    `json:"id"`
+	Name       string    `json:"name,omitempty"`
+	Sandbox    string    `json:"sandbox"`    // that it was taken of
+	Generation int64     `json:"generation"` // of the sandbox at that time
+	Template   string    `json:"template"`
+	Alias      string    `json:"alias,omitempty"` // of the template
+	Mode       Mode      `json:"mode"`
+	CreatedAt  time.Time `json:"createdAt"`
+	Key        string    `json:"key,omitempty"`      // the id of the API key that created it
+	Bytes      int64     `json:"bytes"`              // written for it, or by the pause that it keeps
+	FrozenMs   float64   `json:"frozenMs,omitempty"` // how long the running sandbox was frozen for it
+}
+
+const snapshotsPath = "/v1/snapshots"
+
+// Snapshots is the snapshots of a server.
+type Snapshots struct{ c *Client }
+
+// NewSnapshots returns the snapshots of the server of a client.
+func NewSnapshots(c *Client) Snapshots { return Snapshots{c} }
+
+// Create takes a snapshot of a running or paused sandbox. The name may be empty;
+// ErrConflict: it is taken.
+func (s Snapshots) Create(ctx context.Context, sandbox, name string) (Snapshot, error) {
+	body := map[string]string{}
+	if name != "" {
+		body["name"] = name
+	}
+	var snap Snapshot
+	if err := s.c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(sandbox)+"/snapshots", nil, body, &snap); err != nil {
+		return Snapshot{}, fmt.Errorf("take snapshot of %s: %w", sandbox, err)
+	}
+	return snap, nil
+}
+
+// List returns all snapshots, newest first; of one sandbox, where that is not
+// empty.
+func (s Snapshots) List(ctx context.Context, sandbox string) ([]Snapshot, error) {
+	path := snapshotsPath
+	if sandbox != "" {
+		path = "/v1/sandboxes/" + url.PathEscape(sandbox) + "/snapshots"
+	}
+	var out struct {
+		Snapshots []Snapshot `json:"snapshots"`
+	}
+	if err := s.c.call(ctx, http.MethodGet, path, nil, nil, &out); err != nil {
+		return nil, fmt.Errorf("list snapshots: %w", err)
+	}
+	return out.Snapshots, nil
+}
+
+// Get returns a snapshot by its id or name.
+func (s Snapshots) Get(ctx context.Context, ref string) (Snapshot, error) {
+	var snap Snapshot
+	if err := s.c.call(ctx, http.MethodGet, snapshotsPath+"/"+url.PathEscape(ref), nil, nil, &snap); err != nil {
+		return Snapshot{}, fmt.Errorf("get snapshot %s: %w", ref, err)
+	}
+	return snap, nil
+}
+
+// Delete deletes a snapshot, by its id or name. Sandboxes that started from it
+// are kept.
+func (s Snapshots) Delete(ctx context.Context, ref string) error {
+	if err := s.c.call(ctx, http.MethodDelete, snapshotsPath+"/"+url.PathEscape(ref), nil, nil, nil); err != nil {
+		return fmt.Errorf("delete snapshot %s: %w", ref, err)
+	}
+	return nil
+}
+
+// Child is a sandbox that a fork has started, or why there is none.
+type Child struct {
+	Sandbox *Sandbox // nil if it did not start
+	Info    Info
+	Err     error // nil if it did
+}
+
+// ForkOptions says what children a sandbox is to have.
+type ForkOptions struct {
+	Count   int            // at most 100; zero means one
+	Timeout *time.Duration // of each; nil means that of the sandbox, and zero no limit
+}
+
+// Fork starts sandboxes that go on from what a sandbox is now, with its settings.
+// The error is for a fork that has no children at all.
+func (s Snapshots) Fork(ctx context.Context, sandbox string, o ForkOptions) ([]Child, error) {
+	body := map[string]any{"count": max(o.Count, 1)}
+	if o.Timeout != nil {
+		body["timeoutSeconds"] = o.Timeout.Seconds()
+	}
+	var out struct {
+		Children []struct {
+			Sandbox *answered       `json:"sandbox"`
+			Status  int             `json:"status"`
+			Error   json.RawMessage `json:"error"`
+		} `json:"children"`
+	}
+	if err := s.c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(sandbox)+"/fork", nil, body, &out); err != nil {
+		return nil, fmt.Errorf("fork %s: %w", sandbox, err)
+	}
+	var children []Child
+	for _, c := range out.Children {
+		if c.Sandbox != nil {
+			children = append(children, Child{Sandbox: s.c.handle(*c.Sandbox), Info: c.Sandbox.info})
+			continue
+		}
+		children = append(children, Child{Err: parseError(c.Status, fmt.Appendf(nil, `{"error":%s}`, c.Error))})
+	}
+	return children, nil
+}

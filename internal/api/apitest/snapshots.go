@@ -1,0 +1,118 @@
+package apitest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Snapshots are those of a server. There is always one that is called "kept", which
+// no list has.
+type Snapshots struct {
+	fake *Fake
+	list []store.Snapshot
+}
+
+// NewSnapshots returns none.
+func NewSnapshots(f *Fake) *Snapshots { return &Snapshots{fake: f} }
+
+// TakeSnapshot takes one of a sandbox that has not ended.
+func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error) {
+	sb, err := x.fake.Get(ctx, id)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	x.fake.mu.Lock()
+	defer x.fake.mu.Unlock()
+	snap := store.Snapshot{
+		ID: fmt.Sprintf("s%020d", len(x.list)+1), Name: req.Name, CreatedAt: x.fake.Now, Key: req.Key, Sandbox: id, Generation: sb.Record.Generation,
+		Checkpoint: lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory}, Config: sb.Config, Settings: sb.Record.Settings, Bytes: 1 << 20,
+	}
+	if req.Name != "" && slices.ContainsFunc(x.list, func(has store.Snapshot) bool { return has.Name == req.Name }) {
+		return store.Snapshot{}, store.ErrSnapshotExists(snap)
+	}
+	x.fake.Actors = append(x.fake.Actors, req.Actor)
+	x.list = append(x.list, snap)
+	return snap, nil
+}
+
+// Snapshots returns all, newest first.
+func (x *Snapshots) Snapshots() ([]store.Snapshot, error) {
+	err := x.fake.enter()
+	defer x.fake.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Clone(x.list)
+	slices.Reverse(all)
+	return all, nil
+}
+
+// Snapshot returns one.
+func (x *Snapshots) Snapshot(ref string) (store.Snapshot, error) {
+	err := x.fake.enter()
+	defer x.fake.mu.Unlock()
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	i := x.find(ref)
+	if i < 0 && ref == "kept" {
+		return store.Snapshot{ID: "skept", Name: ref, Key: KeyID}, nil
+	}
+	if i < 0 {
+		return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
+	}
+	return x.list[i], nil
+}
+
+func (x *Snapshots) find(ref string) int {
+	return slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.ID == ref || has.Name == ref })
+}
+
+// RemoveSnapshot removes one.
+func (x *Snapshots) RemoveSnapshot(_ context.Context, ref, actor string) error {
+	err := x.fake.enter()
+	defer x.fake.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	i := x.find(ref)
+	if i < 0 {
+		return store.ErrSnapshotNotFound(ref)
+	}
+	x.fake.Actors = append(x.fake.Actors, actor)
+	x.list = slices.Delete(x.list, i, i+1)
+	return nil
+}
+
+// Fork starts children, of which the fourth and on find no room.
+func (x *Snapshots) Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error) {
+	sb, err := x.fake.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if req.Count > 100 {
+		return nil, errdef.New(errdef.Invalid, "fork_count_invalid", "%d children were asked for", req.Count)
+	}
+	var children []supervisor.Forked
+	for i := range req.Count {
+		if i >= 3 {
+			children = append(children, supervisor.Forked{Err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "no room")})
+			continue
+		}
+		child := supervisor.CreateRequest{Template: "base", Settings: sb.Record.Settings, Config: sb.Config, Actor: req.Actor}
+		child.Config.Key, child.Config.Idempotency = req.Key, nil
+		if req.Timeout != nil {
+			child.Settings.Timeout = *req.Timeout
+		}
+		var c supervisor.Forked
+		c.Sandbox, c.Err = x.fake.Create(ctx, child)
+		children = append(children, c)
+	}
+	return children, nil
+}

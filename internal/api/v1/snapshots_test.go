@@ -1,0 +1,92 @@
+package v1
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+)
+
+func TestSnapshots(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{}`)
+	made := w.do("POST", pathOf(id)+"/snapshots", `{"name":"a/b:c"}`).Is(http.StatusCreated).Object()
+	if made["name"] != "a/b:c" || made["sandbox"] != id || made["mode"] != "memory" || made["generation"] != 1.0 || made["frozenMs"] != nil || made["key"] != apitest.KeyID {
+		t.Errorf("made %v", made)
+	}
+	w.do("POST", pathOf(id)+"/snapshots", `{"name":"a/b:c"}`).fails(http.StatusConflict, "snapshot_exists", "a/b:c")
+	w.do("POST", pathOf(id)+"/snapshots", `{"memory":false}`).fails(http.StatusBadRequest, "unknown_field", "memory")
+	w.do("POST", pathOf("inobody")+"/snapshots", ``).fails(http.StatusNotFound, "sandbox_not_found", "inobody")
+	second := w.do("POST", pathOf(id)+"/snapshots", ``).Is(http.StatusCreated).Object()
+	for _, path := range []string{"/v1/snapshots", pathOf(id) + "/snapshots"} {
+		if got := list(w.do("GET", path, "").Is(http.StatusOK).Object()["snapshots"]); len(got) != 2 || got[0]["id"] != second["id"] || got[0]["name"] != nil || got[1]["id"] != made["id"] {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+	if got := w.do("GET", "/v1/snapshots/a%2Fb:c", "").Is(http.StatusOK).Object(); got["id"] != made["id"] {
+		t.Errorf("got %v", got)
+	}
+
+	// A create names one by its id or name, and not a template besides.
+	for _, body := range []string{`{"snapshot":"a/b:c"}`, `{"template":"` + made["id"].(string) + `"}`} {
+		if a := w.do("POST", base, body); strings.Contains(a.Body, "snapshot") {
+			t.Errorf("%s: %s", body, a.Body)
+		}
+	}
+	w.do("POST", base, `{"snapshot":"a/b:c","template":"base"}`).fails(http.StatusBadRequest, "invalid_request", "both")
+	w.do("POST", base, `{"snapshot":"none"}`).fails(http.StatusNotFound, "snapshot_not_found", "none")
+
+	w.do("DELETE", "/v1/snapshots/a%2Fb:c", "").Is(http.StatusNoContent)
+	for _, method := range []string{"GET", "DELETE"} {
+		w.do(method, "/v1/snapshots/a%2Fb:c", "").fails(http.StatusNotFound, "snapshot_not_found", "a/b:c")
+	}
+}
+
+func pathOf(id string) string { return base + "/" + id }
+
+// TestSnapshotsOfOthers: to a key of role own, those of other keys are not there.
+func TestSnapshotsOfOthers(t *testing.T) {
+	w := newWorld(t)
+	id := w.createAs(apitest.FullKey)
+	snap := w.DoAs(apitest.FullKey, "POST", pathOf(id)+"/snapshots", `{"name":"theirs"}`).Is(http.StatusCreated).Object()["id"].(string)
+	for _, ref := range []string{"theirs", snap} {
+		for _, method := range []string{"GET", "DELETE"} {
+			answer{w.DoAs(apitest.OwnKey, method, "/v1/snapshots/"+ref, "")}.fails(http.StatusNotFound, "snapshot_not_found", ref)
+		}
+		answer{w.DoAs(apitest.OwnKey, "POST", base, `{"snapshot":"`+ref+`"}`)}.fails(http.StatusNotFound, "snapshot_not_found", ref)
+	}
+	answer{w.DoAs(apitest.OwnKey, "POST", base, `{"template":"`+snap+`"}`)}.fails(http.StatusNotFound, "snapshot_not_found", snap)
+	if got := list(w.DoAs(apitest.OwnKey, "GET", "/v1/snapshots", "").Is(http.StatusOK).Object()["snapshots"]); len(got) != 0 {
+		t.Errorf("listed %v", got)
+	}
+	own := w.createAs(apitest.OwnKey)
+	w.DoAs(apitest.OwnKey, "POST", pathOf(own)+"/snapshots", `{}`).Is(http.StatusCreated)
+	if got := list(w.DoAs(apitest.OwnKey, "GET", "/v1/snapshots", "").Is(http.StatusOK).Object()["snapshots"]); len(got) != 1 {
+		t.Errorf("listed %v", got)
+	}
+}
+
+// TestFork: there is a result for each child.
+func TestFork(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"metadata":{"a":"b"}}`)
+	children := list(w.do("POST", pathOf(id)+"/fork", `{"count":4,"timeoutSeconds":77}`).Is(http.StatusCreated).Object()["children"])
+	if len(children) != 4 {
+		t.Fatalf("%v", children)
+	}
+	for i, c := range children[:3] {
+		sb := c["sandbox"].(map[string]any)
+		if sb["id"] == id || sb["timeoutSeconds"] != 77.0 || sb["token"] == nil || sb["metadata"].(map[string]any)["a"] != "b" || c["error"] != nil {
+			t.Errorf("child %d is %v", i, c)
+		}
+	}
+	if last := children[3]; last["sandbox"] != nil || last["status"] != float64(http.StatusTooManyRequests) || last["error"].(map[string]any)["code"] != "too_many_sandboxes" {
+		t.Errorf("the last child is %v", last)
+	}
+	if got := list(w.do("POST", pathOf(id)+"/fork", ``).Is(http.StatusCreated).Object()["children"]); len(got) != 1 {
+		t.Errorf("without a count: %v", got)
+	}
+	w.do("POST", pathOf(id)+"/fork", `{"count":101}`).fails(http.StatusBadRequest, "fork_count_invalid", "101")
+	w.do("POST", pathOf(id)+"/fork", `{"count":0}`).fails(http.StatusBadRequest, "invalid_request", "count")
+}

@@ -1,0 +1,61 @@
+package fakeserver
+
+import (
+	"context"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	v1 "github.com/drowse-dev/drowse/internal/api/v1"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// snapshots are those of apitest's fake, of sandboxes as clients know them. What
+// starts from one begins with nothing.
+type snapshots struct {
+	s    *Server
+	fake *apitest.Snapshots
+}
+
+var _ v1.Snapshots = snapshots{}
+
+func (x snapshots) shown(snap store.Snapshot, err error) (store.Snapshot, error) {
+	snap.Sandbox = x.s.outer(snap.Sandbox)
+	return snap, err
+}
+
+// TakeSnapshot implements v1.Snapshots.
+func (x snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error) {
+	x.s.enter()
+	defer x.s.leave()
+	return x.shown(x.fake.TakeSnapshot(ctx, x.s.inner(id), req))
+}
+
+// Snapshots implements v1.Snapshots.
+func (x snapshots) Snapshots() ([]store.Snapshot, error) {
+	all, err := x.fake.Snapshots()
+	for i := range all {
+		all[i], _ = x.shown(all[i], nil)
+	}
+	return all, err
+}
+
+// Snapshot implements v1.Snapshots.
+func (x snapshots) Snapshot(ref string) (store.Snapshot, error) {
+	return x.shown(x.fake.Snapshot(ref))
+}
+
+// RemoveSnapshot implements v1.Snapshots.
+func (x snapshots) RemoveSnapshot(ctx context.Context, ref, actor string) error {
+	return x.fake.RemoveSnapshot(ctx, ref, actor)
+}
+
+// Fork implements v1.Snapshots.
+func (x snapshots) Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error) {
+	x.s.enter()
+	defer x.s.leave()
+	children, err := x.fake.Fork(ctx, x.s.inner(id), req)
+	for i := range children {
+		children[i].Sandbox.ID = x.s.outer(children[i].Sandbox.ID)
+	}
+	return children, err
+}

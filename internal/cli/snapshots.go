@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/human"
+)
+
+// snapshotCommands are the commands about what sandboxes were at some time.
+type snapshotCommands struct{ *app }
+
+func (a snapshotCommands) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot COMMAND",
+		Short: "keep what a sandbox is now, and start others from it",
+		Long: `A snapshot is what a sandbox was at one moment: its memory, processes and files.
+Any number of sandboxes can start from it, also when the sandbox has ended. They
+share its files and memory image, so that each takes only what it changes.
+
+A running sandbox is frozen for a moment. It keeps its id, its connections and
+its deadlines. A paused one sleeps on, and its checkpoint becomes the snapshot.`,
+		Example: `  drowse snapshot create --name prepared ID
+  drowse create --snapshot prepared
+  drowse snapshot ls
+  drowse snapshot rm prepared`,
+		Args: unknownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for _, c := range []*cobra.Command{a.createCommand(), a.listCommand(), a.removeCommand()} {
+		c.DisableFlagsInUseLine = true
+		cmd.AddCommand(c)
+	}
+	return cmd
+}
+
+func (a snapshotCommands) createCommand() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "create ID [flags]",
+		Short: "take a snapshot of a sandbox and print its id",
+		Args:  exactArgs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				snap, err := client.NewSnapshots(c).Create(ctx, args[0], name)
+				if err != nil {
+					return err
+				}
+				return a.print(snap, func(w io.Writer) { _, _ = fmt.Fprintln(w, snap.ID) })
+			})
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "`name` to find the snapshot by, which no other may have")
+	return cmd
+}
+
+func (a snapshotCommands) listCommand() *cobra.Command {
+	var sandbox string
+	cmd := &cobra.Command{
+		Use:   "ls [flags]",
+		Short: "list snapshots, newest first",
+		Args:  exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				all, err := client.NewSnapshots(c).List(ctx, sandbox)
+				if err != nil {
+					return err
+				}
+				return a.print(all, func(w io.Writer) {
+					now := time.Now()
+					rows := [][]string{{"NAME", "ID", "OF", "KEEPS", "WRITTEN", "MADE"}}
+					for _, s := range all {
+						rows = append(rows, []string{cmp.Or(s.Name, "-"), s.ID, s.Sandbox, string(s.Mode), human.Bytes(s.Bytes), clock(s.CreatedAt, now)})
+					}
+					table(w, rows)
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&sandbox, "sandbox", "", "only those that were taken of the sandbox with this `id`")
+	return cmd
+}
+
+func (a snapshotCommands) removeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm SNAPSHOT... [flags]",
+		Short: "delete snapshots",
+		Long: `Delete snapshots, by their ids or names. The sandboxes that they were taken of,
+and those that started from them, keep all they need.`,
+		Args: minArgs("SNAPSHOT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				for _, ref := range args {
+					if err := client.NewSnapshots(c).Delete(ctx, ref); err != nil {
+						return err
+					}
+				}
+				return a.print(map[string][]string{"deleted": args}, func(w io.Writer) {
+					for _, ref := range args {
+						_, _ = fmt.Fprintf(w, "%s is deleted\n", ref)
+					}
+				})
+			})
+		},
+	}
+}
+
+func (a snapshotCommands) forkCommand() *cobra.Command {
+	var o client.ForkOptions
+	timeout := limitFlag{}
+	cmd := &cobra.Command{
+		Use:   "fork ID [flags]",
+		Short: "start sandboxes that go on from what a sandbox is now",
+		Long: `Start sandboxes that go on from what a sandbox is now, running or paused, and print
+their ids. Each has the memory, processes, files and settings of the sandbox, and
+an id and tokens of its own. The sandbox itself runs or sleeps on as before.
+
+If a child does not start, the exit code says why, as that of create does; the ids of
+the others are printed all the same.`,
+		Example: `  drowse fork ID
+  drowse fork ID -n 8 --timeout 10m`,
+		Args: exactArgs("ID"),
+	}
+	cmd.Flags().IntVarP(&o.Count, "count", "n", 1, "how many sandboxes to start, at most 100")
+	cmd.Flags().Var(&timeout, "timeout", "the timeout of each; none for no limit (default: that of the sandbox)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if o.Count < 1 || o.Count > 100 {
+			return usagef("--count %d: want 1 to 100", o.Count)
+		}
+		if cmd.Flags().Changed("timeout") {
+			o.Timeout = new(max(timeout.Duration, 0))
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			children, err := client.NewSnapshots(c).Fork(ctx, args[0], o)
+			if err != nil {
+				return err
+			}
+			started, errs := []client.Info{}, []error{}
+			for _, child := range children {
+				if child.Err != nil {
+					errs = append(errs, fmt.Errorf("a child did not start: %w", child.Err))
+					continue
+				}
+				started = append(started, child.Info)
+			}
+			err = a.print(started, func(w io.Writer) {
+				for _, i := range started {
+					_, _ = fmt.Fprintln(w, i.ID)
+				}
+			})
+			return errors.Join(append(errs, err)...)
+		})
+	}
+	return cmd
+}
