@@ -264,3 +264,105 @@ func TestSnapshotThatFails(t *testing.T) {
 	kill(t, s, id)
 	b.wantNothingLeft()
 }
+
+// TestChildThatDies: one whose runtime is lost before its first pause goes back to
+// the snapshot, also when that is deleted and its source has ended.
+func TestChildThatDies(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	source := create(t, s, CreateRequest{})
+	wantCount(t, s, source, 1, 1)
+	snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := from(t, s, snap.ID)
+	wantCount(t, s, child, 2, 1)
+	kill(t, s, source)
+	if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.crash(record(t, s, child), child)
+	eventually(t, "the loss", func() bool { return record(t, s, child).State == lifecycle.Paused })
+	if _, err := s.Connect(t.Context(), child, time.Hour, Patch{}, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, child, 2, 2)
+	kill(t, s, child)
+	b.wantNothingLeft()
+}
+
+// TestSnapshotOfFiles is of a sandbox that was paused without its memory.
+func TestSnapshotOfFiles(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	source := create(t, s, CreateRequest{})
+	wantCount(t, s, source, 1, 1)
+	put(t, s, source, "before")
+	if err := s.Pause(t.Context(), source, lifecycle.Filesystem, ""); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{})
+	if err != nil || snap.Checkpoint.Mode != lifecycle.Filesystem {
+		t.Fatalf("%+v, %v", snap, err)
+	}
+	// Without memory, the limits are for the sandbox to say.
+	sb, err := s.Create(t.Context(), CreateRequest{Snapshot: snap.ID, Settings: lifecycle.Settings{Timeout: time.Hour}, Config: store.Config{Limits: store.Limits{MemoryMiB: 1024}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, sb.ID, 1, 1)
+	wantFiles(t, s, sb.ID, "before")
+	kill(t, s, source, sb.ID)
+	if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.wantNothingLeft()
+}
+
+// TestKillDuringASnapshot holds the capture up: the sandbox goes on to serve, a
+// pause waits, and a kill does not.
+func TestKillDuringASnapshot(t *testing.T) {
+	b := newBench(t)
+	captures, goOn := make(chan struct{}), make(chan struct{})
+	b.set(func() {
+		b.checkpoint = func() error {
+			close(captures)
+			<-goOn
+			return nil
+		}
+	})
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{})
+	taken, paused := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := s.TakeSnapshot(t.Context(), id, SnapshotRequest{Name: "x"})
+		taken <- err
+	}()
+	<-captures
+	if at := record(t, s, id).Situation(); at != lifecycle.Situation(lifecycle.Snapshotting) {
+		t.Errorf("it is %s", at)
+	}
+	go func() { paused <- s.Pause(t.Context(), id, lifecycle.Memory, "") }()
+	lease, err := s.Acquire(t.Context(), id, Access{Port: counterPort})
+	if err != nil {
+		t.Fatalf("an access: %v", err)
+	}
+	lease.Release()
+	killed := make(chan error, 1)
+	go func() { killed <- s.Kill(t.Context(), id, "") }()
+	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	close(goOn)
+	for what, answer := range map[string]chan error{"snapshot": taken, "pause": paused} {
+		if err := <-answer; !errdef.Is(err, errdef.NotFound) {
+			t.Errorf("the %s: %v", what, err)
+		}
+	}
+	if err := <-killed; err != nil {
+		t.Error(err)
+	}
+	if all := s.AllSnapshots(); len(all) > 0 {
+		t.Errorf("snapshots: %+v", all)
+	}
+	b.wantNothingLeft()
+}
