@@ -106,7 +106,7 @@ func TestMountVolumes(t *testing.T) {
 		return mounts
 	}
 	for _, bad := range [][]store.VolumeMount{
-		{{Name: "other", Path: "/mnt"}}, {{Name: v.ID, Path: "/mnt"}},
+		{{Name: "other", Path: "/mnt"}}, {{Name: v.ID + "0", Path: "/mnt"}},
 		at(""), at("mnt"), at("/"), at("//"), at("/proc"), at("/proc/x"), at("/sys"), at("/dev/shm"), at("/run"), at("/run/drowse"), at("/run/drowse/x"),
 		at("/tmp"), at("/usr"), at("/usr/lib/drowse"), at("/mnt/../proc"), at("/mnt/a\nb"), at("/" + strings.Repeat("x", 2000)),
 		at("/mnt", "/mnt"), at("/mnt", "/mnt/"), at("/mnt/a", "/mnt"), at("/mnt", "/mnt/a"),
@@ -119,9 +119,14 @@ func TestMountVolumes(t *testing.T) {
 		t.Fatalf("refused sandboxes are known: %+v, %v", list, err)
 	}
 
-	sb, err := create(at("/mnt/data/", "/tmp/x", "/mnt/data2")...)
+	mounts := at("/mnt/data/", "/tmp/x", "/mnt/data2")
+	mounts[1].Name = v.ID
+	sb, err := create(mounts...)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got := sb.Config.Volumes[1].Name; got != "data" {
+		t.Errorf("a volume that was named by its id is shown as %q", got)
 	}
 	dir := filepath.Join(w.dir, "volumes", v.ID)
 	want := []runtime.Mount{{Source: dir, Path: "/mnt/data"}, {Source: dir, Path: "/tmp/x"}, {Source: dir, Path: "/mnt/data2"}}

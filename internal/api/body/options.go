@@ -203,6 +203,7 @@ func refused() Vocabulary {
 		refuse("dnsServers", "names are resolved by the server, as its --dns says", "dnsServers dns_servers dns network.dnsServers network.dns_servers network.dns"),
 		{Name: "mcp", Doc: "Refused: " + noGateway + ".", Refused: true, Spelled: []Spelled{asNull(noGateway).As("mcp")}},
 		refuse("iam", "this server gives out no identities", "iam"),
+		refuse("node", "this server is one machine, and sandboxes run there", "nodeID nodeId node_id distributionScope distribution_scope"),
 		refuse("secrets", "this server keeps no secrets; use env", "secrets"),
 	}
 }

@@ -16,8 +16,6 @@ import (
 
 var noContent = reply{status: http.StatusNoContent}
 
-func (s *server) health(*call) (reply, error) { return noContent, nil }
-
 func (s *server) get(c *call) (reply, error) {
 	sb, err := s.find(c)
 	if err != nil {

@@ -229,39 +229,51 @@ func (s *server) listEvents(c *call, sandbox string) (reply, error) {
 // logPage is how many entries of the log are read at once.
 const logPage = 500
 
-// findEvents looks through the log from one of its ends.
-func (s *server) findEvents(ctx context.Context, sandbox string, q eventQuery) ([]eventView, error) {
-	views := make([]eventView, 0, q.limit)
-	read, cursor := s.Sandboxes.EventsBefore, int64(math.MaxInt64)
-	if q.ascending {
-		read, cursor = s.Sandboxes.Events, 0
+// walkEvents visits the events of one sandbox, or of all, from one end of the log
+// until a visit returns false.
+func walkEvents(ctx context.Context, log EventLog, sandbox string, ascending bool, visit func(e store.Event, kind string) (bool, error)) error {
+	read, cursor := log.EventsBefore, int64(math.MaxInt64)
+	if ascending {
+		read, cursor = log.Events, 0
 	}
-	for skip := q.offset; ; {
+	for {
 		page, err := read(ctx, sandbox, cursor, logPage)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, e := range page {
 			cursor = e.Seq
 			kind := eventKind(e.Entry)
-			if kind == "" || len(q.types) > 0 && !slices.Contains(q.types, eventPrefix+kind) {
+			if kind == "" {
 				continue
 			}
-			if skip > 0 {
-				skip--
-				continue
-			}
-			sb, err := s.Sandboxes.Find(ctx, e.Sandbox)
-			if err != nil && !errdef.Is(err, errdef.NotFound) { // it may have been forgotten just now
-				return nil, err
-			}
-			v, _ := viewEvent(e, sb)
-			if views = append(views, v); len(views) == q.limit {
-				return views, nil
+			if more, err := visit(e, kind); err != nil || !more {
+				return err
 			}
 		}
 		if len(page) < logPage {
-			return views, nil
+			return nil
 		}
 	}
+}
+
+func (s *server) findEvents(ctx context.Context, sandbox string, q eventQuery) ([]eventView, error) {
+	views, skip := make([]eventView, 0, q.limit), q.offset
+	err := walkEvents(ctx, s.Sandboxes, sandbox, q.ascending, func(e store.Event, kind string) (bool, error) {
+		if len(q.types) > 0 && !slices.Contains(q.types, eventPrefix+kind) {
+			return true, nil
+		}
+		if skip > 0 {
+			skip--
+			return true, nil
+		}
+		sb, err := s.Sandboxes.Find(ctx, e.Sandbox)
+		if err != nil && !errdef.Is(err, errdef.NotFound) { // it may have been forgotten just now
+			return false, err
+		}
+		v, _ := viewEvent(e, sb)
+		views = append(views, v)
+		return len(views) < q.limit, nil
+	})
+	return views, err
 }

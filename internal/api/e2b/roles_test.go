@@ -31,7 +31,7 @@ func isShared(r route) bool { return strings.HasPrefix(r.pattern, "/volumes") }
 
 // isOfAll reports whether a route tells of all sandboxes together.
 func isOfAll(r route) bool {
-	return strings.HasPrefix(r.pattern, "/teams/{teamID}/metrics") || strings.HasPrefix(r.pattern, "/events/sandboxes")
+	return strings.HasPrefix(r.pattern, "/teams/{teamID}/metrics") || strings.HasPrefix(r.pattern, "/events/sandboxes") || r.pattern == "/sandboxes/events"
 }
 
 // isRefused reports whether a route is of what this server does not do for

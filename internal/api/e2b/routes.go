@@ -37,7 +37,7 @@ func newRouter() httpapi.Router[route] {
 // such: a client learns that the server lacks them, not that what it asked for
 // does not exist.
 var routes = append([]route{
-	{http.MethodGet, "/health", nothing, (*server).health},
+	{http.MethodGet, "/health", nothing, health},
 
 	{http.MethodPost, "/sandboxes", auth.Use, (*server).createV1},
 	{http.MethodPost, "/v2/sandboxes", auth.Use, (*server).createV2},
@@ -52,6 +52,9 @@ var routes = append([]route{
 	{http.MethodPost, "/sandboxes/{sandboxID}/timeout", auth.Use, (*server).setTimeout},
 	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", auth.Use, (*server).refresh},
 	{http.MethodPut, "/sandboxes/{sandboxID}/network", auth.Use, (*server).setNetwork},
+
+	{http.MethodGet, "/sandboxes/quota", auth.Look, tellQuota},
+	{http.MethodGet, "/sandboxes/events", auth.LookAll, eventsInPage},
 
 	{http.MethodGet, "/teams", auth.Look, (*server).teams},
 	{http.MethodGet, "/api-keys", auth.Manage, (*server).keys},
@@ -98,10 +101,15 @@ var routes = append([]route{
 	"POST /sandboxes/{sandboxID}/snapshots",
 	"GET /snapshots",
 
-	// Of others that speak this API. Without a route of their own they would be
-	// taken for sandboxes of these names, or for sandboxes that are not there.
-	"GET /sandboxes/quota",
-	"GET /sandboxes/events",
+	// Of others that speak this API. Their clients take a 404 for a sandbox that
+	// is not there.
+	"POST /sandboxes/{sandboxID}/clone",
+	"POST /sandboxes/{sandboxID}/reset",
+	"POST /sandboxes/{sandboxID}/hotplug-memory",
+	"POST /sandboxes/{sandboxID}/volume-mounts",
+	"DELETE /sandboxes/{sandboxID}/volume-mounts",
+	"POST /sandboxes/{sandboxID}/commit",
+	"POST /sandboxes/{sandboxID}/rollback",
 
 	// Templates.
 	"POST /templates",

@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
@@ -80,6 +81,8 @@ type Telemetry interface {
 	LastSample(id string) (usage.Sample, bool)
 	// Fleet returns how many sandboxes ran in a time, oldest first.
 	Fleet(ctx context.Context, from, to time.Time) []usage.FleetSample
+	// KeyUse returns what the sandboxes that an API key has made take together.
+	KeyUse(key string) quota.Use
 	// SandboxLog returns the log of a sandbox, oldest first; it is not woken for
 	// that.
 	SandboxLog(ctx context.Context, id string) ([]journal.Line, error)

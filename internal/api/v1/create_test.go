@@ -182,7 +182,7 @@ func TestCreateRefuses(t *testing.T) {
 		"unknown in lifecycle":     {`{"lifecycle":{"ontimeout":"kill"}}`, 400, "unknown_field", `"lifecycle.ontimeout"`, `"lifecycle.onTimeout"`},
 		"unknown in onTimeout":     {`{"onTimeout":{"action":"kill","keepmemory":true}}`, 400, "unknown_field", `"onTimeout.keepmemory"`, `"onTimeout.keepMemory"`},
 		"a path as a name":         {`{"lifecycle.autoResume":true}`, 400, "unknown_field", "lifecycle.autoResume", ""},
-		"a field of another API":   {`{"nodeID":"a"}`, 400, "unknown_field", "nodeID", ""},
+		"a field of another API":   {`{"zone":"a"}`, 400, "unknown_field", "zone", ""},
 		"an endless name":          {`{"` + strings.Repeat("é", 5000) + `":1}`, 400, "unknown_field", "…", ""},
 		"a negative timeout":       {`{"timeout":-1}`, 400, "timeout_invalid", `"timeout" is negative`, "positive"},
 		"too short":                {`{"timeoutMs":0.5}`, 400, "timeout_invalid", `"timeoutMs" is shorter`, ""},

@@ -245,9 +245,12 @@ func (r *Room) resolve(asked []store.VolumeMount) ([]store.VolumeMount, error) {
 		m := &mounts[i]
 		has, ok := r.named(m.Name)
 		if !ok {
+			has, ok = r.byID[m.Name] // as CubeSandbox's clients name it
+		}
+		if !ok {
 			return nil, mountError("there is no volume %.200q", m.Name).WithRemedy("create it first")
 		}
-		m.Volume = has.ID
+		m.Volume, m.Name = has.ID, has.Name
 		if err := checkMountPath(m.Path); err != nil {
 			return nil, err
 		}
