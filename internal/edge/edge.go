@@ -49,6 +49,7 @@ type Sandboxes interface {
 // edge is what requests of every protocol have in common.
 type edge struct {
 	sandboxes Sandboxes
+	mayUse    func(apiKey string, sb store.Sandbox) bool // nil for nobody
 	log       *slog.Logger
 	limits    Limits
 	counts    *counts
@@ -67,6 +68,7 @@ type passage struct {
 	target
 	access  supervisor.Access
 	asleep  bool   // the sandbox does not run now
+	token   string // the sandbox's access token, in place of the API key that the request carries; "" to pass on what it carries
 	preview bool   // the request carries a preview link's token, which stays outside
 	mask    string // the Host that the server inside sees; "" for the client's
 	https   bool   // the server inside speaks TLS
@@ -111,6 +113,9 @@ func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 			p.mask = strings.ReplaceAll(mask, "${PORT}", strconv.Itoa(t.port))
 		}
 		p.https = slices.Contains(sb.Config.HTTPSPorts, t.port)
+	}
+	if e.opensByKey(r, t, sb) {
+		p.token = e.sandboxes.EnvdToken(sb.ID)
 	}
 	if refusal := e.authorize(ctx, r, p, sb); refusal != nil {
 		return nil, refusal
@@ -276,12 +281,29 @@ func runsCode(p *passage) bool {
 	return p.port == agentapi.CodePort && cleanPath(p.path) == agentapi.PathCode
 }
 
+// opensByKey reports whether a request shows an API key to the agent, and no
+// access token, and the key may use the sandbox. CubeSandbox's client asks so for
+// code to be run. The key itself stays outside.
+func (e *edge) opensByKey(r *request, t target, sb store.Sandbox) bool {
+	if t.port != agentapi.Port && t.port != agentapi.CodePort {
+		return false
+	}
+	key := r.header.Get(headerAPIKey)
+	return key != "" && r.header.Get(agentapi.HeaderAccessToken) == "" && sb.Config.Secure && e.mayUse != nil && e.mayUse(key, sb)
+}
+
+// isCredential reports whether a field is replaced where an API key opens the
+// agent.
+func isCredential(name string) bool {
+	return strings.EqualFold(name, headerAPIKey) || strings.EqualFold(name, agentapi.HeaderAccessToken)
+}
+
 // agentCredentials reports whether a request could reach anything of the agent:
 // it has the sandbox's token, or is a signed file URL. The agent itself checks
 // the signature's expiry.
 func (e *edge) agentCredentials(r *request, p *passage) bool {
 	token := e.sandboxes.EnvdToken(p.id)
-	if same(r.header.Get(agentapi.HeaderAccessToken), token) {
+	if p.token != "" || same(r.header.Get(agentapi.HeaderAccessToken), token) {
 		return true
 	}
 	if p.port != agentapi.Port || cleanPath(p.path) != "/files" {

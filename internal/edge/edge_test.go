@@ -72,7 +72,7 @@ func (f *fleet) Acquire(ctx context.Context, _ string, a supervisor.Access) (*su
 	return &supervisor.Lease{
 		Generation: 1, Cut: f.cut, Why: func() error { return f.why }, Progress: func(int) {}, Streams: func() {},
 		Dial: func(ctx context.Context, port int) (net.Conn, error) {
-			if port != openPort && port != agentapi.Port {
+			if port != openPort && port != agentapi.Port && port != agentapi.CodePort {
 				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 			}
 			if f.dial != nil {
@@ -586,6 +586,57 @@ func TestTokenFindsItsSandbox(t *testing.T) {
 	f.set(func() { f.sb.ID = "itwo" })
 	if status, body := send("envd-token"); status != http.StatusBadGateway || !strings.Contains(body, `"sandboxId":"ione"`) {
 		t.Errorf("after its end: %d %s", status, body)
+	}
+}
+
+// TestAKeyOpensTheAgent: CubeSandbox's client sends its API key to the agent, and
+// no access token where it has code run. The key does not get inside.
+func TestAKeyOpensTheAgent(t *testing.T) {
+	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%q %q", r.Header.Values(agentapi.HeaderAccessToken), r.Header.Values(headerAPIKey))
+	})
+	f.sb.Record.Settings.AutoResume = true
+	url := f.serveWith(t, Options{MayUse: func(key string, sb store.Sandbox) bool { return key == "good" && sb.ID == "ione" }})
+	http2 := &http.Transport{Protocols: new(http.Protocols)}
+	http2.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(http2.CloseIdleConnections)
+	for _, c := range []struct {
+		port       int
+		key, token string
+		inside     string // the tokens and the keys that the sandbox sees
+		wakes      bool
+	}{
+		{agentapi.Port, "good", "", `["envd-token"] []`, true},
+		{agentapi.CodePort, "good", "", `["envd-token"] []`, true},
+		{agentapi.CodePort, "bad", "", `[] ["bad"]`, false},
+		{agentapi.Port, "good", "mine", `["mine"] ["good"]`, false},
+		{openPort, "good", "", `[] ["good"]`, true},
+	} {
+		for _, state := range []lifecycle.State{lifecycle.Running, lifecycle.Paused} {
+			for name, transport := range map[string]http.RoundTripper{"HTTP/1.1": http.DefaultTransport, "HTTP/2": http2} {
+				f.set(func() { f.sb.Record.State = state })
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+agentapi.PathCode, nil)
+				req.Header.Set(headerSandbox, "ione")
+				req.Header.Set(headerPort, fmt.Sprint(c.port))
+				req.Header.Set(headerAPIKey, c.key)
+				if c.token != "" {
+					req.Header.Set(agentapi.HeaderAccessToken, c.token)
+				}
+				resp, err := transport.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := body(t, resp)
+				resp.Body.Close()
+				if state == lifecycle.Paused && !c.wakes {
+					if resp.StatusCode != http.StatusForbidden {
+						t.Errorf("%s: port %d, key %q, token %q: woken, %d %s", name, c.port, c.key, c.token, resp.StatusCode, got)
+					}
+				} else if got != c.inside {
+					t.Errorf("%s: port %d, key %q, token %q: inside there is %s, want %s", name, c.port, c.key, c.token, got, c.inside)
+				}
+			}
+		}
 	}
 }
 

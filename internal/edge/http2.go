@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/ration"
 )
@@ -276,6 +277,10 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 	}
 	if x.p.mask != "" {
 		p.Out.Header.Set("X-Forwarded-Host", p.In.Host)
+	}
+	if x.p.token != "" {
+		p.Out.Header.Del(headerAPIKey)
+		p.Out.Header.Set(agentapi.HeaderAccessToken, x.p.token)
 	}
 }
 

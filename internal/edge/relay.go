@@ -526,7 +526,7 @@ func (x *exchange) appendRequestHead(out []byte) []byte {
 	}
 	for i := range x.req.Fields {
 		f := &x.req.Fields[i]
-		if !x.req.Forwarded(f.Name) || x.p.mask != "" && isMasked(f.Name) {
+		if !x.req.Forwarded(f.Name) || x.p.mask != "" && isMasked(f.Name) || x.p.token != "" && isCredential(f.Name) {
 			continue
 		}
 		value := f.Value
@@ -536,6 +536,9 @@ func (x *exchange) appendRequestHead(out []byte) []byte {
 			}
 		}
 		out = appendField(out, f.Name, value)
+	}
+	if x.p.token != "" {
+		out = appendField(out, agentapi.HeaderAccessToken, x.p.token)
 	}
 	if x.req.Upgrade != "" {
 		out = appendField(out, "Connection", "Upgrade")

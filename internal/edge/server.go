@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drowse-dev/drowse/internal/ration"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // Limits bound what clients may take. Zero means no bound.
@@ -34,6 +35,9 @@ type Options struct {
 	Sandboxes Sandboxes
 	// Control answers what is for no sandbox.
 	Control http.Handler
+	// MayUse reports whether the bearer of an API key may use a sandbox. Nil is
+	// for nobody.
+	MayUse func(apiKey string, sb store.Sandbox) bool
 	// Domain is the wildcard domain under which sandboxes are reached; empty for
 	// none.
 	Domain string
@@ -107,7 +111,7 @@ func (c *clients) leave(client netip.Addr) {
 // NewServer returns a server that serves when Serve is called.
 func NewServer(o Options) *Server {
 	s := &Server{
-		edge:    edge{sandboxes: o.Sandboxes, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog, signers: newSigners()},
+		edge:    edge{sandboxes: o.Sandboxes, mayUse: o.MayUse, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog, signers: newSigners()},
 		control: o.Control,
 		h2conns: newHandedOver(),
 		domain:  hostName(o.Domain),

@@ -258,10 +258,18 @@ func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *superviso
 func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, certificates *tls.Config) *edge.Server {
 	reg := prometheus.NewRegistry()
 	server := edge.NewServer(edge.Options{
-		Sandboxes: sup, Control: controlPlane(o, sup, hooks, keys, reg), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
+		Sandboxes: sup, Control: controlPlane(o, sup, hooks, keys, reg), MayUse: mayUse(keys), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
 	})
 	reg.MustRegister(sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return server
+}
+
+// mayUse reports whether an API key may use a sandbox.
+func mayUse(keys *auth.Keys) func(string, store.Sandbox) bool {
+	return func(text string, sb store.Sandbox) bool {
+		key, err := keys.Check(text)
+		return err == nil && auth.May(key, auth.Use) && auth.Sees(key, sb.Config.Key)
+	}
 }
 
 // controlPlane answers what is for no sandbox.

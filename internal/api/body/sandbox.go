@@ -17,6 +17,9 @@ func Create(words map[string]Said, req *supervisor.CreateRequest) error {
 			req.Said = append(req.Said, o.Name)
 		}
 	}
+	if _, said := words["secure"]; req.Config.PrivatePorts && !said {
+		req.Config.Secure = true // CubeSandbox's client asks for the one alone
+	}
 	if req.Config.PrivatePorts && !req.Config.Secure {
 		return Invalid(`"allowPublicTraffic": false needs "secure": true`).
 			WithRemedy("make the sandbox secure: who may talk to its agent reaches its ports anyway")

@@ -71,6 +71,10 @@ func TestCreateTranslates(t *testing.T) {
 			r.Settings.Timeout, r.Config.PrivatePorts = 15*time.Second, true
 			r.Config.Network = json.RawMessage(`{"allowPublicTraffic":false}`)
 		})},
+		"private ports alone": {v1, `{"templateID":"base","network":{"allowPublicTraffic":false,"rules":null,"allowOut":[],"egressProxy":null}}`, request(func(r *supervisor.CreateRequest) {
+			r.Settings.Timeout, r.Config.PrivatePorts = 15*time.Second, true
+			r.Config.Network = json.RawMessage(`{"allowPublicTraffic":false}`)
+		})},
 		"host mask and HTTPS ports": {v2, `{"templateID":"base","network":{"maskRequestHost":"localhost:${PORT}","httpsPorts":[8443]}}`, request(func(r *supervisor.CreateRequest) {
 			r.Config.HostMask, r.Config.HTTPSPorts = "localhost:${PORT}", []int{8443}
 			r.Config.Network = json.RawMessage(`{"maskRequestHost":"localhost:${PORT}","httpsPorts":[8443]}`)
@@ -143,7 +147,7 @@ func TestCreateRefuses(t *testing.T) {
 		"no HTTPS port":           {v2, `{"templateID":"base","network":{"httpsPorts":[0]}}`, "", `"network.httpsPorts" is 0`},
 		"many HTTPS ports":        {v2, `{"templateID":"base","network":{"httpsPorts":[1` + strings.Repeat(",1", 128) + `]}}`, "", `"network.httpsPorts" has 129 entries`},
 		"network as list":         {v2, `{"templateID":"base","network":[]}`, "", `"network" must be an object`},
-		"private and not secure":  {v1, `{"templateID":"base","network":{"allowPublicTraffic":false}}`, "", `"secure": true`},
+		"private and not secure":  {v1, `{"templateID":"base","secure":false,"network":{"allowPublicTraffic":false}}`, "", `"secure": true`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
