@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs the cases of one published E2B SDK, in its newest or in an older version,
-# or of E2B's command line.
+# of E2B's command line, or of the SDKs of servers that speak E2B's API: Novita's
+# for JavaScript, and Novita's and CubeSandbox's for Python.
 #
-#   run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli [runner arguments]
+#   run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli|relatives-js|relatives-python [runner arguments]
 #
 # The cases need a running server of which E2B_API_KEY and either E2B_DOMAIN, or
 # E2B_API_URL and E2B_SANDBOX_URL, are told; in the second case E2B_DOMAIN is not
@@ -20,7 +21,7 @@ fail() {
 	exit 2
 }
 
-usage="usage: run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli [runner arguments]"
+usage="usage: run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli|relatives-js|relatives-python [runner arguments]"
 install=yes run=yes results= suite=
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -31,7 +32,7 @@ while [ $# -gt 0 ]; do
 		results=$2
 		shift
 		;;
-	js | js-old | python | python-old | cli)
+	js | js-old | python | python-old | cli | relatives-js | relatives-python)
 		[ -z "$suite" ] || break
 		suite=$1
 		;;
@@ -54,7 +55,7 @@ need() {
 }
 
 case $suite in
-js | js-old | cli)
+js | js-old | cli | relatives-js)
 	need node nodejs
 	[ $install = no ] || need npm npm
 	version=$(node -p 'const [a, b] = process.versions.node.split(".").map(Number); a > 20 || (a === 20 && b >= 18)')
@@ -63,16 +64,20 @@ js | js-old | cli)
 	js) pins=$here/js cases=$here/js/test ;;
 	js-old) pins=$here/js/old cases=$here/js/test ;;
 	cli) pins=$here/cli cases=$here/cli ;;
+	relatives-js) pins=$here/relatives/js cases=$pins ;;
 	esac
 	key=$(cat "$pins/package.json" "$pins/package-lock.json" | sha256sum | cut -c1-12)
 	;;
-python | python-old)
+python | python-old | relatives-python)
 	need python3 "python3 python3-venv"
 	python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
 		fail "$(python3 --version) is too old: 3.11 or newer is needed"
 	python3 -c 'import ensurepip, venv' 2>/dev/null || fail "python3 has no venv: apt-get install python3-venv"
-	pins=$here/python/requirements.txt
-	[ $suite = python ] || pins=$here/python/requirements-2.45.1.txt
+	case $suite in
+	python) cases=$here/python pins=$cases/requirements.txt ;;
+	python-old) cases=$here/python pins=$cases/requirements-2.45.1.txt ;;
+	relatives-python) cases=$here/relatives/python pins=$cases/requirements.txt ;;
+	esac
 	key=$({ python3 --version && cat "$pins"; } | sha256sum | cut -c1-12)
 	;;
 esac
@@ -104,6 +109,18 @@ else
 	[ -n "${E2B_DOMAIN:-}" ] || fail "neither E2B_SANDBOX_URL nor E2B_DOMAIN is set"
 	unset E2B_VOLUME_API_URL
 fi
+# The same for those that are no E2B clients. CubeSandbox's knows plain HTTP only:
+# without a URL there are no cases of it.
+export NOVITA_API_KEY="$E2B_API_KEY" CUBE_API_KEY="$E2B_API_KEY" CUBE_TEMPLATE_ID=base
+unset NOVITA_DOMAIN NOVITA_API_URL NOVITA_SANDBOX_URL NOVITA_DEBUG NOVITA_ACCESS_TOKEN
+unset CUBE_API_URL CUBE_SANDBOX_DOMAIN CUBE_PROXY_NODE_IP CUBE_PROXY_PORT_HTTP
+if [ -n "${E2B_SANDBOX_URL:-}" ]; then
+	export NOVITA_API_URL="$E2B_API_URL" NOVITA_SANDBOX_URL="$E2B_SANDBOX_URL" CUBE_API_URL="$E2B_API_URL"
+	address=${E2B_SANDBOX_URL#http://} && address=${address%%/*}
+	export CUBE_PROXY_NODE_IP="${address%:*}" CUBE_PROXY_PORT_HTTP="${address##*:}"
+else
+	export NOVITA_DOMAIN="$E2B_DOMAIN"
+fi
 [ -z "$results" ] || export DROWSE_CONFORMANCE_RESULTS="$(realpath "$results")"
 
 # What would send the SDKs elsewhere than to the server.
@@ -125,7 +142,7 @@ if [ -e "$pins/package.json" ]; then
 	timeout --foreground -k 10 "$limit" \
 		node --test --test-reporter=spec --test-concurrency=1 --test-force-exit "$@" ./*.test.js || status=$?
 else
-	cp "$here"/python/*.py "$here/python/pytest.ini" "$work"
+	cp "$cases"/*.py "$cases/pytest.ini" "$work"
 	cd "$work"
 	timeout --foreground -k 10 "$limit" "$dir/venv/bin/python" -m pytest "$@" || status=$?
 fi

@@ -44,6 +44,9 @@ func newTable(suites []suite, gaps []gap) (*table, error) {
 				errs = append(errs, fmt.Errorf("%s: the case %s: %s failed", s.title(), c.Area, c.Case))
 			}
 		}
+		if s.ofOthers() {
+			continue
+		}
 		t.columns = append(t.columns, newColumn(s, ""))
 		if s.hasAsync() {
 			t.columns = append(t.columns, newColumn(s, "async "))
@@ -136,17 +139,17 @@ func (t *table) markdown() string {
 	var b strings.Builder
 	fmt.Fprint(&b, `# What E2B's SDKs can do here
 
-Written by test/conformance/conformance.sh --write; make conformance checks it. The published packages are run unmodified against a real server. Their methods are found in the packages themselves, so that none is forgotten.
+Written by test/conformance/conformance.sh --write; make conformance checks it. The published packages are run unmodified against a real server. Their methods are found in the packages themselves, so that none is forgotten. The last two are the SDKs of servers that speak E2B's API, by whose names their [cases](#cases) are listed; [works with](../works-with.md) says how they are pointed here.
 
 `)
 	row(&b, "SDK", "packages", "cases")
 	row(&b, "---", "---", "--:")
 	for _, s := range t.suites {
-		var packages []string
-		for _, name := range slices.SortedFunc(maps.Keys(s.packages), func(a, b string) int { return len(a) - len(b) }) {
-			packages = append(packages, name+" "+s.packages[name])
+		title := s.title()
+		if s.ofOthers() {
+			title = s.registry + ", others"
 		}
-		row(&b, s.title(), strings.Join(packages, ", "), fmt.Sprint(len(s.cases)))
+		row(&b, title, s.versions(), fmt.Sprint(len(s.cases)))
 	}
 	t.writeMethods(&b)
 	t.writeGaps(&b)

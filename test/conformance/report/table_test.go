@@ -33,7 +33,9 @@ func TestTable(t *testing.T) {
 		"a refusal without a case": {suite: suiteOf([]string{"Box.fork", "Box.run"}, "Box.run"), gaps: refused, want: "Box.fork has no case", fails: true},
 		"in the client":            {suite: suiteOf([]string{"Box.run", "Box.print"}, "Box.run"), gaps: client, want: "| `Box.print` | not run | in the client |"},
 		"a gap of nothing":         {suite: suiteOf([]string{"Box.run"}, "Box.run"), gaps: client, want: "the gap Box.print is of no method", fails: true},
-		"two gaps":                 {suite: suiteOf([]string{"Box.fork"}, "Box.fork"), gaps: []gap{refused[0], {[]string{"Box.fork"}, true, ""}}, want: "Box.fork is in two gaps", fails: true},
+		"a client of another server": {suite: suite{registry: "PyPI", packages: map[string]string{"box": "2", "a-box": "1"},
+			cases: []result{{Area: "Box", Case: "test_it_runs", OK: true}}}, want: "### Box\n\n| case | PyPI box 2, a-box 1 |\n| --- | --- |\n| it runs | ✓ |"},
+		"two gaps": {suite: suiteOf([]string{"Box.fork"}, "Box.fork"), gaps: []gap{refused[0], {[]string{"Box.fork"}, true, ""}}, want: "Box.fork is in two gaps", fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table, err := newTable([]suite{c.suite}, c.gaps)
