@@ -705,7 +705,7 @@ func TestDetach(t *testing.T) {
 
 func TestCommandTimeout(t *testing.T) {
 	c, _ := newServer(t)
-	p := started(t, t.Context(), create(t, c, client.CreateOptions{}), 50*time.Millisecond)
+	p := started(t, t.Context(), create(t, c, client.CreateOptions{}), 500*time.Millisecond)
 	if _, err := p.Wait(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want DeadlineExceeded", err)
 	}

@@ -189,6 +189,10 @@ func follow(ctx context.Context, p *process, stream *connect.ServerStream[pb.Sta
 			if !ok {
 				return nil
 			}
+			// As the agent does: what was killed at its deadline did not just end.
+			if deadline, bounded := ctx.Deadline(); bounded && event.GetEnd() != nil && !time.Now().Before(deadline) {
+				return context.DeadlineExceeded
+			}
 			if err := stream.Send(&pb.StartResponse{Event: event}); err != nil {
 				return err
 			}
