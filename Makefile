@@ -28,9 +28,19 @@ help:
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
 	@echo 'generate     protocol buffers and generated documents'
 
+# gVisor is built with a few lines changed: internal/runtime/gvisor/overlay says
+# which, and why. A drowse that is built without them works, and wakes large
+# sandboxes later.
+OVERLAY := bin/overlay
+EDITED  := -trimpath -modfile=$(OVERLAY)/go.mod -overlay=$(OVERLAY)/overlay.json
+
+.PHONY: overlay
+overlay:
+	$(GO) run ./internal/runtime/gvisor/overlay $(OVERLAY)
+
 .PHONY: build
-build: $(AGENT)
-	$(GO) build -ldflags='$(LDFLAGS)' -o bin/drowse ./cmd/drowse
+build: $(AGENT) overlay
+	$(GO) build $(EDITED) -ldflags='$(LDFLAGS)' -o bin/drowse ./cmd/drowse
 
 .PHONY: $(AGENT)
 $(AGENT):
@@ -39,11 +49,11 @@ $(AGENT):
 # The agent that is embedded is of the same architecture. Afterwards that of this
 # machine is there again, for the tests.
 .PHONY: release
-release:
+release: overlay
 	rm -rf bin/release && mkdir -p bin/release
 	set -e; for arch in amd64 arm64; do \
 		GOARCH=$$arch $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o $(AGENT) ./cmd/drowse-agent; \
-		GOARCH=$$arch $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/release/drowse-linux-$$arch ./cmd/drowse; \
+		GOARCH=$$arch $(GO) build $(EDITED) -ldflags='$(LDFLAGS)' -o bin/release/drowse-linux-$$arch ./cmd/drowse; \
 	done
 	cd bin/release && sha256sum drowse-linux-* >SHA256SUMS
 	$(MAKE) $(AGENT)

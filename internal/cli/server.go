@@ -207,6 +207,9 @@ func readVersions() versions {
 	for _, dep := range info.Deps {
 		if dep.Path == gvisorModule {
 			v.GVisor = dep.Version
+			if dep.Replace != nil { // as "make build" does
+				v.GVisor += ", edited"
+			}
 		}
 	}
 	return v

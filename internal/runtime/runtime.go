@@ -67,6 +67,9 @@ type Capabilities struct {
 	Isolation   string `json:"isolation"` // "gvisor", "vm", "none"
 	MemoryPause bool   `json:"memoryPause"`
 	Version     string `json:"version"` // of what writes and reads memory images
+	// Edits names what was changed in the runtime's code for this build; empty for
+	// none. It does not matter to a memory image.
+	Edits string `json:"edits,omitempty"`
 	// CPU names the features of the processor that programs in a memory image
 	// may have found, and need to find where it is restored.
 	CPU []string `json:"cpu,omitempty"`

@@ -170,7 +170,11 @@ func trialOf(ctx context.Context, kind drivers.Kind, stateDir string) Finding {
 	if can.MemoryPause {
 		pause = "yes"
 	}
-	f.Detail = fmt.Sprintf("usable: a trial sandbox answered after %s (%s; memory pause %s)", time.Since(began).Round(time.Millisecond), can.Version, pause)
+	edits := "built without the edits of make build: a large sandbox answers later after a wake"
+	if can.Edits != "" {
+		edits = "edited for " + can.Edits
+	}
+	f.Detail = fmt.Sprintf("usable: a trial sandbox answered after %s (%s; %s; memory pause %s)", time.Since(began).Round(time.Millisecond), can.Version, edits, pause)
 	return f
 }
 

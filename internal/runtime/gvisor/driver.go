@@ -181,7 +181,7 @@ func newConfig(root string) (*config.Config, error) {
 
 // Capabilities implements runtime.Driver.
 func (d *Driver) Capabilities() runtime.Capabilities {
-	return runtime.Capabilities{Isolation: "gvisor", MemoryPause: true, Version: imageVersion(), CPU: processor()}
+	return runtime.Capabilities{Isolation: "gvisor", MemoryPause: true, Version: imageVersion(), Edits: edits, CPU: processor()}
 }
 
 // processor returns the features of the processor as gVisor compares them when

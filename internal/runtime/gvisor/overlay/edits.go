@@ -1,0 +1,132 @@
+package main
+
+// While the pages of a restored guest are still being loaded, gVisor waits for
+// those that a task touches. A page fault waits for the 32 MiB around it. But a
+// system call that has a buffer, and the copy of a page that two processes share
+// since a fork, get their mappings for the whole area of memory that holds it. With
+// a large heap that means to wait for all of it, and the guest is no sooner there
+// than if everything had been loaded first.
+//
+// The edits have these places ask for the range that they need, as long as pages
+// are being loaded. Nothing changes for a guest whose pages are all there.
+
+// edit is what is changed in a file of gVisor.
+type edit struct {
+	file    string // in the module
+	sha256  string // of the file that the changes are for
+	changes []change
+}
+
+// change replaces a text that occurs once.
+type change struct{ old, new string }
+
+var edits = []edit{
+	{
+		file:   "pkg/sentry/mm/io.go",
+		sha256: "5e2cf0fd9f1a2fed12228bdae64e81154f064d12e9c39de07c1b79d72e8e456d",
+		changes: []change{
+			{ // getIOMappingsLocked
+				old: `		if err := pseg.getInternalMappingsLocked(); err != nil {
+			if _, ok := err.(memmap.BufferedIOFallbackErr); ok {
+				goto slowPath
+			}
+`,
+				new: `		if ims, ok, err := pseg.loadingMappingsLocked(ar); ok {
+			return ims, nil, err
+		}
+		if err := pseg.getInternalMappingsLocked(); err != nil {
+			if _, ok := err.(memmap.BufferedIOFallbackErr); ok {
+				goto slowPath
+			}
+`,
+			},
+			{ // getIOMappingsTrackedLocked
+				old: `		if err := pseg.getInternalMappingsLocked(); err == nil {
+			// Iterate the subset`,
+				new: `		if pims, ok, err := pseg.loadingMappingsLocked(pmaAR); ok {
+			if err != nil {
+				return ims, t, unbufBytes, err
+			}
+			for ; !pims.IsEmpty(); pims = pims.Tail() {
+				ims = append(ims, pims.Head())
+			}
+			unbufBytes += uint64(pmaAR.Length())
+		} else if err := pseg.getInternalMappingsLocked(); err == nil {
+			// Iterate the subset`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/mm/pma.go",
+		sha256: "d98d08ca948d065297219e2ea4be7684ee38395ebd065b02b48783bc48d51267",
+		changes: []change{
+			{ // getPMAsInternalLocked, which breaks copy-on-write
+				old: `					if err := pseg.getInternalMappingsLocked(); err != nil {
+						return pstart, pseg.PrevGap(), err
+					}
+					// Copy contents.
+`,
+				new: `					copyIMs, loading, err := pseg.loadingMappingsLocked(copyAR)
+					if !loading {
+						if err = pseg.getInternalMappingsLocked(); err == nil {
+							copyIMs = mm.internalMappingsLocked(pseg, copyAR)
+						}
+					}
+					if err != nil {
+						return pstart, pseg.PrevGap(), err
+					}
+					// Copy contents.
+`,
+			},
+			{
+				old: `					reader := safemem.BlockSeqReader{Blocks: mm.internalMappingsLocked(pseg, copyAR)}
+`,
+				new: `					reader := safemem.BlockSeqReader{Blocks: copyIMs}
+`,
+			},
+		},
+	},
+}
+
+// addedFile is a file that gVisor does not have.
+const addedFile = "pkg/sentry/mm/drowse_loading.go"
+
+const added = `package mm
+
+import (
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/safemem"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+)
+
+// loadingMappingsLocked returns internal mappings of ar alone if pseg's file is
+// still being loaded; otherwise it returns false. It waits for the pages of ar. The
+// mappings are not kept.
+//
+// Preconditions:
+//   - mm.activeMu must be locked for writing.
+//   - pseg.Range().IsSupersetOf(ar).
+//   - ar.Length() != 0.
+func (pseg pmaIterator) loadingMappingsLocked(ar hostarch.AddrRange) (safemem.BlockSeq, bool, error) {
+	pma := pseg.ValuePtr()
+	if !pma.internalMappings.IsEmpty() {
+		return safemem.BlockSeq{}, false, nil
+	}
+	mf, ok := pma.file.(*pgalloc.MemoryFile)
+	if !ok || !mf.IsAsyncLoading() {
+		return safemem.BlockSeq{}, false, nil
+	}
+	perms := pma.maxPerms // as getInternalMappingsLocked does
+	perms.Execute = false
+	ims, err := mf.MapInternal(pseg.fileRangeOf(ar), perms)
+	return ims, true, err
+}
+`
+
+// markFile is replaced too, so that a program knows how it was built.
+const markFile = "internal/runtime/gvisor/edited.go"
+
+const mark = `package gvisor
+
+const edits = "early access"
+`
