@@ -40,6 +40,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
 	"github.com/drowse-dev/drowse/internal/webhook"
@@ -368,7 +369,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	}
 	kept := buildsAt(o.StateDir)
 	driver, err := drivers.Default().Open(ctx, runtimesIn(o.StateDir), kept, drivers.Options{
-		Warm:      drivers.Warm{Count: o.WarmRuntimes, Spec: supervisor.RuntimeSpec(defaultLimits(most))},
+		Warm:      drivers.Warm{Count: o.WarmRuntimes, Spec: launch.Spec(defaultLimits(most))},
 		DiskRates: drivers.DiskRates{Read: int64(o.DiskReadMiB) << 20, Write: int64(o.DiskWriteMiB) << 20},
 		Log:       o.Log,
 	})

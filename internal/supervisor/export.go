@@ -179,7 +179,7 @@ func (s *Supervisor) describeMemory(ctx context.Context, m *bundle.Manifest, cp 
 	m.Image = &bundle.Image{Files: image.Files}
 	m.AgentToken = cp.AgentToken
 	if m.AgentToken == "" {
-		m.AgentToken = s.agentToken(m.ID)
+		m.AgentToken = s.AgentToken(m.ID)
 	}
 	return nil
 }

@@ -46,9 +46,7 @@ func (b *box) inspect(ctx context.Context) {
 	}
 	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
 	if err == nil {
-		begin := time.Now()
-		_, _, err = b.s.checkpoints.Image(ctx, *cp, t, sb.Record.Settings)
-		b.s.spend(sb.Config.Key, begin)
+		_, _, err = b.s.checkpoints.Image(ctx, sb, *cp, t)
 	}
 	b.noteFault(cp, err)
 }

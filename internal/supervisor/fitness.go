@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"path/filepath"
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/runtime/trial"
+	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 )
 
 // noteStart keeps what the start of a sandbox tells of the host, if that is
@@ -54,8 +56,8 @@ func (s *Supervisor) trial(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := RuntimeSpec(s.o.Limits)
+	spec := launch.Spec(s.o.Limits)
 	spec.ID = "trial-" + strings.ToLower(rand.Text())
-	spec.Rootfs = s.rootfs(spec.ID)
+	spec.Rootfs = filepath.Join(s.o.RunDir, spec.ID)
 	return trial.Run(ctx, s.o.Driver, s.o.Layers, t.Trees, spec)
 }

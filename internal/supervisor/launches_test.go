@@ -29,7 +29,7 @@ func TestGuestsThatDoNotAnswerHoldUpNobodyElse(t *testing.T) {
 		silent := func(c net.Conn) { _, _ = bufio.NewReader(c).Peek(1); hostile.Listen(c) }
 		w.answer.Store(&silent)
 		ctx, cancel := context.WithCancel(t.Context())
-		for range 2 * cap(srv.s.starts) {
+		for range 2 * srv.s.launcher.Turns() {
 			go func() {
 				_, _ = srv.s.Create(ctx, CreateRequest{Template: "test", Settings: settings, Config: store.Config{Key: "greedy"}})
 			}()
@@ -49,8 +49,8 @@ func TestGuestsThatDoNotAnswerHoldUpNobodyElse(t *testing.T) {
 		}
 		cancel()
 		w.close(t, srv)
-		if n := srv.s.launches.Keys(); n != 0 || len(srv.s.starts) != 0 {
-			t.Errorf("%d keys are on their way, %d turns are taken", n, len(srv.s.starts))
+		if keys, turns := srv.s.launcher.Underway(); keys != 0 || turns != 0 {
+			t.Errorf("%d keys are on their way, %d turns are taken", keys, turns)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"github.com/drowse-dev/drowse/internal/egress"
-	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -23,21 +22,10 @@ func (b *box) setGate() {
 	b.gate.Set(p)
 }
 
-// openNetwork tells a runtime which addresses its gate is open for now. Where
-// that fails the gate still judges every connection.
-func (b *box) openNetwork(inst runtime.Instance) {
-	n, ok := inst.(runtime.Networked)
-	if !ok {
-		return
-	}
-	if err := n.SetNetwork(b.gate); err != nil {
-		b.s.log.Error("network could not be opened", "sandbox", b.id, "runtime", inst.ID(), "err", err)
-	}
-}
-
-// serving returns the runtime that serves; nil if none does.
-func (b *box) serving() runtime.Instance {
+// openNetwork tells the runtime that serves which addresses its gate is open for.
+func (b *box) openNetwork() {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.inst
+	inst := b.inst
+	b.mu.Unlock()
+	b.s.launcher.OpenNetwork(inst, b.id, b.gate)
 }

@@ -23,7 +23,7 @@ func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string
 	for {
 		sb, ended, err := b.patch(p, actor)
 		if err == nil && ended == nil && p.changesNetwork() {
-			b.openNetwork(b.serving())
+			b.openNetwork()
 		}
 		if err != nil || ended == nil {
 			return sb, err

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/sweep"
@@ -46,7 +44,7 @@ func (b *box) recover(ctx context.Context) error {
 		b.arm()
 		return nil
 	}
-	inst, err := b.find(ctx)
+	inst, err := b.s.launcher.Find(ctx, b.sb, b.gate)
 	if err != nil {
 		return err
 	}
@@ -62,55 +60,6 @@ func (b *box) recover(ctx context.Context) error {
 	}
 	b.arm()
 	return nil
-}
-
-// findTries is how often a runtime is looked for, findRetry apart. What is wrong
-// may be the machine's, and pass; giving up costs the sandbox its memory.
-const (
-	findTries = 3
-	findRetry = time.Second
-)
-
-// find returns the runtime that the record tells of, nil if it is gone.
-func (b *box) find(ctx context.Context) (runtime.Instance, error) {
-	for n := range findTries {
-		inst, err := b.adopt(ctx)
-		if err == nil || errdef.Is(err, errdef.NotFound) {
-			return inst, nil
-		}
-		if b.sb.Record.State != lifecycle.Running {
-			// It was being made or removed; the sweep takes the rest of it away.
-			b.s.log.Debug("runtime could not be adopted", "sandbox", b.id, "err", err)
-			return nil, nil
-		}
-		b.s.log.Error("runtime could not be adopted", "sandbox", b.id, "try", n+1, "err", err)
-		select {
-		case <-time.After(findRetry):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	// One that cannot be found again is lost; the others are not.
-	return nil, nil
-}
-
-func (b *box) adopt(ctx context.Context) (runtime.Instance, error) {
-	rec := b.sb.Record
-	if rec.Launch == 0 {
-		return nil, nil
-	}
-	inst, err := b.s.o.Driver.Adopt(ctx, runtimeID(b.id, rec.Launch))
-	if err != nil {
-		return nil, err
-	}
-	if rec.State == lifecycle.Running {
-		b.openNetwork(inst)
-		// It may have been frozen for a pause that did not commit.
-		if err := inst.Thaw(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return inst, nil
 }
 
 // sweep removes runtimes, mounts, layers and images that no record owns. This

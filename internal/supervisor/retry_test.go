@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
+	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 )
 
 // TestRemovalIsTriedAgain holds that a runtime which cannot be removed at first
@@ -61,7 +63,7 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 					t.Fatal("nothing was left to remove")
 				}
 				stuck.Store(false)
-				time.Sleep(maxRemovalRetry)
+				time.Sleep(insist.Most)
 				synctest.Wait()
 				if left, _ := w.machine.Driver().List(t.Context()); len(left) > 0 {
 					t.Errorf("left: %q", left)
@@ -130,7 +132,7 @@ func TestRuntimeIsLookedForAgain(t *testing.T) {
 					if at != blind {
 						return nil
 					}
-					if tries++; tries < findTries {
+					if tries++; tries < launch.FindTries {
 						return errors.New("a fault")
 					}
 					return nil

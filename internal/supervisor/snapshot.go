@@ -32,7 +32,7 @@ type taking struct {
 
 // shelfOptions returns what the snapshots are made of.
 func shelfOptions(s *Supervisor) snapshots.Options {
-	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, AgentToken: s.agentToken, Insist: s.insist, Log: s.log}
+	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, AgentToken: s.AgentToken, Insist: s.insist, Log: s.log}
 }
 
 // TakeSnapshot takes a snapshot of a sandbox, and returns when it is committed. A

@@ -16,16 +16,12 @@ package supervisor
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
-	goruntime "runtime"
 	"slices"
 	"sync"
 	"time"
@@ -39,17 +35,23 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
+	"github.com/drowse-dev/drowse/internal/supervisor/capture"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
+	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/supervisor/remains"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 	"github.com/drowse-dev/drowse/internal/supervisor/timers"
+	"github.com/drowse-dev/drowse/internal/supervisor/tokens"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 	"github.com/drowse-dev/drowse/internal/sweep"
@@ -113,30 +115,28 @@ type Supervisor struct {
 	*templates.Catalog
 	*fitness.Watch
 
-	o      Options
-	secret []byte
-	log    *slog.Logger
-	timers *timers.Timers[*box]
-	starts chan struct{} // bounds how many runtimes the host starts at once
-	// launches bounds how many sandboxes of one key are on their way up.
-	launches quota.Launches
-	// removals bounds how many sandboxes are removed at once: thousands can end
-	// together, and what waits for the disk holds a thread.
-	removals chan struct{}
+	tokens.Tokens
+
+	o        Options
+	log      *slog.Logger
+	timers   *timers.Timers[*box]
+	guests   agentclient.Host
+	launcher *launch.Launcher
+	captures capture.Maker
+	remains  *remains.Remover
 	merges   chan struct{} // bounds how many stacks are merged at once
 
-	ctx  context.Context // ends the work of effects
-	stop context.CancelFunc
-	work sync.WaitGroup
-	// retries are what work leaves behind when a removal fails.
-	retries sync.WaitGroup
+	ctx      context.Context // ends the work of effects
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+	removals *insist.Remover
 
 	egress      *egress.Room // what the connections of all sandboxes take
 	metrics     *metrics
 	fleet       usage.Fleet
 	slots       quota.Slots
 	resharing   *quota.Changes
-	ledger      cost.Ledger
+	ledger      *cost.Ledger
 	buffers     func(key string) int // see CountBuffers; nil for none
 	checkpoints checkpoint.Reader
 	space       *space.Disk
@@ -150,8 +150,6 @@ type Supervisor struct {
 	changed  chan struct{} // closed at the next commit
 }
 
-const maxRemovals = 16
-
 // New recovers every sandbox in the store and returns when all of them are in
 // a legal state, or when ctx ends.
 func New(ctx context.Context, o Options) (*Supervisor, error) {
@@ -160,14 +158,14 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("start supervisor: %w", err)
 	}
 	s := &Supervisor{
-		o: o, secret: secret, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
-		starts: make(chan struct{}, 2*goruntime.NumCPU()), removals: make(chan struct{}, maxRemovals), merges: make(chan struct{}, 1), changed: make(chan struct{}),
-		resharing: quota.NewChanges(), creates: newCreates(),
+		o: o, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
+		merges: make(chan struct{}, 1), changed: make(chan struct{}), resharing: quota.NewChanges(), creates: newCreates(),
+		Tokens: tokens.New(secret), ledger: &cost.Ledger{},
 	}
 	if m, ok := o.Store.(meteredStore); ok {
 		m.Meter(s.ledger.Wrote)
 	}
-	s.Links = preview.New(s, func(id string) string { return s.derive("preview", id) })
+	s.Links = preview.New(s, func(id string) string { return s.Derive("preview", id) })
 	if o.LogDir != "" {
 		if err := os.MkdirAll(o.LogDir, 0o700); err != nil {
 			return nil, fmt.Errorf("start supervisor: %w", err)
@@ -178,9 +176,9 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.Watch = fitness.New(fitness.Options{
 		Trial: s.trial, Log: o.Log, Go: func(f func(context.Context)) { s.work.Go(func() { f(s.ctx) }) },
 	})
-	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Log: o.Log}
 	s.space = space.New(o.RunDir, o.Ballast)
 	s.space.Restore()
+	s.furnish()
 	s.metrics = newMetrics(s)
 	s.slots.Bound(o.MaxRunning, o.KeyLimits)
 	s.timers = timers.New((*box).fire)
@@ -209,6 +207,28 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	return s, nil
 }
 
+// furnish makes the rooms that work on the host.
+func (s *Supervisor) furnish() {
+	o := s.o
+	s.removals = insist.New(s.ctx, o.Log)
+	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Ledger: s.ledger, Log: o.Log}
+	s.guests = agentclient.Host{Secret: s.AgentToken, Token: s.EnvdToken, Log: o.Log}
+	s.launcher = launch.New(launch.Options{
+		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Guests: s.guests,
+		RunDir: o.RunDir, Mounts: s.mountsOf, Sharers: s.sharersOf, Log: o.Log,
+	})
+	s.captures = capture.Maker{Layers: o.Layers, Checkpoints: s.checkpoints, Guests: s.guests, Space: s.space, Ledger: s.ledger, Log: o.Log}
+	s.remains = remains.New(o.Driver, o.Layers, o.RunDir, s)
+}
+
+// insist removes something that nobody will ask for again, however often it takes.
+func (s *Supervisor) insist(remove func() error, failed string, args ...any) {
+	s.removals.Insist(remove, failed, args...)
+}
+
+// sleep returns false at once when the supervisor stops.
+func (s *Supervisor) sleep(d time.Duration) bool { return insist.Sleep(s.ctx, d) }
+
 // Stop ends the supervisor's work in order: operations in flight end in their
 // safer neighbour, running sandboxes go on by themselves. It waits for that
 // until ctx ends.
@@ -220,7 +240,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		s.work.Wait()
-		s.retries.Wait()
+		s.removals.Wait()
 		close(done)
 	}()
 	select {
@@ -256,29 +276,6 @@ func newID() string {
 		b[i] = idAlphabet[int(b[i])%len(idAlphabet)]
 	}
 	return "i" + string(b)
-}
-
-func newOp() string {
-	b := make([]byte, 8)
-	rand.Read(b)
-	return hex.EncodeToString(b)
-}
-
-// EnvdToken returns the token that the agent of a secure sandbox wants. It is
-// the same for the whole life of the sandbox.
-func (s *Supervisor) EnvdToken(id string) string { return s.derive("envd", id) }
-
-// TrafficToken returns the token that private ports want.
-func (s *Supervisor) TrafficToken(id string) string { return s.derive("traffic", id) }
-
-// agentToken returns the secret by which the agent of a sandbox knows this
-// server.
-func (s *Supervisor) agentToken(id string) string { return s.derive("init", id) }
-
-func (s *Supervisor) derive(purpose, id string) string {
-	h := hmac.New(sha256.New, s.secret)
-	fmt.Fprintf(h, "%s:%s", purpose, id)
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 func (s *Supervisor) box(id string) (*box, error) {
@@ -459,7 +456,7 @@ func (b *box) pause(ctx context.Context, mode lifecycle.Mode, m lifecycle.Meta) 
 // how many sandboxes still run: those that could not be paused, or not in time.
 func (s *Supervisor) PauseAll(ctx context.Context) (left int) {
 	var pausing sync.WaitGroup
-	turns := make(chan struct{}, cap(s.starts))
+	turns := make(chan struct{}, s.launcher.Turns())
 	s.eachRunning(func(b *box) {
 		turns <- struct{}{}
 		pausing.Go(func() {
@@ -491,6 +488,12 @@ func pauseResult(b *box, entry lifecycle.Entry) error {
 	default:
 		return b.endedError()
 	}
+}
+
+func newOp() string {
+	b := make([]byte, 8)
+	rand.Read(b)
+	return hex.EncodeToString(b)
 }
 
 func call(op, actor string) lifecycle.Meta {
@@ -550,7 +553,7 @@ func (s *Supervisor) rouse(ctx context.Context, id string, p Patch, actor string
 			return Connected{}, err
 		case res.Verdict == lifecycle.Applies:
 			if p.changesNetwork() {
-				b.openNetwork(b.serving())
+				b.openNetwork()
 			}
 			return Connected{Sandbox: b.as(res.Record), Resumed: joined != nil}, nil
 		}
@@ -646,8 +649,6 @@ func (s *Supervisor) Kill(ctx context.Context, id string, actor string) error {
 	}
 	return nil
 }
-
-func (s *Supervisor) rootfs(runtimeID string) string { return filepath.Join(s.o.RunDir, runtimeID) }
 
 func runtimeID(sandbox string, launch int64) string { return sweep.RuntimeID(sandbox, launch) }
 

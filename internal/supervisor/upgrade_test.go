@@ -76,7 +76,11 @@ func TestUpgrade(t *testing.T) {
 			if _, err := s.Get(t.Context(), ids["ended"]); err == nil && record(t, s, ids["ended"]).State != lifecycle.Terminated {
 				t.Error("what had ended is back")
 			}
-			if got := hex.EncodeToString(s.secret); got != "071f56e462426ea8e23a8174cb22436e425a302fcea8cb79d1ceb19a2bbdb119" {
+			secret, err := s.o.Store.Secret(t.Context(), "tokens")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := hex.EncodeToString(secret); got != "071f56e462426ea8e23a8174cb22436e425a302fcea8cb79d1ceb19a2bbdb119" {
 				t.Errorf("the secret is %s: tokens are no longer good", got)
 			}
 			if err := shut(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
@@ -13,7 +14,7 @@ import (
 func (s *Supervisor) volumeOptions() volumes.Options {
 	return volumes.Options{
 		Store: s.o.Store, Files: s.o.Volumes, Space: s.space, DiskMiB: s.o.VolumeDiskMiB, Log: s.log,
-		Token:  func(id string) string { return s.derive("volume", id) },
+		Token:  func(id string) string { return s.Derive("volume", id) },
 		Users:  s.usersOf,
 		Insist: s.insist,
 	}
@@ -71,12 +72,13 @@ func (s *Supervisor) limitVolumes() {
 	}
 }
 
-// meetVolumes looks at the volumes of a sandbox that is about to run, if this
-// server has not yet.
-func (s *Supervisor) meetVolumes(c store.Config) {
+// mountsOf returns where the volumes of a sandbox are that is about to run. Those
+// that this server has not looked at yet it looks at.
+func (s *Supervisor) mountsOf(c store.Config) []runtime.Mount {
 	for _, id := range s.Strange(c) {
 		s.work.Go(func() { s.Limit(s.ctx, id) })
 	}
+	return s.Mounts(c)
 }
 
 // stopUsers stops the sandboxes that have a volume which is past its limit.

@@ -523,3 +523,6 @@ func isCut(lease *Lease) bool {
 }
 
 var _ store.Store = (*memstore.Store)(nil)
+
+// rootfs returns where the files of a runtime are mounted.
+func (s *Supervisor) rootfs(runtime string) string { return filepath.Join(s.o.RunDir, runtime) }

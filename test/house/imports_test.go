@@ -59,10 +59,10 @@ var layers = []layer{
 	{
 		name: "parts of the supervisor",
 		packages: []string{
-			"internal/supervisor/agentclient", "internal/supervisor/awake", "internal/supervisor/checkpoint",
-			"internal/supervisor/cost", "internal/supervisor/defaults", "internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/journal",
-			"internal/supervisor/moving", "internal/supervisor/once", "internal/supervisor/preview", "internal/supervisor/quota",
-			"internal/supervisor/snapshots", "internal/supervisor/space", "internal/supervisor/templates", "internal/supervisor/timers", "internal/supervisor/usage", "internal/supervisor/volumes",
+			"internal/supervisor/agentclient", "internal/supervisor/awake", "internal/supervisor/capture", "internal/supervisor/checkpoint",
+			"internal/supervisor/cost", "internal/supervisor/defaults", "internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/insist", "internal/supervisor/journal", "internal/supervisor/launch",
+			"internal/supervisor/moving", "internal/supervisor/once", "internal/supervisor/preview", "internal/supervisor/quota", "internal/supervisor/remains",
+			"internal/supervisor/snapshots", "internal/supervisor/space", "internal/supervisor/templates", "internal/supervisor/timers", "internal/supervisor/tokens", "internal/supervisor/usage", "internal/supervisor/volumes",
 			"internal/sweep",
 		},
 		may: []string{"records", "host", "core", "base"},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/template"
 )
 
@@ -36,6 +39,7 @@ type Reader struct {
 	Layers    *layer.Store
 	Templates *template.Store
 	Driver    runtime.Driver
+	Ledger    *cost.Ledger
 	Log       *slog.Logger
 }
 
@@ -45,9 +49,11 @@ type Image struct {
 	Build string // the build of the runtime, as runtime.Spec takes it
 }
 
-// Image verifies a checkpoint, and returns the memory image that a resume
-// restores: none, and why, where the sandbox is to boot afresh.
-func (x Reader) Image(ctx context.Context, cp lifecycle.Checkpoint, t template.Template, settings lifecycle.Settings) (image Image, detail string, err error) {
+// Image verifies a checkpoint of a sandbox, and returns the memory image that a
+// resume restores: none, and why, where the sandbox is to boot afresh.
+func (x Reader) Image(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint, t template.Template) (image Image, detail string, err error) {
+	begin := time.Now()
+	defer func() { x.Ledger.Spent(sb.Config.Key, time.Since(begin)) }()
 	m, err := x.Verify(ctx, cp)
 	if err != nil || cp.Mode == lifecycle.Filesystem {
 		return image, "", err
@@ -59,7 +65,7 @@ func (x Reader) Image(ctx context.Context, cp lifecycle.Checkpoint, t template.T
 	if err == nil {
 		return Image{ID: cp.ID, Build: build.Digest}, "", nil
 	}
-	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == CodeUnreadable && settings.FilesystemFallback {
+	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == CodeUnreadable && sb.Record.Settings.FilesystemFallback {
 		return image, e.Message + ": it has booted afresh from its files", nil
 	}
 	return image, "", err

@@ -1,0 +1,65 @@
+package agentclient
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// Host is this server, as the agents of its sandboxes know it.
+type Host struct {
+	// Secret returns that by which the agent of a sandbox knows this server, and
+	// Token what the agent of a secure one wants of everybody.
+	Secret, Token func(sandbox string) string
+	Log           *slog.Logger
+}
+
+// Agent returns the agent of a runtime of a sandbox.
+func (h Host) Agent(inst runtime.Instance, sandbox string) Agent { return Of(inst, h.Secret(sandbox)) }
+
+// token returns what the agent of a sandbox wants of everybody; empty for nothing.
+func (h Host) token(sb store.Sandbox) string {
+	if !sb.Config.Secure {
+		return ""
+	}
+	return h.Token(sb.ID)
+}
+
+// Init waits for the agent to answer and tells it everything that differs in this
+// generation. When it returns, the sandbox can serve.
+func (h Host) Init(ctx context.Context, inst runtime.Instance, sb store.Sandbox, t template.Template, generation int64) error {
+	token := h.token(sb)
+	return h.Agent(inst, sb.ID).Init(ctx, agentapi.InitRequest{
+		EnvVars:        t.Env(sb.Config.Env),
+		AccessToken:    &token,
+		Timestamp:      time.Now().UTC(),
+		DefaultUser:    t.DefaultUser(),
+		DefaultWorkdir: t.Workdir(),
+		SandboxID:      sb.ID,
+		TemplateID:     sb.Config.Template,
+		Generation:     &generation,
+	})
+}
+
+// Succeed makes this server the host of an agent that knows another one by secret.
+func (h Host) Succeed(ctx context.Context, inst runtime.Instance, sandbox, secret string) error {
+	return Of(inst, secret).Init(ctx, agentapi.InitRequest{HostSecret: h.Secret(sandbox)})
+}
+
+// RunHook runs a command inside, as root, for as long as its budget allows. Then it
+// is killed, before the sandbox is frozen or serves.
+func (h Host) RunHook(ctx context.Context, inst runtime.Instance, sb store.Sandbox, name string, hook store.Hook) {
+	if hook.Command == "" || inst == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, hook.Budget)
+	defer cancel()
+	began := time.Now()
+	err := h.Agent(inst, sb.ID).RunAsRoot(ctx, h.token(sb), hook.Command)
+	h.Log.Info("hook "+name, "sandbox", sb.ID, "dur", time.Since(began), "err", err)
+}

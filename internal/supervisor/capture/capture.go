@@ -1,0 +1,196 @@
+// Package capture makes the checkpoint of a sandbox that is being paused: it freezes
+// the runtime, and makes its memory and files durable and checksummed, both of the
+// same frozen window. Up to its caller's commit the runtime is only frozen, and any
+// failure can be undone by a thaw.
+package capture
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
+	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
+)
+
+// Maker makes checkpoints.
+type Maker struct {
+	Layers      *layer.Store
+	Checkpoints checkpoint.Reader
+	Guests      agentclient.Host
+	Space       *space.Disk
+	Ledger      *cost.Ledger
+	Log         *slog.Logger
+}
+
+// Capture is a checkpoint that is being made.
+type Capture struct {
+	Image   string // the id of its memory image
+	Sandbox store.Sandbox
+	Inst    runtime.Instance
+	// Drain ends what goes on inside. An error means that nothing was cut.
+	Drain func(context.Context) error
+	// Farewell asks the agent for what it alone knows.
+	Farewell func(context.Context)
+
+	Frozen  bool           // the runtime may be; set by Make
+	sealing sync.WaitGroup // what still works on the image
+}
+
+// Make makes the checkpoint, and says what memory the release of the runtime will
+// give back. After an error there may be some of the checkpoint, for Discard.
+func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, freed int64, err error) {
+	sb, inst := c.Sandbox, c.Inst
+	cp = lifecycle.Checkpoint{ID: c.Image, Mode: sb.Record.Op.Mode}
+	if inst == nil {
+		return cp, 0, errors.New("the runtime is gone")
+	}
+	if err := x.Space.Check(space.Least); err != nil {
+		return cp, 0, err
+	}
+	// Before the freeze, and beside the drain: it can take a second.
+	var m layer.Manifest
+	var look errgroup.Group
+	look.Go(func() (err error) {
+		m, err = x.Checkpoints.Manifest(ctx, sb, cp, inst)
+		return err
+	})
+	if err := errors.Join(c.Drain(ctx), look.Wait()); err != nil {
+		return cp, 0, err
+	}
+	if err := failpoint.Fail(failpoint.Drained); err != nil {
+		return cp, 0, err
+	}
+	if freed, err = x.freeze(ctx, c, cp.Mode); err != nil {
+		return cp, 0, err
+	}
+	if cp.Mode == lifecycle.Memory {
+		m.HostFiles = x.Checkpoints.HostFiles(inst, sb)
+		dir, err := x.Layers.NewImage(c.Image)
+		if err != nil {
+			return cp, 0, err
+		}
+		if err := inst.Checkpoint(ctx, dir); err != nil {
+			return cp, 0, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return cp, 0, err
+	}
+	if previous := sb.Record.Checkpoint; planted.In(planted.EarlyDrop) && previous != nil {
+		_ = x.Layers.RemoveImage(previous.ID)
+	}
+	begin := time.Now()
+	err = x.makeDurable(ctx, c, &cp, m)
+	x.Ledger.Spent(sb.Config.Key, time.Since(begin))
+	if err != nil {
+		return cp, 0, err
+	}
+	return cp, freed, errors.Join(x.Space.Check(space.Wake), ctx.Err(), failpoint.Fail(failpoint.Captured))
+}
+
+// freeze lets the guest do what it must do while it runs, and freezes it. It
+// returns the memory that it takes.
+func (x Maker) freeze(ctx context.Context, c *Capture, mode lifecycle.Mode) (freed int64, err error) {
+	sb, inst := c.Sandbox, c.Inst
+	x.Guests.RunHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
+	c.Farewell(ctx)
+	c.Frozen = true // from here on it is thawed if this fails
+	runtime.LiftDiskRates(inst)
+	if mode == lifecycle.Filesystem || sb.Record.Settings.MeasuresWork() {
+		// Without a checkpoint nothing else makes the guest's kernel write back;
+		// and the agent, if it watches processes, learns when the sleep begins.
+		if err := x.Guests.Agent(inst, sb.ID).Sync(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if err := inst.Freeze(ctx); err != nil {
+		return 0, err
+	}
+	return x.memoryOf(inst), nil // before the capture, which takes some itself
+}
+
+// memoryOf returns what a runtime takes of the machine's memory; 0 where that is
+// not known.
+func (x Maker) memoryOf(inst runtime.Instance) int64 {
+	meter, ok := inst.(runtime.UsageMeter)
+	if !ok {
+		return 0
+	}
+	used, err := meter.Usage()
+	if err != nil {
+		x.Log.Warn("memory could not be measured", "runtime", inst.ID(), "err", err)
+	}
+	return used.Memory
+}
+
+// makeDurable seals what a capture wrote. The layer comes after the image: taking
+// the image can make the guest's kernel write files back. A cancel does not wait
+// for the disk to take the image; it does for the layer, which must not be walked
+// while the guest changes it.
+func (x Maker) makeDurable(ctx context.Context, c *Capture, cp *lifecycle.Checkpoint, m layer.Manifest) error {
+	top, previous := c.Inst.ID(), c.Sandbox.Record.Checkpoint
+	frozen, err := x.Layers.Freeze(ctx, top)
+	if err != nil {
+		return err
+	}
+	cp.Bytes = frozen.Bytes
+	cp.Layers = map[string]string{}
+	if previous != nil {
+		cp.Stack = slices.Clone(previous.Stack)
+		maps.Copy(cp.Layers, previous.Layers)
+	}
+	if frozen.Changed {
+		cp.Stack = append(cp.Stack, top)
+		cp.Layers[top] = frozen.Digest
+	}
+	if cp.Mode != lifecycle.Memory {
+		return nil
+	}
+	type seal struct {
+		digest  string
+		written int64
+		err     error
+	}
+	done := make(chan seal, 1)
+	m.Stack = cp.Stack
+	c.sealing.Go(func() {
+		var s seal
+		s.digest, s.written, s.err = x.Layers.Seal(m)
+		done <- s
+	})
+	select {
+	case s := <-done:
+		cp.Digest, cp.Bytes = s.digest, frozen.Bytes+s.written
+		return s.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Abandon has what still works on the image of a capture stop.
+func (x Maker) Abandon(c *Capture) { x.Layers.AbandonImage(c.Image) }
+
+// Discard removes the image of a capture that was not committed, as soon as nothing
+// works on it any more.
+func (x Maker) Discard(c *Capture) error {
+	c.sealing.Wait()
+	return x.Layers.RemoveImage(c.Image)
+}

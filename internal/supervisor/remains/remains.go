@@ -1,0 +1,132 @@
+// Package remains removes what runtimes leave on the host: their processes, mounts,
+// layers and memory images. Each goes after what uses it is gone, and each removal
+// can be repeated.
+package remains
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/sweep"
+)
+
+// Parts removes parts of checkpoints that a sandbox does not need any more, unless
+// something else does.
+type Parts interface {
+	RemoveLayer(sandbox, id string) error
+	RemoveImage(sandbox, id string) error
+}
+
+// most is how many sandboxes are removed at once: thousands can end together, and
+// what waits for the disk holds a thread.
+const most = 16
+
+// Remover removes what sandboxes leave. It is safe for concurrent use.
+type Remover struct {
+	driver runtime.Driver
+	layers *layer.Store
+	runDir string
+	parts  Parts
+	turns  chan struct{}
+}
+
+// New returns what removes the runtimes of a driver, which have their mount points
+// in runDir.
+func New(driver runtime.Driver, layers *layer.Store, runDir string, parts Parts) *Remover {
+	return &Remover{driver: driver, layers: layers, runDir: runDir, parts: parts, turns: make(chan struct{}, most)}
+}
+
+// Runtime destroys a runtime and its mounts, and its layer unless keep.
+func (r *Remover) Runtime(ctx context.Context, id string, keep bool) error {
+	if err := failpoint.Fail(failpoint.Remove); err != nil {
+		return err
+	}
+	if err := r.driver.Remove(ctx, id); err != nil {
+		return err
+	}
+	if keep {
+		return layer.Unmount(r.rootfs(id))
+	}
+	return r.files(sweep.SandboxOf(id), id)
+}
+
+// files removes the mounts and the layer of a runtime that is gone. While the layer
+// is there, it is known that there may be mounts.
+func (r *Remover) files(sandbox, id string) error {
+	if err := layer.Unmount(r.rootfs(id)); err != nil {
+		return err
+	}
+	return r.parts.RemoveLayer(sandbox, id)
+}
+
+func (r *Remover) rootfs(id string) string { return filepath.Join(r.runDir, id) }
+
+// Runtimes destroys what runtimes there are of a sandbox, and their mounts.
+func (r *Remover) Runtimes(ctx context.Context, sandbox string) error {
+	runtimes, err := r.driver.List(ctx)
+	if err != nil {
+		return err
+	}
+	if err := failpoint.Fail(failpoint.KillAll); err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range runtimes {
+		if sweep.SandboxOf(id) == sandbox {
+			errs = append(errs, r.Runtime(ctx, id, true))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// All removes everything of a sandbox. more are layers that it may have and that
+// its record does not know.
+func (r *Remover) All(ctx context.Context, sandbox string, record func() lifecycle.Record, more func() []string) error {
+	r.turns <- struct{}{}
+	defer func() { <-r.turns }()
+	if err := r.Runtimes(ctx, sandbox); err != nil {
+		return err // what still runs needs its files
+	}
+	rec := record()
+	var errs []error
+	for _, id := range append(possibleLayers(sandbox, rec), more()...) {
+		if r.layers.LayerRemains(id) {
+			errs = append(errs, r.files(sandbox, id))
+		}
+	}
+	if cp := rec.Checkpoint; cp != nil {
+		errs = append(errs, r.parts.RemoveImage(sandbox, cp.ID))
+	}
+	return errors.Join(errs...)
+}
+
+// possibleLayers returns the ids of all layers that a sandbox may have. Listing
+// those of all sandboxes would take longer the more there are.
+func possibleLayers(sandbox string, rec lifecycle.Record) []string {
+	var ids []string
+	for n := range rec.Launches {
+		ids = append(ids, sweep.RuntimeID(sandbox, n+1))
+	}
+	if rec.Checkpoint != nil {
+		ids = append(ids, rec.Checkpoint.Stack...)
+	}
+	return ids
+}
+
+// Checkpoint removes an old checkpoint: its image, and the layers that the current
+// one does not build on.
+func (r *Remover) Checkpoint(sandbox string, old, current *lifecycle.Checkpoint) error {
+	errs := []error{r.parts.RemoveImage(sandbox, old.ID)}
+	for _, id := range old.Stack {
+		if current == nil || !slices.Contains(current.Stack, id) {
+			errs = append(errs, r.parts.RemoveLayer(sandbox, id))
+		}
+	}
+	return errors.Join(errs...)
+}
