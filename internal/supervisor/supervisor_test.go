@@ -354,7 +354,7 @@ func record(t *testing.T, s *Supervisor, id string) lifecycle.Record {
 // eventually waits for a state that comes by itself.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s did not happen", what)
