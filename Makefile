@@ -120,12 +120,14 @@ e2e: build
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GOTEST) -v -count=1 -timeout=45m $(E2E) ./test/e2e
 
 # Thousands of simulated machines and histories; then kills the server some 2,000
-# times within 8,000 sleeps of real sandboxes, and creates and kills 5,000.
+# times within 8,000 sleeps of real sandboxes, and creates and kills 5,000; then
+# fuzzes the parsers of what guests and clients send for ten minutes.
 .PHONY: soak
 soak: build
 	$(GO) test -v -count=1 -timeout=6h -run '^Test(Simulation|Histories)$$' ./internal/supervisor -sim.seeds 20000 -history.count 100000
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestLeaks|TestRequestsOverPauses)$$' -drain.pauses 40 -soak.workers 8 -soak.cycles 1000 -leaks.sandboxes 5000 $(SOAK)
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=3h ./test/e2e -run '^TestBadNeighbours$$' -neighbours.width 1 -neighbours.cycles 20
+	test/fuzz.sh 600
 
 .PHONY: neighbours
 neighbours: build
