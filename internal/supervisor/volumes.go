@@ -74,11 +74,11 @@ func (s *Supervisor) limitVolumes() {
 
 // mountsOf returns where the volumes of a sandbox are that is about to run. Those
 // that this server has not looked at yet it looks at.
-func (s *Supervisor) mountsOf(c store.Config) []runtime.Mount {
+func (s *Supervisor) mountsOf(c store.Config, rootfs, agent string) ([]runtime.Mount, error) {
 	for _, id := range s.Strange(c) {
 		s.work.Go(func() { s.Limit(s.ctx, id) })
 	}
-	return s.Mounts(c)
+	return s.Mounts(c, rootfs, agent)
 }
 
 // stopUsers stops the sandboxes that have a volume which is past its limit.

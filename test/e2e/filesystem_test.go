@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -226,4 +227,50 @@ func readSome(ctx context.Context, t *testing.T, sb *client.Sandbox, path string
 		t.Fatal(err)
 	}
 	return string(begin)
+}
+
+// TestVolumesHideNoAgent mounts volumes where the agent is, along links that the
+// image has and links that root in a sandbox has made, and one volume within
+// another. No sandbox starts with another agent, and nothing is made along links
+// of a volume.
+func TestVolumesHideNoAgent(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	s := startServer(t)
+	fake := s.volume(ctx, "fake")
+	s.volume(ctx, "inner")
+	s.wantContent(ctx, fake, "PUT", "file", "/agent", "#!/bin/sh\nsleep 1000\n", http.StatusCreated, "")
+	s.wantContent(ctx, fake, "PATCH", "path", "/agent", `{"mode":493}`, http.StatusOK, "")
+	with := func(mounts map[string]string) client.CreateOptions {
+		return client.CreateOptions{OnTimeout: client.Pause, Volumes: mounts}
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "cannot be mounted at") {
+			t.Errorf("%s: %v; want that a volume cannot be mounted there", what, err)
+		}
+	}
+	for _, at := range []string{"/usr/lib/drowse", "/usr/lib/drowse/x", "/usr/lib", "/usr", "/lib/drowse", "/lib/./drowse//x", "/lib", "/proc/self/root/mnt"} {
+		_, err := s.client.Create(ctx, with(map[string]string{at: "fake"}))
+		refused(at, err)
+	}
+	for _, links := range []string{
+		"mv /data /old && ln -s /usr/lib /data",
+		"mv /data /old && ln -s /old/../usr/lib/../lib /data",
+		"mv /other /old && ln -s /data/drowse /other",
+		"mv /other /old && ln -s /data/drowse/../../usr /other",
+	} {
+		sb := s.create(ctx, with(map[string]string{"/data/drowse": "fake", "/other/in": "inner"}))
+		if exit, out := run(ctx, t, sb.As("root"), "sh", "-c", links); exit.Code != 0 {
+			t.Fatalf("%s: %+v %s", links, exit, out)
+		}
+		pauseFiles(ctx, s, sb.ID)
+		s.waitGone(sb.ID)
+		_, err := s.client.Connect(ctx, sb.ID, time.Minute)
+		refused(links, err)
+		if got := s.content(ctx, fake, "GET", "dir", "/", ""); strings.Contains(string(got.body), `"in"`) {
+			t.Errorf("%s: a directory was made in the other volume: %s", links, got.body)
+		}
+		s.kill(ctx, t, sb.ID)
+	}
 }

@@ -37,8 +37,9 @@ type Options struct {
 	Checkpoints checkpoint.Reader
 	Guests      agentclient.Host
 	RunDir      string // for mount points
-	// Mounts returns where the volumes of a sandbox are that is about to run.
-	Mounts func(store.Config) []runtime.Mount
+	// Mounts returns where the volumes of a sandbox are that is about to run, whose
+	// layers are mounted at rootfs and whose agent is at a path in them.
+	Mounts func(c store.Config, rootfs, agent string) ([]runtime.Mount, error)
 	// Sharers returns among how many sandboxes the CPU time of a key is divided.
 	Sharers func(key string) int
 	Log     *slog.Logger
@@ -121,7 +122,7 @@ func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, 
 	if t, err = l.o.Templates.Closed(ctx, t); err != nil {
 		return nil, "", err
 	}
-	if inst, err = l.boot(ctx, l.spec(s, sb, t, image), t, stack, image); err != nil {
+	if inst, err = l.boot(ctx, l.spec(s, sb, t, image), sb.Config, t, stack, image); err != nil {
 		return nil, "", err
 	}
 	done()
@@ -132,7 +133,7 @@ func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, 
 func (l *Launcher) spec(s Start, sb store.Sandbox, t template.Template, image checkpoint.Image) runtime.Spec {
 	spec := Spec(sb.Config.Limits)
 	spec.Args = []string{t.AgentAt()}
-	spec.ID, spec.Rootfs, spec.Network, spec.Mounts = s.ID, filepath.Join(l.o.RunDir, s.ID), s.Gate, l.o.Mounts(sb.Config)
+	spec.ID, spec.Rootfs, spec.Network = s.ID, filepath.Join(l.o.RunDir, s.ID), s.Gate
 	spec.Sharers, spec.Build = l.o.Sharers(sb.Config.Key), image.Build
 	return spec
 }
@@ -151,8 +152,11 @@ func Spec(l store.Limits) runtime.Spec {
 }
 
 // boot starts afresh, or from a memory image.
-func (l *Launcher) boot(ctx context.Context, spec runtime.Spec, t template.Template, stack []string, image checkpoint.Image) (inst runtime.Instance, err error) {
+func (l *Launcher) boot(ctx context.Context, spec runtime.Spec, c store.Config, t template.Template, stack []string, image checkpoint.Image) (inst runtime.Instance, err error) {
 	if err := l.o.Layers.Mount(spec.Rootfs, t.Trees, stack, spec.ID); err != nil {
+		return nil, err
+	}
+	if spec.Mounts, err = l.o.Mounts(c, spec.Rootfs, t.AgentAt()); err != nil {
 		return nil, err
 	}
 	if image.ID == "" {

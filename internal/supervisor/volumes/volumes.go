@@ -22,7 +22,6 @@ import (
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
@@ -293,15 +292,6 @@ func checkMountPath(p string) error {
 // within reports whether a clean path is another or lies in it.
 func within(p, dir string) bool {
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
-}
-
-// Mounts returns what a runtime mounts of the volumes of a sandbox.
-func (r *Room) Mounts(c store.Config) []runtime.Mount {
-	var mounts []runtime.Mount
-	for _, m := range c.Volumes {
-		mounts = append(mounts, runtime.Mount{Source: r.o.Files.Dir(m.Volume), Path: m.Path})
-	}
-	return mounts
 }
 
 func newID() string {
