@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -24,26 +25,38 @@ type framesKey struct{}
 // frames is a connection from which net/http reads HTTP/2. net/http waits for
 // the rest of a frame, or of a head that goes on in other frames, for as long
 // as a connection may be idle. This one looks at the frames as they pass, ends
-// the connection when one takes too long, and bounds what unfinished heads
-// take. It is read by one goroutine at a time.
+// the connection when one takes too long, and bounds what unfinished heads and
+// unread bodies take. It is read by one goroutine at a time, and written by one.
 type frames struct {
 	net.Conn
 	secure   *tls.ConnectionState // nil if it came without TLS
 	patience time.Duration
-	room     *room
+	heads    share // of the head that is being read
+	bodies   unread
+	closed   chan struct{}
+	close    func() error
 
 	preface int     // bytes of it that are still to come
 	header  [9]byte // of the frame that is being read
 	have    int     // bytes of that
 	left    int     // bytes of the frame that are still to come after it
 	head    bool    // what is read is part of a request's head, which goes on
-	taken   int     // of room, for that head
 	late    *time.Timer
 	waiting bool // late runs
 }
 
 func newFrames(c net.Conn, secure *tls.ConnectionState, patience time.Duration, room *room) *frames {
-	return &frames{Conn: c, secure: secure, patience: patience, room: room, preface: len(http2Preface) + len("SM\r\n\r\n")}
+	f := &frames{
+		Conn: c, secure: secure, patience: patience, heads: share{room: room}, closed: make(chan struct{}),
+		bodies:  unread{share: share{room: room}, window: initialWindow},
+		preface: len(http2Preface) + len("SM\r\n\r\n"),
+	}
+	f.close = sync.OnceValue(func() error {
+		close(f.closed)
+		f.forget()
+		return c.Close()
+	})
+	return f
 }
 
 // Read implements io.Reader.
@@ -51,19 +64,34 @@ func (f *frames) Read(p []byte) (int, error) {
 	n, err := f.Conn.Read(p)
 	if !f.pass(p[:n]) {
 		f.end()
+		f.forget()
 		return 0, errNoRoom
 	}
 	if err != nil {
 		f.forget()
+		if f.late != nil {
+			f.late.Stop()
+		}
 	}
 	return n, err
 }
 
+// Write implements io.Writer.
+func (f *frames) Write(p []byte) (int, error) {
+	n, err := f.Conn.Write(p)
+	f.bodies.sent(p[:n])
+	return n, err
+}
+
+// Close implements net.Conn. net/http calls it at the end of every connection,
+// and need not have read to the end before.
+func (f *frames) Close() error { return f.close() }
+
 // end breaks the connection off.
 func (f *frames) end() { breakOff(f.Conn) }
 
-// pass looks at bytes that have been read. False if they belong to a head for
-// which there is no room.
+// pass looks at bytes that have been read. False if there is no room for what
+// they belong to.
 func (f *frames) pass(p []byte) bool {
 	whole := false // a frame ended in p, outside of a head
 	for len(p) > 0 {
@@ -95,28 +123,28 @@ func (f *frames) pass(p []byte) bool {
 
 // Types and flags of frames (RFC 9113 §6).
 const (
+	frameData         = 0
 	frameHeaders      = 1
 	frameContinuation = 9
 	flagEndHeaders    = 4
 )
 
-// begin looks at a frame's header. False if there is no room for its head.
+// begin looks at a frame's header. False if there is no room for what it is of.
 func (f *frames) begin() bool {
 	f.left = int(binary.BigEndian.Uint32(f.header[:4]) >> 8)
 	kind, flags := f.header[3], f.header[4]
-	if kind != frameHeaders && kind != frameContinuation {
+	switch {
+	case kind == frameData:
+		return f.bodies.arrive(f.left) || f.bodies.wait(f.patience, f.closed)
+	case kind != frameHeaders && kind != frameContinuation:
 		return true
 	}
 	f.head = flags&flagEndHeaders == 0
 	if !f.head {
-		f.give()
+		f.heads.to(0)
 		return true
 	}
-	if !f.room.take(f.left) {
-		return false
-	}
-	f.taken += f.left
-	return true
+	return f.heads.add(f.left)
 }
 
 // wait begins or ends the time that a frame or head has.
@@ -136,15 +164,8 @@ func (f *frames) wait(whole bool) {
 	}
 }
 
-func (f *frames) give() {
-	f.room.give(f.taken)
-	f.taken = 0
-}
-
 // forget ends what the connection has, at its end.
 func (f *frames) forget() {
-	f.give()
-	if f.late != nil {
-		f.late.Stop()
-	}
+	f.heads.end()
+	f.bodies.end()
 }

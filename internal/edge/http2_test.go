@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -250,6 +251,107 @@ func TestHTTP2UnfinishedHeadsAreBounded(t *testing.T) {
 	if got := body(t, ask(t, url, "/small", openPort, nil)); got != "GET /small" {
 		t.Errorf("a small request was answered %q", got)
 	}
+}
+
+// TestHTTP2RoomIsGivenBack: heads that never become whole take nothing any more
+// when their connection has ended, in whatever way. What stays taken would be
+// missing to everybody, for ever.
+func TestHTTP2RoomIsGivenBack(t *testing.T) {
+	f := newFleet(t, echo)
+	s, url := serving(t, f)
+	large := block("x", strings.Repeat("{", 15<<10))
+	for name, finish := range map[string]func(net.Conn, *http2.Framer){
+		"the client leaves":            func(c net.Conn, _ *http2.Framer) { c.Close() },
+		"another stream's frame":       func(_ net.Conn, fr *http2.Framer) { _ = fr.WriteContinuation(3, true, nil) },
+		"a frame that is none":         func(_ net.Conn, fr *http2.Framer) { _ = fr.WriteRawFrame(http2.FrameSettings, 0, 7, nil) },
+		"a frame that is too long":     func(c net.Conn, _ *http2.Framer) { _, _ = c.Write([]byte{0xff, 0, 0, 9, 0, 0, 0, 0, 1}) },
+		"a head that cannot be undone": func(_ net.Conn, fr *http2.Framer) { _ = fr.WriteContinuation(1, true, []byte{0xff, 0xff, 0xff, 0xff}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 20 {
+				conn, fr := begin2(t, url)
+				_ = fr.WriteRawFrame(http2.FrameHeaders, 0, 1, block(":method", "GET"))
+				_ = fr.WriteContinuation(1, false, large)
+				finish(conn, fr)
+			}
+			waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
+		})
+	}
+	t.Run("no room", func(t *testing.T) {
+		var all []net.Conn
+		for range 800 {
+			conn, fr := begin2(t, url)
+			all = append(all, conn)
+			_ = fr.WriteRawFrame(http2.FrameHeaders, 0, 1, block(":method", "GET"))
+			for range 3 {
+				_ = fr.WriteContinuation(1, false, large) // or the connection has been ended
+			}
+		}
+		waitFor(t, "the heads took nothing", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
+		for _, conn := range all {
+			conn.Close()
+		}
+		waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
+	})
+}
+
+// TestHTTP2UnreadBodiesAreBounded: what comes of bodies while nobody reads them is
+// in the same account as heads. A client that has all of its room is not read from
+// until it has some again; others are.
+func TestHTTP2UnreadBodiesAreBounded(t *testing.T) {
+	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n)
+	})
+	hold := make(chan struct{})
+	f.wait = func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-hold:
+			return nil
+		}
+	}
+	s, url := serving(t, f)
+	const conns, streams, size = maxClientBuffers/maxUnread + 16, 2, 256<<10 - 1
+	var answered sync.WaitGroup
+	var whole atomic.Int64
+	for range conns {
+		conn, fr := begin2(t, url)
+		answered.Go(func() {
+			for range streams {
+				for {
+					frame, err := fr.ReadFrame()
+					if err != nil {
+						return
+					}
+					if d, ok := frame.(*http2.DataFrame); ok && string(d.Data()) == strconv.Itoa(size) {
+						whole.Add(1)
+						break
+					}
+				}
+			}
+		})
+		answered.Go(func() {
+			for i := range uint32(streams) {
+				_ = fr.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersEndHeaders, 2*i+1, block(routed2("POST", "/")...))
+				for left := size; left > 0; left -= maxFrame {
+					_ = fr.WriteData(2*i+1, left <= maxFrame, make([]byte, min(left, maxFrame)))
+				}
+			}
+		})
+		_ = conn
+	}
+	waitFor(t, "bodies took nothing", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
+	if n := s.buffers.Taken(); n > maxClientBuffers {
+		t.Errorf("%d bytes are taken", n)
+	}
+	close(hold)
+	answered.Wait()
+	if n := whole.Load(); n != conns*streams {
+		t.Errorf("%d of %d bodies arrived whole when there was room again", n, conns*streams)
+	}
+	waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
 }
 
 // TestHTTP2RequestsAreBounded: one client's requests are counted over all its

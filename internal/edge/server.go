@@ -129,7 +129,7 @@ func NewServer(o Options) *Server {
 	}
 	// A stream that nobody reads holds what its window lets in.
 	s.h2.HTTP2 = &http.HTTP2Config{
-		MaxReceiveBufferPerConnection: 512 << 10, MaxReceiveBufferPerStream: 256 << 10,
+		MaxReceiveBufferPerConnection: maxUnread, MaxReceiveBufferPerStream: 256 << 10,
 		MaxConcurrentStreams: maxStreams, MaxReadFrameSize: maxFrame, MaxDecoderHeaderTableSize: maxDynamicTable,
 	}
 	s.h2.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, framesKey{}, c) }
