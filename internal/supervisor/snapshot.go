@@ -32,7 +32,7 @@ type taking struct {
 
 // shelfOptions returns what the snapshots are made of.
 func shelfOptions(s *Supervisor) snapshots.Options {
-	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, AgentToken: s.AgentToken, Insist: s.insist, Log: s.log}
+	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, Slots: &s.slots, AgentToken: s.AgentToken, Insist: s.insist, Log: s.log}
 }
 
 // TakeSnapshot takes a snapshot of a sandbox, and returns when it is committed. A
@@ -43,7 +43,7 @@ func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRe
 	if err != nil {
 		return store.Snapshot{}, err
 	}
-	release, err := s.Reserve(req.Name, req.Key)
+	release, err := s.Reserve(store.Snapshot{Name: req.Name, Key: req.Key, Passing: req.passing, Config: b.snapshot().Config, Checkpoint: lifecycle.Checkpoint{Mode: lifecycle.Memory}})
 	if err != nil {
 		return store.Snapshot{}, err
 	}

@@ -320,6 +320,65 @@ func TestSnapshotOfFiles(t *testing.T) {
 	b.wantNothingLeft()
 }
 
+// TestSnapshotsCountForTheKey: a thousand snapshots of one sandbox would fill the
+// disk, and its own limit is that of one. Each counts for what it may come to keep,
+// also over a restart, and those of forks count for nothing.
+func TestSnapshotsCountForTheKey(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	bound := func() { limited(s, store.KeyLimits{DiskMiB: 1600}) }
+	bound()
+	req := of("k", 200)
+	req.Config.Limits.DiskMiB = 400
+	source := create(t, s, req)
+	take := func(name string) error {
+		_, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Name: name, Key: "k"})
+		return err
+	}
+	uses := func(when string, want int) {
+		t.Helper()
+		if got := s.KeyUse("k").DiskMiB; got != want {
+			t.Errorf("%s: the key has %d MiB, want %d", when, got, want)
+		}
+	}
+	if err := take("one"); err != nil {
+		t.Fatal(err)
+	}
+	uses("with a snapshot", 1000)
+	if err := s.Pause(t.Context(), source, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := take("two"); err != nil {
+		t.Fatal(err)
+	}
+	wantLimit(t, take("three"), "maxDiskMiB", 1600, 600, 1600)
+	if err := take("two"); code(err) != "snapshot_exists" {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	uses("after refusals", 1600)
+	stop()
+	s, _ = b.open()
+	bound()
+	uses("after a restart", 1600)
+	wantLimit(t, take("three"), "maxDiskMiB", 1600, 600, 1600)
+	if err := s.RemoveSnapshot(t.Context(), "one", ""); err != nil {
+		t.Fatal(err)
+	}
+	uses("with one removed", 1000)
+	children, err := s.Fork(t.Context(), source, ForkRequest{Count: 1, Key: "k"})
+	if err != nil || children[0].Err != nil {
+		t.Fatal(children, err)
+	}
+	uses("with a child", 1400)
+	kill(t, s, source, children[0].Sandbox.ID)
+	uses("with a snapshot alone", 600)
+	if err := s.RemoveSnapshot(t.Context(), "two", ""); err != nil {
+		t.Fatal(err)
+	}
+	uses("in the end", 0)
+	b.wantNothingLeft()
+}
+
 // TestKillDuringASnapshot holds the capture up: the sandbox goes on to serve, a
 // pause waits, and a kill does not.
 func TestKillDuringASnapshot(t *testing.T) {

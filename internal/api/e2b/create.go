@@ -45,6 +45,7 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 		if !auth.Sees(c.key, snap.Key) { // to this key there is none
 			return reply{}, store.ErrSnapshotNotFound(ref)
 		}
+		req.Snapshot = snap.ID // whatever the name is of from then on
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID
 	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {

@@ -31,7 +31,7 @@ func (s *server) create(c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
-	if err := mayStart(s, c, req); err != nil {
+	if err := mayStart(s, c, &req); err != nil {
 		return reply{}, err
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID

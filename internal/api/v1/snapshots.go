@@ -112,13 +112,16 @@ func snapshot(s *server, c *call, ref string) (store.Snapshot, error) {
 	return snap, err
 }
 
-// mayStart refuses to start a sandbox from a snapshot that the key does not see.
-func mayStart(s *server, c *call, req supervisor.CreateRequest) error {
+// mayStart refuses to start a sandbox from a snapshot that the key does not see. The
+// request names the one that was looked at from then on: its name may become that
+// of another.
+func mayStart(s *server, c *call, req *supervisor.CreateRequest) error {
 	ref := req.SnapshotRef()
 	if ref == "" {
 		return nil
 	}
-	_, err := snapshot(s, c, ref)
+	snap, err := snapshot(s, c, ref)
+	req.Snapshot = snap.ID
 	return err
 }
 

@@ -76,7 +76,7 @@ type Use struct {
 	Running   int // how many have a runtime, or are about to
 	Sandboxes int // how many there are, asleep or not
 	MemoryMiB int // the memory limits of those that run, added up
-	DiskMiB   int // the limits on disk of all of them, added up
+	DiskMiB   int // the limits on disk of all of them and of the snapshots, added up
 }
 
 // plus returns the sum of two uses.
@@ -142,6 +142,37 @@ func (s *Slots) Hold(sb store.Sandbox) {
 	s.take(sb.Config.Key, useOf(sb))
 }
 
+// Keep takes the disk for a snapshot that is to be of a sandbox with these limits.
+func (s *Slots) Keep(key string, of store.Limits) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mib := of.DiskMiB + of.MemoryMiB
+	if key != "" && s.keyLimits != nil {
+		switch most, has := s.keyLimits(key).DiskMiB, s.keys[key].DiskMiB; {
+		case most == 0:
+		case of.DiskMiB == 0:
+			return errdef.New(errdef.Exhausted, "key_limit_reached",
+				"the sandbox has no limit on disk, and the sandboxes and snapshots of the API key may have %d MiB together", most).
+				WithRemedy("take it with a key without maxDiskMiB")
+		case has+mib > most:
+			return errdef.New(errdef.Exhausted, "key_limit_reached",
+				"the snapshot may take %d MiB of the disk, and the sandboxes and snapshots of the API key have %d MiB of the %d MiB that they may have together", mib, has, most).
+				WithRemedy("delete some snapshots, kill some sandboxes, or use a key with a larger maxDiskMiB").
+				With("limit", "maxDiskMiB").With("allowed", most).With("used", has).With("requested", mib).With("key", key)
+		}
+	}
+	s.take(key, Use{DiskMiB: mib})
+	return nil
+}
+
+// HoldKept takes so much for a snapshot that is there already, bound or not, or
+// gives it back if it is negative.
+func (s *Slots) HoldKept(key string, mib int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.take(key, Use{DiskMiB: mib})
+}
+
 // take adds to what is taken. The caller holds mu.
 func (s *Slots) take(key string, more Use) {
 	s.taken += more.Running
@@ -183,8 +214,8 @@ func fits(key string, now, more Use, most store.KeyLimits) error {
 		},
 		{
 			"maxDiskMiB", now.DiskMiB, more.DiskMiB, most.DiskMiB,
-			"the sandbox may take %[2]d MiB of the disk, and those of the API key, asleep or not, have %[1]d MiB of the %[3]d MiB that they may have together",
-			"kill some, ask for less (diskMiB), or use a key with a larger maxDiskMiB",
+			"the sandbox may take %[2]d MiB of the disk, and those of the API key, asleep or not, and its snapshots have %[1]d MiB of the %[3]d MiB that they may have together",
+			"kill some, delete snapshots, ask for less (diskMiB), or use a key with a larger maxDiskMiB",
 		},
 	} {
 		if l.more > 0 && l.most > 0 && l.now+l.more > l.most {

@@ -25,6 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // Options are what a shelf of snapshots is made of.
@@ -35,6 +36,7 @@ type Options struct {
 	// AgentToken returns the secret by which the agent of a sandbox knows this
 	// server.
 	AgentToken func(sandbox string) string
+	Slots      *quota.Slots
 	// Insist removes something, and tries again for as long as it fails.
 	Insist func(remove func() error, failed string, args ...any)
 	Log    *slog.Logger
@@ -62,6 +64,7 @@ func Open(ctx context.Context, o Options, sandboxes []store.Sandbox) (*Shelf, er
 	}
 	for _, snap := range list {
 		s.byID[snap.ID] = snap
+		o.Slots.HoldKept(snap.Key, kept(snap))
 		s.hold(snap.ID, parts(snap.Checkpoint))
 	}
 	for _, sb := range sandboxes {
@@ -157,16 +160,33 @@ func NewID() string {
 // mostOfKey is how many snapshots an API key may have.
 const mostOfKey = 1000
 
-// Reserve makes sure that a snapshot can have a name, or none, until release is
-// called. A name that is taken is an errdef.Exists with code "snapshot_exists".
-func (s *Shelf) Reserve(name, key string) (release func(), err error) {
+// kept is how much of the disk a snapshot counts for, in MiB: what its sandbox may
+// have in layers, and as memory. It can come to keep all of that, whoever wrote it:
+// what it shares is its own when nobody else needs it any more. One that is removed
+// at the end of a fork counts for nothing.
+func kept(snap store.Snapshot) int {
+	limits := snap.Config.Limits
+	switch {
+	case snap.Passing:
+		return 0
+	case snap.Checkpoint.Mode == lifecycle.Memory:
+		return limits.DiskMiB + limits.MemoryMiB
+	}
+	return limits.DiskMiB
+}
+
+// Reserve makes sure that a snapshot can have its name, if any, and its part of the
+// disk, until release is called. A name that is taken is an errdef.Exists with code
+// "snapshot_exists".
+func (s *Shelf) Reserve(snap store.Snapshot) (release func(), err error) {
+	name, key := snap.Name, snap.Key
 	if name != "" && (!nameForm.MatchString(name) || IsID(name)) {
 		return nil, errdef.New(errdef.Invalid, "snapshot_name_invalid", "%.200q cannot name a snapshot", name).
 			WithRemedy("use lower-case letters, digits, and . _ / : - between them, 128 at most")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, taken := s.named(name); taken || s.names[name] {
+	if _, taken := s.named(name); taken || name != "" && s.names[name] {
 		return nil, store.ErrSnapshotExists(store.Snapshot{Name: name})
 	}
 	has := 0
@@ -179,13 +199,16 @@ func (s *Shelf) Reserve(name, key string) (release func(), err error) {
 		return nil, errdef.New(errdef.Exhausted, "too_many_snapshots", "this API key has %d snapshots, which is as many as it may have", has).
 			WithRemedy("delete some with drowse snapshot rm").With("allowed", mostOfKey)
 	}
-	if name == "" {
-		return func() {}, nil
+	if !snap.Passing {
+		if err := s.o.Slots.Keep(key, snap.Config.Limits); err != nil {
+			return nil, err
+		}
 	}
 	s.names[name] = true
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.o.Slots.HoldKept(key, -kept(snap))
 		delete(s.names, name)
 	}, nil
 }
@@ -244,6 +267,7 @@ func (s *Shelf) Keep(snap store.Snapshot, source store.Sandbox, commit func() er
 		return err
 	}
 	s.byID[snap.ID] = snap
+	s.o.Slots.HoldKept(snap.Key, kept(snap))
 	return nil
 }
 
@@ -310,6 +334,7 @@ func (s *Shelf) strike(ctx context.Context, ref string) (store.Snapshot, error) 
 		return snap, fmt.Errorf("remove snapshot %s: %w", snap.ID, err)
 	}
 	delete(s.byID, snap.ID)
+	s.o.Slots.HoldKept(snap.Key, -kept(snap))
 	return snap, nil
 }
 
