@@ -33,7 +33,7 @@ const Opt = "opt"
 // with keys, passwords, users, mounts or host identity are not in it.
 var etcNames = []string{
 	"alternatives", "bash.bashrc", "bash_completion", "bindresvport.blacklist", "ca-certificates.conf",
-	"debian_version", "fonts", "gai.conf", "host.conf", "inputrc", "issue", "java*", "ld.so.cache",
+	"adduser.conf", "debconf.conf", "debian_version", "deluser.conf", "dpkg", "fonts", "gai.conf", "host.conf", "inputrc", "issue", "java*", "ld.so.cache",
 	"ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.gen", "localtime", "login.defs", "lsb-release",
 	"magic", "magic.mime", "mailcap", "mime.types", "networks", "nsswitch.conf", "os-release", "perl",
 	"protocols", "python*", "R", "rpc", "services", "skel", "ssl/certs", "ssl/openssl.cnf",
@@ -53,13 +53,71 @@ var emptyDirs = []struct {
 
 // etcFiles are written rather than copied.
 var etcFiles = map[string]string{
-	"passwd": "root:x:0:0:root:/root:/bin/bash\n" +
-		"daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
-		"www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\n" +
-		"user:x:1000:1000:user:/home/user:/bin/bash\n" +
-		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-	"group": "root:x:0:\ndaemon:x:1:\nadm:x:4:\ntty:x:5:\nsudo:x:27:user\nwww-data:x:33:\n" +
-		"staff:x:50:\nusers:x:100:\nuser:x:1000:\nnogroup:x:65534:\n",
+	// The users and groups are those that every Debian has, by its numbers:
+	// packages name them.
+	"passwd": `root:x:0:0:root:/root:/bin/bash
+daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
+bin:x:2:2:bin:/bin:/usr/sbin/nologin
+sys:x:3:3:sys:/dev:/usr/sbin/nologin
+sync:x:4:65534:sync:/bin:/bin/sync
+games:x:5:60:games:/usr/games:/usr/sbin/nologin
+man:x:6:12:man:/var/cache/man:/usr/sbin/nologin
+lp:x:7:7:lp:/var/spool/lpd:/usr/sbin/nologin
+mail:x:8:8:mail:/var/mail:/usr/sbin/nologin
+news:x:9:9:news:/var/spool/news:/usr/sbin/nologin
+uucp:x:10:10:uucp:/var/spool/uucp:/usr/sbin/nologin
+proxy:x:13:13:proxy:/bin:/usr/sbin/nologin
+www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin
+backup:x:34:34:backup:/var/backups:/usr/sbin/nologin
+list:x:38:38:Mailing List Manager:/var/list:/usr/sbin/nologin
+_apt:x:42:65534::/nonexistent:/usr/sbin/nologin
+user:x:1000:1000:user:/home/user:/bin/bash
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+`,
+	"group": `root:x:0:
+daemon:x:1:
+bin:x:2:
+sys:x:3:
+adm:x:4:
+tty:x:5:
+disk:x:6:
+lp:x:7:
+mail:x:8:
+news:x:9:
+uucp:x:10:
+man:x:12:
+proxy:x:13:
+kmem:x:15:
+dialout:x:20:
+fax:x:21:
+voice:x:22:
+cdrom:x:24:
+floppy:x:25:
+tape:x:26:
+sudo:x:27:user
+audio:x:29:
+dip:x:30:
+www-data:x:33:
+backup:x:34:
+operator:x:37:
+list:x:38:
+irc:x:39:
+src:x:40:
+shadow:x:42:
+utmp:x:43:
+video:x:44:
+sasl:x:45:
+plugdev:x:46:
+staff:x:50:
+games:x:60:
+users:x:100:
+user:x:1000:
+nogroup:x:65534:
+`,
+	// Debian's pip refuses to install anything where apt does. A sandbox is
+	// there to be changed.
+	"pip.conf":    "[global]\nbreak-system-packages = true\n",
+	"npmrc":       installerSettings["etc/npmrc"],
 	"shadow":      "root:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n",
 	"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 	"hostname":    "drowse\n",
@@ -88,7 +146,7 @@ unset script
 // sandbox unless another is asked for.
 const UserID = 1000
 
-const baseFormat = "2" // changes when BuildBase would make something else of the same host
+const baseFormat = "3" // changes when BuildBase would make something else of the same host
 
 // BuildBase makes the template "base" from this host and the agent's program,
 // unless it is there already, and returns it. It shows the host's system
@@ -96,7 +154,7 @@ const baseFormat = "2" // changes when BuildBase would make something else of th
 func (s *Store) BuildBase(agent []byte, share ...string) (Template, error) {
 	s.agent, s.agentSum = agent, fmt.Sprintf("%x", sha256.Sum256(agent))
 	shown := append(slices.Clone(systemDirs), share...)
-	source, err := fingerprint(agent, shown)
+	source, err := fingerprint(s.packages, agent, shown)
 	if err != nil {
 		return Template{}, fmt.Errorf("build template base: %w", err)
 	}
@@ -154,9 +212,10 @@ func (s *Store) setAlias(t Template) {
 	s.alias[Host] = t.ID
 }
 
-// fingerprint returns a digest of all that a base is built from, by the names,
+// fingerprint returns a digest of all that a base is built from, the packages of
+// the host at packages among it, by the names,
 // sizes and times of the host's files.
-func fingerprint(agent []byte, shown []string) (string, error) {
+func fingerprint(packages string, agent []byte, shown []string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %x %q\n", baseFormat, sha256.Sum256(agent), etcFiles)
 	roots := []string{"/etc/skel"}
@@ -173,6 +232,7 @@ func fingerprint(agent []byte, shown []string) (string, error) {
 		}
 	}
 	fmt.Fprintln(h, exists("/usr/bin/python3"), exists("/usr/bin/python"))
+	roots = append(roots, writeInstallerSources(h, packages)...)
 	for _, root := range roots {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
@@ -193,7 +253,7 @@ func fingerprint(agent []byte, shown []string) (string, error) {
 
 func (s *Store) buildBase(tmp string, agent []byte, shown []string) (Template, error) {
 	root := filepath.Join(tmp, "root")
-	if err := makeRoot(root); err != nil {
+	if err := makeRoot(root, s.packages); err != nil {
 		return Template{}, err
 	}
 	if err := makeUsr(filepath.Join(tmp, "usr"), agent); err != nil {
@@ -238,7 +298,7 @@ func (s *Store) buildBase(tmp string, agent []byte, shown []string) (Template, e
 }
 
 // makeRoot makes everything of the template but the system directories.
-func makeRoot(root string) error {
+func makeRoot(root, packages string) error {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err
 	}
@@ -261,6 +321,9 @@ func makeRoot(root string) error {
 		if err := writeFile(filepath.Join(root, "etc", name), []byte(text), mode); err != nil {
 			return err
 		}
+	}
+	if err := copyPackages(packages, root); err != nil {
+		return err
 	}
 	return makeHome(filepath.Join(root, "home/user"))
 }
@@ -377,9 +440,11 @@ func makeUsr(usr string, agent []byte) error {
 		return err
 	}
 	if exists("/usr/bin/python3") && !exists("/usr/bin/python") {
-		return os.Symlink("python3", filepath.Join(usr, "bin/python"))
+		if err := os.Symlink("python3", filepath.Join(usr, "bin/python")); err != nil {
+			return err
+		}
 	}
-	return nil
+	return makeInstallers("/", usr)
 }
 
 // gone drops the error of what is not there.

@@ -98,6 +98,10 @@ type Store struct {
 	dir    string
 	images *image.Store
 
+	// packages is the root of the host whose packages a base knows. Tests that make
+	// many bases have a small one.
+	packages string
+
 	agent    []byte // the agent's program; nil of a store that makes no templates
 	agentSum string // its digest
 
@@ -132,7 +136,7 @@ func Open(dir string) (*Store, error) {
 func At(dir string) *Store {
 	s := &Store{
 		dir: dir, images: image.At(filepath.Join(dir, ociDir), image.DefaultLimits),
-		alias: map[string]string{}, making: map[string]bool{}, system: map[string]*view{},
+		packages: "/", alias: map[string]string{}, making: map[string]bool{}, system: map[string]*view{},
 	}
 	s.images.Check = func() error {
 		if s.Check == nil {

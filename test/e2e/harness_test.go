@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -141,6 +142,7 @@ func (s *server) command() *exec.Cmd {
 func (s *server) start() {
 	s.t.Helper()
 	httpClient.CloseIdleConnections() // to the one before
+	s.takeBase()
 	begin := time.Now()
 	s.cmd, s.exited = s.command(), make(chan error, 1)
 	if err := startCommand(s.cmd); err != nil {
@@ -151,6 +153,7 @@ func (s *server) start() {
 	for {
 		if s.client.Health(s.t.Context()) == nil {
 			s.t.Logf("server answers %s after its start", since(begin))
+			s.keepBase()
 			return
 		}
 		select {
@@ -163,6 +166,42 @@ func (s *server) start() {
 			s.t.Fatalf("server does not answer within %s", startWithin)
 		}
 	}
+}
+
+// theBase is the template base that the first server made. The others get it by
+// hard links: to make it takes most of a second of a core.
+var theBase struct {
+	sync.Mutex
+	dir string // "" until a server has made it
+}
+
+func (s *server) usesTheBase() bool { return s.binary == "" && len(s.env) == 0 }
+
+func (s *server) takeBase() {
+	theBase.Lock()
+	defer theBase.Unlock()
+	to := filepath.Join(s.dir, "templates")
+	if _, err := os.Lstat(to); theBase.dir == "" || !s.usesTheBase() || !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if out, err := exec.Command("cp", "-al", theBase.dir, to).CombinedOutput(); err != nil {
+		// On another file system it makes its own, like the first.
+		s.t.Logf("the server makes its own base: %s", out)
+		_ = os.RemoveAll(to)
+	}
+}
+
+func (s *server) keepBase() {
+	theBase.Lock()
+	defer theBase.Unlock()
+	if theBase.dir != "" || !s.usesTheBase() || len(s.args) > 0 {
+		return
+	}
+	to := filepath.Join(programs, "templates")
+	if out, err := exec.Command("cp", "-al", filepath.Join(s.dir, "templates"), to).CombinedOutput(); err != nil {
+		s.t.Fatalf("keep the base: %v: %s", err, out)
+	}
+	theBase.dir = to
 }
 
 // spawner starts commands from one thread that never ends: the kernel sends

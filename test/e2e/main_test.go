@@ -28,6 +28,9 @@ const envPrograms = "DROWSE_E2E_PROGRAMS"
 
 func TestMain(m *testing.M) { os.Exit(runMain(m)) }
 
+// programs is a directory that is removed after the last test.
+var programs string
+
 func runMain(m *testing.M) int {
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "test/e2e: these tests run real sandboxes and must be run as root")
@@ -42,6 +45,7 @@ func runMain(m *testing.M) int {
 		}
 	}
 	defer os.RemoveAll(dir)
+	programs = dir
 	if err := leaveNetwork(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "test/e2e: move into a network namespace without a way out:", err)
 		return 1
