@@ -112,12 +112,28 @@ func memory() Finding {
 	return f
 }
 
+// executableMemory says why this process may not have memory as gVisor needs it.
+func executableMemory() error {
+	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return err
+	}
+	return unix.Munmap(page)
+}
+
 // security says which policy besides the usual permissions is in force. What
 // it forbids shows in the trial.
 func security() Finding {
 	f := Finding{Name: "security", OK: true, Detail: "no SELinux in force"}
+	if data, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil && strings.TrimSpace(string(data)) == "Y" {
+		f.Detail += ", and no AppArmor profile confines drowse"
+	}
 	if data, err := os.ReadFile("/sys/fs/selinux/enforce"); err == nil && strings.TrimSpace(string(data)) == "1" {
-		f.Detail = "SELinux is enforcing; a denial is in the audit log: ausearch -m avc -ts recent. The binary wants the label of /usr/local/bin: restorecon -v /usr/local/bin/drowse"
+		f.Detail = "SELinux is enforcing: with Debian's policy sandboxes start, but did not wake with their memory (docs/kernels.md); a denial is in the audit log: ausearch -m avc -ts recent. The binary wants the label of /usr/local/bin: restorecon -v /usr/local/bin/drowse"
+		if err := executableMemory(); err != nil {
+			f.OK, f.Detail = false, "SELinux lets drowse have no memory that can be both written and executed (execmem), which gVisor needs"
+			f.Remedy = "setsebool -P allow_execmem on, where the policy is Debian's; setsebool -P deny_execmem off, where it is Fedora's or Red Hat's"
+		}
 	}
 	if data, err := os.ReadFile("/proc/self/attr/current"); err == nil {
 		if label := strings.TrimRight(string(data), "\x00\n"); strings.HasSuffix(label, "(enforce)") {

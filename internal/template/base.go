@@ -212,9 +212,9 @@ func (s *Store) setAlias(t Template) {
 	s.alias[Host] = t.ID
 }
 
-// fingerprint returns a digest of all that a base is built from, the packages of
-// the host at packages among it, by the names,
-// sizes and times of the host's files.
+// fingerprint returns a digest of all that a base is built from, by the names,
+// sizes and times of the host's files; its packages are those at the root
+// packages.
 func fingerprint(packages string, agent []byte, shown []string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %x %q\n", baseFormat, sha256.Sum256(agent), etcFiles)

@@ -42,6 +42,9 @@ func (s system) image(ctx context.Context, cache string) (image, error) {
 		kernel += "/" + s.suite + "-backports"
 	}
 	include := strings.Join(append([]string{kernel}, packages...), ",")
+	if s.packages != "" {
+		include += "," + s.packages
+	}
 	key := fmt.Sprintf("%x", sha256.Sum256([]byte(imageScript+s.suite+include+sources)))[:12]
 	dir := filepath.Join(cache, s.suite+"-"+key)
 	made := image{disk: filepath.Join(dir, "disk"), kernel: filepath.Join(dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd")}

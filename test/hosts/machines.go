@@ -5,6 +5,7 @@ type system struct {
 	suite     string // the release's code name
 	kernel    string // the package
 	backports bool   // the kernel comes from its backports
+	packages  string // that it has besides, with commas
 }
 
 // A machine is a system, booted with options, with a file system for the state
@@ -28,6 +29,7 @@ var (
 	bookworm  = system{suite: "bookworm", kernel: newestKernel}
 	backports = system{suite: "bookworm", kernel: newestKernel, backports: true}
 	trixie    = system{suite: "trixie", kernel: newestKernel}
+	selinux   = system{suite: "bookworm", kernel: newestKernel, packages: "selinux-policy-default,policycoreutils"}
 )
 
 // systemd mounts the version 1 controllers where it is told to. From version
@@ -46,6 +48,7 @@ var machines = []machine{
 	{name: "debian12-cgroup1", system: bookworm, cgroup: "v1", kernelArgs: cgroupV1, filesystem: "ext4"},
 	{name: "debian12-hybrid", system: bookworm, cgroup: "hybrid", kernelArgs: hybrid, filesystem: "ext4"},
 	{name: "debian12-backports", system: backports, cgroup: "v2", filesystem: "ext4"},
+	{name: "debian12-selinux", system: selinux, cgroup: "v2", kernelArgs: []string{"security=selinux", "enforcing=1"}, filesystem: "ext4"},
 	{name: "debian13", system: trixie, cgroup: "v2", filesystem: "ext4"},
 	{name: "debian11", system: bullseye, cgroup: "v2", filesystem: "ext4"},
 	{name: "debian13-cgroup1-xfs", system: trixie, cgroup: "v1", kernelArgs: cgroupV1, filesystem: "xfs"},
