@@ -7,6 +7,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 // Acquire gives a lease on the running generation, waking the sandbox where
@@ -30,7 +32,7 @@ func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Le
 			return nil, err
 		}
 		if end.Type == lifecycle.EntryResumeFailed {
-			return nil, b.resumeError(end.Entry)
+			return nil, outcome.NotResumed(b.id, end.Entry, b.unfitNow())
 		}
 		if lease, err := b.retry(w); lease != nil || err != nil {
 			return lease, err
@@ -102,9 +104,9 @@ func (b *box) grantLocked() {
 
 // acquireLocked returns a lease, or what to wait for before asking again.
 func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
-	m := lifecycle.Meta{Op: newOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
+	m := lifecycle.Meta{Op: ids.NewOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
 	res, err := b.applyLocked(lifecycle.AccessRequested{
-		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.drain.on,
+		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.desk.Draining,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -116,8 +118,7 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
 		return b.lease(access), nil, nil
 	}
 	if b.sb.Record.Op == nil {
-		return nil, nil, errdef.New(errdef.Unavailable, "runtime_gone", "the runtime of sandbox %s is gone", b.id).
-			WithRemedy("try again")
+		return nil, nil, outcome.RuntimeGone(b.id)
 	}
 	return nil, b.awaitLocked(), nil
 }

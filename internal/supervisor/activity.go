@@ -7,6 +7,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 const (
@@ -70,7 +71,7 @@ func (b *box) look(ctx context.Context, inst runtime.Instance) {
 	defer cancel()
 	ignored := b.ignored.Load()
 	seen, err := b.agent(inst).Activity(ctx, ignored-b.ignoredTold.Load())
-	now := now()
+	now := ids.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 // idleSoon pauses after so little idleness that a test can wait for it.
@@ -175,7 +176,7 @@ func TestIdleCountsFromTheEndOfTheProcess(t *testing.T) {
 func TestLeaseKeepsAwake(t *testing.T) {
 	s, _ := newBench(t).open()
 	id := create(t, s, CreateRequest{Settings: idleSoon})
-	l, err := s.Hold(t.Context(), id, lifecycle.Lease{Reason: "thinking", Until: now().Add(time.Hour)}, "")
+	l, err := s.Hold(t.Context(), id, lifecycle.Lease{Reason: "thinking", Until: ids.Now().Add(time.Hour)}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +185,7 @@ func TestLeaseKeepsAwake(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the pause", func() bool { return paused(t, s, id) })
-	if _, err := s.Hold(t.Context(), id, lifecycle.Lease{Reason: "late", Until: now().Add(time.Hour)}, ""); !errdef.Is(err, errdef.WrongState) {
+	if _, err := s.Hold(t.Context(), id, lifecycle.Lease{Reason: "late", Until: ids.Now().Add(time.Hour)}, ""); !errdef.Is(err, errdef.WrongState) {
 		t.Errorf("hold on a paused sandbox: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/timers"
 )
 
@@ -15,7 +16,7 @@ func BenchmarkArm(b *testing.B) {
 	const n = 100_000
 	s := &Supervisor{timers: timers.New[*box](nil)}
 	boxes := make([]box, n)
-	began := now()
+	began := ids.Now()
 	for i := range boxes {
 		boxes[i].s = s
 		boxes[i].sb.Record = lifecycle.Record{
@@ -28,7 +29,7 @@ func BenchmarkArm(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		i = (i + 7919) % n
-		boxes[i].work.Last = now()
+		boxes[i].work.Last = ids.Now()
 		boxes[i].arm()
 	}
 }

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +13,14 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
+	"github.com/drowse-dev/drowse/internal/supervisor/leases"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+	"github.com/drowse-dev/drowse/internal/supervisor/starved"
 	"github.com/drowse-dev/drowse/internal/supervisor/timers"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
@@ -37,18 +42,16 @@ type box struct {
 	sb      store.Sandbox
 	inst    runtime.Instance // of the serving generation; nil when there is none
 	sharers int              // among how many its key's CPU time is divided; 0 if inst was not told
-	held    held
-	drain   drain
-	cut     *cut      // of the leases of the serving generation
-	waiters []*waiter // accesses that wait for the sandbox to serve
+	desk    *leases.Desk     // those on the serving generation
+	waiters []*waiter        // accesses that wait for the sandbox to serve
 	work    awake.Work
-	logAt   time.Time  // when the agent was last asked for its log
-	starved starvation // for want of memory
-	polling bool       // the agent is being asked what goes on
+	logAt   time.Time     // when the agent was last asked for its log
+	starved starved.Count // for want of memory
+	polling bool          // the agent is being asked what goes on
 	disk    disk
 	meter   usage.Meter
 	journal journal.Journal
-	fault   fault
+	fault   checkpoint.Finding
 	ended   map[string][]chan ending // who waits for the end of an operation, by its id
 	tasks   map[string]*task         // the work of effects in flight, by operation id
 
@@ -68,10 +71,12 @@ type task struct {
 
 func newBox(s *Supervisor, sb store.Sandbox) *box {
 	b := &box{
-		s: s, id: sb.ID, sb: sb, cut: newCut(),
+		s: s, id: sb.ID, sb: sb,
 		ended: map[string][]chan ending{}, tasks: map[string]*task{},
 	}
-	b.gate = egress.NewGate(s.o.Internet, s.egress, sb.Config.Key, s.metrics.refused)
+	b.disk.meter = disklimit.NewMeter(s.o.Layers)
+	b.desk = leases.New(&b.mu)
+	b.gate = egress.NewGate(s.o.Internet, s.egress, sb.Config.Key, s.metrics.Refused)
 	b.setGate()
 	return b
 }
@@ -101,7 +106,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	if planted.In(planted.DeafKill) && ev.Kind() == (lifecycle.KillRequested{}).Kind() && b.sb.Record.Phase() == lifecycle.Resuming {
 		return lifecycle.Result{Record: b.sb.Record}, nil
 	}
-	res, err := lifecycle.Step(b.sb.Record, ev, now())
+	res, err := lifecycle.Step(b.sb.Record, ev, ids.Now())
 	if err != nil {
 		return res, err
 	}
@@ -115,7 +120,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	next := b.sb
 	next.Record = res.Record
 	if b.inst != nil {
-		next.ActiveAt = b.lastActiveLocked(now())
+		next.ActiveAt = b.lastActiveLocked(ids.Now())
 	}
 	if res.Record.State == lifecycle.Terminated && res.Record.Op == nil {
 		next = fields.Remembered(next)
@@ -137,7 +142,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	if ended {
 		b.setGate()
 	}
-	b.s.announce()
+	b.s.Announce()
 	b.noteCancel(res.Entries)
 	b.arm()
 	b.report(before, res)
@@ -158,14 +163,14 @@ func (b *box) actAll(effects []lifecycle.Effect) {
 func (b *box) noteCancel(entries []lifecycle.Entry) {
 	for _, e := range entries {
 		if e.Type == lifecycle.EntryPauseCancelled {
-			b.work.Last = now()
+			b.work.Last = ids.Now()
 		}
 	}
 }
 
 // arm sets the timer to the sandbox's next deadline.
 func (b *box) arm() {
-	t := now()
+	t := ids.Now()
 	act := b.activityLocked(t)
 	d, ok := b.sb.Record.NextDeadline(act)
 	if !ok {
@@ -187,7 +192,7 @@ func (b *box) arm() {
 func (b *box) fire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := now()
+	t := ids.Now()
 	b.reportStalledAccesses(t)
 	act := b.activityLocked(t)
 	d, ok := b.sb.Record.Due(act, t)
@@ -199,12 +204,12 @@ func (b *box) fire() {
 		go b.lookAndFire()
 		return
 	}
-	if _, err := b.applyLocked(lifecycle.TimerFired{Op: newOp(), Activity: act}); err != nil {
+	if _, err := b.applyLocked(lifecycle.TimerFired{Op: ids.NewOp(), Activity: act}); err != nil {
 		b.s.log.Error("timer could not be applied", "sandbox", b.id, "err", err)
 		b.s.timers.Set(b, t.Add(storeRetry), false)
 		return
 	}
-	b.s.metrics.late(d, t)
+	b.s.metrics.Late(d, t)
 	if d.Clock == lifecycle.ClockRecheck {
 		b.arm()
 	}
@@ -246,7 +251,7 @@ func (b *box) wait(ctx context.Context, ended <-chan ending) (ending, error) {
 	case e := <-ended:
 		return e, nil
 	case <-ctx.Done():
-		return ending{}, waitError(ctx)
+		return ending{}, outcome.Waited(ctx)
 	}
 }
 
@@ -257,28 +262,11 @@ func (b *box) as(r lifecycle.Record) store.Sandbox {
 	return sb
 }
 
-func waitError(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return errdef.New(errdef.Unavailable, "wait_timeout", "the operation is still in flight: %w", ctx.Err()).
-			WithRemedy("it goes on; ask for the sandbox's state")
-	}
-	return ctx.Err()
-}
-
-// endedError is what a request gets that was overtaken by the sandbox's end.
-func (b *box) endedError() error {
-	if _, err := lifecycle.Step(b.snapshot().Record, lifecycle.PauseRequested{}, now()); err != nil {
-		return err
-	}
-	return errdef.New(errdef.Unavailable, "overtaken", "sandbox %s changed meanwhile", b.id).WithRemedy("try again")
-}
-
 // unserveLocked ends the leases of the serving runtime; it is about to go.
 func (b *box) unserveLocked() {
 	b.inst = nil
 	b.s.resharing.Note(b.sb.Config.Key)
-	b.drain.on = false
-	b.cutLocked(endOf(b.sb))
+	b.desk.Cut(outcome.Cut(b.sb))
 }
 
 // serveLocked makes inst what leases are given on.
@@ -288,8 +276,8 @@ func (b *box) serveLocked(inst runtime.Instance) {
 	if _, ok := inst.(runtime.Sharer); ok { // it may have another part from before
 		b.s.work.Go(b.takeShare)
 	}
-	b.uncutLocked()
-	b.work.Begin(now())
+	b.desk.Reopen()
+	b.work.Begin(ids.Now())
 	b.arm()
 	if b.s.o.SampleEvery > 0 { // what the next sample is compared with
 		b.s.work.Go(func() { b.takeSample() })

@@ -34,7 +34,7 @@ func (b *box) logEntry(e lifecycle.Entry) error {
 	if err := b.s.commit(b.sb, []lifecycle.Entry{e}, nil); err != nil {
 		return err
 	}
-	b.s.announce()
+	b.s.Announce()
 	b.reportEntry(e)
 	return nil
 }
@@ -42,7 +42,7 @@ func (b *box) logEntry(e lifecycle.Entry) error {
 // reportEntry counts an entry of the event log, and tells it in the server's:
 // one line each.
 func (b *box) reportEntry(e lifecycle.Entry) {
-	b.s.metrics.entry(e)
+	b.s.metrics.Entry(e)
 	b.s.fleet.Note(e)
 	b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
 		"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "freed", e.Freed, "detail", e.Detail)

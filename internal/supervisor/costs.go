@@ -3,10 +3,11 @@ package supervisor
 import (
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/metrics"
 )
 
 // meteredStore is a store.Store that tells what it writes for each key.
@@ -59,48 +60,26 @@ func (s *Supervisor) withNow(key string, c cost.Cost) cost.Cost {
 // spend counts the time from begin on, for a checkpoint of a key's sandbox.
 func (s *Supervisor) spend(key string, begin time.Time) { s.ledger.Spent(key, time.Since(begin)) }
 
-// keyMetrics are those that have a key as their label.
-type keyMetrics struct {
-	starting, requests, descriptors, buffered, logs, database, checkpoints *prometheus.Desc
-}
-
-func newKeyMetrics() keyMetrics {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("drowse_key_"+name, help+" By API key; those past the first hundred are one, \"other\".", []string{"key"}, nil)
-	}
-	return keyMetrics{
-		starting:    desc("starting_sandboxes", "Sandboxes on their way up, those that wait for a turn included."),
-		requests:    desc("requests", "Requests and streams open into sandboxes."),
-		descriptors: desc("egress_descriptors", "Descriptors of connections out of sandboxes."),
-		buffered:    desc("buffered_bytes", "Bytes of request bodies, and of connections out whose name is not known yet."),
-		logs:        desc("log_bytes", "Bytes kept of what sandboxes log."),
-		database:    desc("database_written_bytes_total", "Bytes written to the database."),
-		checkpoints: desc("checkpoint_seconds_total", "Time spent to checksum checkpoints, make them durable and verify them."),
-	}
-}
-
-func (m keyMetrics) describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.starting, m.requests, m.descriptors, m.buffered, m.logs, m.database, m.checkpoints} {
-		ch <- d
-	}
-}
-
-func (m keyMetrics) collect(ch chan<- prometheus.Metric, costs map[string]cost.Cost) {
-	for label, c := range costs {
-		for _, v := range []struct {
-			desc  *prometheus.Desc
-			kind  prometheus.ValueType
-			value float64
-		}{
-			{m.starting, prometheus.GaugeValue, float64(c.Starting)},
-			{m.requests, prometheus.GaugeValue, float64(c.Requests)},
-			{m.descriptors, prometheus.GaugeValue, float64(c.Descriptors)},
-			{m.buffered, prometheus.GaugeValue, float64(c.BufferedBytes)},
-			{m.logs, prometheus.GaugeValue, float64(c.LogBytes)},
-			{m.database, prometheus.CounterValue, float64(c.DatabaseBytes)},
-			{m.checkpoints, prometheus.CounterValue, c.Checkpoints.Seconds()},
-		} {
-			ch <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value, label)
+// count counts what there is, for the metrics.
+func (s *Supervisor) count() metrics.State {
+	is := metrics.State{Situations: map[lifecycle.Situation]int{}, Holds: map[awake.HoldKind]int{}, Costs: s.ledger.ByLabel(s.KeyCosts())}
+	t := ids.Now()
+	s.each(func(b *box) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		is.Situations[b.sb.Record.Situation()]++
+		is.Accesses += b.work.Accesses()
+		if b.merging || b.merged != nil && b.sb.Record.State == lifecycle.Paused {
+			is.Merging++
 		}
-	}
+		if b.sb.Record.State != lifecycle.Running {
+			return
+		}
+		for _, h := range b.work.Holds(b.sb.Record, t) {
+			if h.Counts {
+				is.Holds[h.Kind]++
+			}
+		}
+	})
+	return is
 }

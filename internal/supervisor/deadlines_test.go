@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 // appointment is a sandbox with one deadline.
@@ -60,13 +61,13 @@ func makeAppointments(n int, from, to time.Time) []appointment {
 		a.at = from.Add(time.Duration(order[i])*each + rand.N(each/2)).UTC().Truncate(time.Microsecond)
 		a.pauses = clocks[c].pauses
 		began := from.Add(-24 * time.Hour).UTC().Truncate(time.Microsecond)
-		a.sb = store.Sandbox{ID: newID(), Config: store.Config{Template: "test"}, Record: lifecycle.Record{
+		a.sb = store.Sandbox{ID: ids.New(), Config: store.Config{Template: "test"}, Record: lifecycle.Record{
 			Settings: lifecycle.Settings{OnTimeout: lifecycle.Kill}, Generation: 1, Launch: 1, Launches: 1,
 			CreatedAt: began, StartedAt: began, EndSetAt: began, PausedAt: began,
 		}}
 		clocks[c].make(&a.sb.Record, a.at)
 		if a.sb.Record.State == lifecycle.Paused {
-			a.sb.Record.Checkpoint = &lifecycle.Checkpoint{ID: newOp(), Mode: lifecycle.Memory, Stack: []string{runtimeID(a.sb.ID, 1)}}
+			a.sb.Record.Checkpoint = &lifecycle.Checkpoint{ID: ids.NewOp(), Mode: lifecycle.Memory, Stack: []string{runtimeID(a.sb.ID, 1)}}
 		}
 	}
 	return list
@@ -293,7 +294,7 @@ func TestLateness(t *testing.T) {
 	})
 
 	due := map[string]time.Time{}
-	first := now().Add(3 * time.Second)
+	first := ids.Now().Add(3 * time.Second)
 	for i := range soon {
 		sb, at := list[i].sb, first.Add(time.Duration(i)*every)
 		life := at.Sub(sb.Record.CreatedAt)

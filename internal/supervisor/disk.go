@@ -4,27 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
-)
-
-// When sandboxes are measured. Nothing tells when a guest writes, but who takes
-// much makes the disk's free space shrink.
-const (
-	// shrunkBytes and shrunkFiles are how much less there must be than at the
-	// last look.
-	shrunkBytes, shrunkFiles = 32 << 20, 4096
-	// diskAnyway is how long a look that nothing calls for is put off.
-	diskAnyway = 30 * time.Second
+	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 )
 
 // scarceSpace is the free space below which a sandbox past its limit is ended
@@ -33,9 +18,7 @@ const scarceSpace = 64 << 20
 
 // disk is what is known of a sandbox's files. It is guarded by box.mu.
 type disk struct {
-	stack  []string // the frozen layers that were measured
-	frozen layer.Usage
-	taken  int64 // bytes of all its files at the last look
+	meter *disklimit.Meter // has a lock of its own
 
 	generation int64  // of what follows
 	stopping   bool   // a pause is being tried
@@ -46,22 +29,17 @@ type disk struct {
 // guardDisk keeps sandboxes within their limits on disk until the supervisor
 // stops.
 func (s *Supervisor) guardDisk(every time.Duration) {
-	var last unix.Statfs_t
-	var at time.Time
+	var watch disklimit.Watch
 	for s.sleep(every) {
 		st, err := s.space.Stat()
 		if err != nil {
 			s.log.Warn("limits on disk are not looked after", "err", err)
 			continue
 		}
-		shrunk := (int64(last.Bavail)-int64(st.Bavail))*st.Bsize >= shrunkBytes || int64(last.Ffree)-int64(st.Ffree) >= shrunkFiles
-		if !shrunk && time.Since(at) < diskAnyway {
-			last.Bavail, last.Ffree = max(last.Bavail, st.Bavail), max(last.Ffree, st.Ffree)
-			continue
+		if watch.Due(st, time.Now()) {
+			s.eachRunning((*box).limitDisk)
+			s.limitVolumes()
 		}
-		last, at = st, time.Now()
-		s.eachRunning((*box).limitDisk)
-		s.limitVolumes()
 	}
 }
 
@@ -70,23 +48,18 @@ func (s *Supervisor) guardDisk(every time.Duration) {
 // cannot be measured counts as past the limit. If a pause is not possible, the
 // runtime is ended.
 func (b *box) limitDisk() {
-	sb := b.snapshot()
+	b.mu.Lock()
+	sb, inst := b.sb, b.inst
+	b.mu.Unlock()
 	if sb.Record.Op != nil || sb.Record.State != lifecycle.Running {
 		return
 	}
-	limit := quota.OfSandbox(sb.Config.Limits.DiskMiB)
-	frozen, taken, err := b.measure(sb, limit)
-	if err != nil {
+	past, err := b.disk.meter.Look(b.s.ctx, sb, inst)
+	switch {
+	case err != nil:
 		b.stopUncounted(sb, err)
-		return
-	}
-	b.noteTaken(taken.Bytes)
-	most := limit
-	if frozen.Exceeds(limit) {
-		most = quota.Slack(frozen, limit)
-	}
-	if taken.Exceeds(most) {
-		b.stopPast(sb, "its files take "+quota.Describe(taken, limit, "its"))
+	case past != "":
+		b.stopPast(sb, past)
 	}
 }
 
@@ -95,7 +68,7 @@ func (b *box) limitDisk() {
 func (b *box) stopUncounted(sb store.Sandbox, err error) {
 	b.s.log.Warn("files could not be measured", "sandbox", b.id, "err", err)
 	if b.s.ctx.Err() == nil && b.runsOn(sb) {
-		b.stopPast(sb, fmt.Sprintf("its files could not be counted, which is taken for more than its limit: %v", err))
+		b.stopPast(sb, disklimit.Uncounted(err))
 	}
 }
 
@@ -126,62 +99,6 @@ func (b *box) stopPast(sb store.Sandbox, detail string) {
 		b.disk.stopping = true
 		b.s.work.Go(func() { b.pauseFull(sb, detail) })
 	}
-}
-
-func (b *box) noteTaken(bytes int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.disk.taken = bytes
-}
-
-// measure returns what a sandbox's frozen layers take, and those with its top
-// and what is open and has no name. A top that is past all bounds is not
-// measured to its end.
-func (b *box) measure(sb store.Sandbox, limit layer.Usage) (frozen, taken layer.Usage, err error) {
-	if frozen, err = b.frozenUsage(sb.Record.Checkpoint); err != nil {
-		return frozen, frozen, err
-	}
-	top, err := b.s.o.Layers.Usage(b.s.ctx, runtimeID(b.id, sb.Record.Launch), quota.Slack(limit, limit))
-	if err != nil {
-		return frozen, frozen, err
-	}
-	taken = frozen.Plus(top)
-	b.mu.Lock()
-	inst := b.inst
-	b.mu.Unlock()
-	if m, ok := inst.(runtime.DiskMeter); ok {
-		unlinked, err := m.Unlinked()
-		if err != nil {
-			return frozen, taken, err
-		}
-		taken.Bytes += unlinked
-	}
-	return frozen, taken, nil
-}
-
-// frozenUsage returns what the layers of a checkpoint take, which never change.
-func (b *box) frozenUsage(cp *lifecycle.Checkpoint) (layer.Usage, error) {
-	if cp == nil {
-		return layer.Usage{}, nil
-	}
-	b.mu.Lock()
-	known, sum := slices.Equal(b.disk.stack, cp.Stack), b.disk.frozen
-	b.mu.Unlock()
-	if known {
-		return sum, nil
-	}
-	sum = layer.Usage{}
-	for _, id := range cp.Stack {
-		u, err := b.s.o.Layers.Usage(b.s.ctx, id, layer.Unbounded)
-		if err != nil {
-			return layer.Usage{}, err
-		}
-		sum = sum.Plus(u)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.disk.stack, b.disk.frozen = cp.Stack, sum
-	return sum, nil
 }
 
 // pauseFull pauses a sandbox that is past its limit. Where that fails for good,

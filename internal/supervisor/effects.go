@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 )
@@ -39,7 +40,7 @@ func (b *box) act(e lifecycle.Effect) {
 		t := b.taking
 		b.spawn(e.Op, func(ctx context.Context) { t.capture(ctx, e.Op) })
 	case lifecycle.ShortenDrain:
-		b.shortenDrainLocked()
+		b.desk.Shorten(explicitDrain)
 	case lifecycle.AbortCapture:
 		if t := b.tasks[e.Op]; t != nil {
 			t.cancel()
@@ -262,7 +263,7 @@ func (b *box) resumeService(inst runtime.Instance, op string, frozen bool, cause
 		return
 	}
 	b.mu.Lock()
-	b.uncutLocked()
+	b.desk.Reopen()
 	b.mu.Unlock()
 	detail := ""
 	if b.s.ctx.Err() != nil {
@@ -394,7 +395,7 @@ func (b *box) unknownLayers() []string {
 func (b *box) forgetRecord(ctx context.Context) {
 	if err := b.s.o.Store.Forget(ctx, b.id); err != nil && !errdef.Is(err, errdef.NotFound) {
 		b.s.log.Error("tombstone could not be removed", "sandbox", b.id, "err", err)
-		b.s.timers.Set(b, now().Add(time.Hour), false)
+		b.s.timers.Set(b, ids.Now().Add(time.Hour), false)
 		return
 	}
 	b.s.forget(b.id)

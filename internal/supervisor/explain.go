@@ -5,11 +5,10 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
-	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 // lastTransitions is how many entries of the log an explanation has.
@@ -31,7 +30,7 @@ func (s *Supervisor) Explain(ctx context.Context, id string) (Explanation, error
 	}
 	b.inspect(ctx)
 	e := b.explain()
-	e.Transitions, err = s.transitions(ctx, id)
+	e.Transitions, err = s.LastEvents(ctx, id, lastTransitions)
 	return e, err
 }
 
@@ -77,7 +76,7 @@ func (s *Supervisor) Outlooks(ctx context.Context, ids []string) map[string]Expl
 func (b *box) unseen() runtime.Instance {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.sb.Record.Settings.MeasuresWork() || b.work.Age(now()) < awake.PollInterval(b.sb.Record.Settings) {
+	if !b.sb.Record.Settings.MeasuresWork() || b.work.Age(ids.Now()) < awake.PollInterval(b.sb.Record.Settings) {
 		return nil
 	}
 	return b.lookableLocked()
@@ -86,7 +85,7 @@ func (b *box) unseen() runtime.Instance {
 func (b *box) explain() Explanation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := now()
+	t := ids.Now()
 	act := b.activityLocked(t)
 	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
 	e.Sandbox.Record.EndAt = softEnd(b.sb.Record, act, t)
@@ -98,12 +97,4 @@ func (b *box) explain() Explanation {
 	e.Deadlines = b.sb.Record.Deadlines(act)
 	slices.SortStableFunc(e.Deadlines, func(x, y lifecycle.Deadline) int { return x.At.Compare(y.At) })
 	return e
-}
-
-func (s *Supervisor) transitions(ctx context.Context, id string) ([]store.Event, error) {
-	events, err := s.o.Store.LastEvents(ctx, id, lastTransitions)
-	if errdef.Is(err, errdef.NotFound) {
-		return nil, nil // it has not been committed yet
-	}
-	return events, err
 }

@@ -4,17 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io"
-	goruntime "runtime"
 	"strings"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
-	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 // Export is the right to read a paused sandbox as one stream. It reads the
@@ -72,8 +71,8 @@ func (b *box) beginExport() (*Export, store.Sandbox, <-chan ending, error) {
 	defer b.mu.Unlock()
 	rec := b.sb.Record
 	switch {
-	case alive(b.sb) != nil:
-		return nil, b.sb, nil, alive(b.sb)
+	case outcome.Alive(b.sb) != nil:
+		return nil, b.sb, nil, outcome.Alive(b.sb)
 	case rec.Op != nil:
 		return nil, b.sb, b.awaitLocked(), nil
 	case rec.State != lifecycle.Paused:
@@ -82,7 +81,7 @@ func (b *box) beginExport() (*Export, store.Sandbox, <-chan ending, error) {
 	}
 	ctx, cancel := context.WithCancel(b.s.ctx)
 	t := &task{cancel: cancel, done: make(chan struct{})}
-	name := exportTask + newOp()
+	name := exportTask + ids.NewOp()
 	b.tasks[name] = t
 	var once sync.Once
 	release := func() {
@@ -120,74 +119,17 @@ func (s *Supervisor) prepare(ctx context.Context, e *Export, sb store.Sandbox) e
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
-	cp := *sb.Record.Checkpoint
-	image, err := s.checkpoints.Verify(ctx, cp)
+	m, err := s.carrier.Describe(ctx, sb)
 	if err != nil {
-		return err
-	}
-	m := bundle.Manifest{
-		Kind: bundle.KindSandbox, ExportedAt: now(), ID: sb.ID, Generation: sb.Record.Generation, CreatedAt: sb.Record.CreatedAt,
-		Settings: sb.Record.Settings, Config: sb.Config, Mode: cp.Mode, Layers: []bundle.Layer{},
-		Needs: bundle.Needs{Template: sb.Config.Template, Architecture: goruntime.GOARCH},
-	}
-	from := moving.From(ctx, s.o.Layers, cp)
-	for n, id := range cp.Stack {
-		if cp.Layers[id] == "" {
-			return errdef.New(errdef.Unsupported, "not_portable", "layer %s was frozen by a version that took no checksums", id).
-				WithRemedy("copy the files out of it with drowse cp")
-		}
-		l := bundle.Layer{Digest: cp.Layers[id]}
-		if err := from.Layer(n, l.Measure); err != nil {
-			return err
-		}
-		m.Layers = append(m.Layers, l)
-	}
-	if cp.Mode == lifecycle.Memory {
-		if err := s.describeMemory(ctx, &m, cp, image); err != nil {
-			return err
-		}
-	}
-	if err := m.CheckSize(); err != nil {
 		return err
 	}
 	e.Manifest = m
 	e.Write = func(w io.Writer) error {
-		from := moving.From(e.ctx, s.o.Layers, cp)
+		from := moving.From(e.ctx, s.o.Layers, *sb.Record.Checkpoint)
 		if err := bundle.Write(w, m, from); err != nil {
 			return fmt.Errorf("export sandbox %s: %w", m.ID, err)
 		}
 		return nil
 	}
 	return nil
-}
-
-// describeMemory adds to a manifest what the memory image is and needs.
-func (s *Supervisor) describeMemory(ctx context.Context, m *bundle.Manifest, cp lifecycle.Checkpoint, image layer.Manifest) error {
-	t, err := s.o.Templates.Resolve(m.Config.Template)
-	if err != nil {
-		return err
-	}
-	var system layer.System
-	if m.Needs, system, err = s.offers(ctx, t); err != nil {
-		return err
-	}
-	m.Needs.Runtime = image.Runtime
-	if image.System != nil { // else it is of a version that did not note it
-		system = *image.System
-	}
-	m.Needs.System = system.Digest
-	m.Image = &bundle.Image{Files: image.Files}
-	m.AgentToken = cp.AgentToken
-	if m.AgentToken == "" {
-		m.AgentToken = s.AgentToken(m.ID)
-	}
-	return nil
-}
-
-// offers returns what this server has for sandboxes of a template, and what the
-// host's own directories are like that it shows.
-func (s *Supervisor) offers(ctx context.Context, t template.Template) (bundle.Needs, layer.System, error) {
-	driver := s.o.Driver.Capabilities()
-	system, err := s.o.Templates.System(ctx, t)
-	return bundle.Needs{Template: t.ID, Architecture: goruntime.GOARCH, Runtime: driver.Version, CPU: driver.CPU, System: system.Digest}, system, err
 }

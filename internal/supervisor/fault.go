@@ -2,34 +2,18 @@ package supervisor
 
 import (
 	"context"
-	"errors"
-	"time"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 )
-
-// faultKept is how long it is not looked again whether a checkpoint is sound:
-// that reads all of it.
-const faultKept = time.Minute
-
-// fault is what is known of the checkpoint of a sandbox that sleeps. It is
-// guarded by box.mu.
-type fault struct {
-	checkpoint string // its id
-	at         time.Time
-	err        error // why it cannot be resumed from; nil if it can
-}
 
 // noteFault notes what an attempt to resume from a checkpoint found.
 func (b *box) noteFault(cp *lifecycle.Checkpoint, err error) {
-	if cp == nil || err != nil && !checkpoint.IsFault(err) {
+	if cp == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.fault = fault{checkpoint: cp.ID, at: now(), err: err}
+	b.fault.Note(cp.ID, err)
 }
 
 // inspect looks whether a sandbox that sleeps could wake, unless that is known.
@@ -41,7 +25,7 @@ func (b *box) inspect(ctx context.Context) {
 	if sb.Record.State != lifecycle.Paused || sb.Record.Op != nil || cp == nil {
 		return
 	}
-	if known.checkpoint == cp.ID && now().Sub(known.at) < faultKept {
+	if known.Fresh(cp.ID) {
 		return
 	}
 	t, err := b.s.o.Templates.Resolve(sb.Config.Template)
@@ -55,11 +39,8 @@ func (b *box) inspect(ctx context.Context) {
 // that, or its owner lets it boot afresh instead.
 func (b *box) faultLocked() error {
 	cp := b.sb.Record.Checkpoint
-	if b.sb.Record.State != lifecycle.Paused || cp == nil || b.fault.checkpoint != cp.ID || b.fault.err == nil {
+	if b.sb.Record.State != lifecycle.Paused || cp == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*errdef.Error](b.fault.err); ok && e.Code == checkpoint.CodeUnreadable && b.sb.Record.Settings.FilesystemFallback {
-		return nil
-	}
-	return b.fault.err
+	return b.fault.Of(cp.ID, b.sb.Record.Settings.FilesystemFallback)
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle/history"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 var (
@@ -279,7 +280,7 @@ func (o *observer) run() {
 
 // call notes a call and returns what notes its answer.
 func (o *observer) call(b *seenBox, kind history.Kind, timeout time.Duration) func(err error, answer func(op *history.Op)) {
-	op := history.Op{Kind: kind, Client: o.n, Timeout: timeout, At: now(), Call: o.s.clock.Add(1)}
+	op := history.Op{Kind: kind, Client: o.n, Timeout: timeout, At: ids.Now(), Call: o.s.clock.Add(1)}
 	return func(err error, answer func(op *history.Op)) {
 		op.Return = o.s.clock.Add(1)
 		op.Outcome, op.Err = outcomeOf(err), err

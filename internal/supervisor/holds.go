@@ -6,13 +6,14 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 // Hold counts the sandbox as busy until l.Until at the latest. A lease with a
 // known id is replaced.
 func (s *Supervisor) Hold(ctx context.Context, id string, l lifecycle.Lease, actor string) (lifecycle.Lease, error) {
 	if l.ID == "" {
-		l.ID = "hold" + newOp()
+		l.ID = "hold" + ids.NewOp()
 	}
 	if err := fields.CheckHold(l); err != nil {
 		return lifecycle.Lease{}, err

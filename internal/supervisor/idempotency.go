@@ -2,12 +2,11 @@ package supervisor
 
 import (
 	"context"
-	"time"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/once"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 func newCreates() *once.Keys[*box] {
@@ -27,7 +26,7 @@ func (s *Supervisor) createOnce(ctx context.Context, req CreateRequest) (store.S
 	})
 	switch {
 	case err != nil && err == ctx.Err():
-		return store.Sandbox{}, waitError(ctx)
+		return store.Sandbox{}, outcome.Waited(ctx)
 	case err != nil:
 		return store.Sandbox{}, err
 	case fresh:
@@ -49,10 +48,7 @@ func (b *box) createdBefore(ctx context.Context) (store.Sandbox, error) {
 		return b.created(ctx, ended)
 	}
 	if t := sb.Record.Tombstone; t != nil {
-		return store.Sandbox{}, errdef.New(errdef.Conflict, "idempotency_sandbox_ended",
-			"this idempotency key has made sandbox %s, which ended at %s: %s", b.id, t.At.Format(time.RFC3339), t.Reason).
-			WithRemedy("use another key for another sandbox").
-			With("sandbox", b.id).With("reason", t.Reason).With("endedAt", t.At.UTC().Format("2006-01-02T15:04:05.000000Z"))
+		return store.Sandbox{}, outcome.CreatedBefore(b.id, *t)
 	}
 	return sb, nil
 }

@@ -5,35 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
-	goruntime "runtime"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor/fields"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
-	"github.com/drowse-dev/drowse/internal/template"
 )
 
 // ImportRequest says how a bundle becomes a sandbox.
-type ImportRequest struct {
-	// NewID gives the sandbox another id. Otherwise it keeps its own, which must
-	// be unknown here.
-	NewID bool
-	// Filesystem leaves the memory out: the sandbox boots afresh.
-	Filesystem bool
-	// Idempotency has the key by which a second import of the same bundle is
-	// known, and a digest of how the bundle is to be imported; nil for none.
-	Idempotency *store.Idempotency
-	Key         string // the id of the API key whose it will be
-	Actor       string
-}
+type ImportRequest = moving.Request
 
 // Import makes a paused sandbox of a bundle, and returns when that is
 // committed. Until then nothing of it is seen, and after an error nothing is
@@ -67,7 +52,7 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 		return b.view(), nil
 	}
 	as := *req.Idempotency
-	as.Request, as.At = as.Request+from.Digest, now()
+	as.Request, as.At = as.Request+from.Digest, ids.Now()
 	req.Idempotency = &as
 	b, fresh, err := s.creates.Do(ctx, store.Config{Key: req.Key, Idempotency: &as}, func() (*box, error) { return s.receive(ctx, from, req) })
 	switch {
@@ -84,169 +69,39 @@ func (s *Supervisor) receive(ctx context.Context, from *bundle.Reader, req Impor
 	if err := s.space.Check(space.Least); err != nil {
 		return nil, err
 	}
-	a, err := s.expect(ctx, from.Manifest, req)
+	a, err := s.carrier.Expect(ctx, from.Manifest, req)
 	if err != nil {
 		return nil, err
 	}
-	if a.Staging, err = s.o.Layers.Stage(a.op); err != nil {
+	if a.Staging, err = s.o.Layers.Stage(a.Op); err != nil {
 		return nil, err
 	}
-	defer s.insist(a.Staging.Remove, "unfinished import could not be removed", "sandbox", a.id)
-	if err := a.Receive(ctx, a.op, from); err != nil {
+	defer s.insist(a.Staging.Remove, "unfinished import could not be removed", "sandbox", a.ID)
+	if err := a.Receive(ctx, from); err != nil {
 		return nil, err
 	}
 	return s.admit(a)
 }
 
-// arrival is a sandbox that is being imported.
-type arrival struct {
-	moving.Arrival
-	op, id string
-	config store.Config
-	actor  string
-}
-
-// sandboxID is what newID makes.
-var sandboxID = regexp.MustCompile(`^i[0-9a-z]{20}$`)
-
-// expect judges a manifest: whether the sandbox can live here, and as what.
-func (s *Supervisor) expect(ctx context.Context, m bundle.Manifest, req ImportRequest) (*arrival, error) {
-	a := &arrival{Arrival: moving.Arrival{Manifest: m, Mode: m.Mode}, op: newOp(), id: m.ID, config: m.Config, actor: req.Actor}
-	a.config.Key, a.config.Idempotency = req.Key, req.Idempotency
-	if req.NewID {
-		a.id = newID()
-	}
-	if req.Filesystem {
-		a.Mode = lifecycle.Filesystem
-	}
-	if !sandboxID.MatchString(a.id) || m.Generation < 1 {
-		return nil, layer.Damaged("it is sandbox %.100q in generation %d", a.id, m.Generation)
-	}
-	if err := moving.Check(m); err != nil {
-		return nil, err
-	}
-	if _, err := s.box(a.id); err == nil {
-		return nil, errExists(a.id)
-	}
-	for n := range m.Layers {
-		a.Stack = append(a.Stack, runtimeID(a.id, int64(n+1)))
-	}
-	if err := s.checkTimeout(orUnlimited(m.Settings.Timeout)); err != nil {
-		return nil, err
-	}
-	if err := fields.Check(a.config); err != nil {
-		return nil, err
-	}
-	if _, err := lifecycle.Step(lifecycle.Record{State: lifecycle.Pending}, a.event(), now()); err != nil {
-		return nil, err
-	}
-	if err := s.fit(&a.config.Limits); err != nil {
-		return nil, err
-	}
-	if err := s.CheckMounts(a.config); err != nil {
-		return nil, err
-	}
-	t, err := s.templateFor(ctx, a)
-	if err != nil {
-		return nil, err
-	}
-	a.config.Template, a.config.Alias, a.config.Image = t.ID, t.Alias, t.Digest()
-	return a, s.space.Check(space.Least + uint64(m.Bytes()) + uint64(m.Entries())*entrySpace)
-}
-
-// entrySpace is what a file or directory takes besides its data.
-const entrySpace = 4096
-
-// fit holds the limits of a sandbox to what is granted here. A machine with
-// fewer processors gives fewer.
-func (s *Supervisor) fit(l *store.Limits) error {
-	if most := s.o.MostLimits.CPUs; most > 0 {
-		l.CPUs = min(l.CPUs, most)
-	}
-	granted, err := s.limits().Grant(*l)
-	if err != nil {
-		return err
-	}
-	*l = granted
-	return nil
-}
-
-// templateFor returns the template that the sandbox goes on with: with its
-// memory its own one, among all else that this needs; without, the one that has
-// the name now, if its own is not here.
-func (s *Supervisor) templateFor(ctx context.Context, a *arrival) (template.Template, error) {
-	needs := a.Manifest.Needs
-	t, err := s.o.Templates.Resolve(needs.Template)
-	missing := errdef.Is(err, errdef.NotFound)
-	if err != nil && !missing {
-		return t, err
-	}
-	if a.Mode == lifecycle.Filesystem {
-		has := bundle.Needs{Architecture: goruntime.GOARCH}
-		if lacks := (bundle.Needs{Architecture: needs.Architecture}).Missing(has); lacks != "" {
-			return t, cannotRun(a.Manifest, lacks)
-		}
-		if missing {
-			return moving.TemplateFor(s.o.Templates, a.Manifest)
-		}
-		return t, nil
-	}
-	has, system, err := s.offers(ctx, t)
-	if err != nil {
-		return t, err
-	}
-	a.System = system
-	if build, ok := s.checkpoints.BuildFor(needs.Runtime); ok {
-		a.Build, has.Runtime = build, needs.Runtime
-	}
-	if lacks := needs.Missing(has); lacks != "" {
-		return t, cannotRun(a.Manifest, lacks)
-	}
-	return t, nil
-}
-
-func cannotRun(m bundle.Manifest, lacks string) error {
-	return errdef.New(errdef.Unsupported, "cannot_run_here", "sandbox %s cannot run here: %s", m.ID, lacks)
-}
-
-func (a *arrival) event() lifecycle.ImportRequested {
-	return lifecycle.ImportRequested{
-		Meta: call(a.op, a.actor), Settings: a.Manifest.Settings, Checkpoint: a.Checkpoint,
-		Generation: a.Manifest.Generation, Launches: int64(len(a.Stack)), CreatedAt: a.Manifest.CreatedAt,
-	}
-}
-
 // admit gives what was received its place, and commits the sandbox.
-func (s *Supervisor) admit(a *arrival) (*box, error) {
-	_, release, err := s.o.Templates.Use(a.config.Template) // it may have been removed meanwhile
+func (s *Supervisor) admit(a *moving.Arrival) (*box, error) {
+	_, release, err := s.o.Templates.Use(a.Config.Template) // it may have been removed meanwhile
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	b := newBox(s, store.Sandbox{ID: a.id, Config: a.config, Record: lifecycle.Record{State: lifecycle.Pending}})
+	b := newBox(s, store.Sandbox{ID: a.ID, Config: a.Config, Record: lifecycle.Record{State: lifecycle.Pending}})
 	if err := s.enlist(b); err != nil { // it has become known since it was looked for, or a volume has gone
 		return nil, err
 	}
-	image := ""
-	if a.Mode == lifecycle.Memory {
-		image = a.Checkpoint.ID
-	}
-	err = a.Staging.Place(a.Stack, image)
+	err = a.Place()
 	if err == nil {
-		_, err = b.apply(a.event())
+		_, err = b.apply(a.Event())
 	}
 	if err != nil {
-		s.insist(func() error { return a.remove(s.o.Layers) }, "failed import could not be removed", "sandbox", a.id)
-		s.forget(a.id)
+		s.insist(func() error { return a.Remove(s.o.Layers) }, "failed import could not be removed", "sandbox", a.ID)
+		s.forget(a.ID)
 		return nil, err
 	}
 	return b, nil
-}
-
-func (a *arrival) remove(from *layer.Store) error {
-	errs := []error{from.RemoveImage(a.Checkpoint.ID)}
-	for _, id := range a.Stack {
-		errs = append(errs, from.RemoveLayer(id))
-	}
-	return errors.Join(errs...)
 }

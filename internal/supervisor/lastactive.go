@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 // activeStale is how old the last activity that is stored may be, by more than
@@ -33,7 +35,7 @@ func (s *Supervisor) keepActivity(every time.Duration) {
 	for s.sleep(every) {
 		s.each(func(b *box) {
 			b.mu.Lock()
-			b.reportStalledAccesses(now())
+			b.reportStalledAccesses(ids.Now())
 			b.mu.Unlock()
 			if err := b.storeActivity(activeStale); err != nil {
 				s.log.Warn("last activity could not be stored", "sandbox", b.id, "err", err)
@@ -59,7 +61,7 @@ func (s *Supervisor) storeAllActivity(ctx context.Context) error {
 func (b *box) storeActivity(stale time.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := now()
+	t := ids.Now()
 	last := b.lastActiveLocked(t)
 	if !b.storesActivity() || b.sb.Record.Op != nil || !last.After(b.sb.ActiveAt) || t.Sub(b.sb.ActiveAt) < stale {
 		return nil

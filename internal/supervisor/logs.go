@@ -4,14 +4,13 @@ import (
 	"context"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
-	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 const (
@@ -32,7 +31,7 @@ func (s *Supervisor) SandboxLog(ctx context.Context, id string) ([]journal.Line,
 		return nil, err
 	}
 	b.mu.Lock()
-	err = alive(b.sb)
+	err = outcome.Alive(b.sb)
 	inst := b.lookableLocked()
 	b.mu.Unlock()
 	if err != nil {
@@ -48,37 +47,17 @@ func (s *Supervisor) SandboxLog(ctx context.Context, id string) ([]journal.Line,
 		return nil, err
 	}
 	for _, e := range slices.Backward(events) {
-		lines = append(lines, lineOf(e))
+		lines = append(lines, journal.LineOf(e))
 	}
 	slices.SortStableFunc(lines, func(a, b journal.Line) int { return a.At.Compare(b.At) })
 	return lines, nil
-}
-
-// lineOf says in a line what an entry of the event log says.
-func lineOf(e store.Event) journal.Line {
-	l := journal.Line{At: e.At, Level: journal.Info, Message: "sandbox " + string(e.Type), Fields: map[string]string{
-		"event": strconv.FormatInt(e.Seq, 10), "generation": strconv.FormatInt(e.Generation, 10),
-	}}
-	switch e.Type {
-	case lifecycle.EntryPauseFailed, lifecycle.EntryResumeFailed, lifecycle.EntryRuntimeLost:
-		l.Level = journal.Error
-	case lifecycle.EntryStalled, lifecycle.EntryExpiring, lifecycle.EntryStarved:
-		l.Level = journal.Warn
-	}
-	if e.Cause != "" {
-		l.Fields["cause"] = string(e.Cause)
-	}
-	if e.Detail != "" {
-		l.Message += ": " + e.Detail
-	}
-	return l
 }
 
 // fetchLogSometimes is fetchLog if there may be something new that has been with
 // the agent alone for long.
 func (b *box) fetchLogSometimes(inst runtime.Instance) {
 	b.mu.Lock()
-	used := b.work.Last.After(b.logAt) && now().Sub(b.logAt) > logEvery && b.lookableLocked() == inst
+	used := b.work.Last.After(b.logAt) && ids.Now().Sub(b.logAt) > logEvery && b.lookableLocked() == inst
 	b.mu.Unlock()
 	if used {
 		b.s.work.Go(func() { b.fetchLog(b.s.ctx, inst) })
@@ -103,7 +82,7 @@ func (b *box) fetchLog(ctx context.Context, inst runtime.Instance) {
 		return
 	}
 	b.mu.Lock()
-	b.logAt = now()
+	b.logAt = ids.Now()
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/merging"
 )
 
 // writer is a sandbox that writes a file in each generation.
@@ -85,13 +86,15 @@ func TestDeepStackIsMerged(t *testing.T) {
 	w := &writer{bench: newBench(t)}
 	s, _ := w.open()
 	w.s, w.id = s, create(t, s, CreateRequest{})
-	for range 3 * maxDepth {
+	for range 3 * merging.MaxDepth {
 		w.cycle(true)
 	}
 	w.cycle(false)
-	w.wantStack("a short stack", func(stack []string) bool { return len(stack) <= maxDepth && slices.ContainsFunc(stack, isMerged) })
+	w.wantStack("a short stack", func(stack []string) bool {
+		return len(stack) <= merging.MaxDepth && slices.ContainsFunc(stack, isMerged)
+	})
 	w.wake()
-	wantCount(t, s, w.id, 1, 3*maxDepth+2)
+	wantCount(t, s, w.id, 1, 3*merging.MaxDepth+2)
 	if err := s.Kill(t.Context(), w.id, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +111,7 @@ func TestHiddenBytesAreGivenBack(t *testing.T) {
 	s, _ := w.open()
 	w.s, w.id = s, create(t, s, CreateRequest{})
 	for range 3 {
-		if err := os.WriteFile(filepath.Join(w.root(), "big"), make([]byte, 2*leastHidden), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.root(), "big"), make([]byte, 2*merging.LeastHidden), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.cycle(true)
@@ -116,7 +119,7 @@ func TestHiddenBytesAreGivenBack(t *testing.T) {
 	w.cycle(false)
 	w.wantStack("a stack with the file once", func(stack []string) bool {
 		hidden, _, err := s.o.Layers.Hidden(w.stack(), record(t, s, w.id).Checkpoint.Layers)
-		return err == nil && hidden < leastHidden
+		return err == nil && hidden < merging.LeastHidden
 	})
 	w.wake()
 }
@@ -128,11 +131,11 @@ func (b *bench) parked() *writer {
 	t.Helper()
 	s, _ := b.open()
 	w := &writer{bench: b, s: s, id: create(t, s, CreateRequest{})}
-	s.merges <- struct{}{} // nobody merges
-	for range maxDepth + 1 {
+	s.merger.Turn <- struct{}{} // nobody merges
+	for range merging.MaxDepth + 1 {
 		w.cycle(true)
 	}
-	<-s.merges
+	<-s.merger.Turn
 	box, err := s.box(w.id)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +145,7 @@ func (b *bench) parked() *writer {
 		defer box.mu.Unlock()
 		return box.merged != nil
 	})
-	if stack := w.stack(); len(stack) != maxDepth+1 {
+	if stack := w.stack(); len(stack) != merging.MaxDepth+1 {
 		t.Fatalf("the stack of a sandbox that runs became %v", stack)
 	}
 	return w
@@ -156,7 +159,7 @@ func TestCheckpointsOnTheWayAreMerged(t *testing.T) {
 		srv := w.mustOpen(t)
 		const every = lifecycle.MinCheckpointEvery
 		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{OnTimeout: lifecycle.Kill, CheckpointEvery: every}})
-		const rounds = 4 * maxDepth
+		const rounds = 4 * merging.MaxDepth
 		merges := 0
 		for n := range rounds {
 			rec := record(t, srv.s, id)
@@ -171,7 +174,7 @@ func TestCheckpointsOnTheWayAreMerged(t *testing.T) {
 				t.Fatalf("after checkpoint %d: %s, generation %d", n+1, rec.Situation(), rec.Generation)
 			}
 			stack := rec.Checkpoint.Stack
-			if len(stack) > maxDepth+2 {
+			if len(stack) > merging.MaxDepth+2 {
 				t.Fatalf("the stack became %v", stack)
 			}
 			if merged := slices.IndexFunc(stack, isMerged); merged >= 0 && len(stack) <= 2 {
@@ -226,7 +229,9 @@ func TestRestartForgetsMergedLayer(t *testing.T) {
 	}
 	s, _ := b.open()
 	w = &writer{bench: b, s: s, id: id, files: files}
-	w.wantStack("the old stack", func(stack []string) bool { return len(stack) == maxDepth+1 && !slices.ContainsFunc(stack, isMerged) })
+	w.wantStack("the old stack", func(stack []string) bool {
+		return len(stack) == merging.MaxDepth+1 && !slices.ContainsFunc(stack, isMerged)
+	})
 	w.cycle(false)
 	w.wantStack("one layer", func(stack []string) bool { return len(stack) == 1 })
 	w.wake()
@@ -238,8 +243,8 @@ func TestDamagedLayerIsNotMerged(t *testing.T) {
 	w := &writer{bench: newBench(t)}
 	s, _ := w.open()
 	w.s, w.id = s, create(t, s, CreateRequest{})
-	s.merges <- struct{}{}
-	for range maxDepth {
+	s.merger.Turn <- struct{}{}
+	for range merging.MaxDepth {
 		w.cycle(true)
 	}
 	w.cycle(false)
@@ -247,7 +252,7 @@ func TestDamagedLayerIsNotMerged(t *testing.T) {
 	if err := os.Remove(filepath.Join(s.o.Layers.LayerDir(stack[2]), "root", "file3")); err != nil {
 		t.Fatal(err)
 	}
-	<-s.merges
+	<-s.merger.Turn
 	box, err := s.box(w.id)
 	if err != nil {
 		t.Fatal(err)

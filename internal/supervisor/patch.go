@@ -2,12 +2,12 @@ package supervisor
 
 import (
 	"context"
-	"reflect"
-	"slices"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 // Patch changes settings, metadata, wake policies or the like of a live or paused
@@ -22,7 +22,7 @@ func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string
 	}
 	for {
 		sb, ended, err := b.patch(p, actor)
-		if err == nil && ended == nil && p.changesNetwork() {
+		if err == nil && ended == nil && p.ChangesNetwork() {
 			b.openNetwork()
 		}
 		if err != nil || ended == nil {
@@ -34,16 +34,12 @@ func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string
 	}
 }
 
-func (p Patch) changesNetwork() bool {
-	return p.AllowInternet != nil || p.AllowOut != nil || p.DenyOut != nil
-}
-
 // patch applies a patch as a whole, or returns what tells the end of the
 // operation in flight.
 func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	res, err := p.applyLocked(b, lifecycle.SettingsPatched{Meta: call("", actor), Patch: p.Settings}, actor)
+	res, err := b.applyPatchLocked(p, lifecycle.SettingsPatched{Meta: call("", actor), Patch: p.Settings}, actor)
 	if err != nil {
 		return store.Sandbox{}, nil, err
 	}
@@ -53,11 +49,11 @@ func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error)
 	return b.viewLocked(), nil, nil
 }
 
-// applyLocked lets an event happen to a box that changes the settings of p. What
+// applyPatchLocked lets an event happen that changes the settings of p. What
 // else p changes is changed in the same commit, or not at all. If that commit
 // begins a resume, the sandbox remembers how it was before: a resume that fails
 // leaves nothing of the change.
-func (p Patch) applyLocked(b *box, ev lifecycle.Event, actor string) (lifecycle.Result, error) {
+func (b *box) applyPatchLocked(p Patch, ev lifecycle.Event, actor string) (lifecycle.Result, error) {
 	config, asleep := b.sb.Config, b.sb.Record.State == lifecycle.Paused
 	changed := p.On(config)
 	if _, err := policyOf(changed); err != nil {
@@ -69,7 +65,7 @@ func (p Patch) applyLocked(b *box, ev lifecycle.Event, actor string) (lifecycle.
 	b.sb.Config = changed
 	res, err := b.applyLocked(ev)
 	if err == nil && res.Verdict == lifecycle.Applies && !res.Changed { // only what is beside the record
-		err = b.logEntry(lifecycle.Entry{Type: lifecycle.EntryUpdated, At: now(), Actor: actor})
+		err = b.logEntry(lifecycle.Entry{Type: lifecycle.EntryUpdated, At: ids.Now(), Actor: actor})
 	}
 	if err != nil || res.Verdict != lifecycle.Applies && !res.Changed {
 		b.sb.Config = config
@@ -78,17 +74,6 @@ func (p Patch) applyLocked(b *box, ev lifecycle.Event, actor string) (lifecycle.
 	b.setGate()
 	return res, nil
 }
-
-// On returns what a sandbox is after the patch, apart from the settings of its
-// lifecycle.
-func (p Patch) On(c store.Config) store.Config {
-	return c.Changed(store.Changeable{
-		Metadata: p.Metadata, Ports: p.Ports, AllowInternet: p.AllowInternet, AllowOut: p.AllowOut, DenyOut: p.DenyOut, FromServer: p.without(c.FromServer),
-	})
-}
-
-// Empty reports whether the patch changes nothing.
-func (p Patch) Empty() bool { return reflect.DeepEqual(p, Patch{}) }
 
 // Configure changes what a sandbox is apart from its lifecycle, and logs it with
 // detail.
@@ -105,29 +90,16 @@ func (s *Supervisor) Configure(id, actor, detail string, change func(*store.Conf
 func (b *box) configure(actor, detail string, change func(*store.Config) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := alive(b.sb); err != nil {
+	if err := outcome.Alive(b.sb); err != nil {
 		return err
 	}
 	before := b.sb.Config
 	if err := change(&b.sb.Config); err != nil {
 		return err
 	}
-	err := b.logEntry(lifecycle.Entry{Type: lifecycle.EntryUpdated, At: now(), Actor: actor, Detail: detail})
+	err := b.logEntry(lifecycle.Entry{Type: lifecycle.EntryUpdated, At: ids.Now(), Actor: actor, Detail: detail})
 	if err != nil {
 		b.sb.Config = before
 	}
 	return err
-}
-
-// without returns the names of settings that the defaults gave and that a patch
-// leaves to them.
-func (p Patch) without(given []string) []string {
-	said := map[string]bool{
-		"onTimeout": p.Settings.OnTimeout != nil, "onIdle": p.Settings.OnIdle != nil,
-		"idleTimeoutSeconds": p.Settings.IdleTimeout != nil, "maxLifetimeSeconds": p.Settings.MaxLifetime != nil,
-		"pausedRetentionSeconds": p.Settings.PausedRetention != nil, "stallAfterSeconds": p.Settings.StallAfter != nil,
-		"checkpointEverySeconds": p.Settings.CheckpointEvery != nil, "filesystemFallback": p.Settings.FilesystemFallback != nil,
-		"refreshOnActivity": p.Settings.RefreshOnActivity != nil, "autoResume": p.Settings.AutoResume != nil,
-	}
-	return slices.DeleteFunc(slices.Clone(given), func(name string) bool { return said[name] })
 }

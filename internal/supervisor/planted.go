@@ -5,6 +5,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 // earliness is how long before an operation begins it is answered by such bugs as
@@ -29,7 +30,7 @@ func earlyPhase() lifecycle.Phase {
 // that it has succeeded, and it happens later. It is called with b.mu held, and
 // only in builds that have the bug.
 func (b *box) answerEarly(ev lifecycle.Event) (lifecycle.Result, <-chan ending, bool) {
-	res, err := lifecycle.Step(b.sb.Record, ev, now())
+	res, err := lifecycle.Step(b.sb.Record, ev, ids.Now())
 	if err != nil || !res.Changed || res.Record.Phase() != earlyPhase() {
 		return res, nil, false
 	}

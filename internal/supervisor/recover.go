@@ -3,10 +3,10 @@ package supervisor
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
@@ -55,7 +55,7 @@ func (b *box) recover(ctx context.Context) error {
 		b.continueClocksLocked()
 		b.watch(inst, rec.Generation)
 	}
-	if _, err := b.applyLocked(lifecycle.ServerStarted{Op: newOp(), Alive: inst != nil}); err != nil {
+	if _, err := b.applyLocked(lifecycle.ServerStarted{Op: ids.NewOp(), Alive: inst != nil}); err != nil {
 		return err
 	}
 	b.arm()
@@ -75,39 +75,9 @@ func (s *Supervisor) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var young []sweep.Thing
-	for _, t := range things {
-		if t.Kept != "" {
-			s.log.Warn("nobody owns it, and it is kept", "kind", t.Kind, "id", t.ID, "why", t.Kept)
-			continue
-		}
-		if t.Due().After(now()) {
-			young = append(young, t)
-			continue
-		}
-		s.remove(ctx, sweeper, t)
-	}
-	if len(young) > 0 {
-		s.work.Go(func() { s.sweepLater(sweeper, young) })
+	broom := sweep.Broom{Sweeper: sweeper, Insist: s.insist, Log: s.log}
+	if young := broom.Sweep(ctx, things); len(young) > 0 {
+		s.work.Go(func() { broom.Later(s.ctx, young) })
 	}
 	return nil
-}
-
-func (s *Supervisor) remove(ctx context.Context, sweeper sweep.Sweeper, t sweep.Thing) {
-	s.log.Info("removing what nobody owns", "kind", t.Kind, "id", t.ID, "why", t.Why)
-	s.insist(func() error { return sweeper.Remove(context.WithoutCancel(ctx), t) },
-		"what nobody owns could not be removed", "kind", t.Kind, "id", t.ID)
-}
-
-// sweepLater removes what no record knew at the start. Ids are never used again,
-// so none can know it now.
-func (s *Supervisor) sweepLater(sweeper sweep.Sweeper, things []sweep.Thing) {
-	select {
-	case <-time.After(sweep.Grace):
-	case <-s.ctx.Done():
-		return // the next server finds it again
-	}
-	for _, t := range things {
-		s.remove(s.ctx, sweeper, t)
-	}
 }

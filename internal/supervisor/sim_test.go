@@ -28,6 +28,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 var (
@@ -410,7 +411,7 @@ func (s *sim) crash(srv *server, why string) {
 		return
 	}
 	s.crashMu.Lock()
-	s.crashAt = append(s.crashAt, now())
+	s.crashAt = append(s.crashAt, ids.Now())
 	s.crashMu.Unlock()
 	s.logf("CRASH of server %d %s", srv.number, why)
 	srv.crash()
@@ -470,8 +471,8 @@ func (s *sim) crashOne(rng *rand.Rand) {
 	// Nobody in it is busy any more, whatever the server could record of that.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b := s.boxes[sandboxOf(p.id)]; b != nil && b.busyUntil[p.launch()].After(now()) {
-		b.busyUntil[p.launch()] = now()
+	if b := s.boxes[sandboxOf(p.id)]; b != nil && b.busyUntil[p.launch()].After(ids.Now()) {
+		b.busyUntil[p.launch()] = ids.Now()
 	}
 }
 
@@ -838,7 +839,7 @@ func (s *sim) checkEntry(srv *server, id string, b *watched, before, after lifec
 		}
 		b.count = s.imageCount(srv, after.Checkpoint)
 	case lifecycle.EntryPauseCancelled:
-		b.worked = append(b.worked, now()) // by the access that cancelled it
+		b.worked = append(b.worked, ids.Now()) // by the access that cancelled it
 	case lifecycle.EntryPausing:
 		if e.Cause != lifecycle.CauseCall {
 			s.checkExpiry(srv, b, before, e.Cause, lifecycle.Pause)
@@ -1373,7 +1374,7 @@ func (c *client) hold1(srv *server, id string, lease *Lease, long time.Duration,
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
 		if b := c.s.boxes[id]; counts && !isCut(lease) && !srv.dead.Load() {
-			b.worked = append(b.worked, now())
+			b.worked = append(b.worked, ids.Now())
 			b.holds[srv.number] += d
 			return
 		} else if d < 0 && counts {
@@ -1541,7 +1542,7 @@ func (c *client) busy(srv *server, id string) {
 	b := c.s.boxes[id]
 	p := c.s.programs[runtimeID(id, b.rec.Launch)]
 	if b.rec.Generation == lease.Generation && p != nil && !p.frozen && !p.gone && !isCut(lease) && !srv.dead.Load() {
-		b.busyUntil[p.launch()], b.worked = time.Now().Add(d), append(b.worked, now())
+		b.busyUntil[p.launch()], b.worked = time.Now().Add(d), append(b.worked, ids.Now())
 		c.s.logf("  box%d is busy for %s", b.ordinal, d)
 	}
 	c.s.mu.Unlock()

@@ -11,6 +11,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 )
@@ -71,7 +74,7 @@ func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRe
 		case end.Type == lifecycle.EntrySnapshotFailed:
 			return store.Snapshot{}, errdef.New(errdef.Unavailable, "snapshot_failed", "no snapshot of sandbox %s was taken, and it runs on: %s", id, end.Detail)
 		}
-		return store.Snapshot{}, b.endedError()
+		return store.Snapshot{}, outcome.Overtaken(b.snapshot())
 	}
 }
 
@@ -81,7 +84,7 @@ func (t *taking) request() (lifecycle.Result, <-chan ending, error) {
 	b := t.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := call(newOp(), t.req.Actor)
+	m := call(ids.NewOp(), t.req.Actor)
 	var made *store.Snapshot
 	if rec := b.sb.Record; rec.Situation() == lifecycle.Situation(lifecycle.Paused) {
 		made = new(t.of(b.sb, *rec.Checkpoint))
@@ -178,7 +181,7 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 			WithRemedy("ask for 1 to 100").With("allowed", mostForks)
 	}
 	if req.Timeout != nil {
-		if err := s.checkTimeout(orUnlimited(*req.Timeout)); err != nil {
+		if err := s.checkTimeout(defaults.OrUnlimited(*req.Timeout)); err != nil {
 			return nil, err
 		}
 	}
@@ -207,10 +210,10 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 
 // noteFork tells the event log of the children.
 func noteFork(b *box, children []Forked, actor string) {
-	var ids []string
+	var made []string
 	for _, c := range children {
 		if c.Err == nil {
-			ids = append(ids, c.Sandbox.ID)
+			made = append(made, c.Sandbox.ID)
 		}
 	}
 	b.mu.Lock()
@@ -218,7 +221,7 @@ func noteFork(b *box, children []Forked, actor string) {
 	if b.sb.Record.State == lifecycle.Terminated {
 		return
 	}
-	e := lifecycle.Entry{Type: lifecycle.EntryForked, At: now(), Cause: lifecycle.CauseCall, Actor: actor, Detail: fmt.Sprintf("%d of %d: %s", len(ids), len(children), strings.Join(ids, " "))}
+	e := lifecycle.Entry{Type: lifecycle.EntryForked, At: ids.Now(), Cause: lifecycle.CauseCall, Actor: actor, Detail: fmt.Sprintf("%d of %d: %s", len(made), len(children), strings.Join(made, " "))}
 	if err := b.logEntry(e); err != nil {
 		b.s.log.Error("fork could not be noted", "sandbox", b.id, "err", err)
 	}

@@ -2,17 +2,11 @@ package supervisor
 
 import (
 	"context"
-	"fmt"
-	"time"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
-
-// starvedEvery is how often the event log is told of processes that were ended
-// for want of memory: a guest can have that as often as it likes.
-const starvedEvery = 10 * time.Second
 
 // watchMemory has the largest processes of a runtime ended before it takes more
 // memory than it may, which would end it.
@@ -31,35 +25,12 @@ func watchMemory(b *box, inst runtime.Instance) {
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if detail := b.starved.note(ended, now()); detail != "" {
-			e := lifecycle.Entry{Type: lifecycle.EntryStarved, At: now(), Detail: detail}
+		if detail := b.starved.Note(ended, ids.Now()); detail != "" {
+			e := lifecycle.Entry{Type: lifecycle.EntryStarved, At: ids.Now(), Detail: detail}
 			if err := b.logEntry(e); err != nil {
 				b.s.log.Error("event could not be logged", "sandbox", b.id, "type", e.Type, "err", err)
 			}
 		}
 		return nil
 	})
-}
-
-// starvation counts what was ended for want of memory and is in no entry of the
-// event log.
-type starvation struct {
-	count int
-	at    time.Time // when that was last logged
-}
-
-// note returns what the event log is to say of what was ended; empty if nothing
-// yet. What comes too often is added to what is said next.
-func (s *starvation) note(ended []agentapi.EndedProcess, now time.Time) string {
-	s.count += len(ended)
-	if len(ended) == 0 || now.Sub(s.at) < starvedEvery {
-		return ""
-	}
-	first := ended[0]
-	detail := fmt.Sprintf("out of memory: process %d: %s held %d MiB, and was ended", first.PID, first.Command, first.Bytes>>20)
-	if more := s.count - 1; more > 0 {
-		detail += fmt.Sprintf("; so were %d others before or with it", more)
-	}
-	s.count, s.at = 0, now
-	return detail
 }

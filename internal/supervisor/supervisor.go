@@ -16,8 +16,6 @@ package supervisor
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -39,11 +37,18 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
+	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
+	"github.com/drowse-dev/drowse/internal/supervisor/merging"
+	"github.com/drowse-dev/drowse/internal/supervisor/metrics"
+	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/supervisor/once"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/remains"
@@ -114,6 +119,7 @@ type Supervisor struct {
 	*snapshots.Shelf
 	*templates.Catalog
 	*fitness.Watch
+	*events.Log
 
 	tokens.Tokens
 
@@ -124,7 +130,8 @@ type Supervisor struct {
 	launcher *launch.Launcher
 	captures capture.Maker
 	remains  *remains.Remover
-	merges   chan struct{} // bounds how many stacks are merged at once
+	carrier  moving.Carrier
+	merger   merging.Merger
 
 	ctx      context.Context // ends the work of effects
 	stop     context.CancelFunc
@@ -132,7 +139,7 @@ type Supervisor struct {
 	removals *insist.Remover
 
 	egress      *egress.Room // what the connections of all sandboxes take
-	metrics     *metrics
+	metrics     *metrics.Metrics
 	fleet       usage.Fleet
 	slots       quota.Slots
 	resharing   *quota.Changes
@@ -146,8 +153,6 @@ type Supervisor struct {
 
 	creates *once.Keys[*box] // and imports, by their idempotency keys
 
-	changeMu sync.Mutex
-	changed  chan struct{} // closed at the next commit
 }
 
 // New recovers every sandbox in the store and returns when all of them are in
@@ -159,8 +164,8 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		o: o, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
-		merges: make(chan struct{}, 1), changed: make(chan struct{}), resharing: quota.NewChanges(), creates: newCreates(),
-		Tokens: tokens.New(secret), ledger: &cost.Ledger{},
+		resharing: quota.NewChanges(), creates: newCreates(),
+		Tokens: tokens.New(secret), Log: events.New(o.Store), ledger: &cost.Ledger{},
 	}
 	if m, ok := o.Store.(meteredStore); ok {
 		m.Meter(s.ledger.Wrote)
@@ -179,7 +184,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.space = space.New(o.RunDir, o.Ballast)
 	s.space.Restore()
 	s.furnish()
-	s.metrics = newMetrics(s)
+	s.metrics = metrics.New(s.count)
 	s.slots.Bound(o.MaxRunning, o.KeyLimits)
 	s.timers = timers.New((*box).fire)
 	s.Catalog = templates.New(templates.Options{Store: o.Templates, Space: s.space, Limits: o.Limits, Log: o.Log, Users: func(id string) []string {
@@ -217,7 +222,12 @@ func (s *Supervisor) furnish() {
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Guests: s.guests,
 		RunDir: o.RunDir, Mounts: s.mountsOf, Sharers: s.sharersOf, Log: o.Log,
 	})
+	s.merger = merging.New(o.Layers)
 	s.captures = capture.Maker{Layers: o.Layers, Checkpoints: s.checkpoints, Guests: s.guests, Space: s.space, Ledger: s.ledger, Log: o.Log}
+	s.carrier = moving.Carrier{
+		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Space: s.space,
+		Limits: s.limits(), MaxTimeout: defaults.Ceiling(o.MaxTimeout), AgentToken: s.AgentToken, Unknown: s.unknown, CheckMounts: s.checkMounts,
+	}
 	s.remains = remains.New(o.Driver, o.Layers, o.RunDir, s)
 }
 
@@ -261,29 +271,12 @@ func (s *Supervisor) Check(ctx context.Context) error {
 	return nil
 }
 
-// now is the time as it is stored: UTC, in microseconds, because that is what
-// clients can send back.
-func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
-
-const idAlphabet = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-// newID returns a name of 21 lower-case letters and digits, as E2B's clients
-// expect of a sandbox.
-func newID() string {
-	b := make([]byte, 20)
-	rand.Read(b)
-	for i := range b {
-		b[i] = idAlphabet[int(b[i])%len(idAlphabet)]
-	}
-	return "i" + string(b)
-}
-
 func (s *Supervisor) box(id string) (*box, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	b, ok := s.boxes[id]
 	if !ok {
-		return nil, errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", id)
+		return nil, outcome.NotFound(id)
 	}
 	return b, nil
 }
@@ -313,7 +306,7 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 
 // beginCreate commits a new sandbox, and returns what tells when it serves.
 func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan ending, err error) {
-	begun, id := lifecycle.CreateRequested{Meta: call(newOp(), req.Actor)}, newID()
+	begun, id := lifecycle.CreateRequested{Meta: call(ids.NewOp(), req.Actor)}, ids.New()
 	if ref := req.SnapshotRef(); ref != "" {
 		snap, err := s.Take(ref, id)
 		if err != nil {
@@ -362,7 +355,7 @@ func (s *Supervisor) configOf(req CreateRequest, t template.Template) (store.Con
 	if err := fields.Check(req.Config); err != nil {
 		return store.Config{}, err
 	}
-	if err := s.checkTimeout(orUnlimited(req.Settings.Timeout)); err != nil {
+	if err := s.checkTimeout(defaults.OrUnlimited(req.Settings.Timeout)); err != nil {
 		return store.Config{}, err
 	}
 	if _, err := policyOf(req.Config); err != nil {
@@ -387,21 +380,9 @@ func (b *box) created(ctx context.Context, ended <-chan ending) (store.Sandbox, 
 	}
 	sb := b.as(end.record)
 	if end.Type != lifecycle.EntryRunning {
-		return store.Sandbox{}, b.createError(sb)
+		return store.Sandbox{}, outcome.NotCreated(sb, b.unfitNow())
 	}
 	return sb, nil
-}
-
-func (b *box) createError(sb store.Sandbox) error {
-	if e := b.unfitNow(); e != nil {
-		return unfitError(fmt.Sprintf("sandbox %s did not start", sb.ID), e)
-	}
-	reason := "it was killed"
-	if t := sb.Record.Tombstone; t != nil && t.Detail != "" {
-		reason = t.Detail
-	}
-	return errdef.New(errdef.Unavailable, "sandbox_create_failed", "sandbox %s did not start: %s", sb.ID, reason).
-		WithRemedy("see the server's log; drowse doctor checks what this machine lacks")
 }
 
 // Metrics returns what the supervisor counts.
@@ -416,6 +397,17 @@ func (s *Supervisor) each(f func(*box)) {
 		f(b)
 	}
 }
+
+// unknown refuses an id that a sandbox has.
+func (s *Supervisor) unknown(id string) error {
+	if _, err := s.box(id); err == nil {
+		return outcome.Exists(id)
+	}
+	return nil
+}
+
+// checkMounts refuses volumes that are not here.
+func (s *Supervisor) checkMounts(c store.Config) error { return s.CheckMounts(c) }
 
 func (s *Supervisor) forget(id string) {
 	s.mu.Lock()
@@ -435,7 +427,7 @@ func (s *Supervisor) Pause(ctx context.Context, id string, mode lifecycle.Mode, 
 
 func (b *box) pause(ctx context.Context, mode lifecycle.Mode, m lifecycle.Meta) error {
 	for {
-		m.Op = newOp()
+		m.Op = ids.NewOp()
 		res, ended, err := b.request(lifecycle.PauseRequested{Meta: m, Mode: mode})
 		if err != nil {
 			return err
@@ -447,7 +439,10 @@ func (b *box) pause(ctx context.Context, mode lifecycle.Mode, m lifecycle.Meta) 
 		if res.Verdict == lifecycle.Waits {
 			continue
 		}
-		return pauseResult(b, end.Entry)
+		if end.Type != lifecycle.EntryPaused {
+			return outcome.PauseFailed(b.snapshot(), end.Entry)
+		}
+		return nil
 	}
 }
 
@@ -477,23 +472,6 @@ func (s *Supervisor) eachRunning(f func(*box)) {
 			f(b)
 		}
 	})
-}
-
-func pauseResult(b *box, entry lifecycle.Entry) error {
-	switch entry.Type {
-	case lifecycle.EntryPaused:
-		return nil
-	case lifecycle.EntryPauseFailed, lifecycle.EntryPauseCancelled:
-		return errdef.New(errdef.Unavailable, "pause_failed", "sandbox %s could not be paused and runs on: %s", b.id, entry.Detail)
-	default:
-		return b.endedError()
-	}
-}
-
-func newOp() string {
-	b := make([]byte, 8)
-	rand.Read(b)
-	return hex.EncodeToString(b)
 }
 
 func call(op, actor string) lifecycle.Meta {
@@ -534,12 +512,12 @@ func (s *Supervisor) rouse(ctx context.Context, id string, p Patch, actor string
 	if err != nil {
 		return Connected{}, err
 	}
-	request := func() (lifecycle.Result, <-chan ending, error) { return b.request(event(newOp(), nil)) }
+	request := func() (lifecycle.Result, <-chan ending, error) { return b.request(event(ids.NewOp(), nil)) }
 	if !p.Empty() {
 		request = func() (lifecycle.Result, <-chan ending, error) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			res, err := p.applyLocked(b, event(newOp(), &p.Settings), actor)
+			res, err := b.applyPatchLocked(p, event(ids.NewOp(), &p.Settings), actor)
 			return res, b.awaitLocked(), err
 		}
 	}
@@ -552,7 +530,7 @@ func (s *Supervisor) rouse(ctx context.Context, id string, p Patch, actor string
 		case err != nil:
 			return Connected{}, err
 		case res.Verdict == lifecycle.Applies:
-			if p.changesNetwork() {
+			if p.ChangesNetwork() {
 				b.openNetwork()
 			}
 			return Connected{Sandbox: b.as(res.Record), Resumed: joined != nil}, nil
@@ -563,30 +541,13 @@ func (s *Supervisor) rouse(ctx context.Context, id string, p Patch, actor string
 		}
 		switch {
 		case end.Type == lifecycle.EntryResumeFailed:
-			return Connected{}, b.resumeError(end.Entry)
+			return Connected{}, outcome.NotResumed(b.id, end.Entry, b.unfitNow())
 		case end.Type == lifecycle.EntryResumed && res.Changed:
 			return Connected{Sandbox: b.as(end.record), Resumed: true}, nil
 		case end.Type == lifecycle.EntryResumed:
 			joined = &end.record
 		}
 	}
-}
-
-func (b *box) resumeError(entry lifecycle.Entry) error {
-	id := b.id
-	if entry.Damaged {
-		return errdef.New(errdef.Unavailable, checkpoint.CodeDamaged, "sandbox %s stays paused, because its checkpoint is not what was written: %s", id, entry.Detail).
-			WithRemedy("put its files back from a backup and resume it again, or kill it; drowse fsck on the server says what else is damaged")
-	}
-	if entry.Unreadable {
-		return errdef.New(errdef.Unavailable, checkpoint.CodeUnreadable, "sandbox %s stays paused: %s", id, entry.Detail).
-			WithRemedy("set its filesystemFallback to boot it afresh from its files, put back the drowse or the files that it was paused with, or kill it")
-	}
-	if e := b.unfitNow(); e != nil {
-		return unfitError(fmt.Sprintf("sandbox %s could not be resumed and stays paused", id), e)
-	}
-	return errdef.New(errdef.Unavailable, "resume_failed", "sandbox %s could not be resumed and stays paused: %s", id, entry.Detail).
-		WithRemedy("try again; its checkpoint is untouched")
 }
 
 // SetTimeout makes the soft timeout of a running sandbox end d from now; zero
@@ -638,7 +599,7 @@ func (s *Supervisor) Kill(ctx context.Context, id string, actor string) error {
 	if err != nil {
 		return err
 	}
-	_, ended, err := b.request(lifecycle.KillRequested{Meta: call(newOp(), actor)})
+	_, ended, err := b.request(lifecycle.KillRequested{Meta: call(ids.NewOp(), actor)})
 	if err != nil {
 		return err
 	}
@@ -661,14 +622,9 @@ func (s *Supervisor) enlist(b *box) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.boxes[b.id] != nil {
-			return errExists(b.id)
+			return outcome.Exists(b.id)
 		}
 		s.boxes[b.id] = b
 		return nil
 	})
-}
-
-func errExists(id string) error {
-	return errdef.New(errdef.Exists, "sandbox_exists", "sandbox %s is known here", id).
-		WithRemedy("import it with a new id").With("sandbox", id)
 }

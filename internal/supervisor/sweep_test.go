@@ -9,6 +9,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
@@ -19,8 +20,8 @@ func TestStrangersHaveTime(t *testing.T) {
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
 		st := w.openSQLite(t)
-		ended := store.Sandbox{ID: newID(), Record: lifecycle.Record{
-			State: lifecycle.Terminated, Launches: 1, CreatedAt: now(), Tombstone: &lifecycle.Tombstone{Reason: lifecycle.Killed, At: now()},
+		ended := store.Sandbox{ID: ids.New(), Record: lifecycle.Record{
+			State: lifecycle.Terminated, Launches: 1, CreatedAt: ids.Now(), Tombstone: &lifecycle.Tombstone{Reason: lifecycle.Killed, At: ids.Now()},
 		}}
 		if err := st.Commit(t.Context(), ended, nil); err != nil {
 			t.Fatal(err)
@@ -31,7 +32,7 @@ func TestStrangersHaveTime(t *testing.T) {
 			}
 		}
 		layer := func(in, sandbox string) string { return filepath.Join(in, "layers", runtimeID(sandbox, 1)) }
-		unknown := newID()
+		unknown := ids.New()
 		for _, id := range []string{ended.ID, unknown} {
 			if err := os.Mkdir(layer(filepath.Join(w.dir, "left"), id), 0o700); err != nil {
 				t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
@@ -37,7 +38,7 @@ func (b *box) takeSample() (serves bool) {
 	b.mu.Lock()
 	inst := b.inst
 	if inst == nil {
-		b.meter.Settle(alive(b.sb) != nil)
+		b.meter.Settle(outcome.Alive(b.sb) != nil)
 	}
 	b.mu.Unlock()
 	if inst == nil {
@@ -65,7 +66,7 @@ func (b *box) takeSample() (serves bool) {
 // limit; without one, of the disk that its files are on.
 func (b *box) diskOf() (used, total int64, err error) {
 	b.mu.Lock()
-	taken, limit := b.disk.taken, quota.OfDisk(b.sb.Config.Limits.DiskMiB)
+	taken, limit := b.disk.meter.Taken(), quota.OfDisk(b.sb.Config.Limits.DiskMiB)
 	b.mu.Unlock()
 	if limit.Bytes > 0 {
 		return taken, limit.Bytes, nil
@@ -86,7 +87,7 @@ func (s *Supervisor) Samples(_ context.Context, id string, from, to time.Time) (
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := alive(b.sb); err != nil {
+	if err := outcome.Alive(b.sb); err != nil {
 		return nil, err
 	}
 	return b.meter.Between(from, to), nil

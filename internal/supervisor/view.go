@@ -4,9 +4,10 @@ import (
 	"context"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 // Find returns a sandbox, also one that has ended.
@@ -24,22 +25,10 @@ func (s *Supervisor) Get(ctx context.Context, id string) (store.Sandbox, error) 
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	if err := alive(sb); err != nil {
+	if err := outcome.Alive(sb); err != nil {
 		return store.Sandbox{}, err
 	}
 	return sb, nil
-}
-
-// alive returns an error unless the sandbox has run and has not ended.
-func alive(sb store.Sandbox) error {
-	switch sb.Record.State {
-	case lifecycle.Terminated:
-		_, err := lifecycle.Step(sb.Record, lifecycle.AccessRequested{}, now())
-		return err
-	case lifecycle.Pending:
-		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q is being created", sb.ID)
-	}
-	return nil
 }
 
 // view is the sandbox as callers see it: with the end that activity has moved.
@@ -52,7 +41,7 @@ func (b *box) view() store.Sandbox {
 func (b *box) viewLocked() store.Sandbox {
 	sb := b.sb
 	if sb.Record.Settings.RefreshOnActivity {
-		t := now()
+		t := ids.Now()
 		sb.Record.EndAt = softEnd(sb.Record, b.activityLocked(t), t)
 	}
 	return sb

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
@@ -66,3 +67,31 @@ func fill[T comparable](f *filler, name string, to *T, otherwise T) {
 	*to = otherwise
 	f.given = append(f.given, name)
 }
+
+// Ceiling is the largest soft timeout that is granted; 0 for no bound.
+type Ceiling time.Duration
+
+// Check refuses what is above the ceiling, and no limit where there is
+// one: nothing is ever clamped. Unlimited is no limit.
+func (c Ceiling) Check(d time.Duration) error {
+	most := time.Duration(c)
+	switch {
+	case d < 0 && d != Unlimited:
+		return errdef.New(errdef.Invalid, "timeout_invalid", "timeout %s is negative", d)
+	case most == 0:
+		return nil
+	case d == Unlimited:
+		return errdef.New(errdef.Invalid, "timeout_too_large", "no timeout was asked for, and this server allows %s at most", most).
+			WithRemedy("ask for a timeout of at most that, or start the server with a larger --max-timeout, or none").
+			With("requestedSeconds", nil).With("allowedSeconds", most.Seconds())
+	case d > most:
+		return errdef.New(errdef.Invalid, "timeout_too_large", "timeout %s is above this server's limit of %s", d, most).
+			WithRemedy("ask for less, or start the server with a larger --max-timeout").
+			With("requestedSeconds", d.Seconds()).With("allowedSeconds", most.Seconds())
+	}
+	return nil
+}
+
+// OrUnlimited returns a timeout of settings, where zero is no limit, as Check takes
+// it.
+func OrUnlimited(d time.Duration) time.Duration { return cmp.Or(d, Unlimited) }

@@ -5,15 +5,21 @@ package moving
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// Arrival is a checkpoint that is being received.
+// Arrival is a sandbox that is being imported: first what its manifest says, then
+// the checkpoint that is received.
 type Arrival struct {
+	Op, ID     string
+	Config     store.Config
+	Actor      string
 	Manifest   bundle.Manifest
 	Mode       lifecycle.Mode
 	Stack      []string     // what its layers will be called
@@ -27,11 +33,38 @@ type Arrival struct {
 	number int // of layer
 }
 
+// Event is what the lifecycle is told when the sandbox has arrived.
+func (a *Arrival) Event() lifecycle.ImportRequested {
+	return lifecycle.ImportRequested{
+		Meta:     lifecycle.Meta{Op: a.Op, Actor: a.Actor, Cause: lifecycle.CauseCall},
+		Settings: a.Manifest.Settings, Checkpoint: a.Checkpoint,
+		Generation: a.Manifest.Generation, Launches: int64(len(a.Stack)), CreatedAt: a.Manifest.CreatedAt,
+	}
+}
+
+// Place gives what was received its place among the layers and images.
+func (a *Arrival) Place() error {
+	image := ""
+	if a.Mode == lifecycle.Memory {
+		image = a.Checkpoint.ID
+	}
+	return a.Staging.Place(a.Stack, image)
+}
+
+// Remove removes what was received of one that could not be committed.
+func (a *Arrival) Remove(from *layer.Store) error {
+	errs := []error{from.RemoveImage(a.Checkpoint.ID)}
+	for _, id := range a.Stack {
+		errs = append(errs, from.RemoveLayer(id))
+	}
+	return errors.Join(errs...)
+}
+
 // Receive takes the contents of the bundle, makes sure that they are what the
-// manifest says, and makes of them the checkpoint of that id.
-func (a *Arrival) Receive(ctx context.Context, id string, from *bundle.Reader) error {
+// manifest says, and makes of them the checkpoint.
+func (a *Arrival) Receive(ctx context.Context, from *bundle.Reader) error {
 	a.ctx, a.number = ctx, -1
-	a.Checkpoint = lifecycle.Checkpoint{ID: id, Mode: a.Mode, Stack: a.Stack, Layers: map[string]string{}, Bytes: a.Manifest.Bytes()}
+	a.Checkpoint = lifecycle.Checkpoint{ID: a.Op, Mode: a.Mode, Stack: a.Stack, Layers: map[string]string{}, Bytes: a.Manifest.Bytes()}
 	defer func() {
 		if a.layer != nil {
 			a.layer.Abort()

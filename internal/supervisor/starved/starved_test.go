@@ -1,4 +1,4 @@
-package supervisor
+package starved
 
 import (
 	"strings"
@@ -12,15 +12,15 @@ import (
 // guest can have that. The event log is told once in ten seconds, and all are
 // counted.
 func TestStarvationIsToldSometimes(t *testing.T) {
-	var s starvation
+	var s Count
 	ended := []agentapi.EndedProcess{{PID: 12, Command: "python3 train.py", Bytes: 250 << 20}}
 	begin := time.Now()
-	if got := s.note(nil, begin); got != "" {
+	if got := s.Note(nil, begin); got != "" {
 		t.Errorf("of nothing it says %q", got)
 	}
 	var said []string
 	for i := range 2001 { // from 0 to 20 s
-		if detail := s.note(ended, begin.Add(time.Duration(i)*10*time.Millisecond)); detail != "" {
+		if detail := s.Note(ended, begin.Add(time.Duration(i)*10*time.Millisecond)); detail != "" {
 			said = append(said, detail)
 		}
 	}

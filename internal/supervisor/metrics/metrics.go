@@ -1,4 +1,7 @@
-package supervisor
+// Package metrics is what the server counts of its sandboxes, as Prometheus asks for
+// it. Names of states, causes and entries are those of the event log. What is now,
+// rather than what has been, is asked for when somebody wants to know.
+package metrics
 
 import (
 	"time"
@@ -8,11 +11,22 @@ import (
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 )
 
-// metrics is what the supervisor counts. Names of states, causes and entries
-// are those of the event log.
-type metrics struct {
+// State is what there is now.
+type State struct {
+	Situations map[lifecycle.Situation]int // sandboxes
+	Holds      map[awake.HoldKind]int      // those that count, of sandboxes that run
+	Accesses   int                         // open
+	Merging    int                         // sandboxes whose layers are being merged, or looked at
+	Costs      map[string]cost.Cost        // by the labels of keys
+}
+
+// Metrics counts. It is safe for concurrent use.
+type Metrics struct {
+	now func() State
+
 	transitions *prometheus.CounterVec
 	durations   *prometheus.HistogramVec
 	wake        prometheus.Histogram
@@ -25,17 +39,17 @@ type metrics struct {
 	merging     *prometheus.Desc
 	accesses    *prometheus.Desc
 	holds       *prometheus.Desc
-	keys        keyMetrics
-	s           *Supervisor
+	keys        keys
 }
 
 // seconds spans what operations take, from a thaw to a large memory on a slow
 // disk.
 var seconds = prometheus.ExponentialBuckets(0.001, 2, 18)
 
-func newMetrics(s *Supervisor) *metrics {
-	return &metrics{
-		s: s, keys: newKeyMetrics(),
+// New returns metrics. now returns what there is.
+func New(now func() State) *Metrics {
+	return &Metrics{
+		now: now, keys: newKeys(),
 		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drowse_transitions_total", Help: "Entries of the event log, by type and cause.",
 		}, []string{"type", "cause"}),
@@ -67,12 +81,12 @@ func newMetrics(s *Supervisor) *metrics {
 	}
 }
 
-func (m *metrics) parts() []prometheus.Collector {
+func (m *Metrics) parts() []prometheus.Collector {
 	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed, m.merges, m.refusals}
 }
 
 // Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range m.parts() {
 		c.Describe(ch)
 	}
@@ -84,42 +98,24 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.parts() {
 		c.Collect(ch)
 	}
-	count := map[lifecycle.Situation]int{}
-	holds := map[awake.HoldKind]int{}
-	accesses, merging, t := 0, 0, now()
-	m.s.each(func(b *box) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		count[b.sb.Record.Situation()]++
-		accesses += b.work.Accesses()
-		if b.merging || b.merged != nil && b.sb.Record.State == lifecycle.Paused {
-			merging++
-		}
-		if b.sb.Record.State != lifecycle.Running {
-			return
-		}
-		for _, h := range b.work.Holds(b.sb.Record, t) {
-			if h.Counts {
-				holds[h.Kind]++
-			}
-		}
-	})
+	is := m.now()
 	for _, at := range lifecycle.Situations() {
-		ch <- prometheus.MustNewConstMetric(m.sandboxes, prometheus.GaugeValue, float64(count[at]), string(at))
+		ch <- prometheus.MustNewConstMetric(m.sandboxes, prometheus.GaugeValue, float64(is.Situations[at]), string(at))
 	}
-	ch <- prometheus.MustNewConstMetric(m.merging, prometheus.GaugeValue, float64(merging))
-	ch <- prometheus.MustNewConstMetric(m.accesses, prometheus.GaugeValue, float64(accesses))
+	ch <- prometheus.MustNewConstMetric(m.merging, prometheus.GaugeValue, float64(is.Merging))
+	ch <- prometheus.MustNewConstMetric(m.accesses, prometheus.GaugeValue, float64(is.Accesses))
 	for _, kind := range []awake.HoldKind{awake.HoldRequest, awake.HoldStream, awake.HoldProcess, awake.HoldLease} {
-		ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(holds[kind]), string(kind))
+		ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(is.Holds[kind]), string(kind))
 	}
-	m.keys.collect(ch, m.s.ledger.ByLabel(m.s.KeyCosts()))
+	m.keys.collect(ch, is.Costs)
 }
 
-func (m *metrics) entry(e lifecycle.Entry) {
+// Entry counts an entry of the event log.
+func (m *Metrics) Entry(e lifecycle.Entry) {
 	m.transitions.WithLabelValues(string(e.Type), string(e.Cause)).Inc()
 	if e.Duration > 0 {
 		m.durations.WithLabelValues(string(e.Type)).Observe(e.Duration.Seconds())
@@ -133,8 +129,14 @@ func (m *metrics) entry(e lifecycle.Entry) {
 	}
 }
 
-func (m *metrics) refused(why egress.Reason) { m.refusals.WithLabelValues(string(why)).Inc() }
+// Refused counts a connection out that was refused.
+func (m *Metrics) Refused(why egress.Reason) { m.refusals.WithLabelValues(string(why)).Inc() }
 
-func (m *metrics) late(d lifecycle.Deadline, at time.Time) {
+// Late counts a deadline that takes effect at a time.
+func (m *Metrics) Late(d lifecycle.Deadline, at time.Time) {
 	m.lateness.Observe(at.Sub(d.At).Seconds())
 }
+
+// Merged counts a merge of layers, by what came of it: committed, failed, or
+// dropped.
+func (m *Metrics) Merged(outcome string) { m.merges.WithLabelValues(outcome).Inc() }

@@ -1,0 +1,28 @@
+package journal
+
+import (
+	"strconv"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// LineOf says in a line what an entry of the event log says.
+func LineOf(e store.Event) Line {
+	l := Line{At: e.At, Level: Info, Message: "sandbox " + string(e.Type), Fields: map[string]string{
+		"event": strconv.FormatInt(e.Seq, 10), "generation": strconv.FormatInt(e.Generation, 10),
+	}}
+	switch e.Type {
+	case lifecycle.EntryPauseFailed, lifecycle.EntryResumeFailed, lifecycle.EntryRuntimeLost:
+		l.Level = Error
+	case lifecycle.EntryStalled, lifecycle.EntryExpiring, lifecycle.EntryStarved:
+		l.Level = Warn
+	}
+	if e.Cause != "" {
+		l.Fields["cause"] = string(e.Cause)
+	}
+	if e.Detail != "" {
+		l.Message += ": " + e.Detail
+	}
+	return l
+}

@@ -1,0 +1,42 @@
+package leases
+
+import (
+	"context"
+	"net"
+)
+
+// Access describes a request for a way into a sandbox.
+type Access struct {
+	Port int
+	// Path is that of an HTTP request as it was sent: percent-encoded, without
+	// the query. It is empty for what has none.
+	Path  string
+	Actor string
+	// Stream says that the access has no natural end (WebSocket, SSE, exec). A
+	// pause ends it and does not wait for it.
+	Stream bool
+	// Probe says that the access only asks whether the sandbox runs. It is no
+	// activity, wakes nothing and cancels no pause.
+	Probe bool
+}
+
+// Lease is the right to talk to one committed generation. The generation is
+// not released while a lease on it is open, unless Cut is closed: then the
+// holder must break its connections at once.
+type Lease struct {
+	Generation int64
+	// Dial connects to a port inside the sandbox.
+	Dial func(ctx context.Context, port int) (net.Conn, error)
+	// Progress tells that so many bytes have passed: the hold that the lease is has not
+	// stalled. It is cheap.
+	Progress func(bytes int)
+	// Cut is closed when the generation is about to be paused or killed, and Why
+	// says then what happened.
+	Cut <-chan struct{}
+	Why func() error
+	// Streams tells that the access has no natural end, where Access.Stream did
+	// not say so.
+	Streams func()
+	// Release gives the lease back. It may be called more than once.
+	Release func()
+}
