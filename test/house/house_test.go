@@ -27,11 +27,11 @@ const (
 var large = map[string]int{
 	"client.Client":                  44,
 	"internal/agent.Agent":           44,
-	"internal/api/apitest.Fake":      56,
+	"internal/api/apitest.Fake":      55,
 	"internal/api/e2b.server":        74,
 	"internal/api/v1.server":         59,
 	"internal/cli.app":               71,
-	"internal/supervisor.Supervisor": 78,
+	"internal/supervisor.Supervisor": 79,
 	"internal/supervisor.box":        100,
 }
 
@@ -40,7 +40,7 @@ var wide = map[string]int{}
 
 // lengths bounds the lines of packages, tests left out.
 var lengths = map[string]int{
-	"internal/supervisor": 3691,
+	"internal/supervisor": 3750,
 }
 
 // counts is what there is of what has a bound.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -20,7 +21,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
@@ -171,6 +175,14 @@ func (f *Fake) step(sb *store.Sandbox, ev lifecycle.Event) error {
 	return nil
 }
 
+// note commits a change of what is beside the record.
+func note(f *Fake, sb store.Sandbox, actor, detail string) {
+	at := sb.Record.Situation()
+	f.commit(sb, []lifecycle.Entry{{
+		Type: lifecycle.EntryUpdated, At: f.Now, Generation: sb.Record.Generation, From: at, To: at, Actor: actor, Detail: detail,
+	}})
+}
+
 func unknown(id string) error {
 	return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", id)
 }
@@ -206,18 +218,6 @@ func (f *Fake) expire(sb *store.Sandbox) {
 	}
 }
 
-func (f *Fake) granted(d time.Duration) error {
-	if f.Limit > 0 && d == supervisor.Unlimited {
-		return errdef.New(errdef.Invalid, "timeout_too_large", "no timeout was asked for, and this server allows %s at most", f.Limit).
-			With("allowedSeconds", f.Limit.Seconds())
-	}
-	if f.Limit > 0 && d > f.Limit {
-		return errdef.New(errdef.Invalid, "timeout_too_large", "timeout %s is above this server's limit of %s", d, f.Limit).
-			With("requestedSeconds", d.Seconds()).With("allowedSeconds", f.Limit.Seconds())
-	}
-	return nil
-}
-
 // Create makes a sandbox that serves.
 func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
 	err := f.enter()
@@ -225,18 +225,21 @@ func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sa
 	if err != nil {
 		return store.Sandbox{}, err
 	}
+	if sb, again, err := f.madeBefore(req.Config); again || err != nil {
+		return sb, err
+	}
 	if req.Template != "base" && req.Template != "tmplbase" {
 		return store.Sandbox{}, errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", req.Template)
 	}
-	if err := f.granted(cmp.Or(req.Settings.Timeout, supervisor.Unlimited)); err != nil {
+	if err := checkConfig(req.Config); err != nil {
+		return store.Sandbox{}, err
+	}
+	if err := f.granted(defaults.OrUnlimited(req.Settings.Timeout)); err != nil {
 		return store.Sandbox{}, err
 	}
 	settings, given := f.Defaults.Fill(req.Settings, req.Said...)
 	if err := settings.Validate(); err != nil {
 		return store.Sandbox{}, err
-	}
-	if sb, again, err := f.madeBefore(req.Config); again || err != nil {
-		return sb, err
 	}
 	f.Created = append(f.Created, req)
 	f.seq++
@@ -261,9 +264,36 @@ func (f *Fake) madeBefore(c store.Config) (sb store.Sandbox, again bool, err err
 		if *sb.Config.Idempotency != *c.Idempotency {
 			return sb, false, errdef.New(errdef.Conflict, "idempotency_key_reused", "idempotency key %q has been used for something else", c.Idempotency.Key)
 		}
+		if t := sb.Record.Tombstone; t != nil {
+			return sb, false, outcome.CreatedBefore(sb.ID, *t)
+		}
 		return sb, true, nil
 	}
 	return sb, false, nil
+}
+
+// granted refuses a timeout above the ceiling.
+func (f *Fake) granted(d time.Duration) error { return defaults.Ceiling(f.Limit).Check(d) }
+
+// checkConfig refuses what no sandbox may be.
+func checkConfig(c store.Config) error {
+	if err := fields.Check(c); err != nil {
+		return err
+	}
+	_, err := egress.NewPolicy(c.AllowInternet == nil || *c.AllowInternet, c.AllowOut, c.DenyOut)
+	return err
+}
+
+// checkPatch refuses a patch after which a sandbox would be what none may be.
+func checkPatch(f *Fake, id string, p supervisor.Patch) error {
+	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
+		return err
+	}
+	sb, err := f.find(id)
+	if err != nil {
+		return err
+	}
+	return checkConfig(p.On(sb.Config))
 }
 
 // Get returns a sandbox that has not ended.
@@ -332,6 +362,9 @@ func (f *Fake) Connect(_ context.Context, id string, timeout time.Duration, p su
 	if err == nil {
 		err = f.granted(timeout)
 	}
+	if err == nil {
+		err = checkPatch(f, id, p)
+	}
 	if err != nil {
 		return supervisor.Connected{}, err
 	}
@@ -354,12 +387,19 @@ func alongside(p supervisor.Patch) *lifecycle.Patch {
 
 // Resume resumes a paused sandbox.
 func (f *Fake) Resume(_ context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error) {
-	sb, err := f.adjust(id, timeout, func() lifecycle.Event {
-		return lifecycle.ResumeRequested{Meta: f.meta(actor), Timeout: timeout, Change: alongside(p)}
-	})
+	err := f.enter()
+	defer f.mu.Unlock()
 	if err == nil {
-		f.mu.Lock()
-		defer f.mu.Unlock()
+		err = f.granted(timeout)
+	}
+	if err == nil {
+		err = checkPatch(f, id, p)
+	}
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	sb, err := f.change(id, lifecycle.ResumeRequested{Meta: f.meta(actor), Timeout: timeout, Change: alongside(p)})
+	if err == nil {
 		sb.Config = p.On(sb.Config)
 		f.commit(sb, nil)
 	}
@@ -399,12 +439,20 @@ func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor str
 	if err != nil {
 		return store.Sandbox{}, err
 	}
+	if err := checkPatch(f, id, p); err != nil {
+		return store.Sandbox{}, err
+	}
+	before := len(f.log)
 	sb, err := f.change(id, lifecycle.SettingsPatched{Meta: f.meta(actor), Patch: p.Settings})
 	if err != nil {
 		return sb, err
 	}
 	sb.Config = p.On(sb.Config)
-	f.commit(sb, nil)
+	if len(f.log) > before {
+		f.commit(sb, nil)
+	} else { // only what is beside the record has changed
+		note(f, sb, actor, "")
+	}
 	return sb, nil
 }
 
@@ -459,6 +507,9 @@ func (f *Fake) Hold(_ context.Context, id string, l lifecycle.Lease, actor strin
 	if l.ID == "" {
 		l.ID = "hold-" + f.nextID()
 	}
+	if err := fields.CheckHold(l); err != nil {
+		return l, err
+	}
 	sb, err := f.change(id, lifecycle.LeaseRequested{Meta: f.meta(actor), Lease: l})
 	if err != nil {
 		return l, err
@@ -482,9 +533,15 @@ func (f *Fake) ReleaseHold(_ context.Context, id, holdID, actor string) error {
 func (f *Fake) CreatePreview(_ context.Context, id string, req preview.Request) (store.Preview, string, error) {
 	err := f.enter()
 	defer f.mu.Unlock()
-	p := store.Preview{ID: "pv-" + f.nextID(), Port: req.Port, CreatedAt: f.Now, ExpiresAt: f.Now.Add(req.For), Actor: req.Actor}
+	p := store.Preview{ID: "pv-" + f.nextID(), Port: req.Port, CreatedAt: f.Now, ExpiresAt: f.Now.Add(req.For + time.Second - 1).Truncate(time.Second), Actor: req.Actor}
 	if err == nil {
-		err = f.configure(id, func(c *store.Config) error { return c.AddPreview(p, f.Now) })
+		_, err = f.find(id)
+	}
+	if err == nil {
+		err = req.Check()
+	}
+	if err == nil {
+		err = f.configure(id, req.Actor, "preview link "+p.ID+" made", func(c *store.Config) error { return c.AddPreview(p, f.Now) })
 	}
 	return p, "preview" + Tokens() + id + "-" + p.ID, err
 }
@@ -535,17 +592,17 @@ func (f *Fake) Previews(_ context.Context, id string) ([]store.Preview, error) {
 }
 
 // RevokePreview makes a preview link worthless.
-func (f *Fake) RevokePreview(_ context.Context, id, link, _ string) error {
+func (f *Fake) RevokePreview(_ context.Context, id, link, actor string) error {
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err == nil {
-		err = f.configure(id, func(c *store.Config) error { return c.RemovePreview(link, f.Now) })
+		err = f.configure(id, actor, "preview link "+link+" revoked", func(c *store.Config) error { return c.RemovePreview(link, f.Now) })
 	}
 	return err
 }
 
-// configure changes what a sandbox is apart from its lifecycle.
-func (f *Fake) configure(id string, change func(*store.Config) error) error {
+// configure changes what a sandbox is apart from its lifecycle, and logs it.
+func (f *Fake) configure(id, actor, detail string, change func(*store.Config) error) error {
 	sb, err := f.find(id)
 	if err == nil && sb.Record.State == lifecycle.Terminated {
 		err = f.step(&sb, lifecycle.PauseRequested{}) // refused: it says why
@@ -554,7 +611,7 @@ func (f *Fake) configure(id string, change func(*store.Config) error) error {
 		err = change(&sb.Config)
 	}
 	if err == nil {
-		f.commit(sb, nil)
+		note(f, sb, actor, detail)
 	}
 	return err
 }

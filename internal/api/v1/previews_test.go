@@ -20,12 +20,12 @@ func TestPreviews(t *testing.T) {
 	path := base + "/" + id + "/previews"
 	o := w.do("POST", path, `{"port":8000}`).Is(http.StatusCreated).Object()
 	token, _ := o["token"].(string)
-	if o["port"] != 8000.0 || o["expiresAt"] != "2026-09-01T13:00:00.123456Z" || o["actor"] != apitest.Actor || !strings.Contains(token, apitest.Tokens()) {
+	if o["port"] != 8000.0 || o["expiresAt"] != "2026-09-01T13:00:01.000000Z" || o["actor"] != apitest.Actor || !strings.Contains(token, apitest.Tokens()) {
 		t.Errorf("%v", o)
 	}
 	w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
 	second := w.do("POST", path, `{"port":1,"ttl":60,"expiresIn":60.0}`).Is(http.StatusCreated).Object()
-	if second["expiresAt"] != "2026-09-01T12:01:00.123456Z" || w.sandbox(id)["state"] != "paused" {
+	if second["expiresAt"] != "2026-09-01T12:01:01.000000Z" || w.sandbox(id)["state"] != "paused" {
 		t.Errorf("%v", second)
 	}
 

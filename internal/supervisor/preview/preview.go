@@ -64,7 +64,7 @@ func (l *Links) CreatePreview(ctx context.Context, id string, req Request) (stor
 	if _, err := l.sandboxes.Find(ctx, id); err != nil {
 		return store.Preview{}, "", err
 	}
-	if err := req.check(); err != nil {
+	if err := req.Check(); err != nil {
 		return store.Preview{}, "", err
 	}
 	t := now()
@@ -79,7 +79,8 @@ func (l *Links) CreatePreview(ctx context.Context, id string, req Request) (stor
 	return p, l.token(id, p), nil
 }
 
-func (r Request) check() error {
+// Check refuses a link that no server makes.
+func (r Request) Check() error {
 	switch {
 	case r.Port < 1 || r.Port > 65535:
 		return errdef.New(errdef.Invalid, "port_invalid", "%d is not a port", r.Port).WithRemedy("use a number from 1 to 65535")
