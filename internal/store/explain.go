@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -36,6 +37,9 @@ func (s *SQLite) explain(err error, format string, args ...any) error {
 	err = fmt.Errorf(format+": %w", append(args, err)...)
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return s.unavailable(err, remedies[sqlite3.SQLITE_CANTOPEN])
+	}
+	if errors.Is(err, syscall.ENOSPC) { // of what is done beside SQLite
+		return s.unavailable(err, remedies[sqlite3.SQLITE_FULL])
 	}
 	failure, ok := errors.AsType[*sqlite.Error](err)
 	if !ok {

@@ -29,6 +29,9 @@ type Snapshot struct {
 	Config     Config               `json:"config"`           // of the sandbox, without what is its own alone
 	Bytes      int64                `json:"bytes"`            // that were written for it, or by the pause that it keeps
 	Frozen     time.Duration        `json:"frozen,omitempty"` // how long a running sandbox stood still for it
+	// Replaces is the id of the snapshot that had its name until then; empty for
+	// none.
+	Replaces string `json:"replaces,omitempty"`
 	// Passing is set for one that a fork removes when its children have started.
 	Passing bool `json:"passing,omitempty"`
 }
@@ -37,7 +40,8 @@ type Snapshot struct {
 type Snapshots interface {
 	// CommitSnapshot stores a snapshot, and in the same transaction does what Commit
 	// does with the sandbox that it was taken of. It is errdef.Exists if its id or
-	// name is known.
+	// name is known, unless the one of that name is the one it replaces: that is
+	// deleted in the same transaction.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
 	// Snapshots returns all snapshots, oldest first.
 	Snapshots(ctx context.Context) ([]Snapshot, error)
@@ -69,6 +73,11 @@ func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, 
 	}
 	name := sql.NullString{String: snap.Name, Valid: snap.Name != ""}
 	return s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error {
+		if snap.Replaces != "" {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ?`, snap.Replaces); err != nil {
+				return err
+			}
+		}
 		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, name, version, created_at, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 			snap.ID, name, formVersion, stamp(snap.CreatedAt), data)
 		return oneRow(result, err, func() error { return ErrSnapshotExists(snap) })

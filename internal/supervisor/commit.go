@@ -13,7 +13,7 @@ func (s *Supervisor) commit(sb store.Sandbox, entries []lifecycle.Entry, snap *s
 	write := func() error { return s.o.Store.Commit(s.commitContext(), sb, entries) }
 	if snap != nil {
 		write = func() error {
-			return s.Keep(*snap, sb, func() error { return s.o.Store.CommitSnapshot(s.commitContext(), *snap, sb, entries) })
+			return s.Keep(snap, sb, func() error { return s.o.Store.CommitSnapshot(s.commitContext(), *snap, sb, entries) })
 		}
 	}
 	err := write()

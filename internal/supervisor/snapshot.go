@@ -3,8 +3,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,12 +17,7 @@ import (
 )
 
 // SnapshotRequest says what a snapshot is to be.
-type SnapshotRequest struct {
-	Name    string // empty for none
-	Key     string // the id of the API key whose it will be
-	Actor   string
-	passing bool // a fork removes it
-}
+type SnapshotRequest = snapshots.Request
 
 // taking is a snapshot that is being taken of a sandbox.
 type taking struct {
@@ -35,7 +28,7 @@ type taking struct {
 
 // shelfOptions returns what the snapshots are made of.
 func shelfOptions(s *Supervisor) snapshots.Options {
-	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, Slots: &s.slots, AgentToken: s.AgentToken, Insist: s.insist, Log: s.log}
+	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, Slots: &s.slots, AgentToken: s.AgentToken, Insist: s.insist, Relieve: s.space.GiveUp, Log: s.log}
 }
 
 // TakeSnapshot takes a snapshot of a sandbox, and returns when it is committed. A
@@ -46,11 +39,12 @@ func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRe
 	if err != nil {
 		return store.Snapshot{}, err
 	}
-	release, err := s.Reserve(store.Snapshot{Name: req.Name, Key: req.Key, Passing: req.passing, Config: b.snapshot().Config, Checkpoint: lifecycle.Checkpoint{Mode: lifecycle.Memory}})
+	release, err := s.Reserve(req, b.snapshot().Config.Limits)
 	if err != nil {
 		return store.Snapshot{}, err
 	}
 	defer release()
+	defer s.Tidy()
 	if err := s.space.Check(space.Least); err != nil {
 		return store.Snapshot{}, err
 	}
@@ -87,7 +81,7 @@ func (t *taking) request() (lifecycle.Result, <-chan ending, error) {
 	m := call(ids.NewOp(), t.req.Actor)
 	var made *store.Snapshot
 	if rec := b.sb.Record; rec.Situation() == lifecycle.Situation(lifecycle.Paused) {
-		made = new(t.of(b.sb, *rec.Checkpoint))
+		made = new(b.s.Of(b.sb, *rec.Checkpoint, t.req))
 		m.Detail = snapshots.Describe(*made)
 	}
 	b.taking = t // only the operation that begins here looks
@@ -98,12 +92,6 @@ func (t *taking) request() (lifecycle.Result, <-chan ending, error) {
 	return res, b.awaitLocked(), err
 }
 
-func (t *taking) of(sb store.Sandbox, cp lifecycle.Checkpoint) store.Snapshot {
-	snap := t.b.s.Of(sb, cp)
-	snap.Name, snap.Key, snap.Passing = t.req.Name, t.req.Key, t.req.passing
-	return snap
-}
-
 // capture carries out CaptureSnapshot.
 func (t *taking) capture(ctx context.Context, op string) {
 	b := t.b
@@ -112,7 +100,7 @@ func (t *taking) capture(ctx context.Context, op string) {
 	b.mu.Unlock()
 	err := errors.New("the runtime is gone")
 	if inst != nil {
-		c := &snapshots.Capture{Op: op, Sandbox: sb, Inst: inst, Thaw: func() bool { return b.thaw(inst) }}
+		c := &snapshots.Capture{Op: op, Sandbox: sb, Inst: inst, Mode: t.req.Mode, Thaw: func() bool { return b.thaw(inst) }}
 		err = t.captureAs(ctx, c)
 	}
 	if err == nil {
@@ -135,7 +123,7 @@ func (t *taking) captureAs(ctx context.Context, c *snapshots.Capture) error {
 	if err != nil {
 		return err
 	}
-	snap := t.of(c.Sandbox, cp)
+	snap := b.s.Of(c.Sandbox, cp, t.req)
 	snap.Frozen = frozen
 	t.snap = snap
 	b.mu.Lock()
@@ -164,9 +152,6 @@ type Forked struct {
 	Err     error
 }
 
-// mostForks is how many children one call makes.
-const mostForks = 100
-
 // Fork starts sandboxes that go on from what a sandbox is now, each with an id and
 // tokens of its own, and with its settings. They share one capture. The sandbox
 // itself goes on as with a snapshot. It returns when each child serves or has
@@ -176,16 +161,15 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 	if err != nil {
 		return nil, err
 	}
-	if req.Count < 1 || req.Count > mostForks {
-		return nil, errdef.New(errdef.Invalid, "fork_count_invalid", "%d children were asked for", req.Count).
-			WithRemedy("ask for 1 to 100").With("allowed", mostForks)
+	if err := snapshots.CheckForks(req.Count); err != nil {
+		return nil, err
 	}
 	if req.Timeout != nil {
 		if err := s.checkTimeout(defaults.OrUnlimited(*req.Timeout)); err != nil {
 			return nil, err
 		}
 	}
-	snap, err := s.TakeSnapshot(ctx, id, SnapshotRequest{Key: req.Key, Actor: req.Actor, passing: true})
+	snap, err := s.TakeSnapshot(ctx, id, SnapshotRequest{Key: req.Key, Actor: req.Actor, Passing: true})
 	if err != nil {
 		return nil, err
 	}
@@ -221,8 +205,7 @@ func noteFork(b *box, children []Forked, actor string) {
 	if b.sb.Record.State == lifecycle.Terminated {
 		return
 	}
-	e := lifecycle.Entry{Type: lifecycle.EntryForked, At: ids.Now(), Cause: lifecycle.CauseCall, Actor: actor, Detail: fmt.Sprintf("%d of %d: %s", len(made), len(children), strings.Join(made, " "))}
-	if err := b.logEntry(e); err != nil {
+	if err := b.logEntry(snapshots.ForkEntry(ids.Now(), actor, len(children), made)); err != nil {
 		b.s.log.Error("fork could not be noted", "sandbox", b.id, "err", err)
 	}
 }

@@ -425,3 +425,98 @@ func TestKillDuringASnapshot(t *testing.T) {
 	}
 	b.wantNothingLeft()
 }
+
+// TestSnapshotReplaces has a name pass from one snapshot to the next: what nobody
+// needs of the first is gone, and what started from it goes on.
+func TestSnapshotReplaces(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	source := create(t, s, CreateRequest{})
+	take := func(replace string) store.Snapshot {
+		t.Helper()
+		snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Name: "one", Replace: replace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snap
+	}
+	put(t, s, source, "before")
+	first := take("")
+	child := from(t, s, "one")
+	put(t, s, source, "after")
+	second := take(first.ID)
+	if _, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Name: "one", Replace: first.ID}); code(err) != "snapshot_exists" {
+		t.Errorf("in place of one that has not the name any more: %v", err)
+	}
+	if got, err := s.Snapshot("one"); err != nil || got.ID != second.ID || got.Replaces != first.ID {
+		t.Errorf("the name is of %+v, %v", got, err)
+	}
+	if _, err := s.Snapshot(first.ID); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("the one replaced: %v", err)
+	}
+	wantFiles(t, s, from(t, s, "one"), "before", "after")
+	pauseAndWake(t, s, child)
+	wantFiles(t, s, child, "before")
+	stop()
+
+	s, _ = b.open()
+	if all := s.AllSnapshots(); len(all) != 1 || all[0].ID != second.ID {
+		t.Errorf("after a restart: %+v", all)
+	}
+	third := take(second.ID) // of one that nothing has started from since
+	if err := s.RemoveSnapshot(t.Context(), third.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sb := range all {
+		kill(t, s, sb.ID)
+	}
+	b.wantNothingLeft()
+}
+
+// TestSnapshotWithoutMemory has sandboxes boot from the files alone, of one that runs
+// and of one that sleeps.
+func TestSnapshotWithoutMemory(t *testing.T) {
+	for name, prepare := range map[string]func(s *Supervisor, id string){
+		"running": func(*Supervisor, string) {},
+		"paused": func(s *Supervisor, id string) {
+			if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s, stop := b.open()
+			source := create(t, s, CreateRequest{})
+			wantCount(t, s, source, 1, 1)
+			put(t, s, source, "before")
+			prepare(s, source)
+			snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Mode: lifecycle.Filesystem})
+			if err != nil || snap.Checkpoint.Mode != lifecycle.Filesystem {
+				t.Fatalf("%+v, %v", snap, err)
+			}
+			if _, err := s.Connect(t.Context(), source, time.Hour, Patch{}, ""); err != nil {
+				t.Fatal(err)
+			}
+			wantCount(t, s, source, 2, record(t, s, source).Generation)
+			kill(t, s, source)
+			stop()
+
+			s, _ = b.open()
+			child := from(t, s, snap.ID)
+			wantCount(t, s, child, 1, 1) // it has booted
+			wantFiles(t, s, child, "before")
+			pauseAndWake(t, s, child)
+			wantCount(t, s, child, 2, 2)
+			kill(t, s, child)
+			if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+				t.Fatal(err)
+			}
+			b.wantNothingLeft()
+		})
+	}
+}

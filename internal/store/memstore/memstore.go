@@ -378,14 +378,15 @@ func (s *Store) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb stor
 }
 
 func (d *Data) addSnapshot(snap store.Snapshot) error {
-	if slices.ContainsFunc(d.snaps, func(x snapshot) bool { return x.id == snap.ID || x.name != "" && x.name == snap.Name }) {
+	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool { return x.id == snap.Replaces })
+	if slices.ContainsFunc(others, func(x snapshot) bool { return x.id == snap.ID || x.name != "" && x.name == snap.Name }) {
 		return store.ErrSnapshotExists(snap)
 	}
 	data, err := encode(snap)
 	if err != nil {
 		return fmt.Errorf("commit snapshot %s: %w", snap.ID, err)
 	}
-	d.snaps = append(d.snaps, snapshot{snap.ID, snap.Name, data})
+	d.snaps = append(others, snapshot{snap.ID, snap.Name, data})
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -61,6 +62,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"RemoveVolume", testRemoveVolume},
 		{"Snapshots", testSnapshots},
 		{"SnapshotExists", testSnapshotExists},
+		{"SnapshotReplaces", testSnapshotReplaces},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
@@ -599,6 +601,36 @@ func testSnapshotExists(t *testing.T, h harness) {
 		if err := add(id, "", 3); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// testSnapshotReplaces holds that a snapshot takes the name of the one that it
+// replaces, which is gone, and of no other.
+func testSnapshotReplaces(t *testing.T, h harness) {
+	s := h.open(t)
+	source := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
+	add := func(id, name, replaces string) error {
+		return s.CommitSnapshot(t.Context(), store.Snapshot{ID: id, Name: name, Replaces: replaces, CreatedAt: epoch}, source, nil)
+	}
+	for _, name := range []string{"name", "other"} {
+		if err := add(name, name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantClass(t, errdef.Exists, func() error { return add("new", "name", "other") })
+	if got := len(snapshots(t, s)); got != 2 {
+		t.Errorf("%d snapshots after a failure, want 2", got)
+	}
+	if err := add("new", "name", "name"); err != nil {
+		t.Fatal(err)
+	}
+	s = h.reopen(t, s)
+	names := map[string]string{}
+	for _, snap := range snapshots(t, s) {
+		names[snap.ID] = snap.Name
+	}
+	if want := map[string]string{"new": "name", "other": "other"}; !maps.Equal(names, want) {
+		t.Errorf("got %v, want %v", names, want)
 	}
 }
 

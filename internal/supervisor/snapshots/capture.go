@@ -23,6 +23,9 @@ type Capture struct {
 	// Thaw lets the runtime go on, however often it must be tried. It returns false
 	// if there is no runtime any more.
 	Thaw func() bool
+	// Mode is what is kept. A memory image is taken for any: it makes the guest's
+	// kernel write files back.
+	Mode lifecycle.Mode
 
 	layer string // what the copy of the top is called
 }
@@ -56,7 +59,17 @@ func (s *Shelf) Capture(ctx context.Context, c *Capture) (cp lifecycle.Checkpoin
 	if err != nil {
 		return cp, frozen, err
 	}
-	return cp, frozen, s.complete(ctx, c, staging, top, m, &cp)
+	if err = s.complete(ctx, c, staging, top, m, &cp); err != nil || c.Mode != lifecycle.Filesystem {
+		return cp, frozen, err
+	}
+	s.o.Insist(func() error { return s.o.Layers.RemoveImage(c.Op) }, "memory image could not be removed", "sandbox", c.Sandbox.ID, "image", c.Op)
+	return FilesOf(cp), frozen, nil
+}
+
+// FilesOf returns the checkpoint without its memory image.
+func FilesOf(cp lifecycle.Checkpoint) lifecycle.Checkpoint {
+	cp.Mode, cp.Digest, cp.AgentToken = lifecycle.Filesystem, "", ""
+	return cp
 }
 
 // copyFrozen does what must be done while the guest stands still. The layer comes

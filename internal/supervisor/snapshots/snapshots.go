@@ -39,7 +39,9 @@ type Options struct {
 	Slots      *quota.Slots
 	// Insist removes something, and tries again for as long as it fails.
 	Insist func(remove func() error, failed string, args ...any)
-	Log    *slog.Logger
+	// Relieve makes room where the disk is full, and returns whether it has.
+	Relieve func() bool
+	Log     *slog.Logger
 }
 
 // Shelf is all snapshots.
@@ -48,10 +50,12 @@ type Shelf struct {
 
 	// mu is held while a snapshot is committed, and is taken after the lock of the
 	// sandbox that it is taken of.
-	mu      sync.Mutex
-	byID    map[string]store.Snapshot
-	names   map[string]bool     // of snapshots that are being taken
-	holders map[string][]string // of a layer or image that several need, or did
+	mu    sync.Mutex
+	byID  map[string]store.Snapshot
+	names map[string]bool // of snapshots that are being taken
+	// replaced are those whose name another has got, until Tidy
+	replaced []store.Snapshot
+	holders  map[string][]string // of a layer or image that several need, or did
 }
 
 // Open returns the snapshots that the store knows. The sandboxes must be all that
@@ -175,23 +179,24 @@ func kept(snap store.Snapshot) int {
 	return limits.DiskMiB
 }
 
-// Reserve makes sure that a snapshot can have its name, if any, and its part of the
-// disk, until release is called. A name that is taken is an errdef.Exists with code
-// "snapshot_exists".
-func (s *Shelf) Reserve(snap store.Snapshot) (release func(), err error) {
-	name, key := snap.Name, snap.Key
+// Reserve makes sure that a snapshot of a sandbox with these limits can have its
+// name, if any, and its part of the disk, until release is called. A name that is
+// taken is an errdef.Exists with code "snapshot_exists", unless the snapshot to
+// replace has it. That one keeps its part of the disk until then.
+func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error) {
+	name, key := req.Name, req.Key
 	if name != "" && (!nameForm.MatchString(name) || IsID(name)) {
 		return nil, errdef.New(errdef.Invalid, "snapshot_name_invalid", "%.200q cannot name a snapshot", name).
 			WithRemedy("use lower-case letters, digits, and . _ / : - between them, 128 at most")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, taken := s.named(name); taken || name != "" && s.names[name] {
+	if has, taken := s.named(name); taken && has.ID != req.Replace || name != "" && s.names[name] {
 		return nil, store.ErrSnapshotExists(store.Snapshot{Name: name})
 	}
 	has := 0
 	for _, snap := range s.byID {
-		if snap.Key == key {
+		if snap.Key == key && snap.ID != req.Replace {
 			has++
 		}
 	}
@@ -199,8 +204,8 @@ func (s *Shelf) Reserve(snap store.Snapshot) (release func(), err error) {
 		return nil, errdef.New(errdef.Exhausted, "too_many_snapshots", "this API key has %d snapshots, which is as many as it may have", has).
 			WithRemedy("delete some with drowse snapshot rm").With("allowed", mostOfKey)
 	}
-	if !snap.Passing {
-		if err := s.o.Slots.Keep(key, snap.Config.Limits); err != nil {
+	if !req.Passing {
+		if err := s.o.Slots.Keep(key, of); err != nil {
 			return nil, err
 		}
 	}
@@ -208,7 +213,9 @@ func (s *Shelf) Reserve(snap store.Snapshot) (release func(), err error) {
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.o.Slots.HoldKept(key, -kept(snap))
+		if !req.Passing {
+			s.o.Slots.HoldKept(key, -of.DiskMiB-of.MemoryMiB)
+		}
 		delete(s.names, name)
 	}, nil
 }
@@ -233,31 +240,47 @@ func (s *Shelf) find(ref string) (store.Snapshot, error) {
 	return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
 }
 
-// Of returns what a snapshot of a sandbox with this checkpoint is, all but its
-// name.
-func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint) store.Snapshot {
+// Request says what a snapshot is to be.
+type Request struct {
+	Name    string         // empty for none
+	Replace string         // the id of the snapshot that may have the name, and goes then
+	Mode    lifecycle.Mode // what is kept; empty for memory
+	Key     string         // the id of the API key whose it will be
+	Actor   string
+	Passing bool // a fork removes it
+}
+
+// Of returns what a snapshot of a sandbox with this checkpoint is.
+func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store.Snapshot {
+	if req.Mode == lifecycle.Filesystem {
+		cp = FilesOf(cp)
+	}
 	if cp.Mode == lifecycle.Memory && cp.AgentToken == "" {
 		cp.AgentToken = s.o.AgentToken(sb.ID)
 	}
 	c := sb.Config
 	c.Previews, c.Idempotency, c.Before = nil, nil, nil
 	return store.Snapshot{
-		ID: NewID(), CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
+		ID: NewID(), Name: req.Name, Key: req.Key, Passing: req.Passing, CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 		Sandbox: sb.ID, Generation: sb.Record.Generation, Checkpoint: cp, Settings: sb.Record.Settings, Config: c, Bytes: cp.Bytes,
 	}
 }
 
-// Keep has commit make a snapshot durable, and makes it known. The source must
-// not change its checkpoint meanwhile: it goes on to need what it shares.
-func (s *Shelf) Keep(snap store.Snapshot, source store.Sandbox, commit func() error) error {
+// Keep has commit make a snapshot durable, and makes it known. It takes the place
+// of the one that has its name. The source must not change its checkpoint
+// meanwhile: it goes on to need what it shares.
+func (s *Shelf) Keep(snap *store.Snapshot, source store.Sandbox, commit func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	old, replaces := s.named(snap.Name)
+	snap.Replaces = old.ID
 	its := s.hold(snap.ID, parts(snap.Checkpoint))
 	var shared []string
 	if cp := source.Record.Checkpoint; cp != nil {
 		shared = s.hold(source.ID, parts(*cp))
 	}
 	if err := commit(); err != nil {
+		snap.Replaces = ""
 		for _, id := range its {
 			s.release(snap.ID, id)
 		}
@@ -266,9 +289,27 @@ func (s *Shelf) Keep(snap store.Snapshot, source store.Sandbox, commit func() er
 		}
 		return err
 	}
-	s.byID[snap.ID] = snap
-	s.o.Slots.HoldKept(snap.Key, kept(snap))
+	s.byID[snap.ID] = *snap
+	s.o.Slots.HoldKept(snap.Key, kept(*snap))
+	if replaces {
+		delete(s.byID, old.ID)
+		s.o.Slots.HoldKept(old.Key, -kept(old))
+		s.replaced = append(s.replaced, old)
+	}
 	return nil
+}
+
+// Tidy removes what nobody needs any more of the snapshots that others have
+// replaced. It is not part of Keep, since a sandbox stands still for that.
+func (s *Shelf) Tidy() {
+	s.mu.Lock()
+	old := s.replaced
+	s.replaced = nil
+	s.mu.Unlock()
+	for _, snap := range old {
+		s.o.Log.Info("snapshot replaced", "snapshot", snap.ID, "name", snap.Name, "sandbox", snap.Sandbox)
+		s.removeParts(snap.ID, snap.Checkpoint)
+	}
 }
 
 // Take returns a snapshot for a sandbox to start from, by its id or name. What it
@@ -330,7 +371,12 @@ func (s *Shelf) strike(ctx context.Context, ref string) (store.Snapshot, error) 
 	if err != nil {
 		return snap, err
 	}
-	if err := s.o.Store.RemoveSnapshot(context.WithoutCancel(ctx), snap.ID); err != nil && !errdef.Is(err, errdef.NotFound) {
+	remove := func() error { return s.o.Store.RemoveSnapshot(context.WithoutCancel(ctx), snap.ID) }
+	if err = remove(); err != nil && !errdef.Is(err, errdef.NotFound) && s.o.Relieve() {
+		s.o.Log.Warn("the disk is full: reserve given up", "snapshot", snap.ID, "err", err)
+		err = remove()
+	}
+	if err != nil && !errdef.Is(err, errdef.NotFound) {
 		return snap, fmt.Errorf("remove snapshot %s: %w", snap.ID, err)
 	}
 	delete(s.byID, snap.ID)

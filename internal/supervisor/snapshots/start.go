@@ -2,8 +2,11 @@ package snapshots
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -46,6 +49,26 @@ func Configure(snap store.Snapshot, asked store.Config) (store.Config, error) {
 func fixed(snap store.Snapshot, option string, allowed any) error {
 	return errdef.New(errdef.Invalid, "snapshot_fixes_option", "%s of a sandbox that starts with the memory of snapshot %s is that of the snapshot", option, Describe(snap)).
 		WithRemedy("leave the option out").With("field", option).With("allowed", allowed)
+}
+
+// mostForks is how many children one call makes.
+const mostForks = 100
+
+// CheckForks judges how many children a call asks for.
+func CheckForks(count int) error {
+	if count >= 1 && count <= mostForks {
+		return nil
+	}
+	return errdef.New(errdef.Invalid, "fork_count_invalid", "%d children were asked for", count).
+		WithRemedy("ask for 1 to 100").With("allowed", mostForks)
+}
+
+// ForkEntry is what the event log of a source says of a fork.
+func ForkEntry(at time.Time, actor string, asked int, children []string) lifecycle.Entry {
+	return lifecycle.Entry{
+		Type: lifecycle.EntryForked, At: at, Cause: lifecycle.CauseCall, Actor: actor,
+		Detail: fmt.Sprintf("%d of %d: %s", len(children), asked, strings.Join(children, " ")),
+	}
 }
 
 // Inherit returns what a sandbox is that is a fork: what its source was.
