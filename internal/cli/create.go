@@ -95,7 +95,7 @@ const defaultTimeout = 5 * time.Minute
 
 func (c *createFlags) add(f *pflag.FlagSet) {
 	c.flags = f
-	f.StringVar(&c.template, "template", "base", "template `id` or alias")
+	f.StringVar(&c.template, "template", "base", "template `id` or alias, or a snapshot by its id or name")
 	f.StringVar(&c.snapshot, "snapshot", "", "start from a snapshot, by its `id` or name, instead of a template")
 	c.timeout.Duration = defaultTimeout
 	f.Var(&c.timeout, "timeout", "how long the sandbox runs after each start or wake before --on-timeout applies; none for no limit")

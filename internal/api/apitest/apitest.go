@@ -228,7 +228,7 @@ func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sa
 	if sb, again, err := f.madeBefore(req.Config); again || err != nil {
 		return sb, err
 	}
-	if req.Template != "base" && req.Template != "tmplbase" {
+	if req.SnapshotRef() == "" && req.Template != "base" && req.Template != "tmplbase" {
 		return store.Sandbox{}, errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", req.Template)
 	}
 	if err := checkConfig(req.Config); err != nil {

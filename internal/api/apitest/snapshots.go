@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -16,6 +17,8 @@ import (
 type Snapshots struct {
 	fake *Fake
 	list []store.Snapshot
+
+	taken int
 }
 
 // NewSnapshots returns none.
@@ -29,12 +32,19 @@ func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.
 	}
 	x.fake.mu.Lock()
 	defer x.fake.mu.Unlock()
+	x.taken++
 	snap := store.Snapshot{
-		ID: fmt.Sprintf("s%020d", len(x.list)+1), Name: req.Name, CreatedAt: x.fake.Now, Key: req.Key, Sandbox: id, Generation: sb.Record.Generation,
+		ID: fmt.Sprintf("s%020d", x.taken), Name: req.Name, CreatedAt: x.fake.Now.Add(time.Duration(x.taken) * time.Microsecond), Key: req.Key, Sandbox: id, Generation: sb.Record.Generation,
 		Checkpoint: lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory}, Config: sb.Config, Settings: sb.Record.Settings, Bytes: 1 << 20,
 	}
-	if req.Name != "" && slices.ContainsFunc(x.list, func(has store.Snapshot) bool { return has.Name == req.Name }) {
-		return store.Snapshot{}, store.ErrSnapshotExists(snap)
+	if req.Mode != "" {
+		snap.Checkpoint.Mode = req.Mode
+	}
+	if i := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return req.Name != "" && has.Name == req.Name }); i >= 0 {
+		if x.list[i].ID != req.Replace {
+			return store.Snapshot{}, store.ErrSnapshotExists(snap)
+		}
+		x.list = slices.Delete(x.list, i, i+1)
 	}
 	x.fake.Actors = append(x.fake.Actors, req.Actor)
 	x.list = append(x.list, snap)

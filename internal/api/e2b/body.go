@@ -20,6 +20,12 @@ var (
 		{Name: "name", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
 		{Name: "diskMiB", Spelled: []body.Spelled{body.AsCount.As("diskMiB disk_mib diskSizeMB disk_size_mb")}},
 	}
+	snapshotBody = body.Vocabulary{
+		{Name: "name", Spelled: []body.Spelled{body.AsText.As("name")}},
+		body.PauseMode,
+	}
+	forkBody    = body.Vocabulary{anyTimeout, {Name: "count", Spelled: []body.Spelled{body.AsCount.As("count")}}}
+	cloneBody   = append(forkBody, body.Option{Name: "strict", Spelled: []body.Spelled{body.AsFlag.As("strict")}})
 	webhookBody = body.Vocabulary{
 		{Name: "name", Spelled: []body.Spelled{body.AsText.As("name")}},
 		{Name: "url", Spelled: []body.Spelled{body.AsText.As("url")}},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -37,15 +38,8 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 			return reply{}, err
 		}
 	}
-	if ref := req.SnapshotRef(); ref != "" {
-		snap, err := s.Snapshots.Snapshot(ref)
-		if err != nil {
-			return reply{}, err
-		}
-		if !auth.Sees(c.key, snap.Key) { // to this key there is none
-			return reply{}, store.ErrSnapshotNotFound(ref)
-		}
-		req.Snapshot = snap.ID // whatever the name is of from then on
+	if err := origin.Find(s.Templates, s.Snapshots, c.key, &req); err != nil {
+		return reply{}, err
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID
 	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {

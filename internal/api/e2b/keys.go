@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -22,7 +23,7 @@ type Keys interface {
 // A server has one tenant, which clients that ask for teams see as one.
 const (
 	teamID   = "00000000-0000-4000-8000-000000000000"
-	teamName = "default"
+	teamName = origin.Namespace
 )
 
 // teamView is a team. Its key is empty: keys are shown when they are made.

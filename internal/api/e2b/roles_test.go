@@ -20,6 +20,8 @@ func (w *world) createAs(key string) string {
 var uses = []string{
 	"POST /sandboxes", "POST /v2/sandboxes", "DELETE /sandboxes/{sandboxID}", "POST /sandboxes/{sandboxID}/pause",
 	"POST /sandboxes/{sandboxID}/connect", "POST /v2/sandboxes/{sandboxID}/connect", "POST /sandboxes/{sandboxID}/resume",
+	"POST /sandboxes/{sandboxID}/snapshots", "DELETE /templates/{templateID}",
+	"POST /sandboxes/{sandboxID}/fork", "POST /v2/sandboxes/{sandboxID}/fork", "POST /sandboxes/{sandboxID}/clone",
 	"POST /sandboxes/{sandboxID}/timeout", "POST /sandboxes/{sandboxID}/refreshes", "PUT /sandboxes/{sandboxID}/network",
 }
 

@@ -53,6 +53,13 @@ var routes = append([]route{
 	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", auth.Use, (*server).refresh},
 	{http.MethodPut, "/sandboxes/{sandboxID}/network", auth.Use, (*server).setNetwork},
 
+	{http.MethodPost, "/sandboxes/{sandboxID}/snapshots", auth.Use, createSnapshot},
+	{http.MethodGet, "/snapshots", auth.Look, listSnapshots},
+	{http.MethodDelete, "/templates/{templateID}", auth.Use, deleteTemplate},
+	{http.MethodPost, "/sandboxes/{sandboxID}/fork", auth.Use, forkV1},
+	{http.MethodPost, "/v2/sandboxes/{sandboxID}/fork", auth.Use, forkV2},
+	{http.MethodPost, "/sandboxes/{sandboxID}/clone", auth.Use, clone}, // Novita's
+
 	{http.MethodGet, "/sandboxes/quota", auth.Look, tellQuota},
 	{http.MethodGet, "/sandboxes/events", auth.LookAll, eventsInPage},
 
@@ -95,15 +102,8 @@ var routes = append([]route{
 	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}/deliveries", auth.Manage, (*server).deliveries},
 	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}/stats", auth.Manage, (*server).webhookStats},
 }, unbuilt(
-	// Sandboxes.
-	"POST /sandboxes/{sandboxID}/fork",
-	"POST /v2/sandboxes/{sandboxID}/fork",
-	"POST /sandboxes/{sandboxID}/snapshots",
-	"GET /snapshots",
-
 	// Of others that speak this API. Their clients take a 404 for a sandbox that
 	// is not there.
-	"POST /sandboxes/{sandboxID}/clone",
 	"POST /sandboxes/{sandboxID}/reset",
 	"POST /sandboxes/{sandboxID}/hotplug-memory",
 	"POST /sandboxes/{sandboxID}/volume-mounts",
@@ -118,7 +118,6 @@ var routes = append([]route{
 	"POST /templates/{templateID}",
 	"PATCH /templates/{templateID}",
 	"PATCH /v2/templates/{templateID}",
-	"DELETE /templates/{templateID}",
 	"GET /templates/{templateID}/files/{hash}",
 	"POST /templates/{templateID}/builds/{buildID}",
 	"POST /v2/templates/{templateID}/builds/{buildID}",

@@ -55,12 +55,6 @@ type Lookups interface {
 	List(ctx context.Context) ([]store.Sandbox, error)
 }
 
-// Snapshots finds what sandboxes can start from besides templates.
-type Snapshots interface {
-	// Snapshot returns a snapshot by its id or name, or an errdef.NotFound.
-	Snapshot(ref string) (store.Snapshot, error)
-}
-
 // Settings changes sandboxes as they are.
 type Settings interface {
 	// SetTimeout makes endAt now + d. On a sandbox that does not run it is an

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -31,7 +32,7 @@ func (s *server) create(c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
-	if err := mayStart(s, c, &req); err != nil {
+	if err := origin.Find(s.Templates, s.Snapshots, c.key, &req); err != nil {
 		return reply{}, err
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID

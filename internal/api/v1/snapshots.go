@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -103,30 +104,8 @@ func listSnapshots(s *server, c *call) (reply, error) {
 	return ok(v)
 }
 
-// snapshot returns a snapshot that the key sees: another is not there.
-func snapshot(s *server, c *call, ref string) (store.Snapshot, error) {
-	snap, err := s.Snapshots.Snapshot(ref)
-	if err == nil && !auth.Sees(c.key, snap.Key) {
-		err = store.ErrSnapshotNotFound(ref)
-	}
-	return snap, err
-}
-
-// mayStart refuses to start a sandbox from a snapshot that the key does not see. The
-// request names the one that was looked at from then on: its name may become that
-// of another.
-func mayStart(s *server, c *call, req *supervisor.CreateRequest) error {
-	ref := req.SnapshotRef()
-	if ref == "" {
-		return nil
-	}
-	snap, err := snapshot(s, c, ref)
-	req.Snapshot = snap.ID
-	return err
-}
-
 func getSnapshot(s *server, c *call) (reply, error) {
-	snap, err := snapshot(s, c, c.params[snapshotParam])
+	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -134,7 +113,7 @@ func getSnapshot(s *server, c *call) (reply, error) {
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {
-	snap, err := snapshot(s, c, c.params[snapshotParam])
+	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}

@@ -152,11 +152,18 @@ describe('the command line', () => {
     await assert.rejects(e2b('exec', id, 'exit 7'), { code: 7 })
   })
 
-  check('what the server does not have is refused by name', async () => {
-    await assert.rejects(e2b('snapshot', 'list'), (err) => {
-      assert.match(err.stderr, /is not supported by this server yet/)
-      return true
-    })
+  check('snapshots are taken, listed, started from and deleted', async (t) => {
+    const id = await create(t)
+    await e2b('exec', id, 'echo kept >/tmp/file')
+    const name = `cli-${randomUUID()}`
+    const { stdout } = await e2b('snapshot', 'create', '--name', name, id)
+    assert.match(stdout, new RegExp(name))
+    const listed = async () => (await e2b('snapshot', 'list', '--format', 'json')).stdout.includes(name)
+    assert.ok(await listed())
+    const child = await create(t, name)
+    assert.equal((await e2b('exec', child, 'cat /tmp/file')).stdout, 'kept\n')
+    await e2b('snapshot', 'delete', `${name}:default`)
+    assert.ok(!(await listed()))
   })
 
   check('logs and metrics', async (t) => {

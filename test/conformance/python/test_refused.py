@@ -19,23 +19,6 @@ async def refused(call, reason=UNSUPPORTED):
         await done(call())
 
 
-async def test_forks(either):
-    sandbox = await either()
-    await refused(lambda: sandbox.fork())
-    await refused(lambda: type(sandbox).fork(sandbox.sandbox_id, count=2))
-    assert await done(sandbox.is_running()) is True
-
-
-async def test_snapshots(either):
-    sandbox = await either()
-    await refused(lambda: sandbox.create_snapshot())
-    await refused(lambda: sandbox.create_snapshot(name="named"))
-    await refused(lambda: sandbox.list_snapshots().next_items())
-    await refused(lambda: type(sandbox).list_snapshots().next_items())
-    await refused(lambda: type(sandbox).delete_snapshot("some/snapshot:default"))
-    assert await done(sandbox.is_running()) is True
-
-
 async def test_template_builds(classes):
     template = classes("Template")
     built = template().from_base_image().run_cmd("true")

@@ -9,9 +9,6 @@ type gap struct {
 
 // gaps are all there are. A method is in none or in one.
 var gaps = []gap{
-	{[]string{"Sandbox.fork"}, true, "Sandboxes are forked through `/v1` and by `drowse fork` so far."},
-	{[]string{"Sandbox.createSnapshot", "Sandbox.listSnapshots", "Sandbox.deleteSnapshot", "SnapshotPaginator.*", "e2b sandbox.snapshot"}, true,
-		"Snapshots are taken through `/v1` and by `drowse snapshot` so far."},
 	{[]string{"Template.build", "Template.buildInBackground", "Template.getBuildStatus",
 		"Template.assignTags", "Template.removeTags", "Template.getTags"}, true,
 		"The server builds no templates; `drowse template pull` makes one of an OCI image."},

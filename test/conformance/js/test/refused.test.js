@@ -17,25 +17,6 @@ async function refuses(calls, reason = /is not supported by this server yet/) {
 describe('refused', () => {
   const box = shared()
 
-  check('forks', async () => {
-    await refuses({
-      fork: () => box.sandbox.fork(),
-      'of an id': () => Sandbox.fork(box.sandbox.sandboxId, { count: 2 }),
-    })
-    assert.equal(await box.sandbox.isRunning(), true)
-  })
-
-  check('snapshots', async () => {
-    await refuses({
-      createSnapshot: () => box.sandbox.createSnapshot(),
-      named: () => Sandbox.createSnapshot(box.sandbox.sandboxId, { name: 'named' }),
-      listSnapshots: () => box.sandbox.listSnapshots().nextItems(),
-      'of all': () => Sandbox.listSnapshots().nextItems(),
-      deleteSnapshot: () => Sandbox.deleteSnapshot('some/snapshot:default'),
-    })
-    assert.equal(await box.sandbox.isRunning(), true)
-  })
-
   check('template builds', async () => {
     const template = Template().fromBaseImage().runCmd('true')
     const build = { templateId: 'some-template', buildId: '00000000-0000-0000-0000-000000000000' }

@@ -174,9 +174,18 @@ check('what cannot be asked for', async () => {
   assert.equal(await box.isRunning(), true)
 })
 
+check('clones', async (t) => {
+  const file = '/tmp/cloned'
+  await box.files.write(file, 'before')
+  const { sandboxes } = await Sandbox.clone(box.sandboxId, { count: 2 })
+  for (const clone of sandboxes) t.after(() => clone.kill())
+  assert.equal(new Set([box, ...sandboxes].map((s) => s.sandboxId)).size, 3)
+  await box.files.write(file, 'after')
+  for (const clone of sandboxes) assert.equal(await clone.files.read(file), 'before')
+})
+
 check('what is not built is refused', async () => {
   for (const call of [
-    () => Sandbox.clone(box.sandboxId),
     () => box.reset(),
     () => box.hotplugMemory(64),
     () => box.resize({ memoryMiB: 64 }),

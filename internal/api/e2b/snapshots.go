@@ -1,0 +1,292 @@
+package e2b
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Snapshots is what sandboxes can start from besides templates. One that is
+// unknown is an errdef.NotFound with code "snapshot_not_found".
+type Snapshots interface {
+	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
+	// Snapshots returns all snapshots, newest first.
+	Snapshots() ([]store.Snapshot, error)
+	// Snapshot returns a snapshot by its id or name.
+	Snapshot(ref string) (store.Snapshot, error)
+	RemoveSnapshot(ctx context.Context, ref, actor string) error
+	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
+}
+
+// snapshotView is a snapshot as clients see it: a template with a tag.
+type snapshotView struct {
+	SnapshotID string   `json:"snapshotID"`
+	Names      []string `json:"names"`
+}
+
+// forkView is one child of a fork, or why there is none.
+type forkView struct {
+	Sandbox *sandboxView `json:"sandbox,omitempty"`
+	Error   *failure     `json:"error,omitempty"`
+}
+
+// cloneView answers a clone, which is Novita's fork.
+type cloneView struct {
+	Sandboxes          []clonedView `json:"sandboxes"`
+	SnapshotTemplateID *string      `json:"snapshotTemplateId"` // none is kept
+}
+
+// clonedView is a clone. Clients add the id of a client to that of the sandbox if
+// they are told one, also where the data plane is asked.
+type clonedView struct {
+	sandboxView
+	ClientID *string `json:"clientID,omitempty"`
+}
+
+// snapshotName is a name that clients can send as that of a template. Those that
+// only the native API gives are shown by id.
+var snapshotName = regexp.MustCompile(`^[a-z0-9_-]+(:[a-z0-9_.-]+)?$`)
+
+// viewOfSnapshot shows a snapshot. Its id is its name, as E2B has it, where that is
+// not the name of a template too.
+func viewOfSnapshot(s *server, snap store.Snapshot) (snapshotView, error) {
+	v := snapshotView{SnapshotID: snap.ID + origin.DefaultTag, Names: []string{}}
+	if snap.Name == "" {
+		return v, nil
+	}
+	v.Names = append(v.Names, snap.Name)
+	if !snapshotName.MatchString(snap.Name) {
+		return v, nil
+	}
+	taken, err := origin.IsTemplate(s.Templates, snap.Name)
+	if !taken {
+		v.SnapshotID = tagged(snap.Name)
+	}
+	return v, err
+}
+
+// tagged returns a name with its tag.
+func tagged(name string) string {
+	if strings.Contains(name, ":") {
+		return name
+	}
+	return name + origin.DefaultTag
+}
+
+// createSnapshot takes a snapshot. A name that is in use passes to it.
+func createSnapshot(s *server, c *call) (reply, error) {
+	words, err := c.parseOptional(snapshotBody)
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
+	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
+	req.Mode, _ = said[lifecycle.Mode](words, "mode")
+	if name, _ := said[string](words, "name"); name != "" {
+		if req.Name, req.Replace, err = newName(s, c, name); err != nil {
+			return reply{}, s.ifKnown(c, err)
+		}
+	}
+	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
+	if err != nil {
+		return reply{}, err
+	}
+	v, err := viewOfSnapshot(s, snap)
+	return reply{status: http.StatusCreated, body: v}, err
+}
+
+// newName judges the name of a new snapshot, and returns the id of the snapshot
+// that it may take the name from.
+func newName(s *server, c *call, text string) (name, replace string, err error) {
+	name = origin.Ref(text)
+	if !snapshotName.MatchString(name) {
+		return "", "", badRequest(`"name" must be letters, digits, _ and -, with or without a tag as in name:tag, not %.200q; a namespace can only be %q`, text, origin.Namespace)
+	}
+	taken, err := origin.IsTemplate(s.Templates, name)
+	if err != nil {
+		return "", "", err
+	}
+	if taken {
+		return "", "", fail(http.StatusConflict, "snapshot_exists", "a template is called %q: choose another name", name)
+	}
+	has, err := origin.Snapshot(s.Snapshots, c.key, name)
+	if errdef.Is(err, errdef.NotFound) { // or another key's: taking it says so
+		return name, "", nil
+	}
+	return name, has.ID, err
+}
+
+// listSnapshots answers with a page of the snapshots, newest first.
+func listSnapshots(s *server, c *call) (reply, error) {
+	params, err := queryOf(c.r)
+	if err != nil {
+		return reply{}, err
+	}
+	limit, err := parseCount(params, "limit", maxPage, 1, maxPage)
+	if err != nil {
+		return reply{}, err
+	}
+	var after *cursor
+	if token := params.Get("nextToken"); token != "" {
+		at, err := parseToken(token, descending)
+		if err != nil {
+			return reply{}, err
+		}
+		after = &at
+	}
+	sandbox := params.Get("sandboxID")
+	if id, ok := httpapi.SandboxID(sandbox); ok {
+		sandbox = id
+	}
+	all, err := s.Snapshots.Snapshots()
+	if err != nil {
+		return reply{}, err
+	}
+	views, header := []snapshotView{}, http.Header{}
+	var last cursor
+	for _, snap := range all {
+		at := cursor{order: descending, startedAt: micros(snap.CreatedAt), id: snap.ID}
+		if after != nil && at.compare(*after) <= 0 || !auth.Sees(c.key, snap.Key) ||
+			sandbox != "" && sandbox != snap.Sandbox || !isCalled(snap, params.Get("name")) {
+			continue
+		}
+		if len(views) == limit {
+			header.Set("X-Next-Token", last.token())
+			break
+		}
+		v, err := viewOfSnapshot(s, snap)
+		if err != nil {
+			return reply{}, err
+		}
+		views, last = append(views, v), at
+	}
+	return reply{status: http.StatusOK, header: header, body: views}, nil
+}
+
+// isCalled reports whether a snapshot passes a filter: its id, its name, or its
+// name without the tag.
+func isCalled(snap store.Snapshot, filter string) bool {
+	text := origin.Ref(filter)
+	untagged, _, _ := strings.Cut(snap.Name, ":")
+	return text == "" || text == snap.ID || snap.Name != "" && (text == snap.Name || text == untagged)
+}
+
+// deleteTemplate deletes a snapshot. Templates of images are not made by this
+// dialect, and not deleted by it.
+func deleteTemplate(s *server, c *call) (reply, error) {
+	ref := origin.Ref(c.params["templateID"])
+	if is, err := origin.IsTemplate(s.Templates, ref); is {
+		return s.refuse(c)
+	} else if err != nil {
+		return reply{}, err
+	}
+	snap, err := origin.Snapshot(s.Snapshots, c.key, ref)
+	if err != nil {
+		return reply{}, err
+	}
+	return noContent, s.Snapshots.RemoveSnapshot(c.r.Context(), snap.ID, c.actor)
+}
+
+func forkV1(s *server, c *call) (reply, error) { return fork(s, c, defaultTimeoutV1) }
+
+func forkV2(s *server, c *call) (reply, error) { return fork(s, c, defaultTimeoutV2) }
+
+// fork answers with a result for each child.
+func fork(s *server, c *call, otherwise time.Duration) (reply, error) {
+	words, err := c.parseOptional(forkBody)
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
+	timeout, err := s.startsWith(words, s.defaultTimeout(otherwise))
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	if state, _ := shown(sb.Record); state != stateRunning {
+		return reply{}, fail(http.StatusConflict, codeNotRunning, "sandbox %s is %s: resume it first, then fork it", c.sandbox, state)
+	}
+	children, err := children(s, c, words, &timeout)
+	if err != nil {
+		return reply{}, err
+	}
+	views := []forkView{}
+	for _, child := range children {
+		if child.Err != nil {
+			views = append(views, forkView{Error: s.translate(c, child.Err)})
+			continue
+		}
+		views = append(views, forkView{Sandbox: new(s.sandboxView(c, child.Sandbox))})
+	}
+	return reply{status: http.StatusCreated, body: views}, nil
+}
+
+// children starts as many as the body says, each with a timeout; nil is that of
+// the sandbox.
+func children(s *server, c *call, words map[string]body.Said, timeout *time.Duration) ([]supervisor.Forked, error) {
+	req := supervisor.ForkRequest{Count: 1, Key: c.key.ID, Actor: c.actor}
+	if n, given := said[int](words, "count"); given {
+		req.Count = n
+	}
+	if timeout != nil {
+		req.Timeout = new(max(*timeout, 0)) // of settings, zero is no limit
+	}
+	return s.Snapshots.Fork(c.r.Context(), c.sandbox, req)
+}
+
+// clone is Novita's fork: of what sleeps too, with the timeout of the sandbox
+// where none is said. It answers with those that have started; "strict" wants all
+// or none.
+func clone(s *server, c *call) (reply, error) {
+	words, err := c.parseOptional(cloneBody)
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
+	var timeout *time.Duration
+	if _, given := words["timeoutSeconds"]; given {
+		d, err := s.startsWith(words, 0)
+		if err != nil {
+			return reply{}, s.ifKnown(c, err)
+		}
+		timeout = &d
+	}
+	children, err := children(s, c, words, timeout)
+	if err != nil {
+		return reply{}, err
+	}
+	v := cloneView{Sandboxes: []clonedView{}}
+	for _, child := range children {
+		if child.Err != nil {
+			err = child.Err
+			continue
+		}
+		v.Sandboxes = append(v.Sandboxes, clonedView{sandboxView: s.sandboxView(c, child.Sandbox)})
+	}
+	if strict, _ := said[bool](words, "strict"); err != nil && (strict || len(v.Sandboxes) == 0) {
+		killAll(s, c, v.Sandboxes)
+		return reply{}, err
+	}
+	return reply{status: http.StatusCreated, body: v}, nil
+}
+
+// killAll takes clones back.
+func killAll(s *server, c *call, clones []clonedView) {
+	ctx := context.WithoutCancel(c.r.Context())
+	for _, v := range clones {
+		if err := s.Sandboxes.Kill(ctx, v.SandboxID, c.actor); err != nil && !errdef.Is(err, errdef.NotFound) {
+			s.Log.Error("clone could not be killed", c.attrs("clone", v.SandboxID, "err", err)...)
+		}
+	}
+}

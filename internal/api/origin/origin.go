@@ -1,0 +1,78 @@
+// Package origin finds what a sandbox starts from: a template or a snapshot. In
+// most clients both have the same field, so that they share their names. Where
+// both have one, it is the template's.
+package origin
+
+import (
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/templates"
+)
+
+// Templates finds templates. One that is unknown is an errdef.NotFound.
+type Templates interface {
+	Template(ref string) (templates.Template, error)
+}
+
+// Snapshots finds snapshots by id or name. One that is unknown is an
+// errdef.NotFound.
+type Snapshots interface {
+	Snapshot(ref string) (store.Snapshot, error)
+}
+
+// DefaultTag is the tag that a name without a tag has.
+const DefaultTag = ":default"
+
+// Namespace is that of the one tenant. A name in it is the name without it.
+const Namespace = "default"
+
+// Ref returns the name or id that a client has sent in its shortest form.
+func Ref(text string) string {
+	ref := strings.ToLower(strings.TrimSpace(text))
+	return strings.TrimSuffix(strings.TrimPrefix(ref, Namespace+"/"), DefaultTag)
+}
+
+// Snapshot returns a snapshot that the key sees. For the key there is no other.
+func Snapshot(from Snapshots, key store.Key, ref string) (store.Snapshot, error) {
+	snap, err := from.Snapshot(ref)
+	if err == nil && !auth.Sees(key, snap.Key) {
+		return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
+	}
+	return snap, err
+}
+
+// IsTemplate reports whether a template is called this.
+func IsTemplate(from Templates, ref string) (bool, error) {
+	_, err := from.Template(ref)
+	if errdef.Is(err, errdef.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Find finds the snapshot that a new sandbox starts from, if it is one, and makes
+// the request name it by its id: its name may pass to another meanwhile. If neither
+// a template nor a snapshot has the name, the request is left as it is.
+func Find(templates Templates, snapshots Snapshots, key store.Key, req *supervisor.CreateRequest) error {
+	if ref := req.SnapshotRef(); ref != "" {
+		snap, err := Snapshot(snapshots, key, ref)
+		req.Snapshot = snap.ID
+		return err
+	}
+	if req.Template == "" {
+		return nil
+	}
+	if is, err := IsTemplate(templates, req.Template); is || err != nil {
+		return err
+	}
+	snap, err := Snapshot(snapshots, key, Ref(req.Template))
+	if errdef.Is(err, errdef.NotFound) {
+		return nil
+	}
+	req.Snapshot = snap.ID
+	return err
+}
