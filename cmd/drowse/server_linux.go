@@ -60,6 +60,7 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			Drain:           o.Drain,
 			WakeQueue:       o.WakeQueue,
 			MaxRunning:      o.MaxRunning,
+			EarlyWakeMiB:    o.EarlyWakeMiB,
 			WarmRuntimes:    o.WarmRuntimes,
 			DiskReadMiB:     o.DiskReadMiB,
 			DiskWriteMiB:    o.DiskWriteMiB,

@@ -77,6 +77,7 @@ type ServeOptions struct {
 	Drain         time.Duration // how long an automatic pause waits for requests in flight
 	MaxRunning    int           // how many sandboxes run at once; 0 for no bound
 	WarmRuntimes  int           // how many empty runtimes wait for the next start
+	EarlyWakeMiB  int           // how large an image must be for its sandbox to run before all of it is read; 0 for none
 	DiskReadMiB   int           // what a sandbox may read from disk in a second; 0 for no limit
 	DiskWriteMiB  int           // what it may write
 	ShareOpt      bool          // sandboxes see the host's /opt

@@ -59,6 +59,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.IntVar(&o.DiskWriteMiB, "disk-write-rate", 0, "how many `MiB` per second each sandbox may write to that disk; 0 for no limit. With cgroup v1, writes that the guest does not wait for are not limited")
 	f.BoolVar(&o.Trial, "trial", true, "start a trial sandbox before the server reports ready; with false, a host that cannot run sandboxes shows at the first create")
 	f.BoolVar(&o.ShareOpt, "share-opt", false, "share the host's /opt with sandboxes, as far as every user of the host may read it")
+	f.IntVar(&o.EarlyWakeMiB, "early-wake", 0, "let a sandbox whose memory image has this many `MiB` or more run before all of it is read; each part is verified before the sandbox sees it; 0 for none")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes to keep ready, to make the next start or wake faster; 0 for none")
 	f.Var(&o.DNS, "dns", "`address` and port of the DNS server for sandboxes, such as 192.0.2.1:53 (default: this machine's resolver)")
 	f.StringVar(&o.OnShutdown, "on-shutdown", "keep", "what to do with running sandboxes when the server stops: keep (they run on) or pause")
@@ -142,8 +143,8 @@ func (o ServeOptions) check() error {
 		return usagef("--max-client-connections and --max-sandbox-requests: want 0 or more")
 	case o.DiskReadMiB < 0 || o.DiskWriteMiB < 0 || max(o.DiskReadMiB, o.DiskWriteMiB) > mostDiskRate:
 		return usagef("--disk-read-rate and --disk-write-rate: want 1 to %d MiB per second, or 0 for no limit", mostDiskRate)
-	case o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0:
-		return usagef("--max-running, --volume-disk and --warm-runtimes: want 0 or more")
+	case o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0 || o.EarlyWakeMiB < 0:
+		return usagef("--max-running, --volume-disk, --early-wake and --warm-runtimes: want 0 or more")
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func newCheckpoint(t *testing.T) *checkpoint {
 	}
 	c.frozen("a", func(at string) {
 		c.write(filepath.Join(at, "etc/name"), "from a")
-		c.write(filepath.Join(at, "home/data"), noise(2*chunkSize+77))
+		c.write(filepath.Join(at, "home/data"), noise(2*ChunkSize+77))
 		c.must(os.Remove(filepath.Join(at, "usr/bin/tool")))
 		c.must(os.Symlink("data", filepath.Join(at, "home/link")))
 		c.must(unix.Mkfifo(filepath.Join(at, "home/fifo"), 0o600))
@@ -46,7 +46,7 @@ func newCheckpoint(t *testing.T) *checkpoint {
 		c.must(os.Truncate(sparse, 1<<40)) // must not be read from end to end
 		c.must(unix.Setxattr(filepath.Join(at, "home/sparse"), "trusted.note", []byte("kept"), 0))
 	})
-	c.image = c.seal("image", map[string][]byte{"pages": []byte(noise(chunkSize + 5)), "state": []byte(noise(300))})
+	c.image = c.seal("image", map[string][]byte{"pages": []byte(noise(ChunkSize + 5)), "state": []byte(noise(300))})
 	c.must(c.check())
 	return c
 }
@@ -197,7 +197,7 @@ func TestCopiedLayerIsTheSame(t *testing.T) {
 	at := r.mount(nil, "a")
 	path := filepath.Join(at, "etc/holes")
 	r.write(path, "x")
-	r.must(os.Truncate(path, 3*chunkSize))
+	r.must(os.Truncate(path, 3*ChunkSize))
 	f, err := r.Freeze(t.Context(), "a")
 	r.must(err)
 	behind := filepath.Join(r.LayerDir("a"), "root/etc/holes")

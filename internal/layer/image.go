@@ -23,9 +23,9 @@ const (
 	// manifestVersion is of what is written. Every version since the first is read:
 	// 2 added Build.
 	manifestVersion = 2
-	// chunkSize bounds what one checksum covers, so that damage is located and
+	// ChunkSize bounds what one checksum covers, so that damage is located and
 	// both cores can check at once.
-	chunkSize = 1 << 20
+	ChunkSize = 1 << 20
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -151,7 +151,7 @@ func sealFile(path string) (File, error) {
 
 // checksum returns the CRC-32C of each chunk of r, and its length.
 func checksum(r io.Reader) (sums []uint32, size int64, err error) {
-	buf := make([]byte, chunkSize)
+	buf := make([]byte, ChunkSize)
 	for {
 		n, err := io.ReadFull(r, buf)
 		if n > 0 {
@@ -211,14 +211,32 @@ func (s *Store) Verify(id, digest string) (Manifest, error) {
 	if err := failpoint.Fail(failpoint.Verify); err != nil {
 		return Manifest{}, err
 	}
-	m, err := s.verify(id, digest)
+	m, err := s.look(id, digest)
+	if err == nil {
+		err = verifyContents(s.ImageDir(id), m)
+	}
 	if err != nil {
 		return Manifest{}, damaged("memory image", id, err)
 	}
 	return m, nil
 }
 
-func (s *Store) verify(id, digest string) (Manifest, error) {
+// Look is Verify without the contents of the files: the manifest is the one sealed
+// as digest, and the files that it names are there, with their sizes, and no others.
+// It is for who compares each part with its checksum when it is read.
+func (s *Store) Look(id, digest string) (Manifest, error) {
+	m, err := s.look(id, digest)
+	if err == nil {
+		err = verifySizes(s.ImageDir(id), m)
+	}
+	if err != nil {
+		return Manifest{}, damaged("memory image", id, err)
+	}
+	return m, nil
+}
+
+// look returns the manifest sealed as digest.
+func (s *Store) look(id, digest string) (Manifest, error) {
 	dir := s.ImageDir(id)
 	data, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if err != nil {
@@ -234,17 +252,28 @@ func (s *Store) verify(id, digest string) (Manifest, error) {
 	if m.Version < 1 || m.Version > manifestVersion || m.ID != id {
 		return Manifest{}, fmt.Errorf("%s is of version %d and image %s", manifestName, m.Version, m.ID)
 	}
-	if err := verifyNames(dir, m); err != nil {
-		return Manifest{}, err
-	}
+	return m, verifyNames(dir, m)
+}
+
+func verifyContents(dir string, m Manifest) error {
 	var g errgroup.Group
 	for _, want := range m.Files {
 		g.Go(func() error { return verifyFile(dir, want) })
 	}
-	if err := g.Wait(); err != nil {
-		return Manifest{}, err
+	return g.Wait()
+}
+
+func verifySizes(dir string, m Manifest) error {
+	for _, want := range m.Files {
+		info, err := os.Stat(filepath.Join(dir, want.Name))
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() || info.Size() != want.Size {
+			return fmt.Errorf("%s has %d bytes instead of %d", want.Name, info.Size(), want.Size)
+		}
 	}
-	return m, nil
+	return nil
 }
 
 // verifyNames refuses a file that was not there: a runtime might read it.

@@ -176,7 +176,7 @@ func (r *rig) seal(id string, files map[string][]byte) string {
 
 func TestVerifyAcceptsWhatWasSealed(t *testing.T) {
 	r := newRig(t)
-	pages := make([]byte, 3*chunkSize+17)
+	pages := make([]byte, 3*ChunkSize+17)
 	digest := r.seal("one", map[string][]byte{"pages": pages, "state": []byte("x"), "empty": nil})
 	m, err := r.Verify("one", digest)
 	if err != nil || len(m.Files) != 3 {
@@ -190,12 +190,12 @@ func TestVerifyAcceptsWhatWasSealed(t *testing.T) {
 
 // TestVerifyFindsDamage changes one thing at a time.
 func TestVerifyFindsDamage(t *testing.T) {
-	pages := make([]byte, 2*chunkSize+100)
+	pages := make([]byte, 2*ChunkSize+100)
 	for i := range pages {
 		pages[i] = byte(rand.Uint32())
 	}
 	damage := map[string]func(r *rig, dir string){
-		"truncated":    func(r *rig, dir string) { r.must(os.Truncate(filepath.Join(dir, "pages"), chunkSize)) },
+		"truncated":    func(r *rig, dir string) { r.must(os.Truncate(filepath.Join(dir, "pages"), ChunkSize)) },
 		"cut to zero":  func(r *rig, dir string) { r.must(os.Truncate(filepath.Join(dir, "pages"), 0)) },
 		"longer":       func(r *rig, dir string) { r.must(os.Truncate(filepath.Join(dir, "pages"), int64(len(pages)+1))) },
 		"missing":      func(r *rig, dir string) { r.must(os.Remove(filepath.Join(dir, "state"))) },
@@ -233,6 +233,11 @@ func TestVerifyFindsDamage(t *testing.T) {
 			_, err := r.Verify("one", digest)
 			if err == nil || !strings.Contains(err.Error(), "damaged") || errdef.ClassOf(err) != errdef.Unavailable {
 				t.Errorf("verify: %v", err)
+			}
+			// Look leaves the contents to whoever reads them, and only these.
+			_, err = r.Look("one", digest)
+			if contents := strings.HasPrefix(name, "bit flipped"); (err == nil) != contents || !contents && !strings.Contains(err.Error(), "damaged") {
+				t.Errorf("look: %v", err)
 			}
 		})
 	}

@@ -274,8 +274,8 @@ func attribute(path, name string) ([]byte, error) {
 // than what is in it, and is the same file when a copy has filled the holes.
 func contents(ctx context.Context, f *os.File, size int64) (uint32, error) {
 	sum := crc32.New(castagnoli)
-	buf := make([]byte, min(chunkSize, size))
-	for at := int64(0); at < size; at += chunkSize {
+	buf := make([]byte, min(ChunkSize, size))
+	for at := int64(0); at < size; at += ChunkSize {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
@@ -284,13 +284,13 @@ func contents(ctx context.Context, f *os.File, size int64) (uint32, error) {
 			break // a hole up to the end
 		}
 		if err == nil {
-			at = max(at, data/chunkSize*chunkSize)
+			at = max(at, data/ChunkSize*ChunkSize)
 		} // else this file system does not tell
-		n, err := f.ReadAt(buf[:min(chunkSize, size-at)], at)
+		n, err := f.ReadAt(buf[:min(ChunkSize, size-at)], at)
 		if err != nil && err != io.EOF {
 			return 0, err
 		}
-		addChunk(sum, at/chunkSize, buf[:n])
+		addChunk(sum, at/ChunkSize, buf[:n])
 	}
 	return sum.Sum32(), nil
 }
@@ -301,7 +301,7 @@ func addChunk(sum hash.Hash32, number int64, data []byte) {
 	}
 }
 
-var zeros [chunkSize]byte
+var zeros [ChunkSize]byte
 
 // writeListing makes the listing of a layer of the lines that each calls add for,
 // durable, and returns its SHA-256 in hex.

@@ -102,7 +102,7 @@ func (h *history) change(at string) {
 			if err := put(fresh, "x", os.O_CREATE|os.O_EXCL); err != nil {
 				return err
 			}
-			return errors.Join(os.Truncate(fresh, 5*chunkSize+3), writeAt(fresh, 3*chunkSize, "y"))
+			return errors.Join(os.Truncate(fresh, 5*ChunkSize+3), writeAt(fresh, 3*ChunkSize, "y"))
 		}},
 		{"mkdir", func() error { return os.Mkdir(fresh, 0o750) }},
 		{"mkdir", func() error { return os.MkdirAll(filepath.Join(fresh, "x/y"), 0o755) }},

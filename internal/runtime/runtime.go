@@ -35,6 +35,17 @@ type Spec struct {
 	// of a Builder gives it; empty for the driver's own. What starts afresh is of
 	// that in any case.
 	Build string
+	// Unread is for a restore by an EarlyRestorer: the files of the memory image,
+	// which nobody has verified. nil if all are what was written.
+	Unread []ImageFile
+}
+
+// ImageFile is what is known of a file of a memory image.
+type ImageFile struct {
+	Name   string   `json:"name"`
+	Size   int64    `json:"size"`
+	Chunk  int64    `json:"chunk"`  // bytes that one checksum covers
+	CRC32C []uint32 `json:"crc32c"` // of each chunk, the last one shorter
 }
 
 // Mount is a directory of the host that a runtime shares with others. What one
@@ -121,6 +132,22 @@ type Driver interface {
 	Remove(ctx context.Context, id string) error
 	// Close releases what the driver itself holds. Runtimes go on.
 	Close() error
+}
+
+// EarlyRestorer is a Driver that can have a runtime run before all of its memory
+// image has been read. It verifies each part of a file before anything inside sees
+// it. A damaged part fails the restore with the code "checkpoint_damaged", or later
+// ends the runtime, which is a DamageWitness. The image stays as it is until Exited,
+// or until the next Checkpoint.
+type EarlyRestorer interface {
+	// RestoresEarly reports whether it can with a build, as Spec has it.
+	RestoresEarly(build string) bool
+}
+
+// DamageWitness is an Instance that can tell, after its end, whether that came of
+// a part of its memory image that is not what was written, and of which.
+type DamageWitness interface {
+	Damage() error
 }
 
 // Instance is one live runtime. Its methods are safe for concurrent use.

@@ -37,6 +37,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -60,6 +61,7 @@ type Options struct {
 	WakeQueue      int           // how many requests may wait for one sandbox
 	Drain          time.Duration // how long an automatic pause waits for requests in flight
 	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
+	EarlyWakeMiB   int           // how large an image must be for its sandbox to run before all of it is read; 0 for none
 	WarmRuntimes   int           // how many empty runtimes wait for the next start
 	DiskReadMiB    int           // what a sandbox may read from disk in a second; 0 for no limit
 	DiskWriteMiB   int           // what it may write
@@ -385,11 +387,14 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, err
 	}
+	if early, ok := driver.(runtime.EarlyRestorer); o.EarlyWakeMiB > 0 && (!ok || !early.RestoresEarly("")) {
+		o.Log.Warn("--early-wake has no effect: it needs a drowse from make build, which every user may execute")
+	}
 	sup, err := supervisor.New(ctx, supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Builds: kept, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
 		Limits:  defaultLimits(most), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
-		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
+		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, EarlyWake: int64(o.EarlyWakeMiB) << 20, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
 		TrialTemplate: template.Host, Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery,
 		LogDir: filepath.Join(o.StateDir, "logs"),
 	})

@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/supervisor/autopsy"
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
@@ -131,7 +131,8 @@ func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
 func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 	id := runtimeID(b.id, e.Launch)
 	inst, detail, err := b.s.launcher.Launch(ctx, launch.Start{
-		ID: id, Key: b.snapshot().Config.Key, Generation: e.Generation, Checkpoint: e.Checkpoint, Sandbox: b.snapshot, Gate: b.gate,
+		ID: id, Key: b.snapshot().Config.Key, Generation: e.Generation, Checkpoint: e.Checkpoint, Suspect: suspect(b, e.Checkpoint),
+		Sandbox: b.snapshot, Gate: b.gate,
 	})
 	b.noteFault(e.Checkpoint, err)
 	b.noteStart(err)
@@ -198,26 +199,14 @@ func (b *box) watch(inst runtime.Instance, generation int64) {
 
 // autopsy says what a runtime that ended by itself ended of.
 func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.RuntimeGone {
-	gone := lifecycle.RuntimeGone{Generation: generation, Detail: "its process exited"}
 	if past := b.wasPast(generation); past != "" {
-		gone.Reason, gone.Detail = lifecycle.OutOfDisk, past
-		return gone
+		return lifecycle.RuntimeGone{Generation: generation, Reason: lifecycle.OutOfDisk, Detail: past}
 	}
-	w, ok := inst.(runtime.LimitWitness)
-	if !ok {
-		return gone
-	}
-	limit, err := w.EndedBy()
-	if err != nil {
-		b.s.log.Warn("no trace of how a runtime ended", "sandbox", b.id, "runtime", inst.ID(), "err", err)
-	}
-	switch limits := b.snapshot().Config.Limits; limit {
-	case runtime.MemoryLimit:
-		gone.Reason = lifecycle.OutOfMemory
-		gone.Detail = fmt.Sprintf("its processes and files in memory took more than its limit of %d MiB, and it was ended", limits.MemoryMiB)
-	case runtime.PIDsLimit:
-		gone.Reason = lifecycle.OutOfProcesses
-		gone.Detail = fmt.Sprintf("its processes and their threads took its limit of %d tasks on the host, and its runtime could not go on without another", limits.PIDs)
+	sb := b.snapshot()
+	gone, damage := autopsy.Of(inst, sb.Config.Limits, b.s.log.With("sandbox", b.id))
+	gone.Generation = generation
+	if damage != nil {
+		b.noteFault(sb.Record.Checkpoint, damage)
 	}
 	return gone
 }

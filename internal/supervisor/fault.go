@@ -16,6 +16,13 @@ func (b *box) noteFault(cp *lifecycle.Checkpoint, err error) {
 	b.fault.Note(cp.ID, err)
 }
 
+// suspect reports whether a checkpoint was found to be damaged, or unreadable.
+func suspect(b *box, cp *lifecycle.Checkpoint) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cp != nil && b.fault.Of(cp.ID, false) != nil
+}
+
 // inspect looks whether a sandbox that sleeps could wake, unless that is known.
 func (b *box) inspect(ctx context.Context) {
 	b.mu.Lock()

@@ -91,6 +91,9 @@ type Options struct {
 	// Drain is how long an automatic pause waits for requests in flight.
 	Drain    time.Duration
 	Defaults Defaults
+	// EarlyWake is how large a memory image must be, in bytes, for its sandbox to run
+	// before all of it has been read and verified; 0 for none.
+	EarlyWake int64
 	// MaxRunning bounds how many sandboxes run at once; 0 for no bound.
 	MaxRunning int
 	// KeyLimits returns what the sandboxes that an API key has made may take
@@ -216,7 +219,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 func (s *Supervisor) furnish() {
 	o := s.o
 	s.removals = insist.New(s.ctx, o.Log)
-	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Ledger: s.ledger, Log: o.Log}
+	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Ledger: s.ledger, Log: o.Log, Early: o.EarlyWake}
 	s.guests = agentclient.Host{Secret: s.AgentToken, Token: s.EnvdToken, Log: o.Log}
 	s.launcher = launch.New(launch.Options{
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Guests: s.guests,

@@ -130,6 +130,10 @@ func (s *server) command() *exec.Cmd {
 	if level := os.Getenv("DROWSE_LOG_LEVEL"); level != "" {
 		cmd.Env = append(cmd.Env, "DROWSE_LOG_LEVEL="+level)
 	}
+	// So that all tests can be run with it.
+	if early := os.Getenv("DROWSE_EARLY_WAKE"); early != "" {
+		cmd.Env = append(cmd.Env, "DROWSE_EARLY_WAKE="+early)
+	}
 	cmd.Dir = s.cwd
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	// The server must not outlive a test program that crashed.

@@ -91,7 +91,13 @@ func build() (dir string, err error) {
 	if err := buildAgent(dir); err != nil {
 		return dir, err
 	}
-	return dir, goBuild(filepath.Join(dir, "drowse"), "./cmd/drowse")
+	// As make build does it.
+	edit := exec.Command("go", "run", "./internal/runtime/gvisor/overlay", "bin/overlay")
+	edit.Dir = "../.."
+	if out, err := edit.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("edit gVisor: %w\n%s", err, out)
+	}
+	return dir, goBuild(filepath.Join(dir, "drowse"), "./cmd/drowse", "-trimpath", "-modfile=bin/overlay/go.mod", "-overlay=bin/overlay/overlay.json")
 }
 
 // buildAgent puts the agent where the server's build finds it, unless that

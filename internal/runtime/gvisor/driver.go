@@ -41,6 +41,9 @@ import (
 // does not return then.
 func Handover() {
 	if os.Args[0] == "/proc/self/exe" || strings.HasPrefix(filepath.Base(os.Args[0]), "runsc") {
+		if os.Args[0] == imageServerName {
+			os.Exit(beImageServer())
+		}
 		extension.Register(&lateRoot{})
 		registerFilters()
 		usePlace()
@@ -235,6 +238,13 @@ func (d *Driver) Start(ctx context.Context, spec runtime.Spec) (runtime.Instance
 // Restore implements runtime.Driver.
 func (d *Driver) Restore(ctx context.Context, spec runtime.Spec, image string) (runtime.Instance, error) {
 	return d.launch(ctx, spec, func(c control) error {
+		if spec.Unread != nil {
+			l, ok := c.(local)
+			if !ok {
+				return errors.New("internal error: another build restores only what has been verified")
+			}
+			return l.restoreEarly(image, spec.Unread) // and the disks later: see followLoading
+		}
 		if err := c.restore(image); err != nil {
 			return err
 		}
@@ -255,7 +265,7 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 	out := &outlet{ns: netnsOf(d.bundle(spec.ID))}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, out.close())
+			err = errors.Join(damageBehind(d.bundle(spec.ID), err), out.close())
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 			defer cancel()
 			err = errors.Join(err, d.Remove(clean, spec.ID))
@@ -316,6 +326,9 @@ func (d *Driver) launchWaiting(ctx context.Context, spec runtime.Spec, by *peer,
 		return nil, err
 	}
 	if err := run(local{d, c}); err != nil {
+		if hasCode(err, codeDamaged) {
+			return nil, err
+		}
 		d.pool.log.Warn("a runtime that waited did not start", "runtime", spec.ID, "err", brief(err))
 		return nil, d.Remove(ctx, spec.ID)
 	}
@@ -542,6 +555,7 @@ func (d *Driver) remove(bundle, cid string) error {
 	}
 	// No process can be killed while it waits for a write that is held back.
 	_ = groupOf(bundle, cid).liftDisks()
+	endImageServer(bundle, groupOf(bundle, cid))
 	var errs []error
 	c, err := d.load(bundle, cid)
 	if err == nil {

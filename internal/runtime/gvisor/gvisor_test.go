@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 		http.Handle("/fresh", serveFresh())
 		http.Handle("/hold", serveHold())
 		http.Handle("/disk", serveDisk())
+		http.Handle("/heap", serveHeap())
 		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
 	}
 	os.Exit(m.Run())

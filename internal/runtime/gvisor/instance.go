@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/gvisor/imageserver"
 )
 
 // instance implements runtime.Instance.
@@ -27,6 +28,9 @@ type instance struct {
 	out    *outlet
 	group  group
 	exited chan struct{}
+
+	loaded chan struct{} // closed when all of its memory is there, or never will be
+	damage atomic.Pointer[imageserver.Damage]
 
 	peer        *peer       // the build that it runs; nil for this one
 	tookTooMuch atomic.Bool // memory, and was ended for it
@@ -58,7 +62,7 @@ func newInstance(d *Driver, id string, c control, by *peer, out *outlet) (*insta
 		gofer.Close()
 		return nil, fmt.Errorf("watch runtime %s: %w", id, err)
 	}
-	i := &instance{d: d, id: id, ns: nsFile, out: out, group: groupOf(d.bundle(id), is.id), exited: make(chan struct{}), peer: by, c: c}
+	i := &instance{d: d, id: id, ns: nsFile, out: out, group: groupOf(d.bundle(id), is.id), exited: make(chan struct{}), loaded: make(chan struct{}), peer: by, c: c}
 	if err := i.findFrozen(); err != nil {
 		sentry.Close()
 		gofer.Close()
@@ -67,6 +71,7 @@ func newInstance(d *Driver, id string, c control, by *peer, out *outlet) (*insta
 	}
 	go i.watch(sentry)
 	go endTogether(gofer, sentry)
+	i.followLoading(is.sentry)
 	return i, nil
 }
 
@@ -96,11 +101,16 @@ func (i *instance) watch(sentry *os.File) {
 func endTogether(gofer, sentry *os.File) {
 	defer gofer.Close()
 	awaitExit(gofer)
-	raw, err := sentry.SyscallConn()
+	killProcess(sentry)
+}
+
+// killProcess kills a process that may have exited.
+func killProcess(process *os.File) {
+	raw, err := process.SyscallConn()
 	if err != nil {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) }) // it may have exited
+	_ = raw.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 }
 
 func awaitExit(process *os.File) {
@@ -146,7 +156,14 @@ func (i *instance) SetNetwork(n runtime.Network) error {
 // Freeze implements runtime.Instance. gVisor counts freezes, cannot be asked
 // for the count, and dies of a thaw too many; so that a server that finds the
 // runtime again knows that it may be frozen, a mark is left before.
-func (i *instance) Freeze(context.Context) error {
+func (i *instance) Freeze(ctx context.Context) error {
+	// A capture waits for all of the memory. Until that is there, it may as well run.
+	select {
+	case <-i.loaded:
+	case <-i.exited:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err := i.makeSure(); err != nil || i.frozen {

@@ -41,12 +41,17 @@ type Reader struct {
 	Driver    runtime.Driver
 	Ledger    *cost.Ledger
 	Log       *slog.Logger
+	// Early is how large a memory image must be, in bytes, for its sandbox to run
+	// before all of it has been read, where the driver can do that; 0 for none.
+	Early int64
 }
 
 // Image is a memory image that can be restored, and what restores it.
 type Image struct {
 	ID    string // none where the sandbox is to boot afresh
 	Build string // the build of the runtime, as runtime.Spec takes it
+	// Unread is nil if all has been verified: as runtime.Spec takes it.
+	Unread []runtime.ImageFile
 }
 
 // Image verifies a checkpoint of a sandbox, and returns the memory image that a
@@ -55,6 +60,55 @@ func (x Reader) Image(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkp
 	begin := time.Now()
 	defer func() { x.Ledger.Spent(sb.Config.Key, time.Since(begin)) }()
 	m, err := x.Verify(ctx, cp)
+	return x.image(ctx, m, nil, err, sb, cp, t)
+}
+
+// ForWake is Image for a resume that begins now. It may leave the contents of a large
+// memory image to the driver, which verifies them as it reads. Images that are under
+// suspicion it verifies itself.
+func (x Reader) ForWake(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint, t template.Template, suspect bool) (image Image, detail string, err error) {
+	m, unread := x.unread(cp)
+	if unread == nil || suspect {
+		return x.Image(ctx, sb, cp, t)
+	}
+	begin := time.Now()
+	defer func() { x.Ledger.Spent(sb.Config.Key, time.Since(begin)) }()
+	err = x.Layers.VerifyStack(ctx, cp.Stack, cp.Layers)
+	return x.image(ctx, m, unread, err, sb, cp, t)
+}
+
+// unread returns the files of a memory image that the driver verifies as it reads
+// them, and the manifest; nil if it does not.
+func (x Reader) unread(cp lifecycle.Checkpoint) (m layer.Manifest, files []runtime.ImageFile) {
+	driver, ok := x.Driver.(runtime.EarlyRestorer)
+	if !ok || x.Early == 0 || cp.Mode != lifecycle.Memory {
+		return m, nil
+	}
+	m, err := x.Layers.Look(cp.ID, cp.Digest)
+	if err != nil {
+		return m, nil // Verify says what is wrong
+	}
+	build, err := x.reader(m)
+	if err != nil || !driver.RestoresEarly(build.Digest) {
+		return m, nil
+	}
+	var size int64
+	for _, f := range m.Files {
+		if int64(len(f.CRC32C)) != (f.Size+layer.ChunkSize-1)/layer.ChunkSize {
+			return m, nil // as above
+		}
+		size += f.Size
+		files = append(files, runtime.ImageFile{Name: f.Name, Size: f.Size, Chunk: layer.ChunkSize, CRC32C: f.CRC32C})
+	}
+	if size < x.Early {
+		return m, nil
+	}
+	return m, files
+}
+
+// image returns what a resume restores of a checkpoint whose verification has given
+// m, or err.
+func (x Reader) image(ctx context.Context, m layer.Manifest, unread []runtime.ImageFile, err error, sb store.Sandbox, cp lifecycle.Checkpoint, t template.Template) (image Image, detail string, _ error) {
 	if err != nil || cp.Mode == lifecycle.Filesystem {
 		return image, "", err
 	}
@@ -63,7 +117,7 @@ func (x Reader) Image(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkp
 		err = x.overChanged(ctx, m, t)
 	}
 	if err == nil {
-		return Image{ID: cp.ID, Build: build.Digest}, "", nil
+		return Image{ID: cp.ID, Build: build.Digest, Unread: unread}, "", nil
 	}
 	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == CodeUnreadable && sb.Record.Settings.FilesystemFallback {
 		return image, e.Message + ": it has booted afresh from its files", nil
@@ -116,4 +170,40 @@ func (x Reader) Verify(ctx context.Context, cp lifecycle.Checkpoint) (m layer.Ma
 	}
 	err = g.Wait()
 	return m, err
+}
+
+// DamageOf returns the error of the memory image of a runtime that has ended because a
+// part of it, which ForWake had left to the driver, is not what was written; nil
+// where it ended of something else.
+func DamageOf(inst runtime.Instance) *errdef.Error {
+	w, ok := inst.(runtime.DamageWitness)
+	if !ok {
+		return nil
+	}
+	d := w.Damage()
+	if d == nil {
+		return nil
+	}
+	return errdef.New(errdef.Unavailable, CodeDamaged, "its memory image is damaged: %w", d).
+		WithRemedy("put its files back from a backup and resume it again, or kill it")
+}
+
+// endSoon is how long a runtime may take to end whose connections have.
+const endSoon = time.Second
+
+// Behind returns the damage of a memory image that has made a wake fail with err,
+// where it is that; else err.
+func Behind(inst runtime.Instance, image Image, err error) error {
+	if err == nil || image.Unread == nil {
+		return err
+	}
+	select {
+	case <-inst.Exited():
+	case <-time.After(endSoon):
+		return err
+	}
+	if e := DamageOf(inst); e != nil {
+		return e
+	}
+	return err
 }

@@ -85,6 +85,7 @@ type Start struct {
 	Key        string // the API key whose sandbox it is
 	Generation int64
 	Checkpoint *lifecycle.Checkpoint // to go on from; nil for a fresh start
+	Suspect    bool                  // the checkpoint was found to be damaged: nothing of it is left to be verified later
 	Sandbox    func() store.Sandbox  // as it is when its turn comes
 	Gate       *egress.Gate
 }
@@ -115,7 +116,7 @@ func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, 
 	var image checkpoint.Image
 	if s.Checkpoint != nil {
 		stack = s.Checkpoint.Stack
-		if image, detail, err = l.o.Checkpoints.Image(ctx, sb, *s.Checkpoint, t); err != nil {
+		if image, detail, err = l.o.Checkpoints.ForWake(ctx, sb, *s.Checkpoint, t, s.Suspect); err != nil {
 			return nil, "", err
 		}
 	}
@@ -126,7 +127,7 @@ func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, 
 		return nil, "", err
 	}
 	done()
-	return inst, detail, l.greet(ctx, s, inst, sb, t, image)
+	return inst, detail, checkpoint.Behind(inst, image, l.greet(ctx, s, inst, sb, t, image))
 }
 
 // spec returns what the runtime is to be.
@@ -134,7 +135,7 @@ func (l *Launcher) spec(s Start, sb store.Sandbox, t template.Template, image ch
 	spec := Spec(sb.Config.Limits)
 	spec.Args = []string{t.AgentAt()}
 	spec.ID, spec.Rootfs, spec.Network = s.ID, filepath.Join(l.o.RunDir, s.ID), s.Gate
-	spec.Sharers, spec.Build = l.o.Sharers(sb.Config.Key), image.Build
+	spec.Sharers, spec.Build, spec.Unread = l.o.Sharers(sb.Config.Key), image.Build, image.Unread
 	return spec
 }
 

@@ -1,14 +1,16 @@
 package main
 
 // While the pages of a restored guest are still being loaded, gVisor waits for
-// those that a task touches. A page fault waits for the 32 MiB around it. But a
-// system call that has a buffer, and the copy of a page that two processes share
-// since a fork, get their mappings for the whole area of memory that holds it. With
-// a large heap that means to wait for all of it, and the guest is no sooner there
-// than if everything had been loaded first.
+// those that a task touches. But a system call that has a buffer, and the copy of a
+// page that two processes share since a fork, get their mappings for the whole area
+// of memory that holds it. With a large heap that means to wait for all of it, and
+// the guest is no sooner there than if everything had been loaded first. A page fault
+// waits for the 32 MiB around it: a program that touches one page here and one there
+// waits for all of its memory as well.
 //
-// The edits have these places ask for the range that they need, as long as pages
-// are being loaded. Nothing changes for a guest whose pages are all there.
+// The edits have these places ask for the range that they need, and page faults for
+// the MiB around it, as long as pages are being loaded. Nothing changes for a guest
+// whose pages are all there.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -21,6 +23,18 @@ type edit struct {
 type change struct{ old, new string }
 
 var edits = []edit{
+	{
+		file:   "pkg/sentry/mm/address_space.go",
+		sha256: "b37c78a29eb5e890054d85123e054823ab28014287e7aaaeefc7569761b64269",
+		changes: []change{
+			{ // mapASLocked
+				old: `		setMapUnit(32 << 20)
+`,
+				new: `		setMapUnit(1 << 20)
+`,
+			},
+		},
+	},
 	{
 		file:   "pkg/sentry/mm/io.go",
 		sha256: "5e2cf0fd9f1a2fed12228bdae64e81154f064d12e9c39de07c1b79d72e8e456d",
