@@ -51,6 +51,7 @@ type bench struct {
 	server *server
 	disk   disk
 	report report
+	memory int // MiB that sandboxes may have; 0 for the server's default
 }
 
 // measurements are made in this order. Each adds to the report.
@@ -64,6 +65,7 @@ var measurements = []struct {
 	{"idle", (*bench).idle},
 	{"sleep", (*bench).sleep},
 	{"written", (*bench).files},
+	{"early", (*bench).early},
 	{"edge", (*bench).edge},
 	// Last: these need the server's address.
 	{"deadlines", (*bench).deadlines},

@@ -32,12 +32,13 @@ type raw struct {
 	dir    string
 	rootfs string
 	made   int
+	memory int64 // what a container may have, in bytes
 }
 
 // newRaw mounts the root file system that all containers share. They run one
 // at a time.
 func newRaw(drowse, dir string) (*raw, error) {
-	r := &raw{drowse: drowse, dir: dir, rootfs: filepath.Join(dir, "rootfs")}
+	r := &raw{drowse: drowse, dir: dir, memory: memoryLimit, rootfs: filepath.Join(dir, "rootfs")}
 	layers, err := layer.Open(dir)
 	if err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ const (
 
 // spec describes the container as drowse describes a sandbox to gVisor.
 func (c *container) spec(args []string) *specs.Spec {
-	memory := int64(memoryLimit)
+	memory := c.r.memory
 	period := uint64(100_000)
 	quota := int64(min(2, goruntime.NumCPU())) * int64(period)
 	return &specs.Spec{

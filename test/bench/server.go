@@ -36,7 +36,7 @@ const (
 )
 
 // startServer starts a server and waits until it answers.
-func startServer(ctx context.Context, drowse, stateDir, log string) (*server, error) {
+func startServer(ctx context.Context, drowse, stateDir, log string, args ...string) (*server, error) {
 	c, err := client.New(client.Options{URL: serverURL, APIKey: serverKey})
 	if err != nil {
 		return nil, err
@@ -48,6 +48,7 @@ func startServer(ctx context.Context, drowse, stateDir, log string) (*server, er
 	defer out.Close()
 	s := &server{log: log, client: c, ended: make(chan error, 1)}
 	s.cmd = exec.Command(drowse, "serve", "--listen", serverAddr, "--state-dir", stateDir, "--log-format", "json")
+	s.cmd.Args = append(s.cmd.Args, args...)
 	s.cmd.Env = append(os.Environ(), "DROWSE_API_KEY="+serverKey)
 	s.cmd.Stdout, s.cmd.Stderr = out, out
 	start := time.Now()

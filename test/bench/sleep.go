@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
@@ -38,7 +39,12 @@ const (
 type size struct {
 	memory int
 	file   int // held open for writing
+	// touched is what part of the memory it reads before it answers, in percent.
+	touched int
 }
+
+// query asks the guest to do so.
+func (s size) query() string { return fmt.Sprintf("/?touch=%d", s.touched) }
 
 func (s size) args() []string { return []string{guestPath, fmt.Sprint(s.memory), fmt.Sprint(s.file)} }
 
@@ -74,16 +80,17 @@ func (h *heartbeat) check(body io.Reader) error {
 type sandboxSleeper struct {
 	server *server
 	box    *client.Sandbox
+	query  string
 	beat   heartbeat
 }
 
 // newSandboxSleeper makes a sandbox with a guest that holds so much.
-func newSandboxSleeper(ctx context.Context, s *server, guest string, holds size) (_ *sandboxSleeper, err error) {
-	box, err := s.client.Create(ctx, client.CreateOptions{Timeout: guestTimeout, OnTimeout: client.Pause, AutoResume: new(true)})
+func newSandboxSleeper(ctx context.Context, s *server, guest string, memoryMiB int, holds size) (_ *sandboxSleeper, err error) {
+	box, err := s.client.Create(ctx, client.CreateOptions{Timeout: guestTimeout, OnTimeout: client.Pause, AutoResume: new(true), MemoryMiB: memoryMiB})
 	if err != nil {
 		return nil, err
 	}
-	p := &sandboxSleeper{server: s, box: box}
+	p := &sandboxSleeper{server: s, box: box, query: holds.query()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close(ctx))
@@ -151,7 +158,7 @@ func (p *sandboxSleeper) pause(ctx context.Context) (time.Duration, error) {
 }
 
 func (p *sandboxSleeper) wake(ctx context.Context) (time.Duration, error) {
-	req, err := p.box.Request(ctx, http.MethodGet, guestPort, "/", nil)
+	req, err := p.box.Request(ctx, http.MethodGet, guestPort, p.query, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -188,6 +195,7 @@ type rawSleeper struct {
 	current *container // nil while it sleeps
 	image   string     // of the last pause
 	pauses  int
+	query   string
 	beat    heartbeat
 }
 
@@ -195,7 +203,7 @@ func newRawSleeper(ctx context.Context, r *raw, guest string, holds size) (_ *ra
 	if err := copyProgram(guest, filepath.Join(r.rootfs, guestPath)); err != nil {
 		return nil, err
 	}
-	p := &rawSleeper{r: r, args: holds.args()}
+	p := &rawSleeper{r: r, args: holds.args(), query: holds.query()}
 	if p.current, err = r.prepare(p.args...); err != nil {
 		return nil, err
 	}
@@ -228,7 +236,7 @@ func (p *rawSleeper) firstAnswer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, guestURL, nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(guestURL, "/")+p.query, nil)
 		if err != nil {
 			return err
 		}
@@ -294,7 +302,7 @@ type sleepResult struct {
 
 // measureSleep pauses and wakes a sandbox and a raw container in turn.
 func (b *bench) measureSleep(ctx context.Context, holds size, n int) (res sleepResult, err error) {
-	ours, err := newSandboxSleeper(ctx, b.server, b.o.guest, holds)
+	ours, err := newSandboxSleeper(ctx, b.server, b.o.guest, b.memory, holds)
 	if err != nil {
 		return res, err
 	}
@@ -379,7 +387,7 @@ func (b *bench) watchDisk(p sleeper, f func() error) (w written, err error) {
 
 // measureFiles pauses a sandbox that has written new files since it woke.
 func (b *bench) measureFiles(ctx context.Context, holds size, files, n int) (list []written, err error) {
-	p, err := newSandboxSleeper(ctx, b.server, b.o.guest, holds)
+	p, err := newSandboxSleeper(ctx, b.server, b.o.guest, b.memory, holds)
 	if err != nil {
 		return nil, err
 	}

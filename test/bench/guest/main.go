@@ -47,8 +47,9 @@ func run(args []string) error {
 	}
 	id := rand.Uint64()
 	var count atomic.Int64
-	http.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) {
+	http.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		n := count.Add(1)
+		touch(ballast, r.FormValue("touch"))
 		var sample byte // another page each time
 		if len(ballast) > 0 {
 			sample = ballast[int(n)*40_961%len(ballast)]
@@ -56,6 +57,23 @@ func run(args []string) error {
 		fmt.Fprintf(w, "%x %d %d\n", id, n, sample)
 	})
 	return http.ListenAndServe(":8080", nil)
+}
+
+// touched keeps what was read.
+var touched byte
+
+// touch reads so many percent of the pages of b, in runs of 16 that are spread evenly.
+func touch(b []byte, percent string) {
+	n, err := strconv.Atoi(percent)
+	if err != nil || n <= 0 {
+		return
+	}
+	const page, run = 4096, 16 * 4096
+	for at := 0; at+run <= len(b); at += run * 100 / n {
+		for i := at; i < at+run; i += page {
+			touched += b[i]
+		}
+	}
 }
 
 // hold writes a file below the working directory and leaves it open.
