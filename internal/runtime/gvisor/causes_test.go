@@ -20,7 +20,6 @@ func TestExplain(t *testing.T) {
 		code    string // "" if nothing is known of it
 		remedy  string // a part of it
 	}{
-		"no TPROXY":         {explainNetwork, fmt.Errorf("add rules: %w", noRules(unix.ENOENT)), "no_nftables", "nft_tproxy"},
 		"no veth":           {explainNetwork, fmt.Errorf("add veth: %w", unix.EOPNOTSUPP), "no_veth", "modprobe veth"},
 		"too many networks": {explainNetwork, fmt.Errorf("unshare: %w", unix.ENOSPC), "namespaces_exhausted", "user.max_net_namespaces"},
 		"no privilege":      {explainNetwork, fmt.Errorf("unshare: %w", unix.EPERM), "not_privileged", "--privileged"},

@@ -35,6 +35,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/builds"
+	"github.com/drowse-dev/drowse/internal/runtime/netns"
 )
 
 // Handover becomes gVisor's own tool if this process was started as such, and
@@ -140,7 +141,9 @@ func (d *Driver) waiting() string         { return filepath.Join(d.dir, "waiting
 // Dir returns the directory of a runtime.
 func (d *Driver) Dir(id string) string { return d.bundle(id) }
 
-func netnsOf(bundle string) *netns { return &netns{path: filepath.Join(bundle, "netns")} }
+func netnsOf(bundle string) *netns.Namespace {
+	return &netns.Namespace{Path: filepath.Join(bundle, "netns")}
+}
 
 // containerIDFile is in the bundles of runtimes that gVisor knows by another
 // id, because they were made before they got theirs.
@@ -262,10 +265,10 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 	}
 	d.pool.begin(spec)
 	defer d.pool.end()
-	out := &outlet{ns: netnsOf(d.bundle(spec.ID))}
+	out := netns.NewOutlet(netnsOf(d.bundle(spec.ID)))
 	defer func() {
 		if err != nil {
-			err = errors.Join(damageBehind(d.bundle(spec.ID), err), out.close())
+			err = errors.Join(damageBehind(d.bundle(spec.ID), err), out.Close())
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 			defer cancel()
 			err = errors.Join(err, d.Remove(clean, spec.ID))
@@ -274,7 +277,7 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 	bundle := d.bundle(spec.ID)
 	boot := func(c control) error {
 		// Before the guest runs, which may connect at once.
-		if err := out.set(spec.Network); err != nil {
+		if err := out.Set(spec.Network); err != nil {
 			return fmt.Errorf("open network: %w", err)
 		}
 		if err := groupOf(bundle, c.about().id).shareAmong(spec.Sharers); err != nil {
@@ -284,7 +287,7 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 	}
 	c, err := d.launchWaiting(ctx, spec, by, boot)
 	if c == nil && err == nil {
-		if err = out.reset(); err == nil {
+		if err = out.Reset(); err == nil {
 			c, err = d.make(ctx, bundle, spec, by)
 		}
 		if err == nil {
@@ -297,7 +300,7 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
-	if err := netnsOf(bundle).attachHost(); err != nil {
+	if err := netnsOf(bundle).Attach(); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", spec.ID, err)
 	}
 	if err := failpoint.Fail(failpoint.NetworkAttached); err != nil {
@@ -345,7 +348,7 @@ func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec, by 
 	if err := failpoint.Fail(failpoint.NetworkMake); err != nil {
 		return nil, err
 	}
-	if err := ns.create(); err != nil {
+	if err := ns.Create(); err != nil {
 		return nil, explainNetwork(err)
 	}
 	if err := failpoint.Fail(failpoint.NetworkMade); err != nil {
@@ -379,7 +382,7 @@ func (d *Driver) control(bundle, cid string, by *peer) (control, error) {
 // process of its own: inside the server it would move the whole server into
 // the sandbox's cgroup for a moment (cgroup v1), and give the server's
 // standard streams to the guest.
-func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, ns *netns) error {
+func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, ns *netns.Namespace) error {
 	if err := d.describe(bundle, spec, ns); err != nil {
 		return err
 	}
@@ -421,8 +424,8 @@ func (d *Driver) runCreate(ctx context.Context, cmd *exec.Cmd, bundle string) er
 }
 
 // describe writes down what a runtime is to be, and makes its cgroup.
-func (d *Driver) describe(bundle string, spec runtime.Spec, ns *netns) error {
-	oci := ociSpec(spec, ns.path, d.cgroupsPath(spec.ID))
+func (d *Driver) describe(bundle string, spec runtime.Spec, ns *netns.Namespace) error {
+	oci := ociSpec(spec, ns.Path, d.cgroupsPath(spec.ID))
 	if err := d.makeGroup(bundle, spec.ID, oci.Linux.Resources); err != nil {
 		return err
 	}
@@ -500,7 +503,7 @@ func (d *Driver) Adopt(_ context.Context, id string) (runtime.Instance, error) {
 	if !c.about().running {
 		return nil, notRunning(id)
 	}
-	i, err := newInstance(d, id, c, by, &outlet{ns: netnsOf(d.bundle(id))})
+	i, err := newInstance(d, id, c, by, netns.NewOutlet(netnsOf(d.bundle(id))))
 	if err != nil {
 		return nil, err
 	}
@@ -568,7 +571,7 @@ func (d *Driver) remove(bundle, cid string) error {
 	}
 	// What gVisor has not written down, because whoever made it was killed, is
 	// still in the runtime's cgroup.
-	errs = append(errs, groupOf(bundle, cid).remove(), netnsOf(bundle).remove())
+	errs = append(errs, groupOf(bundle, cid).remove(), netnsOf(bundle).Remove())
 	// Whatever another gVisor calls them: no id is part of another's.
 	files, err := filepath.Glob(filepath.Join(d.root, "*"+cid+"*"))
 	errs = append(errs, err)

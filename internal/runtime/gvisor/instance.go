@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/gvisor/imageserver"
+	"github.com/drowse-dev/drowse/internal/runtime/netns"
 )
 
 // instance implements runtime.Instance.
@@ -25,7 +26,7 @@ type instance struct {
 	d      *Driver
 	id     string
 	ns     *os.File // the network namespace; closed when the runtime is gone
-	out    *outlet
+	out    *netns.Outlet
 	group  group
 	exited chan struct{}
 
@@ -45,7 +46,7 @@ type instance struct {
 	unsure  bool // a freeze or thaw has failed, and may have happened all the same
 }
 
-func newInstance(d *Driver, id string, c control, by *peer, out *outlet) (*instance, error) {
+func newInstance(d *Driver, id string, c control, by *peer, out *netns.Outlet) (*instance, error) {
 	is := c.about()
 	sentry, err := openProcess(is.sentry)
 	if err != nil {
@@ -56,7 +57,7 @@ func newInstance(d *Driver, id string, c control, by *peer, out *outlet) (*insta
 		sentry.Close()
 		return nil, fmt.Errorf("watch the files of runtime %s: %w", id, err)
 	}
-	nsFile, err := os.Open(netnsOf(d.bundle(id)).path)
+	nsFile, err := os.Open(netnsOf(d.bundle(id)).Path)
 	if err != nil {
 		sentry.Close()
 		gofer.Close()
@@ -93,7 +94,7 @@ func (i *instance) watch(sentry *os.File) {
 	defer i.ns.Close()
 	defer sentry.Close()
 	awaitExit(sentry)
-	_ = i.out.close() // it was only listening
+	_ = i.out.Close() // it was only listening
 }
 
 // endTogether kills the sentry when the file server has exited, without which
@@ -138,7 +139,7 @@ func (i *instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, fmt.Errorf("dial %s: %w", i.id, err)
 	}
 	var conn net.Conn
-	cerr := raw.Control(func(fd uintptr) { conn, err = dial(ctx, int(fd), port) })
+	cerr := raw.Control(func(fd uintptr) { conn, err = netns.Dial(ctx, int(fd), port) })
 	if err := errors.Join(cerr, err); err != nil {
 		return nil, fmt.Errorf("dial port %d of %s: %w", port, i.id, err)
 	}
@@ -147,7 +148,7 @@ func (i *instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 // SetNetwork implements runtime.Networked.
 func (i *instance) SetNetwork(n runtime.Network) error {
-	if err := i.out.set(n); err != nil {
+	if err := i.out.Set(n); err != nil {
 		return fmt.Errorf("change the network of %s: %w", i.id, err)
 	}
 	return nil

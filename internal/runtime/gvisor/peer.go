@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/builds"
+	"github.com/drowse-dev/drowse/internal/runtime/netns"
 )
 
 // A server speaks with a runtime of another build by running the program of that
@@ -294,14 +295,14 @@ func (r *remote) stopped() (bool, error) {
 }
 
 // createBy makes the processes of a runtime with the program of another build.
-func (d *Driver) createBy(ctx context.Context, p *builds.Program, bundle string, spec runtime.Spec, ns *netns) error {
-	oci := ociSpec(spec, ns.path, d.cgroupsPath(spec.ID))
+func (d *Driver) createBy(ctx context.Context, p *builds.Program, bundle string, spec runtime.Spec, ns *netns.Namespace) error {
+	oci := ociSpec(spec, ns.Path, d.cgroupsPath(spec.ID))
 	if err := d.makeGroup(bundle, spec.ID, oci.Linux.Resources); err != nil {
 		return err
 	}
 	data, err := json.Marshal(question{
 		Protocol: peerProtocol, Ask: askCreate, Dir: d.dir, ID: spec.ID, Bundle: bundle,
-		Spec: peerSpecOf(spec), Netns: ns.path, Cgroups: d.cgroupsPath(spec.ID),
+		Spec: peerSpecOf(spec), Netns: ns.Path, Cgroups: d.cgroupsPath(spec.ID),
 	})
 	if err != nil {
 		return err

@@ -233,7 +233,7 @@ func TestWaitingOfKilledServer(t *testing.T) {
 	} else {
 		cancel()
 	}
-	if err := netnsOf(half).create(); err != nil {
+	if err := netnsOf(half).Create(); err != nil {
 		t.Fatal(err)
 	}
 

@@ -21,6 +21,7 @@ import (
 	"gvisor.dev/gvisor/runsc/fsgofer"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/runtime/netns"
 )
 
 // The tests below hold what gVisor does and does not promise, one each. After an
@@ -310,7 +311,7 @@ func TestPrivateAddresses(t *testing.T) {
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("the guest answers with %v; its kernel must have the address", err)
 	}
-	ns, err := vnetns.GetFromPath(netnsOf(d.bundle(spec.ID)).path)
+	ns, err := vnetns.GetFromPath(netnsOf(d.bundle(spec.ID)).Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +321,7 @@ func TestPrivateAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	link, err := h.LinkByName(guestLink)
+	link, err := h.LinkByName(netns.GuestLink)
 	if err != nil {
 		t.Fatal(err)
 	}

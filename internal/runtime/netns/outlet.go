@@ -1,4 +1,4 @@
-package gvisor
+package netns
 
 import (
 	"context"
@@ -50,18 +50,18 @@ func leadOut(h *netlink.Handle) error {
 	if err != nil {
 		return fmt.Errorf("find %s: %w", hostLink, err)
 	}
-	guest, err := h.LinkByName(guestLink)
+	guest, err := h.LinkByName(GuestLink)
 	if err != nil {
-		return fmt.Errorf("find %s: %w", guestLink, err)
+		return fmt.Errorf("find %s: %w", GuestLink, err)
 	}
 	everywhere := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
 	for _, route := range []*netlink.Route{
-		// For gVisor, which takes it over with the guest's address.
+		// For the runtime, which takes it over with the guest's address.
 		{LinkIndex: guest.Attrs().Index, Gw: hostAddr.Addr().AsSlice(), Dst: everywhere, Priority: 1},
 		// The way back, before the host's end has an address.
 		{LinkIndex: host.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: guestAddr.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}},
 		// In the main table, where nearer routes come before it. Not by the loopback
-		// interface, of which gVisor takes over the routes.
+		// interface, of which the runtime may take over the routes.
 		{LinkIndex: host.Attrs().Index, Scope: netlink.SCOPE_HOST, Dst: everywhere, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_MAIN},
 	} {
 		if err := h.RouteAdd(route); err != nil {
@@ -166,9 +166,10 @@ func fill(ns int, open []egress.Range) error {
 	return c.Flush()
 }
 
-// outlet is the server's end of what leaves a runtime.
-type outlet struct {
-	ns *netns
+// Outlet is the server's end of what leaves a runtime. It is safe for concurrent
+// use.
+type Outlet struct {
+	ns *Namespace
 
 	mu    sync.Mutex
 	ended bool
@@ -176,14 +177,17 @@ type outlet struct {
 	names net.PacketConn // as conns
 }
 
-// set makes n what the runtime reaches.
-func (o *outlet) set(n runtime.Network) error {
+// NewOutlet returns the outlet of a namespace. Nothing leaves yet.
+func NewOutlet(ns *Namespace) *Outlet { return &Outlet{ns: ns} }
+
+// Set makes n what the runtime reaches.
+func (o *Outlet) Set(n runtime.Network) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended {
 		return nil
 	}
-	ns, err := os.Open(o.ns.path)
+	ns, err := os.Open(o.ns.Path)
 	if err != nil {
 		return err
 	}
@@ -204,7 +208,7 @@ func (o *outlet) set(n runtime.Network) error {
 	return fill(int(ns.Fd()), open)
 }
 
-func (o *outlet) listenLocked(ns int) (err error) {
+func (o *Outlet) listenLocked(ns int) (err error) {
 	leave, err := enter(ns)
 	if err != nil {
 		return err
@@ -230,22 +234,22 @@ func transparent(_, _ string, c syscall.RawConn) error {
 	return errors.Join(cerr, err)
 }
 
-// close ends what leaves the runtime, for good.
-func (o *outlet) close() error {
+// Close ends what leaves the runtime, for good.
+func (o *Outlet) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended = true
 	return o.closeLocked()
 }
 
-// reset closes the sockets, which are in a namespace that is gone.
-func (o *outlet) reset() error {
+// Reset closes the sockets, which are in a namespace that is gone.
+func (o *Outlet) Reset() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.closeLocked()
 }
 
-func (o *outlet) closeLocked() error {
+func (o *Outlet) closeLocked() error {
 	var errs []error
 	if o.conns != nil {
 		errs = append(errs, o.conns.Close())

@@ -1,4 +1,17 @@
-package gvisor
+// Package netns makes the network namespaces of sandboxes, for whatever runs them,
+// and lets the server in: it dials what listens inside, and takes over what leaves.
+//
+// The network of every sandbox looks the same from inside: one interface with
+// the same address, in every sandbox and after every restore, because
+// listeners can go deaf when it changes. Both ends of the pair are in the
+// sandbox's own namespace, so that nothing of it shows on the host and nothing
+// on the host can be reached from it; the server goes into the namespace to
+// make sockets: to connect, and to take what leaves the guest (see [Outlet]).
+//
+// What runs the guest takes the guest's interface over, with its address, its
+// neighbour and its routes. The host's end has no address until [Namespace.Attach]:
+// a runtime that takes every address that it finds must not find that one.
+package netns
 
 import (
 	"context"
@@ -20,14 +33,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
-// The network of every sandbox looks the same from inside: one interface with
-// the same address, in every sandbox and after every restore, because
-// listeners can go deaf when it changes. Both ends of the pair are in the
-// sandbox's own namespace, so that nothing of it shows on the host and nothing
-// on the host can be reached from it; the server goes into the namespace to
-// make sockets: to connect, and to take what leaves the guest (see outlet).
+// GuestLink is what the interface is called that the guest has, hostLink the other
+// end of the pair.
 const (
-	guestLink = "eth0"
+	GuestLink = "eth0"
 	hostLink  = "host0"
 )
 
@@ -41,13 +50,12 @@ var (
 	hostMAC  = net.HardwareAddr{0x02, 0x64, 0x72, 0x77, 0x00, 0x01}
 )
 
-// netns is a network namespace pinned at a path.
-type netns struct{ path string }
+// Namespace is a network namespace that is pinned at a path.
+type Namespace struct{ Path string }
 
-// create makes and pins the namespace with the guest's interface up and
-// addressed, which is what gVisor takes over when it starts. The host's end
-// must stay without an address until then: gVisor takes every one it finds.
-func (n *netns) create() error {
+// Create makes and pins the namespace with the guest's interface up and
+// addressed, which is what the runtime takes over when it starts.
+func (n *Namespace) Create() error {
 	done := make(chan error, 1)
 	go func() {
 		// The thread is left in the new namespace and ends with the goroutine.
@@ -57,16 +65,16 @@ func (n *netns) create() error {
 	return <-done
 }
 
-func (n *netns) createHere() error {
+func (n *Namespace) createHere() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
-	pin, err := os.OpenFile(n.path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o400)
+	pin, err := os.OpenFile(n.Path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o400)
 	if err != nil {
 		return err
 	}
 	pin.Close()
-	if err := unix.Mount("/proc/thread-self/ns/net", n.path, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount("/proc/thread-self/ns/net", n.Path, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("pin: %w", err)
 	}
 	h, err := netlink.NewHandle()
@@ -83,7 +91,7 @@ func (n *netns) createHere() error {
 		return err
 	}
 	pair := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: guestLink, HardwareAddr: guestMAC},
+		LinkAttrs: netlink.LinkAttrs{Name: GuestLink, HardwareAddr: guestMAC},
 		PeerName:  hostLink, PeerHardwareAddr: hostMAC,
 	}
 	if err := h.LinkAdd(pair); err != nil {
@@ -95,10 +103,10 @@ func (n *netns) createHere() error {
 	if err := setUp(h, hostLink, netip.Prefix{}); err != nil {
 		return err
 	}
-	if err := setUp(h, guestLink, guestAddr); err != nil {
+	if err := setUp(h, GuestLink, guestAddr); err != nil {
 		return err
 	}
-	if err := setNeighbour(h, guestLink, hostAddr.Addr(), hostMAC); err != nil { // gVisor copies it
+	if err := setNeighbour(h, GuestLink, hostAddr.Addr(), hostMAC); err != nil { // the runtime copies it
 		return err
 	}
 	if err := setNeighbour(h, hostLink, guestAddr.Addr(), guestMAC); err != nil {
@@ -132,9 +140,9 @@ func disableIPv6ForNew() error {
 	return nil
 }
 
-// attachHost gives the host's end its address, once the guest runs.
-func (n *netns) attachHost() error {
-	ns, err := vnetns.GetFromPath(n.path)
+// Attach gives the host's end its address, once the guest runs.
+func (n *Namespace) Attach() error {
+	ns, err := vnetns.GetFromPath(n.Path)
 	if err != nil {
 		return err
 	}
@@ -164,12 +172,12 @@ func setUp(h *netlink.Handle, name string, addr netip.Prefix) error {
 	return nil
 }
 
-// remove unpins the namespace; the kernel ends it with its last process.
-func (n *netns) remove() error {
-	if err := unix.Unmount(n.path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+// Remove unpins the namespace; the kernel ends it with its last process.
+func (n *Namespace) Remove() error {
+	if err := unix.Unmount(n.Path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unpin network namespace: %w", err)
 	}
-	if err := os.Remove(n.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(n.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unpin network namespace: %w", err)
 	}
 	return nil
@@ -202,8 +210,8 @@ func enter(ns int) (leave func() error, err error) {
 	}), nil
 }
 
-// dial connects to the guest from inside the namespace that ns refers to.
-func dial(ctx context.Context, ns int, port int) (net.Conn, error) {
+// Dial connects to the guest from inside the namespace that ns refers to.
+func Dial(ctx context.Context, ns int, port int) (net.Conn, error) {
 	leave, err := enter(ns)
 	if err != nil {
 		return nil, err
