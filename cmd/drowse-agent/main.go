@@ -1,5 +1,6 @@
 // Command drowse-agent is PID 1 of a sandbox. Under the name sudo, set-uid, it
-// is the sandbox's sudo; under the name drowse-hold, what keeps it awake.
+// is the sandbox's sudo; under the name drowse-hold, what keeps it awake; under the
+// name drowse-name, what gives a fork its host name.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/drowse-dev/drowse/internal/agent"
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 )
 
 func main() {
@@ -20,6 +22,8 @@ func main() {
 		os.Exit(agent.Sudo(os.Args[1:]))
 	case "drowse-hold":
 		os.Exit(agent.Hold(os.Args[1:]))
+	case agentapi.NameProgram:
+		os.Exit(agent.Name(os.Args[1:]))
 	}
 	// The agent's memory is in every checkpoint of the sandbox.
 	debug.SetGCPercent(50)

@@ -79,6 +79,16 @@ func nameHost(name string) error {
 	return dropAdmin()
 }
 
+// Name is the program that sets the host name of a sandbox that was restored from
+// another one's memory. The host starts it, with the capability that this takes. It
+// returns an exit status.
+func Name(args []string) int {
+	if len(args) != 1 || unix.Sethostname([]byte(args[0])) != nil {
+		return 1
+	}
+	return 0
+}
+
 func dropAdmin() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData

@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -43,11 +46,9 @@ func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
 		writeError(w, faultf(internal, "set the host name: %w", err))
 		return
 	}
-	if req.Generation != nil {
-		if err := writeGeneration(a.options.GenerationFile, *req.Generation); err != nil {
-			writeError(w, faultf(internal, "write the generation: %w", err))
-			return
-		}
+	if err := writeFacts(a.options.GenerationFile, req); err != nil {
+		writeError(w, faultf(internal, "write what differs in this generation: %w", err))
+		return
 	}
 	a.observer.woke()
 	a.settings.apply(req)
@@ -77,15 +78,35 @@ func setClock(now time.Time) {
 	_ = unix.ClockSettime(unix.CLOCK_REALTIME, &ts)
 }
 
-// writeGeneration replaces the file, so that readers see one number or the
-// other.
-func writeGeneration(file string, generation int64) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+// writeFacts writes the files that say which sandbox this is, and beside them which
+// generation.
+func writeFacts(file string, req *agentapi.InitRequest) error {
+	dir, of := filepath.Dir(file), filepath.Base
+	if id := req.SandboxID; id != "" {
+		if err := errors.Join(writeFact(dir, of(agentapi.HostnameFile), id), writeFact(dir, of(agentapi.MachineIDFile), machineID(id))); err != nil {
+			return err
+		}
+	}
+	if req.Generation == nil {
+		return nil
+	}
+	return writeFact(dir, of(file), strconv.FormatInt(*req.Generation, 10))
+}
+
+// machineID returns 32 hex digits that no other sandbox has.
+func machineID(sandbox string) string {
+	sum := sha256.Sum256([]byte("machine of " + sandbox))
+	return hex.EncodeToString(sum[:16])
+}
+
+// writeFact replaces the file, so that readers see one text or the other.
+func writeFact(dir, name, text string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	next := file + ".next"
-	if err := os.WriteFile(next, []byte(strconv.FormatInt(generation, 10)+"\n"), 0o644); err != nil {
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file+".next", []byte(text+"\n"), 0o644); err != nil {
 		return err
 	}
-	return os.Rename(next, file)
+	return os.Rename(file+".next", file)
 }

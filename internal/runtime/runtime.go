@@ -168,6 +168,12 @@ type Instance interface {
 	Exited() <-chan struct{}
 }
 
+// Named is an Instance whose host name can be given to it while it runs: a restored
+// one has that of the runtime it was captured of.
+type Named interface {
+	SetHostname(ctx context.Context, name string) error
+}
+
 // Networked is an Instance whose way out can be given to it, and change.
 type Networked interface {
 	// SetNetwork makes n what the runtime reaches outside. It is called again

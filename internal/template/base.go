@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/planted"
@@ -120,9 +121,15 @@ nogroup:x:65534:
 	"npmrc":       installerSettings["etc/npmrc"],
 	"shadow":      "root:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n",
 	"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
-	"hostname":    "drowse\n",
 	"profile":     profile,
 	"resolv.conf": "nameserver " + runtime.Resolver + "\n",
+}
+
+// etcLinks are files that differ in each sandbox. The agent writes them, in memory:
+// a fork gets its own, and no layer has one.
+var etcLinks = map[string]string{
+	"hostname":   agentapi.HostnameFile,
+	"machine-id": agentapi.MachineIDFile,
 }
 
 // profile is what login shells read. Every command that E2B's clients run is
@@ -217,7 +224,7 @@ func (s *Store) setAlias(t Template) {
 // packages.
 func fingerprint(packages string, agent []byte, shown []string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %x %q\n", baseFormat, sha256.Sum256(agent), etcFiles)
+	fmt.Fprintf(h, "%s %x %q %q\n", baseFormat, sha256.Sum256(agent), etcFiles, etcLinks)
 	roots := []string{"/etc/skel"}
 	for _, pattern := range etcNames {
 		matches, err := filepath.Glob(filepath.Join("/etc", pattern))
@@ -319,6 +326,11 @@ func makeRoot(root, packages string) error {
 			mode = 0o600
 		}
 		if err := writeFile(filepath.Join(root, "etc", name), []byte(text), mode); err != nil {
+			return err
+		}
+	}
+	for name, target := range etcLinks {
+		if err := os.Symlink(target, filepath.Join(root, "etc", name)); err != nil {
 			return err
 		}
 	}

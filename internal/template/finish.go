@@ -93,7 +93,7 @@ func (s *Store) make(name string) (done func()) {
 // imageID is the id of the template of an image with this server's agent.
 func (s *Store) imageID(digest string) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %s %q", imageFormat, digest, s.agentSum, etcFiles)
+	fmt.Fprintf(h, "%s %s %s %q %q", imageFormat, digest, s.agentSum, etcFiles, etcLinks)
 	return imagePrefix + fmt.Sprintf("%x", h.Sum(nil))[:20]
 }
 
@@ -171,8 +171,13 @@ func (f *finisher) adapt() error {
 			return err
 		}
 	}
-	for _, name := range []string{"hosts", "hostname", "resolv.conf"} {
+	for _, name := range []string{"hosts", "resolv.conf"} {
 		if err := f.WriteFile("etc/"+name, []byte(etcFiles[name]), image.Attributes{Mode: 0o644}); err != nil {
+			return err
+		}
+	}
+	for name, target := range etcLinks {
+		if err := f.Symlink(target, "etc/"+name); err != nil {
 			return err
 		}
 	}

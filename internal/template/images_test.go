@@ -103,7 +103,7 @@ func TestFinish(t *testing.T) {
 			file{name: "usr/lib", kind: tar.TypeSymlink, link: "/lib"},
 			file{name: "tmp/", kind: tar.TypeDir, mode: 0o1777},
 		),
-		tarOf(t, file{name: "usr/bin/tool", data: "x"}, file{name: "escape", kind: tar.TypeSymlink, link: "../../../../../../.."}),
+		tarOf(t, file{name: "usr/bin/tool", data: "x"}, file{name: "etc/machine-id", data: "of the image"}, file{name: "escape", kind: tar.TypeSymlink, link: "../../../../../../.."}),
 	)
 	top := made.Trees[0].Lowers[0]
 	if len(made.Trees) != 1 || made.Trees[0].Path != "/" || len(made.Trees[0].Lowers) != 3 || made.Alias != "tool:1" {
@@ -125,6 +125,11 @@ func TestFinish(t *testing.T) {
 	} {
 		if got := read(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	for name, want := range etcLinks {
+		if got, err := os.Readlink(filepath.Join(top, "etc", name)); got != want {
+			t.Errorf("etc/%s leads to %q, %v", name, got, err)
 		}
 	}
 	for name, want := range map[string]struct{ mode, uid uint32 }{

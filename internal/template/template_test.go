@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 )
@@ -138,7 +139,7 @@ func TestBaseShowsNothingPrivate(t *testing.T) {
 	dir := t.TempDir()
 	_, base := buildBase(t, dir, "agent")
 	root := filepath.Join(dir, base.ID, "root")
-	for _, empty := range []string{"root", "home/user/.ssh", "var/lib/apt/lists/partial", "var/log/apt", "srv", "mnt", "etc/ssh", "etc/ssl/private", "etc/sudoers", "etc/machine-id", "etc/fstab", "etc/crontab"} {
+	for _, empty := range []string{"root", "home/user/.ssh", "var/lib/apt/lists/partial", "var/log/apt", "srv", "mnt", "etc/ssh", "etc/ssl/private", "etc/sudoers", "etc/fstab", "etc/crontab"} {
 		entries, err := os.ReadDir(filepath.Join(root, empty))
 		if err == nil && len(entries) > 0 {
 			t.Errorf("%s has %d entries", empty, len(entries))
@@ -146,6 +147,9 @@ func TestBaseShowsNothingPrivate(t *testing.T) {
 		if _, err := os.Lstat(filepath.Join(root, empty)); err == nil && strings.HasPrefix(empty, "etc/") {
 			t.Errorf("%s exists", empty)
 		}
+	}
+	if target, err := os.Readlink(filepath.Join(root, "etc/machine-id")); err != nil || target != agentapi.MachineIDFile {
+		t.Errorf("etc/machine-id leads to %q, %v", target, err)
 	}
 	for _, name := range []string{"shadow", "passwd", "group"} {
 		got, err := os.ReadFile(filepath.Join(root, "etc", name))

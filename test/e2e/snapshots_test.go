@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -169,4 +170,88 @@ func TestFork(t *testing.T) {
 		t.Errorf("snapshots left: %+v, %v", all, err)
 	}
 	s.nothingLeft(ctx)
+}
+
+// drawer draws a random number when it is asked for one, and reseeds its generator
+// when it is told that it was woken.
+const drawer = `
+import os, random, signal
+random.seed(7)
+def draw(*_):
+    with open("/var/tmp/draw.next", "w") as f:
+        f.write(repr(random.random()))
+    os.rename("/var/tmp/draw.next", "/var/tmp/draw")
+signal.signal(signal.SIGUSR1, lambda *_: random.seed())
+signal.signal(signal.SIGUSR2, draw)
+with open("/var/tmp/pid", "w") as f:
+    f.write(str(os.getpid()))
+while True:
+    signal.pause()
+`
+
+// TestForkIdentity has children know themselves by names, tokens and random numbers
+// of their own. What a program's own generator gives next is what it would have been
+// in the source, unless a hook reseeds it.
+func TestForkIdentity(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	s := startServer(t)
+	const ask = "hostname; cat /etc/hostname /etc/machine-id; cat /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | od -An -tx1; echo $E2B_SANDBOX_ID; cat /run/drowse/generation; " +
+		"rm -f /var/tmp/draw; kill -USR2 $(cat /var/tmp/pid); until [ -s /var/tmp/draw ]; do sleep 0.05; done; cat /var/tmp/draw; echo; " +
+		"grep -h CapEff /proc/1/status; sudo grep -h CapEff /proc/self/status; cat /etc/hosts"
+	const names, numbers, generation, drawn, caps, hosts = 3, 5, 6, 7, 8, 10
+	for hook, reseeds := range map[string]bool{"": false, "kill -USR1 $(cat /var/tmp/pid)": true} {
+		source := s.create(ctx, client.CreateOptions{Hooks: client.Hooks{PostResume: client.Hook{Command: hook}}})
+		if exit, out := run(ctx, t, source, "sh", "-c", "python3 -c '"+drawer+"' >/dev/null 2>&1 & until [ -s /var/tmp/pid ]; do sleep 0.05; done"); exit.Code != 0 {
+			t.Fatal(out)
+		}
+		children, err := client.NewSnapshots(s.client).Fork(ctx, source.ID, client.ForkOptions{Count: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		boxes := []*client.Sandbox{source}
+		for i, c := range children {
+			if c.Err != nil {
+				t.Fatalf("child %d: %v", i, c.Err)
+			}
+			boxes = append(boxes, c.Sandbox)
+		}
+		seen, draws := map[string]string{}, map[string]int{}
+		for _, sb := range boxes {
+			if sb != source {
+				s.mu.Lock()
+				s.ids = append(s.ids, sb.ID)
+				s.mu.Unlock()
+			}
+			exit, out := run(ctx, t, sb, "sh", "-c", ask)
+			lines := strings.Split(out, "\n")
+			if exit.Code != 0 || len(lines) < hosts+1 {
+				t.Fatalf("%s: %s %q", sb.ID, exit.Status, out)
+			}
+			if lines[0] != sb.ID || lines[1] != sb.ID || len(lines[2]) != 32 || lines[numbers] != sb.ID || lines[generation] != "1" {
+				t.Errorf("%s says it is %q", sb.ID, lines)
+			}
+			for _, line := range append(lines[names-1:numbers], envdToken(ctx, s, sb.ID)) {
+				if other, twice := seen[line]; twice || line == "" {
+					t.Errorf("%s and %s both have %q", other, sb.ID, line)
+				}
+				seen[line] = sb.ID
+			}
+			for _, line := range lines[caps:hosts] {
+				var set uint64
+				if _, err := fmt.Sscanf(line, "CapEff: %x", &set); err != nil || set&(1<<capSysAdmin) != 0 {
+					t.Errorf("%s: %q, %v: the capability that names it was not given up", sb.ID, line, err)
+				}
+			}
+			for _, other := range boxes {
+				if strings.Contains(strings.Join(lines[hosts:], "\n"), other.ID) {
+					t.Errorf("/etc/hosts of %s has the name of %s", sb.ID, other.ID)
+				}
+			}
+			draws[lines[drawn]]++
+		}
+		if want := map[bool]int{false: 1, true: len(boxes)}[reseeds]; len(draws) != want {
+			t.Errorf("with the hook %q the drawn numbers are %v, want %d different ones", hook, draws, want)
+		}
+	}
 }

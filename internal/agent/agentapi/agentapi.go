@@ -42,6 +42,13 @@ const (
 	// HeaderMetadataPrefix begins the headers that set a file's metadata.
 	HeaderMetadataPrefix = "X-Metadata-"
 
+	// HostnameFile and MachineIDFile are beside it: what /etc/hostname and
+	// /etc/machine-id lead to.
+	HostnameFile, MachineIDFile = "/run/drowse/hostname", "/run/drowse/machine-id"
+
+	// NameProgram is the name under which the agent's program sets the host name.
+	NameProgram = "drowse-name"
+
 	// GenerationFile holds, inside the sandbox, the generation last announced
 	// through /init in decimal.
 	GenerationFile = "/run/drowse/generation"

@@ -21,7 +21,11 @@ type control interface {
 	// stopped reports whether every task inside has stopped.
 	stopped() (bool, error)
 	checkpoint(dir string) error
+	namer
 }
+
+// namer sets the host name of a runtime that runs.
+type namer interface{ setHostname(name string) error }
 
 // about is what a runtime is like.
 type about struct {

@@ -39,6 +39,7 @@ type question struct {
 	ID       string `json:"id,omitempty"`     // by which gVisor knows the runtime
 	Bundle   string `json:"bundle,omitempty"` // its directory
 	Image    string `json:"image,omitempty"`  // the directory of a memory image
+	Hostname string `json:"hostname,omitempty"`
 	// For "create", which describes the runtime as that build always does: a
 	// restored runtime must be like the captured one.
 	Spec    *peerSpec `json:"spec,omitempty"`
@@ -57,6 +58,7 @@ const (
 	askThaw       ask = "thaw"
 	askStopped    ask = "stopped" // whether every task is; answered with Stopped
 	askCheckpoint ask = "checkpoint"
+	askHostname   ask = "hostname" // set it; builds from before this one do not know the question
 )
 
 // peerSpec is what of a runtime.Spec describes a runtime to gVisor.
@@ -202,6 +204,8 @@ func (q question) put(d *Driver, l local, a *answer) (err error) {
 		return err
 	case askCheckpoint:
 		return l.checkpoint(q.Image)
+	case askHostname:
+		return l.setHostname(q.Hostname)
 	default:
 		return fmt.Errorf("question %q: this build does not know it", q.Ask)
 	}

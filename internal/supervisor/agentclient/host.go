@@ -46,8 +46,14 @@ func (h Host) Init(ctx context.Context, inst runtime.Instance, sb store.Sandbox,
 	})
 }
 
-// Succeed makes this server the host of an agent that knows another one by secret.
+// Succeed makes this server the host of an agent that knows another one by secret,
+// and gives the sandbox its own name: both are as they were in the source.
 func (h Host) Succeed(ctx context.Context, inst runtime.Instance, sandbox, secret string) error {
+	if named, ok := inst.(runtime.Named); ok {
+		if err := named.SetHostname(ctx, sandbox); err != nil { // its build or its agent is from before they could
+			h.Log.Warn("host name stays that of the source", "sandbox", sandbox, "err", err)
+		}
+	}
 	return Of(inst, secret).Init(ctx, agentapi.InitRequest{HostSecret: h.Secret(sandbox)})
 }
 
