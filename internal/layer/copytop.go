@@ -15,10 +15,11 @@ import (
 )
 
 // CopyTop copies what is in a top into the n-th layer of the staging. Nobody may
-// change the top until it returns. Close of what it returns completes the layer,
+// change the top until it returns. Before each file, and within large ones, room is
+// asked whether there is space to go on. Close of what it returns completes the layer,
 // and makes it durable: that takes longer, and the top may change meanwhile. It
 // returns nil if there is no such top.
-func (st *Staging) CopyTop(ctx context.Context, top string, n int) (w *LayerWriter, err error) {
+func (st *Staging) CopyTop(ctx context.Context, top string, n int, room func() error) (w *LayerWriter, err error) {
 	if err := failpoint.Fail(failpoint.LayerCopy); err != nil {
 		return nil, err
 	}
@@ -34,10 +35,13 @@ func (st *Staging) CopyTop(ctx context.Context, top string, n int) (w *LayerWrit
 		if file != nil {
 			defer file.Close()
 		}
+		if err == nil {
+			err = room()
+		}
 		if err != nil {
 			return err
 		}
-		return w.copy(e, file)
+		return w.copy(e, file, room)
 	})
 	if err != nil {
 		w.Abort()
@@ -48,7 +52,7 @@ func (st *Staging) CopyTop(ctx context.Context, top string, n int) (w *LayerWrit
 
 // copy makes an entry as Add does. It comes from this machine, and may be what no
 // export can hold: a pipe, or a socket.
-func (w *LayerWriter) copy(e Entry, from *os.File) error {
+func (w *LayerWriter) copy(e Entry, from *os.File, room func() error) error {
 	if e.Path == "." {
 		return w.begin(e)
 	}
@@ -67,7 +71,7 @@ func (w *LayerWriter) copy(e Entry, from *os.File) error {
 			}
 		}
 	case kind == unix.S_IFREG && e.Link == "" && e.Size > 0:
-		err = copyFile(at, name, e, from)
+		err = copyFile(at, name, e, from, room)
 	default:
 		err = w.make(at, name, e, nil)
 	}
@@ -79,7 +83,7 @@ func (w *LayerWriter) copy(e Entry, from *os.File) error {
 
 // copyFile lets the kernel copy a file's data: file systems that can share blocks
 // do.
-func copyFile(at int, name string, e Entry, from *os.File) error {
+func copyFile(at int, name string, e Entry, from *os.File, room func() error) error {
 	fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
@@ -90,22 +94,33 @@ func copyFile(at int, name string, e Entry, from *os.File) error {
 		return err
 	}
 	for _, x := range e.Data {
-		if err := copyExtent(to, from, x); err != nil {
+		if err := copyExtent(to, from, x, room); err != nil {
 			return err
 		}
 	}
 	return e.dress(fd)
 }
 
-func copyExtent(to, from *os.File, x Extent) error {
+// copyStep is how much of a file is copied before room is asked again. It must be
+// less than what is to stay free.
+const copyStep = 8 << 20
+
+func copyExtent(to, from *os.File, x Extent, room func() error) error {
 	in, out, left := x.Offset, x.Offset, x.Length
 	for left > 0 {
-		n, err := unix.CopyFileRange(int(from.Fd()), &in, int(to.Fd()), &out, int(min(left, 1<<30)), 0)
+		if err := room(); err != nil {
+			return err
+		}
+		n, err := unix.CopyFileRange(int(from.Fd()), &in, int(to.Fd()), &out, int(min(left, copyStep)), 0)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
-			_, err = io.CopyN(io.NewOffsetWriter(to, out), io.NewSectionReader(from, in, left), left)
-			return err
+			step := min(left, copyStep)
+			m, err := io.CopyN(io.NewOffsetWriter(to, out), io.NewSectionReader(from, in, step), step)
+			if err != nil {
+				return err
+			}
+			in, out, n = in+m, out+m, int(m)
 		case err != nil:
 			return err
 		case n == 0:

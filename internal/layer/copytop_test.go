@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,7 +31,7 @@ func TestCopyTop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := st.CopyTop(t.Context(), "top", 0)
+	w, err := st.CopyTop(t.Context(), "top", 0, plenty)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +61,42 @@ func TestCopyTop(t *testing.T) {
 	}
 }
 
+func plenty() error { return nil }
+
+// TestCopyTopStopsForWantOfSpace in the middle of a file: what a guest has written
+// may be more than there is space for, and others need some as well.
+func TestCopyTopStopsForWantOfSpace(t *testing.T) {
+	s, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(s.LayerDir("top"), "root")
+	if err := errors.Join(os.MkdirAll(root, 0o700), os.WriteFile(filepath.Join(root, "large"), make([]byte, 5*copyStep), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	st, err := s.Stage("op")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, asked := errors.New("full"), 0
+	room := func() error {
+		// Once for the root and for each file, and once for each step.
+		if asked++; asked > 4 {
+			return full
+		}
+		return nil
+	}
+	if w, err := st.CopyTop(t.Context(), "top", 0, room); w != nil || !errors.Is(err, full) {
+		t.Errorf("%v, %v; want that it is full", w, err)
+	}
+	if err := st.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(s.imports); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
 // TestCopyTopOfNothing: a template without trees has no top.
 func TestCopyTopOfNothing(t *testing.T) {
 	s, err := Open(t.TempDir())
@@ -70,7 +107,7 @@ func TestCopyTopOfNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w, err := st.CopyTop(t.Context(), "none", 0); w != nil || err != nil {
+	if w, err := st.CopyTop(t.Context(), "none", 0, plenty); w != nil || err != nil {
 		t.Errorf("%v, %v", w, err)
 	}
 }

@@ -245,3 +245,51 @@ func TestDiskFilledFromInside(t *testing.T) {
 	asleep.same(asleep.first, asleep.ask(ctx))
 	g.checkAppended(ctx)
 }
+
+// TestSnapshotLeavesSpace takes snapshots of a sandbox that has more files than
+// there is space to copy. The others go on to have some, also meanwhile; nothing is
+// left, and the sandbox runs on.
+func TestSnapshotLeavesSpace(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	dir := smallDisk(t, 1024)
+	s := startServerIn(t, dir)
+	g := s.startGuest(ctx, client.CreateOptions{})
+	if exit, out := run(ctx, t, g.sb, "sh", "-c", "head -c 200M /dev/urandom >large && sync large"); exit.Code != 0 {
+		t.Fatal(out)
+	}
+	snaps := client.NewSnapshots(s.client)
+	free := fill(t, dir, 150<<20)
+	before := available(t, dir)
+	least := make(chan int64)
+	taking, taken := context.WithCancel(ctx)
+	go func() {
+		n := before
+		for taking.Err() == nil {
+			n = min(n, available(t, dir))
+			time.Sleep(time.Millisecond)
+		}
+		least <- n
+	}()
+	_, err := snaps.Create(ctx, g.sb.ID, "too-large")
+	taken()
+	if err == nil || !strings.Contains(err.Error(), "MiB left") {
+		t.Errorf("the snapshot: %v; want that there is no space", err)
+	}
+	if n := <-least; n < 16<<20 {
+		t.Errorf("meanwhile there were %d MiB", n>>20)
+	}
+	awaitSpace(t, dir, before-(8<<20))
+	if list, err := snaps.List(ctx, ""); err != nil || len(list) != 0 {
+		t.Errorf("there are %+v, %v", list, err)
+	}
+	g.ask(ctx)
+	free()
+	awaitSpace(t, dir, 400<<20)
+	if _, err := snaps.Create(ctx, g.sb.ID, "now"); err != nil {
+		t.Fatalf("with space: %v", err)
+	}
+	if err := snaps.Delete(ctx, "now"); err != nil {
+		t.Error(err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
@@ -99,7 +100,7 @@ func (s *Shelf) copyFrozen(ctx context.Context, c *Capture, staging *layer.Stagi
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
 	}
-	top, err = staging.CopyTop(ctx, c.Inst.ID(), 0)
+	top, err = staging.CopyTop(ctx, c.Inst.ID(), 0, func() error { return s.o.Space.Check(space.Least) })
 	return top, 0, err
 }
 
@@ -122,7 +123,7 @@ func (s *Shelf) complete(ctx context.Context, c *Capture, staging *layer.Staging
 	m.Stack = cp.Stack
 	digest, written, err := s.o.Layers.Seal(m)
 	cp.Digest, cp.Bytes = digest, cp.Bytes+written
-	return errors.Join(err, ctx.Err())
+	return errors.Join(err, s.o.Space.Check(space.Wake), ctx.Err())
 }
 
 // Discard removes what a capture has made that was not committed.

@@ -26,6 +26,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
 )
 
 // Options are what a shelf of snapshots is made of.
@@ -37,6 +38,7 @@ type Options struct {
 	// server.
 	AgentToken func(sandbox string) string
 	Slots      *quota.Slots
+	Space      *space.Disk
 	// Insist removes something, and tries again for as long as it fails.
 	Insist func(remove func() error, failed string, args ...any)
 	// Relieve makes room where the disk is full, and returns whether it has.
