@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	mathrand "math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -194,6 +195,9 @@ func (s *SQLite) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 				return err
 			}
 		}
+		if err := trim(ctx, tx, sb, len(events)); err != nil {
+			return err
+		}
 		if err := also(ctx, tx); err != nil {
 			return err
 		}
@@ -204,6 +208,34 @@ func (s *SQLite) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 		failpoint.Pass(failpoint.Committed)
 	}
 	return s.explain(err, "commit sandbox %s", sb.ID)
+}
+
+// How many of the latest events are kept of a sandbox. Its owner makes events as
+// fast as the server answers, and they would fill the disk.
+const (
+	MostEvents      = 10_000
+	MostEventsEnded = 1_000 // when it has ended
+)
+
+// trimEvery is how many events there are, on average, until those are looked for
+// that are too many: that takes about a millisecond. Chance decides, so that nobody
+// can have it meet another sandbox each time.
+const trimEvery = 256
+
+// trim removes the oldest events of a sandbox to which some have been added.
+func trim(ctx context.Context, tx *sql.Tx, sb Sandbox, added int) error {
+	most := MostEvents
+	switch ended := sb.Record.State == lifecycle.Terminated && sb.Record.Op == nil; {
+	case added == 0:
+		return nil
+	case ended:
+		most = MostEventsEnded
+	case mathrand.IntN(trimEvery) >= added:
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `DELETE FROM events WHERE sandbox = ?1 AND seq <= (
+		SELECT seq FROM events WHERE sandbox = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)`, sb.ID, most)
+	return err
 }
 
 // Meter has wrote be told of the bytes that each commit writes for an API key.

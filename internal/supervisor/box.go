@@ -143,6 +143,9 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 		b.setGate()
 	}
 	b.s.Announce()
+	if before.Tombstone == nil || before.Op != nil {
+		bury(b)
+	}
 	b.noteCancel(res.Entries)
 	b.arm()
 	b.report(before, res)

@@ -387,6 +387,26 @@ func (b *box) forgetRecord(ctx context.Context) {
 		b.s.timers.Set(b, ids.Now().Add(time.Hour), false)
 		return
 	}
+	b.s.timers.Clear(b)
 	b.s.forget(b.id)
+	b.s.graves.Forget(b.snapshot().Config.Key, b.id)
 	b.s.creates.Forget(b.snapshot().Config, b)
+}
+
+// bury notes that nothing but the tombstone is left of a sandbox, if so. Where its
+// key has too many, the oldest are forgotten before their time.
+func bury(b *box) {
+	if rec := b.sb.Record; rec.State != lifecycle.Terminated || rec.Op != nil {
+		return
+	}
+	for _, id := range b.s.graves.Bury(b.sb.Config.Key, b.id) {
+		b.background(func(ctx context.Context) {
+			b.s.mu.RLock()
+			oldest := b.s.boxes[id]
+			b.s.mu.RUnlock()
+			if oldest != nil {
+				oldest.forgetRecord(ctx)
+			}
+		})
+	}
 }

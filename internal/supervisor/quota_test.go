@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -305,4 +307,35 @@ func TestCheckpointNeedsNoRoom(t *testing.T) {
 		}
 		w.powerOff()
 	})
+}
+
+// TestTombstonesOfAKeyAreBounded: where a key has as many as are remembered, the
+// oldest goes when another sandbox ends, from memory and from the store. After a
+// restart they are counted as before.
+func TestTombstonesOfAKeyAreBounded(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	first, second, third, other := create(t, s, of("k", 256)), create(t, s, of("k", 256)), create(t, s, of("k", 256)), create(t, s, of("x", 256))
+	kill(t, s, second)
+	eventually(t, "it is buried", func() bool { return s.graves.Of("k") == 1 })
+	kill(t, s, first, other)
+	eventually(t, "they are buried", func() bool { return s.graves.Of("k") == 2 && s.graves.Of("x") == 1 })
+	stop()
+	s, _ = b.open()
+	if n := s.graves.Of("k"); n != 2 {
+		t.Fatalf("after a restart there are %d", n)
+	}
+	for i := range quota.MostTombstones - 2 {
+		s.graves.Bury("k", strconv.Itoa(i))
+	}
+	kill(t, s, third)
+	eventually(t, "the oldest is forgotten", func() bool { _, err := s.Find(t.Context(), second); return errdef.Is(err, errdef.NotFound) })
+	if list, err := s.o.Store.Sandboxes(t.Context()); err != nil || slices.ContainsFunc(list, func(sb store.Sandbox) bool { return sb.ID == second }) {
+		t.Errorf("it is in the store: %v", err)
+	}
+	for _, id := range []string{first, third, other} {
+		if sb, err := s.Find(t.Context(), id); err != nil || sb.Record.Tombstone == nil {
+			t.Errorf("%s: %v, want its tombstone", id, err)
+		}
+	}
 }

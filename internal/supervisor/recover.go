@@ -3,6 +3,8 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -21,9 +23,12 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	if s.Shelf, err = snapshots.Open(ctx, shelfOptions(s), list); err != nil {
 		return err
 	}
+	slices.SortStableFunc(list, func(a, b store.Sandbox) int { return endedAt(a).Compare(endedAt(b)) })
 	for _, sb := range list {
 		b := newBox(s, sb)
+		s.mu.Lock() // one before may be forgotten
 		s.boxes[sb.ID] = b
+		s.mu.Unlock()
 		s.slots.Hold(sb)
 		s.creates.Restore(sb, b)
 		if err := b.recover(ctx); err != nil {
@@ -36,11 +41,20 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	return s.sweep(ctx)
 }
 
+// endedAt returns when a sandbox ended; zero if it has not.
+func endedAt(sb store.Sandbox) (at time.Time) {
+	if t := sb.Record.Tombstone; t != nil {
+		at = t.At
+	}
+	return at
+}
+
 // recover looks whether the runtime of the record's generation is alive, and
 // lets the table decide what follows.
 func (b *box) recover(ctx context.Context) error {
 	rec := b.sb.Record
 	if rec.State == lifecycle.Terminated && rec.Op == nil {
+		bury(b)
 		b.arm()
 		return nil
 	}

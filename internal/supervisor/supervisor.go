@@ -145,6 +145,7 @@ type Supervisor struct {
 	metrics     *metrics.Metrics
 	fleet       usage.Fleet
 	slots       quota.Slots
+	graves      quota.Graves
 	resharing   *quota.Changes
 	ledger      *cost.Ledger
 	buffers     func(key string) int // see CountBuffers; nil for none
