@@ -20,7 +20,7 @@ if [ "$1" = --keep ]; then
 		[ -d "$from" ] || continue
 		mkdir -p "$to"
 		# The shortest say the same as the longest, and are read faster.
-		find "$from" -type f -size -2k -printf '%s %p\n' | sort -n | head -n "$2" | while read -r _ file; do cp "$file" "$to/"; done
+		find "$from" -type f -size -2k -printf '%s %p\n' | sort -n | sed -n "1,$2p" | while read -r _ file; do cp "$file" "$to/"; done
 	done
 	exit
 fi
