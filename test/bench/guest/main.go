@@ -49,31 +49,29 @@ func run(args []string) error {
 	var count atomic.Int64
 	http.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		n := count.Add(1)
-		touch(ballast, r.FormValue("touch"))
-		var sample byte // another page each time
-		if len(ballast) > 0 {
-			sample = ballast[int(n)*40_961%len(ballast)]
+		sample := touch(ballast, r.FormValue("touch"))
+		if len(ballast) > 0 { // another page each time
+			sample += ballast[int(n)*40_961%len(ballast)]
 		}
 		fmt.Fprintf(w, "%x %d %d\n", id, n, sample)
 	})
 	return http.ListenAndServe(":8080", nil)
 }
 
-// touched keeps what was read.
-var touched byte
-
-// touch reads so many percent of the pages of b, in runs of 16 that are spread evenly.
-func touch(b []byte, percent string) {
+// touch reads so many percent of the pages of b, in runs of 16 that are spread evenly,
+// and returns what that adds up to.
+func touch(b []byte, percent string) (sum byte) {
 	n, err := strconv.Atoi(percent)
 	if err != nil || n <= 0 {
-		return
+		return 0
 	}
 	const page, run = 4096, 16 * 4096
 	for at := 0; at+run <= len(b); at += run * 100 / n {
 		for i := at; i < at+run; i += page {
-			touched += b[i]
+			sum += b[i]
 		}
 	}
+	return sum
 }
 
 // hold writes a file below the working directory and leaves it open.
