@@ -234,7 +234,7 @@ func (s *server) keep(dir string) map[string][]byte {
 func (s *server) checkpointOf(_ context.Context, id string) string {
 	s.t.Helper()
 	for path, manifest := range s.keep(filepath.Join(s.dir, "images")) {
-		if strings.Contains(string(manifest), id) {
+		if strings.Contains(string(manifest), id) && !strings.HasSuffix(filepath.Dir(path), ".deleted") {
 			return filepath.Dir(path)
 		}
 	}
