@@ -176,7 +176,8 @@ func (s *server) start() {
 // hard links: to make it takes most of a second of a core.
 var theBase struct {
 	sync.Mutex
-	dir string // "" until a server has made it
+	dir  string // "" until a server has made it
+	made string // where that server had it: its manifest says so
 }
 
 func (s *server) usesTheBase() bool { return s.binary == "" && len(s.env) == 0 }
@@ -192,6 +193,19 @@ func (s *server) takeBase() {
 		// On another file system it makes its own, like the first.
 		s.t.Logf("the server makes its own base: %s", out)
 		_ = os.RemoveAll(to)
+		return
+	}
+	// The manifest names the directories of the server that made the base, which go
+	// with it. It is replaced, not changed: others have links to the file.
+	for _, name := range glob(filepath.Join(to, "*", "template.json")) {
+		data, err := os.ReadFile(name)
+		if err == nil {
+			data = bytes.ReplaceAll(data, []byte(theBase.made+"/"), []byte(to+"/"))
+			err = errors.Join(os.Remove(name), os.WriteFile(name, data, 0o600))
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
 	}
 }
 
@@ -208,7 +222,7 @@ func (s *server) keepBase() {
 		_ = os.RemoveAll(to)
 		return
 	}
-	theBase.dir = to
+	theBase.dir, theBase.made = to, filepath.Join(s.dir, "templates")
 }
 
 // spawner starts commands from one thread that never ends: the kernel sends
