@@ -135,6 +135,7 @@ func (p *program) Serves(port int) http.Handler {
 
 func (p *program) agent(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != agentapi.PathActivity {
+		_, _ = io.Copy(io.Discard, r.Body) // else the answer could come before the question has ended
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
