@@ -25,7 +25,7 @@ func TestCopyPackages(t *testing.T) {
 		"var/lib/dpkg/triggers/File":               "/usr/lib x\n",
 		"var/lib/dpkg/triggers/Lock":               "",
 		"var/lib/dpkg/triggers/Unincorp":           "x x\n",
-		"etc/apt/sources.list":                     "deb https://deb.debian.org/debian bookworm main # a@b\n",
+		"etc/apt/sources.list":                     "deb https://packages.example/debian bookworm main # a@b\n",
 		"etc/apt/sources.list.d/private.list":      "deb https://me:secret@packages.example/debian bookworm main\n",
 		"etc/apt/sources.list.d/token.sources":     "URIs: https://token@packages.example/\n",
 		"etc/apt/sources.list.d/public.sources":    "URIs: https://packages.example/~me@home/\n",
