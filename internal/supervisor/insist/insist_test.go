@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,18 +18,22 @@ func TestInsist(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		r := New(ctx, slog.New(slog.DiscardHandler))
 		start := time.Now()
+		var mu sync.Mutex
 		var tries []time.Duration
-		fails := 9
 		r.Insist(func() error {
+			mu.Lock()
+			defer mu.Unlock()
 			tries = append(tries, time.Since(start))
-			if len(tries) <= fails {
+			if len(tries) <= 9 {
 				return errors.New("busy")
 			}
 			return nil
 		}, "could not be removed")
+		mu.Lock()
 		if len(tries) != 1 {
 			t.Errorf("it was tried %d times when Insist returned", len(tries))
 		}
+		mu.Unlock()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		const s = time.Second
@@ -36,12 +41,12 @@ func TestInsist(t *testing.T) {
 			t.Errorf("tried after %v, want %v", tries, want)
 		}
 
-		fails, tries = 1000, nil
-		r.Insist(func() error { tries = append(tries, 0); return errors.New("busy") }, "could not be removed")
+		more := 0
+		r.Insist(func() error { more++; return errors.New("busy") }, "could not be removed")
 		stop()
 		r.Wait()
-		if len(tries) != 1 {
-			t.Errorf("it was tried %d times, and the server had stopped", len(tries))
+		if more != 1 {
+			t.Errorf("it was tried %d times, and the server had stopped", more)
 		}
 	})
 }
