@@ -8,6 +8,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -112,13 +113,26 @@ func memory() Finding {
 	return f
 }
 
-// executableMemory says why this process may not have memory as gVisor needs it.
-func executableMemory() error {
+// policyAllows says which of what gVisor needs SELinux forbids this process: memory
+// that can be both written and executed, and to look at an io_uring. Without the
+// second one a sandbox does not wake with its memory.
+func policyAllows() error {
 	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
-		return err
+		return fmt.Errorf("memory that can be both written and executed (execmem): %w", err)
 	}
-	return unix.Munmap(page)
+	_ = unix.Munmap(page)
+	var params [120]byte // struct io_uring_params
+	ring, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
+	if errno != 0 {
+		return nil // gVisor does without
+	}
+	defer unix.Close(int(ring))
+	var st unix.Stat_t
+	if err := unix.Fstat(int(ring), &st); err != nil {
+		return fmt.Errorf("to look at its own io_uring (anon_inode getattr): %w", err)
+	}
+	return nil
 }
 
 // security says which policy besides the usual permissions is in force. What
@@ -129,10 +143,10 @@ func security() Finding {
 		f.Detail += ", and no AppArmor profile confines drowse"
 	}
 	if data, err := os.ReadFile("/sys/fs/selinux/enforce"); err == nil && strings.TrimSpace(string(data)) == "1" {
-		f.Detail = "SELinux is enforcing: with Debian's policy sandboxes start, but did not wake with their memory (docs/kernels.md); a denial is in the audit log: ausearch -m avc -ts recent. The binary wants the label of /usr/local/bin: restorecon -v /usr/local/bin/drowse"
-		if err := executableMemory(); err != nil {
-			f.OK, f.Detail = false, "SELinux lets drowse have no memory that can be both written and executed (execmem), which gVisor needs"
-			f.Remedy = "setsebool -P allow_execmem on, where the policy is Debian's; setsebool -P deny_execmem off, where it is Fedora's or Red Hat's"
+		f.Detail = "SELinux is enforcing; a denial is in the audit log: ausearch -m avc -ts recent. The binary wants the label of /usr/local/bin: restorecon -v /usr/local/bin/drowse"
+		if err := policyAllows(); err != nil {
+			f.OK, f.Detail = false, "SELinux does not let drowse have what gVisor needs: "+err.Error()
+			f.Remedy = "with Debian's policy: semodule -i drowse.cil, which is in packaging/ and in /usr/share/drowse; with another: allow the same to the domain of the service"
 		}
 	}
 	if data, err := os.ReadFile("/proc/self/attr/current"); err == nil {

@@ -49,12 +49,10 @@ for timer in apt-daily apt-daily-upgrade dpkg-db-backup e2scrub_all fstrim syste
 	ln -sf /dev/null "$root/etc/systemd/system/$timer.timer"
 done
 
-# With SELinux, every file has its label from the first boot on. The runtime needs
-# the one permission that doctor asks for where it is missing.
+# With SELinux, every file has its label from the first boot on.
 if [ -e "$root/etc/selinux/config" ]; then
 	sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$root/etc/selinux/config"
 	mount -t proc proc "$root/proc" # setfiles names by it what it has opened
-	chroot "$root" setsebool -PN allow_execmem=1
 	chroot "$root" setfiles -F /etc/selinux/default/contexts/files/file_contexts /
 	umount "$root/proc"
 fi

@@ -23,6 +23,8 @@ const (
 	unit     = "/etc/systemd/system/drowse.service"
 	binary   = "/usr/local/bin/drowse"
 	within   = 6 * time.Minute // one check; emulation is slow
+
+	policyName = "drowse.cil" // what SELinux has to allow, beside the unit
 )
 
 // A guest is the machine that is checked, from within. Its exported fields
@@ -164,6 +166,12 @@ func (g *guest) first() error {
 	}
 	if _, err := output("cp", filepath.Join(media, "drowse"), binary); err != nil {
 		return err
+	}
+	// Without SELinux nothing has to be loaded.
+	if _, err := os.Stat("/sys/fs/selinux/enforce"); err == nil {
+		if _, err := output("semodule", "-i", filepath.Join(media, policyName)); err != nil {
+			return err
+		}
 	}
 	// An interface gets its name while the machine starts.
 	if _, err := output("udevadm", "settle"); err != nil {

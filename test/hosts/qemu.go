@@ -129,7 +129,8 @@ func payload(ctx context.Context, o options, m machine, dir string) error {
 	if err := os.Mkdir(files, 0o755); err != nil {
 		return err
 	}
-	for name, from := range map[string]string{"hosts": self, "drowse": o.drowse, "drowse.service": o.unit} {
+	for name, from := range map[string]string{"hosts": self, "drowse": o.drowse, "drowse.service": o.unit,
+		policyName: filepath.Join(filepath.Dir(o.unit), policyName)} {
 		from, err := filepath.Abs(from)
 		if err != nil {
 			return err
