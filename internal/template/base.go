@@ -274,7 +274,7 @@ func (s *Store) buildBase(tmp string, agent []byte, shown []string) (Template, e
 	if err != nil {
 		return Template{}, err
 	}
-	t := Template{ID: "base" + sum[:16], Alias: "base"}
+	t := Template{ID: "base" + digestOf(sum, trees), Alias: "base"}
 	dir := filepath.Join(s.dir, t.ID)
 	t.Trees = append([]layer.Tree{{Name: "root", Path: "/", Lowers: []string{filepath.Join(dir, "root")}}}, trees...)
 	for i := range t.Trees {
@@ -498,6 +498,17 @@ func linkSystem(root string, shown []string) ([]layer.Tree, error) {
 		trees = append(trees, layer.Tree{Name: name, Path: host, Lowers: []string{host}, Shared: 1})
 	}
 	return trees, nil
+}
+
+// digestOf returns a short digest of what was generated, and of which directories
+// of the host are shown.
+func digestOf(generated string, shown []layer.Tree) string {
+	h := sha256.New()
+	fmt.Fprintln(h, generated)
+	for _, tree := range shown {
+		fmt.Fprintf(h, "%q %q %q\n", tree.Name, tree.Path, tree.Lowers)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
 // hashTree returns a hex digest of everything below dir.

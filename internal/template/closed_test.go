@@ -100,38 +100,6 @@ func TestClosedFilesDoNotExist(t *testing.T) {
 	}
 }
 
-// TestOptIsSharedOnlyIfAskedFor.
-func TestOptIsSharedOnlyIfAskedFor(t *testing.T) {
-	s, err := Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		share []string
-		want  bool
-	}{{nil, false}, {[]string{Opt}, true}, {nil, false}} {
-		base, err := s.BuildBase([]byte("agent"), c.share...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		shared := false
-		for _, tree := range base.Trees {
-			for _, lower := range tree.Lowers[len(tree.Lowers)-tree.Shared:] {
-				shared = shared || lower == "/opt"
-			}
-		}
-		if host, err := os.Lstat("/opt"); err != nil || !host.IsDir() {
-			t.Skipf("this host has no directory /opt: %v", err)
-		}
-		if shared != c.want {
-			t.Errorf("asked for %q: /opt is shared: %v", c.share, shared)
-		}
-		if _, err := os.Stat(filepath.Join(s.Dir(base.ID), "root/opt")); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // TestStateBelowWhatIsShared: sandboxes must not see the server's own files.
 func TestStateBelowWhatIsShared(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")

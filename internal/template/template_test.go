@@ -52,6 +52,44 @@ func TestBaseIsStableAndNamedByContent(t *testing.T) {
 	}
 }
 
+// TestOptIsSharedOnlyIfAskedFor: a start with other directories makes another
+// base, and finds the first again.
+func TestOptIsSharedOnlyIfAskedFor(t *testing.T) {
+	if _, err := os.Stat("/opt"); err != nil {
+		t.Fatalf("this host has no /opt to show: %v", err)
+	}
+	dir := t.TempDir()
+	ids := map[bool]string{}
+	for _, shown := range []bool{false, true, false, true} {
+		s, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.packages = t.TempDir()
+		var share []string
+		if shown {
+			share = []string{Opt}
+		}
+		if _, err := s.BuildBase([]byte("agent"), share...); err != nil {
+			t.Fatal(err)
+		}
+		base, err := s.Resolve("base")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has := slices.ContainsFunc(base.Trees, func(tree layer.Tree) bool { return tree.Path == "/opt" }); has != shown {
+			t.Errorf("the base %s shows /opt: %v, want %v", base.ID, has, shown)
+		}
+		if id, ok := ids[shown]; ok && id != base.ID {
+			t.Errorf("another base, %s, where %s was one", base.ID, id)
+		}
+		ids[shown] = base.ID
+		if _, err := os.Stat(filepath.Join(s.Dir(base.ID), "root/opt")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestOldBasesGo(t *testing.T) {
 	dir := t.TempDir()
 	_, old := buildBase(t, dir, "agent 1")

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -180,7 +181,10 @@ var theBase struct {
 	made string // where that server had it: its manifest says so
 }
 
-func (s *server) usesTheBase() bool { return s.binary == "" && len(s.env) == 0 }
+// usesTheBase says whether the server would make the same base as most.
+func (s *server) usesTheBase() bool {
+	return s.binary == "" && len(s.env) == 0 && !slices.Contains(s.args, "--share-opt")
+}
 
 func (s *server) takeBase() {
 	theBase.Lock()
