@@ -233,13 +233,21 @@ func (s *server) keep(dir string) map[string][]byte {
 // with. The server is asked nothing: the image names its layers.
 func (s *server) checkpointOf(_ context.Context, id string) string {
 	s.t.Helper()
-	for path, manifest := range s.keep(filepath.Join(s.dir, "images")) {
-		if strings.Contains(string(manifest), id) && !strings.HasSuffix(filepath.Dir(path), ".deleted") {
-			return filepath.Dir(path)
+	dir, newest := "", time.Time{}
+	for _, path := range glob(filepath.Join(s.dir, "images", "*", "manifest.json")) {
+		// The one before may still be there, on its way out.
+		manifest, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(manifest), id) {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && info.ModTime().After(newest) {
+			dir, newest = filepath.Dir(path), info.ModTime()
 		}
 	}
-	s.t.Fatalf("no image of %s", id)
-	return ""
+	if dir == "" {
+		s.t.Fatalf("no image of %s", id)
+	}
+	return dir
 }
 
 // checkDamaged checks that a sandbox whose checkpoint is damaged is not woken.
