@@ -520,3 +520,33 @@ func TestSnapshotWithoutMemory(t *testing.T) {
 		})
 	}
 }
+
+// TestImageOfAnother: a sandbox that started from the files of another, which sleeps,
+// does not take its memory image away, also when the server was restarted.
+func TestImageOfAnother(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	source := create(t, s, CreateRequest{})
+	wantCount(t, s, source, 1, 1)
+	if err := s.Pause(t.Context(), source, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Mode: lifecycle.Filesystem})
+	if err != nil {
+		t.Fatal(err)
+	}
+	children := []string{from(t, s, snap.ID), from(t, s, snap.ID)}
+	if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	s, _ = b.open()
+	pauseAndWake(t, s, children[0])
+	kill(t, s, children...)
+	if _, err := s.Connect(t.Context(), source, time.Hour, Patch{}, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, source, 2, 2)
+	kill(t, s, source)
+	b.wantNothingLeft()
+}

@@ -100,7 +100,7 @@ func (r *Remover) All(ctx context.Context, sandbox string, record func() lifecyc
 			errs = append(errs, r.files(sandbox, id))
 		}
 	}
-	if cp := rec.Checkpoint; cp != nil {
+	if cp := rec.Checkpoint; cp != nil && cp.Mode == lifecycle.Memory {
 		errs = append(errs, r.parts.RemoveImage(sandbox, cp.ID))
 	}
 	return errors.Join(errs...)
@@ -120,9 +120,14 @@ func possibleLayers(sandbox string, rec lifecycle.Record) []string {
 }
 
 // Checkpoint removes an old checkpoint: its image, and the layers that the current
-// one does not build on.
+// one does not build on. The current one can have the same image: the sandbox went
+// back to a snapshot of its checkpoint. One without memory is called like the image
+// that it was made of, which is not its own.
 func (r *Remover) Checkpoint(sandbox string, old, current *lifecycle.Checkpoint) error {
-	errs := []error{r.parts.RemoveImage(sandbox, old.ID)}
+	var errs []error
+	if keeps := current != nil && current.ID == old.ID && current.Mode == lifecycle.Memory; old.Mode == lifecycle.Memory && !keeps {
+		errs = append(errs, r.parts.RemoveImage(sandbox, old.ID))
+	}
 	for _, id := range old.Stack {
 		if current == nil || !slices.Contains(current.Stack, id) {
 			errs = append(errs, r.parts.RemoveLayer(sandbox, id))

@@ -27,6 +27,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
+	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
 // Options are what a shelf of snapshots is made of.
@@ -78,7 +79,7 @@ func Open(ctx context.Context, o Options, sandboxes []store.Sandbox) (*Shelf, er
 			s.hold(sb.ID, parts(*cp))
 		}
 	}
-	maps.DeleteFunc(s.holders, func(_ string, who []string) bool { return len(who) < 2 })
+	maps.DeleteFunc(s.holders, func(part string, who []string) bool { return len(who) == 1 && who[0] == sweep.SandboxOf(part) })
 	return s, nil
 }
 
