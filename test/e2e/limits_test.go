@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -258,7 +259,13 @@ func (s *server) checkAccessLog(g *guest) {
 		{"msg=request", "path=/hits", "status=429", "protocol=2"},
 		{"msg=request", "port=49983", "path=/files"},
 	} {
-		if s.log.count(append(want, g.sb.ID)...) == 0 {
+		want = append(want, g.sb.ID)
+		if poll(goneWithin, func() error {
+			if s.log.count(want...) == 0 {
+				return errors.New("not there yet")
+			}
+			return nil
+		}) != nil {
 			t.Errorf("the log has no line with %q", want)
 		}
 	}

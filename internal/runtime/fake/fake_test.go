@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -12,19 +13,28 @@ import (
 )
 
 // counter is the contract suite's guest as a Program.
-type counter struct{ state drivertest.State }
+type counter struct {
+	mu    sync.Mutex // a request whose client has gone may still be at work beside the next
+	state drivertest.State
+}
 
 func (c *counter) Serves(port int) http.Handler {
 	if port != drivertest.GuestPort {
 		return nil
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.state.Count++
 		_ = json.NewEncoder(w).Encode(c.state)
 	})
 }
 
-func (c *counter) Image() ([]byte, error) { return json.Marshal(c.state) }
+func (c *counter) Image() ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return json.Marshal(c.state)
+}
 
 func bootCounter(_ runtime.Spec, image []byte) (Program, error) {
 	c := &counter{state: drivertest.State{PID: 1}}
