@@ -239,7 +239,8 @@ func fingerprint(packages string, agent []byte, shown []string) (string, error) 
 		}
 	}
 	fmt.Fprintln(h, exists("/usr/bin/python3"), exists("/usr/bin/python"))
-	roots = append(roots, writeInstallerSources(h, packages)...)
+	fmt.Fprintf(h, "%q %q\n", openLocal("/"), installerSettings)
+	roots = append(roots, installerSources(packages)...)
 	for _, root := range roots {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
@@ -362,7 +363,7 @@ func copyEtc(etc, to string) error {
 			return err
 		}
 		for _, from := range matches {
-			if err := copyTree(from, to+strings.TrimPrefix(from, etc)); err != nil {
+			if err := copyTree(from, to+strings.TrimPrefix(from, etc), everything); err != nil {
 				return err
 			}
 		}
@@ -371,18 +372,19 @@ func copyEtc(etc, to string) error {
 }
 
 // copyTree copies directories, regular files that everybody may read, and
-// symbolic links as they are. What is private to its owner is left out.
-func copyTree(from, to string) error {
+// symbolic links as they are. What is private to its owner is left out, and so
+// are files that are not wanted and what goes away meanwhile.
+func copyTree(from, to string, wanted func(path string) bool) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return err
+			return gone(err)
 		}
 		info, err := d.Info()
 		if err != nil {
-			return err
+			return gone(err)
 		}
 		target := to + strings.TrimPrefix(path, from)
 		switch {
@@ -391,26 +393,26 @@ func copyTree(from, to string) error {
 				return fs.SkipDir
 			}
 			return mkdir(target, 0o755)
+		case !wanted(path):
+			return nil
 		case d.Type()&fs.ModeSymlink != 0:
 			link, err := os.Readlink(path)
 			if err != nil {
-				return err
+				return gone(err)
 			}
 			return os.Symlink(link, target)
 		case d.Type().IsRegular() && info.Mode().Perm()&0o004 != 0:
-			return copyFile(path, target, info.Mode().Perm()&0o755)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return gone(err)
+			}
+			return writeFile(target, data, info.Mode().Perm()&0o755)
 		}
 		return nil
 	})
 }
 
-func copyFile(from, to string, mode fs.FileMode) error {
-	data, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return writeFile(to, data, mode)
-}
+func everything(string) bool { return true }
 
 // makeHome makes the user's home directory from the usual skeleton.
 func makeHome(home string) error {

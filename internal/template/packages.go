@@ -2,7 +2,6 @@ package template
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -21,12 +20,12 @@ const (
 	apt  = "etc/apt"
 )
 
-// packageDirs are made in the base of a host that has dpkg.
+// packageDirs are made in the base of a host that has dpkg, where it has none.
 var packageDirs = []string{
-	"etc/apt", "etc/apt/apt.conf.d", "etc/apt/preferences.d", "etc/apt/sources.list.d", "etc/apt/trusted.gpg.d",
+	"etc/apt/apt.conf.d", "etc/apt/preferences.d", "etc/apt/sources.list.d", "etc/apt/trusted.gpg.d",
 	"var/cache/apt", "var/cache/apt/archives", "var/cache/apt/archives/partial", "var/cache/debconf",
 	"var/lib/apt", "var/lib/apt/lists", "var/lib/apt/lists/partial", "var/log/apt",
-	dpkg, dpkg + "/info", dpkg + "/parts", dpkg + "/triggers", dpkg + "/updates",
+	dpkg + "/info", dpkg + "/parts", dpkg + "/triggers", dpkg + "/updates",
 }
 
 // dpkgNames is the part of dpkg's database that dpkg needs to install more. It
@@ -58,21 +57,26 @@ func copyPackages(host, root string) error {
 	if !exists(filepath.Join(host, dpkg, "status")) {
 		return nil
 	}
+	for _, copied := range []struct {
+		dir    string
+		names  []string
+		wanted func(path string) bool
+	}{
+		{dpkg, dpkgNames, func(path string) bool { return !unwanted(path) }},
+		{apt, aptNames, withoutCredentials},
+	} {
+		if err := mkdir(filepath.Join(root, copied.dir), 0o755); err != nil {
+			return err
+		}
+		for _, name := range copied.names {
+			path := filepath.Join(copied.dir, name)
+			if err := copyTree(filepath.Join(host, path), filepath.Join(root, path), copied.wanted); err != nil {
+				return err
+			}
+		}
+	}
 	for _, name := range packageDirs {
 		if err := mkdir(filepath.Join(root, name), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	}
-	for _, name := range dpkgNames {
-		from := filepath.Join(host, dpkg, name)
-		err := copyWanted(from, filepath.Join(root, dpkg, name), func(path string) bool { return !unwanted(path) })
-		if err != nil {
-			return err
-		}
-	}
-	for _, name := range aptNames {
-		err := copyWanted(filepath.Join(host, apt, name), filepath.Join(root, apt, name), withoutCredentials)
-		if err != nil {
 			return err
 		}
 	}
@@ -83,21 +87,6 @@ func copyPackages(host, root string) error {
 		}
 	}
 	return nil
-}
-
-// copyWanted is copyTree of what may be copied, over directories that may be
-// there already. Without anything at from it does nothing.
-func copyWanted(from, to string, wanted func(path string) bool) error {
-	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() || !wanted(path) {
-			return nil
-		}
-		return copyTree(path, to+strings.TrimPrefix(path, from))
-	})
-	return gone(err)
 }
 
 // withoutCredentials says whether the file at path names no server with a user
@@ -184,11 +173,10 @@ func makeInstallers(host, usr string) error {
 	return nil
 }
 
-// writeInstallerSources writes, for a fingerprint, what of the host at root decides
-// what copyPackages and makeInstallers make, and returns the files that do.
-func writeInstallerSources(h io.Writer, root string) (files []string) {
-	fmt.Fprintf(h, "%q %q\n", openLocal("/"), installerSettings)
-	files = append(files, filepath.Join(root, dpkg, "status"))
+// installerSources returns the files of the host at root that decide what
+// copyPackages makes.
+func installerSources(root string) []string {
+	files := []string{filepath.Join(root, dpkg, "status")}
 	for _, name := range aptNames {
 		files = append(files, filepath.Join(root, apt, name))
 	}

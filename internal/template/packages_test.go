@@ -11,7 +11,8 @@ import (
 )
 
 // TestCopyPackages: a base gets the database of dpkg and the sources of apt, but
-// neither locks nor what names a password or a user of the host.
+// neither locks, nor what names a password or a user of the host, nor what is
+// closed to others there.
 func TestCopyPackages(t *testing.T) {
 	host, root := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{
@@ -45,6 +46,10 @@ func TestCopyPackages(t *testing.T) {
 	}
 	closed := filepath.Join(host, "etc/apt/sources.list.d/closed.list")
 	if err := os.WriteFile(closed, []byte("deb https://packages.example/ x main\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	private := filepath.Join(host, "etc/apt/keyrings")
+	if err := errors.Join(os.Mkdir(private, 0o700), os.WriteFile(filepath.Join(private, "x.gpg"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"etc", "var", "var/cache", "var/lib", "var/log"} {
@@ -122,5 +127,36 @@ func TestOpenLocal(t *testing.T) {
 	}
 	if _, err := os.Lstat(filepath.Join(usr, "local/share")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a directory that the host keeps closed: %v", err)
+	}
+}
+
+// TestCopyOfWhatGoesAway leaves out what the host removes meanwhile, and copies
+// all else.
+func TestCopyOfWhatGoesAway(t *testing.T) {
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	for _, name := range []string{"a", "b", "c", "d"} {
+		if err := os.WriteFile(filepath.Join(from, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := copyTree(from, to, func(path string) bool {
+		switch filepath.Base(path) {
+		case "a": // before b is looked at
+			os.Remove(filepath.Join(from, "b"))
+		case "c": // before it is read
+			os.Remove(path)
+		}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var copied []string
+	entries, err := os.ReadDir(to)
+	for _, e := range entries {
+		copied = append(copied, e.Name())
+	}
+	if want := []string{"a", "d"}; err != nil || !slices.Equal(copied, want) {
+		t.Errorf("copied %q, %v; want %q", copied, err, want)
 	}
 }
