@@ -81,16 +81,17 @@ func setClock(now time.Time) {
 // writeFacts writes the files that say which sandbox this is, and beside them which
 // generation.
 func writeFacts(file string, req *agentapi.InitRequest) error {
-	dir, of := filepath.Dir(file), filepath.Base
+	beside := func(name string) string { return filepath.Join(filepath.Dir(file), filepath.Base(name)) }
 	if id := req.SandboxID; id != "" {
-		if err := errors.Join(writeFact(dir, of(agentapi.HostnameFile), id), writeFact(dir, of(agentapi.MachineIDFile), machineID(id))); err != nil {
+		err := errors.Join(writeFact(beside(agentapi.HostnameFile), id), writeFact(beside(agentapi.MachineIDFile), machineID(id)))
+		if err != nil {
 			return err
 		}
 	}
 	if req.Generation == nil {
 		return nil
 	}
-	return writeFact(dir, of(file), strconv.FormatInt(*req.Generation, 10))
+	return writeFact(file, strconv.FormatInt(*req.Generation, 10))
 }
 
 // machineID returns 32 hex digits that no other sandbox has.
@@ -100,11 +101,10 @@ func machineID(sandbox string) string {
 }
 
 // writeFact replaces the file, so that readers see one text or the other.
-func writeFact(dir, name, text string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func writeFact(file, text string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
-	file := filepath.Join(dir, name)
 	if err := os.WriteFile(file+".next", []byte(text+"\n"), 0o644); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -47,10 +48,8 @@ func ResolvePlace(at, name string, opaque []string) (Place, error) {
 			continue
 		}
 		next := path.Join(p.Path, part)
-		for _, o := range opaque {
-			if next == o {
-				return p.beyond(next, rest)
-			}
+		if slices.Contains(opaque, next) {
+			return p.beyond(next, rest)
 		}
 		link, err := readLink(top, next[1:])
 		switch {
@@ -77,10 +76,8 @@ func ResolvePlace(at, name string, opaque []string) (Place, error) {
 
 // beyond ends a search at a directory that is not there or is not looked into.
 func (p Place) beyond(at string, rest []string) (Place, error) {
-	for _, part := range rest {
-		if part == ".." {
-			return Place{}, fmt.Errorf("%w: it leads through %.200s, and back", ErrNoPlace, at)
-		}
+	if slices.Contains(rest, "..") {
+		return Place{}, fmt.Errorf("%w: it leads through %.200s, and back", ErrNoPlace, at)
 	}
 	p.Path = path.Join(append([]string{at}, rest...)...)
 	return p, nil

@@ -130,13 +130,13 @@ func policyAllows() error {
 	defer unix.Close(int(ring))
 	var st unix.Stat_t
 	if err := unix.Fstat(int(ring), &st); err != nil {
-		return fmt.Errorf("to look at its own io_uring (anon_inode getattr): %w", err)
+		return fmt.Errorf("looking at its own io_uring (anon_inode getattr): %w", err)
 	}
 	return nil
 }
 
-// security says which policy besides the usual permissions is in force. What
-// it forbids shows in the trial.
+// security says which policy besides the usual permissions is in force, and what
+// SELinux forbids of what gVisor needs. The trial shows what else is forbidden.
 func security() Finding {
 	f := Finding{Name: "security", OK: true, Detail: "no SELinux in force"}
 	if data, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil && strings.TrimSpace(string(data)) == "Y" {
@@ -145,7 +145,7 @@ func security() Finding {
 	if data, err := os.ReadFile("/sys/fs/selinux/enforce"); err == nil && strings.TrimSpace(string(data)) == "1" {
 		f.Detail = "SELinux is enforcing; a denial is in the audit log: ausearch -m avc -ts recent. The binary wants the label of /usr/local/bin: restorecon -v /usr/local/bin/drowse"
 		if err := policyAllows(); err != nil {
-			f.OK, f.Detail = false, "SELinux does not let drowse have what gVisor needs: "+err.Error()
+			f.OK, f.Detail = false, "SELinux forbids what gVisor needs: "+err.Error()
 			f.Remedy = "with Debian's policy: semodule -i drowse.cil, which is in packaging/ and in /usr/share/drowse; with another: allow the same to the domain of the service"
 		}
 	}

@@ -126,12 +126,16 @@ func parsePageQuery(params url.Values) (q pageQuery, err error) {
 	return q, err
 }
 
-// asks reports whether a page has an event, of a sandbox that may be unknown.
-func (q pageQuery) asks(e store.Event, kind string, sb store.Sandbox) bool {
+// asks reports whether a page has an event, as far as the event itself tells.
+func (q pageQuery) asks(e store.Event, kind string) bool {
 	return !e.At.Before(q.from) && (q.to.IsZero() || e.At.Unix() <= q.to.Unix()) &&
 		(len(q.labels) == 0 || slices.Contains(q.labels, eventLabels[kind])) &&
-		(q.state == "" || q.state == eventSuccess) &&
-		(q.template == "" || q.template == sb.Config.Template || q.template == sb.Config.Alias)
+		(q.state == "" || q.state == eventSuccess)
+}
+
+// asksTemplate reports whether a page has events of a sandbox that may be unknown.
+func (q pageQuery) asksTemplate(sb store.Sandbox) bool {
+	return q.template == "" || q.template == sb.Config.Template || q.template == sb.Config.Alias
 }
 
 // eventsInPage answers with a page of the events that a time, a sandbox, a template
@@ -147,11 +151,14 @@ func eventsInPage(s *server, c *call) (reply, error) {
 	}
 	page := eventPage{Items: []eventItem{}}
 	err = walkEvents(c.r.Context(), s.Sandboxes, q.sandbox, q.ascending, func(e store.Event, kind string) (bool, error) {
+		if !q.asks(e, kind) {
+			return true, nil
+		}
 		sb, err := s.Sandboxes.Find(c.r.Context(), e.Sandbox)
 		if err != nil && !errdef.Is(err, errdef.NotFound) {
 			return false, err
 		}
-		if !q.asks(e, kind, sb) {
+		if !q.asksTemplate(sb) {
 			return true, nil
 		}
 		if page.Total++; page.Total > q.offset && len(page.Items) < q.limit {
