@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -116,11 +117,12 @@ type controlWriter struct {
 	header http.Header
 	body   *controlBody // nil if there is none
 
-	status  int
-	out     []byte // of the body, not sent yet
-	sending bool   // the head is sent
-	chunked bool
-	err     error
+	status   int
+	out      []byte // of the body, not sent yet
+	sending  bool   // the head is sent
+	chunked  bool
+	hijacked bool // the handler has the connection, and ends with it
+	err      error
 }
 
 // controlBuffer is up to how many bytes an answer is held back.
@@ -167,8 +169,57 @@ func (w *controlWriter) SetReadDeadline(t time.Time) error { return w.c.in.conn.
 // SetWriteDeadline is for http.ResponseController.
 func (w *controlWriter) SetWriteDeadline(t time.Time) error { return w.c.in.conn.SetWriteDeadline(t) }
 
+// Hijack implements http.Hijacker, for WebSockets. An answer that was begun with
+// WriteHeader is sent first. The connection is the handler's until it returns,
+// and is then closed.
+func (w *controlWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.sending || w.hijacked || w.body != nil {
+		return nil, nil, http.ErrHijacked
+	}
+	w.hijacked = true
+	w.c.stopWatching()
+	up := &hijacked{Conn: w.c.in.conn, c: w.c}
+	if w.status != 0 {
+		head := appendStatusLine(nil, w.status, http.StatusText(w.status))
+		head = append(appendHeader(head, w.header), "\r\n"...)
+		if _, err := up.Write(head); err != nil {
+			return nil, nil, err
+		}
+	}
+	return up, bufio.NewReadWriter(bufio.NewReader(up), bufio.NewWriter(up)), nil
+}
+
+// hijacked is a client's connection in the hands of a handler. What was read
+// ahead comes first.
+type hijacked struct {
+	net.Conn
+	c *conn
+}
+
+// Read implements io.Reader.
+func (h *hijacked) Read(p []byte) (int, error) {
+	if ahead := h.c.in.buffered(); len(ahead) > 0 {
+		n := copy(p, ahead)
+		h.c.in.skip(n)
+		return n, nil
+	}
+	n, err := h.Conn.Read(p)
+	h.c.note(n)
+	return n, err
+}
+
+// Write implements io.Writer.
+func (h *hijacked) Write(p []byte) (int, error) {
+	n, err := h.Conn.Write(p)
+	h.c.note(n)
+	return n, err
+}
+
 // flush sends what is held back; last says that there will be no more.
 func (w *controlWriter) flush(last bool) error {
+	if w.hijacked {
+		return http.ErrHijacked
+	}
 	if w.err != nil {
 		return w.err
 	}
@@ -237,6 +288,9 @@ func (w *controlWriter) keeps() bool {
 
 // finish completes the answer. False if the connection must end.
 func (w *controlWriter) finish() bool {
+	if w.hijacked {
+		return false
+	}
 	w.WriteHeader(http.StatusOK)
 	if b := w.body; b != nil && b.left == h1.Chunked && !b.expects && !w.sending {
 		_ = w.drained(unreadPatience) // to know how much it is
