@@ -101,6 +101,13 @@ type (
 	// SnapshotRequested asks for a checkpoint that others can start from, without
 	// any change to the sandbox.
 	SnapshotRequested struct{ Meta }
+	// RestoreRequested asks that the sandbox become again what it was when a snapshot
+	// was taken. A paused one stays paused. A running one is captured first, if the
+	// state before is to be kept, and goes on from the snapshot.
+	RestoreRequested struct {
+		Meta
+		To Restore
+	}
 	// KillRequested ends the sandbox for good.
 	KillRequested struct{ Meta }
 )
@@ -192,6 +199,7 @@ func (SettingsPatched) Kind() Kind   { return "SettingsPatched" }
 func (LeaseRequested) Kind() Kind    { return "LeaseRequested" }
 func (LeaseReleased) Kind() Kind     { return "LeaseReleased" }
 func (SnapshotRequested) Kind() Kind { return "SnapshotRequested" }
+func (RestoreRequested) Kind() Kind  { return "RestoreRequested" }
 func (KillRequested) Kind() Kind     { return "KillRequested" }
 func (StartSucceeded) Kind() Kind    { return "StartSucceeded" }
 func (StartFailed) Kind() Kind       { return "StartFailed" }
@@ -259,6 +267,8 @@ const (
 	EntrySnapshotted    EntryType = "snapshotted"
 	EntrySnapshotFailed EntryType = "snapshot_failed"
 	EntryForked         EntryType = "forked"
+	EntryRestored       EntryType = "restored"       // the state is that of a snapshot from here on
+	EntryRestoreFailed  EntryType = "restore_failed" // and nothing has changed
 )
 
 // Entry is one line of the event log, written in the transaction of the change

@@ -199,7 +199,7 @@ func (w *walk) event() Event {
 	if w.rec.Op != nil && w.chance(50) { // so that operations end
 		return w.outcome()
 	}
-	switch w.rng.IntN(18) {
+	switch w.rng.IntN(19) {
 	case 0:
 		return CreateRequested{Meta: m, Settings: w.settings()}
 	case 1, 2:
@@ -235,6 +235,8 @@ func (w *walk) event() Event {
 		return w.outcome()
 	case 13:
 		return SnapshotRequested{m}
+	case 14:
+		return RestoreRequested{Meta: m, To: w.restore()}
 	default:
 		return TimerFired{Op: m.Op, Activity: w.activity}
 	}
@@ -245,6 +247,16 @@ func (w *walk) outcome() Event {
 		StartSucceeded{Op: w.op()}, StartSucceeded{Op: w.op()}, StartFailed{Op: w.op(), Detail: "boom"},
 		w.captured(), w.captured(), CaptureEnded{Op: w.op()}, CaptureEnded{Op: w.op(), Detail: "disk full"},
 		SnapshotTaken{Op: w.op()}, SnapshotFailed{Op: w.op(), Detail: "disk full"}, ReleaseDone{Op: w.op()})
+}
+
+// restore is to a snapshot of some other time, or of the checkpoint that there is.
+func (w *walk) restore() Restore {
+	to := Restore{Snapshot: "s", Undo: pick(w, "", "undo")}
+	to.Checkpoint = Checkpoint{ID: "image of a snapshot", Mode: pick(w, Memory, Memory, Filesystem), Stack: []string{"0"}, Layers: map[string]string{"0": "digest"}}
+	if cp := w.rec.Checkpoint; cp != nil && w.chance(30) {
+		to.Checkpoint = *cp
+	}
+	return to
 }
 
 // captured adds a layer to the stack.
@@ -305,13 +317,15 @@ func (w *walk) check(before Record, ev Event, res Result, err error) {
 		w.fail("a %s event had effects", res.Verdict)
 	}
 	if before.Op == nil && after.Checkpointing() {
-		w.checkpointing = after
+		w.checkpointing = before
+		w.checkpointing.Op = after.Op
 	}
 	w.checkMove(before, ev, res)
 	w.checkNumbers(before, ev, after)
 	w.checkState(before, after)
 	w.checkStack(after)
-	w.checkEffects(before, after, res.Effects)
+	w.checkEffects(before, after, res.Effects, res.Entries)
+	w.checkRestored(before, ev, res)
 	w.checkLog(before, after, res)
 	w.checkKills(before, ev, res)
 	if _, asked := ev.(SnapshotRequested); asked || before.Phase() == Snapshotting && after.State == Running {
@@ -405,7 +419,7 @@ func (w *walk) checkCarried(op Operation, after Record) {
 	}
 	if !after.EndAt.Equal(began.EndAt) || after.EndIsLive != began.EndIsLive || !after.EndSetAt.Equal(began.EndSetAt) ||
 		!after.StartedAt.Equal(began.StartedAt) || !reflect.DeepEqual(after.Leases, began.Leases) {
-		w.fail("a checkpoint changed %+v to %+v", began, after)
+		w.fail("a checkpoint or restore changed %+v to %+v", began, after)
 	}
 }
 
@@ -435,7 +449,7 @@ func (w *walk) checkStack(after Record) {
 	}
 }
 
-func (w *walk) checkEffects(before, after Record, effects []Effect) {
+func (w *walk) checkEffects(before, after Record, effects []Effect, entries []Entry) {
 	for _, e := range effects {
 		switch e.Kind {
 		case StartRuntime:
@@ -450,7 +464,8 @@ func (w *walk) checkEffects(before, after Record, effects []Effect) {
 			if before.Checkpoint == nil || e.Checkpoint.ID != before.Checkpoint.ID {
 				w.fail("drop of %v, which was not the checkpoint", e.Checkpoint)
 			}
-			if after.State != Paused || after.Checkpoint.ID == e.Checkpoint.ID {
+			restored := slices.ContainsFunc(entries, func(e Entry) bool { return e.Type == EntryRestored })
+			if after.State != Paused || after.Checkpoint.ID == e.Checkpoint.ID && !restored {
 				w.fail("the checkpoint is dropped and none is newer")
 			}
 		case DropLayers:
@@ -485,6 +500,35 @@ func (w *walk) checkEffects(before, after Record, effects []Effect) {
 			}
 			w.forgotten = true
 		}
+	}
+}
+
+// checkRestored holds that a sandbox has the checkpoint of the snapshot exactly when
+// the log says so, and that a restore which keeps the state before has captured it.
+func (w *walk) checkRestored(before Record, ev Event, res Result) {
+	said := slices.ContainsFunc(res.Entries, func(e Entry) bool { return e.Type == EntryRestored })
+	var to *Restore
+	switch e := ev.(type) {
+	case RestoreRequested:
+		if before.Situation() == atPaused || before.Situation() == atRunning && e.To.Undo == "" {
+			to = &e.To
+		}
+	case CaptureReady:
+		if op := before.Op; res.Verdict == Applies && op != nil {
+			to = op.Restore
+		}
+	}
+	if said != (to != nil) {
+		w.fail("restored is %v", said)
+	}
+	if to == nil {
+		return
+	}
+	if cp := res.Record.Checkpoint; cp == nil || !reflect.DeepEqual(*cp, to.Checkpoint) {
+		w.fail("it went back to %+v, and was to go to %+v", cp, to.Checkpoint)
+	}
+	if running := before.State == Running; running != (res.Record.Phase() == Resuming) {
+		w.fail("it was %s, and is %s", before.Situation(), res.Record.Situation())
 	}
 }
 

@@ -66,9 +66,13 @@ const (
 	// CauseCheckpoint is of a pause that goes over into a resume: only the
 	// checkpoint was wanted.
 	CauseCheckpoint Cause = "checkpoint"
+	CauseRestore    Cause = "restore"  // the sandbox goes back to a snapshot
 	CauseShutdown   Cause = "shutdown" // the server stops, and was told to pause everything
 	CauseDisk       Cause = "disk"     // its files take more than they may
 )
+
+// GoesOn reports whether a pause for this cause goes over into a resume.
+func (c Cause) GoesOn() bool { return c == CauseCheckpoint || c == CauseRestore }
 
 // Reason says why a sandbox ended.
 type Reason string
@@ -119,11 +123,20 @@ type Operation struct {
 	Mode       Mode          `json:"mode,omitempty"`       // of a pause
 	Cancelable bool          `json:"cancelable,omitempty"` // access may cancel this pause
 	Canceling  bool          `json:"canceling,omitempty"`  // the pause is to be undone, not committed
-	Carry      *Carry        `json:"carry,omitempty"`      // of a resume that ends a checkpoint
+	Carry      *Carry        `json:"carry,omitempty"`      // of a resume that ends a checkpoint or a restore
+	Restore    *Restore      `json:"restore,omitempty"`    // what follows the capture, if the sandbox goes back to a snapshot
 	Before     *Settings     `json:"before,omitempty"`     // what a resume that fails goes back to; nil if it changed none
 }
 
-// Carry is what a sandbox that was only checkpointed goes on with.
+// Restore is what a sandbox goes back to.
+type Restore struct {
+	Checkpoint Checkpoint `json:"checkpoint"`
+	Snapshot   string     `json:"snapshot"`       // whose checkpoint that is
+	Undo       string     `json:"undo,omitempty"` // the id of the snapshot that is to keep the state before; empty for none
+}
+
+// Carry is what a sandbox goes on with that was only checkpointed, or went back to a
+// snapshot.
 type Carry struct {
 	EndAt     time.Time `json:"endAt"`
 	EndIsLive bool      `json:"endIsLive,omitempty"`
@@ -200,9 +213,9 @@ func (r Record) Phase() Phase {
 	return r.Op.Phase
 }
 
-// Checkpointing reports whether the operation in flight only checkpoints the
-// sandbox: it runs before and after.
-func (r Record) Checkpointing() bool { return r.Op != nil && r.Op.Cause == CauseCheckpoint }
+// Checkpointing reports whether the operation in flight checkpoints the sandbox or
+// takes it back to a snapshot: it runs before and after.
+func (r Record) Checkpointing() bool { return r.Op != nil && r.Op.Cause.GoesOn() }
 
 // Situation returns the row of the table that the record is in: the phase
 // while an operation is in flight, else the state.

@@ -232,6 +232,12 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		return CaptureEnded{Op: op, Detail: strings.Join(rest, " ")}
 	case "snapshot":
 		return SnapshotRequested{m}
+	case "restore":
+		to := Restore{Snapshot: "s1", Checkpoint: Checkpoint{ID: "image-s1", Mode: Memory}}
+		if len(rest) > 0 {
+			to.Undo = rest[0]
+		}
+		return RestoreRequested{Meta: m, To: to}
 	case "snapshottaken":
 		return SnapshotTaken{Op: op, Bytes: 1 << 20}
 	case "snapshotfailed":

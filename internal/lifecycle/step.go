@@ -372,7 +372,7 @@ func pauseExplicit(s *step, ev Event) {
 
 func (s *step) pause(id string, m Meta, mode Mode) {
 	op := s.begin(id, Pausing, m, pauseDeadline)
-	op.Cancelable = m.Cause != CauseCall && m.Cause != CauseCheckpoint && m.Cause != CauseDisk
+	op.Cancelable = m.Cause != CauseCall && !m.Cause.GoesOn() && m.Cause != CauseDisk
 	op.Mode = mode
 	detail := string(mode)
 	if m.Detail != "" {
@@ -423,8 +423,8 @@ func joinPause(s *step, ev Event) {
 	s.verdict = Joins
 	op, e := s.rec.Op, ev.(PauseRequested)
 	switch {
-	case op.Canceling, op.Mode != e.Mode:
-		s.verdict = Waits // it is being undone, or keeps something else: ask again
+	case op.Canceling, op.Mode != e.Mode, op.Restore != nil:
+		s.verdict = Waits // it is being undone, or keeps something else, or wakes again: ask again
 	case op.Cause == CauseCheckpoint:
 		op.Cause, op.Actor = e.Cause, e.Actor // and it does not wake again
 	case op.Cancelable:
@@ -440,7 +440,7 @@ func accessDuringPause(s *step, ev Event) {
 	op, e := s.rec.Op, ev.(AccessRequested)
 	switch {
 	case e.Probe && e.Draining:
-	case e.Probe && op.Cause != CauseCheckpoint:
+	case e.Probe && !op.Cause.GoesOn():
 		s.refuse(errProbed(s.rec))
 	case e.Probe:
 		s.verdict = Waits // it is not asleep, and not going to be
@@ -490,6 +490,11 @@ func captured(s *step, ev Event) {
 		s.verdict = Waits
 		return
 	}
+	if op.Restore != nil {
+		entry := s.goBack(op, *op.Restore)
+		entry.Bytes, entry.Freed = e.Checkpoint.Bytes, e.Freed
+		return
+	}
 	old := s.rec.Checkpoint
 	cp := e.Checkpoint
 	s.release(s.rec.Launch)
@@ -499,12 +504,7 @@ func captured(s *step, ev Event) {
 	if old != nil {
 		s.effect(Effect{Kind: DropCheckpoint, Checkpoint: old})
 	}
-	carry := Carry{EndAt: s.rec.EndAt, EndIsLive: s.rec.EndIsLive, Leases: s.rec.Leases}
-	s.rec.State, s.rec.Checkpoint, s.rec.Op = Paused, &cp, nil
-	s.rec.PausedAt, s.rec.PausedFor = s.now, op.Cause
-	s.rec.EndAt, s.rec.EndIsLive = time.Time{}, false
-	s.rec.Leases = nil
-	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
+	carry := s.sleep(op.Cause, &cp)
 	entry := s.logEnd(EntryPaused, op, "")
 	entry.Bytes, entry.Freed = cp.Bytes, e.Freed
 	if op.Cause == CauseCheckpoint {
@@ -514,8 +514,67 @@ func captured(s *step, ev Event) {
 	entry.StartedAt = s.rec.StartedAt
 }
 
-// goOn wakes a sandbox that was only to be checkpointed. It is the same
-// operation still: who waits for its end waits for the wake.
+// sleep makes a running sandbox a paused one with this checkpoint, and returns what
+// it would go on with.
+func (s *step) sleep(cause Cause, cp *Checkpoint) Carry {
+	carry := Carry{EndAt: s.rec.EndAt, EndIsLive: s.rec.EndIsLive, Leases: s.rec.Leases}
+	s.rec.State, s.rec.Checkpoint, s.rec.Op = Paused, cp, nil
+	s.rec.PausedAt, s.rec.PausedFor = s.now, cause
+	s.rec.EndAt, s.rec.EndIsLive = time.Time{}, false
+	s.rec.Leases = nil
+	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
+	return carry
+}
+
+// restore begins to take a running sandbox back. Where the state before is to be
+// kept, it is captured as by a pause; else its runtime is replaced at once.
+func restore(s *step, ev Event) {
+	e := ev.(RestoreRequested)
+	e.Cause = CauseRestore
+	if e.To.Undo == "" {
+		s.goBack(s.begin(e.Op, Resuming, e.Meta, resumeDeadline), e.To)
+		return
+	}
+	s.pause(e.Op, e.Meta, Memory)
+	to := e.To
+	s.rec.Op.Restore = &to
+}
+
+// goBack is the commit point of a restore: the runtime is released, and the sandbox
+// goes on from the snapshot, in the same operation and with its clocks.
+func (s *step) goBack(op *Operation, to Restore) *Entry {
+	cp, old := to.Checkpoint, s.rec.Checkpoint
+	s.release(s.rec.Launch)
+	carry := s.sleep(op.Cause, &cp)
+	if old != nil {
+		s.effect(Effect{Kind: DropCheckpoint, Checkpoint: old})
+	}
+	s.logEnd(EntryRestored, op, to.detail())
+	op.Restore = nil
+	s.goOn(op, carry)
+	return &s.entries[len(s.entries)-1]
+}
+
+// restoreAsleep needs no operation: the sandbox sleeps on, with another checkpoint.
+func restoreAsleep(s *step, ev Event) {
+	e := ev.(RestoreRequested)
+	cp := e.To.Checkpoint
+	s.effect(Effect{Kind: DropCheckpoint, Checkpoint: s.rec.Checkpoint})
+	s.rec.Checkpoint, s.rec.LastError = &cp, ""
+	entry := s.log(EntryRestored, nil, e.To.detail())
+	entry.Op, entry.Actor, entry.Cause = e.Op, e.Actor, CauseRestore
+}
+
+// detail says what the event log says of a restore.
+func (r Restore) detail() string {
+	if r.Undo == "" {
+		return "to snapshot " + r.Snapshot
+	}
+	return "to snapshot " + r.Snapshot + "; " + r.Undo + " keeps the state before"
+}
+
+// goOn wakes a sandbox that was only to be checkpointed, or to go back. It is the
+// same operation still: who waits for its end waits for the wake.
 func (s *step) goOn(op *Operation, carry Carry) {
 	op.Phase, op.Attempt, op.Deadline = Resuming, 1, s.now.Add(resumeDeadline)
 	op.Generation = s.rec.Generation + 1
@@ -582,6 +641,10 @@ func captureEnded(s *step, ev Event) {
 	detail := e.Detail
 	if detail == "" {
 		detail = "it did not finish in time"
+	}
+	if op.Restore != nil {
+		s.logEnd(EntryRestoreFailed, op, detail)
+		return
 	}
 	s.rec.LastError = "pause: " + detail
 	if op.Cause != CauseCall {
@@ -809,6 +872,10 @@ func pausingFound(s *step, ev Event) {
 	}
 	op := s.rec.Op
 	s.rec.Op = nil
+	if op.Restore != nil {
+		s.logEnd(EntryRestoreFailed, op, "the server stopped during the restore")
+		return
+	}
 	s.logEnd(EntryPauseFailed, op, "the server stopped during the pause")
 }
 

@@ -66,7 +66,7 @@ var (
 // allKinds lists every kind of event, requests first.
 var allKinds = []Kind{
 	"CreateRequested", "ImportRequested", "AccessRequested", "PauseRequested", "ConnectRequested", "ResumeRequested", "TimeoutSet", "ExtendRequested",
-	"SettingsPatched", "LeaseRequested", "LeaseReleased", "SnapshotRequested", "KillRequested",
+	"SettingsPatched", "LeaseRequested", "LeaseReleased", "SnapshotRequested", "RestoreRequested", "KillRequested",
 	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "SnapshotTaken", "SnapshotFailed", "LayersMerged", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted",
 }
 
@@ -99,6 +99,7 @@ func init() {
 			"LeaseRequested":    applies(openLease, "", atRunning),
 			"LeaseReleased":     applies(closeLease, "", atRunning),
 			"SnapshotRequested": applies(snapshot, "its memory and files are copied beside it", atSnapshot),
+			"RestoreRequested":  applies(restore, "captured first if the state before is kept, else replaced at once", atPausing, atResuming),
 			"KillRequested":     applies(kill, "", atKilling),
 			"RuntimeGone":       applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
 			"TimerFired":        applies(runningTimer, "a clock ran out: kill, pause by onTimeout or onIdle, or checkpoint", atRunning, atPausing, atKilling),
@@ -115,9 +116,9 @@ func init() {
 		},
 		atPausing: {
 			"AccessRequested": applies(accessDuringPause, "cancels an automatic pause if traffic may wake the sandbox; a lease while an automatic pause drains; waits otherwise; a probe is refused after the drain", atPausing),
-			"PauseRequested":  applies(joinPause, "joins; an automatic pause is no longer cancelable, a checkpoint becomes a pause", atPausing),
+			"PauseRequested":  applies(joinPause, "joins; an automatic pause is no longer cancelable, a checkpoint becomes a pause; waits for a restore", atPausing),
 			"KillRequested":   applies(kill, "the capture is abandoned", atKilling),
-			"CaptureReady":    applies(captured, "the commit point, unless the pause is being undone; after a checkpoint it wakes", atPaused, atResuming, atPausing),
+			"CaptureReady":    applies(captured, "the commit point, unless the pause is being undone; after a checkpoint it wakes, and after a restore it wakes from the snapshot", atPaused, atResuming, atPausing),
 			"CaptureEnded":    applies(captureEnded, "thawed: canceled or failed", atRunning),
 			"RuntimeGone":     applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
 			"TimerFired":      applies(pausingTimer, "its deadline passed: undo it; the lifetime passed: end", atPausing, atKilling),
@@ -134,6 +135,7 @@ func init() {
 			"LeaseRequested":    refuses(errNotRunning, "nothing is held awake that sleeps"),
 			"LeaseReleased":     refuses(errNotRunning, ""),
 			"SnapshotRequested": applies(snapshotAsleep, "its checkpoint is kept as the snapshot", atPaused),
+			"RestoreRequested":  applies(restoreAsleep, "the checkpoint becomes that of the snapshot", atPaused),
 			"KillRequested":     applies(kill, "", atKilling),
 			"LayersMerged":      applies(merged, "the new layer takes their place in the stack, if they are still there", atPaused),
 			"RuntimeGone":       stale,

@@ -15,7 +15,7 @@ import (
 // events has one event of every kind.
 var events = []Event{
 	CreateRequested{}, ImportRequested{}, AccessRequested{}, PauseRequested{}, ConnectRequested{}, ResumeRequested{}, TimeoutSet{},
-	ExtendRequested{}, SettingsPatched{}, LeaseRequested{}, LeaseReleased{}, SnapshotRequested{}, KillRequested{}, StartSucceeded{}, StartFailed{}, CaptureReady{}, CaptureEnded{},
+	ExtendRequested{}, SettingsPatched{}, LeaseRequested{}, LeaseReleased{}, SnapshotRequested{}, RestoreRequested{}, KillRequested{}, StartSucceeded{}, StartFailed{}, CaptureReady{}, CaptureEnded{},
 	SnapshotTaken{}, SnapshotFailed{},
 	LayersMerged{}, ReleaseDone{}, RuntimeGone{}, TimerFired{}, ServerStarted{},
 }

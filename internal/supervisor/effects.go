@@ -157,7 +157,7 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	goesOn, up, last := b.sb.Record.Checkpointing(), b.work.Up, b.work.Last
+	goesOn, up, last := b.sb.Record.Checkpointing() && b.sb.Record.Op.Cause == lifecycle.CauseCheckpoint, b.work.Up, b.work.Last
 	res, err := b.applyLocked(ev)
 	if err == nil && res.Changed {
 		b.serveLocked(inst)
@@ -220,7 +220,7 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	c := &capture.Capture{Image: e.Op, Sandbox: sb, Inst: inst, Drain: b.drainLeases, Farewell: func(ctx context.Context) { b.fetchLastLog(ctx, inst) }}
 	cp, freed, err := b.s.captures.Make(ctx, c)
 	ready := lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed}
-	if sb.Record.Checkpointing() { // it wakes at once, and is never found asleep
+	if op := sb.Record.Op; op != nil && op.Cause == lifecycle.CauseCheckpoint { // it wakes at once, and is never found asleep
 		ready.Merged = b.waitingMerge()
 	}
 	if err == nil && b.tell(ready).Verdict == lifecycle.Applies {

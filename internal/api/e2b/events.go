@@ -33,7 +33,7 @@ var eventLabels = map[string]string{
 // way, or failed, or is no concern of this dialect. A runtime that is lost with
 // a checkpoint to go back to is a sandbox that sleeps from then on.
 func eventKind(e lifecycle.Entry) string {
-	checkpoint := e.Cause == lifecycle.CauseCheckpoint
+	checkpoint := e.Cause.GoesOn()
 	switch e.Type {
 	case lifecycle.EntryRunning, lifecycle.EntryImported:
 		return "created"

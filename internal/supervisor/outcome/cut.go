@@ -18,6 +18,10 @@ func PausedBy(op *lifecycle.Operation) error {
 		return errdef.New(errdef.Unavailable, "checkpointed", "the sandbox was checkpointed, which ends its connections").
 			WithRemedy("connect again: it runs on")
 	}
+	if op != nil && op.Cause == lifecycle.CauseRestore {
+		return errdef.New(errdef.Unavailable, "restored", "the sandbox goes back to a snapshot, which ends its connections").
+			WithRemedy("connect again: it runs on from there")
+	}
 	e := errdef.New(errdef.Unavailable, "put_to_sleep", "the sandbox was put to sleep").
 		WithRemedy("resume it with connect; where autoResume is on, the next request wakes it")
 	if op != nil {

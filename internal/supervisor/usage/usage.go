@@ -117,7 +117,7 @@ type Fleet struct {
 
 // Note counts the starts and wakes among the entries of the event log.
 func (f *Fleet) Note(e lifecycle.Entry) {
-	if e.Type == lifecycle.EntryRunning || e.Type == lifecycle.EntryResumed && e.Cause != lifecycle.CauseCheckpoint {
+	if e.Type == lifecycle.EntryRunning || e.Type == lifecycle.EntryResumed && !e.Cause.GoesOn() {
 		f.starts.Add(1)
 	}
 }
