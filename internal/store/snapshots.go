@@ -32,6 +32,9 @@ type Snapshot struct {
 	// Replaces is the id of the snapshot that had its name until then; empty for
 	// none.
 	Replaces string `json:"replaces,omitempty"`
+	// Undo is set for what the sandbox was before it went back to another snapshot.
+	// The next such one replaces it, and it ends with the sandbox.
+	Undo bool `json:"undo,omitempty"`
 	// Passing is set for one that a fork removes when its children have started.
 	Passing bool `json:"passing,omitempty"`
 }
@@ -41,7 +44,8 @@ type Snapshots interface {
 	// CommitSnapshot stores a snapshot, and in the same transaction does what Commit
 	// does with the sandbox that it was taken of. It is errdef.Exists if its id or
 	// name is known, unless the one of that name is the one it replaces: that is
-	// deleted in the same transaction.
+	// deleted in the same transaction. An undo can be committed again, since that it
+	// was need not be known.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
 	// Snapshots returns all snapshots, oldest first.
 	Snapshots(ctx context.Context) ([]Snapshot, error)
@@ -73,8 +77,12 @@ func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, 
 	}
 	name := sql.NullString{String: snap.Name, Valid: snap.Name != ""}
 	return s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error {
-		if snap.Replaces != "" {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ?`, snap.Replaces); err != nil {
+		gone := []string{snap.Replaces}
+		if snap.Undo {
+			gone = append(gone, snap.ID)
+		}
+		for _, id := range gone {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ?`, id); err != nil {
 				return err
 			}
 		}

@@ -98,7 +98,7 @@ func (b *box) apply(ev lifecycle.Event) (lifecycle.Result, error) {
 }
 
 func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
-	return b.applyWithLocked(ev, nil)
+	return b.applyWithLocked(ev, b.s.Before(b.sb, ev))
 }
 
 // applyWithLocked also keeps a snapshot, in the same commit, if the event applies.

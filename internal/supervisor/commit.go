@@ -5,13 +5,19 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // commit makes a change durable, with a snapshot of the sandbox unless that is nil,
 // giving up the ballast if there is no room.
 func (s *Supervisor) commit(sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
 	write := func() error { return s.o.Store.Commit(s.commitContext(), sb, entries) }
-	if snap != nil {
+	switch {
+	case snap == nil && snapshots.Restores(entries):
+		write = func() error {
+			return s.Adopt(sb, func() error { return s.o.Store.Commit(s.commitContext(), sb, entries) })
+		}
+	case snap != nil:
 		write = func() error {
 			return s.Keep(snap, sb, func() error { return s.o.Store.CommitSnapshot(s.commitContext(), *snap, sb, entries) })
 		}

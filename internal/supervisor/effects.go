@@ -399,6 +399,9 @@ func bury(b *box) {
 	if rec := b.sb.Record; rec.State != lifecycle.Terminated || rec.Op != nil {
 		return
 	}
+	if undo := b.s.Undo(b.id); undo != "" {
+		b.background(func(ctx context.Context) { b.s.RemoveUndo(ctx, undo) })
+	}
 	for _, id := range b.s.graves.Bury(b.sb.Config.Key, b.id) {
 		b.background(func(ctx context.Context) {
 			b.s.mu.RLock()

@@ -138,19 +138,54 @@ func (t *taking) captureAs(ctx context.Context, c *snapshots.Capture) error {
 	return err
 }
 
-// ForkRequest says how many children a sandbox is to have.
-type ForkRequest struct {
-	Count   int
-	Timeout *time.Duration // the soft timeout of each; nil for that of the sandbox
-	Key     string         // the id of the API key whose they will be
-	Actor   string
+// RestoreRequest says what a sandbox is to go back to.
+type RestoreRequest = snapshots.RestoreRequest
+
+// Restore has a sandbox go back to one of its snapshots. A paused one sleeps on; of
+// a running one it returns when that runs again. What it was before is kept as a
+// snapshot, which undo names, unless the request says otherwise.
+func (s *Supervisor) Restore(ctx context.Context, id string, req RestoreRequest) (sb store.Sandbox, undo string, err error) {
+	b, err := s.box(id)
+	if err != nil {
+		return sb, "", err
+	}
+	to, release, err := s.Aim(b.snapshot(), req)
+	if err != nil {
+		return sb, "", err
+	}
+	for {
+		res, ended, err := b.request(lifecycle.RestoreRequested{Meta: call(ids.NewOp(), req.Actor), To: to})
+		if err == nil && res.Verdict == lifecycle.Waits {
+			if _, err = b.wait(ctx, ended); err == nil {
+				continue
+			}
+		}
+		if err != nil || ended == nil {
+			release()
+			s.Tidy()
+			return b.as(res.Record), to.Undo, err
+		}
+		done := make(chan ending, 1)
+		s.work.Go(func() { // also when the caller goes away
+			if end, err := b.wait(s.ctx, ended); err == nil {
+				done <- end
+			}
+			release()
+			s.Tidy()
+		})
+		end, err := b.wait(ctx, done)
+		if err == nil && end.Type != lifecycle.EntryResumed {
+			err = outcome.NotRestored(b.snapshot(), end.Entry, b.unfitNow())
+		}
+		return b.as(end.record), to.Undo, err
+	}
 }
 
-// Forked is one child, or why there is none.
-type Forked struct {
-	Sandbox store.Sandbox
-	Err     error
-}
+// ForkRequest says how many children a sandbox is to have, and Forked is one child.
+type (
+	ForkRequest = snapshots.ForkRequest
+	Forked      = snapshots.Forked
+)
 
 // Fork starts sandboxes that go on from what a sandbox is now, each with an id and
 // tokens of its own, and with its settings. They share one capture. The sandbox
@@ -194,18 +229,12 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 
 // noteFork tells the event log of the children.
 func noteFork(b *box, children []Forked, actor string) {
-	var made []string
-	for _, c := range children {
-		if c.Err == nil {
-			made = append(made, c.Sandbox.ID)
-		}
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.sb.Record.State == lifecycle.Terminated {
 		return
 	}
-	if err := b.logEntry(snapshots.ForkEntry(ids.Now(), actor, len(children), made)); err != nil {
+	if err := b.logEntry(snapshots.ForkEntry(ids.Now(), actor, children)); err != nil {
 		b.s.log.Error("fork could not be noted", "sandbox", b.id, "err", err)
 	}
 }

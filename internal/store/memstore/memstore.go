@@ -378,7 +378,7 @@ func (s *Store) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb stor
 }
 
 func (d *Data) addSnapshot(snap store.Snapshot) error {
-	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool { return x.id == snap.Replaces })
+	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool { return x.id == snap.Replaces || snap.Undo && x.id == snap.ID })
 	if slices.ContainsFunc(others, func(x snapshot) bool { return x.id == snap.ID || x.name != "" && x.name == snap.Name }) {
 		return store.ErrSnapshotExists(snap)
 	}

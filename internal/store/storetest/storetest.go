@@ -63,6 +63,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"Snapshots", testSnapshots},
 		{"SnapshotExists", testSnapshotExists},
 		{"SnapshotReplaces", testSnapshotReplaces},
+		{"SnapshotUndo", testSnapshotUndo},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
@@ -737,4 +738,30 @@ func follow(t *testing.T, s store.Store, n int) []store.Event {
 		}
 	}
 	return seen
+}
+
+// testSnapshotUndo commits what a sandbox was before a restore twice, as after a
+// commit whose outcome was not known, and once more in the place of another.
+func testSnapshotUndo(t *testing.T, h harness) {
+	s := h.open(t)
+	put := func(snap store.Snapshot, generation int64) {
+		t.Helper()
+		sb := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Paused, Generation: generation}}
+		if err := s.CommitSnapshot(t.Context(), snap, sb, []lifecycle.Entry{entry(generation)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	undo := store.Snapshot{ID: "one", Undo: true, Sandbox: "source", Generation: 1, CreatedAt: utc(1)}
+	put(undo, 1)
+	put(undo, 2)
+	s = h.reopen(t, s)
+	diff(t, "snapshot", only(t, snapshots(t, s)), undo)
+	next := store.Snapshot{ID: "two", Undo: true, Sandbox: "source", Generation: 2, CreatedAt: utc(2), Replaces: "one"}
+	put(next, 3)
+	put(next, 4)
+	s = h.reopen(t, s)
+	diff(t, "snapshot", only(t, snapshots(t, s)), next)
+	if got := only(t, sandboxes(t, s)).Record.Generation; got != 4 {
+		t.Errorf("generation %d, want 4", got)
+	}
 }

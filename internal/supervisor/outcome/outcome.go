@@ -104,6 +104,19 @@ func NotResumed(id string, entry lifecycle.Entry, unfit *errdef.Error) error {
 		WithRemedy("try again; its checkpoint is untouched")
 }
 
+// NotRestored is why a sandbox does not run from the snapshot that it was to go back
+// to.
+func NotRestored(sb store.Sandbox, entry lifecycle.Entry, unfit *errdef.Error) error {
+	switch entry.Type {
+	case lifecycle.EntryRestoreFailed:
+		return errdef.New(errdef.Unavailable, "restore_failed", "sandbox %s runs on as it was, because that could not be kept: %s", sb.ID, entry.Detail).
+			WithRemedy("try again, or have it discarded")
+	case lifecycle.EntryResumeFailed:
+		return fmt.Errorf("sandbox %s is at the snapshot: %w", sb.ID, NotResumed(sb.ID, entry, unfit))
+	}
+	return Overtaken(sb)
+}
+
 // Lasting returns the part of a failed start that is the host's, and goes on until
 // someone repairs it; nil if there is none.
 func Lasting(err error) *errdef.Error {

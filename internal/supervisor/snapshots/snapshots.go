@@ -270,12 +270,15 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 }
 
 // Keep has commit make a snapshot durable, and makes it known. It takes the place
-// of the one that has its name. The source must not change its checkpoint
-// meanwhile: it goes on to need what it shares.
+// of the one that has its name, or that is an undo of the same sandbox as it is. The
+// source must not change its checkpoint meanwhile: it goes on to need what it shares.
 func (s *Shelf) Keep(snap *store.Snapshot, source store.Sandbox, commit func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, replaces := s.named(snap.Name)
+	if snap.Undo {
+		old, replaces = s.undoOf(snap.Sandbox)
+	}
 	snap.Replaces = old.ID
 	its := s.hold(snap.ID, parts(snap.Checkpoint))
 	var shared []string

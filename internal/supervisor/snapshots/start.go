@@ -63,11 +63,31 @@ func CheckForks(count int) error {
 		WithRemedy("ask for 1 to 100").With("allowed", mostForks)
 }
 
+// ForkRequest says how many children a sandbox is to have.
+type ForkRequest struct {
+	Count   int
+	Timeout *time.Duration // the soft timeout of each; nil for that of the sandbox
+	Key     string         // the id of the API key whose they will be
+	Actor   string
+}
+
+// Forked is one child, or why there is none.
+type Forked struct {
+	Sandbox store.Sandbox
+	Err     error
+}
+
 // ForkEntry is what the event log of a source says of a fork.
-func ForkEntry(at time.Time, actor string, asked int, children []string) lifecycle.Entry {
+func ForkEntry(at time.Time, actor string, children []Forked) lifecycle.Entry {
+	var made []string
+	for _, c := range children {
+		if c.Err == nil {
+			made = append(made, c.Sandbox.ID)
+		}
+	}
 	return lifecycle.Entry{
 		Type: lifecycle.EntryForked, At: at, Cause: lifecycle.CauseCall, Actor: actor,
-		Detail: fmt.Sprintf("%d of %d: %s", len(children), asked, strings.Join(children, " ")),
+		Detail: fmt.Sprintf("%d of %d: %s", len(made), len(children), strings.Join(made, " ")),
 	}
 }
 

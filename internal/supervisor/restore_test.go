@@ -1,0 +1,278 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+func take(t *testing.T, s *Supervisor, id string, req SnapshotRequest) store.Snapshot {
+	t.Helper()
+	snap, err := s.TakeSnapshot(t.Context(), id, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snap
+}
+
+func restore(t *testing.T, s *Supervisor, id string, req RestoreRequest) (undo string) {
+	t.Helper()
+	_, undo, err := s.Restore(t.Context(), id, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return undo
+}
+
+func wake(t *testing.T, s *Supervisor, id string) {
+	t.Helper()
+	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantUndoGone waits for the end of what sandboxes were before they went back, which
+// follows theirs.
+func (b *bench) wantUndoGone(s *Supervisor) {
+	b.t.Helper()
+	eventually(b.t, "the end of the state before", func() bool { return len(s.AllSnapshots()) == 0 })
+	stopped, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := s.Stop(stopped); err != nil {
+		b.t.Fatal(err)
+	}
+	b.wantNothingLeft()
+}
+
+// TestRestore takes a sandbox back, running and paused, over a restart of the
+// server, and back again to what it was before. Each time its memory and files are
+// those of that moment. One state before is kept, which ends with the sandbox.
+func TestRestore(t *testing.T) {
+	for name, asleep := range map[string]bool{"running": false, "paused": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s, stop := b.open()
+			id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause}})
+			wantCount(t, s, id, 1, 1)
+			put(t, s, id, "before")
+			snap := take(t, s, id, SnapshotRequest{Name: "one"})
+			wantCount(t, s, id, 2, 1)
+			wantCount(t, s, id, 3, 1)
+			put(t, s, id, "after")
+			generation := int64(1)
+			back := func(req RestoreRequest) string {
+				t.Helper()
+				if asleep {
+					if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+						t.Fatal(err)
+					}
+				}
+				was := record(t, s, id)
+				undo := restore(t, s, id, req)
+				is := record(t, s, id)
+				if is.Situation() != was.Situation() || !is.EndAt.Equal(was.EndAt) {
+					t.Errorf("it became %+v, was %+v", is, was)
+				}
+				if asleep {
+					wake(t, s, id)
+				}
+				generation++
+				return undo
+			}
+
+			first := back(RestoreRequest{Snapshot: "one"})
+			wantFiles(t, s, id, "before")
+			wantCount(t, s, id, 2, generation)
+			if kept, err := s.Snapshot(first); err != nil || !kept.Undo || kept.Sandbox != id {
+				t.Errorf("the state before: %+v, %v", kept, err)
+			}
+			stop()
+			s, _ = b.open()
+
+			second := back(RestoreRequest{}) // what it was before the restore
+			wantFiles(t, s, id, "before", "after")
+			wantCount(t, s, id, 4, generation)
+			if _, err := s.Snapshot(first); !errdef.Is(err, errdef.NotFound) {
+				t.Errorf("the state before the one before: %v", err)
+			}
+			if undo := back(RestoreRequest{Snapshot: snap.ID, Discard: true}); undo != "" {
+				t.Errorf("%q keeps what was to be discarded", undo)
+			}
+			wantFiles(t, s, id, "before")
+			wantCount(t, s, id, 2, generation)
+			if all := s.AllSnapshots(); len(all) != 2 || s.Undo(id) != second {
+				t.Errorf("snapshots %+v", all)
+			}
+			if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+				t.Fatal(err)
+			}
+			pauseAndWake(t, s, id)
+			generation++
+			wantFiles(t, s, id, "before")
+			wantCount(t, s, id, 3, generation)
+			back(RestoreRequest{Snapshot: second})
+			wantFiles(t, s, id, "before")
+			wantCount(t, s, id, 3, generation)
+			kill(t, s, id)
+			b.wantUndoGone(s)
+		})
+	}
+}
+
+// TestRestoreThatIsRefused leaves the sandbox as it was.
+func TestRestoreThatIsRefused(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	mine := CreateRequest{Config: store.Config{Key: "k", Limits: store.Limits{DiskMiB: 100}}}
+	id, other := create(t, s, mine), create(t, s, mine)
+	wantCount(t, s, id, 1, 1)
+	files := take(t, s, id, SnapshotRequest{Mode: lifecycle.Filesystem})
+	for want, req := range map[string]RestoreRequest{
+		"snapshot_not_found":      {Snapshot: "none"},
+		"undo_not_found":          {},
+		"snapshot_of_other":       {Snapshot: take(t, s, other, SnapshotRequest{}).ID},
+		"snapshot_without_memory": {Snapshot: files.ID, Mode: lifecycle.Memory},
+	} {
+		if _, _, err := s.Restore(t.Context(), id, req); code(err) != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	kill(t, s, other)
+	limited(s, store.KeyLimits{DiskMiB: 1})
+	if _, _, err := s.Restore(t.Context(), id, RestoreRequest{Snapshot: files.ID}); !errdef.Is(err, errdef.Exhausted) {
+		t.Errorf("without room for the state before: %v", err)
+	}
+	wantCount(t, s, id, 2, 1)
+	kill(t, s, id)
+	if _, _, err := s.Restore(t.Context(), id, RestoreRequest{Snapshot: files.ID, Discard: true}); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("of one that has ended: %v", err)
+	}
+	for _, snap := range s.AllSnapshots() {
+		if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	b.wantNothingLeft()
+}
+
+// TestRestoreThatFails: without what it was before, a sandbox does not go back. The
+// snapshot may be deleted meanwhile.
+func TestRestoreThatFails(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	var atCheckpoint func() error
+	b.set(func() { b.checkpoint = func() error { return atCheckpoint() } })
+	atCheckpoint = func() error { return nil }
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	snap := take(t, s, id, SnapshotRequest{})
+	atCheckpoint = func() error { return errors.New("no space left on device") }
+	if _, _, err := s.Restore(t.Context(), id, RestoreRequest{Snapshot: snap.ID}); code(err) != "restore_failed" {
+		t.Errorf("%v", err)
+	}
+	wantCount(t, s, id, 2, 1)
+	atCheckpoint = func() error { return s.RemoveSnapshot(context.Background(), snap.ID, "") }
+	restore(t, s, id, RestoreRequest{Snapshot: snap.ID})
+	wantCount(t, s, id, 2, 2)
+	if _, err := s.Snapshot(snap.ID); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("the snapshot: %v", err)
+	}
+	kill(t, s, id)
+	b.wantUndoGone(s)
+}
+
+// TestRestoreOfFiles boots a sandbox from the files of a snapshot that has memory
+// too. Of a paused one, that is also true of what it was paused with.
+func TestRestoreOfFiles(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	put(t, s, id, "before")
+	snap := take(t, s, id, SnapshotRequest{})
+	put(t, s, id, "after")
+	restore(t, s, id, RestoreRequest{Snapshot: snap.ID, Mode: lifecycle.Filesystem})
+	wantFiles(t, s, id, "before")
+	wantCount(t, s, id, 1, 2)
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	asleep := take(t, s, id, SnapshotRequest{})
+	undo := restore(t, s, id, RestoreRequest{Snapshot: asleep.ID, Mode: lifecycle.Filesystem})
+	stop()
+	s, _ = b.open()
+	wake(t, s, id)
+	wantCount(t, s, id, 1, 3)
+	pauseAndWake(t, s, id) // which drops the checkpoint that has the files alone
+	wantCount(t, s, id, 2, 4)
+	restore(t, s, id, RestoreRequest{Snapshot: asleep.ID, Discard: true})
+	wantCount(t, s, id, 2, 5)
+	restore(t, s, id, RestoreRequest{Snapshot: undo, Discard: true})
+	wantCount(t, s, id, 2, 6)
+	for _, of := range []string{snap.ID, asleep.ID} {
+		if err := s.RemoveSnapshot(t.Context(), of, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill(t, s, id)
+	b.wantUndoGone(s)
+}
+
+// TestRestoreToTheCheckpoint takes a paused sandbox back to a snapshot of the very
+// checkpoint that it has.
+func TestRestoreToTheCheckpoint(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	snap := take(t, s, id, SnapshotRequest{})
+	undo := restore(t, s, id, RestoreRequest{Snapshot: snap.ID})
+	for _, ref := range []string{snap.ID, undo} {
+		if err := s.RemoveSnapshot(t.Context(), ref, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	s, _ = b.open()
+	wake(t, s, id)
+	wantCount(t, s, id, 2, 2)
+	kill(t, s, id)
+	b.wantNothingLeft()
+}
+
+// TestLayerOfAnother: a layer outlives the sandbox that it is named after, when a
+// snapshot alone needs it, also when the server was restarted.
+func TestLayerOfAnother(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	id := create(t, s, CreateRequest{})
+	first := take(t, s, id, SnapshotRequest{})
+	wantCount(t, s, id, 1, 1)
+	put(t, s, id, "before")
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	second := take(t, s, id, SnapshotRequest{})
+	restore(t, s, id, RestoreRequest{Snapshot: first.ID, Discard: true})
+	stop()
+	s, _ = b.open()
+	kill(t, s, id)
+	child := from(t, s, second.ID)
+	wantFiles(t, s, child, "before")
+	wantCount(t, s, child, 2, 1)
+	for _, snap := range s.AllSnapshots() {
+		if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	kill(t, s, child)
+	b.wantNothingLeft()
+}

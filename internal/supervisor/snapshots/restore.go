@@ -1,0 +1,147 @@
+package snapshots
+
+import (
+	"context"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// RestoreRequest says what a sandbox is to go back to.
+type RestoreRequest struct {
+	Snapshot string         // id or name; empty for what it was before the last restore
+	Mode     lifecycle.Mode // what comes back; empty for all that the snapshot has
+	Discard  bool           // the state before is not kept
+	Actor    string
+}
+
+// Aim returns what a sandbox goes back to that asks for this. Until release is
+// called, nothing of that is removed, and there is room for the state before.
+func (s *Shelf) Aim(sb store.Sandbox, req RestoreRequest) (to lifecycle.Restore, release func(), err error) {
+	holder := NewID()
+	snap, undo, err := s.takeOwn(sb.ID, req.Snapshot, holder)
+	if err != nil {
+		return to, nil, err
+	}
+	drop := func() { s.Return(snap, holder) }
+	to = lifecycle.Restore{Checkpoint: snap.Checkpoint, Snapshot: snap.ID}
+	switch {
+	case req.Mode == lifecycle.Filesystem:
+		to.Checkpoint = FilesOf(snap.Checkpoint)
+	case req.Mode == lifecycle.Memory && snap.Checkpoint.Mode != lifecycle.Memory:
+		err = errdef.New(errdef.Invalid, "snapshot_without_memory", "snapshot %s has files only, and the memory is asked for too", Describe(snap)).
+			WithRemedy("leave the mode out: the sandbox boots from the files").With("field", "mode").With("allowed", lifecycle.Filesystem)
+	case snap.Checkpoint.Mode == lifecycle.Memory:
+		_, err = Configure(snap, sb.Config)
+	}
+	if err == nil && !req.Discard {
+		to.Undo = NewID()
+		var free func()
+		if free, err = s.Reserve(Request{Key: sb.Config.Key, Replace: undo}, sb.Config.Limits); err == nil {
+			return to, func() { free(); drop() }, nil
+		}
+	}
+	if err != nil {
+		drop()
+		return lifecycle.Restore{}, nil, err
+	}
+	return to, drop, nil
+}
+
+// takeOwn returns a snapshot of a sandbox, which the holder needs from then on, and
+// the id of the one that keeps its state before the last restore, if any.
+func (s *Shelf) takeOwn(sandbox, ref, holder string) (snap store.Snapshot, undo string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, has := s.undoOf(sandbox)
+	switch {
+	case ref != "":
+		snap, err = s.find(ref)
+	case has:
+		snap = last
+	default:
+		err = errdef.New(errdef.NotFound, "undo_not_found", "sandbox %s has no state from before a restore to go back to", sandbox).
+			WithRemedy("name a snapshot of the sandbox, which drowse snapshot ls --sandbox lists")
+	}
+	if err == nil && snap.Sandbox != sandbox {
+		err = errdef.New(errdef.Invalid, "snapshot_of_other", "snapshot %s was taken of sandbox %s, and sandbox %s goes back to its own only", Describe(snap), snap.Sandbox, sandbox).
+			WithRemedy("start a new sandbox from that snapshot")
+	}
+	if err == nil {
+		s.hold(holder, parts(snap.Checkpoint))
+	}
+	return snap, last.ID, err
+}
+
+// undoOf returns the snapshot that keeps what a sandbox was before its last restore.
+// The caller holds mu.
+func (s *Shelf) undoOf(sandbox string) (store.Snapshot, bool) {
+	for _, snap := range s.byID {
+		if snap.Undo && snap.Sandbox == sandbox {
+			return snap, true
+		}
+	}
+	return store.Snapshot{}, false
+}
+
+// Undo returns the id of the snapshot that keeps what a sandbox was before its last
+// restore; empty for none.
+func (s *Shelf) Undo(sandbox string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap, _ := s.undoOf(sandbox)
+	return snap.ID
+}
+
+// RemoveUndo removes one whose sandbox has ended.
+func (s *Shelf) RemoveUndo(ctx context.Context, id string) {
+	if err := s.RemoveSnapshot(ctx, id, ""); err != nil && !errdef.Is(err, errdef.NotFound) {
+		s.o.Log.Error("undo could not be removed", "snapshot", id, "err", err)
+	}
+}
+
+// Before returns the snapshot that is to keep what a sandbox is, if the event takes
+// it back to another; nil if there is none to be kept.
+func (s *Shelf) Before(sb store.Sandbox, ev lifecycle.Event) *store.Snapshot {
+	var to *lifecycle.Restore
+	var cp lifecycle.Checkpoint
+	switch e := ev.(type) {
+	case lifecycle.RestoreRequested:
+		if sb.Record.Situation() == lifecycle.Situation(lifecycle.Paused) {
+			to, cp = &e.To, *sb.Record.Checkpoint
+		}
+	case lifecycle.CaptureReady:
+		if op := sb.Record.Op; op != nil && op.ID == e.Op {
+			to, cp = op.Restore, e.Checkpoint
+		}
+	}
+	if to == nil || to.Undo == "" {
+		return nil
+	}
+	snap := s.Of(sb, cp, Request{Key: sb.Config.Key})
+	snap.ID, snap.Undo = to.Undo, true
+	return &snap
+}
+
+// Restores reports whether a sandbox goes back to a snapshot with these entries of
+// the event log.
+func Restores(entries []lifecycle.Entry) bool {
+	return slices.ContainsFunc(entries, func(e lifecycle.Entry) bool { return e.Type == lifecycle.EntryRestored })
+}
+
+// Adopt has commit make durable that a sandbox goes back to a snapshot, and keeps
+// nothing of what it was. What it needs from then on it shares.
+func (s *Shelf) Adopt(sb store.Sandbox, commit func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shared := s.hold(sb.ID, parts(*sb.Record.Checkpoint))
+	err := commit()
+	if err != nil {
+		for _, id := range shared {
+			s.release(sb.ID, id)
+		}
+	}
+	return err
+}
