@@ -23,6 +23,7 @@ type Snapshot struct {
 	Key        string    `json:"key,omitempty"`      // the id of the API key that created it
 	Bytes      int64     `json:"bytes"`              // written for it, or by the pause that it keeps
 	FrozenMs   float64   `json:"frozenMs,omitempty"` // how long the running sandbox was frozen for it
+	Undo       bool      `json:"undo,omitempty"`     // it keeps what the sandbox was before the last restore
 }
 
 const snapshotsPath = "/v1/snapshots"
@@ -33,18 +34,70 @@ type Snapshots struct{ c *Client }
 // NewSnapshots returns the snapshots of the server of a client.
 func NewSnapshots(c *Client) Snapshots { return Snapshots{c} }
 
-// Create takes a snapshot of a running or paused sandbox. The name may be empty;
-// ErrConflict: it is taken.
-func (s Snapshots) Create(ctx context.Context, sandbox, name string) (Snapshot, error) {
-	body := map[string]string{}
-	if name != "" {
-		body["name"] = name
+// SnapshotOptions are what a snapshot is to be.
+type SnapshotOptions struct {
+	Name    string // to find it by; empty for none
+	Replace bool   // take the name from the snapshot that has it, which is deleted
+	Mode    Mode   // what it keeps; empty for all that the sandbox has
+}
+
+// Create takes a snapshot of a running or paused sandbox. ErrConflict: the name is
+// taken.
+func (s Snapshots) Create(ctx context.Context, sandbox string, o SnapshotOptions) (Snapshot, error) {
+	body := map[string]any{}
+	if o.Name != "" {
+		body["name"] = o.Name
+	}
+	if o.Mode != "" {
+		body["mode"] = o.Mode
+	}
+	if o.Replace {
+		body["replace"] = true
 	}
 	var snap Snapshot
 	if err := s.c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(sandbox)+"/snapshots", nil, body, &snap); err != nil {
 		return Snapshot{}, fmt.Errorf("take snapshot of %s: %w", sandbox, err)
 	}
 	return snap, nil
+}
+
+// RestoreOptions say what a sandbox is to go back to.
+type RestoreOptions struct {
+	Snapshot string // id or name of one of its snapshots; empty for what it was before the last restore
+	Mode     Mode   // what comes back; empty for all that the snapshot has
+	Discard  bool   // do not keep what it is now
+}
+
+// Restored is a sandbox that went back.
+type Restored struct {
+	Info Info   `json:"sandbox"`
+	Undo string `json:"undo,omitempty"` // the id of the snapshot that keeps what it was before; empty for none
+}
+
+// Restore takes a sandbox back to one of its snapshots. A paused one stays paused; a
+// running one runs on from there. ErrNotFound: there is no such snapshot, or nothing
+// to undo.
+func (s Snapshots) Restore(ctx context.Context, sandbox string, o RestoreOptions) (Restored, error) {
+	body := map[string]any{}
+	if o.Snapshot != "" {
+		body["snapshot"] = o.Snapshot
+	} else {
+		body["undo"] = true
+	}
+	if o.Mode != "" {
+		body["mode"] = o.Mode
+	}
+	if o.Discard {
+		body["discard"] = true
+	}
+	var out struct {
+		Sandbox answered `json:"sandbox"`
+		Undo    string   `json:"undo"`
+	}
+	if err := s.c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(sandbox)+"/restore", nil, body, &out); err != nil {
+		return Restored{}, fmt.Errorf("restore %s: %w", sandbox, err)
+	}
+	return Restored{Info: out.Sandbox.info, Undo: out.Undo}, nil
 }
 
 // List returns all snapshots, newest first; of one sandbox, where that is not

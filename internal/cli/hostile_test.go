@@ -160,6 +160,7 @@ func TestHostileText(t *testing.T) {
 		"snapshot create":  {{"snapshot", "create", id}, {"snapshot", "create", "inobody"}},
 		"snapshot ls":      {{"snapshot", "ls"}, {"snapshot", "ls", "--sandbox", id}},
 		"snapshot rm":      {{"snapshot", "rm", "nothing" + hostileText}},
+		"restore":          {{"restore", id, "nothing" + hostileText}, {"restore", id, "--undo"}},
 		"fork":             {{"fork", id}, {"fork", "inobody"}},
 		"timeout":          {{"timeout", id, "2h"}, {"timeout", id, "none"}},
 		"cp":               {{"cp", id + ":/nothing" + hostileText, "-"}},

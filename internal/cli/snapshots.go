@@ -42,14 +42,22 @@ its deadlines. A paused one sleeps on, and its checkpoint becomes the snapshot.`
 }
 
 func (a snapshotCommands) createCommand() *cobra.Command {
-	var name string
+	var o client.SnapshotOptions
+	var mode string
 	cmd := &cobra.Command{
 		Use:   "create ID [flags]",
 		Short: "take a snapshot of a sandbox and print its id",
 		Args:  exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.Replace && o.Name == "" {
+				return usagef("--replace takes over a name: want --name")
+			}
+			var err error
+			if o.Mode, err = modeOf(mode); err != nil {
+				return err
+			}
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				snap, err := client.NewSnapshots(c).Create(ctx, args[0], name)
+				snap, err := client.NewSnapshots(c).Create(ctx, args[0], o)
 				if err != nil {
 					return err
 				}
@@ -57,7 +65,9 @@ func (a snapshotCommands) createCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "`name` to find the snapshot by, which no other may have")
+	cmd.Flags().StringVar(&o.Name, "name", "", "`name` to find the snapshot by, which no other may have")
+	cmd.Flags().BoolVar(&o.Replace, "replace", false, "take the name from the snapshot that has it, which is deleted")
+	cmd.Flags().StringVar(&mode, "mode", "", "what to keep (`mode`): memory (processes and files) or filesystem (files only) (default: all that the sandbox has)")
 	return cmd
 }
 
@@ -77,6 +87,9 @@ func (a snapshotCommands) listCommand() *cobra.Command {
 					now := time.Now()
 					rows := [][]string{{"NAME", "ID", "OF", "KEEPS", "WRITTEN", "MADE"}}
 					for _, s := range all {
+						if s.Undo {
+							s.Name = "(undo)" // no snapshot can be called that
+						}
 						rows = append(rows, []string{cmp.Or(s.Name, "-"), s.ID, s.Sandbox, string(s.Mode), human.Bytes(s.Bytes), clock(s.CreatedAt, now)})
 					}
 					table(w, rows)
@@ -110,6 +123,63 @@ and those that started from them, keep all they need.`,
 			})
 		},
 	}
+}
+
+// modeOf reads what a snapshot keeps, or what comes back of it; empty for all.
+func modeOf(text string) (client.Mode, error) {
+	if text == "" {
+		return "", nil
+	}
+	return client.Mode(text), checkMode("mode", text)
+}
+
+func (a snapshotCommands) restoreCommand() *cobra.Command {
+	var o client.RestoreOptions
+	var mode string
+	var undo bool
+	cmd := &cobra.Command{
+		Use:   "restore ID SNAPSHOT | --undo [flags]",
+		Short: "take a sandbox back to one of its snapshots",
+		Long: `Take a sandbox back to one of its snapshots, by the id or name of the snapshot: to
+its files and, if the snapshot has it, its memory with the processes. The sandbox keeps
+its id, tokens, timeout and holds. A paused one stays paused. A running one runs on
+from there, and its connections end.
+
+What the sandbox was before is kept as a snapshot, whose id is printed. It counts as
+any other does, and lasts until the next restore, or until the sandbox ends; to give it
+up earlier, delete it. --undo goes back to it.`,
+		Example: `  drowse snapshot create --name clean ID
+  drowse restore ID clean
+  drowse restore ID --undo`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	cmd.Flags().BoolVar(&undo, "undo", false, "go back to what the sandbox was before the last restore")
+	cmd.Flags().BoolVar(&o.Discard, "discard", false, "do not keep what the sandbox is now")
+	cmd.Flags().StringVar(&mode, "mode", "", "what comes back (`mode`): memory (processes and files) or filesystem (files only) (default: all that the snapshot has)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if undo == (len(args) == 2) {
+			return usagef("want SNAPSHOT or --undo")
+		}
+		if !undo {
+			o.Snapshot = args[1]
+		}
+		var err error
+		if o.Mode, err = modeOf(mode); err != nil {
+			return err
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			done, err := client.NewSnapshots(c).Restore(ctx, args[0], o)
+			if err != nil {
+				return err
+			}
+			return a.print(done, func(w io.Writer) {
+				if done.Undo != "" {
+					_, _ = fmt.Fprintln(w, done.Undo)
+				}
+			})
+		})
+	}
+	return cmd
 }
 
 func (a snapshotCommands) forkCommand() *cobra.Command {

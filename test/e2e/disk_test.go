@@ -271,7 +271,7 @@ func TestSnapshotLeavesSpace(t *testing.T) {
 		}
 		least <- n
 	}()
-	_, err := snaps.Create(ctx, g.sb.ID, "too-large")
+	_, err := snaps.Create(ctx, g.sb.ID, client.SnapshotOptions{Name: "too-large"})
 	taken()
 	if err == nil || !strings.Contains(err.Error(), "MiB left") {
 		t.Errorf("the snapshot: %v; want that there is no space", err)
@@ -286,7 +286,7 @@ func TestSnapshotLeavesSpace(t *testing.T) {
 	g.ask(ctx)
 	free()
 	awaitSpace(t, dir, 400<<20)
-	if _, err := snaps.Create(ctx, g.sb.ID, "now"); err != nil {
+	if _, err := snaps.Create(ctx, g.sb.ID, client.SnapshotOptions{Name: "now"}); err != nil {
 		t.Fatalf("with space: %v", err)
 	}
 	if err := snaps.Delete(ctx, "now"); err != nil {

@@ -11,7 +11,7 @@ import (
 const faultySnapshot = "tried"
 
 func (f *faults) takeSnapshot(id string) error {
-	_, err := client.NewSnapshots(f.s.client).Create(f.ctx, id, faultySnapshot)
+	_, err := client.NewSnapshots(f.s.client).Create(f.ctx, id, client.SnapshotOptions{Name: faultySnapshot})
 	return err
 }
 

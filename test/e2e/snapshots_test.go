@@ -54,7 +54,7 @@ func TestSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := g.ask(ctx)
-	snap, err := snaps.Create(ctx, g.sb.ID, "moment")
+	snap, err := snaps.Create(ctx, g.sb.ID, client.SnapshotOptions{Name: "moment"})
 	if err != nil {
 		t.Fatal(err)
 	}

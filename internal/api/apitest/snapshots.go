@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -98,6 +99,46 @@ func (x *Snapshots) RemoveSnapshot(_ context.Context, ref, actor string) error {
 	x.fake.Actors = append(x.fake.Actors, actor)
 	x.list = slices.Delete(x.list, i, i+1)
 	return nil
+}
+
+// Restore takes a sandbox back to one of its own. Its checkpoint says to which.
+func (x *Snapshots) Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error) {
+	sb, err := x.fake.Get(ctx, id)
+	if err != nil {
+		return sb, "", err
+	}
+	x.fake.mu.Lock()
+	defer x.fake.mu.Unlock()
+	before := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.Undo && has.Sandbox == id })
+	at := before
+	if req.Snapshot != "" {
+		at = x.find(req.Snapshot)
+	}
+	switch {
+	case at < 0 && req.Snapshot == "":
+		return sb, "", errdef.New(errdef.NotFound, "undo_not_found", "sandbox %s did not go back before", id)
+	case at < 0:
+		return sb, "", store.ErrSnapshotNotFound(req.Snapshot)
+	case x.list[at].Sandbox != id:
+		return sb, "", errdef.New(errdef.Invalid, "snapshot_of_other", "snapshot %s was taken of another sandbox", req.Snapshot)
+	case req.Mode == lifecycle.Memory && x.list[at].Checkpoint.Mode != lifecycle.Memory:
+		return sb, "", errdef.New(errdef.Invalid, "snapshot_without_memory", "snapshot %s has files only", req.Snapshot)
+	}
+	x.fake.Actors = append(x.fake.Actors, req.Actor)
+	sb.Record.Checkpoint = &lifecycle.Checkpoint{ID: "of " + x.list[at].ID, Mode: cmp.Or(req.Mode, x.list[at].Checkpoint.Mode)}
+	if x.fake.Sandboxes[id] = sb; req.Discard {
+		return sb, "", nil
+	}
+	if before >= 0 {
+		x.list = slices.Delete(x.list, before, before+1)
+	}
+	x.taken++
+	undo := store.Snapshot{
+		ID: fmt.Sprintf("s%020d", x.taken), Undo: true, CreatedAt: x.fake.Now.Add(time.Duration(x.taken) * time.Microsecond), Key: sb.Config.Key, Sandbox: id,
+		Checkpoint: lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory}, Config: sb.Config, Settings: sb.Record.Settings,
+	}
+	x.list = append(x.list, undo)
+	return sb, undo.ID, nil
 }
 
 // Fork starts children, of which the fourth and on find no room.

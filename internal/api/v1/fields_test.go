@@ -24,6 +24,7 @@ var least = map[string]map[string]string{
 	"flatPause":      {"sandbox": `"$ID"`},
 	"flatResume":     {"sandbox": `"$ID"`},
 	"pullTemplate":   {"image": `"n"`},
+	"restoreSandbox": {"snapshot": `"first"`},
 	"setTemplate":    {"template": `"base"`},
 }
 
@@ -47,6 +48,10 @@ var others = map[string]map[string]string{
 	"maxDiskMiB":       {body.AsCount.Words: "3000"},
 	"diskMiB":          {body.AsCount.Words: "300"},
 	"sandbox":          {body.AsText.Words: `"$ID"`},
+	"snapshot":         {body.AsText.Words: `"second"`},
+	"replace":          {body.AsFlag.Words: "true"},
+	"undo":             {body.AsFlag.Words: "true"},
+	"discard":          {body.AsFlag.Words: "true"},
 	// The sandbox of the test has the other value, which can be said again.
 	"onTimeout":         {body.AsAction.Words: `"kill"`, body.AsPausing.Words: "false"},
 	"autoResume":        {body.AsFlag.Words: "false"},
@@ -116,6 +121,9 @@ func try(t *testing.T, r route, option, path, value string) done {
 	t.Helper()
 	w := newWorld(t)
 	id := w.create(`{"timeoutSeconds":3600,"onTimeout":"pause","autoResume":true,"metadata":{"x":"y"},"denyOut":["9.9.9.9"]}`)
+	for _, name := range []string{"first", "second"} {
+		w.do("POST", pathOf(id)+"/snapshots", fmt.Sprintf(`{"name":%q}`, name)).Is(http.StatusCreated)
+	}
 	var fields []string
 	for name, value := range least[r.name] {
 		if name != option {

@@ -176,6 +176,7 @@ func routes() []route {
 		{get, "/v1/snapshots", look, none, listSnapshots, "listSnapshots", "List snapshots, newest first.", nil, nil, http.StatusOK, snapshotsView{}, jsonOnly},
 		{get, "/v1/snapshots/{" + snapshotParam + "}", look, none, getSnapshot, "getSnapshot", "Get a snapshot, by its id or name.", nil, nil, http.StatusOK, snapshotView{}, jsonOnly},
 		{del, "/v1/snapshots/{" + snapshotParam + "}", use, none, deleteSnapshot, "deleteSnapshot", "Delete a snapshot, by its id or name. Its source, and sandboxes that started from it, are kept.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+		{post, one + "/restore", use, none, restore, "restoreSandbox", "Take a sandbox back to one of its snapshots: to its files, and its memory if the snapshot has it. A paused sandbox stays paused. A running one runs on from there with its timeout and holds; its connections end. What it was before is kept as a snapshot, until the next restore or the end of the sandbox.", restoreBody, nil, http.StatusOK, restoredView{}, jsonOnly},
 		{post, one + "/fork", use, none, fork, "forkSandbox", "Start sandboxes that go on from what this one is now, with its settings, and with ids and tokens of their own. The answer comes when each is running or has failed.", forkBody, nil, http.StatusCreated, childrenView{}, jsonOnly},
 
 		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -26,6 +28,9 @@ type Snapshots interface {
 	Snapshot(ref string) (store.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, ref, actor string) error
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
+	// Restore returns the sandbox as it is then, and the id of the snapshot that
+	// keeps what it was before; empty if none does.
+	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
 }
 
 // snapshotView is a snapshot as clients see it.
@@ -41,7 +46,14 @@ type snapshotView struct {
 	Key        *string           `json:"key" doc:"The id of the API key that created it; null if unknown."`
 	Bytes      int64             `json:"bytes" doc:"What was written for it, or by the pause that it keeps. Other files are shared."`
 	FrozenMs   *float64          `json:"frozenMs" doc:"How long the running sandbox was frozen for it; null for one that was paused."`
+	Undo       bool              `json:"undo" doc:"It keeps what the sandbox was before it went back to another snapshot, until the next time, or until the sandbox ends."`
 	Limits     limitsView        `json:"limits"`
+}
+
+// restoredView answers a restore.
+type restoredView struct {
+	Sandbox sandboxView `json:"sandbox"`
+	Undo    *string     `json:"undo" doc:"The id of the snapshot that keeps what the sandbox was before; null if that was discarded."`
 }
 
 type snapshotsView struct {
@@ -62,7 +74,7 @@ type childrenView struct {
 func viewSnapshot(snap store.Snapshot) snapshotView {
 	v := snapshotView{
 		ID: snap.ID, Name: orNull(snap.Name), Sandbox: snap.Sandbox, Generation: snap.Generation, Template: snap.Config.Template, Alias: orNull(snap.Config.Alias),
-		Mode: snap.Checkpoint.Mode, CreatedAt: httpapi.Timestamp(snap.CreatedAt), Key: orNull(snap.Key), Bytes: snap.Bytes, Limits: limitsView(snap.Config.Limits),
+		Mode: snap.Checkpoint.Mode, CreatedAt: httpapi.Timestamp(snap.CreatedAt), Key: orNull(snap.Key), Bytes: snap.Bytes, Undo: snap.Undo, Limits: limitsView(snap.Config.Limits),
 	}
 	if snap.Frozen > 0 {
 		v.FrozenMs = new(float64(snap.Frozen.Microseconds()) / 1000)
@@ -78,6 +90,19 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
 	if w, said := words["name"]; said {
 		req.Name = w.Value.(string)
+	}
+	if w, said := words["mode"]; said {
+		req.Mode = w.Value.(lifecycle.Mode)
+	}
+	if w, said := words["replace"]; said && w.Value.(bool) {
+		if req.Name == "" {
+			return reply{}, s.ifKnown(c, body.Invalid(`"replace" takes over a name, and "name" is not given`).With("field", "replace").WithRemedy("give the name"))
+		}
+		has, err := origin.Snapshot(s.Snapshots, c.key, req.Name)
+		if err != nil && !errdef.Is(err, errdef.NotFound) {
+			return reply{}, err
+		}
+		req.Replace = has.ID // none of another key: taking it says that the name is taken
 	}
 	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
 	return reply{status: http.StatusCreated, body: viewSnapshot(snap)}, err
@@ -118,6 +143,47 @@ func deleteSnapshot(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	return reply{status: http.StatusNoContent}, s.Snapshots.RemoveSnapshot(c.r.Context(), snap.ID, c.actor)
+}
+
+// restore has a sandbox go back to one of its snapshots, which must be said: a body
+// without either would undo by mistake.
+func restore(s *server, c *call) (reply, error) {
+	words, err := c.parse(restoreBody)
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
+	req := supervisor.RestoreRequest{Actor: c.actor}
+	if w, said := words["mode"]; said {
+		req.Mode = w.Value.(lifecycle.Mode)
+	}
+	if w, said := words["discard"]; said {
+		req.Discard = w.Value.(bool)
+	}
+	undo := false
+	if w, said := words["undo"]; said {
+		undo = w.Value.(bool)
+	}
+	w, said := words["snapshot"]
+	if said == undo {
+		problem := `neither "snapshot" nor "undo" says what the sandbox is to go back to`
+		if undo {
+			problem = `"snapshot" and "undo" are both given`
+		}
+		return reply{}, s.ifKnown(c, body.Invalid("%s", problem).With("field", "undo").
+			WithRemedy("give the id or name of one of its snapshots, or undo: true for what it was before the last restore"))
+	}
+	if said {
+		snap, err := origin.Snapshot(s.Snapshots, c.key, w.Value.(string))
+		if err != nil {
+			return reply{}, s.ifKnown(c, err)
+		}
+		req.Snapshot = snap.ID
+	}
+	sb, kept, err := s.Snapshots.Restore(c.r.Context(), c.sandbox, req)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(restoredView{Sandbox: s.viewWithTokens(c, sb), Undo: orNull(kept)})
 }
 
 func fork(s *server, c *call) (reply, error) {

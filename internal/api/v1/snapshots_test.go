@@ -16,7 +16,14 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("made %v", made)
 	}
 	w.do("POST", pathOf(id)+"/snapshots", `{"name":"a/b:c"}`).fails(http.StatusConflict, "snapshot_exists", "a/b:c")
-	w.do("POST", pathOf(id)+"/snapshots", `{"memory":false}`).fails(http.StatusBadRequest, "unknown_field", "memory")
+	w.do("POST", pathOf(id)+"/snapshots", `{"memry":false}`).fails(http.StatusBadRequest, "unknown_field", "memry")
+	if files := w.do("POST", pathOf(id)+"/snapshots", `{"name":"files","mode":"filesystem"}`).Is(http.StatusCreated).Object(); files["mode"] != "filesystem" {
+		t.Errorf("without memory: %v", files)
+	}
+	if again := w.do("POST", pathOf(id)+"/snapshots", `{"name":"files","replace":true}`).Is(http.StatusCreated).Object(); again["mode"] != "memory" {
+		t.Errorf("in its place: %v", again)
+	}
+	w.do("DELETE", "/v1/snapshots/files", "").Is(http.StatusNoContent)
 	w.do("POST", pathOf("inobody")+"/snapshots", ``).fails(http.StatusNotFound, "sandbox_not_found", "inobody")
 	second := w.do("POST", pathOf(id)+"/snapshots", ``).Is(http.StatusCreated).Object()
 	for _, path := range []string{"/v1/snapshots", pathOf(id) + "/snapshots"} {
@@ -45,6 +52,36 @@ func TestSnapshots(t *testing.T) {
 
 func pathOf(id string) string { return base + "/" + id }
 
+func TestRestore(t *testing.T) {
+	w := newWorld(t)
+	id, other := w.create(`{}`), w.create(`{}`)
+	restore := func(id, body string) answer { return w.do("POST", pathOf(id)+"/restore", body) }
+	w.do("POST", pathOf(id)+"/snapshots", `{"name":"clean"}`).Is(http.StatusCreated)
+	w.do("POST", pathOf(id)+"/snapshots", `{"name":"files","memory":false}`).Is(http.StatusCreated)
+	for _, body := range []string{``, `{}`, `{"undo":false}`, `{"snapshot":"clean","undo":true}`} {
+		restore(id, body).fails(http.StatusBadRequest, "invalid_request", "undo")
+	}
+	restore(id, `{"undo":true}`).fails(http.StatusNotFound, "undo_not_found", id)
+	restore(id, `{"snapshot":"none"}`).fails(http.StatusNotFound, "snapshot_not_found", "none")
+	restore(other, `{"snapshot":"clean"}`).fails(http.StatusBadRequest, "snapshot_of_other", "another")
+	restore(id, `{"snapshot":"files","mode":"memory"}`).fails(http.StatusBadRequest, "snapshot_without_memory", "files")
+	restore("inobody", `{"snapshot":"clean"}`).fails(http.StatusNotFound, "sandbox_not_found", "inobody")
+	restore("inobody", `{}`).fails(http.StatusNotFound, "sandbox_not_found", "inobody")
+
+	done := restore(id, `{"snapshot":"clean"}`).Is(http.StatusOK).Object()
+	undo, _ := done["undo"].(string)
+	if sb, _ := done["sandbox"].(map[string]any); sb["id"] != id || undo == "" {
+		t.Errorf("restored: %v", done)
+	}
+	if kept := w.do("GET", "/v1/snapshots/"+undo, "").Is(http.StatusOK).Object(); kept["undo"] != true || kept["sandbox"] != id {
+		t.Errorf("what it was before: %v", kept)
+	}
+	if done := restore(id, `{"undo":true,"discard":true}`).Is(http.StatusOK).Object(); done["undo"] != nil {
+		t.Errorf("discarded: %v", done)
+	}
+	restore(id, `{"snapshot_id":"clean","memory":false}`).Is(http.StatusOK)
+}
+
 // TestSnapshotsOfOthers: to a key of role own, those of other keys are not there.
 func TestSnapshotsOfOthers(t *testing.T) {
 	w := newWorld(t)
@@ -56,6 +93,9 @@ func TestSnapshotsOfOthers(t *testing.T) {
 		}
 		answer{w.DoAs(apitest.OwnKey, "POST", base, `{"snapshot":"`+ref+`"}`)}.fails(http.StatusNotFound, "snapshot_not_found", ref)
 	}
+	mine := w.createAs(apitest.OwnKey)
+	answer{w.DoAs(apitest.OwnKey, "POST", pathOf(mine)+"/restore", `{"snapshot":"theirs"}`)}.fails(http.StatusNotFound, "snapshot_not_found", "theirs")
+	answer{w.DoAs(apitest.OwnKey, "POST", pathOf(mine)+"/snapshots", `{"name":"theirs","replace":true}`)}.fails(http.StatusConflict, "snapshot_exists", "theirs")
 	answer{w.DoAs(apitest.OwnKey, "POST", base, `{"template":"`+snap+`"}`)}.fails(http.StatusNotFound, "snapshot_not_found", snap)
 	if got := list(w.DoAs(apitest.OwnKey, "GET", "/v1/snapshots", "").Is(http.StatusOK).Object()["snapshots"]); len(got) != 0 {
 		t.Errorf("listed %v", got)

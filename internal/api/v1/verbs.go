@@ -53,6 +53,14 @@ var (
 	}
 	snapshotBody = body.Vocabulary{
 		{Name: "name", Doc: "What the snapshot is to be called: lower-case letters, digits, and . _ / : - between them, at most 128, unique among snapshots (default: none).", Spelled: []body.Spelled{body.AsText.As("name")}},
+		{Name: "mode", Doc: "What the snapshot keeps (default: memory, or what the sandbox was paused with). " + body.FilesystemKeeps, Spelled: body.PauseMode.Spelled},
+		{Name: "replace", Doc: "Take the name from the snapshot that has it, which is deleted (default: false: the snapshot is rejected).", Spelled: []body.Spelled{body.AsFlag.As("replace")}},
+	}
+	restoreBody = body.Vocabulary{
+		{Name: "snapshot", Doc: "The snapshot of this sandbox to go back to, by its id or name.", Spelled: snapshotOption.Spelled},
+		{Name: "undo", Doc: "Go back to what the sandbox was before the last restore, instead of to a snapshot.", Spelled: []body.Spelled{body.AsFlag.As("undo")}},
+		{Name: "mode", Doc: "What comes back (default: all that the snapshot has). " + body.FilesystemKeeps, Spelled: body.PauseMode.Spelled},
+		{Name: "discard", Doc: "Do not keep what the sandbox is now (default: it is kept as a snapshot, for one undo). A running sandbox is then not captured first.", Spelled: []body.Spelled{body.AsFlag.As("discard")}},
 	}
 	forkBody = body.Vocabulary{
 		{Name: "count", Doc: "How many sandboxes to start, 100 at most (default: 1).", Spelled: []body.Spelled{body.AsCount.As("count n")}},

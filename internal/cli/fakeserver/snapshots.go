@@ -49,6 +49,15 @@ func (x snapshots) RemoveSnapshot(ctx context.Context, ref, actor string) error 
 	return x.fake.RemoveSnapshot(ctx, ref, actor)
 }
 
+// Restore implements v1.Snapshots.
+func (x snapshots) Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error) {
+	x.s.enter()
+	defer x.s.leave()
+	sb, undo, err := x.fake.Restore(ctx, x.s.inner(id), req)
+	sb.ID = x.s.outer(sb.ID)
+	return sb, undo, err
+}
+
 // Fork implements v1.Snapshots.
 func (x snapshots) Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error) {
 	x.s.enter()
