@@ -109,6 +109,99 @@ func TestSnapshot(t *testing.T) {
 	s.nothingLeft(ctx)
 }
 
+// TestRestore takes a sandbox back to a snapshot while it runs, with the program and
+// the files of that moment, and back again to what it was before. It keeps its id,
+// its token and its timeout, also when the server was killed in between, and when it
+// sleeps. Without memory, it boots from the files.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	s := startServer(t)
+	g := s.startGuest(ctx, client.CreateOptions{})
+	snaps := client.NewSnapshots(s.client)
+	info, err := s.client.Get(ctx, g.sb.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := envdToken(ctx, s, g.sb.ID)
+	sh := func(script, want string) {
+		t.Helper()
+		if exit, out := run(ctx, t, g.sb, "sh", "-c", script); exit.Code != 0 || out != want {
+			t.Errorf("%s: %s %q, want %q", script, exit.Status, out, want)
+		}
+	}
+	back := func(o client.RestoreOptions) client.Restored {
+		t.Helper()
+		done, err := snaps.Restore(ctx, g.sb.ID, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	sh("echo before >kept; echo x >doomed", "")
+	before := g.ask(ctx)
+	if _, err := snaps.Create(ctx, g.sb.ID, client.SnapshotOptions{Name: "clean"}); err != nil {
+		t.Fatal(err)
+	}
+	sh("echo after >kept; rm doomed; touch made", "")
+	var after report
+	for range 10 {
+		after = g.ask(ctx)
+	}
+
+	began := time.Now()
+	done := back(client.RestoreOptions{Snapshot: "clean"})
+	t.Logf("restored in %v", time.Since(began).Round(time.Millisecond))
+	now := g.ask(ctx)
+	if g.same(before, now); now.Counter >= after.Counter {
+		t.Errorf("its counter is %d, and was %d before the restore", now.Counter, after.Counter)
+	}
+	checkClock(t, now)
+	sh("cat kept doomed; test ! -e made", "before\nx\n")
+	is, err := s.client.Get(ctx, g.sb.ID)
+	if err != nil || is.State != client.Running || !is.EndAt.Equal(info.EndAt) || is.Generation != 2 || done.Undo == "" || envdToken(ctx, s, g.sb.ID) != token {
+		t.Errorf("it is %+v, %v, with %+v; was %+v", is, err, done, info)
+	}
+	s.crash()
+	s.start()
+	g.same(now, g.ask(ctx))
+
+	second := back(client.RestoreOptions{}) // undone
+	g.same(after, g.ask(ctx))
+	sh("cat kept; test ! -e doomed && test -e made", "after\n")
+	if _, err := snaps.Get(ctx, done.Undo); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("the undo that was used: %v", err)
+	}
+
+	s.pause(ctx, g.sb.ID)
+	if err := snaps.Delete(ctx, "clean"); err != nil {
+		t.Fatal(err)
+	}
+	if done = back(client.RestoreOptions{Snapshot: second.Undo}); done.Info.State != client.Paused {
+		t.Errorf("a paused one became %s", done.Info.State)
+	}
+	s.crash()
+	s.start()
+	s.connect(ctx, g.sb.ID)
+	g.same(now, g.ask(ctx))
+	sh("cat kept doomed", "before\nx\n")
+
+	if done = back(client.RestoreOptions{Mode: client.Filesystem, Discard: true}); done.Undo != "" {
+		t.Errorf("what was to be discarded is kept: %+v", done)
+	}
+	sh("cat kept; test -e made", "after\n")
+	if _, err := g.report(ctx); err == nil {
+		t.Error("its program runs on without its memory")
+	}
+	s.nothingLeft(ctx)
+	eventually(t, 30*time.Second, "no snapshot is left", func() error {
+		if all, err := snaps.List(ctx, ""); err != nil || len(all) > 0 {
+			return fmt.Errorf("%+v, %w", all, err)
+		}
+		return nil
+	})
+}
+
 // nothingLeft kills every sandbox, and waits until no file of one is left.
 func (s *server) nothingLeft(ctx context.Context) {
 	s.t.Helper()
