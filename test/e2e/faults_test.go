@@ -166,6 +166,7 @@ type operation struct {
 	begin    func(f *faults, id string) error
 	clock    bool // a clock carries it out; begin only sets it
 	snapshot bool // there is one of the counting sandbox before
+	back     bool // there is one of the sandbox itself, and it goes back to that
 	// What there is of the volume before and after; empty where it is not about one.
 	was, is volumeState
 }
@@ -195,6 +196,9 @@ var operations = []operation{
 	{name: "snapshot of a paused one", on: memory, from: lifecycle.Paused, to: lifecycle.Paused, begin: (*faults).takeSnapshot},
 	{name: "create from a snapshot", to: lifecycle.Running, snapshot: true, begin: (*faults).fromSnapshot},
 	{name: "delete a snapshot", on: memory, from: lifecycle.Running, to: lifecycle.Running, snapshot: true, begin: (*faults).deleteSnapshot},
+	{name: "restore", on: memory, from: lifecycle.Running, to: lifecycle.Running, snapshot: true, back: true, begin: (*faults).restore},
+	{name: "restore of a paused one", on: memory, from: lifecycle.Paused, to: lifecycle.Paused, snapshot: true, back: true, begin: (*faults).restore},
+	{name: "restore that keeps nothing", on: memory, from: lifecycle.Running, to: lifecycle.Running, snapshot: true, back: true, begin: (*faults).restoreAlone},
 	{name: "kill", on: somebody, from: lifecycle.Running, to: lifecycle.Terminated, begin: (*faults).kill},
 	{name: "kill of a paused one", on: somebody, from: lifecycle.Paused, to: lifecycle.Terminated, begin: (*faults).kill},
 	{name: "expiry that pauses", on: memory, from: lifecycle.Running, to: lifecycle.Paused, clock: true, begin: (*faults).expire},
@@ -568,6 +572,10 @@ func (f *faults) judge(tr trial, rec, before lifecycle.Record, err error) {
 		if rec.State == lifecycle.Running && (rec.Generation != before.Generation || rec.Launch != before.Launch) {
 			t.Errorf("%s: generation %d became %d", tr, before.Generation, rec.Generation)
 		}
+	case o.back && rec.State == lifecycle.Paused && err != nil: // it is at the snapshot, and did not wake
+		if cp := before.Checkpoint; cp != nil && cp.ID == rec.Checkpoint.ID {
+			t.Errorf("%s: it did not go back, and is paused", tr)
+		}
 	case o.on == nothing && rec.State == "" && (tr.fault == failpoint.Crash || err != nil): // not even begun
 	case o.on == nothing && rec.State == lifecycle.Terminated && (tr.fault == failpoint.Crash || err != nil):
 		if rec.Tombstone.Reason != lifecycle.CreateFailed {
@@ -622,13 +630,18 @@ func (f *faults) ready(o operation) string {
 		f.replace(sandbox)
 	}
 	if o.snapshot {
-		f.bring(f.counting.sb.ID, lifecycle.Running)
-		if err := f.takeSnapshot(f.counting.sb.ID); err != nil {
+		of := f.counting.sb.ID
+		if o.back {
+			of = id
+		}
+		f.bring(of, lifecycle.Running)
+		if err := f.takeSnapshot(of); err != nil {
 			t.Fatal(err)
 		}
-		if id == f.counting.sb.ID {
+		if id == f.counting.sb.ID && !o.back {
 			f.last = f.counting.ask(f.ctx)
 		}
+		f.bring(id, o.from)
 	}
 	f.s.waitWarm(o.warm)
 	if o.name == restartName {

@@ -33,6 +33,25 @@ func (f *faults) fromSnapshot(string) error {
 	return err
 }
 
+func (f *faults) restore(id string) error {
+	return f.goBack(id, client.RestoreOptions{Snapshot: faultySnapshot})
+}
+
+func (f *faults) restoreAlone(id string) error {
+	return f.goBack(id, client.RestoreOptions{Snapshot: faultySnapshot, Discard: true})
+}
+
+// goBack takes a sandbox back. One that did not wake from the snapshot the last time
+// is woken when it is there again.
+func (f *faults) goBack(id string, o client.RestoreOptions) error {
+	stuck := f.records()[id].LastError != ""
+	done, err := client.NewSnapshots(f.s.client).Restore(f.ctx, id, o)
+	if err == nil && stuck && done.Info.State == client.Paused {
+		err = f.resume(id)
+	}
+	return err
+}
+
 // dropSnapshots deletes what the operation has made. A sandbox that started from
 // it, and the one it is of, must not need it.
 func (f *faults) dropSnapshots() {
