@@ -11,7 +11,7 @@ import (
 )
 
 // Snapshot is a checkpoint that sandboxes can start from. It is independent of
-// the sandbox that it was taken of. Nothing in it ever changes.
+// the sandbox that it was taken of. Only how long it is kept can change.
 type Snapshot struct {
 	ID        string    `json:"id"` // never used again
 	Name      string    `json:"name,omitempty"`
@@ -32,6 +32,13 @@ type Snapshot struct {
 	// Replaces is the id of the snapshot that had its name until then; empty for
 	// none.
 	Replaces string `json:"replaces,omitempty"`
+	// KeepLast says how many of the sandbox were kept when this one was made, with
+	// it, and Drops which ones went; zero for all, and none.
+	KeepLast int      `json:"keepLast,omitempty"`
+	Drops    []string `json:"drops,omitempty"`
+	// ExpiresAt is when it is removed, unless it is pinned; zero for never.
+	ExpiresAt time.Time `json:"expiresAt,omitzero"`
+	Pinned    bool      `json:"pinned,omitempty"`
 	// Undo is set for what the sandbox was before it went back to another snapshot.
 	// The next such one replaces it, and it ends with the sandbox.
 	Undo bool `json:"undo,omitempty"`
@@ -44,11 +51,13 @@ type Snapshots interface {
 	// CommitSnapshot stores a snapshot, and in the same transaction does what Commit
 	// does with the sandbox that it was taken of. It is errdef.Exists if its id or
 	// name is known, unless the one of that name is the one it replaces: that is
-	// deleted in the same transaction. An undo can be committed again, since that it
+	// deleted in the same transaction, and so are those that it drops. An undo can be committed again, since that it
 	// was need not be known.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
 	// Snapshots returns all snapshots, oldest first.
 	Snapshots(ctx context.Context) ([]Snapshot, error)
+	// ChangeSnapshot stores a snapshot that is known again.
+	ChangeSnapshot(ctx context.Context, snap Snapshot) error
 	// RemoveSnapshot deletes the record of a snapshot. Its files are the caller's to
 	// remove.
 	RemoveSnapshot(ctx context.Context, id string) error
@@ -69,15 +78,13 @@ func ErrSnapshotNotFound(ref string) error {
 
 // CommitSnapshot implements [Store].
 func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error {
-	toUTC(&snap.CreatedAt)
-	snap.Config = inUTC(Sandbox{Config: snap.Config}).Config
-	data, err := encode(snap)
+	data, err := encodeSnapshot(&snap)
 	if err != nil {
 		return s.explain(err, "commit snapshot %s", snap.ID)
 	}
 	name := sql.NullString{String: snap.Name, Valid: snap.Name != ""}
 	return s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error {
-		gone := []string{snap.Replaces}
+		gone := append([]string{snap.Replaces}, snap.Drops...)
 		if snap.Undo {
 			gone = append(gone, snap.ID)
 		}
@@ -90,6 +97,25 @@ func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, 
 			snap.ID, name, formVersion, stamp(snap.CreatedAt), data)
 		return oneRow(result, err, func() error { return ErrSnapshotExists(snap) })
 	})
+}
+
+// encodeSnapshot returns a snapshot as it is stored, with its times in UTC.
+func encodeSnapshot(snap *Snapshot) (string, error) {
+	toUTC(&snap.CreatedAt, &snap.ExpiresAt)
+	snap.Config = inUTC(Sandbox{Config: snap.Config}).Config
+	return encode(*snap)
+}
+
+// ChangeSnapshot implements [Store].
+func (s *SQLite) ChangeSnapshot(ctx context.Context, snap Snapshot) error {
+	data, err := encodeSnapshot(&snap)
+	if err == nil {
+		err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			result, err := tx.ExecContext(ctx, `UPDATE snapshots SET version = ?, data = ? WHERE id = ?`, formVersion, data, snap.ID)
+			return oneRow(result, err, func() error { return ErrSnapshotNotFound(snap.ID) })
+		})
+	}
+	return s.explain(err, "change snapshot %s", snap.ID)
 }
 
 // Snapshots implements [Store].

@@ -36,11 +36,11 @@ func wake(t *testing.T, s *Supervisor, id string) {
 	}
 }
 
-// wantUndoGone waits for the end of what sandboxes were before they went back, which
-// follows theirs.
-func (b *bench) wantUndoGone(s *Supervisor) {
+// wantAllGone waits for the end of snapshots that go by themselves, as what sandboxes
+// were before they went back does after theirs.
+func (b *bench) wantAllGone(s *Supervisor) {
 	b.t.Helper()
-	eventually(b.t, "the end of the state before", func() bool { return len(s.AllSnapshots()) == 0 })
+	eventually(b.t, "the end of all snapshots", func() bool { return len(s.AllSnapshots()) == 0 })
 	stopped, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := s.Stop(stopped); err != nil {
@@ -119,7 +119,7 @@ func TestRestore(t *testing.T) {
 			wantFiles(t, s, id, "before")
 			wantCount(t, s, id, 3, generation)
 			kill(t, s, id)
-			b.wantUndoGone(s)
+			b.wantAllGone(s)
 		})
 	}
 }
@@ -183,7 +183,7 @@ func TestRestoreThatFails(t *testing.T) {
 		t.Errorf("the snapshot: %v", err)
 	}
 	kill(t, s, id)
-	b.wantUndoGone(s)
+	b.wantAllGone(s)
 }
 
 // TestRestoreOfFiles boots a sandbox from the files of a snapshot that has memory
@@ -220,7 +220,7 @@ func TestRestoreOfFiles(t *testing.T) {
 		}
 	}
 	kill(t, s, id)
-	b.wantUndoGone(s)
+	b.wantAllGone(s)
 }
 
 // TestRestoreToTheCheckpoint takes a paused sandbox back to a snapshot of the very

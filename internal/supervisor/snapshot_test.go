@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // put writes a file into a sandbox that runs.
@@ -549,4 +551,101 @@ func TestImageOfAnother(t *testing.T) {
 	wantCount(t, s, source, 2, 2)
 	kill(t, s, source)
 	b.wantNothingLeft()
+}
+
+// disk returns how many layers and images there are.
+func (b *bench) disk() (n int) {
+	b.t.Helper()
+	for _, dir := range []string{"layers", "images"} {
+		entries, err := os.ReadDir(filepath.Join(b.dir, dir))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		n += len(entries)
+	}
+	return n
+}
+
+// TestSnapshotsKeepLast: a hundred snapshots in a row, of which the last three are
+// kept, take no more of the disk than the first three. One that is pinned stays, and
+// so do those of other sandboxes and keys.
+func TestSnapshotsKeepLast(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	id, other := create(t, s, CreateRequest{}), create(t, s, CreateRequest{})
+	keep := map[string]bool{}
+	for _, req := range []SnapshotRequest{{Pinned: true}, {Key: "another"}} {
+		keep[take(t, s, id, req).ID] = true
+	}
+	keep[take(t, s, other, SnapshotRequest{}).ID] = true
+	var last []string
+	most := 0
+	for i := range 100 {
+		put(t, s, id, fmt.Sprint(i))
+		if i == 50 {
+			stop()
+			s, _ = b.open()
+		}
+		last = append(last, take(t, s, id, SnapshotRequest{KeepLast: 3}).ID)
+		if i < 10 {
+			most = max(most, b.disk())
+		} else if n := b.disk(); n > most+2 { // of one that is being removed
+			t.Fatalf("%d layers and images after snapshot %d, and at most %d after the first ones", n, i, most)
+		}
+	}
+	for _, id := range last[97:] {
+		keep[id] = true
+	}
+	all := s.AllSnapshots()
+	if len(all) != len(keep) || slices.ContainsFunc(all, func(snap store.Snapshot) bool { return !keep[snap.ID] }) {
+		t.Errorf("kept %+v, want %v", all, keep)
+	}
+	child := from(t, s, last[97])
+	wantCount(t, s, child, 1, 1)
+	kill(t, s, id, other, child)
+	for _, snap := range all {
+		if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	b.wantNothingLeft()
+}
+
+// TestSnapshotExpires: one goes when its time has come, also if that was while no
+// server ran, and unless it is pinned.
+func TestSnapshotExpires(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	id := create(t, s, CreateRequest{})
+	soon := func() time.Time { return time.Now().Add(200 * time.Millisecond) }
+	gone := func(ref string) func() bool {
+		return func() bool {
+			_, err := s.Snapshot(ref)
+			return errdef.Is(err, errdef.NotFound)
+		}
+	}
+	pinned := take(t, s, id, SnapshotRequest{ExpiresAt: soon(), Pinned: true})
+	late := take(t, s, id, SnapshotRequest{ExpiresAt: time.Now().Add(time.Hour)})
+	eventually(t, "the end of the first", gone(take(t, s, id, SnapshotRequest{ExpiresAt: soon()}).ID))
+	asleep := take(t, s, id, SnapshotRequest{ExpiresAt: soon()})
+	stop()
+	time.Sleep(300 * time.Millisecond)
+	s, _ = b.open()
+	eventually(t, "the end of one that expired meanwhile", gone(asleep.ID))
+	if all := s.AllSnapshots(); len(all) != 2 {
+		t.Errorf("kept %+v", all)
+	}
+	if _, err := s.ChangeSnapshot(t.Context(), late.ID, snapshots.Change{ExpiresAt: new(soon())}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the one that was changed", gone(late.ID))
+	if _, err := s.ChangeSnapshot(t.Context(), pinned.ID, snapshots.Change{Pinned: new(false)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the one that was pinned", gone(pinned.ID))
+	if _, err := s.ChangeSnapshot(t.Context(), pinned.ID, snapshots.Change{}); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("of one that is gone: %v", err)
+	}
+	kill(t, s, id)
+	b.wantAllGone(s)
 }

@@ -203,6 +203,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("recover sandboxes: %w", err)
 	}
 	s.work.Go(func() { s.timers.Run(s.ctx) })
+	s.work.Go(func() { s.Shelf.Expire(s.ctx) })
 	s.work.Go(s.share)
 	if o.DiskEvery > 0 {
 		s.work.Go(func() { s.guardDisk(o.DiskEvery) })

@@ -378,7 +378,9 @@ func (s *Store) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb stor
 }
 
 func (d *Data) addSnapshot(snap store.Snapshot) error {
-	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool { return x.id == snap.Replaces || snap.Undo && x.id == snap.ID })
+	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool {
+		return x.id == snap.Replaces || slices.Contains(snap.Drops, x.id) || snap.Undo && x.id == snap.ID
+	})
 	if slices.ContainsFunc(others, func(x snapshot) bool { return x.id == snap.ID || x.name != "" && x.name == snap.Name }) {
 		return store.ErrSnapshotExists(snap)
 	}
@@ -404,6 +406,22 @@ func (s *Store) Snapshots(context.Context) ([]store.Snapshot, error) {
 	}
 	slices.SortStableFunc(all, func(a, b store.Snapshot) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	return all, nil
+}
+
+// ChangeSnapshot implements store.Store.
+func (s *Store) ChangeSnapshot(_ context.Context, snap store.Snapshot) error {
+	data, err := encode(snap)
+	if err != nil {
+		return fmt.Errorf("change snapshot %s: %w", snap.ID, err)
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	i := slices.IndexFunc(s.d.snaps, func(x snapshot) bool { return x.id == snap.ID })
+	if i < 0 {
+		return store.ErrSnapshotNotFound(snap.ID)
+	}
+	s.d.snaps[i].data = data
+	return nil
 }
 
 // RemoveSnapshot implements store.Store.

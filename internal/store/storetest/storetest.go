@@ -64,6 +64,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"SnapshotExists", testSnapshotExists},
 		{"SnapshotReplaces", testSnapshotReplaces},
 		{"SnapshotUndo", testSnapshotUndo},
+		{"SnapshotRetention", testSnapshotRetention},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
@@ -764,4 +765,37 @@ func testSnapshotUndo(t *testing.T, h harness) {
 	if got := only(t, sandboxes(t, s)).Record.Generation; got != 4 {
 		t.Errorf("generation %d, want 4", got)
 	}
+}
+
+// testSnapshotRetention holds that a snapshot takes the place of several, or of none
+// if it is not committed, and that how long it is kept can change.
+func testSnapshotRetention(t *testing.T, h harness) {
+	s := h.open(t)
+	source := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
+	add := func(snap store.Snapshot) error {
+		snap.CreatedAt = epoch
+		return s.CommitSnapshot(t.Context(), snap, source, nil)
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		if err := add(store.Snapshot{ID: id, Name: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantClass(t, errdef.Exists, func() error { return add(store.Snapshot{ID: "d", Name: "c", Drops: []string{"a", "b"}}) })
+	if got := len(snapshots(t, s)); got != 3 {
+		t.Errorf("%d snapshots after a failure, want 3", got)
+	}
+	if err := add(store.Snapshot{ID: "d", Name: "d", Drops: []string{"a", "b", "gone"}, Replaces: "c"}); err != nil {
+		t.Fatal(err)
+	}
+	changed := only(t, snapshots(t, s))
+	changed.Pinned, changed.ExpiresAt = true, elsewhere(7)
+	if err := s.ChangeSnapshot(t.Context(), changed); err != nil {
+		t.Fatal(err)
+	}
+	s = h.reopen(t, s)
+	if got := only(t, snapshots(t, s)); got.ID != "d" || !got.Pinned || !got.ExpiresAt.Equal(utc(7)) {
+		t.Errorf("changed: %+v", got)
+	}
+	wantClass(t, errdef.NotFound, func() error { return s.ChangeSnapshot(t.Context(), store.Snapshot{ID: "a"}) })
 }

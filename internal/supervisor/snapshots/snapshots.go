@@ -56,15 +56,17 @@ type Shelf struct {
 	mu    sync.Mutex
 	byID  map[string]store.Snapshot
 	names map[string]bool // of snapshots that are being taken
-	// replaced are those whose name another has got, until Tidy
+	// replaced are those whose name another has got, or that are too many since
+	// then, until Tidy
 	replaced []store.Snapshot
+	looks    chan struct{}       // see look
 	holders  map[string][]string // of a layer or image that several need, or did
 }
 
 // Open returns the snapshots that the store knows. The sandboxes must be all that
 // there are, and nothing of them may be removed before it returns.
 func Open(ctx context.Context, o Options, sandboxes []store.Sandbox) (*Shelf, error) {
-	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[string]bool{}, holders: map[string][]string{}}
+	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[string]bool{}, holders: map[string][]string{}, looks: make(chan struct{}, 1)}
 	list, err := o.Store.Snapshots(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open snapshots: %w", err)
@@ -251,6 +253,11 @@ type Request struct {
 	Key     string         // the id of the API key whose it will be
 	Actor   string
 	Passing bool // a fork removes it
+
+	// How long it is kept, and what goes for it.
+	ExpiresAt time.Time // zero for never
+	Pinned    bool      // it neither expires nor counts for KeepLast
+	KeepLast  int       // of its sandbox and key, with this one; older ones go; 0 for all
 }
 
 // Of returns what a snapshot of a sandbox with this checkpoint is.
@@ -266,6 +273,7 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 	return store.Snapshot{
 		ID: NewID(), Name: req.Name, Key: req.Key, Passing: req.Passing, CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 		Sandbox: sb.ID, Generation: sb.Record.Generation, Checkpoint: cp, Settings: sb.Record.Settings, Config: c, Bytes: cp.Bytes,
+		ExpiresAt: req.ExpiresAt.UTC().Truncate(time.Microsecond), Pinned: req.Pinned, KeepLast: req.KeepLast,
 	}
 }
 
@@ -279,14 +287,18 @@ func (s *Shelf) Keep(snap *store.Snapshot, source store.Sandbox, commit func() e
 	if snap.Undo {
 		old, replaces = s.undoOf(snap.Sandbox)
 	}
-	snap.Replaces = old.ID
+	snap.Replaces, snap.Drops = old.ID, nil
+	surplus := s.surplus(*snap, snap.KeepLast)
+	for _, x := range surplus {
+		snap.Drops = append(snap.Drops, x.ID)
+	}
 	its := s.hold(snap.ID, parts(snap.Checkpoint))
 	var shared []string
 	if cp := source.Record.Checkpoint; cp != nil {
 		shared = s.hold(source.ID, parts(*cp))
 	}
 	if err := commit(); err != nil {
-		snap.Replaces = ""
+		snap.Replaces, snap.Drops = "", nil
 		for _, id := range its {
 			s.release(snap.ID, id)
 		}
@@ -298,22 +310,26 @@ func (s *Shelf) Keep(snap *store.Snapshot, source store.Sandbox, commit func() e
 	s.byID[snap.ID] = *snap
 	s.o.Slots.HoldKept(snap.Key, kept(*snap))
 	if replaces {
-		delete(s.byID, old.ID)
-		s.o.Slots.HoldKept(old.Key, -kept(old))
-		s.replaced = append(s.replaced, old)
+		surplus = append(surplus, old)
 	}
+	for _, x := range surplus {
+		delete(s.byID, x.ID)
+		s.o.Slots.HoldKept(x.Key, -kept(x))
+	}
+	s.replaced = append(s.replaced, surplus...)
+	s.look()
 	return nil
 }
 
-// Tidy removes what nobody needs any more of the snapshots that others have
-// replaced. It is not part of Keep, since a sandbox stands still for that.
+// Tidy removes what nobody needs any more of the snapshots that have gone for
+// others. It is not part of Keep, since a sandbox stands still for that.
 func (s *Shelf) Tidy() {
 	s.mu.Lock()
 	old := s.replaced
 	s.replaced = nil
 	s.mu.Unlock()
 	for _, snap := range old {
-		s.o.Log.Info("snapshot replaced", "snapshot", snap.ID, "name", snap.Name, "sandbox", snap.Sandbox)
+		s.o.Log.Info("snapshot made room for a newer one", "snapshot", snap.ID, "name", snap.Name, "sandbox", snap.Sandbox)
 		s.removeParts(snap.ID, snap.Checkpoint)
 	}
 }
@@ -352,9 +368,11 @@ func (s *Shelf) Snapshots() ([]store.Snapshot, error) {
 func (s *Shelf) AllSnapshots() []store.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.byID), func(a, b store.Snapshot) int {
-		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.ID, b.ID))
-	})
+	return slices.SortedFunc(maps.Values(s.byID), newestFirst)
+}
+
+func newestFirst(a, b store.Snapshot) int {
+	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.ID, b.ID))
 }
 
 // RemoveSnapshot removes a snapshot, by its id or name. Sandboxes that started
