@@ -24,6 +24,8 @@ type Snapshot struct {
 	Bytes      int64     `json:"bytes"`              // written for it, or by the pause that it keeps
 	FrozenMs   float64   `json:"frozenMs,omitempty"` // how long the running sandbox was frozen for it
 	Undo       bool      `json:"undo,omitempty"`     // it keeps what the sandbox was before the last restore
+	Pinned     bool      `json:"pinned,omitempty"`   // it neither expires nor makes room for newer ones
+	ExpiresAt  time.Time `json:"expiresAt,omitzero"` // zero for never
 }
 
 const snapshotsPath = "/v1/snapshots"
@@ -39,6 +41,12 @@ type SnapshotOptions struct {
 	Name    string // to find it by; empty for none
 	Replace bool   // take the name from the snapshot that has it, which is deleted
 	Mode    Mode   // what it keeps; empty for all that the sandbox has
+
+	ExpiresIn time.Duration // how long it is kept; zero for ever
+	Pinned    bool          // it neither expires nor makes room for newer ones
+	// KeepLast is how many snapshots of the sandbox are kept with this one. Older
+	// ones are deleted, but for pinned ones. Zero keeps all.
+	KeepLast int
 }
 
 // Create takes a snapshot of a running or paused sandbox. ErrConflict: the name is
@@ -54,9 +62,41 @@ func (s Snapshots) Create(ctx context.Context, sandbox string, o SnapshotOptions
 	if o.Replace {
 		body["replace"] = true
 	}
+	if o.ExpiresIn != 0 {
+		body["expiresInSeconds"] = o.ExpiresIn.Seconds()
+	}
+	if o.Pinned {
+		body["pinned"] = true
+	}
+	if o.KeepLast != 0 {
+		body["keepLast"] = o.KeepLast
+	}
 	var snap Snapshot
 	if err := s.c.call(ctx, http.MethodPost, "/v1/sandboxes/"+url.PathEscape(sandbox)+"/snapshots", nil, body, &snap); err != nil {
 		return Snapshot{}, fmt.Errorf("take snapshot of %s: %w", sandbox, err)
+	}
+	return snap, nil
+}
+
+// SnapshotChange is what becomes of a snapshot that stays; nil leaves a thing as it
+// is.
+type SnapshotChange struct {
+	Pinned    *bool
+	ExpiresIn *time.Duration // from now; zero for never
+}
+
+// Change changes how long a snapshot is kept, by its id or name.
+func (s Snapshots) Change(ctx context.Context, ref string, o SnapshotChange) (Snapshot, error) {
+	body := map[string]any{}
+	if o.Pinned != nil {
+		body["pinned"] = *o.Pinned
+	}
+	if o.ExpiresIn != nil {
+		body["expiresInSeconds"] = o.ExpiresIn.Seconds()
+	}
+	var snap Snapshot
+	if err := s.c.call(ctx, http.MethodPatch, snapshotsPath+"/"+url.PathEscape(ref), nil, body, &snap); err != nil {
+		return Snapshot{}, fmt.Errorf("change snapshot %s: %w", ref, err)
 	}
 	return snap, nil
 }

@@ -159,6 +159,7 @@ func TestHostileText(t *testing.T) {
 		"snapshot":         {{"snapshot", "ls"}},
 		"snapshot create":  {{"snapshot", "create", id}, {"snapshot", "create", "inobody"}},
 		"snapshot ls":      {{"snapshot", "ls"}, {"snapshot", "ls", "--sandbox", id}},
+		"snapshot set":     {{"snapshot", "set", "nothing" + hostileText, "--pin"}},
 		"snapshot rm":      {{"snapshot", "rm", "nothing" + hostileText}},
 		"restore":          {{"restore", id, "nothing" + hostileText}, {"restore", id, "--undo"}},
 		"fork":             {{"fork", id}, {"fork", "inobody"}},

@@ -30,11 +30,12 @@ its deadlines. A paused one sleeps on, and its checkpoint becomes the snapshot.`
 		Example: `  drowse snapshot create --name prepared ID
   drowse create --snapshot prepared
   drowse snapshot ls
+  drowse snapshot create --keep-last 7 --expires-in 720h ID
   drowse snapshot rm prepared`,
 		Args: unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	for _, c := range []*cobra.Command{a.createCommand(), a.listCommand(), a.removeCommand()} {
+	for _, c := range []*cobra.Command{a.createCommand(), a.listCommand(), a.setCommand(), a.removeCommand()} {
 		c.DisableFlagsInUseLine = true
 		cmd.AddCommand(c)
 	}
@@ -49,6 +50,9 @@ func (a snapshotCommands) createCommand() *cobra.Command {
 		Short: "take a snapshot of a sandbox and print its id",
 		Args:  exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("keep-last") && o.KeepLast < 1 {
+				return usagef("--keep-last %d: want 1 or more", o.KeepLast)
+			}
 			if o.Replace && o.Name == "" {
 				return usagef("--replace takes over a name: want --name")
 			}
@@ -68,7 +72,57 @@ func (a snapshotCommands) createCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.Name, "name", "", "`name` to find the snapshot by, which no other may have")
 	cmd.Flags().BoolVar(&o.Replace, "replace", false, "take the name from the snapshot that has it, which is deleted")
 	cmd.Flags().StringVar(&mode, "mode", "", "what to keep (`mode`): memory (processes and files) or filesystem (files only) (default: all that the sandbox has)")
+	cmd.Flags().IntVar(&o.KeepLast, "keep-last", 0, "keep `n` snapshots of the sandbox, with this one; delete older ones that are not pinned (default: keep all)")
+	clockVar(cmd.Flags(), &o.ExpiresIn, "expires-in", 0, "how long to keep it (default: for ever)")
+	cmd.Flags().BoolVar(&o.Pinned, "pin", false, "keep it whatever expires or is too many")
 	return cmd
+}
+
+func (a snapshotCommands) setCommand() *cobra.Command {
+	var o client.SnapshotChange
+	var pin bool
+	var in time.Duration
+	cmd := &cobra.Command{
+		Use:   "set SNAPSHOT [flags]",
+		Short: "change how long a snapshot is kept",
+		Example: `  drowse snapshot set prepared --pin
+  drowse snapshot set prepared --pin=false --expires-in 48h`,
+		Args: exactArgs("SNAPSHOT"),
+	}
+	cmd.Flags().BoolVar(&pin, "pin", false, "keep it whatever expires or is too many")
+	clockVar(cmd.Flags(), &in, "expires-in", 0, "how long to keep it from now; none for ever")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("pin") {
+			o.Pinned = &pin
+		}
+		if cmd.Flags().Changed("expires-in") {
+			o.ExpiresIn = &in
+		}
+		if o == (client.SnapshotChange{}) {
+			return usagef("want --pin or --expires-in")
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			snap, err := client.NewSnapshots(c).Change(ctx, args[0], o)
+			if err != nil {
+				return err
+			}
+			return a.print(snap, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%s is kept %s\n", snap.ID, keptFor(snap, time.Now())) })
+		})
+	}
+	return cmd
+}
+
+// keptFor says how long a snapshot is kept.
+func keptFor(s client.Snapshot, now time.Time) string {
+	switch {
+	case s.Pinned:
+		return "pinned"
+	case s.Undo:
+		return "as undo"
+	case s.ExpiresAt.IsZero():
+		return "for ever"
+	}
+	return "until " + clock(s.ExpiresAt, now)
 }
 
 func (a snapshotCommands) listCommand() *cobra.Command {
@@ -85,12 +139,9 @@ func (a snapshotCommands) listCommand() *cobra.Command {
 				}
 				return a.print(all, func(w io.Writer) {
 					now := time.Now()
-					rows := [][]string{{"NAME", "ID", "OF", "KEEPS", "WRITTEN", "MADE"}}
+					rows := [][]string{{"NAME", "ID", "OF", "KEEPS", "WRITTEN", "MADE", "KEPT"}}
 					for _, s := range all {
-						if s.Undo {
-							s.Name = "(undo)" // no snapshot can be called that
-						}
-						rows = append(rows, []string{cmp.Or(s.Name, "-"), s.ID, s.Sandbox, string(s.Mode), human.Bytes(s.Bytes), clock(s.CreatedAt, now)})
+						rows = append(rows, []string{cmp.Or(s.Name, "-"), s.ID, s.Sandbox, string(s.Mode), human.Bytes(s.Bytes), clock(s.CreatedAt, now), keptFor(s, now)})
 					}
 					table(w, rows)
 				})

@@ -168,6 +168,7 @@ var catalogue = []Entry{
 	{"too_many_snapshots", Exhausted, 429, 429, "The API key has as many snapshots as it may have.", "Delete some of them."},
 	{"too_many_webhooks", Exhausted, 0, 429, "The server has reached its limit of webhooks.", "Delete some."},
 	{"trial_failed", Internal, 0, 0, "The trial sandbox, which the server starts to test the host, failed.", "See the message, and run drowse doctor."},
+	{"undo_is_kept", Invalid, 400, 400, "How long the state before a restore is kept cannot be changed.", "Restore the sandbox to it, then take a snapshot."},
 	{"undo_not_found", NotFound, 404, 404, "The sandbox did not go back to a snapshot before, or what it was before then is not kept any more.", "Name a snapshot of the sandbox."},
 	{"unknown_field", Invalid, 400, 400, "The body or the query has an unknown field.", "Use the field that the message suggests, or leave it out."},
 	{"unknown_path", NotFound, 404, 404, "The path is not part of the API.", "See /v1/openapi.json."},

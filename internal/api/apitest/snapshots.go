@@ -11,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // Snapshots are those of a server. There is always one that is called "kept", which
@@ -37,6 +38,7 @@ func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.
 	snap := store.Snapshot{
 		ID: fmt.Sprintf("s%020d", x.taken), Name: req.Name, CreatedAt: x.fake.Now.Add(time.Duration(x.taken) * time.Microsecond), Key: req.Key, Sandbox: id, Generation: sb.Record.Generation,
 		Checkpoint: lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory}, Config: sb.Config, Settings: sb.Record.Settings, Bytes: 1 << 20,
+		ExpiresAt: req.ExpiresAt, Pinned: req.Pinned,
 	}
 	if req.Mode != "" {
 		snap.Checkpoint.Mode = req.Mode
@@ -49,6 +51,14 @@ func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.
 	}
 	x.fake.Actors = append(x.fake.Actors, req.Actor)
 	x.list = append(x.list, snap)
+	for i, kept := len(x.list)-1, 0; i >= 0 && req.KeepLast > 0; i-- {
+		if has := x.list[i]; has.Sandbox != id || has.Pinned || has.Undo {
+			continue
+		}
+		if kept++; kept > req.KeepLast {
+			x.list = slices.Delete(x.list, i, i+1)
+		}
+	}
 	return snap, nil
 }
 
@@ -83,6 +93,26 @@ func (x *Snapshots) Snapshot(ref string) (store.Snapshot, error) {
 
 func (x *Snapshots) find(ref string) int {
 	return slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.ID == ref || has.Name == ref })
+}
+
+// ChangeSnapshot changes how long one is kept.
+func (x *Snapshots) ChangeSnapshot(_ context.Context, ref string, c snapshots.Change) (store.Snapshot, error) {
+	err := x.fake.enter()
+	defer x.fake.mu.Unlock()
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	i := x.find(ref)
+	if i < 0 {
+		return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
+	}
+	if c.Pinned != nil {
+		x.list[i].Pinned = *c.Pinned
+	}
+	if c.ExpiresAt != nil {
+		x.list[i].ExpiresAt = *c.ExpiresAt
+	}
+	return x.list[i], nil
 }
 
 // RemoveSnapshot removes one.

@@ -37,7 +37,9 @@ var others = map[string]map[string]string{
 	"seconds":          {body.InSomeSeconds.Words: "90"},
 	"id":               {body.AsText.Words: `"another"`},
 	"port":             {body.AsPort.Words: "9000"},
-	"expiresInSeconds": {body.InSomeSeconds.Words: "90"},
+	"expiresInSeconds": {body.InSomeSeconds.Words: "90", body.InSecondsOrNever.Words: "90"},
+	"pinned":           {body.AsFlag.Words: "true"},
+	"keepLast":         {body.AsCount.Words: "1"},
 	"path":             {body.AsPath.Words: `"/a"`},
 	"name":             {body.AsText.Words: `"another"`},
 	"role":             {body.AsRole.Words: `"read"`},
@@ -48,7 +50,7 @@ var others = map[string]map[string]string{
 	"maxDiskMiB":       {body.AsCount.Words: "3000"},
 	"diskMiB":          {body.AsCount.Words: "300"},
 	"sandbox":          {body.AsText.Words: `"$ID"`},
-	"snapshot":         {body.AsText.Words: `"second"`},
+	"snapshot":         {body.AsText.Words: `"x1"`},
 	"replace":          {body.AsFlag.Words: "true"},
 	"undo":             {body.AsFlag.Words: "true"},
 	"discard":          {body.AsFlag.Words: "true"},
@@ -121,7 +123,7 @@ func try(t *testing.T, r route, option, path, value string) done {
 	t.Helper()
 	w := newWorld(t)
 	id := w.create(`{"timeoutSeconds":3600,"onTimeout":"pause","autoResume":true,"metadata":{"x":"y"},"denyOut":["9.9.9.9"]}`)
-	for _, name := range []string{"first", "second"} {
+	for _, name := range []string{"first", "x1"} { // as PathOf calls what is no sandbox
 		w.do("POST", pathOf(id)+"/snapshots", fmt.Sprintf(`{"name":%q}`, name)).Is(http.StatusCreated)
 	}
 	var fields []string
@@ -136,7 +138,11 @@ func try(t *testing.T, r route, option, path, value string) done {
 	}
 	text := strings.ReplaceAll("{"+strings.Join(fields, ",")+"}", "$ID", id)
 	a := w.do(strings.ToUpper(r.method), apitest.PathOf(r.pattern, sandboxParam, id), text)
-	state, err := json.Marshal([]any{w.Fake.Sandboxes, w.Fake.Modes, w.Fake.Created})
+	snaps := list(w.do("GET", "/v1/snapshots", "").Is(http.StatusOK).Object()["snapshots"])
+	for _, snap := range snaps {
+		snap["expiresAt"] = snap["expiresAt"] != nil // by the real clock
+	}
+	state, err := json.Marshal([]any{w.Fake.Sandboxes, w.Fake.Modes, w.Fake.Created, snaps})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func bodyOf(r route, id string) string {
 			fields = append(fields, fmt.Sprintf(`%q:60`, o.Name))
 		}
 	}
-	if r.method == patch {
+	if r.method == patch && namesSandbox(r) {
 		fields = append(fields, `"onIdle":"pause"`)
 	}
 	if r.body == nil {

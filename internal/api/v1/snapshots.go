@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // Snapshots is what the dialect needs of those who keep snapshots. One that is
@@ -26,6 +27,8 @@ type Snapshots interface {
 	Snapshots() ([]store.Snapshot, error)
 	// Snapshot returns a snapshot by its id or name.
 	Snapshot(ref string) (store.Snapshot, error)
+	// ChangeSnapshot changes how long one is kept.
+	ChangeSnapshot(ctx context.Context, ref string, c snapshots.Change) (store.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, ref, actor string) error
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
 	// Restore returns the sandbox as it is then, and the id of the snapshot that
@@ -35,19 +38,21 @@ type Snapshots interface {
 
 // snapshotView is a snapshot as clients see it.
 type snapshotView struct {
-	ID         string            `json:"id"`
-	Name       *string           `json:"name"`
-	Sandbox    string            `json:"sandbox" doc:"The sandbox that it was taken of, which may have ended."`
-	Generation int64             `json:"generation" doc:"Of the sandbox at that time."`
-	Template   string            `json:"template"`
-	Alias      *string           `json:"alias" doc:"The template's alias."`
-	Mode       lifecycle.Mode    `json:"mode" doc:"memory has processes, memory and files; filesystem has files only, and sandboxes boot from them."`
-	CreatedAt  httpapi.Timestamp `json:"createdAt"`
-	Key        *string           `json:"key" doc:"The id of the API key that created it; null if unknown."`
-	Bytes      int64             `json:"bytes" doc:"What was written for it, or by the pause that it keeps. Other files are shared."`
-	FrozenMs   *float64          `json:"frozenMs" doc:"How long the running sandbox was frozen for it; null for one that was paused."`
-	Undo       bool              `json:"undo" doc:"It keeps what the sandbox was before it went back to another snapshot, until the next time, or until the sandbox ends."`
-	Limits     limitsView        `json:"limits"`
+	ID         string             `json:"id"`
+	Name       *string            `json:"name"`
+	Sandbox    string             `json:"sandbox" doc:"The sandbox that it was taken of, which may have ended."`
+	Generation int64              `json:"generation" doc:"Of the sandbox at that time."`
+	Template   string             `json:"template"`
+	Alias      *string            `json:"alias" doc:"The template's alias."`
+	Mode       lifecycle.Mode     `json:"mode" doc:"memory has processes, memory and files; filesystem has files only, and sandboxes boot from them."`
+	CreatedAt  httpapi.Timestamp  `json:"createdAt"`
+	Key        *string            `json:"key" doc:"The id of the API key that created it; null if unknown."`
+	Bytes      int64              `json:"bytes" doc:"What was written for it, or by the pause that it keeps. Other files are shared."`
+	FrozenMs   *float64           `json:"frozenMs" doc:"How long the running sandbox was frozen for it; null for one that was paused."`
+	Undo       bool               `json:"undo" doc:"It keeps what the sandbox was before it went back to another snapshot, until the next time, or until the sandbox ends."`
+	Pinned     bool               `json:"pinned" doc:"It neither expires nor makes room for newer ones."`
+	ExpiresAt  *httpapi.Timestamp `json:"expiresAt" doc:"When it is deleted, unless it is pinned; null for never."`
+	Limits     limitsView         `json:"limits"`
 }
 
 // restoredView answers a restore.
@@ -74,7 +79,7 @@ type childrenView struct {
 func viewSnapshot(snap store.Snapshot) snapshotView {
 	v := snapshotView{
 		ID: snap.ID, Name: orNull(snap.Name), Sandbox: snap.Sandbox, Generation: snap.Generation, Template: snap.Config.Template, Alias: orNull(snap.Config.Alias),
-		Mode: snap.Checkpoint.Mode, CreatedAt: httpapi.Timestamp(snap.CreatedAt), Key: orNull(snap.Key), Bytes: snap.Bytes, Undo: snap.Undo, Limits: limitsView(snap.Config.Limits),
+		Mode: snap.Checkpoint.Mode, CreatedAt: httpapi.Timestamp(snap.CreatedAt), Key: orNull(snap.Key), Bytes: snap.Bytes, Undo: snap.Undo, Pinned: snap.Pinned, ExpiresAt: timeOrNull(snap.ExpiresAt), Limits: limitsView(snap.Config.Limits),
 	}
 	if snap.Frozen > 0 {
 		v.FrozenMs = new(float64(snap.Frozen.Microseconds()) / 1000)
@@ -104,6 +109,15 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		}
 		req.Replace = has.ID // none of another key: taking it says that the name is taken
 	}
+	if w, said := words["pinned"]; said {
+		req.Pinned = w.Value.(bool)
+	}
+	if w, said := words["expiresInSeconds"]; said {
+		req.ExpiresAt = now().Add(w.Value.(time.Duration))
+	}
+	if w, said := words["keepLast"]; said {
+		req.KeepLast = w.Value.(int)
+	}
 	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
 	return reply{status: http.StatusCreated, body: viewSnapshot(snap)}, err
 }
@@ -131,6 +145,33 @@ func listSnapshots(s *server, c *call) (reply, error) {
 
 func getSnapshot(s *server, c *call) (reply, error) {
 	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(viewSnapshot(snap))
+}
+
+// changeSnapshot changes how long a snapshot is kept.
+func changeSnapshot(s *server, c *call) (reply, error) {
+	words, err := c.parse(snapshotChangeBody)
+	if err != nil {
+		return reply{}, err
+	}
+	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	if err != nil {
+		return reply{}, err
+	}
+	var change snapshots.Change
+	if w, said := words["pinned"]; said {
+		change.Pinned = new(w.Value.(bool))
+	}
+	if w, said := words["expiresInSeconds"]; said {
+		change.ExpiresAt = new(time.Time)
+		if d := w.Value.(time.Duration); d > 0 {
+			*change.ExpiresAt = now().Add(d)
+		}
+	}
+	snap, err = s.Snapshots.ChangeSnapshot(c.r.Context(), snap.ID, change)
 	if err != nil {
 		return reply{}, err
 	}

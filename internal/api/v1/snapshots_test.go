@@ -52,6 +52,36 @@ func TestSnapshots(t *testing.T) {
 
 func pathOf(id string) string { return base + "/" + id }
 
+func TestSnapshotRetention(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{}`)
+	take := func(body string) map[string]any {
+		t.Helper()
+		return w.do("POST", pathOf(id)+"/snapshots", body).Is(http.StatusCreated).Object()
+	}
+	first := take(`{"name":"first","pinned":true}`)
+	if first["pinned"] != true || first["expiresAt"] != nil {
+		t.Errorf("pinned: %v", first)
+	}
+	if got := take(`{"ttl":60}`); got["expiresAt"] == nil || got["pinned"] != false {
+		t.Errorf("with an end: %v", got)
+	}
+	last := take(`{"keep_last":1}`)
+	if got := list(w.do("GET", "/v1/snapshots", "").Is(http.StatusOK).Object()["snapshots"]); len(got) != 2 || got[0]["id"] != last["id"] || got[1]["id"] != first["id"] {
+		t.Errorf("kept %v", got)
+	}
+	change := func(ref, body string) answer { return w.do("PATCH", "/v1/snapshots/"+ref, body) }
+	if got := change("first", `{"pinned":false,"expiresInSeconds":60}`).Is(http.StatusOK).Object(); got["pinned"] != false || got["expiresAt"] == nil {
+		t.Errorf("changed: %v", got)
+	}
+	if got := change("first", `{"expiresInSeconds":0}`).Is(http.StatusOK).Object(); got["pinned"] != false || got["expiresAt"] != nil {
+		t.Errorf("changed again: %v", got)
+	}
+	change("none", `{"pinned":true}`).fails(http.StatusNotFound, "snapshot_not_found", "none")
+	change("first", `{"name":"other"}`).fails(http.StatusBadRequest, "unknown_field", "name")
+	w.do("POST", pathOf(id)+"/snapshots", `{"keepLast":0}`).fails(http.StatusBadRequest, "invalid_request", "keepLast")
+}
+
 func TestRestore(t *testing.T) {
 	w := newWorld(t)
 	id, other := w.create(`{}`), w.create(`{}`)
@@ -88,6 +118,7 @@ func TestSnapshotsOfOthers(t *testing.T) {
 	id := w.createAs(apitest.FullKey)
 	snap := w.DoAs(apitest.FullKey, "POST", pathOf(id)+"/snapshots", `{"name":"theirs"}`).Is(http.StatusCreated).Object()["id"].(string)
 	for _, ref := range []string{"theirs", snap} {
+		answer{w.DoAs(apitest.OwnKey, "PATCH", "/v1/snapshots/"+ref, `{"pinned":true}`)}.fails(http.StatusNotFound, "snapshot_not_found", ref)
 		for _, method := range []string{"GET", "DELETE"} {
 			answer{w.DoAs(apitest.OwnKey, method, "/v1/snapshots/"+ref, "")}.fails(http.StatusNotFound, "snapshot_not_found", ref)
 		}

@@ -16,6 +16,10 @@ var (
 		Name: "snapshot", Doc: "The snapshot that the sandbox starts from, by its id or name, instead of a template. The sandbox has the template, the processors, the memory limit and the volumes of the snapshot, and its environment variables where env does not replace them.",
 		Spelled: []body.Spelled{body.AsText.As("snapshot snapshotID snapshotId snapshot_id")},
 	}
+	pinnedOption = body.Option{
+		Name: "pinned", Doc: "Whether the snapshot is kept whatever expires, and whichever ones are to be kept last (default: false).",
+		Spelled: []body.Spelled{body.AsFlag.As("pinned pin")},
+	}
 	createBody  = body.Options.With(snapshotOption)
 	pauseBody   = body.Vocabulary{body.PauseMode}
 	resumeBody  = body.Options
@@ -55,6 +59,13 @@ var (
 		{Name: "name", Doc: "What the snapshot is to be called: lower-case letters, digits, and . _ / : - between them, at most 128, unique among snapshots (default: none).", Spelled: []body.Spelled{body.AsText.As("name")}},
 		{Name: "mode", Doc: "What the snapshot keeps (default: memory, or what the sandbox was paused with). " + body.FilesystemKeeps, Spelled: body.PauseMode.Spelled},
 		{Name: "replace", Doc: "Take the name from the snapshot that has it, which is deleted (default: false: the snapshot is rejected).", Spelled: []body.Spelled{body.AsFlag.As("replace")}},
+		{Name: "expiresInSeconds", Doc: "How long the snapshot is kept (default: for ever).", Spelled: []body.Spelled{body.InSomeSeconds.As("expiresInSeconds expiresIn expires_in expires_in_seconds ttl")}},
+		{Name: "keepLast", Doc: "How many snapshots of the sandbox are kept, with this one: older ones that the API key has taken are deleted, but for pinned ones (default: all).", Spelled: []body.Spelled{body.AsCount.As("keepLast keep_last")}},
+		pinnedOption,
+	}
+	snapshotChangeBody = body.Vocabulary{
+		{Name: "expiresInSeconds", Doc: "How long the snapshot is kept from now.", Spelled: []body.Spelled{body.InSecondsOrNever.As("expiresInSeconds expiresIn expires_in expires_in_seconds ttl")}},
+		pinnedOption,
 	}
 	restoreBody = body.Vocabulary{
 		{Name: "snapshot", Doc: "The snapshot of this sandbox to go back to, by its id or name.", Spelled: snapshotOption.Spelled},

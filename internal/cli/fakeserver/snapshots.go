@@ -7,6 +7,7 @@ import (
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	kept "github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // snapshots are those of apitest's fake, of sandboxes as clients know them. What
@@ -42,6 +43,11 @@ func (x snapshots) Snapshots() ([]store.Snapshot, error) {
 // Snapshot implements v1.Snapshots.
 func (x snapshots) Snapshot(ref string) (store.Snapshot, error) {
 	return x.shown(x.fake.Snapshot(ref))
+}
+
+// ChangeSnapshot implements v1.Snapshots.
+func (x snapshots) ChangeSnapshot(ctx context.Context, ref string, c kept.Change) (store.Snapshot, error) {
+	return x.shown(x.fake.ChangeSnapshot(ctx, ref, c))
 }
 
 // RemoveSnapshot implements v1.Snapshots.
