@@ -90,12 +90,29 @@ type Explanation struct {
 	PauseFailures int        `json:"pauseFailures"` // automatic pauses, in a row
 	PauseRetryAt  time.Time  `json:"pauseRetryAt"`
 	LastError     string     `json:"lastError"`
+	Lineage       []Ancestor `json:"lineage"`     // what it started from, and what that was of, nearest first
+	Restored      *Moment    `json:"restored"`    // what it went back to last; nil if it never did
 	Refusals      []Refusal  `json:"refusals"`    // the last things outside that it did not get through to, newest first
 	Transitions   []Event    `json:"transitions"` // the last ones, newest first
 	Tombstone     *Tombstone `json:"tombstone"`
 
 	// Raw is the answer as it came.
 	Raw json.RawMessage `json:"-"`
+}
+
+// Ancestor is a moment of a sandbox, which another goes on from.
+type Ancestor struct {
+	Sandbox    string    `json:"sandbox"`
+	Generation int64     `json:"generation"`
+	At         time.Time `json:"at"`
+	Snapshot   string    `json:"snapshot"` // the id of the snapshot; empty for a fork
+	Name       string    `json:"name"`     // that the snapshot had then
+}
+
+// Moment is a snapshot that a sandbox went back to, and when.
+type Moment struct {
+	Snapshot string    `json:"snapshot"`
+	At       time.Time `json:"at"`
 }
 
 // Refusal is something outside that a sandbox did not get through to.

@@ -73,6 +73,12 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	if x.PauseFailures > 0 {
 		say("automatic pauses failed %d times in a row; not tried again for %s (%s)", x.PauseFailures, span(x.PauseRetryAt.Sub(now)), clock(x.PauseRetryAt, now))
 	}
+	for i, a := range x.Lineage {
+		say("%s: %s", [...]string{"comes from", "and that from"}[min(i, 1)], ancestor(a, now))
+	}
+	if r := x.Restored; r != nil {
+		say("went back to: snapshot %s, at %s", r.Snapshot, clock(r.At, now))
+	}
 	if x.State == client.Running {
 		if !x.Telemetry.MissingSince.IsZero() {
 			say("%s", silence(x.Telemetry, now))
@@ -90,6 +96,18 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 		say("\nlast transitions:")
 		transitions(w, x.Transitions, now)
 	}
+}
+
+// ancestor tells what a sandbox goes on from.
+func ancestor(a client.Ancestor, now time.Time) string {
+	what := "a fork"
+	switch {
+	case a.Name != "":
+		what = fmt.Sprintf("snapshot %s (%s)", a.Snapshot, a.Name)
+	case a.Snapshot != "":
+		what = "snapshot " + a.Snapshot
+	}
+	return fmt.Sprintf("%s of %s, generation %d, at %s", what, a.Sandbox, a.Generation, clock(a.At, now))
 }
 
 func refusals(w io.Writer, list []client.Refusal, now time.Time) {

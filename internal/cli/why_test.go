@@ -112,6 +112,37 @@ clocks:
 `,
 		},
 		{
+			name: "a fork of a child, which went back",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Running, Phase: "pausing", Generation: 4,
+				Operation: &client.Operation{
+					Phase: "pausing", Attempt: 1, Cause: "restore", Actor: "key:b6f0c1de-0000-4000-8000-000000000001", StartedAt: fromNoon(-2 * time.Second), Deadline: fromNoon(5 * time.Minute), Mode: client.Memory,
+				},
+				Next: client.Next{Action: "finish", At: fromNoon(5 * time.Minute)},
+				Lineage: []client.Ancestor{
+					{Sandbox: "i0def", Generation: 2, At: fromNoon(-time.Hour)},
+					{Sandbox: "i0ghi", Generation: 1, At: fromNoon(-13 * time.Hour), Snapshot: "s0abc", Name: "clean"},
+					{Sandbox: "i0jkl", Generation: 7, At: fromNoon(-14 * time.Hour), Snapshot: "s0def"},
+				},
+				Restored: &client.Moment{Snapshot: "s0ghi", At: fromNoon(-time.Minute)},
+				Clocks:   clocksOf(off, off)[3:],
+			},
+			want: `
+i0abc is running (pausing), generation 4
+next: pausing succeeds or fails in 5m0s (12:05:00) at the latest
+now: pausing for 2s, because of restore by key:b6f0c1de, keeping memory
+comes from: a fork of i0def, generation 2, at 11:00:00
+and that from: snapshot s0abc (clean) of i0ghi, generation 1, at Aug 31 23:00:00
+and that from: snapshot s0def of i0jkl, generation 7, at Aug 31 22:00:00
+went back to: snapshot s0ghi, at 11:59:00
+
+idle: no work keeps it awake
+
+clocks:
+  idle timeout   none
+`,
+		},
+		{
 			name: "silent, and to be ended if idle",
 			x: client.Explanation{
 				Sandbox: "i0abc", State: client.Running, Generation: 1,

@@ -135,6 +135,12 @@ type Restore struct {
 	Undo       string     `json:"undo,omitempty"` // the id of the snapshot that is to keep the state before; empty for none
 }
 
+// Restored says to what a sandbox went back, and when.
+type Restored struct {
+	Snapshot string    `json:"snapshot"`
+	At       time.Time `json:"at"`
+}
+
 // Carry is what a sandbox goes on with that was only checkpointed, or went back to a
 // snapshot.
 type Carry struct {
@@ -188,6 +194,8 @@ type Record struct {
 	PauseFailures int       `json:"pauseFailures,omitempty"` // in a row
 	PauseRetryAt  time.Time `json:"pauseRetryAt"`            // no automatic pause before this
 	LastError     string    `json:"lastError,omitempty"`     // why the last operation failed
+
+	Restored *Restored `json:"restored,omitempty"` // what it went back to last; nil if it never did
 
 	Leases       []Lease   `json:"leases,omitempty"` // holds that somebody asked for
 	LeaseEndedAt time.Time `json:"leaseEndedAt"`     // when one was last released before its time

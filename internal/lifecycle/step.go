@@ -549,6 +549,7 @@ func (s *step) goBack(op *Operation, to Restore) *Entry {
 	if old != nil {
 		s.effect(Effect{Kind: DropCheckpoint, Checkpoint: old})
 	}
+	s.rec.Restored = &Restored{to.Snapshot, s.now}
 	s.logEnd(EntryRestored, op, to.detail())
 	op.Restore = nil
 	s.goOn(op, carry)
@@ -561,6 +562,7 @@ func restoreAsleep(s *step, ev Event) {
 	cp := e.To.Checkpoint
 	s.effect(Effect{Kind: DropCheckpoint, Checkpoint: s.rec.Checkpoint})
 	s.rec.Checkpoint, s.rec.LastError = &cp, ""
+	s.rec.Restored = &Restored{e.To.Snapshot, s.now}
 	entry := s.log(EntryRestored, nil, e.To.detail())
 	entry.Op, entry.Actor, entry.Cause = e.Op, e.Actor, CauseRestore
 }

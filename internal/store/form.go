@@ -102,6 +102,15 @@ func inUTC(sb Sandbox) Sandbox {
 	for i := range sb.Config.Previews {
 		toUTC(&sb.Config.Previews[i].CreatedAt, &sb.Config.Previews[i].ExpiresAt)
 	}
+	sb.Config.Lineage = slices.Clone(sb.Config.Lineage)
+	for i := range sb.Config.Lineage {
+		toUTC(&sb.Config.Lineage[i].At)
+	}
+	if r.Restored != nil {
+		restored := *r.Restored
+		toUTC(&restored.At)
+		r.Restored = &restored
+	}
 	if as := sb.Config.Idempotency; as != nil {
 		in := *as
 		toUTC(&in.At)

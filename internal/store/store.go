@@ -45,6 +45,8 @@ type Config struct {
 	Hooks         Hooks             `json:"hooks"`
 	Previews      []Preview         `json:"previews,omitempty"` // links that are good, and some that have expired
 	Volumes       []VolumeMount     `json:"volumes,omitempty"`
+	// Lineage is what it started from, and what that was of, nearest first.
+	Lineage []Ancestor `json:"lineage,omitempty"`
 	// FromServer names the settings of the lifecycle that the server's defaults
 	// gave, and nobody else.
 	FromServer []string `json:"fromServer,omitempty"`
@@ -54,6 +56,15 @@ type Config struct {
 	// Before is what a resume under way has changed, as it was before; nil if it
 	// changed nothing, and when it has ended.
 	Before *Changeable `json:"before,omitempty"`
+}
+
+// Ancestor is a moment of a sandbox, which another goes on from.
+type Ancestor struct {
+	Sandbox    string    `json:"sandbox"`
+	Generation int64     `json:"generation"`
+	At         time.Time `json:"at"`
+	Snapshot   string    `json:"snapshot,omitempty"` // empty for a fork
+	Name       string    `json:"name,omitempty"`     // of the snapshot, at that time
 }
 
 // Changeable is what can be changed of a Config together with settings of the

@@ -155,6 +155,42 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
+// TestLineage: a sandbox knows what it comes from, over forks and snapshots, a
+// restart, and its end.
+func TestLineage(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	source := create(t, s, CreateRequest{})
+	first := take(t, s, source, SnapshotRequest{Name: "one"})
+	child := from(t, s, "one")
+	pauseAndWake(t, s, child)
+	forked, err := s.Fork(t.Context(), child, ForkRequest{Count: 1})
+	if err != nil || forked[0].Err != nil {
+		t.Fatal(err, forked)
+	}
+	grandchild := forked[0].Sandbox.ID
+	own := take(t, s, grandchild, SnapshotRequest{})
+	if _, _, err := s.Restore(t.Context(), grandchild, RestoreRequest{Snapshot: own.ID, Discard: true}); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	s, _ = b.open()
+	kill(t, s, grandchild)
+	x, err := s.Explain(t.Context(), grandchild)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := x.Sandbox.Config.Lineage
+	if len(got) != 2 || got[0].Sandbox != child || got[0].Generation != 2 || got[0].Snapshot != "" ||
+		got[1].Sandbox != source || got[1].Generation != 1 || got[1].Snapshot != first.ID || got[1].Name != "one" || !got[1].At.Equal(first.CreatedAt) {
+		t.Errorf("it comes from %+v", got)
+	}
+	if r := x.Sandbox.Record.Restored; r == nil || r.Snapshot != own.ID || r.At.IsZero() {
+		t.Errorf("it went back to %+v", r)
+	}
+	kill(t, s, source, child)
+}
+
 // TestFork has a sandbox go on as several, which share nothing but the past.
 func TestFork(t *testing.T) {
 	b := newBench(t)

@@ -81,6 +81,9 @@ func TestSnapshot(t *testing.T) {
 		child.same(before, now)
 		child.checkAppended(ctx)
 		checkClock(t, now)
+		if x, err := s.client.Explain(ctx, sb.ID); err != nil || len(x.Lineage) != 1 || x.Lineage[0].Snapshot != snap.ID || x.Lineage[0].Sandbox != g.sb.ID {
+			t.Errorf("it comes from %+v, %v", x.Lineage, err)
+		}
 		if exit, out := run(ctx, t, sb, "sh", "-c", "cat kept; test -p pipe && cat doomed; test ! -e done && echo $OF $E2B_SANDBOX_ID"); exit.Code != 0 || out != "before\nx\nits own "+sb.ID+"\n" {
 			t.Errorf("%s: %s %q", sb.ID, exit.Status, out)
 		}
@@ -186,6 +189,9 @@ func TestRestore(t *testing.T) {
 	g.same(now, g.ask(ctx))
 	sh("cat kept doomed", "before\nx\n")
 
+	if x, err := s.client.Explain(ctx, g.sb.ID); err != nil || x.Restored == nil || x.Restored.Snapshot != second.Undo || len(x.Lineage) != 0 {
+		t.Errorf("it went back to %+v, and comes from %+v, %v", x.Restored, x.Lineage, err)
+	}
 	if done = back(client.RestoreOptions{Mode: client.Filesystem, Discard: true}); done.Undo != "" {
 		t.Errorf("what was to be discarded is kept: %+v", done)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
@@ -27,9 +28,41 @@ type lifecycleView struct {
 	PauseFailures int                `json:"pauseFailures" doc:"How many automatic pauses have failed in a row."`
 	PauseRetryAt  *httpapi.Timestamp `json:"pauseRetryAt" doc:"No automatic pause is tried before this time."`
 	LastError     *string            `json:"lastError"`
+	Lineage       []ancestorView     `json:"lineage" doc:"What the sandbox started from, and what that was of, nearest first, at most 20; empty for one that started from a template."`
+	Restored      *restoreView       `json:"restored" doc:"The snapshot that the sandbox went back to last; null if it never did."`
 	Refusals      []refusalView      `json:"refusals" doc:"The last connections out that were rejected, newest first. Connections that are denied by address are rejected inside the sandbox and are not listed."`
 	Transitions   []eventView        `json:"transitions" doc:"The last entries of its event log, newest first."`
 	Tombstone     *tombstoneView     `json:"tombstone"`
+}
+
+// ancestorView is a moment of a sandbox, which another goes on from.
+type ancestorView struct {
+	Sandbox    string            `json:"sandbox"`
+	Generation int64             `json:"generation"`
+	At         httpapi.Timestamp `json:"at"`
+	Snapshot   *string           `json:"snapshot" doc:"The id of the snapshot, which may have been deleted; null for a fork."`
+	Name       *string           `json:"name" doc:"The name that the snapshot had then."`
+}
+
+// restoreView is what a sandbox went back to.
+type restoreView struct {
+	Snapshot string            `json:"snapshot" doc:"Its id; it may have been deleted."`
+	At       httpapi.Timestamp `json:"at"`
+}
+
+func viewLineage(all []store.Ancestor) []ancestorView {
+	views := make([]ancestorView, len(all))
+	for i, a := range all {
+		views[i] = ancestorView{Sandbox: a.Sandbox, Generation: a.Generation, At: httpapi.Timestamp(a.At), Snapshot: orNull(a.Snapshot), Name: orNull(a.Name)}
+	}
+	return views
+}
+
+func viewRestored(r *lifecycle.Restored) *restoreView {
+	if r == nil {
+		return nil
+	}
+	return &restoreView{r.Snapshot, httpapi.Timestamp(r.At)}
 }
 
 type operationView struct {
@@ -93,6 +126,7 @@ func (s *server) explain(c *call) (reply, error) {
 		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds), Telemetry: viewTelemetry(x.Blindness),
 		Clocks: viewClocks(x), Next: viewNext(x),
 		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError),
+		Lineage: viewLineage(x.Sandbox.Config.Lineage), Restored: viewRestored(rec.Restored),
 		Refusals:    viewRefusals(x.Refusals),
 		Transitions: viewEvents(x.Transitions), Tombstone: viewTombstone(rec.Tombstone),
 	})

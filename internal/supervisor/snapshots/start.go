@@ -23,6 +23,7 @@ func Configure(snap store.Snapshot, asked store.Config) (store.Config, error) {
 		CPUs: cmp.Or(asked.Limits.CPUs, of.Limits.CPUs), MemoryMiB: cmp.Or(asked.Limits.MemoryMiB, of.Limits.MemoryMiB),
 		DiskMiB: cmp.Or(asked.Limits.DiskMiB, of.Limits.DiskMiB), PIDs: cmp.Or(asked.Limits.PIDs, of.Limits.PIDs),
 	}
+	c.Lineage = lineage(snap)
 	if len(asked.Volumes) == 0 {
 		c.Volumes = of.Volumes
 	}
@@ -44,6 +45,19 @@ func Configure(snap store.Snapshot, asked store.Config) (store.Config, error) {
 		return c, fixed(snap, "volumes", nil)
 	}
 	return c, nil
+}
+
+// mostAncestors bounds how far back a sandbox knows where it comes from.
+const mostAncestors = 20
+
+// lineage returns what a sandbox comes from that starts from a snapshot.
+func lineage(snap store.Snapshot) []store.Ancestor {
+	from := store.Ancestor{Sandbox: snap.Sandbox, Generation: snap.Generation, At: snap.CreatedAt, Snapshot: snap.ID, Name: snap.Name}
+	if snap.Passing {
+		from.Snapshot = ""
+	}
+	all := append([]store.Ancestor{from}, snap.Config.Lineage...)
+	return all[:min(len(all), mostAncestors)]
 }
 
 func fixed(snap store.Snapshot, option string, allowed any) error {
