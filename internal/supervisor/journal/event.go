@@ -13,7 +13,7 @@ func LineOf(e store.Event) Line {
 		"event": strconv.FormatInt(e.Seq, 10), "generation": strconv.FormatInt(e.Generation, 10),
 	}}
 	switch e.Type {
-	case lifecycle.EntryPauseFailed, lifecycle.EntryResumeFailed, lifecycle.EntryRuntimeLost:
+	case lifecycle.EntryPauseFailed, lifecycle.EntryResumeFailed, lifecycle.EntryRestoreFailed, lifecycle.EntryRuntimeLost:
 		l.Level = Error
 	case lifecycle.EntryStalled, lifecycle.EntryExpiring, lifecycle.EntryStarved:
 		l.Level = Warn

@@ -121,7 +121,7 @@ func (m *Metrics) Entry(e lifecycle.Entry) {
 		m.durations.WithLabelValues(string(e.Type)).Observe(e.Duration.Seconds())
 	}
 	switch {
-	case e.Type == lifecycle.EntryPaused:
+	case e.Type == lifecycle.EntryPaused, e.Type == lifecycle.EntryRestored:
 		m.written.Add(float64(e.Bytes))
 		m.freed.Add(float64(e.Freed))
 	case e.Type == lifecycle.EntryResumed && e.Cause == lifecycle.CauseAccess:
