@@ -25,6 +25,7 @@ type Snapshot struct {
 	FrozenMs   float64   `json:"frozenMs,omitempty"` // how long the running sandbox was frozen for it
 	Undo       bool      `json:"undo,omitempty"`     // it keeps what the sandbox was before the last restore
 	Pinned     bool      `json:"pinned,omitempty"`   // it neither expires nor makes room for newer ones
+	KeepLast   int       `json:"keepLast,omitempty"` // of how many it is one that are kept; zero if it is not deleted for newer ones
 	ExpiresAt  time.Time `json:"expiresAt,omitzero"` // zero for never
 }
 
@@ -44,8 +45,9 @@ type SnapshotOptions struct {
 
 	ExpiresIn time.Duration // how long it is kept; zero for ever
 	Pinned    bool          // it neither expires nor makes room for newer ones
-	// KeepLast is how many snapshots of the sandbox are kept with this one. Older
-	// ones are deleted, but for pinned ones. Zero keeps all.
+	// KeepLast is how many snapshots of the sandbox are kept that were taken with a
+	// KeepLast, this one included. Older ones are deleted, but for pinned ones. With
+	// zero none is deleted, and this one is not deleted for a later one.
 	KeepLast int
 }
 

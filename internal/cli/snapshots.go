@@ -72,7 +72,7 @@ func (a snapshotCommands) createCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.Name, "name", "", "`name` to find the snapshot by, which no other may have")
 	cmd.Flags().BoolVar(&o.Replace, "replace", false, "take the name from the snapshot that has it, which is deleted")
 	cmd.Flags().StringVar(&mode, "mode", "", "what to keep (`mode`): memory (processes and files) or filesystem (files only) (default: all that the sandbox has)")
-	cmd.Flags().IntVar(&o.KeepLast, "keep-last", 0, "keep `n` snapshots of the sandbox, with this one; delete older ones that are not pinned (default: keep all)")
+	cmd.Flags().IntVar(&o.KeepLast, "keep-last", 0, "keep `n` snapshots of the sandbox that were taken with --keep-last, this one included; delete older ones that are not pinned")
 	clockVar(cmd.Flags(), &o.ExpiresIn, "expires-in", 0, "how long to keep it (default: for ever)")
 	cmd.Flags().BoolVar(&o.Pinned, "pin", false, "keep it whatever expires or is too many")
 	return cmd
@@ -119,6 +119,8 @@ func keptFor(s client.Snapshot, now time.Time) string {
 		return "pinned"
 	case s.Undo:
 		return "as undo"
+	case s.ExpiresAt.IsZero() && s.KeepLast > 0:
+		return "as one of the last"
 	case s.ExpiresAt.IsZero():
 		return "for ever"
 	}
@@ -202,15 +204,22 @@ up earlier, delete it. --undo goes back to it.`,
 		Example: `  drowse snapshot create --name clean ID
   drowse restore ID clean
   drowse restore ID --undo`,
-		Args: cobra.RangeArgs(1, 2),
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case undo && len(args) == 2:
+			return usagef("restore: want SNAPSHOT or --undo, not both")
+		case undo:
+			return exactArgs("ID")(cmd, args)
+		case len(args) == 1:
+			return usagef("restore: missing SNAPSHOT, or --undo")
+		}
+		return exactArgs("ID", "SNAPSHOT")(cmd, args)
 	}
 	cmd.Flags().BoolVar(&undo, "undo", false, "go back to what the sandbox was before the last restore")
 	cmd.Flags().BoolVar(&o.Discard, "discard", false, "do not keep what the sandbox is now")
 	cmd.Flags().StringVar(&mode, "mode", "", "what comes back (`mode`): memory (processes and files) or filesystem (files only) (default: all that the snapshot has)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if undo == (len(args) == 2) {
-			return usagef("want SNAPSHOT or --undo")
-		}
 		if !undo {
 			o.Snapshot = args[1]
 		}

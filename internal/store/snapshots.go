@@ -32,8 +32,9 @@ type Snapshot struct {
 	// Replaces is the id of the snapshot that had its name until then; empty for
 	// none.
 	Replaces string `json:"replaces,omitempty"`
-	// KeepLast says how many of the sandbox were kept when this one was made, with
-	// it, and Drops which ones went; zero for all, and none.
+	// KeepLast says how many of the sandbox with a KeepLast were kept when this one
+	// was made, with it, and Drops which ones went. With zero it dropped none, and
+	// makes room for none.
 	KeepLast int      `json:"keepLast,omitempty"`
 	Drops    []string `json:"drops,omitempty"`
 	// ExpiresAt is when it is removed, unless it is pinned; zero for never.

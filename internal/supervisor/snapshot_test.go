@@ -604,16 +604,16 @@ func (b *bench) disk() (n int) {
 
 // TestSnapshotsKeepLast: a hundred snapshots in a row, of which the last three are
 // kept, take no more of the disk than the first three. One that is pinned stays, and
-// so do those of other sandboxes and keys.
+// so do those of other sandboxes and keys, and one that was taken to stay.
 func TestSnapshotsKeepLast(t *testing.T) {
 	b := newBench(t)
 	s, stop := b.open()
 	id, other := create(t, s, CreateRequest{}), create(t, s, CreateRequest{})
 	keep := map[string]bool{}
-	for _, req := range []SnapshotRequest{{Pinned: true}, {Key: "another"}} {
+	for _, req := range []SnapshotRequest{{Pinned: true, KeepLast: 9}, {Key: "another", KeepLast: 9}, {}} {
 		keep[take(t, s, id, req).ID] = true
 	}
-	keep[take(t, s, other, SnapshotRequest{}).ID] = true
+	keep[take(t, s, other, SnapshotRequest{KeepLast: 9}).ID] = true
 	var last []string
 	most := 0
 	for i := range 100 {

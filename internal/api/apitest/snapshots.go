@@ -38,7 +38,7 @@ func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.
 	snap := store.Snapshot{
 		ID: fmt.Sprintf("s%020d", x.taken), Name: req.Name, CreatedAt: x.fake.Now.Add(time.Duration(x.taken) * time.Microsecond), Key: req.Key, Sandbox: id, Generation: sb.Record.Generation,
 		Checkpoint: lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory}, Config: sb.Config, Settings: sb.Record.Settings, Bytes: 1 << 20,
-		ExpiresAt: req.ExpiresAt, Pinned: req.Pinned,
+		ExpiresAt: req.ExpiresAt, Pinned: req.Pinned, KeepLast: req.KeepLast,
 	}
 	if req.Mode != "" {
 		snap.Checkpoint.Mode = req.Mode
@@ -52,7 +52,7 @@ func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.
 	x.fake.Actors = append(x.fake.Actors, req.Actor)
 	x.list = append(x.list, snap)
 	for i, kept := len(x.list)-1, 0; i >= 0 && req.KeepLast > 0; i-- {
-		if has := x.list[i]; has.Sandbox != id || has.Pinned || has.Undo {
+		if has := x.list[i]; has.Sandbox != id || has.Pinned || has.KeepLast == 0 {
 			continue
 		}
 		if kept++; kept > req.KeepLast {

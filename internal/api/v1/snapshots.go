@@ -51,6 +51,7 @@ type snapshotView struct {
 	FrozenMs   *float64           `json:"frozenMs" doc:"How long the running sandbox was frozen for it; null for one that was paused."`
 	Undo       bool               `json:"undo" doc:"It keeps what the sandbox was before it went back to another snapshot, until the next time, or until the sandbox ends."`
 	Pinned     bool               `json:"pinned" doc:"It neither expires nor makes room for newer ones."`
+	KeepLast   int                `json:"keepLast" doc:"Of how many it is one that are kept of the sandbox; 0 if it is not deleted for newer ones."`
 	ExpiresAt  *httpapi.Timestamp `json:"expiresAt" doc:"When it is deleted, unless it is pinned; null for never."`
 	Limits     limitsView         `json:"limits"`
 }
@@ -79,7 +80,7 @@ type childrenView struct {
 func viewSnapshot(snap store.Snapshot) snapshotView {
 	v := snapshotView{
 		ID: snap.ID, Name: orNull(snap.Name), Sandbox: snap.Sandbox, Generation: snap.Generation, Template: snap.Config.Template, Alias: orNull(snap.Config.Alias),
-		Mode: snap.Checkpoint.Mode, CreatedAt: httpapi.Timestamp(snap.CreatedAt), Key: orNull(snap.Key), Bytes: snap.Bytes, Undo: snap.Undo, Pinned: snap.Pinned, ExpiresAt: timeOrNull(snap.ExpiresAt), Limits: limitsView(snap.Config.Limits),
+		Mode: snap.Checkpoint.Mode, CreatedAt: httpapi.Timestamp(snap.CreatedAt), Key: orNull(snap.Key), Bytes: snap.Bytes, Undo: snap.Undo, Pinned: snap.Pinned, KeepLast: snap.KeepLast, ExpiresAt: timeOrNull(snap.ExpiresAt), Limits: limitsView(snap.Config.Limits),
 	}
 	if snap.Frozen > 0 {
 		v.FrozenMs = new(float64(snap.Frozen.Microseconds()) / 1000)

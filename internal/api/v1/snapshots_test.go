@@ -63,7 +63,7 @@ func TestSnapshotRetention(t *testing.T) {
 	if first["pinned"] != true || first["expiresAt"] != nil {
 		t.Errorf("pinned: %v", first)
 	}
-	if got := take(`{"ttl":60}`); got["expiresAt"] == nil || got["pinned"] != false {
+	if got := take(`{"ttl":60,"keepLast":3}`); got["expiresAt"] == nil || got["pinned"] != false {
 		t.Errorf("with an end: %v", got)
 	}
 	last := take(`{"keep_last":1}`)

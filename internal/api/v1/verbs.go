@@ -60,7 +60,7 @@ var (
 		{Name: "mode", Doc: "What the snapshot keeps (default: memory, or what the sandbox was paused with). " + body.FilesystemKeeps, Spelled: body.PauseMode.Spelled},
 		{Name: "replace", Doc: "Take the name from the snapshot that has it, which is deleted (default: false: the snapshot is rejected).", Spelled: []body.Spelled{body.AsFlag.As("replace")}},
 		{Name: "expiresInSeconds", Doc: "How long the snapshot is kept (default: for ever).", Spelled: []body.Spelled{body.InSomeSeconds.As("expiresInSeconds expiresIn expires_in expires_in_seconds ttl")}},
-		{Name: "keepLast", Doc: "How many snapshots of the sandbox are kept, with this one: older ones that the API key has taken are deleted, but for pinned ones (default: all).", Spelled: []body.Spelled{body.AsCount.As("keepLast keep_last")}},
+		{Name: "keepLast", Doc: "How many snapshots of the sandbox are kept that the API key has taken with keepLast, this one included; older ones are deleted, but for pinned ones (default: none is deleted, and this one is not deleted for a later one).", Spelled: []body.Spelled{body.AsCount.As("keepLast keep_last")}},
 		pinnedOption,
 	}
 	snapshotChangeBody = body.Vocabulary{

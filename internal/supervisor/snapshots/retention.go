@@ -43,20 +43,20 @@ func (s *Shelf) ChangeSnapshot(ctx context.Context, ref string, c Change) (store
 }
 
 // surplus returns the snapshots of the same sandbox, by the same key, that are too
-// many if this one is made and the newest n are kept. Those that are pinned do not
-// count. The caller holds mu.
-func (s *Shelf) surplus(made store.Snapshot, n int) []store.Snapshot {
-	if n == 0 {
+// many if this one is made. Those that are pinned do not count, and neither do those
+// that were not to make room for others. The caller holds mu.
+func (s *Shelf) surplus(made store.Snapshot) []store.Snapshot {
+	if made.KeepLast == 0 {
 		return nil
 	}
 	var older []store.Snapshot
 	for _, snap := range s.byID {
-		if snap.Sandbox == made.Sandbox && snap.Key == made.Key && !snap.Pinned && !snap.Undo && !snap.Passing && snap.ID != made.Replaces {
+		if snap.KeepLast > 0 && snap.Sandbox == made.Sandbox && snap.Key == made.Key && !snap.Pinned && snap.ID != made.Replaces {
 			older = append(older, snap)
 		}
 	}
 	slices.SortFunc(older, newestFirst)
-	return older[min(n-1, len(older)):]
+	return older[min(made.KeepLast-1, len(older)):]
 }
 
 // look has Expire look again at what expires when. The caller holds mu.

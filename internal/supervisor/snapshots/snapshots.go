@@ -257,7 +257,7 @@ type Request struct {
 	// How long it is kept, and what goes for it.
 	ExpiresAt time.Time // zero for never
 	Pinned    bool      // it neither expires nor counts for KeepLast
-	KeepLast  int       // of its sandbox and key, with this one; older ones go; 0 for all
+	KeepLast  int       // of its sandbox and key with a KeepLast, this one included; older ones go; 0 for all
 }
 
 // Of returns what a snapshot of a sandbox with this checkpoint is.
@@ -288,7 +288,7 @@ func (s *Shelf) Keep(snap *store.Snapshot, source store.Sandbox, commit func() e
 		old, replaces = s.undoOf(snap.Sandbox)
 	}
 	snap.Replaces, snap.Drops = old.ID, nil
-	surplus := s.surplus(*snap, snap.KeepLast)
+	surplus := s.surplus(*snap)
 	for _, x := range surplus {
 		snap.Drops = append(snap.Drops, x.ID)
 	}
