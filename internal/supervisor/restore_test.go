@@ -3,12 +3,18 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 )
 
 func take(t *testing.T, s *Supervisor, id string, req SnapshotRequest) store.Snapshot {
@@ -275,4 +281,156 @@ func TestLayerOfAnother(t *testing.T) {
 	}
 	kill(t, s, child)
 	b.wantNothingLeft()
+}
+
+// ask wakes a sandbox, if it sleeps, and returns what its program counts to.
+func (srv *server) ask(t *testing.T, id string) int64 {
+	t.Helper()
+	lease, err := srv.s.Acquire(t.Context(), id, Access{Port: counterPort})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	n, err := askThrough(t.Context(), lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// interruption is what happens to a server at one step of a restore.
+type interruption struct {
+	fault           string // crash, error, or lost: the step succeeds, and its answer is lost
+	asleep, discard bool
+	step            int64
+}
+
+// TestInterruptedRestore has a server crash, or fail, at every step of a restore at
+// which something is stored or changes outside. Afterwards the sandbox is what it was
+// before, or what the snapshot is with what it was before kept; the answer is true;
+// and nothing is left of either when both are removed.
+func TestInterruptedRestore(t *testing.T) {
+	for _, i := range []interruption{
+		{fault: "crash"}, {fault: "crash", asleep: true}, {fault: "crash", discard: true}, {fault: "crash", asleep: true, discard: true},
+		{fault: "error"}, {fault: "error", asleep: true}, {fault: "error", discard: true}, {fault: "error", asleep: true, discard: true},
+		{fault: "lost"},
+	} {
+		t.Run(fmt.Sprintf("%s, asleep %v, discard %v", i.fault, i.asleep, i.discard), func(t *testing.T) {
+			back := 0
+			for i.step = 1; ; i.step++ {
+				w := newWorld(t)
+				struck, restored := false, false
+				synctest.Test(t, func(t *testing.T) { struck, restored = i.try(t, w) })
+				if t.Failed() {
+					t.Fatalf("at step %d", i.step)
+				}
+				if restored {
+					back++
+				}
+				if !struck {
+					break
+				}
+			}
+			t.Logf("%d steps, restored after %d", i.step-1, back)
+			if i.step < 2 || back == 0 {
+				t.Errorf("%d steps, restored after %d", i.step-1, back)
+			}
+		})
+	}
+}
+
+// try carries out a restore with one interruption.
+func (i interruption) try(t *testing.T, w *world) (struck, restored bool) {
+	var armed atomic.Bool
+	var steps atomic.Int64
+	strike := func(srv *server) error {
+		if !armed.Load() || steps.Add(1) != i.step {
+			return nil
+		}
+		if i.fault == "crash" {
+			srv.crash()
+			return errDead
+		}
+		return errors.New("a fault")
+	}
+	w.meddle = func(_ context.Context, srv *server, _ point, _ string) error {
+		if i.fault == "lost" {
+			return nil
+		}
+		return strike(srv)
+	}
+	w.hooks = func(srv *server) memstore.Hooks {
+		var h memstore.Hooks
+		if i.fault != "lost" {
+			h.Before = func(memstore.Commit) error { return strike(srv) }
+		}
+		if i.fault != "error" {
+			h.After = func(memstore.Commit) error { return strike(srv) }
+		}
+		return h
+	}
+	srv := w.mustOpen(t)
+	id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, AutoResume: true}})
+	srv.ask(t, id)
+	snap := take(t, srv.s, id, SnapshotRequest{})
+	srv.ask(t, id)
+	srv.ask(t, id)
+	if i.asleep {
+		if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Wait()
+	armed.Store(true)
+	_, _, err := srv.s.Restore(srv.ctx, id, RestoreRequest{Snapshot: snap.ID, Discard: i.discard})
+	time.Sleep(time.Minute) // what follows, and what is tried again
+	armed.Store(false)
+	if struck = steps.Load() >= i.step; srv.dead.Load() {
+		_ = srv.s.Stop(context.Background())
+		srv = w.mustOpen(t)
+		time.Sleep(time.Minute)
+	}
+
+	restored = record(t, srv.s, id).Restored != nil
+	if err == nil && !restored {
+		t.Error("it did not go back, and the answer was that it did")
+	}
+	if err != nil && restored && i.fault != "crash" {
+		t.Errorf("it went back, and the answer was %v", err)
+	}
+	if got, want := srv.s.Undo(id) != "", restored && !i.discard; got != want {
+		t.Errorf("restored %v, and what it was before is kept: %v", restored, got)
+	}
+	want := int64(4)
+	if restored {
+		want = 2
+	}
+	if n := srv.ask(t, id); n != want {
+		t.Errorf("it counts to %d, want %d", n, want)
+	}
+	if restored && !i.discard {
+		restore(t, srv.s, id, RestoreRequest{Discard: true})
+		if n := srv.ask(t, id); n != 4 {
+			t.Errorf("undone, it counts to %d, want 4", n)
+		}
+	}
+	if err := srv.s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+		t.Error(err)
+	}
+	kill(t, srv.s, id)
+	time.Sleep(time.Minute)
+	if all := srv.s.AllSnapshots(); len(all) != 0 {
+		t.Errorf("snapshots left: %+v", all)
+	}
+	for _, dir := range subdirs {
+		entries, err := os.ReadDir(filepath.Join(srv.dir, dir))
+		if err != nil || len(entries) > 0 {
+			t.Errorf("left in %s: %v, %v", dir, entries, err)
+		}
+	}
+	if err := srv.s.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+	w.powerOff()
+	return struck, restored
 }
