@@ -254,6 +254,29 @@ func TestRestoreToTheCheckpoint(t *testing.T) {
 	b.wantNothingLeft()
 }
 
+// TestRestoreOutlivesTheSnapshot: what a sandbox went back to is its own, also when
+// nothing of what it was before is kept.
+func TestRestoreOutlivesTheSnapshot(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{})
+	wantCount(t, s, id, 1, 1)
+	put(t, s, id, "before")
+	snap := take(t, s, id, SnapshotRequest{})
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	restore(t, s, id, RestoreRequest{Snapshot: snap.ID, Discard: true})
+	if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	wake(t, s, id)
+	wantCount(t, s, id, 2, 2)
+	wantFiles(t, s, id, "before")
+	kill(t, s, id)
+	b.wantNothingLeft()
+}
+
 // TestLayerOfAnother: a layer outlives the sandbox that it is named after, when a
 // snapshot alone needs it, also when the server was restarted.
 func TestLayerOfAnother(t *testing.T) {
@@ -385,11 +408,11 @@ func (i interruption) try(t *testing.T, w *world) (struck, restored bool) {
 	_, _, err := srv.s.Restore(srv.ctx, id, RestoreRequest{Snapshot: snap.ID, Discard: i.discard})
 	time.Sleep(time.Minute) // what follows, and what is tried again
 	armed.Store(false)
-	if struck = steps.Load() >= i.step; srv.dead.Load() {
-		_ = srv.s.Stop(context.Background())
-		srv = w.mustOpen(t)
-		time.Sleep(time.Minute)
-	}
+	struck = steps.Load() >= i.step
+	srv.crash() // what is stored must be what was said
+	_ = srv.s.Stop(context.Background())
+	srv = w.mustOpen(t)
+	time.Sleep(time.Minute)
 
 	restored = record(t, srv.s, id).Restored != nil
 	if err == nil && !restored {
