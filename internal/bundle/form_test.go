@@ -40,7 +40,7 @@ func TestManifestForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden.Hold(t, filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion)), data)
-	m.Config.Key, m.Config.Previews, m.Config.Idempotency, m.Config.Before = "", nil, nil, nil // stay where they are
+	m.Config.Key, m.Config.Previews, m.Config.Idempotency, m.Config.Before, m.Config.Lineage = "", nil, nil, nil, nil // stay where they are
 	got, err := readManifest(t, string(data))
 	if err != nil || !reflect.DeepEqual(got, m) {
 		t.Errorf("%v; got %+v\nwant %+v", err, got, m)

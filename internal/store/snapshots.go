@@ -52,8 +52,8 @@ type Snapshots interface {
 	// CommitSnapshot stores a snapshot, and in the same transaction does what Commit
 	// does with the sandbox that it was taken of. It is errdef.Exists if its id or
 	// name is known, unless the one of that name is the one it replaces: that is
-	// deleted in the same transaction, and so are those that it drops. An undo can be committed again, since that it
-	// was need not be known.
+	// deleted in the same transaction, and so are those that it drops. An undo can be
+	// committed again: the first commit may have failed only after it was written.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
 	// Snapshots returns all snapshots, oldest first.
 	Snapshots(ctx context.Context) ([]Snapshot, error)
