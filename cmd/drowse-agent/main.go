@@ -1,6 +1,7 @@
 // Command drowse-agent is PID 1 of a sandbox. Under the name sudo, set-uid, it
 // is the sandbox's sudo; under the name drowse-hold, what keeps it awake; under the
-// name drowse-name, what gives a fork its host name.
+// name drowse-name, what gives a fork its host name; with an argument, what serves
+// an SSH client inside.
 package main
 
 import (
@@ -24,6 +25,9 @@ func main() {
 		os.Exit(agent.Hold(os.Args[1:]))
 	case agentapi.NameProgram:
 		os.Exit(agent.Name(os.Args[1:]))
+	}
+	if len(os.Args) > 1 {
+		os.Exit(agent.Tool(os.Args[1:]))
 	}
 	// The agent's memory is in every checkpoint of the sandbox.
 	debug.SetGCPercent(50)

@@ -168,6 +168,7 @@ func TestHostileText(t *testing.T) {
 		"exec":             {{"exec", id, "--user", "nobody" + hostileText, "--", "nothing" + hostileText}},
 		"run":              {{"run", "--template", "no" + hostileText, "--", "true"}},
 		"shell":            {{"shell", "inobody"}},
+		"ssh-proxy":        {{"ssh-proxy", "inobody"}},
 		"export":           {{"export", "inobody"}},
 		"import":           {{"import"}},
 		"pause":            {{"pause", id}},

@@ -49,6 +49,14 @@ const (
 	// NameProgram is the name under which the agent's program sets the host name.
 	NameProgram = "drowse-name"
 
+	// Program is the agent's program in every sandbox. With SFTPProgram as its
+	// argument it serves files over its input and output; with ConnectProgram and
+	// an address it carries them to and from that, and says Connected in a line of
+	// its own first.
+	Program                     = "/usr/lib/drowse/agent"
+	SFTPProgram, ConnectProgram = "sftp", "connect"
+	Connected                   = "connected"
+
 	// GenerationFile holds, inside the sandbox, the generation last announced
 	// through /init in decimal.
 	GenerationFile = "/run/drowse/generation"

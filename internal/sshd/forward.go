@@ -1,0 +1,88 @@
+package sshd
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+)
+
+// forward connects a client to an address that a program in the sandbox reaches:
+// one of the sandbox's own ports, or what it may reach outside.
+func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
+	var to struct {
+		Host       string
+		Port       uint32
+		Origin     string
+		OriginPort uint32
+	}
+	if err := ssh.Unmarshal(offer.ExtraData(), &to); err != nil || to.Port == 0 || to.Port > 65535 {
+		_ = offer.Reject(ssh.ConnectionFailed, "this is no address")
+		return
+	}
+	fromClient, input := io.Pipe()
+	defer input.Close()
+	output, toClient := io.Pipe()
+	defer output.Close()
+	said := &beginning{}
+	p, err := guest.Start(ctx, client.Command{
+		Args:  []string{agentapi.Program, agentapi.ConnectProgram, net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port)))},
+		Stdin: fromClient, Stdout: toClient, Stderr: said,
+	})
+	if err != nil {
+		_ = offer.Reject(ssh.ConnectionFailed, printable(err.Error()))
+		return
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := p.Wait()
+		if ctx.Err() != nil || err != nil {
+			hangUp(ctx, p, false)
+		}
+		fromClient.Close()
+		toClient.Close()
+	}()
+	// The program's first line says that it is connected.
+	answers := bufio.NewReader(output)
+	if line, _ := answers.ReadString('\n'); line != agentapi.Connected+"\n" {
+		input.Close()
+		<-ended
+		_ = offer.Reject(ssh.ConnectionFailed, cmp.Or(printable(said.String()), "the program that connects to it ended"))
+		return
+	}
+	ch, requests, err := offer.Accept()
+	if err != nil {
+		output.Close()
+		<-ended
+		return
+	}
+	go refuseRequests(requests)
+	go func() {
+		_, err := io.Copy(input, onlyReader{ch})
+		input.CloseWithError(err) // nil is the end
+	}()
+	_, _ = io.Copy(ch, answers)
+	finish(ch)
+	output.Close() // the client may have gone first
+	<-ended
+}
+
+// beginning keeps the first bytes of what is written to it. It is read once
+// nothing writes any more.
+type beginning struct{ strings.Builder }
+
+const beginningBytes = 500
+
+func (b *beginning) Write(p []byte) (int, error) {
+	b.Builder.Write(p[:min(len(p), beginningBytes-b.Len())])
+	return len(p), nil
+}

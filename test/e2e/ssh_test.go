@@ -1,0 +1,262 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+var sshWakes = flag.Int("ssh.wakes", 8, "how often TestSSH lets its sandbox sleep")
+
+// sshClient is OpenSSH on the way into one sandbox.
+type sshClient struct {
+	t    testing.TB
+	dir  string
+	env  []string
+	host string
+}
+
+// sshProxy returns OpenSSH with drowse ssh-proxy as its ProxyCommand.
+func (s *server) sshProxy(id string) *sshClient {
+	s.t.Helper()
+	dir := s.t.TempDir()
+	c := &sshClient{t: s.t, dir: dir, host: id + ".drowse", env: append(os.Environ(),
+		"HOME="+dir, "XDG_CONFIG_HOME="+dir, "DROWSE_URL=http://"+s.addr, "DROWSE_API_KEY="+apiKey)}
+	c.configure(fmt.Sprintf("Host *.drowse\n  ProxyCommand %s ssh-proxy %%h\n  HostKeyAlias drowse\n  User user\n", drowseBinary))
+	return c
+}
+
+// configure writes the client's configuration, with what every test wants.
+func (c *sshClient) configure(text string) {
+	c.t.Helper()
+	text += fmt.Sprintf("Host *\n  StrictHostKeyChecking accept-new\n  UserKnownHostsFile %s/known\n  LogLevel ERROR\n  BatchMode yes\n", c.dir)
+	if err := os.WriteFile(filepath.Join(c.dir, "config"), []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *sshClient) command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, append([]string{"-F", filepath.Join(c.dir, "config")}, args...)...)
+	cmd.Env, cmd.Dir = c.env, c.dir
+	cmd.WaitDelay = goneWithin
+	return cmd
+}
+
+// ssh runs a command in the sandbox and returns its exit status and output.
+func (c *sshClient) ssh(ctx context.Context, input string, args ...string) (int, string) {
+	c.t.Helper()
+	cmd := c.command(ctx, "ssh", args...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		c.t.Fatalf("ssh: %v", err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+// must runs a program of OpenSSH, or one over it, that has to succeed.
+func (c *sshClient) must(ctx context.Context, program string, args ...string) string {
+	c.t.Helper()
+	cmd := exec.CommandContext(ctx, program, args...)
+	if program == "ssh" || program == "scp" || program == "sftp" {
+		cmd = c.command(ctx, program, args...)
+	}
+	cmd.Env, cmd.Dir = append(c.env, "GIT_SSH_COMMAND=ssh -F "+filepath.Join(c.dir, "config"), "GIT_CONFIG_NOSYSTEM=1"), c.dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("%s %q: %v\n%s", program, args, err, out)
+	}
+	return string(out)
+}
+
+// TestSSH uses OpenSSH's programs, and what runs over them, on a sandbox that
+// falls asleep between.
+func TestSSH(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	s := startServer(t)
+	g := s.startGuest(ctx, sleeper)
+	c := s.sshProxy(g.sb.ID)
+	c.checkCommands(ctx)
+	c.checkFiles(ctx)
+	c.checkForwards(ctx)
+	for range *sshWakes {
+		before := g.ask(ctx)
+		s.pause(ctx, g.sb.ID)
+		if code, out := c.ssh(ctx, "", c.host, "echo awake"); code != 0 || out != "awake\n" {
+			t.Fatalf("in a sandbox that was asleep: %d, %q", code, out)
+		}
+		g.same(before, g.ask(ctx))
+	}
+	s.checkHangUp(ctx, g.sb, c)
+	s.checkPauseUnder(ctx, g.sb, c)
+}
+
+func (c *sshClient) checkCommands(ctx context.Context) {
+	t := c.t
+	t.Helper()
+	for _, tt := range []struct {
+		args  []string
+		input string
+		code  int
+		want  string
+	}{
+		{[]string{c.host, "exit 7"}, "", 7, ""},
+		{[]string{c.host, "id -un; pwd; echo $SSH_AUTH_SOCK; echo told >&2"}, "", 0, "user\n/home/user\n\ntold\n"},
+		{[]string{"-l", "root", c.host, "id -un"}, "", 0, "root\n"},
+		{[]string{"-l", "nobody-here", c.host, "id -un"}, "", 125, "drowse:"},
+		{[]string{c.host, "cat"}, "a\x00b\n", 0, "a\x00b\n"},
+		{[]string{c.host}, "echo in a shell; exit 3\n", 3, "in a shell\n"},
+		{[]string{"-o", "SetEnv=COLOUR=red", c.host, "echo $COLOUR"}, "", 0, "red\n"},
+		{[]string{"-tt", c.host, "tty; stty size"}, "", 0, "/dev/pts/"},
+		{[]string{"-A", c.host, "echo agent: $SSH_AUTH_SOCK"}, "", 0, "agent:\n"},
+		{[]string{"-o", "ExitOnForwardFailure=yes", "-R", "18022:127.0.0.1:22", c.host, "true"}, "", 255, ""},
+		{[]string{c.host, "kill -9 $$"}, "", 255, ""},
+	} {
+		code, out := c.ssh(ctx, tt.input, tt.args...)
+		if code != tt.code || tt.want != "" && !strings.Contains(out, tt.want) {
+			t.Errorf("ssh %q: %d, %q; want %d, %q", tt.args, code, out, tt.code, tt.want)
+		}
+	}
+}
+
+// checkFiles moves a tree in and out in every way that there is.
+func (c *sshClient) checkFiles(ctx context.Context) {
+	t := c.t
+	t.Helper()
+	blob := make([]byte, 3<<20)
+	_, _ = rand.Read(blob)
+	tree := filepath.Join(c.dir, "tree")
+	for name, data := range map[string][]byte{"blob": blob, "a/b/empty": nil, "a/of a name": []byte("x\n")} {
+		path := filepath.Join(tree, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, data, 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../blob", filepath.Join(tree, "a", "link")); err != nil {
+		t.Fatal(err)
+	}
+	rsh := "ssh -F " + filepath.Join(c.dir, "config")
+	c.must(ctx, "scp", "-rp", "tree", c.host+":by-scp")
+	c.must(ctx, "scp", "-rp", c.host+":by-scp", "scp-back")
+	c.must(ctx, "rsync", "-a", "-e", rsh, "tree/", c.host+":by-rsync/")
+	c.must(ctx, "rsync", "-a", "-e", rsh, c.host+":by-rsync/", "rsync-back/")
+	batch := filepath.Join(c.dir, "batch")
+	if err := os.WriteFile(batch, []byte("put tree/blob /tmp/by-sftp\nchmod 600 /tmp/by-sftp\nrename /tmp/by-sftp /tmp/again\nget /tmp/again sftp-back\nrm /tmp/again\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.must(ctx, "sftp", "-b", batch, c.host)
+	c.must(ctx, "diff", "-r", "tree", "scp-back")
+	c.must(ctx, "diff", "-r", "--no-dereference", "tree", "rsync-back")
+	if back, err := os.ReadFile(filepath.Join(c.dir, "sftp-back")); err != nil || !bytes.Equal(back, blob) {
+		t.Errorf("%d bytes came back, %v", len(back), err)
+	}
+	if code, out := c.ssh(ctx, "", c.host, "readlink by-rsync/a/link; test -e /tmp/again"); code != 1 || out != "../blob\n" {
+		t.Errorf("a link, and a file that was removed: %d, %q", code, out)
+	}
+	c.must(ctx, "ssh", c.host, "git init -q --bare repo.git")
+	c.must(ctx, "git", "clone", "-q", c.host+":repo.git", "clone")
+	c.must(ctx, "git", "-C", "clone", "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "--allow-empty", "-m", "one")
+	c.must(ctx, "git", "-C", "clone", "push", "-q", "origin", "HEAD:main")
+	if out := c.must(ctx, "git", "ls-remote", c.host+":repo.git"); !strings.Contains(out, "refs/heads/main") {
+		t.Errorf("what was pushed: %q", out)
+	}
+}
+
+// checkForwards reaches ports of the sandbox from this machine.
+func (c *sshClient) checkForwards(ctx context.Context) {
+	t := c.t
+	t.Helper()
+	good, bad := freeAddress(t), freeAddress(t)
+	ctx, cancel := context.WithCancel(ctx)
+	cmd := c.command(ctx, "ssh", "-N", "-L", fmt.Sprintf("%s:127.0.0.1:%d", good, guestPort), "-L", bad+":127.0.0.1:1", c.host)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cancel(); _ = cmd.Wait() }()
+	eventually(t, startWithin, "the port answers", func() error {
+		resp, err := http.Get("http://" + good + "/state")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	})
+	conn, err := net.Dial("tcp", bad)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(startWithin))
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || os.IsTimeout(err) {
+		t.Errorf("a port where nothing listens: %d bytes, %v; want the end", n, err)
+	}
+}
+
+// checkHangUp ends a client that has a command running, which ends with it.
+func (s *server) checkHangUp(ctx context.Context, sb *client.Sandbox, c *sshClient) {
+	t := s.t
+	t.Helper()
+	for _, flag := range []string{"-T", "-tt"} {
+		cmd := c.command(ctx, "ssh", flag, c.host, "echo begun; exec sleep 98765")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		eventually(t, goneWithin, "the command has ended", func() error {
+			if exit, out := run(ctx, t, sb, "pgrep", "-f", "sleep 98765"); exit.Code == 0 {
+				return fmt.Errorf("it runs as %s", out)
+			}
+			return nil
+		})
+	}
+}
+
+// checkPauseUnder puts the sandbox to sleep under a client, which is told so.
+func (s *server) checkPauseUnder(ctx context.Context, sb *client.Sandbox, c *sshClient) {
+	t := s.t
+	t.Helper()
+	var said bytes.Buffer
+	cmd := c.command(ctx, "ssh", c.host, "echo begun; exec sleep 98765")
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	s.pause(ctx, sb.ID)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 125 || !strings.Contains(said.String(), "sleep") {
+		t.Errorf("the client ended with %d and %q; want 125, and that the sandbox sleeps", code, &said)
+	}
+	if info, err := s.client.Get(ctx, sb.ID); err != nil || info.State != client.Paused {
+		t.Errorf("the sandbox is %s, %v; want it asleep", info.State, err)
+	}
+}
