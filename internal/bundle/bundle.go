@@ -43,8 +43,8 @@ const (
 	// formatVersion numbers the form. It rises with every change that a program
 	// made for the old form would refuse or misread. In form 1, layers had the
 	// digests of flat listings. Forms 1 and 2 do not say which image a sandbox
-	// started from.
-	formatVersion = 3
+	// started from, and forms before 4 not as whom and where its commands run.
+	formatVersion = 4
 	imageSince    = 3
 	// KindSandbox is a paused sandbox.
 	KindSandbox = "sandbox"

@@ -9,8 +9,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// These types are the manifest as it is written, in format 3. Format 2 does
-// not have the image in it, and in format 1 the digests of layers are of something
+// These types are the manifest as it is written, in format 4. Format 3 does
+// not have the user and the working directory in it, format 2 not the image either,
+// and in format 1 the digests of layers are of something
 // else. They are apart from those that the
 // server works with, so that a field that is added there is in no export by
 // accident. Another field here is another format: older programs refuse a
@@ -65,6 +66,8 @@ type configForm struct {
 	Limits        limitsForm        `json:"limits"`
 	Ports         map[string]string `json:"ports,omitempty"`
 	Hooks         hooksForm         `json:"hooks"`
+	User          string            `json:"user,omitempty"`     // since format 4
+	Workdir       string            `json:"workdir,omitempty"`  // since format 4
 	Previews      json.RawMessage   `json:"previews,omitempty"` // of early exports; they mean nothing elsewhere
 	Volumes       []mountForm       `json:"volumes,omitempty"`
 	FromServer    []string          `json:"fromServer,omitempty"`
@@ -161,13 +164,13 @@ func (f settingsForm) settings() lifecycle.Settings {
 }
 
 // formOfConfig leaves out what means nothing to another server: the API key, the
-// preview links, and the idempotency key of the create.
+// preview links, the idempotency key of the create, and the build that it is for.
 func formOfConfig(c store.Config) configForm {
 	f := configForm{
 		Template: c.Template, Alias: c.Alias, Image: c.Image, Metadata: c.Metadata, Env: c.Env, Secure: c.Secure, PrivatePorts: c.PrivatePorts,
 		HostMask: c.HostMask, HTTPSPorts: c.HTTPSPorts, AllowInternet: c.AllowInternet, AllowOut: c.AllowOut, DenyOut: c.DenyOut, Network: c.Network,
 		Limits: limitsForm(c.Limits), Hooks: hooksForm{hookForm(c.Hooks.PrePause), hookForm(c.Hooks.PostResume), hookForm(c.Hooks.PreKill)},
-		Volumes: each(c.Volumes, func(m store.VolumeMount) mountForm { return mountForm(m) }), FromServer: c.FromServer,
+		User: c.User, Workdir: c.Workdir, Volumes: each(c.Volumes, func(m store.VolumeMount) mountForm { return mountForm(m) }), FromServer: c.FromServer,
 	}
 	for port, policy := range c.Ports {
 		if f.Ports == nil {
@@ -183,7 +186,7 @@ func (f configForm) config() store.Config {
 		Template: f.Template, Alias: f.Alias, Image: f.Image, Metadata: f.Metadata, Env: f.Env, Secure: f.Secure, PrivatePorts: f.PrivatePorts,
 		HostMask: f.HostMask, HTTPSPorts: f.HTTPSPorts, AllowInternet: f.AllowInternet, AllowOut: f.AllowOut, DenyOut: f.DenyOut, Network: f.Network,
 		Limits: store.Limits(f.Limits), Hooks: store.Hooks{PrePause: store.Hook(f.Hooks.PrePause), PostResume: store.Hook(f.Hooks.PostResume), PreKill: store.Hook(f.Hooks.PreKill)},
-		Volumes: each(f.Volumes, func(m mountForm) store.VolumeMount { return store.VolumeMount(m) }), FromServer: f.FromServer,
+		User: f.User, Workdir: f.Workdir, Volumes: each(f.Volumes, func(m mountForm) store.VolumeMount { return store.VolumeMount(m) }), FromServer: f.FromServer,
 	}
 	for port, policy := range f.Ports {
 		if c.Ports == nil {

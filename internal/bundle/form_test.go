@@ -40,7 +40,8 @@ func TestManifestForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden.Hold(t, filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion)), data)
-	m.Config.Key, m.Config.Previews, m.Config.Idempotency, m.Config.Before, m.Config.Lineage = "", nil, nil, nil, nil // stay where they are
+	c := &m.Config
+	c.Key, c.Previews, c.Idempotency, c.Before, c.Lineage, c.Build = "", nil, nil, nil, nil, "" // stay where they are
 	got, err := readManifest(t, string(data))
 	if err != nil || !reflect.DeepEqual(got, m) {
 		t.Errorf("%v; got %+v\nwant %+v", err, got, m)
@@ -62,6 +63,9 @@ func TestEveryFormat(t *testing.T) {
 		}
 		if m.KnowsImage() != (n >= 3) || m.KnowsImage() != (m.Config.Image != "") {
 			t.Errorf("format %d: it knows the image: %t; read as %q", n, m.KnowsImage(), m.Config.Image)
+		}
+		if (m.Config.User != "" && m.Config.Workdir != "") != (n >= 4) {
+			t.Errorf("format %d: commands run as %q in %q", n, m.Config.User, m.Config.Workdir)
 		}
 		if m.Config.Key != "" || m.Config.Previews != nil {
 			t.Errorf("format %d: it brings the key %q and the links %v", n, m.Config.Key, m.Config.Previews)

@@ -43,6 +43,9 @@ type Config struct {
 	Limits        Limits            `json:"limits"`
 	Ports         Ports             `json:"ports,omitempty"`
 	Hooks         Hooks             `json:"hooks"`
+	User          string            `json:"user,omitempty"`     // as whom commands run that do not say; empty for the template's own
+	Workdir       string            `json:"workdir,omitempty"`  // where they run; empty for the template's own
+	Build         string            `json:"build,omitempty"`    // the build of a template that the sandbox is for; empty for none
 	Previews      []Preview         `json:"previews,omitempty"` // links that are good, and some that have expired
 	Volumes       []VolumeMount     `json:"volumes,omitempty"`
 	// Lineage is what it started from, and what that was of, nearest first.

@@ -1,6 +1,7 @@
 package agentclient
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -38,8 +39,8 @@ func (h Host) Init(ctx context.Context, inst runtime.Instance, sb store.Sandbox,
 		EnvVars:        t.Env(sb.Config.Env),
 		AccessToken:    &token,
 		Timestamp:      time.Now().UTC(),
-		DefaultUser:    t.DefaultUser(),
-		DefaultWorkdir: t.Workdir(),
+		DefaultUser:    cmp.Or(sb.Config.User, t.DefaultUser()),
+		DefaultWorkdir: cmp.Or(sb.Config.Workdir, t.Workdir()),
 		SandboxID:      sb.ID,
 		TemplateID:     sb.Config.Template,
 		Generation:     &generation,

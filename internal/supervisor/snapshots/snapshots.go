@@ -358,10 +358,10 @@ func (s *Shelf) Snapshot(ref string) (store.Snapshot, error) {
 	return s.find(ref)
 }
 
-// Snapshots returns all snapshots, newest first, but those that forks need for
-// a moment.
+// Snapshots returns the snapshots that somebody has taken, newest first: those that
+// forks need for a moment, and those of builds, are not among them.
 func (s *Shelf) Snapshots() ([]store.Snapshot, error) {
-	return slices.DeleteFunc(s.AllSnapshots(), func(snap store.Snapshot) bool { return snap.Passing }), nil
+	return slices.DeleteFunc(s.AllSnapshots(), func(snap store.Snapshot) bool { return snap.Passing || snap.Config.Build != "" }), nil
 }
 
 // AllSnapshots returns all that are in the store, newest first.

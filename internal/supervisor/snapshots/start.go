@@ -24,6 +24,7 @@ func Configure(snap store.Snapshot, asked store.Config) (store.Config, error) {
 		DiskMiB: cmp.Or(asked.Limits.DiskMiB, of.Limits.DiskMiB), PIDs: cmp.Or(asked.Limits.PIDs, of.Limits.PIDs),
 	}
 	c.Lineage = lineage(snap)
+	c.User, c.Workdir = cmp.Or(asked.User, of.User), cmp.Or(asked.Workdir, of.Workdir)
 	if len(asked.Volumes) == 0 {
 		c.Volumes = of.Volumes
 	}
@@ -108,6 +109,6 @@ func ForkEntry(at time.Time, actor string, children []Forked) lifecycle.Entry {
 // Inherit returns what a sandbox is that is a fork: what its source was.
 func Inherit(snap store.Snapshot, key string) store.Config {
 	c := snap.Config
-	c.Key = key
+	c.Key, c.Build = key, ""
 	return c
 }
