@@ -32,6 +32,8 @@ import (
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/api/volumecontent"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/build"
+	"github.com/drowse-dev/drowse/internal/build/workshop"
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/egress"
@@ -236,7 +238,22 @@ func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	return newServer(o, sup, hooks, keys, certificates), sup, nil
+	builder, err := openBuilds(ctx, o, sup, closers)
+	if err != nil {
+		return nil, nil, err
+	}
+	return newServer(o, sup, hooks, builder, keys, certificates), sup, nil
+}
+
+// openBuilds makes templates of steps.
+func openBuilds(ctx context.Context, o Options, sup *supervisor.Supervisor, closers *cleanups) (*build.Builder, error) {
+	shop := &workshop.Workshop{Sandboxes: sup, Snapshots: sup, Templates: sup}
+	b, err := build.Open(ctx, build.Options{Dir: recipesIn(o.StateDir), Workshop: shop, Yard: shop, Room: sup.HasRoom, Most: o.MaxTimeout, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	closers.add(func() error { b.Stop(); return nil })
+	return b, nil
 }
 
 // sendWebhooks delivers what happens to the sandboxes to the server's webhooks.
@@ -258,10 +275,10 @@ func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *superviso
 
 // newServer puts both dialects, the data plane and what operators look at on
 // one listener.
-func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, certificates *tls.Config) *edge.Server {
+func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, builder *build.Builder, keys *auth.Keys, certificates *tls.Config) *edge.Server {
 	reg := prometheus.NewRegistry()
 	server := edge.NewServer(edge.Options{
-		Sandboxes: sup, Control: controlPlane(o, sup, hooks, keys, reg), MayUse: mayUse(keys), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
+		Sandboxes: sup, Control: controlPlane(o, sup, hooks, builder, keys, reg), MayUse: mayUse(keys), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
 	})
 	reg.MustRegister(sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return server
@@ -276,9 +293,9 @@ func mayUse(keys *auth.Keys) func(string, store.Sandbox) bool {
 }
 
 // controlPlane answers what is for no sandbox.
-func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
+func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, builder *build.Builder, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
-		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Snapshots: sup, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
+		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Snapshots: sup, Builds: builder, Sign: sup.Derive, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Templates: sup, Snapshots: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})

@@ -79,6 +79,7 @@ func (u *upkeep) sweeper() sweep.Sweeper {
 // Where things are in a state directory.
 func databaseIn(dir string) string  { return filepath.Join(dir, "drowse.db") }
 func templatesIn(dir string) string { return filepath.Join(dir, "templates") }
+func recipesIn(dir string) string   { return filepath.Join(dir, "recipes") }
 func runtimesIn(dir string) string  { return filepath.Join(dir, "run", drivers.Default().Dir) }
 func mountsIn(dir string) string    { return filepath.Join(dir, "run", "rootfs") }
 func volumesIn(dir string) string   { return filepath.Join(dir, "volumes") }

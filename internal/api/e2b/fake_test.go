@@ -12,6 +12,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -40,12 +41,35 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	}
 	w := &world{apitest.NewWorld(t)}
 	hooks := newSender(t, w.Fake)
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Webhooks: hooks, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), LocalDomain: "localhost:3000", Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Webhooks: hooks, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: newBuilder(t, noShop{}), Sign: func(purpose, text string) string { return "signed:" + purpose + ":" + text }, LocalDomain: "localhost:3000", Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}
 	w.HTTP = New(o)
 	return w
+}
+
+// noShop is a workshop in which nothing has been left, and nothing is done.
+type noShop struct{ build.Workshop }
+
+func (noShop) End(context.Context, string) error                         { return nil }
+func (noShop) Drop(context.Context, string) error                        { return nil }
+func (noShop) Left(context.Context) (sandboxes, snaps []string, e error) { return nil, nil, nil }
+
+// newBuilder returns a builder that lasts as long as the test.
+func newBuilder(t *testing.T, shop interface {
+	build.Workshop
+	build.Yard
+}) *build.Builder {
+	t.Helper()
+	b, err := build.Open(t.Context(), build.Options{
+		Dir: t.TempDir(), Workshop: shop, Yard: shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Stop)
+	return b
 }
 
 // newSender returns a sender of webhooks that lasts as long as the test.

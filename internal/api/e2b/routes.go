@@ -87,9 +87,18 @@ var routes = append([]route{
 	{http.MethodGet, "/v2/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV2},
 
 	{http.MethodGet, "/templates", auth.Look, (*server).templates},
-	{http.MethodGet, "/v2/templates", auth.Look, (*server).templates},
+	{http.MethodGet, "/v2/templates", auth.Look, pageOfTemplates},
 	{http.MethodGet, "/templates/{templateID}", auth.Look, (*server).template},
 	{http.MethodGet, "/templates/aliases/{alias}", auth.Look, (*server).alias},
+
+	{http.MethodPost, "/v3/templates", auth.Use, requestBuild},
+	{http.MethodPost, "/v2/templates/{templateID}/builds/{buildID}", auth.Use, startBuild},
+	{http.MethodGet, "/templates/{templateID}/builds/{buildID}/status", auth.Look, buildStatus},
+	{http.MethodGet, "/templates/{templateID}/files/{hash}", auth.Use, buildFiles},
+	{http.MethodPut, "/templates/{templateID}/files/{hash}", nothing, putFiles}, // the address is the secret
+	{http.MethodPost, "/templates/tags", auth.Use, assignTags},
+	{http.MethodDelete, "/templates/tags", auth.Use, removeTags},
+	{http.MethodGet, "/templates/{templateID}/tags", auth.Look, listTags},
 
 	// The events of a sandbox outlive it, so its id is not looked up.
 	{http.MethodGet, "/events/sandboxes", auth.LookAll, (*server).events},
@@ -114,18 +123,11 @@ var routes = append([]route{
 	// Templates.
 	"POST /templates",
 	"POST /v2/templates",
-	"POST /v3/templates",
 	"POST /templates/{templateID}",
 	"PATCH /templates/{templateID}",
 	"PATCH /v2/templates/{templateID}",
-	"GET /templates/{templateID}/files/{hash}",
 	"POST /templates/{templateID}/builds/{buildID}",
-	"POST /v2/templates/{templateID}/builds/{buildID}",
-	"GET /templates/{templateID}/builds/{buildID}/status",
 	"GET /templates/{templateID}/builds/{buildID}/logs",
-	"POST /templates/tags",
-	"DELETE /templates/tags",
-	"GET /templates/{templateID}/tags",
 
 	// Teams, keys, administration.
 	"PATCH /api-keys/{keyID}",

@@ -125,13 +125,16 @@ const (
 
 // Options are what a handler is made of.
 type Options struct {
-	Sandboxes Sandboxes     // required
-	Volumes   Volumes       // required
-	Webhooks  Webhooks      // required
-	Templates Templates     // required
-	Snapshots Snapshots     // required
-	Auth      Authenticator // required
-	Keys      Keys          // required
+	Sandboxes Sandboxes // required
+	Volumes   Volumes   // required
+	Webhooks  Webhooks  // required
+	Templates Templates // required
+	Snapshots Snapshots // required
+	Builds    Builds    // required
+	// Sign returns the proof that this server has given something out for a purpose.
+	Sign func(purpose, text string) string // required
+	Auth Authenticator                     // required
+	Keys Keys                              // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is
 	// refused. Zero means that there is no bound.
 	MaxTimeout time.Duration

@@ -123,6 +123,9 @@ func newName(s *server, c *call, text string) (name, replace string, err error) 
 	if errdef.Is(err, errdef.NotFound) { // or another key's: taking it says so
 		return name, "", nil
 	}
+	if has.Config.Build != "" {
+		return "", "", fail(http.StatusConflict, "snapshot_exists", "a template is called %q: choose another name", name)
+	}
 	return name, has.ID, err
 }
 
@@ -181,10 +184,13 @@ func isCalled(snap store.Snapshot, filter string) bool {
 	return text == "" || text == snap.ID || snap.Name != "" && (text == snap.Name || text == untagged)
 }
 
-// deleteTemplate deletes a snapshot. Templates of images are not made by this
-// dialect, and not deleted by it.
+// deleteTemplate deletes a snapshot, or a template that was built of steps.
+// Templates of images are not made by this dialect, and not deleted by it.
 func deleteTemplate(s *server, c *call) (reply, error) {
 	ref := origin.Ref(c.params["templateID"])
+	if t, err := builtAs(s, c.key, ref); err == nil && t.Name == ref {
+		return noContent, s.Builds.Delete(c.r.Context(), ref)
+	}
 	if is, err := origin.IsTemplate(s.Templates, ref); is {
 		return s.refuse(c)
 	} else if err != nil {
@@ -193,6 +199,9 @@ func deleteTemplate(s *server, c *call) (reply, error) {
 	snap, err := origin.Snapshot(s.Snapshots, c.key, ref)
 	if err != nil {
 		return reply{}, err
+	}
+	if name, tag, _ := strings.Cut(snap.Name, ":"); snap.Config.Build != "" {
+		return noContent, s.Builds.Untag(c.r.Context(), name, []string{orDefault(tag)})
 	}
 	return noContent, s.Snapshots.RemoveSnapshot(c.r.Context(), snap.ID, c.actor)
 }

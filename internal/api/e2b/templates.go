@@ -2,10 +2,15 @@ package e2b
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 )
 
@@ -60,7 +65,38 @@ func buildOf(t templates.Template) string {
 }
 
 // templates lists what sandboxes can be made of.
-func (s *server) templates(*call) (reply, error) {
+func (s *server) templates(c *call) (reply, error) {
+	views, err := allTemplates(s, c.key)
+	return reply{status: http.StatusOK, body: views}, err
+}
+
+// pageOfTemplates lists them by their ids, in pages.
+func pageOfTemplates(s *server, c *call) (reply, error) {
+	params, err := queryOf(c.r)
+	if err != nil {
+		return reply{}, err
+	}
+	limit, err := parseCount(params, "limit", maxPage, 1, maxPage)
+	if err != nil {
+		return reply{}, err
+	}
+	after, err := base64.RawURLEncoding.DecodeString(params.Get("nextToken"))
+	if err != nil {
+		return reply{}, badRequest("nextToken is none that this server gave")
+	}
+	views, err := allTemplates(s, c.key)
+	views = slices.DeleteFunc(views, func(v templateView) bool { return v.TemplateID <= string(after) })
+	slices.SortFunc(views, func(a, b templateView) int { return strings.Compare(a.TemplateID, b.TemplateID) })
+	header := http.Header{}
+	if len(views) > limit {
+		views = views[:limit]
+		header.Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(views[limit-1].TemplateID)))
+	}
+	return reply{status: http.StatusOK, header: header, body: views}, err
+}
+
+// allTemplates returns the templates that a key sees.
+func allTemplates(s *server, key store.Key) ([]templateView, error) {
 	list, err := s.Templates.Templates()
 	views := []templateView{}
 	for _, t := range list {
@@ -71,10 +107,18 @@ func (s *server) templates(*call) (reply, error) {
 			BuildCount: 1, EnvdVersion: s.EnvdVersion, BuildStatus: templateReady,
 		})
 	}
-	return reply{status: http.StatusOK, body: views}, err
+	for _, t := range s.Builds.Templates() {
+		if auth.Sees(key, t.Key) && len(t.Builds) > 0 {
+			views = append(views, viewOfBuilt(s, t))
+		}
+	}
+	return views, err
 }
 
 func (s *server) template(c *call) (reply, error) {
+	if t, err := built(s, c); err == nil {
+		return reply{status: http.StatusOK, body: detailOfBuilt(s, t)}, nil
+	}
 	t, err := s.Templates.Template(c.params["templateID"])
 	if err != nil {
 		return reply{}, err
@@ -92,6 +136,12 @@ func (s *server) template(c *call) (reply, error) {
 
 // alias tells what an alias stands for; a 404 is that it is free.
 func (s *server) alias(c *call) (reply, error) {
+	if t, err := s.Builds.Template(refOf(c.params["alias"])); err == nil {
+		if !auth.Sees(c.key, t.Key) {
+			return reply{}, fail(http.StatusForbidden, "template_not_yours", "a template of another API key is called this")
+		}
+		return reply{status: http.StatusOK, body: map[string]any{"templateID": t.Name, "public": false}}, nil
+	}
 	t, err := s.Templates.Template(c.params["alias"])
 	if err != nil {
 		return reply{}, err

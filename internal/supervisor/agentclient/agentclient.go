@@ -139,3 +139,10 @@ func (a Agent) call(ctx context.Context, method, path string, body []byte, answe
 	}
 	return nil
 }
+
+// Client returns a client for requests to the agent of one runtime, as which dial
+// connects to it.
+func Client(dial func(context.Context) (net.Conn, error)) *http.Client { return client(dial) }
+
+// Quote returns an error with words of a guest in it, fit to be kept and shown.
+func Quote(err error) error { return Error{err} }

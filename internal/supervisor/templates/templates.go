@@ -37,6 +37,9 @@ func New(o Options) *Catalog {
 	return &Catalog{o}
 }
 
+// HasRoom returns an error where the disk has no room for another template.
+func (c *Catalog) HasRoom() error { return c.o.Space.Check(space.Least) }
+
 // Template is what sandboxes are made of.
 type Template struct {
 	ID     string

@@ -1,0 +1,488 @@
+package e2b
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/build"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// Builds makes templates of steps. A template or build that is unknown is an
+// errdef.NotFound everywhere. The id of a template is its name.
+type Builds interface {
+	BuiltTemplates
+	BuildFiles
+	// Request makes a template, or takes the one of that name, and a build that waits.
+	Request(req build.Request) (build.Template, build.Build, error)
+	Start(name, id string, r build.Recipe) error
+	// Progress returns a build, and up to most lines of its log from an offset.
+	Progress(name, id string, offset, most int) (build.Progress, error)
+}
+
+// BuiltTemplates is the templates that were made of steps.
+type BuiltTemplates interface {
+	Template(name string) (build.Template, error)
+	Templates() []build.Template
+	Delete(ctx context.Context, name string) error
+	Tag(ctx context.Context, ref string, tags []string) (build string, err error)
+	Untag(ctx context.Context, name string, tags []string) error
+}
+
+// BuildFiles is the files that steps copy.
+type BuildFiles interface {
+	HasFiles(name, hash string) (bool, error)
+	PutFiles(ctx context.Context, name, hash string, data io.Reader) error
+}
+
+// The bodies of builds.
+var (
+	requestBody = body.Vocabulary{
+		{Name: "name", Spelled: []body.Spelled{body.AsText.As("name alias")}},
+		{Name: "tags", Spelled: []body.Spelled{body.AsRules.As("tags")}},
+		{Name: "cpus", Spelled: []body.Spelled{body.AsCount.As("cpuCount cpu_count")}},
+		{Name: "memoryMiB", Spelled: []body.Spelled{body.AsCount.As("memoryMB memory_mb")}},
+		{Name: "minFreeDiskMb", Refused: true, Spelled: []body.Spelled{asNoGrowth.As("minFreeDiskMb min_free_disk_mb")}},
+		{Name: "teamID", Spelled: []body.Spelled{body.AsText.As("teamID")}}, // there is one
+	}
+	startBody = body.Vocabulary{
+		{Name: "fromImage", Spelled: []body.Spelled{body.AsText.As("fromImage")}},
+		{Name: "fromTemplate", Spelled: []body.Spelled{body.AsText.As("fromTemplate")}},
+		{Name: "fromImageRegistry", Refused: true, Spelled: []body.Spelled{asNoRegistry.As("fromImageRegistry")}},
+		{Name: "force", Spelled: []body.Spelled{body.AsFlag.As("force")}},
+		{Name: "steps", Spelled: []body.Spelled{asSteps.As("steps")}},
+		{Name: "startCmd", Spelled: []body.Spelled{body.AsText.As("startCmd")}},
+		{Name: "readyCmd", Spelled: []body.Spelled{body.AsText.As("readyCmd")}},
+	}
+	tagBody = body.Vocabulary{
+		{Name: "target", Required: true, Spelled: []body.Spelled{body.AsText.As("target")}},
+		{Name: "tags", Required: true, Spelled: []body.Spelled{body.AsRules.As("tags")}},
+	}
+	untagBody = body.Vocabulary{
+		{Name: "name", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
+		{Name: "tags", Required: true, Spelled: []body.Spelled{body.AsRules.As("tags")}},
+	}
+)
+
+// Forms of builds.
+var (
+	asNoGrowth = body.Form{Words: "0: a sandbox has the disk that its limit says", Schema: body.Schema{"const": 0}, Read: func(path string, raw []byte) (any, error) {
+		if string(bytes.TrimSpace(raw)) != "0" {
+			return nil, badRequest("%q is not supported: the disk of a sandbox is as large as its limit, diskMiB of create", path)
+		}
+		return nil, nil
+	}}
+	asNoRegistry = body.Form{Words: "not supported", Schema: body.Schema{"type": "object"}, Read: func(path string, _ []byte) (any, error) {
+		return nil, badRequest("%q is not supported: the server uses the credentials of its own Docker configuration", path)
+	}}
+	asSteps = body.Form{Words: "an array of steps", Schema: body.Schema{"type": "array", "items": body.Schema{"type": "object"}}, Read: readSteps}
+)
+
+// step is a step as clients send it. What they do with files before they send them
+// does not concern the server.
+type step struct {
+	Type            string          `json:"type"`
+	Args            []string        `json:"args"`
+	Force           bool            `json:"force"`
+	FilesHash       string          `json:"filesHash"`
+	ForceUpload     json.RawMessage `json:"forceUpload"`
+	ResolveSymlinks json.RawMessage `json:"resolveSymlinks"`
+	Gzip            json.RawMessage `json:"gzip"`
+}
+
+func readSteps(path string, raw []byte) (any, error) {
+	in := json.NewDecoder(bytes.NewReader(raw))
+	in.DisallowUnknownFields()
+	var sent []step
+	if err := in.Decode(&sent); err != nil {
+		return nil, badRequest("%q must be an array of steps: %s", path, strings.TrimPrefix(err.Error(), "json: "))
+	}
+	steps := []build.Step{}
+	for _, s := range sent {
+		steps = append(steps, build.Step{Kind: build.Kind(strings.ToUpper(s.Type)), Args: s.Args, Files: s.FilesHash, Force: s.Force})
+	}
+	return steps, nil
+}
+
+// requestView answers the request for a build.
+type requestView struct {
+	TemplateID string   `json:"templateID"`
+	BuildID    string   `json:"buildID"`
+	Public     bool     `json:"public"`
+	Names      []string `json:"names"`
+	Tags       []string `json:"tags"`
+	Aliases    []string `json:"aliases"`
+}
+
+// requestBuild makes a template, or a new build of one.
+func requestBuild(s *server, c *call) (reply, error) {
+	words, err := c.parse(requestBody)
+	if err != nil {
+		return reply{}, err
+	}
+	text, _ := said[string](words, "name")
+	if text == "" {
+		return reply{}, badRequest(`"name" is required`)
+	}
+	tags, _ := said[[]string](words, "tags")
+	name, tag, tagged := strings.Cut(refOf(text), ":")
+	if tagged || strings.HasSuffix(strings.ToLower(text), origin.DefaultTag) {
+		tags = append(slices.Clone(tags), orDefault(tag))
+	}
+	if len(tags) == 0 {
+		tags = []string{build.DefaultTag}
+	}
+	req := build.Request{Name: name, Tags: tags, Key: c.key.ID}
+	req.Limits.CPUs, _ = said[int](words, "cpus")
+	req.Limits.MemoryMiB, _ = said[int](words, "memoryMiB")
+	if err := isFree(s, c, req); err != nil {
+		return reply{}, err
+	}
+	t, b, err := s.Builds.Request(req)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{status: http.StatusAccepted, body: requestView{
+		TemplateID: t.Name, BuildID: b.ID, Names: []string{t.Name}, Tags: b.Tags, Aliases: []string{t.Name},
+	}}, nil
+}
+
+// refOf returns a name that a client has sent without what it means anyway.
+func refOf(text string) string { return origin.Ref(text) }
+
+func orDefault(tag string) string {
+	if tag == "" {
+		return build.DefaultTag
+	}
+	return tag
+}
+
+// isFree refuses names that belong to something else, or somebody else.
+func isFree(s *server, c *call, req build.Request) error {
+	t, err := s.Builds.Template(req.Name)
+	if err == nil && !auth.Sees(c.key, t.Key) {
+		return fail(http.StatusForbidden, "template_not_yours", "a template of another API key is called %q: choose another name", req.Name)
+	}
+	if err != nil && !errdef.Is(err, errdef.NotFound) {
+		return err
+	}
+	taken, err := origin.IsTemplate(s.Templates, req.Name)
+	if err != nil {
+		return err
+	}
+	if taken {
+		return fail(http.StatusConflict, "template_exists", "a template that is not built of steps is called %q: choose another name", req.Name)
+	}
+	for _, tag := range req.Tags {
+		snap, err := s.Snapshots.Snapshot(build.Full(req.Name, tag))
+		if err == nil && snap.Config.Build == "" {
+			return fail(http.StatusConflict, "snapshot_exists", "a snapshot is called %q: choose another name", snap.Name)
+		}
+		if err != nil && !errdef.Is(err, errdef.NotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// built returns the template that the path names, if the key sees it.
+func built(s *server, c *call) (build.Template, error) {
+	return builtAs(s, c.key, c.params["templateID"])
+}
+
+// builtAs returns a template that was built of steps, by its name or by that of one
+// of its results.
+func builtAs(s *server, key store.Key, text string) (build.Template, error) {
+	name, _, _ := strings.Cut(refOf(text), ":")
+	t, err := s.Builds.Template(name)
+	if err == nil && !auth.Sees(key, t.Key) {
+		err = build.NotFound(text)
+	}
+	if err != nil {
+		return build.Template{}, err
+	}
+	return t, nil
+}
+
+// startBuild begins a build.
+func startBuild(s *server, c *call) (reply, error) {
+	words, err := c.parse(startBody)
+	if err != nil {
+		return reply{}, err
+	}
+	t, err := built(s, c)
+	if err != nil {
+		return reply{}, err
+	}
+	r := build.Recipe{Base: build.Base{MayFetch: auth.May(c.key, auth.Manage), Sees: func(maker string) bool { return auth.Sees(c.key, maker) }}}
+	r.Base.Image, _ = said[string](words, "fromImage")
+	r.Base.Template, _ = said[string](words, "fromTemplate")
+	r.Force, _ = said[bool](words, "force")
+	r.Steps, _ = said[[]build.Step](words, "steps")
+	r.Start, _ = said[string](words, "startCmd")
+	r.Ready, _ = said[string](words, "readyCmd")
+	return reply{status: http.StatusAccepted}, s.Builds.Start(t.Name, c.params["buildID"], r)
+}
+
+// lineView is a line of the log of a build.
+type lineView struct {
+	Timestamp httpapi.Timestamp `json:"timestamp"`
+	Message   string            `json:"message"`
+	Level     build.Level       `json:"level"`
+	Step      string            `json:"step,omitempty"`
+}
+
+// progressView is how far a build is.
+type progressView struct {
+	TemplateID string       `json:"templateID"`
+	BuildID    string       `json:"buildID"`
+	Status     build.Status `json:"status"`
+	Logs       []string     `json:"logs"`
+	LogEntries []lineView   `json:"logEntries"`
+	Reason     *reasonView  `json:"reason,omitempty"`
+}
+
+type reasonView struct {
+	Message    string     `json:"message"`
+	Step       string     `json:"step,omitempty"`
+	LogEntries []lineView `json:"logEntries"`
+}
+
+// maxLines is how many lines of a log one answer has.
+const maxLines = 100
+
+// buildStatus tells how far a build is, with its log from an offset on.
+func buildStatus(s *server, c *call) (reply, error) {
+	params, err := queryOf(c.r)
+	if err != nil {
+		return reply{}, err
+	}
+	offset, err := parseCount(params, "logsOffset", 0, 0, 1<<30)
+	if err != nil {
+		return reply{}, err
+	}
+	limit, err := parseCount(params, "limit", maxLines, 1, maxLines)
+	if err != nil {
+		return reply{}, err
+	}
+	t, err := built(s, c)
+	if err != nil {
+		return reply{}, err
+	}
+	p, err := s.Builds.Progress(t.Name, c.params["buildID"], offset, limit)
+	if err != nil {
+		return reply{}, err
+	}
+	v := progressView{TemplateID: t.Name, BuildID: p.Build.ID, Status: p.Build.Status, Logs: []string{}, LogEntries: []lineView{}}
+	for _, l := range p.Lines {
+		v.Logs = append(v.Logs, l.Text)
+		v.LogEntries = append(v.LogEntries, lineView{httpapi.Timestamp(l.At), l.Text, l.Level, l.Step})
+	}
+	if r := p.Build.Reason; r != nil {
+		v.Reason = &reasonView{Message: r.Text, Step: r.Step, LogEntries: []lineView{}}
+	}
+	return reply{status: http.StatusOK, body: v}, nil
+}
+
+// uploadView says where the files of a step are to be sent.
+type uploadView struct {
+	Present bool   `json:"present"`
+	URL     string `json:"url,omitempty"`
+}
+
+// uploadFor is how long files may be sent to such an address.
+const uploadFor = 2 * time.Hour
+
+// buildFiles tells whether the files of a step are here, and where to send them.
+func buildFiles(s *server, c *call) (reply, error) {
+	t, err := built(s, c)
+	if err != nil {
+		return reply{}, err
+	}
+	hash := c.params["hash"]
+	has, err := s.Builds.HasFiles(t.Name, hash)
+	if err != nil {
+		return reply{}, err
+	}
+	until := strconv.FormatInt(time.Now().Add(uploadFor).Unix(), 10)
+	where := url.URL{Scheme: "http", Host: c.r.Host, Path: "/templates/" + t.Name + "/files/" + hash}
+	if c.r.TLS != nil || c.r.Header.Get("X-Forwarded-Proto") == "https" {
+		where.Scheme = "https"
+	}
+	where.RawQuery = url.Values{"until": {until}, "signature": {signUpload(s, t.Name, hash, until)}}.Encode()
+	return reply{status: http.StatusCreated, body: uploadView{Present: has, URL: where.String()}}, nil
+}
+
+func signUpload(s *server, name, hash, until string) string {
+	return s.Sign("upload", name+" "+hash+" "+until)
+}
+
+// putFiles takes the files of a step. Who may send them is in the address.
+func putFiles(s *server, c *call) (reply, error) {
+	query := c.r.URL.Query()
+	name, hash, until := c.params["templateID"], c.params["hash"], query.Get("until")
+	good := signUpload(s, name, hash, until)
+	end, err := strconv.ParseInt(until, 10, 64)
+	if err != nil || subtle.ConstantTimeCompare([]byte(good), []byte(query.Get("signature"))) != 1 {
+		return reply{}, fail(http.StatusForbidden, "signature_invalid", "this address was not given by this server: ask for one with GET")
+	}
+	if time.Now().After(time.Unix(end, 0)) {
+		return reply{}, fail(http.StatusForbidden, "signature_expired", "files cannot be sent to this address any more: ask for another one with GET")
+	}
+	if err := s.Builds.PutFiles(c.r.Context(), name, hash, c.r.Body); err != nil {
+		if _, known := errors.AsType[*errdef.Error](err); !known && c.r.Context().Err() == nil {
+			s.Log.Warn("files of a build did not come whole", c.attrs("template", name, "err", err)...)
+			return reply{}, fail(http.StatusBadRequest, "upload_broken", "the files did not come whole: send them again")
+		}
+		return reply{}, err
+	}
+	return reply{status: http.StatusOK, body: map[string]any{}}, nil
+}
+
+// assignTags gives a result more tags.
+func assignTags(s *server, c *call) (reply, error) {
+	words, err := c.parse(tagBody)
+	if err != nil {
+		return reply{}, err
+	}
+	target, _ := said[string](words, "target")
+	tags, err := tagsOf(words)
+	if err != nil {
+		return reply{}, err
+	}
+	t, err := builtAs(s, c.key, target)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := isFree(s, c, build.Request{Name: t.Name, Tags: tags}); err != nil {
+		return reply{}, err
+	}
+	id, err := s.Builds.Tag(c.r.Context(), refOf(target), tags)
+	return reply{status: http.StatusCreated, body: map[string]any{"tags": tags, "buildID": id}}, err
+}
+
+// tagsOf returns the tags of a body, each without the name that may stand before it.
+func tagsOf(words map[string]body.Said) ([]string, error) {
+	list, _ := said[[]string](words, "tags")
+	if len(list) == 0 {
+		return nil, badRequest(`"tags" is empty`)
+	}
+	tags := []string{}
+	for _, text := range list {
+		tag := strings.ToLower(strings.TrimSpace(text))
+		if _, after, named := strings.Cut(tag, ":"); named {
+			tag = after
+		}
+		tags = append(tags, tag)
+	}
+	return tags, nil
+}
+
+// removeTags takes tags away.
+func removeTags(s *server, c *call) (reply, error) {
+	words, err := c.parse(untagBody)
+	if err != nil {
+		return reply{}, err
+	}
+	name, _ := said[string](words, "name")
+	tags, err := tagsOf(words)
+	if err != nil {
+		return reply{}, err
+	}
+	t, err := builtAs(s, c.key, name)
+	if err != nil {
+		return reply{}, err
+	}
+	return noContent, s.Builds.Untag(c.r.Context(), t.Name, tags)
+}
+
+// tagView is a tag of a template.
+type tagView struct {
+	Tag       string            `json:"tag"`
+	BuildID   string            `json:"buildID"`
+	CreatedAt httpapi.Timestamp `json:"createdAt"`
+}
+
+// listTags lists the tags of a template, newest first.
+func listTags(s *server, c *call) (reply, error) {
+	t, err := built(s, c)
+	if err != nil {
+		return reply{}, err
+	}
+	views := []tagView{}
+	for name, tag := range t.Tags {
+		views = append(views, tagView{name, tag.Build, httpapi.Timestamp(tag.At)})
+	}
+	slices.SortFunc(views, func(a, b tagView) int {
+		if n := time.Time(b.CreatedAt).Compare(time.Time(a.CreatedAt)); n != 0 {
+			return n
+		}
+		return strings.Compare(a.Tag, b.Tag)
+	})
+	return reply{status: http.StatusOK, body: views}, nil
+}
+
+// limitsOf returns the limits of the sandboxes of a build: where it says nothing,
+// those of any other.
+func limitsOf(s *server, b build.Build) build.Limits {
+	l := b.Limits
+	if host, err := s.Templates.Template(template.Host); err == nil {
+		l.CPUs, l.MemoryMiB = cmp.Or(l.CPUs, host.Limits.CPUs), cmp.Or(l.MemoryMiB, host.Limits.MemoryMiB)
+	}
+	return l
+}
+
+// viewOfBuilt shows a template that was built of steps as an item of a list.
+func viewOfBuilt(s *server, t build.Template) templateView {
+	last := t.Builds[0]
+	limits := limitsOf(s, last)
+	return templateView{
+		TemplateID: t.Name, BuildID: last.ID, CPUCount: limits.CPUs, MemoryMB: limits.MemoryMiB, Aliases: []string{t.Name}, Names: []string{t.Name},
+		CreatedAt: httpapi.Timestamp(t.CreatedAt), UpdatedAt: httpapi.Timestamp(t.UpdatedAt),
+		BuildCount: len(t.Builds), EnvdVersion: s.EnvdVersion, BuildStatus: string(last.Status),
+	}
+}
+
+// detailOfBuilt shows it with its builds.
+func detailOfBuilt(s *server, t build.Template) map[string]any {
+	builds := []map[string]any{}
+	for _, b := range t.Builds {
+		limits := limitsOf(s, b)
+		v := map[string]any{
+			"buildID": b.ID, "status": b.Status, "createdAt": httpapi.Timestamp(b.CreatedAt), "updatedAt": httpapi.Timestamp(later(b.CreatedAt, b.FinishedAt)),
+			"cpuCount": limits.CPUs, "memoryMB": limits.MemoryMiB, "envdVersion": s.EnvdVersion,
+		}
+		if b.Status.Over() {
+			v["finishedAt"] = httpapi.Timestamp(b.FinishedAt)
+		}
+		builds = append(builds, v)
+	}
+	return map[string]any{
+		"templateID": t.Name, "public": false, "aliases": []string{t.Name}, "names": []string{t.Name},
+		"createdAt": httpapi.Timestamp(t.CreatedAt), "updatedAt": httpapi.Timestamp(t.UpdatedAt), "lastSpawnedAt": nil, "spawnCount": 0, "builds": builds,
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,196 @@
+package e2b
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+)
+
+// requested makes a template, and returns the path of its build.
+func (w *world) requested(key, name string) string {
+	w.T.Helper()
+	a := answer{w.DoAs(key, "POST", "/v3/templates", `{"name":"`+name+`"}`).Is(http.StatusAccepted)}
+	return "/templates/" + name + "/builds/" + a.Object()["buildID"].(string)
+}
+
+func TestBuildIsRequestedAsItIsNamed(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"name":"a"}`:                           `"tags":["default"]`,
+		`{"name":"a:v1"}`:                        `"tags":["v1"]`,
+		`{"name":"a:v1","tags":["v2"]}`:          `"tags":["v1","v2"]`,
+		`{"name":"A:default","tags":["x"]}`:      `"tags":["default","x"]`,
+		`{"name":" default/a "}`:                 `"templateID":"a"`,
+		`{"alias":"a"}`:                          `"names":["a"]`,
+		`{"name":"a","minFreeDiskMb":0}`:         `"aliases":["a"]`,
+		`{"name":"a","cpuCount":1,"teamID":"x"}`: `"public":false`,
+	} {
+		if a := newWorld(t).do("POST", "/v3/templates", body).Is(http.StatusAccepted); !strings.Contains(a.Body, want) {
+			t.Errorf("%s: got %s, want %s", body, a.Body, want)
+		}
+	}
+	for body, want := range map[string]string{
+		`{}`: "name", `{"name":""}`: "name", `{"name":"a b"}`: "a b", `{"name":"other/a"}`: "other/a", `{"name":"a","minFreeDiskMb":1}`: "minFreeDiskMb",
+		`{"name":"a","cpuCount":0}`: "cpuCount", `{"name":"a","colour":"red"}`: "colour", `{"name":"a","tags":["x y"]}`: "x y",
+	} {
+		newWorld(t).do("POST", "/v3/templates", body).fails(http.StatusBadRequest, "", want)
+	}
+	newWorld(t).do("POST", "/v3/templates", `{"name":"base"}`).fails(http.StatusConflict, "template_exists", "base")
+}
+
+// TestNamesOfOthers: a name is one template's, whoever has made it, and what a key
+// does not see it does not change.
+func TestNamesOfOthers(t *testing.T) {
+	w := newWorld(t)
+	path := w.requested(apitest.FullKey, "theirs")
+	answer{w.DoAs(apitest.OwnKey, "POST", "/v3/templates", `{"name":"theirs"}`)}.fails(http.StatusForbidden, "template_not_yours", "theirs")
+	answer{w.DoAs(apitest.OwnKey, "GET", "/templates/aliases/theirs", "")}.fails(http.StatusForbidden, "template_not_yours", "")
+	for _, call := range []string{
+		"GET " + path + "/status", "POST /v2" + path, "GET /templates/theirs/tags", "GET /templates/theirs/files/" + strings.Repeat("a", 64), "GET /templates/theirs",
+		"DELETE /templates/theirs",
+	} {
+		method, path, _ := strings.Cut(call, " ")
+		answer{w.DoAs(apitest.OwnKey, method, path, `{"fromTemplate":"base"}`)}.fails(http.StatusNotFound, "", "theirs")
+	}
+	if a := w.DoAs(apitest.OwnKey, "GET", "/v2/templates", ""); strings.Contains(a.Body, "theirs") {
+		t.Errorf("it is listed: %s", a.Body)
+	}
+	if a := w.DoAs(goodKey, "GET", "/v2/templates", ""); !strings.Contains(a.Body, `"theirs"`) {
+		t.Errorf("it is not listed: %s", a.Body)
+	}
+	w.do("POST", "/sandboxes/"+w.create(`{"templateID":"base"}`)+"/snapshots", `{"name":"mine"}`).Is(http.StatusCreated)
+	w.do("POST", "/v3/templates", `{"name":"mine"}`).fails(http.StatusConflict, "snapshot_exists", "mine")
+	w.do("POST", "/v3/templates", `{"name":"mine:v1"}`).Is(http.StatusAccepted)
+}
+
+func TestBodyOfABuild(t *testing.T) {
+	for body, want := range map[string]string{
+		`{}`: "template or an image", `{"fromImage":"a","fromTemplate":"b"}`: "template or an image",
+		`{"fromTemplate":"base","steps":[{"type":"ADD","args":["x"]}]}`: "ADD", `{"fromTemplate":"base","steps":[{"type":"RUN","args":["x"],"mount":1}]}`: "mount",
+		`{"fromTemplate":"base","steps":{}}`: "steps", `{"fromImage":"a","fromImageRegistry":{"type":"aws"}}`: "fromImageRegistry",
+		`{"fromTemplate":"base","steps":[{"type":"COPY","args":["a","b"],"filesHash":"` + strings.Repeat("a", 64) + `"}]}`: "not uploaded",
+	} {
+		w := newWorld(t)
+		w.do("POST", "/v2"+w.requested(goodKey, "a"), body).fails(http.StatusBadRequest, "", want)
+	}
+	w := newWorld(t)
+	w.do("POST", "/v2"+w.requested(goodKey, "a")+"x", `{"fromTemplate":"base"}`).fails(http.StatusNotFound, "build_not_found", "")
+}
+
+func TestStatusOfABuild(t *testing.T) {
+	w := newWorld(t)
+	path := w.requested(goodKey, "a") + "/status"
+	a := w.do("GET", path+"?logsOffset=5&limit=100", "").Is(http.StatusOK)
+	if !strings.Contains(a.Body, `"status":"waiting"`) || !strings.Contains(a.Body, `"logEntries":[]`) || !strings.Contains(a.Body, `"logs":[]`) {
+		t.Error(a.Body)
+	}
+	for _, query := range []string{"logsOffset=-1", "limit=0", "limit=101", "logsOffset=x"} {
+		w.do("GET", path+"?"+query, "").fails(http.StatusBadRequest, "", "")
+	}
+}
+
+func TestFilesAreSentToAnAddressThatIsGivenOut(t *testing.T) {
+	w := newWorld(t)
+	w.requested(goodKey, "a")
+	w.requested(goodKey, "b")
+	hash := strings.Repeat("a", 64)
+	path := "/templates/a/files/" + hash
+	w.do("GET", "/templates/a/files/abc", "").fails(http.StatusBadRequest, "build_files_invalid", "")
+	given := w.do("GET", path, "").Is(http.StatusCreated).Object()
+	if given["present"] != false {
+		t.Errorf("files are there that nobody has sent: %v", given)
+	}
+	where, err := url.Parse(given["url"].(string))
+	if err != nil || where.Scheme != "http" || where.Host != "example.com" || where.Path != path {
+		t.Fatalf("%v: files go to %s", err, where)
+	}
+	put := func(target string) answer {
+		return w.send(httptest.NewRequest("PUT", target, strings.NewReader("an archive"))) // without a key
+	}
+	query := where.Query()
+	for name, change := range map[string]func(url.Values){
+		"no signature": func(q url.Values) { q.Del("signature") }, "another signature": func(q url.Values) { q.Set("signature", "x"+q.Get("signature")) },
+		"another end": func(q url.Values) { q.Set("until", "9"+q.Get("until")) }, "no end": func(q url.Values) { q.Del("until") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed, _ := url.ParseQuery(query.Encode())
+			change(changed)
+			put(path+"?"+changed.Encode()).fails(http.StatusForbidden, "signature_invalid", "")
+		})
+	}
+	for _, other := range []string{"/templates/b/files/" + hash, "/templates/a/files/" + strings.Repeat("b", 64)} {
+		put(other+"?"+query.Encode()).fails(http.StatusForbidden, "signature_invalid", "")
+	}
+	old := url.Values{"until": {"1"}, "signature": {"signed:upload:a " + hash + " 1"}}
+	put(path+"?"+old.Encode()).fails(http.StatusForbidden, "signature_expired", "")
+	put(where.RequestURI()).Is(http.StatusOK)
+	if again := w.do("GET", path, "").Is(http.StatusCreated).Object(); again["present"] != true {
+		t.Errorf("files that were sent are not there: %v", again)
+	}
+	if b := w.do("GET", "/templates/b/files/"+hash, "").Is(http.StatusCreated).Object(); b["present"] != false {
+		t.Error("the files of one template are another's too")
+	}
+}
+
+func TestBuiltTemplateIsShownAndDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.requested(goodKey, "a")
+	one := w.do("GET", "/templates/a", "").Is(http.StatusOK).Object()
+	builds := one["builds"].([]any)
+	if one["templateID"] != "a" || len(builds) != 1 || builds[0].(map[string]any)["cpuCount"].(float64) < 1 {
+		t.Errorf("it is %v", one)
+	}
+	if a := w.do("GET", "/templates/aliases/a", "").Is(http.StatusOK); !strings.Contains(a.Body, `"a"`) {
+		t.Error(a.Body)
+	}
+	w.do("POST", "/templates/tags", `{"target":"a","tags":["x"]}`).fails(http.StatusNotFound, "template_tag_not_found", "")
+	w.do("DELETE", "/templates/tags", `{"name":"a","tags":["default"]}`).fails(http.StatusBadRequest, "template_tag_fixed", "")
+	w.do("DELETE", "/templates/tags", `{"name":"a","tags":[]}`).fails(http.StatusBadRequest, "", "tags")
+	w.do("DELETE", "/templates/a", "").Is(http.StatusNoContent)
+	w.do("DELETE", "/templates/a", "").fails(http.StatusNotFound, "", "")
+	w.do("GET", "/templates/aliases/a", "").fails(http.StatusNotFound, "", "")
+}
+
+// listed reads a list of objects.
+func listed(t *testing.T, a apitest.Answer) (list []map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(a.Body), &list); err != nil {
+		t.Fatalf("%v: %s", err, a.Body)
+	}
+	return list
+}
+
+func TestTemplatesAreListedInPages(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"b", "a", "c"} {
+		w.requested(goodKey, name)
+	}
+	whole := w.do("GET", "/v2/templates", "").Is(http.StatusOK)
+	if whole.Header.Get("X-Next-Token") != "" {
+		t.Error("there is a page after the last")
+	}
+	var want, got []any
+	for _, v := range listed(t, whole) {
+		want = append(want, v["templateID"])
+	}
+	for token := ""; ; {
+		page := w.do("GET", "/v2/templates?limit=1&nextToken="+token, "").Is(http.StatusOK)
+		for _, v := range listed(t, page) {
+			got = append(got, v["templateID"])
+		}
+		if token = page.Header.Get("X-Next-Token"); token == "" || len(got) > len(want) {
+			break
+		}
+	}
+	if len(want) < 4 || !slices.Equal(got, want) {
+		t.Errorf("page by page %v, together %v", got, want)
+	}
+	for _, query := range []string{"limit=0", "limit=101", "nextToken=%21"} {
+		w.do("GET", "/v2/templates?"+query, "").fails(http.StatusBadRequest, "", "")
+	}
+}

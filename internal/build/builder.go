@@ -1,0 +1,536 @@
+package build
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// DefaultTag is the tag of a name that is given none.
+const DefaultTag = "default"
+
+// Bounds of what API keys may ask for.
+const (
+	sideBySide   = 2              // builds that run at once; others wait
+	mostWaiting  = 20             // builds of one API key that have not come to their end
+	mostOfKey    = 100            // templates of one API key
+	mostBuilds   = 10             // that are remembered of a template, of those that are over
+	mostSteps    = 200            // of a recipe
+	mostTags     = 50             // of a template
+	mostLogs     = 10             // of builds of one API key that are over
+	mostResults  = 512 << 10      // bytes of what is known of a template's steps
+	mostEnv      = 64 << 10       // bytes of the variables that steps set
+	startWithin  = 24 * time.Hour // from asking for a build to starting it
+	finishWithin = time.Hour      // from when it runs to its end
+)
+
+// Options are what a builder is made of.
+type Options struct {
+	Dir      string // for what is durable
+	Workshop Workshop
+	Yard     Yard
+	// Room returns an error where the disk has no room for more.
+	Room func() error
+	// Most is how long a sandbox may live at most; 0 for no bound.
+	Most time.Duration
+	Log  *slog.Logger
+}
+
+// Builder is all builds of a server.
+type Builder struct {
+	o     Options
+	files *files
+
+	ctx  context.Context // ends the builds
+	stop context.CancelFunc
+	work sync.WaitGroup
+	turn chan struct{} // held by each build that runs
+
+	naming sync.Mutex // held while a result gets a name
+
+	mu        sync.Mutex
+	templates map[string]*Template // by name
+	journals  map[string]*journal  // by build
+	cancels   map[string]context.CancelFunc
+	orders    map[string]chan struct{} // by template: held by the build that runs
+}
+
+// Open returns the builds in a directory. What builds of a server before have left
+// is removed.
+func Open(ctx context.Context, o Options) (*Builder, error) {
+	b := &Builder{
+		o: o, files: newFiles(o), turn: make(chan struct{}, sideBySide),
+		templates: map[string]*Template{}, journals: map[string]*journal{}, cancels: map[string]context.CancelFunc{}, orders: map[string]chan struct{}{},
+	}
+	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if err := b.load(); err != nil {
+		return nil, err
+	}
+	if err := b.files.clean(); err != nil {
+		return nil, err
+	}
+	return b, b.sweep(ctx)
+}
+
+// Stop ends the builds that run, and returns when they have ended.
+func (b *Builder) Stop() {
+	b.stop()
+	b.work.Wait()
+}
+
+// sweep fails the builds that did not come to their end, and removes their sandboxes
+// and what no template needs.
+func (b *Builder) sweep(ctx context.Context) error {
+	needed := map[string]bool{}
+	for _, t := range b.templates {
+		changed := false
+		for i := range t.Builds {
+			if x := &t.Builds[i]; !x.Status.Over() {
+				x.fail("", "the server was stopped during the build: build again, and the steps that were finished are not run again")
+				changed = true
+			}
+		}
+		if changed {
+			if err := b.save(*t); err != nil {
+				return err
+			}
+		}
+		for id := range t.snapshots() {
+			needed[id] = true
+		}
+	}
+	sandboxes, snapshots, err := b.o.Yard.Left(ctx)
+	if err != nil {
+		return fmt.Errorf("look for what builds have left: %w", err)
+	}
+	for _, id := range sandboxes {
+		b.end(ctx, id)
+	}
+	for _, id := range snapshots {
+		if !needed[id] {
+			b.drop(ctx, id)
+		}
+	}
+	return nil
+}
+
+// fail notes that a build has failed.
+func (x *Build) fail(step, text string) {
+	x.Status, x.Reason, x.FinishedAt = Failed, &Reason{Text: text, Step: step}, now()
+}
+
+func (b *Builder) end(ctx context.Context, sandbox string) {
+	if err := b.o.Yard.End(ctx, sandbox); err != nil {
+		b.o.Log.Error("sandbox of a build could not be ended", "sandbox", sandbox, "err", err)
+	}
+}
+
+func (b *Builder) drop(ctx context.Context, snapshot string) {
+	if err := b.o.Yard.Drop(ctx, snapshot); err != nil {
+		b.o.Log.Error("snapshot of a build could not be removed", "snapshot", snapshot, "err", err)
+	}
+}
+
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// nameForm and tagForm are what a template and its tags can be called.
+var (
+	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	tagForm  = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,62}$`)
+	uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+)
+
+// CheckTag judges a tag.
+func CheckTag(tag string) error {
+	if !tagForm.MatchString(tag) || uuidForm.MatchString(tag) {
+		return errdef.New(errdef.Invalid, "template_name_invalid", "%.100q cannot be a tag", tag).
+			WithRemedy("use letters, digits, and _ . - between them, 63 at most")
+	}
+	return nil
+}
+
+// CheckName judges the name of a template.
+func CheckName(name string) error {
+	if !nameForm.MatchString(name) {
+		return errdef.New(errdef.Invalid, "template_name_invalid", "a template cannot be called %.100q", name).
+			WithRemedy("use letters, digits, - and _, 64 at most, with a tag after a colon if you like")
+	}
+	return nil
+}
+
+// Full returns the name of a result, as that of its snapshot.
+func Full(name, tag string) string {
+	if tag == DefaultTag {
+		return name
+	}
+	return name + ":" + tag
+}
+
+// NotFound returns the error of a template that nobody has built.
+func NotFound(name string) error {
+	return errdef.New(errdef.NotFound, "template_not_found", "template '%.200s' not found", name).
+		WithRemedy("GET /templates lists what there is")
+}
+
+// Request asks for a build.
+type Request struct {
+	Name   string
+	Tags   []string // none for DefaultTag
+	Limits Limits
+	Key    string
+}
+
+// Request makes a template, or takes the one of that name, and a build of it that
+// waits to be started.
+func (b *Builder) Request(req Request) (Template, Build, error) {
+	if err := CheckName(req.Name); err != nil {
+		return Template{}, Build{}, err
+	}
+	tags := slices.Compact(slices.Sorted(slices.Values(req.Tags)))
+	if len(tags) == 0 {
+		tags = []string{DefaultTag}
+	}
+	for _, tag := range tags {
+		if err := CheckTag(tag); err != nil {
+			return Template{}, Build{}, err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.templates[req.Name]
+	if err := b.fits(req.Key, t, len(tags)); err != nil {
+		return Template{}, Build{}, err
+	}
+	next := Template{Name: req.Name, Key: req.Key, CreatedAt: now(), Tags: map[string]Tag{}}
+	if t != nil {
+		next = t.copy()
+	}
+	made := Build{ID: newID(), Status: Waiting, Tags: tags, Limits: req.Limits, CreatedAt: now()}
+	next.UpdatedAt = made.CreatedAt
+	next.Builds = remembered(append([]Build{made}, next.Builds...))
+	if err := b.save(next); err != nil {
+		return Template{}, Build{}, err
+	}
+	b.templates[next.Name] = &next
+	b.journals[made.ID] = &journal{}
+	b.forgetJournals()
+	return next.copy(), made, nil
+}
+
+// fits refuses what is more than a key may have. The caller holds mu.
+func (b *Builder) fits(key string, t *Template, tags int) error {
+	templates, open := 0, 0
+	for _, x := range b.templates {
+		if x.Key != key {
+			continue
+		}
+		templates++
+		for _, one := range x.Builds {
+			if !one.Status.Over() && time.Since(one.CreatedAt) < startWithin {
+				open++
+			}
+		}
+	}
+	switch {
+	case t == nil && templates >= mostOfKey:
+		return errdef.New(errdef.Exhausted, "too_many_templates", "this API key has built %d templates, which is as many as it may have", templates).
+			WithRemedy("delete some").With("allowed", mostOfKey)
+	case open >= mostWaiting:
+		return errdef.New(errdef.Exhausted, "too_many_builds", "%d builds of this API key have not come to their end, which is as many as it may have", open).
+			WithRemedy("wait until some are over, or delete their templates").With("allowed", mostWaiting)
+	case t != nil && len(t.Tags)+tags > mostTags:
+		return tooManyTags(t)
+	}
+	return nil
+}
+
+func tooManyTags(t *Template) error {
+	return errdef.New(errdef.Exhausted, "too_many_tags", "template %s has %d tags, and may have %d", t.Name, len(t.Tags), mostTags).
+		WithRemedy("remove some").With("allowed", mostTags)
+}
+
+// remembered returns the builds that are kept: those that are not over, and the
+// newest of the others.
+func remembered(all []Build) []Build {
+	over := 0
+	return slices.DeleteFunc(all, func(x Build) bool {
+		if !x.Status.Over() {
+			return x.Status == Waiting && time.Since(x.CreatedAt) > startWithin
+		}
+		over++
+		return over > mostBuilds
+	})
+}
+
+// forgetJournals drops logs: all but those of builds that are not over, and of the
+// newest others of each API key. The caller holds mu.
+func (b *Builder) forgetJournals() {
+	over, keep := map[string][]Build{}, map[string]bool{}
+	for _, t := range b.templates {
+		for _, x := range t.Builds {
+			if keep[x.ID] = !x.Status.Over(); x.Status.Over() {
+				over[t.Key] = append(over[t.Key], x)
+			}
+		}
+	}
+	for _, list := range over {
+		slices.SortFunc(list, func(x, y Build) int { return y.FinishedAt.Compare(x.FinishedAt) })
+		for _, x := range list[:min(len(list), mostLogs)] {
+			keep[x.ID] = true
+		}
+	}
+	for id := range b.journals {
+		if !keep[id] {
+			delete(b.journals, id)
+		}
+	}
+}
+
+// all returns the templates by name. The caller holds mu.
+func (b *Builder) all() []*Template {
+	var list []*Template
+	for _, t := range b.templates {
+		list = append(list, t)
+	}
+	slices.SortFunc(list, func(x, y *Template) int { return cmp.Compare(x.Name, y.Name) })
+	return list
+}
+
+// order returns the queue of the builds of a template.
+func (b *Builder) order(name string) chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.orders[name] == nil {
+		b.orders[name] = make(chan struct{}, 1)
+	}
+	return b.orders[name]
+}
+
+// newID returns the id of a build: a UUID, as clients want.
+func newID() string {
+	var x [16]byte
+	_, _ = rand.Read(x[:]) // it never fails
+	x[6], x[8] = x[6]&0x0f|0x40, x[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", x[:4], x[4:6], x[6:8], x[8:10], x[10:])
+}
+
+// Template returns a template by its name.
+func (b *Builder) Template(name string) (Template, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.templates[name]
+	if t == nil {
+		return Template{}, NotFound(name)
+	}
+	return t.copy(), nil
+}
+
+// Templates returns all templates, by name.
+func (b *Builder) Templates() []Template {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []Template
+	for _, t := range b.all() {
+		list = append(list, t.copy())
+	}
+	return list
+}
+
+// Progress is what is known of a build.
+type Progress struct {
+	Build Build
+	Lines []Line
+}
+
+// Progress returns a build, and up to most lines of its log after the first so many.
+func (b *Builder) Progress(name, id string, offset, most int) (Progress, error) {
+	b.mu.Lock()
+	t := b.templates[name]
+	if t == nil || t.build(id) == nil {
+		b.mu.Unlock()
+		return Progress{}, buildNotFound(name, id)
+	}
+	p := Progress{Build: *t.build(id)}
+	j := b.journals[id]
+	b.mu.Unlock()
+	if j != nil {
+		p.Lines = j.from(offset, most)
+	}
+	return p, nil
+}
+
+func buildNotFound(name, id string) error {
+	return errdef.New(errdef.NotFound, "build_not_found", "template %.200q has no build %.100q", name, id)
+}
+
+// change changes a template, durably. It is an errdef.NotFound where it was deleted
+// meanwhile.
+func (b *Builder) change(name string, f func(*Template) error) (Template, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.templates[name]
+	if t == nil {
+		return Template{}, NotFound(name)
+	}
+	next := t.copy()
+	if err := f(&next); err != nil {
+		return Template{}, err
+	}
+	if err := b.save(next); err != nil {
+		return Template{}, err
+	}
+	b.templates[name] = &next
+	return next.copy(), nil
+}
+
+// Start begins a build that waits.
+func (b *Builder) Start(name, id string, r Recipe) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	t, err := b.change(name, func(t *Template) error {
+		x := t.build(id)
+		switch {
+		case x == nil:
+			return buildNotFound(name, id)
+		case x.Status != Waiting:
+			return errdef.New(errdef.Invalid, "build_started", "build %s of template %s is %q already", id, name, x.Status).
+				WithRemedy("ask for another build")
+		}
+		for _, s := range r.Steps {
+			if s.Kind == Copy && !b.files.has(name, s.Files) {
+				return errdef.New(errdef.Invalid, "build_files_missing", "the files of step COPY %.100q were not uploaded", s.Args[0]).
+					WithRemedy("upload them, then start the build")
+			}
+		}
+		x.Status = Building
+		b.cancels[id] = cancel
+		return nil
+	})
+	if err != nil {
+		cancel()
+		return err
+	}
+	b.work.Go(func() {
+		defer cancel()
+		b.run(ctx, t, id, r)
+	})
+	return nil
+}
+
+// Delete removes a template with all that was made for it. Sandboxes that started
+// from it go on.
+func (b *Builder) Delete(ctx context.Context, name string) error {
+	b.mu.Lock()
+	t := b.templates[name]
+	if t == nil {
+		b.mu.Unlock()
+		return NotFound(name)
+	}
+	if err := b.unsave(name); err != nil {
+		b.mu.Unlock()
+		return err
+	}
+	delete(b.templates, name)
+	delete(b.orders, name)
+	for _, x := range t.Builds {
+		if cancel := b.cancels[x.ID]; cancel != nil {
+			cancel()
+		}
+	}
+	b.forgetJournals()
+	b.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	for id := range t.snapshots() {
+		b.drop(ctx, id)
+	}
+	return b.files.forget(name)
+}
+
+// split returns the name and the tag of a reference.
+func split(ref string) (name, tag string) {
+	name, tag, _ = strings.Cut(ref, ":")
+	return name, cmp.Or(tag, DefaultTag)
+}
+
+// Untag takes tags from a template.
+func (b *Builder) Untag(ctx context.Context, name string, tags []string) error {
+	var gone []string
+	_, err := b.change(name, func(t *Template) error {
+		for _, tag := range tags {
+			if tag == DefaultTag {
+				return errdef.New(errdef.Invalid, "template_tag_fixed", "the tag %s of a template cannot be removed", DefaultTag).
+					WithRemedy("delete the template, or build it again")
+			}
+			has, ok := t.Tags[tag]
+			if !ok {
+				return errdef.New(errdef.NotFound, "template_tag_not_found", "template %s has no tag %.100q", name, tag)
+			}
+			delete(t.Tags, tag)
+			gone = append(gone, has.Snapshot)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range gone {
+		b.drop(context.WithoutCancel(ctx), id)
+	}
+	return nil
+}
+
+// Tag gives the result that has one name more tags, and returns its build.
+func (b *Builder) Tag(ctx context.Context, ref string, tags []string) (build string, err error) {
+	name, from := split(ref)
+	for _, tag := range tags {
+		if err := CheckTag(tag); err != nil {
+			return "", err
+		}
+	}
+	t, err := b.Template(name)
+	if err != nil {
+		return "", err
+	}
+	has, ok := t.Tags[from]
+	if !ok {
+		return "", errdef.New(errdef.NotFound, "template_tag_not_found", "template %s has no tag %.100q", name, from)
+	}
+	if len(t.Tags)+len(tags) > mostTags {
+		return "", tooManyTags(&t)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tagWithin)
+	defer cancel()
+	return has.Build, b.retag(ctx, t, has, tags)
+}
+
+// tagWithin bounds how long it takes to give tags.
+const tagWithin = 5 * time.Minute
+
+// retag makes snapshots of what a snapshot is, one for each tag.
+func (b *Builder) retag(ctx context.Context, t Template, from Tag, tags []string) error {
+	m := &making{b: b, t: t, build: Build{ID: from.Build, Tags: tags}, log: &journal{}, memory: from.Memory}
+	defer func() {
+		m.leave(context.WithoutCancel(ctx))
+		for _, id := range m.spare {
+			b.drop(context.WithoutCancel(ctx), id)
+		}
+	}()
+	if err := m.begin(ctx, Origin{Snapshot: from.Snapshot}, State{}); err != nil {
+		return err
+	}
+	if err := b.o.Workshop.Rest(ctx, m.sandbox, from.Memory); err != nil {
+		return err
+	}
+	return m.name(ctx)
+}

@@ -1,0 +1,507 @@
+package build
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+func TestSecondBuildRunsNoStep(t *testing.T) {
+	w := newWorld(t)
+	r := recipe(run("one"), Step{Kind: Env, Args: []string{"A", "b"}}, run("two"))
+	if b := w.make("tpl", r); b.Status != Ready {
+		t.Fatalf("%s: %+v", b.Status, b.Reason)
+	}
+	if got := w.commands(); !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("ran %q", got)
+	}
+	snap, ok := w.named("tpl")
+	if !ok || snap.done != "|one|two" || snap.spec.State.Env["A"] != "b" || snap.memory {
+		t.Errorf("the result is %+v", snap)
+	}
+	w.make("tpl", r)
+	if got := w.commands(); len(got) > 0 {
+		t.Errorf("the second build ran %q", got)
+	}
+	if again, _ := w.named("tpl"); again.done != "|one|two" {
+		t.Errorf("the second result is %+v", again)
+	}
+	w.open() // what is known survives the server
+	w.make("tpl", r)
+	if got := w.commands(); len(got) > 0 {
+		t.Errorf("the build after a restart ran %q", got)
+	}
+}
+
+func TestChangedStepsRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		then Recipe
+		want []string
+	}{
+		"last":      {recipe(run("a"), run("b"), run("x")), []string{"x"}},
+		"middle":    {recipe(run("a"), run("x"), run("c")), []string{"x", "c"}},
+		"fewer":     {recipe(run("a")), nil},
+		"env":       {recipe(Step{Kind: Env, Args: []string{"A", "b"}}, run("a"), run("b")), []string{"a", "b"}},
+		"user":      {recipe(run("a"), Step{Kind: Run, Args: []string{"b", "root"}}), []string{"b"}},
+		"all":       {Recipe{Base: Base{Template: "base"}, Force: true, Steps: []Step{run("a"), run("b")}}, []string{"a", "b"}},
+		"from here": {recipe(run("a"), Step{Kind: Run, Args: []string{"b"}, Force: true}, run("c")), []string{"b", "c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.make("tpl", recipe(run("a"), run("b"), run("c")))
+			w.commands()
+			if b := w.make("tpl", c.then); b.Status != Ready {
+				t.Fatalf("%s: %+v", b.Status, b.Reason)
+			}
+			if got := w.commands(); !slices.Equal(got, c.want) {
+				t.Errorf("ran %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestStateOfSteps(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("tpl", recipe(
+		Step{Kind: User, Args: []string{"ada"}}, Step{Kind: Workdir, Args: []string{"/srv"}}, Step{Kind: Workdir, Args: []string{"app"}},
+		Step{Kind: Env, Args: []string{"A", "1", "B", "$A"}}, run("who"), Step{Kind: Run, Args: []string{"who", "root"}}))
+	if b := w.await("tpl", id); b.Status != Ready {
+		t.Fatalf("%+v", b.Reason)
+	}
+	p, _ := w.Progress("tpl", id, 0, 1000)
+	var said []string
+	for _, l := range p.Lines {
+		if strings.Contains(l.Text, " with ") {
+			said = append(said, l.Step+": "+l.Text)
+		}
+	}
+	want := []string{"5: ada in /srv/app with map[A:1 B:expanded]", "6: root in /srv/app with map[A:1 B:expanded]"}
+	if !slices.Equal(said, want) {
+		t.Errorf("commands ran as %q, want %q", said, want)
+	}
+	if snap, _ := w.named("tpl"); snap.spec.State.User != "ada" || snap.spec.State.Workdir != "/srv/app" {
+		t.Errorf("the result has %+v", snap.spec.State)
+	}
+}
+
+func TestFailedStep(t *testing.T) {
+	w := newWorld(t)
+	b := w.make("tpl", recipe(run("one"), run("exit 3"), run("two")))
+	if b.Status != Failed || b.Reason == nil || b.Reason.Step != "2" || b.Reason.Text != "exit 3" {
+		t.Fatalf("%s: %+v", b.Status, b.Reason)
+	}
+	if _, has := w.named("tpl"); has {
+		t.Error("there is a result")
+	}
+	w.commands()
+	if b := w.make("tpl", recipe(run("one"), run("better"))); b.Status != Ready {
+		t.Fatalf("%+v", b.Reason)
+	}
+	if got := w.commands(); !slices.Equal(got, []string{"better"}) {
+		t.Errorf("the build after the failed one ran %q", got)
+	}
+	if b := w.make("other", Recipe{Base: Base{Template: "nothing"}}); b.Reason == nil || b.Reason.Step != "base" {
+		t.Errorf("of a base that is not there: %+v", b.Reason)
+	}
+}
+
+// A build that failed leaves the result of the one before as it is.
+func TestFailureKeepsTheResult(t *testing.T) {
+	w := newWorld(t)
+	w.make("tpl", recipe(run("one")))
+	w.make("tpl", recipe(run("exit 1")))
+	if snap, _ := w.named("tpl"); snap.done != "|one" {
+		t.Errorf("the result is %+v", snap)
+	}
+}
+
+func TestStartCommand(t *testing.T) {
+	w := newWorld(t)
+	r := recipe(run("one"))
+	r.Start, r.Ready = "serve", "ready?"
+	if b := w.make("tpl", r); b.Status != Ready {
+		t.Fatalf("%+v", b.Reason)
+	}
+	if snap, _ := w.named("tpl"); !snap.memory || !strings.Contains(snap.done, "|serve") {
+		t.Errorf("the result is %+v", snap)
+	}
+	r.Start, r.Ready = "exit 4", "exit 1"
+	b := w.make("tpl", r)
+	if b.Reason == nil || b.Reason.Step != "finalize" || !strings.Contains(b.Reason.Text, "exit 4") {
+		t.Errorf("of a start command that fails: %s, %+v", b.Status, b.Reason)
+	}
+}
+
+func TestCopiedFiles(t *testing.T) {
+	w := newWorld(t)
+	hash := strings.Repeat("a", 64)
+	s := Step{Kind: Copy, Args: []string{"src/*.py", "/app", "", ""}, Files: hash}
+	_, b, err := w.Request(Request{Name: "tpl", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	class(t, w.Start("tpl", b.ID, recipe(s)), errdef.Invalid, "build_files_missing")
+	if err := w.PutFiles(t.Context(), "tpl", hash, io.MultiReader(strings.NewReader("half"), brokenReader{})); err == nil {
+		t.Error("half an archive was taken")
+	}
+	if has, err := w.HasFiles("tpl", hash); has || err != nil {
+		t.Errorf("half an archive is there: %v", err)
+	}
+	if err := w.PutFiles(t.Context(), "tpl", hash, strings.NewReader("archive")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Start("tpl", b.ID, recipe(s)); err != nil {
+		t.Fatal(err)
+	}
+	if b := w.await("tpl", b.ID); b.Status != Ready {
+		t.Fatalf("%+v", b.Reason)
+	}
+	want := fmt.Sprintf("|put archive|script %s/%s src /app user:user   user -xf", unpackDir, hash)
+	if snap, _ := w.named("tpl"); snap.done != want {
+		t.Errorf("did %q, want %q", snap.done, want)
+	}
+	class(t, w.Start("tpl", b.ID, recipe(s)), errdef.Invalid, "build_started")
+	for _, bad := range []string{"", "x", strings.Repeat("A", 64), "../" + strings.Repeat("a", 61)} {
+		class(t, w.PutFiles(t.Context(), "tpl", bad, strings.NewReader("")), errdef.Invalid, "build_files_invalid")
+	}
+	if err := w.PutFiles(t.Context(), "nothing", hash, strings.NewReader("")); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("files of no template: %v", err)
+	}
+}
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestTags(t *testing.T) {
+	w := newWorld(t)
+	r := recipe(run("one"))
+	r.Ready = "ready?"
+	b := w.make("tpl", r, "v1", "v2")
+	id, err := w.Tag(t.Context(), "tpl:v1", []string{"prod", "default"})
+	if err != nil || id != b.ID {
+		t.Fatalf("%s, %v", id, err)
+	}
+	w.clean()
+	for _, name := range []string{"tpl", "tpl:v1", "tpl:v2", "tpl:prod"} {
+		if snap, ok := w.named(name); !ok || !strings.HasPrefix(snap.done, "|one") || !snap.memory {
+			t.Errorf("%s is %+v", name, snap)
+		}
+	}
+	class(t, w.Untag(t.Context(), "tpl", []string{"default"}), errdef.Invalid, "template_tag_fixed")
+	class(t, w.Untag(t.Context(), "tpl", []string{"v1", "nothing"}), errdef.NotFound, "template_tag_not_found")
+	if _, ok := w.named("tpl:v1"); !ok {
+		t.Error("a refused call removed a tag")
+	}
+	if err := w.Untag(t.Context(), "tpl", []string{"v1", "v2"}); err != nil {
+		t.Fatal(err)
+	}
+	w.clean()
+	_, err = w.Tag(t.Context(), "tpl:v1", []string{"x"})
+	class(t, err, errdef.NotFound, "template_tag_not_found")
+	if err := w.Delete(t.Context(), "tpl"); err != nil {
+		t.Fatal(err)
+	}
+	w.clean()
+	if err := w.Delete(t.Context(), "tpl"); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	w.open()
+	if all := w.Templates(); len(all) > 0 {
+		t.Errorf("after a restart there is %v", all)
+	}
+}
+
+func TestServerStopsDuringBuild(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("tpl", recipe(run("one"), run("block"), run("two")))
+	<-w.blocked
+	_, waits, err := w.Request(Request{Name: "tpl", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Stop()
+	w.open()
+	w.clean()
+	for _, id := range []string{id, waits.ID} {
+		if p, err := w.Progress("tpl", id, 0, 10); err != nil || p.Build.Status != Failed || !strings.Contains(p.Build.Reason.Text, "server was stopped") {
+			t.Errorf("%v: %+v", err, p)
+		}
+	}
+	w.commands()
+	w.make("tpl", recipe(run("one"), run("two")))
+	if got := w.commands(); !slices.Equal(got, []string{"two"}) {
+		t.Errorf("the build after that ran %q", got)
+	}
+}
+
+// A server that is killed leaves a sandbox, and a snapshot that no record has.
+func TestServerIsKilledDuringBuild(t *testing.T) {
+	w := newWorld(t)
+	before := w.Builder
+	id := w.start("tpl", recipe(run("one"), run("block")))
+	<-w.blocked
+	w.open()
+	w.clean()
+	if p, err := w.Progress("tpl", id, 0, 10); err != nil || p.Build.Status != Failed {
+		t.Errorf("%v: %+v", err, p)
+	}
+	before.Stop()
+	w.commands()
+	w.make("tpl", recipe(run("one"), run("two")))
+	if got := w.commands(); !slices.Equal(got, []string{"two"}) {
+		t.Errorf("the build after that ran %q", got)
+	}
+}
+
+func TestDeleteDuringBuild(t *testing.T) {
+	w := newWorld(t)
+	w.start("tpl", recipe(run("one"), run("block")))
+	<-w.blocked
+	if err := w.Delete(t.Context(), "tpl"); err != nil {
+		t.Fatal(err)
+	}
+	if b := w.make("tpl", recipe(run("two"))); b.Status != Ready { // another of that name
+		t.Errorf("%+v", b.Reason)
+	}
+	if all, err := w.Builder.Template("tpl"); err != nil || len(all.Cache) != 1 || len(all.Builds) != 1 {
+		t.Errorf("%v: the new template has what the old one led to: %+v", err, all)
+	}
+}
+
+func TestFewBuildsRunAtOnce(t *testing.T) {
+	w := newWorld(t)
+	var all []string
+	for i := range 5 {
+		all = append(all, w.start(fmt.Sprintf("t%d", i), recipe(run("block"))))
+	}
+	for range sideBySide {
+		<-w.blocked
+	}
+	close(w.block)
+	for i, id := range all {
+		if b := w.await(fmt.Sprintf("t%d", i), id); b.Status != Ready {
+			t.Errorf("%+v", b.Reason)
+		}
+	}
+	w.clean()
+	if w.most > sideBySide {
+		t.Errorf("%d sandboxes ran at once", w.most)
+	}
+}
+
+// Builds of one template come one after another: each forgets what others led to.
+func TestBuildsOfOneTemplateTakeTurns(t *testing.T) {
+	w := newWorld(t)
+	var all []string
+	for i := range 4 {
+		all = append(all, w.start("tpl", recipe(run("one"), run(fmt.Sprint("of ", i)), Step{Kind: Run, Args: []string{"block"}, Force: true}), fmt.Sprint("v", i)))
+	}
+	close(w.block)
+	for _, id := range all {
+		if b := w.await("tpl", id); b.Status != Ready {
+			t.Errorf("%+v", b.Reason)
+		}
+	}
+	w.clean()
+	if w.most > 1 {
+		t.Errorf("%d sandboxes ran at once", w.most)
+	}
+	for i := range 4 {
+		if snap, _ := w.named(fmt.Sprint("tpl:v", i)); snap.done != fmt.Sprintf("|one|of %d|block", i) {
+			t.Errorf("v%d is %+v", i, snap)
+		}
+	}
+}
+
+// A snapshot of a step that somebody has removed is made again.
+func TestResultsThatAreGoneAreMadeAgain(t *testing.T) {
+	w := newWorld(t)
+	w.make("tpl", recipe(run("one"), run("two")))
+	for id, snap := range w.snapshots {
+		if snap.name == "" {
+			delete(w.snapshots, id)
+		}
+	}
+	w.commands()
+	if b := w.make("tpl", recipe(run("one"), run("two"))); b.Status != Ready {
+		t.Fatalf("%+v", b.Reason)
+	}
+	if got := w.commands(); !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("ran %q", got)
+	}
+}
+
+func TestForcedStepsReplaceWhatTheyLedTo(t *testing.T) {
+	w := newWorld(t)
+	r := recipe(run("one"), run("two"))
+	w.make("tpl", r)
+	r.Force = true
+	w.make("tpl", r) // clean wants nothing of the first to be left
+	w.commands()
+	r.Force = false
+	w.make("tpl", r)
+	if got := w.commands(); len(got) > 0 {
+		t.Errorf("ran %q", got)
+	}
+}
+
+func TestOpenBuildsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	for range mostWaiting {
+		if _, _, err := w.Request(Request{Name: "tpl", Key: "k1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, err := w.Request(Request{Name: "tpl", Key: "k1"})
+	class(t, err, errdef.Exhausted, "too_many_builds")
+	if _, _, err := w.Request(Request{Name: "other", Key: "k2"}); err != nil {
+		t.Errorf("another key: %v", err)
+	}
+}
+
+// Whatever fails in the workshop, nothing is left, and the next build succeeds.
+func TestEveryFailureOfTheWorkshop(t *testing.T) {
+	r := recipe(run("one"), Step{Kind: Env, Args: []string{"A", "$B"}}, run("two"))
+	r.Ready = "ready?"
+	for n := 1; ; n++ {
+		w := newWorld(t)
+		w.failAt = n
+		b := w.make("tpl", r, "v1", "v2")
+		if w.calls < n {
+			if b.Status != Ready {
+				t.Errorf("without a failure: %+v", b.Reason)
+			}
+			if n < 10 {
+				t.Errorf("only %d calls", n)
+			}
+			return
+		}
+		if b.Status != Failed || !strings.Contains(b.Reason.Text, "injected") {
+			t.Errorf("failure %d: %s, %+v", n, b.Status, b.Reason)
+		}
+		if b := w.make("tpl", r, "v1", "v2"); b.Status != Ready {
+			t.Errorf("after failure %d: %+v", n, b.Reason)
+		}
+	}
+}
+
+func TestRefusedRequests(t *testing.T) {
+	w := newWorld(t)
+	for _, req := range []Request{{}, {Name: "A"}, {Name: "a/b"}, {Name: ".."}, {Name: "-a"}, {Name: strings.Repeat("a", 65)}, {Name: "a", Tags: []string{""}}, {Name: "a", Tags: []string{"b/c"}}, {Name: "a", Tags: []string{newID()}}} {
+		_, _, err := w.Request(req)
+		class(t, err, errdef.Invalid, "template_name_invalid")
+	}
+	_, b, err := w.Request(Request{Name: "tpl"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]Step{
+		"kind": {Kind: "ADD", Args: []string{"a"}}, "no command": {Kind: Run}, "too many": {Kind: Run, Args: []string{"a", "b", "c"}},
+		"odd": {Kind: Env, Args: []string{"a"}}, "name": {Kind: Env, Args: []string{"a=b", "c"}}, "no hash": {Kind: Copy, Args: []string{"a", "b"}},
+		"mode": {Kind: Copy, Args: []string{"a", "b", "", "u+x"}, Files: strings.Repeat("a", 64)}, "NUL": run("a\x00"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := w.Start("tpl", b.ID, recipe(s))
+			if !errdef.Is(err, errdef.Invalid) || !strings.Contains(err.Error(), "step 1") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	if err := w.Start("tpl", newID(), recipe()); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("an unknown build: %v", err)
+	}
+}
+
+func TestLogIsGivenInPieces(t *testing.T) {
+	w := newWorld(t)
+	id := w.start("tpl", recipe(run(`say a\nb\rc\r\nd`)))
+	w.await("tpl", id)
+	var lines []string
+	for {
+		p, err := w.Progress("tpl", id, len(lines), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Lines) == 0 {
+			break
+		}
+		for _, l := range p.Lines {
+			lines = append(lines, l.Text)
+		}
+	}
+	want := []string{"FROM base", `RUN say a\nb\rc\r\nd`, "a", "c", "d"}
+	if !slices.Equal(lines, want) {
+		t.Errorf("the log is %q, want %q", lines, want)
+	}
+}
+
+func TestLogHasNoColours(t *testing.T) {
+	j := &journal{}
+	j.add(Info, "1", "\x1b[1;31mred\x1b[0m \x1b]0;title\aand\x1b[2K plain\x07")
+	if got := j.from(0, 1)[0].Text; got != "red and plain?" {
+		t.Errorf("the log has %q", got)
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	j := &journal{}
+	for range mostLines * 2 {
+		j.add(Info, "1", strings.Repeat("x", 100))
+	}
+	lines := j.from(0, mostLines*2)
+	if len(lines) > mostLines+1 || lines[len(lines)-1].Level != Warn {
+		t.Errorf("%d lines, the last is %+v", len(lines), lines[len(lines)-1])
+	}
+	s, long := &speaker{say: func(string) {}}, strings.Repeat("y", mostLine)
+	for range 100 {
+		s.write(long)
+	}
+	if len(s.rest) > 2*mostLine {
+		t.Errorf("%d bytes without a line end are kept", len(s.rest))
+	}
+}
+
+// What a hostile recipe can make the server remember is bounded.
+func TestWhatIsKnownIsBounded(t *testing.T) {
+	w := newWorld(t)
+	var steps []Step
+	for i := range 60 {
+		steps = append(steps, Step{Kind: Env, Args: []string{fmt.Sprint("A", i), strings.Repeat("x", 1000)}}, run(fmt.Sprint("run ", i)))
+	}
+	if b := w.make("tpl", recipe(steps...)); b.Status != Ready {
+		t.Fatalf("%+v", b.Reason)
+	}
+	one, err := w.Builder.Template("tpl")
+	total := 0
+	for _, r := range one.Cache {
+		total += r.size()
+	}
+	if err != nil || total > mostResults || len(one.Cache) == 0 {
+		t.Errorf("%v: %d results of %d bytes are known", err, len(one.Cache), total)
+	}
+	b := w.make("tpl", recipe(Step{Kind: Env, Args: []string{"A", strings.Repeat("x", mostEnv)}}))
+	if b.Reason == nil || b.Reason.Step != "1" {
+		t.Errorf("too many variables: %s, %+v", b.Status, b.Reason)
+	}
+	for i := range 2 * mostLogs {
+		w.make(fmt.Sprint("t", i), recipe())
+	}
+	w.Builder.mu.Lock()
+	defer w.Builder.mu.Unlock()
+	if n := len(w.journals); n > mostLogs {
+		t.Errorf("the logs of %d builds are kept", n)
+	}
+}
+
+func TestFixedPart(t *testing.T) {
+	for source, want := range map[string]string{".": ".", "a": "a", "./a/b": "a/b", "a/*.py": "a", "**/x": ".", "a/b[1]/c": "a", "a/{b,c}": "a"} {
+		if got := fixedPart(source); got != want {
+			t.Errorf("of %q it is %q, want %q", source, got, want)
+		}
+	}
+}

@@ -1,0 +1,336 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// shop is a workshop whose sandboxes are lists of what was done in them.
+type shop struct {
+	mu        sync.Mutex
+	last      int
+	sandboxes map[string]*bench
+	snapshots map[string]kept
+	ran       []string // all commands, in order
+	most, now int      // how many sandboxes there were and are
+	calls     int
+	failAt    int           // the call that fails; 0 for none
+	block     chan struct{} // what the command "block" waits for
+	blocked   chan struct{} // gets one for each that waits
+}
+
+// bench is a sandbox.
+type bench struct {
+	done  string // what was done in it
+	spec  Spec
+	awake bool
+	full  bool // it rests with its memory
+}
+
+// kept is a snapshot.
+type kept struct {
+	name, done string
+	spec       Spec
+	memory     bool
+}
+
+func newShop() *shop {
+	return &shop{sandboxes: map[string]*bench{}, snapshots: map[string]kept{}, block: make(chan struct{}), blocked: make(chan struct{}, 100)}
+}
+
+var errInjected = errors.New("injected")
+
+// enter counts a call. The caller holds mu.
+func (s *shop) enter() error {
+	if s.calls++; s.calls == s.failAt {
+		return errInjected
+	}
+	return nil
+}
+
+func (s *shop) id(kind string) string {
+	s.last++
+	return fmt.Sprintf("%s%d", kind, s.last)
+}
+
+func (s *shop) Resolve(_ context.Context, base Base) (Origin, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.enter(); err != nil {
+		return Origin{}, err
+	}
+	if base.Template == "base" {
+		return Origin{Template: "t1", Alias: "base"}, nil
+	}
+	return Origin{}, NotFound(base.Template)
+}
+
+func (s *shop) Begin(_ context.Context, from Origin, spec Spec) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.enter(); err != nil {
+		return "", err
+	}
+	b := &bench{spec: spec, awake: true}
+	if from.Snapshot != "" {
+		snap, ok := s.snapshots[from.Snapshot]
+		if !ok {
+			return "", fmt.Errorf("no snapshot %q", from.Snapshot)
+		}
+		b.done = snap.done
+	}
+	id := s.id("i")
+	s.sandboxes[id] = b
+	s.now = len(s.sandboxes)
+	s.most = max(s.most, s.now)
+	return id, nil
+}
+
+func (s *shop) at(id string, awake bool) (*bench, error) {
+	b := s.sandboxes[id]
+	if b == nil || b.awake != awake {
+		return nil, fmt.Errorf("sandbox %q is not there, or not awake: %v", id, awake)
+	}
+	return b, s.enter()
+}
+
+func (s *shop) Run(ctx context.Context, id string, c Command, say func(string)) error {
+	text := c.Args[len(c.Args)-1]
+	if c.Path == "/bin/sh" {
+		text = "script " + strings.Join(c.Args[3:], " ")
+	}
+	s.mu.Lock()
+	b, err := s.at(id, true)
+	if err == nil {
+		s.ran = append(s.ran, text)
+		b.done += "|" + text
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case c.Started != nil:
+		c.Started()
+	}
+	switch {
+	case strings.HasPrefix(text, "exit"):
+		return &ExitError{Status: text}
+	case strings.HasPrefix(text, "say "):
+		say(strings.NewReplacer(`\n`, "\n", `\r`, "\r").Replace(text[4:]))
+	case strings.HasPrefix(text, "printf %s "):
+		say("expanded")
+	case text == "who":
+		say(fmt.Sprintf("%s in %s with %v\n", c.User, c.Workdir, c.Env))
+	case text == "block" || text == "serve":
+		s.blocked <- struct{}{}
+		select {
+		case <-s.block:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (s *shop) Put(_ context.Context, id, path string, data io.Reader) error {
+	all, err := io.ReadAll(data)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err2 := s.at(id, true)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	b.done += "|put " + string(all)
+	return nil
+}
+
+func (s *shop) Rest(_ context.Context, id string, memory bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.at(id, true)
+	if err == nil {
+		b.awake, b.full = false, memory
+	}
+	return err
+}
+
+func (s *shop) Wake(_ context.Context, id string, _ time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.at(id, false)
+	if err == nil {
+		b.awake = true
+	}
+	return err
+}
+
+func (s *shop) Keep(_ context.Context, id, _, name, replace string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.at(id, false)
+	if err != nil {
+		return "", err
+	}
+	for old, snap := range s.snapshots {
+		if name != "" && snap.name == name {
+			if old != replace {
+				return "", fmt.Errorf("the name %s is taken by %s, not by %q", name, old, replace)
+			}
+			delete(s.snapshots, old)
+		}
+	}
+	snap := s.id("s")
+	s.snapshots[snap] = kept{name: name, done: b.done, spec: b.spec, memory: b.full}
+	return snap, nil
+}
+
+func (s *shop) End(_ context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sandboxes, id)
+	s.now = len(s.sandboxes)
+	return nil
+}
+
+func (s *shop) Drop(_ context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.snapshots, id)
+	return nil
+}
+
+func (s *shop) Left(context.Context) (sandboxes, snapshots []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.sandboxes)), slices.Collect(maps.Keys(s.snapshots)), nil
+}
+
+// commands returns what was run since it was last asked.
+func (s *shop) commands() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ran := s.ran
+	s.ran = nil
+	return ran
+}
+
+// named returns the snapshot of a name.
+func (s *shop) named(name string) (kept, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, snap := range s.snapshots {
+		if snap.name == name {
+			return snap, true
+		}
+	}
+	return kept{}, false
+}
+
+// world is a builder with its workshop.
+type world struct {
+	*testing.T
+	*shop
+	*Builder
+	dir string
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{T: t, shop: newShop(), dir: t.TempDir()}
+	w.open()
+	return w
+}
+
+// open begins a server, as after a restart.
+func (w *world) open() {
+	w.Helper()
+	b, err := Open(w.Context(), Options{
+		Dir: w.dir, Workshop: w.shop, Yard: w.shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Builder = b
+	w.Cleanup(b.Stop)
+}
+
+// start begins a build, and returns its id.
+func (w *world) start(name string, r Recipe, tags ...string) string {
+	w.Helper()
+	_, b, err := w.Request(Request{Name: name, Tags: tags, Key: "k1"})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := w.Start(name, b.ID, r); err != nil {
+		w.Fatal(err)
+	}
+	return b.ID
+}
+
+// await waits until a build is over.
+func (w *world) await(name, id string) Build {
+	w.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		p, err := w.Progress(name, id, 0, 1)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if p.Build.Status.Over() {
+			return p.Build
+		}
+	}
+	w.Fatal("the build does not end")
+	return Build{}
+}
+
+// make builds, and returns how that ended.
+func (w *world) make(name string, r Recipe, tags ...string) Build {
+	w.Helper()
+	b := w.await(name, w.start(name, r, tags...))
+	w.clean()
+	return b
+}
+
+// clean waits until there are no sandboxes, and no snapshots but those that are
+// needed.
+func (w *world) clean() {
+	w.Helper()
+	var sandboxes, snapshots []string
+	needed := map[string]bool{}
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		sandboxes, snapshots, _ = w.Left(w.Context())
+		needed = map[string]bool{}
+		for _, t := range w.Templates() {
+			maps.Copy(needed, t.snapshots())
+		}
+		delete(needed, "")
+		if len(sandboxes) == 0 && len(snapshots) == len(needed) && !slices.ContainsFunc(snapshots, func(id string) bool { return !needed[id] }) {
+			return
+		}
+	}
+	w.Fatalf("left: sandboxes %v, snapshots %v; needed are %v", sandboxes, snapshots, needed)
+}
+
+// recipe is one over the base.
+func recipe(steps ...Step) Recipe { return Recipe{Base: Base{Template: "base"}, Steps: steps} }
+
+func run(text string) Step { return Step{Kind: Run, Args: []string{text}} }
+
+// class checks what kind of error something is.
+func class(t *testing.T, err error, want errdef.Class, code string) {
+	t.Helper()
+	e, ok := errors.AsType[*errdef.Error](err)
+	if !ok || e.Class != want || e.Code != code {
+		t.Errorf("got %v, want %s with code %s", err, want, code)
+	}
+}

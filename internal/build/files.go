@@ -1,0 +1,170 @@
+package build
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// hashForm is how clients call the files of a step.
+var hashForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Bounds of what is uploaded.
+const (
+	mostArchive = 4 << 30 // bytes of one archive
+	mostFiles   = 8 << 30 // of all archives of a template; the oldest go
+	uploadStep  = 8 << 20 // how much is written before it is asked again whether there is room
+)
+
+// files are the archives that clients have uploaded. Nothing in them is looked at
+// here.
+type files struct {
+	dir  string
+	room func() error
+
+	mu sync.Mutex // held while archives come and go
+}
+
+func newFiles(o Options) *files { return &files{dir: filepath.Join(o.Dir, filesDir), room: o.Room} }
+
+func (f *files) path(template, hash string) string { return filepath.Join(f.dir, template, hash) }
+
+// has reports whether the files of a step are here.
+func (f *files) has(template, hash string) bool {
+	_, err := os.Lstat(f.path(template, hash))
+	return err == nil
+}
+
+// open opens the files of a step.
+func (f *files) open(template, hash string) (*os.File, error) {
+	file, err := os.Open(f.path(template, hash))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errdef.New(errdef.Invalid, "build_files_missing", "the files of the step are not here any more").
+			WithRemedy("upload them again, and build again")
+	}
+	return file, err
+}
+
+// clean removes what unfinished uploads have left.
+func (f *files) clean() error {
+	all, err := filepath.Glob(filepath.Join(f.dir, "*", "new-*"))
+	for _, path := range all {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
+}
+
+// forget removes all files of a template.
+func (f *files) forget(template string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return os.RemoveAll(filepath.Join(f.dir, template))
+}
+
+// put takes the files of a step. They are there when it returns, or not at all.
+func (f *files) put(ctx context.Context, template, hash string, data io.Reader) error {
+	dir := filepath.Join(f.dir, template)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	tmp, err := os.CreateTemp(dir, "new-")
+	if err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	defer tmp.Close()
+	if err := f.receive(ctx, tmp, data); err != nil {
+		return err
+	}
+	if err := durable.Sync(tmp.Name()); err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := os.Rename(tmp.Name(), f.path(template, hash)); err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	return errors.Join(durable.Sync(dir), f.trim(dir))
+}
+
+// receive writes an archive for as long as there is room.
+func (f *files) receive(ctx context.Context, to io.Writer, data io.Reader) error {
+	total := int64(0)
+	for {
+		if err := cmp.Or(ctx.Err(), f.room()); err != nil {
+			return err
+		}
+		n, err := io.CopyN(to, data, uploadStep)
+		if total += n; total > mostArchive {
+			return errdef.New(errdef.Invalid, "build_files_too_large", "the files of the step have more than %d GiB", mostArchive>>30).
+				WithRemedy("copy less, or have a command of the build fetch it")
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("upload: %w", err)
+		}
+	}
+}
+
+// trim removes the oldest files of a template, if it has too many.
+func (f *files) trim(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	type archive struct {
+		name string
+		size int64
+		at   time.Time
+	}
+	var all []archive
+	total := int64(0)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && hashForm.MatchString(e.Name()) {
+			all = append(all, archive{e.Name(), info.Size(), info.ModTime()})
+			total += info.Size()
+		}
+	}
+	slices.SortFunc(all, func(a, b archive) int { return a.at.Compare(b.at) })
+	for _, x := range all {
+		if total <= mostFiles {
+			break
+		}
+		total -= x.size
+		err = errors.Join(err, os.Remove(filepath.Join(dir, x.name)))
+	}
+	return err
+}
+
+// HasFiles reports whether the files of a step of a template are here.
+func (b *Builder) HasFiles(name, hash string) (bool, error) {
+	if !hashForm.MatchString(hash) {
+		return false, errdef.New(errdef.Invalid, "build_files_invalid", "%.100q is no hash of files: 64 hexadecimal digits are needed", hash)
+	}
+	if _, err := b.Template(name); err != nil {
+		return false, err
+	}
+	return b.files.has(name, hash), nil
+}
+
+// PutFiles takes the files of a step of a template.
+func (b *Builder) PutFiles(ctx context.Context, name, hash string, data io.Reader) error {
+	if _, err := b.HasFiles(name, hash); err != nil {
+		return err
+	}
+	return b.files.put(ctx, name, hash, data)
+}
