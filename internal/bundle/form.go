@@ -11,10 +11,9 @@ import (
 
 // These types are the manifest as it is written, in format 4. Format 3 does
 // not have the user and the working directory in it, format 2 not the image either,
-// and in format 1 the digests of layers are of something
-// else. They are apart from those that the
-// server works with, so that a field that is added there is in no export by
-// accident. Another field here is another format: older programs refuse a
+// and in format 1 the digests of layers are of something else. They are apart from
+// those that the server works with, so that a field that is added there is in no
+// export by accident. Another field here is another format: older programs refuse a
 // manifest with a field that they do not know. The files in testdata hold what
 // was ever written.
 type manifestForm struct {

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import { execFile, spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
-import { appendFileSync, mkdtempSync, rmSync } from 'node:fs'
+import { appendFileSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -132,6 +132,23 @@ describe('the command line', () => {
     const base = templates.find((template) => template.names.includes('base'))
     assert.ok(base?.names.includes('code-interpreter-v1'), JSON.stringify(templates))
     assert.match((await run('template', 'list')).stdout, new RegExp(base.templateID))
+  })
+
+  check('a template is built from a Dockerfile, started from and deleted', async (t) => {
+    for (const command of ['create', 'delete']) used.add(`e2b template.${command}`)
+    const dir = mkdtempSync(join(tmpdir(), 'e2b-template-'))
+    t.after(() => rmSync(dir, { recursive: true }))
+    writeFileSync(join(dir, 'file'), 'from the context')
+    writeFileSync(join(dir, 'e2b.Dockerfile'), 'FROM e2bdev/base\nENV MADE=here\nWORKDIR /app\nCOPY file .\nRUN echo "$MADE" > made\n')
+    const name = `cli-${randomUUID()}`
+    const built = await run('template', 'create', '--path', dir, name)
+    assert.match(built.stdout, /RUN echo/)
+    const id = await create(t, name)
+    assert.equal((await e2b('exec', id, 'cat /app/file /app/made')).stdout, 'from the contexthere\n')
+    const names = async () => JSON.parse((await run('template', 'list', '--format', 'json')).stdout).flatMap((template) => template.names)
+    assert.ok((await names()).includes(name))
+    await run('template', 'delete', '--yes', name)
+    assert.ok(!(await names()).includes(name))
   })
 
   check('pause and resume', async (t) => {

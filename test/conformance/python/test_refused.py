@@ -19,29 +19,6 @@ async def refused(call, reason=UNSUPPORTED):
         await done(call())
 
 
-async def test_template_builds(classes):
-    template = classes("Template")
-    built = template().from_base_image().run_cmd("true")
-    info = e2b.BuildInfo(
-        alias="some-template",
-        name="some-template",
-        template_id="some-template",
-        build_id="00000000-0000-0000-0000-000000000000",
-    )
-    for call in (
-        lambda: template.build(built, "some-template"),
-        lambda: template.build_in_background(built, "some-template"),
-        lambda: template.get_build_status(info),
-        lambda: template.assign_tags("some-template:default", "tag"),
-        lambda: template.remove_tags("some-template", "tag"),
-        lambda: template.get_tags("some-template"),
-    ):
-        await refused(call)
-    assert await done(template.exists("some-template")) is False
-    assert await done(template.exists("base")) is True
-    assert await done(template.alias_exists("base")) is True
-
-
 async def test_secrets(classes):
     secret = classes("Secret")
     for call in (

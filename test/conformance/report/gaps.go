@@ -9,9 +9,6 @@ type gap struct {
 
 // gaps are all there are. A method is in none or in one.
 var gaps = []gap{
-	{[]string{"Template.build", "Template.buildInBackground", "Template.getBuildStatus",
-		"Template.assignTags", "Template.removeTags", "Template.getTags"}, true,
-		"The server builds no templates; `drowse template pull` makes one of an OCI image."},
 	{[]string{"Secret.create", "Secret.update", "Secret.getInfo", "Secret.list", "Secret.exists", "Secret.destroy", "SecretPaginator.*"}, true,
 		"The server keeps no secrets: to put one into a request that leaves a sandbox it would have to open its TLS."},
 	{[]string{"Sandbox.getMcpUrl", "Sandbox.getMcpToken"}, true,
@@ -21,8 +18,8 @@ var gaps = []gap{
 	{[]string{"Template.from*", "Template.to*", "Template.copy*", "Template.remove", "Template.rename", "Template.make*", "Template.runCmd",
 		"Template.set*", "Template.*Install", "Template.addMcpServer", "Template.gitClone", "Template.skipCache", "Template.beta*", "ReadyCmd.*"}, false,
 		"They describe a template to the client; only a build reaches the server."},
-	{[]string{"e2b template.create", "e2b template.init", "e2b template.delete", "e2b template.publish", "e2b template.unpublish", "e2b template.migrate"}, false,
-		"They make and publish templates at E2B; `drowse template` makes them here."},
+	{[]string{"e2b template.publish", "e2b template.unpublish"}, false, "Templates belong to the API key that has built them; none is everybody's."},
+	{[]string{"e2b template.init", "e2b template.migrate"}, false, "They write files for the client; only a build reaches the server."},
 	{[]string{"e2b auth.*"}, false, "They log in to E2B's own service; here the command line is given its key in `E2B_API_KEY`."},
 	{[]string{"ConnectionConfig.*", "VolumeConnectionConfig.*", "ApiClient.*"}, false, "Settings and connections within the client."},
 	{[]string{"Context.*", "EntryInfo.*", "WriteInfo.*", "Execution.*", "ExecutionError.*", "Logs.*", "OutputMessage.*", "Result.*", "LogEntry*.*"}, false,

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { describe } from 'node:test'
-import { FileNotFoundError, Sandbox, Secret, Template } from 'e2b'
+import { FileNotFoundError, Sandbox, Secret } from 'e2b'
 import { check, open, preview, rejection, shared, statusOf } from './support.js'
 
 // refuses wants every call to fail because the server does not support it, or
@@ -16,22 +16,6 @@ async function refuses(calls, reason = /is not supported by this server yet/) {
 
 describe('refused', () => {
   const box = shared()
-
-  check('template builds', async () => {
-    const template = Template().fromBaseImage().runCmd('true')
-    const build = { templateId: 'some-template', buildId: '00000000-0000-0000-0000-000000000000' }
-    await refuses({
-      build: () => Template.build(template, 'some-template'),
-      buildInBackground: () => Template.buildInBackground(template, 'some-template'),
-      getBuildStatus: () => Template.getBuildStatus(build),
-      assignTags: () => Template.assignTags('some-template:default', 'tag'),
-      removeTags: () => Template.removeTags('some-template', 'tag'),
-      getTags: () => Template.getTags('some-template'),
-    })
-    assert.equal(await Template.exists('some-template'), false)
-    assert.equal(await Template.exists('base'), true)
-    assert.equal(await Template.aliasExists('base'), true)
-  })
 
   check('secrets', async () => {
     await refuses({

@@ -139,6 +139,11 @@ export async function v1(sandbox, path = '', init = {}) {
   return body
 }
 
+// api is a call of E2B's API that the SDK has no method for. It returns the status.
+export async function api(method, path) {
+  return (await fetch(`${API_URL}${path}`, { method, headers: { 'X-API-Key': E2B_API_KEY } })).status
+}
+
 // request reaches a port of the sandbox without the SDK.
 export function request(sandbox, port, path, init = {}) {
   if (!E2B_SANDBOX_URL) return fetch(`https://${sandbox.getHost(port)}${path}`, init)
