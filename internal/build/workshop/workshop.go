@@ -122,8 +122,8 @@ func (w *Workshop) snapshot(base build.Base) (build.Origin, error) {
 	return build.Origin{Snapshot: snap.ID, Alias: ref, State: build.State{User: c.User, Workdir: c.Workdir, Env: c.Env}}, err
 }
 
-// settings are those of a sandbox of a build: none of the server's defaults may end
-// or pause it.
+// said are the settings that count as they are: none of the server's defaults may end
+// or pause a sandbox of a build.
 var said = []string{
 	"onTimeout", "idleTimeoutSeconds", "onIdle", "maxLifetimeSeconds", "pausedRetentionSeconds", "filesystemFallback",
 	"checkpointEverySeconds", "stallAfterSeconds", "refreshOnActivity", "autoResume",
