@@ -62,6 +62,7 @@ type Builder struct {
 	journals  map[string]*journal  // by build
 	cancels   map[string]context.CancelFunc
 	orders    map[string]chan struct{} // by template: held by the build that runs
+	uploads   map[string]chan struct{} // by API key: held by each upload
 }
 
 // Open returns the builds in a directory. What builds of a server before have left
@@ -69,13 +70,13 @@ type Builder struct {
 func Open(ctx context.Context, o Options) (*Builder, error) {
 	b := &Builder{
 		o: o, files: newFiles(o), turn: make(chan struct{}, sideBySide),
-		templates: map[string]*Template{}, journals: map[string]*journal{}, cancels: map[string]context.CancelFunc{}, orders: map[string]chan struct{}{},
+		templates: map[string]*Template{}, journals: map[string]*journal{}, cancels: map[string]context.CancelFunc{}, orders: map[string]chan struct{}{}, uploads: map[string]chan struct{}{},
 	}
 	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := b.load(); err != nil {
 		return nil, err
 	}
-	if err := b.files.clean(); err != nil {
+	if err := b.files.clean(func(name string) bool { return b.templates[name] != nil }); err != nil {
 		return nil, err
 	}
 	return b, b.sweep(ctx)

@@ -1,11 +1,16 @@
 package build
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
@@ -170,6 +175,65 @@ func TestCopiedFiles(t *testing.T) {
 	}
 	if err := w.PutFiles(t.Context(), "nothing", hash, strings.NewReader("")); !errdef.Is(err, errdef.NotFound) {
 		t.Errorf("files of no template: %v", err)
+	}
+}
+
+// What uploads have left that a server did not finish is removed by the next.
+func TestUnfinishedUploadsAreRemoved(t *testing.T) {
+	w := newWorld(t)
+	if _, _, err := w.Request(Request{Name: "tpl", Key: "k1"}); err != nil {
+		t.Fatal(err)
+	}
+	hash := strings.Repeat("a", 64)
+	if err := w.PutFiles(t.Context(), "tpl", hash, strings.NewReader("whole")); err != nil {
+		t.Fatal(err)
+	}
+	left := []string{w.files.path("tpl", "new-1"), w.files.path("gone", hash)}
+	for _, path := range left {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("left"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.open()
+	for _, path := range left {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if has, err := w.HasFiles("tpl", hash); !has || err != nil {
+		t.Errorf("whole files are gone: %v", err)
+	}
+}
+
+// The oldest files of a key go where it has too many, and no others.
+func TestOldFilesMakeRoom(t *testing.T) {
+	w := newWorld(t)
+	w.files.most = 25
+	for name, key := range map[string]string{"a": "k1", "b": "k1", "c": "k2"} {
+		if _, _, err := w.Request(Request{Name: name, Key: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hash := func(n int) string { return fmt.Sprintf("%064x", n) }
+	put := func(name string, n int) {
+		if err := w.PutFiles(t.Context(), name, hash(n), strings.NewReader("ten bytes.")); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Unix(int64(n), 0)
+		if err := os.Chtimes(w.files.path(name, hash(n)), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("c", 1)
+	put("a", 2)
+	put("b", 3)
+	put("b", 4)
+	for name, want := range map[string]map[int]bool{"a": {2: false}, "b": {3: true, 4: true}, "c": {1: true}} {
+		for n, want := range want {
+			if has, err := w.HasFiles(name, hash(n)); has != want || err != nil {
+				t.Errorf("%v: file %d of %s is there: %t, want %t", err, n, name, has, want)
+			}
+		}
 	}
 }
 

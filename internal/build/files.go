@@ -24,7 +24,8 @@ var hashForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // Bounds of what is uploaded.
 const (
 	mostArchive = 4 << 30 // bytes of one archive
-	mostFiles   = 8 << 30 // of all archives of a template; the oldest go
+	mostFiles   = 8 << 30 // of all archives of an API key; the oldest go
+	mostUploads = 4       // of an API key that are under way; others wait
 	uploadStep  = 8 << 20 // how much is written before it is asked again whether there is room
 )
 
@@ -33,11 +34,14 @@ const (
 type files struct {
 	dir  string
 	room func() error
+	most int64 // see mostFiles
 
 	mu sync.Mutex // held while archives come and go
 }
 
-func newFiles(o Options) *files { return &files{dir: filepath.Join(o.Dir, filesDir), room: o.Room} }
+func newFiles(o Options) *files {
+	return &files{dir: filepath.Join(o.Dir, filesDir), room: o.Room, most: mostFiles}
+}
 
 func (f *files) path(template, hash string) string { return filepath.Join(f.dir, template, hash) }
 
@@ -57,13 +61,20 @@ func (f *files) open(template, hash string) (*os.File, error) {
 	return file, err
 }
 
-// clean removes what unfinished uploads have left.
-func (f *files) clean() error {
+// clean removes what unfinished uploads have left, and the files of templates that
+// are not known.
+func (f *files) clean(known func(template string) bool) error {
 	all, err := filepath.Glob(filepath.Join(f.dir, "*", "new-*"))
 	for _, path := range all {
 		err = errors.Join(err, os.Remove(path))
 	}
-	return err
+	entries, err2 := os.ReadDir(f.dir)
+	for _, e := range entries {
+		if !known(e.Name()) {
+			err = errors.Join(err, f.forget(e.Name()))
+		}
+	}
+	return errors.Join(err, err2)
 }
 
 // forget removes all files of a template.
@@ -73,8 +84,9 @@ func (f *files) forget(template string) error {
 	return os.RemoveAll(filepath.Join(f.dir, template))
 }
 
-// put takes the files of a step. They are there when it returns, or not at all.
-func (f *files) put(ctx context.Context, template, hash string, data io.Reader) error {
+// put takes the files of a step. They are there when it returns, or not at all. Then
+// the oldest files of the templates of the same key may go.
+func (f *files) put(ctx context.Context, template, hash string, ofKey []string, data io.Reader) error {
 	dir := filepath.Join(f.dir, template)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("upload: %w", err)
@@ -96,7 +108,7 @@ func (f *files) put(ctx context.Context, template, hash string, data io.Reader) 
 	if err := os.Rename(tmp.Name(), f.path(template, hash)); err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
-	return errors.Join(durable.Sync(dir), f.trim(dir))
+	return errors.Join(durable.Sync(dir), f.trim(ofKey))
 }
 
 // receive writes an archive for as long as there is room.
@@ -120,32 +132,35 @@ func (f *files) receive(ctx context.Context, to io.Writer, data io.Reader) error
 	}
 }
 
-// trim removes the oldest files of a template, if it has too many.
-func (f *files) trim(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
+// trim removes the oldest files of templates, if they have too many together.
+func (f *files) trim(templates []string) error {
 	type archive struct {
-		name string
+		path string
 		size int64
 		at   time.Time
 	}
 	var all []archive
 	total := int64(0)
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && hashForm.MatchString(e.Name()) {
-			all = append(all, archive{e.Name(), info.Size(), info.ModTime()})
-			total += info.Size()
+	for _, t := range templates {
+		entries, err := os.ReadDir(filepath.Join(f.dir, t))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil && hashForm.MatchString(e.Name()) {
+				all = append(all, archive{f.path(t, e.Name()), info.Size(), info.ModTime()})
+				total += info.Size()
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b archive) int { return a.at.Compare(b.at) })
+	var err error
 	for _, x := range all {
-		if total <= mostFiles {
+		if total <= f.most {
 			break
 		}
 		total -= x.size
-		err = errors.Join(err, os.Remove(filepath.Join(dir, x.name)))
+		err = errors.Join(err, os.Remove(x.path))
 	}
 	return err
 }
@@ -166,5 +181,36 @@ func (b *Builder) PutFiles(ctx context.Context, name, hash string, data io.Reade
 	if _, err := b.HasFiles(name, hash); err != nil {
 		return err
 	}
-	return b.files.put(ctx, name, hash, data)
+	t, err := b.Template(name)
+	if err != nil {
+		return err
+	}
+	places := b.uploadsOf(t.Key)
+	if err := take(ctx, places); err != nil {
+		return err
+	}
+	defer give(places)
+	return b.files.put(ctx, name, hash, b.namesOf(t.Key), data)
+}
+
+// uploadsOf returns the queue of the uploads of an API key.
+func (b *Builder) uploadsOf(key string) chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.uploads[key] == nil {
+		b.uploads[key] = make(chan struct{}, mostUploads)
+	}
+	return b.uploads[key]
+}
+
+// namesOf returns the templates of an API key.
+func (b *Builder) namesOf(key string) (names []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.all() {
+		if t.Key == key {
+			names = append(names, t.Name)
+		}
+	}
+	return names
 }
