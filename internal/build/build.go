@@ -104,6 +104,14 @@ type Spec struct {
 	Most   time.Duration // how long it lives at most
 }
 
+// Kept is what a snapshot of a build is.
+type Kept struct {
+	Build   string
+	Key     string
+	Name    string // empty for none
+	Replace string // the id of the snapshot from which it takes the name
+}
+
 // Command is run in a sandbox.
 type Command struct {
 	Path  string
@@ -127,9 +135,8 @@ type Workshop interface {
 	// Rest pauses a sandbox, and Wake starts it again from its files.
 	Rest(ctx context.Context, sandbox string, memory bool) error
 	Wake(ctx context.Context, sandbox string, most time.Duration) error
-	// Keep makes a snapshot of a sandbox that rests. A name is taken from the
-	// snapshot that it is to replace.
-	Keep(ctx context.Context, sandbox, key, name, replace string) (snapshot string, err error)
+	// Keep makes a snapshot of a sandbox that rests.
+	Keep(ctx context.Context, sandbox string, as Kept) (snapshot string, err error)
 }
 
 // Yard is where sandboxes and snapshots of builds are put away.

@@ -20,7 +20,7 @@ const DefaultTag = "default"
 
 // Bounds of what API keys may ask for.
 const (
-	sideBySide   = 2              // builds that run at once; others wait
+	sideBySide   = 2              // builds of one API key that run at once; others wait
 	mostWaiting  = 20             // builds of one API key that have not come to their end
 	mostOfKey    = 100            // templates of one API key
 	mostBuilds   = 10             // that are remembered of a template, of those that are over
@@ -53,7 +53,6 @@ type Builder struct {
 	ctx  context.Context // ends the builds
 	stop context.CancelFunc
 	work sync.WaitGroup
-	turn chan struct{} // held by each build that runs
 
 	naming sync.Mutex // held while a result gets a name
 
@@ -62,6 +61,7 @@ type Builder struct {
 	journals  map[string]*journal  // by build
 	cancels   map[string]context.CancelFunc
 	orders    map[string]chan struct{} // by template: held by the build that runs
+	turns     map[string]chan struct{} // by API key: held by each build that runs
 	uploads   map[string]chan struct{} // by API key: held by each upload
 }
 
@@ -69,8 +69,9 @@ type Builder struct {
 // is removed.
 func Open(ctx context.Context, o Options) (*Builder, error) {
 	b := &Builder{
-		o: o, files: newFiles(o), turn: make(chan struct{}, sideBySide),
-		templates: map[string]*Template{}, journals: map[string]*journal{}, cancels: map[string]context.CancelFunc{}, orders: map[string]chan struct{}{}, uploads: map[string]chan struct{}{},
+		o: o, files: newFiles(o),
+		templates: map[string]*Template{}, journals: map[string]*journal{}, cancels: map[string]context.CancelFunc{},
+		orders: map[string]chan struct{}{}, turns: map[string]chan struct{}{}, uploads: map[string]chan struct{}{},
 	}
 	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := b.load(); err != nil {
@@ -306,14 +307,14 @@ func (b *Builder) all() []*Template {
 	return list
 }
 
-// order returns the queue of the builds of a template.
-func (b *Builder) order(name string) chan struct{} {
+// queue returns one of several queues, which lets so many through at once.
+func (b *Builder) queue(of map[string]chan struct{}, name string, places int) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.orders[name] == nil {
-		b.orders[name] = make(chan struct{}, 1)
+	if of[name] == nil {
+		of[name] = make(chan struct{}, places)
 	}
-	return b.orders[name]
+	return of[name]
 }
 
 // newID returns the id of a build: a UUID, as clients want.

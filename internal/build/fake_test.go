@@ -175,7 +175,7 @@ func (s *shop) Wake(_ context.Context, id string, _ time.Duration) error {
 	return err
 }
 
-func (s *shop) Keep(_ context.Context, id, _, name, replace string) (string, error) {
+func (s *shop) Keep(_ context.Context, id string, as Kept) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, err := s.at(id, false)
@@ -183,15 +183,15 @@ func (s *shop) Keep(_ context.Context, id, _, name, replace string) (string, err
 		return "", err
 	}
 	for old, snap := range s.snapshots {
-		if name != "" && snap.name == name {
-			if old != replace {
-				return "", fmt.Errorf("the name %s is taken by %s, not by %q", name, old, replace)
+		if as.Name != "" && snap.name == as.Name {
+			if old != as.Replace {
+				return "", fmt.Errorf("the name %s is taken by %s, not by %q", as.Name, old, as.Replace)
 			}
 			delete(s.snapshots, old)
 		}
 	}
 	snap := s.id("s")
-	s.snapshots[snap] = kept{name: name, done: b.done, spec: b.spec, memory: b.full}
+	s.snapshots[snap] = kept{name: as.Name, done: b.done, spec: b.spec, memory: b.full}
 	return snap, nil
 }
 

@@ -185,22 +185,12 @@ func (b *Builder) PutFiles(ctx context.Context, name, hash string, data io.Reade
 	if err != nil {
 		return err
 	}
-	places := b.uploadsOf(t.Key)
+	places := b.queue(b.uploads, t.Key, mostUploads)
 	if err := take(ctx, places); err != nil {
 		return err
 	}
 	defer give(places)
 	return b.files.put(ctx, name, hash, b.namesOf(t.Key), data)
-}
-
-// uploadsOf returns the queue of the uploads of an API key.
-func (b *Builder) uploadsOf(key string) chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.uploads[key] == nil {
-		b.uploads[key] = make(chan struct{}, mostUploads)
-	}
-	return b.uploads[key]
 }
 
 // namesOf returns the templates of an API key.

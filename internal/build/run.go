@@ -61,14 +61,14 @@ func (b *Builder) run(ctx context.Context, t Template, id string, r Recipe) {
 // inTurn waits until the build may run, runs it, and puts away what it leaves. A build
 // forgets what others of its template have led to: they come one after another.
 func (m *making) inTurn(ctx context.Context) error {
-	order := m.b.order(m.t.Name)
+	order, turn := m.b.queue(m.b.orders, m.t.Name, 1), m.b.queue(m.b.turns, m.t.Key, sideBySide)
 	err := take(ctx, order)
 	if err == nil {
 		defer give(order)
-		err = take(ctx, m.b.turn)
+		err = take(ctx, turn)
 	}
 	if err == nil {
-		defer give(m.b.turn)
+		defer give(turn)
 		err = m.inTime(ctx)
 	}
 	if err != nil && m.b.ctx.Err() != nil {
@@ -262,7 +262,7 @@ func (m *making) keep(ctx context.Context) (string, error) {
 		return "", err
 	}
 	m.awake = false
-	id, err := m.b.o.Workshop.Keep(ctx, m.sandbox, m.t.Key, "", "")
+	id, err := m.b.o.Workshop.Keep(ctx, m.sandbox, Kept{Build: m.build.ID, Key: m.t.Key})
 	if err == nil {
 		m.spare = append(m.spare, id)
 	}
@@ -392,7 +392,7 @@ func (m *making) nameAs(ctx context.Context, tag string) error {
 	if err != nil {
 		return err
 	}
-	id, err := m.b.o.Workshop.Keep(ctx, m.sandbox, t.Key, Full(t.Name, tag), t.Tags[tag].Snapshot)
+	id, err := m.b.o.Workshop.Keep(ctx, m.sandbox, Kept{Build: m.build.ID, Key: t.Key, Name: Full(t.Name, tag), Replace: t.Tags[tag].Snapshot})
 	if err != nil {
 		return err
 	}

@@ -154,6 +154,7 @@ var catalogue = []Entry{
 	{"snapshot_name_invalid", Invalid, 400, 400, "The name of a snapshot may have only lower-case letters, digits, and . _ / : - between them, and has a maximum length.", "Use another name."},
 	{"snapshot_not_found", NotFound, 404, 404, "There is no such snapshot.", "List the snapshots."},
 	{"snapshot_of_other", Invalid, 400, 400, "A sandbox goes back to its own snapshots only, and this one was taken of another sandbox.", "Start a new sandbox from that snapshot."},
+	{"snapshot_of_template", Conflict, 409, 0, "The snapshot belongs to a template that was built, and is not changed or deleted by itself.", "Choose another snapshot or name, or delete or build the template."},
 	{"snapshot_without_memory", Invalid, 400, 400, "The snapshot has files only, and its memory was asked for.", "Leave the mode out: the sandbox boots from the files."},
 	{"state_dir", Invalid, 0, 0, "The server cannot create its state directory.", "Choose another with --state-dir."},
 	{"state_dir_in_use", Conflict, 0, 0, "Another server uses this state directory.", "Stop that server, or use another directory with --state-dir."},

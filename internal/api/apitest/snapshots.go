@@ -40,6 +40,7 @@ func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.
 		Checkpoint: lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory}, Config: sb.Config, Settings: sb.Record.Settings, Bytes: 1 << 20,
 		ExpiresAt: req.ExpiresAt, Pinned: req.Pinned, KeepLast: req.KeepLast,
 	}
+	snap.Config.Build = req.Build
 	if req.Mode != "" {
 		snap.Checkpoint.Mode = req.Mode
 	}

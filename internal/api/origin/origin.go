@@ -45,6 +45,17 @@ func Snapshot(from Snapshots, key store.Key, ref string) (store.Snapshot, error)
 	return snap, err
 }
 
+// Taken returns a snapshot as Snapshot does, for a caller that changes or removes it.
+// A result of a build belongs to its template, and is refused.
+func Taken(from Snapshots, key store.Key, ref string) (store.Snapshot, error) {
+	snap, err := Snapshot(from, key, ref)
+	if err == nil && snap.Config.Build != "" {
+		return store.Snapshot{}, errdef.New(errdef.Conflict, "snapshot_of_template", "%.200q belongs to a template that was built", ref).
+			WithRemedy("choose another snapshot or name, or delete or build the template")
+	}
+	return snap, err
+}
+
 // IsTemplate reports whether a template is called this.
 func IsTemplate(from Templates, ref string) (bool, error) {
 	_, err := from.Template(ref)

@@ -104,7 +104,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		if req.Name == "" {
 			return reply{}, s.ifKnown(c, body.Invalid(`"replace" takes over a name, and "name" is not given`).With("field", "replace").WithRemedy("give the name"))
 		}
-		has, err := origin.Snapshot(s.Snapshots, c.key, req.Name)
+		has, err := origin.Taken(s.Snapshots, c.key, req.Name)
 		if err != nil && !errdef.Is(err, errdef.NotFound) {
 			return reply{}, err
 		}
@@ -158,7 +158,7 @@ func changeSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	snap, err := origin.Taken(s.Snapshots, c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -180,7 +180,7 @@ func changeSnapshot(s *server, c *call) (reply, error) {
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	snap, err := origin.Taken(s.Snapshots, c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}

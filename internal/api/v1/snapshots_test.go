@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 func TestSnapshots(t *testing.T) {
@@ -48,6 +49,25 @@ func TestSnapshots(t *testing.T) {
 	for _, method := range []string{"GET", "DELETE"} {
 		w.do(method, "/v1/snapshots/a%2Fb:c", "").fails(http.StatusNotFound, "snapshot_not_found", "a/b:c")
 	}
+}
+
+// What a template was built to is its template's, and a user's snapshot of a sandbox
+// in which a build works is the user's.
+func TestSnapshotsOfTemplates(t *testing.T) {
+	var taken *apitest.Snapshots
+	w := newWorld(t, func(o *Options) { taken = o.Snapshots.(*apitest.Snapshots) })
+	id := w.create(`{}`)
+	built, err := taken.TakeSnapshot(t.Context(), id, supervisor.SnapshotRequest{Name: "built", Key: apitest.KeyID, Build: "b1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.do("GET", "/v1/snapshots/built", "").Is(http.StatusOK)
+	for _, ref := range []string{"built", built.ID} {
+		w.do("DELETE", "/v1/snapshots/"+ref, "").fails(http.StatusConflict, "snapshot_of_template", ref)
+		w.do("PATCH", "/v1/snapshots/"+ref, `{"expiresInSeconds":1}`).fails(http.StatusConflict, "snapshot_of_template", ref)
+	}
+	w.do("POST", pathOf(id)+"/snapshots", `{"name":"built","replace":true}`).fails(http.StatusConflict, "snapshot_of_template", "built")
+	w.do("GET", "/v1/snapshots/built", "").Is(http.StatusOK)
 }
 
 func pathOf(id string) string { return base + "/" + id }

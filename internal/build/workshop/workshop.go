@@ -159,8 +159,8 @@ func (w *Workshop) Wake(ctx context.Context, sandbox string, most time.Duration)
 }
 
 // Keep implements [build.Workshop].
-func (w *Workshop) Keep(ctx context.Context, sandbox, key, name, replace string) (string, error) {
-	snap, err := w.Snapshots.TakeSnapshot(ctx, sandbox, supervisor.SnapshotRequest{Name: name, Replace: replace, Key: key, Actor: actor})
+func (w *Workshop) Keep(ctx context.Context, sandbox string, as build.Kept) (string, error) {
+	snap, err := w.Snapshots.TakeSnapshot(ctx, sandbox, supervisor.SnapshotRequest{Name: as.Name, Replace: as.Replace, Key: as.Key, Build: as.Build, Actor: actor})
 	return snap.ID, err
 }
 

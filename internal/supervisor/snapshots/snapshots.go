@@ -252,7 +252,8 @@ type Request struct {
 	Mode    lifecycle.Mode // what is kept; empty for memory
 	Key     string         // the id of the API key whose it will be
 	Actor   string
-	Passing bool // a fork removes it
+	Passing bool   // a fork removes it
+	Build   string // the build that it is for; empty for none
 
 	// How long it is kept, and what goes for it.
 	ExpiresAt time.Time // zero for never
@@ -269,7 +270,7 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 		cp.AgentToken = s.o.AgentToken(sb.ID)
 	}
 	c := sb.Config
-	c.Previews, c.Idempotency, c.Before = nil, nil, nil
+	c.Previews, c.Idempotency, c.Before, c.Build = nil, nil, nil, req.Build
 	return store.Snapshot{
 		ID: NewID(), Name: req.Name, Key: req.Key, Passing: req.Passing, CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 		Sandbox: sb.ID, Generation: sb.Record.Generation, Checkpoint: cp, Settings: sb.Record.Settings, Config: c, Bytes: cp.Bytes,
