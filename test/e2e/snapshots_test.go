@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -226,6 +228,74 @@ func (s *server) nothingLeft(ctx context.Context) {
 		}
 		return nil
 	})
+}
+
+// TestSnapshotsInARow takes 100 snapshots of a sandbox that writes something else each
+// time, and keeps the last few. The disk that they take does not grow, and the sandbox
+// and its last snapshot have what they should.
+func TestSnapshotsInARow(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 5*time.Minute)
+	s := startServer(t)
+	g := s.startGuest(ctx, client.CreateOptions{})
+	snaps := client.NewSnapshots(s.client)
+	const count, keep, each = 100, 3, 1 << 20
+	sizes := make([]int64, count)
+	for i := range count {
+		if exit, out := run(ctx, t, g.sb, "sh", "-c", fmt.Sprintf("head -c %d /dev/urandom >file; echo %d >>log", each, i)); exit.Code != 0 {
+			t.Fatal(out)
+		}
+		if _, err := snaps.Create(ctx, g.sb.ID, client.SnapshotOptions{KeepLast: keep}); err != nil {
+			t.Fatalf("snapshot %d: %v", i, err)
+		}
+		sizes[i] = s.kept()
+	}
+	t.Logf("MiB on disk: %d after 20, %d after %d; %d layers", sizes[19]>>20, sizes[count-1]>>20, count, len(glob(filepath.Join(s.dir, "layers", "*"))))
+	all, err := snaps.List(ctx, g.sb.ID)
+	if err != nil || len(all) != keep {
+		t.Fatalf("%d snapshots, %v", len(all), err)
+	}
+	eventually(t, time.Minute, "the disk is flat", func() error {
+		if now := s.kept(); now > sizes[19]+20*each {
+			return fmt.Errorf("%d MiB; there were %d after 20 snapshots", now>>20, sizes[19]>>20)
+		}
+		return nil
+	})
+	was := g.ask(ctx)
+	sb, err := s.client.Create(ctx, client.CreateOptions{Timeout: time.Hour, Snapshot: all[0].ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := g.goneOn(sb)
+	child.same(was, child.ask(ctx))
+	for _, sb := range []*client.Sandbox{g.sb, sb} {
+		if exit, out := run(ctx, t, sb, "sh", "-c", "wc -l <log; wc -c <file"); exit.Code != 0 || out != fmt.Sprintf("%d\n%d\n", count, each) {
+			t.Errorf("%s: %s %q", sb.ID, exit.Status, out)
+		}
+	}
+	for _, snap := range all {
+		if err := snaps.Delete(ctx, snap.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	s.nothingLeft(ctx)
+}
+
+// kept is how many bytes of the disk the files and the memory of sandboxes and
+// snapshots take.
+func (s *server) kept() (total int64) {
+	for _, dir := range []string{"layers", "images"} {
+		_ = filepath.WalkDir(filepath.Join(s.dir, dir), func(_ string, e fs.DirEntry, err error) error {
+			if err != nil { // it was removed meanwhile
+				return nil
+			}
+			if info, err := e.Info(); err == nil {
+				total += info.Sys().(*syscall.Stat_t).Blocks * 512
+			}
+			return nil
+		})
+	}
+	return total
 }
 
 // TestFork has a sandbox go on as several at once, by a running and by a paused
