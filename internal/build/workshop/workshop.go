@@ -209,7 +209,7 @@ func (w *Workshop) guest(ctx context.Context, sandbox string, do func(ctx contex
 	go func() {
 		select {
 		case <-lease.Cut:
-			cancel(fmt.Errorf("the sandbox of the build was ended: %w", lease.Why()))
+			cancel(ended(lease.Why()))
 		case <-ctx.Done():
 		}
 	}()
@@ -219,6 +219,16 @@ func (w *Workshop) guest(ctx context.Context, sandbox string, do func(ctx contex
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// ended says why a sandbox does not run any more. A build cannot do what an error of
+// a sandbox asks for next.
+func ended(why error) error {
+	text := why.Error()
+	if e, ok := errors.AsType[*errdef.Error](why); ok {
+		text = e.Message
+	}
+	return fmt.Errorf("the sandbox of the build has stopped: %s", text)
 }
 
 // mostMessage bounds a message of the agent.

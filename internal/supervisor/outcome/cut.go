@@ -27,6 +27,10 @@ func PausedBy(op *lifecycle.Operation) error {
 	if op != nil {
 		e = e.With("reason", op.Cause)
 	}
+	if op != nil && op.Cause == lifecycle.CauseDisk {
+		e.Message += ", because its files take more than its disk limit"
+		e.Remedy = "resume it with connect, and remove files in it"
+	}
 	return e
 }
 
