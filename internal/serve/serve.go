@@ -29,6 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agentbin"
 	"github.com/drowse-dev/drowse/internal/api/e2b"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/sandbox0"
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/api/volumecontent"
 	"github.com/drowse-dev/drowse/internal/auth"
@@ -242,7 +243,7 @@ func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	return newServer(o, sup, hooks, builder, keys, certificates), sup, nil
+	return newServer(ctx, o, sup, hooks, builder, keys, certificates), sup, nil
 }
 
 // openBuilds makes templates of steps.
@@ -273,12 +274,12 @@ func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *superviso
 	return hooks, nil
 }
 
-// newServer puts both dialects, the data plane and what operators look at on
+// newServer puts the dialects, the data plane and what operators look at on
 // one listener.
-func newServer(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, builder *build.Builder, keys *auth.Keys, certificates *tls.Config) *edge.Server {
+func newServer(ctx context.Context, o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, builder *build.Builder, keys *auth.Keys, certificates *tls.Config) *edge.Server {
 	reg := prometheus.NewRegistry()
 	server := edge.NewServer(edge.Options{
-		Sandboxes: sup, Control: controlPlane(o, sup, hooks, builder, keys, reg), MayUse: mayUse(keys), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
+		Sandboxes: sup, Control: controlPlane(ctx, o, sup, hooks, builder, keys, reg), MayUse: mayUse(keys), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
 	})
 	reg.MustRegister(sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return server
@@ -293,12 +294,13 @@ func mayUse(keys *auth.Keys) func(string, store.Sandbox) bool {
 }
 
 // controlPlane answers what is for no sandbox.
-func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, builder *build.Builder, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
+func controlPlane(ctx context.Context, o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, builder *build.Builder, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
 		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Snapshots: sup, Builds: builder, Sign: sup.Derive, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Templates: sup, Snapshots: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})
+	ofSandbox0 := sandbox0.New(ctx, sandbox0.Options{Sandboxes: sup, Templates: sup, Snapshots: sup, Auth: keys, MaxTimeout: o.MaxTimeout, Log: o.Log})
 	metrics := metricsHandler(reg, keys)
 	bodies := httpapi.NewBodies()
 	sup.CountBuffers(bodies.Of)
@@ -306,6 +308,8 @@ func controlPlane(o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, 
 		switch {
 		case v1.Owns(r):
 			native.ServeHTTP(w, r)
+		case sandbox0.Owns(r):
+			ofSandbox0.ServeHTTP(w, r)
 		case volumecontent.Owns(r):
 			files.ServeHTTP(w, r)
 		case r.URL.Path == "/healthz":

@@ -113,3 +113,7 @@ func asNull(why string) Form {
 			WithRemedy("leave it out").With("field", path)
 	}}
 }
+
+// Refuse is an option that no server of ours can honour, and says why. What asks
+// for nothing is accepted: null, false and what is empty.
+func Refuse(name, why, spellings string) Option { return refuse(name, why, spellings) }

@@ -1,0 +1,438 @@
+package sandbox0
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	"github.com/drowse-dev/drowse/internal/api/guest"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/ration"
+)
+
+// Bounds of contexts.
+const (
+	maxContexts = 64 // of a sandbox, those that have ended included
+	// tidyEvery is how often contexts of sandboxes that are gone are looked for.
+	tidyEvery = time.Minute
+	// callTime bounds the calls of the agent that answer at once, a wake apart.
+	callTime = 2 * time.Minute
+)
+
+// tagPrefix begins the tag by which the agent knows the process of a context, also
+// after a restart of this server.
+const tagPrefix = "sandbox0:"
+
+// contexts are those of all sandboxes. What runs is the agent's to know; here is
+// what it has printed, and how it ended.
+type contexts struct {
+	ctx       context.Context // of what outlives a request; it ends with the server
+	sandboxes Sandboxes
+	room      *ration.Ration
+
+	mu   sync.Mutex
+	of   map[string]map[string]*codeContext // by sandbox and id
+	tidy time.Time
+}
+
+func newContexts(ctx context.Context, sandboxes Sandboxes) *contexts {
+	return &contexts{ctx: ctx, sandboxes: sandboxes, room: ration.New(maxKeptAll), of: map[string]map[string]*codeContext{}}
+}
+
+// codeContext is a command, or a REPL.
+type codeContext struct {
+	id, kind, alias string
+	command         []string
+	cwd             string
+	env             map[string]string
+	terminal        *process.PTY_Size
+	ttl             time.Duration
+	created         time.Time
+	kernel          string // the interpreter's id of a REPL
+	out             *output
+
+	mu         sync.Mutex
+	generation int64 // of the sandbox, in which it was seen last
+	run        *run
+	cells      map[*context.CancelFunc]bool // of a REPL, those that run or wait
+}
+
+// run is one life of a context's process.
+type run struct {
+	over      chan struct{} // closed when the process has ended
+	exit      *int32
+	state     string
+	following bool
+	broken    error         // why nobody follows it any more, though it has not ended
+	left      chan struct{} // closed when following ends
+}
+
+// The states of a process that has ended.
+const (
+	stateStopped = "stopped"
+	stateKilled  = "killed"
+	stateCrashed = "crashed"
+)
+
+func stateOf(exit int32) string {
+	switch exit {
+	case 0:
+		return stateStopped
+	case -1, 137:
+		return stateKilled
+	}
+	return stateCrashed
+}
+
+func (r *run) ended() bool {
+	select {
+	case <-r.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// forget drops the contexts of a sandbox.
+func (cs *contexts) forget(sandbox string) {
+	cs.mu.Lock()
+	gone := cs.of[sandbox]
+	delete(cs.of, sandbox)
+	cs.mu.Unlock()
+	for _, c := range gone {
+		c.out.drop()
+	}
+}
+
+// clean forgets sandboxes that have ended, now and then.
+func (cs *contexts) clean() {
+	cs.mu.Lock()
+	due := time.Since(cs.tidy) > tidyEvery
+	var known []string
+	if due {
+		cs.tidy = time.Now()
+		known = slices.Collect(maps.Keys(cs.of))
+	}
+	cs.mu.Unlock()
+	for _, id := range known {
+		sb, err := cs.sandboxes.Find(cs.ctx, id)
+		if errdef.Is(err, errdef.NotFound) || err == nil && sb.Record.State == lifecycle.Terminated {
+			cs.forget(id)
+		}
+	}
+}
+
+// list returns the contexts of a sandbox, oldest first.
+func (cs *contexts) list(sandbox string) []*codeContext {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return slices.SortedFunc(maps.Values(cs.of[sandbox]), func(a, b *codeContext) int {
+		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.id, b.id))
+	})
+}
+
+func (cs *contexts) get(sandbox, id string) (*codeContext, error) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := cs.of[sandbox][id]; c != nil {
+		return c, nil
+	}
+	return nil, fail(http.StatusNotFound, codeContextNotFound, "sandbox %s has no context %.80q: GET …/contexts lists those it has", sandbox, id)
+}
+
+// add makes a context known. The oldest that has ended makes room for it.
+func (cs *contexts) add(sandbox string, c *codeContext) error {
+	cs.clean()
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.of[sandbox] == nil {
+		cs.of[sandbox] = map[string]*codeContext{}
+	}
+	has := cs.of[sandbox]
+	if len(has) >= maxContexts {
+		var oldest *codeContext
+		for _, other := range has {
+			other.mu.Lock()
+			ended := other.run != nil && other.run.ended()
+			other.mu.Unlock()
+			if ended && (oldest == nil || other.created.Before(oldest.created)) {
+				oldest = other
+			}
+		}
+		if oldest == nil {
+			return fail(http.StatusTooManyRequests, codeQuota, "sandbox %s has %d contexts, which is as many as it may have: delete some", sandbox, len(has))
+		}
+		delete(has, oldest.id)
+		oldest.out.drop()
+	}
+	has[c.id] = c
+	return nil
+}
+
+func (cs *contexts) remove(sandbox string, c *codeContext) {
+	cs.mu.Lock()
+	if cs.of[sandbox][c.id] == c {
+		delete(cs.of[sandbox], c.id)
+	}
+	cs.mu.Unlock()
+	c.out.drop()
+}
+
+func newContextID() string { return "ctx-" + strings.ToLower(rand.Text()[:16]) }
+
+// start starts the process of a command and follows it. The request's context
+// bounds the start alone.
+func (cs *contexts) start(ctx context.Context, g guest.Guest, c *codeContext) error {
+	req := connect.NewRequest(&process.StartRequest{
+		Process: &process.ProcessConfig{Cmd: c.command[0], Args: c.command[1:], Envs: c.env},
+		Tag:     new(tagPrefix + c.id),
+	})
+	if c.cwd != "" {
+		req.Msg.Process.Cwd = &c.cwd
+	}
+	if c.terminal != nil {
+		req.Msg.Pty = &process.PTY{Size: c.terminal}
+	}
+	if c.ttl > 0 {
+		req.Header().Set(agentapi.HeaderTimeout, fmt.Sprint(c.ttl.Milliseconds()))
+	}
+	life, end := context.WithCancel(cs.ctx)
+	stop := context.AfterFunc(ctx, end)
+	stream, err := g.Processes().Start(life, req)
+	if err == nil && !stream.Receive() {
+		err = cmp.Or(stream.Err(), errNoStart)
+		stream.Close()
+	}
+	if !stop() && err == nil { // the client has gone
+		stream.Close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		end()
+		return agentError(err)
+	}
+	r := &run{over: make(chan struct{}), following: true, left: make(chan struct{})}
+	c.mu.Lock()
+	c.run = r
+	c.mu.Unlock()
+	go func() {
+		defer end()
+		defer stream.Close()
+		c.follow(r, func() (*process.ProcessEvent, error) {
+			if stream.Receive() {
+				return stream.Msg().GetEvent(), nil
+			}
+			return nil, cmp.Or(stream.Err(), errNoEnd)
+		})
+	}()
+	return nil
+}
+
+var (
+	errNoStart = errors.New("the agent ended the stream before the process ran")
+	errNoEnd   = errors.New("the agent ended the stream before the process did")
+)
+
+// rejoin follows a process that nobody follows: the sandbox has slept meanwhile,
+// or this server was started anew.
+func (cs *contexts) rejoin(ctx context.Context, g guest.Guest, c *codeContext) error {
+	life, end := context.WithCancel(cs.ctx)
+	stop := context.AfterFunc(ctx, end)
+	stream, err := g.Processes().Connect(life, connect.NewRequest(&process.ConnectRequest{Process: c.selector()}))
+	if err == nil && !stream.Receive() {
+		err = cmp.Or(stream.Err(), errNoStart)
+		stream.Close()
+	}
+	if !stop() && err == nil {
+		stream.Close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		end()
+		return err
+	}
+	c.mu.Lock()
+	r := c.run
+	if r == nil || r.ended() || r.following { // somebody else was first
+		c.mu.Unlock()
+		stream.Close()
+		end()
+		return nil
+	}
+	r.following, r.broken, r.left = true, nil, make(chan struct{})
+	c.mu.Unlock()
+	go func() {
+		defer end()
+		defer stream.Close()
+		c.follow(r, func() (*process.ProcessEvent, error) {
+			if stream.Receive() {
+				return stream.Msg().GetEvent(), nil
+			}
+			return nil, cmp.Or(stream.Err(), errNoEnd)
+		})
+	}()
+	return nil
+}
+
+func (c *codeContext) selector() *process.ProcessSelector {
+	return &process.ProcessSelector{Selector: &process.ProcessSelector_Tag{Tag: tagPrefix + c.id}}
+}
+
+// follow writes down what a process prints until it ends, or until nobody can
+// tell any more.
+func (c *codeContext) follow(r *run, next func() (*process.ProcessEvent, error)) {
+	for {
+		event, err := next()
+		if connect.CodeOf(err) == connect.CodeDeadlineExceeded { // its ttl
+			c.finish(r, -1)
+			return
+		}
+		if err != nil {
+			c.mu.Lock()
+			r.following, r.broken = false, err
+			close(r.left)
+			c.mu.Unlock()
+			return
+		}
+		switch {
+		case event.GetData() != nil:
+			d := event.GetData()
+			c.out.write(fromStdout, string(d.GetStdout()))
+			c.out.write(fromStderr, string(d.GetStderr()))
+			c.out.write(fromPTY, string(d.GetPty()))
+		case event.GetEnd() != nil:
+			c.finish(r, event.GetEnd().GetExitCode())
+			return
+		}
+	}
+}
+
+func (c *codeContext) finish(r *run, exit int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.exit, r.state, r.following = &exit, stateOf(exit), false
+	close(r.over)
+	close(r.left)
+}
+
+// await waits for the end of a command's process.
+func (c *codeContext) await(ctx context.Context) error {
+	c.mu.Lock()
+	r := c.run
+	left := r.left
+	c.mu.Unlock()
+	select {
+	case <-left:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.ended() {
+		return nil
+	}
+	return agentError(r.broken)
+}
+
+// meet enters the sandbox, which wakes it where that is allowed, and makes the
+// contexts fit to what runs there: a process that slept is followed again, one
+// that was started for an earlier server is found, and what a boot has left
+// nothing of is dropped.
+func (cs *contexts) meet(ctx context.Context, g guest.Guest) error {
+	res, err := g.Processes().List(ctx, connect.NewRequest(&process.ListRequest{}))
+	if err != nil {
+		return agentError(err)
+	}
+	running := map[string]*process.ProcessInfo{}
+	for _, p := range res.Msg.GetProcesses() {
+		if id, ours := strings.CutPrefix(p.GetTag(), tagPrefix); ours {
+			running[id] = p
+		}
+	}
+	for _, c := range cs.list(g.ID) {
+		if c.kind == repl {
+			continue
+		}
+		p := running[c.id]
+		delete(running, c.id)
+		c.mu.Lock()
+		lost := c.run != nil && !c.run.ended() && !c.run.following
+		c.mu.Unlock()
+		switch {
+		case !lost:
+		case p == nil:
+			// It may have ended a moment ago, which the agent still knows.
+			if cs.rejoin(ctx, g, c) != nil {
+				cs.remove(g.ID, c)
+			}
+		default:
+			if err := cs.rejoin(ctx, g, c); err != nil && connect.CodeOf(err) != connect.CodeNotFound {
+				return agentError(err)
+			}
+		}
+	}
+	for id, p := range running {
+		if err := cs.adopt(ctx, g, id, p); err != nil {
+			return err
+		}
+	}
+	return cs.meetKernels(ctx, g)
+}
+
+// adopt makes a process known that an earlier server started for a client.
+func (cs *contexts) adopt(ctx context.Context, g guest.Guest, id string, p *process.ProcessInfo) error {
+	c := &codeContext{
+		id: id, kind: cmd, command: append([]string{p.GetConfig().GetCmd()}, p.GetConfig().GetArgs()...),
+		cwd: p.GetConfig().GetCwd(), env: p.GetConfig().GetEnvs(), created: time.Now(), out: newOutput(cs.room, strings.TrimPrefix(g.Actor, "key:")),
+		run: &run{over: make(chan struct{}), left: make(chan struct{})},
+	}
+	if err := cs.add(g.ID, c); err != nil {
+		return nil // there are too many to keep
+	}
+	if err := cs.rejoin(ctx, g, c); err != nil {
+		cs.remove(g.ID, c)
+	}
+	return nil
+}
+
+// agentError returns what the agent, or the way to it, says as an error of the
+// dialect.
+func agentError(err error) error {
+	if _, ok := errors.AsType[*errdef.Error](err); ok || err == nil {
+		return err
+	}
+	if _, ours := errors.AsType[*failure](err); ours {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	e, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		return fail(http.StatusServiceUnavailable, codeUnavailable, "the sandbox's agent cannot be reached now: try again")
+	}
+	switch e.Code() {
+	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeNotFound:
+		return fail(http.StatusBadRequest, codeInvalid, "%s", e.Message())
+	case connect.CodePermissionDenied:
+		return fail(http.StatusForbidden, codePermission, "%s", e.Message())
+	case connect.CodeResourceExhausted:
+		return fail(http.StatusTooManyRequests, codeQuota, "%s", e.Message())
+	case connect.CodeInternal, connect.CodeUnknown:
+		return fail(http.StatusConflict, codeConflict, "the sandbox's agent failed: %s", e.Message())
+	}
+	return fail(http.StatusServiceUnavailable, codeUnavailable, "the sandbox's agent cannot be reached now: %s", e.Message())
+}

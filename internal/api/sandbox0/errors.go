@@ -1,0 +1,164 @@
+package sandbox0
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// The error codes of sandbox0.
+const (
+	codeBadRequest      = "bad_request"
+	codeUnauthorized    = "unauthorized"
+	codeForbidden       = "forbidden"
+	codeNotFound        = "not_found"
+	codeConflict        = "conflict"
+	codeQuota           = "quota_exceeded"
+	codeUnavailable     = "unavailable"
+	codeResumeFailed    = "sandbox_resume_failed"
+	codeInternal        = "internal_error"
+	codeNotSupported    = "not_supported" // ours: sandbox0 has everything
+	codeInvalid         = "invalid_request"
+	codeContextNotFound = "context_not_found"
+	codeNotRunning      = "process_not_running"
+	codeFinished        = "process_finished"
+	codeBufferFull      = "input_buffer_full"
+	codeNoPTY           = "pty_unavailable"
+	codeExecTimeout     = "exec_timeout"
+	codeFileNotFound    = "file_not_found"
+	codeDirNotFound     = "directory_not_found"
+	codePathExists      = "path_exists"
+	codePermission      = "permission_denied"
+	codeNotDirectory    = "path_not_directory"
+	codeNotFile         = "path_not_file"
+	codeTooLarge        = "file_too_large"
+)
+
+// detail is what is wrong, as clients read it.
+type detail struct {
+	Code    string         `json:"code"`
+	Message string         `json:"message"`
+	Details map[string]any `json:"details,omitempty"`
+}
+
+// failure is an error of the dialect's own.
+type failure struct {
+	status  int
+	code    string
+	message string
+}
+
+func (f *failure) Error() string { return f.message }
+
+func fail(status int, code, format string, args ...any) error {
+	return &failure{status, code, fmt.Sprintf(format, args...)}
+}
+
+// answers are the statuses and codes of the classes of error.
+var answers = map[errdef.Class]struct {
+	status int
+	code   string
+}{
+	errdef.NotFound:     {http.StatusNotFound, codeNotFound},
+	errdef.Exists:       {http.StatusConflict, codeConflict},
+	errdef.Invalid:      {http.StatusBadRequest, codeBadRequest},
+	errdef.WrongState:   {http.StatusConflict, codeConflict},
+	errdef.Conflict:     {http.StatusConflict, codeConflict},
+	errdef.Exhausted:    {http.StatusTooManyRequests, codeQuota},
+	errdef.Unavailable:  {http.StatusServiceUnavailable, codeUnavailable},
+	errdef.Unauthorized: {http.StatusUnauthorized, codeUnauthorized},
+	errdef.Forbidden:    {http.StatusForbidden, codeForbidden},
+	errdef.Unsupported:  {http.StatusNotImplemented, codeNotSupported},
+	errdef.Unfit:        {http.StatusServiceUnavailable, codeUnavailable},
+	errdef.Internal:     {http.StatusInternalServerError, codeInternal},
+}
+
+// resumeFailures are the codes of a resume that failed.
+var resumeFailures = []string{"resume_failed", "checkpoint_damaged", "checkpoint_unreadable"}
+
+// statusAndCode returns how an error is answered.
+func statusAndCode(e *errdef.Error) (int, string) {
+	switch {
+	case e.Code == "body_too_large":
+		return http.StatusRequestEntityTooLarge, codeTooLarge
+	case e.Code == "body_timed_out":
+		return http.StatusRequestTimeout, codeBadRequest
+	case e.Code == "not_resumable":
+		return http.StatusServiceUnavailable, codeUnavailable
+	case slices.Contains(resumeFailures, e.Code):
+		return http.StatusServiceUnavailable, codeResumeFailed
+	case e.Class == errdef.Unsupported && e.Context["field"] != nil:
+		// A field is at fault; clients know the code of a bad request alone.
+		return http.StatusBadRequest, codeBadRequest
+	}
+	a, known := answers[e.Class]
+	if !known {
+		a = answers[errdef.Internal]
+	}
+	return a.status, a.code
+}
+
+// failed makes the response to an error, and logs it if it is ours.
+func (s *server) failed(c *call, err error) httpapi.Response {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return respond(f.status, detail{Code: f.code, Message: f.message})
+	}
+	e, ok := errors.AsType[*errdef.Error](err)
+	switch {
+	case errors.Is(err, context.Canceled) && c.r.Context().Err() != nil:
+		return respond(http.StatusServiceUnavailable, detail{Code: codeUnavailable, Message: "the request was canceled by the client"})
+	case !ok || e.Class == errdef.Internal:
+		id := httpapi.RequestID()
+		s.Log.Error("request failed", "request", id, "method", c.r.Method, "path", c.r.URL.Path, "err", err)
+		return internal(id)
+	}
+	status, code := statusAndCode(e)
+	entry, _ := errdef.Lookup(e.Code)
+	remedy := cmp.Or(e.Remedy, entry.Remedy)
+	if e.Code == "unknown_field" && e.Context["meant"] == nil {
+		remedy = "leave it out"
+	}
+	message := e.Message
+	if remedy != "" {
+		message += ": " + remedy
+	}
+	facts := map[string]any{"reason": e.Code}
+	for name, value := range e.Context {
+		facts[name] = value
+	}
+	if status >= http.StatusInternalServerError && status != http.StatusNotImplemented && e.Code != "not_resumable" {
+		s.Log.Warn("request could not be served", "method", c.r.Method, "path", c.r.URL.Path, "err", err)
+	}
+	return respond(status, detail{Code: code, Message: message, Details: facts})
+}
+
+func internal(id string) httpapi.Response {
+	return respond(http.StatusInternalServerError, detail{
+		Code: codeInternal, Message: "internal error: the server's log has the cause under request " + id, Details: map[string]any{"request": id},
+	})
+}
+
+func (s *server) panicked(c *call, value any, stack []byte) httpapi.Response {
+	id := httpapi.RequestID()
+	s.Log.Error("handler panicked", "request", id, "method", c.r.Method, "path", c.r.URL.Path, "panic", fmt.Sprint(value), "stack", string(stack))
+	return internal(id)
+}
+
+// respond writes an error as clients read it.
+func respond(status int, d detail) httpapi.Response {
+	h := http.Header{}
+	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
+		h.Set("Retry-After", "1")
+	}
+	res, err := httpapi.Encode(status, h, envelope{Error: &d})
+	if err != nil {
+		panic("internal error: sandbox0: an error that cannot be encoded: " + err.Error())
+	}
+	return res
+}

@@ -1,0 +1,364 @@
+package sandbox0
+
+import (
+	"cmp"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/origin"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// defaultTemplate is what a sandbox starts from if nobody says. sandbox0's own
+// examples call theirs sampleTemplate.
+const (
+	defaultTemplate = "base"
+	sampleTemplate  = "default"
+)
+
+// claim creates a sandbox, and answers when it serves.
+func (s *server) claim(c *call) (reply, error) {
+	w, err := c.parse(claimBody)
+	if err != nil {
+		return reply{}, err
+	}
+	req, err := s.claimed(w)
+	if err != nil {
+		return reply{}, err
+	}
+	if req.Template == sampleTemplate {
+		if is, err := origin.IsTemplate(s.Templates, sampleTemplate); err != nil {
+			return reply{}, err
+		} else if !is {
+			req.Template = defaultTemplate
+		}
+	}
+	if err := origin.Find(s.Templates, s.Snapshots, c.key, &req); err != nil {
+		return reply{}, err
+	}
+	req.Actor, req.Config.Key = c.actor, c.key.ID
+	sb, err := s.Sandboxes.Create(c.r.Context(), req)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{status: http.StatusCreated, data: viewClaim(sb)}, nil
+}
+
+// claimed puts what was said over what holds otherwise. What keeps a sandbox from
+// being paused is the ttl alone, so that its end always pauses, and hard_ttl ends
+// it.
+func (s *server) claimed(w words) (supervisor.CreateRequest, error) {
+	req := supervisor.CreateRequest{
+		Template: defaultTemplate,
+		Settings: lifecycle.Settings{OnTimeout: lifecycle.Pause, AutoResume: true, Timeout: s.MaxTimeout},
+		Said:     []string{"onTimeout", "autoResume", "timeoutSeconds", "maxLifetimeSeconds"},
+		Config:   store.Config{Secure: true},
+	}
+	template, named := said[string](w, "template")
+	if named {
+		req.Template = template
+	}
+	if snapshot, _ := said[string](w, "snapshot_id"); snapshot != "" {
+		req.Snapshot = snapshot
+		if named { // clients cannot leave it out
+			req.Template = ""
+		}
+	}
+	if mounts, _ := said[[]mount](w, "mounts"); len(mounts) > 0 {
+		return req, errdef.New(errdef.Unsupported, "not_supported", `"mounts" is not supported by this server yet: it mounts no volumes for clients of sandbox0`).
+			WithRemedy("leave it out").With("field", "mounts")
+	}
+	if ttl, was := said[time.Duration](w, "config.ttl"); was {
+		req.Settings.Timeout = ttl
+	}
+	req.Settings.MaxLifetime, _ = said[time.Duration](w, "config.hard_ttl")
+	if err := checkLives(w); err != nil {
+		return req, err
+	}
+	if on, was := said[bool](w, "config.auto_resume"); was {
+		req.Settings.AutoResume = on
+	}
+	if env, _ := said[map[string]string](w, "config.env_vars"); len(env) > 0 {
+		req.Config.Env = env
+	}
+	req.Config.Limits.MemoryMiB, _ = said[int](w, "config.resources.memory")
+	rules, was, err := rulesOf(w, "config.network.")
+	if was {
+		req.Config.AllowInternet, req.Config.AllowOut, req.Config.DenyOut = rules.internet, rules.allow, rules.deny
+	}
+	return req, err
+}
+
+// checkLives refuses a ttl that outlives the sandbox.
+func checkLives(w words) error {
+	ttl, _ := said[time.Duration](w, "config.ttl")
+	hard, _ := said[time.Duration](w, "config.hard_ttl")
+	if ttl > 0 && hard > 0 && ttl > hard {
+		return body.Invalid(`"config.ttl" is longer than "config.hard_ttl"`).WithRemedy("the sandbox is deleted at its hard_ttl: give a longer one, or 0 for none").With("field", "config.ttl")
+	}
+	return nil
+}
+
+// rules are what a sandbox may reach.
+type rules struct {
+	internet    *bool
+	allow, deny []string
+}
+
+// rulesOf returns the policy that a body has below a prefix, and whether it has
+// one.
+func rulesOf(w words, prefix string) (rules, bool, error) {
+	mode, was := said[string](w, prefix+"mode")
+	if !was {
+		for _, o := range networkBody {
+			if _, was := w[prefix+o.Name]; was {
+				return rules{}, true, body.Invalid("%q is required beside %q", prefix+"mode", prefix+o.Name).With("field", prefix+"mode")
+			}
+		}
+		return rules{}, false, nil
+	}
+	r := rules{internet: new(mode == allowAll), allow: []string{}, deny: []string{}}
+	for name, list := range map[string]*[]string{"egress.allowedCidrs": &r.allow, "egress.deniedCidrs": &r.deny} {
+		given, _ := said[[]string](w, prefix+name)
+		for _, rule := range given {
+			if !isAddress(rule) {
+				return r, true, body.Invalid("%q has %q, which is neither an address nor a network", prefix+name, body.Short(rule)).With("field", prefix+name)
+			}
+		}
+		*list = append(*list, given...)
+	}
+	domains, _ := said[[]string](w, prefix+"egress.allowedDomains")
+	for _, rule := range domains {
+		if isAddress(rule) {
+			return r, true, body.Invalid("%q has %q, which is no name", prefix+"egress.allowedDomains", body.Short(rule)).With("field", prefix+"egress.allowedDomains")
+		}
+	}
+	r.allow = append(r.allow, domains...)
+	return r, true, nil
+}
+
+func (s *server) get(c *call) (reply, error) {
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(viewDetail(c.gen, sb))
+}
+
+func (s *server) status(c *call) (reply, error) {
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(viewStatus(c.gen, sb))
+}
+
+// What a page of a list has.
+const (
+	defaultPage = 50
+	maxPage     = 200
+)
+
+// list returns a page of the sandboxes that have not ended, newest first.
+func (s *server) list(c *call) (reply, error) {
+	want, limit, offset, err := parseList(c.r.URL.Query())
+	if err != nil {
+		return reply{}, err
+	}
+	every, err := s.Sandboxes.List(c.r.Context())
+	if err != nil {
+		return reply{}, err
+	}
+	every = slices.DeleteFunc(every, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) || !want(sb) })
+	slices.SortFunc(every, func(a, b store.Sandbox) int {
+		return cmp.Or(b.Record.CreatedAt.Compare(a.Record.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	page := every[min(offset, len(every)):min(offset+limit, len(every))]
+	v := listView{Sandboxes: make([]summaryView, 0, len(page)), Count: len(every), HasMore: offset+limit < len(every)}
+	for _, sb := range page {
+		v.Sandboxes = append(v.Sandboxes, viewSummary(c.gen, sb))
+	}
+	return ok(v)
+}
+
+// maxOffset bounds how far a list is paged.
+const maxOffset = 1 << 30
+
+func parseList(q url.Values) (want func(store.Sandbox) bool, limit, offset int, err error) {
+	limit, offset = defaultPage, 0
+	number := func(name string, to *int, least, most int) {
+		if text := q.Get(name); text != "" && err == nil {
+			n, bad := strconv.Atoi(text)
+			if bad != nil || n < least || n > most {
+				err = body.Invalid("%q is %q", name, body.Short(text)).WithRemedy("use an integer from %d to %d", least, most).With("field", name)
+			}
+			*to = n
+		}
+	}
+	number("limit", &limit, 1, maxPage)
+	number("offset", &offset, 0, maxOffset)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	state, template := q.Get("status"), q.Get("template_id")
+	if state != "" && !slices.Contains(statuses, state) {
+		return nil, 0, 0, body.Invalid(`"status" is %q`, body.Short(state)).WithRemedy("use starting, running, paused, terminating or failed").With("field", "status")
+	}
+	paused, bad := strconv.ParseBool(cmp.Or(q.Get("paused"), "false"))
+	if bad != nil {
+		return nil, 0, 0, body.Invalid(`"paused" is %q`, body.Short(q.Get("paused"))).WithRemedy("use true or false").With("field", "paused")
+	}
+	return func(sb store.Sandbox) bool {
+		return (state == "" || state == statusOf(sb.Record)) &&
+			(template == "" || template == sb.Config.Template || template == templateOf(sb)) &&
+			(q.Get("paused") == "" || paused == (sb.Record.State == lifecycle.Paused))
+	}, limit, offset, nil
+}
+
+// update changes settings of a sandbox, running or paused.
+func (s *server) update(c *call) (reply, error) {
+	w, err := c.parse(updateBody)
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := checkLives(w); err != nil {
+		return reply{}, err
+	}
+	var p supervisor.Patch
+	if hard, was := said[time.Duration](w, "config.hard_ttl"); was {
+		p.Settings.MaxLifetime = &hard
+	}
+	if on, was := said[bool](w, "config.auto_resume"); was {
+		p.Settings.AutoResume = &on
+	}
+	changed, was, err := rulesOf(w, "config.network.")
+	if err != nil {
+		return reply{}, err
+	}
+	if was {
+		p.AllowInternet, p.AllowOut, p.DenyOut = changed.internet, changed.allow, changed.deny
+	}
+	ttl, live := said[time.Duration](w, "config.ttl")
+	if live && sb.Record.State == lifecycle.Paused {
+		// Nothing may be changed of what is refused in part.
+		return reply{}, fail(http.StatusConflict, codeConflict, "sandbox %s is paused, and its ttl counts while it runs: resume it first, or leave config.ttl out", sb.ID)
+	}
+	if len(w) > 0 {
+		if sb, err = s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor); err != nil {
+			return reply{}, err
+		}
+	}
+	if live {
+		if sb, err = s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, cmp.Or(ttl, supervisor.Unlimited), c.actor); err != nil {
+			return reply{}, err
+		}
+	}
+	return ok(viewDetail(c.gen, sb))
+}
+
+func (s *server) remove(c *call) (reply, error) {
+	if err := s.Sandboxes.Kill(c.r.Context(), c.sandbox, c.actor); err != nil {
+		return reply{}, err
+	}
+	s.contexts.forget(c.sandbox)
+	return reply{status: c.gen.deleted, data: messageView{"sandbox deleted"}}, nil
+}
+
+// pause answers when the pause is committed: clients poll until they see that. A
+// pause of files alone is one that nothing but a resume ends, so that a sandbox
+// which traffic may wake keeps its memory, which is more than was asked for.
+func (s *server) pause(c *call) (reply, error) {
+	w, err := c.parse(memoryBody)
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	mode := lifecycle.Memory
+	if memory, was := said[bool](w, "memory"); was && !memory && !sb.Record.Settings.AutoResume {
+		mode = lifecycle.Filesystem
+	}
+	err = s.Sandboxes.Pause(c.r.Context(), c.sandbox, mode, c.actor)
+	if e, is := errors.AsType[*errdef.Error](err); err != nil && (!is || e.Code != "already_paused") {
+		return reply{}, err
+	}
+	return ok(pausedView{SandboxID: c.sandbox, Paused: true, Status: statusPaused})
+}
+
+// resume starts the sandbox's own ttl anew. One that runs is left as it is.
+func (s *server) resume(c *call) (reply, error) {
+	if _, err := c.parse(memoryBody); err != nil {
+		return reply{}, err
+	}
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	restored := sb.Record.Checkpoint != nil && sb.Record.Checkpoint.Mode == lifecycle.Memory
+	got := supervisor.Connected{Sandbox: sb}
+	if sb.Record.State != lifecycle.Running || sb.Record.Phase() == lifecycle.Pausing {
+		timeout := cmp.Or(sb.Record.Settings.Timeout, supervisor.Unlimited)
+		if got, err = s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, supervisor.Patch{}, c.actor); err != nil {
+			return reply{}, err
+		}
+	}
+	return ok(resumedView{SandboxID: c.sandbox, Resumed: true, Restored: got.Resumed && restored})
+}
+
+// refresh makes the sandbox run for another ttl from now. Its hard_ttl stays.
+func (s *server) refresh(c *call) (reply, error) {
+	w, err := c.parse(refreshBody)
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	d, _ := said[time.Duration](w, "duration")
+	if d = cmp.Or(d, sb.Record.Settings.Timeout); d > 0 {
+		if sb, err = s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, d, c.actor); err != nil {
+			return reply{}, err
+		}
+	}
+	return ok(refreshedView{SandboxID: c.sandbox, lives: viewLives(c.gen, sb)})
+}
+
+func (s *server) network(c *call) (reply, error) {
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(viewNetwork(sb))
+}
+
+func (s *server) setNetwork(c *call) (reply, error) {
+	w, err := c.parse(networkBody)
+	if err != nil {
+		return reply{}, err
+	}
+	r, _, err := rulesOf(w, "")
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.Sandboxes.Patch(c.r.Context(), c.sandbox, supervisor.Patch{AllowInternet: r.internet, AllowOut: r.allow, DenyOut: r.deny}, c.actor)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(viewNetwork(sb))
+}

@@ -1,0 +1,278 @@
+package sandbox0
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/guest"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Sandboxes is what the dialect needs of the supervisor. Errors that a client
+// should understand are *errdef.Error.
+type Sandboxes interface {
+	guest.Sandboxes
+	Lifecycle
+	Settings
+}
+
+// Lifecycle makes sandboxes, finds them, and puts them to sleep and to an end.
+type Lifecycle interface {
+	// Create returns when the sandbox serves.
+	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
+	// Find also returns sandboxes that have ended.
+	Find(ctx context.Context, id string) (store.Sandbox, error)
+	// List returns the sandboxes that have not ended, in any order.
+	List(ctx context.Context) ([]store.Sandbox, error)
+	// Pause returns when the pause is committed; errdef.Conflict with code
+	// "already_paused" if there is nothing to do.
+	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	// Connect extends a running sandbox or resumes a paused one.
+	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
+	Kill(ctx context.Context, id, actor string) error
+}
+
+// Settings changes sandboxes as they are.
+type Settings interface {
+	// SetTimeout makes endAt now + d.
+	SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
+	Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error)
+}
+
+// Authenticator knows the API keys.
+type Authenticator interface {
+	// Check returns the key that a text is, or an errdef.Unauthorized.
+	Check(text string) (store.Key, error)
+	// Bind returns a context that ends with ctx, or when the key of that id is
+	// revoked or expires.
+	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
+}
+
+// Options are what a handler is made of. All but Log and MaxTimeout are required.
+type Options struct {
+	Sandboxes  Sandboxes
+	Templates  origin.Templates
+	Snapshots  origin.Snapshots
+	Auth       Authenticator
+	MaxTimeout time.Duration // the ttl of sandboxes that are claimed without one; 0 for no limit
+	// Log receives failures of the server, not of clients. Nil discards.
+	Log *slog.Logger
+}
+
+// server is the handler.
+type server struct {
+	Options
+	router   httpapi.Router[route]
+	contexts *contexts
+}
+
+// New returns the handler of everything that Owns names. What outlives a request
+// ends with ctx: the reading of what commands print, not the commands.
+func New(ctx context.Context, o Options) http.Handler {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &server{Options: o, router: newRouter(), contexts: newContexts(ctx, o.Sandboxes)}
+}
+
+// generation is what differs between the clients of 0.9 and of 0.10.
+type generation struct {
+	prefix  string // of the path
+	deleted int    // the one status by which a client knows that a sandbox is deleted
+	zero    bool   // "no deadline" is the zero time: null ends the client
+}
+
+// generations are the prefixes by which a client's base URL chooses. The first
+// serves the newest release of each registry, and npm 0.9.
+var generations = []generation{
+	{prefix: "", deleted: http.StatusAccepted},
+	{prefix: "/sandbox0/0.10", deleted: http.StatusAccepted},
+	{prefix: "/sandbox0/0.9", deleted: http.StatusOK, zero: true},
+}
+
+// base begins every path of the dialect, after the generation's prefix.
+const base = "/api/v1"
+
+// split returns the generation of a path and the rest of it.
+func split(path string) (generation, string, bool) {
+	for _, g := range generations {
+		if rest, ok := strings.CutPrefix(path, g.prefix); ok && (rest == base || strings.HasPrefix(rest, base+"/")) {
+			return g, rest, true
+		}
+	}
+	return generation{}, "", false
+}
+
+// Owns reports whether a request is of this dialect, by its path alone.
+func Owns(r *http.Request) bool {
+	_, _, ok := split(r.URL.EscapedPath())
+	return ok
+}
+
+// call is one request on its way through a handler.
+type call struct {
+	w       http.ResponseWriter // to bound the body with; handlers return their reply
+	r       *http.Request
+	gen     generation
+	route   *route
+	params  map[string]string
+	sandbox string // the sandbox that the path names
+	key     store.Key
+	actor   string
+}
+
+// reply is the answer to a call that succeeded: data goes into the envelope.
+type reply struct {
+	status int
+	data   any
+	// stream writes the answer instead.
+	stream func(http.ResponseWriter)
+}
+
+func ok(data any) (reply, error) { return reply{status: http.StatusOK, data: data}, nil }
+
+// done says that something was done, by the name that clients look for.
+func done(name string) (reply, error) { return ok(map[string]bool{name: true}) }
+
+// envelope is the body of every answer that is JSON.
+type envelope struct {
+	Success bool    `json:"success"`
+	Data    any     `json:"data,omitempty"`
+	Error   *detail `json:"error,omitempty"`
+}
+
+// ServeHTTP implements http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpapi.AllowOrigins(w.Header())
+	if r.Method == http.MethodOptions {
+		httpapi.Preflight(w, r)
+		return
+	}
+	c := &call{w: w, r: r}
+	res, stream := s.answer(c)
+	if stream == nil {
+		res.WriteTo(w)
+		return
+	}
+	defer httpapi.Recover(func(p any, stack []byte) {
+		s.panicked(c, p, stack)
+		panic(http.ErrAbortHandler) // what was sent cannot be taken back
+	})
+	stream(w)
+}
+
+// answer runs the call. Nothing has been written when it returns.
+func (s *server) answer(c *call) (res httpapi.Response, stream func(http.ResponseWriter)) {
+	defer httpapi.Recover(func(p any, stack []byte) { res, stream = s.panicked(c, p, stack), nil })
+	rep, err := s.dispatch(c)
+	if err != nil {
+		return s.failed(c, err), nil
+	}
+	if rep.stream != nil {
+		return res, rep.stream
+	}
+	if res, err = httpapi.Encode(rep.status, nil, envelope{Success: true, Data: rep.data}); err != nil {
+		return s.failed(c, err), nil
+	}
+	return res, nil
+}
+
+// dispatch finds the route, then asks who calls, then what for.
+func (s *server) dispatch(c *call) (reply, error) {
+	gen, path, _ := split(c.r.URL.EscapedPath())
+	c.gen = gen
+	found, params, allowed := s.router.Match(c.r.Method, path)
+	switch {
+	case found != nil:
+	case len(allowed) > 0:
+		return reply{}, fail(http.StatusMethodNotAllowed, codeBadRequest, "method %s is not allowed here: use %s", body.Short(c.r.Method), strings.Join(allowed, ", "))
+	default:
+		return reply{}, fail(http.StatusNotImplemented, codeNotSupported, "%s %s is not part of sandbox0's API as this server has it", body.Short(c.r.Method), body.Short(path))
+	}
+	c.route, c.params = found, params
+	if err := s.authenticate(c); err != nil {
+		return reply{}, err
+	}
+	if id, named := params[sandboxParam]; named {
+		if err := s.names(c, id); err != nil {
+			return reply{}, err
+		}
+	}
+	return found.handle(s, c)
+}
+
+// authenticate takes down who calls, if they may do what they ask for.
+func (s *server) authenticate(c *call) (err error) {
+	if c.key, err = s.Auth.Check(auth.FromHeader(c.r.Header)); err != nil {
+		return err
+	}
+	c.actor = "key:" + c.key.ID
+	return auth.Require(c.key, auth.Permission(c.route.access))
+}
+
+var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
+
+// names takes down which sandbox the call is about. What cannot be an id is of
+// no sandbox, and one that has ended, or that the key does not see, is not there.
+func (s *server) names(c *call, id string) error {
+	if sandboxIDForm.MatchString(id) {
+		c.sandbox = id
+		sb, err := s.Sandboxes.Find(c.r.Context(), id)
+		if err == nil && auth.Sees(c.key, sb.Config.Key) {
+			_, err := alive(sb)
+			return err
+		}
+		if err != nil && !errdef.Is(err, errdef.NotFound) {
+			return err
+		}
+	}
+	return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", body.Short(id))
+}
+
+// alive returns a sandbox unless it has ended.
+func alive(sb store.Sandbox) (store.Sandbox, error) {
+	if sb.Record.State == lifecycle.Terminated {
+		_, ended := lifecycle.Step(sb.Record, lifecycle.AccessRequested{}, time.Time{}) // refused: it says why
+		return store.Sandbox{}, ended
+	}
+	return sb, nil
+}
+
+// find returns the sandbox that a call names.
+func (s *server) find(c *call) (store.Sandbox, error) {
+	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	return alive(sb)
+}
+
+// parse reads the body by a vocabulary.
+func (c *call) parse(v body.Vocabulary) (words, error) {
+	data, err := httpapi.ReadBody(c.w, c.r, c.key.ID)
+	if err != nil {
+		return nil, err
+	}
+	w, err := v.Parse(data, body.NullIsAbsent)
+	return w, err
+}
+
+// words are what a body says.
+type words map[string]body.Said
+
+// said returns the value of an option, and whether it was said.
+func said[T any](w words, name string) (T, bool) {
+	v, ok := w[name].Value.(T)
+	return v, ok
+}
