@@ -22,6 +22,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/template"
 )
 
@@ -282,23 +283,80 @@ func buildStatus(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	level, err := parseLevel(params)
+	if err != nil {
+		return reply{}, err
+	}
 	t, err := built(s, c)
 	if err != nil {
 		return reply{}, err
 	}
 	p, err := s.Builds.Progress(t.Name, c.params["buildID"], offset, limit)
+	lines := linesOf(p)
+	if level != "" { // the offset counts those of the level
+		p, err = s.Builds.Progress(t.Name, c.params["buildID"], 0, wholeLog)
+		lines = logQuery{level: level, limit: offset + limit}.apply(linesOf(p))
+		lines = lines[min(offset, len(lines)):]
+	}
 	if err != nil {
 		return reply{}, err
 	}
-	v := progressView{TemplateID: t.Name, BuildID: p.Build.ID, Status: p.Build.Status, Logs: []string{}, LogEntries: []lineView{}}
-	for _, l := range p.Lines {
-		v.Logs = append(v.Logs, l.Text)
-		v.LogEntries = append(v.LogEntries, lineView{httpapi.Timestamp(l.At), l.Text, l.Level, l.Step})
+	v := progressView{TemplateID: t.Name, BuildID: p.Build.ID, Status: p.Build.Status, Logs: []string{}, LogEntries: viewLines(lines)}
+	for _, l := range lines {
+		v.Logs = append(v.Logs, l.Message)
 	}
 	if r := p.Build.Reason; r != nil {
 		v.Reason = &reasonView{Message: r.Text, Step: r.Step, LogEntries: []lineView{}}
 	}
 	return reply{status: http.StatusOK, body: v}, nil
+}
+
+// stepField is the field of a line that names its step.
+const stepField = "step"
+
+// wholeLog is more lines than a log has.
+const wholeLog = 1 << 30
+
+// linesOf returns the lines of a build as those of every other log.
+func linesOf(p build.Progress) (lines []journal.Line) {
+	for _, l := range p.Lines {
+		lines = append(lines, journal.Line{At: l.At, Level: journal.Level(l.Level), Message: l.Text, Fields: map[string]string{stepField: l.Step}})
+	}
+	return lines
+}
+
+func viewLines(lines []journal.Line) []lineView {
+	views := []lineView{}
+	for _, l := range lines {
+		views = append(views, lineView{httpapi.Timestamp(l.At), l.Message, build.Level(l.Level), l.Fields[stepField]})
+	}
+	return views
+}
+
+// buildLogs gives the lines of the log of a build by their time, the oldest first if
+// nothing is said. A client may say where E2B keeps them; here they are in one place.
+func buildLogs(s *server, c *call) (reply, error) {
+	params, err := queryOf(c.r)
+	if err != nil {
+		return reply{}, err
+	}
+	q, err := parseLogQuery(params)
+	if err == nil {
+		q.limit, err = parseCount(params, "limit", maxLines, 1, maxLines)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	q.backward = q.backward && params.Has("direction")
+	if source := params.Get("source"); source != "" && source != "temporary" && source != "persistent" {
+		return reply{}, badRequest(`"source" must be temporary or persistent`)
+	}
+	t, err := built(s, c)
+	if err != nil {
+		return reply{}, err
+	}
+	p, err := s.Builds.Progress(t.Name, c.params["buildID"], 0, wholeLog)
+	return reply{status: http.StatusOK, body: map[string]any{"logs": viewLines(q.apply(linesOf(p)))}}, err
 }
 
 // uploadView says where the files of a step are to be sent.

@@ -1,15 +1,20 @@
 package e2b
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/build"
 )
 
 // requested makes a template, and returns the path of its build.
@@ -92,6 +97,70 @@ func TestStatusOfABuild(t *testing.T) {
 	for _, query := range []string{"logsOffset=-1", "limit=0", "limit=101", "logsOffset=x"} {
 		w.do("GET", path+"?"+query, "").fails(http.StatusBadRequest, "", "")
 	}
+}
+
+// TestLogOfABuild has a build fail in its third step, and asks for lines of its log in
+// every way.
+func TestLogOfABuild(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Builds = newBuilder(t, talkingShop{}) })
+	path := w.requested(goodKey, "a")
+	steps := `[{"type":"ENV","args":["A","1"]},{"type":"ENV","args":["B","2"]},{"type":"RUN","args":["x"]}]`
+	if a := w.do("POST", "/v2"+path, `{"fromTemplate":"base","steps":`+steps+`}`); a.Status != http.StatusAccepted || a.Body != "" {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for w.do("GET", path+"/status", "").Is(http.StatusOK).Object()["status"] != "error" {
+		if time.Now().After(deadline) {
+			t.Fatal("the build does not end")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	texts := func(path, list string) string {
+		t.Helper()
+		var all []string
+		for _, line := range w.do("GET", path, "").Is(http.StatusOK).Object()[list].([]any) {
+			line := line.(map[string]any)
+			all = append(all, fmt.Sprintf("%v/%v/%v", line["step"], line["level"], line["message"]))
+		}
+		return strings.Join(all, ", ")
+	}
+	const from, one, two, three, failed = "base/info/FROM base", "1/info/ENV A 1", "2/info/ENV B 2", "3/info/RUN x", "3/error/no sandboxes today"
+	for query, want := range map[string][]string{
+		"":                              {from, one, two, three, failed},
+		"?direction=forward&limit=2":    {from, one},
+		"?direction=backward&limit=2":   {failed, three},
+		"?level=warn":                   {failed},
+		"?source=persistent&level=info": {from, one, two, three, failed},
+		"?cursor=99999999999999":        {},
+	} {
+		if got, want := texts(path+"/logs"+query, "logs"), strings.Join(want, ", "); got != want {
+			t.Errorf("logs%s: %s, want %s", query, got, want)
+		}
+	}
+	for query, want := range map[string][]string{
+		"?logsOffset=3": {three, failed}, "?logsOffset=1&limit=1": {one}, "?level=error": {failed}, "?level=error&logsOffset=1": {}, "?level=info&logsOffset=2&limit=1": {two},
+	} {
+		if got, want := texts(path+"/status"+query, "logEntries"), strings.Join(want, ", "); got != want {
+			t.Errorf("status%s: %s, want %s", query, got, want)
+		}
+	}
+	for _, query := range []string{"limit=101", "limit=0", "level=fatal", "direction=up", "source=none", "cursor=x"} {
+		w.do("GET", path+"/logs?"+query, "").fails(http.StatusBadRequest, "", "")
+	}
+	w.do("GET", path+"/status?level=fatal", "").fails(http.StatusBadRequest, "", "level")
+	w.do("GET", path+"x/logs", "").fails(http.StatusNotFound, "build_not_found", "")
+	w.do("GET", "/templates/none/builds/x/logs", "").fails(http.StatusNotFound, "template_not_found", "")
+}
+
+// talkingShop is a workshop that knows the base, and has no sandboxes.
+type talkingShop struct{ noShop }
+
+func (talkingShop) Resolve(context.Context, build.Base) (build.Origin, error) {
+	return build.Origin{Template: "t", Alias: "base"}, nil
+}
+
+func (talkingShop) Begin(context.Context, build.Origin, build.Spec) (string, error) {
+	return "", errors.New("no sandboxes today")
 }
 
 func TestFilesAreSentToAnAddressThatIsGivenOut(t *testing.T) {

@@ -77,15 +77,23 @@ func parseLogQuery(params url.Values) (q logQuery, err error) {
 	default:
 		return q, badRequest(`"direction" must be forward or backward`)
 	}
-	q.level = journal.Level(params.Get("level"))
-	if q.level != "" && !slices.Contains(levels, q.level) {
-		return q, badRequest(`"level" must be debug, info, warn or error`)
+	if q.level, err = parseLevel(params); err != nil {
+		return q, err
 	}
 	q.search = strings.ToLower(params.Get("search"))
 	if len(q.search) > maxLogSearch {
 		return q, badRequest(`"search" must have %d bytes at most`, maxLogSearch)
 	}
 	return q, nil
+}
+
+// parseLevel returns the least level of the lines that are asked for; empty for all.
+func parseLevel(params url.Values) (journal.Level, error) {
+	level := journal.Level(params.Get("level"))
+	if level != "" && !slices.Contains(levels, level) {
+		return "", badRequest(`"level" must be debug, info, warn or error`)
+	}
+	return level, nil
 }
 
 func parseMillis(params url.Values, name string) (time.Time, error) {

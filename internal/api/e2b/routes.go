@@ -94,6 +94,7 @@ var routes = append([]route{
 	{http.MethodPost, "/v3/templates", auth.Use, requestBuild},
 	{http.MethodPost, "/v2/templates/{templateID}/builds/{buildID}", auth.Use, startBuild},
 	{http.MethodGet, "/templates/{templateID}/builds/{buildID}/status", auth.Look, buildStatus},
+	{http.MethodGet, "/templates/{templateID}/builds/{buildID}/logs", auth.Look, buildLogs},
 	{http.MethodGet, "/templates/{templateID}/files/{hash}", auth.Use, buildFiles},
 	{http.MethodPut, "/templates/{templateID}/files/{hash}", nothing, putFiles}, // the address is the secret
 	{http.MethodPost, "/templates/tags", auth.Use, assignTags},
@@ -127,7 +128,6 @@ var routes = append([]route{
 	"PATCH /templates/{templateID}",
 	"PATCH /v2/templates/{templateID}",
 	"POST /templates/{templateID}/builds/{buildID}",
-	"GET /templates/{templateID}/builds/{buildID}/logs",
 
 	// Teams, keys, administration.
 	"PATCH /api-keys/{keyID}",

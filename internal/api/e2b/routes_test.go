@@ -137,7 +137,7 @@ func TestUnbuiltEndpointsAreRefusedAsSuch(t *testing.T) {
 	for _, endpoint := range []string{
 		"POST /sandboxes/ID/reset", "POST /sandboxes/ID/hotplug-memory", "POST /sandboxes/ID/volume-mounts",
 		"DELETE /sandboxes/ID/volume-mounts", "POST /sandboxes/ID/commit", "POST /sandboxes/ID/rollback",
-		"DELETE /templates/base", "POST /v2/templates", "POST /templates/x/builds/y", "GET /templates/x/builds/y/logs", "PATCH /v2/templates/x",
+		"DELETE /templates/base", "POST /v2/templates", "POST /templates/x/builds/y", "PATCH /v2/templates/x",
 		"PATCH /api-keys/x", "GET /nodes",
 	} {
 		t.Run(endpoint, func(t *testing.T) {
