@@ -61,6 +61,7 @@ func serveOn(notices, log io.Writer) func(context.Context, cli.ServeOptions) err
 			WakeQueue:       o.WakeQueue,
 			MaxRunning:      o.MaxRunning,
 			EarlyWakeMiB:    o.EarlyWakeMiB,
+			SSHListen:       o.SSHListen,
 			WarmRuntimes:    o.WarmRuntimes,
 			DiskReadMiB:     o.DiskReadMiB,
 			DiskWriteMiB:    o.DiskWriteMiB,

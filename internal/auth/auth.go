@@ -70,7 +70,8 @@ type Keys struct {
 	changes sync.Mutex
 
 	mu   sync.RWMutex
-	keys []*entry // all that the store has, oldest first
+	keys []*entry          // all that the store has, oldest first
+	lent map[[32]byte]loan // by the digests of texts that Lend returned
 }
 
 // entry is a stored key.
@@ -80,6 +81,12 @@ type entry struct {
 	noted     int64              // of used, what the store has; guarded by Keys.changes
 	life      context.Context    // ends when the key is revoked
 	revoke    context.CancelFunc // ends life
+}
+
+// loan is a key in other hands than its holder's.
+type loan struct {
+	*entry
+	until context.Context
 }
 
 func (k *Keys) newEntry(key store.Key) *entry {
@@ -201,6 +208,9 @@ func (k *Keys) Check(text string) (store.Key, error) {
 			WithRemedy(`a key is "e2b_" followed by lowercase hex digits`)
 	}
 	e := find(k.entries(), text)
+	if e == nil {
+		e = k.borrowed(text)
+	}
 	if e == nil {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key").
 			WithRemedy("use a key of this server")

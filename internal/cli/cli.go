@@ -52,6 +52,7 @@ type UpkeepOptions struct {
 // ServeOptions is what "drowse serve" was told.
 type ServeOptions struct {
 	Listen     string        // address, such as 127.0.0.1:3000
+	SSHListen  string        // address for SSH clients; empty for none
 	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
 	StateDir   string        // where everything durable is
 	LogFormat  string        // text or json
@@ -185,7 +186,7 @@ func (a *app) root() *cobra.Command {
 		a.shellCommand(), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), a.eventsCommand(),
 		a.exportCommand(), a.importCommand(), a.volumesCommand(), templateCommands{a}.command(), snapshotCommands{a}.command(), snapshotCommands{a}.restoreCommand(), snapshotCommands{a}.forkCommand(),
 		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.previewCommand(), sshCommands{a}.proxyCommand(), a.killCommand())
-	a.add(root, groupServer, a.serveCommand(), a.keysCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), a.demoCommand(), a.versionCommand())
+	a.add(root, groupServer, a.serveCommand(), a.keysCommand(), sshCommands{a}.keysCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), a.demoCommand(), a.versionCommand())
 	return root
 }
 

@@ -168,6 +168,10 @@ func TestHostileText(t *testing.T) {
 		"exec":             {{"exec", id, "--user", "nobody" + hostileText, "--", "nothing" + hostileText}},
 		"run":              {{"run", "--template", "no" + hostileText, "--", "true"}},
 		"shell":            {{"shell", "inobody"}},
+		"ssh-keys":         {{"ssh-keys", "ls"}},
+		"ssh-keys add":     {{"ssh-keys", "add", "nothing" + hostileText}},
+		"ssh-keys ls":      {{"ssh-keys", "ls"}},
+		"ssh-keys rm":      {{"ssh-keys", "rm", "nothing" + hostileText}},
 		"ssh-proxy":        {{"ssh-proxy", "inobody"}},
 		"export":           {{"export", "inobody"}},
 		"import":           {{"import"}},
@@ -200,7 +204,7 @@ func TestHostileText(t *testing.T) {
 			for _, format := range []string{"text", "json"} {
 				all := append([]string{"-o", format}, args...)
 				out, complaints, code := run(all...)
-				if code == 2 && name != "import" && name != "shell" {
+				if code == 2 && name != "import" && name != "shell" && name != "ssh-keys add" {
 					t.Errorf("%q is wrong usage: %s", all, complaints)
 				}
 				for _, text := range []string{out, complaints} {

@@ -33,6 +33,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:3000", "`address` for API and sandbox traffic")
+	f.StringVar(&o.SSHListen, "ssh-listen", "", "`address` for SSH clients, such as :2222, which log in with the keys of drowse ssh-keys: ssh -p 2222 ID@host (default: none)")
 	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` of sandboxes, such as sandboxes.example.com, with the port unless it is the default; URLs of sandboxes are then host names below it")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")

@@ -1,10 +1,8 @@
 package cli
 
 import (
+	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -53,9 +51,113 @@ knows the sandboxes by is made once, in the user's configuration directory.`,
 	return cmd
 }
 
+func (a sshCommands) keysCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ssh-keys add|ls|rm",
+		Short: "say which SSH keys get into sandboxes through the server's --ssh-listen",
+		Long: `Say which SSH keys get into sandboxes through the server's --ssh-listen. Each
+belongs to the API key that adds it, and may go where that may:
+
+  drowse ssh-keys add ~/.ssh/id_ed25519.pub
+  ssh -p 2222 ID@host
+  ssh -p 2222 root+ID@host`,
+		SuggestionsMinimumDistance: 2,
+		Args:                       unknownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for _, sub := range []*cobra.Command{a.addCommand(), a.lsCommand(), a.rmCommand()} {
+		sub.DisableFlagsInUseLine = true
+		cmd.AddCommand(sub)
+	}
+	return cmd
+}
+
+func (a sshCommands) addCommand() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "add FILE [flags]",
+		Short: "add the public key in a file, such as ~/.ssh/id_ed25519.pub; - is stdin",
+		Args:  exactArgs("FILE"),
+	}
+	cmd.Flags().StringVar(&name, "name", "", "a `name` for it (default: the comment in the file)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		text, err := a.publicKey(args[0])
+		if err != nil {
+			return err
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			k, err := client.NewSSHKeys(c).Add(ctx, name, text)
+			if err != nil {
+				return err
+			}
+			return a.print(k, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%s is added (%s)\n", k.Fingerprint, k.ID) })
+		})
+	}
+	return cmd
+}
+
+// maxPublicKey is more than any key takes.
+const maxPublicKey = 16 << 10
+
+func (a sshCommands) publicKey(file string) (string, error) {
+	from := a.Stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", usagef("%w", err)
+		}
+		defer f.Close()
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxPublicKey))
+	if bytes.Contains(text, []byte("PRIVATE KEY")) { // it must not leave the machine
+		return "", hint(usagef("%s is a private key", file), "give the file beside it that ends in .pub")
+	}
+	return string(text), err
+}
+
+func (a sshCommands) lsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "list the SSH keys of your API key, oldest first",
+		Args:  exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, err := client.NewSSHKeys(c).List(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(list, func(w io.Writer) {
+					rows := [][]string{{"ID", "NAME", "FINGERPRINT", "CREATED"}}
+					for _, k := range list {
+						rows = append(rows, []string{k.ID, k.Name, k.Fingerprint, span(time.Since(k.CreatedAt)) + " ago"})
+					}
+					table(w, rows)
+				})
+			})
+		},
+	}
+}
+
+func (a sshCommands) rmCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm ID",
+		Short: "remove an SSH key; its connections end",
+		Args:  exactArgs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := client.NewSSHKeys(c).Remove(ctx, args[0]); err != nil {
+					return err
+				}
+				return a.print(map[string]string{"id": args[0]}, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%s is removed\n", args[0]) })
+			})
+		},
+	}
+}
+
 // proxy lets the SSH client on stdin and stdout into a sandbox.
 func (a sshCommands) proxy(ctx context.Context, id string) error {
-	hostKey, err := loadHostKey(a.Getenv)
+	key, err := hostKey(a.Getenv)
 	if err != nil {
 		return err
 	}
@@ -67,15 +169,15 @@ func (a sshCommands) proxy(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	s := sshd.New(sshd.Options{HostKey: hostKey, Anyone: true, Login: func(_ context.Context, conn ssh.ConnMetadata, _ ssh.PublicKey) (*client.Sandbox, error) {
-		return sb.As(conn.User()), nil
+	s := sshd.New(sshd.Options{HostKey: key, Login: func(_ context.Context, conn ssh.ConnMetadata, _ ssh.PublicKey) (sshd.Grant, error) {
+		return sshd.Grant{Sandbox: sb.As(conn.User())}, nil
 	}})
 	return s.ServeConn(ctx, &stdioConn{Reader: a.Stdin, Writer: a.Stdout})
 }
 
-// loadHostKey returns the key that drowse is known by to this user's ssh. The
-// first call makes it.
-func loadHostKey(getenv func(string) string) (ssh.Signer, error) {
+// hostKey returns the key that drowse is known by to this user's ssh. The first
+// call makes it.
+func hostKey(getenv func(string) string) (ssh.Signer, error) {
 	dir := getenv("XDG_CONFIG_HOME")
 	if dir == "" {
 		home, err := os.UserHomeDir()
@@ -84,48 +186,16 @@ func loadHostKey(getenv func(string) string) (ssh.Signer, error) {
 		}
 		dir = filepath.Join(home, ".config")
 	}
-	file := filepath.Join(dir, "drowse", "ssh_host_ed25519_key")
-	data, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		data, err = makeHostKey(file)
+	dir = filepath.Join(dir, "drowse")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
 	}
+	file := filepath.Join(dir, "ssh_host_ed25519_key")
+	key, err := sshd.HostKey(file)
 	if err != nil {
-		return nil, fmt.Errorf("host key for ssh: %w", err)
-	}
-	key, err := ssh.ParsePrivateKey(data)
-	if err != nil {
-		return nil, hint(fmt.Errorf("host key %s: %w", file, err), "remove it: the next call makes another, and ssh will want its old one removed too: ssh-keygen -R drowse")
+		return nil, hint(err, "remove %s: the next call makes another; then: ssh-keygen -R drowse", file)
 	}
 	return key, nil
-}
-
-// makeHostKey makes a key, and returns the one that is in the file then, which
-// another call may have made meanwhile.
-func makeHostKey(file string) ([]byte, error) {
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	block, err := ssh.MarshalPrivateKey(key, "drowse")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return nil, err
-	}
-	temp, err := os.CreateTemp(filepath.Dir(file), ".ssh_host_key-*") // of mode 0600
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(temp.Name())
-	_, err = temp.Write(pem.EncodeToMemory(block))
-	if err := errors.Join(err, temp.Close()); err != nil {
-		return nil, err
-	}
-	if err := os.Link(temp.Name(), file); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, err
-	}
-	return os.ReadFile(file)
 }
 
 // stdioConn is a program's input and output as a connection. It has no

@@ -57,11 +57,11 @@ const (
 	phaseAnswer              // the end of a request under way
 )
 
-func newConn(s *Server, nc net.Conn, client netip.Addr) *conn {
+func newConn(s *Server, nc net.Conn, client netip.Addr, certificates *tls.Config) *conn {
 	c := &conn{s: s, client: client, loopback: isLoopback(nc.LocalAddr())}
-	if s.tls != nil {
+	if certificates != nil {
 		// Below TLS, because the others look for a *tls.Conn on top.
-		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.clients.leave(client) }}, s.tls)
+		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.clients.leave(client) }}, certificates)
 		c.secure = true
 	}
 	c.in = stream{conn: nc, room: &room{all: s.buffers, holder: ration.Holder{Name: client.String(), Most: maxClientBuffers}}}

@@ -5,14 +5,17 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -162,7 +165,7 @@ func (s *Server) Serve(ln net.Listener) error {
 		switch {
 		case err == nil:
 			wait = 0
-			s.accept(c)
+			s.accept(c, s.tls)
 			continue
 		case s.isClosing():
 			return http.ErrServerClosed
@@ -214,8 +217,43 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return errors.Join(err, s.h2.Close())
 }
 
+// Connect returns a connection to the server from within this process, on behalf
+// of the client at an address, without TLS.
+func (s *Server) Connect(client net.Addr) (net.Conn, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("connect within the process: %w", err)
+	}
+	var ends [2]net.Conn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "within")
+		var failed error
+		ends[i], failed = net.FileConn(f)
+		err = errors.Join(err, failed, f.Close())
+	}
+	if err != nil {
+		for _, end := range ends {
+			if end != nil {
+				end.Close()
+			}
+		}
+		return nil, fmt.Errorf("connect within the process: %w", err)
+	}
+	s.accept(onBehalf{Conn: ends[1], client: client}, nil)
+	return ends[0], nil
+}
+
+// onBehalf is a connection whose client is somebody else than who is at its other
+// end.
+type onBehalf struct {
+	net.Conn
+	client net.Addr
+}
+
+func (c onBehalf) RemoteAddr() net.Addr { return c.client }
+
 // accept serves a connection, if its client may have another one.
-func (s *Server) accept(nc net.Conn) {
+func (s *Server) accept(nc net.Conn, certificates *tls.Config) {
 	client := clientAddr(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,13 +263,13 @@ func (s *Server) accept(nc net.Conn) {
 		return
 	case !s.clients.enter(client, s.limits.PerClient):
 		s.counts.refused.Inc()
-		if s.tls == nil {
+		if certificates == nil {
 			_, _ = nc.Write(tooManyConnections) // fits into the empty send buffer
 		}
 		_ = nc.Close()
 		return
 	}
-	c := newConn(s, nc, client)
+	c := newConn(s, nc, client, certificates)
 	s.conns[c] = struct{}{}
 	s.counts.connections.Inc()
 	s.ended.Add(1)

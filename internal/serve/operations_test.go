@@ -104,7 +104,7 @@ func newWorld(t *testing.T) *world {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(ctx, Options{DefaultTimeout: time.Minute, Log: log}, w.sup, hooks, nil, keys, nil), w.sup)
+		served <- serveUntil(ctx, log, ln, newServer(ctx, Options{DefaultTimeout: time.Minute, Log: log}, parts{sup: w.sup, hooks: hooks, keys: keys}, nil), w.sup)
 	}()
 	t.Cleanup(func() {
 		cancel()

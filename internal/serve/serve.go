@@ -53,6 +53,7 @@ import (
 // Options is what a server is told.
 type Options struct {
 	Listen     string        // TCP address
+	SSHListen  string        // TCP address for SSH clients; empty for none
 	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
 	StateDir   string        // everything durable; made if missing
 	APIKey     string        // the first key; one is made if this is empty and there is none
@@ -138,6 +139,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	closers.add(func() error { return ignoreClosed(ln.Close()) })
 	o.Listen = ln.Addr().String() // with the port that was got
+	var forSSH net.Listener
+	if o.SSHListen != "" {
+		if forSSH, err = listen(ctx, o.SSHListen); err != nil {
+			return fmt.Errorf("--ssh-listen: %w", err)
+		}
+		closers.add(func() error { return ignoreClosed(forSSH.Close()) })
+	}
 	if err := errors.Join(raiseDescriptors(), dropRights()); err != nil {
 		return err
 	}
@@ -160,7 +168,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Log.Warn("the server can be reached from other machines without TLS: API keys and all traffic go over the network in the clear",
 			"addr", addr.String(), "remedy", "give it --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that has TLS")
 	}
-	server, sup, err := assemble(ctx, o, ln.Addr(), certificates, &closers)
+	server, sup, err := assemble(ctx, o, ln.Addr(), forSSH, certificates, &closers)
 	if err != nil {
 		return err
 	}
@@ -216,8 +224,9 @@ func lockDir(dir string) (unlock func() error, err error) {
 	return f.Close, nil
 }
 
-// assemble opens everything below the listener and returns what serves it.
-func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.Config, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
+// assemble opens everything below the listener and returns what serves it. SSH
+// clients are served from here on, if there is a listener for them.
+func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener, certificates *tls.Config, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
 	st, err := store.Open(ctx, databaseIn(o.StateDir))
 	if err != nil {
 		return nil, nil, err
@@ -243,7 +252,19 @@ func assemble(ctx context.Context, o Options, addr net.Addr, certificates *tls.C
 	if err != nil {
 		return nil, nil, err
 	}
-	return newServer(ctx, o, sup, hooks, builder, keys, certificates), sup, nil
+	sshKeys, err := auth.LoadSSHKeys(ctx, st, keys)
+	if err != nil {
+		return nil, nil, err
+	}
+	server := newServer(ctx, o, parts{sup, hooks, builder, keys, sshKeys}, certificates)
+	if forSSH != nil {
+		ssh, err := newSSHServer(o, keys, sshKeys, server)
+		if err != nil {
+			return nil, nil, err
+		}
+		closers.add(background(ctx, func(ctx context.Context) { _ = ssh.Serve(ctx, forSSH) })) // it ends with ctx alone
+	}
+	return server, sup, nil
 }
 
 // openBuilds makes templates of steps.
@@ -274,14 +295,23 @@ func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *superviso
 	return hooks, nil
 }
 
+// parts are what a server's listener leads to.
+type parts struct {
+	sup     *supervisor.Supervisor
+	hooks   *webhook.Sender
+	builder *build.Builder
+	keys    *auth.Keys
+	sshKeys *auth.SSHKeys
+}
+
 // newServer puts the dialects, the data plane and what operators look at on
 // one listener.
-func newServer(ctx context.Context, o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, builder *build.Builder, keys *auth.Keys, certificates *tls.Config) *edge.Server {
+func newServer(ctx context.Context, o Options, p parts, certificates *tls.Config) *edge.Server {
 	reg := prometheus.NewRegistry()
 	server := edge.NewServer(edge.Options{
-		Sandboxes: sup, Control: controlPlane(ctx, o, sup, hooks, builder, keys, reg), MayUse: mayUse(keys), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
+		Sandboxes: p.sup, Control: controlPlane(ctx, o, p, reg), MayUse: mayUse(p.keys), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
 	})
-	reg.MustRegister(sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(p.sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return server
 }
 
@@ -294,16 +324,16 @@ func mayUse(keys *auth.Keys) func(string, store.Sandbox) bool {
 }
 
 // controlPlane answers what is for no sandbox.
-func controlPlane(ctx context.Context, o Options, sup *supervisor.Supervisor, hooks *webhook.Sender, builder *build.Builder, keys *auth.Keys, reg prometheus.Gatherer) http.Handler {
+func controlPlane(ctx context.Context, o Options, p parts, reg prometheus.Gatherer) http.Handler {
 	control := e2b.New(e2b.Options{
-		Sandboxes: sup, Volumes: sup, Webhooks: hooks, Templates: sup, Snapshots: sup, Builds: builder, Sign: sup.Derive, Auth: keys, Keys: keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
+		Sandboxes: p.sup, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
-	files := volumecontent.New(volumecontent.Options{Volumes: sup, Log: o.Log})
-	native := v1.New(v1.Options{Sandboxes: sup, Volumes: sup, Templates: sup, Snapshots: sup, Auth: keys, Keys: keys, Log: o.Log, Domain: o.Domain, Isolation: sup.Capabilities().Isolation})
-	ofSandbox0 := sandbox0.New(ctx, sandbox0.Options{Sandboxes: sup, Templates: sup, Snapshots: sup, Auth: keys, MaxTimeout: o.MaxTimeout, Log: o.Log})
-	metrics := metricsHandler(reg, keys)
+	files := volumecontent.New(volumecontent.Options{Volumes: p.sup, Log: o.Log})
+	native := v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation})
+	ofSandbox0 := sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, MaxTimeout: o.MaxTimeout, Log: o.Log})
+	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies()
-	sup.CountBuffers(bodies.Of)
+	p.sup.CountBuffers(bodies.Of)
 	return bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):
@@ -316,7 +346,7 @@ func controlPlane(ctx context.Context, o Options, sup *supervisor.Supervisor, ho
 			// The listener answers only once everything is recovered.
 			fmt.Fprintln(w, "ok")
 		case r.URL.Path == "/readyz":
-			answerReady(w, sup.Ready())
+			answerReady(w, p.sup.Ready())
 		case r.URL.Path == "/metrics":
 			metrics.ServeHTTP(w, r)
 		default:

@@ -28,6 +28,8 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 		_ = offer.Reject(ssh.ConnectionFailed, "this is no address")
 		return
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(errGone)
 	fromClient, input := io.Pipe()
 	defer input.Close()
 	output, toClient := io.Pipe()
@@ -45,7 +47,7 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 	go func() {
 		defer close(ended)
 		_, err := p.Wait()
-		if ctx.Err() != nil || err != nil {
+		if err != nil {
 			hangUp(ctx, p, false)
 		}
 		fromClient.Close()
@@ -65,7 +67,10 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 		<-ended
 		return
 	}
-	go refuseRequests(requests)
+	go func() {
+		refuseRequests(requests)
+		cancel(errGone) // the client has closed its end
+	}()
 	go func() {
 		_, err := io.Copy(input, onlyReader{ch})
 		input.CloseWithError(err) // nil is the end

@@ -44,8 +44,8 @@ func serveSession(ctx context.Context, guest *client.Sandbox, offer ssh.NewChann
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(errGone)
 	s := &session{ctx: ctx, guest: guest, ch: ch, env: map[string]string{}}
 	for r := range requests {
 		ok := s.handle(r)
@@ -56,7 +56,7 @@ func serveSession(ctx context.Context, guest *client.Sandbox, offer ssh.NewChann
 			s.running.Go(ok.then)
 		}
 	}
-	cancel() // the client has closed the session
+	cancel(errGone) // the client has closed the session
 	s.running.Wait()
 }
 

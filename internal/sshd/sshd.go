@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,8 @@ import (
 const (
 	// handshakeTime is how long a client may take to log in.
 	handshakeTime = 30 * time.Second
+	// maxFresh is how many clients may be logging in at once, from anywhere.
+	maxFresh = 100
 	// maxChannels is how many sessions and forwarded connections it may have
 	// at once, each a program in the sandbox.
 	maxChannels = 100
@@ -42,20 +45,37 @@ const (
 type Options struct {
 	// HostKey is what the server is known by.
 	HostKey ssh.Signer
+	// Known reports whether a client with a key may get in anywhere. Nil lets in
+	// who connects, without a key: something else has let it in before.
+	Known func(key ssh.PublicKey) bool
 	// Login returns the sandbox that a user name stands for, with the user in it
-	// whom commands run as. Key is what the client has shown to have; nil if
-	// Anyone. An error refuses the client, which does not learn it.
-	Login func(ctx context.Context, conn ssh.ConnMetadata, key ssh.PublicKey) (*client.Sandbox, error)
-	// Anyone says that who connects has been let in before.
-	Anyone bool
+	// whom commands run as. The client has shown to have the key; nil without
+	// Known. The client is told the error. The context ends with the connection.
+	Login func(ctx context.Context, conn ssh.ConnMetadata, key ssh.PublicKey) (Grant, error)
+	// PerClient is how many connections an address may have; 0 for no bound.
+	PerClient int
 	// Log gets a line for each client; nil for none.
 	Log *slog.Logger
 }
+
+// Grant is where a client may go.
+type Grant struct {
+	Sandbox *client.Sandbox
+	Until   context.Context // ends the connection; nil for never
+}
+
+// errGone says why what a client has started ends: not because this server does.
+var errGone = errors.New("the client has gone")
 
 // Server speaks SSH with clients. Use New.
 type Server struct {
 	o   Options
 	log *slog.Logger
+
+	fresh chan struct{} // has one for each client that is logging in
+
+	mu    sync.Mutex
+	conns map[netip.Addr]int // by the addresses of clients
 }
 
 // New returns a server.
@@ -64,28 +84,91 @@ func New(o Options) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{o: o, log: log}
+	return &Server{o: o, log: log, fresh: make(chan struct{}, maxFresh), conns: map[netip.Addr]int{}}
+}
+
+// Serve speaks with the clients that connect to ln until ctx ends. It closes ln.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { ln.Close() })
+	defer stop()
+	for wait := time.Duration(0); ; {
+		c, err := ln.Accept()
+		switch {
+		case err == nil:
+			wait = 0
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return ctx.Err()
+		default: // out of descriptors, most likely: others must end first
+			wait = min(max(2*wait, 5*time.Millisecond), time.Second)
+			s.log.Warn("SSH connection not accepted", "err", err, "retry", wait)
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		addr := addrOf(c)
+		if !s.enter(addr) {
+			c.Close()
+			continue
+		}
+		running.Go(func() {
+			defer s.leave(addr)
+			if err := s.ServeConn(ctx, c); err != nil {
+				s.log.Debug("SSH client refused", "err", err)
+			}
+		})
+	}
+}
+
+func addrOf(c net.Conn) netip.Addr {
+	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+func (s *Server) enter(addr netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.o.PerClient > 0 && s.conns[addr] >= s.o.PerClient {
+		return false
+	}
+	s.conns[addr]++
+	return true
+}
+
+func (s *Server) leave(addr netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns[addr]--; s.conns[addr] == 0 {
+		delete(s.conns, addr)
+	}
 }
 
 // ServeConn speaks with the client at the other end of c until it goes, or ctx
-// ends. It closes c, and ends what the client left running.
+// ends. It closes c. What a client that goes has running ends with it; where ctx
+// ends first, it runs on.
 func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(errGone)
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 
-	login := &login{ctx: ctx, o: s.o}
-	_ = c.SetDeadline(time.Now().Add(handshakeTime))
-	conn, channels, requests, err := ssh.NewServerConn(c, login.config())
+	conn, channels, requests, err := s.handshake(ctx, c)
 	if err != nil {
 		return fmt.Errorf("SSH client %s: %w", c.RemoteAddr(), err)
 	}
-	_ = c.SetDeadline(time.Time{})
-	guest, err := login.guest(conn)
-	if err != nil {
-		return fmt.Errorf("SSH client %s: %w", c.RemoteAddr(), err)
+	grant := conn.Permissions.ExtraData[grantKey{}].(Grant)
+	guest := grant.Sandbox
+	if grant.Until != nil {
+		stop := context.AfterFunc(grant.Until, func() { c.Close() })
+		defer stop()
 	}
 	begin := time.Now()
 	s.log.Info("SSH client connected", "sandbox", guest.ID, "client", c.RemoteAddr().String())
@@ -97,7 +180,7 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer cancel() // before the wait: what runs ends with its client
+	defer cancel(errGone) // before the wait
 	room := make(chan struct{}, maxChannels)
 	for offer := range channels {
 		select {
@@ -112,6 +195,22 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 		})
 	}
 	return nil
+}
+
+// handshake lets a client log in.
+func (s *Server) handshake(ctx context.Context, c net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+	select {
+	case s.fresh <- struct{}{}:
+		defer func() { <-s.fresh }()
+	default:
+		return nil, nil, nil, fmt.Errorf("%d others are logging in", maxFresh)
+	}
+	_ = c.SetDeadline(time.Now().Add(handshakeTime))
+	conn, channels, requests, err := ssh.NewServerConn(c, s.config(ctx))
+	if err == nil {
+		_ = c.SetDeadline(time.Time{})
+	}
+	return conn, channels, requests, err
 }
 
 func serveChannel(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
@@ -159,62 +258,43 @@ func keepAlive(ctx context.Context, conn *ssh.ServerConn) {
 	}
 }
 
-// login finds out whose sandbox a client asks for.
-type login struct {
-	ctx context.Context
-	o   Options
+// grantKey is where a client may go, among its permissions.
+type grantKey struct{}
 
-	mu     sync.Mutex
-	guests map[string]*client.Sandbox // by the fingerprints of keys that are let in
-}
-
-var errRefused = errors.New("no sandbox for this user name and key")
-
-func (l *login) config() *ssh.ServerConfig {
+func (s *Server) config(ctx context.Context) *ssh.ServerConfig {
 	c := &ssh.ServerConfig{ServerVersion: "SSH-2.0-drowse", MaxAuthTries: 20}
-	if l.o.Anyone {
-		c.NoClientAuth = true
-		c.NoClientAuthCallback = func(conn ssh.ConnMetadata) (*ssh.Permissions, error) { return l.let(conn, nil) }
-	} else {
-		c.PublicKeyCallback = l.let
+	c.AddHostKey(s.o.HostKey)
+	login := func(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+		grant, err := s.o.Login(ctx, conn, key)
+		if err != nil {
+			return nil, &ssh.BannerError{Err: err, Message: "drowse: " + printable(err.Error()) + "\r\n"}
+		}
+		return &ssh.Permissions{ExtraData: map[any]any{grantKey{}: grant}}, nil
 	}
-	c.AddHostKey(l.o.HostKey)
+	if s.o.Known == nil {
+		c.NoClientAuth = true
+		c.NoClientAuthCallback = func(conn ssh.ConnMetadata) (*ssh.Permissions, error) { return login(conn, nil) }
+		return c
+	}
+	// A client may offer keys that it has not: what they are good for, it learns
+	// once it has shown to have one.
+	c.PublicKeyCallback = func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+		if !s.o.Known(key) {
+			return nil, errors.New("unknown key")
+		}
+		return &ssh.Permissions{}, nil
+	}
+	c.VerifiedPublicKeyCallback = func(conn ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+		return login(conn, key)
+	}
 	return c
 }
 
-const extensionGuest = "drowse-guest"
-
-// let is asked for every key that a client offers; what the client goes in with
-// is then the permissions' matter.
-func (l *login) let(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-	guest, err := l.o.Login(l.ctx, conn, key)
-	if err != nil {
-		return nil, errors.Join(errRefused, err)
-	}
-	print := ""
-	if key != nil {
-		print = ssh.FingerprintSHA256(key)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.guests == nil {
-		l.guests = map[string]*client.Sandbox{}
-	}
-	l.guests[print] = guest
-	return &ssh.Permissions{Extensions: map[string]string{extensionGuest: print}}, nil
-}
-
-func (l *login) guest(conn *ssh.ServerConn) (*client.Sandbox, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if guest := l.guests[conn.Permissions.Extensions[extensionGuest]]; guest != nil {
-		return guest, nil
-	}
-	return nil, errRefused
-}
-
-// hangUp ends a program whose client has gone.
+// hangUp ends a program if its client has gone.
 func hangUp(ctx context.Context, p *client.Process, terminal bool) {
+	if !errors.Is(context.Cause(ctx), errGone) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTime)
 	defer cancel()
 	if terminal {

@@ -1,9 +1,160 @@
 package sshd
 
-import "testing"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/cli/fakeserver"
+)
 
 func TestPrintable(t *testing.T) {
 	if got, want := printable(" a\x1b[2J\r\nb \u202e"), "a [2J  b"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// gate serves SSH on a listener, for sandboxes of a server that runs commands on
+// this machine.
+func gate(t *testing.T, o Options) (addr string) {
+	t.Helper()
+	fake := fakeserver.New("e2b_0123456789abcdef0123456789abcdef01234567", t.TempDir())
+	t.Cleanup(fake.Close)
+	server := httptest.NewServer(fake)
+	t.Cleanup(server.Close)
+	c, err := client.New(client.Options{URL: server.URL, APIKey: fake.Key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := c.Create(t.Context(), client.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.HostKey, err = HostKey(filepath.Join(t.TempDir(), "key")); err != nil {
+		t.Fatal(err)
+	}
+	o.Login = func(context.Context, ssh.ConnMetadata, ssh.PublicKey) (Grant, error) { return Grant{Sandbox: sb}, nil }
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- New(o).Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; !errors.Is(err, context.Canceled) {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return ln.Addr().String()
+}
+
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	return c
+}
+
+func greets(c net.Conn) bool {
+	banner := make([]byte, 4)
+	_, err := io.ReadFull(c, banner)
+	return err == nil && string(banner) == "SSH-"
+}
+
+func login(t *testing.T, addr string) *ssh.Client {
+	t.Helper()
+	c, err := ssh.Dial("tcp", addr, &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestFloods holds a client to its connections, its sessions and its variables,
+// and all who do not log in to a number together.
+func TestFloods(t *testing.T) {
+	addr := gate(t, Options{PerClient: maxFresh + 1})
+	var open []net.Conn
+	for range maxFresh {
+		c := dial(t, addr)
+		if !greets(c) {
+			t.Fatalf("client %d was not greeted", len(open))
+		}
+		open = append(open, c)
+	}
+	if greets(dial(t, addr)) {
+		t.Error("one client too many may log in")
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	addr = gate(t, Options{PerClient: 2})
+	c := login(t, addr)
+	login(t, addr)
+	if greets(dial(t, addr)) {
+		t.Error("a third connection of two is let in")
+	}
+
+	var sessions []*ssh.Session
+	for range maxChannels {
+		s, err := c.NewSession()
+		if err != nil {
+			t.Fatalf("session %d: %v", len(sessions), err)
+		}
+		sessions = append(sessions, s)
+	}
+	if _, err := c.NewSession(); err == nil || !strings.Contains(err.Error(), "sessions") {
+		t.Errorf("one session too many: %v", err)
+	}
+	for i := range maxVariables {
+		if err := sessions[0].Setenv(fmt.Sprintf("V%d", i), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, value := range map[string]string{"ONE_MORE": "x", "": "x"} {
+		if err := sessions[0].Setenv(name, value); err == nil {
+			t.Errorf("the variable %q is taken", name)
+		}
+	}
+	for name, value := range map[string]string{"A=B": "x", "A\x00": "x", "A": "\x00", "LARGE": strings.Repeat("x", maxVariableBytes)} {
+		if err := sessions[1].Setenv(name, value); err == nil {
+			t.Errorf("the variable %.10q is taken", name)
+		}
+	}
+	if out, err := sessions[0].Output("echo $V0$V199; exit 0"); err != nil || string(out) != "xx\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if ok, err := sessions[1].SendRequest("exec", true, []byte{0, 0}); ok || err != nil {
+		t.Errorf("half a request: %v, %v", ok, err)
+	}
+	for _, kind := range []string{"x11", "tun@openssh.com", "direct-streamlocal@openssh.com", "session-\x1b[2J"} {
+		if _, _, err := c.OpenChannel(kind, nil); err == nil {
+			t.Errorf("a channel of type %q is opened", kind)
+		}
+	}
+	if _, _, err := c.OpenChannel("direct-tcpip", []byte("no address")); err == nil {
+		t.Error("a connection to nowhere is opened")
+	}
+	for _, name := range []string{"tcpip-forward", "streamlocal-forward@openssh.com", "hostkeys-prove-00@openssh.com"} {
+		if ok, _, err := c.SendRequest(name, true, nil); ok || err != nil {
+			t.Errorf("%s: %v, %v", name, ok, err)
+		}
 	}
 }

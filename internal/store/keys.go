@@ -93,10 +93,15 @@ func (s *SQLite) RemoveKey(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		if removed, err := result.RowsAffected(); err != nil || removed == 1 {
+		removed, err := result.RowsAffected()
+		if err != nil {
 			return err
 		}
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+		if removed == 0 {
+			return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+		}
+		_, err = tx.ExecContext(ctx, `DELETE FROM ssh_keys WHERE key = ?`, id)
+		return err
 	})
 	return s.explain(err, "remove key %s", id)
 }

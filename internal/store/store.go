@@ -186,6 +186,7 @@ type Store interface {
 	Sandboxes
 	Events
 	Keys
+	SSHKeys
 	Volumes
 	Snapshots
 	Webhooks
@@ -226,8 +227,20 @@ type Keys interface {
 	// KeysUsed notes when keys were last used, by their ids. Unknown ones are
 	// passed over: they may have just been removed.
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
-	// RemoveKey removes a key; errdef.NotFound if there is none of that id.
+	// RemoveKey removes a key, with its SSH keys; errdef.NotFound if there is none
+	// of that id.
 	RemoveKey(ctx context.Context, id string) error
+}
+
+// SSHKeys is the public keys of SSH clients.
+type SSHKeys interface {
+	// AddSSHKey stores a key; errdef.Exists if its API key has it, or its id is
+	// known.
+	AddSSHKey(ctx context.Context, k SSHKey) error
+	// SSHKeys returns all of them, oldest first.
+	SSHKeys(ctx context.Context) ([]SSHKey, error)
+	// RemoveSSHKey removes one; errdef.NotFound if there is none of that id.
+	RemoveSSHKey(ctx context.Context, id string) error
 }
 
 // Volumes is the volumes.

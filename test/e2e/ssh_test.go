@@ -38,6 +38,34 @@ func (s *server) sshProxy(id string) *sshClient {
 	return c
 }
 
+// sshGate returns OpenSSH with a key of its own, on its way through the listener
+// of s, where an API key lets it in.
+func (s *server) sshGate(ctx context.Context, id, apiKey, listener string) *sshClient {
+	s.t.Helper()
+	dir := s.t.TempDir()
+	c := &sshClient{t: s.t, dir: dir, host: id, env: append(os.Environ(), "HOME="+dir)}
+	host, port, err := net.SplitHostPort(listener)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c.configure(fmt.Sprintf("Host %s\n  HostName %s\n  Port %s\n  User %s\n  IdentityFile %s/id\n  IdentitiesOnly yes\n", id, host, port, id, dir))
+	c.must(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, "id"))
+	if apiKey != "" {
+		public, err := os.ReadFile(filepath.Join(dir, "id.pub"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		api, err := client.New(client.Options{URL: "http://" + s.addr, APIKey: apiKey})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if _, err := client.NewSSHKeys(api).Add(ctx, "", string(public)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return c
+}
+
 // configure writes the client's configuration, with what every test wants.
 func (c *sshClient) configure(text string) {
 	c.t.Helper()
@@ -82,16 +110,30 @@ func (c *sshClient) must(ctx context.Context, program string, args ...string) st
 }
 
 // TestSSH uses OpenSSH's programs, and what runs over them, on a sandbox that
-// falls asleep between.
+// falls asleep between: by ssh-proxy, and through the server's listener.
 func TestSSH(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
-	s := startServer(t)
+	listener := freeAddress(t)
+	s := startServer(t, "--ssh-listen", listener)
 	g := s.startGuest(ctx, sleeper)
-	c := s.sshProxy(g.sb.ID)
-	c.checkCommands(ctx)
-	c.checkFiles(ctx)
-	c.checkForwards(ctx)
+	proxy, gate := s.sshProxy(g.sb.ID), s.sshGate(ctx, g.sb.ID, apiKey, listener)
+	proxy.checkCommands(ctx, func(user string) string { return user })
+	gate.checkCommands(ctx, func(user string) string { return user + "+" + g.sb.ID })
+	proxy.checkFiles(ctx)
+	for _, c := range []*sshClient{proxy, gate} {
+		c.checkForwards(ctx)
+		s.checkWakes(ctx, g, c)
+		s.checkHangUp(ctx, g.sb, c)
+		s.checkPauseUnder(ctx, g.sb, c)
+	}
+	s.checkStrangers(ctx, g.sb.ID, listener)
+}
+
+// checkWakes lets a client find the sandbox asleep, again and again.
+func (s *server) checkWakes(ctx context.Context, g *guest, c *sshClient) {
+	t := s.t
+	t.Helper()
 	for range *sshWakes {
 		before := g.ask(ctx)
 		s.pause(ctx, g.sb.ID)
@@ -100,11 +142,51 @@ func TestSSH(t *testing.T) {
 		}
 		g.same(before, g.ask(ctx))
 	}
-	s.checkHangUp(ctx, g.sb, c)
-	s.checkPauseUnder(ctx, g.sb, c)
 }
 
-func (c *sshClient) checkCommands(ctx context.Context) {
+// checkStrangers tries who may not get in, and puts out who might.
+func (s *server) checkStrangers(ctx context.Context, id, listener string) {
+	t := s.t
+	t.Helper()
+	made := func(role client.Role) client.Key {
+		key, err := s.client.CreateKey(ctx, client.KeyOptions{Name: string(role), Role: role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	own, full := made(client.RoleOwn), made(client.RoleFull)
+	for name, c := range map[string]*sshClient{
+		"a key that nobody has added":             s.sshGate(ctx, id, "", listener),
+		"the key of who does not see the sandbox": s.sshGate(ctx, id, own.Text, listener),
+		"a sandbox that there is not":             s.sshGate(ctx, "i0nothing", full.Text, listener),
+	} {
+		if code, out := c.ssh(ctx, "", c.host, "true"); code != 255 || !strings.Contains(out, "Permission denied") {
+			t.Errorf("%s: %d, %q", name, code, out)
+		}
+	}
+	c := s.sshGate(ctx, id, full.Text, listener)
+	cmd := c.command(ctx, "ssh", c.host, "echo begun; exec sleep 98765")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.client.RevokeKey(ctx, full.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("a client whose API key was revoked ended well")
+	}
+}
+
+// checkCommands runs commands; as says how another user of the sandbox is called.
+func (c *sshClient) checkCommands(ctx context.Context, as func(string) string) {
 	t := c.t
 	t.Helper()
 	for _, tt := range []struct {
@@ -115,8 +197,8 @@ func (c *sshClient) checkCommands(ctx context.Context) {
 	}{
 		{[]string{c.host, "exit 7"}, "", 7, ""},
 		{[]string{c.host, "id -un; pwd; echo $SSH_AUTH_SOCK; echo told >&2"}, "", 0, "user\n/home/user\n\ntold\n"},
-		{[]string{"-l", "root", c.host, "id -un"}, "", 0, "root\n"},
-		{[]string{"-l", "nobody-here", c.host, "id -un"}, "", 125, "drowse:"},
+		{[]string{"-l", as("root"), c.host, "id -un"}, "", 0, "root\n"},
+		{[]string{"-l", as("nobody-here"), c.host, "id -un"}, "", 125, "drowse:"},
 		{[]string{c.host, "cat"}, "a\x00b\n", 0, "a\x00b\n"},
 		{[]string{c.host}, "echo in a shell; exit 3\n", 3, "in a shell\n"},
 		{[]string{"-o", "SetEnv=COLOUR=red", c.host, "echo $COLOUR"}, "", 0, "red\n"},
@@ -225,7 +307,7 @@ func (s *server) checkHangUp(ctx context.Context, sb *client.Sandbox, c *sshClie
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		eventually(t, goneWithin, "the command has ended", func() error {
+		eventually(t, goneWithin, "the command that "+c.host+" ran with "+flag+" has ended", func() error {
 			if exit, out := run(ctx, t, sb, "pgrep", "-f", "sleep 98765"); exit.Code == 0 {
 				return fmt.Errorf("it runs as %s", out)
 			}
@@ -239,7 +321,7 @@ func (s *server) checkPauseUnder(ctx context.Context, sb *client.Sandbox, c *ssh
 	t := s.t
 	t.Helper()
 	var said bytes.Buffer
-	cmd := c.command(ctx, "ssh", c.host, "echo begun; exec sleep 98765")
+	cmd := c.command(ctx, "ssh", c.host, "echo begun; exec sleep 87654")
 	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
 	if err != nil {

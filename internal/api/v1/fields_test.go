@@ -18,6 +18,7 @@ var least = map[string]map[string]string{
 	"openHold":       {"reason": `"build"`, "seconds": "60"},
 	"createPreview":  {"port": "8000"},
 	"createKey":      {"name": `"n"`},
+	"addSSHKey":      {"publicKey": `"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPu4Wk/k3E7S5MrpnAX/vW7U2XRJpjdtx1FTYmvlXeCV"`},
 	"createVolume":   {"name": `"n"`},
 	"setTimeout":     {"timeoutSeconds": "600"},
 	"flatSetTimeout": {"sandbox": `"$ID"`, "timeoutSeconds": "600"},
@@ -42,6 +43,7 @@ var others = map[string]map[string]string{
 	"keepLast":         {body.AsCount.Words: "1"},
 	"path":             {body.AsPath.Words: `"/a"`},
 	"name":             {body.AsText.Words: `"another"`},
+	"publicKey":        {body.AsText.Words: `"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGNbRHdLNNfsP3wYArvIeHN3ITHH6pHp1nYb968L+GwJ"`},
 	"role":             {body.AsRole.Words: `"read"`},
 	"count":            {body.AsCount.Words: "3"},
 	"maxRunning":       {body.AsCount.Words: "3"},
@@ -156,7 +158,7 @@ func withoutChance(t *testing.T, text string) string {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return text
 	}
-	if o["mask"] != nil { // a key, which is made for real
+	if o["mask"] != nil || o["fingerprint"] != nil { // a key, which is made for real
 		for _, name := range []string{"id", "key", "mask", "createdAt"} {
 			delete(o, name)
 		}

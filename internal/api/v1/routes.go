@@ -14,6 +14,7 @@ const (
 	holdParam    = "holdId"
 	previewParam = "previewId"
 	keyParam     = "keyId"
+	sshKeyParam  = "sshKeyId"
 	volumeParam  = "volumeId"
 	// templateParam is a template's name or id. A slash in it is written as %2F.
 	templateParam = "template"
@@ -189,6 +190,10 @@ func routes() []route {
 		{post, "/v1/keys", manage, none, (*server).createKey, "createKey", "Create an API key. Its text is in this answer only.", keyBody, nil, http.StatusCreated, keyView{}, jsonOnly},
 		{get, "/v1/keys", manage, none, (*server).keys, "listKeys", "List API keys, oldest first, expired ones included.", nil, nil, http.StatusOK, keysView{}, jsonOnly},
 		{del, "/v1/keys/{" + keyParam + "}", manage, none, (*server).revokeKey, "revokeKey", "Revoke an API key at once. Its sandboxes are kept.", nil, nil, http.StatusNoContent, nil, jsonOnly},
+
+		{post, "/v1/ssh-keys", use, none, addSSHKey, "addSSHKey", "Let the holder of an SSH key into sandboxes through the server's SSH listener, as the API key of the call.", sshKeyBody, nil, http.StatusCreated, sshKeyView{}, jsonOnly},
+		{get, "/v1/ssh-keys", use, none, listSSHKeys, "listSSHKeys", "List the SSH keys of the API key of the call, oldest first.", nil, nil, http.StatusOK, sshKeysView{}, jsonOnly},
+		{del, "/v1/ssh-keys/{" + sshKeyParam + "}", use, none, removeSSHKey, "removeSSHKey", "Remove an SSH key of the API key of the call. Its connections end.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{post, "/v1/set_timeout", use, none, (*server).flatSetTimeout, "flatSetTimeout", "setTimeout in one flat body.", flatSetTimeoutBody, nil, http.StatusOK, deadlineView{}, jsonOnly},
 		{post, "/v1/pause", use, none, (*server).flatPause, "flatPause", "pauseSandbox in one flat body.", flatPauseBody, nil, http.StatusOK, statusView{}, jsonOnly},

@@ -135,7 +135,7 @@ func TestEveryRouteRefusesOtherMethods(t *testing.T) {
 
 func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
 	eachRoute(t, func(t *testing.T, r route) {
-		if r.access == open || strings.HasPrefix(r.pattern, "/v1/keys") {
+		if r.access == open || strings.HasPrefix(r.pattern, "/v1/keys") || strings.HasPrefix(r.pattern, "/v1/ssh-keys") {
 			t.Skip("asks nothing of the sandboxes")
 		}
 		for name, breakIt := range map[string]func(*apitest.Fake){

@@ -136,6 +136,16 @@ type Keys interface {
 	Revoke(ctx context.Context, id string) error
 }
 
+// SSHKeys are the keys of SSH clients, as [auth.SSHKeys] has them.
+type SSHKeys interface {
+	// Add lets in who has a key, as the API key of the id key.
+	Add(ctx context.Context, key, name, public string) (store.SSHKey, error)
+	// Of returns those of an API key, oldest first.
+	Of(key string) []store.SSHKey
+	// Remove removes one of an API key.
+	Remove(ctx context.Context, key, id string) error
+}
+
 // DefaultKeepAlive applies where Options say nothing.
 const DefaultKeepAlive = 15 * time.Second
 
@@ -147,6 +157,7 @@ type Options struct {
 	Snapshots Snapshots     // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
+	SSHKeys   SSHKeys       // required
 	// Domain is the wildcard domain, with the port if it is an unusual one,
 	// under which sandboxes are reached by host name. Empty means that there is
 	// none, and preview links go by path.

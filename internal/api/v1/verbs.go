@@ -50,6 +50,10 @@ var (
 		{Name: "maxDiskMiB", Doc: "Sum of the disk limits of the key's sandboxes, paused ones included (default: no limit). With it, a sandbox without a disk limit is rejected.",
 			Spelled: []body.Spelled{body.AsCount.As("maxDiskMiB max_disk_mib limits.maxDiskMiB limits.max_disk_mib")}},
 	}
+	sshKeyBody = body.Vocabulary{
+		{Name: "publicKey", Doc: "The line of a .pub file. Options before the key are rejected.", Required: true, Spelled: []body.Spelled{body.AsText.As("publicKey public_key key")}},
+		{Name: "name", Doc: "What the key is called (default: its comment).", Spelled: []body.Spelled{body.AsText.As("name")}},
+	}
 	volumeBody = body.Vocabulary{
 		{Name: "name", Doc: "The name: letters, digits, - and _, at most 128, unique among volumes.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
 		{Name: "diskMiB", Doc: "How much it may hold, and one file for each 16 KiB of it; the server's --volume-disk if not said. Past it, all running sandboxes that have it are paused, and writes of its files are refused with volume_full.",

@@ -25,12 +25,17 @@ type world struct{ *apitest.World }
 
 func newWorld(t *testing.T, change ...func(*Options)) *world {
 	t.Helper()
-	keys, err := auth.Load(t.Context(), memstore.Open(memstore.NewData(), memstore.Hooks{}))
+	st := memstore.Open(memstore.NewData(), memstore.Hooks{})
+	keys, err := auth.Load(t.Context(), st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sshKeys, err := auth.LoadSSHKeys(t.Context(), st, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &world{apitest.NewWorld(t)}
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Auth: apitest.Keyring{}, Keys: keys, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

@@ -53,10 +53,11 @@ type Server struct {
 	// PageSize bounds pages further than the API does; zero means not at all.
 	PageSize int
 
-	dir    string
-	keys   *auth.Keys // but for Key
-	api    http.Handler
-	prefix string // of ids, so that those of several servers differ
+	dir     string
+	keys    *auth.Keys // but for Key
+	sshKeys *auth.SSHKeys
+	api     http.Handler
+	prefix  string // of ids, so that those of several servers differ
 
 	mu     sync.Mutex // guards the rest, and the fields of fake
 	fake   *apitest.Fake
@@ -79,11 +80,15 @@ type box struct {
 // New returns a server that keeps what sandboxes write below dir.
 func New(key, dir string) *Server {
 	s := &Server{Key: key, dir: dir, prefix: "i" + strings.ToLower(rand.Text())[:10], fake: apitest.NewFake(), boxes: map[string]*box{}}
+	st := memstore.Open(memstore.NewData(), memstore.Hooks{})
 	var err error
-	if s.keys, err = auth.Load(context.Background(), memstore.Open(memstore.NewData(), memstore.Hooks{})); err != nil {
+	if s.keys, err = auth.Load(context.Background(), st); err != nil {
 		panic("internal error: " + err.Error())
 	}
-	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Auth: s, Keys: s.keys, Isolation: "none"})
+	if s.sshKeys, err = auth.LoadSSHKeys(context.Background(), st, s.keys); err != nil {
+		panic("internal error: " + err.Error())
+	}
+	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Isolation: "none"})
 	return s
 }
 

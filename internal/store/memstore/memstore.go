@@ -53,6 +53,7 @@ type Data struct {
 	events  []event
 	seq     int64
 	keys    []store.Key
+	sshKeys []store.SSHKey
 	volumes []store.Volume
 	snaps   []snapshot
 	hooks   []store.Webhook
@@ -336,6 +337,41 @@ func (s *Store) RemoveKey(_ context.Context, id string) error {
 		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
 	}
 	s.d.keys = left
+	s.d.sshKeys = slices.DeleteFunc(slices.Clone(s.d.sshKeys), func(k store.SSHKey) bool { return k.Key == id })
+	return nil
+}
+
+// AddSSHKey implements store.Store.
+func (s *Store) AddSSHKey(_ context.Context, k store.SSHKey) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	known := func(x store.SSHKey) bool { return x.ID == k.ID || x.Key == k.Key && x.PublicKey == k.PublicKey }
+	if slices.ContainsFunc(s.d.sshKeys, known) {
+		return errdef.New(errdef.Exists, "ssh_key_exists", "the API key has this SSH key already")
+	}
+	k.CreatedAt = k.CreatedAt.UTC()
+	s.d.sshKeys = append(s.d.sshKeys, k)
+	return nil
+}
+
+// SSHKeys implements store.Store.
+func (s *Store) SSHKeys(context.Context) ([]store.SSHKey, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	keys := slices.Clone(s.d.sshKeys)
+	slices.SortStableFunc(keys, func(a, b store.SSHKey) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return keys, nil
+}
+
+// RemoveSSHKey implements store.Store.
+func (s *Store) RemoveSSHKey(_ context.Context, id string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	left := slices.DeleteFunc(slices.Clone(s.d.sshKeys), func(k store.SSHKey) bool { return k.ID == id })
+	if len(left) == len(s.d.sshKeys) {
+		return errdef.New(errdef.NotFound, "ssh_key_not_found", "no SSH key %q", id)
+	}
+	s.d.sshKeys = left
 	return nil
 }
 

@@ -57,6 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"KeyExists", testKeyExists},
 		{"KeysUsed", testKeysUsed},
 		{"RemoveKey", testRemoveKey},
+		{"SSHKeys", testSSHKeys},
 		{"Volumes", testVolumes},
 		{"VolumeExists", testVolumeExists},
 		{"RemoveVolume", testRemoveVolume},
@@ -489,6 +490,45 @@ func testRemoveKey(t *testing.T, h harness) {
 		t.Errorf("what is left is %+v, want %+v", got, stays)
 	}
 	addKey(t, s, goes) // nothing of it is left in the way
+}
+
+func testSSHKeys(t *testing.T, h harness) {
+	s := h.open(t)
+	stays, goes := key(1, epoch), key(2, epoch)
+	addKey(t, s, stays)
+	addKey(t, s, goes)
+	late := store.SSHKey{ID: "late", Key: stays.ID, Name: "laptop", PublicKey: "ssh-ed25519 AAAA", CreatedAt: utc(2)}
+	early := store.SSHKey{ID: "early", Key: stays.ID, PublicKey: "ssh-ed25519 BBBB", CreatedAt: elsewhere(1)}
+	others := store.SSHKey{ID: "others", Key: goes.ID, PublicKey: late.PublicKey, CreatedAt: utc(3)}
+	for _, k := range []store.SSHKey{late, early, others} {
+		if err := s.AddSSHKey(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	early.CreatedAt = utc(1)
+	sameID, sameKey := early, early
+	sameID.PublicKey, sameKey.ID = "ssh-ed25519 CCCC", "another"
+	wantClass(t, errdef.Exists, func() error { return s.AddSSHKey(t.Context(), sameID) })
+	wantClass(t, errdef.Exists, func() error { return s.AddSSHKey(t.Context(), sameKey) })
+	check := func(want ...store.SSHKey) {
+		t.Helper()
+		for range 2 {
+			if got, err := s.SSHKeys(t.Context()); err != nil || !slices.Equal(got, want) {
+				t.Errorf("SSHKeys = %+v, %v, want %+v", got, err, want)
+			}
+			s = h.reopen(t, s)
+		}
+	}
+	check(early, late, others)
+	if err := s.RemoveKey(t.Context(), goes.ID); err != nil {
+		t.Fatal(err)
+	}
+	check(early, late)
+	if err := s.RemoveSSHKey(t.Context(), early.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, errdef.NotFound, func() error { return s.RemoveSSHKey(t.Context(), early.ID) })
+	check(late)
 }
 
 func testVolumes(t *testing.T, h harness) {

@@ -1,0 +1,74 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/edge"
+	"github.com/drowse-dev/drowse/internal/sshd"
+)
+
+// newSSHServer returns what lets SSH clients in. Each is a client of server like
+// any other, in the name of the API key that its own key belongs to.
+func newSSHServer(o Options, keys *auth.Keys, sshKeys *auth.SSHKeys, server *edge.Server) (*sshd.Server, error) {
+	hostKey, err := sshd.HostKey(filepath.Join(o.StateDir, "ssh_host_ed25519_key"))
+	if err != nil {
+		return nil, err
+	}
+	o.Log.Info("SSH clients are served", "addr", o.SSHListen, "hostKey", ssh.FingerprintSHA256(hostKey.PublicKey()))
+	l := sshLogins{keys: keys, sshKeys: sshKeys, connect: server.Connect}
+	return sshd.New(sshd.Options{HostKey: hostKey, Known: l.known, Login: l.login, PerClient: o.Limits.PerClient, Log: o.Log}), nil
+}
+
+// sshLogins finds out where SSH clients may go.
+type sshLogins struct {
+	keys    *auth.Keys
+	sshKeys *auth.SSHKeys
+	connect func(client net.Addr) (net.Conn, error)
+}
+
+func (l sshLogins) known(key ssh.PublicKey) bool { return len(l.sshKeys.Holders(key)) > 0 }
+
+// login finds the sandbox of a user name, which is its id, or USER+ID for another
+// user in it than the usual one.
+func (l sshLogins) login(ctx context.Context, conn ssh.ConnMetadata, key ssh.PublicKey) (sshd.Grant, error) {
+	user, id, both := strings.Cut(conn.User(), "+")
+	if !both {
+		user, id = "", conn.User()
+	}
+	err := errors.New("the SSH key has been removed")
+	for _, h := range l.sshKeys.Holders(key) {
+		if err = auth.Require(h.Key, auth.Use); err != nil {
+			continue
+		}
+		bound, unbind := l.keys.Bind(ctx, h.Key.ID)
+		context.AfterFunc(h.Life, unbind)
+		var sb *client.Sandbox
+		if sb, err = l.open(bound, conn.RemoteAddr(), h.Key.ID, id); err == nil {
+			return sshd.Grant{Sandbox: sb.As(user), Until: bound}, nil
+		}
+		unbind()
+	}
+	return sshd.Grant{}, fmt.Errorf("%w; the user name is the id of a sandbox, or USER+ID", err)
+}
+
+// open returns a sandbox in the name of an API key, for as long as ctx.
+func (l sshLogins) open(ctx context.Context, from net.Addr, key, id string) (*client.Sandbox, error) {
+	way := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return l.connect(from) }}
+	context.AfterFunc(ctx, way.CloseIdleConnections)
+	c, err := client.New(client.Options{APIKey: l.keys.Lend(ctx, key), HTTPClient: &http.Client{Transport: way}})
+	if err != nil {
+		return nil, err
+	}
+	sb, _, err := c.Open(ctx, id)
+	return sb, err
+}
