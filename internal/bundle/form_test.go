@@ -41,7 +41,7 @@ func TestManifestForm(t *testing.T) {
 	}
 	golden.Hold(t, filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion)), data)
 	c := &m.Config
-	c.Key, c.Previews, c.Idempotency, c.Before, c.Lineage, c.Build = "", nil, nil, nil, nil, "" // stay where they are
+	c.Key, c.Name, c.Previews, c.Idempotency, c.Before, c.Lineage, c.Build = "", "", nil, nil, nil, nil, "" // stay where they are
 	got, err := readManifest(t, string(data))
 	if err != nil || !reflect.DeepEqual(got, m) {
 		t.Errorf("%v; got %+v\nwant %+v", err, got, m)

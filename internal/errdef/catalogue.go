@@ -98,6 +98,8 @@ var catalogue = []Entry{
 	{"method_not_allowed", Invalid, 405, 405, "The path does not support this method.", "Use a method that the Allow header lists."},
 	{"mode_invalid", Invalid, 400, 400, "The pause mode must be memory or filesystem.", "Use memory or filesystem."},
 	{"mount_forbidden", Forbidden, 0, 0, "The kernel does not allow the server to mount overlayfs.", "Run it as root with CAP_SYS_ADMIN; a container needs --privileged."},
+	{"name_invalid", Invalid, 400, 0, "The name of a sandbox may have only letters, digits, - and _, and has a maximum length.", "Use another name."},
+	{"name_taken", Exists, 409, 0, "Another sandbox of the API key has the name and has not ended.", "Use another name, or kill that sandbox first."},
 	{"namespaces_exhausted", Unfit, 501, 501, "The server's host allows no more namespaces, so no sandbox can start.", "Raise the sysctls user.max_*_namespaces on the host."},
 	{"network_invalid", Invalid, 400, 400, "A network rule is invalid, or rules conflict: a name is denied, or a name is allowed while everything else is open.", "Use IP addresses and networks. allowOut also takes names, such as example.com or *.example.com, together with 0.0.0.0/0 in denyOut."},
 	{"no_agent", Internal, 0, 0, "The binary was built without the agent that runs in sandboxes.", "Build it with make build."},

@@ -30,6 +30,7 @@ type Config struct {
 	Alias         string            `json:"alias,omitempty"`
 	Image         string            `json:"image,omitempty"` // the digest that pins the image of the template; empty for the host's system
 	Key           string            `json:"key,omitempty"`   // the id of the API key that has made it; empty where that is not known
+	Name          string            `json:"name,omitempty"`  // chosen by its creator, unique among the sandboxes of Key that have not ended; empty for none
 	Metadata      map[string]string `json:"metadata,omitempty"`
 	Env           map[string]string `json:"env,omitempty"`
 	Secure        bool              `json:"secure"`                  // the agent refuses requests without the sandbox's token

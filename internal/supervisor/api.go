@@ -1,9 +1,6 @@
 package supervisor
 
 import (
-	"time"
-
-	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
@@ -46,23 +43,5 @@ type (
 	Lease  = leases.Lease
 )
 
-// Explanation says why a sandbox is in the state it is in and what happens
-// next.
-type Explanation struct {
-	Sandbox store.Sandbox
-	Holds   []awake.Hold // those that count first
-	// LastActive is when it was active last: now, while a hold counts.
-	LastActive time.Time
-	// Deadlines are the clocks that run, earliest first. While a hold counts,
-	// the idle timeout is not among them.
-	Deadlines []lifecycle.Deadline
-	Blindness awake.Blindness
-	// Fault is why a sandbox that sleeps cannot wake; nil if nothing is known of
-	// that.
-	Fault error
-	// Refusals are the last things outside that it did not get through to, newest
-	// first, as far as this server has seen them.
-	Refusals []egress.Refusal
-	// Transitions are the last entries of the event log, newest first.
-	Transitions []store.Event
-}
+// Explanation says why a sandbox is in the state it is in and what happens next.
+type Explanation = awake.Explanation

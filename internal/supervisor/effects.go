@@ -391,6 +391,7 @@ func (b *box) forgetRecord(ctx context.Context) {
 	b.s.forget(b.id)
 	b.s.graves.Forget(b.snapshot().Config.Key, b.id)
 	b.s.creates.Forget(b.snapshot().Config, b)
+	b.s.Book.Forget(b.snapshot().Config, b.id)
 }
 
 // bury notes that nothing but the tombstone is left of a sandbox, if so. Where its

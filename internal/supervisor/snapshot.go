@@ -213,6 +213,7 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 	for i := range children {
 		all.Go(func() {
 			child := CreateRequest{Snapshot: snap.ID, inherit: true, Settings: snap.Settings, Config: snapshots.Inherit(snap, req.Key), Actor: req.Actor}
+			child.Config.Name, child.Config.Idempotency = req.Name, req.Once
 			if req.Timeout != nil {
 				child.Settings.Timeout = *req.Timeout
 			}

@@ -47,6 +47,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/merging"
 	"github.com/drowse-dev/drowse/internal/supervisor/metrics"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
+	"github.com/drowse-dev/drowse/internal/supervisor/names"
 	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
@@ -123,6 +124,7 @@ type Supervisor struct {
 	*templates.Catalog
 	*fitness.Watch
 	*events.Log
+	*names.Book
 
 	tokens.Tokens
 
@@ -171,6 +173,10 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		resharing: quota.NewChanges(), creates: newCreates(),
 		Tokens: tokens.New(secret), Log: events.New(o.Store), ledger: &cost.Ledger{},
 	}
+	s.Book = names.New(func(id string) bool {
+		b, err := s.box(id)
+		return err != nil || b.snapshot().Record.State == lifecycle.Terminated
+	})
 	if m, ok := o.Store.(meteredStore); ok {
 		m.Meter(s.ledger.Wrote)
 	}
@@ -348,7 +354,12 @@ func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan ending
 	if err := s.enlist(made); err != nil {
 		return nil, nil, err
 	}
+	if err := s.TakeName(cfg, id); err != nil {
+		s.forget(id)
+		return nil, nil, err
+	}
 	if _, ended, err = made.request(begun); err != nil {
+		s.Book.Forget(cfg, id)
 		s.forget(id)
 		return nil, nil, fmt.Errorf("create sandbox: %w", err)
 	}

@@ -69,7 +69,7 @@ var layers = []layer{
 			"internal/supervisor/cost", "internal/supervisor/defaults", "internal/supervisor/disklimit", "internal/supervisor/events",
 			"internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/ids", "internal/supervisor/insist",
 			"internal/supervisor/journal", "internal/supervisor/launch", "internal/supervisor/leases", "internal/supervisor/merging",
-			"internal/supervisor/metrics", "internal/supervisor/moving", "internal/supervisor/once", "internal/supervisor/outcome",
+			"internal/supervisor/metrics", "internal/supervisor/moving", "internal/supervisor/names", "internal/supervisor/once", "internal/supervisor/outcome",
 			"internal/supervisor/preview", "internal/supervisor/quota", "internal/supervisor/remains", "internal/supervisor/snapshots",
 			"internal/supervisor/space", "internal/supervisor/starved", "internal/supervisor/templates", "internal/supervisor/timers",
 			"internal/supervisor/tokens", "internal/supervisor/usage", "internal/supervisor/volumes",
@@ -156,15 +156,12 @@ var arrows = []struct {
 		from: "internal/edge", to: module + "internal/api", but: nil,
 		why: "the data plane knows no dialect",
 	},
-	{
-		from: "internal/api/e2b", to: module + "internal/api/v1", but: nil,
-		why: "a dialect can be changed without another; what both need is in httpapi and body",
-	},
-	{
-		from: "internal/api/v1", to: module + "internal/api/e2b", but: nil,
-		why: "a dialect can be changed without another; what both need is in httpapi and body",
-	},
 }
+
+// dialects are packages below internal/api of which none may import another.
+var dialects = []string{"e2b", "mitos", "v1"}
+
+const whyApart = "a dialect can be changed without another; what both need is in httpapi and body"
 
 // below says whether a path is dir or below it.
 func below(path, dir string) bool {
@@ -190,6 +187,13 @@ func forbidden(pkg, imported string) string {
 	for _, a := range arrows {
 		if below(pkg, a.from) && below(imported, a.to) && !slices.ContainsFunc(a.but, func(b string) bool { return below(pkg, b) }) {
 			return a.why
+		}
+	}
+	for _, from := range dialects {
+		for _, to := range dialects {
+			if from != to && below(pkg, "internal/api/"+from) && below(imported, module+"internal/api/"+to) {
+				return whyApart
+			}
 		}
 	}
 	own, ok := strings.CutPrefix(imported, module)

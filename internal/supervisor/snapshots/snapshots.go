@@ -270,7 +270,7 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 		cp.AgentToken = s.o.AgentToken(sb.ID)
 	}
 	c := sb.Config
-	c.Previews, c.Idempotency, c.Before, c.Build = nil, nil, nil, req.Build
+	c.Name, c.Previews, c.Idempotency, c.Before, c.Build = "", nil, nil, nil, req.Build
 	return store.Snapshot{
 		ID: NewID(), Name: req.Name, Key: req.Key, Passing: req.Passing, CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 		Sandbox: sb.ID, Generation: sb.Record.Generation, Checkpoint: cp, Settings: sb.Record.Settings, Config: c, Bytes: cp.Bytes,

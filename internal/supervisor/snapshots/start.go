@@ -84,6 +84,10 @@ type ForkRequest struct {
 	Timeout *time.Duration // the soft timeout of each; nil for that of the sandbox
 	Key     string         // the id of the API key whose they will be
 	Actor   string
+	// Name and Once are the name and the idempotency key of the only child; both may
+	// be missing.
+	Name string
+	Once *store.Idempotency
 }
 
 // Forked is one child, or why there is none.

@@ -1,0 +1,30 @@
+package awake
+
+import (
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Explanation says why a sandbox is in the state it is in and what happens
+// next.
+type Explanation struct {
+	Sandbox store.Sandbox
+	Holds   []Hold // those that count first
+	// LastActive is when it was active last: now, while a hold counts.
+	LastActive time.Time
+	// Deadlines are the clocks that run, earliest first. While a hold counts,
+	// the idle timeout is not among them.
+	Deadlines []lifecycle.Deadline
+	Blindness Blindness
+	// Fault is why a sandbox that sleeps cannot wake; nil if nothing is known of
+	// that.
+	Fault error
+	// Refusals are the last things outside that it did not get through to, newest
+	// first, as far as this server has seen them.
+	Refusals []egress.Refusal
+	// Transitions are the last entries of the event log, newest first.
+	Transitions []store.Event
+}
