@@ -171,3 +171,13 @@ func escaped(text []byte) []byte {
 	}
 	return out
 }
+
+// MediaType returns the media type of a field of a result, such as png.
+func MediaType(field string) (media string, known bool) {
+	for media, name := range resultFields {
+		if name == field {
+			return media, true
+		}
+	}
+	return "", false
+}

@@ -29,6 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agentbin"
 	"github.com/drowse-dev/drowse/internal/api/e2b"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/mitos"
 	"github.com/drowse-dev/drowse/internal/api/sandbox0"
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/api/volumecontent"
@@ -331,6 +332,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg prometheus.Gather
 	files := volumecontent.New(volumecontent.Options{Volumes: p.sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation})
 	ofSandbox0 := sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, MaxTimeout: o.MaxTimeout, Log: o.Log})
+	ofMitos := mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log})
 	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies()
 	p.sup.CountBuffers(bodies.Of)
@@ -340,6 +342,8 @@ func controlPlane(ctx context.Context, o Options, p parts, reg prometheus.Gather
 			native.ServeHTTP(w, r)
 		case sandbox0.Owns(r):
 			ofSandbox0.ServeHTTP(w, r)
+		case mitos.Owns(r):
+			ofMitos.ServeHTTP(w, r)
 		case volumecontent.Owns(r):
 			files.ServeHTTP(w, r)
 		case r.URL.Path == "/healthz":

@@ -159,7 +159,7 @@ var arrows = []struct {
 }
 
 // dialects are packages below internal/api of which none may import another.
-var dialects = []string{"e2b", "mitos", "v1"}
+var dialects = []string{"e2b", "mitos", "sandbox0", "v1"}
 
 const whyApart = "a dialect can be changed without another; what both need is in httpapi and body"
 

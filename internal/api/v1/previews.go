@@ -1,8 +1,6 @@
 package v1
 
 import (
-	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -63,28 +61,11 @@ func (s *server) createPreview(c *call) (reply, error) {
 // it: by host name if there is a domain, and else by path on the host that it
 // has asked.
 func (s *server) previewURL(c *call, port int, path, token string) string {
-	scheme := "http"
-	if c.r.TLS != nil || strings.EqualFold(c.r.Header.Get("X-Forwarded-Proto"), "https") {
-		scheme = "https"
-	}
-	address := fmt.Sprintf("%s/s/%s/%d", host(c.r), c.sandbox, port)
-	if s.Domain != "" {
-		address = fmt.Sprintf("%d-%s.%s", port, c.sandbox, s.Domain)
-	}
 	separator := "?"
 	if strings.Contains(path, "?") {
 		separator = "&"
 	}
-	return scheme + "://" + address + path + separator + preview.Param + "=" + token
-}
-
-// host returns what the request calls this server; for HTTP/1.0, which need not
-// say, the address that it came to.
-func host(r *http.Request) string {
-	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && r.Host == "" {
-		return at.String()
-	}
-	return r.Host
+	return httpapi.PortURL(c.r, s.Domain, c.sandbox, port) + path + separator + preview.Param + "=" + token
 }
 
 func (s *server) previews(c *call) (reply, error) {

@@ -1,0 +1,93 @@
+package mitos
+
+import (
+	"net/http"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
+)
+
+// Prefix begins all paths of the dialect.
+const Prefix = "/mitos"
+
+// kind is the form of a route's requests, answers and errors.
+type kind string
+
+const (
+	rest    kind = "rest"
+	unary   kind = "unary"   // one message each way
+	streams kind = "streams" // messages in frames
+	socket  kind = "socket"  // frames in a WebSocket
+)
+
+// route is one endpoint.
+type route struct {
+	method  string
+	pattern string
+	kind    kind
+	access  auth.Permission
+	handle  func(*server, *call) (any, error)
+	// stream answers instead, for the routes of frames.
+	stream func(*server, *call) error
+}
+
+const (
+	sandboxParam = "id"
+
+	v1      = Prefix + "/v1"
+	one     = v1 + "/sandboxes/{" + sandboxParam + "}"
+	service = Prefix + "/sandbox.v1.Sandbox/"
+
+	get  = http.MethodGet
+	post = http.MethodPost
+	del  = http.MethodDelete
+)
+
+// routes returns all endpoints. Those of mitos that drowse has nothing for are
+// refused by name.
+func routes() []route {
+	return []route{
+		{get, v1 + "/health", rest, auth.Look, health, nil},
+		{get, v1 + "/templates", rest, auth.Look, listTemplates, nil},
+		{post, v1 + "/templates", rest, auth.Use, ensureTemplate, nil},
+		{post, v1 + "/fork", rest, auth.Use, create, nil},
+		{get, v1 + "/sandboxes", rest, auth.Look, list, nil},
+		{del, one, rest, auth.Use, terminate, nil},
+		{post, one + "/fork", rest, auth.Use, fork, nil},
+		{post, v1 + "/set_timeout", rest, auth.Use, setTimeout, nil},
+		{post, v1 + "/pause", rest, auth.Use, pause, nil},
+		{post, v1 + "/resume", rest, auth.Use, resume, nil},
+		{post, v1 + "/preview", rest, auth.Use, createPreview, nil},
+		{post, one + "/forward", rest, auth.Use, unbuilt, nil},
+		{get, one + "/expose/{port}", rest, auth.Use, unbuilt, nil},
+		{post, one + "/expose/{port}", rest, auth.Use, unbuilt, nil},
+
+		{post, service + "ExecStream", streams, auth.Use, nil, execStream},
+		{post, service + "RunCodeStream", streams, auth.Use, nil, runCode},
+		{post, service + "ReadFile", streams, auth.Use, nil, readFile},
+		{post, service + "WriteFile", streams, auth.Use, nil, writeFile},
+		{post, service + "List", unary, auth.Use, listDir, nil},
+		{post, service + "Stat", unary, auth.Use, stat, nil},
+		{post, service + "Mkdir", unary, auth.Use, mkdir, nil},
+		{post, service + "Remove", unary, auth.Use, remove, nil},
+		{get, service + "Exec", socket, auth.Use, nil, terminal},
+
+		{post, service + "Exec", unary, auth.Use, unbuilt, nil},
+		{post, service + "RunCode", unary, auth.Use, unbuilt, nil},
+		{post, service + "Archive", unary, auth.Use, unbuilt, nil},
+		{post, service + "Upload", unary, auth.Use, unbuilt, nil},
+		{post, service + "Watch", unary, auth.Use, unbuilt, nil},
+		{post, service + "Processes", unary, auth.Use, unbuilt, nil},
+		{post, service + "Signal", unary, auth.Use, unbuilt, nil},
+		{post, service + "PortForward", unary, auth.Use, unbuilt, nil},
+		{post, service + "Vitals", unary, auth.Use, unbuilt, nil},
+		{post, service + "Fork", unary, auth.Use, unbuilt, nil},
+		{post, service + "Checkpoint", unary, auth.Use, unbuilt, nil},
+		{post, service + "ExtendLifetime", unary, auth.Use, unbuilt, nil},
+		{post, service + "Budget", unary, auth.Use, unbuilt, nil},
+	}
+}
+
+func newRouter() httpapi.Router[route] {
+	return httpapi.NewRouter(routes(), func(r *route) (method, pattern string) { return r.method, r.pattern })
+}

@@ -1,0 +1,206 @@
+package mitos
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/names"
+	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+)
+
+// lookTime bounds how long a list waits for what sandboxes tell of themselves.
+const lookTime = time.Second
+
+func health(s *server, c *call) (any, error) {
+	all, err := s.visible(c)
+	if err != nil {
+		return nil, err
+	}
+	known, err := s.Templates.Templates()
+	return map[string]any{"status": "ok", "mock": false, "templates": len(known), "sandboxes": len(all)}, err
+}
+
+// visible returns the sandboxes that have not ended and that the key sees, oldest
+// first.
+func (s *server) visible(c *call) ([]store.Sandbox, error) {
+	all, err := s.Sandboxes.List(c.ctx)
+	all = slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) })
+	slices.SortFunc(all, func(a, b store.Sandbox) int {
+		return cmp.Or(a.Record.CreatedAt.Compare(b.Record.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	return all, err
+}
+
+func list(s *server, c *call) (any, error) {
+	all, err := s.visible(c)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, len(all))
+	for i, sb := range all {
+		ids[i] = sb.ID
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, lookTime)
+	defer cancel()
+	outlooks := s.Sandboxes.Outlooks(ctx, ids)
+	views := make([]sandboxView, len(all))
+	for i, sb := range all {
+		views[i] = s.view(c, sb, outlooks[sb.ID].Holds)
+	}
+	return views, nil
+}
+
+// create is what mitos calls the fork of a template.
+func create(s *server, c *call) (any, error) {
+	words, err := c.parse(createBody)
+	if err != nil {
+		return nil, err
+	}
+	name, template := words["id"].Value.(string), words["template"].Value.(string)
+	if err := names.Check(name); err != nil {
+		return nil, err
+	}
+	p, known := s.postures.use(c.key.ID, template)
+	if !known {
+		return nil, errdef.New(errdef.NotFound, "template_not_found", "template %q was not created with this API key since the server's start", template).
+			WithRemedy("create it first, as mitos.create() does: POST %s/templates", v1)
+	}
+	req := supervisor.CreateRequest{Actor: c.actor, Config: store.Config{Key: c.key.ID, Name: name, Secure: true}}
+	req.Settings.Timeout = s.MaxTimeout
+	p.apply(&req)
+	if err := s.startFrom(c, template, &req); err != nil {
+		return nil, err
+	}
+	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	sb, err := s.Sandboxes.Create(c.ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	v := s.view(c, sb, nil)
+	v.TemplateID, v.ForkTimeMS = template, milliseconds(time.Since(begin))
+	return v, nil
+}
+
+func terminate(s *server, c *call) (any, error) {
+	if err := s.Sandboxes.Kill(c.ctx, c.id, c.actor); err != nil {
+		return nil, err
+	}
+	return map[string]string{"status": "terminated", "id": c.named}, nil
+}
+
+// fork starts a child that goes on from what the sandbox is now.
+func fork(s *server, c *call) (any, error) {
+	words, err := c.parse(forkBody)
+	if err != nil {
+		return nil, err
+	}
+	if frozen, given := words["pause_source"]; given && !frozen.Value.(bool) {
+		return nil, errdef.New(errdef.Unsupported, "not_supported", "pause_source is false, and a running sandbox is always frozen for the moment of its capture").
+			WithRemedy("leave it out").With("field", "pause_source")
+	}
+	req := supervisor.ForkRequest{Count: 1, Key: c.key.ID, Actor: c.actor, Name: words["id"].Value.(string)}
+	if err := names.Check(req.Name); err != nil {
+		return nil, err
+	}
+	if req.Once, err = body.Idempotency(c.r.Header, c.r.URL.EscapedPath(), c.sent); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	children, err := s.Sandboxes.Fork(c.ctx, c.id, req)
+	if err != nil {
+		return nil, err
+	}
+	if children[0].Err != nil {
+		return nil, children[0].Err
+	}
+	v := s.view(c, children[0].Sandbox, nil)
+	v.ForkTimeMS = milliseconds(time.Since(begin))
+	if echo, given := words["template"]; given {
+		v.TemplateID = echo.Value.(string)
+	}
+	return v, nil
+}
+
+// flat reads the body of a verb that names its sandbox there.
+func (s *server) flat(c *call, v body.Vocabulary) (map[string]body.Said, error) {
+	words, err := c.parse(v)
+	if err != nil {
+		return nil, err
+	}
+	return words, s.names(c, words["sandbox"].Value.(string))
+}
+
+func setTimeout(s *server, c *call) (any, error) {
+	words, err := s.flat(c, timeoutBody)
+	if err != nil {
+		return nil, err
+	}
+	d := words["timeout_seconds"].Value.(time.Duration)
+	sb, err := s.Sandboxes.SetTimeout(c.ctx, c.id, d, c.actor)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"status": "ok", "deadline_unix": deadline(sb.Record), "timeout_seconds": int64(d / time.Second)}, nil
+}
+
+// status is the answer of pause and resume.
+func status(state lifecycle.State) any { return map[string]lifecycle.State{"status": state} }
+
+func pause(s *server, c *call) (any, error) {
+	if _, err := s.flat(c, sandboxBody); err != nil {
+		return nil, err
+	}
+	err := s.Sandboxes.Pause(c.ctx, c.id, lifecycle.Memory, c.actor)
+	if e, ok := asError(err); ok && e.Code == "already_paused" {
+		err = nil
+	}
+	return status(lifecycle.Paused), err
+}
+
+// resume starts the timeout anew that the sandbox was created with; it leaves one
+// that runs as it is.
+func resume(s *server, c *call) (any, error) {
+	if _, err := s.flat(c, sandboxBody); err != nil {
+		return nil, err
+	}
+	sb, err := s.Sandboxes.Find(c.ctx, c.id)
+	if err != nil {
+		return nil, err
+	}
+	if sb.Record.State == lifecycle.Running && sb.Record.Phase() == "" {
+		return status(lifecycle.Running), nil
+	}
+	if _, err := s.Sandboxes.Connect(c.ctx, c.id, sb.Record.Settings.Timeout, supervisor.Patch{}, c.actor); err != nil {
+		return nil, err
+	}
+	return status(lifecycle.Running), nil
+}
+
+// previewTime is how long a preview link is good: as with mitos' own server.
+const previewTime = time.Hour
+
+func createPreview(s *server, c *call) (any, error) {
+	words, err := s.flat(c, previewBody)
+	if err != nil {
+		return nil, err
+	}
+	p, token, err := s.Sandboxes.CreatePreview(c.ctx, c.id, preview.Request{Port: words["port"].Value.(int), For: previewTime, Actor: c.actor})
+	if err != nil {
+		return nil, err
+	}
+	link := fmt.Sprintf("%s/?%s=%s", httpapi.PortURL(c.r, s.Domain, c.id, p.Port), preview.Param, token)
+	return map[string]any{"url": link, "expires_unix": p.ExpiresAt.Unix()}, nil
+}
