@@ -16,10 +16,19 @@ import (
 type Template struct {
 	ID     string    `json:"id"`
 	Names  []string  `json:"names"`
-	Source string    `json:"source"` // "host" or "image"
+	Source string    `json:"source"` // "host", "image" or "build"
 	MadeAt time.Time `json:"madeAt"`
 	User   string    `json:"user"`            // as whom commands run that do not say
-	Image  *Image    `json:"image,omitempty"` // nil for the host's own system
+	Image  *Image    `json:"image,omitempty"` // nil for what is no image
+	Build  *Built    `json:"build,omitempty"` // nil for what was not built
+}
+
+// Built is how a template was built of steps, by a client of E2B's.
+type Built struct {
+	Status string `json:"status"`           // of the newest build: "waiting", "building", "ready" or "error"
+	Reason string `json:"reason,omitempty"` // why it failed
+	Builds int    `json:"builds"`
+	Key    string `json:"key"` // the id of the API key that has built it
 }
 
 // Image is the OCI image that a template was made of.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +25,9 @@ func (a templateCommands) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "template COMMAND",
 		Short: "fetch, list, name and remove what sandboxes start from",
-		Long: `A template is what a sandbox starts from: the host's own system, or an OCI image.
-The server fetches images itself, without Docker, and with the credentials that
+		Long: `A template is what a sandbox starts from: the host's own system, an OCI image, or
+what E2B's SDKs or command line have built of steps. ls, inspect and rm show and
+remove those too. The server fetches images itself, without Docker, and with the credentials that
 docker login has left for the user that it runs as. Images share layers.
 
 Without a template, a sandbox starts from base. That is the host's own system,
@@ -169,16 +171,27 @@ func (a templateCommands) listCommand() *cobra.Command {
 					rows := [][]string{{"NAMES", "ID", "IMAGE", "SIZE", "MADE"}}
 					for _, t := range all {
 						ref, size := "the host's own system", "-"
-						if t.Image != nil {
+						switch {
+						case t.Image != nil:
 							ref, size = imageText(*t.Image), human.Bytes(imageBytes(*t.Image))
+						case t.Build != nil:
+							ref = builtText(*t.Build)
 						}
-						rows = append(rows, []string{strings.Join(t.Names, ","), t.ID, ref, size, clock(t.MadeAt, now)})
+						rows = append(rows, []string{cmp.Or(strings.Join(t.Names, ","), "-"), t.ID, ref, size, clock(t.MadeAt, now)})
 					}
 					table(w, rows)
 				})
 			})
 		},
 	}
+}
+
+// builtText is a template in a list that was built.
+func builtText(b client.Built) string {
+	if b.Status == "ready" {
+		return "built of steps"
+	}
+	return "built of steps; the last build: " + b.Status
 }
 
 // imageText is an image in a list.
@@ -238,6 +251,11 @@ func describeTemplate(w io.Writer, t client.Template, now time.Time) {
 		for _, l := range i.Layers {
 			row("layer", fmt.Sprintf("%s  %s, %d entries", l.Digest, human.Bytes(l.Bytes), l.Entries))
 		}
+	} else if b := t.Build; b != nil {
+		row("image", "none: built of steps")
+		row("last build", b.Status)
+		row("failed", b.Reason)
+		row("key", b.Key)
 	} else {
 		row("image", "none: the host's own system")
 	}

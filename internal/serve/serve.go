@@ -330,7 +330,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg prometheus.Gather
 		Sandboxes: p.sup, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: p.sup, Log: o.Log})
-	native := v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation})
+	native := v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation})
 	ofSandbox0 := sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, MaxTimeout: o.MaxTimeout, Log: o.Log})
 	ofMitos := mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log})
 	metrics := metricsHandler(reg, p.keys)

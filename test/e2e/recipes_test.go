@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,9 @@ func TestBuildOfKilledServer(t *testing.T) {
 	r := s.buildTemplate(ctx, "killed", "base", first, runs("echo two >two"))
 	if r.Status != "ready" || !strings.Contains(r.log(), "CACHED RUN echo one >one\n") {
 		t.Fatalf("built again: %+v", r)
+	}
+	if made, err := client.NewTemplates(s.client).Get(ctx, "killed"); err != nil || made.Build == nil || made.Build.Status != "ready" || !slices.Equal(made.Names, []string{"killed"}) {
+		t.Errorf("it is listed as %+v, %v", made, err)
 	}
 	sb := s.create(ctx, client.CreateOptions{Template: "killed"})
 	if exit, out := run(ctx, t, sb, "cat", "one", "two"); exit.Code != 0 || out != "one\ntwo\n" {

@@ -155,6 +155,7 @@ type Options struct {
 	Volumes   Volumes       // required
 	Templates Templates     // required
 	Snapshots Snapshots     // required
+	Builds    Builds        // required
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	SSHKeys   SSHKeys       // required

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
@@ -34,10 +35,11 @@ type Templates interface {
 type templateView struct {
 	ID     string            `json:"id"`
 	Names  []string          `json:"names" doc:"What it is called, in the order of the alphabet."`
-	Source string            `json:"source" doc:"host for the host's own system, image for an OCI image."`
+	Source string            `json:"source" doc:"host for the host's own system, image for an OCI image, build for what was built of steps."`
 	MadeAt httpapi.Timestamp `json:"madeAt"`
 	User   string            `json:"user" doc:"As whom commands run that do not say."`
-	Image  *imageView        `json:"image,omitempty" doc:"What it was made of; left out of the host's own system."`
+	Image  *imageView        `json:"image,omitempty" doc:"What it was made of; left out of what is no image."`
+	Build  *builtView        `json:"build,omitempty" doc:"How it was built; left out of what was not."`
 }
 
 // imageView is an OCI image.
@@ -174,7 +176,7 @@ func (l *lines) write(v pulled) {
 	_ = l.control.Flush()
 }
 
-func listTemplates(s *server, _ *call) (reply, error) {
+func listTemplates(s *server, c *call) (reply, error) {
 	list, err := s.Templates.Templates()
 	if err != nil {
 		return reply{}, err
@@ -182,6 +184,11 @@ func listTemplates(s *server, _ *call) (reply, error) {
 	v := templatesView{Templates: []templateView{}}
 	for _, t := range list {
 		v.Templates = append(v.Templates, viewTemplate(t))
+	}
+	for _, t := range s.Builds.Templates() {
+		if auth.Sees(c.key, t.Key) {
+			v.Templates = append(v.Templates, viewBuilt(s, t))
+		}
 	}
 	return ok(v)
 }
@@ -191,10 +198,16 @@ func templateOf(c *call) string { return c.params[templateParam] }
 
 func getTemplate(s *server, c *call) (reply, error) {
 	t, err := s.Templates.Template(templateOf(c))
+	v := viewTemplate(t)
+	err = orBuilt(err, func() error {
+		t, _, err := built(s, c.key, templateOf(c))
+		v = viewBuilt(s, t)
+		return err
+	})
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(viewTemplate(t))
+	return ok(v)
 }
 
 func setTemplate(s *server, c *call) (reply, error) {
@@ -213,5 +226,15 @@ func setTemplate(s *server, c *call) (reply, error) {
 }
 
 func removeTemplate(s *server, c *call) (reply, error) {
-	return reply{status: http.StatusNoContent}, s.Templates.RemoveTemplate(templateOf(c), c.actor)
+	err := orBuilt(s.Templates.RemoveTemplate(templateOf(c), c.actor), func() error {
+		t, tag, err := built(s, c.key, templateOf(c))
+		switch {
+		case err != nil:
+			return err
+		case tag == "":
+			return s.Builds.Delete(c.r.Context(), t.Name)
+		}
+		return s.Builds.Untag(c.r.Context(), t.Name, []string{tag})
+	})
+	return reply{status: http.StatusNoContent}, err
 }

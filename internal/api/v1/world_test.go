@@ -35,7 +35,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 		t.Fatal(err)
 	}
 	w := &world{apitest.NewWorld(t)}
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

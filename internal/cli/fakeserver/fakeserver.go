@@ -88,7 +88,7 @@ func New(key, dir string) *Server {
 	if s.sshKeys, err = auth.LoadSSHKeys(context.Background(), st, s.keys); err != nil {
 		panic("internal error: " + err.Error())
 	}
-	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Isolation: "none"})
+	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Builds: apitest.NewBuilds(), Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Isolation: "none"})
 	return s
 }
 

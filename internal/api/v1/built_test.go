@@ -1,0 +1,48 @@
+package v1
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+)
+
+// TestBuiltTemplates lists, shows and removes what was built of steps, by the names
+// that sandboxes start from it by.
+func TestBuiltTemplates(t *testing.T) {
+	w := newWorld(t)
+	ids := func(key string) (all []any) {
+		t.Helper()
+		for _, v := range list(answer{w.DoAs(key, "GET", "/v1/templates", "")}.Is(http.StatusOK).Object()["templates"]) {
+			all = append(all, v["id"])
+		}
+		return all
+	}
+	if got := ids(apitest.GoodKey); len(got) != 4 {
+		t.Errorf("all: %v", got)
+	}
+	if got := ids(apitest.OwnKey); len(got) != 1 {
+		t.Errorf("those of a key that has built none: %v", got)
+	}
+	for _, ref := range []string{"app", "app:v1", "APP:default", "default/app"} {
+		got := w.do("GET", "/v1/templates/"+url.PathEscape(ref), "").Is(http.StatusOK).Object()
+		names := got["names"].([]any)
+		built := got["build"].(map[string]any)
+		if got["id"] != "app" || got["source"] != "build" || got["user"] != "user" || len(names) != 2 || names[0] != "app" || names[1] != "app:v1" || built["status"] != "ready" || built["key"] != apitest.KeyID {
+			t.Errorf("%s: %v", ref, got)
+		}
+	}
+	failed := w.do("GET", "/v1/templates/broken", "").Is(http.StatusOK).Object()
+	if b := failed["build"].(map[string]any); len(failed["names"].([]any)) != 0 || b["status"] != "error" || b["reason"] == nil {
+		t.Errorf("one whose build failed: %v", failed)
+	}
+	answer{w.DoAs(apitest.OwnKey, "GET", "/v1/templates/app", "")}.fails(http.StatusNotFound, "template_not_found", "app")
+	w.do("GET", "/v1/templates/app:v2", "").fails(http.StatusNotFound, "template_not_found", "app:v2")
+
+	w.do("DELETE", "/v1/templates/app:default", "").Is(http.StatusNoContent)
+	w.do("GET", "/v1/templates/app", "").fails(http.StatusNotFound, "template_not_found", "app")
+	w.do("DELETE", "/v1/templates/broken:v1", "").fails(http.StatusNotFound, "template_not_found", "broken:v1")
+	w.do("DELETE", "/v1/templates/broken", "").Is(http.StatusNoContent)
+	w.do("DELETE", "/v1/templates/broken", "").fails(http.StatusNotFound, "template_not_found", "broken")
+}
