@@ -309,10 +309,16 @@ func (p *Process) selector() *pb.ProcessSelector {
 // feed copies Stdin to the command until either ends. Wait cancels ctx; it does
 // not wait for feed, because nothing can interrupt a Read.
 func (p *Process) feed(ctx context.Context) {
-	to := writerFunc(func(b []byte) (int, error) { return len(b), p.send(ctx, b) })
-	// The struct hides other methods of Stdin, so that Copy sends chunks.
-	_, err := io.Copy(to, struct{ io.Reader }{p.command.Stdin})
-	if err != nil && ctx.Err() == nil && !wantsNoMore(err) {
+	in := startGather(p.command.Stdin)
+	defer in.stop()
+	var err error
+	for err == nil {
+		var b []byte
+		if b, err = in.next(); err == nil {
+			err = p.send(ctx, b)
+		}
+	}
+	if err != io.EOF && ctx.Err() == nil && !wantsNoMore(err) {
 		p.mu.Lock()
 		p.inputErr = rpcError(err)
 		p.mu.Unlock()
@@ -321,10 +327,6 @@ func (p *Process) feed(ctx context.Context) {
 		_, _ = p.rpc.CloseStdin(ctx, connect.NewRequest(&pb.CloseStdinRequest{Process: p.selector()}))
 	}
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func (p *Process) send(ctx context.Context, b []byte) error {
 	input := &pb.ProcessInput{Input: &pb.ProcessInput_Stdin{Stdin: b}}

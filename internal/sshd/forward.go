@@ -72,7 +72,7 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 		cancel(errGone) // the client has closed its end
 	}()
 	go func() {
-		_, err := io.Copy(input, onlyReader{ch})
+		_, err := io.Copy(input, ch)
 		input.CloseWithError(err) // nil is the end
 	}()
 	_, _ = io.Copy(ch, answers)

@@ -153,7 +153,7 @@ func (s *session) start(cmd client.Command) outcome {
 
 func (s *session) run(cmd client.Command) {
 	defer finish(s.ch)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.env, onlyReader{s.ch}, s.ch, s.ch.Stderr()
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.env, s.ch, s.ch, s.ch.Stderr()
 	start := s.guest.Start
 	if s.size != nil {
 		cmd.Terminal = s.size

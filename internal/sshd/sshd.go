@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -309,9 +308,6 @@ func finish(ch ssh.Channel) {
 	_ = ch.CloseWrite()
 	_ = ch.Close()
 }
-
-// onlyReader hides the other methods of a channel from who copies from it.
-type onlyReader struct{ io.Reader }
 
 // printable is text for a user's terminal, which text of a sandbox must not
 // command.
