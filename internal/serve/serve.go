@@ -331,7 +331,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg prometheus.Gather
 	})
 	files := volumecontent.New(volumecontent.Options{Volumes: p.sup, Log: o.Log})
 	native := v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation})
-	ofSandbox0 := sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, MaxTimeout: o.MaxTimeout, Log: o.Log})
+	ofSandbox0 := sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Volumes: p.sup, Auth: p.keys, MaxTimeout: o.MaxTimeout, Log: o.Log})
 	ofMitos := mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log})
 	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies()

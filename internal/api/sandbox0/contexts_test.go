@@ -253,7 +253,7 @@ func TestAutoResumeOff(t *testing.T) {
 		if r.effect != enters {
 			continue
 		}
-		path := strings.ReplaceAll(apitest.PathOf(r.pattern, sandboxParam, id), "x1", ctx)
+		path := strings.ReplaceAll(apitest.PathOf(r.pattern, sandboxParam, id), "x1", ctx) + "?path=/nowhere"
 		fails(w.Do(r.method, path, bodyOf(r)), http.StatusServiceUnavailable, "unavailable", "autoResume is off")
 	}
 	if v := w.sandbox(id); v["status"] != "paused" {
@@ -271,7 +271,7 @@ func TestEffects(t *testing.T) {
 		w := newWorld(t)
 		id := w.claim("")
 		data(w.Do("POST", all+"/"+id+"/pause", ""), 200)
-		a := w.Do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r))
+		a := w.Do(r.method, apitest.PathOf(r.pattern, sandboxParam, id)+"?path=/nowhere/at/all", bodyOf(r))
 		if woke := w.Fake.Sandboxes[id].Record.Generation == 2; woke != (r.effect == enters) {
 			t.Errorf("%s %s: woken %v; %d %s", r.method, r.pattern, woke, a.Status, a.Body)
 		}
@@ -283,7 +283,7 @@ func TestRestartOfTheServer(t *testing.T) {
 	w := newWorld(t)
 	id := w.claim("")
 	ctx := w.context(id, shell("while read x; do echo got $x; done", false))["id"].(string)
-	w.HTTP = New(t.Context(), Options{Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Auth: apitest.Keyring{}})
+	w.HTTP = New(t.Context(), Options{Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Volumes: w.Fake, Auth: apitest.Keyring{}})
 	if got := w.contexts(id); !slices.Equal(got, []string{ctx}) {
 		t.Fatalf("found %v", got)
 	}

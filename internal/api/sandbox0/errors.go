@@ -121,7 +121,10 @@ func (s *server) failed(c *call, err error) httpapi.Response {
 	status, code := statusAndCode(e)
 	entry, _ := errdef.Lookup(e.Code)
 	remedy := cmp.Or(e.Remedy, entry.Remedy)
-	if e.Code == "unknown_field" && e.Context["meant"] == nil {
+	switch { // the catalogue names the native API's description
+	case e.Code == "invalid_request":
+		remedy = e.Remedy
+	case e.Code == "unknown_field" && e.Context["meant"] == nil:
 		remedy = "leave it out"
 	}
 	message := e.Message

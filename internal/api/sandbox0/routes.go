@@ -12,14 +12,19 @@ import (
 const (
 	sandboxParam = "id"
 	contextParam = "ctx"
+
+	snapshotParam = "snapshot"
+	templateParam = "template"
+	volumeParam   = "volume"
 )
 
 // access is the permission that a route needs.
 type access auth.Permission
 
 const (
-	look = access(auth.Look)
-	use  = access(auth.Use)
+	look  = access(auth.Look)
+	use   = access(auth.Use)
+	share = access(auth.Share)
 )
 
 // effect says what a call means for the sandbox that it names.
@@ -54,6 +59,9 @@ const (
 	one         = all + "/{" + sandboxParam + "}"
 	allContexts = one + "/contexts"
 	oneContext  = allContexts + "/{" + contextParam + "}"
+	allFiles    = one + "/files"
+	oneSnapshot = base + "/sandbox-rootfs-snapshots/{" + snapshotParam + "}"
+	allVolumes  = base + "/sandboxvolumes"
 )
 
 // routes are all endpoints. All others of sandbox0 answer 501.
@@ -70,8 +78,8 @@ func init() { // the handlers refer to the bodies, and the bodies of routes to n
 		{post, one + "/pause", use, none, (*server).pause, memoryBody},
 		{post, one + "/resume", use, none, (*server).resume, memoryBody},
 		{post, one + "/refresh", use, none, (*server).refresh, refreshBody},
-		{get, one + "/network", look, none, (*server).network, nil},
-		{put, one + "/network", use, none, (*server).setNetwork, networkBody},
+		{get, one + "/network", look, none, network, nil},
+		{put, one + "/network", use, none, setNetwork, networkBody},
 
 		{post, allContexts, use, enters, (*server).createContext, contextBody},
 		{get, allContexts, use, enters, (*server).listContexts, nil},
@@ -83,5 +91,28 @@ func init() { // the handlers refer to the bodies, and the bodies of routes to n
 		{post, oneContext + "/resize", use, enters, (*server).contextResize, resizeBody},
 		{post, oneContext + "/signal", use, enters, (*server).contextSignal, signalBody},
 		{get, oneContext + "/ws", use, enters, (*server).contextSocket, nil},
+
+		{get, allFiles, use, enters, readFile, nil},
+		{post, allFiles, use, enters, writeFile, nil},
+		{del, allFiles, use, enters, deleteFile, nil},
+		{post, allFiles + "/move", use, enters, moveFile, moveBody},
+		{get, allFiles + "/stat", use, enters, statFile, nil},
+		{get, allFiles + "/list", use, enters, listFiles, nil},
+		{get, allFiles + "/watch", use, enters, watchFiles, nil},
+
+		{post, one + "/snapshots", use, none, createSnapshot, snapshotBody},
+		{get, one + "/snapshots", look, none, listSnapshots, nil},
+		{get, oneSnapshot, look, none, getSnapshot, nil},
+		{del, oneSnapshot, use, none, deleteSnapshot, nil},
+		{post, one + "/rootfs/restore", use, none, restore, restoreBody},
+		{post, one + "/fork", use, none, fork, forkBody},
+
+		{get, base + "/templates", look, none, listTemplates, nil},
+		{get, base + "/templates/{" + templateParam + "}", look, none, getTemplate, nil},
+
+		{post, allVolumes, share, none, createVolume, volumeBody},
+		{get, allVolumes, share, none, listVolumes, nil},
+		{get, allVolumes + "/{" + volumeParam + "}", share, none, getVolume, nil},
+		{del, allVolumes + "/{" + volumeParam + "}", share, none, deleteVolume, nil},
 	}
 }

@@ -35,6 +35,11 @@ func (s *server) claim(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	if len(req.Config.Volumes) > 0 {
+		if err := auth.Require(c.key, auth.Share); err != nil {
+			return reply{}, err
+		}
+	}
 	if req.Template == sampleTemplate {
 		if is, err := origin.IsTemplate(s.Templates, sampleTemplate); err != nil {
 			return reply{}, err
@@ -73,9 +78,9 @@ func (s *server) claimed(w words) (supervisor.CreateRequest, error) {
 			req.Template = ""
 		}
 	}
-	if mounts, _ := said[[]mount](w, "mounts"); len(mounts) > 0 {
-		return req, errdef.New(errdef.Unsupported, "not_supported", `"mounts" is not supported by this server yet: it mounts no volumes for clients of sandbox0`).
-			WithRemedy("leave it out").With("field", "mounts")
+	mounts, _ := said[[]mount](w, "mounts")
+	for _, m := range mounts {
+		req.Config.Volumes = append(req.Config.Volumes, store.VolumeMount{Name: m.volume, Path: m.path})
 	}
 	if ttl, was := said[time.Duration](w, "config.ttl"); was {
 		req.Settings.Timeout = ttl
@@ -339,7 +344,7 @@ func (s *server) refresh(c *call) (reply, error) {
 	return ok(refreshedView{SandboxID: c.sandbox, lives: viewLives(c.gen, sb)})
 }
 
-func (s *server) network(c *call) (reply, error) {
+func network(s *server, c *call) (reply, error) {
 	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
@@ -347,7 +352,7 @@ func (s *server) network(c *call) (reply, error) {
 	return ok(viewNetwork(sb))
 }
 
-func (s *server) setNetwork(c *call) (reply, error) {
+func setNetwork(s *server, c *call) (reply, error) {
 	w, err := c.parse(networkBody)
 	if err != nil {
 		return reply{}, err

@@ -74,7 +74,7 @@ func TestClaimRefuses(t *testing.T) {
 		`{"config":{"network":{"mode":"block-all","egress":{"allowedCidrs":["example.com"]}}}}`: {"allowedCidrs", "example.com"},
 		`{"config":{"network":{"mode":"block-all","egress":{"allowedDomains":["1.2.3.4"]}}}}`:   {"allowedDomains", "1.2.3.4"},
 		`{"config":{"network":{"mode":"perhaps"}}}`:                                             {"config.network.mode", "allow-all"},
-		`{"mounts":[{"sandboxvolume_id":"v","mount_point":"/a"}]}`:                              {"mounts"},
+		`{"mounts":{"a":"b"}}`:                                                                  {"mounts"},
 		`{"mounts":[{"sandboxvolume_id":"v"}]}`:                                                 {"mount_point"},
 		`{"template":7}`:                                                                        {"template", "a string"},
 		`{"template":"a b"}`:                                                                    {"template"},
@@ -264,6 +264,10 @@ func bodyOf(r route) string {
 		return `{"signal":"INT"}`
 	case strings.HasSuffix(r.pattern, "/input"), strings.HasSuffix(r.pattern, "/exec"):
 		return `{"data":"x"}`
+	case strings.HasSuffix(r.pattern, "/move"):
+		return `{"source":"/a","destination":"/b"}`
+	case strings.HasSuffix(r.pattern, "/restore"):
+		return `{"snapshot_id":"s1"}`
 	case strings.HasSuffix(r.pattern, "/contexts"):
 		return `{"cmd":{"command":["true"]}}`
 	}

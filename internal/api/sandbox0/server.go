@@ -11,7 +11,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -62,8 +61,9 @@ type Authenticator interface {
 // Options are what a handler is made of. All but Log and MaxTimeout are required.
 type Options struct {
 	Sandboxes  Sandboxes
-	Templates  origin.Templates
-	Snapshots  origin.Snapshots
+	Templates  Templates
+	Snapshots  Snapshots
+	Volumes    Volumes
 	Auth       Authenticator
 	MaxTimeout time.Duration // the ttl of sandboxes that are claimed without one; 0 for no limit
 	// Log receives failures of the server, not of clients. Nil discards.

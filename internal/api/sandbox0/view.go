@@ -76,15 +76,16 @@ func viewNames(sb store.Sandbox) names {
 func templateOf(sb store.Sandbox) string { return cmp.Or(sb.Config.Alias, sb.Config.Template) }
 
 type claimView struct {
-	SandboxID string  `json:"sandbox_id"`
-	Status    string  `json:"status"`
-	Template  string  `json:"template"`
-	ClusterID *string `json:"cluster_id"`
+	SandboxID string      `json:"sandbox_id"`
+	Status    string      `json:"status"`
+	Template  string      `json:"template"`
+	ClusterID *string     `json:"cluster_id"`
+	Mounts    []mountView `json:"bootstrap_mounts"`
 	names
 }
 
 func viewClaim(sb store.Sandbox) claimView {
-	return claimView{SandboxID: sb.ID, Status: statusOf(sb.Record), Template: templateOf(sb), names: viewNames(sb)}
+	return claimView{SandboxID: sb.ID, Status: statusOf(sb.Record), Template: templateOf(sb), Mounts: viewMounts(sb.Config.Volumes), names: viewNames(sb)}
 }
 
 type resourcesView struct {
@@ -100,6 +101,7 @@ type detailView struct {
 	Paused     bool              `json:"paused"`
 	AutoResume bool              `json:"auto_resume"`
 	Resources  resourcesView     `json:"resources"`
+	Mounts     []mountView       `json:"mounts"`
 	Generation int64             `json:"runtime_generation"`
 	ClaimedAt  httpapi.Timestamp `json:"claimed_at"`
 	CreatedAt  httpapi.Timestamp `json:"created_at"`
@@ -113,7 +115,7 @@ func viewDetail(g generation, sb store.Sandbox) detailView {
 	return detailView{
 		ID: sb.ID, TemplateID: templateOf(sb), TeamID: team, UserID: sb.Config.Key,
 		Status: statusOf(rec), Paused: rec.State == lifecycle.Paused, AutoResume: rec.Settings.AutoResume,
-		Resources: resourcesView{fmt.Sprintf("%dMi", sb.Config.Limits.MemoryMiB)}, Generation: rec.Generation,
+		Resources: resourcesView{fmt.Sprintf("%dMi", sb.Config.Limits.MemoryMiB)}, Mounts: viewMounts(sb.Config.Volumes), Generation: rec.Generation,
 		ClaimedAt: httpapi.Timestamp(rec.CreatedAt), CreatedAt: httpapi.Timestamp(rec.CreatedAt), UpdatedAt: httpapi.Timestamp(updated(rec)),
 		names: viewNames(sb), lives: viewLives(g, sb),
 	}

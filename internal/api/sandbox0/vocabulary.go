@@ -110,9 +110,25 @@ var (
 		word("ttl_sec", body.InSeconds),
 		word("idle_timeout_sec", asNoLimit("a context ends when its process does, by its ttl_sec, or when it is deleted")),
 	}
-	inputBody  = body.Vocabulary{need("data", body.AsText)}
-	resizeBody = body.Vocabulary{need("rows", asTerminalSize), need("cols", asTerminalSize)}
-	signalBody = body.Vocabulary{need("signal", asSignal)}
+	inputBody    = body.Vocabulary{need("data", body.AsText)}
+	resizeBody   = body.Vocabulary{need("rows", asTerminalSize), need("cols", asTerminalSize)}
+	signalBody   = body.Vocabulary{need("signal", asSignal)}
+	restoreBody  = body.Vocabulary{need("snapshot_id", body.AsText)}
+	snapshotBody = body.Vocabulary{
+		word("name", body.AsText),
+		word("expires_at", asTime),
+		refused("description", "a snapshot has a name and no description"),
+	}
+	forkBody   = body.Vocabulary{word("memory", body.AsFlag), word("config.ttl", body.InSeconds), word("config.hard_ttl", body.InSeconds)}
+	volumeBody = body.Vocabulary{
+		word("backend", oneOf(volumeBackend)),
+		word("access_mode", oneOf(volumeAccess)),
+		refused("snapshot_id", "volumes have no snapshots here"),
+		refused("s3", "volumes are on this server's disk"),
+		refused("default_posix_uid", "files of a volume belong to who writes them"),
+		refused("default_posix_gid", "files of a volume belong to who writes them"),
+	}
+	moveBody = body.Vocabulary{need("source", body.AsText), need("destination", body.AsText)}
 )
 
 // optional returns a vocabulary without what is required: the object around it
@@ -225,6 +241,22 @@ var asSignal = form("the name or number of a signal", func(path string, raw []by
 		return text, nil
 	}
 	return body.AsText.Read(path, raw)
+})
+
+// asTime is a moment, as RFC 3339 writes it.
+var asTime = form("a time such as 2026-01-31T12:00:00Z", func(path string, raw []byte) (any, error) {
+	text, err := body.AsText.Read(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	at, err := time.Parse(time.RFC3339Nano, text.(string))
+	if err != nil {
+		return nil, invalid(path, "is %s, which is no time as RFC 3339 writes it", body.Brief(raw))
+	}
+	if !at.After(time.Unix(0, 0)) { // what clients write for none
+		return nil, nil
+	}
+	return at.UTC().Truncate(time.Microsecond), nil
 })
 
 // asNoLimit is a duration that can only be 0.

@@ -19,6 +19,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
@@ -43,7 +44,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	w := &world{World: apitest.NewWorld(t)}
 	w.inside = newInside(t, w.Fake)
 	o := Options{
-		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake),
+		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Volumes: w.Fake,
 		Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil)),
 	}
 	for _, c := range change {
@@ -108,6 +109,8 @@ func newInside(t *testing.T, f *apitest.Fake) *inside {
 	in := &inside{Fake: f, cuts: map[string]chan struct{}{}, processes: &processes{t: t}}
 	mux := http.NewServeMux()
 	mux.Handle(processconnect.NewProcessHandler(in.processes))
+	mux.Handle(filesystemconnect.NewFilesystemHandler(files{}))
+	mux.HandleFunc("/files", files{}.transfer)
 	in.agent = httptest.NewServer(mux)
 	in.code = httptest.NewServer(&kernels{there: map[string]string{}})
 	t.Cleanup(func() {

@@ -1,0 +1,171 @@
+package sandbox0
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Snapshots is what the dialect needs of those who keep snapshots. One that is
+// unknown is an errdef.NotFound.
+type Snapshots interface {
+	// TakeSnapshot is an errdef.Exists where the name is taken.
+	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
+	// Snapshots returns all snapshots, newest first.
+	Snapshots() ([]store.Snapshot, error)
+	// Snapshot returns a snapshot by its id or name.
+	Snapshot(ref string) (store.Snapshot, error)
+	RemoveSnapshot(ctx context.Context, ref, actor string) error
+	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
+	// Restore returns the sandbox as it is then, and the id of the snapshot that
+	// keeps what it was before.
+	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
+}
+
+type snapshotView struct {
+	ID        string             `json:"id"`
+	SandboxID string             `json:"sandbox_id"`
+	Name      string             `json:"name,omitempty"`
+	CreatedAt httpapi.Timestamp  `json:"created_at"`
+	ExpiresAt *httpapi.Timestamp `json:"expires_at"`
+}
+
+func viewSnapshot(g generation, snap store.Snapshot) snapshotView {
+	return snapshotView{
+		ID: snap.ID, SandboxID: snap.Sandbox, Name: snap.Name, CreatedAt: httpapi.Timestamp(snap.CreatedAt), ExpiresAt: g.deadline(snap.ExpiresAt),
+	}
+}
+
+// createSnapshot keeps the files of a sandbox, as sandbox0's snapshots do.
+func createSnapshot(s *server, c *call) (reply, error) {
+	w, err := c.parse(snapshotBody)
+	if err != nil {
+		return reply{}, err
+	}
+	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor, Mode: lifecycle.Filesystem}
+	req.Name, _ = said[string](w, "name")
+	req.ExpiresAt, _ = said[time.Time](w, "expires_at")
+	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{status: http.StatusCreated, data: viewSnapshot(c.gen, snap)}, nil
+}
+
+// listSnapshots lists those of one sandbox, and none that a restore has left.
+func listSnapshots(s *server, c *call) (reply, error) {
+	every, err := s.Snapshots.Snapshots()
+	if err != nil {
+		return reply{}, err
+	}
+	every = slices.DeleteFunc(every, func(snap store.Snapshot) bool {
+		return snap.Sandbox != c.sandbox || snap.Undo || !auth.Sees(c.key, snap.Key)
+	})
+	views := []snapshotView{}
+	for _, snap := range every {
+		views = append(views, viewSnapshot(c.gen, snap))
+	}
+	return ok(map[string]any{"snapshots": views, "count": len(views)})
+}
+
+func getSnapshot(s *server, c *call) (reply, error) {
+	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(viewSnapshot(c.gen, snap))
+}
+
+func deleteSnapshot(s *server, c *call) (reply, error) {
+	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	if err != nil {
+		return reply{}, err
+	}
+	if err := s.Snapshots.RemoveSnapshot(c.r.Context(), snap.ID, c.actor); err != nil {
+		return reply{}, err
+	}
+	return done("deleted")
+}
+
+// restore has a paused sandbox go back to one of its snapshots.
+func restore(s *server, c *call) (reply, error) {
+	w, err := c.parse(restoreBody)
+	if err != nil {
+		return reply{}, err
+	}
+	ref, _ := said[string](w, "snapshot_id")
+	snap, err := origin.Snapshot(s.Snapshots, c.key, ref)
+	if err != nil {
+		return reply{}, err
+	}
+	sb, err := s.find(c)
+	if err != nil {
+		return reply{}, err
+	}
+	if sb.Record.State != lifecycle.Paused {
+		return reply{}, fail(http.StatusConflict, codeConflict, "sandbox %s is %s, and only a paused one is restored: pause it first", sb.ID, statusOf(sb.Record))
+	}
+	sb, _, err = s.Snapshots.Restore(c.r.Context(), c.sandbox, supervisor.RestoreRequest{Snapshot: snap.ID, Actor: c.actor})
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(map[string]string{"sandbox_id": sb.ID, "snapshot_id": snap.ID, "status": statusOf(sb.Record)})
+}
+
+// fork answers with a child that sleeps, as sandbox0 has it: it runs when it is
+// resumed or asked for something. Like its source now it has its memory.
+func fork(s *server, c *call) (reply, error) {
+	w, err := c.parse(forkBody)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := checkLives(w); err != nil {
+		return reply{}, err
+	}
+	req := supervisor.ForkRequest{Count: 1, Key: c.key.ID, Actor: c.actor}
+	if ttl, was := said[time.Duration](w, "config.ttl"); was {
+		req.Timeout = &ttl
+	}
+	children, err := s.Snapshots.Fork(c.r.Context(), c.sandbox, req)
+	if err != nil {
+		return reply{}, err
+	}
+	child, err := children[0].Sandbox, children[0].Err
+	if err != nil {
+		return reply{}, err
+	}
+	ctx := context.WithoutCancel(c.r.Context()) // nobody else knows the child
+	if child, err = s.putToBed(ctx, c, child, w); err != nil {
+		if killed := s.Sandboxes.Kill(ctx, child.ID, c.actor); killed != nil {
+			s.Log.Error("child of a fork could not be removed", "sandbox", child.ID, "err", killed)
+		}
+		return reply{}, err
+	}
+	return reply{status: http.StatusCreated, data: map[string]any{"source_sandbox_id": c.sandbox, "sandbox": viewDetail(c.gen, child)}}, nil
+}
+
+// putToBed gives a child its own hard_ttl, and pauses it.
+func (s *server) putToBed(ctx context.Context, c *call, child store.Sandbox, w words) (store.Sandbox, error) {
+	if hard, was := said[time.Duration](w, "config.hard_ttl"); was {
+		p := supervisor.Patch{Settings: lifecycle.Patch{MaxLifetime: &hard}}
+		if _, err := s.Sandboxes.Patch(ctx, child.ID, p, c.actor); err != nil {
+			return child, err
+		}
+	}
+	if err := s.Sandboxes.Pause(ctx, child.ID, lifecycle.Memory, c.actor); err != nil {
+		return child, err
+	}
+	asleep, err := s.Sandboxes.Find(ctx, child.ID)
+	if err != nil {
+		return child, err
+	}
+	return asleep, nil
+}
