@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -154,8 +155,25 @@ func TestRestore(t *testing.T) {
 		after = g.ask(ctx)
 	}
 
+	stream := make(chan error, 1)
+	said, says := io.Pipe()
+	go func() {
+		_, err := g.sb.Run(ctx, client.Command{Args: []string{"sh", "-c", "echo open; sleep 1000"}, Stdout: says})
+		stream <- err
+	}()
+	if _, err := io.ReadFull(said, make([]byte, len("open\n"))); err != nil {
+		t.Fatal(err)
+	}
 	began := time.Now()
 	done := back(client.RestoreOptions{Snapshot: "clean"})
+	select {
+	case err := <-stream:
+		if err == nil || !strings.Contains(err.Error(), "goes back to a snapshot") {
+			t.Errorf("the command that was open: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the command that was open is open still")
+	}
 	t.Logf("restored in %v", time.Since(began).Round(time.Millisecond))
 	now := g.ask(ctx)
 	if g.same(before, now); now.Counter >= after.Counter {
