@@ -20,6 +20,8 @@ import (
 	"io"
 	"maps"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/image"
 )
 
 // State is what steps change beside files.
@@ -70,6 +72,7 @@ type Step struct {
 type Base struct {
 	Template string                  // name of a template or snapshot
 	Image    string                  // reference to an image
+	Login    *image.Login            // to fetch the image; nil for the server's own credentials
 	MayFetch bool                    // whoever builds may have the server fetch an image
 	Sees     func(maker string) bool // which keys' snapshots whoever builds sees
 }

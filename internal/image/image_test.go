@@ -3,6 +3,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -380,11 +381,11 @@ func newStore(t *testing.T) *Store {
 }
 
 // pulled pulls an image and returns it with what was told of its layers.
-func pulled(t *testing.T, s *Store, ref string) (img Image, states map[State]int, err error) {
+func pulled(t *testing.T, s *Store, ref string, login ...*Login) (img Image, states map[State]int, err error) {
 	t.Helper()
 	states = map[State]int{}
 	told := make(chan State, 10_000)
-	err = s.Pull(t.Context(), ref, func(p Progress) { told <- p.State }, func(i Image) error { img = i; return nil })
+	err = s.Pull(t.Context(), ref, cmp.Or(append(login, nil)...), func(p Progress) { told <- p.State }, func(i Image) error { img = i; return nil })
 	close(told)
 	for s := range told {
 		states[s]++
@@ -474,7 +475,7 @@ func TestPullRefuses(t *testing.T) {
 	}
 }
 
-// TestPullWithCredentials: they are those of Docker's configuration.
+// TestPullWithCredentials: they are given, or those of Docker's configuration.
 func TestPullWithCredentials(t *testing.T) {
 	var open atomic.Bool
 	at := registryAt(t, func(next http.Handler) http.Handler {
@@ -494,6 +495,13 @@ func TestPullWithCredentials(t *testing.T) {
 	s := newStore(t)
 	if _, _, err := pulled(t, s, at+"/private:1"); codeOf(err) != "image_denied" {
 		t.Errorf("without credentials: %v", err)
+	}
+	wrong := &Login{"me", "another secret"}
+	if _, _, err := pulled(t, s, at+"/private:1", wrong); codeOf(err) != "image_denied" || strings.Contains(err.Error(), wrong.Password) {
+		t.Errorf("with a wrong login: %v", err)
+	}
+	if _, _, err := pulled(t, newStore(t), at+"/private:1", &Login{"me", "secret"}); err != nil {
+		t.Errorf("with a login: %v", err)
 	}
 	config := fmt.Sprintf(`{"auths":{%q:{"auth":"bWU6c2VjcmV0"}}}`, at) // me:secret
 	if err := os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), []byte(config), 0o600); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	goruntime "runtime"
@@ -44,19 +45,27 @@ func parse(ref string) (name.Reference, error) {
 // fetchers is how many layers of one image are fetched at once.
 const fetchers = 3
 
-// Pull fetches an image from its registry, with the credentials that the usual
-// configuration of Docker has for it (~/.docker/config.json, DOCKER_CONFIG, or
-// podman's). Layers that are here already are not fetched. progress may be
-// called by several goroutines at once; it may be nil.
+// Login is how somebody is known to a registry. It is used for one pull, and kept
+// nowhere.
+type Login struct{ User, Password string }
+
+// LogValue keeps it out of logs.
+func (Login) LogValue() slog.Value { return slog.StringValue("(a login)") }
+
+// Pull fetches an image from its registry, with a login, or without one (nil) with
+// the credentials that the usual configuration of Docker has for it
+// (~/.docker/config.json, DOCKER_CONFIG, or podman's). Layers that are here already
+// are not fetched. progress may be called by several goroutines at once; it may be
+// nil.
 //
 // keep is called with the image while its layers cannot be removed. What it does
 // not come to need may be removed afterwards.
-func (s *Store) Pull(ctx context.Context, ref string, progress func(Progress), keep func(Image) error) error {
+func (s *Store) Pull(ctx context.Context, ref string, login *Login, progress func(Progress), keep func(Image) error) error {
 	r, err := parse(ref)
 	if err != nil {
 		return err
 	}
-	err = s.pull(ctx, r, progress, keep)
+	err = s.pull(ctx, r, login, progress, keep)
 	if err != nil {
 		return fmt.Errorf("pull %s: %w", r.Name(), fromRegistry(r, err))
 	}
@@ -66,16 +75,15 @@ func (s *Store) Pull(ctx context.Context, ref string, progress func(Progress), k
 // dialer bounds what a registry that does not answer costs.
 var dialer = net.Dialer{Timeout: 20 * time.Second, KeepAlive: 30 * time.Second}
 
-func (s *Store) pull(ctx context.Context, r name.Reference, progress func(Progress), keep func(Image) error) error {
+func (s *Store) pull(ctx context.Context, r name.Reference, login *Login, progress func(Progress), keep func(Image) error) error {
 	plain := http.DefaultTransport.(*http.Transport).Clone()
 	plain.DialContext = dialer.DialContext
 	plain.ResponseHeaderTimeout = time.Minute
 	defer plain.CloseIdleConnections()
 	repo := r.Context()
-	who, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
+	who, err := credentials(ctx, repo, login)
 	if err != nil {
-		return errdef.New(errdef.Invalid, "image_credentials", "the credentials for %s cannot be read: %w", repo.RegistryStr(), err).
-			WithRemedy("look at ~/.docker/config.json of the user that the server runs as")
+		return err
 	}
 	rt, err := transport.NewWithContext(ctx, repo.Registry, who, transport.NewRetry(plain), []string{repo.Scope(transport.PullScope)})
 	if err != nil {
@@ -102,6 +110,19 @@ func (s *Store) pull(ctx context.Context, r name.Reference, progress func(Progre
 	}
 	made := Image{Ref: r.Name(), Digest: digest.String(), Source: repo.Digest(digest.String()).Name(), Platform: platformOf(conf), Config: configurationOf(conf)}
 	return s.placeAll(ctx, made, layers, progress, keep)
+}
+
+// credentials returns as whom an image is fetched.
+func credentials(ctx context.Context, repo name.Repository, login *Login) (authn.Authenticator, error) {
+	if login != nil {
+		return &authn.Basic{Username: login.User, Password: login.Password}, nil
+	}
+	who, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
+	if err != nil {
+		return nil, errdef.New(errdef.Invalid, "image_credentials", "the credentials for %s cannot be read: %w", repo.RegistryStr(), err).
+			WithRemedy("look at ~/.docker/config.json of the user that the server runs as")
+	}
+	return who, nil
 }
 
 // imageOf asks for the manifest of an image, and for the one of this machine's

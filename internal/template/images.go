@@ -77,9 +77,10 @@ func NameFor(ref string) string {
 
 // Request is an image that is to become a template.
 type Request struct {
-	Ref      string    // to pull; empty to load Archive
-	Archive  io.Reader // of docker save, or of an OCI image layout
-	Name     string    // empty for NameFor
+	Ref      string       // to pull; empty to load Archive
+	Login    *image.Login // for the pull; nil for the server's own credentials
+	Archive  io.Reader    // of docker save, or of an OCI image layout
+	Name     string       // empty for NameFor
 	Progress func(image.Progress)
 }
 
@@ -114,7 +115,7 @@ func (s *Store) Add(ctx context.Context, req Request) (t Template, err error) {
 	if req.Archive != nil {
 		err = s.images.Load(ctx, req.Archive, req.Progress, keep)
 	} else {
-		err = s.images.Pull(ctx, req.Ref, req.Progress, keep)
+		err = s.images.Pull(ctx, req.Ref, req.Login, req.Progress, keep)
 	}
 	return t, err
 }

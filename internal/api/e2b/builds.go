@@ -21,6 +21,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -66,7 +67,7 @@ var (
 	startBody = body.Vocabulary{
 		{Name: "fromImage", Spelled: []body.Spelled{body.AsText.As("fromImage")}},
 		{Name: "fromTemplate", Spelled: []body.Spelled{body.AsText.As("fromTemplate")}},
-		{Name: "fromImageRegistry", Refused: true, Spelled: []body.Spelled{asNoRegistry.As("fromImageRegistry")}},
+		{Name: "fromImageRegistry", Spelled: []body.Spelled{asLogin.As("fromImageRegistry")}},
 		{Name: "force", Spelled: []body.Spelled{body.AsFlag.As("force")}},
 		{Name: "steps", Spelled: []body.Spelled{asSteps.As("steps")}},
 		{Name: "startCmd", Spelled: []body.Spelled{body.AsText.As("startCmd")}},
@@ -90,9 +91,7 @@ var (
 		}
 		return nil, nil
 	}}
-	asNoRegistry = body.Form{Words: "not supported", Schema: body.Schema{"type": "object"}, Read: func(path string, _ []byte) (any, error) {
-		return nil, badRequest("%q is not supported: the server uses the credentials of its own Docker configuration", path)
-	}}
+	asLogin = body.Form{Words: "a login for the registry of an image", Schema: body.Schema{"type": "object"}, Read: readLogin}
 	asSteps = body.Form{Words: "an array of steps", Schema: body.Schema{"type": "array", "items": body.Schema{"type": "object"}}, Read: readSteps}
 )
 
@@ -106,6 +105,35 @@ type step struct {
 	ForceUpload     json.RawMessage `json:"forceUpload"`
 	ResolveSymlinks json.RawMessage `json:"resolveSymlinks"`
 	Gzip            json.RawMessage `json:"gzip"`
+}
+
+// login is how clients say as whom an image is fetched.
+type login struct {
+	Type               string `json:"type"`
+	Username           string `json:"username"`
+	Password           string `json:"password"`
+	ServiceAccountJSON string `json:"serviceAccountJson"`
+}
+
+// readLogin reads a login. No error quotes it.
+func readLogin(path string, raw []byte) (any, error) {
+	var sent login
+	if err := json.Unmarshal(raw, &sent); err != nil {
+		return nil, badRequest("%q must be an object with a type, and what that needs", path)
+	}
+	switch {
+	case sent.Type == "registry" && sent.Username != "" && sent.Password != "":
+		return image.Login{User: sent.Username, Password: sent.Password}, nil
+	case sent.Type == "registry":
+		return nil, badRequest(`%q of the type registry needs "username" and "password"`, path)
+	case sent.Type == "gcp" && sent.ServiceAccountJSON != "":
+		return image.Login{User: "_json_key", Password: sent.ServiceAccountJSON}, nil
+	case sent.Type == "gcp":
+		return nil, badRequest(`%q of the type gcp needs "serviceAccountJson"`, path)
+	case sent.Type == "aws":
+		return nil, badRequest("%q of the type aws is not supported: give the type registry, with the username AWS and the password that aws ecr get-login-password prints", path)
+	}
+	return nil, badRequest("%q must have the type registry or gcp", path)
 }
 
 func readSteps(path string, raw []byte) (any, error) {
@@ -235,6 +263,12 @@ func startBuild(s *server, c *call) (reply, error) {
 	r := build.Recipe{Base: build.Base{MayFetch: auth.May(c.key, auth.Manage), Sees: func(maker string) bool { return auth.Sees(c.key, maker) }}}
 	r.Base.Image, _ = said[string](words, "fromImage")
 	r.Base.Template, _ = said[string](words, "fromTemplate")
+	if as, given := said[image.Login](words, "fromImageRegistry"); given {
+		if r.Base.Image == "" {
+			return reply{}, badRequest(`"fromImageRegistry" is for an image, and "fromImage" names none`)
+		}
+		r.Base.Login = &as
+	}
 	r.Force, _ = said[bool](words, "force")
 	r.Steps, _ = said[[]build.Step](words, "steps")
 	r.Start, _ = said[string](words, "startCmd")

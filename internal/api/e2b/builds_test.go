@@ -15,6 +15,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/build"
+	"github.com/drowse-dev/drowse/internal/image"
 )
 
 // requested makes a template, and returns the path of its build.
@@ -77,7 +78,10 @@ func TestBodyOfABuild(t *testing.T) {
 	for body, want := range map[string]string{
 		`{}`: "template or an image", `{"fromImage":"a","fromTemplate":"b"}`: "template or an image",
 		`{"fromTemplate":"base","steps":[{"type":"ADD","args":["x"]}]}`: "ADD", `{"fromTemplate":"base","steps":[{"type":"RUN","args":["x"],"mount":1}]}`: "mount",
-		`{"fromTemplate":"base","steps":{}}`: "steps", `{"fromImage":"a","fromImageRegistry":{"type":"aws"}}`: "fromImageRegistry",
+		`{"fromTemplate":"base","steps":{}}`: "steps", `{"fromImage":"a","fromImageRegistry":{"type":"aws","awsRegion":"x"}}`: "get-login-password",
+		`{"fromImage":"a","fromImageRegistry":{"type":"other"}}`: "registry or gcp", `{"fromImage":"a","fromImageRegistry":{"type":"registry","username":"me"}}`: "password",
+		`{"fromImage":"a","fromImageRegistry":{"type":"gcp","username":"me"}}`: "serviceAccountJson", `{"fromImage":"a","fromImageRegistry":"secret"}`: "object",
+		`{"fromTemplate":"a","fromImageRegistry":{"type":"registry","username":"me","password":"x"}}`:                      "names none",
 		`{"fromTemplate":"base","steps":[{"type":"COPY","args":["a","b"],"filesHash":"` + strings.Repeat("a", 64) + `"}]}`: "not uploaded",
 	} {
 		w := newWorld(t)
@@ -152,10 +156,39 @@ func TestLogOfABuild(t *testing.T) {
 	w.do("GET", "/templates/none/builds/x/logs", "").fails(http.StatusNotFound, "template_not_found", "")
 }
 
-// talkingShop is a workshop that knows the base, and has no sandboxes.
-type talkingShop struct{ noShop }
+// TestLoginOfABuild: a login goes to whoever fetches the image, and nowhere else.
+func TestLoginOfABuild(t *testing.T) {
+	for sent, want := range map[string]image.Login{
+		`{"type":"registry","username":"me","password":"hidden"}`:    {User: "me", Password: "hidden"},
+		`{"type":"gcp","serviceAccountJson":"{\"key\":\"hidden\"}"}`: {User: "_json_key", Password: `{"key":"hidden"}`},
+	} {
+		asked := make(chan build.Base, 1)
+		w := newWorld(t, func(o *Options) { o.Builds = newBuilder(t, talkingShop{asked: asked}) })
+		path := w.requested(goodKey, "a")
+		if a := w.do("POST", "/v2"+path, `{"fromImage":"registry.test/a","fromImageRegistry":`+sent+`}`); a.Status != http.StatusAccepted {
+			t.Fatalf("%d %s", a.Status, a.Body)
+		}
+		if got := <-asked; got.Login == nil || *got.Login != want || got.Image != "registry.test/a" {
+			t.Errorf("%s: asked for %+v", sent, got)
+		}
+		for _, said := range []string{w.do("GET", path+"/status", "").Body, w.do("GET", "/templates/a", "").Body, w.Log.String()} {
+			if strings.Contains(said, "hidden") {
+				t.Errorf("the password is told: %s", said)
+			}
+		}
+	}
+}
 
-func (talkingShop) Resolve(context.Context, build.Base) (build.Origin, error) {
+// talkingShop is a workshop that knows the base, and has no sandboxes.
+type talkingShop struct {
+	noShop
+	asked chan build.Base // what is asked for, unless it is nil
+}
+
+func (s talkingShop) Resolve(_ context.Context, base build.Base) (build.Origin, error) {
+	if s.asked != nil {
+		s.asked <- base
+	}
 	return build.Origin{Template: "t", Alias: "base"}, nil
 }
 

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
+	"regexp"
 	"strings"
 	"time"
 
@@ -91,9 +93,29 @@ func (w *Workshop) Resolve(ctx context.Context, base build.Base) (build.Origin, 
 		return build.Origin{}, errdef.New(errdef.Forbidden, "role_insufficient", "the image %.200q is not on this server, and the API key may not have it fetched", ref).
 			WithRemedy("ask for it to be fetched with drowse template pull, or build with a key of the role admin")
 	}
-	t, err = w.Templates.AddTemplate(ctx, templates.AddRequest{Ref: ref, Actor: actor})
+	t, err = w.Templates.AddTemplate(ctx, templates.AddRequest{Ref: ref, Login: base.Login, Name: nameFor(ref), Actor: actor})
 	return ofTemplate(t, ref), err
 }
+
+// noName is what a name of a template cannot have in it.
+var noName = regexp.MustCompile(`[^a-z0-9_-]`)
+
+// nameFor returns what the template of an image is called that a build fetches. A
+// build must not change what a name such as base stands for, because an image in some
+// registry is called so: the whole repository is in the name. It is empty for what
+// the image is called.
+func nameFor(ref string) string {
+	named, _, _ := strings.Cut(ref, "@")
+	dir := path.Dir(named)
+	if dir == "." {
+		return ""
+	}
+	space := noName.ReplaceAllString(strings.ToLower(dir), "-")
+	return space[:min(len(space), mostSpace)] + "/" + template.NameFor(named)
+}
+
+// mostSpace is how long the first part of such a name may be.
+const mostSpace = 64
 
 // ofTemplate returns where sandboxes of a template start.
 func ofTemplate(t templates.Template, alias string) build.Origin {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
@@ -17,7 +18,7 @@ import (
 // catalog is templates by name. Those in far are fetched.
 type catalog struct {
 	here, far map[string]templates.Template
-	fetched   []string
+	fetched   []templates.AddRequest
 }
 
 func (c *catalog) Template(ref string) (templates.Template, error) {
@@ -29,7 +30,7 @@ func (c *catalog) Template(ref string) (templates.Template, error) {
 }
 
 func (c *catalog) AddTemplate(_ context.Context, req templates.AddRequest) (templates.Template, error) {
-	c.fetched = append(c.fetched, req.Ref)
+	c.fetched = append(c.fetched, req)
 	t, ok := c.far[req.Ref]
 	if !ok {
 		return t, errors.New("no such image")
@@ -69,6 +70,7 @@ func TestWhatARecipeBeginsWith(t *testing.T) {
 		"an image that is here":    {base: build.Base{Image: "mine"}, want: build.Origin{Template: "img1", Alias: "mine", State: build.State{User: "app", Workdir: "/app"}}},
 		"one that runs in /":       {base: build.Base{Image: "root"}, want: build.Origin{Template: "img2", Alias: "root"}},
 		"an image to be fetched":   {base: build.Base{Image: "far:1", MayFetch: true}, want: build.Origin{Template: "img1", Alias: "far:1", State: build.State{User: "app", Workdir: "/app"}}, fetched: true},
+		"with a login":             {base: build.Base{Image: "far:1", MayFetch: true, Login: &image.Login{User: "me"}}, want: build.Origin{Template: "img1", Alias: "far:1", State: build.State{User: "app", Workdir: "/app"}}, fetched: true},
 		"one that may not be":      {base: build.Base{Image: "far:1"}, code: "role_insufficient"},
 		"E2B's own base":           {base: build.Base{Image: "e2bdev/base"}, want: build.Origin{Template: "base1", Alias: "base, in place of e2bdev/base"}},
 		"with its tag":             {base: build.Base{Image: "e2bdev/base:latest"}, want: build.Origin{Template: "base1", Alias: "base, in place of e2bdev/base:latest"}},
@@ -88,10 +90,24 @@ func TestWhatARecipeBeginsWith(t *testing.T) {
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
-			if (len(all.fetched) > 0) != c.fetched {
-				t.Errorf("fetched %q", all.fetched)
+			if (len(all.fetched) > 0) != c.fetched || c.fetched && all.fetched[0].Login != c.base.Login {
+				t.Errorf("fetched %+v", all.fetched)
 			}
 		})
+	}
+}
+
+// TestNamesOfFetchedImages: no image in a registry takes over a name that others use.
+func TestNamesOfFetchedImages(t *testing.T) {
+	long := strings.Repeat("x", 70)
+	for ref, want := range map[string]string{
+		"python:3.12": "", "python": "", "python@sha256:aa": "",
+		"owner/base": "owner/base", "owner/base:latest": "owner/base", "ghcr.io/Owner/base:V1": "ghcr-io-owner/base:v1",
+		"localhost:5000/base@sha256:aa": "localhost-5000/base", "registry.test/" + long + "/a": "registry-test-" + long[:50] + "/a",
+	} {
+		if got := nameFor(ref); got != want {
+			t.Errorf("%s is called %q, want %q", ref, got, want)
+		}
 	}
 }
 

@@ -103,9 +103,10 @@ func (c *Catalog) Templates() ([]Template, error) {
 
 // AddRequest is an image that is to become a template.
 type AddRequest struct {
-	Ref     string    // a reference, to be pulled; empty to read Archive
-	Archive io.Reader // of docker save, or of an OCI image layout
-	Name    string    // what it is to be called; empty for what the image is called
+	Ref     string       // a reference, to be pulled; empty to read Archive
+	Login   *image.Login // for the pull; nil for the server's own credentials
+	Archive io.Reader    // of docker save, or of an OCI image layout
+	Name    string       // what it is to be called; empty for what the image is called
 	// Progress is told how far the layers are; it may be nil, and is called by
 	// several goroutines at once.
 	Progress func(image.Progress)
@@ -124,7 +125,7 @@ func (c *Catalog) AddTemplate(ctx context.Context, req AddRequest) (Template, er
 		return Template{}, errdef.New(errdef.Invalid, "image_reference_invalid", "no image was named")
 	}
 	began := time.Now()
-	t, err := c.o.Store.Add(ctx, template.Request{Ref: req.Ref, Archive: req.Archive, Name: req.Name, Progress: req.Progress})
+	t, err := c.o.Store.Add(ctx, template.Request{Ref: req.Ref, Login: req.Login, Archive: req.Archive, Name: req.Name, Progress: req.Progress})
 	c.o.Log.Info("image fetched", "ref", req.Ref, "name", t.Alias, "template", t.ID, "actor", req.Actor, "dur", time.Since(began), "err", err)
 	if err != nil {
 		return Template{}, err
