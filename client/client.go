@@ -40,9 +40,10 @@
 // [Sandbox.Run] runs a command to its end, as [os/exec.Cmd.Run] does.
 // [Sandbox.Start] returns once it runs, and the [Process] tells the rest.
 // [Sandbox.Shell] is the same on a terminal. [Sandbox.ReadFile] and
-// [Sandbox.WriteFile] move files. [Sandbox.Request] builds a plain HTTP request
-// to a server inside, and [Client.CreatePreview] makes a link to one for people
-// who have no key.
+// [Sandbox.WriteFile] move files, and [Sandbox.ListFiles] lists them.
+// [Sandbox.RunCode] runs a cell as a notebook does. [Sandbox.Request] builds a
+// plain HTTP request to a server inside, and [Client.CreatePreview] makes a link
+// to one for people who have no key.
 //
 // # How do others get in?
 //

@@ -18,8 +18,10 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
 	pb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
+	"github.com/drowse-dev/drowse/internal/interpreter"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
 
@@ -41,6 +43,7 @@ type agent struct {
 	box        *box
 	root, home string
 	mux        *http.ServeMux
+	code       *interpreter.Server
 	ended      func() // called when a command has
 
 	mu        sync.Mutex
@@ -68,8 +71,10 @@ func newAgent(b *box, root, home string, ended func()) *agent {
 	a := &agent{box: b, root: root, home: home, mux: http.NewServeMux(), ended: ended, processes: map[uint32]*process{}, lastPTY: firstPTY}
 	path, h := processconnect.NewProcessHandler(a)
 	a.mux.Handle(path, h)
+	a.mux.Handle(filesystemconnect.NewFilesystemHandler(files{agent: a}))
 	a.mux.HandleFunc("GET /files", a.download)
 	a.mux.HandleFunc("POST /files", a.upload)
+	a.code = interpreter.New(kernels{a}, func(string, ...any) {})
 	return a
 }
 
@@ -116,8 +121,10 @@ func (a *agent) signalLocked(pid uint32, sig syscall.Signal) {
 	}
 }
 
-func (a *agent) path(r *http.Request) string {
-	p := r.URL.Query().Get("path")
+func (a *agent) path(r *http.Request) string { return a.place(r.URL.Query().Get("path")) }
+
+// place returns where on the host a path of the sandbox is.
+func (a *agent) place(p string) string {
 	if filepath.IsAbs(p) {
 		return filepath.Join(a.root, filepath.Clean(p))
 	}

@@ -37,6 +37,7 @@ import (
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/interpreter"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
@@ -102,6 +103,7 @@ func (s *Server) Close() {
 	}
 	for _, b := range s.boxes {
 		b.end(syscall.SIGKILL)
+		b.agent.code.Close()
 	}
 }
 
@@ -272,6 +274,8 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, id, portText strin
 	switch port {
 	case agentPort:
 		b.agent.ServeHTTP(w, r)
+	case interpreter.Port:
+		b.agent.runCode(w, r)
 	case 8000:
 		_, _ = fmt.Fprintf(w, "hello from %s%s\n", id, r.URL.Path)
 	default:
