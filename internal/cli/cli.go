@@ -185,7 +185,7 @@ func (a *app) root() *cobra.Command {
 	a.add(root, groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.execCommand(),
 		a.shellCommand(), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), a.eventsCommand(),
 		a.exportCommand(), a.importCommand(), a.volumesCommand(), templateCommands{a}.command(), snapshotCommands{a}.command(), snapshotCommands{a}.restoreCommand(), snapshotCommands{a}.forkCommand(),
-		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.previewCommand(), sshCommands{a}.proxyCommand(), a.killCommand())
+		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.previewCommand(), sshCommands{a}.proxyCommand(), a.killCommand(), mcpCommand(a))
 	a.add(root, groupServer, a.serveCommand(), a.keysCommand(), sshCommands{a}.keysCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), a.demoCommand(), a.versionCommand())
 	return root
 }

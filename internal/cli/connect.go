@@ -32,10 +32,14 @@ func (a *app) serverURL() string {
 
 // connect returns a client for the server that flags and environment name.
 func (a *app) connect() (*client.Client, error) {
-	server := a.serverURL()
-	key, _ := a.apiKey(server)
+	key, _ := a.apiKey(a.serverURL())
+	return connectWith(a, key)
+}
+
+// connectWith is connect with a key that somebody else has given.
+func connectWith(a *app, key string) (*client.Client, error) {
 	c, err := client.New(client.Options{
-		URL:        server,
+		URL:        a.serverURL(),
 		SandboxURL: cmp.Or(a.sandboxURL, a.Getenv("DROWSE_SANDBOX_URL"), a.Getenv("E2B_SANDBOX_URL")),
 		APIKey:     key,
 	})

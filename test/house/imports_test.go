@@ -40,7 +40,7 @@ var layers = []layer{
 	},
 	{
 		name:     "clients",
-		packages: []string{"client", "internal/sshd"},
+		packages: []string{"client", "internal/mcp", "internal/sshd"},
 		may:      []string{"core", "base"},
 		why:      "a client knows what the API says and nothing else, and builds where no server runs",
 	},
