@@ -48,9 +48,11 @@ type Hooks struct {
 // Data is what the stores opened over it share.
 type Data struct {
 	mu      sync.Mutex
-	order   []string // ids of sandboxes, oldest first
+	births  []birth // of sandboxes, oldest first; some may have been forgotten
+	born    int64   // how many there were
+	gone    int     // how many were forgotten, and are among births
 	boxes   map[string]stored
-	events  []event
+	events  []event // oldest first; of forgotten sandboxes too
 	seq     int64
 	keys    []store.Key
 	sshKeys []store.SSHKey
@@ -64,7 +66,17 @@ type Data struct {
 type stored struct {
 	data  []byte
 	given store.Sandbox
+	birth birth
 }
+
+// birth tells a sandbox from a forgotten one of the same id.
+type birth struct {
+	id     string
+	number int64
+}
+
+// lives reports whether a sandbox has not been forgotten.
+func (d *Data) lives(b birth) bool { return d.boxes[b.id].birth == b }
 
 // snapshot is one in the form that survives.
 type snapshot struct {
@@ -73,9 +85,9 @@ type snapshot struct {
 }
 
 type event struct {
-	seq     int64
-	sandbox string
-	data    []byte
+	seq   int64
+	birth birth
+	data  []byte
 }
 
 // NewData returns data with nothing in it.
@@ -139,12 +151,14 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 		}
 	}
 	if !known {
-		s.d.order = append(s.d.order, sb.ID)
+		s.d.born++
+		old.birth = birth{sb.ID, s.d.born}
+		s.d.births = append(s.d.births, old.birth)
 	}
-	s.d.boxes[sb.ID] = stored{data, sb}
+	s.d.boxes[sb.ID] = stored{data, sb, old.birth}
 	for _, line := range lines {
 		s.d.seq++
-		s.d.events = append(s.d.events, event{s.d.seq, sb.ID, line})
+		s.d.events = append(s.d.events, event{s.d.seq, old.birth, line})
 	}
 	if s.hooks.After != nil {
 		if err := s.hooks.After(c); err != nil {
@@ -198,10 +212,13 @@ func (s *Store) Sandboxes(context.Context) ([]store.Sandbox, error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	var all []store.Sandbox
-	for _, id := range s.d.order {
-		sb, err := decode[store.Sandbox](s.d.boxes[id].data)
+	for _, b := range s.d.births {
+		if !s.d.lives(b) {
+			continue
+		}
+		sb, err := decode[store.Sandbox](s.d.boxes[b.id].data)
 		if err != nil {
-			return nil, fmt.Errorf("read sandbox %s: %w", id, err)
+			return nil, fmt.Errorf("read sandbox %s: %w", b.id, err)
 		}
 		all = append(all, sb)
 	}
@@ -222,8 +239,11 @@ func (s *Store) Forget(_ context.Context, id string) error {
 			"sandbox %s is %s; only a terminated one can be forgotten", id, state).WithRemedy("kill it first")
 	}
 	delete(s.d.boxes, id)
-	s.d.order = slices.DeleteFunc(s.d.order, func(x string) bool { return x == id })
-	s.d.events = slices.DeleteFunc(s.d.events, func(e event) bool { return e.sandbox == id })
+	if s.d.gone++; s.d.gone > len(s.d.boxes) {
+		s.d.gone = 0
+		s.d.births = slices.DeleteFunc(s.d.births, func(b birth) bool { return !s.d.lives(b) })
+		s.d.events = slices.DeleteFunc(s.d.events, func(e event) bool { return !s.d.lives(e.birth) })
+	}
 	return nil
 }
 
@@ -252,7 +272,7 @@ func (s *Store) Events(_ context.Context, sandbox string, after int64, limit int
 		if len(list) >= limit {
 			break
 		}
-		if sandbox == "" || e.sandbox == sandbox {
+		if s.d.lives(e.birth) && (sandbox == "" || e.birth.id == sandbox) {
 			if err := e.appendTo(&list); err != nil {
 				return nil, err
 			}
@@ -277,7 +297,7 @@ func (s *Store) EventsBefore(_ context.Context, sandbox string, before int64, li
 	}
 	var list []store.Event
 	for i := len(s.d.events) - 1; i >= 0 && len(list) < limit; i-- {
-		if e := s.d.events[i]; e.seq < before && (sandbox == "" || e.sandbox == sandbox) {
+		if e := s.d.events[i]; e.seq < before && s.d.lives(e.birth) && (sandbox == "" || e.birth.id == sandbox) {
 			if err := e.appendTo(&list); err != nil {
 				return nil, err
 			}
@@ -291,7 +311,7 @@ func (e event) appendTo(list *[]store.Event) error {
 	if err != nil {
 		return fmt.Errorf("read log entry %d: %w", e.seq, err)
 	}
-	*list = append(*list, store.Event{Seq: e.seq, Sandbox: e.sandbox, Entry: entry})
+	*list = append(*list, store.Event{Seq: e.seq, Sandbox: e.birth.id, Entry: entry})
 	return nil
 }
 
