@@ -271,7 +271,7 @@ func TestEffects(t *testing.T) {
 		w := newWorld(t)
 		id := w.claim("")
 		data(w.Do("POST", all+"/"+id+"/pause", ""), 200)
-		a := w.Do(r.method, apitest.PathOf(r.pattern, sandboxParam, id)+"?path=/nowhere/at/all", bodyOf(r))
+		a := w.Do(r.method, apitest.PathOf(r.pattern, sandboxParam, id)+"?path="+t.TempDir()+"/at/all", bodyOf(r)) // the guest is this machine
 		if woke := w.Fake.Sandboxes[id].Record.Generation == 2; woke != (r.effect == enters) {
 			t.Errorf("%s %s: woken %v; %d %s", r.method, r.pattern, woke, a.Status, a.Body)
 		}
