@@ -119,9 +119,9 @@ func (f *files) receive(ctx context.Context, to io.Writer, data io.Reader) error
 			return err
 		}
 		n, err := io.CopyN(to, data, uploadStep)
-		if total += n; total > mostArchive {
-			return errdef.New(errdef.Invalid, "build_files_too_large", "the files of the step have more than %d GiB", mostArchive>>30).
-				WithRemedy("copy less, or have a command of the build fetch it")
+		total += n
+		if err := CheckArchive(total); err != nil {
+			return err
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -130,6 +130,15 @@ func (f *files) receive(ctx context.Context, to io.Writer, data io.Reader) error
 			return fmt.Errorf("upload: %w", err)
 		}
 	}
+}
+
+// CheckArchive refuses files of a step that have so many bytes, if those are too many.
+func CheckArchive(size int64) error {
+	if size <= mostArchive {
+		return nil
+	}
+	return errdef.New(errdef.Invalid, "build_files_too_large", "the files of the step have more than %d GiB", mostArchive>>30).
+		WithRemedy("copy less, or have a command of the build fetch it")
 }
 
 // trim removes the oldest files of templates, if they have too many together.

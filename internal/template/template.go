@@ -152,7 +152,7 @@ func At(dir string) *Store {
 func (s *Store) Resolve(name string) (Template, error) {
 	ref := strings.ToLower(strings.TrimSpace(name))
 	id, alias := s.lookup(ref)
-	if id == "" || strings.ContainsAny(id, "/.:") {
+	if id == "" || len(id) > mostID || strings.ContainsAny(id, "/.:\x00") { // no file is called so
 		return Template{}, notFound(name)
 	}
 	t, err := s.read(id)
@@ -167,6 +167,9 @@ func (s *Store) Resolve(name string) (Template, error) {
 	}
 	return t, nil
 }
+
+// mostID is how long the name of a file may be.
+const mostID = 255
 
 // lookup returns the id that a reference stands for, and what the template is
 // called then; empty for its own name.

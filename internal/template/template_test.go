@@ -269,3 +269,16 @@ func TestBaseTrees(t *testing.T) {
 		t.Errorf("home: %v, %v", home, err)
 	}
 }
+
+// TestNamesOfNothing: what cannot be the name of a file is the name of no template.
+func TestNamesOfNothing(t *testing.T) {
+	s, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", ".", "..", "../oci", "oci/blobs", "a:b", "nothing", "a\x00b", strings.Repeat("x", 255), strings.Repeat("x", 256), strings.Repeat("x", 10_000), "img" + strings.Repeat("0", 300)} {
+		if _, err := s.Resolve(name); !errdef.Is(err, errdef.NotFound) {
+			t.Errorf("%.20q: %v", name, err)
+		}
+	}
+}

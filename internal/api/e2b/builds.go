@@ -438,7 +438,10 @@ func putFiles(s *server, c *call) (reply, error) {
 	if time.Now().After(time.Unix(end, 0)) {
 		return reply{}, fail(http.StatusForbidden, "signature_expired", "files cannot be sent to this address any more: ask for another one with GET")
 	}
-	if err := s.Builds.PutFiles(c.r.Context(), name, hash, c.r.Body); err != nil {
+	if err := build.CheckArchive(c.r.ContentLength); err != nil {
+		return reply{}, err
+	}
+	if err := s.Builds.PutFiles(c.r.Context(), name, hash, httpapi.Patient(c.w, c.r, httpapi.UploadPause)); err != nil {
 		if _, known := errors.AsType[*errdef.Error](err); !known && c.r.Context().Err() == nil {
 			s.Log.Warn("files of a build did not come whole", c.attrs("template", name, "err", err)...)
 			return reply{}, fail(http.StatusBadRequest, "upload_broken", "the files did not come whole: send them again")

@@ -230,6 +230,9 @@ func TestFilesAreSentToAnAddressThatIsGivenOut(t *testing.T) {
 	}
 	old := url.Values{"until": {"1"}, "signature": {"signed:upload:a " + hash + " 1"}}
 	put(path+"?"+old.Encode()).fails(http.StatusForbidden, "signature_expired", "")
+	large := httptest.NewRequest("PUT", where.RequestURI(), strings.NewReader("an archive"))
+	large.ContentLength = 5 << 30
+	w.send(large).fails(http.StatusBadRequest, "build_files_too_large", "GiB")
 	put(where.RequestURI()).Is(http.StatusOK)
 	if again := w.do("GET", path, "").Is(http.StatusCreated).Object(); again["present"] != true {
 		t.Errorf("files that were sent are not there: %v", again)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -102,7 +103,7 @@ func (s *server) importSandbox(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	sb, err := s.Sandboxes.Import(c.r.Context(), &patientReader{r: c.r.Body, in: http.NewResponseController(c.w)}, req)
+	sb, err := s.Sandboxes.Import(c.r.Context(), httpapi.Patient(c.w, c.r, httpapi.UploadPause), req)
 	if err != nil {
 		return reply{}, err
 	}
@@ -131,21 +132,4 @@ func (c *call) importRequest() (supervisor.ImportRequest, error) {
 	// Import adds what is in the body.
 	req.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, fmt.Appendf(nil, "[%t, %t]", req.NewID, req.Filesystem))
 	return req, err
-}
-
-// readWait is how long a client may not send before it counts as gone.
-const readWait = time.Minute
-
-// patientReader gives a client so long to send on.
-type patientReader struct {
-	r  io.Reader
-	in *http.ResponseController
-}
-
-// Read implements io.Reader. The deadline does not stay: the connection is
-// watched after the body's end.
-func (p *patientReader) Read(b []byte) (int, error) {
-	_ = p.in.SetReadDeadline(time.Now().Add(readWait)) // not every connection has one
-	defer func() { _ = p.in.SetReadDeadline(time.Time{}) }()
-	return p.r.Read(b)
 }

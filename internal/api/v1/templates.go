@@ -119,7 +119,7 @@ func loadTemplate(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	return addTemplate(s, c, templates.AddRequest{
-		Archive: &patientReader{r: c.r.Body, in: http.NewResponseController(c.w)}, Name: q.Get(nameParam), Actor: c.actor,
+		Archive: httpapi.Patient(c.w, c.r, httpapi.UploadPause), Name: q.Get(nameParam), Actor: c.actor,
 	})
 }
 
