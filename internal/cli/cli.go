@@ -114,6 +114,11 @@ Commands that talk to a server take its URL and the API key from, in this order:
   3. http://127.0.0.1:3000, and the file api-key in the server's state directory
      (--state-dir, DROWSE_STATE_DIR); that key is sent to loopback addresses only
 
+An ID may be shortened to its first characters, at least 4, if no other sandbox's
+id begins with them.
+
+Results go to stdout, errors to stderr: as text, or with -o json as JSON.
+
 Exit codes:
   0    done
   1    failed
@@ -168,7 +173,12 @@ func (a *app) root() *cobra.Command {
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
-	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkOutput() }
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.checkOutput(); err != nil {
+			return err
+		}
+		return completeIDs(cmd.Context(), a, cmd, args)
+	}
 
 	f := root.PersistentFlags()
 	f.StringVar(&a.url, "url", "", "server `URL`")

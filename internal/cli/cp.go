@@ -56,7 +56,11 @@ content is copied, not owner or mode. Write a local name with a colon as ./a:b.`
 		if err != nil {
 			return err
 		}
-		sb, err := a.open(cmd.Context(), c, src.id+dst.id)
+		id := []string{src.id + dst.id}
+		if err := wholeIDs(cmd.Context(), a, id, nil); err != nil {
+			return err
+		}
+		sb, err := a.open(cmd.Context(), c, id[0])
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"syscall"
 
@@ -148,7 +149,7 @@ func (a *app) report(ctx context.Context, cmd *cobra.Command, err error) int {
 		return exitOK
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		a.complain("interrupted", "")
+		tell(a, complaint{Message: "interrupted", ExitCode: exitInterrupted})
 		return exitInterrupted
 	}
 	if errors.Is(err, errStdout) && errors.Is(err, syscall.EPIPE) {
@@ -168,13 +169,48 @@ func (a *app) report(ctx context.Context, cmd *cobra.Command, err error) int {
 	if e, ok := err.(*errdef.Error); ok { // the server's own words
 		what, step = e.Message, e.Remedy
 	}
-	a.complain(what, step)
+	tell(a, complaint{what, codeOf(err), code, step})
 	return code
 }
 
-func (a *app) complain(what, step string) {
-	_, _ = fmt.Fprintf(a.Stderr, "drowse: %s\n", cell(what))
+// complaint is the JSON of what went wrong.
+type complaint struct {
+	Message  string `json:"message"`
+	Code     string `json:"code,omitempty"`     // the server's
+	ExitCode int    `json:"exitCode,omitempty"` // of drowse; 0 if it does not end by this
+	NextStep string `json:"nextStep,omitempty"`
+}
+
+// codeOf returns the stable name of an error, where it has one.
+func codeOf(err error) string {
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return e.Code
+	}
+	if e, ok := errors.AsType[*errdef.Error](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// tell says on stderr what went wrong and what to do, in the format of this
+// invocation.
+func tell(a *app, c complaint) {
+	if a.output != "json" {
+		notice(a.Stderr, c.Message, c.NextStep)
+		return
+	}
+	if text, err := marshal(map[string]complaint{"error": c}); err == nil {
+		_, _ = fmt.Fprintf(a.Stderr, "%s\n", harmlessJSON(string(text)))
+	}
+}
+
+// complain tells of something after which the command goes on.
+func (a *app) complain(what, step string) { tell(a, complaint{Message: what, NextStep: step}) }
+
+// notice writes text for people.
+func notice(w io.Writer, what, step string) {
+	_, _ = fmt.Fprintf(w, "drowse: %s\n", cell(what))
 	if step != "" {
-		_, _ = fmt.Fprintf(a.Stderr, "  %s\n", cell(step))
+		_, _ = fmt.Fprintf(w, "  %s\n", cell(step))
 	}
 }

@@ -44,7 +44,7 @@ name the host that they ask for with --allow-host.`,
 				return err
 			}
 			if isTerminal(a.Stdin) {
-				a.complain("waiting for an MCP client on stdin", "an agent starts this command by itself: docs/mcp.md says how; Ctrl-C ends it")
+				notice(a.Stderr, "waiting for an MCP client on stdin", "an agent starts this command by itself: docs/mcp.md says how; Ctrl-C ends it")
 			}
 			return mcp.New(mcp.Options{Client: c, Version: readVersions().Drowse}).ServeStdio(cmd.Context(), a.Stdin, a.Stdout)
 		}
@@ -60,7 +60,7 @@ name the host that they ask for with --allow-host.`,
 		if err != nil {
 			return err
 		}
-		a.complain(fmt.Sprintf("serving MCP at http://%s%s; clients send an API key as a bearer token", ln.Addr(), mcp.Path), "")
+		notice(a.Stderr, fmt.Sprintf("serving MCP at http://%s%s; clients send an API key as a bearer token", ln.Addr(), mcp.Path), "")
 		return mcp.New(mcp.Options{Version: readVersions().Drowse}).ServeListener(cmd.Context(), ln, mcp.HTTPOptions{
 			Hosts:   hosts,
 			Connect: func(key string) (*client.Client, error) { return connectWith(a, key) },

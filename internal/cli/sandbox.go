@@ -440,18 +440,34 @@ type killed struct {
 }
 
 func (a *app) killCommand() *cobra.Command {
-	var all bool
+	var all, yes bool
 	cmd := &cobra.Command{
 		Use:   "kill ID...",
 		Short: "kill sandboxes and delete their data",
 		Long: `Kill sandboxes and delete their data. If one cannot be killed, the others still
-are: each failure is printed, and the exit code is that of the first.`,
+are: each failure is printed, and the exit code is that of the first. On a terminal,
+--all asks first.`,
 		Example: `  drowse kill i0abc i0def
   drowse kill --all`,
 		Args: idsOrAll(&all),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all sandboxes that the API key may kill, paused ones included")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all && !yes && isTerminal(a.Stdin) {
+			var sure bool
+			err := a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, err := c.List(ctx, client.ListOptions{})
+				args = idsOf(list)
+				return err
+			})
+			if sure = len(args) == 0; err == nil && !sure {
+				sure, err = ask(a, fmt.Sprintf("Kill all sandboxes and delete their data: %d, paused ones included?", len(args)))
+			}
+			if err != nil || !sure {
+				return cmp.Or(err, hint(&exitError{exitFailure, errors.New("nothing was killed")}, "answer y, or give --yes"))
+			}
+		}
 		results := []killed{}
 		failed := a.each(cmd.Context(), args, "", func(ctx context.Context, c *client.Client, id string) error {
 			err := c.Kill(ctx, id)
