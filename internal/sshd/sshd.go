@@ -29,8 +29,9 @@ import (
 const (
 	// handshakeTime is how long a client may take to log in.
 	handshakeTime = 30 * time.Second
-	// maxFresh is how many clients may be logging in at once, from anywhere.
-	maxFresh = 100
+	// maxFresh is how many clients may be logging in at once, from anywhere, and
+	// maxFreshOfOne from one address.
+	maxFresh, maxFreshOfOne = 100, 20
 	// maxChannels is how many sessions and forwarded connections it may have
 	// at once, each a program in the sandbox.
 	maxChannels = 100
@@ -71,10 +72,40 @@ type Server struct {
 	o   Options
 	log *slog.Logger
 
-	fresh chan struct{} // has one for each client that is logging in
+	all   clients // who is connected
+	fresh clients // who is logging in
+}
 
-	mu    sync.Mutex
-	conns map[netip.Addr]int // by the addresses of clients
+// clients counts clients by their addresses.
+type clients struct {
+	mu  sync.Mutex
+	of  map[netip.Addr]int
+	all int
+}
+
+// enter counts a client, if there are fewer than most of its address, and than
+// mostOfAll; 0 is no bound.
+func (c *clients) enter(addr netip.Addr, most, mostOfAll int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if most > 0 && c.of[addr] >= most || mostOfAll > 0 && c.all >= mostOfAll {
+		return false
+	}
+	if c.of == nil {
+		c.of = map[netip.Addr]int{}
+	}
+	c.of[addr]++
+	c.all++
+	return true
+}
+
+func (c *clients) leave(addr netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.of[addr]--; c.of[addr] == 0 {
+		delete(c.of, addr)
+	}
 }
 
 // New returns a server.
@@ -83,7 +114,7 @@ func New(o Options) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{o: o, log: log, fresh: make(chan struct{}, maxFresh), conns: map[netip.Addr]int{}}
+	return &Server{o: o, log: log}
 }
 
 // Serve speaks with the clients that connect to ln until ctx ends. It closes ln.
@@ -111,12 +142,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			continue
 		}
 		addr := addrOf(c)
-		if !s.enter(addr) {
+		if !s.all.enter(addr, s.o.PerClient, 0) {
 			c.Close()
 			continue
 		}
 		running.Go(func() {
-			defer s.leave(addr)
+			defer s.all.leave(addr)
 			if err := s.ServeConn(ctx, c); err != nil {
 				s.log.Debug("SSH client refused", "err", err)
 			}
@@ -129,24 +160,6 @@ func addrOf(c net.Conn) netip.Addr {
 		return a.AddrPort().Addr().Unmap()
 	}
 	return netip.Addr{}
-}
-
-func (s *Server) enter(addr netip.Addr) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.o.PerClient > 0 && s.conns[addr] >= s.o.PerClient {
-		return false
-	}
-	s.conns[addr]++
-	return true
-}
-
-func (s *Server) leave(addr netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conns[addr]--; s.conns[addr] == 0 {
-		delete(s.conns, addr)
-	}
 }
 
 // ServeConn speaks with the client at the other end of c until it goes, or ctx
@@ -198,12 +211,11 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 
 // handshake lets a client log in.
 func (s *Server) handshake(ctx context.Context, c net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
-	select {
-	case s.fresh <- struct{}{}:
-		defer func() { <-s.fresh }()
-	default:
-		return nil, nil, nil, fmt.Errorf("%d others are logging in", maxFresh)
+	addr := addrOf(c)
+	if !s.fresh.enter(addr, maxFreshOfOne, maxFresh) {
+		return nil, nil, nil, errors.New("too many others are logging in")
 	}
+	defer s.fresh.leave(addr)
 	_ = c.SetDeadline(time.Now().Add(handshakeTime))
 	conn, channels, requests, err := ssh.NewServerConn(c, s.config(ctx))
 	if err == nil {

@@ -88,11 +88,11 @@ func login(t *testing.T, addr string) *ssh.Client {
 }
 
 // TestFloods holds a client to its connections, its sessions and its variables,
-// and all who do not log in to a number together.
+// and who does not log in to a few at once.
 func TestFloods(t *testing.T) {
-	addr := gate(t, Options{PerClient: maxFresh + 1})
+	addr := gate(t, Options{})
 	var open []net.Conn
-	for range maxFresh {
+	for range maxFreshOfOne {
 		c := dial(t, addr)
 		if !greets(c) {
 			t.Fatalf("client %d was not greeted", len(open))
