@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the published E2B SDKs and command line, and the SDKs of servers that speak
-# E2B's API, unmodified, against a server of this build.
+# Runs the published E2B SDKs and command line, and the SDKs of other servers,
+# unmodified, against a server of this build.
 #
 #   conformance.sh [--write]   by E2B_SANDBOX_URL, and compares what they could do
 #                              with docs/results/conformance.md, or writes that anew
@@ -9,12 +9,13 @@
 #
 # If E2B_API_KEY and either E2B_DOMAIN, or E2B_API_URL and E2B_SANDBOX_URL, are
 # set, the server that they name is tested instead. DROWSE_SDK_SUITES says which
-# of js, js-old, python, python-old, cli, relatives-js and relatives-python to run:
+# of js, js-old, python, python-old, cli, relatives-js, relatives-python, sandbox0-js,
+# sandbox0-python and sandbox0-python-old to run:
 # all, or with --domain the first of each language. The document is for all of them, and left alone with others.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
-all="js js-old python python-old cli relatives-js relatives-python"
+all="js js-old python python-old cli relatives-js relatives-python sandbox0-js sandbox0-python sandbox0-python-old"
 style=url write=
 case "${1:-}" in
 --write) write=-write ;;
@@ -79,7 +80,7 @@ fi
 if [ $style = domain ]; then
 	join
 	serve "https://api.$E2B_DOMAIN" --listen 127.0.0.1:443 --domain "$E2B_DOMAIN" --tls-cert "$work/cert.pem" --tls-key "$work/key.pem"
-	suites=${DROWSE_SDK_SUITES:-js python relatives-js relatives-python}
+	suites=${DROWSE_SDK_SUITES:-js python relatives-js relatives-python sandbox0-js sandbox0-python}
 else
 	if [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
 		address=127.0.0.1:$((20000 + RANDOM % 10000))

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs the cases of one published E2B SDK, in its newest or in an older version,
-# of E2B's command line, or of the SDKs of servers that speak E2B's API: Novita's
-# for JavaScript, and Novita's and CubeSandbox's for Python.
+# of E2B's command line, or of the SDKs of other servers: of Novita's and
+# CubeSandbox's, which speak E2B's API, and of sandbox0's, in either generation.
 #
-#   run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli|relatives-js|relatives-python [runner arguments]
+#   run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli|relatives-js|relatives-python|sandbox0-js|sandbox0-python|sandbox0-python-old [runner arguments]
 #
 # The cases need a running server of which E2B_API_KEY and either E2B_DOMAIN, or
 # E2B_API_URL and E2B_SANDBOX_URL, are told; in the second case E2B_DOMAIN is not
@@ -21,7 +21,7 @@ fail() {
 	exit 2
 }
 
-usage="usage: run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli|relatives-js|relatives-python [runner arguments]"
+usage="usage: run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli|relatives-js|relatives-python|sandbox0-js|sandbox0-python|sandbox0-python-old [runner arguments]"
 install=yes run=yes results= suite=
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -32,7 +32,7 @@ while [ $# -gt 0 ]; do
 		results=$2
 		shift
 		;;
-	js | js-old | python | python-old | cli | relatives-js | relatives-python)
+	js | js-old | python | python-old | cli | relatives-js | relatives-python | sandbox0-js | sandbox0-python | sandbox0-python-old)
 		[ -z "$suite" ] || break
 		suite=$1
 		;;
@@ -55,7 +55,7 @@ need() {
 }
 
 case $suite in
-js | js-old | cli | relatives-js)
+js | js-old | cli | relatives-js | sandbox0-js)
 	need node nodejs
 	[ $install = no ] || need npm npm
 	version=$(node -p 'const [a, b] = process.versions.node.split(".").map(Number); a > 20 || (a === 20 && b >= 18)')
@@ -65,10 +65,11 @@ js | js-old | cli | relatives-js)
 	js-old) pins=$here/js/old cases=$here/js/test ;;
 	cli) pins=$here/cli cases=$here/cli ;;
 	relatives-js) pins=$here/relatives/js cases=$pins ;;
+	sandbox0-js) pins=$here/sandbox0/js cases=$pins ;;
 	esac
 	key=$(cat "$pins/package.json" "$pins/package-lock.json" | sha256sum | cut -c1-12)
 	;;
-python | python-old | relatives-python)
+python | python-old | relatives-python | sandbox0-python | sandbox0-python-old)
 	need python3 "python3 python3-venv"
 	python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
 		fail "$(python3 --version) is too old: 3.11 or newer is needed"
@@ -77,6 +78,8 @@ python | python-old | relatives-python)
 	python) cases=$here/python pins=$cases/requirements.txt ;;
 	python-old) cases=$here/python pins=$cases/requirements-2.45.1.txt ;;
 	relatives-python) cases=$here/relatives/python pins=$cases/requirements.txt ;;
+	sandbox0-python) cases=$here/sandbox0/python pins=$cases/requirements.txt ;;
+	sandbox0-python-old) cases=$here/sandbox0/python pins=$cases/requirements-0.9.5.txt ;;
 	esac
 	key=$({ python3 --version && cat "$pins"; } | sha256sum | cut -c1-12)
 	;;
@@ -120,6 +123,12 @@ if [ -n "${E2B_SANDBOX_URL:-}" ]; then
 	export CUBE_PROXY_NODE_IP="${address%:*}" CUBE_PROXY_PORT_HTTP="${address##*:}"
 else
 	export NOVITA_DOMAIN="$E2B_DOMAIN"
+fi
+export SANDBOX0_TOKEN="$E2B_API_KEY"
+if [ -n "${E2B_SANDBOX_URL:-}" ]; then
+	export SANDBOX0_BASE_URL="$E2B_API_URL"
+else
+	export SANDBOX0_BASE_URL="https://api.$E2B_DOMAIN"
 fi
 [ -z "$results" ] || export DROWSE_CONFORMANCE_RESULTS="$(realpath "$results")"
 

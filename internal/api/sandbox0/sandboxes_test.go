@@ -333,6 +333,16 @@ func TestOddPathsAndMethods(t *testing.T) {
 	}
 }
 
+// TestIdempotencyKey: what would be ignored is refused.
+func TestIdempotencyKey(t *testing.T) {
+	w := newWorld(t)
+	id := w.claim("")
+	r := httptest.NewRequest("POST", all+"/"+id+"/fork", nil)
+	r.Header.Set("X-API-Key", goodKey)
+	r.Header.Set("Idempotency-Key", "k")
+	fails(w.Send(r), http.StatusBadRequest, "bad_request", "Idempotency-Key")
+}
+
 // TestErrors holds how each class of error is answered.
 func TestErrors(t *testing.T) {
 	for class, want := range answers {

@@ -209,6 +209,10 @@ func (s *server) dispatch(c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
+	if c.r.Header.Get(body.IdempotencyHeader) != "" {
+		return reply{}, body.Invalid("the header %q is not supported here: this server would do the same again", body.IdempotencyHeader).
+			WithRemedy("leave it out").With("field", body.IdempotencyHeader)
+	}
 	return found.handle(s, c)
 }
 

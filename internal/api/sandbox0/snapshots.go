@@ -35,13 +35,16 @@ type snapshotView struct {
 	SandboxID string             `json:"sandbox_id"`
 	Name      string             `json:"name,omitempty"`
 	CreatedAt httpapi.Timestamp  `json:"created_at"`
-	ExpiresAt *httpapi.Timestamp `json:"expires_at"`
+	ExpiresAt *httpapi.Timestamp `json:"expires_at,omitempty"` // null ends a client of 0.10
 }
 
-func viewSnapshot(g generation, snap store.Snapshot) snapshotView {
-	return snapshotView{
-		ID: snap.ID, SandboxID: snap.Sandbox, Name: snap.Name, CreatedAt: httpapi.Timestamp(snap.CreatedAt), ExpiresAt: g.deadline(snap.ExpiresAt),
+func viewSnapshot(snap store.Snapshot) snapshotView {
+	v := snapshotView{ID: snap.ID, SandboxID: snap.Sandbox, Name: snap.Name, CreatedAt: httpapi.Timestamp(snap.CreatedAt)}
+	if !snap.ExpiresAt.IsZero() {
+		at := httpapi.Timestamp(snap.ExpiresAt)
+		v.ExpiresAt = &at
 	}
+	return v
 }
 
 // createSnapshot keeps the files of a sandbox, as sandbox0's snapshots do.
@@ -57,7 +60,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusCreated, data: viewSnapshot(c.gen, snap)}, nil
+	return reply{status: http.StatusCreated, data: viewSnapshot(snap)}, nil
 }
 
 // listSnapshots lists those of one sandbox, and none that a restore has left.
@@ -71,7 +74,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 	})
 	views := []snapshotView{}
 	for _, snap := range every {
-		views = append(views, viewSnapshot(c.gen, snap))
+		views = append(views, viewSnapshot(snap))
 	}
 	return ok(map[string]any{"snapshots": views, "count": len(views)})
 }
@@ -81,7 +84,7 @@ func getSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(viewSnapshot(c.gen, snap))
+	return ok(viewSnapshot(snap))
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {

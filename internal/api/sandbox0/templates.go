@@ -29,9 +29,11 @@ func viewTemplate(t templates.Template) templateView {
 	if made.IsZero() {
 		made = time.Unix(0, 0)
 	}
+	name := cmp.Or(t.Alias, t.ID)
+	memory := map[string]string{"memory": fmt.Sprintf("%dMi", t.Limits.MemoryMiB)}
 	return templateView{
-		ID: cmp.Or(t.Alias, t.ID), Scope: "team", CreatedAt: httpapi.Timestamp(made), UpdatedAt: httpapi.Timestamp(made),
-		Spec: map[string]any{"displayName": cmp.Or(t.Alias, t.ID), "resources": map[string]string{"memory": fmt.Sprintf("%dMi", t.Limits.MemoryMiB)}},
+		ID: name, Scope: "team", CreatedAt: httpapi.Timestamp(made), UpdatedAt: httpapi.Timestamp(made),
+		Spec: map[string]any{"displayName": name, "mainContainer": map[string]any{"image": t.ID, "resources": memory}},
 	}
 }
 

@@ -125,8 +125,8 @@ var (
 		word("access_mode", oneOf(volumeAccess)),
 		refused("snapshot_id", "volumes have no snapshots here"),
 		refused("s3", "volumes are on this server's disk"),
-		refused("default_posix_uid", "files of a volume belong to who writes them"),
-		refused("default_posix_gid", "files of a volume belong to who writes them"),
+		word("default_posix_uid", asRoot),
+		word("default_posix_gid", asRoot),
 	}
 	moveBody = body.Vocabulary{need("source", body.AsText), need("destination", body.AsText)}
 )
@@ -241,6 +241,14 @@ var asSignal = form("the name or number of a signal", func(path string, raw []by
 		return text, nil
 	}
 	return body.AsText.Read(path, raw)
+})
+
+// asRoot is an owner that can only be root, who is meant where nobody says.
+var asRoot = form("0", func(path string, raw []byte) (any, error) {
+	if strings.TrimSpace(string(raw)) != "0" {
+		return nil, invalid(path, "must be 0, not %s: files that are put into a volume from outside belong to root", body.Brief(raw))
+	}
+	return nil, nil
 })
 
 // asTime is a moment, as RFC 3339 writes it.

@@ -139,7 +139,7 @@ func (t *table) markdown() string {
 	var b strings.Builder
 	fmt.Fprint(&b, `# What E2B's SDKs can do here
 
-Written by test/conformance/conformance.sh --write; make conformance checks it. The published packages are run unmodified against a real server. Their methods are found in the packages themselves, so that none is forgotten. The last two are the SDKs of servers that speak E2B's API, by whose names their [cases](#cases) are listed; [works with](../works-with.md) says how they are pointed here.
+Written by test/conformance/conformance.sh --write; make conformance checks it. The published packages are run unmodified against a real server. Their methods are found in the packages themselves, so that none is forgotten. The last ones, which have a registry in place of a version, are the SDKs of other servers, by whose names their [cases](#cases) are listed; [works with](../works-with.md) says how they are pointed here.
 
 `)
 	row(&b, "SDK", "packages", "cases")
