@@ -209,7 +209,7 @@ func writeFile(s *server, c *call) (reply, error) {
 	if isDir {
 		return makeDir(s, c, name, recursive)
 	}
-	if kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); kind == "multipart/form-data" || kind == "application/x-www-form-urlencoded" {
+	if kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); kind == "multipart/form-data" {
 		return reply{}, fail(http.StatusUnsupportedMediaType, codeInvalid, "the body is the file itself, as application/octet-stream, not %s", kind)
 	}
 	res, err := transfer(c.r.Context(), s.guest(c), http.MethodPost, name, c.r.Body)

@@ -28,6 +28,21 @@ func need(name string, f body.Form) body.Option {
 // refused is a field that this server cannot honour.
 func refused(name, why string) body.Option { return body.Refuse(name, why, name) }
 
+// fixed is a field that counts at a claim only.
+func fixed(name string) body.Option {
+	o := refused(name, "fixed when a sandbox is claimed")
+	for i := range o.Spelled {
+		nothing := o.Spelled[i].Form.Read
+		o.Spelled[i].Form.Read = func(path string, raw []byte) (any, error) {
+			if v, err := nothing(path, raw); err == nil {
+				return v, nil
+			}
+			return nil, body.NotChangeable(o, path)
+		}
+	}
+	return o
+}
+
 // within puts options into an object.
 func within(object string, v body.Vocabulary) body.Vocabulary {
 	var inner body.Vocabulary
@@ -87,11 +102,7 @@ var (
 		},
 		within("config", join(settings, created, within("network", optional(networkBody)))),
 	)
-	fixed      = "this is fixed when a sandbox is claimed"
-	updateBody = within("config", join(settings, body.Vocabulary{
-		body.Refuse("env_vars", fixed, "env_vars"),
-		body.Refuse("resources", fixed, "resources"),
-	}, within("network", optional(networkBody))))
+	updateBody = within("config", join(settings, body.Vocabulary{fixed("env_vars"), fixed("resources")}, within("network", optional(networkBody))))
 
 	memoryBody  = body.Vocabulary{word("memory", body.AsFlag)}
 	refreshBody = body.Vocabulary{word("duration", body.InSeconds)}
