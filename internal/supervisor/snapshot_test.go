@@ -258,7 +258,7 @@ func TestSnapshotFixesOptions(t *testing.T) {
 			t.Errorf("other %s: %v", name, err)
 		}
 	}
-	for _, name := range []string{"Upper", "-x", "a b", strings.Repeat("x", 129), snap.ID} {
+	for _, name := range []string{"Upper", "x:default", "default/x", "-x", "a b", strings.Repeat("x", 129), snap.ID} {
 		if _, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Name: name}); code(err) != "snapshot_name_invalid" {
 			t.Errorf("name %q: %v", name, err)
 		}

@@ -219,16 +219,13 @@ func isFree(s *server, c *call, req build.Request) error {
 	if taken {
 		return fail(http.StatusConflict, "template_exists", "a template that is not built of steps is called %q: choose another name", req.Name)
 	}
-	for _, tag := range req.Tags {
-		snap, err := s.Snapshots.Snapshot(build.Full(req.Name, tag))
-		if err == nil && snap.Config.Build == "" {
+	snaps, err := s.Snapshots.Snapshots()
+	for _, snap := range snaps {
+		if of, _, _ := strings.Cut(snap.Name, ":"); of == req.Name && snap.Config.Build == "" {
 			return fail(http.StatusConflict, "snapshot_exists", "a snapshot is called %q: choose another name", snap.Name)
 		}
-		if err != nil && !errdef.Is(err, errdef.NotFound) {
-			return err
-		}
 	}
-	return nil
+	return err
 }
 
 // built returns the template that the path names, if the key sees it.

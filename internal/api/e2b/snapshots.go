@@ -119,12 +119,12 @@ func newName(s *server, c *call, text string) (name, replace string, err error) 
 	if taken {
 		return "", "", fail(http.StatusConflict, "snapshot_exists", "a template is called %q: choose another name", name)
 	}
+	if err := origin.Free(s.Builds, name); err != nil {
+		return "", "", err
+	}
 	has, err := origin.Snapshot(s.Snapshots, c.key, name)
 	if errdef.Is(err, errdef.NotFound) { // or another key's: taking it says so
 		return name, "", nil
-	}
-	if has.Config.Build != "" {
-		return "", "", fail(http.StatusConflict, "snapshot_exists", "a template is called %q: choose another name", name)
 	}
 	return name, has.ID, err
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -54,6 +55,27 @@ func Taken(from Snapshots, key store.Key, ref string) (store.Snapshot, error) {
 			WithRemedy("choose another snapshot or name, or delete or build the template")
 	}
 	return snap, err
+}
+
+// Builds finds templates that were built of steps, by name. One that is unknown is an
+// errdef.NotFound.
+type Builds interface {
+	Template(name string) (build.Template, error)
+}
+
+// Free refuses a name for a new snapshot if it is one that a template can be built to,
+// whoever builds it: the snapshot would take it away.
+func Free(from Builds, name string) error {
+	of, _, _ := strings.Cut(Ref(name), ":")
+	_, err := from.Template(of)
+	if errdef.Is(err, errdef.NotFound) {
+		return nil
+	}
+	if err == nil {
+		err = errdef.New(errdef.Exists, "snapshot_exists", "a template that was built is called %q", of).
+			WithRemedy("choose another name")
+	}
+	return err
 }
 
 // IsTemplate reports whether a template is called this.

@@ -40,6 +40,12 @@ func TestBuiltTemplates(t *testing.T) {
 	answer{w.DoAs(apitest.OwnKey, "GET", "/v1/templates/app", "")}.fails(http.StatusNotFound, "template_not_found", "app")
 	w.do("GET", "/v1/templates/app:v2", "").fails(http.StatusNotFound, "template_not_found", "app:v2")
 
+	id := w.create(`{}`)
+	for _, name := range []string{"app", "app:v1", "app:v9", "others", "broken:x"} {
+		w.do("POST", pathOf(id)+"/snapshots", `{"name":"`+name+`"}`).fails(http.StatusConflict, "snapshot_exists", "template")
+	}
+	w.do("POST", pathOf(id)+"/snapshots", `{"name":"apps"}`).Is(http.StatusCreated)
+
 	w.do("DELETE", "/v1/templates/app:default", "").Is(http.StatusNoContent)
 	w.do("GET", "/v1/templates/app", "").fails(http.StatusNotFound, "template_not_found", "app")
 	w.do("DELETE", "/v1/templates/broken:v1", "").fails(http.StatusNotFound, "template_not_found", "broken:v1")

@@ -96,6 +96,9 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
 	if w, said := words["name"]; said {
 		req.Name = w.Value.(string)
+		if err := origin.Free(s.Builds, req.Name); err != nil {
+			return reply{}, err
+		}
 	}
 	if w, said := words["mode"]; said {
 		req.Mode = w.Value.(lifecycle.Mode)

@@ -194,6 +194,10 @@ func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error
 		return nil, errdef.New(errdef.Invalid, "snapshot_name_invalid", "%.200q cannot name a snapshot", name).
 			WithRemedy("use lower-case letters, digits, and . _ / : - between them, 128 at most")
 	}
+	if strings.HasPrefix(name, "default/") || strings.HasSuffix(name, ":default") {
+		return nil, errdef.New(errdef.Invalid, "snapshot_name_invalid", "%q cannot name a snapshot: to E2B's clients it is the same as the name without default", name).
+			WithRemedy("use that name")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if has, taken := s.named(name); taken && has.ID != req.Replace || name != "" && s.names[name] {
