@@ -66,7 +66,7 @@ var catalogue = []Entry{
 	{"directory_not_empty", WrongState, 0, 0, "The directory has entries, and was to be removed as an empty one.", "Remove its entries first."},
 	{"disk_full", Unavailable, 503, 503, "The disk of the state directory is full.", "Kill sandboxes that are not needed, or free space on the server."},
 	{"event_not_found", NotFound, 0, 404, "There is no event with this id, or it is no longer kept.", "List the events."},
-	{"exec_timeout", Unavailable, 0, 0, "A command or a cell of code ran longer than it may.", "Raise the timeout of the call, or split the work."},
+	{"exec_timeout", Exhausted, 0, 0, "A command or a cell of code ran longer than it may.", "Raise the timeout of the call, or split the work."},
 	{"field_too_large", Invalid, 400, 400, "A field is too large. The message names the field and its limit.", "Store large data in a file in the sandbox."},
 	{"fork_count_invalid", Invalid, 400, 400, "The number of children of a fork is out of range.", "Ask for 1 to 100."},
 	{"form_unknown", Unsupported, 501, 400, "A database record has a version that this server does not know.", "Use the server version that wrote it, or a newer one."},

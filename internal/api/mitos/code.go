@@ -76,7 +76,7 @@ func runCode(s *server, c *call) error {
 	defer cancel()
 	err = s.guest(c).cell(ctx, c.out, words["code"].Value.(string), language)
 	if err != nil && isDeadline(ctx, c.ctx, err) {
-		return errdef.New(errdef.Unavailable, "exec_timeout", "the code ran longer than it may, and was interrupted").
+		return errdef.New(errdef.Exhausted, "exec_timeout", "the code ran longer than it may, and was interrupted").
 			WithRemedy("raise the timeout of the call, or split the work into shorter steps")
 	}
 	return err
@@ -173,8 +173,10 @@ func refusalOf(res *http.Response) error {
 		Message string `json:"message"`
 		Detail  string `json:"detail"`
 	}
-	_ = json.Unmarshal(data, &said) // what is no JSON says nothing
-	words := human.Line(said.Message+said.Detail, mostWords)
+	words := string(data)
+	if json.Unmarshal(data, &said) == nil {
+		words = said.Message + said.Detail
+	}
 	class := errdef.Unavailable
 	switch {
 	case res.StatusCode == http.StatusNotFound:
@@ -186,5 +188,5 @@ func refusalOf(res *http.Response) error {
 	case res.StatusCode >= 400 && res.StatusCode < 500:
 		class = errdef.Invalid
 	}
-	return errdef.New(class, "agent_refused", "the sandbox says: %s", words).WithRemedy("correct what the message names").With("status", res.StatusCode)
+	return errdef.New(class, "agent_refused", "the sandbox says: %s", human.Line(words, mostWords)).WithRemedy("correct what the message names").With("status", res.StatusCode)
 }

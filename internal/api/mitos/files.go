@@ -88,16 +88,8 @@ func writeFile(s *server, c *call) error {
 		return err
 	}
 	path := words["open.path"].Value.(string)
-	req, err := fileRequest(c.ctx, http.MethodPost, path, in)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/octet-stream")
 	g := s.guest(c)
-	res, err := g.Client(agentapi.Port).Do(req)
-	if in.err != nil && !errors.Is(in.err, io.EOF) { // what the client sent was wrong
-		err = in.err
-	}
+	res, err := g.store(c.ctx, path, in)
 	if err != nil {
 		return err
 	}
@@ -111,6 +103,37 @@ func writeFile(s *server, c *call) error {
 		}
 	}
 	return c.out.finish(map[string]int64{"bytesWritten": in.written})
+}
+
+// store writes a file. It alone reads from in, and does not after it has returned:
+// what follows there may be the client's next request.
+func (g inside) store(ctx context.Context, path string, in *upload) (*http.Response, error) {
+	from, to := io.Pipe()
+	req, err := fileRequest(ctx, http.MethodPost, path, from)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	type answer struct {
+		res *http.Response
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		res, err := g.Client(agentapi.Port).Do(req)
+		_ = from.Close() // it may have been answered before its end
+		answered <- answer{res, err}
+	}()
+	_, copied := io.Copy(to, in)
+	_ = to.CloseWithError(copied) // an end that is none breaks the request off
+	a := <-answered
+	if in.err == nil || errors.Is(in.err, io.EOF) {
+		return a.res, a.err
+	}
+	if a.err == nil {
+		a.res.Body.Close()
+	}
+	return nil, in.err
 }
 
 // chmod sets the permission bits of a file, by the sandbox's own command: the agent

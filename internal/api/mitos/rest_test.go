@@ -184,6 +184,18 @@ func TestNetworksAtOnce(t *testing.T) {
 	fails(t, say("allow"), http.StatusTooManyRequests, "rate_limited", "second name")
 	object(t, w.do(apitest.GoodKey, post, "/v1/fork", `{"template":"base","id":"a"}`), http.StatusOK)
 	object(t, say("allow"), http.StatusOK)
+	for _, bad := range []string{`{"template":"base","id":"b","region":"fra"}`, `{"template":"base","id":"../b"}`, `{"template":"base","id":"a"}`} {
+		if rec := w.do(apitest.GoodKey, post, "/v1/fork", bad); rec.Code < 400 {
+			t.Errorf("%s: %s", bad, rec.Body)
+		}
+		object(t, say("deny"), http.StatusOK) // nobody waits for the other any more
+		object(t, w.do(apitest.GoodKey, del, "/v1/sandboxes/x", ""), http.StatusNotFound)
+		fails(t, say("allow"), http.StatusTooManyRequests, "rate_limited", "")
+		if rec := w.do(apitest.GoodKey, post, "/v1/fork", bad); rec.Code < 400 {
+			t.Errorf("%s: %s", bad, rec.Body)
+		}
+		object(t, say("allow"), http.StatusOK)
+	}
 	object(t, w.do(apitest.GoodKey, post, "/v1/fork", `{"template":"base","id":"b"}`), http.StatusOK)
 	if a, b := w.Fake.Created[0].Config, w.Fake.Created[1].Config; *a.AllowInternet || !*b.AllowInternet {
 		t.Errorf("internet: %v, %v", *a.AllowInternet, *b.AllowInternet)

@@ -67,10 +67,13 @@ func create(s *server, c *call) (any, error) {
 		return nil, err
 	}
 	name, template := words["id"].Value.(string), words["template"].Value.(string)
+	p, known := s.postures.use(c.key.ID, template) // first: also a create that is refused was the one to come
+	if w, given := words["region"]; given {
+		return nil, notSupported(w.Path, "this server is in one place", "leave it out")
+	}
 	if err := names.Check(name); err != nil {
 		return nil, err
 	}
-	p, known := s.postures.use(c.key.ID, template)
 	if !known {
 		return nil, errdef.New(errdef.NotFound, "template_not_found", "template %q was not created with this API key since the server's start", template).
 			WithRemedy("create it first, as mitos.create() does: POST %s/templates", v1)

@@ -45,8 +45,12 @@ func required(name string, form body.Form) body.Option {
 // refused is a field that drowse has nothing for. Null says nothing and passes.
 func refused(name, why, remedy string) body.Option {
 	return body.Option{Name: name, Refused: true, Spelled: []body.Spelled{body.Form{Words: "nothing", Schema: body.Schema{}, Read: func(path string, _ []byte) (any, error) {
-		return nil, errdef.New(errdef.Unsupported, "not_supported", "%q is not supported: %s", path, why).WithRemedy("%s", remedy).With("field", path)
+		return nil, notSupported(path, why, remedy)
 	}}.As(name)}}
+}
+
+func notSupported(path, why, remedy string) error {
+	return errdef.New(errdef.Unsupported, "not_supported", "%q is not supported: %s", path, why).WithRemedy("%s", remedy).With("field", path)
 }
 
 // The bodies of REST routes.
@@ -67,7 +71,7 @@ var (
 	createBody = body.Vocabulary{
 		required("template", body.AsTemplate),
 		text("id", true),
-		refused("region", "this server is in one place", "leave it out"),
+		text("region", false), // refused by create
 	}
 	forkBody = body.Vocabulary{
 		text("id", true),
