@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the cases of one published E2B SDK, in its newest or in an older version,
 # of E2B's command line, or of the SDKs of other servers: of Novita's and
-# CubeSandbox's, which speak E2B's API, and of sandbox0's, in either generation.
+# CubeSandbox's, which speak E2B's API, of mitos', and of sandbox0's, in either
+# generation.
 #
 #   run.sh [--install-only | --no-install] [--results FILE] js|js-old|python|python-old|cli|relatives-js|relatives-python|sandbox0-js|sandbox0-python|sandbox0-python-old [runner arguments]
 #
@@ -114,15 +115,16 @@ else
 fi
 # The same for those that are no E2B clients. CubeSandbox's knows plain HTTP only:
 # without a URL there are no cases of it.
-export NOVITA_API_KEY="$E2B_API_KEY" CUBE_API_KEY="$E2B_API_KEY" CUBE_TEMPLATE_ID=base
+export NOVITA_API_KEY="$E2B_API_KEY" CUBE_API_KEY="$E2B_API_KEY" MITOS_API_KEY="$E2B_API_KEY" CUBE_TEMPLATE_ID=base
 unset NOVITA_DOMAIN NOVITA_API_URL NOVITA_SANDBOX_URL NOVITA_DEBUG NOVITA_ACCESS_TOKEN
 unset CUBE_API_URL CUBE_SANDBOX_DOMAIN CUBE_PROXY_NODE_IP CUBE_PROXY_PORT_HTTP
 if [ -n "${E2B_SANDBOX_URL:-}" ]; then
 	export NOVITA_API_URL="$E2B_API_URL" NOVITA_SANDBOX_URL="$E2B_SANDBOX_URL" CUBE_API_URL="$E2B_API_URL"
 	address=${E2B_SANDBOX_URL#http://} && address=${address%%/*}
 	export CUBE_PROXY_NODE_IP="${address%:*}" CUBE_PROXY_PORT_HTTP="${address##*:}"
+	export MITOS_BASE_URL="$E2B_API_URL/mitos"
 else
-	export NOVITA_DOMAIN="$E2B_DOMAIN"
+	export NOVITA_DOMAIN="$E2B_DOMAIN" MITOS_BASE_URL="https://api.$E2B_DOMAIN/mitos"
 fi
 export SANDBOX0_TOKEN="$E2B_API_KEY"
 if [ -n "${E2B_SANDBOX_URL:-}" ]; then

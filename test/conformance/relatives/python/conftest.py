@@ -1,4 +1,4 @@
-"""Cases for the SDKs of servers that speak E2B's API, each on a sandbox that the
+"""Cases for the SDKs of other servers, each on a sandbox that the
 others of its file use too, where that does not disturb them.
 
 How a case went is written to DROWSE_CONFORMANCE_RESULTS, a file, as lines of
@@ -11,8 +11,8 @@ import os
 
 import pytest
 
-PACKAGES = ("novita-sandbox", "cubesandbox")
-AREAS = {"test_novita": "Novita", "test_cube": "CubeSandbox"}
+PACKAGES = ("novita-sandbox", "cubesandbox", "mitos-run")
+AREAS = {"test_novita": "Novita", "test_cube": "CubeSandbox", "test_mitos": "mitos"}
 
 
 def report(**line):
