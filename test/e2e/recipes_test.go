@@ -123,8 +123,22 @@ func TestBuildOfKilledServer(t *testing.T) {
 	id := s.requestBuild(ctx, "killed")
 	s.startBuild(ctx, "killed", id, "base", first, runs("echo begun; sleep 1000"))
 	s.waitBuildSays(ctx, "killed", id, "begun")
+	all, err := s.client.List(ctx, client.ListOptions{})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("the sandboxes of the build: %+v, %v", all, err)
+	}
+	snaps := client.NewSnapshots(s.client)
+	if _, err := snaps.Create(ctx, all[0].ID, client.SnapshotOptions{Name: "mine"}); err != nil {
+		t.Fatal(err)
+	}
 	s.crash()
 	s.start()
+	if list, err := snaps.List(ctx, ""); err != nil || len(list) != 1 || list[0].Name != "mine" {
+		t.Errorf("the snapshot that a user took of the build's sandbox: %+v, %v", list, err)
+	}
+	if err := snaps.Delete(ctx, "mine"); err != nil {
+		t.Error(err)
+	}
 	if r := s.buildStatus(ctx, "killed", id); r.Status != "error" || r.Reason == nil || !strings.Contains(r.Reason.Message, "server was stopped") {
 		t.Errorf("after the crash: %+v", r)
 	}
