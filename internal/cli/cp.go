@@ -36,16 +36,24 @@ func (p place) String() string {
 
 func (a *app) cpCommand() *cobra.Command {
 	var user string
+	var recursive bool
 	cmd := &cobra.Command{
-		Use:   "cp SRC DST",
-		Short: "copy a file into or out of a sandbox",
+		Use:   "cp SRC DST [flags]",
+		Short: "copy a file, or a directory, into or out of a sandbox",
 		Long: `Copy one file. One of SRC and DST is ID:PATH; the other is a local path, or - for
 stdin or stdout. A relative PATH is below the user's home directory. Only the
-content is copied, not owner or mode. Write a local name with a colon as ./a:b.`,
+content is copied, not owner or mode. Write a local name with a colon as ./a:b.
+
+With -r, copy a directory with all that is in it, its modes and its links. It
+becomes DST, or goes into DST if that ends in a slash or is a local directory.
+The sandbox needs tar. Links that lead out of the directory are not copied out of
+a sandbox.`,
 		Example: `  drowse cp data.csv i0abc:work/
-  drowse cp i0abc:/tmp/result.json .`,
+  drowse cp i0abc:/tmp/result.json .
+  drowse cp -r src i0abc:work/`,
 		Args: exactArgs("SRC", "DST"),
 	}
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy a directory")
 	cmd.Flags().StringVar(&user, "user", "", "read and write as this `user` (default: the template's)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		src, dst := parsePlace(args[0]), parsePlace(args[1])
@@ -60,14 +68,23 @@ content is copied, not owner or mode. Write a local name with a colon as ./a:b.`
 		if err := wholeIDs(cmd.Context(), a, id, nil); err != nil {
 			return err
 		}
+		if src.id != "" {
+			src.id = id[0]
+		} else {
+			dst.id = id[0]
+		}
 		sb, err := a.open(cmd.Context(), c, id[0])
 		if err != nil {
 			return err
 		}
-		if dst.id != "" {
-			return a.upload(cmd.Context(), sb.As(user), src, dst)
+		up, down := a.upload, a.download
+		if recursive && src.path != "-" && dst.path != "-" {
+			up, down = treeCopies(a)
 		}
-		return a.download(cmd.Context(), sb.As(user), src, dst)
+		if dst.id != "" {
+			return up(cmd.Context(), sb.As(user), src, dst)
+		}
+		return down(cmd.Context(), sb.As(user), src, dst)
 	}
 	return cmd
 }
@@ -116,7 +133,7 @@ func (a *app) openLocal(name string) (io.ReadCloser, error) {
 	}
 	if info, err := f.Stat(); err == nil && info.IsDir() {
 		_ = f.Close()
-		return nil, hint(usagef("cp: %s is a directory", name), "for directories: tar c %s | drowse exec ID -- tar x", name)
+		return nil, hint(usagef("cp: %s is a directory", name), "copy it with: drowse cp -r")
 	}
 	return f, nil
 }

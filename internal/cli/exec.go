@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -56,22 +57,32 @@ func beforeDash(_ *cobra.Command, err error) error {
 func (a *app) execCommand() *cobra.Command {
 	var flags commandFlags
 	var env pairs
+	var detach bool
 	cmd := &cobra.Command{
 		Use:   "exec ID [flags] -- COMMAND [ARG...]",
 		Short: "run a command in a sandbox; wakes it if auto-resume is on",
 		Long: `Run a command in a sandbox and exit with its exit code. The command is not run by
 a shell: for pipes and variables, use bash -c '...'. Stdin is passed on unless it
-is a terminal. Ctrl-C kills the command.`,
+is a terminal. Ctrl-C kills the command.
+
+With -d, start the command, print its process id and let it run. It has no input,
+and its output is dropped unless the command sends it to a file. While it works,
+the sandbox is not idle.`,
 		Example: `  drowse exec i0abc -- ls -la
+  drowse exec -d i0abc -- python3 -m http.server 8000
   tar c src | drowse exec i0abc --cwd /tmp -- tar x`,
 		Args: minArgs("ID", "COMMAND"),
 	}
 	cmd.SetFlagErrorFunc(beforeDash)
 	flags.add(cmd.Flags())
 	cmd.Flags().Var(&env, "env", "environment variable of the command, `name=value`; repeatable")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the command and let it run on")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if n := cmd.ArgsLenAtDash(); n > 1 {
 			return usagef("exec: want one ID before --, got %q", args[:n])
+		}
+		if detach && flags.interactive {
+			return usagef("exec: either -d or -i: what runs on has no input")
 		}
 		c, err := a.connect()
 		if err != nil {
@@ -83,9 +94,28 @@ is a terminal. Ctrl-C kills the command.`,
 		if err != nil {
 			return commandFailed(err)
 		}
+		if detach {
+			return startIn(cmd.Context(), a, sb.As(flags.user), command)
+		}
 		return a.runIn(cmd.Context(), sb.As(flags.user), command)
 	}
 	return cmd
+}
+
+// startIn starts a command that nobody waits for.
+func startIn(ctx context.Context, a *app, sb *client.Sandbox, command client.Command) error {
+	command.Stdin, command.Stdout, command.Stderr = nil, nil, nil
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	p, err := sb.Start(ctx, command)
+	if err != nil {
+		return commandFailed(err)
+	}
+	p.Detach()
+	started := struct {
+		PID int `json:"pid"`
+	}{p.PID()}
+	return a.print(started, func(w io.Writer) { _, _ = fmt.Fprintln(w, p.PID()) })
 }
 
 func (a *app) runCommand() *cobra.Command {
