@@ -44,7 +44,8 @@ type Guest struct {
 // What an answer from inside may have: the guest is hostile.
 const (
 	maxHeader  = 64 << 10
-	maxMessage = 64 << 20 // of a listing; the agent's own bound is less
+	maxMessage = 2 << 20  // more than the longest chunk of output, and than a list of processes
+	maxListing = 32 << 20 // of a directory
 )
 
 // Processes is the agent's service for processes.
@@ -56,7 +57,7 @@ func (g Guest) Processes() processconnect.ProcessClient {
 // Files is the agent's service for files. Their bytes go by [Guest.Client].
 func (g Guest) Files() filesystemconnect.FilesystemClient {
 	return filesystemconnect.NewFilesystemClient(g.Client(agentapi.Port), base,
-		connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
+		connect.WithReadMaxBytes(maxListing), connect.WithAcceptCompression("gzip", nil, nil))
 }
 
 // base begins every URL: the client of a guest goes nowhere else, whatever the

@@ -328,10 +328,24 @@ func (c *codeContext) finish(r *run, exit int32) {
 	close(r.left)
 }
 
+// vanish says of a process that it has ended, and nobody knows how: nobody followed
+// it then, or a boot has left nothing of it.
+func (c *codeContext) vanish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.run; !r.ended() && !r.following {
+		close(r.over)
+	}
+}
+
 // await waits for the end of a command's process.
 func (c *codeContext) await(ctx context.Context) error {
 	c.mu.Lock()
 	r := c.run
+	if r == nil {
+		c.mu.Unlock()
+		return fail(http.StatusConflict, codeNotRunning, "the process of context %s is being started: try again", c.id)
+	}
 	left := r.left
 	c.mu.Unlock()
 	select {
@@ -349,8 +363,8 @@ func (c *codeContext) await(ctx context.Context) error {
 
 // meet enters the sandbox, which wakes it where that is allowed, and makes the
 // contexts fit to what runs there: a process that slept is followed again, one
-// that was started for an earlier server is found, and what a boot has left
-// nothing of is dropped.
+// that was started for an earlier server is found, and one that is gone has
+// ended. Of REPLs a boot leaves nothing.
 func (cs *contexts) meet(ctx context.Context, g guest.Guest) error {
 	res, err := g.Processes().List(ctx, connect.NewRequest(&process.ListRequest{}))
 	if err != nil {
@@ -376,7 +390,7 @@ func (cs *contexts) meet(ctx context.Context, g guest.Guest) error {
 		case p == nil:
 			// It may have ended a moment ago, which the agent still knows.
 			if cs.rejoin(ctx, g, c) != nil {
-				cs.remove(g.ID, c)
+				c.vanish()
 			}
 		default:
 			if err := cs.rejoin(ctx, g, c); err != nil && connect.CodeOf(err) != connect.CodeNotFound {

@@ -143,6 +143,7 @@ func TestREPL(t *testing.T) {
 		if v := data(w.Do("POST", at+"/exec", `{"data":"fail"}`), 200); v["stderr"] != "Traceback: E\n" {
 			t.Errorf("%s: %v", alias, v)
 		}
+		fails(w.Do("POST", at+"/exec", `{"data":"flood"}`), http.StatusRequestEntityTooLarge, "invalid_request", "16 MiB")
 		data(w.Do("POST", at+"/restart", ""), 200)
 		fails(w.Do("POST", at+"/signal", `{"signal":"INT"}`), http.StatusConflict, "process_not_running")
 		fails(w.Do("POST", at+"/signal", `{"signal":"KILL"}`), http.StatusBadRequest, "invalid_request")
@@ -202,12 +203,22 @@ func TestSleep(t *testing.T) {
 	}
 	w.await(id, ctx, func(v map[string]any) bool { return v["stdout"] == "got one\n" })
 	data(w.Do("POST", all+"/"+id+"/contexts/"+code+"/exec", `{"data":"x"}`), 200)
-	// A boot leaves nothing of them.
+	// A boot leaves nothing of them but what the command had printed.
 	data(w.Do("POST", all+"/"+id+"/pause", ""), 200)
+	if !w.drained() {
+		t.Fatal("a lease is open on a sandbox that sleeps")
+	}
 	w.inside.processes.lose()
 	w.inside.code.Config.Handler.(*kernels).lose()
-	if got := w.contexts(id); len(got) != 0 {
+	if got := w.contexts(id); !slices.Equal(got, []string{ctx}) {
 		t.Errorf("after a boot there are %v", got)
+	}
+	if v := data(w.Do("GET", all+"/"+id+"/contexts/"+ctx, ""), 200); v["running"] != false || v["exit_code"] != nil || v["stdout"] != "got one\n" {
+		t.Errorf("after a boot it is %v", v)
+	}
+	fails(w.Do("POST", all+"/"+id+"/contexts/"+ctx+"/input", `{"data":"x"}`), http.StatusGone, "process_finished")
+	if v := data(w.Do("POST", all+"/"+id+"/contexts/"+ctx+"/restart", ""), 200); v["running"] != true {
+		t.Errorf("restarted: %v", v)
 	}
 	fails(w.Do("POST", all+"/"+id+"/contexts/"+code+"/exec", `{"data":"x"}`), http.StatusNotFound, "context_not_found")
 }

@@ -22,11 +22,19 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // maxEncoded is the largest file that is sent as JSON, for which all of it is in
 // memory. As bytes a file may have any size.
 const maxEncoded = 8 << 20
+
+// How many directories are listed at once: all of a listing is in memory, and what
+// a sandbox answers may be large on purpose.
+const (
+	maxListings    = 32
+	maxKeyListings = 8
+)
 
 // fileView is a file as clients see it.
 type fileView struct {
@@ -289,6 +297,11 @@ func listFiles(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	holder := ration.Holder{Name: "key:" + c.key.ID, Most: maxKeyListings}
+	if !s.listings.Take(1, holder) {
+		return reply{}, fail(http.StatusTooManyRequests, codeQuota, "this API key lists %d directories at once, which is as many as it may: try again", maxKeyListings)
+	}
+	defer s.listings.Give(1, holder)
 	res, err := s.guest(c).Files().ListDir(c.r.Context(), connect.NewRequest(&filesystem.ListDirRequest{Path: name, Depth: 1}))
 	if err != nil {
 		return reply{}, fileError(err, codeDirNotFound, codeNotDirectory)

@@ -21,6 +21,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
 	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // files is an agent's service for the files of this machine, below a directory of
@@ -213,6 +214,23 @@ func TestLargeFiles(t *testing.T) {
 	fails(w.Send(r), http.StatusRequestEntityTooLarge, "file_too_large")
 	if !w.drained() {
 		t.Error("a lease is open")
+	}
+}
+
+// TestListingsAreBounded: what a sandbox answers may be large on purpose.
+func TestListingsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	id := w.claim("")
+	s := w.HTTP.(*server)
+	holder := ration.Holder{Name: "key:" + apitest.KeyID, Most: maxKeyListings}
+	if !s.listings.Take(maxKeyListings, holder) {
+		t.Fatal("a listing is counted before there is one")
+	}
+	fails(w.Do("GET", at(id, "/list", t.TempDir()), ""), http.StatusTooManyRequests, "quota_exceeded")
+	s.listings.Give(maxKeyListings, holder)
+	data(w.Do("GET", at(id, "/list", t.TempDir()), ""), 200)
+	if left := s.listings.Taken(); left != 0 {
+		t.Errorf("%d listings are counted though none is under way", left)
 	}
 }
 

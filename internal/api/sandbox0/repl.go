@@ -64,6 +64,9 @@ func interpreterError(err error) error {
 	if _, ok := errors.AsType[*errdef.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
+	if _, ours := errors.AsType[*failure](err); ours {
+		return err
+	}
 	return fail(http.StatusServiceUnavailable, codeUnavailable, "the sandbox's interpreter cannot be reached now: try again")
 }
 
@@ -190,9 +193,10 @@ func (c *codeContext) listen(from io.Reader) (said []chunk, err error) {
 	size := 0
 	say := func(source, text string) {
 		c.out.write(source, text)
-		if size += len(text); size <= maxKept {
-			said = append(said, chunk{source: source, data: text})
+		if room := max(0, maxKept-size); room > 0 && text != "" {
+			said = append(said, chunk{source: source, data: strings.ToValidUTF8(text[:min(room, len(text))], "")})
 		}
+		size += len(text)
 	}
 	lines := json.NewDecoder(&lineLimit{r: from})
 	for {
@@ -228,6 +232,8 @@ func (c *codeContext) listen(from io.Reader) (said []chunk, err error) {
 	}
 }
 
+var errLongLine = fail(http.StatusRequestEntityTooLarge, codeInvalid, "the code printed more than %d MiB at once and was interrupted: print less at a time, or write it to a file", maxInterpreterLine>>20)
+
 // lineLimit fails where a line is longer than any that is true.
 type lineLimit struct {
 	r    io.Reader
@@ -236,13 +242,17 @@ type lineLimit struct {
 
 func (l *lineLimit) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
-	if i := bytes.LastIndexByte(p[:n], '\n'); i >= 0 {
-		l.line = n - i - 1
+	first := bytes.IndexByte(p[:n], '\n')
+	if first < 0 {
+		first = n
+	}
+	if l.line+first > maxInterpreterLine {
+		return 0, errLongLine
+	}
+	if last := bytes.LastIndexByte(p[:n], '\n'); last >= 0 {
+		l.line = n - last - 1
 	} else {
 		l.line += n
-	}
-	if l.line > maxInterpreterLine {
-		return n, errors.New("a line of the interpreter is too long")
 	}
 	return n, err
 }

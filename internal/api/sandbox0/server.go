@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -75,6 +76,7 @@ type server struct {
 	Options
 	router   httpapi.Router[route]
 	contexts *contexts
+	listings *ration.Ration // of directories, under way
 }
 
 // New returns the handler of everything that Owns names. What outlives a request
@@ -83,7 +85,7 @@ func New(ctx context.Context, o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &server{Options: o, router: newRouter(), contexts: newContexts(ctx, o.Sandboxes)}
+	return &server{Options: o, router: newRouter(), contexts: newContexts(ctx, o.Sandboxes), listings: ration.New(maxListings)}
 }
 
 // generation is what differs between the clients of 0.9 and of 0.10.

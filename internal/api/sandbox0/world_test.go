@@ -415,6 +415,8 @@ func (k *kernels) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case "wait":
 			<-r.Context().Done()
 			return
+		case "flood":
+			say(map[string]any{"type": "stdout", "text": strings.Repeat("x", maxInterpreterLine+1)})
 		case "fail":
 			say(map[string]any{"type": "error", "name": "E", "value": "v", "traceback": "Traceback: E\n"})
 		default:
