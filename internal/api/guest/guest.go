@@ -86,7 +86,7 @@ type door struct {
 func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
 	lease, err := d.guest.Sandboxes.Acquire(ctx, d.guest.ID, supervisor.Access{
-		Port: d.port, Path: r.URL.EscapedPath(), Actor: d.guest.Actor, Stream: streams(r),
+		Port: d.port, Path: r.URL.EscapedPath(), Actor: d.guest.Actor, Stream: streams(r, d.port),
 	})
 	if err != nil {
 		if r.Body != nil {
@@ -114,9 +114,11 @@ func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// streams reports whether a request has no natural end.
-func streams(r *http.Request) bool {
-	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+")
+// streams reports whether a request has no natural end, or is for a cell of code,
+// which has one when it pleases.
+func streams(r *http.Request, port int) bool {
+	return port == agentapi.CodePort && r.URL.Path == agentapi.PathCode ||
+		strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+")
 }
 
 // visit is one request inside.

@@ -140,7 +140,7 @@ func (s *server) problem(c *call, err error) problem {
 	}
 	p.code = cmp.Or(p.code, e.Code)
 	entry, _ := errdef.Lookup(e.Code)
-	p.Remediation = cmp.Or(remedies[e.Code], e.Remedy, entry.Remedy, "see the message")
+	p.Remediation = remedyOf(e, entry.Remedy)
 	p.Cause = cmp.Or(entry.Meaning, e.Message)
 	if e.Err != nil && e.Err.Error() != "" && e.Class != errdef.Internal {
 		p.Cause = e.Err.Error()
@@ -163,6 +163,20 @@ func (s *server) problem(c *call, err error) problem {
 		p.Context["error_code"] = e.Code
 	}
 	return p
+}
+
+// remedyOf returns the next step. Those that are the same for all errors of a code
+// point to the documents of other dialects for some.
+func remedyOf(e *errdef.Error, usual string) string {
+	switch _, meant := e.Context["meant"]; {
+	case remedies[e.Code] != "":
+		return remedies[e.Code]
+	case e.Code == "unknown_field" && !meant:
+		return "leave it out"
+	case e.Code == "invalid_request" && e.Remedy == "":
+		return "correct what the message names"
+	}
+	return cmp.Or(e.Remedy, usual, "see the message")
 }
 
 func sayingOf(e *errdef.Error) said {

@@ -397,6 +397,9 @@ func TestRunCode(t *testing.T) {
 	if string(text) != want || len(end) != 0 || asked["code"] != "6*7" || asked["language"] != "python" {
 		t.Errorf("got  %s %v\nwant %s; asked %v", text, end, want, asked)
 	}
+	if got := w.in.acquired[0]; got.Port != agentapi.CodePort || !got.Stream {
+		t.Errorf("access %+v", got) // a cell has an end when it pleases
+	}
 	for name, answer := range map[string]struct {
 		execute func(http.ResponseWriter, *http.Request)
 		status  int // 200 for an error within the stream

@@ -74,7 +74,7 @@ func terminal(s *server, c *call) error {
 	l := line{ws, ctx}
 	end, err := s.shell(c, l, cancel)
 	if err != nil {
-		s.hangUp(c, l, err)
+		s.hangUp(c, line{ws, c.ctx}, err) // that of l may be over
 		return nil
 	}
 	if l.write(frame(flagEnd, exited{end})) == nil {

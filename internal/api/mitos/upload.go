@@ -47,7 +47,7 @@ func (u *upload) first() ([]byte, error) {
 }
 
 // errCutShort is that of a request that ends in the middle of a frame.
-var errCutShort = body.Invalid("the request ends within a message").WithRemedy("send it again; what was there of the file is not kept")
+var errCutShort = body.Invalid("the request ends within a message").WithRemedy("send it again: the file may be incomplete")
 
 // head reads the head of the next frame. io.EOF means that there is none.
 func (u *upload) head() error {
