@@ -200,6 +200,7 @@ func TestInterrupt(t *testing.T) {
 		{"run", "--", "sh", "-c", "echo started; exec sleep 60"},
 		{"demo"},
 		{"events", "-f"},
+		{"ls", "--watch"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -285,5 +286,42 @@ func TestInterruptWhileCreating(t *testing.T) {
 	cli.Main(t.Context(), []string{"ls", "-o", "json"}, cli.Options{Stdout: &out, Stderr: &stderr, Getenv: getenv})
 	if out.String() != "[]\n" {
 		t.Errorf("left behind: %s", &out)
+	}
+}
+
+// TestWatch has ls show a sandbox that was made after it began, and end by Ctrl-C.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	fake := fakeserver.New(key, t.TempDir())
+	srv := httptest.NewServer(fake)
+	t.Cleanup(func() {
+		fake.Close()
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	getenv := func(name string) string {
+		return map[string]string{"DROWSE_URL": srv.URL, "DROWSE_API_KEY": key}[name]
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var id, seen string
+	stdout := writerFunc(func(b []byte) (int, error) {
+		switch seen += string(b); {
+		case id == "":
+			var made, stderr strings.Builder
+			if code := cli.Main(t.Context(), []string{"create"}, cli.Options{Stdin: strings.NewReader(""), Stdout: &made, Stderr: &stderr, Getenv: getenv}); code != 0 {
+				t.Errorf("create: %d %s", code, &stderr)
+				cancel()
+			}
+			id = strings.TrimSpace(made.String())
+		case strings.Contains(seen, id):
+			cancel()
+		}
+		return len(b), nil
+	})
+	var stderr strings.Builder
+	code := cli.Main(ctx, []string{"ls", "--watch"}, cli.Options{Stdin: strings.NewReader(""), Stdout: stdout, Stderr: &stderr, Getenv: getenv})
+	if code != 130 || !strings.Contains(seen, id) || strings.Contains(seen, "\x1b") {
+		t.Errorf("code %d, stdout %q, stderr %q", code, seen, &stderr)
 	}
 }

@@ -25,15 +25,20 @@ func (a *app) lsCommand() *cobra.Command {
 	var states []string
 	var metadata pairs
 	var template string
-	var all, quiet bool
+	var all, quiet, watch bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "list sandboxes, newest first, with their state and what happens next",
-		Args:  exactArgs(),
+		Long: `List sandboxes, newest first, with their state and what happens next.
+
+With --watch, list them anew every 2 seconds until Ctrl-C: on a terminal in place,
+else one list after the other, with -o json one value each.`,
+		Args: exactArgs(),
 	}
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only sandboxes in this `state`: pending, running, paused or terminated; repeatable")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include terminated sandboxes, with the reason")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ids, one per line")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "list them again and again, until Ctrl-C")
 	cmd.Flags().Var(&metadata, "metadata", "only sandboxes with this label, `key=value`; repeatable")
 	cmd.Flags().StringVar(&template, "template", "", "only sandboxes made from this template `id` or alias")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -48,10 +53,13 @@ func (a *app) lsCommand() *cobra.Command {
 		if all && states == nil {
 			o.States = allStates
 		}
-		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+		show := func(ctx context.Context, c *client.Client) error {
 			list, err := c.List(ctx, o)
 			if err != nil {
 				return err
+			}
+			if watch && isTerminal(a.Stdout) {
+				_, _ = io.WriteString(a.Stdout, clearScreen)
 			}
 			if quiet {
 				return a.print(idsOf(list), func(w io.Writer) {
@@ -61,9 +69,36 @@ func (a *app) lsCommand() *cobra.Command {
 				})
 			}
 			return a.print(list, func(w io.Writer) { tableOf(w, list, time.Now()) })
-		})
+		}
+		if watch {
+			return again(cmd.Context(), func() error { return a.call(cmd.Context(), show) })
+		}
+		return a.call(cmd.Context(), show)
 	}
 	return cmd
+}
+
+const (
+	// clearScreen begins a terminal's screen anew.
+	clearScreen = "\x1b[H\x1b[J"
+	// watchEvery is how often a list that is watched is made anew.
+	watchEvery = 2 * time.Second
+)
+
+// again shows something now and every watchEvery, until that fails or ctx ends.
+func again(ctx context.Context, show func() error) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		if err := show(); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func tableOf(w io.Writer, list []client.Info, now time.Time) {
