@@ -311,7 +311,7 @@ func TestFiles(t *testing.T) {
 	object(t, w.create(apitest.GoodKey, "a"), http.StatusOK)
 	for _, path := range []string{"/x", "../../etc/passwd", "/a?path=/b&username=root#c", "/a\x00b", "a%2fb", "/ü/ /\n", ""} {
 		open, _ := json.Marshal(map[string]any{"open": map[string]any{"path": path, "mode": 420}})
-		data := strings.Repeat("data of "+path, 50_000)
+		data := strings.Repeat("data of "+path, 10_000)
 		sent := append(framed(string(open)), frame(0, chunk{Data: []byte(data)})...)
 		list, end := messages(t, w.call("WriteFile", "a", sent))
 		if len(list) != 1 || list[0]["bytesWritten"] != float64(len(data)) || len(end) != 0 {
@@ -370,7 +370,7 @@ func TestWritesThatFail(t *testing.T) {
 		}
 	}
 	// Refused before it has all come.
-	rpcFails(t, w.call("WriteFile", "a", append(framed(`{"open":{"path":"/full"}}`), frame(0, chunk{Data: make([]byte, 20_000_000)})...)),
+	rpcFails(t, w.call("WriteFile", "a", append(framed(`{"open":{"path":"/full"}}`), frame(0, chunk{Data: make([]byte, 2_000_000)})...)),
 		http.StatusTooManyRequests, "rate_limited", "the disk is full")
 }
 

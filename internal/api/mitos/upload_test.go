@@ -91,7 +91,7 @@ func TestUpload(t *testing.T) {
 		"an escape of NUL":    append(raw(open), raw(`{"data":"\u0000GVs"}`)...),
 		"an escape cut":       append(raw(open), raw(`{"data":"\u00"}`)...),
 		"a second open":       append(raw(open), raw(open)...),
-		"a very long name":    append(raw(open), raw(`{"`+strings.Repeat("x", 1<<20)+`":"aGVs"}`)...),
+		"a very long name":    append(raw(open), raw(`{"`+strings.Repeat("x", 1<<12)+`":"aGVs"}`)...),
 	} {
 		for _, slowly := range []bool{false, true} {
 			if first, data, err := received(sent, slowly); err == nil {
@@ -106,7 +106,7 @@ func TestUpload(t *testing.T) {
 // TestUploadOfAnything: whatever bytes, in whatever frames, come out as they went in.
 func TestUploadOfAnything(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 40 {
 		want := make([]byte, rnd.IntN(100_000))
 		for i := range want {
 			want[i] = byte(rnd.Uint32())
