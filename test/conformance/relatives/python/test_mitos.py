@@ -110,8 +110,8 @@ def test_exec_that_nobody_waits_for_is_killed(box):
         "Authorization": f"Bearer {KEY}", "X-Sandbox-Id": box.id, "Content-Type": "application/connect+json"})
     with stream as response:
         next(response.iter_raw())
-        assert listed(box)["active_streams"] == 1
-        assert box.exec(f"pgrep -f '[s]leep {mark}'").exit_code == 0
+        until(lambda: listed(box)["active_streams"] == 1)
+        until(lambda: box.exec(f"pgrep -f '[s]leep {mark}'").exit_code == 0)
     until(lambda: box.exec(f"pgrep -f '[s]leep {mark}'").exit_code == 1)
     until(lambda: listed(box)["active_streams"] == 0)
 
