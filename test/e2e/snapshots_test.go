@@ -259,9 +259,13 @@ func TestSnapshotsInARow(t *testing.T) {
 	snaps := client.NewSnapshots(s.client)
 	const count, keep, each = 100, 3, 1 << 20
 	sizes := make([]int64, count)
+	var was report
 	for i := range count {
 		if exit, out := run(ctx, t, g.sb, "sh", "-c", fmt.Sprintf("head -c %d /dev/urandom >file; echo %d >>log", each, i)); exit.Code != 0 {
 			t.Fatal(out)
+		}
+		if i == count-1 {
+			was = g.ask(ctx)
 		}
 		if _, err := snaps.Create(ctx, g.sb.ID, client.SnapshotOptions{KeepLast: keep}); err != nil {
 			t.Fatalf("snapshot %d: %v", i, err)
@@ -279,7 +283,6 @@ func TestSnapshotsInARow(t *testing.T) {
 		}
 		return nil
 	})
-	was := g.ask(ctx)
 	sb, err := s.client.Create(ctx, client.CreateOptions{Timeout: time.Hour, Snapshot: all[0].ID})
 	if err != nil {
 		t.Fatal(err)
