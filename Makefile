@@ -1,30 +1,41 @@
 # drowse: make targets. "make" lists them.
 #
-# The agent is built first and embedded in the server's binary. Everything is
+# The agent is built first and embedded, compressed, in the server's binary. Everything is
 # static: the runtime starts this binary again inside an empty root.
 
 export CGO_ENABLED := 0
-LDFLAGS := -s -w
+
+# Of the last tag, or of the commit; empty outside of a checkout, where the binary says
+# what Go knows of it.
+VERSION ?= $(or $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//'),$(shell git log -1 --date=format:%Y%m%d%H%M%S --format=0.0.0~%cd.%h 2>/dev/null))
+LDFLAGS := -s -w -X github.com/drowse-dev/drowse/internal/version.linked=$(VERSION)
 GO      ?= go
-AGENT   := internal/agentbin/bin/drowse-agent
+AGENT   := internal/agentbin/bin/drowse-agent.zst
 TOOLS   := $(CURDIR)/bin/tools
 
 .PHONY: help
 help:
 	@echo 'build        build bin/drowse'
-	@echo 'release      bin/release: binaries for amd64 and arm64, with SHA256SUMS'
-	@echo 'packages     bin/packages: a .deb and a .rpm for each architecture, and try the .deb on a clean Debian (root)'
+	@echo 'release      bin/release: binaries and archives for amd64 and arm64, the install script, and SHA256SUMS'
+	@echo 'image        bin/release: a container image of drowse for this architecture (root, mmdebstrap)'
+	@echo 'packages     bin/packages: a .deb and a .rpm for each architecture, and try the .deb, the install script and the image on a clean Debian (root)'
 	@echo 'test-arm64   the arm64 filter, and tests that an emulator can run (qemu-user-static)'
 	@echo 'demo         build, then show a sandbox falling asleep and waking (root)'
+	@echo 'newcomer     the way that README goes, on a clean Debian, with its times (root; builds for minutes)'
 	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
 	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
 	@echo 'soak         hours of sleeping, waking and crashing: make soak SOAK="-soak.seed 1" (root)'
 	@echo 'neighbours   what each of 20 attacks costs another tenant, and write docs/results/neighbours.md (root; some 20 minutes)'
 	@echo 'faults       every fault at every step, and write docs/results/faults.md (root; some 20 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
+	@echo 'test-ui      the dashboard in Chromium, against a real server (root)'
+	@echo 'test-sdk     drowse'"'"'s own SDKs, built, installed from file, and run against a real server (root)'
+	@echo 'frameworks   agents'"'"' frameworks that use E2B, and write docs/results/frameworks.md (root; installs for minutes)'
 	@echo 'openapi-clients  generate Go, Python and TypeScript clients of /v1, and compile them'
 	@echo 'hosts        Debian releases, kernels, cgroup versions and file systems in virtual machines, and write docs/results/hosts.md (root; 10 minutes and more each)'
 	@echo 'bench        ratios against the raw tools (root)'
+	@echo 'docs         the documentation as a site in bin/site, with its links checked (installs for seconds)'
+	@echo 'picture      record the demo as docs/demo.svg (root)'
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
 	@echo 'generate     protocol buffers and generated documents'
 
@@ -38,43 +49,58 @@ EDITED  := -trimpath -modfile=$(OVERLAY)/go.mod -overlay=$(OVERLAY)/overlay.json
 overlay:
 	$(GO) run ./internal/runtime/gvisor/overlay $(OVERLAY)
 
+# The dashboard's terminal. "make build TERMINAL=" leaves it out, and needs no npm.
+TERMINAL := internal/ui/dist/xterm.js.gz
+$(TERMINAL): internal/ui/package-lock.json script/terminal
+	script/terminal
+
 .PHONY: build
-build: $(AGENT) overlay
+build: $(AGENT) overlay $(TERMINAL)
 	$(GO) build $(EDITED) -ldflags='$(LDFLAGS)' -o bin/drowse ./cmd/drowse
 
 .PHONY: $(AGENT)
 $(AGENT):
-	$(GO) build -ldflags='$(LDFLAGS)' -o $@ ./cmd/drowse-agent
+	$(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/drowse-agent ./cmd/drowse-agent
+	$(GO) run ./internal/agentbin/pack bin/drowse-agent $@
 
 # The agent that is embedded is of the same architecture. Afterwards that of this
 # machine is there again, for the tests.
 .PHONY: release
-release: overlay
+release: overlay $(TERMINAL)
 	rm -rf bin/release && mkdir -p bin/release
 	set -e; for arch in amd64 arm64; do \
-		GOARCH=$$arch $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o $(AGENT) ./cmd/drowse-agent; \
+		GOARCH=$$arch $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/drowse-agent ./cmd/drowse-agent; \
+		$(GO) run ./internal/agentbin/pack bin/drowse-agent $(AGENT); \
 		GOARCH=$$arch $(GO) build $(EDITED) -ldflags='$(LDFLAGS)' -o bin/release/drowse-linux-$$arch ./cmd/drowse; \
 	done
-	cd bin/release && sha256sum drowse-linux-* >SHA256SUMS
+	script/archives "$(VERSION)"
 	$(MAKE) $(AGENT)
 
+# Images of one commit, and of the same versions of Debian's packages, are the same,
+# byte by byte.
+.PHONY: image
+image: release
+	script/image "$(VERSION)"
+
 # Packages of one commit are the same, byte by byte, wherever they are made.
-VERSION ?= $(or $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//'),$(shell git log -1 --date=format:%Y%m%d%H%M%S --format=0.0.0~%cd.%h))
 NFPM    := $(TOOLS)/v2.45.0/nfpm
 .PHONY: packages
 packages: release
+	script/deps hosts
+	script/image "$(VERSION)"
 	[ -x $(NFPM) ] || GOBIN=$(dir $(NFPM)) $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
 	script/packages "$(VERSION)" $(NFPM)
-	script/deps hosts
 	test/packages.sh
 
-# What runs in an emulator of user space: no sandbox, no mount.
+# What runs in an emulator of user space: no sandbox, no mount, and nothing that
+# must be fast.
 ARM64 := GOARCH=arm64 $(GO)
+ARM64_TESTS := ./internal/agentbin ./internal/cgroup ./internal/edge/h1 ./internal/errdef ./internal/human ./internal/pagemap ./internal/ration
 .PHONY: test-arm64
 test-arm64: generate-arm64
 	git diff --exit-code internal/runtime/gvisor/sentryfilter_arm64.json
 	$(ARM64) vet ./internal/... ./cmd/...
-	$(ARM64) test -exec qemu-aarch64-static ./internal/agentbin ./internal/human
+	$(ARM64) test -exec qemu-aarch64-static $(ARM64_TESTS)
 
 # The filter of system calls of the other architecture, after gVisor's module or
 # the options of its runtime have changed. "go generate" writes this machine's.
@@ -82,9 +108,20 @@ test-arm64: generate-arm64
 generate-arm64:
 	cd internal/runtime/gvisor && $(ARM64) run -exec qemu-aarch64-static ./filtergen sentryfilter_arm64.json
 
-.PHONY: demo
+.PHONY: docs
+docs:
+	test/site/site.sh
+
+.PHONY: demo picture
 demo: build
 	bin/drowse demo
+
+picture: build
+	$(GO) run ./test/picture -o docs/demo.svg -title 'sudo drowse demo' unshare --net -- sh -c 'ip link set lo up; exec bin/drowse demo'
+
+# All packages: those of this module and those of the client's, with the versions of
+# their dependencies that this module has.
+ALL := ./... github.com/drowse-dev/drowse/client/...
 
 # What runs tests: "go test", or script/test's runner that counts and times them.
 GOTEST ?= $(GO) test
@@ -102,22 +139,25 @@ test-virtual: $(AGENT)
 
 # The race detector needs cgo.
 test-race: $(AGENT)
-	CGO_ENABLED=1 $(GOTEST) -race -timeout 20m $$($(GO) list ./... | grep -v -e /runtime/gvisor -e '/test/e2e$$' -e '/lifecycle$$')
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 20m $$($(GO) list $(ALL) | grep -v -e /runtime/gvisor -e '/test/e2e$$' -e '/lifecycle$$')
 
-# A static test binary, because it becomes the sandbox's own processes.
-test-gvisor: $(AGENT)
-	$(GOTEST) ./internal/runtime/gvisor
+# A static test binary, because it becomes the sandbox's own processes; with gVisor
+# edited, as in what is built. Vet would look at all of the edited gVisor for minutes,
+# and "make check" has it look at this package.
+test-gvisor: $(AGENT) overlay
+	$(GOTEST) $(EDITED) -vet=off ./internal/runtime/gvisor/...
 
 # The bugs that tests must find need a build of their own.
 test-planted: $(AGENT)
 	$(GOTEST) -timeout 30m -tags plant -run TestPlantedBugs ./internal/planted
 
 test-short: $(AGENT)
-	$(GOTEST) -short -timeout 10m $$($(GO) list ./... | grep -v '/test/e2e$$')
+	$(GOTEST) -short -timeout 10m $$($(GO) list $(ALL) | grep -v '/test/e2e$$')
 
+# The tests that may run side by side wait more than they work.
 .PHONY: e2e
 e2e: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GOTEST) -v -count=1 -timeout=45m $(E2E) ./test/e2e
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GOTEST) -v -count=1 -timeout=60m -parallel 3 $(E2E) ./test/e2e
 
 # Thousands of simulated machines and histories; then kills the server some 2,000
 # times within 8,000 sleeps of real sandboxes, and creates and kills 5,000; then
@@ -125,7 +165,7 @@ e2e: build
 .PHONY: soak
 soak: build
 	$(GO) test -v -count=1 -timeout=6h -run '^Test(Simulation|Histories)$$' ./internal/supervisor -sim.seeds 20000 -history.count 100000
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestLeaks|TestRequestsOverPauses)$$' -drain.pauses 40 -soak.workers 8 -soak.cycles 1000 -leaks.sandboxes 5000 $(SOAK)
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestManyWakeAtOnce|TestDeltaWalk|TestLeaks|TestRequestsOverPauses|TestSSH|TestServices|TestForkOfHeap)$$' -fork.children 32 -wakes.sandboxes 100 -ssh.wakes 30 -services.sleeps 30 -drain.pauses 40 -soak.workers 8 -soak.cycles 1000 -deltas.cycles 10000 -leaks.sandboxes 5000 $(SOAK)
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=3h ./test/e2e -run '^TestBadNeighbours$$' -neighbours.width 1 -neighbours.cycles 20
 	test/fuzz.sh 600
 
@@ -137,10 +177,27 @@ neighbours: build
 faults: build
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=90m -run '^TestFaults$$' ./test/e2e -faults.table $(CURDIR)/docs/results/faults.md
 
-.PHONY: conformance
-conformance: build
+.PHONY: conformance conformance-url conformance-domain
+conformance: conformance-url conformance-domain
+conformance-url: build
 	test/conformance/conformance.sh
+conformance-domain: build
 	test/conformance/conformance.sh --domain
+
+# The dashboard, in a real Chromium.
+.PHONY: test-ui
+test-ui: build
+	test/slot.sh test/ui/run.sh --no-install
+
+# drowse's own SDKs.
+.PHONY: test-sdk
+test-sdk: build
+	test/slot.sh test/sdk/run.sh --no-install
+
+# Outside of script/test: they install for minutes.
+.PHONY: frameworks
+frameworks: build
+	test/frameworks/frameworks.sh $(FRAMEWORKS)
 
 .PHONY: openapi-clients
 openapi-clients:
@@ -151,6 +208,11 @@ openapi-clients:
 hosts: build
 	script/deps hosts
 	$(GO) run ./test/hosts -table docs/results/hosts.md $(HOSTS)
+
+.PHONY: newcomer
+newcomer:
+	command -v mmdebstrap >/dev/null || script/deps hosts
+	test/newcomer.sh
 
 .PHONY: bench
 bench: build

@@ -109,8 +109,13 @@ type Options struct {
 
 // Client is a connection to one server.
 type Client struct {
-	api  *url.URL
+	caller
 	data *url.URL
+}
+
+// caller makes calls to the control plane of a server.
+type caller struct {
+	api  *url.URL
 	key  string
 	http *http.Client
 }
@@ -130,7 +135,7 @@ func New(o Options) (*Client, error) {
 		hc = *o.HTTPClient
 	}
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{api: api, data: data, key: o.APIKey, http: &hc}, nil
+	return &Client{caller{api, o.APIKey, &hc}, data}, nil
 }
 
 func parseBase(text, fallback string) (*url.URL, error) {
@@ -168,12 +173,12 @@ func (c *Client) Health(ctx context.Context) error {
 // call makes one request to the control plane. in, if not nil, is sent as
 // JSON; out, if not nil, receives the answer. An answer other than 2xx is an
 // *Error.
-func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+func (c *caller) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	return c.callOnce(ctx, method, path, query, "", in, out)
 }
 
 // callOnce is call with an idempotency key; empty for none.
-func (c *Client) callOnce(ctx context.Context, method, path string, query url.Values, key string, in, out any) error {
+func (c *caller) callOnce(ctx context.Context, method, path string, query url.Values, key string, in, out any) error {
 	req, err := c.request(ctx, method, path, query, in)
 	if err != nil {
 		return err
@@ -190,7 +195,7 @@ func (c *Client) callOnce(ctx context.Context, method, path string, query url.Va
 }
 
 // request builds a request to the control plane, with the key.
-func (c *Client) request(ctx context.Context, method, path string, query url.Values, in any) (*http.Request, error) {
+func (c *caller) request(ctx context.Context, method, path string, query url.Values, in any) (*http.Request, error) {
 	u := c.api.JoinPath(path)
 	u.RawQuery = query.Encode()
 	var body io.Reader
@@ -228,7 +233,7 @@ func decode(body io.Reader, out any) error {
 }
 
 // send makes a request and turns everything but a 2xx answer into an error.
-func (c *Client) send(req *http.Request) (*http.Response, error) {
+func (c *caller) send(req *http.Request) (*http.Response, error) {
 	req.Header.Set("User-Agent", userAgent)
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/client/agentpb"
 )
 
 // Code is a cell to run in a kernel of a sandbox's code interpreter.
@@ -65,13 +65,13 @@ func (s *Sandbox) runCode(ctx context.Context, code Code) (*CodeError, error) {
 	if err != nil {
 		return nil, err
 	}
-	req, err := s.Request(ctx, http.MethodPost, agentapi.CodePort, agentapi.PathCode, bytes.NewReader(body))
+	req, err := s.Request(ctx, http.MethodPost, agentpb.CodePort, agentpb.PathCode, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if s.token != "" {
-		req.Header.Set(agentapi.HeaderAccessToken, s.token)
+		req.Header.Set(agentpb.HeaderAccessToken, s.token)
 	}
 	req.Header.Set("User-Agent", userAgent)
 	resp, err := s.client.http.Do(req)

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/client/agentpb"
 )
 
 // Headers that route a request into a sandbox and let it in.
@@ -52,8 +52,8 @@ func (s *Sandbox) Request(ctx context.Context, method string, port int, target s
 	if s.traffic != "" {
 		req.Header.Set(headerTraffic, s.traffic)
 	}
-	if port == agentapi.Port && s.token != "" {
-		req.Header.Set(agentapi.HeaderAccessToken, s.token)
+	if port == agentpb.Port && s.token != "" {
+		req.Header.Set(agentpb.HeaderAccessToken, s.token)
 	}
 	return req, nil
 }
@@ -95,7 +95,7 @@ func (s *Sandbox) fileRequest(ctx context.Context, method, path string, body io.
 	if s.user != "" {
 		q.Set("username", s.user)
 	}
-	return s.Request(ctx, method, agentapi.Port, "/files?"+q.Encode(), body)
+	return s.Request(ctx, method, agentpb.Port, "/files?"+q.Encode(), body)
 }
 
 // fileBody names what it means when a download breaks off.
@@ -122,7 +122,7 @@ func (d doer) Do(req *http.Request) (*http.Response, error) {
 	maps.Copy(req.Header, d.routing)
 	req.Header.Set("User-Agent", userAgent)
 	if s.token != "" {
-		req.Header.Set(agentapi.HeaderAccessToken, s.token)
+		req.Header.Set(agentpb.HeaderAccessToken, s.token)
 	}
 	if s.user != "" {
 		req.SetBasicAuth(s.user, "") // selects the user inside; proves nothing

@@ -207,7 +207,7 @@ func rpcError(err error) error {
 	switch {
 	case !ok:
 		return err
-	case connect.IsWireError(ce) && ce.Code() == connect.CodeUnavailable:
+	case connect.IsWireError(ce) && (ce.Code() == connect.CodeUnavailable || ce.Code() == connect.CodeAborted):
 		// Only the server in front of the agent says so, when it ends a stream.
 		return fmt.Errorf("%w: %s", ErrInterrupted, ce.Message())
 	case connect.IsWireError(ce):

@@ -7,9 +7,9 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	pb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
+	"github.com/drowse-dev/drowse/client/agentpb"
+	pb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem/filesystemconnect"
 )
 
 // File is an entry of a directory in a sandbox.
@@ -39,8 +39,8 @@ const (
 // zero means one. A relative path is below the user's home directory. Links are
 // not followed below it.
 func (s *Sandbox) ListFiles(ctx context.Context, path string, depth int) ([]File, error) {
-	base, routing := s.inside(agentapi.Port)
-	rpc := filesystemconnect.NewFilesystemClient(doer{s, routing}, base.String())
+	base, routing := s.inside(agentpb.Port)
+	rpc := filesystemconnect.NewFilesystemClient(doer{s, routing}, base.String(), agentpb.Bounded(agentpb.MaxListing))
 	resp, err := rpc.ListDir(ctx, connect.NewRequest(&pb.ListDirRequest{Path: path, Depth: uint32(max(depth, 1))}))
 	if err != nil {
 		return nil, fmt.Errorf("list %s in sandbox %s: %w", path, s.ID, rpcError(err))

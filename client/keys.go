@@ -103,6 +103,15 @@ func (c *Client) Keys(ctx context.Context) ([]Key, error) {
 	return out.Keys, nil
 }
 
+// RenameKey gives an API key another name. ErrNotFound: there is none of that id.
+func RenameKey(ctx context.Context, c *Client, id, name string) (Key, error) {
+	var k Key
+	if err := c.call(ctx, http.MethodPatch, keysPath+"/"+url.PathEscape(id), nil, map[string]string{"name": name}, &k); err != nil {
+		return Key{}, fmt.Errorf("rename API key %s: %w", id, err)
+	}
+	return k, nil
+}
+
 // RevokeKey makes an API key worthless at once; the sandboxes that it has made
 // live on. ErrNotFound: there is none of that id. ErrConflict: it is the last
 // with which others can be made.

@@ -77,24 +77,25 @@ func (c *Client) Holds(ctx context.Context, id string) ([]Hold, error) {
 
 // Explanation says why a sandbox is as it is and what happens next.
 type Explanation struct {
-	Sandbox       string     `json:"sandbox"`
-	State         State      `json:"state"`
-	Phase         Phase      `json:"phase"`
-	Generation    int64      `json:"generation"`
-	Operation     *Operation `json:"operation"` // the one in flight
-	Busy          bool       `json:"busy"`      // a hold counts
-	Holds         []Hold     `json:"holds"`
-	Telemetry     Telemetry  `json:"telemetry"`
-	Clocks        []Clock    `json:"clocks"` // in order of precedence
-	Next          Next       `json:"next"`
-	PauseFailures int        `json:"pauseFailures"` // automatic pauses, in a row
-	PauseRetryAt  time.Time  `json:"pauseRetryAt"`
-	LastError     string     `json:"lastError"`
-	Lineage       []Ancestor `json:"lineage"`     // what it started from, and what that was of, nearest first
-	Restored      *Moment    `json:"restored"`    // what it went back to last; nil if it never did
-	Refusals      []Refusal  `json:"refusals"`    // the last things outside that it did not get through to, newest first
-	Transitions   []Event    `json:"transitions"` // the last ones, newest first
-	Tombstone     *Tombstone `json:"tombstone"`
+	Sandbox       string        `json:"sandbox"`
+	State         State         `json:"state"`
+	Phase         Phase         `json:"phase"`
+	Generation    int64         `json:"generation"`
+	Operation     *Operation    `json:"operation"` // the one in flight
+	Busy          bool          `json:"busy"`      // a hold counts
+	Holds         []Hold        `json:"holds"`
+	Telemetry     Telemetry     `json:"telemetry"`
+	Clocks        []Clock       `json:"clocks"` // in order of precedence
+	Next          Next          `json:"next"`
+	PauseFailures int           `json:"pauseFailures"` // automatic pauses, in a row
+	PauseRetryAt  time.Time     `json:"pauseRetryAt"`
+	LastError     string        `json:"lastError"`
+	Lineage       []Ancestor    `json:"lineage"`  // what it started from, and what that was of, nearest first
+	Restored      *Moment       `json:"restored"` // what it went back to last; nil if it never did
+	Refusals      []Refusal     `json:"refusals"` // the last things outside that it did not get through to, newest first
+	Services      []ServiceInfo `json:"services"`
+	Transitions   []Event       `json:"transitions"` // the last ones, newest first
+	Tombstone     *Tombstone    `json:"tombstone"`
 
 	// Raw is the answer as it came.
 	Raw json.RawMessage `json:"-"`

@@ -31,7 +31,12 @@ func (c *Client) export(ctx context.Context, id string, w io.Writer) (int64, err
 	if err != nil {
 		return 0, err
 	}
-	req, err := c.request(ctx, http.MethodGet, path+"/export", nil, nil)
+	return download(ctx, c, path+"/export", w)
+}
+
+// download writes an archive that the server makes.
+func download(ctx context.Context, c *Client, path string, w io.Writer) (int64, error) {
+	req, err := c.request(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -72,6 +77,9 @@ type ImportOptions struct {
 	// Mode is Filesystem to leave the memory out and boot afresh from the files;
 	// empty means what is in the file.
 	Mode Mode
+	// Secrets lets the sandbox use the secrets of this API key that have the names
+	// in the file. Otherwise they are withheld.
+	Secrets bool
 	// IdempotencyKey, where it is not empty, makes one sandbox of several imports
 	// of the same file, as with CreateOptions.
 	IdempotencyKey string
@@ -91,6 +99,9 @@ func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions) (Info
 	if o.Mode != "" {
 		query.Set("mode", string(o.Mode))
 	}
+	if o.Secrets {
+		query.Set("secrets", "true")
+	}
 	var info Info
 	if err := c.upload(ctx, "/v1/imports", query, o.IdempotencyKey, r, &info); err != nil {
 		return Info{}, fmt.Errorf("import a sandbox: %w", err)
@@ -99,7 +110,7 @@ func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions) (Info
 }
 
 // upload posts a bundle and decodes the answer. The idempotency key may be empty.
-func (c *Client) upload(ctx context.Context, path string, query url.Values, key string, r io.Reader, out any) error {
+func (c *caller) upload(ctx context.Context, path string, query url.Values, key string, r io.Reader, out any) error {
 	req, err := c.request(ctx, http.MethodPost, path, query, nil)
 	if err != nil {
 		return err

@@ -12,9 +12,9 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	pb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
+	"github.com/drowse-dev/drowse/client/agentpb"
+	pb "github.com/drowse-dev/drowse/client/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 )
 
 const (
@@ -81,8 +81,13 @@ type Process struct {
 	command Command
 	rpc     processconnect.ProcessClient
 	pid     uint32
-	stream  *connect.ServerStreamForClient[pb.StartResponse]
-	cancel  context.CancelFunc
+	stream  interface {
+		Receive() bool
+		Err() error
+		Close() error
+	}
+	event  func() *pb.ProcessEvent // that was received last
+	cancel context.CancelFunc
 
 	mu       sync.Mutex
 	inputErr error // why input did not reach the command
@@ -101,6 +106,31 @@ func (s *Sandbox) Start(ctx context.Context, cmd Command) (*Process, error) {
 	if err := p.start(ctx); err != nil {
 		p.cancel()
 		return nil, fmt.Errorf("start %s in sandbox %s: %w", cmd.Args[0], s.ID, err)
+	}
+	if cmd.Stdin != nil {
+		go p.feed(ctx)
+	}
+	return p, nil
+}
+
+// Attach takes up a command that runs, by its process id: one that was started
+// before the sandbox slept, or that another client has started. The command gets
+// what cmd.Stdin has from now on, and its output from now on goes to cmd's writers.
+// The rest of cmd is ignored, but whether it has a Terminal must be as at its start.
+// ErrNotFound: it has ended.
+func (s *Sandbox) Attach(ctx context.Context, pid int, cmd Command) (*Process, error) {
+	p := &Process{sandbox: s, command: cmd, rpc: s.processes(), pid: uint32(pid)}
+	ctx, p.cancel = cmd.context(ctx)
+	req := connect.NewRequest(&pb.ConnectRequest{Process: p.selector()})
+	req.Header().Set(agentpb.HeaderKeepalive, keepalive)
+	stream, err := p.rpc.Connect(ctx, req)
+	if err == nil {
+		p.stream, p.event = stream, func() *pb.ProcessEvent { return stream.Msg().GetEvent() }
+		err = p.begin()
+	}
+	if err != nil {
+		p.cancel()
+		return nil, fmt.Errorf("attach to process %d in sandbox %s: %w", pid, s.ID, rpcError(err))
 	}
 	if cmd.Stdin != nil {
 		go p.feed(ctx)
@@ -143,9 +173,8 @@ func (s *Sandbox) Shell(ctx context.Context, cmd Command) (*Process, error) {
 }
 
 func (s *Sandbox) processes() processconnect.ProcessClient {
-	base, routing := s.inside(agentapi.Port)
-	return processconnect.NewProcessClient(doer{s, routing}, base.String(),
-		connect.WithAcceptCompression("gzip", nil, nil)) // output is not worth compressing this near
+	base, routing := s.inside(agentpb.Port)
+	return processconnect.NewProcessClient(doer{s, routing}, base.String(), agentpb.Bounded(agentpb.MaxProcess))
 }
 
 func (cmd Command) context(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -176,21 +205,26 @@ func (z Size) wire() *pb.PTY {
 // start opens the stream and waits for its first event.
 func (p *Process) start(ctx context.Context) error {
 	req := connect.NewRequest(p.command.wire())
-	req.Header().Set(agentapi.HeaderKeepalive, keepalive)
+	req.Header().Set(agentpb.HeaderKeepalive, keepalive)
 	stream, err := p.rpc.Start(ctx, req)
 	if err != nil {
 		return rpcError(err)
 	}
-	p.stream = stream
-	if !stream.Receive() {
-		err := rpcError(stream.Err())
-		_ = stream.Close()
+	p.stream, p.event = stream, func() *pb.ProcessEvent { return stream.Msg().GetEvent() }
+	return p.begin()
+}
+
+// begin waits for the first event, which names the process.
+func (p *Process) begin() error {
+	if !p.stream.Receive() {
+		err := rpcError(p.stream.Err())
+		_ = p.stream.Close()
 		if err == nil {
 			err = fmt.Errorf("%w: it ended before the command ran", ErrInterrupted)
 		}
 		return err
 	}
-	p.pid = stream.Msg().GetEvent().GetStart().GetPid()
+	p.pid = p.event().GetStart().GetPid()
 	return nil
 }
 
@@ -206,7 +240,7 @@ func (p *Process) PID() int { return int(p.pid) }
 func (p *Process) Wait() (Exit, error) {
 	defer p.close()
 	for p.stream.Receive() {
-		event := p.stream.Msg().GetEvent()
+		event := p.event()
 		if data := event.GetData(); data != nil {
 			if err := p.write(data); err != nil {
 				return Exit{}, fmt.Errorf("%w of process %d: %w", errOutput, p.pid, err)

@@ -64,6 +64,10 @@ const Never time.Duration = -1
 // of the template "base" that runs until it is killed. A zero duration is no
 // limit, unless it says otherwise.
 type CreateOptions struct {
+	// Name is a name to find it by (ListOptions.Name); empty for none. No two sandboxes
+	// of an API key have the same name, until one has ended.
+	Name string
+
 	Template string // id or alias; empty means "base"
 	Snapshot string // id or name of what it starts from instead; empty for none
 
@@ -111,7 +115,20 @@ type CreateOptions struct {
 	AllowOut   []string          // addresses, networks and names that can be reached in any case
 	DenyOut    []string          // addresses and networks that cannot be reached
 
+	// EgressProxy is the proxy through which connections go out; nil for none.
+	EgressProxy *EgressProxy
+
+	PrivatePorts bool   // requests to its ports need its traffic token, or a preview link
+	HostMask     string // the Host header that servers inside receive; empty means the requested host
+	HTTPSPorts   []int  // ports whose servers speak TLS
+
 	Volumes map[string]string // names of volumes, by the absolute path where they are to be
+
+	// Secrets are those that it may use without having them, by their names: the
+	// variable that has the placeholder, empty for the secret's own.
+	Secrets map[string]string
+
+	Services []Service // processes that start with it; see NewServices
 }
 
 // Hooks are commands run inside at points of a sandbox's life. Their failure
@@ -147,6 +164,7 @@ type Settings struct {
 // without the sandbox's tokens and without what is not known.
 type Info struct {
 	ID            string                `json:"id"`
+	Name          string                `json:"name,omitempty"` // that it was given; it is unique among those of its Key
 	State         State                 `json:"state"`
 	Phase         Phase                 `json:"phase,omitempty"`
 	Generation    int64                 `json:"generation"` // of the runtime that serves or last served, from 1
@@ -167,10 +185,12 @@ type Info struct {
 	Metadata      map[string]string     `json:"metadata,omitempty"`
 	Ports         map[string]WakePolicy `json:"ports,omitempty"`  // by port, or port and path
 	Volumes       map[string]string     `json:"volumes,omitzero"` // names, by where they are
+	Secrets       []UsedSecret          `json:"secrets,omitzero"` // that it may use
 	Hooks         Hooks                 `json:"hooks,omitzero"`
 	AllowInternet *bool                 `json:"allowInternetAccess,omitempty"` // nil if nobody said, which allows it
 	AllowOut      []string              `json:"allowOut,omitzero"`             // what it may reach in any case
 	DenyOut       []string              `json:"denyOut,omitzero"`              // what it may not reach
+	EgressProxy   *EgressProxy          `json:"egressProxy,omitempty"`         // through which its connections go out; never with its password
 	Limits        Limits                `json:"limits"`
 	Isolation     string                `json:"isolation"`
 	Checkpoint    *Checkpoint           `json:"checkpoint,omitempty"` // what it wakes from
@@ -261,6 +281,7 @@ func (c *Client) handle(a answered) *Sandbox {
 
 // createRequest is the body of a create.
 type createRequest struct {
+	Name               string                `json:"name,omitempty"`
 	Template           string                `json:"template,omitempty"`
 	Snapshot           string                `json:"snapshot,omitempty"`
 	Timeout            seconds               `json:"timeoutSeconds,omitempty"`
@@ -286,20 +307,37 @@ type createRequest struct {
 	AllowInternet      *bool                 `json:"allowInternetAccess,omitempty"`
 	AllowOut           []string              `json:"allowOut,omitempty"`
 	DenyOut            []string              `json:"denyOut,omitempty"`
+	EgressProxy        *EgressProxy          `json:"egressProxy,omitempty"`
+	PublicTraffic      *bool                 `json:"allowPublicTraffic,omitempty"`
+	HostMask           string                `json:"maskRequestHost,omitempty"`
+	HTTPSPorts         []int                 `json:"httpsPorts,omitempty"`
 	Volumes            map[string]string     `json:"volumes,omitempty"`
+	Secrets            []wireSecret          `json:"secrets,omitempty"`
+	Services           []Service             `json:"services,omitempty"`
+}
+
+// EgressProxy is a proxy for what a sandbox sends out. Addresses are host:port or
+// socks5://host:port for SOCKS 5, and http://host:port for CONNECT.
+type EgressProxy struct {
+	Address  string `json:"address,omitempty"`
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"` // in requests only
 }
 
 func (o CreateOptions) wire() createRequest {
 	r := createRequest{
-		Template: o.Template, Snapshot: o.Snapshot, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: orDefault(o.IdleTimeout), OnIdle: o.OnIdle,
+		Name: o.Name, Template: o.Template, Snapshot: o.Snapshot, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: orDefault(o.IdleTimeout), OnIdle: o.OnIdle,
 		MaxLifetime: orDefault(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
 		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		CheckpointEvery: orDefault(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
 		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, DiskMiB: o.DiskMiB, PIDs: o.PIDs,
-		AllowOut: o.AllowOut, DenyOut: o.DenyOut, Volumes: o.Volumes,
+		AllowOut: o.AllowOut, DenyOut: o.DenyOut, EgressProxy: o.EgressProxy, HostMask: o.HostMask, HTTPSPorts: o.HTTPSPorts, Volumes: o.Volumes, Secrets: wireSecrets(o.Secrets), Services: o.Services,
 	}
 	if o.NoInternet {
 		r.AllowInternet = new(false)
+	}
+	if o.PrivatePorts {
+		r.PublicTraffic = new(false)
 	}
 	return r
 }
@@ -374,6 +412,7 @@ type ListOptions struct {
 	States   []State           // any of these
 	Metadata map[string]string // all of these; a key with "=" cannot be asked for
 	Template string            // id or alias
+	Name     string            // of a sandbox that the client's API key has made
 }
 
 // List returns all sandboxes selected, newest first. It reads page after page:
@@ -421,6 +460,9 @@ func (o ListOptions) query(after string) url.Values {
 	}
 	if o.Template != "" {
 		q.Set("template", o.Template)
+	}
+	if o.Name != "" {
+		q.Set("name", o.Name)
 	}
 	return q
 }
@@ -513,6 +555,7 @@ type PatchOptions struct {
 	Metadata           map[string]string     // replaces all
 	AllowOut           []string              // replaces all
 	DenyOut            []string              // replaces all
+	EgressProxy        *EgressProxy          // one without an address is none
 }
 
 // patchRequest is the body of a patch. An empty map or list that is not nil is
@@ -533,6 +576,7 @@ type patchRequest struct {
 	AllowInternet      *bool                 `json:"allowInternetAccess,omitempty"`
 	AllowOut           []string              `json:"allowOut,omitzero"`
 	DenyOut            []string              `json:"denyOut,omitzero"`
+	EgressProxy        *EgressProxy          `json:"egressProxy,omitempty"`
 }
 
 func (o PatchOptions) wire() patchRequest {
@@ -541,7 +585,7 @@ func (o PatchOptions) wire() patchRequest {
 		IdleTimeout: (*seconds)(o.IdleTimeout), MaxLifetime: (*seconds)(o.MaxLifetime), PausedRetention: (*seconds)(o.PausedRetention),
 		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, StallAfter: (*seconds)(o.StallAfter), CheckpointEvery: (*seconds)(o.CheckpointEvery),
 		Ports: o.Ports, Metadata: o.Metadata, AllowInternet: o.AllowInternet,
-		AllowOut: o.AllowOut, DenyOut: o.DenyOut,
+		AllowOut: o.AllowOut, DenyOut: o.DenyOut, EgressProxy: o.EgressProxy,
 	}
 	if o.StallAfter != nil && *o.StallAfter == Never {
 		r.StallAfter = new(seconds(0))

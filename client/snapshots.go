@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -30,6 +31,8 @@ type Snapshot struct {
 }
 
 const snapshotsPath = "/v1/snapshots"
+
+func snapshotPath(ref string) string { return snapshotsPath + "/" + url.PathEscape(ref) }
 
 // Snapshots is the snapshots of a server.
 type Snapshots struct{ c *Client }
@@ -97,7 +100,7 @@ func (s Snapshots) Change(ctx context.Context, ref string, o SnapshotChange) (Sn
 		body["expiresInSeconds"] = o.ExpiresIn.Seconds()
 	}
 	var snap Snapshot
-	if err := s.c.call(ctx, http.MethodPatch, snapshotsPath+"/"+url.PathEscape(ref), nil, body, &snap); err != nil {
+	if err := s.c.call(ctx, http.MethodPatch, snapshotPath(ref), nil, body, &snap); err != nil {
 		return Snapshot{}, fmt.Errorf("change snapshot %s: %w", ref, err)
 	}
 	return snap, nil
@@ -161,7 +164,7 @@ func (s Snapshots) List(ctx context.Context, sandbox string) ([]Snapshot, error)
 // Get returns a snapshot by its id or name.
 func (s Snapshots) Get(ctx context.Context, ref string) (Snapshot, error) {
 	var snap Snapshot
-	if err := s.c.call(ctx, http.MethodGet, snapshotsPath+"/"+url.PathEscape(ref), nil, nil, &snap); err != nil {
+	if err := s.c.call(ctx, http.MethodGet, snapshotPath(ref), nil, nil, &snap); err != nil {
 		return Snapshot{}, fmt.Errorf("get snapshot %s: %w", ref, err)
 	}
 	return snap, nil
@@ -170,7 +173,7 @@ func (s Snapshots) Get(ctx context.Context, ref string) (Snapshot, error) {
 // Delete deletes a snapshot, by its id or name. Sandboxes that started from it
 // are kept.
 func (s Snapshots) Delete(ctx context.Context, ref string) error {
-	if err := s.c.call(ctx, http.MethodDelete, snapshotsPath+"/"+url.PathEscape(ref), nil, nil, nil); err != nil {
+	if err := s.c.call(ctx, http.MethodDelete, snapshotPath(ref), nil, nil, nil); err != nil {
 		return fmt.Errorf("delete snapshot %s: %w", ref, err)
 	}
 	return nil
@@ -215,4 +218,53 @@ func (s Snapshots) Fork(ctx context.Context, sandbox string, o ForkOptions) ([]C
 		children = append(children, Child{Err: parseError(c.Status, fmt.Appendf(nil, `{"error":%s}`, c.Error))})
 	}
 	return children, nil
+}
+
+// PushOptions says which image a snapshot becomes, and where.
+type PushOptions struct {
+	Image string // a reference with a tag, such as ghcr.io/owner/name:1
+	// Progress is called as layers are read and sent; it may be nil.
+	Progress func(LayerProgress)
+}
+
+// PushedImage is an image that a registry has got.
+type PushedImage struct {
+	Ref    string        `json:"ref"` // with its digest
+	Digest string        `json:"digest"`
+	Layers []PushedLayer `json:"layers"` // bottom first: what the sandbox started from, and what it changed
+}
+
+// PushedLayer is a layer of such an image.
+type PushedLayer struct {
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`  // as it is transferred
+	Bytes  int64  `json:"bytes"` // uncompressed
+}
+
+// Push has the server send the files of a snapshot to a registry as an OCI image,
+// with the server's credentials. A template that was built can be named too. Memory,
+// and the variables of the sandbox, are not in it.
+func (s Snapshots) Push(ctx context.Context, ref string, o PushOptions) (PushedImage, error) {
+	req, err := s.c.request(ctx, http.MethodPost, snapshotPath(ref)+"/push", nil, map[string]string{"image": o.Image})
+	if err == nil {
+		var last madeLine
+		if last, err = follow(s.c, req, o.Progress); err == nil && last.Image != nil {
+			return *last.Image, nil
+		}
+		if err == nil {
+			err = errNothingMade
+		}
+	}
+	return PushedImage{}, fmt.Errorf("push snapshot %s: %w", ref, err)
+}
+
+// Save writes the files of a snapshot to w as an OCI image layout in a tar, as Push
+// would send them, and returns how many bytes that were. After an error what was
+// written is not whole.
+func (s Snapshots) Save(ctx context.Context, ref string, w io.Writer) (int64, error) {
+	n, err := download(ctx, s.c, snapshotPath(ref)+"/image", w)
+	if err != nil {
+		return n, fmt.Errorf("save snapshot %s: %w", ref, err)
+	}
+	return n, nil
 }

@@ -52,10 +52,10 @@ type ImageLayer struct {
 	Entries int    `json:"entries"`
 }
 
-// LayerProgress tells of one layer that is being fetched.
+// LayerProgress tells of one layer that is being fetched, or sent.
 type LayerProgress struct {
 	Layer string `json:"layer"`
-	State string `json:"state"` // "fetching", "present" or "unpacked"
+	State string `json:"state"` // "fetching", "present" or "unpacked"; "packing", "sending" or "sent"
 	Done  int64  `json:"done"`
 	Size  int64  `json:"size"` // 0 where it is not known
 }
@@ -119,39 +119,58 @@ func (t Templates) Load(ctx context.Context, archive io.Reader, name string, pro
 	return Template{}, fmt.Errorf("load an image: %w", err)
 }
 
-// add sends a request and reads the lines of the answer.
+// add sends a request and returns the template that it makes.
 func (t Templates) add(req *http.Request, progress func(LayerProgress)) (Template, error) {
-	req.Header.Set("Accept", linesType+", application/json")
-	resp, err := t.c.send(req)
+	last, err := follow(t.c, req, progress)
 	if err != nil {
 		return Template{}, err
+	}
+	if last.Template == nil {
+		return Template{}, errNothingMade
+	}
+	return *last.Template, nil
+}
+
+var errNothingMade = errors.New("the server's answer does not say what was made")
+
+// madeLine is a line of an answer that tells how far a call is; the last one has
+// what was made.
+type madeLine struct {
+	Progress *LayerProgress  `json:"progress"`
+	Template *Template       `json:"template"`
+	Image    *PushedImage    `json:"image"`
+	Status   int             `json:"status"`
+	Error    json.RawMessage `json:"error"`
+}
+
+// follow sends a request, reads the lines of the answer, and returns the last.
+func follow(c *Client, req *http.Request, progress func(LayerProgress)) (madeLine, error) {
+	req.Header.Set("Accept", linesType+", application/json")
+	resp, err := c.send(req)
+	if err != nil {
+		return madeLine{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	in := json.NewDecoder(bufio.NewReader(resp.Body))
 	for {
 		var raw json.RawMessage
-		var line struct {
-			Progress *LayerProgress  `json:"progress"`
-			Template *Template       `json:"template"`
-			Status   int             `json:"status"`
-			Error    json.RawMessage `json:"error"`
-		}
+		var line madeLine
 		err := in.Decode(&raw)
 		if err == nil {
 			err = json.Unmarshal(raw, &line)
 		}
 		switch {
 		case err != nil && req.Context().Err() != nil:
-			return Template{}, req.Context().Err()
+			return line, req.Context().Err()
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return Template{}, fmt.Errorf("the server broke off its answer: %w", io.ErrUnexpectedEOF)
+			return line, fmt.Errorf("the server broke off its answer: %w", io.ErrUnexpectedEOF)
 		case err != nil:
-			return Template{}, fmt.Errorf("read the server's answer: %w", err)
+			return line, fmt.Errorf("read the server's answer: %w", err)
 		case line.Error != nil:
-			return Template{}, parseError(line.Status, raw)
-		case line.Template != nil:
-			return *line.Template, nil
-		case line.Progress != nil && progress != nil:
+			return line, parseError(line.Status, raw)
+		case line.Progress == nil:
+			return line, nil
+		case progress != nil:
 			progress(*line.Progress)
 		}
 	}

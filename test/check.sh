@@ -15,20 +15,30 @@ tool() {
 }
 
 say gofmt
-unformatted=$(gofmt -l client cmd internal test)
+unformatted=$(gofmt -l client cmd internal packaging sdk test)
 [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; exit 1; }
 
+# The client is a module of its own, and is looked at as its users get it: with the
+# versions in its own go.mod.
 say go vet
 go vet ./...
+go -C client vet ./...
 
-say command line on other systems
+say client and command line on other systems
 for system in darwin windows; do
-	CGO_ENABLED=0 GOOS=$system go build -o /dev/null ./client
+	CGO_ENABLED=0 GOOS=$system go -C client build ./...
 	CGO_ENABLED=0 GOOS=$system go build -o /dev/null ./cmd/drowse
 done
 
 say staticcheck
-"$(tool honnef.co/go/tools/cmd/staticcheck v0.8.2)" ./...
+staticcheck=$(tool honnef.co/go/tools/cmd/staticcheck v0.8.2)
+"$staticcheck" ./...
+(cd client && "$staticcheck" ./...)
+
+say tidy modules
+go mod tidy -diff
+go -C client mod tidy -diff
+go -C client list -m all >/dev/null # test/client looks at them where there is no network
 
 say govulncheck
 vuln=$(tool golang.org/x/vuln/cmd/govulncheck v1.1.4)

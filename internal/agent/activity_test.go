@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -42,6 +42,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/agent/services"
 	"github.com/drowse-dev/drowse/internal/interpreter"
 )
 
@@ -84,6 +85,9 @@ type Options struct {
 	// Path is PATH for children; a usual one if empty.
 	Path string
 
+	// Root is where the files of the system are; the root directory if empty.
+	Root string
+
 	// PasswdFile, GroupFile and GenerationFile replace /etc/passwd,
 	// /etc/group and agentapi.GenerationFile.
 	PasswdFile, GroupFile, GenerationFile string
@@ -101,6 +105,7 @@ type Agent struct {
 	leases    *leases
 	watches   *watches
 	kernels   *kernels
+	manager   *services.Manager // of the sandbox's services
 	journal   journal
 	usage     cpuUsage
 	routes    map[string]route
@@ -126,7 +131,11 @@ func New(options Options) *Agent {
 		leases:    newLeases(),
 		watches:   newWatches(),
 	}
+	a.journal.settings = a.settings
 	a.kernels = newKernels(a, options.KernelDir)
+	starter := newServiceStarter(a)
+	a.manager = services.New(starter)
+	a.observer.serving = starter.leaders
 	a.observer.kernels = a.kernels.running
 	a.reaper.ended = a.observer.processEnded
 	a.routes = a.restRoutes()

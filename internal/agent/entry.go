@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	fspb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
+	fspb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
 )
 
 // describe returns the entry at path, the link itself if it is one.

@@ -13,7 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	fspb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
+	fspb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
 )
 
 // filesystemService is the filesystem.Filesystem service.

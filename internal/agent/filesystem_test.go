@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
-	fspb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
+	fspb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
 )
 
 func (s *server) stat(path string) *fspb.EntryInfo {

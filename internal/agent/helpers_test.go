@@ -18,10 +18,10 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem/filesystemconnect"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 )
 
 // Under another name, the test binary is what the agent's would be.
@@ -84,7 +84,7 @@ func newServer(t *testing.T) *server {
 	}
 	s.agent = New(Options{
 		InitSecret: testSecret, Listener: listener, Path: os.Getenv("PATH"),
-		PasswdFile: passwd, GroupFile: group, GenerationFile: s.generated,
+		PasswdFile: passwd, GroupFile: group, GenerationFile: s.generated, Root: filepath.Join(dir, "system"),
 	})
 	s.url = "http://" + listener.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())

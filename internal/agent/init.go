@@ -50,9 +50,18 @@ func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
 		writeError(w, faultf(internal, "write what differs in this generation: %w", err))
 		return
 	}
+	if req.Authority != "" {
+		if err := trust(a.options.Root, req.Authority); err != nil {
+			writeError(w, faultf(internal, "have the sandbox trust its authority: %w", err))
+			return
+		}
+	}
 	a.observer.woke()
 	a.settings.apply(req)
 	a.host.succeed(req.HostSecret)
+	if req.Services != nil {
+		a.manager.Apply(req.Services)
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -85,6 +94,11 @@ func writeFacts(file string, req *agentapi.InitRequest) error {
 	if id := req.SandboxID; id != "" {
 		err := errors.Join(writeFact(beside(agentapi.HostnameFile), id), writeFact(beside(agentapi.MachineIDFile), machineID(id)))
 		if err != nil {
+			return err
+		}
+	}
+	if req.Instance != "" {
+		if err := writeFact(beside(agentapi.InstanceFile), req.Instance); err != nil {
 			return err
 		}
 	}

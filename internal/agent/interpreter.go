@@ -98,7 +98,7 @@ func (ks *kernels) Start(c interpreter.Command) (interpreter.Process, error) {
 			_ = unix.Fchown(int(files[i]), int(user.uid), -1)
 		}
 	}
-	child, err := ks.agent.fork(&command{
+	child, err := ks.agent.reaper.fork(&command{
 		path: c.Path,
 		argv: argv,
 		env:  envList(c.Env),

@@ -10,14 +10,16 @@ import (
 	"sync"
 	"time"
 
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/human"
 )
 
 // journal is what happened through the API, for the sandbox's log. It keeps the
 // last lines; the host fetches and stores them.
 type journal struct {
+	settings *settings // what is a secret
+
 	mu    sync.Mutex
 	seq   int64
 	lines []agentapi.LogLine // oldest first
@@ -49,29 +51,29 @@ func (a *Agent) handleLog(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, agentapi.Log{Lines: a.journal.after(after)})
 }
 
-func (a *Agent) logStart(p *process, user *account) {
-	a.journal.add("info", "process started: "+a.commandLine(p.config), map[string]string{"pid": strconv.Itoa(int(p.pid)), "user": user.name})
+func (j *journal) started(p *process, user *account) {
+	j.add("info", "process started: "+j.commandLine(p.config), map[string]string{"pid": strconv.Itoa(int(p.pid)), "user": user.name})
 }
 
-func (a *Agent) logEnd(p *process) {
+func (j *journal) ended(p *process) {
 	level := "info"
 	end := p.endEvent().GetEnd()
 	if end.GetExitCode() != 0 {
 		level = "warn"
 	}
-	a.journal.add(level, "process ended: "+end.GetStatus(), map[string]string{
+	j.add(level, "process ended: "+end.GetStatus(), map[string]string{
 		"pid": strconv.Itoa(int(p.pid)), "exitCode": strconv.Itoa(int(end.GetExitCode())),
 	})
 }
 
-func (a *Agent) logFailure(config *processpb.ProcessConfig, err error) {
-	a.journal.add("error", "process could not be started: "+a.commandLine(config)+": "+a.withoutSecrets(config, err.Error()), nil)
+func (j *journal) failed(config *processpb.ProcessConfig, err error) {
+	j.add("error", "process could not be started: "+j.commandLine(config)+": "+j.withoutSecrets(config, err.Error()), nil)
 }
 
 // commandLine returns a command as it may be kept and shown.
-func (a *Agent) commandLine(config *processpb.ProcessConfig) string {
+func (j *journal) commandLine(config *processpb.ProcessConfig) string {
 	line := strings.Join(append([]string{config.GetCmd()}, config.GetArgs()...), " ")
-	return human.Line(a.withoutSecrets(config, line), agentapi.MaxLogMessage/2)
+	return human.Line(j.withoutSecrets(config, line), agentapi.MaxLogMessage/2)
 }
 
 // leastSecret is how long a variable's value must be to be looked for: a shorter
@@ -89,9 +91,9 @@ const secretName = `(?:token|secret|passw(?:or)?d|api[-_]?key|authorization|cred
 
 // withoutSecrets removes what must be in no log: the values of environment
 // variables, the sandbox's token, and what is named a secret.
-func (a *Agent) withoutSecrets(config *processpb.ProcessConfig, text string) string {
-	values := []string{a.settings.accessToken()}
-	for _, value := range a.settings.vars() {
+func (j *journal) withoutSecrets(config *processpb.ProcessConfig, text string) string {
+	values := []string{j.settings.accessToken()}
+	for _, value := range j.settings.vars() {
 		values = append(values, value)
 	}
 	for _, value := range config.GetEnvs() {

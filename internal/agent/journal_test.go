@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 )
 
 func (s *server) journal(t *testing.T, after int64) []agentapi.LogLine {
@@ -28,8 +28,8 @@ func TestJournal(t *testing.T) {
 	config := &processpb.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", "exit 3 # value-of-a-variable the-access-token"}}
 	a := s.agent
 	p := &process{pid: 7, config: config}
-	a.logStart(p, &account{name: "root"})
-	a.logFailure(&processpb.ProcessConfig{Cmd: "nothing", Envs: map[string]string{"X": "value-of-a-request"}}, faultf(invalid, "no value-of-a-request\x1b[0m"))
+	a.journal.started(p, &account{name: "root"})
+	a.journal.failed(&processpb.ProcessConfig{Cmd: "nothing", Envs: map[string]string{"X": "value-of-a-request"}}, faultf(invalid, "no value-of-a-request\x1b[0m"))
 
 	lines := s.journal(t, 0)
 	if len(lines) != 2 {
@@ -92,7 +92,7 @@ func TestSecretsAreRemoved(t *testing.T) {
 		"login --password hunter2 --user me":          "login --password *** --user me",
 		"PASSWD:x secret=y":                           "PASSWD:*** secret=***",
 	} {
-		if got := s.agent.withoutSecrets(nil, text); got != want {
+		if got := s.agent.journal.withoutSecrets(nil, text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}

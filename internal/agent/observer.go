@@ -95,8 +95,8 @@ func (r *root) ended() bool {
 //
 // In a sandbox everything but the agent counts, for whatever runs was started
 // through the API, whether or not the way back to it can still be found.
-// Processes that the template starts are to be named by exempt, kernels of the
-// code interpreter by kernels: of those, what they start counts, and they
+// Processes that the template starts are to be named by exempt, services of the
+// sandbox by serving, kernels of the code interpreter by kernels: of those, what they start counts, and they
 // themselves while they work, as threads of a cell do that has ended.
 //
 // When in doubt it sees work: a process is taken to have worked when it is
@@ -106,6 +106,7 @@ type observer struct {
 	everything bool                // false: count only what has a root
 	exempt     func() []int        // may be nil
 	kernels    func() map[int]bool // may be nil
+	serving    func() []int        // as exempt: the leaders of the sessions of services; may be nil
 
 	mu      sync.Mutex // held over a look
 	reader  procReader
@@ -188,6 +189,21 @@ func (o *observer) processEnded(pid int) {
 	}
 }
 
+// ignore notes that the ends of processes that are about to end are not the ends of
+// work.
+func (o *observer) ignore(pids []int) {
+	o.endMu.Lock()
+	defer o.endMu.Unlock()
+	ignored := maps.Clone(o.ignored)
+	if ignored == nil {
+		ignored = map[int]bool{}
+	}
+	for _, pid := range pids {
+		ignored[pid] = true
+	}
+	o.ignored = ignored
+}
+
 // cellEnded takes what kernels have done so far for the work of cells, for whose
 // ends clients waited. What they do from here on, threads do that cells have left.
 func (o *observer) cellEnded() {
@@ -251,6 +267,14 @@ func (o *observer) woke() {
 		}
 	}
 	o.looked = now
+}
+
+// unseen calls do between two looks. One in the middle of it would take a process that
+// it starts, and names as exempt only then, for work.
+func (o *observer) unseen(do func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	do()
 }
 
 // look reports what is alive and counts, by pid. So many bytes of each
@@ -342,8 +366,11 @@ func (o *observer) newLook(now time.Time, ignored uint64) *look {
 		o: o, ignored: ignored, now: now, boot: bootTime(now),
 		stats: map[int]*procStat{}, samples: map[int]*sample{}, children: map[int]uint64{}, exempt: map[int]bool{},
 	}
-	if o.exempt != nil {
-		for _, pid := range o.exempt() {
+	for _, exempt := range []func() []int{o.exempt, o.serving} {
+		if exempt == nil {
+			continue
+		}
+		for _, pid := range exempt() {
 			l.exempt[pid] = true
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 )
 
 const (

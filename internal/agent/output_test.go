@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 )
 
 // takeAll counts the data bytes that are in the queue.

@@ -6,24 +6,25 @@ import (
 	"testing"
 )
 
+var resolved = []struct{ path, home, workdir, want string }{
+	{"", "/home/user", "", "/home/user"},
+	{"", "/home/user", "/work", "/work"},
+	{"", "/home/user", "~/code", "/home/user/code"},
+	{"~", "/home/user", "/work", "/home/user"},
+	{"~/x", "/home/user", "/work", "/home/user/x"},
+	{"~/../x", "/home/user", "", "/home/x"},
+	{"~name", "/home/user", "", ""},
+	{"hello.txt", "/root", "/work", "/root/hello.txt"},
+	{"./a/../b", "/root", "", "/root/b"},
+	{"..", "/home/user", "", "/home"},
+	{"/a/../b/", "/root", "", "/a/../b/"},
+	{"a~b", "/root", "", "/root/a~b"},
+	{"x", "", "", "/x"},
+	{"a\x00b", "/root", "", ""},
+}
+
 func TestResolvePath(t *testing.T) {
-	tests := []struct{ path, home, workdir, want string }{
-		{"", "/home/user", "", "/home/user"},
-		{"", "/home/user", "/work", "/work"},
-		{"", "/home/user", "~/code", "/home/user/code"},
-		{"~", "/home/user", "/work", "/home/user"},
-		{"~/x", "/home/user", "/work", "/home/user/x"},
-		{"~/../x", "/home/user", "", "/home/x"},
-		{"~name", "/home/user", "", ""},
-		{"hello.txt", "/root", "/work", "/root/hello.txt"},
-		{"./a/../b", "/root", "", "/root/b"},
-		{"..", "/home/user", "", "/home"},
-		{"/a/../b/", "/root", "", "/a/../b/"},
-		{"a~b", "/root", "", "/root/a~b"},
-		{"x", "", "", "/x"},
-		{"a\x00b", "/root", "", ""},
-	}
-	for _, tt := range tests {
+	for _, tt := range resolved {
 		t.Run(tt.path, func(t *testing.T) {
 			got, err := resolvePath(tt.path, tt.home, tt.workdir)
 			if got != tt.want || (err == nil) != (tt.want != "") {
@@ -36,8 +37,19 @@ func TestResolvePath(t *testing.T) {
 // Every path that is accepted is absolute and fit for a system call, and what
 // was relative cannot contain dots any more.
 func FuzzResolvePath(f *testing.F) {
-	for _, path := range []string{"", "~", "~/a", "~a", "/", "../..", "a\x00"} {
-		f.Add(path, "/home/user", "")
+	for _, tt := range resolved {
+		f.Add(tt.path, tt.home, tt.workdir)
+	}
+	for _, path := range []string{
+		"/", "../..", "~/", "~//x", "~/../../..", "~\x00", "//", "/..", "./", "...", "a/../../..", "a//b/./c/", "\xff/~", "~\xff", "\n", "~/\x00",
+		strings.Repeat("../", 100) + "etc/passwd", strings.Repeat("x", 5000), "~" + strings.Repeat("/..", 100),
+	} {
+		for _, workdir := range []string{"", "/work", "~", "~/code", "../..", "rel/", "~other"} {
+			f.Add(path, "/home/user", workdir)
+		}
+		f.Add(path, "", "")
+		f.Add(path, "/", "/")
+		f.Add(path, "home", "")
 	}
 	f.Fuzz(func(t *testing.T, path, home, workdir string) {
 		if strings.ContainsRune(home+workdir, 0) {

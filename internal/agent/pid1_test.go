@@ -16,9 +16,9 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 )
 
 // sandbox is the agent as PID 1 of namespaces of its own, on its real port.

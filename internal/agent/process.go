@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 )
 
 // processService is the process.Process service.
@@ -29,7 +29,7 @@ func (s processService) List(context.Context, *connect.Request[processpb.ListReq
 func (s processService) Start(ctx context.Context, req *connect.Request[processpb.StartRequest], stream *connect.ServerStream[processpb.StartResponse]) error {
 	p, sub, err := s.agent.startProcess(ctx, req.Msg)
 	if err != nil {
-		s.agent.logFailure(req.Msg.GetProcess(), err)
+		s.agent.journal.failed(req.Msg.GetProcess(), err)
 		return rpcError(err)
 	}
 	defer p.out.unsubscribe(sub)
@@ -63,9 +63,9 @@ func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest) (
 	var c *child
 	var files *plumbing
 	if req.Pty != nil {
-		c, files, err = a.spawnPTY(cmd, req.Pty.GetSize())
+		c, files, err = a.reaper.spawnPTY(cmd, req.Pty.GetSize())
 	} else {
-		c, files, err = a.spawn(cmd, req.Stdin == nil || *req.Stdin)
+		c, files, err = a.reaper.spawn(cmd, req.Stdin == nil || *req.Stdin)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -77,8 +77,8 @@ func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest) (
 	sub := p.out.subscribe()
 	a.processes.add(p)
 	a.observer.started(p.root)
-	a.logStart(p, user)
-	p.run(func() { a.logEnd(p) }, func() { a.processes.ended(p) })
+	a.journal.started(p, user)
+	p.run(func() { a.journal.ended(p) }, func() { a.processes.ended(p) })
 	return p, sub, nil
 }
 

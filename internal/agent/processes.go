@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 )
 
 // processes finds processes by pid or tag, from their start until retention

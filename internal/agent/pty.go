@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 )
 
 // openPTY returns the master, polled by the runtime, and a descriptor of the

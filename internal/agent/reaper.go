@@ -17,7 +17,8 @@ import (
 type reaper struct {
 	any bool
 
-	// ended is told of every exit that is reaped, under mu; set before run.
+	// ended is told of every exit that is reaped, but of quiet children; under mu;
+	// set before run.
 	ended func(pid int)
 
 	mu       sync.Mutex
@@ -34,6 +35,7 @@ type child struct {
 	pid    int
 	done   chan struct{}
 	status syscall.WaitStatus
+	quiet  bool // its end is not the end of work
 	gone   bool // guarded by reaper.mu
 }
 
@@ -59,7 +61,7 @@ func (r *reaper) run(stop <-chan struct{}) {
 
 // start forks through fork and registers the pid it returns. Any number may
 // run at once: an exit that overtakes its own registration waits in early.
-func (r *reaper) start(fork func() (int, error)) (*child, error) {
+func (r *reaper) start(fork func() (int, error), quiet bool) (*child, error) {
 	r.mu.Lock()
 	r.starting++
 	r.mu.Unlock()
@@ -70,13 +72,17 @@ func (r *reaper) start(fork func() (int, error)) (*child, error) {
 	defer r.mu.Unlock()
 	var c *child
 	if err == nil {
-		c = &child{pid: pid, done: make(chan struct{})}
+		c = &child{pid: pid, done: make(chan struct{}), quiet: quiet}
 		r.children[pid] = c
 		if status, ok := r.early[pid]; ok {
+			delete(r.early, pid)
 			r.exited(pid, status)
 		}
 	}
 	if r.starting--; r.starting == 0 {
+		for pid := range r.early { // nobody's
+			r.tell(pid)
+		}
 		clear(r.early)
 	}
 	if err == nil && !r.any && !c.gone {
@@ -130,9 +136,6 @@ func (r *reaper) reapPID(pid int) bool {
 		if err != nil || got <= 0 {
 			return false
 		}
-		if r.ended != nil {
-			r.ended(got)
-		}
 		r.exited(got, status)
 		return true
 	}
@@ -143,10 +146,21 @@ func (r *reaper) exited(pid int, status syscall.WaitStatus) {
 	if c == nil {
 		if r.starting > 0 {
 			r.early[pid] = status
+		} else {
+			r.tell(pid)
 		}
 		return
 	}
 	delete(r.children, pid)
+	if !c.quiet {
+		r.tell(pid)
+	}
 	c.status, c.gone = status, true
 	close(c.done)
+}
+
+func (r *reaper) tell(pid int) {
+	if r.ended != nil {
+		r.ended(pid)
+	}
 }

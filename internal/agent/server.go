@@ -14,9 +14,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem/filesystemconnect"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 )
 
 // maxMessage bounds one RPC message and one JSON body.
@@ -43,6 +43,11 @@ func (a *Agent) restRoutes() map[string]route {
 		"POST " + agentapi.PathSync:              {handler: a.fromHost(a.handleSync), ownAuth: true},
 		"POST " + agentapi.PathRelieve:           {handler: a.fromHost(relief{a.processes, &a.journal}.handle), ownAuth: true},
 		"GET " + agentapi.PathLog:                {handler: a.fromHost(a.handleLog), ownAuth: true},
+		"GET " + agentapi.PathServices:           {handler: a.fromHost(serviceCalls{a}.report), ownAuth: true},
+		"POST " + agentapi.PathServices:          {handler: a.fromHost(serviceCalls{a}.apply), ownAuth: true},
+		"GET " + agentapi.PathServiceLog:         {handler: a.fromHost(serviceCalls{a}.log), ownAuth: true},
+		"GET " + agentapi.PathServiceReady:       {handler: a.fromHost(serviceCalls{a}.ready), ownAuth: true},
+		"POST " + agentapi.PathServiceRestart:    {handler: a.fromHost(serviceCalls{a}.restart), ownAuth: true},
 		"GET " + agentapi.PathHolds:              {handler: fromInside(a.handleListHolds), ownAuth: true},
 		"POST " + agentapi.PathHolds:             {handler: fromInside(a.handleTakeHold), ownAuth: true},
 		"DELETE " + agentapi.PathHolds + "/{id}": {handler: fromInside(a.handleReleaseHold), ownAuth: true},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +13,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 )
 
 func TestHealthIsOpen(t *testing.T) {
@@ -166,6 +167,20 @@ func TestGeneration(t *testing.T) {
 		t.Errorf("generation %q after an /init without", got)
 	}
 	if info, err := os.Stat(s.generated); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+func TestInstance(t *testing.T) {
+	s := newServer(t)
+	file := filepath.Join(filepath.Dir(s.generated), filepath.Base(agentapi.InstanceFile))
+	for _, c := range []struct{ sent, want string }{{"first", "first\n"}, {"second", "second\n"}, {"", "second\n"}} {
+		s.init(agentapi.InitRequest{Instance: c.sent})
+		if got := readFile(t, file); got != c.want {
+			t.Errorf("after %q the instance is %q", c.sent, got)
+		}
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 }

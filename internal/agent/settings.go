@@ -72,6 +72,9 @@ func (s *settings) apply(req *agentapi.InitRequest) {
 		s.workingDir = req.DefaultWorkdir
 	}
 	s.identify(req.SandboxID, req.TemplateID)
+	if req.Authority != "" {
+		maps.Copy(s.identity, agentapi.Trust())
+	}
 }
 
 // identify is called with mu held.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 )
 
 // defaultPath is what children get if the agent was started without PATH.
@@ -23,6 +23,8 @@ type command struct {
 	env  []string
 	dir  string
 	user *account
+	// quiet says that its end is not the end of work.
+	quiet bool
 }
 
 // plumbing is the parent's side of a child's standard files; what the child
@@ -144,7 +146,7 @@ func lookCommand(name, path, dir string) (string, error) {
 }
 
 // spawn starts cmd with pipes, and with /dev/null for stdin unless wanted.
-func (a *Agent) spawn(cmd *command, stdin bool) (*child, *plumbing, error) {
+func (r *reaper) spawn(cmd *command, stdin bool) (*child, *plumbing, error) {
 	var files childFiles
 	defer files.close()
 	p := &plumbing{}
@@ -164,7 +166,7 @@ func (a *Agent) spawn(cmd *command, stdin bool) (*child, *plumbing, error) {
 		p.close()
 		return nil, nil, err
 	}
-	c, err := a.fork(cmd, files.fds(), false)
+	c, err := r.fork(cmd, files.fds(), false)
 	if err != nil {
 		p.close()
 		return nil, nil, err
@@ -173,7 +175,7 @@ func (a *Agent) spawn(cmd *command, stdin bool) (*child, *plumbing, error) {
 }
 
 // spawnPTY starts cmd as the leader of a terminal.
-func (a *Agent) spawnPTY(cmd *command, size *processpb.PTY_Size) (*child, *plumbing, error) {
+func (r *reaper) spawnPTY(cmd *command, size *processpb.PTY_Size) (*child, *plumbing, error) {
 	master, slave, err := openPTY(cmd.user.uid)
 	if err != nil {
 		return nil, nil, err
@@ -185,7 +187,7 @@ func (a *Agent) spawnPTY(cmd *command, size *processpb.PTY_Size) (*child, *plumb
 	var c *child
 	if err == nil {
 		fd := uintptr(slave)
-		c, err = a.fork(cmd, []uintptr{fd, fd, fd}, true)
+		c, err = r.fork(cmd, []uintptr{fd, fd, fd}, true)
 	}
 	if err != nil {
 		master.Close()
@@ -196,7 +198,7 @@ func (a *Agent) spawnPTY(cmd *command, size *processpb.PTY_Size) (*child, *plumb
 
 // fork starts cmd in a session, so also a process group, of its own: a kill
 // of the group then takes what the command started, and nothing of ours.
-func (a *Agent) fork(cmd *command, files []uintptr, tty bool) (*child, error) {
+func (r *reaper) fork(cmd *command, files []uintptr, tty bool) (*child, error) {
 	attr := &syscall.ProcAttr{
 		Dir:   cmd.dir,
 		Env:   cmd.env,
@@ -211,9 +213,9 @@ func (a *Agent) fork(cmd *command, files []uintptr, tty bool) (*child, error) {
 			},
 		},
 	}
-	c, err := a.reaper.start(func() (int, error) {
+	c, err := r.start(func() (int, error) {
 		return syscall.ForkExec(cmd.path, cmd.argv, attr)
-	})
+	}, cmd.quiet)
 	if err != nil {
 		return nil, startFault(cmd.path, err)
 	}

@@ -65,7 +65,7 @@ func loopbackServer(t *testing.T, address string, serve func(*net.TCPConn)) int 
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
 	go func() {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	fspb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
+	fspb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
 )
 
 // What watching may take, in all of the sandbox.

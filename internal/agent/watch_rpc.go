@@ -12,7 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	fspb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
+	fspb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
 )
 
 // watches are all that there are, and those of them that are polled.

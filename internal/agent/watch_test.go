@@ -13,8 +13,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	fspb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	fspb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
 )
 
 // watching is an armed stream of events.

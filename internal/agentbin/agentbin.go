@@ -1,5 +1,5 @@
 // Package agentbin carries the program that runs inside every sandbox. The
-// build puts it into bin/ before this package is compiled.
+// build puts it into bin/, compressed, before this package is compiled.
 package agentbin
 
 import (
@@ -7,6 +7,8 @@ import (
 	"debug/elf"
 	"embed"
 	"runtime"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
@@ -19,12 +21,27 @@ var bin embed.FS
 
 // Program returns the agent's executable.
 func Program() ([]byte, error) {
-	data, err := bin.ReadFile("bin/drowse-agent")
+	packed, err := bin.ReadFile("bin/drowse-agent.zst")
 	if err != nil {
 		return nil, errdef.New(errdef.Internal, "no_agent", "this binary was built without the agent").
 			WithRemedy("build it with: make build")
 	}
-	return data, check(data, runtime.GOARCH)
+	return unpack(packed, runtime.GOARCH)
+}
+
+// unpack returns the agent, which must be one for this architecture.
+func unpack(packed []byte, arch string) ([]byte, error) {
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	agent, err := r.DecodeAll(packed, nil)
+	if err != nil {
+		return nil, errdef.New(errdef.Internal, "no_agent", "this binary was built with an agent that cannot be unpacked: %w", err).
+			WithRemedy("build it with: make build")
+	}
+	return agent, check(agent, arch)
 }
 
 // machines are the architectures by their numbers in ELF.

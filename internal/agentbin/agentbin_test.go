@@ -26,3 +26,12 @@ func TestAgentOfAnotherArchitecture(t *testing.T) {
 		t.Error("a script is taken for the agent")
 	}
 }
+
+func TestDamagedAgent(t *testing.T) {
+	for name, packed := range map[string][]byte{"empty": {}, "no zstd": []byte("no zstd"), "not compressed": []byte("\x7fELF")} {
+		_, err := unpack(packed, runtime.GOARCH)
+		if err == nil || !strings.Contains(err.Error(), "agent") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

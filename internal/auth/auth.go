@@ -31,6 +31,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -57,6 +60,7 @@ type Store interface {
 	AddKey(ctx context.Context, k store.Key) error
 	Keys(ctx context.Context) ([]store.Key, error)
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
+	RenameKey(ctx context.Context, id, name string) error
 	RemoveKey(ctx context.Context, id string) error
 }
 
@@ -72,15 +76,21 @@ type Keys struct {
 	mu   sync.RWMutex
 	keys []*entry          // all that the store has, oldest first
 	lent map[[32]byte]loan // by the digests of texts that Lend returned
+
+	rate    int               // see SetRate
+	revoked []func(id string) // see OnRevoke
+	refused atomic.Uint64     // checks that failed
 }
 
 // entry is a stored key.
 type entry struct {
-	store.Key                    // as it was stored first; never changed
-	used      atomic.Int64       // when it was last used, in Unix seconds; 0 for never
-	noted     int64              // of used, what the store has; guarded by Keys.changes
-	life      context.Context    // ends when the key is revoked
-	revoke    context.CancelFunc // ends life
+	store.Key                        // as it was stored first; never changed, but for its name
+	name      atomic.Pointer[string] // that it has now
+	used      atomic.Int64           // when it was last used, in Unix seconds; 0 for never
+	calls     *rate.Limiter          // counts them
+	noted     int64                  // of used, what the store has; guarded by Keys.changes
+	life      context.Context        // ends when the key is revoked
+	revoke    context.CancelFunc     // ends life
 }
 
 // loan is a key in other hands than its holder's.
@@ -90,7 +100,8 @@ type loan struct {
 }
 
 func (k *Keys) newEntry(key store.Key) *entry {
-	e := &entry{Key: key}
+	e := &entry{Key: key, calls: k.limiter()}
+	e.name.Store(&key.Name)
 	if !key.LastUsedAt.IsZero() {
 		e.noted = key.LastUsedAt.Unix()
 		e.used.Store(e.noted)
@@ -101,10 +112,17 @@ func (k *Keys) newEntry(key store.Key) *entry {
 
 // current returns the key with its last use.
 func (e *entry) current() store.Key {
-	k := e.Key
+	k := e.named()
 	if used := e.used.Load(); used > 0 {
 		k.LastUsedAt = time.Unix(used, 0).UTC()
 	}
+	return k
+}
+
+// named returns the key under the name that it has now.
+func (e *entry) named() store.Key {
+	k := e.Key
+	k.Name = *e.name.Load()
 	return k
 }
 
@@ -199,6 +217,76 @@ func (k *Keys) entries() []*entry {
 
 // Check returns the key that text is, or an errdef.Unauthorized.
 func (k *Keys) Check(text string) (store.Key, error) {
+	key, err := k.check(text)
+	if err != nil && text != "" {
+		k.refused.Add(1)
+	}
+	return key, err
+}
+
+// Checker knows the API keys of calls, as [Keys] does.
+type Checker interface {
+	// Check returns the key that a text is, or an errdef.Unauthorized.
+	Check(text string) (store.Key, error)
+	// Take counts a call of the key of an id, or returns an errdef.Exhausted.
+	Take(id string) error
+}
+
+// Admit returns the API key of a request if it is good, its role has a permission, and
+// it does not call too often. The audit log is told, and that to read is to look, unless it needs Use: who reads
+// what is in a sandbox goes in.
+func Admit(keys Checker, r *http.Request, needs Permission) (store.Key, error) {
+	key, err := keys.Check(FromHeader(r.Header))
+	if err != nil {
+		return key, err
+	}
+	reads := needs == Look || needs == LookAll || r.Method == http.MethodGet || r.Method == http.MethodHead
+	audit.By(r.Context(), audit.Actor{ID: key.ID, Name: key.Name, Role: string(key.Role)}, reads && needs != Use)
+	if err := keys.Take(key.ID); err != nil {
+		return key, err
+	}
+	return key, Require(key, needs)
+}
+
+// CodeRate is the code of the error of a key that calls too often.
+const CodeRate = "key_rate_exceeded"
+
+// rateSeconds is how many seconds' calls a key can make at once that made none for
+// as long.
+const rateSeconds = 10
+
+// SetRate bounds how many calls each key may make per second; 0 is no bound. It comes
+// before the first call.
+func (k *Keys) SetRate(perSecond int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rate = perSecond
+	for _, e := range k.keys {
+		e.calls = k.limiter()
+	}
+}
+
+// limiter returns what counts the calls of one key.
+func (k *Keys) limiter() *rate.Limiter {
+	if k.rate == 0 {
+		return rate.NewLimiter(rate.Inf, 0)
+	}
+	return rate.NewLimiter(rate.Limit(k.rate), k.rate*rateSeconds)
+}
+
+// Take counts a call of the key of an id, or returns an errdef.Exhausted.
+func (k *Keys) Take(id string) error {
+	if e := k.byID(id); e != nil && !e.calls.Allow() {
+		return errdef.New(errdef.Exhausted, CodeRate, "API key %s makes more than %d calls per second", id, k.rate).
+			WithRemedy("wait a second, then try again; an operator allows more with --max-key-rate")
+	}
+	return nil
+}
+
+// Refused returns how often Check has refused a text that is not empty.
+func (k *Keys) Refused() uint64 { return k.refused.Load() }
+
+func (k *Keys) check(text string) (store.Key, error) {
 	if text == "" {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_missing", "no API key").
 			WithRemedy("send it in the X-API-Key header")
@@ -223,7 +311,7 @@ func (k *Keys) Check(text string) (store.Key, error) {
 	if seconds := now.Unix(); e.used.Load() != seconds {
 		e.used.Store(seconds)
 	}
-	return e.Key, nil
+	return e.named(), nil
 }
 
 // find looks at every key, so that the time taken says nothing about them. It

@@ -72,6 +72,17 @@ func (m *memory) fail(err error) {
 	m.err = err
 }
 
+func (m *memory) RenameKey(_ context.Context, id, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.keys {
+		if m.keys[i].ID == id && m.err == nil {
+			m.keys[i].Name = name
+		}
+	}
+	return m.err
+}
+
 func (m *memory) RemoveKey(_ context.Context, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

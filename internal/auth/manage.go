@@ -75,6 +75,29 @@ func (k *Keys) List() []store.Key {
 	return list
 }
 
+// Rename gives a key another name. What goes on in its name goes on.
+func (k *Keys) Rename(ctx context.Context, id, name string) (store.Key, error) {
+	if err := (Request{Name: name, Role: store.RoleFull}).check(); err != nil {
+		return store.Key{}, err
+	}
+	k.changes.Lock()
+	defer k.changes.Unlock()
+	e := k.byID(id)
+	if e == nil {
+		return store.Key{}, unknownKey(id)
+	}
+	if err := k.store.RenameKey(ctx, id, name); err != nil {
+		return store.Key{}, err
+	}
+	e.name.Store(&name)
+	return e.current(), nil
+}
+
+func unknownKey(id string) error {
+	return errdef.New(errdef.NotFound, "key_not_found", "no API key %.100q", id).
+		WithRemedy("list the keys to find its id")
+}
+
 // Revoke makes a key worthless. Its sandboxes live on. The last admin key that
 // does not expire is errdef.Conflict: nobody could make another.
 func (k *Keys) Revoke(ctx context.Context, id string) error {
@@ -83,8 +106,7 @@ func (k *Keys) Revoke(ctx context.Context, id string) error {
 	keys := k.entries()
 	i := slices.IndexFunc(keys, func(e *entry) bool { return e.ID == id })
 	if i < 0 {
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %.100q", id).
-			WithRemedy("list the keys to find its id")
+		return unknownKey(id)
 	}
 	rest := slices.Delete(slices.Clone(keys), i, i+1)
 	if keys[i].lasting() && !slices.ContainsFunc(rest, (*entry).lasting) {
@@ -98,8 +120,15 @@ func (k *Keys) Revoke(ctx context.Context, id string) error {
 	k.keys = rest
 	k.mu.Unlock()
 	keys[i].revoke()
+	for _, f := range k.revoked {
+		f(id)
+	}
 	return nil
 }
+
+// OnRevoke has f called with the id of each key that is revoked from now on, before
+// Revoke returns. It is called before there is more than one caller.
+func (k *Keys) OnRevoke(f func(id string)) { k.revoked = append(k.revoked, f) }
 
 // lasting reports whether with this key others can be made, for ever.
 func (e *entry) lasting() bool { return e.Role == store.RoleAdmin && e.ExpiresAt.IsZero() }

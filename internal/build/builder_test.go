@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,23 @@ func TestFailureKeepsTheResult(t *testing.T) {
 	w.make("tpl", recipe(run("exit 1")))
 	if snap, _ := w.named("tpl"); snap.done != "|one" {
 		t.Errorf("the result is %+v", snap)
+	}
+}
+
+// What a step leaves in /tmp is there in the next ones, and for the start command;
+// it is not among the files of the result.
+func TestTmpGoesFromStepToStep(t *testing.T) {
+	w := newWorld(t)
+	r := recipe(run("tmp one"), run("tmp ,two"))
+	w.make("tpl", r)
+	if snap, _ := w.named("tpl"); snap.saved != "" {
+		t.Errorf("the result has %q among its files", snap.saved)
+	}
+	r.Steps = append(r.Steps, run("tmp ,three")) // the first two are known
+	r.Start, r.Ready = "echo", "true"
+	w.make("tpl", r)
+	if snap, _ := w.named("tpl"); snap.tmp != "one,two,three" || snap.saved != "" || !snap.memory {
+		t.Errorf("the result that runs is %+v", snap)
 	}
 }
 
@@ -319,6 +337,37 @@ func TestServerIsKilledDuringBuild(t *testing.T) {
 	w.make("tpl", recipe(run("one"), run("two")))
 	if got := w.commands(); !slices.Equal(got, []string{"two"}) {
 		t.Errorf("the build after that ran %q", got)
+	}
+}
+
+// A record that cannot be read stops the server before anything is removed that
+// only the record says is needed.
+func TestUnreadableRecord(t *testing.T) {
+	w := newWorld(t)
+	w.make("tpl", recipe(run("one")))
+	w.Stop()
+	at := w.recordPath("tpl")
+	good, err := os.ReadFile(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", "{", `{"version":99,"template":{"name":"tpl"}}`} {
+		if err := os.WriteFile(at, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(t.Context(), Options{Dir: w.dir, Workshop: w.shop, Yard: w.shop, Log: slog.New(slog.DiscardHandler)})
+		if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "template_unreadable" || !strings.Contains(err.Error(), at) {
+			t.Errorf("with the record %q: %v", bad, err)
+		}
+	}
+	if err := os.WriteFile(at, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	w.commands()
+	w.make("tpl", recipe(run("one")))
+	if got := w.commands(); len(got) != 0 {
+		t.Errorf("with the record back the build ran %q again", got)
 	}
 }
 

@@ -35,7 +35,9 @@ type bench struct {
 	done  string // what was done in it
 	spec  Spec
 	awake bool
-	full  bool // it rests with its memory
+	full  bool   // it rests with its memory
+	tmp   string // what is in /tmp
+	saved string // what of that is among its files
 }
 
 // kept is a snapshot.
@@ -43,6 +45,7 @@ type kept struct {
 	name, done string
 	spec       Spec
 	memory     bool
+	tmp, saved string
 }
 
 func newShop() *shop {
@@ -88,7 +91,7 @@ func (s *shop) Begin(_ context.Context, from Origin, spec Spec) (string, error) 
 		if !ok {
 			return "", fmt.Errorf("no snapshot %q", from.Snapshot)
 		}
-		b.done = snap.done
+		b.done, b.saved = snap.done, snap.saved
 	}
 	id := s.id("i")
 	s.sandboxes[id] = b
@@ -112,7 +115,12 @@ func (s *shop) Run(ctx context.Context, id string, c Command, say func(string)) 
 	}
 	s.mu.Lock()
 	b, err := s.at(id, true)
+	if err == nil && b.moveTmp(c.Args[1]) {
+		s.mu.Unlock()
+		return nil
+	}
 	if err == nil {
+		b.writeTmp(text)
 		s.ran = append(s.ran, text)
 		b.done += "|" + text
 	}
@@ -143,6 +151,28 @@ func (s *shop) Run(ctx context.Context, id string, c Command, say func(string)) 
 	return nil
 }
 
+// moveTmp does what the builder's scripts for /tmp do, if it is one of them.
+func (b *bench) moveTmp(script string) bool {
+	switch script {
+	case keepTmp:
+		b.saved = b.tmp
+	case putTmp:
+		b.tmp = b.saved
+	case putTmp + dropTmp:
+		b.tmp, b.saved = b.saved, ""
+	default:
+		return false
+	}
+	return true
+}
+
+// writeTmp does what the command "tmp TEXT" does.
+func (b *bench) writeTmp(command string) {
+	if text, ok := strings.CutPrefix(command, "tmp "); ok {
+		b.tmp += text
+	}
+}
+
 func (s *shop) Put(_ context.Context, id, path string, data io.Reader) error {
 	all, err := io.ReadAll(data)
 	s.mu.Lock()
@@ -160,7 +190,9 @@ func (s *shop) Rest(_ context.Context, id string, memory bool) error {
 	defer s.mu.Unlock()
 	b, err := s.at(id, true)
 	if err == nil {
-		b.awake, b.full = false, memory
+		if b.awake, b.full = false, memory; !memory {
+			b.tmp = ""
+		}
 	}
 	return err
 }
@@ -191,7 +223,7 @@ func (s *shop) Keep(_ context.Context, id string, as Kept) (string, error) {
 		}
 	}
 	snap := s.id("s")
-	s.snapshots[snap] = kept{name: as.Name, done: b.done, spec: b.spec, memory: b.full}
+	s.snapshots[snap] = kept{name: as.Name, done: b.done, spec: b.spec, memory: b.full, tmp: b.tmp, saved: b.saved}
 	return snap, nil
 }
 

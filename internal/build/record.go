@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
 // Status is how far a build is.
@@ -188,7 +189,8 @@ func (b *Builder) load() error {
 			err = fmt.Errorf("it is of version %d, and this server reads %d", f.Version, recordVersion)
 		}
 		if err != nil {
-			return fmt.Errorf("read the builds of template %s: %w", name, err)
+			return errdef.New(errdef.Internal, "template_unreadable", "%s, which says what template %s was built from, cannot be read: %w", b.recordPath(name), name, err).
+				WithRemedy("put back a copy of the file, or move it away: the server then goes on without the template, and removes its layers")
 		}
 		b.templates[name] = &f.Template
 	}

@@ -159,7 +159,7 @@ func (m *making) next(s Step) string {
 }
 
 // resultForm changes when the same step would lead to something else.
-const resultForm = "1"
+const resultForm = "3"
 
 // do takes one step, or finds what it led to before.
 func (m *making) do(ctx context.Context, s Step) error {
@@ -227,15 +227,20 @@ func (m *making) ready(ctx context.Context) error {
 	case m.awake:
 		return nil
 	case m.sandbox != "":
-		err := m.b.o.Workshop.Wake(ctx, m.sandbox, m.most())
-		m.awake = err == nil
-		return err
+		if err := m.b.o.Workshop.Wake(ctx, m.sandbox, m.most()); err != nil {
+			return err
+		}
+		m.awake = true
+		return m.script(ctx, putTmp)
 	}
 	from := m.origin
 	if m.at.Snapshot != "" {
 		from = Origin{Snapshot: m.at.Snapshot}
 	}
-	return m.begin(ctx, from, State{})
+	if err := m.begin(ctx, from, State{}); err != nil || m.at.Snapshot == "" {
+		return err
+	}
+	return m.script(ctx, putTmp)
 }
 
 // most is how long a sandbox of a build lives at most.
@@ -258,6 +263,9 @@ func (m *making) begin(ctx context.Context, from Origin, state State) (err error
 // keep makes a snapshot of the files that a step has left. The sandbox sleeps then:
 // no process of a step is there in the next.
 func (m *making) keep(ctx context.Context) (string, error) {
+	if err := m.script(ctx, keepTmp); err != nil {
+		return "", err
+	}
 	if err := m.b.o.Workshop.Rest(ctx, m.sandbox, false); err != nil {
 		return "", err
 	}
@@ -291,6 +299,11 @@ func (m *making) finalize(ctx context.Context) error {
 	}
 	if err := m.begin(ctx, from, m.at.State); err != nil {
 		return err
+	}
+	if m.at.Snapshot != "" {
+		if err := m.script(ctx, putTmp+dropTmp); err != nil {
+			return err
+		}
 	}
 	m.memory = m.recipe.Start != "" || m.recipe.Ready != ""
 	if m.memory {

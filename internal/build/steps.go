@@ -143,8 +143,12 @@ func (m *making) setEnv(ctx context.Context, state State, args []string) (State,
 	return state, nil
 }
 
-// shell returns the command that runs a text as E2B's clients run commands.
+// shell returns the command that runs a text as E2B's clients run commands. What a
+// login shell starts with sets PATH, but not in place of the one of the steps.
 func shell(text string, as State) Command {
+	if path, ok := as.Env["PATH"]; ok {
+		text = "export PATH='" + strings.ReplaceAll(path, "'", `'\''`) + "'\n" + text
+	}
 	return Command{Path: "/bin/bash", Args: []string{"-l", "-c", text}, State: as}
 }
 
@@ -280,6 +284,30 @@ rm -rf "$at"
 rmdir "${at%/*}" 2>/dev/null
 exit 0
 `
+
+// /tmp is in memory, and a step ends with the processes and the memory of its
+// sandbox. What is there goes with the files, so that a step finds in /tmp what those
+// before it have left, as in Docker. keepTmp copies it unless the copy is the same:
+// each step is a layer.
+const (
+	tmpDir  = "/var/tmp/drowse-tmp"
+	keepTmp = `
+kept=` + tmpDir + `
+if [ -z "$(ls -A /tmp)" ]; then rm -rf "$kept"; exit 0; fi
+rights() { cd "$1" 2>/dev/null && find . ! -name . -exec stat -c "%a %u %g %n" {} + | sort; }
+now=$(rights /tmp) before=$(rights "$kept")
+[ -z "$now" ] || [ "$now" != "$before" ] || ! diff -r --no-dereference /tmp "$kept" >/dev/null 2>&1 || exit 0
+rm -rf "$kept" && mkdir -p "$kept" && chmod 700 "$kept" && cp -a /tmp/. "$kept" || echo "not all of /tmp can be kept for the next step"
+chmod 700 "$kept"
+`
+	putTmp = `
+kept=` + tmpDir + `
+[ ! -d "$kept" ] || { cp -a "$kept/." /tmp && chmod 1777 /tmp; } || { echo "what earlier steps left in /tmp does not fit there" >&2; exit 1; }
+`
+	dropTmp = `
+rm -rf "$kept"
+`
+)
 
 // workdirScript makes the directory $1, for the user $2 where it is new.
 const workdirScript = `

@@ -43,8 +43,10 @@ const (
 	// formatVersion numbers the form. It rises with every change that a program
 	// made for the old form would refuse or misread. In form 1, layers had the
 	// digests of flat listings. Forms 1 and 2 do not say which image a sandbox
-	// started from, and forms before 4 not as whom and where its commands run.
-	formatVersion = 4
+	// started from, forms before 4 not as whom and where its commands run, and forms
+	// before 5 know no secrets, forms before 6 no services, forms before 7 no
+	// entrances, and forms before 8 no proxy.
+	formatVersion = 8
 	imageSince    = 3
 	// KindSandbox is a paused sandbox.
 	KindSandbox = "sandbox"

@@ -73,7 +73,7 @@ func (c *taker) ImageFile(name string, _ int64, data io.Reader) error {
 var at = time.Date(2026, 9, 1, 12, 0, 0, 123456789, time.UTC)
 
 // sample is a bundle with one of everything.
-func sample(t *testing.T) (Manifest, contents) {
+func sample(t testing.TB) (Manifest, contents) {
 	t.Helper()
 	when := time.Unix(1_000_000_000, 5).UTC()
 	dir := func(path string) layer.Entry {
@@ -113,7 +113,7 @@ func sample(t *testing.T) (Manifest, contents) {
 	return m, c
 }
 
-func written(t *testing.T, m Manifest, c contents) []byte {
+func written(t testing.TB, m Manifest, c contents) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	if err := Write(&b, m, c); err != nil {
@@ -234,7 +234,7 @@ func TestAFailureOfTheReaderIsNoDamage(t *testing.T) {
 }
 
 // crafted writes an archive by hand, with a checksum that is right.
-func crafted(t *testing.T, m Manifest, headers ...tar.Header) []byte {
+func crafted(t testing.TB, m Manifest, headers ...tar.Header) []byte {
 	t.Helper()
 	m.Format = max(m.Format, formatVersion)
 	manifest, err := json.Marshal(m)
@@ -244,7 +244,7 @@ func crafted(t *testing.T, m Manifest, headers ...tar.Header) []byte {
 	return archive(t, string(manifest), headers...)
 }
 
-func archive(t *testing.T, manifest string, headers ...tar.Header) []byte {
+func archive(t testing.TB, manifest string, headers ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	sum := sha256.New()
@@ -278,8 +278,8 @@ func filesOnly(n, size int64) Manifest {
 	return Manifest{Kind: KindSandbox, Mode: lifecycle.Filesystem, Layers: []Layer{{Entries: n, Bytes: size}}}
 }
 
-func TestCraftedEntriesAreRefused(t *testing.T) {
-	dir := tar.Header{Name: "layers/0/", Typeflag: tar.TypeDir, Mode: 0o755}
+// hostileEntries are entries that no export has, after the directory of a layer.
+func hostileEntries() map[string]tar.Header {
 	pax := func(records ...string) map[string]string {
 		m := map[string]string{}
 		for i := 0; i < len(records); i += 2 {
@@ -287,7 +287,7 @@ func TestCraftedEntriesAreRefused(t *testing.T) {
 		}
 		return m
 	}
-	for name, h := range map[string]tar.Header{
+	return map[string]tar.Header{
 		"outside of the layers":    {Name: "etc/passwd", Typeflag: tar.TypeReg},
 		"absolute":                 {Name: "/etc/passwd", Typeflag: tar.TypeReg},
 		"up":                       {Name: "../x", Typeflag: tar.TypeReg},
@@ -319,7 +319,15 @@ func TestCraftedEntriesAreRefused(t *testing.T) {
 		"directory of nowhere":     {Name: "layers/", Typeflag: tar.TypeDir},
 		"up from the layer":        {Name: "layers/0/../../x", Typeflag: tar.TypeReg, Size: 2},
 		"sparse in another's form": {Name: "layers/0/root/x", Typeflag: tar.TypeReg, Size: 1, PAXRecords: pax("SUN.holesdata", "0 1")},
-	} {
+	}
+}
+
+// aLayer is the directory of a layer.
+var aLayer = tar.Header{Name: "layers/0/", Typeflag: tar.TypeDir, Mode: 0o755}
+
+func TestCraftedEntriesAreRefused(t *testing.T) {
+	dir := aLayer
+	for name, h := range hostileEntries() {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := read(bytes.NewReader(crafted(t, filesOnly(2, 1), dir, h)))
 			wantDamaged(t, name, err)
@@ -414,7 +422,7 @@ func TestNothingLargeIsHeld(t *testing.T) {
 }
 
 // rawHeader is a header of a type that no writer lets one choose.
-func rawHeader(t *testing.T, kind byte, size int64) []byte {
+func rawHeader(t testing.TB, kind byte, size int64) []byte {
 	t.Helper()
 	h := make([]byte, blockSize)
 	copy(h, "x")
@@ -455,10 +463,18 @@ func TestMissing(t *testing.T) {
 
 // FuzzReader: whatever it is given, a reader refuses it as damaged or takes it.
 func FuzzReader(f *testing.F) {
-	t := &testing.T{}
-	m, c := sample(t)
-	f.Add(written(t, m, c))
-	f.Add(crafted(t, filesOnly(1, 0), tar.Header{Name: "layers/0/", Typeflag: tar.TypeDir}))
+	m, c := sample(f)
+	f.Add(written(f, m, c))
+	f.Add(crafted(f, filesOnly(1, 0), tar.Header{Name: "layers/0/", Typeflag: tar.TypeDir}))
+	f.Add(crafted(f, filesOnly(2, 1), aLayer, tar.Header{Name: "layers/0/root", Typeflag: tar.TypeReg, Size: 1}))
+	for name, h := range hostileEntries() {
+		if name != "long name" { // 100 KB, of which nothing is learnt
+			f.Add(crafted(f, filesOnly(2, 1), aLayer, h))
+		}
+	}
+	for _, kind := range []byte("LxgKS") {
+		f.Add(rawHeader(f, kind, 1<<30))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, _, err := read(bytes.NewReader(data))
 		if e, ok := errors.AsType[*errdef.Error](err); err != nil && (!ok || e.Code != "import_damaged" && e.Code != "import_too_new") {

@@ -6,11 +6,13 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// These types are the manifest as it is written, in format 4. Format 3 does
-// not have the user and the working directory in it, format 2 not the image either,
+// These types are the manifest as it is written, in format 8. Format 7
+// has no proxy in it, format 6 no entrances in it, format 5 no services in it, format 4 no
+// secrets in it, format 3 not the user and the working directory in it, format 2 not the image either,
 // and in format 1 the digests of layers are of something else. They are apart from
 // those that the server works with, so that a field that is added there is in no
 // export by accident. Another field here is another format: older programs refuse a
@@ -69,7 +71,33 @@ type configForm struct {
 	Workdir       string            `json:"workdir,omitempty"`  // since format 4
 	Previews      json.RawMessage   `json:"previews,omitempty"` // of early exports; they mean nothing elsewhere
 	Volumes       []mountForm       `json:"volumes,omitempty"`
+	Secrets       []secretForm      `json:"secrets,omitempty"`   // since format 5
+	Authority     string            `json:"authority,omitempty"` // since format 5
+	Services      []serviceForm     `json:"services,omitempty"`  // since format 6
+	Entrances     []entranceForm    `json:"entrances,omitempty"` // since format 7
+	Proxy         *proxyForm        `json:"proxy,omitempty"`     // since format 8
 	FromServer    []string          `json:"fromServer,omitempty"`
+}
+
+// proxyForm is a proxy without its password, which is in no export.
+type proxyForm struct {
+	Address  string `json:"address"`
+	Username string `json:"username,omitempty"`
+	Password bool   `json:"password,omitempty"` // there was one
+}
+
+func formOfProxy(p *store.Proxy) *proxyForm {
+	if p == nil {
+		return nil
+	}
+	return &proxyForm{p.Address, p.Username, p.Lost || p.Sealed != ""}
+}
+
+func (f *proxyForm) proxy() *store.Proxy {
+	if f == nil {
+		return nil
+	}
+	return &store.Proxy{Address: f.Address, Username: f.Username, Lost: f.Password}
 }
 
 type limitsForm struct {
@@ -90,10 +118,95 @@ type hookForm struct {
 	Budget  time.Duration `json:"budget"`
 }
 
+// secretForm is the name of a secret, and what programs inside have in its place.
+// The value is in no export.
+type secretForm struct {
+	Name        string `json:"name"`
+	Env         string `json:"env"`
+	Placeholder string `json:"placeholder"`
+}
+
 type mountForm struct {
 	Volume string `json:"volume"`
 	Name   string `json:"name"`
 	Path   string `json:"path"`
+}
+
+type serviceForm struct {
+	Name       string            `json:"name"`
+	Command    []string          `json:"command,omitempty"`
+	Shell      string            `json:"shell,omitempty"`
+	Env        map[string]string `json:"env,omitempty"`
+	Cwd        string            `json:"cwd,omitempty"`
+	User       string            `json:"user,omitempty"`
+	Port       int               `json:"port,omitempty"`
+	Route      string            `json:"route,omitempty"`
+	Resume     bool              `json:"resume,omitempty"`
+	Restart    string            `json:"restart"`
+	MaxBackoff time.Duration     `json:"maxBackoff"`
+	After      []string          `json:"after,omitempty"`
+	Ready      readyForm         `json:"ready"`
+}
+
+type readyForm struct {
+	Check    string        `json:"check"`
+	Path     string        `json:"path,omitempty"`
+	Command  string        `json:"command,omitempty"`
+	Timeout  time.Duration `json:"timeout"`
+	Interval time.Duration `json:"interval"`
+}
+
+type entranceForm struct {
+	Name    string      `json:"name"`
+	Title   string      `json:"title,omitempty"`
+	Port    int         `json:"port"`
+	Runtime string      `json:"runtime"`
+	Public  bool        `json:"public,omitempty"`
+	Routes  []routeForm `json:"routes,omitempty"`
+	Health  string      `json:"health,omitempty"`
+}
+
+type routeForm struct {
+	ID      string    `json:"id"`
+	Path    string    `json:"path"`
+	Methods []string  `json:"methods,omitempty"`
+	Guard   guardForm `json:"guard,omitzero"`
+	Resume  bool      `json:"resume,omitempty"`
+}
+
+type guardForm struct {
+	Header string `json:"header,omitempty"`
+	Bearer bool   `json:"bearer,omitempty"`
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+func formOfEntrance(e service.Entrance) entranceForm {
+	return entranceForm{e.Name, e.Title, e.Port, string(e.Runtime), e.Public, each(e.Routes, func(r service.Route) routeForm {
+		return routeForm{r.ID, r.Path, r.Methods, guardForm(r.Guard), r.Resume}
+	}), e.Health}
+}
+
+func (f entranceForm) entrance() service.Entrance {
+	return service.Entrance{Name: f.Name, Title: f.Title, Port: f.Port, Runtime: service.Runtime(f.Runtime), Public: f.Public, Health: f.Health,
+		Routes: each(f.Routes, func(r routeForm) service.Route {
+			return service.Route{ID: r.ID, Path: r.Path, Methods: r.Methods, Guard: service.Guard(r.Guard), Resume: r.Resume}
+		})}
+}
+
+func formOfService(s service.Service) serviceForm {
+	return serviceForm{
+		Name: s.Name, Command: s.Command, Shell: s.Shell, Env: s.Env, Cwd: s.Cwd, User: s.User, Port: s.Port, Route: s.Route, Resume: s.Resume,
+		Restart: string(s.Restart), MaxBackoff: s.MaxBackoff, After: s.After,
+		Ready: readyForm{string(s.Ready.Check), s.Ready.Path, s.Ready.Command, s.Ready.Timeout, s.Ready.Interval},
+	}
+}
+
+func (f serviceForm) service() service.Service {
+	return service.Service{
+		Name: f.Name, Command: f.Command, Shell: f.Shell, Env: f.Env, Cwd: f.Cwd, User: f.User, Port: f.Port, Route: f.Route, Resume: f.Resume,
+		Restart: service.Restart(f.Restart), MaxBackoff: f.MaxBackoff, After: f.After,
+		Ready: service.Ready{Check: service.Check(f.Ready.Check), Path: f.Ready.Path, Command: f.Ready.Command, Timeout: f.Ready.Timeout, Interval: f.Ready.Interval},
+	}
 }
 
 type needsForm struct {
@@ -140,6 +253,7 @@ func (f manifestForm) manifest() Manifest {
 		Settings: f.Settings.settings(), Config: f.Config.config(),
 		Mode: lifecycle.Mode(f.Mode), Needs: Needs(f.Needs), AgentToken: f.AgentToken, Layers: each(f.Layers, func(l layerForm) Layer { return Layer(l) }),
 	}
+	m.Settings.Serves = service.Resumes(m.Config.Services)
 	if f.Image != nil {
 		m.Image = &Image{each(f.Image.Files, func(x fileForm) layer.File { return layer.File(x) })}
 	}
@@ -163,13 +277,16 @@ func (f settingsForm) settings() lifecycle.Settings {
 }
 
 // formOfConfig leaves out what means nothing to another server: the API key, the
-// preview links, the idempotency key of the create, and the build that it is for.
+// preview links, the idempotency key of the create, the build that it is for, and
+// whether it may use the secrets.
 func formOfConfig(c store.Config) configForm {
 	f := configForm{
 		Template: c.Template, Alias: c.Alias, Image: c.Image, Metadata: c.Metadata, Env: c.Env, Secure: c.Secure, PrivatePorts: c.PrivatePorts,
 		HostMask: c.HostMask, HTTPSPorts: c.HTTPSPorts, AllowInternet: c.AllowInternet, AllowOut: c.AllowOut, DenyOut: c.DenyOut, Network: c.Network,
 		Limits: limitsForm(c.Limits), Hooks: hooksForm{hookForm(c.Hooks.PrePause), hookForm(c.Hooks.PostResume), hookForm(c.Hooks.PreKill)},
-		User: c.User, Workdir: c.Workdir, Volumes: each(c.Volumes, func(m store.VolumeMount) mountForm { return mountForm(m) }), FromServer: c.FromServer,
+		User: c.User, Workdir: c.Workdir, Volumes: each(c.Volumes, func(m store.VolumeMount) mountForm { return mountForm(m) }),
+		Secrets: each(c.Secrets, func(u store.SecretUse) secretForm { return secretForm{u.Name, u.Env, u.Placeholder} }), Authority: c.Authority, FromServer: c.FromServer,
+		Services: each(c.Services, formOfService), Entrances: each(c.Entrances, formOfEntrance), Proxy: formOfProxy(c.Proxy),
 	}
 	for port, policy := range c.Ports {
 		if f.Ports == nil {
@@ -185,7 +302,11 @@ func (f configForm) config() store.Config {
 		Template: f.Template, Alias: f.Alias, Image: f.Image, Metadata: f.Metadata, Env: f.Env, Secure: f.Secure, PrivatePorts: f.PrivatePorts,
 		HostMask: f.HostMask, HTTPSPorts: f.HTTPSPorts, AllowInternet: f.AllowInternet, AllowOut: f.AllowOut, DenyOut: f.DenyOut, Network: f.Network,
 		Limits: store.Limits(f.Limits), Hooks: store.Hooks{PrePause: store.Hook(f.Hooks.PrePause), PostResume: store.Hook(f.Hooks.PostResume), PreKill: store.Hook(f.Hooks.PreKill)},
-		User: f.User, Workdir: f.Workdir, Volumes: each(f.Volumes, func(m mountForm) store.VolumeMount { return store.VolumeMount(m) }), FromServer: f.FromServer,
+		User: f.User, Workdir: f.Workdir, Volumes: each(f.Volumes, func(m mountForm) store.VolumeMount { return store.VolumeMount(m) }),
+		Secrets: each(f.Secrets, func(u secretForm) store.SecretUse {
+			return store.SecretUse{Name: u.Name, Env: u.Env, Placeholder: u.Placeholder}
+		}), Authority: f.Authority, FromServer: f.FromServer,
+		Services: each(f.Services, serviceForm.service), Entrances: each(f.Entrances, entranceForm.entrance), Proxy: f.Proxy.proxy(),
 	}
 	for port, policy := range f.Ports {
 		if c.Ports == nil {

@@ -42,6 +42,10 @@ func TestManifestForm(t *testing.T) {
 	golden.Hold(t, filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion)), data)
 	c := &m.Config
 	c.Key, c.Name, c.Previews, c.Idempotency, c.Before, c.Lineage, c.Build = "", "", nil, nil, nil, nil, "" // stay where they are
+	c.Proxy.Sealed, c.Proxy.Password = "", ""                                                               // likewise
+	for i := range c.Secrets {
+		c.Secrets[i].Withheld = false // the importer says that
+	}
 	got, err := readManifest(t, string(data))
 	if err != nil || !reflect.DeepEqual(got, m) {
 		t.Errorf("%v; got %+v\nwant %+v", err, got, m)
@@ -66,6 +70,15 @@ func TestEveryFormat(t *testing.T) {
 		}
 		if (m.Config.User != "" && m.Config.Workdir != "") != (n >= 4) {
 			t.Errorf("format %d: commands run as %q in %q", n, m.Config.User, m.Config.Workdir)
+		}
+		if (len(m.Config.Services) > 0 && m.Config.Services[0].Ready.Command != "") != (n >= 6) {
+			t.Errorf("format %d: services %+v", n, m.Config.Services)
+		}
+		if (len(m.Config.Entrances) > 0 && m.Config.Entrances[0].Routes[0].Guard.SHA256 != "") != (n >= 7) {
+			t.Errorf("format %d: entrances %+v", n, m.Config.Entrances)
+		}
+		if (m.Config.Proxy != nil && m.Config.Proxy.Lost) != (n >= 8) {
+			t.Errorf("format %d: proxy %+v", n, m.Config.Proxy)
 		}
 		if m.Config.Key != "" || m.Config.Previews != nil {
 			t.Errorf("format %d: it brings the key %q and the links %v", n, m.Config.Key, m.Config.Previews)

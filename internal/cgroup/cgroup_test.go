@@ -195,7 +195,7 @@ func TestPrepare(t *testing.T) {
 			tree: newFakeTree(false, "cpu", "cpuset", "pids", "io").with("/", "", "1"), self: "/", code: `no cgroup controller "memory"`,
 		},
 		"kernel without memory": {
-			tree: newFakeTree(true, "cpu", "cpuset", "pids", "io"), self: "/", code: `kernel has no cgroup controller "memory"`,
+			tree: newFakeTree(true, "cpu", "cpuset", "pids", "io"), self: "/", code: "the host's", // and what its own kernel says of it
 		},
 		"not handed down": {
 			tree: func() *fakeTree {
@@ -336,5 +336,49 @@ func TestFind(t *testing.T) {
 		if (err != nil) != (tt.remedy != "") || e != nil && !strings.Contains(e.Remedy, tt.remedy) {
 			t.Errorf("%s: error %v; want a remedy with %q", name, err, tt.remedy)
 		}
+	}
+}
+
+// TestNotOffered tells a controller that the kernel lacks from one that is
+// switched off, and from one that belongs to version 1 while that of memory does
+// not: Debian 13 booted with version 1 is so, because its kernel has the memory
+// controller for version 2 alone.
+func TestNotOffered(t *testing.T) {
+	const head = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
+	for controllers, want := range map[string]struct{ says, remedy string }{
+		"":                                      {`kernel has no cgroup controller "cpu"`, "boot a kernel that has it"},
+		head + "memory\t0\t1\t1\n":              {`kernel has no cgroup controller "cpu"`, "boot a kernel that has it"},
+		head + "cpu\t0\t1\t0\n":                 {`kernel has no cgroup controller "cpu"`, "cgroup_enable=cpu"},
+		head + "cpu\t3\t70\t1\nmemory\t0\t1\t1": {`not all in cgroup v2: "cpu" is bound to v1`, "systemd.unified_cgroup_hierarchy=1"},
+	} {
+		e, ok := errors.AsType[*errdef.Error](notOffered("cpu", controllers))
+		if !ok || !strings.Contains(e.Error(), want.says) || !strings.Contains(e.Remedy, want.remedy) {
+			t.Errorf("%q: %v, want %q with the remedy %q", controllers, e, want.says, want.remedy)
+		}
+	}
+}
+
+// TestLeastPIDs: the narrowest limit on the way up is the one that counts.
+func TestLeastPIDs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limits map[string]string // pids.max by cgroup
+		group  string
+		most   int64
+	}{
+		"none":      {map[string]string{"/a.slice": "max\n", "/a.slice/d": "max\n"}, "", 0},
+		"its own":   {map[string]string{"/a.slice": "900\n", "/a.slice/d": "700\n"}, "/a.slice/d", 700},
+		"above it":  {map[string]string{"/": "5000\n", "/a.slice": "300\n", "/a.slice/d": "max\n"}, "/a.slice", 300},
+		"of no one": {map[string]string{}, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeTree(true).with("/", "").with("/a.slice", "").with("/a.slice/d", "")
+			for group, text := range tt.limits {
+				f.groups[group].values["pids.max"] = text
+			}
+			place := Place{Tree: f.tree(), Path: "/a.slice/d"}
+			if group, most := place.LeastPIDs(); group != tt.group || most != tt.most {
+				t.Errorf("got %q, %d, want %q, %d", group, most, tt.group, tt.most)
+			}
+		})
 	}
 }

@@ -217,26 +217,28 @@ func (t Tree) lacks(controller, group string) error {
 		return noCgroups("this container has no cgroup controller %q, which limits sandboxes", controller).
 			WithRemedy("let the container's manager delegate it: run the container with --privileged --cgroupns=private")
 	}
-	return noCgroups("the host's kernel has no cgroup controller %q for cgroup v2, which limits sandboxes", controller).
-		WithRemedy("%s", turnOn(controller))
+	controllers, _ := os.ReadFile("/proc/cgroups")
+	return notOffered(controller, string(controllers))
 }
 
-// turnOn says how a controller that the kernel does not offer can be had.
-func turnOn(controller string) string {
-	data, _ := os.ReadFile("/proc/cgroups")
-	for line := range strings.Lines(string(data)) {
+// notOffered says why the root of the tree lacks a controller, and how it can be
+// had. controllers is what /proc/cgroups says.
+func notOffered(controller, controllers string) error {
+	lacking := noCgroups("the host's kernel has no cgroup controller %q for cgroup v2, which limits sandboxes", controller)
+	for line := range strings.Lines(controllers) {
 		f := strings.Fields(line)
 		if len(f) != 4 || f[0] != controller {
 			continue
 		}
 		if f[3] == "0" {
-			return fmt.Sprintf("boot with cgroup_enable=%s on the kernel's command line", controller)
+			return lacking.WithRemedy("boot with cgroup_enable=%s on the kernel's command line", controller)
 		}
 		if f[1] != "0" {
-			return "it is bound to cgroup v1: boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all on the kernel's command line"
+			return noCgroups("the host's cgroup controllers, which limit sandboxes, are not all in cgroup v2: %q is bound to v1", controller).
+				WithRemedy("boot with systemd.unified_cgroup_hierarchy=1 or cgroup_no_v1=all on the kernel's command line, so that all belong to v2")
 		}
 	}
-	return "boot a kernel that has it"
+	return lacking.WithRemedy("boot a kernel that has it")
 }
 
 // LeastPIDs returns the smallest limit of tasks on the way to the place, and the

@@ -12,11 +12,14 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/drowse-dev/drowse/internal/serve/settings"
+	"github.com/drowse-dev/drowse/internal/version"
 )
 
 // Options is what main gives to the command line.
@@ -29,7 +32,7 @@ type Options struct {
 	// Executable is the path of this binary, which "demo" starts as a server.
 	Executable string
 	// Serve runs a server until ctx ends.
-	Serve func(ctx context.Context, o ServeOptions) error
+	Serve func(ctx context.Context, o settings.Server) error
 	// Doctor writes what this machine can run and why, and whether a server
 	// would work.
 	Doctor func(ctx context.Context, w io.Writer, json bool, stateDir string) (ok bool, err error)
@@ -39,6 +42,8 @@ type Options struct {
 	// GC writes what nobody owns in a state directory, and removes it, unless it
 	// is a dry run. It is ok unless something could not be removed.
 	GC func(ctx context.Context, w io.Writer, o UpkeepOptions) (ok bool, err error)
+	// Backup makes, verifies or restores a backup, and writes what was done.
+	Backup func(ctx context.Context, w io.Writer, o UpkeepOptions) error
 }
 
 // UpkeepOptions is what "drowse fsck" and "drowse gc" were told.
@@ -47,55 +52,9 @@ type UpkeepOptions struct {
 	JSON     bool
 	Repair   bool // of fsck
 	DryRun   bool // of gc
-}
 
-// ServeOptions is what "drowse serve" was told.
-type ServeOptions struct {
-	Listen     string        // address, such as 127.0.0.1:3000
-	SSHListen  string        // address for SSH clients; empty for none
-	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
-	StateDir   string        // where everything durable is
-	LogFormat  string        // text or json
-	LogLevel   string        // debug, info, warn or error
-	APIKey     string        // a key to accept besides the stored ones; may be empty
-	MaxTimeout time.Duration // the longest timeout granted; 0 for no bound
-
-	// What applies where a sandbox does not say.
-	DefaultTimeout         time.Duration // of sandboxes that E2B clients create; 0 for E2B's, negative for none
-	DefaultOnTimeout       string        // kill or pause
-	DefaultIdleTimeout     time.Duration // 0 for none
-	DefaultOnIdle          string        // kill, pause or empty: as DefaultOnTimeout
-	DefaultAutoResume      bool
-	DefaultRefresh         bool
-	DefaultFallback        bool
-	DefaultMaxLifetime     time.Duration // 0 for none
-	DefaultCheckpointEvery time.Duration // 0 for never
-	DefaultRetention       time.Duration // of paused sandboxes; 0 for ever
-	StallAfter             time.Duration // how long work may stand still and count; 0 for ever
-
-	WakeTimeout   time.Duration // how long a request waits for a sandbox to wake
-	WakeQueue     int           // how many may wait for one
-	Drain         time.Duration // how long an automatic pause waits for requests in flight
-	MaxRunning    int           // how many sandboxes run at once; 0 for no bound
-	WarmRuntimes  int           // how many empty runtimes wait for the next start
-	EarlyWakeMiB  int           // how large an image must be for its sandbox to run before all of it is read; 0 for none
-	DiskReadMiB   int           // what a sandbox may read from disk in a second; 0 for no limit
-	DiskWriteMiB  int           // what it may write
-	ShareOpt      bool          // sandboxes see the host's /opt
-	Trial         bool          // a sandbox must start before the server is ready
-	VolumeDiskMiB int           // what a volume may hold that has no limit of its own; 0 for no limit
-	DNS           AddrPort      // what resolves names for sandboxes; as on the machine if not valid
-
-	OnShutdown      string        // keep or pause
-	ShutdownTimeout time.Duration // how long pausing may take
-
-	TLSCert string // PEM file; empty for no TLS
-	TLSKey  string // PEM file
-
-	MaxClientConnections int           // of one address; 0 for no bound
-	MaxSandboxRequests   int           // under way in one sandbox; 0 for no bound
-	IdleStream           time.Duration // how long nothing may pass; 0 for ever
-	AccessLog            bool
+	Backup          string // of backup: its directory
+	Verify, Restore bool   // of backup: what is done with one that is there
 }
 
 const defaultStateDir = "/var/lib/drowse"
@@ -114,8 +73,9 @@ Commands that talk to a server take its URL and the API key from, in this order:
   3. http://127.0.0.1:3000, and the file api-key in the server's state directory
      (--state-dir, DROWSE_STATE_DIR); that key is sent to loopback addresses only
 
-An ID may be shortened to its first characters, at least 4, if no other sandbox's
-id begins with them.
+For an ID, commands also take the name that the sandbox was given with --name, or the
+first characters of the id, at least 4, if no other sandbox's id begins with them.
+A name belongs to the API key that gave it: with another key, use the id.
 
 Results go to stdout, errors to stderr: as text, or with -o json as JSON.
 
@@ -169,8 +129,12 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:               true,
 		SilenceErrors:              true,
 		SuggestionsMinimumDistance: 2,
+		Version:                    version.String(),
 		Args:                       unknownCommand,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	if columns := columnsOf(a.Stdout); columns > 0 {
+		root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", columns)))
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
@@ -192,11 +156,11 @@ func (a *app) root() *cobra.Command {
 		&cobra.Group{ID: groupSandbox, Title: "Sandboxes:"},
 		&cobra.Group{ID: groupServer, Title: "Server:"},
 	)
-	a.add(root, groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), a.getCommand(), a.execCommand(),
-		a.shellCommand(), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), a.eventsCommand(),
-		a.exportCommand(), a.importCommand(), a.volumesCommand(), templateCommands{a}.command(), snapshotCommands{a}.command(), snapshotCommands{a}.restoreCommand(), snapshotCommands{a}.forkCommand(),
-		a.timeoutCommand(), a.holdCommand(), a.setCommand(), a.previewCommand(), sshCommands{a}.proxyCommand(), a.killCommand(), mcpCommand(a))
-	a.add(root, groupServer, a.serveCommand(), a.keysCommand(), sshCommands{a}.keysCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), a.demoCommand(), a.versionCommand())
+	a.add(root, groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), topCommand(a), a.getCommand(), a.execCommand(),
+		a.shellCommand(), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), traceCommand(a), a.eventsCommand(), logsCommand(a), statsCommand(a),
+		a.exportCommand(), a.importCommand(), a.volumesCommand(), secretCommands{a}.command(), templateCommands{a}.command(), snapshotCommands{a}.command(), snapshotCommands{a}.restoreCommand(), snapshotCommands{a}.forkCommand(),
+		a.timeoutCommand(), a.holdCommand(), a.setCommand(), serviceCommands{a}.command(), a.previewCommand(), sshCommands{a}.proxyCommand(), a.killCommand(), mcpCommand(a))
+	a.add(root, groupServer, a.serveCommand(), uiCommand(a), a.keysCommand(), auditCommand(a), webhookCommands{a}.command(), sshCommands{a}.keysCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), backupCommand(a), a.demoCommand(), a.versionCommand())
 	return root
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/cli"
 	"github.com/drowse-dev/drowse/internal/cli/fakeserver"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/serve/settings"
 )
 
 const key = "e2b_0123456789abcdef0123456789abcdef01234567"
@@ -45,11 +46,15 @@ func drowse() int {
 	return cli.Main(ctx, os.Args[1:], cli.Options{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv,
 		Executable: path, Serve: serve, Doctor: doctor, Fsck: upkeep, GC: upkeep,
+		Backup: func(ctx context.Context, w io.Writer, o cli.UpkeepOptions) error {
+			_, err := upkeep(ctx, w, o)
+			return err
+		},
 	})
 }
 
 // serve runs a fake server. FAKE_SERVE makes it print its options or fail.
-func serve(ctx context.Context, o cli.ServeOptions) error {
+func serve(ctx context.Context, o settings.Server) error {
 	switch os.Getenv("FAKE_SERVE") {
 	case "print":
 		return json.NewEncoder(os.Stdout).Encode(o)
@@ -90,6 +95,8 @@ func upkeep(_ context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
 	switch filepath.Base(o.StateDir) {
 	case "used":
 		return false, errdef.New(errdef.Conflict, "state_dir_in_use", "another drowse server (pid %d) uses %s", 7, o.StateDir).WithRemedy("stop it first")
+	case "awake":
+		return false, errdef.New(errdef.WrongState, "sandboxes_awake", "1 sandboxes do not sleep").WithRemedy("pause them")
 	case "broken":
 		return false, errors.New("cannot look")
 	}

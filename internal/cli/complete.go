@@ -24,21 +24,67 @@ var completedStates = map[string][]client.State{
 	"get":     allStates,
 	"why":     allStates,
 	"events":  allStates,
+	"trace":   allStates,
 }
 
 // A completer tells shells what may follow.
 type completer struct{ app *app }
 
-// complete has shells offer ids where cmd takes one, and the words of its flags.
+// offer is something that can be named: what it is called, and what tells it from
+// others.
+type offer struct{ name, about string }
+
+// source returns what may be named.
+type source func(ctx context.Context, c *client.Client) ([]offer, error)
+
+// named are the commands that name something other than a sandbox alone, and what
+// they name at each place. The last place may be repeated where the command takes
+// several.
+var named = map[string][]source{
+	"restore":             {nil, offerSnapshots},
+	"snapshot set":        {offerSnapshots},
+	"snapshot push":       {offerSnapshots},
+	"snapshot save":       {offerSnapshots},
+	"snapshot rm":         {offerSnapshots},
+	"template inspect":    {offerTemplates},
+	"template set":        {offerTemplates, offerTemplates},
+	"template rm":         {offerTemplates},
+	"volumes rm":          {offerVolumes},
+	"secret rotate":       {offerSecrets},
+	"secret rm":           {offerSecrets},
+	"keys rename":         {offerKeys},
+	"keys revoke":         {offerKeys},
+	"ssh-keys rm":         {offerSSHKeys},
+	"webhooks rm":         {offerWebhooks},
+	"webhooks enable":     {offerWebhooks},
+	"webhooks disable":    {offerWebhooks},
+	"webhooks deliveries": {offerWebhooks},
+	"webhooks retry":      {offerWebhooks},
+}
+
+// complete has shells offer what cmd, and each command below it, can be given, and
+// the words of its flags.
 func (c completer) complete(cmd *cobra.Command) {
+	for _, below := range cmd.Commands() {
+		c.complete(below)
+	}
 	takes := strings.Fields(cmd.Use)
-	if len(takes) > 1 && slices.Contains([]string{"ID", "ID...", "[ID]"}, takes[1]) {
-		several := takes[1] == "ID..."
+	several := len(takes) > 1 && strings.Contains(takes[1], "...")
+	ofSandboxes := len(takes) > 1 && slices.Contains([]string{"ID", "ID...", "[ID]", "[ID...]"}, takes[1])
+	if !cmd.HasSubCommands() {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			if len(args) > 0 && !several {
-				return nil, cobra.ShellCompDirectiveNoFileComp
+			sources, other := named[strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")]
+			switch place := len(args); {
+			case !other && !ofSandboxes:
+				return nil, cobra.ShellCompDirectiveDefault
+			case place == 0 && (!other || sources[0] == nil), several && !other:
+				return c.sandboxes(cmd.Context(), completedStates[cmd.Name()], prefix, args), cobra.ShellCompDirectiveNoFileComp
+			case other && several:
+				return c.from(cmd.Context(), sources[0], prefix, args), cobra.ShellCompDirectiveNoFileComp
+			case place < len(sources):
+				return c.from(cmd.Context(), sources[place], prefix, nil), cobra.ShellCompDirectiveNoFileComp
 			}
-			return c.ids(cmd.Context(), completedStates[cmd.Name()], prefix, args), cobra.ShellCompDirectiveNoFileComp
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 	}
 	for flag, words := range map[string][]cobra.Completion{
@@ -52,23 +98,94 @@ func (c completer) complete(cmd *cobra.Command) {
 			_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 		}
 	}
+	for flag, from := range map[string]source{"template": offerTemplates, "snapshot": offerSnapshots, "secret": offerSecrets} {
+		if cmd.Flags().Lookup(flag) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+				return c.from(cmd.Context(), from, prefix, nil), cobra.ShellCompDirectiveNoFileComp
+			})
+		}
+	}
 }
 
-// ids returns the ids that begin with prefix and are not among those named, each
-// with what tells it from others. A server that does not answer offers none: an
-// error would be printed into the line that is being typed.
-func (c completer) ids(ctx context.Context, states []client.State, prefix string, named []string) (ids []string) {
+// from returns what a source has that begins with prefix and is not among those
+// given. A server that does not answer offers none: an error would be printed into
+// the line that is being typed.
+func (c completer) from(ctx context.Context, s source, prefix string, given []string) (words []string) {
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
 	_ = c.app.call(ctx, func(ctx context.Context, server *client.Client) error {
-		list, err := server.List(ctx, client.ListOptions{States: states})
-		for _, i := range list {
-			if strings.HasPrefix(i.ID, prefix) && !slices.Contains(named, i.ID) {
-				about := fmt.Sprintf("%s, %s, %s old", stateOf(i.State, i.Phase), templateName(i), span(time.Since(i.CreatedAt)))
-				ids = append(ids, cobra.CompletionWithDesc(i.ID, harmless(about)))
+		all, err := s(ctx, server)
+		for _, o := range all {
+			if o.name != "" && strings.HasPrefix(o.name, prefix) && !slices.Contains(given, o.name) {
+				words = append(words, cobra.CompletionWithDesc(harmless(o.name), harmless(o.about)))
 			}
 		}
 		return err
 	})
-	return ids
+	return words
+}
+
+// sandboxes returns the ids and names of sandboxes in some states.
+func (c completer) sandboxes(ctx context.Context, states []client.State, prefix string, given []string) []string {
+	return c.from(ctx, func(ctx context.Context, server *client.Client) (all []offer, err error) {
+		list, err := server.List(ctx, client.ListOptions{States: states})
+		for _, i := range list {
+			if slices.Contains(given, i.ID) || i.Name != "" && slices.Contains(given, i.Name) {
+				continue
+			}
+			about := fmt.Sprintf("%s, %s, %s old", stateOf(i.State, i.Phase), templateName(i), span(time.Since(i.CreatedAt)))
+			all = append(all, offer{i.ID, about}, offer{i.Name, about})
+		}
+		return all, err
+	}, prefix, nil)
+}
+
+// offers turns a list into what may be named.
+func offers[T any](list []T, err error, of func(T) []offer) (all []offer, _ error) {
+	for _, item := range list {
+		all = append(all, of(item)...)
+	}
+	return all, err
+}
+
+func offerSnapshots(ctx context.Context, c *client.Client) ([]offer, error) {
+	list, err := client.NewSnapshots(c).List(ctx, "")
+	return offers(list, err, func(s client.Snapshot) []offer {
+		return []offer{{s.ID, "of " + s.Sandbox}, {s.Name, "snapshot " + s.ID}}
+	})
+}
+
+func offerTemplates(ctx context.Context, c *client.Client) ([]offer, error) {
+	list, err := client.NewTemplates(c).List(ctx)
+	return offers(list, err, func(t client.Template) (all []offer) {
+		for _, name := range t.Names {
+			all = append(all, offer{name, "template " + t.ID})
+		}
+		return append(all, offer{t.ID, t.Source})
+	})
+}
+
+func offerVolumes(ctx context.Context, c *client.Client) ([]offer, error) {
+	list, err := c.Volumes(ctx)
+	return offers(list, err, func(v client.Volume) []offer { return []offer{{v.Name, "volume " + v.ID}} })
+}
+
+func offerSecrets(ctx context.Context, c *client.Client) ([]offer, error) {
+	list, err := client.NewSecrets(c).List(ctx)
+	return offers(list, err, func(s client.Secret) []offer { return []offer{{s.Name, "secret " + s.ID}} })
+}
+
+func offerKeys(ctx context.Context, c *client.Client) ([]offer, error) {
+	list, err := c.Keys(ctx)
+	return offers(list, err, func(k client.Key) []offer { return []offer{{k.ID, k.Name + ", " + string(k.Role)}} })
+}
+
+func offerSSHKeys(ctx context.Context, c *client.Client) ([]offer, error) {
+	list, err := client.NewSSHKeys(c).List(ctx)
+	return offers(list, err, func(k client.SSHKey) []offer { return []offer{{k.ID, k.Name}} })
+}
+
+func offerWebhooks(ctx context.Context, c *client.Client) ([]offer, error) {
+	list, err := client.NewWebhooks(c).List(ctx)
+	return offers(list, err, func(w client.Webhook) []offer { return []offer{{w.ID, w.Name + " " + w.URL}} })
 }

@@ -130,12 +130,22 @@ func runTar(ctx context.Context, sb *client.Sandbox, cmd client.Command) error {
 	cmd.Stderr = limited{&said, 4 << 10}
 	exit, err := sb.Run(ctx, cmd)
 	if err == nil && exit.ShellCode() != 0 {
-		err = fmt.Errorf("tar in the sandbox: %s", cmp.Or(strings.TrimSpace(said.String()), exit.Status))
+		err = fmt.Errorf("tar in the sandbox: %s", cmp.Or(firstLine(said.String()), exit.Status))
 		if exit.ShellCode() == 127 {
 			err = hint(err, "the sandbox has no tar; copy file by file, or install it there")
 		}
 	}
 	return err
+}
+
+// firstLine returns the first of a program's lines, and whether it said more: tar
+// has one for each file that it cannot read.
+func firstLine(said string) string {
+	first, more, _ := strings.Cut(strings.TrimSpace(said), "\n")
+	if more != "" {
+		first += ", and more like it"
+	}
+	return first
 }
 
 // limited drops what is more than a buffer may hold.

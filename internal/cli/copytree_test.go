@@ -123,3 +123,15 @@ func TestHostileArchive(t *testing.T) {
 		})
 	}
 }
+
+func TestFirstLine(t *testing.T) {
+	for said, want := range map[string]string{
+		"":                         "",
+		"tar: a: gone\n":           "tar: a: gone",
+		"tar: a: no\ntar: b: no\n": "tar: a: no, and more like it",
+	} {
+		if got := firstLine(said); got != want {
+			t.Errorf("of %q: %q, want %q", said, got, want)
+		}
+	}
+}

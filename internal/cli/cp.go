@@ -7,7 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,13 +18,12 @@ import (
 // place is an argument of cp: a file in a sandbox or, without id, a local one.
 type place struct{ id, path string }
 
-var placeID = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)?$`)
-
 func parsePlace(text string) place {
-	if id, p, ok := strings.Cut(text, ":"); ok && placeID.MatchString(id) {
-		return place{id, p}
+	id, p, ok := strings.Cut(text, ":")
+	if drive := runtime.GOOS == "windows" && len(id) == 1; !ok || drive || !shortID.MatchString(id) && !sandboxName.MatchString(id) {
+		return place{"", text}
 	}
-	return place{"", text}
+	return place{id, p}
 }
 
 func (p place) String() string {

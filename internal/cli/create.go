@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,9 @@ type lifeFlags struct {
 	noInternet      bool
 	allowOut        []string
 	denyOut         []string
+	proxyAddress    string
+	proxyLogin      string
+	proxy           *client.EgressProxy // of these two; see check
 }
 
 func (l *lifeFlags) add(f *pflag.FlagSet) {
@@ -53,11 +57,41 @@ func (l *lifeFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&l.noInternet, "no-internet", false, "block all traffic out of the sandbox, except to --allow-out")
 	f.StringArrayVar(&l.allowOut, "allow-out", nil, "let the sandbox reach `HOST` (IP, CIDR, name or *.name); overrides --deny-out; repeatable")
 	f.StringArrayVar(&l.denyOut, "deny-out", nil, "block traffic to `HOST` (IP or CIDR; 0.0.0.0/0 for all); repeatable")
+	f.StringVar(&l.proxyAddress, "egress-proxy", "", "send what is allowed out through the proxy at `ADDRESS`: host:port for SOCKS 5, http://host:port for CONNECT, none for no proxy")
+	f.StringVar(&l.proxyLogin, "egress-proxy-login", "", "read username:password for the egress proxy from `FILE`")
+}
+
+// egressProxy returns the proxy that the flags name; one without an address for
+// none, and nil if they say nothing.
+func (l *lifeFlags) egressProxy() (*client.EgressProxy, error) {
+	switch {
+	case l.proxyAddress == "" && l.proxyLogin == "":
+		return nil, nil
+	case l.proxyAddress == "" || l.proxyAddress == "none" && l.proxyLogin != "":
+		return nil, usagef("--egress-proxy-login: want the address of the proxy in --egress-proxy")
+	case l.proxyAddress == "none":
+		return &client.EgressProxy{}, nil
+	case l.proxyLogin == "":
+		return &client.EgressProxy{Address: l.proxyAddress}, nil
+	}
+	text, err := os.ReadFile(l.proxyLogin)
+	if err != nil {
+		return nil, err
+	}
+	username, password, ok := strings.Cut(strings.TrimRight(string(text), "\r\n"), ":")
+	if !ok {
+		return nil, usagef("--egress-proxy-login: want username:password in %s", l.proxyLogin)
+	}
+	return &client.EgressProxy{Address: l.proxyAddress, Username: username, Password: password}, nil
 }
 
 // check refuses what no server would accept. What depends on other settings is
 // for the server to judge.
 func (l *lifeFlags) check() error {
+	var err error
+	if l.proxy, err = l.egressProxy(); err != nil {
+		return err
+	}
 	actions := []string{string(client.Kill), string(client.Pause)}
 	switch {
 	case l.onTimeout != "" && !slices.Contains(actions, l.onTimeout):
@@ -76,6 +110,7 @@ func orNever(d time.Duration) time.Duration { return cmp.Or(d, client.Never) }
 type createFlags struct {
 	lifeFlags
 	flags     *pflag.FlagSet
+	name      string
 	template  string
 	snapshot  string
 	timeout   limitFlag
@@ -87,6 +122,8 @@ type createFlags struct {
 	hooks     hooks
 	env       pairs
 	volumes   volumes
+	secrets   secretsFlag
+	services  serviceFlag
 }
 
 // defaultTimeout is what create and run give a sandbox, so that a forgotten one
@@ -96,6 +133,7 @@ const defaultTimeout = 5 * time.Minute
 func (c *createFlags) add(f *pflag.FlagSet) {
 	c.flags = f
 	f.StringVar(&c.template, "template", "base", "template `id` or alias, or a snapshot by its id or name")
+	f.StringVar(&c.name, "name", "", "a `name` that stands for the sandbox's id: letters, digits, - and _, at most 64, unique among the sandboxes of your API key")
 	f.StringVar(&c.snapshot, "snapshot", "", "start from a snapshot, by its `id` or name, instead of a template")
 	c.timeout.Duration = defaultTimeout
 	f.Var(&c.timeout, "timeout", "how long the sandbox runs after each start or wake before --on-timeout applies; none for no limit")
@@ -108,6 +146,8 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	f.Var(&c.hooks, "hook", "run a shell command in the sandbox as root (`event=command`) at pre-pause, post-resume or pre-kill; repeatable")
 	f.Var(&c.env, "env", "environment variable of all its processes, `name=value`; repeatable")
 	f.Var(&c.volumes, "volume", "mount a volume (`name:/path`); see drowse volumes; repeatable")
+	f.Var(&c.secrets, "secret", "let the sandbox use a secret without having it (`NAME[=VARIABLE]`): the variable has a placeholder; see drowse secret; repeatable")
+	f.Var(&c.services, "service", "process that starts with the sandbox (`NAME[,OPTION...]:COMMAND`, or @FILE with a JSON array); the options are the flags of drowse service add; repeatable")
 }
 
 func (c *createFlags) options() (client.CreateOptions, error) {
@@ -123,13 +163,13 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		return client.CreateOptions{}, err
 	}
 	o := client.CreateOptions{
-		Template: c.template, Timeout: max(c.timeout.Duration, 0), OnTimeout: client.Action(c.onTimeout),
+		Name: c.name, Template: c.template, Timeout: max(c.timeout.Duration, 0), OnTimeout: client.Action(c.onTimeout),
 		IdleTimeout: c.idleTimeout, OnIdle: client.Action(c.onIdle),
 		MaxLifetime: c.maxLifetime, CheckpointEvery: c.checkpointEvery, StallAfter: c.stallAfter, PausedRetention: c.pausedRetention,
 		PauseMode: client.Mode(c.pauseMode),
 		Ports:     c.ports.m, Hooks: c.hooks.Hooks, CPUs: c.cpus, MemoryMiB: c.memoryMiB, DiskMiB: c.diskMiB, PIDs: c.pids,
 		Metadata: c.metadata.m, Env: c.env.m, NoInternet: c.noInternet,
-		AllowOut: c.allowOut, DenyOut: c.denyOut, Volumes: c.volumes.m,
+		AllowOut: c.allowOut, DenyOut: c.denyOut, EgressProxy: c.proxy, Volumes: c.volumes.m, Secrets: c.secrets.m, Services: c.services.list,
 	}
 	if c.snapshot != "" {
 		if c.flags.Changed("template") {
@@ -244,7 +284,8 @@ drowse why shows them, drowse set changes them, drowse timeout moves the first.`
   drowse create --on-timeout pause --auto-resume --metadata team=red
   drowse create --timeout none --idle-timeout 10m --on-idle pause --auto-resume --port 8000/healthz=ignore
   drowse create --snapshot prepared
-  drowse create --on-timeout pause --hook pre-pause='redis-cli save'`,
+  drowse create --on-timeout pause --hook pre-pause='redis-cli save'
+  drowse create --on-timeout pause --pause-mode filesystem --auto-resume --service web,port=8000,resume:'python3 -m http.server 8000'`,
 		Args: exactArgs(),
 	}
 	var idempotencyKey string
@@ -352,6 +393,9 @@ func (l *lifeFlags) patch(f *pflag.FlagSet) (o client.PatchOptions, changes bool
 	}
 	if given("deny-out") {
 		o.DenyOut = l.denyOut
+	}
+	if given("egress-proxy") {
+		o.EgressProxy = l.proxy
 	}
 	if given("port") {
 		o.Ports = l.ports.m

@@ -30,7 +30,7 @@ const (
 )
 
 func (a *app) demoCommand() *cobra.Command {
-	var keep bool
+	var keep, screen bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "watch a sandbox fall asleep and wake up",
@@ -40,11 +40,21 @@ with one HTTP request, and check that process, count and file are unchanged.
 
 If no server answers, the demo starts its own, on a free loopback port with its
 own key and state directory, and removes it at the end. This needs root, as any
-server does.`,
+server does.
+
+With --tui it sleeps and wakes on a screen until you end it, and what it has in
+memory and in files is compared after each sleep.`,
 		Args: exactArgs(),
 	}
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the state directory and the log of the demo's own server")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), keep) }
+	cmd.Flags().BoolVar(&screen, "tui", false, "watch it sleep and wake on a screen, until you end it")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		d := &demo{app: a, keep: keep}
+		if screen {
+			return d.demonstrate(cmd.Context(), d.watch)
+		}
+		return d.demonstrate(cmd.Context(), d.run)
+	}
 	return cmd
 }
 
@@ -75,9 +85,10 @@ type demoStep struct {
 	Error        string `json:"error,omitempty"`
 }
 
-func (a *app) demo(ctx context.Context, keep bool) error {
-	d := &demo{app: a, keep: keep}
-	err := d.run(ctx)
+// demonstrate runs the demo, and cleans up after it.
+func (d *demo) demonstrate(ctx context.Context, run func(context.Context) error) error {
+	a := d.app
+	err := run(ctx)
 	if cleanErr := d.cleanUp(ctx); err == nil {
 		err = cleanErr
 	} else if cleanErr != nil {
@@ -89,7 +100,7 @@ func (a *app) demo(ctx context.Context, keep bool) error {
 		_, err = fmt.Fprintln(a.Stdout, "demo: ok")
 	}
 	switch {
-	case err == nil || ctx.Err() != nil:
+	case err == nil || ctx.Err() != nil || len(d.steps) == 0:
 		return err
 	case d.own != nil:
 		err = hint(err, "the server's log is %s", d.own.log)
@@ -97,11 +108,14 @@ func (a *app) demo(ctx context.Context, keep bool) error {
 	return &exitError{code: exitFailure, err: err}
 }
 
+// namedStep is a step of the demo, which tells what it has seen.
+type namedStep struct {
+	name string
+	run  func(context.Context) (detail string, err error)
+}
+
 func (d *demo) run(ctx context.Context) error {
-	for _, step := range []struct {
-		name string
-		run  func(context.Context) (detail string, err error)
-	}{
+	return d.do(ctx, []namedStep{
 		{"server ready", d.findServer},
 		{"sandbox created", d.create},
 		{"counter started", d.startCounter},
@@ -113,7 +127,12 @@ func (d *demo) run(ctx context.Context) error {
 		{"process carries on", d.checkCounter},
 		{"file is the same", d.checkNote},
 		{"sandbox killed", d.kill},
-	} {
+	})
+}
+
+// do runs steps until one fails.
+func (d *demo) do(ctx context.Context, steps []namedStep) error {
+	for _, step := range steps {
 		if err := d.step(ctx, step.name, step.run); err != nil {
 			return fmt.Errorf("demo: %s: %w", step.name, err)
 		}
@@ -231,21 +250,26 @@ func (d *demo) startCounter(ctx context.Context) (string, error) {
 	if d.counter, err = chooseCounter(ctx, d.sandbox); err != nil {
 		return "", err
 	}
+	err = d.start(ctx, client.Command{Args: d.counter.args})
+	return fmt.Sprintf("pid %d, %s", d.pid, d.counter.what), err
+}
+
+// start starts the counter, and waits until it answers.
+func (d *demo) start(ctx context.Context, c client.Command) error {
 	// The stream ends with the step; the process does not.
-	p, err := d.sandbox.Start(ctx, client.Command{Args: d.counter.args})
+	p, err := d.sandbox.Start(ctx, c)
 	if err != nil {
-		return "", err
+		return err
 	}
 	d.pid = p.PID()
 	p.Detach()
-	err = until(ctx, "the counter answers", func() (bool, error) {
+	return until(ctx, "the counter answers", func() (bool, error) {
 		r, err := d.read(ctx)
 		if _, ok := errors.AsType[*client.Error](err); ok {
 			return false, nil // nothing listens yet, or the file is not there yet
 		}
 		return r.count > 0, err
 	})
-	return fmt.Sprintf("pid %d, %s", d.pid, d.counter.what), err
 }
 
 func (d *demo) writeNote(ctx context.Context) (string, error) {
@@ -308,12 +332,8 @@ func (d *demo) lookAsleep(ctx context.Context) (string, error) {
 // wake makes one plain HTTP request and takes the time to its first byte.
 func (d *demo) wake(ctx context.Context) (string, error) {
 	var firstByte time.Duration
-	start := time.Now()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotFirstResponseByte: func() { firstByte = time.Since(start) },
-	})
 	var err error
-	if d.woken, err = d.read(ctx); err != nil {
+	if d.woken, firstByte, err = d.timedRead(ctx); err != nil {
 		return "", err
 	}
 	return "first byte of the answer after " + short(firstByte), nil
@@ -368,26 +388,38 @@ func (d *demo) kill(ctx context.Context) (string, error) {
 	})
 }
 
-// read asks the counter, over a connection of its own.
+// read asks the counter.
 func (d *demo) read(ctx context.Context) (reading, error) {
+	r, _, err := d.timedRead(ctx)
+	return r, err
+}
+
+// timedRead asks the counter, over a connection of its own, and takes the time to
+// the first byte of the answer.
+func (d *demo) timedRead(ctx context.Context) (r reading, firstByte time.Duration, err error) {
+	start := time.Now()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotFirstResponseByte: func() { firstByte = time.Since(start) },
+	})
 	req, err := d.counter.request(ctx, d.sandbox)
 	if err != nil {
-		return reading{}, err
+		return reading{}, 0, err
 	}
 	hc := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := hc.Do(req)
 	if err != nil {
-		return reading{}, err
+		return reading{}, 0, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return reading{}, err
+		return reading{}, 0, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return reading{}, &client.Error{Status: resp.StatusCode, Message: strings.TrimSpace(string(body))}
+		return reading{}, 0, &client.Error{Status: resp.StatusCode, Message: strings.TrimSpace(string(body))}
 	}
-	return parseReading(string(body))
+	r, err = parseReading(string(body))
+	return r, firstByte, err
 }
 
 // until polls until ok, for at most demoPatience.

@@ -93,13 +93,14 @@ var steps = map[string]string{
 	"not_paused":               "pause it first: drowse pause %s",
 	"sandbox_exists":           "give it another id: drowse import --new-id",
 	"key_not_found":            "drowse keys ls lists the keys",
+	"webhook_not_found":        "drowse webhooks ls lists them",
 	"last_admin_key":           "create another one first: drowse keys create NAME --role admin",
 	"hold_not_found":           "drowse hold %s --list lists its holds",
 	"preview_not_found":        "drowse preview %s --list lists its links",
 	"checkpoint_damaged":       "drowse why %s shows what is damaged",
 	"checkpoint_unreadable":    "drowse why %s shows why it cannot wake",
 	"auto_resume_needs_pause":  "add --on-timeout pause, or --on-idle pause with an --idle-timeout",
-	"auto_resume_needs_memory": "leave out --auto-resume or --pause-mode filesystem",
+	"auto_resume_needs_memory": "leave out --auto-resume or --pause-mode filesystem, or give it a --service with resume",
 	"refresh_needs_timeout":    "give a --timeout",
 }
 

@@ -42,11 +42,30 @@ func (a *app) command(flags commandFlags, args []string) client.Command {
 }
 
 func isTerminal(stream any) bool {
+	f, ok := fileOf(stream)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// columnsOf returns how wide the terminal is that a stream is; 0 if it is none.
+func columnsOf(stream any) int {
+	f, ok := fileOf(stream)
+	if !ok {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return columns
+}
+
+// fileOf returns the file that a stream is, if it is one.
+func fileOf(stream any) (*os.File, bool) {
 	if out, marked := stream.(stdout); marked {
 		stream = out.Writer
 	}
 	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	return f, ok
 }
 
 // beforeDash is usage for flags that were meant for the command to run.

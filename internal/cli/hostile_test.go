@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/cli"
 	"github.com/drowse-dev/drowse/internal/cli/fakeserver"
 )
@@ -106,6 +107,10 @@ func TestHostileText(t *testing.T) {
 			Fsck: func(_ context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
 				return hostileUpkeep(w, o.JSON)
 			},
+			Backup: func(_ context.Context, w io.Writer, o cli.UpkeepOptions) error {
+				_, err := hostileUpkeep(w, o.JSON)
+				return err
+			},
 			GC: func(_ context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
 				return hostileUpkeep(w, o.JSON)
 			},
@@ -126,6 +131,26 @@ func TestHostileText(t *testing.T) {
 	hold := made("hold", id, "--for", "1h", "--reason", "nightly")
 	made("keys", "create", "ci", "--role", "own")
 	made("volumes", "create", "data")
+	c, err := client.New(client.Options{URL: srv.URL, APIKey: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.NewSecrets(c).Set(t.Context(), "token", client.SecretOptions{Hosts: []string{"api.example.com"}, Value: "a-value"}); err != nil {
+		t.Fatal(err)
+	}
+	made("webhooks", "add", "http://127.0.0.1:1/")
+	hooks, err := client.NewWebhooks(c).List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook := hooks[0].ID
+	made("pause", id)
+	made("resume", id)
+	for tried := []client.Delivery(nil); len(tried) == 0; time.Sleep(10 * time.Millisecond) {
+		if tried, err = client.NewWebhooks(c).Deliveries(t.Context(), hook, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
 	made("template", "pull", "--name", "made", "tools")
 	archive := filepath.Join(t.TempDir(), "image.tar")
 	if err := os.WriteFile(archive, []byte("an image"), 0o600); err != nil {
@@ -133,59 +158,88 @@ func TestHostileText(t *testing.T) {
 	}
 
 	commands := map[string][][]string{
-		"create":           {hostile},
-		"set":              {{"set", id, "--idle-timeout", "1h"}},
-		"get":              {{"get", id}, {"get", ended}},
-		"ls":               {{"ls"}, {"ls", "--all"}},
-		"why":              {{"why", id}, {"why", ended}},
-		"events":           {{"events"}, {"events", id}, {"events", ended, "-f"}},
-		"hold":             {{"hold", id, "--list"}, {"hold", id, "--release", hold}, {"hold", "inobody", "--list"}},
-		"preview":          {{"preview", id, "8000"}, {"preview", id, "--list"}},
-		"keys":             {{"keys", "ls"}},
-		"keys create":      {{"keys", "create", "x"}},
-		"keys ls":          {{"keys", "ls"}, {"keys", "ls", "--cost"}},
-		"keys revoke":      {{"keys", "revoke", "nobody"}},
-		"volumes":          {{"volumes", "ls"}},
-		"volumes create":   {{"volumes", "create", "other"}, {"volumes", "create", "data"}},
-		"volumes ls":       {{"volumes", "ls"}},
-		"volumes rm":       {{"volumes", "rm", "nothing"}, {"volumes", "rm", "other"}},
-		"template":         {{"template", "ls"}},
-		"template pull":    {{"template", "pull", "tools"}, {"template", "pull", "missing" + hostileText}},
-		"template load":    {{"template", "load", "--name", "filed", archive}, {"template", "load", "nothing" + hostileText}},
-		"template ls":      {{"template", "ls"}},
-		"template inspect": {{"template", "inspect", "base"}, {"template", "inspect", "made"}, {"template", "inspect", "nothing" + hostileText}},
-		"template set":     {{"template", "set", "named", "made"}, {"template", "set", "named", "missing" + hostileText}},
-		"template rm":      {{"template", "rm", "other" + hostileText}, {"template", "rm", "filed"}},
-		"snapshot":         {{"snapshot", "ls"}},
-		"snapshot create":  {{"snapshot", "create", id}, {"snapshot", "create", "inobody"}},
-		"snapshot ls":      {{"snapshot", "ls"}, {"snapshot", "ls", "--sandbox", id}},
-		"snapshot set":     {{"snapshot", "set", "nothing" + hostileText, "--pin"}},
-		"snapshot rm":      {{"snapshot", "rm", "nothing" + hostileText}},
-		"restore":          {{"restore", id, "nothing" + hostileText}, {"restore", id, "--undo"}},
-		"fork":             {{"fork", id}, {"fork", "inobody"}},
-		"timeout":          {{"timeout", id, "2h"}, {"timeout", id, "none"}},
-		"cp":               {{"cp", id + ":/nothing" + hostileText, "-"}},
-		"exec":             {{"exec", id, "--user", "nobody" + hostileText, "--", "nothing" + hostileText}},
-		"run":              {{"run", "--template", "no" + hostileText, "--", "true"}},
-		"shell":            {{"shell", "inobody"}},
-		"ssh-keys":         {{"ssh-keys", "ls"}},
-		"ssh-keys add":     {{"ssh-keys", "add", "nothing" + hostileText}},
-		"ssh-keys ls":      {{"ssh-keys", "ls"}},
-		"ssh-keys rm":      {{"ssh-keys", "rm", "nothing" + hostileText}},
-		"ssh-proxy":        {{"ssh-proxy", "inobody"}},
-		"export":           {{"export", "inobody"}},
-		"import":           {{"import"}},
-		"pause":            {{"pause", id}},
-		"resume":           {{"resume", id}},
-		"kill":             {{"kill", id, "inobody"}},
-		"doctor":           {{"doctor"}},
-		"fsck":             {{"fsck"}},
-		"gc":               {{"gc"}},
-		"version":          {{"version"}},
+		"create":              {hostile},
+		"set":                 {{"set", id, "--idle-timeout", "1h"}},
+		"get":                 {{"get", id}, {"get", ended}},
+		"ls":                  {{"ls"}, {"ls", "--all"}},
+		"why":                 {{"why", id}, {"why", ended}},
+		"trace":               {{"trace", id}, {"trace", ended}},
+		"events":              {{"events"}, {"events", id}, {"events", ended, "-f"}},
+		"hold":                {{"hold", id, "--list"}, {"hold", id, "--release", hold}, {"hold", "inobody", "--list"}},
+		"preview":             {{"preview", id, "8000"}, {"preview", id, "--list"}},
+		"keys":                {{"keys", "ls"}},
+		"keys create":         {{"keys", "create", "x"}},
+		"keys ls":             {{"keys", "ls"}, {"keys", "ls", "--cost"}},
+		"logs":                {{"logs", id}, {"logs", id, "-n", "2"}, {"logs", ended, "-f"}},
+		"stats":               {{"stats"}, {"stats", id}, {"stats", "inobody"}},
+		"keys rename":         {{"keys", "rename", "nobody" + hostileText, "name"}},
+		"webhooks":            {{"webhooks", "ls"}},
+		"webhooks ls":         {{"webhooks", "ls"}},
+		"webhooks add":        {{"webhooks", "add", "http://127.0.0.1:1/", "--name", "n" + hostileText}},
+		"webhooks rm":         {{"webhooks", "rm", "nothing" + hostileText}},
+		"webhooks enable":     {{"webhooks", "enable", "nothing" + hostileText}},
+		"webhooks disable":    {{"webhooks", "disable", "nothing" + hostileText}},
+		"webhooks deliveries": {{"webhooks", "deliveries", hook}},
+		"webhooks retry":      {{"webhooks", "retry", hook}},
+		"keys revoke":         {{"keys", "revoke", "nobody"}},
+		"volumes":             {{"volumes", "ls"}},
+		"volumes create":      {{"volumes", "create", "other"}, {"volumes", "create", "data"}},
+		"volumes ls":          {{"volumes", "ls"}},
+		"volumes rm":          {{"volumes", "rm", "nothing"}, {"volumes", "rm", "other"}},
+		"template":            {{"template", "ls"}},
+		"template pull":       {{"template", "pull", "tools"}, {"template", "pull", "missing" + hostileText}},
+		"template load":       {{"template", "load", "--name", "filed", archive}, {"template", "load", "nothing" + hostileText}},
+		"template build":      {{"template", "build", "x" + hostileText, t.TempDir()}, {"template", "build", "x" + hostileText, "nothing" + hostileText}},
+		"template ls":         {{"template", "ls"}},
+		"template inspect":    {{"template", "inspect", "base"}, {"template", "inspect", "made"}, {"template", "inspect", "nothing" + hostileText}},
+		"template set":        {{"template", "set", "named", "made"}, {"template", "set", "named", "missing" + hostileText}},
+		"template rm":         {{"template", "rm", "other" + hostileText}, {"template", "rm", "filed"}},
+		"snapshot":            {{"snapshot", "ls"}},
+		"snapshot push":       {{"snapshot", "push", "nothing" + hostileText, "x:1"}},
+		"snapshot save":       {{"snapshot", "save", "nothing" + hostileText}},
+		"snapshot create":     {{"snapshot", "create", id}, {"snapshot", "create", "inobody"}},
+		"snapshot ls":         {{"snapshot", "ls"}, {"snapshot", "ls", "--sandbox", id}},
+		"snapshot set":        {{"snapshot", "set", "nothing" + hostileText, "--pin"}},
+		"snapshot rm":         {{"snapshot", "rm", "nothing" + hostileText}},
+		"restore":             {{"restore", id, "nothing" + hostileText}, {"restore", id, "--undo"}},
+		"fork":                {{"fork", id}, {"fork", "inobody"}},
+		"timeout":             {{"timeout", id, "2h"}, {"timeout", id, "none"}},
+		"cp":                  {{"cp", id + ":/nothing" + hostileText, "-"}},
+		"exec":                {{"exec", id, "--user", "nobody" + hostileText, "--", "nothing" + hostileText}},
+		"run":                 {{"run", "--template", "no" + hostileText, "--", "true"}},
+		"shell":               {{"shell", "inobody"}},
+		"secret":              {{"secret", "ls"}},
+		"secret set":          {{"secret", "set", "token", "--keep", "--host", "api.example.org"}, {"secret", "set", "no" + hostileText, "--keep", "--host", "a.test"}},
+		"secret rotate":       {{"secret", "rotate", "nothing" + hostileText}},
+		"secret ls":           {{"secret", "ls"}},
+		"secret rm":           {{"secret", "rm", "nothing" + hostileText}},
+		"service":             {{"service", "ls", id}},
+		"service add":         {{"service", "add", id, "web", "--", "echo " + hostileText}, {"service", "add", id, "nothing" + hostileText, "--", "serve"}},
+		"service ls":          {{"service", "ls", id}},
+		"service logs":        {{"service", "logs", id, "nothing" + hostileText}},
+		"service restart":     {{"service", "restart", id, "nothing" + hostileText}},
+		"service rm":          {{"service", "rm", id, "nothing" + hostileText}},
+		"ssh-keys":            {{"ssh-keys", "ls"}},
+		"ssh-keys add":        {{"ssh-keys", "add", "nothing" + hostileText}},
+		"ssh-keys ls":         {{"ssh-keys", "ls"}},
+		"ssh-keys rm":         {{"ssh-keys", "rm", "nothing" + hostileText}},
+		"ssh-proxy":           {{"ssh-proxy", "inobody"}},
+		"export":              {{"export", "inobody"}},
+		"import":              {{"import"}},
+		"pause":               {{"pause", id}},
+		"resume":              {{"resume", id}},
+		"kill":                {{"kill", id, "inobody"}},
+		"doctor":              {{"doctor"}},
+		"fsck":                {{"fsck"}},
+		"gc":                  {{"gc"}},
+		"backup":              {{"backup", "there"}},
+		"version":             {{"version"}},
+		"ui":                  {{"ui"}},
+		"audit":               {{"audit"}, {"audit", "--all"}},
 	}
 	// These speak with nobody's text: a server of their own, and the server itself. mcp
-	// has TestMCPHostileText.
-	without := []string{"demo", "serve", "mcp"}
+	// has TestMCPHostileText, and top the TestHostileText of its package.
+	without := []string{"demo", "serve", "mcp", "top"}
 	reference, err := os.ReadFile("../../docs/cli.md")
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +259,7 @@ func TestHostileText(t *testing.T) {
 			for _, format := range []string{"text", "json"} {
 				all := append([]string{"-o", format}, args...)
 				out, complaints, code := run(all...)
-				if code == 2 && name != "import" && name != "shell" && name != "ssh-keys add" {
+				if code == 2 && name != "import" && name != "shell" && name != "ssh-keys add" && name != "secret set" && name != "service add" {
 					t.Errorf("%q is wrong usage: %s", all, complaints)
 				}
 				for _, text := range []string{out, complaints} {

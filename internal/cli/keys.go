@@ -21,9 +21,9 @@ const rolesHelp = `  admin   everything, including keys and imports
 
 func (a *app) keysCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "keys create|ls|revoke",
-		Short: "create, list and revoke API keys",
-		Long: `Create, list and revoke API keys. This needs an admin key, such as the first one,
+		Use:   "keys create|ls|rename|revoke",
+		Short: "create, list, rename and revoke API keys",
+		Long: `Create, list, rename and revoke API keys. This needs an admin key, such as the first one,
 which the server writes to its state directory. A key has one of four roles:
 
 ` + rolesHelp,
@@ -31,7 +31,7 @@ which the server writes to its state directory. A key has one of four roles:
 		Args:                       unknownCommand,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	for _, sub := range []*cobra.Command{a.keysCreateCommand(), a.keysLsCommand(), a.keysRevokeCommand()} {
+	for _, sub := range []*cobra.Command{a.keysCreateCommand(), a.keysLsCommand(), keysRenameCommand(a), a.keysRevokeCommand()} {
 		sub.DisableFlagsInUseLine = true
 		cmd.AddCommand(sub)
 	}
@@ -167,6 +167,23 @@ func lastUse(t, now time.Time) string {
 		return "never"
 	}
 	return span(now.Sub(t)) + " ago"
+}
+
+func keysRenameCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rename ID NAME",
+		Short: "give an API key another name; the key itself stays the same",
+		Args:  exactArgs("ID", "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				k, err := client.RenameKey(ctx, c, args[0], args[1])
+				if err != nil {
+					return err
+				}
+				return a.print(k, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%s is called %s\n", cell(k.ID), cell(k.Name)) })
+			})
+		},
+	}
 }
 
 func (a *app) keysRevokeCommand() *cobra.Command {

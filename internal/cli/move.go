@@ -66,6 +66,7 @@ one of these differs, --filesystem imports the files without the memory.`,
 	}
 	cmd.Flags().BoolVar(&o.NewID, "new-id", false, "give the sandbox a new id")
 	cmd.Flags().BoolVar(&filesystem, "filesystem", false, "leave out memory and processes; the sandbox boots from its files")
+	cmd.Flags().BoolVar(&o.Secrets, "secrets", false, "let the sandbox use the secrets of your API key that have the names in the file")
 	cmd.Flags().StringVar(&o.IdempotencyKey, "idempotency-key", "", "`text` that makes a retry safe: within 24 hours, the same import with the same key returns the first sandbox and creates no second one")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if isTerminal(a.Stdin) {
@@ -85,6 +86,14 @@ one of these differs, --filesystem imports the files without the memory.`,
 					state = "is " + string(info.State)
 				}
 				_, _ = fmt.Fprintf(w, "%s %s, %s\n", info.ID, state, next(info, time.Now()))
+				for _, u := range info.Secrets {
+					switch {
+					case u.Withheld:
+						_, _ = fmt.Fprintf(w, "its secret %s is withheld: --secrets lets it use yours of that name\n", cell(u.Name))
+					case u.Missing:
+						_, _ = fmt.Fprintf(w, "its secret %s is not here: set it with drowse secret set\n", cell(u.Name))
+					}
+				}
 			})
 		})
 	}

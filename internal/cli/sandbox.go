@@ -24,7 +24,7 @@ var allStates = []client.State{client.Pending, client.Running, client.Paused, cl
 func (a *app) lsCommand() *cobra.Command {
 	var states []string
 	var metadata pairs
-	var template string
+	var template, name string
 	var all, quiet, watch bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
@@ -40,9 +40,10 @@ else one list after the other, with -o json one value each.`,
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ids, one per line")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "list them again and again, until Ctrl-C")
 	cmd.Flags().Var(&metadata, "metadata", "only sandboxes with this label, `key=value`; repeatable")
+	cmd.Flags().StringVar(&name, "name", "", "only the sandbox of your API key with this `name`")
 	cmd.Flags().StringVar(&template, "template", "", "only sandboxes made from this template `id` or alias")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		o := client.ListOptions{Metadata: metadata.m, Template: template}
+		o := client.ListOptions{Metadata: metadata.m, Template: template, Name: name}
 		for _, text := range states {
 			s := client.State(text)
 			if !slices.Contains(allStates, s) {
@@ -102,11 +103,25 @@ func again(ctx context.Context, show func() error) error {
 }
 
 func tableOf(w io.Writer, list []client.Info, now time.Time) {
-	rows := [][]string{{"ID", "STATE", "TEMPLATE", "AGE", "ACTIVE", "NEXT"}}
+	named := slices.ContainsFunc(list, func(i client.Info) bool { return i.Name != "" })
+	row := func(name string, cells []string) []string {
+		if !named {
+			return cells
+		}
+		return slices.Insert(slices.Clone(cells), 1, name)
+	}
+	rows := [][]string{row("NAME", listColumns)}
 	for _, i := range list {
-		rows = append(rows, []string{i.ID, stateOf(i.State, i.Phase), templateName(i), span(now.Sub(i.CreatedAt)), active(i, now), next(i, now)})
+		rows = append(rows, row(cmp.Or(i.Name, "-"), listCells(i, now)))
 	}
 	table(w, rows)
+}
+
+var listColumns = []string{"ID", "STATE", "TEMPLATE", "AGE", "ACTIVE", "NEXT"}
+
+// listCells are what a list says of a sandbox.
+func listCells(i client.Info, now time.Time) []string {
+	return []string{i.ID, stateOf(i.State, i.Phase), templateName(i), span(now.Sub(i.CreatedAt)), active(i, now), next(i, now)}
 }
 
 // active tells when a sandbox was last active. While work keeps it awake, that is
@@ -234,6 +249,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 		}
 	}
 	row("id", i.ID)
+	row("name", i.Name)
 	row("state", stateOf(i.State, i.Phase))
 	if t := i.Tombstone; t != nil {
 		row("ended", moment(t.At, now))
@@ -280,6 +296,9 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	}
 	row("allowed out", strings.Join(i.AllowOut, ", "))
 	row("denied out", strings.Join(i.DenyOut, ", "))
+	if i.EgressProxy != nil {
+		row("egress proxy", i.EgressProxy.Address)
+	}
 	row("pre-pause hook", i.Hooks.PrePause.Command)
 	row("post-resume hook", i.Hooks.PostResume.Command)
 	row("pre-kill hook", i.Hooks.PreKill.Command)

@@ -16,10 +16,12 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/serve/settings"
+	"github.com/drowse-dev/drowse/internal/version"
 )
 
 func (a *app) serveCommand() *cobra.Command {
-	var o ServeOptions
+	var o settings.Server
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "run the server",
@@ -34,6 +36,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:3000", "`address` for API and sandbox traffic")
 	f.StringVar(&o.SSHListen, "ssh-listen", "", "`address` for SSH clients, such as :2222, which log in with the keys of drowse ssh-keys: ssh -p 2222 ID@host (default: none)")
+	f.DurationVar(&o.SSHKeepalive, "ssh-keepalive", 40*time.Second, "how often an SSH client is asked whether it is there; one that does not answer for so long is disconnected")
 	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` of sandboxes, such as sandboxes.example.com, with the port unless it is the default; URLs of sandboxes are then host names below it")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -52,7 +55,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	clockVar(f, &o.DefaultRetention, "default-retention", 0, "default of --paused-retention")
 	clockVar(f, &o.StallAfter, "stall-after", 30*time.Minute, "how long work without progress keeps a sandbox awake, unless it has a --stall-after of its own; none for no limit")
 	f.DurationVar(&o.WakeTimeout, "wake-timeout", 30*time.Second, "how long a request waits for a sandbox to wake")
-	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox to wake")
+	f.IntVar(&o.WakeQueue, "wake-queue", 4096, "how many requests may wait for one sandbox to wake, and for its services to be ready")
 	f.DurationVar(&o.Drain, "drain", 5*time.Second, "how long an automatic pause waits for requests in flight; streams are not waited for, and an explicit pause waits 1s; 0 not to wait")
 	f.IntVar(&o.MaxRunning, "max-running", 0, "how many sandboxes may run at once; 0 for no limit")
 	f.IntVar(&o.VolumeDiskMiB, "volume-disk", 10240, "disk limit in `MiB` of volumes that have none of their own; 0 for no limit")
@@ -61,12 +64,17 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.BoolVar(&o.Trial, "trial", true, "start a trial sandbox before the server reports ready; with false, a host that cannot run sandboxes shows at the first create")
 	f.BoolVar(&o.ShareOpt, "share-opt", false, "share the host's /opt with sandboxes, as far as every user of the host may read it")
 	f.IntVar(&o.EarlyWakeMiB, "early-wake", 0, "let a sandbox whose memory image has this many `MiB` or more run before all of it is read; each part is verified before the sandbox sees it; 0 for none")
+	f.IntVar(&o.DeltaPausesMiB, "delta-pauses", 128, "have a pause of a sandbox that uses this many `MiB` of memory or more write only the pages that have changed since the last wake; the image shares the others with the one before; 0 for none")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes to keep ready, to make the next start or wake faster; 0 for none")
-	f.Var(&o.DNS, "dns", "`address` and port of the DNS server for sandboxes, such as 192.0.2.1:53 (default: this machine's resolver)")
+	f.Var((*addrPort)(&o.DNS), "dns", "`address` and port of the DNS server for sandboxes, such as 192.0.2.1:53 (default: this machine's resolver)")
+	f.StringVar(&o.EgressCA, "egress-ca", "", "PEM `file` with certificate authorities to trust, besides this machine's, for the hosts that secrets go to")
+	f.StringVar(&o.OTLPEndpoint, "otlp-endpoint", "", "send traces of creates, wakes, pauses and snapshots to the OpenTelemetry collector at this `URL`, such as http://localhost:4318 (OTLP over HTTP; default: none are sent)")
+	f.StringVar(&o.OTLPHeaders, "otlp-headers", "", "`headers` to send along: NAME=VALUE with commas between them, values percent-encoded. Others on this machine can read a command line: better set DROWSE_OTLP_HEADERS")
 	f.StringVar(&o.OnShutdown, "on-shutdown", "keep", "what to do with running sandboxes when the server stops: keep (they run on) or pause")
 	f.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", time.Minute, "time limit for pausing sandboxes at shutdown; those not paused by then run on")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
+	f.IntVar(&o.MaxKeyRate, "max-key-rate", 0, "how many calls of the API one API key may make per second; after a pause, ten times as many at once; 0 for no limit")
 	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have, and how many requests over HTTP/2 on all of them; 0 for no limit")
 	f.IntVar(&o.MaxSandboxRequests, "max-sandbox-requests", 4096, "how many requests and streams one sandbox may have open; 0 for no limit")
 	clockVar(f, &o.IdleStream, "idle-stream", 0, "close a request or stream that transfers nothing for this long; none for no limit")
@@ -80,7 +88,7 @@ first start writes an API key to the file api-key in the state directory.`,
 		if o.APIKey == "" {
 			o.APIKey = a.Getenv("DROWSE_API_KEY")
 		}
-		if err := o.check(); err != nil {
+		if err := checkServe(o); err != nil {
 			return err
 		}
 		if a.Serve == nil {
@@ -112,7 +120,7 @@ const mostDiskRate = 1 << 20
 
 var domainForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
 
-func (o ServeOptions) check() error {
+func checkServe(o settings.Server) error {
 	switch {
 	case o.Domain != "" && !domainForm.MatchString(o.Domain):
 		return usagef("--domain %s: want a domain such as sandboxes.example.com or localhost:3000, without a scheme or *", o.Domain)
@@ -132,6 +140,8 @@ func (o ServeOptions) check() error {
 		return usagef("--on-shutdown %s: want keep or pause", o.OnShutdown)
 	case o.ShutdownTimeout <= 0:
 		return usagef("--shutdown-timeout %s: want more than 0", o.ShutdownTimeout)
+	case o.SSHKeepalive <= 0:
+		return usagef("--ssh-keepalive %s: want more than 0", o.SSHKeepalive)
 	case o.WakeTimeout <= 0:
 		return usagef("--wake-timeout %s: want more than 0", o.WakeTimeout)
 	case o.WakeQueue <= 0:
@@ -140,12 +150,12 @@ func (o ServeOptions) check() error {
 		return usagef("--drain %s: want 0 to 1m", o.Drain)
 	case (o.TLSCert == "") != (o.TLSKey == ""):
 		return usagef("--tls-cert and --tls-key: give both or neither")
-	case o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0:
-		return usagef("--max-client-connections and --max-sandbox-requests: want 0 or more")
+	case o.MaxKeyRate < 0 || o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0:
+		return usagef("--max-key-rate, --max-client-connections and --max-sandbox-requests: want 0 or more")
 	case o.DiskReadMiB < 0 || o.DiskWriteMiB < 0 || max(o.DiskReadMiB, o.DiskWriteMiB) > mostDiskRate:
 		return usagef("--disk-read-rate and --disk-write-rate: want 1 to %d MiB per second, or 0 for no limit", mostDiskRate)
-	case o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0 || o.EarlyWakeMiB < 0:
-		return usagef("--max-running, --volume-disk, --early-wake and --warm-runtimes: want 0 or more")
+	case o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0 || o.EarlyWakeMiB < 0 || o.DeltaPausesMiB < 0:
+		return usagef("--max-running, --volume-disk, --early-wake, --delta-pauses and --warm-runtimes: want 0 or more")
 	}
 	return nil
 }
@@ -194,7 +204,7 @@ func (a *app) versionCommand() *cobra.Command {
 
 func readVersions() versions {
 	v := versions{
-		Drowse:   "unknown",
+		Drowse:   version.String(),
 		Go:       runtime.Version(),
 		GVisor:   "not linked in",
 		Platform: fmt.Sprintf("%s/%s", runtime.GOOS, runtime.GOARCH),
@@ -202,9 +212,6 @@ func readVersions() versions {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
-	}
-	if info.Main.Version != "" {
-		v.Drowse = info.Main.Version
 	}
 	for _, dep := range info.Deps {
 		if dep.Path == gvisorModule {
@@ -217,22 +224,23 @@ func readVersions() versions {
 	return v
 }
 
-// AddrPort is a flag with an IP address and a port.
-type AddrPort struct{ netip.AddrPort }
+// addrPort is a flag with an IP address and a port.
+type addrPort netip.AddrPort
 
 // String implements pflag.Value.
-func (a *AddrPort) String() string {
-	if !a.IsValid() {
-		return ""
+func (a *addrPort) String() string {
+	if at := netip.AddrPort(*a); at.IsValid() {
+		return at.String()
 	}
-	return a.AddrPort.String()
+	return ""
 }
 
 // Type implements pflag.Value.
-func (a *AddrPort) Type() string { return "address" }
+func (a *addrPort) Type() string { return "address" }
 
 // Set implements pflag.Value.
-func (a *AddrPort) Set(text string) (err error) {
-	a.AddrPort, err = netip.ParseAddrPort(text)
+func (a *addrPort) Set(text string) error {
+	at, err := netip.ParseAddrPort(text)
+	*a = addrPort(at)
 	return err
 }

@@ -31,11 +31,12 @@ its deadlines. A paused one sleeps on, and its checkpoint becomes the snapshot.`
   drowse create --snapshot prepared
   drowse snapshot ls
   drowse snapshot create --keep-last 7 --expires-in 720h ID
+  drowse snapshot push prepared ghcr.io/owner/prepared:1
   drowse snapshot rm prepared`,
 		Args: unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	for _, c := range []*cobra.Command{a.createCommand(), a.listCommand(), a.setCommand(), a.removeCommand()} {
+	for _, c := range []*cobra.Command{a.createCommand(), a.listCommand(), a.setCommand(), a.pushCommand(), a.saveCommand(), a.removeCommand()} {
 		c.DisableFlagsInUseLine = true
 		cmd.AddCommand(c)
 	}
@@ -173,6 +174,63 @@ and those that started from them, keep all they need.`,
 						_, _ = fmt.Fprintf(w, "%s is deleted\n", ref)
 					}
 				})
+			})
+		},
+	}
+}
+
+func (a snapshotCommands) pushCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "push SNAPSHOT IMAGE [flags]",
+		Short: "send the files of a snapshot to a registry, as an image",
+		Long: `Send the files of a snapshot to a registry as an OCI image, which drowse template
+pull, Docker and others can fetch. A template that was built can be named in place
+of a snapshot. The server uses the credentials that docker login has stored for
+its user.
+
+The image has two layers: what the sandbox started from, and what it changed. Of a
+sandbox from the host's own system the first is that system, as sandboxes see it.
+Memory, processes, volumes, and variables set at create are not in the image.
+Whatever else the sandbox has written is.`,
+		Example: `  drowse snapshot push prepared ghcr.io/owner/prepared:1
+  drowse template pull ghcr.io/owner/prepared:1    # on another server`,
+		Args: exactArgs("SNAPSHOT", "IMAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.transfer(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				show := templateCommands(a).newProgress()
+				defer show.clear()
+				img, err := client.NewSnapshots(c).Push(ctx, args[0], client.PushOptions{Image: args[1], Progress: show.update})
+				if err != nil {
+					return err
+				}
+				show.clear()
+				return a.print(img, func(w io.Writer) { _, _ = fmt.Fprintln(w, cell(img.Ref)) })
+			})
+		},
+	}
+}
+
+func (a snapshotCommands) saveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "save SNAPSHOT > FILE",
+		Short: "write the files of a snapshot to a file, as an image",
+		Long: `Write the files of a snapshot to stdout as a tar of an OCI image layout, which
+drowse template load, podman load and others read. It is the image that drowse
+snapshot push would send.`,
+		Example: `  drowse snapshot save prepared > prepared.tar
+  drowse template load --name prepared prepared.tar    # on another server`,
+		Args: exactArgs("SNAPSHOT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if isTerminal(a.Stdout) {
+				return hint(usagef("save: stdout is a terminal"), "write it to a file: drowse snapshot save %s > FILE", args[0])
+			}
+			return a.transfer(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := client.NewSnapshots(c).Save(ctx, args[0], a.Stdout)
+				if err != nil {
+					return err
+				}
+				_, _ = fmt.Fprintf(a.Stderr, "%s is saved (%s)\n", args[0], human.Bytes(n))
+				return nil
 			})
 		},
 	}

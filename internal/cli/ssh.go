@@ -46,7 +46,11 @@ knows the sandboxes by is made once, in the user's configuration directory.`,
 		if isTerminal(a.Stdin) {
 			return hint(usagef("ssh-proxy: stdin is a terminal"), "to open a shell, use: drowse shell %s; for ssh, see: drowse ssh-proxy --help", args[0])
 		}
-		return a.proxy(cmd.Context(), strings.TrimSuffix(args[0], sshSuffix))
+		id := []string{strings.TrimSuffix(args[0], sshSuffix)}
+		if err := wholeIDs(cmd.Context(), a.app, id, nil); err != nil {
+			return err
+		}
+		return a.proxy(cmd.Context(), id[0])
 	}
 	return cmd
 }

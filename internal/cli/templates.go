@@ -24,17 +24,18 @@ type templateCommands struct{ *app }
 func (a templateCommands) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "template COMMAND",
-		Short: "fetch, list, name and remove what sandboxes start from",
+		Short: "fetch, build, list, name and remove what sandboxes start from",
 		Long: `A template is what a sandbox starts from: the host's own system, an OCI image, or
-what E2B's SDKs or command line have built of steps. ls, inspect and rm show and
-remove those too. The server fetches images itself, without Docker, and with the credentials that
-docker login has left for the user that it runs as. Images share layers.
+what was built of a Dockerfile, here or by E2B's SDKs. The server fetches images
+itself, without Docker, and with the credentials that docker login has left for the
+user that it runs as. Images share layers.
 
 Without a template, a sandbox starts from base. That is the host's own system,
 which is also called host, until you give the name another meaning.`,
 		Example: `  drowse template pull python:3.12
   drowse create --template python:3.12
   docker save my-image | drowse template load --name mine -
+  drowse template build tools ./dir-with-dockerfile
   drowse template set base python:3.12
   drowse template set base host
   drowse template ls
@@ -42,7 +43,7 @@ which is also called host, until you give the name another meaning.`,
 		Args: unknownCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	for _, c := range []*cobra.Command{a.pullCommand(), a.loadCommand(), a.listCommand(), a.inspectCommand(), a.setCommand(), a.removeCommand()} {
+	for _, c := range []*cobra.Command{a.pullCommand(), a.loadCommand(), a.buildCommand(), a.listCommand(), a.inspectCommand(), a.setCommand(), a.removeCommand()} {
 		c.DisableFlagsInUseLine = true
 		cmd.AddCommand(c)
 	}
@@ -324,7 +325,8 @@ is, also if the sandbox sleeps.`,
 	}
 }
 
-// pullProgress is a line on stderr that tells how far the layers of an image are.
+// pullProgress is a line on stderr that tells how far the layers of an image are
+// that comes or leaves.
 // It is shown on a terminal only.
 type pullProgress struct {
 	w      io.Writer
@@ -348,7 +350,7 @@ func (p *pullProgress) update(l client.LayerProgress) {
 	var ready int
 	var done, size int64
 	for _, l := range p.layers {
-		if l.State != "fetching" {
+		if l.State != "fetching" && l.State != "packing" && l.State != "sending" {
 			ready++
 		}
 		done, size = done+l.Done, size+max(l.Size, l.Done)

@@ -84,3 +84,55 @@ func upkeepResult(ok bool, err error) error {
 	}
 	return nil
 }
+
+func backupCommand(a *app) *cobra.Command {
+	var o UpkeepOptions
+	cmd := &cobra.Command{
+		Use:   "backup DIR [--verify | --restore]",
+		Short: "copy the state directory of a stopped server to another directory, or back",
+		Long: `Copy the state directory of a stopped server to DIR, which must not exist or be empty.
+All sandboxes must sleep: the memory of a running one is on no disk. With the server:
+
+  drowse pause --all
+  systemctl stop drowse
+  drowse backup /mnt/backups/monday
+  systemctl start drowse
+
+A backup has everything: memory images, files, snapshots, volumes, templates, keys and
+secrets. Protect it like the state directory. Holes in files stay holes. A backup that
+was cut off is recognized, and refused.
+
+--restore copies it back to the path that it came from (--state-dir), which must not
+exist or be empty, and compares every file with the checksums of the backup. Sandboxes then wake
+as before; on another machine, as after drowse import. --verify only compares.
+
+Exit codes:
+  0    done
+  5    a server uses the directory, a sandbox does not sleep, or a directory is not empty
+  125  it failed; the message says what was left`,
+		Example: `  drowse backup /mnt/backups/monday
+  drowse backup /mnt/backups/monday --verify
+  drowse backup /mnt/backups/monday --restore --state-dir /var/lib/drowse`,
+		Args: exactArgs("DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.Verify && o.Restore {
+				return usagef("--verify and --restore: want one of them")
+			}
+			if a.Backup == nil {
+				return errors.New("this build has no server")
+			}
+			o.Backup, o.StateDir, o.JSON = args[0], a.stateDirectory(), a.output == "json"
+			err := a.Backup(cmd.Context(), tame(a), o)
+			if cmd.Context().Err() != nil {
+				return err
+			}
+			if errdef.Is(err, errdef.WrongState) {
+				return &exitError{code: exitConflict, err: err}
+			}
+			return upkeepResult(true, err)
+		},
+	}
+	cmd.Flags().BoolVar(&o.Verify, "verify", false, "compare a backup with its checksums")
+	cmd.Flags().BoolVar(&o.Restore, "restore", false, "copy a backup to the state directory")
+	return cmd
+}

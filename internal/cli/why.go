@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -24,11 +25,7 @@ it; the exit code is 0.`,
 		Args: exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				x, err := c.Explain(ctx, args[0])
-				if err != nil {
-					return missing(err)
-				}
-				info, err := c.Find(ctx, args[0])
+				x, info, err := explained(ctx, c, args[0])
 				if err != nil {
 					return missing(err)
 				}
@@ -36,6 +33,16 @@ it; the exit code is 0.`,
 			})
 		},
 	}
+}
+
+// explained asks for all that why tells.
+func explained(ctx context.Context, c *client.Client, id string) (*client.Explanation, client.Info, error) {
+	x, err := c.Explain(ctx, id)
+	if err != nil {
+		return nil, client.Info{}, err
+	}
+	info, err := c.Find(ctx, id)
+	return x, info, err
 }
 
 // mostHolds is how many holds fit on a screen with the rest.
@@ -79,6 +86,14 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	if r := x.Restored; r != nil {
 		say("went back to: snapshot %s, at %s", r.Snapshot, clock(r.At, now))
 	}
+	for _, u := range i.Secrets {
+		switch {
+		case u.Withheld:
+			say("secret %s is withheld: the sandbox comes from another API key or an export; requests go out with the placeholder; to allow it, take a snapshot and use it: drowse create --snapshot S --secret %[1]s", cell(u.Name))
+		case u.Missing:
+			say("secret %s is missing: requests go out with the placeholder; set it: drowse secret set %[1]s", cell(u.Name))
+		}
+	}
 	if x.State == client.Running {
 		if !x.Telemetry.MissingSince.IsZero() {
 			say("%s", silence(x.Telemetry, now))
@@ -87,6 +102,10 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	}
 	if x.Tombstone == nil {
 		clocks(w, x, now)
+	}
+	if len(x.Services) > 0 {
+		say("\nservices:")
+		explainServices(w, x.Services, now)
 	}
 	if len(x.Refusals) > 0 {
 		say("\nrejected traffic, newest first:")
@@ -110,10 +129,26 @@ func ancestor(a client.Ancestor, now time.Time) string {
 	return fmt.Sprintf("%s of %s, generation %d, at %s", what, a.Sandbox, a.Generation, clock(a.At, now))
 }
 
+// secretReasons say why something did not get through an egress proxy, or to a host
+// that a secret is for.
+var secretReasons = map[string]string{
+	"not TLS":           "it asked without TLS, and a secret is for this host: use https, or set the secret with --plain",
+	"pinned":            "the program does not trust the sandbox's own authority: let it trust /run/drowse/trusted.pem",
+	"certificate":       "the certificate of the host could not be verified: see serve --egress-ca",
+	"proxy unreachable": "the egress proxy could not be reached",
+	"proxy login":       "the egress proxy did not accept the credentials, or the password is not on this server: give it anew",
+	"proxy refused":     "the egress proxy did not connect on",
+	"proxy protocol":    "the egress proxy broke off, or gave no proper answer in time",
+	"other host":        "the request was for another host than its connection",
+	"protocol":          "it was no request of HTTP/1.1 that can be passed on",
+	"not logged":        "the use of the secret could not be logged: see the server's log",
+	"unreadable":        "the value of the secret could not be read: see the server's log",
+}
+
 func refusals(w io.Writer, list []client.Refusal, now time.Time) {
 	rows := make([][]string, len(list))
 	for i, r := range list {
-		rows[i] = []string{"  " + clock(r.At, now), r.Target, r.Reason}
+		rows[i] = []string{"  " + clock(r.At, now), r.Target, cmp.Or(secretReasons[r.Reason], r.Reason)}
 	}
 	table(w, rows)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/interpreter"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -56,6 +57,8 @@ type edge struct {
 	accessLog bool
 	upstreams upstreams
 	signers   *signers
+
+	ownCookies []string // see Options
 }
 
 // errCut is the cause of a request's end when its generation was cut.
@@ -261,8 +264,10 @@ func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.S
 		}
 		return nil
 	}
-	if !sb.Config.PrivatePorts {
-		return nil
+	entrance := service.EntranceTo(sb.Config.Entrances, p.port)
+	closed := sb.Config.PrivatePorts || entrance != nil && !entrance.Public
+	if !closed {
+		return admitBy(entrance, r, p)
 	}
 	switch token := r.header.Get(headerTraffic); {
 	case token == "":
@@ -272,7 +277,20 @@ func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.S
 		return &reply{Code: http.StatusForbidden, SandboxID: p.id,
 			Message: "Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is invalid"}
 	}
-	return nil
+	return admitBy(entrance, r, p)
+}
+
+// admitBy refuses what a public entrance has no route for, before it wakes the
+// sandbox. Whoever has the traffic token of a sandbox reaches what is not public.
+func admitBy(e *service.Entrance, r *request, p *passage) *reply {
+	if e == nil || !e.Public {
+		return nil
+	}
+	status, why := e.Admit(r.method, p.access.Path, r.header)
+	if status == 0 {
+		return nil
+	}
+	return &reply{Code: status, SandboxID: p.id, Port: p.port, Message: "The request is not let in: " + why}
 }
 
 // runsCode reports whether a request is for the code interpreter to run a cell.
@@ -350,7 +368,11 @@ func (e *edge) refusal(id string, err error) *reply {
 	switch {
 	case errdef.Is(err, errdef.Unavailable):
 		e.log.Warn("sandbox not reachable", "sandbox", id, "err", err)
-		return &reply{Code: http.StatusServiceUnavailable, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
+		a := &reply{Code: http.StatusServiceUnavailable, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
+		if errdef.Lasting(a.ErrorCode) {
+			a.retryAfter = 0
+		}
+		return a
 	case errdef.Is(err, errdef.Unfit): // no retry helps
 		e.log.Error("sandbox not reachable", "sandbox", id, "err", err)
 		return &reply{Code: http.StatusNotImplemented, SandboxID: id, Message: err.Error(), ErrorCode: code(err)}

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +27,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -388,12 +391,14 @@ func TestAnswers(t *testing.T) {
 		err     error
 		status  int
 		message string
+		wait    string // Retry-After
 	}{
 		{name: "unknown", change: func(r *http.Request) { r.Header.Set(headerSandbox, "inone") }, status: 502, message: "The sandbox was not found"},
 		{name: "asleep for good", err: errdef.New(errdef.WrongState, "not_resumable", "x").WithRemedy("wake it"), status: 502, message: "The sandbox was not found running, because it is asleep: x: wake it"},
 		{name: "ended meanwhile", err: errdef.New(errdef.NotFound, "sandbox_terminated", "x"), status: 502, message: "The sandbox was not found"},
-		{name: "does not wake", err: errdef.New(errdef.Unavailable, "resume_failed", "it did not wake"), status: 503, message: "it did not wake"},
-		{name: "no room", err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "too many"), status: 429, message: "too many"},
+		{name: "does not wake", err: errdef.New(errdef.Unavailable, "resume_failed", "it did not wake"), status: 503, message: "it did not wake", wait: "1"},
+		{name: "damaged", err: errdef.New(errdef.Unavailable, "checkpoint_damaged", "it is damaged"), status: 503, message: "it is damaged"},
+		{name: "no room", err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "too many"), status: 429, message: "too many", wait: "1"},
 		{name: "closed port", change: func(r *http.Request) { r.Header.Set(headerPort, "9") }, status: 502, message: "The sandbox is running but port is not open"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -401,6 +406,9 @@ func TestAnswers(t *testing.T) {
 			f.err = c.err
 			resp := ask(t, f.serve(t), "/", openPort, c.change)
 			wantJSON(t, resp, c.status, c.message)
+			if wait := resp.Header.Get("Retry-After"); wait != c.wait {
+				t.Errorf("Retry-After %q, want %q", wait, c.wait)
+			}
 		})
 	}
 }
@@ -504,6 +512,65 @@ func TestCredentialsBeforeWake(t *testing.T) {
 			t.Errorf("port %d, %s %q: reached the sandbox %v", c.port, c.header, c.value, reached)
 		}
 	}
+}
+
+// TestEntrances: what an entrance does not let in neither wakes a sandbox nor
+// reaches it, by whichever way and protocol it comes.
+func TestEntrances(t *testing.T) {
+	f := newFleet(t, echo)
+	url := f.serve(t)
+	digest := sha256.Sum256([]byte("key"))
+	f.set(func() {
+		f.sb.Record.State = lifecycle.Paused
+		f.sb.Record.Settings.AutoResume = true
+		f.sb.Config.Entrances = []service.Entrance{{Name: "web", Port: openPort, Runtime: service.Command, Public: true, Routes: []service.Route{
+			{ID: "open", Path: "/open", Methods: []string{"GET"}},
+			{ID: "guarded", Path: "/open/x", Guard: service.Guard{Header: "X-Key", SHA256: hex.EncodeToString(digest[:])}},
+		}}}
+	})
+	check := func(path, method, header, value string, status int, word string) {
+		t.Helper()
+		for _, at := range []string{path, "/s/ione/" + strconv.Itoa(openPort) + path} {
+			before, _ := f.seen()
+			resp := ask(t, url, at, openPort, func(r *http.Request) {
+				r.Method = method
+				if strings.HasPrefix(at, "/s/") {
+					r.Header.Del(headerSandbox)
+					r.Header.Del(headerPort)
+				}
+				if header != "" {
+					r.Header.Set(header, value)
+				}
+			})
+			body, _ := io.ReadAll(resp.Body)
+			after, _ := f.seen()
+			if resp.StatusCode != status || (len(after) > len(before)) != (status == 200) || status != 200 && !strings.Contains(string(body), word) {
+				t.Errorf("%s %s with %s %q: status %d, want %d; %d accesses; %s", method, at, header, value, resp.StatusCode, status, len(after)-len(before), body)
+			}
+		}
+	}
+	check("/open", "GET", "", "", 200, "")
+	check("/open/y?path=/open/x", "GET", "", "", 200, "")
+	check("/other", "GET", "", "", 404, "no route")
+	check("/other?x=/open", "GET", "", "", 404, "no route")
+	check("/open", "POST", "", "", 405, "takes GET")
+	check("/open/x", "GET", "", "", 401, "X-Key")
+	check("/open/%78", "GET", "X-Key", "wrong", 401, "X-Key")
+	check("/open/x", "GET", "X-Key", "key", 200, "")
+	check("/open/../other", "GET", "", "", 400, "two ways")
+	check("/open/x", "GET", headerTraffic, "traffic-token", 401, "X-Key")
+	check("/other", "GET", "X-Access-Token", "preview-ione-8000", 404, "no route")
+	// One that is not public is for whoever has the sandbox's token, or a link.
+	f.set(func() { f.sb.Config.Entrances[0].Public = false })
+	check("/open", "GET", "", "", 403, "traffic access token")
+	check("/open", "GET", headerTraffic, "wrong", 403, "invalid")
+	check("/other", "POST", headerTraffic, "traffic-token", 200, "")
+	check("/open?drowse_preview=preview-ione-8000", "GET", "", "", 200, "")
+	// With public traffic forbidden a route opens nothing.
+	f.set(func() { f.sb.Config.Entrances[0].Public, f.sb.Config.PrivatePorts = true, true })
+	check("/open", "GET", "", "", 403, "traffic access token")
+	check("/open", "GET", headerTraffic, "traffic-token", 200, "")
+	check("/other", "GET", headerTraffic, "traffic-token", 404, "no route")
 }
 
 // TestCodeBeforeWake: nobody wakes a secured sandbox with code that it will not

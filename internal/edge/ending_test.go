@@ -15,6 +15,8 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 // envelope is a message of a Connect stream.
@@ -68,8 +70,6 @@ func lastMessage(t *testing.T, stream []byte) (code, message string) {
 }
 
 func TestConnectStreamsEndWithAReason(t *testing.T) {
-	killed := lifecycle.Record{State: lifecycle.Terminated, Tombstone: &lifecycle.Tombstone{Reason: lifecycle.OutOfMemory, Detail: "too much", At: time.Unix(0, 0).UTC()}}
-	_, ended := lifecycle.Step(killed, lifecycle.AccessRequested{}, time.Unix(0, 0))
 	for name, tt := range map[string]struct {
 		flood bool
 		why   error
@@ -77,7 +77,7 @@ func TestConnectStreamsEndWithAReason(t *testing.T) {
 	}{
 		"paused, silent":  {false, putToSleep, "the sandbox was put to sleep"},
 		"paused, talking": {true, putToSleep, "the sandbox was put to sleep"},
-		"ended":           {false, ended, "the sandbox ended at 1970-01-01T00:00:00Z: OutOfMemory (too much)"},
+		"ended":           {false, endOf(lifecycle.TimeoutExpired), "the sandbox ended at 1970-01-01T00:00:00Z: TimeoutExpired (too much)"},
 	} {
 		for protocol, client := range map[string]func() *http.Client{"HTTP/1.1": func() *http.Client { return http.DefaultClient }, "HTTP/2": func() *http.Client { return http2Client(t) }} {
 			t.Run(name+", "+protocol, func(t *testing.T) {
@@ -104,6 +104,45 @@ func TestConnectStreamsEndWithAReason(t *testing.T) {
 				f.wantReleased(t)
 			})
 		}
+	}
+}
+
+// endOf is why a stream is cut whose sandbox ends for a reason.
+func endOf(reason lifecycle.Reason) error {
+	rec := lifecycle.Record{State: lifecycle.Terminated, Tombstone: &lifecycle.Tombstone{Reason: reason, Detail: "too much", At: time.Unix(0, 0).UTC()}}
+	_, err := lifecycle.Step(rec, lifecycle.AccessRequested{}, time.Unix(0, 0))
+	return err
+}
+
+// TestConnectCodes: E2B's SDKs add to "unavailable" that the sandbox's timeout is
+// too short. Nobody may be told so whose sandbox ran out of memory.
+func TestConnectCodes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		why  error
+		want string
+	}{
+		"put to sleep":     {putToSleep, "unavailable"},
+		"killed":           {endOf(lifecycle.Killed), "unavailable"},
+		"timeout":          {endOf(lifecycle.TimeoutExpired), "unavailable"},
+		"idle":             {endOf(lifecycle.IdleTimeout), "unavailable"},
+		"lifetime":         {endOf(lifecycle.MaxLifetimeExceeded), "unavailable"},
+		"not of ours":      {io.ErrUnexpectedEOF, "unavailable"},
+		"out of memory":    {endOf(lifecycle.OutOfMemory), "aborted"},
+		"out of disk":      {endOf(lifecycle.OutOfDisk), "aborted"},
+		"out of processes": {endOf(lifecycle.OutOfProcesses), "aborted"},
+		"runtime exited":   {endOf(lifecycle.RuntimeExited), "aborted"},
+		"runtime lost":     {endOf(lifecycle.RuntimeLost), "aborted"},
+		"back to its last pause": {outcome.Cut(store.Sandbox{Record: lifecycle.Record{
+			State: lifecycle.Paused, LastError: "it took more memory than it may"}}), "aborted"},
+		"checkpointed": {outcome.PausedBy(&lifecycle.Operation{Cause: lifecycle.CauseCheckpoint}), "aborted"},
+		"restored":     {outcome.PausedBy(&lifecycle.Operation{Cause: lifecycle.CauseRestore}), "aborted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, message := lastMessage(t, (&envelopes{}).farewell(tt.why))
+			if code != tt.want || message == "" {
+				t.Errorf("got %q, %q, want %q", code, message, tt.want)
+			}
+		})
 	}
 }
 

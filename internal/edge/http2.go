@@ -261,7 +261,9 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 	path := x.p.path
 	if x.p.preview {
 		path = withoutPreview(path)
-		if cookies := withoutPreviewCookie(strings.Join(p.In.Header["Cookie"], "; ")); cookies == "" {
+	}
+	if sent := strings.Join(p.In.Header["Cookie"], "; "); x.s.hidesCookies(sent, x.p.preview) {
+		if cookies := x.s.withoutCookies(sent, x.p.preview); cookies == "" {
 			p.Out.Header.Del("Cookie")
 		} else {
 			p.Out.Header.Set("Cookie", cookies)

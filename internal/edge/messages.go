@@ -9,6 +9,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 // messages follows the messages that a server sends on a stream, to know where
@@ -79,12 +80,29 @@ func (e *envelopes) farewell(why error) []byte {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}
-	body, err := json.Marshal(map[string]problem{"error": {"unavailable", reasonOf(why)}})
+	body, err := json.Marshal(map[string]problem{"error": {connectCode(why), reasonOf(why)}})
 	if err != nil { // cannot happen: strings
 		body = []byte("{}")
 	}
 	out := binary.BigEndian.AppendUint32([]byte{endOfStream}, uint32(len(body)))
 	return append(out, body...)
+}
+
+// connectCode returns the code of a Connect stream's end. E2B's SDKs make of
+// "unavailable" the class of error that their users catch when a sandbox sleeps,
+// was killed or is past its time, and advise a longer timeout. Where that advice
+// is wrong the code is "aborted", of which they make a plain error with our words.
+func connectCode(why error) string {
+	e, ok := errors.AsType[*errdef.Error](why)
+	if !ok {
+		return "unavailable"
+	}
+	switch e.Code {
+	case "put_to_sleep", lifecycle.Killed.Code(), lifecycle.TimeoutExpired.Code(), lifecycle.IdleTimeout.Code(),
+		lifecycle.MaxLifetimeExceeded.Code(), lifecycle.PausedExpired.Code():
+		return "unavailable"
+	}
+	return "aborted"
 }
 
 // socketFrames follows the frames of a WebSocket (RFC 6455 §5.2).

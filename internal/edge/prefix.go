@@ -32,6 +32,9 @@ func ofWholeOrigin(name string) bool {
 		return strings.EqualFold(name, "Origin-Agent-Cluster")
 	case len("Service-Worker-Allowed"):
 		return strings.EqualFold(name, "Service-Worker-Allowed")
+	case len("Cross-Origin-Opener-Policy"):
+		// With the same policy as a page of the server, it would keep a hold of that.
+		return strings.EqualFold(name, "Cross-Origin-Opener-Policy")
 	case len("Strict-Transport-Security"):
 		return strings.EqualFold(name, "Strict-Transport-Security")
 	}

@@ -3,6 +3,7 @@ package edge
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
@@ -78,14 +79,24 @@ func withoutPreview(target string) string {
 	return path + "?" + strings.Join(kept, "&")
 }
 
-// withoutPreviewCookie removes the token from a Cookie field.
-func withoutPreviewCookie(value string) string {
+// withoutCookies removes from a Cookie field what no sandbox may get: the
+// server's own cookies and, of a request that a preview link let in, its token.
+func (e *edge) withoutCookies(value string, preview bool) string {
 	var kept []string
 	for pair := range strings.SplitSeq(value, ";") {
 		pair = strings.Trim(pair, " \t")
-		if name, _, _ := strings.Cut(pair, "="); name != previewName {
-			kept = append(kept, pair)
+		name, _, _ := strings.Cut(pair, "=")
+		name = strings.TrimRight(name, " \t")
+		if preview && name == previewName || slices.Contains(e.ownCookies, name) {
+			continue
 		}
+		kept = append(kept, pair)
 	}
 	return strings.Join(kept, "; ")
+}
+
+// hidesCookies reports whether a Cookie field has what withoutCookies removes. All
+// others go on as they came.
+func (e *edge) hidesCookies(value string, preview bool) bool {
+	return preview || slices.ContainsFunc(e.ownCookies, func(name string) bool { return strings.Contains(value, name) })
 }

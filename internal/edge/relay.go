@@ -530,8 +530,8 @@ func (x *exchange) appendRequestHead(out []byte) []byte {
 			continue
 		}
 		value := f.Value
-		if x.p.preview && strings.EqualFold(f.Name, "Cookie") {
-			if value = withoutPreviewCookie(value); value == "" {
+		if strings.EqualFold(f.Name, "Cookie") && x.c.s.hidesCookies(value, x.p.preview) {
+			if value = x.c.s.withoutCookies(value, x.p.preview); value == "" {
 				continue
 			}
 		}

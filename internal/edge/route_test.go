@@ -2,11 +2,14 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -115,7 +118,7 @@ func TestStrangersNamesOnLoopback(t *testing.T) {
 
 // TestPagesBelowAPathHaveTheirOwnOrigin, and say nothing for all of it.
 func TestPagesBelowAPathHaveTheirOwnOrigin(t *testing.T) {
-	whole := []string{"Service-Worker-Allowed", "Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Report-To", "NEL", "Origin-Agent-Cluster"}
+	whole := []string{"Service-Worker-Allowed", "Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Report-To", "NEL", "Origin-Agent-Cluster", "Cross-Origin-Opener-Policy"}
 	f := newFleet(t, func(w http.ResponseWriter, _ *http.Request) {
 		for _, name := range whole {
 			w.Header().Set(name, "x")
@@ -177,6 +180,48 @@ func (f *manyFleet) List(context.Context) ([]store.Sandbox, error) {
 }
 
 func (f *manyFleet) EnvdToken(id string) string { return "token of " + id }
+
+// TestValidSignaturesAreSearchedForInBounds: a search that found something was free,
+// so that a tenant who signed one path after another of its own sandbox had every
+// sandbox looked at for each, and kept the searches of all others waiting.
+func TestValidSignaturesAreSearchedForInBounds(t *testing.T) {
+	f := &manyFleet{fleet: newFleet(t, echo), n: 1000}
+	f.sb.Config.Secure = true
+	synctest.Test(t, func(t *testing.T) { // in which no time passes
+		s := newSigners()
+		find := func(client, path, token string) (string, error) {
+			p := signed{path: path, operation: agentapi.OperationRead, user: "user"}
+			p.signature = agentapi.Sign(p.path, p.operation, p.user, token, nil)
+			return s.find(t.Context(), f, p, netip.MustParseAddr(client))
+		}
+		for i := range 1000 {
+			if id, err := find("192.0.2.1", fmt.Sprint("/", i), "token of ione"); id != "ione" || err != nil {
+				t.Fatalf("path %d: %q, %v", i, id, err)
+			}
+		}
+		if n := f.lists.Load(); n != 1 {
+			t.Errorf("1000 paths of one sandbox took %d searches", n)
+		}
+
+		// One who has more sandboxes than are remembered goes from one to the next.
+		refused := 0
+		for i := range 900 {
+			id := fmt.Sprint("i", i)
+			switch got, err := find("192.0.2.1", "/a", "token of "+id); {
+			case errors.Is(err, errTooManySearches):
+				refused++
+			case got != id || err != nil:
+				t.Fatalf("%s: %q, %v", id, got, err)
+			}
+		}
+		if n := f.lists.Load(); n > 50 || int(n)+refused != 901 {
+			t.Errorf("900 sandboxes took %d searches, and %d were refused", n, refused)
+		}
+		if id, err := find("192.0.2.2", "/b", "token of ione"); id != "ione" || err != nil {
+			t.Errorf("from another address: %q, %v", id, err)
+		}
+	})
+}
 
 // TestSignaturesAreNotSearchedForEachRequest: each unknown one cost a look at
 // every sandbox, without a credential.

@@ -41,6 +41,9 @@ type Options struct {
 	// MayUse reports whether the bearer of an API key may use a sandbox. Nil is
 	// for nobody.
 	MayUse func(apiKey string, sb store.Sandbox) bool
+	// OwnCookies are the names of cookies that are for the control plane alone: no
+	// sandbox gets them.
+	OwnCookies []string
 	// Domain is the wildcard domain under which sandboxes are reached; empty for
 	// none.
 	Domain string
@@ -114,7 +117,7 @@ func (c *clients) leave(client netip.Addr) {
 // NewServer returns a server that serves when Serve is called.
 func NewServer(o Options) *Server {
 	s := &Server{
-		edge:    edge{sandboxes: o.Sandboxes, mayUse: o.MayUse, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog, signers: newSigners()},
+		edge:    edge{sandboxes: o.Sandboxes, mayUse: o.MayUse, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog, signers: newSigners(), ownCookies: o.OwnCookies},
 		control: o.Control,
 		h2conns: newHandedOver(),
 		domain:  hostName(o.Domain),

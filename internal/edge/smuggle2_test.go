@@ -89,17 +89,27 @@ func TestNothingIsSmuggledByHTTP2(t *testing.T) {
 	}
 }
 
+// cutOff is the path of requests that are whole, and may be broken off before their
+// answer by what comes after them. The edge's log does not have those as answered, and
+// the server behind it may notice them during a later case.
+const cutOff = "/cut-off"
+
 // settled returns what the edge and the server behind it saw, once that is the
-// same, or after a while: the edge's log may be written after the answer.
+// same, or after a while: the edge's log may be written after the answer. Requests that
+// may be cut off are left out.
 func settled(log *served, backend *witness) (edgeSaw, backendSaw []string) {
 	for end := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
-		edgeSaw, backendSaw = append(edgeSaw, log.take()...), append(backendSaw, backend.take()...)
+		edgeSaw, backendSaw = append(edgeSaw, lasting(log.take())...), append(backendSaw, lasting(backend.take())...)
 		slices.Sort(edgeSaw)
 		slices.Sort(backendSaw)
 		if slices.Equal(edgeSaw, backendSaw) || time.Now().After(end) {
 			return edgeSaw, backendSaw
 		}
 	}
+}
+
+func lasting(seen []string) []string {
+	return slices.DeleteFunc(seen, func(s string) bool { return strings.Contains(s, " "+cutOff+" ") })
 }
 
 func (s *witness) takeSorted() []string {
@@ -309,11 +319,11 @@ func smugglingCases2() (cases []*script2) {
 		add(refusal, fmt.Sprintf("of the connection, with a body %q", kv)).head(1, false, routed2("POST", "/case", kv...)...).data(1, true, "0\r\n\r\n"+hidden)
 	}
 	for _, length := range []string{"05", "+5", "-5", "0x5", "5,5", "5, 5", "5,6", "5;", "5.0", "5e0", "5_0", "٥", "", "5 5", "99999999999999999999", "18446744073709551621", "9223372036854775808", "five", "0", "4", "6", "1000", "\"5\""} {
-		status := refusal
+		status, path := refusal, "/case"
 		if length == "0" || length == "05" { // a whole request, and data that belongs to nothing
-			status = 0
+			status, path = 0, cutOff
 		}
-		add(status, "length "+length).head(1, false, routed2("POST", "/case", "content-length", length)...).data(1, true, "hello")
+		add(status, "length "+length).head(1, false, routed2("POST", path, "content-length", length)...).data(1, true, "hello")
 		if length != "0" {
 			add(refusal, "length without a body "+length).head(1, true, routed2("POST", "/case", "content-length", length)...)
 		}
@@ -379,8 +389,9 @@ func oddFrames() (cases []*script2) {
 		_ = c.fr.WriteContinuation(3, true, good[9:])
 	})
 	add(refusal, "data before a head", func(c *script2, good []byte) { c.data(1, false, hidden); whole(c, 1, good, endBoth) })
-	add(0, "data after the end", func(c *script2, good []byte) { whole(c, 1, good, endBoth); c.data(1, true, hidden) })
-	add(0, "a head after the end", func(c *script2, good []byte) { whole(c, 1, good, endBoth); whole(c, 1, good, endBoth) })
+	broken := block(routed2("GET", cutOff)...)
+	add(0, "data after the end", func(c *script2, _ []byte) { whole(c, 1, broken, endBoth); c.data(1, true, hidden) })
+	add(0, "a head after the end", func(c *script2, _ []byte) { whole(c, 1, broken, endBoth); whole(c, 1, broken, endBoth) })
 	add(refusal, "a stream of the server's", func(c *script2, good []byte) { whole(c, 2, good, endBoth) })
 	add(refusal, "stream 0", func(c *script2, good []byte) { whole(c, 0, good, endBoth) })
 	add(refusal, "data on stream 0", func(c *script2, _ []byte) { c.data(0, true, hidden) })

@@ -35,11 +35,28 @@ const (
 	ReasonUnresolved  = Reason("no address") // the name has no address now
 	ReasonUnreachable = Reason("no answer")  // the other side did not take the connection
 	ReasonCrowded     = Reason("too many")   // the sandbox, its key or the server has too many connections
+
+	// Those of connections that go out through a [Proxy].
+	ReasonProxyGone    = Reason("proxy unreachable") // the proxy has no address that can be reached, or did not take the connection
+	ReasonProxyLogin   = Reason("proxy login")       // it did not accept the credentials, or there are none here
+	ReasonProxyRefused = Reason("proxy refused")     // it did not connect on
+	ReasonProxyBroken  = Reason("proxy protocol")    // it broke off, or gave an answer that is none, or none in time
+
+	// Those of connections that an [Opener] takes over.
+	ReasonPlain       = Reason("not TLS")     // it asked without TLS, and what is to be put into it must not go so
+	ReasonDistrusted  = Reason("pinned")      // the program inside did not accept the certificate of the sandbox's own authority
+	ReasonCertificate = Reason("certificate") // the other side's certificate could not be verified
+	ReasonMismatch    = Reason("other host")  // a request was for another host than its connection
+	ReasonProtocol    = Reason("protocol")    // it does not speak HTTP/1.1, or asks for what would send the request back
+	ReasonUnlogged    = Reason("not logged")  // the use of a secret could not be logged
+	ReasonSealed      = Reason("unreadable")  // the value of a secret could not be read
 )
 
 // Reasons lists all reasons.
 func Reasons() []Reason {
-	return []Reason{ReasonClosed, ReasonDenied, ReasonName, ReasonUnresolved, ReasonUnreachable, ReasonCrowded}
+	return []Reason{ReasonClosed, ReasonDenied, ReasonName, ReasonUnresolved, ReasonUnreachable, ReasonCrowded,
+		ReasonProxyGone, ReasonProxyLogin, ReasonProxyRefused, ReasonProxyBroken,
+		ReasonPlain, ReasonDistrusted, ReasonCertificate, ReasonMismatch, ReasonProtocol, ReasonUnlogged, ReasonSealed}
 }
 
 // Refusal is one attempt that did not get through.
@@ -66,6 +83,7 @@ type Gate struct {
 	internet Internet
 	room     share
 	counted  func(Reason)
+	opener   Opener // nil for none; see SetOpener
 
 	mu       sync.Mutex
 	policy   Policy
@@ -202,9 +220,15 @@ func (g *Gate) carry(via net.Listener, in *net.TCPConn, to netip.AddrPort) {
 		return
 	}
 	defer g.leave(c)
-	head, why := g.connect(c)
+	head, opens, why := g.connect(c)
+	if opens {
+		why = g.open(c, head)
+	}
 	if why != "" {
 		g.refuse(c.target(), why)
+		return
+	}
+	if opens {
 		return
 	}
 	if c.http {
@@ -243,29 +267,39 @@ func (g *Gate) leave(c *conn) {
 	}
 }
 
-// connect connects on, if the policy allows it. It returns what has been read of
-// the connection to judge it.
-func (g *Gate) connect(c *conn) (head []byte, why Reason) {
+// connect connects on, if the policy allows it and the connection is not for the
+// opener. It returns what has been read of the connection to judge it.
+func (g *Gate) connect(c *conn) (head []byte, opens bool, why Reason) {
 	p := g.current()
+	verdict, watched := p.Address(c.to.Addr()), g.watches(c.to.Port())
+	if verdict == ByName || verdict == Allowed && watched {
+		head, c.name, c.http = sniff(c.in, sniffTime, &c.loan)
+	}
+	if verdict == Allowed && c.loan.short { // something may have been read and not kept
+		return nil, false, ReasonCrowded
+	}
+	if watched && c.name != "" && g.opener.Takes(c.name, c.to.Port()) && (verdict == Allowed || verdict == ByName && p.Host(c.name)) {
+		return head, true, ""
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
 	defer cancel()
-	switch verdict := p.Address(c.to.Addr()); verdict {
+	switch verdict {
 	case Allowed:
-		return nil, g.dial(ctx, c, []netip.Addr{c.to.Addr()})
+		c.http = false // its requests are not judged
+		return head, false, g.dial(ctx, c, []netip.Addr{c.to.Addr()})
 	case ByName:
-		head, c.name, c.http = sniff(c.in, sniffTime, &c.loan)
 		if !p.Host(c.name) {
-			return nil, ReasonName
+			return nil, false, ReasonName
 		}
 		// The name decides, and not the address that came with it: whatever that
 		// was, the connection ends up at the host that is allowed.
 		addrs, err := g.lookup(ctx, c.name)
 		if err != nil || len(addrs) == 0 {
-			return nil, ReasonUnresolved
+			return nil, false, ReasonUnresolved
 		}
-		return head, g.dial(ctx, c, addrs)
+		return head, false, g.dial(ctx, c, addrs)
 	default:
-		return nil, Reason(verdict)
+		return nil, false, Reason(verdict)
 	}
 }
 
@@ -291,8 +325,18 @@ func (g *Gate) dial(ctx context.Context, c *conn, addrs []netip.Addr) Reason {
 	if len(reachable) == 0 {
 		return ReasonClosed
 	}
+	proxy, failed := g.current().proxy, ReasonUnreachable
 	for _, addr := range reachable {
-		out, err := g.internet.Dial(ctx, netip.AddrPortFrom(addr, c.to.Port()))
+		to := netip.AddrPortFrom(addr, c.to.Port())
+		var out *net.TCPConn
+		if proxy.Host == "" {
+			out, err = g.internet.Dial(ctx, to)
+		} else if out, err = g.through(ctx, proxy, to); err != nil {
+			failed = err.(Reason)
+			if failed != ReasonProxyRefused {
+				break // it is the same for every address
+			}
+		}
 		if err != nil {
 			continue
 		}
@@ -302,7 +346,7 @@ func (g *Gate) dial(ctx context.Context, c *conn, addrs []netip.Addr) Reason {
 		}
 		return ""
 	}
-	return ReasonUnreachable
+	return failed
 }
 
 // reachable leaves out what is closed to every sandbox and what is this machine.

@@ -93,6 +93,7 @@ func (g *Gate) resolve(name string, kind dnsmessage.Type) ([]netip.Addr, dnsmess
 	}
 	addrs, err := g.reachable(found)
 	if err != nil {
+		g.refuse(name, ReasonUnreachable)
 		return nil, dnsmessage.RCodeServerFailure
 	}
 	if len(addrs) == 0 { // it would be refused where it is dialed

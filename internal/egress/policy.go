@@ -24,6 +24,7 @@ type Policy struct {
 	deny  []netip.Prefix
 	some  bool // something is reached that no rule allows by itself
 	open  []Range
+	proxy Proxy // through which connections go out
 }
 
 // NewPolicy returns the policy of a sandbox that may or may not reach the
@@ -108,6 +109,10 @@ func parseName(text string) (string, bool) {
 
 // canonical returns the one spelling of a name.
 func canonical(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }
+
+// IsHost reports whether a name in lower case can be a host's, and is no notation
+// of an address.
+func IsHost(name string) bool { return isHost(name) }
 
 // isHost reports whether a canonical name can be a host's: labels of letters,
 // digits, hyphens and underscores, and a last one that is no number, so that no

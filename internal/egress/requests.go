@@ -77,9 +77,11 @@ func (r *requests) passBody(length int64) error {
 	return nil
 }
 
-// readHead reads the head of a request, its empty line included.
+// readHead reads the head of a request, its empty line included. It stops after a
+// first line that begins no request: nothing more may come.
 func readHead(r *bufio.Reader, l *loan) (string, error) {
 	var head []byte
+	lines := 0
 	for {
 		line, err := r.ReadSlice('\n')
 		head = append(head, line...)
@@ -93,8 +95,12 @@ func readHead(r *bufio.Reader, l *loan) (string, error) {
 		case err != nil: // the line goes on
 		case !bytes.HasSuffix(head, []byte("\r\n")):
 			return "", errNameless
+		case lines == 0 && !h1.IsRequestLine(string(head[:len(head)-len("\r\n")])):
+			return "", errNameless
 		case bytes.HasSuffix(head, []byte("\r\n\r\n")):
 			return string(head), nil
+		default:
+			lines++
 		}
 	}
 }

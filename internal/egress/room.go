@@ -12,6 +12,7 @@ import (
 type Room struct {
 	descriptors *ration.Ration
 	buffers     *ration.Ration // bytes, until a connection has said its name
+	opened      *ration.Ration // connections that an Opener carries
 }
 
 // What is taken.
@@ -22,6 +23,7 @@ const (
 	minDescriptors, maxDescriptors = 600, 1 << 16
 
 	maxBuffers = 32 << 20
+	maxOpened  = 1024 // some 150 KiB each
 	// A name is looked for in sniffBuffers, and a head that is larger than
 	// sniffSmall takes largeBuffers more.
 	sniffSmall   = 4 << 10
@@ -38,7 +40,7 @@ func NewRoom() *Room {
 }
 
 func newRoom(descriptors int) *Room {
-	return &Room{ration.New(descriptors), ration.New(maxBuffers)}
+	return &Room{ration.New(descriptors), ration.New(maxBuffers), ration.New(maxOpened)}
 }
 
 // Of returns how many descriptors, and bytes of buffers, the sandboxes of an API
@@ -61,14 +63,19 @@ func (s share) holder(r *ration.Ration) ration.Holder {
 func (s share) takeDescriptors(n int) bool { return s.descriptors.Take(n, s.holder(s.descriptors)) }
 func (s share) giveDescriptors(n int)      { s.descriptors.Give(n, s.holder(s.descriptors)) }
 
+func (s share) takeOpened() bool { return s.opened.Take(1, s.holder(s.opened)) }
+func (s share) giveOpened()      { s.opened.Give(1, s.holder(s.opened)) }
+
 // loan is what one connection has of the buffers.
 type loan struct {
 	from  share
 	taken int
+	short bool // there was no room for more
 }
 
 func (l *loan) take(n int) bool {
 	if !l.from.buffers.Take(n, l.from.holder(l.from.buffers)) {
+		l.short = true
 		return false
 	}
 	l.taken += n

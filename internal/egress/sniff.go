@@ -22,19 +22,20 @@ const tlsHandshake = 0x16
 // sniff reads of a connection which name it is for: that in a TLS greeting, or
 // the host of an HTTP request. It returns all that it has read. The name is
 // empty where there is none, or no room to look for it.
+//
+// A client may be silent until the server has spoken. After the time for the name
+// the connection has no deadline any more, and can go on without a name.
 func sniff(c net.Conn, within time.Duration, l *loan) (head []byte, name string, isHTTP bool) {
 	if c.SetReadDeadline(time.Now().Add(within)) != nil {
 		return nil, "", false
 	}
+	defer func() { _ = c.SetReadDeadline(time.Time{}) }() // one that is closed fails at the next read
 	// Before the first byte a connection takes no room.
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(c, first); err != nil || !l.take(sniffBuffers) {
 		return nil, "", false
 	}
 	name, head, isHTTP = nameIn(io.LimitReader(io.MultiReader(bytes.NewReader(first), c), maxHead), l)
-	if c.SetReadDeadline(time.Time{}) != nil {
-		return nil, "", false
-	}
 	return head, name, isHTTP
 }
 
@@ -48,7 +49,7 @@ func nameIn(r io.Reader, l *loan) (name string, read []byte, isHTTP bool) {
 	case err != nil:
 	case first[0] == tlsHandshake:
 		name = serverName(tee)
-	case first[0] >= 'A' && first[0] <= 'Z': // a method
+	case first[0] >= 'A' && first[0] <= 'Z' && hasMethod(tee):
 		name, isHTTP = httpHost(tee, l), true
 	}
 	return canonical(name), all.Bytes(), isHTTP
@@ -66,6 +67,22 @@ func (k *kept) Write(p []byte) (int, error) {
 		return 0, errCrowded
 	}
 	return k.Buffer.Write(p)
+}
+
+// hasMethod reports whether a method comes first. It reads no further than the first
+// byte that cannot be part of one: the client may wait for an answer to that.
+func hasMethod(r *bufio.Reader) bool {
+	for n := 1; ; n++ {
+		begin, err := r.Peek(n)
+		switch {
+		case err != nil:
+			return false
+		case begin[n-1] == ' ':
+			return n > 1
+		case !h1.ValidMethod(string(begin)):
+			return false
+		}
+	}
 }
 
 // httpHost returns the host of a request, which must be one that all readers

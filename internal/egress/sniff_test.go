@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 )
 
 // greeting returns what a TLS client sends first.
@@ -55,6 +56,66 @@ func TestNameIn(t *testing.T) {
 			}
 			if len(read) > maxHead {
 				t.Errorf("%d bytes were read", len(read))
+			}
+		})
+	}
+}
+
+// further fails the test when more is read.
+type further struct{ t *testing.T }
+
+// Read implements io.Reader.
+func (f further) Read([]byte) (int, error) {
+	f.t.Error("it reads on, where the client may wait for an answer")
+	return 0, io.EOF
+}
+
+// TestNameInStops: what cannot be a request is known by its beginning.
+func TestNameInStops(t *testing.T) {
+	for name, sent := range map[string]string{
+		"SSH":             "SSH-2.0-OpenSSH_9.9\r\n",
+		"a binary method": "AMQP\x00\x00\x09\x01",
+		"a word":          "HELLO\r\n",
+		"a command":       "USER me now\r\n",
+		"no CR":           "GET / HTTP/1.1\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, read, _ := nameIn(io.MultiReader(strings.NewReader(sent), further{t}), &loan{from: share{Room: NewRoom()}})
+			if got != "" || string(read) != sent {
+				t.Errorf("the name is %q, and %q was read", got, read)
+			}
+		})
+	}
+}
+
+// TestSniffSilent lets a connection go on that says nothing in its time.
+func TestSniffSilent(t *testing.T) {
+	for name, sent := range map[string]string{"nothing": "", "half a request": "GET / HT"} {
+		t.Run(name, func(t *testing.T) {
+			ln := listen(t)
+			near, err := net.Dial("tcp4", ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer near.Close()
+			if _, err := io.WriteString(near, sent); err != nil {
+				t.Fatal(err)
+			}
+			far, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer far.Close()
+			head, host, _ := sniff(far, 100*time.Millisecond, &loan{from: share{Room: NewRoom()}})
+			if string(head) != sent || host != "" {
+				t.Errorf("read %q, for %q", head, host)
+			}
+			if _, err := io.WriteString(near, "later"); err != nil {
+				t.Fatal(err)
+			}
+			later := make([]byte, 5)
+			if _, err := io.ReadFull(far, later); err != nil || string(later) != "later" {
+				t.Errorf("what comes later is %q, %v", later, err)
 			}
 		})
 	}

@@ -9,6 +9,7 @@ package errdef
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Class says what kind of failure an error is, and so what a caller can do.
@@ -88,6 +89,14 @@ func ClassOf(err error) Class {
 
 // Is reports whether err has the given class.
 func Is(err error, class Class) bool { return err != nil && ClassOf(err) == class }
+
+// lasting are the codes of Unavailable that stay until somebody repairs what they
+// name.
+var lasting = []string{"checkpoint_damaged", "checkpoint_unreadable", "secrets_unreadable"}
+
+// Lasting reports whether no retry cures an error of this code, so that nobody is
+// told when to try again.
+func Lasting(code string) bool { return slices.Contains(lasting, code) }
 
 // Fact returns a fact of the outermost *Error in err's chain, nil if it has none
 // of that name.

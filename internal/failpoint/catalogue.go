@@ -26,6 +26,8 @@ const (
 	LayerSynced  Point = "layer/synced"
 	LayerCopy    Point = "layer/copy"
 	ImageMake    Point = "layer/image-make"
+	ImageLink    Point = "layer/image-link"
+	ImageUnlink  Point = "layer/image-unlink"
 	ImageFile    Point = "layer/image-file"
 	Manifest     Point = "layer/manifest"
 	ManifestSync Point = "layer/manifest-sync"
@@ -69,6 +71,7 @@ const (
 	Freeze          Point = "gvisor/freeze"
 	Frozen          Point = "gvisor/frozen"
 	Checkpoint      Point = "gvisor/checkpoint"
+	TakerStarted    Point = "gvisor/taker-started"
 	Checkpointed    Point = "gvisor/checkpointed"
 	Thaw            Point = "gvisor/thaw"
 	Thawed          Point = "gvisor/thawed"
@@ -118,6 +121,8 @@ func Catalogue() []Step {
 		{Point: LayerSynced, Where: "a frozen layer is durable"},
 		{Point: LayerCopy, Where: "before a top is copied for a snapshot, while the guest is frozen"},
 		{Point: ImageMake, Where: "before the directory of an image is made"},
+		{Point: ImageLink, Where: "before a pack of the image before is linked into a new one"},
+		{Point: ImageUnlink, Where: "before the packs are taken out of a new image that it does not need"},
 		{Point: ImageFile, Where: "before a file of an image is synced"},
 		{Point: Manifest, Where: "the manifest's file is made and empty"},
 		{Point: ManifestSync, Where: "the manifest is written and not synced"},
@@ -161,6 +166,7 @@ func Catalogue() []Step {
 		{Point: Freeze, Where: "the mark is there, before the freeze"},
 		{Point: Frozen, Where: "the runtime is frozen"},
 		{Point: Checkpoint, Where: "before the memory is written"},
+		{Point: TakerStarted, Where: "the image taker of a delta pause waits, before the sentry is told"},
 		{Point: Checkpointed, Where: "the memory is written, and not synced"},
 		{Point: Thaw, Where: "before the thaw"},
 		{Point: Thawed, Where: "the runtime runs on, and the mark is still there"},

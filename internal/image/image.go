@@ -79,7 +79,7 @@ const RatioFrom = 64 << 20
 // DefaultLimits are larger than the layers of any image in common use.
 var DefaultLimits = Limits{Bytes: 64 << 30, Entries: 1_000_000, Ratio: 200}
 
-// Progress tells of one layer that is being fetched.
+// Progress tells of one layer that is being fetched, or sent.
 type Progress struct {
 	Layer string `json:"layer"` // its digest
 	State State  `json:"state"`

@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // item is an entry of an archive.
@@ -205,7 +206,7 @@ func TestWhiteouts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st := stat(t, filepath.Join(dir, "d/gone")); !whiteout(&st) {
+	if st := stat(t, filepath.Join(dir, "d/gone")); !tree.IsWhiteout(&st) {
 		t.Errorf("d/gone is %o", st.Mode)
 	}
 	if st := stat(t, filepath.Join(dir, "again")); st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -229,18 +230,19 @@ func TestWhiteouts(t *testing.T) {
 	}
 }
 
-// TestHostileArchives: nothing is made outside, whatever an archive has.
-func TestHostileArchives(t *testing.T) {
-	small := Limits{Bytes: 1 << 20, Entries: 100, Ratio: 10}
+// hostileArchive is one that nobody honest makes.
+type hostileArchive struct {
+	archive []byte
+	code    string // empty: it is unpacked, and harmless
+}
+
+func hostileArchives(t testing.TB) map[string]hostileArchive {
 	many := make([]item, 101)
 	for i := range many {
 		many[i] = item{name: fmt.Sprintf("f%d", i)}
 	}
 	link := item{name: "l", kind: tar.TypeSymlink, link: "../.."}
-	for name, c := range map[string]struct {
-		archive []byte
-		code    string // empty: it is unpacked, and harmless
-	}{
+	return map[string]hostileArchive{
 		"up":                         {archiveOf(t, item{name: "../escaped", data: "x"}), "image_invalid"},
 		"up inside":                  {archiveOf(t, item{name: "a/../../escaped", data: "x"}), "image_invalid"},
 		"up only":                    {archiveOf(t, item{name: "..", kind: tar.TypeDir}), "image_invalid"},
@@ -275,9 +277,17 @@ func TestHostileArchives(t *testing.T) {
 		"no archive":                 {bytes.Repeat([]byte("no tar "), 1000), "image_damaged"},
 		"truncated":                  {archiveOf(t, item{name: "f", data: strings.Repeat("x", 4096)})[:3000], "image_damaged"},
 		"device that is a whiteout":  {archiveOf(t, item{name: "f", kind: tar.TypeChar}), ""},
-	} {
+	}
+}
+
+// smallLimits are those under which hostile archives are unpacked.
+var smallLimits = Limits{Bytes: 1 << 20, Entries: 100, Ratio: 10}
+
+// TestHostileArchives: nothing is made outside, whatever an archive has.
+func TestHostileArchives(t *testing.T) {
+	for name, c := range hostileArchives(t) {
 		t.Run(name, func(t *testing.T) {
-			dir, _, err := unpackItems(t, small, c.archive)
+			dir, _, err := unpackItems(t, smallLimits, c.archive)
 			err = explain(err)
 			if e, _ := errors.AsType[*errdef.Error](err); c.code == "" && err != nil || c.code != "" && (e == nil || e.Code != c.code) {
 				t.Errorf("error %v, want %q", err, c.code)
@@ -304,8 +314,11 @@ func TestHostileArchives(t *testing.T) {
 func FuzzUnpack(f *testing.F) {
 	f.Add(archiveOf(f, item{name: "a/b", data: "x"}, item{name: "l", kind: tar.TypeSymlink, link: "../.."}, item{name: "l/x", data: "x"}))
 	f.Add(archiveOf(f, item{name: "a/.wh.b"}, item{name: "a/.wh..wh..opq"}, item{name: "h", kind: tar.TypeLink, link: "a"}))
+	for _, c := range hostileArchives(f) {
+		f.Add(c.archive)
+	}
 	f.Fuzz(func(t *testing.T, archive []byte) {
-		dir, _, _ := unpackItems(t, Limits{Bytes: 1 << 20, Entries: 100, Ratio: 10}, archive)
+		dir, _, _ := unpackItems(t, smallLimits, archive)
 		for _, above := range []string{filepath.Dir(dir), filepath.Dir(filepath.Dir(dir))} {
 			if entries, err := os.ReadDir(above); err != nil || len(entries) != 1 {
 				t.Errorf("%s has %v, %v", above, entries, err)

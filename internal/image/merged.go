@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Merged is the tree that layers make together, as overlayfs will show it. What
@@ -81,7 +83,7 @@ func (m *Merged) find(p string, from int) (*node, error) {
 	for i := from; i < len(m.roots); i++ {
 		n, err := m.in(i, p)
 		switch {
-		case err == nil && whiteout(&n.st):
+		case err == nil && tree.IsWhiteout(&n.st):
 			return nil, nil
 		case err == nil:
 			n.layer = i

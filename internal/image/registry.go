@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -325,6 +326,12 @@ func (w *watched) Close() error {
 func fromRegistry(what fmt.Stringer, err error) error {
 	if _, ok := errors.AsType[*errdef.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
+	}
+	// Before the others: a registry in a private network is asked without TLS then,
+	// and what it answers to that says little.
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return errdef.New(errdef.Unfit, "image_registry_untrusted", "this server does not trust the certificate of the registry of %s: %w", what, e).
+			WithRemedy("add the authority that signed it to the trusted ones of the server's host (on Debian: a .crt file in /usr/local/share/ca-certificates, then update-ca-certificates), and restart the server")
 	}
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		switch code := e.StatusCode; {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Marks in the archives of layers, and in overlayfs.
@@ -246,11 +248,8 @@ func (u *unpacker) makeParents(dir string, t time.Time) (fd int, err error) {
 func isWhiteout(at int, name string) bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	return err == nil && whiteout(&st)
+	return err == nil && tree.IsWhiteout(&st)
 }
-
-// whiteout reports whether something is overlayfs' mark of what is removed.
-func whiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
 
 // mkdir makes a directory. One in the place of a whiteout shows nothing of what
 // is below.
@@ -510,7 +509,7 @@ func (u *unpacker) link(at int, base string, h *tar.Header) error {
 		defer unix.Close(from)
 	}
 	var st, own unix.Stat_t
-	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || whiteout(&st) {
+	if err := unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || tree.IsWhiteout(&st) {
 		return Invalid("it is a link to %.200q, which the layer does not have", h.Linkname)
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {

@@ -46,20 +46,20 @@ func TestImageForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Manifest{
-		Version: manifestVersion, ID: "image", Runtime: "gvisor release-1", Build: strings.Repeat("0f", 32), Stack: []string{"a-1", "a-2"}, System: &System{Digest: "names", Exact: "times"},
+		Version: wholeVersion, ID: "image", Runtime: "gvisor release-1", Build: strings.Repeat("0f", 32), Stack: []string{"a-1", "a-2"}, System: &System{Digest: "names", Exact: "times"},
 		HostFiles: []HostFile{{Path: "/usr/bin/sh", Size: 7, Modified: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)}},
 	}
-	if _, _, err := s.Seal(want); err != nil {
+	if _, _, err := s.Seal(want, nil); err != nil {
 		t.Fatal(err)
 	}
 	written, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := imageForm(manifestVersion)
+	path := imageForm(wholeVersion)
 	golden.Hold(t, path, written)
 	want.Files = []File{{Name: "memory", Size: int64(len(imageFile)), CRC32C: []uint32{3974880312}}}
-	for version := 1; version <= manifestVersion; version++ {
+	for version := 1; version <= wholeVersion; version++ {
 		kept := string(golden.Read(t, imageForm(version)))
 		want := want
 		want.Version = version

@@ -15,14 +15,17 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/pagemap"
 	"github.com/drowse-dev/drowse/internal/planted"
 )
 
 const (
 	manifestName = "manifest.json"
-	// manifestVersion is of what is written. Every version since the first is read:
-	// 2 added Build.
-	manifestVersion = 2
+	// manifestVersion is the newest that is written. Every version since the first is
+	// read: 2 added Build, 3 images with a map of pages. An image without a map is
+	// still written as version 2, so that servers from before maps read it.
+	manifestVersion = 3
+	wholeVersion    = 2
 	// ChunkSize bounds what one checksum covers, so that damage is located and
 	// both cores can check at once.
 	ChunkSize = 1 << 20
@@ -48,6 +51,9 @@ type Manifest struct {
 	// that is not known.
 	HostFiles []HostFile `json:"hostFiles,omitzero"`
 }
+
+// Mapped reports whether the image has a map of pages, as package pagemap describes.
+func (m Manifest) Mapped() bool { return m.Version >= 3 }
 
 // HostFile is a file of the host below a template, as a runtime saw it.
 type HostFile struct {
@@ -91,21 +97,33 @@ func (s *Store) NewImage(id string) (string, error) {
 
 // Seal makes the files that a runtime wrote into an image's directory durable,
 // and writes the manifest. It returns the SHA-256 of the manifest in hex, by
-// which Verify later knows the image from any other, and the bytes written.
-func (s *Store) Seal(m Manifest) (digest string, size int64, err error) {
-	if digest, err = seal(s.ImageDir(m.ID), &m); err != nil {
+// which Verify later knows the image from any other, and the bytes that were written
+// for it.
+//
+// The packs of an image that NewImageOver made are p, else nil. Those that it has from
+// other images are durable, and their checksums are known.
+func (s *Store) Seal(m Manifest, p *Packs) (digest string, written int64, err error) {
+	if digest, err = seal(s.ImageDir(m.ID), &m, p); err != nil {
 		return "", 0, fmt.Errorf("seal image %s: %w", m.ID, err)
 	}
 	for _, f := range m.Files {
-		size += f.Size
+		if _, linked := p.linked(f.Name); !linked {
+			written += f.Size
+		}
 	}
-	return digest, size, failpoint.Fail(failpoint.Sealed)
+	return digest, written, failpoint.Fail(failpoint.Sealed)
 }
 
 // seal makes the files in dir durable, lists them in m, and writes that beside
 // them.
-func seal(dir string, m *Manifest) (digest string, err error) {
-	m.Version = manifestVersion
+func seal(dir string, m *Manifest, p *Packs) (digest string, err error) {
+	m.Version = wholeVersion
+	if p != nil {
+		m.Version = manifestVersion
+		if err := p.dropUnneeded(dir); err != nil {
+			return "", err
+		}
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", err
@@ -113,6 +131,10 @@ func seal(dir string, m *Manifest) (digest string, err error) {
 	m.Files = make([]File, len(entries))
 	var g errgroup.Group
 	for i, e := range entries {
+		if f, ok := p.linked(e.Name()); ok {
+			m.Files[i] = f
+			continue
+		}
 		g.Go(func() (err error) {
 			m.Files[i], err = sealFile(filepath.Join(dir, e.Name()))
 			return err
@@ -120,6 +142,11 @@ func seal(dir string, m *Manifest) (digest string, err error) {
 	}
 	if err := g.Wait(); err != nil {
 		return "", err
+	}
+	if m.Mapped() {
+		if _, err := readMap(dir, *m); err != nil {
+			return "", err
+		}
 	}
 	return writeManifest(dir, *m)
 }
@@ -193,7 +220,7 @@ func writeManifest(dir string, m Manifest) (digest string, err error) {
 	if err := failpoint.Fail(failpoint.NamesSync); err != nil {
 		return "", err
 	}
-	if planted.In(planted.UnsyncedNames) {
+	if planted.In(planted.UnsyncedNames) || m.Mapped() && planted.In(planted.UnsyncedPackNames) {
 		return digestOf(data), nil
 	}
 	for _, d := range []string{dir, filepath.Dir(dir)} {
@@ -214,6 +241,9 @@ func (s *Store) Verify(id, digest string) (Manifest, error) {
 	m, err := s.look(id, digest)
 	if err == nil {
 		err = verifyContents(s.ImageDir(id), m)
+	}
+	if err == nil && m.Mapped() {
+		_, err = readMap(s.ImageDir(id), m)
 	}
 	if err != nil {
 		return Manifest{}, damaged("memory image", id, err)
@@ -333,6 +363,9 @@ func (s *Store) BuildOf(id string) (string, error) {
 func (s *Store) AbandonImage(id string) {
 	entries, _ := os.ReadDir(s.ImageDir(id)) // there may be none
 	for _, e := range entries {
+		if pagemap.IsPack(e.Name()) && e.Name() != pagemap.PackOf(id) {
+			continue // another image's as well
+		}
 		_ = os.Truncate(filepath.Join(s.ImageDir(id), e.Name()), 0) // it is removed in any case
 	}
 }

@@ -211,7 +211,7 @@ func (s *Store) Freeze(ctx context.Context, top string) (Frozen, error) {
 }
 
 func freeze(ctx context.Context, dir string) (Frozen, error) {
-	f, syncs, err := survey(ctx, dir)
+	f, syncs, err := survey(ctx, dir, bounds{MaxNames, MaxNameBytes})
 	if err == nil && f.Changed {
 		f.Digest, err = writeListing(dir, func(add func(line) error) error { return list(ctx, dir, add) })
 		if err == nil {
@@ -302,6 +302,9 @@ func (s *Store) Unremoved() ([]string, error) {
 func (s *Store) FinishRemovals() error {
 	paths, err := s.Unremoved()
 	for _, p := range paths {
+		if filepath.Dir(p) == s.imports {
+			err = errors.Join(err, detach(p)) // a process that was killed in OpenTrees leaves a mount
+		}
 		err = errors.Join(err, tree.Remove(p))
 	}
 	if err != nil {

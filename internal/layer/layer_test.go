@@ -162,7 +162,7 @@ func (r *rig) seal(id string, files map[string][]byte) string {
 	for name, data := range files {
 		r.must(os.WriteFile(filepath.Join(dir, name), data, 0o644))
 	}
-	digest, size, err := r.Seal(Manifest{ID: id, Runtime: "test"})
+	digest, size, err := r.Seal(Manifest{ID: id, Runtime: "test"}, nil)
 	r.must(err)
 	var want int64
 	for _, data := range files {

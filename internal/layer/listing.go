@@ -91,22 +91,53 @@ const maxPending = 64
 // pending is a line whose checksum may still be taken.
 type pending struct {
 	line
-	file *os.File // nil if there is nothing to read
-	size int64
-	done chan struct{} // closed when the line is complete
-	err  error
+	file   *os.File // nil if there is nothing to read
+	size   int64
+	shared *shared       // nil if the file has one name
+	done   chan struct{} // closed when the line is complete, but for a sum that is shared
+	err    error
+}
+
+// shared is the checksum of a file with several names. Only its first name in the
+// order of the listing reads the file.
+type shared struct {
+	sum  string // set before any other name's turn comes
+	more uint64 // how many more names may follow
+}
+
+// linkedFiles is the files with several names that a listing has met, by inode, but for
+// those of which it has met all names. A layer has no more than MaxNames.
+type linkedFiles map[uint64]*shared
+
+// meet notes a name of a file, and reports whether it is the first one.
+func (n linkedFiles) meet(st *unix.Stat_t) (s *shared, first bool) {
+	if st.Nlink < 2 {
+		return nil, true
+	}
+	s = n[st.Ino]
+	if s == nil {
+		s = &shared{more: uint64(st.Nlink) - 1}
+		n[st.Ino] = s
+		return s, true
+	}
+	if s.more--; s.more == 0 {
+		delete(n, st.Ino)
+	}
+	return s, false
 }
 
 // list calls take for the lines of what a layer's directory holds now, in order.
-// Files are read by as many goroutines as there are processors.
+// Files are read by as many goroutines as there are processors, each once, however
+// many names it has: else 60,000 names of a file would cost as much as such files.
 func list(ctx context.Context, dir string, take func(line) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	read, order := make(chan *pending, maxPending), make(chan *pending, maxPending)
 	g.Go(func() error {
 		defer close(order)
 		defer close(read)
+		met := linkedFiles{}
 		return walk(ctx, dir, func(e *tree.Entry) error {
-			p, err := describe(e)
+			p, err := met.describe(e)
 			if err != nil {
 				return err
 			}
@@ -127,6 +158,7 @@ func list(ctx context.Context, dir string, take func(line) error) error {
 			if p.err != nil {
 				return p.err
 			}
+			p.share()
 			if err := take(p.line); err != nil {
 				return err
 			}
@@ -168,6 +200,18 @@ func (p *pending) finish(ctx context.Context) {
 	p.sum = sumText(sum)
 }
 
+// share takes the checksum from the file's first name, or leaves it to the others.
+// It is called for one line after the other, in order.
+func (p *pending) share() {
+	switch {
+	case p.shared == nil:
+	case p.sum == "":
+		p.sum = p.shared.sum
+	default:
+		p.shared.sum = p.sum
+	}
+}
+
 // sumText is how a checksum is written. That of an empty file is 0.
 func sumText(sum uint32) string { return fmt.Sprintf("%08x", sum) }
 
@@ -179,7 +223,7 @@ func (l line) checksum() (uint32, error) {
 
 // describe begins the line for an entry. Times and inode numbers are no part of
 // it: a copy of the layer is as good.
-func describe(e *tree.Entry) (*pending, error) {
+func (n linkedFiles) describe(e *tree.Entry) (*pending, error) {
 	l, err := header(e)
 	p := &pending{line: l, size: e.Stat.Size, done: make(chan struct{})}
 	if err != nil || e.Kind() != unix.S_IFREG {
@@ -187,6 +231,10 @@ func describe(e *tree.Entry) (*pending, error) {
 	}
 	if p.size == 0 {
 		p.sum = sumText(0)
+		return p, nil
+	}
+	var first bool
+	if p.shared, first = n.meet(&e.Stat); !first {
 		return p, nil
 	}
 	p.file, err = e.Open()
@@ -283,16 +331,41 @@ func contents(ctx context.Context, f *os.File, size int64) (uint32, error) {
 		if errors.Is(err, unix.ENXIO) {
 			break // a hole up to the end
 		}
-		if err == nil {
-			at = max(at, data/ChunkSize*ChunkSize)
-		} // else this file system does not tell
-		n, err := f.ReadAt(buf[:min(ChunkSize, size-at)], at)
-		if err != nil && err != io.EOF {
+		if err != nil { // this file system does not tell
+			data = at
+		}
+		at = max(at, data/ChunkSize*ChunkSize)
+		n, err := readChunk(f, buf[:min(ChunkSize, size-at)], at, data)
+		if err != nil {
 			return 0, err
 		}
 		addChunk(sum, at/ChunkSize, buf[:n])
 	}
 	return sum.Sum32(), nil
+}
+
+// readChunk reads what lies at an offset of a file, from data on, which is where the
+// first data is. Holes are not read: a file may have a little data in each chunk.
+func readChunk(f *os.File, chunk []byte, at, data int64) (n int, err error) {
+	end := at + int64(len(chunk))
+	clear(chunk[:data-at])
+	for data < end {
+		hole, err := unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
+		if err != nil || hole <= data || hole > end { // or it does not tell
+			hole = end
+		}
+		if n, err := f.ReadAt(chunk[data-at:hole-at], data); err == io.EOF {
+			return int(data-at) + n, nil
+		} else if err != nil {
+			return 0, err
+		}
+		if data, err = unix.Seek(int(f.Fd()), hole, unix.SEEK_DATA); err != nil {
+			data = end // nothing but a hole
+		}
+		data = min(data, end)
+		clear(chunk[hole-at : data-at])
+	}
+	return len(chunk), nil
 }
 
 func addChunk(sum hash.Hash32, number int64, data []byte) {

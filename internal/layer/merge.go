@@ -687,7 +687,7 @@ func (h *handle) kindOf(name string) (kind, error) {
 		return missing, &fs.PathError{Op: "stat", Path: (&tree.Path{In: h.path, Name: name}).Short(), Err: err}
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return directory, nil
-	case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0:
+	case tree.IsWhiteout(&st):
 		return whiteout, nil
 	}
 	return other, nil

@@ -72,12 +72,16 @@ type mounter struct {
 
 func (m mounter) mount(o overlay) error {
 	if len(o.lowers) > MaxLowers {
-		return errdef.New(errdef.Exhausted, "too_many_layers", "%d layers are more than the %d that the kernel mounts over each other", len(o.lowers), MaxLowers)
+		return tooMany(len(o.lowers))
 	}
 	if m.way.name == ways[0].name && slices.ContainsFunc(append([]string{o.upper, o.work}, o.lowers...), unfitForContext) {
 		return mountByDescriptor(o, m.options)
 	}
 	return m.way.mount(o, m.options)
+}
+
+func tooMany(layers int) error {
+	return errdef.New(errdef.Exhausted, "too_many_layers", "%d layers are more than the %d that the kernel mounts over each other", layers, MaxLowers)
 }
 
 // unfitForContext reports whether a path cannot be given to a file system
@@ -188,13 +192,21 @@ func inDirectory(dir string, f func() error) error {
 // Unmount takes away every mount at or below the directory at, and the
 // directory. It is idempotent, also beside another Unmount of the same.
 func Unmount(at string) error {
+	if err := detach(at); err != nil {
+		return err
+	}
+	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount layers: %w", err)
+	}
+	return nil
+}
+
+// detach takes away every mount at or below a directory.
+func detach(at string) error {
 	for {
 		points, err := mountPoints(at)
-		if err != nil {
+		if len(points) == 0 || err != nil {
 			return err
-		}
-		if len(points) == 0 {
-			break
 		}
 		for i := len(points) - 1; i >= 0; i-- {
 			if err := failpoint.Fail(failpoint.Unmount); err != nil {
@@ -209,10 +221,6 @@ func Unmount(at string) error {
 			}
 		}
 	}
-	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("unmount layers: %w", err)
-	}
-	return nil
 }
 
 // mountPoints returns the mount points at or below dir in the order they were

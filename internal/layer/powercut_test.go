@@ -27,6 +27,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if dir := os.Getenv(sharedEnv); dir != "" {
+		if err := makeShared(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 
@@ -76,7 +83,7 @@ func (s *Store) sealRecorded(id string) error {
 	if err := writeContents(dir, id); err != nil {
 		return err
 	}
-	digest, _, err := s.Seal(Manifest{ID: id, Runtime: "test"})
+	digest, _, err := s.Seal(Manifest{ID: id, Runtime: "test"}, nil)
 	fmt.Printf(saidSealed+"\n", id, digest)
 	return err
 }
@@ -112,9 +119,21 @@ func writeContents(dir, id string) error {
 // layers and removes them. What was sealed or frozen is good, until its removal
 // begins; and whatever is taken for good is what was written.
 func TestPowerCut(t *testing.T) {
+	cutPower(t, recordedEnv, func(t *testing.T, s *Store, line string, said []string) {
+		if !strings.HasPrefix(line, "removing") {
+			s.checkRecorded(t, line, said)
+		}
+	})
+}
+
+// cutPower has this program work in a directory, as env tells it to, and cuts the
+// power wherever it may be. After each cut it checks every line that the program says
+// when nothing stops it; said are those it had said by then.
+func cutPower(t *testing.T, env string, check func(t *testing.T, s *Store, line string, said []string)) {
+	t.Helper()
 	dir := t.TempDir()
 	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), recordedEnv+"="+dir)
+	child.Env = append(os.Environ(), env+"="+dir)
 	recording := powercut.Record(t, dir, child)
 	all := recording.Said()
 	recording.Replay(t, 200, func(t *testing.T, dir string, said []string) {
@@ -123,9 +142,7 @@ func TestPowerCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, line := range all {
-			if !strings.HasPrefix(line, "removing") {
-				s.checkRecorded(t, line, said)
-			}
+			check(t, s, line, said)
 		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/pagemap"
 	"github.com/drowse-dev/drowse/internal/tree"
 )
 
@@ -81,7 +82,8 @@ var imageFileName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // AddImageFile puts a file into the image. The data ends after size bytes.
 func (st *Staging) AddImageFile(name string, size int64, data io.Reader) error {
-	if !imageFileName.MatchString(name) || name == manifestName {
+	// An export has whole images: see Whole.
+	if !imageFileName.MatchString(name) || name == manifestName || name == pagemap.Name || name == pagemap.SumsName || pagemap.IsPack(name) {
 		return Damaged("a memory image has no file %q", name)
 	}
 	f, err := os.OpenFile(filepath.Join(st.imageDir(), name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -106,7 +108,7 @@ func (st *Staging) AddImageFile(name string, size int64, data io.Reader) error {
 // those that m lists, and returns its digest.
 func (st *Staging) SealImage(m Manifest) (digest string, err error) {
 	got := m
-	if digest, err = seal(st.imageDir(), &got); err != nil {
+	if digest, err = seal(st.imageDir(), &got, nil); err != nil {
 		return "", fmt.Errorf("import image: %w", err)
 	}
 	same := func(a, b File) bool { return a.Name == b.Name && a.Size == b.Size && slices.Equal(a.CRC32C, b.CRC32C) }

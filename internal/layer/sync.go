@@ -49,14 +49,17 @@ func walk(ctx context.Context, dir string, f func(*tree.Entry) error) error {
 	return err
 }
 
+// bounds is what a layer is bounded by.
+type bounds struct{ names, nameBytes int }
+
 // survey says what is in a layer, and how much of it is to be synced. More than
 // a layer may have is an errdef.Exhausted with code "too_many_files".
-func survey(ctx context.Context, dir string) (f Frozen, syncs int, err error) {
+func survey(ctx context.Context, dir string, most bounds) (f Frozen, syncs int, err error) {
 	names, bytes := 0, 0
 	err = walk(ctx, dir, func(e *tree.Entry) error {
-		if names, bytes = names+1, bytes+len(e.Name); names > MaxNames || bytes > MaxNameBytes {
+		if names, bytes = names+1, bytes+len(e.Name); names > most.names || bytes > most.nameBytes {
 			return errdef.New(errdef.Exhausted, "too_many_files",
-				"it has more than %d files and directories, or than %d MiB of their names; each name of a file counts", MaxNames, MaxNameBytes>>20).
+				"it has more than %d files and directories, or than %d MiB of their names; each name of a file counts", most.names, most.nameBytes>>20).
 				WithRemedy("remove what is not needed inside the sandbox, or pack it into archives")
 		}
 		f.Changed = f.Changed || e.Depth > 1

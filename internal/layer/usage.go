@@ -33,6 +33,11 @@ func (u Usage) Minus(v Usage) Usage {
 	return Usage{u.Bytes - v.Bytes, u.Files - v.Files, u.NameBytes - v.NameBytes}
 }
 
+// Least returns the lesser of each of both.
+func (u Usage) Least(v Usage) Usage {
+	return Usage{min(u.Bytes, v.Bytes), min(u.Files, v.Files), min(u.NameBytes, v.NameBytes)}
+}
+
 // Exceeds reports whether u has more of anything than most.
 func (u Usage) Exceeds(most Usage) bool {
 	return u.Bytes > most.Bytes || u.Files > most.Files || u.NameBytes > most.NameBytes
@@ -41,32 +46,38 @@ func (u Usage) Exceeds(most Usage) bool {
 // Usage returns what a layer takes, or, once that is more than enough, what has
 // been counted of it. The layer may be a top that a sandbox is changing: it is
 // not left on the way, whatever takes the place of a directory meanwhile.
-func (s *Store) Usage(ctx context.Context, id string, enough Usage) (Usage, error) {
-	u, err := UsageOf(ctx, s.LayerDir(id), enough)
+// whiteouts is the part of it that does nothing but hide names of the layers below.
+func (s *Store) Usage(ctx context.Context, id string, enough Usage) (u, whiteouts Usage, err error) {
+	u, whiteouts, err = usageOf(ctx, s.LayerDir(id), enough)
 	if err != nil {
-		return Usage{}, fmt.Errorf("usage of layer %s: %w", id, err)
+		return Usage{}, Usage{}, fmt.Errorf("usage of layer %s: %w", id, err)
 	}
-	return u, nil
+	return u, whiteouts, nil
 }
 
 // usageTries is how often a tree is counted in which directories are moved from
 // above the one at hand.
 const usageTries = 3
 
-// UsageOf returns the same of any directory.
-func UsageOf(ctx context.Context, path string, enough Usage) (u Usage, err error) {
+// UsageOf returns what any directory takes.
+func UsageOf(ctx context.Context, path string, enough Usage) (Usage, error) {
+	u, _, err := usageOf(ctx, path, enough)
+	return u, err
+}
+
+func usageOf(ctx context.Context, path string, enough Usage) (u, whiteouts Usage, err error) {
 	for range usageTries {
-		if u, err = countUsage(ctx, path, enough); !errors.Is(err, tree.ErrMoved) {
-			return u, err
+		if u, whiteouts, err = countUsage(ctx, path, enough); !errors.Is(err, tree.ErrMoved) {
+			return u, whiteouts, err
 		}
 	}
-	return u, err
+	return u, whiteouts, err
 }
 
 // errEnough ends a walk that has counted enough.
 var errEnough = errors.New("enough")
 
-func countUsage(ctx context.Context, path string, enough Usage) (u Usage, err error) {
+func countUsage(ctx context.Context, path string, enough Usage) (u, whiteouts Usage, err error) {
 	linked := map[uint64]bool{} // inodes with several names whose bytes have been counted
 	err = tree.WalkLive(ctx, path, func(e *tree.Entry) error {
 		if e.Depth == 0 {
@@ -79,6 +90,9 @@ func countUsage(ctx context.Context, path string, enough Usage) (u Usage, err er
 				linked[e.Stat.Ino] = true
 			}
 		}
+		if tree.IsWhiteout(&e.Stat) {
+			whiteouts = whiteouts.Plus(one)
+		}
 		if u = u.Plus(one); u.Exceeds(enough) {
 			return errEnough
 		}
@@ -87,5 +101,5 @@ func countUsage(ctx context.Context, path string, enough Usage) (u Usage, err er
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	return u, err
+	return u, whiteouts, err
 }

@@ -29,13 +29,20 @@ func TestUsage(t *testing.T) {
 	must(os.Symlink("/", filepath.Join(dir, "out")))
 	must(unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 
-	u, err := s.Usage(t.Context(), "l", Unbounded)
+	must(unix.Mknod(filepath.Join(dir, "gone"), unix.S_IFCHR, 0))
+	must(os.Link(filepath.Join(dir, "gone"), filepath.Join(dir, "gone too")))
+	must(unix.Mknod(filepath.Join(dir, "null"), unix.S_IFCHR, int(unix.Mkdev(1, 3))))
+
+	u, whiteouts, err := s.Usage(t.Context(), "l", Unbounded)
 	must(err)
-	const files = 8 // root a b whole again sparse out fifo
+	if want := (Usage{Files: 2, NameBytes: int64(len("gone" + "gone too"))}); whiteouts != want {
+		t.Errorf("whiteouts %+v, want %+v", whiteouts, want)
+	}
+	const files = 11 // root a b whole again sparse out fifo gone gone-too null
 	if u.Files != files || u.Bytes < 1<<20 || u.Bytes > 1<<20+files*4096 {
 		t.Errorf("%+v, want %d files of 1 MiB and some blocks", u, files)
 	}
-	if _, err := s.Usage(t.Context(), "none", Unbounded); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := s.Usage(t.Context(), "none", Unbounded); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of no layer: %v", err)
 	}
 }
@@ -52,7 +59,7 @@ func TestUsageOfEnough(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	u, err := s.Usage(t.Context(), "l", Usage{Bytes: math.MaxInt64, Files: 10, NameBytes: math.MaxInt64})
+	u, _, err := s.Usage(t.Context(), "l", Usage{Bytes: math.MaxInt64, Files: 10, NameBytes: math.MaxInt64})
 	if err != nil || u.Files <= 10 || u.Files > 11 {
 		t.Errorf("%+v, %v", u, err)
 	}
@@ -88,7 +95,7 @@ func TestUsageWhileItChanges(t *testing.T) {
 		}
 	}()
 	for range 2000 {
-		if u, err := s.Usage(t.Context(), "l", Unbounded); err != nil || u.Files > 4 {
+		if u, _, err := s.Usage(t.Context(), "l", Unbounded); err != nil || u.Files > 4 {
 			t.Errorf("%+v, %v", u, err)
 			break
 		}

@@ -32,7 +32,8 @@ type (
 		Checkpoint *Checkpoint
 	}
 	// ImportRequested makes a new record that of a sandbox which was paused
-	// elsewhere, and whose checkpoint is here.
+	// elsewhere, and whose checkpoint is here; or of a paused fork of one that is
+	// here, whose checkpoint is shared.
 	ImportRequested struct {
 		Meta
 		Settings   Settings
@@ -48,6 +49,9 @@ type (
 		// Probe says that the access only reads whether the sandbox runs: it
 		// neither wakes it nor cancels a pause.
 		Probe bool
+		// Boots says that the access is worth a boot: it is for a service that starts
+		// with the sandbox, or needs none.
+		Boots bool
 		// Draining says that the barrier of the pause in flight is not up yet.
 		Draining bool
 	}
@@ -82,10 +86,12 @@ type (
 		Meta
 		Timeout time.Duration
 	}
-	// SettingsPatched changes settings of a live or paused sandbox.
+	// SettingsPatched changes settings of a live or paused sandbox, and the soft
+	// timeout of a running one as TimeoutSet does; nil leaves that.
 	SettingsPatched struct {
 		Meta
-		Patch Patch
+		Patch   Patch
+		Timeout *time.Duration
 	}
 	// LeaseRequested asks to count the sandbox as busy, or to prolong that; the
 	// lease's id says which.
@@ -260,6 +266,16 @@ const (
 	EntryReleased       EntryType = "hold.closed"
 	EntryStalled        EntryType = "hold.stalled"
 	EntryStarved        EntryType = "process.ended" // for want of memory
+	EntrySecretUsed     EntryType = "secret.used"
+	EntrySecretRefused  EntryType = "secret.refused" // a connection to a host that a secret is for
+
+	// What happens to a sandbox's services, as its agent tells.
+	EntryServiceStarted    EntryType = "service.started"
+	EntryServiceReady      EntryType = "service.ready"
+	EntryServiceCrashed    EntryType = "service.crashed"
+	EntryServiceEnded      EntryType = "service.ended"
+	EntryServiceBackingOff EntryType = "service.backing_off"
+
 	EntryExpiring       EntryType = "expiring"
 	EntryTerminated     EntryType = "terminated"
 	EntryRuntimeLost    EntryType = "runtime_lost"

@@ -215,7 +215,7 @@ func (w *walk) event() Event {
 	case 8:
 		return ExtendRequested{Meta: m, Timeout: w.duration()}
 	case 9:
-		return SettingsPatched{Meta: m, Patch: w.patch()}
+		return SettingsPatched{Meta: m, Patch: w.patch(), Timeout: pick(w, nil, nil, new(w.duration()))}
 	case 10:
 		return pick[Event](w,
 			LeaseRequested{Meta: m, Lease: Lease{ID: pick(w, "a", "b"), Until: w.now.Add(w.duration())}},

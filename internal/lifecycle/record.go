@@ -198,7 +198,7 @@ type Record struct {
 	Restored *Restored `json:"restored,omitempty"` // what it went back to last; nil if it never did
 
 	Leases       []Lease   `json:"leases,omitempty"` // holds that somebody asked for
-	LeaseEndedAt time.Time `json:"leaseEndedAt"`     // when one was last released before its time
+	LeaseEndedAt time.Time `json:"leaseEndedAt"`     // when one last ended that was released
 
 	Tombstone *Tombstone `json:"tombstone,omitempty"`
 }
@@ -211,6 +211,14 @@ type Lease struct {
 	Actor  string    `json:"actor,omitempty"`
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
+}
+
+// EndedAt returns when the sandbox ended; zero if it has not.
+func (r Record) EndedAt() (at time.Time) {
+	if t := r.Tombstone; t != nil {
+		at = t.At
+	}
+	return at
 }
 
 // Phase returns the operation in flight.

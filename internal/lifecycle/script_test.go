@@ -144,7 +144,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 	settings := Settings{OnTimeout: Kill}
 	access := AccessRequested{Meta: m}
 	var change Patch
-	var along *Patch // of connect and resume
+	var along *Patch       // of connect and resume
+	var end *time.Duration // of patch
 	for _, word := range words[1:] {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
@@ -152,6 +153,7 @@ func (w *world) parse(t *testing.T, words []string) Event {
 			op = value
 		case "timeout":
 			settings.Timeout = duration(t, value)
+			end = &settings.Timeout
 		case "onTimeout":
 			settings.OnTimeout = Action(value)
 			change.OnTimeout = &settings.OnTimeout
@@ -178,6 +180,11 @@ func (w *world) parse(t *testing.T, words []string) Event {
 			change.RefreshOnActivity = ptr(value != "off")
 		case "pauseMode":
 			settings.PauseMode = Mode(value)
+		case "serves":
+			settings.Serves = true
+			change.Serves = ptr(value != "off")
+		case "boots":
+			access.Boots = true
 		case "probe":
 			access.Probe = true
 		case "draining":
@@ -251,7 +258,7 @@ func (w *world) parse(t *testing.T, words []string) Event {
 	case "timer":
 		return TimerFired{Op: m.Op, Activity: w.activity}
 	case "patch":
-		return SettingsPatched{Meta: m, Patch: change}
+		return SettingsPatched{Meta: m, Patch: change, Timeout: end}
 	case "lease":
 		return LeaseRequested{Meta: m, Lease: Lease{ID: rest[0], Reason: "a test", Until: w.now.Add(duration(t, rest[1]))}}
 	case "release":

@@ -24,6 +24,9 @@ type Settings struct {
 	// StallAfter is how long a hold may make no progress and still count;
 	// negative means for ever.
 	StallAfter time.Duration `json:"stallAfter,omitempty"`
+	// Serves says that there is a service for which traffic may boot the sandbox
+	// when it sleeps without its memory. It follows from the sandbox's services.
+	Serves bool `json:"serves,omitempty"`
 	// CheckpointEvery is how long it runs before it is checkpointed, and again
 	// after each checkpoint.
 	CheckpointEvery time.Duration `json:"checkpointEvery,omitempty"`
@@ -88,9 +91,9 @@ func (s Settings) Validate() error {
 		return invalid("auto_resume_needs_pause", "autoResume is on, but neither the timeout nor the idle timeout pauses the sandbox").
 			WithRemedy("set onTimeout or onIdle to pause, or turn autoResume off")
 	}
-	if s.AutoResume && s.pauseMode() == Filesystem {
-		return invalid("auto_resume_needs_memory", "autoResume is on, but automatic pauses keep only the file system, which traffic never wakes").
-			WithRemedy("keep memory in automatic pauses, or turn autoResume off")
+	if s.AutoResume && s.pauseMode() == Filesystem && !s.Serves {
+		return invalid("auto_resume_needs_memory", "autoResume is on, but automatic pauses keep only the file system, and no service starts again after them").
+			WithRemedy("keep memory in automatic pauses, give the sandbox a service with resume, or turn autoResume off")
 	}
 	if s.RefreshOnActivity && s.Timeout == 0 {
 		return invalid("refresh_needs_timeout", "refreshOnActivity is on, but there is no timeout to refresh").WithRemedy("set a timeout")
@@ -104,7 +107,9 @@ func (s Settings) pausesItself() bool {
 }
 
 // MayAutoResume reports whether AutoResume can be on with the other settings.
-func (s Settings) MayAutoResume() bool { return s.pausesItself() && s.pauseMode() == Memory }
+func (s Settings) MayAutoResume() bool {
+	return s.pausesItself() && (s.pauseMode() == Memory || s.Serves)
+}
 
 // Patch changes settings of a live or paused sandbox; nil leaves one as it is.
 type Patch struct {
@@ -118,6 +123,7 @@ type Patch struct {
 	FilesystemFallback *bool
 	StallAfter         *time.Duration
 	CheckpointEvery    *time.Duration
+	Serves             *bool
 }
 
 // apply returns s with the patch applied.
@@ -132,6 +138,7 @@ func (p Patch) apply(s Settings) Settings {
 	set(&s.FilesystemFallback, p.FilesystemFallback)
 	set(&s.StallAfter, p.StallAfter)
 	set(&s.CheckpointEvery, p.CheckpointEvery)
+	set(&s.Serves, p.Serves)
 	return s
 }
 

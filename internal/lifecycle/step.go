@@ -193,7 +193,7 @@ func imported(s *step, ev Event) {
 	s.rec.Settings, s.rec.Checkpoint = e.Settings, &cp
 	s.rec.State, s.rec.Generation, s.rec.Launches = Paused, e.Generation, e.Launches
 	s.rec.CreatedAt, s.rec.StartedAt, s.rec.PausedAt, s.rec.PausedFor = created, created, s.now, e.Cause
-	entry := s.log(EntryImported, nil, "")
+	entry := s.log(EntryImported, nil, e.Detail)
 	entry.Op, entry.Actor, entry.Cause, entry.Bytes = e.Op, e.Actor, e.Cause, cp.Bytes
 }
 
@@ -293,18 +293,28 @@ func extend(s *step, ev Event) {
 
 func setTimeout(s *step, ev Event) {
 	e := ev.(TimeoutSet)
-	if e.Timeout == NoLimit {
+	s.endIn(e.Timeout, e.Actor)
+}
+
+// endIn gives a running sandbox another soft timeout.
+func (s *step) endIn(timeout time.Duration, actor string) {
+	if timeout == NoLimit {
 		s.giveEnd(time.Time{}, false)
 	} else {
-		s.giveEnd(s.now.Add(e.Timeout), true)
+		s.giveEnd(s.now.Add(timeout), true)
 	}
 	s.rec.PauseRetryAt = time.Time{}
-	s.log(EntryTimeoutSet, nil, "").Actor = e.Actor
+	s.log(EntryTimeoutSet, nil, "").Actor = actor
 }
 
 func patch(s *step, ev Event) {
 	e := ev.(SettingsPatched)
-	s.change(&e.Patch, e.Actor)
+	switch {
+	case e.Timeout != nil && s.rec.State != Running:
+		s.refuse(errNotRunning(s.rec))
+	case s.change(&e.Patch, e.Actor) && e.Timeout != nil:
+		s.endIn(*e.Timeout, e.Actor)
+	}
 }
 
 // change patches the settings, and reports whether they may be so. A patch that is
@@ -349,14 +359,18 @@ func openLease(s *step, ev Event) {
 
 func closeLease(s *step, ev Event) {
 	e := ev.(LeaseReleased)
-	before := len(s.rec.Leases)
-	s.dropLeases(func(l Lease) bool { return l.ID == e.ID })
-	if len(s.rec.Leases) == before {
+	i := slices.IndexFunc(s.rec.Leases, func(l Lease) bool { return l.ID == e.ID })
+	if i < 0 {
 		s.refuse(errdef.New(errdef.NotFound, "hold_not_found", "the sandbox has no hold %q", e.ID).
 			WithRemedy("it may have run out; list the holds"))
 		return
 	}
-	s.rec.LeaseEndedAt = s.now
+	ended := s.rec.Leases[i].Until // it may have run out
+	if ended.After(s.now) {
+		ended = s.now
+	}
+	s.rec.LeaseEndedAt = later(s.rec.LeaseEndedAt, ended)
+	s.dropLeases(func(l Lease) bool { return l.ID == e.ID })
 	s.log(EntryReleased, nil, e.ID).Actor = e.Actor
 }
 
@@ -729,7 +743,7 @@ func wake(s *step, ev Event) {
 	case !s.rec.Settings.AutoResume:
 		s.refuse(errAsleep(s.rec))
 		return
-	case s.rec.Checkpoint.Mode != Memory:
+	case s.rec.Checkpoint.Mode != Memory && !e.Boots:
 		s.refuse(errFilesystemOnly(s.rec))
 		return
 	case !e.Policy.Wakes():

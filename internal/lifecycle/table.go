@@ -125,7 +125,7 @@ func init() {
 			"ServerStarted":   applies(pausingFound, "thawed if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
 		},
 		atPaused: {
-			"AccessRequested":   applies(wake, "if traffic may wake it; refused otherwise", atResuming),
+			"AccessRequested":   applies(wake, "if traffic may wake it, and without memory if it is worth a boot; refused otherwise", atResuming),
 			"PauseRequested":    refuses(errPaused, "it is paused already"),
 			"ConnectRequested":  applies(resume, "", atResuming),
 			"ResumeRequested":   applies(resume, "", atResuming),
@@ -230,8 +230,8 @@ func errNotWaking(r Record) error {
 }
 
 func errFilesystemOnly(r Record) error {
-	return asleep(r, errdef.New(errdef.WrongState, "not_resumable", "the sandbox was paused without its memory, and traffic does not boot it").
-		WithRemedy("resume it with connect"))
+	return asleep(r, errdef.New(errdef.WrongState, "not_resumable", "the sandbox was paused without its memory, and this request is for no service that boots it").
+		WithRemedy("resume it with connect, or give it a service with resume on this port"))
 }
 
 // asleep adds to a refusal what put the sandbox to sleep, and when. While the

@@ -6,25 +6,27 @@ import (
 	"unicode/utf8"
 )
 
+var plains = map[string]struct{ in, want string }{
+	"text":                     {"a\tb\nü 👩\u200d👧 \u200c", "a\tb\nü 👩\u200d👧 \u200c"},
+	"colours":                  {"\x1b[1;31mred\x1b[0m", "red"},
+	"colours by one character": {"\u009b31mred", "red"},
+	"a title":                  {"a\x1b]0;title\x07b\x1b]2;title\x1b\\c", "abc"},
+	"a title by one character": {"a\u009d0;title\u009cb", "ab"},
+	"a title without an end":   {"a\x1b]0;title\nthe rest", "a0;title\nthe rest"},
+	"a device string":          {"a\x1bPq#0\x1b\\b", "ab"},
+	"a character set":          {"\x1b(Ba\x1b7b\x1bc", "ab"},
+	"cut sequences":            {"a\x1b", "a"},
+	"cut parameters":           {"a\x1b[31", "a"},
+	"lines":                    {"a\r\nb\rc\u2028d", "a\nb\nc\nd"},
+	"other controls":           {"a\x00\x07\x7f\u0085b", "ab"},
+	"direction":                {"a\u202eb\u2066c\u200fd", "abcd"},
+	"hidden text":              {"a\U000e0041\U000e0042b\U000e0101c\ufeffd\u200be", "abcde"},
+	"no UTF-8":                 {"a\xffb", "a\ufffdb"},
+}
+
 func TestPlain(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ in, want string }{
-		"text":                     {"a\tb\nü 👩\u200d👧 \u200c", "a\tb\nü 👩\u200d👧 \u200c"},
-		"colours":                  {"\x1b[1;31mred\x1b[0m", "red"},
-		"colours by one character": {"\u009b31mred", "red"},
-		"a title":                  {"a\x1b]0;title\x07b\x1b]2;title\x1b\\c", "abc"},
-		"a title by one character": {"a\u009d0;title\u009cb", "ab"},
-		"a title without an end":   {"a\x1b]0;title\nthe rest", "a0;title\nthe rest"},
-		"a device string":          {"a\x1bPq#0\x1b\\b", "ab"},
-		"a character set":          {"\x1b(Ba\x1b7b\x1bc", "ab"},
-		"cut sequences":            {"a\x1b", "a"},
-		"cut parameters":           {"a\x1b[31", "a"},
-		"lines":                    {"a\r\nb\rc\u2028d", "a\nb\nc\nd"},
-		"other controls":           {"a\x00\x07\x7f\u0085b", "ab"},
-		"direction":                {"a\u202eb\u2066c\u200fd", "abcd"},
-		"hidden text":              {"a\U000e0041\U000e0042b\U000e0101c\ufeffd\u200be", "abcde"},
-		"no UTF-8":                 {"a\xffb", "a\ufffdb"},
-	} {
+	for name, c := range plains {
 		if got := plain(c.in); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
@@ -35,6 +37,16 @@ func TestPlain(t *testing.T) {
 // it is.
 func FuzzPlain(f *testing.F) {
 	for _, seed := range []string{"", "a", "\x1b[31m", "\x1b]0;\x1b[m\x07", "\xc2", "\xc2\x9b\x1b", "\x1b\x1b[", "\r\r\n", "\U000e0100"} {
+		f.Add(seed)
+	}
+	for _, c := range plains {
+		f.Add(c.in)
+	}
+	for _, seed := range []string{
+		"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1b[?1049h", "\x1b_apc\x1b\\", "\x1b^pm\x9c", "\x1bX\x1b[m", "\x1b%G", "\x1b#8", "\x1b[\x1b[31m", "\x1b[3\n1m",
+		"\u009b", "\u009d\u009c", "\u0090\x1b", "\x1b\u009b", "\x9b31m", "\xe2\x80", "\xf0\x9f\x91", "\u2028\r\n\u2029\r", "\u200d\u200c\u200b", "\u061c\u202a\u2069",
+		"\U000e0020\U000e007f", "\ufe0f\ufff9\ufffb", "\x1b[" + strings.Repeat("1;", 1000) + "m", "\x1b]" + strings.Repeat("x", 5000),
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, in string) {

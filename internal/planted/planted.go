@@ -26,6 +26,12 @@ const (
 
 	UncheckedImage Bug = "unchecked-image"
 	UncheckedLayer Bug = "unchecked-layer"
+	UncheckedChunk Bug = "unchecked-chunk"
+
+	UncomparedPage    Bug = "uncompared-page"
+	DroppedPack       Bug = "dropped-pack"
+	UnsyncedPackNames Bug = "unsynced-pack-names"
+	EndlessChain      Bug = "endless-chain"
 
 	NoGrace       Bug = "no-grace"
 	NoWatermark   Bug = "no-watermark"
@@ -66,6 +72,12 @@ func Catalogue() []Planted {
 
 		found(UncheckedImage, "layer", "TestEveryFlippedByteIsFound", "the checksums of an image are not compared"),
 		found(UncheckedLayer, "layer", "TestEveryFlippedByteIsFound", "a layer is not compared with its listing"),
+		found(UncheckedChunk, "runtime/gvisor/imageserver", "TestServeFindsDamage", "a part of an image is handed to the sentry without a look at its checksum"),
+
+		found(UncomparedPage, "runtime/gvisor/imageserver", "TestReceive", "a page that the image before has is taken for the same"),
+		found(DroppedPack, "layer", "TestSharedPacks", "a pack that an image shares with the one before is removed although it is needed"),
+		found(UnsyncedPackNames, "layer", "TestPowerCutOfPacks", "the names of the packs that an image shares are not synced"),
+		found(EndlessChain, "pagemap", "TestWorth", "an image goes on using all packs of the one before"),
 
 		found(NoGrace, "supervisor", "TestStrangersHaveTime", "what no record knows is removed at once"),
 		found(NoWatermark, "supervisor", "TestLittleSpace", "nobody looks how full the disk is"),

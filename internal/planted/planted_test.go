@@ -45,7 +45,7 @@ func TestPlantedBugs(t *testing.T) {
 // build makes the test binary of a package.
 func build(t *testing.T, pkg string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), pkg+".test")
+	path := filepath.Join(t.TempDir(), filepath.Base(pkg)+".test")
 	out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-tags=plant", "-o", path, "../"+pkg).CombinedOutput()
 	if err != nil {
 		t.Fatalf("build the tests of %s: %v\n%s", pkg, err, out)

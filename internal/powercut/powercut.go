@@ -12,9 +12,9 @@
 //     after it, and of a write each sector for itself.
 //
 // What the process writes to its standard output is what it has promised. Memory
-// mapped files, hard links, device nodes and extended attributes are beyond it:
-// Record fails if replaying all that it noted does not give the directory as the
-// process left it.
+// mapped files, device nodes and extended attributes are beyond it: Record fails if
+// replaying all that it noted does not give the directory as the process left it.
+// The names of a file with several are files of their own in the copies.
 package powercut
 
 import (

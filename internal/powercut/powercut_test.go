@@ -72,6 +72,22 @@ var acts = map[string]struct {
 		},
 		"old=x",
 	},
+	"a link is not": {
+		func() error { return errors.Join(os.Mkdir("d", 0o700), synced("."), os.Link("old", "d/new")) },
+		"old=old",
+	},
+	"a link is, and the first name goes": {
+		func() error {
+			return errors.Join(os.Mkdir("d", 0o700), synced("."), os.Link("old", "d/new"), synced("d"), os.Remove("old"), synced("."))
+		},
+		"d/new=old",
+	},
+	"the first name goes before the link is": {
+		func() error {
+			return errors.Join(os.Mkdir("d", 0o700), synced("."), os.Link("old", "d/new"), os.Remove("old"), synced("."))
+		},
+		"",
+	},
 	"an exchange is": {
 		func() error {
 			return errors.Join(os.Mkdir("d", 0o700), put("d/new", "x", true), synced("."), exchange("d/new", "old"), synced("."), synced("d"))

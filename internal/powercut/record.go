@@ -215,6 +215,10 @@ func (p *parser) call(name string, args []string, result int64) (c call, err err
 		return p.makes(p.below("", args[0]), &node{kind: fs.ModeDir, mode: p.mode(args[1])}), nil
 	case "mkdirat":
 		return p.makes(p.below(args[0], args[1]), &node{kind: fs.ModeDir, mode: p.mode(args[2])}), nil
+	case "link":
+		return p.links(p.below("", args[0]), p.below("", args[1]))
+	case "linkat":
+		return p.links(p.below(args[0], args[1]), p.below(args[2], args[3]))
 	case "symlinkat":
 		return p.makes(p.below(args[1], args[2]), &node{kind: fs.ModeSymlink, mode: 0o777, target: text(args[0])}), nil
 	case "unlink", "rmdir":
@@ -341,6 +345,20 @@ func (p *parser) renames(from, to, flags string) (c call, err error) {
 	c = p.names(relFrom, map[string]*node{old: left}, "going of "+old)
 	c.changes = append(c.changes, p.names(relTo, map[string]*node{name: moved}, what).changes...)
 	return c, nil
+}
+
+// links is another name of a file, which is durable once its own directory is.
+func (p *parser) links(from, to string) (c call, err error) {
+	relFrom, okFrom := p.inside(from)
+	relTo, okTo := p.inside(to)
+	if !okFrom && !okTo {
+		return c, nil
+	}
+	if !okFrom || !okTo {
+		return c, errNotModelled
+	}
+	name := filepath.Base(relTo)
+	return p.names(relTo, map[string]*node{name: p.now.find(relFrom)}, fmt.Sprintf("link %s to %s", name, relFrom)), nil
 }
 
 // names is a change of names in the directory of rel. A directory that is not

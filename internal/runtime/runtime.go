@@ -23,6 +23,7 @@ const Resolver = "169.254.77.1"
 // Spec says what to start.
 type Spec struct {
 	ID       string // unique for ever, of a fixed length
+	Owner    string // whoever it is for: owners share fairly what the driver has made ahead
 	Rootfs   string // a mounted root file system
 	Args     []string
 	Env      []string
@@ -38,6 +39,9 @@ type Spec struct {
 	// Unread is for a restore by an EarlyRestorer: the files of the memory image,
 	// which nobody has verified. nil if all are what was written.
 	Unread []ImageFile
+	// AllFirst has the runtime run only when all of Unread has been read. Every driver
+	// that is a ChangeCapturer can restore so.
+	AllFirst bool
 }
 
 // ImageFile is what is known of a file of a memory image.
@@ -150,6 +154,29 @@ type DamageWitness interface {
 	Damage() error
 }
 
+// ChangeDriver is a Driver of ChangeCapturers.
+type ChangeDriver interface {
+	// CapturesChanges reports whether a runtime of its own build can be one here.
+	CapturesChanges() bool
+}
+
+// ChangeCapturer is an Instance that can leave out of a memory image the pages that an
+// image before it has. Such an image is restored with Unread.
+type ChangeCapturer interface {
+	// CapturesChanges reports whether it can, with the build that it runs.
+	CapturesChanges() bool
+	// CheckpointChanges is Checkpoint, except that dir has the files of Changes.Keep.
+	// It writes the files that package pagemap describes.
+	CheckpointChanges(ctx context.Context, dir string, c Changes) error
+}
+
+// Changes says what need not be written again.
+type Changes struct {
+	Pack string   // the name of the file that takes the pages that are new
+	Base string   // the directory of the image before, with a map of pages; empty to write all
+	Keep []string // those of its packs that may be referred to
+}
+
 // Instance is one live runtime. Its methods are safe for concurrent use.
 type Instance interface {
 	ID() string
@@ -185,6 +212,19 @@ type Networked interface {
 // because its owner has other runtimes there: 1/n of what a single one would get.
 type Sharer interface {
 	ShareAmong(n int) error
+}
+
+// Confiner is an Instance that can be made to step back, because its owner would
+// take nearly all of the host's processors.
+type Confiner interface {
+	// CPUTime is what the runtime has used since its start.
+	CPUTime() (time.Duration, error)
+	// Confine has it run on n of the processors that it could run on at first, at
+	// most; 0 is all of them.
+	Confine(n int) error
+	// Yield has it run only while no runtime that does not yield wants to run. A
+	// kernel that cannot do that leaves it as it is.
+	Yield(yield bool) error
 }
 
 // MemoryWatcher is an Instance that notices when the programs inside take more

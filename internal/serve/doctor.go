@@ -20,6 +20,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/runtime/trial"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Finding is one thing that the doctor looked at.
@@ -36,7 +37,7 @@ type Finding struct {
 func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (bool, error) {
 	findings := []Finding{root(), kernel(), space(stateDir)}
 	if findings[0].OK {
-		findings = append(findings, keptBuilds(stateDir), calls(), overlays(stateDir))
+		findings = append(findings, keptBuilds(ctx, stateDir), calls(), overlays(stateDir))
 		findings = append(findings, host(ctx)...)
 		findings = append(findings, diskRates(ctx, drivers.Default(), stateDir))
 		for _, kind := range drivers.All() {
@@ -119,7 +120,7 @@ func space(dir string) Finding {
 }
 
 // keptBuilds says what the builds take that memory images need.
-func keptBuilds(dir string) Finding {
+func keptBuilds(ctx context.Context, dir string) Finding {
 	f := Finding{Name: "builds", OK: true}
 	kept := buildsAt(dir)
 	names, err := kept.Names()
@@ -128,7 +129,7 @@ func keptBuilds(dir string) Finding {
 	}
 	var bytes int64
 	for _, name := range names {
-		bytes += diskUsage(kept.Path(name))
+		bytes += tree.DiskUsage(ctx, kept.Path(name))
 	}
 	f.Detail = fmt.Sprintf("%d of drowse are kept for memory images, %s in %s", len(names), human.Bytes(bytes), kept.Path(""))
 	return f
@@ -170,7 +171,7 @@ func trialOf(ctx context.Context, kind drivers.Kind, stateDir string) Finding {
 	if can.MemoryPause {
 		pause = "yes"
 	}
-	edits := "built without the edits of make build: a large sandbox answers later after a wake"
+	edits := "built without the edits of make build: pauses write whole images, and wakes read all first"
 	if can.Edits != "" {
 		edits = "edited for " + can.Edits
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/sweep"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // garbage is something that nobody owns, and what becomes of it.
@@ -60,7 +61,7 @@ func (u *upkeep) garbage(ctx context.Context) ([]garbage, error) {
 	now := time.Now()
 	list := make([]garbage, len(things))
 	for i, t := range things {
-		g := garbage{Thing: t, AgeSeconds: int64(max(0, now.Sub(t.Since)).Seconds()), Bytes: diskUsage(t.Path)}
+		g := garbage{Thing: t, AgeSeconds: int64(max(0, now.Sub(t.Since)).Seconds()), Bytes: tree.DiskUsage(ctx, t.Path)}
 		if t.Kind == sweep.Runtime {
 			usage := u.remains.Usage(t.ID)
 			g.Processes, g.Memory = usage.Processes, usage.Memory

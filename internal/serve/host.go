@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"strconv"
@@ -14,12 +15,14 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/cgroup"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // host returns what the doctor finds about the host's limits and habits. What a
 // sandbox cannot do without is required; the trial tells of the rest.
 func host(ctx context.Context) []Finding {
-	return []Finding{controlGroups(ctx), descriptors(), namespaces(), memory(), security()}
+	root := os.DirFS("/")
+	return []Finding{controlGroups(ctx), descriptors(), namespaces(root), memory(), security(root, policyAllows)}
 }
 
 // controlGroups says where sandboxes are limited.
@@ -39,11 +42,19 @@ func controlGroups(ctx context.Context) Finding {
 	}
 	f.OK = true
 	f.Detail = fmt.Sprintf("cgroup v2, in %s, with %s", place.Path, strings.Join(place.Controllers, " "))
-	if group, most := place.LeastPIDs(); most > 0 && most < wantedTasks {
-		f.OK, f.Required = false, false
-		f.Detail = fmt.Sprintf("cgroup %s lets all sandboxes together have %d tasks", group, most)
-		f.Remedy = fmt.Sprintf("raise it: TasksMax of its unit, or --pids-limit of the container, or echo max > %s/pids.max", place.Dir(group))
+	group, most := place.LeastPIDs()
+	return f.allowing(most, group, place.Dir(group))
+}
+
+// allowing adds to a finding that a cgroup, which has a directory, lets all sandboxes
+// together have so many tasks; 0 for as many as they like.
+func (f Finding) allowing(tasks int64, group, dir string) Finding {
+	if tasks == 0 || tasks >= wantedTasks {
+		return f
 	}
+	f.OK, f.Required = false, false
+	f.Detail = fmt.Sprintf("cgroup %s lets all sandboxes together have %d tasks", group, tasks)
+	f.Remedy = fmt.Sprintf("raise it: TasksMax of its unit, or --pids-limit of the container, or echo max > %s/pids.max", dir)
 	return f
 }
 
@@ -71,18 +82,22 @@ func descriptors() Finding {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
 		return f.lacks(err)
 	}
-	f.OK = now.Cur >= 1<<16
-	f.Detail = fmt.Sprintf("%d file descriptors", now.Cur)
+	return f.opening(now.Cur)
+}
+
+// opening is the finding of a number of file descriptors.
+func (f Finding) opening(descriptors uint64) Finding {
+	f.OK = descriptors >= 1<<16
+	f.Detail = fmt.Sprintf("%d file descriptors", descriptors)
 	f.Remedy = "raise the limit (LimitNOFILE of the service, ulimit -n): each connection to a sandbox takes two"
 	return f
 }
 
 // namespaces says whether the host's limits of namespaces forbid sandboxes.
-func namespaces() Finding {
+func namespaces(root fs.FS) Finding {
 	f := Finding{Name: "namespaces", OK: true, Detail: "their limits leave room"}
 	for _, kind := range []string{"user", "net", "mnt", "pid", "ipc", "uts"} {
-		name := "/proc/sys/user/max_" + kind + "_namespaces"
-		data, err := os.ReadFile(name)
+		data, err := fs.ReadFile(root, "proc/sys/user/max_"+kind+"_namespaces")
 		n, err2 := strconv.Atoi(strings.TrimSpace(string(data)))
 		if err == nil && err2 == nil && n < leastNamespaces {
 			f.OK, f.Required = false, n == 0
@@ -107,6 +122,11 @@ func memory() Finding {
 	if err != nil {
 		return f.lacks(err)
 	}
+	return f.giving(most)
+}
+
+// giving is the finding of the most that one sandbox may have of the host.
+func (f Finding) giving(most store.Limits) Finding {
 	f.OK = most.MemoryMiB >= wantedMemory
 	f.Detail = fmt.Sprintf("%d MiB; a sandbox that asks for none may take %d", most.MemoryMiB, defaultLimits(most).MemoryMiB)
 	f.Remedy = "create sandboxes with a smaller limit (--memory 256) and let them sleep: one that sleeps takes none"
@@ -136,20 +156,21 @@ func policyAllows() error {
 }
 
 // security says which policy besides the usual permissions is in force, and what
-// SELinux forbids of what gVisor needs. The trial shows what else is forbidden.
-func security() Finding {
+// SELinux forbids of what gVisor needs, as allows tells. The trial shows what else is
+// forbidden.
+func security(root fs.FS, allows func() error) Finding {
 	f := Finding{Name: "security", OK: true, Detail: "no SELinux in force"}
-	if data, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil && strings.TrimSpace(string(data)) == "Y" {
+	if data, err := fs.ReadFile(root, "sys/module/apparmor/parameters/enabled"); err == nil && strings.TrimSpace(string(data)) == "Y" {
 		f.Detail += ", and no AppArmor profile confines drowse"
 	}
-	if data, err := os.ReadFile("/sys/fs/selinux/enforce"); err == nil && strings.TrimSpace(string(data)) == "1" {
+	if data, err := fs.ReadFile(root, "sys/fs/selinux/enforce"); err == nil && strings.TrimSpace(string(data)) == "1" {
 		f.Detail = "SELinux is enforcing; a denial is in the audit log: ausearch -m avc -ts recent. The binary wants the label of /usr/local/bin: restorecon -v /usr/local/bin/drowse"
-		if err := policyAllows(); err != nil {
+		if err := allows(); err != nil {
 			f.OK, f.Detail = false, "SELinux forbids what gVisor needs: "+err.Error()
 			f.Remedy = "with Debian's policy: semodule -i drowse.cil, which is in packaging/ and in /usr/share/drowse; with another: allow the same to the domain of the service"
 		}
 	}
-	if data, err := os.ReadFile("/proc/self/attr/current"); err == nil {
+	if data, err := fs.ReadFile(root, "proc/self/attr/current"); err == nil {
 		if label := strings.TrimRight(string(data), "\x00\n"); strings.HasSuffix(label, "(enforce)") {
 			f.OK, f.Detail = false, "AppArmor confines this process: "+label
 			f.Remedy = "run it unconfined, in a container with --security-opt apparmor=unconfined, if the trial fails"

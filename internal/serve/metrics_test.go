@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -95,33 +98,35 @@ func TestMetrics(t *testing.T) {
 	if err := w.sup.Kill(t.Context(), dead, ""); err != nil {
 		t.Fatal(err)
 	}
+	w.do(operation{method: "GET", path: "/v1/sandboxes/nothing"}, id)
 	got := w.metrics()
 	for name, want := range map[string]float64{
-		`drowse_transitions_total{cause="call",type="created"}`:      3,
-		`drowse_transitions_total{cause="call",type="pausing"}`:      2,
-		`drowse_transitions_total{cause="call",type="pause_failed"}`: 1,
-		`drowse_transitions_total{cause="call",type="paused"}`:       1,
-		`drowse_transitions_total{cause="access",type="resumed"}`:    1,
-		`drowse_transitions_total{cause="timeout",type="paused"}`:    1,
-		`drowse_transitions_total{cause="call",type="terminated"}`:   1,
-		`drowse_transitions_total{cause="",type="hold.opened"}`:      1,
-		`drowse_transitions_total{cause="",type="hold.closed"}`:      1,
-		`drowse_transitions_total{cause="",type="timeout_set"}`:      1,
-		`drowse_operation_seconds_count{type="running"}`:             3,
-		`drowse_operation_seconds_count{type="paused"}`:              2,
-		`drowse_operation_seconds_count{type="pause_failed"}`:        1,
-		`drowse_operation_seconds_count{type="resumed"}`:             1,
-		`drowse_wake_seconds_count`:                                  1,
-		`drowse_pause_freed_bytes_total`:                             2 * fake.MemoryBytes,
-		`drowse_sandboxes{situation="running"}`:                      1,
-		`drowse_sandboxes{situation="paused"}`:                       1,
-		`drowse_sandboxes{situation="terminated"}`:                   1,
-		`drowse_sandboxes{situation="pausing"}`:                      0,
-		`drowse_accesses`:                                            0,
-		`drowse_holds{kind="request"}`:                               0,
-		`drowse_holds{kind="stream"}`:                                0,
-		`drowse_holds{kind="process"}`:                               0,
-		`drowse_holds{kind="lease"}`:                                 0,
+		`drowse_api_seconds_count{code="404",dialect="v1",method="get"}`: 1,
+		`drowse_transitions_total{cause="call",type="created"}`:          3,
+		`drowse_transitions_total{cause="call",type="pausing"}`:          2,
+		`drowse_transitions_total{cause="call",type="pause_failed"}`:     1,
+		`drowse_transitions_total{cause="call",type="paused"}`:           1,
+		`drowse_transitions_total{cause="access",type="resumed"}`:        1,
+		`drowse_transitions_total{cause="timeout",type="paused"}`:        1,
+		`drowse_transitions_total{cause="call",type="terminated"}`:       1,
+		`drowse_transitions_total{cause="",type="hold.opened"}`:          1,
+		`drowse_transitions_total{cause="",type="hold.closed"}`:          1,
+		`drowse_transitions_total{cause="",type="timeout_set"}`:          1,
+		`drowse_operation_seconds_count{type="running"}`:                 3,
+		`drowse_operation_seconds_count{type="paused"}`:                  2,
+		`drowse_operation_seconds_count{type="pause_failed"}`:            1,
+		`drowse_operation_seconds_count{type="resumed"}`:                 1,
+		`drowse_wake_seconds_count`:                                      1,
+		`drowse_pause_freed_bytes_total`:                                 2 * fake.MemoryBytes,
+		`drowse_sandboxes{situation="running"}`:                          1,
+		`drowse_sandboxes{situation="paused"}`:                           1,
+		`drowse_sandboxes{situation="terminated"}`:                       1,
+		`drowse_sandboxes{situation="pausing"}`:                          0,
+		`drowse_accesses`:                                                0,
+		`drowse_holds{kind="request"}`:                                   0,
+		`drowse_holds{kind="stream"}`:                                    0,
+		`drowse_holds{kind="process"}`:                                   0,
+		`drowse_holds{kind="lease"}`:                                     0,
 	} {
 		if has, there := got[name]; !there || has != want {
 			t.Errorf("%s is %v, want %v", name, has, want)
@@ -166,5 +171,61 @@ func (w *world) oneLineEach(id string) {
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		w.t.Errorf("the log has %q,\nwant one line for each of %q", got, want)
+	}
+}
+
+// TestMonitoring holds the dashboard and the alert rules to what there is: every
+// metric that they name, and every type of entry.
+func TestMonitoring(t *testing.T) {
+	w := newWorld(t)
+	w.live()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/v1/sandboxes", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Api-Key", "e2b_00")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Fatalf("status %d, %v", resp.StatusCode, err)
+	}
+	there := map[string]bool{}
+	values := w.metrics()
+	for name := range values {
+		name, _, _ = strings.Cut(name, "{")
+		there[name] = true
+	}
+	if values["drowse_api_keys_refused_total"] != 1 || values["drowse_disk_free_bytes"] <= 0 || values["drowse_disk_free_bytes"] > values["drowse_disk_size_bytes"] {
+		t.Errorf("refused %v, free %v of %v", values["drowse_api_keys_refused_total"], values["drowse_disk_free_bytes"], values["drowse_disk_size_bytes"])
+	}
+	types := []lifecycle.EntryType{lifecycle.EntryPaused, lifecycle.EntryPauseFailed, lifecycle.EntryResumed, lifecycle.EntryResumeFailed, lifecycle.EntryRuntimeLost}
+	metric, entry := regexp.MustCompile(`\b(drowse|process|go)_[a-z_]+`), regexp.MustCompile(`type=~?\\?"([a-z_.|*]+)`)
+	for _, file := range []string{"alerts.yml", "dashboard.json"} {
+		text, err := os.ReadFile("../../packaging/monitoring/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(file, ".json") && !json.Valid(text) {
+			t.Errorf("%s is not JSON", file)
+		}
+		named := metric.FindAllString(string(text), -1)
+		for _, name := range named {
+			if !there[name] {
+				t.Errorf("%s names the metric %s, which there is not", file, name)
+			}
+		}
+		entries := entry.FindAllStringSubmatch(string(text), -1)
+		for _, m := range entries {
+			for word := range strings.SplitSeq(m[1], "|") {
+				if form := regexp.MustCompile("^" + word + "$"); !slices.ContainsFunc(types, func(k lifecycle.EntryType) bool { return form.MatchString(string(k)) }) {
+					t.Errorf("%s names entries of type %s, which there are not", file, word)
+				}
+			}
+		}
+		if len(named) < 8 || len(entries) < 2 {
+			t.Errorf("%s names %d metrics and %d types: the test does not see what is there", file, len(named), len(entries))
+		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -16,11 +15,13 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
+	"github.com/drowse-dev/drowse/internal/serve/settings"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -86,7 +87,8 @@ func newWorld(t *testing.T) *world {
 	_, _, err = keys.EnsureFirst(t.Context(), testKey)
 	must(err)
 	machine := fake.NewMachine(func(runtime.Spec, []byte) (fake.Program, error) { return program{w}, nil })
-	log := slog.New(slog.NewJSONHandler(&w.log, nil))
+	log, err := NewLogger(&w.log, "json", "info")
+	must(err)
 	// "base" must not be taken for an old build of itself: it is in use.
 	w.sup, err = supervisor.New(t.Context(), supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volume.At(filepath.Join(dir, "volumes"), os.Getuid()), Driver: machine.Driver(), RunDir: filepath.Join(dir, "rootfs"),
@@ -95,6 +97,9 @@ func newWorld(t *testing.T) *world {
 	must(err)
 	must(os.MkdirAll(base, 0o700))
 	must(os.WriteFile(filepath.Join(base, "template.json"), []byte(`{"id":"base"}`), 0o600))
+	calls, err := audit.Open(filepath.Join(t.TempDir(), "audit"), log)
+	must(err)
+	t.Cleanup(func() { _ = calls.Close() })
 	var closers cleanups
 	hooks, err := sendWebhooks(t.Context(), Options{Log: log}, st, w.sup, &closers)
 	must(err)
@@ -104,7 +109,7 @@ func newWorld(t *testing.T) *world {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(ctx, Options{DefaultTimeout: time.Minute, Log: log}, parts{sup: w.sup, hooks: hooks, keys: keys}, nil), w.sup)
+		served <- serveUntil(ctx, log, ln, newServer(ctx, Options{Server: settings.Server{StateDir: t.TempDir(), DefaultTimeout: time.Minute}, Log: log}, parts{sup: w.sup, hooks: hooks, keys: keys, calls: calls}, nil), w.sup)
 	}()
 	t.Cleanup(func() {
 		cancel()

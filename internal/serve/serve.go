@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -33,61 +32,52 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/sandbox0"
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/api/volumecontent"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/build/workshop"
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/edge"
-	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
+	"github.com/drowse-dev/drowse/internal/secret"
+	"github.com/drowse-dev/drowse/internal/serve/settings"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
+	"github.com/drowse-dev/drowse/internal/supervisor/outside"
+	"github.com/drowse-dev/drowse/internal/supervisor/publish"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/ui"
+	"github.com/drowse-dev/drowse/internal/version"
 	"github.com/drowse-dev/drowse/internal/volume"
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
-// Options is what a server is told.
+// Options is what a server is told, and where it writes.
 type Options struct {
-	Listen     string        // TCP address
-	SSHListen  string        // TCP address for SSH clients; empty for none
-	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
-	StateDir   string        // everything durable; made if missing
-	APIKey     string        // the first key; one is made if this is empty and there is none
-	MaxTimeout time.Duration // the largest soft timeout granted
-	Defaults   supervisor.Defaults
-
-	DefaultTimeout time.Duration // of sandboxes that E2B clients create without one
-	WakeTimeout    time.Duration // how long a request waits for a sandbox to wake
-	WakeQueue      int           // how many requests may wait for one sandbox
-	Drain          time.Duration // how long an automatic pause waits for requests in flight
-	MaxRunning     int           // how many sandboxes run at once; 0 for no bound
-	EarlyWakeMiB   int           // how large an image must be for its sandbox to run before all of it is read; 0 for none
-	WarmRuntimes   int           // how many empty runtimes wait for the next start
-	DiskReadMiB    int           // what a sandbox may read from disk in a second; 0 for no limit
-	DiskWriteMiB   int           // what it may write
-	ShareOpt       bool          // sandboxes see the host's /opt
-	Trial          bool          // a sandbox must start on this host before the server is ready
-	VolumeDiskMiB  int           // what a volume may hold that has no limit of its own; 0 for no limit
-
-	DNS netip.AddrPort // what resolves names for sandboxes; as this machine does if not valid
-
-	// PauseOnShutdown pauses all sandboxes when the server stops, within
-	// ShutdownTimeout; those that take longer, and else all, go on without it.
-	PauseOnShutdown bool
-	ShutdownTimeout time.Duration
-
-	TLSCert   string // PEM file with the certificate chain; empty for no TLS
-	TLSKey    string // PEM file with its key
-	Limits    edge.Limits
-	AccessLog bool // log each request for a sandbox
-
+	settings.Server
 	Log     *slog.Logger
 	Notices io.Writer // for what a person must see once, such as a new key
+}
+
+// defaults is what applies to a sandbox that does not say.
+func (o Options) defaults() supervisor.Defaults {
+	return supervisor.Defaults{
+		OnTimeout: lifecycle.Action(o.DefaultOnTimeout), IdleTimeout: o.DefaultIdleTimeout, OnIdle: lifecycle.Action(o.DefaultOnIdle),
+		AutoResume: o.DefaultAutoResume, RefreshOnActivity: o.DefaultRefresh, FilesystemFallback: o.DefaultFallback,
+		MaxLifetime: o.DefaultMaxLifetime, PausedRetention: o.DefaultRetention, CheckpointEvery: o.DefaultCheckpointEvery,
+		StallAfter: o.StallAfter,
+	}
+}
+
+// limits bounds what clients may have open.
+func (o Options) limits() edge.Limits {
+	return edge.Limits{PerClient: o.MaxClientConnections, PerSandbox: o.MaxSandboxRequests, IdleStream: o.IdleStream}
 }
 
 // Bounds of the server's own waits.
@@ -113,9 +103,9 @@ func defaultLimits(most store.Limits) store.Limits {
 	return store.Limits{CPUs: min(2, most.CPUs), MemoryMiB: min(1024, most.MemoryMiB), DiskMiB: 10240, PIDs: 2048}
 }
 
-// mostLimits is what a sandbox of this host may ask for. That all of them
-// together fit is not seen to: most sleep. On disk it may be allowed more than
-// there is, as one that comes from a larger host is.
+// mostLimits is what a sandbox of this host may ask for. Memory may be
+// overcommitted, because most sandboxes sleep. A disk limit may be larger than
+// the disk, because a sandbox may come from a larger host.
 func mostLimits() (store.Limits, error) {
 	var host unix.Sysinfo_t
 	if err := unix.Sysinfo(&host); err != nil {
@@ -156,7 +146,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.StateDir, err = makeStateDir(o.StateDir); err != nil {
 		return err
 	}
-	unlock, err := lockDir(o.StateDir)
+	unlock, err := lockDir(ctx, o.StateDir)
 	if err != nil {
 		return err
 	}
@@ -165,10 +155,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if addr, ok := ln.Addr().(*net.TCPAddr); ok && certificates == nil && !addr.IP.IsLoopback() {
-		o.Log.Warn("the server can be reached from other machines without TLS: API keys and all traffic go over the network in the clear",
-			"addr", addr.String(), "remedy", "give it --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that has TLS")
-	}
+	warnOfClear(o.Log, ln.Addr(), certificates)
 	server, sup, err := assemble(ctx, o, ln.Addr(), forSSH, certificates, &closers)
 	if err != nil {
 		return err
@@ -181,9 +168,39 @@ func Run(ctx context.Context, o Options) (err error) {
 	return serveUntil(ctx, o.Log, ln, server, sup)
 }
 
-func listen(ctx context.Context, addr string) (net.Listener, error) {
+// warnOfClear logs that other machines reach the server without TLS, if they do.
+func warnOfClear(log *slog.Logger, at net.Addr, certificates *tls.Config) {
+	if addr, ok := at.(*net.TCPAddr); ok && certificates == nil && !addr.IP.IsLoopback() {
+		log.Warn("the server can be reached from other machines without TLS: API keys and all traffic go over the network in the clear",
+			"addr", addr.String(), "remedy", "give it --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that has TLS")
+	}
+}
+
+// predecessorPatience is how long the address and the lock of a server may still be
+// taken when it has ended. One that was killed while it started a program has left a
+// child that has both, until that child becomes the program.
+const predecessorPatience = 2 * time.Second
+
+// patiently tries again while it fails because something is taken.
+func patiently(ctx context.Context, taken error, try func() error) error {
+	for end := time.Now().Add(predecessorPatience); ; {
+		err := try()
+		if !errors.Is(err, taken) || time.Now().After(end) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func listen(ctx context.Context, addr string) (ln net.Listener, err error) {
 	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", addr)
+	err = patiently(ctx, syscall.EADDRINUSE, func() (err error) {
+		ln, err = lc.Listen(ctx, "tcp", addr)
+		return err
+	})
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, errdef.New(errdef.Conflict, "port_in_use", "another program listens on %s", addr).
 			WithRemedy("stop it, or choose another address with --listen")
@@ -196,7 +213,7 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 }
 
 // lockDir takes the state directory for this process.
-func lockDir(dir string) (unlock func() error, err error) {
+func lockDir(ctx context.Context, dir string) (unlock func() error, err error) {
 	if err := durable.Sync(filepath.Dir(dir)); err != nil {
 		return nil, fmt.Errorf("make state directory durable: %w", err)
 	}
@@ -208,7 +225,8 @@ func lockDir(dir string) (unlock func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock state directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = patiently(ctx, unix.EWOULDBLOCK, func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	if err != nil {
 		holder, _ := io.ReadAll(io.LimitReader(f, 32))
 		f.Close()
 		return nil, errdef.New(errdef.Conflict, "state_dir_in_use", "another drowse server (pid %s) uses %s", holder, dir).
@@ -237,11 +255,21 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 	if err != nil {
 		return nil, nil, err
 	}
+	keys.SetRate(o.MaxKeyRate)
+	calls, err := audit.Open(auditIn(o.StateDir), o.Log)
+	if err != nil {
+		return nil, nil, err
+	}
+	closers.add(calls.Close)
 	if err := firstKey(ctx, o, keys, addr); err != nil {
 		return nil, nil, err
 	}
 	closers.add(background(ctx, func(ctx context.Context) { keys.Run(ctx, o.Log) }))
-	sup, err := supervise(ctx, o, st, keys, closers)
+	world, err := openOutside(ctx, o, st, keys)
+	if err != nil {
+		return nil, nil, err
+	}
+	sup, publisher, err := supervise(ctx, o, st, keys, world, closers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -257,9 +285,9 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 	if err != nil {
 		return nil, nil, err
 	}
-	server := newServer(ctx, o, parts{sup, hooks, builder, keys, sshKeys}, certificates)
+	server := newServer(ctx, o, parts{sup, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls}, certificates)
 	if forSSH != nil {
-		ssh, err := newSSHServer(o, keys, sshKeys, server)
+		ssh, err := newSSHServer(o, keys, sshKeys, calls, server)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -298,21 +326,26 @@ func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *superviso
 
 // parts are what a server's listener leads to.
 type parts struct {
-	sup     *supervisor.Supervisor
-	hooks   *webhook.Sender
-	builder *build.Builder
-	keys    *auth.Keys
-	sshKeys *auth.SSHKeys
+	sup       *supervisor.Supervisor
+	publisher *publish.Publisher
+	hooks     *webhook.Sender
+	builder   *build.Builder
+	keys      *auth.Keys
+	sshKeys   *auth.SSHKeys
+	secrets   *secret.Vault
+	calls     *audit.Log
 }
 
 // newServer puts the dialects, the data plane and what operators look at on
 // one listener.
 func newServer(ctx context.Context, o Options, p parts, certificates *tls.Config) *edge.Server {
 	reg := prometheus.NewRegistry()
-	server := edge.NewServer(edge.Options{
-		Sandboxes: p.sup, Control: controlPlane(ctx, o, p, reg), MayUse: mayUse(p.keys), Domain: o.Domain, TLS: certificates, Limits: o.Limits, AccessLog: o.AccessLog, Log: o.Log,
+	var server *edge.Server
+	dashboard := newDashboard(ctx, o, p.keys, func(client net.Addr) (net.Conn, error) { return server.Connect(client) })
+	server = edge.NewServer(edge.Options{
+		Sandboxes: p.sup, Control: controlPlane(ctx, o, p, reg, dashboard), MayUse: mayUse(p.keys), OwnCookies: ui.Cookies, Domain: o.Domain, TLS: certificates, Limits: o.limits(), AccessLog: o.AccessLog, Log: o.Log,
 	})
-	reg.MustRegister(p.sup.Metrics(), server.Collector(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(p.sup.Metrics(), server.Collector(), newGauges(o.StateDir, p.keys, p.hooks), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return server
 }
 
@@ -325,18 +358,19 @@ func mayUse(keys *auth.Keys) func(string, store.Sandbox) bool {
 }
 
 // controlPlane answers what is for no sandbox.
-func controlPlane(ctx context.Context, o Options, p parts, reg prometheus.Gatherer) http.Handler {
-	control := e2b.New(e2b.Options{
+func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Registry, dashboard http.Handler) http.Handler {
+	timed := newAPITimes(reg)
+	control := timed.of("e2b", e2b.New(e2b.Options{
 		Sandboxes: p.sup, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
-	})
-	files := volumecontent.New(volumecontent.Options{Volumes: p.sup, Log: o.Log})
-	native := v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation})
-	ofSandbox0 := sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Volumes: p.sup, Auth: p.keys, MaxTimeout: o.MaxTimeout, Log: o.Log})
-	ofMitos := mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log})
+	}))
+	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Log: o.Log}))
+	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation}))
+	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Volumes: p.sup, Services: p.sup, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log}))
+	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log}))
 	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies()
 	p.sup.CountBuffers(bodies.Of)
-	return bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return p.calls.Handler(bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):
 			native.ServeHTTP(w, r)
@@ -344,6 +378,8 @@ func controlPlane(ctx context.Context, o Options, p parts, reg prometheus.Gather
 			ofSandbox0.ServeHTTP(w, r)
 		case mitos.Owns(r):
 			ofMitos.ServeHTTP(w, r)
+		case ui.Owns(r):
+			dashboard.ServeHTTP(w, r)
 		case volumecontent.Owns(r):
 			files.ServeHTTP(w, r)
 		case r.URL.Path == "/healthz":
@@ -356,7 +392,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg prometheus.Gather
 		default:
 			control.ServeHTTP(w, r)
 		}
-	}))
+	})))
 }
 
 // localDomain is the domain under which a server is reached by host name from
@@ -396,33 +432,38 @@ func (o Options) share() []string {
 	return nil
 }
 
-func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, closers *cleanups) (*supervisor.Supervisor, error) {
+func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, world outside.World, closers *cleanups) (*supervisor.Supervisor, *publish.Publisher, error) {
 	layers, err := layer.Open(o.StateDir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	mounting, err := layers.Probe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	o.Log.Info("overlayfs works", "way", mounting.Way, "options", mounting.Options, "missing", mounting.Missing)
 	templates, err := template.Open(templatesIn(o.StateDir))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	agent, err := agentbin.Program()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if _, err := templates.BuildBase(agent, o.share()...); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := templates.Refresh(); err != nil { // the others are as good as ever
 		o.Log.Error("a template cannot be used with this server's agent", "err", err)
 	}
+	closers.add(background(ctx, func(ctx context.Context) {
+		if err := template.LookAhead(ctx, templates); err != nil && ctx.Err() == nil {
+			o.Log.Warn("the host's directories could not be looked at", "err", err)
+		}
+	}))
 	most, err := mostLimits()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	kept := buildsAt(o.StateDir)
 	driver, err := drivers.Default().Open(ctx, runtimesIn(o.StateDir), kept, drivers.Options{
@@ -431,38 +472,45 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Log:       o.Log,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	closers.add(driver.Close)
 	mounts := mountsIn(o.StateDir)
 	if err := os.MkdirAll(mounts, 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	volumes, err := volume.Open(volumesIn(o.StateDir), template.UserID)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if early, ok := driver.(runtime.EarlyRestorer); o.EarlyWakeMiB > 0 && (!ok || !early.RestoresEarly("")) {
 		o.Log.Warn("--early-wake has no effect: it needs a drowse from make build, which every user may execute")
 	}
+	if changes, ok := driver.(runtime.ChangeDriver); o.DeltaPausesMiB > 0 && ok && !changes.CapturesChanges() {
+		o.Log.Warn("--delta-pauses has no effect: it needs a drowse from make build, which every user may execute")
+	}
+	traced, err := sendTraces(ctx, o, closers)
+	if err != nil {
+		return nil, nil, err
+	}
 	sup, err := supervisor.New(ctx, supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Builds: kept, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"),
-		Limits:  defaultLimits(most), MostLimits: most, Defaults: o.Defaults, Log: o.Log, MaxTimeout: o.MaxTimeout,
-		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, EarlyWake: int64(o.EarlyWakeMiB) << 20, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
-		TrialTemplate: template.Host, Internet: egress.NewHost(o.DNS), SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery,
-		LogDir: filepath.Join(o.StateDir, "logs"),
+		Limits:  defaultLimits(most), MostLimits: most, Defaults: o.defaults(), Log: o.Log, MaxTimeout: o.MaxTimeout,
+		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, Images: checkpoint.Ways{Early: int64(o.EarlyWakeMiB) << 20, Deltas: int64(o.DeltaPausesMiB) << 20}, KeyLimits: keys.Limits, VolumeDiskMiB: o.VolumeDiskMiB,
+		TrialTemplate: template.Host, World: world, SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery, ConfineEvery: 500 * time.Millisecond,
+		LogDir: filepath.Join(o.StateDir, "logs"), Traced: traced,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	closers.add(func() error { return stop(context.WithoutCancel(ctx), o, sup) })
-	return sup, nil
+	return sup, publish.New(publish.Options{Layers: layers, Templates: templates, Snapshots: sup, Log: o.Log}), nil
 }
 
 // stop stops the supervisor, which nobody calls any more.
 func stop(ctx context.Context, o Options, sup *supervisor.Supervisor) error {
-	if o.PauseOnShutdown {
+	if o.OnShutdown == "pause" {
 		pausing, cancel := context.WithTimeout(ctx, o.ShutdownTimeout)
 		defer cancel()
 		if left := sup.PauseAll(pausing); left > 0 {
@@ -518,7 +566,7 @@ func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *
 	go func() { failed <- server.Serve(ln) }()
 	go func() {
 		if awaitReady(ctx, log, sup.Ready) {
-			log.Info("server ready", "addr", ln.Addr().String())
+			log.Info("server ready", "addr", ln.Addr().String(), "version", version.String())
 			notify(log, daemon.SdNotifyReady+"\nSTATUS=ready")
 			watch(ctx, log, sup.Check)
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/sshd"
@@ -19,20 +20,21 @@ import (
 
 // newSSHServer returns what lets SSH clients in. Each is a client of server like
 // any other, in the name of the API key that its own key belongs to.
-func newSSHServer(o Options, keys *auth.Keys, sshKeys *auth.SSHKeys, server *edge.Server) (*sshd.Server, error) {
+func newSSHServer(o Options, keys *auth.Keys, sshKeys *auth.SSHKeys, calls *audit.Log, server *edge.Server) (*sshd.Server, error) {
 	hostKey, err := sshd.HostKey(filepath.Join(o.StateDir, "ssh_host_ed25519_key"))
 	if err != nil {
 		return nil, err
 	}
 	o.Log.Info("SSH clients are served", "addr", o.SSHListen, "hostKey", ssh.FingerprintSHA256(hostKey.PublicKey()))
-	l := sshLogins{keys: keys, sshKeys: sshKeys, connect: server.Connect}
-	return sshd.New(sshd.Options{HostKey: hostKey, Known: l.known, Login: l.login, PerClient: o.Limits.PerClient, Log: o.Log}), nil
+	l := sshLogins{keys: keys, sshKeys: sshKeys, calls: calls, connect: server.Connect}
+	return sshd.New(sshd.Options{HostKey: hostKey, Known: l.known, Login: l.login, PerClient: o.MaxClientConnections, AliveWithin: o.SSHKeepalive, Log: o.Log}), nil
 }
 
 // sshLogins finds out where SSH clients may go.
 type sshLogins struct {
 	keys    *auth.Keys
 	sshKeys *auth.SSHKeys
+	calls   *audit.Log
 	connect func(client net.Addr) (net.Conn, error)
 }
 
@@ -47,18 +49,29 @@ func (l sshLogins) login(ctx context.Context, conn ssh.ConnMetadata, key ssh.Pub
 	}
 	err := errors.New("the SSH key has been removed")
 	for _, h := range l.sshKeys.Holders(key) {
-		if err = auth.Require(h.Key, auth.Use); err != nil {
-			continue
+		var grant sshd.Grant
+		grant, err = l.enter(ctx, conn.RemoteAddr(), h, user, id)
+		l.calls.Login(audit.Actor{ID: h.Key.ID, Name: h.Key.Name, Role: string(h.Key.Role)}, conn.RemoteAddr(), id, err == nil)
+		if err == nil {
+			return grant, nil
 		}
-		bound, unbind := l.keys.Bind(ctx, h.Key.ID)
-		context.AfterFunc(h.Life, unbind)
-		var sb *client.Sandbox
-		if sb, err = l.open(bound, conn.RemoteAddr(), h.Key.ID, id); err == nil {
-			return sshd.Grant{Sandbox: sb.As(user), Until: bound}, nil
-		}
-		unbind()
 	}
 	return sshd.Grant{}, fmt.Errorf("%w; the user name is the id of a sandbox, or USER+ID", err)
+}
+
+// enter lets the holder of an API key into a sandbox, as a user of it.
+func (l sshLogins) enter(ctx context.Context, from net.Addr, h auth.Holder, user, id string) (sshd.Grant, error) {
+	if err := auth.Require(h.Key, auth.Use); err != nil {
+		return sshd.Grant{}, err
+	}
+	bound, unbind := l.keys.Bind(ctx, h.Key.ID)
+	context.AfterFunc(h.Life, unbind)
+	sb, err := l.open(bound, from, h.Key.ID, id)
+	if err != nil {
+		unbind()
+		return sshd.Grant{}, err
+	}
+	return sshd.Grant{Sandbox: sb.As(user), Until: bound}, nil
 }
 
 // open returns a sandbox in the name of an API key, for as long as ctx.

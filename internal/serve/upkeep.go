@@ -3,11 +3,8 @@ package serve
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -25,6 +22,9 @@ type UpkeepOptions struct {
 	JSON     bool // rather than text
 	Repair   bool // of Fsck: change what is safe to
 	DryRun   bool // of GC: change nothing
+
+	Backup          string // of Backup: the directory of the backup
+	Verify, Restore bool   // of Backup: what is done with one that is there
 }
 
 // upkeep is a state directory that this process has taken while no server uses
@@ -50,7 +50,7 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 		return nil, err
 	}
 	u := &upkeep{dir: dir, layers: layer.At(dir), bases: template.At(templatesIn(dir))}
-	u.unlock, err = lockDir(dir)
+	u.unlock, err = lockDir(ctx, dir)
 	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Class == errdef.Conflict {
 		return nil, e.WithRemedy("stop it first: this needs the directory for itself")
 	}
@@ -80,6 +80,7 @@ func (u *upkeep) sweeper() sweep.Sweeper {
 func databaseIn(dir string) string  { return filepath.Join(dir, "drowse.db") }
 func templatesIn(dir string) string { return filepath.Join(dir, "templates") }
 func recipesIn(dir string) string   { return filepath.Join(dir, "recipes") }
+func auditIn(dir string) string     { return filepath.Join(dir, "audit") }
 func runtimesIn(dir string) string  { return filepath.Join(dir, "run", drivers.Default().Dir) }
 func mountsIn(dir string) string    { return filepath.Join(dir, "run", "rootfs") }
 func volumesIn(dir string) string   { return filepath.Join(dir, "volumes") }
@@ -94,28 +95,4 @@ func needRoot(what string) error {
 	}
 	return errdef.New(errdef.Forbidden, "not_root", "%s must run as root: it deals with namespaces, mounts and cgroups", what).
 		WithRemedy("run it with sudo")
-}
-
-// diskUsage returns what a file or directory takes on disk. What cannot be
-// looked at takes nothing, and mounts below it are not looked into.
-func diskUsage(path string) (bytes int64) {
-	var top unix.Stat_t
-	if unix.Lstat(path, &top) != nil {
-		return 0
-	}
-	_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
-		var st unix.Stat_t
-		if err != nil || unix.Lstat(path, &st) != nil {
-			return nil
-		}
-		if st.Dev != top.Dev {
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		bytes += st.Blocks * 512
-		return nil
-	})
-	return bytes
 }

@@ -53,10 +53,10 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 		fromClient.Close()
 		toClient.Close()
 	}()
-	// The program's first line says that it is connected.
 	answers := bufio.NewReader(output)
-	if line, _ := answers.ReadString('\n'); line != agentapi.Connected+"\n" {
+	if !connected(answers) {
 		input.Close()
+		output.Close() // it may say more
 		<-ended
 		_ = offer.Reject(ssh.ConnectionFailed, cmp.Or(printable(said.String()), "the program that connects to it ended"))
 		return
@@ -79,6 +79,13 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 	finish(ch)
 	output.Close() // the client may have gone first
 	<-ended
+}
+
+// connected reports whether a program's first line says that it is connected. The
+// program is the guest's: its line may have no end.
+func connected(answers *bufio.Reader) bool {
+	line, err := answers.ReadSlice('\n')
+	return err == nil && string(line) == agentapi.Connected+"\n"
 }
 
 // beginning keeps the first bytes of what is written to it. It is read once

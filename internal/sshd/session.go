@@ -29,14 +29,17 @@ type session struct {
 	guest *client.Sandbox
 	ch    ssh.Channel
 	env   map[string]string
-	bytes int // of env
-	size  *client.Size
+	bytes int          // of env
+	size  *client.Size // of the terminal that was asked for; nil for none
 	term  string
 
 	running sync.WaitGroup
 	mu      sync.Mutex
 	begun   bool
 	process *client.Process // nil until it runs
+	window  *client.Size    // what the client's window has become since; nil for no change
+
+	fitting sync.Mutex // held while the terminal is resized; taken before mu
 }
 
 func serveSession(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
@@ -87,7 +90,10 @@ func (s *session) handle(r *ssh.Request) outcome {
 		if ssh.Unmarshal(r.Payload, &v) != nil {
 			return outcome{}
 		}
-		return outcome{done: true, then: func() { s.resize(*sizeOf(v.Cols, v.Rows)) }}
+		s.mu.Lock()
+		s.window = sizeOf(v.Cols, v.Rows)
+		s.mu.Unlock()
+		return outcome{done: true, then: s.fit}
 	case "signal":
 		var v struct{ Name string }
 		if ssh.Unmarshal(r.Payload, &v) != nil {
@@ -95,19 +101,18 @@ func (s *session) handle(r *ssh.Request) outcome {
 		}
 		return outcome{done: true, then: func() { s.signal(v.Name) }}
 	case "shell":
-		return s.start(client.Command{Args: []string{"/bin/bash", "-l"}})
+		return s.start(client.Command{Args: []string{"/bin/bash", "-l"}, Terminal: s.size})
 	case "exec":
 		var v struct{ Command string }
 		if ssh.Unmarshal(r.Payload, &v) != nil {
 			return outcome{}
 		}
-		return s.start(client.Command{Args: []string{"/bin/bash", "-c", v.Command}})
+		return s.start(client.Command{Args: []string{"/bin/bash", "-c", v.Command}, Terminal: s.size})
 	case "subsystem":
 		var v struct{ Name string }
 		if ssh.Unmarshal(r.Payload, &v) != nil || v.Name != "sftp" {
 			return outcome{}
 		}
-		s.size = nil
 		return s.start(client.Command{Args: []string{agentapi.Program, agentapi.SFTPProgram}})
 	}
 	return outcome{} // such as the client's agent and its display
@@ -155,8 +160,7 @@ func (s *session) run(cmd client.Command) {
 	defer finish(s.ch)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.env, s.ch, s.ch, s.ch.Stderr()
 	start := s.guest.Start
-	if s.size != nil {
-		cmd.Terminal = s.size
+	if cmd.Terminal != nil {
 		if s.term != "" {
 			s.env["TERM"] = s.term
 		}
@@ -170,10 +174,11 @@ func (s *session) run(cmd client.Command) {
 	s.mu.Lock()
 	s.process = p
 	s.mu.Unlock()
+	s.running.Go(s.fit) // the window may have changed before
 	exit, err := p.Wait()
 	switch {
 	case s.ctx.Err() != nil:
-		hangUp(s.ctx, p, s.size != nil)
+		hangUp(s.ctx, p, cmd.Terminal != nil)
 	case err != nil && exit == (client.Exit{}):
 		s.failed(err)
 	default:
@@ -214,9 +219,15 @@ func (s *session) program() *client.Process {
 	return s.process
 }
 
-func (s *session) resize(size client.Size) {
-	if p := s.program(); p != nil && s.size != nil {
-		_ = p.Resize(s.ctx, size) // the next change tries again
+// fit makes the terminal, if there is one, as large as the client's window is now.
+func (s *session) fit() {
+	s.fitting.Lock()
+	defer s.fitting.Unlock()
+	s.mu.Lock()
+	p, window := s.process, s.window
+	s.mu.Unlock()
+	if p != nil && window != nil {
+		_ = p.Resize(s.ctx, *window) // it has none, or the next change tries again
 	}
 }
 

@@ -9,6 +9,7 @@
 package sshd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,8 +36,6 @@ const (
 	// maxChannels is how many sessions and forwarded connections it may have
 	// at once, each a program in the sandbox.
 	maxChannels = 100
-	// A client is asked whether it is there, and may take so long to answer.
-	aliveWithin = 40 * time.Second
 	// hangUpTime bounds the last call for a program whose client has gone.
 	hangUpTime = 5 * time.Second
 )
@@ -54,9 +53,15 @@ type Options struct {
 	Login func(ctx context.Context, conn ssh.ConnMetadata, key ssh.PublicKey) (Grant, error)
 	// PerClient is how many connections an address may have; 0 for no bound.
 	PerClient int
+	// AliveWithin is how often a client is asked whether it is there, and how long it
+	// may take to answer; 0 for the constant AliveWithin.
+	AliveWithin time.Duration
 	// Log gets a line for each client; nil for none.
 	Log *slog.Logger
 }
+
+// AliveWithin is how long a client may take to answer whether it is there.
+const AliveWithin = 40 * time.Second
 
 // Grant is where a client may go.
 type Grant struct {
@@ -188,7 +193,7 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 		s.log.Info("SSH client has gone", "sandbox", guest.ID, "client", c.RemoteAddr().String(), "dur", time.Since(begin))
 	}()
 	go refuseRequests(requests)
-	go keepAlive(ctx, conn)
+	go keepAlive(ctx, conn, cmp.Or(s.o.AliveWithin, AliveWithin))
 
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -246,8 +251,8 @@ func refuseRequests(requests <-chan *ssh.Request) {
 }
 
 // keepAlive ends a connection whose client does not answer any more.
-func keepAlive(ctx context.Context, conn *ssh.ServerConn) {
-	tick := time.NewTicker(aliveWithin)
+func keepAlive(ctx context.Context, conn *ssh.ServerConn, within time.Duration) {
+	tick := time.NewTicker(within)
 	defer tick.Stop()
 	for {
 		answered := make(chan struct{})

@@ -1,14 +1,17 @@
 package sshd
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +88,113 @@ func login(t *testing.T, addr string) *ssh.Client {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// TestWindowChange resizes a terminal, also after a request that came too late and
+// is refused.
+func TestWindowChange(t *testing.T) {
+	s, err := login(t, gate(t, Options{})).NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.RequestPty("xterm", 24, 80, nil); err != nil {
+		t.Fatal(err)
+	}
+	in, err := s.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Shell(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	size := func() string {
+		if _, err := io.WriteString(in, "size\r"); err != nil {
+			t.Fatal(err)
+		}
+		lines.Scan() // the echo
+		lines.Scan()
+		return strings.TrimSpace(lines.Text())
+	}
+	if got := size(); got != "80x24" {
+		t.Errorf("it begins with %s", got)
+	}
+	for name, late := range map[string]error{"sftp": s.RequestSubsystem("sftp"), "a terminal": s.RequestPty("xterm", 1, 1, nil)} {
+		if late == nil {
+			t.Errorf("%s is started beside a shell", name)
+		}
+	}
+	for _, rows := range []int{30, 40, 50} { // the last one counts, however fast they come
+		if err := s.WindowChange(rows, 120); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(30 * time.Second); size() != "120x50"; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the terminal does not get the size of the window")
+		}
+	}
+}
+
+// TestVanished ends what a client had running that does not answer any more.
+func TestVanished(t *testing.T) {
+	addr := gate(t, Options{AliveWithin: time.Second})
+	raw, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	there := &lossy{Conn: raw}
+	conn, channels, requests, err := ssh.NewClientConn(there, addr, &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := ssh.NewClient(conn, channels, requests)
+	defer c.Close()
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := filepath.Join(t.TempDir(), "ended")
+	if err := s.Start("trap 'touch " + mark + "; exit' TERM; echo begun; while :; do sleep 0.05; done"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("begun"))); err != nil {
+		t.Fatal(err)
+	}
+	there.gone.Store(true)
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(mark); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("its command runs on")
+		}
+	}
+}
+
+// lossy is a connection that nothing goes out of any more once it is gone, and that
+// does not end.
+type lossy struct {
+	net.Conn
+	gone atomic.Bool
+}
+
+// Write implements net.Conn.
+func (l *lossy) Write(p []byte) (int, error) {
+	if l.gone.Load() {
+		return len(p), nil
+	}
+	return l.Conn.Write(p)
 }
 
 // TestFloods holds a client to its connections, its sessions and its variables,

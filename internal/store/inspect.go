@@ -30,6 +30,7 @@ type Problem struct {
 func Inspect(ctx context.Context, path string) (Inspection, error) {
 	var found Inspection
 	s := &SQLite{path: path}
+	s.usedSecrets.s = s
 	if _, err := os.Stat(path); err != nil {
 		return found, fmt.Errorf("inspect store: %w", err)
 	}

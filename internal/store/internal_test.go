@@ -155,6 +155,9 @@ func TestCommitGivesUpItsTurn(t *testing.T) {
 	}
 }
 
+// unstored are fields that must not be stored.
+var unstored = map[string]bool{"store.Proxy.Password": true}
+
 // TestFieldsAreNamed: what is stored must not change because a Go field was
 // renamed.
 func TestFieldsAreNamed(t *testing.T) {
@@ -175,6 +178,9 @@ func checkNames(t *testing.T, typ reflect.Type, seen map[reflect.Type]bool) {
 	case reflect.Struct:
 		for field := range typ.Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if name == "-" && unstored[typ.String()+"."+field.Name] {
+				continue
+			}
 			if name == "" || name == "-" {
 				t.Errorf("%s.%s has no JSON name", typ, field.Name)
 			}

@@ -86,6 +86,21 @@ func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 	return s.explain(err, "note the use of keys")
 }
 
+// RenameKey implements [Store].
+func (s *SQLite) RenameKey(ctx context.Context, id, name string) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `UPDATE keys SET name = ? WHERE id = ?`, name, id)
+		if err != nil {
+			return err
+		}
+		if renamed, err := result.RowsAffected(); err != nil || renamed == 1 {
+			return err
+		}
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+	})
+	return s.explain(err, "rename key %s", id)
+}
+
 // RemoveKey implements [Store].
 func (s *SQLite) RemoveKey(ctx context.Context, id string) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -99,6 +114,9 @@ func (s *SQLite) RemoveKey(ctx context.Context, id string) error {
 		}
 		if removed == 0 {
 			return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM used_secrets WHERE key = ?`, id); err != nil {
+			return err
 		}
 		_, err = tx.ExecContext(ctx, `DELETE FROM ssh_keys WHERE key = ?`, id)
 		return err

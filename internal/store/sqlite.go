@@ -30,6 +30,8 @@ import (
 // Reads do not wait for writes, and see every commit that returned before they
 // began.
 type SQLite struct {
+	usedSecrets
+
 	path string
 
 	// writer has a single connection: writers queue for it, in Go, where a
@@ -63,6 +65,7 @@ func Open(ctx context.Context, path string) (_ *SQLite, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &SQLite{path: path}
+	s.usedSecrets.s = s
 	defer func() {
 		if err != nil {
 			_ = s.Close() // the first error says more

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 )
 
 // Sandbox is everything durable about one sandbox.
@@ -40,6 +41,7 @@ type Config struct {
 	AllowInternet *bool             `json:"allowInternet,omitempty"` // as asked; nil when not said, which allows it
 	AllowOut      []string          `json:"allowOut,omitempty"`      // addresses, networks and names that it may reach all the same
 	DenyOut       []string          `json:"denyOut,omitempty"`       // addresses and networks that it may not reach
+	Proxy         *Proxy            `json:"proxy,omitempty"`         // through which its connections go out; nil for none
 	Network       json.RawMessage   `json:"network,omitempty"`       // what else was asked of the network, returned as it was
 	Limits        Limits            `json:"limits"`
 	Ports         Ports             `json:"ports,omitempty"`
@@ -49,6 +51,11 @@ type Config struct {
 	Build         string            `json:"build,omitempty"`    // the build of a template that the sandbox is for; empty for none
 	Previews      []Preview         `json:"previews,omitempty"` // links that are good, and some that have expired
 	Volumes       []VolumeMount     `json:"volumes,omitempty"`
+	Secrets       []SecretUse       `json:"secrets,omitempty"`
+	Authority     string            `json:"authority,omitempty"` // names the certificate authority that its trust stores know; empty for none
+	Services      []service.Service `json:"services,omitempty"`
+	// Entrances narrow which requests from outside reach a port.
+	Entrances []service.Entrance `json:"entrances,omitempty"`
 	// Lineage is what it started from, and what that was of, nearest first.
 	Lineage []Ancestor `json:"lineage,omitempty"`
 	// FromServer names the settings of the lifecycle that the server's defaults
@@ -80,11 +87,15 @@ type Changeable struct {
 	AllowOut      []string          `json:"allowOut,omitempty"`
 	DenyOut       []string          `json:"denyOut,omitempty"`
 	FromServer    []string          `json:"fromServer,omitempty"`
+	Services      []service.Service `json:"services,omitempty"`
+
+	Entrances []service.Entrance `json:"entrances,omitempty"`
+	Proxy     *Proxy             `json:"proxy,omitempty"` // without an address: none
 }
 
 // Changeable returns what can be changed.
 func (c Config) Changeable() Changeable {
-	return Changeable{c.Metadata, c.Ports, c.AllowInternet, c.AllowOut, c.DenyOut, c.FromServer}
+	return Changeable{c.Metadata, c.Ports, c.AllowInternet, c.AllowOut, c.DenyOut, c.FromServer, c.Services, c.Entrances, c.Proxy}
 }
 
 // Changed returns c with those of the values that are not nil.
@@ -107,6 +118,18 @@ func (c Config) Changed(v Changeable) Config {
 	if v.FromServer != nil {
 		c.FromServer = v.FromServer
 	}
+	if v.Services != nil {
+		c.Services = v.Services
+	}
+	if v.Entrances != nil {
+		c.Entrances = v.Entrances
+	}
+	if v.Proxy != nil {
+		c.Proxy = v.Proxy
+		if c.Proxy.Address == "" {
+			c.Proxy = nil
+		}
+	}
 	return c
 }
 
@@ -126,6 +149,7 @@ func (c Config) Settled(now lifecycle.Record) Config {
 // With returns c with other values of what can be changed.
 func (c Config) With(v Changeable) Config {
 	c.Metadata, c.Ports, c.AllowInternet, c.AllowOut, c.DenyOut, c.FromServer = v.Metadata, v.Ports, v.AllowInternet, v.AllowOut, v.DenyOut, v.FromServer
+	c.Services, c.Entrances, c.Proxy = v.Services, v.Entrances, v.Proxy
 	return c
 }
 
@@ -188,6 +212,7 @@ type Store interface {
 	Events
 	Keys
 	SSHKeys
+	UsedSecrets
 	Volumes
 	Snapshots
 	Webhooks
@@ -225,11 +250,13 @@ type Keys interface {
 	AddKey(ctx context.Context, k Key) error
 	// Keys returns all keys, oldest first.
 	Keys(ctx context.Context) ([]Key, error)
+	// RenameKey is errdef.NotFound if there is none of that id.
+	RenameKey(ctx context.Context, id, name string) error
 	// KeysUsed notes when keys were last used, by their ids. Unknown ones are
 	// passed over: they may have just been removed.
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
-	// RemoveKey removes a key, with its SSH keys; errdef.NotFound if there is none
-	// of that id.
+	// RemoveKey removes a key, with its SSH keys and secrets; errdef.NotFound if
+	// there is none of that id.
 	RemoveKey(ctx context.Context, id string) error
 }
 
@@ -242,6 +269,17 @@ type SSHKeys interface {
 	SSHKeys(ctx context.Context) ([]SSHKey, error)
 	// RemoveSSHKey removes one; errdef.NotFound if there is none of that id.
 	RemoveSSHKey(ctx context.Context, id string) error
+}
+
+// UsedSecrets is the secrets that sandboxes use.
+type UsedSecrets interface {
+	// PutSecret makes a secret durable: a new one, or in the place of the one with
+	// its id. errdef.Exists if the API key has another of its name.
+	PutSecret(ctx context.Context, x Secret) error
+	// AllSecrets returns all of them, oldest first.
+	AllSecrets(ctx context.Context) ([]Secret, error)
+	// RemoveSecret removes one; errdef.NotFound if there is none of that id.
+	RemoveSecret(ctx context.Context, id string) error
 }
 
 // Volumes is the volumes.

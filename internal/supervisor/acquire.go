@@ -7,27 +7,39 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 // Acquire gives a lease on the running generation, waking the sandbox where
 // that is allowed. It returns lifecycle's refusals as they are, and an
-// errdef.Unavailable if the sandbox did not wake.
+// errdef.Unavailable if the sandbox did not wake, or the service is not ready that
+// the access is for.
 func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Lease, error) {
 	b, err := s.box(id)
 	if err != nil {
 		return nil, err
 	}
 	lease, w, err := b.tryAcquire(access)
-	if w == nil {
+	if w == nil && (err != nil || lease.Ready == nil) {
 		return lease, err
 	}
-	defer b.leave(w)
 	ctx, cancel := context.WithTimeout(ctx, s.o.WakeTimeout)
 	defer cancel()
+	if w != nil {
+		if lease, err = awaitLease(ctx, b, w); err != nil {
+			return nil, err
+		}
+	}
+	return lease.WhenReady(ctx)
+}
+
+// awaitLease waits until the sandbox serves.
+func awaitLease(ctx context.Context, b *box, w *waiter) (*Lease, error) {
+	defer b.leave(w)
 	for {
-		end, err := b.wait(ctx, w.ended)
+		end, err := calls.Wait(ctx, w.ended)
 		if err != nil {
 			return nil, err
 		}
@@ -46,8 +58,8 @@ func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Le
 type waiter struct {
 	access Access
 	// Guarded by box.mu.
-	ended <-chan ending // of the operation that it waits for
-	lease *Lease        // granted and not taken yet
+	ended <-chan calls.Ending // of the operation that it waits for
+	lease *Lease              // granted and not taken yet
 }
 
 // tryAcquire returns a lease, or what waits for one.
@@ -103,10 +115,11 @@ func (b *box) grantLocked() {
 }
 
 // acquireLocked returns a lease, or what to wait for before asking again.
-func (b *box) acquireLocked(access Access) (*Lease, <-chan ending, error) {
+func (b *box) acquireLocked(access Access) (*Lease, <-chan calls.Ending, error) {
 	m := lifecycle.Meta{Op: ids.NewOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
 	res, err := b.applyLocked(lifecycle.AccessRequested{
 		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.desk.Draining,
+		Boots: b.sb.Config.Boots(access.Port, access.Path),
 	})
 	if err != nil {
 		return nil, nil, err

@@ -65,6 +65,23 @@ func (b *box) lookableLocked() runtime.Instance {
 	return b.inst
 }
 
+// servedBy returns the runtime of a sandbox that can be asked, nil for none, and
+// what writes to its event log.
+func servedBy(s *Supervisor, id string) (runtime.Instance, func(lifecycle.Entry) error) {
+	b, err := s.box(id)
+	if err != nil {
+		return nil, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lookableLocked(), audited(b)
+}
+
+// agent returns the agent of a runtime of the sandbox.
+func (b *box) agent(inst runtime.Instance) agentclient.Agent {
+	return b.s.guests.Agent(inst, b.id)
+}
+
 // look asks the agent what is going on.
 func (b *box) look(ctx context.Context, inst runtime.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)

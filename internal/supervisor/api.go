@@ -4,6 +4,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/leases"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
@@ -18,6 +19,7 @@ type CreateRequest struct {
 	Config   store.Config // Template and Alias are filled in by Create, and Limits where it says nothing
 	Actor    string
 	inherit  bool // it is a fork: Settings and Config are those of its source
+	asleep   bool // it is not started: it is paused with what the snapshot has
 }
 
 // SnapshotRef returns what snapshot the sandbox starts from; empty for none.
@@ -29,10 +31,7 @@ func (r CreateRequest) SnapshotRef() string {
 }
 
 // Connected is the answer to Connect.
-type Connected struct {
-	Sandbox store.Sandbox
-	Resumed bool // it was paused and has been woken by this call or one it joined
-}
+type Connected = calls.Connected
 
 // Patch changes a live or paused sandbox; nil leaves a thing as it is.
 type Patch = fields.Patch

@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
@@ -23,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/starved"
 	"github.com/drowse-dev/drowse/internal/supervisor/timers"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
+	"github.com/drowse-dev/drowse/internal/trace"
 )
 
 // box is the owner of one sandbox.
@@ -48,12 +50,13 @@ type box struct {
 	logAt   time.Time     // when the agent was last asked for its log
 	starved starved.Count // for want of memory
 	polling bool          // the agent is being asked what goes on
-	disk    disk
+	tenant  *disklimit.Tenant
 	meter   usage.Meter
 	journal journal.Journal
+	traces  trace.Book
 	fault   checkpoint.Finding
-	ended   map[string][]chan ending // who waits for the end of an operation, by its id
-	tasks   map[string]*task         // the work of effects in flight, by operation id
+	ended   calls.Waiting
+	tasks   map[string]*task // the work of effects in flight, by operation id
 
 	unfit *errdef.Error // what the host lacked at the last start; nil for nothing
 
@@ -72,12 +75,15 @@ type task struct {
 func newBox(s *Supervisor, sb store.Sandbox) *box {
 	b := &box{
 		s: s, id: sb.ID, sb: sb,
-		ended: map[string][]chan ending{}, tasks: map[string]*task{},
+		ended: calls.Waiting{}, tasks: map[string]*task{},
 	}
-	b.disk.meter = disklimit.NewMeter(s.o.Layers)
+	b.tenant = s.guard.Tenant(asked{b})
 	b.desk = leases.New(&b.mu)
-	b.gate = egress.NewGate(s.o.Internet, s.egress, sb.Config.Key, s.metrics.Refused)
+	b.gate = s.outside.Gate(sb.ID, sb.Config, audited(b))
 	b.setGate()
+	if s.o.Traced != nil {
+		b.traces.Ended = func(op trace.Operation) { s.o.Traced(sb.ID, op) }
+	}
 	return b
 }
 
@@ -88,6 +94,13 @@ func (b *box) snapshot() store.Sandbox {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sb
+}
+
+// serving returns the sandbox, and the runtime that serves; nil for none.
+func (b *box) serving() (store.Sandbox, runtime.Instance) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sb, b.inst
 }
 
 // apply lets ev happen to the sandbox: decide, commit, then act.
@@ -221,7 +234,7 @@ func (b *box) fire() {
 // request lets ev happen, and returns what tells the end of the operation that
 // is then in flight: the one that ev began or joined, or has to wait for. It is
 // nil if there is none.
-func (b *box) request(ev lifecycle.Event) (lifecycle.Result, <-chan ending, error) {
+func (b *box) request(ev lifecycle.Event) (lifecycle.Result, <-chan calls.Ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if earlyPhase() != lifecycle.None {
@@ -238,32 +251,7 @@ func (b *box) request(ev lifecycle.Event) (lifecycle.Result, <-chan ending, erro
 
 // awaitLocked registers for the end of the operation in flight; nil if there is
 // none.
-func (b *box) awaitLocked() <-chan ending {
-	op := b.sb.Record.Op
-	if op == nil {
-		return nil
-	}
-	ch := make(chan ending, 1)
-	b.ended[op.ID] = append(b.ended[op.ID], ch)
-	return ch
-}
-
-// wait waits for the end of an operation.
-func (b *box) wait(ctx context.Context, ended <-chan ending) (ending, error) {
-	select {
-	case e := <-ended:
-		return e, nil
-	case <-ctx.Done():
-		return ending{}, outcome.Waited(ctx)
-	}
-}
-
-// as returns the sandbox with a record that was committed.
-func (b *box) as(r lifecycle.Record) store.Sandbox {
-	sb := b.snapshot()
-	sb.Record = r
-	return sb
-}
+func (b *box) awaitLocked() <-chan calls.Ending { return b.ended.For(b.sb.Record.Op) }
 
 // unserveLocked ends the leases of the serving runtime; it is about to go.
 func (b *box) unserveLocked() {
@@ -280,6 +268,7 @@ func (b *box) serveLocked(inst runtime.Instance) {
 		b.s.work.Go(b.takeShare)
 	}
 	b.desk.Reopen()
+	b.s.Board.Watch(b.id, inst, b.sb.Config.Services)
 	b.work.Begin(ids.Now())
 	b.arm()
 	if b.s.o.SampleEvery > 0 { // what the next sample is compared with

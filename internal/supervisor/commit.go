@@ -5,6 +5,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
@@ -51,7 +52,7 @@ func (b *box) reportEntry(e lifecycle.Entry) {
 	b.s.metrics.Entry(e)
 	b.s.fleet.Note(e)
 	b.s.log.Info("sandbox "+string(e.Type), "sandbox", b.id, "op", e.Op, "from", e.From, "to", e.To,
-		"generation", e.Generation, "cause", e.Cause, "dur", e.Duration, "bytes", e.Bytes, "freed", e.Freed, "detail", e.Detail)
+		"generation", e.Generation, "cause", e.Cause, "actor", e.Actor, "dur", e.Duration, "bytes", e.Bytes, "freed", e.Freed, "detail", e.Detail)
 }
 
 // report logs a change and tells those who wait for the operation that ended.
@@ -63,19 +64,9 @@ func (b *box) report(before lifecycle.Record, res lifecycle.Result) {
 	if old == nil || (res.Record.Op != nil && res.Record.Op.ID == old.ID) {
 		return
 	}
-	end := ending{record: res.Record}
+	end := calls.Ending{Record: res.Record}
 	if n := len(res.Entries); n > 0 {
 		end.Entry = res.Entries[n-1]
 	}
-	for _, ch := range b.ended[old.ID] {
-		ch <- end // has room for one
-	}
-	delete(b.ended, old.ID)
-}
-
-// ending is how an operation ended: the entry that says so, and the record as
-// it was committed with it.
-type ending struct {
-	lifecycle.Entry
-	record lifecycle.Record
+	b.ended.Tell(old.ID, end)
 }

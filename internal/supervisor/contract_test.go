@@ -4,23 +4,24 @@ import (
 	"context"
 	"testing"
 
-	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/contract"
 )
 
-// based has the template of the bench under the name of the contract.
-type based struct{ *supervisor.Supervisor }
-
-func (b based) Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
-	if req.Template == "base" {
-		req.Template = "test"
-	}
-	return b.Supervisor.Create(ctx, req)
-}
-
-// TestContract holds the supervisor to what its callers rely on, and the fake that
-// they are tested with keeps too.
+// TestContract holds the supervisor to what its callers rely on, and the fakes that
+// they are tested with keep too.
 func TestContract(t *testing.T) {
-	contract.Run(t, func(t *testing.T) contract.Supervisor { return based{supervisor.OpenForContract(t)} })
+	contract.Run(t, func(t *testing.T) contract.Server {
+		s := supervisor.OpenForContract(t)
+		return contract.Server{
+			Supervisor: s, Volumes: s, Services: s, Snapshots: s, Templates: s,
+			Reach: func(ctx context.Context, id string, port int, path string) error {
+				lease, err := s.Acquire(ctx, id, supervisor.Access{Port: port, Path: path})
+				if err == nil {
+					lease.Release()
+				}
+				return err
+			},
+		}
+	})
 }

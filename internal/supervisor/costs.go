@@ -49,7 +49,7 @@ func (s *Supervisor) KeyCosts() map[string]cost.Cost {
 // withNow adds what is known by key.
 func (s *Supervisor) withNow(key string, c cost.Cost) cost.Cost {
 	c.Starting = s.launcher.Of(key)
-	c.Descriptors, c.BufferedBytes = s.egress.Of(key)
+	c.Descriptors, c.BufferedBytes = s.outside.Room.Of(key)
 	if s.buffers != nil {
 		c.BufferedBytes += s.buffers(key)
 	}

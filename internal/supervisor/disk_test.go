@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/tree"
 	"github.com/drowse-dev/drowse/internal/tree/treetest"
@@ -64,7 +66,7 @@ func allocate(t *testing.T, path string, mib int64) {
 // staysUp looks at the disk, which changes nothing.
 func (tn *tenant) staysUp(why string) {
 	tn.t.Helper()
-	tn.box.limitDisk()
+	tn.box.tenant.Limit(tn.t.Context())
 	if rec := record(tn.t, tn.s, tn.id); rec.State != lifecycle.Running || rec.Op != nil {
 		tn.t.Fatalf("%s: it is %s", why, rec.Situation())
 	}
@@ -73,7 +75,7 @@ func (tn *tenant) staysUp(why string) {
 // isPaused looks at the disk, which has the sandbox paused.
 func (tn *tenant) isPaused(detail string) {
 	tn.t.Helper()
-	tn.box.limitDisk()
+	tn.box.tenant.Limit(tn.t.Context())
 	tn.wantPaused(detail)
 }
 
@@ -125,13 +127,13 @@ func TestDiskLimitOfFiles(t *testing.T) {
 	tn.isPaused("names, one for each 16 KiB, and its limit is 64 MiB")
 }
 
-// TestDiskLimitWithoutRoom has no room for a pause: who is past the limit goes,
+// TestDiskLimitWithoutRoom has no room for a pause: a sandbox over its limit goes,
 // back to its last pause if there is one.
 func TestDiskLimitWithoutRoom(t *testing.T) {
 	for name, slept := range map[string]bool{"never slept": false, "has slept": true} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			b.littleDisk(scarceSpace>>20 - 1)
+			b.littleDisk(disklimit.ScarceSpace>>20 - 1)
 			tn := b.tenant()
 			s := tn.s
 			wantCount(t, s, tn.id, 1, 1)
@@ -144,7 +146,7 @@ func TestDiskLimitWithoutRoom(t *testing.T) {
 				wantCount(t, s, tn.id, 2, generation)
 			}
 			tn.write("much", tenantLimit+1)
-			tn.box.limitDisk()
+			tn.box.tenant.Limit(tn.t.Context())
 			if slept {
 				eventually(t, "the way back", func() bool { return record(t, s, tn.id).State == lifecycle.Paused })
 				if e := record(t, s, tn.id).LastError; !strings.HasPrefix(e, string(lifecycle.OutOfDisk)) {
@@ -201,17 +203,18 @@ func TestDiskLimitThatNoPauseKeeps(t *testing.T) {
 	b.set(func() { b.checkpoint = func() error { return errors.New("the guest prevents it") } })
 	tn := b.tenant()
 	tn.write("much", tenantLimit+1)
-	tn.box.limitDisk()
+	tn.box.tenant.Limit(tn.t.Context())
 	eventually(t, "the failure", func() bool {
-		tn.box.mu.Lock()
-		defer tn.box.mu.Unlock()
-		return tn.box.disk.failed == 1 && !tn.box.disk.stopping
+		events, err := tn.s.Events(t.Context(), tn.id, 0, 100)
+		return err == nil && slices.ContainsFunc(events, func(e store.Event) bool { return e.Type == lifecycle.EntryPauseFailed })
 	})
 	if rec := record(t, tn.s, tn.id); rec.State != lifecycle.Running {
 		t.Fatalf("after one failure it is %s", rec.Situation())
 	}
-	tn.box.limitDisk()
-	eventually(t, "the end", func() bool { return record(t, tn.s, tn.id).State == lifecycle.Terminated })
+	eventually(t, "the end", func() bool {
+		tn.box.tenant.Limit(t.Context()) // which does nothing while a pause is tried
+		return record(t, tn.s, tn.id).State == lifecycle.Terminated
+	})
 	stone := record(t, tn.s, tn.id).Tombstone
 	if stone.Reason != lifecycle.OutOfDisk || !strings.Contains(stone.Detail, "could not be paused") || !strings.Contains(stone.Detail, "the guest prevents it") {
 		t.Errorf("it ended of %s (%s)", stone.Reason, stone.Detail)
@@ -226,7 +229,7 @@ func TestUncountedIsPastTheLimit(t *testing.T) {
 	if err := os.Rename(top, top+".away"); err != nil {
 		t.Fatal(err)
 	}
-	tn.box.limitDisk()
+	tn.box.tenant.Limit(tn.t.Context())
 	if err := os.Rename(top+".away", top); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/leases"
@@ -37,7 +36,8 @@ func (b *box) lease(access Access) *Lease {
 	var once sync.Once
 	return &Lease{
 		Generation: b.sb.Record.Generation,
-		Dial:       func(ctx context.Context, port int) (net.Conn, error) { return agentclient.Dial(ctx, inst, port) },
+		Ready:      b.s.Board.Gate(b.id, inst, b.sb.Config.Services, access.Port, access.Path),
+		Dial:       func(ctx context.Context, port int) (net.Conn, error) { return b.s.Board.Dial(ctx, b.id, inst, port) },
 		Cut:        cut,
 		Why:        why,
 		Progress:   a.Passed,

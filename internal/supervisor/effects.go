@@ -14,9 +14,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/supervisor/autopsy"
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
+	"github.com/drowse-dev/drowse/internal/trace"
 )
 
 // storeRetry is how long to wait before reporting again what the store did not
@@ -77,6 +79,10 @@ func (b *box) act(e lifecycle.Effect) {
 // stops when the supervisor does.
 func (b *box) spawn(op string, f func(context.Context)) {
 	ctx, cancel := context.WithCancel(b.s.ctx)
+	end := func() {}
+	if now := b.sb.Record.Op; now != nil && now.ID == op {
+		ctx, end = b.traces.Begin(ctx, string(now.Phase), string(now.Cause))
+	}
 	t := &task{cancel: cancel, done: make(chan struct{})}
 	b.tasks[op] = t
 	b.s.work.Go(func() {
@@ -89,6 +95,7 @@ func (b *box) spawn(op string, f func(context.Context)) {
 			b.mu.Unlock()
 			close(t.done)
 		}()
+		defer end()
 		f(ctx)
 	})
 }
@@ -145,7 +152,10 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 		b.tell(launch.Failed(e.Op, err))
 		return
 	}
-	if !b.commitStart(lifecycle.StartSucceeded{Op: e.Op, Detail: detail}, inst) {
+	recorded := trace.Start(ctx, "record")
+	serves := b.commitStart(lifecycle.StartSucceeded{Op: e.Op, Detail: detail}, inst)
+	recorded()
+	if !serves {
 		b.discard(id)
 		return
 	}
@@ -188,10 +198,7 @@ func (b *box) watch(inst runtime.Instance, generation int64) {
 		case <-b.s.ctx.Done():
 			return
 		}
-		b.mu.Lock()
-		expected := b.inst != inst
-		b.mu.Unlock()
-		if !expected {
+		if _, now := b.serving(); now == inst {
 			b.tell(b.autopsy(inst, generation))
 		}
 	}()
@@ -199,7 +206,7 @@ func (b *box) watch(inst runtime.Instance, generation int64) {
 
 // autopsy says what a runtime that ended by itself ended of.
 func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.RuntimeGone {
-	if past := b.wasPast(generation); past != "" {
+	if past := b.tenant.Past(generation); past != "" {
 		return lifecycle.RuntimeGone{Generation: generation, Reason: lifecycle.OutOfDisk, Detail: past}
 	}
 	sb := b.snapshot()
@@ -214,17 +221,20 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 // capture carries out CaptureRuntime: the two-phase pause. Up to the commit
 // the runtime is only frozen, and any failure thaws it.
 func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
-	b.mu.Lock()
-	inst, sb := b.inst, b.sb
-	b.mu.Unlock()
+	sb, inst := b.serving()
 	c := &capture.Capture{Image: e.Op, Sandbox: sb, Inst: inst, Drain: b.drainLeases, Farewell: func(ctx context.Context) { b.fetchLastLog(ctx, inst) }}
 	cp, freed, err := b.s.captures.Make(ctx, c)
 	ready := lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed}
 	if op := sb.Record.Op; op != nil && op.Cause == lifecycle.CauseCheckpoint { // it wakes at once, and is never found asleep
 		ready.Merged = b.waitingMerge()
 	}
-	if err == nil && b.tell(ready).Verdict == lifecycle.Applies {
-		return
+	if err == nil {
+		recorded := trace.Start(ctx, "record")
+		verdict := b.tell(ready).Verdict
+		recorded()
+		if verdict == lifecycle.Applies {
+			return
+		}
 	}
 	// Not committed: failed, cancelled, or overtaken by a kill. After a cancel an
 	// access waits, and is not made to wait for the disk; after a failure what
@@ -238,10 +248,7 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		discarding.Wait()
 	}
-	b.mu.Lock()
-	overtaken := b.inst != inst
-	b.mu.Unlock()
-	if !overtaken {
+	if _, now := b.serving(); now == inst {
 		b.resumeService(inst, e.Op, c.Frozen, err)
 	}
 }
@@ -283,10 +290,7 @@ func (b *box) thaw(inst runtime.Instance) bool {
 		case <-b.s.ctx.Done():
 			return false
 		}
-		b.mu.Lock()
-		overtaken := b.inst != inst
-		b.mu.Unlock()
-		if overtaken {
+		if _, now := b.serving(); now != inst {
 			return false
 		}
 	}
@@ -329,7 +333,7 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 		b.s.guests.RunHook(ctx, inst, sb, "pre_kill", hook)
 	}
 	for n := 1; ; n++ {
-		err := b.s.remains.All(ctx, b.id, b.record, b.unknownLayers)
+		err := b.s.remains.All(ctx, sb.Config.Key, b.id, b.record, b.unknownLayers)
 		if err == nil {
 			err = b.journal.Remove(b.s.logs(), b.id)
 		}
@@ -403,7 +407,8 @@ func bury(b *box) {
 	if undo := b.s.Undo(b.id); undo != "" {
 		b.background(func(ctx context.Context) { b.s.RemoveUndo(ctx, undo) })
 	}
-	for _, id := range b.s.graves.Bury(b.sb.Config.Key, b.id) {
+	b.s.EndServices(b.id)
+	for _, id := range b.s.graves.Bury(b.sb.Config.Key, b.id, fields.Bytes(b.sb)) {
 		b.background(func(ctx context.Context) {
 			b.s.mu.RLock()
 			oldest := b.s.boxes[id]

@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/trace"
 )
 
 // lastTransitions is how many entries of the log an explanation has.
@@ -88,7 +89,7 @@ func (b *box) explain() Explanation {
 	t := ids.Now()
 	act := b.activityLocked(t)
 	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
-	e.Sandbox.Record.EndAt = softEnd(b.sb.Record, act, t)
+	e.Sandbox.Record.EndAt = awake.SoftEnd(b.sb.Record, act, t)
 	e.Fault, e.LastActive = b.faultLocked(), b.sb.ActiveAt
 	if b.sb.Record.State == lifecycle.Running {
 		e.Holds, e.LastActive = b.work.Holds(b.sb.Record, t), b.lastActiveLocked(t)
@@ -97,4 +98,15 @@ func (b *box) explain() Explanation {
 	e.Deadlines = b.sb.Record.Deadlines(act)
 	slices.SortStableFunc(e.Deadlines, func(x, y lifecycle.Deadline) int { return x.At.Compare(y.At) })
 	return e
+}
+
+// Traces returns what the time of the latest operations of a sandbox went into, oldest
+// first: starts, wakes, pauses and snapshots since the server's start, also of one that
+// has ended. It is no activity.
+func (s *Supervisor) Traces(_ context.Context, id string) ([]trace.Operation, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return nil, err
+	}
+	return b.traces.All(), nil
 }

@@ -1,10 +1,28 @@
 package supervisor
 
-import "testing"
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
 
-// OpenForContract returns a supervisor on a bench of its own, for tests that see no
-// more of it than its callers do. It has the template "test".
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// OpenForContract returns a supervisor in a world of its own, for tests that see no
+// more of it than its callers do. Its template has the name "base".
 func OpenForContract(t *testing.T) *Supervisor {
-	s, _ := newBench(t).open()
-	return s
+	w := newWorld(t)
+	if err := os.Symlink("test", filepath.Join(w.dir, "templates", "base")); err != nil {
+		t.Fatal(err)
+	}
+	w.tune = func(o *Options) { o.Limits = store.Limits{CPUs: 2, MemoryMiB: 512, DiskMiB: 1024, PIDs: 512} }
+	srv := w.mustOpen(t)
+	t.Cleanup(func() {
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+	return srv.s
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
@@ -19,7 +20,7 @@ func newCreates() *once.Keys[*box] {
 // createOnce is Create under an idempotency key: it makes a sandbox, or returns
 // the one that the key has made.
 func (s *Supervisor) createOnce(ctx context.Context, req CreateRequest) (store.Sandbox, error) {
-	var ended <-chan ending
+	var ended <-chan calls.Ending
 	b, fresh, err := s.creates.Do(ctx, req.Config, func() (b *box, err error) {
 		b, ended, err = s.beginCreate(req)
 		return b, err
@@ -35,11 +36,28 @@ func (s *Supervisor) createOnce(ctx context.Context, req CreateRequest) (store.S
 	return b.createdBefore(ctx)
 }
 
+// Made returns the sandbox that a create under the idempotency key of a Config has
+// made; false if there is none.
+func (s *Supervisor) Made(ctx context.Context, as store.Config) (store.Sandbox, bool, error) {
+	if as.Idempotency == nil {
+		return store.Sandbox{}, false, nil
+	}
+	b, err := s.creates.Made(ctx, as)
+	switch {
+	case err != nil && err == ctx.Err():
+		return store.Sandbox{}, false, outcome.Waited(ctx)
+	case err != nil || b == nil:
+		return store.Sandbox{}, false, err
+	}
+	sb, err := b.createdBefore(ctx)
+	return sb, err == nil, err
+}
+
 // createdBefore returns a sandbox that another call has created or is creating.
 func (b *box) createdBefore(ctx context.Context) (store.Sandbox, error) {
 	b.mu.Lock()
 	sb := b.viewLocked()
-	var ended <-chan ending
+	var ended <-chan calls.Ending
 	if sb.Record.Phase() == lifecycle.Creating {
 		ended = b.awaitLocked()
 	}

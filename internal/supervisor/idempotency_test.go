@@ -54,6 +54,12 @@ func TestCreateOnce(t *testing.T) {
 			if again := made(t, s, underKey("a")); again.ID != first.ID || sandboxes(t, s) != 1 {
 				t.Errorf("the second create made %s beside %s", again.ID, first.ID)
 			}
+			if sb, known, err := s.Made(t.Context(), underKey("a").Config); sb.ID != first.ID || !known || err != nil {
+				t.Errorf("the key has made %q, %t, %v", sb.ID, known, err)
+			}
+			if sb, known, err := s.Made(t.Context(), underKey("b").Config); known || err != nil {
+				t.Errorf("a key that made nothing has made %q, %t, %v", sb.ID, known, err)
+			}
 		},
 		"asleep": func(t *testing.T, s *Supervisor) {
 			first := made(t, s, underKey("a"))

@@ -1,11 +1,16 @@
 package supervisor
 
 import (
+	"encoding/json"
+	"fmt"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/agentclient/hostile"
 )
 
 // TestIdleClockSurvivesARestart: the idle clock of a sandbox goes on from its
@@ -117,6 +122,67 @@ func TestStalledStream(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if got := stalls(); len(got) != 2 {
 			t.Errorf("stalled after %v, want again after it had moved", got)
+		}
+	})
+}
+
+// TestSilentProcessStalls: a process that makes no progress keeps a sandbox awake
+// until it stalls, and at most a second longer, however seldom the sandbox is looked
+// at.
+func TestSilentProcessStalls(t *testing.T) {
+	for _, stallAfter := range []time.Duration{time.Second, 61 * time.Second, 10 * time.Minute, 30 * time.Minute} {
+		for name, settings := range map[string]lifecycle.Settings{
+			"soon idle": {IdleTimeout: 5 * time.Second}, "late idle": {IdleTimeout: 20 * time.Minute},
+			"refreshed": {Timeout: 90 * time.Second, RefreshOnActivity: true},
+		} {
+			t.Run(fmt.Sprint(name, ", ", stallAfter), func(t *testing.T) {
+				w := newHostileWorld(t)
+				synctest.Test(t, func(t *testing.T) {
+					srv := w.mustOpen(t)
+					defer w.close(t, srv)
+					settings.StallAfter, settings.OnTimeout = stallAfter, lifecycle.Kill
+					checkSilentProcess(t, w, srv.s, settings)
+				})
+			})
+		}
+	}
+}
+
+func checkSilentProcess(t *testing.T, w *hostileWorld, s *Supervisor, settings lifecycle.Settings) {
+	id := create(t, s, CreateRequest{Settings: settings})
+	progress := time.Now()
+	answer := reports(agentapi.Process{PID: 7, Root: 7, Command: "sleep 9000", Since: progress, LastProgress: progress})
+	w.answer.Store(&answer)
+	unused := settings.IdleTimeout + settings.Timeout // one of them
+	time.Sleep(settings.StallAfter + unused + time.Minute)
+	events, err := s.Events(t.Context(), id, 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[lifecycle.EntryType]time.Duration{}
+	for _, e := range events {
+		at[e.Type] = e.At.Sub(progress)
+	}
+	stalled, want := at[lifecycle.EntryStalled], settings.StallAfter
+	if stalled < want || stalled > max(want, unused)+time.Second { // nobody looks before it may be unused
+		t.Errorf("hold.stalled %s after the last progress, want %s", stalled, want)
+	}
+	ended, want := at[lifecycle.EntryTerminated], want+unused
+	if ended < want || ended > want+time.Second {
+		t.Errorf("it ended %s after the last progress, want %s, or a second more", ended, want)
+	}
+}
+
+// reports is an agent that says that a process is all there is, whatever it is
+// asked.
+func reports(p agentapi.Process) func(net.Conn) {
+	return hostile.AfterHead(func(c net.Conn) {
+		said, err := json.Marshal(agentapi.Activity{Now: time.Now(), Processes: []agentapi.Process{p}})
+		if err == nil {
+			_, err = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(said), said)
+		}
+		if err != nil {
+			c.Close()
 		}
 	})
 }

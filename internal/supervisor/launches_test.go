@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,9 +15,11 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient/hostile"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // TestGuestsThatDoNotAnswerHoldUpNobodyElse: a start held one of the server's
@@ -26,7 +30,7 @@ func TestGuestsThatDoNotAnswerHoldUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := w.mustOpen(t)
 		settings := lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}
-		silent := func(c net.Conn) { _, _ = bufio.NewReader(c).Peek(1); hostile.Listen(c) }
+		silent := silentAgent
 		w.answer.Store(&silent)
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 2 * srv.s.launcher.Turns() {
@@ -53,6 +57,80 @@ func TestGuestsThatDoNotAnswerHoldUpNobodyElse(t *testing.T) {
 			t.Errorf("%d keys are on their way, %d turns are taken", keys, turns)
 		}
 	})
+}
+
+// TestWakesThatDoNotEndHoldUpNobodyElse: the same of wakes, where the agent does not
+// answer, or only the command does not end that the owner has run after each.
+func TestWakesThatDoNotEndHoldUpNobodyElse(t *testing.T) {
+	for name, answer := range map[string]func(net.Conn){"the agent": silentAgent, "the hook": silentHook} {
+		t.Run(name, func(t *testing.T) {
+			w := newHostileWorld(t)
+			synctest.Test(t, func(t *testing.T) {
+				srv := w.mustOpen(t)
+				settings := lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}
+				hook := store.Hooks{PostResume: store.Hook{Command: "sleep 3600", Budget: time.Minute}}
+				var asleep []string
+				for range 2 * srv.s.launcher.Turns() {
+					sb, err := srv.s.Create(t.Context(), CreateRequest{Template: "test", Settings: settings, Config: store.Config{Key: "greedy", Hooks: hook}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := srv.s.Pause(t.Context(), sb.ID, lifecycle.Memory, ""); err != nil {
+						t.Fatal(err)
+					}
+					asleep = append(asleep, sb.ID)
+				}
+				w.answer.Store(&answer)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, len(asleep))
+				for _, id := range asleep {
+					go func() {
+						_, err := srv.s.Resume(ctx, id, time.Hour, Patch{}, "")
+						ended <- err
+					}()
+				}
+				synctest.Wait()
+				if keys, _ := srv.s.launcher.Underway(); keys != 1 || len(ended) > 0 {
+					t.Fatalf("%d keys are on their way, and %d wakes have ended", keys, len(ended))
+				}
+				w.answer.Store(nil)
+				began := time.Now()
+				sb, err := srv.s.Create(t.Context(), CreateRequest{Template: "test", Settings: settings, Config: store.Config{Key: "modest"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("another key's sandbox took %s to start", took)
+				}
+				if err := srv.s.Kill(t.Context(), sb.ID, ""); err != nil {
+					t.Error(err)
+				}
+				cancel()
+				w.close(t, srv)
+			})
+		})
+	}
+}
+
+// silentAgent takes a connection and says nothing.
+func silentAgent(c net.Conn) { _, _ = bufio.NewReader(c).Peek(1); hostile.Listen(c) }
+
+// silentHook answers like an agent until it is asked to run a command.
+func silentHook(c net.Conn) {
+	for r := bufio.NewReader(c); ; {
+		req, err := http.ReadRequest(r)
+		if err != nil {
+			return
+		}
+		if strings.Contains(req.URL.Path, "rocess") {
+			hostile.Listen(c)
+			return
+		}
+		_, _ = io.Copy(io.Discard, req.Body)
+		if _, err := io.WriteString(c, "HTTP/1.1 204 No Content\r\n\r\n"); err != nil {
+			return
+		}
+	}
 }
 
 // TestFieldsHaveLimits: 16 MiB of metadata were kept for each sandbox, for 30
@@ -129,13 +207,14 @@ func TestManyHolds(t *testing.T) {
 }
 
 // TestTombstonesAreSlim: of a sandbox that has ended, what it was given for its
-// life is not kept.
+// life is not kept, and what is kept is bounded for each key: with 16 KiB of metadata
+// in each, 10,000 tombstones took 160 MiB.
 func TestTombstonesAreSlim(t *testing.T) {
 	w := newHostileWorld(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv := w.mustOpen(t)
 		sb, err := srv.s.Create(t.Context(), CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}, Config: store.Config{
-			Key: "k", Metadata: map[string]string{"a": "b"}, Env: map[string]string{"SECRET": strings.Repeat("x", 1<<16)}, AllowOut: []string{"203.0.113.1"},
+			Key: "k", Metadata: map[string]string{"a": "b", "long": strings.Repeat("x", fields.MaxMetadata-6)}, Env: map[string]string{"SECRET": strings.Repeat("x", 1<<16)}, AllowOut: []string{"203.0.113.1"},
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -147,6 +226,56 @@ func TestTombstonesAreSlim(t *testing.T) {
 		}
 		if got.Config.Env != nil || got.Config.AllowOut != nil || got.Config.Metadata["a"] != "b" || got.Config.Key != "k" || got.Config.Alias != sb.Config.Alias {
 			t.Errorf("kept: %+v", got.Config)
+		}
+		got.Config.Volumes = make([]store.VolumeMount, fields.MaxMounts)
+		if kept := fields.Bytes(fields.Remembered(got)); kept > fields.MaxMetadata+(2<<10) {
+			t.Errorf("%d bytes are kept", kept)
+		}
+
+		// The tombstones after it leave no room for it.
+		for i := range 2 {
+			srv.s.graves.Bury("k", strconv.Itoa(i), quota.MostTombstoneBytes/2)
+		}
+		second, err := srv.s.Create(t.Context(), CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}, Config: store.Config{Key: "k"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		killHostile(t, w, srv, second.ID)
+		synctest.Wait()
+		if n := srv.s.graves.Of("k"); n != 2 {
+			t.Errorf("%d tombstones are kept, want those that fit", n)
+		}
+		w.close(t, srv)
+	})
+}
+
+// TestServicesOfSleepersThatEnd: what was noted of the services of a sandbox was kept
+// for ever where it was killed while it slept.
+func TestServicesOfSleepersThatEnd(t *testing.T) {
+	w := newHostileWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		web := service.Service{Name: "web", Shell: "serve", Port: 8000}.WithDefaults()
+		sb, err := srv.s.Create(t.Context(), CreateRequest{
+			Template: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill},
+			Config: store.Config{Services: []service.Service{web}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := srv.s.Pause(t.Context(), sb.ID, lifecycle.Memory, ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := srv.s.Noted(); n != 1 {
+			t.Errorf("the services of %d sandboxes are noted, want those of the one that sleeps", n)
+		}
+		if err := srv.s.Kill(t.Context(), sb.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := srv.s.Noted(); n != 0 {
+			t.Errorf("the services of %d sandboxes are noted after the last has ended", n)
 		}
 		w.close(t, srv)
 	})

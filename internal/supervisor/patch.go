@@ -1,45 +1,19 @@
 package supervisor
 
 import (
-	"context"
-
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor/fields"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
-// Patch changes settings, metadata, wake policies or the like of a live or paused
-// sandbox.
-func (s *Supervisor) Patch(ctx context.Context, id string, p Patch, actor string) (store.Sandbox, error) {
-	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
-		return store.Sandbox{}, err
-	}
-	b, err := s.box(id)
-	if err != nil {
-		return store.Sandbox{}, err
-	}
-	for {
-		sb, ended, err := b.patch(p, actor)
-		if err == nil && ended == nil && p.ChangesNetwork() {
-			b.openNetwork()
-		}
-		if err != nil || ended == nil {
-			return sb, err
-		}
-		if _, err := b.wait(ctx, ended); err != nil {
-			return store.Sandbox{}, err
-		}
-	}
-}
-
 // patch applies a patch as a whole, or returns what tells the end of the
 // operation in flight.
-func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error) {
+func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan calls.Ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	res, err := b.applyPatchLocked(p, lifecycle.SettingsPatched{Meta: call("", actor), Patch: p.Settings}, actor)
+	res, err := b.applyPatchLocked(p, lifecycle.SettingsPatched{Meta: calls.By("", actor), Patch: p.Settings, Timeout: p.Timeout}, actor)
 	if err != nil {
 		return store.Sandbox{}, nil, err
 	}
@@ -55,8 +29,8 @@ func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan ending, error)
 // leaves nothing of the change.
 func (b *box) applyPatchLocked(p Patch, ev lifecycle.Event, actor string) (lifecycle.Result, error) {
 	config, asleep := b.sb.Config, b.sb.Record.State == lifecycle.Paused
-	changed := p.On(config)
-	if _, err := policyOf(changed); err != nil {
+	changed, err := b.s.outside.Changed(p.On(config))
+	if err != nil {
 		return lifecycle.Result{}, err
 	}
 	if was := config.Changeable(); asleep && ev.Kind() != (lifecycle.SettingsPatched{}).Kind() {

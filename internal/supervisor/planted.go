@@ -5,6 +5,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
@@ -29,20 +30,20 @@ func earlyPhase() lifecycle.Phase {
 // answerEarly is these bugs: if ev begins such an operation, its caller is told
 // that it has succeeded, and it happens later. It is called with b.mu held, and
 // only in builds that have the bug.
-func (b *box) answerEarly(ev lifecycle.Event) (lifecycle.Result, <-chan ending, bool) {
+func (b *box) answerEarly(ev lifecycle.Event) (lifecycle.Result, <-chan calls.Ending, bool) {
 	res, err := lifecycle.Step(b.sb.Record, ev, ids.Now())
 	if err != nil || !res.Changed || res.Record.Phase() != earlyPhase() {
 		return res, nil, false
 	}
-	end := ending{record: res.Record}
+	end := calls.Ending{Record: res.Record}
 	switch op := res.Record.Op; op.Phase {
 	case lifecycle.Pausing:
 		end.Type = lifecycle.EntryPaused
 	case lifecycle.Resuming:
 		end.Type = lifecycle.EntryResumed
-		end.record.State, end.record.Generation, end.record.EndAt = lifecycle.Running, op.Generation, op.StartedAt.Add(op.Timeout)
+		end.Record.State, end.Record.Generation, end.Record.EndAt = lifecycle.Running, op.Generation, op.StartedAt.Add(op.Timeout)
 	}
-	told := make(chan ending, 1)
+	told := make(chan calls.Ending, 1)
 	told <- end
 	b.s.work.Go(func() {
 		time.Sleep(earliness)

@@ -326,7 +326,7 @@ func TestTombstonesOfAKeyAreBounded(t *testing.T) {
 		t.Fatalf("after a restart there are %d", n)
 	}
 	for i := range quota.MostTombstones - 2 {
-		s.graves.Bury("k", strconv.Itoa(i))
+		s.graves.Bury("k", strconv.Itoa(i), 1000)
 	}
 	kill(t, s, third)
 	eventually(t, "the oldest is forgotten", func() bool { _, err := s.Find(t.Context(), second); return errdef.Is(err, errdef.NotFound) })

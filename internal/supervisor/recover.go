@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -23,7 +22,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	if s.Shelf, err = snapshots.Open(ctx, shelfOptions(s), list); err != nil {
 		return err
 	}
-	slices.SortStableFunc(list, func(a, b store.Sandbox) int { return endedAt(a).Compare(endedAt(b)) })
+	slices.SortStableFunc(list, func(a, b store.Sandbox) int { return a.Record.EndedAt().Compare(b.Record.EndedAt()) })
 	for _, sb := range list {
 		b := newBox(s, sb)
 		s.mu.Lock() // one before may be forgotten
@@ -40,14 +39,6 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	s.work.Wait()
 	s.RemovePassing(ctx)
 	return s.sweep(ctx)
-}
-
-// endedAt returns when a sandbox ended; zero if it has not.
-func endedAt(sb store.Sandbox) (at time.Time) {
-	if t := sb.Record.Tombstone; t != nil {
-		at = t.At
-	}
-	return at
 }
 
 // recover looks whether the runtime of the record's generation is alive, and

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 )
@@ -182,7 +183,7 @@ func TestKillTriesAgain(t *testing.T) {
 		if err := srv.s.Kill(t.Context(), id, ""); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(began); took >= killWait { // in virtual time
+		if took := time.Since(began); took >= calls.KillWait { // in virtual time
 			t.Errorf("the kill gave up waiting after %s", took)
 		}
 		if left, _ := w.machine.Driver().List(t.Context()); len(left) > 0 {

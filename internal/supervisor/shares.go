@@ -1,7 +1,10 @@
 package supervisor
 
 import (
+	goruntime "runtime"
+
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/supervisor/greed"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
@@ -27,4 +30,23 @@ func (b *box) takeShare() {
 	if err := sharer.ShareAmong(n); err != nil {
 		b.s.log.Debug("a sandbox keeps its part of the CPU time", "sandbox", b.id, "err", err) // it may just have ended
 	}
+}
+
+// confine has greedy keys step back for others, until the supervisor stops.
+func (s *Supervisor) confine() {
+	greed.New(goruntime.NumCPU(), greed.Busy).Follow(s.ctx, s.o.ConfineEvery, func() []greed.Running { return confinable(s) }, func(r greed.Running, err error) {
+		s.log.Debug("a sandbox does not step back", "key", r.Key, "err", err) // it may just have ended
+	})
+}
+
+// confinable returns the runtimes that serve and can be made to step back.
+func confinable(s *Supervisor) (running []greed.Running) {
+	s.each(func(b *box) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if c, ok := b.inst.(runtime.Confiner); ok {
+			running = append(running, greed.Running{Key: b.sb.Config.Key, Runtime: c})
+		}
+	})
+	return running
 }

@@ -1,7 +1,9 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -40,7 +42,22 @@ func TestKeysShareTheHost(t *testing.T) {
 		}
 	}
 	want(greedy[:2], 2)
+
+	runs := map[string]int{} // of each key, and of none that sleeps
+	for _, r := range confinable(s) {
+		runs[r.Key]++
+		if err := errors.Join(r.Confine(1), r.Yield(true)); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := map[string]int{"modest": 1, "greedy": 2}; !maps.Equal(runs, want) {
+		t.Errorf("can be made to step back: %v, want %v", runs, want)
+	}
 	stop()
 	s, _ = b.open() // which finds them as they are
 	want(greedy[:2], 2)
+	eventually(t, "what an earlier server had step back is free", func() bool {
+		id := runtimeID(modest, record(t, s, modest).Launch)
+		return b.machine.Confined(id) == 0 && !b.machine.Yields(id)
+	})
 }

@@ -3,15 +3,18 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 )
@@ -57,7 +60,7 @@ func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRe
 		if ended == nil { // it sleeps: there was nothing to wait for
 			return t.snap, nil
 		}
-		end, err := b.wait(ctx, ended)
+		end, err := calls.Wait(ctx, ended)
 		switch {
 		case err != nil:
 			return store.Snapshot{}, err
@@ -74,11 +77,11 @@ func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRe
 
 // request takes the snapshot of a sandbox that sleeps, or begins that of one that
 // runs, or returns what to wait for.
-func (t *taking) request() (lifecycle.Result, <-chan ending, error) {
+func (t *taking) request() (lifecycle.Result, <-chan calls.Ending, error) {
 	b := t.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	m := call(ids.NewOp(), t.req.Actor)
+	m := calls.By(ids.NewOp(), t.req.Actor)
 	var made *store.Snapshot
 	if rec := b.sb.Record; rec.Situation() == lifecycle.Situation(lifecycle.Paused) {
 		made = new(b.s.Of(b.sb, *rec.Checkpoint, t.req))
@@ -95,9 +98,7 @@ func (t *taking) request() (lifecycle.Result, <-chan ending, error) {
 // capture carries out CaptureSnapshot.
 func (t *taking) capture(ctx context.Context, op string) {
 	b := t.b
-	b.mu.Lock()
-	inst, sb := b.inst, b.sb
-	b.mu.Unlock()
+	sb, inst := b.serving()
 	err := errors.New("the runtime is gone")
 	if inst != nil {
 		c := &snapshots.Capture{Op: op, Sandbox: sb, Inst: inst, Mode: t.req.Mode, Thaw: func() bool { return b.thaw(inst) }}
@@ -154,30 +155,30 @@ func (s *Supervisor) Restore(ctx context.Context, id string, req RestoreRequest)
 		return sb, "", err
 	}
 	for {
-		res, ended, err := b.request(lifecycle.RestoreRequested{Meta: call(ids.NewOp(), req.Actor), To: to})
+		res, ended, err := b.request(lifecycle.RestoreRequested{Meta: calls.By(ids.NewOp(), req.Actor), To: to})
 		if err == nil && res.Verdict == lifecycle.Waits {
-			if _, err = b.wait(ctx, ended); err == nil {
+			if _, err = calls.Wait(ctx, ended); err == nil {
 				continue
 			}
 		}
 		if err != nil || ended == nil {
 			release()
 			s.Tidy()
-			return b.as(res.Record), to.Undo, err
+			return calls.As(asked{b}, res.Record), to.Undo, err
 		}
-		done := make(chan ending, 1)
+		done := make(chan calls.Ending, 1)
 		s.work.Go(func() { // also when the caller goes away
-			if end, err := b.wait(s.ctx, ended); err == nil {
+			if end, err := calls.Wait(s.ctx, ended); err == nil {
 				done <- end
 			}
 			release()
 			s.Tidy()
 		})
-		end, err := b.wait(ctx, done)
+		end, err := calls.Wait(ctx, done)
 		if err == nil && end.Type != lifecycle.EntryResumed {
 			err = outcome.NotRestored(b.snapshot(), end.Entry, b.unfitNow())
 		}
-		return b.as(end.record), to.Undo, err
+		return calls.As(asked{b}, end.Record), to.Undo, err
 	}
 }
 
@@ -189,8 +190,8 @@ type (
 
 // Fork starts sandboxes that go on from what a sandbox is now, each with an id and
 // tokens of its own, and with its settings. They share one capture. The sandbox
-// itself goes on as with a snapshot. It returns when each child serves or has
-// failed.
+// itself goes on as with a snapshot. It returns when each child serves, or is paused
+// if that is asked for, or has failed.
 func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Forked, error) {
 	b, err := s.box(id)
 	if err != nil {
@@ -209,18 +210,20 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 		return nil, err
 	}
 	children := make([]Forked, req.Count)
-	var all sync.WaitGroup
+	var all errgroup.Group
+	all.SetLimit(quota.MaxLaunches) // more would only wait, with the deadlines of their starts running
 	for i := range children {
-		all.Go(func() {
-			child := CreateRequest{Snapshot: snap.ID, inherit: true, Settings: snap.Settings, Config: snapshots.Inherit(snap, req.Key), Actor: req.Actor}
+		all.Go(func() error {
+			child := CreateRequest{Snapshot: snap.ID, inherit: true, asleep: req.Asleep, Settings: snap.Settings, Config: snapshots.Inherit(snap, req.Key), Actor: req.Actor}
 			child.Config.Name, child.Config.Idempotency = req.Name, req.Once
 			if req.Timeout != nil {
 				child.Settings.Timeout = *req.Timeout
 			}
 			children[i].Sandbox, children[i].Err = s.Create(ctx, child)
+			return nil
 		})
 	}
-	all.Wait()
+	_ = all.Wait() // each child has its own error
 	if err := s.RemoveSnapshot(s.commitContext(), snap.ID, req.Actor); err != nil {
 		s.log.Error("snapshot of a fork could not be removed", "sandbox", id, "snapshot", snap.ID, "err", err)
 	}

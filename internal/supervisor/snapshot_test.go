@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
@@ -198,7 +199,7 @@ func TestFork(t *testing.T) {
 	source := create(t, s, CreateRequest{Config: store.Config{Metadata: map[string]string{"of": "me"}}, Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, AutoResume: true}})
 	wantCount(t, s, source, 1, 1)
 	put(t, s, source, "before")
-	children, err := s.Fork(t.Context(), source, ForkRequest{Count: 5})
+	children, err := s.Fork(t.Context(), source, ForkRequest{Count: quota.MaxLaunches + 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +229,7 @@ func TestFork(t *testing.T) {
 	}
 	events, err := s.o.Store.LastEvents(t.Context(), source, 20)
 	if err != nil || !slices.ContainsFunc(events, func(e store.Event) bool {
-		return e.Type == lifecycle.EntryForked && strings.HasPrefix(e.Detail, "5 of 5: ")
+		return e.Type == lifecycle.EntryForked && strings.HasPrefix(e.Detail, "18 of 18: ")
 	}) {
 		t.Errorf("events %+v, %v", events, err)
 	}
@@ -236,6 +237,42 @@ func TestFork(t *testing.T) {
 		t.Errorf("101 children: %v", err)
 	}
 	kill(t, s, ids...)
+	b.wantNothingLeft()
+}
+
+// TestForkAsleep: a child that is to sleep never runs before it is resumed, also over
+// a restart of the server. Its first run goes on from the memory of the source.
+func TestForkAsleep(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	source := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, AutoResume: true}})
+	wantCount(t, s, source, 1, 1)
+	put(t, s, source, "before")
+	before := b.started()
+	children, err := s.Fork(t.Context(), source, ForkRequest{Count: 2, Asleep: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range children {
+		if c.Err != nil || c.Sandbox.Record.State != lifecycle.Paused {
+			t.Fatalf("a child is %s, %v", c.Sandbox.Record.State, c.Err)
+		}
+	}
+	if n := b.started() - before; n != 0 {
+		t.Errorf("%d runtimes were started", n)
+	}
+	kill(t, s, source)
+	stop()
+	s, _ = b.open()
+	for i, c := range children {
+		wantCount(t, s, c.Sandbox.ID, 2, 2)
+		wantFiles(t, s, c.Sandbox.ID, "before")
+		if i == 0 {
+			pauseAndWake(t, s, c.Sandbox.ID)
+			wantCount(t, s, c.Sandbox.ID, 3, 3)
+		}
+		kill(t, s, c.Sandbox.ID)
+	}
 	b.wantNothingLeft()
 }
 

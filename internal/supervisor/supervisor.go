@@ -27,17 +27,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drowse-dev/drowse/internal/egress"
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/builds"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
+	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
@@ -50,9 +52,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/names"
 	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+	"github.com/drowse-dev/drowse/internal/supervisor/outside"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/remains"
+	"github.com/drowse-dev/drowse/internal/supervisor/services"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
@@ -62,6 +66,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/trace"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
@@ -85,16 +90,15 @@ type Options struct {
 	VolumeDiskMiB int
 	// MaxTimeout is the largest soft timeout that is granted; 0 for no bound.
 	MaxTimeout time.Duration
-	// WakeTimeout is how long an access waits for a sandbox to wake, and
-	// WakeQueue how many may wait for one.
+	// WakeTimeout is how long an access waits for a sandbox to wake, and WakeQueue
+	// how many may wait for one, and how many for its services to be ready.
 	WakeTimeout time.Duration
 	WakeQueue   int
 	// Drain is how long an automatic pause waits for requests in flight.
 	Drain    time.Duration
 	Defaults Defaults
-	// EarlyWake is how large a memory image must be, in bytes, for its sandbox to run
-	// before all of it has been read and verified; 0 for none.
-	EarlyWake int64
+	// Images says how memory images are written and read.
+	Images checkpoint.Ways
 	// MaxRunning bounds how many sandboxes run at once; 0 for no bound.
 	MaxRunning int
 	// KeyLimits returns what the sandboxes that an API key has made may take
@@ -102,8 +106,7 @@ type Options struct {
 	KeyLimits func(key string) store.KeyLimits
 	// TrialTemplate is what Try starts a sandbox of.
 	TrialTemplate string
-	// Internet is what sandboxes reach outside, if they may.
-	Internet egress.Internet
+	World         outside.World // its Internet, Secrets and Roots
 	// SampleEvery is how often sandboxes that run are measured; 0 for never.
 	SampleEvery time.Duration
 	// DiskEvery is how often the disk is looked at, for sandboxes with a limit; 0
@@ -112,8 +115,13 @@ type Options struct {
 	// ActivityEvery is how often it is looked whether the last activity of a sandbox
 	// is to be stored; 0 for never.
 	ActivityEvery time.Duration
+	// ConfineEvery is how often it is looked whether a key takes nearly all processors;
+	// 0 for never.
+	ConfineEvery time.Duration
 	// LogDir is where what the agents of sandboxes log is kept; empty for nowhere.
 	LogDir string
+	// Traced is told of each operation that ends, and must not wait; nil for nobody.
+	Traced func(sandbox string, op trace.Operation)
 }
 
 // Supervisor owns all sandboxes of one state directory.
@@ -121,11 +129,12 @@ type Supervisor struct {
 	*preview.Links
 	*volumes.Room
 	*snapshots.Shelf
+	*calls.Reception
 	*templates.Catalog
 	*fitness.Watch
 	*events.Log
 	*names.Book
-
+	*services.Board
 	tokens.Tokens
 
 	o        Options
@@ -137,13 +146,14 @@ type Supervisor struct {
 	remains  *remains.Remover
 	carrier  moving.Carrier
 	merger   merging.Merger
+	guard    *disklimit.Guard
 
 	ctx      context.Context // ends the work of effects
 	stop     context.CancelFunc
 	work     sync.WaitGroup
 	removals *insist.Remover
 
-	egress      *egress.Room // what the connections of all sandboxes take
+	outside     outside.World
 	metrics     *metrics.Metrics
 	fleet       usage.Fleet
 	slots       quota.Slots
@@ -158,7 +168,6 @@ type Supervisor struct {
 	boxes map[string]*box
 
 	creates *once.Keys[*box] // and imports, by their idempotency keys
-
 }
 
 // New recovers every sandbox in the store and returns when all of them are in
@@ -169,7 +178,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("start supervisor: %w", err)
 	}
 	s := &Supervisor{
-		o: o, log: o.Log, boxes: map[string]*box{}, egress: egress.NewRoom(),
+		o: o, log: o.Log, boxes: map[string]*box{}, outside: o.World,
 		resharing: quota.NewChanges(), creates: newCreates(),
 		Tokens: tokens.New(secret), Log: events.New(o.Store), ledger: &cost.Ledger{},
 	}
@@ -189,12 +198,13 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering
 	s.Watch = fitness.New(fitness.Options{
-		Trial: s.trial, Log: o.Log, Go: func(f func(context.Context)) { s.work.Go(func() { f(s.ctx) }) },
+		Trial: s.trial, Log: o.Log, Go: s.goOn,
 	})
 	s.space = space.New(o.RunDir, o.Ballast)
 	s.space.Restore()
 	s.furnish()
 	s.metrics = metrics.New(s.count)
+	s.outside.Room, s.outside.Refused, s.outside.Log = egress.NewRoom(), s.metrics.Refused, o.Log
 	s.slots.Bound(o.MaxRunning, o.KeyLimits)
 	s.timers = timers.New((*box).fire)
 	s.Catalog = templates.New(templates.Options{Store: o.Templates, Space: s.space, Limits: o.Limits, Log: o.Log, Users: func(id string) []string {
@@ -211,8 +221,11 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.work.Go(func() { s.timers.Run(s.ctx) })
 	s.work.Go(func() { s.Shelf.Expire(s.ctx) })
 	s.work.Go(s.share)
+	if o.ConfineEvery > 0 {
+		s.work.Go(s.confine)
+	}
 	if o.DiskEvery > 0 {
-		s.work.Go(func() { s.guardDisk(o.DiskEvery) })
+		s.work.Go(func() { s.guard.Run(s.ctx, o.DiskEvery) })
 	}
 	if o.ActivityEvery > 0 {
 		s.work.Go(func() { s.keepActivity(o.ActivityEvery) })
@@ -227,20 +240,30 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 func (s *Supervisor) furnish() {
 	o := s.o
 	s.removals = insist.New(s.ctx, o.Log)
-	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Ledger: s.ledger, Log: o.Log, Early: o.EarlyWake}
-	s.guests = agentclient.Host{Secret: s.AgentToken, Token: s.EnvdToken, Log: o.Log}
+	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Ledger: s.ledger, Log: o.Log, Ways: o.Images}
+	s.guests = agentclient.Host{Secret: s.AgentToken, Token: s.EnvdToken, Lent: s.outside.Lent, Log: o.Log}
+	s.Board = services.New(s.ctx, s, s.guests, o.WakeQueue, func(id string) (runtime.Instance, func(lifecycle.Entry) error) { return servedBy(s, id) })
 	s.launcher = launch.New(launch.Options{
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Guests: s.guests,
 		RunDir: o.RunDir, Mounts: s.mountsOf, Sharers: s.sharersOf, Log: o.Log,
 	})
 	s.merger = merging.New(o.Layers)
-	s.captures = capture.Maker{Layers: o.Layers, Checkpoints: s.checkpoints, Guests: s.guests, Space: s.space, Ledger: s.ledger, Log: o.Log}
+	s.captures = capture.New(capture.Options{Layers: o.Layers, Checkpoints: s.checkpoints, Guests: s.guests, Space: s.space, Ledger: s.ledger, Log: o.Log})
 	s.carrier = moving.Carrier{
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Space: s.space,
 		Limits: s.limits(), MaxTimeout: defaults.Ceiling(o.MaxTimeout), AgentToken: s.AgentToken, Unknown: s.unknown, CheckMounts: s.checkMounts,
 	}
+	s.Reception = &calls.Reception{Find: s.asked, EachRunning: s.eachAsked, Ceiling: defaults.Ceiling(o.MaxTimeout), Pauses: s.launcher.Turns(), Log: o.Log}
+	s.guard = disklimit.NewGuard(disklimit.Options{
+		Layers: o.Layers, Space: s.space, Remove: o.Driver.Remove, Go: s.goOn, Log: o.Log,
+		LimitVolume: func(ctx context.Context, id string) string { return s.Limit(ctx, id) },
+		EachRunning: func(f func(*disklimit.Tenant)) { s.eachRunning(func(b *box) { f(b.tenant) }) },
+	})
 	s.remains = remains.New(o.Driver, o.Layers, o.RunDir, s)
 }
+
+// goOn runs work in the background until the supervisor stops.
+func (s *Supervisor) goOn(f func(context.Context)) { s.work.Go(func() { f(s.ctx) }) }
 
 // insist removes something that nobody will ask for again, however often it takes.
 func (s *Supervisor) insist(remove func() error, failed string, args ...any) {
@@ -316,8 +339,8 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 }
 
 // beginCreate commits a new sandbox, and returns what tells when it serves.
-func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan ending, err error) {
-	begun, id := lifecycle.CreateRequested{Meta: call(ids.NewOp(), req.Actor)}, ids.New()
+func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan calls.Ending, err error) {
+	begun, id := lifecycle.CreateRequested{Meta: calls.By(ids.NewOp(), req.Actor)}, ids.New()
 	if ref := req.SnapshotRef(); ref != "" {
 		snap, err := s.Take(ref, id)
 		if err != nil {
@@ -346,6 +369,7 @@ func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan ending
 	if err != nil {
 		return nil, nil, err
 	}
+	req.Settings.Serves = service.Resumes(cfg.Services)
 	begun.Settings = req.Settings
 	if !req.inherit {
 		begun.Settings, cfg.FromServer = s.o.Defaults.Fill(req.Settings, req.Said...)
@@ -358,12 +382,20 @@ func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan ending
 		s.forget(id)
 		return nil, nil, err
 	}
-	if _, ended, err = made.request(begun); err != nil {
+	if _, ended, err = made.request(req.first(begun)); err != nil {
 		s.Book.Forget(cfg, id)
 		s.forget(id)
 		return nil, nil, fmt.Errorf("create sandbox: %w", err)
 	}
 	return made, ended, nil
+}
+
+// first returns the first event of a sandbox, of which begun would start it.
+func (req CreateRequest) first(begun lifecycle.CreateRequested) lifecycle.Event {
+	if !req.asleep {
+		return begun
+	}
+	return lifecycle.ImportRequested{Meta: begun.Meta, Settings: begun.Settings, Checkpoint: *begun.Checkpoint, Generation: 1, CreatedAt: ids.Now()}
 }
 
 // configOf judges what is asked of a new sandbox, and fills in the rest.
@@ -374,27 +406,30 @@ func (s *Supervisor) configOf(req CreateRequest, t template.Template) (store.Con
 	if err := s.checkTimeout(defaults.OrUnlimited(req.Settings.Timeout)); err != nil {
 		return store.Config{}, err
 	}
-	if _, err := policyOf(req.Config); err != nil {
+	cfg, err := s.outside.Settle(req.Config)
+	if err != nil {
 		return store.Config{}, err
 	}
 	if err := s.space.Check(space.Least); err != nil {
 		return store.Config{}, err
 	}
-	cfg := req.Config
 	cfg.Template, cfg.Alias, cfg.Image = t.ID, t.Alias, t.Digest()
 	granted, err := s.limits().Grant(cfg.Limits)
 	cfg.Limits = granted
 	return cfg, err
 }
 
-// created waits for the end of a create. The sandbox lives on if the caller goes
-// away: it has a timeout.
-func (b *box) created(ctx context.Context, ended <-chan ending) (store.Sandbox, error) {
-	end, err := b.wait(ctx, ended)
+// created waits for the end of a create, if there is something to wait for. The
+// sandbox lives on if the caller goes away: it has a timeout.
+func (b *box) created(ctx context.Context, ended <-chan calls.Ending) (store.Sandbox, error) {
+	if ended == nil { // it sleeps
+		return b.view(), nil
+	}
+	end, err := calls.Wait(ctx, ended)
 	if err != nil {
 		return store.Sandbox{}, fmt.Errorf("create sandbox %s: %w", b.id, err)
 	}
-	sb := b.as(end.record)
+	sb := calls.As(asked{b}, end.Record)
 	if end.Type != lifecycle.EntryRunning {
 		return store.Sandbox{}, outcome.NotCreated(sb, b.unfitNow())
 	}
@@ -431,200 +466,12 @@ func (s *Supervisor) forget(id string) {
 	delete(s.boxes, id)
 }
 
-// Pause pauses a sandbox and returns when that is committed. A pause in flight
-// is joined.
-func (s *Supervisor) Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
-	b, err := s.box(id)
-	if err != nil {
-		return err
-	}
-	return b.pause(ctx, mode, call("", actor))
-}
-
-func (b *box) pause(ctx context.Context, mode lifecycle.Mode, m lifecycle.Meta) error {
-	for {
-		m.Op = ids.NewOp()
-		res, ended, err := b.request(lifecycle.PauseRequested{Meta: m, Mode: mode})
-		if err != nil {
-			return err
-		}
-		end, err := b.wait(ctx, ended)
-		if err != nil {
-			return err
-		}
-		if res.Verdict == lifecycle.Waits {
-			continue
-		}
-		if end.Type != lifecycle.EntryPaused {
-			return outcome.PauseFailed(b.snapshot(), end.Entry)
-		}
-		return nil
-	}
-}
-
-// PauseAll pauses every sandbox that runs, with its memory, for as long as ctx
-// lasts. It is for a server that stops and serves nobody any more. It returns
-// how many sandboxes still run: those that could not be paused, or not in time.
-func (s *Supervisor) PauseAll(ctx context.Context) (left int) {
-	var pausing sync.WaitGroup
-	turns := make(chan struct{}, s.launcher.Turns())
-	s.eachRunning(func(b *box) {
-		turns <- struct{}{}
-		pausing.Go(func() {
-			defer func() { <-turns }()
-			if err := b.pause(ctx, lifecycle.Memory, lifecycle.Meta{Cause: lifecycle.CauseShutdown}); err != nil {
-				s.log.Warn("sandbox not paused", "sandbox", b.id, "err", err)
-			}
-		})
-	})
-	pausing.Wait()
-	s.eachRunning(func(*box) { left++ })
-	return left
-}
-
 func (s *Supervisor) eachRunning(f func(*box)) {
 	s.each(func(b *box) {
 		if b.snapshot().Record.State == lifecycle.Running {
 			f(b)
 		}
 	})
-}
-
-func call(op, actor string) lifecycle.Meta {
-	return lifecycle.Meta{Op: op, Actor: actor, Cause: lifecycle.CauseCall}
-}
-
-// Connect makes sure that the sandbox runs for at least timeout from now: it
-// extends a running one and resumes a paused one. Without a limit, it takes the
-// end from a running one. The patch comes with that: both happen, or neither does.
-func (s *Supervisor) Connect(ctx context.Context, id string, timeout time.Duration, p Patch, actor string) (Connected, error) {
-	if err := s.checkTimeout(timeout); err != nil {
-		return Connected{}, err
-	}
-	return s.rouse(ctx, id, p, actor, func(op string, change *lifecycle.Patch) lifecycle.Event {
-		return lifecycle.ConnectRequested{Meta: call(op, actor), Timeout: timeout, Change: change}
-	})
-}
-
-// Resume resumes a paused sandbox, with a patch as Connect does; one that runs is
-// an errdef.Conflict with code "already_running", and stays as it is.
-func (s *Supervisor) Resume(ctx context.Context, id string, timeout time.Duration, p Patch, actor string) (store.Sandbox, error) {
-	if err := s.checkTimeout(timeout); err != nil {
-		return store.Sandbox{}, err
-	}
-	c, err := s.rouse(ctx, id, p, actor, func(op string, change *lifecycle.Patch) lifecycle.Event {
-		return lifecycle.ResumeRequested{Meta: call(op, actor), Timeout: timeout, Change: change}
-	})
-	return c.Sandbox, err
-}
-
-// rouse sends the event until the sandbox runs. Callers that find a resume in
-// flight join it.
-func (s *Supervisor) rouse(ctx context.Context, id string, p Patch, actor string, event func(op string, change *lifecycle.Patch) lifecycle.Event) (Connected, error) {
-	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
-		return Connected{}, err
-	}
-	b, err := s.box(id)
-	if err != nil {
-		return Connected{}, err
-	}
-	request := func() (lifecycle.Result, <-chan ending, error) { return b.request(event(ids.NewOp(), nil)) }
-	if !p.Empty() {
-		request = func() (lifecycle.Result, <-chan ending, error) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			res, err := b.applyPatchLocked(p, event(ids.NewOp(), &p.Settings), actor)
-			return res, b.awaitLocked(), err
-		}
-	}
-	var joined *lifecycle.Record // of a resume that others asked for
-	for {
-		res, ended, err := request()
-		switch {
-		case joined != nil && errdef.Is(err, errdef.Conflict):
-			return Connected{Sandbox: b.as(*joined), Resumed: true}, nil
-		case err != nil:
-			return Connected{}, err
-		case res.Verdict == lifecycle.Applies:
-			if p.ChangesNetwork() {
-				b.openNetwork()
-			}
-			return Connected{Sandbox: b.as(res.Record), Resumed: joined != nil}, nil
-		}
-		end, err := b.wait(ctx, ended)
-		if err != nil {
-			return Connected{}, err
-		}
-		switch {
-		case end.Type == lifecycle.EntryResumeFailed:
-			return Connected{}, outcome.NotResumed(b.id, end.Entry, b.unfitNow())
-		case end.Type == lifecycle.EntryResumed && res.Changed:
-			return Connected{Sandbox: b.as(end.record), Resumed: true}, nil
-		case end.Type == lifecycle.EntryResumed:
-			joined = &end.record
-		}
-	}
-}
-
-// SetTimeout makes the soft timeout of a running sandbox end d from now; zero
-// ends it at once, and Unlimited takes the end from it.
-func (s *Supervisor) SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error) {
-	if err := s.checkTimeout(d); err != nil {
-		return store.Sandbox{}, err
-	}
-	return s.adjust(ctx, id, lifecycle.TimeoutSet{Meta: call("", actor), Timeout: d})
-}
-
-// Refresh moves the end of a running sandbox to at least d from now.
-func (s *Supervisor) Refresh(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error) {
-	if err := s.checkTimeout(d); err != nil {
-		return store.Sandbox{}, err
-	}
-	return s.adjust(ctx, id, lifecycle.ExtendRequested{Meta: call("", actor), Timeout: d})
-}
-
-// adjust applies an event that changes a running sandbox in place, waiting for
-// an operation in flight to end first.
-func (s *Supervisor) adjust(ctx context.Context, id string, ev lifecycle.Event) (store.Sandbox, error) {
-	b, err := s.box(id)
-	if err != nil {
-		return store.Sandbox{}, err
-	}
-	for {
-		res, ended, err := b.request(ev)
-		if err != nil {
-			return store.Sandbox{}, err
-		}
-		if res.Verdict == lifecycle.Applies {
-			return b.as(res.Record), nil
-		}
-		if _, err := b.wait(ctx, ended); err != nil {
-			return store.Sandbox{}, err
-		}
-	}
-}
-
-// killWait bounds how long Kill waits for the resources of a sandbox to be
-// gone. It has ended by then in any case.
-const killWait = 10 * time.Second
-
-// Kill ends a sandbox for good. It returns when nothing of it is left, or
-// after a bounded wait while that goes on.
-func (s *Supervisor) Kill(ctx context.Context, id string, actor string) error {
-	b, err := s.box(id)
-	if err != nil {
-		return err
-	}
-	_, ended, err := b.request(lifecycle.KillRequested{Meta: call(ids.NewOp(), actor)})
-	if err != nil {
-		return err
-	}
-	wait, cancel := context.WithTimeout(ctx, killWait)
-	defer cancel()
-	if _, err := b.wait(wait, ended); err != nil {
-		s.log.Warn("kill is still releasing", "sandbox", id, "err", err)
-	}
-	return nil
 }
 
 func runtimeID(sandbox string, launch int64) string { return sweep.RuntimeID(sandbox, launch) }

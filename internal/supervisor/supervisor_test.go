@@ -25,7 +25,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
+	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/outside"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
@@ -257,12 +259,17 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 	if b.logs {
 		logDir = filepath.Join(b.dir, "logs")
 	}
+	secrets, err := secret.Open(t.Context(), st, b.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err = New(t.Context(), Options{
+		World:  outside.World{Secrets: secrets},
 		Limits: b.limits, MaxTimeout: b.ceiling,
 		LogDir: logDir,
 		Store:  st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
-		SampleEvery: b.samples,
+		SampleEvery: b.samples, ConfineEvery: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

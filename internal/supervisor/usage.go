@@ -66,7 +66,7 @@ func (b *box) takeSample() (serves bool) {
 // limit; without one, of the disk that its files are on.
 func (b *box) diskOf() (used, total int64, err error) {
 	b.mu.Lock()
-	taken, limit := b.disk.meter.Taken(), quota.OfDisk(b.sb.Config.Limits.DiskMiB)
+	taken, limit := b.tenant.Taken(), quota.OfDisk(b.sb.Config.Limits.DiskMiB)
 	b.mu.Unlock()
 	if limit.Bytes > 0 {
 		return taken, limit.Bytes, nil

@@ -26,7 +26,11 @@ func TestSamples(t *testing.T) {
 	b := newBench(t)
 	b.samples = 5 * time.Millisecond
 	s, _ := b.open()
-	id := create(t, s, CreateRequest{Settings: idleSoon})
+	settings := idleSoon
+	settings.IdleTimeout = time.Second
+	id := create(t, s, CreateRequest{Settings: settings})
+	// What a request takes shows in the sample after one that was taken before it.
+	eventually(t, "a first sample", func() bool { _, ok := s.LastSample(id); return ok })
 	wantCount(t, s, id, 1, 1)
 	used := func(x usage.Sample) bool { return x.CPUPercent > 0 }
 	eventually(t, "CPU time in a sample", func() bool { return slices.ContainsFunc(samplesOf(t, s, id), used) })

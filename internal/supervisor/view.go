@@ -2,10 +2,10 @@ package supervisor
 
 import (
 	"context"
-	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
@@ -42,17 +42,9 @@ func (b *box) viewLocked() store.Sandbox {
 	sb := b.sb
 	if sb.Record.Settings.RefreshOnActivity {
 		t := ids.Now()
-		sb.Record.EndAt = softEnd(sb.Record, b.activityLocked(t), t)
+		sb.Record.EndAt = awake.SoftEnd(sb.Record, b.activityLocked(t), t)
 	}
 	return sb
-}
-
-// softEnd returns the end of the soft timeout if the activity ended now.
-func softEnd(r lifecycle.Record, act lifecycle.Activity, now time.Time) time.Time {
-	if act.Busy {
-		act.Last = now
-	}
-	return r.SoftEnd(act.Last)
 }
 
 // List returns all sandboxes that run or are paused, in no order.

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -53,7 +54,7 @@ func (tn *tenants) write(name string, mib int64) {
 // stayUp looks at the volume, which changes nothing.
 func (tn *tenants) stayUp(why string) {
 	tn.t.Helper()
-	tn.s.limitVolumes()
+	tn.s.guard.LimitVolumes(tn.t.Context())
 	for _, id := range append(tn.ids, tn.stranger) {
 		if rec := record(tn.t, tn.s, id); rec.State != lifecycle.Running || rec.Op != nil {
 			tn.t.Fatalf("%s: %s is %s", why, id, rec.Situation())
@@ -65,7 +66,7 @@ func (tn *tenants) stayUp(why string) {
 // else.
 func (tn *tenants) arePaused(detail string) {
 	tn.t.Helper()
-	tn.s.limitVolumes()
+	tn.s.guard.LimitVolumes(tn.t.Context())
 	for _, id := range tn.ids {
 		(&tenant{bench: tn.bench, s: tn.s, id: id}).wantPaused(detail)
 	}
@@ -91,7 +92,7 @@ func TestVolumeLimit(t *testing.T) {
 	tn.stayUp("below the limit")
 	tn.write("more", 2)
 	tn.arePaused(`its volume "data" takes 65 MiB, and the volume's limit is 64 MiB`)
-	tn.s.limitVolumes() // nobody has it awake
+	tn.s.guard.LimitVolumes(tn.t.Context()) // nobody has it awake
 	tn.wake(2)
 	tn.write("little", quota.LeastSlack>>20-1)
 	tn.stayUp("woken past the limit")
@@ -153,10 +154,10 @@ func TestVolumeLimitOfFiles(t *testing.T) {
 // and the volume stays.
 func TestVolumeLimitWithoutRoom(t *testing.T) {
 	b := newBench(t)
-	b.littleDisk(scarceSpace>>20 - 1)
+	b.littleDisk(disklimit.ScarceSpace>>20 - 1)
 	tn := b.sharing()
 	tn.write("much", tenantLimit+1)
-	tn.s.limitVolumes()
+	tn.s.guard.LimitVolumes(tn.t.Context())
 	for _, id := range tn.ids {
 		eventually(t, "the end", func() bool { return record(t, tn.s, id).State == lifecycle.Terminated })
 		if stone := record(t, tn.s, id).Tombstone; stone.Reason != lifecycle.OutOfDisk || !strings.Contains(stone.Detail, `its volume "data" takes 65 MiB`) {
@@ -223,7 +224,7 @@ func TestVolumeLimitOfUploads(t *testing.T) {
 
 	// What a sandbox has written since is found before it is too much.
 	tn.write("more", tenantLimit)
-	tn.s.limitVolumes()
+	tn.s.guard.LimitVolumes(tn.t.Context())
 	full(tn.upload("last", bytes.NewReader(nil)), "")
 	if err := os.Remove(filepath.Join(tn.s.o.Volumes.Dir(tn.v.ID), "more")); err != nil {
 		t.Fatal(err)

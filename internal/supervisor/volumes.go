@@ -49,29 +49,6 @@ func (s *Supervisor) thoseWith(has func(store.Config) bool) []string {
 	return users
 }
 
-// limitVolumes measures the volumes that running sandboxes have. Where one takes
-// more than its limit, all of these sandboxes are stopped as one is that is past
-// its own, whichever of them writes.
-func (s *Supervisor) limitVolumes() {
-	users := map[string][]*box{}
-	s.eachRunning(func(b *box) {
-		sb := b.snapshot()
-		if sb.Record.Op != nil {
-			return
-		}
-		for _, m := range sb.Config.Volumes {
-			if !slices.Contains(users[m.Volume], b) {
-				users[m.Volume] = append(users[m.Volume], b)
-			}
-		}
-	})
-	for id, boxes := range users {
-		if past := s.Limit(s.ctx, id); past != "" {
-			s.stopUsers(boxes, past)
-		}
-	}
-}
-
 // mountsOf returns where the volumes of a sandbox are that is about to run. Those
 // that this server has not looked at yet it looks at.
 func (s *Supervisor) mountsOf(c store.Config, rootfs, agent string) ([]runtime.Mount, error) {
@@ -79,14 +56,4 @@ func (s *Supervisor) mountsOf(c store.Config, rootfs, agent string) ([]runtime.M
 		s.work.Go(func() { s.Limit(s.ctx, id) })
 	}
 	return s.Mounts(c, rootfs, agent)
-}
-
-// stopUsers stops the sandboxes that have a volume which is past its limit.
-func (s *Supervisor) stopUsers(users []*box, detail string) {
-	for _, b := range users {
-		sb := b.snapshot()
-		if sb.Record.State == lifecycle.Running && sb.Record.Op == nil {
-			b.stopPast(sb, detail)
-		}
-	}
 }

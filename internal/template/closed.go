@@ -53,6 +53,16 @@ func (s *Store) Closed(ctx context.Context, t Template) (Template, error) {
 	return t, nil
 }
 
+// LookAhead looks at what sandboxes share of the host, which takes a second where much
+// is installed, so that the first of them does not wait for it.
+func LookAhead(ctx context.Context, s *Store) error {
+	t, err := s.Resolve(Host)
+	if err == nil {
+		_, err = s.Closed(ctx, t)
+	}
+	return err
+}
+
 // closedPaths returns what not everybody may read.
 func (v *view) closedPaths(ctx context.Context) ([]string, error) {
 	if known := v.closed.Load(); known != nil && layer.ViewsWork(v.roots) {

@@ -2,6 +2,7 @@ package template
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -17,10 +18,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // imageFormat changes when finish would make something else of the same image.
-const imageFormat = "2"
+const imageFormat = "3"
 
 // maxEtc bounds the files of an image's /etc that are changed.
 const maxEtc = 1 << 20
@@ -41,7 +43,7 @@ func (s *Store) finish(img image.Image) (Template, error) {
 		return Template{}, err
 	}
 	defer s.make(filepath.Base(tmp))()
-	defer os.RemoveAll(tmp)
+	defer tree.Remove(tmp) // an image names its working directory, which may be deep
 	root := filepath.Join(tmp, "root")
 	if err := mkdir(root, 0o755); err != nil {
 		return Template{}, err
@@ -181,7 +183,7 @@ func (f *finisher) adapt() error {
 			return err
 		}
 	}
-	return errors.Join(f.addRun(), f.addUsers(), f.addCertificates(), f.addPath(), f.addWorkingDir())
+	return errors.Join(f.addRun(), f.addUsers(), f.addCertificates(bundles), f.addPath(), f.addWorkingDir())
 }
 
 // addRun makes the usual link where there is nothing.
@@ -196,15 +198,15 @@ func (f *finisher) addRun() error {
 // bundles are where the host may have the certificates of all authorities.
 var bundles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}
 
-// addCertificates gives an image without any the host's. An image with some
-// keeps to them.
-func (f *finisher) addCertificates() error {
+// addCertificates gives an image without any those of the first file of the host
+// that can be read. An image with some keeps to them.
+func (f *finisher) addCertificates(host []string) error {
 	for _, name := range bundles {
 		if has, err := f.Has(name[1:]); has || err != nil {
 			return err
 		}
 	}
-	for _, name := range bundles {
+	for _, name := range host {
 		data, err := os.ReadFile(name)
 		if err == nil {
 			return f.WriteFile(bundles[0][1:], data, image.Attributes{Mode: 0o644})
@@ -274,13 +276,19 @@ func (f *finisher) addUsers() error {
 	); err != nil {
 		return err
 	}
-	return f.addHome(users.line("user"))
+	return errors.Join(f.addHome(users.line("user")), f.addHome(users.line(f.user)))
 }
 
-// addHome makes the home of the user.
+// noHome is what Debian calls the home of those who are to have none.
+const noHome = "/nonexistent"
+
+// addHome makes the home of a user.
 func (f *finisher) addHome(line []string) error {
 	if len(line) < 7 || !path.IsAbs(line[5]) {
 		return nil // an image's own idea of a user
+	}
+	if home := path.Clean(line[5]); home == "/" || home == noHome {
+		return nil
 	}
 	has, err := f.Has(line[5][1:])
 	if has || err != nil {
@@ -295,28 +303,59 @@ func (f *finisher) addHome(line []string) error {
 	return err
 }
 
-// chooseUser finds as whom the image runs: a name or a number, and a group that
-// plays no part here. An image that names nobody runs as the usual user.
+// chooseUser finds as whom the image runs: a name or a number, and perhaps a group
+// that takes the place of the user's own. An image that names nobody runs as the
+// usual user. As in Docker, a number that has no name is of group 0.
 func (f *finisher) chooseUser(users, groups *table) error {
-	who, _, _ := strings.Cut(f.config.User, ":")
+	who, of, _ := strings.Cut(f.config.User, ":")
 	if who == "" {
 		return nil
 	}
-	if users.line(who) != nil {
-		f.user = who
-		return nil
-	}
-	uid, err := strconv.ParseUint(who, 10, 31)
+	gid, err := chooseGroup(of, groups)
 	if err != nil {
-		return image.Invalid("it runs as user %.100q, who is not in its /etc/passwd", who)
+		return err
 	}
-	if f.user = users.byID(who); f.user != "" {
+	name := who
+	if users.line(who) == nil {
+		uid, err := strconv.ParseUint(who, 10, 31)
+		if err != nil {
+			return image.Invalid("it runs as user %.100q, who is not in its /etc/passwd", who)
+		}
+		if name = users.byID(strconv.FormatUint(uid, 10)); name == "" {
+			f.user = fmt.Sprintf("uid%d", uid)
+			users.add(f.user, fmt.Sprintf("%s:x:%d:%s::/:/bin/sh", f.user, uid, cmp.Or(gid, "0")))
+			return nil
+		}
+	}
+	f.user = name
+	line := users.line(name)
+	if gid == "" || len(line) < 7 || line[3] == gid {
 		return nil
 	}
-	f.user = "uid" + who
-	users.add(f.user, fmt.Sprintf("%s:x:%d:%[2]d::/:/bin/sh", f.user, uid))
-	groups.add(f.user, fmt.Sprintf("%s:x:%d:", f.user, uid))
+	// The same user, home and shell, with another group: what logs in is a name.
+	f.user = name + "-gid" + gid
+	users.add(f.user, strings.Join([]string{f.user, "x", line[2], gid, line[4], line[5], line[6]}, ":"))
 	return nil
+}
+
+// chooseGroup returns the number of the group that an image runs as; empty for
+// the one of the user.
+func chooseGroup(of string, groups *table) (gid string, err error) {
+	if of == "" {
+		return "", nil
+	}
+	if line := groups.line(of); len(line) > 2 {
+		return line[2], nil
+	}
+	n, err := strconv.ParseUint(of, 10, 31)
+	if err != nil {
+		return "", image.Invalid("it runs as group %.100q, which is not in its /etc/group", of)
+	}
+	gid = strconv.FormatUint(n, 10)
+	if groups.byID(gid) == "" {
+		groups.add("gid"+gid, "gid"+gid+":x:"+gid+":")
+	}
+	return gid, nil
 }
 
 // table is a file such as /etc/passwd.

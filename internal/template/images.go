@@ -55,7 +55,9 @@ var nameForm = regexp.MustCompile(`^(?:[a-z0-9_-]{1,64}/)?[a-z0-9_-]{1,64}(?::[a
 // idForm is what templates call themselves.
 var idForm = regexp.MustCompile(`^(?:base|img)[0-9a-f]{16,}$`)
 
-func checkName(name string) error {
+// CheckName returns an errdef.Invalid with code "template_name_invalid" for what no
+// template can be called.
+func CheckName(name string) error {
 	if name == Host || idForm.MatchString(name) || !nameForm.MatchString(name) {
 		return errdef.New(errdef.Invalid, "template_name_invalid", "a template cannot be called %.100q", name).
 			WithRemedy("use lower-case letters, digits, - and _, with a tag after a colon if you like, such as py:3.12")
@@ -88,7 +90,7 @@ type Request struct {
 // template that has it.
 func (s *Store) Add(ctx context.Context, req Request) (t Template, err error) {
 	if req.Name != "" {
-		if err := checkName(req.Name); err != nil {
+		if err := CheckName(req.Name); err != nil {
 			return t, err
 		}
 	}
@@ -101,7 +103,7 @@ func (s *Store) Add(ctx context.Context, req Request) (t Template, err error) {
 			return errdef.New(errdef.Invalid, "template_name_invalid", "the archive does not say what its image is called").
 				WithRemedy("give the template a name with --name")
 		}
-		if err := checkName(name); err != nil {
+		if err := CheckName(name); err != nil {
 			return err
 		}
 		s.using.RLock() // until it has its name, it looks like garbage
@@ -204,7 +206,7 @@ func (s *Store) Set(name, as string) (Template, error) {
 	if err != nil {
 		return t, err
 	}
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return t, err
 	}
 	var e *entry

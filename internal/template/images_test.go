@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -116,7 +117,7 @@ func TestFinish(t *testing.T) {
 		}
 		return string(data)
 	}
-	if got, want := read("etc/passwd"), "root:x:0:0::/root:/bin/ash\nnode:x:1000:1000::/home/node:/bin/ash\nuser:x:1000:1000:user:/home/user:/bin/sh\nuid77:x:77:77::/:/bin/sh\n"; got != want {
+	if got, want := read("etc/passwd"), "root:x:0:0::/root:/bin/ash\nnode:x:1000:1000::/home/node:/bin/ash\nuser:x:1000:1000:user:/home/user:/bin/sh\nuid77:x:77:88::/:/bin/sh\n"; got != want {
 		t.Errorf("passwd %q", got)
 	}
 	for name, want := range map[string]string{
@@ -168,6 +169,96 @@ func TestFinish(t *testing.T) {
 	}
 	if again, err := s.Add(t.Context(), Request{Name: "again", Archive: bytes.NewReader(saved(t, "tool:2", map[string]any{"User": "nobody-there"}, tarOf(t, file{name: "x"})))}); !errdef.Is(err, errdef.Invalid) {
 		t.Errorf("a user that there is not: %+v, %v", again, err)
+	}
+}
+
+// TestImageRunsAs: an image's user has its group and a home, as in Docker.
+func TestImageRunsAs(t *testing.T) {
+	const passwd = "root:x:0:0::/root:/bin/sh\napp:x:5:6:App:/srv/app:/bin/ash\nlost:x:7:7::/nonexistent:/bin/sh\n"
+	s, _ := buildBase(t, t.TempDir(), "agent 1")
+	for config, want := range map[string]struct{ user, line, group, home string }{
+		"app":         {"app", "app:x:5:6:App:/srv/app:/bin/ash", "", "srv/app"},
+		"5":           {"app", "app:x:5:6:App:/srv/app:/bin/ash", "", "srv/app"},
+		"app:staff":   {"app-gid50", "app-gid50:x:5:50:App:/srv/app:/bin/ash", "", "srv/app"},
+		"app:6":       {"app", "app:x:5:6:App:/srv/app:/bin/ash", "", "srv/app"},
+		"05:0088":     {"app-gid88", "app-gid88:x:5:88:App:/srv/app:/bin/ash", "gid88:x:88:", "srv/app"},
+		"1001":        {"uid1001", "uid1001:x:1001:0::/:/bin/sh", "", ""},
+		"1001:staff":  {"uid1001", "uid1001:x:1001:50::/:/bin/sh", "", ""},
+		"lost":        {"lost", "lost:x:7:7::/nonexistent:/bin/sh", "", ""},
+		"app:nowhere": {},
+	} {
+		made, err := s.Add(t.Context(), Request{Archive: bytes.NewReader(saved(t, "tool:1", map[string]any{"User": config}, tarOf(t,
+			file{name: "etc/passwd", data: passwd}, file{name: "etc/group", data: "root:x:0:\nstaff:x:50:\n"})))})
+		if want.user == "" {
+			if !errdef.Is(err, errdef.Invalid) {
+				t.Errorf("%s: %v", config, err)
+			}
+			continue
+		}
+		if err != nil || made.DefaultUser() != want.user {
+			t.Errorf("%s runs as %q, %v", config, made.DefaultUser(), err)
+			continue
+		}
+		top := made.Trees[0].Lowers[0]
+		users, err1 := os.ReadFile(filepath.Join(top, "etc/passwd"))
+		groups, err2 := os.ReadFile(filepath.Join(top, "etc/group"))
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains("\n"+string(users), "\n"+want.line+"\n") || !strings.Contains("\n"+string(groups), "\n"+want.group) {
+			t.Errorf("%s: users %q, groups %q", config, users, groups)
+		}
+		if _, err := os.Lstat(filepath.Join(top, "nonexistent")); !os.IsNotExist(err) {
+			t.Errorf("%s has a home that it must not have: %v", config, err)
+		}
+		if want.home == "" {
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(top, want.home), &st); err != nil || st.Mode != unix.S_IFDIR|0o755 || st.Uid != 5 {
+			t.Errorf("%s has a home %o of %d, %v", config, st.Mode, st.Uid, err)
+		}
+	}
+}
+
+// TestCertificates: an image without authorities gets those of the host; one with
+// some, wherever they are, keeps to them.
+func TestCertificates(t *testing.T) {
+	host := filepath.Join(t.TempDir(), "host.pem")
+	if err := os.WriteFile(host, []byte("of the host"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := buildBase(t, t.TempDir(), "agent 1")
+	for _, has := range append([]string{""}, bundles...) {
+		files := []file{{name: "bin/x", data: "x"}}
+		if has != "" {
+			files = append(files, file{name: has[1:], data: "of the image"})
+		}
+		made, err := s.Add(t.Context(), Request{Archive: bytes.NewReader(saved(t, "tool:1", nil, tarOf(t, files...)))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range [][]string{{host + ".missing", host}, {host + ".missing"}} {
+			root := t.TempDir()
+			merged, err := s.images.Merge(root, made.Image.Layers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := finisher{Merged: merged}
+			err = f.addCertificates(from)
+			merged.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, err := os.ReadFile(filepath.Join(root, bundles[0]))
+			want := ""
+			if has == "" && len(from) > 1 {
+				want = "of the host"
+			}
+			if string(data) != want || (want == "") != os.IsNotExist(err) {
+				t.Errorf("with %q of the image and %q of the host: %q, %v", has, from, data, err)
+			}
+		}
 	}
 }
 

@@ -172,3 +172,25 @@ func BenchmarkSystem(b *testing.B) {
 		}
 	})
 }
+
+// TestLookAhead: who has looked ahead keeps the first sandbox from waiting.
+func TestLookAhead(t *testing.T) {
+	s, _ := imageStore(t, nil, tarOf(t, file{name: "bin/x", data: "x"}))
+	looks := func() (n int) {
+		for _, v := range s.system {
+			n += v.looks
+		}
+		return n
+	}
+	if err := LookAhead(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	n := looks()
+	base, err := s.Resolve("base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Closed(t.Context(), base); err != nil || n == 0 || looks() != n {
+		t.Errorf("%v; looked %d times ahead, and %d times in all", err, n, looks())
+	}
+}

@@ -25,6 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // AgentPath is where every template has the agent.
@@ -277,7 +278,7 @@ func (s *Store) OldBases(used func(id string) bool) ([]string, error) {
 
 // RemoveBase deletes what OldBases has returned.
 func (s *Store) RemoveBase(id string) error {
-	if err := os.RemoveAll(s.Dir(id)); err != nil {
+	if err := tree.Remove(s.Dir(id)); err != nil {
 		return fmt.Errorf("remove template %s: %w", id, err)
 	}
 	return nil

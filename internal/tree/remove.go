@@ -15,27 +15,39 @@ import (
 //
 // It needs two descriptors for a tree of any depth: directories that are not
 // empty are moved up to its top, and emptied there one after the other.
-func Remove(path string) error {
-	top, err := os.OpenFile(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+func Remove(path string) error { return RemoveAt(unix.AT_FDCWD, path) }
+
+// RemoveAt does the same for what has a name in the open directory at. Others may
+// change the tree meanwhile. The error is ENOTEMPTY if they add to it at its end.
+func RemoveAt(at int, name string) error {
+	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return gone(os.Remove(path))
+		return gone(removal(name, unix.Unlinkat(at, name, 0)))
 	case err != nil:
-		return err
+		return removal(name, err)
 	}
+	top := os.NewFile(uintptr(fd), name)
 	defer top.Close()
 	r := remover{top: top}
 	for {
 		n, err := r.empty(top, r.removeDir)
 		if err != nil {
-			return fmt.Errorf("remove what is in %s: %w", path, err)
+			return fmt.Errorf("remove what is in %s: %w", name, err)
 		}
 		if n == 0 {
-			return gone(os.Remove(path))
+			return gone(removal(name, unix.Unlinkat(at, name, unix.AT_REMOVEDIR)))
 		}
 	}
+}
+
+func removal(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: "remove", Path: name, Err: err}
 }
 
 type remover struct {

@@ -113,6 +113,10 @@ func (e *Entry) Path() *Path {
 // Kind returns the file type, as stat(2) has it.
 func (e *Entry) Kind() uint32 { return e.Stat.Mode & unix.S_IFMT }
 
+// IsWhiteout reports whether a file is overlayfs' mark that a name of the layers below
+// was removed.
+func IsWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
+
 // Open opens a regular file for reading. Nothing else is opened, and nobody at a
 // FIFO is waited for.
 func (e *Entry) Open() (*os.File, error) {

@@ -81,6 +81,83 @@ func TestHostileTreeWithFewDescriptors(t *testing.T) {
 	}
 }
 
+// TestStandardRemovalNeedsDescriptors: os.RemoveAll removes a tree of any depth, but
+// keeps each directory above the one at hand open. A tree that is deeper than there are
+// descriptors takes them all from the process, and stays: hence Remove.
+func TestStandardRemovalNeedsDescriptors(t *testing.T) {
+	few(t, 100)
+	for _, c := range []struct {
+		deep int
+		want error
+	}{{50, nil}, {200, unix.EMFILE}} {
+		dir := filepath.Join(t.TempDir(), "tree")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		treetest.Make(t, dir, treetest.Shape{Deep: c.deep, Long: 18}) // with paths that are too long
+		if err := os.RemoveAll(dir); !errors.Is(err, c.want) {
+			t.Errorf("os.RemoveAll of %d directories: %.300s, want %v", c.deep, fmt.Sprint(err), c.want)
+		}
+		if err := tree.Remove(dir); err != nil {
+			t.Errorf("of %d directories: %.300v", c.deep, err)
+		}
+		if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("of %d directories some are still there: %v", c.deep, err)
+		}
+	}
+}
+
+// few leaves the process few descriptors while a test runs.
+func few(t *testing.T, n uint64) {
+	t.Helper()
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDiskUsage counts what is too deep for paths, a file of many names once, and
+// nothing for what a link leads to.
+func TestDiskUsage(t *testing.T) {
+	dir := t.TempDir()
+	treetest.Make(t, dir, treetest.Hostile)
+	const size = 1 << 20
+	bottom := treetest.Hostile.Bottom(t, dir)
+	at := func(name string) string { return tree.ProcPath(int(bottom.Fd()), name) }
+	before := tree.DiskUsage(t.Context(), dir)
+	if err := os.WriteFile(at("much"), make([]byte, size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if err := os.Link(at("much"), at(fmt.Sprint("much", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(dir, at("link")); err != nil {
+		t.Fatal(err)
+	}
+	if grown := tree.DiskUsage(t.Context(), dir) - before; grown < size || grown > size+size/2 {
+		t.Errorf("a file of 1 MiB with 11 names at the bottom takes %d bytes", grown)
+	}
+	if n := tree.DiskUsage(t.Context(), at("much")); n < size || n > size+size/2 {
+		t.Errorf("a file of 1 MiB takes %d bytes", n)
+	}
+	if n := tree.DiskUsage(t.Context(), at("link")); n > size/2 {
+		t.Errorf("a link takes %d bytes", n)
+	}
+	if n := tree.DiskUsage(t.Context(), at("nothing")); n != 0 {
+		t.Errorf("nothing takes %d bytes", n)
+	}
+}
+
 // TestRemoveFollowsNothing removes links, not what they lead to.
 func TestRemoveFollowsNothing(t *testing.T) {
 	dir := t.TempDir()

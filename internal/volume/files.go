@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Kind is what something in a volume is, in the words of E2B.
@@ -65,7 +66,6 @@ const (
 // in the volume by a relative path. Errors that a client should understand are
 // *errdef.Error. What was changed without an error is durable.
 type Files struct {
-	root    *os.Root
 	dir     *os.File
 	staging string // the directory of files that are not whole yet
 	owner   int
@@ -73,20 +73,15 @@ type Files struct {
 
 // Files opens a volume.
 func (s *Store) Files(id string) (*Files, error) {
-	root, err := os.OpenRoot(s.Dir(id))
+	dir, err := os.OpenFile(s.Dir(id), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open volume %s: %w", id, err)
 	}
-	dir, err := root.Open(".")
-	if err != nil {
-		root.Close()
-		return nil, fmt.Errorf("open volume %s: %w", id, err)
-	}
-	return &Files{root: root, dir: dir, staging: s.staging(), owner: s.owner}, nil
+	return &Files{dir: dir, staging: s.staging(), owner: s.owner}, nil
 }
 
 // Close gives the volume back.
-func (f *Files) Close() error { return errors.Join(f.dir.Close(), f.root.Close()) }
+func (f *Files) Close() error { return f.dir.Close() }
 
 // The defaults of what is made.
 const (
@@ -233,21 +228,14 @@ func (f *Files) Remove(p string) error {
 	if err := failpoint.Fail(failpoint.VolumeFileRemove); err != nil {
 		return pathError(p, err)
 	}
-	return pathError(p, errors.Join(rootError(f.root.RemoveAll(relative(p))), syncNames(parent)))
+	return pathError(p, errors.Join(tree.RemoveAt(int(parent.Fd()), name), syncNames(parent)))
 }
 
-// rootError gives what os.Root says of a path that leads out, for which it has no
-// value, as the kernel does.
-func rootError(err error) error {
-	at, ok := errors.AsType[*fs.PathError](err)
-	if _, system := errors.AsType[unix.Errno](err); ok && !system {
-		return &fs.PathError{Op: at.Op, Path: at.Path, Err: unix.EXDEV}
-	}
-	return err
-}
-
-// maxEntries bounds a list.
-const maxEntries = 100_000
+// What bounds a list: entries, and bytes of their paths and of where links lead.
+const (
+	maxEntries   = 100_000
+	maxPathBytes = 16 << 20
+)
 
 // List returns what is in a directory, and so many levels of directories below
 // it, sorted by path. It follows no link but those of the path itself.
@@ -257,7 +245,7 @@ func (f *Files) List(p string, depth int) ([]Entry, error) {
 		return nil, err
 	}
 	defer top.Close()
-	all := []Entry{}
+	all, pathBytes := []Entry{}, 0
 	for level := []string{"."}; depth > 0 && len(level) > 0; depth-- {
 		var below []string
 		for _, dir := range level {
@@ -266,6 +254,9 @@ func (f *Files) List(p string, depth int) ([]Entry, error) {
 					return invalid(p, "has more than %d entries: list fewer levels of it", maxEntries)
 				}
 				e.Path = path.Join(clean(p), dir, name)
+				if pathBytes += len(e.Path) + len(e.Target); pathBytes > maxPathBytes {
+					return invalid(p, "has paths and links of more than %d MiB: list fewer levels of it", maxPathBytes>>20)
+				}
 				all = append(all, e)
 				return nil
 			})

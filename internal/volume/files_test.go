@@ -2,6 +2,7 @@ package volume
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/tree/treetest"
 )
 
 // newFiles returns an empty volume and its directory, beside which there is a
@@ -208,6 +210,68 @@ func TestRemove(t *testing.T) {
 	wantContents(t, f, "/keep", "kept")
 	for _, p := range []string{"/", ".", "/x/.."} {
 		wantCode(t, f.Remove(p), "volume_path_invalid")
+	}
+}
+
+// TestRemoveDeep removes a directory that is deeper than there are descriptors, and
+// that no path leads through: os.Root would take a descriptor for each level, from all
+// tenants of the server.
+func TestRemoveDeep(t *testing.T) {
+	f, dir := newFiles(t)
+	put(t, f, "/kept", "kept")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "d"), 0o755), os.Symlink("../kept", filepath.Join(dir, "d", "link"))); err != nil {
+		t.Fatal(err)
+	}
+	treetest.Make(t, filepath.Join(dir, "d"), treetest.Hostile)
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	err := f.Remove("/d")
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Errorf("%.300v", err)
+	}
+	wantCode(t, f.Remove("/d"), "volume_path_not_found")
+	wantContents(t, f, "/kept", "kept")
+}
+
+// TestListIsBounded: neither long paths nor long links make a list larger than it may
+// be.
+func TestListIsBounded(t *testing.T) {
+	f, dir := newFiles(t)
+	long := strings.Repeat(strings.Repeat("n", 250)+"/", 14)
+	if _, err := f.Mkdir("/long/"+long, Attributes{}, MakeParents); err != nil {
+		t.Fatal(err)
+	}
+	const n = maxPathBytes/3500 + 1
+	for i := range n {
+		if err := os.WriteFile(filepath.Join(dir, "long", long, fmt.Sprint(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "links"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		if err := os.Symlink(long, filepath.Join(dir, "links", fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range []string{"/long/" + long, "/links"} {
+		list, err := f.List(p, 1)
+		wantCode(t, err, "volume_path_invalid")
+		if len(list) > 0 {
+			t.Errorf("%d entries come with the error", len(list))
+		}
+	}
+	if list, err := f.List("/", 1); err != nil || len(list) != 2 {
+		t.Errorf("listed %+v, %v", list, err)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // guest that touches a part of its memory before it answers. The raw tool reads all
 // of it first.
 func (b *bench) early(ctx context.Context) (err error) {
-	const largest = 1024 // MiB
+	const largest = 2048 // MiB
 	if err := b.server.stop(); err != nil {
 		return err
 	}
@@ -18,7 +18,7 @@ func (b *bench) early(ctx context.Context) (err error) {
 	}
 	b.memory, b.raw.memory = 2*largest, (2*largest+64)<<20
 	defer func() { b.memory, b.raw.memory = 0, memoryLimit }()
-	for _, holds := range []size{{memory: 64}, {memory: largest}} {
+	for _, holds := range []size{{memory: 64}, {memory: 512}, {memory: 1024}, {memory: largest}} {
 		for _, percent := range []int{0, 1, 10, 100} {
 			holds.touched = percent
 			res, err := b.measureSleep(ctx, holds, b.runs(20))
@@ -29,7 +29,7 @@ func (b *bench) early(ctx context.Context) (err error) {
 			switch {
 			case holds.memory == 64:
 				goal = 0.5
-			case percent <= 1:
+			case percent <= 1 && holds.memory >= 1024:
 				goal = 0.3
 			}
 			what := fmt.Sprintf("early wake → HTTP answer after %d %% of %d MiB were touched", percent, holds.memory)

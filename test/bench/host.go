@@ -75,8 +75,11 @@ func containerID(pids []int, id string) (string, error) {
 		}
 		driver := strings.TrimSuffix(string(at), "/waiting/warm-")
 		files, err := filepath.Glob(filepath.Join(driver, "bundles", id+"*", "container-id"))
-		if err != nil || len(files) == 0 {
+		if err != nil {
 			return id, err
+		}
+		if len(files) == 0 {
+			continue // another server's
 		}
 		other, err := os.ReadFile(files[len(files)-1])
 		if errors.Is(err, fs.ErrNotExist) {

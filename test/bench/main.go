@@ -66,6 +66,10 @@ var measurements = []struct {
 	{"sleep", (*bench).sleep},
 	{"written", (*bench).files},
 	{"early", (*bench).early},
+	{"deltas", (*bench).deltas},
+	{"forks", (*bench).forks},
+	{"snapshots", (*bench).snapshots},
+	{"started", (*bench).started},
 	{"edge", (*bench).edge},
 	// Last: these need the server's address.
 	{"deadlines", (*bench).deadlines},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -37,7 +38,12 @@ const (
 
 // startServer starts a server and waits until it answers.
 func startServer(ctx context.Context, drowse, stateDir, log string, args ...string) (*server, error) {
-	c, err := client.New(client.Options{URL: serverURL, APIKey: serverKey})
+	return startServerAt(ctx, serverAddr, drowse, stateDir, log, args...)
+}
+
+// startServerAt is startServer for one that listens at another address.
+func startServerAt(ctx context.Context, addr, drowse, stateDir, log string, args ...string) (*server, error) {
+	c, err := client.New(client.Options{URL: "http://" + addr, APIKey: serverKey})
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +53,7 @@ func startServer(ctx context.Context, drowse, stateDir, log string, args ...stri
 	}
 	defer out.Close()
 	s := &server{log: log, client: c, ended: make(chan error, 1)}
-	s.cmd = exec.Command(drowse, "serve", "--listen", serverAddr, "--state-dir", stateDir, "--log-format", "json")
+	s.cmd = exec.Command(drowse, "serve", "--listen", addr, "--state-dir", stateDir, "--log-format", "json")
 	s.cmd.Args = append(s.cmd.Args, args...)
 	s.cmd.Env = append(os.Environ(), "DROWSE_API_KEY="+serverKey)
 	s.cmd.Stdout, s.cmd.Stderr = out, out
@@ -121,4 +127,62 @@ func (s *server) reported(sandbox string) (int64, error) {
 		return 0, fmt.Errorf("the server's log %s knows no pause of sandbox %s", s.log, sandbox)
 	}
 	return last, nil
+}
+
+// build makes a template of base that is kept running, as E2B's clients do.
+func (s *server) build(ctx context.Context, name, start, ready string) error {
+	call := func(method, path string, body, into any) error {
+		var data bytes.Buffer
+		if body != nil {
+			if err := json.NewEncoder(&data).Encode(body); err != nil {
+				return err
+			}
+		}
+		req, err := http.NewRequestWithContext(ctx, method, serverURL+path, &data)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("X-API-Key", serverKey)
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		if err != nil {
+			return err
+		}
+		if resp.StatusCode >= 300 {
+			return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+		}
+		if into == nil {
+			return nil
+		}
+		return json.Unmarshal(text, into)
+	}
+	var made struct {
+		BuildID string `json:"buildID"`
+	}
+	if err := call(http.MethodPost, "/v3/templates", map[string]any{"name": name}, &made); err != nil {
+		return err
+	}
+	build := "/builds/" + made.BuildID
+	err := call(http.MethodPost, "/v2/templates/"+name+build, map[string]any{"fromTemplate": "base", "steps": []any{}, "startCmd": start, "readyCmd": ready}, nil)
+	for err == nil {
+		var now struct {
+			Status string          `json:"status"`
+			Reason json.RawMessage `json:"reason"`
+		}
+		switch err = call(http.MethodGet, "/templates/"+name+build+"/status", nil, &now); {
+		case err != nil:
+		case now.Status == "ready":
+			return nil
+		case now.Status == "error":
+			return fmt.Errorf("build %s: %s", name, now.Reason)
+		default:
+			err = sleep(ctx, 50*time.Millisecond)
+		}
+	}
+	return err
 }

@@ -41,16 +41,21 @@ type size struct {
 	file   int // held open for writing
 	// touched is what part of the memory it reads before it answers, in percent.
 	touched int
+	// dirtied is what part of it it changes before it answers, in percent.
+	dirtied int
 }
 
 // query asks the guest to do so.
-func (s size) query() string { return fmt.Sprintf("/?touch=%d", s.touched) }
+func (s size) query() string { return fmt.Sprintf("/?touch=%d&dirty=%d", s.touched, s.dirtied) }
 
 func (s size) args() []string { return []string{guestPath, fmt.Sprint(s.memory), fmt.Sprint(s.file)} }
 
 func (s size) String() string {
 	if s.file > 0 {
 		return fmt.Sprintf("%d MiB and an open file of %d MiB", s.memory, s.file)
+	}
+	if s.dirtied > 0 {
+		return fmt.Sprintf("%d MiB of which each wake changes %d %%", s.memory, s.dirtied)
 	}
 	return fmt.Sprintf("%d MiB", s.memory)
 }
@@ -121,14 +126,14 @@ func newSandboxSleeper(ctx context.Context, s *server, guest string, memoryMiB i
 		return nil, err
 	}
 	process.Detach()
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	booting, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	for {
-		_, err := p.wake(ctx)
+		_, err := p.wake(booting)
 		if err == nil {
 			return p, nil
 		}
-		if sleep(ctx, 20*time.Millisecond) != nil {
+		if sleep(booting, 20*time.Millisecond) != nil {
 			return nil, fmt.Errorf("the guest does not come up: %w", err)
 		}
 	}
@@ -314,7 +319,7 @@ func (b *bench) measureSleep(ctx context.Context, holds size, n int) (res sleepR
 	defer func() { err = errors.Join(err, theirs.close(ctx)) }()
 	needs := smallOperation + int64(2*(holds.memory+holds.file))<<20
 	for i := -warmup; i < n; i++ {
-		w, t, err := b.sleepOnce(ctx, ours, b.images(), needs)
+		w, t, err := b.sleepOnce(ctx, ours, imagesIn(b.stateDir()), needs)
 		if err != nil {
 			return res, err
 		}
@@ -351,9 +356,9 @@ func (b *bench) sleepOnce(ctx context.Context, p sleeper, images string, needs i
 	return w, c, err
 }
 
-// images is where the server keeps its memory images, here only that of the
-// guest under test.
-func (b *bench) images() string { return filepath.Join(b.stateDir(), "images") }
+// imagesIn is where a server keeps its memory images, here only that of the guest
+// under test.
+func imagesIn(stateDir string) string { return filepath.Join(stateDir, "images") }
 
 // written is what one pause wrote and what it had to, in bytes.
 type written struct {
@@ -380,7 +385,7 @@ func (b *bench) watchDisk(p sleeper, f func() error) (w written, err error) {
 	}
 	w.device = after - before
 	if sandbox, ok := p.(*sandboxSleeper); ok {
-		w.reported, err = b.server.reported(sandbox.box.ID)
+		w.reported, err = sandbox.server.reported(sandbox.box.ID)
 	}
 	return w, err
 }

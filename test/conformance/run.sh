@@ -15,7 +15,7 @@ set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${DROWSE_TEST_CACHE:-/var/tmp/drowse-test-cache}
-limit=${DROWSE_TEST_LIMIT:-900} # seconds for one run, against hanging
+limit=${DROWSE_TEST_LIMIT:-1800} # seconds for one run, against hanging
 
 fail() {
 	echo "run.sh: $*" >&2
@@ -133,6 +133,10 @@ else
 	export SANDBOX0_BASE_URL="https://api.$E2B_DOMAIN"
 fi
 [ -z "$results" ] || export DROWSE_CONFORMANCE_RESULTS="$(realpath "$results")"
+
+# The pages whose examples are run.
+DROWSE_PAGES=$(cd "$here/../.." && pwd)
+export DROWSE_PAGES
 
 # What would send the SDKs elsewhere than to the server.
 unset E2B_DEBUG E2B_VALIDATE_API_KEY E2B_HTTP_VERSION

@@ -16,6 +16,7 @@ import (
 
 // TestBrowser goes to sandboxes with a real browser, by host name and by path.
 func TestBrowser(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	b := startBrowser(ctx, t)
 	for _, way := range []struct {
@@ -138,7 +139,7 @@ func (v *visit) checkWaiting(ctx context.Context) {
 	before := g.ask(ctx)
 	paused := make(chan error, 1)
 	go func() { paused <- v.s.client.Pause(ctx, g.sb.ID) }()
-	eventually(t, 10*time.Second, "it is falling asleep", func() error {
+	eventually(t, 30*time.Second, "it is falling asleep", func() error {
 		info, err := v.s.client.Get(ctx, g.sb.ID)
 		if err == nil && info.Phase != "pausing" {
 			err = fmt.Errorf("phase %q", info.Phase)

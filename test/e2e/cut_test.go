@@ -2,12 +2,17 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,17 +30,20 @@ type cut struct {
 }
 
 // TestCut pauses and kills a sandbox while requests of every form are under
-// way: each is ended soon, and none of them as if it were complete.
+// way: each is ended soon, and none of them as if it were complete. What has no
+// answer yet gets one that says why.
 func TestCut(t *testing.T) {
+	t.Parallel()
 	for _, end := range []struct {
 		name string
 		do   func(*server, context.Context, string) error
+		code string // of the answer to what has none yet
 	}{
-		{"pause", func(s *server, ctx context.Context, id string) error { return s.client.Pause(ctx, id) }},
-		{"kill", func(s *server, ctx context.Context, id string) error { return s.client.Kill(ctx, id) }},
+		{"pause", func(s *server, ctx context.Context, id string) error { return s.client.Pause(ctx, id) }, "put_to_sleep"},
+		{"kill", func(s *server, ctx context.Context, id string) error { return s.client.Kill(ctx, id) }, "sandbox_terminated"},
 	} {
 		t.Run(end.name, func(t *testing.T) {
-			ctx := deadline(t, time.Minute)
+			ctx := deadline(t, 2*time.Minute)
 			s := startServer(t)
 			g, other := s.startGuest(ctx, client.CreateOptions{}), s.startGuest(ctx, client.CreateOptions{})
 			h2 := newRoute(t, g, "http", h2c)
@@ -51,6 +59,8 @@ func TestCut(t *testing.T) {
 				h2.downloadStream(ctx, t, "/stream"),
 				h2.downloadStream(ctx, t, "/blob?bytes=100000000000"),
 				h2.uploadStream(ctx, t),
+				(&route{guest: g, http: &http.Client{}, url: h2.url}).unanswered(ctx, "HTTP/1.1", end.code),
+				h2.unanswered(ctx, "HTTP/2", end.code),
 			}
 			// Another stream of the same connection, to another sandbox, goes on.
 			neighbour := &route{guest: other, http: h2.http, url: fmt.Sprintf("http://%s/s/%s/%d", s.addr, other.sb.ID, guestPort)}
@@ -212,6 +222,79 @@ func (r *route) uploadStream(ctx context.Context, t *testing.T) cut {
 		}
 	}
 	return c
+}
+
+// unanswered is a GET that the guest has and does not answer. The server does.
+func (r *route) unanswered(ctx context.Context, protocol, code string) cut {
+	t := r.s.t
+	t.Helper()
+	target := r.url + "/linger?id=" + url.QueryEscape(protocol)
+	c := ending(protocol+" GET without an answer", func(err error) bool { return err == nil }, func() error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := r.http.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var got struct {
+			ErrorCode   string `json:"error_code"`
+			Interrupted bool   `json:"interrupted"`
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
+			return err
+		}
+		if resp.StatusCode != http.StatusBadGateway || got.ErrorCode != code || !got.Interrupted {
+			return fmt.Errorf("%s, %+v, want 502 and %s", resp.Status, got, code)
+		}
+		return nil
+	})
+	eventually(t, promptly, "the request is with the guest", func() error { return r.endedAs(ctx, protocol, "there") })
+	return c
+}
+
+// TestExecIsCut: the command line says why a command's output ended.
+func TestExecIsCut(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	for _, tt := range []struct {
+		name, want string
+		do         func(id string) error
+	}{
+		{"pause", "the sandbox was put to sleep", func(id string) error { return s.client.Pause(ctx, id) }},
+		{"kill", ": Killed", func(id string) error { return s.client.Kill(ctx, id) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sb := s.create(ctx, client.CreateOptions{})
+			cmd := exec.CommandContext(ctx, drowseBinary, "exec", sb.ID, "--", "sh", "-c", "while :; do echo tick; sleep 0.1; done")
+			cmd.Env = []string{"DROWSE_URL=http://" + s.addr, "DROWSE_API_KEY=" + apiKey}
+			var said bytes.Buffer
+			cmd.Stderr = &said
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if line, err := bufio.NewReader(out).ReadString('\n'); line != "tick\n" {
+				t.Errorf("it printed %q, %v", line, err)
+			}
+			if err := tt.do(sb.ID); err != nil {
+				t.Error(err)
+			}
+			_, _ = io.Copy(io.Discard, out)
+			if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 125 {
+				t.Errorf("it ended with %v, want exit status 125", err)
+			}
+			if text := said.String(); !strings.Contains(text, tt.want) || !strings.Contains(text, "drowse why "+sb.ID) || strings.Contains(text, "not found") {
+				t.Errorf("it said %q, want %q and what to do", text, tt.want)
+			}
+		})
+	}
 }
 
 // ending runs what ends only by being cut.

@@ -22,6 +22,7 @@ const cycles = 20
 // inside must carry on each time, and nothing may be left of it while it
 // sleeps.
 func TestCycles(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)
@@ -58,7 +59,7 @@ func TestCycles(t *testing.T) {
 			lines = n
 		}
 		if later := g.ask(ctx); later.Counter == now.Counter {
-			eventually(t, time.Second, "counter goes on", func() error {
+			eventually(t, 10*time.Second, "counter goes on", func() error {
 				if g.ask(ctx).Counter == now.Counter {
 					return errors.New("it stands still")
 				}
@@ -196,6 +197,7 @@ func changeTree(random *rand.Rand, model *filetree.Model, cycle int) []filetree.
 // Writing to a file with several names is not among it: overlayfs then parts
 // them (docs/design/files.md).
 func TestLinksAcrossPauses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		after filetree.Step
@@ -204,7 +206,7 @@ func TestLinksAcrossPauses(t *testing.T) {
 		{"rename directory", filetree.Step{Do: filetree.Rename, Path: "dir", To: "renamed"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx := deadline(t, time.Minute)
+			ctx := deadline(t, 2*time.Minute)
 			s := startServer(t)
 			g := s.startGuest(ctx, sleeper)
 			model := filetree.NewModel()

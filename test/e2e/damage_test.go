@@ -275,7 +275,8 @@ func (s *server) checkStaysAsleep(ctx context.Context, g *guest, what, code, why
 	if err != nil || info.State != client.Paused || !strings.Contains(info.LastError, why) {
 		t.Errorf("%s: it is %s, %q, %v; want paused, and why", what, info.State, info.LastError, err)
 	}
-	if err := s.left(g.sb.ID, false); err != nil {
+	// What was captured last goes after its pause was answered.
+	if err := poll(goneWithin, func() error { return s.left(g.sb.ID, false) }); err != nil {
 		t.Errorf("%s: something runs: %v", what, err)
 	}
 }

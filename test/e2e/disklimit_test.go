@@ -22,6 +22,7 @@ func small(mib int) client.CreateOptions {
 // many empty ones, and in one that has no name any more. Each is paused and says
 // why, and goes on where it was when it is woken; from inside it can make room.
 func TestDiskLimit(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
 	neighbour := s.startGuest(ctx, sleeper)
@@ -30,7 +31,8 @@ func TestDiskLimit(t *testing.T) {
 		{"files", "dd if=/dev/zero of=big bs=1M count=80", "MiB, and its limit is 64 MiB", "rm big"},
 		{"empty files", "mkdir many; cd many; seq 5000 | xargs touch", "names, one for each 16 KiB",
 			"pkill -x xargs; pkill -x touch; while pgrep -x 'xargs|touch' >&2; do sleep 0.1; done; rm -r many"},
-		{"a file without a name", "exec 3>gone; rm gone; dd if=/dev/zero bs=1M count=80 >&3; sleep 1000", "MiB, and its limit is 64 MiB", "pkill sleep"},
+		{"a file without a name", "exec 3>gone; rm gone; dd if=/dev/zero bs=1M count=80 >&3; sleep 1000", "MiB, and its limit is 64 MiB",
+			"pkill -f '[r]m gone'; pkill -x 'dd|sleep'; true"}, // the shell first, so that nothing follows dd
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := s.startGuest(ctx, small(64))
@@ -120,6 +122,7 @@ func (s *server) volumeOf(ctx context.Context, name string, mib int) client.Volu
 // are paused and say why, and go on where they were; the API takes no file that
 // has no room, and keeps the old one. From inside, room can be made.
 func TestVolumeLimit(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	s := startServerIn(t, smallDisk(t, 600))
 	v := s.volumeOf(ctx, "data", 64)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -58,7 +59,7 @@ func TestEarlyWake(t *testing.T) {
 	check("after a crash of the server")
 
 	s.pause(ctx, g.sb.ID)
-	pages := filepath.Join(s.checkpointOf(ctx, g.sb.ID), "pages.img")
+	pages := largest(t, s.checkpointOf(ctx, g.sb.ID)) // the file of pages, or the pack that has most of them
 	undo := altered(t, pages, func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 	if got, err := digest(); err == nil {
 		t.Errorf("with a byte of its memory changed it gives the digest %q, which was %q", got, want)
@@ -72,10 +73,30 @@ func TestEarlyWake(t *testing.T) {
 	})
 	s.checkDamaged(ctx, g, "a byte of its memory changed")
 	info, err := s.client.Get(ctx, g.sb.ID)
-	if err != nil || !strings.Contains(info.LastError, "pages.img") {
+	if err != nil || !strings.Contains(info.LastError, filepath.Base(pages)) {
 		t.Errorf("its last error is %q, %v; want it to name the file", info.LastError, err)
 	}
 	undo()
 	s.connect(ctx, g.sb.ID)
 	check("with its image put back")
+}
+
+// largest returns the path of the largest file in a directory.
+func largest(t *testing.T, dir string) (path string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := int64(-1)
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() > size {
+			path, size = filepath.Join(dir, e.Name()), info.Size()
+		}
+	}
+	return path
 }

@@ -48,16 +48,22 @@ func (w world) curl(sb *client.Sandbox, args ...string) string {
 	}
 }
 
+// refusals returns what a sandbox was refused.
+func (w world) refusals(sb *client.Sandbox) []client.Refusal {
+	w.server.t.Helper()
+	x, err := w.server.client.Explain(w.ctx, sb.ID)
+	if err != nil {
+		w.server.t.Fatal(err)
+	}
+	return x.Refusals
+}
+
 // expect asks for URLs inside, and compares what comes.
 func (w world) expect(sb *client.Sandbox, want map[string]string) {
 	w.server.t.Helper()
 	for args, answer := range want {
 		if got := w.curl(sb, strings.Fields(args)...); got != answer {
-			x, err := w.server.client.Explain(w.ctx, sb.ID)
-			if err != nil {
-				w.server.t.Fatal(err)
-			}
-			w.server.t.Errorf("curl %s: got %q, want %q; refusals: %+v", args, got, answer, x.Refusals)
+			w.server.t.Errorf("curl %s: got %q, want %q; refusals: %+v", args, got, answer, w.refusals(sb))
 		}
 	}
 }
@@ -114,7 +120,7 @@ func TestInternet(t *testing.T) {
 	}
 	// UDP meets nobody, whatever the address, and is told so.
 	upload(w.ctx, t, sb)
-	for _, to := range []string{goodAddr + ":53", dnsAddr + ":53", "10.0.0.1:53", "169.254.77.1:9"} {
+	for _, to := range []string{goodAddr + ":53", goodAddr + ":443", goodAddr + ":123", dnsAddr + ":53", "10.0.0.1:53", "169.254.77.1:9"} {
 		if _, out := run(w.ctx, t, sb, "./guest", "udp", to); out != "refused\n" {
 			t.Errorf("a datagram to %s: %s", to, out)
 		}

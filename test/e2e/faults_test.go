@@ -44,6 +44,9 @@ func TestFaults(t *testing.T) {
 	}
 	ctx := deadline(t, within)
 	plan := explore(ctx, t)
+	if plan == nil {
+		return
+	}
 	if *faultTable == "" {
 		plan = sample(plan)
 	}
@@ -61,21 +64,31 @@ func TestFaults(t *testing.T) {
 }
 
 // explore returns every fault that can strike, and holds that there is one at
-// each point.
+// each point. The kinds of servers are explored side by side. Without a plan, t has
+// failed.
 func explore(ctx context.Context, t *testing.T) []trial {
 	only := regexp.MustCompile(*faultsOnly)
-	var plan []trial
-	for _, warm := range []int{0, 1} {
-		these := slices.DeleteFunc(slices.Clone(operations), func(o operation) bool { return o.warm != warm || !only.MatchString(o.name) })
-		if len(these) == 0 {
-			continue
+	plans := make([][]trial, len(serverKinds))
+	t.Run("explore", func(t *testing.T) {
+		for kind := range serverKinds {
+			these := slices.DeleteFunc(slices.Clone(operations), func(o operation) bool { return o.kind != kind || !only.MatchString(o.name) })
+			if len(these) == 0 {
+				continue
+			}
+			t.Run(strings.Join(serverKinds[kind], " "), func(t *testing.T) {
+				t.Parallel()
+				f := startFaulty(ctx, t, kind)
+				for _, o := range these {
+					plans[kind] = append(plans[kind], f.explore(o)...)
+				}
+				f.end()
+			})
 		}
-		f := startFaulty(ctx, t, warm)
-		for _, o := range these {
-			plan = append(plan, f.explore(o)...)
-		}
-		f.end()
+	})
+	if t.Failed() {
+		return nil
 	}
+	plan := slices.Concat(plans...)
 	if *faultsOnly != "" {
 		return plan
 	}
@@ -87,21 +100,46 @@ func explore(ctx context.Context, t *testing.T) []trial {
 	return plan
 }
 
-// tryAll lets one fault strike after the other.
+// lanes is how many servers have faults strike at once: each waits more than it
+// works. What a fault leaves behind is looked for by the server's state directory.
+const lanes = 3
+
+// tryAll lets every fault strike. It parts them among servers, each of one kind, on
+// which one fault strikes after the other.
 func tryAll(ctx context.Context, t *testing.T, plan []trial) []row {
+	rows := make([]row, len(plan))
+	most := len(plan)/lanes + 1
+	t.Run("try", func(t *testing.T) {
+		for begin := 0; begin < len(plan); {
+			end := begin + 1
+			for end < len(plan) && end-begin < most && plan[end].op.kind == plan[begin].op.kind {
+				end++
+			}
+			part, of, first := plan[begin:end], rows[begin:end], begin+1
+			t.Run(fmt.Sprintf("from %d", first), func(t *testing.T) {
+				t.Parallel()
+				tryInTurn(ctx, t, part, of, first)
+			})
+			begin = end
+		}
+	})
+	if i := slices.IndexFunc(rows, func(r row) bool { return r.answer == "" }); i >= 0 && !t.Failed() {
+		t.Errorf("nothing is known of %s, which was not tried", plan[i])
+	}
+	return rows
+}
+
+// tryInTurn lets one fault strike after the other on a server, and has rows say what
+// came of each. They are numbered from first on.
+func tryInTurn(ctx context.Context, t *testing.T, plan []trial, rows []row, first int) {
 	var f *faults
-	var rows []row
 	for i, tr := range plan {
-		if f != nil && f.warm != tr.op.warm {
-			f.end()
-			f = nil
-		}
 		if f == nil {
-			f = startFaulty(ctx, t, tr.op.warm)
+			f = startFaulty(ctx, t, tr.op.kind)
 		}
-		whole := t.Run(fmt.Sprintf("%d %s", i+1, tr), func(t *testing.T) {
+		whole := t.Run(fmt.Sprintf("%d %s", first+i, tr), func(t *testing.T) {
 			f.tell(t)
-			rows = append(rows, f.try(tr))
+			rows[i] = f.try(tr)
 		})
 		f.tell(t)
 		if !whole {
@@ -112,7 +150,6 @@ func tryAll(ctx context.Context, t *testing.T, plan []trial) []row {
 	if f != nil {
 		f.end()
 	}
-	return rows
 }
 
 // sample chooses a crash and one of the other faults for each point, in one of
@@ -139,7 +176,7 @@ func sample(plan []trial) []trial {
 		chosen = append(chosen, all[w][i%len(all[w])])
 	}
 	// One server after the other.
-	slices.SortStableFunc(chosen, func(a, b trial) int { return a.op.warm - b.op.warm })
+	slices.SortStableFunc(chosen, func(a, b trial) int { return a.op.kind - b.op.kind })
 	return chosen
 }
 
@@ -160,7 +197,7 @@ type operation struct {
 	name     string
 	on       subject
 	from, to lifecycle.State
-	warm     int             // runtimes that wait for it
+	kind     int             // of server
 	only     string          // it is about the points whose names begin so
 	also     failpoint.Point // an error there, which is what the operation is about
 	begin    func(f *faults, id string) error
@@ -184,12 +221,15 @@ const (
 
 var operations = []operation{
 	{name: "create", to: lifecycle.Running, begin: (*faults).create},
-	{name: "create from a waiting runtime", to: lifecycle.Running, warm: 1, only: warmPoints, begin: (*faults).create},
+	{name: "create from a waiting runtime", to: lifecycle.Running, kind: warmServer, only: warmPoints, begin: (*faults).create},
 	{name: "pause", on: memory, from: lifecycle.Running, to: lifecycle.Paused, begin: (*faults).pause},
+	{name: "pause that writes what changed", on: memory, from: lifecycle.Running, to: lifecycle.Paused, kind: deltaServer, begin: (*faults).pause},
+	{name: "snapshot that writes what changed", on: memory, from: lifecycle.Running, to: lifecycle.Running, kind: deltaServer, only: imagePoints, begin: (*faults).takeSnapshot},
+	{name: "resume from an image with a map", on: memory, from: lifecycle.Paused, to: lifecycle.Running, kind: deltaServer, begin: (*faults).resume},
 	{name: "pause that fails", on: memory, from: lifecycle.Running, to: lifecycle.Running, also: failpoint.Checkpointed, begin: (*faults).failingPause},
 	{name: "pause of the files", on: files, from: lifecycle.Running, to: lifecycle.Paused, begin: (*faults).pauseFiles},
 	{name: "resume", on: memory, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
-	{name: "resume in a waiting runtime", on: memory, from: lifecycle.Paused, to: lifecycle.Running, warm: 1, only: warmPoints, begin: (*faults).resume},
+	{name: "resume in a waiting runtime", on: memory, from: lifecycle.Paused, to: lifecycle.Running, kind: warmServer, only: warmPoints, begin: (*faults).resume},
 	{name: "resume of the files", on: files, from: lifecycle.Paused, to: lifecycle.Running, begin: (*faults).resume},
 	{name: "import", to: lifecycle.Paused, begin: (*faults).importCopy},
 	{name: "snapshot", on: memory, from: lifecycle.Running, to: lifecycle.Running, begin: (*faults).takeSnapshot},
@@ -219,6 +259,7 @@ var operations = []operation{
 const (
 	warmPoints  = "gvisor/warm-"
 	mergePoints = "layer/merge"
+	imagePoints = "layer/image-"
 	// Where a sandbox with a volume could differ from one without.
 	supervisorPoints = "supervisor/"
 )
@@ -395,7 +436,7 @@ Made by ` + "`make faults`" + `, which lets each fault strike at each step of ea
 	for _, step := range failpoint.Catalogue() {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", step.Point, step.Where)
 	}
-	for _, o := range slices.SortedStableFunc(slices.Values(operations), func(a, b operation) int { return a.warm - b.warm }) {
+	for _, o := range slices.SortedStableFunc(slices.Values(operations), func(a, b operation) int { return a.kind - b.kind }) {
 		title := strings.ToUpper(o.name[:1]) + o.name[1:]
 		section := fmt.Sprintf("\n## %s\n\n| Point | Pass | Fault | Answer | State |\n|---|---|---|---|---|\n", title)
 		tried := false
@@ -643,7 +684,7 @@ func (f *faults) ready(o operation) string {
 		}
 		f.bring(id, o.from)
 	}
-	f.s.waitWarm(o.warm)
+	f.s.waitWarm(warmOf(o.kind))
 	if o.name == restartName {
 		f.arm(failpoint.Armed{Point: failpoint.Checkpointed, Fault: failpoint.Crash, Nth: 1})
 		_ = f.pause(id)

@@ -22,7 +22,7 @@ import (
 // faultyBinary is the server with failpoints.
 var faultyBinary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(filepath.Dir(guestBinary), "drowse-faulty")
-	return path, goBuild(path, "./cmd/drowse", "-tags=failpoint")
+	return path, buildServer(path, "-tags=failpoint")
 })
 
 // faults is a server with failpoints, and two sandboxes that must not lose
@@ -30,7 +30,7 @@ var faultyBinary = sync.OnceValues(func() (string, error) {
 type faults struct {
 	t      *testing.T
 	ctx    context.Context
-	warm   int
+	kind   int
 	s      *server
 	db     *store.SQLite // of the server, which may be dead
 	points string        // the directory of the failpoints
@@ -44,14 +44,31 @@ type faults struct {
 	volume   client.Volume
 }
 
-func startFaulty(ctx context.Context, t *testing.T, warm int) *faults {
+// The kinds of servers on which faults strike, and their options.
+const (
+	_           = iota // no runtimes wait
+	warmServer         // one does
+	deltaServer        // none does, and images share their pages
+)
+
+var serverKinds = [][]string{{"--warm-runtimes", "0"}, {"--warm-runtimes", "1"}, {"--warm-runtimes", "0", "--delta-pauses", "1"}}
+
+// warmOf returns how many runtimes wait on a kind of server.
+func warmOf(kind int) int {
+	if kind == warmServer {
+		return 1
+	}
+	return 0
+}
+
+func startFaulty(ctx context.Context, t *testing.T, kind int) *faults {
 	t.Helper()
 	binary, err := faultyBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &faults{t: t, ctx: ctx, warm: warm, s: newServer(t, stateDir(t)), points: t.TempDir()}
-	f.s.binary, f.s.args = binary, []string{"--warm-runtimes", fmt.Sprint(warm)}
+	f := &faults{t: t, ctx: ctx, kind: kind, s: newServer(t, stateDir(t)), points: t.TempDir()}
+	f.s.binary, f.s.args = binary, serverKinds[kind]
 	f.s.env = []string{failpoint.EnvDir + "=" + f.points}
 	t.Cleanup(f.s.cleanUp)
 	f.s.start()

@@ -31,6 +31,7 @@ type attacked struct {
 // written, errors say what is wrong, and in the end the sandbox does what it
 // did, sleep included, and the server is no larger.
 func TestFileAttacks(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 10*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)

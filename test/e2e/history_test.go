@@ -36,6 +36,7 @@ const (
 // checks that what they saw is linearizable. The clients' choices follow from
 // the number of the history; when things happen does not.
 func TestHistories(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 10*time.Minute)
 	s := startServer(t)
 	var next atomic.Uint64

@@ -1,7 +1,12 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +18,7 @@ import (
 // meets an error that it can read and goes on; its neighbour answers all the
 // while; and it sleeps and wakes, and is killed, as any other.
 func TestHogs(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
 	neighbour := s.startGuest(ctx, sleeper)
@@ -69,7 +75,8 @@ func (s *server) hog(ctx context.Context, t *testing.T, sb *client.Sandbox, comm
 // it says. What is not read is not kept: neither the sandbox nor the server
 // grows with it.
 func TestLogFlood(t *testing.T) {
-	ctx := deadline(t, time.Minute)
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	neighbour := s.startGuest(ctx, sleeper)
 	before := neighbour.ask(ctx)
@@ -89,4 +96,85 @@ func TestLogFlood(t *testing.T) {
 	t.Logf("killed in %s", s.kill(ctx, t, g.sb.ID))
 	s.waitGone(g.sb.ID)
 	neighbour.same(before, neighbour.ask(ctx))
+}
+
+// TestGreedyKey has a key take all processors. It yields them to others. While a sandbox
+// of another key runs, it is kept off one of them, also once it was woken; and gets it
+// back when the other sleeps.
+func TestGreedyKey(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Fatal("this needs a machine with two processors: with one, nothing is kept free for others")
+	}
+	ctx := deadline(t, 3*time.Minute)
+	w := newWorld(t)
+	w.ctx = ctx
+	hog := w.tenant(ctx, t, "greedy", "127.0.0.1", client.KeyLimits{})
+	other := w.tenant(ctx, t, "modest", "127.0.0.2", client.KeyLimits{})
+	o := sleeper
+	o.Timeout = 10 * time.Minute
+	sb, err := hog.c.Create(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := sb.Start(ctx, client.Command{Args: []string{"sh", "-c", "for i in 1 2 3 4; do while :; do :; done & done; wait"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Detach()
+	all := w.processors(sb.ID)
+	has := func(what string, want bool) {
+		t.Helper()
+		eventually(t, time.Minute, what, func() error {
+			if got := w.processors(sb.ID); got == "" || (got == all) != want {
+				return fmt.Errorf("it may use %q of %q", got, all)
+			}
+			return nil
+		})
+	}
+	eventually(t, time.Minute, "it yields to others", func() error {
+		got := w.cgroupFile(sb.ID, "cpu.idle")
+		if got == "" && w.cgroupFile(sb.ID, "cpu.shares")+w.cgroupFile(sb.ID, "cpu.weight") != "" {
+			return nil // a kernel before 5.15 has nothing of the kind
+		}
+		if got != "1" {
+			return fmt.Errorf("cpu.idle has %q", got)
+		}
+		return nil
+	})
+	has("alone, it may use all", true)
+	modest, err := other.c.Create(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has("beside another, it may not", false)
+	for range 2 {
+		if err := hog.c.Pause(ctx, sb.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sb.Run(ctx, client.Command{Args: []string{"true"}}); err != nil {
+			t.Fatal(err)
+		}
+		has("woken, it may not", false)
+	}
+	if err := other.c.Pause(ctx, modest.ID); err != nil {
+		t.Fatal(err)
+	}
+	has("alone again, it may", true)
+}
+
+// processors returns on which the kernel lets a sandbox run; empty if it does not
+// say.
+func (s *server) processors(id string) string {
+	// Of v2 and v1.
+	return cmp.Or(s.cgroupFile(id, "cpuset.cpus.effective"), s.cgroupFile(id, "cpuset.cpus"))
+}
+
+// cgroupFile returns what a file of a sandbox's cgroups has; empty if there is none.
+func (s *server) cgroupFile(id, file string) string {
+	for _, g := range cgroups(s.dir, id) {
+		if text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(g, "cgroup "), file)); err == nil {
+			return strings.TrimSpace(string(text))
+		}
+	}
+	return ""
 }

@@ -59,18 +59,23 @@ func owners(dir string) map[string]string {
 // containerID returns the id by which gVisor knows the one runtime of a sandbox.
 func (s *server) containerID(id string) string {
 	s.t.Helper()
-	var found []string
-	for cid, owner := range owners(s.dir) {
-		if strings.HasPrefix(owner, id) && cid != owner {
-			found = append(found, cid)
+	var name string
+	// One that was captured goes after the pause has been answered.
+	eventually(s.t, endWithin, "one runtime of "+id, func() error {
+		var found []string
+		for cid, owner := range owners(s.dir) {
+			if strings.HasPrefix(owner, id) && cid != owner {
+				found = append(found, cid)
+			}
 		}
-	}
-	if runtimes := glob(filepath.Join(s.dir, "run/gv/bundles", id+"*")); len(runtimes) != 1 || len(found) > 1 {
-		s.t.Fatalf("runtimes of %s: %q, known as %q; want one", id, runtimes, found)
-	} else if len(found) == 0 {
-		return filepath.Base(runtimes[0])
-	}
-	return found[0]
+		runtimes := glob(filepath.Join(s.dir, "run/gv/bundles", id+"*"))
+		if len(runtimes) != 1 || len(found) > 1 {
+			return fmt.Errorf("runtimes: %q, known as %q; want one", runtimes, found)
+		}
+		name = filepath.Base(append(found, runtimes...)[0])
+		return nil
+	})
+	return name
 }
 
 // waits reports whether text names a runtime that waits to be used.
@@ -85,12 +90,13 @@ func (s *server) waitWarm(n int) {
 			return fmt.Errorf("%q", all)
 		}
 		for _, dir := range all {
-			// The socket goes when the runtime is ready.
+			// The socket goes when the runtime waits for its root.
 			if _, err := os.Lstat(filepath.Join(dir, "root/root.sock")); err == nil {
 				return fmt.Errorf("%s is being made", dir)
 			}
-			if _, err := os.Lstat(filepath.Join(dir, "create.log")); err != nil {
-				return err
+			// That it is made, runsc writes down last.
+			if made := glob(filepath.Join(s.dir, "run/gv/runsc", filepath.Base(dir)+"*.state")); len(made) == 0 {
+				return fmt.Errorf("%s is not made yet", dir)
 			}
 		}
 		return nil

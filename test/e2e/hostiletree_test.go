@@ -65,6 +65,7 @@ print(text)
 // it, also afresh and after a merge, is exported and imported, and goes without a
 // trace.
 func TestHostileTree(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 5*time.Minute)
 	s := startServer(t)
 	sb := s.create(ctx, sleeper)

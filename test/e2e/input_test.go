@@ -15,7 +15,8 @@ import (
 // TestBadInput sends what no client should. Each request gets the right status
 // and a body that says what is wrong, and the server is none the worse for it.
 func TestBadInput(t *testing.T) {
-	ctx := deadline(t, time.Minute)
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t, "--max-timeout", "24h")
 	sb := s.create(ctx, client.CreateOptions{})
 	unknown := "i" + strings.Repeat("0", 20)

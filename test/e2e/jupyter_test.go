@@ -131,6 +131,7 @@ func (s *server) runCode(ctx context.Context, sb *client.Sandbox, language, code
 // TestJupyterKernel runs cells in a Jupyter kernel of a sandbox, which sleeps
 // and wakes in between, and falls asleep with an idle kernel.
 func TestJupyterKernel(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 4*time.Minute)
 	s := startServer(t, "--share-opt")
 	o := sleeper

@@ -91,6 +91,7 @@ func TestNothingIsLeft(t *testing.T) {
 // TestKillWhileWaking kills sandboxes at many moments of a resume. Nothing may
 // be left of them, nor come into being afterwards.
 func TestKillWhileWaking(t *testing.T) {
+	t.Parallel()
 	const sandboxes = 16
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,6 +31,13 @@ func TestMain(m *testing.M) { os.Exit(runMain(m)) }
 var programs string
 
 func runMain(m *testing.M) int {
+	if todo := os.Getenv(envNeighbour); todo != "" {
+		if err := runErrand(todo); err != nil {
+			fmt.Fprintln(os.Stderr, "test/e2e: the good neighbour:", err)
+			return 1
+		}
+		return 0
+	}
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "test/e2e: these tests run real sandboxes and must be run as root")
 		return 1
@@ -91,35 +97,31 @@ func build() (dir string, err error) {
 	if err := buildAgent(dir); err != nil {
 		return dir, err
 	}
-	// As make build does it.
+	return dir, buildServer(filepath.Join(dir, "drowse"))
+}
+
+// buildServer builds the server as make build does, with gVisor edited.
+func buildServer(to string, flags ...string) error {
 	edit := exec.Command("go", "run", "./internal/runtime/gvisor/overlay", "bin/overlay")
 	edit.Dir = "../.."
 	if out, err := edit.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("edit gVisor: %w\n%s", err, out)
+		return fmt.Errorf("edit gVisor: %w\n%s", err, out)
 	}
-	return dir, goBuild(filepath.Join(dir, "drowse"), "./cmd/drowse", "-trimpath", "-modfile=bin/overlay/go.mod", "-overlay=bin/overlay/overlay.json")
+	return goBuild(to, "./cmd/drowse", append(flags, "-trimpath", "-modfile=bin/overlay/go.mod", "-overlay=bin/overlay/overlay.json")...)
 }
 
-// buildAgent puts the agent where the server's build finds it, unless that
-// very one is there.
+// buildAgent puts the agent where the server's build finds it.
 func buildAgent(dir string) error {
-	const place = "../../internal/agentbin/bin/drowse-agent"
 	built := filepath.Join(dir, "agent")
-	if err := goBuild(built, "./cmd/drowse-agent"); err != nil {
+	if err := goBuild(built, "./cmd/drowse-agent", "-trimpath"); err != nil {
 		return err
 	}
-	want, err := os.ReadFile(built)
-	if err != nil {
-		return err
+	pack := exec.Command("go", "run", "./internal/agentbin/pack", built, "internal/agentbin/bin/drowse-agent.zst")
+	pack.Dir = "../.."
+	if out, err := pack.CombinedOutput(); err != nil {
+		return fmt.Errorf("compress the agent: %w\n%s", err, out)
 	}
-	have, err := os.ReadFile(place)
-	if err == nil && bytes.Equal(have, want) {
-		return nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.WriteFile(place, want, 0o755)
+	return nil
 }
 
 func goBuild(to, pkg string, flags ...string) error {

@@ -190,6 +190,31 @@ func TestBuildIsBounded(t *testing.T) {
 	s.nothingLeft(ctx)
 }
 
+// TestBuildThroughTmp has steps leave things in /tmp for the next ones, as many
+// Dockerfiles do. The sandboxes begin without them, and without a copy.
+func TestBuildThroughTmp(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	s := startServer(t)
+	built := s.buildTemplate(ctx, "through-tmp", "base",
+		runs(`mkdir -m 700 /tmp/d && echo one >/tmp/d/file && ln -s nowhere /tmp/link && echo gone >/tmp/gone`),
+		runs(`cat /tmp/d/file >/home/user/seen && rm /tmp/gone && stat -c %a /tmp /tmp/d >>/home/user/seen`),
+		runs(`printf '#!/bin/sh\necho ran\n' >/tmp/script`),
+		runs(`chmod 755 /tmp/script`), // which changes no contents
+		runs(`/tmp/script >>/home/user/seen && rm /tmp/script`),
+		runs(`ls -A /tmp | sort >>/home/user/seen && rm -rf /tmp/*`),
+		runs(`ls -A /tmp | wc -l >>/home/user/seen`),
+	)
+	if built.Status != "ready" {
+		t.Fatalf("the build is %s: %s", built.Status, built.log())
+	}
+	sb := s.create(ctx, client.CreateOptions{Template: "through-tmp"})
+	exit, out := run(ctx, t, sb, "sh", "-c", "cat seen; ls -A /tmp /var/tmp")
+	if want := "one\n1777\n700\nran\nd\nlink\n0\n/tmp:\n\n/var/tmp:\n"; exit.Code != 0 || out != want {
+		t.Errorf("%+v, it has %q, want %q", exit, out, want)
+	}
+}
+
 // TestBuildOfHostileFiles copies archives that no builder makes into a template. They
 // change nothing outside of the sandbox of the build, whether the build fails or not.
 func TestBuildOfHostileFiles(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 var (
 	soakSeed    = flag.Uint64("soak.seed", 0, "what decides what happens in TestSoak; 0 for something new")
 	soakWorkers = flag.Int("soak.workers", 6, "how many sandboxes there are in TestSoak")
-	soakCycles  = flag.Int("soak.cycles", 6, "how often each of them sleeps in TestSoak")
+	soakCycles  = flag.Int("soak.cycles", 4, "how often each of them sleeps in TestSoak")
 )
 
 // TestSoak puts sandboxes to sleep and wakes them in all ways, again and again

@@ -113,7 +113,7 @@ func (c *sshClient) must(ctx context.Context, program string, args ...string) st
 // falls asleep between: by ssh-proxy, and through the server's listener.
 func TestSSH(t *testing.T) {
 	t.Parallel()
-	ctx := deadline(t, 3*time.Minute)
+	ctx := deadline(t, 3*time.Minute+time.Duration(*sshWakes)*10*time.Second)
 	listener := freeAddress(t)
 	s := startServer(t, "--ssh-listen", listener)
 	g := s.startGuest(ctx, sleeper)
@@ -183,6 +183,21 @@ func (s *server) checkStrangers(ctx context.Context, id, listener string) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("a client whose API key was revoked ended well")
 	}
+	entries, _, err := client.Audit(ctx, s.client, client.AuditQuery{Most: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logins := map[string]int{}
+	for _, e := range entries {
+		if e.Method == "SSH" {
+			logins[fmt.Sprintf("%s %s %d", e.Key.Role, strings.ReplaceAll(e.Sandbox, id, "it"), e.Status)]++
+		}
+	}
+	for _, want := range []string{"admin it 200", "own it 403", "full i0nothing 403", "full it 200"} {
+		if logins[want] == 0 {
+			t.Errorf("the audit log has no login %q, and has %v", want, logins)
+		}
+	}
 }
 
 // checkCommands runs commands; as says how another user of the sandbox is called.
@@ -196,7 +211,8 @@ func (c *sshClient) checkCommands(ctx context.Context, as func(string) string) {
 		want  string
 	}{
 		{[]string{c.host, "exit 7"}, "", 7, ""},
-		{[]string{c.host, "id -un; pwd; echo $SSH_AUTH_SOCK; echo told >&2"}, "", 0, "user\n/home/user\n\ntold\n"},
+		{[]string{c.host, "id -un; pwd; echo $SSH_AUTH_SOCK"}, "", 0, "user\n/home/user\n\n"},
+		{[]string{c.host, "echo told >&2"}, "", 0, "told\n"}, // alone: nothing says which stream comes first
 		{[]string{"-l", as("root"), c.host, "id -un"}, "", 0, "root\n"},
 		{[]string{"-l", as("nobody-here"), c.host, "id -un"}, "", 125, "drowse:"},
 		{[]string{c.host, "cat"}, "a\x00b\n", 0, "a\x00b\n"},

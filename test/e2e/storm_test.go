@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -279,10 +280,13 @@ func percentile(durations []time.Duration, p int) time.Duration {
 	return sorted[(len(sorted)*p+99)/100-1].Round(100 * time.Microsecond)
 }
 
-// TestManyWakeAtOnce sends ten requests at once to each of 100 sandboxes that
+var wakesAtOnce = flag.Int("wakes.sandboxes", 50, "how many sandboxes TestManyWakeAtOnce has")
+
+// TestManyWakeAtOnce sends ten requests at once to each of many sandboxes that
 // sleep.
 func TestManyWakeAtOnce(t *testing.T) {
-	const sandboxes, each = 100, 10
+	const each = 10
+	sandboxes := *wakesAtOnce
 	ctx := deadline(t, 5*time.Minute)
 	// How long they wait is for the machine to say, not for this test.
 	s := startServer(t, "--wake-timeout", "2m")

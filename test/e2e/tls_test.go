@@ -114,16 +114,25 @@ type route struct {
 	*guest
 	http  *http.Client
 	url   string       // of the guest's first port
+	addr  string       // where connections go, whatever the name
 	dials atomic.Int64 // connections made
 }
 
 // newRoute returns a client that makes its own connections to the server.
 func newRoute(t testing.TB, g *guest, scheme string, protocol func(*http.Protocols)) *route {
-	r := &route{guest: g, url: scheme + "://" + g.host(guestPort)}
+	r := &route{guest: g, url: scheme + "://" + g.host(guestPort), addr: g.s.addr}
+	transport := r.transport(protocol)
+	t.Cleanup(transport.CloseIdleConnections)
+	r.http = &http.Client{Transport: transport}
+	return r
+}
+
+// transport makes connections to the route's address, whatever the name.
+func (r *route) transport(protocol func(*http.Protocols)) *http.Transport {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			r.dials.Add(1)
-			return (&net.Dialer{}).DialContext(ctx, network, g.s.addr)
+			return (&net.Dialer{}).DialContext(ctx, network, r.addr)
 		},
 		TLSClientConfig: &tls.Config{RootCAs: authority().pool},
 		Protocols:       new(http.Protocols),
@@ -131,9 +140,7 @@ func newRoute(t testing.TB, g *guest, scheme string, protocol func(*http.Protoco
 		ExpectContinueTimeout: time.Minute,
 	}
 	protocol(transport.Protocols)
-	t.Cleanup(transport.CloseIdleConnections)
-	r.http = &http.Client{Transport: transport}
-	return r
+	return transport
 }
 
 // host is the name under which a port is reached.

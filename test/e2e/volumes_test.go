@@ -207,6 +207,7 @@ func TestVolumeFileGone(t *testing.T) {
 // TestHostileVolume has a sandbox swap a directory for links that lead out, as
 // fast as it can, while its files are asked for from outside.
 func TestHostileVolume(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	v := s.volume(ctx, "data")
@@ -264,6 +265,7 @@ func TestHostileVolume(t *testing.T) {
 // TestVolumesThatNobodyOwns leaves a server that crashed directories of volumes
 // that are in no record, and takes the one of a volume away.
 func TestVolumesThatNobodyOwns(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	v := s.volume(ctx, "data")

@@ -256,6 +256,7 @@ const (
 // TestLargeBodies uploads and downloads a GiB, with its length and, less, in
 // chunks. All of it arrives, and none of it stays in the server's memory.
 func TestLargeBodies(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 4*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)

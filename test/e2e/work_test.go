@@ -174,6 +174,35 @@ def work():
 	}
 }
 
+// TestRefreshRespectsWork runs commands for longer than the timeout of a sandbox
+// that refreshes it on activity. They end well, and it sleeps one timeout after.
+func TestRefreshRespectsWork(t *testing.T) {
+	t.Parallel()
+	const timeout = 3 * time.Second
+	for _, c := range []struct{ name, script, want string }{
+		{"prints", "for i in {1..16}; do echo $i; sleep 0.5; done", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n"},
+		{"silent", "sleep 8", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx := deadline(t, time.Minute)
+			s := startServer(t)
+			sb := s.create(ctx, client.CreateOptions{Timeout: timeout, OnTimeout: client.Pause, AutoResume: new(true), RefreshOnActivity: new(true)})
+			exit, out := run(ctx, t, sb, "bash", "-c", c.script+"; date +%s.%N")
+			at, ok := strings.CutPrefix(out, c.want)
+			if !ok || exit.Code != 0 {
+				t.Fatalf("it ended with %+v and printed %q", exit, out)
+			}
+			eventually(t, 30*time.Second, "the sandbox sleeps", func() error { return s.is(ctx, sb.ID, client.Paused) })
+			pauses := s.entries(ctx, sb.ID, "pausing")
+			if len(pauses) != 1 || pauses[0].Cause != "timeout" {
+				t.Fatalf("pauses %+v, want one by the timeout", pauses)
+			}
+			checkAfter(t, "asleep after the end of the command", unixTime(t, at).Add(timeout-maxClockError), pauses[0].Time)
+		})
+	}
+}
+
 // TestWedgedWork leaves commands alone that are alive and do nothing. They
 // count for stallAfter, are reported, and keep nobody awake any more. One that
 // goes on after the wake counts again.

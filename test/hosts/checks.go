@@ -39,6 +39,8 @@ var checks = []check{
 	{"process limit", "bounds a sandbox, and its neighbour goes on", true, (*guest).processLimit},
 	{"disk limit", "pauses a sandbox, and why says so", true, (*guest).diskLimit},
 	{"disk rates", "hold what a sandbox reads and writes; a pause does not wait for that", true, (*guest).diskRates},
+	{"firewall", "of the host drops what comes in or is forwarded; sandboxes reach the outside", true, (*guest).firewall},
+	{"clock", "of the host is set three hours on, and back", true, (*guest).clock},
 	{"killed server", "kill -9; systemd starts it again, sandboxes go on", true, (*guest).killedServer},
 	{"restart", "systemctl restart; sandboxes go on", true, (*guest).restart},
 	{"stop pauses", "systemctl stop with --on-shutdown=pause", true, (*guest).stopPauses},
@@ -46,6 +48,30 @@ var checks = []check{
 	{"wake after reboot", "both go on where they were", true, (*guest).afterReboot},
 	{"package upgrade", "under a sleeper: refused, or booted afresh where allowed", true, (*guest).upgrade},
 	{"nothing left", "processes, mounts, namespaces, interfaces, cgroups, files", true, (*guest).nothingLeft},
+}
+
+// refusal is the only check of a machine that drowse cannot run on.
+var refusal = check{"refused", "doctor and the service say why and what to do, and leave nothing", false, (*guest).refused}
+
+// refused must say what the machine lacks, before and instead of starting.
+func (g *guest) refused(ctx context.Context) error {
+	why, err := os.ReadFile(media + "/refused")
+	if err != nil {
+		return err
+	}
+	const remedy = "systemd.unified_cgroup_hierarchy=1"
+	out, err := output(binary, "doctor", "--state-dir", g.StateDir)
+	if err == nil || !strings.Contains(out, string(why)) || !strings.Contains(out, remedy) {
+		return fmt.Errorf("doctor ended with %v, and does not say %q and %q: %s", err, why, remedy, out)
+	}
+	err = g.service(ctx)
+	if err == nil || !strings.Contains(err.Error(), string(why)) || !strings.Contains(err.Error(), remedy) {
+		return fmt.Errorf("the service does not say %q and %q: %w", why, remedy, err)
+	}
+	if _, err := output("systemctl", "disable", "--now", "drowse"); err != nil {
+		return err
+	}
+	return g.asBefore(ctx)
 }
 
 // doctor must find nothing wrong, and the machine is as it was. What it tries

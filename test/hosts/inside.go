@@ -68,6 +68,11 @@ func inside() error {
 	if err != nil {
 		return err
 	}
+	if why, err := os.ReadFile(filepath.Join(media, "refused")); err != nil {
+		return err
+	} else if len(why) > 0 {
+		chosen = []check{refusal}
+	}
 	for g.Next < len(chosen) {
 		c := chosen[g.Next]
 		// Told before, so that a machine that crashes in a check does not begin

@@ -16,10 +16,10 @@ import (
 var limited = client.CreateOptions{CPUs: 1, MemoryMiB: 208, PIDs: 345}
 
 // memoryMax is that of its cgroup: 64 MiB are for the runtime itself, and within
-// another 64 MiB, which only a runtime with a sandbox has, the server ends the
-// largest process.
+// another 256 MiB, which only a runtime with a sandbox has, the server ends the
+// largest process (memoryReserve of package gvisor).
 const (
-	memoryReserve = 64 << 20
+	memoryReserve = 256 << 20
 	memoryMax     = (208+64)<<20 + memoryReserve
 )
 
@@ -45,8 +45,9 @@ func (g *guest) limits(ctx context.Context) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- g.client.Pause(ctx, c.ID) }()
-	most := int64(0)
-	for paused := false; !paused; time.Sleep(time.Millisecond) {
+	// It is higher for moments only, which a search for the files would miss.
+	files, most := memoryFiles(), int64(0)
+	for paused := false; !paused; time.Sleep(100 * time.Microsecond) {
 		select {
 		case err := <-done:
 			if err != nil {
@@ -54,7 +55,7 @@ func (g *guest) limits(ctx context.Context) error {
 			}
 			paused = true
 		default:
-			most = max(most, highestMemory())
+			most = max(most, highest(files))
 		}
 	}
 	if most != 2*memoryMax {
@@ -71,8 +72,8 @@ func (g *guest) limits(ctx context.Context) error {
 // but for the reserve of memory, which is added just after the start.
 func limitsRead(ctx context.Context) error {
 	err := poll(ctx, func() error {
-		if highest := highestMemory(); highest != memoryMax {
-			return fmt.Errorf("the limit of memory is %d at most, want %d", highest, memoryMax)
+		if most := highest(memoryFiles()); most != memoryMax {
+			return fmt.Errorf("the limit of memory is %d at most, want %d", most, memoryMax)
 		}
 		return nil
 	})
@@ -114,19 +115,25 @@ func limitedGroups(file, text string) []string {
 	return groups
 }
 
-// highestMemory returns the highest limit of memory among those cgroups.
-func highestMemory() (highest int64) {
+// memoryFiles returns the paths of what says how much memory those cgroups may use.
+func memoryFiles() (paths []string) {
 	for _, group := range limitedGroups("pids.max", "345") {
 		for _, name := range []string{"memory.max", "memory.limit_in_bytes"} {
-			for _, file := range cgroupFiles(group, name) {
-				var n int64
-				if _, err := fmt.Sscan(contents(file), &n); err == nil {
-					highest = max(highest, n)
-				}
-			}
+			paths = append(paths, cgroupFiles(group, name)...)
 		}
 	}
-	return highest
+	return paths
+}
+
+// highest returns the highest number in files; 0 if they have none.
+func highest(files []string) (most int64) {
+	for _, file := range files {
+		var n int64
+		if _, err := fmt.Sscan(contents(file), &n); err == nil {
+			most = max(most, n)
+		}
+	}
+	return most
 }
 
 // cgroupFiles returns the paths of a file of a sandbox's cgroup, wherever drowse

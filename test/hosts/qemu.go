@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -23,7 +25,7 @@ func boot(ctx context.Context, o options, m machine, img image) result {
 	defer cancel()
 	begin := time.Now()
 	r := newResult(m)
-	if chosen, err := chooseChecks(o.checks); err == nil { // run has looked
+	if chosen, err := chooseChecks(o.checks); err == nil && m.refused == "" { // run has looked
 		r.Wanted = len(chosen)
 	}
 	dir, err := os.MkdirTemp("", "hosts-"+m.name+"-")
@@ -99,7 +101,8 @@ func qemu(ctx context.Context, m machine, img image, dir string) *exec.Cmd {
 		// Without what is slower under emulation than its substitute, and without
 		// cmpxchg16b: QEMU 7.2 can leave wrong flags behind where that one stands
 		// in Linux 6.12, which panics of it.
-		"-machine", "q35", "-accel", "tcg,tb-size=512", "-cpu", "max,-erms,-la57,-cx16", "-m", "2560",
+		"-machine", "q35", "-accel", "tcg,tb-size=512", "-cpu", "max,-erms,-la57,-cx16",
+		"-m", strconv.Itoa(cmp.Or(m.memoryMiB, usualMemory)),
 		// While the machine computes, its clock goes by the instructions that
 		// it executes, a nanosecond each. So a timeout inside means the same
 		// however busy this machine is.
@@ -139,7 +142,7 @@ func payload(ctx context.Context, o options, m machine, dir string) error {
 			return fmt.Errorf("%s is missing: run make build first (%w)", from, err)
 		}
 	}
-	for name, text := range map[string]string{"filesystem": m.filesystem, "checks": o.checks} {
+	for name, text := range map[string]string{"filesystem": m.filesystem, "checks": o.checks, "refused": m.refused} {
 		if err := os.WriteFile(filepath.Join(files, name), []byte(text), 0o644); err != nil {
 			return err
 		}

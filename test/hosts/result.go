@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // A message is a line on the serial line from the machine. It is one of these.
@@ -20,8 +22,14 @@ const messagePrefix = "hosts: "
 
 // About is what the machine says of itself.
 type about struct {
-	Kernel, Systemd, Cgroup, Drowse string
-	Doctor                          string // what drowse doctor prints there
+	Kernel, Systemd, Cgroup string
+	Drowse                  string // the first line of drowse version
+	Doctor                  string // what drowse doctor prints there
+}
+
+// build is the drowse that was checked, or what stands for one that is not known.
+func (a about) build() string {
+	return cmp.Or(strings.TrimSpace(strings.TrimPrefix(a.Drowse, "drowse")), "not noted")
 }
 
 // An outcome is that of one check.
@@ -51,7 +59,11 @@ type result struct {
 }
 
 func newResult(m machine) result {
-	return result{Machine: m.name, Filesystem: m.filesystem, Wanted: len(checks)}
+	r := result{Machine: m.name, Filesystem: m.filesystem, Wanted: len(checks)}
+	if m.refused != "" {
+		r.Wanted = 1
+	}
+	return r
 }
 
 // passed reports whether every check was made and passed.
@@ -66,7 +78,7 @@ func (r result) passed() bool {
 
 func (r result) summary() string {
 	if r.passed() {
-		return fmt.Sprintf("all %d checks passed", r.Wanted)
+		return fmt.Sprintf("all checks passed (%d)", r.Wanted)
 	}
 	failed := 0
 	for _, o := range r.Outcomes {
@@ -78,7 +90,8 @@ func (r result) summary() string {
 }
 
 // keep stores the result, so that the table has those of earlier runs too. An
-// earlier run on the same kernel counts for the checks that this one left out.
+// earlier run of the same build on the same kernel counts for the checks that this
+// one left out.
 func (r result) keep(cache string) error {
 	if was, err := readResult(resultFile(cache, r.Machine)); err == nil {
 		r = r.after(was)
@@ -94,7 +107,7 @@ func (r result) keep(cache string) error {
 
 // after adds what an earlier run found and this one did not look for.
 func (r result) after(was result) result {
-	if was.About.Kernel != r.About.Kernel {
+	if was.About.Kernel != r.About.Kernel || was.About.build() != r.About.build() {
 		return r
 	}
 	r.Outcomes = slices.Clone(r.Outcomes)

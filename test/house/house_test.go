@@ -25,14 +25,12 @@ const (
 
 // large are types with a bound above mostMethods.
 var large = map[string]int{
-	"client.Client":                  44,
-	"internal/agent.Agent":           44,
 	"internal/api/apitest.Fake":      55,
-	"internal/api/e2b.server":        74,
+	"internal/api/e2b.server":        72,
 	"internal/api/v1.server":         59,
-	"internal/cli.app":               71,
-	"internal/supervisor.Supervisor": 79,
-	"internal/supervisor.box":        100,
+	"internal/cli.app":               70,
+	"internal/supervisor.Supervisor": 69,
+	"internal/supervisor.box":        91,
 }
 
 // wide are interfaces with a bound above mostAsked.
@@ -40,7 +38,7 @@ var wide = map[string]int{}
 
 // lengths bounds the lines of packages, tests left out.
 var lengths = map[string]int{
-	"internal/supervisor": 3750,
+	"internal/supervisor": 3400,
 }
 
 // counts is what there is of what has a bound.
@@ -85,7 +83,7 @@ func hold(t *testing.T, what string, counts, own map[string]int, most int) {
 func count(t *testing.T, root string) counts {
 	t.Helper()
 	c := counts{map[string]int{}, map[string]int{}, map[string]int{}}
-	for _, top := range []string{"client", "cmd", "internal"} {
+	for _, top := range []string{"client", "cmd", "internal", "packaging"} {
 		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:

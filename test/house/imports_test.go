@@ -28,7 +28,7 @@ type layer struct {
 var layers = []layer{
 	{
 		name:     "programs",
-		packages: []string{"cmd"},
+		packages: []string{"cmd", "packaging"},
 		may:      []string{"command line", "clients", "server", "front", "supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
 		why:      "a program puts together what is tested elsewhere",
 	},
@@ -40,7 +40,7 @@ var layers = []layer{
 	},
 	{
 		name:     "clients",
-		packages: []string{"client", "internal/mcp", "internal/sshd"},
+		packages: []string{"client", "internal/dockerfile", "internal/mcp", "internal/sshd", "internal/ui"},
 		may:      []string{"core", "base"},
 		why:      "a client knows what the API says and nothing else, and builds where no server runs",
 	},
@@ -52,7 +52,7 @@ var layers = []layer{
 	},
 	{
 		name:     "front",
-		packages: []string{"internal/api", "internal/edge", "internal/auth", "internal/webhook", "internal/build"},
+		packages: []string{"internal/api", "internal/edge", "internal/auth", "internal/webhook", "internal/build", "internal/otlp"},
 		may:      []string{"supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
 		why:      "requests reach a sandbox through the supervisor, which orders and commits what happens to it",
 	},
@@ -65,12 +65,12 @@ var layers = []layer{
 	{
 		name: "parts of the supervisor",
 		packages: []string{
-			"internal/supervisor/agentclient", "internal/supervisor/awake", "internal/supervisor/capture", "internal/supervisor/checkpoint",
+			"internal/supervisor/agentclient", "internal/supervisor/autopsy", "internal/supervisor/awake", "internal/supervisor/calls", "internal/supervisor/capture", "internal/supervisor/checkpoint",
 			"internal/supervisor/cost", "internal/supervisor/defaults", "internal/supervisor/disklimit", "internal/supervisor/events",
-			"internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/ids", "internal/supervisor/insist",
+			"internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/greed", "internal/supervisor/ids", "internal/supervisor/insist",
 			"internal/supervisor/journal", "internal/supervisor/launch", "internal/supervisor/leases", "internal/supervisor/merging",
-			"internal/supervisor/metrics", "internal/supervisor/moving", "internal/supervisor/names", "internal/supervisor/once", "internal/supervisor/outcome",
-			"internal/supervisor/preview", "internal/supervisor/quota", "internal/supervisor/remains", "internal/supervisor/snapshots",
+			"internal/supervisor/metrics", "internal/supervisor/moving", "internal/supervisor/names", "internal/supervisor/once", "internal/supervisor/outcome", "internal/supervisor/outside",
+			"internal/supervisor/preview", "internal/supervisor/publish", "internal/supervisor/quota", "internal/supervisor/remains", "internal/supervisor/services", "internal/supervisor/snapshots",
 			"internal/supervisor/space", "internal/supervisor/starved", "internal/supervisor/templates", "internal/supervisor/timers",
 			"internal/supervisor/tokens", "internal/supervisor/usage", "internal/supervisor/volumes",
 			"internal/sweep",
@@ -80,7 +80,7 @@ var layers = []layer{
 	},
 	{
 		name:     "records",
-		packages: []string{"internal/store", "internal/bundle"},
+		packages: []string{"internal/store", "internal/bundle", "internal/secret", "internal/audit"},
 		may:      []string{"host", "core", "base"},
 		why:      "what is stored and exported must not depend on how it is used",
 	},
@@ -88,7 +88,7 @@ var layers = []layer{
 		name: "host",
 		packages: []string{
 			"internal/runtime", "internal/layer", "internal/image", "internal/template", "internal/volume",
-			"internal/blockdev", "internal/cgroup", "internal/egress", "internal/agentbin",
+			"internal/blockdev", "internal/cgroup", "internal/egress", "internal/agentbin", "internal/backup",
 		},
 		may: []string{"base"},
 		why: "these packages work on the machine and know nothing of records, so that they can be tested without a server",
@@ -108,8 +108,8 @@ var layers = []layer{
 	{
 		name: "base",
 		packages: []string{
-			"internal/errdef", "internal/human", "internal/durable", "internal/tree", "internal/ration",
-			"internal/failpoint", "internal/planted", "internal/edge/h1", "internal/agent/agentapi", "internal/agent/agentpb",
+			"internal/errdef", "internal/human", "internal/service", "internal/durable", "internal/tree", "internal/ration", "internal/trace", "internal/version",
+			"internal/failpoint", "internal/pagemap", "internal/planted", "internal/serve/settings", "internal/edge/h1", "internal/agent/agentapi", "client/agentpb",
 		},
 		why: "everything imports these packages, so they can import nothing",
 	},
@@ -119,8 +119,9 @@ var layers = []layer{
 			"internal/api/apitest", "internal/cli/fakeserver", "internal/golden", "internal/powercut", "internal/runtime/drivertest",
 			"internal/runtime/fake", "internal/store/memstore", "internal/store/storetest",
 			"internal/supervisor/agentclient/hostile", "internal/supervisor/contract", "internal/tree/treetest",
+			"internal/ui/uitest",
 		},
-		may: []string{"front", "supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
+		may: []string{"clients", "front", "supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
 		why: "tests share this package; product code must not contain it",
 	},
 }
@@ -143,6 +144,10 @@ var arrows = []struct {
 	{
 		from: "", to: "modernc.org/sqlite", but: []string{"internal/store"},
 		why: "one package knows how records are stored",
+	},
+	{
+		from: "client", to: module + "internal", but: nil,
+		why: "the client is a module of its own, so that programs which use it get nothing of the server's",
 	},
 	{
 		from: "internal/api", to: module + "internal/runtime", but: nil,
@@ -201,6 +206,11 @@ func forbidden(pkg, imported string) string {
 		return ""
 	}
 	from, to := layerOf(pkg), layerOf(own)
+	for p, l := range map[string]*layer{pkg: from, own: to} {
+		if l != nil && l.name == "supervisor" && p != "internal/supervisor" {
+			return fmt.Sprintf("%s is below the supervisor and in no list: add it to %q in test/house/imports_test.go", p, "parts of the supervisor")
+		}
+	}
 	switch {
 	case from == nil:
 		return fmt.Sprintf("%s is in no layer: add it to one in test/house/imports_test.go", pkg)
@@ -218,7 +228,7 @@ func forbidden(pkg, imported string) string {
 func imports(t *testing.T, f func(file, pkg, imported string)) {
 	t.Helper()
 	root := filepath.Join("..", "..")
-	for _, top := range []string{"client", "cmd", "internal"} {
+	for _, top := range []string{"client", "cmd", "internal", "packaging"} {
 		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:
@@ -274,6 +284,9 @@ func TestImportRules(t *testing.T) {
 		{"internal/runtime/gvisor", "gvisor.dev/gvisor/pkg/log", ""},
 		{"internal/lifecycle", module + "internal/store", "no I/O"},
 		{"internal/cli", module + "internal/store", "what every other client can do"},
+		{"client", module + "internal/errdef", "a module of its own"},
+		{"client/agentpb/process", module + "internal/errdef", "a module of its own"},
+		{"client", module + "client/agentpb", ""},
 		{"internal/api/e2b", module + "internal/runtime", "asks the supervisor"},
 		{"internal/api/v1", module + "internal/serve", "through the supervisor"},
 		{"internal/errdef", module + "internal/lifecycle", "import nothing"},
@@ -284,6 +297,8 @@ func TestImportRules(t *testing.T) {
 		{"internal/supervisor", module + "internal/api/v1", "who asks"},
 		{"internal/invented", module + "internal/errdef", "in no layer"},
 		{"internal/serve", module + "internal/invented", "in no layer"},
+		{"internal/supervisor/invented", module + "internal/errdef", "parts of the supervisor"},
+		{"internal/supervisor", module + "internal/supervisor/invented", "parts of the supervisor"},
 	} {
 		got := forbidden(c.pkg, c.imported)
 		if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {

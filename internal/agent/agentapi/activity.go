@@ -11,6 +11,14 @@ const (
 	PathLog      = "/drowse/log"      // GET, with HeaderInit: Log
 	PathRelieve  = "/drowse/relieve"  // POST, with HeaderInit: end the largest processes: Relief
 	PathHolds    = "/drowse/holds"    // GET, POST, DELETE, from inside without a credential: leases
+
+	// With HeaderInit: GET is a service.Report, and POST makes a list of services
+	// all that runs. Below it: the log of one (GET: service.Lines), waiting until it
+	// is ready (GET: service.Status), and starting it again (POST).
+	PathServices       = "/drowse/services"
+	PathServiceLog     = "/drowse/services/log"
+	PathServiceReady   = "/drowse/services/ready"
+	PathServiceRestart = "/drowse/services/restart"
 )
 
 // ParamIgnored is the query parameter of PathActivity with the number of bytes
@@ -22,8 +30,15 @@ const ParamIgnored = "ignored"
 // come back.
 const ParamBytes = "bytes"
 
-// ParamAfter is the query parameter of PathLog with the Seq of the last line that
-// the host has.
+// ParamService is the query parameter with the name of a service, and ParamLines
+// that of PathServiceLog with how many lines are wanted at most.
+const (
+	ParamService = "service"
+	ParamLines   = "lines"
+)
+
+// ParamAfter is the query parameter of PathLog, PathServices and PathServiceLog with
+// the Seq of the last line or event that the host has.
 const ParamAfter = "after"
 
 // Limits of leases asked for inside.

@@ -9,17 +9,18 @@ import (
 	"encoding/base64"
 	"strconv"
 	"time"
+
+	"github.com/drowse-dev/drowse/client/agentpb"
+	"github.com/drowse-dev/drowse/internal/service"
 )
 
 const (
-	// Port is where the agent listens in every sandbox. E2B clients have it
-	// built in.
-	Port = 49983
-
-	// CodePort is where the agent serves the code interpreter, and PathCode where
-	// that takes cells to run.
-	CodePort = 49999
-	PathCode = "/execute"
+	// What every client knows too.
+	Port              = agentpb.Port
+	CodePort          = agentpb.CodePort
+	PathCode          = agentpb.PathCode
+	HeaderAccessToken = agentpb.HeaderAccessToken // on every request other than POST /init
+	HeaderKeepalive   = agentpb.HeaderKeepalive
 
 	// Version is the envd version whose behaviour the agent has; SDKs switch
 	// features on by comparing it. Semver without suffix.
@@ -28,13 +29,6 @@ const (
 	// HeaderInit carries the secret by which the agent knows the host: that of
 	// the first POST /init, before which nobody else can reach the agent.
 	HeaderInit = "X-Drowse-Init"
-
-	// HeaderAccessToken carries the sandbox's access token on every other
-	// request.
-	HeaderAccessToken = "X-Access-Token"
-
-	// HeaderKeepalive asks for a keepalive event after so many quiet seconds.
-	HeaderKeepalive = "Keepalive-Ping-Interval"
 
 	// HeaderTimeout is the Connect protocol's timeout in milliseconds.
 	HeaderTimeout = "Connect-Timeout-Ms"
@@ -60,6 +54,11 @@ const (
 	// GenerationFile holds, inside the sandbox, the generation last announced
 	// through /init in decimal.
 	GenerationFile = "/run/drowse/generation"
+
+	// InstanceFile is beside it and holds a text that differs after every start:
+	// each create, each wake, each child of a fork. A generation cannot tell a
+	// child from its source, because both may be in their first.
+	InstanceFile = "/run/drowse/instance"
 
 	// KernelDir is where the agent writes the programs of the code
 	// interpreter's kernels before it starts the first.
@@ -96,12 +95,24 @@ type InitRequest struct {
 	TemplateID string `json:"templateID,omitempty"`
 
 	// Generation counts the incarnations of the sandbox. It is what a program
-	// inside compares to learn that it is a restored copy.
+	// inside compares to learn that the sandbox slept.
 	Generation *int64 `json:"generation,omitempty"`
+
+	// Instance is a new random text for every start. It is what a program inside
+	// compares to learn that it is a restored copy, of whatever sandbox.
+	Instance string `json:"instance,omitempty"`
+
+	// Authority is the certificate, in PEM, of the authority that programs inside
+	// are to trust; empty for none.
+	Authority string `json:"authority,omitempty"`
 
 	// HostSecret replaces the secret by which the agent knows the host: after
 	// a restore in another place, which has one of its own.
 	HostSecret string `json:"hostSecret,omitempty"`
+
+	// Services are all that are to run, an empty list included. What runs already
+	// as it is in the list goes on.
+	Services []service.Service `json:"services,omitzero"`
 }
 
 // Sign returns the signature of a file URL. Path and user are the values of

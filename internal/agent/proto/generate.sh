@@ -1,5 +1,5 @@
 #!/bin/sh
-# Generates ../agentpb from the proto files beside this script. The plug-ins
+# Generates client/agentpb from the proto files beside this script. The plug-ins
 # come from go.mod; only protoc (Debian: protobuf-compiler and libprotobuf-dev)
 # is the machine's, and its version is cut from the output so that any recent
 # one gives the same bytes.
@@ -27,5 +27,5 @@ PATH="$plugins:$PATH" protoc -I . \
 	--connect-go_out=. --connect-go_opt=module="$module" \
 	internal/agent/proto/process.proto internal/agent/proto/filesystem.proto
 
-find internal/agent/agentpb -name '*.go' -exec \
+find client/agentpb -name '*.go' -exec \
 	sed -i -E '/^\/\/[[:space:]]+protoc[[:space:]]+v?[0-9(]/d' {} +

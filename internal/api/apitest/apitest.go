@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -24,9 +25,12 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
+	"github.com/drowse-dev/drowse/internal/supervisor/names"
+	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
@@ -70,6 +74,9 @@ func (Keyring) Check(text string) (store.Key, error) {
 	return key, nil
 }
 
+// Take lets every call through.
+func (Keyring) Take(string) error { return nil }
+
 // Bind returns a context that ends with ctx: these keys stay good.
 func (Keyring) Bind(ctx context.Context, _ string) (context.Context, context.CancelFunc) {
 	return context.WithCancel(ctx)
@@ -83,7 +90,14 @@ type Fake struct {
 	mu  sync.Mutex
 	seq int
 	log []store.Event
+	// told is how many events there were, of sandboxes that are forgotten too.
+	told int64
+	// reached is when a sandbox had the last request that counts.
+	reached map[string]time.Time
+	// snapshots are those that sandboxes can start from; nil for any.
+	snapshots *Snapshots
 
+	names   *names.Book
 	volumes []store.Volume
 	// changed is closed and replaced at every commit.
 	changed chan struct{}
@@ -106,11 +120,16 @@ type Fake struct {
 
 // NewFake returns a fake without sandboxes, at Epoch.
 func NewFake() *Fake {
-	return &Fake{
+	f := &Fake{
 		Now: Epoch, Sandboxes: map[string]store.Sandbox{}, Held: map[string][]awake.Hold{},
 		Blind:   map[string]awake.Blindness{},
-		changed: make(chan struct{}),
+		changed: make(chan struct{}), reached: map[string]time.Time{},
 	}
+	f.names = names.New(func(id string) bool {
+		sb, there := f.Sandboxes[id]
+		return !there || sb.Record.State == lifecycle.Terminated
+	})
+	return f
 }
 
 // enter begins a call: the caller must unlock mu, also after an error.
@@ -138,7 +157,8 @@ func (f *Fake) meta(actor string) lifecycle.Meta {
 func (f *Fake) commit(sb store.Sandbox, entries []lifecycle.Entry) {
 	f.Sandboxes[sb.ID] = sb
 	for _, e := range entries {
-		f.log = append(f.log, store.Event{Seq: int64(len(f.log) + 1), Sandbox: sb.ID, Entry: e})
+		f.told++
+		f.log = append(f.log, store.Event{Seq: f.told, Sandbox: sb.ID, Entry: e})
 	}
 	close(f.changed)
 	f.changed = make(chan struct{})
@@ -155,6 +175,9 @@ func (f *Fake) step(sb *store.Sandbox, ev lifecycle.Event) error {
 		mode = op.Mode
 	}
 	sb.Record = res.Record
+	if sb.Record.State == lifecycle.Terminated && sb.Record.Op == nil {
+		*sb = fields.Remembered(*sb)
+	}
 	f.commit(*sb, res.Entries)
 	for _, e := range res.Effects {
 		var observed lifecycle.Event
@@ -163,8 +186,14 @@ func (f *Fake) step(sb *store.Sandbox, ev lifecycle.Event) error {
 			observed = lifecycle.StartSucceeded{Op: e.Op}
 		case lifecycle.CaptureRuntime:
 			observed = lifecycle.CaptureReady{Op: e.Op, Checkpoint: lifecycle.Checkpoint{ID: e.Op, Mode: mode, Bytes: 4096}, Freed: 1 << 20}
+		case lifecycle.CaptureSnapshot:
+			observed = lifecycle.SnapshotTaken{Op: e.Op, Bytes: 1 << 20}
 		case lifecycle.ReleaseAll:
 			observed = lifecycle.ReleaseDone{Op: e.Op}
+		case lifecycle.Forget:
+			delete(f.Sandboxes, sb.ID)
+			f.log = slices.DeleteFunc(f.log, func(has store.Event) bool { return has.Sandbox == sb.ID })
+			continue
 		default:
 			continue
 		}
@@ -193,6 +222,9 @@ func (f *Fake) find(id string) (store.Sandbox, error) {
 		return sb, unknown(id)
 	}
 	f.expire(&sb)
+	if _, ok = f.Sandboxes[id]; !ok {
+		return store.Sandbox{}, unknown(id)
+	}
 	return sb, nil
 }
 
@@ -206,15 +238,109 @@ func (f *Fake) change(id string, ev lifecycle.Event) (store.Sandbox, error) {
 	return sb, err
 }
 
+// activity is what goes on in a sandbox: what a test says, leases, and requests, each
+// of which ended when it came.
 func (f *Fake) activity(id string) lifecycle.Activity {
-	holds := slices.ContainsFunc(f.Held[id], func(h awake.Hold) bool { return h.Counts })
-	return lifecycle.Activity{Busy: holds || f.Blind[id].Defers}
+	act := lifecycle.Activity{Busy: f.Blind[id].Defers, Last: f.reached[id]}
+	r := f.Sandboxes[id].Record
+	for _, h := range holdsOf(f, id) {
+		switch {
+		case h.Counts && r.Settings.MeasuresWork():
+			act.Busy, act.Recheck = true, earlier(act.Recheck, h.Until)
+		case !h.Counts && h.Until.After(act.Last):
+			act.Last = h.Until
+		}
+	}
+	act.Since = act.Last
+	return act
 }
 
+// earlier returns the earlier of two times, of which zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// holdsOf returns what a test says, and the leases.
+func holdsOf(f *Fake, id string) []awake.Hold {
+	all := slices.Clone(f.Held[id])
+	for _, l := range f.Sandboxes[id].Record.Leases {
+		all = append(all, awake.Hold{
+			ID: l.ID, Kind: awake.HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since, Until: l.Until, Counts: l.Until.After(f.Now),
+		})
+	}
+	slices.SortStableFunc(all, func(a, b awake.Hold) int { return cmp.Compare(uncounted(a), uncounted(b)) })
+	return all
+}
+
+// view returns a sandbox as callers see it: with the end that activity has moved.
+func view(f *Fake, sb store.Sandbox) store.Sandbox {
+	sb.Record.EndAt = awake.SoftEnd(sb.Record, f.activity(sb.ID), f.Now)
+	return sb
+}
+
+// Reach is a request for a port of a sandbox, which it may wake.
+func Reach(f *Fake, id string, port int, path, actor string) error {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	sb, err := f.find(id)
+	if err != nil {
+		return err
+	}
+	m, policy := f.meta(actor), sb.Config.WakePolicy(port, path)
+	m.Cause = lifecycle.CauseAccess
+	err = f.step(&sb, lifecycle.AccessRequested{Meta: m, Policy: policy, Boots: sb.Config.Boots(port, path)})
+	if err == nil && policy != lifecycle.Ignore {
+		f.reached[id] = f.Now
+	}
+	return err
+}
+
+// expire lets happen what has become due of a sandbox.
 func (f *Fake) expire(sb *store.Sandbox) {
-	a := f.activity(sb.ID)
-	if d, ok := sb.Record.NextDeadline(a); ok && !f.Now.Before(d.At) {
-		f.step(sb, lifecycle.TimerFired{Op: f.nextID(), Activity: a})
+	for a := f.activity(sb.ID); ; {
+		told := f.told
+		if _, due := sb.Record.Due(a, f.Now); !due || f.step(sb, lifecycle.TimerFired{Op: f.nextID(), Activity: a}) != nil || f.told == told {
+			return
+		}
+	}
+}
+
+// Next returns when the next clock runs out; zero for never.
+func Next(f *Fake) (next time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, sb := range f.Sandboxes {
+		if d, ok := sb.Record.NextDeadline(f.activity(id)); ok {
+			next = earlier(next, d.At)
+		}
+	}
+	return next
+}
+
+// pass lets time pass: what becomes due on the way happens when it does.
+func pass(f *Fake, d time.Duration) {
+	f.mu.Lock()
+	end := f.Now.Add(d)
+	f.mu.Unlock()
+	for {
+		_, _ = f.All(context.Background()) // what is due happens
+		next := Next(f)
+		f.mu.Lock()
+		if !next.After(f.Now) || next.After(end) {
+			next = end
+		}
+		over := f.Now.Equal(end)
+		f.Now = next
+		f.mu.Unlock()
+		if over {
+			return
+		}
 	}
 }
 
@@ -225,10 +351,20 @@ func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sa
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	if sb, again, err := f.madeBefore(req.Config); again || err != nil {
+	if sb, again, err := madeBefore(f, req.Config); again || err != nil {
 		return sb, err
 	}
-	if req.SnapshotRef() == "" && req.Template != "base" && req.Template != "tmplbase" {
+	asked, begun := req, lifecycle.CreateRequested{}
+	if ref := req.SnapshotRef(); ref != "" && f.snapshots != nil {
+		_, snap, err := f.snapshots.find(ref)
+		if err == nil {
+			req.Config, err = snapshots.Configure(snap, req.Config)
+		}
+		if err != nil {
+			return store.Sandbox{}, err
+		}
+		begun.Checkpoint, begun.Detail = &snap.Checkpoint, "from snapshot "+snapshots.Describe(snap)+" of "+snap.Sandbox
+	} else if ref == "" && req.Template != "base" && req.Template != "tmplbase" {
 		return store.Sandbox{}, errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", req.Template)
 	}
 	if err := checkConfig(req.Config); err != nil {
@@ -237,28 +373,48 @@ func (f *Fake) Create(_ context.Context, req supervisor.CreateRequest) (store.Sa
 	if err := f.granted(defaults.OrUnlimited(req.Settings.Timeout)); err != nil {
 		return store.Sandbox{}, err
 	}
-	settings, given := f.Defaults.Fill(req.Settings, req.Said...)
-	if err := settings.Validate(); err != nil {
+	begun.Settings, req.Config.FromServer = f.Defaults.Fill(req.Settings, req.Said...)
+	if err := begun.Settings.Validate(); err != nil {
 		return store.Sandbox{}, err
 	}
-	f.Created = append(f.Created, req)
+	return begin(f, asked, req.Config, func(m lifecycle.Meta) lifecycle.Event {
+		m.Detail = begun.Detail
+		begun.Meta = m
+		return begun
+	})
+}
+
+// limits are those of a sandbox that asks for none.
+var limits = quota.Limits{Default: store.Limits{CPUs: 2, MemoryMiB: 512, DiskMiB: 1024, PIDs: 512}}
+
+// begin makes a sandbox of what was asked, with its first event.
+func begin(f *Fake, asked supervisor.CreateRequest, c store.Config, first func(lifecycle.Meta) lifecycle.Event) (store.Sandbox, error) {
+	sb := store.Sandbox{ID: fmt.Sprintf("i%020d", f.seq+1), Config: c, Record: lifecycle.Record{State: lifecycle.Pending}}
+	var err error
+	if sb.Config.Volumes, err = mounted(f, c.Volumes); err != nil {
+		return store.Sandbox{}, err
+	}
+	if sb.Config.Limits, err = limits.Grant(c.Limits); err != nil {
+		return store.Sandbox{}, err
+	}
+	if err := f.names.TakeName(c, sb.ID); err != nil {
+		return store.Sandbox{}, err
+	}
 	f.seq++
-	sb := store.Sandbox{ID: fmt.Sprintf("i%020d", f.seq), Config: req.Config}
+	f.Created = append(f.Created, asked)
 	sb.Config.Template, sb.Config.Alias = "tmplbase", "base"
-	sb.Config.Limits = store.Limits{CPUs: 2, MemoryMiB: 512, DiskMiB: 1024, PIDs: 512}
-	sb.Record.State = lifecycle.Pending
-	sb.Config.FromServer = given
-	err = f.step(&sb, lifecycle.CreateRequested{Meta: f.meta(req.Actor), Settings: settings})
+	err = f.step(&sb, first(f.meta(asked.Actor)))
 	return sb, err
 }
 
 // madeBefore returns the sandbox that the idempotency key of a create has made.
-func (f *Fake) madeBefore(c store.Config) (sb store.Sandbox, again bool, err error) {
+func madeBefore(f *Fake, c store.Config) (sb store.Sandbox, again bool, err error) {
 	if c.Idempotency == nil {
 		return sb, false, nil
 	}
 	for _, sb := range f.Sandboxes {
-		if had := sb.Config.Idempotency; had == nil || had.Key != c.Idempotency.Key || sb.Config.Key != c.Key {
+		had := sb.Config.Idempotency
+		if had == nil || had.Key != c.Idempotency.Key || sb.Config.Key != c.Key || f.Now.Sub(sb.Record.CreatedAt) >= once.Life {
 			continue
 		}
 		if *sb.Config.Idempotency != *c.Idempotency {
@@ -270,6 +426,16 @@ func (f *Fake) madeBefore(c store.Config) (sb store.Sandbox, again bool, err err
 		return sb, true, nil
 	}
 	return sb, false, nil
+}
+
+// Made returns the sandbox that an idempotency key has made.
+func (f *Fake) Made(_ context.Context, as store.Config) (store.Sandbox, bool, error) {
+	err := f.enter()
+	defer f.mu.Unlock()
+	if err != nil {
+		return store.Sandbox{}, false, err
+	}
+	return madeBefore(f, as)
 }
 
 // granted refuses a timeout above the ceiling.
@@ -307,7 +473,7 @@ func (f *Fake) Get(_ context.Context, id string) (store.Sandbox, error) {
 	if err == nil && sb.Record.State == lifecycle.Terminated {
 		err = f.step(&sb, lifecycle.PauseRequested{}) // refused: it says why
 	}
-	return sb, err
+	return view(f, sb), err
 }
 
 // Find returns a sandbox, ended or not.
@@ -317,7 +483,8 @@ func (f *Fake) Find(_ context.Context, id string) (store.Sandbox, error) {
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	return f.find(id)
+	sb, err := f.find(id)
+	return view(f, sb), err
 }
 
 // List returns the sandboxes that have run and have not ended, in any order.
@@ -336,9 +503,10 @@ func (f *Fake) All(context.Context) ([]store.Sandbox, error) {
 		return nil, err
 	}
 	var all []store.Sandbox
-	for _, sb := range f.Sandboxes {
-		f.expire(&sb)
-		all = append(all, sb)
+	for id := range f.Sandboxes {
+		if sb, err := f.find(id); err == nil {
+			all = append(all, view(f, sb))
+		}
 	}
 	return all, nil
 }
@@ -439,11 +607,17 @@ func (f *Fake) Patch(_ context.Context, id string, p supervisor.Patch, actor str
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	if err := checkPatch(f, id, p); err != nil {
+	if p.Timeout != nil {
+		err = f.granted(*p.Timeout)
+	}
+	if err == nil {
+		err = checkPatch(f, id, p)
+	}
+	if err != nil {
 		return store.Sandbox{}, err
 	}
 	before := len(f.log)
-	sb, err := f.change(id, lifecycle.SettingsPatched{Meta: f.meta(actor), Patch: p.Settings})
+	sb, err := f.change(id, lifecycle.SettingsPatched{Meta: f.meta(actor), Patch: p.Settings, Timeout: p.Timeout})
 	if err != nil {
 		return sb, err
 	}
@@ -646,15 +820,9 @@ func (f *Fake) explain(id string) (supervisor.Explanation, error) {
 		return supervisor.Explanation{}, err
 	}
 	x := supervisor.Explanation{
-		Sandbox: sb, Holds: slices.Clone(f.Held[id]), Deadlines: sb.Record.Deadlines(f.activity(id)), Blindness: f.Blind[id],
-	}
-	for _, l := range sb.Record.Leases {
-		x.Holds = append(x.Holds, awake.Hold{
-			ID: l.ID, Kind: awake.HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since, Until: l.Until, Counts: true,
-		})
+		Sandbox: view(f, sb), Holds: holdsOf(f, id), Deadlines: sb.Record.Deadlines(f.activity(id)), Blindness: f.Blind[id],
 	}
 	slices.SortStableFunc(x.Deadlines, func(a, b lifecycle.Deadline) int { return a.At.Compare(b.At) })
-	slices.SortStableFunc(x.Holds, func(a, b awake.Hold) int { return cmp.Compare(uncounted(a), uncounted(b)) })
 	for _, e := range slices.Backward(f.log) {
 		if e.Sandbox == id && len(x.Transitions) < 10 {
 			x.Transitions = append(x.Transitions, e)
@@ -675,6 +843,9 @@ func (f *Fake) Events(_ context.Context, sandbox string, after int64, limit int)
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err != nil {
+		return nil, err
+	}
+	if _, err := f.find(sandbox); sandbox != "" && err != nil {
 		return nil, err
 	}
 	var found []store.Event
@@ -709,7 +880,10 @@ func (f *Fake) EventsBefore(_ context.Context, sandbox string, before int64, lim
 func (f *Fake) LastEvent(context.Context) (int64, error) {
 	err := f.enter()
 	defer f.mu.Unlock()
-	return int64(len(f.log)), err
+	if err != nil || len(f.log) == 0 {
+		return 0, err
+	}
+	return f.log[len(f.log)-1].Seq, nil
 }
 
 // Changed is closed at the next commit.
@@ -810,10 +984,13 @@ func (f *Fake) Import(_ context.Context, r io.Reader, req supervisor.ImportReque
 	}
 	m := from.Manifest
 	m.Config.Key = req.Key
+	if !req.Secrets {
+		m.Config.Secrets = store.Withhold(m.Config.Secrets)
+	}
 	if as := req.Idempotency; as != nil {
 		m.Config.Idempotency = &store.Idempotency{Key: as.Key, Request: as.Request + from.Digest}
 	}
-	if sb, again, err := f.madeBefore(m.Config); again || err != nil {
+	if sb, again, err := madeBefore(f, m.Config); again || err != nil {
 		return sb, err
 	}
 	id := m.ID
@@ -829,4 +1006,12 @@ func (f *Fake) Import(_ context.Context, r io.Reader, req supervisor.ImportReque
 		Generation: m.Generation, CreatedAt: m.CreatedAt,
 	})
 	return sb, err
+}
+
+// Hasty is a Keyring whose keys all call too often.
+type Hasty struct{ Keyring }
+
+// Take refuses the call.
+func (Hasty) Take(id string) error {
+	return errdef.New(errdef.Exhausted, auth.CodeRate, "API key %s makes more than 1 calls per second", id)
 }

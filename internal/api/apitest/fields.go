@@ -7,6 +7,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -21,6 +22,7 @@ type Sample struct {
 // Tests go through every spelling of the table with them.
 var Samples = map[string]map[string]Sample{
 	"template":               {body.AsTemplate.Words: {`"Base:default"`, func(r *supervisor.CreateRequest) { r.Template = "base" }}},
+	"name":                   {body.AsName.Words: {`"web-1"`, func(r *supervisor.CreateRequest) { r.Config.Name = "web-1" }}},
 	"snapshot":               {body.AsText.Words: {`"kept"`, func(r *supervisor.CreateRequest) { r.Snapshot = "kept" }}},
 	"timeoutSeconds":         {body.InSeconds.Words: {"90.5", timeout(90500 * time.Millisecond)}, body.InMillis.Words: {"1500", timeout(1500 * time.Millisecond)}},
 	"onTimeout":              {body.AsAction.Words: {`"pause"`, pausing}, body.AsPausing.Words: {"true", pausing}},
@@ -36,6 +38,7 @@ var Samples = map[string]map[string]Sample{
 	"stallAfterSeconds":      {body.InSecondsOrNever.Words: {"0", func(r *supervisor.CreateRequest) { r.Settings.StallAfter = -1 }}},
 	"metadata":               {body.AsTexts.Words: {`{"a":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Metadata = map[string]string{"a": "b"} }}},
 	"env":                    {body.AsVars.Words: {`{"A":"b"}`, func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"A": "b"} }}},
+	"secrets":                {body.AsSecrets.Words: {`["github"]`, func(r *supervisor.CreateRequest) { r.Config.Secrets = []store.SecretUse{{Name: "github"}} }}},
 	"allowInternetAccess":    {body.AsFlag.Words: {"false", func(r *supervisor.CreateRequest) { r.Config.AllowInternet = new(false) }}},
 	"cpus":                   {body.AsCount.Words: {"3", func(r *supervisor.CreateRequest) { r.Config.Limits.CPUs = 3 }}},
 	"memoryMiB":              {body.AsCount.Words: {"2048", func(r *supervisor.CreateRequest) { r.Config.Limits.MemoryMiB = 2048 }}},
@@ -43,10 +46,13 @@ var Samples = map[string]map[string]Sample{
 	"pids":                   {body.AsCount.Words: {"300", func(r *supervisor.CreateRequest) { r.Config.Limits.PIDs = 300 }}},
 	"allowOut":               {body.AsRules.Words: {`["203.0.113.1"]`, func(r *supervisor.CreateRequest) { r.Config.AllowOut = []string{"203.0.113.1"} }}},
 	"denyOut":                {body.AsRules.Words: {`["0.0.0.0/0"]`, func(r *supervisor.CreateRequest) { r.Config.DenyOut = []string{"0.0.0.0/0"} }}},
-	"secure":                 {body.AsFlag.Words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
-	"allowPublicTraffic":     {body.AsFlag.Words: {"false", func(r *supervisor.CreateRequest) { r.Config.PrivatePorts = true }}},
-	"maskRequestHost":        {body.AsHostMask.Words: {`"localhost:${PORT}"`, func(r *supervisor.CreateRequest) { r.Config.HostMask = "localhost:${PORT}" }}},
-	"httpsPorts":             {body.AsPortList.Words: {"[8443]", func(r *supervisor.CreateRequest) { r.Config.HTTPSPorts = []int{8443} }}},
+	"egressProxy": {body.AsProxy.Words: {`{"address":"proxy.example.com:1080","username":"u","password":"p"}`, func(r *supervisor.CreateRequest) {
+		r.Config.Proxy = &store.Proxy{Address: "proxy.example.com:1080", Username: "u", Password: "p"}
+	}}},
+	"secure":             {body.AsFlag.Words: {"false", func(r *supervisor.CreateRequest) { r.Config.Secure = false }}},
+	"allowPublicTraffic": {body.AsFlag.Words: {"false", func(r *supervisor.CreateRequest) { r.Config.PrivatePorts = true }}},
+	"maskRequestHost":    {body.AsHostMask.Words: {`"localhost:${PORT}"`, func(r *supervisor.CreateRequest) { r.Config.HostMask = "localhost:${PORT}" }}},
+	"httpsPorts":         {body.AsPortList.Words: {"[8443]", func(r *supervisor.CreateRequest) { r.Config.HTTPSPorts = []int{8443} }}},
 	"ports": {body.AsPorts.Words: {`{"8000":"keep","8000/healthz/":"ignore"}`, func(r *supervisor.CreateRequest) {
 		r.Config.Ports = store.Ports{"8000": lifecycle.Keep, "8000/healthz": lifecycle.Ignore}
 	}}},
@@ -54,6 +60,9 @@ var Samples = map[string]map[string]Sample{
 		r.Config.Volumes = []store.VolumeMount{{Name: "x", Path: "/mnt/a"}, {Name: "x", Path: "/mnt/b"}}
 	}}, body.AsMounts.Words: {`[{"name":"x","path":"/mnt/a"}]`, func(r *supervisor.CreateRequest) {
 		r.Config.Volumes = []store.VolumeMount{{Name: "x", Path: "/mnt/a"}}
+	}}},
+	"services": {body.AsServices.Words: {`[{"name":"web","command":"serve"}]`, func(r *supervisor.CreateRequest) {
+		r.Config.Services = []service.Service{service.Service{Name: "web", Shell: "serve"}.WithDefaults()}
 	}}},
 	"hooks": {body.AsHooks.Words: {`{"prePause":{"command":"sync"}}`, func(r *supervisor.CreateRequest) {
 		r.Config.Hooks.PrePause = store.Hook{Command: "sync", Budget: 5 * time.Second}

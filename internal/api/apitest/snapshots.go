@@ -11,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
@@ -24,36 +25,69 @@ type Snapshots struct {
 }
 
 // NewSnapshots returns none.
-func NewSnapshots(f *Fake) *Snapshots { return &Snapshots{fake: f} }
+func NewSnapshots(f *Fake) *Snapshots {
+	f.snapshots = &Snapshots{fake: f}
+	return f.snapshots
+}
+
+// call calls do, once those have gone that go by themselves.
+func call[T any](x *Snapshots, do func() (T, error)) (out T, err error) {
+	err = x.fake.enter()
+	defer x.fake.mu.Unlock()
+	if err != nil {
+		return out, err
+	}
+	x.list = slices.DeleteFunc(x.list, func(has store.Snapshot) bool {
+		ended := x.fake.Sandboxes[has.Sandbox].Record.State == lifecycle.Terminated
+		return has.Undo && ended || !has.ExpiresAt.IsZero() && !has.Pinned && !has.ExpiresAt.After(x.fake.Now)
+	})
+	return do()
+}
+
+// of returns a snapshot of a sandbox as it is.
+func (x *Snapshots) of(sb store.Sandbox, req supervisor.SnapshotRequest) store.Snapshot {
+	x.taken++
+	id := fmt.Sprintf("s%020d", x.taken)
+	snap := store.Snapshot{
+		ID: id, Name: req.Name, CreatedAt: x.fake.Now.Add(time.Duration(x.taken) * time.Microsecond), Key: req.Key, Passing: req.Passing,
+		Sandbox: sb.ID, Generation: sb.Record.Generation, Config: sb.Config, Settings: sb.Record.Settings, Bytes: 1 << 20,
+		Checkpoint: lifecycle.Checkpoint{ID: "of " + id, Mode: cmp.Or(req.Mode, lifecycle.Memory)},
+		ExpiresAt:  req.ExpiresAt, Pinned: req.Pinned, KeepLast: req.KeepLast,
+	}
+	c := &snap.Config
+	c.Name, c.Previews, c.Idempotency, c.Before, c.Build = "", nil, nil, nil, req.Build
+	return snap
+}
 
 // TakeSnapshot takes one of a sandbox that has not ended.
-func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error) {
-	sb, err := x.fake.Get(ctx, id)
+func (x *Snapshots) TakeSnapshot(_ context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error) {
+	return call(x, func() (store.Snapshot, error) { return x.take(id, req) })
+}
+
+func (x *Snapshots) take(id string, req supervisor.SnapshotRequest) (store.Snapshot, error) {
+	sb, err := x.fake.find(id)
+	if err == nil {
+		err = snapshots.CheckName(req.Name)
+	}
 	if err != nil {
 		return store.Snapshot{}, err
 	}
-	x.fake.mu.Lock()
-	defer x.fake.mu.Unlock()
-	x.taken++
-	snap := store.Snapshot{
-		ID: fmt.Sprintf("s%020d", x.taken), Name: req.Name, CreatedAt: x.fake.Now.Add(time.Duration(x.taken) * time.Microsecond), Key: req.Key, Sandbox: id, Generation: sb.Record.Generation,
-		Checkpoint: lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory}, Config: sb.Config, Settings: sb.Record.Settings, Bytes: 1 << 20,
-		ExpiresAt: req.ExpiresAt, Pinned: req.Pinned, KeepLast: req.KeepLast,
+	named := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return req.Name != "" && has.Name == req.Name })
+	if named >= 0 && x.list[named].ID != req.Replace {
+		return store.Snapshot{}, store.ErrSnapshotExists(x.list[named])
 	}
-	snap.Config.Build = req.Build
-	if req.Mode != "" {
-		snap.Checkpoint.Mode = req.Mode
+	snap := x.of(sb, req)
+	m := x.fake.meta(req.Actor)
+	m.Detail = snapshots.Describe(snap)
+	if err := x.fake.step(&sb, lifecycle.SnapshotRequested{Meta: m}); err != nil {
+		return store.Snapshot{}, err
 	}
-	if i := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return req.Name != "" && has.Name == req.Name }); i >= 0 {
-		if x.list[i].ID != req.Replace {
-			return store.Snapshot{}, store.ErrSnapshotExists(snap)
-		}
-		x.list = slices.Delete(x.list, i, i+1)
+	if named >= 0 {
+		x.list = slices.Delete(x.list, named, named+1)
 	}
-	x.fake.Actors = append(x.fake.Actors, req.Actor)
 	x.list = append(x.list, snap)
 	for i, kept := len(x.list)-1, 0; i >= 0 && req.KeepLast > 0; i-- {
-		if has := x.list[i]; has.Sandbox != id || has.Pinned || has.KeepLast == 0 {
+		if has := x.list[i]; has.Sandbox != id || has.Key != req.Key || has.Pinned || has.KeepLast == 0 {
 			continue
 		}
 		if kept++; kept > req.KeepLast {
@@ -63,138 +97,171 @@ func (x *Snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.
 	return snap, nil
 }
 
-// Snapshots returns all, newest first.
+// Snapshots returns those that are shown, newest first.
 func (x *Snapshots) Snapshots() ([]store.Snapshot, error) {
-	err := x.fake.enter()
-	defer x.fake.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	all := slices.Clone(x.list)
-	slices.Reverse(all)
-	return all, nil
+	return call(x, func() ([]store.Snapshot, error) {
+		all := slices.DeleteFunc(slices.Clone(x.list), func(has store.Snapshot) bool { return has.Config.Build != "" })
+		slices.Reverse(all)
+		return all, nil
+	})
 }
 
 // Snapshot returns one.
 func (x *Snapshots) Snapshot(ref string) (store.Snapshot, error) {
-	err := x.fake.enter()
-	defer x.fake.mu.Unlock()
-	if err != nil {
-		return store.Snapshot{}, err
-	}
-	i := x.find(ref)
-	if i < 0 && ref == "kept" {
-		return store.Snapshot{ID: "skept", Name: ref, Key: KeyID}, nil
-	}
-	if i < 0 {
-		return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
-	}
-	return x.list[i], nil
+	return call(x, func() (store.Snapshot, error) {
+		_, snap, err := x.find(ref)
+		return snap, err
+	})
 }
 
-func (x *Snapshots) find(ref string) int {
-	return slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.ID == ref || has.Name == ref })
+// find returns a snapshot, and where it is in the list; below zero for "kept".
+func (x *Snapshots) find(ref string) (int, store.Snapshot, error) {
+	i := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.ID == ref || has.Name == ref })
+	switch {
+	case i >= 0:
+		return i, x.list[i], nil
+	case ref == "kept" || ref == "skept":
+		return i, store.Snapshot{ID: "skept", Name: ref, Key: KeyID}, nil
+	}
+	return i, store.Snapshot{}, store.ErrSnapshotNotFound(ref)
 }
 
 // ChangeSnapshot changes how long one is kept.
 func (x *Snapshots) ChangeSnapshot(_ context.Context, ref string, c snapshots.Change) (store.Snapshot, error) {
-	err := x.fake.enter()
-	defer x.fake.mu.Unlock()
-	if err != nil {
-		return store.Snapshot{}, err
-	}
-	i := x.find(ref)
-	if i < 0 {
-		return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
-	}
-	if c.Pinned != nil {
-		x.list[i].Pinned = *c.Pinned
-	}
-	if c.ExpiresAt != nil {
-		x.list[i].ExpiresAt = *c.ExpiresAt
-	}
-	return x.list[i], nil
+	return call(x, func() (store.Snapshot, error) {
+		i, snap, err := x.find(ref)
+		if err != nil || i < 0 {
+			return snap, err
+		}
+		if snap.Undo {
+			return snap, errdef.New(errdef.Invalid, "undo_is_kept", "%s keeps what sandbox %s was", snap.ID, snap.Sandbox)
+		}
+		if c.Pinned != nil {
+			snap.Pinned = *c.Pinned
+		}
+		if c.ExpiresAt != nil {
+			snap.ExpiresAt = c.ExpiresAt.UTC().Truncate(time.Microsecond)
+		}
+		x.list[i] = snap
+		return snap, nil
+	})
 }
 
 // RemoveSnapshot removes one.
 func (x *Snapshots) RemoveSnapshot(_ context.Context, ref, actor string) error {
-	err := x.fake.enter()
-	defer x.fake.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	i := x.find(ref)
-	if i < 0 {
-		return store.ErrSnapshotNotFound(ref)
-	}
-	x.fake.Actors = append(x.fake.Actors, actor)
-	x.list = slices.Delete(x.list, i, i+1)
-	return nil
+	_, err := call(x, func() (store.Snapshot, error) {
+		i, snap, err := x.find(ref)
+		if err == nil && i >= 0 {
+			x.fake.Actors = append(x.fake.Actors, actor)
+			x.list = slices.Delete(x.list, i, i+1)
+		}
+		return snap, err
+	})
+	return err
 }
 
-// Restore takes a sandbox back to one of its own. Its checkpoint says to which.
-func (x *Snapshots) Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error) {
-	sb, err := x.fake.Get(ctx, id)
-	if err != nil {
-		return sb, "", err
-	}
-	x.fake.mu.Lock()
-	defer x.fake.mu.Unlock()
-	before := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.Undo && has.Sandbox == id })
-	at := before
-	if req.Snapshot != "" {
-		at = x.find(req.Snapshot)
-	}
+// Restore takes a sandbox back to one of its own.
+func (x *Snapshots) Restore(_ context.Context, id string, req supervisor.RestoreRequest) (sb store.Sandbox, undo string, err error) {
+	sb, err = call(x, func() (store.Sandbox, error) {
+		sb, err := x.fake.find(id)
+		if err != nil {
+			return sb, err
+		}
+		before := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.Undo && has.Sandbox == id })
+		to, err := x.aim(id, req, before)
+		if err != nil {
+			return sb, err
+		}
+		was := x.of(sb, supervisor.SnapshotRequest{Key: sb.Config.Key})
+		if was.Undo = true; !req.Discard {
+			to.Undo = was.ID
+		}
+		if err := x.fake.step(&sb, lifecycle.RestoreRequested{Meta: x.fake.meta(req.Actor), To: to}); err != nil || req.Discard {
+			return sb, err
+		}
+		if undo = to.Undo; before >= 0 {
+			x.list = slices.Delete(x.list, before, before+1)
+		}
+		x.list = append(x.list, was)
+		return sb, nil
+	})
+	return sb, undo, err
+}
+
+// aim returns what a sandbox goes back to. What it was before the last time is in the
+// list at before.
+func (x *Snapshots) aim(id string, req supervisor.RestoreRequest, before int) (lifecycle.Restore, error) {
+	var snap store.Snapshot
+	var err error
 	switch {
-	case at < 0 && req.Snapshot == "":
-		return sb, "", errdef.New(errdef.NotFound, "undo_not_found", "sandbox %s did not go back before", id)
-	case at < 0:
-		return sb, "", store.ErrSnapshotNotFound(req.Snapshot)
-	case x.list[at].Sandbox != id:
-		return sb, "", errdef.New(errdef.Invalid, "snapshot_of_other", "snapshot %s was taken of another sandbox", req.Snapshot)
-	case req.Mode == lifecycle.Memory && x.list[at].Checkpoint.Mode != lifecycle.Memory:
-		return sb, "", errdef.New(errdef.Invalid, "snapshot_without_memory", "snapshot %s has files only", req.Snapshot)
+	case req.Snapshot != "":
+		_, snap, err = x.find(req.Snapshot)
+	case before < 0:
+		err = errdef.New(errdef.NotFound, "undo_not_found", "sandbox %s did not go back before", id)
+	default:
+		snap = x.list[before]
 	}
-	x.fake.Actors = append(x.fake.Actors, req.Actor)
-	sb.Record.Checkpoint = &lifecycle.Checkpoint{ID: "of " + x.list[at].ID, Mode: cmp.Or(req.Mode, x.list[at].Checkpoint.Mode)}
-	if x.fake.Sandboxes[id] = sb; req.Discard {
-		return sb, "", nil
+	to := lifecycle.Restore{Checkpoint: snap.Checkpoint, Snapshot: snap.ID}
+	switch {
+	case err != nil:
+	case snap.Sandbox != id:
+		err = errdef.New(errdef.Invalid, "snapshot_of_other", "snapshot %s was taken of another sandbox", req.Snapshot)
+	case req.Mode == lifecycle.Memory && snap.Checkpoint.Mode != lifecycle.Memory:
+		err = errdef.New(errdef.Invalid, "snapshot_without_memory", "snapshot %s has files only", req.Snapshot)
+	case req.Mode == lifecycle.Filesystem:
+		to.Checkpoint = snapshots.FilesOf(to.Checkpoint)
 	}
-	if before >= 0 {
-		x.list = slices.Delete(x.list, before, before+1)
-	}
-	x.taken++
-	undo := store.Snapshot{
-		ID: fmt.Sprintf("s%020d", x.taken), Undo: true, CreatedAt: x.fake.Now.Add(time.Duration(x.taken) * time.Microsecond), Key: sb.Config.Key, Sandbox: id,
-		Checkpoint: lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory}, Config: sb.Config, Settings: sb.Record.Settings,
-	}
-	x.list = append(x.list, undo)
-	return sb, undo.ID, nil
+	return to, err
 }
 
 // Fork starts children, of which the fourth and on find no room.
-func (x *Snapshots) Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error) {
-	sb, err := x.fake.Get(ctx, id)
+func (x *Snapshots) Fork(_ context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error) {
+	return call(x, func() (children []supervisor.Forked, err error) {
+		sb, err := x.fake.find(id)
+		if err == nil {
+			err = snapshots.CheckForks(req.Count)
+		}
+		if err == nil && req.Timeout != nil {
+			err = x.fake.granted(defaults.OrUnlimited(*req.Timeout))
+		}
+		if err != nil {
+			return nil, err
+		}
+		snap, err := x.take(id, supervisor.SnapshotRequest{Key: req.Key, Actor: req.Actor, Passing: true})
+		if err != nil {
+			return nil, err
+		}
+		x.list = x.list[:len(x.list)-1]
+		for i := range req.Count {
+			c := supervisor.Forked{Err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "no room")}
+			if i < 3 {
+				c.Sandbox, c.Err = x.child(snap, req)
+			}
+			children = append(children, c)
+		}
+		e, at := snapshots.ForkEntry(x.fake.Now, req.Actor, children), sb.Record.Situation()
+		e.Generation, e.From, e.To = sb.Record.Generation, at, at
+		x.fake.commit(x.fake.Sandboxes[id], []lifecycle.Entry{e})
+		return children, nil
+	})
+}
+
+// child starts a sandbox that goes on from the snapshot of a fork.
+func (x *Snapshots) child(snap store.Snapshot, req supervisor.ForkRequest) (store.Sandbox, error) {
+	config := snapshots.Inherit(snap, req.Key)
+	config.Name, config.Idempotency = req.Name, req.Once
+	config, err := snapshots.Configure(snap, config)
 	if err != nil {
-		return nil, err
+		return store.Sandbox{}, err
 	}
-	if req.Count > 100 {
-		return nil, errdef.New(errdef.Invalid, "fork_count_invalid", "%d children were asked for", req.Count)
+	made := supervisor.CreateRequest{Snapshot: snap.ID, Settings: snap.Settings, Config: config, Actor: req.Actor}
+	if req.Timeout != nil {
+		made.Settings.Timeout = *req.Timeout
 	}
-	var children []supervisor.Forked
-	for i := range req.Count {
-		if i >= 3 {
-			children = append(children, supervisor.Forked{Err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "no room")})
-			continue
+	return begin(x.fake, made, config, func(m lifecycle.Meta) lifecycle.Event {
+		if req.Asleep {
+			return lifecycle.ImportRequested{Meta: m, Settings: made.Settings, Checkpoint: snap.Checkpoint, Generation: 1, CreatedAt: x.fake.Now}
 		}
-		child := supervisor.CreateRequest{Template: "base", Settings: sb.Record.Settings, Config: sb.Config, Actor: req.Actor}
-		child.Config.Key, child.Config.Idempotency = req.Key, nil
-		if req.Timeout != nil {
-			child.Settings.Timeout = *req.Timeout
-		}
-		var c supervisor.Forked
-		c.Sandbox, c.Err = x.fake.Create(ctx, child)
-		children = append(children, c)
-	}
-	return children, nil
+		return lifecycle.CreateRequested{Meta: m, Settings: made.Settings, Checkpoint: &snap.Checkpoint}
+	})
 }

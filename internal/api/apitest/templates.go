@@ -4,11 +4,13 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
+	"github.com/drowse-dev/drowse/internal/template"
 )
 
 // Templates are those of a server: the base, and what is added. An image is
@@ -27,7 +29,9 @@ func NewTemplates(f *Fake) *Templates {
 }
 
 func (t *Templates) find(ref string) (int, error) {
-	i := slices.IndexFunc(t.list, func(has templates.Template) bool { return has.ID == ref || slices.Contains(has.Names, ref) })
+	i := slices.IndexFunc(t.list, func(has templates.Template) bool {
+		return slices.ContainsFunc(append([]string{has.ID}, has.Names...), func(n string) bool { return strings.EqualFold(n, strings.TrimSpace(ref)) })
+	})
 	if i < 0 {
 		return i, errdef.New(errdef.NotFound, "template_not_found", "template '%s' not found", ref)
 	}
@@ -72,6 +76,9 @@ func (t *Templates) AddTemplate(_ context.Context, req templates.AddRequest) (te
 		}
 		req.Ref = string(data)
 	}
+	if req.Ref == "" {
+		return templates.Template{}, errdef.New(errdef.Invalid, "image_reference_invalid", "no image was named")
+	}
 	if req.Ref == "missing" {
 		return templates.Template{}, errdef.New(errdef.NotFound, "image_not_found", "the registry has no %s", req.Ref)
 	}
@@ -102,6 +109,12 @@ func (t *Templates) SetTemplate(name, as, _ string) (templates.Template, error) 
 	if err != nil {
 		return templates.Template{}, err
 	}
+	if err := template.CheckName(name); err != nil {
+		return templates.Template{}, err
+	}
+	if t.list[i].Image == nil && name != "base" && name != "code-interpreter-v1" {
+		return templates.Template{}, errdef.New(errdef.Invalid, "template_name_invalid", "the host's system cannot be called %s", name)
+	}
 	for j := range t.list {
 		t.list[j].Names = slices.DeleteFunc(slices.Clone(t.list[j].Names), func(n string) bool { return n == name })
 	}
@@ -120,8 +133,15 @@ func (t *Templates) RemoveTemplate(ref, _ string) error {
 	if err != nil {
 		return err
 	}
+	if t.list[i].Image == nil {
+		return errdef.New(errdef.Conflict, "template_is_built_in", "%s is the host's own system", ref)
+	}
 	if ref == "used" {
 		return errdef.New(errdef.Conflict, "template_in_use", "template used is what i0 started from")
+	}
+	if names := t.list[i].Names; len(names) > 1 && slices.Contains(names, ref) {
+		t.list[i].Names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == ref })
+		return nil
 	}
 	t.list = slices.Delete(t.list, i, i+1)
 	return nil

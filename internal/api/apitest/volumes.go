@@ -7,6 +7,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
 )
 
 // CreateVolume makes a volume.
@@ -14,6 +15,9 @@ func (f *Fake) CreateVolume(_ context.Context, name string, diskMiB int) (store.
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err != nil {
+		return store.Volume{}, err
+	}
+	if err := volumes.Check(name, diskMiB, 0); err != nil {
 		return store.Volume{}, err
 	}
 	v := store.Volume{ID: "vol" + f.nextID(), Name: name, CreatedAt: f.Now, DiskMiB: diskMiB}
@@ -57,7 +61,7 @@ func (f *Fake) DeleteVolume(_ context.Context, id string) error {
 		return err
 	}
 	for _, sb := range f.Sandboxes {
-		if sb.Record.State != lifecycle.Terminated && slices.ContainsFunc(sb.Config.Volumes, func(m store.VolumeMount) bool { return m.Name == f.volumes[i].Name }) {
+		if sb.Record.State != lifecycle.Terminated && slices.ContainsFunc(sb.Config.Volumes, func(m store.VolumeMount) bool { return m.Volume == id }) {
 			return errdef.New(errdef.Conflict, "volume_in_use", "volume %q is mounted in %s", f.volumes[i].Name, sb.ID)
 		}
 	}
@@ -74,4 +78,25 @@ func (f *Fake) indexOfVolume(id string) (int, error) {
 		return 0, store.ErrVolumeNotFound(id)
 	}
 	return i, nil
+}
+
+// WithVolumes makes volumes of these names, which Samples ask for.
+func (w *World) WithVolumes(names ...string) {
+	w.T.Helper()
+	for _, name := range names {
+		if _, err := w.Fake.CreateVolume(w.T.Context(), name, 0); err != nil {
+			w.T.Fatal(err)
+		}
+	}
+}
+
+// mounted returns what is asked for with the ids of the volumes.
+func mounted(f *Fake, asked []store.VolumeMount) ([]store.VolumeMount, error) {
+	return volumes.Resolve(asked, func(ref string) (store.Volume, bool) {
+		i := slices.IndexFunc(f.volumes, func(v store.Volume) bool { return v.Name == ref || v.ID == ref })
+		if i < 0 {
+			return store.Volume{}, false
+		}
+		return f.volumes[i], true
+	})
 }

@@ -50,11 +50,7 @@ func (w *World) Send(r *http.Request) Answer {
 }
 
 // Advance lets time pass.
-func (w *World) Advance(d time.Duration) {
-	w.Fake.mu.Lock()
-	defer w.Fake.mu.Unlock()
-	w.Fake.Now = w.Fake.Now.Add(d)
-}
+func (w *World) Advance(d time.Duration) { pass(w.Fake, d) }
 
 // Answer is a response as a client reads it.
 type Answer struct {

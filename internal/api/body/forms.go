@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/names"
 )
 
 // Form is a way to write a value of an option.
@@ -68,6 +69,7 @@ var (
 	AsKeeping    = Form{"a boolean: true for memory, false for filesystem", Schema{"type": "boolean"}, choice(lifecycle.Memory, lifecycle.Filesystem)}
 	AsFlag       = Form{"a boolean", Schema{"type": "boolean"}, choice(true, false)}
 	AsText       = Form{"a string", Schema{"type": "string"}, readText}
+	AsName       = Form{"a name for a sandbox", Schema{"type": "string", "maxLength": names.Most, "pattern": names.Form}, readName}
 	AsTexts      = Form{"an object with string values", MapOf(Schema{"type": "string"}), readTexts}
 	AsVars       = Form{"an object of environment variables", MapOf(Schema{"type": "string"}), readVariables}
 	AsTemplate   = Form{httpapi.TemplateForms, Schema{"type": "string"}, readTemplate}
@@ -144,6 +146,14 @@ func readText(path string, raw []byte) (any, error) {
 		return nil, wrongKind(path, "a string", raw)
 	}
 	return text, nil
+}
+
+func readName(path string, raw []byte) (any, error) {
+	name, err := readText(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	return name, names.Check(name.(string))
 }
 
 // choice reads a boolean as one of two values.
@@ -279,6 +289,9 @@ func readPolicy(path string, raw []byte) (lifecycle.WakePolicy, error) {
 	}
 	return policy, nil
 }
+
+// InField says in which field of the body an error is.
+func InField(path string, err error) error { return inField(path, err) }
 
 // inField says in which field of the body an error is.
 func inField(path string, err error) error {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -16,6 +17,11 @@ var Options = append(Vocabulary{
 		Name: "template", Doc: "What the sandbox starts from (default: base): a template, by its id or alias, or a snapshot, by its id or name. Where both have a name it is the template.",
 		Spelled: []Spelled{AsTemplate.As("template templateID templateId template_id")},
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Template = v.(string) },
+	},
+	{
+		Name: "name", Doc: "A name by which to find the sandbox: letters, digits, - and _, 64 at most, beginning with a letter or digit. Until the sandbox ends, no other sandbox of the same API key can have the name.",
+		Spelled: []Spelled{AsName.As("name")},
+		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Name = v.(string) },
 	},
 	{
 		Name: "timeoutSeconds", Doc: "The soft timeout: how long the sandbox runs after each start or wake. onTimeout says what happens then.",
@@ -115,6 +121,11 @@ var Options = append(Vocabulary{
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Env = orNil(v.(map[string]string)) },
 	},
 	{
+		Name: "secrets", Doc: "Secrets of the API key that the sandbox may use without having them. Each is a placeholder in an environment variable; in requests to the hosts of the secret, the server puts the value in. The connections to these hosts are opened for that, by a certificate authority of the sandbox's own.",
+		Spelled: []Spelled{AsSecrets.As("secrets")},
+		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Secrets = v.([]store.SecretUse) },
+	},
+	{
 		Name: "allowInternetAccess", Doc: "Whether the sandbox may reach the internet (default: true); allowOut and denyOut change that for single destinations. " +
 			"Private and link-local addresses, this machine and other sandboxes can never be reached. Only TCP over IPv4 is supported. " +
 			"DNS works while anything can be reached; without internet access, only names in allowOut are resolved.",
@@ -156,6 +167,17 @@ var Options = append(Vocabulary{
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.HTTPSPorts = v.([]int) },
 	},
 	{
+		Name: "egressProxy", Doc: "A SOCKS 5 or HTTP proxy through which connections from the sandbox go out, once allowOut and denyOut allow them; the proxy is told addresses, and names are resolved by the server. " +
+			"Its password is stored encrypted and in no answer. In a patch, {} is none.",
+		Hidden: true, Spelled: []Spelled{AsProxy.As("egressProxy egress_proxy network.egressProxy network.egress_proxy")},
+		Create: func(r *supervisor.CreateRequest, v any) {
+			if p := v.(*store.Proxy); p.Address != "" {
+				r.Config.Proxy = p
+			}
+		},
+		Patch: func(p *supervisor.Patch, v any) { p.Proxy = v.(*store.Proxy) },
+	},
+	{
 		Name: "secure", Doc: "Whether requests to the agent need the sandbox's access token (default: true).",
 		Spelled: []Spelled{AsFlag.As("secure")},
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Secure = v.(bool) },
@@ -188,6 +210,15 @@ var Options = append(Vocabulary{
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.PIDs = v.(int) },
 	},
 	{
+		Name: "services", Doc: "Processes that start with the sandbox and are started again when they end; see docs/services.md. With resume, requests to a service wake a sandbox that sleeps without its memory.",
+		Spelled: []Spelled{AsServices.As("services")},
+		Create: func(r *supervisor.CreateRequest, v any) {
+			r.Config.Services = v.([]service.Service)
+			r.Settings.Serves = service.Resumes(r.Config.Services)
+		},
+		Fixed: "PUT /v1/sandboxes/{id}/services replaces them",
+	},
+	{
 		Name: "hooks", Doc: "Commands that run inside the sandbox before a pause, after a resume or before a kill. If one fails, the operation continues.",
 		Spelled: []Spelled{AsHooks.As("hooks")},
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Hooks = v.(store.Hooks) },
@@ -198,13 +229,11 @@ var Options = append(Vocabulary{
 // by name, so that the refusal says why.
 func refused() Vocabulary {
 	return Vocabulary{
-		refuse("egressProxy", "this server sends nothing through proxies", "egressProxy egress_proxy network.egressProxy network.egress_proxy"),
 		refuse("rules", "this server does not change what sandboxes send", "rules network.rules"),
 		refuse("dnsServers", "names are resolved by the server, as its --dns says", "dnsServers dns_servers dns network.dnsServers network.dns_servers network.dns"),
 		{Name: "mcp", Doc: "Refused: " + noGateway + ".", Refused: true, Spelled: []Spelled{asNull(noGateway).As("mcp")}},
 		refuse("iam", "this server gives out no identities", "iam"),
 		refuse("node", "this server is one machine, and sandboxes run there", "nodeID nodeId node_id distributionScope distribution_scope"),
-		refuse("secrets", "this server keeps no secrets; use env", "secrets"),
 	}
 }
 

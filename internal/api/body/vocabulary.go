@@ -18,6 +18,8 @@ type Option struct {
 	// Refused says that no server of ours can do it: its forms accept only what
 	// says nothing.
 	Refused bool
+	// Hidden says that no error repeats the value.
+	Hidden bool
 
 	// What the option does. In a vocabulary of its own a handler picks the
 	// values out, and both are nil.
@@ -158,6 +160,9 @@ func (p parser) field(at string, f member) error {
 		return err
 	}
 	p.paths[path] = true
+	if p.spellings[i].Option.Hidden {
+		return p.say(p.spellings[i].Option.Name, Said{path, []byte("one text"), value})
+	}
 	return p.say(p.spellings[i].Option.Name, Said{path, f.raw, value})
 }
 

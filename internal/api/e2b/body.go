@@ -13,7 +13,7 @@ var (
 	wakeBody    = createBody.With(wakeMemory)
 	timeoutBody = body.Vocabulary{anyTimeout}
 	refreshBody = body.Vocabulary{{Name: "duration", Spelled: []body.Spelled{asWholeSeconds.As("duration")}}}
-	networkBody = body.Options.Only("allowInternetAccess", "allowOut", "denyOut", "allowPublicTraffic", "maskRequestHost", "httpsPorts")
+	networkBody = body.Options.Only("allowInternetAccess", "allowOut", "denyOut", "egressProxy", "allowPublicTraffic", "maskRequestHost", "httpsPorts")
 	pauseBody   = body.Vocabulary{body.PauseMode}
 	keyBody     = body.Vocabulary{{Name: "name", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}}}
 	volumeBody  = body.Vocabulary{
@@ -24,6 +24,8 @@ var (
 		{Name: "name", Spelled: []body.Spelled{body.AsText.As("name")}},
 		body.PauseMode,
 	}
+	rollbackBody = body.Vocabulary{{Name: "snapshotID", Required: true, Spelled: []body.Spelled{body.AsText.As("snapshotID snapshot_id")}}}
+
 	forkBody    = body.Vocabulary{anyTimeout, {Name: "count", Spelled: []body.Spelled{body.AsCount.As("count")}}}
 	cloneBody   = append(forkBody, body.Option{Name: "strict", Spelled: []body.Spelled{body.AsFlag.As("strict")}})
 	webhookBody = body.Vocabulary{

@@ -7,7 +7,9 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -95,60 +97,102 @@ var (
 	asSteps = body.Form{Words: "an array of steps", Schema: body.Schema{"type": "array", "items": body.Schema{"type": "object"}}, Read: readSteps}
 )
 
-// step is a step as clients send it. What they do with files before they send them
-// does not concern the server.
-type step struct {
-	Type            string          `json:"type"`
-	Args            []string        `json:"args"`
-	Force           bool            `json:"force"`
-	FilesHash       string          `json:"filesHash"`
-	ForceUpload     json.RawMessage `json:"forceUpload"`
-	ResolveSymlinks json.RawMessage `json:"resolveSymlinks"`
-	Gzip            json.RawMessage `json:"gzip"`
-}
+// The bodies within the body of a build.
+var (
+	loginBody = body.Vocabulary{
+		{Name: "type", Required: true, Spelled: []body.Spelled{body.AsText.As("type")}},
+		{Name: "username", Spelled: []body.Spelled{body.AsText.As("username")}},
+		{Name: "password", Hidden: true, Spelled: []body.Spelled{body.AsText.As("password")}},
+		{Name: "serviceAccountJson", Hidden: true, Spelled: []body.Spelled{body.AsText.As("serviceAccountJson")}},
+		{Name: "aws", Hidden: true, Spelled: []body.Spelled{asNothingOfAWS.As("awsAccessKeyId awsSecretAccessKey awsRegion")}},
+	}
+	stepBody = body.Vocabulary{
+		{Name: "type", Required: true, Spelled: []body.Spelled{body.AsText.As("type")}},
+		{Name: "args", Spelled: []body.Spelled{body.AsRules.As("args")}},
+		{Name: "force", Spelled: []body.Spelled{body.AsFlag.As("force")}},
+		{Name: "filesHash", Spelled: []body.Spelled{body.AsText.As("filesHash")}},
+		{Name: "packing", Spelled: []body.Spelled{asOfClients.As("forceUpload resolveSymlinks gzip")}},
+	}
+)
 
-// login is how clients say as whom an image is fetched.
-type login struct {
-	Type               string `json:"type"`
-	Username           string `json:"username"`
-	Password           string `json:"password"`
-	ServiceAccountJSON string `json:"serviceAccountJson"`
-}
+var (
+	// asOfClients is what a client does with files before it sends them. E2B's SDKs
+	// send it along.
+	asOfClients = body.Form{Words: "a boolean that concerns the client alone", Schema: body.AsFlag.Schema, Read: func(path string, raw []byte) (any, error) {
+		_, err := body.AsFlag.Read(path, raw)
+		return nil, err
+	}}
+	asNothingOfAWS = body.Form{Words: "not supported", Read: func(path string, _ []byte) (any, error) {
+		return nil, badRequest("%q is of the type aws, which is not supported: give the type registry, with the username AWS and the password that aws ecr get-login-password prints", path)
+	}}
+)
 
 // readLogin reads a login. No error quotes it.
 func readLogin(path string, raw []byte) (any, error) {
-	var sent login
-	if err := json.Unmarshal(raw, &sent); err != nil {
+	if !isOf(raw, '{') {
 		return nil, badRequest("%q must be an object with a type, and what that needs", path)
 	}
-	switch {
-	case sent.Type == "registry" && sent.Username != "" && sent.Password != "":
-		return image.Login{User: sent.Username, Password: sent.Password}, nil
-	case sent.Type == "registry":
-		return nil, badRequest(`%q of the type registry needs "username" and "password"`, path)
-	case sent.Type == "gcp" && sent.ServiceAccountJSON != "":
-		return image.Login{User: "_json_key", Password: sent.ServiceAccountJSON}, nil
-	case sent.Type == "gcp":
-		return nil, badRequest(`%q of the type gcp needs "serviceAccountJson"`, path)
-	case sent.Type == "aws":
-		return nil, badRequest("%q of the type aws is not supported: give the type registry, with the username AWS and the password that aws ecr get-login-password prints", path)
+	words, err := loginBody.Parse(raw, body.NullIsAbsent)
+	if err != nil {
+		return nil, body.InField(path, err)
+	}
+	text := func(option string) string { s, _ := said[string](words, option); return s }
+	switch kind := text("type"); kind {
+	case "registry":
+		return image.Login{User: text("username"), Password: text("password")}, takes(path, words, "username", "password")
+	case "gcp":
+		return image.Login{User: "_json_key", Password: text("serviceAccountJson")}, takes(path, words, "serviceAccountJson")
+	case "aws":
+		_, err := asNothingOfAWS.Read(path, nil)
+		return nil, err
 	}
 	return nil, badRequest("%q must have the type registry or gcp", path)
 }
 
+// takes holds that a login of a type has the fields that it needs, and no others.
+func takes(path string, words map[string]body.Said, needs ...string) error {
+	kind := words["type"].Value
+	for _, field := range needs {
+		if value, _ := said[string](words, field); value == "" {
+			return badRequest("%q of the type %s needs %q", path, kind, field)
+		}
+	}
+	for _, field := range slices.Sorted(maps.Keys(words)) {
+		if field != "type" && !slices.Contains(needs, field) {
+			return badRequest("%q of the type %s has no %q", path, kind, field)
+		}
+	}
+	return nil
+}
+
 func readSteps(path string, raw []byte) (any, error) {
-	in := json.NewDecoder(bytes.NewReader(raw))
-	in.DisallowUnknownFields()
-	var sent []step
-	if err := in.Decode(&sent); err != nil {
-		return nil, badRequest("%q must be an array of steps: %s", path, strings.TrimPrefix(err.Error(), "json: "))
+	var sent []json.RawMessage
+	if err := json.Unmarshal(raw, &sent); err != nil {
+		return nil, badRequest("%q must be an array of steps", path)
 	}
 	steps := []build.Step{}
-	for _, s := range sent {
-		steps = append(steps, build.Step{Kind: build.Kind(strings.ToUpper(s.Type)), Args: s.Args, Files: s.FilesHash, Force: s.Force})
+	for i, raw := range sent {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if !isOf(raw, '{') {
+			return nil, badRequest("%q must be a step, an object", at)
+		}
+		words, err := stepBody.Parse(raw, body.NullIsAbsent)
+		if err != nil {
+			return nil, body.InField(at, err)
+		}
+		var s build.Step
+		kind, _ := said[string](words, "type")
+		s.Kind = build.Kind(strings.ToUpper(kind))
+		s.Args, _ = said[[]string](words, "args")
+		s.Files, _ = said[string](words, "filesHash")
+		s.Force, _ = said[bool](words, "force")
+		steps = append(steps, s)
 	}
 	return steps, nil
 }
+
+// isOf reports whether a JSON value begins with a delimiter.
+func isOf(raw []byte, open byte) bool { return bytes.HasPrefix(bytes.TrimSpace(raw), []byte{open}) }
 
 // requestView answers the request for a build.
 type requestView struct {
@@ -532,11 +576,11 @@ func listTags(s *server, c *call) (reply, error) {
 }
 
 // limitsOf returns the limits of the sandboxes of a build: where it says nothing,
-// those of any other.
-func limitsOf(s *server, b build.Build) build.Limits {
-	l := b.Limits
+// those of any other. A build never says how large the disk is.
+func limitsOf(s *server, b build.Build) store.Limits {
+	l := store.Limits{CPUs: b.Limits.CPUs, MemoryMiB: b.Limits.MemoryMiB}
 	if host, err := s.Templates.Template(template.Host); err == nil {
-		l.CPUs, l.MemoryMiB = cmp.Or(l.CPUs, host.Limits.CPUs), cmp.Or(l.MemoryMiB, host.Limits.MemoryMiB)
+		l.CPUs, l.MemoryMiB, l.DiskMiB = cmp.Or(l.CPUs, host.Limits.CPUs), cmp.Or(l.MemoryMiB, host.Limits.MemoryMiB), host.Limits.DiskMiB
 	}
 	return l
 }
@@ -546,7 +590,8 @@ func viewOfBuilt(s *server, t build.Template) templateView {
 	last := t.Builds[0]
 	limits := limitsOf(s, last)
 	return templateView{
-		TemplateID: t.Name, BuildID: last.ID, CPUCount: limits.CPUs, MemoryMB: limits.MemoryMiB, Aliases: []string{t.Name}, Names: []string{t.Name},
+		TemplateID: t.Name, BuildID: last.ID, CPUCount: limits.CPUs, MemoryMB: limits.MemoryMiB, DiskSizeMB: limits.DiskMiB,
+		Aliases: []string{t.Name}, Names: []string{t.Name},
 		CreatedAt: httpapi.Timestamp(t.CreatedAt), UpdatedAt: httpapi.Timestamp(t.UpdatedAt),
 		BuildCount: len(t.Builds), EnvdVersion: s.EnvdVersion, BuildStatus: string(last.Status),
 	}
@@ -559,7 +604,7 @@ func detailOfBuilt(s *server, t build.Template) map[string]any {
 		limits := limitsOf(s, b)
 		v := map[string]any{
 			"buildID": b.ID, "status": b.Status, "createdAt": httpapi.Timestamp(b.CreatedAt), "updatedAt": httpapi.Timestamp(later(b.CreatedAt, b.FinishedAt)),
-			"cpuCount": limits.CPUs, "memoryMB": limits.MemoryMiB, "envdVersion": s.EnvdVersion,
+			"cpuCount": limits.CPUs, "memoryMB": limits.MemoryMiB, "diskSizeMB": limits.DiskMiB, "envdVersion": s.EnvdVersion,
 		}
 		if b.Status.Over() {
 			v["finishedAt"] = httpapi.Timestamp(b.FinishedAt)

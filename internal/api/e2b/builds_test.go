@@ -254,6 +254,12 @@ func TestBuiltTemplateIsShownAndDeleted(t *testing.T) {
 	if one["templateID"] != "a" || len(builds) != 1 || builds[0].(map[string]any)["cpuCount"].(float64) < 1 {
 		t.Errorf("it is %v", one)
 	}
+	all := listed(t, w.do("GET", "/templates", "").Is(http.StatusOK))
+	for _, v := range append(all, builds[0].(map[string]any)) {
+		if v["diskSizeMB"] != 1024.0 {
+			t.Errorf("the disk of %v is %v", v, v["diskSizeMB"])
+		}
+	}
 	if a := w.do("GET", "/templates/aliases/a", "").Is(http.StatusOK); !strings.Contains(a.Body, `"a"`) {
 		t.Error(a.Body)
 	}

@@ -358,7 +358,15 @@ func TestSetNetwork(t *testing.T) {
 		t.Errorf("with rules: %s", got)
 	}
 	w.do("PUT", path+"/network", `{"rules":{"a.test":[]}}`).fails(http.StatusBadRequest, "not_supported", `"rules"`)
-	w.do("PUT", path+"/network", `{"egressProxy":{"address":"p:1"}}`).fails(http.StatusBadRequest, "not_supported", `"egressProxy"`)
+	w.do("PUT", path+"/network", `{"egressProxy":{"address":"10.0.0.1:1080"}}`).fails(http.StatusBadRequest, "network_invalid", `"egressProxy"`)
+	w.do("PUT", path+"/network", `{"egressProxy":{"address":"p.test:1080","username":"u","password":"hidden"}}`).Is(http.StatusNoContent)
+	if got := said(); got != `[true,{"egressProxy":{"address":"p.test:1080","username":"u"},"maskRequestHost":"x"}]` {
+		t.Errorf("with a proxy: %s", got)
+	}
+	w.do("PUT", path+"/network", `{}`).Is(http.StatusNoContent)
+	if got := said(); got != `[true,{"maskRequestHost":"x"}]` {
+		t.Errorf("without the proxy: %s", got)
+	}
 	w.do("PUT", path+"/network", `{"allow_internet_access":false}`).Is(http.StatusNoContent)
 	if got := said(); got != `[false,{"maskRequestHost":"x"}]` {
 		t.Errorf("cleared: %s", got)

@@ -88,6 +88,7 @@ func TestCreateTranslates(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
+			w.WithVolumes("v")
 			w.do("POST", tt.path, tt.body).Is(http.StatusCreated)
 			got := w.Fake.Created[0]
 			if got.Said = nil; got.Settings.PauseMode == lifecycle.Memory {
@@ -138,7 +139,7 @@ func TestCreateRefuses(t *testing.T) {
 		"identity":                {v2, `{"templateID":"base","iam":{"tokens":{"a":{"audience":"x"}}}}`, "not_supported", "iam"},
 		"mcp":                     {v2, `{"templateID":"base","mcp":{"github":{}}}`, "not_supported", "mcp"},
 		"mcp without servers":     {v2, `{"templateID":"base","mcp":{}}`, "not_supported", "mcp"},
-		"egress proxy":            {v2, `{"templateID":"base","network":{"egressProxy":{"address":"p:1"}}}`, "not_supported", "network.egressProxy"},
+		"egress proxy":            {v2, `{"templateID":"base","network":{"egressProxy":{"address":"127.0.0.1:1"}}}`, "network_invalid", "network.egressProxy"},
 		"rules":                   {v2, `{"templateID":"base","network":{"rules":{"a.b":[]}}}`, "not_supported", "network.rules"},
 		"a URL as host mask":      {v2, `{"templateID":"base","network":{"maskRequestHost":"http://localhost"}}`, "", `"network.maskRequestHost" must be a host`},
 		"two lines as host mask":  {v2, `{"templateID":"base","network":{"maskRequestHost":"a\r\nX: b"}}`, "", `"network.maskRequestHost" must be a host`},
@@ -147,6 +148,7 @@ func TestCreateRefuses(t *testing.T) {
 		"no HTTPS port":           {v2, `{"templateID":"base","network":{"httpsPorts":[0]}}`, "", `"network.httpsPorts" is 0`},
 		"many HTTPS ports":        {v2, `{"templateID":"base","network":{"httpsPorts":[1` + strings.Repeat(",1", 128) + `]}}`, "", `"network.httpsPorts" has 129 entries`},
 		"network as list":         {v2, `{"templateID":"base","network":[]}`, "", `"network" must be an object`},
+		"ttl alone":               {v2, `{"templateID":"base","ttl":60}`, "ambiguous_field", `"ttl" alone could mean timeoutSeconds or maxLifetimeSeconds`},
 		"private and not secure":  {v1, `{"templateID":"base","secure":false,"network":{"allowPublicTraffic":false}}`, "", `"secure": true`},
 	}
 	for name, tt := range tests {
@@ -155,6 +157,41 @@ func TestCreateRefuses(t *testing.T) {
 			w.do("POST", tt.path, tt.body).fails(http.StatusBadRequest, tt.code, tt.message)
 			if len(w.Fake.Created) != 0 {
 				t.Error("a sandbox was created")
+			}
+		})
+	}
+}
+
+// TestNoTimeout: CubeSandbox's clients send -1 for no limit, and get that where the
+// server has no ceiling.
+func TestNoTimeout(t *testing.T) {
+	const never = "9999-01-01T00:00:00.000000Z"
+	for _, create := range []string{v1, v2} {
+		t.Run(create[1:], func(t *testing.T) {
+			w := newWorld(t)
+			until := func(id string) (endAt any, deadline time.Time) {
+				return w.do("GET", "/sandboxes/"+id, "").Is(http.StatusOK).Object()["endAt"], w.Fake.Sandboxes[id].Record.EndAt
+			}
+			wantNever := func(after, id string) {
+				t.Helper()
+				if endAt, deadline := until(id); endAt != never || !deadline.IsZero() {
+					t.Errorf("%s it ends at %v, %s, want never", after, endAt, deadline)
+				}
+			}
+			id := w.do("POST", create, `{"templateID":"base","timeout":-1}`).Is(http.StatusCreated).Object()["sandboxID"].(string)
+			wantNever("created,", id)
+
+			w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":60}`).Is(http.StatusNoContent)
+			if endAt, deadline := until(id); endAt == never || deadline.IsZero() {
+				t.Fatalf("it still ends at %v", endAt)
+			}
+			w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":-1}`).Is(http.StatusNoContent)
+			wantNever("by the timeout call", id)
+
+			for _, call := range []string{"/sandboxes/" + id + "/resume", "/sandboxes/" + id + "/connect", "/v2/sandboxes/" + id + "/connect"} {
+				w.do("POST", "/sandboxes/"+id+"/pause", "").Is(http.StatusNoContent)
+				w.do("POST", call, `{"timeout":-1}`).Is(http.StatusCreated)
+				wantNever("by "+call, id)
 			}
 		})
 	}

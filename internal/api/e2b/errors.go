@@ -9,12 +9,13 @@ import (
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
 // statuses maps the classes of error to HTTP. Retry-After is sent with none of
-// them: SDKs retry a 429 that carries one, and a limit on sandboxes is not
-// lifted by waiting; a 503 they do not retry at all.
+// them, but to a key that calls too often: SDKs retry a 429 that carries one, and a
+// limit on sandboxes is not lifted by waiting; a 503 they do not retry at all.
 var statuses = map[errdef.Class]int{
 	errdef.NotFound:     http.StatusNotFound,
 	errdef.Exists:       http.StatusConflict,
@@ -133,7 +134,11 @@ func (s *server) translate(c *call, err error) *failure {
 	if status == http.StatusServiceUnavailable || e.Class == errdef.Unfit {
 		s.Log.Warn("request could not be served", c.attrs("err", err)...)
 	}
-	return &failure{Code: status, Message: e.Error(), ErrorCode: e.Code}
+	f := &failure{Code: status, Message: e.Error(), ErrorCode: e.Code}
+	if e.Code == auth.CodeRate {
+		f.Header = http.Header{"Retry-After": {"1"}}
+	}
+	return f
 }
 
 // sandboxNotFound is E2B's sentence, followed by what ended the sandbox where

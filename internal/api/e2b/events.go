@@ -23,9 +23,11 @@ import (
 const eventPrefix = "sandbox.lifecycle."
 
 // eventLabels are the types of events without the prefix, with what each is
-// called as something that is done.
+// called as something that is done. E2B has no forks and restores: those two types
+// are of our own, in words of the event log.
 var eventLabels = map[string]string{
 	"created": "create", "killed": "kill", "paused": "pause", "resumed": "resume", "updated": "update", "checkpointed": "checkpoint",
+	"forked": "fork", "restored": "restore",
 }
 
 // eventKind returns the type, without the prefix, under which an entry of the
@@ -55,6 +57,10 @@ func eventKind(e lifecycle.Entry) string {
 		return "updated"
 	case lifecycle.EntryTerminated:
 		return "killed"
+	case lifecycle.EntryForked:
+		return "forked"
+	case lifecycle.EntryRestored:
+		return "restored"
 	}
 	return ""
 }
@@ -78,6 +84,7 @@ type eventView struct {
 type eventData struct {
 	Execution  *executionView   `json:"execution,omitempty"`
 	KillReason lifecycle.Reason `json:"kill_reason,omitempty"`
+	Detail     string           `json:"detail,omitempty"` // of our own types: the children, or the snapshot
 }
 
 // executionView is a time awake that has ended.
@@ -101,11 +108,13 @@ func viewEvent(e store.Event, sb store.Sandbox) (eventView, bool) {
 		SandboxID: e.Sandbox, ExecutionID: uuidOf("execution", e.Sandbox, strconv.FormatInt(e.Generation, 10)),
 		TemplateID: sb.Config.Template, BuildID: uuidOf("build", sb.Config.Template), TeamID: teamID,
 	}
-	if kind == "killed" || kind == "paused" {
+	switch kind {
+	case "killed":
+		v.Data = &eventData{KillReason: lifecycle.ReasonOf(e.Detail)}
+	case "paused":
 		v.Data = &eventData{}
-	}
-	if kind == "killed" {
-		v.Data.KillReason = lifecycle.ReasonOf(e.Detail)
+	case "forked", "restored":
+		v.Data = &eventData{Detail: e.Detail}
 	}
 	if v.Data != nil && !e.StartedAt.IsZero() {
 		v.Data.Execution = &executionView{
@@ -193,7 +202,7 @@ func parseEventQuery(params url.Values) (q eventQuery, err error) {
 func checkEventType(kind string) error {
 	name, ok := strings.CutPrefix(kind, eventPrefix)
 	if _, known := eventLabels[name]; !ok || !known {
-		return badRequest("%.100q is no type of event: use %s followed by created, killed, paused, resumed, updated or checkpointed", kind, eventPrefix)
+		return badRequest("%.100q is no type of event: use %s followed by created, killed, paused, resumed, updated, checkpointed, forked or restored", kind, eventPrefix)
 	}
 	return nil
 }

@@ -111,6 +111,9 @@ func TestEventKinds(t *testing.T) {
 		{lifecycle.Entry{Type: lifecycle.EntryResumed, Cause: checkpoint}, ""},
 		{lifecycle.Entry{Type: lifecycle.EntryRuntimeLost}, "paused"},
 		{lifecycle.Entry{Type: lifecycle.EntrySnapshotted}, "checkpointed"},
+		{lifecycle.Entry{Type: lifecycle.EntryForked}, "forked"},
+		{lifecycle.Entry{Type: lifecycle.EntryRestored}, "restored"},
+		{lifecycle.Entry{Type: lifecycle.EntryRestoreFailed}, ""},
 		{lifecycle.Entry{Type: lifecycle.EntryPauseFailed}, ""},
 		{lifecycle.Entry{Type: lifecycle.EntryExpiring}, ""},
 	} {
@@ -135,19 +138,29 @@ func TestEventQueriesAreJudged(t *testing.T) {
 	w.do("GET", "/events/sandboxes/UPPER", "").fails(http.StatusBadRequest, "", "Invalid sandbox ID")
 }
 
+// formed is an event whose form a golden file holds.
+type formed struct {
+	kind  lifecycle.EntryType
+	cause lifecycle.Cause
+}
+
 // TestEventForm: events, in lists and as the bodies of webhooks' deliveries, are
-// what receivers of version 2 read.
+// what receivers of version 2 read. Those that E2B does not have are apart.
 func TestEventForm(t *testing.T) {
+	holdForm(t, "events-v2.json", []formed{
+		{lifecycle.EntryRunning, "create"}, {lifecycle.EntryPaused, "idle"}, {lifecycle.EntryPaused, lifecycle.CauseCheckpoint},
+		{lifecycle.EntryResumed, "access"}, {lifecycle.EntryTimeoutSet, "call"}, {lifecycle.EntryTerminated, "timeout"},
+	})
+	holdForm(t, "events-v2-own.json", []formed{{lifecycle.EntryForked, "call"}, {lifecycle.EntryRestored, lifecycle.CauseRestore}})
+}
+
+// holdForm compares events with a golden file.
+func holdForm(t *testing.T, file string, list []formed) {
+	t.Helper()
 	var sb store.Sandbox
 	golden.Fill(t, &sb)
 	var bodies []json.RawMessage
-	for _, c := range []struct {
-		kind  lifecycle.EntryType
-		cause lifecycle.Cause
-	}{
-		{lifecycle.EntryRunning, "create"}, {lifecycle.EntryPaused, "idle"}, {lifecycle.EntryPaused, lifecycle.CauseCheckpoint},
-		{lifecycle.EntryResumed, "access"}, {lifecycle.EntryTimeoutSet, "call"}, {lifecycle.EntryTerminated, "timeout"},
-	} {
+	for _, c := range list {
 		var entry lifecycle.Entry
 		golden.Fill(t, &entry)
 		entry.Type, entry.Cause, entry.At = c.kind, c.cause, entry.StartedAt.Add(90*time.Second)
@@ -162,5 +175,5 @@ func TestEventForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden.Hold(t, filepath.Join("testdata", "events-v2.json"), data)
+	golden.Hold(t, filepath.Join("testdata", file), data)
 }

@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,6 +16,9 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/build"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -28,7 +32,9 @@ var published = map[string]string{
 	"autoResume.enabled": "true", "secure": "true", "allow_internet_access": "false", "metadata": `{"a":"b"}`, "envVars": `{"A":"b"}`,
 	"mcp": `{"a":{}}`, "iam": `{"tokens":{"a":{"audience":"x"}}}`, "volumeMounts": `[{"name":"v","path":"/mnt/v"}]`,
 	"network.allowPublicTraffic": "false", "network.allowOut": `["1.1.1.1"]`, "network.denyOut": `["1.1.1.1"]`,
-	"network.egressProxy": `{"address":"p:1"}`, "network.maskRequestHost": `"a"`, "network.rules": `{"a.test":[{}]}`, "network.httpsPorts": "[8443]",
+	"network.egressProxy": `{"address":"p.test:1"}`, "network.egressProxy.address": `"p.test:1"`, "network.egressProxy.username": `"u"`, "network.egressProxy.password": `"p"`,
+	"egressProxy.address": `"p.test:1"`, "egressProxy.username": `"u"`, "egressProxy.password": `"p"`,
+	"network.maskRequestHost": `"a"`, "network.rules": `{"a.test":[{}]}`, "network.httpsPorts": "[8443]",
 
 	"network.deny_out": `["1.1.1.1"]`, "network.allow_public_traffic": "false", "network.dnsServers": `["1.1.1.1"]`, "dnsServers": `["1.1.1.1"]`,
 	"allowInternetAccess": "false", "autoResumeEnabled": "true", "distributionScope": `["a"]`, "secrets": `{"A":"a"}`, "nodeID": `"a"`,
@@ -119,6 +125,7 @@ func TestEveryFieldOfCreate(t *testing.T) {
 // honouredOrRefused sends a field to a create.
 func honouredOrRefused(t *testing.T, create, path, value string) {
 	w := newWorld(t)
+	w.WithVolumes("v", "x")
 	text := "{" + apitest.Nested(path, value) + "}"
 	if !isTemplate(path) {
 		text = `{"templateID":"base",` + text[1:]
@@ -212,8 +219,9 @@ func has(sb store.Sandbox, path string) bool {
 }
 
 // TestEveryFieldOfTheRest sends every field that any of our bodies knows to the
-// calls on what is no sandbox, each beside what the call cannot do without: it
-// changes the answer or what is stored, or it is refused by its name.
+// calls on what is no sandbox, and to those that make other things of one, each
+// beside what the call cannot do without: it changes the answer, what is stored or
+// what is asked for, or it is refused by its name.
 func TestEveryFieldOfTheRest(t *testing.T) {
 	hook := hookBody(quiet)
 	calls := []struct {
@@ -223,6 +231,11 @@ func TestEveryFieldOfTheRest(t *testing.T) {
 	}{
 		{"POST /events/webhooks", webhookBody, hook}, {"PATCH /events/webhooks/HOOK", webhookBody, `{}`},
 		{"POST /api-keys", keyBody, `{"name": "n"}`}, {"POST /volumes", volumeBody, `{"name": "n"}`},
+		{"POST /sandboxes/SANDBOX/fork", forkBody, `{}`}, {"POST /v2/sandboxes/SANDBOX/fork", forkBody, `{}`},
+		{"POST /sandboxes/SANDBOX/clone", cloneBody, `{}`}, {"POST /sandboxes/SANDBOX/snapshots", snapshotBody, `{}`},
+		{"POST /v3/templates", requestBody, `{"name": "n"}`}, {"POST /v2BUILD", startBody, `{"fromImage": "i"}`},
+		{"POST /templates/tags", tagBody, `{"target": "built", "tags": ["x"]}`},
+		{"DELETE /templates/tags", untagBody, `{"name": "built", "tags": ["x"]}`},
 	}
 	every := map[string]bool{"someday": true, "lifecycle.someday": true}
 	for _, c := range calls {
@@ -234,25 +247,38 @@ func TestEveryFieldOfTheRest(t *testing.T) {
 		"name": `"another"`, "url": `"http://127.0.0.1:9/other"`, "events": `["sandbox.lifecycle.paused"]`, "enabled": "false", "diskMiB": "300",
 		// What these do is not shown; that they are read is, by what they refuse.
 		"signatureSecret": `""`, "replayFrom": `"nonsense"`,
+		"timeoutSeconds": "77", "count": "2", "strict": "true", "mode": `"filesystem"`,
+		"tags": `["y"]`, "cpus": "1", "memoryMiB": "512", "minFreeDiskMb": "1", "teamID": `"a"`, "target": `"built:v2"`,
+		"fromImage": `"other"`, "fromTemplate": `"base"`, "fromImageRegistry": `{"type":"gcp","serviceAccountJson":"{}"}`, "force": "true",
+		"steps": `[{"type":"RUN"}]`, "startCmd": `"s"`, "readyCmd": `"r"`, "DELETE /templates/tags name": `"built2"`,
 	}
 	for _, c := range calls {
 		t.Run(c.call, func(t *testing.T) {
-			without := restOf(t, c.call, c.least, "", "")
+			without := newRest(t, c.call).send(c.least, "", "")
+			refuses := newRest(t, c.call)
 			for _, path := range slices.Sorted(maps.Keys(every)) {
 				option, value := "", "1"
 				for _, sp := range c.body.Spellings() {
 					if sp.Path == path {
-						option, value = sp.Option.Name, values[sp.Option.Name]
+						option, value = sp.Option.Name, cmp.Or(values[c.call+" "+sp.Option.Name], values[sp.Option.Name])
 					}
 				}
-				got := restOf(t, c.call, c.least, path, value)
+				r := refuses
+				if option != "" {
+					r = newRest(t, c.call)
+				}
+				got := r.send(c.least, path, value)
 				// A bad value is named by what it is, too.
-				word := cmp.Or(map[string]string{"signatureSecret": "secret", "replayFrom": "event_not_found"}[option], path)
+				word := cmp.Or(map[string]string{"signatureSecret": "secret", "replayFrom": "event_not_found", "strict": "too_many_sandboxes"}[option], path)
 				refused := strings.HasPrefix(got, "4") && (named(got, path) || strings.Contains(got, word))
 				switch {
+				case dropped[c.call+" "+path] != "":
+					if got != without {
+						t.Errorf("%s: %s; without it %s", path, got, without)
+					}
 				case option == "" && !refused:
 					t.Errorf("%s: %s; want a refusal that names it", path, got)
-				case !refused && (strings.HasPrefix(got, "4") || got == without):
+				case option != "" && !refused && (strings.HasPrefix(got, "4") || got == without):
 					t.Errorf("%s: %s; without it %s", path, got, without)
 				}
 			}
@@ -260,13 +286,33 @@ func TestEveryFieldOfTheRest(t *testing.T) {
 	}
 }
 
-// restOf makes a call with one field more, or in the place of another, and
-// returns what it answers and has stored, as far as that is the same each time.
-func restOf(t *testing.T, call, least, path, value string) string {
+// rest is a call that the tests of every field make.
+type rest struct {
+	w              *world
+	method, target string
+	asked          *[]string
+}
+
+func newRest(t *testing.T, call string) rest {
 	t.Helper()
-	w := newWorld(t)
-	hook := w.do("POST", "/events/webhooks", hookBody(quiet)).Is(http.StatusCreated).Object()["id"].(string)
-	method, target, _ := strings.Cut(strings.ReplaceAll(call, "HOOK", hook), " ")
+	r := rest{asked: new([]string)}
+	r.w = newWorld(t, func(o *Options) {
+		o.Snapshots, o.Builds = askedSnapshots{o.Snapshots, r.asked}, askedBuilds{o.Builds, r.asked}
+	})
+	hook := r.w.do("POST", "/events/webhooks", hookBody(quiet)).Is(http.StatusCreated).Object()["id"].(string)
+	path := r.w.requested(goodKey, "built")
+	r.w.requested(goodKey, "built2")
+	ids := strings.NewReplacer("HOOK", hook, "SANDBOX", r.w.create(`{"templateID":"base"}`), "BUILD", path)
+	r.method, r.target, _ = strings.Cut(ids.Replace(call), " ")
+	return r
+}
+
+// send makes the call with one field more than the least, or in the place of
+// another, and returns what it answers, has stored and has asked for, as far as
+// that is the same each time.
+func (r rest) send(least, path, value string) string {
+	t := r.w.T
+	t.Helper()
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(least), &fields); err != nil {
 		t.Fatal(err)
@@ -279,14 +325,129 @@ func restOf(t *testing.T, call, least, path, value string) string {
 	if path != "" {
 		text = []byte(strings.Replace("{"+apitest.Nested(path, value)+","+string(text[1:]), ",}", "}", 1))
 	}
-	a := w.do(method, target, string(text))
-	o := a.Object()
-	for _, name := range []string{"id", "createdAt", "mask", "key"} {
+	*r.asked = nil
+	a := r.w.do(r.method, r.target, string(text))
+	var o map[string]any
+	if strings.HasPrefix(a.Body, "{") {
+		o = a.Object()
+	}
+	for _, name := range []string{"id", "createdAt", "mask", "key", "buildID"} {
 		delete(o, name)
 	}
-	volumes, err := w.Fake.Volumes(t.Context())
+	volumes, err := r.w.Fake.Volumes(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprint(a.Status, o, volumes)
+	return fmt.Sprint(a.Status, o, volumes, *r.asked)
+}
+
+// dropped are the fields that are read and have no effect, each with the client
+// that sends it, and why nobody misses the effect.
+var dropped = map[string]string{
+	"POST /v3/templates teamID":              "E2B's generated clients have it for keys of several teams; a key here is of the one server",
+	"POST /v2BUILD steps[0].forceUpload":     "e2b 2.51.0 and 2.63.0 send how they treat files before they send them: whether again,",
+	"POST /v2BUILD steps[0].resolveSymlinks": "what links in them stand for,",
+	"POST /v2BUILD steps[0].gzip":            "and how they pack them, which the archive shows itself",
+}
+
+// askedSnapshots and askedBuilds note what is asked for.
+type askedSnapshots struct {
+	snapshotsOf
+	asked *[]string
+}
+
+type snapshotsOf interface{ Snapshots } // an embedded Snapshots would hide its method of that name
+
+func (x askedSnapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error) {
+	*x.asked = append(*x.asked, fmt.Sprint(req))
+	return x.snapshotsOf.TakeSnapshot(ctx, id, req)
+}
+
+// Fork has one child more, which does not start.
+func (x askedSnapshots) Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error) {
+	if req.Timeout != nil {
+		*x.asked = append(*x.asked, req.Timeout.String())
+	}
+	*x.asked = append(*x.asked, fmt.Sprint(req.Count))
+	children, err := x.snapshotsOf.Fork(ctx, id, req)
+	return append(children, supervisor.Forked{Err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "no more")}), err
+}
+
+type askedBuilds struct {
+	Builds
+	asked *[]string
+}
+
+func (x askedBuilds) Request(req build.Request) (build.Template, build.Build, error) {
+	*x.asked = append(*x.asked, fmt.Sprint(req))
+	return x.Builds.Request(req)
+}
+
+func (x askedBuilds) Start(_, _ string, r build.Recipe) error {
+	as := image.Login{}
+	if r.Base.Login != nil {
+		as = *r.Base.Login
+	}
+	*x.asked = append(*x.asked, fmt.Sprint(r.Base.Image, r.Base.Template, as, r.Force, fmt.Sprintf("%#v", r.Steps), r.Start, r.Ready))
+	return nil
+}
+
+func (x askedBuilds) Tag(_ context.Context, ref string, tags []string) (string, error) {
+	*x.asked = append(*x.asked, fmt.Sprint(ref, tags))
+	return "", nil
+}
+
+func (x askedBuilds) Untag(_ context.Context, name string, tags []string) error {
+	*x.asked = append(*x.asked, fmt.Sprint(name, tags))
+	return nil
+}
+
+// TestEveryFieldOfABuild sends every field that a registry's login or a step can
+// have to each kind of it: what changes nothing is refused by its name, unless it
+// is one of those that are dropped.
+func TestEveryFieldOfABuild(t *testing.T) {
+	const call = "POST /v2BUILD"
+	values := map[string]string{"username": `"me"`, "password": `"hidden"`, "serviceAccountJson": `"{}"`, "aws": `"x"`, "args": `["y"]`, "force": "true", "filesHash": `"h"`, "packing": "true"}
+	for name, kind := range map[string]struct {
+		body          body.Vocabulary
+		at            string
+		whole, around string // an object of the kind, and the body around it
+	}{
+		"registry": {loginBody, "fromImageRegistry", `{"type":"registry","username":"a","password":"b"}`, `{"fromImage":"i","fromImageRegistry":%s}`},
+		"gcp":      {loginBody, "fromImageRegistry", `{"type":"gcp","serviceAccountJson":"a"}`, `{"fromImage":"i","fromImageRegistry":%s}`},
+		"step":     {stepBody, "steps[0]", `{"type":"RUN","args":["x"]}`, `{"fromImage":"i","steps":[%s]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			without := newRest(t, call).send(fmt.Sprintf(kind.around, kind.whole), "", "")
+			if !strings.HasPrefix(without, "202") {
+				t.Fatal(without)
+			}
+			fields := map[string]string{"someday": "1", "Type": `"registry"`, "userName": `"me"`}
+			for _, sp := range kind.body.Spellings() {
+				if sp.Path != "type" {
+					fields[sp.Path] = values[sp.Option.Name]
+				}
+			}
+			for field, value := range fields {
+				var object map[string]json.RawMessage
+				if err := json.Unmarshal([]byte(kind.whole), &object); err != nil {
+					t.Fatal(err)
+				}
+				object[field] = json.RawMessage(value)
+				text, err := json.Marshal(object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := newRest(t, call).send(fmt.Sprintf(kind.around, text), "", "")
+				switch {
+				case strings.HasPrefix(got, "4"):
+					if !strings.Contains(got, field) || strings.Contains(got, "hidden") {
+						t.Errorf("%s: %s; want a refusal that names it, and not the password", field, got)
+					}
+				case got == without && dropped[call+" "+kind.at+"."+field] == "":
+					t.Errorf("%s: accepted without effect", field)
+				}
+			}
+		})
+	}
 }

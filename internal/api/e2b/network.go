@@ -15,6 +15,8 @@ type network struct {
 	DenyOut            []string `json:"denyOut,omitempty"`
 	MaskRequestHost    string   `json:"maskRequestHost,omitempty"`
 	HTTPSPorts         []int    `json:"httpsPorts,omitempty"`
+
+	EgressProxy *body.Proxy `json:"egressProxy,omitempty"` // without its password
 }
 
 // setNetwork replaces what a running sandbox reaches outside. What the body does
@@ -38,6 +40,9 @@ func (s *server) setNetwork(c *call) (reply, error) {
 	if p.AllowInternet == nil {
 		p.AllowInternet = new(true)
 	}
+	if p.Proxy == nil {
+		p.Proxy = &store.Proxy{}
+	}
 	p.AllowOut, p.DenyOut = append([]string{}, p.AllowOut...), append([]string{}, p.DenyOut...)
 	_, err = s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor)
 	return noContent, err
@@ -45,7 +50,7 @@ func (s *server) setNetwork(c *call) (reply, error) {
 
 // networkView returns the network object of a sandbox as clients know it.
 func networkView(cfg store.Config) json.RawMessage {
-	if len(cfg.AllowOut) == 0 && len(cfg.DenyOut) == 0 {
+	if len(cfg.AllowOut) == 0 && len(cfg.DenyOut) == 0 && cfg.Proxy == nil {
 		return cfg.Network
 	}
 	var n network
@@ -54,7 +59,7 @@ func networkView(cfg store.Config) json.RawMessage {
 			panic("internal error: e2b: decode network: " + err.Error())
 		}
 	}
-	n.AllowOut, n.DenyOut = cfg.AllowOut, cfg.DenyOut
+	n.AllowOut, n.DenyOut, n.EgressProxy = cfg.AllowOut, cfg.DenyOut, body.ViewProxy(cfg.Proxy)
 	return encodeNetwork(n)
 }
 

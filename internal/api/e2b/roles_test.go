@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/auth"
 )
 
 // createAs makes a sandbox with a key and returns its id.
@@ -21,7 +22,7 @@ var uses = []string{
 	"POST /sandboxes", "POST /v2/sandboxes", "DELETE /sandboxes/{sandboxID}", "POST /sandboxes/{sandboxID}/pause",
 	"POST /sandboxes/{sandboxID}/connect", "POST /v2/sandboxes/{sandboxID}/connect", "POST /sandboxes/{sandboxID}/resume",
 	"POST /sandboxes/{sandboxID}/snapshots", "DELETE /templates/{templateID}",
-	"POST /sandboxes/{sandboxID}/fork", "POST /v2/sandboxes/{sandboxID}/fork", "POST /sandboxes/{sandboxID}/clone",
+	"POST /sandboxes/{sandboxID}/fork", "POST /v2/sandboxes/{sandboxID}/fork", "POST /sandboxes/{sandboxID}/clone", "POST /sandboxes/{sandboxID}/rollback",
 	"POST /v3/templates", "POST /v2/templates/{templateID}/builds/{buildID}", "POST /templates/tags", "DELETE /templates/tags",
 	"GET /templates/{templateID}/files/{hash}",
 	"POST /sandboxes/{sandboxID}/timeout", "POST /sandboxes/{sandboxID}/refreshes", "PUT /sandboxes/{sandboxID}/network",
@@ -45,10 +46,7 @@ func isRefused(r route) bool { return strings.HasPrefix(r.pattern, "/secrets") }
 // TestEveryRouteAsksForItsRole: a key whose role does not suffice reaches
 // nothing, and one whose role does is not refused.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if r.needs == nothing {
-			t.Skip("open")
-		}
+	eachRouteThat(t, needsKey, func(t *testing.T, r route) {
 		name := r.method + " " + r.pattern
 		changes, managed := slices.Contains(uses, name), slices.Contains(manages, name) || strings.HasPrefix(r.pattern, "/events/webhooks")
 		shared := isShared(r)
@@ -76,13 +74,10 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 	})
 }
 
-// TestWhatAnotherKeyMadeIsNotThere: to a key of role own, what another has made
-// is in no way different from what there is not.
+// TestWhatAnotherKeyMadeIsNotThere: to a key of role own, another key's sandbox is
+// reported as not found, exactly as if it did not exist.
 func TestWhatAnotherKeyMadeIsNotThere(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if !namesSandbox(r) {
-			t.Skip("names no sandbox")
-		}
+	eachRouteThat(t, namesSandbox, func(t *testing.T, r route) {
 		w := newWorld(t)
 		live, ended := w.createAs(apitest.FullKey), w.createAs(apitest.FullKey)
 		w.do("DELETE", "/sandboxes/"+ended, "").Is(http.StatusNoContent)
@@ -109,10 +104,7 @@ func TestWhatAnotherKeyMadeIsNotThere(t *testing.T) {
 // TestOwnKeyUsesItsOwn: for what it has made, a key of role own is as good as
 // any.
 func TestOwnKeyUsesItsOwn(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if !namesSandbox(r) {
-			t.Skip("names no sandbox")
-		}
+	eachRouteThat(t, namesSandbox, func(t *testing.T, r route) {
 		asked := func(key string) answer {
 			w := newWorld(t)
 			id := w.createAs(key)
@@ -162,5 +154,13 @@ func TestReadKeyGetsNoTokens(t *testing.T) {
 		if got := strings.Contains(a.Body, apitest.Tokens()); got != want {
 			t.Errorf("%s gets a token: %t, want %t", key[:6], got, want)
 		}
+	}
+}
+
+// TestHasty: SDKs try a call again that was refused because of its rate.
+func TestHasty(t *testing.T) {
+	a := newWorld(t, func(o *Options) { o.Auth = apitest.Hasty{} }).Do("GET", "/sandboxes", "").Is(http.StatusTooManyRequests)
+	if code, wait := a.Object()["error_code"], a.Header.Get("Retry-After"); code != auth.CodeRate || wait != "1" {
+		t.Errorf("the code is %v, and Retry-After %q: %s", code, wait, a.Body)
 	}
 }

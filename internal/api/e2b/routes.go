@@ -58,7 +58,8 @@ var routes = append([]route{
 	{http.MethodDelete, "/templates/{templateID}", auth.Use, deleteTemplate},
 	{http.MethodPost, "/sandboxes/{sandboxID}/fork", auth.Use, forkV1},
 	{http.MethodPost, "/v2/sandboxes/{sandboxID}/fork", auth.Use, forkV2},
-	{http.MethodPost, "/sandboxes/{sandboxID}/clone", auth.Use, clone}, // Novita's
+	{http.MethodPost, "/sandboxes/{sandboxID}/clone", auth.Use, clone},       // Novita's
+	{http.MethodPost, "/sandboxes/{sandboxID}/rollback", auth.Use, rollback}, // CubeSandbox's
 
 	{http.MethodGet, "/sandboxes/quota", auth.Look, tellQuota},
 	{http.MethodGet, "/sandboxes/events", auth.LookAll, eventsInPage},
@@ -119,7 +120,6 @@ var routes = append([]route{
 	"POST /sandboxes/{sandboxID}/volume-mounts",
 	"DELETE /sandboxes/{sandboxID}/volume-mounts",
 	"POST /sandboxes/{sandboxID}/commit",
-	"POST /sandboxes/{sandboxID}/rollback",
 
 	// Templates.
 	"POST /templates",

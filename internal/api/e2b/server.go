@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -112,12 +113,6 @@ type Webhooks interface {
 	Stats(ctx context.Context, id string) (webhook.Stats, error)
 }
 
-// Authenticator says whose API key a text is, or returns an
-// errdef.Unauthorized.
-type Authenticator interface {
-	Check(key string) (store.Key, error)
-}
-
 // What applies where Options say nothing.
 const (
 	DefaultEnvdVersion = "0.6.13"
@@ -133,7 +128,7 @@ type Options struct {
 	Builds    Builds    // required
 	// Sign returns the proof that this server has given something out for a purpose.
 	Sign func(purpose, text string) string // required
-	Auth Authenticator                     // required
+	Auth auth.Checker                      // required
 	Keys Keys                              // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is
 	// refused. Zero means that there is no bound.
@@ -241,18 +236,22 @@ func (s *server) dispatch(c *call) (reply, error) {
 
 // authenticate takes down who calls, if they may do what they ask for.
 func (s *server) authenticate(c *call) (err error) {
-	if c.key, err = s.Auth.Check(auth.FromHeader(c.r.Header)); err != nil {
+	if c.key, err = auth.Admit(s.Auth, c.r, c.route.needs); err != nil {
 		return err
 	}
 	c.actor = "key:" + c.key.ID
-	return auth.Require(c.key, c.route.needs)
+	return nil
 }
 
 // names takes down which sandbox the call is about. One that the key does not
 // see is not there.
 func (s *server) names(c *call, raw string) (err error) {
-	if c.sandbox, err = parseSandboxID(raw); err != nil || auth.SeesAll(c.key) {
+	if c.sandbox, err = parseSandboxID(raw); err != nil {
 		return err
+	}
+	audit.About(c.r.Context(), c.sandbox)
+	if auth.SeesAll(c.key) {
+		return nil
 	}
 	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
 	if err == nil && !auth.Sees(c.key, sb.Config.Key) {

@@ -27,6 +27,9 @@ type Snapshots interface {
 	Snapshot(ref string) (store.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, ref, actor string) error
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
+	// Restore returns the sandbox as it is then, and the id of the snapshot that
+	// keeps what it was before.
+	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
 }
 
 // snapshotView is a snapshot as clients see it: a template with a tag.
@@ -288,6 +291,34 @@ func clone(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	return reply{status: http.StatusCreated, body: v}, nil
+}
+
+// rolledBackView answers a rollback.
+type rolledBackView struct {
+	SandboxID  string `json:"sandboxID"`
+	SnapshotID string `json:"snapshotID"`
+	Status     string `json:"status"`
+}
+
+// rollback takes a sandbox back to one of its snapshots. An unknown one is no 404:
+// clients would take that for the sandbox.
+func rollback(s *server, c *call) (reply, error) {
+	words, err := c.parse(rollbackBody)
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
+	ref, _ := said[string](words, "snapshotID")
+	snap, err := origin.Taken(s.Snapshots, c.key, origin.Ref(ref))
+	if ref == "" || errdef.Is(err, errdef.NotFound) {
+		err = badRequest(`"snapshotID" is %.200q, and there is no such snapshot`, ref)
+	}
+	if err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
+	if _, _, err := s.Snapshots.Restore(c.r.Context(), c.sandbox, supervisor.RestoreRequest{Snapshot: snap.ID, Actor: c.actor}); err != nil {
+		return reply{}, err
+	}
+	return reply{status: http.StatusOK, body: rolledBackView{c.sandbox, ref, "success"}}, nil
 }
 
 // killAll takes clones back.

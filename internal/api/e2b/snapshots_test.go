@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -231,6 +232,33 @@ func TestFork(t *testing.T) {
 }
 
 // TestClone is what Novita's clients call a fork.
+// TestRollback takes a sandbox back to a snapshot of its own, and to no other.
+func TestRollback(t *testing.T) {
+	w := newWorld(t)
+	id, other := w.create(`{"templateID":"base"}`), w.create(`{"templateID":"base"}`)
+	snapshot := func(of string) string {
+		return w.do("POST", "/sandboxes/"+of+"/snapshots", `{"name":"n`+of+`"}`).Is(http.StatusCreated).Object()["snapshotID"].(string)
+	}
+	own, others := snapshot(id), snapshot(other)
+	at := "/sandboxes/" + id + "/rollback"
+	for _, ref := range []string{own, strings.TrimSuffix(own, ":default")} {
+		want := map[string]any{"sandboxID": id, "snapshotID": ref, "status": "success"}
+		if got := w.do("POST", at, `{"snapshotID":"`+ref+`"}`).Is(http.StatusOK).Object(); !maps.Equal(got, want) {
+			t.Errorf("rolled back to %s: %v", ref, got)
+		}
+	}
+	if cp := w.Fake.Sandboxes[id].Record.Checkpoint; cp == nil || !strings.HasPrefix(cp.ID, "of s") {
+		t.Errorf("it goes on from %+v", cp)
+	}
+	for body, message := range map[string]string{
+		`{"snapshotID":"nothing"}`: "no such snapshot", `{"snapshotID":""}`: "no such snapshot", `{"snapshotID":"` + others + `"}`: "another sandbox",
+		`{}`: "snapshotID", `{"snapshotID":1}`: "snapshotID", `{"snapshotID":"` + own + `","mode":"memory"}`: "mode", "": "body",
+	} {
+		w.do("POST", at, body).fails(http.StatusBadRequest, "", message)
+	}
+	w.do("POST", "/sandboxes/inobody/rollback", `{"snapshotID":"nothing"}`).fails(http.StatusNotFound, "sandbox_not_found", "")
+}
+
 func TestClone(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base","timeout":50}`)

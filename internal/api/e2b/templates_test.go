@@ -30,7 +30,7 @@ func TestTemplatesCanBeRead(t *testing.T) {
 func TestUnknownCallsAreNotUnknownSandboxes(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"templateID":"base"}`)
-	for _, path := range []string{"POST /sandboxes/" + id + "/rollback", "DELETE /sandboxes/" + id + "/volume-mounts/x",
+	for _, path := range []string{"POST /sandboxes/" + id + "/rollback/x", "DELETE /sandboxes/" + id + "/volume-mounts/x",
 		"POST /v2/sandboxes/" + id + "/commit"} {
 		method, target, _ := strings.Cut(path, " ")
 		w.do(method, target, "").fails(http.StatusNotImplemented, "not_supported", "")

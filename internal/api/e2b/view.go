@@ -142,8 +142,8 @@ func (s *server) envdToken(sb store.Sandbox) string {
 	return s.Sandboxes.EnvdToken(sb.ID)
 }
 
-// noEnd stands for the end of a sandbox without a timeout, which this dialect
-// cannot make but must show: endAt is required. Clients in any time zone can
+// noEnd stands for the end of a sandbox without a timeout, which E2B does not
+// know: endAt is required. Clients in any time zone can
 // represent it.
 var noEnd = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 

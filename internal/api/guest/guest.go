@@ -19,11 +19,10 @@ import (
 	"syscall"
 	"time"
 
-	"connectrpc.com/connect"
-
+	"github.com/drowse-dev/drowse/client/agentpb"
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem/filesystemconnect"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
@@ -50,14 +49,12 @@ const (
 
 // Processes is the agent's service for processes.
 func (g Guest) Processes() processconnect.ProcessClient {
-	return processconnect.NewProcessClient(g.Client(agentapi.Port), base,
-		connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
+	return processconnect.NewProcessClient(g.Client(agentapi.Port), base, agentpb.Bounded(maxMessage))
 }
 
 // Files is the agent's service for files. Their bytes go by [Guest.Client].
 func (g Guest) Files() filesystemconnect.FilesystemClient {
-	return filesystemconnect.NewFilesystemClient(g.Client(agentapi.Port), base,
-		connect.WithReadMaxBytes(maxListing), connect.WithAcceptCompression("gzip", nil, nil))
+	return filesystemconnect.NewFilesystemClient(g.Client(agentapi.Port), base, agentpb.Bounded(maxListing))
 }
 
 // base begins every URL: the client of a guest goes nowhere else, whatever the

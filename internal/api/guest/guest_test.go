@@ -1,12 +1,14 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -15,8 +17,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem"
+	"github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -153,5 +156,37 @@ func TestCutReturnsTheLeaseOfAnAnswerThatNobodyReads(t *testing.T) {
 	}
 	defer res.Body.Close()
 	close(in.cut)
+	in.closed(t)
+}
+
+// TestManyEntriesAreRefused: an agent answers with empty entries, of two bytes each,
+// which take a hundred times as much memory.
+func TestManyEntriesAreRefused(t *testing.T) {
+	in := newInside(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/proto")
+		_, _ = w.Write(bytes.Repeat([]byte{0x0a, 0}, 1<<20-1))
+	})
+	g := Guest{Sandboxes: in, ID: "i1"}
+	for name, ask := range map[string]func() error{
+		"a directory": func() error {
+			_, err := g.Files().ListDir(t.Context(), connect.NewRequest(&filesystem.ListDirRequest{Path: "/"}))
+			return err
+		},
+		"processes": func() error {
+			_, err := g.Processes().List(t.Context(), connect.NewRequest(&process.ListRequest{}))
+			return err
+		},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := ask()
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			t.Errorf("%s: it is taken", name)
+		}
+		if spent := after.TotalAlloc - before.TotalAlloc; spent > 32<<20 {
+			t.Errorf("%s: %d MiB were allocated", name, spent>>20)
+		}
+	}
 	in.closed(t)
 }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -127,6 +128,48 @@ func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
 	waitFor(t, "what has ended is still held", func() bool { return b.room.Taken() < held })
 	if got := post(t, srv, "greedy", "1"); got != "1 bytes" {
 		t.Errorf("after one ended: %q", got)
+	}
+}
+
+// TestBodiesOfOneAddressAndOfAll: other keys come from one address, and addresses are
+// many: each is bounded, and so is what all take together.
+func TestBodiesOfOneAddressAndOfAll(t *testing.T) {
+	b := NewBodies()
+	var held []*body
+	// fill has a new key of an address send as much as a key may, until it is refused.
+	fill := func(address string) (taken int, err error) {
+		for {
+			r := httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", MaxBody)))
+			one := &body{all: b}
+			r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, one))
+			r.RemoteAddr = address + ":1234"
+			held = append(held, one)
+			if _, err = ReadBody(httptest.NewRecorder(), r, fmt.Sprintf("key %d", len(held))); err != nil {
+				one.release()
+				return taken, err
+			}
+			taken += one.taken
+		}
+	}
+	for i := range 3 {
+		want := min(maxAddressBodies, maxBodies-b.room.Taken())
+		address := fmt.Sprintf("192.0.2.%d", i)
+		taken, err := fill(address)
+		if e, ok := err.(*errdef.Error); !ok || e.Code != "too_many_bodies" {
+			t.Fatal(err)
+		}
+		if taken > want || taken < want-2*MaxBody {
+			t.Errorf("%s holds %d bytes, want about %d", address, taken, want)
+		}
+	}
+	if n := b.room.Taken(); n < maxBodies-2*MaxBody {
+		t.Errorf("all hold %d bytes, want about %d", n, maxBodies)
+	}
+	for _, one := range held {
+		one.release()
+	}
+	if n := b.room.Taken(); n != 0 {
+		t.Errorf("%d bytes are held by nobody", n)
 	}
 }
 

@@ -23,6 +23,10 @@ const (
 	defaultLanguage = "python"
 	// maxLine bounds one message of the interpreter: a guest is hostile.
 	maxLine = 16 << 20
+	// maxMedia is how many forms a result may have, and maxTraceback how many lines
+	// an error.
+	maxMedia     = 64
+	maxTraceback = 10_000
 	// maxRefusal bounds what is read of an answer that refuses.
 	maxRefusal = 64 << 10
 )
@@ -119,7 +123,7 @@ func (g inside) cell(ctx context.Context, to *frames, code, language string) err
 			message = result{resultOf(e, lines.Bytes())}
 		case "error":
 			failed.ExitCode = 1
-			message = failure{failureView{e.Name, e.Value, strings.Split(e.Traceback, "\n")}}
+			message = failure{failureView{e.Name, e.Value, strings.SplitN(e.Traceback, "\n", maxTraceback)}}
 		case "end_of_execution":
 			return to.finish(failed)
 		default:
@@ -139,22 +143,45 @@ func (g inside) cell(ctx context.Context, to *frames, code, language string) err
 // resultOf returns the data of a result by media type: as the kernel wrote it.
 func resultOf(e event, line []byte) resultView {
 	v := resultView{Data: map[string][]byte{}}
-	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(line, &fields) // it was read before
-	for name, raw := range fields {
+	var extra json.RawMessage
+	eachField(line, func(name string, raw json.RawMessage) {
 		if media, known := interpreter.MediaType(name); known {
 			v.Data[media] = plain(raw)
+		} else if name == "extra" {
+			extra = raw
 		}
-	}
-	var extra map[string]json.RawMessage
-	_ = json.Unmarshal(fields["extra"], &extra) // nothing if it is none
-	for media, raw := range extra {
-		v.Data[media] = plain(raw)
-	}
+	})
+	eachField(extra, func(media string, raw json.RawMessage) {
+		if len(v.Data) < maxMedia {
+			v.Data[media] = plain(raw)
+		}
+	})
 	if e.Main {
 		v.Text = e.Text
 	}
 	return v
+}
+
+// eachField calls do for the fields of an object, one after the other: a map of them
+// could take ten times as much memory as they have bytes.
+func eachField(object []byte, do func(name string, value json.RawMessage)) {
+	in := json.NewDecoder(bytes.NewReader(object))
+	if begin, err := in.Token(); err != nil || begin != json.Delim('{') {
+		return
+	}
+	for in.More() {
+		name, err := in.Token()
+		if err != nil {
+			return
+		}
+		var value json.RawMessage
+		if err := in.Decode(&value); err != nil {
+			return
+		}
+		if name, ok := name.(string); ok {
+			do(name, value)
+		}
+	}
 }
 
 // plain returns a text without its quotes, and anything else as JSON.

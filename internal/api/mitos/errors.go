@@ -102,7 +102,11 @@ type rpcError struct {
 func (s *server) fail(c *call, err error) {
 	p := s.problem(c, err)
 	header := http.Header{}
-	if p.status == http.StatusServiceUnavailable || p.status == http.StatusTooManyRequests {
+	reason, other := p.Context["error_code"].(string)
+	if !other {
+		reason = p.code
+	}
+	if (p.status == http.StatusServiceUnavailable || p.status == http.StatusTooManyRequests) && !errdef.Lasting(reason) {
 		header.Set("Retry-After", "1")
 	}
 	if allowed, ok := p.Context["allowed"].([]string); ok && p.status == http.StatusMethodNotAllowed {

@@ -11,9 +11,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	filesystempb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	filesystempb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )

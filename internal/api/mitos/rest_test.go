@@ -12,6 +12,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -113,6 +114,19 @@ func TestExpired(t *testing.T) {
 
 // TestOtherKeys: a sandbox is there only for keys that see it, and by name only for
 // its own.
+// TestRetryAfter is only for what a retry may cure.
+func TestRetryAfter(t *testing.T) {
+	for code, wait := range map[string]string{"pause_failed": "1", "resume_failed": "1", "checkpoint_damaged": "", "checkpoint_unreadable": ""} {
+		w := newWorld(t)
+		object(t, w.create(apitest.GoodKey, "a"), http.StatusOK)
+		w.Fake.Err = errdef.New(errdef.Unavailable, code, "it did not wake")
+		got := w.do(apitest.GoodKey, post, "/v1/pause", `{"sandbox":"a"}`)
+		if got.Code != http.StatusServiceUnavailable || got.Header().Get("Retry-After") != wait {
+			t.Errorf("%s: %d, Retry-After %q, want %q", code, got.Code, got.Header().Get("Retry-After"), wait)
+		}
+	}
+}
+
 func TestOtherKeys(t *testing.T) {
 	w := newWorld(t)
 	object(t, w.create(apitest.GoodKey, "box-1"), http.StatusOK)
@@ -209,7 +223,8 @@ func TestNetworksAtOnce(t *testing.T) {
 }
 
 func TestIdempotency(t *testing.T) {
-	w := newWorld(t)
+	var o Options
+	w := newWorld(t, func(of *Options) { o = *of })
 	object(t, w.do(apitest.GoodKey, post, "/v1/templates", `{"id":"python"}`), http.StatusOK)
 	send := func(body string) *httptest.ResponseRecorder {
 		return w.do(apitest.GoodKey, post, "/v1/fork", body, "Idempotency-Key", "00112233445566778899aabbccddeeff")
@@ -219,6 +234,11 @@ func TestIdempotency(t *testing.T) {
 		t.Errorf("the second create gave %v", got)
 	}
 	fails(t, send(`{"template":"python","id":"b"}`), http.StatusUnprocessableEntity, "idempotency_key_reused", "")
+	w.HTTP = New(o) // the server starts anew
+	if got := object(t, send(`{"id":"a","template":"python"}`), http.StatusOK); got["id"] != "a" || got["template_id"] != "python" || len(w.Fake.Created) != 1 {
+		t.Errorf("after a restart the create gave %v", got)
+	}
+	fails(t, w.do(apitest.GoodKey, post, "/v1/fork", `{"template":"python","id":"c"}`), http.StatusNotFound, "not_found", "")
 }
 
 func TestCeiling(t *testing.T) {

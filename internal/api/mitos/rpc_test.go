@@ -18,9 +18,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/supervisor"

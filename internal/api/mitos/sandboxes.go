@@ -9,6 +9,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -67,6 +68,17 @@ func create(s *server, c *call) (any, error) {
 		return nil, err
 	}
 	name, template := words["id"].Value.(string), words["template"].Value.(string)
+	req := supervisor.CreateRequest{Actor: c.actor, Config: store.Config{Key: c.key.ID, Name: name, Secure: true}}
+	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	// Before all else: what was said of the template is not known after a restart.
+	if sb, made, err := s.Sandboxes.Made(c.ctx, req.Config); err != nil {
+		return nil, err
+	} else if made {
+		return s.made(c, sb, template, begin), nil
+	}
 	p, known := s.postures.use(c.key.ID, template) // first: also a create that is refused was the one to come
 	if w, given := words["region"]; given {
 		return nil, notSupported(w.Path, "this server is in one place", "leave it out")
@@ -78,23 +90,24 @@ func create(s *server, c *call) (any, error) {
 		return nil, errdef.New(errdef.NotFound, "template_not_found", "template %q was not created with this API key since the server's start", template).
 			WithRemedy("create it first, as mitos.create() does: POST %s/templates", v1)
 	}
-	req := supervisor.CreateRequest{Actor: c.actor, Config: store.Config{Key: c.key.ID, Name: name, Secure: true}}
 	req.Settings.Timeout = s.MaxTimeout
 	p.apply(&req)
 	if err := s.startFrom(c, template, &req); err != nil {
 		return nil, err
 	}
-	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
-		return nil, err
-	}
-	begin := time.Now()
 	sb, err := s.Sandboxes.Create(c.ctx, req)
 	if err != nil {
 		return nil, err
 	}
+	return s.made(c, sb, template, begin), nil
+}
+
+// made is the answer to a create of a template.
+func (s *server) made(c *call, sb store.Sandbox, template string, begin time.Time) sandboxView {
+	audit.About(c.ctx, sb.ID)
 	v := s.view(c, sb, nil)
 	v.TemplateID, v.ForkTimeMS = template, milliseconds(time.Since(begin))
-	return v, nil
+	return v
 }
 
 func terminate(s *server, c *call) (any, error) {

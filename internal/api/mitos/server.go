@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -35,6 +36,8 @@ type Sandboxes interface {
 // Lifecycle makes sandboxes, and puts them to sleep and to an end.
 type Lifecycle interface {
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
+	// Made returns the sandbox that the idempotency key of a Config has made.
+	Made(ctx context.Context, as store.Config) (sb store.Sandbox, made bool, err error)
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
 	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
 	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
@@ -64,7 +67,7 @@ type Snapshots interface {
 
 // Authenticator knows the API keys.
 type Authenticator interface {
-	Check(text string) (store.Key, error)
+	auth.Checker
 	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
 }
 
@@ -173,13 +176,10 @@ func (s *server) admit(c *call) (release func(), err error) {
 			WithRemedy("point MITOS_BASE_URL at the server's URL with %s behind it", Prefix)
 	}
 	c.route, c.params = route, params
-	if c.key, err = s.Auth.Check(auth.FromHeader(c.r.Header)); err != nil {
+	if c.key, err = auth.Admit(s.Auth, c.r, route.access); err != nil {
 		return release, err
 	}
 	c.actor = "key:" + c.key.ID
-	if err := auth.Require(c.key, route.access); err != nil {
-		return release, err
-	}
 	ctx, cancel := s.Auth.Bind(c.ctx, c.key.ID)
 	c.ctx, release = ctx, func() { cancel() }
 	if err := c.checkQuery(); err != nil {
@@ -240,6 +240,7 @@ func (s *server) names(c *call, text string) error {
 		WithRemedy("list_sandboxes() has those that do; create one with mitos.create()")
 	if id, ok := s.Sandboxes.Named(c.key.ID, text); ok {
 		c.id = id
+		audit.About(c.ctx, id)
 		return nil
 	}
 	if !idForm.MatchString(text) {
@@ -250,6 +251,7 @@ func (s *server) names(c *call, text string) error {
 		return missing
 	}
 	c.id = text
+	audit.About(c.ctx, text)
 	return err
 }
 

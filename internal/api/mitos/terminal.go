@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/coder/websocket"
 
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/human"

@@ -12,7 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	processpb "github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )

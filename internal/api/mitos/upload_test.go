@@ -41,58 +41,71 @@ func received(sent []byte, slowly bool) (open string, data []byte, err error) {
 	return string(first), data, err
 }
 
-func TestUpload(t *testing.T) {
-	const open = `{"open":{"path":"/x"}}`
+const openFrame = `{"open":{"path":"/x"}}`
+
+// uploaded is a body and what is in it.
+type uploaded struct {
+	sent []byte
+	want string
+}
+
+func goodUploads() map[string]uploaded {
 	hello := base64.StdEncoding.EncodeToString([]byte("hello, world"))
-	for name, test := range map[string]struct {
-		sent []byte
-		want string
-	}{
-		"nothing":        {raw(open), ""},
-		"one":            {append(raw(open), raw(`{"data":"`+hello+`"}`)...), "hello, world"},
-		"two":            {append(append(raw(open), raw(`{"data":"aGVs"}`)...), raw(`{"data":"bG8="}`)...), "hello"},
-		"spaced":         {append(raw(open), raw("{\n\t\"data\" : \"aGVs\" \r}")...), "hel"},
-		"empty":          {append(raw(open), raw(`{"data":""}`)...), ""},
-		"left out":       {append(append(raw(open), raw(`{}`)...), raw(`{"data":"aGVs"}`)...), "hel"},
-		"escaped slash":  {append(raw(open), raw(`{"data":"\/\/\/\/"}`)...), "\xff\xff\xff"},
-		"escaped letter": {append(raw(open), raw(`{"data":"\u0061GVs"}`)...), "hel"},
-	} {
+	return map[string]uploaded{
+		"nothing":        {raw(openFrame), ""},
+		"one":            {append(raw(openFrame), raw(`{"data":"`+hello+`"}`)...), "hello, world"},
+		"two":            {append(append(raw(openFrame), raw(`{"data":"aGVs"}`)...), raw(`{"data":"bG8="}`)...), "hello"},
+		"spaced":         {append(raw(openFrame), raw("{\n\t\"data\" : \"aGVs\" \r}")...), "hel"},
+		"empty":          {append(raw(openFrame), raw(`{"data":""}`)...), ""},
+		"left out":       {append(append(raw(openFrame), raw(`{}`)...), raw(`{"data":"aGVs"}`)...), "hel"},
+		"escaped slash":  {append(raw(openFrame), raw(`{"data":"\/\/\/\/"}`)...), "\xff\xff\xff"},
+		"escaped letter": {append(raw(openFrame), raw(`{"data":"\u0061GVs"}`)...), "hel"},
+	}
+}
+
+// badUploads are bodies that are refused.
+func badUploads() map[string][]byte {
+	return map[string][]byte{
+		"no frame":            nil,
+		"half a head":         {0, 0},
+		"a first frame cut":   raw(openFrame)[:10],
+		"a huge first frame":  {0, 0xff, 0xff, 0xff, 0xff},
+		"compressed":          append([]byte{1}, raw(openFrame)[1:]...),
+		"an end frame":        append(raw(openFrame), append([]byte{2}, raw(`{}`)[1:]...)...),
+		"cut in its data":     append(raw(openFrame), raw(`{"data":"aGVs"}`)[:12]...),
+		"cut after its data":  append(raw(openFrame), raw(`{"data":"aGVs"}`)[:18]...),
+		"half a second head":  append(raw(openFrame), 0, 0, 0),
+		"length too small":    append(raw(openFrame), append([]byte{0, 0, 0, 0, 10}, `{"data":"aGVs"}`...)...),
+		"length too large":    append(raw(openFrame), append([]byte{0, 0, 0, 0, 99}, `{"data":"aGVs"}`...)...),
+		"no object":           append(raw(openFrame), raw(`"data"`)...),
+		"a null":              append(raw(openFrame), raw(`{"data":null}`)...),
+		"a number":            append(raw(openFrame), raw(`{"data":5}`)...),
+		"another field":       append(raw(openFrame), raw(`{"date":"aGVs"}`)...),
+		"one field more":      append(raw(openFrame), raw(`{"data":"aGVs","eof":true}`)...),
+		"data twice":          append(raw(openFrame), raw(`{"data":"aGVs","data":"aGVs"}`)...),
+		"more after the end":  append(raw(openFrame), raw(`{"data":"aGVs"}{}`)...),
+		"more after nothing":  append(raw(openFrame), raw(`{}x`)...),
+		"no base64":           append(raw(openFrame), raw(`{"data":"!!!!"}`)...),
+		"base64 cut":          append(raw(openFrame), raw(`{"data":"aGV"}`)...),
+		"a line break":        append(raw(openFrame), raw("{\"data\":\"aG\nVs\"}")...),
+		"an escape of a line": append(raw(openFrame), raw(`{"data":"aG\nVs"}`)...),
+		"an escape of NUL":    append(raw(openFrame), raw(`{"data":"\u0000GVs"}`)...),
+		"an escape cut":       append(raw(openFrame), raw(`{"data":"\u00"}`)...),
+		"a second open":       append(raw(openFrame), raw(openFrame)...),
+		"a very long name":    append(raw(openFrame), raw(`{"`+strings.Repeat("x", 1<<12)+`":"aGVs"}`)...),
+	}
+}
+
+func TestUpload(t *testing.T) {
+	for name, test := range goodUploads() {
 		for _, slowly := range []bool{false, true} {
 			first, data, err := received(test.sent, slowly)
-			if err != nil || first != open || string(data) != test.want {
+			if err != nil || first != openFrame || string(data) != test.want {
 				t.Errorf("%s: %q, %q, %v; want %q", name, first, data, err, test.want)
 			}
 		}
 	}
-	for name, sent := range map[string][]byte{
-		"no frame":            nil,
-		"half a head":         {0, 0},
-		"a first frame cut":   raw(open)[:10],
-		"a huge first frame":  {0, 0xff, 0xff, 0xff, 0xff},
-		"compressed":          append([]byte{1}, raw(open)[1:]...),
-		"an end frame":        append(raw(open), append([]byte{2}, raw(`{}`)[1:]...)...),
-		"cut in its data":     append(raw(open), raw(`{"data":"aGVs"}`)[:12]...),
-		"cut after its data":  append(raw(open), raw(`{"data":"aGVs"}`)[:18]...),
-		"half a second head":  append(raw(open), 0, 0, 0),
-		"length too small":    append(raw(open), append([]byte{0, 0, 0, 0, 10}, `{"data":"aGVs"}`...)...),
-		"length too large":    append(raw(open), append([]byte{0, 0, 0, 0, 99}, `{"data":"aGVs"}`...)...),
-		"no object":           append(raw(open), raw(`"data"`)...),
-		"a null":              append(raw(open), raw(`{"data":null}`)...),
-		"a number":            append(raw(open), raw(`{"data":5}`)...),
-		"another field":       append(raw(open), raw(`{"date":"aGVs"}`)...),
-		"one field more":      append(raw(open), raw(`{"data":"aGVs","eof":true}`)...),
-		"data twice":          append(raw(open), raw(`{"data":"aGVs","data":"aGVs"}`)...),
-		"more after the end":  append(raw(open), raw(`{"data":"aGVs"}{}`)...),
-		"more after nothing":  append(raw(open), raw(`{}x`)...),
-		"no base64":           append(raw(open), raw(`{"data":"!!!!"}`)...),
-		"base64 cut":          append(raw(open), raw(`{"data":"aGV"}`)...),
-		"a line break":        append(raw(open), raw("{\"data\":\"aG\nVs\"}")...),
-		"an escape of a line": append(raw(open), raw(`{"data":"aG\nVs"}`)...),
-		"an escape of NUL":    append(raw(open), raw(`{"data":"\u0000GVs"}`)...),
-		"an escape cut":       append(raw(open), raw(`{"data":"\u00"}`)...),
-		"a second open":       append(raw(open), raw(open)...),
-		"a very long name":    append(raw(open), raw(`{"`+strings.Repeat("x", 1<<12)+`":"aGVs"}`)...),
-	} {
+	for name, sent := range badUploads() {
 		for _, slowly := range []bool{false, true} {
 			if first, data, err := received(sent, slowly); err == nil {
 				t.Errorf("%s is taken: %q, %q", name, first, data)
@@ -130,8 +143,12 @@ func TestUploadOfAnything(t *testing.T) {
 }
 
 func FuzzUpload(f *testing.F) {
-	f.Add(append(raw(`{"open":{"path":"/x"}}`), raw(`{"data":"aGVs"}`)...))
-	f.Add(append(raw(`{"open":{"path":"/x"}}`), raw(`{"data":"\u0061GVs"}`)...))
+	for _, u := range goodUploads() {
+		f.Add(u.sent)
+	}
+	for _, sent := range badUploads() {
+		f.Add(sent)
+	}
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		_, data, err := received(sent, false)
 		_, slow, slowly := received(sent, true)

@@ -15,8 +15,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"

@@ -248,8 +248,12 @@ func TestWaitEndsWithASleep(t *testing.T) {
 	id := w.claim("")
 	answer := make(chan apitest.Answer)
 	go func() { answer <- w.Do("POST", all+"/"+id+"/contexts", shell("exec sleep 100", true)) }()
-	for end := time.Now().Add(soon); len(w.contexts(id)) == 0 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
+	// Until the command runs inside, the pause may come first, and its start wake the
+	// sandbox. A context is running from its first answer on.
+	for end := time.Now().Add(soon); w.inside.processes.count() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the command does not run")
+		}
 	}
 	data(w.Do("POST", all+"/"+id+"/pause", ""), 200)
 	fails(<-answer, http.StatusServiceUnavailable, "unavailable", "put to sleep")

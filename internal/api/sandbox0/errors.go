@@ -156,7 +156,8 @@ func (s *server) panicked(c *call, value any, stack []byte) httpapi.Response {
 // respond writes an error as clients read it.
 func respond(status int, d detail) httpapi.Response {
 	h := http.Header{}
-	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
+	reason, _ := d.Details["reason"].(string)
+	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) && !errdef.Lasting(reason) {
 		h.Set("Retry-After", "1")
 	}
 	res, err := httpapi.Encode(status, h, envelope{Error: &d})

@@ -23,6 +23,7 @@ var samples = map[string]string{
 	"type": `"repl"`, "repl.alias": `"bash"`, "repl.input": `"x"`, "cmd.command": `["echo","other"]`, "wait_until_done": "true", "cwd": `"/"`, "env_vars": `{"A":"b"}`,
 	"pty_size.rows": "30", "pty_size.cols": "30", "ttl_sec": "30", "idle_timeout_sec": "30",
 	"name": `"another"`, "expires_at": `"2027-01-01T00:00:00Z"`, "backend": `"s0fs"`, "access_mode": `"RWX"`, "default_posix_uid": "0", "default_posix_gid": "0", "source": `"/a"`, "destination": `"/b"`,
+	"services": `[{"id":"web","port":8000,"runtime":{"type":"cmd","command":["serve"]},"ingress":{"public":true}}]`, "config.services": `[{"id":"web","port":8000,"ingress":{"public":false}}]`,
 	"data": `"x"`, "rows": "30", "cols": "30", "signal": `"TERM"`,
 }
 

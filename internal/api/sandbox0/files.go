@@ -16,8 +16,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"

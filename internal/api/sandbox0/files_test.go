@@ -18,8 +18,8 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem"
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem/filesystemconnect"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/ration"
 )

@@ -179,12 +179,24 @@ func (cs *contexts) evaluate(ctx context.Context, g guest.Guest, c *codeContext,
 
 // cellMessage is a line of what the interpreter tells of code that runs.
 type cellMessage struct {
-	Type      string `json:"type"`
-	Text      any    `json:"text"`
-	Main      bool   `json:"is_main_result"`
-	Traceback string `json:"traceback"`
-	Name      string `json:"name"`
-	Value     string `json:"value"`
+	Type      string  `json:"type"`
+	Text      printed `json:"text"`
+	Main      bool    `json:"is_main_result"`
+	Traceback string  `json:"traceback"`
+	Name      string  `json:"name"`
+	Value     string  `json:"value"`
+}
+
+// printed is a text; what is none is nothing. As values of any type, an array of empty
+// arrays would take twenty times as much memory as it is long.
+type printed string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *printed) UnmarshalJSON(data []byte) error {
+	if len(data) == 0 || data[0] != '"' {
+		return nil
+	}
+	return json.Unmarshal(data, (*string)(s))
 }
 
 // listen reads what code prints to its end. A value that the code ends with is
@@ -208,7 +220,7 @@ func (c *codeContext) listen(from io.Reader) (said []chunk, err error) {
 		case err != nil:
 			return said, interpreterError(err)
 		}
-		text, _ := m.Text.(string)
+		text := string(m.Text)
 		switch m.Type {
 		case "stdout":
 			say(fromStdout, text)

@@ -80,6 +80,8 @@ func init() { // the handlers refer to the bodies, and the bodies of routes to n
 		{post, one + "/refresh", use, none, (*server).refresh, refreshBody},
 		{get, one + "/network", look, none, network, nil},
 		{put, one + "/network", use, none, setNetwork, networkBody},
+		{get, one + "/services", look, none, listServices, nil},
+		{put, one + "/services", use, none, setServices, servicesBody},
 
 		{post, allContexts, use, enters, (*server).createContext, contextBody},
 		{get, allContexts, use, enters, (*server).listContexts, nil},

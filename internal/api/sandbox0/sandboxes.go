@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/origin"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -55,6 +56,7 @@ func (s *server) claim(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	audit.About(c.r.Context(), sb.ID)
 	return reply{status: http.StatusCreated, data: viewClaim(sb)}, nil
 }
 
@@ -96,6 +98,12 @@ func (s *server) claimed(w words) (supervisor.CreateRequest, error) {
 		req.Config.Env = env
 	}
 	req.Config.Limits.MemoryMiB, _ = said[int](w, "config.resources.memory")
+	if list, was := said[[]published](w, "config.services"); was {
+		var err error
+		if req.Config.Services, req.Config.Entrances, err = settle(list, nil, req.Settings.AutoResume); err != nil {
+			return req, err
+		}
+	}
 	rules, was, err := rulesOf(w, "config.network.")
 	if was {
 		req.Config.AllowInternet, req.Config.AllowOut, req.Config.DenyOut = rules.internet, rules.allow, rules.deny
@@ -156,7 +164,7 @@ func (s *server) get(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(viewDetail(c.gen, sb))
+	return ok(s.detail(c, sb))
 }
 
 func (s *server) status(c *call) (reply, error) {
@@ -229,7 +237,8 @@ func parseList(q url.Values) (want func(store.Sandbox) bool, limit, offset int, 
 	}, limit, offset, nil
 }
 
-// update changes settings of a sandbox, running or paused.
+// update changes settings of a sandbox, running or paused: all that it is asked to,
+// or nothing.
 func (s *server) update(c *call) (reply, error) {
 	w, err := c.parse(updateBody)
 	if err != nil {
@@ -239,10 +248,48 @@ func (s *server) update(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if err := checkLives(w); err != nil {
+	p, err := patched(w)
+	if err != nil {
 		return reply{}, err
 	}
+	list, publishes := said[[]published](w, "config.services")
+	autoResume := sb.Record.Settings.AutoResume
+	if on := p.Settings.AutoResume; on != nil {
+		autoResume = *on
+		if i := slices.IndexFunc(sb.Config.Entrances, resumes); !*on && !publishes && i >= 0 {
+			return reply{}, invalid("config.auto_resume", "is to be off, and requests to the service %q are to resume the sandbox: end that first", sb.Config.Entrances[i].Name)
+		}
+	}
+	services, entrances, err := settle(list, sb.Config.Services, autoResume)
+	if err != nil {
+		return reply{}, err
+	}
+	if p.Timeout != nil && sb.Record.State == lifecycle.Paused {
+		return reply{}, fail(http.StatusConflict, codeConflict, "sandbox %s is paused, and its ttl counts while it runs: resume it first, or leave config.ttl out", sb.ID)
+	}
+	switch {
+	case publishes:
+		if err = s.Services.Publish(c.r.Context(), c.sandbox, services, entrances, p, c.actor); err == nil {
+			sb, err = s.find(c)
+		}
+	case len(w) > 0:
+		sb, err = s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(s.detail(c, sb))
+}
+
+// patched returns what an update changes apart from services.
+func patched(w words) (supervisor.Patch, error) {
 	var p supervisor.Patch
+	if err := checkLives(w); err != nil {
+		return p, err
+	}
+	if ttl, was := said[time.Duration](w, "config.ttl"); was {
+		p.Timeout = new(cmp.Or(ttl, supervisor.Unlimited))
+	}
 	if hard, was := said[time.Duration](w, "config.hard_ttl"); was {
 		p.Settings.MaxLifetime = &hard
 	}
@@ -250,28 +297,10 @@ func (s *server) update(c *call) (reply, error) {
 		p.Settings.AutoResume = &on
 	}
 	changed, was, err := rulesOf(w, "config.network.")
-	if err != nil {
-		return reply{}, err
-	}
 	if was {
 		p.AllowInternet, p.AllowOut, p.DenyOut = changed.internet, changed.allow, changed.deny
 	}
-	ttl, live := said[time.Duration](w, "config.ttl")
-	if live && sb.Record.State == lifecycle.Paused {
-		// Nothing may be changed of what is refused in part.
-		return reply{}, fail(http.StatusConflict, codeConflict, "sandbox %s is paused, and its ttl counts while it runs: resume it first, or leave config.ttl out", sb.ID)
-	}
-	if len(w) > 0 {
-		if sb, err = s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor); err != nil {
-			return reply{}, err
-		}
-	}
-	if live {
-		if sb, err = s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, cmp.Or(ttl, supervisor.Unlimited), c.actor); err != nil {
-			return reply{}, err
-		}
-	}
-	return ok(viewDetail(c.gen, sb))
+	return p, err
 }
 
 func (s *server) remove(c *call) (reply, error) {
@@ -283,8 +312,9 @@ func (s *server) remove(c *call) (reply, error) {
 }
 
 // pause answers when the pause is committed: clients poll until they see that. A
-// pause of files alone is one that nothing but a resume ends, so that a sandbox
-// which traffic may wake keeps its memory, which is more than was asked for.
+// pause of files alone is one that traffic ends only where there is a service that it
+// may start. Any other sandbox which traffic may wake keeps its memory, which is more
+// than was asked for.
 func (s *server) pause(c *call) (reply, error) {
 	w, err := c.parse(memoryBody)
 	if err != nil {
@@ -295,7 +325,7 @@ func (s *server) pause(c *call) (reply, error) {
 		return reply{}, err
 	}
 	mode := lifecycle.Memory
-	if memory, was := said[bool](w, "memory"); was && !memory && !sb.Record.Settings.AutoResume {
+	if memory, was := said[bool](w, "memory"); was && !memory && (!sb.Record.Settings.AutoResume || sb.Record.Settings.Serves) {
 		mode = lifecycle.Filesystem
 	}
 	err = s.Sandboxes.Pause(c.r.Context(), c.sandbox, mode, c.actor)

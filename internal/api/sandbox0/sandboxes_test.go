@@ -328,7 +328,7 @@ func TestOddPathsAndMethods(t *testing.T) {
 		}
 	}
 	fails(w.Do("PATCH", all+"/"+id, ""), http.StatusMethodNotAllowed, "bad_request", "DELETE, GET, PUT")
-	for _, path := range []string{"/sandboxes/" + id + "/sessions", "/sandboxes/" + id + "/services", "/functions", "/teams", ""} {
+	for _, path := range []string{"/sandboxes/" + id + "/sessions", "/sandboxes/" + id + "/previews", "/functions", "/teams", ""} {
 		fails(w.Do("GET", base+path, ""), http.StatusNotImplemented, "not_supported")
 	}
 }
@@ -360,6 +360,16 @@ func TestErrors(t *testing.T) {
 		}
 		if wait := a.Header.Get("Retry-After"); (wait != "") != (want.status == 503 || want.status == 429) {
 			t.Errorf("%s: Retry-After %q", class, wait)
+		}
+	}
+	for code, wait := range map[string]string{"resume_failed": "1", "checkpoint_damaged": "", "checkpoint_unreadable": ""} {
+		w := newWorld(t)
+		id := w.claim("")
+		w.Fake.Err = errdef.New(errdef.Unavailable, code, "it did not wake")
+		a := w.Do("POST", all+"/"+id+"/pause", "")
+		fails(a, http.StatusServiceUnavailable, codeResumeFailed)
+		if got := a.Header.Get("Retry-After"); got != wait {
+			t.Errorf("%s: Retry-After %q, want %q", code, got, wait)
 		}
 	}
 	w := newWorld(t)

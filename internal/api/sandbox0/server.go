@@ -11,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -52,19 +53,21 @@ type Settings interface {
 
 // Authenticator knows the API keys.
 type Authenticator interface {
-	// Check returns the key that a text is, or an errdef.Unauthorized.
-	Check(text string) (store.Key, error)
+	auth.Checker
 	// Bind returns a context that ends with ctx, or when the key of that id is
 	// revoked or expires.
 	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
 }
 
-// Options are what a handler is made of. All but Log and MaxTimeout are required.
+// Options are what a handler is made of. All but Log, Domain and
+// MaxTimeout are required.
 type Options struct {
 	Sandboxes  Sandboxes
 	Templates  Templates
 	Snapshots  Snapshots
 	Volumes    Volumes
+	Services   Services
+	Domain     string // below which sandboxes have names; may be empty
 	Auth       Authenticator
 	MaxTimeout time.Duration // the ttl of sandboxes that are claimed without one; 0 for no limit
 	// Log receives failures of the server, not of clients. Nil discards.
@@ -220,11 +223,11 @@ func (s *server) dispatch(c *call) (reply, error) {
 
 // authenticate takes down who calls, if they may do what they ask for.
 func (s *server) authenticate(c *call) (err error) {
-	if c.key, err = s.Auth.Check(auth.FromHeader(c.r.Header)); err != nil {
+	if c.key, err = auth.Admit(s.Auth, c.r, auth.Permission(c.route.access)); err != nil {
 		return err
 	}
 	c.actor = "key:" + c.key.ID
-	return auth.Require(c.key, auth.Permission(c.route.access))
+	return nil
 }
 
 var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
@@ -234,6 +237,7 @@ var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 func (s *server) names(c *call, id string) error {
 	if sandboxIDForm.MatchString(id) {
 		c.sandbox = id
+		audit.About(c.r.Context(), id)
 		sb, err := s.Sandboxes.Find(c.r.Context(), id)
 		if err == nil && auth.Sees(c.key, sb.Config.Key) {
 			_, err := alive(sb)

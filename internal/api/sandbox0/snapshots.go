@@ -123,8 +123,8 @@ func restore(s *server, c *call) (reply, error) {
 	return ok(map[string]string{"sandbox_id": sb.ID, "snapshot_id": snap.ID, "status": statusOf(sb.Record)})
 }
 
-// fork answers with a child that sleeps, as sandbox0 has it: it runs when it is
-// resumed or asked for something. Like its source now it has its memory.
+// fork answers with a child that sleeps, as sandbox0 has it: nothing of it runs
+// until it is resumed or asked for something. Like its source now it has its memory.
 func fork(s *server, c *call) (reply, error) {
 	w, err := c.parse(forkBody)
 	if err != nil {
@@ -133,7 +133,7 @@ func fork(s *server, c *call) (reply, error) {
 	if err := checkLives(w); err != nil {
 		return reply{}, err
 	}
-	req := supervisor.ForkRequest{Count: 1, Key: c.key.ID, Actor: c.actor}
+	req := supervisor.ForkRequest{Count: 1, Asleep: true, Key: c.key.ID, Actor: c.actor}
 	if ttl, was := said[time.Duration](w, "config.ttl"); was {
 		req.Timeout = &ttl
 	}
@@ -145,30 +145,14 @@ func fork(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	ctx := context.WithoutCancel(c.r.Context()) // nobody else knows the child
-	if child, err = s.putToBed(ctx, c, child, w); err != nil {
-		if killed := s.Sandboxes.Kill(ctx, child.ID, c.actor); killed != nil {
-			s.Log.Error("child of a fork could not be removed", "sandbox", child.ID, "err", killed)
-		}
-		return reply{}, err
-	}
-	return reply{status: http.StatusCreated, data: map[string]any{"source_sandbox_id": c.sandbox, "sandbox": viewDetail(c.gen, child)}}, nil
-}
-
-// putToBed gives a child its own hard_ttl, and pauses it.
-func (s *server) putToBed(ctx context.Context, c *call, child store.Sandbox, w words) (store.Sandbox, error) {
 	if hard, was := said[time.Duration](w, "config.hard_ttl"); was {
-		p := supervisor.Patch{Settings: lifecycle.Patch{MaxLifetime: &hard}}
-		if _, err := s.Sandboxes.Patch(ctx, child.ID, p, c.actor); err != nil {
-			return child, err
+		ctx, id := context.WithoutCancel(c.r.Context()), child.ID // nobody else knows the child
+		if child, err = s.Sandboxes.Patch(ctx, id, supervisor.Patch{Settings: lifecycle.Patch{MaxLifetime: &hard}}, c.actor); err != nil {
+			if killed := s.Sandboxes.Kill(ctx, id, c.actor); killed != nil {
+				s.Log.Error("child of a fork could not be removed", "sandbox", id, "err", killed)
+			}
+			return reply{}, err
 		}
 	}
-	if err := s.Sandboxes.Pause(ctx, child.ID, lifecycle.Memory, c.actor); err != nil {
-		return child, err
-	}
-	asleep, err := s.Sandboxes.Find(ctx, child.ID)
-	if err != nil {
-		return child, err
-	}
-	return asleep, nil
+	return reply{status: http.StatusCreated, data: map[string]any{"source_sandbox_id": c.sandbox, "sandbox": s.detail(c, child)}}, nil
 }

@@ -102,12 +102,20 @@ type detailView struct {
 	AutoResume bool              `json:"auto_resume"`
 	Resources  resourcesView     `json:"resources"`
 	Mounts     []mountView       `json:"mounts"`
+	Services   []appView         `json:"services"`
 	Generation int64             `json:"runtime_generation"`
 	ClaimedAt  httpapi.Timestamp `json:"claimed_at"`
 	CreatedAt  httpapi.Timestamp `json:"created_at"`
 	UpdatedAt  httpapi.Timestamp `json:"updated_at"`
 	names
 	lives
+}
+
+// detail returns everything about a sandbox.
+func (s *server) detail(c *call, sb store.Sandbox) detailView {
+	v := viewDetail(c.gen, sb)
+	v.Services = s.viewApps(c, sb)
+	return v
 }
 
 func viewDetail(g generation, sb store.Sandbox) detailView {

@@ -78,7 +78,7 @@ var (
 		refused("egress.trafficRules", "this server has no rules for traffic"),
 		refused("egress.protocolRules", "this server has no rules for protocols"),
 		refused("egress.credentialRules", "this server does not change what sandboxes send"),
-		refused("egress.proxy", "this server sends nothing through proxies"),
+		refused("egress.proxy", "a proxy is given by the native API or E2B's: egressProxy"),
 		refused("credentialBindings", "this server does not change what sandboxes send"),
 	}
 
@@ -87,7 +87,7 @@ var (
 		word("ttl", body.InSeconds),
 		word("hard_ttl", body.InSeconds),
 		word("auto_resume", body.AsFlag),
-		refused("services", "this server has no services; a program that a context starts can listen on any port"),
+		word("services", asServices),
 	}
 	created = body.Vocabulary{
 		word("env_vars", body.AsVars),
@@ -103,6 +103,8 @@ var (
 		within("config", join(settings, created, within("network", optional(networkBody)))),
 	)
 	updateBody = within("config", join(settings, body.Vocabulary{fixed("env_vars"), fixed("resources")}, within("network", optional(networkBody))))
+
+	servicesBody = body.Vocabulary{need("services", asServices)}
 
 	memoryBody  = body.Vocabulary{word("memory", body.AsFlag)}
 	refreshBody = body.Vocabulary{word("duration", body.InSeconds)}

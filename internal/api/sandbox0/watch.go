@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/coder/websocket"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 )
 

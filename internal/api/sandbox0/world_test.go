@@ -18,10 +18,10 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem/filesystemconnect"
+	"github.com/drowse-dev/drowse/client/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -44,7 +44,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	w := &world{World: apitest.NewWorld(t)}
 	w.inside = newInside(t, w.Fake)
 	o := Options{
-		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Volumes: w.Fake,
+		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Volumes: w.Fake, Services: apitest.NewServices(w.Fake),
 		Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil)),
 	}
 	for _, c := range change {
@@ -211,6 +211,13 @@ func (ps *processes) killAll() {
 		_ = c.cmd.Process.Kill()
 		<-c.done
 	}
+}
+
+// count is how many were started.
+func (ps *processes) count() int {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return len(ps.all)
 }
 
 // lose ends all processes as a boot does: nothing is known of them afterwards.

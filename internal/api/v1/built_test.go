@@ -46,7 +46,10 @@ func TestBuiltTemplates(t *testing.T) {
 	}
 	w.do("POST", pathOf(id)+"/snapshots", `{"name":"apps"}`).Is(http.StatusCreated)
 
-	w.do("DELETE", "/v1/templates/app:default", "").Is(http.StatusNoContent)
+	for _, ref := range []string{"app:default", "APP:Default"} {
+		w.do("DELETE", "/v1/templates/"+ref, "").fails(http.StatusBadRequest, "template_tag_fixed", "default")
+	}
+	w.do("DELETE", "/v1/templates/app", "").Is(http.StatusNoContent)
 	w.do("GET", "/v1/templates/app", "").fails(http.StatusNotFound, "template_not_found", "app")
 	w.do("DELETE", "/v1/templates/broken:v1", "").fails(http.StatusNotFound, "template_not_found", "broken:v1")
 	w.do("DELETE", "/v1/templates/broken", "").Is(http.StatusNoContent)

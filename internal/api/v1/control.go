@@ -8,6 +8,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/origin"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -43,6 +44,7 @@ func (s *server) create(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	audit.About(c.r.Context(), sb.ID)
 	return reply{
 		status: http.StatusCreated, body: s.viewWithTokens(c, sb),
 		header: http.Header{"Location": {"/v1/sandboxes/" + sb.ID}},

@@ -12,24 +12,26 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 )
 
 func TestSandboxView(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"timeout":600,"onTimeout":"pause","autoResume":true,"hard_ttl":7200,"metadata":{"a":"b"},"ports":{"8000":"keep"},"hooks":{"preKill":{"command":"sync"}},"stallAfter":90}`)
 	want := fmt.Sprintf(`{
-		"id": %[1]q, "state": "running", "phase": null, "generation": 1, "template": "tmplbase", "alias": "base", "key": "b6f0c1de-0000-4000-8000-000000000001",
+		"id": %[1]q, "name": null, "state": "running", "phase": null, "generation": 1, "template": "tmplbase", "alias": "base", "key": "b6f0c1de-0000-4000-8000-000000000001",
 		"createdAt": "2026-09-01T12:00:00.123456Z", "startedAt": "2026-09-01T12:00:00.123456Z",
 		"next": {"text": "paused (TimeoutExpired) at 2026-09-01T12:10:00Z", "action": "pause", "clock": "timeout", "at": "2026-09-01T12:10:00.123456Z", "waitsFor": null},
 		"lastActiveAt": null, "openStreams": 0, "awakeBecause": null,
 		"endAt": "2026-09-01T12:10:00.123456Z", "pausedAt": null, "timeoutSeconds": 600,
 		"settings": {"onTimeout": "pause", "onIdle": "pause", "autoResume": true, "checkpointEverySeconds": 0, "idleTimeoutSeconds": 0, "maxLifetimeSeconds": 7200,
 			"pausedRetentionSeconds": 0, "refreshOnActivity": false, "pauseMode": "memory", "filesystemFallback": false, "stallAfterSeconds": 90},
-		"metadata": {"a": "b"}, "ports": {"8000": "keep"}, "allowInternetAccess": null, "allowOut": [], "denyOut": [], "allowPublicTraffic": true, "fromServer": [], "httpsPorts": [], "maskRequestHost": null, "volumes": {}, "hooks": {"preKill": {"command": "sync", "timeoutSeconds": 5}},
+		"metadata": {"a": "b"}, "ports": {"8000": "keep"}, "allowInternetAccess": null, "allowOut": [], "denyOut": [], "egressProxy": null, "allowPublicTraffic": true, "fromServer": [], "httpsPorts": [], "maskRequestHost": null, "volumes": {}, "secrets": [], "hooks": {"preKill": {"command": "sync", "timeoutSeconds": 5}},
 		"limits": {"cpus": 2, "memoryMiB": 512, "diskMiB": 1024, "pids": 512}, "isolation": "gvisor",
 		"token": "envd-token-of-%[1]s", "checkpoint": null, "lastError": null, "tombstone": null
 	}`, id)
@@ -85,7 +87,7 @@ func TestTombstone(t *testing.T) {
 	w.Advance(2 * time.Minute)
 	o := w.sandbox(id)
 	stone := o["tombstone"].(map[string]any)
-	if o["state"] != "terminated" || stone["reason"] != "TimeoutExpired" || stone["at"] != "2026-09-01T12:02:00.123456Z" || stone["actor"] != nil {
+	if o["state"] != "terminated" || stone["reason"] != "TimeoutExpired" || stone["at"] != "2026-09-01T12:01:00.123456Z" || stone["actor"] != nil {
 		t.Errorf("%v with %v", o["state"], stone)
 	}
 	if text := stone["remediation"].(string); !strings.Contains(text, "longer timeout") {
@@ -404,6 +406,41 @@ type failingPause struct {
 }
 
 func (f failingPause) Pause(context.Context, string, lifecycle.Mode, string) error { return f.err }
+
+// TestListOfWorstSandboxes: control characters are six times as long in JSON, and a
+// page of sandboxes full of them was longer than the client reads, so that `drowse ls`
+// of an admin failed.
+func TestListOfWorstSandboxes(t *testing.T) {
+	w := newWorld(t)
+	const n = 100
+	long := func(n int) string { return strings.Repeat("\x01", n) }
+	for i := range n {
+		sb := store.Sandbox{ID: fmt.Sprintf("s%03d", i), Config: store.Config{Template: "tmplbase", Metadata: map[string]string{"a": long(fields.MaxMetadata - 1)}}}
+		for _, h := range []*store.Hook{&sb.Config.Hooks.PrePause, &sb.Config.Hooks.PostResume, &sb.Config.Hooks.PreKill} {
+			h.Command = long(fields.MaxHookCommand)
+		}
+		sb.Record = lifecycle.Record{State: lifecycle.Paused, Generation: 1, CreatedAt: epoch.Add(time.Duration(i) * time.Second)}
+		w.Fake.Sandboxes[sb.ID] = sb
+	}
+	api := httptest.NewServer(w.HTTP)
+	t.Cleanup(api.Close)
+	c, err := client.New(client.Options{URL: api.URL, APIKey: goodKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := c.List(t.Context(), client.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, sb := range list {
+		if want := fmt.Sprintf("s%03d", n-1-i); sb.ID != want {
+			t.Fatalf("sandbox %d of the list is %s, want %s", i, sb.ID, want)
+		}
+	}
+	if len(list) != n {
+		t.Errorf("%d sandboxes are listed, want %d", len(list), n)
+	}
+}
 
 func TestList(t *testing.T) {
 	w := newWorld(t)

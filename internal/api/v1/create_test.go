@@ -103,6 +103,7 @@ func TestEverySpellingThere(t *testing.T) {
 		"pids":                   "pids",
 		"allowOut":               "allowOut allow_out network.allowOut network.allow_out",
 		"denyOut":                "denyOut deny_out network.denyOut network.deny_out",
+		"egressProxy":            "egressProxy egress_proxy network.egressProxy network.egress_proxy",
 		"ports":                  "ports",
 		"hooks":                  "hooks",
 	} {
@@ -185,6 +186,7 @@ func TestCreateRefuses(t *testing.T) {
 		"a field of another API":   {`{"zone":"a"}`, 400, "unknown_field", "zone", ""},
 		"an endless name":          {`{"` + strings.Repeat("é", 5000) + `":1}`, 400, "unknown_field", "…", ""},
 		"a negative timeout":       {`{"timeout":-1}`, 400, "timeout_invalid", `"timeout" is negative`, "positive"},
+		"ttl alone":                {`{"ttl":60}`, 400, "ambiguous_field", `"ttl" alone could mean timeoutSeconds or maxLifetimeSeconds`, "beside hard_ttl"},
 		"too short":                {`{"timeoutMs":0.5}`, 400, "timeout_invalid", `"timeoutMs" is shorter`, ""},
 		"next to nothing":          {`{"maxLifetime":1e-400}`, 400, "timeout_invalid", `"maxLifetime" is shorter`, ""},
 		"nothing, below 0":         {`{"hard_ttl":-1e-400}`, 400, "timeout_invalid", `"hard_ttl" is`, ""},
@@ -408,7 +410,7 @@ func TestPatchRefuses(t *testing.T) {
 // canonical is the body that says a request in the first spellings.
 func canonical(r supervisor.CreateRequest) []byte {
 	set := r.Settings
-	body := map[string]any{
+	words := map[string]any{
 		"template": r.Template, "timeoutSeconds": set.Timeout.Seconds(), "onTimeout": set.OnTimeout, "autoResume": set.AutoResume,
 		"checkpointEverySeconds": set.CheckpointEvery.Seconds(), "idleTimeoutSeconds": set.IdleTimeout.Seconds(), "maxLifetimeSeconds": set.MaxLifetime.Seconds(),
 		"refreshOnActivity": set.RefreshOnActivity, "filesystemFallback": set.FilesystemFallback,
@@ -416,40 +418,60 @@ func canonical(r supervisor.CreateRequest) []byte {
 		"metadata":          r.Config.Metadata, "env": r.Config.Env, "secure": r.Config.Secure,
 		"ports": r.Config.Ports, "hooks": viewHooks(r.Config.Hooks), "volumes": viewMounts(r.Config.Volumes),
 	}
+	if r.Config.Services != nil {
+		services := []body.Service{}
+		for _, s := range r.Config.Services {
+			services = append(services, body.ViewService(s))
+		}
+		words["services"] = services
+	}
+	if r.Config.Name != "" {
+		words["name"] = r.Config.Name
+	}
 	if set.PausedRetention != 0 {
-		body["pausedRetentionSeconds"] = max(0, set.PausedRetention).Seconds()
+		words["pausedRetentionSeconds"] = max(0, set.PausedRetention).Seconds()
 	}
 	for name, n := range map[string]int{"cpus": r.Config.Limits.CPUs, "memoryMiB": r.Config.Limits.MemoryMiB, "diskMiB": r.Config.Limits.DiskMiB, "pids": r.Config.Limits.PIDs} {
 		if n != 0 {
-			body[name] = n
+			words[name] = n
 		}
 	}
 	if r.Config.AllowOut != nil {
-		body["allowOut"] = r.Config.AllowOut
+		words["allowOut"] = r.Config.AllowOut
+	}
+	if p := r.Config.Proxy; p != nil {
+		words["egressProxy"] = map[string]string{"address": p.Address, "username": p.Username, "password": p.Password}
 	}
 	if r.Config.DenyOut != nil {
-		body["denyOut"] = r.Config.DenyOut
+		words["denyOut"] = r.Config.DenyOut
 	}
 	if r.Config.AllowInternet != nil {
-		body["allowInternetAccess"] = *r.Config.AllowInternet
+		words["allowInternetAccess"] = *r.Config.AllowInternet
 	}
 	if set.OnIdle != "" {
-		body["onIdle"] = set.OnIdle
+		words["onIdle"] = set.OnIdle
 	}
 	if set.OnTimeout == "" {
-		delete(body, "onTimeout")
+		delete(words, "onTimeout")
 	}
-	body["allowPublicTraffic"] = !r.Config.PrivatePorts
+	words["allowPublicTraffic"] = !r.Config.PrivatePorts
 	if r.Config.HostMask != "" {
-		body["maskRequestHost"] = r.Config.HostMask
+		words["maskRequestHost"] = r.Config.HostMask
+	}
+	if len(r.Config.Secrets) > 0 {
+		var secrets []map[string]string
+		for _, u := range r.Config.Secrets {
+			secrets = append(secrets, map[string]string{"name": u.Name, "env": u.Env})
+		}
+		words["secrets"] = secrets
 	}
 	if r.Config.HTTPSPorts != nil {
-		body["httpsPorts"] = r.Config.HTTPSPorts
+		words["httpsPorts"] = r.Config.HTTPSPorts
 	}
 	if set.PauseMode != "" {
-		body["pauseMode"] = set.PauseMode
+		words["pauseMode"] = set.PauseMode
 	}
-	data, err := json.Marshal(body)
+	data, err := json.Marshal(words)
 	if err != nil {
 		panic(err)
 	}

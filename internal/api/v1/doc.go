@@ -25,3 +25,4 @@
 package v1
 
 //go:generate go run ./gen ../../../docs/api
+//go:generate go run ../../../sdk/gen ../../..

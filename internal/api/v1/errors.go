@@ -10,6 +10,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
@@ -78,7 +79,7 @@ func (s *server) failed(c *call, err error) httpapi.Response {
 	body := errorDetail{Code: e.Code, Message: e.Message, Cause: s.cause(c, e), Remediation: remedyOf(e), Context: s.context(c, e)}
 	header := http.Header{}
 	status := statusOf(e)
-	if status == http.StatusServiceUnavailable {
+	if status == http.StatusServiceUnavailable && !errdef.Lasting(e.Code) || e.Code == auth.CodeRate {
 		header.Set("Retry-After", retryAfter)
 	}
 	if list, ok := e.Context["allowed"].([]string); ok && status == http.StatusMethodNotAllowed {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -61,7 +62,41 @@ func (s *server) sandboxEvents(c *call) (reply, error) {
 	if _, err := s.Sandboxes.Find(c.r.Context(), c.sandbox); err != nil {
 		return reply{}, err
 	}
+	q, err := c.query()
+	if err != nil {
+		return reply{}, err
+	}
+	if q.Has(beforeParam) {
+		return eventsBefore(s, c, q)
+	}
 	return s.events(c)
+}
+
+// eventsBefore answers with the newest events of a sandbox before another.
+func eventsBefore(s *server, c *call, q query) (reply, error) {
+	before := int64(math.MaxInt64)
+	if q.Get(beforeParam) != fromNow {
+		var err error
+		if before, err = q.number(beforeParam, before, 0, math.MaxInt64); err != nil {
+			return reply{}, err
+		}
+	}
+	limit, err := q.number("limit", defaultPage, 1, maxPage)
+	if err != nil {
+		return reply{}, err
+	}
+	if q.Has("after") || q.Has("follow") {
+		return reply{}, body.Invalid(`%q is for what has happened: it goes neither with "after" nor with "follow"`, beforeParam).With("field", beforeParam)
+	}
+	found, err := s.Sandboxes.EventsBefore(c.r.Context(), c.sandbox, before, int(limit))
+	if err != nil {
+		return reply{}, err
+	}
+	v := eventsView{Events: viewEvents(found)}
+	if n := len(found); n > 0 {
+		v.Next = found[n-1].Seq
+	}
+	return ok(v)
 }
 
 // events answers for the sandbox of the call, or for all.
@@ -193,6 +228,10 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 	}}, nil
 }
 
+// streamEvery is how often the log is read for one stream at most. What comes alone
+// goes out at once; what comes in a flood, of whatever key, goes out together.
+const streamEvery = 50 * time.Millisecond
+
 // stream sends what happens after an event until ctx ends: the client is gone,
 // or its key no longer good. The channel is asked for before the log is read, so
 // that a commit between the two is noticed.
@@ -205,7 +244,7 @@ func (s *server) stream(ctx context.Context, c *call, st *eventStream, after int
 		return err
 	}
 	for {
-		changed := s.Sandboxes.Changed()
+		changed, next := s.Sandboxes.Changed(), time.After(streamEvery)
 		for more := true; more; {
 			found, err := s.eventsAfter(ctx, c, after, maxPage)
 			if err != nil {
@@ -224,6 +263,11 @@ func (s *server) stream(ctx context.Context, c *call, st *eventStream, after int
 			if err := st.send(": keep-alive\n\n"); err != nil {
 				return err
 			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next:
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,6 +49,22 @@ func TestEventsByCursor(t *testing.T) {
 		if got, _ := types(path); got != want {
 			t.Errorf("%s has %q, want %q", path, got, want)
 		}
+	}
+	for path, want := range map[string]string{
+		"?before=now":         "terminated paused pausing running created",
+		"?before=now&limit=2": "terminated paused",
+		"?before=6&limit=2":   "pausing running",
+		"?before=0":           "",
+	} {
+		if got, _ := types(base + "/" + first + "/events" + path); got != want {
+			t.Errorf("%s has %q, want %q", path, got, want)
+		}
+	}
+	if _, next := types(base + "/" + first + "/events?before=now&limit=2"); next != 6 {
+		t.Errorf("before that is %v", next)
+	}
+	for _, bad := range []string{"before=x", "before=-1", "before=5&after=1", "before=5&follow=true", "before=5&limit=0"} {
+		w.do("GET", base+"/"+first+"/events?"+bad, "").fails(http.StatusBadRequest, "invalid_request", "")
 	}
 	if got, next := types("/v1/events?after=now"); got != "" || next != 7 {
 		t.Errorf("from now on: %q, next %v", got, next)
@@ -259,6 +276,46 @@ func TestStreamNoticesACommitAfterItsRead(t *testing.T) {
 	}
 	if len(w.Fake.IDs()) != 1 {
 		t.Error("nothing was committed")
+	}
+}
+
+// countsReads is a fake that counts how often its log is read.
+type countsReads struct {
+	*apitest.Fake
+	reads atomic.Int64
+}
+
+func (f *countsReads) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
+	f.reads.Add(1)
+	return f.Fake.Events(ctx, sandbox, after, limit)
+}
+
+// TestStreamOfAFlood: hundreds who followed the events of a key that made thousands
+// read the log for each of them, and other keys waited.
+func TestStreamOfAFlood(t *testing.T) {
+	const events = 2000
+	var f *countsReads
+	w, url := served(t, func(o *Options) {
+		f = &countsReads{Fake: o.Sandboxes.(*apitest.Fake)}
+		o.Sandboxes, o.KeepAlive = f, time.Hour
+	})
+	id := w.create(`{}`)
+	begin := time.Now()
+	s := follow(t, url+"/v1/events?follow=true&after=now", nil)
+	s.next()
+	go func() {
+		for i := range events {
+			_ = w.do("PATCH", base+"/"+id, fmt.Sprintf(`{"maxLifetime":%d}`, 1000+i%1000))
+		}
+	}()
+	for want := range int64(events) {
+		if got, _ := s.event(); got != want+3 {
+			t.Fatalf("event %d, want %d", got, want+3)
+		}
+	}
+	// One more than fit, one for each full page, and one that is under way.
+	if most := int64(time.Since(begin)/streamEvery) + events/maxPage + 2; f.reads.Load() > most {
+		t.Errorf("the log was read %d times within %s, want %d at most", f.reads.Load(), time.Since(begin), most)
 	}
 }
 

@@ -31,6 +31,7 @@ type lifecycleView struct {
 	Lineage       []ancestorView     `json:"lineage" doc:"What the sandbox started from, and what that was of, nearest first, at most 20; empty for one that started from a template."`
 	Restored      *restoreView       `json:"restored" doc:"The snapshot that the sandbox went back to last; null if it never did."`
 	Refusals      []refusalView      `json:"refusals" doc:"The last connections out that were rejected, newest first. Connections that are denied by address are rejected inside the sandbox and are not listed."`
+	Services      []serviceInfoView  `json:"services" doc:"Its services and how they are."`
 	Transitions   []eventView        `json:"transitions" doc:"The last entries of its event log, newest first."`
 	Tombstone     *tombstoneView     `json:"tombstone"`
 }
@@ -121,6 +122,10 @@ func (s *server) explain(c *call) (reply, error) {
 		return reply{}, err
 	}
 	rec := x.Sandbox.Record
+	list, err := s.Services.Services(c.r.Context(), c.sandbox)
+	if err != nil {
+		return reply{}, err
+	}
 	return ok(lifecycleView{
 		Sandbox: x.Sandbox.ID, State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
 		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds), Telemetry: viewTelemetry(x.Blindness),
@@ -128,6 +133,7 @@ func (s *server) explain(c *call) (reply, error) {
 		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError),
 		Lineage: viewLineage(x.Sandbox.Config.Lineage), Restored: viewRestored(rec.Restored),
 		Refusals:    viewRefusals(x.Refusals),
+		Services:    viewServices(c, list),
 		Transitions: viewEvents(x.Transitions), Tombstone: viewTombstone(rec.Tombstone),
 	})
 }
@@ -135,7 +141,7 @@ func (s *server) explain(c *call) (reply, error) {
 type refusalView struct {
 	At     httpapi.Timestamp `json:"at"`
 	Target string            `json:"target" doc:"An address and port, with the name that was asked for if one was; or a name."`
-	Reason egress.Reason     `json:"reason" doc:"closed: out of reach of every sandbox; denied: by its rules; name: only names are allowed, and this is none of them; no address: the name has none; no answer: the other side did not take it; too many: it has too many connections."`
+	Reason egress.Reason     `json:"reason" doc:"closed: out of reach of every sandbox; denied: by its rules; name: only names are allowed, and this is none of them; no address: the name has none; no answer: the other side did not take it; too many: it has too many connections. Of connections through its egress proxy: proxy unreachable: the proxy has no address that can be reached, or did not take the connection; proxy login: it did not accept the credentials; proxy refused: it did not connect on; proxy protocol: it broke off, or gave no proper answer in time. Of connections to the hosts of its secrets: not TLS: it asked without; pinned: the program did not accept the certificate of the sandbox's own authority; certificate: that of the host could not be verified; other host: the request was for another host than the connection; protocol: it was no request of HTTP/1.1 that can be passed on; not logged: the use could not be logged; unreadable: the value could not be read."`
 }
 
 func viewRefusals(list []egress.Refusal) []refusalView {
@@ -255,7 +261,7 @@ func waitsFor(x supervisor.Explanation) string {
 }
 
 func wakesByTraffic(rec lifecycle.Record) bool {
-	return rec.Settings.AutoResume && rec.Checkpoint != nil && rec.Checkpoint.Mode == lifecycle.Memory
+	return rec.Settings.AutoResume && rec.Checkpoint != nil && (rec.Checkpoint.Mode == lifecycle.Memory || rec.Settings.Serves)
 }
 
 // outcome returns what the end of a clock does; nothing for those of the

@@ -11,6 +11,9 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 )
 
 // least is what a body cannot be without, by the field and the route.
@@ -18,7 +21,10 @@ var least = map[string]map[string]string{
 	"openHold":       {"reason": `"build"`, "seconds": "60"},
 	"createPreview":  {"port": "8000"},
 	"createKey":      {"name": `"n"`},
+	"patchKey":       {"name": `"n"`},
 	"addSSHKey":      {"publicKey": `"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPu4Wk/k3E7S5MrpnAX/vW7U2XRJpjdtx1FTYmvlXeCV"`},
+	"setSecret":      {"hosts": `["api.example.com"]`, "value": `"first-value"`},
+	"rotateSecret":   {"value": `"first-value"`},
 	"createVolume":   {"name": `"n"`},
 	"setTimeout":     {"timeoutSeconds": "600"},
 	"flatSetTimeout": {"sandbox": `"$ID"`, "timeoutSeconds": "600"},
@@ -27,6 +33,8 @@ var least = map[string]map[string]string{
 	"pullTemplate":   {"image": `"n"`},
 	"restoreSandbox": {"snapshot": `"first"`},
 	"setTemplate":    {"template": `"base"`},
+	"setServices":    {"services": `[]`},
+	"setService":     {"command": `"serve"`, "port": "8000"},
 }
 
 // others are values of the options that are not of a sandbox, each other than
@@ -38,6 +46,12 @@ var others = map[string]map[string]string{
 	"seconds":          {body.InSomeSeconds.Words: "90"},
 	"id":               {body.AsText.Words: `"another"`},
 	"port":             {body.AsPort.Words: "9000"},
+	"value":            {body.AsText.Words: `"another-value"`},
+	"hosts":            {body.AsRules.Words: `["*.example.com:8443"]`},
+	"headers":          {body.AsTexts.Words: `{"X-Key":"{}"}`},
+	"query":            {body.AsTexts.Words: `{"key":"{}"}`},
+	"env":              {body.AsText.Words: `"ANOTHER"`, body.AsVars.Words: `{"A":"b"}`},
+	"plain":            {body.AsFlag.Words: "true"},
 	"expiresInSeconds": {body.InSomeSeconds.Words: "90", body.InSecondsOrNever.Words: "90"},
 	"pinned":           {body.AsFlag.Words: "true"},
 	"keepLast":         {body.AsCount.Words: "1"},
@@ -62,6 +76,20 @@ var others = map[string]map[string]string{
 	"stallAfterSeconds": {body.InSecondsOrNever.Words: "60"},
 	"template":          {body.AsTemplate.Words: `"another"`, body.AsText.Words: `"another"`},
 	"image":             {body.AsText.Words: `"another"`},
+	"command":           {body.AsCommand.Words: `["another","one"]`},
+	"route":             {body.AsText.Words: `"/a"`},
+	"cwd":               {body.AsText.Words: `"/a"`},
+	"user":              {body.AsText.Words: `"root"`},
+	"restart":           {body.AsRestart.Words: `"always"`},
+	"maxBackoffSeconds": {body.InSomeSeconds.Words: "90"},
+	"after":             {body.AsRules.Words: `["another"]`},
+	"resume":            {body.AsFlag.Words: "true"},
+
+	"ready.http":            {body.AsText.Words: `"/a"`},
+	"ready.command":         {body.AsText.Words: `"true"`},
+	"ready.port":            {body.AsFlag.Words: "false"},
+	"ready.timeoutSeconds":  {body.InSomeSeconds.Words: "90"},
+	"ready.intervalSeconds": {body.InSomeSeconds.Words: "9"},
 }
 
 // TestEveryFieldOfEveryCall sends every field that any of our bodies knows to
@@ -123,10 +151,20 @@ type done struct {
 // or in the place of another.
 func try(t *testing.T, r route, option, path, value string) done {
 	t.Helper()
-	w := newWorld(t)
+	w := newWorld(t, func(o *Options) {
+		if r.name == "patchKey" {
+			o.Keys = keyX1(t)
+		}
+	})
 	id := w.create(`{"timeoutSeconds":3600,"onTimeout":"pause","autoResume":true,"metadata":{"x":"y"},"denyOut":["9.9.9.9"]}`)
 	for _, name := range []string{"first", "x1"} { // as PathOf calls what is no sandbox
 		w.do("POST", pathOf(id)+"/snapshots", fmt.Sprintf(`{"name":%q}`, name)).Is(http.StatusCreated)
+	}
+	if r.name == "createSandbox" {
+		w.WithVolumes("x")
+	}
+	if r.name == "rotateSecret" {
+		w.do("PUT", "/v1/secrets/x1", `{"hosts":["api.example.com"],"value":"the-old-value"}`).Is(http.StatusOK)
 	}
 	var fields []string
 	for name, value := range least[r.name] {
@@ -144,11 +182,39 @@ func try(t *testing.T, r route, option, path, value string) done {
 	for _, snap := range snaps {
 		snap["expiresAt"] = snap["expiresAt"] != nil // by the real clock
 	}
-	state, err := json.Marshal([]any{w.Fake.Sandboxes, w.Fake.Modes, w.Fake.Created, snaps})
+	state, err := json.Marshal([]any{w.Fake.Sandboxes, w.Fake.Modes, w.Fake.Created, snaps, w.secretValues(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return done{a.Status, withoutChance(t, a.Body), string(state)}
+}
+
+// keyX1 returns keys with one of the id that PathOf puts into paths.
+func keyX1(t *testing.T) Keys {
+	t.Helper()
+	st := memstore.Open(memstore.NewData(), memstore.Hooks{})
+	if err := st.AddKey(t.Context(), store.Key{ID: "x1", Name: "as it was", Role: store.RoleOwn, CreatedAt: apitest.Epoch}); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := auth.Load(t.Context(), st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+// secretValues returns what a sandbox would send of the secret that the tests make.
+func (w *world) secretValues(t *testing.T) (values []string) {
+	t.Helper()
+	lent := w.vault.Lend(store.Config{Key: apitest.KeyID, Secrets: []store.SecretUse{{Name: "x1"}}}, nil)
+	secrets, err := lent.For("api.example.com", 443)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range secrets {
+		values = append(values, s.Value)
+	}
+	return values
 }
 
 // withoutChance returns an answer without what is random or of the real clock.
@@ -157,6 +223,11 @@ func withoutChance(t *testing.T, text string) string {
 	var o map[string]any
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return text
+	}
+	if o["version"] != nil { // a secret, which is, too
+		delete(o, "id")
+		delete(o, "createdAt")
+		delete(o, "updatedAt")
 	}
 	if o["mask"] != nil || o["fingerprint"] != nil { // a key, which is made for real
 		for _, name := range []string{"id", "key", "mask", "createdAt"} {

@@ -109,6 +109,19 @@ func (s *server) keys(*call) (reply, error) {
 	return ok(v)
 }
 
+func renameKey(s *server, c *call) (reply, error) {
+	words, err := c.parse(renameBody)
+	if err != nil {
+		return reply{}, err
+	}
+	k, err := s.Keys.Rename(c.r.Context(), c.params[keyParam], words["name"].Value.(string))
+	if err != nil {
+		return reply{}, err
+	}
+	s.Log.Info("API key renamed", "key", k.ID, "name", k.Name, "actor", c.actor)
+	return ok(viewKey(k, s.Sandboxes.KeyUse(k.ID), s.Sandboxes.KeyCosts()[k.ID]))
+}
+
 func (s *server) revokeKey(c *call) (reply, error) {
 	id := c.params[keyParam]
 	if err := s.Keys.Revoke(c.r.Context(), id); err != nil {

@@ -3,6 +3,7 @@ package v1
 import (
 	"cmp"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/url"
@@ -22,12 +23,23 @@ import (
 const (
 	defaultPage = 100
 	maxPage     = 1000
+	// maxPageBytes ends a page early. Metadata and hooks of control characters are six
+	// times as long in JSON, and clients do not read without end.
+	maxPageBytes = 8 << 20
 )
 
 // listView is a page of sandboxes, newest first.
 type listView struct {
 	Sandboxes []sandboxView `json:"sandboxes"`
 	Next      *string       `json:"next" doc:"The cursor of the next page; null on the last."`
+	Counts    countsView    `json:"counts" doc:"How many sandboxes the other filters match in each state, on all pages."`
+}
+
+type countsView struct {
+	Pending    int `json:"pending"`
+	Running    int `json:"running"`
+	Paused     int `json:"paused"`
+	Terminated int `json:"terminated"`
 }
 
 // query is the query string of a call.
@@ -81,6 +93,8 @@ type filter struct {
 	states   []lifecycle.State // empty: all that have not ended
 	metadata map[string]string
 	template string // empty for all
+	name     string // of a sandbox of key; empty for all
+	key      string
 	after    *place
 }
 
@@ -127,13 +141,32 @@ func (s *server) list(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	f.key = c.key.ID
 	all, err := s.Sandboxes.All(c.r.Context())
 	if err != nil {
 		return reply{}, err
 	}
 	all = slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) })
-	page, next := f.page(all, int(limit))
-	return ok(listView{Sandboxes: s.views(c.r.Context(), page...), Next: next})
+	page, more := f.page(all, int(limit))
+	views := s.views(c.r.Context(), page...)
+	v := listView{Sandboxes: views[:fitting(views)], Counts: f.counts(all)}
+	if n := len(v.Sandboxes); more || n < len(page) {
+		next := placeOf(page[n-1]).cursor()
+		v.Next = &next
+	}
+	return ok(v)
+}
+
+// fitting returns how many of some sandboxes fit on a page: one at least.
+func fitting(views []sandboxView) int {
+	total := 0
+	for i, v := range views {
+		data, err := json.Marshal(v)
+		if total += len(data); err == nil && total > maxPageBytes && i > 0 {
+			return i
+		}
+	}
+	return len(views)
 }
 
 func parseFilter(q query) (f filter, err error) {
@@ -156,6 +189,7 @@ func parseFilter(q query) (f filter, err error) {
 		f.metadata[key] = value
 	}
 	f.template = strings.ToLower(strings.TrimSpace(q.Get("template")))
+	f.name = q.Get("name")
 	if text := q.Get("after"); text != "" {
 		after, err := parseCursor(text)
 		if err != nil {
@@ -173,7 +207,15 @@ func (f filter) matches(sb *store.Sandbox) bool {
 	if len(f.states) > 0 && !slices.Contains(f.states, sb.Record.State) {
 		return false
 	}
+	return f.selects(sb) && (f.after == nil || placeOf(sb).compare(*f.after) > 0)
+}
+
+// selects is matches for any state, on any page.
+func (f filter) selects(sb *store.Sandbox) bool {
 	if f.template != "" && f.template != sb.Config.Template && f.template != sb.Config.Alias {
+		return false
+	}
+	if f.name != "" && (f.name != sb.Config.Name || f.key != sb.Config.Key) {
 		return false
 	}
 	for key, want := range f.metadata {
@@ -181,23 +223,30 @@ func (f filter) matches(sb *store.Sandbox) bool {
 			return false
 		}
 	}
-	return f.after == nil || placeOf(sb).compare(*f.after) > 0
+	return true
 }
 
-// page returns the first sandboxes that match and the cursor of the rest.
-func (f filter) page(all []store.Sandbox, limit int) ([]*store.Sandbox, *string) {
-	var found []*store.Sandbox
+// counts returns how many sandboxes there are in each state.
+func (f filter) counts(all []store.Sandbox) (n countsView) {
+	of := map[lifecycle.State]*int{lifecycle.Pending: &n.Pending, lifecycle.Running: &n.Running, lifecycle.Paused: &n.Paused, lifecycle.Terminated: &n.Terminated}
+	for i := range all {
+		if f.selects(&all[i]) {
+			*of[all[i].Record.State]++
+		}
+	}
+	return n
+}
+
+// page returns the first sandboxes that match, and whether there are more.
+func (f filter) page(all []store.Sandbox, limit int) (found []*store.Sandbox, more bool) {
 	for i := range all {
 		if f.matches(&all[i]) {
 			found = append(found, &all[i])
 		}
 	}
 	slices.SortFunc(found, func(a, b *store.Sandbox) int { return placeOf(a).compare(placeOf(b)) })
-	if len(found) <= limit {
-		return found, nil
-	}
-	next := placeOf(found[limit-1]).cursor()
-	return found[:limit], &next
+	n := min(limit, len(found))
+	return found[:n], n < len(found)
 }
 
 // errorsView lists the catalogue.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -107,6 +108,7 @@ func (s *server) importSandbox(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	audit.About(c.r.Context(), sb.ID)
 	return reply{
 		status: http.StatusCreated, body: s.viewWithTokens(c, sb),
 		header: http.Header{"Location": {base + "/" + sb.ID}},
@@ -122,6 +124,9 @@ func (c *call) importRequest() (supervisor.ImportRequest, error) {
 	if req.NewID, err = q.flag(newIDParam); err != nil {
 		return req, err
 	}
+	if req.Secrets, err = q.flag(secretsParam); err != nil {
+		return req, err
+	}
 	switch mode := lifecycle.Mode(q.Get(modeParam)); mode {
 	case "", lifecycle.Memory:
 	case lifecycle.Filesystem:
@@ -129,7 +134,11 @@ func (c *call) importRequest() (supervisor.ImportRequest, error) {
 	default:
 		return req, body.Invalid("%q must be memory or filesystem, not %q", modeParam, body.Short(string(mode))).With("field", modeParam)
 	}
+	how := fmt.Appendf(nil, "[%t, %t]", req.NewID, req.Filesystem)
+	if req.Secrets { // without, the digest is that of versions that did not know it
+		how = append(how, secretsParam...)
+	}
 	// Import adds what is in the body.
-	req.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, fmt.Appendf(nil, "[%t, %t]", req.NewID, req.Filesystem))
+	req.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, how)
 	return req, err
 }

@@ -21,9 +21,10 @@ func (s *server) openapi(*call) (reply, error) { return ok(json.RawMessage(s.doc
 // OpenAPI returns the description of the API in OpenAPI 3.1, made of the table
 // of routes, the vocabularies of bodies and the types of answers.
 func OpenAPI() []byte {
-	all := schemas{}
+	all := schemas{map[string]schema{}, map[string]reflect.Type{}}
 	all.add(reflect.TypeFor[errorView]())
 	all.add(reflect.TypeFor[body.Hooks]())
+	all.add(reflect.TypeFor[body.Service]())
 	paths := map[string]schema{}
 	for _, r := range routes() {
 		if paths[r.pattern] == nil {
@@ -46,7 +47,7 @@ func OpenAPI() []byte {
 		},
 		"paths": paths,
 		"components": schema{
-			"schemas": all,
+			"schemas": all.all,
 			"securitySchemes": schema{
 				"apiKey": schema{"type": "apiKey", "in": "header", "name": "X-API-Key"},
 				"bearer": schema{"type": "http", "scheme": "bearer"},
@@ -132,13 +133,16 @@ func (r route) responses(all schemas) schema {
 		}
 		if r.carries == progress || r.carries == archive {
 			content[linesType] = schema{"schema": schema{
-				"type": "string", "description": "For who accepts it: one JSON object a line, with progress, and at the end template or error.",
+				"type": "string", "description": "For who accepts it: one JSON object a line, with progress, and at the end template, image or error.",
 			}}
 		}
 		success["content"] = content
 	}
-	if r.carries == download {
+	switch r.carries {
+	case download:
 		success["content"] = bundleContent()
+	case imageDownload:
+		success["content"] = schema{archiveType: schema{"schema": schema{"type": "string", "format": "binary"}}}
 	}
 	responses[strconv.Itoa(r.status)] = success
 	return responses

@@ -107,10 +107,12 @@ func TestOpenAPIDescribesWhatIsAnswered(t *testing.T) {
 	w.do("POST", base+"/"+other+"/pause", "").Is(http.StatusOK)
 	w.do("POST", base+"/"+id+"/holds", `{"reason":"r","seconds":9}`).Is(http.StatusCreated)
 	w.do("POST", base+"/"+id+"/previews", `{"port":80}`).Is(http.StatusCreated)
+	served := w.create(`{"services":[{"name":"web","command":["serve"],"port":80}]}`)
 	vol := w.do("POST", "/v1/volumes", `{"name":"data"}`).Is(http.StatusCreated).Object()
 	schemaAt := func(name string) any { return map[string]any{"$ref": body.Components + name} }
 	for path, name := range map[string]string{
 		base + "/" + id: "Sandbox", base + "/" + other: "Sandbox", base: "List", base + "/" + id + "/lifecycle": "Lifecycle",
+		base + "/" + served + "/services": "Services", base + "/" + served + "/services/web": "ServiceInfo",
 		base + "/" + id + "/holds": "Holds", base + "/" + id + "/previews": "Previews", "/v1/events": "Events",
 		"/v1/volumes": "Volumes", "/v1/volumes/" + vol["id"].(string): "Volume",
 		"/v1/errors": "Errors", "/v1/nonsense": "Error", base + "/nope": "Error",

@@ -26,11 +26,12 @@ func (w *world) createAs(key string) string {
 // TestEveryRouteAsksForItsRole: a key whose role does not suffice reaches
 // nothing, and one whose role does is not refused.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
-	manages := []string{"POST /v1/imports", "POST /v1/keys", "GET /v1/keys", "DELETE /v1/keys/{keyId}",
-		"POST /v1/templates", "POST /v1/templates/load", "PUT /v1/templates/{template}", "DELETE /v1/templates/{template}"}
+	manages := []string{"POST /v1/imports", "POST /v1/keys", "GET /v1/keys", "PATCH /v1/keys/{keyId}", "DELETE /v1/keys/{keyId}", "GET /v1/audit",
+		"POST /v1/templates", "POST /v1/templates/load", "PUT /v1/templates/{template}", "DELETE /v1/templates/{template}", "POST /v1/snapshots/{snapshot}/push"}
 	looks := []string{
-		"GET " + base, "GET " + one, "GET " + one + "/lifecycle", "GET " + one + "/holds", "GET " + one + "/previews",
-		"GET " + one + "/events", "GET /v1/events", "GET " + one + "/snapshots", "GET /v1/snapshots", "GET /v1/snapshots/{snapshot}",
+		"GET " + base, "GET " + one, "GET " + one + "/lifecycle", "GET " + one + "/traces", "GET " + one + "/holds", "GET " + one + "/previews",
+		"GET " + one + "/log", "GET " + one + "/usage", "GET /v1/usage",
+		"GET " + one + "/services", "GET " + one + "/services/{service}", "GET " + one + "/events", "GET /v1/events", "GET " + one + "/snapshots", "GET /v1/snapshots", "GET /v1/snapshots/{snapshot}",
 		"GET /v1/templates", "GET /v1/templates/{template}",
 	}
 	eachRoute(t, func(t *testing.T, r route) {
@@ -69,13 +70,10 @@ func TestOwnKeyMountsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatAnotherKeyMadeIsNotThere: to a key of role own, what another has made
-// is in no way different from what there is not.
+// TestWhatAnotherKeyMadeIsNotThere: to a key of role own, another key's sandbox is
+// reported as not found, exactly as if it did not exist.
 func TestWhatAnotherKeyMadeIsNotThere(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if !namesSandbox(r) {
-			t.Skip("names no sandbox")
-		}
+	eachRouteThat(t, namesSandbox, func(t *testing.T, r route) {
 		w := newWorld(t)
 		live, ended := w.createAs(apitest.FullKey), w.createAs(apitest.FullKey)
 		w.do("DELETE", base+"/"+ended, "").Is(http.StatusNoContent)
@@ -107,10 +105,8 @@ func TestWhatAnotherKeyMadeIsNotThere(t *testing.T) {
 // TestOwnKeyUsesItsOwn: for what it has made, a key of role own is as good as
 // any, and the record says whose it is.
 func TestOwnKeyUsesItsOwn(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if !namesSandbox(r) || r.status == failed {
-			t.Skip("names no sandbox, or not built")
-		}
+	built := func(r route) bool { return namesSandbox(r) && r.status != failed }
+	eachRouteThat(t, built, func(t *testing.T, r route) {
 		w := newWorld(t)
 		asked := func(key string) answer {
 			id := w.createAs(key)
@@ -242,5 +238,14 @@ func TestStreamEndsWithItsKey(t *testing.T) {
 		if strings.Contains(w.Log.String(), secret) {
 			t.Error("the log has a key")
 		}
+	}
+}
+
+// TestHasty: who calls too often is told when to try again.
+func TestHasty(t *testing.T) {
+	a := newWorld(t, func(o *Options) { o.Auth = apitest.Hasty{} }).do("GET", base, "")
+	a.fails(http.StatusTooManyRequests, auth.CodeRate, "more than 1 calls")
+	if wait := a.Header.Get("Retry-After"); wait != "1" {
+		t.Errorf("Retry-After is %q, want 1", wait)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
@@ -31,6 +32,10 @@ func bodyOf(r route, id string) string {
 			fields = append(fields, fmt.Sprintf(`"sandbox":%q`, id))
 		case o.Name == "reason", o.Required && o.Name == "name", o.Required && (o.Name == "image" || o.Name == "template"):
 			fields = append(fields, fmt.Sprintf(`%q:"tests"`, o.Name))
+		case o.Required && o.Name == "services":
+			fields = append(fields, `"services":[{"name":"web","command":"serve"}]`)
+		case o.Required && o.Name == "command":
+			fields = append(fields, `"command":"serve"`)
 		case o.Required:
 			fields = append(fields, fmt.Sprintf(`%q:60`, o.Name))
 		}
@@ -46,8 +51,22 @@ func bodyOf(r route, id string) string {
 
 func eachRoute(t *testing.T, test func(t *testing.T, r route)) {
 	t.Helper()
+	eachRouteThat(t, func(route) bool { return true }, test)
+}
+
+// eachRouteThat runs a test with each route of a kind, of which there must be one.
+func eachRouteThat(t *testing.T, is func(route) bool, test func(t *testing.T, r route)) {
+	t.Helper()
+	n := 0
 	for _, r := range routes() {
+		if !is(r) {
+			continue
+		}
+		n++
 		t.Run(r.method+" "+r.pattern, func(t *testing.T) { test(t, r) })
+	}
+	if n == 0 {
+		t.Error("no route is of this kind")
 	}
 }
 
@@ -82,10 +101,7 @@ func TestEveryRouteTakesABearerKey(t *testing.T) {
 }
 
 func TestEveryRouteRefusesAnUnknownSandbox(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if !namesSandbox(r) {
-			t.Skip("names no sandbox")
-		}
+	eachRouteThat(t, namesSandbox, func(t *testing.T, r route) {
 		w := newWorld(t)
 		e := w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, "nonexistingsandbox"), bodyOf(r, "nonexistingsandbox")).
 			fails(http.StatusNotFound, "sandbox_not_found", `"nonexistingsandbox"`)
@@ -101,15 +117,12 @@ func TestEveryRouteRefusesAnUnknownSandbox(t *testing.T) {
 // What reads answers from the tombstone; what would change a sandbox says that
 // it has ended, and how.
 func TestEveryRouteAnswersForATerminatedSandbox(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if !namesSandbox(r) {
-			t.Skip("names no sandbox")
-		}
+	eachRouteThat(t, namesSandbox, func(t *testing.T, r route) {
 		w := newWorld(t)
 		id := w.create(`{}`)
 		w.do("DELETE", base+"/"+id, "").Is(http.StatusNoContent)
 		a := w.do(r.method, apitest.PathOf(r.pattern, sandboxParam, id), bodyOf(r, id))
-		if r.method == get && r.status != failed && r.carries != download {
+		if r.method == get && r.status != failed && r.carries != download && !strings.Contains(r.pattern, "{"+serviceParam+"}") {
 			a.Is(http.StatusOK)
 			if strings.Contains(a.Body, apitest.Tokens()) {
 				t.Errorf("a token of what is gone: %s", a.Body)
@@ -134,10 +147,10 @@ func TestEveryRouteRefusesOtherMethods(t *testing.T) {
 }
 
 func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if r.access == open || strings.HasPrefix(r.pattern, "/v1/keys") || strings.HasPrefix(r.pattern, "/v1/ssh-keys") {
-			t.Skip("asks nothing of the sandboxes")
-		}
+	asks := func(r route) bool {
+		return r.access != open && !strings.HasPrefix(r.pattern, "/v1/keys") && !strings.HasPrefix(r.pattern, "/v1/ssh-keys") && !strings.HasPrefix(r.pattern, "/v1/secrets") && r.pattern != "/v1/audit"
+	}
+	eachRouteThat(t, asks, func(t *testing.T, r route) {
 		for name, breakIt := range map[string]func(*apitest.Fake){
 			"panic": func(f *apitest.Fake) { f.Panics = "secret" },
 			"error": func(f *apitest.Fake) { f.Err = errors.New("secret") },
@@ -162,10 +175,8 @@ func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
 
 func TestEveryRouteThatIsNotBuiltSaysSo(t *testing.T) {
 	n := 0
-	eachRoute(t, func(t *testing.T, r route) {
-		if r.status != failed {
-			t.Skip("built")
-		}
+	unbuilt := func(r route) bool { return r.status == failed }
+	eachRouteThat(t, unbuilt, func(t *testing.T, r route) {
 		n++
 		w := newWorld(t)
 		id := w.create(`{}`)
@@ -178,10 +189,8 @@ func TestEveryRouteThatIsNotBuiltSaysSo(t *testing.T) {
 
 // TestEveryRouteKeepsItsEffect: what is no wake wakes nothing.
 func TestEveryRouteKeepsItsEffect(t *testing.T) {
-	eachRoute(t, func(t *testing.T, r route) {
-		if !namesSandbox(r) || r.status == failed {
-			t.Skip("names no sandbox, or not built")
-		}
+	built := func(r route) bool { return namesSandbox(r) && r.status != failed }
+	eachRouteThat(t, built, func(t *testing.T, r route) {
 		w := newWorld(t)
 		id := w.create(`{"onTimeout":"pause","timeout":600,"autoResume":true}`)
 		w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK)
@@ -248,7 +257,7 @@ func TestCatalogueStatusesAreThoseAnswered(t *testing.T) {
 		if e.Class != errdef.Internal && body["remediation"] != e.Remedy {
 			t.Errorf("%s: remediation %v", e.Code, body["remediation"])
 		}
-		if (a.Status == http.StatusServiceUnavailable) != (a.Header.Get("Retry-After") != "") {
+		if (a.Status == http.StatusServiceUnavailable && !errdef.Lasting(e.Code) || e.Code == auth.CodeRate) != (a.Header.Get("Retry-After") != "") {
 			t.Errorf("%s: status %d with Retry-After %q", e.Code, a.Status, a.Header.Get("Retry-After"))
 		}
 	}

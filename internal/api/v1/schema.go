@@ -10,6 +10,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
@@ -25,10 +26,12 @@ var enums = map[reflect.Type]schema{
 	reflect.TypeFor[clockAction]():          body.OneOf(lifecycle.Kill, lifecycle.Pause, lifecycle.TakeCheckpoint),
 	reflect.TypeFor[lifecycle.Mode]():       body.OneOf(lifecycle.Memory, lifecycle.Filesystem),
 	reflect.TypeFor[lifecycle.WakePolicy](): body.OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore),
-	reflect.TypeFor[awake.HoldKind](): body.OneOf(awake.HoldRequest, awake.HoldStream,
-		awake.HoldProcess, awake.HoldLease),
-	reflect.TypeFor[store.Role](): body.OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead),
-	reflect.TypeFor[clockState](): body.OneOf(clockOff, clockRunning, clockHeld, clockStopped),
+	reflect.TypeFor[awake.HoldKind]():       body.OneOf(awake.HoldKinds()...),
+	reflect.TypeFor[body.Command]():         body.Command{}.Schema(),
+	reflect.TypeFor[service.Restart]():      body.OneOf(service.Always, service.OnFailure, service.Never),
+	reflect.TypeFor[service.State]():        body.OneOf(service.Waiting, service.Starting, service.IsReady, service.BackingOff, service.Done, service.Failed, service.Stopping),
+	reflect.TypeFor[store.Role]():           body.OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead),
+	reflect.TypeFor[clockState]():           body.OneOf(clockOff, clockRunning, clockHeld, clockStopped),
 	reflect.TypeFor[errdef.Class](): body.OneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,
 		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Unfit, errdef.Internal),
 }
@@ -45,7 +48,10 @@ func nameOf(t reflect.Type) string {
 }
 
 // schemas makes schemas of Go types; structs become components.
-type schemas map[string]schema
+type schemas struct {
+	all   map[string]schema
+	types map[string]reflect.Type // what they were made of, so that no two have one name
+}
 
 // of returns the schema of a type as encoding/json writes it.
 func (s schemas) of(t reflect.Type) schema {
@@ -84,11 +90,14 @@ func (s schemas) of(t reflect.Type) schema {
 
 // add makes a component of a struct.
 func (s schemas) add(t reflect.Type) {
-	if _, done := s[nameOf(t)]; done {
+	if of, done := s.types[nameOf(t)]; done {
+		if of != t {
+			panic("internal error: v1: " + of.String() + " and " + t.String() + " have one name in the document")
+		}
 		return
 	}
 	object := schema{"type": "object"}
-	s[nameOf(t)] = object // before the fields: a type may refer to itself
+	s.types[nameOf(t)], s.all[nameOf(t)] = t, object // before the fields: a type may refer to itself
 	properties, required := schema{}, []string{}
 	for i := range t.NumField() {
 		f := t.Field(i)

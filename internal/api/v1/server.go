@@ -12,6 +12,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -88,6 +89,8 @@ type EventLog interface {
 	// Events returns up to limit events with Seq > after, oldest first, of one
 	// sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
+	// EventsBefore returns those with Seq < before, newest first.
+	EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]store.Event, error)
 	// LastEvent returns the Seq of the last event of all sandboxes; 0 before the
 	// first.
 	LastEvent(ctx context.Context) (int64, error)
@@ -120,8 +123,7 @@ type Accounts interface {
 
 // Authenticator knows the API keys.
 type Authenticator interface {
-	// Check returns the key that a text is, or an errdef.Unauthorized.
-	Check(text string) (store.Key, error)
+	auth.Checker
 	// Bind returns a context that ends with ctx, or when the key of that id is
 	// revoked or expires.
 	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
@@ -133,6 +135,7 @@ type Keys interface {
 	Create(ctx context.Context, req auth.Request) (store.Key, string, error)
 	// List returns all keys, oldest first.
 	List() []store.Key
+	Rename(ctx context.Context, id, name string) (store.Key, error)
 	Revoke(ctx context.Context, id string) error
 }
 
@@ -159,6 +162,12 @@ type Options struct {
 	Auth      Authenticator // required
 	Keys      Keys          // required
 	SSHKeys   SSHKeys       // required
+	Secrets   Secrets       // required
+	Services  Services      // required
+	Diaries   Diaries       // required
+	Traces    Traces        // required
+	Publisher Publisher     // required
+	Audit     Audit         // required
 	// Domain is the wildcard domain, with the port if it is an unusual one,
 	// under which sandboxes are reached by host name. Empty means that there is
 	// none, and preview links go by path.
@@ -285,11 +294,11 @@ func (s *server) dispatch(c *call) (reply, error) {
 
 // authenticate takes down who calls, if they may do what they ask for.
 func (s *server) authenticate(c *call) (err error) {
-	if c.key, err = s.Auth.Check(auth.FromHeader(c.r.Header)); err != nil {
+	if c.key, err = auth.Admit(s.Auth, c.r, auth.Permission(c.route.access)); err != nil {
 		return err
 	}
 	c.actor = "key:" + c.key.ID
-	return auth.Require(c.key, auth.Permission(c.route.access))
+	return nil
 }
 
 var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
@@ -302,6 +311,7 @@ func (s *server) names(c *call, id string) error {
 			WithRemedy("GET /v1/sandboxes lists those that do")
 	}
 	c.sandbox = id
+	audit.About(c.r.Context(), id)
 	if auth.SeesAll(c.key) {
 		return nil // any
 	}

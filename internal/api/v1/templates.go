@@ -12,7 +12,9 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
@@ -92,6 +94,7 @@ func nonNil(list []string) []string {
 type pulled struct {
 	Progress *image.Progress `json:"progress,omitempty"`
 	Template *templateView   `json:"template,omitempty"`
+	Image    *publishedView  `json:"image,omitempty"`
 	Status   int             `json:"status,omitempty"` // that the error would have had
 	Error    json.RawMessage `json:"error,omitempty"`
 }
@@ -126,24 +129,30 @@ func loadTemplate(s *server, c *call) (reply, error) {
 // addTemplate answers with the template, or with lines of which the last has it
 // or the error.
 func addTemplate(s *server, c *call, req templates.AddRequest) (reply, error) {
+	return withProgress(s, c, http.StatusCreated, func(ctx context.Context, progress func(image.Progress)) (pulled, any, error) {
+		req.Progress = progress
+		t, err := s.Templates.AddTemplate(ctx, req)
+		v := viewTemplate(t)
+		return pulled{Template: &v}, v, err
+	})
+}
+
+// withProgress answers with what a call makes, or, to who accepts them, with lines
+// that tell how far it is. The last line has what was made, or the error.
+func withProgress(s *server, c *call, status int, do func(context.Context, func(image.Progress)) (last pulled, v any, err error)) (reply, error) {
 	if !strings.Contains(c.r.Header.Get("Accept"), linesType) {
-		t, err := s.Templates.AddTemplate(c.r.Context(), req)
-		return reply{status: http.StatusCreated, body: viewTemplate(t)}, err
+		_, v, err := do(c.r.Context(), nil)
+		return reply{status: status, body: v}, err
 	}
 	return reply{stream: func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", linesType)
 		w.Header().Set("Cache-Control", "no-store")
-		w.WriteHeader(http.StatusCreated)
+		w.WriteHeader(status)
 		out := &lines{w: w, control: http.NewResponseController(w)}
-		req.Progress = func(p image.Progress) { out.write(pulled{Progress: &p}) }
-		t, err := s.Templates.AddTemplate(c.r.Context(), req)
-		last := pulled{}
-		if err == nil {
-			v := viewTemplate(t)
-			last.Template = &v
-		} else {
+		last, _, err := do(c.r.Context(), func(p image.Progress) { out.write(pulled{Progress: &p}) })
+		if err != nil {
 			res := s.failed(c, err)
-			last.Status, last.Error = res.Status, errorOf(res.Body)
+			last = pulled{Status: res.Status, Error: errorOf(res.Body)}
 		}
 		out.write(last)
 		_ = out.control.SetWriteDeadline(time.Time{}) // the connection may be used again
@@ -228,6 +237,10 @@ func setTemplate(s *server, c *call) (reply, error) {
 func removeTemplate(s *server, c *call) (reply, error) {
 	err := orBuilt(s.Templates.RemoveTemplate(templateOf(c), c.actor), func() error {
 		t, tag, err := built(s, c.key, templateOf(c))
+		// A name without a tag is the whole template; one with the default tag is not.
+		if strings.HasSuffix(strings.ToLower(templateOf(c)), origin.DefaultTag) {
+			tag = build.DefaultTag
+		}
 		switch {
 		case err != nil:
 			return err

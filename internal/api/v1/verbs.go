@@ -50,6 +50,15 @@ var (
 		{Name: "maxDiskMiB", Doc: "Sum of the disk limits of the key's sandboxes, paused ones included (default: no limit). With it, a sandbox without a disk limit is rejected.",
 			Spelled: []body.Spelled{body.AsCount.As("maxDiskMiB max_disk_mib limits.maxDiskMiB limits.max_disk_mib")}},
 	}
+	renameBody = body.Vocabulary{
+		{Name: "name", Doc: "Who or what the key is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
+	}
+	servicesBody = body.Vocabulary{
+		{Name: "services", Doc: "All services that the sandbox is to have.", Required: true, Spelled: []body.Spelled{body.AsServices.As("services")}},
+	}
+	serviceBody = append(body.Vocabulary{
+		{Name: "name", Doc: "The name in the path, or nothing.", Spelled: []body.Spelled{body.AsText.As("name")}},
+	}, body.ServiceBody...)
 	sshKeyBody = body.Vocabulary{
 		{Name: "publicKey", Doc: "The line of a .pub file. Options before the key are rejected.", Required: true, Spelled: []body.Spelled{body.AsText.As("publicKey public_key key")}},
 		{Name: "name", Doc: "What the key is called (default: its comment).", Spelled: []body.Spelled{body.AsText.As("name")}},
@@ -85,6 +94,9 @@ var (
 	templateBody = body.Vocabulary{
 		{Name: "image", Doc: "A reference to an image in a registry, such as python:3.12 or ghcr.io/owner/name@sha256:...", Required: true, Spelled: []body.Spelled{body.AsText.As("image")}},
 		{Name: "name", Doc: "What the template is to be called; the last part of the repository with its tag if not said. It takes the name from the template that has it.", Spelled: []body.Spelled{body.AsText.As("name")}},
+	}
+	pushBody = body.Vocabulary{
+		{Name: "image", Doc: "Where the image goes, with a tag, such as ghcr.io/owner/name:1.", Required: true, Spelled: []body.Spelled{body.AsText.As("image")}},
 	}
 	templateNameBody = body.Vocabulary{
 		{Name: "template", Doc: "The name or id of a template, or host for the host's own system.", Required: true, Spelled: []body.Spelled{body.AsText.As("template templateID templateId template_id")}},

@@ -17,6 +17,7 @@ import (
 // sandboxView is a sandbox as clients see it. What may be missing is null.
 type sandboxView struct {
 	ID             string             `json:"id"`
+	Name           *string            `json:"name" doc:"The name that it was given at create, in the space of names of the API key that created it; null for none."`
 	State          lifecycle.State    `json:"state" doc:"The committed state; pending until it has first run."`
 	Phase          *lifecycle.Phase   `json:"phase" doc:"The operation in flight."`
 	Generation     int64              `json:"generation" doc:"Of the runtime that serves or last served; 0 before the first."`
@@ -39,10 +40,12 @@ type sandboxView struct {
 	AllowInternet  *bool              `json:"allowInternetAccess" doc:"Whether the sandbox may reach the internet, as requested; null if not given, which allows it."`
 	AllowOut       []string           `json:"allowOut" doc:"Destinations that are always allowed."`
 	DenyOut        []string           `json:"denyOut" doc:"Destinations that are denied."`
+	EgressProxy    *body.Proxy        `json:"egressProxy" doc:"The proxy through which its connections go out, without the password; null for none."`
 	PublicTraffic  bool               `json:"allowPublicTraffic" doc:"Whether its ports are open without the traffic token."`
 	HostMask       *string            `json:"maskRequestHost" doc:"The Host header that its servers receive; null for the requested one."`
 	HTTPSPorts     []int              `json:"httpsPorts" doc:"Ports whose servers speak TLS."`
 	Volumes        map[string]string  `json:"volumes" doc:"Names of volumes, by mount path."`
+	Secrets        []usedSecretView   `json:"secrets" doc:"Secrets that it has the use of."`
 	Hooks          body.Hooks         `json:"hooks"`
 	Limits         limitsView         `json:"limits"`
 	Isolation      string             `json:"isolation"`
@@ -140,13 +143,14 @@ func awakeBecause(x supervisor.Explanation) string {
 func (s *server) view(sb *store.Sandbox) sandboxView {
 	rec := &sb.Record
 	v := sandboxView{
-		ID: sb.ID, State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
+		ID: sb.ID, Name: orNull(sb.Config.Name), State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
 		Template: sb.Config.Template, Alias: orNull(sb.Config.Alias), Key: orNull(sb.Config.Key),
 		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),
 		Metadata: sb.Config.Metadata, Ports: sb.Config.Ports, AllowInternet: sb.Config.AllowInternet,
-		AllowOut: orEmpty(sb.Config.AllowOut), DenyOut: orEmpty(sb.Config.DenyOut), Volumes: viewMounts(sb.Config.Volumes), Hooks: viewHooks(sb.Config.Hooks),
+		AllowOut: orEmpty(sb.Config.AllowOut), DenyOut: orEmpty(sb.Config.DenyOut), EgressProxy: body.ViewProxy(sb.Config.Proxy), Volumes: viewMounts(sb.Config.Volumes), Hooks: viewHooks(sb.Config.Hooks),
+		Secrets:    viewUsedSecrets(s.Secrets, sb.Config),
 		FromServer: orEmpty(sb.Config.FromServer), PublicTraffic: !sb.Config.PrivatePorts, HostMask: orNull(sb.Config.HostMask),
 		HTTPSPorts: append([]int{}, sb.Config.HTTPSPorts...),
 		Limits:     limitsView(sb.Config.Limits),

@@ -3,11 +3,14 @@ package v1
 import (
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 )
 
@@ -21,7 +24,10 @@ const goodKey = apitest.GoodKey
 var epoch = apitest.Epoch
 
 // world is a handler with what is behind it.
-type world struct{ *apitest.World }
+type world struct {
+	*apitest.World
+	vault *secret.Vault
+}
 
 func newWorld(t *testing.T, change ...func(*Options)) *world {
 	t.Helper()
@@ -34,12 +40,21 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{apitest.NewWorld(t)}
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	vault, err := secret.Open(t.Context(), st, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := audit.Open(filepath.Join(t.TempDir(), "audit"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = log.Close() })
+	w := &world{apitest.NewWorld(t), vault}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Services: apitest.NewServices(w.Fake), Publisher: apitest.Publisher{}, Traces: apitest.NewTraces(w.Fake), Diaries: w.Fake, Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Secrets: vault, Audit: log, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}
-	w.HTTP = New(o)
+	w.HTTP = log.Handler(New(o))
 	return w
 }
 

@@ -17,9 +17,10 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb"
+	"github.com/drowse-dev/drowse/client/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -259,7 +260,7 @@ const mostMessage = 128 << 10
 // Run implements [build.Workshop]. A command whose call ends early runs on.
 func (w *Workshop) Run(ctx context.Context, sandbox string, c build.Command, say func(text string)) error {
 	return w.guest(ctx, sandbox, func(ctx context.Context, web *http.Client) error {
-		agent := processconnect.NewProcessClient(web, "http://agent", connect.WithReadMaxBytes(mostMessage))
+		agent := processconnect.NewProcessClient(web, "http://agent", agentpb.Bounded(mostMessage))
 		config := &process.ProcessConfig{Cmd: c.Path, Args: c.Args, Envs: c.Env}
 		if c.Workdir != "" {
 			config.Cwd = new(c.Workdir)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"

@@ -21,12 +21,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,17 +36,23 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/e2b"
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/interpreter"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/trace"
+	"github.com/drowse-dev/drowse/internal/ui"
+	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
 // Server is the fake. It is an http.Handler.
@@ -58,7 +66,10 @@ type Server struct {
 	keys    *auth.Keys // but for Key
 	sshKeys *auth.SSHKeys
 	api     http.Handler
-	prefix  string // of ids, so that those of several servers differ
+	hooks   *webhook.Sender
+	e2b     http.Handler // as far as the command line uses it: webhooks
+	ui      http.Handler // as far as the command line uses it: links to sign in
+	prefix  string       // of ids, so that those of several servers differ
 
 	mu     sync.Mutex // guards the rest, and the fields of fake
 	fake   *apitest.Fake
@@ -89,12 +100,29 @@ func New(key, dir string) *Server {
 	if s.sshKeys, err = auth.LoadSSHKeys(context.Background(), st, s.keys); err != nil {
 		panic("internal error: " + err.Error())
 	}
-	s.api = v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Builds: apitest.NewBuilds(), Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Isolation: "none"})
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		panic("internal error: " + err.Error())
+	}
+	vault, err := secret.Open(context.Background(), st, dir)
+	if err != nil {
+		panic("internal error: " + err.Error())
+	}
+	log, err := audit.Open(filepath.Join(dir, "audit"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		panic("internal error: " + err.Error())
+	}
+	s.api = log.Handler(v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Builds: apitest.NewBuilds(), Services: apitest.NewServices(backend{s}), Publisher: apitest.Publisher{}, Traces: backend{s}, Diaries: diary{s}, Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Secrets: vault, Audit: log, Isolation: "none"}))
+	if s.hooks, err = hooksOf(context.Background(), s, st); err != nil {
+		panic("internal error: " + err.Error())
+	}
+	s.e2b = e2b.New(e2b.Options{Sandboxes: s.fake, Webhooks: s.hooks, Auth: s})
+	s.ui = ui.New(context.Background(), ui.Options{Keys: holders{s}})
 	return s
 }
 
 // Close ends all sandboxes.
 func (s *Server) Close() {
+	s.hooks.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -117,6 +145,21 @@ func (s *Server) Check(text string) (store.Key, error) {
 	}
 	return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key")
 }
+
+// Take implements v1.Authenticator: every call is let through.
+func (s *Server) Take(string) error { return nil }
+
+// holders are the keys as the dashboard knows them.
+type holders struct{ *Server }
+
+// Check implements ui.Keys.
+func (h holders) Check(text string) (ui.Holder, error) {
+	k, err := h.Server.Check(text)
+	return ui.Holder{ID: k.ID, Name: k.Name}, err
+}
+
+// Lend implements ui.Keys.
+func (h holders) Lend(ctx context.Context, id string) string { return h.keys.Lend(ctx, id) }
 
 // Bind implements v1.Authenticator.
 func (s *Server) Bind(ctx context.Context, id string) (context.Context, context.CancelFunc) {
@@ -142,6 +185,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case v1.Owns(r):
 		s.bound(r)
 		s.api.ServeHTTP(w, r)
+	case strings.HasPrefix(r.URL.Path, "/events/webhooks"):
+		s.e2b.ServeHTTP(w, r)
+	case ui.Owns(r):
+		s.ui.ServeHTTP(w, r)
 	case r.URL.Path == "/health":
 		w.WriteHeader(http.StatusNoContent)
 	default:
@@ -177,18 +224,13 @@ func (s *Server) leave() {
 	if s.closed {
 		return
 	}
-	var next time.Time
 	for inner, sb := range s.fake.Sandboxes {
 		s.settle(s.outer(inner), sb)
-		busy := lifecycle.Activity{Busy: len(s.fake.Held[inner]) > 0}
-		if d, ok := sb.Record.NextDeadline(busy); ok && (next.IsZero() || d.At.Before(next)) {
-			next = d.At
-		}
 	}
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	if !next.IsZero() {
+	if next := apitest.Next(s.fake); !next.IsZero() {
 		s.timer = time.AfterFunc(time.Until(next), s.look)
 	}
 }
@@ -263,7 +305,7 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, id, portText strin
 		http.Error(w, "Invalid sandbox port", http.StatusBadRequest)
 		return
 	}
-	b, cut := s.acquire(r.Context(), id, port, r.URL.EscapedPath())
+	b, cut := s.acquire(id, port, r.URL.EscapedPath())
 	if b == nil {
 		answer(w, http.StatusBadGateway, map[string]any{"sandboxId": id, "message": "The sandbox was not found", "code": 502})
 		return
@@ -286,8 +328,10 @@ func (s *Server) data(w http.ResponseWriter, r *http.Request, id, portText strin
 
 // acquire returns a sandbox that runs, woken if need be, and what is closed
 // when it no longer does.
-func (s *Server) acquire(ctx context.Context, id string, port int, path string) (*box, <-chan struct{}) {
-	if !s.wake(ctx, id, port, path) {
+func (s *Server) acquire(id string, port int, path string) (*box, <-chan struct{}) {
+	err := apitest.Reach(s.enter(), s.inner(id), port, path, "traffic")
+	s.leave()
+	if err != nil {
 		return nil, nil
 	}
 	s.mu.Lock()
@@ -297,28 +341,6 @@ func (s *Server) acquire(ctx context.Context, id string, port int, path string) 
 		return nil, nil
 	}
 	return b, b.cut
-}
-
-// wake reports whether a sandbox runs, or could be woken by traffic.
-func (s *Server) wake(ctx context.Context, id string, port int, path string) bool {
-	f := s.enter()
-	defer s.leave()
-	sb, err := f.Find(ctx, s.inner(id))
-	switch set := sb.Record.Settings; {
-	case err != nil || sb.Record.State == lifecycle.Terminated:
-		return false
-	case sb.Record.State == lifecycle.Running:
-		return true
-	case !set.AutoResume || !sb.Config.WakePolicy(port, path).Wakes():
-		return false
-	default:
-		timeout := set.Timeout
-		if timeout > 0 {
-			timeout = max(timeout, lifecycle.MinAutoResume)
-		}
-		_, err := f.Connect(ctx, s.inner(id), timeout, supervisor.Patch{}, "traffic")
-		return err == nil
-	}
 }
 
 // inner returns the id that apitest's fake knows a sandbox by, and outer the
@@ -337,16 +359,22 @@ func (s *Server) outer(id string) string {
 	return s.prefix + id[1:]
 }
 
+// shown is a sandbox as clients know it.
+func (s *Server) shown(sb store.Sandbox) store.Sandbox {
+	sb.ID = s.outer(sb.ID)
+	sb.Config.Lineage = slices.Clone(sb.Config.Lineage)
+	for i := range sb.Config.Lineage {
+		sb.Config.Lineage[i].Sandbox = s.outer(sb.Config.Lineage[i].Sandbox)
+	}
+	return sb
+}
+
 // backend is what the API is served from.
 type backend struct{ s *Server }
 
 var _ v1.Sandboxes = backend{}
 
-// shown is a sandbox as clients know it.
-func (b backend) shown(sb store.Sandbox, err error) (store.Sandbox, error) {
-	sb.ID = b.s.outer(sb.ID)
-	return sb, err
-}
+func (b backend) shown(sb store.Sandbox, err error) (store.Sandbox, error) { return b.s.shown(sb), err }
 
 func (b backend) events(list []store.Event, err error) ([]store.Event, error) {
 	for i := range list {
@@ -390,7 +418,7 @@ func (b backend) All(ctx context.Context) ([]store.Sandbox, error) {
 	defer b.s.leave()
 	all, err := b.s.enter().All(ctx)
 	for i := range all {
-		all[i].ID = b.s.outer(all[i].ID)
+		all[i] = b.s.shown(all[i])
 	}
 	return all, err
 }
@@ -405,7 +433,7 @@ func (b backend) Pause(ctx context.Context, id string, mode lifecycle.Mode, acto
 func (b backend) Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error) {
 	defer b.s.leave()
 	c, err := b.s.enter().Connect(ctx, b.s.inner(id), timeout, p, actor)
-	c.Sandbox.ID = b.s.outer(c.Sandbox.ID)
+	c.Sandbox = b.s.shown(c.Sandbox)
 	return c, err
 }
 
@@ -455,9 +483,15 @@ func (b backend) RevokePreview(ctx context.Context, id, link, actor string) erro
 func (b backend) Explain(ctx context.Context, id string) (supervisor.Explanation, error) {
 	defer b.s.leave()
 	x, err := b.s.enter().Explain(ctx, b.s.inner(id))
-	x.Sandbox.ID = b.s.outer(x.Sandbox.ID)
+	x.Sandbox = b.s.shown(x.Sandbox)
 	x.Transitions, _ = b.events(x.Transitions, nil)
 	return x, err
+}
+
+// Traces implements v1.Traces.
+func (b backend) Traces(ctx context.Context, id string) ([]trace.Operation, error) {
+	defer b.s.leave()
+	return apitest.NewTraces(b.s.enter()).Traces(ctx, b.s.inner(id))
 }
 
 // Outlooks implements v1.Sandboxes.
@@ -467,7 +501,7 @@ func (b backend) Outlooks(ctx context.Context, ids []string) map[string]supervis
 	outlooks := map[string]supervisor.Explanation{}
 	for _, id := range ids {
 		if x, ok := f.Outlooks(ctx, []string{b.s.inner(id)})[b.s.inner(id)]; ok {
-			x.Sandbox.ID = id
+			x.Sandbox = b.s.shown(x.Sandbox)
 			outlooks[id] = x
 		}
 	}
@@ -478,6 +512,12 @@ func (b backend) Outlooks(ctx context.Context, ids []string) map[string]supervis
 func (b backend) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
 	defer b.s.leave()
 	return b.events(b.s.enter().Events(ctx, b.s.inner(sandbox), after, limit))
+}
+
+// EventsBefore implements v1.Sandboxes.
+func (b backend) EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]store.Event, error) {
+	defer b.s.leave()
+	return b.events(b.s.enter().EventsBefore(ctx, b.s.inner(sandbox), before, limit))
 }
 
 // LastEvent implements v1.Sandboxes.

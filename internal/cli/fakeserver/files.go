@@ -11,8 +11,8 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	pb "github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/filesystem/filesystemconnect"
+	pb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
+	"github.com/drowse-dev/drowse/client/agentpb/filesystem/filesystemconnect"
 )
 
 // files is the filesystem service, of which there is ListDir alone.

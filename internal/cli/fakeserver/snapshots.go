@@ -33,6 +33,8 @@ func (x snapshots) TakeSnapshot(ctx context.Context, id string, req supervisor.S
 
 // Snapshots implements v1.Snapshots.
 func (x snapshots) Snapshots() ([]store.Snapshot, error) {
+	x.s.enter()
+	defer x.s.leave()
 	all, err := x.fake.Snapshots()
 	for i := range all {
 		all[i], _ = x.shown(all[i], nil)
@@ -42,16 +44,22 @@ func (x snapshots) Snapshots() ([]store.Snapshot, error) {
 
 // Snapshot implements v1.Snapshots.
 func (x snapshots) Snapshot(ref string) (store.Snapshot, error) {
+	x.s.enter()
+	defer x.s.leave()
 	return x.shown(x.fake.Snapshot(ref))
 }
 
 // ChangeSnapshot implements v1.Snapshots.
 func (x snapshots) ChangeSnapshot(ctx context.Context, ref string, c kept.Change) (store.Snapshot, error) {
+	x.s.enter()
+	defer x.s.leave()
 	return x.shown(x.fake.ChangeSnapshot(ctx, ref, c))
 }
 
 // RemoveSnapshot implements v1.Snapshots.
 func (x snapshots) RemoveSnapshot(ctx context.Context, ref, actor string) error {
+	x.s.enter()
+	defer x.s.leave()
 	return x.fake.RemoveSnapshot(ctx, ref, actor)
 }
 
@@ -60,7 +68,7 @@ func (x snapshots) Restore(ctx context.Context, id string, req supervisor.Restor
 	x.s.enter()
 	defer x.s.leave()
 	sb, undo, err := x.fake.Restore(ctx, x.s.inner(id), req)
-	sb.ID = x.s.outer(sb.ID)
+	sb = x.s.shown(sb)
 	return sb, undo, err
 }
 
@@ -70,7 +78,7 @@ func (x snapshots) Fork(ctx context.Context, id string, req supervisor.ForkReque
 	defer x.s.leave()
 	children, err := x.fake.Fork(ctx, x.s.inner(id), req)
 	for i := range children {
-		children[i].Sandbox.ID = x.s.outer(children[i].Sandbox.ID)
+		children[i].Sandbox = x.s.shown(children[i].Sandbox)
 	}
 	return children, err
 }

@@ -126,7 +126,7 @@ func ParseRequest(head string, fields Fields) (Request, error) {
 // error is an *Error.
 func CheckTranslated(method, target, host string, fields Fields) (length int64, err error) {
 	switch {
-	case !validMethod(method):
+	case !ValidMethod(method):
 		return 0, bad("the method is malformed")
 	case method == "CONNECT":
 		return 0, refuse(405, "CONNECT is not possible here")
@@ -194,7 +194,7 @@ func (r *Request) parseLine(line string) error {
 	if !ok || !ok2 {
 		return bad("the request line is malformed")
 	}
-	if !validMethod(method) {
+	if !ValidMethod(method) {
 		return bad("the method is malformed")
 	}
 	switch version {
@@ -217,7 +217,12 @@ func (r *Request) parseLine(line string) error {
 	return nil
 }
 
-func validMethod(method string) bool { return isToken(method) && len(method) <= 32 }
+// ValidMethod reports whether a text can be a method, or the beginning of one.
+func ValidMethod(method string) bool { return isToken(method) && len(method) <= 32 }
+
+// IsRequestLine reports whether a line, without its end, begins a request that
+// [ParseRequest] takes.
+func IsRequestLine(line string) bool { return new(Request).parseLine(line) == nil }
 
 func validTarget(target, method string) bool {
 	if target == "*" {

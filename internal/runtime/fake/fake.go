@@ -144,8 +144,10 @@ type instance struct {
 	program Program
 	exited  chan struct{}
 
-	endedBy atomic.Value // the runtime.Limit that it ended of
-	sharers atomic.Int64 // see Sharers
+	endedBy  atomic.Value // the runtime.Limit that it ended of
+	sharers  atomic.Int64 // see Sharers
+	confined atomic.Int64 // see Confined
+	yields   atomic.Bool  // see Yields
 
 	mu      sync.Mutex
 	frozen  bool
@@ -194,6 +196,43 @@ func (m *Machine) Sharers(id string) int {
 	defer m.mu.Unlock()
 	if i := m.runtimes[id]; i != nil {
 		return int(i.sharers.Load())
+	}
+	return 0
+}
+
+// CPUTime implements runtime.Confiner.
+func (i *instance) CPUTime() (time.Duration, error) {
+	used, err := i.Usage()
+	return used.CPU, err
+}
+
+// Confine implements runtime.Confiner.
+func (i *instance) Confine(n int) error {
+	i.confined.Store(int64(n))
+	return nil
+}
+
+// Yield implements runtime.Confiner.
+func (i *instance) Yield(yield bool) error {
+	i.yields.Store(yield)
+	return nil
+}
+
+// Yields reports whether a runtime lets others run first.
+func (m *Machine) Yields(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := m.runtimes[id]
+	return i != nil && i.yields.Load()
+}
+
+// Confined returns to how many processors a runtime is confined; 0 if to none, or
+// if there is no such runtime.
+func (m *Machine) Confined(id string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := m.runtimes[id]; i != nil {
+		return int(i.confined.Load())
 	}
 	return 0
 }

@@ -27,6 +27,7 @@ type peers struct {
 type peer struct {
 	program *builds.Program
 	version string // of the memory images that it writes and reads
+	edited  bool   // its gVisor was, as this one's is
 	mute    bool   // it is older than the protocol
 }
 
@@ -35,11 +36,12 @@ func (x *peers) of(p *builds.Program) (peer, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if k, ok := x.known[p.Digest]; ok {
-		return peer{p, k.version, k.mute}, nil
+		k.program = p
+		return k, nil
 	}
 	k := peer{program: p}
 	a, err := x.consult(p, question{Ask: askBuild})
-	k.version = a.Version
+	k.version, k.edited = a.Version, a.Edits != ""
 	if err != nil || a.Version == "" {
 		info, err2 := buildinfo.ReadFile(p.Path())
 		if err2 != nil {

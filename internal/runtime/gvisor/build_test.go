@@ -26,7 +26,7 @@ func TestProtocolForm(t *testing.T) {
 			Spec: &peerSpec{Rootfs: "/root", Args: []string{"a"}, Env: []string{"A=1"}, Hostname: "host", CPUs: 2, MemoryMiB: 3, PIDs: 4, Mounts: []peerMount{{"/from", "/to"}}},
 		},
 		[]ask{askBuild, askCreate, askFind, askRestore, askFreeze, askThaw, askStopped, askCheckpoint},
-		answer{Protocol: 1, Error: "error", Missing: true, Running: true, Version: "gvisor v1", Sentry: 2, Gofer: 3, MemoryLimit: 4, LateRoot: true, Stopped: true},
+		answer{Protocol: 1, Error: "error", Missing: true, Running: true, Version: "gvisor v1", Edits: "edits", Sentry: 2, Gofer: 3, MemoryLimit: 4, LateRoot: true, Stopped: true},
 		[]string{peerName, placeVariable},
 	}
 	got, err := json.MarshalIndent(forms, "", "  ")
@@ -59,7 +59,7 @@ func TestPeerSpec(t *testing.T) {
 	for i := range reflect.TypeFor[runtime.Spec]().NumField() {
 		name := reflect.TypeFor[runtime.Spec]().Field(i).Name
 		told := !reflect.ValueOf(spec).Field(i).IsZero()
-		outside := name == "Network" || name == "Sharers" || name == "Build" || name == "Unread"
+		outside := name == "Owner" || name == "Network" || name == "Sharers" || name == "Build" || name == "Unread" || name == "AllFirst"
 		if told == outside {
 			t.Errorf("%s: decide whether another build has to know it, and add it here", name)
 		}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -56,8 +57,21 @@ func explainCreate(err error) error {
 			WithRemedy("raise the limit: LimitNOFILE of the service, ulimit -n, or sysctl fs.file-max")
 	case starting && has(unix.EPERM):
 		return notPrivileged(short(err))
+	case needsLibraries("/proc/self/exe"):
+		return errdef.New(errdef.Unfit, "binary_not_static", "this drowse was built to load libraries of the host, and gVisor starts it where there are none (%w)", short(err)).
+			WithRemedy("build it with make build, or with CGO_ENABLED=0")
 	}
 	return fmt.Errorf("create: %w", err)
+}
+
+// needsLibraries reports whether a program is linked dynamically.
+func needsLibraries(path string) bool {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return f.Section(".interp") != nil
 }
 
 // fewNamespaces is a limit that is meant to forbid them.

@@ -43,3 +43,14 @@ func TestExplain(t *testing.T) {
 		}
 	}
 }
+
+// TestNeedsLibraries: a drowse of a plain "go build" said only that it could not read
+// a sync file.
+func TestNeedsLibraries(t *testing.T) {
+	needStatic(t)
+	for path, want := range map[string]bool{"/proc/self/exe": false, "/bin/sh": true, "/etc/passwd": false, "/nonexistent": false} {
+		if got := needsLibraries(path); got != want {
+			t.Errorf("%s: %t, want %t", path, got, want)
+		}
+	}
+}

@@ -33,7 +33,8 @@ type about struct {
 	running       bool   // it has been started, and has not ended
 	sentry, gofer int    // processes
 	memoryLimit   int64
-	lateRoot      bool // the file server made the root its own
+	tasks         int64 // that it may have; 0 where another build has not said
+	lateRoot      bool  // the file server made the root its own
 }
 
 // local is a control by the gVisor that is linked into this process.
@@ -49,6 +50,7 @@ func (l local) about() about {
 		sentry:      l.c.SandboxPid(),
 		gofer:       l.c.GoferPid.Load(),
 		memoryLimit: *l.c.Spec.Linux.Resources.Memory.Limit,
+		tasks:       l.c.Spec.Linux.Resources.Pids.Limit,
 		lateRoot:    l.c.Spec.Root.Path == lateRootDir(l.c.BundleDir),
 	}
 }

@@ -36,14 +36,19 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/runtime/netns"
+	"github.com/drowse-dev/drowse/internal/trace"
 )
 
 // Handover becomes gVisor's own tool if this process was started as such, and
 // does not return then.
 func Handover() {
 	if os.Args[0] == "/proc/self/exe" || strings.HasPrefix(filepath.Base(os.Args[0]), "runsc") {
+		goruntime.UnlockOSThread() // main is on the first one for the server's sake
 		if os.Args[0] == imageServerName {
 			os.Exit(beImageServer())
+		}
+		if os.Args[0] == imageTakerName {
+			os.Exit(beImageTaker())
 		}
 		extension.Register(&lateRoot{})
 		registerFilters()
@@ -242,11 +247,18 @@ func (d *Driver) Start(ctx context.Context, spec runtime.Spec) (runtime.Instance
 func (d *Driver) Restore(ctx context.Context, spec runtime.Spec, image string) (runtime.Instance, error) {
 	return d.launch(ctx, spec, func(c control) error {
 		if spec.Unread != nil {
-			l, ok := c.(local)
-			if !ok {
+			if l, ok := c.(local); ok && forAll() {
+				return l.restoreServed(d.bundle(spec.ID), image, spec.Unread, spec.AllFirst) // and the disks later: see followLoading
+			}
+			if !spec.AllFirst {
 				return errors.New("internal error: another build restores only what has been verified")
 			}
-			return l.restoreEarly(image, spec.Unread) // and the disks later: see followLoading
+			whole, err := d.assemble(spec.ID, image, spec.Unread)
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(whole)
+			image = whole
 		}
 		if err := c.restore(image); err != nil {
 			return err
@@ -280,9 +292,10 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 		if err := out.Set(spec.Network); err != nil {
 			return fmt.Errorf("open network: %w", err)
 		}
-		if err := groupOf(bundle, c.about().id).shareAmong(spec.Sharers); err != nil {
+		if err := groupOf(bundle, c.about().id).weigh(weight{sharers: spec.Sharers}); err != nil {
 			return err
 		}
+		defer trace.Start(ctx, "run the guest")()
 		return run(c)
 	}
 	c, err := d.launchWaiting(ctx, spec, by, boot)
@@ -300,6 +313,7 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.ID, err)
 	}
+	defer trace.Start(ctx, "connect to it")()
 	if err := netnsOf(bundle).Attach(); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", spec.ID, err)
 	}
@@ -314,7 +328,12 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 	if err := failpoint.Fail(failpoint.StateKept); err != nil {
 		return nil, err
 	}
-	return newInstance(d, spec.ID, c, by, out)
+	i, err := newInstance(d, spec.ID, c, by, out)
+	if err != nil {
+		return nil, err
+	}
+	i.weight.sharers = spec.Sharers
+	return i, nil
 }
 
 // launchWaiting sets a runtime going that waits. It returns nil if there is
@@ -324,7 +343,9 @@ func (d *Driver) launchWaiting(ctx context.Context, spec runtime.Spec, by *peer,
 	if by != nil {
 		return nil, nil
 	}
+	taken := trace.Start(ctx, "take a runtime that waits")
 	c, err := d.pool.take(spec)
+	taken()
 	if c == nil || err != nil {
 		return nil, err
 	}
@@ -348,13 +369,16 @@ func (d *Driver) make(ctx context.Context, bundle string, spec runtime.Spec, by 
 	if err := failpoint.Fail(failpoint.NetworkMake); err != nil {
 		return nil, err
 	}
-	if err := ns.Create(); err != nil {
+	networked := trace.Start(ctx, "make the network")
+	err := ns.Create()
+	networked()
+	if err != nil {
 		return nil, explainNetwork(err)
 	}
 	if err := failpoint.Fail(failpoint.NetworkMade); err != nil {
 		return nil, err
 	}
-	var err error
+	defer trace.Start(ctx, "make the processes")()
 	if by != nil {
 		err = d.createBy(ctx, by.program, bundle, spec, ns)
 	} else {
@@ -558,7 +582,7 @@ func (d *Driver) remove(bundle, cid string) error {
 	}
 	// No process can be killed while it waits for a write that is held back.
 	_ = groupOf(bundle, cid).liftDisks()
-	endImageServer(bundle, groupOf(bundle, cid))
+	endImageServers(groupOf(bundle, cid))
 	var errs []error
 	c, err := d.load(bundle, cid)
 	if err == nil {

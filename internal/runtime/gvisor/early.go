@@ -95,15 +95,17 @@ func startRoot(c *container.Container, conf *config.Config, action string,
 //go:linkname setupNetwork gvisor.dev/gvisor/runsc/sandbox.setupNetwork
 func setupNetwork(conn *urpc.Client, pid int, conf *config.Config, disableIPv6, isRestore bool) error
 
-// restoreEarly is restore with an image server. It returns when the guest runs.
-func (l local) restoreEarly(image string, files []runtime.ImageFile) error {
-	sock, err := l.serveImage(image, files)
+// restoreServed is restore with an image server. It returns when the guest runs: when
+// the kernel's state has been read, or with allFirst, when its memory has been too. The
+// bundle is that of the runtime now: one that has waited was made in another place.
+func (l local) restoreServed(bundle, image string, files []runtime.ImageFile, allFirst bool) error {
+	sock, err := l.serveImage(bundle, image, serving{files, allFirst})
 	if err != nil {
 		return fmt.Errorf("start image server: %w", err)
 	}
 	stop := make(chan struct{})
 	followed := make(chan error, 1)
-	go func() { followed <- follow(l.c.BundleDir, l.endSentry, stop) }()
+	go func() { followed <- follow(bundle, l.endSentry, stop) }()
 	err = errors.Join(startRoot(l.c, l.d.conf, "restore", func(conf *config.Config, _ *specs.Spec) error {
 		conn, err := client.ConnectTo(l.c.Sandbox.GetControlSocketPath())
 		if err != nil {
@@ -113,7 +115,7 @@ func (l local) restoreEarly(image string, files []runtime.ImageFile) error {
 		if err := setupNetwork(conn, l.c.SandboxPid(), conf, false, true); err != nil {
 			return fmt.Errorf("set up network: %w", err)
 		}
-		opts := boot.RestoreOpts{Background: true, UseCheckpointGofer: true}
+		opts := boot.RestoreOpts{Background: !allFirst, UseCheckpointGofer: true}
 		opts.FilePayload.Files = []*os.File{sock}
 		if err := conn.Call(boot.ContMgrRestore, &opts, nil); err != nil {
 			return fmt.Errorf("restore %s: %w", l.c.ID, err)
@@ -123,7 +125,7 @@ func (l local) restoreEarly(image string, files []runtime.ImageFile) error {
 	}, l.c.Sandbox.RestoreSubcontainer), sock.Close())
 	close(stop)
 	<-followed
-	return damageBehind(l.c.BundleDir, err)
+	return damageBehind(bundle, err)
 }
 
 // damageBehind returns the damage that has made a restore fail with err, where it was
@@ -153,8 +155,24 @@ func (l local) endSentry() {
 	_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 }
 
+// imageServer is the command of an image server.
+func imageServer(name string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{name}
+	cmd.Env = []string{"GOMAXPROCS=2", "GOMEMLIMIT=40MiB"}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	return cmd
+}
+
+// serving is what an image server is told.
+type serving struct {
+	Files    []runtime.ImageFile `json:"files"`
+	AllFirst bool                `json:"allFirst"`
+}
+
 // serveImage starts the image server and returns the sentry's end of its socket.
-func (l local) serveImage(image string, files []runtime.ImageFile) (_ *os.File, err error) {
+func (l local) serveImage(bundle, image string, what serving) (_ *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -166,7 +184,7 @@ func (l local) serveImage(image string, files []runtime.ImageFile) (_ *os.File, 
 			sentrys.Close()
 		}
 	}()
-	loading, err := os.OpenFile(filepath.Join(l.c.BundleDir, loadingFile), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	loading, err := os.OpenFile(filepath.Join(bundle, loadingFile), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -174,13 +192,9 @@ func (l local) serveImage(image string, files []runtime.ImageFile) (_ *os.File, 
 	if err := unix.Flock(int(loading.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", loading.Name(), err)
 	}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = []string{imageServerName}
-	cmd.Env = []string{"GOMAXPROCS=2", "GOMEMLIMIT=24MiB"}
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd := imageServer(imageServerName)
 	cmd.ExtraFiles = []*os.File{ours, loading}
-	for _, f := range files {
+	for _, f := range what.Files {
 		file, err := os.Open(filepath.Join(image, f.Name))
 		if err != nil {
 			return nil, err
@@ -196,9 +210,11 @@ func (l local) serveImage(image string, files []runtime.ImageFile) (_ *os.File, 
 		return nil, err
 	}
 	go func() { _ = cmd.Wait() }() // its report says more
-	err = groupOf(l.c.BundleDir, l.c.ID).join(cmd.Process.Pid)
+	g := groupOf(bundle, l.c.ID)
+	g.makeRoom(l.about(), what.AllFirst) // until it is loaded: see followLoading
+	err = g.join(cmd.Process.Pid)
 	if err == nil {
-		err = json.NewEncoder(stdin).Encode(files)
+		err = json.NewEncoder(stdin).Encode(what)
 	}
 	if err := errors.Join(err, stdin.Close()); err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill())
@@ -216,13 +232,10 @@ func (g group) join(pid int) error {
 	return errors.New("no cgroup counts the runtime's memory")
 }
 
-// endImageServer ends the image server of a runtime that is about to be removed. It
-// would end by itself when the sentry does; but gVisor waits a while only for the
-// cgroup to be empty.
-func endImageServer(bundle string, g group) {
-	if _, over, err := reportIn(bundle); over && err == nil {
-		return
-	}
+// endImageServers ends the image server and the image taker of a runtime that is about
+// to be removed. They would end by themselves when the sentry does; but gVisor waits a
+// while only for the cgroup to be empty.
+func endImageServers(g group) {
 	for _, procs := range g.files("memory", "cgroup.procs", "cgroup.procs") {
 		for _, text := range strings.Fields(procs) {
 			pid, err := strconv.Atoi(text)
@@ -233,7 +246,8 @@ func endImageServer(bundle string, g group) {
 			if err != nil {
 				continue // it has exited
 			}
-			if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.TrimRight(string(line), "\x00") == imageServerName {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if name := strings.TrimRight(string(line), "\x00"); name == imageServerName || name == imageTakerName {
 				_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			}
 			unix.Close(fd)
@@ -244,20 +258,19 @@ func endImageServer(bundle string, g group) {
 // beImageServer serves the image that it was started with. It returns the exit code.
 func beImageServer() int {
 	signal.Ignore(unix.SIGPIPE)
-	// Others may be nobody too, and it has the memory of a guest.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+	if err := imageserver.Confine(); err != nil {
 		return 1
 	}
-	var known []runtime.ImageFile
-	if err := json.NewDecoder(bufio.NewReader(os.Stdin)).Decode(&known); err != nil {
+	var what serving
+	if err := json.NewDecoder(bufio.NewReader(os.Stdin)).Decode(&what); err != nil {
 		return 2
 	}
 	var files []imageserver.File
-	for i, f := range known {
+	for i, f := range what.Files {
 		files = append(files, imageserver.File{ImageFile: f, From: os.NewFile(uintptr(imageFiles+i), f.Name)})
 	}
 	to := json.NewEncoder(os.NewFile(imageReport, loadingFile))
-	err := imageserver.Serve(imageSocket, files, func(d *imageserver.Damage) { _ = to.Encode(report{Damage: d}) })
+	err := imageserver.Serve(imageSocket, files, what.AllFirst, func(d *imageserver.Damage) { _ = to.Encode(report{Damage: d}) })
 	if err == nil {
 		err = to.Encode(report{Done: true})
 	}
@@ -333,18 +346,18 @@ func (i *instance) followLoading(pid int) {
 		return
 	}
 	go func() {
-		defer close(i.loaded)
 		defer sentry.Close()
 		err := follow(i.d.bundle(i.id), func() { killProcess(sentry) }, i.exited)
 		if damage, ok := errors.AsType[*imageserver.Damage](err); ok {
 			i.damage.Store(damage)
 		}
-		if err != nil {
-			return
+		if err == nil {
+			if err := i.d.bound(i.group); err != nil && i.d.log != nil {
+				i.d.log.Warn("the disk rates of a runtime could not be limited", "runtime", i.id, "err", err)
+			}
 		}
-		if err := i.d.bound(i.group); err != nil && i.d.log != nil {
-			i.d.log.Warn("the disk rates of a runtime could not be limited", "runtime", i.id, "err", err)
-		}
+		close(i.loaded)
+		i.settleLimit()
 	}()
 }
 

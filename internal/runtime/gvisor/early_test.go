@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,7 +32,8 @@ import (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // serveHeap holds so many MiB of random memory, and answers with their checksum.
-// With "piece" it hands so many bytes of it, from the middle, to system calls.
+// With "piece" it hands so many bytes of it, from the middle, to system calls; with
+// "fork" it has so many copied when they are written.
 func serveHeap() http.HandlerFunc {
 	var heap []byte
 	number := func(r *http.Request, name string) int {
@@ -46,21 +48,47 @@ func serveHeap() http.HandlerFunc {
 		if n := number(r, "piece"); n > 0 {
 			piece := heap[len(heap)/2:][:n]
 			name := filepath.Join("/", r.URL.Query().Get("piece"))
-			back := make([]byte, n)
-			err := os.WriteFile(name, piece, 0o600)
-			if err == nil {
-				back, err = os.ReadFile(name)
+			if err := throughFile(name, piece); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
 			}
-			if err == nil && !bytes.Equal(piece, back) {
-				err = errors.New("what a system call wrote is not what was in memory")
-			}
-			if err != nil {
+		}
+		if n := number(r, "fork"); n > 0 {
+			if err := forkAndWrite(heap[len(heap)/2:][:n]); err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
 		}
 		fmt.Fprint(w, crc32.Checksum(heap[:len(heap)/100*number(r, "percent")], castagnoli))
 	}
+}
+
+// throughFile writes a piece of memory to a file, and reads it from there, to memory of
+// its own and to where it was. The system calls come first to touch the piece.
+func throughFile(name string, piece []byte) error {
+	if err := os.WriteFile(name, piece, 0o600); err != nil {
+		return err
+	}
+	back, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(piece, back) {
+		return errors.New("what a system call wrote is not what was in memory")
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	clear(piece)
+	if _, err := io.ReadFull(f, piece); err != nil {
+		return err
+	}
+	if !bytes.Equal(piece, back) {
+		return errors.New("what a system call read into memory is not what was in the file")
+	}
+	return nil
 }
 
 // heap asks the guest, until it answers or the runtime ends.
@@ -131,6 +159,8 @@ type early struct {
 	spec  runtime.Spec // of the runtime that there was last
 	image string
 	sum   string // of the heap
+	// allFirst has restore return when all of the image has been read.
+	allFirst bool
 }
 
 const heapMiB = 128
@@ -160,7 +190,7 @@ func (e *early) remove(t *testing.T) {
 func (e *early) restore(t *testing.T, files []runtime.ImageFile) (*instance, error) {
 	t.Helper()
 	e.spec = e.again(t, e.spec)
-	e.spec.Unread = files
+	e.spec.Unread, e.spec.AllFirst = files, e.allFirst
 	inst, err := e.d.Restore(t.Context(), e.spec, e.image)
 	if err != nil {
 		return nil, err
@@ -396,18 +426,31 @@ func TestRestoreEarlyAdopted(t *testing.T) {
 	}
 }
 
-// TestHostileSentry: what a sentry can say to end an image server ends that one alone,
-// and whoever follows it ends the runtime.
+// TestHostileSentry: a sentry reaches its three files and nothing else, in an image with
+// a map too. What it can say to end an image server ends that one alone, and whoever
+// follows it ends the runtime.
 func TestHostileSentry(t *testing.T) {
-	e := newEarly(t)
+	t.Run("whole", func(t *testing.T) {
+		e := newEarly(t)
+		beHostile(t, e, unread(t, e.image))
+	})
+	t.Run("mapped", func(t *testing.T) {
+		c := newChain(t)
+		c.pause(t)
+		beHostile(t, c.early, c.files())
+	})
+}
+
+// beHostile is a hostile sentry for the image server of an image that has these files.
+func beHostile(t *testing.T, e *early, files []runtime.ImageFile) {
+	t.Helper()
 	e.spec = e.again(t, e.spec)
 	i := start(t, e.d, e.spec)
-	conn, err := i.c.(local).serveImage(e.image, unread(t, e.image))
+	conn, err := i.c.(local).serveImage(e.d.bundle(e.spec.ID), e.image, serving{Files: files})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pid := imageServerOf(t, i)
-	checkPowerless(t, pid)
 	fd, err := unix.Dup(int(conn.Fd()))
 	if err := errors.Join(err, conn.Close()); err != nil {
 		t.Fatal(err)
@@ -421,7 +464,13 @@ func TestHostileSentry(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sentry.DecRef()
-	for _, name := range []string{"manifest.json", "../" + filepath.Base(e.image) + "/pages.img", "/etc/passwd", ""} {
+	refused := []string{"manifest.json", "../" + filepath.Base(e.image) + "/pages.img", "/etc/passwd", ""}
+	for _, f := range files {
+		if !slices.Contains(imageserver.Asked, f.Name) {
+			refused = append(refused, f.Name)
+		}
+	}
+	for _, name := range refused {
 		if _, err := sentry.OpenRead(name); err == nil {
 			t.Errorf("it opened %q", name)
 		}
@@ -430,6 +479,7 @@ func TestHostileSentry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkPowerless(t, pid) // it serves, so it has given up what it does not need
 	memfd, memory, err := stateio.CreateMappedMemoryFD("memory", 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -455,7 +505,7 @@ func TestHostileSentry(t *testing.T) {
 	askFresh(t, i)
 }
 
-// checkPowerless checks what an image server may do.
+// checkPowerless checks what an image server or an image taker may do.
 func checkPowerless(t *testing.T, pid int) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -463,9 +513,9 @@ func checkPowerless(t *testing.T, pid int) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"Uid:\t65534\t65534\t65534\t65534\n", "Gid:\t65534\t65534\t65534\t65534\n", "Groups:\t \n",
-		"CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "CapAmb:\t0000000000000000\n"} {
+		"CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "CapAmb:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"} {
 		if !strings.Contains(string(status), want) {
-			t.Errorf("an image server has not %q:\n%s", want, status)
+			t.Errorf("it has not %q:\n%s", want, status)
 		}
 	}
 }

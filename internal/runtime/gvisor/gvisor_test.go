@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"debug/elf"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -27,6 +26,9 @@ func TestMain(m *testing.M) {
 		http.Handle("/heap", serveHeap())
 		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "confined" {
+		os.Exit(beConfined())
+	}
 	os.Exit(m.Run())
 }
 
@@ -50,12 +52,7 @@ func newRig(t *testing.T) *rig {
 // libraries where it becomes the sandbox's own processes.
 func needStatic(t *testing.T) {
 	t.Helper()
-	f, err := elf.Open("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if f.Section(".interp") != nil {
+	if needsLibraries("/proc/self/exe") {
 		t.Fatal("this test program is linked dynamically, and gVisor starts it where there are no libraries: run it with CGO_ENABLED=0, or by make test-gvisor")
 	}
 }

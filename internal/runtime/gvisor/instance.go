@@ -38,6 +38,7 @@ type instance struct {
 
 	mu     sync.Mutex
 	c      control
+	weight weight
 	frozen bool
 	lifted bool // it reads and writes as fast as it can until the next Thaw
 	// reserve is how far the kernel's limit of memory lies above what the runtime
@@ -254,13 +255,18 @@ func (i *instance) findFrozen() error {
 
 // Checkpoint implements runtime.Instance.
 func (i *instance) Checkpoint(_ context.Context, dir string) error {
+	return i.capture(func() error { return i.c.checkpoint(dir) })
+}
+
+// capture has a memory image written. write is called with mu held.
+func (i *instance) capture(write func() error) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err := failpoint.Fail(failpoint.Checkpoint); err != nil {
 		return err
 	}
 	i.liftLimit()
-	if err := i.c.checkpoint(dir); err != nil {
+	if err := write(); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", i.id, brief(err))
 	}
 	return failpoint.Fail(failpoint.Checkpointed)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/cgroup"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -176,5 +177,76 @@ func TestLowerLimit(t *testing.T) {
 	}
 	if _, ok := memoryGroupOf(group{root: t.TempDir(), id: "i0r1"}); ok {
 		t.Error("there is a cgroup where there is none")
+	}
+}
+
+// described is a control of a runtime that is only described.
+type described struct {
+	control
+	is about
+}
+
+func (d described) about() about { return d.is }
+
+// TestRoomForImages: in cgroup v2 what reads and writes images has tasks and memory of
+// its own in the runtime's group, as long as it is there.
+func TestRoomForImages(t *testing.T) {
+	const limit, tasks = 320 << 20, 512
+	g := fakeGroup(t, limit, tasks)
+	i := &instance{group: g, c: described{is: about{memoryLimit: limit, tasks: tasks}}, loaded: make(chan struct{}), exited: make(chan struct{})}
+	want := func(when string, memory, pids int64) {
+		t.Helper()
+		for name, want := range map[string]int64{"memory.max": memory, "pids.max": pids} {
+			if got, err := (memoryGroup{dir: g.tree.Dir(g.path)}).read(name); err != nil || got != want {
+				t.Errorf("%s: %s is %d, %v; want %d", when, name, got, err, want)
+			}
+		}
+	}
+	g.makeRoom(i.c.about(), true)
+	want("nobody runs", 2*limit, tasks+imageTasks)
+	g.makeRoom(i.c.about(), false)
+	i.settleLimit()
+	want("it runs and is loaded", limit+imageMemory, tasks+imageTasks)
+	close(i.loaded)
+	i.settleLimit()
+	want("all is loaded", limit, tasks)
+	i.liftLimit()
+	want("it is captured", 2*limit, tasks+imageTasks)
+	i.lowerLimit()
+	want("it is thawed", limit, tasks)
+}
+
+// fakeGroup is a cgroup of v2 with these limits.
+func fakeGroup(t *testing.T, limit, tasks int64) group {
+	t.Helper()
+	root := t.TempDir()
+	g := group{tree: cgroup.At(root), path: "/scope/i1"}
+	if err := os.MkdirAll(filepath.Join(root, g.path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"memory.max": fmt.Sprint(limit), "pids.max": fmt.Sprint(tasks), "memory.current": "4096", "memory.stat": "anon 4096\n",
+	} {
+		if err := os.WriteFile(filepath.Join(root, g.path, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
+
+// TestRoomForImagesV1: in cgroup v1 they are in no group that counts tasks.
+func TestRoomForImagesV1(t *testing.T) {
+	root := t.TempDir()
+	g := group{root: root, id: "i0r1"}
+	file := filepath.Join(root, "pids", cgroupParent, g.id, "pids.max")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("512"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.makeRoom(about{memoryLimit: 1 << 20, tasks: 512}, false)
+	if got, err := os.ReadFile(file); err != nil || string(got) != "512" {
+		t.Errorf("the guest may have %q tasks, %v", got, err)
 	}
 }

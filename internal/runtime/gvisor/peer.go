@@ -50,7 +50,7 @@ type question struct {
 type ask string
 
 const (
-	askBuild      ask = "build"  // what it is; answered with Version
+	askBuild      ask = "build"  // what it is; answered with Version and Edits
 	askCreate     ask = "create" // make the processes of a runtime; has no answer but the exit code
 	askFind       ask = "find"   // answered with the processes and what they are like
 	askRestore    ask = "restore"
@@ -84,6 +84,7 @@ type answer struct {
 	Error       string `json:"error,omitempty"`
 	Missing     bool   `json:"missing,omitempty"` // there is no such runtime
 	Version     string `json:"version,omitempty"` // of the memory images that it writes and reads
+	Edits       string `json:"edits,omitempty"`   // what was changed in its gVisor
 	Running     bool   `json:"running,omitempty"` // it has been started, and has not ended
 	Sentry      int    `json:"sentry,omitempty"`
 	Gofer       int    `json:"gofer,omitempty"`
@@ -169,7 +170,7 @@ func beCreator(q question) error {
 // answer asks the gVisor of this process.
 func (q question) answer() (a answer) {
 	if q.Ask == askBuild {
-		return answer{Version: imageVersion()}
+		return answer{Version: imageVersion(), Edits: edits}
 	}
 	if q.Protocol != peerProtocol {
 		return answer{Error: fmt.Sprintf("question of protocol %d: this build knows %d", q.Protocol, peerProtocol)}

@@ -31,8 +31,13 @@ type Warm struct {
 }
 
 // calm is for how long no launch may have been in progress before a runtime is
-// made ahead: it is not to slow the launches, nor what they are made for.
-const calm = 100 * time.Millisecond
+// made ahead: it is not to slow the launches, nor what they are made for. Where several
+// owners launch, that is waited for no longer than calmPatience: one of them could keep
+// the others from ever finding a runtime that waits.
+const (
+	calm         = 100 * time.Millisecond
+	calmPatience = 400 * time.Millisecond
+)
 
 // pool keeps runtimes waiting. One goroutine makes them.
 type pool struct {
@@ -44,8 +49,9 @@ type pool struct {
 	changed chan struct{} // has room for one: there may be something to do
 
 	mu        sync.Mutex
-	shape     runtime.Spec // what a runtime must be like to be of use
-	waiting   []*slot      // oldest first
+	shape     runtime.Spec // of the last launch
+	demand    demand
+	waiting   []*slot // oldest first
 	launching int
 }
 
@@ -59,7 +65,7 @@ type slot struct {
 // shapeOf returns what of a spec a runtime is made with: all but what it can
 // be given later.
 func shapeOf(s runtime.Spec) runtime.Spec {
-	s.ID, s.Rootfs, s.Network, s.Sharers, s.Build = "", "", nil, 0, ""
+	s.ID, s.Owner, s.Rootfs, s.Network, s.Sharers, s.Build, s.Unread, s.AllFirst = "", "", "", nil, 0, "", nil, false
 	return s
 }
 
@@ -70,7 +76,7 @@ func fits(s runtime.Spec) bool { return len(s.Mounts) == 0 }
 func newPool(ctx context.Context, d *Driver, warm Warm) *pool {
 	ctx, stop := context.WithCancel(ctx)
 	p := &pool{
-		d: d, size: warm.Count, log: d.log, shape: shapeOf(warm.Spec),
+		d: d, size: warm.Count, log: d.log, shape: shapeOf(warm.Spec), demand: demand{},
 		stop: stop, stopped: make(chan struct{}), changed: make(chan struct{}, 1),
 	}
 	p.look()
@@ -111,6 +117,7 @@ func (p *pool) begin(spec runtime.Spec) {
 	p.launching++
 	if fits(spec) {
 		p.shape = shapeOf(spec)
+		p.demand.launched(spec.Owner, p.shape, time.Now())
 	}
 }
 
@@ -128,7 +135,7 @@ func (p *pool) take(spec runtime.Spec) (*container.Container, error) {
 		return nil, nil
 	}
 	for {
-		s := p.pick(shapeOf(spec))
+		s := p.pick(shapeOf(spec), spec.Owner)
 		if s == nil {
 			return nil, nil
 		}
@@ -144,9 +151,14 @@ func (p *pool) take(spec runtime.Spec) (*container.Container, error) {
 	}
 }
 
-func (p *pool) pick(shape runtime.Spec) *slot {
+// pick takes a runtime that waits out of the pool. nil is none of this shape, or none
+// that this owner should have.
+func (p *pool) pick(shape runtime.Spec, owner string) *slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.waiting) == 1 && !p.demand.mayTakeLast(owner, time.Now()) {
+		return nil
+	}
 	i := slices.IndexFunc(p.waiting, func(s *slot) bool { return reflect.DeepEqual(s.shape, shape) })
 	if i < 0 {
 		return nil
@@ -173,25 +185,45 @@ func (p *pool) run(ctx context.Context) {
 	}
 }
 
-// lacks reports whether there should be another runtime of the present shape:
-// the pool has room, or holds nothing but what was of use before.
+// lacks reports whether there should be another runtime: the pool has room, or holds
+// nothing of use to who comes first.
 func (p *pool) lacks() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	ofUse := func(s *slot) bool { return reflect.DeepEqual(s.shape, p.shape) }
-	return len(p.waiting) < p.size || p.size > 0 && !slices.ContainsFunc(p.waiting, ofUse)
+	return len(p.waiting) < p.size || p.size > 0 && !p.holds(p.wanted()[0])
 }
 
-// awaitCalm waits until no launch has been in progress for a while. It reports
-// false if ctx ends first.
+// wanted returns the shapes that runtimes should have, the most urgent one first.
+func (p *pool) wanted() []runtime.Spec {
+	if shapes := p.demand.shapes(time.Now()); len(shapes) > 0 {
+		return shapes
+	}
+	return []runtime.Spec{p.shape}
+}
+
+func (p *pool) holds(shape runtime.Spec) bool {
+	return slices.ContainsFunc(p.waiting, func(s *slot) bool { return reflect.DeepEqual(s.shape, shape) })
+}
+
+// awaitCalm waits until no launch has been in progress for a while, or for too long. It
+// reports false if ctx ends first.
 func (p *pool) awaitCalm(ctx context.Context) bool {
 	t := time.NewTimer(calm)
 	defer t.Stop()
+	patience := time.NewTimer(calmPatience)
+	defer patience.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-p.changed:
+		case <-patience.C:
+			p.mu.Lock()
+			several := p.demand.several()
+			p.mu.Unlock()
+			if several {
+				return true
+			}
 		case <-t.C:
 			p.mu.Lock()
 			launching := p.launching
@@ -204,10 +236,12 @@ func (p *pool) awaitCalm(ctx context.Context) bool {
 	}
 }
 
-// fill adds a runtime of the present shape. The oldest makes room for it.
+// fill adds a runtime of the most urgent shape that there is none of. The oldest makes
+// room for it.
 func (p *pool) fill(ctx context.Context) error {
 	p.mu.Lock()
-	shape := p.shape
+	wanted := p.wanted()
+	shape := wanted[max(slices.IndexFunc(wanted, func(shape runtime.Spec) bool { return !p.holds(shape) }), 0)]
 	var old []*slot
 	if n := len(p.waiting) - p.size + 1; n > 0 {
 		old = slices.Clone(p.waiting[:n])

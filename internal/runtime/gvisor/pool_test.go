@@ -343,3 +343,45 @@ func TestMountsNeedTheirOwn(t *testing.T) {
 		t.Errorf("%s waits in the place of %s", now, cid)
 	}
 }
+
+// TestLastWaitsForOthers: an owner who has launched a lot leaves the runtime that waits
+// to one who has not, whose it is made like; and gets one of its own all the same.
+func TestLastWaitsForOthers(t *testing.T) {
+	r, d := warmRig(t)
+	modest := r.newSpec(t)
+	modest.Owner, modest.Limits.MemoryMiB = "modest", 128
+	start(t, d, modest)
+	r.awaitShape(t, d, 128)
+	busy := r.newSpec(t)
+	d.pool.mu.Lock()
+	for range 30 {
+		d.pool.demand.launched("busy", shapeOf(busy), time.Now())
+	}
+	d.pool.mu.Unlock()
+	cid := waits(t, d)
+	busy.Owner, busy.Limits.MemoryMiB = "busy", 128
+	if i := start(t, d, busy); i.c.about().id == cid {
+		t.Error("the busy owner took what waited")
+	}
+	again := r.newSpec(t)
+	again.Owner, again.Limits.MemoryMiB = "modest", 128
+	if i := start(t, d, again); i.c.about().id != cid {
+		t.Errorf("the modest owner got %s, want %s, which waited", i.c.about().id, cid)
+	}
+}
+
+// awaitShape waits until a runtime with so much memory waits, and nothing else.
+func (r *rig) awaitShape(t *testing.T, d *Driver, mebibytes int) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		d.pool.mu.Lock()
+		fit := len(d.pool.waiting) == 1 && d.pool.waiting[0].shape.Limits.MemoryMiB == mebibytes
+		d.pool.mu.Unlock()
+		if fit {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no runtime of %d MiB waits", mebibytes)
+		}
+	}
+}

@@ -1,7 +1,9 @@
 package gvisor
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,17 +21,46 @@ const (
 
 // ShareAmong implements runtime.Sharer.
 func (i *instance) ShareAmong(n int) error {
-	if err := i.group.shareAmong(n); err != nil {
+	return i.weigh(func(w *weight) { w.sharers = n })
+}
+
+// Yield implements runtime.Confiner.
+func (i *instance) Yield(yield bool) error {
+	return i.weigh(func(w *weight) { w.yields = yield })
+}
+
+// weight is what a runtime counts where there is too little CPU time for all.
+type weight struct {
+	sharers int // among how many its owner's part is divided
+	// yields has it run only when no other runtime wants to. The kernel has no part
+	// for those that yield: all of them weigh the same.
+	yields bool
+}
+
+// weigh changes what the runtime counts.
+func (i *instance) weigh(change func(*weight)) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	w := i.weight
+	change(&w)
+	if err := i.group.weigh(w); err != nil {
 		return fmt.Errorf("runtime %s: %w", i.id, err)
 	}
+	i.weight = w
 	return nil
 }
 
-// shareAmong sets what the processes of a group weigh where there is too little
-// CPU time for all.
-func (g group) shareAmong(n int) error {
-	n = min(max(n, 1), maxSharers)
+// weigh sets what the processes of a group count.
+func (g group) weigh(w weight) error {
+	n := min(max(w.sharers, 1), maxSharers)
 	for path := range g.files("cpu", "cpu.shares", "cpu.weight") {
+		yields, err := setYields(filepath.Join(filepath.Dir(path), "cpu.idle"), w.yields)
+		if err != nil {
+			return fmt.Errorf("share CPU time: %w", err)
+		}
+		if yields { // the kernel takes no weight then, and has forgotten it afterwards
+			continue
+		}
 		whole := wholeWeight
 		if filepath.Base(path) == "cpu.shares" {
 			whole = wholeShares
@@ -39,4 +70,22 @@ func (g group) shareAmong(n int) error {
 		}
 	}
 	return nil
+}
+
+// setYields writes to the file of a group that has it yield, and reports whether it
+// does. A kernel before 5.15 has no such file: the weight is all there is.
+func setYields(file string, yields bool) (bool, error) {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	text := "0"
+	if yields {
+		text = "1"
+	}
+	_, err = f.WriteString(text)
+	return yields, errors.Join(err, f.Close())
 }

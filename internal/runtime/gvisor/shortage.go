@@ -18,20 +18,29 @@ import (
 // moment, and has somebody inside end the largest process. Where that does not
 // help, the watch ends the runtime, so that nothing keeps what it may not have.
 
-// memoryReserve is how far the kernel's limit lies above what a runtime may take.
-const memoryReserve = 64 << 20
+const (
+	// memoryReserve is how far the kernel's limit lies above what a runtime may take.
+	memoryReserve = 256 << 20
+	// memorySlack is the part of it that is for looks that come late, because the
+	// host has others to run: all but what a guest takes until the next look.
+	memorySlack = memoryReserve * 3 / 4
+)
 
 const (
 	// fastestGrowth is how fast a guest is taken to fill memory, in bytes per
 	// second: about twice what one with two CPUs was measured to do. The watch
-	// looks before the kernel's limit can have been reached.
+	// looks before the kernel's limit, less the slack, can have been reached.
 	fastestGrowth = 2 << 30
 	// Bounds of the time between two looks.
 	leastLook, mostLook = 2 * time.Millisecond, 500 * time.Millisecond
 	// reliefTimeout is how long a runtime may stay past what it may take.
 	reliefTimeout = 5 * time.Second
-	// reliefWait is how long to wait for memory to come back, before asking anew.
-	reliefWait = 300 * time.Millisecond
+	// reliefWait is how long to wait for more memory to come back, before asking anew:
+	// a guest gives it back bit by bit, late where the host is busy, and who asks too
+	// soon ends processes that could have stayed.
+	reliefWait = time.Second
+	// reliefStep is how much has come back if any has.
+	reliefStep = 1 << 20
 	// reliefSlack is which part of its memory a runtime is to have free
 	// afterwards: a sixteenth.
 	reliefSlack = 16
@@ -63,12 +72,12 @@ func (i *instance) WatchMemory(ctx context.Context, relieve func(ctx context.Con
 		if err != nil {
 			return // it is gone
 		}
-		if used > w.most {
+		if used > w.may() {
 			w.relief(ctx)
 			timer.Reset(leastLook)
 			continue
 		}
-		timer.Reset(lookAgain(w.most + memoryReserve - used))
+		timer.Reset(lookAgain(w.may() + memoryReserve - memorySlack - used))
 	}
 }
 
@@ -87,6 +96,9 @@ type memoryWatch struct {
 	relieve func(ctx context.Context, bytes int64) error
 }
 
+// may is what the runtime may take, with what loads its memory.
+func (w *memoryWatch) may() int64 { return w.most + w.i.loadingMemory() }
+
 // look returns what a runtime takes, at most: files of the host in memory count
 // only while they are few, because leaving them out takes longer.
 func (w *memoryWatch) look() (int64, error) {
@@ -96,7 +108,7 @@ func (w *memoryWatch) look() (int64, error) {
 		return 0, err
 	}
 	used, err := strconv.ParseInt(strings.TrimSpace(string(buf[:n])), 10, 64)
-	if err != nil || used <= w.most {
+	if err != nil || used <= w.may() {
 		return used, err
 	}
 	used, _, err = memoryOf(w.i.group)
@@ -113,12 +125,12 @@ func (w *memoryWatch) relief(ctx context.Context) {
 		if err != nil || !w.lift() {
 			return
 		}
-		if used <= w.most {
+		if used <= w.may() {
 			w.i.settleLimit()
 			return
 		}
 		asked, done := context.WithTimeout(ctx, reliefTimeout/2)
-		err = w.relieve(asked, used-w.most+w.most/reliefSlack)
+		err = w.relieve(asked, used-w.may()+w.most/reliefSlack)
 		done()
 		if err == nil && w.fell(ctx) {
 			continue
@@ -142,12 +154,19 @@ func (w *memoryWatch) lift() bool {
 	return !w.i.frozen && w.group.set(2*w.i.memoryLimit()) == nil
 }
 
-// fell waits for memory to come back.
+// fell waits for memory to come back, until as much is free as was asked for, or no
+// more comes. It does not wait while others take more. It reports whether the runtime
+// takes no more than it may.
 func (w *memoryWatch) fell(ctx context.Context) bool {
-	until := time.Now().Add(reliefWait)
-	for time.Now().Before(until) {
-		if used, err := w.look(); err != nil || used <= w.most {
-			return true
+	first, err := w.look()
+	least, slack := first, w.most/reliefSlack
+	for until := time.Now().Add(reliefWait); err == nil && time.Now().Before(until); {
+		var used int64
+		if used, err = w.look(); err != nil || used <= w.may()-slack || used > first+slack {
+			break
+		}
+		if used <= least-reliefStep {
+			least, until = used, time.Now().Add(reliefWait)
 		}
 		select {
 		case <-ctx.Done():
@@ -157,7 +176,8 @@ func (w *memoryWatch) fell(ctx context.Context) bool {
 		case <-time.After(leastLook):
 		}
 	}
-	return false
+	used, err := w.look()
+	return err != nil || used <= w.may()
 }
 
 // giveUp ends a runtime that still takes more than it may.
@@ -169,7 +189,7 @@ func (w *memoryWatch) giveUp() {
 		return
 	default:
 	}
-	if used, err := w.look(); err != nil || used <= w.most || w.i.frozen {
+	if used, err := w.look(); err != nil || used <= w.may() || w.i.frozen {
 		w.i.lowerLimit()
 		return
 	}
@@ -200,7 +220,7 @@ func (i *instance) settleLimit() {
 func (i *instance) addReserve(g memoryGroup) (most int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	most = i.memoryLimit() - i.reserve
+	most = i.c.about().memoryLimit
 	i.reserve = memoryReserve
 	if was, err := g.read(g.limit); err == nil && was < i.memoryLimit() {
 		_ = g.set(i.memoryLimit())

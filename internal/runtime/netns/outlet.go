@@ -22,13 +22,12 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
-// What leaves the guest ends in its namespace, from which no route leads
-// anywhere. Every address is taken for one of the namespace's own, so that a
-// packet to whatever address meets no one and is refused at once, as by a
-// machine on which nobody listens. To addresses in one set, rules of nftables
-// hand TCP connections to a socket that the server holds there, however they are
-// addressed; the server connects on from its own namespace, if it thinks fit.
-// Nobody holds that socket while the server is down, and then all is refused.
+// What leaves the guest ends in its namespace, which has no route out. The
+// namespace treats every address as local, so unhandled packets are refused at
+// once, as by a machine on which nobody listens. Rules of nftables pass TCP
+// connections to the addresses of one set to a socket that the server holds
+// there. The server judges each and connects on from its own namespace. While the
+// server is down nothing holds that socket, and every connection is refused.
 
 // outletAddr is where connections are handed over. It cannot be reached from the
 // guest: loopback addresses do not come in over an interface.

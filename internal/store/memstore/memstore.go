@@ -56,6 +56,7 @@ type Data struct {
 	seq     int64
 	keys    []store.Key
 	sshKeys []store.SSHKey
+	used    []store.Secret
 	volumes []store.Volume
 	snaps   []snapshot
 	hooks   []store.Webhook
@@ -331,9 +332,7 @@ func (s *Store) AddKey(_ context.Context, k store.Key) error {
 func (s *Store) Keys(context.Context) ([]store.Key, error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	keys := slices.Clone(s.d.keys)
-	slices.SortStableFunc(keys, func(a, b store.Key) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return keys, nil
+	return oldestFirst(s.d.keys, func(k store.Key) time.Time { return k.CreatedAt }), nil
 }
 
 // KeysUsed implements store.Store.
@@ -348,16 +347,65 @@ func (s *Store) KeysUsed(_ context.Context, at map[string]time.Time) error {
 	return nil
 }
 
+// RenameKey implements store.Store.
+func (s *Store) RenameKey(_ context.Context, id, name string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	i := slices.IndexFunc(s.d.keys, func(k store.Key) bool { return k.ID == id })
+	if i < 0 {
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+	}
+	s.d.keys = slices.Clone(s.d.keys)
+	s.d.keys[i].Name = name
+	return nil
+}
+
 // RemoveKey implements store.Store.
 func (s *Store) RemoveKey(_ context.Context, id string) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	left := slices.DeleteFunc(slices.Clone(s.d.keys), func(k store.Key) bool { return k.ID == id })
-	if len(left) == len(s.d.keys) {
+	if !without(&s.d.keys, func(k store.Key) bool { return k.ID == id }) {
 		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
 	}
-	s.d.keys = left
-	s.d.sshKeys = slices.DeleteFunc(slices.Clone(s.d.sshKeys), func(k store.SSHKey) bool { return k.Key == id })
+	without(&s.d.sshKeys, func(k store.SSHKey) bool { return k.Key == id })
+	without(&s.d.used, func(x store.Secret) bool { return x.Key == id })
+	return nil
+}
+
+// PutSecret implements store.Store.
+func (s *Store) PutSecret(_ context.Context, x store.Secret) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	x.CreatedAt, x.UpdatedAt = x.CreatedAt.UTC(), x.UpdatedAt.UTC()
+	for i, has := range s.d.used {
+		switch {
+		case has.ID == x.ID:
+			x.CreatedAt = has.CreatedAt
+			s.d.used = slices.Clone(s.d.used)
+			s.d.used[i] = x
+			return nil
+		case has.Key == x.Key && has.Name == x.Name:
+			return errdef.New(errdef.Exists, "secret_exists", "the API key has a secret %q already", x.Name)
+		}
+	}
+	s.d.used = append(s.d.used, x)
+	return nil
+}
+
+// AllSecrets implements store.Store.
+func (s *Store) AllSecrets(context.Context) ([]store.Secret, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	return oldestFirst(s.d.used, func(x store.Secret) time.Time { return x.CreatedAt }), nil
+}
+
+// RemoveSecret implements store.Store.
+func (s *Store) RemoveSecret(_ context.Context, id string) error {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if !without(&s.d.used, func(x store.Secret) bool { return x.ID == id }) {
+		return errdef.New(errdef.NotFound, "secret_not_found", "no secret %q", id)
+	}
 	return nil
 }
 
@@ -378,21 +426,33 @@ func (s *Store) AddSSHKey(_ context.Context, k store.SSHKey) error {
 func (s *Store) SSHKeys(context.Context) ([]store.SSHKey, error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	keys := slices.Clone(s.d.sshKeys)
-	slices.SortStableFunc(keys, func(a, b store.SSHKey) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return keys, nil
+	return oldestFirst(s.d.sshKeys, func(k store.SSHKey) time.Time { return k.CreatedAt }), nil
 }
 
 // RemoveSSHKey implements store.Store.
 func (s *Store) RemoveSSHKey(_ context.Context, id string) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	left := slices.DeleteFunc(slices.Clone(s.d.sshKeys), func(k store.SSHKey) bool { return k.ID == id })
-	if len(left) == len(s.d.sshKeys) {
+	if !without(&s.d.sshKeys, func(k store.SSHKey) bool { return k.ID == id }) {
 		return errdef.New(errdef.NotFound, "ssh_key_not_found", "no SSH key %q", id)
 	}
-	s.d.sshKeys = left
 	return nil
+}
+
+// oldestFirst returns a copy in the order in which they were made.
+func oldestFirst[T any](all []T, made func(T) time.Time) []T {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b T) int { return made(a).Compare(made(b)) })
+	return all
+}
+
+// without makes all a copy that lacks what is meant, and reports whether that was
+// there.
+func without[T any](all *[]T, meant func(T) bool) bool {
+	left := slices.DeleteFunc(slices.Clone(*all), meant)
+	had := len(left) < len(*all)
+	*all = left
+	return had
 }
 
 // AddVolume implements store.Store.
@@ -411,20 +471,16 @@ func (s *Store) AddVolume(_ context.Context, v store.Volume) error {
 func (s *Store) Volumes(context.Context) ([]store.Volume, error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	volumes := slices.Clone(s.d.volumes)
-	slices.SortStableFunc(volumes, func(a, b store.Volume) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return volumes, nil
+	return oldestFirst(s.d.volumes, func(v store.Volume) time.Time { return v.CreatedAt }), nil
 }
 
 // RemoveVolume implements store.Store.
 func (s *Store) RemoveVolume(_ context.Context, id string) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	i := slices.IndexFunc(s.d.volumes, func(v store.Volume) bool { return v.ID == id })
-	if i < 0 {
+	if !without(&s.d.volumes, func(v store.Volume) bool { return v.ID == id }) {
 		return store.ErrVolumeNotFound(id)
 	}
-	s.d.volumes = slices.Delete(s.d.volumes, i, i+1)
 	return nil
 }
 
@@ -460,8 +516,7 @@ func (s *Store) Snapshots(context.Context) ([]store.Snapshot, error) {
 		}
 		all = append(all, snap)
 	}
-	slices.SortStableFunc(all, func(a, b store.Snapshot) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return all, nil
+	return oldestFirst(all, func(s store.Snapshot) time.Time { return s.CreatedAt }), nil
 }
 
 // ChangeSnapshot implements store.Store.
@@ -513,11 +568,10 @@ func (d *Data) hook(id string) int {
 func (s *Store) Webhooks(context.Context) ([]store.Webhook, error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	all := slices.Clone(s.d.hooks)
+	all := oldestFirst(s.d.hooks, func(w store.Webhook) time.Time { return w.CreatedAt })
 	for i := range all {
 		all[i].Events = slices.Clone(all[i].Events)
 	}
-	slices.SortStableFunc(all, func(a, b store.Webhook) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	return all, nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // epoch is when the suite's times begin.
@@ -87,6 +89,9 @@ func (f *filler) fields(path string, v reflect.Value) {
 		field := v.Type().Field(i)
 		if !field.IsExported() {
 			f.t.Fatalf("%s.%s is not exported, so no store can keep it", path, field.Name)
+		}
+		if v.Type() == reflect.TypeFor[store.Proxy]() && field.Name == "Password" {
+			continue // never stored
 		}
 		f.fill(path+"."+field.Name, v.Field(i))
 	}

@@ -56,8 +56,10 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"Keys", testKeys},
 		{"KeyExists", testKeyExists},
 		{"KeysUsed", testKeysUsed},
+		{"RenameKey", testRenameKey},
 		{"RemoveKey", testRemoveKey},
 		{"SSHKeys", testSSHKeys},
+		{"UsedSecrets", testUsedSecrets},
 		{"Volumes", testVolumes},
 		{"VolumeExists", testVolumeExists},
 		{"RemoveVolume", testRemoveVolume},
@@ -476,6 +478,22 @@ func testKeysUsed(t *testing.T, h harness) {
 	}
 }
 
+func testRenameKey(t *testing.T, h harness) {
+	s := h.open(t)
+	other, renamed := key(1, epoch), key(2, epoch)
+	addKey(t, s, other)
+	addKey(t, s, renamed)
+	renamed.Name = "another name; with 'quotes'"
+	if err := s.RenameKey(t.Context(), renamed.ID, renamed.Name); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, errdef.NotFound, func() error { return s.RenameKey(t.Context(), "nobody", "x") })
+	s = h.reopen(t, s)
+	if got, want := keys(t, s), []store.Key{other, renamed}; !slices.Equal(got, want) {
+		t.Errorf("Keys = %+v, want %+v", got, want)
+	}
+}
+
 func testRemoveKey(t *testing.T, h harness) {
 	s := h.open(t)
 	stays, goes := key(1, epoch), key(2, epoch)
@@ -528,6 +546,52 @@ func testSSHKeys(t *testing.T, h harness) {
 		t.Fatal(err)
 	}
 	wantClass(t, errdef.NotFound, func() error { return s.RemoveSSHKey(t.Context(), early.ID) })
+	check(late)
+}
+
+func testUsedSecrets(t *testing.T, h harness) {
+	s := h.open(t)
+	stays, goes := key(1, epoch), key(2, epoch)
+	addKey(t, s, stays)
+	addKey(t, s, goes)
+	rule := store.SecretRule{
+		Env: "TOKEN", Hosts: []string{"api.example.com", "*.example.net:8443"}, Plain: true,
+		Headers: []store.Insert{{Name: "Authorization", Text: "Bearer {}"}}, Query: []store.Insert{{Name: "key", Text: "{}"}},
+	}
+	late := store.Secret{ID: "late", Key: stays.ID, Name: "token", Version: 1, Rule: rule, Sealed: []byte{0, 1, 255}, CreatedAt: utc(2), UpdatedAt: utc(2)}
+	early := store.Secret{ID: "early", Key: stays.ID, Name: "other", Version: 7, Sealed: []byte("x"), CreatedAt: elsewhere(1), UpdatedAt: elsewhere(3)}
+	others := store.Secret{ID: "others", Key: goes.ID, Name: late.Name, Version: 1, Sealed: []byte("y"), CreatedAt: utc(3), UpdatedAt: utc(3)}
+	for _, x := range []store.Secret{late, early, others} {
+		if err := s.PutSecret(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	early.CreatedAt, early.UpdatedAt = utc(1), utc(3)
+	sameName := late
+	sameName.ID = "another"
+	wantClass(t, errdef.Exists, func() error { return s.PutSecret(t.Context(), sameName) })
+	check := func(want ...store.Secret) {
+		t.Helper()
+		for range 2 {
+			if got, err := s.AllSecrets(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("AllSecrets = %+v, %v, want %+v", got, err, want)
+			}
+			s = h.reopen(t, s)
+		}
+	}
+	check(early, late, others)
+	late.Version, late.Sealed, late.UpdatedAt, late.Rule.Hosts = 2, []byte("z"), utc(5), []string{"example.org"}
+	if err := s.PutSecret(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RemoveKey(t.Context(), goes.ID); err != nil {
+		t.Fatal(err)
+	}
+	check(early, late)
+	if err := s.RemoveSecret(t.Context(), early.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, errdef.NotFound, func() error { return s.RemoveSecret(t.Context(), early.ID) })
 	check(late)
 }
 

@@ -129,7 +129,7 @@ func (a Agent) call(ctx context.Context, method, path string, body []byte, answe
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("%s: the agent answered %d", path, resp.StatusCode)
+		return &StatusError{path, resp.StatusCode}
 	}
 	if answer == nil {
 		return nil

@@ -9,9 +9,10 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb"
+	"github.com/drowse-dev/drowse/client/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process/processconnect"
 )
 
 // hookTag names a hook's process to the agent.
@@ -31,7 +32,7 @@ func (a Agent) RunAsRoot(ctx context.Context, token, command string) error {
 
 func (a Agent) run(ctx context.Context, token, command string) error {
 	web := client(func(ctx context.Context) (net.Conn, error) { return a.inst.Dial(ctx, agentapi.Port) })
-	agent := processconnect.NewProcessClient(web, "http://agent", connect.WithReadMaxBytes(maxMessage))
+	agent := processconnect.NewProcessClient(web, "http://agent", agentpb.Bounded(maxMessage))
 	start := &process.StartRequest{Process: &process.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", command}}, Tag: new(hookTag)}
 	stream, err := agent.Start(ctx, asRoot(token, start))
 	if err != nil {

@@ -3,13 +3,17 @@ package agentclient
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/trace"
 )
 
 // Host is this server, as the agents of its sandboxes know it.
@@ -17,7 +21,10 @@ type Host struct {
 	// Secret returns that by which the agent of a sandbox knows this server, and
 	// Token what the agent of a secure one wants of everybody.
 	Secret, Token func(sandbox string) string
-	Log           *slog.Logger
+	// Lent returns what a sandbox gets of secrets: variables with placeholders, and
+	// the certificate of the authority that it is to trust; nil for nothing.
+	Lent func(c store.Config) (vars map[string]string, certificate string, err error)
+	Log  *slog.Logger
 }
 
 // Agent returns the agent of a runtime of a sandbox.
@@ -35,8 +42,13 @@ func (h Host) token(sb store.Sandbox) string {
 // generation. When it returns, the sandbox can serve.
 func (h Host) Init(ctx context.Context, inst runtime.Instance, sb store.Sandbox, t template.Template, generation int64) error {
 	token := h.token(sb)
+	vars, certificate, err := h.lent(sb.Config)
+	if err != nil {
+		return err
+	}
 	return h.Agent(inst, sb.ID).Init(ctx, agentapi.InitRequest{
-		EnvVars:        t.Env(sb.Config.Env),
+		EnvVars:        t.Env(vars),
+		Authority:      certificate,
 		AccessToken:    &token,
 		Timestamp:      time.Now().UTC(),
 		DefaultUser:    cmp.Or(sb.Config.User, t.DefaultUser()),
@@ -44,7 +56,26 @@ func (h Host) Init(ctx context.Context, inst runtime.Instance, sb store.Sandbox,
 		SandboxID:      sb.ID,
 		TemplateID:     sb.Config.Template,
 		Generation:     &generation,
+		Instance:       rand.Text(),
+		Services:       append([]service.Service{}, sb.Config.Services...),
 	})
+}
+
+// lent returns all variables that were asked for, and the certificate.
+func (h Host) lent(c store.Config) (map[string]string, string, error) {
+	if h.Lent == nil || len(c.Secrets) == 0 {
+		return c.Env, "", nil
+	}
+	lent, certificate, err := h.Lent(c)
+	if err != nil {
+		return nil, "", err
+	}
+	vars := maps.Clone(c.Env)
+	if vars == nil {
+		vars = map[string]string{}
+	}
+	maps.Copy(vars, lent)
+	return vars, certificate, nil
 }
 
 // Succeed makes this server the host of an agent that knows another one by secret,
@@ -64,6 +95,7 @@ func (h Host) RunHook(ctx context.Context, inst runtime.Instance, sb store.Sandb
 	if hook.Command == "" || inst == nil {
 		return
 	}
+	defer trace.Start(ctx, "run the hook "+name)()
 	ctx, cancel := context.WithTimeout(ctx, hook.Budget)
 	defer cancel()
 	began := time.Now()

@@ -28,3 +28,11 @@ type Explanation struct {
 	// Transitions are the last entries of the event log, newest first.
 	Transitions []store.Event
 }
+
+// SoftEnd returns the end of the soft timeout if the activity ended now.
+func SoftEnd(r lifecycle.Record, act lifecycle.Activity, now time.Time) time.Time {
+	if act.Busy {
+		act.Last = now
+	}
+	return r.SoftEnd(act.Last)
+}

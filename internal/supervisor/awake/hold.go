@@ -15,6 +15,11 @@ const (
 	HoldLease   HoldKind = "lease"   // somebody asked
 )
 
+// HoldKinds returns every kind of hold.
+func HoldKinds() []HoldKind {
+	return []HoldKind{HoldRequest, HoldStream, HoldProcess, HoldLease}
+}
+
 // Hold is evidence of work in progress.
 type Hold struct {
 	ID           string    `json:"id"`

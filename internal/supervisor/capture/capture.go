@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"time"
@@ -24,17 +25,55 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
+	"github.com/drowse-dev/drowse/internal/trace"
 )
 
-// Maker makes checkpoints.
-type Maker struct {
+// Options is what a maker works with.
+type Options struct {
 	Layers      *layer.Store
 	Checkpoints checkpoint.Reader
 	Guests      agentclient.Host
 	Space       *space.Disk
 	Ledger      *cost.Ledger
 	Log         *slog.Logger
+}
+
+// Maker makes checkpoints. Those of many sandboxes at once wait for their turn to write
+// to the disk: side by side they would take more memory, and none would be ready sooner.
+// It is safe for concurrent use.
+type Maker struct {
+	Options
+	turns *quota.Fair  // bounds how many are written at once
+	keys  *quota.Turns // bounds how many of these are of one key
+}
+
+// New returns a maker. One API key can have half of the turns: a sentry that a guest has
+// taken over can take as long as a pause may to write its image. Beside others it has as
+// many as make half of the CPUs work.
+func New(o Options) Maker {
+	n := goruntime.NumCPU()
+	return Maker{Options: o, turns: quota.NewFair(2*n, n/2), keys: quota.NewTurns(n)}
+}
+
+// Turns returns how many checkpoints are written at once, and how many of them can be
+// of one API key.
+func (x Maker) Turns() (all, key int) { return x.turns.Places(), x.turns.Places() / 2 }
+
+// turn waits for a turn. done ends it.
+func (x Maker) turn(ctx context.Context, key string) (done func(), err error) {
+	defer trace.Start(ctx, "wait for a turn")()
+	leave, err := x.keys.Enter(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	release, err := x.turns.Enter(ctx, key)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return func() { release(); leave() }, nil
 }
 
 // Capture is a checkpoint that is being made.
@@ -48,6 +87,7 @@ type Capture struct {
 	Farewell func(context.Context)
 
 	Frozen  bool           // the runtime may be; set by Make
+	packs   *layer.Packs   // what the image has of others
 	sealing sync.WaitGroup // what still works on the image
 }
 
@@ -66,10 +106,14 @@ func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, f
 	var m layer.Manifest
 	var look errgroup.Group
 	look.Go(func() (err error) {
+		defer trace.Start(ctx, "look at the host's files")()
 		m, err = x.Checkpoints.Manifest(ctx, sb, cp, inst)
 		return err
 	})
-	if err := errors.Join(c.Drain(ctx), look.Wait()); err != nil {
+	drained := trace.Start(ctx, "drain")
+	err = c.Drain(ctx)
+	drained()
+	if err := errors.Join(err, look.Wait()); err != nil {
 		return cp, 0, err
 	}
 	if err := failpoint.Fail(failpoint.Drained); err != nil {
@@ -78,13 +122,19 @@ func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, f
 	if freed, err = x.freeze(ctx, c, cp.Mode); err != nil {
 		return cp, 0, err
 	}
+	// From here on nothing waits for what the guest does. It is frozen already, which an
+	// access that cancels the pause undoes at once.
+	done, err := x.turn(ctx, sb.Config.Key)
+	if err != nil {
+		return cp, 0, err
+	}
+	defer done()
 	if cp.Mode == lifecycle.Memory {
+		written := trace.Start(ctx, "write the memory")
 		m.HostFiles = x.Checkpoints.HostFiles(inst, sb)
-		dir, err := x.Layers.NewImage(c.Image)
+		c.packs, err = x.Checkpoints.Write(ctx, inst, c.Image, sb)
+		written()
 		if err != nil {
-			return cp, 0, err
-		}
-		if err := inst.Checkpoint(ctx, dir); err != nil {
 			return cp, 0, err
 		}
 	}
@@ -107,6 +157,8 @@ func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, f
 // returns the memory that it takes.
 func (x Maker) freeze(ctx context.Context, c *Capture, mode lifecycle.Mode) (freed int64, err error) {
 	sb, inst := c.Sandbox, c.Inst
+	ctx, done := trace.Within(ctx, "freeze")
+	defer done()
 	x.Guests.RunHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
 	c.Farewell(ctx)
 	c.Frozen = true // from here on it is thawed if this fails
@@ -114,7 +166,10 @@ func (x Maker) freeze(ctx context.Context, c *Capture, mode lifecycle.Mode) (fre
 	if mode == lifecycle.Filesystem || sb.Record.Settings.MeasuresWork() {
 		// Without a checkpoint nothing else makes the guest's kernel write back;
 		// and the agent, if it watches processes, learns when the sleep begins.
-		if err := x.Guests.Agent(inst, sb.ID).Sync(ctx); err != nil {
+		synced := trace.Start(ctx, "sync inside")
+		err := x.Guests.Agent(inst, sb.ID).Sync(ctx)
+		synced()
+		if err != nil {
 			return 0, err
 		}
 	}
@@ -147,7 +202,9 @@ func (x Maker) memoryOf(inst runtime.Instance) int64 {
 // while the guest changes it.
 func (x Maker) makeDurable(ctx context.Context, c *Capture, cp *lifecycle.Checkpoint, m layer.Manifest) error {
 	top, previous := c.Inst.ID(), c.Sandbox.Record.Checkpoint
+	synced := trace.Start(ctx, "sync and list the files")
 	frozen, err := x.Layers.Freeze(ctx, top)
+	synced()
 	if err != nil {
 		return err
 	}
@@ -169,11 +226,12 @@ func (x Maker) makeDurable(ctx context.Context, c *Capture, cp *lifecycle.Checkp
 		written int64
 		err     error
 	}
+	defer trace.Start(ctx, "sync and check the memory")()
 	done := make(chan seal, 1)
 	m.Stack = cp.Stack
 	c.sealing.Go(func() {
 		var s seal
-		s.digest, s.written, s.err = x.Layers.Seal(m)
+		s.digest, s.written, s.err = x.Layers.Seal(m, c.packs)
 		done <- s
 	})
 	select {

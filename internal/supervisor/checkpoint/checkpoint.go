@@ -41,17 +41,28 @@ type Reader struct {
 	Driver    runtime.Driver
 	Ledger    *cost.Ledger
 	Log       *slog.Logger
+	Ways
+}
+
+// Ways is how memory images are written and read.
+type Ways struct {
 	// Early is how large a memory image must be, in bytes, for its sandbox to run
 	// before all of it has been read, where the driver can do that; 0 for none.
 	Early int64
+	// Deltas is how much memory a runtime must use, in bytes, for its capture to write
+	// only the pages that have changed, where the driver can do that; 0 for none. What
+	// takes part in that takes time, which a small image is not worth.
+	Deltas int64
 }
 
 // Image is a memory image that can be restored, and what restores it.
 type Image struct {
 	ID    string // none where the sandbox is to boot afresh
 	Build string // the build of the runtime, as runtime.Spec takes it
-	// Unread is nil if all has been verified: as runtime.Spec takes it.
-	Unread []runtime.ImageFile
+	// Unread is nil if all has been verified, and AllFirst is set if all of it is to be
+	// read before the runtime runs: as runtime.Spec takes them.
+	Unread   []runtime.ImageFile
+	AllFirst bool
 }
 
 // Image verifies a checkpoint of a sandbox, and returns the memory image that a
@@ -60,55 +71,80 @@ func (x Reader) Image(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkp
 	begin := time.Now()
 	defer func() { x.Ledger.Spent(sb.Config.Key, time.Since(begin)) }()
 	m, err := x.Verify(ctx, cp)
-	return x.image(ctx, m, nil, err, sb, cp, t)
+	files := served(m)
+	return x.image(ctx, m, Image{Unread: files, AllFirst: files != nil}, err, sb, cp, t)
 }
 
 // ForWake is Image for a resume that begins now. It may leave the contents of a large
-// memory image to the driver, which verifies them as it reads. Images that are under
-// suspicion it verifies itself.
+// memory image, and of one with a map of pages, to the driver, which verifies them as it
+// reads. Images that are under suspicion it verifies itself.
 func (x Reader) ForWake(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint, t template.Template, suspect bool) (image Image, detail string, err error) {
-	m, unread := x.unread(cp)
-	if unread == nil || suspect {
+	m, unverified := x.unread(cp)
+	if unverified.Unread == nil || suspect {
 		return x.Image(ctx, sb, cp, t)
 	}
 	begin := time.Now()
 	defer func() { x.Ledger.Spent(sb.Config.Key, time.Since(begin)) }()
 	err = x.Layers.VerifyStack(ctx, cp.Stack, cp.Layers)
-	return x.image(ctx, m, unread, err, sb, cp, t)
+	return x.image(ctx, m, unverified, err, sb, cp, t)
 }
 
 // unread returns the files of a memory image that the driver verifies as it reads
-// them, and the manifest; nil if it does not.
-func (x Reader) unread(cp lifecycle.Checkpoint) (m layer.Manifest, files []runtime.ImageFile) {
-	driver, ok := x.Driver.(runtime.EarlyRestorer)
-	if !ok || x.Early == 0 || cp.Mode != lifecycle.Memory {
-		return m, nil
+// them, and the manifest; none if it does not.
+func (x Reader) unread(cp lifecycle.Checkpoint) (m layer.Manifest, image Image) {
+	if cp.Mode != lifecycle.Memory {
+		return m, image
 	}
-	m, err := x.Layers.Look(cp.ID, cp.Digest)
+	m, err := x.Layers.LookMapped(cp.ID, cp.Digest)
 	if err != nil {
-		return m, nil // Verify says what is wrong
-	}
-	build, err := x.reader(m)
-	if err != nil || !driver.RestoresEarly(build.Digest) {
-		return m, nil
+		return m, image // Verify says what is wrong
 	}
 	var size int64
 	for _, f := range m.Files {
 		if int64(len(f.CRC32C)) != (f.Size+layer.ChunkSize-1)/layer.ChunkSize {
-			return m, nil // as above
+			return m, image // as above
 		}
 		size += f.Size
+	}
+	switch {
+	case x.Early > 0 && size >= x.Early && x.early(m):
+		image.Unread = asRead(m)
+	case m.Mapped():
+		image.Unread, image.AllFirst = asRead(m), true
+	}
+	return m, image
+}
+
+// early reports whether the runtime of an image can run before all of it is read.
+func (x Reader) early(m layer.Manifest) bool {
+	driver, ok := x.Driver.(runtime.EarlyRestorer)
+	if !ok {
+		return false
+	}
+	build, err := x.reader(m)
+	return err == nil && driver.RestoresEarly(build.Digest)
+}
+
+// asRead returns what a driver needs to verify an image as it reads it.
+func asRead(m layer.Manifest) (files []runtime.ImageFile) {
+	for _, f := range m.Files {
 		files = append(files, runtime.ImageFile{Name: f.Name, Size: f.Size, Chunk: layer.ChunkSize, CRC32C: f.CRC32C})
 	}
-	if size < x.Early {
-		return m, nil
+	return files
+}
+
+// served is asRead for an image that has been verified: nil for one that a driver
+// reads by itself.
+func served(m layer.Manifest) []runtime.ImageFile {
+	if !m.Mapped() {
+		return nil
 	}
-	return m, files
+	return asRead(m)
 }
 
 // image returns what a resume restores of a checkpoint whose verification has given
-// m, or err.
-func (x Reader) image(ctx context.Context, m layer.Manifest, unread []runtime.ImageFile, err error, sb store.Sandbox, cp lifecycle.Checkpoint, t template.Template) (image Image, detail string, _ error) {
+// m, or err. is says how the image is to be read.
+func (x Reader) image(ctx context.Context, m layer.Manifest, is Image, err error, sb store.Sandbox, cp lifecycle.Checkpoint, t template.Template) (image Image, detail string, _ error) {
 	if err != nil || cp.Mode == lifecycle.Filesystem {
 		return image, "", err
 	}
@@ -117,7 +153,8 @@ func (x Reader) image(ctx context.Context, m layer.Manifest, unread []runtime.Im
 		err = x.overChanged(ctx, m, t)
 	}
 	if err == nil {
-		return Image{ID: cp.ID, Build: build.Digest, Unread: unread}, "", nil
+		is.ID, is.Build = cp.ID, build.Digest
+		return is, "", nil
 	}
 	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == CodeUnreadable && sb.Record.Settings.FilesystemFallback {
 		return image, e.Message + ": it has booted afresh from its files", nil

@@ -25,9 +25,11 @@ func create(w world) {
 	if left := sb.Record.EndAt.Sub(sb.Record.CreatedAt); left < time.Hour || left > time.Hour+time.Minute {
 		w.t.Errorf("it lives for %s", left)
 	}
-	other := w.create()
-	if other.ID == sb.ID {
-		w.t.Error("two sandboxes have the same id")
+	req := asked()
+	req.Config.Limits.CPUs = 3
+	other, want := w.made(req), c.Limits
+	if want.CPUs = 3; other.ID == sb.ID || other.Config.Limits != want {
+		w.t.Errorf("another is %s with %+v, want %+v", other.ID, other.Config.Limits, want)
 	}
 	for what, list := range map[string]func() ([]store.Sandbox, error){
 		"List": func() ([]store.Sandbox, error) { return w.s.List(w.t.Context()) },
@@ -52,6 +54,7 @@ func createRefused(w world) {
 		{"large metadata", func(r *supervisor.CreateRequest) {
 			r.Config.Metadata = map[string]string{"a": strings.Repeat("x", fields.MaxMetadata)}
 		}, errdef.Invalid, "field_too_large"},
+		{"small memory", func(r *supervisor.CreateRequest) { r.Config.Limits.MemoryMiB = 1 }, errdef.Invalid, "limit_out_of_range"},
 		{"rule", func(r *supervisor.CreateRequest) { r.Config.AllowOut = []string{"no rule!"} }, errdef.Invalid, "network_invalid"},
 	} {
 		req := asked()
@@ -97,6 +100,10 @@ func unknown(w world) {
 	w.refused("Find", err, errdef.NotFound, "sandbox_not_found")
 	_, err = w.s.Explain(w.t.Context(), id)
 	w.refused("Explain", err, errdef.NotFound, "sandbox_not_found")
+	_, err = w.s.EventsBefore(w.t.Context(), id, math.MaxInt64, 10)
+	w.refused("EventsBefore", err, errdef.NotFound, "sandbox_not_found")
+	_, err = w.s.Events(w.t.Context(), id, 0, 10)
+	w.refused("Events", err, errdef.NotFound, "sandbox_not_found")
 	if out := w.s.Outlooks(w.t.Context(), []string{id}); len(out) != 0 {
 		w.t.Errorf("it has the outlook %+v", out)
 	}
@@ -383,6 +390,13 @@ func previews(w world) {
 		if list, err := w.s.Previews(ctx, id); err != nil || len(list) != 0 {
 			w.t.Errorf("the links are %+v, %v", list, err)
 		}
+		p, _, err = w.s.CreatePreview(ctx, id, preview.Request{Port: 80, For: time.Minute, Actor: "test"})
+		w.ok("create for a minute", err)
+		w.sleep(2 * time.Minute)
+		if list, err := w.s.Previews(ctx, id); err != nil || len(list) != 0 {
+			w.t.Errorf("the links are %+v after their end, %v", list, err)
+		}
+		w.refused("revoke after its end", w.s.RevokePreview(ctx, id, p.ID, "test"), errdef.NotFound, "preview_not_found")
 		for _, bad := range []preview.Request{{Port: 0, For: time.Hour}, {Port: 70000, For: time.Hour}, {Port: 80}, {Port: 80, For: 1000 * time.Hour}} {
 			if _, _, err := w.s.CreatePreview(ctx, id, bad); !errdef.Is(err, errdef.Invalid) {
 				w.t.Errorf("a link of %+v: %v", bad, describe(err))

@@ -1,6 +1,7 @@
-// Package contract is what callers may rely on of a supervisor: the real one, and
-// the fake by which the dialects are tested. Both run through it, so that a test
-// of a dialect says something about the server.
+// Package contract is what callers may rely on of a supervisor: the real one, the
+// fake by which the dialects are tested, and the fake server by which the command
+// line is. All run through it, so that a test with a fake says something about the
+// server. Time is virtual.
 package contract
 
 import (
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -15,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // Sandboxes makes, shows and ends sandboxes.
@@ -24,6 +27,8 @@ type Sandboxes interface {
 	Find(ctx context.Context, id string) (store.Sandbox, error)
 	List(ctx context.Context) ([]store.Sandbox, error)
 	All(ctx context.Context) ([]store.Sandbox, error)
+	// Made returns the sandbox that an idempotency key has made.
+	Made(ctx context.Context, as store.Config) (store.Sandbox, bool, error)
 	Kill(ctx context.Context, id, actor string) error
 }
 
@@ -66,6 +71,13 @@ type Previews interface {
 	RevokePreview(ctx context.Context, id, link, actor string) error
 }
 
+// Accounts tells what API keys use, and the tokens of sandboxes.
+type Accounts interface {
+	KeyUse(key string) quota.Use
+	EnvdToken(id string) string
+	TrafficToken(id string) string
+}
+
 // Supervisor is all of it.
 type Supervisor interface {
 	Sandboxes
@@ -74,23 +86,51 @@ type Supervisor interface {
 	EventLog
 	Moves
 	Previews
+	Accounts
 }
 
-// world is a supervisor under test.
+// Server is a supervisor under test, and what belongs to it.
+type Server struct {
+	Supervisor
+	Volumes   Volumes
+	Services  Services
+	Snapshots Snapshots
+	Templates Templates
+	// Look lets happen what has become due; nil for a supervisor that has a clock.
+	Look func()
+	// Reach asks for a way to a port, as a request from outside does.
+	Reach func(ctx context.Context, id string, port int, path string) error
+}
+
+// world is a server under test.
 type world struct {
 	t *testing.T
-	s Supervisor
+	s Server
 }
 
-// Run runs the suite. open returns a supervisor without sandboxes, that has a
-// template of the name "base".
-func Run(t *testing.T, open func(t *testing.T) Supervisor) {
+// Run runs the suite. open returns a server without sandboxes, that has a template
+// of the name "base", and ends it with the test.
+func Run(t *testing.T, open func(t *testing.T) Server) {
 	for name, test := range map[string]func(world){
 		"Create": create, "CreateRefused": createRefused, "Idempotency": idempotency, "Unknown": unknown, "Ended": ended,
 		"PauseAndResume": pauseAndResume, "Timeouts": timeouts, "Patch": patch, "PatchWithConnect": patchWithConnect,
 		"Holds": holds, "Events": events, "Move": move, "Previews": previews, "Explain": explain,
+		"Clocks": clocks, "HoldsAndClocks": holdsAndClocks, "Activity": activity, "Tombstones": tombstones, "Names": named, "Made": made, "Accounts": accounts, "Traffic": traffic,
+		"Volumes": volumes, "Mounts": mounts, "Services": services, "Templates": templates,
+		"TakeSnapshots": takeSnapshots, "NameSnapshots": nameSnapshots, "KeepSnapshots": keepSnapshots, "FromSnapshots": fromSnapshots, "Forks": forks, "Restores": restores,
 	} {
-		t.Run(name, func(t *testing.T) { test(world{t, open(t)}) })
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(world{t, open(t)}) })
+		})
+	}
+}
+
+// sleep lets time pass, and all happen that becomes due.
+func (w world) sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+	if w.s.Look != nil {
+		w.s.Look()
 	}
 }
 
@@ -98,26 +138,44 @@ func Run(t *testing.T, open func(t *testing.T) Supervisor) {
 func asked() supervisor.CreateRequest {
 	return supervisor.CreateRequest{
 		Template: "base", Actor: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause},
-		Config: store.Config{Key: "key", Metadata: map[string]string{"a": "b"}},
+		Config: store.Config{Key: "key", Metadata: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"}},
 	}
 }
 
 func (w world) create() store.Sandbox {
 	w.t.Helper()
-	sb, err := w.s.Create(w.t.Context(), asked())
+	return w.made(asked())
+}
+
+func (w world) made(req supervisor.CreateRequest) store.Sandbox {
+	w.t.Helper()
+	sb, err := w.s.Create(w.t.Context(), req)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return sb
 }
 
+// with makes a sandbox of these settings.
+func (w world) with(s lifecycle.Settings) string {
+	w.t.Helper()
+	req := asked()
+	req.Settings = s
+	return w.made(req).ID
+}
+
 func (w world) paused() store.Sandbox {
 	w.t.Helper()
 	sb := w.create()
-	if err := w.s.Pause(w.t.Context(), sb.ID, lifecycle.Memory, "test"); err != nil {
+	w.pause(sb.ID)
+	return w.find(sb.ID)
+}
+
+func (w world) pause(id string) {
+	w.t.Helper()
+	if err := w.s.Pause(w.t.Context(), id, lifecycle.Memory, "test"); err != nil {
 		w.t.Fatal(err)
 	}
-	return w.find(sb.ID)
 }
 
 func (w world) find(id string) store.Sandbox {

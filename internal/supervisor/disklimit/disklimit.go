@@ -1,17 +1,20 @@
-// Package disklimit measures what sandboxes take on disk, and says when it is time
-// to: nothing tells when a guest writes, but who takes much makes the disk's free
-// space shrink. What is to become of a sandbox past its limit is for others to say.
+// Package disklimit keeps sandboxes within their limits on disk, their own and those
+// of their volumes. It measures them when the disk's free space has shrunk: nothing
+// else tells when a guest writes. A sandbox past its limit is paused, as any caller
+// can have it paused. If that is not possible its runtime is ended, and Past says
+// why: a limit always takes effect.
 package disklimit
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -54,6 +57,8 @@ type Meter struct {
 	stack  []string // the frozen layers that were measured, which never change
 	frozen layer.Usage
 	taken  int64 // bytes of all its files at the last look
+	woke   int64 // the same at the last look before the sandbox woke
+	of     int64 // the generation that woke so; 0 before the first look
 }
 
 // NewMeter returns a meter of a sandbox with its files in layers.
@@ -67,17 +72,29 @@ func (m *Meter) Look(ctx context.Context, sb store.Sandbox, inst runtime.Instanc
 	if err != nil {
 		return "", err
 	}
-	m.mu.Lock()
-	m.taken = taken.Bytes
-	m.mu.Unlock()
+	had := frozen
+	had.Bytes = max(had.Bytes, m.note(sb.Record.Generation, taken.Bytes))
 	most := limit
-	if frozen.Exceeds(limit) {
-		most = quota.Slack(frozen, limit)
+	if had.Exceeds(limit) {
+		most = quota.Slack(had, limit)
 	}
 	if !taken.Exceeds(most) {
 		return "", nil
 	}
 	return "its files take " + quota.Describe(taken, limit, "its"), nil
+}
+
+// note notes what a look has found, and returns what the sandbox took before it woke.
+// Files that are open and have no name are in no frozen layer, so that these alone do
+// not tell. It is 0 where nothing was measured before, as after a server's start.
+func (m *Meter) note(generation, taken int64) (woke int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.of != generation {
+		m.of, m.woke = generation, m.taken
+	}
+	m.taken = taken
+	return m.woke
 }
 
 // Taken returns how many bytes a sandbox took at the last look.
@@ -94,11 +111,16 @@ func (m *Meter) measure(ctx context.Context, sb store.Sandbox, inst runtime.Inst
 	if frozen, err = m.frozenUsage(ctx, sb.Record.Checkpoint); err != nil {
 		return frozen, frozen, err
 	}
-	top, err := m.layers.Usage(ctx, sweep.RuntimeID(sb.ID, sb.Record.Launch), quota.Slack(limit, limit))
+	// To remove a file of a frozen layer writes a name that hides it. Who makes room
+	// takes no more for that. Names that hide the template's count all the same: there
+	// may be any number of these.
+	enough := quota.Slack(limit, limit)
+	enough.Files, enough.NameBytes = enough.Files+frozen.Files, enough.NameBytes+frozen.NameBytes
+	top, whiteouts, err := m.layers.Usage(ctx, sweep.RuntimeID(sb.ID, sb.Record.Launch), enough)
 	if err != nil {
 		return frozen, frozen, err
 	}
-	taken = frozen.Plus(top)
+	taken = frozen.Plus(top).Minus(whiteouts.Least(frozen))
 	if d, ok := inst.(runtime.DiskMeter); ok {
 		unlinked, err := d.Unlinked()
 		if err != nil {
@@ -122,7 +144,7 @@ func (m *Meter) frozenUsage(ctx context.Context, cp *lifecycle.Checkpoint) (laye
 	}
 	sum = layer.Usage{}
 	for _, id := range cp.Stack {
-		u, err := m.layers.Usage(ctx, id, layer.Unbounded)
+		u, _, err := m.layers.Usage(ctx, id, layer.Unbounded)
 		if err != nil {
 			return layer.Usage{}, err
 		}
@@ -134,7 +156,8 @@ func (m *Meter) frozenUsage(ctx context.Context, cp *lifecycle.Checkpoint) (laye
 	return sum, nil
 }
 
-// Uncounted says of a sandbox that could not be measured why it is stopped.
-func Uncounted(err error) string {
-	return fmt.Sprintf("its files could not be counted, which is taken for more than its limit: %v", err)
+// tooManyFiles reports whether a pause failed because of the number of files.
+func tooManyFiles(err error) bool {
+	e, ok := errors.AsType[*errdef.Error](err)
+	return ok && e.Code == "too_many_files"
 }

@@ -4,8 +4,13 @@
 package fields
 
 import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -50,7 +55,20 @@ func Check(c store.Config) error {
 			return tooLarge(f.name, f.has, f.most, f.of)
 		}
 	}
-	return nil
+	if err := CheckServices(c.Services); err != nil {
+		return err
+	}
+	return CheckEntrances(c.Entrances)
+}
+
+// CheckEntrances judges the entrances of a sandbox together.
+func CheckEntrances(list []service.Entrance) error {
+	return service.CheckEntrances(list, agentapi.Port, agentapi.TunnelPort, agentapi.CodePort)
+}
+
+// CheckServices judges the services of a sandbox together.
+func CheckServices(list []service.Service) error {
+	return service.CheckAll(list, agentapi.Port, agentapi.TunnelPort, agentapi.CodePort)
 }
 
 // CheckHold does the same for a hold that somebody asks for.
@@ -91,6 +109,18 @@ func Remembered(sb store.Sandbox) store.Sandbox {
 	c := sb.Config
 	c.Env, c.Network, c.Ports, c.Hooks, c.Previews = nil, nil, nil, store.Hooks{}, nil
 	c.AllowOut, c.DenyOut, c.HTTPSPorts, c.HostMask = nil, nil, nil, ""
+	c.Secrets, c.Authority = nil, ""
+	c.Services, c.Entrances, c.Proxy, c.Volumes = nil, nil, nil, nil
 	sb.Config = c
 	return sb
+}
+
+// Bytes returns how many bytes a sandbox takes in the database, and about as many in
+// memory.
+func Bytes(sb store.Sandbox) int {
+	data, err := json.Marshal(sb)
+	if err != nil {
+		panic(fmt.Sprintf("internal error: sandbox %s cannot be written: %v", sb.ID, err))
+	}
+	return len(data)
 }

@@ -9,13 +9,13 @@ import (
 
 // LineOf says in a line what an entry of the event log says.
 func LineOf(e store.Event) Line {
-	l := Line{At: e.At, Level: Info, Message: "sandbox " + string(e.Type), Fields: map[string]string{
+	l := Line{Event: e.Seq, At: e.At, Level: Info, Message: "sandbox " + string(e.Type), Fields: map[string]string{
 		"event": strconv.FormatInt(e.Seq, 10), "generation": strconv.FormatInt(e.Generation, 10),
 	}}
 	switch e.Type {
 	case lifecycle.EntryPauseFailed, lifecycle.EntryResumeFailed, lifecycle.EntryRestoreFailed, lifecycle.EntryRuntimeLost:
 		l.Level = Error
-	case lifecycle.EntryStalled, lifecycle.EntryExpiring, lifecycle.EntryStarved:
+	case lifecycle.EntryStalled, lifecycle.EntryExpiring, lifecycle.EntryStarved, lifecycle.EntrySecretRefused, lifecycle.EntryServiceCrashed, lifecycle.EntryServiceBackingOff:
 		l.Level = Warn
 	}
 	if e.Cause != "" {

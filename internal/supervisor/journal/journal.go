@@ -36,6 +36,9 @@ type Line struct {
 	Level   Level             `json:"level"`
 	Message string            `json:"message"`
 	Fields  map[string]string `json:"fields,omitempty"`
+	// Event is the place in the event log of a line that tells of an entry of it; 0 in
+	// lines of the agent, whatever their fields say.
+	Event int64 `json:"-"`
 }
 
 const (

@@ -2,7 +2,10 @@
 // from a checkpoint, or one that a server before this has left running.
 //
 // Starts wait for their turn, so that thousands that are asked for at once do not
-// take the whole machine, nor do those of one API key. The package decides nothing
+// take the whole machine, nor do those of one API key: keys take turns, and one has
+// as many as make half of the CPUs work while there are others. What takes as
+// long as a sandbox makes it take is done without a turn, and bounded by key: its
+// layers are verified before, and its guest is waited for after. The package decides nothing
 // about a sandbox and stores nothing: after an error, what there is of the runtime
 // is for its caller to remove.
 package launch
@@ -14,7 +17,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	goruntime "runtime"
-	"sync"
 
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -27,6 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/trace"
 )
 
 // Options is what a launcher works with.
@@ -34,7 +37,7 @@ type Options struct {
 	Driver      runtime.Driver
 	Layers      *layer.Store
 	Templates   *template.Store
-	Checkpoints checkpoint.Reader
+	Checkpoints Checkpoints
 	Guests      agentclient.Host
 	RunDir      string // for mount points
 	// Mounts returns where the volumes of a sandbox are that is about to run, whose
@@ -45,20 +48,27 @@ type Options struct {
 	Log     *slog.Logger
 }
 
+// Checkpoints verifies what a sandbox goes on from.
+type Checkpoints interface {
+	ForWake(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint, t template.Template, suspect bool) (image checkpoint.Image, detail string, err error)
+}
+
 // Launcher starts and finds runtimes. It is safe for concurrent use.
 type Launcher struct {
-	o     Options
-	turns chan struct{}  // bounds how many runtimes the host starts at once
-	keys  quota.Launches // bounds how many sandboxes of one key are on their way up
+	o        Options
+	turns    *quota.Fair  // bounds how many runtimes the host starts at once
+	keys     *quota.Turns // bounds how many sandboxes of one key are on their way up
+	verifies *quota.Turns // bounds how many of those are verified at once
 }
 
 // New returns a launcher.
 func New(o Options) *Launcher {
-	return &Launcher{o: o, turns: make(chan struct{}, 2*goruntime.NumCPU())}
+	cpus := goruntime.NumCPU()
+	return &Launcher{o: o, turns: quota.NewFair(2*cpus, cpus/2), keys: quota.NewTurns(quota.MaxLaunches), verifies: quota.NewTurns(cpus)}
 }
 
 // Turns returns how many runtimes are started at once.
-func (l *Launcher) Turns() int { return cap(l.turns) }
+func (l *Launcher) Turns() int { return l.turns.Places() }
 
 // Of returns how many sandboxes of a key are on their way up, those that wait for
 // a turn included.
@@ -66,18 +76,7 @@ func (l *Launcher) Of(key string) int { return l.keys.Of(key) }
 
 // Underway returns how many keys have sandboxes on their way up, and how many
 // turns are taken.
-func (l *Launcher) Underway() (keys, turns int) { return l.keys.Keys(), len(l.turns) }
-
-// turn waits for a turn at what the host does to start a runtime. done ends it,
-// and may be called twice.
-func (l *Launcher) turn(ctx context.Context) (done func(), err error) {
-	select {
-	case l.turns <- struct{}{}:
-		return sync.OnceFunc(func() { <-l.turns }), nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
+func (l *Launcher) Underway() (keys, turns int) { return l.keys.Keys(), l.turns.Taken() }
 
 // Start is a runtime that is to be started.
 type Start struct {
@@ -91,15 +90,24 @@ type Start struct {
 }
 
 // Launch starts a runtime and brings its agent up to date. detail says what is not
-// as one would expect. How long the guest takes is its own affair: it counts
-// against its API key alone, and the turns are for the host's work.
+// as one would expect. How much there is to verify, and how long the guest takes, is
+// the sandbox's own affair: it counts against its API key alone, and the turns are for
+// the host's work.
 func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, detail string, err error) {
+	waited := trace.Start(ctx, "wait for others of the key")
 	leave, err := l.keys.Enter(ctx, s.Key)
+	waited()
 	if err != nil {
 		return nil, "", err
 	}
 	defer leave()
-	done, err := l.turn(ctx)
+	image, detail, err := l.verify(ctx, s)
+	if err != nil {
+		return nil, "", err
+	}
+	waited = trace.Start(ctx, "wait for a turn")
+	done, err := l.turns.Enter(ctx, s.Key)
+	waited()
 	if err != nil {
 		return nil, "", err
 	}
@@ -108,34 +116,63 @@ func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, 
 		return nil, "", err
 	}
 	sb := s.Sandbox()
-	t, err := l.o.Templates.Resolve(sb.Config.Template)
+	t, err := l.template(ctx, sb)
 	if err != nil {
 		return nil, "", err
 	}
-	var stack []string
-	var image checkpoint.Image
-	if s.Checkpoint != nil {
-		stack = s.Checkpoint.Stack
-		if image, detail, err = l.o.Checkpoints.ForWake(ctx, sb, *s.Checkpoint, t, s.Suspect); err != nil {
-			return nil, "", err
-		}
-	}
-	if t, err = l.o.Templates.Closed(ctx, t); err != nil {
-		return nil, "", err
-	}
-	if inst, err = l.boot(ctx, l.spec(s, sb, t, image), sb.Config, t, stack, image); err != nil {
+	if inst, err = l.boot(ctx, l.spec(s, sb, t, image), sb.Config, t, s.stack(), image); err != nil {
 		return nil, "", err
 	}
 	done()
 	return inst, detail, checkpoint.Behind(inst, image, l.greet(ctx, s, inst, sb, t, image))
 }
 
+// verify verifies what the runtime goes on from, if it does.
+func (l *Launcher) verify(ctx context.Context, s Start) (image checkpoint.Image, detail string, err error) {
+	if s.Checkpoint == nil {
+		return checkpoint.Image{}, "", nil
+	}
+	waited := trace.Start(ctx, "wait to verify the checkpoint")
+	leave, err := l.verifies.Enter(ctx, s.Key)
+	waited()
+	if err != nil {
+		return checkpoint.Image{}, "", err
+	}
+	defer leave()
+	defer trace.Start(ctx, "verify the checkpoint")()
+	sb := s.Sandbox()
+	t, err := l.o.Templates.Resolve(sb.Config.Template)
+	if err != nil {
+		return checkpoint.Image{}, "", err
+	}
+	return l.o.Checkpoints.ForWake(ctx, sb, *s.Checkpoint, t, s.Suspect)
+}
+
+// template returns the template of a sandbox, without what the host keeps closed.
+func (l *Launcher) template(ctx context.Context, sb store.Sandbox) (template.Template, error) {
+	t, err := l.o.Templates.Resolve(sb.Config.Template)
+	if err != nil {
+		return template.Template{}, err
+	}
+	defer trace.Start(ctx, "hide the host's closed files")()
+	return l.o.Templates.Closed(ctx, t)
+}
+
+// stack returns the frozen layers that the runtime starts over.
+func (s Start) stack() []string {
+	if s.Checkpoint == nil {
+		return nil
+	}
+	return s.Checkpoint.Stack
+}
+
 // spec returns what the runtime is to be.
 func (l *Launcher) spec(s Start, sb store.Sandbox, t template.Template, image checkpoint.Image) runtime.Spec {
 	spec := Spec(sb.Config.Limits)
 	spec.Args = []string{t.AgentAt()}
-	spec.ID, spec.Rootfs, spec.Network = s.ID, filepath.Join(l.o.RunDir, s.ID), s.Gate
-	spec.Sharers, spec.Build, spec.Unread = l.o.Sharers(sb.Config.Key), image.Build, image.Unread
+	spec.ID, spec.Owner = s.ID, sb.Config.Key
+	spec.Rootfs, spec.Network = filepath.Join(l.o.RunDir, s.ID), s.Gate
+	spec.Sharers, spec.Build, spec.Unread, spec.AllFirst = l.o.Sharers(sb.Config.Key), image.Build, image.Unread, image.AllFirst
 	return spec
 }
 
@@ -154,16 +191,23 @@ func Spec(l store.Limits) runtime.Spec {
 
 // boot starts afresh, or from a memory image.
 func (l *Launcher) boot(ctx context.Context, spec runtime.Spec, c store.Config, t template.Template, stack []string, image checkpoint.Image) (inst runtime.Instance, err error) {
-	if err := l.o.Layers.Mount(spec.Rootfs, t.Trees, stack, spec.ID); err != nil {
-		return nil, err
+	mounted := trace.Start(ctx, "mount layers")
+	err = l.o.Layers.Mount(spec.Rootfs, t.Trees, stack, spec.ID)
+	if err == nil {
+		spec.Mounts, err = l.o.Mounts(c, spec.Rootfs, t.AgentAt())
 	}
-	if spec.Mounts, err = l.o.Mounts(c, spec.Rootfs, t.AgentAt()); err != nil {
+	mounted()
+	if err != nil {
 		return nil, err
 	}
 	if image.ID == "" {
-		inst, err = l.o.Driver.Start(ctx, spec)
+		within, started := trace.Within(ctx, "start the runtime")
+		inst, err = l.o.Driver.Start(within, spec)
+		started()
 	} else {
-		inst, err = l.o.Driver.Restore(ctx, spec, l.o.Layers.ImageDir(image.ID))
+		within, restored := trace.Within(ctx, "restore the runtime")
+		inst, err = l.o.Driver.Restore(within, spec, l.o.Layers.ImageDir(image.ID))
+		restored()
 	}
 	switch {
 	case err == nil:
@@ -176,6 +220,8 @@ func (l *Launcher) boot(ctx context.Context, spec runtime.Spec, c store.Config, 
 
 // greet brings the agent of a runtime up to date.
 func (l *Launcher) greet(ctx context.Context, s Start, inst runtime.Instance, sb store.Sandbox, t template.Template, image checkpoint.Image) error {
+	ctx, greeted := trace.Within(ctx, "wait for the agent")
+	defer greeted()
 	if cp := s.Checkpoint; image.ID != "" && cp.AgentToken != "" {
 		if err := l.o.Guests.Succeed(ctx, inst, sb.ID, cp.AgentToken); err != nil {
 			return fmt.Errorf("agent of %s, which comes from another server: %w", s.ID, err)

@@ -25,6 +25,9 @@ type Access struct {
 // holder must break its connections at once.
 type Lease struct {
 	Generation int64
+	// Ready waits until the service is ready that the access is for; nil where there
+	// is nothing to wait for. Who grants the lease calls it.
+	Ready func(ctx context.Context) error
 	// Dial connects to a port inside the sandbox.
 	Dial func(ctx context.Context, port int) (net.Conn, error)
 	// Progress tells that so many bytes have passed: the hold that the lease is has not
@@ -39,4 +42,34 @@ type Lease struct {
 	Streams func()
 	// Release gives the lease back. It may be called more than once.
 	Release func()
+}
+
+// WhenReady waits until the service is ready that the access is for, and gives the
+// lease back if it is not.
+func (l *Lease) WhenReady(ctx context.Context) (*Lease, error) {
+	if l.Ready == nil {
+		return l, nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-l.Cut:
+			cancel(l.Why())
+		case <-ended:
+		}
+	}()
+	err := l.Ready(ctx)
+	if err == nil {
+		return l, nil
+	}
+	l.Release()
+	select {
+	case <-l.Cut:
+		return nil, l.Why()
+	default:
+		return nil, err
+	}
 }

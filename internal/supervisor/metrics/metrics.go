@@ -108,7 +108,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(m.merging, prometheus.GaugeValue, float64(is.Merging))
 	ch <- prometheus.MustNewConstMetric(m.accesses, prometheus.GaugeValue, float64(is.Accesses))
-	for _, kind := range []awake.HoldKind{awake.HoldRequest, awake.HoldStream, awake.HoldProcess, awake.HoldLease} {
+	for _, kind := range awake.HoldKinds() {
 		ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(is.Holds[kind]), string(kind))
 	}
 	m.keys.collect(ch, is.Costs)

@@ -27,6 +27,9 @@ type Request struct {
 	NewID bool
 	// Filesystem leaves the memory out: the sandbox boots afresh.
 	Filesystem bool
+	// Secrets gives the sandbox the use of the secrets of Key that have the names of
+	// those it had. The names are those that the bundle says, whoever has made it.
+	Secrets bool
 	// Idempotency has the key by which a second import of the same bundle is
 	// known, and a digest of how the bundle is to be imported; nil for none.
 	Idempotency *store.Idempotency
@@ -100,7 +103,11 @@ func (c Carrier) describeMemory(ctx context.Context, m *bundle.Manifest, cp life
 		system = *image.System
 	}
 	m.Needs.System = system.Digest
-	m.Image = &bundle.Image{Files: image.Files}
+	files, err := c.Layers.Whole(image)
+	if err != nil {
+		return err
+	}
+	m.Image = &bundle.Image{Files: files}
 	m.AgentToken = cp.AgentToken
 	if m.AgentToken == "" {
 		m.AgentToken = c.AgentToken(m.ID)
@@ -123,6 +130,9 @@ const entrySpace = 4096
 func (c Carrier) Expect(ctx context.Context, m bundle.Manifest, req Request) (*Arrival, error) {
 	a := &Arrival{Manifest: m, Mode: m.Mode, Op: ids.NewOp(), ID: m.ID, Config: m.Config, Actor: req.Actor}
 	a.Config.Key, a.Config.Idempotency = req.Key, req.Idempotency
+	if !req.Secrets {
+		a.Config.Secrets = store.Withhold(a.Config.Secrets)
+	}
 	if req.NewID {
 		a.ID = ids.New()
 	}

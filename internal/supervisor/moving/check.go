@@ -3,14 +3,17 @@ package moving
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -24,12 +27,16 @@ const (
 	mostBudget    = 24 * time.Hour
 	mostHostMask  = 255
 	mostTokenText = 1024
+	mostSettings  = 64
+	mostUser      = 256
+	mostPath      = 4096
 )
 
 var (
 	// hostMaskForm is a host and perhaps a port, in which ${PORT} can stand.
 	hostMaskForm = regexp.MustCompile(`^(\$\{PORT\}|[A-Za-z0-9._\-])+(:(\$\{PORT\}|[0-9]{1,5}))?$`)
 	tokenForm    = regexp.MustCompile(`^[0-9A-Za-z_.=+/\-]*$`)
+	settingForm  = regexp.MustCompile(`^[A-Za-z]{1,64}$`)
 )
 
 // Check refuses a manifest in which a text is none that a create could
@@ -41,7 +48,10 @@ func Check(m bundle.Manifest) error {
 		func() error { return checkPairs("metadata", c.Metadata, false) },
 		func() error { return checkPairs("environment", c.Env, true) },
 		func() error { return checkHostMask(c.HostMask) },
+		func() error { return checkPlaces(c) },
+		func() error { return checkFromServer(c.FromServer) },
 		func() error { return checkNetwork(c) },
+		func() error { return secret.CheckUses(c.Secrets, c.Authority) },
 		func() error { return checkHooks(c.Hooks) },
 		func() error { return checkToken(m.AgentToken) },
 		func() error { return checkCreated(m.CreatedAt) },
@@ -83,6 +93,50 @@ func checkText(text string, most int) error {
 	return nil
 }
 
+// checkLine is checkText for what people see in one line.
+func checkLine(text string, most int) error {
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		return fmt.Errorf("%.100q has a control character", text)
+	}
+	return checkText(text, most)
+}
+
+// checkPlaces checks as whom and where commands run, and where volumes are. Which
+// volumes and paths there may be is judged later.
+func checkPlaces(c store.Config) error {
+	if err := checkLine(c.User, mostUser); err != nil {
+		return fmt.Errorf("its user: %w", err)
+	}
+	if err := checkLine(c.Workdir, mostPath); err != nil {
+		return fmt.Errorf("its directory: %w", err)
+	}
+	if c.Workdir != "" && !path.IsAbs(c.Workdir) {
+		return fmt.Errorf("its directory is %.100q, and not absolute", c.Workdir)
+	}
+	for _, m := range c.Volumes {
+		for _, text := range []string{m.Volume, m.Name, m.Path} {
+			if err := checkLine(text, mostPath); err != nil {
+				return fmt.Errorf("a volume: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// checkFromServer checks the names of settings, of which a newer server may have
+// others.
+func checkFromServer(names []string) error {
+	if len(names) > mostSettings {
+		return fmt.Errorf("%d settings are its server's defaults; %d are allowed", len(names), mostSettings)
+	}
+	for _, name := range names {
+		if !settingForm.MatchString(name) {
+			return fmt.Errorf("a setting that is its server's default is called %.100q", name)
+		}
+	}
+	return nil
+}
+
 func checkHostMask(mask string) error {
 	if mask != "" && (len(mask) > mostHostMask || !hostMaskForm.MatchString(mask)) {
 		return fmt.Errorf("its host mask is %.100q", mask)
@@ -97,6 +151,14 @@ func checkNetwork(c store.Config) error {
 	}
 	if _, err := egress.NewPolicy(true, c.AllowOut, c.DenyOut); err != nil {
 		return err
+	}
+	if c.Proxy != nil {
+		if _, err := egress.ParseProxy(c.Proxy.Address, c.Proxy.Username); err != nil {
+			return err
+		}
+		if err := checkLine(c.Proxy.Username, mostTokenText); err != nil {
+			return fmt.Errorf("the user of its proxy: %w", err)
+		}
 	}
 	for _, port := range c.HTTPSPorts {
 		if port < 1 || port > 65535 {

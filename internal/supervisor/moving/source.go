@@ -3,8 +3,6 @@ package moving
 import (
 	"context"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -29,5 +27,5 @@ func (x Source) Layer(n int, f func(layer.Entry, io.Reader) error) error {
 
 // ImageFile implements bundle.Source.
 func (x Source) ImageFile(name string) (io.ReadCloser, error) {
-	return os.Open(filepath.Join(x.layers.ImageDir(x.cp.ID), name))
+	return x.layers.OpenWhole(x.cp.ID, name)
 }

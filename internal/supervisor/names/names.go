@@ -21,7 +21,10 @@ import (
 // Most is how many characters a name may have.
 const Most = 64
 
-var form = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+// Form is the form of a name, as a regular expression.
+const Form = `^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`
+
+var form = regexp.MustCompile(Form)
 
 // idForm is that of the ids of sandboxes: a name of that form could mean
 // another sandbox.

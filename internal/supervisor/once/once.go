@@ -59,19 +59,43 @@ func (k *Keys[T]) Do(ctx context.Context, as store.Config, commit func() (T, err
 			close(b.begun)
 			return b.made, true, err
 		}
-		if b.request != as.Idempotency.Request {
-			return made, false, errdef.New(errdef.Conflict, "idempotency_key_reused",
-				"idempotency key %.300q has been used for a call that asked for something else", as.Idempotency.Key).
-				WithRemedy("send the same body to the same path, or use another key for another sandbox")
-		}
-		select {
-		case <-b.begun:
-		case <-ctx.Done():
-			return made, false, ctx.Err()
+		if err := b.await(ctx, as); err != nil {
+			return made, false, err
 		}
 		if b.made != made {
 			return b.made, false, nil
 		}
+	}
+}
+
+// Made returns what the key has made that a call would have; the zero T for nothing.
+// It waits, and refuses, as Do does.
+func (k *Keys[T]) Made(ctx context.Context, as store.Config) (made T, err error) {
+	k.mu.Lock()
+	b := k.bound[nameOf(as)]
+	k.mu.Unlock()
+	if b == nil || k.over(b, time.Now()) {
+		return made, nil
+	}
+	if err := b.await(ctx, as); err != nil {
+		return made, err
+	}
+	return b.made, nil
+}
+
+// await waits until it is known what the call of a binding has made, for another
+// that asks for the same.
+func (b *binding[T]) await(ctx context.Context, as store.Config) error {
+	if b.request != as.Idempotency.Request {
+		return errdef.New(errdef.Conflict, "idempotency_key_reused",
+			"idempotency key %.300q has been used for a call that asked for something else", as.Idempotency.Key).
+			WithRemedy("send the same body to the same path, or use another key for another sandbox")
+	}
+	select {
+	case <-b.begun:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

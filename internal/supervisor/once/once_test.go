@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -47,6 +48,25 @@ func TestKeys(t *testing.T) {
 		time.Sleep(time.Second)
 		want(t, k, under("c", "r"), 6, 6, true)
 	})
+}
+
+// TestMade tells what a key has made, and makes nothing.
+func TestMade(t *testing.T) {
+	k := New(func(n int) bool { return n == 2 })
+	made := func(as store.Config, want int) {
+		t.Helper()
+		if got, err := k.Made(t.Context(), as); got != want || err != nil {
+			t.Errorf("it has made %d, %v; want %d", got, err, want)
+		}
+	}
+	made(under("a", "r"), 0)
+	want(t, k, under("a", "r"), 1, 1, true)
+	made(under("a", "r"), 1)
+	want(t, k, under("b", "r"), 2, 2, true)
+	made(under("b", "r"), 0) // it failed
+	if _, err := k.Made(t.Context(), under("a", "other")); !errdef.Is(err, errdef.Conflict) {
+		t.Errorf("for another call: %v", err)
+	}
 }
 
 // TestWaitsForTheCommit: a second call waits while the first is about to commit,

@@ -23,47 +23,47 @@ type Slots struct {
 	keys  map[string]Use // of keys that have sandboxes
 }
 
-// maxLaunches is how many sandboxes of one API key may be on their way up at
+// MaxLaunches is how many sandboxes of one API key may be on their way up at
 // once. Each can wait for its guest for as long as a start may take.
-const maxLaunches = 16
+const MaxLaunches = 16
 
-// Launches bounds how many sandboxes of each API key are on their way up, so
-// that those whose guests do not answer hold up nobody else.
-type Launches struct {
+// Turns bounds how much of one kind each API key has under way, such as sandboxes
+// on their way up, so that what does not come to its end holds up nobody else.
+type Turns struct {
+	most int
 	mu   sync.Mutex
-	keys map[string]*launching // of keys that have any
+	keys map[string]*turns // of keys that have any
 }
 
-// launching are the launches of one key.
-type launching struct {
-	turns chan struct{} // holds one element for each that is on its way
-	users int           // those and those that wait; guarded by Launches.mu
+// NewTurns returns Turns of which each key may have most at once.
+func NewTurns(most int) *Turns { return &Turns{most: most, keys: map[string]*turns{}} }
+
+// turns are those of one key.
+type turns struct {
+	taken chan struct{} // holds one element for each
+	users int           // those and those that wait; guarded by Turns.mu
 }
 
-// Enter waits until the key may have one more sandbox on its way. leave must
-// follow.
-func (l *Launches) Enter(ctx context.Context, key string) (leave func(), err error) {
+// Enter waits until the key may have one more. leave must follow.
+func (l *Turns) Enter(ctx context.Context, key string) (leave func(), err error) {
 	l.mu.Lock()
 	k := l.keys[key]
 	if k == nil {
-		if l.keys == nil {
-			l.keys = map[string]*launching{}
-		}
-		k = &launching{turns: make(chan struct{}, maxLaunches)}
+		k = &turns{taken: make(chan struct{}, l.most)}
 		l.keys[key] = k
 	}
 	k.users++
 	l.mu.Unlock()
 	select {
-	case k.turns <- struct{}{}:
-		return func() { <-k.turns; l.leave(key, k) }, nil
+	case k.taken <- struct{}{}:
+		return func() { <-k.taken; l.leave(key, k) }, nil
 	case <-ctx.Done():
 		l.leave(key, k)
 		return nil, ctx.Err()
 	}
 }
 
-func (l *Launches) leave(key string, k *launching) {
+func (l *Turns) leave(key string, k *turns) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k.users--; k.users == 0 {
@@ -241,14 +241,14 @@ func (s *Slots) Keys() int {
 }
 
 // Keys returns how many API keys have sandboxes on their way up.
-func (l *Launches) Keys() int {
+func (l *Turns) Keys() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.keys)
 }
 
 // Of returns how many sandboxes of a key are on their way up, or wait for that.
-func (l *Launches) Of(key string) int {
+func (l *Turns) Of(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.keys[key]; k != nil {

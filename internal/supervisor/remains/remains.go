@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
@@ -24,7 +26,9 @@ type Parts interface {
 }
 
 // most is how many sandboxes are removed at once: thousands can end together, and
-// what waits for the disk holds a thread.
+// what waits for the disk holds a thread. One API key has as many as there are CPUs
+// while there are others: an end takes about as much of them as a start. It is more
+// than a start may have, so that one that does not come to its end is not all.
 const most = 16
 
 // Remover removes what sandboxes leave. It is safe for concurrent use.
@@ -33,13 +37,13 @@ type Remover struct {
 	layers *layer.Store
 	runDir string
 	parts  Parts
-	turns  chan struct{}
+	turns  *quota.Fair
 }
 
 // New returns what removes the runtimes of a driver, which have their mount points
 // in runDir.
 func New(driver runtime.Driver, layers *layer.Store, runDir string, parts Parts) *Remover {
-	return &Remover{driver: driver, layers: layers, runDir: runDir, parts: parts, turns: make(chan struct{}, most)}
+	return &Remover{driver: driver, layers: layers, runDir: runDir, parts: parts, turns: quota.NewFair(most, goruntime.NumCPU())}
 }
 
 // Runtime destroys a runtime and its mounts, and its layer unless keep.
@@ -85,11 +89,14 @@ func (r *Remover) Runtimes(ctx context.Context, sandbox string) error {
 	return errors.Join(errs...)
 }
 
-// All removes everything of a sandbox. more are layers that it may have and that
-// its record does not know.
-func (r *Remover) All(ctx context.Context, sandbox string, record func() lifecycle.Record, more func() []string) error {
-	r.turns <- struct{}{}
-	defer func() { <-r.turns }()
+// All removes everything of a sandbox of an API key. more are layers that it may have
+// and that its record does not know.
+func (r *Remover) All(ctx context.Context, key, sandbox string, record func() lifecycle.Record, more func() []string) error {
+	leave, err := r.turns.Enter(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if err := r.Runtimes(ctx, sandbox); err != nil {
 		return err // what still runs needs its files
 	}

@@ -28,7 +28,8 @@ type Capture struct {
 	// kernel write files back.
 	Mode lifecycle.Mode
 
-	layer string // what the copy of the top is called
+	layer string       // what the copy of the top is called
+	packs *layer.Packs // what the image has of others
 }
 
 // Capture copies memory and files of a running sandbox, in one moment in which it
@@ -89,11 +90,7 @@ func (s *Shelf) copyFrozen(ctx context.Context, c *Capture, staging *layer.Stagi
 	if err := c.Inst.Freeze(ctx); err != nil {
 		return nil, 0, err
 	}
-	dir, err := s.o.Layers.NewImage(c.Op)
-	if err != nil {
-		return nil, 0, err
-	}
-	if err := c.Inst.Checkpoint(ctx, dir); err != nil {
+	if c.packs, err = s.o.Checkpoints.Write(ctx, c.Inst, c.Op, c.Sandbox); err != nil {
 		return nil, 0, err
 	}
 	m.HostFiles = s.o.Checkpoints.HostFiles(c.Inst, c.Sandbox)
@@ -121,7 +118,7 @@ func (s *Shelf) complete(ctx context.Context, c *Capture, staging *layer.Staging
 		}
 	}
 	m.Stack = cp.Stack
-	digest, written, err := s.o.Layers.Seal(m)
+	digest, written, err := s.o.Layers.Seal(m, c.packs)
 	cp.Digest, cp.Bytes = digest, cp.Bytes+written
 	return errors.Join(err, s.o.Space.Check(space.Wake), ctx.Err())
 }

@@ -184,19 +184,27 @@ func kept(snap store.Snapshot) int {
 	return limits.DiskMiB
 }
 
+// CheckName judges the name that a snapshot is to have, if any.
+func CheckName(name string) error {
+	if name != "" && (!nameForm.MatchString(name) || IsID(name)) {
+		return errdef.New(errdef.Invalid, "snapshot_name_invalid", "%.200q cannot name a snapshot", name).
+			WithRemedy("use lower-case letters, digits, and . _ / : - between them, 128 at most")
+	}
+	if strings.HasPrefix(name, "default/") || strings.HasSuffix(name, ":default") {
+		return errdef.New(errdef.Invalid, "snapshot_name_invalid", "%q cannot name a snapshot: to E2B's clients it is the same as the name without default", name).
+			WithRemedy("use that name")
+	}
+	return nil
+}
+
 // Reserve makes sure that a snapshot of a sandbox with these limits can have its
 // name, if any, and its part of the disk, until release is called. A name that is
 // taken is an errdef.Exists with code "snapshot_exists", unless the snapshot to
 // replace has it. That one keeps its part of the disk until then.
 func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error) {
 	name, key := req.Name, req.Key
-	if name != "" && (!nameForm.MatchString(name) || IsID(name)) {
-		return nil, errdef.New(errdef.Invalid, "snapshot_name_invalid", "%.200q cannot name a snapshot", name).
-			WithRemedy("use lower-case letters, digits, and . _ / : - between them, 128 at most")
-	}
-	if strings.HasPrefix(name, "default/") || strings.HasSuffix(name, ":default") {
-		return nil, errdef.New(errdef.Invalid, "snapshot_name_invalid", "%q cannot name a snapshot: to E2B's clients it is the same as the name without default", name).
-			WithRemedy("use that name")
+	if err := CheckName(name); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

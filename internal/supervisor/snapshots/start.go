@@ -10,6 +10,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -27,6 +28,13 @@ func Configure(snap store.Snapshot, asked store.Config) (store.Config, error) {
 	c.User, c.Workdir = cmp.Or(asked.User, of.User), cmp.Or(asked.Workdir, of.Workdir)
 	if len(asked.Volumes) == 0 {
 		c.Volumes = of.Volumes
+	}
+	c.Secrets, c.Authority = secrets(of, asked), of.Authority
+	if asked.Services == nil {
+		c.Services = of.Services
+	}
+	if asked.Entrances == nil {
+		c.Entrances = service.Follow(of.Entrances, c.Services)
 	}
 	c.Env = maps.Clone(of.Env)
 	if c.Env == nil {
@@ -46,6 +54,34 @@ func Configure(snap store.Snapshot, asked store.Config) (store.Config, error) {
 		return c, fixed(snap, "volumes", nil)
 	}
 	return c, nil
+}
+
+// secrets returns those of a snapshot, whose placeholders its memory and files may
+// have, with those that are asked for. Another API key than the snapshot's has to
+// ask for its own by name: programs that it does not know may be running.
+func secrets(of, asked store.Config) []store.SecretUse {
+	all := inherited(of, asked.Key)
+	for _, u := range asked.Secrets {
+		i := slices.IndexFunc(all, func(has store.SecretUse) bool { return has.Name == u.Name })
+		if i < 0 {
+			all = append(all, u)
+			continue
+		}
+		all[i].Withheld = u.Withheld
+		if u.Env != "" {
+			all[i].Env = u.Env
+		}
+	}
+	return all
+}
+
+// inherited returns the secrets of a sandbox as one of an API key has them that goes
+// on from it unasked.
+func inherited(of store.Config, key string) []store.SecretUse {
+	if of.Key != key {
+		return store.Withhold(of.Secrets)
+	}
+	return slices.Clone(of.Secrets)
 }
 
 // mostAncestors bounds how far back a sandbox knows where it comes from.
@@ -82,6 +118,7 @@ func CheckForks(count int) error {
 type ForkRequest struct {
 	Count   int
 	Timeout *time.Duration // the soft timeout of each; nil for that of the sandbox
+	Asleep  bool           // the children are paused, and nothing of them runs before they are resumed
 	Key     string         // the id of the API key whose they will be
 	Actor   string
 	// Name and Once are the name and the idempotency key of the only child; both may
@@ -110,9 +147,11 @@ func ForkEntry(at time.Time, actor string, children []Forked) lifecycle.Entry {
 	}
 }
 
-// Inherit returns what a sandbox is that is a fork: what its source was.
+// Inherit returns what a sandbox is that is a fork: what its source was. Only a fork
+// of the same API key goes on with the use of its secrets.
 func Inherit(snap store.Snapshot, key string) store.Config {
 	c := snap.Config
+	c.Secrets = inherited(c, key)
 	c.Key, c.Build = key, ""
 	return c
 }

@@ -70,15 +70,24 @@ func Open(ctx context.Context, o Options) (*Room, error) {
 // volumeName is what E2B's clients may call a volume.
 var volumeName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
 
-// CreateVolume makes an empty volume, with a limit on disk of its own or 0. A name
-// that is taken is an errdef.Exists with code "volume_exists".
-func (r *Room) CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error) {
+// Check judges what a volume is asked to be. What holds otherwise, without a limit of
+// its own, is for the error to say.
+func Check(name string, diskMiB, otherwise int) error {
 	if !volumeName.MatchString(name) {
-		return store.Volume{}, errdef.New(errdef.Invalid, "volume_name_invalid", "%.200q cannot name a volume", name).
+		return errdef.New(errdef.Invalid, "volume_name_invalid", "%.200q cannot name a volume", name).
 			WithRemedy("use letters, digits, - and _, 128 at most")
 	}
 	if diskMiB != 0 && (diskMiB < quota.Least.DiskMiB || diskMiB > math.MaxInt32) {
-		return store.Volume{}, quota.OutOfRange("diskMiB", diskMiB, quota.Least.DiskMiB, math.MaxInt32, r.o.DiskMiB)
+		return quota.OutOfRange("diskMiB", diskMiB, quota.Least.DiskMiB, math.MaxInt32, otherwise)
+	}
+	return nil
+}
+
+// CreateVolume makes an empty volume, with a limit on disk of its own or 0. A name
+// that is taken is an errdef.Exists with code "volume_exists".
+func (r *Room) CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error) {
+	if err := Check(name, diskMiB, r.o.DiskMiB); err != nil {
+		return store.Volume{}, err
 	}
 	if err := r.o.Space.Check(space.Least); err != nil {
 		return store.Volume{}, err
@@ -212,7 +221,7 @@ func (r *Room) removeFiles(name string) {
 func (r *Room) Claim(asked []store.VolumeMount, claim func([]store.VolumeMount) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	mounts, err := r.resolve(asked)
+	mounts, err := Resolve(asked, r.called)
 	if err != nil {
 		return err
 	}
@@ -234,18 +243,26 @@ func (r *Room) Known() []store.Volume {
 // maxVolumeMounts is how many volumes a sandbox may have.
 const maxVolumeMounts = 32
 
-// resolve returns what is asked for with the ids of the volumes.
-func (r *Room) resolve(asked []store.VolumeMount) ([]store.VolumeMount, error) {
+// called returns the volume of a name, or of an id, as CubeSandbox's clients name it.
+// The caller holds mu.
+func (r *Room) called(ref string) (store.Volume, bool) {
+	if v, ok := r.named(ref); ok {
+		return v, true
+	}
+	v, ok := r.byID[ref]
+	return v, ok
+}
+
+// Resolve returns what is asked for with the ids of the volumes, which find returns by
+// what they are called.
+func Resolve(asked []store.VolumeMount, find func(ref string) (store.Volume, bool)) ([]store.VolumeMount, error) {
 	if len(asked) > maxVolumeMounts {
 		return nil, mountError("%d volumes are too many", len(asked)).WithRemedy("mount %d at most", maxVolumeMounts)
 	}
 	mounts := slices.Clone(asked)
 	for i := range mounts {
 		m := &mounts[i]
-		has, ok := r.named(m.Name)
-		if !ok {
-			has, ok = r.byID[m.Name] // as CubeSandbox's clients name it
-		}
+		has, ok := find(m.Name)
 		if !ok {
 			return nil, mountError("there is no volume %.200q", m.Name).WithRemedy("create it first")
 		}

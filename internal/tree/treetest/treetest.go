@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // Shape says how large a hostile tree is.
@@ -46,6 +48,23 @@ func Make(t testing.TB, dir string, s Shape) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Bottom opens the deepest directory of a tree that was made in dir, for as long as the
+// test runs.
+func (s Shape) Bottom(t testing.TB, dir string) *os.File {
+	t.Helper()
+	top, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer top.Close()
+	bottom, err := tree.OpenBelow(top, "deep"+strings.Repeat("/d", s.Deep), unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bottom.Close() })
+	return bottom
 }
 
 // in makes a directory and calls f with it.

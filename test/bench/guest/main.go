@@ -49,7 +49,7 @@ func run(args []string) error {
 	var count atomic.Int64
 	http.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		n := count.Add(1)
-		sample := touch(ballast, r.FormValue("touch"))
+		sample := touch(ballast, r.FormValue("touch"), false) + touch(ballast, r.FormValue("dirty"), true)
 		if len(ballast) > 0 { // another page each time
 			sample += ballast[int(n)*40_961%len(ballast)]
 		}
@@ -59,8 +59,8 @@ func run(args []string) error {
 }
 
 // touch reads so many percent of the pages of b, in runs of 16 that are spread evenly,
-// and returns what that adds up to.
-func touch(b []byte, percent string) (sum byte) {
+// and returns what that adds up to. With dirty it changes them.
+func touch(b []byte, percent string, dirty bool) (sum byte) {
 	n, err := strconv.Atoi(percent)
 	if err != nil || n <= 0 {
 		return 0
@@ -69,6 +69,9 @@ func touch(b []byte, percent string) (sum byte) {
 	for at := 0; at+run <= len(b); at += run * 100 / n {
 		for i := at; i < at+run; i += page {
 			sum += b[i]
+			if dirty {
+				b[i]++
+			}
 		}
 	}
 	return sum

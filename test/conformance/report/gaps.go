@@ -10,7 +10,7 @@ type gap struct {
 // gaps are all there are. A method is in none or in one.
 var gaps = []gap{
 	{[]string{"Secret.create", "Secret.update", "Secret.getInfo", "Secret.list", "Secret.exists", "Secret.destroy", "SecretPaginator.*"}, true,
-		"The server keeps no secrets: to put one into a request that leaves a sandbox it would have to open its TLS."},
+		"E2B's secrets do not say for which hosts they are, and this server sends a value to no other. [Secrets](../secrets.md) are set with their hosts, and named in `secrets` of a create."},
 	{[]string{"Sandbox.getMcpUrl", "Sandbox.getMcpToken"}, true,
 		"`Sandbox.create` refuses `mcp`: no template here has the gateway for MCP that they lead to."},
 

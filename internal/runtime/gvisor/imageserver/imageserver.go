@@ -1,30 +1,37 @@
-// Package imageserver gives a restored sentry the files of its memory image over a
-// socket, in the order in which it asks for them, so that the guest runs before all
-// of its memory has been read.
+// Package imageserver does the input and output of a sentry's memory image, over a
+// socket.
 //
-// Every byte is checked against the checksums of the image before the sentry hears
-// that it is there. So a guest sees no byte that was not checked.
+// Serve gives a restored sentry the files of its image in the order in which it asks
+// for them, so that the guest can run before all of its memory has been read. Every
+// byte is checked against the checksums of the image before the sentry hears that it
+// is there. So a guest sees no byte that was not checked.
+//
+// Receive takes the image of a sentry that is captured, and writes down only those
+// pages that the image before it does not have.
 //
 // The sentry is not trusted: what it asks for is bounded, and it reaches nothing but
 // the files that the server was started with. gVisor's own server, which speaks the
 // protocol, gives up with a panic on some of what a hostile sentry can say. So this
-// belongs in a process of its own, one for each restore.
+// belongs in a process of its own, one for each restore and capture.
 package imageserver
 
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
+	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
 	"gvisor.dev/gvisor/pkg/sentry/state/stateipc"
 	"gvisor.dev/gvisor/pkg/unet"
 	"gvisor.dev/gvisor/pkg/urpc"
 
+	"github.com/drowse-dev/drowse/internal/pagemap"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -56,33 +63,43 @@ const (
 	maxRead = 1 << 20
 	// maxRanges is into how many pieces one read may go: single pages.
 	maxRanges = maxRead / 4096
-	// maxParallel is how many reads may be under way. A read that a task waits for
-	// comes after those, so there are few.
-	maxParallel = 2
+	// parallelAllFirst is how many reads may be under way while nothing runs: more than
+	// are worked on, so that there is always a next one.
+	parallelAllFirst = 8
+	// parallelEarly is how many may be while the guest runs. A read that a task waits
+	// for comes after those, so there are few.
+	parallelEarly = 2
 	// maxOpens is how many files a sentry may open, one after the other: three are
 	// needed.
 	maxOpens = 16
 	// maxDestinations is how many files of the sentry's one file may be read into.
 	maxDestinations = 64
-	// maxChunk bounds what is held of a file at a time.
+	// maxChunk bounds what one checksum covers, and so what is held of a file.
 	maxChunk = 16 << 20
 	// workers is how many reads of a file are worked on at once.
 	workers = 2
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // Serve gives the sentry at the other end of the socket conn the files, until it
-// closes the connection. When a file is damaged, Serve calls damaged once, and never
+// closes the connection. With allFirst the guest runs only then. When a file is
+// damaged, Serve calls damaged once, and never
 // answers the read: the guest must not go on, and whoever is told ends it.
-func Serve(conn int, files []File, damaged func(*Damage)) error {
-	s := &server{files: map[string]File{}, damaged: damaged}
-	for _, f := range files {
-		if err := check(f.ImageFile); err != nil {
-			return err
-		}
-		s.files[f.Name] = f
+func Serve(conn int, files []File, allFirst bool, damaged func(*Damage)) error {
+	s := &server{files: map[string]opener{}, parallel: parallelEarly, damaged: damaged}
+	if allFirst {
+		s.parallel = parallelAllFirst
 	}
+	if err := s.hold(files); err != nil {
+		if d, ok := errors.AsType[*Damage](err); ok {
+			damaged(d)
+		}
+		return err
+	}
+	return serve(conn, s)
+}
+
+// serve answers the sentry until it closes the connection.
+func serve(conn int, s stateipc.AsyncFileServerImpl) error {
 	afs, err := stateipc.NewAsyncFileServer(s)
 	if err != nil {
 		return err
@@ -107,11 +124,113 @@ func check(f runtime.ImageFile) error {
 	return nil
 }
 
+// opener makes what reads a file: one for each worker, because it holds a chunk.
+type opener func() contents
+
+// contents is a file of which each part is checked before it is handed over.
+type contents interface {
+	// at returns what is at an offset, as much as there is in one piece: bytes, which
+	// stay as they are until the next call, or so many zeros. At the end it is io.EOF.
+	// Nobody changes the bytes.
+	at(off int64) (part []byte, zeros int64, err error)
+}
+
+// Asked are the files that a sentry asks for. An image with a map has others, which it
+// must not see: they hold the key of the digests, and pages that the sandbox has freed
+// or that are of the sandbox it was forked from.
+var Asked = []string{checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName}
+
+// hold takes the files of an image. The stream of pages of an image with a map is put
+// together of its packs.
+func (s *server) hold(files []File) error {
+	all := map[string]File{}
+	for _, f := range files {
+		if err := check(f.ImageFile); err != nil {
+			return err
+		}
+		all[f.Name] = f
+		if !slices.Contains(Asked, f.Name) {
+			continue
+		}
+		held := newCache(1)
+		s.files[f.Name] = func() contents { return held.file(&f) }
+	}
+	f, ok := all[pagemap.Name]
+	if !ok {
+		return nil
+	}
+	m, err := readMap(f, all)
+	if err != nil {
+		return err
+	}
+	x, held := pagemap.NewIndex(m), newCache(len(m.Packs))
+	var packs []*File
+	for _, name := range m.Packs {
+		f := all[name]
+		packs = append(packs, &f)
+	}
+	s.files[pagemap.Stream] = func() contents { return &pages{view{c: held}, x, packs} }
+	return nil
+}
+
+// readMap reads the map of an image that has these files.
+func readMap(f File, all map[string]File) (*pagemap.Map, error) {
+	data := make([]byte, 0, f.Size)
+	for c := newCache(1).file(&f); int64(len(data)) < f.Size; {
+		part, _, err := c.at(int64(len(data)))
+		if err != nil {
+			return nil, err
+		}
+		data = append(data, part...)
+	}
+	m, err := pagemap.Decode(data)
+	if err == nil {
+		err = m.Check(func(name string) int64 {
+			if f, ok := all[name]; ok {
+				return f.Size
+			}
+			return -1
+		})
+	}
+	if err != nil {
+		return nil, &Damage{File: f.Name, Cause: err.Error()}
+	}
+	return m, nil
+}
+
+// Assemble writes a file of an image as the sentry would see it, checked, to another
+// file, with holes for zeros. Damage is an error of type *Damage.
+func Assemble(files []File, name string, to *os.File) error {
+	s := &server{files: map[string]opener{}}
+	if err := s.hold(files); err != nil {
+		return err
+	}
+	open, ok := s.files[name]
+	if !ok {
+		return &Damage{File: name, Cause: "it is missing"}
+	}
+	var off int64
+	for c := open(); ; {
+		part, zeros, err := c.at(off)
+		if err == io.EOF {
+			return to.Truncate(off)
+		}
+		if err == nil {
+			_, err = to.WriteAt(part, off)
+		}
+		if err != nil {
+			return err
+		}
+		off += int64(len(part)) + zeros
+	}
+}
+
 // server implements stateipc.AsyncFileServerImpl.
 type server struct {
-	files   map[string]File
-	damaged func(*Damage)
-	once    sync.Once
+	files    map[string]opener
+	parallel int
+	damaged  func(*Damage)
+	once     sync.Once
 
 	mu    sync.Mutex
 	opens int
@@ -134,7 +253,7 @@ func (s *server) OpenRead(name string) (stateio.AsyncReader, error) {
 	if s.opens++; s.opens > maxOpens {
 		return nil, unix.EMFILE
 	}
-	return newReader(f, s.stop), nil
+	return newReader(f, s.parallel, s.stop), nil
 }
 
 // stop tells of damage, and does not return: its read is never answered.
@@ -145,8 +264,9 @@ func (s *server) stop(d *Damage) {
 
 // reader implements stateio.AsyncReader.
 type reader struct {
-	f    File
-	stop func(*Damage)
+	open     opener
+	parallel int
+	stop     func(*Damage)
 
 	queue     chan read
 	completed chan stateio.Completion
@@ -165,8 +285,8 @@ type read struct {
 	at  []memmap.FileRange
 }
 
-func newReader(f File, stop func(*Damage)) *reader {
-	r := &reader{f: f, stop: stop, queue: make(chan read, maxParallel), completed: make(chan stateio.Completion, maxParallel)}
+func newReader(open opener, parallel int, stop func(*Damage)) *reader {
+	r := &reader{open: open, parallel: parallel, stop: stop, queue: make(chan read, parallel), completed: make(chan stateio.Completion, parallel)}
 	for range workers {
 		r.workers.Go(r.work)
 	}
@@ -191,7 +311,7 @@ func (*reader) MaxReadBytes() uint64 { return maxRead }
 func (*reader) MaxRanges() int { return maxRanges }
 
 // MaxParallel implements stateio.AsyncReader.
-func (*reader) MaxParallel() int { return maxParallel }
+func (r *reader) MaxParallel() int { return r.parallel }
 
 // NeedRegisterDestinationFD implements stateio.AsyncReader.
 func (*reader) NeedRegisterDestinationFD() bool { return false }
@@ -240,9 +360,9 @@ func (r *reader) Wait(cs []stateio.Completion, least int) ([]stateio.Completion,
 
 // work carries out reads.
 func (r *reader) work() {
-	c := chunks{f: r.f, index: -1}
+	c := r.open()
 	for op := range r.queue {
-		n, err := c.read(op)
+		n, err := op.from(c)
 		if d, ok := errors.AsType[*Damage](err); ok {
 			r.stop(d)
 		}
@@ -250,61 +370,75 @@ func (r *reader) work() {
 	}
 }
 
-// chunks reads checked chunks of a file, one at a time.
-type chunks struct {
-	f     File
-	buf   []byte
-	index int64 // of the chunk in buf, -1 for none
-}
-
-// read hands over what was asked for.
-func (c *chunks) read(op read) (n uint64, err error) {
-	if op.off < 0 || op.off >= c.f.Size {
-		return 0, io.EOF
-	}
+// from hands over what was asked for.
+func (op read) from(c contents) (n uint64, err error) {
 	for _, at := range op.at {
 		for at.Length() > 0 {
 			off := op.off + int64(n)
-			if off >= c.f.Size {
+			if off < 0 {
 				return n, io.EOF
 			}
-			index := off / c.f.Chunk
-			if err := c.load(index); err != nil {
+			part, zeros, err := c.at(off)
+			if err != nil {
 				return n, err
 			}
-			part := c.buf[off-index*c.f.Chunk:]
-			part = part[:min(uint64(len(part)), at.Length())]
-			m, err := unix.Pwrite(op.to, part, int64(at.Start))
-			if err == nil && m <= 0 {
-				err = io.ErrShortWrite
+			m := min(uint64(zeros), at.Length())
+			if zeros > 0 {
+				err = makeZero(op.to, int64(at.Start), int64(m))
+			} else {
+				m, err = writeSome(op.to, part[:min(uint64(len(part)), at.Length())], int64(at.Start))
 			}
-			if err != nil && !errors.Is(err, unix.EINTR) {
+			if err != nil {
 				return n, fmt.Errorf("write to the sentry's memory: %w", err)
 			}
-			n += uint64(max(m, 0))
-			at.Start += uint64(max(m, 0))
+			n += m
+			at.Start += m
 		}
 	}
 	return n, nil
 }
 
-// load makes buf the chunk, checked.
-func (c *chunks) load(index int64) error {
-	if c.index == index {
-		return nil
+// writeSome writes some of what is there to be written.
+func writeSome(fd int, part []byte, at int64) (uint64, error) {
+	m, err := unix.Pwrite(fd, part, at)
+	switch {
+	case errors.Is(err, unix.EINTR):
+		return 0, nil
+	case err == nil && m <= 0:
+		return 0, io.ErrShortWrite
 	}
-	c.index = -1
-	if c.buf == nil {
-		c.buf = make([]byte, c.f.Chunk)
+	return uint64(max(m, 0)), err
+}
+
+// makeZero has a part of a file in memory read as zeros, and take no memory.
+func makeZero(fd int, at, n int64) error {
+	for {
+		err := unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, n)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
 	}
-	off := index * c.f.Chunk
-	c.buf = c.buf[:min(c.f.Chunk, c.f.Size-off)]
-	if _, err := c.f.From.ReadAt(c.buf, off); err != nil {
-		return &Damage{File: c.f.Name, Offset: off, Cause: err.Error()}
+}
+
+// pages is the stream of pages of an image, read from its packs.
+type pages struct {
+	view
+	x     *pagemap.Index
+	packs []*File
+}
+
+// at implements contents.
+func (p *pages) at(off int64) (part []byte, zeros int64, err error) {
+	if off >= p.x.Size() {
+		return nil, 0, io.EOF
 	}
-	if crc32.Checksum(c.buf, castagnoli) != c.f.CRC32C[index] {
-		return &Damage{File: c.f.Name, Offset: off}
+	s := p.x.At(off)
+	if s.Pack == pagemap.Zeros {
+		return nil, s.Bytes, nil
 	}
-	c.index = index
-	return nil
+	part, err = p.view.at(p.packs[s.Pack], s.Off)
+	if err == io.EOF { // the map was compared with its size
+		err = io.ErrUnexpectedEOF
+	}
+	return part[:min(int64(len(part)), s.Bytes)], 0, err
 }

@@ -6,16 +6,21 @@ import (
 	"hash/crc32"
 	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
 	"gvisor.dev/gvisor/pkg/sentry/state/stateipc"
 	"gvisor.dev/gvisor/pkg/unet"
 	"gvisor.dev/gvisor/pkg/urpc"
 
+	"github.com/drowse-dev/drowse/internal/pagemap"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -23,13 +28,16 @@ import (
 func image(size int, chunk int64) ([]byte, runtime.ImageFile) {
 	data := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{byte(size)}).Read(data)
-	f := runtime.ImageFile{Name: "pages.img", Size: int64(size), Chunk: chunk}
-	for rest := data; len(rest) > 0; {
-		n := min(len(rest), int(chunk))
-		f.CRC32C = append(f.CRC32C, crc32.Checksum(rest[:n], castagnoli))
-		rest = rest[n:]
+	return data, describe("pages.img", data, chunk)
+}
+
+// describe returns what is known of a file.
+func describe(name string, data []byte, chunk int64) runtime.ImageFile {
+	f := runtime.ImageFile{Name: name, Size: int64(len(data)), Chunk: chunk}
+	for part := range slices.Chunk(data, int(chunk)) {
+		f.CRC32C = append(f.CRC32C, crc32.Checksum(part, castagnoli))
 	}
-	return data, f
+	return f
 }
 
 // sentry is the other end: gVisor's own client, with memory to read into.
@@ -44,13 +52,18 @@ type sentry struct {
 
 func newSentry(t *testing.T, contents io.ReaderAt, f runtime.ImageFile) *sentry {
 	t.Helper()
+	return newSentryThat(t, []File{{f, contents}}, false)
+}
+
+func newSentryThat(t *testing.T, files []File, allFirst bool) *sentry {
+	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &sentry{t: t, served: make(chan error, 1), damage: make(chan *Damage, 2)}
 	go func() {
-		s.served <- Serve(pair[1], []File{{f, contents}}, func(d *Damage) { s.damage <- d })
+		s.served <- Serve(pair[1], files, allFirst, func(d *Damage) { s.damage <- d })
 	}()
 	sock, err := unet.NewSocket(pair[0])
 	if err != nil {
@@ -158,6 +171,81 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// TestServeMapped serves an image with a map. The sentry gets the kernel's state and the
+// pages that the image needs, and none of the files that these come from.
+func TestServeMapped(t *testing.T) {
+	memory := make([]byte, guestPages*pageSize)
+	_, _ = rand.NewChaCha8([32]byte{5}).Read(memory)
+	c := capture(t, memory, "pack-a", 1<<30, nil)
+	if err := c.save([]memmap.FileRange{{Start: 0, End: guestPages * pageSize}}); err != nil {
+		t.Fatal(err)
+	}
+	c.end()
+	var files []File
+	for name, at := range map[string]string{
+		checkpointfiles.StateFileName: "state", checkpointfiles.PagesMetadataFileName: "meta",
+		"pack-a": "pack-a", pagemap.Name: pagemap.Name, pagemap.SumsName: pagemap.SumsName,
+	} {
+		data, err := os.ReadFile(filepath.Join(c.dir, at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, File{describe(name, data, 1<<20), bytes.NewReader(data)})
+	}
+	s := newSentryThat(t, files, false)
+	for _, name := range []string{pagemap.Name, pagemap.SumsName, "pack-a"} {
+		if _, err := s.client.OpenRead(name); err == nil {
+			t.Errorf("a sentry opened %s", name)
+		}
+	}
+	for _, name := range []string{checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName} {
+		if _, err := s.client.OpenRead(name); err != nil {
+			t.Errorf("a sentry cannot open %s: %v", name, err)
+		}
+	}
+	r := s.open()
+	if got, err := s.read(r, s.destination(r), 5*pageSize, 1<<20); err != nil || got.Err != nil || !bytes.Equal(s.memory[:1<<20], memory[5*pageSize:][:1<<20]) {
+		t.Errorf("read of pages: %+v, %v", got, err)
+	}
+}
+
+// TestServeAllFirst has as many reads under way as may be, not aligned as chunks are.
+func TestServeAllFirst(t *testing.T) {
+	const size, n = 4<<20 - 12288, 100 << 10
+	data, f := image(size, 64<<10)
+	s := newSentryThat(t, []File{{f, bytes.NewReader(data)}}, true)
+	r := s.open()
+	if got := r.MaxParallel(); got != parallelAllFirst {
+		t.Fatalf("%d reads may be under way, want %d", got, parallelAllFirst)
+	}
+	df := s.destination(r)
+	free := []int{0, 1, 2, 3, 4, 5, 6, 7}
+	wait := func(least int) {
+		cs, err := r.Wait(nil, least)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cs {
+			if c.Err != nil {
+				t.Fatalf("%+v", c)
+			}
+			free = append(free, c.ID)
+		}
+	}
+	for off := 0; off < size; off += n {
+		if len(free) == 0 {
+			wait(1)
+		}
+		fr := memmap.FileRange{Start: uint64(off), End: uint64(min(off+n, size))}
+		r.AddRead(free[0], int64(off), df, fr, s.memory[fr.Start:fr.End])
+		free = free[1:]
+	}
+	wait(parallelAllFirst - len(free))
+	if !bytes.Equal(s.memory[:size], data) {
+		t.Error("the memory differs from the file")
+	}
+}
+
 // TestServeFindsDamage: a read of a damaged chunk is never answered, even if it wants
 // another part of that chunk, and other chunks are read before.
 func TestServeFindsDamage(t *testing.T) {
@@ -183,6 +271,8 @@ func TestServeFindsDamage(t *testing.T) {
 		if want := (Damage{File: "pages.img", Offset: 1 << 20}); *d != want {
 			t.Errorf("damage %+v, want %+v", *d, want)
 		}
+	case <-answered:
+		t.Fatal("the read was answered")
 	case <-time.After(time.Minute):
 		t.Fatal("nobody was told")
 	}
@@ -255,7 +345,7 @@ func TestServeRefusesChecksums(t *testing.T) {
 		{Name: "a", Size: 1, Chunk: 1 << 40, CRC32C: []uint32{1}},
 		{Name: "a", Size: -1, Chunk: 1 << 20},
 	} {
-		if err := Serve(-1, []File{{f, nil}}, nil); err == nil {
+		if err := Serve(-1, []File{{f, nil}}, true, nil); err == nil {
 			t.Errorf("%+v was taken", f)
 		}
 	}

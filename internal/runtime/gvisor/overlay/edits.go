@@ -11,6 +11,15 @@ package main
 // The edits have these places ask for the range that they need, and page faults for
 // the MiB around it, as long as pages are being loaded. Nothing changes for a guest
 // whose pages are all there.
+//
+// When the other end of the socket that a capture goes through dies while the files of
+// the image are being opened, gVisor closes a file that is not there, and the sentry
+// dies of it. With the edits the capture fails, and the guest goes on.
+//
+// A relative sleep on CLOCK_REALTIME, which is what sleep(1) and sleep(3) are with
+// glibc, goes by the clock that the host may set: with the host's clock put back by
+// three hours, every such sleep takes three hours more. Linux takes CLOCK_MONOTONIC
+// for them, and with the edit gVisor does.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -23,6 +32,33 @@ type edit struct {
 type change struct{ old, new string }
 
 var edits = []edit{
+	{
+		file:   "pkg/sentry/control/state.go",
+		sha256: "0f9d02d756721346a06decdd4b648f1e94b033286b0cba2913dd3241a4d1b3f5",
+		changes: []change{ // setSaveOptsForCheckpointGofer: a nil pointer in an interface is not nil
+			{
+				old: `		return fmt.Errorf("failed to buffer state file: %w", err)
+`,
+				new: `		saveOpts.Destination = nil
+		return fmt.Errorf("failed to buffer state file: %w", err)
+`,
+			},
+			{
+				old: `			return fmt.Errorf("failed to buffer pages metadata file: %w", err)
+`,
+				new: `			saveOpts.PagesMetadata = nil
+			return fmt.Errorf("failed to buffer pages metadata file: %w", err)
+`,
+			},
+			{
+				old: `			return fmt.Errorf("failed to open pages file: %w", err)
+`,
+				new: `			saveOpts.PagesFile = nil
+			return fmt.Errorf("failed to open pages file: %w", err)
+`,
+			},
+		},
+	},
 	{
 		file:   "pkg/sentry/mm/address_space.go",
 		sha256: "b37c78a29eb5e890054d85123e054823ab28014287e7aaaeefc7569761b64269",
@@ -96,6 +132,21 @@ var edits = []edit{
 				old: `					reader := safemem.BlockSeqReader{Blocks: mm.internalMappingsLocked(pseg, copyAR)}
 `,
 				new: `					reader := safemem.BlockSeqReader{Blocks: copyIMs}
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/syscalls/linux/sys_time.go",
+		sha256: "c777351ba28c5d07982ee3d40ed2e9a3408004c72fdfbb833de99b0162bf731f",
+		changes: []change{
+			{ // ClockNanosleep
+				old: `	dur := time.Duration(req.ToNsecCapped()) * time.Nanosecond
+`,
+				new: `	if clockID == linux.CLOCK_REALTIME {
+		c = t.Kernel().MonotonicClock()
+	}
+	dur := time.Duration(req.ToNsecCapped()) * time.Nanosecond
 `,
 			},
 		},

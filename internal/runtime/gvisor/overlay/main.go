@@ -40,7 +40,7 @@ const module = "gvisor.dev/gvisor"
 
 // write puts the edited files, go.mod and overlay.json into dir.
 func write(dir string) error {
-	source, err := output("go", "list", "-m", "-f", "{{.Dir}}", module)
+	source, err := moduleDir()
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,16 @@ func write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "overlay.json"), append(data, '\n'), 0o644)
 }
 
-// output runs a command and returns its first line.
+// moduleDir is the directory of the pinned module, which is downloaded if it is not
+// there: on a machine where nothing was built, "go list -m" names no directory.
+func moduleDir() (string, error) {
+	if _, err := output("go", "mod", "download", module); err != nil {
+		return "", err
+	}
+	return output("go", "list", "-m", "-f", "{{.Dir}}", module)
+}
+
+// output runs a command and returns what it prints.
 func output(name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = os.Stderr

@@ -3,7 +3,10 @@ package hostile
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -11,7 +14,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/drowse-dev/drowse/internal/agent/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process"
 )
 
 // Agents are what may answer instead of an agent. Each has read the
@@ -51,6 +54,7 @@ var Agents = map[string]func(c net.Conn){
 	"a frame of 4 GiB":           say(streaming + "\x00\xff\xff\xff\xff"),
 	"frames without end":         flood(streaming, string(outputFrame(1000))),
 	"empty frames without end":   flood(streaming, "\x00\x00\x00\x00\x00"),
+	"frames that unpack to more": flood(strings.TrimSuffix(streaming, "\r\n")+"Connect-Content-Encoding: gzip\r\n\r\n", string(packed(outputFrame(100<<10)))),
 	"an error of a megabyte":     say(streaming + string(frame(2, []byte(`{"error":{"code":"internal","message":"`+strings.Repeat("m", 1<<20)+`"}}`)))),
 }
 
@@ -97,6 +101,17 @@ func outputFrame(size int) []byte {
 		panic(err)
 	}
 	return frame(0, payload)
+}
+
+// packed compresses the message of a frame.
+func packed(message []byte) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, err := z.Write(message[5:])
+	if err = errors.Join(err, z.Close()); err != nil {
+		panic(err)
+	}
+	return frame(1, b.Bytes())
 }
 
 // AfterHead reads the head of a request before it lets an agent answer.

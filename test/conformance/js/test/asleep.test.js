@@ -41,11 +41,14 @@ describe('asleep with a client attached', () => {
         const opts = { lifecycle: { onTimeout: 'pause', autoResume: true } }
         const sandbox = await open(t, opts, Interpreter)
         const ended = rejection(hold(sandbox))
-        await delay(1500) // until it is open
+        await eventually('open', async () => (await v1(sandbox, '')).openStreams > 0, { within: 30_000 })
+        await delay(1500) // until the SDK knows
         if (settings) await v1(sandbox, '', { method: 'PATCH', body: JSON.stringify(settings) })
         if (by) await by(sandbox)
         const err = await ended
         assert.ok(err instanceof TimeoutError, `${err.constructor.name}: ${err.message}`)
+        // The answer of a cell has no message that could say why.
+        if (stream !== 'run_code') assert.match(err.message, /the sandbox was put to sleep/)
         await eventually('paused', async () => (await stateOf(sandbox)) === 'paused', { within: 15_000 })
         for (let n = 0; n < 5; n++) {
           assert.equal(await sandbox.isRunning(), false)

@@ -25,7 +25,7 @@ describe('refused', () => {
       list: () => Secret.list().nextItems(),
       exists: () => Secret.exists('some-secret'),
       destroy: () => Secret.destroy('some-secret'),
-    }, /403: this server keeps no secrets/)
+    }, /403: E2B's secrets do not say for which hosts/)
   })
 
   check('the gateway for MCP', async (t) => {
@@ -41,7 +41,7 @@ describe('refused', () => {
 
   for (const [field, opts] of Object.entries({
     iam: { iam: { tokens: { own: { audience: 'somebody', tokenType: 'JWT-SVID' } } } },
-    'network.egressProxy': { network: { egressProxy: { address: 'proxy.example.com:1080' } } },
+    'network.egressProxy': { network: { egressProxy: { address: '127.0.0.1:1080' } } }, // one inside
   })) {
     check(`a sandbox with ${field}`, async (t) => {
       const err = await rejection(open(t, opts))

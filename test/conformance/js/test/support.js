@@ -22,12 +22,12 @@ const API_URL = process.env.E2B_API_URL ?? `https://api.${E2B_DOMAIN}`
 export const UNKNOWN = 'nonexistingsandbox'
 
 // A sandbox left behind by a killed test run disappears by itself.
-const LEFTOVER_MS = 150_000
+const LEFTOVER_MS = 240_000
 
 // check is test() with a limit, so that a server that does not answer fails
 // one test and not the run.
 export function check(name, fn) {
-  return test(name, { timeout: 90_000 }, (t) => record(name, () => fn(t)))
+  return test(name, { timeout: 180_000 }, (t) => record(name, () => fn(t)))
 }
 
 // open creates a sandbox that is killed when the test ends, passed or failed.
@@ -35,6 +35,19 @@ export async function open(t, opts = {}, kind = Sandbox) {
   const sandbox = await kind.create({ timeoutMs: LEFTOVER_MS, ...opts })
   t.after(() => Sandbox.kill(sandbox.sandboxId))
   return sandbox
+}
+
+// openWith is open with options that the SDK has no word for.
+export async function openWith(t, options) {
+  const res = await fetch(`${API_URL}/sandboxes`, {
+    method: 'POST',
+    headers: { 'X-API-Key': E2B_API_KEY, 'Content-Type': 'application/json' },
+    body: JSON.stringify({ templateID: 'base', timeout: LEFTOVER_MS / 1000, secure: true, ...options }),
+  })
+  const body = await res.json()
+  assert.equal(res.status, 201, JSON.stringify(body))
+  t.after(() => Sandbox.kill(body.sandboxID))
+  return Sandbox.connect(body.sandboxID)
 }
 
 // shared gives the tests of one describe block a common sandbox. They keep

@@ -167,7 +167,7 @@ check('what has ended', async (t) => {
 check('what cannot be asked for', async () => {
   await assert.rejects(Sandbox.create({ apiKey: `e2b_${'0'.repeat(40)}` }), AuthenticationError)
   await refused(Sandbox.create('nonesuch'), 404, 'nonesuch')
-  await refused(Sandbox.create({ secretEnvs: { A: 'b' } }), 400, 'secrets')
+  await refused(Sandbox.create({ secretEnvs: { A: 'b' } }), 404, 'no secret "b"')
   await refused(Sandbox.create({ nodeId: 'a' }), 400, 'nodeID')
   await refused(box.connect({ allowPublicTraffic: false }), 400, 'allowPublicTraffic')
   await refused(box.connect({ secure: false }), 400, 'secure')

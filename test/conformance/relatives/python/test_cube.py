@@ -10,7 +10,9 @@ from cubesandbox import (
     NEVER_TIMEOUT,
     ApiError,
     Config,
+    CubeSandboxError,
     FilesystemNotFoundError,
+    PtySize,
     Sandbox,
     SandboxNotFoundError,
     Template,
@@ -186,6 +188,33 @@ def test_what_cannot_be_asked_for(box):
     refused(lambda: Sandbox.create(network={"rules": [{"match": {"host": "a.test"}, "action": {"allow": True}}]}), 400, "rules")
 
 
-def test_what_is_not_built_is_refused(box):
-    refused(lambda: box.rollback("none"), 501, "rollback")
+def test_snapshots_and_rollback(box):
+    path = f"/tmp/t-{uuid.uuid4()}"
+    box.files.write(path, "before")
+    box.run_code("kept = 'before'")
+    snapshot = box.create_snapshot()
+    try:
+        assert snapshot.snapshot_id in [s.snapshot_id for s in Sandbox.list_snapshots(sandbox_id=box.sandbox_id)[0]]
+        for change in ("one", "two"):
+            box.files.write(path, change)
+            box.run_code(f"kept = {change!r}")
+            assert box.rollback(snapshot.snapshot_id) == {"sandboxID": box.sandbox_id, "snapshotID": snapshot.snapshot_id, "status": "success"}
+            assert box.files.read(path) == "before"
+            assert box.run_code("kept").text == "before"
+        with Sandbox.create(snapshot.snapshot_id, timeout=LEFTOVER) as other:
+            assert other.files.read(path) == "before"
+            refused(lambda: other.rollback(snapshot.snapshot_id), 400, "its own")
+    finally:
+        Sandbox.delete_snapshot(snapshot.snapshot_id)
+    refused(lambda: box.rollback(snapshot.snapshot_id), 400, "no such snapshot")
     assert box.get_info()["state"] == "running"
+
+
+def test_terminal(box):
+    terminal = box.pty.create(PtySize(rows=24, cols=80), envs={"PS1": "$ "})
+    got = []
+    terminal.resize(PtySize(rows=50, cols=120))
+    terminal.send_stdin("stty size; echo a$((40 + 2))z; exit 7\n")
+    with pytest.raises(CubeSandboxError, match="exit status 7"):
+        terminal.wait(on_data=got.append)
+    assert b"50 120" in b"".join(got) and b"a42z" in b"".join(got)

@@ -109,7 +109,8 @@ def test_exec_that_nobody_waits_for_is_killed(box):
     stream = httpx.stream("POST", BASE + "/sandbox.v1.Sandbox/ExecStream", content=frame(f'{{"command":"echo begun; sleep {mark}"}}'), timeout=PATIENCE, headers={
         "Authorization": f"Bearer {KEY}", "X-Sandbox-Id": box.id, "Content-Type": "application/connect+json"})
     with stream as response:
-        next(response.iter_raw())
+        chunks = response.iter_raw()  # forgetting it would close the connection
+        next(chunks)
         until(lambda: listed(box)["active_streams"] == 1)
         until(lambda: box.exec(f"pgrep -f '[s]leep {mark}'").exit_code == 0)
     until(lambda: box.exec(f"pgrep -f '[s]leep {mark}'").exit_code == 1)

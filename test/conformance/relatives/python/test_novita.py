@@ -187,7 +187,7 @@ def test_what_cannot_be_asked_for(box):
     with pytest.raises(AuthenticationException):
         Sandbox.create(api_key="e2b_" + "0" * 40)
     refused(lambda: Sandbox.create("nonesuch"), 404, "nonesuch")
-    refused(lambda: Sandbox.create(secret_envs={"A": "b"}), 400, "secrets")
+    refused(lambda: Sandbox.create(secret_envs={"A": "b"}), 404, 'no secret "b"')
     refused(lambda: Sandbox.create(node_id="a"), 400, "nodeID")
     refused(lambda: box.connect(allow_public_traffic=False), 400, "allowPublicTraffic")
     refused(lambda: box.connect(secure=False), 400, "secure")

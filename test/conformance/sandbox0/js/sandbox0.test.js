@@ -122,6 +122,37 @@ check('without auto resume', async (t) => {
   assert.equal((await client.sandboxes.get(box.id)).paused, true)
 })
 
+check('services', async (t) => {
+  const box = await claim(t)
+  await box.writeFile('/srv/site/open.txt', 'open')
+  const code = "def handler(request):\n    return {'status': 201, 'body': request['method']}\n"
+  const got = await box.updateServices([
+    {
+      id: 'web',
+      port: 8000,
+      runtime: { type: 'cmd', command: ['python3', '-m', 'http.server', '8000'], cwd: '/srv/site' },
+      ingress: { _public: true, routes: [{ id: 'root', pathPrefix: '/', methods: ['GET'], resume: true }] },
+      healthCheck: { path: '/open.txt' },
+    },
+    { id: 'call', runtime: { type: 'function', _function: { runtime: 'python', source: { type: 'inline', code } } }, ingress: { _public: true, routes: [] } },
+  ])
+  const [web, call] = got.services
+  assert.deepEqual([web.id, web.port, web.publishable, web.healthCheck.path], ['web', 8000, true, '/open.txt'])
+  const ask = async (url, path, options) => {
+    const answer = await fetch(url + path, options)
+    return [answer.status, await answer.text()]
+  }
+  assert.deepEqual(await ask(web.publicUrl, '/open.txt'), [200, 'open'])
+  assert.equal((await ask(web.publicUrl, '/open.txt', { method: 'POST', body: 'x' }))[0], 405)
+  assert.deepEqual(await ask(call.publicUrl, '/', { method: 'POST', body: 'x' }), [201, 'POST'])
+  await client.sandboxes.pauseAndWait(box.id)
+  assert.deepEqual(await ask(web.publicUrl, '/open.txt'), [200, 'open'])
+  assert.equal((await client.sandboxes.get(box.id)).runtimeGeneration, 2)
+  await refused(box.updateServices([{ id: 'web', port: 49983, ingress: { _public: true, routes: [] } }]), 400, 'agent')
+  assert.deepEqual((await box.getServices()).services.map((s) => s.id), ['web', 'call'])
+  assert.deepEqual((await box.clearServices()).services, [])
+})
+
 check('update and refresh', async () => {
   const info = await client.sandboxes.update(box.id, { config: { ttl: 300, autoResume: false } })
   assert.equal(info.autoResume, false)

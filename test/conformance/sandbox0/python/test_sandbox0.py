@@ -1,8 +1,12 @@
 import contextlib
 import datetime
+import hashlib
 import importlib.metadata
+import json
 import os
 import time
+import urllib.error
+import urllib.request
 import uuid
 
 import pytest
@@ -17,8 +21,20 @@ from sandbox0.apispec.models.network_egress_policy import NetworkEgressPolicy
 from sandbox0.apispec.models.process_type import ProcessType
 from sandbox0.apispec.models.pty_size import PTYSize
 from sandbox0.apispec.models.restore_sandbox_root_fs_request import RestoreSandboxRootFSRequest
+from sandbox0.apispec.models.sandbox_app_service import SandboxAppService
+from sandbox0.apispec.models.sandbox_app_service_ingress import SandboxAppServiceIngress
+from sandbox0.apispec.models.sandbox_app_service_route import SandboxAppServiceRoute
+from sandbox0.apispec.models.sandbox_app_service_route_auth import SandboxAppServiceRouteAuth
+from sandbox0.apispec.models.sandbox_app_service_route_auth_mode import SandboxAppServiceRouteAuthMode
+from sandbox0.apispec.models.sandbox_app_service_route_rate_limit import SandboxAppServiceRouteRateLimit
+from sandbox0.apispec.models.sandbox_app_service_runtime import SandboxAppServiceRuntime
+from sandbox0.apispec.models.sandbox_app_service_runtime_type import SandboxAppServiceRuntimeType
 from sandbox0.apispec.models.sandbox_config import SandboxConfig
 from sandbox0.apispec.models.sandbox_config_env_vars import SandboxConfigEnvVars
+from sandbox0.apispec.models.sandbox_function import SandboxFunction
+from sandbox0.apispec.models.sandbox_function_runtime import SandboxFunctionRuntime
+from sandbox0.apispec.models.sandbox_function_source import SandboxFunctionSource
+from sandbox0.apispec.models.sandbox_function_source_type import SandboxFunctionSourceType
 from sandbox0.apispec.models.sandbox_network_policy import SandboxNetworkPolicy
 from sandbox0.apispec.models.sandbox_network_policy_mode import SandboxNetworkPolicyMode
 from sandbox0.apispec.models.sandbox_refresh_request import SandboxRefreshRequest
@@ -243,6 +259,98 @@ def test_without_auto_resume(client):
         assert client.sandboxes.get(box.id).paused
         resume(client, box.id)
         assert box.cmd("echo up").stdout == "up\n"
+
+
+def app(id, runtime=None, public=True, routes=(), **fields):
+    routes = [SandboxAppServiceRoute(**{"resume": False, **r}) for r in routes]
+    ingress = SandboxAppServiceIngress(public=public, routes=routes)
+    if runtime:
+        fields["runtime"] = SandboxAppServiceRuntime(**runtime)
+    return SandboxAppService(id=id, ingress=ingress, **fields)
+
+
+def ask(url, path="/", **headers):
+    """Asks a service and returns the status and what it says."""
+    request = urllib.request.Request(url.rstrip("/") + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+WEB = {"type_": SandboxAppServiceRuntimeType.CMD, "command": ["python3", "-m", "http.server", "8000"], "cwd": "/srv/site"}
+CODE = """
+import base64, json, os
+calls = 0
+def handler(request):
+    global calls
+    calls += 1
+    said = base64.b64decode(request["body_base64"]).decode()
+    return {"status": 201, "headers": {"x-made-by": "function"}, "body": {"calls": calls, "at": request["path"], "said": said, "id": os.environ["SANDBOX0_SERVICE_ID"]}}
+"""
+
+
+def function(**fields):
+    source = SandboxFunctionSource(type_=SandboxFunctionSourceType.INLINE, code=CODE)
+    return {"type_": SandboxAppServiceRuntimeType.FUNCTION, "function": SandboxFunction(runtime=SandboxFunctionRuntime.PYTHON, source=source, **fields)}
+
+
+def test_services(client):
+    with claim(client) as box:
+        box.write_file("/srv/site/open.txt", b"open")
+        box.write_file("/srv/site/closed/x.txt", b"closed")
+        assert box.get_services().services == []
+        digest = hashlib.sha256(b"key").hexdigest()
+        auth = SandboxAppServiceRouteAuth(mode=SandboxAppServiceRouteAuthMode.BEARER, bearer_token_sha256=digest)
+        got = box.update_services([
+            app("web", WEB, port=8000, display_name="The site", routes=[
+                {"id": "root", "path_prefix": "/", "methods": ["GET"], "resume": True},
+                {"id": "closed", "path_prefix": "/closed", "auth": auth},
+            ]),
+            app("inside", {**WEB, "command": ["python3", "-m", "http.server", "8001"]}, port=8001, public=False),
+            app("call", function(max_concurrency=2)),
+        ])
+        web, inside, call = got.services
+        assert (web.id, web.port, web.publishable, web.display_name, web.runtime.type_.value) == ("web", 8000, True, "The site", "cmd")
+        assert (inside.publishable, inside.publish_blockers, bool(inside.public_url)) == (False, ["not_public"], False)
+        assert call.runtime.function.source.code == CODE and call.runtime.function.max_concurrency == 2
+        assert [s.id for s in client.sandboxes.get(box.id).services] == ["web", "inside", "call"]
+        assert ask(web.public_url, "/open.txt") == (200, "open")
+        assert ask(web.public_url, "/closed/x.txt")[0] == 401
+        assert ask(web.public_url, "/closed/x.txt", Authorization="Bearer key") == (200, "closed")
+        assert ask(web.public_url, "/x/../closed/x.txt")[0] == 400
+        assert ask(web.public_url.replace("8000", "8001", 1), "/open.txt")[0] == 403
+        status, text = ask(call.public_url, "/a%20b?c=d")
+        assert (status, json.loads(text)) == (201, {"calls": 1, "at": "/a b", "said": "", "id": "call"})
+        assert json.loads(ask(call.public_url)[1])["calls"] == 2
+        # A pause without memory, where this generation has it: the service is started again.
+        generation = client.sandboxes.get(box.id).runtime_generation
+        pause(client, box.id)
+        assert ask(web.public_url, "/closed/x.txt")[0] == 401
+        assert client.sandboxes.get(box.id).paused
+        assert ask(web.public_url, "/open.txt") == (200, "open")
+        assert client.sandboxes.get(box.id).runtime_generation == generation + 1
+        assert json.loads(ask(call.public_url)[1])["calls"] == (3 if OLD else 1)
+        # What was got can be put back; then all of them go.
+        again = box.update_services([SandboxAppService.from_dict(s.to_dict()) for s in box.get_services().services])
+        assert [(s.id, s.port) for s in again.services] == [("web", 8000), ("inside", 8001), ("call", call.port)]
+        assert box.clear_services().services == []
+        assert ask(web.public_url, "/open.txt")[0] == 502
+
+
+def test_services_that_cannot_be(client):
+    with claim(client, services=[app("hand", port=9000)], auto_resume=False) as box:
+        (hand,) = box.get_services().services
+        assert (hand.runtime.type_.value, hand.publish_blockers) == ("manual", ["manual_runtime"])
+        box.cmd(*sh("cd /tmp && (setsid python3 -m http.server 9000 >/dev/null 2>&1 &)"))
+        wait_for(lambda: ask(hand.public_url)[0] == 200)
+        route = {"id": "r", "path_prefix": "/", "resume": True}
+        refused(lambda: box.update_services([app("web", WEB, port=8000, routes=[route])]), 400, "auto_resume is off")
+        refused(lambda: box.update_services([app("web", WEB, port=8000), app("other", WEB, port=8000)]), 400, "8000")
+        limit = SandboxAppServiceRouteRateLimit(rps=1, burst=1)
+        refused(lambda: box.update_services([app("web", WEB, port=8000, routes=[{**route, "rate_limit": limit}])]), 400, "rate_limit")
+        assert [s.id for s in box.get_services().services] == ["hand"]
 
 
 def test_update_and_refresh(client, box):

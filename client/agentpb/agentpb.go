@@ -1,0 +1,21 @@
+// Package agentpb is what programs outside a sandbox say to the agent inside it: its
+// ports, paths and headers, and below it the generated messages of its services.
+// It imports nothing of the server.
+package agentpb
+
+const (
+	// Port is where the agent listens in every sandbox. E2B clients have it
+	// built in.
+	Port = 49983
+
+	// CodePort is where the agent serves the code interpreter, and PathCode where
+	// that takes cells to run.
+	CodePort = 49999
+	PathCode = "/execute"
+
+	// HeaderAccessToken carries the sandbox's access token on every request.
+	HeaderAccessToken = "X-Access-Token"
+
+	// HeaderKeepalive asks for a keepalive event after so many quiet seconds.
+	HeaderKeepalive = "Keepalive-Ping-Interval"
+)

@@ -1,0 +1,322 @@
+// Package backup copies the directory of a stopped server to another directory, and
+// back.
+//
+// A backup is a directory with the copy, below "state", and a manifest of all that
+// is in it, with checksums. The manifest is written last and in one step: a backup
+// that was cut off has none, and is no backup. A restore fills a directory beside the
+// target, compares everything with the manifest, and renames that directory: so a
+// target has everything or nothing.
+//
+// A copy has what the original has: owners, modes, times, extended attributes, devices
+// (as overlayfs uses them), hard links among the files, and holes. It stays on one
+// file system of the source: a mount below it is an error. Nobody else may change the
+// source meanwhile, which callers see to.
+//
+// Sandboxes have written much of what is copied. It may be of any depth, with paths of
+// any length: both trees are gone through by descriptors, no link is followed, and
+// neither memory nor the manifest grows with the lengths of paths.
+package backup
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/tree"
+)
+
+const (
+	// Format is the version of the manifest.
+	Format    = 2
+	kind      = "drowse backup"
+	manifest  = "manifest.jsonl"
+	stateName = "state"
+)
+
+// Summary is what a backup has.
+type Summary struct {
+	Files int64 `json:"files"` // and directories, and all else that has a name
+	Bytes int64 `json:"bytes"` // of contents, without holes
+}
+
+// header is the first line of a manifest, and trailer the last.
+type header struct {
+	Kind   string `json:"kind"`
+	Format int    `json:"format"`
+	Source string `json:"source"` // the path that was copied, and to which alone it is restored
+}
+
+type trailer struct {
+	End     bool    `json:"end"`
+	Summary Summary `json:"summary"`
+	SHA256  string  `json:"sha256"` // of all lines before
+}
+
+// Create copies src, an absolute path, to a backup in dir, which must not exist or be empty. Names at
+// the top of src that skip reports are left out.
+func Create(ctx context.Context, src, dir string, skip func(name string) bool) (Summary, error) {
+	if err := fresh(dir); err != nil {
+		return Summary{}, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return Summary{}, fmt.Errorf("make backup: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return Summary{}, fmt.Errorf("make backup: %w", err)
+	}
+	path := filepath.Join(dir, manifest)
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return Summary{}, fmt.Errorf("make backup: %w", err)
+	}
+	defer f.Close()
+	w := &writer{out: bufio.NewWriter(f), sums: sha256.New()}
+	if err := w.line(header{kind, Format, src}); err != nil {
+		return Summary{}, fmt.Errorf("make backup: %w", err)
+	}
+	c := newCopier(src, filepath.Join(dir, stateName), skip)
+	sum, err := c.copy(ctx, w.line)
+	if err == nil {
+		err = w.line(trailer{true, sum, hex.EncodeToString(w.sums.Sum(nil))})
+	}
+	if err = errors.Join(err, w.out.Flush()); err == nil {
+		err = errors.Join(durable.SyncFilesystem(dir), f.Sync())
+	}
+	if err == nil {
+		err = errors.Join(os.Rename(path+".new", path), durable.Sync(dir))
+	}
+	if err != nil {
+		return Summary{}, fmt.Errorf("make backup: %w", err)
+	}
+	return sum, nil
+}
+
+// Verify compares a backup with its manifest.
+func Verify(ctx context.Context, dir string) (Summary, error) {
+	want, sum, err := read(dir)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer want.close()
+	c := newCopier(filepath.Join(dir, stateName), "", nil)
+	got, err := c.copy(ctx, want.take)
+	return sum, want.finish(dir, got, sum, err)
+}
+
+// Restore puts what is in a backup at target, which must not exist or be empty. It is
+// the path from which the backup was made: files of a server have it in them.
+func Restore(ctx context.Context, dir, target string) (_ Summary, err error) {
+	want, sum, err := read(dir)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer want.close()
+	if target != want.source {
+		return Summary{}, errdef.New(errdef.Invalid, "backup_elsewhere", "backup %s is of %s, and cannot be restored to %s: what is in it has that path", dir, want.source, target).
+			WithRemedy("restore it with --state-dir %s", want.source)
+	}
+	if err := fresh(target); err != nil {
+		return Summary{}, err
+	}
+	part := filepath.Clean(target) + ".restoring"
+	if err := os.MkdirAll(filepath.Dir(part), 0o755); err != nil {
+		return Summary{}, fmt.Errorf("restore: %w", err)
+	}
+	if _, err := os.Lstat(part); !errors.Is(err, fs.ErrNotExist) {
+		return Summary{}, errdef.New(errdef.Conflict, "restore_unfinished", "%s is there: another restore is under way, or was cut off", part).
+			WithRemedy("if none is under way, remove that directory and restore again")
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, tree.Remove(part))
+		}
+	}()
+	c := newCopier(filepath.Join(dir, stateName), part, nil)
+	got, err := c.copy(ctx, want.take)
+	if err := want.finish(dir, got, sum, err); err != nil {
+		return Summary{}, err
+	}
+	if err := durable.SyncFilesystem(part); err != nil {
+		return Summary{}, fmt.Errorf("restore: %w", err)
+	}
+	if err := unix.Rename(part, target); err != nil { // in place of an empty directory too, which os.Rename refuses
+		return Summary{}, fmt.Errorf("restore: %w", err)
+	}
+	return sum, durable.Sync(filepath.Dir(part))
+}
+
+// fresh refuses a directory that has something in it.
+func fresh(dir string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return errdef.New(errdef.Invalid, "directory_unusable", "cannot use %s: %w", dir, err)
+	case len(entries) > 0:
+		return errdef.New(errdef.Conflict, "target_not_empty", "%s is not empty, and nothing in it was changed", dir).
+			WithRemedy("name a directory that does not exist, or is empty")
+	}
+	return nil
+}
+
+// writer writes lines of JSON, and sums them up.
+type writer struct {
+	out  *bufio.Writer
+	sums hash.Hash // of the checksums of all lines
+}
+
+func (w *writer) line(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(text)
+	w.sums.Write(sum[:])
+	_, err = w.out.Write(append(text, '\n'))
+	return err
+}
+
+// expected is what a manifest says that there is, in order. It is read as it is
+// compared: it has a line for each file.
+type expected struct {
+	source string
+	file   *os.File
+	lines  *bufio.Reader
+	left   int64 // lines of entries
+}
+
+func damaged(format string, args ...any) error {
+	return errdef.New(errdef.Internal, "backup_damaged", format, args...).WithRemedy("use another backup")
+}
+
+// next returns the line of the next entry.
+func (x *expected) next() ([]byte, error) {
+	x.left--
+	line, err := x.lines.ReadBytes('\n')
+	if err != nil {
+		return nil, fmt.Errorf("read manifest: %w", err)
+	}
+	return line[:len(line)-1], nil
+}
+
+// take compares the next entry.
+func (x *expected) take(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if x.left == 0 {
+		return damaged("the backup has more than its manifest names: %.200s", text)
+	}
+	line, err := x.next()
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(text, line) {
+		return damaged("the backup differs from its manifest: it has %.300s, and should have %.300s", text, line)
+	}
+	return nil
+}
+
+// finish judges a comparison at its end.
+func (x *expected) finish(dir string, got, want Summary, err error) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("backup %s: %w", dir, err)
+	case x.left > 0:
+		missing := x.left
+		line, err := x.next()
+		if err != nil {
+			return err
+		}
+		return damaged("backup %s: %d entries of its manifest are missing, the first %.300s", dir, missing, line)
+	case got != want:
+		return damaged("backup %s has %+v, and should have %+v", dir, got, want)
+	}
+	return nil
+}
+
+func (x *expected) close() { _ = x.file.Close() }
+
+// read reads the manifest of a backup: all of it, to know that it is whole, and then
+// its first line. The caller closes what it returns.
+func read(dir string) (_ *expected, _ Summary, err error) {
+	f, err := os.Open(filepath.Join(dir, manifest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, Summary{}, errdef.New(errdef.Invalid, "no_backup", "%s is no backup: it has no %s", dir, manifest).
+			WithRemedy("a backup that was cut off has none either: make another")
+	}
+	if err != nil {
+		return nil, Summary{}, fmt.Errorf("read backup: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	m, err := readManifest(f)
+	if err != nil {
+		return nil, Summary{}, fmt.Errorf("read backup: %w", err)
+	}
+	var first header
+	if m.lines < 2 || json.Unmarshal(m.first, &first) != nil || first.Kind != kind {
+		return nil, Summary{}, damaged("backup %s: its manifest cannot be read", dir)
+	}
+	if first.Format != Format {
+		return nil, Summary{}, errdef.New(errdef.Unsupported, "backup_format", "backup %s has format %d; this drowse reads format %d", dir, first.Format, Format).
+			WithRemedy("use the drowse that made it")
+	}
+	var last trailer
+	if json.Unmarshal(m.last, &last) != nil || !last.End || last.SHA256 != m.sum {
+		return nil, Summary{}, damaged("backup %s: its manifest is cut off or was changed", dir)
+	}
+	if _, err := f.Seek(int64(len(m.first)+1), io.SeekStart); err != nil {
+		return nil, Summary{}, fmt.Errorf("read backup: %w", err)
+	}
+	return &expected{first.Source, f, bufio.NewReader(f), m.lines - 2}, last.Summary, nil
+}
+
+// lines are what is read of a manifest as a whole.
+type lines struct {
+	first, last []byte
+	lines       int64
+	sum         string // of all but the last
+}
+
+// readManifest reads the lines that end as lines do.
+func readManifest(f io.Reader) (m lines, err error) {
+	in := bufio.NewReader(f)
+	sums := sha256.New()
+	for {
+		line, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			m.sum = hex.EncodeToString(sums.Sum(nil))
+			return m, nil
+		}
+		if err != nil {
+			return m, err
+		}
+		if m.lines++; m.lines == 1 {
+			m.first = line[:len(line)-1]
+		} else {
+			sum := sha256.Sum256(m.last)
+			sums.Write(sum[:])
+		}
+		m.last = line[:len(line)-1]
+	}
+}

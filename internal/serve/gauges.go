@@ -1,0 +1,88 @@
+package serve
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/version"
+	"github.com/drowse-dev/drowse/internal/webhook"
+)
+
+// collectTime bounds how long one look at the webhooks takes.
+const collectTime = 2 * time.Second
+
+// gauges are what operators watch of the server itself: its build, its disk, the keys
+// that it refuses, and its webhooks.
+type gauges struct {
+	stateDir string
+	keys     *auth.Keys
+	hooks    *webhook.Sender
+
+	build, free, size, refused, backlog, failing, dropped *prometheus.Desc
+}
+
+func newGauges(stateDir string, keys *auth.Keys, hooks *webhook.Sender) gauges {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("drowse_"+name, help, labels, nil)
+	}
+	return gauges{
+		stateDir: stateDir, keys: keys, hooks: hooks,
+		build:   desc("build_info", "1, with what this server was built from as labels.", "version", "goversion", "platform"),
+		free:    desc("disk_free_bytes", "Bytes that are free on the disk of the state directory."),
+		size:    desc("disk_size_bytes", "Size of the disk of the state directory."),
+		refused: desc("api_keys_refused_total", "Malformed, unknown and expired API keys that requests came with."),
+		backlog: desc("webhook_backlog_events", "Events of the log that the enabled webhook that is furthest behind has not come to yet."),
+		failing: desc("webhooks_failing", "Enabled webhooks whose last delivery failed."),
+		dropped: desc("webhook_dropped_total", "Events given up, of all webhooks that there are."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (g gauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{g.build, g.free, g.size, g.refused, g.backlog, g.failing, g.dropped} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector. What cannot be found out is left out.
+func (g gauges) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, n float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n)
+	}
+	ch <- prometheus.MustNewConstMetric(g.build, prometheus.GaugeValue, 1, version.String(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
+	var disk unix.Statfs_t
+	if unix.Statfs(g.stateDir, &disk) == nil {
+		gauge(g.free, float64(disk.Bavail)*float64(disk.Bsize))
+		gauge(g.size, float64(disk.Blocks)*float64(disk.Bsize))
+	}
+	ch <- prometheus.MustNewConstMetric(g.refused, prometheus.CounterValue, float64(g.keys.Refused()))
+	g.webhooks(ch)
+}
+
+func (g gauges) webhooks(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
+	defer cancel()
+	var backlog, failing, dropped float64
+	for _, w := range g.hooks.List() {
+		st, err := g.hooks.Stats(ctx, w.ID)
+		if err != nil {
+			continue // it is gone meanwhile, or the log cannot be read, which shows elsewhere
+		}
+		dropped += float64(st.Dropped)
+		if !w.Enabled {
+			continue
+		}
+		backlog = max(backlog, float64(st.Last-st.Cursor))
+		if st.Failures > 0 {
+			failing++
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(g.backlog, prometheus.GaugeValue, backlog)
+	ch <- prometheus.MustNewConstMetric(g.failing, prometheus.GaugeValue, failing)
+	ch <- prometheus.MustNewConstMetric(g.dropped, prometheus.CounterValue, dropped)
+}

@@ -1,0 +1,65 @@
+// Package settings has what an operator tells a server: the flags of "drowse
+// serve". The command line fills them in, also where no server can be built, and
+// the server reads them. A setting is a field here, a flag in package cli, and
+// what the server does with it: nothing copies it in between.
+package settings
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Server is what "drowse serve" was told.
+type Server struct {
+	Listen     string        // address, such as 127.0.0.1:3000
+	SSHListen  string        // address for SSH clients; empty for none
+	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
+	StateDir   string        // everything durable; made if missing
+	LogFormat  string        // text or json
+	LogLevel   string        // debug, info, warn or error
+	APIKey     string        // the first key; one is made if this is empty and there is none
+	MaxTimeout time.Duration // the longest timeout granted; 0 for no bound
+
+	// What applies where a sandbox does not say.
+	DefaultTimeout         time.Duration // of sandboxes that E2B clients create; 0 for E2B's, negative for none
+	DefaultOnTimeout       string        // kill or pause
+	DefaultIdleTimeout     time.Duration // 0 for none
+	DefaultOnIdle          string        // kill, pause or empty: as DefaultOnTimeout
+	DefaultAutoResume      bool
+	DefaultRefresh         bool
+	DefaultFallback        bool
+	DefaultMaxLifetime     time.Duration // 0 for none
+	DefaultCheckpointEvery time.Duration // 0 for never
+	DefaultRetention       time.Duration // of paused sandboxes; 0 for ever
+	StallAfter             time.Duration // how long work may stand still and count; 0 for ever
+
+	SSHKeepalive   time.Duration  // how often SSH clients are asked whether they are there
+	WakeTimeout    time.Duration  // how long a request waits for a sandbox to wake
+	WakeQueue      int            // how many may wait for one
+	Drain          time.Duration  // how long an automatic pause waits for requests in flight
+	MaxRunning     int            // how many sandboxes run at once; 0 for no bound
+	WarmRuntimes   int            // how many empty runtimes wait for the next start
+	EarlyWakeMiB   int            // how large an image must be for its sandbox to run before all of it is read; 0 for none
+	DeltaPausesMiB int            // how much memory a sandbox must use for its pause to write only the pages that have changed; 0 for none
+	DiskReadMiB    int            // what a sandbox may read from disk in a second; 0 for no limit
+	DiskWriteMiB   int            // what it may write
+	ShareOpt       bool           // sandboxes see the host's /opt
+	Trial          bool           // a sandbox must start before the server is ready
+	VolumeDiskMiB  int            // what a volume may hold that has no limit of its own; 0 for no limit
+	DNS            netip.AddrPort // what resolves names for sandboxes; as on the machine if not valid
+	EgressCA       string         // PEM file with authorities that are trusted, besides this machine's, where secrets go; empty for none
+	OTLPEndpoint   string         // URL of a collector that gets traces; empty for none
+	OTLPHeaders    string         // for it, as OTEL_EXPORTER_OTLP_HEADERS has them
+
+	OnShutdown      string        // keep or pause
+	ShutdownTimeout time.Duration // how long pausing may take
+
+	TLSCert string // PEM file; empty for no TLS
+	TLSKey  string // PEM file
+
+	MaxKeyRate           int           // calls of the API per second with one key; 0 for no bound
+	MaxClientConnections int           // of one address; 0 for no bound
+	MaxSandboxRequests   int           // under way in one sandbox; 0 for no bound
+	IdleStream           time.Duration // how long nothing may pass; 0 for ever
+	AccessLog            bool
+}

@@ -1,0 +1,169 @@
+package calls
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
+)
+
+// answer is what a scripted sandbox answers to one event.
+type answer struct {
+	res lifecycle.Result
+	end *Ending // nil: the operation in flight never ends
+	err error
+}
+
+// scripted is a Sandbox that answers in order, and keeps what it was asked.
+type scripted struct {
+	Sandbox // panics: what is not scripted is not asked
+	answers []answer
+	asked   []lifecycle.Event
+	opened  int // how often the network was told
+}
+
+func (b *scripted) Request(ev lifecycle.Event) (lifecycle.Result, <-chan Ending, error) {
+	a := b.answers[len(b.asked)]
+	b.asked = append(b.asked, ev)
+	ended := make(chan Ending, 1)
+	if a.end != nil {
+		ended <- *a.end
+	}
+	return a.res, ended, a.err
+}
+
+func (b *scripted) RequestWith(_ fields.Patch, ev lifecycle.Event, _ string) (lifecycle.Result, <-chan Ending, error) {
+	return b.Request(ev)
+}
+
+func (b *scripted) Snapshot() store.Sandbox { return store.Sandbox{ID: "a"} }
+func (b *scripted) OpenNetwork()            { b.opened++ }
+func (b *scripted) Unfit() *errdef.Error    { return nil }
+
+func (b *scripted) reception() *Reception {
+	return &Reception{Find: func(string) (Sandbox, error) { return b, nil }, Log: slog.New(slog.DiscardHandler)}
+}
+
+// ends returns the answer to an event after which an operation is in flight that
+// ends with an entry.
+func ends(v lifecycle.Verdict, changed bool, entry lifecycle.EntryType) answer {
+	return answer{
+		res: lifecycle.Result{Verdict: v, Changed: changed},
+		end: &Ending{Entry: lifecycle.Entry{Type: entry}, Record: lifecycle.Record{Generation: 7}},
+	}
+}
+
+// TestPause holds that a pause waits for what is in flight, asks again, and is told
+// of its own end only; each time as an operation of its own.
+func TestPause(t *testing.T) {
+	b := &scripted{answers: []answer{
+		ends(lifecycle.Waits, false, lifecycle.EntrySnapshotted),
+		ends(lifecycle.Waits, false, lifecycle.EntryResumed),
+		ends(lifecycle.Applies, true, lifecycle.EntryPaused),
+	}}
+	if err := b.reception().Pause(t.Context(), "a", lifecycle.Memory, "me"); err != nil {
+		t.Fatal(err)
+	}
+	var ops []string
+	for _, ev := range b.asked {
+		p := ev.(lifecycle.PauseRequested)
+		if p.Actor != "me" || p.Cause != lifecycle.CauseCall || p.Op == "" || slices.Contains(ops, p.Op) {
+			t.Errorf("asked with %+v after %q", p.Meta, ops)
+		}
+		ops = append(ops, p.Op)
+	}
+	if len(ops) != 3 {
+		t.Errorf("asked %d times", len(ops))
+	}
+
+	b = &scripted{answers: []answer{ends(lifecycle.Applies, true, lifecycle.EntryPauseFailed)}}
+	if err := b.reception().Pause(t.Context(), "a", lifecycle.Memory, ""); !errdef.Is(err, errdef.Unavailable) {
+		t.Errorf("a pause that failed: %v", err)
+	}
+}
+
+// TestResume holds what those get who find a resume in flight.
+func TestResume(t *testing.T) {
+	already := errdef.New(errdef.Conflict, "already_running", "it runs")
+	for _, c := range []struct {
+		name    string
+		answers []answer
+		resumed bool
+		fails   bool
+	}{
+		{"its own", []answer{ends(lifecycle.Waits, true, lifecycle.EntryResumed)}, true, false},
+		{"another's, which it joins", []answer{ends(lifecycle.Waits, false, lifecycle.EntryResumed), {err: already}}, true, false},
+		{"it runs already", []answer{{err: already}}, false, true},
+		{"after a pause in flight", []answer{
+			ends(lifecycle.Waits, false, lifecycle.EntryPaused), ends(lifecycle.Waits, true, lifecycle.EntryResumed),
+		}, true, false},
+		{"it fails", []answer{ends(lifecycle.Waits, true, lifecycle.EntryResumeFailed)}, false, true},
+	} {
+		b := &scripted{answers: c.answers}
+		got, err := b.reception().Connect(t.Context(), "a", time.Minute, fields.Patch{}, "")
+		if (err != nil) != c.fails || got.Resumed != c.resumed || c.resumed && got.Sandbox.Record.Generation != 7 {
+			t.Errorf("%s: %+v, %v", c.name, got, err)
+		}
+		if len(b.asked) != len(c.answers) {
+			t.Errorf("%s: asked %d times, want %d", c.name, len(b.asked), len(c.answers))
+		}
+	}
+}
+
+// TestNetworkIsOpenedOnce holds that the runtime is told of new rules when the
+// change is committed, and not before.
+func TestNetworkIsOpenedOnce(t *testing.T) {
+	b := &scripted{answers: []answer{
+		ends(lifecycle.Waits, false, lifecycle.EntryPaused),
+		{res: lifecycle.Result{Verdict: lifecycle.Applies, Record: lifecycle.Record{Generation: 8}}},
+	}}
+	got, err := b.reception().Connect(t.Context(), "a", time.Minute, fields.Patch{AllowOut: []string{"example.com"}}, "")
+	if err != nil || got.Sandbox.Record.Generation != 8 || b.opened != 1 {
+		t.Errorf("%+v, %v; told %d times", got, err, b.opened)
+	}
+}
+
+// TestCallersGoAway holds that a caller waits as long as it wants to, and that a kill
+// is answered after a bounded wait.
+func TestCallersGoAway(t *testing.T) {
+	never := answer{res: lifecycle.Result{Verdict: lifecycle.Applies, Changed: true}}
+	synctest.Test(t, func(t *testing.T) {
+		b := &scripted{answers: []answer{never}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.reception().Pause(ctx, "a", lifecycle.Memory, ""); !errdef.Is(err, errdef.Unavailable) {
+			t.Errorf("a caller that went away got %v", err)
+		}
+		b, began := &scripted{answers: []answer{never}}, time.Now()
+		if err := b.reception().Kill(t.Context(), "a", ""); err != nil || time.Since(began) != KillWait {
+			t.Errorf("a kill that goes on: %v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// TestWaiting holds that each that waits for an operation is told once, and none of
+// those that wait for another.
+func TestWaiting(t *testing.T) {
+	w := Waiting{}
+	if w.For(nil) != nil {
+		t.Error("waits for no operation")
+	}
+	first, second, other := w.For(&lifecycle.Operation{ID: "1"}), w.For(&lifecycle.Operation{ID: "1"}), w.For(&lifecycle.Operation{ID: "2"})
+	w.Tell("1", Ending{Entry: lifecycle.Entry{Type: lifecycle.EntryPaused}})
+	for _, ch := range []<-chan Ending{first, second} {
+		if end, err := Wait(t.Context(), ch); err != nil || end.Type != lifecycle.EntryPaused {
+			t.Errorf("told %+v, %v", end, err)
+		}
+	}
+	w.Tell("1", Ending{}) // nobody waits any more
+	if len(other) != 0 || len(w) != 1 {
+		t.Errorf("%d told of another's operation; %d operations are waited for", len(other), len(w))
+	}
+}

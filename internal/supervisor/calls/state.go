@@ -1,0 +1,164 @@
+package calls
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/fields"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+)
+
+// Pause pauses a sandbox and returns when that is committed. A pause in flight
+// is joined.
+func (r *Reception) Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
+	b, err := r.Find(id)
+	if err != nil {
+		return err
+	}
+	return Pause(ctx, b, mode, By("", actor))
+}
+
+// Pause pauses a sandbox and returns when that is committed.
+func Pause(ctx context.Context, b Sandbox, mode lifecycle.Mode, m lifecycle.Meta) error {
+	for {
+		m.Op = ids.NewOp()
+		res, ended, err := b.Request(lifecycle.PauseRequested{Meta: m, Mode: mode})
+		if err != nil {
+			return err
+		}
+		end, err := Wait(ctx, ended)
+		if err != nil {
+			return err
+		}
+		if res.Verdict == lifecycle.Waits {
+			continue
+		}
+		if end.Type != lifecycle.EntryPaused {
+			return outcome.PauseFailed(b.Snapshot(), end.Entry)
+		}
+		return nil
+	}
+}
+
+// PauseAll pauses every sandbox that runs, with its memory, for as long as ctx
+// lasts. It is for a server that stops and serves nobody any more. It returns
+// how many sandboxes still run: those that could not be paused, or not in time.
+func (r *Reception) PauseAll(ctx context.Context) (left int) {
+	var pausing sync.WaitGroup
+	turns := make(chan struct{}, r.Pauses)
+	r.EachRunning(func(b Sandbox) {
+		turns <- struct{}{}
+		pausing.Go(func() {
+			defer func() { <-turns }()
+			if err := Pause(ctx, b, lifecycle.Memory, lifecycle.Meta{Cause: lifecycle.CauseShutdown}); err != nil {
+				r.Log.Warn("sandbox not paused", "sandbox", b.Snapshot().ID, "err", err)
+			}
+		})
+	})
+	pausing.Wait()
+	r.EachRunning(func(Sandbox) { left++ })
+	return left
+}
+
+// Connected is the answer to Connect.
+type Connected struct {
+	Sandbox store.Sandbox
+	Resumed bool // it was paused and has been woken by this call or one it joined
+}
+
+// Connect makes sure that the sandbox runs for at least timeout from now: it
+// extends a running one and resumes a paused one. Without a limit, it takes the
+// end from a running one. The patch comes with that: both happen, or neither does.
+func (r *Reception) Connect(ctx context.Context, id string, timeout time.Duration, p fields.Patch, actor string) (Connected, error) {
+	if err := r.Ceiling.Check(timeout); err != nil {
+		return Connected{}, err
+	}
+	return r.rouse(ctx, id, p, actor, func(op string, change *lifecycle.Patch) lifecycle.Event {
+		return lifecycle.ConnectRequested{Meta: By(op, actor), Timeout: timeout, Change: change}
+	})
+}
+
+// Resume resumes a paused sandbox, with a patch as Connect does; one that runs is
+// an errdef.Conflict with code "already_running", and stays as it is.
+func (r *Reception) Resume(ctx context.Context, id string, timeout time.Duration, p fields.Patch, actor string) (store.Sandbox, error) {
+	if err := r.Ceiling.Check(timeout); err != nil {
+		return store.Sandbox{}, err
+	}
+	c, err := r.rouse(ctx, id, p, actor, func(op string, change *lifecycle.Patch) lifecycle.Event {
+		return lifecycle.ResumeRequested{Meta: By(op, actor), Timeout: timeout, Change: change}
+	})
+	return c.Sandbox, err
+}
+
+// rouse sends the event until the sandbox runs. Callers that find a resume in
+// flight join it.
+func (r *Reception) rouse(ctx context.Context, id string, p fields.Patch, actor string, event func(op string, change *lifecycle.Patch) lifecycle.Event) (Connected, error) {
+	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
+		return Connected{}, err
+	}
+	b, err := r.Find(id)
+	if err != nil {
+		return Connected{}, err
+	}
+	request := func() (lifecycle.Result, <-chan Ending, error) { return b.Request(event(ids.NewOp(), nil)) }
+	if !p.Empty() {
+		request = func() (lifecycle.Result, <-chan Ending, error) {
+			return b.RequestWith(p, event(ids.NewOp(), &p.Settings), actor)
+		}
+	}
+	var joined *lifecycle.Record // of a resume that others asked for
+	for {
+		res, ended, err := request()
+		switch {
+		case joined != nil && errdef.Is(err, errdef.Conflict):
+			return Connected{Sandbox: As(b, *joined), Resumed: true}, nil
+		case err != nil:
+			return Connected{}, err
+		case res.Verdict == lifecycle.Applies:
+			if p.ChangesNetwork() {
+				b.OpenNetwork()
+			}
+			return Connected{Sandbox: As(b, res.Record), Resumed: joined != nil}, nil
+		}
+		end, err := Wait(ctx, ended)
+		if err != nil {
+			return Connected{}, err
+		}
+		switch {
+		case end.Type == lifecycle.EntryResumeFailed:
+			return Connected{}, outcome.NotResumed(id, end.Entry, b.Unfit())
+		case end.Type == lifecycle.EntryResumed && res.Changed:
+			return Connected{Sandbox: As(b, end.Record), Resumed: true}, nil
+		case end.Type == lifecycle.EntryResumed:
+			joined = &end.Record
+		}
+	}
+}
+
+// KillWait bounds how long Kill waits for the resources of a sandbox to be
+// gone. It has ended by then in any case.
+const KillWait = 10 * time.Second
+
+// Kill ends a sandbox for good. It returns when nothing of it is left, or
+// after a bounded wait while that goes on.
+func (r *Reception) Kill(ctx context.Context, id string, actor string) error {
+	b, err := r.Find(id)
+	if err != nil {
+		return err
+	}
+	_, ended, err := b.Request(lifecycle.KillRequested{Meta: By(ids.NewOp(), actor)})
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, KillWait)
+	defer cancel()
+	if _, err := Wait(wait, ended); err != nil {
+		r.Log.Warn("kill is still releasing", "sandbox", id, "err", err)
+	}
+	return nil
+}

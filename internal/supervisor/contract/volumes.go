@@ -1,0 +1,87 @@
+package contract
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Volumes keeps files that outlive sandboxes.
+type Volumes interface {
+	CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error)
+	Volumes(ctx context.Context) ([]store.Volume, error)
+	Volume(ctx context.Context, id string) (store.Volume, error)
+	DeleteVolume(ctx context.Context, id string) error
+	VolumeToken(id string) string
+}
+
+func (w world) volume(name string) store.Volume {
+	w.t.Helper()
+	v, err := w.s.Volumes.CreateVolume(w.t.Context(), name, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	time.Sleep(time.Second) // lists are by age
+	return v
+}
+
+func volumes(w world) {
+	ctx, a, b := w.t.Context(), w.volume("b"), w.volume("a")
+	if a.Name != "b" || a.CreatedAt.IsZero() || a.ID == b.ID {
+		w.t.Errorf("the volumes are %+v and %+v", a, b)
+	}
+	if list, err := w.s.Volumes.Volumes(ctx); err != nil || !slices.Equal(list, []store.Volume{a, b}) {
+		w.t.Errorf("the list is %+v, %v", list, err)
+	}
+	if got, err := w.s.Volumes.Volume(ctx, a.ID); err != nil || got != a {
+		w.t.Errorf("the volume is %+v, %v", got, err)
+	}
+	if v, err := w.s.Volumes.CreateVolume(ctx, "large", 2048); err != nil || v.DiskMiB != 2048 {
+		w.t.Errorf("with a limit it is %+v, %v", v, err)
+	}
+	if one := w.s.Volumes.VolumeToken(a.ID); one == "" || one == w.s.Volumes.VolumeToken(b.ID) || one != w.s.Volumes.VolumeToken(a.ID) {
+		w.t.Errorf("its token is %q", one)
+	}
+	_, err := w.s.Volumes.CreateVolume(ctx, "a", 0)
+	w.refused("the same name", err, errdef.Exists, "volume_exists")
+	_, err = w.s.Volumes.CreateVolume(ctx, "no name!", 0)
+	w.refused("no name", err, errdef.Invalid, "volume_name_invalid")
+	_, err = w.s.Volumes.CreateVolume(ctx, "small", 1)
+	w.refused("small", err, errdef.Invalid, "limit_out_of_range")
+	w.ok("delete", w.s.Volumes.DeleteVolume(ctx, a.ID))
+	w.refused("delete again", w.s.Volumes.DeleteVolume(ctx, a.ID), errdef.NotFound, "volume_not_found")
+	_, err = w.s.Volumes.Volume(ctx, a.ID)
+	w.refused("one that is gone", err, errdef.NotFound, "volume_not_found")
+}
+
+// mounts: a sandbox has the volumes that it asks for, and keeps them from deletion.
+func mounts(w world) {
+	ctx, v := w.t.Context(), w.volume("data")
+	for name, bad := range map[string][]store.VolumeMount{
+		"unknown":  {{Name: "unknown", Path: "/mnt/a"}},
+		"relative": {{Name: "data", Path: "mnt"}},
+		"needed":   {{Name: "data", Path: "/proc/a"}},
+		"nested":   {{Name: "data", Path: "/mnt/a"}, {Name: "data", Path: "/mnt/a/b"}},
+	} {
+		req := asked()
+		req.Config.Volumes = bad
+		_, err := w.s.Create(ctx, req)
+		w.refused(name, err, errdef.Invalid, "volume_mount_invalid")
+	}
+	req := asked()
+	req.Config.Volumes = []store.VolumeMount{{Name: "data", Path: "/mnt//data/"}}
+	sb := w.made(req)
+	if want := []store.VolumeMount{{Volume: v.ID, Name: "data", Path: "/mnt/data"}}; !slices.Equal(sb.Config.Volumes, want) {
+		w.t.Errorf("it has %+v, want %+v", sb.Config.Volumes, want)
+	}
+	w.refused("delete while it runs", w.s.Volumes.DeleteVolume(ctx, v.ID), errdef.Conflict, "volume_in_use")
+	w.pause(sb.ID)
+	w.refused("delete while it sleeps", w.s.Volumes.DeleteVolume(ctx, v.ID), errdef.Conflict, "volume_in_use")
+	w.is(sb.ID, lifecycle.Paused, 1)
+	w.ok("kill", w.s.Kill(ctx, sb.ID, "test"))
+	w.ok("delete after its end", w.s.Volumes.DeleteVolume(ctx, v.ID))
+}

@@ -1,0 +1,67 @@
+package ui
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+// oneKey lets everybody in.
+type oneKey struct{}
+
+func (oneKey) Check(string) (Holder, error)        { return Holder{ID: "k1", Role: client.RoleFull}, nil }
+func (oneKey) Lend(context.Context, string) string { return "lent" }
+func (oneKey) Bind(ctx context.Context, _ string) (context.Context, context.CancelFunc) {
+	return context.WithCancel(ctx)
+}
+
+// TestIdleSessions: what a person does keeps a session, what a page asks for by itself
+// does not, and what hangs on a session ends with it.
+func TestIdleSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(t.Context(), Options{Keys: oneKey{}}).(*server)
+		ask := func(method, path, mode string, cookie *http.Cookie, token string) *httptest.ResponseRecorder {
+			r := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			r.Header.Set("Sec-Fetch-Mode", mode)
+			r.Header.Set("Sec-Fetch-Dest", map[string]string{"navigate": "document"}[mode])
+			r.Header.Set(tokenHeader, token)
+			if cookie != nil {
+				r.AddCookie(cookie)
+			}
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			return w
+		}
+		cookie := ask("POST", "/ui/sign-in", "navigate", nil, "").Result().Cookies()[0]
+		var session *session
+		for _, session = range s.sessions.all {
+		}
+		for range 5 { // 5 hours: a person looks at a page now and then
+			time.Sleep(time.Hour)
+			if got := ask("GET", "/ui/nothing", "navigate", cookie, ""); got.Code != http.StatusNotFound {
+				t.Fatalf("in use: %d", got.Code)
+			}
+		}
+		time.Sleep(time.Hour)
+		session.use() // a key in a terminal
+		time.Sleep(time.Hour + 59*time.Minute)
+		if got := ask("GET", "/ui/nothing", "cors", cookie, session.token); got.Code != http.StatusNotFound {
+			t.Fatalf("an open page: %d", got.Code)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if session.ctx.Err() == nil {
+			t.Error("what hangs on the session goes on")
+		}
+		if got := ask("GET", "/ui/nothing", "navigate", cookie, ""); got.Code != http.StatusSeeOther {
+			t.Errorf("after 2 hours without use: %d", got.Code)
+		}
+		session.use() // which comes late
+	})
+}

@@ -1,0 +1,93 @@
+// Package uitest is a server of dashboards in front of sandboxes that are none: as
+// many as a test wants, in no time.
+package uitest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/e2b"
+	v1 "github.com/drowse-dev/drowse/internal/api/v1"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/ui"
+)
+
+// Server is a dashboard with what is behind it.
+type Server struct {
+	URL  string
+	Fake *apitest.Fake
+	Keys *auth.Keys
+	HTTP http.Handler
+}
+
+// keys are the keys as the dashboard knows them.
+type keys struct{ *auth.Keys }
+
+// Check returns whose key a text is.
+func (k keys) Check(text string) (ui.Holder, error) {
+	key, err := k.Keys.Check(text)
+	return ui.Holder{ID: key.ID, Name: key.Name, Mask: key.Prefix, Role: client.Role(key.Role)}, err
+}
+
+// New returns a server for a listener, which the caller serves with HTTP. Its
+// sessions last as long as ctx.
+func New(ctx context.Context, ln net.Listener) (*Server, error) {
+	st := memstore.Open(memstore.NewData(), memstore.Hooks{})
+	known, err := auth.Load(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	sshKeys, err := auth.LoadSSHKeys(ctx, st, known)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{URL: "http://" + ln.Addr().String(), Fake: apitest.NewFake(), Keys: known}
+	s.Fake.Now = time.Now().UTC().Truncate(time.Microsecond)
+	templates, snapshots := apitest.NewTemplates(s.Fake), apitest.NewSnapshots(s.Fake)
+	native := v1.New(v1.Options{Sandboxes: s.Fake, Volumes: s.Fake, Templates: templates, Snapshots: snapshots, Builds: apitest.NewBuilds(), Services: apitest.NewServices(s.Fake), Publisher: apitest.Publisher{}, Traces: apitest.NewTraces(s.Fake), Diaries: s.Fake, Auth: known, Keys: known, SSHKeys: sshKeys, Isolation: "gvisor"})
+	other := e2b.New(e2b.Options{Sandboxes: s.Fake, Volumes: s.Fake, Templates: templates, Snapshots: snapshots, Auth: known, Keys: known})
+	dashboard := ui.New(ctx, ui.Options{Keys: keys{known}, Connect: func(net.Addr) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", ln.Addr().String())
+	}})
+	s.HTTP = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case v1.Owns(r):
+			native.ServeHTTP(w, r)
+		case ui.Owns(r):
+			dashboard.ServeHTTP(w, r)
+		default:
+			other.ServeHTTP(w, r)
+		}
+	})
+	return s, nil
+}
+
+// Key makes an API key and returns its text.
+func (s *Server) Key(ctx context.Context, role store.Role) (store.Key, string, error) {
+	return s.Keys.Create(ctx, auth.Request{Name: string(role) + " of the test", Role: role})
+}
+
+// Fill makes n sandboxes, of which every third sleeps.
+func (s *Server) Fill(ctx context.Context, n int) error {
+	for i := range n {
+		sb, err := s.Fake.Create(ctx, supervisor.CreateRequest{Template: "base", Config: store.Config{Metadata: map[string]string{"name": fmt.Sprintf("number %d", i), "part": fmt.Sprint(i % 7)}}})
+		if err != nil {
+			return err
+		}
+		if i%3 == 0 {
+			if err := s.Fake.Pause(ctx, sb.ID, lifecycle.Memory, "test"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,3 @@
+// Generated from sdk/VERSION. Do not edit.
+
+export const version = "0.1.0";
