@@ -13,6 +13,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -52,26 +53,33 @@ func write(dir string) error {
 		return err
 	}
 	link := filepath.Join(dir, "gvisor")
-	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Symlink(source, link); err != nil {
-		return err
-	}
-	for _, name := range []string{"go.mod", "go.sum"} {
-		if err := copyFile(name, filepath.Join(dir, name)); err != nil {
+	if at, err := os.Readlink(link); err != nil || at != source {
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(source, link); err != nil {
 			return err
 		}
 	}
-	// By a relative path, which is the same on every machine, in the program too.
-	if _, err := output("go", "mod", "edit", "-replace", module+"=./"+filepath.ToSlash(link), filepath.Join(dir, "go.mod")); err != nil {
+	sums, err := os.ReadFile("go.sum")
+	if err != nil {
+		return err
+	}
+	if err := place(filepath.Join(dir, "go.sum"), sums); err != nil {
+		return err
+	}
+	mod, err := replaced(link)
+	if err != nil {
+		return err
+	}
+	if err := place(filepath.Join(dir, "go.mod"), mod); err != nil {
 		return err
 	}
 	replace := map[string]string{}
 	put := func(original, text string) error {
 		edited := filepath.Join(root, dir, filepath.Base(original))
 		replace[filepath.Join(root, original)] = edited
-		return os.WriteFile(edited, []byte(text), 0o644)
+		return place(edited, []byte(text))
 	}
 	for _, e := range edits {
 		text, err := e.apply(source)
@@ -92,7 +100,49 @@ func write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "overlay.json"), append(data, '\n'), 0o644)
+	return place(filepath.Join(dir, "overlay.json"), append(data, '\n'))
+}
+
+// replaced is go.mod with the module in the place of the link: by a relative path,
+// which is the same on every machine, in the program too.
+func replaced(link string) ([]byte, error) {
+	temp, err := os.MkdirTemp("", "overlay")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(temp)
+	mod := filepath.Join(temp, "go.mod")
+	data, err := os.ReadFile("go.mod")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(mod, data, 0o644); err != nil {
+		return nil, err
+	}
+	if _, err := output("go", "mod", "edit", "-replace", module+"=./"+filepath.ToSlash(link), mod); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(mod)
+}
+
+// place writes a file whole or not at all, and leaves one alone that has the data: a
+// build beside this one may be reading it.
+func place(path string, data []byte) error {
+	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, data) {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
 }
 
 // moduleDir is the directory of the pinned module, which is downloaded if it is not
@@ -113,14 +163,6 @@ func output(name string, args ...string) (string, error) {
 		return "", fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
 	}
 	return strings.TrimSpace(string(out)), nil
-}
-
-func copyFile(from, to string) error {
-	data, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, data, 0o644)
 }
 
 // apply returns the edited text of a file of the module in dir.
