@@ -112,13 +112,14 @@ func TestEveryFieldOfEveryCall(t *testing.T) {
 			for _, sp := range r.body.Spellings() {
 				forms[sp.Path] = sp
 			}
+			c := newAttempt(t, r) // refusals leave it as it is
 			for _, path := range slices.Sorted(maps.Keys(every)) {
 				sp, known := forms[path]
 				switch {
 				case !known:
-					refusedByName(t, r, path, "1")
+					c.refusesByName(path, "1")
 				case sp.Option.Refused:
-					refusedByName(t, r, path, `{"a":1}`)
+					c.refusesByName(path, `{"a":1}`)
 				default:
 					takenOrRefused(t, r, sp)
 				}
@@ -147,9 +148,15 @@ type done struct {
 	world  string
 }
 
-// try makes a call on a world of its own, with the least body and one field more
-// or in the place of another.
-func try(t *testing.T, r route, option, path, value string) done {
+// attempt is a call on a world of its own.
+type attempt struct {
+	t     *testing.T
+	route route
+	world *world
+	id    string // of the sandbox there
+}
+
+func newAttempt(t *testing.T, r route) attempt {
 	t.Helper()
 	w := newWorld(t, func(o *Options) {
 		if r.name == "patchKey" {
@@ -166,8 +173,15 @@ func try(t *testing.T, r route, option, path, value string) done {
 	if r.name == "rotateSecret" {
 		w.do("PUT", "/v1/secrets/x1", `{"hosts":["api.example.com"],"value":"the-old-value"}`).Is(http.StatusOK)
 	}
+	return attempt{t, r, w, id}
+}
+
+// with makes the call with the least body and one field more or in the place of
+// another.
+func (c attempt) with(option, path, value string) answer {
+	c.t.Helper()
 	var fields []string
-	for name, value := range least[r.name] {
+	for name, value := range least[c.route.name] {
 		if name != option {
 			fields = append(fields, fmt.Sprintf("%q:%s", name, value))
 		}
@@ -176,8 +190,15 @@ func try(t *testing.T, r route, option, path, value string) done {
 	if path != "" {
 		fields = append(fields, apitest.Nested(path, value))
 	}
-	text := strings.ReplaceAll("{"+strings.Join(fields, ",")+"}", "$ID", id)
-	a := w.do(strings.ToUpper(r.method), apitest.PathOf(r.pattern, sandboxParam, id), text)
+	text := strings.ReplaceAll("{"+strings.Join(fields, ",")+"}", "$ID", c.id)
+	return c.world.do(strings.ToUpper(c.route.method), apitest.PathOf(c.route.pattern, sandboxParam, c.id), text)
+}
+
+// try makes a call on a world of its own.
+func try(t *testing.T, r route, option, path, value string) done {
+	t.Helper()
+	c := newAttempt(t, r)
+	a, w := c.with(option, path, value), c.world
 	snaps := list(w.do("GET", "/v1/snapshots", "").Is(http.StatusOK).Object()["snapshots"])
 	for _, snap := range snaps {
 		snap["expiresAt"] = snap["expiresAt"] != nil // by the real clock
@@ -242,13 +263,13 @@ func withoutChance(t *testing.T, text string) string {
 	return string(plain)
 }
 
-// refusedByName sends a field that a route does not have, or cannot do.
-func refusedByName(t *testing.T, r route, path, value string) {
-	t.Helper()
-	got := try(t, r, "", path, value)
+// refusesByName sends a field that a route does not have, or cannot do.
+func (c attempt) refusesByName(path, value string) {
+	c.t.Helper()
+	got := c.with("", path, value)
 	first, _, _ := strings.Cut(path, ".")
-	if got.status != http.StatusBadRequest && got.status != http.StatusNotImplemented || !strings.Contains(got.body, first) {
-		t.Errorf("%s: %d %s; want a refusal that names it", path, got.status, got.body)
+	if got.Status != http.StatusBadRequest && got.Status != http.StatusNotImplemented || !strings.Contains(got.Body, first) {
+		c.t.Errorf("%s: %d %s; want a refusal that names it", path, got.Status, got.Body)
 	}
 }
 
@@ -275,13 +296,17 @@ func takenOrRefused(t *testing.T, r route, sp body.Spelling) {
 // too many: the refusal says which field was meant.
 func TestAMisspelledFieldIsToldItsName(t *testing.T) {
 	for _, r := range routes() {
+		if r.body == nil {
+			continue
+		}
+		c := newAttempt(t, r)
 		for _, o := range r.body {
 			if o.Refused {
 				continue
 			}
-			got := try(t, r, "", o.Name+"x", "1")
-			if got.status != http.StatusBadRequest || !strings.Contains(got.body, `"unknown_field"`) || !strings.Contains(got.body, `"meant":"`+o.Name) {
-				t.Errorf("%s: %sx: %d %s", r.name, o.Name, got.status, got.body)
+			got := c.with("", o.Name+"x", "1")
+			if got.Status != http.StatusBadRequest || !strings.Contains(got.Body, `"unknown_field"`) || !strings.Contains(got.Body, `"meant":"`+o.Name) {
+				t.Errorf("%s: %sx: %d %s", r.name, o.Name, got.Status, got.Body)
 			}
 		}
 	}
