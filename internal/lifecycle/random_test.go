@@ -10,10 +10,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 var (
-	randomSeed  = flag.Uint64("seed", 0, "seed of the random events; 0 for a new one")
+	randomSeed  = flag.Uint64("seed", 0, "seed of the random events; 0 for that of testmode")
 	randomSteps = flag.Int("steps", 1_000_000, "number of random events")
 )
 
@@ -23,11 +25,11 @@ var (
 func TestRandomEvents(t *testing.T) {
 	seed := *randomSeed
 	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
+		seed = testmode.Seed()
 	}
 	t.Logf("seed %d", seed)
 	steps := *randomSteps
-	if testing.Short() {
+	if testing.Short() || !testmode.All() {
 		steps /= 10
 	}
 	rng := rand.New(rand.NewPCG(seed, 0))

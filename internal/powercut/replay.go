@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 var cutsFlag = flag.Int("powercut.cuts", 0, "where to cut the power, in each test; 0 for as many places as the test says")
@@ -22,7 +24,7 @@ var raceEnabled bool
 // each: once with a directory that has nothing but what was durable, and once
 // with some more. said is what the process had said before the cut, by lines.
 func (r *Recording) Replay(t *testing.T, cuts int, check func(t *testing.T, dir string, said []string)) {
-	seed := rand.Uint64()
+	seed := testmode.Seed()
 	random := rand.New(rand.NewPCG(seed, 0))
 	if raceEnabled {
 		cuts = max(cuts/10, min(cuts, 10))

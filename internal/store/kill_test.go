@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // childEnv holds the path of the database in which the child commits.
@@ -59,7 +60,7 @@ func TestKill(t *testing.T) {
 		rounds = 3
 	}
 	path := newPath(t)
-	seed := rand.Uint64()
+	seed := testmode.Seed()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range rounds {

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // appointment is a sandbox with one deadline.
@@ -119,7 +120,7 @@ func newWorld(t testing.TB) *world {
 
 // fewer returns n, or less of it where everything is slow.
 func fewer(n int) int {
-	if testing.Short() || raceEnabled {
+	if testing.Short() || raceEnabled || !testmode.All() {
 		return n / 20
 	}
 	return n

@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	historySeed  = flag.Uint64("history.seed", 0, "the one history to make, or the first of -history.count; 0 for new ones")
+	historySeed  = flag.Uint64("history.seed", 0, "the one history to make, or the first of -history.count; 0 for that of testmode")
 	historyCount = flag.Int("history.count", 0, "how many histories to make; 0 for as many as fit")
 )
 
@@ -43,7 +43,7 @@ func TestHistories(t *testing.T) {
 		t.Errorf("seed %d: %v; see %s", seed, err, drawn(t, h))
 	})
 	t.Log(sum)
-	if count >= 500 {
+	if count >= 3000 {
 		sum.wantVariety(t)
 	}
 }

@@ -29,30 +29,33 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 var (
-	simSeed  = flag.Uint64("sim.seed", 0, "the one seed to simulate, or the first of -sim.seeds; 0 for new ones")
+	simSeed  = flag.Uint64("sim.seed", 0, "the one seed to simulate, or the first of -sim.seeds; 0 for that of testmode")
 	simSeeds = flag.Int("sim.seeds", 0, "how many seeds to simulate; 0 for as many as fit")
 )
 
 // raceEnabled is set where the race detector makes everything slow.
 var raceEnabled bool
 
-// seedRange returns the seeds to try: those asked for, or new ones, and many
-// where that does not take too long.
+// seedRange returns the seeds to try: those asked for, or those of this run, and
+// many where that does not take too long.
 func seedRange(first uint64, count, few, many int) (uint64, int) {
 	switch {
 	case count != 0:
 	case first != 0:
 		count = 1
-	case testing.Short() || raceEnabled:
+	case raceEnabled && !testmode.All():
+		count = few / 10
+	case testing.Short() || raceEnabled || !testmode.All():
 		count = few
 	default:
 		count = many
 	}
 	if first == 0 {
-		first = uint64(time.Now().UnixNano()) % 1_000_000_000
+		first = testmode.Seed()
 	}
 	return first, count
 }

@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/test/e2e/filetree"
 )
-
-const cycles = 20
 
 // TestCycles pauses and resumes one sandbox again and again, by call and by
 // timeout, and wakes it by call and by traffic, in all combinations. Everything
@@ -31,7 +30,7 @@ func TestCycles(t *testing.T) {
 	g.grow(ctx, model, plantTree(random))
 
 	before, lines := g.ask(ctx), int64(0)
-	for cycle := range cycles {
+	for cycle := range testmode.Choose(8, 20) {
 		g.grow(ctx, model, changeTree(random, model, cycle))
 		before = g.ask(ctx)
 		byCall, byConnect := cycle%2 == 0, cycle/2%2 == 0

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/pagemap"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // noisy is a guest with 64 MiB of noise in its memory.
@@ -94,10 +95,11 @@ func TestDeltaPauses(t *testing.T) {
 	if first < 64<<20 {
 		t.Fatalf("the first image has %d bytes", first)
 	}
-	for cycle := range 10 {
+	cycles := testmode.Choose(5, 10)
+	for cycle := range cycles {
 		n.check(fmt.Sprintf("cycle %d", cycle))
 		n.change(fmt.Sprintf("dd if=/dev/urandom of=/dev/shm/noise bs=64k count=1 seek=%d conv=notrunc 2>/dev/null", cycle*50))
-		if cycle == 7 {
+		if cycle == cycles-3 {
 			s.crash()
 			s.start()
 		}

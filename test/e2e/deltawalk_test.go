@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/pagemap"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 var (
 	deltaCycles = flag.Int("deltas.cycles", 16, "how often TestDeltaWalk lets its sandbox sleep; 100 for a longer walk, 10000 for a soak")
 	deltaFor    = flag.Duration("deltas.for", 0, "how long TestDeltaWalk goes on at most; 0 for all of its cycles")
-	deltaSeed   = flag.Uint64("deltas.seed", 0, "what TestDeltaWalk does; 0 for another each time")
+	deltaSeed   = flag.Uint64("deltas.seed", 0, "what TestDeltaWalk does; 0 for what testmode says")
 )
 
 // TestDeltaWalk changes some of a guest's memory, lets it sleep by an image that shares
@@ -30,7 +31,7 @@ func TestDeltaWalk(t *testing.T) {
 	t.Parallel()
 	seed := *deltaSeed
 	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
+		seed = testmode.Seed()
 	}
 	t.Logf("replay with -deltas.seed %d -deltas.cycles %d", seed, *deltaCycles)
 	random := rand.New(rand.NewPCG(seed, 17))

@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/test/e2e/filetree"
 )
 
 var (
-	soakSeed    = flag.Uint64("soak.seed", 0, "what decides what happens in TestSoak; 0 for something new")
+	soakSeed    = flag.Uint64("soak.seed", 0, "what decides what happens in TestSoak; 0 for what testmode says")
 	soakWorkers = flag.Int("soak.workers", 6, "how many sandboxes there are in TestSoak")
 	soakCycles  = flag.Int("soak.cycles", 4, "how often each of them sleeps in TestSoak")
 )
@@ -34,7 +35,7 @@ var (
 func TestSoak(t *testing.T) {
 	seed := *soakSeed
 	if seed == 0 {
-		seed = uint64(time.Now().UnixNano()) % 1_000_000_000
+		seed = testmode.Seed()
 	}
 	t.Logf("replay with -soak.seed %d -soak.workers %d -soak.cycles %d", seed, *soakWorkers, *soakCycles)
 	ctx := deadline(t, 2*time.Minute+time.Duration(*soakCycles)*30*time.Second)

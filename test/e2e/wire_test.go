@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestWire puts everything through the server that HTTP can do, in each
@@ -246,21 +248,18 @@ func (g *guest) checkWebSocket(ctx context.Context, t *testing.T) {
 	eventually(t, promptly, "the guest sees the close", func() error { return g.endedAs(ctx, name, "4321") })
 }
 
-// largeBody is how much is sent in one piece, and mostMemory by how much the
-// server's memory may grow through it.
-const (
-	largeBody  = 1 << 30
-	mostMemory = 64 << 20
-)
+// mostMemory is by how much the server's memory may grow through a body.
+const mostMemory = 64 << 20
 
-// TestLargeBodies uploads and downloads a GiB, with its length and, less, in
-// chunks. All of it arrives, and none of it stays in the server's memory.
+// TestLargeBodies uploads and downloads several times that, with its length and,
+// less, in chunks. All of it arrives, and none of it stays in the server's memory.
 func TestLargeBodies(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 4*time.Minute)
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)
 	before := s.peakMemory()
+	largeBody := testmode.Choose[int64](4*mostMemory, 16*mostMemory)
 	for _, c := range []struct {
 		name    string
 		bytes   int64

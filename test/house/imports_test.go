@@ -118,7 +118,7 @@ var layers = []layer{
 		packages: []string{
 			"internal/api/apitest", "internal/cli/fakeserver", "internal/golden", "internal/powercut", "internal/runtime/drivertest",
 			"internal/runtime/fake", "internal/store/memstore", "internal/store/storetest",
-			"internal/supervisor/agentclient/hostile", "internal/supervisor/contract", "internal/tree/treetest",
+			"internal/supervisor/agentclient/hostile", "internal/supervisor/contract", "internal/testmode", "internal/tree/treetest",
 			"internal/ui/uitest",
 		},
 		may: []string{"clients", "front", "supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
