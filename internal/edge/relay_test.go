@@ -324,7 +324,7 @@ func TestClientThatGoesAwayCancels(t *testing.T) {
 	conn.Close()
 	select {
 	case <-gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the sandbox's server was not told")
 	}
 }
@@ -344,7 +344,7 @@ func TestClientThatGoesAwayWhileWaiting(t *testing.T) {
 	conn.Close()
 	select {
 	case <-gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("it still waits for the sandbox")
 	}
 }
@@ -412,7 +412,7 @@ func TestServerOfOneConnection(t *testing.T) {
 	}
 	wg.Wait()
 	// Waiting for one idle connection to be given up takes 2 s and more.
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("40 requests took %s", took)
 	}
 }

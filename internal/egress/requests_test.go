@@ -139,7 +139,7 @@ func TestOneKeyLeavesRoomForOthers(t *testing.T) {
 	for _, c := range open {
 		c.Close()
 	}
-	for end := time.Now().Add(10 * time.Second); room.descriptors.Taken() > connDescriptors; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); room.descriptors.Taken() > connDescriptors; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d descriptors are still taken", room.descriptors.Taken())
 		}

@@ -21,7 +21,7 @@ import (
 func TestServerDefaults(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
-	s := startServer(t, "--default-idle-timeout", "2s", "--default-on-idle", "pause", "--default-auto-resume", "--default-refresh-on-activity")
+	s := startServer(t, "--default-idle-timeout", "6s", "--default-on-idle", "pause", "--default-auto-resume", "--default-refresh-on-activity")
 
 	header := http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}}
 	got, err := s.raw(ctx, http.MethodPost, "/sandboxes", header, strings.NewReader(`{"templateID":"base","timeout":600}`))
@@ -36,7 +36,7 @@ func TestServerDefaults(t *testing.T) {
 	s.ids = append(s.ids, made.SandboxID)
 	s.mu.Unlock()
 	s.wantSettings(ctx, made.SandboxID, client.Settings{
-		OnTimeout: client.Kill, IdleTimeout: 2 * time.Second, OnIdle: client.Pause, AutoResume: true, RefreshOnActivity: true,
+		OnTimeout: client.Kill, IdleTimeout: 6 * time.Second, OnIdle: client.Pause, AutoResume: true, RefreshOnActivity: true,
 	}, "idleTimeoutSeconds onIdle autoResume refreshOnActivity")
 
 	sb, _, err := s.client.Open(ctx, made.SandboxID)
@@ -44,7 +44,7 @@ func TestServerDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	if exit, out := run(ctx, t, sb, "sh", "-c", "timeout 5 sh -c 'while :; do :; done'; echo done"); exit.Code != 0 || out != "done\n" {
+	if exit, out := run(ctx, t, sb, "sh", "-c", "timeout 10 sh -c 'while :; do :; done'; echo done"); exit.Code != 0 || out != "done\n" {
 		t.Errorf("work over its idle timeout: %v, %q", exit, out)
 	}
 	worked := time.Since(begin)

@@ -200,7 +200,7 @@ func TestAgentEndedFromInside(t *testing.T) {
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	signal := func(sb *client.Sandbox, sig string) {
-		p, err := sb.As("root").Start(ctx, client.Command{Args: []string{"sh", "-c", "sleep 0.5; kill -" + sig + " 1"}}) // once it has answered
+		p, err := sb.As("root").Start(ctx, client.Command{Args: []string{"sh", "-c", "sleep 2; kill -" + sig + " 1"}}) // once it has answered
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -185,7 +185,7 @@ func TestClientConnections(t *testing.T) {
 // lets streams fall silent, and reads what the server logs of it all.
 func TestSandboxLimits(t *testing.T) {
 	ctx := deadline(t, time.Minute)
-	s := startServer(t, "--max-sandbox-requests", "3", "--idle-stream", "1s", "--access-log")
+	s := startServer(t, "--max-sandbox-requests", "3", "--idle-stream", "4s", "--access-log")
 	g := s.startGuest(ctx, client.CreateOptions{})
 
 	// Silence ends a stream, and only that does.
@@ -208,7 +208,7 @@ func TestSandboxLimits(t *testing.T) {
 		select {
 		case err := <-ended:
 			t.Logf("a silent stream was broken off after %s: %v", since(begin), err)
-			if took := time.Since(begin); !isReset(err) || took < time.Second {
+			if took := time.Since(begin); !isReset(err) || took < 4*time.Second {
 				t.Errorf("a silent stream ended after %s with %v", took, err)
 			}
 			end = true
@@ -216,12 +216,12 @@ func TestSandboxLimits(t *testing.T) {
 			if err := echo(ctx, lively, websocket.MessageText, []byte("still here")); err != nil {
 				t.Fatalf("a stream that is not silent: %v", err)
 			}
-			if time.Since(begin) > 10*time.Second {
+			if time.Since(begin) > time.Minute {
 				t.Fatal("a silent stream is still open")
 			}
 		}
 	}
-	for range 20 {
+	for range 50 { // longer than silence may be
 		if err := echo(ctx, lively, websocket.MessageText, []byte("still here")); err != nil {
 			t.Fatalf("a stream that is not silent: %v", err)
 		}

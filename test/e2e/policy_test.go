@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	pollIdle    = 2 * time.Second        // after which polled sandboxes sleep
-	pollTimeout = 6 * time.Second        // likewise, where it is the timeout that ends
+	pollIdle    = 4 * time.Second        // after which polled sandboxes sleep
+	pollTimeout = 8 * time.Second        // likewise, where it is the timeout that ends
 	pollPeriod  = 250 * time.Millisecond // between two polls
 )
 
@@ -64,7 +64,7 @@ func (p polled) pollToSleep(ctx context.Context) error {
 		if status, err := p.poll(ctx); err == nil && status == http.StatusOK {
 			answered++
 		}
-		if time.Since(begin) > 45*time.Second {
+		if time.Since(begin) > 90*time.Second {
 			return fmt.Errorf("%s:%d%s: polls keep it awake:\n%s", p.sb.ID, p.port, p.target, p.s.why(ctx, p.sb.ID))
 		}
 	}

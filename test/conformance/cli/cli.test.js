@@ -222,7 +222,7 @@ describe('the command line', () => {
       else if (pause === 'when idle') await v1(id, '', { method: 'PATCH', body: JSON.stringify(idle) })
       else await v1(id, '/timeout', { method: 'POST', body: JSON.stringify({ timeout: 1 }) })
       await shell.shown(/put to sleep/)
-      const deadline = Date.now() + 15_000
+      const deadline = Date.now() + 90_000
       while ((await v1(id, '/lifecycle')).state !== 'paused') {
         assert.ok(Date.now() < deadline, 'it is not asleep')
         await delay(100)

@@ -61,8 +61,13 @@ def near(want, tolerance):
     return pytest.approx(want, abs=tolerance)
 
 
+# Machines are busy: what is awaited may take so many times longer than it should.
+PATIENCE = 6
+
+
 def eventually(what, probe, within=10.0, every=0.1):
     """Polls until probe returns something true and returns that."""
+    within *= PATIENCE
     deadline = time.monotonic() + within
     while True:
         value = probe()

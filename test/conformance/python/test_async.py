@@ -31,7 +31,7 @@ from support import (
 )
 
 
-async def eventually(what, probe, within=10.0, every=0.1):
+async def eventually(what, probe, within=60.0, every=0.1):
     deadline = time.monotonic() + within
     while not await probe():
         assert time.monotonic() < deadline, f"{what}: not so after {within} s"

@@ -76,8 +76,12 @@ export function sha256(data) {
   return createHash('sha256').update(data).digest('hex')
 }
 
+// Machines are busy: what is awaited may take so many times longer than it should.
+const PATIENCE = 6
+
 // eventually polls until probe returns something truthy and returns that.
 export async function eventually(what, probe, { within = 10_000, every = 100 } = {}) {
+  within *= PATIENCE
   const deadline = Date.now() + within
   for (;;) {
     const value = await probe()
