@@ -123,41 +123,45 @@ picture: build
 # their dependencies that this module has.
 ALL := ./... github.com/drowse-dev/drowse/client/...
 
+# Those that have tests: "go test" compiles the others too, gVisor among them.
+TESTED := $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(ALL)
+
 # What runs tests: "go test", or script/test's runner that counts and times them.
 GOTEST ?= $(GO) test
 
-# "make -k test" goes on after a failure.
+# "make -k test" goes on after a failure. "make check" vets all: to vet again here, in
+# another way of building for each target, would take minutes.
 .PHONY: test test-virtual test-race test-gvisor test-planted test-short
 test: test-virtual test-race test-gvisor test-planted
 
 # Virtual time, virtual disks: nothing here waits or depends on how fast it is.
 # Many histories need speed, which the race detector takes away.
 test-virtual: $(AGENT)
-	$(GOTEST) -timeout 30m ./internal/lifecycle
-	$(GOTEST) -timeout 30m -run '^Test(Simulation|Histories|Deadlines.*|OverdueAtStart|Lateness|.*PowerCut)$$' ./internal/supervisor
-	$(GOTEST) -timeout 30m -run PowerCut ./internal/layer ./internal/store ./internal/template
+	$(GOTEST) -vet=off -timeout 30m ./internal/lifecycle
+	$(GOTEST) -vet=off -timeout 30m -run '^Test(Simulation|Histories|Deadlines.*|OverdueAtStart|Lateness|.*PowerCut)$$' ./internal/supervisor
+	$(GOTEST) -vet=off -timeout 30m -run PowerCut ./internal/layer ./internal/store ./internal/template
 
-# The race detector needs cgo.
+# The race detector needs cgo. Not what links gVisor: to compile that once more takes
+# minutes.
 test-race: $(AGENT)
-	CGO_ENABLED=1 $(GOTEST) -race -timeout 20m $$($(GO) list $(ALL) | grep -v -e /runtime/gvisor -e '/test/e2e$$' -e '/lifecycle$$')
+	CGO_ENABLED=1 $(GOTEST) -vet=off -race -timeout 20m $$($(TESTED) | grep -v -e /runtime/gvisor -e '/internal/serve$$' -e '/test/e2e$$' -e '/lifecycle$$')
 
-# A static test binary, because it becomes the sandbox's own processes; with gVisor
-# edited, as in what is built. Vet would look at all of the edited gVisor for minutes,
-# and "make check" has it look at this package.
+# Static test binaries, because they become the sandbox's own processes; with gVisor
+# edited, as in what is built.
 test-gvisor: $(AGENT) overlay
-	$(GOTEST) $(EDITED) -vet=off ./internal/runtime/gvisor/...
+	$(GOTEST) $(EDITED) -vet=off ./internal/runtime/gvisor/... ./internal/serve
 
 # The bugs that tests must find need a build of their own.
 test-planted: $(AGENT)
-	$(GOTEST) -timeout 30m -tags plant -run TestPlantedBugs ./internal/planted
+	$(GOTEST) -vet=off -timeout 30m -tags plant -run TestPlantedBugs ./internal/planted
 
-test-short: $(AGENT)
-	$(GOTEST) -short -timeout 10m $$($(GO) list $(ALL) | grep -v '/test/e2e$$')
+test-short: $(AGENT) overlay
+	$(GOTEST) $(EDITED) -vet=off -short -timeout 10m $$($(TESTED) | grep -v '/test/e2e$$')
 
 # The tests that may run side by side wait more than they work.
 .PHONY: e2e
 e2e: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GOTEST) -v -count=1 -timeout=60m -parallel 3 $(E2E) ./test/e2e
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GOTEST) -vet=off -v -count=1 -timeout=60m -parallel 3 $(E2E) ./test/e2e
 
 # Thousands of simulated machines and histories; then kills the server some 2,000
 # times within 8,000 sleeps of real sandboxes, and creates and kills 5,000; then
@@ -224,5 +228,5 @@ generate:
 	$(GO) generate ./...
 
 .PHONY: check
-check: $(AGENT)
+check: $(AGENT) overlay
 	bash test/check.sh

@@ -11,7 +11,8 @@
 # set, the server that they name is tested instead. DROWSE_SDK_SUITES says which
 # of js, js-old, python, python-old, cli, relatives-js, relatives-python, sandbox0-js,
 # sandbox0-python and sandbox0-python-old to run:
-# all, or with --domain the first of each language. The document is for all of them, and left alone with others.
+# all, or with --domain the first of each language. The document is for all of them,
+# with all of their cases, and left alone with others.
 # DROWSE_SDK_RUNNER runs one, if it is not run.sh beside this. FAILURES is a
 # directory for the output of suites that fail.
 set -uo pipefail
@@ -37,10 +38,10 @@ serve() {
 	shift
 	bin/drowse serve --state-dir "$work/state" --max-timeout 24h "$@" >"$log" 2>&1 &
 	children+=($!)
-	for _ in $(seq 100); do
+	for _ in $(seq 600); do # a cold start makes the template of the host first
 		curl -sf "$api/health" >/dev/null && return
 		kill -0 $! 2>/dev/null || break
-		sleep 0.1
+		sleep 0.2
 	done
 	cat "$log"
 	exit 1
@@ -74,6 +75,8 @@ clean() {
 	rm -rf "$work"
 }
 trap clean EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 if [ $style = domain ] || [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
 	DROWSE_API_KEY=e2b_$(od -An -N20 -tx1 /dev/urandom | tr -d ' \n')
@@ -90,6 +93,7 @@ else
 		serve "$E2B_API_URL" --listen "$address"
 	fi
 	suites=${DROWSE_SDK_SUITES:-$all}
+	[ "$suites" != "$all" ] || export DROWSE_TEST_ALL=1
 fi
 
 # Side by side: they wait much, and must not disturb each other. The long ones begin
