@@ -321,7 +321,7 @@ func (j *jupyter) awaken() bool {
 		case <-time.After(askEvery):
 		}
 	}
-	if lesson := lessons[j.spec.Language]; lesson != "" {
+	if lesson := lesson(j.spec.Language); lesson != "" {
 		if r, err := j.execute(lesson, true); err != nil {
 			return false
 		} else if r.Status != "ok" {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 //go:embed kernels/charts.py
@@ -28,12 +29,21 @@ var ipython []byte
 
 var pythonKernel = slices.Concat(charts, modules, kernelPython)
 
-// lessons are code that kernels of Jupyter's run first, by their language.
-var lessons = map[string]string{
-	// In a namespace of its own: the user's stays empty.
-	"python": fmt.Sprintf(`exec(compile(%s, "<drowse>", "exec"), {"__name__": "drowse"})`,
-		quoted(string(slices.Concat(charts, modules, ipython)))),
+// lesson returns the code that a kernel of Jupyter's runs first, if its language has
+// some. It is made when it is asked for: each process of a runtime is this program, and
+// would make it at its start.
+func lesson(language string) string {
+	if language != "python" {
+		return ""
+	}
+	return pythonLesson()
 }
+
+var pythonLesson = sync.OnceValue(func() string {
+	// In a namespace of its own: the user's stays empty.
+	return fmt.Sprintf(`exec(compile(%s, "<drowse>", "exec"), {"__name__": "drowse"})`,
+		quoted(string(slices.Concat(charts, modules, ipython))))
+})
 
 //go:embed kernels/kernel.js
 var javascriptKernel []byte
