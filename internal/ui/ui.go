@@ -298,6 +298,9 @@ func (v *visit) problemOf(err error) problem {
 	if own, ok := errors.AsType[refusal](err); ok {
 		return problem{Status: own.status, Message: own.message, Step: own.step}
 	}
+	if v.session != nil && v.session.ctx.Err() != nil { // it ended meanwhile, which may be why
+		return v.problemOf(errSignedOut)
+	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		if e.Status == http.StatusUnauthorized && strings.HasPrefix(e.Code, "api_key_") { // the key was revoked or has expired
 			return v.problemOf(errSignedOut)
