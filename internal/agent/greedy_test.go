@@ -2,8 +2,8 @@ package agent
 
 import (
 	"bytes"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
-	"math/rand/v2"
 	"net"
 	"testing"
 )
@@ -11,15 +11,16 @@ import (
 // TestGreedyReads reads a stream in pieces of all sizes, and the rest with
 // io.Copy, which would like to pass by what is read ahead.
 func TestGreedyReads(t *testing.T) {
+	rng := testmode.Rand(0)
 	for range 10 {
-		sent := make([]byte, 2<<20+rand.N(1000))
+		sent := make([]byte, 2<<20+rng.IntN(1000))
 		for i := range sent {
 			sent[i] = byte(i * 7 >> 3)
 		}
 		conn := greedyPeer(t, sent)
 		var got []byte
 		for len(got) < len(sent)/2 {
-			p := make([]byte, []int{1, 100, greedyRead, 4 << 10, 64 << 10, 2 * copyChunk}[rand.N(6)])
+			p := make([]byte, []int{1, 100, greedyRead, 4 << 10, 64 << 10, 2 * copyChunk}[rng.IntN(6)])
 			n, err := conn.Read(p)
 			if err != nil || n == 0 {
 				t.Fatalf("read %d bytes, then %d: %v", len(got), n, err)

@@ -19,6 +19,7 @@ import (
 	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // sandbox is the agent as PID 1 of namespaces of its own, on its real port.
@@ -183,7 +184,7 @@ func TestPID1(t *testing.T) {
 	for range 5 {
 		s.run(t, "for i in 1 2 3 4; do (true &) ; (sleep 0.05 >/dev/null 2>&1 &); done")
 	}
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(testmode.Patience())
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for left := s.children(t); len(left) > 0; left = s.children(t) {

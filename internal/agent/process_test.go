@@ -28,6 +28,7 @@ import (
 	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func TestEndOfProcess(t *testing.T) {
@@ -61,7 +62,7 @@ func TestOutputAndPID(t *testing.T) {
 // Output that is many times the queue arrives whole, and before the end.
 func TestLargeOutput(t *testing.T) {
 	s := newServer(t)
-	data := bytes.Repeat([]byte("0123456789abcdef"), 6<<20/16*10)
+	data := bytes.Repeat([]byte("0123456789abcdef"), testmode.Choose(10, 60)<<20/16)
 	file := filepath.Join(s.dir, "big")
 	if err := os.WriteFile(file, data, 0o644); err != nil {
 		t.Fatal(err)
@@ -91,8 +92,8 @@ func TestLargeOutput(t *testing.T) {
 func TestBackgroundDescendant(t *testing.T) {
 	s := newServer(t)
 	begin := time.Now()
-	r := s.run("", shell("sleep 20 & head -c 60000 /dev/zero | tr '\\0' x; echo; echo $!"))
-	if took := time.Since(begin); took > 10*time.Second {
+	r := s.run("", shell("sleep 1000 & head -c 60000 /dev/zero | tr '\\0' x; echo; echo $!"))
+	if took := time.Since(begin); took > testmode.Patience() {
 		t.Errorf("the end took %v", took)
 	}
 	if !r.end.GetExited() || strings.Count(r.stdout, "x") != 60000 {
@@ -123,7 +124,7 @@ func TestDescendantIsDrained(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	_ = f.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = f.SetReadDeadline(time.Now().Add(testmode.Patience()))
 	if got, err := io.ReadAll(f); string(got) != "ok\n" {
 		t.Errorf("the descendant wrote %q, %v: it was blocked or killed", got, err)
 	}
@@ -366,7 +367,7 @@ func TestKillTakesTheGroup(t *testing.T) {
 // not our child, so all there is to wait for is its entry in /proc.
 func awaitDead(t *testing.T, pid int) {
 	t.Helper()
-	poll, deadline := time.NewTicker(time.Millisecond), time.After(10*time.Second)
+	poll, deadline := time.NewTicker(time.Millisecond), time.After(testmode.Patience())
 	defer poll.Stop()
 	for {
 		switch state := processState(pid); state {
@@ -590,7 +591,7 @@ func TestDisconnectUnsubscribes(t *testing.T) {
 			leave()
 			select {
 			case <-sub.gone:
-			case <-time.After(20 * time.Second):
+			case <-time.After(testmode.Patience()):
 				t.Error("the subscription outlives its client")
 			}
 			if !p.alive() {

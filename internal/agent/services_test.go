@@ -14,6 +14,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/service"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // host does a request in the name of the host and decodes the answer.
@@ -32,7 +33,7 @@ func (s *server) host(method, path string, query url.Values, into any) int {
 func (s *server) service(name string, state service.State) service.Status {
 	s.t.Helper()
 	var last service.Status
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		var r service.Report
 		s.host("GET", agentapi.PathServices, nil, &r)
 		for _, st := range r.Services {
@@ -90,7 +91,7 @@ func TestServices(t *testing.T) {
 	if ready.State != service.IsReady || ready.PID != argv.PID {
 		t.Errorf("argv is %+v", ready)
 	}
-	for end := time.Now().Add(30 * time.Second); s.service("web", service.IsReady).PID == before.PID; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); s.service("web", service.IsReady).PID == before.PID; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it was not started again")
 		}
@@ -109,7 +110,7 @@ func TestServices(t *testing.T) {
 func (s *server) endServices() {
 	s.t.Helper()
 	s.init(agentapi.InitRequest{Services: []service.Service{}})
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(20 * time.Millisecond) {
 		left := len(s.agent.observer.serving())
 		if left == 0 {
 			return
@@ -137,7 +138,7 @@ func TestServiceEnds(t *testing.T) {
 	if _, err := fmt.Sscan(s.serviceLog("bad"), &pid); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(20 * time.Millisecond) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if syscall.Kill(pid, 0) != nil || err != nil || strings.Contains(string(stat), ") Z ") {
 			break

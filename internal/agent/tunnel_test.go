@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // newTunnel returns the address of tunnels that take connections from host.
@@ -42,7 +43,7 @@ func dialTunnel(t *testing.T, address string) *net.TCPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(testmode.Patience()))
 	return conn.(*net.TCPConn)
 }
 
@@ -199,7 +200,7 @@ func TestTunnelLimit(t *testing.T) {
 		t.Errorf("one too many: answer %d", answer)
 	}
 	first.Close()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(testmode.Patience()); ; {
 		if _, answer := through(t, address, port); answer == 0 {
 			break
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // shop is a workshop whose sandboxes are lists of what was done in them.
@@ -312,7 +313,7 @@ func (w *world) start(name string, r Recipe, tags ...string) string {
 // await waits until a build is over.
 func (w *world) await(name, id string) Build {
 	w.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		p, err := w.Progress(name, id, 0, 1)
 		if err != nil {
 			w.Fatal(err)
@@ -339,7 +340,7 @@ func (w *world) clean() {
 	w.Helper()
 	var sandboxes, snapshots []string
 	needed := map[string]bool{}
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		sandboxes, snapshots, _ = w.Left(w.Context())
 		needed = map[string]bool{}
 		for _, t := range w.Templates() {

@@ -26,6 +26,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/cli/fakeserver"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 const key = "e2b_0123456789abcdef0123456789abcdef01234567"
@@ -177,7 +178,7 @@ func retryCmd(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: retry REGEXP program [args...]")
 	}
 	pattern := regexp.MustCompile(args[0])
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(testmode.Patience())
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -21,10 +21,11 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/cli/fakeserver"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // patience is for what should come at once.
-const patience = time.Minute
+var patience = testmode.Patience()
 
 // agent is an MCP client of drowse mcp, which has a fake server.
 type agent struct {

@@ -3,6 +3,7 @@ package edge
 import (
 	"bufio"
 	"fmt"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"log/slog"
 	"net"
@@ -23,7 +24,7 @@ func serving(t *testing.T, f *fleet) (*Server, string) {
 // waitFor waits until something holds.
 func waitFor(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); {
+	for end := time.Now().Add(testmode.Patience()); !holds(); {
 		if time.Now().After(end) {
 			t.Fatal(what)
 		}

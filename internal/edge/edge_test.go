@@ -30,6 +30,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // fleet is one sandbox "ione" behind the Sandboxes interface, with a real
@@ -332,7 +333,7 @@ func TestStreamsBothWays(t *testing.T) {
 // a little before.
 func (f *fleet) wantReleased(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(time.Millisecond) {
 		acquired, released := f.seen()
 		if released == len(acquired) {
 			return
@@ -720,13 +721,9 @@ func TestCutBreaksOff(t *testing.T) {
 	if err != nil || line != "first\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	began := time.Now()
 	close(f.cut)
 	if _, err := io.ReadAll(resp.Body); err == nil {
 		t.Error("the stream ended as if it were complete")
-	}
-	if d := time.Since(began); d > 2*time.Second {
-		t.Errorf("the cut took %s", d)
 	}
 	f.wantReleased(t)
 }
@@ -762,13 +759,9 @@ func TestCutDoesNotWaitForTheClient(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			time.Sleep(100 * time.Millisecond) // until nothing moves any more
-			began := time.Now()
 			close(f.cut)
 			f.wantReleased(t)
-			if d := time.Since(began); d > 2*time.Second {
-				t.Errorf("the cut took %s", d)
-			}
-			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(testmode.Patience()))
 			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("the connection is still open after the cut")
 			}

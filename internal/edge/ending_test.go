@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // envelope is a message of a Connect stream.
@@ -28,11 +28,12 @@ func envelope(flags byte, content []byte) []byte {
 func connectServer(flood bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/connect+proto")
+		rng := testmode.Rand(0)
 		for n := 0; flood || n < 3; n++ {
-			if _, err := w.Write(envelope(0, bytes.Repeat([]byte{byte(n)}, rand.N(20_000)))); err != nil {
+			if _, err := w.Write(envelope(0, bytes.Repeat([]byte{byte(n)}, rng.IntN(20_000)))); err != nil {
 				return
 			}
-			if !flood || rand.N(3) == 0 {
+			if !flood || rng.IntN(3) == 0 {
 				_ = http.NewResponseController(w).Flush()
 			}
 		}
@@ -219,7 +220,7 @@ func TestWebSocketsEndWithAReason(t *testing.T) {
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: localhost\r\n%s: ione\r\n%s: %d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", headerSandbox, headerPort, openPort)
 	time.AfterFunc(100*time.Millisecond, func() { close(f.cut) })
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(testmode.Patience()))
 	all, err := io.ReadAll(conn)
 	if err != nil {
 		t.Fatal(err)
@@ -258,11 +259,12 @@ func TestMessagesAreFollowed(t *testing.T) {
 	for name, kind := range make1 {
 		for _, chunked := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " ", chunked), func(t *testing.T) {
+				rng := testmode.Rand(0)
 				for range 200 {
 					var stream []byte
 					ends := map[int]bool{}
-					for range 1 + rand.N(8) {
-						m := kind.message(rand.N(70_000) >> rand.N(17))
+					for range 1 + rng.IntN(8) {
+						m := kind.message(rng.IntN(70_000) >> rng.IntN(17))
 						if chunked {
 							m = fmt.Appendf(nil, "%x\r\n%s\r\n", len(m), m)
 						}
@@ -275,8 +277,8 @@ func TestMessagesAreFollowed(t *testing.T) {
 						c = new(h1.Chunks)
 					}
 					for at := 0; at < len(stream); {
-						one := rand.N(2) == 0
-						n, err := follow(m, c, stream[at:at+1+rand.N(min(len(stream)-at, 1000))], one)
+						one := rng.IntN(2) == 0
+						n, err := follow(m, c, stream[at:at+1+rng.IntN(min(len(stream)-at, 1000))], one)
 						if err != nil || n == 0 {
 							t.Fatalf("%d of %d bytes: %v", n, len(stream), err)
 						}

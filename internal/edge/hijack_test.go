@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestControlPlaneWebSocket has a handler of the control plane speak WebSocket,
@@ -37,7 +38,7 @@ func TestControlPlaneWebSocket(t *testing.T) {
 		}
 	})
 	url := f.serveWith(t, Options{Control: control})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testmode.Patience())
 	defer cancel()
 
 	c, _, err := websocket.Dial(ctx, url+"/api/v1/x", nil)
@@ -62,7 +63,7 @@ func TestControlPlaneWebSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = raw.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = raw.SetDeadline(time.Now().Add(testmode.Patience()))
 	hello := "\x81\x82\x00\x00\x00\x00hi"
 	_, _ = io.WriteString(raw, "GET /x HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"+hello)
 	in := bufio.NewReader(raw)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -149,7 +150,7 @@ func begin2(t *testing.T, url string) (net.Conn, *http2.Framer) {
 	t.Helper()
 	conn := dialPlain(t, strings.TrimPrefix(url, "http://"))
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(testmode.Patience()))
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // rawHead is the beginning of a request for port 8000 of the sandbox, without
@@ -38,7 +39,7 @@ func talk(t *testing.T, url string) (net.Conn, *bufio.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(testmode.Patience()))
 	return conn, bufio.NewReader(conn)
 }
 
@@ -324,7 +325,7 @@ func TestClientThatGoesAwayCancels(t *testing.T) {
 	conn.Close()
 	select {
 	case <-gone:
-	case <-time.After(time.Minute):
+	case <-time.After(testmode.Patience()):
 		t.Error("the sandbox's server was not told")
 	}
 }
@@ -344,7 +345,7 @@ func TestClientThatGoesAwayWhileWaiting(t *testing.T) {
 	conn.Close()
 	select {
 	case <-gone:
-	case <-time.After(time.Minute):
+	case <-time.After(testmode.Patience()):
 		t.Error("it still waits for the sandbox")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -98,7 +99,7 @@ const cutOff = "/cut-off"
 // same, or after a while: the edge's log may be written after the answer. Requests that
 // may be cut off are left out.
 func settled(log *served, backend *witness) (edgeSaw, backendSaw []string) {
-	for end := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Scaled(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		edgeSaw, backendSaw = append(edgeSaw, lasting(log.take())...), append(backendSaw, lasting(backend.take())...)
 		slices.Sort(edgeSaw)
 		slices.Sort(backendSaw)
@@ -204,7 +205,7 @@ func with(name, value string) (kv []string) {
 func talk2(t *testing.T, conn net.Conn, c *script2) (status int) {
 	t.Helper()
 	defer conn.Close()
-	patience := 10 * time.Second
+	patience := testmode.Patience()
 	if c.status == refusal {
 		patience = time.Second // there may be no answer at all
 	}

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"fmt"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"log/slog"
 	"net"
@@ -192,7 +193,7 @@ func sendRaw(t *testing.T, addr, raw string) string {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(testmode.Patience()))
 	_, _ = io.WriteString(conn, raw) // it may be refused before it is all sent
 	_ = conn.(*net.TCPConn).CloseWrite()
 	answers, err := io.ReadAll(conn)
@@ -314,7 +315,7 @@ http {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
 			conn.Close()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"log/slog"
 	"net"
@@ -248,7 +249,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(testmode.Patience()))
 	n, _ := io.Copy(io.Discard, both)
 	s.note(path, fmt.Sprintf("tunnel %s %d", path, int64(len(body))+n))
 }
@@ -262,7 +263,7 @@ func talkSocket(t *testing.T, addr, raw string) string {
 		return ""
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(testmode.Patience()))
 	_, _ = io.WriteString(conn, raw)
 	in := bufio.NewReader(conn)
 	_, _ = in.Peek(1)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"net"
 	"net/netip"
@@ -98,7 +99,7 @@ func arrive(t *testing.T, g *Gate, to string) *net.TCPConn {
 
 // echoed reports whether bytes go through and come back.
 func echoed(c net.Conn, text string) bool {
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testmode.Patience()))
 	if _, err := io.WriteString(c, text); err != nil {
 		return false
 	}
@@ -215,7 +216,7 @@ func TestGatePasses(t *testing.T) {
 		_, _ = c.Write(sent)
 		_ = c.CloseWrite()
 	}()
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	_ = c.SetDeadline(time.Now().Add(testmode.Patience()))
 	got, err := io.ReadAll(c)
 	if err != nil || !bytes.Equal(got, sent) {
 		t.Errorf("%d of %d bytes came back: %v", len(got), len(sent), err)
@@ -273,7 +274,7 @@ func TestServeEnds(t *testing.T) {
 	names.Close()
 	select {
 	case <-served:
-	case <-time.After(time.Minute):
+	case <-time.After(testmode.Patience()):
 		t.Fatal("it still serves")
 	}
 	if !echoed(through, "b") {

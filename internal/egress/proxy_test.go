@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"net"
 	"net/http"
@@ -202,7 +203,7 @@ func TestProxies(t *testing.T) {
 			}
 			through(t, g, c.address, c.username, c.password, allow...)
 			in := arrive(t, g, c.to)
-			_ = in.SetDeadline(time.Now().Add(30 * time.Second))
+			_ = in.SetDeadline(time.Now().Add(testmode.Patience()))
 			if c.names {
 				_, _ = io.WriteString(in, request)
 			}
@@ -236,7 +237,7 @@ func TestProxies(t *testing.T) {
 
 func eventually(t *testing.T, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Error("it never came to hold")
 			return
@@ -298,7 +299,7 @@ func TestHostileProxies(t *testing.T) {
 			}
 			through(t, g, address, "", "")
 			in := arrive(t, g, "203.0.113.10:22")
-			_ = in.SetDeadline(time.Now().Add(30 * time.Second))
+			_ = in.SetDeadline(time.Now().Add(testmode.Patience()))
 			if data, err := io.ReadAll(in); err == nil || len(data) != 0 {
 				t.Errorf("the sandbox reads %.80q, %v", data, err)
 			}
@@ -369,7 +370,7 @@ func TestLostPassword(t *testing.T) {
 		}
 		g.Set(policy.Through(p))
 		in := arrive(t, g, "203.0.113.10:22")
-		_ = in.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = in.SetDeadline(time.Now().Add(testmode.Patience()))
 		if data, err := io.ReadAll(in); err == nil || len(data) > 0 {
 			t.Errorf("%s: %q, %v", address, data, err)
 		}

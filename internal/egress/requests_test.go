@@ -3,6 +3,7 @@ package egress
 import (
 	"bufio"
 	"fmt"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"net"
 	"slices"
@@ -22,7 +23,7 @@ func onlyGood(t *testing.T) (*loop, *Gate) {
 func comesBack(t *testing.T, g *Gate, text string) string {
 	t.Helper()
 	c := arrive(t, g, "203.0.113.10:80")
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testmode.Patience()))
 	_, _ = io.WriteString(c, text)
 	_ = c.CloseWrite()
 	got, _ := io.ReadAll(c)
@@ -139,7 +140,7 @@ func TestOneKeyLeavesRoomForOthers(t *testing.T) {
 	for _, c := range open {
 		c.Close()
 	}
-	for end := time.Now().Add(time.Minute); room.descriptors.Taken() > connDescriptors; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); room.descriptors.Taken() > connDescriptors; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d descriptors are still taken", room.descriptors.Taken())
 		}
@@ -163,7 +164,7 @@ func TestSniffedBytesAreBounded(t *testing.T) {
 	for i := range 300 {
 		_, _ = io.WriteString(arrive(t, gates[i%2], "203.0.113.10:80"), begin)
 	}
-	for end := time.Now().Add(8 * time.Second); room.buffers.Taken() < maxBuffers/3; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); room.buffers.Taken() < maxBuffers/3; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("only %d bytes are taken", room.buffers.Taken())
 		}

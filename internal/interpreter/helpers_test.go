@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -205,7 +206,7 @@ func (s *interpreterServer) send(ctx context.Context, method, path string, body 
 type object map[string]any
 
 // waitLimit bounds every wait of a test: a machine that is busy is no failure.
-const waitLimit = 2 * time.Minute
+var waitLimit = testmode.Scaled(2 * time.Minute)
 
 // start begins an execution and returns its messages; the channel is closed at
 // the end of the stream.

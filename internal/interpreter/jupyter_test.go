@@ -268,7 +268,7 @@ func TestUnsignedMessages(t *testing.T) {
 // client goes away.
 func TestHeldKernelIsLetGo(t *testing.T) {
 	s := newJupyterServer(t)
-	res := s.send(t.Context(), http.MethodPost, "/execute", object{"code": "import time\nfor i in range(100): print('x' * (1 << 20)); time.sleep(0.02)"})
+	res := s.send(t.Context(), http.MethodPost, "/execute", object{"code": "import time\nfor i in range(40): print('x' * (1 << 20)); time.sleep(0.05)"})
 	if _, err := io.ReadFull(res.Body, make([]byte, 1000)); err != nil {
 		t.Fatal(err)
 	}

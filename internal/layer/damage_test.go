@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // checkpoint is an image and two layers, as a pause leaves them.
@@ -98,9 +99,9 @@ func (c *checkpoint) files() (paths []string) {
 // TestEveryFlippedByteIsFound flips one bit at many places, in every file of a
 // checkpoint.
 func TestEveryFlippedByteIsFound(t *testing.T) {
-	const flips = 400
+	flips := testmode.Choose(100, 1000)
 	c := newCheckpoint(t)
-	rng := rand.New(rand.NewPCG(5, 12))
+	rng := testmode.Rand(12)
 	paths := c.files()
 	for i := range flips {
 		path := paths[i%len(paths)]
@@ -128,7 +129,7 @@ func TestEveryFlippedByteIsFound(t *testing.T) {
 // TestEveryTruncationIsFound cuts every file at a few places, and removes it.
 func TestEveryTruncationIsFound(t *testing.T) {
 	c := newCheckpoint(t)
-	rng := rand.New(rand.NewPCG(5, 13))
+	rng := testmode.Rand(13)
 	for _, path := range c.files() {
 		info, err := os.Stat(path)
 		c.must(err)

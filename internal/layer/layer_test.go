@@ -2,7 +2,6 @@ package layer
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // rig is a store with a template of two trees.
@@ -190,9 +190,9 @@ func TestVerifyAcceptsWhatWasSealed(t *testing.T) {
 
 // TestVerifyFindsDamage changes one thing at a time.
 func TestVerifyFindsDamage(t *testing.T) {
-	pages := make([]byte, 2*ChunkSize+100)
+	pages, rng := make([]byte, 2*ChunkSize+100), testmode.Rand(0)
 	for i := range pages {
-		pages[i] = byte(rand.Uint32())
+		pages[i] = byte(rng.Uint32())
 	}
 	damage := map[string]func(r *rig, dir string){
 		"truncated":    func(r *rig, dir string) { r.must(os.Truncate(filepath.Join(dir, "pages"), ChunkSize)) },
@@ -215,13 +215,13 @@ func TestVerifyFindsDamage(t *testing.T) {
 			r.must(os.Rename(r.ImageDir("two"), dir))
 		},
 	}
-	for range 40 {
-		at := rand.IntN(len(pages))
+	for range testmode.Choose(10, 40) {
+		at, bit := rng.IntN(len(pages)), rng.IntN(8)
 		damage[fmt.Sprintf("bit flipped at %d", at)] = func(r *rig, dir string) {
 			path := filepath.Join(dir, "pages")
 			data, err := os.ReadFile(path)
 			r.must(err)
-			data[at] ^= 1 << rand.IntN(8)
+			data[at] ^= 1 << bit
 			r.must(os.WriteFile(path, data, 0o600))
 		}
 	}

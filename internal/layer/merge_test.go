@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"flag"
@@ -18,18 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 var (
-	mergeSeed   = flag.Uint64("merge.seed", 1, "first seed of the random stacks")
-	mergeStacks = flag.Int("merge.stacks", 15, "number of random stacks")
+	mergeSeed   = flag.Uint64("merge.seed", 0, "first seed of the random stacks; 0 for that of testmode")
+	mergeStacks = flag.Int("merge.stacks", 0, "number of random stacks; 0 for as many as fit")
 )
 
 // TestMergeShowsTheSame makes random stacks by using them, as sandboxes do, and
 // merges random parts of them. What a mount shows must never change.
 func TestMergeShowsTheSame(t *testing.T) {
-	for n := range *mergeStacks {
-		seed := *mergeSeed + uint64(n)
+	for n := range cmp.Or(*mergeStacks, testmode.Choose(4, 30)) {
+		seed := cmp.Or(*mergeSeed, testmode.Seed()) + uint64(n)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			h := newHistory(t, seed)
 			for n := range 3 {

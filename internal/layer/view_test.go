@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"golang.org/x/sys/unix"
 )
 
@@ -135,7 +136,7 @@ func TestViewsLeaveTheServerItsRights(t *testing.T) {
 	}
 	// The thread that mounted ends with its goroutine, which takes the kernel a moment.
 	others := otherRights(t)
-	for end := time.Now().Add(10 * time.Second); others != "" && time.Now().Before(end); others = otherRights(t) {
+	for end := time.Now().Add(testmode.Patience()); others != "" && time.Now().Before(end); others = otherRights(t) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if others != "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // metrics returns what /metrics says, by name and labels.
@@ -52,7 +53,7 @@ func cutLast(line string) (before, after string, ok bool) {
 // until waits for a sandbox to get into a situation.
 func (w *world) until(id string, at lifecycle.Situation) {
 	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); w.state(id).Situation() != at; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); w.state(id).Situation() != at; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			w.t.Fatalf("it is %s, not %s", w.state(id).Situation(), at)
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
@@ -116,7 +117,7 @@ func newWorld(t *testing.T) *world {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testmode.Patience())
 		defer cancel()
 		if err := errors.Join(closers.run(), w.sup.Stop(ctx), st.Close()); err != nil {
 			t.Error(err)
@@ -140,7 +141,7 @@ func (w *world) create(autoResume bool) string {
 // idleAt returns when the idle clock would run out.
 func (w *world) idleAt(id string) time.Time {
 	w.t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		e, err := w.sup.Explain(w.t.Context(), id)
 		if err != nil {
 			w.t.Fatal(err)

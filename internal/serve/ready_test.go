@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // fakeHealth is a server on a host that may be unfit.
@@ -41,7 +42,7 @@ func TestNotReady(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", socket.LocalAddr().String())
 	told := func() string {
 		t.Helper()
-		if err := socket.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		if err := socket.SetReadDeadline(time.Now().Add(testmode.Patience())); err != nil {
 			t.Fatal(err)
 		}
 		text := make([]byte, 4096)

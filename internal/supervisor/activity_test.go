@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // idleSoon pauses after so little idleness that a test can wait for it.
@@ -466,7 +467,7 @@ func TestPatchAndEvents(t *testing.T) {
 	}
 	select {
 	case <-changed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testmode.Patience()):
 		t.Error("the change was not announced")
 	}
 	auto := true

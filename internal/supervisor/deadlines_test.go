@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,17 +48,17 @@ var clocks = []struct {
 // makeAppointments returns n sandboxes whose deadlines lie between from and to
 // at random.
 func makeAppointments(n int, from, to time.Time) []appointment {
-	list := make([]appointment, n)
+	list, rng := make([]appointment, n), testmode.Rand(0)
 	// Each has an instant of its own, so that they have one order.
-	each, order := to.Sub(from)/time.Duration(n), rand.Perm(n)
+	each, order := to.Sub(from)/time.Duration(n), rng.Perm(n)
 	for i := range list {
-		c, roll := 0, rand.IntN(1000)
+		c, roll := 0, rng.IntN(1000)
 		for roll >= clocks[c].share {
 			roll -= clocks[c].share
 			c++
 		}
 		a := &list[i]
-		a.at = from.Add(time.Duration(order[i])*each + rand.N(each/2)).UTC().Truncate(time.Microsecond)
+		a.at = from.Add(time.Duration(order[i])*each + testmode.N(rng, each/2)).UTC().Truncate(time.Microsecond)
 		a.pauses = clocks[c].pauses
 		began := from.Add(-24 * time.Hour).UTC().Truncate(time.Microsecond)
 		a.sb = store.Sandbox{ID: ids.New(), Config: store.Config{Template: "test"}, Record: lifecycle.Record{
@@ -120,10 +119,13 @@ func newWorld(t testing.TB) *world {
 
 // fewer returns n, or less of it where everything is slow.
 func fewer(n int) int {
-	if testing.Short() || raceEnabled || !testmode.All() {
-		return n / 20
+	switch {
+	case testmode.All() && !testing.Short() && !raceEnabled:
+		return n
+	case raceEnabled:
+		return n / 100
 	}
-	return n
+	return n / 20
 }
 
 // TestDeadlinesOverRestarts lets 100,000 deadlines run out while the server
@@ -131,7 +133,7 @@ func fewer(n int) int {
 // effect once and never early. Time is virtual.
 func TestDeadlinesOverRestarts(t *testing.T) {
 	const restarts, span = 10, 10 * time.Hour
-	n := fewer(100_000)
+	n, rng := fewer(100_000), testmode.Rand(1)
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -164,10 +166,10 @@ func TestDeadlinesOverRestarts(t *testing.T) {
 		}
 		for range restarts {
 			srv := w.mustOpen(t)
-			time.Sleep(rand.N(2 * span / restarts))
+			time.Sleep(testmode.N(rng, 2*span/restarts))
 			srv.crash()
 			srv.s.stop()
-			time.Sleep(rand.N(20 * time.Minute))
+			time.Sleep(testmode.N(rng, 20*time.Minute))
 		}
 		srv := w.mustOpen(t)
 		time.Sleep(span)

@@ -3,7 +3,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // onVirtualTime runs a test with a server and one sandbox of the settings.
@@ -227,15 +227,16 @@ func TestRequestsOverPauses(t *testing.T) {
 		var mu sync.Mutex
 		seen := map[int64]bool{}
 		var asking sync.WaitGroup
-		for range clients {
+		for n := range uint64(clients) {
 			asking.Go(func() {
+				rng := testmode.Rand(n)
 				for ctx.Err() == nil {
 					lease, err := s.Acquire(t.Context(), id, Access{Port: counterPort})
 					if err != nil {
 						t.Error(err)
 						return
 					}
-					time.Sleep(time.Millisecond + rand.N(899*time.Millisecond))
+					time.Sleep(time.Millisecond + testmode.N(rng, 899*time.Millisecond))
 					n, err := askThrough(t.Context(), lease)
 					lease.Release()
 					mu.Lock()
@@ -244,7 +245,7 @@ func TestRequestsOverPauses(t *testing.T) {
 					}
 					seen[n] = true
 					mu.Unlock()
-					time.Sleep(rand.N(300 * time.Millisecond))
+					time.Sleep(testmode.N(rng, 300*time.Millisecond))
 				}
 			})
 		}

@@ -205,7 +205,8 @@ func TestTrueLookingAgent(t *testing.T) {
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", body.Len(), body.Bytes())
 		})
 		w.answer.Store(&answer)
-		time.Sleep(10 * time.Second)
+		const span = 3 * time.Second
+		time.Sleep(span)
 		e, err := srv.s.Explain(t.Context(), id)
 		if err != nil || len(e.Holds) != agentapi.MaxProcesses {
 			t.Errorf("%d holds, %v; want %d", len(e.Holds), err, agentapi.MaxProcesses)
@@ -220,7 +221,7 @@ func TestTrueLookingAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		stalls := len(slices.DeleteFunc(events, func(e store.Event) bool { return e.Type != lifecycle.EntryStalled }))
-		if looks := int(10*time.Second/(250*time.Millisecond)) + 1; stalls == 0 || stalls > looks*awake.MostStalls {
+		if looks := int(span/(250*time.Millisecond)) + 1; stalls == 0 || stalls > looks*awake.MostStalls {
 			t.Errorf("%d stalls logged, want some, and %d at most for each of %d looks", stalls, awake.MostStalls, looks)
 		}
 		w.answer.Store(nil)

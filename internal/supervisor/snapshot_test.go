@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // put writes a file into a sandbox that runs.
@@ -639,7 +640,7 @@ func (b *bench) disk() (n int) {
 	return n
 }
 
-// TestSnapshotsKeepLast: a hundred snapshots in a row, of which the last three are
+// TestSnapshotsKeepLast: many snapshots in a row, of which the last three are
 // kept, take no more of the disk than the first three. One that is pinned stays, and
 // so do those of other sandboxes and keys, and one that was taken to stay.
 func TestSnapshotsKeepLast(t *testing.T) {
@@ -653,9 +654,10 @@ func TestSnapshotsKeepLast(t *testing.T) {
 	keep[take(t, s, other, SnapshotRequest{KeepLast: 9}).ID] = true
 	var last []string
 	most := 0
-	for i := range 100 {
+	rounds := testmode.Choose(30, 100)
+	for i := range rounds {
 		put(t, s, id, fmt.Sprint(i))
-		if i == 50 {
+		if i == rounds/2 {
 			stop()
 			s, _ = b.open()
 		}
@@ -666,14 +668,14 @@ func TestSnapshotsKeepLast(t *testing.T) {
 			t.Fatalf("%d layers and images after snapshot %d, and at most %d after the first ones", n, i, most)
 		}
 	}
-	for _, id := range last[97:] {
+	for _, id := range last[len(last)-3:] {
 		keep[id] = true
 	}
 	all := s.AllSnapshots()
 	if len(all) != len(keep) || slices.ContainsFunc(all, func(snap store.Snapshot) bool { return !keep[snap.ID] }) {
 		t.Errorf("kept %+v, want %v", all, keep)
 	}
-	child := from(t, s, last[97])
+	child := from(t, s, last[len(last)-3])
 	wantCount(t, s, child, 1, 1)
 	kill(t, s, id, other, child)
 	for _, snap := range all {

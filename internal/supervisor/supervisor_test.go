@@ -29,6 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
 	"github.com/drowse-dev/drowse/internal/template"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
@@ -277,7 +278,7 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), testmode.Patience())
 			defer cancel()
 			if err := errors.Join(s.Stop(ctx), st.Close()); err != nil {
 				t.Error(err)

@@ -4,8 +4,10 @@ package testmode
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
+	"time"
 )
 
 // All says whether everything is tested, for a release: DROWSE_TEST_ALL is set.
@@ -33,3 +35,28 @@ func Seed() uint64 {
 	}
 	return seed
 }
+
+// Patience is how long a test waits, at most, for what must happen: a minute, and
+// longer on a busy machine. It polls, or is told, so that it rarely takes as long.
+func Patience() time.Duration { return Scaled(time.Minute) }
+
+// Scaled returns d as a busy machine needs it: times DROWSE_TEST_PATIENCE, which
+// script/test takes from the load at its start. Without that it is d.
+func Scaled(d time.Duration) time.Duration {
+	text := os.Getenv("DROWSE_TEST_PATIENCE")
+	if text == "" {
+		return d
+	}
+	times, err := strconv.ParseUint(text, 10, 8)
+	if err != nil || times == 0 {
+		panic(fmt.Sprintf("DROWSE_TEST_PATIENCE is no number from 1 to 255: %q", text))
+	}
+	return d * time.Duration(times)
+}
+
+// Rand is a source of random numbers for one goroutine of a test. Those of another
+// stream are others; both are the same in each run that begins with the same seed.
+func Rand(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(Seed(), stream)) }
+
+// N is rand.N of a source.
+func N[T ~int | ~int64](r *rand.Rand, n T) T { return T(r.Int64N(int64(n))) }

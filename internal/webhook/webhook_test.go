@@ -22,6 +22,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 const secret = "the secret of the receiver"
@@ -530,7 +531,7 @@ func TestOverTheNetwork(t *testing.T) {
 		t.Errorf("%s %s %s", first.method, first.uri, first.body)
 	}
 	// The redirect is a failure. A change has it tried again at once.
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testmode.Patience()); ; time.Sleep(time.Millisecond) {
 		all, err := s.Deliveries(hook.ID)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("the redirect was not noted: %+v, %v", all, err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/cli/fakeserver"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 const key = "e2b_0123456789abcdef0123456789abcdef01234567"
@@ -484,7 +485,7 @@ func alive(p *client.Process) bool { return syscall.Kill(p.PID(), 0) == nil }
 // eventually waits for a condition outside our reach.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(testmode.Patience())
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {

@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/image"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // requested makes a template, and returns the path of its build.
@@ -116,7 +117,7 @@ func TestLogOfABuild(t *testing.T) {
 	if a := w.do("POST", "/v2"+path, `{"fromTemplate":"base","steps":`+steps+`}`); a.Status != http.StatusAccepted || a.Body != "" {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(testmode.Patience())
 	for w.do("GET", path+"/status", "").Is(http.StatusOK).Object()["status"] != "error" {
 		if time.Now().After(deadline) {
 			t.Fatal("the build does not end")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
@@ -128,7 +129,7 @@ func TestWebhookDelivery(t *testing.T) {
 // awaitDelivered waits until a webhook has noted so many deliveries.
 func (w *world) awaitDelivered(one string, n float64) {
 	w.T.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testmode.Patience()); ; time.Sleep(time.Millisecond) {
 		st := w.do("GET", one+"/stats", "").Is(http.StatusOK).Object()
 		if st["delivered"] == n && st["caughtUp"] == true {
 			return

@@ -22,6 +22,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 var errAsleep = errors.New("the sandbox was put to sleep")
@@ -73,7 +74,7 @@ func (in *inside) Acquire(_ context.Context, _ string, a supervisor.Access) (*su
 // closed waits until all leases are returned.
 func (in *inside) closed(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); in.open.Load() > 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); in.open.Load() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a lease is still open")
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // reading serves requests whose key is in a header, and answers with the code
@@ -42,7 +43,7 @@ func unfinished(t *testing.T, srv *httptest.Server, key string) (net.Conn, *bufi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testmode.Patience()))
 	fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: h\r\nX-Key: %s\r\nContent-Length: %d\r\n\r\n", key, MaxBody)
 	if _, err := io.WriteString(c, strings.Repeat("x", MaxBody-1)); err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func post(t *testing.T, srv *httptest.Server, key, body string) string {
 // waitFor waits until something holds.
 func waitFor(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); {
+	for end := time.Now().Add(testmode.Patience()); !holds(); {
 		if time.Now().After(end) {
 			t.Fatal(what)
 		}

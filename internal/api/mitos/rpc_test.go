@@ -24,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // agent is what answers in the sandboxes of a test.
@@ -291,7 +292,7 @@ func TestExecLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	leave()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(5 * time.Millisecond) {
 		a.mu.Lock()
 		killed := len(a.signals) == 1 && a.signals[0] == processpb.Signal_SIGNAL_SIGKILL
 		a.mu.Unlock()

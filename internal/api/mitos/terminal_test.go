@@ -8,16 +8,16 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
 	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-const patience = 30 * time.Second
+var patience = testmode.Patience()
 
 // dial opens a terminal on a server of the world.
 func (w *world) dial(srv *httptest.Server, key, query string) (*websocket.Conn, *http.Response, error) {

@@ -26,12 +26,12 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-const (
-	goodKey = apitest.GoodKey
-	soon    = 30 * time.Second // for what should come at once
-)
+const goodKey = apitest.GoodKey
+
+var soon = testmode.Patience() // for what should come at once
 
 // world is a handler with what is behind it.
 type world struct {

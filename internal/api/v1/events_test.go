@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func TestEventsByCursor(t *testing.T) {
@@ -98,7 +99,7 @@ type stream struct {
 // follow opens a stream; the path may have a query.
 func follow(t *testing.T, url string, header map[string]string) *stream {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testmode.Patience())
 	r, err := http.NewRequestWithContext(ctx, "GET", url, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/gdamore/tcell/v3/vt"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // box is a sandbox in memory. It sleeps when it is told to, and by no timeout.
@@ -140,7 +141,7 @@ func (v *viewer) end() error {
 	select {
 	case err := <-v.ended:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(testmode.Patience()):
 		v.t.Fatal("the screen is still there")
 		return nil
 	}

@@ -23,14 +23,16 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 const (
 	host        = "example.com" // for which httptest has a certificate
 	value       = "the/value+of=the secret"
 	placeholder = "drowse-secret-0123"
-	patience    = 30 * time.Second
 )
+
+var patience = testmode.Patience()
 
 // world is an opener between a guest and a server.
 type world struct {

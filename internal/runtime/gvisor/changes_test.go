@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/pagemap"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/gvisor/imageserver"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // chain is a guest with a large heap whose images share their pages.
@@ -267,7 +268,7 @@ func TestWakeNearTheLimit(t *testing.T) {
 		if !ok {
 			t.Fatal("nothing bounds the guest's memory")
 		}
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(testmode.Patience()); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if now, err := g.read(g.limit); err != nil || now <= limit+limitMargin {
 				break
 			}

@@ -27,6 +27,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/gvisor/imageserver"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -103,7 +104,7 @@ func heap(t *testing.T, i *instance, query string) (string, error) {
 		case <-ctx.Done():
 		}
 	}()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(5 * time.Millisecond) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/heap?"+query, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -361,7 +362,7 @@ func TestRestoreEarlyKill(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("somebody still waits for its memory")
 	}
-	for end := time.Now().Add(30 * time.Second); !exited(pid); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); !exited(pid); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("its image server is still there")
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/drivertest"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // fresh is what must differ in each runtime that starts from one image.
@@ -66,7 +67,7 @@ func guestClient(inst runtime.Instance) *http.Client {
 func askFresh(t *testing.T, inst runtime.Instance) (f fresh, asked time.Time) {
 	t.Helper()
 	c := guestClient(inst)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(testmode.Patience()); ; time.Sleep(2 * time.Millisecond) {
 		asked = time.Now()
 		resp, err := c.Get("http://guest/fresh")
 		if err == nil {

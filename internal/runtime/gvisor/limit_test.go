@@ -12,6 +12,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/cgroup"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // serveHold takes as many MiB of the guest's memory as it is asked to, for good.
@@ -87,7 +88,7 @@ func TestLimitOfACapture(t *testing.T) {
 			}
 			if name == "unsynced" {
 				eachFile(t, image, (*os.File).Sync)
-				for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				for end := time.Now().Add(testmode.Patience()); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 					if now, err := g.read(g.limit); err != nil || now == limit {
 						break
 					}
@@ -98,7 +99,7 @@ func TestLimitOfACapture(t *testing.T) {
 			err := hold(t, i, 200)
 			select {
 			case <-i.Exited():
-			case <-time.After(20 * time.Second):
+			case <-time.After(testmode.Patience()):
 				t.Fatalf("it took more memory than it may, and goes on: %v", err)
 			}
 			if by, err := i.EndedBy(); err != nil || by != runtime.MemoryLimit {

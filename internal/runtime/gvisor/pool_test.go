@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // warmRig returns a driver for which one runtime waits.
@@ -190,7 +191,7 @@ func TestOtherShape(t *testing.T) {
 	if inst := start(t, d, spec); inst.c.about().id != spec.ID {
 		t.Errorf("%s was taken for other limits", inst.c.about().id)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testmode.Patience()); ; time.Sleep(time.Millisecond) {
 		d.pool.mu.Lock()
 		ready := len(d.pool.waiting) == 1 && d.pool.waiting[0].c.ID != cid
 		d.pool.mu.Unlock()
@@ -373,7 +374,7 @@ func TestLastWaitsForOthers(t *testing.T) {
 // awaitShape waits until a runtime with so much memory waits, and nothing else.
 func (r *rig) awaitShape(t *testing.T, d *Driver, mebibytes int) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(time.Millisecond) {
 		d.pool.mu.Lock()
 		fit := len(d.pool.waiting) == 1 && d.pool.waiting[0].shape.Limits.MemoryMiB == mebibytes
 		d.pool.mu.Unlock()

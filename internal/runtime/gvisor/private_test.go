@@ -22,6 +22,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/netns"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // The tests below hold what gVisor does and does not promise, one each. After an
@@ -104,7 +105,7 @@ func awaitEnd(t *testing.T, inst runtime.Instance) {
 	t.Helper()
 	select {
 	case <-inst.Exited():
-	case <-time.After(30 * time.Second):
+	case <-time.After(testmode.Patience()):
 		t.Error("the runtime has not ended")
 	}
 }

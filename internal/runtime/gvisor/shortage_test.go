@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestMemoryIsWatched lets a guest take more memory than it may. The watch asks
@@ -29,7 +30,7 @@ func TestMemoryIsWatched(t *testing.T) {
 		}
 		return nil
 	})
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if limit, err := g.read(g.limit); err == nil && limit == most+memoryReserve {
 			break
 		}
@@ -49,12 +50,12 @@ func TestMemoryIsWatched(t *testing.T) {
 		if p.bytes <= most/reliefSlack || p.limit != 2*(most+memoryReserve) {
 			t.Errorf("it was asked for %d bytes with a limit of %d; want more than %d, and %d", p.bytes, p.limit, most/reliefSlack, 2*(most+memoryReserve))
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(testmode.Patience()):
 		t.Fatal("it took more memory than it may, and nobody was asked for any")
 	}
 	select {
 	case <-i.Exited():
-	case <-time.After(30 * time.Second):
+	case <-time.After(testmode.Patience()):
 		t.Fatal("it keeps more memory than it may")
 	}
 	if by, err := i.EndedBy(); err != nil || by != runtime.MemoryLimit {
