@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/builds"
 	"github.com/drowse-dev/drowse/internal/runtime/drivertest"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func TestMain(m *testing.M) {
@@ -53,7 +54,7 @@ func newRig(t *testing.T) *rig {
 func needStatic(t *testing.T) {
 	t.Helper()
 	if needsLibraries("/proc/self/exe") {
-		t.Fatal("this test program is linked dynamically, and gVisor starts it where there are no libraries: run it with CGO_ENABLED=0, or by make test-gvisor")
+		t.Fatal("this test program is linked dynamically, and gVisor starts it where there are no libraries: run it with CGO_ENABLED=0, or by make test-plain")
 	}
 }
 
@@ -96,7 +97,7 @@ func (r *rig) reopen(t *testing.T) runtime.Driver {
 // awaitWarm waits until as many runtimes wait as should.
 func (r *rig) awaitWarm(t *testing.T, d *Driver) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(time.Millisecond) {
 		d.pool.mu.Lock()
 		n := len(d.pool.waiting)
 		d.pool.mu.Unlock()

@@ -102,9 +102,9 @@ func throttle(pid int, done <-chan error) error {
 func TestWhileLoading(t *testing.T) {
 	if edits == "" {
 		if testing.Short() {
-			t.Skip("this gVisor is not edited: make test-gvisor tests the one that is")
+			t.Skip("this gVisor is not edited: make test-plain tests the one that is")
 		}
-		t.Fatal("this gVisor is not edited, and its system calls wait for all of a large mapping: run make test-gvisor")
+		t.Fatal("this gVisor is not edited, and its system calls wait for all of a large mapping: run make test-plain")
 	}
 	e := newEarly(t)
 	files := unread(t, e.image)
