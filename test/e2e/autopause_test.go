@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // When a request is sent, counted from the end of a timeout. The commit point
@@ -95,6 +96,7 @@ type pauser struct {
 	cursor     int64         // of the event log
 	usual      time.Duration // a request takes without a pause
 	latest     time.Duration // when requests are sent, counted from the end of the timeout
+	rng        *rand.Rand
 	meetings   []meeting
 }
 
@@ -102,7 +104,7 @@ type pauser struct {
 // and to answer.
 func (s *server) newPauser(ctx context.Context) *pauser {
 	s.t.Helper()
-	p := &pauser{guest: s.startGuest(ctx, sleeper)}
+	p := &pauser{guest: s.startGuest(ctx, sleeper), rng: testmode.Rand(0)}
 	p.latest = max(latestAccess, 3*s.pause(ctx, p.sb.ID)/2)
 	p.generation = p.ask(ctx).generation(s.t)
 	var all []time.Duration
@@ -126,7 +128,7 @@ func (p *pauser) round(ctx context.Context) error {
 		return err
 	}
 	due := asked.Add(time.Since(asked)/2 + timeout)
-	time.Sleep(time.Until(due.Add(earliestAccess + rand.N(p.latest-earliestAccess))))
+	time.Sleep(time.Until(due.Add(earliestAccess + testmode.N(p.rng, p.latest-earliestAccess))))
 
 	var hits int
 	began := time.Now()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestKilledServer kills the server while five sandboxes run and five are
@@ -116,7 +117,8 @@ func TestKilledServerInMidChange(t *testing.T) {
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
 	guests := s.startGuests(ctx, 4, sleeper)
-	for i := range 8 {
+	rounds := testmode.Choose(3, 8)
+	for i := range rounds {
 		before := map[string]report{}
 		for j, g := range guests {
 			before[g.sb.ID] = g.ask(ctx)
@@ -136,7 +138,8 @@ func TestKilledServerInMidChange(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(15*(i+1)) * time.Millisecond) // the moment that is tried
+		moment := 120 * time.Millisecond * time.Duration(i+1) / time.Duration(rounds)
+		time.Sleep(moment)
 		s.crash()
 		calls.Wait()
 		s.start()
@@ -145,7 +148,7 @@ func TestKilledServerInMidChange(t *testing.T) {
 			g.same(before[g.sb.ID], now)
 			g.checkAppended(ctx)
 			if t.Failed() {
-				t.Fatalf("after the crash %d ms into the changes", 15*(i+1))
+				t.Fatalf("after the crash %s into the changes", moment)
 			}
 		}
 	}

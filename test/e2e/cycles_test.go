@@ -227,16 +227,17 @@ func TestLinksAcrossPauses(t *testing.T) {
 
 // TestDeadlineOfWake checks the deadline that each way of waking sets.
 func TestDeadlineOfWake(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := startServer(t)
-	g := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true), Timeout: 20 * time.Second})
+	g := s.startGuest(ctx, client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true), Timeout: 100 * time.Second})
 	check := func(how string, want time.Duration) {
 		t.Helper()
 		info, err := s.client.Get(ctx, g.sb.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left := time.Until(info.EndAt); left > want || left < want-5*time.Second {
+		if left := time.Until(info.EndAt); left > want || left < want-testmode.Patience() {
 			t.Errorf("%s left %s until the deadline, want %s", how, left.Round(time.Millisecond), want)
 		}
 	}
@@ -244,10 +245,10 @@ func TestDeadlineOfWake(t *testing.T) {
 	g.ask(ctx)
 	check("traffic", 300*time.Second)
 	s.pause(ctx, g.sb.ID)
-	if _, err := s.client.Connect(ctx, g.sb.ID, 40*time.Second); err != nil {
+	if _, err := s.client.Connect(ctx, g.sb.ID, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	check("connect", 40*time.Second)
+	check("connect", time.Hour)
 	if n := strings.Count(s.log.String(), `msg="sandbox resumed"`); n != 2 {
 		t.Errorf("%d resumes, want 2", n)
 	}

@@ -20,6 +20,7 @@ import (
 	_ "modernc.org/sqlite" // the "sqlite" driver
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestDamagedCheckpoint damages the checkpoint of a sleeping sandbox in many
@@ -55,7 +56,16 @@ func TestDamagedCheckpoint(t *testing.T) {
 		t.Fatalf("layers %q, want those of two generations", layers)
 	}
 	damages := s.damages(t, image, s.checkpointOf(ctx, other.sb.ID), layers, earlier)
-	for _, d := range damages {
+	// For a change, each is tried in one of the two ways.
+	try := func(way int) (some []damage) {
+		for i, d := range damages {
+			if testmode.All() || i%2 == way {
+				some = append(some, d)
+			}
+		}
+		return some
+	}
+	for _, d := range try(0) {
 		undo := d.do()
 		s.checkDamaged(ctx, g, d.name)
 		undo()
@@ -66,7 +76,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 	if found, code := s.fsck(t); code != 0 {
 		t.Errorf("fsck of a sound directory ends with %d: %+v", code, found)
 	}
-	for _, d := range damages {
+	for _, d := range try(1) {
 		undo := d.do()
 		found, code := s.fsck(t)
 		if code != 1 || !slices.ContainsFunc(found, func(f fault) bool { return f.Sandbox == g.sb.ID }) {

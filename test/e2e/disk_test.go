@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // smallDisk returns a state directory on a file system of its own of so many
@@ -99,6 +100,7 @@ func fill(t *testing.T, dir string, leave int64) (free func()) {
 // pause fails and says so, and everything goes on as before; with space again,
 // it works.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	dir := smallDisk(t, 400)
 	s := startServerIn(t, dir)
@@ -183,6 +185,7 @@ func (s *server) refusedPause(ctx context.Context, t *testing.T, g *guest, befor
 // nothing at all can be written. Whoever can make space must be able to: the
 // guest by deleting, the owner by killing a sandbox.
 func TestDiskFilledFromInside(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	dir := smallDisk(t, 300)
 	s := startServerIn(t, dir)
@@ -199,7 +202,7 @@ func TestDiskFilledFromInside(t *testing.T) {
 	fillUp()
 	before := g.ask(ctx)
 
-	impatient, cancel := context.WithTimeout(ctx, 20*time.Second)
+	impatient, cancel := context.WithTimeout(ctx, testmode.Patience())
 	defer cancel()
 	begin := time.Now()
 	err := s.client.Pause(impatient, g.sb.ID)

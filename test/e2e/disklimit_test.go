@@ -67,6 +67,7 @@ func TestDiskLimit(t *testing.T) {
 // pause. It is ended, or falls back to where it last slept, and its neighbour
 // sleeps and wakes.
 func TestDiskLimitOnFullDisk(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	dir := smallDisk(t, 300)
 	s := startServerIn(t, dir)
@@ -177,6 +178,7 @@ func TestVolumeLimit(t *testing.T) {
 // TestVolumeLimitOnFullDisk lets a guest fill a volume on a disk that has no room
 // for its pause. It is ended, the volume stays, and a neighbour sleeps and wakes.
 func TestVolumeLimitOnFullDisk(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	dir := smallDisk(t, 300)
 	s := startServerIn(t, dir)

@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-var drainPauses = flag.Int("drain.pauses", 4, "how many pauses of each kind there are in TestRequestsOverPauses")
+var drainPauses = flag.Int("drain.pauses", testmode.Choose(2, 4), "how many pauses of each kind there are in TestRequestsOverPauses")
 
 // Of the requests of TestRequestsOverPauses, and of what they meet.
 const (
@@ -37,8 +38,8 @@ func TestRequestsOverPauses(t *testing.T) {
 
 	var asking sync.WaitGroup
 	stop := make(chan struct{})
-	for range clients {
-		asking.Go(func() { d.keepAsking(ctx, stop) })
+	for n := range uint64(clients) {
+		asking.Go(func() { d.keepAsking(ctx, testmode.Rand(n), stop) })
 	}
 	for n := range *drainPauses {
 		// At every other timeout no request follows, so that it is not cancelled.
@@ -62,10 +63,10 @@ type drained struct {
 	still sync.RWMutex // held by each request until it is sent; by the test while none may be
 }
 
-func (d *drained) keepAsking(ctx context.Context, stop <-chan struct{}) {
+func (d *drained) keepAsking(ctx context.Context, rng *rand.Rand, stop <-chan struct{}) {
 	for {
 		d.still.RLock()
-		id, after := d.asked.Add(1), time.Millisecond+rand.N(longestRequest)
+		id, after := d.asked.Add(1), time.Millisecond+testmode.N(rng, longestRequest)
 		d.still.RUnlock()
 		began := time.Now()
 		var n int
@@ -81,7 +82,7 @@ func (d *drained) keepAsking(ctx context.Context, stop <-chan struct{}) {
 			return
 		case <-ctx.Done():
 			return
-		case <-time.After(rand.N(longestBreak)):
+		case <-time.After(testmode.N(rng, longestBreak)):
 		}
 	}
 }

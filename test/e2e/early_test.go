@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestEarlyWake wakes a sandbox that runs before its memory has been read. It pauses
@@ -29,7 +30,7 @@ func TestEarlyWake(t *testing.T) {
 		}
 		return out.String(), err
 	}
-	if exit, out := run(ctx, t, g.sb, "sh", "-c", "head -c 128M /dev/urandom >/dev/shm/noise"); exit.Code != 0 {
+	if exit, out := run(ctx, t, g.sb, "sh", "-c", fmt.Sprintf("head -c %dM /dev/urandom >/dev/shm/noise", testmode.Choose(64, 128))); exit.Code != 0 {
 		t.Fatalf("fill memory: %+v: %s", exit, out)
 	}
 	want, err := digest()
@@ -43,7 +44,7 @@ func TestEarlyWake(t *testing.T) {
 		}
 		g.same(g.first, g.ask(ctx))
 	}
-	for range 3 {
+	for range testmode.Choose(1, 3) {
 		s.pause(ctx, g.sb.ID)
 		g.ask(ctx)
 		s.pause(ctx, g.sb.ID)

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // apiKey is every server's first key.
@@ -473,7 +474,7 @@ var sleeper = client.CreateOptions{OnTimeout: client.Pause, AutoResume: new(true
 // patience is how many times longer than it is allowed something may take before
 // a test gives it up. Machines are busy: tests hold that things happen, benchmarks
 // how long they take.
-const patience = 3
+var patience = testmode.Scaled(3)
 
 // deadline returns a context for one test. It ends well before the go command
 // would end the program, so that the test cleans up after itself.

@@ -17,10 +17,11 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/test/e2e/filetree"
 )
 
-var mergeCycles = flag.Int("merge.cycles", 14, "how often TestMergedLayers lets its sandbox sleep")
+var mergeCycles = flag.Int("merge.cycles", testmode.Choose(8, 14), "how often TestMergedLayers lets its sandbox sleep")
 
 // TestMergedLayers lets a sandbox sleep again and again, with a MiB written anew
 // each time. Its layers are merged meanwhile, whether it sleeps or runs: of that

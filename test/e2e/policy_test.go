@@ -12,13 +12,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-const (
-	pollIdle    = 4 * time.Second        // after which polled sandboxes sleep
-	pollTimeout = 8 * time.Second        // likewise, where it is the timeout that ends
-	pollPeriod  = 250 * time.Millisecond // between two polls
+var (
+	pollIdle    = testmode.Scaled(4 * time.Second) // after which polled sandboxes sleep
+	pollTimeout = testmode.Scaled(8 * time.Second) // likewise, where it is the timeout that ends
 )
+
+const pollPeriod = 250 * time.Millisecond // between two polls
 
 // polled is a route into a sandbox that somebody asks all the time.
 type polled struct {
@@ -64,7 +66,7 @@ func (p polled) pollToSleep(ctx context.Context) error {
 		if status, err := p.poll(ctx); err == nil && status == http.StatusOK {
 			answered++
 		}
-		if time.Since(begin) > 90*time.Second {
+		if time.Since(begin) > testmode.Scaled(90*time.Second) {
 			return fmt.Errorf("%s:%d%s: polls keep it awake:\n%s", p.sb.ID, p.port, p.target, p.s.why(ctx, p.sb.ID))
 		}
 	}

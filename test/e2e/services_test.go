@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-var serviceSleeps = flag.Int("services.sleeps", 4, "how often TestServices lets its sandbox sleep without memory")
+var serviceSleeps = flag.Int("services.sleeps", testmode.Choose(2, 4), "how often TestServices lets its sandbox sleep without memory")
 
 // application is a web application that counts its starts in a file, and takes a
 // moment to come up.

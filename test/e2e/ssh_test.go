@@ -16,9 +16,10 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-var sshWakes = flag.Int("ssh.wakes", 8, "how often TestSSH lets its sandbox sleep")
+var sshWakes = flag.Int("ssh.wakes", testmode.Choose(2, 8), "how often TestSSH lets its sandbox sleep")
 
 // sshClient is OpenSSH on the way into one sandbox.
 type sshClient struct {

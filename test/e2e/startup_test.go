@@ -245,6 +245,7 @@ func TestStopPausesAll(t *testing.T) {
 // TestServiceManager plays systemd: it is told when the server is ready, that
 // it is well, again and again, and when it stops.
 func TestServiceManager(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -298,6 +299,7 @@ func wrapped(t *testing.T, script string) string {
 // "ip netns exec". With cgroup v2 it finds them all the same; with v1 it says
 // what hides them.
 func TestHiddenCgroups(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, time.Minute)
 	s := newServer(t, stateDir(t))
 	s.args = []string{"--trial"}

@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-var streamsSandboxes = flag.Int("streams.sandboxes", 12, "how many sandboxes TestStreams has")
+var streamsSandboxes = flag.Int("streams.sandboxes", testmode.Choose(5, 12), "how many sandboxes TestStreams has")
 
 // So many commands run in each sandbox of TestStreams, and so many lines does
 // each of them say, of output and of errors.

@@ -62,7 +62,7 @@ def near(want, tolerance):
 
 
 # Machines are busy: what is awaited may take so many times longer than it should.
-PATIENCE = 6
+PATIENCE = 6 * int(os.environ.get("DROWSE_TEST_PATIENCE", 1))
 
 
 def eventually(what, probe, within=10.0, every=0.1):

@@ -4,6 +4,7 @@ the sandbox sleeps on."""
 
 import asyncio
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,35 +13,56 @@ from e2b import Sandbox, TimeoutException
 from e2b_code_interpreter import AsyncSandbox as AsyncInterpreter
 from e2b_code_interpreter import Sandbox as Interpreter
 
-from support import LEFTOVER, NotRunning, eventually, v1
+from support import LEFTOVER, PATIENCE, NotRunning, eventually, v1
 
 LIFECYCLE = {"on_timeout": "pause", "auto_resume": True}
 WATCHED = "/tmp"
 
-STREAMS = {
-    "command": lambda s: s.commands.run("sleep 600", background=True, timeout=0).wait(),
-    "pty": lambda s: s.pty.create(_size(), timeout=0).wait(),
-    "run_code": lambda s: s.run_code("import time; time.sleep(600)", timeout=0),
-}
+CELL = "import time; print('begun', flush=True); time.sleep(600)"
 
 
-async def _command(sandbox):
-    await (await sandbox.commands.run("sleep 600", background=True, timeout=0)).wait()
+# Each opens a stream, says so once the SDK knows, and waits for its end.
+def _command_open(sandbox, opened):
+    command = sandbox.commands.run("sleep 600", background=True, timeout=0)
+    opened.set()
+    command.wait()
 
 
-async def _pty(sandbox):
-    await (await sandbox.pty.create(_size(), on_data=lambda _: None, timeout=0)).wait()
+def _pty_open(sandbox, opened):
+    pty = sandbox.pty.create(_size(), timeout=0)
+    opened.set()
+    pty.wait()
 
 
-async def _run_code(sandbox):
-    await sandbox.run_code("import time; time.sleep(600)", timeout=0)
+def _run_code_open(sandbox, opened):
+    sandbox.run_code(CELL, timeout=0, on_stdout=lambda _: opened.set())
 
 
-async def _watch(sandbox):
+STREAMS = {"command": _command_open, "pty": _pty_open, "run_code": _run_code_open}
+
+
+async def _command(sandbox, opened):
+    command = await sandbox.commands.run("sleep 600", background=True, timeout=0)
+    opened.set()
+    await command.wait()
+
+
+async def _pty(sandbox, opened):
+    pty = await sandbox.pty.create(_size(), on_data=lambda _: None, timeout=0)
+    opened.set()
+    await pty.wait()
+
+
+async def _run_code(sandbox, opened):
+    await sandbox.run_code(CELL, timeout=0, on_stdout=lambda _: opened.set())
+
+
+async def _watch(sandbox, opened):
     ended = asyncio.get_running_loop().create_future()
     await sandbox.files.watch_dir(
         WATCHED, on_event=lambda _: None, on_exit=lambda err: ended.done() or ended.set_result(err), timeout=0
     )
+    opened.set()
     raise (await ended) or AssertionError("the watch ended cleanly")
 
 
@@ -71,10 +93,8 @@ def fall_asleep(sandbox, pause):
         v1(sandbox, method="PATCH", idleTimeoutSeconds=1, onIdle="pause", stallAfterSeconds=1)
 
 
-def opened(sandbox):
-    """Waits until a stream is open, and then some more, until the SDK knows."""
+def is_open(sandbox):
     eventually("open", lambda: v1(sandbox)["openStreams"] > 0, within=60)
-    time.sleep(1.5)
 
 
 def says_why(stream, err):
@@ -88,7 +108,7 @@ def stays_asleep(sandbox):
         return v1(sandbox, "/lifecycle")
 
     eventually("paused", lambda: lifecycle()["state"] == "paused", within=60)
-    for _ in range(5):
+    for _ in range(5 if os.environ.get("DROWSE_TEST_ALL") else 2):
         time.sleep(1)
         now = lifecycle()
         assert (now["state"], now["phase"], now["generation"]) == ("paused", None, 1), now["transitions"]
@@ -99,10 +119,12 @@ def stays_asleep(sandbox):
 def test_asleep_with_a_client_attached(new, stream, pause):
     sandbox = new(Interpreter, lifecycle=LIFECYCLE)
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(STREAMS[stream], sandbox)
-        opened(sandbox)
+        opened = threading.Event()
+        ended = pool.submit(STREAMS[stream], sandbox, opened)
+        assert opened.wait(60 * PATIENCE)
+        is_open(sandbox)
         fall_asleep(sandbox, pause)
-        err = ended.exception(timeout=60)
+        err = ended.exception(timeout=60 * PATIENCE)
     says_why(stream, err)
     assert sandbox.is_running() is False
     stays_asleep(sandbox)
@@ -113,13 +135,15 @@ def test_asleep_with_a_client_attached(new, stream, pause):
 async def test_asleep_with_an_async_client_attached(stream, pause):
     sandbox = await AsyncInterpreter.create(timeout=LEFTOVER, lifecycle=LIFECYCLE)
     try:
-        ended = asyncio.create_task(ASYNC_STREAMS[stream](sandbox))
-        await asyncio.to_thread(opened, sandbox)
+        opened = asyncio.Event()
+        ended = asyncio.create_task(ASYNC_STREAMS[stream](sandbox, opened))
+        await asyncio.wait_for(opened.wait(), 60 * PATIENCE)
+        await asyncio.to_thread(is_open, sandbox)
         if pause == "same client":
             await sandbox.pause()
         else:
             await asyncio.to_thread(fall_asleep, sandbox, pause)
-        await asyncio.wait([ended], timeout=60)
+        await asyncio.wait([ended], timeout=60 * PATIENCE)
         says_why(stream, ended.exception())
         assert await sandbox.is_running() is False
         await asyncio.to_thread(stays_asleep, sandbox)

@@ -9,18 +9,25 @@ import { Sandbox, TimeoutError } from 'e2b'
 import { Sandbox as Interpreter } from '@e2b/code-interpreter'
 import { check, eventually, open, rejection, stateOf, v1 } from './support.js'
 
-// Where a stream tells its end: by rejecting a promise, or to a callback.
+// Each opens a stream, calls back once the SDK knows, and waits for its end, which it
+// tells by rejecting a promise, or to a callback.
+const waiting = async (handle, opened) => {
+  const process = await handle
+  opened()
+  return process.wait()
+}
 const STREAMS = {
-  command: async (sandbox) => (await sandbox.commands.run('sleep 600', { background: true, timeoutMs: 0 })).wait(),
-  'command that prints': async (sandbox) =>
-    (await sandbox.commands.run('while :; do echo tick; sleep 0.02; done', { background: true, timeoutMs: 0 })).wait(),
-  pty: async (sandbox) => (await sandbox.pty.create({ cols: 80, rows: 24, timeoutMs: 0, onData: () => {} })).wait(),
-  watch: (sandbox) =>
+  command: (sandbox, opened) => waiting(sandbox.commands.run('sleep 600', { background: true, timeoutMs: 0 }), opened),
+  'command that prints': (sandbox, opened) =>
+    waiting(sandbox.commands.run('while :; do echo tick; sleep 0.02; done', { background: true, timeoutMs: 0 }), opened),
+  pty: (sandbox, opened) => waiting(sandbox.pty.create({ cols: 80, rows: 24, timeoutMs: 0, onData: () => {} }), opened),
+  watch: (sandbox, opened) =>
     new Promise((_, reject) => {
       sandbox.files.watchDir('/tmp', () => {}, { timeoutMs: 0, onExit: (err) => reject(err ?? new Error('a clean end')) })
-        .catch(reject)
+        .then(opened, reject)
     }),
-  run_code: (sandbox) => sandbox.runCode('import time; time.sleep(600)', { timeoutMs: 0 }),
+  run_code: (sandbox, opened) =>
+    sandbox.runCode("import time; print('begun', flush=True); time.sleep(600)", { timeoutMs: 0, onStdout: () => opened() }),
 }
 
 const PAUSES = {
@@ -41,9 +48,10 @@ describe('asleep with a client attached', () => {
       check(`${stream}, ${pause}`, async (t) => {
         const opts = { lifecycle: { onTimeout: 'pause', autoResume: true } }
         const sandbox = await open(t, opts, Interpreter)
-        const ended = rejection(hold(sandbox))
+        let ended
+        const opened = new Promise((resolve) => { ended = rejection(hold(sandbox, resolve)) })
+        await Promise.race([opened, ended])
         await eventually('open', async () => (await v1(sandbox, '')).openStreams > 0, { within: 60_000 })
-        await delay(1500) // until the SDK knows
         if (settings) await v1(sandbox, '', { method: 'PATCH', body: JSON.stringify(settings) })
         if (by) await by(sandbox)
         const err = await ended
@@ -51,7 +59,7 @@ describe('asleep with a client attached', () => {
         // The answer of a cell has no message that could say why.
         if (stream !== 'run_code') assert.match(err.message, /the sandbox was put to sleep/)
         await eventually('paused', async () => (await stateOf(sandbox)) === 'paused', { within: 60_000 })
-        for (let n = 0; n < 5; n++) {
+        for (let n = 0; n < (process.env.DROWSE_TEST_ALL ? 5 : 2); n++) {
           assert.equal(await sandbox.isRunning(), false)
           await delay(1000)
         }

@@ -77,7 +77,7 @@ export function sha256(data) {
 }
 
 // Machines are busy: what is awaited may take so many times longer than it should.
-const PATIENCE = 6
+const PATIENCE = 6 * Number(process.env.DROWSE_TEST_PATIENCE ?? 1)
 
 // eventually polls until probe returns something truthy and returns that.
 export async function eventually(what, probe, { within = 10_000, every = 100 } = {}) {

@@ -22,7 +22,7 @@ from mitos import (
 
 BASE = os.environ["MITOS_BASE_URL"]
 KEY = os.environ["MITOS_API_KEY"]
-PATIENCE = 30
+PATIENCE = 30 * int(os.environ.get("DROWSE_TEST_PATIENCE", 1))
 
 
 @pytest.fixture(scope="module")
