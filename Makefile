@@ -127,47 +127,62 @@ ALL := ./... github.com/drowse-dev/drowse/client/...
 TESTED := $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(ALL)
 
 # What runs tests: "go test", or script/test's runner that counts and times them.
+# "make check" vets all: to vet again here, in another way of building for each target,
+# would take minutes.
 GOTEST ?= $(GO) test
+TEST   := $(GOTEST) -vet=off -count=1
 
-# "make -k test" goes on after a failure. "make check" vets all: to vet again here, in
-# another way of building for each target, would take minutes.
-.PHONY: test test-virtual test-race test-gvisor test-planted test-short
-test: test-virtual test-race test-gvisor test-planted
+# Without the race detector: what links gVisor, which would have to be compiled once
+# more; what has virtual time, as many histories need speed; and, but for a release,
+# what works on files one after the other, or runs other programs.
+MODULE  := github.com/drowse-dev/drowse
+UNRACED := internal/runtime/gvisor.*|internal/serve|internal/lifecycle
+ifeq ($(DROWSE_TEST_ALL),)
+UNRACED := $(UNRACED)|internal/(backup|bundle|cli|errdef|failpoint|image|layer|powercut|store|template|tree|ui|volume)|packaging|test/.*
+endif
 
-# Virtual time, virtual disks: nothing here waits or depends on how fast it is.
-# Many histories need speed, which the race detector takes away.
-test-virtual: $(AGENT)
-	$(GOTEST) -vet=off -timeout 30m ./internal/lifecycle
-	$(GOTEST) -vet=off -timeout 30m -run '^Test(Simulation|Histories|Deadlines.*|OverdueAtStart|Lateness|.*PowerCut)$$' ./internal/supervisor
-	$(GOTEST) -vet=off -timeout 30m -run PowerCut ./internal/layer ./internal/store ./internal/template
+# The longest first, so that none is left alone at the end.
+LONGEST := $(addprefix $(MODULE)/internal/,supervisor interpreter agent store edge layer image)
 
-# The race detector needs cgo. Not what links gVisor: to compile that once more takes
-# minutes.
+# "make -k test" goes on after a failure.
+.PHONY: test test-virtual test-race test-plain test-planted test-short
+test: test-race test-plain test-virtual test-planted
+
+# The race detector needs cgo. It waits a second at the end of each program, unless told
+# otherwise: for what its other threads have to say.
 test-race: $(AGENT)
-	CGO_ENABLED=1 $(GOTEST) -vet=off -race -timeout 20m $$($(TESTED) | grep -v -e /runtime/gvisor -e '/internal/serve$$' -e '/test/e2e$$' -e '/lifecycle$$')
+	GORACE=atexit_sleep_ms=50 CGO_ENABLED=1 $(TEST) -race -timeout 20m \
+		$$({ printf '%s\n' $(LONGEST); $(TESTED); } | grep -vxE '$(MODULE)/($(UNRACED)|test/e2e)')
 
-# Static test binaries, because they become the sandbox's own processes; with gVisor
-# edited, as in what is built.
-test-gvisor: $(AGENT) overlay
-	$(GOTEST) $(EDITED) -vet=off ./internal/runtime/gvisor/... ./internal/serve
+# As in what is built, with gVisor edited: static binaries, because they become the
+# sandbox's own processes.
+test-plain: $(AGENT) overlay
+	$(TEST) $(EDITED) -timeout 20m $$({ printf '%s\n' $(LONGEST); $(TESTED); } | grep -xE '$(MODULE)/($(UNRACED))' | grep -v '/test/e2e$$')
+
+# Virtual time, virtual disks: nothing here waits or depends on how fast it is. The
+# race detector leaves only the short form of these.
+test-virtual: $(AGENT) overlay
+	$(TEST) $(EDITED) -timeout 30m -run '^Test(Simulation|Histories|Deadlines.*|OverdueAtStart|Lateness|.*PowerCut)$$' ./internal/supervisor
 
 # The bugs that tests must find need a build of their own.
 test-planted: $(AGENT)
-	$(GOTEST) -vet=off -timeout 30m -tags plant -run TestPlantedBugs ./internal/planted
+	$(TEST) -timeout 30m -tags plant -run TestPlantedBugs ./internal/planted
 
 test-short: $(AGENT) overlay
-	$(GOTEST) $(EDITED) -vet=off -short -timeout 10m $$($(TESTED) | grep -v '/test/e2e$$')
+	$(TEST) $(EDITED) -short -timeout 10m $$({ printf '%s\n' $(LONGEST); $(TESTED); } | grep -v '/test/e2e$$')
 
 # The tests that may run side by side wait more than they work.
 .PHONY: e2e
 e2e: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GOTEST) -vet=off -v -count=1 -timeout=60m -parallel 3 $(E2E) ./test/e2e
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(TEST) -v -timeout=60m -parallel 3 $(E2E) ./test/e2e
 
 # Thousands of simulated machines and histories; then kills the server some 2,000
 # times within 8,000 sleeps of real sandboxes, and creates and kills 5,000; then
 # fuzzes the parsers of what guests and clients send for ten minutes.
 .PHONY: soak
+soak: export DROWSE_TEST_SEED := $(or $(DROWSE_TEST_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 soak: build
+	@echo 'random tests begin with DROWSE_TEST_SEED=$(DROWSE_TEST_SEED)'
 	$(GO) test -v -count=1 -timeout=6h -run '^Test(Simulation|Histories)$$' ./internal/supervisor -sim.seeds 20000 -history.count 100000
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestManyWakeAtOnce|TestDeltaWalk|TestLeaks|TestRequestsOverPauses|TestSSH|TestServices|TestForkOfHeap)$$' -fork.children 32 -wakes.sandboxes 100 -ssh.wakes 30 -services.sleeps 30 -drain.pauses 40 -soak.workers 8 -soak.cycles 1000 -deltas.cycles 10000 -leaks.sandboxes 5000 $(SOAK)
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=3h ./test/e2e -run '^TestBadNeighbours$$' -neighbours.width 1 -neighbours.cycles 20
