@@ -142,7 +142,7 @@ UNRACED := $(UNRACED)|internal/(backup|bundle|cli|errdef|failpoint|image|layer|p
 endif
 
 # The longest first, so that none is left alone at the end.
-LONGEST := $(addprefix $(MODULE)/internal/,supervisor interpreter agent store edge layer image)
+LONGEST := $(addprefix $(MODULE)/internal/,runtime/gvisor supervisor interpreter agent edge layer image cli)
 
 # "make -k test" goes on after a failure.
 .PHONY: test test-virtual test-race test-plain test-planted test-short

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools="$PWD/bin/tools"
+export CGO_ENABLED=0 # as "make build" has it, so that what it compiled is not compiled again
 
 say() { printf '== %s\n' "$*"; }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -52,10 +53,12 @@ func newState(dir string) (*state, error) {
 		return nil, err
 	}
 	// Known content, that no buffer of 4 KiB repeats.
+	var content bytes.Buffer
 	for i := range 50_000 {
-		if _, err := fmt.Fprintf(s.deleted, "%d\n", i*i); err != nil {
-			return nil, err
-		}
+		fmt.Fprintf(&content, "%d\n", i*i)
+	}
+	if _, err := content.WriteTo(s.deleted); err != nil {
+		return nil, err
 	}
 	return s, os.Remove(s.deleted.Name())
 }
