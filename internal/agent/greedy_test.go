@@ -2,10 +2,11 @@ package agent
 
 import (
 	"bytes"
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"net"
 	"testing"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestGreedyReads reads a stream in pieces of all sizes, and the rest with

@@ -3,7 +3,6 @@ package edge
 import (
 	"bufio"
 	"fmt"
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"log/slog"
 	"net"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // serving runs a server of which the test sees more than its address.

@@ -17,9 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // newFleet2 is newFleet whose servers inside speak HTTP/2 as well.

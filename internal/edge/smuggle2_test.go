@@ -16,9 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestNothingIsSmuggledByHTTP2 sends malformed and ambiguous requests by

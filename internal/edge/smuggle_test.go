@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"fmt"
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"log/slog"
 	"net"
@@ -17,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestNothingIsSmuggled sends ambiguous and malformed requests, each followed

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"net"
 	"net/netip"
@@ -12,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // loop is an Internet of one server on the loopback interface, which stands for

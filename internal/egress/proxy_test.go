@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"net"
 	"net/http"
@@ -17,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func TestParseProxy(t *testing.T) {

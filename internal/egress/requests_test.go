@@ -3,13 +3,14 @@ package egress
 import (
 	"bufio"
 	"fmt"
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"io"
 	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // onlyGood is a gate that lets good.test through, and nothing else.

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/testmode"
 	"golang.org/x/sys/unix"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // sharing is a rig whose tree /usr is the host's own, with secrets in it.

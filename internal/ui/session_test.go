@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -64,4 +65,15 @@ func TestIdleSessions(t *testing.T) {
 		}
 		session.use() // which comes late
 	})
+}
+
+// TestEndsMeanwhile: whatever went wrong with a request whose session has ended, its
+// browser is told to sign in.
+func TestEndsMeanwhile(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	v := &visit{s: &server{Options: Options{Log: slog.New(slog.DiscardHandler)}}, r: httptest.NewRequest(http.MethodGet, "/ui/events", nil), session: &session{ctx: ctx}}
+	end()
+	if p := v.problemOf(context.Canceled); p.Status != http.StatusUnauthorized {
+		t.Errorf("told %+v", p)
+	}
 }

@@ -127,8 +127,8 @@ func (a *attacked) wantError(what string, status int, body []byte, want ...int) 
 	}
 }
 
-// traverse tries hundreds of paths, or for a change one in three, to a file of the host, to read it and to
-// write beside it.
+// traverse tries hundreds of paths to a file of the host, to read it and to write
+// beside it; for a change, one in three.
 func (a *attacked) traverse(ctx context.Context) {
 	a.t.Helper()
 	const secret = "a secret of the host"

@@ -9,13 +9,14 @@ import { Sandbox, TimeoutError } from 'e2b'
 import { Sandbox as Interpreter } from '@e2b/code-interpreter'
 import { check, eventually, open, rejection, stateOf, v1 } from './support.js'
 
-// Each opens a stream, calls back once the SDK knows, and waits for its end, which it
-// tells by rejecting a promise, or to a callback.
 const waiting = async (handle, opened) => {
   const process = await handle
   opened()
   return process.wait()
 }
+
+// Each opens a stream, calls back once the SDK knows, and waits for its end, which it
+// tells by rejecting a promise, or to a callback.
 const STREAMS = {
   command: (sandbox, opened) => waiting(sandbox.commands.run('sleep 600', { background: true, timeoutMs: 0 }), opened),
   'command that prints': (sandbox, opened) =>
