@@ -66,7 +66,7 @@ program=(drowse serve)
 serve() {
 	"${enter[@]}" "${program[@]}" >>"$root/tmp/serve.log" 2>&1 &
 	server=$!
-	for _ in $(seq 300); do
+	for _ in $(seq 600); do
 		inside drowse ls >/dev/null 2>&1 && return
 		sleep 0.1
 	done
@@ -88,7 +88,7 @@ while True:
 count() { inside drowse exec "$1" -- cat /tmp/count; }
 goes() { # its counter goes on, and never back
 	local before=$2 now=
-	for _ in $(seq 100); do
+	for _ in $(seq 600); do
 		now=$(count "$1" 2>/dev/null || true)
 		[ "${now:-0}" -le "$before" ] || return 0
 		sleep 0.1
@@ -111,7 +111,7 @@ two() {
 }
 # none waits until nothing of a sandbox runs.
 none() {
-	for _ in $(seq 100); do
+	for _ in $(seq 600); do
 		[ "$(sandboxes)" != 0 ] || return 0
 		sleep 0.1
 	done

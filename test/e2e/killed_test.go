@@ -200,11 +200,12 @@ func TestAgentEndedFromInside(t *testing.T) {
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	signal := func(sb *client.Sandbox, sig string) {
-		p, err := sb.As("root").Start(ctx, client.Command{Args: []string{"sh", "-c", "sleep 2; kill -" + sig + " 1"}}) // once it has answered
+		// It is told to once the call that starts it has been answered.
+		p, err := sb.As("root").Start(ctx, client.Command{Args: []string{"sh", "-c", "read now; kill -" + sig + " 1"}, Stdin: strings.NewReader("now\n")})
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Detach()
+		t.Cleanup(p.Detach)
 	}
 	t.Run("KILL", func(t *testing.T) {
 		sb := s.create(ctx, sleeper)

@@ -309,16 +309,22 @@ func flip(t *testing.T, name string, at int64) {
 func (e *early) stopLoading(t *testing.T) (*instance, int) {
 	t.Helper()
 	files := unread(t, e.image)
-	for range 20 {
+	for begin := time.Now(); time.Since(begin) < testmode.Patience(); {
 		i, err := e.restore(t, files)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if pid := imageServerOf(t, i); pid != 0 && unix.Kill(pid, unix.SIGSTOP) == nil {
-			time.Sleep(10 * reportEvery)
-			select {
-			case <-i.loaded:
-			default:
+			for end := time.Now().Add(testmode.Patience()); !halted(t, pid); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("an image server goes on after SIGSTOP")
+				}
+			}
+			r, over, err := reportIn(i.d.bundle(i.id))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !over && !r.Done {
 				return i, pid
 			}
 		}
@@ -326,6 +332,26 @@ func (e *early) stopLoading(t *testing.T) (*instance, int) {
 	}
 	t.Fatal("every image was read before its server could be stopped")
 	return nil, 0
+}
+
+// halted reports whether no thread of a process runs: it was stopped, or has ended.
+func halted(t *testing.T, pid int) bool {
+	t.Helper()
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stat := range stats {
+		line, err := os.ReadFile(stat)
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest, _ := strings.Cut(string(line), ") ")
+		if !strings.HasPrefix(rest, "T") && !strings.HasPrefix(rest, "Z") {
+			return false
+		}
+	}
+	return true
 }
 
 // imageServerOf returns the process that loads a runtime's memory; 0 for none.
