@@ -131,6 +131,7 @@ TESTED := $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{en
 # would take minutes.
 GOTEST ?= $(GO) test
 TEST   := $(GOTEST) -vet=off -count=1
+CPUS   := $(shell nproc)
 
 # Without the race detector: what links gVisor, which would have to be compiled once
 # more; what has virtual time, as many histories need speed; and, but for a release,
@@ -141,7 +142,8 @@ ifeq ($(DROWSE_TEST_ALL),)
 UNRACED := $(UNRACED)|internal/(backup|bundle|cli|errdef|failpoint|image|layer|powercut|store|template|tree|ui|volume)|packaging|test/.*
 endif
 
-# The longest first, so that none is left alone at the end.
+# The longest first, so that none is left alone at the end. Some wait for much of their
+# time: one more than there are CPUs run side by side.
 LONGEST := $(addprefix $(MODULE)/internal/,runtime/gvisor supervisor interpreter agent edge layer image cli)
 
 # "make -k test" goes on after a failure.
@@ -151,13 +153,13 @@ test: test-race test-plain test-virtual test-planted
 # The race detector needs cgo. It waits a second at the end of each program, unless told
 # otherwise: for what its other threads have to say.
 test-race: $(AGENT)
-	GORACE=atexit_sleep_ms=50 CGO_ENABLED=1 $(TEST) -race -timeout 20m \
+	GORACE=atexit_sleep_ms=50 CGO_ENABLED=1 $(TEST) -race -p $$(($(CPUS) + 1)) -timeout 20m \
 		$$({ printf '%s\n' $(LONGEST); $(TESTED); } | grep -vxE '$(MODULE)/($(UNRACED)|test/e2e)')
 
 # As in what is built, with gVisor edited: static binaries, because they become the
 # sandbox's own processes.
 test-plain: $(AGENT) overlay
-	$(TEST) $(EDITED) -timeout 20m $$({ printf '%s\n' $(LONGEST); $(TESTED); } | grep -xE '$(MODULE)/($(UNRACED))' | grep -v '/test/e2e$$')
+	$(TEST) $(EDITED) -p $$(($(CPUS) + 1)) -timeout 20m $$({ printf '%s\n' $(LONGEST); $(TESTED); } | grep -xE '$(MODULE)/($(UNRACED))' | grep -v '/test/e2e$$')
 
 # Virtual time, virtual disks: nothing here waits or depends on how fast it is. The
 # race detector leaves only the short form of these.
@@ -171,10 +173,10 @@ test-planted: $(AGENT)
 test-short: $(AGENT) overlay
 	$(TEST) $(EDITED) -short -timeout 10m $$({ printf '%s\n' $(LONGEST); $(TESTED); } | grep -v '/test/e2e$$')
 
-# The tests that may run side by side wait more than they work.
+# The tests that may run side by side wait about half of their time.
 .PHONY: e2e
 e2e: build
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(TEST) -v -timeout=60m -parallel 3 $(E2E) ./test/e2e
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(TEST) -v -timeout=60m -parallel $$((2 * $(CPUS))) $(E2E) ./test/e2e
 
 # Thousands of simulated machines and histories; then kills the server some 2,000
 # times within 8,000 sleeps of real sandboxes, and creates and kills 5,000; then

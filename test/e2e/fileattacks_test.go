@@ -276,7 +276,7 @@ func (a *attacked) bomb(ctx context.Context) {
 // many lists and removes many files, and many levels of directories.
 func (a *attacked) many(ctx context.Context) {
 	a.t.Helper()
-	files, levels := testmode.Choose(20_000, 100_000), testmode.Choose(1000, 4000)
+	files, levels := testmode.Choose(5_000, 100_000), testmode.Choose(1000, 4000)
 	a.shell(ctx, "user", fmt.Sprintf(`mkdir /tmp/many && cd /tmp/many && seq %d | xargs touch`, files))
 	req, err := a.sb.Request(ctx, http.MethodPost, agentPort, "/filesystem.Filesystem/ListDir", strings.NewReader(`{"path":"/tmp/many","depth":3}`))
 	if err != nil {

@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // wakes is how often each server is put to sleep and woken.
-const wakes = 30
+var wakes = testmode.Choose(6, 30)
 
 // TestListenersAfterWake pauses servers of all kinds while connections come in,
 // from outside and from inside, are cut and are left half open, and wakes them
