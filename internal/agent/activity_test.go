@@ -81,24 +81,10 @@ func findCommand(act agentapi.Activity, line string) (agentapi.Process, bool) {
 	return agentapi.Process{}, false
 }
 
-// eventually polls until done.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	poll, deadline := time.NewTicker(10*time.Millisecond), time.After(testmode.Patience())
-	defer poll.Stop()
-	for !done() {
-		select {
-		case <-poll.C:
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // await looks until done, and returns what was seen last.
 func await(t *testing.T, look func() agentapi.Activity, what string, done func(agentapi.Activity) bool) (act agentapi.Activity) {
 	t.Helper()
-	eventually(t, what, func() bool {
+	testmode.Eventually(t, what, func() bool {
 		act = look()
 		return done(act)
 	})

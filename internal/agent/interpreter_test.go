@@ -14,6 +14,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/interpreter"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // Kernels are the user's processes, with a command's environment, and the
@@ -57,7 +58,7 @@ func TestKernels(t *testing.T) {
 		}
 	}
 	kernels.Close()
-	eventually(t, "no kernels", func() bool { return len(s.agent.kernels.running()) == 0 })
+	testmode.Eventually(t, "no kernels", func() bool { return len(s.agent.kernels.running()) == 0 })
 }
 
 // A kernel is exempt, what its cells start is not.

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func TestParseStat(t *testing.T) {
@@ -144,7 +146,7 @@ func TestExempt(t *testing.T) {
 				t.Errorf("%d of two that are exempt are found", n)
 			}
 		} else {
-			eventually(t, "both are found", func() bool { return found() == 2 })
+			testmode.Eventually(t, "both are found", func() bool { return found() == 2 })
 		}
 		o.processEnded(cmd.Process.Pid)
 		if got := o.end().IsZero(); got != exempt {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func TestLargest(t *testing.T) {
@@ -66,7 +67,7 @@ func TestRelieve(t *testing.T) {
 	}
 	// The shell takes what it reads into memory: until then, sleeping processes are
 	// the largest there are.
-	eventually(t, "a large process", func() bool {
+	testmode.Eventually(t, "a large process", func() bool {
 		var proc procReader
 		if err := proc.open(); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
@@ -20,17 +19,6 @@ func serving(t *testing.T, f *fleet) (*Server, string) {
 	t.Helper()
 	s := NewServer(Options{Sandboxes: f, Control: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler)})
 	return s, f.run(t, s)
-}
-
-// waitFor waits until something holds.
-func waitFor(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testmode.Patience()); !holds(); {
-		if time.Now().After(end) {
-			t.Fatal(what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // TestUnfinishedHeadsAreBounded: 1,500 heads of 63 KiB without an end took some
@@ -52,7 +40,7 @@ func TestUnfinishedHeadsAreBounded(t *testing.T) {
 		conns[i] = c
 		_, _ = io.WriteString(c, head) // it may have been refused halfway
 	}
-	waitFor(t, "the heads did not take what they may", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
+	testmode.Eventually(t, "the heads take what they may", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 60<<20 || s.buffers.Taken() > maxClientBuffers {
@@ -70,7 +58,7 @@ func TestUnfinishedHeadsAreBounded(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	waitFor(t, "what the heads took was not given back", func() bool { return s.buffers.Taken() == 0 })
+	testmode.Eventually(t, "what the heads took is given back", func() bool { return s.buffers.Taken() == 0 })
 }
 
 // TestUnfinishedAnswersAreBounded: the same from the inside. Both ends belong to
@@ -93,7 +81,7 @@ func TestUnfinishedAnswersAreBounded(t *testing.T) {
 		defer c.Close()
 		fmt.Fprint(c, rawHead("GET / HTTP/1.1")+"\r\n")
 	}
-	waitFor(t, "the answers did not take what they may", func() bool { return s.buffers.Taken() > maxClientBuffers*8/10 })
+	testmode.Eventually(t, "the answers take what they may", func() bool { return s.buffers.Taken() > maxClientBuffers*8/10 })
 	if n := s.buffers.Taken(); n > maxClientBuffers {
 		t.Errorf("%d bytes are taken", n)
 	}
@@ -117,5 +105,5 @@ func TestBuffersAreGivenBack(t *testing.T) {
 			_ = conn.(*net.TCPConn).CloseWrite()
 		}
 	}
-	waitFor(t, "buffers were not given back", func() bool { return s.buffers.Taken() == 0 })
+	testmode.Eventually(t, "buffers are given back", func() bool { return s.buffers.Taken() == 0 })
 }

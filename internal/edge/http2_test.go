@@ -233,7 +233,7 @@ func TestHTTP2SlowHeads(t *testing.T) {
 	if got := body(t, resp); got != "xxxxx" {
 		t.Errorf("a slow body came back as %q", got)
 	}
-	waitFor(t, "room was not given back", func() bool { return s.buffers.Taken()+good.buffers.Taken() == 0 })
+	testmode.Eventually(t, "room is given back", func() bool { return s.buffers.Taken()+good.buffers.Taken() == 0 })
 }
 
 // TestHTTP2UnfinishedHeadsAreBounded, like those by HTTP/1.1.
@@ -248,7 +248,7 @@ func TestHTTP2UnfinishedHeadsAreBounded(t *testing.T) {
 			_ = fr.WriteContinuation(1, false, large) // or the connection has been ended
 		}
 	}
-	waitFor(t, "the heads took nothing", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
+	testmode.Eventually(t, "the heads take room", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
 	if n := s.buffers.Taken(); n > maxClientBuffers {
 		t.Errorf("%d bytes are taken", n)
 	}
@@ -278,7 +278,7 @@ func TestHTTP2RoomIsGivenBack(t *testing.T) {
 				_ = fr.WriteContinuation(1, false, large)
 				finish(conn, fr)
 			}
-			waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
+			testmode.Eventually(t, "room is given back", func() bool { return s.buffers.Taken() == 0 })
 		})
 	}
 	t.Run("no room", func(t *testing.T) {
@@ -291,11 +291,11 @@ func TestHTTP2RoomIsGivenBack(t *testing.T) {
 				_ = fr.WriteContinuation(1, false, large) // or the connection has been ended
 			}
 		}
-		waitFor(t, "the heads took nothing", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
+		testmode.Eventually(t, "the heads take room", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
 		for _, conn := range all {
 			conn.Close()
 		}
-		waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
+		testmode.Eventually(t, "room is given back", func() bool { return s.buffers.Taken() == 0 })
 	})
 }
 
@@ -346,7 +346,7 @@ func TestHTTP2UnreadBodiesAreBounded(t *testing.T) {
 		})
 		_ = conn
 	}
-	waitFor(t, "bodies took nothing", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
+	testmode.Eventually(t, "the bodies take room", func() bool { return s.buffers.Taken() > maxClientBuffers*9/10 })
 	if n := s.buffers.Taken(); n > maxClientBuffers {
 		t.Errorf("%d bytes are taken", n)
 	}
@@ -355,7 +355,7 @@ func TestHTTP2UnreadBodiesAreBounded(t *testing.T) {
 	if n := whole.Load(); n != conns*streams {
 		t.Errorf("%d of %d bodies arrived whole when there was room again", n, conns*streams)
 	}
-	waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
+	testmode.Eventually(t, "room is given back", func() bool { return s.buffers.Taken() == 0 })
 }
 
 // TestHTTP2RequestsAreBounded: one client's requests are counted over all its
@@ -378,7 +378,7 @@ func TestHTTP2RequestsAreBounded(t *testing.T) {
 		send(one, 2*i+1)
 		send(two, 2*i+1)
 	}
-	waitFor(t, "the requests hold no room", func() bool { return s.buffers.Taken() > 10*(36<<10) })
+	testmode.Eventually(t, "the requests take room", func() bool { return s.buffers.Taken() > 10*(36<<10) })
 	send(two, 11)
 	for {
 		frame, err := in.ReadFrame()
@@ -393,7 +393,7 @@ func TestHTTP2RequestsAreBounded(t *testing.T) {
 		}
 	}
 	close(hold)
-	waitFor(t, "room was not given back", func() bool { return s.buffers.Taken() == 0 })
+	testmode.Eventually(t, "room is given back", func() bool { return s.buffers.Taken() == 0 })
 }
 
 // TestHTTP2RapidReset: a client that begins requests and takes them back at once
@@ -441,7 +441,7 @@ func TestHTTP2RapidReset(t *testing.T) {
 	if n := highest.Load() - before; most.Load() > conns*maxStreams || n > conns*maxStreams*4 {
 		t.Errorf("%d requests were under way at once, in %d goroutines", most.Load(), n)
 	}
-	waitFor(t, "requests that were taken back go on", func() bool { return inside.Load() == 0 && s.buffers.Taken() == 0 })
+	testmode.Eventually(t, "requests that were taken back have ended", func() bool { return inside.Load() == 0 && s.buffers.Taken() == 0 })
 	if resp, err := http.Get(url); err != nil || resp.StatusCode != http.StatusNotFound {
 		t.Errorf("another client: %v, %v", resp, err)
 	}

@@ -740,12 +740,11 @@ func FuzzRoutes(f *testing.F) {
 // connection that another has done with waits for that for a moment. A slow machine
 // misses the moment, and tries again.
 func TestCrowdSharesConnections(t *testing.T) {
-	for begin, shared := time.Now(), false; !shared; {
-		if time.Since(begin) > testmode.Patience() {
-			t.Fatal("no request has waited for another's connection")
-		}
-		t.Run("crowd", func(t *testing.T) { shared = crowdShares(t) })
-	}
+	shared := false
+	testmode.Eventually(t, "a request waits for another's connection", func() bool {
+		whole := t.Run("crowd", func(t *testing.T) { shared = crowdShares(t) })
+		return shared || !whole
+	})
 }
 
 // crowdShares holds the answers to as many requests as are a crowd, sends one more, and
@@ -789,16 +788,16 @@ func crowdShares(t *testing.T) bool {
 	for range crowd {
 		send()
 	}
-	waitFor(t, "the crowd is not there", func() bool { return received.Load() == crowd })
+	testmode.Eventually(t, "the crowd is there", func() bool { return received.Load() == crowd })
 	send()
 	waited := false
-	waitFor(t, "one more neither waits nor arrives", func() bool {
+	testmode.Eventually(t, "one more waits, or arrives", func() bool {
 		waited = waits()
 		return waited || received.Load() > crowd
 	})
 	if waited {
 		answers <- struct{}{}
-		waitFor(t, "one more does not arrive after an answer", func() bool { return received.Load() > crowd })
+		testmode.Eventually(t, "one more arrives after an answer", func() bool { return received.Load() > crowd })
 	}
 	t.Logf("waited: %v; %d connections for %d requests", waited, opened.Load(), received.Load())
 	return waited && opened.Load() == crowd

@@ -222,7 +222,7 @@ func TestProxies(t *testing.T) {
 				}
 			}
 			if c.why != "" {
-				eventually(t, func() bool { return slices.Equal(reasons(g), []Reason{c.why}) })
+				testmode.Eventually(t, "the reason is known", func() bool { return slices.Equal(reasons(g), []Reason{c.why}) })
 			}
 			x.mu.Lock()
 			defer x.mu.Unlock()
@@ -233,16 +233,6 @@ func TestProxies(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func eventually(t *testing.T, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testmode.Patience()); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Error("it never came to hold")
-			return
-		}
 	}
 }
 
@@ -304,10 +294,8 @@ func TestHostileProxies(t *testing.T) {
 			if data, err := io.ReadAll(in); err == nil || len(data) != 0 {
 				t.Errorf("the sandbox reads %.80q, %v", data, err)
 			}
-			eventually(t, func() bool { return slices.Equal(reasons(g), []Reason{c.why}) })
-			if d, b := g.room.Of("key"); d != 0 || b != 0 {
-				eventually(t, func() bool { d, b := g.room.Of("key"); return d == 0 && b == 0 })
-			}
+			testmode.Eventually(t, "the reason is known", func() bool { return slices.Equal(reasons(g), []Reason{c.why}) })
+			testmode.Eventually(t, "room is given back", func() bool { d, b := g.room.Of("key"); return d == 0 && b == 0 })
 		})
 	}
 }
@@ -375,6 +363,6 @@ func TestLostPassword(t *testing.T) {
 		if data, err := io.ReadAll(in); err == nil || len(data) > 0 {
 			t.Errorf("%s: %q, %v", address, data, err)
 		}
-		eventually(t, func() bool { return slices.Equal(reasons(g), []Reason{ReasonProxyLogin}) })
+		testmode.Eventually(t, "the reason is known", func() bool { return slices.Equal(reasons(g), []Reason{ReasonProxyLogin}) })
 	}
 }

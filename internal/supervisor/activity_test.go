@@ -41,9 +41,9 @@ func TestIdlePauses(t *testing.T) {
 	s, _ := newBench(t).open()
 	id := create(t, s, CreateRequest{Settings: idleSoon})
 	wantCount(t, s, id, 1, 1)
-	eventually(t, "the pause", func() bool { return paused(t, s, id) })
+	testmode.Eventually(t, "the pause", func() bool { return paused(t, s, id) })
 	wantCount(t, s, id, 2, 2)
-	eventually(t, "the second pause", func() bool { return paused(t, s, id) })
+	testmode.Eventually(t, "the second pause", func() bool { return paused(t, s, id) })
 }
 
 func TestAnOpenRequestIsWork(t *testing.T) {
@@ -59,13 +59,13 @@ func TestAnOpenRequestIsWork(t *testing.T) {
 		t.Errorf("explanation: %+v, %v", e.Holds, err)
 	}
 	lease.Release()
-	eventually(t, "the pause", func() bool { return paused(t, s, id) })
+	testmode.Eventually(t, "the pause", func() bool { return paused(t, s, id) })
 }
 
 func TestAProbeIsNoWork(t *testing.T) {
 	s, _ := newBench(t).open()
 	id := create(t, s, CreateRequest{Settings: idleSoon})
-	eventually(t, "a pause in spite of probes", func() bool {
+	testmode.Eventually(t, "a pause in spite of probes", func() bool {
 		if lease, err := s.Acquire(t.Context(), id, Access{Port: agentapi.Port, Probe: true}); err == nil {
 			lease.Release()
 		}
@@ -89,7 +89,7 @@ func TestWhatIsIgnoredIsNoWorkWhileOpen(t *testing.T) {
 	if e, err := s.Explain(t.Context(), id); err != nil || len(e.Holds) != 1 || e.Holds[0].Counts || !e.Holds[0].Until.IsZero() {
 		t.Errorf("holds %+v, %v; want one that counts for nothing and has no end", e.Holds, err)
 	}
-	eventually(t, "the pause beside an open stream that is ignored", func() bool { return paused(t, s, id) })
+	testmode.Eventually(t, "the pause beside an open stream that is ignored", func() bool { return paused(t, s, id) })
 }
 
 func TestPortPolicies(t *testing.T) {
@@ -108,7 +108,7 @@ func TestPortPolicies(t *testing.T) {
 			t.Fatalf("keep on a running sandbox: %v", err)
 		}
 	}
-	eventually(t, "the pause in spite of polling what is ignored", func() bool {
+	testmode.Eventually(t, "the pause in spite of polling what is ignored", func() bool {
 		_, _ = use(8002), use(counterPort, "/healthz/live")
 		return paused(t, s, id)
 	})
@@ -141,7 +141,7 @@ func TestAProcessIsWorkUntilItEndsOrStalls(t *testing.T) {
 	staysAwake(t, s, id)
 	stuck := time.Now()
 	b.set(func() { progress = func() time.Time { return stuck } })
-	eventually(t, "the pause of a wedged job", func() bool { return paused(t, s, id) })
+	testmode.Eventually(t, "the pause of a wedged job", func() bool { return paused(t, s, id) })
 	if since := time.Since(stuck); since < 400*time.Millisecond {
 		t.Errorf("paused %s after the last progress, before it stalled", since)
 	}
@@ -168,7 +168,7 @@ func TestIdleCountsFromTheEndOfTheProcess(t *testing.T) {
 	id := create(t, s, CreateRequest{Settings: idleSoon})
 	staysAwake(t, s, id)
 	b.set(func() { ended = time.Now() })
-	eventually(t, "the pause", func() bool { return paused(t, s, id) })
+	testmode.Eventually(t, "the pause", func() bool { return paused(t, s, id) })
 	if since := record(t, s, id).PausedAt.Sub(ended); since < idleSoon.IdleTimeout {
 		t.Errorf("paused %s after the end, want %s at least", since, idleSoon.IdleTimeout)
 	}
@@ -185,7 +185,7 @@ func TestLeaseKeepsAwake(t *testing.T) {
 	if err := s.ReleaseHold(t.Context(), id, l.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the pause", func() bool { return paused(t, s, id) })
+	testmode.Eventually(t, "the pause", func() bool { return paused(t, s, id) })
 	if _, err := s.Hold(t.Context(), id, lifecycle.Lease{Reason: "late", Until: ids.Now().Add(time.Hour)}, ""); !errdef.Is(err, errdef.WrongState) {
 		t.Errorf("hold on a paused sandbox: %v", err)
 	}
@@ -202,7 +202,7 @@ func TestMissingTelemetryNeverKills(t *testing.T) {
 	id := create(t, s, CreateRequest{Settings: settings})
 	staysAwake(t, s, id)
 	b.set(func() { b.activity = nil })
-	eventually(t, "the end once telemetry is back", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	testmode.Eventually(t, "the end once telemetry is back", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.IdleTimeout {
 		t.Errorf("reason %s", r)
 	}
@@ -300,7 +300,7 @@ func TestActivityRefreshesTheTimeout(t *testing.T) {
 	if err != nil || sb.Record.EndAt.Before(last) {
 		t.Fatalf("endAt %s, %v; want it after the last activity", sb.Record.EndAt, err)
 	}
-	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	testmode.Eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 	if at := record(t, s, id).Tombstone.At; at.Sub(last) < timeout {
 		t.Errorf("ended %s after the last activity", at.Sub(last))
 	}
@@ -382,7 +382,7 @@ func TestLifetimeEndsAPausedSandbox(t *testing.T) {
 	if _, err := s.Patch(t.Context(), id, Patch{Settings: lifecycle.Patch{MaxLifetime: &life}}, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end", func() bool { r := record(t, s, id); return r.State == lifecycle.Terminated && r.Op == nil })
+	testmode.Eventually(t, "the end", func() bool { r := record(t, s, id); return r.State == lifecycle.Terminated && r.Op == nil })
 	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.MaxLifetimeExceeded {
 		t.Errorf("reason %s", r)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/internal/tree"
 	"github.com/drowse-dev/drowse/internal/tree/treetest"
 )
@@ -82,7 +83,7 @@ func (tn *tenant) isPaused(detail string) {
 // wantPaused waits until it is paused because of the disk.
 func (tn *tenant) wantPaused(detail string) {
 	tn.t.Helper()
-	eventually(tn.t, "the pause", func() bool { return record(tn.t, tn.s, tn.id).Situation() == lifecycle.Situation(lifecycle.Paused) })
+	testmode.Eventually(tn.t, "the pause", func() bool { return record(tn.t, tn.s, tn.id).Situation() == lifecycle.Situation(lifecycle.Paused) })
 	events, err := tn.s.Events(tn.t.Context(), tn.id, 0, 100)
 	if err != nil {
 		tn.t.Fatal(err)
@@ -148,13 +149,13 @@ func TestDiskLimitWithoutRoom(t *testing.T) {
 			tn.write("much", tenantLimit+1)
 			tn.box.tenant.Limit(tn.t.Context())
 			if slept {
-				eventually(t, "the way back", func() bool { return record(t, s, tn.id).State == lifecycle.Paused })
+				testmode.Eventually(t, "the way back", func() bool { return record(t, s, tn.id).State == lifecycle.Paused })
 				if e := record(t, s, tn.id).LastError; !strings.HasPrefix(e, string(lifecycle.OutOfDisk)) {
 					t.Errorf("its last error is %q", e)
 				}
 				return
 			}
-			eventually(t, "the end", func() bool { return record(t, s, tn.id).State == lifecycle.Terminated })
+			testmode.Eventually(t, "the end", func() bool { return record(t, s, tn.id).State == lifecycle.Terminated })
 			if stone := record(t, s, tn.id).Tombstone; stone.Reason != lifecycle.OutOfDisk || !strings.Contains(stone.Detail, "no room for a pause") {
 				t.Errorf("it ended of %s (%s)", stone.Reason, stone.Detail)
 			}
@@ -204,14 +205,14 @@ func TestDiskLimitThatNoPauseKeeps(t *testing.T) {
 	tn := b.tenant()
 	tn.write("much", tenantLimit+1)
 	tn.box.tenant.Limit(tn.t.Context())
-	eventually(t, "the failure", func() bool {
+	testmode.Eventually(t, "the failure", func() bool {
 		events, err := tn.s.Events(t.Context(), tn.id, 0, 100)
 		return err == nil && slices.ContainsFunc(events, func(e store.Event) bool { return e.Type == lifecycle.EntryPauseFailed })
 	})
 	if rec := record(t, tn.s, tn.id); rec.State != lifecycle.Running {
 		t.Fatalf("after one failure it is %s", rec.Situation())
 	}
-	eventually(t, "the end", func() bool {
+	testmode.Eventually(t, "the end", func() bool {
 		tn.box.tenant.Limit(t.Context()) // which does nothing while a pause is tried
 		return record(t, tn.s, tn.id).State == lifecycle.Terminated
 	})

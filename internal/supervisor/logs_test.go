@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient/hostile"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // diary is the log of an agent.
@@ -118,7 +119,7 @@ func testLog(t *testing.T) {
 	if _, err := s.SandboxLog(t.Context(), id); !errdef.Is(err, errdef.NotFound) {
 		t.Errorf("the log of a killed sandbox: %v", err)
 	}
-	eventually(t, "no log on the disk", func() bool {
+	testmode.Eventually(t, "no log on the disk", func() bool {
 		left, err := os.ReadDir(filepath.Join(b.dir, "logs"))
 		return err == nil && len(left) == 0
 	})
@@ -223,7 +224,7 @@ func TestKillDoesNotWaitForTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-read // the answer that it gets is the log's or the sandbox's end
-	eventually(t, "the end", func() bool { return record(t, s, id).Op == nil })
+	testmode.Eventually(t, "the end", func() bool { return record(t, s, id).Op == nil })
 	if took := time.Since(begin); took > pollTimeout/2 {
 		t.Errorf("the end took %s", took)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/merging"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // writer is a sandbox that writes a file in each generation.
@@ -60,7 +61,7 @@ func (w *writer) stack() []string { return record(w.t, w.s, w.id).Checkpoint.Sta
 // wantStack waits until there are these layers of the sandbox, and no other.
 func (w *writer) wantStack(what string, ok func(stack []string) bool) {
 	w.t.Helper()
-	eventually(w.t, what, func() bool {
+	testmode.Eventually(w.t, what, func() bool {
 		stack := slices.Sorted(slices.Values(w.stack()))
 		if !ok(stack) {
 			return false
@@ -98,7 +99,7 @@ func TestDeepStackIsMerged(t *testing.T) {
 	if err := s.Kill(t.Context(), w.id, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing left", func() bool {
+	testmode.Eventually(t, "nothing left", func() bool {
 		layers, err := s.o.Layers.Layers()
 		return err == nil && len(layers) == 0
 	})
@@ -140,7 +141,7 @@ func (b *bench) parked() *writer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a merged layer", func() bool {
+	testmode.Eventually(t, "a merged layer", func() bool {
 		box.mu.Lock()
 		defer box.mu.Unlock()
 		return box.merged != nil
@@ -257,7 +258,7 @@ func TestDamagedLayerIsNotMerged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the merge", func() bool {
+	testmode.Eventually(t, "the end of the merge", func() bool {
 		box.mu.Lock()
 		defer box.mu.Unlock()
 		return !box.merging
@@ -271,7 +272,7 @@ func TestDamagedLayerIsNotMerged(t *testing.T) {
 // wantLayers holds that these layers are there and in the stack, and no other.
 func (w *writer) wantLayers(stack []string) {
 	w.t.Helper()
-	eventually(w.t, "the layers as they were", func() bool {
+	testmode.Eventually(w.t, "the layers as they were", func() bool {
 		layers, err := w.s.o.Layers.Layers()
 		return err == nil && slices.Equal(layers, stack) && slices.Equal(w.stack(), stack)
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // exportOf returns a sandbox as a file.
@@ -173,7 +174,7 @@ func TestFallBackToAnImport(t *testing.T) {
 		}
 		wantCount(t, second, id, 3, g)
 		to.machine.Exceed(runtimeID(id, record(t, second, id).Launch), runtime.MemoryLimit)
-		eventually(t, "the fall back", func() bool { return record(t, second, id).State == lifecycle.Paused })
+		testmode.Eventually(t, "the fall back", func() bool { return record(t, second, id).State == lifecycle.Paused })
 	}
 }
 
@@ -238,7 +239,7 @@ func TestExportOutlivesAWake(t *testing.T) {
 	}
 	e.Release()
 	e.Release()
-	eventually(t, "the removal of the old image", func() bool {
+	testmode.Eventually(t, "the removal of the old image", func() bool {
 		_, err := os.Stat(first.o.Layers.ImageDir(old))
 		return errors.Is(err, os.ErrNotExist)
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestPausesWaitForTheirTurn pauses many sandboxes of one key while none can write its
@@ -46,7 +47,7 @@ func TestPausesWaitForTheirTurn(t *testing.T) {
 	for range all + 1 {
 		ids = append(ids, pause("greedy"))
 	}
-	eventually(t, "the pauses of all", func() bool {
+	testmode.Eventually(t, "the pauses of all", func() bool {
 		for _, id := range ids {
 			if record(t, s, id).Phase() != lifecycle.Pausing {
 				return false
@@ -55,7 +56,7 @@ func TestPausesWaitForTheirTurn(t *testing.T) {
 		return underway() >= each
 	})
 	pause("modest")
-	eventually(t, "the pause of another key", func() bool { return underway() > each })
+	testmode.Eventually(t, "the pause of another key", func() bool { return underway() > each })
 	close(goOn)
 	for range all + 2 {
 		if err := <-paused; err != nil {

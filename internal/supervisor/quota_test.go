@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // limited has the keys of a supervisor bounded.
@@ -317,9 +318,9 @@ func TestTombstonesOfAKeyAreBounded(t *testing.T) {
 	s, stop := b.open()
 	first, second, third, other := create(t, s, of("k", 256)), create(t, s, of("k", 256)), create(t, s, of("k", 256)), create(t, s, of("x", 256))
 	kill(t, s, second)
-	eventually(t, "it is buried", func() bool { return s.graves.Of("k") == 1 })
+	testmode.Eventually(t, "it is buried", func() bool { return s.graves.Of("k") == 1 })
 	kill(t, s, first, other)
-	eventually(t, "they are buried", func() bool { return s.graves.Of("k") == 2 && s.graves.Of("x") == 1 })
+	testmode.Eventually(t, "they are buried", func() bool { return s.graves.Of("k") == 2 && s.graves.Of("x") == 1 })
 	stop()
 	s, _ = b.open()
 	if n := s.graves.Of("k"); n != 2 {
@@ -329,7 +330,7 @@ func TestTombstonesOfAKeyAreBounded(t *testing.T) {
 		s.graves.Bury("k", strconv.Itoa(i), 1000)
 	}
 	kill(t, s, third)
-	eventually(t, "the oldest is forgotten", func() bool { _, err := s.Find(t.Context(), second); return errdef.Is(err, errdef.NotFound) })
+	testmode.Eventually(t, "the oldest is forgotten", func() bool { _, err := s.Find(t.Context(), second); return errdef.Is(err, errdef.NotFound) })
 	if list, err := s.o.Store.Sandboxes(t.Context()); err != nil || slices.ContainsFunc(list, func(sb store.Sandbox) bool { return sb.ID == second }) {
 		t.Errorf("it is in the store: %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func take(t *testing.T, s *Supervisor, id string, req SnapshotRequest) store.Snapshot {
@@ -46,7 +47,7 @@ func wake(t *testing.T, s *Supervisor, id string) {
 // were before they went back does after theirs.
 func (b *bench) wantAllGone(s *Supervisor) {
 	b.t.Helper()
-	eventually(b.t, "the end of all snapshots", func() bool { return len(s.AllSnapshots()) == 0 })
+	testmode.Eventually(b.t, "the end of all snapshots", func() bool { return len(s.AllSnapshots()) == 0 })
 	stopped, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := s.Stop(stopped); err != nil {

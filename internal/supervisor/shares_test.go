@@ -8,6 +8,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestKeysShareTheHost: each sandbox had the same part of the CPU time, so that
@@ -22,7 +23,7 @@ func TestKeysShareTheHost(t *testing.T) {
 	var greedy []string
 	want := func(ids []string, n int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d sandboxes share among %d", len(ids), n), func() bool {
+		testmode.Eventually(t, fmt.Sprintf("%d sandboxes share among %d", len(ids), n), func() bool {
 			for _, id := range ids {
 				if b.machine.Sharers(runtimeID(id, record(t, s, id).Launch)) != n {
 					return false
@@ -56,7 +57,7 @@ func TestKeysShareTheHost(t *testing.T) {
 	stop()
 	s, _ = b.open() // which finds them as they are
 	want(greedy[:2], 2)
-	eventually(t, "what an earlier server had step back is free", func() bool {
+	testmode.Eventually(t, "what an earlier server had step back is free", func() bool {
 		id := runtimeID(modest, record(t, s, modest).Launch)
 		return b.machine.Confined(id) == 0 && !b.machine.Yields(id)
 	})

@@ -359,7 +359,7 @@ func TestChildThatDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.crash(record(t, s, child), child)
-	eventually(t, "the loss", func() bool { return record(t, s, child).State == lifecycle.Paused })
+	testmode.Eventually(t, "the loss", func() bool { return record(t, s, child).State == lifecycle.Paused })
 	if _, err := s.Connect(t.Context(), child, time.Hour, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -486,7 +486,7 @@ func TestKillDuringASnapshot(t *testing.T) {
 	lease.Release()
 	killed := make(chan error, 1)
 	go func() { killed <- s.Kill(t.Context(), id, "") }()
-	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	testmode.Eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 	close(goOn)
 	for what, answer := range map[string]chan error{"snapshot": taken, "pause": paused} {
 		if err := <-answer; !errdef.Is(err, errdef.NotFound) {
@@ -701,23 +701,23 @@ func TestSnapshotExpires(t *testing.T) {
 	}
 	pinned := take(t, s, id, SnapshotRequest{ExpiresAt: soon(), Pinned: true})
 	late := take(t, s, id, SnapshotRequest{ExpiresAt: time.Now().Add(time.Hour)})
-	eventually(t, "the end of the first", gone(take(t, s, id, SnapshotRequest{ExpiresAt: soon()}).ID))
+	testmode.Eventually(t, "the end of the first", gone(take(t, s, id, SnapshotRequest{ExpiresAt: soon()}).ID))
 	asleep := take(t, s, id, SnapshotRequest{ExpiresAt: soon()})
 	stop()
 	time.Sleep(300 * time.Millisecond)
 	s, _ = b.open()
-	eventually(t, "the end of one that expired meanwhile", gone(asleep.ID))
+	testmode.Eventually(t, "the end of one that expired meanwhile", gone(asleep.ID))
 	if all := s.AllSnapshots(); len(all) != 2 {
 		t.Errorf("kept %+v", all)
 	}
 	if _, err := s.ChangeSnapshot(t.Context(), late.ID, snapshots.Change{ExpiresAt: new(soon())}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the one that was changed", gone(late.ID))
+	testmode.Eventually(t, "the end of the one that was changed", gone(late.ID))
 	if _, err := s.ChangeSnapshot(t.Context(), pinned.ID, snapshots.Change{Pinned: new(false)}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end of the one that was pinned", gone(pinned.ID))
+	testmode.Eventually(t, "the end of the one that was pinned", gone(pinned.ID))
 	if _, err := s.ChangeSnapshot(t.Context(), pinned.ID, snapshots.Change{}); !errdef.Is(err, errdef.NotFound) {
 		t.Errorf("of one that is gone: %v", err)
 	}

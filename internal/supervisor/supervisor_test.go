@@ -359,18 +359,6 @@ func record(t *testing.T, s *Supervisor, id string) lifecycle.Record {
 	return b.snapshot().Record
 }
 
-// eventually waits for a state that comes by itself.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 func TestMemoryContinuesOverPauses(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
@@ -466,11 +454,11 @@ func TestTimeoutKills(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: 20 * time.Millisecond}})
-	eventually(t, "the end", func() bool { _, err := s.Get(t.Context(), id); return errdef.Is(err, errdef.NotFound) })
+	testmode.Eventually(t, "the end", func() bool { _, err := s.Get(t.Context(), id); return errdef.Is(err, errdef.NotFound) })
 	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.TimeoutExpired {
 		t.Errorf("reason %s", r)
 	}
-	eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
+	testmode.Eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
 	b.wantNothingLeft()
 }
 
@@ -483,7 +471,7 @@ func TestTimeoutPausesAgainAndAgain(t *testing.T) {
 		if _, err := s.SetTimeout(t.Context(), id, 0, ""); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the pause", func() bool { r := record(t, s, id); return r.State == lifecycle.Paused && r.Op == nil })
+		testmode.Eventually(t, "the pause", func() bool { r := record(t, s, id); return r.State == lifecycle.Paused && r.Op == nil })
 	}
 }
 
@@ -522,12 +510,12 @@ func TestAccessCancelsAnAutomaticPause(t *testing.T) {
 		}
 		done <- err
 	}()
-	eventually(t, "the cancel", func() bool { op := record(t, s, id).Op; return op != nil && op.Canceling })
+	testmode.Eventually(t, "the cancel", func() bool { op := record(t, s, id).Op; return op != nil && op.Canceling })
 	close(proceed)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the removal of the partial image", func() bool {
+	testmode.Eventually(t, "the removal of the partial image", func() bool {
 		n, err := os.ReadDir(filepath.Join(b.dir, "images"))
 		return err == nil && len(n) == 0
 	})
@@ -623,11 +611,11 @@ func TestRuntimeThatDies(t *testing.T) {
 	id := create(t, s, CreateRequest{})
 	wantCount(t, s, id, 1, 1)
 	b.crash(record(t, s, id), id)
-	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	testmode.Eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 	if r := record(t, s, id).Tombstone.Reason; r != lifecycle.RuntimeExited {
 		t.Errorf("reason %s", r)
 	}
-	eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
+	testmode.Eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
 	b.wantNothingLeft()
 }
 
@@ -645,11 +633,11 @@ func TestRuntimePastItsLimit(t *testing.T) {
 		id := create(t, s, CreateRequest{})
 		wantCount(t, s, id, 1, 1)
 		b.machine.Exceed(runtimeID(id, record(t, s, id).Launch), c.limit)
-		eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+		testmode.Eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 		if stone := record(t, s, id).Tombstone; stone.Reason != c.reason || !strings.Contains(stone.Detail, c.says) {
 			t.Errorf("it ended of %s (%s), want %s and its %s", stone.Reason, stone.Detail, c.reason, c.says)
 		}
-		eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
+		testmode.Eventually(t, "the release", func() bool { return record(t, s, id).Op == nil })
 	}
 	b.wantNothingLeft()
 }
@@ -707,7 +695,7 @@ func TestDeadlineWhileDown(t *testing.T) {
 	stop()
 	time.Sleep(50 * time.Millisecond) // the thing tested is time passing
 	s, _ = b.open()
-	eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
+	testmode.Eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 }
 
 func TestKillAtAnyMoment(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func samplesOf(t *testing.T, s *Supervisor, id string) []usage.Sample {
@@ -30,14 +31,14 @@ func TestSamples(t *testing.T) {
 	settings.IdleTimeout = time.Second
 	id := create(t, s, CreateRequest{Settings: settings})
 	// What a request takes shows in the sample after one that was taken before it.
-	eventually(t, "a first sample", func() bool { _, ok := s.LastSample(id); return ok })
+	testmode.Eventually(t, "a first sample", func() bool { _, ok := s.LastSample(id); return ok })
 	wantCount(t, s, id, 1, 1)
 	used := func(x usage.Sample) bool { return x.CPUPercent > 0 }
-	eventually(t, "CPU time in a sample", func() bool { return slices.ContainsFunc(samplesOf(t, s, id), used) })
-	eventually(t, "the pause, whatever is measured", func() bool { return paused(t, s, id) })
+	testmode.Eventually(t, "CPU time in a sample", func() bool { return slices.ContainsFunc(samplesOf(t, s, id), used) })
+	testmode.Eventually(t, "the pause, whatever is measured", func() bool { return paused(t, s, id) })
 
 	generation := record(t, s, id).Generation
-	eventually(t, "few enough samples", func() bool { return len(samplesOf(t, s, id)) <= 60 })
+	testmode.Eventually(t, "few enough samples", func() bool { return len(samplesOf(t, s, id)) <= 60 })
 	samples := samplesOf(t, s, id)
 	last, ok := s.LastSample(id)
 	if n := len(samples); n < 2 || !ok || last != samples[n-1] {
@@ -57,7 +58,7 @@ func TestSamples(t *testing.T) {
 	}
 
 	wantCount(t, s, id, 2, generation+1)
-	eventually(t, "a sample of the next generation", func() bool {
+	testmode.Eventually(t, "a sample of the next generation", func() bool {
 		x, _ := s.LastSample(id)
 		return x.At.After(last.At)
 	})
@@ -67,7 +68,7 @@ func TestSamples(t *testing.T) {
 	if _, err := s.Samples(t.Context(), id, time.Time{}, time.Time{}); !errdef.Is(err, errdef.NotFound) {
 		t.Errorf("samples of a killed sandbox: %v", err)
 	}
-	eventually(t, "nothing kept of the killed one", func() bool { _, ok := s.LastSample(id); return !ok })
+	testmode.Eventually(t, "nothing kept of the killed one", func() bool { _, ok := s.LastSample(id); return !ok })
 	if _, err := s.Samples(t.Context(), "nobody", time.Time{}, time.Time{}); !errdef.Is(err, errdef.NotFound) {
 		t.Errorf("samples of an unknown sandbox: %v", err)
 	}
@@ -77,7 +78,7 @@ func TestFleet(t *testing.T) {
 	b := newBench(t)
 	b.samples = 5 * time.Millisecond
 	s, _ := b.open()
-	eventually(t, "a first sample", func() bool { return len(s.Fleet(t.Context(), time.Time{}, time.Time{})) > 0 })
+	testmode.Eventually(t, "a first sample", func() bool { return len(s.Fleet(t.Context(), time.Time{}, time.Time{})) > 0 })
 	id := create(t, s, CreateRequest{Settings: sleepy})
 	running := func(n int) func() bool {
 		return func() bool {
@@ -85,11 +86,11 @@ func TestFleet(t *testing.T) {
 			return all[len(all)-1].Running == n
 		}
 	}
-	eventually(t, "one that runs", running(1))
+	testmode.Eventually(t, "one that runs", running(1))
 	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "none that runs", running(0))
+	testmode.Eventually(t, "none that runs", running(0))
 	started := func(x usage.FleetSample) bool { return x.StartsRate > 0 }
 	if all := s.Fleet(t.Context(), time.Time{}, time.Time{}); !slices.ContainsFunc(all, started) {
 		t.Errorf("no start in %+v", all)

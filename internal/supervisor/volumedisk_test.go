@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
+	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
@@ -131,7 +132,7 @@ func TestVolumeLimitAfterRestart(t *testing.T) {
 			for _, id := range tn.ids {
 				wantCount(t, tn.s, id, 1, 2)
 			}
-			eventually(t, "a first look", func() bool {
+			testmode.Eventually(t, "a first look", func() bool {
 				return len(tn.s.Strange(store.Config{Volumes: []store.VolumeMount{{Volume: tn.v.ID}}})) == 0
 			})
 			tn.write("little", quota.LeastSlack>>20-1)
@@ -159,7 +160,7 @@ func TestVolumeLimitWithoutRoom(t *testing.T) {
 	tn.write("much", tenantLimit+1)
 	tn.s.guard.LimitVolumes(tn.t.Context())
 	for _, id := range tn.ids {
-		eventually(t, "the end", func() bool { return record(t, tn.s, id).State == lifecycle.Terminated })
+		testmode.Eventually(t, "the end", func() bool { return record(t, tn.s, id).State == lifecycle.Terminated })
 		if stone := record(t, tn.s, id).Tombstone; stone.Reason != lifecycle.OutOfDisk || !strings.Contains(stone.Detail, `its volume "data" takes 65 MiB`) {
 			t.Errorf("it ended of %s (%s)", stone.Reason, stone.Detail)
 		}

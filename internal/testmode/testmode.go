@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"testing"
 	"time"
 )
 
@@ -52,6 +53,18 @@ func Scaled(d time.Duration) time.Duration {
 		panic(fmt.Sprintf("DROWSE_TEST_PATIENCE is no number from 1 to 255: %q", text))
 	}
 	return d * time.Duration(times)
+}
+
+// Eventually waits until something holds, and ends the test with what it is if that
+// takes longer than Patience. It looks every few milliseconds.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	patience := Patience()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
 }
 
 // Rand is a source of random numbers for one goroutine of a test. Those of another

@@ -243,7 +243,7 @@ func TestSetTimeoutZeroIsNow(t *testing.T) {
 	if err := c.SetTimeout(t.Context(), sb.ID, 0); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it has ended", func() bool {
+	testmode.Eventually(t, "it has ended", func() bool {
 		info, err := c.Find(t.Context(), sb.ID)
 		return err == nil && info.Tombstone != nil && info.Tombstone.Reason == "TimeoutExpired"
 	})
@@ -482,21 +482,6 @@ func started(t *testing.T, ctx context.Context, sb *client.Sandbox, timeout time
 
 func alive(p *client.Process) bool { return syscall.Kill(p.PID(), 0) == nil }
 
-// eventually waits for a condition outside our reach.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(testmode.Patience())
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 func TestRunKillsWhenTheContextEnds(t *testing.T) {
 	c, _ := newServer(t)
 	sb := create(t, c, client.CreateOptions{})
@@ -508,7 +493,7 @@ func TestRunKillsWhenTheContextEnds(t *testing.T) {
 	}
 	var files bytes.Buffer
 	script := "for f in pid*; do kill -0 ${f#pid} && echo alive; done"
-	eventually(t, "the command is dead", func() bool {
+	testmode.Eventually(t, "the command is dead", func() bool {
 		files.Reset()
 		_, err := sb.Run(t.Context(), client.Command{Args: []string{"sh", "-c", script}, Stdout: &files})
 		return err == nil && files.Len() == 0
@@ -544,7 +529,7 @@ func TestStartedCommandOutlivesItsContext(t *testing.T) {
 	if err := p.Terminate(t.Context()); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "a signal finds no process", func() bool {
+	testmode.Eventually(t, "a signal finds no process", func() bool {
 		return errors.Is(p.Kill(t.Context()), client.ErrNotFound)
 	})
 }
@@ -564,7 +549,7 @@ func TestCommandTimeout(t *testing.T) {
 	if _, err := p.Wait(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want DeadlineExceeded", err)
 	}
-	eventually(t, "the command is dead", func() bool { return !alive(p) })
+	testmode.Eventually(t, "the command is dead", func() bool { return !alive(p) })
 }
 
 func TestInputThatBreaksOff(t *testing.T) {

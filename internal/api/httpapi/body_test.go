@@ -78,17 +78,6 @@ func post(t *testing.T, srv *httptest.Server, key, body string) string {
 	return string(data)
 }
 
-// waitFor waits until something holds.
-func waitFor(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testmode.Patience()); !holds(); {
-		if time.Now().After(end) {
-			t.Fatal(what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 // TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers: 30 bodies that never end were
 // held for ever, of any size together.
 func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
@@ -103,7 +92,7 @@ func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
 			first = c
 		}
 		if i < maxKeyBodies/(2*MaxBody) {
-			waitFor(t, "a body is not held", func() bool { return b.room.Taken() > before+MaxBody/2 })
+			testmode.Eventually(t, "a body is held", func() bool { return b.room.Taken() > before+MaxBody/2 })
 			continue
 		}
 		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
@@ -126,7 +115,7 @@ func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
 	}
 	held := b.room.Taken()
 	first.Close()
-	waitFor(t, "what has ended is still held", func() bool { return b.room.Taken() < held })
+	testmode.Eventually(t, "what has ended is not held any more", func() bool { return b.room.Taken() < held })
 	if got := post(t, srv, "greedy", "1"); got != "1 bytes" {
 		t.Errorf("after one ended: %q", got)
 	}
@@ -182,7 +171,7 @@ func TestBodiesCountUntilTheirRequestEnds(t *testing.T) {
 	if got := post(t, srv, "k", strings.Repeat("x", 100_000)); got != "100000 bytes" {
 		t.Fatal(got)
 	}
-	waitFor(t, "the body is held after its request", func() bool { return b.room.Taken() == 0 })
+	testmode.Eventually(t, "the body is not held after its request", func() bool { return b.room.Taken() == 0 })
 	if during < 100_000 {
 		t.Errorf("%d bytes counted while the handler ran", during)
 	}
@@ -196,7 +185,7 @@ func TestSlowBodyTimesOut(t *testing.T) {
 	if got := answered(t, br); got != "body_timed_out" {
 		t.Errorf("answered %q", got)
 	}
-	waitFor(t, "it is held", func() bool { return b.room.Taken() == 0 })
+	testmode.Eventually(t, "it is not held any more", func() bool { return b.room.Taken() == 0 })
 }
 
 func TestBodySizes(t *testing.T) {

@@ -315,11 +315,7 @@ func (e *early) stopLoading(t *testing.T) (*instance, int) {
 			t.Fatal(err)
 		}
 		if pid := imageServerOf(t, i); pid != 0 && unix.Kill(pid, unix.SIGSTOP) == nil {
-			for end := time.Now().Add(testmode.Patience()); !halted(t, pid); time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatal("an image server goes on after SIGSTOP")
-				}
-			}
+			testmode.Eventually(t, "SIGSTOP stops an image server", func() bool { return halted(t, pid) })
 			r, over, err := reportIn(i.d.bundle(i.id))
 			if err != nil {
 				t.Fatal(err)
@@ -385,14 +381,10 @@ func TestRestoreEarlyKill(t *testing.T) {
 	e.remove(t)
 	select {
 	case <-i.loaded:
-	case <-time.After(time.Minute):
+	case <-time.After(testmode.Patience()):
 		t.Error("somebody still waits for its memory")
 	}
-	for end := time.Now().Add(testmode.Patience()); !exited(pid); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("its image server is still there")
-		}
-	}
+	testmode.Eventually(t, "the end of its image server", func() bool { return exited(pid) })
 }
 
 // TestRestoreEarlyWithoutServer ends the image server in the middle: the runtime ends
