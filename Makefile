@@ -33,7 +33,7 @@ help:
 	@echo 'frameworks   agents'"'"' frameworks that use E2B, and write docs/results/frameworks.md (root; installs for minutes)'
 	@echo 'openapi-clients  generate Go, Python and TypeScript clients of /v1, and compile them'
 	@echo 'hosts        Debian releases, kernels, cgroup versions and file systems in virtual machines, and write docs/results/hosts.md (root; 10 minutes and more each)'
-	@echo 'bench        ratios against the raw tools (root)'
+	@echo 'bench        ratios against the raw tools: hours, or BENCH=--quick (root)'
 	@echo 'docs         the documentation as a site in bin/site, with its links checked (installs for seconds)'
 	@echo 'picture      record the demo as docs/demo.svg (root)'
 	@echo 'check        format, vet, staticcheck, govulncheck, generated files, imports'
@@ -238,7 +238,7 @@ newcomer:
 .PHONY: bench
 bench: build
 	script/deps bench
-	bash test/bench/run.sh
+	bash test/bench/run.sh $(BENCH)
 
 .PHONY: generate
 generate:

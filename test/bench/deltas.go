@@ -29,7 +29,7 @@ func (b *bench) deltas(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, changes.stop()) }()
-	sizes := []size{{memory: 64}, {memory: 256}, {memory: 512}, {memory: 1024}, {memory: 1024, dirtied: 10}, {memory: 2048}}
+	sizes := b.sizes(size{memory: 64}, size{memory: 256}, size{memory: 512}, size{memory: 1024}, size{memory: 1024, dirtied: 10}, size{memory: 2048})
 	most := sizes[len(sizes)-1].memory
 	b.memory, b.raw.memory = 2*most, int64(2*most+64)<<20
 	defer func() { b.memory, b.raw.memory = 0, memoryLimit }()

@@ -9,16 +9,17 @@ import (
 // guest that touches a part of its memory before it answers. The raw tool reads all
 // of it first.
 func (b *bench) early(ctx context.Context) (err error) {
-	const largest = 2048 // MiB
+	sizes := b.sizes(size{memory: 64}, size{memory: 512}, size{memory: 1024}, size{memory: 2048})
+	largest := sizes[len(sizes)-1].memory
 	if err := b.server.stop(); err != nil {
 		return err
 	}
 	if b.server, err = startServer(ctx, b.o.drowse, b.stateDir(), b.serverLog(), "--early-wake", "32"); err != nil {
 		return err
 	}
-	b.memory, b.raw.memory = 2*largest, (2*largest+64)<<20
+	b.memory, b.raw.memory = 2*largest, int64(2*largest+64)<<20
 	defer func() { b.memory, b.raw.memory = 0, memoryLimit }()
-	for _, holds := range []size{{memory: 64}, {memory: 512}, {memory: 1024}, {memory: largest}} {
+	for _, holds := range sizes {
 		for _, percent := range []int{0, 1, 10, 100} {
 			holds.touched = percent
 			res, err := b.measureSleep(ctx, holds, b.runs(20))

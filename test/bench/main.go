@@ -36,7 +36,7 @@ func main() {
 	flag.StringVar(&o.work, "work", "", "a `directory` on disk for the state of servers and tools")
 	flag.StringVar(&o.docs, "docs", "", "the Markdown `file` whose tables to replace")
 	flag.StringVar(&o.only, "only", "", "the measurements to make: "+strings.Join(names(), ","))
-	flag.BoolVar(&o.quick, "quick", false, "few runs, to see that everything works")
+	flag.BoolVar(&o.quick, "quick", false, "few runs and small guests, to see that everything works")
 	flag.Parse()
 	if err := run(context.Background(), o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -138,6 +138,21 @@ func (b *bench) runs(n int) int {
 		return max(3, n/10)
 	}
 	return n
+}
+
+// sizes returns those that are measured: in a quick run none of over 256 MiB, each once.
+func (b *bench) sizes(all ...size) []size {
+	if !b.o.quick {
+		return all
+	}
+	var small []size
+	for _, s := range all {
+		s.memory = min(s.memory, 256)
+		if !slices.Contains(small, s) {
+			small = append(small, s)
+		}
+	}
+	return small
 }
 
 const (

@@ -4,7 +4,7 @@
 #
 #   run.sh [--quick] [--only create,exec,inside,idle,sleep,written,early,deltas,forks,snapshots,started,edge,deadlines,start] [--docs FILE]
 #
-# --quick makes few runs; it and --only leave the documentation alone unless
+# --quick makes few runs, with small guests; it and --only leave the documentation alone unless
 # --docs names a file. DROWSE is the binary to measure (bin/drowse),
 # DROWSE_BENCH_DIR the directory to work in, which must be on a disk (/var/tmp).
 # Needs root, Go, node and, for the first installation of the SDK, the network.
