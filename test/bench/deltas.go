@@ -23,7 +23,7 @@ func (b *bench) deltas(ctx context.Context) (err error) {
 	if b.server, err = startServer(ctx, b.o.drowse, b.stateDir(), b.serverLog(), "--delta-pauses=0"); err != nil {
 		return err
 	}
-	dir := filepath.Join(b.o.work, "d")
+	dir := filepath.Join(b.o.work, "c")
 	changes, err := startServerAt(ctx, deltasAddr, b.o.drowse, dir, filepath.Join(b.o.work, "deltas.log"), "--delta-pauses=1")
 	if err != nil {
 		return err
