@@ -28,7 +28,7 @@ case "${1:-}" in
 *) echo "usage: conformance.sh [--write | --domain]" >&2; exit 2 ;;
 esac
 
-work=$(mktemp -d /tmp/dwsdk.XXXXXX)
+work=$(mktemp -d "${TMPDIR:-/tmp}/dwsdk.XXXXXX")
 log=$work.log
 children=()
 

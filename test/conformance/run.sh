@@ -144,7 +144,7 @@ unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
 
 # Node looks for packages beside and above the importing file, so the tests are
 # copied to where the packages are; Python would leave its caches in the tree.
-work=$(mktemp -d "$dir/run.XXXXXX")
+work=$(mktemp -d "$dir/${DROWSE_TEST_RUN:-run}.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM

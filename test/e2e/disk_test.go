@@ -21,7 +21,7 @@ import (
 // MiB.
 func smallDisk(t *testing.T, mib int64) string {
 	t.Helper()
-	base, err := os.MkdirTemp("/tmp", "dw")
+	base, err := os.MkdirTemp("", "dw")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func startServer(t testing.TB, args ...string) *server {
 func stateDir(t testing.TB) string {
 	t.Helper()
 	// The paths of sockets below it must be short.
-	dir, err := os.MkdirTemp("/tmp", "dw")
+	dir, err := os.MkdirTemp("", "dw")
 	if err != nil {
 		t.Fatal(err)
 	}

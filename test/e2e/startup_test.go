@@ -82,7 +82,7 @@ func TestRefusedStart(t *testing.T) {
 		checkRefusal(t, code, said, second.addr, "--listen")
 	})
 	t.Run("not root", func(t *testing.T) {
-		dir, err := os.MkdirTemp("/tmp", "dw")
+		dir, err := os.MkdirTemp("", "dw")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ func TestUpgradeUnderASleeper(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
-	tree, err := os.MkdirTemp("/tmp", "dw")
+	tree, err := os.MkdirTemp("", "dw")
 	if err != nil {
 		t.Fatal(err)
 	}

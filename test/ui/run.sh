@@ -34,7 +34,7 @@ fi
 [ -e "$dir/installed" ] || { echo "run.sh: the suite is not installed in $cache: run.sh --install-only" >&2; exit 2; }
 [ $run = yes ] || exit 0
 
-work=$(mktemp -d "$dir/run.XXXXXX")
+work=$(mktemp -d "$dir/${DROWSE_TEST_RUN:-run}.XXXXXX")
 server=
 clean() {
 	if [ -n "$server" ]; then
