@@ -143,8 +143,24 @@ func NewServer(o Options) *Server {
 	if o.TLS != nil {
 		s.tls = o.TLS.Clone()
 		s.tls.NextProtos = []string{"h2", "http/1.1"}
+		s.tls.GetConfigForClient = withoutTickets(s.tls.Clone())
 	}
 	return s
+}
+
+// withoutTickets returns a GetConfigForClient that sends no session tickets to a
+// client that negotiates no protocol. TLS 1.3 sends them after the handshake. A
+// client that reads and writes from two threads without a lock, as Python's
+// websockets does, can then lose its connection. Such clients offer no ALPN; those
+// that gain by resuming a session, as browsers, do.
+func withoutTickets(c *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	c.SessionTicketsDisabled = true
+	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if len(hello.SupportedProtos) == 0 {
+			return c, nil
+		}
+		return nil, nil
+	}
 }
 
 // Collector returns what the server counts.
