@@ -124,7 +124,7 @@ may() {
 
 cd "$2"
 count() { cat ./*.json | grep -F '"Test":' | grep -cF "\"Action\":\"$1\"" || true; }
-printf '\n== %s tests passed, %s failed, %s were skipped\n' "$(count pass)" "$(count fail)" "$(count skip)"
+printf '\n== %s tests passed, %s failed, %s skipped\n' "$(count pass)" "$(count fail)" "$(count skip)"
 cat ./*.json | jq -r 'select(.Test and .Action == "skip") | "\(.Package) \(.Test | split("/")[0])"' |
 	sort | uniq -c | awk '{ print "skipped: " $2 " " $3 ", " $1 " of its cases" }'
 echo "the ten slowest, in seconds:"

@@ -27,7 +27,7 @@ if [ "${1:-}" != --isolated ]; then
 fi
 
 ip link set lo up
-root=$(mktemp -d /tmp/dwpackages.XXXXXX)
+root=$(mktemp -d "${TMPDIR:-/tmp}/dwpackages.XXXXXX")
 trap 'umount -R -l "$root" 2>/dev/null; rm -rf --one-file-system "$root" "$cache/image"; rmdir "$root" 2>/dev/null || true' EXIT
 
 # fresh TAR...: $root becomes what the archives have, and is mounted like a machine.

@@ -31,9 +31,11 @@ if [ ! -e "$tools/installed" ]; then
 fi
 [ "${1:-}" != --install-only ] || exit 0
 
-# Node looks for packages above the importing file.
-work=$(mktemp -d "$tools/ts/run.XXXXXX")
+work=$(mktemp -d "$tools/${DROWSE_TEST_RUN:-run}.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+ln -s ../ts/node_modules "$work/node_modules" # Node looks for packages beside the importing file
 
 echo "== Go: oapi-codegen $codegen"
 cp -r testdata/go "$work/go"
