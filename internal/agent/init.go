@@ -59,6 +59,9 @@ func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
 	a.observer.woke()
 	a.settings.apply(req)
 	a.host.succeed(req.HostSecret)
+	if req.Copied {
+		a.kernels.copies.Add(1)
+	}
 	if req.Services != nil {
 		a.manager.Apply(req.Services)
 	}

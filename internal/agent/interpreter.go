@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,8 @@ import (
 type kernels struct {
 	agent *Agent
 	dir   string // of their programs
+
+	copies atomic.Int64
 
 	mu   sync.Mutex
 	pids map[int]bool
@@ -39,6 +42,9 @@ func (ks *kernels) running() map[int]bool {
 	}
 	return pids
 }
+
+// Copies implements interpreter.Host.
+func (ks *kernels) Copies() int64 { return ks.copies.Load() }
 
 // Environment implements interpreter.Host.
 func (ks *kernels) Environment() (map[string]string, error) {

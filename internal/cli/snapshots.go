@@ -310,6 +310,11 @@ func (a snapshotCommands) forkCommand() *cobra.Command {
 their ids. Each has the memory, processes, files and settings of the sandbox, and
 an id and tokens of its own. The sandbox itself runs or sleeps on as before.
 
+Random numbers: the kernels of run_code draw other ones in each child. Every other
+program that was running draws the same in all of them if its generator is in memory:
+Node.js does, keys included, and what uses OpenSSL. Restart it, or reseed it in a
+post-resume hook; /dev/urandom never repeats. docs/random.md says more.
+
 If a child does not start, the exit code says why, as that of create does; the ids of
 the others are printed all the same.`,
 		Example: `  drowse fork ID

@@ -238,8 +238,8 @@ func (c *codeContext) run(ctx context.Context, out *stream, cell cell) {
 	defer x.leave()
 	count := c.nextCount(k)
 	told := out.send(map[string]any{"type": typeCount, "execution_count": count})
-	sent := make(chan error, 1)
-	go func() { sent <- k.speech.run(k.request(cell, count)) }()
+	sent, request := make(chan error, 1), k.request(cell, count)
+	go func() { sent <- k.speech.run(request) }()
 	for told == nil {
 		select {
 		case m := <-x.messages:
@@ -250,6 +250,7 @@ func (c *codeContext) run(ctx context.Context, out *stream, cell cell) {
 		case err := <-sent:
 			if err != nil {
 				k.unlisten()
+				k.copies = -1 // it may not have got to reseeding
 				_ = out.send(errorFields("ValueError", err.Error(), ""))
 				_ = out.send(map[string]any{"type": typeEnd})
 				return

@@ -20,9 +20,11 @@ func newExecution() *execution {
 }
 
 // request says what becomes of the variables of a cell afterwards: they are
-// what the kernel started with, or nothing.
+// what the kernel started with, or nothing. It is made once for each cell, in turn.
 func (k *kernel) request(c cell, count int) request {
-	r := request{Code: c.code, Count: count, Env: map[string]string{}, Restore: map[string]*string{}}
+	copies := k.host.Copies()
+	r := request{Code: c.code, Count: count, Env: map[string]string{}, Restore: map[string]*string{}, Reseed: copies != k.copies}
+	k.copies = copies
 	for name, value := range c.env {
 		r.Env[name], r.Restore[name] = value, nil
 		if before, ok := k.env[name]; ok {
@@ -62,7 +64,8 @@ func (k *kernel) settle(limit <-chan time.Time) {
 	x := newExecution()
 	x.leave()
 	k.listen(x)
-	go func() { _ = k.speech.run(k.request(cell{}, 0)) }()
+	request := k.request(cell{}, 0)
+	go func() { _ = k.speech.run(request) }()
 	select {
 	case <-x.finished:
 	case <-k.ended:

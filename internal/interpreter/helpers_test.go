@@ -33,6 +33,7 @@ type localHost struct {
 	python       string   // another than the one in PATH
 	noInterrupts bool     // by a signal
 	stops        atomic.Int32
+	copies       atomic.Int64
 }
 
 func (h *localHost) Environment() (map[string]string, error) {
@@ -49,6 +50,8 @@ func (h *localHost) Look(program string) (string, bool) {
 }
 
 func (h *localHost) JupyterDirs() []string { return h.jupyter }
+
+func (h *localHost) Copies() int64 { return h.copies.Load() }
 
 func (h *localHost) Start(c Command) (Process, error) {
 	file := filepath.Join(h.dir, c.FileName)

@@ -56,6 +56,9 @@ type Host interface {
 	// Look returns the path of a program, which may be given already, and false
 	// if there is none.
 	Look(program string) (string, bool)
+	// Copies returns how often the memory of the sandbox, with the kernels in it, has
+	// turned out to be a copy: another sandbox, or this one, went on from it as well.
+	Copies() int64
 	// Start runs a kernel as the leader of a process group.
 	Start(Command) (Process, error)
 }

@@ -117,7 +117,7 @@ func startJupyter(ctx context.Context, host Host, logf func(string, ...any), l *
 		pipes.closeOurs()
 		return nil, failf(http.StatusInternalServerError, "start the Jupyter kernel %s: %v", spec.name, err)
 	}
-	k := newKernel(process, l, command.Env, pipes)
+	k := newKernel(process, host, l, command.Env, pipes)
 	k.title = "Jupyter kernel " + spec.name
 	k.speech = newJupyter(k, logf, spec, info)
 	if err := k.begin(ctx, limit); err != nil {
@@ -334,6 +334,9 @@ func (j *jupyter) awaken() bool {
 // --- requests
 
 func (j *jupyter) run(r request) error {
+	if statement := reseeds[j.spec.Language]; r.Reseed && statement != nil {
+		j.quietly(statement())
+	}
 	own := map[string]*string{}
 	for name, value := range r.Env {
 		own[name] = &value
@@ -353,8 +356,7 @@ func (j *jupyter) run(r request) error {
 	return nil
 }
 
-// set changes environment variables. It tries again, because an interrupt that
-// comes late may meet it.
+// set changes environment variables.
 func (j *jupyter) set(variables map[string]*string) error {
 	if len(variables) == 0 {
 		return nil
@@ -363,12 +365,18 @@ func (j *jupyter) set(variables map[string]*string) error {
 	if err != nil {
 		return err
 	}
+	j.quietly(code)
+	return nil
+}
+
+// quietly runs code of ours. It tries again, because an interrupt that comes late may
+// meet it.
+func (j *jupyter) quietly(code string) {
 	for range 3 {
 		if r, err := j.execute(code, true); err != nil || r.Status == "ok" {
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 var errKernelEnded = errors.New("the kernel has ended")

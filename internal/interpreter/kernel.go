@@ -78,6 +78,8 @@ type speech interface {
 // kernel is one process that runs cells.
 type kernel struct {
 	process  Process
+	host     Host
+	copies   int64 // of the sandbox when this was last seeded; of whoever has the turn
 	language *language
 	title    string // what it is called where something fails
 	env      map[string]string
@@ -118,7 +120,7 @@ func startOwn(ctx context.Context, host Host, l *language, dir string) (*kernel,
 		pipes.closeOurs()
 		return nil, failf(http.StatusInternalServerError, "start the %s kernel: %v", l.name, err)
 	}
-	k := newKernel(process, l, env, pipes)
+	k := newKernel(process, host, l, env, pipes)
 	k.speech = &pipeSpeech{k, pipes.requests, pipes.messages, pipes.taken}
 	if err := k.begin(ctx, startLimit); err != nil {
 		return nil, err
@@ -126,9 +128,9 @@ func startOwn(ctx context.Context, host Host, l *language, dir string) (*kernel,
 	return k, nil
 }
 
-func newKernel(process Process, l *language, env map[string]string, pipes *kernelPipes) *kernel {
+func newKernel(process Process, host Host, l *language, env map[string]string, pipes *kernelPipes) *kernel {
 	return &kernel{
-		process: process, language: l, title: l.name + " kernel", env: env, ended: make(chan struct{}),
+		process: process, host: host, copies: host.Copies(), language: l, title: l.name + " kernel", env: env, ended: make(chan struct{}),
 		raw: [2]*rawOutput{{file: pipes.stdout, kind: typeStdout}, {file: pipes.stderr, kind: typeStderr}},
 	}
 }

@@ -21,13 +21,16 @@ var charts []byte
 //go:embed kernels/modules.py
 var modules []byte
 
+//go:embed kernels/reseed.py
+var reseed []byte
+
 //go:embed kernels/kernel.py
 var kernelPython []byte
 
 //go:embed kernels/ipython.py
 var ipython []byte
 
-var pythonKernel = slices.Concat(charts, modules, kernelPython)
+var pythonKernel = slices.Concat(charts, modules, reseed, kernelPython)
 
 // lesson returns the code that a kernel of Jupyter's runs first, if its language has
 // some. It is made when it is asked for: each process of a runtime is this program, and
@@ -148,6 +151,9 @@ type request struct {
 	Env   map[string]string `json:"env"`
 	// Restore is what the variables in Env are afterwards; nil is unset.
 	Restore map[string]*string `json:"restore"`
+	// Reseed is for a kernel whose generators of random numbers are copies of those
+	// of another sandbox.
+	Reseed bool `json:"reseed"`
 }
 
 func asJSON(r request) ([]byte, error) {
@@ -166,6 +172,9 @@ func asWords(r request) ([]byte, error) {
 			b.WriteString(word)
 			b.WriteByte(0)
 		}
+	}
+	if r.Reseed {
+		words("reseed", seed())
 	}
 	for name, value := range r.Env {
 		words("set", name, value)

@@ -1,9 +1,12 @@
 package interpreter
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -37,6 +40,24 @@ var assignments = map[string]func(name string, value *string) string{
 		}
 		return fmt.Sprintf(`System.setProperty(%s, %s);`, quoted(name), quoted(*value))
 	},
+}
+
+// reseeds are statements that have a kernel of Jupyter's draw other random numbers
+// than the sandbox that its memory was copied from. A language that is not here goes
+// on as it was.
+var reseeds = map[string]func() string{
+	"python": func() string {
+		return fmt.Sprintf(`exec(%s, {})`, quoted("import os, sys\n"+string(reseed)+"\nreseed()\n"))
+	},
+	"bash": func() string { return "RANDOM=" + seed() },
+	"r":    func() string { return "set.seed(" + seed() + ")" },
+}
+
+// seed returns a number that every language takes for a seed.
+func seed() string {
+	var b [4]byte
+	rand.Read(b[:])
+	return strconv.Itoa(int(binary.BigEndian.Uint32(b[:]) >> 1))
 }
 
 func assignInNode(name string, value *string) string {

@@ -43,6 +43,7 @@ type guest struct {
 	Count      atomic.Int64
 	Generation int64
 	host       atomic.Value // the secret by which it knows its host; part of its memory
+	copied     atomic.Bool  // it was told that its memory is a copy
 	checkpoint func() error // called while its image is taken
 	activity   func() (agentapi.Activity, error)
 	journal    func(after string) (agentapi.Log, bool) // false for an agent that has none
@@ -106,6 +107,9 @@ func (g *guest) init(w http.ResponseWriter, r *http.Request) {
 	if req.Generation != nil {
 		g.Generation = *req.Generation
 	}
+	if req.Copied {
+		g.copied.Store(true)
+	}
 	if req.HostSecret != "" {
 		g.host.Store(req.HostSecret)
 	}
@@ -155,6 +159,7 @@ type bench struct {
 	journal    func(after string) (agentapi.Log, bool)
 	held       func() []runtime.OpenFile // nil where that is not known
 	starts     int
+	last       *guest // that was started
 }
 
 func newBench(t *testing.T) *bench {
@@ -164,6 +169,7 @@ func newBench(t *testing.T) *bench {
 		b.starts++
 		boot := b.boot
 		g := &guest{checkpoint: b.checkpoint, activity: b.seen, journal: b.logged, open: b.held}
+		b.last = g
 		b.mu.Unlock()
 		if boot != nil {
 			if err := boot(); err != nil {

@@ -102,6 +102,11 @@ type InitRequest struct {
 	// compares to learn that it is a restored copy, of whatever sandbox.
 	Instance string `json:"instance,omitempty"`
 
+	// Copied says that the memory is a copy: another sandbox, or this one, may have
+	// gone on from it as well. The kernels of the code interpreter draw other random
+	// numbers then. After a plain wake they go on.
+	Copied bool `json:"copied,omitempty"`
+
 	// Authority is the certificate, in PEM, of the authority that programs inside
 	// are to trust; empty for none.
 	Authority string `json:"authority,omitempty"`

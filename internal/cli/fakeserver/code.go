@@ -35,6 +35,9 @@ func (k kernels) Environment() (map[string]string, error) {
 // JupyterDirs implements interpreter.Host.
 func (k kernels) JupyterDirs() []string { return nil }
 
+// Copies implements interpreter.Host.
+func (k kernels) Copies() int64 { return 0 }
+
 // Look implements interpreter.Host.
 func (k kernels) Look(program string) (string, bool) {
 	path, err := exec.LookPath(program)

@@ -6,6 +6,7 @@
 // inspector's REPL mode): await is allowed, and names can be declared again.
 'use strict'
 
+const crypto = require('node:crypto')
 const fs = require('node:fs')
 const inspector = require('node:inspector')
 const nodeModule = require('node:module')
@@ -50,6 +51,102 @@ class Output extends Writable {
 
 for (const [name, fd] of [['stdout', 1], ['stderr', 2]]) {
   Object.defineProperty(process, name, { value: new Output(fd), enumerable: true, configurable: true })
+}
+
+// --- random numbers
+
+// The memory of a sandbox may be copied, and the generators of V8 and OpenSSL with it,
+// which cannot be reseeded. These functions draw from the operating system's instead,
+// which never repeats. Node's own are asked first: they check the arguments.
+
+const { readSync } = fs // not one that a cell puts there
+const urandom = fs.openSync('/dev/urandom')
+
+// refill fills a buffer, or some of its elements.
+function refill(buffer, offset = 0, size) {
+  const unit = buffer.BYTES_PER_ELEMENT ?? 1
+  const bytes = new Uint8Array(buffer.buffer ?? buffer, buffer.byteOffset, buffer.byteLength)
+  let part = bytes.subarray(offset * unit, size === undefined ? undefined : (offset + size) * unit)
+  while (part.length > 0) part = part.subarray(readSync(urandom, part))
+  return buffer
+}
+
+function replace(object, functions) {
+  for (const [name, value] of Object.entries(functions)) {
+    Object.defineProperty(object, name, { ...Object.getOwnPropertyDescriptor(object, name), value })
+  }
+}
+
+const pool = new Uint32Array(8192) // a read for each would take too long
+let pooled = 0
+
+function word() {
+  if (pooled === 0) pooled = refill(pool).length
+  return pool[--pooled]
+}
+
+function reseed() {
+  pooled = 0
+}
+
+replace(Math, {
+  random() {
+    return ((word() >>> 5) * 2 ** 26 + (word() >>> 6)) / 2 ** 53
+  },
+})
+
+const { randomBytes, randomFill, randomFillSync, randomInt, randomUUID } = crypto
+const WebCrypto = Object.getPrototypeOf(crypto.webcrypto)
+const { getRandomValues } = WebCrypto
+
+// instead has a callback called with what draw returns.
+function instead(callback, draw) {
+  return typeof callback === 'function' ? (err, value) => (err ? callback(err) : callback(null, draw(value))) : callback
+}
+
+replace(crypto, {
+  randomBytes(size, callback) {
+    return callback === undefined ? refill(randomBytes(size)) : randomBytes(size, instead(callback, (bytes) => refill(bytes)))
+  },
+  randomFillSync(buffer, ...range) {
+    return refill(randomFillSync(buffer, ...range), ...range)
+  },
+  randomFill(buffer, ...range) {
+    const callback = range.pop()
+    randomFill(buffer, ...range, instead(callback, () => refill(buffer, ...range)))
+  },
+  randomInt(...args) {
+    const callback = typeof args.at(-1) === 'function' ? args.pop() : undefined
+    const draw = () => (args[1] === undefined ? between(0, args[0]) : between(...args))
+    if (callback) return randomInt(...args, instead(callback, draw))
+    randomInt(...args)
+    return draw()
+  },
+  randomUUID(options) {
+    randomUUID(options)
+    const words = options?.disableEntropyCache ? refill(new Uint32Array(4)) : Uint32Array.of(word(), word(), word(), word())
+    const bytes = Buffer.from(words.buffer)
+    bytes[6] = (bytes[6] & 0x0f) | 0x40
+    bytes[8] = (bytes[8] & 0x3f) | 0x80
+    const hex = bytes.toString('hex')
+    return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`
+  },
+})
+replace(WebCrypto, {
+  randomUUID: crypto.randomUUID,
+  getRandomValues(array) {
+    return refill(getRandomValues.call(this, array))
+  },
+})
+nodeModule.syncBuiltinESMExports()
+
+// between draws a whole number that is less than most; all are as likely.
+function between(least, most) {
+  const range = most - least
+  for (;;) {
+    const n = (word() & 0xffff) * 2 ** 32 + word()
+    if (n < 2 ** 48 - (2 ** 48 % range)) return least + (n % range)
+  }
 }
 
 // --- what a value looks like
@@ -251,7 +348,8 @@ function setEnvironment(variables) {
   }
 }
 
-async function serve({ code, env, restore }) {
+async function serve({ code, env, restore, reseed: copied }) {
+  if (copied) reseed()
   setEnvironment(env)
   try {
     await runCell(code)

@@ -1,7 +1,7 @@
 """The Python kernel: runs cells of code that come over descriptor 3, one JSON
 object a line, and tells what they do over descriptor 4 in the same way. What
 they print goes to where their child processes print, so it is in order.
-charts.py and modules.py are put before it."""
+charts.py, modules.py and reseed.py are put before it."""
 
 import ast
 import asyncio
@@ -366,6 +366,8 @@ def set_environment(variables):
 
 def serve(request):
     global running
+    if request["reseed"]:
+        reseed()
     set_environment(request["env"])
     try:
         try:

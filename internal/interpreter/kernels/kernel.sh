@@ -1,6 +1,6 @@
 # The bash kernel. Descriptor 3 has words ended by NUL: "set" NAME VALUE,
-# "unset" NAME, "run" LENGTH and then so many bytes of code. Descriptor 4 gets
-# JSON, one object a line.
+# "unset" NAME, "reseed" NUMBER, "run" LENGTH and then so many bytes of code.
+# Descriptor 4 gets JSON, one object a line.
 exec {__drowse_in}<&3 3<&- {__drowse_out}>&4 4>&- 5<&- </dev/null
 __drowse_running=
 
@@ -19,6 +19,7 @@ while IFS= read -r -d '' -u "$__drowse_in" __drowse_word; do
 		export "$__drowse_name=$__drowse_value"
 		;;
 	unset) unset "$__drowse_name" ;;
+	reseed) RANDOM=$__drowse_name ;;
 	run)
 		# read takes one byte at a time, which is slow for code.
 		__drowse_code=$(head -c "$__drowse_name" <&"$__drowse_in")

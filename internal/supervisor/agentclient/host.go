@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -57,8 +58,15 @@ func (h Host) Init(ctx context.Context, inst runtime.Instance, sb store.Sandbox,
 		TemplateID:     sb.Config.Template,
 		Generation:     &generation,
 		Instance:       rand.Text(),
+		Copied:         again(sb.Record),
 		Services:       append([]service.Service{}, sb.Config.Services...),
 	})
+}
+
+// again reports whether the sandbox has gone on from its checkpoint before: its
+// runtime was lost, and it is back there.
+func again(r lifecycle.Record) bool {
+	return r.PausedFor == lifecycle.CauseFailure || r.PausedFor == lifecycle.CauseRecovery
 }
 
 // lent returns all variables that were asked for, and the certificate.
@@ -79,14 +87,15 @@ func (h Host) lent(c store.Config) (map[string]string, string, error) {
 }
 
 // Succeed makes this server the host of an agent that knows another one by secret,
-// and gives the sandbox its own name: both are as they were in the source.
+// and gives the sandbox its own name: both are as they were in the source. Whatever
+// comes from elsewhere is a copy, and is told so.
 func (h Host) Succeed(ctx context.Context, inst runtime.Instance, sandbox, secret string) error {
 	if named, ok := inst.(runtime.Named); ok {
 		if err := named.SetHostname(ctx, sandbox); err != nil { // its build or its agent is from before they could
 			h.Log.Warn("host name stays that of the source", "sandbox", sandbox, "err", err)
 		}
 	}
-	return Of(inst, secret).Init(ctx, agentapi.InitRequest{HostSecret: h.Secret(sandbox)})
+	return Of(inst, secret).Init(ctx, agentapi.InitRequest{HostSecret: h.Secret(sandbox), Copied: true})
 }
 
 // RunHook runs a command inside, as root, for as long as its budget allows. Then it
