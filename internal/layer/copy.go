@@ -28,6 +28,8 @@ type Entry struct {
 	Target     string            // of a symbolic link
 	Link       string            // the path of a file before, of which this is one more name
 	Attributes map[string]string // extended ones
+
+	device uint64 // of a device; no export has any
 }
 
 // Extent is a part of a file that is no hole.
@@ -89,6 +91,7 @@ func (s *Store) Read(ctx context.Context, id string, f func(e Entry, data io.Rea
 
 // reader reads one layer.
 type reader struct {
+	all       bool                  // names of what is no regular file are joined as well, which no export can hold
 	linked    map[uint64]*tree.Path // the first name of each file that has several
 	pathBytes int64                 // of all paths so far
 }
@@ -117,33 +120,46 @@ func shortened(path string) string {
 
 // inspect returns what there is of an entry, and a file with data open.
 func (r *reader) inspect(t *tree.Entry) (e Entry, file *os.File, err error) {
-	if t.Path().Length() > maxPath {
-		return e, nil, notPortable(t.Path().Short(), fmt.Errorf("its path has more than %d bytes", maxPath))
+	p := t.Path()
+	switch kind := t.Kind(); {
+	case p.Length() > maxPath:
+		return e, nil, notPortable(p.Short(), fmt.Errorf("its path has more than %d bytes", maxPath))
+	case kind == unix.S_IFCHR && t.Stat.Rdev != 0:
+		return e, nil, notPortable(p.Short(), errors.New("it is a device"))
+	case t.Stat.Nlink > 1 && (kind == unix.S_IFREG || r.all && kind != unix.S_IFDIR && !tree.IsWhiteout(&t.Stat)):
+		if first := r.linked[t.Stat.Ino]; first != nil {
+			e = factsOf(t)
+			e.Path, e.Link = p.String(), first.String()
+			return e, nil, nil
+		}
+		r.linked[t.Stat.Ino] = p
 	}
+	e, file, err = inspect(t, maxExtents)
+	e.Path = p.String()
+	return e, file, err
+}
+
+// factsOf returns what a directory says of an entry.
+func factsOf(t *tree.Entry) Entry {
 	st := &t.Stat
-	e = Entry{Path: t.Path().String(), Mode: st.Mode, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix())}
+	return Entry{Mode: st.Mode, UID: int(st.Uid), GID: int(st.Gid), ModTime: time.Unix(st.Mtim.Unix()), device: st.Rdev}
+}
+
+// inspect returns all that there is of an entry but its path, with the data of a file
+// in no more pieces than most, and a file with data open.
+func inspect(t *tree.Entry, most int) (e Entry, file *os.File, err error) {
+	e = factsOf(t)
 	switch t.Kind() {
 	case unix.S_IFREG:
-		if st.Nlink > 1 {
-			if first := r.linked[st.Ino]; first != nil {
-				e.Link = first.String()
-				return e, nil, nil
-			}
-			r.linked[st.Ino] = t.Path()
-		}
-		if e.Size = st.Size; e.Size > 0 {
+		if e.Size = t.Stat.Size; e.Size > 0 {
 			if file, err = t.Open(); err != nil {
 				return e, nil, err
 			}
-			e.Data = extents(file, st.Size)
+			e.Data = extents(file, e.Size, most)
 		}
 	case unix.S_IFLNK:
 		if e.Target, err = os.Readlink(tree.ProcPath(t.At, t.Name)); err != nil {
 			return e, nil, err
-		}
-	case unix.S_IFCHR:
-		if st.Rdev != 0 {
-			return e, nil, notPortable(e.Path, errors.New("it is a device"))
 		}
 	}
 	e.Attributes, err = readAttributes(tree.ProcPath(t.At, t.Name))
@@ -171,9 +187,9 @@ func readAttributes(path string) (map[string]string, error) {
 	return all, nil
 }
 
-// extents returns what of a file is no hole. A file in very many pieces, or on a
+// extents returns what of a file is no hole. A file in more pieces than most, or on a
 // file system that does not tell, is one.
-func extents(f *os.File, size int64) []Extent {
+func extents(f *os.File, size int64, most int) []Extent {
 	whole := []Extent{{0, size}}
 	var all []Extent
 	for at := int64(0); at < size; {
@@ -181,7 +197,7 @@ func extents(f *os.File, size int64) []Extent {
 		if errors.Is(err, unix.ENXIO) {
 			break // a hole up to the end
 		}
-		if err != nil || len(all) == maxExtents {
+		if err != nil || len(all) == most {
 			return whole
 		}
 		end, err := unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)

@@ -26,10 +26,13 @@ func (st *Staging) CopyTop(ctx context.Context, top string, n int, room func() e
 	if !st.s.HasLayer(top) {
 		return nil, nil
 	}
+	if err := joinNames(ctx, st.s.LayerDir(top)); err != nil {
+		return nil, fmt.Errorf("copy layer %s: %w", top, err)
+	}
 	if w, err = st.NewLayer(n); err != nil {
 		return nil, err
 	}
-	r := reader{linked: map[uint64]*tree.Path{}}
+	r := reader{all: true, linked: map[uint64]*tree.Path{}}
 	err = walk(ctx, st.s.LayerDir(top), func(t *tree.Entry) error {
 		e, file, err := r.inspect(t)
 		if file != nil {
@@ -61,24 +64,24 @@ func (w *LayerWriter) copy(e Entry, from *os.File, room func() error) error {
 		return err
 	}
 	at := int(w.last().file.Fd())
-	kind := e.Mode & unix.S_IFMT
 	var err error
-	switch {
-	case kind == unix.S_IFIFO || kind == unix.S_IFSOCK:
-		if err = unix.Mknodat(at, name, e.Mode, 0); err == nil {
-			if err = unix.Fchmodat(at, name, e.Mode&0o7777, 0); err == nil {
-				err = e.dressName(at, name)
-			}
-		}
-	case kind == unix.S_IFREG && e.Link == "" && e.Size > 0:
-		err = copyFile(at, name, e, from, room)
-	default:
+	if e.Link != "" || e.Mode&unix.S_IFMT == unix.S_IFDIR {
 		err = w.make(at, name, e, nil)
+	} else {
+		err = e.copyTo(at, name, from, room)
 	}
 	if err != nil {
 		return fmt.Errorf("copy %q: %w", shortened(e.Path), err)
 	}
 	return nil
+}
+
+// copyTo makes the entry, which is no directory and no name of another.
+func (e Entry) copyTo(at int, name string, from *os.File, room func() error) error {
+	if e.Mode&unix.S_IFMT == unix.S_IFREG {
+		return copyFile(at, name, e, from, room)
+	}
+	return e.makeSpecial(at, name)
 }
 
 // copyFile lets the kernel copy a file's data: file systems that can share blocks

@@ -63,6 +63,12 @@ func TestFileSystems(t *testing.T) {
 					}
 				})
 			})
+			t.Run("names", func(t *testing.T) {
+				m := newModel(t, 9)
+				for range 150 {
+					m.step()
+				}
+			})
 			t.Run("merge", func(t *testing.T) {
 				h := newHistory(t, 7)
 				for len(h.stack) < 6 {

@@ -53,11 +53,11 @@ func TestHostileTree(t *testing.T) {
 	f, err := r.Freeze(t.Context(), "b")
 	r.must(err)
 	digests["b"] = f.Digest
-	digests["merged"], err = r.Merge(t.Context(), []string{"a", "b"}, digests, "merged")
+	digests["merged"], err = r.Merge(t.Context(), []string{"a", "b"}, digests, "merged", plenty)
 	r.must(err)
 	t.Cleanup(func() { r.must(r.RemoveLayer("merged")) })
 	r.must(r.VerifyStack(t.Context(), []string{"a", "b", "merged"}, digests))
-	if _, _, err := r.Hidden([]string{"a", "b"}, digests); err != nil {
+	if _, err := r.Hidden([]string{"a", "b"}, digests); err != nil {
 		t.Error(err)
 	}
 

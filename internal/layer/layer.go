@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -109,9 +110,24 @@ func (s *Store) Mount(at string, trees []Tree, stack []string, top string) (err 
 	if err != nil {
 		return err
 	}
+	// A frozen layer is whole without what overlayfs noted of it as a top, and the
+	// notes count as names of its files.
+	for _, id := range stack {
+		if err := tree.Remove(filepath.Join(s.LayerDir(id), workDir)); err != nil {
+			return fmt.Errorf("mount layers: %w", err)
+		}
+	}
+	var notes []mounted
 	for _, t := range trees {
-		if err := s.mountTree(m, at, t, stack, top); err != nil {
+		note, err := s.mountTree(m, at, t, stack, top)
+		if err != nil {
 			return fmt.Errorf("mount %s of layer %s: %w", t.Path, top, err)
+		}
+		notes = append(notes, note)
+	}
+	if len(trees) > 0 {
+		if err := noteMounted(s.LayerDir(top), notes); err != nil {
+			return fmt.Errorf("mount layers: %w", err)
 		}
 	}
 	for _, t := range trees {
@@ -124,41 +140,62 @@ func (s *Store) Mount(at string, trees []Tree, stack []string, top string) (err 
 	return failpoint.Fail(failpoint.Mounted)
 }
 
-func (s *Store) mountTree(m mounter, at string, t Tree, stack []string, top string) error {
+func (s *Store) mountTree(m mounter, at string, t Tree, stack []string, top string) (mounted, error) {
 	upper := filepath.Join(s.LayerDir(top), t.Name)
 	work := filepath.Join(s.LayerDir(top), workDir, t.Name)
 	lowers := s.lowers(t, stack)
 	if err := mkdirLike(upper, lowers[0]); err != nil {
-		return err
+		return mounted{}, err
 	}
 	if err := os.MkdirAll(work, 0o700); err != nil {
-		return err
+		return mounted{}, err
 	}
 	if err := failpoint.Fail(failpoint.Mount); err != nil {
-		return err
+		return mounted{}, err
 	}
 	o := overlay{at: filepath.Join(at, t.Path), lowers: lowers, upper: upper, work: work}
 	if shared := o.lowers[len(o.lowers)-t.Shared:]; len(shared) > 0 && ViewsWork(shared) {
 		// The view lies below the overlay that shows it, and goes with it.
 		if err := mountView(o.at, shared, filepath.Join(s.LayerDir(top), workDir, nothingName)); err != nil {
-			return err
+			return mounted{}, err
 		}
 		o.lowers = append(o.lowers[:len(o.lowers)-t.Shared:len(o.lowers)-t.Shared], o.at)
 	}
-	return m.mount(o)
+	note := mounted{At: o.at, Tree: t.Name, Lowers: lowers}
+	return note, m.mount(o)
 }
 
 // lowers returns the lower directories of a tree, topmost first. A frozen
-// layer without changes to the tree has no directory for it.
+// layer without changes to the tree has no directory for it, or one that shows nothing
+// else than what lies below.
 func (s *Store) lowers(t Tree, stack []string) []string {
-	var dirs []string
-	for i := len(stack) - 1; i >= 0; i-- {
-		dir := filepath.Join(s.LayerDir(stack[i]), t.Name)
-		if _, err := os.Stat(dir); err == nil {
-			dirs = append(dirs, dir)
+	dirs := slices.Clone(t.Lowers)
+	for _, id := range stack {
+		dir := filepath.Join(s.LayerDir(id), t.Name)
+		if _, err := os.Stat(dir); err == nil && !showsSame(dir, dirs[0]) {
+			dirs = slices.Insert(dirs, 0, dir)
 		}
 	}
-	return append(dirs, t.Lowers...)
+	return dirs
+}
+
+// showsSame reports whether a directory of a layer is empty, and as the one below.
+func showsSame(dir, below string) bool {
+	var a, b unix.Stat_t
+	if unix.Stat(dir, &a) != nil || unix.Stat(below, &b) != nil || a.Mode != b.Mode || a.Uid != b.Uid || a.Gid != b.Gid {
+		return false
+	}
+	names, err := attributeNames(dir)
+	if err != nil || slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(ownAttributes, name) }) {
+		return false
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = f.Readdirnames(1)
+	return errors.Is(err, io.EOF)
 }
 
 // Has reports whether one of the layers has something at a path of a tree: a
@@ -170,7 +207,7 @@ func (s *Store) Has(layers []string, t Tree, path string) bool {
 	})
 }
 
-// mkdirLike makes dir with the mode and owner of model: the root of an
+// mkdirLike makes dir with the mode, owner and times of model: the root of an
 // overlay shows those of its upper directory.
 func mkdirLike(dir, model string) error {
 	if _, err := os.Stat(dir); err == nil {
@@ -186,7 +223,10 @@ func mkdirLike(dir, model string) error {
 	if err := os.Chown(dir, int(st.Uid), int(st.Gid)); err != nil {
 		return err
 	}
-	return unix.Chmod(dir, st.Mode&0o7777)
+	if err := unix.Chmod(dir, st.Mode&0o7777); err != nil {
+		return err
+	}
+	return unix.UtimesNano(dir, []unix.Timespec{st.Atim, st.Mtim})
 }
 
 // Frozen is what is known of a layer that was frozen.
@@ -203,7 +243,11 @@ func (s *Store) Freeze(ctx context.Context, top string) (Frozen, error) {
 	if err := failpoint.Fail(failpoint.LayerSync); err != nil {
 		return Frozen{}, err
 	}
-	f, err := freeze(ctx, dir)
+	err := joinNames(ctx, dir)
+	var f Frozen
+	if err == nil {
+		f, err = freeze(ctx, dir)
+	}
 	if err != nil {
 		return Frozen{}, fmt.Errorf("freeze layer %s: %w", top, err)
 	}

@@ -50,9 +50,13 @@ func (r *rig) write(path, text string) {
 	r.must(os.WriteFile(path, []byte(text), 0o644))
 }
 
-// mount mounts a stack with a new top and unmounts it at the test's end.
+// mount mounts a stack with a new top and unmounts it at the test's end. The layers
+// of the stack are no tops any more.
 func (r *rig) mount(stack []string, top string) string {
 	r.t.Helper()
+	for _, id := range stack {
+		r.must(Unmount(filepath.Join(r.dir, "mnt-"+id)))
+	}
 	at := filepath.Join(r.dir, "mnt-"+top)
 	r.must(r.Mount(at, r.trees, stack, top))
 	r.t.Cleanup(func() { r.must(Unmount(at)) })

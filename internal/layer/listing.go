@@ -267,7 +267,7 @@ func header(e *tree.Entry) (line, error) {
 
 // ownAttributes are extended attributes that overlayfs keeps for itself and
 // changes when it likes.
-var ownAttributes = []string{"trusted.overlay.impure", "trusted.overlay.origin", "trusted.overlay.uuid"}
+var ownAttributes = []string{"trusted.overlay.impure", "trusted.overlay.origin", "trusted.overlay.uuid", attrLinks}
 
 // attributes returns a checksum of an entry's extended attributes.
 func attributes(path string) (uint32, error) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/tree"
 )
 
@@ -24,18 +26,17 @@ import (
 // layers are left as they are. When Merge returns the digest, the new one is
 // durable; after an error the rest of it is the caller's to remove.
 //
-// Files are not copied: what is no directory gets another name, in the new
-// layer, for the same inode. So a sandbox finds the same inode numbers, times
-// and names of one file, and 10 GiB take no longer than 10 files. A frozen
-// layer's files are never written to, so that none of the layers can see what
-// happens to another, and removing one takes nothing from the others.
+// Files are copied, names of one file as such. Another name for a file of a source
+// would count as a link wherever that is mounted, and a sandbox would see it come and
+// go. Before each file, and within large ones, room is asked whether there is space
+// to go on. File systems that can share blocks do.
 //
-// The contents are not read either. Their checksums are carried over from the
-// listings of the layers, so that damage to them stays as easy to find as it
-// was. All else is compared with those listings first: what is damaged is not
-// made the new truth. That error is as that of VerifyLayer.
-func (s *Store) Merge(ctx context.Context, stack []string, digests map[string]string, into string) (digest string, err error) {
-	m := merger{ctx: ctx, dir: s.LayerDir(into)}
+// The checksums are carried over from the listings of the layers, so that damage to
+// the contents stays as easy to find as it was. All else is compared with those
+// listings first: what is damaged is not made the new truth. That error is as that of
+// VerifyLayer.
+func (s *Store) Merge(ctx context.Context, stack []string, digests map[string]string, into string, room func() error) (digest string, err error) {
+	m := merger{ctx: ctx, dir: s.LayerDir(into), room: room, sums: map[uint64]uint32{}, linked: map[uint64]*linkedFile{}}
 	defer m.close()
 	for _, id := range stack {
 		src, err := s.source(ctx, id, digests[id])
@@ -54,30 +55,37 @@ func (s *Store) Merge(ctx context.Context, stack []string, digests map[string]st
 	return digest, failpoint.Fail(failpoint.Merged)
 }
 
-// Hidden estimates how many of the bytes in the files of a stack's layers no mount
-// shows, because a layer above has something else in their place. It only reads
-// listings, and so does not know directories that were renamed or made anew.
-func (s *Store) Hidden(stack []string, digests map[string]string) (hidden, total int64, err error) {
+// Size is what there is in a layer.
+type Size struct {
+	Names  int   // of files and directories
+	Bytes  int64 // in its files
+	Hidden int64 // of these, what no mount of the stack shows
+}
+
+// Hidden returns the sizes of a stack's layers. How much of them is hidden, because a
+// layer above has something else in its place, is an estimate: it only reads listings,
+// and so does not know directories that were renamed or made anew.
+func (s *Store) Hidden(stack []string, digests map[string]string) ([]Size, error) {
 	e := estimate{seed: maphash.MakeSeed(), above: map[uint64]bool{}}
-	for _, id := range slices.Backward(stack) {
+	sizes := make([]Size, len(stack))
+	for i, id := range slices.Backward(stack) {
 		l, err := openListing(s.LayerDir(id), digests[id])
 		if err != nil {
-			return 0, 0, damaged("layer", id, err)
+			return nil, damaged("layer", id, err)
 		}
-		err = e.add(l)
+		sizes[i], err = e.add(l)
 		l.close()
 		if err != nil {
-			return 0, 0, damaged("layer", id, err)
+			return nil, damaged("layer", id, err)
 		}
 	}
-	return e.hidden, e.total, nil
+	return sizes, nil
 }
 
 // estimate goes through listings from the topmost down.
 type estimate struct {
-	seed          maphash.Seed
-	above         map[uint64]bool // the hashes of the paths of what is no directory
-	hidden, total int64
+	seed  maphash.Seed
+	above map[uint64]bool // the hashes of the paths of what is no directory
 }
 
 // place is where a line of a listing lies.
@@ -86,7 +94,7 @@ type place struct {
 	hidden bool
 }
 
-func (e *estimate) add(l *listing) error {
+func (e *estimate) add(l *listing) (size Size, err error) {
 	var way []place
 	var here []uint64
 	for {
@@ -95,18 +103,19 @@ func (e *estimate) add(l *listing) error {
 			break
 		}
 		if err != nil {
-			return err
+			return size, err
 		}
+		size.Names++
 		p := place{}
 		if line.depth > 0 {
 			p = e.below(way[line.depth-1], line.name)
 		}
 		way = append(way[:line.depth], p)
-		kind, size := line.kindAndSize()
+		kind, bytes := line.kindAndSize()
 		if kind == unix.S_IFREG {
-			e.total += size
+			size.Bytes += bytes
 			if p.hidden {
-				e.hidden += size
+				size.Hidden += bytes
 			}
 		}
 		if kind != unix.S_IFDIR {
@@ -116,7 +125,7 @@ func (e *estimate) add(l *listing) error {
 	for _, hash := range here {
 		e.above[hash] = true
 	}
-	return nil
+	return size, nil
 }
 
 func (e *estimate) below(in place, name string) place {
@@ -176,10 +185,21 @@ type merger struct {
 	sources []source // bottom first
 	dir     string   // of the new layer
 	new     *handle  // the same
-	roots   []part   // of the tree at hand, topmost first
+	room    func() error
+
+	files  int                    // that the new layer has
+	sums   map[uint64]uint32      // the checksums of its files, by inode
+	linked map[uint64]*linkedFile // that have more names, by their inodes in the sources
+	roots  []part                 // of the tree at hand, topmost first
 
 	stack []*frame // the directories that are being merged, from the root of the tree down
 	open  int      // stack[open:] are open
+}
+
+// linkedFile is a file of the new layer that can get more names.
+type linkedFile struct {
+	path *tree.Path // its first name
+	more uint64     // how many more there can be
 }
 
 // handle is a directory of a source or of the new layer.
@@ -458,10 +478,10 @@ func (m *merger) step() error {
 			f.join = map[string]string{}
 		}
 		f.join[attrOrigin] = ""
-		return m.link(f.to, f.last, e)
+		return m.put(f.to, f.last, e)
 	case other:
 		defer e.in.close()
-		return m.link(f.to, f.last, e)
+		return m.put(f.to, f.last, e)
 	}
 	return nil
 }
@@ -710,18 +730,84 @@ func (h *handle) joins() (opaque bool, redirect string, err error) {
 	return opaque, redirect, nil
 }
 
-// link gives an entry of a source, which is no directory, its name in the new
-// layer.
-func (m *merger) link(in *handle, name string, e entry) error {
-	err := unix.Linkat(e.in.fd(), e.name, in.fd(), name, 0)
-	if errors.Is(err, unix.EMLINK) && e.kind == whiteout {
-		err = unix.Mknodat(in.fd(), name, unix.S_IFCHR, 0) // overlayfs makes many names of one
+// put gives an entry of a source, which is no directory, its name in the new layer.
+func (m *merger) put(in *handle, name string, e entry) error {
+	to := &tree.Path{In: in.path, Name: name}
+	if e.kind == whiteout {
+		return pathError("mknod", to, unix.Mknodat(in.fd(), name, unix.S_IFCHR, 0))
 	}
-	if err != nil {
-		old, to := tree.Path{In: e.in.path, Name: e.name}, tree.Path{In: in.path, Name: name}
-		return &os.LinkError{Op: "link", Old: old.Short(), New: to.Short(), Err: err}
+	from := tree.Entry{At: e.in.fd(), Name: e.name, In: e.in.path}
+	if err := unix.Fstatat(from.At, from.Name, &from.Stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return pathError("stat", from.Path(), err)
+	}
+	if planted.In(planted.LinkingMerge) {
+		m.sums[from.Stat.Ino] = m.sumIn(from.Stat.Ino)
+		return unix.Linkat(from.At, from.Name, in.fd(), name, 0)
+	}
+	if first := m.linked[from.Stat.Ino]; first != nil && !planted.In(planted.ForgottenLink) {
+		if first.more--; first.more == 0 {
+			delete(m.linked, from.Stat.Ino)
+		}
+		return m.link(in, name, first.path)
+	}
+	if err := m.copy(in, name, &from); err != nil {
+		return fmt.Errorf("copy %s: %w", to.Short(), err)
+	}
+	if n := uint64(from.Stat.Nlink); n > 1 {
+		m.linked[from.Stat.Ino] = &linkedFile{path: to, more: n - 1}
 	}
 	return nil
+}
+
+func pathError(op string, p *tree.Path, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: p.Short(), Err: err}
+}
+
+// link gives a file of the new layer one more name.
+func (m *merger) link(in *handle, name string, first *tree.Path) error {
+	f, err := tree.OpenBelow(m.new.file, first.String(), unix.O_PATH)
+	if err != nil {
+		return pathError("open", first, err)
+	}
+	defer f.Close()
+	return pathError("link", first, unix.Linkat(int(f.Fd()), "", in.fd(), name, unix.AT_EMPTY_PATH))
+}
+
+// copy copies a file of a source, and notes its checksum.
+func (m *merger) copy(in *handle, name string, from *tree.Entry) error {
+	e, file, err := inspect(from, math.MaxInt)
+	if file != nil {
+		defer file.Close()
+	}
+	if err == nil {
+		err = m.room()
+	}
+	if err == nil {
+		err = e.copyTo(in.fd(), name, file, m.room)
+	}
+	if err != nil || from.Kind() != unix.S_IFREG {
+		return err
+	}
+	m.files++
+	var st unix.Stat_t
+	if err := unix.Fstatat(in.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	m.sums[st.Ino] = m.sumIn(from.Stat.Ino)
+	return nil
+}
+
+// sumIn returns the checksum that a file of a source has in its listing.
+func (m *merger) sumIn(ino uint64) uint32 {
+	for _, s := range m.sources {
+		if sum, ok := s.sums[ino]; ok {
+			return sum
+		}
+	}
+	return 0 // of an empty file
 }
 
 // copyAttributes gives a directory of the new layer all that one of a source
@@ -774,7 +860,7 @@ func attributesBut(h *handle, but []string) (map[string]string, error) {
 }
 
 // save writes the listing, with the checksums that the sources' have, and makes
-// the layer durable. The files are.
+// the layer durable.
 func (m *merger) save() (digest string, err error) {
 	if err := failpoint.Fail(failpoint.MergeSync); err != nil {
 		return "", err
@@ -800,7 +886,7 @@ func (m *merger) save() (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return digest, syncLayer(m.ctx, m.dir, dirs)
+	return digest, syncLayer(m.ctx, m.dir, m.files+dirs)
 }
 
 // sumOf returns the checksum that a file has in the listing of the source that
@@ -809,10 +895,8 @@ func (m *merger) sumOf(e *tree.Entry) (string, error) {
 	if e.Stat.Size == 0 {
 		return sumText(0), nil
 	}
-	for _, s := range m.sources {
-		if sum, ok := s.sums[e.Stat.Ino]; ok {
-			return sumText(sum), nil
-		}
+	if sum, ok := m.sums[e.Stat.Ino]; ok {
+		return sumText(sum), nil
 	}
 	return "", fmt.Errorf("%s is in no layer", e.Path().Short())
 }

@@ -178,7 +178,7 @@ func (h *history) pick(dir string, isDir bool) string {
 // merge merges the layers from up to to, and removes them.
 func (h *history) merge(from, to int, into string) {
 	h.t.Helper()
-	digest, err := h.Merge(h.t.Context(), h.stack[from:to], h.digests, into)
+	digest, err := h.Merge(h.t.Context(), h.stack[from:to], h.digests, into, plenty)
 	h.must(err)
 	for _, id := range h.stack[from:to] {
 		h.must(h.RemoveLayer(id))
@@ -197,32 +197,43 @@ func (h *history) view() map[string]string {
 		h.must(Unmount(at))
 		h.must(h.RemoveLayer("view"))
 	}()
-	seen := map[string]string{}
-	h.must(filepath.WalkDir(at, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, _ := filepath.Rel(at, path)
-		seen[rel], err = look(path)
-		if errors.Is(err, unix.ENOENT) {
-			seen[rel], err = "a name of nothing", nil
-		}
-		return err
-	}))
-	delete(seen, ".") // the roots belong to the top, which is new
+	seen, err := look(at)
+	h.must(err)
+	delete(seen, "") // the roots belong to the top, which is new
 	delete(seen, "usr")
 	return seen
 }
 
-// look returns all that there is to see of a file. A change of its names changes
-// its change time and how many there are; a directory has another inode in each
-// layer.
-func look(path string) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return "", err
-	}
-	text := fmt.Sprintf("%o %d:%d rdev %d mtime %d", st.Mode, st.Uid, st.Gid, st.Rdev, st.Mtim.Nano())
+// look returns all that a program sees of a tree, by path, but for change times and
+// inode numbers. Of these it says which names are of one file.
+func look(root string) (map[string]string, error) {
+	seen := map[string]string{}
+	first := map[uint64]string{} // name of an inode
+	return seen, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel := strings.TrimPrefix(strings.TrimPrefix(path, root), "/")
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); errors.Is(err, unix.ENOENT) {
+			seen[rel] = "a name of nothing"
+			return nil
+		} else if err != nil {
+			return err
+		}
+		text := fmt.Sprintf("%o %d:%d rdev %d mtime %d", st.Mode, st.Uid, st.Gid, st.Rdev, st.Mtim.Nano())
+		if !d.IsDir() { // overlayfs counts one link of a directory that lies in two layers
+			first[st.Ino] = cmp.Or(first[st.Ino], rel)
+			text += fmt.Sprintf(" size %d links %d first %s", st.Size, st.Nlink, first[st.Ino])
+		}
+		more, err := lookInto(path, &st)
+		seen[rel] = text + more
+		return err
+	})
+}
+
+// lookInto returns the attributes of a file and what is in it.
+func lookInto(path string, st *unix.Stat_t) (text string, err error) {
 	names, err := attributeNames(path)
 	if err != nil {
 		return "", err
@@ -235,14 +246,12 @@ func look(path string) (string, error) {
 		text += fmt.Sprintf(" %s=%q", name, value)
 	}
 	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return text, nil
 	case unix.S_IFREG:
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return "", err
 		}
-		text += fmt.Sprintf(" size %d blocks %d sum %x", st.Size, st.Blocks, sha256.Sum256(data))
+		text += fmt.Sprintf(" sum %x data in %v", sha256.Sum256(data), pieces(path, st.Size))
 	case unix.S_IFLNK:
 		target, err := os.Readlink(path)
 		if err != nil {
@@ -250,7 +259,22 @@ func look(path string) (string, error) {
 		}
 		text += " " + target
 	}
-	return fmt.Sprintf("%s inode %d", text, st.Ino), nil
+	return text, nil
+}
+
+// pieces returns where a file has data. XFS, which writes zeros for some holes, tells
+// that of the copy of a file only.
+func pieces(path string, size int64) []Extent {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var st unix.Statfs_t
+	if unix.Statfs(os.TempDir(), &st) == nil && st.Type == unix.XFS_SUPER_MAGIC {
+		return nil
+	}
+	return extents(f, size, maxExtents)
 }
 
 func diff(t *testing.T, want, got map[string]string) {
@@ -283,7 +307,7 @@ func TestMergeKeepsDamageDamaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCheckpoint(t)
 			c.must(damage(c))
-			digest, err := c.Merge(t.Context(), c.stack, c.digests, "merged")
+			digest, err := c.Merge(t.Context(), c.stack, c.digests, "merged", plenty)
 			if err == nil {
 				err = c.VerifyLayer(t.Context(), "merged", digest)
 			}
@@ -299,11 +323,11 @@ func TestMergeKeepsDamageDamaged(t *testing.T) {
 // fail.
 func TestMergedIsUndamaged(t *testing.T) {
 	c := newCheckpoint(t)
-	digest, err := c.Merge(t.Context(), c.stack, c.digests, "merged")
+	digest, err := c.Merge(t.Context(), c.stack, c.digests, "merged", plenty)
 	c.must(err)
 	c.must(c.VerifyLayer(t.Context(), "merged", digest))
 	c.must(c.check()) // the layers are what they were
-	if _, err := c.Merge(t.Context(), c.stack, c.digests, "merged"); !errors.Is(err, fs.ErrExist) {
+	if _, err := c.Merge(t.Context(), c.stack, c.digests, "merged", plenty); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("merged into a layer that is there: %v", err)
 	}
 }
@@ -335,12 +359,13 @@ func TestHidden(t *testing.T) {
 		h.write(filepath.Join(at, "n/replaced"), "y")
 		h.must(os.RemoveAll(filepath.Join(at, "n/o")))
 	})
-	hidden, total, err := h.Hidden(h.stack, h.digests)
-	if hidden != 1100 || total != 1111 || err != nil {
-		t.Errorf("%d of %d bytes are hidden, %v; want 1100 of 1111", hidden, total, err)
+	want := func(want ...Size) {
+		t.Helper()
+		if sizes, err := h.Hidden(h.stack, h.digests); err != nil || !slices.Equal(sizes, want) {
+			t.Errorf("the layers are %+v, %v; want %+v", sizes, err, want)
+		}
 	}
+	want(Size{Names: 8, Bytes: 1110, Hidden: 1100}, Size{Names: 6, Bytes: 1})
 	h.merge(0, 2, "merged")
-	if hidden, total, err := h.Hidden(h.stack, h.digests); hidden != 0 || total != 11 || err != nil {
-		t.Errorf("%d of %d bytes are hidden in one layer, %v", hidden, total, err)
-	}
+	want(Size{Names: 6, Bytes: 11})
 }

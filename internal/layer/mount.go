@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,11 +11,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/tree"
 )
 
 // MaxLowers is the number of lower directories that the kernel takes for one
@@ -46,10 +50,12 @@ var overlayOptions = []option{
 	{"redirect_dir", "on", true},
 	// With metacopy, a file's data could stay behind in a lower layer.
 	{"metacopy", "off", false},
-	// An index ties a top to the inodes of the layers below it. A merge and an
-	// import change those.
-	{"index", "off", false},
-	{"nfs_export", "off", false}, // needs the index
+	// Without it, writing to a file through one of its names parts it from the
+	// others. It ties a top to the inodes of the layers below it: a top is mounted
+	// once.
+	{"index", "on", false},
+	// It would have directories in the index as well.
+	{"nfs_export", "off", false},
 }
 
 // way is one of the kernel's interfaces by which an overlay is mounted.
@@ -70,9 +76,69 @@ type mounter struct {
 	options []option
 }
 
+// mount mounts an overlay. With an index the kernel refuses to have a directory in
+// two of them at once, if one may write there. A layer that was frozen just now is the
+// top of a mount that is about to end, which takes as long as it takes to write all of
+// the disk. That is waited for only if there is something for an index to do.
 func (m mounter) mount(o overlay) error {
 	if len(o.lowers) > MaxLowers {
 		return tooMany(len(o.lowers))
+	}
+	err := m.try(o)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	if joined, err := haveNames(o.lowers); err != nil {
+		return err
+	} else if !joined {
+		return m.without("index").try(o)
+	}
+	for end := time.Now().Add(maxBusy); errors.Is(err, unix.EBUSY) && time.Now().Before(end); {
+		<-time.After(busyStep)
+		err = m.try(o)
+	}
+	return err
+}
+
+const (
+	maxBusy  = 30 * time.Second
+	busyStep = 2 * time.Millisecond
+)
+
+// haveNames reports whether a file below one of the directories has several names.
+func haveNames(dirs []string) (bool, error) {
+	found := errors.New("found")
+	for _, dir := range dirs {
+		err := tree.WalkLive(context.Background(), dir, func(e *tree.Entry) error {
+			if hasNames(e) {
+				return found
+			}
+			return nil
+		})
+		if errors.Is(err, found) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// without returns a mounter that switches an option off.
+func (m mounter) without(key string) mounter {
+	m.options = slices.Clone(m.options)
+	for i := range m.options {
+		if m.options[i].key == key {
+			m.options[i].value = "off"
+		}
+	}
+	return m
+}
+
+func (m mounter) try(o overlay) error {
+	if planted.In(planted.NoIndex) {
+		m = m.without("index")
 	}
 	if m.way.name == ways[0].name && slices.ContainsFunc(append([]string{o.upper, o.work}, o.lowers...), unfitForContext) {
 		return mountByDescriptor(o, m.options)

@@ -18,6 +18,9 @@ type Mounting struct {
 	Way     string   // "one by one" or "by descriptor"
 	Options []string // of overlayfs, as they are set
 	Missing []string // options that the kernel does not know
+
+	mounter mounter
+	dir     string // for trials
 }
 
 // Probe finds out how overlays can be mounted over layers in this store, by
@@ -28,7 +31,7 @@ func (s *Store) Probe() (Mounting, error) {
 	if err != nil {
 		return Mounting{}, err
 	}
-	found := Mounting{Way: m.way.name}
+	found := Mounting{Way: m.way.name, mounter: m, dir: filepath.Dir(s.trial)}
 	known := map[option]bool{}
 	for _, o := range m.options {
 		known[o] = true
@@ -128,6 +131,40 @@ func tryWay(dir, at string, w way) (mounter, error) {
 		}
 	}
 	return m, tryLayers(filepath.Join(dir, "known"), at, m)
+}
+
+// JoinsNames reports whether names of one file in a frozen layer stay names of one
+// file when it is written, in a tree with directories of the host below. It tries: the
+// kernel joins them by handles of files, for which each file system must be known by a
+// UUID of its own.
+func (m Mounting) JoinsNames(shared ...string) (joined bool, err error) {
+	dir, err := os.MkdirTemp(m.dir, ".names")
+	if err != nil {
+		return false, err
+	}
+	at, first, second := filepath.Join(dir, "at"), filepath.Join(dir, "lower", "first"), filepath.Join(dir, "lower", "second")
+	o := overlay{at: at, lowers: []string{filepath.Dir(first)}, upper: filepath.Join(dir, "upper"), work: filepath.Join(dir, "work")}
+	defer func() { err = errors.Join(err, Unmount(at), os.RemoveAll(dir)) }()
+	if err := errors.Join(makeDirs(at, o.lowers[0], o.upper, o.work), os.WriteFile(first, nil, 0o600), os.Link(first, second)); err != nil {
+		return false, err
+	}
+	if len(shared) > 0 {
+		if ViewsWork(shared) {
+			if err := mountView(at, shared, filepath.Join(dir, nothingName)); err != nil {
+				return false, err
+			}
+			shared = []string{at}
+		}
+		o.lowers = append(o.lowers, shared...)
+	}
+	if err := m.mounter.mount(o); err != nil {
+		return false, err
+	}
+	if err := os.WriteFile(filepath.Join(at, "first"), []byte("written"), 0o600); err != nil {
+		return false, err
+	}
+	data, err := os.ReadFile(filepath.Join(at, "second"))
+	return string(data) == "written", err
 }
 
 // tryOne mounts one overlay in a new directory.

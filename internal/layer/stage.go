@@ -355,27 +355,30 @@ func (w *LayerWriter) Abort() {
 
 // make makes e as name in the directory at.
 func (w *LayerWriter) make(at int, name string, e Entry, data io.Reader) error {
-	switch e.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
+	switch kind := e.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFDIR:
 		return w.makeDir(at, name, e)
-	case unix.S_IFLNK:
+	case e.Link != "":
+		return w.link(at, name, e)
+	case kind == unix.S_IFREG:
+		return makeFile(at, name, e, data)
+	}
+	return e.makeSpecial(at, name)
+}
+
+// makeSpecial makes what is neither a directory nor a file. A character device with
+// the number 0 is overlayfs' mark of what was removed.
+func (e Entry) makeSpecial(at int, name string) error {
+	if e.Mode&unix.S_IFMT == unix.S_IFLNK {
 		if err := unix.Symlinkat(e.Target, at, name); err != nil {
 			return err
 		}
 		return e.dressName(at, name)
-	case unix.S_IFCHR:
-		if err := unix.Mknodat(at, name, unix.S_IFCHR, 0); err != nil {
-			return err
-		}
-		if err := unix.Fchmodat(at, name, e.Mode&0o7777, 0); err != nil {
-			return err
-		}
-		return e.dressName(at, name)
 	}
-	if e.Link != "" {
-		return w.link(at, name, e)
+	if err := unix.Mknodat(at, name, e.Mode, int(e.device)); err != nil {
+		return err
 	}
-	return makeFile(at, name, e, data)
+	return e.dressName(at, name)
 }
 
 func (w *LayerWriter) makeDir(at int, name string, e Entry) error {
@@ -401,8 +404,8 @@ func (w *LayerWriter) link(at int, name string, e Entry) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return Damaged("%q is one more name of %q, which is no file", shortened(e.Path), shortened(e.Link))
+	if kind := st.Mode & unix.S_IFMT; kind != e.Mode&unix.S_IFMT || kind == unix.S_IFDIR {
+		return Damaged("%q is one more name of %q, which is of another type", shortened(e.Path), shortened(e.Link))
 	}
 	return unix.Linkat(int(f.Fd()), "", at, name, unix.AT_EMPTY_PATH)
 }
@@ -453,6 +456,16 @@ func (e Entry) setAttributes(fd int) error {
 func (e Entry) dressName(at int, name string) error {
 	if err := unix.Fchownat(at, name, e.UID, e.GID, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
+	}
+	for attr, value := range e.Attributes {
+		if err := unix.Lsetxattr(tree.ProcPath(at, name), attr, []byte(value), 0); err != nil {
+			return fmt.Errorf("attribute %s: %w", attr, err)
+		}
+	}
+	if e.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if err := unix.Fchmodat(at, name, e.Mode&0o7777, 0); err != nil {
+			return err
+		}
 	}
 	return e.setTime(at, name, unix.AT_SYMLINK_NOFOLLOW)
 }

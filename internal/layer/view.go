@@ -67,7 +67,15 @@ func mountView(at string, dirs []string, nothing string) error {
 	}
 	err := inDirectory("/proc/thread-self/fd", func() error {
 		return asNobody(func() error {
-			return unix.Mount(mountSource, names[0], "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "lowerdir="+strings.Join(names[1:], ":"))
+			mount := func(more string) error {
+				return unix.Mount(mountSource, names[0], "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "lowerdir="+strings.Join(names[1:], ":")+more)
+			}
+			// An overlay over the view has an index only if the view has handles of
+			// its files. Such a view must not follow renamed directories: it has none.
+			if err := mount(",nfs_export=on,redirect_dir=nofollow"); !errors.Is(err, unix.EINVAL) {
+				return err
+			}
+			return mount("")
 		})
 	})
 	if err != nil {

@@ -28,6 +28,11 @@ const (
 	UncheckedLayer Bug = "unchecked-layer"
 	UncheckedChunk Bug = "unchecked-chunk"
 
+	NoIndex       Bug = "no-index"
+	PartedNames   Bug = "parted-names"
+	LinkingMerge  Bug = "linking-merge"
+	ForgottenLink Bug = "forgotten-link"
+
 	UncomparedPage    Bug = "uncompared-page"
 	DroppedPack       Bug = "dropped-pack"
 	UnsyncedPackNames Bug = "unsynced-pack-names"
@@ -62,6 +67,11 @@ func Catalogue() []Planted {
 		histories(EarlyPause, "a pause is answered before anything of it is committed"),
 		histories(EarlyResume, "a resume is answered before anything of it is committed"),
 		histories(EarlyKill, "a kill is answered before anything of it is committed"),
+
+		found(NoIndex, "layer", "TestTreeStaysTheSame", "overlays are mounted without an index"),
+		found(PartedNames, "layer", "TestTreeStaysTheSame", "a top is frozen without names that its files have in lower layers"),
+		found(LinkingMerge, "layer", "TestTreeStaysTheSame", "a merge gives files another name in place of a copy"),
+		found(ForgottenLink, "layer", "TestTreeStaysTheSame", "a merge makes a file of each name that a file has"),
 
 		powerCut(UnsyncedCommit, "store", "a commit returns before the log is synced"),
 		powerCut(UnsyncedImage, "layer", "the files of an image are not synced"),

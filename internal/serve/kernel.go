@@ -94,7 +94,7 @@ func calls() Finding {
 // the state directory is or would be made.
 func overlays(stateDir string) Finding {
 	f := Finding{Name: "overlayfs", Required: true, OK: true}
-	mounting, err := tryOverlays(stateDir)
+	mounting, parted, err := tryOverlays(stateDir)
 	if err != nil {
 		f.OK, f.Detail = false, err.Error()
 		if e, ok := errors.AsType[*errdef.Error](err); ok {
@@ -106,13 +106,17 @@ func overlays(stateDir string) Finding {
 	if len(mounting.Missing) > 0 {
 		f.Detail += "; the kernel does not know " + strings.Join(mounting.Missing, " ")
 	}
+	if parted != "" {
+		f.Detail += "; after a sleep, a file in " + parted + " that has several names (hard links) is parted when it is written through one of them"
+	}
 	return f
 }
 
-func tryOverlays(stateDir string) (m layer.Mounting, err error) {
+// tryOverlays also returns where the kernel cannot keep together the names of a file.
+func tryOverlays(stateDir string) (m layer.Mounting, parted string, err error) {
 	dir, err := realDir(stateDir)
 	if err != nil {
-		return m, err
+		return m, "", err
 	}
 	for dir != "/" {
 		if _, err := os.Stat(dir); err == nil {
@@ -122,9 +126,22 @@ func tryOverlays(stateDir string) (m layer.Mounting, err error) {
 	}
 	trial, err := os.MkdirTemp(dir, ".drowse-doctor-")
 	if err != nil {
-		return m, errdef.New(errdef.Invalid, "state_dir", "cannot write to %s: %w", dir, err).
+		return m, "", errdef.New(errdef.Invalid, "state_dir", "cannot write to %s: %w", dir, err).
 			WithRemedy("choose another with --state-dir")
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(trial)) }()
-	return layer.At(trial).Probe()
+	if m, err = layer.At(trial).Probe(); err != nil {
+		return m, "", err
+	}
+	joined, err := m.JoinsNames()
+	if err == nil && !joined {
+		return m, "any directory", nil
+	}
+	if err == nil {
+		joined, err = m.JoinsNames("/usr")
+	}
+	if err == nil && !joined {
+		parted = "/usr"
+	}
+	return m, parted, err
 }

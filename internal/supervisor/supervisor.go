@@ -247,7 +247,7 @@ func (s *Supervisor) furnish() {
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Guests: s.guests,
 		RunDir: o.RunDir, Mounts: s.mountsOf, Sharers: s.sharersOf, Log: o.Log,
 	})
-	s.merger = merging.New(o.Layers)
+	s.merger = merging.New(o.Layers, func() error { return s.space.Check(space.Least) })
 	s.captures = capture.New(capture.Options{Layers: o.Layers, Checkpoints: s.checkpoints, Guests: s.guests, Space: s.space, Ledger: s.ledger, Log: o.Log})
 	s.carrier = moving.Carrier{
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Space: s.space,

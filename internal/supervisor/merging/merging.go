@@ -20,22 +20,27 @@ import (
 
 // When layers are merged.
 const (
-	// MaxDepth is how many layers a stack may have: few to mount, and a merge,
-	// which touches every file, comes only with every eighth pause.
+	// MaxDepth is how many layers a stack may have before some are merged: few to
+	// mount, and a merge comes only with every few pauses.
 	MaxDepth = 8
 	// LeastHidden is how few bytes that nobody can see are not worth a merge. More
 	// may be half of those in sight.
 	LeastHidden = 1 << 20
+	// perName is what a name counts for beside the bytes of files, which are copied.
+	perName = 4 << 10
 )
 
 // Merger merges layers, of one sandbox at a time.
 type Merger struct {
 	Layers *layer.Store
+	Room   func() error  // refuses to go on without space on the disk
 	Turn   chan struct{} // has room for one
 }
 
-// New returns what merges the layers of a store.
-func New(layers *layer.Store) Merger { return Merger{layers, make(chan struct{}, 1)} }
+// New returns what merges the layers of a store for as long as there is room.
+func New(layers *layer.Store, room func() error) Merger {
+	return Merger{layers, room, make(chan struct{}, 1)}
+}
 
 // Mergeable returns the layers of a stack that can be merged: those above the last
 // one that an older version froze, without a listing.
@@ -62,26 +67,55 @@ func (m Merger) Merge(ctx context.Context, sandbox string, checkpoint func() *li
 	if cp == nil {
 		return nil, nil
 	}
-	ev := &lifecycle.LayersMerged{Merged: Mergeable(cp), Into: sweep.MergedID(sandbox, ids.New())}
-	needed := false
+	ev := &lifecycle.LayersMerged{Into: sweep.MergedID(sandbox, ids.New())}
 	err := nicely(func() (err error) {
-		if needed, err = m.needed(ev.Merged, cp.Layers); needed {
-			ev.Digest, err = m.Layers.Merge(ctx, ev.Merged, cp.Layers, ev.Into)
+		if ev.Merged, err = m.worthIt(Mergeable(cp), cp.Layers); len(ev.Merged) > 0 {
+			ev.Digest, err = m.Layers.Merge(ctx, ev.Merged, cp.Layers, ev.Into, m.Room)
 		}
 		return err
 	})
-	if !needed && err == nil {
+	if len(ev.Merged) == 0 && err == nil {
 		return nil, nil
 	}
 	return ev, err
 }
 
-func (m Merger) needed(stack []string, digests map[string]string) (bool, error) {
-	if len(stack) > MaxDepth {
-		return true, nil
+// worthIt returns the layers of a stack that are to be merged: all where much of them
+// is hidden; else, of a deep stack, the topmost.
+func (m Merger) worthIt(stack []string, digests map[string]string) ([]string, error) {
+	sizes, err := m.Layers.Hidden(stack, digests)
+	if err != nil {
+		return nil, err
 	}
-	hidden, total, err := m.Layers.Hidden(stack, digests)
-	return hidden > max(LeastHidden, (total-hidden)/2), err
+	var hidden, seen int64
+	for _, s := range sizes {
+		hidden += s.Hidden
+		seen += s.Bytes - s.Hidden
+	}
+	switch {
+	case hidden > max(LeastHidden, seen/2):
+		return stack, nil
+	case len(stack) > MaxDepth:
+		return stack[lowest(sizes):], nil
+	}
+	return nil, nil
+}
+
+// lowest returns the lowest layer of a deep stack that is to be merged with all above
+// it: one that is no larger than these together. So each byte is copied a few times in
+// the life of a sandbox, however often it is paused, and a stack stays about as deep
+// as its size has bits.
+func lowest(sizes []layer.Size) (n int) {
+	above := int64(0)
+	n = len(sizes) - 2
+	for i, s := range slices.Backward(sizes) {
+		size := s.Bytes + perName*int64(s.Names)
+		if size <= above {
+			n = i
+		}
+		above += size
+	}
+	return min(n, len(sizes)-2)
 }
 
 const lowestPriority = 19
