@@ -391,12 +391,16 @@ func (m *Merged) Symlink(target, p string) error {
 	return unix.Symlinkat(target, at, base)
 }
 
-// Link gives a file of the host, on the same file system, a name in the tree.
-func (m *Merged) Link(file, p string) error {
-	at, base, err := m.place(p)
-	if err != nil {
-		return fmt.Errorf("link /%s: %w", p, err)
+// Copy puts a copy of a file of the host into the tree. A link would count as a name
+// of the file, which a sandbox could see.
+func (m *Merged) Copy(file, p string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", file, err)
 	}
-	defer unix.Close(at)
-	return unix.Linkat(unix.AT_FDCWD, file, at, base, 0)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	return m.WriteFile(p, data, Attributes{Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid)})
 }

@@ -152,8 +152,8 @@ func (f *finisher) addPrograms(dir string) error {
 		f.agent = "/" + at
 	}
 	return errors.Join(
-		f.Link(filepath.Join(dir, "agent"), at),
-		f.Link(filepath.Join(dir, "sudo"), "usr/bin/sudo"),
+		f.Copy(filepath.Join(dir, "agent"), at),
+		f.Copy(filepath.Join(dir, "sudo"), "usr/bin/sudo"),
 		f.Symlink("../lib/drowse/agent", "usr/bin/drowse-hold"),
 	)
 }
