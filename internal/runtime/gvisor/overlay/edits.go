@@ -20,6 +20,12 @@ package main
 // glibc, goes by the clock that the host may set: with the host's clock put back by
 // three hours, every such sleep takes three hours more. Linux takes CLOCK_MONOTONIC
 // for them, and with the edit gVisor does.
+//
+// gVisor has times of its own for files that were written, and the host has others,
+// which a program sees when gVisor has forgotten the file, and after a pause. With the
+// edits gVisor tells the host before it forgets, and at a sync, of which a capture is
+// one. An open file without a name has no links, not one. A directory has one, as on
+// btrfs, and the size of a page: on the host both depend on how many layers it is in.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -32,6 +38,92 @@ type edit struct {
 type change struct{ old, new string }
 
 var edits = []edit{
+	{
+		file:   "pkg/sentry/fsimpl/gofer/filesystem.go",
+		sha256: "f6a28c0cbf64660fb136bc0b7d16cd0203588165d153c623ae65add043a0cbda",
+		changes: []change{
+			{ // Sync
+				old: `			if retErr == nil {
+				retErr = err
+			}
+		}
+	}
+
+	// Sync special files`,
+				new: `			if retErr == nil {
+				retErr = err
+			}
+		}
+		d.writeBackTimes(ctx)
+	}
+
+	// Sync special files`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/fsimpl/gofer/gofer.go",
+		sha256: "ddb5fdefc892447851a3bae81862d75627cb1c09c7b17cba838f8947e62266b1",
+		changes: []change{
+			{ // statTo
+				old: `	stat.Blocks = (stat.Size + 511) / 512
+`,
+				new: `	if d.isDir() {
+		stat.Size = hostarch.PageSize
+	}
+	stat.Blocks = (stat.Size + 511) / 512
+`,
+			},
+			{
+				old: `	if stat.Nlink == 0 {
+`,
+				new: `	if d.isDeleted() {
+		stat.Nlink = 0
+	} else if stat.Nlink == 0 || d.isDir() {
+`,
+			},
+			{ // destroyDisconnected
+				old: `	if destroyInode {
+		d.inode.destroy(ctx, d)
+`,
+				new: `	if destroyInode {
+		d.writeBackTimes(ctx)
+		d.inode.destroy(ctx, d)
+`,
+			},
+			{
+				old: `// destroyDisconnected destroys an uncached, unparented dentry.`,
+				new: `// writeBackTimes gives a file or directory that was changed the times on the host
+// that programs have seen here.
+func (d *dentry) writeBackTimes(ctx context.Context) {
+	i, ok := d.inode.impl.(*directfsInode)
+	if !ok || !i.cachedMetadataAuthoritative() || i.mtimeDirty.Load() == 0 {
+		return
+	}
+	i.metadataMu.Lock()
+	defer i.metadataMu.Unlock()
+	i.handleMu.RLock()
+	defer i.handleMu.RUnlock()
+	if !d.isDir() && i.writeFD.RacyLoad() < 0 {
+		return
+	}
+	stat := linux.Statx{
+		Mask:  linux.STATX_ATIME | linux.STATX_MTIME,
+		Atime: linux.NsecToStatxTimestamp(i.atime.Load()),
+		Mtime: linux.NsecToStatxTimestamp(i.mtime.Load()),
+	}
+	if err := i.utimensat(ctx, &stat, d); err != nil {
+		log.Warningf("gofer.dentry.writeBackTimes: %q: %v", genericDebugPathname(i.fs, d), err)
+		return
+	}
+	i.atimeDirty.Store(0)
+	i.mtimeDirty.Store(0)
+}
+
+// destroyDisconnected destroys an uncached, unparented dentry.`,
+			},
+		},
+	},
 	{
 		file:   "pkg/sentry/control/state.go",
 		sha256: "0f9d02d756721346a06decdd4b648f1e94b033286b0cba2913dd3241a4d1b3f5",
