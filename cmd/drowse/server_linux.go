@@ -4,18 +4,12 @@ import (
 	"context"
 	"io"
 	"os"
-	goruntime "runtime"
 
 	"github.com/drowse-dev/drowse/internal/cli"
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/serve"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
 )
-
-// The first thread is main's alone. A goroutine that leaves its thread in a network
-// namespace, or with another priority, ends the thread with itself, but the first one
-// never ends: it would keep the namespace, and /proc would show all that for the server.
-func init() { goruntime.LockOSThread() }
 
 // handover becomes the runtime if this process was started as such.
 func handover() {

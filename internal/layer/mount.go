@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/ownthread"
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/tree"
 )
@@ -239,20 +239,15 @@ func mountByDescriptor(o overlay, options []option) error {
 
 // inDirectory runs f on a thread of its own whose working directory is dir.
 func inDirectory(dir string, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread() // and never unlock it: the thread ends with this
+	return ownthread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			done <- fmt.Errorf("unshare working directory: %w", err)
-			return
+			return fmt.Errorf("unshare working directory: %w", err)
 		}
 		if err := unix.Chdir(dir); err != nil {
-			done <- &fs.PathError{Op: "chdir", Path: dir, Err: err}
-			return
+			return &fs.PathError{Op: "chdir", Path: dir, Err: err}
 		}
-		done <- f()
-	}()
-	return <-done
+		return f()
+	})
 }
 
 // Unmount takes away every mount at or below the directory at, and the

@@ -85,8 +85,8 @@ func mountView(at string, dirs []string, nothing string) error {
 }
 
 // asNobody calls f with the file system rights of nobody, and the one capability
-// that mounting takes. The thread, which must be locked and end after this, does
-// not get its rights back.
+// that mounting takes. The thread, which must be one of package ownthread, does not
+// get its rights back.
 func asNobody(f func() error) error {
 	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	if err != nil {

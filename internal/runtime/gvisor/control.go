@@ -6,6 +6,8 @@ import (
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/sandbox"
+
+	"github.com/drowse-dev/drowse/internal/ownthread"
 )
 
 // control speaks with the processes of one runtime. It is not safe for
@@ -55,12 +57,18 @@ func (l local) about() about {
 	}
 }
 
-func (l local) start() error  { return l.c.Start(l.d.conf) }
+// gVisor's tool joins the guest's network namespace and returns to the one that
+// /proc/self shows, which need not be that of the thread, and does not say when it
+// could not.
+func (l local) start() error {
+	return ownthread.Run(func() error { return l.c.Start(l.d.conf) })
+}
+
 func (l local) freeze() error { return l.c.Sandbox.Pause(l.c.ID) }
 func (l local) thaw() error   { return l.c.Sandbox.Resume(l.c.ID) }
 
 func (l local) restore(image string) error {
-	return l.c.Restore(l.d.conf, image, false, false, nil)
+	return ownthread.Run(func() error { return l.c.Restore(l.d.conf, image, false, false, nil) })
 }
 
 // checkpoint leaves the runtime frozen, because it was before, when gVisor is

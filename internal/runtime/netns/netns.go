@@ -27,9 +27,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/ownthread"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -55,15 +55,7 @@ type Namespace struct{ Path string }
 
 // Create makes and pins the namespace with the guest's interface up and
 // addressed, which is what the runtime takes over when it starts.
-func (n *Namespace) Create() error {
-	done := make(chan error, 1)
-	go func() {
-		// The thread is left in the new namespace and ends with the goroutine.
-		goruntime.LockOSThread()
-		done <- n.createHere()
-	}()
-	return <-done
-}
+func (n *Namespace) Create() error { return ownthread.Run(n.createHere) }
 
 func (n *Namespace) createHere() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -142,17 +134,22 @@ func disableIPv6ForNew() error {
 
 // Attach gives the host's end its address, once the guest runs.
 func (n *Namespace) Attach() error {
-	ns, err := vnetns.GetFromPath(n.Path)
+	ns, err := os.Open(n.Path)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	h, err := netlink.NewHandleAt(ns)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	return setUp(h, hostLink, hostAddr)
+	return ownthread.Run(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		h, err := netlink.NewHandle()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		return setUp(h, hostLink, hostAddr)
+	})
 }
 
 func setUp(h *netlink.Handle, name string, addr netip.Prefix) error {
@@ -190,11 +187,12 @@ const keepAlive = 60 * time.Second
 // makes stay. The function returned, which can be called twice, moves it back;
 // a thread that cannot be moved back ends with its goroutine.
 func enter(ns int) (leave func() error, err error) {
+	goruntime.LockOSThread()
 	back, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
+		goruntime.UnlockOSThread()
 		return nil, err
 	}
-	goruntime.LockOSThread()
 	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
 		goruntime.UnlockOSThread()
 		back.Close()

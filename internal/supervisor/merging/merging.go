@@ -7,13 +7,13 @@ package merging
 import (
 	"context"
 	"fmt"
-	goruntime "runtime"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/ownthread"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
@@ -122,14 +122,10 @@ const lowestPriority = 19
 
 // nicely runs f on a thread that yields to all others.
 func nicely(f func() error) error {
-	done := make(chan error)
-	go func() {
-		goruntime.LockOSThread() // and never unlock it: the thread ends with this
+	return ownthread.Run(func() error {
 		if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), lowestPriority); err != nil {
-			done <- fmt.Errorf("lower the priority: %w", err)
-			return
+			return fmt.Errorf("lower the priority: %w", err)
 		}
-		done <- f()
-	}()
-	return <-done
+		return f()
+	})
 }
