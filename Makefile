@@ -40,8 +40,8 @@ help:
 	@echo 'generate     protocol buffers and generated documents'
 
 # gVisor is built with a few lines changed: internal/runtime/gvisor/overlay says
-# which, and why. A drowse that is built without them works, and wakes large
-# sandboxes later.
+# which, and why. A drowse that is built without them works, wakes large sandboxes
+# later, and lets root inside kill the first process.
 OVERLAY := bin/overlay
 EDITED  := -trimpath -modfile=$(OVERLAY)/go.mod -overlay=$(OVERLAY)/overlay.json
 

@@ -26,6 +26,12 @@ package main
 // edits gVisor tells the host before it forgets, and at a sync, of which a capture is
 // one. An open file without a name has no links, not one. A directory has one, as on
 // btrfs, and the size of a page: on the host both depend on how many layers it is in.
+//
+// Linux shields the first process of a PID namespace from the signals of the others;
+// gVisor does not, and everything inside ends with that process. With the edits the
+// first process gets no signal that another process inside sends. Nor can another
+// process trace it, write into its memory, or set its limits. Signals of its own,
+// signals of the host, and those that say that a child has ended arrive.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -152,6 +158,54 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 		},
 	},
 	{
+		file:   "pkg/sentry/kernel/fasync/fasync.go",
+		sha256: "35b109899592aa9ac636d601bbf32c70755991f23f680cd7ef5a9a11f4c6680e",
+		changes: []change{
+			{ // Callback: whom F_SETOWN names, and with which signal F_SETSIG
+				old: `	if t == nil {
+		// No recipient has been registered.
+`,
+				new: `	if t == nil || t.ThreadGroup() == t.Kernel().GlobalInit() {
+		// No recipient has been registered.
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/kernel/ptrace.go",
+		sha256: "8e491c80823b0a3f22609f3a5794944e9f4aaf6837c20cb17ecc4cda5d91009e",
+		changes: []change{
+			{ // canTraceStandard, which is not asked within a thread group
+				old: `	callerCreds := t.Credentials()
+	targetCreds := target.Credentials()
+	if callerCreds.HasCapabilityIn(`,
+				new: `	if attach && target.tg == t.k.globalInit {
+		return false
+	}
+	callerCreds := t.Credentials()
+	targetCreds := target.Credentials()
+	if callerCreds.HasCapabilityIn(`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/kernel/task_signals.go",
+		sha256: "14dd5ab4227d14d5a93b45264092feb115abcc4d8ba4c03ad730895868c29329",
+		changes: []change{
+			{ // sendSignalTimerLocked
+				old: `	// Signal side effects apply even if the signal is ultimately discarded.
+`,
+				new: `	if t.tg == t.k.globalInit && timer == nil && sentByAnother(info) {
+		t.Debugf("Discarding signal %d to the first process", sig)
+		return nil
+	}
+
+	// Signal side effects apply even if the signal is ultimately discarded.
+`,
+			},
+		},
+	},
+	{
 		file:   "pkg/sentry/mm/address_space.go",
 		sha256: "b37c78a29eb5e890054d85123e054823ab28014287e7aaaeefc7569761b64269",
 		changes: []change{
@@ -229,6 +283,22 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 		},
 	},
 	{
+		file:   "pkg/sentry/syscalls/linux/sys_rlimit.go",
+		sha256: "2f588d4e784cd43fafe9a8a6f0bcb72cc2b909e41cba9ea45f624967035ad580",
+		changes: []change{
+			{ // Prlimit64
+				old: `	// "To set or get the resources of a process other than itself, the caller
+`,
+				new: `	if tg := ot.ThreadGroup(); newLim != nil && tg != t.ThreadGroup() && tg == t.Kernel().GlobalInit() {
+		return 0, nil, linuxerr.EPERM
+	}
+
+	// "To set or get the resources of a process other than itself, the caller
+`,
+			},
+		},
+	},
+	{
 		file:   "pkg/sentry/syscalls/linux/sys_time.go",
 		sha256: "c777351ba28c5d07982ee3d40ed2e9a3408004c72fdfbb833de99b0162bf731f",
 		changes: []change{
@@ -245,10 +315,24 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 	},
 }
 
-// addedFile is a file that gVisor does not have.
-const addedFile = "pkg/sentry/mm/drowse_loading.go"
+// added is the files that gVisor does not have.
+var added = map[string]string{
+	"pkg/sentry/kernel/drowse_first.go": `package kernel
 
-const added = `package mm
+import "gvisor.dev/gvisor/pkg/abi/linux"
+
+// sentByAnother reports whether a signal to the first process is of another process
+// inside. What the host sends is of process 0. The kernel lets no process use the
+// codes that are above 0 for a signal to another.
+func sentByAnother(info *linux.SignalInfo) bool {
+	switch info.Code {
+	case linux.SI_USER, linux.SI_TKILL:
+		return info.PID() != 0 && info.PID() != int32(initTID)
+	}
+	return info.Code < 0
+}
+`,
+	"pkg/sentry/mm/drowse_loading.go": `package mm
 
 import (
 	"gvisor.dev/gvisor/pkg/hostarch"
@@ -278,7 +362,8 @@ func (pseg pmaIterator) loadingMappingsLocked(ar hostarch.AddrRange) (safemem.Bl
 	ims, err := mf.MapInternal(pseg.fileRangeOf(ar), perms)
 	return ims, true, err
 }
-`
+`,
+}
 
 // markFile is replaced too, so that a program knows how it was built.
 const markFile = "internal/runtime/gvisor/edited.go"

@@ -90,8 +90,10 @@ func write(dir string) error {
 			return err
 		}
 	}
-	if err := put(filepath.Join(link, addedFile), added); err != nil {
-		return err
+	for file, text := range added {
+		if err := put(filepath.Join(link, file), text); err != nil {
+			return err
+		}
 	}
 	if err := put(markFile, mark); err != nil {
 		return err
