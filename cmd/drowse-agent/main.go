@@ -8,14 +8,18 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/drowse-dev/drowse/internal/agent"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 )
+
+func init() {
+	if os.Getpid() == 1 {
+		agent.BeFirst()
+	}
+}
 
 func main() {
 	switch filepath.Base(os.Args[0]) {
@@ -31,9 +35,7 @@ func main() {
 	}
 	// The agent's memory is in every checkpoint of the sandbox.
 	debug.SetGCPercent(50)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := agent.Main(ctx); err != nil {
+	if err := agent.Main(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "drowse-agent:", err)
 		os.Exit(1)
 	}

@@ -63,7 +63,7 @@ func TestFirstProcessIsShielded(t *testing.T) {
 		want         string // what it prints; nothing is waited for without
 	}{
 		{"every signal", "python3 -c '" + everySignal + "'", "done\n"},
-		{"by name", `pkill -x "$(cat /proc/1/comm)"; pkill -9 -f "$(tr '\0' ' ' </proc/1/cmdline | cut -d' ' -f1)"; pkill agent; pkill drowse; echo done`, ""},
+		{"by name", `cat /proc/1/comm; tr -d '\0' </proc/1/cmdline; pkill agent; pkill -9 -f "$(cat /proc/1/comm)"; pkill -9 init`, "drowse-init\ndrowse-init"},
 		{"by user", "pkill -9 -u root", ""},
 		{"all", "kill -9 -1", ""},
 	} {
