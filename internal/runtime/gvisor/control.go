@@ -1,8 +1,10 @@
 package gvisor
 
 import (
+	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/sandbox"
@@ -68,7 +70,19 @@ func (l local) freeze() error { return l.c.Sandbox.Pause(l.c.ID) }
 func (l local) thaw() error   { return l.c.Sandbox.Resume(l.c.ID) }
 
 func (l local) restore(image string) error {
-	return ownthread.Run(func() error { return l.c.Restore(l.d.conf, image, false, false, nil) })
+	if err := ownthread.Run(func() error { return l.c.Restore(l.d.conf, image, false, false, nil) }); err != nil {
+		return err
+	}
+	return l.carryOn()
+}
+
+// carryOn lets the first process go on. A guest may have stopped it before the
+// capture, under a gVisor that does not shield it, and nothing inside would end that.
+func (l local) carryOn() error {
+	if err := l.c.SignalContainer(unix.SIGCONT, false); err != nil {
+		return fmt.Errorf("let the first process go on: %w", err)
+	}
+	return nil
 }
 
 // checkpoint leaves the runtime frozen, because it was before, when gVisor is

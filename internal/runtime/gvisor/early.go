@@ -125,6 +125,9 @@ func (l local) restoreServed(bundle, image string, files []runtime.ImageFile, al
 	}, l.c.Sandbox.RestoreSubcontainer), sock.Close())
 	close(stop)
 	<-followed
+	if err == nil {
+		err = l.carryOn()
+	}
 	return damageBehind(bundle, err)
 }
 

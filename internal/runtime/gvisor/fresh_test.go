@@ -67,6 +67,7 @@ func guestClient(inst runtime.Instance) *http.Client {
 func askFresh(t *testing.T, inst runtime.Instance) (f fresh, asked time.Time) {
 	t.Helper()
 	c := guestClient(inst)
+	c.Timeout = testmode.Patience() // one that is stopped takes connections
 	for deadline := time.Now().Add(testmode.Patience()); ; time.Sleep(2 * time.Millisecond) {
 		asked = time.Now()
 		resp, err := c.Get("http://guest/fresh")
