@@ -30,6 +30,7 @@ func TestHostProcesses(t *testing.T) {
 	}{
 		"names the sandbox":        {id, 1},
 		"made ahead":               {"--bundle=" + gv + "/waiting/warm-one", 1},
+		"made ahead, by its log":   {"--panic-log=" + gv + "/waiting/warm-one/sentry.log", 1},
 		"made ahead for another":   {"--bundle=" + gv + "/waiting/warm-two", 0},
 		"made ahead, other server": {"--bundle=" + gv + "x/waiting/warm-one", 0},
 	} {

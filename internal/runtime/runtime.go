@@ -245,10 +245,16 @@ const (
 	PIDsLimit   Limit = "pids"
 )
 
-// LimitWitness is an Instance that can tell, from its end until its removal,
-// which of its limits it ended of; empty if it was none.
-type LimitWitness interface {
-	EndedBy() (Limit, error)
+// Ending is what a runtime ended of.
+type Ending struct {
+	Limit Limit  // empty if it was none of them
+	Words string // one line with words of its guest; empty if nothing is known
+}
+
+// Witness is an Instance that can tell, from its end until its removal, what it ended
+// of. With an error it tells as much as it knows.
+type Witness interface {
+	EndedBy() (Ending, error)
 }
 
 // DiskLimited is an Instance whose use of the disk is slowed down where it is too

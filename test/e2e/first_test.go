@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -93,5 +96,33 @@ func (s *server) survives(ctx context.Context, t *testing.T, sb *client.Sandbox,
 	}
 	if _, got := run(ctx, t, sb, "cat", "/run/drowse/generation"); got != "2\n" {
 		t.Errorf("it is of generation %q, and was not woken just once", got)
+	}
+}
+
+// TestEndIsExplained: the error of a sandbox that has ended says of what.
+func TestEndIsExplained(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, client.CreateOptions{})
+	s.killFirst(t, sb.ID)
+	eventually(t, endWithin, "the end", func() error {
+		return gone(ctx, s, sb.ID, "RuntimeExited (its first process was ended by signal 9 (killed))")
+	})
+}
+
+// killFirst ends the first process of a sandbox from outside, by gVisor's own tool.
+func (s *server) killFirst(t *testing.T, id string) {
+	t.Helper()
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.process(id, "runsc-sandbox")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, root, _ := strings.Cut(string(cmdline), "--root=")
+	root, _, _ = strings.Cut(root, "\x00")
+	kill := exec.Command(drowseBinary, "--root", root, "kill", s.containerID(id), "KILL")
+	kill.Args[0] = "runsc"
+	if out, err := kill.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 }

@@ -177,10 +177,10 @@ func (i *instance) Usage() (runtime.Usage, error) {
 	return runtime.Usage{CPU: time.Duration(i.served) * CPUPerRequest, Memory: MemoryBytes}, nil
 }
 
-// EndedBy implements runtime.LimitWitness.
-func (i *instance) EndedBy() (runtime.Limit, error) {
+// EndedBy implements runtime.Witness.
+func (i *instance) EndedBy() (runtime.Ending, error) {
 	l, _ := i.endedBy.Load().(runtime.Limit)
-	return l, nil
+	return runtime.Ending{Limit: l}, nil
 }
 
 // ShareAmong implements runtime.Sharer.

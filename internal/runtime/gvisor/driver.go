@@ -418,7 +418,7 @@ func (d *Driver) create(ctx context.Context, bundle string, spec runtime.Spec, n
 
 // createArgs is the command line of gVisor's tool that makes a runtime.
 func (d *Driver) createArgs(bundle, id string) []string {
-	return append(d.conf.ToFlags(), "create", "--bundle", bundle, id)
+	return append(d.conf.ToFlags(), "--panic-log="+filepath.Join(bundle, sentryLog), "create", "--bundle", bundle, id)
 }
 
 // runCreate runs a tool that makes a runtime.
@@ -434,7 +434,7 @@ func (d *Driver) runCreate(ctx context.Context, cmd *exec.Cmd, bundle string) er
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}
 	// A file, not a pipe: the processes it leaves behind inherit it, and
 	// waiting for a pipe would wait for them.
-	stderr, err := os.OpenFile(filepath.Join(bundle, "create.log"), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	stderr, err := os.OpenFile(filepath.Join(bundle, createLog), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -39,4 +40,29 @@ func TestHostKillsFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitEnd(t, inst)
+}
+
+// TestLastWords: a runtime says how it ended, until it is removed.
+func TestLastWords(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end  func(local) error
+		want string
+	}{
+		"killed":       {func(l local) error { return l.c.SignalContainer(unix.SIGKILL, false) }, "its first process was ended by signal 9 (killed)"},
+		"panicked":     {func(l local) error { return l.c.SignalContainer(unix.SIGABRT, false) }, "its first process exited with status 2: SIGABRT: abort"},
+		"failed":       {func(l local) error { _ = l.thaw(); return nil }, "its runtime failed: panic: "},
+		"from outside": {func(l local) error { return unix.Kill(l.c.SandboxPid(), unix.SIGKILL) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, _, inst := startOne(t, 1)
+			if err := tt.end(inst.c.(local)); err != nil {
+				t.Fatal(err)
+			}
+			awaitEnd(t, inst)
+			end, err := inst.EndedBy()
+			if got := end.Words; err != nil || end.Limit != "" || !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+				t.Errorf("it ended by %+v, %v; want the words %q", end, err, tt.want)
+			}
+		})
+	}
 }

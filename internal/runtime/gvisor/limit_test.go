@@ -102,7 +102,7 @@ func TestLimitOfACapture(t *testing.T) {
 			case <-time.After(testmode.Patience()):
 				t.Fatalf("it took more memory than it may, and goes on: %v", err)
 			}
-			if by, err := i.EndedBy(); err != nil || by != runtime.MemoryLimit {
+			if by, err := i.EndedBy(); err != nil || by.Limit != runtime.MemoryLimit {
 				t.Errorf("it ended of %q, %v; want memory", by, err)
 			}
 		})

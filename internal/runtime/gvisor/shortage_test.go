@@ -58,7 +58,7 @@ func TestMemoryIsWatched(t *testing.T) {
 	case <-time.After(testmode.Patience()):
 		t.Fatal("it keeps more memory than it may")
 	}
-	if by, err := i.EndedBy(); err != nil || by != runtime.MemoryLimit {
+	if by, err := i.EndedBy(); err != nil || by.Limit != runtime.MemoryLimit {
 		t.Errorf("it ended of %q, %v; want memory", by, err)
 	}
 }

@@ -1,7 +1,13 @@
 package gvisor
 
 import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+
 	"github.com/google/subcommands"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
@@ -27,7 +33,7 @@ func runTool() {
 func toolCommands() map[util.SubCommand]string {
 	return map[util.SubCommand]string{
 		new(cmd.Create):       userGroup,
-		new(sentrycmd.Boot):   internalGroup,
+		new(sentryCommand):    internalGroup,
 		new(cmd.Gofer):        internalGroup,
 		new(sentrycmd.Umount): internalGroup,
 
@@ -51,4 +57,16 @@ func toolCommands() map[util.SubCommand]string {
 		new(cmd.Statefile):   debugGroup,
 		new(cmd.Usage):       debugGroup,
 	}
+}
+
+// sentryCommand is the sentry. At its end it writes into its log how the first process ended.
+type sentryCommand struct{ sentrycmd.Boot }
+
+// Execute implements subcommands.Command.
+func (b *sentryCommand) Execute(ctx context.Context, f *flag.FlagSet, args ...any) subcommands.ExitStatus {
+	code := b.Boot.Execute(ctx, f, args...)
+	if status, ok := args[1].(*unix.WaitStatus); ok && code == subcommands.ExitSuccess {
+		fmt.Fprintln(os.Stderr, firstHow+howEnded(*status))
+	}
+	return code
 }

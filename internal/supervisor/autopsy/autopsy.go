@@ -2,6 +2,7 @@
 package autopsy
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 
@@ -19,15 +20,16 @@ func Of(inst runtime.Instance, limits store.Limits, log *slog.Logger) (gone life
 		gone.Reason, gone.Detail = lifecycle.RuntimeLost, e.Message
 		return gone, e
 	}
-	w, ok := inst.(runtime.LimitWitness)
+	w, ok := inst.(runtime.Witness)
 	if !ok {
 		return gone, nil
 	}
-	limit, err := w.EndedBy()
+	end, err := w.EndedBy()
 	if err != nil {
 		log.Warn("no trace of how a runtime ended", "runtime", inst.ID(), "err", err)
 	}
-	switch limit {
+	gone.Detail = cmp.Or(end.Words, gone.Detail)
+	switch end.Limit {
 	case runtime.MemoryLimit:
 		gone.Reason = lifecycle.OutOfMemory
 		gone.Detail = fmt.Sprintf("its processes and files in memory took more than its limit of %d MiB, and it was ended", limits.MemoryMiB)
