@@ -88,8 +88,8 @@ func descriptors() Finding {
 // opening is the finding of a number of file descriptors.
 func (f Finding) opening(descriptors uint64) Finding {
 	f.OK = descriptors >= 1<<16
-	f.Detail = fmt.Sprintf("%d file descriptors", descriptors)
-	f.Remedy = "raise the limit (LimitNOFILE of the service, ulimit -n): each connection to a sandbox takes two"
+	f.Detail = fmt.Sprintf("%d file descriptors; a program in a sandbox may have %d", descriptors, descriptors/4)
+	f.Remedy = "raise the limit (LimitNOFILE of the service, ulimit -n): each connection to a sandbox takes two, and each open file in it"
 	return f
 }
 

@@ -42,8 +42,8 @@ func TestHost(t *testing.T) {
 		"namespaces, none":      {namespaces(of(map[string]string{userMost: "0\n"})), false, true, "0 user namespaces", "sysctl user.max_user_namespaces=65536"},
 		"namespaces, not a sum": {namespaces(of(map[string]string{userMost: "max\n"})), true, false, "leave room", ""},
 
-		"file descriptors, enough": {Finding{}.opening(1 << 16), true, false, "65536 file descriptors", ""},
-		"file descriptors, few":    {Finding{}.opening(1<<16 - 1), false, false, "65535 file descriptors", "LimitNOFILE"},
+		"file descriptors, enough": {Finding{}.opening(1 << 16), true, false, "65536 file descriptors; a program in a sandbox may have 16384", ""},
+		"file descriptors, few":    {Finding{}.opening(1<<16 - 1), false, false, "65535 file descriptors; a program in a sandbox may have 16383", "LimitNOFILE"},
 
 		"memory, enough": {Finding{}.giving(store.Limits{CPUs: 2, MemoryMiB: wantedMemory}), true, false, "1800 MiB; a sandbox that asks for none may take 1024", ""},
 		"memory, little": {Finding{}.giving(store.Limits{CPUs: 2, MemoryMiB: 900}), false, false, "900 MiB; a sandbox that asks for none may take 900", "--memory 256"},

@@ -25,7 +25,11 @@ func TestMain(m *testing.M) {
 		http.Handle("/hold", serveHold())
 		http.Handle("/disk", serveDisk())
 		http.Handle("/heap", serveHeap())
+		http.Handle("/hogs", serveHogs())
 		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
+	}
+	if len(os.Args) > 2 && os.Args[1] == "hog" {
+		os.Exit(beHog(os.Args[2]))
 	}
 	if len(os.Args) > 1 && os.Args[1] == "confined" {
 		os.Exit(beConfined())

@@ -32,6 +32,12 @@ package main
 // first process gets no signal that another process inside sends. Nor can another
 // process trace it, write into its memory, or set its limits. Signals of its own,
 // signals of the host, and those that say that a child has ended arrive.
+//
+// A file that is open inside takes two descriptors of gVisor's process, and each process
+// inside one. Where none is left, gVisor panics when a process starts, no program is
+// found, and no pause ends. With the edits one process may have as many descriptors as a
+// quarter of those, which getrlimit says. Where half of them are taken, it gets more only
+// while it has few. Files take seven eighths: who opens another then gets ENFILE.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -158,6 +164,40 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 		},
 	},
 	{
+		file:   "pkg/sentry/fsimpl/gofer/directfs_inode.go",
+		sha256: "618938112b6aeb9dbfa7f9d4633c554223cebb5bb0cfe17c50922ec3f814d034",
+		changes: []change{ // not where a restore opens what was open
+			{ // getHostChild
+				old: `		return unix.Openat(i.controlFD, name, flags, 0)
+`,
+				new: `		return ofGuest(unix.Openat(i.controlFD, name, flags, 0))
+`,
+			},
+			{ // getCreatedChild
+				old: `		return unix.Openat(i.controlFD, name, flags|extraOpenFlags, 0)
+`,
+				new: `		return ofGuest(unix.Openat(i.controlFD, name, flags|extraOpenFlags, 0))
+`,
+			},
+			{ // openCreate
+				old: `	if err != nil {
+		return nil, noHandle, err
+	}
+
+	child, err := i.getCreatedChild(`,
+				new: `	if err != nil {
+		return nil, noHandle, err
+	}
+	if childHandleFD, err = ofGuest(childHandleFD, nil); err != nil {
+		_ = unix.Unlinkat(i.controlFD, name, 0)
+		return nil, noHandle, err
+	}
+
+	child, err := i.getCreatedChild(`,
+			},
+		},
+	},
+	{
 		file:   "pkg/sentry/kernel/fasync/fasync.go",
 		sha256: "35b109899592aa9ac636d601bbf32c70755991f23f680cd7ef5a9a11f4c6680e",
 		changes: []change{
@@ -167,6 +207,22 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 `,
 				new: `	if t == nil || t.ThreadGroup() == t.Kernel().GlobalInit() {
 		// No recipient has been registered.
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/kernel/fd_table.go",
+		sha256: "b13ca7a398110c22355bfe6ddb1248e6a3abc9192a885bf5b2fe3a7d4e22dde8",
+		changes: []change{
+			{ // NewFDs
+				old: `	// Ensure we don't get past the provided limit.
+`,
+				new: `	if limits.FewFDs() {
+		end = min(end, limits.FewForOne())
+	}
+
+	// Ensure we don't get past the provided limit.
 `,
 			},
 		},
@@ -201,6 +257,29 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 	}
 
 	// Signal side effects apply even if the signal is ultimately discarded.
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/limits/limits.go",
+		sha256: "a4acb49459d047b697cfbe149a87f50a3dd3a71e6004952a44a722dd4bc514cf",
+		changes: []change{
+			{ // Get
+				old: `	s, ok := l.data[t]
+	if !ok {
+		return Limit{Cur: Infinity, Max: Infinity}
+	}
+	return s
+`,
+				new: `	s, ok := l.data[t]
+	if !ok {
+		s = Limit{Cur: Infinity, Max: Infinity}
+	}
+	if t == NumberOfFiles {
+		s = Limit{Cur: min(s.Cur, hostFDs/4), Max: min(s.Max, hostFDs/4)}
+	}
+	return s
 `,
 			},
 		},
@@ -330,6 +409,71 @@ func sentByAnother(info *linux.SignalInfo) bool {
 		return info.PID() != 0 && info.PID() != int32(initTID)
 	}
 	return info.Code < 0
+}
+`,
+	"pkg/sentry/fsimpl/gofer/drowse_descriptors.go": `package gofer
+
+import (
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/limits"
+)
+
+// ofGuest refuses a descriptor for a file of the guest where too few are left.
+func ofGuest(fd int, err error) (int, error) {
+	if err == nil && !limits.TakeFD(fd) {
+		_ = unix.Close(fd)
+		return -1, unix.ENFILE
+	}
+	return fd, err
+}
+`,
+	"pkg/sentry/limits/drowse_descriptors.go": `package limits
+
+import (
+	"math"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// hostFDs is how many descriptors this process may have.
+var hostFDs = func() uint64 {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil || l.Cur > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return l.Cur
+}()
+
+// FewForOne is how many descriptors a process may have while there are few.
+func FewForOne() int32 { return int32(max(hostFDs/64, 64)) }
+
+// lastFD is the descriptor that a file of the guest got last. The lowest that is free is
+// taken, so it says how many are in use.
+var lastFD atomic.Int64
+
+// TakeFD reports whether a file of the guest may have a descriptor. An eighth is for
+// its processes and for captures.
+func TakeFD(fd int) bool {
+	lastFD.Store(int64(fd))
+	return uint64(fd) < hostFDs-hostFDs/8
+}
+
+// FewFDs reports whether half of them are taken.
+func FewFDs() bool {
+	few := int64(hostFDs / 2)
+	if lastFD.Load() < few {
+		return false
+	}
+	// Some may have been given back since.
+	fd, err := unix.Dup(int(os.Stderr.Fd()))
+	if err != nil {
+		return true
+	}
+	_ = unix.Close(fd)
+	lastFD.Store(int64(fd))
+	return int64(fd) >= few
 }
 `,
 	"pkg/sentry/mm/drowse_loading.go": `package mm

@@ -77,7 +77,8 @@ func write(dir string) error {
 	}
 	replace := map[string]string{}
 	put := func(original, text string) error {
-		edited := filepath.Join(root, dir, filepath.Base(original))
+		in := strings.TrimPrefix(original, link+"/")
+		edited := filepath.Join(root, dir, strings.ReplaceAll(in, "/", "-"))
 		replace[filepath.Join(root, original)] = edited
 		return place(edited, []byte(text))
 	}
