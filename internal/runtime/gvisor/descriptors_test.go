@@ -14,12 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beHog opens so many new files, or as many as it can, says how that went, and holds
-// them until its input ends.
+// beHog opens so many new files, or as many as it can, or watches them if the number is
+// negative. It says how that went, and holds them until its input ends.
 func beHog(most string) int {
 	n, _ := strconv.Atoi(most)
 	var files []*os.File
 	var err error
+	watcher, _ := unix.InotifyInit()
+	for watched := 0; watched < -n && err == nil; watched++ {
+		var f *os.File
+		if f, err = os.CreateTemp("/", "watched-"); err == nil {
+			_, err = unix.InotifyAddWatch(watcher, f.Name(), unix.IN_ALL_EVENTS)
+			f.Close()
+		}
+	}
 	for len(files) < n && err == nil {
 		var f *os.File
 		if f, err = os.CreateTemp("/", "file-"); err == nil {
@@ -100,6 +108,9 @@ func TestFewDescriptors(t *testing.T) {
 		if !strings.HasSuffix(said, "too many open files") || !strings.Contains(said, " of 1024: ") {
 			t.Errorf("hog %d says %q", n, said)
 		}
+	}
+	if said := hogs(t, inst, 1, -few); !strings.HasSuffix(said[0], unix.ENOSPC.Error()) {
+		t.Errorf("who watches files says %q", said)
 	}
 	modest := func(inst *instance) {
 		t.Helper()

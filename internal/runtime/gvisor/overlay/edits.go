@@ -37,7 +37,8 @@ package main
 // inside one. Where none is left, gVisor panics when a process starts, no program is
 // found, and no pause ends. With the edits one process may have as many descriptors as a
 // quarter of those, which getrlimit says. Where half of them are taken, it gets more only
-// while it has few. Files take seven eighths: who opens another then gets ENFILE.
+// while it has few. Watches count as well. Files take seven eighths: who opens another
+// then gets ENFILE.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -362,6 +363,28 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 		},
 	},
 	{
+		file:   "pkg/sentry/syscalls/linux/sys_inotify.go",
+		sha256: "00ca0a346a189506f1c397580414f90c3fd16d801ba831f87405bb9c574c45d0",
+		changes: []change{
+			{
+				old: `	"gvisor.dev/gvisor/pkg/sentry/kernel"
+`,
+				new: `	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/limits"
+`,
+			},
+			{ // InotifyAddWatch
+				old: `	return uintptr(ino.AddWatch(d.Dentry(), mask)), nil, nil
+`,
+				new: `	if !limits.MayWatch(ino.Watches()) {
+		return 0, nil, linuxerr.ENOSPC
+	}
+	return uintptr(ino.AddWatch(d.Dentry(), mask)), nil, nil
+`,
+			},
+		},
+	},
+	{
 		file:   "pkg/sentry/syscalls/linux/sys_rlimit.go",
 		sha256: "2f588d4e784cd43fafe9a8a6f0bcb72cc2b909e41cba9ea45f624967035ad580",
 		changes: []change{
@@ -460,6 +483,12 @@ func TakeFD(fd int) bool {
 	return uint64(fd) < hostFDs-hostFDs/8
 }
 
+// MayWatch reports whether one that watches so many files may watch another. Each keeps
+// a descriptor.
+func MayWatch(files int) bool {
+	return files < int(hostFDs/4) && (files < int(FewForOne()) || !FewFDs())
+}
+
 // FewFDs reports whether half of them are taken.
 func FewFDs() bool {
 	few := int64(hostFDs / 2)
@@ -505,6 +534,15 @@ func (pseg pmaIterator) loadingMappingsLocked(ar hostarch.AddrRange) (safemem.Bl
 	perms.Execute = false
 	ims, err := mf.MapInternal(pseg.fileRangeOf(ar), perms)
 	return ims, true, err
+}
+`,
+	"pkg/sentry/vfs/drowse_watches.go": `package vfs
+
+// Watches returns how many files are watched.
+func (i *Inotify) Watches() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.watches)
 }
 `,
 }
