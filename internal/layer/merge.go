@@ -404,6 +404,9 @@ func (m *merger) mergeTree(name string) error {
 		}
 		root.parts = append(root.parts, part{r.source, h})
 	}
+	if len(root.parts) == 0 { // the layers were removed meanwhile, as a restore does
+		return fmt.Errorf("tree %s: %w", name, fs.ErrNotExist)
+	}
 	if err := m.begin(m.new, name, root, nil); err != nil {
 		return err
 	}

@@ -332,6 +332,26 @@ func TestMergedIsUndamaged(t *testing.T) {
 	}
 }
 
+// TestMergeOfRemoved removes layers while they are merged, at each file: a sandbox that
+// goes back to a snapshot, or is killed, does not wait for a merge.
+func TestMergeOfRemoved(t *testing.T) {
+	for after := range 3 {
+		c := newCheckpoint(t)
+		copied := 0
+		_, err := c.Merge(t.Context(), c.stack, c.digests, "merged", func() error {
+			if copied++; copied == after+1 {
+				for _, id := range c.stack {
+					c.must(c.RemoveLayer(id))
+				}
+			}
+			return nil
+		})
+		if copied <= after || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("removed before file %d of %d: %v", after+1, copied, err)
+		}
+	}
+}
+
 // TestMergeOverUpgradedTemplate removes a directory from the template of which a
 // layer hides a file: the mark of that must not show.
 func TestMergeOverUpgradedTemplate(t *testing.T) {
