@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,6 +122,26 @@ func (s *server) process(id, name string) int {
 	return 0
 }
 
+// stop returns once every thread of the process stands still, which a signal
+// that was sent does not say.
+func stop(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "all its threads stand still", func() error {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, thread := range threads {
+			stat, err := os.ReadFile(thread)
+			_, state, _ := strings.Cut(string(stat), ") ")
+			if err == nil && !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "t") {
+				return fmt.Errorf("%s: %s", thread, stat)
+			}
+		}
+		return err
+	})
+}
+
 // TestStopped stops the sentry of sandboxes, and with it everything inside.
 // Whatever is asked of them meanwhile, each can be killed; and one that is let
 // go on is as it was.
@@ -146,10 +167,7 @@ func TestStopped(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := s.startGuest(ctx, sleeper)
-			pid := s.process(g.sb.ID, "runsc-sandbox")
-			if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			stop(t, s.process(g.sb.ID, "runsc-sandbox"))
 			asked := make(chan error, 1)
 			go func() { asked <- c.ask(ctx, g) }()
 			time.Sleep(300 * time.Millisecond) // for the question to be under way
@@ -174,9 +192,7 @@ func TestStopped(t *testing.T) {
 		g := s.startGuest(ctx, sleeper)
 		was := g.ask(ctx)
 		pid := s.process(g.sb.ID, "runsc-sandbox")
-		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		stop(t, pid)
 		paused := make(chan error, 1)
 		go func() { paused <- s.client.Pause(ctx, g.sb.ID) }()
 		time.Sleep(300 * time.Millisecond) // for the pause to be under way
