@@ -100,13 +100,13 @@ func concatenate(ctx context.Context, sources []string, destination string, user
 	if err != nil {
 		return err
 	}
-	defer out.Close()
+	defer out.drop()
 	for _, path := range sources {
-		if err := appendFile(ctx, out, path); err != nil {
+		if err := appendFile(ctx, out.File, path); err != nil {
 			return writeFault(destination, err)
 		}
 	}
-	if err := out.Close(); err != nil {
+	if err := out.commit(); err != nil {
 		return writeFault(destination, err)
 	}
 	return nil

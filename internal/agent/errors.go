@@ -117,7 +117,9 @@ func rpcError(err error) *connect.Error {
 }
 
 // wireText makes a text that may contain a path safe for protobuf and JSON.
-func wireText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+func wireText(s string) string { return strings.ToValidUTF8(s, replacement) }
+
+const replacement = "\uFFFD"
 
 func writeError(w http.ResponseWriter, err error) {
 	if f, ok := errors.AsType[*fault](err); ok {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -12,14 +13,17 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 func query(pairs ...string) string {
@@ -300,23 +304,151 @@ func TestUploadFormGzip(t *testing.T) {
 	}
 }
 
-// An existing file is truncated in place: same inode, same mode, new owner.
+// An existing file is replaced where a link leads to: same mode and attributes, new
+// owner.
 func TestUploadOverExisting(t *testing.T) {
 	s := newServer(t)
 	path := writeFile(t, filepath.Join(s.home, "script"), "a long old content")
-	if err := os.Chmod(path, 0o751); err != nil {
+	if err := errors.Join(os.Chmod(path, 0o751), unix.Setxattr(path, "user.note", []byte("kept"), 0)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("script", filepath.Join(s.home, "link")); err != nil {
+	mkdir(t, filepath.Join(s.home, "links"), userUID)
+	symlink(t, "links/2", filepath.Join(s.home, "link"))
+	symlink(t, "../script", filepath.Join(s.home, "links/2"))
+	old, err := os.Open(path)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer old.Close()
 	if res, text := s.upload(query("path", "link"), strings.NewReader("new"), octets); res.StatusCode != 200 {
 		t.Fatalf("got %d %s", res.StatusCode, text)
 	}
 	if got := readFile(t, path); got != "new" {
 		t.Errorf("content %q", got)
 	}
+	if text, err := io.ReadAll(old); err != nil || string(text) != "a long old content" {
+		t.Errorf("who has it open reads %q, %v", text, err)
+	}
 	wantOwner(t, path, userUID, 0o751)
+	if value, err := readAttribute(9, func(buf []byte) (int, error) { return unix.Getxattr(path, "user.note", buf) }); string(value) != "kept" {
+		t.Errorf("attribute %q, %v", value, err)
+	}
+	symlink(t, "to/come", filepath.Join(s.home, "dangling"))
+	mkdir(t, filepath.Join(s.home, "to"), userUID)
+	if res, text := s.upload(query("path", "dangling"), strings.NewReader("come"), octets); res.StatusCode != 200 || readFile(t, s.home+"/to/come") != "come" {
+		t.Errorf("a link that leads nowhere: got %d %s", res.StatusCode, text)
+	}
+}
+
+// What has other names, or is mounted where it is, stays that file.
+func TestUploadIntoTheSameFile(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T, path string) (other string){
+		"linked": func(t *testing.T, path string) string {
+			must(os.Link(path, path+"-other"))
+			return path + "-other"
+		},
+		"mounted": func(t *testing.T, path string) string {
+			other := writeFile(t, path+"-other", "old content")
+			must(unix.Mount(other, path, "", unix.MS_BIND, ""))
+			t.Cleanup(func() { must(unix.Unmount(path, unix.MNT_DETACH)) })
+			return other
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			path := writeFile(t, filepath.Join(s.home, "f"), "old content")
+			other := prepare(t, path)
+			must(os.Chmod(path, 0o640))
+			res, text := s.upload(query("path", "f"), strings.NewReader("new"), copyWith(octets, "X-Metadata-a", "b"))
+			if res.StatusCode != 200 || readFile(t, path) != "new" || readFile(t, other) != "new" {
+				t.Fatalf("got %d %s: %q and %q", res.StatusCode, text, readFile(t, path), readFile(t, other))
+			}
+			wantOwner(t, other, userUID, 0o640)
+			if got := fileMetadata(other); !reflect.DeepEqual(got, map[string]string{"a": "b"}) {
+				t.Errorf("metadata %v", got)
+			}
+			if names, err := os.ReadDir(s.home); err != nil || len(names) != 2 {
+				t.Errorf("left: %v, %v", names, err)
+			}
+		})
+	}
+}
+
+// An upload that does not come to its end changes nothing, and leaves nothing.
+func TestUploadCut(t *testing.T) {
+	s := newServer(t)
+	full := filepath.Join(s.dir, "full")
+	gone := func() io.Reader {
+		return io.MultiReader(strings.NewReader("half"), iotest.ErrReader(errors.New("the client is gone")))
+	}
+	large := bytes.Repeat([]byte("x"), 1<<20)
+	for _, c := range []struct {
+		name, dir string
+		prepare   func(path string)
+		change    func(path string)
+	}{
+		{"client gone", s.home, nil, func(path string) {
+			req, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/files"+query("path", path, "username", "user"), gone())
+			must(err)
+			req.Header.Set("Content-Type", "application/octet-stream")
+			if res, err := http.DefaultClient.Do(req); err == nil {
+				res.Body.Close()
+			}
+		}},
+		{"no space", full, nil, func(path string) {
+			res, text := s.upload(query("path", path), bytes.NewReader(large), octets)
+			wantMessage(t, res, text, http.StatusInsufficientStorage)
+		}},
+		{"no space for a linked file", full, func(path string) {
+			must(os.Link(path, path+"-other"))
+			must(os.WriteFile(full+"/ballast", large[:64<<10], 0o600))
+		}, func(path string) {
+			res, text := s.upload(query("path", path), bytes.NewReader(large[:40<<10]), octets)
+			wantMessage(t, res, text, http.StatusInsufficientStorage)
+		}},
+		{"composed without space", full, nil, func(path string) {
+			source := writeFile(t, filepath.Join(s.home, "source"), string(large))
+			res, text := s.compose(composeRequest{SourcePaths: []string{source}, Destination: path})
+			wantMessage(t, res, text, http.StatusInsufficientStorage)
+			must(os.Remove(source))
+		}},
+		{"damaged in transit", s.home, nil, func(path string) {
+			packed := gzipped("a long new content").Bytes()
+			res, text := s.upload(query("path", path), bytes.NewReader(packed[:len(packed)-6]), copyWith(octets, "Content-Encoding", "gzip"))
+			wantMessage(t, res, text, http.StatusBadRequest)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tmpfs(t, full, "128k")
+			path := writeFile(t, filepath.Join(c.dir, "f"), "a good old content")
+			if c.prepare != nil {
+				c.prepare(path)
+			}
+			before := entriesOf(t, c.dir)
+			c.change(path)
+			testmode.Eventually(t, "nothing is left", func() bool { return slices.Equal(before, entriesOf(t, c.dir)) })
+			if got := readFile(t, path); got != "a good old content" {
+				t.Errorf("content %q", got)
+			}
+			if c.prepare != nil {
+				return
+			}
+			c.change(path + "-new")
+			testmode.Eventually(t, "no half of a new file is left", func() bool { return slices.Equal(before, entriesOf(t, c.dir)) })
+		})
+	}
+}
+
+func entriesOf(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 func TestUploadRefused(t *testing.T) {
@@ -429,17 +561,14 @@ func TestNoSpace(t *testing.T) {
 	fields, h := form(`form-data; name="file"; filename="`+full+`/g"`, strings.Repeat("x", 1<<20))
 	res, body = s.upload("", fields, h)
 	wantMessage(t, res, body, http.StatusInsufficientStorage)
-	if err := os.Remove(full + "/f"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(full + "/g"); err != nil {
-		t.Fatal(err)
-	}
 	source := writeFile(t, filepath.Join(s.home, "source"), strings.Repeat("x", 1<<20))
 	res, body = s.compose(composeRequest{SourcePaths: []string{source}, Destination: full + "/h"})
 	wantMessage(t, res, body, http.StatusInsufficientStorage)
 	if len(readFile(t, source)) != 1<<20 {
 		t.Error("the source of a failed compose is gone")
+	}
+	if left, err := os.ReadDir(full); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

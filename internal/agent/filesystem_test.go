@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -318,6 +319,48 @@ func TestRemove(t *testing.T) {
 		})
 	}
 	if left, err := s.list("", 1); err != nil || len(left) != 1 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// A name that is not UTF-8 is meant by what a listing says in its place.
+func TestNamesThatAreNotUTF8(t *testing.T) {
+	s := newServer(t)
+	mkdir(t, s.home+"/d\xff", userUID)
+	writeFile(t, s.home+"/d\xff/a\xfe\xfdb", "content")
+	writeFile(t, s.home+"/d\xff/twin\xff", "")
+	writeFile(t, s.home+"/d\xff/twin\xfe", "")
+	writeFile(t, s.home+"/d\xff/plain\uFFFD", "plain")
+	writeFile(t, s.home+"/d\xff/plain\xff", "")
+	entries, err := s.list("", 2)
+	if err != nil || len(entries) != 6 {
+		t.Fatalf("listed %v, %v", entries, err)
+	}
+	told := entries[1]
+	if told != s.home+"/d\uFFFD/a\uFFFDb" {
+		t.Fatalf("told %q", told)
+	}
+	if _, text := s.download(told, nil); text != "content" {
+		t.Errorf("downloaded %q", text)
+	}
+	if res, text := s.upload(query("path", told), strings.NewReader("new"), octets); res.StatusCode != 200 || readFile(t, s.home+"/d\xff/a\xfe\xfdb") != "new" {
+		t.Errorf("uploaded: %d %s", res.StatusCode, text)
+	}
+	if e := s.stat(told); e.GetSize() != 3 {
+		t.Errorf("stat: %v", e)
+	}
+	remove := func(path string) error {
+		_, err := s.files.Remove(testContext(t), connect.NewRequest(&fspb.RemoveRequest{Path: path}))
+		return err
+	}
+	wantCode(t, remove(s.home+"/d\uFFFD/twin\uFFFD"), connect.CodeInvalidArgument)
+	wantCode(t, remove(s.home+"/d\uFFFD/plain\uFFFD"), 0)
+	wantCode(t, remove(told), 0)
+	if left := entriesOf(t, s.home+"/d\xff"); !slices.Equal(left, []string{"plain\xff", "twin\xfe", "twin\xff"}) {
+		t.Errorf("left: %q", left)
+	}
+	wantCode(t, remove("d\uFFFD"), 0)
+	if left, err := s.list("", 1); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }

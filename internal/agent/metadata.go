@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -14,7 +15,8 @@ import (
 
 const (
 	// xattrPrefix is the namespace of file metadata.
-	xattrPrefix = "user.e2b."
+	xattrPrefix = userPrefix + "e2b."
+	userPrefix  = "user."
 
 	// maxMetadataKey leaves room for the prefix in what Linux allows a name.
 	maxMetadataKey   = 246
@@ -67,7 +69,7 @@ func isPrintable(s string) bool {
 // replaceMetadata makes metadata the whole set of the file. A file system
 // without extended attributes is fine for the empty set.
 func replaceMetadata(fd int, metadata map[string]string) error {
-	names, err := listAttributes(func(buf []byte) (int, error) { return unix.Flistxattr(fd, buf) })
+	names, err := listAttributes(xattrPrefix, func(buf []byte) (int, error) { return unix.Flistxattr(fd, buf) })
 	if err != nil && len(metadata) == 0 {
 		return nil
 	}
@@ -92,41 +94,74 @@ func replaceMetadata(fd int, metadata map[string]string) error {
 // fileMetadata returns what is set on path, nil if nothing is. Failing to
 // read it is the same: an entry without its metadata is worth more than none.
 func fileMetadata(path string) map[string]string {
-	names, err := listAttributes(func(buf []byte) (int, error) { return unix.Llistxattr(path, buf) })
+	names, err := listAttributes(xattrPrefix, func(buf []byte) (int, error) { return unix.Llistxattr(path, buf) })
 	if err != nil || len(names) == 0 {
 		return nil
 	}
 	metadata := map[string]string{}
-	buf := make([]byte, 1024)
 	for _, name := range names {
-		n, err := unix.Lgetxattr(path, name, buf)
-		if errors.Is(err, syscall.ERANGE) {
-			buf = make([]byte, 64<<10) // the most Linux allows a value
-			n, err = unix.Lgetxattr(path, name, buf)
-		}
+		value, err := readAttribute(1<<10, func(buf []byte) (int, error) { return unix.Lgetxattr(path, name, buf) })
 		if err == nil {
-			metadata[wireText(strings.TrimPrefix(name, xattrPrefix))] = wireText(string(buf[:n]))
+			metadata[wireText(strings.TrimPrefix(name, xattrPrefix))] = wireText(string(value))
 		}
 	}
 	return metadata
 }
 
-// listAttributes returns the names in our namespace, prefix included.
-func listAttributes(list func([]byte) (int, error)) ([]string, error) {
-	buf := make([]byte, 512)
-	n, err := list(buf)
-	if errors.Is(err, syscall.ERANGE) {
-		buf = make([]byte, 64<<10) // the most Linux allows a list
-		n, err = list(buf)
+// mirrorAttributes makes the user attributes of a file the same as those of another.
+func mirrorAttributes(to, from int) error {
+	want, err := listAttributes(userPrefix, func(buf []byte) (int, error) { return unix.Flistxattr(from, buf) })
+	if err != nil {
+		return nil // the file system has none
 	}
+	have, err := listAttributes(userPrefix, func(buf []byte) (int, error) { return unix.Flistxattr(to, buf) })
+	if err != nil {
+		return err
+	}
+	for _, name := range have {
+		if !slices.Contains(want, name) {
+			if err := unix.Fremovexattr(to, name); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range want {
+		value, err := readAttribute(1<<10, func(buf []byte) (int, error) { return unix.Fgetxattr(from, name, buf) })
+		if err == nil {
+			err = unix.Fsetxattr(to, name, value, 0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listAttributes returns the names that begin with prefix.
+func listAttributes(prefix string, list func([]byte) (int, error)) ([]string, error) {
+	all, err := readAttribute(512, list)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	for name := range bytes.SplitSeq(buf[:n], []byte{0}) {
-		if strings.HasPrefix(string(name), xattrPrefix) {
+	for name := range bytes.SplitSeq(all, []byte{0}) {
+		if strings.HasPrefix(string(name), prefix) {
 			names = append(names, string(name))
 		}
 	}
 	return names, nil
+}
+
+// readAttribute reads what is probably no longer than size.
+func readAttribute(size int, read func([]byte) (int, error)) ([]byte, error) {
+	buf := make([]byte, size)
+	n, err := read(buf)
+	if errors.Is(err, syscall.ERANGE) {
+		buf = make([]byte, 64<<10) // the most Linux allows a list, or a value
+		n, err = read(buf)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return buf[:n], nil
 }

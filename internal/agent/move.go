@@ -42,7 +42,7 @@ func move(ctx context.Context, source, destination string, user *account) error 
 // so that the destination is never half of the source, and the source is
 // deleted only after.
 func moveAcross(ctx context.Context, source, destination string) error {
-	staging, err := os.MkdirTemp(filepath.Dir(filepath.Clean(destination)), ".drowse-move-")
+	staging, err := os.MkdirTemp(filepath.Dir(filepath.Clean(destination)), stagedMove)
 	if err != nil {
 		return writeFault(destination, err)
 	}

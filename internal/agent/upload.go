@@ -165,13 +165,13 @@ func parseDisposition(header string) (name, filename string, hasFilename bool) {
 	return params["name"], filename, hasFilename
 }
 
-// write puts content into the file at path, in place.
+// write makes content the file at path, once all of it is there.
 func (u *upload) write(path string, content io.Reader) (uploaded, error) {
 	file, err := openTarget(path, u.user)
 	if err != nil {
 		return uploaded{}, err
 	}
-	defer file.Close()
+	defer file.drop()
 	if err := replaceMetadata(int(file.Fd()), u.metadata); err != nil {
 		return uploaded{}, err
 	}
@@ -180,7 +180,7 @@ func (u *upload) write(path string, content io.Reader) (uploaded, error) {
 		err = buffered.Flush()
 	}
 	if err == nil {
-		err = file.Close()
+		err = file.commit()
 	}
 	if err != nil {
 		return uploaded{}, writeFault(path, err)
@@ -212,32 +212,6 @@ func writeFault(path string, err error) error {
 		return faultf(noSpace, "not enough disk space to write '%s'", path)
 	}
 	return pathFault(path, err)
-}
-
-// openTarget opens a file for writing from its beginning, with its parents,
-// all that is new owned by the user. An existing file keeps its mode but gets
-// the owner. It does not wait for the reader of a FIFO.
-func openTarget(path string, user *account) (*os.File, error) {
-	if err := makeParents(path, user); err != nil {
-		if errors.Is(err, syscall.ENOTDIR) {
-			return nil, faultf(internal, "create the parents of '%s': %w", path, rootCause(err))
-		}
-		return nil, writeFault(path, err)
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0o666)
-	switch {
-	case errors.Is(err, syscall.EISDIR):
-		return nil, faultf(invalid, "path '%s' is a directory", path)
-	case errors.Is(err, syscall.ENXIO):
-		return nil, faultf(invalid, "path '%s' is not a regular file", path)
-	case err != nil:
-		return nil, writeFault(path, err)
-	}
-	if err := claim(path, file, user); err != nil {
-		file.Close()
-		return nil, err
-	}
-	return file, nil
 }
 
 // claim gives an open regular file to the user. An owner that is right is

@@ -42,11 +42,12 @@ type watch struct {
 	dirs  map[int32]string // paths relative to root, "." for it, by inotify's number
 	told  map[string]bool  // files found in new directories, whose creation may still be reported
 	moved halfMove
+	whole halfMove      // a staged file that comes to its place
 	done  chan struct{} // closed when run has returned
 	err   error         // of run, when it has
 }
 
-// halfMove is the first half of a directory's move: where it was. The second, with
+// halfMove is the first half of a move: where it was. The second, with
 // the same cookie, is the next event unless it has left the tree.
 type halfMove struct {
 	cookie uint32
@@ -165,12 +166,22 @@ func (w *watch) handle(e unix.InotifyEvent, name string) error {
 
 // changed handles a change of what is in a watched directory.
 func (w *watch) changed(name string, e unix.InotifyEvent) error {
+	if base := path.Base(name); strings.HasPrefix(base, stagedPrefix) {
+		if e.Mask&unix.IN_MOVED_FROM != 0 {
+			w.whole = halfMove{e.Cookie, base}
+		}
+		return nil
+	}
 	found := w.told[name]
 	if e.Mask&(unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_DELETE|unix.IN_MOVED_FROM) != 0 {
 		delete(w.told, name)
 	}
 	if found && e.Mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
 		return nil // if it is a directory, it is watched
+	}
+	if e.Mask&unix.IN_MOVED_TO != 0 && w.whole.from != "" && e.Cookie == w.whole.cookie {
+		w.reportWhole(name)
+		return nil
 	}
 	w.report(name, e.Mask)
 	if !w.recursive || e.Mask&unix.IN_ISDIR == 0 {
@@ -186,6 +197,15 @@ func (w *watch) changed(name string, e unix.InotifyEvent) error {
 		return w.adopt(name)
 	}
 	return nil
+}
+
+// reportWhole tells of a file that was written beside its place.
+func (w *watch) reportWhole(name string) {
+	if !strings.HasPrefix(w.whole.from, stagedOver) {
+		w.emit(name, fspb.EventType_EVENT_TYPE_CREATE)
+	}
+	w.emit(name, fspb.EventType_EVENT_TYPE_WRITE)
+	w.whole = halfMove{}
 }
 
 // report tells of each of the changes in a mask.
@@ -228,6 +248,9 @@ func (w *watch) descend(dir string, visit func(name string, entry fs.DirEntry)) 
 	// What cannot be read is gone, or no directory any more.
 	entries, _ := os.ReadDir(filepath.Join(w.root, dir))
 	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), stagedPrefix) {
+			continue
+		}
 		name := path.Join(dir, entry.Name())
 		visit(name, entry)
 		if !entry.IsDir() {

@@ -217,6 +217,36 @@ func TestWatchEntries(t *testing.T) {
 	}
 }
 
+// What is written beside its place is told of when it is there.
+func TestWatchOfUploads(t *testing.T) {
+	for _, recursive := range []bool{false, true} {
+		s := newServer(t)
+		dir := s.home + "/w"
+		mkdir(t, dir, userUID)
+		w := s.watch(&fspb.WatchDirRequest{Path: dir, Recursive: recursive})
+		for _, content := range []string{"1", "2"} {
+			if res, text := s.upload(query("path", dir+"/a"), strings.NewReader(content), octets); res.StatusCode != 200 {
+				t.Fatalf("got %d %s", res.StatusCode, text)
+			}
+		}
+		other := s.dir + "/other"
+		tmpfs(t, other, "1m")
+		mkdir(t, other+"/tree", userUID)
+		put(other+"/tree/f", "x")
+		if _, err := s.files.Move(testContext(t), basic("user", &fspb.MoveRequest{Source: other + "/tree", Destination: dir + "/tree"})); err != nil {
+			t.Fatal(err)
+		}
+		touch(dir + "/last")
+		want := []string{"CREATE a", "WRITE a", "WRITE a", "CREATE tree", "CREATE last"}
+		if recursive {
+			want = slices.Insert(want, 4, "CREATE tree/f", "WRITE tree/f")
+		}
+		if got := w.until("CREATE last"); !slices.Equal(got, want) {
+			t.Errorf("recursive %t: %q, want %q", recursive, got, want)
+		}
+	}
+}
+
 func TestWatchRefused(t *testing.T) {
 	s := newServer(t)
 	writeFile(t, s.home+"/file", "")
