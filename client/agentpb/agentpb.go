@@ -18,4 +18,13 @@ const (
 
 	// HeaderKeepalive asks for a keepalive event after so many quiet seconds.
 	HeaderKeepalive = "Keepalive-Ping-Interval"
+
+	// HeaderHangUp, with the start of a terminal, has it hung up when the client that
+	// starts it has gone. Its value is a word of 16 to 64 letters and digits that
+	// nobody can guess. Without it the terminal stays, and can be connected to.
+	HeaderHangUp = "Drowse-Hang-Up"
+
+	// HeaderTerminals, of the answer to a list of processes, has the pids of those
+	// that have a terminal, with blanks between them.
+	HeaderTerminals = "Drowse-Terminals"
 )

@@ -114,7 +114,7 @@ func TestKernelThatComputes(t *testing.T) {
 	}
 	end := start.Add(2*time.Minute + time.Second)
 	at(2*time.Minute+time.Second, 90)
-	if got := at(2*time.Minute+time.Second+kernelWork, 0); len(got) != 0 {
+	if got := at(2*time.Minute+time.Second+workCounts, 0); len(got) != 0 {
 		t.Errorf("when it has stopped: %+v", got)
 	}
 	if got := o.end(); !got.Equal(end) {

@@ -38,8 +38,9 @@ const (
 	// if nobody asks before: what happened until then is taken for work.
 	firstLook = time.Second
 
-	// kernelWork is how long a kernel counts after it was last seen to work.
-	kernelWork = 10 * time.Second
+	// workCounts is how long a kernel, or what is in a terminal without a client,
+	// counts after it was last seen to work.
+	workCounts = 10 * time.Second
 
 	// maxRoots bounds what is remembered of ended roots between looks.
 	maxRoots = 1024
@@ -51,6 +52,9 @@ type root struct {
 	child *child
 	moved atomic.Int64  // when a byte last went in or out, in Unix nanoseconds
 	bytes atomic.Uint64 // how many have
+
+	// watched reports whether a terminal has a client; nil for what is none.
+	watched func() bool
 
 	// Guarded by the observer's lock.
 	bytesSeen uint64 // at the last look
@@ -79,6 +83,9 @@ func (r *root) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// alone is true of a terminal without a client.
+func (r *root) alone() bool { return r != nil && r.watched != nil && !r.ended() && !r.watched() }
+
 func (r *root) ended() bool {
 	select {
 	case <-r.child.done:
@@ -98,6 +105,9 @@ func (r *root) ended() bool {
 // Processes that the template starts are to be named by exempt, services of the
 // sandbox by serving, kernels of the code interpreter by kernels: of those, what they start counts, and they
 // themselves while they work, as threads of a cell do that has ended.
+//
+// What is in a terminal without a client counts only while it works, too: a prompt
+// that waits is none, nor is what only reads and draws, such as top.
 //
 // When in doubt it sees work: a process is taken to have worked when it is
 // looked at for the first time, and what is too little for work is measured
@@ -130,6 +140,7 @@ type sample struct {
 	root   *root  // nil: not known
 	exempt bool
 	kernel bool // exempt unless it works
+	alone  bool // in a terminal without a client, which counts only if it works
 
 	command  string
 	unnamed  bool // there was no command line, as in the middle of an exec
@@ -140,6 +151,7 @@ type sample struct {
 	name     string
 	ticks    uint64
 	io       procIO
+	drawn    uint64  // bytes of its terminal
 	children uint64  // a digest of the set
 	level    float64 // ticks used beyond idleRate; a credit after a wake
 }
@@ -217,7 +229,13 @@ func (o *observer) cellEnded() {
 	}
 }
 
-// workEnded notes when a kernel worked last.
+// unwatched is told of a terminal whose last client has gone. What it has done until
+// then, it did for that client.
+func (o *observer) unwatched() {
+	_, _ = o.look(0) // the next one who asks sees the error
+}
+
+// workEnded notes when a kernel or a terminal without a client worked last.
 func (o *observer) workEnded(at time.Time) {
 	o.endMu.Lock()
 	defer o.endMu.Unlock()
@@ -293,9 +311,12 @@ func (o *observer) look(ignored uint64) ([]agentapi.Process, error) {
 	}
 	l.add(stats)
 	for i := range stats {
-		if s := l.sample(&stats[i]); l.counts(s) {
+		switch s := l.sample(&stats[i]); {
+		case l.alone[s.root]:
+			l.compareAlone(s, &stats[i])
+		case l.counts(s):
 			l.compare(s, &stats[i])
-		} else if s.kernel {
+		case s.kernel:
 			l.compareKernel(s, &stats[i])
 		}
 	}
@@ -359,12 +380,13 @@ type look struct {
 	roots    map[int]*root
 	exempt   map[int]bool
 	kernels  map[int]bool
+	alone    map[*root]bool // terminals without a client
 }
 
 func (o *observer) newLook(now time.Time, ignored uint64) *look {
 	l := &look{
 		o: o, ignored: ignored, now: now, boot: bootTime(now),
-		stats: map[int]*procStat{}, samples: map[int]*sample{}, children: map[int]uint64{}, exempt: map[int]bool{},
+		stats: map[int]*procStat{}, samples: map[int]*sample{}, children: map[int]uint64{}, exempt: map[int]bool{}, alone: map[*root]bool{},
 	}
 	for _, exempt := range []func() []int{o.exempt, o.serving} {
 		if exempt == nil {
@@ -382,6 +404,7 @@ func (o *observer) newLook(now time.Time, ignored uint64) *look {
 	l.roots = maps.Clone(o.roots)
 	for _, r := range l.roots {
 		r.forgive(ignored)
+		l.alone[r] = r.alone()
 	}
 	return l
 }
@@ -437,14 +460,15 @@ func (l *look) attribute(s *sample, stat *procStat) {
 }
 
 func (l *look) counts(s *sample) bool {
-	return !s.exempt && (s.root != nil || l.o.everything)
+	return !s.exempt && !l.alone[s.root] && (s.root != nil || l.o.everything)
 }
 
 // compare brings s up to date and notes whether there was progress.
 func (l *look) compare(s *sample, stat *procStat) {
 	io, children := l.o.reader.io(s.pid), l.children[s.pid]
-	first := s.at.IsZero()
-	if first {
+	first := s.at.IsZero() || s.alone // somebody has come back to its terminal
+	s.alone = false
+	if s.at.IsZero() {
 		s.since = l.startTime(stat.start)
 	}
 	// Another name is another program.
@@ -478,9 +502,36 @@ func (l *look) compareKernel(s *sample, stat *procStat) {
 	}
 }
 
-// works reports whether a kernel has worked lately.
+// compareAlone is compare for what is in a terminal without a client. It has worked if
+// it took more CPU than idling does, or wrote more than the terminal has shown. What
+// is new is judged by all that it has done, which is little for what comes and goes, as
+// the commands of watch.
+func (l *look) compareAlone(s *sample, stat *procStat) {
+	io := l.o.reader.io(s.pid)
+	drawn := s.root.bytes.Load() // after io: what is written is drawn then, as good as always
+	first, left := s.at.IsZero(), !s.alone
+	if first {
+		s.since = l.startTime(stat.start)
+		s.at = s.since
+	}
+	worked := s.usedCPU(stat.ticks, l.now) || io.bytesWritten-s.io.bytesWritten > wakeUpSize*(io.writes-s.io.writes)+drawn-s.drawn
+	switch {
+	case left && !first: // until now somebody watched
+		s.progress, s.level = time.Time{}, 0
+	case worked:
+		s.progress, s.level = l.now, 0
+		l.o.workEnded(l.now)
+	}
+	if first || worked || s.unnamed || s.name != stat.name {
+		s.command, s.unnamed = l.o.reader.commandLine(s.pid, stat.name)
+	}
+	s.alone, s.at, s.name, s.ticks, s.io, s.drawn, s.children = true, l.now, stat.name, stat.ticks, io, drawn, l.children[s.pid]
+}
+
+// works reports whether a kernel, or what is in a terminal without a client, has
+// worked lately.
 func (l *look) works(s *sample) bool {
-	return s.kernel && !s.progress.IsZero() && l.now.Sub(s.progress) < kernelWork
+	return (s.kernel || l.alone[s.root]) && !s.progress.IsZero() && l.now.Sub(s.progress) < workCounts
 }
 
 // usedCPU keeps account of the ticks beyond what idling takes. Idle time is no

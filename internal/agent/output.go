@@ -58,6 +58,13 @@ func (o *output) unsubscribe(s *processSubscriber) {
 	o.subs = slices.DeleteFunc(slices.Clone(o.subs), func(x *processSubscriber) bool { return x == s })
 }
 
+// watched reports whether anybody gets the events.
+func (o *output) watched() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.subs) > 0
+}
+
 // publish delivers a chunk to every subscriber, waiting for those that are
 // behind. The chunk is copied, and only if somebody wants it.
 func (o *output) publish(chunk []byte, wrap func([]byte) *processpb.ProcessEvent) {

@@ -41,6 +41,22 @@ func (a *Agent) handleActivity(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// handleHangUp is told that the client which started a terminal has gone, and does not
+// want it to stay. Another client that is connected to it keeps it. The streams of
+// clients also end for a sleep or a restart of the server, so that alone says nothing.
+func (a *Agent) handleHangUp(w http.ResponseWriter, r *http.Request) {
+	p := a.processes.hungUpBy(r.Header.Get(agentapi.HeaderHangUp))
+	if p == nil {
+		writeStatus(w, http.StatusUnauthorized, "no terminal is to be hung up by what the "+agentapi.HeaderHangUp+" header has")
+		return
+	}
+	p.out.unsubscribe(p.starter)
+	if !p.out.watched() {
+		p.hangUp()
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
 // handleSync makes the sandbox ready for a pause: files are written back, and
 // memory the agent does not use is not in the image.
 func (a *Agent) handleSync(w http.ResponseWriter, _ *http.Request) {

@@ -47,6 +47,11 @@ type process struct {
 	stdin  input
 	tty    *os.File
 
+	// hangUpWord is by which the host says that the client has gone which started a
+	// terminal and wants it hung up then; empty if it is to stay. starter is that client.
+	hangUpWord string
+	starter    *processSubscriber
+
 	// root is told of every byte in or out.
 	root *root
 
@@ -66,6 +71,7 @@ func newProcess(r *reaper, c *child, p *plumbing, config *processpb.ProcessConfi
 	proc.stdin.file = p.stdin
 	proc.stdin.token = make(chan struct{}, 1)
 	if p.tty != nil {
+		proc.root.watched = proc.out.watched
 		proc.stdin.file = p.tty
 		proc.readers = []*os.File{p.tty}
 		return proc
@@ -200,6 +206,15 @@ func (p *process) signal(sig syscall.Signal) (bool, error) {
 		hangUpSession(p.child.pid)
 	}
 	return sent, err
+}
+
+// hangUp takes the terminal away, as when a window is closed or an SSH client goes.
+// The kernel tells the foreground by SIGHUP, and a shell its jobs; Linux tells the
+// leader too, gVisor does not.
+func (p *process) hangUp() {
+	_ = p.tty.Close()
+	_, _ = p.reaper.signal(p.child, syscall.SIGHUP, false)
+	_, _ = p.reaper.signal(p.child, syscall.SIGCONT, false) // if it is stopped
 }
 
 // awaitDeath waits until the pid is free, for a while.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,20 +20,26 @@ import (
 type processService struct{ agent *Agent }
 
 func (s processService) List(context.Context, *connect.Request[processpb.ListRequest]) (*connect.Response[processpb.ListResponse], error) {
-	res := &processpb.ListResponse{}
+	res := connect.NewResponse(&processpb.ListResponse{})
+	var terminals []string
 	for _, p := range s.agent.processes.running() {
-		res.Processes = append(res.Processes, &processpb.ProcessInfo{Config: p.config, Pid: p.pid, Tag: p.tag})
+		res.Msg.Processes = append(res.Msg.Processes, &processpb.ProcessInfo{Config: p.config, Pid: p.pid, Tag: p.tag})
+		if p.tty != nil && len(terminals) < agentapi.MaxTerminals {
+			terminals = append(terminals, strconv.Itoa(int(p.pid)))
+		}
 	}
-	return connect.NewResponse(res), nil
+	// The messages are E2B's, which do not say.
+	res.Header().Set(agentapi.HeaderTerminals, strings.Join(terminals, " "))
+	return res, nil
 }
 
 func (s processService) Start(ctx context.Context, req *connect.Request[processpb.StartRequest], stream *connect.ServerStream[processpb.StartResponse]) error {
-	p, sub, err := s.agent.startProcess(ctx, req.Msg)
+	p, sub, err := s.agent.startProcess(ctx, req.Msg, req.Header().Get(agentapi.HeaderHangUp))
 	if err != nil {
 		s.agent.journal.failed(req.Msg.GetProcess(), err)
 		return rpcError(err)
 	}
-	defer p.out.unsubscribe(sub)
+	defer s.agent.leave(p, sub)
 	return follow(ctx, p, sub, keepalive(req.Header()), true, func(event *processpb.ProcessEvent) error {
 		return stream.Send(&processpb.StartResponse{Event: event})
 	})
@@ -44,17 +51,29 @@ func (s processService) Connect(ctx context.Context, req *connect.Request[proces
 		return rpcError(err)
 	}
 	sub := p.out.subscribe()
-	defer p.out.unsubscribe(sub)
+	defer s.agent.leave(p, sub)
 	return follow(ctx, p, sub, keepalive(req.Header()), false, func(event *processpb.ProcessEvent) error {
 		return stream.Send(&processpb.ConnectResponse{Event: event})
 	})
 }
 
-// startProcess starts a process and subscribes to it before its first output.
-func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest) (*process, *processSubscriber, error) {
+// leave ends a client's stream of a process.
+func (a *Agent) leave(p *process, sub *processSubscriber) {
+	p.out.unsubscribe(sub)
+	if p.root.alone() {
+		a.observer.unwatched()
+	}
+}
+
+// startProcess starts a process and subscribes to it before its first output. A
+// hang-up word is for a terminal.
+func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest, hangUpWord string) (*process, *processSubscriber, error) {
 	user, err := a.rpcUser(ctx)
 	if err != nil {
 		return nil, nil, err
+	}
+	if hangUpWord != "" && (req.Pty == nil || !agentapi.IsHangUpWord(hangUpWord)) {
+		return nil, nil, faultf(invalid, "%s is for a terminal, and has %d to %d letters and digits", agentapi.HeaderHangUp, agentapi.MinHangUpWord, agentapi.MaxHangUpWord)
 	}
 	cmd, err := a.prepare(req.GetProcess(), user)
 	if err != nil {
@@ -75,6 +94,7 @@ func (a *Agent) startProcess(ctx context.Context, req *processpb.StartRequest) (
 		p.limit(d)
 	}
 	sub := p.out.subscribe()
+	p.hangUpWord, p.starter = hangUpWord, sub
 	a.processes.add(p)
 	a.observer.started(p.root)
 	a.journal.started(p, user)

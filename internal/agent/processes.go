@@ -69,6 +69,18 @@ func (ps *processes) find(sel *processpb.ProcessSelector) (*process, error) {
 	return nil, faultf(invalid, "the process selector names neither a pid nor a tag")
 }
 
+// hungUpBy returns the terminal that a word hangs up; nil if there is none.
+func (ps *processes) hungUpBy(word string) *process {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.byPID {
+		if p.hangUpWord != "" && equalSecret(p.hangUpWord, word) {
+			return p
+		}
+	}
+	return nil
+}
+
 func (ps *processes) tagged(tag string) *process {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

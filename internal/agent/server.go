@@ -42,6 +42,7 @@ func (a *Agent) restRoutes() map[string]route {
 		"GET " + agentapi.PathActivity:           {handler: a.fromHost(a.handleActivity), ownAuth: true},
 		"POST " + agentapi.PathSync:              {handler: a.fromHost(a.handleSync), ownAuth: true},
 		"POST " + agentapi.PathRelieve:           {handler: a.fromHost(relief{a.processes, &a.journal}.handle), ownAuth: true},
+		"POST " + agentapi.PathHangUp:            {handler: a.handleHangUp, ownAuth: true},
 		"GET " + agentapi.PathLog:                {handler: a.fromHost(a.handleLog), ownAuth: true},
 		"GET " + agentapi.PathServices:           {handler: a.fromHost(serviceCalls{a}.report), ownAuth: true},
 		"POST " + agentapi.PathServices:          {handler: a.fromHost(serviceCalls{a}.apply), ownAuth: true},

@@ -1,6 +1,9 @@
 package agentapi
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Paths of the agent that only the host or the sandbox itself may use; the
 // edge does not forward anything below PathPrivate.
@@ -10,6 +13,7 @@ const (
 	PathSync     = "/drowse/sync"     // POST, with HeaderInit: flush files, give memory back
 	PathLog      = "/drowse/log"      // GET, with HeaderInit: Log
 	PathRelieve  = "/drowse/relieve"  // POST, with HeaderInit: end the largest processes: Relief
+	PathHangUp   = "/drowse/hangup"   // POST, with HeaderHangUp, which is all it takes: the client of a terminal has gone
 	PathHolds    = "/drowse/holds"    // GET, POST, DELETE, from inside without a credential: leases
 
 	// With HeaderInit: GET is a service.Report, and POST makes a list of services
@@ -48,8 +52,21 @@ const (
 	MaxReason       = 200 // bytes
 )
 
+// Limits of the word in HeaderHangUp.
+const (
+	MinHangUpWord = 16
+	MaxHangUpWord = 64
+)
+
+// IsHangUpWord reports whether a text can be in HeaderHangUp.
+func IsHangUpWord(word string) bool {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	return len(word) >= MinHangUpWord && len(word) <= MaxHangUpWord && strings.Trim(word, allowed) == ""
+}
+
 // Limits of what an agent says of the processes inside.
 const (
+	MaxTerminals = 1000
 	MaxProcesses = 1000
 	MaxCommand   = 200 // bytes of a command line
 )

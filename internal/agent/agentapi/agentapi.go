@@ -21,6 +21,8 @@ const (
 	PathCode          = agentpb.PathCode
 	HeaderAccessToken = agentpb.HeaderAccessToken // on every request other than POST /init
 	HeaderKeepalive   = agentpb.HeaderKeepalive
+	HeaderHangUp      = agentpb.HeaderHangUp
+	HeaderTerminals   = agentpb.HeaderTerminals
 
 	// Version is the envd version whose behaviour the agent has; SDKs switch
 	// features on by comparing it. Semver without suffix.
