@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/edge/h1"
@@ -25,7 +26,8 @@ type conn struct {
 	in     stream
 	secure bool
 
-	loopback bool // it came to a loopback address
+	loopback bool            // it came to a loopback address
+	tcp      syscall.RawConn // of the client; nil if that is not by TCP
 
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
@@ -45,6 +47,8 @@ type conn struct {
 	reading  bool          // somebody reads from the client, or will at once
 	watching chan struct{} // closed when the watcher has ended; nil if there is none
 	up       net.Conn      // where the request goes, to be broken off with this
+	askedAt  time.Time     // when it was last looked whether the client is there
+	gone     bool          // the client is; it was not the server that ended the request
 	broken   bool
 }
 
@@ -58,7 +62,7 @@ const (
 )
 
 func newConn(s *Server, nc net.Conn, client netip.Addr, certificates *tls.Config) *conn {
-	c := &conn{s: s, client: client, loopback: isLoopback(nc.LocalAddr())}
+	c := &conn{s: s, client: client, loopback: isLoopback(nc.LocalAddr()), tcp: tcpOf(nc)}
 	if certificates != nil {
 		// Below TLS, because the others look for a *tls.Conn on top.
 		nc = tls.Server(&handed{Conn: nc, onEnd: func() { s.clients.leave(client) }}, certificates)
@@ -272,6 +276,13 @@ func (c *conn) look(now time.Time) {
 			c.watching = make(chan struct{})
 			go c.watch(c.watching)
 		}
+		if now.Sub(c.askedAt) > c.s.goneAfter/8 {
+			c.askedAt = now
+			if silent(c.tcp, c.s.goneAfter) {
+				c.gone = true
+				c.breakOffLocked()
+			}
+		}
 		c.lookAtStreamLocked(now)
 	}
 }
@@ -295,7 +306,24 @@ func (c *conn) watch(done chan struct{}) {
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		return
 	}
-	c.breakOff()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = c.gone || !c.broken
+	c.breakOffLocked()
+}
+
+// lost notes that the client took no more of an answer, and did not have it broken off.
+func (c *conn) lost() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = c.gone || !c.broken
+}
+
+// hasGone reports whether the client has gone while its request was under way.
+func (c *conn) hasGone() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gone
 }
 
 // stopWatching ends the watcher, so that somebody else may read.

@@ -156,6 +156,14 @@ func (x *exchange2) serve() {
 	x.cancel = cancel
 	defer cancel(nil)
 	defer x.leave(x)
+	defer func() {
+		if x.r.Context().Err() != nil && x.g != nil && !x.g.isCut() && !x.s.isClosing() {
+			x.hangUp(x.q)
+		}
+	}()
+	if f, ok := x.r.Context().Value(framesKey{}).(*frames); ok {
+		defer watchSilence(f.Conn, x.s.goneAfter)()
+	}
 	ok, refusal := x.enter(ctx, &x.s.edge, x.q, x)
 	switch {
 	case refusal != nil:

@@ -60,7 +60,11 @@ func (x *exchange) serve() (keep bool) {
 	case !ok:
 		return x.broken()
 	}
-	return x.relay()
+	keep = x.relay()
+	if x.c.hasGone() && !x.step(nil).cut && !x.g.isCut() && !x.c.s.isClosing() {
+		x.hangUp(x.r)
+	}
+	return keep
 }
 
 // reply answers in place of the sandbox, whose connection is not in use.
@@ -99,6 +103,9 @@ func (x *exchange) relay() bool {
 	}
 	keep, err := x.answer(head)
 	if err != nil {
+		if errors.As(err, new(*writeError)) {
+			x.c.lost()
+		}
 		// Whoever reads half an answer must see that it is half.
 		x.up.close()
 		x.c.breakOff()

@@ -75,6 +75,7 @@ type Server struct {
 	h2conns *handedOver
 
 	headPatience time.Duration // for a request's head, from its first byte
+	goneAfter    time.Duration // silence for so long takes a client for gone
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -127,6 +128,7 @@ func NewServer(o Options) *Server {
 		buffers: ration.New(maxBuffers),
 
 		headPatience: headPatience,
+		goneAfter:    goneAfter,
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.h2 = &http.Server{
@@ -288,6 +290,7 @@ func (s *Server) accept(nc net.Conn, certificates *tls.Config) {
 		_ = nc.Close()
 		return
 	}
+	keepAsking(nc, s.goneAfter)
 	c := newConn(s, nc, client, certificates)
 	s.conns[c] = struct{}{}
 	s.counts.connections.Inc()
