@@ -2,9 +2,12 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,6 +50,12 @@ type Command struct {
 	// Terminal, if not nil, runs the command on a terminal of this size. All
 	// output then goes to Stdout, and the end of Stdin is not passed on.
 	Terminal *Size
+
+	// HangUp has the terminal hung up when this client goes, as over SSH: when the
+	// context ends, after Detach, or when nothing has been heard of the client for 40
+	// seconds. The terminal stays when the sandbox is put to sleep or the server
+	// restarts, and without HangUp whatever happens: Attach takes it up again.
+	HangUp bool
 
 	// Timeout, if not zero, is when the command is killed; Wait then returns
 	// context.DeadlineExceeded. A deadline of the context does the same.
@@ -138,6 +147,30 @@ func (s *Sandbox) Attach(ctx context.Context, pid int, cmd Command) (*Process, e
 	return p, nil
 }
 
+// Terminal is a command that runs on a terminal.
+type Terminal struct {
+	PID     int
+	Command string // with its arguments; text of the sandbox
+}
+
+// Terminals lists the terminals in a sandbox that clients have made and whose
+// commands run, for Attach. It wakes the sandbox, if that may be.
+func (s *Sandbox) Terminals(ctx context.Context) ([]Terminal, error) {
+	res, err := s.processes().List(ctx, connect.NewRequest(&pb.ListRequest{}))
+	if err != nil {
+		return nil, fmt.Errorf("list the terminals in sandbox %s: %w", s.ID, rpcError(err))
+	}
+	var list []Terminal
+	pids := strings.Fields(res.Header().Get(agentpb.HeaderTerminals))
+	for _, p := range res.Msg.GetProcesses() {
+		if slices.Contains(pids, strconv.Itoa(int(p.GetPid()))) {
+			config := p.GetConfig()
+			list = append(list, Terminal{PID: int(p.GetPid()), Command: strings.Join(append([]string{config.GetCmd()}, config.GetArgs()...), " ")})
+		}
+	}
+	return list, nil
+}
+
 // Run runs a command to its end. If ctx ends first, the command is killed.
 func (s *Sandbox) Run(ctx context.Context, cmd Command) (Exit, error) {
 	p, err := s.Start(ctx, cmd)
@@ -206,6 +239,9 @@ func (z Size) wire() *pb.PTY {
 func (p *Process) start(ctx context.Context) error {
 	req := connect.NewRequest(p.command.wire())
 	req.Header().Set(agentpb.HeaderKeepalive, keepalive)
+	if p.command.HangUp && p.command.Terminal != nil {
+		req.Header().Set(agentpb.HeaderHangUp, rand.Text())
+	}
 	stream, err := p.rpc.Start(ctx, req)
 	if err != nil {
 		return rpcError(err)

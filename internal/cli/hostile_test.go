@@ -208,6 +208,7 @@ func TestHostileText(t *testing.T) {
 		"exec":                {{"exec", id, "--user", "nobody" + hostileText, "--", "nothing" + hostileText}},
 		"run":                 {{"run", "--template", "no" + hostileText, "--", "true"}},
 		"shell":               {{"shell", "inobody"}},
+		"attach":              {{"attach", "inobody"}},
 		"secret":              {{"secret", "ls"}},
 		"secret set":          {{"secret", "set", "token", "--keep", "--host", "api.example.org"}, {"secret", "set", "no" + hostileText, "--keep", "--host", "a.test"}},
 		"secret rotate":       {{"secret", "rotate", "nothing" + hostileText}},
@@ -259,7 +260,7 @@ func TestHostileText(t *testing.T) {
 			for _, format := range []string{"text", "json"} {
 				all := append([]string{"-o", format}, args...)
 				out, complaints, code := run(all...)
-				if code == 2 && name != "import" && name != "shell" && name != "ssh-keys add" && name != "secret set" && name != "service add" {
+				if code == 2 && name != "import" && name != "shell" && name != "attach" && name != "ssh-keys add" && name != "secret set" && name != "service add" {
 					t.Errorf("%q is wrong usage: %s", all, complaints)
 				}
 				for _, text := range []string{out, complaints} {

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -176,17 +178,45 @@ func (a *agent) Start(ctx context.Context, req *connect.Request[pb.StartRequest]
 	if err != nil {
 		return connect.NewError(connect.CodeInvalidArgument, err)
 	}
+	if p.tty && req.Header().Get(agentapi.HeaderHangUp) == "" {
+		return follow(ctx, p, stream.Send) // it stays
+	}
 	defer close(p.gone)
 	// The deadline is the process's, whether or not the client stays.
 	if deadline, ok := ctx.Deadline(); ok {
 		time.AfterFunc(time.Until(deadline), func() { a.signal(p.pid, syscall.SIGKILL) })
 	}
-	return follow(ctx, p, stream)
+	return follow(ctx, p, stream.Send)
 }
 
-func follow(ctx context.Context, p *process, stream *connect.ServerStream[pb.StartResponse]) error {
+// Connect takes up a terminal, whose client must have left.
+func (a *agent) Connect(ctx context.Context, req *connect.Request[pb.ConnectRequest], stream *connect.ServerStream[pb.ConnectResponse]) error {
+	p, err := a.find(req.Msg.GetProcess())
+	if err != nil {
+		return err
+	}
+	return follow(ctx, p, func(r *pb.StartResponse) error { return stream.Send(&pb.ConnectResponse{Event: r.GetEvent()}) })
+}
+
+func (a *agent) List(context.Context, *connect.Request[pb.ListRequest]) (*connect.Response[pb.ListResponse], error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	res := connect.NewResponse(&pb.ListResponse{})
+	var terminals []string
+	for _, pid := range slices.Sorted(maps.Keys(a.processes)) {
+		p := a.processes[pid]
+		res.Msg.Processes = append(res.Msg.Processes, &pb.ProcessInfo{Pid: pid, Config: &pb.ProcessConfig{Cmd: p.name}})
+		if p.tty {
+			terminals = append(terminals, fmt.Sprint(pid))
+		}
+	}
+	res.Header().Set(agentapi.HeaderTerminals, strings.Join(terminals, " "))
+	return res, nil
+}
+
+func follow(ctx context.Context, p *process, send func(*pb.StartResponse) error) error {
 	start := &pb.ProcessEvent{Event: &pb.ProcessEvent_Start{Start: &pb.ProcessEvent_StartEvent{Pid: p.pid}}}
-	if err := stream.Send(&pb.StartResponse{Event: start}); err != nil {
+	if err := send(&pb.StartResponse{Event: start}); err != nil {
 		return err
 	}
 	cut, _ := ctx.Value(cutKey{}).(<-chan struct{})
@@ -200,7 +230,7 @@ func follow(ctx context.Context, p *process, stream *connect.ServerStream[pb.Sta
 			if deadline, bounded := ctx.Deadline(); bounded && event.GetEnd() != nil && !time.Now().Before(deadline) {
 				return context.DeadlineExceeded
 			}
-			if err := stream.Send(&pb.StartResponse{Event: event}); err != nil {
+			if err := send(&pb.StartResponse{Event: event}); err != nil {
 				return err
 			}
 		case <-cut:
