@@ -42,6 +42,11 @@ const (
 	// counts after it was last seen to work.
 	workCounts = 10 * time.Second
 
+	// drawTime is how long it may take until the agent has what a process has written
+	// to its terminal, and drawnAhead how much that can be between two readings.
+	drawTime   = 50 * time.Millisecond
+	drawnAhead = 8 << 10
+
 	// maxRoots bounds what is remembered of ended roots between looks.
 	maxRoots = 1024
 )
@@ -140,7 +145,12 @@ type sample struct {
 	root   *root  // nil: not known
 	exempt bool
 	kernel bool // exempt unless it works
-	alone  bool // in a terminal without a client, which counts only if it works
+
+	// Of what is in a terminal without a client, and counts only if it works.
+	alone   bool
+	fresh   bool  // the last look was the first
+	wrote   int64 // bytes, but for those of wake-ups
+	undrawn int64 // of them beyond those that the terminal has shown, and that are no progress
 
 	command  string
 	unnamed  bool // there was no command line, as in the middle of an exec
@@ -151,7 +161,6 @@ type sample struct {
 	name     string
 	ticks    uint64
 	io       procIO
-	drawn    uint64  // bytes of its terminal
 	children uint64  // a digest of the set
 	level    float64 // ticks used beyond idleRate; a credit after a wake
 }
@@ -320,6 +329,7 @@ func (o *observer) look(ignored uint64) ([]agentapi.Process, error) {
 			l.compareKernel(s, &stats[i])
 		}
 	}
+	l.compareDrawn()
 	l.raiseParents()
 	o.remember(l)
 	return l.report(), nil
@@ -381,6 +391,7 @@ type look struct {
 	exempt   map[int]bool
 	kernels  map[int]bool
 	alone    map[*root]bool // terminals without a client
+	drawing  []*sample      // in these, and to be compared with what was shown
 }
 
 func (o *observer) newLook(now time.Time, ignored uint64) *look {
@@ -508,24 +519,63 @@ func (l *look) compareKernel(s *sample, stat *procStat) {
 // the commands of watch.
 func (l *look) compareAlone(s *sample, stat *procStat) {
 	io := l.o.reader.io(s.pid)
-	drawn := s.root.bytes.Load() // after io: what is written is drawn then, as good as always
 	first, left := s.at.IsZero(), !s.alone
 	if first {
 		s.since = l.startTime(stat.start)
 		s.at = s.since
 	}
-	worked := s.usedCPU(stat.ticks, l.now) || io.bytesWritten-s.io.bytesWritten > wakeUpSize*(io.writes-s.io.writes)+drawn-s.drawn
+	s.alone, s.wrote = true, int64(io.bytesWritten)-wakeUpSize*int64(io.writes)
+	computed := s.usedCPU(stat.ticks, l.now)
 	switch {
 	case left && !first: // until now somebody watched
 		s.progress, s.level = time.Time{}, 0
-	case worked:
-		s.progress, s.level = l.now, 0
-		l.o.workEnded(l.now)
+		s.undrawn = s.wrote - int64(s.root.bytes.Load())
+	case computed:
+		l.worked(s)
+	default:
+		l.drawing = append(l.drawing, s)
 	}
-	if first || worked || s.unnamed || s.name != stat.name {
+	s.fresh = first
+	if first || s.unnamed || s.name != stat.name {
 		s.command, s.unnamed = l.o.reader.commandLine(s.pid, stat.name)
 	}
-	s.alone, s.at, s.name, s.ticks, s.io, s.drawn, s.children = true, l.now, stat.name, stat.ticks, io, drawn, l.children[s.pid]
+	s.at, s.name, s.ticks, s.io, s.children = l.now, stat.name, stat.ticks, io, l.children[s.pid]
+}
+
+// worked notes that something in a terminal without a client has worked.
+func (l *look) worked(s *sample) {
+	s.progress, s.level = l.now, 0
+	s.undrawn = s.wrote - int64(s.root.bytes.Load())
+	l.o.workEnded(l.now)
+}
+
+// compareDrawn compares what was written in terminals without a client with what these
+// have shown. That may be on its way, or be more by what was written since.
+func (l *look) compareDrawn() {
+	for wait := drawTime; len(l.drawing) > 0; wait -= drawTime / 5 {
+		l.drawing = slices.DeleteFunc(l.drawing, func(s *sample) bool {
+			undrawn := s.wrote - int64(s.root.bytes.Load())
+			switch {
+			case undrawn > s.undrawn:
+				return false
+			case s.fresh:
+				s.undrawn = undrawn
+			default:
+				s.undrawn = min(s.undrawn, undrawn+drawnAhead)
+			}
+			return true
+		})
+		if len(l.drawing) == 0 {
+			return
+		}
+		if wait <= 0 {
+			break
+		}
+		time.Sleep(drawTime / 5)
+	}
+	for _, s := range l.drawing {
+		l.worked(s)
+	}
 }
 
 // works reports whether a kernel, or what is in a terminal without a client, has
