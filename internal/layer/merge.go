@@ -191,6 +191,7 @@ type merger struct {
 	sums   map[uint64]uint32      // the checksums of its files, by inode
 	linked map[uint64]*linkedFile // that have more names, by their inodes in the sources
 	roots  []part                 // of the tree at hand, topmost first
+	shown  *shown                 // counts what would be in the new layer, which then is not made
 
 	stack []*frame // the directories that are being merged, from the root of the tree down
 	open  int      // stack[open:] are open
@@ -420,11 +421,7 @@ func (m *merger) mergeTree(name string) error {
 
 // begin makes the directory name in in, and goes into it.
 func (m *merger) begin(in *handle, name string, d entry, join map[string]string) error {
-	if err := unix.Mkdirat(in.fd(), name, 0o700); err != nil {
-		d.close()
-		return &fs.PathError{Op: "mkdir", Path: (&tree.Path{In: in.path, Name: name}).Short(), Err: err}
-	}
-	to, err := in.enter(name)
+	to, err := m.makeDir(in, name, d)
 	if err != nil {
 		d.close()
 		return err
@@ -432,6 +429,17 @@ func (m *merger) begin(in *handle, name string, d entry, join map[string]string)
 	m.stack = append(m.stack, &frame{entry: d, to: to, join: maps.Clone(join), more: true})
 	m.closeFar()
 	return nil
+}
+
+// makeDir makes the directory name in in and opens it, or counts it.
+func (m *merger) makeDir(in *handle, name string, d entry) (*handle, error) {
+	if m.shown != nil {
+		return &handle{path: &tree.Path{In: in.path, Name: name}}, m.shown.directory(name, d.parts[0])
+	}
+	if err := unix.Mkdirat(in.fd(), name, 0o700); err != nil {
+		return nil, &fs.PathError{Op: "mkdir", Path: (&tree.Path{In: in.path, Name: name}).Short(), Err: err}
+	}
+	return in.enter(name)
 }
 
 // closeFar closes directories far above the one at hand.
@@ -465,6 +473,9 @@ func (m *merger) step() error {
 	if err != nil {
 		e.close()
 		e.in.close()
+		if m.shown != nil && unlessVanished(err) == nil {
+			return nil
+		}
 		return fmt.Errorf("%s: %w", (&tree.Path{In: f.to.path, Name: f.last}).Short(), err)
 	}
 	switch e.kind {
@@ -502,8 +513,10 @@ func (m *merger) fill(f *frame) (err error) {
 // complete gives a directory its attributes, and goes back to the one above. They
 // come last: a default ACL would be inherited, and the times move.
 func (m *merger) complete(f *frame) error {
-	if err := copyAttributes(f.to, f.parts[0].handle, f.join); err != nil {
-		return err
+	if m.shown == nil {
+		if err := copyAttributes(f.to, f.parts[0].handle, f.join); err != nil {
+			return err
+		}
 	}
 	n := len(m.stack) - 1
 	m.stack = m.stack[:n]
@@ -522,6 +535,9 @@ func (m *merger) complete(f *frame) error {
 		if err := p.reopen(m.sources[p.source].top, below); err != nil {
 			return fmt.Errorf("return to %s: %w", p.path.Short(), err)
 		}
+	}
+	if m.shown != nil {
+		return nil
 	}
 	return above.to.reopen(m.new, []*handle{f.to})
 }
@@ -733,8 +749,12 @@ func (h *handle) joins() (opaque bool, redirect string, err error) {
 	return opaque, redirect, nil
 }
 
-// put gives an entry of a source, which is no directory, its name in the new layer.
+// put gives an entry of a source, which is no directory, its name in the new layer,
+// or counts it.
 func (m *merger) put(in *handle, name string, e entry) error {
+	if m.shown != nil {
+		return m.shown.file(name, e)
+	}
 	to := &tree.Path{In: in.path, Name: name}
 	if e.kind == whiteout {
 		return pathError("mknod", to, unix.Mknodat(in.fd(), name, unix.S_IFCHR, 0))

@@ -23,9 +23,21 @@ type Usage struct {
 // Unbounded is more than anything takes.
 var Unbounded = Usage{math.MaxInt64, math.MaxInt64, math.MaxInt64}
 
-// Plus returns the sum of both.
+// Plus returns the sum of both, as far as there are numbers.
 func (u Usage) Plus(v Usage) Usage {
-	return Usage{u.Bytes + v.Bytes, u.Files + v.Files, u.NameBytes + v.NameBytes}
+	return Usage{plus(u.Bytes, v.Bytes), plus(u.Files, v.Files), plus(u.NameBytes, v.NameBytes)}
+}
+
+func plus(a, b int64) int64 {
+	if b > 0 && a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// Most returns the greater of each of both.
+func (u Usage) Most(v Usage) Usage {
+	return Usage{max(u.Bytes, v.Bytes), max(u.Files, v.Files), max(u.NameBytes, v.NameBytes)}
 }
 
 // Minus returns what u has more than v.

@@ -48,6 +48,13 @@ func (tn *tenant) write(name string, mib int64) {
 	allocate(tn.t, filepath.Join(tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name), mib)
 }
 
+func (tn *tenant) remove(name string) {
+	tn.t.Helper()
+	if err := os.Remove(filepath.Join(tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name)); err != nil {
+		tn.t.Fatal(err)
+	}
+}
+
 // allocate makes a file of so many MiB.
 func allocate(t *testing.T, path string, mib int64) {
 	t.Helper()
@@ -117,6 +124,42 @@ func TestDiskLimit(t *testing.T) {
 	tn.isPaused("its files take 98 MiB")
 	wantCount(t, s, tn.id, 3, 3)
 	tn.staysUp("woken once more")
+}
+
+// TestDiskLimitAfterRemoval: what a sandbox has removed of its frozen layers does not
+// count, also before the next pause, and is not shown as taken.
+func TestDiskLimitAfterRemoval(t *testing.T) {
+	b := newBench(t)
+	tn := b.tenant()
+	tn.write("some", tenantLimit-14)
+	if err := tn.s.Pause(t.Context(), tn.id, lifecycle.Memory, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, tn.s, tn.id, 1, 2)
+	tn.remove("some")
+	tn.write("other", tenantLimit-24)
+	tn.staysUp("with room made")
+	if taken := tn.box.tenant.Taken() >> 20; taken != tenantLimit-24 {
+		t.Errorf("it takes %d MiB, want %d", taken, tenantLimit-24)
+	}
+	tn.write("more", 25)
+	tn.isPaused("its files take 65 MiB, and its limit is 64 MiB")
+}
+
+// TestDiskLimitOfWhatIsHidden: a sandbox that woke far past its limit, and has removed
+// all, may write as much as its limit. What it has hidden is still on the disk, and
+// counts where it is more than that.
+func TestDiskLimitOfWhatIsHidden(t *testing.T) {
+	b := newBench(t)
+	tn := b.tenant()
+	tn.write("some", 3*tenantLimit)
+	tn.isPaused("its files take 192 MiB")
+	wantCount(t, tn.s, tn.id, 1, 2)
+	tn.remove("some")
+	tn.write("new", tenantLimit)
+	tn.staysUp("with as much as its limit")
+	tn.write("more", tenantLimit/2+1)
+	tn.isPaused("its files take 225 MiB")
 }
 
 func TestDiskLimitOfFiles(t *testing.T) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -61,6 +62,39 @@ func TestDiskLimit(t *testing.T) {
 		})
 	}
 	neighbour.same(before, neighbour.ask(ctx))
+}
+
+// TestDiskLimitAfterRemoval has a guest remove what it had when it slept, and write
+// as much as its limit then has room for. It runs on, and what is shown of its disk is
+// what it has.
+func TestDiskLimitAfterRemoval(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, small(64))
+	shell := func(command string) {
+		t.Helper()
+		if exit, out := run(ctx, t, sb, "sh", "-c", command); exit.Code != 0 {
+			t.Fatalf("%s: %s", command, out)
+		}
+	}
+	shell("head -c 55M /dev/urandom >big")
+	s.pause(ctx, sb.ID)
+	s.connect(ctx, sb.ID)
+	shell("rm big; head -c 40M /dev/urandom >other")
+	eventually(t, 45*time.Second, "what it takes is measured", func() error {
+		samples, err := client.NewDiary(s.client, sb.ID).Samples(ctx)
+		if err != nil || len(samples) == 0 {
+			return errors.Join(err, errors.New("no samples"))
+		}
+		if taken := samples[len(samples)-1].DiskBytes >> 20; taken < 40 || taken > 50 {
+			return fmt.Errorf("it takes %d MiB", taken)
+		}
+		return nil
+	})
+	if e := s.entries(ctx, sb.ID, "pausing"); len(e) != 1 {
+		t.Errorf("it was paused for its limit: %+v", e)
+	}
 }
 
 // TestDiskLimitOnFullDisk lets a guest fill a disk that has no room for its

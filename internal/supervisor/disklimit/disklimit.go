@@ -30,6 +30,9 @@ const (
 	shrunkBytes, shrunkFiles = 32 << 20, 4096
 	// anyway is how long a look that nothing calls for is put off.
 	anyway = 30 * time.Second
+	// recountShare is for what part of the time, inverted, it is counted what is hidden
+	// of the frozen layers of a sandbox within its limit.
+	recountShare = 20
 )
 
 // Watch says when to measure. It is for one goroutine.
@@ -54,11 +57,27 @@ type Meter struct {
 	layers *layer.Store
 
 	mu     sync.Mutex
-	stack  []string // the frozen layers that were measured, which never change
-	frozen layer.Usage
+	frozen frozen
+	hidden hidden
 	taken  int64 // bytes of all its files at the last look
 	woke   int64 // the same at the last look before the sandbox woke
 	of     int64 // the generation that woke so; 0 before the first look
+}
+
+// frozen is what was measured of frozen layers, which never change.
+type frozen struct {
+	each   map[string]layer.Usage // of the layers of stack
+	stack  []string
+	all    layer.Usage // of these together
+	hidden hidden      // of these, what one hides of another
+}
+
+// hidden is what was found that no mount shows of the frozen layers.
+type hidden struct {
+	layer.Usage
+	generation int64       // of the sandbox; what another one hid may be back
+	under      layer.Usage // what the top took then
+	next       time.Time   // when it may be counted again
 }
 
 // NewMeter returns a meter of a sandbox with its files in layers.
@@ -68,32 +87,48 @@ func NewMeter(layers *layer.Store) *Meter { return &Meter{layers: layers} }
 // is. One that woke past its limit may take a little more.
 func (m *Meter) Look(ctx context.Context, sb store.Sandbox, inst runtime.Instance) (past string, err error) {
 	limit := quota.OfSandbox(sb.Config.Limits.DiskMiB)
-	frozen, taken, err := m.measure(ctx, sb, inst, limit)
+	below, err := m.measureFrozen(ctx, sb.Record.Checkpoint)
 	if err != nil {
 		return "", err
 	}
-	had := frozen
-	had.Bytes = max(had.Bytes, m.note(sb.Record.Generation, taken.Bytes))
+	had := without(below.all, below.hidden.Usage, limit)
+	had.Bytes = max(had.Bytes, m.wokeWith(sb.Record.Generation))
 	most := limit
 	if had.Exceeds(limit) {
 		most = quota.Slack(had, limit)
 	}
+	all, top, err := m.measure(ctx, sb, inst, below.all, most)
+	if err != nil {
+		return "", err
+	}
+	last := m.lastHidden(sb.Record.Generation, below)
+	now := time.Now()
+	if without(all, last.Usage, limit).Exceeds(most) || top != last.under && now.After(last.next) {
+		last = m.countHidden(ctx, sb, below, top, last)
+	}
+	taken := without(all, last.Usage, limit)
+	m.mu.Lock()
+	m.taken = taken.Bytes
+	m.mu.Unlock()
 	if !taken.Exceeds(most) {
 		return "", nil
 	}
 	return "its files take " + quota.Describe(taken, limit, "its"), nil
 }
 
-// note notes what a look has found, and returns what the sandbox took before it woke.
-// Files that are open and have no name are in no frozen layer, so that these alone do
-// not tell. It is 0 where nothing was measured before, as after a server's start.
-func (m *Meter) note(generation, taken int64) (woke int64) {
+// without returns what counts of all. A merge gives back what is hidden, but before one
+// it is on the disk, and counts where it is more than a limit.
+func without(all, hidden, limit layer.Usage) layer.Usage { return all.Minus(hidden.Least(limit)) }
+
+// wokeWith returns what the sandbox took before it woke. Files that are open and have
+// no name are in no frozen layer, so that these alone do not tell. It is 0 where nothing
+// was measured before, as after a server's start.
+func (m *Meter) wokeWith(generation int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.of != generation {
 		m.of, m.woke = generation, m.taken
 	}
-	m.taken = taken
 	return m.woke
 }
 
@@ -104,56 +139,93 @@ func (m *Meter) Taken() int64 {
 	return m.taken
 }
 
-// measure returns what a sandbox's frozen layers take, and those with its top and
-// what is open and has no name. A top that is past all bounds is not measured to
-// its end.
-func (m *Meter) measure(ctx context.Context, sb store.Sandbox, inst runtime.Instance, limit layer.Usage) (frozen, taken layer.Usage, err error) {
-	if frozen, err = m.frozenUsage(ctx, sb.Record.Checkpoint); err != nil {
-		return frozen, frozen, err
+// measure returns what a sandbox's layers take with what is open and has no name, and
+// its top alone. A top that is past all bounds is not measured to its end.
+func (m *Meter) measure(ctx context.Context, sb store.Sandbox, inst runtime.Instance, below, most layer.Usage) (all, top layer.Usage, err error) {
+	top, whiteouts, err := m.layers.Usage(ctx, sweep.RuntimeID(sb.ID, sb.Record.Launch), most.Plus(below))
+	if err != nil {
+		return all, top, err
 	}
 	// To remove a file of a frozen layer writes a name that hides it. Who makes room
 	// takes no more for that. Names that hide the template's count all the same: there
 	// may be any number of these.
-	enough := quota.Slack(limit, limit)
-	enough.Files, enough.NameBytes = enough.Files+frozen.Files, enough.NameBytes+frozen.NameBytes
-	top, whiteouts, err := m.layers.Usage(ctx, sweep.RuntimeID(sb.ID, sb.Record.Launch), enough)
-	if err != nil {
-		return frozen, frozen, err
-	}
-	taken = frozen.Plus(top).Minus(whiteouts.Least(frozen))
+	all = below.Plus(top).Minus(whiteouts.Least(below))
 	if d, ok := inst.(runtime.DiskMeter); ok {
 		unlinked, err := d.Unlinked()
 		if err != nil {
-			return frozen, taken, err
+			return all, top, err
 		}
-		taken.Bytes += unlinked
+		all.Bytes += unlinked
 	}
-	return frozen, taken, nil
+	return all, top, nil
 }
 
-// frozenUsage returns what the layers of a checkpoint take.
-func (m *Meter) frozenUsage(ctx context.Context, cp *lifecycle.Checkpoint) (layer.Usage, error) {
+// lastHidden returns what was last found hidden of the frozen layers. It only grows
+// while a sandbox runs, so that an earlier count is never too much.
+func (m *Meter) lastHidden(generation int64, below frozen) hidden {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.hidden.generation != generation {
+		m.hidden = below.hidden
+		m.hidden.generation = generation
+	}
+	return m.hidden
+}
+
+// countHidden counts what is hidden of the frozen layers, by each other and by the top.
+// What cannot be counted counts as before.
+func (m *Meter) countHidden(ctx context.Context, sb store.Sandbox, below frozen, top layer.Usage, last hidden) hidden {
+	now, err := m.hiddenOf(ctx, below, sweep.RuntimeID(sb.ID, sb.Record.Launch))
+	if err != nil {
+		return last
+	}
+	now.generation, now.under = last.generation, top
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hidden = now
+	return now
+}
+
+func (m *Meter) hiddenOf(ctx context.Context, below frozen, top string) (hidden, error) {
+	if len(below.stack) == 0 {
+		return hidden{}, nil
+	}
+	begin := time.Now()
+	shown, err := layer.Shown(ctx, m.layers, below.stack, top)
+	end := time.Now()
+	return hidden{Usage: below.all.Minus(shown.Least(below.all)), next: end.Add(recountShare * end.Sub(begin))}, err
+}
+
+// measureFrozen measures the layers of a checkpoint.
+func (m *Meter) measureFrozen(ctx context.Context, cp *lifecycle.Checkpoint) (frozen, error) {
 	if cp == nil {
-		return layer.Usage{}, nil
+		return frozen{}, nil
 	}
 	m.mu.Lock()
-	known, sum := slices.Equal(m.stack, cp.Stack), m.frozen
+	last := m.frozen
 	m.mu.Unlock()
-	if known {
-		return sum, nil
+	if slices.Equal(last.stack, cp.Stack) {
+		return last, nil
 	}
-	sum = layer.Usage{}
+	now := frozen{stack: cp.Stack, each: map[string]layer.Usage{}}
 	for _, id := range cp.Stack {
-		u, _, err := m.layers.Usage(ctx, id, layer.Unbounded)
-		if err != nil {
-			return layer.Usage{}, err
+		u, known := last.each[id]
+		if !known {
+			var err error
+			if u, _, err = m.layers.Usage(ctx, id, layer.Unbounded); err != nil {
+				return frozen{}, err
+			}
 		}
-		sum = sum.Plus(u)
+		now.each[id], now.all = u, now.all.Plus(u)
+	}
+	var err error
+	if now.hidden, err = m.hiddenOf(ctx, now, ""); err != nil {
+		return frozen{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stack, m.frozen = cp.Stack, sum
-	return sum, nil
+	m.frozen, m.hidden = now, hidden{}
+	return now, nil
 }
 
 // tooManyFiles reports whether a pause failed because of the number of files.

@@ -92,7 +92,7 @@ func TestWokePastItsLimit(t *testing.T) {
 }
 
 // TestMakingRoom: a sandbox that woke past its limit removes what it has. Each removal
-// writes a name into its top, and it is not past its limit for that; names that hide
+// writes a name into its top, which counts no more than what it hides; names that hide
 // more than it has are what any names are.
 func TestMakingRoom(t *testing.T) {
 	layers, err := layer.Open(t.TempDir())
@@ -100,7 +100,7 @@ func TestMakingRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	const limit = 64 << 20 / quota.BytesPerName // names
-	frozen, top := layers.LayerDir("frozen"), layers.LayerDir(sweep.RuntimeID("i1", 1))
+	frozen, top := filepath.Join(layers.LayerDir("frozen"), "fs"), filepath.Join(layers.LayerDir(sweep.RuntimeID("i1", 1)), "fs")
 	for _, dir := range []string{frozen, top} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -125,7 +125,7 @@ func TestMakingRoom(t *testing.T) {
 	for _, step := range []struct {
 		names int
 		past  bool
-	}{{0, false}, {limit / 2, false}, {limit + 100, false}, {limit + 100 + quota.LeastSlack/quota.BytesPerName + 1, true}} {
+	}{{0, false}, {limit / 2, false}, {limit + 100, false}, {2*limit + 100 + quota.LeastSlack/quota.BytesPerName + 1, true}} {
 		hide(step.names)
 		if got, err := m.Look(t.Context(), sb, &unlinked{}); err != nil || (got != "") != step.past {
 			t.Errorf("with %d names that hide others: %q, %v; past its limit: %t", step.names, got, err, step.past)

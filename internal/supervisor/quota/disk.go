@@ -42,19 +42,7 @@ func OfSandbox(diskMiB int) layer.Usage {
 func Slack(had, limit layer.Usage) layer.Usage {
 	bytes := max(limit.Bytes/64, LeastSlack)
 	files := bytes / BytesPerName
-	return layer.Usage{
-		Bytes:     past(max(had.Bytes, limit.Bytes), bytes),
-		Files:     past(max(had.Files, limit.Files), min(files, layer.MaxNames/64)),
-		NameBytes: past(max(had.NameBytes, limit.NameBytes), layer.MaxNameBytes/64),
-	}
-}
-
-// past is n and more, as far as there are numbers.
-func past(n, more int64) int64 {
-	if n > math.MaxInt64-more {
-		return math.MaxInt64
-	}
-	return n + more
+	return had.Most(limit).Plus(layer.Usage{Bytes: bytes, Files: min(files, layer.MaxNames/64), NameBytes: layer.MaxNameBytes / 64})
 }
 
 // Describe says what is past the limit, and the limit, which is whose.
