@@ -231,7 +231,7 @@ func mkdirLike(dir, model string) error {
 
 // Frozen is what is known of a layer that was frozen.
 type Frozen struct {
-	Bytes   int64  // in its regular files
+	Bytes   int64  // of blocks of its regular files
 	Changed bool   // false of one without any change, which need not go into a stack
 	Digest  string // by which VerifyLayer knows it; empty if it is unchanged
 }

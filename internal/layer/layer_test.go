@@ -281,3 +281,21 @@ func TestOpenFinishesRemoval(t *testing.T) {
 		}
 	}
 }
+
+// TestFrozenBytes: what a pause has written is told in blocks of the disk, those of each
+// file once.
+func TestFrozenBytes(t *testing.T) {
+	const mib = 1 << 20
+	r := newRig(t)
+	at := filepath.Join(r.LayerDir("a"), "0")
+	r.must(os.MkdirAll(at, 0o755))
+	r.must(os.WriteFile(filepath.Join(at, "file"), make([]byte, mib), 0o644))
+	r.must(os.Link(filepath.Join(at, "file"), filepath.Join(at, "again")))
+	r.must(os.WriteFile(filepath.Join(at, "holes"), []byte("x"), 0o644))
+	r.must(os.Truncate(filepath.Join(at, "holes"), 1<<40))
+	f, _, err := survey(t.Context(), r.LayerDir("a"), bounds{MaxNames, MaxNameBytes})
+	r.must(err)
+	if f.Bytes < mib || f.Bytes > mib+mib/2 {
+		t.Errorf("%d bytes were written, want 1 MiB and a block", f.Bytes)
+	}
+}

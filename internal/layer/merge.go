@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -58,7 +59,7 @@ func (s *Store) Merge(ctx context.Context, stack []string, digests map[string]st
 // Size is what there is in a layer.
 type Size struct {
 	Names  int   // of files and directories
-	Bytes  int64 // in its files
+	Bytes  int64 // in its files, without large holes
 	Hidden int64 // of these, what no mount of the stack shows
 }
 
@@ -73,7 +74,7 @@ func (s *Store) Hidden(stack []string, digests map[string]string) ([]Size, error
 		if err != nil {
 			return nil, damaged("layer", id, err)
 		}
-		sizes[i], err = e.add(l)
+		sizes[i], err = e.add(l, s.LayerDir(id))
 		l.close()
 		if err != nil {
 			return nil, damaged("layer", id, err)
@@ -94,7 +95,7 @@ type place struct {
 	hidden bool
 }
 
-func (e *estimate) add(l *listing) (size Size, err error) {
+func (e *estimate) add(l *listing, dir string) (size Size, err error) {
 	var way []place
 	var here []uint64
 	for {
@@ -113,6 +114,9 @@ func (e *estimate) add(l *listing) (size Size, err error) {
 		way = append(way[:line.depth], p)
 		kind, bytes := line.kindAndSize()
 		if kind == unix.S_IFREG {
+			if bytes > leastHoles {
+				bytes = min(bytes, blocksOf(dir, line, bytes))
+			}
 			size.Bytes += bytes
 			if p.hidden {
 				size.Hidden += bytes
@@ -126,6 +130,18 @@ func (e *estimate) add(l *listing) (size Size, err error) {
 		e.above[hash] = true
 	}
 	return size, nil
+}
+
+// leastHoles is how large a file is at least that is looked at for its holes.
+const leastHoles = 1 << 20
+
+// blocksOf returns what a file takes of the disk, or otherwise where it cannot be told.
+func blocksOf(dir string, l line, otherwise int64) int64 {
+	var st unix.Stat_t
+	if unix.Lstat(filepath.Join(dir, (&tree.Path{In: l.in, Name: l.name}).String()), &st) != nil {
+		return otherwise
+	}
+	return st.Blocks * 512
 }
 
 func (e *estimate) below(in place, name string) place {

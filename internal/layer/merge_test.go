@@ -388,4 +388,9 @@ func TestHidden(t *testing.T) {
 	want(Size{Names: 8, Bytes: 1110, Hidden: 1100}, Size{Names: 6, Bytes: 1})
 	h.merge(0, 2, "merged")
 	want(Size{Names: 6, Bytes: 11})
+	h.frozen("c", func(at string) {
+		h.write(filepath.Join(at, "n/holes"), "")
+		h.must(os.Truncate(filepath.Join(at, "n/holes"), 1<<30))
+	})
+	want(Size{Names: 6, Bytes: 11}, Size{Names: 5})
 }

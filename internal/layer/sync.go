@@ -56,6 +56,7 @@ type bounds struct{ names, nameBytes int }
 // a layer may have is an errdef.Exhausted with code "too_many_files".
 func survey(ctx context.Context, dir string, most bounds) (f Frozen, syncs int, err error) {
 	names, bytes := 0, 0
+	counted := map[uint64]bool{} // inodes with several names
 	err = walk(ctx, dir, func(e *tree.Entry) error {
 		if names, bytes = names+1, bytes+len(e.Name); names > most.names || bytes > most.nameBytes {
 			return errdef.New(errdef.Exhausted, "too_many_files",
@@ -65,7 +66,12 @@ func survey(ctx context.Context, dir string, most bounds) (f Frozen, syncs int, 
 		f.Changed = f.Changed || e.Depth > 1
 		switch e.Kind() {
 		case unix.S_IFREG:
-			f.Bytes += e.Stat.Size
+			if !counted[e.Stat.Ino] {
+				f.Bytes += e.Stat.Blocks * 512
+			}
+			if e.Stat.Nlink > 1 {
+				counted[e.Stat.Ino] = true
+			}
 			syncs++
 		case unix.S_IFDIR:
 			syncs++
