@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/layer"
 )
 
 // Resolver is the address at which every runtime finds the one that answers its
@@ -31,6 +32,7 @@ type Spec struct {
 	Limits   Limits
 	Network  Network // what it reaches outside; nil for nothing
 	Mounts   []Mount // none lies in another
+	Disk     Disk    // see DiskTeller
 	Sharers  int     // see Sharer; 0 is 1
 	// Build is the digest of the build that restores a memory image, as the Reader
 	// of a Builder gives it; empty for the driver's own. What starts afresh is of
@@ -276,6 +278,17 @@ func LiftDiskRates(i Instance) {
 // has no name there any more, in bytes: files that are open inside and removed.
 type DiskMeter interface {
 	Unlinked() (int64, error)
+}
+
+// Disk is how much of a disk may be taken, and how much is. The zero value is a disk
+// without a limit of its own.
+type Disk struct{ Limit, Taken layer.Usage }
+
+// DiskTeller is an Instance in which programs can be told of the disk. What it was
+// before is told until one asks, and then what asked returns, until ctx ends or the
+// runtime has. Before that they are told what the Spec says.
+type DiskTeller interface {
+	TellDisk(ctx context.Context, before Disk, asked func(context.Context) Disk) error
 }
 
 // OpenFile is a regular file that a runtime holds open.

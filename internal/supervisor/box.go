@@ -269,6 +269,7 @@ func (b *box) serveLocked(inst runtime.Instance) {
 	}
 	b.desk.Reopen()
 	b.s.Board.Watch(b.id, inst, b.sb.Config.Services)
+	b.tenant.Tell(b.s.ctx, inst)
 	b.work.Begin(ids.Now())
 	b.arm()
 	if b.s.o.SampleEvery > 0 { // what the next sample is compared with

@@ -139,7 +139,7 @@ func TestDiskLimitAfterRemoval(t *testing.T) {
 	tn.remove("some")
 	tn.write("other", tenantLimit-24)
 	tn.staysUp("with room made")
-	if taken := tn.box.tenant.Taken() >> 20; taken != tenantLimit-24 {
+	if taken := tn.box.tenant.Taken().Bytes >> 20; taken != tenantLimit-24 {
 		t.Errorf("it takes %d MiB, want %d", taken, tenantLimit-24)
 	}
 	tn.write("more", 25)

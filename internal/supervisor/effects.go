@@ -139,7 +139,7 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 	id := runtimeID(b.id, e.Launch)
 	inst, detail, err := b.s.launcher.Launch(ctx, launch.Start{
 		ID: id, Key: b.snapshot().Config.Key, Generation: e.Generation, Checkpoint: e.Checkpoint, Suspect: suspect(b, e.Checkpoint),
-		Sandbox: b.snapshot, Gate: b.gate,
+		Sandbox: b.snapshot, Gate: b.gate, Disk: b.tenant.Disk(),
 	})
 	b.noteFault(e.Checkpoint, err)
 	b.noteStart(err)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
@@ -46,7 +45,7 @@ func (b *box) takeSample() (serves bool) {
 	}
 	b.fetchLogSometimes(inst)
 	used, err := usage.Of(inst)
-	diskUsed, diskTotal, diskErr := b.diskOf()
+	diskUsed, diskTotal, diskErr := b.tenant.Use()
 	if err := errors.Join(err, diskErr); err != nil {
 		b.s.log.Debug("sandbox could not be measured", "sandbox", b.id, "err", err) // it may just have ended
 		return true
@@ -60,22 +59,6 @@ func (b *box) takeSample() (serves bool) {
 	found.CPUs = b.sb.Config.Limits.CPUs
 	b.meter.Add(inst, found)
 	return true
-}
-
-// diskOf returns what is taken of a sandbox's limit, as measured last, and the
-// limit; without one, of the disk that its files are on.
-func (b *box) diskOf() (used, total int64, err error) {
-	b.mu.Lock()
-	taken, limit := b.tenant.Taken(), quota.OfDisk(b.sb.Config.Limits.DiskMiB)
-	b.mu.Unlock()
-	if limit.Bytes > 0 {
-		return taken, limit.Bytes, nil
-	}
-	st, err := b.s.space.Stat()
-	if err != nil {
-		return 0, 0, err
-	}
-	return int64(st.Blocks-min(st.Bfree, st.Blocks)) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
 }
 
 // Samples returns what a sandbox that has not ended used in a time, oldest

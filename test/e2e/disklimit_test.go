@@ -83,6 +83,7 @@ func TestDiskLimitAfterRemoval(t *testing.T) {
 	s.connect(ctx, sb.ID)
 	shell("rm big; head -c 40M /dev/urandom >other")
 	eventually(t, 45*time.Second, "what it takes is measured", func() error {
+		shell("df /")
 		samples, err := client.NewDiary(s.client, sb.ID).Samples(ctx)
 		if err != nil || len(samples) == 0 {
 			return errors.Join(err, errors.New("no samples"))
@@ -95,6 +96,48 @@ func TestDiskLimitAfterRemoval(t *testing.T) {
 	if e := s.entries(ctx, sb.ID, "pausing"); len(e) != 1 {
 		t.Errorf("it was paused for its limit: %+v", e)
 	}
+}
+
+// TestDiskSeenInside holds what df says inside to the limit: its size and what counts,
+// as soon as something was written or removed, after a wake, of a fork, and with another
+// server.
+func TestDiskSeenInside(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, small(256))
+	holds := func(what string, sb *client.Sandbox, command string, mib int) {
+		t.Helper()
+		if exit, out := run(ctx, t, sb, "sh", "-c", command); exit.Code != 0 {
+			t.Fatalf("%s: %s", command, out)
+		}
+		eventually(t, 10*time.Second, what, func() error {
+			exit, out := run(ctx, t, sb, "sh", "-c", "df -P -k / | tail -n 1")
+			var name string
+			var size, used, free int
+			if _, err := fmt.Sscan(out, &name, &size, &used, &free); exit.Code != 0 || err != nil {
+				return fmt.Errorf("df: %s: %w", out, err)
+			}
+			if size != 256<<10 || used < mib<<10 || used > (mib+2)<<10 || free != size-used {
+				return fmt.Errorf("df says %s, want %d MiB of 256", out, mib)
+			}
+			return nil
+		})
+	}
+	holds("new", sb, "true", 0)
+	holds("written", sb, "head -c 20M /dev/urandom >some; truncate -s 1T holes", 20)
+	s.pause(ctx, sb.ID)
+	s.connect(ctx, sb.ID)
+	holds("woken", sb, "true", 20)
+	holds("removed", sb, "rm some", 0)
+	holds("written again", sb, "head -c 10M /dev/urandom >other", 10)
+	children, err := client.NewSnapshots(s.client).Fork(ctx, sb.ID, client.ForkOptions{Count: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds("forked", children[0].Sandbox, "true", 10)
+	s.restartWith()
+	holds("with another server", sb, "head -c 10M /dev/urandom >more", 20)
 }
 
 // TestDiskLimitOnFullDisk lets a guest fill a disk that has no room for its

@@ -90,7 +90,7 @@ func (i *instance) CheckpointChanges(_ context.Context, dir string, c runtime.Ch
 		if !ok {
 			return errors.New("internal error: another build captures whole images")
 		}
-		written, err := l.checkpointChanges(i.group, dir, c, i.mostImage())
+		written, err := l.checkpointChanges(i.group, dir, c, mostImage(i.memoryLimit()))
 		if err == nil && i.d.log != nil {
 			i.d.log.Debug("memory captured", "runtime", i.id, "pages", written.Pages, "zeros", written.Zeros, "kept", written.Kept)
 		}
@@ -98,9 +98,9 @@ func (i *instance) CheckpointChanges(_ context.Context, dir string, c runtime.Ch
 	})
 }
 
-// mostImage bounds the image of a runtime, generously: its memory may be swapped out,
-// and the state of its kernel is beside that. Callers hold mu.
-func (i *instance) mostImage() int64 { return 4*i.memoryLimit() + 1<<30 }
+// mostImage bounds the image of a runtime with a limit on its memory, generously: that
+// may be swapped out, and the state of its kernel is beside it.
+func mostImage(memory int64) int64 { return 4*memory + 1<<30 }
 
 // checkpointChanges is checkpoint with an image taker, in the cgroup of the runtime.
 func (l local) checkpointChanges(g group, dir string, c runtime.Changes, most int64) (w imageserver.Written, err error) {

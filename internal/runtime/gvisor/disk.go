@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,10 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/urpc"
+
+	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
 // Unlinked implements runtime.DiskMeter. gVisor holds open on the host what is
@@ -58,4 +63,70 @@ func unlinkedBy(pid int) (files []unix.Stat_t) {
 		}
 	}
 	return files
+}
+
+// TellDisk implements runtime.DiskTeller. A runtime of another build is not told: df
+// shows the host's disk there.
+func (i *instance) TellDisk(ctx context.Context, before runtime.Disk, asked func(context.Context) runtime.Disk) error {
+	i.mu.Lock()
+	l, ok := i.c.(local)
+	i.mu.Unlock()
+	if !ok || edits == "" {
+		return nil
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	questions := os.NewFile(uintptr(fd), "eventfd")
+	defer questions.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-i.exited:
+		case <-ctx.Done():
+		}
+		cancel()
+		_ = questions.Close()
+	}()
+	err = l.tellDisk(ctx, before, questions)
+	for err == nil {
+		if _, closed := questions.Read(make([]byte, 8)); closed != nil {
+			break
+		}
+		err = l.tellDisk(ctx, asked(ctx))
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("tell runtime %s of its disk: %w", i.id, brief(err))
+	}
+	return nil
+}
+
+// tellDisk has statfs inside say what there is, and ask where it says so again. There
+// is nothing to say without a limit, nor without gVisor's edits.
+func (l local) tellDisk(ctx context.Context, d runtime.Disk, ask ...*os.File) error {
+	if d == (runtime.Disk{}) || edits == "" {
+		return nil
+	}
+	conn, err := client.ConnectTo(l.c.Sandbox.GetControlSocketPath())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	return conn.Call("Usage.TellDisk", &diskOpts{urpc.FilePayload{Files: ask}, told{
+		Path: "/", Bytes: d.Limit.Bytes, Files: d.Limit.Files, TakenBytes: max(d.Taken.Bytes, 0), TakenFiles: max(d.Taken.Files, 0),
+	}}, nil)
+}
+
+// diskOpts are control.DiskOpts of the edited gVisor.
+type diskOpts struct {
+	urpc.FilePayload
+	Disk told
+}
+
+type told struct {
+	Path                                 string
+	Bytes, Files, TakenBytes, TakenFiles int64
 }

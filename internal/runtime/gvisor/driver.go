@@ -295,6 +295,11 @@ func (d *Driver) launch(ctx context.Context, spec runtime.Spec, run func(control
 		if err := groupOf(bundle, c.about().id).weigh(weight{sharers: spec.Sharers}); err != nil {
 			return err
 		}
+		if l, ok := c.(local); ok {
+			if err := l.tellDisk(ctx, spec.Disk); err != nil {
+				return fmt.Errorf("tell it of its disk: %w", err)
+			}
+		}
 		defer trace.Start(ctx, "run the guest")()
 		return run(c)
 	}

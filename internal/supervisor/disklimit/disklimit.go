@@ -30,8 +30,8 @@ const (
 	shrunkBytes, shrunkFiles = 32 << 20, 4096
 	// anyway is how long a look that nothing calls for is put off.
 	anyway = 30 * time.Second
-	// recountShare is for what part of the time, inverted, it is counted what is hidden
-	// of the frozen layers of a sandbox within its limit.
+	// recountShare is the part of the time, inverted, for which what a sandbox has hidden
+	// is counted at most while it is within its limit.
 	recountShare = 20
 )
 
@@ -59,9 +59,11 @@ type Meter struct {
 	mu     sync.Mutex
 	frozen frozen
 	hidden hidden
-	taken  int64 // bytes of all its files at the last look
-	woke   int64 // the same at the last look before the sandbox woke
-	of     int64 // the generation that woke so; 0 before the first look
+	taken  layer.Usage   // all its files at the last look
+	at     time.Time     // when that ended
+	took   time.Duration // and how long it was
+	woke   int64         // bytes of its files at the last look before the sandbox woke
+	of     int64         // the generation that woke so; 0 before the first look
 }
 
 // frozen is what was measured of frozen layers, which never change.
@@ -86,6 +88,7 @@ func NewMeter(layers *layer.Store) *Meter { return &Meter{layers: layers} }
 // Look measures a sandbox that runs, and says what is past its limit; "" if nothing
 // is. One that woke past its limit may take a little more.
 func (m *Meter) Look(ctx context.Context, sb store.Sandbox, inst runtime.Instance) (past string, err error) {
+	begin := time.Now()
 	limit := quota.OfSandbox(sb.Config.Limits.DiskMiB)
 	below, err := m.measureFrozen(ctx, sb.Record.Checkpoint)
 	if err != nil {
@@ -102,13 +105,13 @@ func (m *Meter) Look(ctx context.Context, sb store.Sandbox, inst runtime.Instanc
 		return "", err
 	}
 	last := m.lastHidden(sb.Record.Generation, below)
-	now := time.Now()
-	if without(all, last.Usage, limit).Exceeds(most) || top != last.under && now.After(last.next) {
+	if without(all, last.Usage, limit).Exceeds(most) || top != last.under && time.Now().After(last.next) {
 		last = m.countHidden(ctx, sb, below, top, last)
 	}
 	taken := without(all, last.Usage, limit)
 	m.mu.Lock()
-	m.taken = taken.Bytes
+	m.taken, m.at = taken, time.Now()
+	m.took = m.at.Sub(begin)
 	m.mu.Unlock()
 	if !taken.Exceeds(most) {
 		return "", nil
@@ -127,16 +130,23 @@ func (m *Meter) wokeWith(generation int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.of != generation {
-		m.of, m.woke = generation, m.taken
+		m.of, m.woke = generation, m.taken.Bytes
 	}
 	return m.woke
 }
 
-// Taken returns how many bytes a sandbox took at the last look.
-func (m *Meter) Taken() int64 {
+// Taken returns what a sandbox took at the last look.
+func (m *Meter) Taken() layer.Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.taken
+}
+
+// last returns when the last look ended, and how long it took.
+func (m *Meter) last() (at time.Time, took time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.at, m.took
 }
 
 // measure returns what a sandbox's layers take with what is open and has no name, and

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
@@ -30,6 +31,10 @@ const (
 	mostFailedPauses = 2
 	// sideBySide is how many sandboxes are measured at a time.
 	sideBySide = 4
+	// askedShare is the part of the time, inverted, for which a sandbox is measured at
+	// most because its programs ask, and quick how long they wait for that.
+	askedShare = 4
+	quick      = 50 * time.Millisecond
 )
 
 // Options are what a guard works with.
@@ -132,6 +137,7 @@ type Tenant struct {
 	*Meter
 	guard   *Guard
 	sandbox Sandbox
+	asked   sync.Mutex // held while it is measured for one that asks
 
 	mu         sync.Mutex
 	generation int64  // of what follows
@@ -161,6 +167,68 @@ func (t *Tenant) Limit(ctx context.Context) {
 	case past != "":
 		t.stop(ctx, sb, past)
 	}
+}
+
+// Disk returns what a sandbox's programs see of its disk.
+func (t *Tenant) Disk() runtime.Disk {
+	limit := t.sandbox.Snapshot().Config.Limits.DiskMiB
+	if limit == 0 {
+		return runtime.Disk{}
+	}
+	return runtime.Disk{Limit: quota.OfSandbox(limit), Taken: t.Taken()}
+}
+
+// Use returns what is taken of a sandbox's limit, as measured last, and the limit;
+// without one, of the disk that its files are on.
+func (t *Tenant) Use() (used, total int64, err error) {
+	if d := t.Disk(); d != (runtime.Disk{}) {
+		return d.Taken.Bytes, d.Limit.Bytes, nil
+	}
+	st, err := t.guard.o.Space.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	return int64(st.Blocks-min(st.Bfree, st.Blocks)) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
+}
+
+// Tell tells a sandbox's programs of its disk for as long as its runtime is there, and
+// ctx has not ended. It returns at once.
+func (t *Tenant) Tell(ctx context.Context, inst runtime.Instance) {
+	teller, ok := inst.(runtime.DiskTeller)
+	if !ok {
+		return
+	}
+	go func() {
+		before := t.Disk()
+		if before == (runtime.Disk{}) {
+			return
+		}
+		err := teller.TellDisk(ctx, before, func(ctx context.Context) runtime.Disk {
+			t.lookFor(ctx)
+			return t.Disk()
+		})
+		if err != nil {
+			t.guard.o.Log.Warn("sandbox does not see its limit on disk", "sandbox", t.sandbox.Snapshot().ID, "err", err)
+		}
+	}()
+}
+
+// lookFor measures a sandbox for one that asks, who waits for it only where that is
+// quick.
+func (t *Tenant) lookFor(ctx context.Context) {
+	at, took := t.last()
+	if time.Since(at) < askedShare*took || !t.asked.TryLock() {
+		return
+	}
+	look := func(ctx context.Context) {
+		defer t.asked.Unlock()
+		t.Limit(ctx)
+	}
+	if took > quick {
+		t.guard.o.Go(look)
+		return
+	}
+	look(ctx)
 }
 
 // stopUncounted stops a sandbox that could not be measured, if it has not ended or

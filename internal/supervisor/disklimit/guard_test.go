@@ -3,17 +3,23 @@ package disklimit
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
+	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/sweep"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // sleepless is a running sandbox whose pauses fail.
@@ -127,4 +133,56 @@ type lookedAt struct {
 func (l *lookedAt) Serving() (store.Sandbox, runtime.Instance) {
 	l.look()
 	return store.Sandbox{}, nil
+}
+
+// teller is a runtime in which programs ask for their disk.
+type teller struct {
+	runtime.Instance
+	asked chan func(context.Context) runtime.Disk
+}
+
+func (r *teller) TellDisk(_ context.Context, _ runtime.Disk, asked func(context.Context) runtime.Disk) error {
+	r.asked <- asked
+	return nil
+}
+
+// asking is a running sandbox with such a runtime.
+type asking struct {
+	*sleepless
+	inst *teller
+}
+
+func (a *asking) Serving() (store.Sandbox, runtime.Instance) { return a.sb, a.inst }
+
+// TestTell: who asks is told what there is now. Without a limit there is nothing to tell.
+func TestTell(t *testing.T) {
+	layers, err := layer.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := NewGuard(Options{Layers: layers, Log: slog.New(slog.DiscardHandler), Go: func(f func(context.Context)) { f(t.Context()) }})
+	a := &asking{
+		&sleepless{sb: store.Sandbox{ID: "i1", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1, Launch: 1}}},
+		&teller{asked: make(chan func(context.Context) runtime.Disk)},
+	}
+	tenant := g.Tenant(a)
+	if d := tenant.Disk(); d != (runtime.Disk{}) {
+		t.Errorf("without a limit there is %+v", d)
+	}
+	a.sb.Config.Limits.DiskMiB = 64
+	tenant.Tell(t.Context(), a.inst)
+	asked := <-a.inst.asked
+	for names := range int64(3) {
+		at := filepath.Join(layers.LayerDir(sweep.RuntimeID("i1", 1)), "fs", strconv.FormatInt(names, 10))
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		testmode.Eventually(t, "what there is", func() bool {
+			d := asked(t.Context())
+			return d.Limit == quota.OfSandbox(64) && d.Taken.Files == 2+names
+		})
+	}
+	if used, total, err := tenant.Use(); err != nil || used != tenant.Taken().Bytes || total != 64<<20 {
+		t.Errorf("%d of %d are shown as used, %v", used, total, err)
+	}
 }

@@ -87,6 +87,7 @@ type Start struct {
 	Suspect    bool                  // the checkpoint was found to be damaged: nothing of it is left to be verified later
 	Sandbox    func() store.Sandbox  // as it is when its turn comes
 	Gate       *egress.Gate
+	Disk       runtime.Disk
 }
 
 // Launch starts a runtime and brings its agent up to date. detail says what is not
@@ -172,6 +173,7 @@ func (l *Launcher) spec(s Start, sb store.Sandbox, t template.Template, image ch
 	spec.Args = []string{t.AgentAt()}
 	spec.ID, spec.Owner = s.ID, sb.Config.Key
 	spec.Rootfs, spec.Network = filepath.Join(l.o.RunDir, s.ID), s.Gate
+	spec.Disk = s.Disk
 	spec.Sharers, spec.Build, spec.Unread, spec.AllFirst = l.o.Sharers(sb.Config.Key), image.Build, image.Unread, image.AllFirst
 	return spec
 }

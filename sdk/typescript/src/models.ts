@@ -181,10 +181,11 @@ export interface CreateOptions {
   denyOut?: string[] | undefined;
   /**
    * Disk limit of the sandbox's own files (default: the server's). It also limits the number of
-   * files to one per 16 KiB. A sandbox over its limit is paused, and nothing is lost; after a wake
-   * it may remove files, and is paused again if it takes much more. If the server's disk has no
-   * space for that pause, the sandbox ends with OutOfDisk, or goes back to its last checkpoint.
-   * (an integer from 1)
+   * files to one per 16 KiB. What was removed does not count, and holes in files do not; df inside
+   * shows what does. A sandbox over its limit is paused, and nothing is lost; after a wake it may
+   * remove files, and is paused again if it takes much more. If the server's disk has no space for
+   * that pause, the sandbox ends with OutOfDisk, or goes back to its last checkpoint. (an integer
+   * from 1)
    */
   diskMiB?: number | undefined;
   /**

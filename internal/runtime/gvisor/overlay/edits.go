@@ -39,6 +39,9 @@ package main
 // quarter of those, which getrlimit says. Where half of them are taken, it gets more only
 // while it has few. Watches count as well. Files take seven eighths: who opens another
 // then gets ENFILE.
+//
+// statfs says what the host's file system has. What the server limits is less: with the
+// edits it is asked, and statfs waits for the answer a moment.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -55,6 +58,30 @@ var edits = []edit{
 		file:   "pkg/sentry/fsimpl/gofer/filesystem.go",
 		sha256: "f6a28c0cbf64660fb136bc0b7d16cd0203588165d153c623ae65add043a0cbda",
 		changes: []change{
+			{ // StatFSAt
+				old: `	var ds *[]*dentry
+	fs.renameMu.RLock()
+	defer fs.renameMuRUnlockAndCheckCaching(ctx, &ds)
+	d, err := fs.resolveLocked(ctx, rp, &ds)
+	if err != nil {
+		return linux.Statfs{}, err
+	}
+	// If d is synthetic`,
+				new: `	disk := fs.askDisk()
+	var ds *[]*dentry
+	fs.renameMu.RLock()
+	defer fs.renameMuRUnlockAndCheckCaching(ctx, &ds)
+	d, err := fs.resolveLocked(ctx, rp, &ds)
+	if err != nil {
+		return linux.Statfs{}, err
+	}
+	// If d is synthetic`,
+			},
+			{
+				old: `	if statfs.NameLength == 0 ||`,
+				new: `	disk.Show(&statfs)
+	if statfs.NameLength == 0 ||`,
+			},
 			{ // Sync
 				old: `			if retErr == nil {
 				retErr = err
@@ -450,6 +477,13 @@ func ofGuest(fd int, err error) (int, error) {
 	return fd, err
 }
 `,
+	"pkg/sentry/fsimpl/gofer/drowse_disk.go": `package gofer
+
+import "gvisor.dev/gvisor/pkg/sentry/limits"
+
+// askDisk returns what statfs is to say of what is mounted here.
+func (fs *filesystem) askDisk() *limits.Disk { return limits.AskDisk(fs.iopts.UniqueID.Path) }
+`,
 	"pkg/sentry/limits/drowse_descriptors.go": `package limits
 
 import (
@@ -503,6 +537,137 @@ func FewFDs() bool {
 	_ = unix.Close(fd)
 	lastFD.Store(int64(fd))
 	return int64(fd) >= few
+}
+`,
+	"pkg/sentry/control/drowse_disk.go": `package control
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/limits"
+	"gvisor.dev/gvisor/pkg/urpc"
+)
+
+// DiskOpts is what is told of a disk. With a file, an eventfd, it is asked for again.
+type DiskOpts struct {
+	urpc.FilePayload
+	Disk limits.Disk
+}
+
+// TellDisk tells what statfs is to say.
+func (*Usage) TellDisk(o *DiskOpts, _ *struct{}) error {
+	ask := -1
+	if len(o.Files) > 0 {
+		raw, err := o.Files[0].SyscallConn()
+		if err != nil {
+			return err
+		}
+		var dup error
+		err = raw.Control(func(fd uintptr) { ask, dup = unix.Dup(int(fd)) })
+		if err := errors.Join(err, dup); err != nil {
+			return err
+		}
+	}
+	limits.TellDisk(o.Disk, ask)
+	return nil
+}
+`,
+	"pkg/sentry/limits/drowse_disk.go": `package limits
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+)
+
+// Disk is how much there may be in what is mounted at a path, and how much there is.
+type Disk struct {
+	Path                    string
+	Bytes, Files            uint64
+	TakenBytes, TakenFiles  uint64
+}
+
+const (
+	diskFresh    = 10 * time.Millisecond  // for how long an answer is good
+	diskPatience = 500 * time.Millisecond // how long one is waited for
+)
+
+type toldDisk struct {
+	Disk
+	at     time.Time
+	ask    int           // an eventfd; -1 for none
+	silent bool          // the last question was not answered in time
+	next   chan struct{} // closed by the next answer
+}
+
+var (
+	disksMu sync.Mutex
+	disks   = map[string]*toldDisk{}
+)
+
+// TellDisk has statfs say so. What ask is, if it is not -1, is asked from now on.
+func TellDisk(d Disk, ask int) {
+	disksMu.Lock()
+	defer disksMu.Unlock()
+	t := disks[d.Path]
+	if t == nil {
+		t = &toldDisk{ask: -1}
+		disks[d.Path] = t
+	} else {
+		close(t.next)
+	}
+	if ask >= 0 {
+		if t.ask >= 0 {
+			_ = unix.Close(t.ask)
+		}
+		t.ask = ask
+	} else if t.ask >= 0 { // it is an answer
+		t.at = time.Now()
+	}
+	t.Disk, t.silent, t.next = d, false, make(chan struct{})
+}
+
+// AskDisk returns what there is at a path; nil if nothing is to be said of it.
+func AskDisk(path string) *Disk {
+	disksMu.Lock()
+	defer disksMu.Unlock()
+	t := disks[path]
+	if t == nil {
+		return nil
+	}
+	if t.ask >= 0 && time.Since(t.at) > diskFresh {
+		_, _ = unix.Write(t.ask, binary.NativeEndian.AppendUint64(nil, 1))
+		if next := t.next; !t.silent {
+			disksMu.Unlock()
+			select {
+			case <-next:
+			case <-time.After(diskPatience):
+			}
+			disksMu.Lock()
+			t.silent = next == t.next
+		}
+	}
+	d := t.Disk
+	return &d
+}
+
+// Show puts it into what the host says.
+func (d *Disk) Show(s *linux.Statfs) {
+	if d == nil || s.BlockSize <= 0 {
+		return
+	}
+	block := uint64(s.BlockSize)
+	s.Blocks, s.BlocksFree = d.Bytes/block, (d.Bytes-min(d.TakenBytes, d.Bytes))/block
+	s.BlocksAvailable = min(s.BlocksAvailable, s.BlocksFree)
+	free := d.Files - min(d.TakenFiles, d.Files)
+	if s.Files > 0 { // Btrfs does not count them
+		free = min(free, s.FilesFree)
+	}
+	s.Files, s.FilesFree = d.Files, free
 }
 `,
 	"pkg/sentry/mm/drowse_loading.go": `package mm
