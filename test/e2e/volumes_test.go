@@ -167,43 +167,6 @@ func inLayers(t *testing.T, dir, name string) (found []string) {
 	return found
 }
 
-// TestVolumeFileGone has a file be removed that a sleeping sandbox has open. It
-// says so when it cannot wake, stays asleep, and wakes when the file is back.
-func TestVolumeFileGone(t *testing.T) {
-	t.Parallel()
-	ctx := deadline(t, 2*time.Minute)
-	s := startServer(t)
-	v := s.volume(ctx, "data")
-	sb := s.create(ctx, withVolume("data"))
-	s.wantContent(ctx, v, "PUT", "file", "/open", "old", http.StatusCreated, "")
-	p, err := sb.Start(ctx, client.Command{Args: []string{"bash", "-c", `exec 3</mnt/data/open; touch /mnt/data/begun; while ! [ -e /mnt/data/go ]; do sleep 0.05; done; cat <&3 >/mnt/data/read`}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.Detach()
-	eventually(t, 10*time.Second, "the program runs", func() error {
-		if got := s.content(ctx, v, "GET", "path", "/begun", ""); got.status != http.StatusOK {
-			return fmt.Errorf("%d %s", got.status, got.body)
-		}
-		return nil
-	})
-	s.pause(ctx, sb.ID)
-	s.wantContent(ctx, v, "DELETE", "path", "/open", "", http.StatusNoContent, "")
-	var refused *client.Error
-	if _, err := s.client.Connect(ctx, sb.ID, time.Minute); !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable || !strings.Contains(refused.Message, `"open"`) || !strings.Contains(refused.Message, "put back") {
-		t.Errorf("wake without a file that it has open: %v", err)
-	}
-	s.wantContent(ctx, v, "PUT", "file", "/open", "another", http.StatusCreated, "")
-	s.connect(ctx, sb.ID)
-	s.wantContent(ctx, v, "PUT", "file", "/go", "", http.StatusCreated, "")
-	eventually(t, 10*time.Second, "the program reads", func() error {
-		if got := s.content(ctx, v, "GET", "file", "/read", ""); string(got.body) != "another" {
-			return fmt.Errorf("it has read %q", got.body)
-		}
-		return nil
-	})
-}
-
 // TestHostileVolume has a sandbox swap a directory for links that lead out, as
 // fast as it can, while its files are asked for from outside.
 func TestHostileVolume(t *testing.T) {

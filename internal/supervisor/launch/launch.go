@@ -211,13 +211,10 @@ func (l *Launcher) boot(ctx context.Context, spec runtime.Spec, c store.Config, 
 		inst, err = l.o.Driver.Restore(within, spec, l.o.Layers.ImageDir(image.ID))
 		restored()
 	}
-	switch {
-	case err == nil:
-		return inst, failpoint.Fail(failpoint.Booted)
-	case image.ID != "" && len(spec.Mounts) > 0:
-		return nil, fmt.Errorf("%w (what it had open on its volumes must be there: put back what was removed while it slept)", err)
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	return inst, failpoint.Fail(failpoint.Booted)
 }
 
 // greet brings the agent of a runtime up to date.
