@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -146,5 +147,50 @@ func TestVolumeChangedByOthers(t *testing.T) {
 		s.connect(ctx, holder.ID)
 		s.kill(ctx, t, holder.ID)
 		s.kill(ctx, t, changer.ID)
+	}
+}
+
+// TestVolumeAppends has two sandboxes append to the same files, by one handle each and
+// by a new one for each line. One of them sleeps and wakes meanwhile. No line is lost.
+func TestVolumeAppends(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	s.volume(ctx, "data")
+	const writer = `
+import os, sys, time
+def appender(name): return os.open("/mnt/data/" + name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+kept = appender("kept")
+open("/mnt/data/begun" + sys.argv[1], "w").close()
+while not os.path.exists("/mnt/data/begun" + "21"[int(sys.argv[1]) - 1]): pass
+end = 0
+for n in range(2000):
+    line = f"sandbox {sys.argv[1]} line {n} {'x' * (n % 50)}.\n".encode()
+    os.write(kept, line)
+    at = os.lseek(kept, 0, os.SEEK_CUR)
+    assert at >= end + len(line), (at, end, line)
+    end = at
+    each = appender("each"); os.write(each, line); os.close(each)
+    if n > 1500: time.sleep(.002)
+open("/mnt/data/ended" + sys.argv[1], "w").close()
+`
+	var both [2]*client.Sandbox
+	for i := range both {
+		both[i] = s.create(ctx, withVolume("data"))
+		p, err := both[i].Start(ctx, client.Command{Args: []string{"python3", "-c", writer, strconv.Itoa(i + 1)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Detach()
+	}
+	s.shell(ctx, both[1], "until [ $(cat each kept 2>/dev/null | wc -l) -gt 6200 ]; do sleep 0.01; done", "")
+	s.pause(ctx, both[0].ID)
+	s.shell(ctx, both[1], "until [ -e ended2 ]; do sleep 0.05; done", "")
+	s.connect(ctx, both[0].ID)
+	s.shell(ctx, both[1], `until [ -e ended1 ]; do sleep 0.05; done
+for f in kept each; do for s in 1 2; do grep -cE "^sandbox $s line [0-9]+ x*\.$" $f; grep "^sandbox $s line" $f | sort | uniq | wc -l; done; wc -l <$f; done`,
+		strings.Repeat("2000\n2000\n2000\n2000\n4000\n", 2))
+	for _, sb := range both {
+		s.kill(ctx, t, sb.ID)
 	}
 }

@@ -147,7 +147,7 @@ var Options = append(Vocabulary{
 		Patch:   func(p *supervisor.Patch, v any) { p.DenyOut = v.([]string) },
 	},
 	{
-		Name: "volumes", Doc: "Volumes to mount, by absolute path; mounts cannot be nested. All sandboxes that mount a volume can write to it and see each other's changes. File locks work within one sandbox only.",
+		Name: "volumes", Doc: "Volumes to mount, by absolute path; mounts cannot be nested. All sandboxes that mount a volume can write to it and see each other's changes. Lines that several append to one file (O_APPEND) are all kept. File locks work within one sandbox only.",
 		Spelled: []Spelled{AsVolumes.As("volumes"), AsMounts.As("volumeMounts volume_mounts")},
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Volumes = v.([]store.VolumeMount) },
 	},

@@ -320,8 +320,9 @@ export interface CreateOptions {
   timeoutSeconds?: number | undefined;
   /**
    * Volumes to mount, by absolute path; mounts cannot be nested. All sandboxes that mount a volume
-   * can write to it and see each other's changes. File locks work within one sandbox only. (an
-   * object with names of volumes by path: {"/mnt/data": "data"})
+   * can write to it and see each other's changes. Lines that several append to one file (O_APPEND)
+   * are all kept. File locks work within one sandbox only. (an object with names of volumes by
+   * path: {"/mnt/data": "data"})
    */
   volumes?: Record<string, string> | undefined;
 }

@@ -45,7 +45,8 @@ package main
 //
 // Others may remove, rename or replace a file of a shared mount while it is open inside.
 // gVisor then saves nothing, or restores nothing. With the edits such a file is saved and
-// restored as a deleted one, and a watch of it ends.
+// restored as a deleted one, and a watch of it ends. Appended is where the file of the
+// host ends, not where gVisor has last seen its end.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -148,6 +149,27 @@ var edits = []edit{
 
 	d.inode.metadataMu.Lock()
 `,
+			},
+			{
+				old: `	n, err := src.CopyInTo(ctx, rw)
+	if err != nil {
+		return n, offset + n, err
+	}
+	if n > 0 &&`,
+				new: `	var w safemem.Writer = rw
+	var a *appender
+	if fd.vfsfd.StatusFlags()&linux.O_APPEND != 0 && d.inode.fs.shared() {
+		a = &appender{ctx: ctx, i: d.inode}
+		w = a
+	}
+	n, err := src.CopyInTo(ctx, w)
+	if a != nil && n > 0 {
+		offset = a.end - n
+	}
+	if err != nil {
+		return n, offset + n, err
+	}
+	if n > 0 &&`,
 			},
 		},
 	},

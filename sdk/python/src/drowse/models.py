@@ -330,8 +330,9 @@ class CreateOptions(TypedDict, total=False):
     """
     volumes: Mapping[str, str]
     """Volumes to mount, by absolute path; mounts cannot be nested. All sandboxes that mount a
-    volume can write to it and see each other's changes. File locks work within one sandbox
-    only. (an object with names of volumes by path: {"/mnt/data": "data"})
+    volume can write to it and see each other's changes. Lines that several append to one file
+    (O_APPEND) are all kept. File locks work within one sandbox only. (an object with names of
+    volumes by path: {"/mnt/data": "data"})
     """
 
 
