@@ -136,11 +136,6 @@ func pickTerminal(ctx context.Context, sb *client.Sandbox, pid int) (int, error)
 // maxTerminalLine is how much is shown of the command of a terminal.
 const maxTerminalLine = 60
 
-// shell leaves the user's terminal to a shell.
-func (a *app) shell(ctx context.Context, sb *client.Sandbox, cwd string, tty *os.File) error {
-	return terminal{app: a, sandbox: sb, tty: tty}.shell(ctx, cwd)
-}
-
 // terminal ties the user's terminal to one in a sandbox.
 type terminal struct {
 	*app
@@ -149,6 +144,7 @@ type terminal struct {
 	stays   bool // when drowse goes
 }
 
+// shell leaves the user's terminal to a shell.
 func (t terminal) shell(ctx context.Context, cwd string) error {
 	return t.run(ctx, func(ctx context.Context, cmd client.Command) (*client.Process, error) {
 		cmd.Dir, cmd.HangUp = cwd, !t.stays

@@ -130,6 +130,9 @@ func TestVolumeChangedByOthers(t *testing.T) {
 		}
 		text, err := io.ReadAll(r)
 		r.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
 		var got map[string]json.RawMessage
 		if err := json.Unmarshal(text, &got); err != nil {
 			t.Fatal(err)
