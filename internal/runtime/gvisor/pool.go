@@ -65,7 +65,7 @@ type slot struct {
 // shapeOf returns what of a spec a runtime is made with: all but what it can
 // be given later.
 func shapeOf(s runtime.Spec) runtime.Spec {
-	s.ID, s.Owner, s.Rootfs, s.Network, s.Sharers, s.Build, s.Unread, s.AllFirst = "", "", "", nil, 0, "", nil, false
+	s.ID, s.Owner, s.Rootfs, s.Network, s.Sharers, s.Build, s.Unread, s.AllFirst, s.Disk = "", "", "", nil, 0, "", nil, false, runtime.Disk{}
 	return s
 }
 
