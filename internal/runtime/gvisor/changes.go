@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/control/client"
 	sentrycontrol "gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/state/statefile"
@@ -112,7 +111,7 @@ func (l local) checkpointChanges(g group, dir string, c runtime.Changes, most in
 	if err := failpoint.Fail(failpoint.TakerStarted); err != nil {
 		return w, err
 	}
-	conn, err := client.ConnectTo(l.c.Sandbox.GetControlSocketPath())
+	conn, err := l.dial()
 	if err != nil {
 		return w, err
 	}

@@ -5,7 +5,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/container"
 	"gvisor.dev/gvisor/runsc/sandbox"
 
@@ -114,4 +116,15 @@ func allStopped(stacks string) bool {
 		}
 	}
 	return tasks > 0
+}
+
+// dial connects to the sentry's controller. The path of its socket may be longer than
+// one that a socket is named by.
+func (l local) dial() (*urpc.Client, error) {
+	socket, err := unix.Open(l.c.Sandbox.GetControlSocketPath(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the controller's socket: %w", err)
+	}
+	defer unix.Close(socket)
+	return client.ConnectTo(fmt.Sprintf("/proc/self/fd/%d", socket))
 }

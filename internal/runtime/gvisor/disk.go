@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/urpc"
 
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -109,7 +108,7 @@ func (l local) tellDisk(ctx context.Context, d runtime.Disk, ask ...*os.File) er
 	if d == (runtime.Disk{}) || edits == "" {
 		return nil
 	}
-	conn, err := client.ConnectTo(l.c.Sandbox.GetControlSocketPath())
+	conn, err := l.dial()
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,6 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/config"
@@ -107,7 +106,7 @@ func (l local) restoreServed(bundle, image string, files []runtime.ImageFile, al
 	followed := make(chan error, 1)
 	go func() { followed <- follow(bundle, l.endSentry, stop) }()
 	err = errors.Join(startRoot(l.c, l.d.conf, "restore", func(conf *config.Config, _ *specs.Spec) error {
-		conn, err := client.ConnectTo(l.c.Sandbox.GetControlSocketPath())
+		conn, err := l.dial()
 		if err != nil {
 			return err
 		}
