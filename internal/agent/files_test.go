@@ -353,6 +353,14 @@ func TestUploadIntoTheSameFile(t *testing.T) {
 			t.Cleanup(func() { must(unix.Unmount(path, unix.MNT_DETACH)) })
 			return other
 		},
+		"mounted in a read-only directory": func(t *testing.T, path string) string {
+			dir, other := filepath.Dir(path), writeFile(t, path+"-other", "old content")
+			must(unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+			t.Cleanup(func() { must(unix.Unmount(dir, unix.MNT_DETACH)) })
+			must(unix.Mount(other, path, "", unix.MS_BIND, ""))
+			must(unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+			return other
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
@@ -371,6 +379,34 @@ func TestUploadIntoTheSameFile(t *testing.T) {
 				t.Errorf("left: %v, %v", names, err)
 			}
 		})
+	}
+}
+
+// Where a new file could be beside the old one, but cannot be made, the old one stays.
+func TestUploadRefusedBeside(t *testing.T) {
+	dir := publicDir(t)
+	path := writeFile(t, filepath.Join(dir, "f"), "a good old content")
+	for _, files := range []uint64{1, 2} { // the directory, the new file; not the old one
+		var limit unix.Rlimit
+		must(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+		lowest, err := unix.Dup(2)
+		must(err)
+		must(unix.Close(lowest))
+		must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(lowest) + files, Max: limit.Max}))
+		out, err := openTarget(path, &account{})
+		must(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		if err == nil {
+			out.drop()
+		}
+		if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "is as it was") {
+			t.Errorf("with %d more descriptors: %v", files, err)
+		}
+		if got := readFile(t, path); got != "a good old content" {
+			t.Errorf("with %d more descriptors, content %q", files, got)
+		}
+		if left := entriesOf(t, dir); len(left) != 1 {
+			t.Errorf("left: %q", left)
+		}
 	}
 }
 

@@ -111,8 +111,11 @@ func fileMetadata(path string) map[string]string {
 // mirrorAttributes makes the user attributes of a file the same as those of another.
 func mirrorAttributes(to, from int) error {
 	want, err := listAttributes(userPrefix, func(buf []byte) (int, error) { return unix.Flistxattr(from, buf) })
-	if err != nil {
+	if errors.Is(err, unix.ENOTSUP) {
 		return nil // the file system has none
+	}
+	if err != nil {
+		return err
 	}
 	have, err := listAttributes(userPrefix, func(buf []byte) (int, error) { return unix.Flistxattr(to, buf) })
 	if err != nil {

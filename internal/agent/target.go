@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -32,9 +33,9 @@ type target struct {
 }
 
 // openTarget makes a file to be written to path, with its parents, all that is new
-// owned by the user. An existing file keeps its mode but gets the owner. A file that
-// has no other beside it, as in /proc, is written in place. It does not wait for the
-// reader of a FIFO.
+// owned by the user. An existing file keeps its mode but gets the owner. Only one that
+// can have no other beside it, as in /proc, is written in place: any other failure to
+// make that leaves what is there. It does not wait for the reader of a FIFO.
 func openTarget(path string, user *account) (*target, error) {
 	if err := makeParents(path, user); err != nil {
 		if errors.Is(err, syscall.ENOTDIR) {
@@ -46,14 +47,18 @@ func openTarget(path string, user *account) (*target, error) {
 	if err != nil {
 		return nil, writeFault(path, err)
 	}
-	if err = t.stage(old); err != nil {
+	switch err = t.stage(old); {
+	case errors.Is(err, errAlone):
 		t.drop()
-		if isNoSpace(err) {
-			return nil, writeFault(path, err)
-		}
 		if t, err = openInPlace(path); err != nil {
 			return nil, err
 		}
+	case isNoSpace(err):
+		t.drop()
+		return nil, writeFault(path, err)
+	case err != nil:
+		t.drop()
+		return nil, faultf(classOf(err), "path '%s' is as it was: a new file cannot be made beside it: %w", path, rootCause(err))
 	}
 	if err := claim(path, t.File, user); err != nil {
 		t.drop()
@@ -103,18 +108,32 @@ func place(path string) (t *target, old *unix.Stat_t, err error) {
 	return nil, nil, unix.ELOOP
 }
 
+// errAlone says that a place can have no file beside it.
+var errAlone = errors.New("no file can be beside it")
+
+// isAlone tells the errors of a directory that takes no new file from those of one
+// that might another time.
+func isAlone(err error) bool {
+	return slices.ContainsFunc([]error{
+		unix.EPERM, unix.EACCES, unix.EROFS, unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
+
 // stage makes the file beside its place, with the owner, the mode and the attributes
 // of what is there.
 func (t *target) stage(old *unix.Stat_t) error {
 	prefix, mode := stagedNew, uint32(0o666)
 	if old != nil {
 		if old.Mode&unix.S_IFMT != unix.S_IFREG {
-			return unix.EINVAL
+			return errAlone
 		}
 		prefix, mode, t.linked = stagedOver, 0, old.Nlink > 1
 	}
 	name := prefix + strings.ToLower(rand.Text())
 	fd, err := unix.Openat(int(t.dir.Fd()), name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	if isAlone(err) {
+		return errAlone
+	}
 	if err != nil {
 		return err
 	}
@@ -126,6 +145,9 @@ func (t *target) stage(old *unix.Stat_t) error {
 		return err
 	}
 	was, err := unix.Openat(int(t.dir.Fd()), t.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) { // it is removed meanwhile
+		return nil
+	}
 	if err != nil {
 		return err
 	}
