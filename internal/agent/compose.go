@@ -106,7 +106,7 @@ func concatenate(ctx context.Context, sources []string, destination string, user
 			return writeFault(destination, err)
 		}
 	}
-	if err := out.commit(); err != nil {
+	if err := out.commit(ctx); err != nil {
 		return writeFault(destination, err)
 	}
 	return nil

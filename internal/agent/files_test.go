@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -407,6 +408,27 @@ func TestUploadRefusedBeside(t *testing.T) {
 		if left := entriesOf(t, dir); len(left) != 1 {
 			t.Errorf("left: %q", left)
 		}
+	}
+}
+
+// A file that stays the same one keeps its content if the client goes before any changes.
+func TestOverwriteEndsWithClient(t *testing.T) {
+	dir := publicDir(t)
+	path := writeFile(t, filepath.Join(dir, "f"), "a good old content")
+	must(os.Link(path, path+"-other"))
+	out, err := openTarget(path, &account{})
+	must(err)
+	_, err = out.WriteString("new")
+	must(err)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	err = out.commit(gone)
+	out.drop()
+	if got := readFile(t, path); !errors.Is(err, context.Canceled) || got != "a good old content" {
+		t.Errorf("error %v, content %q", err, got)
+	}
+	if left := entriesOf(t, dir); len(left) != 2 {
+		t.Errorf("left: %q", left)
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"io"
@@ -170,7 +171,7 @@ func openInPlace(path string) (*target, error) {
 }
 
 // commit puts the whole file into its place. It is the target's last method but drop.
-func (t *target) commit() error {
+func (t *target) commit(ctx context.Context) error {
 	if t.staged == "" {
 		return t.Close()
 	}
@@ -179,7 +180,7 @@ func (t *target) commit() error {
 		err = unix.Renameat(int(t.dir.Fd()), t.staged, int(t.dir.Fd()), t.name)
 	}
 	if errors.Is(err, unix.EBUSY) { // or something is mounted there
-		return t.overwrite()
+		return t.overwrite(ctx)
 	}
 	if err != nil {
 		return err
@@ -189,8 +190,12 @@ func (t *target) commit() error {
 }
 
 // overwrite copies the whole file into the one in its place, for which there is room
-// before the first byte of it changes.
-func (t *target) overwrite() error {
+// before the first byte of it changes. Until then it ends with ctx, and not after:
+// half of each would be left.
+func (t *target) overwrite(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
 	fd, err := unix.Openat(int(t.dir.Fd()), t.name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

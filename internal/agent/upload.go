@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -34,7 +35,7 @@ func (a *Agent) handleUpload(w http.ResponseWriter, r *http.Request) {
 	body := newIdleBody(w, r)
 	defer body.close()
 	u := &upload{user: user, workdir: a.settings.workdir(), path: query.Get("path"), named: query.Get("path") != ""}
-	files, err := u.receive(r.Header, body)
+	files, err := u.receive(r.Context(), r.Header, body)
 	if err != nil {
 		// A client that is still sending does not read an answer: without
 		// this it would see a broken connection instead of the reason.
@@ -57,7 +58,7 @@ type upload struct {
 	metadata map[string]string
 }
 
-func (u *upload) receive(h http.Header, body io.Reader) ([]uploaded, error) {
+func (u *upload) receive(ctx context.Context, h http.Header, body io.Reader) ([]uploaded, error) {
 	var err error
 	if u.metadata, err = requestMetadata(h); err != nil {
 		return nil, err
@@ -68,14 +69,14 @@ func (u *upload) receive(h http.Header, body io.Reader) ([]uploaded, error) {
 	}
 	switch media {
 	case "multipart/form-data":
-		return u.receiveForm(h, body, params["boundary"])
+		return u.receiveForm(ctx, h, body, params["boundary"])
 	case "application/octet-stream":
-		return u.receiveRaw(h, body)
+		return u.receiveRaw(ctx, h, body)
 	}
 	return nil, faultf(invalid, "content type '%s' is not supported: send multipart/form-data or application/octet-stream", wireText(media))
 }
 
-func (u *upload) receiveRaw(h http.Header, body io.Reader) ([]uploaded, error) {
+func (u *upload) receiveRaw(ctx context.Context, h http.Header, body io.Reader) ([]uploaded, error) {
 	if !u.named {
 		return nil, faultf(invalid, "the query parameter path is required with application/octet-stream")
 	}
@@ -86,14 +87,14 @@ func (u *upload) receiveRaw(h http.Header, body io.Reader) ([]uploaded, error) {
 	if body, err = decodedBody(h, body); err != nil {
 		return nil, err
 	}
-	file, err := u.write(path, body)
+	file, err := u.write(ctx, path, body)
 	return []uploaded{file}, err
 }
 
 // maxNames bounds what is kept of a form: the paths of its files, in bytes.
 const maxNames = 4 << 20
 
-func (u *upload) receiveForm(h http.Header, body io.Reader, boundary string) ([]uploaded, error) {
+func (u *upload) receiveForm(ctx context.Context, h http.Header, body io.Reader, boundary string) ([]uploaded, error) {
 	if boundary == "" {
 		return nil, faultf(invalid, "multipart/form-data without a boundary")
 	}
@@ -129,7 +130,7 @@ func (u *upload) receiveForm(h http.Header, body io.Reader, boundary string) ([]
 		} else {
 			seen[clean] = true
 		}
-		file, err := u.write(path, part)
+		file, err := u.write(ctx, path, part)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +167,7 @@ func parseDisposition(header string) (name, filename string, hasFilename bool) {
 }
 
 // write makes content the file at path, once all of it is there.
-func (u *upload) write(path string, content io.Reader) (uploaded, error) {
+func (u *upload) write(ctx context.Context, path string, content io.Reader) (uploaded, error) {
 	file, err := openTarget(path, u.user)
 	if err != nil {
 		return uploaded{}, err
@@ -180,7 +181,7 @@ func (u *upload) write(path string, content io.Reader) (uploaded, error) {
 		err = buffered.Flush()
 	}
 	if err == nil {
-		err = file.commit()
+		err = file.commit(ctx)
 	}
 	if err != nil {
 		return uploaded{}, writeFault(path, err)
