@@ -376,8 +376,8 @@ func TestUploadIntoTheSameFile(t *testing.T) {
 			if got := fileMetadata(other); !reflect.DeepEqual(got, map[string]string{"a": "b"}) {
 				t.Errorf("metadata %v", got)
 			}
-			if names, err := os.ReadDir(s.home); err != nil || len(names) != 2 {
-				t.Errorf("left: %v, %v", names, err)
+			if names := testmode.Names(t, s.home); len(names) != 2 {
+				t.Errorf("left: %q", names)
 			}
 		})
 	}
@@ -405,7 +405,7 @@ func TestUploadRefusedBeside(t *testing.T) {
 		if got := readFile(t, path); got != "a good old content" {
 			t.Errorf("with %d more descriptors, content %q", files, got)
 		}
-		if left := entriesOf(t, dir); len(left) != 1 {
+		if left := testmode.Names(t, dir); len(left) != 1 {
 			t.Errorf("left: %q", left)
 		}
 	}
@@ -427,7 +427,7 @@ func TestOverwriteEndsWithClient(t *testing.T) {
 	if got := readFile(t, path); !errors.Is(err, context.Canceled) || got != "a good old content" {
 		t.Errorf("error %v, content %q", err, got)
 	}
-	if left := entriesOf(t, dir); len(left) != 2 {
+	if left := testmode.Names(t, dir); len(left) != 2 {
 		t.Errorf("left: %q", left)
 	}
 }
@@ -482,9 +482,9 @@ func TestUploadCut(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(path)
 			}
-			before := entriesOf(t, c.dir)
+			before := testmode.Names(t, c.dir)
 			c.change(path)
-			testmode.Eventually(t, "nothing is left", func() bool { return slices.Equal(before, entriesOf(t, c.dir)) })
+			testmode.Eventually(t, "nothing is left", func() bool { return slices.Equal(before, testmode.Names(t, c.dir)) })
 			if got := readFile(t, path); got != "a good old content" {
 				t.Errorf("content %q", got)
 			}
@@ -492,21 +492,9 @@ func TestUploadCut(t *testing.T) {
 				return
 			}
 			c.change(path + "-new")
-			testmode.Eventually(t, "no half of a new file is left", func() bool { return slices.Equal(before, entriesOf(t, c.dir)) })
+			testmode.Eventually(t, "no half of a new file is left", func() bool { return slices.Equal(before, testmode.Names(t, c.dir)) })
 		})
 	}
-}
-
-func entriesOf(t *testing.T, dir string) (names []string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
 }
 
 func TestUploadRefused(t *testing.T) {
@@ -625,8 +613,8 @@ func TestNoSpace(t *testing.T) {
 	if len(readFile(t, source)) != 1<<20 {
 		t.Error("the source of a failed compose is gone")
 	}
-	if left, err := os.ReadDir(full); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+	if left := testmode.Names(t, full); len(left) > 0 {
+		t.Errorf("left: %q", left)
 	}
 }
 

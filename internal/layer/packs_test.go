@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/golden"
 	"github.com/drowse-dev/drowse/internal/pagemap"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // writer writes images with maps, as a runtime does.
@@ -122,18 +123,6 @@ func (w *writer) check(t *testing.T, id, digest string) {
 	}
 }
 
-func files(t *testing.T, dir string) (names []string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
-}
-
 // TestSharedPacks makes a chain of images, and removes them in any order. The packs that
 // one needs stay with it, and go with the last.
 func TestSharedPacks(t *testing.T) {
@@ -145,7 +134,7 @@ func TestSharedPacks(t *testing.T) {
 	w.change(500, 99)
 	second := w.must(t, "two", "one", first, 3, 500)
 	w.check(t, "two", second)
-	if got, want := files(t, r.ImageDir("two")), []string{manifestName, "pack-one", "pack-two", pagemap.Name, pagemap.SumsName, "state"}; !slices.Equal(got, want) {
+	if got, want := testmode.Names(t, r.ImageDir("two")), []string{manifestName, "pack-one", "pack-two", pagemap.Name, pagemap.SumsName, "state"}; !slices.Equal(got, want) {
 		t.Errorf("it has %v, want %v", got, want)
 	}
 	if info, err := os.Stat(filepath.Join(r.ImageDir("two"), "pack-two")); err != nil || info.Size() != 2*pagemap.PageSize || info.Mode().Perm() != 0o600 {
@@ -171,11 +160,11 @@ func TestSharedPacks(t *testing.T) {
 	}
 	third := w.must(t, "three", "two", second, all...)
 	w.check(t, "three", third)
-	if got := files(t, r.ImageDir("three")); slices.Contains(got, "pack-two") {
+	if got := testmode.Names(t, r.ImageDir("three")); slices.Contains(got, "pack-two") {
 		t.Errorf("it has %v, and needs none of pack-two", got)
 	}
 	fourth := w.must(t, "four", "three", third)
-	if got := files(t, r.ImageDir("four")); slices.Contains(got, "pack-one") {
+	if got := testmode.Names(t, r.ImageDir("four")); slices.Contains(got, "pack-one") {
 		t.Errorf("it has %v: pack-one is mostly dead", got)
 	}
 	w.check(t, "four", fourth)
@@ -202,7 +191,7 @@ func TestSealCountsWhatWasWritten(t *testing.T) {
 	w.change(3, 99)
 	w.must(t, "two", "one", first, 3)
 	var own int64
-	for _, name := range files(t, r.ImageDir("two")) {
+	for _, name := range testmode.Names(t, r.ImageDir("two")) {
 		info, err := os.Stat(filepath.Join(r.ImageDir("two"), name))
 		if err != nil {
 			t.Fatal(err)
@@ -285,7 +274,7 @@ func TestDamagedPacks(t *testing.T) {
 	one := w.must(t, "one", "", "")
 	w.change(7, 99)
 	two := w.must(t, "two", "one", one, 7)
-	for _, name := range files(t, r.ImageDir("two")) {
+	for _, name := range testmode.Names(t, r.ImageDir("two")) {
 		path := filepath.Join(r.ImageDir("two"), name)
 		data, err := os.ReadFile(path)
 		r.must(err)

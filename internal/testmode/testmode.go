@@ -1,5 +1,6 @@
 // Package testmode says how much the tests of this run do, and what the random ones
-// among them begin with. script/test sets both by environment.
+// among them begin with, which script/test sets by environment. It has what tests of
+// many packages do: wait, and look into a directory.
 package testmode
 
 import (
@@ -65,6 +66,19 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("not within %s: %s", patience, what)
 		}
 	}
+}
+
+// Names returns what is in a directory, sorted.
+func Names(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // Rand is a source of random numbers for one goroutine of a test. Those of another
