@@ -59,10 +59,6 @@ a sandbox.`,
 		if (src.id == "") == (dst.id == "") {
 			return usagef("cp: one of %s and %s must be ID:PATH, the other local", args[0], args[1])
 		}
-		c, err := a.connect()
-		if err != nil {
-			return err
-		}
 		id := []string{src.id + dst.id}
 		if err := wholeIDs(cmd.Context(), a, id, nil); err != nil {
 			return err
@@ -72,7 +68,7 @@ a sandbox.`,
 		} else {
 			dst.id = id[0]
 		}
-		sb, err := a.open(cmd.Context(), c, id[0])
+		sb, err := a.open(cmd.Context(), id[0])
 		if err != nil {
 			return err
 		}

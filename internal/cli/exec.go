@@ -103,13 +103,9 @@ the sandbox is not idle.`,
 		if detach && flags.interactive {
 			return usagef("exec: either -d or -i: what runs on has no input")
 		}
-		c, err := a.connect()
-		if err != nil {
-			return err
-		}
 		command := a.command(flags, args[1:])
 		command.Env = env.m
-		sb, err := a.open(cmd.Context(), c, args[0])
+		sb, err := a.open(cmd.Context(), args[0])
 		if err != nil {
 			return commandFailed(err)
 		}
@@ -219,11 +215,21 @@ func ended(a *app, sb *client.Sandbox, exit client.Exit, err error) error {
 	return nil
 }
 
-// commandFailed marks an error after which a command's exit code is not known.
-func commandFailed(err error) error { return &exitError{code: exitCommand, err: err} }
+// commandFailed marks an error after which a command's exit code is not known. That of
+// a command line that cannot be understood is.
+func commandFailed(err error) error {
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return err
+	}
+	return &exitError{code: exitCommand, err: err}
+}
 
-// open returns a handle to a sandbox that runs or wakes for a request.
-func (a *app) open(ctx context.Context, c *client.Client, id string) (*client.Sandbox, error) {
+// open connects and returns a handle to a sandbox that runs or wakes for a request.
+func (a *app) open(ctx context.Context, id string) (*client.Sandbox, error) {
+	c, err := a.connect()
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	sb, info, err := c.Open(ctx, id)

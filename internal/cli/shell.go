@@ -41,14 +41,10 @@ something in it works: a prompt that waits does not, nor does top.`,
 	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` (default: the user's home)")
 	cmd.Flags().BoolVar(&detachable, "detachable", false, "keep the shell when drowse goes; Ctrl-\\ leaves it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !isTerminal(a.Stdin) {
-			return hint(usagef("shell: stdin is not a terminal"), "without a terminal, use: drowse exec %s -- COMMAND", args[0])
-		}
-		c, err := a.connect()
-		if err != nil {
+		if err := a.needTerminal(cmd, args[0]); err != nil {
 			return err
 		}
-		sb, err := a.open(cmd.Context(), c, args[0])
+		sb, err := a.open(cmd.Context(), args[0])
 		if err != nil {
 			return commandFailed(err)
 		}
@@ -78,8 +74,8 @@ drowse exec ID -- kill -HUP PID`,
 		},
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !isTerminal(a.Stdin) {
-			return usagef("attach: stdin is not a terminal")
+		if err := a.needTerminal(cmd, args[0]); err != nil {
+			return err
 		}
 		pid := 0
 		if len(args) > 1 {
@@ -88,11 +84,7 @@ drowse exec ID -- kill -HUP PID`,
 				return usagef("attach: %q is no process id", args[1])
 			}
 		}
-		c, err := a.connect()
-		if err != nil {
-			return err
-		}
-		sb, err := a.open(cmd.Context(), c, args[0])
+		sb, err := a.open(cmd.Context(), args[0])
 		if err != nil {
 			return commandFailed(err)
 		}
@@ -102,6 +94,14 @@ drowse exec ID -- kill -HUP PID`,
 		return terminal{app: a, sandbox: sb, tty: a.Stdin.(*os.File), stays: true}.attach(cmd.Context(), pid)
 	}
 	return cmd
+}
+
+// needTerminal refuses a command whose stdin is no terminal.
+func (a *app) needTerminal(cmd *cobra.Command, id string) error {
+	if isTerminal(a.Stdin) {
+		return nil
+	}
+	return hint(usagef("%s: stdin is not a terminal", cmd.Name()), "without a terminal, use: drowse exec %s -- COMMAND", id)
 }
 
 // pickTerminal returns the terminal that is meant: the only one, where 0 is.

@@ -165,11 +165,7 @@ func (a sshCommands) proxy(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	c, err := a.connect()
-	if err != nil {
-		return err
-	}
-	sb, err := a.open(ctx, c, id)
+	sb, err := a.open(ctx, id)
 	if err != nil {
 		return err
 	}
