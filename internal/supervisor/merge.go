@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -44,11 +45,10 @@ func (b *box) waitingMerge() *lifecycle.LayersMerged {
 // commitMergeLocked puts the merged layer into the stack. One that could not be
 // committed is not given up, but tried again: the store may have taken it.
 func (b *box) commitMergeLocked() {
-	ev := *b.merged
-	res, err := b.applyLocked(ev)
+	res, err := b.applyLocked(*b.merged)
 	switch {
 	case err != nil:
-		b.s.log.Error("merged layer could not be committed", "sandbox", b.id, "layer", ev.Into, "err", err)
+		b.s.log.Error("merged layer could not be committed", "sandbox", b.id, "layer", b.merged.Into, "err", err)
 		b.s.work.Go(func() {
 			if b.s.sleep(storeRetry) {
 				b.mu.Lock()
@@ -57,8 +57,8 @@ func (b *box) commitMergeLocked() {
 			}
 		})
 	case res.Verdict != lifecycle.Applies: // the stack has become another
+		b.dropMerge(b.merged.Into, "dropped")
 		b.merged = nil
-		b.dropMerge(ev.Into, "dropped")
 	}
 }
 
@@ -69,7 +69,7 @@ func (b *box) merge(ctx context.Context) {
 	defer b.mu.Unlock()
 	b.merging = false
 	switch {
-	case ctx.Err() != nil && ev != nil:
+	case ctx.Err() != nil && ev != nil, errors.Is(err, merging.ErrTaken):
 		b.dropMerge(ev.Into, "dropped")
 	case err != nil:
 		b.s.log.Warn("layers could not be merged", "sandbox", b.id, "err", err)

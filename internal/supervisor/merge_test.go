@@ -3,13 +3,17 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -268,6 +272,60 @@ func TestDamagedLayerIsNotMerged(t *testing.T) {
 	if _, err := s.Connect(t.Context(), w.id, time.Hour, Patch{}, ""); err == nil || !strings.Contains(err.Error(), "file3") {
 		t.Errorf("connect: %v, want what is damaged", err)
 	}
+}
+
+// TestMergeOfTakenLayersIsDropped takes the layers of a sandbox away while they are
+// merged: nothing has failed.
+func TestMergeOfTakenLayersIsDropped(t *testing.T) {
+	w := &writer{bench: newBench(t)}
+	s, _ := w.open()
+	w.s, w.id = s, create(t, s, CreateRequest{})
+	snap := take(t, s, w.id, SnapshotRequest{})
+	s.merger.Room = sync.OnceValue(func() error {
+		last, err := os.Open(filepath.Join(s.o.Layers.LayerDir(w.stack()[0]), "root"))
+		if err != nil {
+			return err
+		}
+		defer last.Close()
+		restore(t, s, w.id, RestoreRequest{Snapshot: snap.ID, Discard: true})
+		testmode.Eventually(t, "the end of the layers", func() bool {
+			_, _ = last.Seek(0, io.SeekStart)
+			names, _ := last.Readdirnames(-1)
+			return len(names) == 0
+		})
+		return nil
+	})
+	s.merger.Turn <- struct{}{}
+	for range merging.MaxDepth {
+		w.cycle(true)
+	}
+	w.cycle(false)
+	<-s.merger.Turn
+	testmode.Eventually(t, "the end of the merge", func() bool {
+		return merges(t, s, "dropped")+merges(t, s, "failed") > 0
+	})
+	if n := merges(t, s, "failed"); n > 0 {
+		t.Errorf("%v merges failed", n)
+	}
+}
+
+// merges returns how many merges had an outcome.
+func merges(t *testing.T, s *Supervisor, outcome string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(s.Metrics())
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "drowse_layer_merges_total" && m.GetLabel()[0].GetValue() == outcome {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
 }
 
 // wantLayers holds that these layers are there and in the stack, and no other.

@@ -6,6 +6,7 @@ package merging
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -53,9 +54,13 @@ func Mergeable(cp *lifecycle.Checkpoint) []string {
 	return cp.Stack
 }
 
+// ErrTaken is the error of a merge whose layers were taken from the sandbox meanwhile:
+// it went back to a snapshot, or was killed.
+var ErrTaken = errors.New("the layers are no longer the sandbox's")
+
 // Merge returns the layer that it made of those of a sandbox's checkpoint, which is
-// asked for when its turn has come; nil if there was no need for one. After an error
-// there may be some of it.
+// asked for when its turn has come, and after an error; nil if there was no need for
+// one. After an error there may be some of it.
 func (m Merger) Merge(ctx context.Context, sandbox string, checkpoint func() *lifecycle.Checkpoint) (*lifecycle.LayersMerged, error) {
 	select {
 	case m.Turn <- struct{}{}:
@@ -74,10 +79,18 @@ func (m Merger) Merge(ctx context.Context, sandbox string, checkpoint func() *li
 		}
 		return err
 	})
+	if err != nil && !keeps(checkpoint(), cp.Stack) {
+		return ev, fmt.Errorf("%w: %w", ErrTaken, err)
+	}
 	if len(ev.Merged) == 0 && err == nil {
 		return nil, nil
 	}
 	return ev, err
+}
+
+// keeps reports whether a checkpoint has all layers of a stack.
+func keeps(cp *lifecycle.Checkpoint, stack []string) bool {
+	return cp != nil && !slices.ContainsFunc(stack, func(id string) bool { return !slices.Contains(cp.Stack, id) })
 }
 
 // worthIt returns the layers of a stack that are to be merged: all where much of them
