@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,6 +54,15 @@ func Doctor(ctx context.Context, w io.Writer, asJSON bool, stateDir string) (boo
 		return ok, json.NewEncoder(w).Encode(map[string]any{"ok": ok, "findings": findings})
 	}
 	return ok, printFindings(w, findings)
+}
+
+// log tells the log what was found, and how to mend it where that is amiss.
+func (f Finding) log(log *slog.Logger) {
+	if f.OK {
+		log.Info(f.Name, "found", f.Detail)
+		return
+	}
+	log.Warn(f.Name, "found", f.Detail, "remedy", f.Remedy)
 }
 
 func printFindings(w io.Writer, findings []Finding) error {

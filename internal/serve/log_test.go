@@ -159,6 +159,27 @@ func TestWarningOfClearText(t *testing.T) {
 	}
 }
 
+// TestLogOfDescriptors: a server says how many files it can open, and warns where
+// they are few.
+func TestLogOfDescriptors(t *testing.T) {
+	for descriptors, want := range map[uint64][]string{
+		1 << 20: {"level=INFO", `msg="file limit"`, "1048576 file descriptors; a program in a sandbox may have 262144"},
+		4096:    {"level=WARN", `msg="file limit"`, "4096 file descriptors; a program in a sandbox may have 1024", "LimitNOFILE"},
+	} {
+		var out bytes.Buffer
+		log, err := NewLogger(&out, "text", "info")
+		if err != nil {
+			t.Fatal(err)
+		}
+		Finding{Name: "file limit"}.opening(descriptors).log(log)
+		for _, part := range want {
+			if text := out.String(); !strings.Contains(text, part) {
+				t.Errorf("of %d, logs %q, want %q", descriptors, text, part)
+			}
+		}
+	}
+}
+
 // TestMetricsNeedAKey: what is counted over all sandboxes is for keys that see all of
 // them, however a key is sent, and not for whoever comes from this machine.
 func TestMetricsNeedAKey(t *testing.T) {

@@ -140,6 +140,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := errors.Join(raiseDescriptors(), dropRights()); err != nil {
 		return err
 	}
+	descriptors().log(o.Log)
 	if err := template.CheckOutside(o.StateDir, o.share()...); err != nil {
 		return err
 	}
