@@ -47,6 +47,11 @@ package main
 // gVisor then saves nothing, or restores nothing. With the edits such a file is saved and
 // restored as a deleted one, and a watch of it ends. Appended is where the file of the
 // host ends, not where gVisor has last seen its end.
+//
+// All that runs inside has one priority on the host. Among fifty loops, what is asked of
+// the first process gets a fiftieth of the processor. With the edits threads that have run
+// for a second run by turns, few at once, and others beside them. Those of the first
+// process are always such others.
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -59,6 +64,86 @@ type edit struct {
 type change struct{ old, new string }
 
 var edits = []edit{
+	{
+		file:   "pkg/sentry/kernel/task_sched.go",
+		sha256: "9d9f63523218bbb4381e3e5e4e741b9fdb58eef8e0643bb75d2add1eee69456c",
+		changes: []change{
+			{
+				old: `	"gvisor.dev/gvisor/pkg/sentry/ktime"
+`,
+				new: `	"gvisor.dev/gvisor/pkg/sentry/ktime"
+	"gvisor.dev/gvisor/pkg/sentry/platform"
+`,
+			},
+			{ // runCPUClockTicker
+				old: `		incTasks = make([]*Task, k.applicationCores)
+`,
+				new: `		incTasks = make([]*Task, k.applicationCores)
+		inApp    []platform.Context
+`,
+			},
+			{
+				old: `			if state == TaskGoroutineRunningApp {
+				runningAppTasks++
+`,
+				new: `			if state == TaskGoroutineRunningApp {
+				runningAppTasks++
+				if t.tg != k.globalInit {
+					inApp = append(inApp, t.p)
+				}
+`,
+			},
+			{
+				old: `		preempt := runningAppTasks > concurrencyCount
+`,
+				new: `		if p, ok := k.Platform.(interface{ Tick([]platform.Context, int) }); ok {
+			p.Tick(inApp, int(k.applicationCores))
+		}
+		clear(inApp)
+		inApp = inApp[:0]
+		preempt := runningAppTasks > concurrencyCount
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/platform/systrap/systrap.go",
+		sha256: "d794a78bdb62177d685523ba4cde05c1ba2d80b431c2d6e9dc485429d9d77b19",
+		changes: []change{
+			{ // platformContext
+				old: `	// needRestoreFPState indicates`,
+				new: `	turn turn
+
+	// needRestoreFPState indicates`,
+			},
+			{ // Switch
+				old: `restart:
+	isSyscall,`,
+				new: `	if c.await() {
+		c.signalInfo = linux.SignalInfo{Signo: int32(platform.SignalInterrupt)}
+		return &c.signalInfo, hostarch.NoAccess, platform.ErrContextSignal
+	}
+
+restart:
+	isSyscall,`,
+			},
+			{ // PrepareSleep
+				old: `	if !ctx.sleeping {
+		ctx.sleeping = true
+`,
+				new: `	c.endTurn()
+	if !ctx.sleeping {
+		ctx.sleeping = true
+`,
+			},
+			{
+				old: `func (*platformContext) PrepareExit() {}
+`,
+				new: `func (c *platformContext) PrepareExit() { c.endTurn() }
+`,
+			},
+		},
+	},
 	{
 		file:   "pkg/sentry/fsimpl/gofer/save_restore.go",
 		sha256: "f731eae80337969f2c2cb9f84d35ca84fe47cc248e9aa03f7de71a7714cccbc4",
@@ -580,6 +665,7 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 
 // added is the files that gVisor does not have.
 var added = map[string]string{
+	"pkg/sentry/platform/systrap/drowse_turns.go": busyTurns,
 	"pkg/sentry/kernel/drowse_first.go": `package kernel
 
 import "gvisor.dev/gvisor/pkg/abi/linux"
