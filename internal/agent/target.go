@@ -48,17 +48,17 @@ func openTarget(path string, user *account) (*target, error) {
 	if err != nil {
 		return nil, writeFault(path, err)
 	}
-	switch err = t.stage(old); {
-	case errors.Is(err, errAlone):
+	if err = t.stage(old); err != nil {
 		t.drop()
+	}
+	switch {
+	case errors.Is(err, errAlone):
 		if t, err = openInPlace(path); err != nil {
 			return nil, err
 		}
 	case isNoSpace(err):
-		t.drop()
 		return nil, writeFault(path, err)
 	case err != nil:
-		t.drop()
 		return nil, faultf(classOf(err), "path '%s' is as it was: a new file cannot be made beside it: %w", path, rootCause(err))
 	}
 	if err := claim(path, t.File, user); err != nil {

@@ -136,6 +136,15 @@ restart:
 		ctx.sleeping = true
 `,
 			},
+			{ // NewContext
+				old: `	return &platformContext{
+		needRestoreFPState:  true,
+		needToPullFullState: false,
+	}
+`,
+				new: `	return newContext()
+`,
+			},
 			{
 				old: `func (*platformContext) PrepareExit() {}
 `,

@@ -25,8 +25,8 @@ const (
 	// maxTick is what is counted of the time between two ticks.
 	maxTick = 100 * time.Millisecond
 
-	// wokenTicks is how many ticks after a start or a restore a thread is busy from its
-	// first one: it was running before the restore.
+	// wokenTicks is how many ticks after a restore a restored thread is busy that runs: it
+	// was running before.
 	wokenTicks = 10
 
 	// othersTicks is how many ticks after another one has run the turns end.
@@ -36,8 +36,10 @@ const (
 	veryMany = 8
 )
 
-// turn is what is known of a context's thread. Times, began and wake are protected by turns.mu.
+// turn is what is known of a context's thread. All but busy and held is protected by
+// turns.mu.
 type turn struct {
+	woken bool          // it was made before the clock ticked: at a restore
 	ran   time.Duration // until it ran last, less what it waited before, up to busyAfter
 	last  time.Time     // when that was
 	busy  atomic.Bool
@@ -52,9 +54,18 @@ var turns struct {
 	other atomic.Bool // has run since the last tick
 	on    atomic.Bool // some are held
 	ticks int64
-	until int64      // the tick until which there are turns
+	until int64              // the tick until which there are turns
 	last  time.Time          // when the clock ticked last
 	next  []*platformContext // who is held, by turn
+}
+
+// newContext returns a context that is not in the application yet.
+func newContext() *platformContext {
+	c := &platformContext{needRestoreFPState: true}
+	turns.mu.Lock()
+	defer turns.mu.Unlock()
+	c.turn.woken = turns.ticks == 0
+	return c
 }
 
 // Tick says that the clock has ticked while these contexts were in the application, or
@@ -103,7 +114,7 @@ func (*Systrap) Tick(running []platform.Context, processors int) {
 // count adds the time between the ticks now and before to what the thread has run, and
 // reports whether it is busy. One that was busy is until it has waited half as long.
 func (t *turn) count(now, before time.Time) bool {
-	if turns.ticks <= wokenTicks {
+	if t.woken && turns.ticks <= wokenTicks {
 		t.ran = busyAfter
 	} else {
 		ran := min(now.Sub(before), maxTick)
