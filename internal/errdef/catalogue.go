@@ -214,6 +214,7 @@ var catalogue = []Entry{
 	{"timeout_too_large", Invalid, 400, 400, "A duration is longer than the server allows. It is never shortened silently.", "Request less, or start the server with a larger --max-timeout."},
 	{"too_many_bodies", Exhausted, 429, 429, "The bodies of open requests have reached the limit of the server, of a client address or of an API key.", "Wait for requests to end, then try again."},
 	{"too_many_builds", Exhausted, 0, 429, "The API key has as many builds that are not over as it may have.", "Wait until some are over, or delete their templates."},
+	{"too_many_event_streams", Exhausted, 429, 0, "Events are followed as many times at once as the API key, or all keys together, may.", "End some of the streams, or ask for events without follow."},
 	{"too_many_files", Exhausted, 429, 429, "The sandbox has more files and directories, or longer names, than a pause can list. Each name of a file counts.", "Remove files that are not needed inside the sandbox, or pack them into archives."},
 	{"too_many_holds", Exhausted, 429, 0, "The sandbox has reached its limit of holds.", "Release some, or extend one by its id."},
 	{"too_many_layers", Exhausted, 0, 0, "The sandbox has more layers than the kernel can mount.", "See the server's log for why its layers were not merged."},

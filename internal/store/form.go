@@ -38,7 +38,7 @@ func encodeCommit(sb Sandbox, entries []lifecycle.Entry) (record []any, events [
 		if err != nil {
 			return nil, nil, fmt.Errorf("encode log entry %s: %w", entry.Type, err)
 		}
-		events = append(events, []any{sb.ID, formVersion, string(entry.Type), stamp(entry.At), data})
+		events = append(events, []any{sb.ID, sb.Config.Key, formVersion, string(entry.Type), stamp(entry.At), data})
 	}
 	return record, events, nil
 }
@@ -187,7 +187,7 @@ func scanEvent(rows *sql.Rows) (Event, error) {
 		data    sql.RawBytes
 		event   Event
 	)
-	if err := rows.Scan(&event.Seq, &event.Sandbox, &version, &data); err != nil {
+	if err := rows.Scan(&event.Seq, &event.Sandbox, &event.Key, &version, &data); err != nil {
 		return Event{}, err
 	}
 	what := fmt.Sprintf("log entry %d of sandbox %s", event.Seq, event.Sandbox)

@@ -105,6 +105,32 @@ func TestVolumesFromBeforeLimits(t *testing.T) {
 	}
 }
 
+// TestEventsFromBeforeKeys has events be there when they get the key of their
+// sandbox.
+func TestEventsFromBeforeKeys(t *testing.T) {
+	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	for _, key := range []string{"one", ""} {
+		sb := Sandbox{ID: "of " + key, Config: Config{Key: key}}
+		if err := s.Commit(t.Context(), sb, []lifecycle.Entry{{Type: lifecycle.EntryCreated}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := s.Events(t.Context(), "", 0, 10)
+	if err != nil || len(want) != 2 || want[0].Key != "one" {
+		t.Fatalf("events are %+v, %v", want, err)
+	}
+	before := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "ALTER TABLE events") })
+	if _, err := s.writer.Exec(fmt.Sprintf(`DROP INDEX events_of_key; ALTER TABLE events DROP COLUMN key; PRAGMA user_version = %d`, before)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.migrate(t.Context(), migrations[:before+1]); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Events(t.Context(), "", 0, 10); err != nil || !slices.Equal(got, want) {
+		t.Errorf("events are %+v, %v; want %+v", got, err, want)
+	}
+}
+
 func TestMigrationsAreNumbered(t *testing.T) {
 	file := &fstest.MapFile{Data: []byte(`SELECT 1`)}
 	defer func() {

@@ -154,7 +154,7 @@ func (s *SQLite) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	s.addEvent, err = s.writer.PrepareContext(ctx, `
-		INSERT INTO events (sandbox, version, type, at, data) VALUES (?, ?, ?, ?, ?)`)
+		INSERT INTO events (sandbox, key, version, type, at, data) VALUES (?, ?, ?, ?, ?, ?)`)
 	return err
 }
 
@@ -321,12 +321,20 @@ func (s *SQLite) Events(ctx context.Context, sandbox string, after int64, limit 
 func (s *SQLite) events(ctx context.Context, sandbox string, after int64, limit int) ([]Event, error) {
 	if sandbox == "" {
 		return collect(ctx, s.reader, scanEvent,
-			`SELECT seq, sandbox, version, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?`,
+			`SELECT seq, sandbox, key, version, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?`,
 			after, limit)
 	}
 	return collect(ctx, s.reader, scanEvent,
-		`SELECT seq, sandbox, version, data FROM events WHERE sandbox = ? AND seq > ? ORDER BY seq LIMIT ?`,
+		`SELECT seq, sandbox, key, version, data FROM events WHERE sandbox = ? AND seq > ? ORDER BY seq LIMIT ?`,
 		sandbox, after, limit)
+}
+
+// EventsOfKey implements [Store].
+func (s *SQLite) EventsOfKey(ctx context.Context, key string, after int64, limit int) ([]Event, error) {
+	events, err := collect(ctx, s.reader, scanEvent,
+		`SELECT seq, sandbox, key, version, data FROM events WHERE key = ? AND seq > ? ORDER BY seq LIMIT ?`,
+		key, after, max(limit, 0))
+	return events, s.explain(err, "read events")
 }
 
 // LastEvents implements [Store].
@@ -346,10 +354,10 @@ func (s *SQLite) EventsBefore(ctx context.Context, sandbox string, before int64,
 func (s *SQLite) eventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]Event, error) {
 	if sandbox == "" {
 		return collect(ctx, s.reader, scanEvent,
-			`SELECT seq, sandbox, version, data FROM events WHERE seq < ? ORDER BY seq DESC LIMIT ?`, before, limit)
+			`SELECT seq, sandbox, key, version, data FROM events WHERE seq < ? ORDER BY seq DESC LIMIT ?`, before, limit)
 	}
 	return collect(ctx, s.reader, scanEvent,
-		`SELECT seq, sandbox, version, data FROM events WHERE sandbox = ? AND seq < ? ORDER BY seq DESC LIMIT ?`,
+		`SELECT seq, sandbox, key, version, data FROM events WHERE sandbox = ? AND seq < ? ORDER BY seq DESC LIMIT ?`,
 		sandbox, before, limit)
 }
 

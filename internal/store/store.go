@@ -188,6 +188,7 @@ type Limits struct {
 type Event struct {
 	Seq     int64  `json:"seq"` // strictly increasing over all sandboxes
 	Sandbox string `json:"sandbox"`
+	Key     string `json:"key"` // that of the sandbox
 	lifecycle.Entry
 }
 
@@ -236,6 +237,9 @@ type Events interface {
 	// Events returns up to limit entries with Seq > after, oldest first, of
 	// one sandbox or, with an empty id, of all.
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]Event, error)
+	// EventsOfKey returns up to limit entries with Seq > after, oldest first, of
+	// all sandboxes that an API key has made.
+	EventsOfKey(ctx context.Context, key string, after int64, limit int) ([]Event, error)
 	// EventsBefore returns up to limit entries with Seq < before, newest first,
 	// of one sandbox or, with an empty id, of all.
 	EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]Event, error)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
+	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/names"
@@ -158,7 +160,7 @@ func (f *Fake) commit(sb store.Sandbox, entries []lifecycle.Entry) {
 	f.Sandboxes[sb.ID] = sb
 	for _, e := range entries {
 		f.told++
-		f.log = append(f.log, store.Event{Seq: f.told, Sandbox: sb.ID, Entry: e})
+		f.log = append(f.log, store.Event{Seq: f.told, Sandbox: sb.ID, Key: sb.Config.Key, Entry: e})
 	}
 	close(f.changed)
 	f.changed = make(chan struct{})
@@ -855,6 +857,20 @@ func (f *Fake) Events(_ context.Context, sandbox string, after int64, limit int)
 		}
 	}
 	return found, nil
+}
+
+// EventsAfter returns entries of the log.
+func (f *Fake) EventsAfter(ctx context.Context, of events.Scope, after int64, limit int) (events.Page, error) {
+	found, err := f.Events(ctx, of.Sandbox, after, math.MaxInt)
+	if of.Sandbox == "" && of.Key != "" {
+		found = slices.DeleteFunc(found, func(e store.Event) bool { return e.Key != of.Key })
+	}
+	p := events.Page{Events: found, Next: after, More: len(found) > limit}
+	p.Events = found[:min(limit, len(found))]
+	if n := len(p.Events); n > 0 {
+		p.Next = p.Events[n-1].Seq
+	}
+	return p, err
 }
 
 // EventsBefore returns entries of the log, newest first.

@@ -8,13 +8,17 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/events"
 )
 
 // eventView is an entry of the event log, which is the history of all
@@ -49,9 +53,9 @@ func viewEvent(e store.Event) eventView {
 	}
 }
 
-func viewEvents(events []store.Event) []eventView {
-	views := make([]eventView, 0, len(events))
-	for _, e := range events {
+func viewEvents(all []store.Event) []eventView {
+	views := make([]eventView, 0, len(all))
+	for _, e := range all {
 		views = append(views, viewEvent(e))
 	}
 	return views
@@ -124,56 +128,17 @@ func (s *server) events(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(eventsView{Events: viewEvents(found.events), Next: found.next})
-}
-
-// page is a piece of the event log.
-type page struct {
-	events []store.Event
-	next   int64 // after which to go on
-	more   bool  // there may be more already
+	return ok(eventsView{Events: viewEvents(found.Events), Next: found.Next})
 }
 
 // eventsAfter returns up to limit events of the sandbox of the call, or of all
 // that its key sees.
-func (s *server) eventsAfter(ctx context.Context, c *call, after int64, limit int) (page, error) {
-	if c.sandbox == "" && !auth.SeesAll(c.key) {
-		return s.ownEventsAfter(ctx, c.key, after, limit)
+func (s *server) eventsAfter(ctx context.Context, c *call, after int64, limit int) (events.Page, error) {
+	of := events.Scope{Sandbox: c.sandbox}
+	if !auth.SeesAll(c.key) {
+		of.Key = c.key.ID
 	}
-	events, err := s.Sandboxes.Events(ctx, c.sandbox, after, limit)
-	p := page{events: events, next: after, more: len(events) == limit}
-	if n := len(events); n > 0 {
-		p.next = events[n-1].Seq
-	}
-	return p, err
-}
-
-// ownEventsAfter looks for the events of what the key has made among all.
-func (s *server) ownEventsAfter(ctx context.Context, key store.Key, after int64, limit int) (page, error) {
-	p := page{next: after, more: true}
-	sees := map[string]bool{} // by sandbox
-	for p.more && len(p.events) < limit {
-		events, err := s.Sandboxes.Events(ctx, "", p.next, maxPage)
-		if err != nil {
-			return page{}, err
-		}
-		p.more = len(events) == maxPage
-		for _, e := range events {
-			if len(p.events) == limit {
-				p.more = true
-				break
-			}
-			p.next = e.Seq
-			if _, known := sees[e.Sandbox]; !known {
-				sb, err := s.Sandboxes.Find(ctx, e.Sandbox)
-				sees[e.Sandbox] = err == nil && auth.Sees(key, sb.Config.Key)
-			}
-			if sees[e.Sandbox] {
-				p.events = append(p.events, e)
-			}
-		}
-	}
-	return p, nil
+	return s.Sandboxes.EventsAfter(ctx, of, after, limit)
 }
 
 // fromNow is the cursor of what is yet to happen.
@@ -210,7 +175,13 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 		}
 		after = n
 	}
+	holder := ration.Holder{Name: c.key.ID, Most: maxKeyStreams}
+	if !s.streams.Take(1, holder) {
+		return reply{}, errdef.New(errdef.Exhausted, "too_many_event_streams", "the API key follows events %d times, or all keys together %d times: no more are served at once", maxKeyStreams, maxStreams).
+			WithRemedy("end some of these streams, or ask for events without follow")
+	}
 	return reply{stream: func(w http.ResponseWriter) {
+		defer s.streams.Give(1, holder)
 		h := w.Header()
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("Cache-Control", "no-store")
@@ -221,12 +192,22 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 		}
 		ctx, cancel := s.Auth.Bind(c.r.Context(), c.key.ID)
 		defer cancel()
-		st := &eventStream{w: w, out: http.NewResponseController(w)}
+		st := &eventStream{w: w, out: http.NewResponseController(w), texts: &s.texts}
 		if err := s.stream(ctx, c, st, after); err != nil && ctx.Err() == nil {
 			s.Log.Warn("event stream ended", c.attrs("err", err)...) // the client comes back for the rest
 		}
 	}}, nil
 }
+
+// Bounds of streams.
+const (
+	// maxKeyStreams is how many an API key may follow at once, and maxStreams how
+	// many all keys may together.
+	maxKeyStreams, maxStreams = 32, 512
+	// streamPage is how many events are sent at once: they wait in memory for a
+	// client that does not read.
+	streamPage = 100
+)
 
 // streamEvery is how often the log is read for one stream at most. What comes alone
 // goes out at once; what comes in a flood, of whatever key, goes out together.
@@ -246,14 +227,14 @@ func (s *server) stream(ctx context.Context, c *call, st *eventStream, after int
 	for {
 		changed, next := s.Sandboxes.Changed(), time.After(streamEvery)
 		for more := true; more; {
-			found, err := s.eventsAfter(ctx, c, after, maxPage)
+			found, err := s.eventsAfter(ctx, c, after, streamPage)
 			if err != nil {
 				return fmt.Errorf("read events after %d: %w", after, err)
 			}
-			if err := st.sendEvents(found.events); err != nil {
+			if err := st.sendEvents(found.Events); err != nil {
 				return err
 			}
-			after, more = found.next, found.more
+			after, more = found.Next, found.More
 		}
 		select {
 		case <-ctx.Done():
@@ -272,23 +253,50 @@ func (s *server) stream(ctx context.Context, c *call, st *eventStream, after int
 	}
 }
 
+// eventTexts are events as streams have them, made once for all who follow. Those
+// of one place in it are the ones whose ids leave the same rest.
+type eventTexts struct {
+	mu sync.Mutex
+	of [keptTexts]struct {
+		seq  int64
+		text string
+	}
+}
+
+const keptTexts = 1024
+
+func (t *eventTexts) text(e store.Event) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kept := &t.of[e.Seq%keptTexts]
+	if kept.seq != e.Seq {
+		data, err := json.Marshal(viewEvent(e))
+		if err != nil {
+			return "", fmt.Errorf("encode event %d: %w", e.Seq, err)
+		}
+		kept.seq, kept.text = e.Seq, fmt.Sprintf("id: %d\nevent: %s\ndata: %s\n\n", e.Seq, e.Type, data)
+	}
+	return kept.text, nil
+}
+
 // eventStream writes server-sent events.
 type eventStream struct {
-	w   http.ResponseWriter
-	out *http.ResponseController
+	w     http.ResponseWriter
+	out   *http.ResponseController
+	texts *eventTexts
 }
 
 // writeWait is how long a client may not read before it counts as gone.
 const writeWait = 30 * time.Second
 
-func (s *eventStream) sendEvents(events []store.Event) error {
+func (s *eventStream) sendEvents(all []store.Event) error {
 	var b strings.Builder
-	for _, e := range events {
-		data, err := json.Marshal(viewEvent(e))
+	for _, e := range all {
+		text, err := s.texts.text(e)
 		if err != nil {
-			return fmt.Errorf("encode event %d: %w", e.Seq, err)
+			return err
 		}
-		fmt.Fprintf(&b, "id: %d\nevent: %s\ndata: %s\n\n", e.Seq, e.Type, data)
+		b.WriteString(text)
 	}
 	if b.Len() == 0 {
 		return nil

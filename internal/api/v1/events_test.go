@@ -17,8 +17,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/golden"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -253,10 +255,10 @@ type commitsMeanwhile struct {
 	commit func()
 }
 
-func (f *commitsMeanwhile) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
-	events, err := f.Fake.Events(ctx, sandbox, after, limit)
+func (f *commitsMeanwhile) EventsAfter(ctx context.Context, of events.Scope, after int64, limit int) (events.Page, error) {
+	page, err := f.Fake.EventsAfter(ctx, of, after, limit)
 	f.once.Do(f.commit)
-	return events, err
+	return page, err
 }
 
 func TestStreamNoticesACommitAfterItsRead(t *testing.T) {
@@ -286,9 +288,9 @@ type countsReads struct {
 	reads atomic.Int64
 }
 
-func (f *countsReads) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
+func (f *countsReads) EventsAfter(ctx context.Context, of events.Scope, after int64, limit int) (events.Page, error) {
 	f.reads.Add(1)
-	return f.Fake.Events(ctx, sandbox, after, limit)
+	return f.Fake.EventsAfter(ctx, of, after, limit)
 }
 
 // TestStreamOfAFlood: hundreds who followed the events of a key that made thousands
@@ -315,9 +317,36 @@ func TestStreamOfAFlood(t *testing.T) {
 		}
 	}
 	// One more than fit, one for each full page, and one that is under way.
-	if most := int64(time.Since(begin)/streamEvery) + events/maxPage + 2; f.reads.Load() > most {
+	if most := int64(time.Since(begin)/streamEvery) + events/streamPage + 2; f.reads.Load() > most {
 		t.Errorf("the log was read %d times within %s, want %d at most", f.reads.Load(), time.Since(begin), most)
 	}
+}
+
+// TestStreamsOfAKeyAreCounted: one key had hundreds of streams, and nobody counted.
+// Those of one key leave other keys theirs, and one that has ended another its place.
+func TestStreamsOfAKeyAreCounted(t *testing.T) {
+	w, url := served(t)
+	w.create(`{}`)
+	streams := []*stream{}
+	for range maxKeyStreams {
+		s := follow(t, url+"/v1/events?follow=true", nil)
+		s.next()
+		streams = append(streams, s)
+	}
+	w.do("GET", "/v1/events?follow=true", "").fails(http.StatusTooManyRequests, "too_many_event_streams", "32 times")
+	w.do("GET", "/v1/events", "").Is(http.StatusOK)
+	follow(t, url+"/v1/events?follow=true", map[string]string{"X-API-Key": apitest.OwnKey}).next()
+	streams[0].stop()
+	testmode.Eventually(t, "a stream in place of one that has ended", func() bool {
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", url+"/v1/events?follow=true", nil)
+		r.Header.Set("X-API-Key", goodKey)
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
 }
 
 // TestStreamAfterABreakLosesNothing: clients that break off and come back with

@@ -108,7 +108,7 @@ func (r route) params() []schema {
 		}
 	}
 	query := r.query
-	if r.carries == events {
+	if r.carries == streamed {
 		query = append(slices.Clone(query), param{"Last-Event-ID", "header", "The id of the last event seen: a stream goes on after it.", schema{"type": "integer"}})
 	}
 	for _, p := range query {
@@ -126,7 +126,7 @@ func (r route) responses(all schemas) schema {
 	success := schema{"description": http.StatusText(r.status)}
 	if r.answer != nil {
 		content := jsonContent(all.of(reflect.TypeOf(r.answer)))
-		if r.carries == events {
+		if r.carries == streamed {
 			content["text/event-stream"] = schema{"schema": schema{
 				"type": "string", "description": "Events with the id and type of an entry of the log, and the entry as data.",
 			}}

@@ -85,7 +85,7 @@ const (
 	jsonOnly content = ""
 	progress content = "progress" // the answer may be lines that tell how far it is
 	archive  content = "archive"  // the same, and the body is an image
-	events   content = "events"   // the answer may be server-sent events
+	streamed content = "events"   // the answer may be server-sent events
 	download content = "download" // the answer is a bundle
 	upload   content = "upload"   // the body is a bundle
 
@@ -214,8 +214,8 @@ func routes() []route {
 		{get, one + "/usage", look, none, sandboxUsage, "getUsage", "What a sandbox that has not ended used, since the server's start.", nil, nil, http.StatusOK, samplesView{}, jsonOnly},
 		{get, "/v1/usage", look, none, fleetUsage, "listUsage", "What sandboxes used last.", nil, usageQuery, http.StatusOK, usageView{}, jsonOnly},
 
-		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, ownQuery, http.StatusOK, eventsView{}, events},
-		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, events},
+		{get, one + "/events", look, none, (*server).sandboxEvents, "listSandboxEvents", "The event log of one sandbox, oldest first, or a stream of it.", nil, ownQuery, http.StatusOK, eventsView{}, streamed},
+		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, streamed},
 
 		{get, one + "/export", use, none, (*server).export, "exportSandbox", "A paused sandbox as one file, to keep or to import elsewhere. It has secrets of the sandbox in it. One that is cut off is not complete, and is refused by an import.", nil, nil, http.StatusOK, nil, download},
 		{post, "/v1/imports", manage, none, (*server).importSandbox, "importSandbox", "Create a paused sandbox from an export. Import only files that you trust as much as a program run as root.", nil, importQuery, http.StatusCreated, sandboxView{}, upload},

@@ -16,9 +16,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
@@ -86,10 +88,9 @@ type Explanations interface {
 
 // EventLog is what has happened to sandboxes.
 type EventLog interface {
-	// Events returns up to limit events with Seq > after, oldest first, of one
-	// sandbox or, with an empty id, of all.
-	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
-	// EventsBefore returns those with Seq < before, newest first.
+	// EventsAfter returns up to limit events with Seq > after, oldest first.
+	EventsAfter(ctx context.Context, of events.Scope, after int64, limit int) (events.Page, error)
+	// EventsBefore returns those of a sandbox with Seq < before, newest first.
 	EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]store.Event, error)
 	// LastEvent returns the Seq of the last event of all sandboxes; 0 before the
 	// first.
@@ -187,7 +188,9 @@ type Options struct {
 type server struct {
 	Options
 	router   httpapi.Router[route]
-	document func() []byte // of the API
+	document func() []byte  // of the API
+	streams  *ration.Ration // of events that are followed
+	texts    eventTexts
 }
 
 // New returns the handler of everything under /v1.
@@ -198,7 +201,7 @@ func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &server{Options: o, router: newRouter(), document: sync.OnceValue(OpenAPI)}
+	return &server{Options: o, router: newRouter(), document: sync.OnceValue(OpenAPI), streams: ration.New(maxStreams)}
 }
 
 // Owns reports whether a request is of this dialect, by its path alone.

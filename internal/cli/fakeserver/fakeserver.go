@@ -48,6 +48,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/trace"
@@ -512,6 +513,15 @@ func (b backend) Outlooks(ctx context.Context, ids []string) map[string]supervis
 func (b backend) Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
 	defer b.s.leave()
 	return b.events(b.s.enter().Events(ctx, b.s.inner(sandbox), after, limit))
+}
+
+// EventsAfter implements v1.Sandboxes.
+func (b backend) EventsAfter(ctx context.Context, of events.Scope, after int64, limit int) (events.Page, error) {
+	defer b.s.leave()
+	of.Sandbox = b.s.inner(of.Sandbox)
+	page, err := b.s.enter().EventsAfter(ctx, of, after, limit)
+	page.Events, err = b.events(page.Events, err)
+	return page, err
 }
 
 // EventsBefore implements v1.Sandboxes.

@@ -88,6 +88,7 @@ type snapshot struct {
 type event struct {
 	seq   int64
 	birth birth
+	key   string
 	data  []byte
 }
 
@@ -159,7 +160,7 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	s.d.boxes[sb.ID] = stored{data, sb, old.birth}
 	for _, line := range lines {
 		s.d.seq++
-		s.d.events = append(s.d.events, event{s.d.seq, old.birth, line})
+		s.d.events = append(s.d.events, event{s.d.seq, old.birth, sb.Config.Key, line})
 	}
 	if s.hooks.After != nil {
 		if err := s.hooks.After(c); err != nil {
@@ -266,14 +267,25 @@ func (s *Store) Events(_ context.Context, sandbox string, after int64, limit int
 			return nil, err
 		}
 	}
-	// Events are in the order of seq.
-	first, _ := slices.BinarySearchFunc(s.d.events, after+1, func(e event, seq int64) int { return int(e.seq - seq) })
-	var list []store.Event
-	for _, e := range s.d.events[first:] {
+	return s.d.eventsAfter(after, limit, func(e event) bool { return sandbox == "" || e.birth.id == sandbox })
+}
+
+// EventsOfKey implements store.Store.
+func (s *Store) EventsOfKey(_ context.Context, key string, after int64, limit int) ([]store.Event, error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	return s.d.eventsAfter(after, limit, func(e event) bool { return e.key == key })
+}
+
+// eventsAfter returns up to limit events after one that are wanted. Events are in
+// the order of seq. The caller holds the lock.
+func (d *Data) eventsAfter(after int64, limit int, wanted func(event) bool) (list []store.Event, err error) {
+	first, _ := slices.BinarySearchFunc(d.events, after+1, func(e event, seq int64) int { return int(e.seq - seq) })
+	for _, e := range d.events[first:] {
 		if len(list) >= limit {
 			break
 		}
-		if s.d.lives(e.birth) && (sandbox == "" || e.birth.id == sandbox) {
+		if d.lives(e.birth) && wanted(e) {
 			if err := e.appendTo(&list); err != nil {
 				return nil, err
 			}
@@ -312,7 +324,7 @@ func (e event) appendTo(list *[]store.Event) error {
 	if err != nil {
 		return fmt.Errorf("read log entry %d: %w", e.seq, err)
 	}
-	*list = append(*list, store.Event{Seq: e.seq, Sandbox: e.birth.id, Entry: entry})
+	*list = append(*list, store.Event{Seq: e.seq, Sandbox: e.birth.id, Key: e.key, Entry: entry})
 	return nil
 }
 

@@ -47,6 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"TimesComeBackInUTC", testUTC},
 		{"EventsCursor", testEventsCursor},
 		{"EventsUnknownSandbox", testEventsUnknown},
+		{"EventsOfKey", testEventsOfKey},
 		{"LastEvents", testLastEvents},
 		{"EventsBefore", testEventsBefore},
 		{"SeqIncreasesAfterForget", testSeq},
@@ -138,7 +139,7 @@ func testEveryField(t *testing.T, h harness) {
 	diff(t, "sandbox", sandboxes(t, s)[slices.IndexFunc(sandboxes(t, s), func(x store.Sandbox) bool { return x.ID == sb.ID })], sb)
 	diff(t, "key", only(t, keys(t, s)), key)
 	got := only(t, events(t, s, "", 0, 10))
-	diff(t, "event", got, store.Event{Seq: got.Seq, Sandbox: sb.ID, Entry: line})
+	diff(t, "event", got, store.Event{Seq: got.Seq, Sandbox: sb.ID, Key: sb.Config.Key, Entry: line})
 }
 
 func testZeroValues(t *testing.T, h harness) {
@@ -290,6 +291,37 @@ func testEventsCursor(t *testing.T, h harness) {
 				t.Errorf("Events(%q, %d, %d) = %+v, want %+v", c.sandbox, c.after, c.limit, got, c.want)
 			}
 		})
+	}
+}
+
+func testEventsOfKey(t *testing.T, h harness) {
+	s := h.open(t)
+	for i := range int64(8) { // a and c belong to one key, b and d to others
+		sb := sandbox([]string{"a", "b", "c", "d"}[i%4], i)
+		sb.Config.Key = []string{"one", "two", "one", ""}[i%4]
+		commit(t, s, sb, entry(i), entry(i+100))
+	}
+	all := events(t, s, "", 0, 1000)
+	ofOne := slices.DeleteFunc(slices.Clone(all), func(e store.Event) bool { return e.Sandbox != "a" && e.Sandbox != "c" })
+	s = h.reopen(t, s)
+	for _, c := range []struct {
+		key   string
+		after int64
+		limit int
+		want  []store.Event
+	}{
+		{"one", 0, 1000, ofOne},
+		{"one", ofOne[1].Seq, 3, ofOne[2:5]},
+		{"one", all[2].Seq, 1, ofOne[2:3]},
+		{"one", ofOne[7].Seq, 3, nil},
+		{"one", 0, 0, nil},
+		{"one", 0, -1, nil},
+		{"three", 0, 10, nil},
+	} {
+		got, err := s.EventsOfKey(t.Context(), c.key, c.after, c.limit)
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("EventsOfKey(%q, %d, %d) = %+v, %v; want %+v", c.key, c.after, c.limit, got, err, c.want)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 )
@@ -298,7 +299,7 @@ func types(events []store.Event) (all []lifecycle.EntryType) {
 	return all
 }
 
-func events(w world) {
+func eventLog(w world) {
 	ctx := w.t.Context()
 	changed := w.s.Changed()
 	before, err := w.s.LastEvent(ctx)
@@ -327,6 +328,14 @@ func events(w world) {
 	some, err := w.s.Events(ctx, id, all[0].Seq, 2)
 	if w.ok("Events", err); len(some) != 2 || some[0].Seq != all[1].Seq || some[1].Seq != all[2].Seq {
 		w.t.Errorf("two events after the first are %v", types(some))
+	}
+	page, err := w.s.EventsAfter(ctx, events.Scope{Sandbox: id}, all[0].Seq, 2)
+	if w.ok("EventsAfter", err); !slices.Equal(page.Events, some) || page.Next != some[1].Seq || !page.More {
+		w.t.Errorf("two events after the first are %+v", page)
+	}
+	page, err = w.s.EventsAfter(ctx, events.Scope{Key: "nobody"}, 0, 2)
+	if w.ok("EventsAfter", err); len(page.Events) != 0 || page.More {
+		w.t.Errorf("the events of a key that has made nothing are %+v", page)
 	}
 	some, err = w.s.EventsBefore(ctx, id, all[3].Seq, 2)
 	if w.ok("EventsBefore", err); len(some) != 2 || some[0].Seq != all[2].Seq || some[1].Seq != all[1].Seq {

@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
@@ -53,6 +54,7 @@ type Holds interface {
 // EventLog is the log of all sandboxes.
 type EventLog interface {
 	Events(ctx context.Context, sandbox string, after int64, limit int) ([]store.Event, error)
+	EventsAfter(ctx context.Context, of events.Scope, after int64, limit int) (events.Page, error)
 	EventsBefore(ctx context.Context, sandbox string, before int64, limit int) ([]store.Event, error)
 	LastEvent(ctx context.Context) (int64, error)
 	Changed() <-chan struct{}
@@ -114,7 +116,7 @@ func Run(t *testing.T, open func(t *testing.T) Server) {
 	for name, test := range map[string]func(world){
 		"Create": create, "CreateRefused": createRefused, "Idempotency": idempotency, "Unknown": unknown, "Ended": ended,
 		"PauseAndResume": pauseAndResume, "Timeouts": timeouts, "Patch": patch, "PatchWithConnect": patchWithConnect,
-		"Holds": holds, "Events": events, "Move": move, "Previews": previews, "Explain": explain,
+		"Holds": holds, "Events": eventLog, "Move": move, "Previews": previews, "Explain": explain,
 		"Clocks": clocks, "HoldsAndClocks": holdsAndClocks, "Activity": activity, "Tombstones": tombstones, "Names": named, "Made": made, "Accounts": accounts, "Traffic": traffic,
 		"Volumes": volumes, "Mounts": mounts, "Services": services, "Templates": templates,
 		"TakeSnapshots": takeSnapshots, "NameSnapshots": nameSnapshots, "KeepSnapshots": keepSnapshots, "FromSnapshots": fromSnapshots, "Forks": forks, "Restores": restores,
