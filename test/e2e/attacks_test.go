@@ -361,6 +361,9 @@ func floodEvents(ctx context.Context, a *attacker) {
 			}
 		})
 	}
+	a.unread(ctx, 300, func() (*http.Request, error) {
+		return http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.s.addr+"/v1/events?follow=true", nil)
+	})
 	a.forever(ctx, 2*len(all), func(i int) error {
 		if i == 0 {
 			return a.nap(ctx, all[0])
@@ -408,31 +411,40 @@ func slowReaders(ctx context.Context, a *attacker) {
 		if _, err := sb.Run(ctx, client.Command{Args: []string{"truncate", "-s", "1G", "large"}}); err != nil {
 			continue
 		}
-		a.forever(ctx, 300, func(int) error {
-			req, err := sb.Request(ctx, http.MethodGet, agentPort, "/files?path=large&username=user", nil)
-			if err != nil {
-				return err
-			}
-			conn, err := a.dial(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			stop := context.AfterFunc(ctx, func() { conn.Close() })
-			defer stop()
-			if err := errors.Join(conn.(*net.TCPConn).SetReadBuffer(4096), req.Write(conn)); err != nil {
-				return err
-			}
-			var first [12]byte
-			if _, err := io.ReadFull(conn, first[:]); err != nil || string(first[9:]) != "200" {
-				return fmt.Errorf("%q, %w", first, err)
-			}
-			a.hit()
-			<-ctx.Done()
-			return nil
+		a.unread(ctx, 300, func() (*http.Request, error) {
+			return sb.Request(ctx, http.MethodGet, agentPort, "/files?path=large&username=user", nil)
 		})
 	}
 	wait(ctx, time.Second)
+}
+
+// unread makes so many requests whose answers nobody reads until ctx ends. Those that
+// are refused are made again.
+func (a *attacker) unread(ctx context.Context, width int, request func() (*http.Request, error)) {
+	a.forever(ctx, width, func(int) error {
+		req, err := request()
+		if err != nil {
+			return err
+		}
+		req.Header.Set("X-Api-Key", a.key.Text)
+		conn, err := a.dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		defer stop()
+		if err := errors.Join(conn.(*net.TCPConn).SetReadBuffer(4096), req.Write(conn)); err != nil {
+			return err
+		}
+		var first [12]byte
+		if _, err := io.ReadFull(conn, first[:]); err != nil || string(first[9:]) != "200" {
+			return fmt.Errorf("%q, %w", first, err)
+		}
+		a.hit()
+		<-ctx.Done()
+		return nil
+	})
 }
 
 func manyCreates(ctx context.Context, a *attacker) {
