@@ -169,6 +169,7 @@ func (c *conn) answer(r *request, a *reply, keep bool, method string) bool {
 const (
 	drainBytes = 256 << 10
 	lingerFor  = 5 * time.Second
+	lingerPace = 10 * time.Millisecond // between two times drainBytes
 )
 
 // drain reads the rest of a body that nobody wants, so that the connection can
@@ -194,11 +195,18 @@ func (c *conn) drain(req *h1.Request) bool {
 }
 
 // linger ends the connection so that the client can read the last answer: data
-// that arrives on a closed connection would reset it, and with it the answer.
+// that arrives on a closed connection would reset it, and with it the answer. What
+// a client still sends is read slowly, so that it has time to look for an answer
+// however much it has.
 func (c *conn) linger() {
 	_ = c.in.conn.SetReadDeadline(time.Now().Add(lingerFor))
-	if closeWrite(c.in.conn) == nil {
-		_, _ = io.CopyN(io.Discard, c.in.conn, 64*drainBytes)
+	if closeWrite(c.in.conn) != nil {
+		return
+	}
+	for pace := time.Tick(lingerPace); ; <-pace {
+		if _, err := io.CopyN(io.Discard, c.in.conn, drainBytes); err != nil {
+			return
+		}
 	}
 }
 

@@ -483,6 +483,27 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
+// TestRefusalOfALargeBody: a client that sent all of a body before it looked for an
+// answer met a closed connection, and not the reason why the body was refused.
+func TestRefusalOfALargeBody(t *testing.T) {
+	const chunks, chunk = 32, 1 << 20
+	f := newFleet(t, nil)
+	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "too large", http.StatusRequestEntityTooLarge)
+	})
+	conn, br := talk(t, f.serveWith(t, Options{Control: refuse}))
+	fmt.Fprint(conn, "POST /v2/sandboxes HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+	data := fmt.Appendf(nil, "%x\r\n%s\r\n", chunk, strings.Repeat("x", chunk))
+	for i := range chunks {
+		if _, err := conn.Write(data); err != nil {
+			t.Fatalf("chunk %d: %v", i, err)
+		}
+	}
+	if resp, got := readAnswer(t, br, "POST"); resp.StatusCode != http.StatusRequestEntityTooLarge || got != "too large\n" {
+		t.Errorf("%d %q", resp.StatusCode, got)
+	}
+}
+
 func TestLimits(t *testing.T) {
 	hold := make(chan struct{})
 	f := newFleet(t, func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); <-hold })
