@@ -2,7 +2,6 @@ package image
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -59,7 +58,12 @@ func (s *Store) load(ctx context.Context, archive io.Reader, progress func(Progr
 	}
 	defer func() { _ = s.unstage(dir) }() // what is left of it, gc removes
 	a := archived{dir: dir}
-	if err := a.receive(ctx, archive, s.limits); err != nil {
+	in, err := s.expand(ctx, "the archive of an image", &metered{in: io.NopCloser(archive), sum: sha256.New()})
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := a.receive(in); err != nil {
 		return err
 	}
 	img, layers, err := a.image()
@@ -75,21 +79,12 @@ type archived struct{ dir string }
 // receive writes the files of an archive into the directory. A file is named after
 // the digest of its path, so that the archive chooses no name. Symbolic links are
 // not made.
-func (a archived) receive(ctx context.Context, archive io.Reader, limits Limits) error {
-	plain, end, err := decompress(bufio.NewReaderSize(archive, 256<<10))
-	if err != nil {
-		return err
-	}
-	defer end()
-	in := tar.NewReader(plain)
-	left := limits.Bytes
+func (a archived) receive(archive *expanding) error {
+	in := tar.NewReader(archive)
 	for n := 0; ; n++ {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			_, err = io.Copy(io.Discard, io.LimitReader(plain, 1<<20)) // its padding
+			_, err = io.Copy(io.Discard, io.LimitReader(archive, 1<<20)) // its padding
 			return err
 		}
 		if err != nil {
@@ -101,13 +96,16 @@ func (a archived) receive(ctx context.Context, archive io.Reader, limits Limits)
 		if n == maxFiles {
 			return tooLarge("an archive of an image has more than %d files", maxFiles)
 		}
-		if err := a.take(h, in, &left); err != nil {
+		if isSparse(h) { // no program saves an image so
+			return Invalid("the archive has %.200q as a sparse file", h.Name)
+		}
+		if err := a.take(h, in); err != nil {
 			return err
 		}
 	}
 }
 
-func (a archived) take(h *tar.Header, data io.Reader, left *int64) error {
+func (a archived) take(h *tar.Header, data io.Reader) error {
 	name, err := localName(h.Name)
 	if err != nil {
 		return err
@@ -129,9 +127,6 @@ func (a archived) take(h *tar.Header, data io.Reader, left *int64) error {
 		return err
 	default:
 		return nil
-	}
-	if *left -= h.Size; *left < 0 {
-		return tooLarge("the archive of an image is too large")
 	}
 	f, err := os.OpenFile(a.file(name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {

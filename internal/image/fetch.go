@@ -119,16 +119,16 @@ func (r *resuming) Close() error {
 	return nil
 }
 
-// layerReader is the uncompressed archive of a layer. It is bounded, and finish
-// checks it against its digests.
-type layerReader struct {
+// expanding is an archive without its compression. It is bounded, and ends with its
+// context: work for a client that has gone goes on for one read.
+type expanding struct {
+	ctx    context.Context
 	limits Limits
-	l      source
+	what   string // that it is, for errors
 
 	compressed *metered
 	plain      io.Reader
 	closePlain func()
-	sum        hash.Hash
 	n          int64
 
 	check   func() error // whether there is room on the disk; nil for no check
@@ -138,19 +138,75 @@ type layerReader struct {
 // checkEvery is how many bytes are unpacked between two looks at the disk.
 const checkEvery = 16 << 20
 
+// expand begins to read an archive. in is closed with the result, or here if this
+// fails.
+func (s *Store) expand(ctx context.Context, what string, in *metered) (*expanding, error) {
+	plain, closePlain, err := decompress(bufio.NewReaderSize(in, 256<<10))
+	if err != nil {
+		in.in.Close()
+		return nil, err
+	}
+	return &expanding{ctx: ctx, limits: s.limits, what: what, compressed: in, plain: plain, closePlain: closePlain, check: s.Check}, nil
+}
+
+// Read implements io.Reader.
+func (r *expanding) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := r.plain.Read(p)
+	r.n += int64(n)
+	if r.check != nil && r.n >= r.checked+checkEvery {
+		r.checked = r.n
+		if err := r.check(); err != nil {
+			return n, err
+		}
+	}
+	switch {
+	case r.n > r.limits.Bytes:
+		return n, tooLarge("%s has more than %d MiB", r.what, r.limits.Bytes>>20)
+	case r.n > RatioFrom && r.n > r.limits.Ratio*r.compressed.n:
+		return n, tooLarge("%s of %d bytes expands to more than %d times as many", r.what, r.compressed.n, r.limits.Ratio)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = r.undecodable(err)
+	}
+	return n, err
+}
+
+// undecodable gives an error of the decompression its class; those of the
+// connection keep theirs.
+func (r *expanding) undecodable(err error) error {
+	if r.compressed.err != nil {
+		return r.compressed.err
+	}
+	return damaged("%s cannot be decompressed: %v", r.what, err)
+}
+
+// Close implements io.Closer.
+func (r *expanding) Close() error {
+	r.closePlain()
+	return r.compressed.in.Close()
+}
+
+// layerReader is the archive of a layer. finish checks it against its digests.
+type layerReader struct {
+	*expanding
+	l   source
+	sum hash.Hash
+}
+
 // open begins to fetch a layer.
 func (s *Store) open(ctx context.Context, l source, progress func(Progress)) (*layerReader, error) {
 	m := &metered{in: &resuming{ctx: ctx, open: l.open, size: l.size}, sum: sha256.New(), told: time.Now(), tell: func(done int64) {
 		progress(Progress{Layer: l.name(), State: Fetching, Done: done, Size: l.size})
 	}}
 	m.tell(0)
-	buffered := bufio.NewReaderSize(m, 256<<10)
-	plain, closePlain, err := decompress(buffered)
+	in, err := s.expand(ctx, "a layer", m)
 	if err != nil {
-		m.in.Close()
 		return nil, err
 	}
-	return &layerReader{limits: s.limits, l: l, compressed: m, plain: plain, closePlain: closePlain, sum: sha256.New(), check: s.Check}, nil
+	return &layerReader{expanding: in, l: l, sum: sha256.New()}, nil
 }
 
 // decompress finds out by the first bytes what a stream is, whatever its
@@ -179,34 +235,9 @@ func decompress(in *bufio.Reader) (plain io.Reader, end func(), err error) {
 
 // Read implements io.Reader.
 func (r *layerReader) Read(p []byte) (int, error) {
-	n, err := r.plain.Read(p)
+	n, err := r.expanding.Read(p)
 	r.sum.Write(p[:n])
-	r.n += int64(n)
-	if r.check != nil && r.n >= r.checked+checkEvery {
-		r.checked = r.n
-		if err := r.check(); err != nil {
-			return n, err
-		}
-	}
-	switch {
-	case r.n > r.limits.Bytes:
-		return n, tooLarge("a layer has more than %d MiB", r.limits.Bytes>>20)
-	case r.n > RatioFrom && r.n > r.limits.Ratio*r.compressed.n:
-		return n, tooLarge("a layer of %d bytes expands to more than %d times as many", r.compressed.n, r.limits.Ratio)
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = r.undecodable(err)
-	}
 	return n, err
-}
-
-// undecodable gives an error of the decompression its class; those of the
-// connection keep theirs.
-func (r *layerReader) undecodable(err error) error {
-	if r.compressed.err != nil {
-		return r.compressed.err
-	}
-	return damaged("a layer cannot be decompressed: %v", err)
 }
 
 // finish reads what follows the archive, and checks the digests.
@@ -226,12 +257,6 @@ func (r *layerReader) finish() error {
 	return nil
 }
 
-// Close implements io.Closer.
-func (r *layerReader) Close() error {
-	r.closePlain()
-	return r.compressed.in.Close()
-}
-
 // metered counts what is read, takes its digest, and tells of it.
 type metered struct {
 	in   io.ReadCloser
@@ -239,7 +264,7 @@ type metered struct {
 	n    int64
 	err  error // but io.EOF
 	told time.Time
-	tell func(done int64)
+	tell func(done int64) // nil for nobody
 }
 
 // Read implements io.Reader.
@@ -250,7 +275,7 @@ func (m *metered) Read(p []byte) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		m.err = err
 	}
-	if now := time.Now(); now.Sub(m.told) >= progressEvery {
+	if now := time.Now(); m.tell != nil && now.Sub(m.told) >= progressEvery {
 		m.told = now
 		m.tell(m.n)
 	}

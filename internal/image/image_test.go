@@ -854,3 +854,91 @@ func TestRemove(t *testing.T) {
 		t.Errorf("staged %v", staged)
 	}
 }
+
+// sparseArchive is an archive of one sparse file that is size bytes long and has
+// nothing but zeros.
+func sparseArchive(t testing.TB, size int64) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "zeros", Mode: 0o644, Format: tar.FormatGNU}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	data := b.Bytes()
+	head := data[:512]
+	head[156] = tar.TypeGNUSparse
+	copy(head[257:], "ustar  \x00")
+	copy(head[386:], fmt.Sprintf("%011o\x00%011o\x00", size, 0)) // nothing at its end
+	copy(head[483:], fmt.Sprintf("%011o\x00", size))
+	copy(head[148:], "        ")
+	sum := 0
+	for _, b := range head {
+		sum += int(b)
+	}
+	copy(head[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return data
+}
+
+// TestSparseFiles: what a sparse file has in zeros costs an archive nothing, and was
+// written to the disk for minutes.
+func TestSparseFiles(t *testing.T) {
+	dir, c, err := unpackItems(t, smallLimits, sparseArchive(t, 1<<20))
+	if info, statErr := os.Stat(filepath.Join(dir, "zeros")); err != nil || statErr != nil || info.Size() != 1<<20 || c.bytes != 1<<20 {
+		t.Errorf("a small one: %+v, %v, %v", c, err, statErr)
+	}
+	_, _, err = unpackItems(t, smallLimits, sparseArchive(t, 8<<30-1))
+	if e, ok := errors.AsType[*errdef.Error](explain(err)); !ok || e.Code != "image_too_large" {
+		t.Errorf("a large one: %v", err)
+	}
+	err = At(t.TempDir(), DefaultLimits).Load(t.Context(), bytes.NewReader(sparseArchive(t, 8<<30-1)), func(Progress) {}, nil)
+	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "image_invalid" {
+		t.Errorf("in the archive of an image: %v", err)
+	}
+}
+
+// TestLoadEndsWithItsClient: an archive of few bytes was expanded to its end although
+// nobody waited any more.
+func TestLoadEndsWithItsClient(t *testing.T) {
+	var head bytes.Buffer
+	if err := tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "large", Size: 32 << 30}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	read := 0
+	rest := readFunc(func(p []byte) (int, error) {
+		if read += len(p); read > 1<<20 {
+			cancel()
+		}
+		if read > 64<<20 {
+			return 0, errors.New("it is still read")
+		}
+		return len(p), nil
+	})
+	err := At(t.TempDir(), DefaultLimits).Load(ctx, io.MultiReader(&head, rest), func(Progress) {}, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the load ended with %v", err)
+	}
+}
+
+type readFunc func(p []byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestArchiveThatExpands: an archive of an image is bounded as its layers are.
+func TestArchiveThatExpands(t *testing.T) {
+	var archive bytes.Buffer
+	z := gzip.NewWriter(&archive)
+	if err := tar.NewWriter(z).WriteHeader(&tar.Header{Name: "large", Size: 32 << 30}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := z.Write(make([]byte, 2*RatioFrom)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	err := At(t.TempDir(), DefaultLimits).Load(t.Context(), &archive, func(Progress) {}, nil)
+	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "image_too_large" {
+		t.Errorf("the load ended with %v", err)
+	}
+}

@@ -25,6 +25,13 @@ const (
 // paxXattr begins the names of the records that have extended attributes.
 const paxXattr = "SCHILY.xattr."
 
+// paxSparse begins the names of the records of a sparse file.
+const paxSparse = "GNU.sparse."
+
+// maxSparse bounds the sparse files of one layer together: they are written out, and
+// what they have in zeros costs an archive nothing.
+const maxSparse = 1 << 30
+
 // maxPath bounds a name in an archive; the kernel takes no longer one.
 const maxPath = 4096
 
@@ -59,6 +66,7 @@ type unpacker struct {
 	limits Limits
 	contents
 	times    map[string]time.Time // of directories, to be set at the end
+	sparse   int64                // bytes in sparse files
 	names    int                  // bytes of the names in times
 	implicit map[string]bool      // directories that no entry has described
 
@@ -401,6 +409,11 @@ func (u *unpacker) file(at int, base string, h *tar.Header, data io.Reader) erro
 		return err
 	}
 	defer unix.Close(fd)
+	if isSparse(h) {
+		if u.sparse += h.Size; u.sparse > maxSparse || u.sparse < 0 {
+			return tooLarge("the sparse files of a layer have more than %d MiB", maxSparse>>20)
+		}
+	}
 	n, err := io.Copy(descriptor(fd), data)
 	if err != nil {
 		return notTar(err)
@@ -410,6 +423,17 @@ func (u *unpacker) file(at int, base string, h *tar.Header, data io.Reader) erro
 		return err
 	}
 	return setTime(fd, h.ModTime)
+}
+
+// isSparse reports whether an archive says of parts of a file only that they are
+// zero. Then the file may be far larger than the archive.
+func isSparse(h *tar.Header) bool {
+	for name := range h.PAXRecords {
+		if strings.HasPrefix(name, paxSparse) {
+			return true
+		}
+	}
+	return h.Typeflag == tar.TypeGNUSparse
 }
 
 // descriptor writes to an open file.
