@@ -27,9 +27,9 @@ const masksName = "masks"
 // directories it has a layer with overlayfs' marks of what was removed.
 //
 // Below it, a view of the host's directories keeps their contents from being read
-// (layer.ViewsWork). With one, the layer is only to hide names: what was found
-// last will do. Without, it is all there is, and is looked for anew if anything
-// has changed.
+// (layer.ViewsWork). With one, the layer is only to hide names and sizes: what was
+// found last will do, and if anything has changed, somebody looks for the next start.
+// Without, it is all there is, and is looked for anew if anything has changed.
 func (s *Store) Closed(ctx context.Context, t Template) (Template, error) {
 	v := s.view(t)
 	if v == nil {
@@ -66,6 +66,7 @@ func LookAhead(ctx context.Context, s *Store) error {
 // closedPaths returns what not everybody may read.
 func (v *view) closedPaths(ctx context.Context) ([]string, error) {
 	if known := v.closed.Load(); known != nil && layer.ViewsWork(v.roots) {
+		v.lookLater(ctx)
 		return *known, nil
 	}
 	if _, err := v.system(ctx); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestClosedFilesDoNotExist mounts a template over a directory of the host in
@@ -79,16 +80,21 @@ func TestClosedFilesDoNotExist(t *testing.T) {
 	if err := unix.Stat(filepath.Join(at, "app"), &st); err != nil || st.Mode&0o7777 != 0o2775 || st.Uid != 7 || st.Gid != 8 {
 		t.Errorf("the mode is %o, the owner %d:%d, %v", st.Mode, st.Uid, st.Gid, err)
 	}
-	// What comes later is hidden when somebody has looked, and closed before that.
+	// What comes later is closed at once, and hidden when somebody has looked, which
+	// a start makes somebody do.
 	put("app/later", 0o600)
 	put("app/open", 0o644)
-	shown, err := s.Resolve("t")
-	if err == nil {
-		_, err = s.System(t.Context(), shown)
-	}
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
+	shown, err := s.Resolve("t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testmode.Eventually(t, "a mask of what came later", func() bool {
+		next, err := s.Closed(t.Context(), shown)
+		return err == nil && exists(filepath.Join(next.Trees[0].Lowers[0], "app/later"))
+	})
 	if text, err := os.ReadFile(filepath.Join(at, "app/later")); err == nil {
 		t.Errorf("what came later is %q", text)
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -79,6 +80,8 @@ type view struct {
 	watch *watch // tells whether known still holds; nil: nothing is known
 	looks int    // for tests
 
+	notBefore time.Time // when to look for nobody in particular
+
 	closed atomic.Pointer[[]string] // what not everybody may read, as it was seen last, sorted
 }
 
@@ -106,6 +109,8 @@ func (v *view) system(ctx context.Context) (layer.System, error) {
 		v.watch = nil
 	}
 	v.looks++
+	begin := time.Now()
+	defer func() { v.notBefore = time.Now().Add(lookShare * time.Since(begin)) }()
 	l := look{watch: newWatch(), closed: &closed{}, roots: v.roots}
 	system, err := l.at(ctx, v.roots)
 	if err == nil {
@@ -120,6 +125,21 @@ func (v *view) system(ctx context.Context) (layer.System, error) {
 	}
 	v.known, v.watch = system, l.watch
 	return system, nil
+}
+
+// lookShare is how many times as long as a look it takes until somebody looks again
+// for nobody in particular: the host may change all the time.
+const lookShare = 10
+
+// lookLater looks again in the background, if anything has changed.
+func (v *view) lookLater(ctx context.Context) {
+	if !v.mu.TryLock() { // somebody is looking
+		return
+	}
+	defer v.mu.Unlock()
+	if time.Now().After(v.notBefore) {
+		go func() { _, _ = v.system(context.WithoutCancel(ctx)) }() // who needs it looks again, and is told
+	}
 }
 
 // look is one walk through directories, by several goroutines at once.
