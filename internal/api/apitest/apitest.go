@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -24,7 +23,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
-	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/names"
@@ -89,6 +87,8 @@ func (Keyring) Bind(ctx context.Context, _ string) (context.Context, context.Can
 // are for tests that do nothing concurrently; the methods may be called by any
 // goroutine.
 type Fake struct {
+	*EventLog
+
 	mu  sync.Mutex
 	seq int
 	log []store.Event
@@ -127,6 +127,7 @@ func NewFake() *Fake {
 		Blind:   map[string]awake.Blindness{},
 		changed: make(chan struct{}), reached: map[string]time.Time{},
 	}
+	f.EventLog = &EventLog{f}
 	f.names = names.New(func(id string) bool {
 		sb, there := f.Sandboxes[id]
 		return !there || sb.Record.State == lifecycle.Terminated
@@ -838,75 +839,6 @@ func uncounted(h awake.Hold) int {
 		return 0
 	}
 	return 1
-}
-
-// Events returns entries of the log.
-func (f *Fake) Events(_ context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
-	err := f.enter()
-	defer f.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := f.find(sandbox); sandbox != "" && err != nil {
-		return nil, err
-	}
-	var found []store.Event
-	for _, e := range f.log {
-		if e.Seq > after && (sandbox == "" || e.Sandbox == sandbox) && len(found) < limit {
-			found = append(found, e)
-		}
-	}
-	return found, nil
-}
-
-// EventsAfter returns entries of the log.
-func (f *Fake) EventsAfter(ctx context.Context, of events.Scope, after int64, limit int) (events.Page, error) {
-	found, err := f.Events(ctx, of.Sandbox, after, math.MaxInt)
-	if of.Sandbox == "" && of.Key != "" {
-		found = slices.DeleteFunc(found, func(e store.Event) bool { return e.Key != of.Key })
-	}
-	p := events.Page{Events: found, Next: after, More: len(found) > limit}
-	p.Events = found[:min(limit, len(found))]
-	if n := len(p.Events); n > 0 {
-		p.Next = p.Events[n-1].Seq
-	}
-	return p, err
-}
-
-// EventsBefore returns entries of the log, newest first.
-func (f *Fake) EventsBefore(_ context.Context, sandbox string, before int64, limit int) ([]store.Event, error) {
-	err := f.enter()
-	defer f.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := f.find(sandbox); sandbox != "" && err != nil {
-		return nil, err
-	}
-	var found []store.Event
-	for _, e := range slices.Backward(f.log) {
-		if e.Seq < before && (sandbox == "" || e.Sandbox == sandbox) && len(found) < limit {
-			found = append(found, e)
-		}
-	}
-	return found, nil
-}
-
-// LastEvent returns the Seq of the last entry of the log.
-func (f *Fake) LastEvent(context.Context) (int64, error) {
-	err := f.enter()
-	defer f.mu.Unlock()
-	if err != nil || len(f.log) == 0 {
-		return 0, err
-	}
-	return f.log[len(f.log)-1].Seq, nil
-}
-
-// Changed is closed at the next commit.
-func (f *Fake) Changed() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.changed
 }
 
 // Kill ends a sandbox.
