@@ -4,7 +4,7 @@
 // A [Ration] counts units of one kind. Whoever takes some names the holders that
 // they count for, such as an API key and a client's address, and how much each
 // of them may have. The units are taken for all holders or for none. All methods
-// are safe for concurrent use, and none waits.
+// are safe for concurrent use, and none waits: see [Ration.Given].
 package ration
 
 import "sync"
@@ -23,6 +23,7 @@ type Ration struct {
 	mu    sync.Mutex
 	taken int
 	by    map[string]int // of holders that have some
+	given chan struct{}  // closed when units are given back; nil if nobody waits
 }
 
 // New returns a Ration of which all holders together may have most units.
@@ -50,6 +51,20 @@ func (r *Ration) Give(n int, holders ...Holder) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.move(-n, holders)
+	if r.given != nil {
+		close(r.given)
+		r.given = nil
+	}
+}
+
+// Given returns a channel that is closed when units are given back from now on.
+func (r *Ration) Given() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.given == nil {
+		r.given = make(chan struct{})
+	}
+	return r.given
 }
 
 func (r *Ration) move(n int, holders []Holder) {

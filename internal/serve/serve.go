@@ -39,6 +39,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -286,7 +287,8 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 	if err != nil {
 		return nil, nil, err
 	}
-	server := newServer(ctx, o, parts{sup, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls}, certificates)
+	room := held.New()
+	server := newServer(ctx, o, parts{sup, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room}, certificates)
 	if forSSH != nil {
 		ssh, err := newSSHServer(o, keys, sshKeys, calls, server)
 		if err != nil {
@@ -335,6 +337,7 @@ type parts struct {
 	sshKeys   *auth.SSHKeys
 	secrets   *secret.Vault
 	calls     *audit.Log
+	room      *held.Room
 }
 
 // newServer puts the dialects, the data plane and what operators look at on
@@ -369,8 +372,8 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Volumes: p.sup, Services: p.sup, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log}))
 	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log}))
 	metrics := metricsHandler(reg, p.keys)
-	bodies := httpapi.NewBodies()
-	p.sup.CountBuffers(bodies.Of)
+	bodies := httpapi.NewBodies(p.room)
+	p.sup.CountBuffers(func(key string) int { return p.room.Of(key).Waiting })
 	return p.calls.Handler(bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):

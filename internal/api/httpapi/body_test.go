@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -78,21 +79,21 @@ func post(t *testing.T, srv *httptest.Server, key, body string) string {
 	return string(data)
 }
 
-// TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers: 30 bodies that never end were
+// TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers: 40 bodies that never end were
 // held for ever, of any size together.
 func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
-	b := NewBodies()
+	b := NewBodies(held.New())
 	srv := reading(t, b, nil)
 	var first net.Conn
 	refused := 0
-	for i := range 30 {
-		before := b.room.Taken()
+	for i := range 40 {
+		before := b.room.All().Waiting
 		c, br := unfinished(t, srv, "greedy")
 		if i == 0 {
 			first = c
 		}
-		if i < maxKeyBodies/(2*MaxBody) {
-			testmode.Eventually(t, "a body is held", func() bool { return b.room.Taken() > before+MaxBody/2 })
+		if i < held.MaxKeyWaiting/(2*MaxBody) {
+			testmode.Eventually(t, "a body is held", func() bool { return b.room.All().Waiting > before+MaxBody/2 })
 			continue
 		}
 		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
@@ -104,8 +105,8 @@ func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
 			refused++
 		}
 	}
-	if refused < 10 || b.room.Taken() > maxKeyBodies {
-		t.Errorf("%d of 30 bodies were refused, %d bytes are held", refused, b.room.Taken())
+	if refused < 10 || b.room.All().Waiting > held.MaxKeyWaiting {
+		t.Errorf("%d of 40 bodies were refused, %d bytes are held", refused, b.room.All().Waiting)
 	}
 	if got := post(t, srv, "greedy", "1"); got != "too_many_bodies" {
 		t.Errorf("the same key was answered %q", got)
@@ -113,9 +114,9 @@ func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
 	if got := post(t, srv, "modest", "1"); got != "1 bytes" {
 		t.Errorf("another key was answered %q", got)
 	}
-	held := b.room.Taken()
+	held := b.room.All().Waiting
 	first.Close()
-	testmode.Eventually(t, "what has ended is not held any more", func() bool { return b.room.Taken() < held })
+	testmode.Eventually(t, "what has ended is not held any more", func() bool { return b.room.All().Waiting < held })
 	if got := post(t, srv, "greedy", "1"); got != "1 bytes" {
 		t.Errorf("after one ended: %q", got)
 	}
@@ -124,25 +125,25 @@ func TestUnfinishedBodiesOfOneKeyLeaveRoomForOthers(t *testing.T) {
 // TestBodiesOfOneAddressAndOfAll: other keys come from one address, and addresses are
 // many: each is bounded, and so is what all take together.
 func TestBodiesOfOneAddressAndOfAll(t *testing.T) {
-	b := NewBodies()
-	var held []*body
+	b := NewBodies(held.New())
+	var all []*body
 	// fill has a new key of an address send as much as a key may, until it is refused.
 	fill := func(address string) (taken int, err error) {
 		for {
 			r := httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", MaxBody)))
-			one := &body{all: b}
+			one := &body{of: b}
 			r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, one))
 			r.RemoteAddr = address + ":1234"
-			held = append(held, one)
-			if _, err = ReadBody(httptest.NewRecorder(), r, fmt.Sprintf("key %d", len(held))); err != nil {
+			all = append(all, one)
+			if _, err = ReadBody(httptest.NewRecorder(), r, fmt.Sprintf("key %d", len(all))); err != nil {
 				one.release()
 				return taken, err
 			}
-			taken += one.taken
+			taken += one.share.Has()
 		}
 	}
 	for i := range 3 {
-		want := min(maxAddressBodies, maxBodies-b.room.Taken())
+		want := min(held.MaxAddressWaiting, held.MaxWaiting-b.room.All().Waiting)
 		address := fmt.Sprintf("192.0.2.%d", i)
 		taken, err := fill(address)
 		if e, ok := err.(*errdef.Error); !ok || e.Code != "too_many_bodies" {
@@ -152,46 +153,46 @@ func TestBodiesOfOneAddressAndOfAll(t *testing.T) {
 			t.Errorf("%s holds %d bytes, want about %d", address, taken, want)
 		}
 	}
-	if n := b.room.Taken(); n < maxBodies-2*MaxBody {
-		t.Errorf("all hold %d bytes, want about %d", n, maxBodies)
+	if n := b.room.All().Waiting; n < held.MaxWaiting-2*MaxBody {
+		t.Errorf("all hold %d bytes, want about %d", n, held.MaxWaiting)
 	}
-	for _, one := range held {
+	for _, one := range all {
 		one.release()
 	}
-	if n := b.room.Taken(); n != 0 {
+	if n := b.room.All().Waiting; n != 0 {
 		t.Errorf("%d bytes are held by nobody", n)
 	}
 }
 
 // TestBodiesCountUntilTheirRequestEnds: what a handler works on is held, too.
 func TestBodiesCountUntilTheirRequestEnds(t *testing.T) {
-	b := NewBodies()
+	b := NewBodies(held.New())
 	during := 0
-	srv := reading(t, b, func() { during = b.room.Taken() })
+	srv := reading(t, b, func() { during = b.room.All().Waiting })
 	if got := post(t, srv, "k", strings.Repeat("x", 100_000)); got != "100000 bytes" {
 		t.Fatal(got)
 	}
-	testmode.Eventually(t, "the body is not held after its request", func() bool { return b.room.Taken() == 0 })
+	testmode.Eventually(t, "the body is not held after its request", func() bool { return b.room.All().Waiting == 0 })
 	if during < 100_000 {
 		t.Errorf("%d bytes counted while the handler ran", during)
 	}
 }
 
 func TestSlowBodyTimesOut(t *testing.T) {
-	b := NewBodies()
+	b := NewBodies(held.New())
 	b.patience = 50 * time.Millisecond
 	srv := reading(t, b, nil)
 	_, br := unfinished(t, srv, "k")
 	if got := answered(t, br); got != "body_timed_out" {
 		t.Errorf("answered %q", got)
 	}
-	testmode.Eventually(t, "it is not held any more", func() bool { return b.room.Taken() == 0 })
+	testmode.Eventually(t, "it is not held any more", func() bool { return b.room.All().Waiting == 0 })
 }
 
 func TestBodySizes(t *testing.T) {
-	srv := reading(t, NewBodies(), nil)
+	srv := reading(t, NewBodies(held.New()), nil)
 	for size, want := range map[int]string{
-		0: "0 bytes", 1: "1 bytes", firstBuffer: "4096 bytes", firstBuffer + 1: "4097 bytes",
+		0: "0 bytes", 1: "1 bytes", 4096: "4096 bytes", 4097: "4097 bytes",
 		MaxBody: "1048576 bytes", MaxBody + 1: "body_too_large", 3 * MaxBody: "body_too_large",
 	} {
 		if got := post(t, srv, "k", strings.Repeat("x", size)); got != want {
