@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 // execTime is how long a piece of code may run while its caller waits.
@@ -96,11 +97,11 @@ func (s *server) createContext(c *call) (reply, error) {
 	wait, _ := said[bool](w, "wait_until_done")
 	if input, _ := said[string](w, "repl.input"); input != "" {
 		if wait {
-			if _, err := s.contexts.evaluate(c.r.Context(), g, made, input); err != nil {
+			if _, err := s.contexts.evaluate(c.r.Context(), g, made, input, evaluation{lines: c.waiting}); err != nil {
 				return reply{}, err
 			}
-		} else {
-			s.contexts.feed(g, made, input)
+		} else if err := s.contexts.feed(g, made, c.key.ID, input); err != nil {
+			return reply{}, err
 		}
 	}
 	if wait && made.kind == cmd {
@@ -108,7 +109,22 @@ func (s *server) createContext(c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
+	if wait {
+		if err := c.hold(made.out); err != nil {
+			return reply{}, err
+		}
+	}
 	return reply{status: http.StatusCreated, data: viewContext(made, wait)}, nil
+}
+
+// hold takes room for an answer with output.
+func (c *call) hold(o *output) error {
+	ctx, cancel := context.WithTimeout(c.r.Context(), held.BodyPatience)
+	defer cancel()
+	if !c.waiting.Await(ctx, answerCost*o.room.Has()) {
+		return fail(http.StatusTooManyRequests, codeQuota, "as many answers with output wait for this API key, its address or all as may: read those, then try again; or read the output from the WebSocket")
+	}
+	return nil
 }
 
 // open starts what a new context asks for.
@@ -137,7 +153,7 @@ func (s *server) open(c *call, g guest.Guest, made *codeContext) error {
 
 // asked returns the context that a body describes.
 func (s *server) asked(c *call, w words) (*codeContext, error) {
-	made := &codeContext{id: newContextID(), kind: repl, created: time.Now(), out: newOutput(s.contexts.room, c.key.ID)}
+	made := &codeContext{id: newContextID(), kind: repl, created: time.Now(), out: newOutput(s.Room.Output(c.key.ID)), record: s.Room.Record(c.key.ID)}
 	command, isCommand := said[[]string](w, "cmd.command")
 	kind, named := said[string](w, "type")
 	if named {
@@ -196,6 +212,9 @@ func (s *server) listContexts(c *call) (reply, error) {
 func (s *server) getContext(c *call) (reply, error) {
 	_, found, err := s.context(c)
 	if err != nil {
+		return reply{}, err
+	}
+	if err := c.hold(found.out); err != nil {
 		return reply{}, err
 	}
 	return ok(viewContext(found, true))
@@ -272,7 +291,7 @@ func (s *server) contextInput(c *call) (reply, error) {
 	}
 	data, _ := said[string](w, "data")
 	if found.kind == repl {
-		err = s.contexts.feed(g, found, data)
+		err = s.contexts.feed(g, found, c.key.ID, data)
 	} else {
 		err = found.input(c.r.Context(), g, data)
 	}
@@ -283,15 +302,20 @@ func (s *server) contextInput(c *call) (reply, error) {
 }
 
 // feed has a REPL run code that nobody waits for.
-func (cs *contexts) feed(g guest.Guest, c *codeContext, code string) error {
+func (cs *contexts) feed(g guest.Guest, c *codeContext, key, code string) error {
 	c.mu.Lock()
 	full := len(c.cells) >= maxCells
 	c.mu.Unlock()
 	if full {
 		return fail(http.StatusConflict, codeBufferFull, "context %s has %d inputs under way, which is as many as it may have: wait for one to end", c.id, maxCells)
 	}
+	room := cs.room.Lasting(held.Who{Key: key})
+	if !room.Grow(messageCost*len(code) + chunkCost) {
+		return fail(http.StatusTooManyRequests, codeQuota, "as much input of this API key waits as may: wait for some to end")
+	}
 	go func() {
-		if _, err := cs.evaluate(cs.ctx, g, c, code); err != nil {
+		defer room.Free()
+		if _, err := cs.evaluate(cs.ctx, g, c, code, evaluation{lines: room}); err != nil {
 			c.out.write(fromStderr, err.Error()+"\n")
 		}
 	}()
@@ -355,7 +379,7 @@ func (s *server) contextExec(c *call) (reply, error) {
 	data, _ := said[string](w, "data")
 	ctx, cancel := context.WithTimeout(c.r.Context(), execTime)
 	defer cancel()
-	chunks, err := s.contexts.evaluate(ctx, g, found, data)
+	chunks, err := s.contexts.evaluate(ctx, g, found, data, evaluation{lines: c.waiting, answer: c.waiting})
 	if err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			err = fail(http.StatusRequestTimeout, codeExecTimeout, "the code ran for more than %s and was interrupted: use input and the WebSocket for what takes longer", execTime)

@@ -19,13 +19,15 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // Bounds of contexts.
 const (
 	maxContexts = 64 // of a sandbox, those that have ended included
+	// contextCost is what one takes besides its texts: it is followed, and written down.
+	contextCost = 32 << 10
 	// tidyEvery is how often contexts of sandboxes that are gone are looked for.
 	tidyEvery = time.Minute
 	// callTime bounds the calls of the agent that answer at once, a wake apart.
@@ -41,15 +43,15 @@ const tagPrefix = "sandbox0:"
 type contexts struct {
 	ctx       context.Context // of what outlives a request; it ends with the server
 	sandboxes Sandboxes
-	room      *ration.Ration
+	room      *held.Room
 
 	mu   sync.Mutex
 	of   map[string]map[string]*codeContext // by sandbox and id
 	tidy time.Time
 }
 
-func newContexts(ctx context.Context, sandboxes Sandboxes) *contexts {
-	return &contexts{ctx: ctx, sandboxes: sandboxes, room: ration.New(maxKeptAll), of: map[string]map[string]*codeContext{}}
+func newContexts(ctx context.Context, sandboxes Sandboxes, room *held.Room) *contexts {
+	return &contexts{ctx: ctx, sandboxes: sandboxes, room: room, of: map[string]map[string]*codeContext{}}
 }
 
 // codeContext is a command, or a REPL.
@@ -63,6 +65,7 @@ type codeContext struct {
 	created         time.Time
 	kernel          string // the interpreter's id of a REPL
 	out             *output
+	record          *held.Share // of what is kept, for all of this
 
 	mu         sync.Mutex
 	generation int64 // of the sandbox, in which it was seen last
@@ -113,8 +116,26 @@ func (cs *contexts) forget(sandbox string) {
 	delete(cs.of, sandbox)
 	cs.mu.Unlock()
 	for _, c := range gone {
-		c.out.drop()
+		c.drop()
 	}
+}
+
+// cost is what the record of a context takes.
+func (c *codeContext) cost() int {
+	n := contextCost + len(c.alias) + len(c.cwd)
+	for _, word := range c.command {
+		n += len(word) + 16
+	}
+	for name, value := range c.env {
+		n += len(name) + len(value) + 64
+	}
+	return n
+}
+
+// drop gives back what a context takes.
+func (c *codeContext) drop() {
+	c.out.drop()
+	c.record.Free()
 }
 
 // clean forgets sandboxes that have ended, now and then.
@@ -176,7 +197,10 @@ func (cs *contexts) add(sandbox string, c *codeContext) error {
 			return fail(http.StatusTooManyRequests, codeQuota, "sandbox %s has %d contexts, which is as many as it may have: delete some", sandbox, len(has))
 		}
 		delete(has, oldest.id)
-		oldest.out.drop()
+		oldest.drop()
+	}
+	if !c.record.Grow(c.cost()) {
+		return fail(http.StatusTooManyRequests, codeQuota, "the contexts of this API key, or of all, take as much memory as they may: delete some")
 	}
 	has[c.id] = c
 	return nil
@@ -188,7 +212,7 @@ func (cs *contexts) remove(sandbox string, c *codeContext) {
 		delete(cs.of[sandbox], c.id)
 	}
 	cs.mu.Unlock()
-	c.out.drop()
+	c.drop()
 }
 
 func newContextID() string { return "ctx-" + strings.ToLower(rand.Text()[:16]) }
@@ -408,9 +432,10 @@ func (cs *contexts) meet(ctx context.Context, g guest.Guest) error {
 
 // adopt makes a process known that an earlier server started for a client.
 func (cs *contexts) adopt(ctx context.Context, g guest.Guest, id string, p *process.ProcessInfo) error {
+	key := strings.TrimPrefix(g.Actor, "key:")
 	c := &codeContext{
 		id: id, kind: cmd, command: append([]string{p.GetConfig().GetCmd()}, p.GetConfig().GetArgs()...),
-		cwd: p.GetConfig().GetCwd(), env: p.GetConfig().GetEnvs(), created: time.Now(), out: newOutput(cs.room, strings.TrimPrefix(g.Actor, "key:")),
+		cwd: p.GetConfig().GetCwd(), env: p.GetConfig().GetEnvs(), created: time.Now(), out: newOutput(cs.room.Output(key)), record: cs.room.Record(key),
 		run: &run{over: make(chan struct{}), left: make(chan struct{})},
 	}
 	if err := cs.add(g.ID, c); err != nil {

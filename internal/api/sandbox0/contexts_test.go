@@ -338,7 +338,7 @@ func TestOutputIsBounded(t *testing.T) {
 	s := w.HTTP.(*server)
 	s.contexts.tidy = time.Time{}
 	s.contexts.clean()
-	if left := s.contexts.room.Taken(); left != 0 {
+	if left := s.Room.All().Kept; left != 0 {
 		t.Errorf("%d bytes are kept of a sandbox that has ended", left)
 	}
 }
@@ -346,7 +346,7 @@ func TestOutputIsBounded(t *testing.T) {
 // TestCharactersStayWhole: a character that comes in two pieces is one.
 func TestCharactersStayWhole(t *testing.T) {
 	s := newWorld(t).HTTP.(*server)
-	o := newOutput(s.contexts.room, "k")
+	o := newOutput(s.Room.Output("k"))
 	for i := range len("aä€😀z") {
 		o.write(fromStdout, "aä€😀z"[i:i+1])
 	}

@@ -1,12 +1,13 @@
 package sandbox0
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
-	"github.com/drowse-dev/drowse/internal/ration"
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 // The sources of output.
@@ -18,11 +19,9 @@ const (
 
 // Bounds of the output that is kept for those who ask later.
 const (
-	maxKept    = 4 << 20   // of one context
-	maxKeptKey = 32 << 20  // of those of one API key
-	maxKeptAll = 128 << 20 // of all contexts
-	chunkCost  = 64        // what a chunk takes besides its data
-	chunkMost  = 32 << 10  // up to which chunks of one source are joined
+	maxKept   = 4 << 20  // of one context; see package held for those of a key, and all
+	chunkCost = 64       // what a chunk takes besides its data
+	chunkMost = 32 << 10 // up to which chunks of one source are joined
 
 	// maxBehind is how many chunks a reader may be behind, and readerPatience how
 	// long the output then waits for it.
@@ -39,29 +38,35 @@ type chunk struct {
 // output is what a context has printed: the end of it is kept, and all of it goes
 // to those who read along.
 type output struct {
-	room *ration.Ration
-	key  string // of the API key for which it counts
+	room *held.Share // of what is kept
 
 	mu      sync.Mutex
 	kept    []chunk
-	taken   int // of room
 	dropped bool
 	readers map[*reader]bool
 	closed  bool
 	rest    map[string]string // by source, the beginning of a character
 }
 
-// reader reads output along. Lost is closed for one that was too far behind.
+// reader reads output along. Lost is closed for one that was too far behind. What
+// waits for it counts in room.
 type reader struct {
+	ctx    context.Context // ends with it
+	room   *held.Share
 	chunks chan chunk
 	lost   chan struct{}
 }
 
-func newOutput(room *ration.Ration, key string) *output {
-	return &output{room: room, key: key, readers: map[*reader]bool{}, rest: map[string]string{}}
+func newOutput(room *held.Share) *output {
+	return &output{room: room, readers: map[*reader]bool{}, rest: map[string]string{}}
 }
 
-func (o *output) holder() ration.Holder { return ration.Holder{Name: "key:" + o.key, Most: maxKeptKey} }
+func (c chunk) cost() int {
+	if c.done != nil {
+		return 0
+	}
+	return len(c.data) + chunkCost
+}
 
 // write keeps output and passes it on. It waits for readers that are behind, so
 // that a fast program is slowed down by a slow reader; one that takes nothing is
@@ -101,25 +106,35 @@ func (o *output) whole(source, data string) string {
 }
 
 func (o *output) pass(r *reader, c chunk) {
-	select {
-	case r.chunks <- c:
-		return
-	default:
+	if r.room.Grow(c.cost()) {
+		select {
+		case r.chunks <- c:
+			return
+		default:
+			r.room.Shrink(c.cost())
+		}
 	}
-	wait := time.NewTimer(readerPatience)
-	defer wait.Stop()
+	wait, cancel := context.WithTimeout(r.ctx, readerPatience)
+	defer cancel()
+	if !r.room.Await(wait, c.cost()) {
+		o.leave(r)
+		return
+	}
 	select {
 	case r.chunks <- c:
 	case <-r.lost:
-	case <-wait.C:
+	case <-wait.Done():
 		o.leave(r)
 	}
 }
 
+// taken counts a chunk of a reader as read.
+func (r *reader) taken(c chunk) { r.room.Shrink(c.cost()) }
+
 // keepLocked keeps a chunk, and drops the oldest where there is no room. Small
 // chunks of one source are joined.
 func (o *output) keepLocked(c chunk) {
-	if !o.takeLocked(len(c.data) + chunkCost) {
+	if !o.takeLocked(c.cost()) {
 		o.dropped = true // there is room for nothing more
 		return
 	}
@@ -129,40 +144,41 @@ func (o *output) keepLocked(c chunk) {
 		return
 	}
 	o.kept[last].data += c.data
-	o.taken -= chunkCost
-	o.room.Give(chunkCost, o.holder())
+	o.room.Shrink(chunkCost)
 }
 
 func (o *output) takeLocked(n int) bool {
-	for o.taken+n > maxKept || !o.room.Take(n, o.holder()) {
+	for o.room.Has()+n > maxKept || !o.room.Grow(n) {
 		if len(o.kept) == 0 {
 			return false
 		}
 		o.dropped = true
-		old := len(o.kept[0].data) + chunkCost
+		o.room.Shrink(o.kept[0].cost())
 		o.kept[0] = chunk{}
 		o.kept = o.kept[1:]
-		o.taken -= old
-		o.room.Give(old, o.holder())
 	}
-	o.taken += n
 	return true
 }
 
-// follow returns a reader of what comes, and what there was before.
-func (o *output) follow() (*reader, []chunk) {
+// follow returns a reader of what comes, and what there was before, as far as the
+// reader has room for it: it may be dropped here before it is read there.
+func (o *output) follow(ctx context.Context, room *held.Share) (*reader, []chunk) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	r := &reader{chunks: make(chan chunk, maxBehind), lost: make(chan struct{})}
+	r := &reader{ctx: ctx, room: room, chunks: make(chan chunk, maxBehind), lost: make(chan struct{})}
 	if !o.closed {
 		o.readers[r] = true
 	}
-	return r, append(o.noticeLocked(), o.kept...)
+	first := len(o.kept)
+	for first > 0 && room.Grow(o.kept[first-1].cost()) {
+		first--
+	}
+	return r, append(notice(o.dropped || first > 0), o.kept[first:]...)
 }
 
-// noticeLocked says that the beginning is missing, where it is.
-func (o *output) noticeLocked() []chunk {
-	if !o.dropped {
+// notice says that the beginning is missing, where it is.
+func notice(missing bool) []chunk {
+	if !missing {
 		return nil
 	}
 	return []chunk{{source: fromStderr, data: "[drowse: the beginning of this output was not kept]\n"}}
@@ -183,7 +199,7 @@ func (o *output) leave(r *reader) {
 func (o *output) texts() (raw, stdout, stderr string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return textsOf(append(o.noticeLocked(), o.kept...))
+	return textsOf(append(notice(o.dropped), o.kept...))
 }
 
 func textsOf(chunks []chunk) (raw, stdout, stderr string) {
@@ -204,8 +220,8 @@ func textsOf(chunks []chunk) (raw, stdout, stderr string) {
 func (o *output) drop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.room.Give(o.taken, o.holder())
-	o.kept, o.taken, o.closed = nil, 0, true
+	o.room.Free()
+	o.kept, o.closed = nil, true
 	for r := range o.readers {
 		delete(o.readers, r)
 		close(r.lost)

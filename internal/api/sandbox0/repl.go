@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 // maxCells is how many inputs of one REPL may run or wait.
@@ -141,9 +142,15 @@ func (cs *contexts) meetKernels(ctx context.Context, g guest.Guest) error {
 	return nil
 }
 
+// evaluation is where it counts what the guest says while code runs.
+type evaluation struct {
+	lines  *held.Share // whose end has not come
+	answer *held.Share // for whoever waits for all of it; nil if nobody does
+}
+
 // evaluate runs a piece of code in a REPL to its end. The pieces of one REPL run
 // one after the other. If ctx ends, the code is interrupted.
-func (cs *contexts) evaluate(ctx context.Context, g guest.Guest, c *codeContext, code string) ([]chunk, error) {
+func (cs *contexts) evaluate(ctx context.Context, g guest.Guest, c *codeContext, code string, room evaluation) ([]chunk, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.mu.Lock()
@@ -174,7 +181,7 @@ func (cs *contexts) evaluate(ctx context.Context, g guest.Guest, c *codeContext,
 		return nil, err
 	}
 	defer res.Body.Close()
-	return c.listen(res.Body)
+	return c.listen(res.Body, room)
 }
 
 // cellMessage is a line of what the interpreter tells of code that runs.
@@ -201,16 +208,26 @@ func (s *printed) UnmarshalJSON(data []byte) error {
 
 // listen reads what code prints to its end. A value that the code ends with is
 // printed like at a prompt.
-func (c *codeContext) listen(from io.Reader) (said []chunk, err error) {
-	size := 0
+func (c *codeContext) listen(from io.Reader, room evaluation) (said []chunk, err error) {
+	size, full := 0, room.answer == nil
 	say := func(source, text string) {
 		c.out.write(source, text)
-		if room := max(0, maxKept-size); room > 0 && text != "" {
-			said = append(said, chunk{source: source, data: strings.ToValidUTF8(text[:min(room, len(text))], "")})
+		if full || text == "" {
+			return
 		}
-		size += len(text)
+		one := chunk{source: source, data: strings.ToValidUTF8(text[:min(maxKept-size, len(text))], "")}
+		if size += len(text); size > maxKept {
+			full = true
+		}
+		if !room.answer.Grow(answerCost * one.cost()) {
+			full = true
+			return
+		}
+		said = append(said, one)
 	}
-	lines := json.NewDecoder(&lineLimit{r: from})
+	limit := &lineLimit{r: from, room: room.lines}
+	defer limit.free()
+	lines := json.NewDecoder(limit)
 	for {
 		var m cellMessage
 		err := lines.Decode(&m)
@@ -236,7 +253,7 @@ func (c *codeContext) listen(from io.Reader) (said []chunk, err error) {
 			}
 			say(fromStderr, strings.TrimRight(m.Traceback, "\n")+"\n")
 		case "end_of_execution":
-			if size > maxKept {
+			if full && room.answer != nil {
 				said = append(said, chunk{source: fromStderr, data: "[drowse: the end of this output was not kept]\n"})
 			}
 			return said, nil
@@ -244,13 +261,41 @@ func (c *codeContext) listen(from io.Reader) (said []chunk, err error) {
 	}
 }
 
+// answerCost is how often output is in memory while it is answered with: in pieces, as
+// texts, and as JSON.
+const answerCost = 3
+
 var errLongLine = fail(http.StatusRequestEntityTooLarge, codeInvalid, "the code printed more than %d MiB at once and was interrupted: print less at a time, or write it to a file", maxInterpreterLine>>20)
 
-// lineLimit fails where a line is longer than any that is true.
+var errNoLine = fail(http.StatusTooManyRequests, codeQuota, "there is no room for what the code printed at once, and it was interrupted: as much waits for this API key, or for all, as may; print less at a time")
+
+// lineLimit fails where a line is longer than any that is true, or than there is room
+// for. The decoder's buffer keeps the size of the longest.
 type lineLimit struct {
-	r    io.Reader
-	line int
+	r     io.Reader
+	room  *held.Share
+	line  int
+	taken int
 }
+
+// free gives the room back.
+func (l *lineLimit) free() { l.room.Shrink(l.taken) }
+
+// fits takes room for a line so far.
+func (l *lineLimit) fits(line int) bool {
+	more := line - max(l.taken, freeLine)
+	if more > 0 {
+		more = max(more, freeLine) // in steps
+		if !l.room.Grow(more) {
+			return false
+		}
+		l.taken += more
+	}
+	return true
+}
+
+// freeLine is what a line may have without being counted.
+const freeLine = 32 << 10
 
 func (l *lineLimit) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
@@ -260,6 +305,9 @@ func (l *lineLimit) Read(p []byte) (int, error) {
 	}
 	if l.line+first > maxInterpreterLine {
 		return 0, errLongLine
+	}
+	if !l.fits(l.line + first) {
+		return 0, errNoLine
 	}
 	if last := bytes.LastIndexByte(p[:n], '\n'); last >= 0 {
 		l.line = n - last - 1

@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -69,6 +70,7 @@ type Options struct {
 	Services   Services
 	Domain     string // below which sandboxes have names; may be empty
 	Auth       Authenticator
+	Room       *held.Room    // where what waits and what is kept counts; nil for one of its own
 	MaxTimeout time.Duration // the ttl of sandboxes that are claimed without one; 0 for no limit
 	// Log receives failures of the server, not of clients. Nil discards.
 	Log *slog.Logger
@@ -88,7 +90,10 @@ func New(ctx context.Context, o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &server{Options: o, router: newRouter(), contexts: newContexts(ctx, o.Sandboxes), listings: ration.New(maxListings)}
+	if o.Room == nil {
+		o.Room = held.New()
+	}
+	return &server{Options: o, router: newRouter(), contexts: newContexts(ctx, o.Sandboxes, o.Room), listings: ration.New(maxListings)}
 }
 
 // generation is what differs between the clients of 0.9 and of 0.10.
@@ -135,6 +140,7 @@ type call struct {
 	sandbox string // the sandbox that the path names
 	key     store.Key
 	actor   string
+	waiting *held.Share // for what the call holds until it is answered; free it
 }
 
 // reply is the answer to a call that succeeded: data goes into the envelope.
@@ -165,6 +171,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := &call{w: w, r: r}
+	defer func() {
+		if c.waiting != nil {
+			c.waiting.Free()
+		}
+	}()
 	res, stream := s.answer(c)
 	if stream == nil {
 		res.WriteTo(w)
@@ -227,6 +238,7 @@ func (s *server) authenticate(c *call) (err error) {
 		return err
 	}
 	c.actor = "key:" + c.key.ID
+	c.waiting = s.Room.Passing(held.From(c.r, c.key.ID))
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 // Bounds of WebSockets.
@@ -20,10 +21,12 @@ const (
 	socketPatience   = 30 * time.Second // for one message to go out
 )
 
-// socket is a client's WebSocket.
+// socket is a client's WebSocket. What waits for it, or for the guest to take it,
+// counts in room.
 type socket struct {
 	conn *websocket.Conn
 	ctx  context.Context
+	room *held.Share
 }
 
 // serveSocket answers with a WebSocket, which ends with talk, with the client or
@@ -32,7 +35,13 @@ func (s *server) serveSocket(c *call, talk func(socket)) (reply, error) {
 	if c.r.Header.Get("Upgrade") == "" {
 		return reply{}, fail(http.StatusUpgradeRequired, codeInvalid, "this endpoint is a WebSocket: send an upgrade request")
 	}
+	who := held.From(c.r, c.key.ID)
+	leave, ok := s.Room.Session(who)
+	if !ok {
+		return reply{}, fail(http.StatusTooManyRequests, codeQuota, "this API key, its address or all together have as many connections and sessions as they may: close some, then try again")
+	}
 	return reply{stream: func(w http.ResponseWriter) {
+		defer leave()
 		// A page of any origin may come: what counts is the key.
 		conn, err := websocket.Accept(w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true})
 		if err != nil {
@@ -42,7 +51,8 @@ func (s *server) serveSocket(c *call, talk func(socket)) (reply, error) {
 		conn.SetReadLimit(maxSocketMessage)
 		ctx, cancel := s.Auth.Bind(c.r.Context(), c.key.ID)
 		defer cancel()
-		k := socket{conn, ctx}
+		k := socket{conn, ctx, s.Room.Lasting(who)}
+		defer k.room.Free()
 		go k.ping()
 		talk(k)
 	}}, nil
@@ -78,17 +88,40 @@ func (k socket) send(message any) error {
 	return k.conn.Write(ctx, websocket.MessageText, data)
 }
 
-// receive reads a message; what is no JSON object is an error of the client.
-func (k socket) receive(into any) error {
-	_, data, err := k.conn.Read(k.ctx)
+// messageCost is how often a message is in memory: as it came, and as what it says.
+const messageCost = 2
+
+// receive reads a message; what is no JSON object is an error of the client. The
+// message counts until done is called. While there is no room for it, nothing more is
+// read, and after some time the connection ends.
+func (k socket) receive(into any) (done func(), err error) {
+	_, from, err := k.conn.Reader(k.ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return errBadMessage
+	taken := 0
+	done = func() { k.room.Shrink(taken) }
+	data, err := held.Read(from, maxSocketMessage, func(n int) error {
+		ctx, cancel := context.WithTimeout(k.ctx, socketPatience)
+		defer cancel()
+		if !k.room.Await(ctx, n*messageCost) {
+			_ = k.conn.Close(websocket.StatusTryAgainLater, "as much input of this API key waits as may")
+			return errNoRoom
+		}
+		taken += n * messageCost
+		return nil
+	})
+	if err != nil {
+		done()
+		return nil, err
 	}
-	return nil
+	if json.Unmarshal(data, into) != nil {
+		return done, errBadMessage
+	}
+	return done, nil
 }
+
+var errNoRoom = errors.New("no room came free for the message")
 
 var errBadMessage = errors.New("the message is no JSON object of the form that this endpoint knows")
 
@@ -133,7 +166,7 @@ func (s *server) contextSocket(c *call) (reply, error) {
 		defer cancel()
 		k.ctx = ctx
 		heard := make(chan struct{})
-		r, before := found.out.follow()
+		r, before := found.out.follow(k.ctx, k.room)
 		defer found.out.leave(r)
 		go func() {
 			defer close(heard)
@@ -150,12 +183,14 @@ func (s *server) contextSocket(c *call) (reply, error) {
 // The end of an input goes to the client by its reader, behind all output of it.
 func (cs *contexts) hear(k socket, g guest.Guest, c *codeContext, r *reader) {
 	ctx, cancel := context.WithCancel(k.ctx)
-	inputs := make(chan clientMessage, maxCells)
+	inputs := make(chan input, maxCells)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for m := range inputs {
-			if _, err := cs.evaluate(ctx, g, c, m.Data); err != nil && ctx.Err() == nil {
+			_, err := cs.evaluate(ctx, g, c, m.Data, evaluation{lines: k.room})
+			m.done()
+			if err != nil && ctx.Err() == nil {
 				_ = k.send(errorMessage{"error", messageOf(err), m.RequestID})
 			}
 			select {
@@ -167,12 +202,16 @@ func (cs *contexts) hear(k socket, g guest.Guest, c *codeContext, r *reader) {
 	defer func() { cancel(); close(inputs); <-done }() // the code of a client that has gone is interrupted
 	for {
 		var m clientMessage
-		err := k.receive(&m)
-		if err != nil && !errors.Is(err, errBadMessage) {
+		done, err := k.receive(&m)
+		if done == nil {
 			return
 		}
+		queued := false
 		if err == nil {
-			err = c.obey(k.ctx, g, m, inputs)
+			queued, err = c.obey(k.ctx, g, input{m, done}, inputs)
+		}
+		if !queued {
+			done()
 		}
 		if err != nil && k.ctx.Err() == nil {
 			_ = k.send(errorMessage{"error", messageOf(err), m.RequestID})
@@ -180,42 +219,49 @@ func (cs *contexts) hear(k socket, g guest.Guest, c *codeContext, r *reader) {
 	}
 }
 
-// obey carries out one message.
-func (c *codeContext) obey(ctx context.Context, g guest.Guest, m clientMessage, inputs chan<- clientMessage) error {
+// input is a message that waits for the guest. Done counts it as taken.
+type input struct {
+	clientMessage
+	done func()
+}
+
+// obey carries out one message, or queues it.
+func (c *codeContext) obey(ctx context.Context, g guest.Guest, m input, inputs chan<- input) (queued bool, err error) {
 	switch m.Type {
 	case "input":
 		if c.kind != repl {
-			return c.input(ctx, g, m.Data)
+			return false, c.input(ctx, g, m.Data)
 		}
 		select {
 		case inputs <- m:
-			return nil
+			return true, nil
 		default:
-			return fail(http.StatusConflict, codeBufferFull, "this connection has %d inputs under way: wait for one to end", maxCells)
+			return false, fail(http.StatusConflict, codeBufferFull, "this connection has %d inputs under way: wait for one to end", maxCells)
 		}
 	case "resize":
 		if m.Rows < 1 || m.Cols < 1 || m.Rows > maxTerminal || m.Cols > maxTerminal {
-			return fail(http.StatusBadRequest, codeInvalid, "rows and cols must be from 1 to %d", maxTerminal)
+			return false, fail(http.StatusBadRequest, codeInvalid, "rows and cols must be from 1 to %d", maxTerminal)
 		}
-		return c.resize(ctx, g, m.Rows, m.Cols)
+		return false, c.resize(ctx, g, m.Rows, m.Cols)
 	case "signal":
 		name, err := asSignal.Read("signal", m.Signal)
 		if err != nil {
-			return err
+			return false, err
 		}
 		text, _ := name.(string)
 		number, err := signalNumber(text)
 		if err != nil {
-			return err
+			return false, err
 		}
-		return c.signal(ctx, g, number)
+		return false, c.signal(ctx, g, number)
 	}
-	return fail(http.StatusBadRequest, codeInvalid, "a message has the type input, resize or signal, not %.40q", m.Type)
+	return false, fail(http.StatusBadRequest, codeInvalid, "a message has the type input, resize or signal, not %.40q", m.Type)
 }
 
 // tell sends what a context prints, and its end.
 func (k socket) tell(c *codeContext, r *reader, before []chunk) {
 	send := func(o chunk) bool {
+		defer r.taken(o)
 		if o.done != nil {
 			return k.send(o.done) == nil
 		}

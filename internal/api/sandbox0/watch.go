@@ -3,7 +3,6 @@ package sandbox0
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"path"
 	"strings"
 	"sync"
@@ -17,6 +16,9 @@ import (
 
 // maxWatches is how many directories one WebSocket may watch.
 const maxWatches = 32
+
+// maxPath is the longest path that Linux knows. A watch keeps its own.
+const maxPath = 4096
 
 // watchRequest is what a client says.
 type watchRequest struct {
@@ -71,8 +73,8 @@ type watches struct {
 func (ws *watches) serve() {
 	for {
 		var m watchRequest
-		err := ws.k.receive(&m)
-		if err != nil && !errors.Is(err, errBadMessage) {
+		done, err := ws.k.receive(&m)
+		if done == nil {
 			return
 		}
 		switch {
@@ -85,6 +87,7 @@ func (ws *watches) serve() {
 		default:
 			_ = ws.k.send(watchMessage{Type: "error", Error: `"action" must be subscribe or unsubscribe`})
 		}
+		done()
 	}
 }
 
@@ -103,7 +106,7 @@ func (ws *watches) unsubscribe(m watchRequest) {
 
 // subscribe answers when the watch is armed: what changes afterwards is told.
 func (ws *watches) subscribe(m watchRequest) {
-	if m.Path == "" || strings.Contains(m.Path, "\x00") {
+	if m.Path == "" || len(m.Path) > maxPath || strings.Contains(m.Path, "\x00") {
 		_ = ws.k.send(watchMessage{Type: "error", Error: `"path" is no path`})
 		return
 	}
