@@ -27,6 +27,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 // instructions are what a client may show its model before any tool.
@@ -53,6 +54,9 @@ type Options struct {
 type Server struct {
 	sdk    *mcp.Server
 	client *client.Client
+	room   *held.Room // of what HTTP clients have it hold
+
+	patience time.Duration // for the body of a request
 
 	ended context.Context // when all calls must end
 	end   context.CancelFunc
@@ -65,7 +69,7 @@ const stopWithin = 15 * time.Second
 
 // New returns a server. Nothing is asked of drowse before a tool is called.
 func New(o Options) *Server {
-	s := &Server{client: o.Client}
+	s := &Server{client: o.Client, room: held.New(), patience: held.BodyPatience}
 	s.ended, s.end = context.WithCancel(context.Background())
 	s.sdk = mcp.NewServer(
 		&mcp.Implementation{Name: "drowse", Title: "drowse sandboxes", Version: o.Version},

@@ -60,21 +60,24 @@ func (s *Server) Handler(o HTTPOptions) http.Handler {
 	}
 	without := common
 	without.Stateless, without.PropagateRequestCancellation = true, true
-	sessions, single := mcp.NewStreamableHTTPHandler(get, &common), mcp.NewStreamableHTTPHandler(get, &without)
+	many, single := mcp.NewStreamableHTTPHandler(get, &common), mcp.NewStreamableHTTPHandler(get, &without)
+	sessions := &sessions{sdk: s.sdk, of: map[string]*session{}}
 
 	streamable := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Mcp-Protocol-Version") >= stateless && r.Header.Get("Mcp-Session-Id") == "" {
 			single.ServeHTTP(w, r)
 			return
 		}
-		sessions.ServeHTTP(w, r)
+		sessions.serve(many, w, r)
 	})
-	known := auth.RequireBearerToken(verifier(o.Connect), &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(streamable)
+	known := auth.RequireBearerToken(verifier(o.Connect), &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(s.bounded(streamable))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if status, why := refuse(r, o.Hosts); status != 0 {
 			http.Error(w, why, status)
 			return
 		}
+		// Also where nobody reads the body: what is left of it is waited for.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.patience))
 		w.Header().Set("WWW-Authenticate", "Bearer") // taken back where all is well
 		known.ServeHTTP(&welcome{ResponseWriter: w}, r)
 	})
@@ -175,7 +178,7 @@ func verifier(connect func(key string) (*client.Client, error)) auth.TokenVerifi
 func (s *Server) ServeListener(ctx context.Context, ln net.Listener, o HTTPOptions) error {
 	srv := &http.Server{Handler: s.Handler(o), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(ln) }()
+	go func() { done <- srv.Serve(s.room.Listener(ln)) }()
 	select {
 	case err := <-done:
 		s.stop()
