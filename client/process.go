@@ -40,7 +40,8 @@ type Command struct {
 	Dir  string            // empty means the user's home directory
 
 	// Stdin feeds the command; nil gives it an empty input. A Read of Stdin
-	// that is under way when the command ends is not waited for.
+	// that is under way when the command ends is not waited for. If Stdin has a
+	// method Taken(n int), it is called when the command has got n more bytes.
 	Stdin io.Reader
 	// Stdout and Stderr receive the output; nil drops it. They are written to
 	// from Wait only.
@@ -381,11 +382,15 @@ func (p *Process) selector() *pb.ProcessSelector {
 func (p *Process) feed(ctx context.Context) {
 	in := startGather(p.command.Stdin)
 	defer in.stop()
+	taken, _ := p.command.Stdin.(interface{ Taken(n int) })
 	var err error
 	for err == nil {
 		var b []byte
 		if b, err = in.next(); err == nil {
 			err = p.send(ctx, b)
+			if err == nil && taken != nil {
+				taken.Taken(len(b))
+			}
 		}
 	}
 	if err != io.EOF && ctx.Err() == nil && !wantsNoMore(err) {

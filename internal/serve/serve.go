@@ -290,7 +290,7 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 	room := held.New()
 	server := newServer(ctx, o, parts{sup, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room}, certificates)
 	if forSSH != nil {
-		ssh, err := newSSHServer(o, keys, sshKeys, calls, server)
+		ssh, err := newSSHServer(o, keys, sshKeys, calls, server, room)
 		if err != nil {
 			return nil, nil, err
 		}

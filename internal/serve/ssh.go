@@ -15,19 +15,20 @@ import (
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/edge"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/sshd"
 )
 
 // newSSHServer returns what lets SSH clients in. Each is a client of server like
 // any other, in the name of the API key that its own key belongs to.
-func newSSHServer(o Options, keys *auth.Keys, sshKeys *auth.SSHKeys, calls *audit.Log, server *edge.Server) (*sshd.Server, error) {
+func newSSHServer(o Options, keys *auth.Keys, sshKeys *auth.SSHKeys, calls *audit.Log, server *edge.Server, room *held.Room) (*sshd.Server, error) {
 	hostKey, err := sshd.HostKey(filepath.Join(o.StateDir, "ssh_host_ed25519_key"))
 	if err != nil {
 		return nil, err
 	}
 	o.Log.Info("SSH clients are served", "addr", o.SSHListen, "hostKey", ssh.FingerprintSHA256(hostKey.PublicKey()))
 	l := sshLogins{keys: keys, sshKeys: sshKeys, calls: calls, connect: server.Connect}
-	return sshd.New(sshd.Options{HostKey: hostKey, Known: l.known, Login: l.login, PerClient: o.MaxClientConnections, AliveWithin: o.SSHKeepalive, Log: o.Log}), nil
+	return sshd.New(sshd.Options{HostKey: hostKey, Known: l.known, Login: l.login, Room: room, PerClient: o.MaxClientConnections, AliveWithin: o.SSHKeepalive, Log: o.Log}), nil
 }
 
 // sshLogins finds out where SSH clients may go.
@@ -71,7 +72,7 @@ func (l sshLogins) enter(ctx context.Context, from net.Addr, h auth.Holder, user
 		unbind()
 		return sshd.Grant{}, err
 	}
-	return sshd.Grant{Sandbox: sb.As(user), Until: bound}, nil
+	return sshd.Grant{Sandbox: sb.As(user), Key: h.Key.ID, Until: bound}, nil
 }
 
 // open returns a sandbox in the name of an API key, for as long as ctx.

@@ -17,7 +17,7 @@ import (
 
 // forward connects a client to an address that a program in the sandbox reaches:
 // one of the sandbox's own ports, or what it may reach outside.
-func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
+func forward(ctx context.Context, guest *client.Sandbox, from *intake, offer ssh.NewChannel) {
 	var to struct {
 		Host       string
 		Port       uint32
@@ -30,14 +30,13 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(errGone)
-	fromClient, input := io.Pipe()
-	defer input.Close()
+	accepted := make(chan *input, 1)
 	output, toClient := io.Pipe()
 	defer output.Close()
 	said := &beginning{}
 	p, err := guest.Start(ctx, client.Command{
 		Args:  []string{agentapi.Program, agentapi.ConnectProgram, net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port)))},
-		Stdin: fromClient, Stdout: toClient, Stderr: said,
+		Stdin: &later{ctx: ctx, accepted: accepted}, Stdout: toClient, Stderr: said,
 	})
 	if err != nil {
 		_ = offer.Reject(ssh.ConnectionFailed, printable(err.Error()))
@@ -50,12 +49,11 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 		if err != nil {
 			hangUp(ctx, p, false)
 		}
-		fromClient.Close()
 		toClient.Close()
 	}()
 	answers := bufio.NewReader(output)
 	if !connected(answers) {
-		input.Close()
+		close(accepted)
 		output.Close() // it may say more
 		<-ended
 		_ = offer.Reject(ssh.ConnectionFailed, cmp.Or(printable(said.String()), "the program that connects to it ended"))
@@ -63,6 +61,7 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 	}
 	ch, requests, err := offer.Accept()
 	if err != nil {
+		close(accepted)
 		output.Close()
 		<-ended
 		return
@@ -71,15 +70,38 @@ func forward(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
 		refuseRequests(requests)
 		cancel(errGone) // the client has closed its end
 	}()
-	go func() {
-		_, err := io.Copy(input, ch)
-		input.CloseWithError(err) // nil is the end
-	}()
+	in := from.open(ch)
+	defer in.close()
+	accepted <- in
 	_, _ = io.Copy(ch, answers)
 	finish(ch)
 	output.Close() // the client may have gone first
 	<-ended
 }
+
+// later is the input of a channel that is not accepted yet.
+type later struct {
+	ctx      context.Context
+	accepted <-chan *input
+	in       *input
+}
+
+// Read implements io.Reader.
+func (l *later) Read(p []byte) (int, error) {
+	if l.in == nil {
+		select {
+		case l.in = <-l.accepted:
+		case <-l.ctx.Done():
+		}
+	}
+	if l.in == nil { // it never will be
+		return 0, io.EOF
+	}
+	return l.in.Read(p)
+}
+
+// Taken is for the client.
+func (l *later) Taken(n int) { l.in.Taken(n) }
 
 // connected reports whether a program's first line says that it is connected. The
 // program is the guest's: its line may have no end.

@@ -28,6 +28,7 @@ type session struct {
 	ctx   context.Context
 	guest *client.Sandbox
 	ch    ssh.Channel
+	in    *input
 	env   map[string]string
 	bytes int          // of env
 	size  *client.Size // of the terminal that was asked for; nil for none
@@ -42,14 +43,16 @@ type session struct {
 	fitting sync.Mutex // held while the terminal is resized; taken before mu
 }
 
-func serveSession(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
+func serveSession(ctx context.Context, guest *client.Sandbox, from *intake, offer ssh.NewChannel) {
 	ch, requests, err := offer.Accept()
 	if err != nil {
 		return
 	}
+	in := from.open(ch)
+	defer in.close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(errGone)
-	s := &session{ctx: ctx, guest: guest, ch: ch, env: map[string]string{}}
+	s := &session{ctx: ctx, guest: guest, ch: ch, in: in, env: map[string]string{}}
 	for r := range requests {
 		ok := s.handle(r)
 		if r.WantReply {
@@ -158,7 +161,7 @@ func (s *session) start(cmd client.Command) outcome {
 
 func (s *session) run(cmd client.Command) {
 	defer finish(s.ch)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.env, s.ch, s.ch, s.ch.Stderr()
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = s.env, s.in, s.ch, s.ch.Stderr()
 	start := s.guest.Start
 	if cmd.Terminal != nil {
 		if s.term != "" {

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 // Bounds of one connection.
@@ -51,6 +52,9 @@ type Options struct {
 	// whom commands run as. The client has shown to have the key; nil without
 	// Known. The client is told the error. The context ends with the connection.
 	Login func(ctx context.Context, conn ssh.ConnMetadata, key ssh.PublicKey) (Grant, error)
+	// Room is where clients count, with what they send and do not read; nil for one
+	// of this server's own.
+	Room *held.Room
 	// PerClient is how many connections an address may have; 0 for no bound.
 	PerClient int
 	// AliveWithin is how often a client is asked whether it is there, and how long it
@@ -66,8 +70,20 @@ const AliveWithin = 40 * time.Second
 // Grant is where a client may go.
 type Grant struct {
 	Sandbox *client.Sandbox
+	Key     string          // the id of the API key for which the client counts; "" for none
 	Until   context.Context // ends the connection; nil for never
 }
+
+// who is for whom a client counts.
+func (g Grant) who(c net.Conn) held.Who {
+	who := held.Who{Key: g.Key}
+	if addr := addrOf(c); addr.IsValid() {
+		who.Address = addr.String()
+	}
+	return who
+}
+
+var errTooMany = errors.New("this API key, its address or all together have as many sessions and connections as they may: close some first")
 
 // errGone says why what a client has started ends: not because this server does.
 var errGone = errors.New("the client has gone")
@@ -79,6 +95,8 @@ type Server struct {
 
 	all   clients // who is connected
 	fresh clients // who is logging in
+
+	patience time.Duration // see intakePatience
 }
 
 // clients counts clients by their addresses.
@@ -119,7 +137,10 @@ func New(o Options) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{o: o, log: log}
+	if o.Room == nil {
+		o.Room = held.New()
+	}
+	return &Server{o: o, log: log, patience: intakePatience}
 }
 
 // Serve speaks with the clients that connect to ln until ctx ends. It closes ln.
@@ -177,12 +198,21 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 
-	conn, channels, requests, err := s.handshake(ctx, c)
+	from := &intake{Conn: c, ctx: ctx, patience: s.patience}
+	conn, channels, requests, err := s.handshake(ctx, from)
 	if err != nil {
 		return fmt.Errorf("SSH client %s: %w", c.RemoteAddr(), err)
 	}
 	grant := conn.Permissions.ExtraData[grantKey{}].(Grant)
-	guest := grant.Sandbox
+	guest, who := grant.Sandbox, grant.who(c)
+	leave, ok := s.o.Room.Session(who)
+	if !ok {
+		return fmt.Errorf("SSH client %s: %w", c.RemoteAddr(), errTooMany)
+	}
+	defer leave()
+	share := s.o.Room.Lasting(who)
+	defer share.Free()
+	from.admit(share)
 	if grant.Until != nil {
 		stop := context.AfterFunc(grant.Until, func() { c.Close() })
 		defer stop()
@@ -206,17 +236,24 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 			_ = offer.Reject(ssh.ResourceShortage, fmt.Sprintf("this connection has %d sessions and forwarded connections already", maxChannels))
 			continue
 		}
+		leave, ok := s.o.Room.Session(who)
+		if !ok {
+			<-room
+			_ = offer.Reject(ssh.ResourceShortage, errTooMany.Error())
+			continue
+		}
 		running.Go(func() {
 			defer func() { <-room }()
-			serveChannel(ctx, guest, offer)
+			defer leave()
+			serveChannel(ctx, guest, from, offer)
 		})
 	}
 	return nil
 }
 
 // handshake lets a client log in.
-func (s *Server) handshake(ctx context.Context, c net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
-	addr := addrOf(c)
+func (s *Server) handshake(ctx context.Context, c *intake) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+	addr := addrOf(c.Conn)
 	if !s.fresh.enter(addr, maxFreshOfOne, maxFresh) {
 		return nil, nil, nil, errors.New("too many others are logging in")
 	}
@@ -229,12 +266,12 @@ func (s *Server) handshake(ctx context.Context, c net.Conn) (*ssh.ServerConn, <-
 	return conn, channels, requests, err
 }
 
-func serveChannel(ctx context.Context, guest *client.Sandbox, offer ssh.NewChannel) {
+func serveChannel(ctx context.Context, guest *client.Sandbox, from *intake, offer ssh.NewChannel) {
 	switch offer.ChannelType() {
 	case "session":
-		serveSession(ctx, guest, offer)
+		serveSession(ctx, guest, from, offer)
 	case "direct-tcpip":
-		forward(ctx, guest, offer)
+		forward(ctx, guest, from, offer)
 	default:
 		_ = offer.Reject(ssh.UnknownChannelType, fmt.Sprintf("drowse has no channels of type %.40q", offer.ChannelType()))
 	}

@@ -30,7 +30,7 @@ func TestPrintable(t *testing.T) {
 
 // gate serves SSH on a listener, for sandboxes of a server that runs commands on
 // this machine.
-func gate(t *testing.T, o Options) (addr string) {
+func gate(t *testing.T, o Options, change ...func(*Server)) (addr string) {
 	t.Helper()
 	fake := fakeserver.New("e2b_0123456789abcdef0123456789abcdef01234567", t.TempDir())
 	t.Cleanup(fake.Close)
@@ -47,14 +47,20 @@ func gate(t *testing.T, o Options) (addr string) {
 	if o.HostKey, err = HostKey(filepath.Join(t.TempDir(), "key")); err != nil {
 		t.Fatal(err)
 	}
-	o.Login = func(context.Context, ssh.ConnMetadata, ssh.PublicKey) (Grant, error) { return Grant{Sandbox: sb}, nil }
+	o.Login = func(_ context.Context, c ssh.ConnMetadata, _ ssh.PublicKey) (Grant, error) {
+		return Grant{Sandbox: sb, Key: c.User()}, nil
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- New(o).Serve(ctx, ln) }()
+	s := New(o)
+	for _, c := range change {
+		c(s)
+	}
+	go func() { served <- s.Serve(ctx, ln) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-served; !errors.Is(err, context.Canceled) {
@@ -83,7 +89,13 @@ func greets(c net.Conn) bool {
 
 func login(t *testing.T, addr string) *ssh.Client {
 	t.Helper()
-	c, err := ssh.Dial("tcp", addr, &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: 30 * time.Second})
+	return loginAs(t, addr, "k")
+}
+
+// loginAs logs in with a key of that name.
+func loginAs(t *testing.T, addr, key string) *ssh.Client {
+	t.Helper()
+	c, err := ssh.Dial("tcp", addr, &ssh.ClientConfig{User: key, HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
