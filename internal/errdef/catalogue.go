@@ -224,6 +224,7 @@ var catalogue = []Entry{
 	{"too_many_tags", Exhausted, 0, 429, "The template has as many tags as it may have.", "Remove some."},
 	{"too_many_templates", Exhausted, 0, 429, "The API key has built as many templates as it may have.", "Delete some."},
 	{"too_many_webhooks", Exhausted, 0, 429, "The server has reached its limit of webhooks.", "Delete some."},
+	{"too_much_kept", Exhausted, 0, 0, "The server keeps as much for the API key, or for all together, as it may.", "Say less, or try again later."},
 	{"trial_failed", Internal, 0, 0, "The trial sandbox, which the server starts to test the host, failed.", "See the message, and run drowse doctor."},
 	{"undo_is_kept", Invalid, 400, 400, "How long the state before a restore is kept cannot be changed.", "Restore the sandbox to it, then take a snapshot."},
 	{"undo_not_found", NotFound, 404, 404, "The sandbox did not go back to a snapshot before, or what it was before then is not kept any more.", "Name a snapshot of the sandbox."},

@@ -398,6 +398,13 @@ func (req CreateRequest) first(begun lifecycle.CreateRequested) lifecycle.Event 
 	return lifecycle.ImportRequested{Meta: begun.Meta, Settings: begun.Settings, Checkpoint: *begun.Checkpoint, Generation: 1, CreatedAt: ids.Now()}
 }
 
+// Judge returns why a create would be refused by what it asks for, whatever it
+// starts from.
+func Judge(s *Supervisor, req CreateRequest) error {
+	_, err := s.configOf(req, template.Template{})
+	return err
+}
+
 // configOf judges what is asked of a new sandbox, and fills in the rest.
 func (s *Supervisor) configOf(req CreateRequest, t template.Template) (store.Config, error) {
 	if err := fields.Check(req.Config); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -215,7 +216,7 @@ func TestNetworksAtOnce(t *testing.T) {
 		t.Errorf("internet: %v, %v", *a.AllowInternet, *b.AllowInternet)
 	}
 	fails(t, w.do(apitest.FullKey, post, "/v1/fork", `{"template":"base","id":"a"}`), http.StatusNotFound, "not_found", "") // another key said nothing
-	var ps postures
+	ps := newPostures(held.New(), func(string) bool { return false })
 	at := time.Unix(0, 0)
 	if ps.set("k", "t", posture{}, at) != nil || ps.set("k", "t", posture{internet: true}, at.Add(waitFor)) != nil {
 		t.Error("what nobody came for is kept for ever")

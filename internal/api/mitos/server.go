@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -83,14 +84,18 @@ type Options struct {
 	// MaxTimeout is the largest soft timeout; 0 for no bound. Where there is one, a
 	// new sandbox has it, because this dialect has no word for another.
 	MaxTimeout time.Duration
-	Log        *slog.Logger // nil discards
+	// Judge returns why a create would be refused, by what it asks for alone; nil for
+	// never.
+	Judge func(supervisor.CreateRequest) error
+	Room  *held.Room   // where what is kept counts; nil for one of its own
+	Log   *slog.Logger // nil discards
 }
 
 // server is the handler.
 type server struct {
 	Options
 	router   httpapi.Router[route]
-	postures postures
+	postures *postures
 }
 
 // New returns the handler of everything below [Prefix].
@@ -98,7 +103,15 @@ func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &server{Options: o, router: newRouter()}
+	if o.Room == nil {
+		o.Room = held.New()
+	}
+	if o.Judge == nil {
+		o.Judge = func(supervisor.CreateRequest) error { return nil }
+	}
+	s := &server{Options: o, router: newRouter()}
+	s.postures = newPostures(o.Room, s.missing)
+	return s
 }
 
 // Owns reports whether a request is of this dialect, by its path alone.

@@ -2,8 +2,6 @@ package mitos
 
 import (
 	"net"
-	"reflect"
-	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
@@ -59,6 +57,18 @@ func (s *server) startFrom(c *call, template string, req *supervisor.CreateReque
 	return err
 }
 
+// missing reports whether nothing has the name of a template any more.
+func (s *server) missing(template string) bool {
+	if template == usual {
+		return false
+	}
+	_, err := s.Templates.Template(template)
+	if errdef.Is(err, errdef.NotFound) {
+		_, err = s.Snapshots.Snapshot(origin.Ref(template))
+	}
+	return errdef.Is(err, errdef.NotFound)
+}
+
 // ensureTemplate says what the sandboxes of a template may reach and take. The
 // template itself is there already, or there is none.
 func ensureTemplate(s *server, c *call) (any, error) {
@@ -76,6 +86,11 @@ func ensureTemplate(s *server, c *call) (any, error) {
 	}
 	p, err := postureOf(words)
 	if err != nil {
+		return nil, err
+	}
+	req := supervisor.CreateRequest{Config: store.Config{Key: c.key.ID}}
+	p.apply(&req)
+	if err := s.Judge(req); err != nil {
 		return nil, err
 	}
 	if err := s.postures.set(c.key.ID, id, p, time.Now()); err != nil {
@@ -133,62 +148,4 @@ func postureOf(words map[string]body.Said) (posture, error) {
 func (p posture) apply(req *supervisor.CreateRequest) {
 	req.Config.AllowInternet, req.Config.AllowOut, req.Config.PrivatePorts = &p.internet, p.allow, !p.inbound
 	req.Config.Limits = store.Limits{CPUs: p.cpus, MemoryMiB: p.memory}
-}
-
-// waitFor is how long the create of a sandbox may be behind that of its template.
-const waitFor = 60 * time.Second
-
-// postures are what API keys have said of templates, the last word of each.
-//
-// The SDK says it before every create, in a call of its own. Two creates at once
-// that say different things could get each other's; so the second is refused
-// until the first has been made, or for a minute.
-type postures struct {
-	mu  sync.Mutex
-	all map[templateOf]*posted
-}
-
-type templateOf struct{ key, template string }
-
-type posted struct {
-	posture
-	waiting int // creates that are to come
-	at      time.Time
-}
-
-func (ps *postures) set(key, template string, p posture, now time.Time) error {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	as := templateOf{key, template}
-	old := ps.all[as]
-	switch {
-	case old == nil:
-		if ps.all == nil {
-			ps.all = map[templateOf]*posted{}
-		}
-		old = &posted{}
-		ps.all[as] = old
-	case reflect.DeepEqual(old.posture, p):
-	case old.waiting > 0 && now.Sub(old.at) < waitFor:
-		return errdef.New(errdef.Exhausted, "template_differs", "template %q was given another network or other resources just now, and the sandbox that these are for is not made yet", template).
-			WithRemedy("try again in a moment; for sandboxes of two kinds at once give the template a second name").
-			With("retry_after_ms", waitFor.Milliseconds())
-	default:
-		old.waiting = 0
-	}
-	old.posture, old.at = p, now
-	old.waiting++
-	return nil
-}
-
-// use returns what holds for a new sandbox, and false if nothing was said.
-func (ps *postures) use(key, template string) (posture, bool) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p := ps.all[templateOf{key, template}]
-	if p == nil {
-		return posture{}, false
-	}
-	p.waiting = max(0, p.waiting-1)
-	return p.posture, true
 }
