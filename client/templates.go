@@ -15,7 +15,7 @@ import (
 // Template is what sandboxes start from.
 type Template struct {
 	ID     string    `json:"id"`
-	Names  []string  `json:"names"`
+	Names  []string  `json:"names"`  // that the API key can use
 	Source string    `json:"source"` // "host", "image" or "build"
 	MadeAt time.Time `json:"madeAt"`
 	User   string    `json:"user"`            // as whom commands run that do not say
@@ -25,6 +25,7 @@ type Template struct {
 
 // Built is how a template was built of steps, by a client of E2B's.
 type Built struct {
+	Name   string `json:"name"`             // that its API key has given it
 	Status string `json:"status"`           // of the newest build: "waiting", "building", "ready" or "error"
 	Reason string `json:"reason,omitempty"` // why it failed
 	Builds int    `json:"builds"`

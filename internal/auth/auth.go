@@ -303,6 +303,22 @@ func (k *Keys) check(text string) (store.Key, error) {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key").
 			WithRemedy("use a key of this server")
 	}
+	return e.use()
+}
+
+// Current returns the key of an id as it is now, for what its holder has asked for before.
+// It is an errdef.Unauthorized for one that there is not any more.
+func (k *Keys) Current(id string) (store.Key, error) {
+	e := k.byID(id)
+	if e == nil {
+		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "the API key that this was given to is no more").
+			WithRemedy("use a key of this server")
+	}
+	return e.use()
+}
+
+// use returns the key, unless it has expired, and notes that it was used.
+func (e *entry) use() (store.Key, error) {
 	now := time.Now()
 	if e.expired(now) {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_expired", "API key %s expired at %s", e.ID, e.ExpiresAt.Format(time.RFC3339)).

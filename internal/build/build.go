@@ -70,11 +70,13 @@ type Step struct {
 
 // Base is what a recipe begins with: a template, or an image.
 type Base struct {
-	Template string                  // name of a template or snapshot
-	Image    string                  // reference to an image
-	Login    *image.Login            // to fetch the image; nil for the server's own credentials
-	MayFetch bool                    // whoever builds may have the server fetch an image
-	Sees     func(maker string) bool // which keys' snapshots whoever builds sees
+	Template string       // name of a template, or what Snapshot knows
+	Image    string       // reference to an image
+	Login    *image.Login // to fetch the image; nil for the server's own credentials
+	MayFetch bool         // whoever builds may have the server fetch an image
+	// Snapshot returns the id of the snapshot that a reference is for whoever builds. One
+	// that is unknown is an errdef.NotFound.
+	Snapshot func(ref string) (id string, err error)
 }
 
 // Recipe is how a template is made.

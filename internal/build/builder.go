@@ -57,10 +57,10 @@ type Builder struct {
 	naming sync.Mutex // held while a result gets a name
 
 	mu        sync.Mutex
-	templates map[string]*Template // by name
+	templates map[string]*Template // by id
 	journals  map[string]*journal  // by build
 	cancels   map[string]context.CancelFunc
-	orders    map[string]chan struct{} // by template: held by the build that runs
+	orders    map[string]chan struct{} // by the id of a template: held by the build that runs
 	turns     map[string]chan struct{} // by API key: held by each build that runs
 	uploads   map[string]chan struct{} // by API key: held by each upload
 }
@@ -77,7 +77,7 @@ func Open(ctx context.Context, o Options) (*Builder, error) {
 	if err := b.load(); err != nil {
 		return nil, err
 	}
-	if err := b.files.clean(func(name string) bool { return b.templates[name] != nil }); err != nil {
+	if err := b.files.clean(func(id string) bool { return b.templates[id] != nil }); err != nil {
 		return nil, err
 	}
 	return b, b.sweep(ctx)
@@ -149,6 +149,7 @@ var (
 	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 	tagForm  = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,62}$`)
 	uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	idForm   = regexp.MustCompile(`^[st][0-9a-z]{20}$`) // of templates and snapshots
 )
 
 // CheckTag judges a tag.
@@ -162,9 +163,9 @@ func CheckTag(tag string) error {
 
 // CheckName judges the name of a template.
 func CheckName(name string) error {
-	if !nameForm.MatchString(name) {
+	if !nameForm.MatchString(name) || idForm.MatchString(name) {
 		return errdef.New(errdef.Invalid, "template_name_invalid", "a template cannot be called %.100q", name).
-			WithRemedy("use letters, digits, - and _, 64 at most, with a tag after a colon if you like")
+			WithRemedy("use letters, digits, - and _, 64 at most, not in the form of an id, with a tag after a colon if you like")
 	}
 	return nil
 }
@@ -191,8 +192,8 @@ type Request struct {
 	Key    string
 }
 
-// Request makes a template, or takes the one of that name, and a build of it that
-// waits to be started.
+// Request makes a template, or takes the one that the API key has under that name, and
+// a build of it that waits to be started.
 func (b *Builder) Request(req Request) (Template, Build, error) {
 	if err := CheckName(req.Name); err != nil {
 		return Template{}, Build{}, err
@@ -208,11 +209,11 @@ func (b *Builder) Request(req Request) (Template, Build, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := b.templates[req.Name]
+	t := b.called(req.Key, req.Name)
 	if err := b.fits(req.Key, t, len(tags)); err != nil {
 		return Template{}, Build{}, err
 	}
-	next := Template{Name: req.Name, Key: req.Key, CreatedAt: now(), Tags: map[string]Tag{}}
+	next := Template{ID: newTemplateID(), Name: req.Name, Key: req.Key, CreatedAt: now(), Tags: map[string]Tag{}}
 	if t != nil {
 		next = t.copy()
 	}
@@ -222,7 +223,7 @@ func (b *Builder) Request(req Request) (Template, Build, error) {
 	if err := b.save(next); err != nil {
 		return Template{}, Build{}, err
 	}
-	b.templates[next.Name] = &next
+	b.templates[next.ID] = &next
 	b.journals[made.ID] = &journal{}
 	b.forgetJournals()
 	return next.copy(), made, nil
@@ -303,7 +304,7 @@ func (b *Builder) all() []*Template {
 	for _, t := range b.templates {
 		list = append(list, t)
 	}
-	slices.SortFunc(list, func(x, y *Template) int { return cmp.Compare(x.Name, y.Name) })
+	slices.SortFunc(list, func(x, y *Template) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.ID, y.ID)) })
 	return list
 }
 
@@ -325,15 +326,42 @@ func newID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", x[:4], x[4:6], x[6:8], x[8:10], x[10:])
 }
 
-// Template returns a template by its name.
-func (b *Builder) Template(name string) (Template, error) {
+// newTemplateID returns the id of a template, which no name looks like.
+func newTemplateID() string { return "t" + strings.ToLower(rand.Text())[:20] }
+
+// called returns the template that an API key has under a name; nil if it has none. The
+// caller holds mu.
+func (b *Builder) called(key, name string) *Template {
+	for _, t := range b.templates {
+		if t.Key == key && t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// Template returns a template by its id, or by its name among those of an API key.
+func (b *Builder) Template(key, ref string) (Template, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := b.templates[name]
+	t := b.templates[ref]
 	if t == nil {
-		return Template{}, NotFound(name)
+		t = b.called(key, ref)
+	}
+	if t == nil {
+		return Template{}, NotFound(ref)
 	}
 	return t.copy(), nil
+}
+
+// byID returns a template.
+func (b *Builder) byID(id string) (Template, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t := b.templates[id]; t != nil {
+		return t.copy(), nil
+	}
+	return Template{}, NotFound(id)
 }
 
 // Templates returns all templates, by name.
@@ -353,13 +381,14 @@ type Progress struct {
 	Lines []Line
 }
 
-// Progress returns a build, and up to most lines of its log after the first so many.
-func (b *Builder) Progress(name, id string, offset, most int) (Progress, error) {
+// Progress returns a build of a template, and up to most lines of its log after the
+// first so many.
+func (b *Builder) Progress(template, id string, offset, most int) (Progress, error) {
 	b.mu.Lock()
-	t := b.templates[name]
+	t := b.templates[template]
 	if t == nil || t.build(id) == nil {
 		b.mu.Unlock()
-		return Progress{}, buildNotFound(name, id)
+		return Progress{}, buildNotFound(template, id)
 	}
 	p := Progress{Build: *t.build(id)}
 	j := b.journals[id]
@@ -370,18 +399,18 @@ func (b *Builder) Progress(name, id string, offset, most int) (Progress, error) 
 	return p, nil
 }
 
-func buildNotFound(name, id string) error {
-	return errdef.New(errdef.NotFound, "build_not_found", "template %.200q has no build %.100q", name, id)
+func buildNotFound(template, id string) error {
+	return errdef.New(errdef.NotFound, "build_not_found", "template %.200q has no build %.100q", template, id)
 }
 
 // change changes a template, durably. It is an errdef.NotFound where it was deleted
 // meanwhile.
-func (b *Builder) change(name string, f func(*Template) error) (Template, error) {
+func (b *Builder) change(id string, f func(*Template) error) (Template, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := b.templates[name]
+	t := b.templates[id]
 	if t == nil {
-		return Template{}, NotFound(name)
+		return Template{}, NotFound(id)
 	}
 	next := t.copy()
 	if err := f(&next); err != nil {
@@ -390,27 +419,27 @@ func (b *Builder) change(name string, f func(*Template) error) (Template, error)
 	if err := b.save(next); err != nil {
 		return Template{}, err
 	}
-	b.templates[name] = &next
+	b.templates[id] = &next
 	return next.copy(), nil
 }
 
-// Start begins a build that waits.
-func (b *Builder) Start(name, id string, r Recipe) error {
+// Start begins a build of a template that waits.
+func (b *Builder) Start(template, id string, r Recipe) error {
 	if err := r.check(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
-	t, err := b.change(name, func(t *Template) error {
+	t, err := b.change(template, func(t *Template) error {
 		x := t.build(id)
 		switch {
 		case x == nil:
-			return buildNotFound(name, id)
+			return buildNotFound(template, id)
 		case x.Status != Waiting:
-			return errdef.New(errdef.Invalid, "build_started", "build %s of template %s is %q already", id, name, x.Status).
+			return errdef.New(errdef.Invalid, "build_started", "build %s of template %s is %q already", id, t.Name, x.Status).
 				WithRemedy("ask for another build")
 		}
 		for _, s := range r.Steps {
-			if s.Kind == Copy && !b.files.has(name, s.Files) {
+			if s.Kind == Copy && !b.files.has(template, s.Files) {
 				return errdef.New(errdef.Invalid, "build_files_missing", "the files of step COPY %.100q were not uploaded", s.Args[0]).
 					WithRemedy("upload them, then start the build")
 			}
@@ -432,19 +461,19 @@ func (b *Builder) Start(name, id string, r Recipe) error {
 
 // Delete removes a template with all that was made for it. Sandboxes that started
 // from it go on.
-func (b *Builder) Delete(ctx context.Context, name string) error {
+func (b *Builder) Delete(ctx context.Context, id string) error {
 	b.mu.Lock()
-	t := b.templates[name]
+	t := b.templates[id]
 	if t == nil {
 		b.mu.Unlock()
-		return NotFound(name)
+		return NotFound(id)
 	}
-	if err := b.unsave(name); err != nil {
+	if err := b.unsave(id); err != nil {
 		b.mu.Unlock()
 		return err
 	}
-	delete(b.templates, name)
-	delete(b.orders, name)
+	delete(b.templates, id)
+	delete(b.orders, id)
 	for _, x := range t.Builds {
 		if cancel := b.cancels[x.ID]; cancel != nil {
 			cancel()
@@ -456,19 +485,13 @@ func (b *Builder) Delete(ctx context.Context, name string) error {
 	for id := range t.snapshots() {
 		b.drop(ctx, id)
 	}
-	return b.files.forget(name)
-}
-
-// split returns the name and the tag of a reference.
-func split(ref string) (name, tag string) {
-	name, tag, _ = strings.Cut(ref, ":")
-	return name, cmp.Or(tag, DefaultTag)
+	return b.files.forget(id)
 }
 
 // Untag takes tags from a template.
-func (b *Builder) Untag(ctx context.Context, name string, tags []string) error {
+func (b *Builder) Untag(ctx context.Context, id string, tags []string) error {
 	var gone []string
-	_, err := b.change(name, func(t *Template) error {
+	_, err := b.change(id, func(t *Template) error {
 		for _, tag := range tags {
 			if tag == DefaultTag {
 				return errdef.New(errdef.Invalid, "template_tag_fixed", "the tag %s of a template cannot be removed", DefaultTag).
@@ -476,7 +499,7 @@ func (b *Builder) Untag(ctx context.Context, name string, tags []string) error {
 			}
 			has, ok := t.Tags[tag]
 			if !ok {
-				return errdef.New(errdef.NotFound, "template_tag_not_found", "template %s has no tag %.100q", name, tag)
+				return errdef.New(errdef.NotFound, "template_tag_not_found", "template %s has no tag %.100q", t.Name, tag)
 			}
 			delete(t.Tags, tag)
 			gone = append(gone, has.Snapshot)
@@ -492,21 +515,21 @@ func (b *Builder) Untag(ctx context.Context, name string, tags []string) error {
 	return nil
 }
 
-// Tag gives the result that has one name more tags, and returns its build.
-func (b *Builder) Tag(ctx context.Context, ref string, tags []string) (build string, err error) {
-	name, from := split(ref)
+// Tag gives the result of a template that has one tag more of them, and returns its
+// build.
+func (b *Builder) Tag(ctx context.Context, id, from string, tags []string) (build string, err error) {
 	for _, tag := range tags {
 		if err := CheckTag(tag); err != nil {
 			return "", err
 		}
 	}
-	t, err := b.Template(name)
+	t, err := b.byID(id)
 	if err != nil {
 		return "", err
 	}
 	has, ok := t.Tags[from]
 	if !ok {
-		return "", errdef.New(errdef.NotFound, "template_tag_not_found", "template %s has no tag %.100q", name, from)
+		return "", errdef.New(errdef.NotFound, "template_tag_not_found", "template %s has no tag %.100q", t.Name, from)
 	}
 	if len(t.Tags)+len(tags) > mostTags {
 		return "", tooManyTags(&t)

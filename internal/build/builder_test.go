@@ -1,6 +1,7 @@
 package build
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,7 +209,7 @@ func TestUnfinishedUploadsAreRemoved(t *testing.T) {
 	if err := w.PutFiles(t.Context(), "tpl", hash, strings.NewReader("whole")); err != nil {
 		t.Fatal(err)
 	}
-	left := []string{w.files.path("tpl", "new-1"), w.files.path("gone", hash)}
+	left := []string{w.files.path(incomingDir, "1"), w.files.path("gone", hash)}
 	for _, path := range left {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("left"), 0o600)); err != nil {
 			t.Fatal(err)
@@ -238,7 +241,7 @@ func TestOldFilesMakeRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := time.Unix(int64(n), 0)
-		if err := os.Chtimes(w.files.path(name, hash(n)), at, at); err != nil {
+		if err := os.Chtimes(w.files.path(w.idOf(name), hash(n)), at, at); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -252,6 +255,202 @@ func TestOldFilesMakeRoom(t *testing.T) {
 				t.Errorf("%v: file %d of %s is there: %t, want %t", err, n, name, has, want)
 			}
 		}
+	}
+}
+
+// TestFilesStayAsTheyAre: the first who sends files of a hash has sent them. Others are
+// heard to their end, and change nothing.
+func TestFilesStayAsTheyAre(t *testing.T) {
+	w := newWorld(t)
+	if _, _, err := w.Request(Request{Name: "tpl", Key: "k1"}); err != nil {
+		t.Fatal(err)
+	}
+	hash := strings.Repeat("a", 64)
+	slow, more := io.Pipe()
+	late := make(chan error, 1)
+	go func() { late <- w.PutFiles(t.Context(), "tpl", hash, slow) }()
+	if _, err := more.Write([]byte("late")); err != nil { // it has begun
+		t.Fatal(err)
+	}
+	if err := w.PutFiles(t.Context(), "tpl", hash, strings.NewReader("first")); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(more.Close(), <-late); err != nil {
+		t.Errorf("an upload that came late: %v", err)
+	}
+	again := strings.NewReader("again")
+	if err := w.PutFiles(t.Context(), "tpl", hash, again); err != nil || again.Len() != 0 {
+		t.Errorf("an upload of files that are here: %v, and %d bytes not read", err, again.Len())
+	}
+	if got, err := os.ReadFile(w.files.path(w.idOf("tpl"), hash)); string(got) != "first" {
+		t.Errorf("the files are %q, %v", got, err)
+	}
+	if left, err := os.ReadDir(filepath.Join(w.files.dir, incomingDir)); len(left) != 0 {
+		t.Errorf("left of uploads: %v, %v", left, err)
+	}
+}
+
+// TestUploadsEnd: an upload comes too late when its template, its build or its sender is
+// gone by its end. It does not keep the template from going.
+func TestUploadsEnd(t *testing.T) {
+	hash := strings.Repeat("a", 64)
+	for name, c := range map[string]struct {
+		end  func(w *world, build string, forbid func()) error
+		code string
+	}{
+		"the template": {func(w *world, _ string, _ func()) error {
+			err := w.Delete(w.Context(), "tpl")
+			_, _, again := w.Request(Request{Name: "tpl", Key: "k1"})
+			return errors.Join(err, again)
+		}, "template_not_found"},
+		"the build": {func(w *world, build string, _ func()) error {
+			err := w.Start("tpl", build, recipe(run("one")))
+			_, _, again := w.Request(Request{Name: "tpl", Key: "k1"})
+			return errors.Join(err, again)
+		}, "build_started"},
+		"the sender": {func(_ *world, _ string, forbid func()) error { forbid(); return nil }, "role_insufficient"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			tpl, b, err := w.Request(Request{Name: "tpl", Key: "k1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var forbidden atomic.Bool
+			u := Upload{Template: tpl.ID, Hash: hash, Asked: now(), May: func() error {
+				if forbidden.Load() {
+					return errdef.New(errdef.Forbidden, "role_insufficient", "no")
+				}
+				return nil
+			}}
+			slow, more := io.Pipe()
+			u.Data = slow
+			ended := make(chan error, 1)
+			go func() { ended <- w.Builder.PutFiles(t.Context(), u) }()
+			if _, err := more.Write([]byte("files")); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.end(w, b.ID, func() { forbidden.Store(true) }); err != nil {
+				t.Fatal(err)
+			}
+			if err := more.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 {
+				if e, ok := errors.AsType[*errdef.Error](<-ended); !ok || e.Code != c.code {
+					t.Errorf("try %d: %v, want %s", i, e, c.code)
+				}
+				u.Data = strings.NewReader("again")
+				ended <- w.Builder.PutFiles(t.Context(), u)
+			}
+			for _, id := range []string{tpl.ID, w.idOf("tpl")} {
+				if w.files.has(id, hash) {
+					t.Errorf("the files are there")
+				}
+			}
+		})
+	}
+}
+
+// TestDeleteDuringUploads deletes a template again and again while files come for it.
+func TestDeleteDuringUploads(t *testing.T) {
+	w := newWorld(t)
+	for i := range 50 {
+		tpl, _, err := w.Request(Request{Name: "tpl", Key: "k1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for n := range mostUploads {
+			all.Go(func() {
+				u := Upload{Template: tpl.ID, Hash: fmt.Sprintf("%064x", n), Asked: time.Now(), May: func() error { return nil }, Data: strings.NewReader("files")}
+				if err := w.Builder.PutFiles(t.Context(), u); err != nil && !errdef.Is(err, errdef.NotFound) {
+					t.Errorf("upload %d: %v", i, err)
+				}
+			})
+		}
+		if err := w.Delete(t.Context(), "tpl"); err != nil {
+			t.Errorf("delete %d: %v", i, err)
+		}
+		all.Wait()
+		if left, err := os.ReadDir(filepath.Join(w.files.dir, tpl.ID)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("left of it: %v, %v", left, err)
+		}
+	}
+}
+
+// TestNamesOfKeys: two keys have templates of one name, and neither touches the other's.
+func TestNamesOfKeys(t *testing.T) {
+	w := newWorld(t)
+	one, _, err := w.Request(Request{Name: "tpl", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, _, err := w.Request(Request{Name: "tpl", Key: "k2"})
+	if err != nil || two.ID == one.ID {
+		t.Fatalf("%v: the templates of two keys are %s and %s", err, one.ID, two.ID)
+	}
+	for key, want := range map[string]string{"k1": one.ID, "k2": two.ID} {
+		if got, err := w.Builder.Template(key, "tpl"); err != nil || got.ID != want {
+			t.Errorf("to %s the name stands for %s, %v; want %s", key, got.ID, err, want)
+		}
+	}
+	if _, err := w.Builder.Template("k3", "tpl"); !errdef.Is(err, errdef.NotFound) {
+		t.Errorf("to a third key: %v", err)
+	}
+	if err := w.Builder.Delete(t.Context(), one.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	if got, err := w.Builder.Template("k2", "tpl"); err != nil || got.ID != two.ID {
+		t.Errorf("with the other gone: %s, %v", got.ID, err)
+	}
+	for _, name := range []string{one.ID, "s" + one.ID[1:]} {
+		_, _, err := w.Request(Request{Name: name, Key: "k1"})
+		class(t, err, errdef.Invalid, "template_name_invalid")
+	}
+}
+
+// TestRecordsWithoutIDs: what a server of before has stored under names is there under
+// ids, with its files, also if the server is killed while it gives them.
+func TestRecordsWithoutIDs(t *testing.T) {
+	w := newWorld(t)
+	w.make("tpl", recipe(run("one")))
+	hash := strings.Repeat("a", 64)
+	id := w.idOf("tpl")
+	old, err := w.Builder.Template("", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Stop()
+	old.ID = ""
+	data, err := json.Marshal(map[string]any{"version": 1, "template": old})
+	before := w.files.path("tpl", hash)
+	if err := errors.Join(err, os.Remove(w.recordPath(id)), os.WriteFile(w.recordPath("tpl"), data, 0o600), os.MkdirAll(filepath.Dir(before), 0o700), os.WriteFile(before, []byte("files"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time the record of before is there too
+		w.open()
+		now, err := w.Builder.Template("k1", "tpl")
+		if err != nil || now.ID == "" || len(now.Cache) != 1 || len(w.Templates()) != 1 {
+			t.Fatalf("%v: it is %+v, of %d", err, now, len(w.Templates()))
+		}
+		if !w.files.has(now.ID, hash) {
+			t.Error("its files are gone")
+		}
+		if _, err := os.Stat(w.recordPath("tpl")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the record of before: %v", err)
+		}
+		w.Stop()
+		if err := os.WriteFile(w.recordPath("tpl"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.open()
+	w.commands()
+	w.make("tpl", recipe(run("one")))
+	if got := w.commands(); len(got) != 0 {
+		t.Errorf("the next build ran %q again", got)
 	}
 }
 
@@ -346,7 +545,7 @@ func TestUnreadableRecord(t *testing.T) {
 	w := newWorld(t)
 	w.make("tpl", recipe(run("one")))
 	w.Stop()
-	at := w.recordPath("tpl")
+	at := w.recordPath(w.idOf("tpl"))
 	good, err := os.ReadFile(at)
 	if err != nil {
 		t.Fatal(err)
@@ -381,7 +580,7 @@ func TestDeleteDuringBuild(t *testing.T) {
 	if b := w.make("tpl", recipe(run("two"))); b.Status != Ready { // another of that name
 		t.Errorf("%+v", b.Reason)
 	}
-	if all, err := w.Builder.Template("tpl"); err != nil || len(all.Cache) != 1 || len(all.Builds) != 1 {
+	if all, err := w.Builder.Template("k1", "tpl"); err != nil || len(all.Cache) != 1 || len(all.Builds) != 1 {
 		t.Errorf("%v: the new template has what the old one led to: %+v", err, all)
 	}
 }
@@ -601,7 +800,7 @@ func TestWhatIsKnownIsBounded(t *testing.T) {
 	if b := w.make("tpl", recipe(steps...)); b.Status != Ready {
 		t.Fatalf("%+v", b.Reason)
 	}
-	one, err := w.Builder.Template("tpl")
+	one, err := w.Builder.Template("k1", "tpl")
 	total := 0
 	for _, r := range one.Cache {
 		total += r.size()

@@ -297,6 +297,45 @@ func (w *world) open() {
 	w.Cleanup(b.Stop)
 }
 
+// idOf returns the id of the template of a name, of which a test has one.
+func (w *world) idOf(name string) string {
+	for _, t := range w.Templates() {
+		if t.Name == name {
+			return t.ID
+		}
+	}
+	return name
+}
+
+// What the builder does with a template of an id is asked for here by its name.
+
+func (w *world) Start(name, id string, r Recipe) error { return w.Builder.Start(w.idOf(name), id, r) }
+
+func (w *world) Progress(name, id string, offset, most int) (Progress, error) {
+	return w.Builder.Progress(w.idOf(name), id, offset, most)
+}
+
+func (w *world) Delete(ctx context.Context, name string) error {
+	return w.Builder.Delete(ctx, w.idOf(name))
+}
+
+func (w *world) Tag(ctx context.Context, ref string, tags []string) (string, error) {
+	name, from, _ := strings.Cut(ref, ":")
+	return w.Builder.Tag(ctx, w.idOf(name), from, tags)
+}
+
+func (w *world) Untag(ctx context.Context, name string, tags []string) error {
+	return w.Builder.Untag(ctx, w.idOf(name), tags)
+}
+
+func (w *world) HasFiles(name, hash string) (bool, error) {
+	return w.Builder.HasFiles(w.idOf(name), hash)
+}
+
+func (w *world) PutFiles(ctx context.Context, name, hash string, data io.Reader) error {
+	return w.Builder.PutFiles(ctx, Upload{Template: w.idOf(name), Hash: hash, Asked: time.Now(), May: func() error { return nil }, Data: data})
+}
+
 // start begins a build, and returns its id.
 func (w *world) start(name string, r Recipe, tags ...string) string {
 	w.Helper()

@@ -61,20 +61,19 @@ func (f *files) open(template, hash string) (*os.File, error) {
 	return file, err
 }
 
+// incomingDir is where archives are that have not come whole. No template is called so.
+const incomingDir = ".incoming"
+
 // clean removes what unfinished uploads have left, and the files of templates that
 // are not known.
 func (f *files) clean(known func(template string) bool) error {
-	all, err := filepath.Glob(filepath.Join(f.dir, "*", "new-*"))
-	for _, path := range all {
-		err = errors.Join(err, os.Remove(path))
-	}
-	entries, err2 := os.ReadDir(f.dir)
+	entries, err := os.ReadDir(f.dir)
 	for _, e := range entries {
 		if !known(e.Name()) {
 			err = errors.Join(err, f.forget(e.Name()))
 		}
 	}
-	return errors.Join(err, err2)
+	return err
 }
 
 // forget removes all files of a template.
@@ -84,14 +83,19 @@ func (f *files) forget(template string) error {
 	return os.RemoveAll(filepath.Join(f.dir, template))
 }
 
-// put takes the files of a step. They are there when it returns, or not at all. Then
-// the oldest files of the templates of the same key may go.
-func (f *files) put(ctx context.Context, template, hash string, ofKey []string, data io.Reader) error {
-	dir := filepath.Join(f.dir, template)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// put takes the files of a step. They are there when it returns, or not at all. Files
+// that are there already stay as they are; the others are read all the same: some
+// clients read no answer before they have sent everything. May is asked when they have
+// come: a template that is deleted afterwards takes them along.
+func (f *files) put(ctx context.Context, template, hash string, data io.Reader, may func() error) error {
+	if f.has(template, hash) {
+		return f.receive(ctx, io.Discard, data)
+	}
+	incoming := filepath.Join(f.dir, incomingDir)
+	if err := os.MkdirAll(incoming, 0o700); err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
-	tmp, err := os.CreateTemp(dir, "new-")
+	tmp, err := os.CreateTemp(incoming, "")
 	if err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
@@ -105,10 +109,20 @@ func (f *files) put(ctx context.Context, template, hash string, ofKey []string, 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := os.Rename(tmp.Name(), f.path(template, hash)); err != nil {
+	if err := may(); err != nil {
+		return err
+	}
+	dir := filepath.Join(f.dir, template)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
-	return errors.Join(durable.Sync(dir), f.trim(ofKey))
+	switch err := os.Link(tmp.Name(), f.path(template, hash)); {
+	case errors.Is(err, fs.ErrExist): // another upload was first
+		return nil
+	case err != nil:
+		return fmt.Errorf("upload: %w", err)
+	}
+	return errors.Join(durable.Sync(dir), durable.Sync(f.dir))
 }
 
 // receive writes an archive for as long as there is room.
@@ -143,6 +157,8 @@ func CheckArchive(size int64) error {
 
 // trim removes the oldest files of templates, if they have too many together.
 func (f *files) trim(templates []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	type archive struct {
 		path string
 		size int64
@@ -175,22 +191,38 @@ func (f *files) trim(templates []string) error {
 }
 
 // HasFiles reports whether the files of a step of a template are here.
-func (b *Builder) HasFiles(name, hash string) (bool, error) {
+func (b *Builder) HasFiles(template, hash string) (bool, error) {
 	if !hashForm.MatchString(hash) {
 		return false, errdef.New(errdef.Invalid, "build_files_invalid", "%.100q is no hash of files: 64 hexadecimal digits are needed", hash)
 	}
-	if _, err := b.Template(name); err != nil {
+	if _, err := b.byID(template); err != nil {
 		return false, err
 	}
-	return b.files.has(name, hash), nil
+	return b.files.has(template, hash), nil
 }
 
-// PutFiles takes the files of a step of a template.
-func (b *Builder) PutFiles(ctx context.Context, name, hash string, data io.Reader) error {
-	if _, err := b.HasFiles(name, hash); err != nil {
+// Upload is the files of a step that somebody sends.
+type Upload struct {
+	Template string // its id
+	Hash     string
+	// Asked is when the sender asked where to send them: they are for the builds that
+	// waited then, and come too late when none of those does any more.
+	Asked time.Time
+	// May returns an error when the sender may not send them any more.
+	May  func() error
+	Data io.Reader
+}
+
+// PutFiles takes the files of a step of a template, unless they are here.
+func (b *Builder) PutFiles(ctx context.Context, u Upload) error {
+	if _, err := b.HasFiles(u.Template, u.Hash); err != nil {
 		return err
 	}
-	t, err := b.Template(name)
+	may := func() error { return cmp.Or(b.awaits(u.Template, u.Asked), u.May()) }
+	if err := may(); err != nil {
+		return err
+	}
+	t, err := b.byID(u.Template)
 	if err != nil {
 		return err
 	}
@@ -199,17 +231,36 @@ func (b *Builder) PutFiles(ctx context.Context, name, hash string, data io.Reade
 		return err
 	}
 	defer give(places)
-	return b.files.put(ctx, name, hash, b.namesOf(t.Key), data)
+	if err := b.files.put(ctx, t.ID, u.Hash, u.Data, may); err != nil {
+		return err
+	}
+	return b.files.trim(b.templatesOf(t.Key))
 }
 
-// namesOf returns the templates of an API key.
-func (b *Builder) namesOf(key string) (names []string) {
+// awaits returns an error unless a build of a template waits still that waited at a
+// time.
+func (b *Builder) awaits(template string, then time.Time) error {
+	t, err := b.byID(template)
+	if err != nil {
+		return err
+	}
+	for _, x := range t.Builds {
+		if x.Status == Waiting && !x.CreatedAt.After(then) && time.Since(x.CreatedAt) < startWithin {
+			return nil
+		}
+	}
+	return errdef.New(errdef.Invalid, "build_started", "no build of template %s waits for these files any more", t.Name).
+		WithRemedy("ask for another build, and where to send its files")
+}
+
+// templatesOf returns the ids of the templates of an API key.
+func (b *Builder) templatesOf(key string) (ids []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range b.all() {
 		if t.Key == key {
-			names = append(names, t.Name)
+			ids = append(ids, t.ID)
 		}
 	}
-	return names
+	return ids
 }

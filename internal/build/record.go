@@ -1,6 +1,9 @@
 package build
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,16 +57,25 @@ type Tag struct {
 	At       time.Time `json:"at"`
 }
 
-// Template is what is built under one name.
+// Template is what an API key builds under one name.
 type Template struct {
+	ID        string         `json:"id"` // never used again
 	Name      string         `json:"name"`
-	Key       string         `json:"key"` // the id of the API key that has made it
+	Key       string         `json:"key"` // the id of the API key that has made it, among whose templates no other has the name
 	CreatedAt time.Time      `json:"createdAt"`
 	UpdatedAt time.Time      `json:"updatedAt"`
 	Builds    []Build        `json:"builds"` // newest first
 	Tags      map[string]Tag `json:"tags"`
 	// Cache is what steps have led to, those that were used last first.
 	Cache []Result `json:"cache,omitempty"`
+}
+
+// CalledBy returns by what an API key names the template: its id, unless it is its own.
+func (t *Template) CalledBy(key string) string {
+	if t.Key == key {
+		return t.Name
+	}
+	return t.ID
 }
 
 // Result is what is known of steps that were run.
@@ -134,7 +146,9 @@ type recordForm struct {
 	Template Template `json:"template"`
 }
 
-const recordVersion = 1
+// recordVersion is that of records whose templates have ids. In those of version 1
+// they have names alone.
+const recordVersion = 2
 
 // Names in the directory of a builder.
 const (
@@ -144,8 +158,8 @@ const (
 	newEnd     = ".new"
 )
 
-func (b *Builder) recordPath(name string) string {
-	return filepath.Join(b.o.Dir, recordsDir, name+recordEnd)
+func (b *Builder) recordPath(id string) string {
+	return filepath.Join(b.o.Dir, recordsDir, id+recordEnd)
 }
 
 // save makes a template durable.
@@ -154,7 +168,7 @@ func (b *Builder) save(t Template) error {
 	if err != nil {
 		return err
 	}
-	at := b.recordPath(t.Name)
+	at := b.recordPath(t.ID)
 	if err := durable.WriteFile(at+newEnd, data); err != nil {
 		return fmt.Errorf("store template %s: %w", t.Name, err)
 	}
@@ -176,32 +190,60 @@ func (b *Builder) load() error {
 		return fmt.Errorf("open builds: %w", err)
 	}
 	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), recordEnd)
+		stem, ok := strings.CutSuffix(e.Name(), recordEnd)
 		if !ok {
 			continue // half written
 		}
-		data, err := os.ReadFile(b.recordPath(name))
-		var f recordForm
-		if err == nil {
-			err = json.Unmarshal(data, &f)
-		}
-		if err == nil && (f.Version != recordVersion || f.Template.Name != name) {
-			err = fmt.Errorf("it is of version %d, and this server reads %d", f.Version, recordVersion)
-		}
+		f, err := b.read(stem)
 		if err != nil {
-			return errdef.New(errdef.Internal, "template_unreadable", "%s, which says what template %s was built from, cannot be read: %w", b.recordPath(name), name, err).
+			return errdef.New(errdef.Internal, "template_unreadable", "%s, which says what template %s was built from, cannot be read: %w", b.recordPath(stem), cmp.Or(f.Template.Name, stem), err).
 				WithRemedy("put back a copy of the file, or move it away: the server then goes on without the template, and removes its layers")
 		}
-		b.templates[name] = &f.Template
+		if f.Version == 1 {
+			if err := b.renew(&f.Template); err != nil {
+				return err
+			}
+		}
+		b.templates[f.Template.ID] = &f.Template
 	}
 	return nil
 }
 
+// read reads a record.
+func (b *Builder) read(stem string) (f recordForm, err error) {
+	data, err := os.ReadFile(b.recordPath(stem))
+	if err == nil {
+		err = json.Unmarshal(data, &f)
+	}
+	called := f.Template.ID
+	if f.Version == 1 {
+		called = f.Template.Name
+	}
+	if err == nil && (f.Version < 1 || f.Version > recordVersion || called != stem) {
+		err = fmt.Errorf("it is of version %d, and this server reads %d", f.Version, recordVersion)
+	}
+	return f, err
+}
+
+// renew gives a template of version 1 an id. It is the same whenever it is asked for:
+// the server may be killed meanwhile.
+func (b *Builder) renew(t *Template) error {
+	sum := sha256.Sum256([]byte(t.Name + " " + t.CreatedAt.Format(time.RFC3339Nano)))
+	t.ID = "t" + hex.EncodeToString(sum[:])[:20]
+	if err := os.Rename(filepath.Join(b.o.Dir, filesDir, t.Name), filepath.Join(b.o.Dir, filesDir, t.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("give template %s an id: %w", t.Name, err)
+	}
+	if err := b.save(*t); err != nil {
+		return err
+	}
+	return b.unsave(t.Name)
+}
+
 // unsave removes what is stored of a template.
-func (b *Builder) unsave(name string) error {
-	err := os.Remove(b.recordPath(name))
+func (b *Builder) unsave(id string) error {
+	err := os.Remove(b.recordPath(id))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove template %s: %w", name, err)
+		return fmt.Errorf("remove template %s: %w", id, err)
 	}
 	return durable.Sync(filepath.Join(b.o.Dir, recordsDir))
 }

@@ -61,7 +61,7 @@ func (b *Builder) run(ctx context.Context, t Template, id string, r Recipe) {
 // inTurn waits until the build may run, runs it, and puts away what it leaves. A build
 // forgets what others of its template have led to: they come one after another.
 func (m *making) inTurn(ctx context.Context) error {
-	order, turn := m.b.queue(m.b.orders, m.t.Name, 1), m.b.queue(m.b.turns, m.t.Key, sideBySide)
+	order, turn := m.b.queue(m.b.orders, m.t.ID, 1), m.b.queue(m.b.turns, m.t.Key, sideBySide)
 	err := take(ctx, order)
 	if err == nil {
 		defer give(order)
@@ -142,7 +142,7 @@ func (m *making) resolve(ctx context.Context) (err error) {
 // recall finds out what earlier builds have led to. Snapshots can be removed by
 // hand.
 func (m *making) recall(ctx context.Context) error {
-	t, err := m.b.Template(m.t.Name)
+	t, err := m.b.byID(m.t.ID)
 	if err != nil {
 		return err
 	}
@@ -192,12 +192,9 @@ func (m *making) do(ctx context.Context, s Step) error {
 	return m.remember(reached)
 }
 
-// change changes the template, unless it was deleted. Another may have its name.
+// change changes the template, unless it was deleted.
 func (m *making) change(f func(*Template)) (Template, error) {
-	return m.b.change(m.t.Name, func(t *Template) error {
-		if !t.CreatedAt.Equal(m.t.CreatedAt) {
-			return NotFound(t.Name)
-		}
+	return m.b.change(m.t.ID, func(t *Template) error {
 		f(t)
 		return nil
 	})
@@ -401,7 +398,7 @@ func (m *making) name(ctx context.Context) error {
 func (m *making) nameAs(ctx context.Context, tag string) error {
 	m.b.naming.Lock()
 	defer m.b.naming.Unlock()
-	t, err := m.b.Template(m.t.Name)
+	t, err := m.b.byID(m.t.ID)
 	if err != nil {
 		return err
 	}

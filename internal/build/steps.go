@@ -190,7 +190,7 @@ func (m *making) copy(ctx context.Context, s Step) error {
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	archive, err := m.b.files.open(m.t.Name, s.Files)
+	archive, err := m.b.files.open(m.t.ID, s.Files)
 	if err != nil {
 		return err
 	}

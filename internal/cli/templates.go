@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -176,7 +177,7 @@ func (a templateCommands) listCommand() *cobra.Command {
 						case t.Image != nil:
 							ref, size = imageText(*t.Image), human.Bytes(imageBytes(*t.Image))
 						case t.Build != nil:
-							ref = builtText(*t.Build)
+							ref = builtText(t)
 						}
 						rows = append(rows, []string{cmp.Or(strings.Join(t.Names, ","), "-"), t.ID, ref, size, clock(t.MadeAt, now)})
 					}
@@ -187,12 +188,17 @@ func (a templateCommands) listCommand() *cobra.Command {
 	}
 }
 
-// builtText is a template in a list that was built.
-func builtText(b client.Built) string {
-	if b.Status == "ready" {
-		return "built of steps"
+// builtText is a template in a list that was built. Where its names do not tell what its
+// key calls it, this does.
+func builtText(t client.Template) string {
+	text := "built of steps"
+	if !slices.Contains(t.Names, t.Build.Name) {
+		text += " as " + t.Build.Name
 	}
-	return "built of steps; the last build: " + b.Status
+	if t.Build.Status != "ready" {
+		text += "; the last build: " + t.Build.Status
+	}
+	return text
 }
 
 // imageText is an image in a list.
@@ -254,6 +260,7 @@ func describeTemplate(w io.Writer, t client.Template, now time.Time) {
 		}
 	} else if b := t.Build; b != nil {
 		row("image", "none: built of steps")
+		row("built as", b.Name)
 		row("last build", b.Status)
 		row("failed", b.Reason)
 		row("key", b.Key)

@@ -204,7 +204,6 @@ var catalogue = []Entry{
 	{"template_is_built_in", Conflict, 409, 0, "The template is the host's own system, which cannot be removed.", "Give the name another meaning with drowse template set."},
 	{"template_name_invalid", Invalid, 400, 400, "A template cannot have this name.", "Use lower-case letters, digits, - and _, with a tag after a colon if you like."},
 	{"template_not_found", NotFound, 404, 404, "There is no such template.", "Use one that exists, such as base."},
-	{"template_not_yours", Forbidden, 0, 403, "A template of another API key has the name.", "Choose another name."},
 	{"template_tag_fixed", Invalid, 0, 400, "The tag \"default\" of a template cannot be removed.", "Delete the template, or build it again."},
 	{"template_tag_not_found", NotFound, 0, 404, "The template has no such tag.", "List its tags."},
 	{"template_unreadable", Internal, 0, 0, "The server does not start, because it cannot read what a template was built from. Nothing is changed.", "Put back a copy of the file, or move it away and do without the template."},

@@ -13,8 +13,8 @@ import (
 // Snapshot is a checkpoint that sandboxes can start from. It is independent of
 // the sandbox that it was taken of. Only how long it is kept can change.
 type Snapshot struct {
-	ID        string    `json:"id"` // never used again
-	Name      string    `json:"name,omitempty"`
+	ID        string    `json:"id"`             // never used again
+	Name      string    `json:"name,omitempty"` // no other of its key has it
 	CreatedAt time.Time `json:"createdAt"`
 	Key       string    `json:"key,omitempty"` // the id of the API key that has made it
 
@@ -50,8 +50,8 @@ type Snapshot struct {
 // Snapshots is the snapshots.
 type Snapshots interface {
 	// CommitSnapshot stores a snapshot, and in the same transaction does what Commit
-	// does with the sandbox that it was taken of. It is errdef.Exists if its id or
-	// name is known, unless the one of that name is the one it replaces: that is
+	// does with the sandbox that it was taken of. It is errdef.Exists if its id is
+	// known, or its name to its key, unless the one of that name is the one it replaces: that is
 	// deleted in the same transaction, and so are those that it drops. An undo can be
 	// committed again: the first commit may have failed only after it was written.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
@@ -74,7 +74,7 @@ func ErrSnapshotExists(s Snapshot) error {
 // ErrSnapshotNotFound is what is returned where there is no such snapshot.
 func ErrSnapshotNotFound(ref string) error {
 	return errdef.New(errdef.NotFound, "snapshot_not_found", "snapshot %.200q does not exist", ref).
-		WithRemedy("list the snapshots with drowse snapshot ls")
+		WithRemedy("list the snapshots with drowse snapshot ls; one of another API key is named by its id")
 }
 
 // CommitSnapshot implements [Store].
@@ -94,8 +94,8 @@ func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, 
 				return err
 			}
 		}
-		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, name, version, created_at, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			snap.ID, name, formVersion, stamp(snap.CreatedAt), data)
+		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, key, name, version, created_at, data) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			snap.ID, snap.Key, name, formVersion, stamp(snap.CreatedAt), data)
 		return oneRow(result, err, func() error { return ErrSnapshotExists(snap) })
 	})
 }

@@ -13,7 +13,7 @@ import (
 // CreateRequest is what a new sandbox is asked to be.
 type CreateRequest struct {
 	Template string // id or alias, or the id of a snapshot
-	Snapshot string // id or name; empty to start from Template
+	Snapshot string // id; empty to start from Template
 	Settings lifecycle.Settings
 	Said     []string     // the settings that count as they are; the others get the server's defaults where they are zero
 	Config   store.Config // Template and Alias are filled in by Create, and Limits where it says nothing

@@ -92,10 +92,10 @@ func TestRestore(t *testing.T) {
 				return undo
 			}
 
-			first := back(RestoreRequest{Snapshot: "one"})
+			first := back(RestoreRequest{Snapshot: idOf(t, s, "one")})
 			wantFiles(t, s, id, "before")
 			wantCount(t, s, id, 2, generation)
-			if kept, err := s.Snapshot(first); err != nil || !kept.Undo || kept.Sandbox != id {
+			if kept, err := s.Snapshot("", first); err != nil || !kept.Undo || kept.Sandbox != id {
 				t.Errorf("the state before: %+v, %v", kept, err)
 			}
 			stop()
@@ -104,7 +104,7 @@ func TestRestore(t *testing.T) {
 			second := back(RestoreRequest{}) // what it was before the restore
 			wantFiles(t, s, id, "before", "after")
 			wantCount(t, s, id, 4, generation)
-			if _, err := s.Snapshot(first); !errdef.Is(err, errdef.NotFound) {
+			if _, err := s.Snapshot("", first); !errdef.Is(err, errdef.NotFound) {
 				t.Errorf("the state before the one before: %v", err)
 			}
 			if undo := back(RestoreRequest{Snapshot: snap.ID, Discard: true}); undo != "" {
@@ -186,7 +186,7 @@ func TestRestoreThatFails(t *testing.T) {
 	atCheckpoint = func() error { return s.RemoveSnapshot(context.Background(), snap.ID, "") }
 	restore(t, s, id, RestoreRequest{Snapshot: snap.ID})
 	wantCount(t, s, id, 2, 2)
-	if _, err := s.Snapshot(snap.ID); !errdef.Is(err, errdef.NotFound) {
+	if _, err := s.Snapshot("", snap.ID); !errdef.Is(err, errdef.NotFound) {
 		t.Errorf("the snapshot: %v", err)
 	}
 	kill(t, s, id)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,7 +107,7 @@ func TestSnapshot(t *testing.T) {
 				put(t, s, source, "after")
 			}
 
-			first := from(t, s, "one")
+			first := from(t, s, idOf(t, s, "one"))
 			wantCount(t, s, first, 2, 1)
 			wantFiles(t, s, first, "before")
 			put(t, s, first, "own")
@@ -125,7 +126,7 @@ func TestSnapshot(t *testing.T) {
 			stop()
 
 			s, _ = b.open()
-			if got, err := s.Snapshot("one"); err != nil || got.ID != snap.ID || got.Sandbox != source {
+			if got, err := s.Snapshot("", "one"); err != nil || got.ID != snap.ID || got.Sandbox != source {
 				t.Errorf("after a restart: %+v, %v", got, err)
 			}
 			third := from(t, s, snap.ID)
@@ -135,10 +136,10 @@ func TestSnapshot(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.RemoveSnapshot(t.Context(), "one", ""); err != nil {
+			if err := s.RemoveSnapshot(t.Context(), idOf(t, s, "one"), ""); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.Create(t.Context(), CreateRequest{Snapshot: "one"}); !errdef.Is(err, errdef.NotFound) {
+			if _, err := s.Create(t.Context(), CreateRequest{Snapshot: snap.ID}); !errdef.Is(err, errdef.NotFound) {
 				t.Errorf("create from a snapshot that is gone: %v", err)
 			}
 			pauseAndWake(t, s, second)
@@ -164,7 +165,7 @@ func TestLineage(t *testing.T) {
 	s, stop := b.open()
 	source := create(t, s, CreateRequest{})
 	first := take(t, s, source, SnapshotRequest{Name: "one"})
-	child := from(t, s, "one")
+	child := from(t, s, idOf(t, s, "one"))
 	pauseAndWake(t, s, child)
 	forked, err := s.Fork(t.Context(), child, ForkRequest{Count: 1})
 	if err != nil || forked[0].Err != nil {
@@ -334,7 +335,7 @@ func TestSnapshotThatFails(t *testing.T) {
 	if _, err := s.TakeSnapshot(t.Context(), id, SnapshotRequest{Name: "x"}); err != nil { // the name is free
 		t.Error(err)
 	}
-	if err := s.RemoveSnapshot(context.Background(), "x", ""); err != nil {
+	if err := s.RemoveSnapshot(context.Background(), idOf(t, s, "x"), ""); err != nil {
 		t.Error(err)
 	}
 	kill(t, s, id)
@@ -437,7 +438,7 @@ func TestSnapshotsCountForTheKey(t *testing.T) {
 	bound()
 	uses("after a restart", 1600)
 	wantLimit(t, take("three"), "maxDiskMiB", 1600, 600, 1600)
-	if err := s.RemoveSnapshot(t.Context(), "one", ""); err != nil {
+	if err := s.RemoveSnapshot(t.Context(), idOf(t, s, "one"), ""); err != nil {
 		t.Fatal(err)
 	}
 	uses("with one removed", 1000)
@@ -448,7 +449,7 @@ func TestSnapshotsCountForTheKey(t *testing.T) {
 	uses("with a child", 1400)
 	kill(t, s, source, children[0].Sandbox.ID)
 	uses("with a snapshot alone", 600)
-	if err := s.RemoveSnapshot(t.Context(), "two", ""); err != nil {
+	if err := s.RemoveSnapshot(t.Context(), idOf(t, s, "two"), ""); err != nil {
 		t.Fatal(err)
 	}
 	uses("in the end", 0)
@@ -518,19 +519,19 @@ func TestSnapshotReplaces(t *testing.T) {
 	}
 	put(t, s, source, "before")
 	first := take("")
-	child := from(t, s, "one")
+	child := from(t, s, idOf(t, s, "one"))
 	put(t, s, source, "after")
 	second := take(first.ID)
 	if _, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Name: "one", Replace: first.ID}); code(err) != "snapshot_exists" {
 		t.Errorf("in place of one that has not the name any more: %v", err)
 	}
-	if got, err := s.Snapshot("one"); err != nil || got.ID != second.ID || got.Replaces != first.ID {
+	if got, err := s.Snapshot("", "one"); err != nil || got.ID != second.ID || got.Replaces != first.ID {
 		t.Errorf("the name is of %+v, %v", got, err)
 	}
-	if _, err := s.Snapshot(first.ID); !errdef.Is(err, errdef.NotFound) {
+	if _, err := s.Snapshot("", first.ID); !errdef.Is(err, errdef.NotFound) {
 		t.Errorf("the one replaced: %v", err)
 	}
-	wantFiles(t, s, from(t, s, "one"), "before", "after")
+	wantFiles(t, s, from(t, s, idOf(t, s, "one")), "before", "after")
 	pauseAndWake(t, s, child)
 	wantFiles(t, s, child, "before")
 	stop()
@@ -686,6 +687,55 @@ func TestSnapshotsKeepLast(t *testing.T) {
 	b.wantNothingLeft()
 }
 
+// TestNamesOfSnapshots: a name is that of an API key. The names that one key's template
+// was built to are not for its own snapshots, and the other way round; what other keys
+// call theirs does not matter, also where two take a name at once.
+func TestNamesOfSnapshots(t *testing.T) {
+	b := newBench(t)
+	s, stop := b.open()
+	id := create(t, s, CreateRequest{})
+	named := func(key, name, build string) error {
+		_, err := s.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: key, Name: name, Build: build})
+		return err
+	}
+	for _, c := range []struct{ key, name, build, code string }{
+		{"a", "x", "b1", ""}, {"a", "x:v1", "b1", ""}, {"a", "x:v2", "", "snapshot_exists"}, {"a", "x", "", "snapshot_exists"}, {"a", "xx", "", ""},
+		{"b", "x:v2", "", ""}, {"b", "x", "", ""}, {"b", "x:v3", "b2", "snapshot_exists"}, {"b", "x", "b2", "snapshot_exists"},
+		{"a", "x:v2", "b1", ""}, {"a", "x:v2", "b1", "snapshot_exists"}, {"b", "x:v2", "", "snapshot_exists"}, {"c", "x:v2", "b3", ""},
+	} {
+		if err := named(c.key, c.name, c.build); code(err) != c.code {
+			t.Errorf("%s of %s, build %q: %v, want %q", c.name, c.key, c.build, err, c.code)
+		}
+	}
+	var all sync.WaitGroup
+	for i, build := range []string{"", "b1"} {
+		for _, key := range []string{"d", "e"} {
+			all.Go(func() {
+				if err := named(key, fmt.Sprintf("race:v%d", i), build); err != nil && code(err) != "snapshot_exists" {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	of := map[string]int{}
+	for _, snap := range s.AllSnapshots() {
+		if strings.HasPrefix(snap.Name, "race:") {
+			of[snap.Key]++
+		}
+	}
+	if of["d"] != 1 || of["e"] != 1 {
+		t.Errorf("of a snapshot and a result at once there are %v, want one for each key", of)
+	}
+	stop()
+	s, _ = b.open() // with all of them
+	for key, build := range map[string]string{"a": "b1", "b": "", "c": "b3"} {
+		if snap, err := s.Snapshot(key, "x:v2"); err != nil || snap.Key != key || snap.Config.Build != build {
+			t.Errorf("to %s it is %+v, %v", key, snap, err)
+		}
+	}
+}
+
 // TestSnapshotExpires: one goes when its time has come, also if that was while no
 // server ran, and unless it is pinned.
 func TestSnapshotExpires(t *testing.T) {
@@ -695,7 +745,7 @@ func TestSnapshotExpires(t *testing.T) {
 	soon := func() time.Time { return time.Now().Add(200 * time.Millisecond) }
 	gone := func(ref string) func() bool {
 		return func() bool {
-			_, err := s.Snapshot(ref)
+			_, err := s.Snapshot("", ref)
 			return errdef.Is(err, errdef.NotFound)
 		}
 	}
@@ -723,4 +773,16 @@ func TestSnapshotExpires(t *testing.T) {
 	}
 	kill(t, s, id)
 	b.wantAllGone(s)
+}
+
+// idOf returns the id of the snapshot of a name, of which there is one.
+func idOf(t *testing.T, s *Supervisor, name string) string {
+	t.Helper()
+	for _, snap := range s.AllSnapshots() {
+		if snap.Name == name {
+			return snap.ID
+		}
+	}
+	t.Fatalf("there is no snapshot %s", name)
+	return ""
 }

@@ -3,6 +3,7 @@ package apitest
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/build"
@@ -20,35 +21,39 @@ func NewBuilds() *Builds {
 	}
 	ready := map[string]build.Tag{build.DefaultTag: {Build: "b1", Snapshot: "sapp"}, "v1": {Build: "b1", Snapshot: "sv1"}}
 	return &Builds{[]build.Template{
-		{Name: "app", Key: KeyID, CreatedAt: Epoch, Builds: at(build.Ready, nil), Tags: ready},
-		{Name: "broken", Key: KeyID, CreatedAt: Epoch, Builds: at(build.Failed, &build.Reason{Text: "the command ended with exit status 2", Step: "1"})},
-		{Name: "others", Key: "another", CreatedAt: Epoch, Builds: at(build.Building, nil)},
+		{ID: IDOfBuilt("app"), Name: "app", Key: KeyID, CreatedAt: Epoch, Builds: at(build.Ready, nil), Tags: ready},
+		{ID: IDOfBuilt("broken"), Name: "broken", Key: KeyID, CreatedAt: Epoch, Builds: at(build.Failed, &build.Reason{Text: "the command ended with exit status 2", Step: "1"})},
+		{ID: IDOfBuilt("others"), Name: "others", Key: "another", CreatedAt: Epoch, Builds: at(build.Building, nil)},
 	}}
 }
 
-func (b *Builds) find(name string) (int, error) {
-	i := slices.IndexFunc(b.list, func(t build.Template) bool { return t.Name == name })
+// IDOfBuilt returns the id of the one of that name.
+func IDOfBuilt(name string) string { return "t" + strings.Repeat("0", 20-len(name)) + name }
+
+func (b *Builds) find(id string) (int, error) {
+	i := slices.IndexFunc(b.list, func(t build.Template) bool { return t.ID == id })
 	if i < 0 {
-		return i, build.NotFound(name)
+		return i, build.NotFound(id)
 	}
 	return i, nil
 }
 
-// Template returns one.
-func (b *Builds) Template(name string) (build.Template, error) {
-	i, err := b.find(name)
-	if err != nil {
-		return build.Template{}, err
+// Template returns one by its id, or by its name among those of a key.
+func (b *Builds) Template(key, ref string) (build.Template, error) {
+	for _, t := range b.list {
+		if t.ID == ref || t.Key == key && t.Name == ref {
+			return t, nil
+		}
 	}
-	return b.list[i], nil
+	return build.Template{}, build.NotFound(ref)
 }
 
 // Templates returns all.
 func (b *Builds) Templates() []build.Template { return slices.Clone(b.list) }
 
 // Delete removes one.
-func (b *Builds) Delete(_ context.Context, name string) error {
-	i, err := b.find(name)
+func (b *Builds) Delete(_ context.Context, id string) error {
+	i, err := b.find(id)
 	if err == nil {
 		b.list = slices.Delete(slices.Clone(b.list), i, i+1)
 	}
@@ -56,8 +61,8 @@ func (b *Builds) Delete(_ context.Context, name string) error {
 }
 
 // Untag takes tags away, but not the one of all.
-func (b *Builds) Untag(_ context.Context, name string, tags []string) error {
-	i, err := b.find(name)
+func (b *Builds) Untag(_ context.Context, id string, tags []string) error {
+	i, err := b.find(id)
 	if err == nil && slices.Contains(tags, build.DefaultTag) {
 		err = errdef.New(errdef.Invalid, "template_tag_fixed", "the tag %s cannot be removed", build.DefaultTag)
 	}

@@ -72,7 +72,7 @@ func (x *Snapshots) take(id string, req supervisor.SnapshotRequest) (store.Snaps
 	if err != nil {
 		return store.Snapshot{}, err
 	}
-	named := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return req.Name != "" && has.Name == req.Name })
+	named := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return req.Name != "" && has.Name == req.Name && has.Key == req.Key })
 	if named >= 0 && x.list[named].ID != req.Replace {
 		return store.Snapshot{}, store.ErrSnapshotExists(x.list[named])
 	}
@@ -106,24 +106,32 @@ func (x *Snapshots) Snapshots() ([]store.Snapshot, error) {
 	})
 }
 
-// Snapshot returns one.
-func (x *Snapshots) Snapshot(ref string) (store.Snapshot, error) {
+// Snapshot returns one by its id, or by its name among those of a key. That of the name
+// "kept" is that of every key that asks.
+func (x *Snapshots) Snapshot(key, ref string) (store.Snapshot, error) {
 	return call(x, func() (store.Snapshot, error) {
+		i := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return ref != "" && has.Key == key && has.Name == ref })
+		switch {
+		case i >= 0:
+			return x.list[i], nil
+		case ref == "kept":
+			return store.Snapshot{ID: "skept", Name: ref, Key: KeyID}, nil
+		}
 		_, snap, err := x.find(ref)
 		return snap, err
 	})
 }
 
 // find returns a snapshot, and where it is in the list; below zero for "kept".
-func (x *Snapshots) find(ref string) (int, store.Snapshot, error) {
-	i := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.ID == ref || has.Name == ref })
+func (x *Snapshots) find(id string) (int, store.Snapshot, error) {
+	i := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.ID == id })
 	switch {
 	case i >= 0:
 		return i, x.list[i], nil
-	case ref == "kept" || ref == "skept":
-		return i, store.Snapshot{ID: "skept", Name: ref, Key: KeyID}, nil
+	case id == "skept":
+		return i, store.Snapshot{ID: "skept", Name: "kept", Key: KeyID}, nil
 	}
-	return i, store.Snapshot{}, store.ErrSnapshotNotFound(ref)
+	return i, store.Snapshot{}, store.ErrSnapshotNotFound(id)
 }
 
 // ChangeSnapshot changes how long one is kept.

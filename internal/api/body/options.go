@@ -14,7 +14,7 @@ import (
 // and patch are read by it and documented from it.
 var Options = append(Vocabulary{
 	{
-		Name: "template", Doc: "What the sandbox starts from (default: base): a template, by its id or alias, or a snapshot, by its id or name. Where both have a name it is the template.",
+		Name: "template", Doc: "What the sandbox starts from (default: base): a template, by its id or alias, or a snapshot, by its id or name. Where both have a name it is the template; a name never stands for what another API key has named.",
 		Spelled: []Spelled{AsTemplate.As("template templateID templateId template_id")},
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Template = v.(string) },
 	},

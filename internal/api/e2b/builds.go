@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -20,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -30,30 +30,32 @@ import (
 )
 
 // Builds makes templates of steps. A template or build that is unknown is an
-// errdef.NotFound everywhere. The id of a template is its name.
+// errdef.NotFound everywhere.
 type Builds interface {
 	BuiltTemplates
 	BuildFiles
-	// Request makes a template, or takes the one of that name, and a build that waits.
+	// Request makes a template, or takes the one that the key has under that name, and a
+	// build that waits.
 	Request(req build.Request) (build.Template, build.Build, error)
-	Start(name, id string, r build.Recipe) error
+	Start(template, id string, r build.Recipe) error
 	// Progress returns a build, and up to most lines of its log from an offset.
-	Progress(name, id string, offset, most int) (build.Progress, error)
+	Progress(template, id string, offset, most int) (build.Progress, error)
 }
 
 // BuiltTemplates is the templates that were made of steps.
 type BuiltTemplates interface {
-	Template(name string) (build.Template, error)
+	// Template returns one by its id, or by its name among those of an API key.
+	Template(key, ref string) (build.Template, error)
 	Templates() []build.Template
-	Delete(ctx context.Context, name string) error
-	Tag(ctx context.Context, ref string, tags []string) (build string, err error)
-	Untag(ctx context.Context, name string, tags []string) error
+	Delete(ctx context.Context, id string) error
+	Tag(ctx context.Context, id, from string, tags []string) (build string, err error)
+	Untag(ctx context.Context, id string, tags []string) error
 }
 
 // BuildFiles is the files that steps copy.
 type BuildFiles interface {
-	HasFiles(name, hash string) (bool, error)
-	PutFiles(ctx context.Context, name, hash string, data io.Reader) error
+	HasFiles(template, hash string) (bool, error)
+	PutFiles(ctx context.Context, u build.Upload) error
 }
 
 // The bodies of builds.
@@ -225,7 +227,7 @@ func requestBuild(s *server, c *call) (reply, error) {
 	req := build.Request{Name: name, Tags: tags, Key: c.key.ID}
 	req.Limits.CPUs, _ = said[int](words, "cpus")
 	req.Limits.MemoryMiB, _ = said[int](words, "memoryMiB")
-	if err := isFree(s, c, req); err != nil {
+	if err := isFree(s, req); err != nil {
 		return reply{}, err
 	}
 	t, b, err := s.Builds.Request(req)
@@ -233,7 +235,7 @@ func requestBuild(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	return reply{status: http.StatusAccepted, body: requestView{
-		TemplateID: t.Name, BuildID: b.ID, Names: []string{t.Name}, Tags: b.Tags, Aliases: []string{t.Name},
+		TemplateID: t.ID, BuildID: b.ID, Names: []string{t.Name}, Tags: b.Tags, Aliases: []string{t.Name},
 	}}, nil
 }
 
@@ -247,16 +249,9 @@ func orDefault(tag string) string {
 	return tag
 }
 
-// isFree refuses names that belong to something else, or somebody else.
-func isFree(s *server, c *call, req build.Request) error {
-	t, err := s.Builds.Template(req.Name)
-	if err == nil && !auth.Sees(c.key, t.Key) {
-		return fail(http.StatusForbidden, "template_not_yours", "a template of another API key is called %q: choose another name", req.Name)
-	}
-	if err != nil && !errdef.Is(err, errdef.NotFound) {
-		return err
-	}
-	taken, err := origin.IsTemplate(s.Templates, req.Name)
+// isFree refuses names that a template of the server has, or a snapshot of the key.
+func isFree(s *server, req build.Request) error {
+	taken, err := origins(s).IsTemplate(req.Name)
 	if err != nil {
 		return err
 	}
@@ -265,7 +260,7 @@ func isFree(s *server, c *call, req build.Request) error {
 	}
 	snaps, err := s.Snapshots.Snapshots()
 	for _, snap := range snaps {
-		if of, _, _ := strings.Cut(snap.Name, ":"); of == req.Name && snap.Config.Build == "" {
+		if of, _, _ := strings.Cut(snap.Name, ":"); snap.Key == req.Key && of == req.Name && snap.Config.Build == "" {
 			return fail(http.StatusConflict, "snapshot_exists", "a snapshot is called %q: choose another name", snap.Name)
 		}
 	}
@@ -274,21 +269,8 @@ func isFree(s *server, c *call, req build.Request) error {
 
 // built returns the template that the path names, if the key sees it.
 func built(s *server, c *call) (build.Template, error) {
-	return builtAs(s, c.key, c.params["templateID"])
-}
-
-// builtAs returns a template that was built of steps, by its name or by that of one
-// of its results.
-func builtAs(s *server, key store.Key, text string) (build.Template, error) {
-	name, _, _ := strings.Cut(refOf(text), ":")
-	t, err := s.Builds.Template(name)
-	if err == nil && !auth.Sees(key, t.Key) {
-		err = build.NotFound(text)
-	}
-	if err != nil {
-		return build.Template{}, err
-	}
-	return t, nil
+	t, _, err := origins(s).Built(c.key, c.params["templateID"])
+	return t, err
 }
 
 // startBuild begins a build.
@@ -301,7 +283,10 @@ func startBuild(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	r := build.Recipe{Base: build.Base{MayFetch: auth.May(c.key, auth.Manage), Sees: func(maker string) bool { return auth.Sees(c.key, maker) }}}
+	r := build.Recipe{Base: build.Base{MayFetch: auth.May(c.key, auth.Manage), Snapshot: func(ref string) (string, error) {
+		snap, err := origins(s).Snapshot(c.key, refOf(ref))
+		return snap.ID, err
+	}}}
 	r.Base.Image, _ = said[string](words, "fromImage")
 	r.Base.Template, _ = said[string](words, "fromTemplate")
 	if as, given := said[image.Login](words, "fromImageRegistry"); given {
@@ -314,7 +299,7 @@ func startBuild(s *server, c *call) (reply, error) {
 	r.Steps, _ = said[[]build.Step](words, "steps")
 	r.Start, _ = said[string](words, "startCmd")
 	r.Ready, _ = said[string](words, "readyCmd")
-	return reply{status: http.StatusAccepted}, s.Builds.Start(t.Name, c.params["buildID"], r)
+	return reply{status: http.StatusAccepted}, s.Builds.Start(t.ID, c.params["buildID"], r)
 }
 
 // lineView is a line of the log of a build.
@@ -366,17 +351,17 @@ func buildStatus(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	p, err := s.Builds.Progress(t.Name, c.params["buildID"], offset, limit)
+	p, err := s.Builds.Progress(t.ID, c.params["buildID"], offset, limit)
 	lines := linesOf(p)
 	if level != "" { // the offset counts those of the level
-		p, err = s.Builds.Progress(t.Name, c.params["buildID"], 0, wholeLog)
+		p, err = s.Builds.Progress(t.ID, c.params["buildID"], 0, wholeLog)
 		lines = logQuery{level: level, limit: offset + limit}.apply(linesOf(p))
 		lines = lines[min(offset, len(lines)):]
 	}
 	if err != nil {
 		return reply{}, err
 	}
-	v := progressView{TemplateID: t.Name, BuildID: p.Build.ID, Status: p.Build.Status, Logs: []string{}, LogEntries: viewLines(lines)}
+	v := progressView{TemplateID: t.ID, BuildID: p.Build.ID, Status: p.Build.Status, Logs: []string{}, LogEntries: viewLines(lines)}
 	for _, l := range lines {
 		v.Logs = append(v.Logs, l.Message)
 	}
@@ -430,7 +415,7 @@ func buildLogs(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	p, err := s.Builds.Progress(t.Name, c.params["buildID"], 0, wholeLog)
+	p, err := s.Builds.Progress(t.ID, c.params["buildID"], 0, wholeLog)
 	return reply{status: http.StatusOK, body: map[string]any{"logs": viewLines(q.apply(linesOf(p)))}}, err
 }
 
@@ -450,46 +435,85 @@ func buildFiles(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	hash := c.params["hash"]
-	has, err := s.Builds.HasFiles(t.Name, hash)
+	has, err := s.Builds.HasFiles(t.ID, hash)
 	if err != nil {
 		return reply{}, err
 	}
-	until := strconv.FormatInt(time.Now().Add(uploadFor).Unix(), 10)
-	where := url.URL{Scheme: "http", Host: c.r.Host, Path: "/templates/" + t.Name + "/files/" + hash}
+	where := url.URL{Scheme: "http", Host: c.r.Host, Path: "/templates/" + t.ID + "/files/" + hash}
 	if c.r.TLS != nil || c.r.Header.Get("X-Forwarded-Proto") == "https" {
 		where.Scheme = "https"
 	}
-	where.RawQuery = url.Values{"until": {until}, "signature": {signUpload(s, t.Name, hash, until)}}.Encode()
+	u := uploadAddress{key: c.key.ID, template: t.ID, hash: hash, given: strconv.FormatInt(time.Now().UnixMicro(), 10)}
+	where.RawQuery = url.Values{"key": {u.key}, "given": {u.given}, "signature": {u.sign(s)}}.Encode()
 	return reply{status: http.StatusCreated, body: uploadView{Present: has, URL: where.String()}}, nil
 }
 
-func signUpload(s *server, name, hash, until string) string {
-	return s.Sign("upload", name+" "+hash+" "+until)
+// uploadAddress is who may send which files of a template, and when that was said.
+// E2B's clients name no build where they ask for one: the files are for all builds of
+// the template that waited when it was given, and no others.
+type uploadAddress struct{ key, template, hash, given string }
+
+func (u uploadAddress) sign(s *server) string {
+	return s.Sign("upload", fmt.Sprintf("%q %q %q %q", u.key, u.template, u.hash, u.given))
+}
+
+// check returns when the address was given, if it is one of this server that is good
+// still.
+func (u uploadAddress) check(s *server, signature string) (given time.Time, err error) {
+	micros, err := strconv.ParseInt(u.given, 10, 64)
+	if err != nil || subtle.ConstantTimeCompare([]byte(u.sign(s)), []byte(signature)) != 1 {
+		return given, fail(http.StatusForbidden, "signature_invalid", "this address was not given by this server: ask for one with GET")
+	}
+	given = time.UnixMicro(micros)
+	if time.Since(given) > uploadFor {
+		return given, fail(http.StatusForbidden, "signature_expired", "files cannot be sent to this address any more: ask for another one with GET")
+	}
+	return given, nil
+}
+
+// may returns the key that was given the address, if it could ask for it now.
+func (u uploadAddress) may(s *server) (store.Key, error) {
+	key, err := s.Auth.Current(u.key)
+	if err == nil {
+		err = auth.Require(key, auth.Use)
+	}
+	if err == nil {
+		_, _, err = origins(s).Built(key, u.template)
+	}
+	return key, err
 }
 
 // putFiles takes the files of a step. Who may send them is in the address.
 func putFiles(s *server, c *call) (reply, error) {
 	query := c.r.URL.Query()
-	name, hash, until := c.params["templateID"], c.params["hash"], query.Get("until")
-	good := signUpload(s, name, hash, until)
-	end, err := strconv.ParseInt(until, 10, 64)
-	if err != nil || subtle.ConstantTimeCompare([]byte(good), []byte(query.Get("signature"))) != 1 {
-		return reply{}, fail(http.StatusForbidden, "signature_invalid", "this address was not given by this server: ask for one with GET")
+	u := uploadAddress{key: query.Get("key"), template: c.params["templateID"], hash: c.params["hash"], given: query.Get("given")}
+	given, err := u.check(s, query.Get("signature"))
+	if err != nil {
+		return reply{}, err
 	}
-	if time.Now().After(time.Unix(end, 0)) {
-		return reply{}, fail(http.StatusForbidden, "signature_expired", "files cannot be sent to this address any more: ask for another one with GET")
+	key, err := u.may(s)
+	if err == nil {
+		audit.By(c.r.Context(), audit.Actor{ID: key.ID, Name: key.Name, Role: string(key.Role)}, false)
+		err = s.Auth.Take(key.ID)
+	}
+	if err != nil {
+		return reply{}, err
 	}
 	if err := build.CheckArchive(c.r.ContentLength); err != nil {
 		return reply{}, err
 	}
-	if err := s.Builds.PutFiles(c.r.Context(), name, hash, httpapi.Patient(c.w, c.r, httpapi.UploadPause)); err != nil {
-		if _, known := errors.AsType[*errdef.Error](err); !known && c.r.Context().Err() == nil {
-			s.Log.Warn("files of a build did not come whole", c.attrs("template", name, "err", err)...)
-			return reply{}, fail(http.StatusBadRequest, "upload_broken", "the files did not come whole: send them again")
-		}
-		return reply{}, err
+	err = s.Builds.PutFiles(c.r.Context(), build.Upload{
+		Template: u.template, Hash: u.hash, Asked: given, May: func() error { _, err := u.may(s); return err },
+		Data: httpapi.Patient(c.w, c.r, httpapi.UploadPause),
+	})
+	if err == nil {
+		return reply{status: http.StatusOK, body: map[string]any{}}, nil
 	}
-	return reply{status: http.StatusOK, body: map[string]any{}}, nil
+	if _, known := errors.AsType[*errdef.Error](err); !known && c.r.Context().Err() == nil {
+		s.Log.Warn("files of a build did not come whole", c.attrs("template", u.template, "err", err)...)
+		return reply{}, fail(http.StatusBadRequest, "upload_broken", "the files did not come whole: send them again")
+	}
+	return reply{}, err
 }
 
 // assignTags gives a result more tags.
@@ -503,14 +527,14 @@ func assignTags(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	t, err := builtAs(s, c.key, target)
+	t, from, err := origins(s).Built(c.key, target)
 	if err != nil {
 		return reply{}, err
 	}
-	if err := isFree(s, c, build.Request{Name: t.Name, Tags: tags}); err != nil {
+	if err := isFree(s, build.Request{Name: t.Name, Key: t.Key, Tags: tags}); err != nil {
 		return reply{}, err
 	}
-	id, err := s.Builds.Tag(c.r.Context(), refOf(target), tags)
+	id, err := s.Builds.Tag(c.r.Context(), t.ID, orDefault(from), tags)
 	return reply{status: http.StatusCreated, body: map[string]any{"tags": tags, "buildID": id}}, err
 }
 
@@ -542,11 +566,11 @@ func removeTags(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	t, err := builtAs(s, c.key, name)
+	t, _, err := origins(s).Built(c.key, name)
 	if err != nil {
 		return reply{}, err
 	}
-	return noContent, s.Builds.Untag(c.r.Context(), t.Name, tags)
+	return noContent, s.Builds.Untag(c.r.Context(), t.ID, tags)
 }
 
 // tagView is a tag of a template.
@@ -585,20 +609,22 @@ func limitsOf(s *server, b build.Build) store.Limits {
 	return l
 }
 
-// viewOfBuilt shows a template that was built of steps as an item of a list.
-func viewOfBuilt(s *server, t build.Template) templateView {
+// viewOfBuilt shows a template that was built of steps to a key, as an item of a list.
+func viewOfBuilt(s *server, key store.Key, t build.Template) templateView {
+	names := []string{t.CalledBy(key.ID)}
 	last := t.Builds[0]
 	limits := limitsOf(s, last)
 	return templateView{
-		TemplateID: t.Name, BuildID: last.ID, CPUCount: limits.CPUs, MemoryMB: limits.MemoryMiB, DiskSizeMB: limits.DiskMiB,
-		Aliases: []string{t.Name}, Names: []string{t.Name},
+		TemplateID: t.ID, BuildID: last.ID, CPUCount: limits.CPUs, MemoryMB: limits.MemoryMiB, DiskSizeMB: limits.DiskMiB,
+		Aliases: names, Names: names,
 		CreatedAt: httpapi.Timestamp(t.CreatedAt), UpdatedAt: httpapi.Timestamp(t.UpdatedAt),
 		BuildCount: len(t.Builds), EnvdVersion: s.EnvdVersion, BuildStatus: string(last.Status),
 	}
 }
 
 // detailOfBuilt shows it with its builds.
-func detailOfBuilt(s *server, t build.Template) map[string]any {
+func detailOfBuilt(s *server, key store.Key, t build.Template) map[string]any {
+	names := []string{t.CalledBy(key.ID)}
 	builds := []map[string]any{}
 	for _, b := range t.Builds {
 		limits := limitsOf(s, b)
@@ -612,7 +638,7 @@ func detailOfBuilt(s *server, t build.Template) map[string]any {
 		builds = append(builds, v)
 	}
 	return map[string]any{
-		"templateID": t.Name, "public": false, "aliases": []string{t.Name}, "names": []string{t.Name},
+		"templateID": t.ID, "public": false, "aliases": names, "names": names,
 		"createdAt": httpapi.Timestamp(t.CreatedAt), "updatedAt": httpapi.Timestamp(t.UpdatedAt), "lastSpawnedAt": nil, "spawnCount": 0, "builds": builds,
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/image"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -32,7 +33,7 @@ func TestBuildIsRequestedAsItIsNamed(t *testing.T) {
 		`{"name":"a:v1"}`:                        `"tags":["v1"]`,
 		`{"name":"a:v1","tags":["v2"]}`:          `"tags":["v1","v2"]`,
 		`{"name":"A:default","tags":["x"]}`:      `"tags":["default","x"]`,
-		`{"name":" default/a "}`:                 `"templateID":"a"`,
+		`{"name":" default/a "}`:                 `"names":["a"]`,
 		`{"alias":"a"}`:                          `"names":["a"]`,
 		`{"name":"a","minFreeDiskMb":0}`:         `"aliases":["a"]`,
 		`{"name":"a","cpuCount":1,"teamID":"x"}`: `"public":false`,
@@ -50,13 +51,12 @@ func TestBuildIsRequestedAsItIsNamed(t *testing.T) {
 	newWorld(t).do("POST", "/v3/templates", `{"name":"base"}`).fails(http.StatusConflict, "template_exists", "base")
 }
 
-// TestNamesOfOthers: a name is one template's, whoever has made it, and what a key
-// does not see it does not change.
+// TestNamesOfOthers: a name is that of a key, which no other takes, and what a key does
+// not see it does not change.
 func TestNamesOfOthers(t *testing.T) {
 	w := newWorld(t)
 	path := w.requested(apitest.FullKey, "theirs")
-	answer{w.DoAs(apitest.OwnKey, "POST", "/v3/templates", `{"name":"theirs"}`)}.fails(http.StatusForbidden, "template_not_yours", "theirs")
-	answer{w.DoAs(apitest.OwnKey, "GET", "/templates/aliases/theirs", "")}.fails(http.StatusForbidden, "template_not_yours", "")
+	answer{w.DoAs(apitest.OwnKey, "GET", "/templates/aliases/theirs", "")}.fails(http.StatusNotFound, "template_not_found", "")
 	for _, call := range []string{
 		"GET " + path + "/status", "POST /v2" + path, "GET /templates/theirs/tags", "GET /templates/theirs/files/" + strings.Repeat("a", 64), "GET /templates/theirs",
 		"DELETE /templates/theirs",
@@ -67,9 +67,25 @@ func TestNamesOfOthers(t *testing.T) {
 	if a := w.DoAs(apitest.OwnKey, "GET", "/v2/templates", ""); strings.Contains(a.Body, "theirs") {
 		t.Errorf("it is listed: %s", a.Body)
 	}
-	if a := w.DoAs(goodKey, "GET", "/v2/templates", ""); !strings.Contains(a.Body, `"theirs"`) {
-		t.Errorf("it is not listed: %s", a.Body)
+	id := answer{w.DoAs(apitest.FullKey, "GET", "/templates/theirs", "")}.Is(http.StatusOK).Object()["templateID"].(string)
+	w.do("GET", "/templates/theirs", "").fails(http.StatusNotFound, "template_not_found", "theirs")
+	w.do("GET", "/templates/"+id, "").Is(http.StatusOK) // an admin sees it, by its id
+	for key, name := range map[string]string{goodKey: id, apitest.FullKey: "theirs"} {
+		if a := w.DoAs(key, "GET", "/v2/templates", ""); !strings.Contains(a.Body, `"aliases":["`+name+`"]`) {
+			t.Errorf("it is not listed as %s: %s", name, a.Body)
+		}
 	}
+	if own := (answer{w.DoAs(apitest.OwnKey, "POST", "/v3/templates", `{"name":"theirs"}`)}).Is(http.StatusAccepted).Object(); own["templateID"] == id {
+		t.Error("two keys have one template")
+	}
+	answer{w.DoAs(apitest.OwnKey, "DELETE", "/templates/theirs", "")}.Is(http.StatusNoContent)
+	answer{w.DoAs(apitest.FullKey, "GET", "/templates/theirs", "")}.Is(http.StatusOK)
+	box := w.createAs(apitest.OwnKey)
+	for _, name := range []string{"theirs", "theirs:v2", "THEIRS:default"} {
+		answer{w.DoAs(apitest.OwnKey, "POST", "/sandboxes/"+box+"/snapshots", `{"name":"`+name+`"}`)}.Is(http.StatusCreated)
+	}
+	answer{w.DoAs(apitest.FullKey, "POST", "/v3/templates", `{"name":"theirs:v2"}`)}.Is(http.StatusAccepted)
+
 	w.do("POST", "/sandboxes/"+w.create(`{"templateID":"base"}`)+"/snapshots", `{"name":"mine"}`).Is(http.StatusCreated)
 	w.do("POST", "/v3/templates", `{"name":"mine"}`).fails(http.StatusConflict, "snapshot_exists", "mine")
 	w.do("POST", "/v3/templates", `{"name":"mine:v1"}`).fails(http.StatusConflict, "snapshot_exists", "mine")
@@ -201,6 +217,22 @@ func (talkingShop) Begin(context.Context, build.Origin, build.Spec) (string, err
 	return "", errors.New("no sandboxes today")
 }
 
+// files asks as a key where the files of a step of a template are to be sent.
+func (w *world) files(key, template, hash string) *url.URL {
+	w.T.Helper()
+	given := answer{w.DoAs(key, "GET", "/templates/"+template+"/files/"+hash, "")}.Is(http.StatusCreated).Object()
+	where, err := url.Parse(given["url"].(string))
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	return where
+}
+
+// upload sends files to an address, without a key.
+func (w *world) upload(target, files string) answer {
+	return w.send(httptest.NewRequest("PUT", target, strings.NewReader(files)))
+}
+
 func TestFilesAreSentToAnAddressThatIsGivenOut(t *testing.T) {
 	w := newWorld(t)
 	w.requested(goodKey, "a")
@@ -208,37 +240,35 @@ func TestFilesAreSentToAnAddressThatIsGivenOut(t *testing.T) {
 	hash := strings.Repeat("a", 64)
 	path := "/templates/a/files/" + hash
 	w.do("GET", "/templates/a/files/abc", "").fails(http.StatusBadRequest, "build_files_invalid", "")
-	given := w.do("GET", path, "").Is(http.StatusCreated).Object()
-	if given["present"] != false {
+	if given := w.do("GET", path, "").Is(http.StatusCreated).Object(); given["present"] != false {
 		t.Errorf("files are there that nobody has sent: %v", given)
 	}
-	where, err := url.Parse(given["url"].(string))
-	if err != nil || where.Scheme != "http" || where.Host != "example.com" || where.Path != path {
-		t.Fatalf("%v: files go to %s", err, where)
-	}
-	put := func(target string) answer {
-		return w.send(httptest.NewRequest("PUT", target, strings.NewReader("an archive"))) // without a key
+	where := w.files(goodKey, "a", hash)
+	if where.Scheme != "http" || where.Host != "example.com" || !strings.HasSuffix(where.Path, "/files/"+hash) {
+		t.Fatalf("files go to %s", where)
 	}
 	query := where.Query()
 	for name, change := range map[string]func(url.Values){
 		"no signature": func(q url.Values) { q.Del("signature") }, "another signature": func(q url.Values) { q.Set("signature", "x"+q.Get("signature")) },
-		"another end": func(q url.Values) { q.Set("until", "9"+q.Get("until")) }, "no end": func(q url.Values) { q.Del("until") },
+		"another time": func(q url.Values) { q.Set("given", "9"+q.Get("given")) }, "no time": func(q url.Values) { q.Del("given") },
+		"another key": func(q url.Values) { q.Set("key", apitest.KeyIDOf(apitest.FullKey)) }, "no key": func(q url.Values) { q.Del("key") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed, _ := url.ParseQuery(query.Encode())
 			change(changed)
-			put(path+"?"+changed.Encode()).fails(http.StatusForbidden, "signature_invalid", "")
+			w.upload(where.Path+"?"+changed.Encode(), "files").fails(http.StatusForbidden, "signature_invalid", "")
 		})
 	}
-	for _, other := range []string{"/templates/b/files/" + hash, "/templates/a/files/" + strings.Repeat("b", 64)} {
-		put(other+"?"+query.Encode()).fails(http.StatusForbidden, "signature_invalid", "")
+	for _, other := range []string{w.files(goodKey, "b", hash).Path, w.files(goodKey, "a", strings.Repeat("b", 64)).Path, path} {
+		w.upload(other+"?"+query.Encode(), "files").fails(http.StatusForbidden, "signature_invalid", "")
 	}
-	old := url.Values{"until": {"1"}, "signature": {"signed:upload:a " + hash + " 1"}}
-	put(path+"?"+old.Encode()).fails(http.StatusForbidden, "signature_expired", "")
+	id := strings.Split(where.Path, "/")[2]
+	old := url.Values{"key": {apitest.KeyID}, "given": {"1"}, "signature": {fmt.Sprintf("signed:upload:%q %q %q %q", apitest.KeyID, id, hash, "1")}}
+	w.upload(where.Path+"?"+old.Encode(), "files").fails(http.StatusForbidden, "signature_expired", "")
 	large := httptest.NewRequest("PUT", where.RequestURI(), strings.NewReader("an archive"))
 	large.ContentLength = 5 << 30
 	w.send(large).fails(http.StatusBadRequest, "build_files_too_large", "GiB")
-	put(where.RequestURI()).Is(http.StatusOK)
+	w.upload(where.RequestURI(), "an archive").Is(http.StatusOK)
 	if again := w.do("GET", path, "").Is(http.StatusCreated).Object(); again["present"] != true {
 		t.Errorf("files that were sent are not there: %v", again)
 	}
@@ -247,12 +277,72 @@ func TestFilesAreSentToAnAddressThatIsGivenOut(t *testing.T) {
 	}
 }
 
+// TestAddressOfFilesEnds: an address is good for the key that was given it, for one
+// template and for the builds that waited then. It ends with any of them, also where
+// another key makes a template of the same name.
+func TestAddressOfFilesEnds(t *testing.T) {
+	hash := strings.Repeat("a", 64)
+	for name, c := range map[string]struct {
+		end    func(w *world, keys *revocable, build string)
+		status int
+		code   string
+	}{
+		"the key":             {func(w *world, keys *revocable, _ string) { keys.revoked = apitest.KeyIDOf(apitest.OwnKey) }, http.StatusUnauthorized, "api_key_unknown"},
+		"the role of the key": {func(w *world, keys *revocable, _ string) { keys.reads = apitest.KeyIDOf(apitest.OwnKey) }, http.StatusForbidden, "role_insufficient"},
+		"the template": {func(w *world, _ *revocable, _ string) {
+			w.DoAs(apitest.OwnKey, "DELETE", "/templates/a", "").Is(http.StatusNoContent)
+		}, http.StatusNotFound, "template_not_found"},
+		"another of that name": {func(w *world, _ *revocable, _ string) {
+			w.DoAs(apitest.OwnKey, "DELETE", "/templates/a", "").Is(http.StatusNoContent)
+			w.requested(apitest.FullKey, "a")
+			w.requested(apitest.OwnKey, "a")
+		}, http.StatusNotFound, "template_not_found"},
+		"the build": {func(w *world, _ *revocable, build string) {
+			if a := w.DoAs(apitest.OwnKey, "POST", "/v2"+build, `{"fromTemplate":"base"}`); a.Status != http.StatusAccepted {
+				w.T.Fatal(a.Status)
+			}
+			w.requested(apitest.OwnKey, "a") // waits for files too, and for none of this address
+		}, http.StatusBadRequest, "build_started"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys := &revocable{}
+			w := newWorld(t, func(o *Options) { o.Builds, o.Auth = newBuilder(t, talkingShop{}), keys })
+			build := w.requested(apitest.OwnKey, "a")
+			target := w.files(apitest.OwnKey, "a", hash).RequestURI()
+			c.end(w, keys, build)
+			w.upload(target, "files of somebody else").fails(c.status, c.code, "")
+			for _, key := range []string{apitest.FullKey, apitest.OwnKey} {
+				if a := w.DoAs(key, "GET", "/templates/a/files/"+hash, ""); strings.Contains(a.Body, `"present":true`) {
+					t.Errorf("the files are there: %s", a.Body)
+				}
+			}
+		})
+	}
+}
+
+// revocable is the usual keys, of which one can be revoked, or may only read.
+type revocable struct {
+	apitest.Keyring
+	revoked, reads string
+}
+
+func (r *revocable) Current(id string) (store.Key, error) {
+	if id == r.revoked {
+		id = "none"
+	}
+	key, err := r.Keyring.Current(id)
+	if id == r.reads {
+		key.Role = store.RoleRead
+	}
+	return key, err
+}
+
 func TestBuiltTemplateIsShownAndDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.requested(goodKey, "a")
 	one := w.do("GET", "/templates/a", "").Is(http.StatusOK).Object()
 	builds := one["builds"].([]any)
-	if one["templateID"] != "a" || len(builds) != 1 || builds[0].(map[string]any)["cpuCount"].(float64) < 1 {
+	if one["names"].([]any)[0] != "a" || len(builds) != 1 || builds[0].(map[string]any)["cpuCount"].(float64) < 1 {
 		t.Errorf("it is %v", one)
 	}
 	all := listed(t, w.do("GET", "/templates", "").Is(http.StatusOK))
@@ -261,8 +351,8 @@ func TestBuiltTemplateIsShownAndDeleted(t *testing.T) {
 			t.Errorf("the disk of %v is %v", v, v["diskSizeMB"])
 		}
 	}
-	if a := w.do("GET", "/templates/aliases/a", "").Is(http.StatusOK); !strings.Contains(a.Body, `"a"`) {
-		t.Error(a.Body)
+	if a := w.do("GET", "/templates/aliases/a", "").Is(http.StatusOK).Object(); a["templateID"] != one["templateID"] {
+		t.Errorf("the name stands for %v", a)
 	}
 	w.do("POST", "/templates/tags", `{"target":"a","tags":["x"]}`).fails(http.StatusNotFound, "template_tag_not_found", "")
 	w.do("DELETE", "/templates/tags", `{"name":"a","tags":["default"]}`).fails(http.StatusBadRequest, "template_tag_fixed", "")

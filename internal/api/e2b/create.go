@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
-	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -39,7 +38,7 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 			return reply{}, err
 		}
 	}
-	if err := origin.Find(s.Templates, s.Snapshots, c.key, &req); err != nil {
+	if err := origins(s).Find(c.key, &req); err != nil {
 		return reply{}, err
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID

@@ -331,7 +331,7 @@ func (r rest) send(least, path, value string) string {
 	if strings.HasPrefix(a.Body, "{") {
 		o = a.Object()
 	}
-	for _, name := range []string{"id", "createdAt", "mask", "key", "buildID"} {
+	for _, name := range []string{"id", "createdAt", "mask", "key", "buildID", "templateID"} {
 		delete(o, name)
 	}
 	volumes, err := r.w.Fake.Volumes(t.Context())
@@ -392,8 +392,8 @@ func (x askedBuilds) Start(_, _ string, r build.Recipe) error {
 	return nil
 }
 
-func (x askedBuilds) Tag(_ context.Context, ref string, tags []string) (string, error) {
-	*x.asked = append(*x.asked, fmt.Sprint(ref, tags))
+func (x askedBuilds) Tag(_ context.Context, id, from string, tags []string) (string, error) {
+	*x.asked = append(*x.asked, fmt.Sprint(id, from, tags))
 	return "", nil
 }
 

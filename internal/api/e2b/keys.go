@@ -20,6 +20,13 @@ type Keys interface {
 	Revoke(ctx context.Context, id string) error
 }
 
+// Authenticator knows the API keys of calls.
+type Authenticator interface {
+	auth.Checker
+	// Current returns the key of an id as it is now, or an errdef.Unauthorized.
+	Current(id string) (store.Key, error)
+}
+
 // A server has one tenant, which clients that ask for teams see as one.
 const (
 	teamID   = "00000000-0000-4000-8000-000000000000"

@@ -128,7 +128,7 @@ type Options struct {
 	Builds    Builds    // required
 	// Sign returns the proof that this server has given something out for a purpose.
 	Sign func(purpose, text string) string // required
-	Auth auth.Checker                      // required
+	Auth Authenticator                     // required
 	Keys Keys                              // required
 	// MaxTimeout is the longest timeout that is granted. A longer one is
 	// refused. Zero means that there is no bound.

@@ -23,9 +23,9 @@ type Snapshots interface {
 	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
 	// Snapshots returns all snapshots, newest first.
 	Snapshots() ([]store.Snapshot, error)
-	// Snapshot returns a snapshot by its id or name.
-	Snapshot(ref string) (store.Snapshot, error)
-	RemoveSnapshot(ctx context.Context, ref, actor string) error
+	// Snapshot returns a snapshot by its id, or by its name among those of an API key.
+	Snapshot(key, ref string) (store.Snapshot, error)
+	RemoveSnapshot(ctx context.Context, id, actor string) error
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
 	// Restore returns the sandbox as it is then, and the id of the snapshot that
 	// keeps what it was before.
@@ -61,18 +61,23 @@ type clonedView struct {
 // only the native API gives are shown by id.
 var snapshotName = regexp.MustCompile(`^[a-z0-9_-]+(:[a-z0-9_.-]+)?$`)
 
-// viewOfSnapshot shows a snapshot. Its id is its name, as E2B has it, where that is
-// not the name of a template too.
-func viewOfSnapshot(s *server, snap store.Snapshot) (snapshotView, error) {
+// origins is what sandboxes start from.
+func origins(s *server) origin.Origins {
+	return origin.Origins{Templates: s.Templates, Snapshots: s.Snapshots, Builds: s.Builds}
+}
+
+// viewOfSnapshot shows a snapshot to a key. Its id is its name, as E2B has it, where
+// that name means this snapshot to the key.
+func viewOfSnapshot(s *server, key store.Key, snap store.Snapshot) (snapshotView, error) {
 	v := snapshotView{SnapshotID: snap.ID + origin.DefaultTag, Names: []string{}}
 	if snap.Name == "" {
 		return v, nil
 	}
 	v.Names = append(v.Names, snap.Name)
-	if !snapshotName.MatchString(snap.Name) {
+	if snap.Key != key.ID || !snapshotName.MatchString(snap.Name) {
 		return v, nil
 	}
-	taken, err := origin.IsTemplate(s.Templates, snap.Name)
+	taken, err := origins(s).IsTemplate(snap.Name)
 	if !taken {
 		v.SnapshotID = tagged(snap.Name)
 	}
@@ -104,7 +109,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	v, err := viewOfSnapshot(s, snap)
+	v, err := viewOfSnapshot(s, c.key, snap)
 	return reply{status: http.StatusCreated, body: v}, err
 }
 
@@ -115,18 +120,18 @@ func newName(s *server, c *call, text string) (name, replace string, err error) 
 	if !snapshotName.MatchString(name) {
 		return "", "", badRequest(`"name" must be letters, digits, _ and -, with or without a tag as in name:tag, not %.200q; a namespace can only be %q`, text, origin.Namespace)
 	}
-	taken, err := origin.IsTemplate(s.Templates, name)
+	taken, err := origins(s).IsTemplate(name)
 	if err != nil {
 		return "", "", err
 	}
 	if taken {
 		return "", "", fail(http.StatusConflict, "snapshot_exists", "a template is called %q: choose another name", name)
 	}
-	if err := origin.Free(s.Builds, name); err != nil {
+	if err := origins(s).Free(c.key, name); err != nil {
 		return "", "", err
 	}
-	has, err := origin.Snapshot(s.Snapshots, c.key, name)
-	if errdef.Is(err, errdef.NotFound) { // or another key's: taking it says so
+	has, err := origins(s).Snapshot(c.key, name)
+	if errdef.Is(err, errdef.NotFound) {
 		return name, "", nil
 	}
 	return name, has.ID, err
@@ -170,7 +175,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 			header.Set("X-Next-Token", last.token())
 			break
 		}
-		v, err := viewOfSnapshot(s, snap)
+		v, err := viewOfSnapshot(s, c.key, snap)
 		if err != nil {
 			return reply{}, err
 		}
@@ -191,22 +196,33 @@ func isCalled(snap store.Snapshot, filter string) bool {
 // Templates of images are not made by this dialect, and not deleted by it.
 func deleteTemplate(s *server, c *call) (reply, error) {
 	ref := origin.Ref(c.params["templateID"])
-	if t, err := builtAs(s, c.key, ref); err == nil && t.Name == ref {
-		return noContent, s.Builds.Delete(c.r.Context(), ref)
+	built, tag, err := origins(s).Built(c.key, ref)
+	if err == nil && tag == "" {
+		return noContent, s.Builds.Delete(c.r.Context(), built.ID)
 	}
-	if is, err := origin.IsTemplate(s.Templates, ref); is {
+	if is, err := origins(s).IsTemplate(ref); is {
 		return s.refuse(c)
 	} else if err != nil {
 		return reply{}, err
 	}
-	snap, err := origin.Snapshot(s.Snapshots, c.key, ref)
+	snap, err := origins(s).Snapshot(c.key, ref)
 	if err != nil {
 		return reply{}, err
 	}
-	if name, tag, _ := strings.Cut(snap.Name, ":"); snap.Config.Build != "" {
-		return noContent, s.Builds.Untag(c.r.Context(), name, []string{orDefault(tag)})
+	if snap.Config.Build != "" {
+		return untagSnapshot(s, c, snap)
 	}
 	return noContent, s.Snapshots.RemoveSnapshot(c.r.Context(), snap.ID, c.actor)
+}
+
+// untagSnapshot takes the tag away that a result of a build is.
+func untagSnapshot(s *server, c *call, snap store.Snapshot) (reply, error) {
+	name, tag, _ := strings.Cut(snap.Name, ":")
+	t, err := s.Builds.Template(snap.Key, name)
+	if err != nil {
+		return reply{}, err
+	}
+	return noContent, s.Builds.Untag(c.r.Context(), t.ID, []string{orDefault(tag)})
 }
 
 func forkV1(s *server, c *call) (reply, error) { return fork(s, c, defaultTimeoutV1) }
@@ -308,7 +324,7 @@ func rollback(s *server, c *call) (reply, error) {
 		return reply{}, s.ifKnown(c, err)
 	}
 	ref, _ := said[string](words, "snapshotID")
-	snap, err := origin.Taken(s.Snapshots, c.key, origin.Ref(ref))
+	snap, err := origins(s).Taken(c.key, origin.Ref(ref))
 	if ref == "" || errdef.Is(err, errdef.NotFound) {
 		err = badRequest(`"snapshotID" is %.200q, and there is no such snapshot`, ref)
 	}

@@ -47,7 +47,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("with a name: %v", named)
 	}
 	tag := w.snapshot(other, `{"name":"own:v1","mode":"filesystem"}`)
-	if snap, err := shelf.Snapshot("own:v1"); err != nil || snap.Checkpoint.Mode != lifecycle.Filesystem || tag["snapshotID"] != "own:v1" {
+	if snap, err := shelf.Snapshot(apitest.KeyID, "own:v1"); err != nil || snap.Checkpoint.Mode != lifecycle.Filesystem || tag["snapshotID"] != "own:v1" {
 		t.Errorf("with a tag: %v %+v %v", tag, snap, err)
 	}
 
@@ -82,15 +82,15 @@ func TestSnapshots(t *testing.T) {
 		w.do("GET", "/snapshots"+query, "").fails(http.StatusBadRequest, "", "")
 	}
 
-	first, err := shelf.Snapshot("own")
+	first, err := shelf.Snapshot(apitest.KeyID, "own")
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := w.snapshot(id, `{"name":"own:default"}`)
-	if now, err := shelf.Snapshot("own"); err != nil || now.ID == first.ID || again["snapshotID"] != "own:default" {
+	if now, err := shelf.Snapshot(apitest.KeyID, "own"); err != nil || now.ID == first.ID || again["snapshotID"] != "own:default" {
 		t.Errorf("the name again: %v %+v %v", again, now, err)
 	}
-	if _, err := shelf.Snapshot(first.ID); err == nil {
+	if _, err := shelf.Snapshot(apitest.KeyID, first.ID); err == nil {
 		t.Error("the one before is still there")
 	}
 
@@ -155,8 +155,9 @@ func TestStartFromSnapshot(t *testing.T) {
 	w.do("POST", "/v2/sandboxes", `{"templateID":"own:v2"}`).fails(http.StatusNotFound, "template_not_found", "template 'own:v2' not found")
 }
 
-// TestSnapshotsOfOthers: to a key of role own, those of other keys are not there,
-// and their names are not free.
+// TestSnapshotsOfOthers: to a key of role own, those of other keys are not there, and
+// it can use their names for its own. A key that sees all of them names them by their
+// ids.
 func TestSnapshotsOfOthers(t *testing.T) {
 	w, shelf := newShelf(t)
 	id := w.createAs(apitest.FullKey)
@@ -172,15 +173,27 @@ func TestSnapshotsOfOthers(t *testing.T) {
 			t.Errorf("listed %v", got)
 		}
 	}
-	answer{w.DoAs(apitest.OwnKey, "POST", "/sandboxes/"+own+"/snapshots", `{"name":"theirs"}`)}.fails(http.StatusConflict, "snapshot_exists", "theirs")
 	for _, path := range []string{"/snapshots", "/fork", "/clone"} {
 		answer{w.DoAs(apitest.OwnKey, "POST", "/sandboxes/"+id+path, "")}.fails(http.StatusNotFound, "sandbox_not_found", "")
 	}
-	if now, err := shelf.Snapshot("theirs"); err != nil || now.ID != snap.ID {
-		t.Errorf("it is %+v, %v", now, err)
-	}
-	if got := w.do("GET", "/snapshots", "").list(); len(got) != 1 { // an admin sees it
+	w.do("POST", "/v2/sandboxes", `{"templateID":"theirs"}`).fails(http.StatusNotFound, "template_not_found", "theirs")
+	if got := w.do("GET", "/snapshots", "").list(); len(got) != 1 || got[0]["snapshotID"] != snap.ID+":default" { // an admin sees it
 		t.Errorf("listed %v", got)
+	}
+	w.do("POST", "/v2/sandboxes", `{"templateID":"`+snap.ID+`"}`).Is(http.StatusCreated)
+
+	answer{w.DoAs(apitest.OwnKey, "POST", "/sandboxes/"+own+"/snapshots", `{"name":"theirs"}`)}.Is(http.StatusCreated)
+	mine, err := shelf.Snapshot(apitest.KeyIDOf(apitest.OwnKey), "theirs")
+	if err != nil || mine.ID == snap.ID {
+		t.Fatalf("the name is that of %+v, %v", mine, err)
+	}
+	answer{w.DoAs(apitest.OwnKey, "POST", "/v2/sandboxes", `{"templateID":"theirs"}`)}.Is(http.StatusCreated)
+	if got := w.Fake.Created[len(w.Fake.Created)-1].Snapshot; got != mine.ID {
+		t.Errorf("a sandbox started from %s, want %s", got, mine.ID)
+	}
+	answer{w.DoAs(apitest.OwnKey, "DELETE", "/templates/theirs", "")}.Is(http.StatusNoContent)
+	if now, err := shelf.Snapshot("another", "theirs"); err != nil || now.ID != snap.ID {
+		t.Errorf("the other is %+v, %v", now, err)
 	}
 }
 

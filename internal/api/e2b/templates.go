@@ -109,7 +109,7 @@ func allTemplates(s *server, key store.Key) ([]templateView, error) {
 	}
 	for _, t := range s.Builds.Templates() {
 		if auth.Sees(key, t.Key) && len(t.Builds) > 0 {
-			views = append(views, viewOfBuilt(s, t))
+			views = append(views, viewOfBuilt(s, key, t))
 		}
 	}
 	return views, err
@@ -117,7 +117,7 @@ func allTemplates(s *server, key store.Key) ([]templateView, error) {
 
 func (s *server) template(c *call) (reply, error) {
 	if t, err := built(s, c); err == nil {
-		return reply{status: http.StatusOK, body: detailOfBuilt(s, t)}, nil
+		return reply{status: http.StatusOK, body: detailOfBuilt(s, c.key, t)}, nil
 	}
 	t, err := s.Templates.Template(c.params["templateID"])
 	if err != nil {
@@ -136,11 +136,8 @@ func (s *server) template(c *call) (reply, error) {
 
 // alias tells what an alias stands for; a 404 is that it is free.
 func (s *server) alias(c *call) (reply, error) {
-	if t, err := s.Builds.Template(refOf(c.params["alias"])); err == nil {
-		if !auth.Sees(c.key, t.Key) {
-			return reply{}, fail(http.StatusForbidden, "template_not_yours", "a template of another API key is called this")
-		}
-		return reply{status: http.StatusOK, body: map[string]any{"templateID": t.Name, "public": false}}, nil
+	if t, _, err := origins(s).Built(c.key, c.params["alias"]); err == nil {
+		return reply{status: http.StatusOK, body: map[string]any{"templateID": t.ID, "public": false}}, nil
 	}
 	t, err := s.Templates.Template(c.params["alias"])
 	if err != nil {

@@ -375,3 +375,30 @@ func TestServerDefaults(t *testing.T) {
 		t.Errorf("settings %+v", set)
 	}
 }
+
+// TestUsualTemplate: what the SDK asks for if nobody says is a template of the server, or
+// what the caller itself has called so. What another key calls python is for that alone.
+func TestUsualTemplate(t *testing.T) {
+	w := newWorld(t)
+	sb, err := w.Fake.Create(t.Context(), supervisor.CreateRequest{Template: "base"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, err := w.in.TakeSnapshot(t.Context(), sb.ID, supervisor.SnapshotRequest{Name: "python", Key: apitest.KeyIDOf(apitest.OwnKey)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{apitest.GoodKey: "", apitest.FullKey: "", apitest.OwnKey: snap.ID} {
+		if got := w.create(key, "a"); got.Code != http.StatusOK && got.Code != http.StatusCreated {
+			t.Fatalf("create: %d %s", got.Code, got.Body)
+		}
+		if last := w.Fake.Created[len(w.Fake.Created)-1]; last.Snapshot != want {
+			t.Errorf("a sandbox starts from %q %q, want %q", last.Template, last.Snapshot, want)
+		}
+	}
+	for _, key := range []string{apitest.GoodKey, apitest.FullKey} { // by its id
+		if got := w.do(key, post, "/v1/templates", `{"id":"`+snap.ID+`"}`); got.Code != http.StatusOK {
+			t.Errorf("by its id: %d %s", got.Code, got.Body)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -63,7 +64,7 @@ type Templates interface {
 
 // Snapshots finds snapshots by id or name.
 type Snapshots interface {
-	Snapshot(ref string) (store.Snapshot, error)
+	Snapshot(key, ref string) (store.Snapshot, error)
 }
 
 // Authenticator knows the API keys.
@@ -77,6 +78,7 @@ type Options struct {
 	Sandboxes Sandboxes     // required
 	Templates Templates     // required
 	Snapshots Snapshots     // required
+	Builds    origin.Builds // required
 	Auth      Authenticator // required
 	// Domain is the wildcard domain of sandboxes; empty where preview links go by
 	// path.

@@ -43,11 +43,16 @@ func listTemplates(s *server, _ *call) (any, error) {
 	return views, nil
 }
 
+// origins is what sandboxes start from.
+func origins(s *server) origin.Origins {
+	return origin.Origins{Templates: s.Templates, Snapshots: s.Snapshots, Builds: s.Builds}
+}
+
 // startFrom makes a create start from what a template of mitos is here: a template
 // or a snapshot of that name.
 func (s *server) startFrom(c *call, template string, req *supervisor.CreateRequest) error {
 	req.Template = template
-	if err := origin.Find(s.Templates, s.Snapshots, c.key, req); err != nil || req.Snapshot != "" {
+	if err := origins(s).Find(c.key, req); err != nil || req.Snapshot != "" {
 		return err
 	}
 	_, err := s.Templates.Template(template)

@@ -73,7 +73,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 		sb, there := w.Fake.Sandboxes[id]
 		return id != "next" && (!there || sb.Record.State == lifecycle.Terminated)
 	})
-	o := Options{Sandboxes: w.in, Templates: apitest.NewTemplates(w.Fake), Snapshots: w.in.Snapshots, Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.in, Templates: apitest.NewTemplates(w.Fake), Snapshots: w.in.Snapshots, Builds: apitest.NewBuilds(), Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

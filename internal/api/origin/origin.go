@@ -1,6 +1,9 @@
 // Package origin finds what a sandbox starts from: a template or a snapshot. In
-// most clients both have the same field, so that they share their names. Where
-// both have one, it is the template's.
+// most clients both have the same field, so that they share their names.
+//
+// A name stands for a template of the server; if there is none, for what the API key
+// that asks has given the name itself: a template that it has built, or a snapshot.
+// It never stands for what another key has made. Who sees that names it by its id.
 package origin
 
 import (
@@ -14,19 +17,32 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 )
 
-// Templates finds templates. One that is unknown is an errdef.NotFound.
+// Templates finds templates of the server. One that is unknown is an errdef.NotFound.
 type Templates interface {
 	Template(ref string) (templates.Template, error)
 }
 
-// Snapshots finds snapshots by id or name. One that is unknown is an
-// errdef.NotFound.
+// Snapshots finds snapshots by id, or by name among those of an API key. One that is
+// unknown is an errdef.NotFound.
 type Snapshots interface {
-	Snapshot(ref string) (store.Snapshot, error)
+	Snapshot(key, ref string) (store.Snapshot, error)
+}
+
+// Builds finds templates that were built of steps in the same way. One that is unknown
+// is an errdef.NotFound.
+type Builds interface {
+	Template(key, ref string) (build.Template, error)
+}
+
+// Origins is all that there is to start from.
+type Origins struct {
+	Templates Templates
+	Snapshots Snapshots
+	Builds    Builds
 }
 
 // DefaultTag is the tag that a name without a tag has.
-const DefaultTag = ":default"
+const DefaultTag = ":" + build.DefaultTag
 
 // Namespace is that of the one tenant. A name in it is the name without it.
 const Namespace = "default"
@@ -37,19 +53,39 @@ func Ref(text string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(ref, Namespace+"/"), DefaultTag)
 }
 
-// Snapshot returns a snapshot that the key sees. For the key there is no other.
-func Snapshot(from Snapshots, key store.Key, ref string) (store.Snapshot, error) {
-	snap, err := from.Snapshot(ref)
-	if err == nil && !auth.Sees(key, snap.Key) {
+// Snapshot returns a snapshot that the key sees: one of its own by name, any by id. The
+// results of builds are among them, also by the id of their template and a tag. For the
+// key there is no other.
+func (o Origins) Snapshot(key store.Key, ref string) (store.Snapshot, error) {
+	snap, err := o.Snapshots.Snapshot(key.ID, ref)
+	if errdef.Is(err, errdef.NotFound) {
+		if of := o.result(key, ref); of != "" {
+			snap, err = o.Snapshots.Snapshot(key.ID, of)
+		}
+	}
+	if err == nil && !auth.Sees(key, snap.Key) || errdef.Is(err, errdef.NotFound) {
 		return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
 	}
 	return snap, err
 }
 
+// result returns the id of the snapshot that a template was built to; empty if a
+// reference names none.
+func (o Origins) result(key store.Key, ref string) string {
+	t, tag, err := o.Built(key, ref)
+	if err != nil {
+		return ""
+	}
+	if tag == "" {
+		tag = build.DefaultTag
+	}
+	return t.Tags[tag].Snapshot
+}
+
 // Taken returns a snapshot as Snapshot does, for a caller that changes or removes it.
 // A result of a build belongs to its template, and is refused.
-func Taken(from Snapshots, key store.Key, ref string) (store.Snapshot, error) {
-	snap, err := Snapshot(from, key, ref)
+func (o Origins) Taken(key store.Key, ref string) (store.Snapshot, error) {
+	snap, err := o.Snapshot(key, ref)
 	if err == nil && snap.Config.Build != "" {
 		return store.Snapshot{}, errdef.New(errdef.Conflict, "snapshot_of_template", "%.200q belongs to a template that was built", ref).
 			WithRemedy("choose another snapshot or name, or delete or build the template")
@@ -57,17 +93,22 @@ func Taken(from Snapshots, key store.Key, ref string) (store.Snapshot, error) {
 	return snap, err
 }
 
-// Builds finds templates that were built of steps, by name. One that is unknown is an
-// errdef.NotFound.
-type Builds interface {
-	Template(name string) (build.Template, error)
+// Built returns a template that was built of steps and that the key sees, and the tag
+// that the reference names; empty for none.
+func (o Origins) Built(key store.Key, ref string) (t build.Template, tag string, err error) {
+	name, tag, _ := strings.Cut(Ref(ref), ":")
+	t, err = o.Builds.Template(key.ID, name)
+	if err == nil && !auth.Sees(key, t.Key) || errdef.Is(err, errdef.NotFound) {
+		return build.Template{}, "", build.NotFound(ref)
+	}
+	return t, tag, err
 }
 
-// Free refuses a name for a new snapshot if it is one that a template can be built to,
-// whoever builds it: the snapshot would take it away.
-func Free(from Builds, name string) error {
+// Free refuses a name for a new snapshot if it is one that a template of the key can be
+// built to: the snapshot would take it away. What other keys have named does not matter.
+func (o Origins) Free(key store.Key, name string) error {
 	of, _, _ := strings.Cut(Ref(name), ":")
-	_, err := from.Template(of)
+	_, err := o.Builds.Template(key.ID, of)
 	if errdef.Is(err, errdef.NotFound) {
 		return nil
 	}
@@ -78,9 +119,9 @@ func Free(from Builds, name string) error {
 	return err
 }
 
-// IsTemplate reports whether a template is called this.
-func IsTemplate(from Templates, ref string) (bool, error) {
-	_, err := from.Template(ref)
+// IsTemplate reports whether a template of the server is called this.
+func (o Origins) IsTemplate(ref string) (bool, error) {
+	_, err := o.Templates.Template(ref)
 	if errdef.Is(err, errdef.NotFound) {
 		return false, nil
 	}
@@ -90,19 +131,19 @@ func IsTemplate(from Templates, ref string) (bool, error) {
 // Find finds the snapshot that a new sandbox starts from, if it is one, and makes
 // the request name it by its id: its name may pass to another meanwhile. If neither
 // a template nor a snapshot has the name, the request is left as it is.
-func Find(templates Templates, snapshots Snapshots, key store.Key, req *supervisor.CreateRequest) error {
+func (o Origins) Find(key store.Key, req *supervisor.CreateRequest) error {
 	if ref := req.SnapshotRef(); ref != "" {
-		snap, err := Snapshot(snapshots, key, ref)
+		snap, err := o.Snapshot(key, ref)
 		req.Snapshot = snap.ID
 		return err
 	}
 	if req.Template == "" {
 		return nil
 	}
-	if is, err := IsTemplate(templates, req.Template); is || err != nil {
+	if is, err := o.IsTemplate(req.Template); is || err != nil {
 		return err
 	}
-	snap, err := Snapshot(snapshots, key, Ref(req.Template))
+	snap, err := o.Snapshot(key, Ref(req.Template))
 	if errdef.Is(err, errdef.NotFound) {
 		return nil
 	}

@@ -298,7 +298,7 @@ func TestRestartOfTheServer(t *testing.T) {
 	w := newWorld(t)
 	id := w.claim("")
 	ctx := w.context(id, shell("while read x; do echo got $x; done", false))["id"].(string)
-	w.HTTP = New(t.Context(), Options{Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Volumes: w.Fake, Auth: apitest.Keyring{}})
+	w.HTTP = New(t.Context(), Options{Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Volumes: w.Fake, Auth: apitest.Keyring{}})
 	if got := w.contexts(id); !slices.Equal(got, []string{ctx}) {
 		t.Fatalf("found %v", got)
 	}

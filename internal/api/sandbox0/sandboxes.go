@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
-	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -42,13 +41,13 @@ func (s *server) claim(c *call) (reply, error) {
 		}
 	}
 	if req.Template == sampleTemplate {
-		if is, err := origin.IsTemplate(s.Templates, sampleTemplate); err != nil {
+		if is, err := origins(s).IsTemplate(sampleTemplate); err != nil {
 			return reply{}, err
 		} else if !is {
 			req.Template = defaultTemplate
 		}
 	}
-	if err := origin.Find(s.Templates, s.Snapshots, c.key, &req); err != nil {
+	if err := origins(s).Find(c.key, &req); err != nil {
 		return reply{}, err
 	}
 	req.Actor, req.Config.Key = c.actor, c.key.ID

@@ -11,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -66,6 +67,7 @@ type Options struct {
 	Sandboxes  Sandboxes
 	Templates  Templates
 	Snapshots  Snapshots
+	Builds     origin.Builds
 	Volumes    Volumes
 	Services   Services
 	Domain     string // below which sandboxes have names; may be empty

@@ -21,13 +21,18 @@ type Snapshots interface {
 	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
 	// Snapshots returns all snapshots, newest first.
 	Snapshots() ([]store.Snapshot, error)
-	// Snapshot returns a snapshot by its id or name.
-	Snapshot(ref string) (store.Snapshot, error)
-	RemoveSnapshot(ctx context.Context, ref, actor string) error
+	// Snapshot returns a snapshot by its id, or by its name among those of an API key.
+	Snapshot(key, ref string) (store.Snapshot, error)
+	RemoveSnapshot(ctx context.Context, id, actor string) error
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
 	// Restore returns the sandbox as it is then, and the id of the snapshot that
 	// keeps what it was before.
 	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
+}
+
+// origins is what sandboxes start from.
+func origins(s *server) origin.Origins {
+	return origin.Origins{Templates: s.Templates, Snapshots: s.Snapshots, Builds: s.Builds}
 }
 
 type snapshotView struct {
@@ -56,6 +61,9 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor, Mode: lifecycle.Filesystem}
 	req.Name, _ = said[string](w, "name")
 	req.ExpiresAt, _ = said[time.Time](w, "expires_at")
+	if err := origins(s).Free(c.key, req.Name); err != nil {
+		return reply{}, err
+	}
 	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
 	if err != nil {
 		return reply{}, err
@@ -80,7 +88,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 }
 
 func getSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -88,7 +96,7 @@ func getSnapshot(s *server, c *call) (reply, error) {
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	snap, err := origins(s).Taken(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -105,7 +113,7 @@ func restore(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	ref, _ := said[string](w, "snapshot_id")
-	snap, err := origin.Snapshot(s.Snapshots, c.key, ref)
+	snap, err := origins(s).Snapshot(c.key, ref)
 	if err != nil {
 		return reply{}, err
 	}

@@ -73,6 +73,28 @@ func TestSnapshotsOfOtherKeys(t *testing.T) {
 	}
 }
 
+// TestNamesOfSnapshots: a name is that of a key. It takes none from another key, and
+// none from a template that the key itself has built.
+func TestNamesOfSnapshots(t *testing.T) {
+	w := newWorld(t)
+	at := all + "/" + w.claim("") + "/snapshots"
+	for _, name := range []string{"app", "app:v1", "app:v2", "App:v3", "broken:x"} {
+		fails(w.Do("POST", at, `{"name":"`+name+`"}`), http.StatusConflict, "conflict", "built")
+	}
+	one := data(w.Do("POST", at, `{"name":"mine"}`), 201)["id"]
+	fails(w.Do("POST", at, `{"name":"mine"}`), http.StatusConflict, "conflict")
+	mine := data(w.DoAs(apitest.OwnKey, "POST", all, ""), 201)["sandbox_id"].(string)
+	for _, name := range []string{"mine", "app", "app:v2", "python"} {
+		data(w.DoAs(apitest.OwnKey, "POST", all+"/"+mine+"/snapshots", `{"name":"`+name+`"}`), 201)
+	}
+	if got := data(w.Do("GET", base+"/sandbox-rootfs-snapshots/mine", ""), 200)["id"]; got != one {
+		t.Errorf("the name is that of %v, want %v", got, one)
+	}
+	fails(w.Do("GET", base+"/sandbox-rootfs-snapshots/python", ""), http.StatusNotFound, "not_found")
+	fails(w.Do("POST", all, `{"template":"python"}`), http.StatusNotFound, "not_found")
+	data(w.DoAs(apitest.OwnKey, "POST", all, `{"template":"python"}`), 201)
+}
+
 // TestFork answers with a child that sleeps, and leaves the source as it is.
 func TestFork(t *testing.T) {
 	w := newWorld(t)

@@ -44,7 +44,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	w := &world{World: apitest.NewWorld(t)}
 	w.inside = newInside(t, w.Fake)
 	o := Options{
-		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Volumes: w.Fake, Services: apitest.NewServices(w.Fake),
+		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Volumes: w.Fake, Services: apitest.NewServices(w.Fake),
 		Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil)),
 	}
 	for _, c := range change {

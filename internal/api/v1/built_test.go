@@ -29,7 +29,7 @@ func TestBuiltTemplates(t *testing.T) {
 		got := w.do("GET", "/v1/templates/"+url.PathEscape(ref), "").Is(http.StatusOK).Object()
 		names := got["names"].([]any)
 		built := got["build"].(map[string]any)
-		if got["id"] != "app" || got["source"] != "build" || got["user"] != "user" || len(names) != 2 || names[0] != "app" || names[1] != "app:v1" || built["status"] != "ready" || built["key"] != apitest.KeyID {
+		if got["id"] != apitest.IDOfBuilt("app") || got["source"] != "build" || got["user"] != "user" || len(names) != 2 || names[0] != "app" || names[1] != "app:v1" || built["status"] != "ready" || built["key"] != apitest.KeyID {
 			t.Errorf("%s: %v", ref, got)
 		}
 	}
@@ -41,10 +41,15 @@ func TestBuiltTemplates(t *testing.T) {
 	w.do("GET", "/v1/templates/app:v2", "").fails(http.StatusNotFound, "template_not_found", "app:v2")
 
 	id := w.create(`{}`)
-	for _, name := range []string{"app", "app:v1", "app:v9", "others", "broken:x"} {
+	for _, name := range []string{"app", "app:v1", "app:v9", "broken:x"} {
 		w.do("POST", pathOf(id)+"/snapshots", `{"name":"`+name+`"}`).fails(http.StatusConflict, "snapshot_exists", "template")
 	}
-	w.do("POST", pathOf(id)+"/snapshots", `{"name":"apps"}`).Is(http.StatusCreated)
+	for _, name := range []string{"apps", "others", "others:v1"} { // another key's names are free
+		w.do("POST", pathOf(id)+"/snapshots", `{"name":"`+name+`"}`).Is(http.StatusCreated)
+	}
+	w.do("GET", "/v1/templates/others", "").fails(http.StatusNotFound, "template_not_found", "others")
+	w.do("GET", "/v1/templates/"+apitest.IDOfBuilt("others"), "").Is(http.StatusOK)
+	answer{w.DoAs(apitest.OwnKey, "GET", "/v1/templates/"+apitest.IDOfBuilt("others"), "")}.fails(http.StatusNotFound, "template_not_found", "")
 
 	for _, ref := range []string{"app:default", "APP:Default"} {
 		w.do("DELETE", "/v1/templates/"+ref, "").fails(http.StatusBadRequest, "template_tag_fixed", "default")

@@ -1,7 +1,6 @@
 package v1
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/api/origin"
-	"github.com/drowse-dev/drowse/internal/build"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/publish"
@@ -51,19 +50,10 @@ func viewPublished(p image.Published) publishedView {
 // built to.
 func publishable(s *server, c *call) (store.Snapshot, error) {
 	ref := c.params[snapshotParam]
-	snap, err := origin.Snapshot(s.Snapshots, c.key, ref)
-	err = orBuilt(err, func() error {
-		t, tag, err := built(s, c.key, ref)
-		if err != nil {
-			return err
-		}
-		result, has := t.Tags[cmp.Or(tag, build.DefaultTag)]
-		if !has {
-			return build.NotFound(ref)
-		}
-		snap, err = s.Snapshots.Snapshot(result.Snapshot)
-		return err
-	})
+	snap, err := origins(s).Snapshot(c.key, ref)
+	if errdef.Is(err, errdef.NotFound) && origin.Ref(ref) != ref {
+		return origins(s).Snapshot(c.key, origin.Ref(ref))
+	}
 	return snap, err
 }
 

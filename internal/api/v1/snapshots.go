@@ -9,7 +9,6 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -25,10 +24,10 @@ type Snapshots interface {
 	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
 	// Snapshots returns all snapshots, newest first.
 	Snapshots() ([]store.Snapshot, error)
-	// Snapshot returns a snapshot by its id or name.
-	Snapshot(ref string) (store.Snapshot, error)
+	// Snapshot returns a snapshot by its id, or by its name among those of an API key.
+	Snapshot(key, ref string) (store.Snapshot, error)
 	// ChangeSnapshot changes how long one is kept.
-	ChangeSnapshot(ctx context.Context, ref string, c snapshots.Change) (store.Snapshot, error)
+	ChangeSnapshot(ctx context.Context, id string, c snapshots.Change) (store.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, ref, actor string) error
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
 	// Restore returns the sandbox as it is then, and the id of the snapshot that
@@ -96,7 +95,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
 	if w, said := words["name"]; said {
 		req.Name = w.Value.(string)
-		if err := origin.Free(s.Builds, req.Name); err != nil {
+		if err := origins(s).Free(c.key, req.Name); err != nil {
 			return reply{}, err
 		}
 	}
@@ -107,11 +106,11 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		if req.Name == "" {
 			return reply{}, s.ifKnown(c, body.Invalid(`"replace" takes over a name, and "name" is not given`).With("field", "replace").WithRemedy("give the name"))
 		}
-		has, err := origin.Taken(s.Snapshots, c.key, req.Name)
+		has, err := origins(s).Taken(c.key, req.Name)
 		if err != nil && !errdef.Is(err, errdef.NotFound) {
 			return reply{}, err
 		}
-		req.Replace = has.ID // none of another key: taking it says that the name is taken
+		req.Replace = has.ID
 	}
 	if w, said := words["pinned"]; said {
 		req.Pinned = w.Value.(bool)
@@ -148,7 +147,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 }
 
 func getSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origin.Snapshot(s.Snapshots, c.key, c.params[snapshotParam])
+	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -161,7 +160,7 @@ func changeSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	snap, err := origin.Taken(s.Snapshots, c.key, c.params[snapshotParam])
+	snap, err := origins(s).Taken(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -183,7 +182,7 @@ func changeSnapshot(s *server, c *call) (reply, error) {
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origin.Taken(s.Snapshots, c.key, c.params[snapshotParam])
+	snap, err := origins(s).Taken(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -218,7 +217,7 @@ func restore(s *server, c *call) (reply, error) {
 			WithRemedy("give the id or name of one of its snapshots, or undo: true for what it was before the last restore"))
 	}
 	if said {
-		snap, err := origin.Snapshot(s.Snapshots, c.key, w.Value.(string))
+		snap, err := origins(s).Snapshot(c.key, w.Value.(string))
 		if err != nil {
 			return reply{}, s.ifKnown(c, err)
 		}

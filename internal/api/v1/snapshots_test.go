@@ -132,7 +132,8 @@ func TestRestore(t *testing.T) {
 	restore(id, `{"snapshot_id":"clean","memory":false}`).Is(http.StatusOK)
 }
 
-// TestSnapshotsOfOthers: to a key of role own, those of other keys are not there.
+// TestSnapshotsOfOthers: to a key of role own, those of other keys are not there, and
+// their names are free. A key that sees them names them by their ids.
 func TestSnapshotsOfOthers(t *testing.T) {
 	w := newWorld(t)
 	id := w.createAs(apitest.FullKey)
@@ -146,13 +147,21 @@ func TestSnapshotsOfOthers(t *testing.T) {
 	}
 	mine := w.createAs(apitest.OwnKey)
 	answer{w.DoAs(apitest.OwnKey, "POST", pathOf(mine)+"/restore", `{"snapshot":"theirs"}`)}.fails(http.StatusNotFound, "snapshot_not_found", "theirs")
-	answer{w.DoAs(apitest.OwnKey, "POST", pathOf(mine)+"/snapshots", `{"name":"theirs","replace":true}`)}.fails(http.StatusConflict, "snapshot_exists", "theirs")
 	answer{w.DoAs(apitest.OwnKey, "POST", base, `{"template":"`+snap+`"}`)}.fails(http.StatusNotFound, "snapshot_not_found", snap)
 	if got := list(w.DoAs(apitest.OwnKey, "GET", "/v1/snapshots", "").Is(http.StatusOK).Object()["snapshots"]); len(got) != 0 {
 		t.Errorf("listed %v", got)
 	}
+	w.do("GET", "/v1/snapshots/theirs", "").fails(http.StatusNotFound, "snapshot_not_found", "theirs")
+	w.do("GET", "/v1/snapshots/"+snap, "").Is(http.StatusOK)
+	w.do("POST", base, `{"snapshot":"theirs"}`).fails(http.StatusNotFound, "snapshot_not_found", "theirs")
+	w.do("POST", base, `{"snapshot":"`+snap+`"}`).Is(http.StatusCreated)
 	own := w.createAs(apitest.OwnKey)
-	w.DoAs(apitest.OwnKey, "POST", pathOf(own)+"/snapshots", `{}`).Is(http.StatusCreated)
+	same := w.DoAs(apitest.OwnKey, "POST", pathOf(own)+"/snapshots", `{"name":"theirs","replace":true}`).Is(http.StatusCreated).Object()["id"]
+	for key, want := range map[string]any{apitest.OwnKey: same, apitest.FullKey: snap} {
+		if got := w.DoAs(key, "GET", "/v1/snapshots/theirs", "").Is(http.StatusOK).Object()["id"]; got != want {
+			t.Errorf("the name stands for %v, want %v", got, want)
+		}
+	}
 	if got := list(w.DoAs(apitest.OwnKey, "GET", "/v1/snapshots", "").Is(http.StatusOK).Object()["snapshots"]); len(got) != 1 {
 		t.Errorf("listed %v", got)
 	}

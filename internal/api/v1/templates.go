@@ -196,7 +196,7 @@ func listTemplates(s *server, c *call) (reply, error) {
 	}
 	for _, t := range s.Builds.Templates() {
 		if auth.Sees(c.key, t.Key) {
-			v.Templates = append(v.Templates, viewBuilt(s, t))
+			v.Templates = append(v.Templates, viewBuilt(s, c.key, t))
 		}
 	}
 	return ok(v)
@@ -210,7 +210,7 @@ func getTemplate(s *server, c *call) (reply, error) {
 	v := viewTemplate(t)
 	err = orBuilt(err, func() error {
 		t, _, err := built(s, c.key, templateOf(c))
-		v = viewBuilt(s, t)
+		v = viewBuilt(s, c.key, t)
 		return err
 	})
 	if err != nil {
@@ -245,9 +245,9 @@ func removeTemplate(s *server, c *call) (reply, error) {
 		case err != nil:
 			return err
 		case tag == "":
-			return s.Builds.Delete(c.r.Context(), t.Name)
+			return s.Builds.Delete(c.r.Context(), t.ID)
 		}
-		return s.Builds.Untag(c.r.Context(), t.Name, []string{tag})
+		return s.Builds.Untag(c.r.Context(), t.ID, []string{tag})
 	})
 	return reply{status: http.StatusNoContent}, err
 }

@@ -13,7 +13,7 @@ var (
 		Spelled: []body.Spelled{body.UntilSeconds.As("timeoutSeconds timeout_seconds timeout"), body.UntilMillis.As("timeoutMs timeout_ms")},
 	}
 	snapshotOption = body.Option{
-		Name: "snapshot", Doc: "The snapshot that the sandbox starts from, by its id or name, instead of a template. The sandbox has the template, the processors, the memory limit and the volumes of the snapshot, and its environment variables where env does not replace them.",
+		Name: "snapshot", Doc: "The snapshot that the sandbox starts from, by its id or the name that the API key has given it, instead of a template. The sandbox has the template, the processors, the memory limit and the volumes of the snapshot, and its environment variables where env does not replace them.",
 		Spelled: []body.Spelled{body.AsText.As("snapshot snapshotID snapshotId snapshot_id")},
 	}
 	pinnedOption = body.Option{

@@ -2,6 +2,7 @@
 package workshop
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -45,9 +46,9 @@ type Sandboxes interface {
 // Snapshots is what it does with snapshots.
 type Snapshots interface {
 	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
-	Snapshot(ref string) (store.Snapshot, error)
+	Snapshot(key, ref string) (store.Snapshot, error)
 	AllSnapshots() []store.Snapshot
-	RemoveSnapshot(ctx context.Context, ref, actor string) error
+	RemoveSnapshot(ctx context.Context, id, actor string) error
 }
 
 // Templates is what it does with templates.
@@ -136,13 +137,16 @@ func ofTemplate(t templates.Template, alias string) build.Origin {
 // snapshot finds the snapshot that a recipe begins with: the result of another
 // build, or one that a user took.
 func (w *Workshop) snapshot(base build.Base) (build.Origin, error) {
-	ref := strings.TrimSuffix(strings.ToLower(strings.TrimSpace(base.Template)), ":"+build.DefaultTag)
-	snap, err := w.Snapshots.Snapshot(ref)
-	if errdef.Is(err, errdef.NotFound) || err == nil && base.Sees != nil && !base.Sees(snap.Key) {
+	id, err := base.Snapshot(base.Template)
+	var snap store.Snapshot
+	if err == nil {
+		snap, err = w.Snapshots.Snapshot("", id)
+	}
+	if errdef.Is(err, errdef.NotFound) {
 		return build.Origin{}, build.NotFound(base.Template)
 	}
 	c := snap.Config
-	return build.Origin{Snapshot: snap.ID, Alias: ref, State: build.State{User: c.User, Workdir: c.Workdir, Env: c.Env}}, err
+	return build.Origin{Snapshot: snap.ID, Alias: cmp.Or(snap.Name, snap.ID), State: build.State{User: c.User, Workdir: c.Workdir, Env: c.Env}}, err
 }
 
 // said are the settings that count as they are: none of the server's defaults may end

@@ -44,7 +44,7 @@ type shelf struct {
 	named map[string]store.Snapshot
 }
 
-func (s shelf) Snapshot(ref string) (store.Snapshot, error) {
+func (s shelf) Snapshot(_, ref string) (store.Snapshot, error) {
 	snap, ok := s.named[ref]
 	if !ok {
 		return snap, store.ErrSnapshotNotFound(ref)
@@ -57,8 +57,13 @@ func TestWhatARecipeBeginsWith(t *testing.T) {
 	mine := templates.Template{ID: "img1", User: "app", Image: &image.Image{Config: image.Configuration{WorkingDir: "/app"}}}
 	root := templates.Template{ID: "img2", User: "user", Image: &image.Image{Config: image.Configuration{WorkingDir: "/"}}}
 	state := build.State{User: "ada", Workdir: "/srv", Env: map[string]string{"A": "b"}}
-	snap := store.Snapshot{ID: "s1", Key: "k1", Config: store.Config{User: "ada", Workdir: "/srv", Env: state.Env}}
-	sees := func(maker string) bool { return maker == "k1" }
+	snap := store.Snapshot{ID: "s1", Name: "taken", Key: "k1", Config: store.Config{User: "ada", Workdir: "/srv", Env: state.Env}}
+	knows := func(ref string) (string, error) {
+		if ref != "Taken:default" {
+			return "", store.ErrSnapshotNotFound(ref)
+		}
+		return "s1", nil
+	}
 	for name, c := range map[string]struct {
 		base    build.Base
 		want    build.Origin
@@ -74,15 +79,15 @@ func TestWhatARecipeBeginsWith(t *testing.T) {
 		"one that may not be":      {base: build.Base{Image: "far:1"}, code: "role_insufficient"},
 		"E2B's own base":           {base: build.Base{Image: "e2bdev/base"}, want: build.Origin{Template: "base1", Alias: "base, in place of e2bdev/base"}},
 		"with its tag":             {base: build.Base{Image: "e2bdev/base:latest"}, want: build.Origin{Template: "base1", Alias: "base, in place of e2bdev/base:latest"}},
-		"a snapshot":               {base: build.Base{Template: "Taken:default", Sees: sees}, want: build.Origin{Snapshot: "s1", Alias: "taken", State: state}},
-		"another key's":            {base: build.Base{Template: "taken", Sees: func(string) bool { return false }}, code: "template_not_found"},
-		"nothing":                  {base: build.Base{Template: "nothing", MayFetch: true, Sees: sees}, code: "template_not_found"},
+		"a snapshot":               {base: build.Base{Template: "Taken:default", Snapshot: knows}, want: build.Origin{Snapshot: "s1", Alias: "taken", State: state}},
+		"another key's":            {base: build.Base{Template: "taken", Snapshot: knows}, code: "template_not_found"},
+		"nothing":                  {base: build.Base{Template: "nothing", MayFetch: true, Snapshot: knows}, code: "template_not_found"},
 		"a snapshot is no image":   {base: build.Base{Image: "taken"}, code: "role_insufficient"},
-		"a template to be fetched": {base: build.Base{Template: "far:1", MayFetch: true}, code: "template_not_found"},
+		"a template to be fetched": {base: build.Base{Template: "far:1", MayFetch: true, Snapshot: knows}, code: "template_not_found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := &catalog{here: map[string]templates.Template{"base": plain, "mine": mine, "root": root}, far: map[string]templates.Template{"far:1": mine}}
-			w := &Workshop{Templates: all, Snapshots: shelf{named: map[string]store.Snapshot{"taken": snap}}}
+			w := &Workshop{Templates: all, Snapshots: shelf{named: map[string]store.Snapshot{"s1": snap}}}
 			got, err := w.Resolve(t.Context(), c.base)
 			if e, _ := errors.AsType[*errdef.Error](err); (c.code != "") != (err != nil) || c.code != "" && e.Code != c.code {
 				t.Fatalf("%v, want code %q", err, c.code)

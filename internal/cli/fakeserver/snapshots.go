@@ -43,10 +43,10 @@ func (x snapshots) Snapshots() ([]store.Snapshot, error) {
 }
 
 // Snapshot implements v1.Snapshots.
-func (x snapshots) Snapshot(ref string) (store.Snapshot, error) {
+func (x snapshots) Snapshot(key, ref string) (store.Snapshot, error) {
 	x.s.enter()
 	defer x.s.leave()
-	return x.shown(x.fake.Snapshot(ref))
+	return x.shown(x.fake.Snapshot(key, ref))
 }
 
 // ChangeSnapshot implements v1.Snapshots.
@@ -57,10 +57,10 @@ func (x snapshots) ChangeSnapshot(ctx context.Context, ref string, c kept.Change
 }
 
 // RemoveSnapshot implements v1.Snapshots.
-func (x snapshots) RemoveSnapshot(ctx context.Context, ref, actor string) error {
+func (x snapshots) RemoveSnapshot(ctx context.Context, id, actor string) error {
 	x.s.enter()
 	defer x.s.leave()
-	return x.fake.RemoveSnapshot(ctx, ref, actor)
+	return x.fake.RemoveSnapshot(ctx, id, actor)
 }
 
 // Restore implements v1.Snapshots.

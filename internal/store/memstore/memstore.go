@@ -81,8 +81,8 @@ func (d *Data) lives(b birth) bool { return d.boxes[b.id].birth == b }
 
 // snapshot is one in the form that survives.
 type snapshot struct {
-	id, name string
-	data     []byte
+	id, key, name string
+	data          []byte
 }
 
 type event struct {
@@ -505,14 +505,16 @@ func (d *Data) addSnapshot(snap store.Snapshot) error {
 	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool {
 		return x.id == snap.Replaces || slices.Contains(snap.Drops, x.id) || snap.Undo && x.id == snap.ID
 	})
-	if slices.ContainsFunc(others, func(x snapshot) bool { return x.id == snap.ID || x.name != "" && x.name == snap.Name }) {
+	if slices.ContainsFunc(others, func(x snapshot) bool {
+		return x.id == snap.ID || x.name != "" && x.name == snap.Name && x.key == snap.Key
+	}) {
 		return store.ErrSnapshotExists(snap)
 	}
 	data, err := encode(snap)
 	if err != nil {
 		return fmt.Errorf("commit snapshot %s: %w", snap.ID, err)
 	}
-	d.snaps = append(others, snapshot{snap.ID, snap.Name, data})
+	d.snaps = append(others, snapshot{snap.ID, snap.Key, snap.Name, data})
 	return nil
 }
 

@@ -735,6 +735,10 @@ func testSnapshotExists(t *testing.T, h harness) {
 	if got := generations(events(t, s, "", 0, 10)); !slices.Equal(got, []int64{1}) {
 		t.Errorf("events of generations %v", got)
 	}
+	theirs := store.Snapshot{ID: "e", Name: "name", Key: "another", CreatedAt: epoch}
+	if err := s.CommitSnapshot(t.Context(), theirs, source, nil); err != nil {
+		t.Errorf("the same name of another key: %v", err)
+	}
 	for _, id := range []string{"c", "d"} { // without a name there can be many
 		if err := add(id, "", 3); err != nil {
 			t.Error(err)

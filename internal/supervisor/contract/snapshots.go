@@ -17,7 +17,7 @@ import (
 type Snapshots interface {
 	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
 	Snapshots() ([]store.Snapshot, error)
-	Snapshot(ref string) (store.Snapshot, error)
+	Snapshot(key, ref string) (store.Snapshot, error)
 	ChangeSnapshot(ctx context.Context, ref string, c kept.Change) (store.Snapshot, error)
 	RemoveSnapshot(ctx context.Context, ref, actor string) error
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
@@ -86,18 +86,28 @@ func takeSnapshots(w world) {
 func nameSnapshots(w world) {
 	ctx, s, id := w.t.Context(), w.s.Snapshots, w.create().ID
 	one := w.take(id, supervisor.SnapshotRequest{Name: "team/one:v1"})
-	if got, err := s.Snapshot("team/one:v1"); err != nil || got.ID != one.ID || got.Name != one.Name {
+	if got, err := s.Snapshot("key", "team/one:v1"); err != nil || got.ID != one.ID || got.Name != one.Name {
 		w.t.Errorf("by its name it is %+v, %v", got, err)
 	}
-	_, err := s.TakeSnapshot(ctx, id, supervisor.SnapshotRequest{Name: one.Name})
+	_, err := s.TakeSnapshot(ctx, id, supervisor.SnapshotRequest{Name: one.Name, Key: "key"})
 	w.refused("the same name", err, errdef.Exists, "snapshot_exists")
+	_, err = s.Snapshot("other", one.Name)
+	w.refused("the name of another key", err, errdef.NotFound, "snapshot_not_found")
+	theirs, err := s.TakeSnapshot(ctx, id, supervisor.SnapshotRequest{Name: one.Name, Key: "other"})
+	w.ok("the same name of another key", err)
+	for key, want := range map[string]string{"key": one.ID, "other": theirs.ID} {
+		if got, err := s.Snapshot(key, one.Name); err != nil || got.ID != want {
+			w.t.Errorf("to %s the name is that of %s, %v; want %s", key, got.ID, err, want)
+		}
+	}
+	w.ok("remove", s.RemoveSnapshot(ctx, theirs.ID, "test"))
 	for _, bad := range []string{"One", "-a", "s00000000000000000009", "one:default"} {
 		_, err := s.TakeSnapshot(ctx, id, supervisor.SnapshotRequest{Name: bad})
 		w.refused(bad, err, errdef.Invalid, "snapshot_name_invalid")
 	}
 	two := w.take(id, supervisor.SnapshotRequest{Name: one.Name, Replace: one.ID})
 	w.listed(two)
-	_, err = s.Snapshot(one.ID)
+	_, err = s.Snapshot("", one.ID)
 	w.refused("the replaced one", err, errdef.NotFound, "snapshot_not_found")
 	_, err = s.ChangeSnapshot(ctx, one.ID, kept.Change{})
 	w.refused("change of it", err, errdef.NotFound, "snapshot_not_found")
@@ -141,7 +151,7 @@ func keepSnapshots(w world) {
 func fromSnapshots(w world) {
 	ctx, source := w.t.Context(), w.create()
 	snap := w.take(source.ID, supervisor.SnapshotRequest{Name: "one"})
-	for name, req := range map[string]supervisor.CreateRequest{"by name": {Snapshot: "one"}, "by id": {Template: snap.ID}} {
+	for name, req := range map[string]supervisor.CreateRequest{"as a snapshot": {Snapshot: snap.ID}, "as a template": {Template: snap.ID}} {
 		req.Settings = lifecycle.Settings{Timeout: 2 * time.Hour}
 		req.Config = store.Config{Key: "other", Env: map[string]string{"B": "c"}}
 		sb, err := w.s.Create(ctx, req)
@@ -158,7 +168,7 @@ func fromSnapshots(w world) {
 			w.t.Errorf("%s its first event is %+v, %v", name, first, err)
 		}
 	}
-	req := supervisor.CreateRequest{Snapshot: "one"}
+	req := supervisor.CreateRequest{Snapshot: snap.ID}
 	req.Config.Limits.MemoryMiB = 2 * source.Config.Limits.MemoryMiB
 	_, err := w.s.Create(ctx, req)
 	w.refused("with other memory", err, errdef.Invalid, "snapshot_fixes_option")
@@ -223,7 +233,7 @@ func restores(w world) {
 			w.t.Errorf("it is %+v", got.Record)
 		}
 		w.is(sb.ID, state, generation)
-		if before, err := s.Snapshot(undo); err != nil || !before.Undo || before.Sandbox != sb.ID || before.Config.Metadata["a"] != "b" {
+		if before, err := s.Snapshot("", undo); err != nil || !before.Undo || before.Sandbox != sb.ID || before.Config.Metadata["a"] != "b" {
 			w.t.Errorf("what it was is kept as %+v, %v", before, err)
 		}
 		_, err = s.ChangeSnapshot(ctx, undo, kept.Change{})
@@ -238,7 +248,7 @@ func restores(w world) {
 		if w.ok("undo", err); again == undo || again == "" {
 			w.t.Errorf("the undo is kept as %q, after %q", again, undo)
 		}
-		_, err = s.Snapshot(undo)
+		_, err = s.Snapshot("", undo)
 		w.refused("the first undo", err, errdef.NotFound, "snapshot_not_found")
 		if _, none, err := s.Restore(ctx, sb.ID, supervisor.RestoreRequest{Snapshot: snap.ID, Discard: true}); err != nil || none != "" {
 			w.t.Errorf("restored without an undo: %q, %v", none, err)
@@ -250,7 +260,7 @@ func restores(w world) {
 		w.refused("memory of files", err, errdef.Invalid, "snapshot_without_memory")
 		w.ok("kill", w.s.Kill(ctx, sb.ID, "test"))
 		w.sleep(time.Minute)
-		_, err = s.Snapshot(again)
+		_, err = s.Snapshot("", again)
 		w.refused("the undo of one that has ended", err, errdef.NotFound, "snapshot_not_found")
 		if _, _, err := s.Restore(ctx, sb.ID, supervisor.RestoreRequest{Snapshot: snap.ID}); !errdef.Is(err, errdef.NotFound) {
 			w.t.Errorf("restore of one that has ended: %v", describe(err))

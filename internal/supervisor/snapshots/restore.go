@@ -11,7 +11,7 @@ import (
 
 // RestoreRequest says what a sandbox is to go back to.
 type RestoreRequest struct {
-	Snapshot string         // id or name; empty for what it was before the last restore
+	Snapshot string         // id; empty for what it was before the last restore
 	Mode     lifecycle.Mode // what comes back; empty for all that the snapshot has
 	Discard  bool           // the state before is not kept
 	Actor    string

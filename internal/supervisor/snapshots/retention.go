@@ -16,11 +16,11 @@ type Change struct {
 	ExpiresAt *time.Time // the zero time for never
 }
 
-// ChangeSnapshot changes how long a snapshot is kept, by its id or name.
-func (s *Shelf) ChangeSnapshot(ctx context.Context, ref string, c Change) (store.Snapshot, error) {
+// ChangeSnapshot changes how long a snapshot is kept.
+func (s *Shelf) ChangeSnapshot(ctx context.Context, id string, c Change) (store.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap, err := s.find(ref)
+	snap, err := s.find(id)
 	if err != nil {
 		return snap, err
 	}

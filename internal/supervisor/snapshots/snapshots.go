@@ -55,7 +55,7 @@ type Shelf struct {
 	// sandbox that it is taken of.
 	mu    sync.Mutex
 	byID  map[string]store.Snapshot
-	names map[string]bool // of snapshots that are being taken
+	names map[owned]bool // of snapshots that are being taken; true for results of builds
 	// replaced are those whose name another has got, or that are too many since
 	// then, until Tidy
 	replaced []store.Snapshot
@@ -63,10 +63,21 @@ type Shelf struct {
 	holders  map[string][]string // of a layer or image that several need, or did
 }
 
+// owned is a name in the space of an API key: what one key names takes no name from
+// another.
+type owned struct{ key, name string }
+
+// base is the name of the template to which a name would belong, were it that of a
+// result.
+func (n owned) base() owned {
+	name, _, _ := strings.Cut(n.name, ":")
+	return owned{n.key, name}
+}
+
 // Open returns the snapshots that the store knows. The sandboxes must be all that
 // there are, and nothing of them may be removed before it returns.
 func Open(ctx context.Context, o Options, sandboxes []store.Sandbox) (*Shelf, error) {
-	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[string]bool{}, holders: map[string][]string{}, looks: make(chan struct{}, 1)}
+	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[owned]bool{}, holders: map[string][]string{}, looks: make(chan struct{}, 1)}
 	list, err := o.Store.Snapshots(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open snapshots: %w", err)
@@ -200,7 +211,9 @@ func CheckName(name string) error {
 // Reserve makes sure that a snapshot of a sandbox with these limits can have its
 // name, if any, and its part of the disk, until release is called. A name that is
 // taken is an errdef.Exists with code "snapshot_exists", unless the snapshot to
-// replace has it. That one keeps its part of the disk until then.
+// replace has it. That one keeps its part of the disk until then. Names are those of
+// an API key; a template that it has built has all names that the template can be built
+// to, from its first result on.
 func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error) {
 	name, key := req.Name, req.Key
 	if err := CheckName(name); err != nil {
@@ -208,8 +221,9 @@ func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if has, taken := s.named(name); taken && has.ID != req.Replace || name != "" && s.names[name] {
-		return nil, store.ErrSnapshotExists(store.Snapshot{Name: name})
+	as := owned{key, name}
+	if err := s.free(as, req); err != nil {
+		return nil, err
 	}
 	has := 0
 	for _, snap := range s.byID {
@@ -226,35 +240,58 @@ func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error
 			return nil, err
 		}
 	}
-	s.names[name] = true
+	if name != "" {
+		s.names[as] = req.Build != ""
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !req.Passing {
 			s.o.Slots.HoldKept(key, -of.DiskMiB-of.MemoryMiB)
 		}
-		delete(s.names, name)
+		delete(s.names, as)
 	}, nil
 }
 
-// named returns the snapshot of that name. The caller holds mu.
-func (s *Shelf) named(name string) (store.Snapshot, bool) {
+// free refuses a name that a snapshot of the key has, or is about to have, and one that
+// belongs to a template: a snapshot that somebody took is beside the results of no
+// build. The caller holds mu.
+func (s *Shelf) free(as owned, req Request) error {
+	if as.name == "" {
+		return nil
+	}
+	built := req.Build != ""
+	for other, ofBuild := range s.names {
+		if other == as || ofBuild != built && other.base() == as.base() {
+			return store.ErrSnapshotExists(store.Snapshot{Name: other.name})
+		}
+	}
 	for _, snap := range s.byID {
-		if name != "" && snap.Name == name {
+		other := owned{snap.Key, snap.Name}
+		switch {
+		case snap.Name == "" || snap.ID == req.Replace:
+		case other == as, (snap.Config.Build != "") != built && other.base() == as.base():
+			return store.ErrSnapshotExists(snap)
+		}
+	}
+	return nil
+}
+
+// named returns the snapshot that an API key has under a name. The caller holds mu.
+func (s *Shelf) named(key, name string) (store.Snapshot, bool) {
+	for _, snap := range s.byID {
+		if name != "" && snap.Key == key && snap.Name == name {
 			return snap, true
 		}
 	}
 	return store.Snapshot{}, false
 }
 
-func (s *Shelf) find(ref string) (store.Snapshot, error) {
-	if snap, ok := s.byID[ref]; ok {
+func (s *Shelf) find(id string) (store.Snapshot, error) {
+	if snap, ok := s.byID[id]; ok {
 		return snap, nil
 	}
-	if snap, ok := s.named(ref); ok {
-		return snap, nil
-	}
-	return store.Snapshot{}, store.ErrSnapshotNotFound(ref)
+	return store.Snapshot{}, store.ErrSnapshotNotFound(id)
 }
 
 // Request says what a snapshot is to be.
@@ -296,7 +333,7 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 func (s *Shelf) Keep(snap *store.Snapshot, source store.Sandbox, commit func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, replaces := s.named(snap.Name)
+	old, replaces := s.named(snap.Key, snap.Name)
 	if snap.Undo {
 		old, replaces = s.undoOf(snap.Sandbox)
 	}
@@ -347,13 +384,13 @@ func (s *Shelf) Tidy() {
 	}
 }
 
-// Take returns a snapshot for a sandbox to start from, by its id or name. What it
+// Take returns a snapshot for a sandbox to start from. What it
 // is made of is the sandbox's too from then on, whatever becomes of the snapshot,
 // until the sandbox removes it, or Return is called.
-func (s *Shelf) Take(ref, sandbox string) (store.Snapshot, error) {
+func (s *Shelf) Take(id, sandbox string) (store.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap, err := s.find(ref)
+	snap, err := s.find(id)
 	if err == nil {
 		s.hold(sandbox, parts(snap.Checkpoint))
 	}
@@ -363,11 +400,14 @@ func (s *Shelf) Take(ref, sandbox string) (store.Snapshot, error) {
 // Return undoes Take for a sandbox that did not come to be.
 func (s *Shelf) Return(snap store.Snapshot, sandbox string) { s.removeParts(sandbox, snap.Checkpoint) }
 
-// Snapshot returns a snapshot by its id or name. One that is unknown is an
-// errdef.NotFound with code "snapshot_not_found".
-func (s *Shelf) Snapshot(ref string) (store.Snapshot, error) {
+// Snapshot returns a snapshot by its id, or by its name among those of an API key. One
+// that is unknown is an errdef.NotFound with code "snapshot_not_found".
+func (s *Shelf) Snapshot(key, ref string) (store.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if snap, ok := s.named(key, ref); ok {
+		return snap, nil
+	}
 	return s.find(ref)
 }
 
@@ -388,10 +428,10 @@ func newestFirst(a, b store.Snapshot) int {
 	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.ID, b.ID))
 }
 
-// RemoveSnapshot removes a snapshot, by its id or name. Sandboxes that started
+// RemoveSnapshot removes a snapshot. Sandboxes that started
 // from it, and its source, keep what they need.
-func (s *Shelf) RemoveSnapshot(ctx context.Context, ref, actor string) error {
-	snap, err := s.strike(ctx, ref)
+func (s *Shelf) RemoveSnapshot(ctx context.Context, id, actor string) error {
+	snap, err := s.strike(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -401,10 +441,10 @@ func (s *Shelf) RemoveSnapshot(ctx context.Context, ref, actor string) error {
 }
 
 // strike takes a snapshot off the list.
-func (s *Shelf) strike(ctx context.Context, ref string) (store.Snapshot, error) {
+func (s *Shelf) strike(ctx context.Context, id string) (store.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap, err := s.find(ref)
+	snap, err := s.find(id)
 	if err != nil {
 		return snap, err
 	}

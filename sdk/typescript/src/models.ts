@@ -18,6 +18,8 @@ export interface Built {
   builds: number;
   /** The id of the API key that has built it. */
   key: string;
+  /** What the API key that has built it calls it. To other keys the name means nothing. */
+  name: string;
   /** Why the newest build failed. */
   reason?: string;
   /**
@@ -297,9 +299,10 @@ export interface CreateOptions {
    */
   services?: Service[] | undefined;
   /**
-   * The snapshot that the sandbox starts from, by its id or name, instead of a template. The
-   * sandbox has the template, the processors, the memory limit and the volumes of the snapshot,
-   * and its environment variables where env does not replace them. (a string)
+   * The snapshot that the sandbox starts from, by its id or the name that the API key has given
+   * it, instead of a template. The sandbox has the template, the processors, the memory limit and
+   * the volumes of the snapshot, and its environment variables where env does not replace them. (a
+   * string)
    */
   snapshot?: string | undefined;
   /**
@@ -309,8 +312,8 @@ export interface CreateOptions {
   stallAfterSeconds?: number | undefined;
   /**
    * What the sandbox starts from (default: base): a template, by its id or alias, or a snapshot,
-   * by its id or name. Where both have a name it is the template. (an id, alias, alias:tag or
-   * namespace/alias)
+   * by its id or name. Where both have a name it is the template; a name never stands for what
+   * another API key has named. (an id, alias, alias:tag or namespace/alias)
    */
   template?: string | undefined;
   /**

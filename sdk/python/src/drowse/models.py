@@ -71,6 +71,8 @@ class Built:
     """How many builds are remembered."""
     key: str
     """The id of the API key that has built it."""
+    name: str
+    """What the API key that has built it calls it. To other keys the name means nothing."""
     reason: str | None = None
     """Why the newest build failed."""
     status: str
@@ -316,9 +318,10 @@ class CreateOptions(TypedDict, total=False):
     memory. (an array of services)
     """
     snapshot: str
-    """The snapshot that the sandbox starts from, by its id or name, instead of a template. The
-    sandbox has the template, the processors, the memory limit and the volumes of the snapshot,
-    and its environment variables where env does not replace them. (a string)
+    """The snapshot that the sandbox starts from, by its id or the name that the API key has given
+    it, instead of a template. The sandbox has the template, the processors, the memory limit
+    and the volumes of the snapshot, and its environment variables where env does not replace
+    them. (a string)
     """
     stall_after: float | timedelta
     """How long a hold without progress keeps the sandbox awake (default: the server's). (seconds,
