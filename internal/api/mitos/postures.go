@@ -30,7 +30,7 @@ const (
 // until the first has been made, or for a minute.
 type postures struct {
 	room    *held.Room
-	missing func(template string) bool // reports whether a template is gone
+	missing func(key, template string) bool // reports whether a template is gone
 
 	mu   sync.Mutex
 	all  map[templateOf]*posted
@@ -47,7 +47,7 @@ type posted struct {
 	at      time.Time
 }
 
-func newPostures(room *held.Room, missing func(string) bool) *postures {
+func newPostures(room *held.Room, missing func(key, template string) bool) *postures {
 	return &postures{room: room, missing: missing, all: map[templateOf]*posted{}, of: map[string]int{}}
 }
 
@@ -119,12 +119,8 @@ func (ps *postures) clean(now time.Time) {
 		return
 	}
 	ps.tidy = now
-	gone := map[string]bool{}
 	for as, p := range ps.all {
-		if _, known := gone[as.template]; !known {
-			gone[as.template] = ps.missing(as.template)
-		}
-		if gone[as.template] || now.Sub(p.at) > keepFor {
+		if now.Sub(p.at) > keepFor || ps.missing(as.key, as.template) {
 			ps.dropLocked(as)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 func TestPosturesAreBounded(t *testing.T) {
 	room := held.New()
 	gone := map[string]bool{}
-	ps := newPostures(room, func(template string) bool { return gone[template] })
+	ps := newPostures(room, func(_, template string) bool { return gone[template] })
 	at := time.Unix(1e9, 0)
 	for i := range 2 * maxPostures {
 		at = at.Add(time.Second)

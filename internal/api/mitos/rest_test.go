@@ -216,7 +216,7 @@ func TestNetworksAtOnce(t *testing.T) {
 		t.Errorf("internet: %v, %v", *a.AllowInternet, *b.AllowInternet)
 	}
 	fails(t, w.do(apitest.FullKey, post, "/v1/fork", `{"template":"base","id":"a"}`), http.StatusNotFound, "not_found", "") // another key said nothing
-	ps := newPostures(held.New(), func(string) bool { return false })
+	ps := newPostures(held.New(), func(_, _ string) bool { return false })
 	at := time.Unix(0, 0)
 	if ps.set("k", "t", posture{}, at) != nil || ps.set("k", "t", posture{internet: true}, at.Add(waitFor)) != nil {
 		t.Error("what nobody came for is kept for ever")

@@ -62,14 +62,15 @@ func (s *server) startFrom(c *call, template string, req *supervisor.CreateReque
 	return err
 }
 
-// missing reports whether nothing has the name of a template any more.
-func (s *server) missing(template string) bool {
+// missing reports whether there is no template any more that a key may mean by a name,
+// or anybody by an id.
+func (s *server) missing(key, template string) bool {
 	if template == usual {
 		return false
 	}
 	_, err := s.Templates.Template(template)
 	if errdef.Is(err, errdef.NotFound) {
-		_, err = s.Snapshots.Snapshot(origin.Ref(template))
+		_, err = origins(s).Snapshot(store.Key{ID: key, Role: store.RoleFull}, origin.Ref(template))
 	}
 	return errdef.Is(err, errdef.NotFound)
 }
