@@ -367,7 +367,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 	control := timed.of("e2b", e2b.New(e2b.Options{
 		Sandboxes: p.sup, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	}))
-	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Log: o.Log}))
+	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Keys: p.keys, Log: o.Log}))
 	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation}))
 	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Auth: p.keys, Domain: o.Domain, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
 	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))

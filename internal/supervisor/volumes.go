@@ -14,7 +14,7 @@ import (
 func (s *Supervisor) volumeOptions() volumes.Options {
 	return volumes.Options{
 		Store: s.o.Store, Files: s.o.Volumes, Space: s.space, DiskMiB: s.o.VolumeDiskMiB, Log: s.log,
-		Token:  func(id string) string { return s.Derive("volume", id) },
+		Sign:   func(text string) string { return s.Derive("volume", text) },
 		Users:  s.usersOf,
 		Insist: s.insist,
 	}

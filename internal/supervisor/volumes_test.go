@@ -51,8 +51,14 @@ func TestVolumes(t *testing.T) {
 		_, err := srv.s.CreateVolume(t.Context(), name, 0)
 		wantFailure(t, err, errdef.Invalid, "volume_name_invalid", "")
 	}
-	if srv.s.VolumeToken(a.ID) == srv.s.VolumeToken(b.ID) || !srv.s.CheckVolumeToken(a.ID, srv.s.VolumeToken(a.ID)) || srv.s.CheckVolumeToken(a.ID, srv.s.VolumeToken(b.ID)) {
-		t.Error("a token opens another volume than its own")
+	token := srv.s.VolumeToken("key", a.ID)
+	if key, ok := srv.s.VolumeTokenKey(a.ID, token); !ok || key != "key" {
+		t.Errorf("its own token is of the key %q, %t", key, ok)
+	}
+	for _, bad := range []string{"", ".", "key", srv.s.VolumeToken("key", b.ID), strings.Replace(token, "key", "other", 1), token + "0", "x" + token} {
+		if _, ok := srv.s.VolumeTokenKey(a.ID, bad); ok {
+			t.Errorf("%q opens the volume", bad)
+		}
 	}
 	srv.crash()
 	if err := os.Rename(filepath.Dir(file), filepath.Dir(file)+volume.Discarded); err != nil { // as a deletion that was not committed

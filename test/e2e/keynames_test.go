@@ -216,3 +216,31 @@ func TestUploadAddressesEnd(t *testing.T) {
 	admin.is(ctx, 204, "DELETE /v1/keys/"+b.id, "", nil)
 	nobody.is(ctx, 401, last, "evil", nil)
 }
+
+// TestVolumeTokensEnd: what opens the files of a volume ends with the key that was given
+// it, and with the volume, whatever has its name afterwards.
+func TestVolumeTokensEnd(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	admin, a, b := caller{s: s, key: apiKey}, newCaller(ctx, s, "a", "full"), newCaller(ctx, s, "b", "full")
+	type volume struct{ VolumeID, Token string }
+	var ofA, ofB, again volume
+	a.is(ctx, 201, "POST /volumes", `{"name":"shared"}`, &ofA)
+	b.is(ctx, 200, "GET /volumes/"+ofA.VolumeID, "", &ofB)
+	list := func(volume, token string, want int) {
+		t.Helper()
+		caller{s: s, key: token}.is(ctx, want, "GET /volumecontent/"+volume+"/dir?path=/", "", nil)
+	}
+	list(ofA.VolumeID, ofA.Token, 200)
+	list(ofA.VolumeID, ofB.Token, 200)
+	admin.is(ctx, 204, "DELETE /v1/keys/"+a.id, "", nil)
+	list(ofA.VolumeID, ofA.Token, 401)
+	list(ofA.VolumeID, strings.Replace(ofA.Token, a.id, b.id, 1), 401)
+	list(ofA.VolumeID, ofB.Token, 200)
+	b.is(ctx, 204, "DELETE /volumes/"+ofA.VolumeID, "", nil)
+	b.is(ctx, 201, "POST /volumes", `{"name":"shared"}`, &again)
+	list(ofA.VolumeID, ofB.Token, 404)
+	list(again.VolumeID, ofB.Token, 401)
+	list(again.VolumeID, again.Token, 200)
+}

@@ -69,8 +69,8 @@ func (f *Fake) DeleteVolume(_ context.Context, id string) error {
 	return nil
 }
 
-// VolumeToken returns the token that opens a volume.
-func (f *Fake) VolumeToken(id string) string { return "volume" + Tokens() + id }
+// VolumeToken returns the token that opens a volume to the holder of a key.
+func (f *Fake) VolumeToken(key, id string) string { return "volume" + Tokens() + id + "-for-" + key }
 
 func (f *Fake) indexOfVolume(id string) (int, error) {
 	i := slices.IndexFunc(f.volumes, func(v store.Volume) bool { return v.ID == id })

@@ -18,8 +18,8 @@ type Volumes interface {
 	Volume(ctx context.Context, id string) (store.Volume, error)
 	// DeleteVolume is an errdef.Conflict while a sandbox has the volume.
 	DeleteVolume(ctx context.Context, id string) error
-	// VolumeToken returns what opens the files of a volume.
-	VolumeToken(id string) string
+	// VolumeToken returns what opens the files of a volume to the holder of a key.
+	VolumeToken(key, id string) string
 }
 
 // volumeParam is the path parameter that names a volume.
@@ -38,8 +38,8 @@ type volumeMount struct {
 	Path string `json:"path"`
 }
 
-func (s *server) withToken(v store.Volume) volumeView {
-	return volumeView{VolumeID: v.ID, Name: v.Name, Token: s.Volumes.VolumeToken(v.ID)}
+func (s *server) withToken(c *call, v store.Volume) volumeView {
+	return volumeView{VolumeID: v.ID, Name: v.Name, Token: s.Volumes.VolumeToken(c.key.ID, v.ID)}
 }
 
 func (s *server) createVolume(c *call) (reply, error) {
@@ -53,7 +53,7 @@ func (s *server) createVolume(c *call) (reply, error) {
 	if errdef.Is(err, errdef.Exists) {
 		return reply{}, fail(http.StatusBadRequest, codeVolumeExists, "%v", err)
 	}
-	return reply{status: http.StatusCreated, body: s.withToken(v)}, err
+	return reply{status: http.StatusCreated, body: s.withToken(c, v)}, err
 }
 
 func (s *server) listVolumes(c *call) (reply, error) {
@@ -67,7 +67,7 @@ func (s *server) listVolumes(c *call) (reply, error) {
 
 func (s *server) getVolume(c *call) (reply, error) {
 	v, err := s.Volumes.Volume(c.r.Context(), c.params[volumeParam])
-	return reply{status: http.StatusOK, body: s.withToken(v)}, err
+	return reply{status: http.StatusOK, body: s.withToken(c, v)}, err
 }
 
 func (s *server) deleteVolume(c *call) (reply, error) {

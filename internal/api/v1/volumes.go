@@ -19,8 +19,8 @@ type Volumes interface {
 	Volume(ctx context.Context, id string) (store.Volume, error)
 	// DeleteVolume is an errdef.Conflict while a sandbox has the volume.
 	DeleteVolume(ctx context.Context, id string) error
-	// VolumeToken returns what opens the files of a volume.
-	VolumeToken(id string) string
+	// VolumeToken returns what opens the files of a volume to the holder of a key.
+	VolumeToken(key, id string) string
 }
 
 // volumeView is a volume as clients see it.
@@ -40,9 +40,9 @@ func viewVolume(v store.Volume) volumeView {
 	return volumeView{ID: v.ID, Name: v.Name, CreatedAt: httpapi.Timestamp(v.CreatedAt), DiskMiB: v.DiskMiB}
 }
 
-func (s *server) volumeWithToken(v store.Volume) volumeView {
+func (s *server) volumeWithToken(c *call, v store.Volume) volumeView {
 	view := viewVolume(v)
-	view.Token = s.Volumes.VolumeToken(v.ID)
+	view.Token = s.Volumes.VolumeToken(c.key.ID, v.ID)
 	return view
 }
 
@@ -56,7 +56,7 @@ func (s *server) createVolume(c *call) (reply, error) {
 		diskMiB = w.Value.(int)
 	}
 	v, err := s.Volumes.CreateVolume(c.r.Context(), words["name"].Value.(string), diskMiB)
-	return reply{status: http.StatusCreated, body: s.volumeWithToken(v)}, err
+	return reply{status: http.StatusCreated, body: s.volumeWithToken(c, v)}, err
 }
 
 func (s *server) volumes(c *call) (reply, error) {
@@ -76,7 +76,7 @@ func (s *server) volume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return ok(s.volumeWithToken(v))
+	return ok(s.volumeWithToken(c, v))
 }
 
 func (s *server) deleteVolume(c *call) (reply, error) {

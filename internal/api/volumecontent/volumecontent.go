@@ -25,9 +25,9 @@ import (
 type Volumes interface {
 	// Volume is an errdef.NotFound if there is none of that id.
 	Volume(ctx context.Context, id string) (store.Volume, error)
-	// CheckVolumeToken reports whether a token opens a volume, be there one or
-	// not.
-	CheckVolumeToken(id, token string) bool
+	// VolumeTokenKey returns the id of the API key that was given a token for a
+	// volume, be there such a key and volume or not; false for what is no token.
+	VolumeTokenKey(id, token string) (key string, ok bool)
 	// VolumeFiles opens a volume that there is.
 	VolumeFiles(id string) (*volume.Files, error)
 	// VolumeUpload reads for as long as the volume and the disk have room for what
@@ -36,9 +36,16 @@ type Volumes interface {
 	VolumeUpload(ctx context.Context, id string, r io.Reader, files int) (io.ReadCloser, error)
 }
 
+// Keys knows the API keys that there are.
+type Keys interface {
+	// Current returns the key of an id as it is now, or an errdef.Unauthorized.
+	Current(id string) (store.Key, error)
+}
+
 // Options are what a handler is made of.
 type Options struct {
 	Volumes Volumes
+	Keys    Keys
 	// Log receives failures of the server, not of clients.
 	Log *slog.Logger
 }
@@ -133,8 +140,16 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 		return reply{}, errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API")
 	}
 	id := params[volumeParam]
-	if !s.Volumes.CheckVolumeToken(id, auth.Bearer(r.Header)) {
+	holder, ok := s.Volumes.VolumeTokenKey(id, auth.Bearer(r.Header))
+	if !ok {
 		return reply{}, errdef.New(errdef.Unauthorized, "volume_token_invalid", "this is not the token of the volume")
+	}
+	key, err := s.Keys.Current(holder)
+	if err == nil {
+		err = auth.Require(key, auth.Share)
+	}
+	if err != nil {
+		return reply{}, err
 	}
 	if _, err := s.Volumes.Volume(r.Context(), id); err != nil {
 		return reply{}, err
@@ -165,6 +180,7 @@ var statuses = map[errdef.Class]int{
 	errdef.Conflict:     http.StatusConflict,
 	errdef.Unavailable:  http.StatusServiceUnavailable,
 	errdef.Unauthorized: http.StatusUnauthorized,
+	errdef.Forbidden:    http.StatusForbidden,
 	errdef.Exhausted:    http.StatusInsufficientStorage,
 }
 

@@ -34,7 +34,13 @@ func (v *volumes) Volume(_ context.Context, id string) (store.Volume, error) {
 	return store.Volume{ID: id}, nil
 }
 
-func (v *volumes) CheckVolumeToken(id, token string) bool { return token == "token-of-"+id }
+func (v *volumes) VolumeTokenKey(id, token string) (string, bool) {
+	token, of, given := strings.Cut(token, " for ")
+	if !given {
+		of = apitest.GoodKey
+	}
+	return apitest.KeyIDOf(of), token == "token-of-"+id
+}
 
 func (v *volumes) VolumeFiles(id string) (*volume.Files, error) { return v.store.Files(id) }
 
@@ -71,7 +77,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, v: &volumes{store: files, files: 2}, dir: files.Dir("v")}
-	w.http = New(Options{Volumes: w.v, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	w.http = New(Options{Volumes: w.v, Keys: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	return w
 }
 
@@ -222,6 +228,9 @@ func TestTokens(t *testing.T) {
 		gone := strings.Replace(r.pattern, "{"+volumeParam+"}", "gone", 1) + "?path=/x"
 		w.fails(http.StatusUnauthorized, "volume_token_invalid", w.send(r.method, gone, "token-of-v", strings.NewReader("{}")))
 		w.fails(http.StatusNotFound, "volume_not_found", w.send(r.method, gone, "token-of-gone", strings.NewReader("{}")))
+		// It ends with its key, and with what that may do.
+		w.fails(http.StatusUnauthorized, "api_key_unknown", w.send(r.method, target, "token-of-v for a key that is no more", strings.NewReader("{}")))
+		w.fails(http.StatusForbidden, "role_insufficient", w.send(r.method, target, "token-of-v for "+apitest.OwnKey, strings.NewReader("{}")))
 	}
 	if entries, err := os.ReadDir(w.dir); err != nil || len(entries) > 0 {
 		t.Errorf("refused requests have left %v, %v", entries, err)

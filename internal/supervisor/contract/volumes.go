@@ -16,7 +16,7 @@ type Volumes interface {
 	Volumes(ctx context.Context) ([]store.Volume, error)
 	Volume(ctx context.Context, id string) (store.Volume, error)
 	DeleteVolume(ctx context.Context, id string) error
-	VolumeToken(id string) string
+	VolumeToken(key, id string) string
 }
 
 func (w world) volume(name string) store.Volume {
@@ -43,8 +43,8 @@ func volumes(w world) {
 	if v, err := w.s.Volumes.CreateVolume(ctx, "large", 2048); err != nil || v.DiskMiB != 2048 {
 		w.t.Errorf("with a limit it is %+v, %v", v, err)
 	}
-	if one := w.s.Volumes.VolumeToken(a.ID); one == "" || one == w.s.Volumes.VolumeToken(b.ID) || one != w.s.Volumes.VolumeToken(a.ID) {
-		w.t.Errorf("its token is %q", one)
+	if token := w.s.Volumes.VolumeToken; token("k", a.ID) == "" || token("k", a.ID) == token("k", b.ID) || token("k", a.ID) == token("l", a.ID) || token("k", a.ID) != token("k", a.ID) {
+		w.t.Errorf("its token is %q", w.s.Volumes.VolumeToken("k", a.ID))
 	}
 	_, err := w.s.Volumes.CreateVolume(ctx, "a", 0)
 	w.refused("the same name", err, errdef.Exists, "volume_exists")

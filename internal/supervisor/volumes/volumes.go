@@ -37,8 +37,8 @@ type Options struct {
 	// DiskMiB is what a volume may hold that has no limit of its own; 0 for no
 	// limit.
 	DiskMiB int
-	// Token returns the token that opens the files of a volume.
-	Token func(id string) string
+	// Sign returns what nobody else can make of a text.
+	Sign func(text string) string
 	// Users returns the sandboxes that have a volume, sorted.
 	Users func(id string) []string
 	// Insist removes something, and tries again for as long as it fails.
@@ -151,14 +151,17 @@ func (r *Room) Volume(_ context.Context, id string) (store.Volume, error) {
 	return r.limited(v), nil
 }
 
-// VolumeToken returns the token that opens the files of a volume. It is the same
-// for all its life.
-func (r *Room) VolumeToken(id string) string { return r.o.Token(id) }
+// VolumeToken returns the token with which the holder of an API key opens the files of
+// a volume. It is the same for all the life of both.
+func (r *Room) VolumeToken(key, id string) string {
+	return key + "." + r.o.Sign(fmt.Sprintf("%q %q", id, key))
+}
 
-// CheckVolumeToken reports whether a token opens a volume, whether or not there
-// is such a volume.
-func (r *Room) CheckVolumeToken(id, token string) bool {
-	return hmac.Equal([]byte(token), []byte(r.VolumeToken(id)))
+// VolumeTokenKey returns the id of the API key that was given a token for a volume,
+// whether or not there are such a key and volume; false for what is no token.
+func (r *Room) VolumeTokenKey(id, token string) (key string, ok bool) {
+	key, _, _ = strings.Cut(token, ".")
+	return key, hmac.Equal([]byte(token), []byte(r.VolumeToken(key, id)))
 }
 
 // VolumeFiles opens the files of a volume that there is.
