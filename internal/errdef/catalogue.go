@@ -219,6 +219,7 @@ var catalogue = []Entry{
 	{"too_many_layers", Exhausted, 0, 0, "The sandbox has more layers than the kernel can mount.", "See the server's log for why its layers were not merged."},
 	{"too_many_previews", Exhausted, 429, 0, "The sandbox has reached its limit of preview links.", "Revoke some, or let them expire."},
 	{"too_many_sandboxes", Exhausted, 429, 429, "The server has reached its limit of running sandboxes.", "Pause or kill one, or start the server with a larger --max-running."},
+	{"too_many_sessions", Exhausted, 0, 0, "The API key, its address or all together have as many sessions and connections that last as they may.", "Close some, then try again."},
 	{"too_many_snapshots", Exhausted, 429, 429, "The API key has as many snapshots as it may have.", "Delete some of them."},
 	{"too_many_tags", Exhausted, 0, 429, "The template has as many tags as it may have.", "Remove some."},
 	{"too_many_templates", Exhausted, 0, 429, "The API key has built as many templates as it may have.", "Delete some."},

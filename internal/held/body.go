@@ -1,6 +1,7 @@
 package held
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -48,6 +49,23 @@ func Read(from io.Reader, most int, grow func(n int) error) ([]byte, error) {
 		}
 	}
 }
+
+// ReadMessage reads a message of a client's WebSocket, of at most most bytes, into a
+// share. While there is no room nothing is read, and after patience it fails with
+// ErrNoRoom.
+func ReadMessage(ctx context.Context, from io.Reader, s *Share, most, times int, patience time.Duration) ([]byte, error) {
+	return Read(from, most, func(n int) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		if !s.Await(ctx, n*times) {
+			return ErrNoRoom
+		}
+		return nil
+	})
+}
+
+// ErrNoRoom is the end of what found no room in time.
+var ErrNoRoom = errors.New("as much waits for this API key, its address or all together as may")
 
 // ReadBody reads the whole body of a request into a share, within patience. Its
 // length need not be known. The error is an *errdef.Error.

@@ -7,13 +7,14 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/ui"
 )
 
 // newDashboard returns the handler of the dashboard. It is a client of the server
 // like any other, in the name of the API key that somebody has signed in with.
-func newDashboard(ctx context.Context, o Options, keys *auth.Keys, connect func(client net.Addr) (net.Conn, error)) http.Handler {
-	return ui.New(ctx, ui.Options{Keys: dashboardKeys{keys}, Connect: connect, Log: o.Log})
+func newDashboard(ctx context.Context, o Options, keys *auth.Keys, room *held.Room, connect func(client net.Addr) (net.Conn, error)) http.Handler {
+	return ui.New(ctx, ui.Options{Keys: dashboardKeys{keys}, Connect: connect, Room: room, Log: o.Log})
 }
 
 // dashboardKeys are the API keys as the dashboard knows them.

@@ -345,7 +345,7 @@ type parts struct {
 func newServer(ctx context.Context, o Options, p parts, certificates *tls.Config) *edge.Server {
 	reg := prometheus.NewRegistry()
 	var server *edge.Server
-	dashboard := newDashboard(ctx, o, p.keys, func(client net.Addr) (net.Conn, error) { return server.Connect(client) })
+	dashboard := newDashboard(ctx, o, p.keys, p.room, func(client net.Addr) (net.Conn, error) { return server.Connect(client) })
 	server = edge.NewServer(edge.Options{
 		Sandboxes: p.sup, Control: controlPlane(ctx, o, p, reg, dashboard), MayUse: mayUse(p.keys), OwnCookies: ui.Cookies, Domain: o.Domain, TLS: certificates, Limits: o.limits(), AccessLog: o.AccessLog, Log: o.Log,
 	})

@@ -26,8 +26,7 @@ func signInPage(v *visit) error {
 
 // signIn takes an API key. It is in a form's body, so it is in no address and no log.
 func signIn(v *visit) error {
-	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxForm)
-	if err := v.r.ParseForm(); err != nil {
+	if err := v.parseForm(); err != nil {
 		return refusal{http.StatusBadRequest, "the form could not be read", "go back and send it again"}
 	}
 	next := ownPath(v.r.PostForm.Get("next"), Path+"/")
@@ -78,8 +77,7 @@ func linkPage(v *visit) error {
 }
 
 func useLink(v *visit) error {
-	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxForm)
-	if err := v.r.ParseForm(); err != nil {
+	if err := v.parseForm(); err != nil {
 		return refusal{http.StatusBadRequest, "the form could not be read", "open the link again"}
 	}
 	k, ok := v.s.links.take(strings.TrimSpace(v.r.PostForm.Get("secret")), time.Now())

@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 const (
@@ -27,6 +28,8 @@ const (
 	hangUpTime = 5 * time.Second
 	maxSize    = 1000 // columns or rows
 )
+
+var errTooManyTerminals = refusal{http.StatusTooManyRequests, "this API key, its address or all together have as many sessions and connections as they may", "close some terminals, then try again"}
 
 type terminalData struct {
 	Head head
@@ -82,9 +85,19 @@ type toTerminal struct {
 
 // line is the WebSocket to a page.
 type line struct {
-	ws  *websocket.Conn
-	ctx context.Context
+	ws   *websocket.Conn
+	ctx  context.Context
+	room *held.Share // for what is typed, until the guest has it
 }
+
+// typing is the input of a terminal.
+type typing struct {
+	io.Reader
+	room *held.Share
+}
+
+// Taken is for the client.
+func (t typing) Taken(n int) { t.room.Shrink(n) }
 
 // Write implements io.Writer.
 func (l line) Write(p []byte) (int, error) {
@@ -112,6 +125,14 @@ func terminal(v *visit) error {
 	if err != nil {
 		return err
 	}
+	who := held.From(v.r, v.session.holder.ID)
+	leave, ok := v.s.Room.Session(who)
+	if !ok {
+		return errTooManyTerminals
+	}
+	defer leave()
+	room := v.s.Room.Lasting(who)
+	defer room.Free()
 	// The library refuses other origins.
 	ws, err := websocket.Accept(v.w, v.r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}})
 	if err != nil {
@@ -124,7 +145,7 @@ func terminal(v *visit) error {
 	ctx, cancel := context.WithCancel(v.r.Context())
 	defer cancel()
 	defer context.AfterFunc(v.session.ctx, cancel)()
-	l := line{ws, ctx}
+	l := line{ws, ctx, room}
 	// An end of ctx closes the WebSocket, so nothing ends it before the last message.
 	l.tell(v.shell(a, l, func(p *client.Process, keys io.Writer) {
 		reading.Go(func() { l.follow(p, keys, v.session.use); cancel() })
@@ -154,7 +175,7 @@ func (v *visit) shell(a api, l line, follow func(*client.Process, io.Writer)) to
 	typed, keys := io.Pipe()
 	defer typed.Close()
 	size := first.size()
-	cmd := client.Command{Stdin: typed, Stdout: l, Terminal: &size}
+	cmd := client.Command{Stdin: typing{typed, l.room}, Stdout: l, Terminal: &size}
 	var p *client.Process
 	if first.PID > 0 {
 		if p, err = sb.Attach(l.ctx, first.PID, cmd); err != nil && !errors.Is(err, client.ErrNotFound) {
@@ -190,7 +211,11 @@ func (v *visit) shell(a api, l line, follow func(*client.Process, io.Writer)) to
 // follow passes on what the page sends, until it goes. Each key is use of the session.
 func (l line) follow(p *client.Process, keys io.Writer, use func()) {
 	for {
-		kind, data, err := l.ws.Read(l.ctx)
+		kind, from, err := l.ws.Reader(l.ctx)
+		if err != nil {
+			return
+		}
+		data, err := held.ReadMessage(l.ctx, from, l.room, maxTyped, 1, typeTime)
 		if err != nil {
 			return
 		}
@@ -201,8 +226,12 @@ func (l line) follow(p *client.Process, keys io.Writer, use func()) {
 			if _, err := keys.Write(data); err != nil {
 				return
 			}
+			l.room.Shrink(cap(data) - len(data)) // the rest once the guest has it
 		case json.Unmarshal(data, &m) == nil:
 			_ = p.Resize(l.ctx, m.size()) // the next change tries again
+			fallthrough
+		default:
+			l.room.Shrink(cap(data))
 		}
 	}
 }

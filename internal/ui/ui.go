@@ -26,14 +26,17 @@
 package ui
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 // Path is where the dashboard is.
@@ -65,6 +68,7 @@ type Options struct {
 	// Connect returns a connection to the server from within the process, on
 	// behalf of the client at an address.
 	Connect func(client net.Addr) (net.Conn, error)
+	Room    *held.Room // where terminals count; nil for one of its own
 	// Log receives who signs in, and failures of the dashboard. Nil discards.
 	Log *slog.Logger
 }
@@ -82,6 +86,9 @@ type server struct {
 func New(ctx context.Context, o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Room == nil {
+		o.Room = held.New()
 	}
 	s := &server{Options: o, base: ctx, mux: http.NewServeMux()}
 	for _, r := range routes() {
@@ -216,8 +223,7 @@ func (v *visit) enter() error {
 	case v.door == socket:
 		holds = v.session.isToken(socketToken(v.r))
 	case v.door == change && !holds:
-		v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxForm)
-		if err := v.r.ParseForm(); err != nil {
+		if err := v.parseForm(); err != nil {
 			return refusal{http.StatusBadRequest, "the form could not be read", "go back and send it again"}
 		}
 		holds = v.session.isToken(v.r.PostForm.Get(tokenField))
@@ -252,8 +258,7 @@ func (v *visit) enterToSignIn() error {
 		}
 		return nil
 	}
-	v.r.Body = http.MaxBytesReader(v.w, v.r.Body, maxForm)
-	if err := v.r.ParseForm(); err != nil {
+	if err := v.parseForm(); err != nil {
 		return refusal{http.StatusBadRequest, "the form could not be read", "go back and send it again"}
 	}
 	if !s.isToken(v.r.PostForm.Get(tokenField)) {
@@ -272,6 +277,19 @@ func (v *visit) token() string {
 
 // maxForm bounds what a form sends.
 const maxForm = 256 << 10
+
+// parseForm reads a form. It counts until the request ends, for the client's address
+// alone: who sends it is often known only afterwards.
+func (v *visit) parseForm() error {
+	share := v.s.Room.Passing(held.From(v.r, ""))
+	context.AfterFunc(v.r.Context(), share.Free)
+	data, err := held.ReadBody(v.w, v.r, share, maxForm, held.BodyPatience)
+	if err != nil {
+		return err
+	}
+	v.r.Body = io.NopCloser(bytes.NewReader(data))
+	return v.r.ParseForm()
+}
 
 // refusal is what the dashboard itself refuses.
 type refusal struct {

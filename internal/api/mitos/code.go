@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/interpreter"
 )
@@ -22,7 +23,7 @@ const (
 	defaultCodeTime = 60 * time.Second
 	defaultLanguage = "python"
 	// maxLine bounds one message of the interpreter: a guest is hostile.
-	maxLine = 16 << 20
+	maxLine = 8 << 20
 	// maxMedia is how many forms a result may have, and maxTraceback how many lines
 	// an error.
 	maxMedia     = 64
@@ -78,7 +79,7 @@ func runCode(s *server, c *call) error {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, seconds(words, defaultCodeTime))
 	defer cancel()
-	err = s.guest(c).cell(ctx, c.out, words["code"].Value.(string), language)
+	err = s.guest(c).cell(ctx, s.Room.Lasting(held.From(c.r, c.key.ID)), c.out, words["code"].Value.(string), language)
 	if err != nil && isDeadline(ctx, c.ctx, err) {
 		return errdef.New(errdef.Exhausted, "exec_timeout", "the code ran longer than it may, and was interrupted").
 			WithRemedy("raise the timeout of the call, or split the work into shorter steps")
@@ -87,7 +88,7 @@ func runCode(s *server, c *call) error {
 }
 
 // cell runs code and passes on what it says.
-func (g inside) cell(ctx context.Context, to *frames, code, language string) error {
+func (g inside) cell(ctx context.Context, room *held.Share, to *frames, code, language string) error {
 	asked, err := json.Marshal(map[string]string{"code": code, "language": language})
 	if err != nil {
 		return err
@@ -105,7 +106,8 @@ func (g inside) cell(ctx context.Context, to *frames, code, language string) err
 	if res.StatusCode != http.StatusOK {
 		return refusalOf(res)
 	}
-	lines := bufio.NewScanner(res.Body)
+	defer room.Free()
+	lines := bufio.NewScanner(held.NewLines(res.Body, room, maxLine))
 	lines.Buffer(nil, maxLine)
 	failed := codeExit{}
 	for lines.Scan() {
@@ -133,7 +135,10 @@ func (g inside) cell(ctx context.Context, to *frames, code, language string) err
 			return err
 		}
 	}
-	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+	if errors.Is(lines.Err(), held.ErrNoRoom) {
+		return errdef.New(errdef.Exhausted, "too_many_bodies", "%s: no room was left for a result of the code", lines.Err()).WithRemedy("try again, or write it to a file, and read that")
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) || errors.Is(lines.Err(), held.ErrTooLarge) {
 		return errdef.New(errdef.Exhausted, "result_too_large", "a result of the code is larger than %d MiB", maxLine>>20).
 			WithRemedy("write it to a file, and read that")
 	}

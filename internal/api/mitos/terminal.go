@@ -12,6 +12,7 @@ import (
 	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/human"
 )
 
@@ -20,6 +21,8 @@ const (
 	subprotocol = "connect.sandbox.v1"
 	// maxInput bounds one message of the client.
 	maxInput = 1 << 20
+	// inputCost is how often it is in memory: as it came, decoded, and on its way.
+	inputCost = 3
 	// openPatience is how long its first message may take.
 	openPatience = 30 * time.Second
 	// sendPatience is how long a client may take to read a message.
@@ -29,8 +32,9 @@ const (
 
 // line is a WebSocket with frames in its messages.
 type line struct {
-	ws  *websocket.Conn
-	ctx context.Context
+	ws   *websocket.Conn
+	ctx  context.Context
+	room *held.Share // for one message of the client
 }
 
 func (l line) send(message any) error { return l.write(frame(0, message)) }
@@ -46,7 +50,15 @@ func (l line) write(data []byte) error {
 
 // receive returns what the next message says.
 func (l line) receive(c *call) (map[string]body.Said, error) {
-	kind, data, err := l.ws.Read(l.ctx)
+	l.room.Shrink(l.room.Has()) // the last one is with the guest
+	kind, from, err := l.ws.Reader(l.ctx)
+	if err != nil {
+		return nil, errGone
+	}
+	data, err := held.ReadMessage(l.ctx, from, l.room, maxInput, inputCost, sendPatience)
+	if errors.Is(err, held.ErrNoRoom) {
+		return nil, errdef.New(errdef.Exhausted, "too_many_bodies", "%s", err).WithRemedy("connect again")
+	}
 	if err != nil {
 		return nil, errGone
 	}
@@ -61,6 +73,15 @@ func (l line) receive(c *call) (map[string]body.Said, error) {
 
 // terminal runs a shell on a terminal, until it ends or the client goes.
 func terminal(s *server, c *call) error {
+	who := held.From(c.r, c.key.ID)
+	leave, ok := s.Room.Session(who)
+	if !ok {
+		return errdef.New(errdef.Exhausted, "too_many_sessions", "this API key, its address or all together have as many connections and sessions as they may").
+			WithRemedy("close some, then try again")
+	}
+	defer leave()
+	room := s.Room.Lasting(who)
+	defer room.Free()
 	// The key in the header is what lets a page in; its origin proves nothing.
 	ws, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}, InsecureSkipVerify: true})
 	if err != nil {
@@ -71,10 +92,10 @@ func terminal(s *server, c *call) error {
 	ws.SetReadLimit(maxInput)
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
-	l := line{ws, ctx}
+	l := line{ws, ctx, room}
 	end, err := s.shell(c, l, cancel)
 	if err != nil {
-		s.hangUp(c, line{ws, c.ctx}, err) // that of l may be over
+		s.hangUp(c, line{ws, c.ctx, room}, err) // that of l may be over
 		return nil
 	}
 	if l.write(frame(flagEnd, exited{end})) == nil {
@@ -104,7 +125,7 @@ func (s *server) hangUp(c *call, l line, err error) {
 // shell runs it. cancel ends what reads from the client.
 func (s *server) shell(c *call, l line, cancel context.CancelFunc) (exit, error) {
 	opening, stop := context.WithTimeout(l.ctx, openPatience)
-	words, err := line{l.ws, opening}.receive(c)
+	words, err := line{l.ws, opening, l.room}.receive(c)
 	stop()
 	if err != nil {
 		return exit{}, err

@@ -143,7 +143,7 @@ func TestREPL(t *testing.T) {
 		if v := data(w.Do("POST", at+"/exec", `{"data":"fail"}`), 200); v["stderr"] != "Traceback: E\n" {
 			t.Errorf("%s: %v", alias, v)
 		}
-		fails(w.Do("POST", at+"/exec", `{"data":"flood"}`), http.StatusRequestEntityTooLarge, "invalid_request", "16 MiB")
+		fails(w.Do("POST", at+"/exec", `{"data":"flood"}`), http.StatusRequestEntityTooLarge, "invalid_request", "8 MiB")
 		data(w.Do("POST", at+"/restart", ""), 200)
 		fails(w.Do("POST", at+"/signal", `{"signal":"INT"}`), http.StatusConflict, "process_not_running")
 		fails(w.Do("POST", at+"/signal", `{"signal":"KILL"}`), http.StatusBadRequest, "invalid_request")

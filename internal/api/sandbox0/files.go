@@ -22,12 +22,16 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // maxEncoded is the largest file that is sent as JSON, for which all of it is in
 // memory. As bytes a file may have any size.
 const maxEncoded = 8 << 20
+
+// encodedCost is how often such a file is in memory.
+const encodedCost = 2
 
 // How many directories are listed at once: all of a listing is in memory, and what
 // a sandbox answers may be large on purpose.
@@ -175,11 +179,13 @@ func readFile(s *server, c *call) (reply, error) {
 	}
 	if wantsJSON(c.r.Header) {
 		defer res.Body.Close()
-		data, err := io.ReadAll(io.LimitReader(res.Body, maxEncoded+1))
-		if err != nil {
+		data, err := held.ReadMessage(c.r.Context(), res.Body, c.waiting, maxEncoded, encodedCost, held.BodyPatience)
+		switch {
+		case errors.Is(err, held.ErrNoRoom):
+			return reply{}, fail(http.StatusTooManyRequests, codeQuota, "%s: try again, or ask for application/octet-stream", err)
+		case err != nil && !errors.Is(err, held.ErrTooLarge):
 			return reply{}, agentError(err)
-		}
-		if len(data) > maxEncoded {
+		case err != nil:
 			return reply{}, fail(http.StatusRequestEntityTooLarge, codeTooLarge, "the file is larger than %d MiB, which is the most as JSON: ask for application/octet-stream", maxEncoded>>20)
 		}
 		return ok(contentView{data, "base64"})

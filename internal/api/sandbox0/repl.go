@@ -22,7 +22,7 @@ const maxCells = 16
 // Bounds of what the interpreter answers: the guest is hostile.
 const (
 	maxInterpreterAnswer = 1 << 20
-	maxInterpreterLine   = 16 << 20
+	maxInterpreterLine   = 8 << 20
 )
 
 // languages are the interpreter's names for aliases that are called otherwise.
@@ -225,8 +225,8 @@ func (c *codeContext) listen(from io.Reader, room evaluation) (said []chunk, err
 		}
 		said = append(said, one)
 	}
-	limit := &lineLimit{r: from, room: room.lines}
-	defer limit.free()
+	limit := held.NewLines(from, room.lines, maxInterpreterLine)
+	defer limit.Free()
 	lines := json.NewDecoder(limit)
 	for {
 		var m cellMessage
@@ -234,6 +234,10 @@ func (c *codeContext) listen(from io.Reader, room evaluation) (said []chunk, err
 		switch {
 		case errors.Is(err, io.EOF):
 			return said, fail(http.StatusServiceUnavailable, codeUnavailable, "the sandbox's interpreter ended before the code did")
+		case errors.Is(err, held.ErrTooLarge):
+			return said, errLongLine
+		case errors.Is(err, held.ErrNoRoom):
+			return said, errNoLine
 		case err != nil:
 			return said, interpreterError(err)
 		}
@@ -268,54 +272,6 @@ const answerCost = 3
 var errLongLine = fail(http.StatusRequestEntityTooLarge, codeInvalid, "the code printed more than %d MiB at once and was interrupted: print less at a time, or write it to a file", maxInterpreterLine>>20)
 
 var errNoLine = fail(http.StatusTooManyRequests, codeQuota, "there is no room for what the code printed at once, and it was interrupted: as much waits for this API key, or for all, as may; print less at a time")
-
-// lineLimit fails where a line is longer than any that is true, or than there is room
-// for. The decoder's buffer keeps the size of the longest.
-type lineLimit struct {
-	r     io.Reader
-	room  *held.Share
-	line  int
-	taken int
-}
-
-// free gives the room back.
-func (l *lineLimit) free() { l.room.Shrink(l.taken) }
-
-// fits takes room for a line so far.
-func (l *lineLimit) fits(line int) bool {
-	more := line - max(l.taken, freeLine)
-	if more > 0 {
-		more = max(more, freeLine) // in steps
-		if !l.room.Grow(more) {
-			return false
-		}
-		l.taken += more
-	}
-	return true
-}
-
-// freeLine is what a line may have without being counted.
-const freeLine = 32 << 10
-
-func (l *lineLimit) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	first := bytes.IndexByte(p[:n], '\n')
-	if first < 0 {
-		first = n
-	}
-	if l.line+first > maxInterpreterLine {
-		return 0, errLongLine
-	}
-	if !l.fits(l.line + first) {
-		return 0, errNoLine
-	}
-	if last := bytes.LastIndexByte(p[:n], '\n'); last >= 0 {
-		l.line = n - last - 1
-	} else {
-		l.line += n
-	}
-	return n, err
-}
 
 // interrupt ends what a REPL runs, and reports whether that was anything.
 func (c *codeContext) interrupt() bool {

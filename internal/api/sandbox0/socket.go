@@ -99,20 +99,12 @@ func (k socket) receive(into any) (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	taken := 0
-	done = func() { k.room.Shrink(taken) }
-	data, err := held.Read(from, maxSocketMessage, func(n int) error {
-		ctx, cancel := context.WithTimeout(k.ctx, socketPatience)
-		defer cancel()
-		if !k.room.Await(ctx, n*messageCost) {
-			_ = k.conn.Close(websocket.StatusTryAgainLater, "as much input of this API key waits as may")
-			return errNoRoom
-		}
-		taken += n * messageCost
-		return nil
-	})
+	data, err := held.ReadMessage(k.ctx, from, k.room, maxSocketMessage, messageCost, socketPatience)
+	if errors.Is(err, held.ErrNoRoom) {
+		_ = k.conn.Close(websocket.StatusTryAgainLater, err.Error())
+	}
+	done = func() { k.room.Shrink(messageCost * cap(data)) }
 	if err != nil {
-		done()
 		return nil, err
 	}
 	if json.Unmarshal(data, into) != nil {
@@ -120,8 +112,6 @@ func (k socket) receive(into any) (done func(), err error) {
 	}
 	return done, nil
 }
-
-var errNoRoom = errors.New("no room came free for the message")
 
 var errBadMessage = errors.New("the message is no JSON object of the form that this endpoint knows")
 
