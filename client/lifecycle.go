@@ -90,9 +90,10 @@ type Explanation struct {
 	PauseFailures int           `json:"pauseFailures"` // automatic pauses, in a row
 	PauseRetryAt  time.Time     `json:"pauseRetryAt"`
 	LastError     string        `json:"lastError"`
-	Lineage       []Ancestor    `json:"lineage"`  // what it started from, and what that was of, nearest first
-	Restored      *Moment       `json:"restored"` // what it went back to last; nil if it never did
-	Refusals      []Refusal     `json:"refusals"` // the last things outside that it did not get through to, newest first
+	Checkpoint    *Checkpoint   `json:"checkpoint"` // what a resume restores
+	Lineage       []Ancestor    `json:"lineage"`    // what it started from, and what that was of, nearest first
+	Restored      *Moment       `json:"restored"`   // what it went back to last; nil if it never did
+	Refusals      []Refusal     `json:"refusals"`   // the last things outside that it did not get through to, newest first
 	Services      []ServiceInfo `json:"services"`
 	Transitions   []Event       `json:"transitions"` // the last ones, newest first
 	Tombstone     *Tombstone    `json:"tombstone"`

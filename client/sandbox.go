@@ -210,6 +210,10 @@ type Limits struct {
 type Checkpoint struct {
 	Mode  Mode  `json:"mode"`
 	Bytes int64 `json:"bytes"` // what the pause wrote
+	// Reason is memory_not_capturable where a pause was to keep the memory and has kept
+	// the files alone, because of what Detail says. Empty otherwise.
+	Reason string `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // Reason says what ended a sandbox, such as Killed, TimeoutExpired or

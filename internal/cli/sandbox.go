@@ -285,6 +285,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	row("server's defaults", strings.Join(i.FromServer, ", "))
 	if c := i.Checkpoint; c != nil {
 		row("checkpoint", fmt.Sprintf("%s, %s", c.Mode, human.Bytes(c.Bytes)))
+		row("without memory", withoutMemory(c))
 	}
 	row("last error", i.LastError)
 	row("limits", fmt.Sprintf("%d cpus, %d MiB memory, %d MiB disk", i.Limits.CPUs, i.Limits.MemoryMiB, i.Limits.DiskMiB))
@@ -359,7 +360,10 @@ printed, and the exit code is that of the first.`,
 		}
 		pause := func(ctx context.Context, c *client.Client, id string) (client.Info, error) {
 			info, err := c.PauseWith(ctx, id, client.Mode(mode))
-			if errors.Is(err, client.ErrConflict) {
+			switch e, ok := errors.AsType[*client.Error](err); {
+			case ok && e.Code == "memory_not_capturable":
+				return info, hint(err, "close that, or keep the files alone: drowse pause --mode filesystem %s", id)
+			case errors.Is(err, client.ErrConflict):
 				return info, hint(err, "drowse get %s shows its state", id)
 			}
 			return info, missing(err)
@@ -400,6 +404,14 @@ func kept(c *client.Checkpoint) string {
 		return ""
 	}
 	return fmt.Sprintf(" (%s, %s written)", c.Mode, human.Bytes(c.Bytes))
+}
+
+// withoutMemory tells why a pause that was to keep memory has not; empty otherwise.
+func withoutMemory(c *client.Checkpoint) string {
+	if c.Reason == "" {
+		return ""
+	}
+	return c.Reason + ": " + c.Detail
 }
 
 func (a *app) resumeCommand() *cobra.Command {

@@ -74,6 +74,9 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	if op := x.Operation; op != nil {
 		say("now: %s", inFlight(op, now))
 	}
+	if c := x.Checkpoint; c != nil && c.Reason != "" && x.State == client.Paused {
+		say("without memory: %s; it wakes by booting", withoutMemory(c))
+	}
 	if x.LastError != "" {
 		say("last error: %s", x.LastError)
 	}

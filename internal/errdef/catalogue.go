@@ -110,6 +110,7 @@ var catalogue = []Entry{
 	{"limit_out_of_range", Invalid, 400, 400, "The requested CPUs, memory, disk or tasks are more than this server grants, or too few to start.", "Request what the message names, or leave the limit out."},
 	{"listen_failed", Invalid, 0, 0, "The server cannot listen on this address.", "Use an address of this machine, such as 127.0.0.1:3000."},
 	{"max_lifetime_exceeded", NotFound, 404, 404, "The sandbox has ended: its max lifetime was reached.", "Create a new one with a longer maxLifetime, or without one."},
+	{"memory_not_capturable", WrongState, 409, 400, "Something that is open in the sandbox cannot be saved with its memory. The sandbox runs on.", "Close what the message names, or pause with mode filesystem, which keeps the files alone."},
 	{"method_not_allowed", Invalid, 405, 405, "The path does not support this method.", "Use a method that the Allow header lists."},
 	{"mode_invalid", Invalid, 400, 400, "The pause mode must be memory or filesystem.", "Use memory or filesystem."},
 	{"mount_forbidden", Forbidden, 0, 0, "The kernel does not allow the server to mount overlayfs.", "Run it as root with CAP_SYS_ADMIN; a container needs --privileged."},

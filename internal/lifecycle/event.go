@@ -58,7 +58,8 @@ type (
 	// PauseRequested asks for an explicit pause.
 	PauseRequested struct {
 		Meta
-		Mode Mode
+		Mode    Mode
+		Without string // as of its Checkpoint
 	}
 	// ConnectRequested asks for a running sandbox with at least Timeout left,
 	// which may be NoLimit. Zero leaves the end of one that runs as it is. Change, if
@@ -149,6 +150,11 @@ type (
 	CaptureEnded struct {
 		Op     string
 		Detail string // why; empty when it was canceled
+		// Inside says that it ended for what runs inside, which may see to it every time.
+		Inside bool
+		// NotCapturable says that something inside cannot be saved with its memory, so
+		// that no other try will succeed either.
+		NotCapturable bool
 	}
 	// SnapshotTaken reports that the snapshot of a running sandbox, made by Op, is
 	// durable. It is committed together with this.
@@ -159,8 +165,9 @@ type (
 	}
 	// SnapshotFailed reports that Op made no snapshot, and that the runtime runs on.
 	SnapshotFailed struct {
-		Op     string
-		Detail string
+		Op            string
+		Detail        string
+		NotCapturable bool // as of CaptureEnded
 	}
 	// LayersMerged reports that the layer Into, which is durable, shows what the
 	// layers Merged show, that lie next to each other in the stack.

@@ -121,6 +121,7 @@ type Operation struct {
 	Launch     int64         `json:"launch,omitempty"`     // the launch it waits for
 	Timeout    time.Duration `json:"timeout,omitempty"`    // the soft timeout that a start begins; 0 for none
 	Mode       Mode          `json:"mode,omitempty"`       // of a pause
+	Without    string        `json:"without,omitempty"`    // of a pause: as of its Checkpoint
 	Cancelable bool          `json:"cancelable,omitempty"` // access may cancel this pause
 	Canceling  bool          `json:"canceling,omitempty"`  // the pause is to be undone, not committed
 	Carry      *Carry        `json:"carry,omitempty"`      // of a resume that ends a checkpoint or a restore
@@ -159,6 +160,9 @@ type Checkpoint struct {
 	// Those that an older version froze have none.
 	Layers map[string]string `json:"layers,omitempty"`
 	Bytes  int64             `json:"bytes"` // what the pause wrote
+	// Without says why there is no memory, where there was to be: what runs inside
+	// kept it from being captured. Empty otherwise.
+	Without string `json:"without,omitempty"`
 	// AgentToken is the secret by which the agent in an imported image knows
 	// its host; empty where that is this server's own.
 	AgentToken string `json:"agentToken,omitempty"`
@@ -194,6 +198,7 @@ type Record struct {
 	PauseFailures int       `json:"pauseFailures,omitempty"` // in a row
 	PauseRetryAt  time.Time `json:"pauseRetryAt"`            // no automatic pause before this
 	LastError     string    `json:"lastError,omitempty"`     // why the last operation failed
+	Hindered      Hindered  `json:"hindered,omitzero"`
 
 	Restored *Restored `json:"restored,omitempty"` // what it went back to last; nil if it never did
 
@@ -201,6 +206,13 @@ type Record struct {
 	LeaseEndedAt time.Time `json:"leaseEndedAt"`     // when one last ended that was released
 
 	Tombstone *Tombstone `json:"tombstone,omitempty"`
+}
+
+// Hindered is what is known of automatic pauses, in a row, that failed for what runs
+// inside.
+type Hindered struct {
+	Times int    `json:"times"`
+	By    string `json:"by"` // the last of them
 }
 
 // Lease is a hold that somebody asked for: the sandbox is busy, for a reason,

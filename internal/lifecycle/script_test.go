@@ -178,6 +178,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		case "refreshOnActivity":
 			settings.RefreshOnActivity = true
 			change.RefreshOnActivity = ptr(value != "off")
+		case "filesystemFallback":
+			settings.FilesystemFallback = true
 		case "pauseMode":
 			settings.PauseMode = Mode(value)
 		case "serves":
@@ -237,6 +239,10 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		return CaptureReady{Op: op, Checkpoint: Checkpoint{ID: "image-" + op, Mode: mode, Bytes: 1 << 20}}
 	case "captureended":
 		return CaptureEnded{Op: op, Detail: strings.Join(rest, " ")}
+	case "hindered":
+		return CaptureEnded{Op: op, Detail: strings.Join(rest, " "), Inside: true}
+	case "notcapturable":
+		return CaptureEnded{Op: op, Detail: strings.Join(rest, " "), Inside: true, NotCapturable: true}
 	case "snapshot":
 		return SnapshotRequested{m}
 	case "restore":
@@ -247,6 +253,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		return RestoreRequested{Meta: m, To: to}
 	case "snapshottaken":
 		return SnapshotTaken{Op: op, Bytes: 1 << 20}
+	case "snapshotnotcapturable":
+		return SnapshotFailed{Op: op, Detail: strings.Join(rest, " "), NotCapturable: true}
 	case "snapshotfailed":
 		return SnapshotFailed{Op: op, Detail: strings.Join(rest, " ")}
 	case "released":
@@ -322,6 +330,9 @@ func (w *world) show() string {
 	}
 	if when, ok := w.rec.NextDeadline(w.activity); ok {
 		fmt.Fprintf(&out, " next=%s(%s)", when.At.Sub(epoch), when.Clock)
+	}
+	if cp := w.rec.Checkpoint; cp != nil && cp.Without != "" && w.rec.State == Paused {
+		fmt.Fprintf(&out, " without=%q", cp.Without)
 	}
 	if w.rec.LastError != "" {
 		fmt.Fprintf(&out, " lastError=%q", w.rec.LastError)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -22,6 +23,10 @@ const (
 
 	firstPauseRetry = 60 * time.Second
 	maxPauseRetry   = 15 * time.Minute
+
+	// mostHindered is how many automatic pauses in a row may fail for what runs inside.
+	// The next one leaves the memory out: nothing inside keeps its sandbox awake.
+	mostHindered = 3
 
 	maxStartAttempts = 2
 
@@ -211,7 +216,7 @@ func started(s *step, ev Event) {
 		s.rec.StartedAt = s.now
 		s.giveEnd(s.endAfter(op.Timeout), false)
 	}
-	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
+	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError, s.rec.Hindered = 0, time.Time{}, "", Hindered{}
 	s.rec.Op = nil
 	if op.Phase == Creating {
 		s.logEnd(EntryRunning, op, "")
@@ -382,6 +387,7 @@ func (s *step) dropLeases(drop func(Lease) bool) {
 func pauseExplicit(s *step, ev Event) {
 	e := ev.(PauseRequested)
 	s.pause(e.Op, e.Meta, e.Mode)
+	s.rec.Op.Without = e.Without
 }
 
 func (s *step) pause(id string, m Meta, mode Mode) {
@@ -414,11 +420,16 @@ func runningTimer(s *step, ev Event) {
 }
 
 func (s *step) expire(id string, cause Cause, action Action, reason Reason) {
-	if action == Pause {
-		s.pause(id, Meta{Cause: cause}, s.rec.Settings.pauseMode())
+	if action != Pause {
+		s.terminate(id, Meta{Cause: cause}, reason, "")
 		return
 	}
-	s.terminate(id, Meta{Cause: cause}, reason, "")
+	if h := s.rec.Hindered; h.Times >= mostHindered {
+		s.pause(id, Meta{Cause: cause, Detail: WithoutMemory(h.By)}, Filesystem)
+		s.rec.Op.Without = h.By
+		return
+	}
+	s.pause(id, Meta{Cause: cause}, s.rec.Settings.pauseMode())
 }
 
 func pausedTimer(s *step, ev Event) {
@@ -518,8 +529,9 @@ func captured(s *step, ev Event) {
 	if old != nil {
 		s.effect(Effect{Kind: DropCheckpoint, Checkpoint: old})
 	}
+	cp.Without = op.Without
 	carry := s.sleep(op.Cause, &cp)
-	entry := s.logEnd(EntryPaused, op, "")
+	entry := s.logEnd(EntryPaused, op, op.left())
 	entry.Bytes, entry.Freed = cp.Bytes, e.Freed
 	if op.Cause == CauseCheckpoint {
 		s.goOn(op, carry)
@@ -536,7 +548,7 @@ func (s *step) sleep(cause Cause, cp *Checkpoint) Carry {
 	s.rec.PausedAt, s.rec.PausedFor = s.now, cause
 	s.rec.EndAt, s.rec.EndIsLive = time.Time{}, false
 	s.rec.Leases = nil
-	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError = 0, time.Time{}, ""
+	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError, s.rec.Hindered = 0, time.Time{}, "", Hindered{}
 	return carry
 }
 
@@ -659,15 +671,56 @@ func captureEnded(s *step, ev Event) {
 		detail = "it did not finish in time"
 	}
 	if op.Restore != nil {
-		s.logEnd(EntryRestoreFailed, op, detail)
+		s.logEnd(EntryRestoreFailed, op, e.told(detail))
 		return
 	}
-	s.rec.LastError = "pause: " + detail
+	s.rec.LastError = "pause: " + e.told(detail)
 	if op.Cause != CauseCall {
 		s.rec.PauseRetryAt = s.now.Add(pauseBackoff(s.rec.PauseFailures))
 		s.rec.PauseFailures++
 	}
-	s.logEnd(EntryPauseFailed, op, detail)
+	if by := op.Cause; e.Inside && (by == CauseTimeout || by == CauseIdle) && op.Without == "" {
+		s.hinder(detail)
+	}
+	s.logEnd(EntryPauseFailed, op, e.told(detail))
+}
+
+func (e CaptureEnded) told(detail string) string {
+	if e.NotCapturable {
+		return WithoutMemory(detail)
+	}
+	return detail
+}
+
+// hinder counts an automatic pause that failed for what runs inside. That may go on for
+// ever, so the next ones come soon.
+func (s *step) hinder(by string) {
+	s.rec.Hindered = Hindered{s.rec.Hindered.Times + 1, by}
+	s.rec.PauseRetryAt = s.now
+	if s.rec.Hindered.Times < mostHindered {
+		s.rec.PauseRetryAt = s.now.Add(firstPauseRetry)
+	}
+}
+
+// NotCapturable is why a pause leaves out memory that it was to keep, and why one that
+// must not fails.
+const NotCapturable = "memory_not_capturable"
+
+// WithoutMemory is what the event log says of memory that was not captured.
+func WithoutMemory(by string) string { return NotCapturable + ": " + by }
+
+// NotCapturable returns what keeps memory from being captured, where that is why an
+// operation failed that ended with the entry.
+func (e Entry) NotCapturable() (by string, so bool) {
+	return strings.CutPrefix(e.Detail, WithoutMemory(""))
+}
+
+// left is what the event log says of the memory that a pause has left out.
+func (op *Operation) left() string {
+	if op.Without == "" {
+		return ""
+	}
+	return string(op.Mode) + ": " + WithoutMemory(op.Without)
 }
 
 // snapshot begins to copy a running sandbox. Nothing else about it changes.
@@ -697,7 +750,7 @@ func snapshotTaken(s *step, ev Event) {
 func snapshotFailed(s *step, ev Event) {
 	e := ev.(SnapshotFailed)
 	if s.owns(e.Op) {
-		s.endSnapshot(e.Detail)
+		s.endSnapshot(CaptureEnded{NotCapturable: e.NotCapturable}.told(e.Detail))
 	}
 }
 
@@ -743,7 +796,7 @@ func wake(s *step, ev Event) {
 	case !s.rec.Settings.AutoResume:
 		s.refuse(errAsleep(s.rec))
 		return
-	case s.rec.Checkpoint.Mode != Memory && !e.Boots:
+	case s.rec.Checkpoint.Mode != Memory && !e.Boots && !s.rec.BootsInstead():
 		s.refuse(errFilesystemOnly(s.rec))
 		return
 	case !e.Policy.Wakes():
@@ -752,6 +805,12 @@ func wake(s *step, ev Event) {
 	}
 	e.Cause = CauseAccess
 	s.resume(e.Meta, s.wakeTimeout())
+}
+
+// BootsInstead reports whether traffic may boot a sandbox that sleeps without the memory
+// that it was to have: its owner allows that.
+func (r Record) BootsInstead() bool {
+	return r.Checkpoint != nil && r.Checkpoint.Without != "" && r.Settings.FilesystemFallback
 }
 
 // wakeTimeout is the soft timeout that a wake by traffic begins: the original,

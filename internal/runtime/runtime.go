@@ -10,10 +10,12 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 )
 
@@ -191,10 +193,26 @@ type Instance interface {
 	Thaw(ctx context.Context) error
 	// Checkpoint writes the memory image of a frozen runtime into the empty
 	// directory dir. The runtime stays frozen whatever the outcome. Nothing is
-	// synced.
+	// synced. What something inside makes impossible is an error of NotCapturable.
 	Checkpoint(ctx context.Context, dir string) error
 	// Exited is closed when the runtime is gone.
 	Exited() <-chan struct{}
+}
+
+// CodeNotCapturable is the code of NotCapturable.
+const CodeNotCapturable = "memory_not_capturable"
+
+// NotCapturable is the error of a Checkpoint that no retry cures. what is one line that
+// names what is open inside and cannot be saved, and the process that holds it if that
+// is known.
+func NotCapturable(what string) error {
+	return errdef.New(errdef.WrongState, CodeNotCapturable, "%s", what)
+}
+
+// IsNotCapturable reports whether an error is one of NotCapturable.
+func IsNotCapturable(err error) bool {
+	e, ok := errors.AsType[*errdef.Error](err)
+	return ok && e.Code == CodeNotCapturable
 }
 
 // Named is an Instance whose host name can be given to it while it runs: a restored

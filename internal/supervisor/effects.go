@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/trace"
 )
 
@@ -184,7 +185,7 @@ func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bo
 	}
 	if err != nil {
 		b.s.log.Error("start could not be recorded", "sandbox", b.id, "err", err)
-		go b.tell(lifecycle.StartFailed{Op: ev.Op, Detail: err.Error()})
+		go b.tell(lifecycle.StartFailed{Op: ev.Op, Detail: outcome.Words(err)})
 	}
 	return false
 }
@@ -249,25 +250,29 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 		discarding.Wait()
 	}
 	if _, now := b.serving(); now == inst {
-		b.resumeService(inst, e.Op, c.Frozen, err)
+		b.resumeService(inst, c, err)
 	}
 }
 
 // resumeService lets a runtime whose pause did not commit go on.
-func (b *box) resumeService(inst runtime.Instance, op string, frozen bool, cause error) {
-	if frozen && !planted.In(planted.ForgottenThaw) && !b.thaw(inst) {
+func (b *box) resumeService(inst runtime.Instance, c *capture.Capture, cause error) {
+	if c.Frozen && !planted.In(planted.ForgottenThaw) && !b.thaw(inst) {
 		return
 	}
 	b.mu.Lock()
 	b.desk.Reopen()
 	b.mu.Unlock()
-	detail := ""
+	ended := lifecycle.CaptureEnded{Op: c.Image}
 	if b.s.ctx.Err() != nil {
-		detail = "the server is stopping"
-	} else if cause != nil && !errors.Is(cause, context.Canceled) {
-		detail = cause.Error()
+		ended.Detail = "the server is stopping"
+	} else {
+		ended.Inside, ended.NotCapturable = c.Inside, runtime.IsNotCapturable(cause)
+		if cause != nil && !errors.Is(cause, context.Canceled) {
+			b.s.log.Warn("sandbox could not be captured", "sandbox", b.id, "err", cause)
+			ended.Detail = outcome.Words(cause)
+		}
 	}
-	b.tell(lifecycle.CaptureEnded{Op: op, Detail: detail})
+	b.tell(ended)
 }
 
 // thawRetry is how long to wait before another try to thaw a runtime.

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
@@ -69,7 +69,7 @@ func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRe
 		case end.Type == lifecycle.EntrySnapshotted:
 			return t.snap, nil
 		case end.Type == lifecycle.EntrySnapshotFailed:
-			return store.Snapshot{}, errdef.New(errdef.Unavailable, "snapshot_failed", "no snapshot of sandbox %s was taken, and it runs on: %s", id, end.Detail)
+			return store.Snapshot{}, outcome.NoSnapshot(id, end.Entry)
 		}
 		return store.Snapshot{}, outcome.Overtaken(b.snapshot())
 	}
@@ -107,14 +107,15 @@ func (t *taking) capture(ctx context.Context, op string) {
 	if err == nil {
 		return
 	}
-	detail := err.Error()
+	b.s.log.Warn("no snapshot could be taken", "sandbox", b.id, "err", err)
+	detail := outcome.Words(err)
 	switch {
 	case b.s.ctx.Err() != nil:
 		detail = "the server is stopping"
 	case errors.Is(err, context.Canceled):
 		detail = "it did not finish in time"
 	}
-	b.tell(lifecycle.SnapshotFailed{Op: op, Detail: detail})
+	b.tell(lifecycle.SnapshotFailed{Op: op, Detail: detail, NotCapturable: runtime.IsNotCapturable(err)})
 }
 
 func (t *taking) captureAs(ctx context.Context, c *snapshots.Capture) error {

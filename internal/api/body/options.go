@@ -92,7 +92,7 @@ var Options = append(Vocabulary{
 		Patch:   func(p *supervisor.Patch, v any) { p.Settings.RefreshOnActivity = ptr[bool](v) },
 	},
 	{
-		Name: "filesystemFallback", Doc: "Whether a resume boots the sandbox from its files if the server's runtime cannot read the memory image, for example after an upgrade (default: false). The result is the same as after a pause with mode filesystem. With false, the sandbox stays paused and the error says why.",
+		Name: "filesystemFallback", Doc: "Whether a resume boots the sandbox from its files if the server's runtime cannot read the memory image, for example after an upgrade (default: false). The result is the same as after a pause with mode filesystem. With false, the sandbox stays paused and the error says why. It also lets traffic boot a sandbox whose memory could not be captured (memory_not_capturable).",
 		Spelled: []Spelled{AsFlag.As("filesystemFallback filesystem_fallback")},
 		Create:  func(r *supervisor.CreateRequest, v any) { r.Settings.FilesystemFallback = v.(bool) },
 		Patch:   func(p *supervisor.Patch, v any) { p.Settings.FilesystemFallback = ptr[bool](v) },

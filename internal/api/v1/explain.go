@@ -28,6 +28,7 @@ type lifecycleView struct {
 	PauseFailures int                `json:"pauseFailures" doc:"How many automatic pauses have failed in a row."`
 	PauseRetryAt  *httpapi.Timestamp `json:"pauseRetryAt" doc:"No automatic pause is tried before this time."`
 	LastError     *string            `json:"lastError"`
+	Checkpoint    *checkpointView    `json:"checkpoint" doc:"What a resume restores."`
 	Lineage       []ancestorView     `json:"lineage" doc:"What the sandbox started from, and what that was of, nearest first, at most 20; empty for one that started from a template."`
 	Restored      *restoreView       `json:"restored" doc:"The snapshot that the sandbox went back to last; null if it never did."`
 	Refusals      []refusalView      `json:"refusals" doc:"The last connections out that were rejected, newest first. Connections that are denied by address are rejected inside the sandbox and are not listed."`
@@ -130,7 +131,7 @@ func (s *server) explain(c *call) (reply, error) {
 		Sandbox: x.Sandbox.ID, State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
 		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds), Telemetry: viewTelemetry(x.Blindness),
 		Clocks: viewClocks(x), Next: viewNext(x),
-		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError),
+		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError), Checkpoint: viewCheckpoint(rec),
 		Lineage: viewLineage(x.Sandbox.Config.Lineage), Restored: viewRestored(rec.Restored),
 		Refusals:    viewRefusals(x.Refusals),
 		Services:    viewServices(c, list),
@@ -261,7 +262,7 @@ func waitsFor(x supervisor.Explanation) string {
 }
 
 func wakesByTraffic(rec lifecycle.Record) bool {
-	return rec.Settings.AutoResume && rec.Checkpoint != nil && (rec.Checkpoint.Mode == lifecycle.Memory || rec.Settings.Serves)
+	return rec.Settings.AutoResume && rec.Checkpoint != nil && (rec.Checkpoint.Mode == lifecycle.Memory || rec.Settings.Serves || rec.BootsInstead())
 }
 
 // outcome returns what the end of a clock does; nothing for those of the

@@ -82,6 +82,9 @@ type limitsView struct {
 type checkpointView struct {
 	Mode  lifecycle.Mode `json:"mode"`
 	Bytes int64          `json:"bytes" doc:"What the pause wrote."`
+	// Reason and Detail are of a pause that was to keep memory, and has not.
+	Reason *string `json:"reason" doc:"memory_not_capturable, where a pause that was to keep the memory has kept the files alone; null otherwise."`
+	Detail *string `json:"detail" doc:"What kept the memory from being captured."`
 }
 
 type tombstoneView struct {
@@ -162,8 +165,18 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 	if v.Ports == nil {
 		v.Ports = store.Ports{}
 	}
-	if cp := rec.Checkpoint; cp != nil && rec.State != lifecycle.Terminated {
-		v.Checkpoint = &checkpointView{Mode: cp.Mode, Bytes: cp.Bytes}
+	v.Checkpoint = viewCheckpoint(*rec)
+	return v
+}
+
+func viewCheckpoint(rec lifecycle.Record) *checkpointView {
+	cp := rec.Checkpoint
+	if cp == nil || rec.State == lifecycle.Terminated {
+		return nil
+	}
+	v := &checkpointView{Mode: cp.Mode, Bytes: cp.Bytes}
+	if cp.Without != "" {
+		v.Reason, v.Detail = orNull(lifecycle.NotCapturable), orNull(cp.Without)
 	}
 	return v
 }

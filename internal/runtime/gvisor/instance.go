@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/gvisor/imageserver"
 	"github.com/drowse-dev/drowse/internal/runtime/netns"
@@ -267,13 +268,16 @@ func (i *instance) capture(write func() error) error {
 	}
 	i.liftLimit()
 	if err := write(); err != nil {
-		return fmt.Errorf("checkpoint %s: %w", i.id, brief(err))
+		if i.d.log != nil { // all of it is there alone
+			i.d.log.Warn("memory was not captured", "runtime", i.id, "err", err)
+		}
+		return fmt.Errorf("checkpoint %s: %w", i.id, explainCapture(err))
 	}
 	return failpoint.Fail(failpoint.Checkpointed)
 }
 
 // maxError bounds what an error of gVisor may say: it can carry a dump of the
-// guest's kernel.
+// guest's kernel, after its first line.
 const maxError = 300
 
 // brief returns err with the part of its text that a person can use.
@@ -282,8 +286,9 @@ func brief(err error) error {
 	if strings.Contains(text, unix.ENOSPC.Error()) {
 		return unix.ENOSPC
 	}
-	if len(text) <= maxError {
+	line, _, more := strings.Cut(text, "\n")
+	if !more && len(text) <= maxError {
 		return err
 	}
-	return errors.New(strings.ToValidUTF8(text[:maxError], "") + " …")
+	return errors.New(human.Line(strings.TrimRight(line, ": "), maxError))
 }

@@ -25,28 +25,50 @@ func (r *Reception) Pause(ctx context.Context, id string, mode lifecycle.Mode, a
 
 // Pause pauses a sandbox and returns when that is committed.
 func Pause(ctx context.Context, b Sandbox, mode lifecycle.Mode, m lifecycle.Meta) error {
+	_, err := pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: mode})
+	return err
+}
+
+// PauseAnyhow pauses a sandbox with its memory, or by its files alone where something
+// inside keeps that from being captured: who asks will not ask again.
+func PauseAnyhow(ctx context.Context, b Sandbox, m lifecycle.Meta) error {
+	end, err := pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: lifecycle.Memory})
+	by, so := end.NotCapturable()
+	if err == nil || !so {
+		return err
+	}
+	if m.Detail != "" {
+		m.Detail += "; "
+	}
+	m.Detail += lifecycle.WithoutMemory(by)
+	_, err = pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: lifecycle.Filesystem, Without: by})
+	return err
+}
+
+// pause pauses a sandbox, and returns the entry with which that ended.
+func pause(ctx context.Context, b Sandbox, ev lifecycle.PauseRequested) (lifecycle.Entry, error) {
 	for {
-		m.Op = ids.NewOp()
-		res, ended, err := b.Request(lifecycle.PauseRequested{Meta: m, Mode: mode})
+		ev.Op = ids.NewOp()
+		res, ended, err := b.Request(ev)
 		if err != nil {
-			return err
+			return lifecycle.Entry{}, err
 		}
 		end, err := Wait(ctx, ended)
 		if err != nil {
-			return err
+			return lifecycle.Entry{}, err
 		}
 		if res.Verdict == lifecycle.Waits {
 			continue
 		}
 		if end.Type != lifecycle.EntryPaused {
-			return outcome.PauseFailed(b.Snapshot(), end.Entry)
+			return end.Entry, outcome.PauseFailed(b.Snapshot(), end.Entry)
 		}
-		return nil
+		return end.Entry, nil
 	}
 }
 
-// PauseAll pauses every sandbox that runs, with its memory, for as long as ctx
-// lasts. It is for a server that stops and serves nobody any more. It returns
+// PauseAll pauses every sandbox that runs, with its memory where that can be captured,
+// for as long as ctx lasts. It is for a server that stops and serves nobody any more. It returns
 // how many sandboxes still run: those that could not be paused, or not in time.
 func (r *Reception) PauseAll(ctx context.Context) (left int) {
 	var pausing sync.WaitGroup
@@ -55,7 +77,7 @@ func (r *Reception) PauseAll(ctx context.Context) (left int) {
 		turns <- struct{}{}
 		pausing.Go(func() {
 			defer func() { <-turns }()
-			if err := Pause(ctx, b, lifecycle.Memory, lifecycle.Meta{Cause: lifecycle.CauseShutdown}); err != nil {
+			if err := PauseAnyhow(ctx, b, lifecycle.Meta{Cause: lifecycle.CauseShutdown}); err != nil {
 				r.Log.Warn("sandbox not paused", "sandbox", b.Snapshot().ID, "err", err)
 			}
 		})

@@ -87,6 +87,7 @@ type Capture struct {
 	Farewell func(context.Context)
 
 	Frozen  bool           // the runtime may be; set by Make
+	Inside  bool           // what runs inside takes the time, or has failed; set by Make
 	packs   *layer.Packs   // what the image has of others
 	sealing sync.WaitGroup // what still works on the image
 }
@@ -119,9 +120,11 @@ func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, f
 	if err := failpoint.Fail(failpoint.Drained); err != nil {
 		return cp, 0, err
 	}
+	c.Inside = true
 	if freed, err = x.freeze(ctx, c, cp.Mode); err != nil {
 		return cp, 0, err
 	}
+	c.Inside = false
 	// From here on nothing waits for what the guest does. It is frozen already, which an
 	// access that cancels the pause undoes at once.
 	done, err := x.turn(ctx, sb.Config.Key)
@@ -134,6 +137,7 @@ func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, f
 		m.HostFiles = x.Checkpoints.HostFiles(inst, sb)
 		c.packs, err = x.Checkpoints.Write(ctx, inst, c.Image, sb)
 		written()
+		c.Inside = runtime.IsNotCapturable(err) || ctx.Err() != nil
 		if err != nil {
 			return cp, 0, err
 		}
@@ -141,6 +145,7 @@ func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, f
 	if err := ctx.Err(); err != nil {
 		return cp, 0, err
 	}
+	c.Inside = false
 	if previous := sb.Record.Checkpoint; planted.In(planted.EarlyDrop) && previous != nil {
 		_ = x.Layers.RemoveImage(previous.ID)
 	}
@@ -166,10 +171,7 @@ func (x Maker) freeze(ctx context.Context, c *Capture, mode lifecycle.Mode) (fre
 	if mode == lifecycle.Filesystem || sb.Record.Settings.MeasuresWork() {
 		// Without a checkpoint nothing else makes the guest's kernel write back;
 		// and the agent, if it watches processes, learns when the sleep begins.
-		synced := trace.Start(ctx, "sync inside")
-		err := x.Guests.Agent(inst, sb.ID).Sync(ctx)
-		synced()
-		if err != nil {
+		if err := x.sync(ctx, c); err != nil {
 			return 0, err
 		}
 	}
@@ -180,6 +182,27 @@ func (x Maker) freeze(ctx context.Context, c *Capture, mode lifecycle.Mode) (fre
 		return 0, err
 	}
 	return x.memoryOf(inst), nil // before the capture, which takes some itself
+}
+
+// lastSync is how long the last resort waits for the guest's kernel to write back.
+const lastSync = 30 * time.Second
+
+// sync has the guest's kernel write back. Nothing inside keeps a pause from being made
+// by files that is the last resort.
+func (x Maker) sync(ctx context.Context, c *Capture) error {
+	defer trace.Start(ctx, "sync inside")()
+	within, cancel := ctx, context.CancelFunc(func() {})
+	last := c.Sandbox.Record.Op.Without != ""
+	if last {
+		within, cancel = context.WithTimeout(ctx, lastSync)
+	}
+	defer cancel()
+	err := x.Guests.Agent(c.Inst, c.Sandbox.ID).Sync(within)
+	if err != nil && last && ctx.Err() == nil {
+		x.Log.Warn("sandbox is put to sleep without a last sync", "sandbox", c.Sandbox.ID, "err", err)
+		return nil
+	}
+	return err
 }
 
 // memoryOf returns what a runtime takes of the machine's memory; 0 where that is

@@ -268,7 +268,7 @@ func (t *Tenant) stop(ctx context.Context, sb store.Sandbox, detail string) {
 // pause pauses a sandbox that is past its limit. Where that fails for good, its
 // runtime is ended: a limit that is not kept is none.
 func (t *Tenant) pause(ctx context.Context, sb store.Sandbox, detail string) {
-	err := calls.Pause(ctx, t.sandbox, lifecycle.Memory, lifecycle.Meta{Cause: lifecycle.CauseDisk, Detail: detail})
+	err := calls.PauseAnyhow(ctx, t.sandbox, lifecycle.Meta{Cause: lifecycle.CauseDisk, Detail: detail})
 	t.mu.Lock()
 	t.stopping = false
 	if err != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/trace"
@@ -237,7 +238,7 @@ func (l *Launcher) greet(ctx context.Context, s Start, inst runtime.Instance, sb
 
 // Failed returns what the lifecycle is told of a start that failed.
 func Failed(op string, err error) lifecycle.StartFailed {
-	failed := lifecycle.StartFailed{Op: op, Detail: err.Error()}
+	failed := lifecycle.StartFailed{Op: op, Detail: outcome.Words(err)}
 	if e, ok := errors.AsType[*errdef.Error](err); ok && (e.Code == checkpoint.CodeDamaged || e.Code == checkpoint.CodeUnreadable) {
 		failed.Detail, failed.Damaged, failed.Unreadable = e.Message, e.Code == checkpoint.CodeDamaged, e.Code == checkpoint.CodeUnreadable
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 )
@@ -59,9 +60,27 @@ func Overtaken(sb store.Sandbox) error {
 func PauseFailed(sb store.Sandbox, entry lifecycle.Entry) error {
 	switch entry.Type {
 	case lifecycle.EntryPauseFailed, lifecycle.EntryPauseCancelled:
+		if by, so := entry.NotCapturable(); so {
+			return notCapturable(fmt.Sprintf("sandbox %s could not be paused and runs on", sb.ID), by)
+		}
 		return errdef.New(errdef.Unavailable, "pause_failed", "sandbox %s could not be paused and runs on: %s", sb.ID, entry.Detail)
 	}
 	return Overtaken(sb)
+}
+
+// NoSnapshot is what a snapshot gets that ended with an entry that says so.
+func NoSnapshot(id string, entry lifecycle.Entry) error {
+	what := fmt.Sprintf("no snapshot of sandbox %s was taken, and it runs on", id)
+	if by, so := entry.NotCapturable(); so {
+		return notCapturable(what, by)
+	}
+	return errdef.New(errdef.Unavailable, "snapshot_failed", "%s: %s", what, entry.Detail)
+}
+
+// notCapturable is the answer to whoever wanted memory that cannot be saved.
+func notCapturable(what, by string) error {
+	return errdef.New(errdef.WrongState, runtime.CodeNotCapturable, "%s, because its memory cannot be saved: %s", what, by).
+		WithRemedy("close that, or keep the files alone: mode filesystem")
 }
 
 // NotCreated is what a create gets that failed. unfit is what the host lacks for
@@ -109,6 +128,9 @@ func NotResumed(id string, entry lifecycle.Entry, unfit *errdef.Error) error {
 func NotRestored(sb store.Sandbox, entry lifecycle.Entry, unfit *errdef.Error) error {
 	switch entry.Type {
 	case lifecycle.EntryRestoreFailed:
+		if by, so := entry.NotCapturable(); so {
+			return notCapturable(fmt.Sprintf("sandbox %s runs on as it was", sb.ID), by)
+		}
 		return errdef.New(errdef.Unavailable, "restore_failed", "sandbox %s runs on as it was, because that could not be kept: %s", sb.ID, entry.Detail).
 			WithRemedy("try again, or have it discarded")
 	case lifecycle.EntryResumeFailed:

@@ -72,8 +72,9 @@ export interface ChangeOptions {
   /**
    * Whether a resume boots the sandbox from its files if the server's runtime cannot read the
    * memory image, for example after an upgrade (default: false). The result is the same as after a
-   * pause with mode filesystem. With false, the sandbox stays paused and the error says why. (a
-   * boolean)
+   * pause with mode filesystem. With false, the sandbox stays paused and the error says why. It
+   * also lets traffic boot a sandbox whose memory could not be captured (memory_not_capturable).
+   * (a boolean)
    */
   filesystemFallback?: boolean | undefined;
   /**
@@ -126,7 +127,14 @@ export interface ChangeOptions {
 export interface Checkpoint {
   /** What the pause wrote. */
   bytes: number;
+  /** What kept the memory from being captured. */
+  detail: string | null;
   mode: "memory" | "filesystem";
+  /**
+   * memory_not_capturable, where a pause that was to keep the memory has kept the files alone;
+   * null otherwise.
+   */
+  reason: string | null;
 }
 
 export interface Clock {
@@ -202,8 +210,9 @@ export interface CreateOptions {
   /**
    * Whether a resume boots the sandbox from its files if the server's runtime cannot read the
    * memory image, for example after an upgrade (default: false). The result is the same as after a
-   * pause with mode filesystem. With false, the sandbox stays paused and the error says why. (a
-   * boolean)
+   * pause with mode filesystem. With false, the sandbox stays paused and the error says why. It
+   * also lets traffic boot a sandbox whose memory could not be captured (memory_not_capturable).
+   * (a boolean)
    */
   filesystemFallback?: boolean | undefined;
   /**
@@ -355,6 +364,8 @@ export interface Event {
 export interface Explanation {
   /** Whether a hold counts, so that the sandbox is not idle. */
   busy: boolean;
+  /** What a resume restores. */
+  checkpoint: Checkpoint | null;
   /** In order of precedence if several end at once. */
   clocks: Clock[];
   generation: number;

@@ -121,7 +121,8 @@ class ChangeOptions(TypedDict, total=False):
     """Whether a resume boots the sandbox from its files if the server's runtime cannot read the
     memory image, for example after an upgrade (default: false). The result is the same as after
     a pause with mode filesystem. With false, the sandbox stays paused and the error says why.
-    (a boolean)
+    It also lets traffic boot a sandbox whose memory could not be captured
+    (memory_not_capturable). (a boolean)
     """
     idle_timeout: float | timedelta
     """How long the sandbox may be idle. onIdle says what happens then. (seconds, fractions
@@ -166,7 +167,13 @@ class ChangeOptions(TypedDict, total=False):
 class Checkpoint:
     bytes: int
     """What the pause wrote."""
+    detail: str | None = None
+    """What kept the memory from being captured."""
     mode: Literal["memory", "filesystem"]
+    reason: str | None = None
+    """memory_not_capturable, where a pause that was to keep the memory has kept the files alone;
+    null otherwise.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +245,8 @@ class CreateOptions(TypedDict, total=False):
     """Whether a resume boots the sandbox from its files if the server's runtime cannot read the
     memory image, for example after an upgrade (default: false). The result is the same as after
     a pause with mode filesystem. With false, the sandbox stays paused and the error says why.
-    (a boolean)
+    It also lets traffic boot a sandbox whose memory could not be captured
+    (memory_not_capturable). (a boolean)
     """
     hooks: Hooks
     """Commands that run inside the sandbox before a pause, after a resume or before a kill. If one
@@ -366,6 +374,8 @@ class Event:
 class Explanation:
     busy: bool
     """Whether a hold counts, so that the sandbox is not idle."""
+    checkpoint: Checkpoint | None = None
+    """What a resume restores."""
     clocks: list[Clock]
     """In order of precedence if several end at once."""
     generation: int
