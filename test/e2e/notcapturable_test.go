@@ -34,7 +34,7 @@ func leave(ctx context.Context, t *testing.T, sb *client.Sandbox, program string
 func wantNotCapturable(t *testing.T, what string, err error, held string) {
 	t.Helper()
 	e, ok := errors.AsType[*client.Error](err)
-	if !ok || e.Code != "memory_not_capturable" || e.Status != 409 || !strings.Contains(e.Message, held) || !strings.Contains(e.Remediation, "mode filesystem") {
+	if !ok || e.Code != "memory_not_capturable" || e.Status != 409 || !strings.Contains(e.Message, "(python3) holds "+held) || !strings.Contains(e.Remediation, "mode filesystem") {
 		t.Errorf("%s: %v", what, err)
 	}
 }
@@ -96,4 +96,67 @@ func (s *server) wantByFiles(ctx context.Context, id string) {
 	if c := info.Checkpoint; c == nil || c.Mode != client.Filesystem || c.Reason != "memory_not_capturable" || !strings.Contains(c.Detail, "/dev/net/tun") {
 		s.t.Errorf("it sleeps with %+v", info.Checkpoint)
 	}
+}
+
+// deletedFiles are open and have no name any more.
+const deletedFiles = `
+os.chdir("/home/user")
+os.mkfifo("fifo")
+r, w = os.open("fifo", os.O_RDONLY | os.O_NONBLOCK), os.open("fifo", os.O_WRONLY)
+os.write(w, b"before")
+os.unlink("fifo")
+os.symlink("/no/where", "link")
+link = os.open("link", 0o10000000 | os.O_NOFOLLOW)
+os.unlink("link")
+file = os.open("file", os.O_RDWR | os.O_CREAT)
+os.unlink("file")
+mib = os.urandom(1 << 20)
+for _ in range(150):
+    os.write(file, mib)
+def look():
+    os.write(w, b", after")
+    os.lseek(file, 0, 0)
+    whole = all(os.read(file, 1 << 20) == mib for _ in range(150)) and os.read(file, 1) == b""
+    return [os.read(r, 100).decode(), os.readlink("", dir_fd=link), os.fstat(link).st_nlink, whole]
+if os.fork() == 0:
+    while not os.path.exists("/tmp/look"):
+        time.sleep(0.02)
+    open("/tmp/.seen", "w").write(repr(look()))
+    os.rename("/tmp/.seen", "/tmp/seen")
+    os._exit(0)
+`
+
+// TestDeletedFilesAreKept: who holds them is paused and goes on, with both ends of a
+// FIFO and what is in it, and with the content of a file that takes much memory.
+func TestDeletedFilesAreKept(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, client.CreateOptions{})
+	leave(ctx, t, sb, deletedFiles)
+	for range 2 {
+		s.pause(ctx, sb.ID)
+		s.connect(ctx, sb.ID)
+	}
+	exit, out := run(ctx, t, sb, "sh", "-c", "touch /tmp/look; for i in $(seq 500); do [ -e /tmp/seen ] && break; sleep 0.02; done; cat /tmp/seen")
+	if want := "['before, after', '/no/where', 0, True]"; exit.Code != 0 || out != want {
+		t.Errorf("after two pauses: %v %s, want %s", exit, out, want)
+	}
+}
+
+// TestDeletedFileThatIsTooLarge: it ends nobody. As a file with a name it is kept.
+func TestDeletedFileThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, client.CreateOptions{})
+	leave(ctx, t, sb, `
+f = os.open("/home/user/large", os.O_RDWR | os.O_CREAT)
+os.ftruncate(f, 1 << 40)
+os.unlink("/home/user/large")`)
+	wantNotCapturable(t, "a pause", s.client.Pause(ctx, sb.ID), "/home/user/large (deleted)")
+	if exit, out := run(ctx, t, sb, "pkill", "-f", "sleep.3600"); exit.Code != 0 {
+		t.Fatalf("%v: %s", exit, out)
+	}
+	s.pause(ctx, sb.ID)
 }

@@ -48,6 +48,12 @@ package main
 // restored as a deleted one, and a watch of it ends. Appended is where the file of the
 // host ends, not where gVisor has last seen its end.
 //
+// gVisor saves open files that were deleted, but no symbolic links, and the content byte
+// by byte as objects: a file of 100 MiB takes gigabytes, and gVisor dies of it, when it
+// is saved or when it is restored. With the edits bytes are saved as they are, links are
+// saved too, and a file that takes more memory than there is left fails the capture. What
+// fails it is named, with the process that holds it.
+//
 // All that runs inside has one priority on the host. Among fifty loops, what is asked of
 // the first process gets a fiftieth of the processor. With the edits threads that have run
 // for a second run by turns, few at once, and others beside them. Those of the first
@@ -160,7 +166,8 @@ restart:
 			{ // PrepareSave
 				old: `	// Save file data for deleted regular files which are still accessible via
 `,
-				new: `	if fs.shared() {
+				new: `	left := fs.memoryForDeleted()
+	if fs.shared() {
 		fs.syncMu.Unlock()
 		fs.prepareSaveGone(ctx)
 		fs.syncMu.Lock()
@@ -173,6 +180,50 @@ restart:
 `,
 				new: `		if sd.d.vfsd.IsDead() && !fs.shared() {
 `,
+			},
+			{
+				old: `			if err := sd.d.prepareSaveDead(ctx); err != nil {
+`,
+				new: `			if err := sd.d.prepareSaveDead(ctx, &left); err != nil {
+`,
+			},
+			{ // prepareSaveDead
+				old: `func (d *dentry) prepareSaveDead(ctx context.Context) error {
+	if !d.inode.isRegularFile() && !d.isDir() {
+`,
+				new: `func (d *dentry) prepareSaveDead(ctx context.Context, left *uint64) error {
+	if i, ok := d.inode.impl.(*directfsInode); ok && !d.inode.isRegularFile() && !d.isDir() {
+		if err := i.saveContent(ctx, left); err != nil {
+			return err
+		}
+	} else if !d.inode.isRegularFile() && !d.isDir() {
+`,
+			},
+			{
+				old: `		if err := d.prepareSaveDeletedRegularFile(ctx); err != nil {
+`,
+				new: `		if size := d.inode.size.Load(); size > *left {
+			return fmt.Errorf("gofer.dentry(%q): a deleted file of %d bytes cannot be saved, there is memory for %d", genericDebugPathname(d.inode.fs, d), size, *left)
+		} else {
+			*left -= size
+		}
+		if err := d.prepareSaveDeletedRegularFile(ctx); err != nil {
+`,
+			},
+			{ // restoreDeleted
+				old: `	default:
+		return fmt.Errorf("gofer.dentry(%q).restoreDeleted: invalid`,
+				new: `	default:
+		if i, ok := d.inode.impl.(*directfsInode); ok {
+			delete(d.inode.fs.savedDeletedOpenDentries, d)
+			if i.controlFD >= 0 {
+				return nil // it has another name
+			}
+			err := i.restoreGone(ctx, d)
+			i.savedDeletedData = nil
+			return err
+		}
+		return fmt.Errorf("gofer.dentry(%q).restoreDeleted: invalid`,
 			},
 			{ // beforeSave: a synthetic dentry is in memory
 				old: `	if d.vfsd.IsDead() {
@@ -408,6 +459,70 @@ func (d *dentry) writeBackTimes(ctx context.Context) {
 `,
 				new: `			saveOpts.PagesFile = nil
 			return fmt.Errorf("failed to open pages file: %w", err)
+`,
+			},
+			{ // SaveWithOpts
+				old: `	if err := saveOpts.Save(s.Kernel.SupervisorContext(), s.Kernel, s.Watchdog); err != nil {
+		return err
+	}
+`,
+				new: `	if err := saveOpts.Save(s.Kernel.SupervisorContext(), s.Kernel, s.Watchdog); err != nil {
+		return sayHolder(s.Kernel, err)
+	}
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/state/encode.go",
+		sha256: "176f4e687b3fd4549cc9149ebd8cd9ccff3af077fc3cf8ebe303a27012df093e",
+		changes: []change{
+			{ // encodeArray
+				old: `	l := obj.Len()
+	a := &wire.Array{
+`,
+				new: `	l := obj.Len()
+	if l >= wholeBytes && obj.CanAddr() && obj.Type().Elem() == byteType {
+		s := wire.String(gohacks.StringFromImmutableBytes(obj.Bytes()))
+		*dest = &s
+		return
+	}
+	a := &wire.Array{
+`,
+			},
+			{
+				old: `	"gvisor.dev/gvisor/pkg/state/wire"
+)
+`,
+				new: `	"gvisor.dev/gvisor/pkg/gohacks"
+	"gvisor.dev/gvisor/pkg/state/wire"
+)
+
+// wholeBytes is from how many bytes on an array of them is written as one object.
+const wholeBytes = 4096
+
+var byteType = reflect.TypeOf(byte(0))
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/state/decode.go",
+		sha256: "90fc8363c5c0e20df3c4053a66be3aae6d8f99599f0eb3a30d90529a5eeefeaf",
+		changes: []change{
+			{ // decodeObject
+				old: `	case *wire.String:
+		obj.SetString(string(*x))
+`,
+				new: `	case *wire.String:
+		if obj.Kind() == reflect.Array {
+			if len(*x) != obj.Len() {
+				Failf("mismatching array length expect=%d, actual=%d", obj.Len(), len(*x))
+			}
+			copy(obj.Bytes(), *x)
+			return
+		}
+		obj.SetString(string(*x))
 `,
 			},
 		},
@@ -688,6 +803,83 @@ func sentByAnother(info *linux.SignalInfo) bool {
 		return info.PID() != 0 && info.PID() != int32(initTID)
 	}
 	return info.Code < 0
+}
+`,
+	"pkg/sentry/control/drowse_holder.go": `package control
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+)
+
+// sayHolder adds to an error of a save which process holds what it is about.
+func sayHolder(k *kernel.Kernel, err error) error {
+	said, _, _ := strings.Cut(err.Error(), "\n")
+	ctx := k.SupervisorContext()
+	root := k.TaskSet().Root
+	for _, tg := range root.ThreadGroups() {
+		t := tg.Leader()
+		if t == nil {
+			continue
+		}
+		var fds *kernel.FDTable
+		t.WithMuLocked(func(t *kernel.Task) { // the name of a file may ask for the lock
+			if fds = t.FDTable(); fds != nil {
+				fds.IncRef()
+			}
+		})
+		if fds == nil {
+			continue
+		}
+		held := ""
+		fds.ForEach(ctx, func(_ int32, file *vfs.FileDescription, _ kernel.FDFlags) bool {
+			if name := file.MappedName(ctx); isAbout(said, file, name) {
+				held = name
+			}
+			return held == ""
+		})
+		fds.DecRef(ctx)
+		if held != "" {
+			return fmt.Errorf("held: process %d (%s) holds %s: %s", root.IDOfThreadGroup(tg), t.Name(), held, said)
+		}
+	}
+	return err
+}
+
+func isAbout(said string, file *vfs.FileDescription, name string) bool {
+	switch kind := fmt.Sprintf("%T", file.Impl()); {
+	case kind == "*tundev.tunFD":
+		return strings.Contains(said, "/dev/net/tun") || strings.Contains(said, "channel.queue")
+	case file.Dentry().IsDead():
+		return strings.Contains(said, path.Base(strings.TrimSuffix(name, " (deleted)"))+"\"")
+	}
+	return false
+}
+`,
+	"pkg/sentry/fsimpl/gofer/drowse_deleted.go": `package gofer
+
+import "gvisor.dev/gvisor/pkg/sentry/usage"
+
+// mostDeleted is how much content of deleted files is saved where nobody says how much
+// memory there is.
+const mostDeleted = 256 << 20
+
+// memoryForDeleted returns how many bytes of deleted files can be saved. It takes that
+// much memory here and twice as much when they are restored, beside what is taken.
+func (fs *filesystem) memoryForDeleted() uint64 {
+	all := usage.MaximumTotalMemoryBytes
+	used, err := fs.mf.TotalUsage()
+	switch {
+	case all == 0 || err != nil:
+		return mostDeleted
+	case used >= all:
+		return 0
+	}
+	return (all - used) / 3
 }
 `,
 	"pkg/sentry/fsimpl/gofer/drowse_shared.go": sharedFiles,
