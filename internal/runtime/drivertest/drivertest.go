@@ -45,6 +45,8 @@ type Env struct {
 	NewSpec func(t *testing.T) runtime.Spec
 	// Again returns the spec for the next runtime over the same files.
 	Again func(t *testing.T, spec runtime.Spec) runtime.Spec
+	// Hinder has the guest hold something that cannot be saved with its memory.
+	Hinder func(t *testing.T, inst runtime.Instance)
 }
 
 // Run runs the suite.
@@ -56,6 +58,7 @@ func Run(t *testing.T, env Env) {
 		{"StartServes", testStart},
 		{"FreezeThaw", testFreeze},
 		{"CheckpointLeavesFrozenAndIntact", testCheckpoint},
+		{"WhatCannotBeSavedIsToldApart", testNotCapturable},
 		{"RestoreContinues", testRestore},
 		{"AdoptAfterRestart", testAdopt},
 		{"AdoptFrozen", testAdoptFrozen},
@@ -192,6 +195,26 @@ func testCheckpoint(t *testing.T, env Env) {
 		t.Errorf("after the thaw the guest is %+v, was %+v", after, before)
 	}
 	checkpoint(t, inst) // a second one works
+}
+
+func testNotCapturable(t *testing.T, env Env) {
+	_, _, inst := start(t, env)
+	before := ask(t, inst)
+	env.Hinder(t, inst)
+	if err := inst.Freeze(t.Context()); err != nil {
+		t.Fatalf("freeze: %v", err)
+	}
+	for range 2 {
+		if err := inst.Checkpoint(t.Context(), t.TempDir()); !runtime.IsNotCapturable(err) {
+			t.Fatalf("a checkpoint of what cannot be saved: %v", err)
+		}
+	}
+	if err := inst.Thaw(t.Context()); err != nil {
+		t.Fatalf("thaw: %v", err)
+	}
+	if after := ask(t, inst); after.PID != before.PID || after.Count <= before.Count {
+		t.Errorf("after that the guest is %+v, was %+v", after, before)
+	}
 }
 
 func testRestore(t *testing.T, env Env) {

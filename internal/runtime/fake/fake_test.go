@@ -16,6 +16,8 @@ import (
 type counter struct {
 	mu    sync.Mutex // a request whose client has gone may still be at work beside the next
 	state drivertest.State
+
+	hindered atomic.Bool
 }
 
 func (c *counter) Serves(port int) http.Handler {
@@ -33,24 +35,27 @@ func (c *counter) Serves(port int) http.Handler {
 func (c *counter) Image() ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.hindered.Load() {
+		return nil, runtime.NotCapturable("it holds something")
+	}
 	return json.Marshal(c.state)
 }
 
-func bootCounter(_ runtime.Spec, image []byte) (Program, error) {
-	c := &counter{state: drivertest.State{PID: 1}}
-	if image == nil {
-		return c, nil
-	}
-	return c, json.Unmarshal(image, &c.state)
-}
-
 func TestContract(t *testing.T) {
-	m := NewMachine(bootCounter)
+	var last *counter
+	m := NewMachine(func(_ runtime.Spec, image []byte) (Program, error) {
+		last = &counter{state: drivertest.State{PID: 1}}
+		if image == nil {
+			return last, nil
+		}
+		return last, json.Unmarshal(image, &last.state)
+	})
 	var next atomic.Int64
 	spec := func(*testing.T) runtime.Spec { return runtime.Spec{ID: fmt.Sprintf("i%08d", next.Add(1))} }
 	drivertest.Run(t, drivertest.Env{
 		Reopen:  func(*testing.T) runtime.Driver { return m.Driver() },
 		NewSpec: spec,
 		Again:   func(t *testing.T, _ runtime.Spec) runtime.Spec { return spec(t) },
+		Hinder:  func(*testing.T, runtime.Instance) { last.hindered.Store(true) },
 	})
 }

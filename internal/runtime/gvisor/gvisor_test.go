@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 		http.Handle("/", drivertest.Guest())
 		http.Handle("/fresh", serveFresh())
 		http.Handle("/hold", serveHold())
+		http.Handle("/hinder", serveHinder())
 		http.Handle("/disk", serveDisk())
 		http.Handle("/heap", serveHeap())
 		http.Handle("/hogs", serveHogs())
@@ -162,7 +163,7 @@ func TestContract(t *testing.T) {
 		t.Run(fmt.Sprintf("%d waiting", warm), func(t *testing.T) {
 			r := newRig(t)
 			r.warm = warm
-			drivertest.Run(t, drivertest.Env{Reopen: r.reopen, NewSpec: r.newSpec, Again: r.again})
+			drivertest.Run(t, drivertest.Env{Reopen: r.reopen, NewSpec: r.newSpec, Again: r.again, Hinder: hinder})
 		})
 	}
 }

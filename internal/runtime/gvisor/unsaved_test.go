@@ -2,6 +2,8 @@ package gvisor
 
 import (
 	"errors"
+	"net/http"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -31,5 +33,46 @@ func TestWhatCannotBeSavedIsToldApart(t *testing.T) {
 		if runtime.IsNotCapturable(err) != c.never || err.Error() != c.told {
 			t.Errorf("%q is told as %q, and that it never succeeds: %v", c.said, err, runtime.IsNotCapturable(err))
 		}
+	}
+}
+
+// serveHinder has the guest hold a deleted file, of which there are two that cannot be
+// saved: without the edits a link, and with them what no memory holds.
+func serveHinder() http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		const link, file = "/hinder-link", "/hinder-file"
+		if err := hinderBy(link, file, r.URL.Query().Has("large")); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	}
+}
+
+func hinderBy(link, file string, large bool) error {
+	if !large {
+		if err := os.Symlink("/", link); err != nil {
+			return err
+		}
+		_, err := unix.Open(link, unix.O_PATH|unix.O_NOFOLLOW, 0)
+		return errors.Join(err, os.Remove(link))
+	}
+	fd, err := unix.Open(file, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Ftruncate(fd, 1<<40), os.Remove(file))
+}
+
+func hinder(t *testing.T, inst runtime.Instance) {
+	url := "http://guest/hinder"
+	if edits != "" {
+		url += "?large"
+	}
+	resp, err := guestClient(inst.(*instance)).Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
 	}
 }
