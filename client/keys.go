@@ -50,7 +50,9 @@ type KeyCost struct {
 	Starting      int   `json:"starting"`      // sandboxes on their way up, those that wait for a turn included
 	Requests      int   `json:"requests"`      // requests and streams open into its sandboxes
 	Descriptors   int   `json:"descriptors"`   // of connections out of its sandboxes
-	BufferedBytes int   `json:"bufferedBytes"` // of bodies of its requests, and of connections out whose name is not known yet
+	BufferedBytes int   `json:"bufferedBytes"` // that wait for clients and guests: of bodies, input, output and connections out
+	KeptBytes     int   `json:"keptBytes"`     // kept for clients who ask later
+	Sessions      int   `json:"sessions"`      // over SSH and of terminals
 	LogBytes      int64 `json:"logBytes"`      // kept of what its sandboxes log
 
 	// Since the server's start.

@@ -120,12 +120,12 @@ count since the server started; the other columns are current values.`,
 }
 
 func tableOfCosts(w io.Writer, list []client.Key) {
-	rows := [][]string{{"ID", "NAME", "STARTING", "REQUESTS", "DESCRIPTORS", "BUFFERED", "LOGS", "DATABASE", "CHECKPOINTS"}}
+	rows := [][]string{{"ID", "NAME", "STARTING", "REQUESTS", "DESCRIPTORS", "BUFFERED", "KEPT", "SESSIONS", "LOGS", "DATABASE", "CHECKPOINTS"}}
 	for _, k := range list {
 		c := k.Cost
 		rows = append(rows, []string{
 			k.ID, k.Name, strconv.Itoa(c.Starting), strconv.Itoa(c.Requests), strconv.Itoa(c.Descriptors),
-			human.Bytes(int64(c.BufferedBytes)), human.Bytes(c.LogBytes), human.Bytes(c.DatabaseBytes),
+			human.Bytes(int64(c.BufferedBytes)), human.Bytes(int64(c.KeptBytes)), strconv.Itoa(c.Sessions), human.Bytes(c.LogBytes), human.Bytes(c.DatabaseBytes),
 			span(time.Duration(c.CheckpointSeconds * float64(time.Second))),
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/ration"
@@ -44,7 +45,7 @@ func New() *Room {
 
 // Who is for whom something is held.
 type Who struct {
-	Key     string // the id of an API key, or what else proves who asks
+	Key     string // the id of an API key, or what else proves who asks, with a colon in it
 	Address string // of the client; "" for none
 }
 
@@ -69,6 +70,19 @@ type Holdings struct{ Waiting, Kept, Sessions int }
 func (r *Room) Of(key string) Holdings {
 	name := keyHolder(key)
 	return Holdings{r.waiting.Of(name), r.kept.Of(name), r.sessions.Of(name)}
+}
+
+// Keys returns the API keys for which something is held.
+func (r *Room) Keys() []string {
+	var keys []string
+	for _, of := range []*ration.Ration{r.waiting, r.kept, r.sessions} {
+		for _, name := range of.Holders() {
+			if key, ok := strings.CutPrefix(name, keyHolder("")); ok && !strings.Contains(key, ":") {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
 }
 
 // All returns what is held in all.

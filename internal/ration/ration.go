@@ -7,7 +7,11 @@
 // are safe for concurrent use, and none waits: see [Ration.Given].
 package ration
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // Holder is who units count for. The name must say of which kind it is, if
 // there are several.
@@ -81,6 +85,13 @@ func (r *Ration) Of(name string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.by[name]
+}
+
+// Holders returns who has units, in any order.
+func (r *Ration) Holders() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.by))
 }
 
 // Taken returns how many units are taken.

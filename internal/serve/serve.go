@@ -373,7 +373,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
 	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies(p.room)
-	p.sup.CountBuffers(func(key string) int { return p.room.Of(key).Waiting })
+	p.sup.CountHeld(p.room)
 	return p.calls.Handler(bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
@@ -15,9 +16,9 @@ type meteredStore interface {
 	Meter(wrote func(key string, bytes int))
 }
 
-// CountBuffers has the costs of a key include what f returns: bytes that its
-// requests hold elsewhere. It is called before the supervisor serves anybody.
-func (s *Supervisor) CountBuffers(f func(key string) int) { s.buffers = f }
+// CountHeld has the costs of a key include what is held for it in a room. It is called
+// before the supervisor serves anybody.
+func (s *Supervisor) CountHeld(r *held.Room) { s.held = r }
 
 // KeyCosts returns what the keys cost the server, of those that have sandboxes or
 // have cost something since the server's start.
@@ -35,8 +36,12 @@ func (s *Supervisor) KeyCosts() map[string]cost.Cost {
 		c.LogBytes += s.logs().Size(b.id)
 		costs[key] = c
 	})
-	for _, key := range s.ledger.Keys() {
-		if _, known := costs[key]; !known { // its sandboxes have all ended
+	keys := s.ledger.Keys()
+	if s.held != nil {
+		keys = append(keys, s.held.Keys()...)
+	}
+	for _, key := range keys {
+		if _, known := costs[key]; !known { // it has no sandboxes
 			costs[key] = cost.Cost{}
 		}
 	}
@@ -50,8 +55,10 @@ func (s *Supervisor) KeyCosts() map[string]cost.Cost {
 func (s *Supervisor) withNow(key string, c cost.Cost) cost.Cost {
 	c.Starting = s.launcher.Of(key)
 	c.Descriptors, c.BufferedBytes = s.outside.Room.Of(key)
-	if s.buffers != nil {
-		c.BufferedBytes += s.buffers(key)
+	if s.held != nil {
+		h := s.held.Of(key)
+		c.BufferedBytes += h.Waiting
+		c.KeptBytes, c.Sessions = h.Kept, h.Sessions
 	}
 	s.ledger.Fill(key, &c)
 	return c

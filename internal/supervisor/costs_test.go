@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -16,11 +17,17 @@ import (
 func TestKeyCosts(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
-	s.CountBuffers(func(key string) int { return len(key) })
+	room := held.New()
+	s.CountHeld(room)
+	room.Lasting(held.Who{Key: "busy"}).Grow(4)
+	room.Lasting(held.Who{Key: "quiet"}).Grow(5)
+	room.Record("idle").Grow(7)
+	_, _ = room.Session(held.Who{Key: "idle"})
+	room.Passing(held.Who{Key: "volume:x"}).Grow(1)
 	busy := create(t, s, CreateRequest{Settings: sleepy, Config: store.Config{Key: "busy"}})
 	create(t, s, CreateRequest{Settings: sleepy, Config: store.Config{Key: "quiet"}})
 	quiet := s.KeyCosts()["quiet"]
-	if quiet.DatabaseBytes == 0 || quiet.Checkpoints != 0 || quiet.BufferedBytes != len("quiet") {
+	if quiet.DatabaseBytes == 0 || quiet.Checkpoints != 0 || quiet.BufferedBytes != 5 {
 		t.Errorf("a key that made a sandbox costs %+v", quiet)
 	}
 	for range 3 {
@@ -39,7 +46,9 @@ func TestKeyCosts(t *testing.T) {
 	if now := s.KeyCosts()["quiet"]; now != quiet {
 		t.Errorf("the other key cost %+v, and costs %+v now", quiet, now)
 	}
-	wantSeries(t, s.Metrics(), "drowse_key_requests", map[string]float64{"busy": 1, "quiet": 0})
+	wantSeries(t, s.Metrics(), "drowse_key_requests", map[string]float64{"busy": 1, "quiet": 0, "idle": 0})
+	wantSeries(t, s.Metrics(), "drowse_key_kept_bytes", map[string]float64{"busy": 0, "quiet": 0, "idle": 7})
+	wantSeries(t, s.Metrics(), "drowse_key_sessions", map[string]float64{"busy": 0, "quiet": 0, "idle": 1})
 	lease.Release()
 	if err := s.Kill(t.Context(), busy, ""); err != nil {
 		t.Fatal(err)
@@ -47,8 +56,8 @@ func TestKeyCosts(t *testing.T) {
 	if after := s.KeyCosts()["busy"]; after.DatabaseBytes <= got.DatabaseBytes || after.Requests != 0 {
 		t.Errorf("when it has no sandbox any more, it costs %+v", after)
 	}
-	wantSeries(t, s.Metrics(), "drowse_key_requests", map[string]float64{"busy": 0, "quiet": 0})
-	wantSeries(t, s.Metrics(), "drowse_key_buffered_bytes", map[string]float64{"busy": 4, "quiet": 5})
+	wantSeries(t, s.Metrics(), "drowse_key_requests", map[string]float64{"busy": 0, "quiet": 0, "idle": 0})
+	wantSeries(t, s.Metrics(), "drowse_key_buffered_bytes", map[string]float64{"busy": 4, "quiet": 5, "idle": 0})
 }
 
 // wantSeries compares the values of a metric by key.

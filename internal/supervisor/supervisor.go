@@ -27,6 +27,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -160,7 +161,7 @@ type Supervisor struct {
 	graves      quota.Graves
 	resharing   *quota.Changes
 	ledger      *cost.Ledger
-	buffers     func(key string) int // see CountBuffers; nil for none
+	held        *held.Room // see CountHeld; nil for none
 	checkpoints checkpoint.Reader
 	space       *space.Disk
 

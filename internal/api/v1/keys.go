@@ -46,14 +46,16 @@ type keyCostView struct {
 	Starting          int     `json:"starting" doc:"Sandboxes on their way up now, those that wait for a turn included."`
 	Requests          int     `json:"requests" doc:"Requests and streams open into its sandboxes now."`
 	Descriptors       int     `json:"descriptors" doc:"Descriptors of connections out of its sandboxes now."`
-	BufferedBytes     int     `json:"bufferedBytes" doc:"Bytes of the bodies of its requests, and of connections out whose name is not known yet, now."`
+	BufferedBytes     int     `json:"bufferedBytes" doc:"Bytes that wait for clients and guests now: of bodies of requests, of input that programs do not read, of output that clients do not read, and of connections out whose name is not known yet."`
+	KeptBytes         int     `json:"keptBytes" doc:"Bytes kept now for clients who ask later, such as the output of contexts."`
+	Sessions          int     `json:"sessions" doc:"Connections that last, over SSH and of terminals and WebSockets, and the programs that SSH clients run, now."`
 	LogBytes          int64   `json:"logBytes" doc:"Bytes kept now of what its sandboxes log."`
 	DatabaseBytes     int64   `json:"databaseBytes" doc:"Bytes written to the database since the server's start."`
 	CheckpointSeconds float64 `json:"checkpointSeconds" doc:"Time spent since the server's start to checksum checkpoints, make them durable and verify them."`
 }
 
 func viewCost(c cost.Cost) keyCostView {
-	return keyCostView{c.Starting, c.Requests, c.Descriptors, c.BufferedBytes, c.LogBytes, c.DatabaseBytes, c.Checkpoints.Seconds()}
+	return keyCostView{c.Starting, c.Requests, c.Descriptors, c.BufferedBytes, c.KeptBytes, c.Sessions, c.LogBytes, c.DatabaseBytes, c.Checkpoints.Seconds()}
 }
 
 type keysView struct {

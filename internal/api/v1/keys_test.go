@@ -76,7 +76,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("its use is %v", use)
 	}
 	cost := all[1]["cost"].(map[string]any)
-	for _, name := range []string{"starting", "requests", "descriptors", "bufferedBytes", "logBytes", "databaseBytes", "checkpointSeconds"} {
+	for _, name := range []string{"starting", "requests", "descriptors", "bufferedBytes", "keptBytes", "sessions", "logBytes", "databaseBytes", "checkpointSeconds"} {
 		want := 0.0
 		if name == "databaseBytes" {
 			want = 1 // of each sandbox, says the fake

@@ -254,7 +254,7 @@ func (s *server) stat(c *call) (reply, error) {
 }
 
 func (s *server) change(c *call) (reply, error) {
-	data, err := httpapi.ReadBody(c.w, c.r, c.id)
+	data, err := httpapi.ReadBody(c.w, c.r, "volume:"+c.id)
 	if err != nil {
 		return reply{}, err
 	}

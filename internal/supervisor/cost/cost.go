@@ -19,7 +19,9 @@ type Cost struct {
 	Starting      int   // sandboxes on their way up, those that wait for a turn included
 	Requests      int   // requests and streams open into its sandboxes
 	Descriptors   int   // of connections out of its sandboxes
-	BufferedBytes int   // of bodies of its requests, and of connections out whose name is not known yet
+	BufferedBytes int   // of what waits for clients and guests, see package held, and of connections out whose name is not known yet
+	KeptBytes     int   // of what is kept for clients who ask later
+	Sessions      int   // connections that last, such as over SSH and of terminals, and what runs in them
 	LogBytes      int64 // kept of what its sandboxes log
 
 	// Since the server's start.
@@ -118,7 +120,7 @@ func (l *Ledger) ByLabel(costs map[string]Cost) map[string]Cost {
 
 func (c Cost) plus(d Cost) Cost {
 	return Cost{
-		c.Starting + d.Starting, c.Requests + d.Requests, c.Descriptors + d.Descriptors, c.BufferedBytes + d.BufferedBytes,
+		c.Starting + d.Starting, c.Requests + d.Requests, c.Descriptors + d.Descriptors, c.BufferedBytes + d.BufferedBytes, c.KeptBytes + d.KeptBytes, c.Sessions + d.Sessions,
 		c.LogBytes + d.LogBytes, c.DatabaseBytes + d.DatabaseBytes, c.Checkpoints + d.Checkpoints,
 	}
 }

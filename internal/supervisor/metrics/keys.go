@@ -8,7 +8,7 @@ import (
 
 // keys are the metrics that have a key as their label.
 type keys struct {
-	starting, requests, descriptors, buffered, logs, database, checkpoints *prometheus.Desc
+	starting, requests, descriptors, buffered, kept, sessions, logs, database, checkpoints *prometheus.Desc
 }
 
 func newKeys() keys {
@@ -19,7 +19,9 @@ func newKeys() keys {
 		starting:    desc("starting_sandboxes", "Sandboxes on their way up, those that wait for a turn included."),
 		requests:    desc("requests", "Requests and streams open into sandboxes."),
 		descriptors: desc("egress_descriptors", "Descriptors of connections out of sandboxes."),
-		buffered:    desc("buffered_bytes", "Bytes of request bodies, and of connections out whose name is not known yet."),
+		buffered:    desc("buffered_bytes", "Bytes that wait for clients and guests, and of connections out whose name is not known yet."),
+		kept:        desc("kept_bytes", "Bytes kept for clients who ask later."),
+		sessions:    desc("sessions", "Sessions over SSH and of terminals and WebSockets."),
 		logs:        desc("log_bytes", "Bytes kept of what sandboxes log."),
 		database:    desc("database_written_bytes_total", "Bytes written to the database."),
 		checkpoints: desc("checkpoint_seconds_total", "Time spent to checksum checkpoints, make them durable and verify them."),
@@ -27,7 +29,7 @@ func newKeys() keys {
 }
 
 func (m keys) describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.starting, m.requests, m.descriptors, m.buffered, m.logs, m.database, m.checkpoints} {
+	for _, d := range []*prometheus.Desc{m.starting, m.requests, m.descriptors, m.buffered, m.kept, m.sessions, m.logs, m.database, m.checkpoints} {
 		ch <- d
 	}
 }
@@ -43,6 +45,8 @@ func (m keys) collect(ch chan<- prometheus.Metric, costs map[string]cost.Cost) {
 			{m.requests, prometheus.GaugeValue, float64(c.Requests)},
 			{m.descriptors, prometheus.GaugeValue, float64(c.Descriptors)},
 			{m.buffered, prometheus.GaugeValue, float64(c.BufferedBytes)},
+			{m.kept, prometheus.GaugeValue, float64(c.KeptBytes)},
+			{m.sessions, prometheus.GaugeValue, float64(c.Sessions)},
 			{m.logs, prometheus.GaugeValue, float64(c.LogBytes)},
 			{m.database, prometheus.CounterValue, float64(c.DatabaseBytes)},
 			{m.checkpoints, prometheus.CounterValue, c.Checkpoints.Seconds()},
