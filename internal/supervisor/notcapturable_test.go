@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -60,12 +62,7 @@ func TestWhoCannotBeCapturedSleepsByFiles(t *testing.T) {
 	b, s := notCapturable(t)
 	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, AutoResume: true}})
 	put(t, s, id, "own")
-	for n := range 3 {
-		if _, err := s.SetTimeout(t.Context(), id, time.Millisecond, ""); err != nil {
-			t.Fatal(err)
-		}
-		testmode.Eventually(t, "the failure", func() bool { return failures(t, s, id) == n+1 })
-	}
+	failThrice(t, s, id)
 	wantByFiles(t, s, id)
 	if _, err := s.Acquire(t.Context(), id, Access{Port: 80}); code(err) != "not_resumable" {
 		t.Errorf("a request: %v", err)
@@ -77,6 +74,43 @@ func TestWhoCannotBeCapturedSleepsByFiles(t *testing.T) {
 	wantFiles(t, s, id, "own")
 	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
 		t.Errorf("and then a pause with memory: %v", err)
+	}
+}
+
+// failThrice has three automatic pauses fail.
+func failThrice(t *testing.T, s *Supervisor, id string) {
+	t.Helper()
+	for n := range 3 {
+		if _, err := s.SetTimeout(t.Context(), id, time.Millisecond, ""); err != nil {
+			t.Fatal(err)
+		}
+		testmode.Eventually(t, "the failure", func() bool { return failures(t, s, id) == n+1 })
+	}
+}
+
+// TestAgentThatDoesNotAnswerKeepsNobodyAwake: the last resort does without it.
+func TestAgentThatDoesNotAnswerKeepsNobodyAwake(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, PauseMode: lifecycle.Filesystem}})
+	b.set(func() { b.last.deaf.Store(true) })
+	failThrice(t, s, id)
+	testmode.Eventually(t, "the sleep", func() bool { return record(t, s, id).Situation() == lifecycle.Situation(lifecycle.Paused) })
+}
+
+// TestHostThatLacksSomethingCostsNoMemory: what is not the guest's doing is not counted.
+func TestHostThatLacksSomethingCostsNoMemory(t *testing.T) {
+	b := newBench(t)
+	b.set(func() { b.checkpoint = func() error { return unix.ENOSPC } })
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause}})
+	failThrice(t, s, id)
+	if rec := record(t, s, id); rec.State != lifecycle.Running || rec.Hindered.Times != 0 || !rec.PauseRetryAt.After(time.Now()) {
+		t.Errorf("after three failures it is %+v", rec)
+	}
+	b.set(func() { b.last.checkpoint = nil })
+	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		t.Error(err)
 	}
 }
 

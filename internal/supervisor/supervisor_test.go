@@ -48,6 +48,7 @@ type guest struct {
 	activity   func() (agentapi.Activity, error)
 	journal    func(after string) (agentapi.Log, bool) // false for an agent that has none
 	open       func() []runtime.OpenFile
+	deaf       atomic.Bool // it fails to write back
 }
 
 // OpenFiles are those that the guest's programs have open.
@@ -85,6 +86,10 @@ func (g *guest) agent(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.NewEncoder(w).Encode(seen)
 	case agentapi.PathSync:
+		if g.deaf.Load() {
+			http.Error(w, "no", http.StatusInternalServerError)
+			return
+		}
 		w.WriteHeader(http.StatusNoContent)
 	case agentapi.PathLog:
 		said, ok := g.journal(r.URL.Query().Get(agentapi.ParamAfter))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -120,11 +121,9 @@ func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, f
 	if err := failpoint.Fail(failpoint.Drained); err != nil {
 		return cp, 0, err
 	}
-	c.Inside = true
 	if freed, err = x.freeze(ctx, c, cp.Mode); err != nil {
 		return cp, 0, err
 	}
-	c.Inside = false
 	// From here on nothing waits for what the guest does. It is frozen already, which an
 	// access that cancels the pause undoes at once.
 	done, err := x.turn(ctx, sb.Config.Key)
@@ -164,6 +163,7 @@ func (x Maker) freeze(ctx context.Context, c *Capture, mode lifecycle.Mode) (fre
 	sb, inst := c.Sandbox, c.Inst
 	ctx, done := trace.Within(ctx, "freeze")
 	defer done()
+	c.Inside = true
 	x.Guests.RunHook(ctx, inst, sb, "pre_pause", sb.Config.Hooks.PrePause)
 	c.Farewell(ctx)
 	c.Frozen = true // from here on it is thawed if this fails
@@ -172,16 +172,27 @@ func (x Maker) freeze(ctx context.Context, c *Capture, mode lifecycle.Mode) (fre
 		// Without a checkpoint nothing else makes the guest's kernel write back;
 		// and the agent, if it watches processes, learns when the sleep begins.
 		if err := x.sync(ctx, c); err != nil {
+			c.Inside = !ofHost(err)
 			return 0, err
 		}
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	if err := inst.Freeze(ctx); err != nil {
+	err = inst.Freeze(ctx)
+	c.Inside = ctx.Err() != nil
+	if err != nil {
 		return 0, err
 	}
 	return x.memoryOf(inst), nil // before the capture, which takes some itself
+}
+
+// ofHost reports whether an error says that the host lacks something, which no guest
+// brings about.
+func ofHost(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ENOSPC, unix.EIO}, func(lacks error) bool {
+		return errors.Is(err, lacks)
+	})
 }
 
 // lastSync is how long the last resort waits for the guest's kernel to write back.
