@@ -31,9 +31,6 @@ import (
 const (
 	// handshakeTime is how long a client may take to log in.
 	handshakeTime = 30 * time.Second
-	// maxFresh is how many clients may be logging in at once, from anywhere, and
-	// maxFreshOfOne from one address.
-	maxFresh, maxFreshOfOne = 100, 20
 	// maxChannels is how many sessions and forwarded connections it may have
 	// at once, each a program in the sandbox.
 	maxChannels = 100
@@ -93,39 +90,35 @@ type Server struct {
 	o   Options
 	log *slog.Logger
 
-	all   clients // who is connected
-	fresh clients // who is logging in
+	all    clients // who is connected
+	logins logins
 
 	patience time.Duration // see intakePatience
 }
 
 // clients counts clients by their addresses.
 type clients struct {
-	mu  sync.Mutex
-	of  map[netip.Addr]int
-	all int
+	mu sync.Mutex
+	of map[netip.Addr]int
 }
 
-// enter counts a client, if there are fewer than most of its address, and than
-// mostOfAll; 0 is no bound.
-func (c *clients) enter(addr netip.Addr, most, mostOfAll int) bool {
+// enter counts a client, if there are fewer than most of its address; 0 is no bound.
+func (c *clients) enter(addr netip.Addr, most int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if most > 0 && c.of[addr] >= most || mostOfAll > 0 && c.all >= mostOfAll {
+	if most > 0 && c.of[addr] >= most {
 		return false
 	}
 	if c.of == nil {
 		c.of = map[netip.Addr]int{}
 	}
 	c.of[addr]++
-	c.all++
 	return true
 }
 
 func (c *clients) leave(addr netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all--
 	if c.of[addr]--; c.of[addr] == 0 {
 		delete(c.of, addr)
 	}
@@ -168,7 +161,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			continue
 		}
 		addr := addrOf(c)
-		if !s.all.enter(addr, s.o.PerClient, 0) {
+		if !s.all.enter(addr, s.o.PerClient) {
 			c.Close()
 			continue
 		}
@@ -253,11 +246,12 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 
 // handshake lets a client log in.
 func (s *Server) handshake(ctx context.Context, c *intake) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
-	addr := addrOf(c.Conn)
-	if !s.fresh.enter(addr, maxFreshOfOne, maxFresh) {
+	l := s.logins.enter(c.Conn, time.Now())
+	if l == nil {
 		return nil, nil, nil, errors.New("too many others are logging in")
 	}
-	defer s.fresh.leave(addr)
+	defer s.logins.leave(l)
+	c.Conn = l
 	_ = c.SetDeadline(time.Now().Add(handshakeTime))
 	conn, channels, requests, err := ssh.NewServerConn(c, s.config(ctx))
 	if err == nil {
