@@ -11,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 // statuses maps the classes of error to HTTP. Retry-After is sent with none of
@@ -36,6 +37,8 @@ var exceptions = map[string]int{
 	codeBodyTooLarge: http.StatusRequestEntityTooLarge,
 	codeBodyTimedOut: http.StatusRequestTimeout,
 	codeKeyReused:    http.StatusUnprocessableEntity,
+	// A pause that is answered with 409 has the SDKs say that the sandbox sleeps already.
+	lifecycle.NotCapturable: http.StatusBadRequest,
 }
 
 // Values of error_code that begin here. The others are errdef codes.

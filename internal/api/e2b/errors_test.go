@@ -47,6 +47,14 @@ func TestErrorClasses(t *testing.T) {
 	}
 }
 
+// TestPauseThatCannotBeIsNoSleep: of a 409 the SDKs say that the sandbox is paused.
+func TestPauseThatCannotBeIsNoSleep(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base"}`)
+	w.Fake.Err = errdef.New(errdef.WrongState, "memory_not_capturable", "it runs on")
+	w.do("POST", "/sandboxes/"+id+"/pause", "").fails(http.StatusBadRequest, "memory_not_capturable", "it runs on")
+}
+
 func TestUnclassedErrorsAreHidden(t *testing.T) {
 	w := newWorld(t)
 	w.Fake.Err = errors.New("password of the database is hunter2")
