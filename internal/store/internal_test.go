@@ -105,6 +105,41 @@ func TestVolumesFromBeforeLimits(t *testing.T) {
 	}
 }
 
+// TestSnapshotsFromBeforeKeysHadNames has snapshots be there when names become those of
+// keys: each has the key of its maker.
+func TestSnapshotsFromBeforeKeysHadNames(t *testing.T) {
+	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	want := []Snapshot{{ID: "s1", Name: "x", Key: "one"}, {ID: "s2", Key: "one"}, {ID: "s3", Name: "y"}}
+	for _, snap := range want {
+		if err := s.CommitSnapshot(t.Context(), snap, Sandbox{ID: "source"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "snapshots_of_keys") })
+	old := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "CREATE TABLE snapshots ") })
+	if _, err := s.writer.Exec(`ALTER TABLE snapshots RENAME TO new;` + migrations[old] +
+		`; INSERT INTO snapshots (id, name, version, created_at, data) SELECT id, name, version, created_at, data FROM new; DROP TABLE new;` +
+		fmt.Sprintf(`PRAGMA user_version = %d`, before)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.migrate(t.Context(), migrations[:before+1]); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Snapshots(t.Context())
+	if err != nil || len(got) != len(want) {
+		t.Fatalf("snapshots are %+v, %v", got, err)
+	}
+	for i, snap := range got {
+		if snap.ID != want[i].ID || snap.Name != want[i].Name || snap.Key != want[i].Key {
+			t.Errorf("snapshot %d is %+v, want %+v", i, snap, want[i])
+		}
+	}
+	again := Snapshot{ID: "s4", Name: "x", Key: "two"}
+	if err := s.CommitSnapshot(t.Context(), again, Sandbox{ID: "source"}, nil); err != nil {
+		t.Errorf("another key's snapshot of the same name: %v", err)
+	}
+}
+
 // TestEventsFromBeforeKeys has events be there when they get the key of their
 // sandbox.
 func TestEventsFromBeforeKeys(t *testing.T) {

@@ -36,11 +36,7 @@ func (s *Supervisor) KeyCosts() map[string]cost.Cost {
 		c.LogBytes += s.logs().Size(b.id)
 		costs[key] = c
 	})
-	keys := s.ledger.Keys()
-	if s.held != nil {
-		keys = append(keys, s.held.Keys()...)
-	}
-	for _, key := range keys {
+	for _, key := range append(s.ledger.Keys(), s.held.Keys()...) {
 		if _, known := costs[key]; !known { // it has no sandboxes
 			costs[key] = cost.Cost{}
 		}
@@ -55,11 +51,8 @@ func (s *Supervisor) KeyCosts() map[string]cost.Cost {
 func (s *Supervisor) withNow(key string, c cost.Cost) cost.Cost {
 	c.Starting = s.launcher.Of(key)
 	c.Descriptors, c.BufferedBytes = s.outside.Room.Of(key)
-	if s.held != nil {
-		h := s.held.Of(key)
-		c.BufferedBytes += h.Waiting
-		c.KeptBytes, c.Sessions = h.Kept, h.Sessions
-	}
+	h := s.held.Of(key)
+	c.BufferedBytes, c.KeptBytes, c.Sessions = c.BufferedBytes+h.Waiting, h.Kept, h.Sessions
 	s.ledger.Fill(key, &c)
 	return c
 }

@@ -161,7 +161,7 @@ type Supervisor struct {
 	graves      quota.Graves
 	resharing   *quota.Changes
 	ledger      *cost.Ledger
-	held        *held.Room // see CountHeld; nil for none
+	held        *held.Room // see CountHeld
 	checkpoints checkpoint.Reader
 	space       *space.Disk
 
@@ -181,7 +181,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s := &Supervisor{
 		o: o, log: o.Log, boxes: map[string]*box{}, outside: o.World,
 		resharing: quota.NewChanges(), creates: newCreates(),
-		Tokens: tokens.New(secret), Log: events.New(o.Store), ledger: &cost.Ledger{},
+		Tokens: tokens.New(secret), Log: events.New(o.Store), ledger: &cost.Ledger{}, held: held.New(),
 	}
 	s.Book = names.New(func(id string) bool {
 		b, err := s.box(id)
