@@ -63,7 +63,11 @@ func TestPosturesAreBounded(t *testing.T) {
 // TestTemplatesAreJudged: what no create would take is not kept.
 func TestTemplatesAreJudged(t *testing.T) {
 	w := newWorld(t, func(o *Options) {
+		o.MaxTimeout = time.Hour
 		o.Judge = func(req supervisor.CreateRequest) error {
+			if req.Settings.Timeout != time.Hour {
+				t.Errorf("it is judged as a create with the timeout %s", req.Settings.Timeout)
+			}
 			if len(req.Config.AllowOut) > 256 {
 				return errdef.New(errdef.Invalid, "network_invalid", "there are too many rules")
 			}

@@ -95,6 +95,7 @@ func ensureTemplate(s *server, c *call) (any, error) {
 		return nil, err
 	}
 	req := supervisor.CreateRequest{Config: store.Config{Key: c.key.ID}}
+	req.Settings.Timeout = s.MaxTimeout // as of a create that says nothing of it
 	p.apply(&req)
 	if err := s.Judge(req); err != nil {
 		return nil, err
