@@ -182,6 +182,7 @@ func TestDiskLimitOnFullDisk(t *testing.T) {
 		return err
 	})
 	second.same(asleep, second.ask(ctx))
+	awaitSpace(t, dir, 60<<20) // what it wrote before it fell back
 	s.pause(ctx, neighbour.sb.ID)
 	neighbour.same(before, neighbour.ask(ctx))
 }
