@@ -21,6 +21,7 @@ type call struct {
 	key     *Actor
 	looks   bool
 	sandbox string
+	status  int // of the answer; 0 if there is none yet
 	logged  bool
 }
 
@@ -41,6 +42,21 @@ func About(ctx context.Context, sandbox string) {
 		defer c.mu.Unlock()
 		c.sandbox = sandbox
 	}
+}
+
+// Answered returns with what status a call was answered, and the id of the API key
+// that it was of; "" if it had none that is good. It is for handlers within a Log's.
+func Answered(ctx context.Context) (key string, status int) {
+	c, ok := ctx.Value(callKey{}).(*call)
+	if !ok {
+		return "", 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.key != nil {
+		key = c.key.ID
+	}
+	return key, c.status
 }
 
 // Handler returns a handler that logs the calls that h answers. Only calls whose
@@ -103,7 +119,7 @@ func (c *call) log(l *Log, r *http.Request, status int) {
 	if c.logged {
 		return
 	}
-	c.logged = true
+	c.logged, c.status = true, status
 	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
 	if (c.key == nil || c.looks) && !refused {
 		return

@@ -446,3 +446,32 @@ func TestHTTP2RapidReset(t *testing.T) {
 		t.Errorf("another client: %v, %v", resp, err)
 	}
 }
+
+// TestRefusedAgainAndAgain: who asks for what is not there has all answers, and after
+// the first 500 in a while no more than 100 per second, by either protocol.
+func TestRefusedAgainAndAgain(t *testing.T) {
+	f := newFleet(t, echo)
+	for name, c := range map[string]*http.Client{"1.1": {Transport: &http.Transport{}}, "2": http2Client(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer c.CloseIdleConnections()
+			url := f.serve(t)
+			begin := time.Now()
+			for range 600 {
+				req := request2(t, url, nil)
+				req.Header.Set(headerSandbox, "iother")
+				resp, err := c.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if text := body(t, resp); resp.StatusCode != http.StatusBadGateway || !strings.Contains(text, "iother") {
+					t.Fatalf("it was answered %d %s", resp.StatusCode, text)
+				}
+				resp.Body.Close()
+			}
+			if took := time.Since(begin); took < 900*time.Millisecond {
+				t.Errorf("600 refusals took %s, want a second at least", took)
+			}
+		})
+	}
+}

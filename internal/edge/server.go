@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -83,6 +84,7 @@ type Server struct {
 	clients clients
 	streams clients        // counts requests by HTTP/2
 	buffers *ration.Ration // bytes; see room
+	refused held.Refusals  // by address
 
 	mu      sync.Mutex // taken before a conn's
 	conns   map[*conn]struct{}
@@ -200,6 +202,14 @@ func (s *Server) Serve(ln net.Listener) error {
 		case <-time.After(wait):
 		case <-s.ctx.Done():
 		}
+	}
+}
+
+// holdBack waits before a client gets an answer of that status, if it has been refused
+// too often. Requests for the control plane have keys, and wait there.
+func (s *Server) holdBack(client netip.Addr, status int) {
+	if status >= http.StatusBadRequest && !s.isClosing() {
+		s.refused.Wait(s.ctx, client.String())
 	}
 }
 

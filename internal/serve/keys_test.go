@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // asked is the answer to a request.
@@ -138,6 +139,29 @@ func TestKeysInBothDialects(t *testing.T) {
 			if strings.Contains(text, key) {
 				t.Errorf("a key is in %s", place)
 			}
+		}
+	}
+}
+
+// TestRefusedAgainAndAgain: a key whose calls fail again and again hears of it later
+// after the first 500 in a while, at 100 per second. So does an address that has no
+// good key. Nobody else waits for them.
+func TestRefusedAgainAndAgain(t *testing.T) {
+	w := newWorld(t)
+	one := w.wants(w.ask(testKey, "POST", "/v1/keys", `{"name":"one","role":"own"}`), 201, `"key"`).field("key")
+	for _, who := range []struct {
+		key, path, want string
+		status          int
+	}{
+		{one, "/v1/sandboxes/i0unknown", "sandbox_not_found", 404},
+		{testKey[:len(testKey)-1] + "0", "/sandboxes", "unknown API key", 401},
+	} {
+		begin := time.Now()
+		for range 600 {
+			w.wants(w.ask(who.key, "GET", who.path, ""), who.status, who.want)
+		}
+		if took := time.Since(begin); took < 900*time.Millisecond {
+			t.Errorf("600 answers %d took %s, want a second at least", who.status, took)
 		}
 	}
 }

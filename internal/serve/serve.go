@@ -374,7 +374,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies(p.room)
 	p.sup.CountHeld(p.room)
-	return p.calls.Handler(bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return p.calls.Handler(paced(ctx, bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):
 			native.ServeHTTP(w, r)
@@ -396,7 +396,24 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 		default:
 			control.ServeHTTP(w, r)
 		}
-	})))
+	}))))
+}
+
+// paced returns a handler that lets clients wait for the end of their answers who are
+// refused again and again: by their key, or else by their address.
+func paced(ctx context.Context, h http.Handler) http.Handler {
+	var refusals held.Refusals
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r)
+		key, status := audit.Answered(r.Context())
+		if status < http.StatusBadRequest {
+			return
+		}
+		if key == "" {
+			key = "address " + held.AddressOf(r.RemoteAddr)
+		}
+		refusals.Wait(ctx, key)
+	})
 }
 
 // localDomain is the domain under which a server is reached by host name from
