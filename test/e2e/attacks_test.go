@@ -29,6 +29,8 @@ var attacks = []attack{
 	{"requests hidden in bodies", "a connection to a user's server is kept only after a request without a body", 10, smuggle},
 	{"more files than the disk limit", "usage is measured, and the sandbox paused or ended", 1, fillDisk},
 	{"deep trees and odd names", "trees are walked by descriptor, in bounded memory", 1, plantHostileTree},
+	{"hundreds of thousands of files", "layers are packed, and a pause reads what has changed alone", 1, plantFiles},
+	{"forks without pause", "launches are bounded by key, and turns are short", 2, manyForks},
 	{"20,000 hard links", "listings are streamed, and a link counts as an entry", 1, plantLinks},
 	{"hooks that take 20 s", "a start's turn covers the host's work; guests hold up their own key only", 6, slowHooks},
 	{"oversized fields", "every field has a limit", 20, largeFields},
@@ -153,6 +155,30 @@ open("file", "w").close()
 for i in range(20000):
     os.link("file", "l" * 200 + str(i))
 `)
+}
+
+// plantFiles has a sandbox make so many files, which its pauses and wakes go through.
+func plantFiles(ctx context.Context, a *attacker) {
+	plantAndNap(ctx, a, 1, "python3", "-c", `
+import os
+for i in range(200):
+    os.mkdir(str(i))
+    for j in range(1000):
+        open("%d/%d" % (i, j), "w").close()
+`)
+}
+
+func manyForks(ctx context.Context, a *attacker) {
+	all := a.sandboxes(ctx, 2, sleeper)
+	a.forever(ctx, len(all), func(i int) error {
+		children, err := client.NewSnapshots(a.c).Fork(ctx, all[i].ID, client.ForkOptions{Count: 4})
+		for _, child := range children {
+			if child.Sandbox != nil {
+				err = errors.Join(err, a.c.Kill(ctx, child.Sandbox.ID))
+			}
+		}
+		return err
+	})
 }
 
 func slowHooks(ctx context.Context, a *attacker) {
