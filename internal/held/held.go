@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/ration"
 )
 
@@ -114,11 +115,15 @@ func (r *Room) Output(key string) *Share {
 // that is there. Output leaves room for it.
 func (r *Room) Record(key string) *Share { return newShare(r.kept, Who{Key: key}, maxKeyKept, 0) }
 
-// Session takes room for one session. False if there is none, or else leave gives it
-// back; to call it again does nothing.
-func (r *Room) Session(who Who) (leave func(), ok bool) {
+// Session takes room for one session, which leave gives back; to call it again does
+// nothing. The error of one for which there is none is an *errdef.Error.
+func (r *Room) Session(who Who) (leave func(), err error) {
 	s := newShare(r.sessions, who, maxKeySessions, maxAddressSessions)
-	return s.Free, s.Grow(1)
+	if !s.Grow(1) {
+		return nil, errdef.New(errdef.Exhausted, "too_many_sessions", "this API key, its address or all together have as many sessions and connections as they may").
+			WithRemedy("close some, then try again")
+	}
+	return s.Free, nil
 }
 
 // Share is what one connection, request or record has of a Room.

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
 // TestWhatLastsLeavesRoom: connections that wait as long as they like take no more
@@ -82,16 +84,16 @@ func TestSessions(t *testing.T) {
 	who := Who{"k", "192.0.2.1"}
 	var last func()
 	for range maxKeySessions {
-		leave, ok := r.Session(who)
-		if !ok {
-			t.Fatal("no room for what a key may have")
+		leave, err := r.Session(who)
+		if err != nil {
+			t.Fatal(err)
 		}
 		last = leave
 	}
-	if _, ok := r.Session(who); ok {
+	if _, err := r.Session(who); !errdef.Is(err, errdef.Exhausted) {
 		t.Error("one session too many")
 	}
-	if _, ok := r.Session(Who{"other", who.Address}); !ok {
+	if _, err := r.Session(Who{"other", who.Address}); err != nil {
 		t.Error("another key has no room")
 	}
 	last()

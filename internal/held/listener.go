@@ -21,7 +21,7 @@ func (l listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if leave, ok := l.room.Session(Who{Address: AddressOf(c.RemoteAddr().String())}); ok {
+		if leave, err := l.room.Session(Who{Address: AddressOf(c.RemoteAddr().String())}); err == nil {
 			return &counted{Conn: c, leave: leave}, nil
 		}
 		c.Close()

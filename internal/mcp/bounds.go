@@ -27,9 +27,9 @@ const (
 func (s *Server) bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who := held.From(r, userOf(r))
-		leave, ok := s.room.Session(held.Who{Key: who.Key}) // the connection counts for the address
-		if !ok {
-			http.Error(w, "this API key has as many requests and streams open as it may: close some, then try again", http.StatusTooManyRequests)
+		leave, err := s.room.Session(held.Who{Key: who.Key}) // the connection counts for the address
+		if err != nil {
+			http.Error(w, err.Error(), statusOf(err))
 			return
 		}
 		defer leave()

@@ -80,8 +80,6 @@ func (g Grant) who(c net.Conn) held.Who {
 	return who
 }
 
-var errTooMany = errors.New("this API key, its address or all together have as many sessions and connections as they may: close some first")
-
 // errGone says why what a client has started ends: not because this server does.
 var errGone = errors.New("the client has gone")
 
@@ -198,9 +196,9 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 	}
 	grant := conn.Permissions.ExtraData[grantKey{}].(Grant)
 	guest, who := grant.Sandbox, grant.who(c)
-	leave, ok := s.o.Room.Session(who)
-	if !ok {
-		return fmt.Errorf("SSH client %s: %w", c.RemoteAddr(), errTooMany)
+	leave, err := s.o.Room.Session(who)
+	if err != nil {
+		return fmt.Errorf("SSH client %s: %w", c.RemoteAddr(), err)
 	}
 	defer leave()
 	share := s.o.Room.Lasting(who)
@@ -229,10 +227,10 @@ func (s *Server) ServeConn(ctx context.Context, c net.Conn) error {
 			_ = offer.Reject(ssh.ResourceShortage, fmt.Sprintf("this connection has %d sessions and forwarded connections already", maxChannels))
 			continue
 		}
-		leave, ok := s.o.Room.Session(who)
-		if !ok {
+		leave, err := s.o.Room.Session(who)
+		if err != nil {
 			<-room
-			_ = offer.Reject(ssh.ResourceShortage, errTooMany.Error())
+			_ = offer.Reject(ssh.ResourceShortage, err.Error())
 			continue
 		}
 		running.Go(func() {

@@ -29,8 +29,6 @@ const (
 	maxSize    = 1000 // columns or rows
 )
 
-var errTooManyTerminals = refusal{http.StatusTooManyRequests, "this API key, its address or all together have as many sessions and connections as they may", "close some terminals, then try again"}
-
 type terminalData struct {
 	Head head
 	Has  bool // this build has a terminal
@@ -126,9 +124,9 @@ func terminal(v *visit) error {
 		return err
 	}
 	who := held.From(v.r, v.session.holder.ID)
-	leave, ok := v.s.Room.Session(who)
-	if !ok {
-		return errTooManyTerminals
+	leave, err := v.s.Room.Session(who)
+	if err != nil {
+		return err
 	}
 	defer leave()
 	room := v.s.Room.Lasting(who)

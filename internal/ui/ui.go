@@ -36,6 +36,7 @@ import (
 	"strings"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
 )
 
@@ -324,6 +325,13 @@ func (v *visit) problemOf(err error) problem {
 			return v.problemOf(errSignedOut)
 		}
 		return problem{Status: e.Status, Message: e.Error(), Step: e.Remediation, Code: e.Code}
+	}
+	if e, ok := errors.AsType[*errdef.Error](err); ok { // what is held of requests here has bounds
+		status := http.StatusBadRequest
+		if e.Class == errdef.Exhausted {
+			status = http.StatusTooManyRequests
+		}
+		return problem{Status: status, Message: e.Message, Step: e.Remedy, Code: e.Code}
 	}
 	if errors.Is(err, client.ErrInterrupted) {
 		return problem{Status: http.StatusServiceUnavailable, Message: "the connection to the sandbox was cut: it was paused or has ended", Step: "see its state, and try again"}

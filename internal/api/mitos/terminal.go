@@ -74,10 +74,9 @@ func (l line) receive(c *call) (map[string]body.Said, error) {
 // terminal runs a shell on a terminal, until it ends or the client goes.
 func terminal(s *server, c *call) error {
 	who := held.From(c.r, c.key.ID)
-	leave, ok := s.Room.Session(who)
-	if !ok {
-		return errdef.New(errdef.Exhausted, "too_many_sessions", "this API key, its address or all together have as many connections and sessions as they may").
-			WithRemedy("close some, then try again")
+	leave, err := s.Room.Session(who)
+	if err != nil {
+		return err
 	}
 	defer leave()
 	room := s.Room.Lasting(who)

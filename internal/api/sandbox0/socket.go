@@ -36,9 +36,9 @@ func (s *server) serveSocket(c *call, talk func(socket)) (reply, error) {
 		return reply{}, fail(http.StatusUpgradeRequired, codeInvalid, "this endpoint is a WebSocket: send an upgrade request")
 	}
 	who := held.From(c.r, c.key.ID)
-	leave, ok := s.Room.Session(who)
-	if !ok {
-		return reply{}, fail(http.StatusTooManyRequests, codeQuota, "this API key, its address or all together have as many connections and sessions as they may: close some, then try again")
+	leave, err := s.Room.Session(who)
+	if err != nil {
+		return reply{}, err
 	}
 	return reply{stream: func(w http.ResponseWriter) {
 		defer leave()
