@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -941,4 +942,26 @@ func TestArchiveThatExpands(t *testing.T) {
 	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "image_too_large" {
 		t.Errorf("the load ended with %v", err)
 	}
+}
+
+// TestWaitForALayerEnds: who waits for a layer that another unpacks can give up. Its
+// registry may have no end of it.
+func TestWaitForALayerEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		done, err := s.turn(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := s.turn(ctx, "x"); err == nil {
+			t.Error("two unpack one layer")
+		}
+		done()
+		if done, err = s.turn(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+		done()
+	})
 }

@@ -30,9 +30,9 @@ type Store struct {
 	limits Limits
 
 	mu      sync.Mutex
-	pins    map[string]int         // by layer: images on their way that need it
-	busy    map[string]*sync.Mutex // by layer: held by whoever unpacks it
-	staging map[string]bool        // the staging directories in use
+	pins    map[string]int           // by layer: images on their way that need it
+	busy    map[string]chan struct{} // by layer: holds a value of whoever unpacks it
+	staging map[string]bool          // the staging directories in use
 }
 
 // Names in the directory of a store, and in that of a layer.
@@ -45,7 +45,7 @@ const (
 
 // At returns the layers in dir as they are. Nothing is made before it is needed.
 func At(dir string, limits Limits) *Store {
-	return &Store{dir: dir, limits: limits, pins: map[string]int{}, busy: map[string]*sync.Mutex{}, staging: map[string]bool{}}
+	return &Store{dir: dir, limits: limits, pins: map[string]int{}, busy: map[string]chan struct{}{}, staging: map[string]bool{}}
 }
 
 // record is what is stored of a layer beside its files.
@@ -220,23 +220,31 @@ func (s *Store) pin(id string) (unpin func()) {
 }
 
 // turn waits until nobody else unpacks a layer.
-func (s *Store) turn(id string) (done func()) {
+func (s *Store) turn(ctx context.Context, id string) (done func(), err error) {
 	s.mu.Lock()
 	m := s.busy[id]
 	if m == nil {
-		m = &sync.Mutex{}
+		m = make(chan struct{}, 1)
 		s.busy[id] = m
 	}
 	s.mu.Unlock()
-	m.Lock()
-	return m.Unlock
+	select {
+	case m <- struct{}{}:
+		return func() { <-m }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // place unpacks a layer, and gives it its name once it is known to be whole and
 // is durable.
 func (s *Store) place(ctx context.Context, l source, progress func(Progress)) (Layer, error) {
 	id := l.diffID.Hex
-	defer s.turn(id)()
+	done, err := s.turn(ctx, id)
+	if err != nil {
+		return Layer{}, err
+	}
+	defer done()
 	if have, err := s.Layer(id); err == nil || !errdef.Is(err, errdef.NotFound) {
 		progress(Progress{Layer: l.name(), State: Present, Done: l.size, Size: l.size})
 		return have, err
