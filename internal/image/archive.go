@@ -33,7 +33,7 @@ const (
 
 // Bounds of an archive.
 const (
-	maxDocument = 8 << 20 // of a manifest, a configuration or an index
+	maxDocument = 4 << 20 // of a manifest, a configuration or an index: it takes a hundred times as much memory as it has bytes
 	maxFiles    = 10_000
 )
 

@@ -53,6 +53,11 @@ type resuming struct {
 
 // Read implements io.Reader.
 func (r *resuming) Read(p []byte) (int, error) {
+	if r.size > 0 { // what comes after it is not read: there may be no end of it
+		if p = p[:min(int64(len(p)), r.size-r.offset)]; len(p) == 0 {
+			return 0, io.EOF
+		}
+	}
 	for {
 		n, err := r.try(p)
 		if n > 0 {

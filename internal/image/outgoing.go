@@ -12,7 +12,6 @@ import (
 	"hash"
 	"io"
 	"net"
-	"net/http"
 	goruntime "runtime"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
@@ -341,15 +341,15 @@ func (p *Packed) Push(ctx context.Context, ref string, login *Login, progress fu
 }
 
 func (p *Packed) push(ctx context.Context, tag name.Tag, login *Login, progress func(Progress)) error {
-	plain := http.DefaultTransport.(*http.Transport).Clone()
+	plain := wayTo(tag.Context(), egress.ZoneOf)
+	dial := plain.DialContext
 	plain.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dialer.DialContext(ctx, network, addr)
+		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
 		return impatient{conn}, nil
 	}
-	plain.ResponseHeaderTimeout = stallAfter
 	defer plain.CloseIdleConnections()
 	who, err := credentials(ctx, tag.Context(), login)
 	if err != nil {
@@ -358,7 +358,7 @@ func (p *Packed) push(ctx context.Context, tag name.Tag, login *Login, progress 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p.with(ctx, progress)
-	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(plain), remote.WithAuth(who), remote.WithJobs(1)}
+	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(bounded{plain}), remote.WithAuth(who), remote.WithJobs(1)}
 	for _, l := range p.layers {
 		if err := remote.WriteLayer(tag.Context(), l, options...); err != nil {
 			return err

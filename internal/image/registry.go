@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 // Reference returns a reference to an image in full, as
@@ -73,35 +74,30 @@ func (s *Store) Pull(ctx context.Context, ref string, login *Login, progress fun
 	return nil
 }
 
-// dialer bounds what a registry that does not answer costs.
-var dialer = net.Dialer{Timeout: 20 * time.Second, KeepAlive: 30 * time.Second}
-
 func (s *Store) pull(ctx context.Context, r name.Reference, login *Login, progress func(Progress), keep func(Image) error) error {
-	plain := http.DefaultTransport.(*http.Transport).Clone()
-	plain.DialContext = dialer.DialContext
-	plain.ResponseHeaderTimeout = time.Minute
-	defer plain.CloseIdleConnections()
 	repo := r.Context()
+	plain := wayTo(repo, s.zone)
+	defer plain.CloseIdleConnections()
 	who, err := credentials(ctx, repo, login)
 	if err != nil {
 		return err
 	}
-	rt, err := transport.NewWithContext(ctx, repo.Registry, who, transport.NewRetry(plain), []string{repo.Scope(transport.PullScope)})
+	rt, err := transport.NewWithContext(ctx, repo.Registry, who, transport.NewRetry(bounded{plain}), []string{repo.Scope(transport.PullScope)})
 	if err != nil {
-		return err
+		return senseless(r, err)
 	}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithTransport(rt)}
 	img, digest, err := imageOf(r, options)
 	if err != nil {
-		return err
+		return senseless(r, err)
 	}
 	manifest, err := img.Manifest()
 	if err != nil {
-		return err
+		return senseless(r, err)
 	}
 	conf, err := img.ConfigFile()
 	if err != nil {
-		return err
+		return senseless(r, err)
 	}
 	layers, err := sourcesOf(manifest, conf, func(d v1.Descriptor) func(context.Context, int64) (io.ReadCloser, error) {
 		return blob{client: &http.Client{Transport: rt}, repo: repo, digest: d.Digest}.open
@@ -269,7 +265,7 @@ type blob struct {
 // need not support that: then what is known is read again, and passed over.
 func (b blob) open(ctx context.Context, offset int64) (io.ReadCloser, error) {
 	url := fmt.Sprintf("%s://%s/v2/%s/blobs/%s", b.repo.Scheme(), b.repo.RegistryStr(), b.repo.RepositoryStr(), b.digest)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(context.WithValue(ctx, layerRequest{}, true), http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -322,11 +318,31 @@ func (w *watched) Close() error {
 	return w.ReadCloser.Close()
 }
 
+// senseless gives an error of what a registry says of an image its class. What is
+// of no other is that it makes no sense.
+func senseless(what fmt.Stringer, err error) error {
+	err = fromRegistry(what, err)
+	if _, ok := errors.AsType[*errdef.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return Invalid("what the registry sends for %s describes no image: %w", what, brief{err})
+}
+
+// brief is an error that a registry has written, in which there may be a whole page.
+type brief struct{ error }
+
+// Error implements error.
+func (e brief) Error() string { return human.Line(e.error.Error(), 500) }
+
+// Unwrap returns the error itself.
+func (e brief) Unwrap() error { return e.error }
+
 // fromRegistry gives an error of a registry its class.
 func fromRegistry(what fmt.Stringer, err error) error {
 	if _, ok := errors.AsType[*errdef.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
+	err = brief{err}
 	// Before the others: a registry in a private network is asked without TLS then,
 	// and what it answers to that says little.
 	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {

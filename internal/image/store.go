@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/tree"
 )
@@ -28,6 +30,7 @@ type Store struct {
 
 	dir    string
 	limits Limits
+	zone   func(netip.Addr) egress.Zone // of an address that a registry leads to
 
 	mu      sync.Mutex
 	pins    map[string]int           // by layer: images on their way that need it
@@ -45,7 +48,7 @@ const (
 
 // At returns the layers in dir as they are. Nothing is made before it is needed.
 func At(dir string, limits Limits) *Store {
-	return &Store{dir: dir, limits: limits, pins: map[string]int{}, busy: map[string]chan struct{}{}, staging: map[string]bool{}}
+	return &Store{dir: dir, limits: limits, zone: egress.ZoneOf, pins: map[string]int{}, busy: map[string]chan struct{}{}, staging: map[string]bool{}}
 }
 
 // record is what is stored of a layer beside its files.
