@@ -8,12 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -353,9 +357,18 @@ func withoutURL(err error) error {
 }
 
 // newTransport returns a transport that bounds what a receiver can make the
-// server hold.
+// server hold. The owner of a receiver's name says what address it has: not one of
+// those where no receiver is, and a provider keeps credentials of its machines.
 func newTransport() http.RoundTripper {
 	t := http.DefaultTransport.(*http.Transport).Clone()
+	d := net.Dialer{Control: func(_, at string, _ syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(at)
+		if err != nil || egress.ZoneOf(to.Addr()) == egress.Nowhere {
+			return fmt.Errorf("no receiver can be at %s", at)
+		}
+		return nil
+	}}
+	t.DialContext = d.DialContext
 	t.MaxIdleConnsPerHost, t.MaxResponseHeaderBytes, t.DisableCompression = 1, maxHeader, true
 	return t
 }

@@ -18,7 +18,8 @@
 //
 // Whoever may make webhooks can have the server send requests to wherever it
 // reaches, its own network and loopback included: those who host receivers
-// beside it need that. They learn the status, never the body. The API asks for
+// beside it need that. Link-local addresses are not, nor those at which providers
+// keep the metadata of their machines. They learn the status, never the body. The API asks for
 // an admin's key.
 package webhook
 

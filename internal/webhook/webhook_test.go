@@ -551,3 +551,24 @@ func TestOverTheNetwork(t *testing.T) {
 		t.Errorf("after a long answer: %s", third.body)
 	}
 }
+
+// TestNoReceiverAtMetadata: nothing is sent to where a provider keeps the credentials
+// of its machines, in whatever form the address is written.
+func TestNoReceiverAtMetadata(t *testing.T) {
+	way := newTransport()
+	for _, host := range []string{"169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "[64:ff9b::a9fe:a9fe]"} {
+		ctx, cancel := context.WithTimeout(t.Context(), testmode.Patience())
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+host+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := way.RoundTrip(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "no receiver can be at") {
+			t.Errorf("%s: %v", host, err)
+		}
+		cancel()
+	}
+}
