@@ -34,6 +34,9 @@ const (
 	maxSessions        = 2048
 	maxKeySessions     = 512
 	maxAddressSessions = 1024
+	// Those of them that follow events.
+	maxFollowers    = 512
+	MaxKeyFollowers = 32
 )
 
 // Room is what a server holds. Use New.
@@ -122,6 +125,18 @@ func (r *Room) Session(who Who) (leave func(), err error) {
 	if !s.Grow(1) {
 		return nil, errdef.New(errdef.Exhausted, "too_many_sessions", "this API key, its address or all together have as many sessions and connections as they may").
 			WithRemedy("close some, then try again")
+	}
+	return s.Free, nil
+}
+
+// Follower is Session for a stream of events. Of these there are fewer: each is told of
+// every change.
+func (r *Room) Follower(who Who) (leave func(), err error) {
+	s := newShare(r.sessions, who, maxKeySessions, maxAddressSessions)
+	s.holders = append(s.holders, ration.Holder{Name: "followers", Most: maxFollowers}, ration.Holder{Name: "followers of " + who.Key, Most: MaxKeyFollowers})
+	if !s.Grow(1) {
+		return nil, errdef.New(errdef.Exhausted, "too_many_event_streams", "the API key follows events %d times, all keys together %d times, or there are as many sessions and connections as there may be: no more are served at once", MaxKeyFollowers, maxFollowers).
+			WithRemedy("end some of these streams, or ask for events without follow")
 	}
 	return s.Free, nil
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
-	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/events"
 )
@@ -175,13 +174,12 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 		}
 		after = n
 	}
-	holder := ration.Holder{Name: c.key.ID, Most: maxKeyStreams}
-	if !s.streams.Take(1, holder) {
-		return reply{}, errdef.New(errdef.Exhausted, "too_many_event_streams", "the API key follows events %d times, or all keys together %d times: no more are served at once", maxKeyStreams, maxStreams).
-			WithRemedy("end some of these streams, or ask for events without follow")
+	leave, err := s.Room.Follower(held.From(c.r, c.key.ID))
+	if err != nil {
+		return reply{}, err
 	}
 	return reply{stream: func(w http.ResponseWriter) {
-		defer s.streams.Give(1, holder)
+		defer leave()
 		h := w.Header()
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("Cache-Control", "no-store")
@@ -199,15 +197,9 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 	}}, nil
 }
 
-// Bounds of streams.
-const (
-	// maxKeyStreams is how many an API key may follow at once, and maxStreams how
-	// many all keys may together.
-	maxKeyStreams, maxStreams = 32, 512
-	// streamPage is how many events are sent at once: they wait in memory for a
-	// client that does not read.
-	streamPage = 100
-)
+// streamPage is how many events are sent at once: they wait in memory for a client
+// that does not read.
+const streamPage = 100
 
 // streamEvery is how often the log is read for one stream at most. What comes alone
 // goes out at once; what comes in a flood, of whatever key, goes out together.

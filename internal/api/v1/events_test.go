@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/golden"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 
 	"github.com/drowse-dev/drowse/internal/store"
@@ -328,7 +329,7 @@ func TestStreamsOfAKeyAreCounted(t *testing.T) {
 	w, url := served(t)
 	w.create(`{}`)
 	streams := []*stream{}
-	for range maxKeyStreams {
+	for range held.MaxKeyFollowers {
 		s := follow(t, url+"/v1/events?follow=true", nil)
 		s.next()
 		streams = append(streams, s)

@@ -15,8 +15,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
-	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
@@ -176,6 +176,9 @@ type Options struct {
 	// Isolation is what every sandbox says it is isolated by: what its driver
 	// says.
 	Isolation string
+	// Room is shared with all other doors of the server. Nil is for one that has no
+	// others.
+	Room *held.Room
 	// KeepAlive is how long a stream of events is silent at most. Zero means
 	// DefaultKeepAlive.
 	KeepAlive time.Duration
@@ -188,8 +191,7 @@ type Options struct {
 type server struct {
 	Options
 	router   httpapi.Router[route]
-	document func() []byte  // of the API
-	streams  *ration.Ration // of events that are followed
+	document func() []byte // of the API
 	texts    eventTexts
 }
 
@@ -198,10 +200,13 @@ func New(o Options) http.Handler {
 	if o.KeepAlive == 0 {
 		o.KeepAlive = DefaultKeepAlive
 	}
+	if o.Room == nil {
+		o.Room = held.New()
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &server{Options: o, router: newRouter(), document: sync.OnceValue(OpenAPI), streams: ration.New(maxStreams)}
+	return &server{Options: o, router: newRouter(), document: sync.OnceValue(OpenAPI)}
 }
 
 // Owns reports whether a request is of this dialect, by its path alone.
