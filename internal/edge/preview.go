@@ -46,7 +46,16 @@ func openPreview(r *request, p *passage, token string) *reply {
 		HttpOnly: true, Secure: r.secure, SameSite: http.SameSiteLaxMode,
 	}
 	return &reply{Code: http.StatusSeeOther, SandboxID: p.id, Message: "open the preview",
-		location: p.prefix + withoutPreview(p.path), cookie: c.String()}
+		location: here(p.prefix + withoutPreview(p.path)), cookie: c.String()}
+}
+
+// here returns a raw path as a browser stays on its host with it: one that begins with
+// two slashes, of either kind, it takes for another host.
+func here(path string) string {
+	if len(path) > 1 && (path[1] == '/' || path[1] == '\\') {
+		return "/." + path
+	}
+	return path
 }
 
 // badPreview refuses a token, and makes the browser forget one it keeps.

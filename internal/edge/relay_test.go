@@ -601,6 +601,13 @@ func TestPreviewLinks(t *testing.T) {
 	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/a?x=1" {
 		t.Errorf("browser: %d %s", resp.StatusCode, resp.Header.Get("Location"))
 	}
+	for path, want := range map[string]string{
+		"//other.test/x": "/.//other.test/x", `/\other.test`: `/./\other.test`, "/": "/", "/..//other.test": "/..//other.test", "/%2f/other.test": "/%2f/other.test",
+	} { // a browser stays where the cookie is for
+		if resp, _ := send(path+"?drowse_preview="+good, chrome); resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != want {
+			t.Errorf("browser with %s: %d %s", path, resp.StatusCode, resp.Header.Get("Location"))
+		}
+	}
 	cookie := resp.Cookies()[0]
 	if cookie.Value != good || !cookie.HttpOnly || cookie.Path != "/" || cookie.SameSite != http.SameSiteLaxMode || cookie.Secure {
 		t.Errorf("cookie %+v", cookie)
