@@ -142,6 +142,13 @@ func (k *Keys) Limits(id string) store.KeyLimits {
 	return store.KeyLimits{}
 }
 
+// Lives reports whether a key is still one: neither revoked nor expired. To ask is
+// no use of it.
+func (k *Keys) Lives(id string) bool {
+	e := k.byID(id)
+	return e != nil && !e.expired(time.Now())
+}
+
 func (k *Keys) byID(id string) *entry {
 	for _, e := range k.entries() {
 		if e.ID == id {

@@ -96,7 +96,7 @@ func TestRevoke(t *testing.T) {
 	if err := keys.Revoke(t.Context(), key.ID); !errors.Is(err, s.err) {
 		t.Errorf("Revoke = %v, want the store's error", err)
 	}
-	if _, err := keys.Check(text); err != nil || bound.Err() != nil {
+	if _, err := keys.Check(text); err != nil || bound.Err() != nil || !keys.Lives(key.ID) {
 		t.Errorf("after a revocation that was not stored: %v, %v", err, bound.Err())
 	}
 	s.err = nil
@@ -107,6 +107,9 @@ func TestRevoke(t *testing.T) {
 	for _, k := range []*Keys{keys, load(t, s)} {
 		_, err := k.Check(text)
 		wantCode(t, err, errdef.Unauthorized, "api_key_unknown")
+		if k.Lives(key.ID) {
+			t.Error("a revoked key lives")
+		}
 	}
 	late, cancel := keys.Bind(t.Context(), key.ID)
 	defer cancel()
@@ -162,7 +165,7 @@ func TestExpiry(t *testing.T) {
 		bound, cancel := keys.Bind(t.Context(), key.ID)
 		defer cancel()
 		time.Sleep(time.Hour - time.Second)
-		if _, err := keys.Check(text); err != nil || bound.Err() != nil {
+		if _, err := keys.Check(text); err != nil || bound.Err() != nil || !keys.Lives(key.ID) {
 			t.Errorf("a second before its end: %v, %v", err, bound.Err())
 		}
 		time.Sleep(time.Second)
@@ -172,6 +175,9 @@ func TestExpiry(t *testing.T) {
 			wantCode(t, err, errdef.Unauthorized, "api_key_expired")
 			if strings.Contains(err.Error(), text) {
 				t.Error("the error contains the key")
+			}
+			if k.Lives(key.ID) {
+				t.Error("an expired key lives")
 			}
 		}
 		if bound.Err() == nil {

@@ -105,6 +105,8 @@ type Options struct {
 	// KeyLimits returns what the sandboxes that an API key has made may take
 	// together. Nil bounds nothing.
 	KeyLimits func(key string) store.KeyLimits
+	// KeyLives reports whether there still is an API key. Nil ends none.
+	KeyLives func(key string) bool
 	// TrialTemplate is what Try starts a sandbox of.
 	TrialTemplate string
 	World         outside.World // its Internet, Secrets and Roots
@@ -190,7 +192,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	if m, ok := o.Store.(meteredStore); ok {
 		m.Meter(s.ledger.Wrote)
 	}
-	s.Links = preview.New(s, func(id string) string { return s.Derive("preview", id) })
+	s.Links = preview.New(s, func(id string) string { return s.Derive("preview", id) }, o.KeyLives)
 	if o.LogDir != "" {
 		if err := os.MkdirAll(o.LogDir, 0o700); err != nil {
 			return nil, fmt.Errorf("start supervisor: %w", err)

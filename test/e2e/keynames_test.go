@@ -244,3 +244,36 @@ func TestVolumeTokensEnd(t *testing.T) {
 	list(again.VolumeID, ofB.Token, 401)
 	list(again.VolumeID, again.Token, 200)
 }
+
+// TestPreviewLinksEnd: a preview link ends with the key that made it, be it revoked or
+// expired, and outlives a restart of the server with its key.
+func TestPreviewLinksEnd(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t)
+	admin, a, b, nobody := caller{s: s, key: apiKey}, newCaller(ctx, s, "a", "own"), newCaller(ctx, s, "b", "full"), caller{s: s}
+	var sb struct{ SandboxID string }
+	a.is(ctx, 201, "POST /sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`, &sb)
+	link := func(o caller) (open string) {
+		t.Helper()
+		var made struct{ Token string }
+		o.is(ctx, 201, "POST /v1/sandboxes/"+sb.SandboxID+"/previews", `{"port":8123}`, &made)
+		return "GET /s/" + sb.SandboxID + "/8123/?drowse_preview=" + made.Token
+	}
+	const closed, refused = 502, 403 // nothing listens there
+	ofA, ofB, ofAdmin := link(a), link(b), link(admin)
+	for _, open := range []string{ofA, ofB, ofAdmin} {
+		nobody.is(ctx, closed, open, "", nil)
+	}
+	admin.is(ctx, 204, "DELETE /v1/keys/"+a.id, "", nil)
+	nobody.is(ctx, refused, ofA, "", nil)
+	nobody.is(ctx, closed, ofB, "", nil)
+	var list struct{ Previews []struct{ Actor string } }
+	if b.is(ctx, 200, "GET /v1/sandboxes/"+sb.SandboxID+"/previews", "", &list); len(list.Previews) != 2 || list.Previews[0].Actor != "key:"+b.id {
+		t.Errorf("the links that are good are %+v", list)
+	}
+	s.restartWith()
+	nobody.is(ctx, refused, ofA, "", nil)
+	nobody.is(ctx, closed, ofB, "", nil)
+	nobody.is(ctx, closed, ofAdmin, "", nil)
+}

@@ -1,6 +1,7 @@
 // Package preview makes links to ports of sandboxes and checks them. A link is
 // a token that is signed for one sandbox; which links are good is kept with the
-// sandbox. Making, checking or revoking one is neither activity nor a wake.
+// sandbox. A link ends with the API key that made it. Making, checking or
+// revoking one is neither activity nor a wake.
 package preview
 
 import (
@@ -42,12 +43,20 @@ type Sandboxes interface {
 type Links struct {
 	sandboxes Sandboxes
 	key       func(id string) string
+	keyLives  func(id string) bool // nil if all do
 }
 
 // New returns the links of sandboxes. key returns the key that the links of a
-// sandbox are signed with.
-func New(sandboxes Sandboxes, key func(id string) string) *Links {
-	return &Links{sandboxes, key}
+// sandbox are signed with, and keyLives reports whether there still is an API key.
+func New(sandboxes Sandboxes, key func(id string) string, keyLives func(id string) bool) *Links {
+	return &Links{sandboxes, key, keyLives}
+}
+
+// lives reports whether what an actor has granted still holds: it ends with the
+// actor's API key.
+func (l *Links) lives(actor string) bool {
+	key, is := strings.CutPrefix(actor, "key:")
+	return !is || l.keyLives == nil || l.keyLives(key)
 }
 
 // Request is what a preview link is asked to be.
@@ -72,7 +81,10 @@ func (l *Links) CreatePreview(ctx context.Context, id string, req Request) (stor
 		ID: newID(), Port: req.Port, Actor: req.Actor, CreatedAt: t,
 		ExpiresAt: t.Add(req.For + time.Second - 1).Truncate(time.Second),
 	}
-	err := l.sandboxes.Configure(id, req.Actor, "preview link "+p.ID+" made", func(c *store.Config) error { return c.AddPreview(p, t) })
+	err := l.sandboxes.Configure(id, req.Actor, "preview link "+p.ID+" made", func(c *store.Config) error {
+		c.Previews = l.granted(*c)
+		return c.AddPreview(p, t)
+	})
 	if err != nil {
 		return store.Preview{}, "", err
 	}
@@ -104,7 +116,13 @@ func (l *Links) Previews(ctx context.Context, id string) ([]store.Preview, error
 	if err != nil || sb.Record.State == lifecycle.Terminated {
 		return nil, err
 	}
+	sb.Config.Previews = l.granted(sb.Config)
 	return sb.Config.LivePreviews(now()), nil
+}
+
+// granted returns the links of a sandbox without those whose makers are no more.
+func (l *Links) granted(c store.Config) []store.Preview {
+	return slices.DeleteFunc(slices.Clone(c.Previews), func(p store.Preview) bool { return !l.lives(p.Actor) })
 }
 
 // RevokePreview makes a link worthless before its time.
@@ -134,8 +152,8 @@ func (l *Links) CheckPreview(ctx context.Context, id string, port int, token str
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(sb.Config.Previews, func(p store.Preview) bool { return p.ID == said.Link }) {
-		return errdef.New(errdef.Forbidden, "preview_revoked", "this preview link was revoked").WithRemedy("ask for a new one")
+	if !slices.ContainsFunc(sb.Config.Previews, func(p store.Preview) bool { return p.ID == said.Link && l.lives(p.Actor) }) {
+		return errdef.New(errdef.Forbidden, "preview_revoked", "this preview link was revoked, or the API key that made it").WithRemedy("ask for a new one")
 	}
 	return nil
 }

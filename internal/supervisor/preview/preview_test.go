@@ -43,8 +43,13 @@ func hasCode(t *testing.T, what string, err error, code, token string) {
 	}
 }
 
+// newLinks returns the links of one sandbox, whose makers all live.
+func newLinks() *Links {
+	return New(sandboxes{id: {ID: id}}, func(id string) string { return "key of " + id }, nil)
+}
+
 func TestPreviewRequests(t *testing.T) {
-	s := New(sandboxes{id: {ID: id}}, func(id string) string { return "key of " + id })
+	s := newLinks()
 	for code, requests := range map[string][]Request{
 		"port_invalid":      {{Port: 0, For: time.Hour}, {Port: 65536, For: time.Hour}, {Port: agentapi.Port, For: time.Hour}},
 		"timeout_invalid":   {{Port: 80}, {Port: 80, For: -time.Second}},
@@ -66,7 +71,7 @@ func TestPreviewRequests(t *testing.T) {
 
 // TestPreviewForgeries changes a good token in every way that there is.
 func TestPreviewForgeries(t *testing.T) {
-	s := New(sandboxes{id: {ID: id}}, func(id string) string { return "key of " + id })
+	s := newLinks()
 	p, token, err := s.CreatePreview(t.Context(), id, Request{Port: 8000, For: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -92,4 +97,39 @@ func TestPreviewForgeries(t *testing.T) {
 	if err := s.CheckPreview(t.Context(), id, 8000, token); err != nil {
 		t.Errorf("the link itself: %v", err)
 	}
+}
+
+// TestPreviewEndsWithItsMaker: a link whose maker is gone is as one that was revoked,
+// and takes none of the places that the sandbox has for links.
+func TestPreviewEndsWithItsMaker(t *testing.T) {
+	var gone string
+	s := newLinks()
+	s.keyLives = func(id string) bool { return id != gone }
+	link := func(actor string) string {
+		t.Helper()
+		_, token, err := s.CreatePreview(t.Context(), id, Request{Port: 80, For: time.Hour, Actor: "key:" + actor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	kept := link("b")
+	for range store.MaxPreviews - 2 {
+		link("a")
+	}
+	lost := link("a")
+	if err := s.CheckPreview(t.Context(), id, 80, lost); err != nil {
+		t.Fatal(err)
+	}
+	gone = "a"
+	hasCode(t, "a link of who is gone", s.CheckPreview(t.Context(), id, 80, lost), "preview_revoked", lost)
+	if err := s.CheckPreview(t.Context(), id, 80, kept); err != nil {
+		t.Errorf("a link of another: %v", err)
+	}
+	if list, err := s.Previews(t.Context(), id); err != nil || len(list) != 1 || list[0].Actor != "key:b" {
+		t.Errorf("the links are %+v, %v", list, err)
+	}
+	link("b")
+	gone = "" // what was forgotten does not come back
+	hasCode(t, "a link that was forgotten", s.CheckPreview(t.Context(), id, 80, lost), "preview_revoked", lost)
 }
