@@ -5,11 +5,13 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,11 +34,17 @@ func (s *Server) handler() http.Handler {
 		}
 		x := exchange2{s: s, w: w, r: r, q: &q, begin: time.Now()}
 		fields, size := fieldsOf(r)
-		leave, refusal := s.enter2(q.client, size)
-		defer leave()
-		if refusal == nil {
-			refusal = s.refuse2(&q, r, fields)
+		leave, full := s.enter2(q.client, size)
+		if full != nil {
+			// It is not counted, and must not wait for its client: an answer without
+			// a body needs no window.
+			head, _ := full.render(&q)
+			maps.Copy(w.Header(), head)
+			w.WriteHeader(full.Code)
+			return
 		}
+		defer leave()
+		refusal := s.refuse2(&q, r, fields)
 		if refusal == nil {
 			refusal = s.refuseTarget(&q)
 		}
@@ -46,6 +54,7 @@ func (s *Server) handler() http.Handler {
 			x.reply(refusal)
 		case !routes(&q):
 			s.control.ServeHTTP(w, r)
+			s.finish2(w)
 		default:
 			defer x.end()
 			x.serve()
@@ -53,19 +62,28 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
+// finish2 sends what net/http has of an answer and would send after the handler, to a
+// client that opens its window or does not: until then the request is counted. A
+// client that takes nothing for long has its stream reset.
+func (s *Server) finish2(w http.ResponseWriter) {
+	c := http.NewResponseController(w)
+	_ = c.SetWriteDeadline(time.Now().Add(s.headPatience))
+	_ = c.Flush()
+}
+
 // enter2 counts a request by HTTP/2, with a head of that size. A client may have
 // as many under way as it may have connections, because by HTTP/1.1 each would
-// be one. If it has, the reply is the answer; leave must follow either way.
+// be one. If it has, the reply is the answer; if not, leave must follow.
 func (s *Server) enter2(client netip.Addr, size int) (leave func(), refusal *reply) {
 	room := room{all: s.buffers, holder: ration.Holder{Name: client.String(), Most: maxClientBuffers}}
 	size = max(size-readSize, 0)
 	switch {
 	case !s.streams.enter(client, s.limits.PerClient):
 		s.counts.refused.Inc()
-		return func() {}, &reply{Code: http.StatusTooManyRequests, Message: "too many requests from this address are under way", plain: true, retryAfter: 1}
+		return nil, &reply{Code: http.StatusTooManyRequests, Message: "too many requests from this address are under way", plain: true, retryAfter: 1}
 	case !room.take(size):
 		s.streams.leave(client)
-		return func() {}, &reply{Code: errNoRoom.Status, Message: errNoRoom.Reason, plain: true, retryAfter: 1}
+		return nil, &reply{Code: errNoRoom.Status, Message: errNoRoom.Reason, plain: true, retryAfter: 1}
 	}
 	return func() { room.give(size); s.streams.leave(client) }, nil
 }
@@ -182,11 +200,11 @@ func (x *exchange2) serve() {
 func (x *exchange2) reply(a *reply) {
 	x.status = a.Code
 	h, body := a.render(x.q)
-	for name, values := range h {
-		x.w.Header()[name] = values
-	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	maps.Copy(x.w.Header(), h)
 	x.w.WriteHeader(a.Code)
 	_, _ = x.w.Write(body)
+	x.s.finish2(x.w)
 }
 
 // relay passes the request on by HTTP/1.1, or by HTTP/2 if it is gRPC, which

@@ -396,6 +396,56 @@ func TestHTTP2RequestsAreBounded(t *testing.T) {
 	testmode.Eventually(t, "room is given back", func() bool { return s.buffers.Taken() == 0 })
 }
 
+// TestHTTP2AnswersThatNobodyTakesAreBounded: a client that opens no window holds no
+// more requests than it may have under way, on however many connections, and those not
+// for ever.
+func TestHTTP2AnswersThatNobodyTakesAreBounded(t *testing.T) {
+	get := []string{":method", "GET", ":scheme", "http", ":authority", "localhost", ":path"}
+	for _, path := range []string{"/nothing", "/s/ione/8000/"} { // answered by the control plane, and by the edge
+		f := newFleet(t, echo)
+		f.sb.Config.PrivatePorts = true
+		s := NewServer(Options{Sandboxes: f, Control: http.NotFoundHandler(), Log: discardLog, Limits: Limits{PerClient: 10}})
+		s.headPatience = 2 * time.Second
+		url := f.run(t, s)
+		var conns []*http2.Framer
+		const streams = 10
+		for range 3 {
+			_, fr := begin2(t, url)
+			if err := fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
+				t.Fatal(err)
+			}
+			for i := range uint32(streams) {
+				if err := fr.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, 2*i+1, block(append(get, path)...)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			conns = append(conns, fr)
+		}
+		var refused, brokenOff int
+		for _, fr := range conns {
+			for ended := 0; ended < streams; {
+				frame, err := fr.ReadFrame()
+				if err != nil {
+					t.Fatalf("%s: %v, after %d were refused and %d broken off", path, err, refused, brokenOff)
+				}
+				switch frame := frame.(type) {
+				case *http2.MetaHeadersFrame:
+					if frame.StreamEnded() && frame.PseudoValue("status") == "429" {
+						refused++
+						ended++
+					}
+				case *http2.RSTStreamFrame:
+					brokenOff++
+					ended++
+				}
+			}
+		}
+		if refused == 0 || brokenOff == 0 {
+			t.Errorf("%s: %d were refused, and %d broken off", path, refused, brokenOff)
+		}
+	}
+}
+
 // TestHTTP2RapidReset: a client that begins requests and takes them back at once
 // gets no more of the server than one that waits.
 func TestHTTP2RapidReset(t *testing.T) {
