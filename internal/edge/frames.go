@@ -33,9 +33,11 @@ type frames struct {
 	patience time.Duration
 	heads    share // of the head that is being read
 	bodies   unread
+	requests underway
 	closed   chan struct{}
 	close    func() error
 
+	newest  uint32  // the stream of the latest request
 	preface int     // bytes of it that are still to come
 	header  [9]byte // of the frame that is being read
 	have    int     // bytes of that
@@ -51,6 +53,8 @@ func newFrames(c net.Conn, secure *tls.ConnectionState, patience time.Duration, 
 		bodies:  unread{share: share{room: room}, window: initialWindow},
 		preface: len(http2Preface) + len("SM\r\n\r\n"),
 	}
+	f.requests.room = room
+	f.bodies.refused = func() { f.requests.more(-1) }
 	f.close = sync.OnceValue(func() error {
 		close(f.closed)
 		f.forget()
@@ -135,9 +139,15 @@ func (f *frames) begin() bool {
 	kind, flags := f.header[3], f.header[4]
 	switch {
 	case kind == frameData:
-		return f.bodies.arrive(f.left) || f.bodies.wait(f.patience, f.closed)
+		return f.bodies.arrive(f.left) || await(f.bodies.fits, f.patience, f.closed)
 	case kind != frameHeaders && kind != frameContinuation:
 		return true
+	}
+	if stream := binary.BigEndian.Uint32(f.header[5:]) &^ (1 << 31); kind == frameHeaders && stream > f.newest { // else they are trailers
+		f.newest = stream
+		if !await(func() bool { return f.requests.more(1) }, f.patience, f.closed) {
+			return false
+		}
 	}
 	f.head = flags&flagEndHeaders == 0
 	if !f.head {
@@ -168,4 +178,5 @@ func (f *frames) wait(whole bool) {
 func (f *frames) forget() {
 	f.heads.end()
 	f.bodies.end()
+	f.requests.end()
 }

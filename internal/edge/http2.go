@@ -27,6 +27,7 @@ func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if f, ok := r.Context().Value(framesKey{}).(*frames); ok {
 			r.TLS = f.secure
+			defer f.requests.more(-1)
 		}
 		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: header2{r.Header}, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil}
 		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {

@@ -446,6 +446,57 @@ func TestHTTP2AnswersThatNobodyTakesAreBounded(t *testing.T) {
 	}
 }
 
+// TestHTTP2RequestsTakeRoom: what one client has under way over all its connections is
+// bounded before net/http has made anything of it, also where nothing bounds their
+// number, and what has to wait for that is answered in its turn.
+func TestHTTP2RequestsTakeRoom(t *testing.T) {
+	const conns, most = maxClientBuffers/requestRoom/maxStreams + 4, maxClientBuffers / requestRoom
+	hold := make(chan struct{})
+	var inside atomic.Int64
+	f := newFleet(t, echo)
+	control := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		inside.Add(1)
+		<-hold
+	})
+	s := NewServer(Options{Sandboxes: f, Control: control, Log: discardLog})
+	url := f.run(t, s)
+	var all sync.WaitGroup
+	var answered atomic.Int64
+	for range conns {
+		_, fr := begin2(t, url)
+		for i := range uint32(maxStreams) {
+			head := block(":method", "GET", ":scheme", "http", ":authority", "localhost", ":path", "/")
+			if err := fr.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, 2*i+1, head); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all.Go(func() {
+			for range maxStreams {
+				for {
+					frame, err := fr.ReadFrame()
+					if err != nil {
+						return
+					}
+					if frame.Header().Flags.Has(http2.FlagDataEndStream) && frame.Header().StreamID > 0 {
+						answered.Add(1)
+						break
+					}
+				}
+			}
+		})
+	}
+	testmode.Eventually(t, "the requests take all room", func() bool { return s.buffers.Taken() > maxClientBuffers-requestRoom && inside.Load() > most*9/10 })
+	if n := inside.Load(); n > most {
+		t.Errorf("%d requests are under way", n)
+	}
+	close(hold)
+	all.Wait()
+	if n := answered.Load(); n != conns*maxStreams {
+		t.Errorf("%d of %d requests were answered when there was room again", n, conns*maxStreams)
+	}
+	testmode.Eventually(t, "room is given back", func() bool { return s.buffers.Taken() == 0 })
+}
+
 // TestHTTP2RapidReset: a client that begins requests and takes them back at once
 // gets no more of the server than one that waits.
 func TestHTTP2RapidReset(t *testing.T) {

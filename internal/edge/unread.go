@@ -69,10 +69,11 @@ type unread struct {
 	window int // how many may have come so far
 
 	// The frames that go out.
-	header [9]byte
-	have   int // bytes of header
-	left   int // bytes of the frame that are to come after it
-	update [4]byte
+	refused func() // told of each request that net/http gives to no handler, because there are too many
+	header  [9]byte
+	have    int // bytes of header
+	left    int // bytes of the frame that are to come after it
+	update  [4]byte
 }
 
 // arrive counts bytes that are coming.
@@ -100,7 +101,10 @@ func (u *unread) settle() bool {
 
 // sent looks at frames that have been written.
 func (u *unread) sent(p []byte) {
-	const windowUpdate = 8
+	const (
+		rstStream, windowUpdate = 3, 8
+		refusedStream           = 7
+	)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for len(p) > 0 {
@@ -126,20 +130,52 @@ func (u *unread) sent(p []byte) {
 		if stream := binary.BigEndian.Uint32(u.header[5:]); u.header[3] == windowUpdate && stream == 0 {
 			u.window += int(binary.BigEndian.Uint32(u.update[:]))
 			u.settle()
+		} else if u.header[3] == rstStream && binary.BigEndian.Uint32(u.update[:]) == refusedStream {
+			u.refused()
 		}
 	}
+}
+
+// requestRoom is what a request by HTTP/2 takes for as long as it is under way, besides
+// what is long of it: some of what net/http has for each.
+const requestRoom = 4 << 10
+
+// underway counts the requests of an HTTP/2 connection from their heads on, before
+// net/http has made anything of them. A request that comes to no handler is not known
+// to have ended; there are never more than maxStreams.
+type underway struct {
+	share
+
+	mu sync.Mutex
+	n  int
+}
+
+// more counts so many more, or fewer. False if there is no room; then it stays as it
+// was.
+func (u *underway) more(n int) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n = min(max(u.n+n, 0), maxStreams)
+	if !u.to(n * requestRoom) {
+		return false
+	}
+	u.n = n
+	return true
 }
 
 // roomEvery is how often a connection that waits for room looks for some.
 const roomEvery = 20 * time.Millisecond
 
-// wait waits until there is room for what has come, for that long at most.
-// Meanwhile nothing is read from the client, which slows it down.
-func (u *unread) wait(most time.Duration, gone <-chan struct{}) bool {
+// await waits until something fits, for that long at most. Meanwhile nothing is read
+// from the client, which slows it down.
+func await(fits func() bool, most time.Duration, gone <-chan struct{}) bool {
+	if fits() {
+		return true
+	}
 	late, again := time.NewTimer(most), time.NewTicker(roomEvery)
 	defer late.Stop()
 	defer again.Stop()
-	for !u.fits() {
+	for !fits() {
 		select {
 		case <-gone:
 			return false
