@@ -147,11 +147,18 @@ func (w *controlWriter) Write(p []byte) (int, error) {
 	if w.header.Get("Content-Type") == "" && !w.sending {
 		w.header.Set("Content-Type", http.DetectContentType(p))
 	}
-	w.out = append(w.out, p...)
-	if len(w.out) > controlBuffer {
-		return len(p), w.flush(false)
+	for n := 0; ; {
+		piece := p[n:min(len(p), n+controlBuffer)]
+		w.out = append(w.out, piece...)
+		if n += len(piece); len(w.out) > controlBuffer {
+			if err := w.flush(false); err != nil {
+				return n, err
+			}
+		}
+		if n == len(p) {
+			return n, nil
+		}
 	}
-	return len(p), nil
 }
 
 // Flush implements http.Flusher.

@@ -138,7 +138,7 @@ func (u *unread) sent(p []byte) {
 
 // requestRoom is what a request by HTTP/2 takes for as long as it is under way, besides
 // what is long of it: some of what net/http has for each.
-const requestRoom = 4 << 10
+const requestRoom = 16 << 10
 
 // underway counts the requests of an HTTP/2 connection from their heads on, before
 // net/http has made anything of them. A request that comes to no handler is not known

@@ -212,6 +212,7 @@ var catalogue = []Entry{
 	{"timeout_expired", NotFound, 404, 404, "The sandbox has ended: its timeout was reached.", "Create a new one with a longer timeout, extend it in time, or set onTimeout to pause."},
 	{"timeout_invalid", Invalid, 400, 400, "A duration is negative, too short, or 0 where 0 has no meaning.", "Give a positive duration, or none for no limit."},
 	{"timeout_too_large", Invalid, 400, 400, "A duration is longer than the server allows. It is never shortened silently.", "Request less, or start the server with a larger --max-timeout."},
+	{"too_many_answers", Exhausted, 429, 429, "The answers that clients have not taken yet have reached the limit of the server, of a client address or of an API key.", "Read the answers that are there, then try again, or ask for less at once."},
 	{"too_many_bodies", Exhausted, 429, 429, "The bodies of open requests have reached the limit of the server, of a client address or of an API key.", "Wait for requests to end, then try again."},
 	{"too_many_builds", Exhausted, 0, 429, "The API key has as many builds that are not over as it may have.", "Wait until some are over, or delete their templates."},
 	{"too_many_event_streams", Exhausted, 429, 0, "Events are followed as many times at once as the API key, or all keys together, may.", "End some of the streams, or ask for events without follow."},

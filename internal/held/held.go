@@ -40,11 +40,17 @@ const (
 )
 
 // Room is what a server holds. Use New.
-type Room struct{ waiting, kept, sessions *ration.Ration }
+type Room struct {
+	waiting, kept, sessions *ration.Ration
+	makers                  makers
+}
 
 // New returns the room of one server.
 func New() *Room {
-	return &Room{ration.New(MaxWaiting), ration.New(maxKept), ration.New(maxSessions)}
+	return &Room{
+		waiting: ration.New(MaxWaiting), kept: ration.New(maxKept), sessions: ration.New(maxSessions),
+		makers: makers{of: map[string]*maker{}},
+	}
 }
 
 // Who is for whom something is held.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/human"
 )
 
@@ -92,9 +93,19 @@ func (v *visit) render(status int, name string, s screen) {
 		http.Error(v.w, "the page could not be made; the server's log has the reason", http.StatusInternalServerError)
 		return
 	}
+	holder := ""
+	if v.session != nil {
+		holder = v.session.holder.ID
+	}
+	room, err := v.s.Room.Answer(held.From(v.r, holder), b.Len())
+	if err != nil {
+		http.Error(v.w, err.Error(), http.StatusTooManyRequests)
+		return
+	}
+	defer room.Free()
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.WriteHeader(status)
-	_, _ = b.WriteTo(v.w)
+	_ = held.WriteAnswer(v.w, b.Bytes())
 }
 
 // asset is a file that pages load. Those of dist are compressed.

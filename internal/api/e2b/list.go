@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -70,6 +71,9 @@ func (s *server) listV2(c *call) (reply, error) {
 // seen returns the sandboxes that there are for the key of the call, in any
 // order.
 func (s *server) seen(c *call) ([]store.Sandbox, error) {
+	if err := httpapi.AwaitTurn(c.r, c.key.ID); err != nil {
+		return nil, err
+	}
 	all, err := s.Sandboxes.List(c.r.Context())
 	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) }), err
 }

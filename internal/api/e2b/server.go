@@ -203,7 +203,7 @@ func (s *server) answer(c *call) (res httpapi.Response) {
 	if err != nil {
 		return s.failed(c, err)
 	}
-	res, err = httpapi.Encode(rep.status, rep.header, rep.body)
+	res, err = httpapi.Answer(c.r, c.key.ID, rep.status, rep.header, rep.body)
 	if err != nil {
 		return s.failed(c, err)
 	}

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -13,8 +15,8 @@ import (
 // they go.
 const MaxBody = 1 << 20
 
-// Bodies holds the bodies of requests to a room. What they take counts from their
-// first byte to the end of the request.
+// Bodies holds the bodies of requests, and of their answers, to a room. What they take
+// counts from when it is there to the end of the request.
 type Bodies struct {
 	room     *held.Room
 	patience time.Duration // how long a body may take to come
@@ -23,13 +25,9 @@ type Bodies struct {
 // NewBodies returns the bound for one server.
 func NewBodies(room *held.Room) *Bodies { return &Bodies{room, held.BodyPatience} }
 
-// Bound returns a handler that holds the bodies that h reads to the bound.
+// Bound returns a handler that holds the bodies that h reads and writes to the bound.
 func (b *Bodies) Bound(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength == 0 {
-			h.ServeHTTP(w, r)
-			return
-		}
 		one := &body{of: b}
 		defer one.release()
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), bodyKey{}, one)))
@@ -39,16 +37,23 @@ func (b *Bodies) Bound(h http.Handler) http.Handler {
 // bodyKey is where a request's context has its *body.
 type bodyKey struct{}
 
-// body is the body of one request.
+// body is the body of one request, and that of its answer.
 type body struct {
-	of    *Bodies
-	share *held.Share // nil until it is read
+	of     *Bodies
+	share  *held.Share // nil until it is read
+	answer *held.Share // nil until it is made
+	made   func()      // gives back the turn to make it; nil without one
 }
 
 // release gives back what the body has taken.
 func (b *body) release() {
-	if b.share != nil {
-		b.share.Free()
+	if b.made != nil {
+		b.made()
+	}
+	for _, s := range []*held.Share{b.share, b.answer} {
+		if s != nil {
+			s.Free()
+		}
 	}
 }
 
@@ -70,6 +75,46 @@ func ReadBody(w http.ResponseWriter, r *http.Request, holder string) ([]byte, er
 		return nil, err
 	}
 	return data, nil
+}
+
+// Answer makes the response to a request that succeeded, of a body, nil for none. Like
+// those of the request, its bytes count for holder and for the client's address. The
+// error is an *errdef.Error where there is no room for it.
+func Answer(r *http.Request, holder string, status int, header http.Header, content any) (Response, error) {
+	one, ok := r.Context().Value(bodyKey{}).(*body)
+	if !ok || content == nil {
+		return Encode(status, header, content)
+	}
+	if err := AwaitTurn(r, holder); err != nil {
+		return Response{}, err
+	}
+	res, err := Encode(status, header, content)
+	if err != nil {
+		return Response{}, err
+	}
+	one.made()
+	one.made = nil
+	one.answer, err = one.of.room.Answer(held.From(r, holder), len(res.Body))
+	if err != nil {
+		return Response{}, err
+	}
+	return res, nil
+}
+
+// AwaitTurn waits until holder may make an answer that can be large, before what goes
+// into it is collected. The turn ends when it is made. Nobody must wait for anything
+// else during it.
+func AwaitTurn(r *http.Request, holder string) error {
+	one, ok := r.Context().Value(bodyKey{}).(*body)
+	if !ok || one.made != nil {
+		return nil
+	}
+	made, err := one.of.room.MakeAnswer(r.Context(), cmp.Or(holder, "address "+held.AddressOf(r.RemoteAddr)))
+	if err != nil {
+		return fmt.Errorf("make an answer: %w", err)
+	}
+	one.made = made
+	return nil
 }
 
 // Position returns the line and the column, in bytes, of the byte before

@@ -213,3 +213,52 @@ func TestBodySizes(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersNobodyTakes: answers that clients do not read are bounded for each key,
+// whatever the kernel's buffers take of them, and count no longer than their requests.
+func TestAnswersNobodyTakes(t *testing.T) {
+	room := held.New()
+	const size = 8 << 20 // more than the buffers of a connection
+	text := strings.Repeat("x", size)
+	srv := httptest.NewServer(NewBodies(room).Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		res, err := Answer(r, r.Header.Get("X-Key"), http.StatusOK, nil, text)
+		if err != nil {
+			http.Error(w, err.(*errdef.Error).Code, http.StatusTooManyRequests)
+			return
+		}
+		res.WriteTo(w)
+	})))
+	t.Cleanup(srv.Close)
+	begin := func(key string) (net.Conn, *bufio.Reader) {
+		t.Helper()
+		c, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_ = c.SetDeadline(time.Now().Add(testmode.Patience()))
+		if key == "k" { // whose answers wait
+			_ = c.(*net.TCPConn).SetReadBuffer(4096)
+		}
+		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: h\r\nX-Key: %s\r\n\r\n", key)
+		return c, bufio.NewReader(c)
+	}
+	var all []net.Conn
+	for n := 1; n <= 2; n++ {
+		c, _ := begin("k")
+		all = append(all, c)
+		testmode.Eventually(t, "the answer waits", func() bool { return room.Of("k").Waiting > n*size })
+	}
+	_, br := begin("k")
+	if text := answered(t, br); !strings.Contains(text, "too_many_answers") {
+		t.Errorf("a third answer of 8 MiB: %.80s", text)
+	}
+	_, br = begin("other")
+	if n := len(answered(t, br)); n != size+2 {
+		t.Errorf("another key got %d bytes", n)
+	}
+	for _, c := range all {
+		c.Close()
+	}
+	testmode.Eventually(t, "the room is given back", func() bool { return room.All() == held.Holdings{} })
+}

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/held"
 )
 
 // Response is an answer ready to be written.
@@ -43,7 +45,7 @@ func (r Response) WriteTo(w http.ResponseWriter) {
 		h.Set("Content-Length", strconv.Itoa(len(r.Body)))
 	}
 	w.WriteHeader(r.Status)
-	w.Write(r.Body)
+	_ = held.WriteAnswer(w, r.Body)
 }
 
 // Recover is to be deferred. It takes a panic for then to answer; but

@@ -34,6 +34,9 @@ func health(s *server, c *call) (any, error) {
 // visible returns the sandboxes that have not ended and that the key sees, oldest
 // first.
 func (s *server) visible(c *call) ([]store.Sandbox, error) {
+	if err := httpapi.AwaitTurn(c.r, c.key.ID); err != nil {
+		return nil, err
+	}
 	all, err := s.Sandboxes.List(c.ctx)
 	all = slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) })
 	slices.SortFunc(all, func(a, b store.Sandbox) int {

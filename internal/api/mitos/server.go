@@ -168,7 +168,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(c, err)
 		return
 	}
-	res, err := httpapi.Encode(http.StatusOK, nil, answer)
+	res, err := httpapi.Answer(c.r, c.key.ID, http.StatusOK, nil, answer)
 	if err != nil {
 		s.fail(c, err)
 		return

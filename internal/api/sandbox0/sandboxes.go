@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -184,6 +185,9 @@ const (
 func (s *server) list(c *call) (reply, error) {
 	want, limit, offset, err := parseList(c.r.URL.Query())
 	if err != nil {
+		return reply{}, err
+	}
+	if err := httpapi.AwaitTurn(c.r, c.key.ID); err != nil {
 		return reply{}, err
 	}
 	every, err := s.Sandboxes.List(c.r.Context())

@@ -200,7 +200,7 @@ func (s *server) answer(c *call) (res httpapi.Response, stream func(http.Respons
 	if rep.stream != nil {
 		return res, rep.stream
 	}
-	if res, err = httpapi.Encode(rep.status, nil, envelope{Success: true, Data: rep.data}); err != nil {
+	if res, err = httpapi.Answer(c.r, c.key.ID, rep.status, nil, envelope{Success: true, Data: rep.data}); err != nil {
 		return s.failed(c, err), nil
 	}
 	return res, nil

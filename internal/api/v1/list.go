@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -142,6 +143,9 @@ func (s *server) list(c *call) (reply, error) {
 		return reply{}, err
 	}
 	f.key = c.key.ID
+	if err := httpapi.AwaitTurn(c.r, c.key.ID); err != nil {
+		return reply{}, err
+	}
 	all, err := s.Sandboxes.All(c.r.Context())
 	if err != nil {
 		return reply{}, err

@@ -269,7 +269,7 @@ func (s *server) answer(c *call) (res httpapi.Response, stream func(http.Respons
 	if rep.stream != nil {
 		return res, rep.stream
 	}
-	if res, err = httpapi.Encode(rep.status, rep.header, rep.body); err != nil {
+	if res, err = httpapi.Answer(c.r, c.key.ID, rep.status, rep.header, rep.body); err != nil {
 		return s.failed(c, err), nil
 	}
 	return res, nil

@@ -95,7 +95,8 @@ type call struct {
 // reply is the answer to a call that succeeded.
 type reply struct {
 	status int
-	body   any // nil for none
+	body   any    // nil for none
+	holder string // the API key of the token
 	stream func(http.ResponseWriter)
 }
 
@@ -123,7 +124,7 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request) (res httpapi.Res
 	if rep.stream != nil {
 		return res, rep.stream
 	}
-	if res, err = httpapi.Encode(rep.status, nil, rep.body); err != nil {
+	if res, err = httpapi.Answer(r, rep.holder, rep.status, nil, rep.body); err != nil {
 		return s.failed(err), nil
 	}
 	return res, nil
@@ -161,6 +162,7 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 	defer files.Close()
 	c := &call{w: w, r: r, id: id, files: files, query: query{values: r.URL.Query()}}
 	rep, err := found.handle(s, c)
+	rep.holder = holder
 	return rep, errors.Join(c.query.err, err)
 }
 
@@ -171,6 +173,8 @@ var exceptions = map[string]int{
 	codeMethod:       http.StatusMethodNotAllowed,
 	"body_too_large": http.StatusRequestEntityTooLarge,
 	"body_timed_out": http.StatusRequestTimeout,
+
+	"too_many_answers": http.StatusTooManyRequests,
 }
 
 // statuses maps the classes of error to HTTP.
