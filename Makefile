@@ -25,7 +25,7 @@ help:
 	@echo 'test         unit and contract tests (root: they mount, and run real sandboxes)'
 	@echo 'e2e          the real binary: crashes, leaks, full disks (root)'
 	@echo 'soak         hours of sleeping, waking and crashing: make soak SOAK="-soak.seed 1" (root)'
-	@echo 'neighbours   what each of 20 attacks costs another tenant, and write docs/results/neighbours.md (root; some 20 minutes)'
+	@echo 'neighbours   what each of 22 attacks costs another tenant, and write docs/results/neighbours.md (root; some 20 minutes)'
 	@echo 'faults       every fault at every step, and write docs/results/faults.md (root; some 20 minutes)'
 	@echo 'conformance  the published E2B SDKs against a real server (root)'
 	@echo 'test-ui      the dashboard in Chromium, against a real server (root)'

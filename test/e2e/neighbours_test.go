@@ -535,7 +535,7 @@ Made by `+"`make neighbours`"+`, on real sandboxes with gVisor.
 One API key does its worst in the way that a line names; another makes a sandbox, runs a command in it, pauses it and wakes it, %d times.
 All of that succeeded, nothing of the attack was left on the host afterwards, and the server never grew by more than %d MiB, or there would be no table.
 
-The numbers are the median of each step, and how many times that is the median beside a sandbox of the same key that does nothing, measured in the same run (%d times); then the same of the 95th percentile.
+The numbers are the median of each step, and how many times that is the median beside an idle sandbox of the first key, measured in the same run (%d times); then the same of the 95th percentile.
 The goal is that a median is less than twice the quiet one; where it is not, it is in bold.
 Attacker, neighbour and server share one machine with %d processors and cgroup %s.
 The clients of both would be on other machines, and run on this one too: the neighbour's in a process of its own, the attacker's at the lowest priority (nice 19).
