@@ -127,7 +127,7 @@ func (c *conn) serveRequest() bool {
 	r := request{method: req.Method, host: req.Host, target: req.Target, header: req.Fields, client: c.client, secure: c.secure, loopback: c.loopback}
 	if refusal := c.s.refuseTarget(&r); refusal != nil {
 		c.stopWatching()
-		c.s.holdBack(c.client, refusal.Code)
+		c.s.holdBack(c.s.ctx, c.client, refusal.Code)
 		return c.answer(&r, refusal, !req.Close && c.drain(&req), req.Method)
 	}
 	if routes(&r) {
@@ -143,7 +143,7 @@ func (c *conn) refuse(err error) {
 	e, ok := errors.AsType[*h1.Error](err)
 	switch {
 	case ok:
-		c.s.holdBack(c.client, e.Status)
+		c.s.holdBack(c.s.ctx, c.client, e.Status)
 	case errors.Is(err, os.ErrDeadlineExceeded) && c.inPhase(phaseHead):
 		e = &h1.Error{Status: http.StatusRequestTimeout, Reason: "the request did not come within " + c.s.headPatience.String()}
 		_ = c.in.conn.SetDeadline(time.Now().Add(time.Second)) // for the answer

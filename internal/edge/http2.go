@@ -51,7 +51,7 @@ func (s *Server) handler() http.Handler {
 		}
 		switch {
 		case refusal != nil:
-			s.holdBack(q.client, refusal.Code)
+			s.holdBack(r.Context(), q.client, refusal.Code)
 			x.reply(refusal)
 		case !routes(&q):
 			s.control.ServeHTTP(w, r)
@@ -187,7 +187,7 @@ func (x *exchange2) serve() {
 	ok, refusal := x.enter(ctx, &x.s.edge, x.q, x)
 	switch {
 	case refusal != nil:
-		x.s.holdBack(x.q.client, refusal.Code)
+		x.s.holdBack(ctx, x.q.client, refusal.Code)
 		x.reply(refusal)
 	case !ok && x.g != nil && x.g.isCut():
 		x.reply(interrupted(x.p.id, x.lease.Why()))

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"runtime"
 	"strconv"
 	"strings"
@@ -362,6 +363,8 @@ func TestHTTP2UnreadBodiesAreBounded(t *testing.T) {
 // connections, and each holds the room of its head until its end.
 func TestHTTP2RequestsAreBounded(t *testing.T) {
 	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	defer release() // or the fleet does not end
 	f := newFleet(t, func(_ http.ResponseWriter, r *http.Request) { <-hold })
 	s := NewServer(Options{Sandboxes: f, Control: http.NotFoundHandler(), Log: discardLog, Limits: Limits{PerClient: 10}})
 	url := f.run(t, s)
@@ -378,7 +381,14 @@ func TestHTTP2RequestsAreBounded(t *testing.T) {
 		send(one, 2*i+1)
 		send(two, 2*i+1)
 	}
-	testmode.Eventually(t, "the requests take room", func() bool { return s.buffers.Taken() > 10*(36<<10) })
+	testmode.Eventually(t, "ten requests are under way", func() bool {
+		s.streams.mu.Lock()
+		defer s.streams.mu.Unlock()
+		return s.streams.open[netip.MustParseAddr("127.0.0.1")] == 10
+	})
+	if n := s.buffers.Taken(); n < 10*(36<<10) {
+		t.Errorf("ten requests take room for %d bytes", n)
+	}
 	send(two, 11)
 	for {
 		frame, err := in.ReadFrame()
@@ -392,7 +402,7 @@ func TestHTTP2RequestsAreBounded(t *testing.T) {
 			break
 		}
 	}
-	close(hold)
+	release()
 	testmode.Eventually(t, "room is given back", func() bool { return s.buffers.Taken() == 0 })
 }
 

@@ -54,7 +54,7 @@ func (x *exchange) serve() (keep bool) {
 	ok, refusal := x.enter(x.c.ctx, &x.c.s.edge, x.r, x)
 	switch {
 	case refusal != nil:
-		x.c.s.holdBack(x.c.client, refusal.Code)
+		x.c.s.holdBack(x.c.s.ctx, x.c.client, refusal.Code)
 		return x.reply(refusal)
 	case !ok && x.g != nil && x.g.isCut():
 		return x.reply(interrupted(x.p.id, x.lease.Why()))

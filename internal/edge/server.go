@@ -206,10 +206,10 @@ func (s *Server) Serve(ln net.Listener) error {
 }
 
 // holdBack waits before a client gets an answer of that status, if it has been refused
-// too often. Requests for the control plane have keys, and wait there.
-func (s *Server) holdBack(client netip.Addr, status int) {
+// too often, or until ctx ends. Requests for the control plane have keys, and wait there.
+func (s *Server) holdBack(ctx context.Context, client netip.Addr, status int) {
 	if status >= http.StatusBadRequest && !s.isClosing() {
-		s.refused.Wait(s.ctx, client.String())
+		s.refused.Wait(ctx, client.String())
 	}
 }
 

@@ -26,8 +26,9 @@ type Refusals struct {
 
 // Wait is called when a request of a client has been refused, before it gets to know.
 // It returns at once for the first refusals in a while, and later for those that
-// follow closer than they may, or when ctx ends. That the client has gone is no
-// reason to end ctx: it would come back sooner.
+// follow closer than they may, or when ctx ends. That the client of a connection has gone
+// is no reason to end ctx: it would come back sooner, and connections are counted. A
+// stream of HTTP/2 that its client takes back is, because it is not counted any more.
 func (r *Refusals) Wait(ctx context.Context, client string) {
 	ctx, cancel := context.WithTimeout(ctx, refusalPatience)
 	defer cancel()

@@ -412,7 +412,11 @@ func paced(ctx context.Context, h http.Handler) http.Handler {
 		if key == "" {
 			key = "address " + held.AddressOf(r.RemoteAddr)
 		}
-		refusals.Wait(ctx, key)
+		until := ctx
+		if r.ProtoMajor == 2 {
+			until = r.Context()
+		}
+		refusals.Wait(until, key)
 	})
 }
 
