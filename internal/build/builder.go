@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // DefaultTag is the tag of a name that is given none.
@@ -60,9 +61,10 @@ type Builder struct {
 	templates map[string]*Template // by id
 	journals  map[string]*journal  // by build
 	cancels   map[string]context.CancelFunc
-	orders    map[string]chan struct{} // by the id of a template: held by the build that runs
-	turns     map[string]chan struct{} // by API key: held by each build that runs
-	uploads   map[string]chan struct{} // by API key: held by each upload
+
+	orders  *ration.Turns // by the id of a template: taken by the build that runs
+	turns   *ration.Turns // by API key: taken by each build that runs
+	uploads *ration.Turns // by API key: taken by each upload
 }
 
 // Open returns the builds in a directory. What builds of a server before have left
@@ -71,7 +73,7 @@ func Open(ctx context.Context, o Options) (*Builder, error) {
 	b := &Builder{
 		o: o, files: newFiles(o),
 		templates: map[string]*Template{}, journals: map[string]*journal{}, cancels: map[string]context.CancelFunc{},
-		orders: map[string]chan struct{}{}, turns: map[string]chan struct{}{}, uploads: map[string]chan struct{}{},
+		orders: ration.NewTurns(1), turns: ration.NewTurns(sideBySide), uploads: ration.NewTurns(mostUploads),
 	}
 	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := b.load(); err != nil {
@@ -308,16 +310,6 @@ func (b *Builder) all() []*Template {
 	return list
 }
 
-// queue returns one of several queues, which lets so many through at once.
-func (b *Builder) queue(of map[string]chan struct{}, name string, places int) chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if of[name] == nil {
-		of[name] = make(chan struct{}, places)
-	}
-	return of[name]
-}
-
 // newID returns the id of a build: a UUID, as clients want.
 func newID() string {
 	var x [16]byte
@@ -473,7 +465,6 @@ func (b *Builder) Delete(ctx context.Context, id string) error {
 		return err
 	}
 	delete(b.templates, id)
-	delete(b.orders, id)
 	for _, x := range t.Builds {
 		if cancel := b.cancels[x.ID]; cancel != nil {
 			cancel()

@@ -226,11 +226,11 @@ func (b *Builder) PutFiles(ctx context.Context, u Upload) error {
 	if err != nil {
 		return err
 	}
-	places := b.queue(b.uploads, t.Key, mostUploads)
-	if err := take(ctx, places); err != nil {
+	leave, err := b.uploads.Enter(ctx, t.Key)
+	if err != nil {
 		return err
 	}
-	defer give(places)
+	defer leave()
 	if err := b.files.put(ctx, t.ID, u.Hash, u.Data, may); err != nil {
 		return err
 	}

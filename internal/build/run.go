@@ -61,14 +61,13 @@ func (b *Builder) run(ctx context.Context, t Template, id string, r Recipe) {
 // inTurn waits until the build may run, runs it, and puts away what it leaves. A build
 // forgets what others of its template have led to: they come one after another.
 func (m *making) inTurn(ctx context.Context) error {
-	order, turn := m.b.queue(m.b.orders, m.t.ID, 1), m.b.queue(m.b.turns, m.t.Key, sideBySide)
-	err := take(ctx, order)
+	done, err := m.b.orders.Enter(ctx, m.t.ID)
 	if err == nil {
-		defer give(order)
-		err = take(ctx, turn)
+		defer done()
+		done, err = m.b.turns.Enter(ctx, m.t.Key)
 	}
 	if err == nil {
-		defer give(turn)
+		defer done()
 		err = m.inTime(ctx)
 	}
 	if err != nil && m.b.ctx.Err() != nil {
@@ -91,18 +90,6 @@ func (m *making) inTime(ctx context.Context) error {
 	}
 	return err
 }
-
-// take waits for one of the places of a queue, and give gives it back.
-func take(ctx context.Context, queue chan struct{}) error {
-	select {
-	case queue <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func give(queue chan struct{}) { <-queue }
 
 // make makes the result.
 func (m *making) make(ctx context.Context) error {

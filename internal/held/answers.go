@@ -4,11 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"runtime"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
@@ -54,39 +50,9 @@ func WriteAnswer(w http.ResponseWriter, data []byte) error {
 	return nil
 }
 
-// makers are those who make answers. How large one is, is known only afterwards, so
-// that a key may make no more at once than there are processors to do it.
-type makers struct {
-	mu sync.Mutex
-	of map[string]*maker // by key
-}
-
-type maker struct {
-	turns *semaphore.Weighted
-	users int
-}
-
-// MakeAnswer waits until the key of somebody may make an answer. done says that it is
-// made. The error is that of ctx.
+// MakeAnswer waits until the key of somebody may make an answer. How large one is, is
+// known only afterwards, so that a key may make no more at once than there are
+// processors to do it. done says that it is made. The error is that of ctx.
 func (r *Room) MakeAnswer(ctx context.Context, key string) (done func(), err error) {
-	r.makers.mu.Lock()
-	m := r.makers.of[key]
-	if m == nil {
-		m = &maker{turns: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0)))}
-		r.makers.of[key] = m
-	}
-	m.users++
-	r.makers.mu.Unlock()
-	leave := func() {
-		r.makers.mu.Lock()
-		defer r.makers.mu.Unlock()
-		if m.users--; m.users == 0 {
-			delete(r.makers.of, key)
-		}
-	}
-	if err := m.turns.Acquire(ctx, 1); err != nil {
-		leave()
-		return nil, err
-	}
-	return func() { m.turns.Release(1); leave() }, nil
+	return r.makers.Enter(ctx, key)
 }

@@ -82,7 +82,7 @@ func TestMakers(t *testing.T) {
 		for _, done := range dones[1:] {
 			done()
 		}
-		if n := len(r.makers.of); n > 0 {
+		if n := r.makers.Keys(); n > 0 {
 			t.Errorf("%d keys are remembered", n)
 		}
 	})

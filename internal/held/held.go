@@ -12,6 +12,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -42,14 +43,14 @@ const (
 // Room is what a server holds. Use New.
 type Room struct {
 	waiting, kept, sessions *ration.Ration
-	makers                  makers
+	makers                  *ration.Turns // those who make answers
 }
 
 // New returns the room of one server.
 func New() *Room {
 	return &Room{
 		waiting: ration.New(MaxWaiting), kept: ration.New(maxKept), sessions: ration.New(maxSessions),
-		makers: makers{of: map[string]*maker{}},
+		makers: ration.NewTurns(runtime.GOMAXPROCS(0)),
 	}
 }
 

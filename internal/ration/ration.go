@@ -3,8 +3,9 @@
 //
 // A [Ration] counts units of one kind. Whoever takes some names the holders that
 // they count for, such as an API key and a client's address, and how much each
-// of them may have. The units are taken for all holders or for none. All methods
-// are safe for concurrent use, and none waits: see [Ration.Given].
+// of them may have. The units are taken for all holders or for none, and no method
+// of it waits: see [Ration.Given]. For what can wait there are [Turns], so many for
+// each key, and [Fair], so many for all. All methods are safe for concurrent use.
 package ration
 
 import (

@@ -21,12 +21,12 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/trace"
 )
@@ -46,8 +46,8 @@ type Options struct {
 // It is safe for concurrent use.
 type Maker struct {
 	Options
-	turns *quota.Fair  // bounds how many are written at once
-	keys  *quota.Turns // bounds how many of these are of one key
+	turns *ration.Fair  // bounds how many are written at once
+	keys  *ration.Turns // bounds how many of these are of one key
 }
 
 // New returns a maker. One API key can have half of the turns: a sentry that a guest has
@@ -55,7 +55,7 @@ type Maker struct {
 // many as make half of the CPUs work.
 func New(o Options) Maker {
 	n := goruntime.NumCPU()
-	return Maker{Options: o, turns: quota.NewFair(2*n, n/2), keys: quota.NewTurns(n)}
+	return Maker{Options: o, turns: ration.NewFair(2*n, n/2), keys: ration.NewTurns(n)}
 }
 
 // Turns returns how many checkpoints are written at once, and how many of them can be

@@ -23,6 +23,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
@@ -57,15 +58,15 @@ type Checkpoints interface {
 // Launcher starts and finds runtimes. It is safe for concurrent use.
 type Launcher struct {
 	o        Options
-	turns    *quota.Fair  // bounds how many runtimes the host starts at once
-	keys     *quota.Turns // bounds how many sandboxes of one key are on their way up
-	verifies *quota.Turns // bounds how many of those are verified at once
+	turns    *ration.Fair  // bounds how many runtimes the host starts at once
+	keys     *ration.Turns // bounds how many sandboxes of one key are on their way up
+	verifies *ration.Turns // bounds how many of those are verified at once
 }
 
 // New returns a launcher.
 func New(o Options) *Launcher {
 	cpus := goruntime.NumCPU()
-	return &Launcher{o: o, turns: quota.NewFair(2*cpus, cpus/2), keys: quota.NewTurns(quota.MaxLaunches), verifies: quota.NewTurns(cpus)}
+	return &Launcher{o: o, turns: ration.NewFair(2*cpus, cpus/2), keys: ration.NewTurns(quota.MaxLaunches), verifies: ration.NewTurns(cpus)}
 }
 
 // Turns returns how many runtimes are started at once.

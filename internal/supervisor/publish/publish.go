@@ -25,8 +25,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/layer/diff"
+	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/template"
 )
 
@@ -49,13 +49,13 @@ type Options struct {
 // client that is slow to take them holds up its own key alone.
 type Publisher struct {
 	o     Options
-	keys  *quota.Turns
+	keys  *ration.Turns
 	reads chan struct{}
 }
 
 // New returns a publisher.
 func New(o Options) *Publisher {
-	return &Publisher{o, quota.NewTurns(1), make(chan struct{}, 1)}
+	return &Publisher{o, ration.NewTurns(1), make(chan struct{}, 1)}
 }
 
 // Request is a snapshot that is to leave.

@@ -3,7 +3,6 @@
 package quota
 
 import (
-	"context"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -26,50 +25,6 @@ type Slots struct {
 // MaxLaunches is how many sandboxes of one API key may be on their way up at
 // once. Each can wait for its guest for as long as a start may take.
 const MaxLaunches = 16
-
-// Turns bounds how much of one kind each API key has under way, such as sandboxes
-// on their way up, so that what does not come to its end holds up nobody else.
-type Turns struct {
-	most int
-	mu   sync.Mutex
-	keys map[string]*turns // of keys that have any
-}
-
-// NewTurns returns Turns of which each key may have most at once.
-func NewTurns(most int) *Turns { return &Turns{most: most, keys: map[string]*turns{}} }
-
-// turns are those of one key.
-type turns struct {
-	taken chan struct{} // holds one element for each
-	users int           // those and those that wait; guarded by Turns.mu
-}
-
-// Enter waits until the key may have one more. leave must follow.
-func (l *Turns) Enter(ctx context.Context, key string) (leave func(), err error) {
-	l.mu.Lock()
-	k := l.keys[key]
-	if k == nil {
-		k = &turns{taken: make(chan struct{}, l.most)}
-		l.keys[key] = k
-	}
-	k.users++
-	l.mu.Unlock()
-	select {
-	case k.taken <- struct{}{}:
-		return func() { <-k.taken; l.leave(key, k) }, nil
-	case <-ctx.Done():
-		l.leave(key, k)
-		return nil, ctx.Err()
-	}
-}
-
-func (l *Turns) leave(key string, k *turns) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if k.users--; k.users == 0 {
-		delete(l.keys, key)
-	}
-}
 
 // Use is what the sandboxes that an API key has made take together.
 type Use struct {
@@ -238,21 +193,4 @@ func (s *Slots) Keys() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.keys)
-}
-
-// Keys returns how many API keys have sandboxes on their way up.
-func (l *Turns) Keys() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.keys)
-}
-
-// Of returns how many sandboxes of a key are on their way up, or wait for that.
-func (l *Turns) Of(key string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if k := l.keys[key]; k != nil {
-		return k.users
-	}
-	return 0
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/runtime"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
@@ -37,13 +37,13 @@ type Remover struct {
 	layers *layer.Store
 	runDir string
 	parts  Parts
-	turns  *quota.Fair
+	turns  *ration.Fair
 }
 
 // New returns what removes the runtimes of a driver, which have their mount points
 // in runDir.
 func New(driver runtime.Driver, layers *layer.Store, runDir string, parts Parts) *Remover {
-	return &Remover{driver: driver, layers: layers, runDir: runDir, parts: parts, turns: quota.NewFair(most, goruntime.NumCPU())}
+	return &Remover{driver: driver, layers: layers, runDir: runDir, parts: parts, turns: ration.NewFair(most, goruntime.NumCPU())}
 }
 
 // Runtime destroys a runtime and its mounts, and its layer unless keep.
