@@ -45,7 +45,7 @@ type KeyLimits struct {
 
 // AddKey implements [Store].
 func (s *SQLite) AddKey(ctx context.Context, k Key) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO keys (id, name, hash, prefix, suffix, created_at,
 				role, max_running, max_sandboxes, max_memory, max_disk, expires_at, last_used_at)
@@ -75,7 +75,7 @@ func (s *SQLite) Keys(ctx context.Context) ([]Key, error) {
 
 // KeysUsed implements [Store].
 func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		for id, t := range at {
 			if _, err := tx.ExecContext(ctx, `UPDATE keys SET last_used_at = ? WHERE id = ?`, stamp(t), id); err != nil {
 				return err
@@ -88,7 +88,7 @@ func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 
 // RenameKey implements [Store].
 func (s *SQLite) RenameKey(ctx context.Context, id, name string) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `UPDATE keys SET name = ? WHERE id = ?`, name, id)
 		if err != nil {
 			return err
@@ -103,7 +103,7 @@ func (s *SQLite) RenameKey(ctx context.Context, id, name string) error {
 
 // RemoveKey implements [Store].
 func (s *SQLite) RemoveKey(ctx context.Context, id string) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM keys WHERE id = ?`, id)
 		if err != nil {
 			return err

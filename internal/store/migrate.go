@@ -42,7 +42,7 @@ func mustLoad(fsys fs.FS) []string {
 // migrate applies the steps that the database has not seen, all or none. Its
 // version is SQLite's user_version, which a transaction covers like any row.
 func (s *SQLite) migrate(ctx context.Context, steps []string) error {
-	return s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		var has int
 		if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&has); err != nil {
 			return err

@@ -65,7 +65,7 @@ func (u usedSecrets) PutSecret(ctx context.Context, x Secret) error {
 	if err != nil {
 		return err
 	}
-	err = u.s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = u.s.write(ctx, x.Key, func(ctx context.Context, tx *sql.Tx) error {
 		var id string
 		err := tx.QueryRowContext(ctx, `SELECT id FROM used_secrets WHERE key = ? AND name = ?`, x.Key, x.Name).Scan(&id)
 		switch {
@@ -93,7 +93,7 @@ func (u usedSecrets) AllSecrets(ctx context.Context) ([]Secret, error) {
 
 // RemoveSecret implements [Store].
 func (u usedSecrets) RemoveSecret(ctx context.Context, id string) error {
-	err := u.s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := u.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM used_secrets WHERE id = ?`, id)
 		if err != nil {
 			return err

@@ -111,7 +111,7 @@ func encodeSnapshot(snap *Snapshot) (string, error) {
 func (s *SQLite) ChangeSnapshot(ctx context.Context, snap Snapshot) error {
 	data, err := encodeSnapshot(&snap)
 	if err == nil {
-		err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		err = s.write(ctx, snap.Key, func(ctx context.Context, tx *sql.Tx) error {
 			result, err := tx.ExecContext(ctx, `UPDATE snapshots SET version = ?, data = ? WHERE id = ?`, formVersion, data, snap.ID)
 			return oneRow(result, err, func() error { return ErrSnapshotNotFound(snap.ID) })
 		})
@@ -142,7 +142,7 @@ func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
 
 // RemoveSnapshot implements [Store].
 func (s *SQLite) RemoveSnapshot(ctx context.Context, id string) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ?`, id)
 		if err := oneRow(result, err, func() error { return ErrSnapshotNotFound(id) }); err != nil {
 			return err

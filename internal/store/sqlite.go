@@ -21,6 +21,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/ration"
 )
 
 // SQLite is a [Store] in one database file, with the write-ahead log and the
@@ -34,9 +35,11 @@ type SQLite struct {
 
 	path string
 
-	// writer has a single connection: writers queue for it, in Go, where a
-	// context can end the wait, rather than poll for SQLite's lock.
+	// writer has a single connection: writers wait for it, in Go, where a context
+	// can end the wait, rather than poll for SQLite's lock. API keys take turns at
+	// it: one that commits without pause keeps others waiting for one commit.
 	writer *sql.DB
+	turns  *ration.Fair
 	reader *sql.DB
 
 	// The statements of Commit, which run for every change of a sandbox.
@@ -64,7 +67,7 @@ func Open(ctx context.Context, path string) (_ *SQLite, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &SQLite{path: path}
+	s := &SQLite{path: path, turns: ration.NewFair(1, 1)}
 	s.usedSecrets.s = s
 	defer func() {
 		if err != nil {
@@ -186,7 +189,7 @@ func (s *SQLite) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 	if err != nil {
 		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
 	}
-	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, sb.Config.Key, func(ctx context.Context, tx *sql.Tx) error {
 		if err := failpoint.Fail(failpoint.CommitBegin); err != nil {
 			return err
 		}
@@ -261,10 +264,18 @@ func (s *SQLite) count(key string, record []any, events [][]any) {
 	(*wrote)(key, bytes)
 }
 
-// write runs do in a transaction on the writer's connection. ctx bounds the
-// wait for that connection and nothing after it: a COMMIT that is interrupted
-// may or may not have happened. What remains is bounded by lockWait.
-func (s *SQLite) write(ctx context.Context, do func(context.Context, *sql.Tx) error) error {
+// noKey takes the turns of writes that are of no API key, or of one that is not known.
+const noKey = ""
+
+// write runs do in a transaction on the writer's connection when it is an API key's
+// turn. ctx bounds the wait for that and nothing after it: a COMMIT that is
+// interrupted may or may not have happened. What remains is bounded by lockWait.
+func (s *SQLite) write(ctx context.Context, key string, do func(context.Context, *sql.Tx) error) error {
+	leave, err := s.turns.Enter(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	conn, err := s.writer.Conn(ctx)
 	if err != nil {
 		return err
@@ -293,7 +304,7 @@ func (s *SQLite) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 // Forget implements [Store]. It refuses a sandbox that is not terminated with
 // errdef.WrongState: something may still hold what its record describes.
 func (s *SQLite) Forget(ctx context.Context, id string) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		state, err := stateOf(ctx, tx, id)
 		if err != nil {
 			return err
@@ -386,7 +397,7 @@ func (s *SQLite) Secret(ctx context.Context, name string) ([]byte, error) {
 func (s *SQLite) makeSecret(ctx context.Context, name string) (secret []byte, err error) {
 	fresh := make([]byte, 32)
 	rand.Read(fresh) // never fails
-	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx,
 			`INSERT INTO secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING`, name, fresh)
 		if err != nil {

@@ -19,7 +19,7 @@ type SSHKey struct {
 
 // AddSSHKey implements [Store].
 func (s *SQLite) AddSSHKey(ctx context.Context, k SSHKey) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, k.Key, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO ssh_keys (id, key, name, public_key, created_at) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO NOTHING`, k.ID, k.Key, k.Name, k.PublicKey, stamp(k.CreatedAt))
@@ -43,7 +43,7 @@ func (s *SQLite) SSHKeys(ctx context.Context) ([]SSHKey, error) {
 
 // RemoveSSHKey implements [Store].
 func (s *SQLite) RemoveSSHKey(ctx context.Context, id string) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM ssh_keys WHERE id = ?`, id)
 		if err != nil {
 			return err

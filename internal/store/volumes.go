@@ -38,7 +38,7 @@ func ErrVolumeNotFound(id string) error {
 
 // AddVolume implements [Store].
 func (s *SQLite) AddVolume(ctx context.Context, v Volume) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx,
 			`INSERT INTO volumes (id, name, created_at, disk) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, stamp(v.CreatedAt), v.DiskMiB)
 		if err := oneRow(result, err, func() error { return ErrVolumeExists(v) }); err != nil {
@@ -77,7 +77,7 @@ func scanVolume(rows *sql.Rows) (v Volume, err error) {
 
 // RemoveVolume implements [Store].
 func (s *SQLite) RemoveVolume(ctx context.Context, id string) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM volumes WHERE id = ?`, id)
 		if err := oneRow(result, err, func() error { return ErrVolumeNotFound(id) }); err != nil {
 			return err

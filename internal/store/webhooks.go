@@ -15,7 +15,7 @@ func (s *SQLite) PutWebhook(ctx context.Context, w Webhook) error {
 	if err != nil {
 		return fmt.Errorf("put webhook %s: encode it: %w", w.ID, err)
 	}
-	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
 			INSERT INTO webhooks (id, version, created_at, secret, data) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT (id) DO UPDATE SET
@@ -50,7 +50,7 @@ func scanWebhook(rows *sql.Rows) (Webhook, error) {
 
 // DeleteWebhook implements [Store].
 func (s *SQLite) DeleteWebhook(ctx context.Context, id string) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM webhooks WHERE id = ?`, id)
 		if err != nil {
 			return err
