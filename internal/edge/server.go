@@ -128,6 +128,7 @@ func NewServer(o Options) *Server {
 		clients: clients{open: map[netip.Addr]int{}},
 		streams: clients{open: map[netip.Addr]int{}},
 		buffers: ration.New(maxBuffers),
+		refused: held.NewRefusals(),
 
 		headPatience: headPatience,
 		goneAfter:    goneAfter,

@@ -2,7 +2,6 @@ package held
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +11,7 @@ import (
 // another one nothing, and is forgiven later.
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var r Refusals
+		r := NewRefusals()
 		ctx, stop := context.WithCancel(t.Context())
 		took := func(client string) time.Duration {
 			begin := time.Now()
@@ -53,12 +52,6 @@ func TestRefusals(t *testing.T) {
 		time.Sleep(time.Minute)
 		if d := took("bad"); d > 0 {
 			t.Errorf("it waited %s after a minute", d)
-		}
-		for i := range 3 * maxRefused {
-			r.Wait(ctx, fmt.Sprint("client ", i))
-		}
-		if n := len(r.of); n > maxRefused {
-			t.Errorf("%d clients are remembered, and at most %d may be", n, maxRefused)
 		}
 		stop()
 		for range 2 * refusalsAtOnce {

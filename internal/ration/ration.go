@@ -5,7 +5,8 @@
 // they count for, such as an API key and a client's address, and how much each
 // of them may have. The units are taken for all holders or for none, and no method
 // of it waits: see [Ration.Given]. For what can wait there are [Turns], so many for
-// each key, and [Fair], so many for all. All methods are safe for concurrent use.
+// each key, and [Fair], so many for all; and [Pace], so many a second. All methods are
+// safe for concurrent use.
 package ration
 
 import (

@@ -402,7 +402,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 // paced returns a handler that lets clients wait for the end of their answers who are
 // refused again and again: by their key, or else by their address.
 func paced(ctx context.Context, h http.Handler) http.Handler {
-	var refusals held.Refusals
+	refusals := held.NewRefusals()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r)
 		key, status := audit.Answered(r.Context())

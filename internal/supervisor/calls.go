@@ -46,6 +46,11 @@ func (a asked) Change(p Patch, actor string) (store.Sandbox, <-chan calls.Ending
 	return a.b.patch(p, actor)
 }
 
+// Configure implements calls.Sandbox.
+func (a asked) Configure(actor, detail string, change func(*store.Config) error) error {
+	return a.b.configure(actor, detail, change)
+}
+
 // OpenNetwork implements calls.Sandbox.
 func (a asked) OpenNetwork() { a.b.openNetwork() }
 

@@ -49,18 +49,8 @@ func (b *box) applyPatchLocked(p Patch, ev lifecycle.Event, actor string) (lifec
 	return res, nil
 }
 
-// Configure changes what a sandbox is apart from its lifecycle, and logs it with
-// detail.
-func (s *Supervisor) Configure(id, actor, detail string, change func(*store.Config) error) error {
-	b, err := s.box(id)
-	if err != nil {
-		return err
-	}
-	return b.configure(actor, detail, change)
-}
-
-// configure carries out Configure. It waits for
-// nothing: no operation in flight depends on that.
+// configure changes what the sandbox is apart from its lifecycle, and logs it with
+// detail. It waits for nothing: no operation in flight depends on that.
 func (b *box) configure(actor, detail string, change func(*store.Config) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

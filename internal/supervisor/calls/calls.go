@@ -10,10 +10,13 @@ package calls
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	goruntime "runtime"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
@@ -41,6 +44,9 @@ type Sandbox interface {
 	// Change applies a patch and returns the sandbox with it, unless an operation in
 	// flight comes first.
 	Change(p fields.Patch, actor string) (store.Sandbox, <-chan Ending, error)
+	// Configure changes what the sandbox is apart from its lifecycle, and logs it with
+	// detail.
+	Configure(actor, detail string, change func(*store.Config) error) error
 	// OpenNetwork tells the runtime what the sandbox may reach now.
 	OpenNetwork()
 	// Unfit returns what the host lacked when the sandbox was last to start; nil for
@@ -58,7 +64,36 @@ type Reception struct {
 	// PauseAll pauses at once.
 	Ceiling defaults.Ceiling
 	Pauses  int
-	Log     *slog.Logger
+	// Pace is how often the sandboxes of each API key are changed: see NewPace.
+	Pace *ration.Pace
+	Log  *slog.Logger
+}
+
+// The pace of changes: those of an API key that come at once, and how many a second for
+// each processor follow. A start of a sandbox takes a processor for longer than these
+// take it, so that it is only holds, timeouts and the like that wait.
+const (
+	changesAtOnce    = 500
+	changesPerSecond = 50
+)
+
+// NewPace returns the pace of the changes that clients ask for. One costs its client a
+// request, and the server a commit: who makes them without pause would have the
+// processors that others' sandboxes start on.
+func NewPace() *ration.Pace {
+	return ration.NewPace(changesAtOnce, float64(changesPerSecond*goruntime.NumCPU()))
+}
+
+// findToChange returns a sandbox when its API key may change one more.
+func (r *Reception) findToChange(ctx context.Context, id string) (Sandbox, error) {
+	b, err := r.Find(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Pace.Wait(ctx, b.Snapshot().Config.Key); err != nil {
+		return nil, fmt.Errorf("change sandbox %s: it is not its turn yet, and nothing has changed: %w", id, err)
+	}
+	return b, nil
 }
 
 // By describes a call of an actor that begins the operation op, or joins one;

@@ -2,6 +2,7 @@ package calls
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"testing"
@@ -48,7 +49,7 @@ func (b *scripted) OpenNetwork()            { b.opened++ }
 func (b *scripted) Unfit() *errdef.Error    { return nil }
 
 func (b *scripted) reception() *Reception {
-	return &Reception{Find: func(string) (Sandbox, error) { return b, nil }, Log: slog.New(slog.DiscardHandler)}
+	return &Reception{Find: func(string) (Sandbox, error) { return b, nil }, Pace: NewPace(), Log: slog.New(slog.DiscardHandler)}
 }
 
 // ends returns the answer to an event after which an operation is in flight that
@@ -166,4 +167,85 @@ func TestWaiting(t *testing.T) {
 	if len(other) != 0 || len(w) != 1 {
 		t.Errorf("%d told of another's operation; %d operations are waited for", len(other), len(w))
 	}
+}
+
+// TestChangesWithoutPause: a key that changes sandboxes without pause waits, by any of
+// its sandboxes and whatever it changes; one that has gone meanwhile changes nothing,
+// and another key does not wait.
+func TestChangesWithoutPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := map[string]*keyed{"a": {key: "greedy"}, "b": {key: "greedy"}, "c": {key: "other"}}
+		r := &Reception{
+			Find: func(id string) (Sandbox, error) { return all[id], nil },
+			Pace: NewPace(), Log: slog.New(slog.DiscardHandler),
+		}
+		ways := []func(ctx context.Context, id string) error{
+			func(ctx context.Context, id string) error { return r.ReleaseHold(ctx, id, "hold", "") },
+			func(ctx context.Context, id string) error { return r.Configure(ctx, id, "", "", nil) },
+			func(ctx context.Context, id string) error {
+				_, err := r.SetTimeout(ctx, id, time.Minute, "")
+				return err
+			},
+			func(ctx context.Context, id string) error {
+				_, err := r.Patch(ctx, id, fields.Patch{}, "")
+				return err
+			},
+			func(ctx context.Context, id string) error {
+				_, err := r.Connect(ctx, id, time.Minute, fields.Patch{}, "")
+				return err
+			},
+		}
+		took := func(way int, id string) time.Duration {
+			begin := time.Now()
+			if err := ways[way](t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(begin)
+		}
+		for i := range changesAtOnce {
+			if d := took(i%len(ways), []string{"a", "b"}[i%2]); d > 0 {
+				t.Fatalf("change %d waited %s", i, d)
+			}
+		}
+		for way := range ways {
+			if d := took(way, "b"); d == 0 || d > time.Second {
+				t.Errorf("after %d at once, one in way %d waited %s", changesAtOnce, way, d)
+			}
+			if d := took(way, "c"); d > 0 {
+				t.Errorf("another key waited %s", d)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			before := all["a"].changes
+			if err := ways[way](ctx, "a"); !errors.Is(err, context.Canceled) || all["a"].changes != before {
+				t.Errorf("who has gone changed it in way %d: %v", way, err)
+			}
+		}
+	})
+}
+
+// keyed is a Sandbox of an API key, that applies all that it is asked.
+type keyed struct {
+	Sandbox // panics: the rest is not asked
+	key     string
+	changes int
+}
+
+func (b *keyed) Snapshot() store.Sandbox {
+	return store.Sandbox{Config: store.Config{Key: b.key}}
+}
+
+func (b *keyed) Request(lifecycle.Event) (lifecycle.Result, <-chan Ending, error) {
+	b.changes++
+	return lifecycle.Result{Verdict: lifecycle.Applies}, nil, nil
+}
+
+func (b *keyed) Change(fields.Patch, string) (store.Sandbox, <-chan Ending, error) {
+	b.changes++
+	return store.Sandbox{}, nil, nil
+}
+
+func (b *keyed) Configure(string, string, func(*store.Config) error) error {
+	b.changes++
+	return nil
 }

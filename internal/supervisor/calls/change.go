@@ -22,7 +22,7 @@ func (r *Reception) Patch(ctx context.Context, id string, p fields.Patch, actor 
 			return store.Sandbox{}, err
 		}
 	}
-	b, err := r.Find(id)
+	b, err := r.findToChange(ctx, id)
 	if err != nil {
 		return store.Sandbox{}, err
 	}
@@ -38,6 +38,15 @@ func (r *Reception) Patch(ctx context.Context, id string, p fields.Patch, actor 
 			return store.Sandbox{}, err
 		}
 	}
+}
+
+// Configure changes what a sandbox is apart from its lifecycle, and logs it with detail.
+func (r *Reception) Configure(ctx context.Context, id, actor, detail string, change func(*store.Config) error) error {
+	b, err := r.findToChange(ctx, id)
+	if err != nil {
+		return err
+	}
+	return b.Configure(actor, detail, change)
 }
 
 // SetTimeout makes the soft timeout of a running sandbox end d from now; zero
@@ -83,7 +92,7 @@ func (r *Reception) ReleaseHold(ctx context.Context, id, hold, actor string) err
 // adjust applies an event that changes a running sandbox in place, waiting for
 // an operation in flight to end first.
 func (r *Reception) adjust(ctx context.Context, id string, ev lifecycle.Event) (store.Sandbox, error) {
-	b, err := r.Find(id)
+	b, err := r.findToChange(ctx, id)
 	if err != nil {
 		return store.Sandbox{}, err
 	}

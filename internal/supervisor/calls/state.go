@@ -123,7 +123,7 @@ func (r *Reception) rouse(ctx context.Context, id string, p fields.Patch, actor 
 	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
 		return Connected{}, err
 	}
-	b, err := r.Find(id)
+	b, err := r.findToChange(ctx, id)
 	if err != nil {
 		return Connected{}, err
 	}

@@ -36,7 +36,7 @@ type Sandboxes interface {
 	// Get returns a sandbox that has not ended.
 	Get(ctx context.Context, id string) (store.Sandbox, error)
 	// Configure changes what a sandbox is apart from its lifecycle, and logs it.
-	Configure(id, actor, detail string, change func(*store.Config) error) error
+	Configure(ctx context.Context, id, actor, detail string, change func(*store.Config) error) error
 }
 
 // Links makes and checks links.
@@ -81,7 +81,7 @@ func (l *Links) CreatePreview(ctx context.Context, id string, req Request) (stor
 		ID: newID(), Port: req.Port, Actor: req.Actor, CreatedAt: t,
 		ExpiresAt: t.Add(req.For + time.Second - 1).Truncate(time.Second),
 	}
-	err := l.sandboxes.Configure(id, req.Actor, "preview link "+p.ID+" made", func(c *store.Config) error {
+	err := l.sandboxes.Configure(ctx, id, req.Actor, "preview link "+p.ID+" made", func(c *store.Config) error {
 		c.Previews = l.granted(*c)
 		return c.AddPreview(p, t)
 	})
@@ -126,8 +126,8 @@ func (l *Links) granted(c store.Config) []store.Preview {
 }
 
 // RevokePreview makes a link worthless before its time.
-func (l *Links) RevokePreview(_ context.Context, id, link, actor string) error {
-	return l.sandboxes.Configure(id, actor, "preview link "+link+" revoked", func(c *store.Config) error { return c.RemovePreview(link, now()) })
+func (l *Links) RevokePreview(ctx context.Context, id, link, actor string) error {
+	return l.sandboxes.Configure(ctx, id, actor, "preview link "+link+" revoked", func(c *store.Config) error { return c.RemovePreview(link, now()) })
 }
 
 // CheckPreview returns nil if the token is that of a link to this port of this

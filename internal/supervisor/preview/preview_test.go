@@ -27,7 +27,7 @@ func (s sandboxes) Find(_ context.Context, id string) (store.Sandbox, error) {
 
 func (s sandboxes) Get(ctx context.Context, id string) (store.Sandbox, error) { return s.Find(ctx, id) }
 
-func (s sandboxes) Configure(id, _, _ string, change func(*store.Config) error) error {
+func (s sandboxes) Configure(_ context.Context, id, _, _ string, change func(*store.Config) error) error {
 	return change(&s[id].Config)
 }
 
