@@ -30,6 +30,18 @@ func (r *Room) Answer(who Who, n int) (*Share, error) {
 	return s, nil
 }
 
+// Told is Answer for an answer that tells of what has been done, so that it must be
+// given. It waits for room as long as a client may take for a piece of what is in the
+// way, or until ctx ends; after that the answer does not count. Its n bytes must not be
+// in memory meanwhile.
+func (r *Room) Told(ctx context.Context, who Who, n int) *Share {
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	s := r.Passing(who)
+	s.Await(ctx, n)
+	return s
+}
+
 // WriteAnswer writes an answer that has been made to a client that takes it, and fails
 // for one that does not.
 func WriteAnswer(w http.ResponseWriter, data []byte) error {

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
@@ -35,6 +36,35 @@ func TestAnswers(t *testing.T) {
 	if _, err := r.Answer(who, size); err != nil {
 		t.Errorf("after one was taken: %v", err)
 	}
+}
+
+// TestTold: an answer that must be given waits for room, and not for ever.
+func TestTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New()
+		who := Who{"k", "192.0.2.1"}
+		full, err := r.Answer(who, MaxKeyWaiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if s := r.Told(t.Context(), who, 1<<20); s.Has() != 0 || time.Since(begin) != answerPatience {
+			t.Errorf("with no room, after %s, it has %d bytes", time.Since(begin), s.Has())
+		}
+		go func() {
+			time.Sleep(time.Second)
+			full.Free()
+		}()
+		begin = time.Now()
+		s := r.Told(t.Context(), who, 1<<20)
+		if s.Has() != 1<<20 || time.Since(begin) != time.Second {
+			t.Errorf("with room, after %s, it has %d bytes", time.Since(begin), s.Has())
+		}
+		s.Free()
+		if r.All() != (Holdings{}) {
+			t.Errorf("held at the end: %+v", r.All())
+		}
+	})
 }
 
 // TestMakers: a key makes as many answers at once as there are processors, in the order

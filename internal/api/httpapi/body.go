@@ -78,8 +78,9 @@ func ReadBody(w http.ResponseWriter, r *http.Request, holder string) ([]byte, er
 }
 
 // Answer makes the response to a request that succeeded, of a body, nil for none. Like
-// those of the request, its bytes count for holder and for the client's address. The
-// error is an *errdef.Error where there is no room for it.
+// those of the request, its bytes count for holder and for the client's address. Where
+// there is no room for it, the error is an *errdef.Error; but only for a request that
+// has changed nothing. Another waits for room, and is answered in any case.
 func Answer(r *http.Request, holder string, status int, header http.Header, content any) (Response, error) {
 	one, ok := r.Context().Value(bodyKey{}).(*body)
 	if !ok || content == nil {
@@ -94,11 +95,17 @@ func Answer(r *http.Request, holder string, status int, header http.Header, cont
 	}
 	one.made()
 	one.made = nil
-	one.answer, err = one.of.room.Answer(held.From(r, holder), len(res.Body))
-	if err != nil {
+	who, n := held.From(r, holder), len(res.Body)
+	one.answer, err = one.of.room.Answer(who, n)
+	switch {
+	case err == nil:
+		return res, nil
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
 		return Response{}, err
 	}
-	return res, nil
+	res.Body = nil
+	one.answer = one.of.room.Told(r.Context(), who, n)
+	return Encode(status, header, content)
 }
 
 // AwaitTurn waits until holder may make an answer that can be large, before what goes

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -261,4 +262,41 @@ func TestAnswersNobodyTakes(t *testing.T) {
 		c.Close()
 	}
 	testmode.Eventually(t, "the room is given back", func() bool { return room.All() == held.Holdings{} })
+}
+
+// TestAnswersThatMustBeGiven: a request that has changed something was refused when its
+// answer was made, so that its client did not know of what it had made.
+func TestAnswersThatMustBeGiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1 << 20
+		room := held.New()
+		h := NewBodies(room).Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			res, err := Answer(r, "k", http.StatusOK, nil, strings.Repeat("x", size))
+			if err != nil {
+				res = Response{Status: http.StatusTooManyRequests}
+			}
+			res.WriteTo(w)
+		}))
+		ask := func(method string) int {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(method, "/", nil))
+			return w.Body.Len()
+		}
+		full, err := room.Answer(held.Who{Key: "k"}, held.MaxKeyWaiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for method, want := range map[string]int{"GET": 0, "HEAD": 0, "POST": size + 2, "PUT": size + 2, "PATCH": size + 2, "DELETE": size + 2} {
+			if n := ask(method); n != want {
+				t.Errorf("without room, %s got %d bytes, want %d", method, n, want)
+			}
+		}
+		full.Free()
+		if n := ask("GET"); n != size+2 {
+			t.Errorf("with room, GET got %d bytes", n)
+		}
+		if room.All() != (held.Holdings{}) {
+			t.Errorf("held at the end: %+v", room.All())
+		}
+	})
 }
