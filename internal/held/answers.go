@@ -23,8 +23,7 @@ func (r *Room) Answer(who Who, n int) (*Share, error) {
 	s := r.Passing(who)
 	if n > answerPiece && !s.Grow(n) {
 		return nil, errdef.New(errdef.Exhausted, "too_many_answers",
-			"this answer has %d bytes, and clients have as much to take as they may: %d MiB in all, %d MiB at one address, %d MiB of one API key",
-			n, MaxWaiting>>20, MaxAddressWaiting>>20, MaxKeyWaiting>>20).
+			"this answer has %d bytes, and clients have as much to take as they may: %s", n, waitingBounds).
 			WithRemedy("read the answers that are there, then try again, or ask for less at once")
 	}
 	return s, nil

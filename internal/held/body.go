@@ -78,8 +78,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request, s *Share, most int, patien
 	data, err := Read(r.Body, most, func(n int) error {
 		if !s.Grow(n) {
 			return errdef.New(errdef.Exhausted, "too_many_bodies",
-				"the requests under way have as many bytes of bodies as they may: %d MiB in all, %d MiB from one address, %d MiB of one API key",
-				MaxWaiting>>20, MaxAddressWaiting>>20, MaxKeyWaiting>>20).
+				"the requests under way have as many bytes of bodies as they may: %s", waitingBounds).
 				WithRemedy("wait for requests to end, then try again")
 		}
 		return nil

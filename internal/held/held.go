@@ -10,6 +10,7 @@ package held
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"runtime"
@@ -39,6 +40,9 @@ const (
 	maxFollowers    = 512
 	MaxKeyFollowers = 32
 )
+
+// waitingBounds says how many bytes may wait.
+var waitingBounds = fmt.Sprintf("%d MiB in all, %d MiB at one address, %d MiB of one API key", MaxWaiting>>20, MaxAddressWaiting>>20, MaxKeyWaiting>>20)
 
 // Room is what a server holds. Use New.
 type Room struct {
