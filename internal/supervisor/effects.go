@@ -328,9 +328,11 @@ func (b *box) dropCheckpoint(old, current *lifecycle.Checkpoint) {
 
 // releaseAll carries out ReleaseAll.
 func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, tasks []*task) {
-	b.awaitTasks(ctx, tasks)
 	sb := b.snapshot()
-	if hook := sb.Config.Hooks.PreKill; hook.Command != "" && inst != nil {
+	hook := sb.Config.Hooks.PreKill
+	// A capture cannot be told to stop. The last hook can run once it is over.
+	b.awaitTasks(ctx, tasks, taskPatience+hook.Budget)
+	if hook.Command != "" && inst != nil {
 		// A kill in the middle of a pause finds it frozen.
 		if err := inst.Thaw(ctx); err != nil {
 			b.s.log.Warn("runtime could not be thawed for its last hook", "sandbox", b.id, "err", err)
@@ -355,14 +357,15 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 	b.s.space.Restore()
 }
 
-// taskPatience is how long the work of an operation may take to stop when told.
+// taskPatience is how long the work of an operation may take to stop when told, at
+// least.
 const taskPatience = 2 * time.Second
 
 // awaitTasks waits until nothing is at work on the sandbox any more. What waits
 // for a runtime that does not answer, which cannot be told to stop, sees its
 // connection end with the runtime.
-func (b *box) awaitTasks(ctx context.Context, tasks []*task) {
-	patience := time.NewTimer(taskPatience)
+func (b *box) awaitTasks(ctx context.Context, tasks []*task, most time.Duration) {
+	patience := time.NewTimer(most)
 	defer patience.Stop()
 	for _, t := range tasks {
 		select {

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
@@ -251,4 +254,52 @@ func TestMountIsNotForgotten(t *testing.T) {
 		}
 		w.powerOff()
 	})
+}
+
+// TestLastHookAwaitsTheCapture kills a sandbox whose capture takes its time. The runtime
+// is removed under it after a moment; but one that has a last hook is waited for as long
+// as that may take, and thawed for it.
+func TestLastHookAwaitsTheCapture(t *testing.T) {
+	for _, c := range []struct {
+		hook store.Hook
+		want []point
+	}{
+		{store.Hook{}, []point{atRemove}},
+		{store.Hook{Command: "true", Budget: 20 * time.Second}, []point{atThaw, atRemove}},
+		{store.Hook{Command: "true", Budget: time.Second}, []point{atRemove, atThaw}}, // in vain
+	} {
+		w := newWorld(t)
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			var seen []point
+			w.meddle = func(_ context.Context, _ *server, at point, _ string) error {
+				if at == atCheckpoint {
+					time.Sleep(10 * time.Second)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if at == atThaw || at == atRemove {
+					seen = append(seen, at)
+				}
+				return nil
+			}
+			srv := w.mustOpen(t)
+			id := create(t, srv.s, CreateRequest{Settings: sleepy, Config: store.Config{Hooks: store.Hooks{PreKill: c.hook}}})
+			go srv.s.Pause(t.Context(), id, lifecycle.Memory, "")
+			time.Sleep(time.Second)
+			if err := srv.s.Kill(t.Context(), id, ""); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			mu.Lock()
+			if seen = slices.Compact(seen); !slices.Equal(seen, c.want) {
+				t.Errorf("with the hook %+v: %q, want %q", c.hook, seen, c.want)
+			}
+			mu.Unlock()
+			if err := srv.s.Stop(context.Background()); err != nil {
+				t.Error(err)
+			}
+			w.powerOff()
+		})
+	}
 }
