@@ -91,7 +91,8 @@ func TestTinyPacketsCount(t *testing.T) {
 	c := login(t, gate(t, Options{Room: room}))
 	_, in := start(t, c, "exec sleep 1000")
 	_, _ = in.Write(make([]byte, 1<<20)) // so that nobody reads on
-	testmode.Eventually(t, "input waits", func() bool { return room.Of("k").Waiting >= 1<<20 })
+	const pipe = 64 << 10                // which the command's input takes, in pieces that fit
+	testmode.Eventually(t, "input waits", func() bool { return room.Of("k").Waiting >= 1<<20-pipe })
 	const packets = 20_000
 	go func() {
 		for range packets {
