@@ -173,11 +173,15 @@ func due(n client.Next, now time.Time) string {
 	if !known {
 		return ""
 	}
-	what := "ends"
-	if n.Action == string(client.Pause) {
-		what = "pause"
+	return fmt.Sprintf("%s in %s (%s)", fate(client.Action(n.Action)), span(n.At.Sub(now)), name)
+}
+
+// fate is what an action makes of a sandbox.
+func fate(a client.Action) string {
+	if a == client.Pause {
+		return "asleep"
 	}
-	return fmt.Sprintf("%s in %s (%s)", what, span(n.At.Sub(now)), name)
+	return "killed"
 }
 
 // phases say what an operation in flight leads to.
@@ -451,25 +455,53 @@ type resumed struct {
 func (r resumed) MarshalJSON() ([]byte, error) { return withField(r.info, "resumed", r.resumed) }
 
 func (a *app) timeoutCommand() *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use:   "timeout ID DURATION|none|now",
 		Short: "set when the timeout of a running sandbox ends",
 		Long: `Let the timeout of a running sandbox end in DURATION from now, sooner or later
 than before. --on-timeout of create and set says what happens then. The sandbox
-does not count as idle until then. none removes the timeout; now ends it at once.`,
+does not count as idle until then. none removes the timeout; now ends it at once.
+
+What --on-idle says does not matter here: without --on-timeout pause, now kills the
+sandbox. On a terminal this asks first. To put a sandbox to sleep: drowse pause.`,
 		Example: `  drowse timeout i0abc 10m
   drowse timeout i0abc now`,
 		Args: exactArgs("ID", "DURATION"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			d, err := parseDeadline(args[1])
-			if err != nil {
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		d, err := parseDeadline(args[1])
+		if err != nil {
+			return err
+		}
+		if d == 0 && !yes && isTerminal(a.Stdin) && isTerminal(a.Stderr) {
+			if err := a.confirmEnd(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return a.setTimeout(ctx, c, args[0], d)
-			})
-		},
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return a.setTimeout(ctx, c, args[0], d)
+		})
 	}
+	return cmd
+}
+
+// confirmEnd asks before a timeout is ended that kills.
+func (a *app) confirmEnd(ctx context.Context, id string) error {
+	var info client.Info
+	err := a.call(ctx, func(ctx context.Context, c *client.Client) (err error) {
+		info, err = c.Get(ctx, id)
+		return missing(err)
+	})
+	if err != nil || info.State != client.Running || info.Settings.OnTimeout == client.Pause {
+		return err
+	}
+	sure, err := ask(a, fmt.Sprintf("The timeout of %s kills it (on timeout: kill). Kill it and delete its data?", id))
+	if err != nil || !sure {
+		return cmp.Or(err, hint(&exitError{exitFailure, errors.New("nothing was killed")}, "answer y, or give --yes; to put it to sleep: drowse pause %s", id))
+	}
+	return nil
 }
 
 func (a *app) setTimeout(ctx context.Context, c *client.Client, id string, d time.Duration) error {
@@ -481,11 +513,7 @@ func (a *app) setTimeout(ctx context.Context, c *client.Client, id string, d tim
 		return missing(err)
 	}
 	return a.print(info, func(w io.Writer) {
-		what := "ends"
-		if info.Settings.OnTimeout == client.Pause {
-			what = "pauses"
-		}
-		now := time.Now()
+		now, what := time.Now(), fate(info.Settings.OnTimeout)
 		when := "now"
 		switch {
 		case d == client.Never:
@@ -494,7 +522,7 @@ func (a *app) setTimeout(ctx context.Context, c *client.Client, id string, d tim
 		case d > 0 && !info.EndAt.IsZero():
 			when = fmt.Sprintf("in %s (%s)", span(info.EndAt.Sub(now)), clock(info.EndAt, now))
 		}
-		_, _ = fmt.Fprintf(w, "%s %s %s\n", id, what, when)
+		_, _ = fmt.Fprintf(w, "%s is %s %s\n", id, what, when)
 	})
 }
 

@@ -38,7 +38,7 @@ func (l *limitFlag) Set(text string) error {
 	case text == wordNow:
 		return errors.New("want a duration such as 10m, or none")
 	case err == nil && d == 0:
-		return errors.New("0 could mean two things: none is no end; drowse timeout ID now ends a sandbox at once")
+		return errors.New("0 could mean two things: none is no end; drowse timeout ID now ends the timeout at once")
 	case err != nil || d < 0:
 		return errors.New("want a duration such as 10m, or none")
 	}

@@ -239,9 +239,9 @@ func TestNext(t *testing.T) {
 		i    client.Info
 	}{
 		{"runs until paused or killed", client.Info{State: client.Running}},
-		{"ends in 2h0m (timeout)", client.Info{State: client.Running, Next: next1(client.Kill, client.ClockTimeout, 2*time.Hour, "")}},
-		{"pause in 3m0s (idle)", client.Info{State: client.Running, Next: next1(client.Pause, client.ClockIdle, 3*time.Minute, "")}},
-		{"pause in 1m0s (timeout)", client.Info{State: client.Running, Next: next1(client.Pause, client.ClockTimeout, time.Minute, "process")}},
+		{"killed in 2h0m (timeout)", client.Info{State: client.Running, Next: next1(client.Kill, client.ClockTimeout, 2*time.Hour, "")}},
+		{"asleep in 3m0s (idle)", client.Info{State: client.Running, Next: next1(client.Pause, client.ClockIdle, 3*time.Minute, "")}},
+		{"asleep in 1m0s (timeout)", client.Info{State: client.Running, Next: next1(client.Pause, client.ClockTimeout, time.Minute, "process")}},
 		{"busy (lease)", client.Info{State: client.Running, Next: client.Next{WaitsFor: "lease"}}},
 		{"runs; its work is not known", client.Info{State: client.Running, Next: client.Next{WaitsFor: "telemetry"}}},
 		{"pauses", client.Info{State: client.Running, Phase: "pausing", Next: client.Next{Action: "finish", Clock: "operation", At: noon}}},
@@ -249,8 +249,8 @@ func TestNext(t *testing.T) {
 		{"starts", client.Info{State: client.Pending, Phase: "creating"}},
 		{"wakes on traffic", client.Info{State: client.Paused, Next: client.Next{WaitsFor: "traffic"}}},
 		{"wakes on resume", client.Info{State: client.Paused, Next: client.Next{WaitsFor: "resume"}}},
-		{"wakes on resume, ends in 1h0m (retention)", client.Info{State: client.Paused, Next: next1(client.Kill, client.ClockRetention, time.Hour, "resume")}},
-		{"wakes on traffic, ends in 30m0s (lifetime)", client.Info{State: client.Paused, Next: next1(client.Kill, client.ClockLifetime, 30*time.Minute, "traffic")}},
+		{"wakes on resume, killed in 1h0m (retention)", client.Info{State: client.Paused, Next: next1(client.Kill, client.ClockRetention, time.Hour, "resume")}},
+		{"wakes on traffic, killed in 30m0s (lifetime)", client.Info{State: client.Paused, Next: next1(client.Kill, client.ClockLifetime, 30*time.Minute, "traffic")}},
 		{"Killed 5s ago", client.Info{State: client.Terminated, Phase: "killing", Tombstone: &client.Tombstone{Reason: "Killed", At: fromNoon(-5 * time.Second)}}},
 	} {
 		t.Run(tt.want, func(t *testing.T) {
