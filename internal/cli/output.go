@@ -124,7 +124,7 @@ func cell(text string) string {
 // table writes rows in columns.
 func table(w io.Writer, rows [][]string) {
 	var b strings.Builder
-	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, text := range row {
@@ -151,6 +151,12 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
 	}
 	return fmt.Sprintf("%ds", d/time.Second)
+}
+
+// age is a length of time where there is little room: its largest unit.
+func age(d time.Duration) string {
+	text := span(d)
+	return text[:strings.IndexFunc(text, unicode.IsLetter)+1]
 }
 
 func templateName(i client.Info) string {

@@ -25,11 +25,15 @@ func (a *app) lsCommand() *cobra.Command {
 	var states []string
 	var metadata pairs
 	var template, name string
-	var all, quiet, watch bool
+	var all, quiet, watch, wide bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "list sandboxes, newest first, with their state and what happens next",
 		Long: `List sandboxes, newest first, with their state and what happens next.
+
+ENDS says whether a sandbox is killed or falls asleep, and when; busy, that its work
+must end first; - that nothing is due. WAKES ON says what wakes one that sleeps.
+--wide adds the template, the clock that is due, and what each was last active with.
 
 With --watch, list them anew every 2 seconds until Ctrl-C: on a terminal in place,
 else one list after the other, with -o json one value each.`,
@@ -38,6 +42,7 @@ else one list after the other, with -o json one value each.`,
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only sandboxes in this `state`: pending, running, paused or terminated; repeatable")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include terminated sandboxes, with the reason")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ids, one per line")
+	cmd.Flags().BoolVar(&wide, "wide", false, "show more columns, for a wide terminal")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "list them again and again, until Ctrl-C")
 	cmd.Flags().Var(&metadata, "metadata", "only sandboxes with this label, `key=value`; repeatable")
 	cmd.Flags().StringVar(&name, "name", "", "only the sandbox of your API key with this `name`")
@@ -69,7 +74,7 @@ else one list after the other, with -o json one value each.`,
 					}
 				})
 			}
-			return a.print(list, func(w io.Writer) { tableOf(w, list, time.Now()) })
+			return a.print(list, func(w io.Writer) { tableOf(w, list, time.Now(), wide) })
 		}
 		if watch {
 			return again(cmd.Context(), func() error { return a.call(cmd.Context(), show) })
@@ -102,9 +107,12 @@ func again(ctx context.Context, show func() error) error {
 	}
 }
 
-func tableOf(w io.Writer, list []client.Info, now time.Time) {
+func tableOf(w io.Writer, list []client.Info, now time.Time, wide bool) {
 	named := slices.ContainsFunc(list, func(i client.Info) bool { return i.Name != "" })
 	row := func(name string, cells []string) []string {
+		if !wide {
+			cells = cells[:narrow]
+		}
 		if !named {
 			return cells
 		}
@@ -117,11 +125,18 @@ func tableOf(w io.Writer, list []client.Info, now time.Time) {
 	table(w, rows)
 }
 
-var listColumns = []string{"ID", "STATE", "TEMPLATE", "AGE", "ACTIVE", "NEXT"}
+// The first columns are narrow enough for 80 characters, with a name of 12.
+var listColumns = []string{"ID", "STATE", "AGE", "ENDS", "WAKES ON", "TEMPLATE", "ACTIVE", "NEXT"}
+
+const narrow = 5
 
 // listCells are what a list says of a sandbox.
 func listCells(i client.Info, now time.Time) []string {
-	return []string{i.ID, stateOf(i.State, i.Phase), templateName(i), span(now.Sub(i.CreatedAt)), active(i, now), next(i, now)}
+	wakes := "-"
+	if i.State == client.Paused {
+		wakes = cmp.Or(i.Next.WaitsFor, "resume")
+	}
+	return []string{i.ID, stateOf(i.State, i.Phase), age(now.Sub(i.CreatedAt)), ends(i, now), wakes, templateName(i), active(i, now), next(i, now)}
 }
 
 // active tells when a sandbox was last active. While work keeps it awake, that is
@@ -154,12 +169,9 @@ func active(i client.Info, now time.Time) string {
 	return ago + " (" + strings.Join(work, ", ") + ")"
 }
 
-// stateOf names the state, with the operation in flight.
+// stateOf names the state by one word: that of the operation in flight, if there is one.
 func stateOf(s client.State, p client.Phase) string {
-	if p == "" {
-		return string(s)
-	}
-	return fmt.Sprintf("%s (%s)", s, p)
+	return cmp.Or(string(p), string(s))
 }
 
 // clockNames are what the clocks are called where there is little room.
@@ -207,6 +219,22 @@ func next(i client.Info, now time.Time) string {
 		return fmt.Sprintf("busy (%s)", i.Next.WaitsFor)
 	}
 	return "runs until paused or killed"
+}
+
+// ends tells in few words how a sandbox ends or falls asleep, and when.
+func ends(i client.Info, now time.Time) string {
+	_, known := clockNames[i.Next.Clock]
+	switch {
+	case i.Tombstone != nil:
+		return next(i, now)
+	case i.Phase != "":
+		return "-"
+	case known:
+		return fmt.Sprintf("%s in %s", fate(client.Action(i.Next.Action)), span(i.Next.At.Sub(now)))
+	case i.State != client.Paused && i.Next.WaitsFor != "":
+		return fmt.Sprintf("busy (%s)", i.Next.WaitsFor)
+	}
+	return "-"
 }
 
 // sleeper tells what wakes a sandbox that sleeps.

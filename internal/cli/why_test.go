@@ -95,7 +95,7 @@ last transitions:
 				Clocks: clocksOf(off, off),
 			},
 			want: `
-i0abc is running (pausing), generation 1
+i0abc is pausing, generation 1
 next: pausing succeeds or fails in 5m0s (12:05:00) at the latest
 now: pausing for 2s, because of idle by itself, keeping memory, attempt 2; a request that may wake it cancels this
 last error: pause: no space left on device
@@ -128,7 +128,7 @@ clocks:
 				Clocks:   clocksOf(off, off)[3:],
 			},
 			want: `
-i0abc is running (pausing), generation 4
+i0abc is pausing, generation 4
 next: pausing succeeds or fails in 5m0s (12:05:00) at the latest
 now: pausing for 2s, because of restore by key:b6f0c1de, keeping memory
 comes from: a fork of i0def, generation 2, at 11:00:00
@@ -258,6 +258,32 @@ func TestNext(t *testing.T) {
 				t.Errorf("got %q", got)
 			}
 		})
+	}
+}
+
+// TestListFits: with names of 12 letters, sleepers and all, a list fits 80 characters.
+func TestListFits(t *testing.T) {
+	one := func(state client.State, phase client.Phase, n client.Next) client.Info {
+		return client.Info{
+			ID: "i0123456789abcdefghij", Name: "twelve-chars", State: state, Phase: phase, Next: n, Alias: "code-interpreter-v1",
+			CreatedAt: fromNoon(-200*time.Hour - 59*time.Minute),
+		}
+	}
+	sleeper := client.Next{Action: "kill", Clock: client.ClockRetention, At: fromNoon(30*24*time.Hour - time.Minute), WaitsFor: "traffic"}
+	var b strings.Builder
+	tableOf(&b, []client.Info{
+		one(client.Paused, "", sleeper),
+		one(client.Running, "pausing", client.Next{Action: "finish", Clock: "operation", At: noon}),
+		one(client.Running, "", client.Next{Action: "pause", Clock: client.ClockIdle, At: fromNoon(23*time.Hour + 59*time.Minute)}),
+		one(client.Running, "", client.Next{WaitsFor: "telemetry"}),
+	}, noon, false)
+	for line := range strings.Lines(b.String()) {
+		if n := len(strings.TrimSpace(line)); n > 80 {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
+	if want := "i0123456789abcdefghij  twelve-chars  paused   8d   killed in 29d23h  traffic\n"; !strings.Contains(b.String(), want) {
+		t.Errorf("got\n%s\nwant a line\n%s", &b, want)
 	}
 }
 
