@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"connectrpc.com/connect"
+
+	"github.com/drowse-dev/drowse/client/agentpb"
 )
 
 // The classes of failure, for errors.Is. All but the last two are classes of
@@ -29,6 +31,13 @@ var (
 
 	ErrUnreachable = errors.New("cannot reach the server")
 	ErrInterrupted = errors.New("the connection to the sandbox was cut")
+)
+
+// Codes of the errors of Start and Run where the program is the reason, of class
+// ErrInvalid.
+const (
+	CodeCommandNotFound      = agentpb.StartNotFound
+	CodeCommandNotExecutable = agentpb.StartNotExecutable
 )
 
 // Codes that this package gives where the wire has none.
@@ -212,7 +221,11 @@ func rpcError(err error) error {
 		return fmt.Errorf("%w: %s", ErrInterrupted, ce.Message())
 	case connect.IsWireError(ce):
 		status := cmp.Or(rpcStatus[ce.Code()], http.StatusInternalServerError)
-		return &Error{Status: status, Code: ce.Code().String(), Message: ce.Message()}
+		code := ce.Code().String()
+		if start := ce.Meta().Get(agentpb.HeaderStart); start == CodeCommandNotFound || start == CodeCommandNotExecutable {
+			code = start
+		}
+		return &Error{Status: status, Code: code, Message: ce.Message()}
 	case isContext(ce), errors.Is(ce, ErrUnreachable):
 		return ce.Unwrap()
 	}

@@ -27,4 +27,10 @@ const (
 	// HeaderTerminals, of the answer to a list of processes, has the pids of those
 	// that have a terminal, with blanks between them.
 	HeaderTerminals = "Drowse-Terminals"
+
+	// HeaderStart, with the error of a start, says that there is no such command, or
+	// that it is there and cannot be executed.
+	HeaderStart        = "Drowse-Start"
+	StartNotFound      = "command_not_found"
+	StartNotExecutable = "command_not_executable"
 )

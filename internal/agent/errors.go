@@ -9,29 +9,34 @@ import (
 	"syscall"
 
 	"connectrpc.com/connect"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 )
 
 // class says what kind of failure something is, once for both wire formats.
 type class struct {
 	code   connect.Code
 	status int
+	start  string // of HeaderStart; empty for none
 }
 
 var (
-	invalid         = class{connect.CodeInvalidArgument, http.StatusBadRequest}
-	unauthenticated = class{connect.CodeUnauthenticated, http.StatusUnauthorized}
-	denied          = class{connect.CodePermissionDenied, http.StatusForbidden}
-	notFound        = class{connect.CodeNotFound, http.StatusNotFound}
-	notAcceptable   = class{connect.CodeInvalidArgument, http.StatusNotAcceptable}
-	exists          = class{connect.CodeAlreadyExists, http.StatusConflict}
-	precondition    = class{connect.CodeFailedPrecondition, http.StatusBadRequest}
-	exhausted       = class{connect.CodeResourceExhausted, http.StatusTooManyRequests}
-	internal        = class{connect.CodeInternal, http.StatusInternalServerError}
-	unknown         = class{connect.CodeUnknown, http.StatusInternalServerError}
+	invalid         = class{code: connect.CodeInvalidArgument, status: http.StatusBadRequest}
+	noCommand       = class{connect.CodeInvalidArgument, http.StatusBadRequest, agentapi.StartNotFound}
+	notExecutable   = class{connect.CodeInvalidArgument, http.StatusBadRequest, agentapi.StartNotExecutable}
+	unauthenticated = class{code: connect.CodeUnauthenticated, status: http.StatusUnauthorized}
+	denied          = class{code: connect.CodePermissionDenied, status: http.StatusForbidden}
+	notFound        = class{code: connect.CodeNotFound, status: http.StatusNotFound}
+	notAcceptable   = class{code: connect.CodeInvalidArgument, status: http.StatusNotAcceptable}
+	exists          = class{code: connect.CodeAlreadyExists, status: http.StatusConflict}
+	precondition    = class{code: connect.CodeFailedPrecondition, status: http.StatusBadRequest}
+	exhausted       = class{code: connect.CodeResourceExhausted, status: http.StatusTooManyRequests}
+	internal        = class{code: connect.CodeInternal, status: http.StatusInternalServerError}
+	unknown         = class{code: connect.CodeUnknown, status: http.StatusInternalServerError}
 
 	// SDKs turn 507 into an error of its own; over RPC no code says it, and
 	// resource_exhausted would be reported as a rate limit.
-	noSpace = class{connect.CodeInternal, http.StatusInsufficientStorage}
+	noSpace = class{code: connect.CodeInternal, status: http.StatusInsufficientStorage}
 )
 
 // fault is an error whose text is meant for the client.
@@ -108,7 +113,11 @@ func isNoSpace(err error) bool {
 // rpcError gives an error its Connect code.
 func rpcError(err error) *connect.Error {
 	if f, ok := errors.AsType[*fault](err); ok {
-		return connect.NewError(f.class.code, errors.New(wireText(f.msg)))
+		c := connect.NewError(f.class.code, errors.New(wireText(f.msg)))
+		if f.class.start != "" {
+			c.Meta().Set(agentapi.HeaderStart, f.class.start)
+		}
+		return c
 	}
 	if c, ok := errors.AsType[*connect.Error](err); ok {
 		return c

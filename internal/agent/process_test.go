@@ -247,16 +247,21 @@ func TestStartRefused(t *testing.T) {
 		name   string
 		config *processpb.ProcessConfig
 		want   connect.Code
+		start  string
 	}{
-		{"no config", nil, connect.CodeInvalidArgument},
-		{"no command", &processpb.ProcessConfig{}, connect.CodeInvalidArgument},
-		{"not in PATH", &processpb.ProcessConfig{Cmd: "no-such-command"}, connect.CodeInvalidArgument},
-		{"missing", &processpb.ProcessConfig{Cmd: "/no/such/command"}, connect.CodeInvalidArgument},
-		{"not executable", &processpb.ProcessConfig{Cmd: "/etc/passwd"}, connect.CodeInvalidArgument},
+		{"no config", nil, connect.CodeInvalidArgument, ""},
+		{"no command", &processpb.ProcessConfig{}, connect.CodeInvalidArgument, ""},
+		{"not in PATH", &processpb.ProcessConfig{Cmd: "no-such-command"}, connect.CodeInvalidArgument, agentapi.StartNotFound},
+		{"missing", &processpb.ProcessConfig{Cmd: "/no/such/command"}, connect.CodeInvalidArgument, agentapi.StartNotFound},
+		{"not executable", &processpb.ProcessConfig{Cmd: "/etc/passwd"}, connect.CodeInvalidArgument, agentapi.StartNotExecutable},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			wantCode(t, s.run("", &processpb.StartRequest{Process: tt.config}).err, tt.want)
+			err := s.run("", &processpb.StartRequest{Process: tt.config}).err
+			wantCode(t, err, tt.want)
+			if c, ok := errors.AsType[*connect.Error](err); !ok || c.Meta().Get(agentapi.HeaderStart) != tt.start {
+				t.Errorf("got %v, want %s %q", err, agentapi.HeaderStart, tt.start)
+			}
 		})
 	}
 }

@@ -142,7 +142,7 @@ func lookCommand(name, path, dir string) (string, error) {
 			return file, nil
 		}
 	}
-	return "", faultf(invalid, "command '%s' not found in PATH", name)
+	return "", faultf(noCommand, "command '%s' not found in PATH", name)
 }
 
 // spawn starts cmd with pipes, and with /dev/null for stdin unless wanted.
@@ -228,6 +228,10 @@ func startFault(path string, err error) error {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM),
 		errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return faultf(exhausted, "start '%s': %w", path, err)
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
+		return faultf(noCommand, "start '%s': %w", path, err)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.ENOEXEC):
+		return faultf(notExecutable, "start '%s': %w", path, err)
 	}
 	return faultf(invalid, "start '%s': %w", path, err)
 }

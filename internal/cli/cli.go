@@ -93,7 +93,8 @@ Exit codes:
 
 run, exec, shell, and hold with a command exit with the command's code, or 128
 plus the signal's number if a signal ended it. They exit with 125 if drowse
-failed: the command did not run, or how it ended is not known.
+failed: the command did not run, or how it ended is not known. 126 says that the
+command cannot be executed, and 127 that the sandbox has no such command.
 
 get and why show terminated sandboxes for 30 days (exit code 0). Other commands
 report "not found" for them (exit code 3).`

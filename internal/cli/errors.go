@@ -26,6 +26,8 @@ const (
 	exitUnreachable = 6
 	exitLimit       = 7
 	exitCommand     = 125
+	exitNotExec     = 126 // as docker exec and shells have it, and the next
+	exitNoCommand   = 127
 	exitInterrupted = 130
 	exitNoReader    = 141 // as of a process that SIGPIPE ended
 )

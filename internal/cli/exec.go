@@ -24,12 +24,14 @@ type commandFlags struct {
 	user        string
 	cwd         string
 	interactive bool
+	tty         bool
 }
 
 func (c *commandFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.user, "user", "", "run as this `user` (default: the template's)")
 	f.StringVar(&c.cwd, "cwd", "", "run in this `directory` (default: the user's home)")
 	f.BoolVarP(&c.interactive, "interactive", "i", false, "pass on stdin even if it is a terminal")
+	f.BoolVarP(&c.tty, "tty", "t", false, "run the command on a terminal; with -i, yours")
 }
 
 // command returns what to run, wired to drowse's own streams.
@@ -84,10 +86,14 @@ func (a *app) execCommand() *cobra.Command {
 a shell: for pipes and variables, use bash -c '...'. Stdin is passed on unless it
 is a terminal. Ctrl-C kills the command.
 
+With -it, the command runs on a terminal that is tied to yours, and Ctrl-C goes to
+the command. With -t alone it has a terminal for its output, and no input.
+
 With -d, start the command, print its process id and let it run. It has no input,
 and its output is dropped unless the command sends it to a file. While it works,
 the sandbox is not idle.`,
 		Example: `  drowse exec i0abc -- ls -la
+  drowse exec -it i0abc -- python3
   drowse exec -d i0abc -- python3 -m http.server 8000
   tar c src | drowse exec i0abc --cwd /tmp -- tar x`,
 		Args: minArgs("ID", "COMMAND"),
@@ -103,6 +109,12 @@ the sandbox is not idle.`,
 		if detach && flags.interactive {
 			return usagef("exec: either -d or -i: what runs on has no input")
 		}
+		if detach && flags.tty {
+			return usagef("exec: either -d or -t: what runs on has no terminal")
+		}
+		if err := a.checkTerminal(flags); err != nil {
+			return err
+		}
 		command := a.command(flags, args[1:])
 		command.Env = env.m
 		sb, err := a.open(cmd.Context(), args[0])
@@ -112,9 +124,17 @@ the sandbox is not idle.`,
 		if detach {
 			return startIn(cmd.Context(), a, sb.As(flags.user), command)
 		}
-		return a.runIn(cmd.Context(), sb.As(flags.user), command)
+		return a.runIn(cmd.Context(), sb.As(flags.user), flags, command)
 	}
 	return cmd
+}
+
+// checkTerminal refuses -it where there is no terminal to tie the command to.
+func (a *app) checkTerminal(flags commandFlags) error {
+	if flags.tty && flags.interactive && !isTerminal(a.Stdin) {
+		return hint(usagef("-it: stdin is not a terminal"), "leave out -t")
+	}
+	return nil
 }
 
 // startIn starts a command that nobody waits for.
@@ -150,6 +170,9 @@ command's exit code. Ctrl-C kills both. The command also ends when the sandbox's
 	box.add(cmd.Flags())
 	flags.add(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.checkTerminal(flags); err != nil {
+			return err
+		}
 		o, err := box.options()
 		if err != nil {
 			return err
@@ -158,19 +181,19 @@ command's exit code. Ctrl-C kills both. The command also ends when the sandbox's
 		if err != nil {
 			return err
 		}
-		return a.runOnce(cmd.Context(), c, o, flags.user, a.command(flags, args))
+		return a.runOnce(cmd.Context(), c, o, flags, a.command(flags, args))
 	}
 	return cmd
 }
 
 // runOnce runs a command in a sandbox of its own.
-func (a *app) runOnce(ctx context.Context, c *client.Client, o client.CreateOptions, user string, command client.Command) error {
+func (a *app) runOnce(ctx context.Context, c *client.Client, o client.CreateOptions, flags commandFlags, command client.Command) error {
 	sb, err := createOwned(ctx, c, o)
 	if err != nil {
 		return commandFailed(a.explainKey(c.URL(), explainCreate(err)))
 	}
 	defer a.discard(ctx, c, sb.ID)
-	return a.runIn(ctx, sb.As(user), command)
+	return a.runIn(ctx, sb.As(flags.user), flags, command)
 }
 
 // createOwned makes a sandbox that the caller will kill. An interrupt does not
@@ -191,7 +214,10 @@ func (a *app) discard(ctx context.Context, c *client.Client, id string) {
 }
 
 // runIn runs a command and ends with its code.
-func (a *app) runIn(ctx context.Context, sb *client.Sandbox, command client.Command) error {
+func (a *app) runIn(ctx context.Context, sb *client.Sandbox, flags commandFlags, command client.Command) error {
+	if flags.tty {
+		return a.runOnTerminal(ctx, sb, flags, command)
+	}
 	exit, err := sb.Run(ctx, command)
 	return ended(a, sb, exit, err)
 }
@@ -221,7 +247,16 @@ func commandFailed(err error) error {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return err
 	}
-	return &exitError{code: exitCommand, err: err}
+	code := exitCommand
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		switch e.Code {
+		case client.CodeCommandNotExecutable:
+			code = exitNotExec
+		case client.CodeCommandNotFound:
+			code = exitNoCommand
+		}
+	}
+	return &exitError{code: code, err: err}
 }
 
 // open connects and returns a handle to a sandbox that runs or wakes for a request.

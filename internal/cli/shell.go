@@ -23,9 +23,10 @@ func (a *app) shellCommand() *cobra.Command {
 	var user, cwd string
 	var detachable bool
 	cmd := &cobra.Command{
-		Use:   "shell ID [flags]",
+		Use:   "shell ID [flags] [-- COMMAND [ARG...]]",
 		Short: "open a shell in a sandbox; wakes it if auto-resume is on",
-		Long: `Open a shell in a sandbox, and wake the sandbox if auto-resume is on.
+		Long: `Open a shell in a sandbox, and wake the sandbox if auto-resume is on. With a
+command, run that on the terminal instead of a shell.
 
 When drowse ends, or has not been heard of for 40 seconds, the shell and what runs
 in its foreground are hung up, as over SSH. A shell whose sandbox is put to sleep
@@ -35,12 +36,18 @@ With --detachable the shell stays whatever happens to drowse. Ctrl-\ leaves it, 
 drowse attach comes back, also after the sandbox has slept. While nobody is attached,
 what the shell prints is dropped, and it keeps the sandbox awake only as long as
 something in it works: a prompt that waits does not, nor does top.`,
-		Args: exactArgs("ID"),
+		Example: `  drowse shell i0abc
+  drowse shell i0abc -- htop`,
+		Args: minArgs("ID"),
 	}
+	cmd.SetFlagErrorFunc(beforeDash)
 	cmd.Flags().StringVar(&user, "user", "", "log in as this `user` (default: the template's)")
 	cmd.Flags().StringVar(&cwd, "cwd", "", "start in this `directory` (default: the user's home)")
 	cmd.Flags().BoolVar(&detachable, "detachable", false, "keep the shell when drowse goes; Ctrl-\\ leaves it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 && cmd.ArgsLenAtDash() != 1 {
+			return hint(usagef("shell: too many arguments: %q", args[1:]), "put -- between the ID and the command to run")
+		}
 		if err := a.needTerminal(cmd, args[0]); err != nil {
 			return err
 		}
@@ -49,7 +56,7 @@ something in it works: a prompt that waits does not, nor does top.`,
 			return commandFailed(err)
 		}
 		t := terminal{app: a, sandbox: sb.As(user), tty: a.Stdin.(*os.File), stays: detachable}
-		return t.shell(cmd.Context(), cwd)
+		return t.shell(cmd.Context(), client.Command{Args: args[1:], Dir: cwd})
 	}
 	return cmd
 }
@@ -144,10 +151,27 @@ type terminal struct {
 	stays   bool // when drowse goes
 }
 
-// shell leaves the user's terminal to a shell.
-func (t terminal) shell(ctx context.Context, cwd string) error {
+// runOnTerminal runs a command on a terminal: the user's, if it has input.
+func (a *app) runOnTerminal(ctx context.Context, sb *client.Sandbox, flags commandFlags, command client.Command) error {
+	if flags.interactive {
+		return terminal{app: a, sandbox: sb, tty: a.Stdin.(*os.File)}.shell(ctx, command)
+	}
+	command.Stdin, command.HangUp = nil, true
+	if out, ok := fileOf(a.Stdout); ok {
+		command.Terminal = sizeOf(int(out.Fd()))
+	}
+	p, err := sb.Shell(ctx, command)
+	if err != nil {
+		return commandFailed(err)
+	}
+	exit, err := p.Wait()
+	return ended(a, sb, exit, err)
+}
+
+// shell leaves the user's terminal to a command, or else to a shell.
+func (t terminal) shell(ctx context.Context, what client.Command) error {
 	return t.run(ctx, func(ctx context.Context, cmd client.Command) (*client.Process, error) {
-		cmd.Dir, cmd.HangUp = cwd, !t.stays
+		cmd.Args, cmd.Env, cmd.Dir, cmd.HangUp = what.Args, what.Env, what.Dir, !t.stays
 		p, err := t.sandbox.Shell(ctx, cmd)
 		if err == nil && t.stays {
 			fmt.Fprintf(t.Stderr, "drowse: Ctrl-\\ leaves this shell, and comes back: drowse attach %s %d\r\n", t.sandbox.ID, p.PID())

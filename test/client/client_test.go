@@ -461,7 +461,7 @@ func TestRunWhatCannotStart(t *testing.T) {
 	sb := create(t, c, client.CreateOptions{})
 	_, err := sb.Run(t.Context(), client.Command{Args: []string{"no-such-command"}})
 	e, ok := errors.AsType[*client.Error](err)
-	if !ok || !errors.Is(err, client.ErrInvalid) || e.Code != "invalid_argument" || e.Message != "command 'no-such-command' not found in PATH" {
+	if !ok || !errors.Is(err, client.ErrInvalid) || e.Code != client.CodeCommandNotFound || e.Message != "command 'no-such-command' not found in PATH" {
 		t.Errorf("got %#v", err)
 	}
 	if _, err := sb.Run(t.Context(), client.Command{}); err == nil {

@@ -24,6 +24,10 @@ const (
 	HeaderHangUp      = agentpb.HeaderHangUp
 	HeaderTerminals   = agentpb.HeaderTerminals
 
+	HeaderStart        = agentpb.HeaderStart
+	StartNotFound      = agentpb.StartNotFound
+	StartNotExecutable = agentpb.StartNotExecutable
+
 	// Version is the envd version whose behaviour the agent has; SDKs switch
 	// features on by comparing it. Semver without suffix.
 	Version = "0.6.13"

@@ -32,6 +32,8 @@ const agentPort = agentapi.Port
 // firstPTY is above any pid of the host.
 const firstPTY = 5_000_000
 
+var errNoCommand = errors.New("not found in PATH")
+
 type cutKey struct{}
 
 func withCut(ctx context.Context, cut <-chan struct{}) context.Context {
@@ -176,7 +178,14 @@ func (a *agent) Start(ctx context.Context, req *connect.Request[pb.StartRequest]
 	}
 	p, err := a.spawn(req.Msg, user)
 	if err != nil {
-		return connect.NewError(connect.CodeInvalidArgument, err)
+		refused := connect.NewError(connect.CodeInvalidArgument, err)
+		switch {
+		case errors.Is(err, errNoCommand):
+			refused.Meta().Set(agentapi.HeaderStart, agentapi.StartNotFound)
+		case errors.Is(err, os.ErrPermission):
+			refused.Meta().Set(agentapi.HeaderStart, agentapi.StartNotExecutable)
+		}
+		return refused
 	}
 	if p.tty && req.Header().Get(agentapi.HeaderHangUp) == "" {
 		return follow(ctx, p, stream.Send) // it stays
@@ -250,6 +259,13 @@ func (a *agent) spawn(req *pb.StartRequest, user string) (*process, error) {
 		a.lastPTY++
 		p.pid = a.lastPTY
 		a.processes[p.pid] = p
+		if p.name != "/bin/bash" {
+			go func() { // a terminal with a command has that run, and end
+				p.say(fmt.Sprintf("ran %s as %s, %s=%s, on %dx%d\r\n", strings.Join(append([]string{p.name}, req.Process.GetArgs()...), " "), user,
+					"A", req.Process.GetEnvs()["A"], p.size.GetCols(), p.size.GetRows()))
+				a.hangUp(p, 9, true, "exit status 9")
+			}()
+		}
 		return p, nil
 	}
 	cmd, err := a.command(req, user)
@@ -275,8 +291,14 @@ func (a *agent) spawn(req *pb.StartRequest, user string) (*process, error) {
 func (a *agent) command(req *pb.StartRequest, user string) (*exec.Cmd, error) {
 	name := req.Process.GetCmd()
 	path, err := exec.LookPath(name)
-	if err != nil || strings.HasPrefix(name, "python") {
-		return nil, fmt.Errorf("command '%s' not found in PATH", name)
+	if strings.HasPrefix(name, "python") {
+		err = exec.ErrNotFound
+	}
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("start '%s': %w", name, os.ErrPermission)
+	case err != nil:
+		return nil, fmt.Errorf("command '%s' %w", name, errNoCommand)
 	}
 	cmd := &exec.Cmd{Path: path, Args: append([]string{name}, req.Process.GetArgs()...), Dir: a.home}
 	if req.Process.Cwd != nil {
