@@ -137,7 +137,14 @@ func (a *app) root() *cobra.Command {
 	if columns := columnsOf(a.Stdout); columns > 0 {
 		root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", columns)))
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd.HasSubCommands() {
+			if wrong := unknownCommand(cmd, cmd.Flags().Args()); wrong != nil {
+				return wrong // with flags of its own
+			}
+		}
+		return usagef("%w", err)
+	})
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		if err := a.checkOutput(); err != nil {
 			return err
@@ -191,11 +198,37 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	err := usagef("unknown command %q", args[0])
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+	near := elsewhere(cmd, args[0])
+	if near == nil {
+		near = cmd.SuggestionsFor(args[0])
+	}
+	if len(near) > 0 {
 		of := cmd.CommandPath()
 		return hint(err, "did you mean: %s %s", of, strings.Join(near, ", "+of+" "))
 	}
 	return err
+}
+
+// synonyms are what other tools call what a command does. Of the commands for a word,
+// those are meant that are there.
+var synonyms = map[string][]string{
+	"rm": {"kill", "revoke"}, "delete": {"kill", "rm", "revoke"}, "remove": {"kill", "rm", "revoke"}, "destroy": {"kill", "rm", "revoke"}, "terminate": {"kill"}, "del": {"kill", "rm", "revoke"},
+	"stop": {"pause", "kill"}, "suspend": {"pause"}, "sleep": {"pause"}, "start": {"resume", "create"}, "wake": {"resume"}, "unpause": {"resume"}, "restart": {"pause", "resume"},
+	"ps": {"ls"}, "list": {"ls"}, "inspect": {"get"}, "describe": {"get", "why"}, "show": {"get", "inspect"}, "status": {"get", "why"}, "info": {"get", "inspect"}, "wait": {"events"},
+	"ssh": {"shell", "ssh-proxy"}, "console": {"shell"}, "enter": {"shell"}, "login": {"shell"}, "copy": {"cp"}, "port": {"preview"}, "update": {"set"}, "tag": {"template set"},
+	"new": {"create", "add"}, "add": {"create"}, "launch": {"run", "create"}, "commit": {"snapshot create"}, "clone": {"fork"}, "rollback": {"restore"},
+	"image": {"template"}, "images": {"template ls"}, "pull": {"template pull"}, "build": {"template build"}, "load": {"template load"}, "rmi": {"template rm"},
+	"push": {"snapshot push"}, "save": {"snapshot save", "export"}, "volume": {"volumes"}, "secrets": {"secret"}, "key": {"keys"}, "log": {"logs"}, "server": {"serve"}, "dashboard": {"ui"},
+}
+
+// elsewhere returns what of a command's own a word of other tools stands for.
+func elsewhere(cmd *cobra.Command, word string) (meant []string) {
+	for _, name := range synonyms[word] {
+		if found, rest, err := cmd.Find(strings.Fields(name)); err == nil && len(rest) == 0 && found != cmd {
+			meant = append(meant, name)
+		}
+	}
+	return meant
 }
 
 // exactArgs accepts the arguments that names lists.
