@@ -70,8 +70,8 @@ which then starts with it running.`,
 	flags.StringArrayVar(&f.tags, "tag", nil, "another `tag` for the result; can be given several times")
 	flags.StringVar(&f.start, "start-cmd", "", "a `command` that runs in every sandbox of the template")
 	flags.StringVar(&f.ready, "ready-cmd", "", "a `command` that succeeds when the template is ready (default: 20 seconds after --start-cmd)")
-	flags.IntVar(&f.cpus, "cpus", 0, "`CPUs` of its sandboxes (default: the server's own)")
-	flags.IntVar(&f.memory, "memory", 0, "memory of its sandboxes in `MiB` (default: the server's own)")
+	flags.Var(cpusFlag{&f.cpus}, "cpus", "`CPUs` of its sandboxes (default: the server's own)")
+	mibVar(flags, &f.memory, "memory", 0, "memory of its sandboxes, in MiB or as a `size` such as 2g (default: the server's own)")
 	flags.BoolVar(&f.force, "no-cache", false, "run all steps, although the server knows what they led to")
 	return cmd
 }

@@ -139,9 +139,9 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	f.Var(&c.timeout, "timeout", "how long the sandbox runs after each start or wake before --on-timeout applies; none for no limit")
 	c.lifeFlags.add(f)
 	f.StringVar(&c.pauseMode, "pause-mode", "memory", "what an automatic pause keeps (`mode`): memory (processes and files) or filesystem (files only)")
-	f.IntVar(&c.cpus, "cpus", 0, "CPU limit (default: the server's)")
-	f.IntVar(&c.memoryMiB, "memory", 0, "memory limit in `MiB` (default: the server's)")
-	f.IntVar(&c.diskMiB, "disk", 0, "disk limit in `MiB`; a sandbox over it is paused (default: the server's)")
+	f.Var(cpusFlag{&c.cpus}, "cpus", "CPU limit (default: the server's)")
+	mibVar(f, &c.memoryMiB, "memory", 0, "memory limit, in MiB or as a `size` such as 2g (default: the server's)")
+	mibVar(f, &c.diskMiB, "disk", 0, "disk limit, in MiB or as a `size` such as 2g; a sandbox over it is paused (default: the server's)")
 	f.IntVar(&c.pids, "pids", 0, "limit on processes and threads; each process counts as two (default: the server's)")
 	f.Var(&c.hooks, "hook", "run a shell command in the sandbox as root (`event=command`) at pre-pause, post-resume or pre-kill; repeatable")
 	f.Var(&c.env, "env", "environment variable of all its processes, `name=value`; repeatable")
@@ -154,10 +154,8 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 	if err := c.check(); err != nil {
 		return client.CreateOptions{}, err
 	}
-	for name, n := range map[string]int{"cpus": c.cpus, "memory": c.memoryMiB, "disk": c.diskMiB, "pids": c.pids} {
-		if n < 0 {
-			return client.CreateOptions{}, usagef("--%s %d: want 1 or more", name, n)
-		}
+	if c.pids < 0 {
+		return client.CreateOptions{}, usagef("--pids %d: want 1 or more", c.pids)
 	}
 	if err := checkMode("pause-mode", c.pauseMode); err != nil {
 		return client.CreateOptions{}, err

@@ -50,7 +50,7 @@ A hold stops the idle timeout only. The timeout and the max lifetime still end.`
 		Args: minArgs("ID"),
 	}
 	f := cmd.Flags()
-	f.DurationVar(&flags.length, "for", 10*time.Minute, "length of the hold; with a command it is renewed until the command ends")
+	spanVar(f, &flags.length, "for", 10*time.Minute, "length of the hold; with a command it is renewed until the command ends")
 	f.StringVar(&flags.reason, "reason", "", "`text` that says what the hold is for (default: the command)")
 	f.StringVar(&flags.id, "id", "", "`id` of the hold, to extend one or to choose a name")
 	f.BoolVar(&flags.list, "list", false, "list the holds of the sandbox")

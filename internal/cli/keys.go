@@ -54,8 +54,8 @@ stores only a digest. The role is one of
 The limits apply to all sandboxes made with the key, together. They are checked
 at every start and wake of one of these sandboxes, whoever requests it.`,
 		Example: `  drowse keys create ci
-  drowse keys create alice --role own --max-running 10 --max-memory 8192
-  drowse keys create dashboard --role read --expires 720h`,
+  drowse keys create alice --role own --max-running 10 --max-memory 8g
+  drowse keys create dashboard --role read --expires 30d`,
 		Args: exactArgs("NAME"),
 	}
 	f := cmd.Flags()
@@ -63,15 +63,15 @@ at every start and wake of one of these sandboxes, whoever requests it.`,
 	clockVar(f, &o.For, "expires", 0, "how long the key is valid; none for no limit")
 	f.IntVar(&o.Limits.MaxRunning, "max-running", 0, "how many of its sandboxes may run at once; 0 for no limit")
 	f.IntVar(&o.Limits.MaxSandboxes, "max-sandboxes", 0, "how many sandboxes it may have, paused ones included; 0 for no limit")
-	f.IntVar(&o.Limits.MaxMemoryMiB, "max-memory", 0, "total memory of its running sandboxes in `MiB`; 0 for no limit")
-	f.IntVar(&o.Limits.MaxDiskMiB, "max-disk", 0, "total disk limits of its sandboxes in `MiB`; 0 for no limit")
+	mibVar(f, &o.Limits.MaxMemoryMiB, "max-memory", 0, "total memory of its running sandboxes, in MiB or as a `size` such as 2g; 0 for no limit")
+	mibVar(f, &o.Limits.MaxDiskMiB, "max-disk", 0, "total disk limits of its sandboxes, in MiB or as a `size` such as 2g; 0 for no limit")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name, o.Role = args[0], client.Role(role)
 		switch {
 		case !slices.Contains(allRoles, o.Role):
 			return usagef("--role %s: want admin, full, own or read", role)
-		case o.Limits.MaxRunning < 0 || o.Limits.MaxSandboxes < 0 || o.Limits.MaxMemoryMiB < 0 || o.Limits.MaxDiskMiB < 0:
-			return usagef("--max-running, --max-sandboxes, --max-memory and --max-disk: want 0 or more")
+		case o.Limits.MaxRunning < 0 || o.Limits.MaxSandboxes < 0:
+			return usagef("--max-running and --max-sandboxes: want 0 or more")
 		}
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			k, err := c.CreateKey(ctx, o)

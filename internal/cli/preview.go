@@ -33,7 +33,7 @@ what any request to that port does.`,
 		Args: minArgs("ID"),
 	}
 	f := cmd.Flags()
-	f.DurationVar(&o.For, "for", time.Hour, "how long the link is valid")
+	spanVar(f, &o.For, "for", time.Hour, "how long the link is valid")
 	f.StringVar(&o.Path, "path", "", "`path` that the link opens")
 	f.BoolVar(&list, "list", false, "list the valid links")
 	f.StringVar(&revoke, "revoke", "", "revoke the `link` with this id")

@@ -96,14 +96,14 @@ func (s *serviceFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&one.Cwd, "cwd", "", "working `directory` (default: as for commands)")
 	f.StringVar(&one.User, "user", "", "run it as `user` (default: as for commands)")
 	f.StringVar(&s.restart, "restart", string(client.RestartOnFailure), "when to start it again (`policy`): always, on-failure or never")
-	f.DurationVar(&one.MaxBackoff, "max-backoff", time.Minute, "the longest wait before it is started again; the first is 1s, and each failure in a row doubles it")
+	spanVar(f, &one.MaxBackoff, "max-backoff", time.Minute, "the longest wait before it is started again; the first is 1s, and each failure in a row doubles it")
 	f.StringArrayVar(&one.After, "after", nil, "start it when `service` is ready; repeatable")
 	f.BoolVar(&one.Resume, "resume", false, "let requests to it boot a sandbox that was paused with mode filesystem, if auto-resume is on")
 	f.StringVar(&one.Ready.HTTP, "ready-http", "", "ready when a GET of `path` on its port is answered with 2xx or 3xx (default: when its port takes connections)")
 	f.StringVar(&one.Ready.Command, "ready-command", "", "ready when this `line` for a shell succeeds")
 	f.BoolVar(&s.none, "ready-at-start", false, "ready when its process has run for a second (default without a port)")
-	f.DurationVar(&one.Ready.Timeout, "ready-timeout", 30*time.Second, "how long it may take to be ready; then it is ended, as a failure")
-	f.DurationVar(&one.Ready.Interval, "ready-interval", 200*time.Millisecond, "how often it is asked whether it is ready")
+	spanVar(f, &one.Ready.Timeout, "ready-timeout", 30*time.Second, "how long it may take to be ready; then it is ended, as a failure")
+	spanVar(f, &one.Ready.Interval, "ready-interval", 200*time.Millisecond, "how often it is asked whether it is ready")
 }
 
 // finish takes over what needs a look at several flags.

@@ -84,7 +84,7 @@ func (c clockFlag) Set(text string) error {
 
 // parseSpan reads a duration.
 func parseSpan(text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
+	d, err := time.ParseDuration(inHours(text))
 	if err != nil {
 		return 0, fmt.Errorf("want a duration such as 90s or 10m: %w", err)
 	}

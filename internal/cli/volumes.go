@@ -65,9 +65,6 @@ func (a *app) createVolumeCommand() *cobra.Command {
 		Short: "create an empty volume and print its id",
 		Args:  exactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.DiskMiB < 0 {
-				return usagef("--disk: want 0 or more")
-			}
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				o.Name = args[0]
 				v, err := c.CreateVolumeWith(ctx, o)
@@ -78,7 +75,7 @@ func (a *app) createVolumeCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&o.DiskMiB, "disk", 0, "disk limit in `MiB`; when the volume is over it, running sandboxes that mount it are paused (default: the server's --volume-disk)")
+	mibVar(cmd.Flags(), &o.DiskMiB, "disk", 0, "disk limit, in MiB or as a `size` such as 2g; when the volume is over it, running sandboxes that mount it are paused (default: the server's --volume-disk)")
 	return cmd
 }
 
