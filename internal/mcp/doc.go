@@ -19,8 +19,6 @@ package mcp
 
 import (
 	"context"
-	"errors"
-	"io"
 	"sync"
 	"time"
 
@@ -80,36 +78,6 @@ func New(o Options) *Server {
 	addFiles(s)
 	return s
 }
-
-// ServeStdio serves one client by lines of JSON, until it goes away or ctx ends.
-func (s *Server) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
-	defer s.stop()
-	defer context.AfterFunc(ctx, s.end)()
-	err := s.sdk.Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(untilEnd{in, s.end}), Writer: nopCloser{out}})
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
-}
-
-// untilEnd calls end where the reader ends: nobody is left to hear of a call.
-type untilEnd struct {
-	io.Reader
-	end func()
-}
-
-// Read implements io.Reader.
-func (e untilEnd) Read(b []byte) (int, error) {
-	n, err := e.Reader.Read(b)
-	if err != nil {
-		e.end()
-	}
-	return n, err
-}
-
-type nopCloser struct{ io.Writer }
-
-func (nopCloser) Close() error { return nil }
 
 // stop ends all calls, and waits for the commands of those to be ended.
 func (s *Server) stop() {
