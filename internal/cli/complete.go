@@ -75,7 +75,7 @@ func (c completer) complete(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			sources, other := named[strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")]
 			switch place := len(args); {
-			case !other && !ofSandboxes:
+			case !other && !ofSandboxes, cmd.Name() == "export" && place == 1:
 				return nil, cobra.ShellCompDirectiveDefault
 			case place == 0 && (!other || sources[0] == nil), several && !other:
 				return c.sandboxes(cmd.Context(), completedStates[cmd.Name()], prefix, args), cobra.ShellCompDirectiveNoFileComp
