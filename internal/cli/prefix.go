@@ -95,7 +95,7 @@ func lasting(named []client.Info) client.Info {
 
 // expand replaces beginnings of ids by the ids.
 func expand(ctx context.Context, a *app, ids []string, states []client.State) error {
-	isShort := func(id string) bool { return len(id) >= shortest && len(id) < longest && shortID.MatchString(id) }
+	isShort := func(id string) bool { return len(id) < longest && shortID.MatchString(id) }
 	if !slices.ContainsFunc(ids, isShort) {
 		return nil
 	}
@@ -115,18 +115,27 @@ func expand(ctx context.Context, a *app, ids []string, states []client.State) er
 		}
 		switch {
 		case slices.Contains(found, id), len(found) == 0:
-		case len(found) == 1:
+		case len(found) == 1 && len(id) >= shortest:
 			ids[i] = found[0]
 		default:
-			slices.Sort(found)
-			const most = 5
-			if shown := found[:min(len(found), most)]; len(shown) < len(found) {
-				found = append(shown, fmt.Sprintf("and %d more", len(found)-most))
-			}
-			return hint(usagef("%s is the beginning of several ids: %s", id, strings.Join(found, ", ")), "give more of the id")
+			return ambiguous(id, found)
 		}
 	}
 	return nil
+}
+
+// ambiguous refuses the beginning of an id that does not say enough.
+func ambiguous(id string, found []string) error {
+	slices.Sort(found)
+	what := "the beginning of several ids"
+	if len(found) == 1 {
+		what = "too short to stand for an id"
+	}
+	const most = 5
+	if shown := found[:min(len(found), most)]; len(shown) < len(found) {
+		found = append(shown, fmt.Sprintf("and %d more", len(found)-most))
+	}
+	return hint(usagef("%s is %s: %s", id, what, strings.Join(found, ", ")), "give more characters, at least %d", max(len(id)+1, shortest))
 }
 
 // ask has whoever sits at the terminal confirm.
