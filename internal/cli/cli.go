@@ -73,6 +73,9 @@ Commands that talk to a server take its URL and the API key from, in this order:
   3. http://127.0.0.1:3000, and the file api-key in the server's state directory
      (--state-dir, DROWSE_STATE_DIR); that key is sent to loopback addresses only
 
+A URL without http:// or https:// is http:// if its host is a loopback address, and
+https:// otherwise.
+
 For an ID, commands also take the name that the sandbox was given with --name, or the
 first characters of the id, at least 4, if no other sandbox's id begins with them.
 A name belongs to the API key that gave it: with another key, use the id.

@@ -27,7 +27,7 @@ func (a *app) stateDirectory() string {
 }
 
 func (a *app) serverURL() string {
-	return cmp.Or(a.url, a.Getenv("DROWSE_URL"), a.Getenv("E2B_API_URL"), client.DefaultURL)
+	return withScheme(cmp.Or(a.url, a.Getenv("DROWSE_URL"), a.Getenv("E2B_API_URL"), client.DefaultURL))
 }
 
 // connect returns a client for the server that flags and environment name.
@@ -40,7 +40,7 @@ func (a *app) connect() (*client.Client, error) {
 func connectWith(a *app, key string) (*client.Client, error) {
 	c, err := client.New(client.Options{
 		URL:        a.serverURL(),
-		SandboxURL: cmp.Or(a.sandboxURL, a.Getenv("DROWSE_SANDBOX_URL"), a.Getenv("E2B_SANDBOX_URL")),
+		SandboxURL: withScheme(cmp.Or(a.sandboxURL, a.Getenv("DROWSE_SANDBOX_URL"), a.Getenv("E2B_SANDBOX_URL"))),
 		APIKey:     key,
 	})
 	if err != nil {
@@ -68,6 +68,18 @@ func (a *app) apiKey(server string) (key, step string) {
 		return "", fmt.Sprintf("set DROWSE_API_KEY, or name the server's --state-dir: there is no %s", file)
 	}
 	return strings.TrimSpace(string(b)), ""
+}
+
+// withScheme completes a URL that is a host alone. An API key goes to other machines
+// in plain text only if somebody says so.
+func withScheme(text string) string {
+	switch {
+	case text == "" || strings.Contains(text, "://"):
+		return text
+	case isLoopback("http://" + text):
+		return "http://" + text
+	}
+	return "https://" + text
 }
 
 func isLoopback(server string) bool {
