@@ -174,7 +174,7 @@ func (k *Keys) ensurePreset(ctx context.Context, preset string) (bool, error) {
 	e := find(k.entries(), preset)
 	switch {
 	case e == nil:
-		_, err := k.add(ctx, Request{Name: "preset key", Role: store.RoleAdmin}, preset)
+		_, err := k.add(ctx, Request{Name: k.unused("preset key"), Role: store.RoleAdmin}, preset)
 		return err == nil, err
 	case e.Role != store.RoleAdmin || !e.ExpiresAt.IsZero():
 		return false, errdef.New(errdef.Invalid, "invalid_api_key_preset",
@@ -182,6 +182,15 @@ func (k *Keys) ensurePreset(ctx context.Context, preset string) (bool, error) {
 			WithRemedy("leave it out, or preset another")
 	}
 	return false, nil
+}
+
+// unused returns a name that no key has: the one given, or with a number after it.
+func (k *Keys) unused(name string) string {
+	free := name
+	for n := 2; slices.ContainsFunc(k.entries(), func(e *entry) bool { return *e.name.Load() == free }); n++ {
+		free = fmt.Sprintf("%s %d", name, n)
+	}
+	return free
 }
 
 // add stores a key and makes it valid. The caller holds changes.

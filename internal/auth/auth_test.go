@@ -162,6 +162,10 @@ func TestPreset(t *testing.T) {
 	if len(s.keys) != 2 {
 		t.Errorf("%d keys stored, want 2", len(s.keys))
 	}
+	// Another preset is another key, and has another name.
+	if _, created, err = load(t, s).EnsureFirst(t.Context(), preset+"00"); !created || err != nil || s.keys[2].Name == s.keys[1].Name {
+		t.Errorf("another preset: %v, %v, %v", created, err, s.keys)
+	}
 }
 
 func TestPresetOfTheWrongFormIsRefused(t *testing.T) {

@@ -103,6 +103,7 @@ var catalogue = []Entry{
 	{"key_exists", Exists, 0, 0, "An API key with this id or text already exists.", "Create another one."},
 	{"key_invalid", Invalid, 400, 400, "The name, role or limits of the new API key are invalid.", "Use the role admin, full, own or read, and a name of one line."},
 	{"key_limit_reached", Exhausted, 429, 429, "The API key's sandboxes have reached one of its limits: running sandboxes, all sandboxes, memory, or disk. A wake counts too, whoever requests it.", "Pause or kill some, or use a key with larger limits."},
+	{"key_name_taken", Exists, 409, 409, "Another API key has the name.", "Use another name, or revoke that key first."},
 	{"key_not_found", NotFound, 404, 404, "There is no API key with this id.", "List the keys (GET /v1/keys, drowse keys ls)."},
 	{"key_rate_exceeded", Exhausted, 429, 429, "The API key makes more calls per second than the server allows.", "Wait a second, then try again. Raise --max-key-rate if the server can take more."},
 	{"last_admin_key", Conflict, 409, 409, "This is the last admin key that does not expire. Without it, no key could be created any more.", "Create another admin key first."},

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,6 +47,9 @@ type KeyLimits struct {
 // AddKey implements [Store].
 func (s *SQLite) AddKey(ctx context.Context, k Key) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		if err := freeName(ctx, tx, k.ID, k.Name); err != nil {
+			return err
+		}
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO keys (id, name, hash, prefix, suffix, created_at,
 				role, max_running, max_sandboxes, max_memory, max_disk, expires_at, last_used_at)
@@ -62,6 +66,26 @@ func (s *SQLite) AddKey(ctx context.Context, k Key) error {
 		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
 	})
 	return s.explain(err, "add key %s", k.ID)
+}
+
+// freeName refuses a name that another key has. There is no constraint in the schema:
+// older servers let keys have the same name.
+func freeName(ctx context.Context, tx *sql.Tx, id, name string) error {
+	var other string
+	err := tx.QueryRowContext(ctx, `SELECT id FROM keys WHERE name = ? AND id <> ?`, name, id).Scan(&other)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return NameOfKeyTaken(other, name)
+}
+
+// NameOfKeyTaken says that a key has a name already.
+func NameOfKeyTaken(id, name string) error {
+	return errdef.New(errdef.Exists, "key_name_taken", "API key %s has the name %q already", id, name).
+		WithRemedy("use another name, or revoke that key first")
 }
 
 // Keys implements [Store].
@@ -89,6 +113,9 @@ func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 // RenameKey implements [Store].
 func (s *SQLite) RenameKey(ctx context.Context, id, name string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		if err := freeName(ctx, tx, id, name); err != nil {
+			return err
+		}
 		result, err := tx.ExecContext(ctx, `UPDATE keys SET name = ? WHERE id = ?`, name, id)
 		if err != nil {
 			return err

@@ -250,11 +250,12 @@ type Events interface {
 
 // Keys is the API keys.
 type Keys interface {
-	// AddKey stores a key; errdef.Exists if its hash or id is known.
+	// AddKey stores a key; errdef.Exists if its hash, id or name is known.
 	AddKey(ctx context.Context, k Key) error
 	// Keys returns all keys, oldest first.
 	Keys(ctx context.Context) ([]Key, error)
-	// RenameKey is errdef.NotFound if there is none of that id.
+	// RenameKey is errdef.NotFound if there is none of that id, and errdef.Exists if
+	// another has the name.
 	RenameKey(ctx context.Context, id, name string) error
 	// KeysUsed notes when keys were last used, by their ids. Unknown ones are
 	// passed over: they may have just been removed.

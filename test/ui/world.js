@@ -29,7 +29,7 @@ export async function api(method, path, body, key = adminKey) {
 }
 
 export const create = (o = {}) => api("POST", "/v1/sandboxes", o);
-export const makeKey = (role, name = role) => api("POST", "/v1/keys", { name, role });
+export const makeKey = (role, name = `${role} ${crypto.randomUUID()}`) => api("POST", "/v1/keys", { name, role });
 
 let browser, profile;
 export async function start() {

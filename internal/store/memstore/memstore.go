@@ -335,8 +335,20 @@ func (s *Store) AddKey(_ context.Context, k store.Key) error {
 	if slices.ContainsFunc(s.d.keys, func(x store.Key) bool { return x.ID == k.ID || x.Hash == k.Hash }) {
 		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
 	}
+	if err := freeName(s.d.keys, k.ID, k.Name); err != nil {
+		return err
+	}
 	inUTC(reflect.ValueOf(&k).Elem())
 	s.d.keys = append(s.d.keys, k)
+	return nil
+}
+
+func freeName(keys []store.Key, id, name string) error {
+	for _, k := range keys {
+		if k.Name == name && k.ID != id {
+			return store.NameOfKeyTaken(k.ID, name)
+		}
+	}
 	return nil
 }
 
@@ -366,6 +378,9 @@ func (s *Store) RenameKey(_ context.Context, id, name string) error {
 	i := slices.IndexFunc(s.d.keys, func(k store.Key) bool { return k.ID == id })
 	if i < 0 {
 		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+	}
+	if err := freeName(s.d.keys, id, name); err != nil {
+		return err
 	}
 	s.d.keys = slices.Clone(s.d.keys)
 	s.d.keys[i].Name = name

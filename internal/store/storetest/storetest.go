@@ -489,7 +489,14 @@ func testKeyExists(t *testing.T, h harness) {
 	}
 	sameName := key(3, epoch)
 	sameName.Name = first.Name
-	addKey(t, s, sameName)
+	wantClass(t, errdef.Exists, func() error { return s.AddKey(t.Context(), sameName) })
+	if got := only(t, keys(t, s)); got != first {
+		t.Errorf("the first key became %+v", got)
+	}
+	if err := s.RemoveKey(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	addKey(t, s, sameName) // the name is free again
 }
 
 func testKeysUsed(t *testing.T, h harness) {
@@ -520,6 +527,10 @@ func testRenameKey(t *testing.T, h harness) {
 		t.Fatal(err)
 	}
 	wantClass(t, errdef.NotFound, func() error { return s.RenameKey(t.Context(), "nobody", "x") })
+	wantClass(t, errdef.Exists, func() error { return s.RenameKey(t.Context(), renamed.ID, other.Name) })
+	if err := s.RenameKey(t.Context(), renamed.ID, renamed.Name); err != nil { // as it is called already
+		t.Error(err)
+	}
 	s = h.reopen(t, s)
 	if got, want := keys(t, s), []store.Key{other, renamed}; !slices.Equal(got, want) {
 		t.Errorf("Keys = %+v, want %+v", got, want)

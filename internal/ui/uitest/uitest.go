@@ -73,7 +73,7 @@ func New(ctx context.Context, ln net.Listener) (*Server, error) {
 
 // Key makes an API key and returns its text.
 func (s *Server) Key(ctx context.Context, role store.Role) (store.Key, string, error) {
-	return s.Keys.Create(ctx, auth.Request{Name: string(role) + " of the test", Role: role})
+	return s.Keys.Create(ctx, auth.Request{Name: fmt.Sprintf("%s of the test, %d", role, len(s.Keys.List())), Role: role})
 }
 
 // Fill makes n sandboxes, of which every third sleeps.
