@@ -35,7 +35,7 @@ object. What SDKs and browsers do inside a sandbox is not in it: see drowse logs
 	f := cmd.Flags()
 	f.IntVarP(&q.Most, "lines", "n", 100, "`number` of entries, the last ones, at most 1000")
 	f.BoolVar(&all, "all", false, "print all entries, from the oldest")
-	f.StringVar(&q.Key, "key", "", "only calls with the API key of this `id`")
+	f.StringVar(&q.Key, "key", "", "only calls with the API key of this `name` or id")
 	f.StringVar(&q.Sandbox, "sandbox", "", "only calls about the sandbox of this `id`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if q.Most < 1 || q.Most > auditPage {
@@ -43,6 +43,18 @@ object. What SDKs and browsers do inside a sandbox is not in it: see drowse logs
 		}
 		if all && f.Changed("lines") {
 			return usagef("--lines and --all: give one of them")
+		}
+		if q.Key != "" {
+			err := a.call(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+				given := q.Key
+				if q.Key, err = keyID(ctx, c, given); err == nil && q.Key == given && !wholeKeyID.MatchString(given) {
+					err = hint(usagef("no API key is called %q", given), "drowse keys ls lists the keys; for one that was revoked, give its whole id")
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
 		}
 		if all {
 			return auditAll(cmd.Context(), a, q)

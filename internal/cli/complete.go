@@ -98,7 +98,7 @@ func (c completer) complete(cmd *cobra.Command) {
 			_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 		}
 	}
-	for flag, from := range map[string]source{"template": offerTemplates, "snapshot": offerSnapshots, "secret": offerSecrets} {
+	for flag, from := range map[string]source{"template": offerTemplates, "snapshot": offerSnapshots, "secret": offerSecrets, "key": offerKeys} {
 		if cmd.Flags().Lookup(flag) != nil {
 			_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 				return c.from(cmd.Context(), from, prefix, nil), cobra.ShellCompDirectiveNoFileComp
@@ -177,7 +177,9 @@ func offerSecrets(ctx context.Context, c *client.Client) ([]offer, error) {
 
 func offerKeys(ctx context.Context, c *client.Client) ([]offer, error) {
 	list, err := c.Keys(ctx)
-	return offers(list, err, func(k client.Key) []offer { return []offer{{k.ID, k.Name + ", " + string(k.Role)}} })
+	return offers(list, err, func(k client.Key) []offer {
+		return []offer{{k.Name, string(k.Role) + ", " + k.ID}, {k.ID, k.Name + ", " + string(k.Role)}}
+	})
 }
 
 func offerSSHKeys(ctx context.Context, c *client.Client) ([]offer, error) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,11 +91,13 @@ at every start and wake of one of these sandboxes, whoever requests it.`,
 }
 
 func (a *app) keysLsCommand() *cobra.Command {
-	var costs bool
+	var costs, wide bool
 	cmd := &cobra.Command{
-		Use:   "ls [--cost]",
+		Use:   "ls [flags]",
 		Short: "list API keys, oldest first, with their roles, limits and use",
-		Long: `List API keys, oldest first, with their roles, limits and use.
+		Long: `List API keys, oldest first, with their roles, limits and use. Commands take a key by
+its name, its id or the beginning of its id. --wide shows whole ids, and the memory
+and disk that count against the limits.
 
 With --cost, show what their sandboxes and requests cost the server. DATABASE
 (bytes written) and CHECKPOINTS (time spent to checksum, sync and verify them)
@@ -101,6 +105,7 @@ count since the server started; the other columns are current values.`,
 		Args: exactArgs(),
 	}
 	cmd.Flags().BoolVar(&costs, "cost", false, "show what each key costs the server instead")
+	cmd.Flags().BoolVar(&wide, "wide", false, "show more columns, for a wide terminal")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			list, err := c.Keys(ctx)
@@ -111,7 +116,7 @@ count since the server started; the other columns are current values.`,
 				if costs {
 					tableOfCosts(w, list)
 				} else {
-					tableOfKeys(w, list, time.Now())
+					tableOfKeys(w, list, time.Now(), wide)
 				}
 			})
 		})
@@ -132,16 +137,57 @@ func tableOfCosts(w io.Writer, list []client.Key) {
 	table(w, rows)
 }
 
-func tableOfKeys(w io.Writer, list []client.Key, now time.Time) {
-	rows := [][]string{{"ID", "NAME", "ROLE", "KEY", "RUNNING", "SANDBOXES", "MEMORY MIB", "DISK MIB", "EXPIRES", "LAST USED"}}
+func tableOfKeys(w io.Writer, list []client.Key, now time.Time, wide bool) {
+	row := func(k client.Key, cells ...string) []string {
+		if wide {
+			return append(cells, outOf(k.Use.MemoryMiB, k.Limits.MaxMemoryMiB), outOf(k.Use.DiskMiB, k.Limits.MaxDiskMiB))
+		}
+		cells[0], _, _ = strings.Cut(cells[0], "-") // as the event log names keys
+		return cells
+	}
+	rows := [][]string{{"ID", "NAME", "ROLE", "KEY", "RUNNING", "SANDBOXES", "EXPIRES", "USED"}}
+	if wide {
+		rows[0] = append(rows[0], "MEMORY MIB", "DISK MIB")
+	}
 	for _, k := range list {
-		rows = append(rows, []string{
-			k.ID, k.Name, string(k.Role), k.Mask,
-			outOf(k.Use.Running, k.Limits.MaxRunning), outOf(k.Use.Sandboxes, k.Limits.MaxSandboxes), outOf(k.Use.MemoryMiB, k.Limits.MaxMemoryMiB), outOf(k.Use.DiskMiB, k.Limits.MaxDiskMiB),
-			expiry(k.ExpiresAt, now), lastUse(k.LastUsedAt, now),
-		})
+		rows = append(rows, row(k, k.ID, k.Name, string(k.Role), k.Mask,
+			outOf(k.Use.Running, k.Limits.MaxRunning), outOf(k.Use.Sandboxes, k.Limits.MaxSandboxes), expiry(k.ExpiresAt, now), lastUse(k.LastUsedAt, now)))
 	}
 	table(w, rows)
+}
+
+// wholeKeyID is the form of the ids of API keys.
+var wholeKeyID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// keyID returns the id of an API key that is named by its name, its id or the beginning
+// of that. What is neither stays as it is, for the server to say so.
+func keyID(ctx context.Context, c *client.Client, ref string) (string, error) {
+	list, err := c.Keys(ctx)
+	if err != nil {
+		return "", err
+	}
+	var named, begin []string
+	for _, k := range list {
+		switch {
+		case k.ID == ref:
+			return ref, nil
+		case k.Name == ref:
+			named = append(named, k.ID)
+		case strings.HasPrefix(k.ID, ref):
+			begin = append(begin, k.ID)
+		}
+	}
+	switch {
+	case len(named) == 1:
+		return named[0], nil
+	case len(named) > 1: // older servers let keys have the same name
+		return "", hint(usagef("%q is the name of several API keys: %s", ref, strings.Join(named, ", ")), "give the id, or rename one: drowse keys rename ID NAME")
+	case len(begin) == 1 && len(ref) >= shortest:
+		return begin[0], nil
+	case len(begin) > 0:
+		return "", ambiguous(ref, begin)
+	}
+	return ref, nil
 }
 
 // outOf tells how much of a limit is used.
@@ -159,24 +205,28 @@ func expiry(t, now time.Time) string {
 	case !t.After(now):
 		return "expired"
 	}
-	return "in " + span(t.Sub(now))
+	return "in " + age(t.Sub(now))
 }
 
 func lastUse(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return span(now.Sub(t)) + " ago"
+	return age(now.Sub(t)) + " ago"
 }
 
 func keysRenameCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "rename ID NAME",
+		Use:   "rename KEY NAME",
 		Short: "give an API key another name; the key itself stays the same",
-		Args:  exactArgs("ID", "NAME"),
+		Args:  exactArgs("KEY", "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				k, err := client.RenameKey(ctx, c, args[0], args[1])
+				id, err := keyID(ctx, c, args[0])
+				if err != nil {
+					return err
+				}
+				k, err := client.RenameKey(ctx, c, id, args[1])
 				if err != nil {
 					return err
 				}
@@ -188,21 +238,25 @@ func keysRenameCommand(a *app) *cobra.Command {
 
 func (a *app) keysRevokeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "revoke ID",
+		Use:   "revoke KEY",
 		Short: "revoke an API key at once; its sandboxes are kept",
 		Long: `Revoke an API key at once. Event streams that were opened with it end.
 
 Sandboxes made with the key are kept, and their own tokens stay valid: kill the
 sandboxes that must not go on. The last admin key that does not expire cannot be
 revoked.`,
-		Args: exactArgs("ID"),
+		Args: exactArgs("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				if err := c.RevokeKey(ctx, args[0]); err != nil {
+				id, err := keyID(ctx, c, args[0])
+				if err != nil {
 					return err
 				}
-				return a.print(map[string]string{"id": args[0]}, func(w io.Writer) {
-					_, _ = fmt.Fprintf(w, "%s is revoked\n", args[0])
+				if err := c.RevokeKey(ctx, id); err != nil {
+					return err
+				}
+				return a.print(map[string]string{"id": id}, func(w io.Writer) {
+					_, _ = fmt.Fprintf(w, "%s is revoked\n", cell(args[0]))
 				})
 			})
 		},
