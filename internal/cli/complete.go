@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -75,6 +77,8 @@ func (c completer) complete(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			sources, other := named[strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")]
 			switch place := len(args); {
+			case cmd.Name() == "cp" && place < 2:
+				return c.ends(cmd.Context(), prefix)
 			case !other && !ofSandboxes, cmd.Name() == "export" && place == 1:
 				return nil, cobra.ShellCompDirectiveDefault
 			case place == 0 && (!other || sources[0] == nil), several && !other:
@@ -97,6 +101,16 @@ func (c completer) complete(cmd *cobra.Command) {
 		if cmd.Flags().Lookup(flag) != nil {
 			_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 		}
+	}
+	if cmd.Flags().Lookup("volume") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("volume", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return c.from(cmd.Context(), before(":/", offerVolumes), prefix, nil), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+		})
+	}
+	if cmd.Flags().Lookup("sandbox") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("sandbox", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return c.sandboxes(cmd.Context(), allStates, prefix, nil), cobra.ShellCompDirectiveNoFileComp
+		})
 	}
 	for flag, from := range map[string]source{"template": offerTemplates, "snapshot": offerSnapshots, "secret": offerSecrets, "key": offerKeys} {
 		if cmd.Flags().Lookup(flag) != nil {
@@ -125,9 +139,51 @@ func (c completer) from(ctx context.Context, s source, prefix string, given []st
 	return words
 }
 
+// before has what a source offers end in a text that goes on.
+func before(text string, s source) source {
+	return func(ctx context.Context, c *client.Client) ([]offer, error) {
+		all, err := s(ctx, c)
+		for i := range all {
+			if all[i].name != "" {
+				all[i].name += text
+			}
+		}
+		return all, err
+	}
+}
+
+// mostFiles is how many files of this machine are offered.
+const mostFiles = 200
+
+// ends returns what may be an end of a copy: a path here, or a sandbox with a colon
+// after it. Its own paths are not offered: to ask for them would wake it.
+func (c completer) ends(ctx context.Context, prefix string) (words []string, then cobra.ShellCompDirective) {
+	then = cobra.ShellCompDirectiveNoFileComp
+	here, _ := filepath.Glob(globbed.Replace(prefix) + "*")
+	for _, path := range here[:min(len(here), mostFiles)] {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			path += "/"
+			then |= cobra.ShellCompDirectiveNoSpace // it goes on
+		}
+		words = append(words, harmless(path))
+	}
+	boxes := c.from(ctx, before(":", c.offerSandboxes(nil)), prefix, nil)
+	if len(boxes) > 0 {
+		then |= cobra.ShellCompDirectiveNoSpace
+	}
+	return append(words, boxes...), then
+}
+
+// globbed takes their meaning from the characters that a pattern has.
+var globbed = strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`)
+
 // sandboxes returns the ids and names of sandboxes in some states.
 func (c completer) sandboxes(ctx context.Context, states []client.State, prefix string, given []string) []string {
-	return c.from(ctx, func(ctx context.Context, server *client.Client) (all []offer, err error) {
+	return c.from(ctx, c.offerSandboxes(states, given...), prefix, nil)
+}
+
+func (completer) offerSandboxes(states []client.State, given ...string) source {
+	return func(ctx context.Context, server *client.Client) (all []offer, err error) {
 		list, err := server.List(ctx, client.ListOptions{States: states})
 		for _, i := range list {
 			if slices.Contains(given, i.ID) || i.Name != "" && slices.Contains(given, i.Name) {
@@ -137,7 +193,7 @@ func (c completer) sandboxes(ctx context.Context, states []client.State, prefix 
 			all = append(all, offer{i.ID, about}, offer{i.Name, about})
 		}
 		return all, err
-	}, prefix, nil)
+	}
 }
 
 // offers turns a list into what may be named.
