@@ -72,7 +72,7 @@ type Key struct {
 	Limits     KeyLimits `json:"limits"`
 	Use        KeyUse    `json:"use"` // now
 	Cost       KeyCost   `json:"cost"`
-	Text       string    `json:"key,omitempty"` // what is sent with calls; from CreateKey alone
+	Text       string    `json:"key,omitempty"` // what is sent with calls; from CreateKey and RotateKey alone
 }
 
 // CreateKey makes an API key. Its Text is shown now and never again. Only an
@@ -113,6 +113,24 @@ func RenameKey(ctx context.Context, c *Client, id, name string) (Key, error) {
 	}
 	return k, nil
 }
+
+// RotateKey gives an API key another text, which is text, or a new one if that is
+// empty. The id may be SelfKey. The old text is worthless at once, and what was opened
+// with it ends. ErrNotFound: there is none of that id.
+func RotateKey(ctx context.Context, c *Client, id, text string) (Key, error) {
+	in := map[string]string{}
+	if text != "" {
+		in["key"] = text
+	}
+	var k Key
+	if err := c.call(ctx, http.MethodPost, keysPath+"/"+url.PathEscape(id)+"/rotate", nil, in, &k); err != nil {
+		return Key{}, fmt.Errorf("rotate API key %s: %w", id, err)
+	}
+	return k, nil
+}
+
+// SelfKey stands for the id of the key that a call is made with, in RotateKey.
+const SelfKey = "self"
 
 // RevokeKey makes an API key worthless at once; the sandboxes that it has made
 // live on. ErrNotFound: there is none of that id. ErrConflict: it is the last

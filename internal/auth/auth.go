@@ -60,7 +60,7 @@ type Store interface {
 	AddKey(ctx context.Context, k store.Key) error
 	Keys(ctx context.Context) ([]store.Key, error)
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
-	RenameKey(ctx context.Context, id, name string) error
+	UpdateKey(ctx context.Context, k store.Key) error
 	RemoveKey(ctx context.Context, id string) error
 }
 
@@ -198,13 +198,11 @@ func (k *Keys) add(ctx context.Context, req Request, text string) (store.Key, er
 	key := store.Key{
 		ID:        newUUID(),
 		Name:      req.Name,
-		Hash:      sha256.Sum256([]byte(text)),
-		Prefix:    text[:len(Prefix)+2],
-		Suffix:    text[len(text)-4:],
 		Role:      req.Role,
 		Limits:    req.Limits,
 		CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 	}
+	key.Hash, key.Prefix, key.Suffix = parts(text)
 	if req.For > 0 {
 		key.ExpiresAt = key.CreatedAt.Add(req.For)
 	}
@@ -215,6 +213,11 @@ func (k *Keys) add(ctx context.Context, req Request, text string) (store.Key, er
 	defer k.mu.Unlock()
 	k.keys = append(slices.Clone(k.keys), k.newEntry(key))
 	return key, nil
+}
+
+// parts are what is stored of a key's text.
+func parts(text string) (hash [32]byte, prefix, suffix string) {
+	return sha256.Sum256([]byte(text)), text[:len(Prefix)+2], text[len(text)-4:]
 }
 
 // entries returns the keys as they are now. The list never changes.

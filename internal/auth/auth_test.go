@@ -72,15 +72,19 @@ func (m *memory) fail(err error) {
 	m.err = err
 }
 
-func (m *memory) RenameKey(_ context.Context, id, name string) error {
+func (m *memory) UpdateKey(_ context.Context, k store.Key) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range m.keys {
-		if m.keys[i].ID == id && m.err == nil {
-			m.keys[i].Name = name
-		}
+	if m.err != nil {
+		return m.err
 	}
-	return m.err
+	i := slices.IndexFunc(m.keys, func(have store.Key) bool { return have.ID == k.ID })
+	if k.Name != "" {
+		m.keys[i].Name = k.Name
+	} else {
+		m.keys[i].Hash, m.keys[i].Prefix, m.keys[i].Suffix = k.Hash, k.Prefix, k.Suffix
+	}
+	return nil
 }
 
 func (m *memory) RemoveKey(_ context.Context, id string) error {

@@ -86,11 +86,42 @@ func (k *Keys) Rename(ctx context.Context, id, name string) (store.Key, error) {
 	if e == nil {
 		return store.Key{}, unknownKey(id)
 	}
-	if err := k.store.RenameKey(ctx, id, name); err != nil {
+	if err := k.store.UpdateKey(ctx, store.Key{ID: id, Name: name}); err != nil {
 		return store.Key{}, err
 	}
 	e.name.Store(&name)
 	return e.current(), nil
+}
+
+// Rotate gives a key another text, of the caller's choice or a new one: id, role,
+// limits and sandboxes stay. What was opened with the text before ends, which is
+// worthless when Rotate returns; what the key was given for others stays good.
+func (k *Keys) Rotate(ctx context.Context, id, text string) (store.Key, string, error) {
+	if text == "" {
+		text = newText()
+	}
+	if !strong.MatchString(text) {
+		return store.Key{}, "", errdef.New(errdef.Invalid, "key_invalid", `the new API key has the wrong form: want "e2b_" and 32 to 128 lowercase hex digits`).
+			WithRemedy("leave it out, and one is made")
+	}
+	k.changes.Lock()
+	defer k.changes.Unlock()
+	keys := k.entries()
+	i := slices.IndexFunc(keys, func(e *entry) bool { return e.ID == id })
+	if i < 0 {
+		return store.Key{}, "", unknownKey(id)
+	}
+	next := keys[i].current()
+	next.Hash, next.Prefix, next.Suffix = parts(text)
+	if err := k.store.UpdateKey(ctx, store.Key{ID: id, Hash: next.Hash, Prefix: next.Prefix, Suffix: next.Suffix}); err != nil {
+		return store.Key{}, "", err
+	}
+	keys[i].revoke()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.keys = slices.Clone(keys)
+	k.keys[i] = k.newEntry(next)
+	return next, text, nil
 }
 
 func unknownKey(id string) error {

@@ -79,6 +79,49 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
+// TestRotate: a key that is rotated is the same key with another text, after a restart
+// too, and what was opened with the old one ends.
+func TestRotate(t *testing.T) {
+	s := &memory{}
+	keys := load(t, s)
+	key, old := makeKey(t, keys, Request{Name: "a", Role: store.RoleAdmin, Limits: store.KeyLimits{Running: 3}})
+	bound, cancel := keys.Bind(t.Context(), key.ID)
+	defer cancel()
+	borrowed := keys.Lend(t.Context(), key.ID)
+
+	_, _, err := keys.Rotate(t.Context(), key.ID, "e2b_short")
+	wantCode(t, err, errdef.Invalid, "key_invalid")
+	_, _, err = keys.Rotate(t.Context(), "nobody", "")
+	wantCode(t, err, errdef.NotFound, "key_not_found")
+	s.err = errors.New("disk on fire")
+	if _, _, err := keys.Rotate(t.Context(), key.ID, ""); !errors.Is(err, s.err) {
+		t.Errorf("Rotate = %v, want the store's error", err)
+	}
+	s.err = nil
+	if _, err := keys.Check(old); err != nil || bound.Err() != nil {
+		t.Fatalf("after rotations that were refused: %v, %v", err, bound.Err())
+	}
+
+	_, text, err := keys.Rotate(t.Context(), key.ID, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-bound.Done()
+	for _, k := range []*Keys{keys, load(t, s)} {
+		for _, gone := range []string{old, borrowed} {
+			_, err := k.Check(gone)
+			wantCode(t, err, errdef.Unauthorized, "api_key_unknown")
+		}
+		got, err := k.Check(text)
+		if err != nil || got.ID != key.ID || got.Name != "a" || got.Role != store.RoleAdmin || got.Limits != key.Limits || got.Suffix != text[len(text)-4:] {
+			t.Errorf("the key with its new text is %+v, %v", got, err)
+		}
+	}
+	if _, text, err := keys.Rotate(t.Context(), key.ID, preset); err != nil || text != preset {
+		t.Errorf("Rotate to a given text: %q, %v", text, err)
+	}
+}
+
 func TestRevoke(t *testing.T) {
 	s := &memory{}
 	keys := load(t, s)

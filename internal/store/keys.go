@@ -110,22 +110,38 @@ func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 	return s.explain(err, "note the use of keys")
 }
 
-// RenameKey implements [Store].
-func (s *SQLite) RenameKey(ctx context.Context, id, name string) error {
+// UpdateKey implements [Store].
+func (s *SQLite) UpdateKey(ctx context.Context, k Key) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		if err := freeName(ctx, tx, id, name); err != nil {
-			return err
+		if k.Name != "" {
+			if err := freeName(ctx, tx, k.ID, k.Name); err != nil {
+				return err
+			}
 		}
-		result, err := tx.ExecContext(ctx, `UPDATE keys SET name = ? WHERE id = ?`, name, id)
+		var hash, prefix, suffix any // NULL for what stays
+		if k.Hash != [32]byte{} {
+			var taken bool
+			if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM keys WHERE hash = ?)`, k.Hash[:]).Scan(&taken); err != nil {
+				return err
+			}
+			if taken {
+				return errdef.New(errdef.Exists, "key_exists", "an API key with the same text is there already")
+			}
+			hash, prefix, suffix = k.Hash[:], k.Prefix, k.Suffix
+		}
+		result, err := tx.ExecContext(ctx, `
+			UPDATE keys SET name = COALESCE(NULLIF(?, ''), name),
+				hash = COALESCE(?, hash), prefix = COALESCE(?, prefix), suffix = COALESCE(?, suffix)
+			WHERE id = ?`, k.Name, hash, prefix, suffix, k.ID)
 		if err != nil {
 			return err
 		}
-		if renamed, err := result.RowsAffected(); err != nil || renamed == 1 {
+		if changed, err := result.RowsAffected(); err != nil || changed == 1 {
 			return err
 		}
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", k.ID)
 	})
-	return s.explain(err, "rename key %s", id)
+	return s.explain(err, "change key %s", k.ID)
 }
 
 // RemoveKey implements [Store].

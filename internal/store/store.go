@@ -254,9 +254,10 @@ type Keys interface {
 	AddKey(ctx context.Context, k Key) error
 	// Keys returns all keys, oldest first.
 	Keys(ctx context.Context) ([]Key, error)
-	// RenameKey is errdef.NotFound if there is none of that id, and errdef.Exists if
-	// another has the name.
-	RenameKey(ctx context.Context, id, name string) error
+	// UpdateKey gives the key of an id what k has of these: a name, and a hash with
+	// prefix and suffix. errdef.NotFound if there is no such key, errdef.Exists if
+	// another has the name or the hash.
+	UpdateKey(ctx context.Context, k Key) error
 	// KeysUsed notes when keys were last used, by their ids. Unknown ones are
 	// passed over: they may have just been removed.
 	KeysUsed(ctx context.Context, at map[string]time.Time) error

@@ -58,6 +58,7 @@ var others = map[string]map[string]string{
 	"keepLast":         {body.AsCount.Words: "1"},
 	"path":             {body.AsPath.Words: `"/a"`},
 	"name":             {body.AsText.Words: `"another"`},
+	"key":              {body.AsText.Words: `"` + chosenKey + `"`},
 	"publicKey":        {body.AsText.Words: `"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGNbRHdLNNfsP3wYArvIeHN3ITHH6pHp1nYb968L+GwJ"`},
 	"role":             {body.AsRole.Words: `"read"`},
 	"count":            {body.AsCount.Words: "3"},
@@ -161,7 +162,7 @@ type attempt struct {
 func newAttempt(t *testing.T, r route) attempt {
 	t.Helper()
 	w := newWorld(t, func(o *Options) {
-		if r.name == "patchKey" {
+		if r.name == "patchKey" || r.name == "rotateKey" {
 			o.Keys = keyX1(t)
 		}
 	})
@@ -212,6 +213,9 @@ func try(t *testing.T, r route, option, path, value string) done {
 	return done{a.Status, withoutChance(t, a.Body), string(state)}
 }
 
+// chosenKey is the text of a key that the call has, and not chance.
+const chosenKey = "e2b_0123456789abcdef0123456789abcdef"
+
 // keyX1 returns keys with one of the id that PathOf puts into paths.
 func keyX1(t *testing.T) Keys {
 	t.Helper()
@@ -253,8 +257,11 @@ func withoutChance(t *testing.T, text string) string {
 		delete(o, "updatedAt")
 	}
 	if o["mask"] != nil || o["fingerprint"] != nil { // a key, which is made for real
-		for _, name := range []string{"id", "key", "mask", "createdAt"} {
+		for _, name := range []string{"id", "mask", "createdAt"} {
 			delete(o, name)
+		}
+		if o["key"] != chosenKey {
+			delete(o, "key")
 		}
 		o["expiresAt"] = o["expiresAt"] != nil
 	}

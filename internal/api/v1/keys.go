@@ -25,7 +25,7 @@ type keyView struct {
 	Limits     keyLimitsView      `json:"limits" doc:"Limits of the key's sandboxes together."`
 	Use        keyUseView         `json:"use" doc:"Current use."`
 	Cost       keyCostView        `json:"cost" doc:"What the key's sandboxes and requests cost the server."`
-	Key        string             `json:"key,omitempty" doc:"The key's text; only in the answer that creates it."`
+	Key        string             `json:"key,omitempty" doc:"The key's text; only in the answer that creates or rotates it."`
 }
 
 type keyLimitsView struct {
@@ -80,9 +80,37 @@ func (s *server) createKey(c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("API key made", "key", k.ID, "name", k.Name, "role", k.Role, "actor", c.actor)
-	v := viewKey(k, quota.Use{}, cost.Cost{})
+	return replyWithText(http.StatusCreated, viewKey(k, quota.Use{}, cost.Cost{}), text), nil
+}
+
+// replyWithText is the one answer that has a key's text.
+func replyWithText(status int, v keyView, text string) reply {
 	v.Key = text
-	return reply{status: http.StatusCreated, body: v, header: http.Header{"Cache-Control": {"no-store"}}}, nil
+	return reply{status: status, body: v, header: http.Header{"Cache-Control": {"no-store"}}}
+}
+
+// selfKey is the id that stands for the key of the call.
+const selfKey = "self"
+
+func rotateKey(s *server, c *call) (reply, error) {
+	words, err := c.parse(rotateKeyBody)
+	if err != nil {
+		return reply{}, err
+	}
+	id := c.params[keyParam]
+	if id == selfKey {
+		id = c.key.ID
+	}
+	var text string
+	if w, given := words["key"]; given {
+		text = w.Value.(string)
+	}
+	k, text, err := s.Keys.Rotate(c.r.Context(), id, text)
+	if err != nil {
+		return reply{}, err
+	}
+	s.Log.Info("API key rotated", "key", k.ID, "name", k.Name, "actor", c.actor)
+	return replyWithText(http.StatusOK, viewKey(k, s.Sandboxes.KeyUse(k.ID), s.Sandboxes.KeyCosts()[k.ID]), text), nil
 }
 
 func keyRequest(words map[string]body.Said) auth.Request {

@@ -223,6 +223,7 @@ func routes() []route {
 		{post, "/v1/keys", manage, none, (*server).createKey, "createKey", "Create an API key. Its text is in this answer only.", keyBody, nil, http.StatusCreated, keyView{}, jsonOnly},
 		{get, "/v1/keys", manage, none, (*server).keys, "listKeys", "List API keys, oldest first, expired ones included.", nil, nil, http.StatusOK, keysView{}, jsonOnly},
 		{patch, "/v1/keys/{" + keyParam + "}", manage, none, renameKey, "patchKey", "Rename an API key.", renameBody, nil, http.StatusOK, keyView{}, jsonOnly},
+		{post, "/v1/keys/{" + keyParam + "}/rotate", manage, none, rotateKey, "rotateKey", "Give an API key another text; self is the key of the call. Its id, role, limits and sandboxes stay. The old text is worthless at once, and what was opened with it ends.", rotateKeyBody, nil, http.StatusOK, keyView{}, jsonOnly},
 		{del, "/v1/keys/{" + keyParam + "}", manage, none, (*server).revokeKey, "revokeKey", "Revoke an API key at once. Its sandboxes are kept.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{get, "/v1/audit", manage, none, listAudit, "listAudit", "The audit log: who called the API for more than to look, and who was refused. Oldest first.", nil, auditQuery, http.StatusOK, auditView{}, jsonOnly},

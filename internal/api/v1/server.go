@@ -137,6 +137,8 @@ type Keys interface {
 	// List returns all keys, oldest first.
 	List() []store.Key
 	Rename(ctx context.Context, id, name string) (store.Key, error)
+	// Rotate returns the key and its new text: the one given, or one that is made.
+	Rotate(ctx context.Context, id, text string) (store.Key, string, error)
 	Revoke(ctx context.Context, id string) error
 }
 

@@ -53,6 +53,9 @@ var (
 	renameBody = body.Vocabulary{
 		{Name: "name", Doc: "Who or what the key is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
 	}
+	rotateKeyBody = body.Vocabulary{
+		{Name: "key", Doc: "The new text: e2b_ and 32 to 128 lowercase hex digits (default: one is made).", Spelled: []body.Spelled{body.AsText.As("key")}},
+	}
 	servicesBody = body.Vocabulary{
 		{Name: "services", Doc: "All services that the sandbox is to have.", Required: true, Spelled: []body.Spelled{body.AsServices.As("services")}},
 	}

@@ -9,6 +9,7 @@ package memstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -371,19 +372,29 @@ func (s *Store) KeysUsed(_ context.Context, at map[string]time.Time) error {
 	return nil
 }
 
-// RenameKey implements store.Store.
-func (s *Store) RenameKey(_ context.Context, id, name string) error {
+// UpdateKey implements store.Store.
+func (s *Store) UpdateKey(_ context.Context, k store.Key) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	i := slices.IndexFunc(s.d.keys, func(k store.Key) bool { return k.ID == id })
-	if i < 0 {
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+	rotated := k.Hash != [32]byte{}
+	if rotated && slices.ContainsFunc(s.d.keys, func(other store.Key) bool { return other.Hash == k.Hash }) {
+		return errdef.New(errdef.Exists, "key_exists", "an API key with the same text is there already")
 	}
-	if err := freeName(s.d.keys, id, name); err != nil {
-		return err
+	i := slices.IndexFunc(s.d.keys, func(other store.Key) bool { return other.ID == k.ID })
+	if i < 0 {
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", k.ID)
+	}
+	if k.Name != "" {
+		if err := freeName(s.d.keys, k.ID, k.Name); err != nil {
+			return err
+		}
 	}
 	s.d.keys = slices.Clone(s.d.keys)
-	s.d.keys[i].Name = name
+	at := &s.d.keys[i]
+	at.Name = cmp.Or(k.Name, at.Name)
+	if rotated {
+		at.Hash, at.Prefix, at.Suffix = k.Hash, k.Prefix, k.Suffix
+	}
 	return nil
 }
 

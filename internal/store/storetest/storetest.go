@@ -57,7 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"Keys", testKeys},
 		{"KeyExists", testKeyExists},
 		{"KeysUsed", testKeysUsed},
-		{"RenameKey", testRenameKey},
+		{"UpdateKey", testUpdateKey},
 		{"RemoveKey", testRemoveKey},
 		{"SSHKeys", testSSHKeys},
 		{"UsedSecrets", testUsedSecrets},
@@ -517,22 +517,30 @@ func testKeysUsed(t *testing.T, h harness) {
 	}
 }
 
-func testRenameKey(t *testing.T, h harness) {
+func testUpdateKey(t *testing.T, h harness) {
 	s := h.open(t)
-	other, renamed := key(1, epoch), key(2, epoch)
+	other, changed := key(1, epoch), key(2, epoch)
 	addKey(t, s, other)
-	addKey(t, s, renamed)
-	renamed.Name = "another name; with 'quotes'"
-	if err := s.RenameKey(t.Context(), renamed.ID, renamed.Name); err != nil {
-		t.Fatal(err)
+	addKey(t, s, changed)
+	changed.Name = "another name; with 'quotes'"
+	next := key(3, epoch)
+	changed.Hash, changed.Prefix, changed.Suffix = next.Hash, "e2b_ff", "ffff"
+	for _, update := range []store.Key{
+		{ID: changed.ID, Name: changed.Name},
+		{ID: changed.ID, Hash: changed.Hash, Prefix: changed.Prefix, Suffix: changed.Suffix},
+	} {
+		if err := s.UpdateKey(t.Context(), update); err != nil {
+			t.Fatal(err)
+		}
 	}
-	wantClass(t, errdef.NotFound, func() error { return s.RenameKey(t.Context(), "nobody", "x") })
-	wantClass(t, errdef.Exists, func() error { return s.RenameKey(t.Context(), renamed.ID, other.Name) })
-	if err := s.RenameKey(t.Context(), renamed.ID, renamed.Name); err != nil { // as it is called already
+	wantClass(t, errdef.NotFound, func() error { return s.UpdateKey(t.Context(), store.Key{ID: "nobody", Name: "x"}) })
+	wantClass(t, errdef.Exists, func() error { return s.UpdateKey(t.Context(), store.Key{ID: other.ID, Hash: changed.Hash}) })
+	wantClass(t, errdef.Exists, func() error { return s.UpdateKey(t.Context(), store.Key{ID: changed.ID, Name: other.Name}) })
+	if err := s.UpdateKey(t.Context(), store.Key{ID: changed.ID, Name: changed.Name}); err != nil { // as it is called already
 		t.Error(err)
 	}
 	s = h.reopen(t, s)
-	if got, want := keys(t, s), []store.Key{other, renamed}; !slices.Equal(got, want) {
+	if got, want := keys(t, s), []store.Key{other, changed}; !slices.Equal(got, want) {
 		t.Errorf("Keys = %+v, want %+v", got, want)
 	}
 }
