@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/term"
+
 	"github.com/drowse-dev/drowse/internal/cli"
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/serve"
@@ -21,7 +23,7 @@ func handover() {
 
 // addServer gives the command line what runs on the machine of a server.
 func addServer(o *cli.Options) {
-	o.Serve, o.Doctor = serveOn(os.Stdout, os.Stderr), serve.Doctor
+	o.Serve, o.Doctor = serveOn(os.Stdout, os.Stderr, term.IsTerminal(int(os.Stdout.Fd()))), serve.Doctor
 	o.Fsck = func(ctx context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
 		return serve.Fsck(ctx, w, serve.UpkeepOptions(o))
 	}
@@ -33,14 +35,14 @@ func addServer(o *cli.Options) {
 	}
 }
 
-// serveOn returns what runs a server that tells a person what to know on
-// notices and logs to log.
-func serveOn(notices, log io.Writer) func(context.Context, settings.Server) error {
+// serveOn returns what runs a server that tells on notices, which a person may read,
+// what to know, and logs to log.
+func serveOn(notices, log io.Writer, person bool) func(context.Context, settings.Server) error {
 	return func(ctx context.Context, o settings.Server) error {
 		logger, err := serve.NewLogger(log, o.LogFormat, o.LogLevel)
 		if err != nil {
 			return err
 		}
-		return serve.Run(ctx, serve.Options{Server: o, Log: logger, Notices: notices})
+		return serve.Run(ctx, serve.Options{Server: o, Log: logger, Notices: notices, Person: person})
 	}
 }

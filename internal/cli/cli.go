@@ -70,8 +70,10 @@ Commands that talk to a server take its URL and the API key from, in this order:
 
   1. the flags --url and --api-key
   2. DROWSE_URL or E2B_API_URL, and DROWSE_API_KEY or E2B_API_KEY
-  3. http://127.0.0.1:3000, and the file api-key in the server's state directory
-     (--state-dir, DROWSE_STATE_DIR); that key is sent to loopback addresses only
+  3. the files url and api-key in the server's state directory (--state-dir,
+     DROWSE_STATE_DIR), which root can read; that key is sent to that URL and to
+     loopback addresses only
+  4. http://127.0.0.1:3000
 
 A URL without http:// or https:// is http:// if its host is a loopback address, and
 https:// otherwise.
@@ -108,6 +110,7 @@ type app struct {
 	url        string
 	sandboxURL string
 	key        string
+	cacert     string
 	stateDir   string
 	output     string
 }
@@ -159,6 +162,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.url, "url", "", "server `URL`")
 	f.StringVar(&a.sandboxURL, "sandbox-url", "", "`URL` for requests to sandboxes, if it differs from --url (DROWSE_SANDBOX_URL, E2B_SANDBOX_URL)")
 	f.StringVar(&a.key, "api-key", "", "API `key`")
+	f.StringVar(&a.cacert, "cacert", "", "PEM `file` with certificate authorities to trust, besides this machine's (DROWSE_CACERT)")
 	f.StringVar(&a.stateDir, "state-dir", "", "the server's state `directory` (default "+defaultStateDir+")")
 	f.StringVarP(&a.output, "output", "o", "text", "output `format`: text or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))

@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +18,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/serve/settings"
 )
 
 // callTimeout bounds a call that should be short. Making a sandbox from a
@@ -27,7 +32,17 @@ func (a *app) stateDirectory() string {
 }
 
 func (a *app) serverURL() string {
-	return withScheme(cmp.Or(a.url, a.Getenv("DROWSE_URL"), a.Getenv("E2B_API_URL"), client.DefaultURL))
+	return withScheme(cmp.Or(a.url, a.Getenv("DROWSE_URL"), a.Getenv("E2B_API_URL"), localURL(a), client.DefaultURL))
+}
+
+// localURL is where the server of the state directory said that it listens; empty
+// if it is not there for this user.
+func localURL(a *app) string {
+	b, err := os.ReadFile(filepath.Join(a.stateDirectory(), settings.URLFile))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }
 
 // connect returns a client for the server that flags and environment name.
@@ -38,15 +53,59 @@ func (a *app) connect() (*client.Client, error) {
 
 // connectWith is connect with a key that somebody else has given.
 func connectWith(a *app, key string) (*client.Client, error) {
+	trusted, err := certificates(a)
+	if err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = trusted
 	c, err := client.New(client.Options{
 		URL:        a.serverURL(),
 		SandboxURL: withScheme(cmp.Or(a.sandboxURL, a.Getenv("DROWSE_SANDBOX_URL"), a.Getenv("E2B_SANDBOX_URL"))),
 		APIKey:     key,
+		HTTPClient: &http.Client{Transport: transport},
 	})
 	if err != nil {
 		return nil, usagef("%w", err)
 	}
 	return c, nil
+}
+
+// certificates says whom to trust: the authorities of this machine, those of
+// --cacert, and at the address that the state directory names its own server,
+// whatever names its certificate has.
+func certificates(a *app) (*tls.Config, error) {
+	if file := cmp.Or(a.cacert, a.Getenv("DROWSE_CACERT")); file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, usagef("--cacert: %w", err)
+		}
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		if !pool.AppendCertsFromPEM(text) {
+			return nil, usagef("--cacert %s: want a file with certificates in PEM", file)
+		}
+		return &tls.Config{RootCAs: pool}, nil
+	}
+	if a.serverURL() != localURL(a) {
+		return nil, nil
+	}
+	return &tls.Config{
+		InsecureSkipVerify: true, // VerifyConnection compares the whole certificate
+		VerifyConnection: func(s tls.ConnectionState) error {
+			file := filepath.Join(a.stateDirectory(), settings.CertificateFile)
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return fmt.Errorf("whom to trust: %w", err)
+			}
+			if block, _ := pem.Decode(text); block == nil || !bytes.Equal(block.Bytes, s.PeerCertificates[0].Raw) {
+				return fmt.Errorf("the certificate is not the one that the server wrote to %s", file)
+			}
+			return nil
+		},
+	}, nil
 }
 
 // apiKey returns the key for a server or, where there is none, how to come by
@@ -56,10 +115,10 @@ func (a *app) apiKey(server string) (key, step string) {
 	if key := cmp.Or(a.key, a.Getenv("DROWSE_API_KEY"), a.Getenv("E2B_API_KEY")); key != "" {
 		return key, ""
 	}
-	if !isLoopback(server) {
+	if !isLoopback(server) && server != localURL(a) {
 		return "", "set DROWSE_API_KEY: the key in the state directory is for a server on this machine"
 	}
-	file := filepath.Join(a.stateDirectory(), "api-key")
+	file := keyFile(a)
 	b, err := os.ReadFile(file)
 	switch {
 	case errors.Is(err, os.ErrPermission):
@@ -80,6 +139,13 @@ func withScheme(text string) string {
 		return "http://" + text
 	}
 	return "https://" + text
+}
+
+func keyFile(a *app) string { return filepath.Join(a.stateDirectory(), settings.KeyFile) }
+
+// keyIsOfFile tells whether it is the key in the state directory that calls are made with.
+func keyIsOfFile(a *app) bool {
+	return cmp.Or(a.key, a.Getenv("DROWSE_API_KEY"), a.Getenv("E2B_API_KEY")) == ""
 }
 
 func isLoopback(server string) bool {
@@ -112,8 +178,17 @@ func (a *app) explainKey(server string, err error) error {
 	if !errors.Is(err, client.ErrUnauthorized) {
 		return err
 	}
-	_, step := a.apiKey(server)
-	return hint(err, "%s", cmp.Or(step, "give a valid key with --api-key or DROWSE_API_KEY"))
+	key, step := a.apiKey(server)
+	switch _, unfinished := os.Stat(keyFile(a) + ".new"); {
+	case step != "":
+	case key == "" || !keyIsOfFile(a):
+		step = "give a valid key with --api-key or DROWSE_API_KEY"
+	case unfinished == nil:
+		step = fmt.Sprintf("the key is that of %s; a rotation that was cut off left the next one: mv %[1]s.new %[1]s", keyFile(a))
+	default:
+		step = fmt.Sprintf("the key is that of %s, which was revoked or is another server's: write a valid admin key into it, or set DROWSE_API_KEY", keyFile(a))
+	}
+	return hint(err, "%s", step)
 }
 
 // missing adds the next step to an error about a sandbox that is not there.

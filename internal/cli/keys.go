@@ -2,8 +2,13 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,9 +28,9 @@ const rolesHelp = `  admin   everything, including keys and imports
 
 func (a *app) keysCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "keys create|ls|rename|revoke",
-		Short: "create, list, rename and revoke API keys",
-		Long: `Create, list, rename and revoke API keys. This needs an admin key, such as the first one,
+		Use:   "keys create|ls|rename|rotate|revoke",
+		Short: "create, list, rename, rotate and revoke API keys",
+		Long: `Create, list, rename, rotate and revoke API keys. This needs an admin key, such as the first one,
 which the server writes to its state directory. A key has one of four roles:
 
 ` + rolesHelp,
@@ -33,7 +38,7 @@ which the server writes to its state directory. A key has one of four roles:
 		Args:                       unknownCommand,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	for _, sub := range []*cobra.Command{a.keysCreateCommand(), a.keysLsCommand(), keysRenameCommand(a), a.keysRevokeCommand()} {
+	for _, sub := range []*cobra.Command{a.keysCreateCommand(), a.keysLsCommand(), keysRenameCommand(a), keysRotateCommand(a), a.keysRevokeCommand()} {
 		sub.DisableFlagsInUseLine = true
 		cmd.AddCommand(sub)
 	}
@@ -234,6 +239,80 @@ func keysRenameCommand(a *app) *cobra.Command {
 			})
 		},
 	}
+}
+
+func keysRotateCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate [KEY]",
+		Short: "replace the text of an API key; the key stays the same",
+		Long: `Replace the text of an API key and print the new one, once. Its id, name, role,
+limits and sandboxes stay. The old text is worthless at once, and streams that
+were opened with it end.
+
+Without a KEY it is the key in use. If it is the one in the server's state
+directory, the new text is written there instead of printed.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+				id := client.SelfKey
+				if len(args) == 1 {
+					if id, err = keyID(ctx, c, args[0]); err != nil {
+						return err
+					}
+				}
+				if keyIsOfFile(a) {
+					return rotateFile(ctx, a, c, id)
+				}
+				return rotate(ctx, a, c, id)
+			})
+		},
+	}
+}
+
+func rotate(ctx context.Context, a *app, c *client.Client, id string) error {
+	k, err := client.RotateKey(ctx, c, id, "")
+	if err != nil {
+		return err
+	}
+	return a.print(k, func(w io.Writer) { _, _ = fmt.Fprintln(w, k.Text) })
+}
+
+// rotateFile is rotate for whom the key in the state directory lets in, which the one
+// to rotate may be. The new text is on the disk before the server has it, so that
+// whatever ends this, one of two files has the key.
+func rotateFile(ctx context.Context, a *app, c *client.Client, id string) error {
+	file := keyFile(a)
+	secret := make([]byte, 20)
+	_, _ = rand.Read(secret) // never fails
+	text := "e2b_" + hex.EncodeToString(secret)
+	if err := writeSynced(file+".new", text+"\n"); err != nil {
+		return err
+	}
+	k, err := client.RotateKey(ctx, c, id, text)
+	if e, answered := errors.AsType[*client.Error](err); answered && e.Status < http.StatusInternalServerError {
+		_ = os.Remove(file + ".new")
+		return err
+	}
+	if err != nil {
+		return hint(err, "if the key in %s is refused from now on, the server has the new one: mv %[1]s.new %[1]s", file)
+	}
+	if _, err := c.Keys(ctx); !errors.Is(err, client.ErrUnauthorized) { // it was another
+		return errors.Join(a.print(k, func(w io.Writer) { _, _ = fmt.Fprintln(w, text) }), os.Remove(file+".new"))
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		return hint(err, "the new key is in %s.new", file)
+	}
+	return a.print(map[string]string{"id": k.ID, "file": file}, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%s has the new text of key %s\n", file, k.ID) })
+}
+
+// writeSynced writes a file for its owner alone, and returns when it is on the disk.
+func writeSynced(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func (a *app) keysRevokeCommand() *cobra.Command {

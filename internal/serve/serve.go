@@ -63,7 +63,8 @@ import (
 type Options struct {
 	settings.Server
 	Log     *slog.Logger
-	Notices io.Writer // for what a person must see once, such as a new key
+	Notices io.Writer // for what must be seen once, such as that there is a new key
+	Person  bool      // a person reads Notices, and nothing keeps them
 }
 
 // defaults is what applies to a sandbox that does not say.
@@ -153,11 +154,14 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	closers.add(unlock)
-	certificates, err := loadTLS(o.TLSCert, o.TLSKey)
+	certificates, err := loadTLS(o.TLSCert, o.TLSKey, filepath.Join(o.StateDir, settings.CertificateFile))
 	if err != nil {
 		return err
 	}
 	warnOfClear(o.Log, ln.Addr(), certificates)
+	if err := announce(o, ln.Addr()); err != nil {
+		return err
+	}
 	server, sup, err := assemble(ctx, o, ln.Addr(), forSSH, certificates, &closers)
 	if err != nil {
 		return err
@@ -349,7 +353,7 @@ func newServer(ctx context.Context, o Options, p parts, certificates *tls.Config
 	server = edge.NewServer(edge.Options{
 		Sandboxes: p.sup, Control: controlPlane(ctx, o, p, reg, dashboard), MayUse: mayUse(p.keys), OwnCookies: ui.Cookies, Domain: o.Domain, TLS: certificates, Limits: o.limits(), AccessLog: o.AccessLog, Log: o.Log,
 	})
-	reg.MustRegister(p.sup.Metrics(), server.Collector(), newGauges(o.StateDir, p.keys, p.hooks), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(p.sup.Metrics(), server.Collector(), newGauges(o.StateDir, p.sup, p.keys, p.hooks), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return server
 }
 
@@ -545,42 +549,6 @@ func stop(ctx context.Context, o Options, sup *supervisor.Supervisor) error {
 	stopping, cancel := context.WithTimeout(ctx, shutdownGrace)
 	defer cancel()
 	return sup.Stop(stopping)
-}
-
-func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) error {
-	made, _, err := keys.EnsureFirst(ctx, o.APIKey)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(o.StateDir, "api-key")
-	if key := o.APIKey + made; key != "" {
-		// For the command line on this machine; root alone can read it.
-		if err := errors.Join(durable.WriteFile(path, []byte(key+"\n")), durable.Sync(o.StateDir)); err != nil {
-			return fmt.Errorf("save API key: %w", err)
-		}
-	}
-	if made != "" {
-		fmt.Fprintf(o.Notices, "A new API key was made. It is shown only now (and kept for root in %s):\n\n%s\n", path, exports(o, made, addr))
-	}
-	return nil
-}
-
-// exports are what E2B's clients on this machine read. Behind a domain with TLS
-// the domain says it all; otherwise each address has its own, and the domain
-// is for the host names of ports, which would lead to E2B's cloud.
-func exports(o Options, key string, addr net.Addr) string {
-	text := "  export E2B_API_KEY=" + key + "\n  export E2B_DOMAIN=" + cmp.Or(o.Domain, localDomain(addr.String())) + "\n"
-	if o.Domain != "" && o.TLSCert != "" {
-		return text
-	}
-	scheme := "http"
-	if o.TLSCert != "" {
-		scheme = "https"
-	}
-	for _, name := range []string{"E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL"} {
-		text += fmt.Sprintf("  export %s=%s://%s\n", name, scheme, addr)
-	}
-	return text
 }
 
 // serveUntil serves until ctx ends. Requests in flight get a moment to end;

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"crypto/tls"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"sync"
@@ -11,9 +12,11 @@ import (
 )
 
 // certificate is a key pair in files, which are read again when they change:
-// certificates are renewed while the server runs.
+// certificates are renewed while the server runs. A copy of the certificate tells
+// the command line on this machine, before it is shown there, whom to trust: its
+// names are not this machine's addresses.
 type certificate struct {
-	certFile, keyFile string
+	certFile, keyFile, copyFile string
 
 	mu      sync.Mutex
 	current *tls.Certificate
@@ -25,12 +28,12 @@ type certificate struct {
 const checkEvery = time.Second
 
 // loadTLS returns the configuration for a key pair in files; nil if none is
-// given.
-func loadTLS(certFile, keyFile string) (*tls.Config, error) {
+// given. The certificate is copied to copyFile.
+func loadTLS(certFile, keyFile, copyFile string) (*tls.Config, error) {
 	if certFile == "" && keyFile == "" {
 		return nil, nil
 	}
-	c := &certificate{certFile: certFile, keyFile: keyFile}
+	c := &certificate{certFile: certFile, keyFile: keyFile, copyFile: copyFile}
 	stamp, err := c.look()
 	if err == nil {
 		err = c.read(stamp)
@@ -71,6 +74,10 @@ func (c *certificate) look() (stamp string, err error) {
 func (c *certificate) read(stamp string) error {
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
+		return err
+	}
+	leaf := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
+	if err := replaceFile(c.copyFile, string(leaf)); err != nil {
 		return err
 	}
 	c.current, c.stamp = &pair, stamp

@@ -9,12 +9,15 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -207,4 +210,96 @@ func TestMultiplexing(t *testing.T) {
 	if n := r.dials.Load(); n != 1 {
 		t.Errorf("%d connections, want 1", n)
 	}
+}
+
+// TestCommandLineOfRoot: on its own machine, root's command line finds a server by its
+// state directory, wherever it listens and whatever its certificate, lets nobody else
+// stand for it, and stays in when the key is rotated.
+func TestCommandLineOfRoot(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, time.Minute)
+	s, renew := startTLSServer(t)
+	drowse := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, drowseBinary, append(args, "--state-dir", s.dir)...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	works := func(args ...string) string {
+		t.Helper()
+		out, err := drowse(args...)
+		if err != nil {
+			t.Fatalf("drowse %q: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	works("ls")
+	renew(3)
+	eventually(t, 10*time.Second, "the renewed certificate is trusted", func() error {
+		out, err := drowse("ls")
+		if text, _ := os.ReadFile(filepath.Join(s.dir, "certificate.pem")); err == nil && serialOf(t, text) != 3 {
+			return errors.New("the first one is still shown")
+		}
+		if err != nil {
+			t.Fatalf("while it is renewed: %s", out)
+		}
+		return nil
+	})
+
+	file := filepath.Join(s.dir, "api-key")
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	works("keys", "rotate")
+	after, err := os.ReadFile(file)
+	if err != nil || string(after) == string(before) {
+		t.Fatalf("the file with the key is the same: %v", err)
+	}
+	works("ls")
+	if err := os.WriteFile(file, before, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := drowse("ls"); err == nil || !strings.Contains(out, file) {
+		t.Errorf("the old key: %v, %s; want a refusal that names the file", err, out)
+	}
+	if err := os.WriteFile(file, after, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The harness has the first text.
+	c, err := client.New(client.Options{URL: s.client.URL(), APIKey: strings.TrimSpace(string(after)), HTTPClient: httpClient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.RotateKey(ctx, c, client.SelfKey, apiKey); err != nil {
+		t.Fatal(err)
+	}
+
+	// A certificate of the same authority, for the same names, is another server's.
+	other := filepath.Join(t.TempDir(), "other.pem")
+	authority().issue(t, 4, other, other+".key")
+	text, err := os.ReadFile(other)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.dir, "certificate.pem"), text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := drowse("ls"); err == nil || !strings.Contains(out, "certificate is not the one") {
+		t.Errorf("a stranger's certificate: %v, %s", err, out)
+	}
+}
+
+// serialOf is the serial number of a certificate in PEM.
+func serialOf(t *testing.T, text []byte) int64 {
+	t.Helper()
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatalf("no certificate in PEM: %q", text)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert.SerialNumber.Int64()
 }

@@ -9,6 +9,14 @@ import (
 	"time"
 )
 
+// Files of the state directory that the command line of root on the same machine
+// reads: they say where the server is, and let it in.
+const (
+	KeyFile         = "api-key"         // an admin's API key
+	URLFile         = "url"             // the server's URL
+	CertificateFile = "certificate.pem" // what the server shows at that URL, with TLS
+)
+
 // Server is what "drowse serve" was told.
 type Server struct {
 	Listen     string        // address, such as 127.0.0.1:3000

@@ -1,0 +1,86 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/serve/settings"
+)
+
+// localURL is where clients on this machine reach a server.
+func localURL(o Options, addr net.Addr) string {
+	u := url.URL{Scheme: "http", Host: addr.String()}
+	if o.TLSCert != "" {
+		u.Scheme = "https"
+	}
+	if at, ok := addr.(*net.TCPAddr); ok && at.IP.IsUnspecified() {
+		// An address of IPv6 that is all of them is all of IPv4 too.
+		u.Host = fmt.Sprintf("127.0.0.1:%d", at.Port)
+	}
+	return u.String()
+}
+
+// announce leaves in the state directory what leads the command line of root here,
+// wherever the server listens.
+func announce(o Options, addr net.Addr) error {
+	if o.TLSCert == "" {
+		_ = os.Remove(filepath.Join(o.StateDir, settings.CertificateFile)) // of a server that had one
+	}
+	if err := replaceFile(filepath.Join(o.StateDir, settings.URLFile), localURL(o, addr)+"\n"); err != nil {
+		return fmt.Errorf("save the server's URL: %w", err)
+	}
+	return nil
+}
+
+// replaceFile writes a file for its owner alone, whole or not at all.
+func replaceFile(path, text string) error {
+	if err := durable.WriteFile(path+".new", []byte(text)); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(path+".new", path), durable.Sync(filepath.Dir(path)))
+}
+
+// firstKey sees to it that there is an admin key, and that root on this machine has
+// it. A person sees it; a journal, which others read, gets its place.
+func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) error {
+	made, _, err := keys.EnsureFirst(ctx, o.APIKey)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(o.StateDir, settings.KeyFile)
+	if key := o.APIKey + made; key != "" {
+		if err := replaceFile(path, key+"\n"); err != nil {
+			return fmt.Errorf("save API key: %w", err)
+		}
+	}
+	switch {
+	case made == "":
+	case o.Person:
+		fmt.Fprintf(o.Notices, "A new API key was made. It is shown only now (and kept for root in %s):\n\n%s\n", path, exports(o, made, addr))
+	default:
+		fmt.Fprintf(o.Notices, "A new API key was made. Only root can read it, in %s:\n\n%s\n", path, exports(o, "$(cat "+path+")", addr))
+	}
+	return nil
+}
+
+// exports are what E2B's clients on this machine read. Behind a domain with TLS
+// the domain says it all; otherwise each address has its own, and the domain
+// is for the host names of ports, which would lead to E2B's cloud.
+func exports(o Options, key string, addr net.Addr) string {
+	text := "  export E2B_API_KEY=" + key + "\n  export E2B_DOMAIN=" + cmp.Or(o.Domain, localDomain(addr.String())) + "\n"
+	if o.Domain != "" && o.TLSCert != "" {
+		return text
+	}
+	for _, name := range []string{"E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL"} {
+		text += fmt.Sprintf("  export %s=%s\n", name, localURL(o, addr))
+	}
+	return text
+}
