@@ -56,8 +56,8 @@ type Thing struct {
 	Since    time.Time `json:"since"`          // when it last changed
 	Stranger bool      `json:"stranger"`       // no record knows whose it was
 	Kept     string    `json:"kept,omitempty"` // why it is not removed, ever
-	// Spare is a runtime that waited for a start. Each server leaves some, however
-	// it ends.
+	// Spare is what each server leaves, however it ends: runtimes that waited for a
+	// start, and a build of drowse whose last memory image has gone meanwhile.
 	Spare bool `json:"-"`
 }
 
@@ -260,9 +260,9 @@ func (s Sweeper) builds(_ context.Context, o ownership) (found []Thing, err erro
 	}
 	for _, name := range names {
 		t := o.thing(Build, name, s.Builds.Path(name))
-		t.Why, t.Stranger = "no memory image needs this build of drowse any more", false
+		t.Why, t.Stranger, t.Spare = "no memory image needs this build of drowse any more", false, true
 		if !builds.IsDigest(name) {
-			t.Why = "its copy did not come to its end"
+			t.Why, t.Spare = "its copy did not come to its end", false
 		} else if !unneeded[name] {
 			continue
 		}

@@ -177,8 +177,8 @@ func TestBuilds(t *testing.T) {
 			if f.Kind != Build {
 				continue
 			}
-			if f.Why == "" || f.Stranger {
-				t.Errorf("%+v is not explained, or has a grace period", f)
+			if f.Why == "" || f.Stranger || f.Spare != !strings.HasSuffix(f.ID, ".new") {
+				t.Errorf("%+v is not explained, has a grace period, or is a fault where it is none", f)
 			}
 			ids = append(ids, f.ID)
 		}
