@@ -9,31 +9,44 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/version"
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
 
-// collectTime bounds how long one look at the webhooks takes.
+// collectTime bounds how long one look at the webhooks, or at the sandboxes, takes.
 const collectTime = 2 * time.Second
 
-// gauges are what operators watch of the server itself: its build, its disk, the keys
-// that it refuses, and its webhooks.
+// gauges are what operators watch of the server itself: its build, its disk, what its
+// sandboxes use, the keys that it refuses, and its webhooks.
 type gauges struct {
-	stateDir string
-	keys     *auth.Keys
-	hooks    *webhook.Sender
+	stateDir  string
+	sandboxes sampled
+	keys      *auth.Keys
+	hooks     *webhook.Sender
 
-	build, free, size, refused, backlog, failing, dropped *prometheus.Desc
+	build, free, used, size, memory, cpus, refused, backlog, failing, dropped *prometheus.Desc
 }
 
-func newGauges(stateDir string, keys *auth.Keys, hooks *webhook.Sender) gauges {
+// sampled is all sandboxes, with what each used last.
+type sampled interface {
+	All(ctx context.Context) ([]store.Sandbox, error)
+	LastSample(id string) (usage.Sample, bool)
+}
+
+func newGauges(stateDir string, sandboxes sampled, keys *auth.Keys, hooks *webhook.Sender) gauges {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("drowse_"+name, help, labels, nil)
 	}
 	return gauges{
-		stateDir: stateDir, keys: keys, hooks: hooks,
+		stateDir: stateDir, sandboxes: sandboxes, keys: keys, hooks: hooks,
 		build:   desc("build_info", "1, with what this server was built from as labels.", "version", "goversion", "platform"),
 		free:    desc("disk_free_bytes", "Bytes that are free on the disk of the state directory."),
+		used:    desc("disk_used_bytes", "Bytes that are taken on the disk of the state directory, by whomever."),
+		memory:  desc("sandboxes_memory_bytes", "Memory that the running sandboxes use, as measured last, without what is only cached."),
+		cpus:    desc("sandboxes_cpus", "CPUs that the running sandboxes keep busy, as measured last."),
 		size:    desc("disk_size_bytes", "Size of the disk of the state directory."),
 		refused: desc("api_keys_refused_total", "Malformed, unknown and expired API keys that requests came with."),
 		backlog: desc("webhook_backlog_events", "Events of the log that the enabled webhook that is furthest behind has not come to yet."),
@@ -44,7 +57,7 @@ func newGauges(stateDir string, keys *auth.Keys, hooks *webhook.Sender) gauges {
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.build, g.free, g.size, g.refused, g.backlog, g.failing, g.dropped} {
+	for _, d := range []*prometheus.Desc{g.build, g.free, g.used, g.size, g.memory, g.cpus, g.refused, g.backlog, g.failing, g.dropped} {
 		ch <- d
 	}
 }
@@ -58,10 +71,33 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	var disk unix.Statfs_t
 	if unix.Statfs(g.stateDir, &disk) == nil {
 		gauge(g.free, float64(disk.Bavail)*float64(disk.Bsize))
+		gauge(g.used, float64(disk.Blocks-disk.Bfree)*float64(disk.Bsize))
 		gauge(g.size, float64(disk.Blocks)*float64(disk.Bsize))
 	}
+	g.usage(gauge)
 	ch <- prometheus.MustNewConstMetric(g.refused, prometheus.CounterValue, float64(g.keys.Refused()))
 	g.webhooks(ch)
+}
+
+// usage adds up what was measured of sandboxes that run.
+func (g gauges) usage(gauge func(*prometheus.Desc, float64)) {
+	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
+	defer cancel()
+	all, err := g.sandboxes.All(ctx)
+	if err != nil {
+		return
+	}
+	var memory, cpus float64
+	for _, sb := range all {
+		last, measured := g.sandboxes.LastSample(sb.ID)
+		if !measured || sb.Record.State != lifecycle.Running {
+			continue
+		}
+		memory += float64(last.Memory)
+		cpus += last.CPUPercent / 100 * float64(sb.Config.Limits.CPUs)
+	}
+	gauge(g.memory, memory)
+	gauge(g.cpus, cpus)
 }
 
 func (g gauges) webhooks(ch chan<- prometheus.Metric) {

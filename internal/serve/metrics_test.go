@@ -175,7 +175,7 @@ func (w *world) oneLineEach(id string) {
 	}
 }
 
-// TestMonitoring holds the dashboard and the alert rules to what there is: every
+// TestMonitoring holds the dashboard, the alert rules and their page to what there is: every
 // metric that they name, and every type of entry.
 func TestMonitoring(t *testing.T) {
 	w := newWorld(t)
@@ -203,8 +203,8 @@ func TestMonitoring(t *testing.T) {
 	}
 	types := []lifecycle.EntryType{lifecycle.EntryPaused, lifecycle.EntryPauseFailed, lifecycle.EntryResumed, lifecycle.EntryResumeFailed, lifecycle.EntryRuntimeLost}
 	metric, entry := regexp.MustCompile(`\b(drowse|process|go)_[a-z_]+`), regexp.MustCompile(`type=~?\\?"([a-z_.|*]+)`)
-	for _, file := range []string{"alerts.yml", "dashboard.json"} {
-		text, err := os.ReadFile("../../packaging/monitoring/" + file)
+	for _, file := range []string{"packaging/monitoring/alerts.yml", "packaging/monitoring/dashboard.json", "docs/monitor.md"} {
+		text, err := os.ReadFile("../../" + file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +213,7 @@ func TestMonitoring(t *testing.T) {
 		}
 		named := metric.FindAllString(string(text), -1)
 		for _, name := range named {
-			if !there[name] {
+			if !there[name] && !there[name+"_count"] && name != "drowse_key_" {
 				t.Errorf("%s names the metric %s, which there is not", file, name)
 			}
 		}
@@ -225,7 +225,7 @@ func TestMonitoring(t *testing.T) {
 				}
 			}
 		}
-		if len(named) < 8 || len(entries) < 2 {
+		if page := strings.HasSuffix(file, ".md"); len(named) < 8 || len(entries) < 2 && !page {
 			t.Errorf("%s names %d metrics and %d types: the test does not see what is there", file, len(named), len(entries))
 		}
 	}
