@@ -18,7 +18,8 @@ help:
 	@echo 'build        build bin/drowse'
 	@echo 'release      bin/release: binaries and archives for amd64 and arm64, the install script, and SHA256SUMS'
 	@echo 'image        bin/release: a container image of drowse for this architecture (root, mmdebstrap)'
-	@echo 'packages     bin/packages: a .deb and a .rpm for each architecture, and try the .deb, the install script and the image on a clean Debian (root)'
+	@echo 'packages     bin/packages: a .deb and a .rpm for each architecture'
+	@echo 'test-packages  the .deb, the install script and the image, made and tried on a clean Debian (root)'
 	@echo 'test-arm64   the arm64 filter, and tests that an emulator can run (qemu-user-static)'
 	@echo 'demo         build, then show a sandbox falling asleep and waking (root)'
 	@echo 'newcomer     the way that README goes, on a clean Debian, with its times (root; builds for minutes)'
@@ -54,9 +55,11 @@ TERMINAL := internal/ui/dist/xterm.js.gz
 $(TERMINAL): internal/ui/package-lock.json script/terminal
 	script/terminal
 
+# gVisor is most of what is compiled: for minutes where Go's cache is empty, for
+# seconds after that.
 .PHONY: build
 build: $(AGENT) overlay $(TERMINAL)
-	$(GO) build $(EDITED) -ldflags='$(LDFLAGS)' -o bin/drowse ./cmd/drowse
+	script/progress $(GO) build $(EDITED) -ldflags='$(LDFLAGS)' -o bin/drowse ./cmd/drowse
 
 .PHONY: $(AGENT)
 $(AGENT):
@@ -86,10 +89,13 @@ image: release
 NFPM    := $(TOOLS)/v2.45.0/nfpm
 .PHONY: packages
 packages: release
-	script/deps hosts
-	script/image "$(VERSION)"
 	[ -x $(NFPM) ] || GOBIN=$(dir $(NFPM)) $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
 	script/packages "$(VERSION)" $(NFPM)
+
+.PHONY: test-packages
+test-packages: packages
+	script/deps hosts
+	script/image "$(VERSION)"
 	test/packages.sh
 
 # What runs in an emulator of user space: no sandbox, no mount, and nothing that

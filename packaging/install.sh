@@ -233,9 +233,9 @@ uninstall_drowse() {
 	if [ -e "$bin" ]; then
 		if systemd && systemctl is-active --quiet drowse.service; then
 			if [ "$purge" = yes ]; then
-				"$bin" kill --all --yes >/dev/null || die "not all sandboxes could be ended" "see \"drowse ls\", end them, and run this again"
+				env -i PATH="$PATH" "$bin" kill --all --yes --state-dir "$dir" >/dev/null || die "not all sandboxes could be ended" "see \"drowse ls\", end them, and run this again"
 			else
-				"$bin" pause --all >/dev/null || die "not all sandboxes could be paused" "see \"drowse ls\" and \"drowse why ID\", pause or end those that run, and run this again"
+				env -i PATH="$PATH" "$bin" pause --all --state-dir "$dir" >/dev/null || die "not all sandboxes could be paused" "see \"drowse ls\" and \"drowse why ID\", pause or end those that run, and run this again"
 			fi
 			now='The sandboxes were paused or ended; the program is still installed.'
 			systemctl disable --now drowse.service 2>/dev/null || die "the service does not stop" "see \"systemctl status drowse\", and run this again"

@@ -328,7 +328,7 @@ func TestInstall(t *testing.T) {
 
 	write(t, m.path("var/lib/drowse/drowse.db"), "all of it", 0o600)
 	_, calls = m.mustInstall("--uninstall")
-	contains(t, calls, "drowse pause --all\nsystemctl disable --now drowse.service\n")
+	contains(t, calls, "drowse pause --all --state-dir /var/lib/drowse\nsystemctl disable --now drowse.service\n")
 	if m.has("usr/local/bin/drowse") || m.has("usr/local/share/drowse") || m.has("usr/local/lib/systemd/system/drowse.service") {
 		t.Error("the program is still there")
 	}
@@ -339,7 +339,7 @@ func TestInstall(t *testing.T) {
 
 	m.mustInstall(second)
 	_, calls = m.mustInstall("--uninstall", "--purge")
-	contains(t, calls, "drowse kill --all --yes\n")
+	contains(t, calls, "drowse kill --all --yes --state-dir /var/lib/drowse\n")
 	if m.has("var/lib/drowse") || m.has("etc/default/drowse") {
 		t.Error("the purge left files")
 	}

@@ -62,7 +62,8 @@ boot
 inside() { "${enter[@]}" "$@"; }
 say() { printf 'ok    %s\n' "$*"; }
 fail() { echo "FAIL  $*" >&2; [ ! -e "$root/tmp/serve.log" ] || tail -20 "$root/tmp/serve.log" >&2; exit 1; }
-program=(drowse serve)
+# Not where it listens by default: the command line and the scripts of the package find it.
+program=(drowse serve --listen 127.0.0.1:3333)
 serve() {
 	"${enter[@]}" "${program[@]}" >>"$root/tmp/serve.log" 2>&1 &
 	server=$!
@@ -132,7 +133,16 @@ inside drowse resume "$sleeper" >/dev/null
 goes "$sleeper" "$slept"
 say "upgraded: the sandbox that ran runs on, the one that slept wakes with its memory"
 
+# Without a key that is good, nothing is removed that sandboxes need.
 slept=$(count "$sleeper")
+cp "$root/var/lib/drowse/api-key" "$root/tmp/api-key"
+echo e2b_00000000000000000000000000000000 >"$root/var/lib/drowse/api-key"
+! inside dpkg -r drowse >"$root/tmp/remove" 2>&1 || fail "removed while sandboxes run"
+grep -q "sandboxes run that could not be paused" "$root/tmp/remove" || fail "$(cat "$root/tmp/remove")"
+cp "$root/tmp/api-key" "$root/var/lib/drowse/api-key"
+goes "$runner" "$ran"
+say "not removed while sandboxes run that cannot be paused"
+
 inside dpkg -r drowse >/dev/null
 stop
 none "after the removal"
