@@ -11,7 +11,7 @@ import (
 // TestTroubleshootingNamesCodes holds the codes that the page on what can be wrong
 // names to those that there are.
 func TestTroubleshootingNamesCodes(t *testing.T) {
-	page, err := os.ReadFile("../../docs/troubleshoot.md")
+	page, err := os.ReadFile("../../docs/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestTroubleshootingNamesCodes(t *testing.T) {
 		for _, code := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(row[1], -1) {
 			named++
 			if !known[code[1]] {
-				t.Errorf("docs/troubleshoot.md names the code %s, which there is not", code[1])
+				t.Errorf("docs/troubleshooting.md names the code %s, which there is not", code[1])
 			}
 		}
 	}
