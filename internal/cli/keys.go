@@ -296,8 +296,11 @@ func rotateFile(ctx context.Context, a *app, c *client.Client, id string) error 
 	if err != nil {
 		return hint(err, "if the key in %s is refused from now on, the server has the new one: mv %[1]s.new %[1]s", file)
 	}
-	if _, err := c.Keys(ctx); !errors.Is(err, client.ErrUnauthorized) { // it was another
+	switch _, err := c.Keys(ctx); {
+	case err == nil: // it was another
 		return errors.Join(a.print(k, func(w io.Writer) { _, _ = fmt.Fprintln(w, text) }), os.Remove(file+".new"))
+	case !errors.Is(err, client.ErrUnauthorized):
+		return hint(err, "key %s has its new text, which is in %s.new", id, file)
 	}
 	if err := os.Rename(file+".new", file); err != nil {
 		return hint(err, "the new key is in %s.new", file)
