@@ -56,6 +56,7 @@ var named = map[string][]source{
 	"secret rm":           {offerSecrets},
 	"keys rename":         {offerKeys},
 	"keys revoke":         {offerKeys},
+	"keys rotate":         {offerKeys},
 	"ssh-keys rm":         {offerSSHKeys},
 	"webhooks rm":         {offerWebhooks},
 	"webhooks enable":     {offerWebhooks},
