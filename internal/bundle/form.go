@@ -277,8 +277,8 @@ func (f settingsForm) settings() lifecycle.Settings {
 }
 
 // formOfConfig leaves out what means nothing to another server: the API key, the
-// preview links, the idempotency key of the create, the build that it is for, and
-// whether it may use the secrets.
+// preview links, the idempotency key of the create, the build that it is for, the
+// template that was built, and whether it may use the secrets.
 func formOfConfig(c store.Config) configForm {
 	f := configForm{
 		Template: c.Template, Alias: c.Alias, Image: c.Image, Metadata: c.Metadata, Env: c.Env, Secure: c.Secure, PrivatePorts: c.PrivatePorts,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/golden"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // whole is a manifest with everything in it that there can be.
@@ -41,8 +42,8 @@ func TestManifestForm(t *testing.T) {
 	}
 	golden.Hold(t, filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion)), data)
 	c := &m.Config
-	c.Key, c.Name, c.Previews, c.Idempotency, c.Before, c.Lineage, c.Build = "", "", nil, nil, nil, nil, "" // stay where they are
-	c.Proxy.Sealed, c.Proxy.Password = "", ""                                                               // likewise
+	c.Key, c.Name, c.Previews, c.Idempotency, c.Before, c.Lineage, c.Build, c.Built = "", "", nil, nil, nil, nil, "", store.Built{} // stay where they are
+	c.Proxy.Sealed, c.Proxy.Password = "", ""                                                                                       // likewise
 	for i := range c.Secrets {
 		c.Secrets[i].Withheld = false // the importer says that
 	}

@@ -8,6 +8,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -29,6 +30,7 @@ type Sandbox struct {
 type Config struct {
 	Template      string            `json:"template"` // resolved template id
 	Alias         string            `json:"alias,omitempty"`
+	Built         Built             `json:"built,omitzero"`  // the template that was built over that one, if it started from one
 	Image         string            `json:"image,omitempty"` // the digest that pins the image of the template; empty for the host's system
 	Key           string            `json:"key,omitempty"`   // the id of the API key that has made it; empty where that is not known
 	Name          string            `json:"name,omitempty"`  // chosen by its creator, unique among the sandboxes of Key that have not ended; empty for none
@@ -67,6 +69,29 @@ type Config struct {
 	// Before is what a resume under way has changed, as it was before; nil if it
 	// changed nothing, and when it has ended.
 	Before *Changeable `json:"before,omitempty"`
+}
+
+// Built is a template that was built of steps: its files are those of a snapshot.
+type Built struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"` // by which the sandbox's API key calls it; empty for that of another key
+}
+
+// TemplateID returns the id of the template that the sandbox was created from. That of
+// the files below its own is Template.
+func (c Config) TemplateID() string { return cmp.Or(c.Built.ID, c.Template) }
+
+// TemplateName returns what that template is called; empty for nothing.
+func (c Config) TemplateName() string {
+	if c.Built.ID != "" {
+		return c.Built.Name
+	}
+	return c.Alias
+}
+
+// IsOf reports whether the sandbox was created from the template of this id or name.
+func (c Config) IsOf(template string) bool {
+	return template == c.TemplateID() || template != "" && template == c.TemplateName()
 }
 
 // Ancestor is a moment of a sandbox, which another goes on from.

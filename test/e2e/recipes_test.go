@@ -209,6 +209,13 @@ func TestBuildThroughTmp(t *testing.T) {
 		t.Fatalf("the build is %s: %s", built.Status, built.log())
 	}
 	sb := s.create(ctx, client.CreateOptions{Template: "through-tmp"})
+	s.pause(ctx, sb.ID)
+	s.connect(ctx, sb.ID)
+	if info, err := s.client.Get(ctx, sb.ID); err != nil || info.Alias != "through-tmp" {
+		t.Errorf("woken it is %+v, %v", info, err)
+	} else if _, out := run(ctx, t, sb, "sh", "-c", "echo -n $E2B_TEMPLATE_ID"); out != info.Template {
+		t.Errorf("it has %q as E2B_TEMPLATE_ID, want %q", out, info.Template)
+	}
 	exit, out := run(ctx, t, sb, "sh", "-c", "cat seen; ls -A /tmp /var/tmp")
 	if want := "one\n1777\n700\nran\nd\nlink\n0\n/tmp:\n\n/var/tmp:\n"; exit.Code != 0 || out != want {
 		t.Errorf("%+v, it has %q, want %q", exit, out, want)

@@ -122,7 +122,8 @@ func (x *Snapshots) Snapshot(key, ref string) (store.Snapshot, error) {
 	})
 }
 
-// find returns a snapshot, and where it is in the list; below zero for "kept".
+// find returns a snapshot, and where it is in the list; below zero for "kept", and for
+// what "app" of [Builds] was built to.
 func (x *Snapshots) find(id string) (int, store.Snapshot, error) {
 	i := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return has.ID == id })
 	switch {
@@ -130,6 +131,8 @@ func (x *Snapshots) find(id string) (int, store.Snapshot, error) {
 		return i, x.list[i], nil
 	case id == "skept":
 		return i, store.Snapshot{ID: "skept", Name: "kept", Key: KeyID}, nil
+	case id == "sapp":
+		return i, store.Snapshot{ID: "sapp", Name: "app", Key: KeyID, Config: store.Config{Key: KeyID, Build: "b1"}}, nil
 	}
 	return i, store.Snapshot{}, store.ErrSnapshotNotFound(id)
 }

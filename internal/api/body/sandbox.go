@@ -50,7 +50,7 @@ func (o Option) has(sb store.Sandbox, value any) bool {
 	as := supervisor.CreateRequest{Template: sb.Config.Template, Settings: sb.Record.Settings, Config: sb.Config}
 	asked := as
 	o.Create(&asked, value)
-	if asked.Template == sb.Config.Alias {
+	if sb.Config.IsOf(asked.Template) {
 		asked.Template = as.Template
 	}
 	return reflect.DeepEqual(asked, as)

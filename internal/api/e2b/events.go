@@ -106,7 +106,7 @@ func viewEvent(e store.Event, sb store.Sandbox) (eventView, bool) {
 		ID: eventID(e.Sandbox, e.Seq), Version: "v2", Type: eventPrefix + kind, Timestamp: httpapi.Timestamp(e.At),
 		Category: "lifecycle", Label: eventLabels[kind],
 		SandboxID: e.Sandbox, ExecutionID: uuidOf("execution", e.Sandbox, strconv.FormatInt(e.Generation, 10)),
-		TemplateID: sb.Config.Template, BuildID: uuidOf("build", sb.Config.Template), TeamID: teamID,
+		TemplateID: sb.Config.TemplateID(), BuildID: uuidOf("build", sb.Config.TemplateID()), TeamID: teamID,
 	}
 	switch kind {
 	case "killed":

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -159,7 +160,7 @@ func parseTemplateFilter(text string) (string, error) {
 	if strings.Contains(text, ":") {
 		return "", badRequest(`"template" must be an id or alias without a tag, not %q`, text)
 	}
-	return strings.ToLower(strings.TrimSpace(text)), nil
+	return origin.Ref(text), nil
 }
 
 // parseCount parses a number that has bounds; def is what it is if not said.
@@ -196,7 +197,7 @@ func (q listQuery) matches(sb *store.Sandbox) bool {
 	if q.filterStart && micros(sb.Record.StartedAt) < q.startedAfter {
 		return false
 	}
-	if q.template != "" && q.template != sb.Config.Template && q.template != sb.Config.Alias {
+	if q.template != "" && !sb.Config.IsOf(q.template) {
 		return false
 	}
 	return q.metadata.holds(sb.Config.Metadata)

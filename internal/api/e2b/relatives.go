@@ -135,7 +135,7 @@ func (q pageQuery) asks(e store.Event, kind string) bool {
 
 // asksTemplate reports whether a page has events of a sandbox that may be unknown.
 func (q pageQuery) asksTemplate(sb store.Sandbox) bool {
-	return q.template == "" || q.template == sb.Config.Template || q.template == sb.Config.Alias
+	return q.template == "" || sb.Config.IsOf(q.template)
 }
 
 // eventsInPage answers with a page of the events that a time, a sandbox, a template
@@ -163,7 +163,7 @@ func eventsInPage(s *server, c *call) (reply, error) {
 		}
 		if page.Total++; page.Total > q.offset && len(page.Items) < q.limit {
 			page.Items = append(page.Items, eventItem{
-				EventID: eventID(e.Sandbox, e.Seq), RecordAt: e.At.Unix(), TemplateID: sb.Config.Template, TemplateName: sb.Config.Alias,
+				EventID: eventID(e.Sandbox, e.Seq), RecordAt: e.At.Unix(), TemplateID: sb.Config.TemplateID(), TemplateName: sb.Config.TemplateName(),
 				SandboxID: e.Sandbox, EventName: eventLabels[kind], State: eventSuccess, StatusCode: http.StatusOK,
 			})
 		}

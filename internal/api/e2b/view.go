@@ -83,10 +83,10 @@ var domainForm = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*(:[0-9]{1,5})?$`)
 
 func (s *server) sandboxView(c *call, sb store.Sandbox) sandboxView {
 	v := sandboxView{
-		TemplateID:      sb.Config.Template,
+		TemplateID:      sb.Config.TemplateID(),
 		SandboxID:       sb.ID,
 		ClientID:        clientID,
-		Alias:           sb.Config.Alias,
+		Alias:           sb.Config.TemplateName(),
 		EnvdVersion:     s.EnvdVersion,
 		EnvdAccessToken: s.envdToken(sb),
 		Domain:          s.domain(c),
@@ -100,10 +100,10 @@ func (s *server) sandboxView(c *call, sb store.Sandbox) sandboxView {
 func (s *server) listedView(sb *store.Sandbox) listedView {
 	state, endAt := shown(sb.Record)
 	return listedView{
-		TemplateID:  sb.Config.Template,
+		TemplateID:  sb.Config.TemplateID(),
 		SandboxID:   sb.ID,
 		ClientID:    clientID,
-		Alias:       sb.Config.Alias,
+		Alias:       sb.Config.TemplateName(),
 		StartedAt:   httpapi.Timestamp(sb.Record.StartedAt),
 		EndAt:       httpapi.Timestamp(endAt),
 		CPUCount:    sb.Config.Limits.CPUs,

@@ -1,6 +1,7 @@
 package mitos
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
@@ -26,11 +27,8 @@ type sandboxView struct {
 // view returns a sandbox as the key of a call calls it.
 func (s *server) view(c *call, sb store.Sandbox, holds []awake.Hold) sandboxView {
 	v := sandboxView{
-		ID: s.called(c, sb), TemplateID: sb.Config.Template, CreatedAt: httpapi.Timestamp(sb.Record.CreatedAt),
+		ID: s.called(c, sb), TemplateID: cmp.Or(sb.Config.TemplateName(), sb.Config.TemplateID()), CreatedAt: httpapi.Timestamp(sb.Record.CreatedAt),
 		State: sb.Record.State, Paused: sb.Record.State == lifecycle.Paused, DeadlineUnix: deadline(sb.Record),
-	}
-	if sb.Config.Alias != "" {
-		v.TemplateID = sb.Config.Alias
 	}
 	for _, h := range holds {
 		if h.Kind == awake.HoldStream {

@@ -133,9 +133,7 @@ func (o Origins) IsTemplate(ref string) (bool, error) {
 // a template nor a snapshot has the name, the request is left as it is.
 func (o Origins) Find(key store.Key, req *supervisor.CreateRequest) error {
 	if ref := req.SnapshotRef(); ref != "" {
-		snap, err := o.Snapshot(key, ref)
-		req.Snapshot = snap.ID
-		return err
+		return o.start(key, ref, req)
 	}
 	if req.Template == "" {
 		return nil
@@ -143,10 +141,29 @@ func (o Origins) Find(key store.Key, req *supervisor.CreateRequest) error {
 	if is, err := o.IsTemplate(req.Template); is || err != nil {
 		return err
 	}
-	snap, err := o.Snapshot(key, Ref(req.Template))
+	err := o.start(key, Ref(req.Template), req)
 	if errdef.Is(err, errdef.NotFound) {
 		return nil
 	}
+	return err
+}
+
+// start makes a request start from a snapshot. If that is the result of a build, the
+// sandbox is one of the template that was built.
+func (o Origins) start(key store.Key, ref string, req *supervisor.CreateRequest) error {
+	snap, err := o.Snapshot(key, ref)
 	req.Snapshot = snap.ID
+	if err != nil || snap.Config.Build == "" {
+		return err
+	}
+	name, _, _ := strings.Cut(snap.Name, ":")
+	t, err := o.Builds.Template(snap.Key, name)
+	if errdef.Is(err, errdef.NotFound) {
+		return nil // it is being removed
+	}
+	req.Config.Built.ID = t.ID
+	if t.Key == key.ID {
+		req.Config.Built.Name = t.Name
+	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -225,7 +226,7 @@ func parseList(q url.Values) (want func(store.Sandbox) bool, limit, offset int, 
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	state, template := q.Get("status"), q.Get("template_id")
+	state, template := q.Get("status"), origin.Ref(q.Get("template_id"))
 	if state != "" && !slices.Contains(statuses, state) {
 		return nil, 0, 0, body.Invalid(`"status" is %q`, body.Short(state)).WithRemedy("use starting, running, paused, terminating or failed").With("field", "status")
 	}
@@ -235,7 +236,7 @@ func parseList(q url.Values) (want func(store.Sandbox) bool, limit, offset int, 
 	}
 	return func(sb store.Sandbox) bool {
 		return (state == "" || state == statusOf(sb.Record)) &&
-			(template == "" || template == sb.Config.Template || template == templateOf(sb)) &&
+			(template == "" || sb.Config.IsOf(template)) &&
 			(q.Get("paused") == "" || paused == (sb.Record.State == lifecycle.Paused))
 	}, limit, offset, nil
 }

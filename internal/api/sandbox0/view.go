@@ -73,7 +73,9 @@ func viewNames(sb store.Sandbox) names {
 	return names{name, name}
 }
 
-func templateOf(sb store.Sandbox) string { return cmp.Or(sb.Config.Alias, sb.Config.Template) }
+func templateOf(sb store.Sandbox) string {
+	return cmp.Or(sb.Config.TemplateName(), sb.Config.TemplateID())
+}
 
 type claimView struct {
 	SandboxID string      `json:"sandbox_id"`

@@ -54,6 +54,21 @@ func TestBuiltTemplates(t *testing.T) {
 	for _, ref := range []string{"app:default", "APP:Default"} {
 		w.do("DELETE", "/v1/templates/"+ref, "").fails(http.StatusBadRequest, "template_tag_fixed", "default")
 	}
+	// A sandbox is one of the template that was built, and its forks and copies are.
+	of := w.create(`{"template":"app:default"}`)
+	fork := list(w.do("POST", pathOf(of)+"/fork", `{}`).Is(http.StatusCreated).Object()["children"])[0]["sandbox"].(map[string]any)["id"].(string)
+	snap := w.do("POST", pathOf(of)+"/snapshots", `{}`).Is(http.StatusCreated).Object()
+	for _, id := range []string{of, fork, w.create(`{"snapshot":"` + snap["id"].(string) + `"}`)} {
+		if got := w.do("GET", pathOf(id), "").Is(http.StatusOK).Object(); got["template"] != apitest.IDOfBuilt("app") || got["alias"] != "app" {
+			t.Errorf("the template of a sandbox: %v, %v", got["template"], got["alias"])
+		}
+	}
+	for filter, want := range map[string]int{"app": 3, "default/App:default": 3, apitest.IDOfBuilt("app"): 3, "base": 1, "broken": 0} {
+		if got := list(w.do("GET", "/v1/sandboxes?template="+url.QueryEscape(filter), "").Is(http.StatusOK).Object()["sandboxes"]); len(got) != want {
+			t.Errorf("%d sandboxes of %s, want %d", len(got), filter, want)
+		}
+	}
+
 	w.do("DELETE", "/v1/templates/app", "").Is(http.StatusNoContent)
 	w.do("GET", "/v1/templates/app", "").fails(http.StatusNotFound, "template_not_found", "app")
 	w.do("DELETE", "/v1/templates/broken:v1", "").fails(http.StatusNotFound, "template_not_found", "broken:v1")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -192,7 +193,7 @@ func parseFilter(q query) (f filter, err error) {
 		}
 		f.metadata[key] = value
 	}
-	f.template = strings.ToLower(strings.TrimSpace(q.Get("template")))
+	f.template = origin.Ref(q.Get("template"))
 	f.name = q.Get("name")
 	if text := q.Get("after"); text != "" {
 		after, err := parseCursor(text)
@@ -216,7 +217,7 @@ func (f filter) matches(sb *store.Sandbox) bool {
 
 // selects is matches for any state, on any page.
 func (f filter) selects(sb *store.Sandbox) bool {
-	if f.template != "" && f.template != sb.Config.Template && f.template != sb.Config.Alias {
+	if f.template != "" && !sb.Config.IsOf(f.template) {
 		return false
 	}
 	if f.name != "" && (f.name != sb.Config.Name || f.key != sb.Config.Key) {

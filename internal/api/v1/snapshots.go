@@ -78,7 +78,7 @@ type childrenView struct {
 
 func viewSnapshot(snap store.Snapshot) snapshotView {
 	v := snapshotView{
-		ID: snap.ID, Name: orNull(snap.Name), Sandbox: snap.Sandbox, Generation: snap.Generation, Template: snap.Config.Template, Alias: orNull(snap.Config.Alias),
+		ID: snap.ID, Name: orNull(snap.Name), Sandbox: snap.Sandbox, Generation: snap.Generation, Template: snap.Config.TemplateID(), Alias: orNull(snap.Config.TemplateName()),
 		Mode: snap.Checkpoint.Mode, CreatedAt: httpapi.Timestamp(snap.CreatedAt), Key: orNull(snap.Key), Bytes: snap.Bytes, Undo: snap.Undo, Pinned: snap.Pinned, KeepLast: snap.KeepLast, ExpiresAt: timeOrNull(snap.ExpiresAt), Limits: limitsView(snap.Config.Limits),
 	}
 	if snap.Frozen > 0 {

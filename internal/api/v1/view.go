@@ -147,7 +147,7 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 	rec := &sb.Record
 	v := sandboxView{
 		ID: sb.ID, Name: orNull(sb.Config.Name), State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
-		Template: sb.Config.Template, Alias: orNull(sb.Config.Alias), Key: orNull(sb.Config.Key),
+		Template: sb.Config.TemplateID(), Alias: orNull(sb.Config.TemplateName()), Key: orNull(sb.Config.Key),
 		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),

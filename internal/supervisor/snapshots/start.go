@@ -20,6 +20,7 @@ import (
 func Configure(snap store.Snapshot, asked store.Config) (store.Config, error) {
 	c, of := asked, snap.Config
 	c.Template, c.Alias, c.Image = of.Template, of.Alias, of.Image
+	c.Built = cmp.Or(asked.Built, built(of, asked.Key))
 	c.Limits = store.Limits{
 		CPUs: cmp.Or(asked.Limits.CPUs, of.Limits.CPUs), MemoryMiB: cmp.Or(asked.Limits.MemoryMiB, of.Limits.MemoryMiB),
 		DiskMiB: cmp.Or(asked.Limits.DiskMiB, of.Limits.DiskMiB), PIDs: cmp.Or(asked.Limits.PIDs, of.Limits.PIDs),
@@ -82,6 +83,16 @@ func inherited(of store.Config, key string) []store.SecretUse {
 		return store.Withhold(of.Secrets)
 	}
 	return slices.Clone(of.Secrets)
+}
+
+// built returns the template that was built of a sandbox as an API key knows it that
+// goes on from it.
+func built(of store.Config, key string) store.Built {
+	b := of.Built
+	if of.Key != key {
+		b.Name = ""
+	}
+	return b
 }
 
 // mostAncestors bounds how far back a sandbox knows where it comes from.
@@ -151,7 +162,7 @@ func ForkEntry(at time.Time, actor string, children []Forked) lifecycle.Entry {
 // of the same API key goes on with the use of its secrets.
 func Inherit(snap store.Snapshot, key string) store.Config {
 	c := snap.Config
-	c.Secrets = inherited(c, key)
+	c.Secrets, c.Built = inherited(c, key), built(c, key)
 	c.Key, c.Build = key, ""
 	return c
 }

@@ -55,7 +55,8 @@ async def test_steps_run_as_they_say_and_the_second_build_runs_none(template, na
         .copy("one.txt", "renamed.txt")
         .copy("src", "src", mode=0o700)
         .copy("src/*.md", "/srv/docs/", user="root")
-        .run_cmd('echo "$SECOND" > envs; pwd')
+        .copy("src/x.md", "/tmp/")
+        .run_cmd('cat /tmp/x.md > /dev/null && echo "$SECOND" > envs; pwd')
         .run_cmd("id -un; touch /etc/by-root", user="root")
         .set_user("root")
     )
@@ -71,10 +72,14 @@ async def test_steps_run_as_they_say_and_the_second_build_runs_none(template, na
     )
     second = await build(template, steps, name)
     assert "/srv/app" not in second
-    assert cached(second) == 9
+    assert cached(second) == 10
     (tmp_path / "one.txt").write_text("another")
     assert cached(await build(template, steps, name)) == 3
-    assert new(template=name).files.read("/srv/app/renamed.txt") == "another"
+    sandbox = new(template=name)
+    assert sandbox.files.read("/srv/app/renamed.txt") == "another"
+    info = sandbox.get_info()
+    assert info.name == name
+    assert sandbox.commands.run("echo $E2B_TEMPLATE_ID").stdout.strip() == info.template_id
 
 
 async def test_a_step_that_fails_is_told_by_its_line(template, name):
