@@ -72,7 +72,7 @@ func (x *exchange) cutReply() *reply {
 	if x.upload != nil && !x.uploaded() {
 		return nil
 	}
-	return interrupted(x.p.id, x.lease.Why())
+	return interrupted(x.p, x.lease.Why())
 }
 
 // passMessages passes on what the sandbox says until it ends, or until the
@@ -159,9 +159,12 @@ func (x *exchange) farewell(m messages, c *h1.Chunks) error {
 
 // interrupted is the answer to a request whose lease was cut before the sandbox
 // had answered. Unlike one that never got in, it may have been carried out.
-func interrupted(id string, why error) *reply {
-	a := gone(id, why)
+func interrupted(p *passage, why error) *reply {
+	a := gone(p.id, why)
 	a.Interrupted = true
+	if lifecycle.Ended(why) {
+		a.Message += ": " + inFlight(why, p.port)
+	}
 	return a
 }
 

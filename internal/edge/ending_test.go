@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/edge/h1"
+	"github.com/drowse-dev/drowse/internal/interpreter"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
@@ -78,7 +80,7 @@ func TestConnectStreamsEndWithAReason(t *testing.T) {
 	}{
 		"paused, silent":  {false, putToSleep, "the sandbox was put to sleep"},
 		"paused, talking": {true, putToSleep, "the sandbox was put to sleep"},
-		"ended":           {false, endOf(lifecycle.TimeoutExpired), "the sandbox ended at 1970-01-01T00:00:00Z: TimeoutExpired (too much)"},
+		"ended":           {false, endOf(lifecycle.TimeoutExpired), "the sandbox was killed or reached its end of life: the sandbox ended at 1970-01-01T00:00:00Z: TimeoutExpired (too much)"},
 	} {
 		for protocol, client := range map[string]func() *http.Client{"HTTP/1.1": func() *http.Client { return http.DefaultClient }, "HTTP/2": func() *http.Client { return http2Client(t) }} {
 			t.Run(name+", "+protocol, func(t *testing.T) {
@@ -104,6 +106,25 @@ func TestConnectStreamsEndWithAReason(t *testing.T) {
 				}
 				f.wantReleased(t)
 			})
+		}
+	}
+}
+
+// TestWordsOfAnEnd: E2B's clients compare with these words, which differ for running
+// code. A failure is no such end.
+func TestWordsOfAnEnd(t *testing.T) {
+	for _, tt := range []struct {
+		port int
+		why  error
+		want string
+	}{
+		{agentapi.Port, endOf(lifecycle.Killed), "The sandbox was not found: the sandbox was killed or reached its end of life: the sandbox ended at "},
+		{interpreter.Port, endOf(lifecycle.Killed), "The sandbox was not found: the sandbox was killed while the request was in progress: the sandbox ended at "},
+		{interpreter.Port, endOf(lifecycle.OutOfMemory), "The sandbox was not found: the sandbox ended at "},
+		{interpreter.Port, putToSleep, "The sandbox was not found running any more: "},
+	} {
+		if got := interrupted(&passage{target: target{id: "i", port: tt.port}}, tt.why); !strings.HasPrefix(got.Message, tt.want) || !got.Interrupted {
+			t.Errorf("port %d, %v: %q", tt.port, tt.why, got.Message)
 		}
 	}
 }

@@ -190,7 +190,7 @@ func (x *exchange2) serve() {
 		x.s.holdBack(ctx, x.q.client, refusal.Code)
 		x.reply(refusal)
 	case !ok && x.g != nil && x.g.isCut():
-		x.reply(interrupted(x.p.id, x.lease.Why()))
+		x.reply(interrupted(x.p, x.lease.Why()))
 	case !ok:
 		panic(http.ErrAbortHandler)
 	default:
@@ -347,7 +347,7 @@ func (x *exchange2) failed(ctx context.Context, err error) {
 	x.mu.Unlock()
 	switch {
 	case x.g.isCut() && !half && x.r.Context().Err() == nil:
-		x.reply(interrupted(x.p.id, x.lease.Why()))
+		x.reply(interrupted(x.p, x.lease.Why()))
 	case context.Cause(ctx) != nil, x.g.isCut():
 		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
 	case bad != nil:

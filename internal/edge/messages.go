@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/interpreter"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
@@ -80,7 +82,7 @@ func (e *envelopes) farewell(why error) []byte {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}
-	body, err := json.Marshal(map[string]problem{"error": {connectCode(why), reasonOf(why)}})
+	body, err := json.Marshal(map[string]problem{"error": {connectCode(why), inFlight(why, agentapi.Port)}})
 	if err != nil { // cannot happen: strings
 		body = []byte("{}")
 	}
@@ -181,6 +183,18 @@ func (f *socketFrames) farewell(why error) []byte {
 	out := []byte{0x80 | opClose, byte(2 + len(reason))}
 	out = binary.BigEndian.AppendUint16(out, closeRestart)
 	return append(out, reason...)
+}
+
+// inFlight is why a request to a port of a sandbox ends that was under way. Of one that
+// was killed or is past its time it says so in the words that E2B's clients compare with.
+func inFlight(why error, port int) string {
+	switch {
+	case !lifecycle.Ended(why) || connectCode(why) != "unavailable":
+		return reasonOf(why)
+	case port == interpreter.Port:
+		return "the sandbox was killed while the request was in progress: " + reasonOf(why)
+	}
+	return "the sandbox was killed or reached its end of life: " + reasonOf(why)
 }
 
 // reasonOf is why a stream ends, without what to do.

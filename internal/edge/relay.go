@@ -57,7 +57,7 @@ func (x *exchange) serve() (keep bool) {
 		x.c.s.holdBack(x.c.s.ctx, x.c.client, refusal.Code)
 		return x.reply(refusal)
 	case !ok && x.g != nil && x.g.isCut():
-		return x.reply(interrupted(x.p.id, x.lease.Why()))
+		return x.reply(interrupted(x.p, x.lease.Why()))
 	case !ok:
 		return x.broken()
 	}

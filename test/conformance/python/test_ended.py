@@ -25,6 +25,7 @@ def small():
 def killed(err):
     assert type(err) is NotRunning, repr(err)
     assert "the sandbox ended at " in str(err) and ": Killed" in str(err), err
+    assert "sandbox was killed or reached its end of life" in str(err), err
     assert "not found" not in str(err)
 
 

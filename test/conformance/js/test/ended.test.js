@@ -17,6 +17,7 @@ describe('ended with a command in flight', () => {
     const err = await ended
     assert.equal(err.constructor, TimeoutError, err.stack)
     assert.match(err.message, /the sandbox ended at .*: Killed/)
+    assert.match(err.message, /sandbox was killed or reached its end of life/)
     assert.doesNotMatch(err.message, /not found/)
   })
 
