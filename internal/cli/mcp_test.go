@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -278,6 +279,20 @@ func (a *agent) life() {
 	if made := a.call("create_sandbox", args{"snapshot": "before"}); made["state"] != "running" {
 		t.Errorf("created from the snapshot %v: %v", snap, made)
 	}
+	if back := a.call("restore", args{"sandbox": id, "snapshot": "before"}); back["undo"] == nil || back["sandbox"].(map[string]any)["sandbox"] != id {
+		t.Errorf("restored: %v", back)
+	}
+	listed = a.call("list_snapshots", args{"sandbox": id, "limit": 1})
+	if list := listed["snapshots"].([]any); len(list) != 1 || list[0].(map[string]any)["undo"] != true || listed["left_out"] != 1.0 {
+		t.Errorf("snapshots: %v", listed)
+	}
+	a.call("delete_snapshot", args{"snapshot": snap["snapshot"]})
+	if failure := a.fails("restore", args{"sandbox": id, "snapshot": "before"}); !strings.Contains(failure["next_step"].(string), "list_snapshots") {
+		t.Errorf("restored to one that was deleted: %v", failure)
+	}
+	if list := a.call("list_templates", args{})["templates"].([]any); len(list) == 0 || !slices.Contains(list[0].(map[string]any)["names"].([]any), any("base")) {
+		t.Errorf("templates: %v", list)
+	}
 	children := a.call("fork", args{"sandbox": id, "count": 2})["children"].([]any)
 	if len(children) != 2 || children[1].(map[string]any)["sandbox"].(map[string]any)["state"] != "running" {
 		t.Errorf("children: %v", children)
@@ -301,7 +316,7 @@ func (a *agent) life() {
 	if failure := a.fails("kill", args{"sandbox": "i0nothing"}); failure["sandbox_state"] != "not found" || !strings.Contains(failure["next_step"].(string), "list_sandboxes") {
 		t.Errorf("kill of none: %v", failure)
 	}
-	if failure := a.fails("create_sandbox", args{"template": "base", "snapshot": "before"}); failure["code"] != "invalid_argument" {
+	if failure := a.fails("create_sandbox", args{"template": "base", "snapshot": "any"}); failure["code"] != "invalid_argument" {
 		t.Errorf("create from two: %v", failure)
 	}
 	if failure := a.fails("create_sandbox", args{"template": "full"}); failure["code"] != "too_many_sandboxes" {
@@ -509,7 +524,7 @@ func TestMCPTools(t *testing.T) {
 			}
 		}
 	}
-	want := "create_sandbox exec fork hold kill list_files list_sandboxes pause preview_url read_file release_hold resume run_code snapshot why write_file"
+	want := "create_sandbox delete_snapshot exec fork hold kill list_files list_sandboxes list_snapshots list_templates pause preview_url read_file release_hold restore resume run_code snapshot why write_file"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("tools: %s", got)
 	}

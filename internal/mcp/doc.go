@@ -74,6 +74,7 @@ func New(o Options) *Server {
 		&mcp.ServerOptions{Instructions: instructions, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}},
 	)
 	addLife(s)
+	addKept(s)
 	addWork(s)
 	addFiles(s)
 	return s

@@ -52,7 +52,8 @@ var codes = map[string]string{
 	"not_paused":         "call pause first",
 	"not_running":        "call resume first",
 	"hold_not_found":     "why lists the holds",
-	"snapshot_not_found": "call snapshot first",
+	"template_not_found": "list_templates lists the templates",
+	"snapshot_not_found": "list_snapshots lists the snapshots; snapshot takes one",
 	"unauthenticated":    "the sandbox has no such user: leave out user, or name another, such as root",
 }
 

@@ -79,7 +79,7 @@ func instant(t time.Time) string {
 }
 
 type createIn struct {
-	Template        string            `json:"template,omitempty" jsonschema:"id or alias of a template; left out: base, a Linux with the programs of the host"`
+	Template        string            `json:"template,omitempty" jsonschema:"id or name of a template, as list_templates returns it; left out: base, a Linux with the programs of the host"`
 	Snapshot        string            `json:"snapshot,omitempty" jsonschema:"id or name of a snapshot to start from instead of a template, with its memory and files"`
 	IdleSeconds     float64           `json:"idle_seconds,omitempty" jsonschema:"sleep after this many seconds without work; left out: 300"`
 	LifetimeSeconds float64           `json:"max_lifetime_seconds,omitempty" jsonschema:"delete the sandbox this many seconds after its creation, asleep or not; left out: the server's default"`
@@ -213,8 +213,8 @@ func addLife(s *Server) {
 	}, preview)
 	add(s, tool{
 		name: "snapshot", title: "Take a snapshot",
-		about: "Keep the present state of a sandbox, running or asleep, so that create_sandbox can start others from it. A running sandbox stands still for a moment and runs on. " +
-			"Snapshots cost disk until they are deleted, and outlive the sandbox.",
+		about: "Keep the present state of a sandbox, running or asleep, so that create_sandbox can start others from it, and restore goes back to it. A running sandbox stands still for a moment and runs on. " +
+			"Snapshots cost disk until delete_snapshot, and outlive the sandbox.",
 	}, snapshot)
 	add(s, tool{
 		name: "fork", title: "Fork a sandbox",

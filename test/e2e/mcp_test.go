@@ -126,6 +126,10 @@ func TestMCP(t *testing.T) {
 	})
 
 	a.call(ctx, "snapshot", map[string]any{"sandbox": id, "name": "plan"})
+	a.call(ctx, "write_file", map[string]any{"sandbox": id, "path": "notes/plan.txt", "content": "another\n"})
+	if out := a.call(ctx, "restore", map[string]any{"sandbox": id, "snapshot": "plan"}); out["undo"] == nil {
+		t.Errorf("restore: %v", out)
+	}
 	children := a.call(ctx, "fork", map[string]any{"sandbox": id})["children"].([]any)
 	ids := []string{
 		children[0].(map[string]any)["sandbox"].(map[string]any)["sandbox"].(string),
@@ -143,8 +147,11 @@ func TestMCP(t *testing.T) {
 			t.Errorf("%s after the kill: %v, %v", id, info.State, err)
 		}
 	}
-	if err := client.NewSnapshots(s.client).Delete(ctx, "plan"); err != nil {
-		t.Error(err)
+	for _, snap := range a.call(ctx, "list_snapshots", map[string]any{"sandbox": id})["snapshots"].([]any) {
+		a.call(ctx, "delete_snapshot", map[string]any{"snapshot": snap.(map[string]any)["snapshot"]})
+	}
+	if left, err := client.NewSnapshots(s.client).List(ctx, ""); err != nil || len(left) > 0 {
+		t.Errorf("snapshots that are left: %v, %v", left, err)
 	}
 }
 
