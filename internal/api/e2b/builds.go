@@ -523,11 +523,11 @@ func assignTags(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	target, _ := said[string](words, "target")
-	tags, err := tagsOf(words)
+	t, from, err := origins(s).Built(c.key, target)
 	if err != nil {
 		return reply{}, err
 	}
-	t, from, err := origins(s).Built(c.key, target)
+	tags, err := tagsOf(words, t)
 	if err != nil {
 		return reply{}, err
 	}
@@ -538,8 +538,9 @@ func assignTags(s *server, c *call) (reply, error) {
 	return reply{status: http.StatusCreated, body: map[string]any{"tags": tags, "buildID": id}}, err
 }
 
-// tagsOf returns the tags of a body, each without the name that may stand before it.
-func tagsOf(words map[string]body.Said) ([]string, error) {
+// tagsOf returns the tags of a body, each without the name that may stand before it: the
+// template's own.
+func tagsOf(words map[string]body.Said, t build.Template) ([]string, error) {
 	list, _ := said[[]string](words, "tags")
 	if len(list) == 0 {
 		return nil, badRequest(`"tags" is empty`)
@@ -547,7 +548,10 @@ func tagsOf(words map[string]body.Said) ([]string, error) {
 	tags := []string{}
 	for _, text := range list {
 		tag := strings.ToLower(strings.TrimSpace(text))
-		if _, after, named := strings.Cut(tag, ":"); named {
+		if name, after, named := strings.Cut(tag, ":"); named {
+			if name = strings.TrimPrefix(name, origin.Namespace+"/"); name != t.Name && name != t.ID {
+				return nil, badRequest(`"tags" has %q, which is no tag of template %s`, body.Short(text), t.Name)
+			}
 			tag = after
 		}
 		tags = append(tags, tag)
@@ -562,11 +566,11 @@ func removeTags(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	name, _ := said[string](words, "name")
-	tags, err := tagsOf(words)
+	t, _, err := origins(s).Built(c.key, name)
 	if err != nil {
 		return reply{}, err
 	}
-	t, _, err := origins(s).Built(c.key, name)
+	tags, err := tagsOf(words, t)
 	if err != nil {
 		return reply{}, err
 	}
