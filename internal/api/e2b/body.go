@@ -14,7 +14,7 @@ var (
 	timeoutBody = body.Vocabulary{anyTimeout}
 	refreshBody = body.Vocabulary{{Name: "duration", Spelled: []body.Spelled{asWholeSeconds.As("duration")}}}
 	networkBody = body.Options.Only("allowInternetAccess", "allowOut", "denyOut", "egressProxy", "allowPublicTraffic", "maskRequestHost", "httpsPorts")
-	pauseBody   = body.Vocabulary{body.PauseMode}
+	pauseBody   = body.Vocabulary{body.PauseMode, {Name: "requireHealthyGuest", Spelled: []body.Spelled{body.AsFlag.As("requireHealthyGuest require_healthy_guest")}}}
 	keyBody     = body.Vocabulary{{Name: "name", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}}}
 	volumeBody  = body.Vocabulary{
 		{Name: "name", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},

@@ -2,16 +2,19 @@ package e2b
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 var noContent = reply{status: http.StatusNoContent}
@@ -43,17 +46,51 @@ func (s *server) pause(c *call) (reply, error) {
 		return reply{}, s.ifKnown(c, err)
 	}
 	mode, _ := said[lifecycle.Mode](words, "mode")
+	if strict, _ := said[bool](words, "requireHealthyGuest"); strict {
+		if err := s.healthy(c); err != nil {
+			return reply{}, err
+		}
+	}
 	return noContent, s.Sandboxes.Pause(c.r.Context(), c.sandbox, cmp.Or(mode, lifecycle.Memory), c.actor)
 }
 
-// refuseMemoryOverride refuses a start from disk alone: it would silently lose
-// the memory if it were ignored.
-func refuseMemoryOverride(words map[string]body.Said) error {
+// healthWithin bounds how long the agent of a sandbox may take to answer.
+const healthWithin = 5 * time.Second
+
+// healthy refuses a pause while the agent of a sandbox that runs does not answer. Its
+// clients try again later.
+func (s *server) healthy(c *call) error {
+	sb, err := s.find(c)
+	if err != nil {
+		return err
+	}
+	if state, _ := shown(sb.Record); state != stateRunning {
+		return nil // the pause says so
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), healthWithin)
+	defer cancel()
+	if err := (guest.Guest{Sandboxes: s.Inside, ID: c.sandbox, Actor: c.actor}).Answers(ctx); err != nil {
+		return fail(http.StatusServiceUnavailable, codeAgentUnreachable, "the agent of sandbox %s does not answer (%v), and a strict pause was asked for: the sandbox runs on. Try again, or pause without strict", c.sandbox, err)
+	}
+	return nil
+}
+
+// reboot takes the memory from a sandbox that sleeps with it, where a call that wakes it
+// says so: it then boots from its files. One that runs stays as it is.
+func (s *server) reboot(c *call, sb store.Sandbox, words map[string]body.Said) error {
 	if memory, given := said[bool](words, "memory"); !given || memory {
 		return nil
 	}
-	return fail(http.StatusBadRequest, codeMemoryOverride,
-		`"memory": false is not supported by this server yet: a sandbox that was paused with memory resumes with it`)
+	if state, _ := shown(sb.Record); state != statePaused {
+		return nil
+	}
+	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, supervisor.SnapshotRequest{Mode: lifecycle.Filesystem, Passing: true, Key: c.key.ID, Actor: c.actor})
+	if err != nil {
+		return err
+	}
+	_, _, err = s.Snapshots.Restore(c.r.Context(), c.sandbox, supervisor.RestoreRequest{Snapshot: snap.ID, Discard: true, Actor: c.actor})
+	gone := s.Snapshots.RemoveSnapshot(context.WithoutCancel(c.r.Context()), snap.ID, c.actor)
+	return cmp.Or(err, gone)
 }
 
 // connectV1 leaves the deadline of a running sandbox as it is where no timeout
@@ -106,11 +143,11 @@ func (s *server) wakesWith(c *call, otherwise time.Duration) (map[string]body.Sa
 
 // connect also makes the sandbox what the body says of it.
 func (s *server) connect(c *call, sb store.Sandbox, words map[string]body.Said, timeout time.Duration) (reply, error) {
-	if err := refuseMemoryOverride(words); err != nil {
-		return reply{}, err
-	}
 	p, _, err := body.Change(words, sb)
 	if err != nil {
+		return reply{}, err
+	}
+	if err := s.reboot(c, sb, words); err != nil {
 		return reply{}, err
 	}
 	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, p, c.actor)
@@ -133,11 +170,11 @@ func (s *server) resume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if err := refuseMemoryOverride(words); err != nil {
-		return reply{}, err
-	}
 	p, _, err := body.Change(words, sb)
 	if err != nil {
+		return reply{}, err
+	}
+	if err := s.reboot(c, sb, words); err != nil {
 		return reply{}, err
 	}
 	sb, err = s.Sandboxes.Resume(c.r.Context(), c.sandbox, timeout, p, c.actor)

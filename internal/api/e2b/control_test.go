@@ -2,13 +2,17 @@ package e2b
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 func TestPause(t *testing.T) {
@@ -94,6 +98,50 @@ func TestConnectResumes(t *testing.T) {
 	}
 }
 
+// TestReboot wakes sandboxes from their files alone: with each call that wakes, and
+// without a trace of what it takes for that. What runs stays as it is.
+func TestReboot(t *testing.T) {
+	w := newWorld(t)
+	for _, call := range []string{"/sandboxes/ID/connect", "/v2/sandboxes/ID/connect", "/sandboxes/ID/resume"} {
+		id := w.create(`{"templateID":"base","autoPause":true}`)
+		call = strings.Replace(call, "ID", id, 1)
+		w.do("POST", "/sandboxes/"+id+"/pause", "").Is(http.StatusNoContent)
+		w.do("POST", call, `{"memory":false,"timeout":60}`).Is(http.StatusCreated)
+		if cp := w.Fake.Sandboxes[id].Record.Checkpoint; cp == nil || cp.Mode != lifecycle.Filesystem {
+			t.Errorf("%s: it woke from %+v", call, cp)
+		}
+		if strings.HasSuffix(call, "connect") {
+			w.do("POST", call, `{"memory":false,"timeout":60}`).Is(http.StatusOK)
+		}
+	}
+	if got := w.do("GET", "/snapshots", "").Is(http.StatusOK); strings.TrimSpace(got.Body) != "[]" {
+		t.Errorf("snapshots are left: %s", got.Body)
+	}
+}
+
+// TestStrictPause is refused while the agent does not answer.
+func TestStrictPause(t *testing.T) {
+	agent := silent{}
+	w := newWorld(t, func(o *Options) { o.Inside = agent })
+	id := w.create(`{"templateID":"base"}`)
+	strict := func() answer { return w.do("POST", "/sandboxes/"+id+"/pause", `{"requireHealthyGuest":true}`) }
+	strict().fails(http.StatusServiceUnavailable, "agent_unreachable", "does not answer")
+	if o := w.do("GET", "/sandboxes/"+id, "").Object(); o["state"] != "running" {
+		t.Errorf("state %v after a refusal", o["state"])
+	}
+	w.do("POST", "/sandboxes/"+id+"/pause", `{"requireHealthyGuest":false}`).Is(http.StatusNoContent)
+	strict().fails(http.StatusConflict, "already_paused", "")
+}
+
+// silent is an agent that does not answer.
+type silent struct{}
+
+func (silent) EnvdToken(string) string { return "" }
+
+func (silent) Acquire(context.Context, string, supervisor.Access) (*supervisor.Lease, error) {
+	return nil, errdef.New(errdef.Unavailable, "agent_unreachable", "it is silent")
+}
+
 func TestConnectRefuses(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.MaxTimeout = 24 * time.Hour })
 	id := w.create(`{"templateID":"base"}`)
@@ -103,11 +151,9 @@ func TestConnectRefuses(t *testing.T) {
 		"v1 other template": {"/sandboxes/", `{"templateID":"other"}`, "not_changeable", "templateID"},
 		"v1 not secure":     {"/sandboxes/", `{"secure":false}`, "not_changeable", "secure"},
 		"v1 too long":       {"/sandboxes/", `{"timeout":86401}`, "timeout_too_large", "24 hours (requested 86401 s)"},
-		"v1 cold":           {"/sandboxes/", `{"timeout":60,"memory":false}`, "sandbox_memory_override_disabled", "memory"},
 		"v2 zero":           {"/v2/sandboxes/", `{"timeout":0}`, "", "greater than 0"},
 		"v2 negative":       {"/v2/sandboxes/", `{"timeout":-2}`, "", "greater than 0"},
 		"v2 too long":       {"/v2/sandboxes/", `{"timeout":86401}`, "timeout_too_large", "24 hours"},
-		"v2 cold":           {"/v2/sandboxes/", `{"memory":false}`, "sandbox_memory_override_disabled", "memory"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +179,6 @@ func TestResume(t *testing.T) {
 
 	w.do("POST", path, `{"timeout":0}`).fails(http.StatusBadRequest, "", "greater than 0")
 	w.do("POST", path, `{"timeout":86401}`).fails(http.StatusBadRequest, "timeout_too_large", "24 hours")
-	w.do("POST", path, `{"memory":false}`).fails(http.StatusBadRequest, "sandbox_memory_override_disabled", "memory")
 	w.do("POST", path, `{"autoPauses":false}`).fails(http.StatusBadRequest, "unknown_field", "autoPause")
 
 	o := w.do("POST", path, `{"autoPause":false}`).Is(http.StatusCreated).Object()

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
@@ -126,6 +127,8 @@ type Options struct {
 	Templates Templates // required
 	Snapshots Snapshots // required
 	Builds    Builds    // required
+	// Inside is the way to the agents in sandboxes.
+	Inside guest.Sandboxes // required
 	// Sign returns the proof that this server has given something out for a purpose.
 	Sign func(purpose, text string) string // required
 	Auth Authenticator                     // required

@@ -4,11 +4,14 @@ from datetime import datetime, timezone
 from e2b import CommandExitException, Sandbox, SandboxNotFoundException
 
 from support import (
+    API_KEY,
+    API_URL,
     BOOT_ID,
     Counter,
     NotRunning,
     done,
     eventually,
+    http,
     list_all,
     marker,
     near,
@@ -109,6 +112,17 @@ def test_three_cycles(new):
         sandbox.connect()
         counter.runs(sandbox)
     assert sandbox.commands.run("cat /tmp/cycle-1 /tmp/cycle-2 /tmp/cycle-3").stdout == "123"
+
+    # As pause(strict=True) and connect(on_resume="reboot") of the newest SDK say it.
+    def call(path, **body):
+        headers = {"X-API-Key": API_KEY}
+        return http(f"{API_URL}{path}", headers, json.dumps(body).encode(), "application/json", "POST")[0]
+
+    sandbox.files.write("/home/user/kept", "kept")
+    assert call(f"/sandboxes/{sandbox.sandbox_id}/pause", requireHealthyGuest=True) == 204
+    assert call(f"/v2/sandboxes/{sandbox.sandbox_id}/connect", memory=False) == 201
+    assert sandbox.files.read("/home/user/kept") == "kept"
+    assert not sandbox.files.exists("/tmp/cycle-1")
 
 
 def test_paused_sandbox_can_be_killed(new):
