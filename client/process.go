@@ -415,6 +415,12 @@ func (p *Process) send(ctx context.Context, b []byte) error {
 // wantsNoMore reports whether the agent refused input because the command has
 // ended or closed its input, which a writer to a pipe ignores too.
 func wantsNoMore(err error) bool {
-	return connect.IsWireError(err) &&
-		(connect.CodeOf(err) == connect.CodeNotFound || connect.CodeOf(err) == connect.CodeInternal)
+	if !connect.IsWireError(err) {
+		return false
+	}
+	switch connect.CodeOf(err) {
+	case connect.CodeNotFound, connect.CodeFailedPrecondition, connect.CodeInternal: // the last of older servers
+		return true
+	}
+	return false
 }

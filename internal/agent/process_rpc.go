@@ -225,12 +225,12 @@ func feed(ctx context.Context, p *process, in *processpb.ProcessInput) error {
 	switch in := in.GetInput().(type) {
 	case *processpb.ProcessInput_Stdin:
 		if p.tty != nil {
-			return rpcError(faultf(internal, "process %d has a terminal: its input is pty, not stdin", p.pid))
+			return rpcError(faultf(precondition, "process %d has a terminal: its input is pty, not stdin", p.pid))
 		}
 		data = in.Stdin
 	case *processpb.ProcessInput_Pty:
 		if p.tty == nil {
-			return rpcError(faultf(internal, "process %d has no terminal: its input is stdin, not pty", p.pid))
+			return rpcError(faultf(precondition, "process %d has no terminal: its input is stdin, not pty", p.pid))
 		}
 		data = in.Pty
 	default:
@@ -243,6 +243,10 @@ func feed(ctx context.Context, p *process, in *processpb.ProcessInput) error {
 		return nil
 	case ctx.Err() != nil:
 		return contextError(ctx)
+	case errors.Is(err, errNoStdin):
+		return rpcError(faultf(precondition, "process %d has no open stdin: it was started without, or that was closed", p.pid))
+	case errors.Is(err, syscall.EPIPE):
+		return rpcError(faultf(precondition, "process %d has closed its stdin", p.pid))
 	}
 	return rpcError(faultf(internal, "write to process %d: %w", p.pid, err))
 }
@@ -280,9 +284,11 @@ func (s processService) CloseStdin(ctx context.Context, req *connect.Request[pro
 		return nil, rpcError(err)
 	}
 	if p.tty != nil {
-		return nil, rpcError(faultf(unknown, "process %d has a terminal: send it Ctrl-D instead", p.pid))
+		return nil, rpcError(faultf(precondition, "process %d has a terminal: send it Ctrl-D instead", p.pid))
 	}
-	if err := p.stdin.close(ctx); err != nil {
+	if err := p.stdin.close(ctx); errors.Is(err, errNoStdin) {
+		return nil, rpcError(faultf(precondition, "process %d has no open stdin: it was started without, or that was closed", p.pid))
+	} else if err != nil {
 		return nil, rpcError(faultf(unknown, "close the stdin of process %d: %w", p.pid, err))
 	}
 	return connect.NewResponse(&processpb.CloseStdinResponse{}), nil

@@ -443,7 +443,7 @@ func TestStdin(t *testing.T) {
 	wantCode(t, s.send(pid(n), stdin("one ")), 0)
 	wantCode(t, s.send(pid(n), stdin("two\n")), 0)
 	until(t, stream, "two")
-	wantCode(t, s.send(pid(n), ptyInput("x")), connect.CodeInternal)
+	wantCode(t, s.send(pid(n), ptyInput("x")), connect.CodeFailedPrecondition)
 	wantCode(t, s.send(pid(n), &processpb.ProcessInput{}), connect.CodeInvalidArgument)
 	wantCode(t, s.closeStdin(pid(n)), 0)
 	if r := rest(stream); r.stdout != "end\n" {
@@ -460,13 +460,19 @@ func TestStdinClosedOrAbsent(t *testing.T) {
 	n, stream := s.start("", open)
 	wantCode(t, s.closeStdin(pid(n)), 0)
 	until(t, stream, "eof")
-	wantCode(t, s.send(pid(n), stdin("x")), connect.CodeInternal)
-	wantCode(t, s.closeStdin(pid(n)), connect.CodeUnknown)
+	wantCode(t, s.send(pid(n), stdin("x")), connect.CodeFailedPrecondition)
+	wantCode(t, s.closeStdin(pid(n)), connect.CodeFailedPrecondition)
+
+	closes := shell("exec <&-; echo closed; exec sleep 60")
+	closes.Stdin = proto.Bool(true)
+	n, stream = s.start("", closes)
+	until(t, stream, "closed")
+	wantCode(t, s.send(pid(n), stdin("x")), connect.CodeFailedPrecondition)
 
 	m, stream := s.start("", shell("cat; echo empty; exec sleep 60"))
 	until(t, stream, "empty")
-	wantCode(t, s.send(pid(m), stdin("x")), connect.CodeInternal)
-	wantCode(t, s.closeStdin(pid(m)), connect.CodeUnknown)
+	wantCode(t, s.send(pid(m), stdin("x")), connect.CodeFailedPrecondition)
+	wantCode(t, s.closeStdin(pid(m)), connect.CodeFailedPrecondition)
 }
 
 // Input to a process that does not read ends with the client's patience, and
@@ -808,8 +814,8 @@ func TestPTY(t *testing.T) {
 	wantCode(t, err, 0)
 	wantCode(t, s.send(pid(n), ptyInput("stty size; tty\n")), 0)
 	until(t, stream, "22 77")
-	wantCode(t, s.send(pid(n), stdin("x")), connect.CodeInternal)
-	wantCode(t, s.closeStdin(pid(n)), connect.CodeUnknown)
+	wantCode(t, s.send(pid(n), stdin("x")), connect.CodeFailedPrecondition)
+	wantCode(t, s.closeStdin(pid(n)), connect.CodeFailedPrecondition)
 	wantCode(t, s.send(pid(n), ptyInput("exit 5\n")), 0)
 	if r := rest(stream); r.end.GetExitCode() != 5 || r.err != nil {
 		t.Errorf("end = %v, %v", r.end, r.err)

@@ -384,10 +384,10 @@ func (a *agent) SendInput(_ context.Context, req *connect.Request[pb.SendInputRe
 	case p.tty:
 		a.typed(p, req.Msg.GetInput().GetPty())
 	case p.stdin == nil:
-		return nil, connect.NewError(connect.CodeInternal, errors.New("no stdin"))
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("no stdin"))
 	default:
 		if _, err := p.stdin.Write(req.Msg.GetInput().GetStdin()); err != nil {
-			return nil, connect.NewError(connect.CodeInternal, err)
+			return nil, connect.NewError(connect.CodeFailedPrecondition, err)
 		}
 	}
 	return connect.NewResponse(&pb.SendInputResponse{}), nil
@@ -399,7 +399,7 @@ func (a *agent) CloseStdin(_ context.Context, req *connect.Request[pb.CloseStdin
 		return nil, err
 	}
 	if p.stdin == nil {
-		return nil, connect.NewError(connect.CodeUnknown, errors.New("no stdin"))
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("no stdin"))
 	}
 	_ = p.stdin.Close()
 	return connect.NewResponse(&pb.CloseStdinResponse{}), nil

@@ -263,7 +263,7 @@ export class Process implements AsyncIterable<Output> {
       await this.#send(data, this.#closed.signal);
       if (!this.#closed.signal.aborted) await this.closeInput();
     } catch (e) {
-      if (!(e instanceof APIError && ["not_found", "internal"].includes(e.code))) throw e;
+      if (!(e instanceof APIError && ["not_found", "failed_precondition", "internal"].includes(e.code))) throw e;
     }
   }
 

@@ -267,7 +267,7 @@ class Process:
                     self.close_input()
             except DrowseError as e:
                 # A command that has ended or closed its input wants no more, as with a pipe.
-                if getattr(e, "code", "") not in ("not_found", "internal"):
+                if getattr(e, "code", "") not in ("not_found", "failed_precondition", "internal"):
                     self._input_error = e
 
         return feed
