@@ -203,10 +203,31 @@ func TestUserOfProcess(t *testing.T) {
 	})
 }
 
+// TestTooLong: what is too long of a command is named.
+func TestTooLong(t *testing.T) {
+	s := newServer(t)
+	long := strings.Repeat("x", 200<<10)
+	r := s.run("", shell("true "+long))
+	wantCode(t, r.err, connect.CodeInvalidArgument)
+	if r.err == nil || !strings.Contains(r.err.Error(), "argument 2 of the command has 204805 bytes") {
+		t.Errorf("argument: %.300v", r.err)
+	}
+	req := shell("true")
+	req.Process.Envs = map[string]string{"LONG": long}
+	if r := s.run("", req); r.err == nil || !strings.Contains(r.err.Error(), "the variable LONG has 204805 bytes") {
+		t.Errorf("variable: %.300v", r.err)
+	}
+}
+
 func TestCwd(t *testing.T) {
 	s := newServer(t)
 	mkdir(t, filepath.Join(s.home, "sub"), userUID)
 	writeFile(t, filepath.Join(s.home, "file"), "")
+	mkdir(t, filepath.Join(s.home, "secret"), 0)
+	mkdir(t, filepath.Join(s.home, "secret", "below"), userUID)
+	if err := os.Chmod(filepath.Join(s.home, "secret"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct{ name, cwd, want, message string }{
 		{"empty", "", s.home, ""},
 		{"home", "~", s.home, ""},
@@ -215,6 +236,7 @@ func TestCwd(t *testing.T) {
 		{"absolute", "/", "/", ""},
 		{"missing", "none", "", "cwd '" + s.home + "/none' does not exist"},
 		{"file", "file", "", "cwd '" + s.home + "/file' is not a directory"},
+		{"of another", "secret/below", "", "cwd '" + s.home + "/secret/below' cannot be entered by user user: permission denied"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -217,23 +218,74 @@ func (r *reaper) fork(cmd *command, files []uintptr, tty bool) (*child, error) {
 		return syscall.ForkExec(cmd.path, cmd.argv, attr)
 	}, cmd.quiet)
 	if err != nil {
-		return nil, startFault(cmd.path, err)
+		return nil, startFault(cmd, err)
 	}
 	return c, nil
 }
 
+// mostArg is what the kernel takes of one argument or variable, its NUL aside.
+const mostArg = 32*4096 - 1
+
 // startFault blames the request unless the sandbox is out of something.
-func startFault(path string, err error) error {
+func startFault(cmd *command, err error) error {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM),
 		errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return faultf(exhausted, "start '%s': %w", path, err)
+		return faultf(exhausted, "start '%s': %w", cmd.path, err)
+	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.ENAMETOOLONG) && len(cmd.path) < unix.PathMax:
+		return tooLong(cmd, err)
+	case errors.Is(err, syscall.EACCES) && !mayEnter(cmd.dir, cmd.user):
+		return faultf(invalid, "cwd '%s' cannot be entered by user %s: %w", cmd.dir, cmd.user.name, err)
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
-		return faultf(noCommand, "start '%s': %w", path, err)
+		return faultf(noCommand, "start '%s': %w", cmd.path, err)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.ENOEXEC):
-		return faultf(notExecutable, "start '%s': %w", path, err)
+		return faultf(notExecutable, "start '%s': %w", cmd.path, err)
 	}
-	return faultf(invalid, "start '%s': %w", path, err)
+	return faultf(invalid, "start '%s': %w", cmd.path, err)
+}
+
+// tooLong says which part of a command the kernel does not take. gVisor's answer is
+// that a file name is too long.
+func tooLong(cmd *command, err error) error {
+	total := 0
+	for _, text := range slices.Concat(cmd.argv, cmd.env) {
+		total += len(text) + 1
+	}
+	for i, arg := range cmd.argv {
+		if len(arg) > mostArg {
+			return faultf(invalid, "argument %d of the command has %d bytes, and one may have %d: put it into a file, or send it as input", i, len(arg), mostArg)
+		}
+	}
+	for _, v := range cmd.env {
+		if name, _, _ := strings.Cut(v, "="); len(v) > mostArg {
+			return faultf(invalid, "the variable %.100s has %d bytes with its name, and may have %d: put it into a file", name, len(v), mostArg)
+		}
+	}
+	return faultf(invalid, "start '%s': the arguments and variables of the command have %d bytes: %w", cmd.path, total, err)
+}
+
+// mayEnter reports whether a user may have a directory as working directory, as far as
+// the modes on the way there tell.
+func mayEnter(dir string, user *account) bool {
+	for ; ; dir = filepath.Dir(dir) {
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil {
+			return false
+		}
+		need := uint32(0o001)
+		switch {
+		case user.uid == st.Uid:
+			need = 0o100
+		case slices.Contains(user.groups, st.Gid):
+			need = 0o010
+		}
+		if user.uid != 0 && st.Mode&need == 0 {
+			return false
+		}
+		if dir == "/" {
+			return true
+		}
+	}
 }
 
 func (p *plumbing) close() {
