@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/interpreter"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -409,8 +410,18 @@ func portClosed(p *passage) *reply {
 	return &reply{Code: http.StatusBadGateway, SandboxID: p.id, Port: p.port, Message: "The sandbox is running but port is not open"}
 }
 
-func brokeOff(p *passage) *reply {
-	return &reply{Code: http.StatusBadGateway, SandboxID: p.id, Port: p.port, Message: "The connection to the sandbox's port broke before it answered"}
+// brokeOff is the answer where there is none of the sandbox's port, or one that is none.
+func brokeOff(p *passage, err error) *reply {
+	a := &reply{Code: http.StatusBadGateway, SandboxID: p.id, Port: p.port, Message: "The connection to the sandbox's port broke before it answered"}
+	e, ok := errors.AsType[*h1.Error](err)
+	switch {
+	case !ok || e == errNoRoom:
+	case e == errHeadTooLarge || e == errTargetTooLarge:
+		a.Message = fmt.Sprintf("The server on the sandbox's port answered with a head of more than %d KiB", maxAnswerHead>>10)
+	default:
+		a.Message = "What the server on the sandbox's port answered is not HTTP/1.1: " + e.Reason
+	}
+	return a
 }
 
 func code(err error) string {

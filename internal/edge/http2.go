@@ -356,7 +356,7 @@ func (x *exchange2) failed(ctx context.Context, err error) {
 		x.reply(portClosed(x.p))
 	default:
 		x.s.log.Warn("request to sandbox failed", "sandbox", x.p.id, "port", x.p.port, "err", err)
-		x.reply(brokeOff(x.p))
+		x.reply(brokeOff(x.p, err))
 	}
 }
 

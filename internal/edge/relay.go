@@ -176,7 +176,7 @@ func (x *exchange) send() (*h1.Response, *reply) {
 		return nil, x.cutReply()
 	}
 	x.failed(err)
-	return nil, brokeOff(x.p)
+	return nil, brokeOff(x.p, err)
 }
 
 // failed logs a request whose connection broke before the answer: whether a
@@ -209,7 +209,7 @@ func (x *exchange) dialFailed(err error) *reply {
 		return portClosed(x.p)
 	}
 	x.c.s.log.Warn("sandbox's port could not be reached", "sandbox", x.p.id, "port", x.p.port, "err", err)
-	return brokeOff(x.p)
+	return brokeOff(x.p, err)
 }
 
 // try sends the request on a connection and reads the head of its answer,

@@ -3,6 +3,7 @@ package edge
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -267,6 +268,13 @@ func TestHalfAnAnswerIsNoAnswer(t *testing.T) {
 }
 
 func TestBadAnswersBecome502(t *testing.T) {
+	says := map[string]string{
+		"no HTTP":         "is not HTTP/1.1: ",
+		"ambiguous":       "is not HTTP/1.1: ",
+		"bare LF":         "is not HTTP/1.1: a line does not end with CR LF",
+		"two lengths":     "is not HTTP/1.1: ",
+		"enormous header": "a head of more than 256 KiB",
+	}
 	for name, answer := range map[string]string{
 		"nothing":         "",
 		"no HTTP":         "SSH-2.0-OpenSSH_9.2\r\n\r\n",
@@ -285,8 +293,8 @@ func TestBadAnswersBecome502(t *testing.T) {
 			})
 			conn, br := talk(t, f.serve(t))
 			fmt.Fprint(conn, rawHead("POST / HTTP/1.1")+"Content-Length: 1\r\n\r\nx")
-			if resp, _ := readAnswer(t, br, "POST"); resp.StatusCode != http.StatusBadGateway {
-				t.Errorf("status %d", resp.StatusCode)
+			if resp, text := readAnswer(t, br, "POST"); resp.StatusCode != http.StatusBadGateway || !strings.Contains(text, cmp.Or(says[name], "broke before it answered")) {
+				t.Errorf("status %d: %s", resp.StatusCode, text)
 			}
 			// And the client's connection goes on.
 			fmt.Fprint(conn, "GET /still HTTP/1.1\r\nHost: localhost\r\n\r\n")
