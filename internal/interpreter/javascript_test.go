@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestJavaScriptCells(t *testing.T) {
@@ -79,6 +80,20 @@ func TestJavaScriptFailureInBackground(t *testing.T) {
 		t.Errorf("stderr %q", o.stderr)
 	}
 	equal(t, "next", s.run("javascript", "2").text(), any("2"))
+
+	o = s.run("javascript", "Promise.reject(new Error('rejected')); 3")
+	equal(t, "text", o.text(), any("3"))
+	if !strings.Contains(strings.Join(o.stderr, ""), "Uncaught Error: rejected") {
+		t.Errorf("stderr %q", o.stderr)
+	}
+	s.run("javascript", "setTimeout(() => Promise.reject(new Error('between')), 0); 4")
+	deadline := time.Now().Add(10 * time.Second)
+	for said := ""; !strings.Contains(said, "Uncaught Error: between"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing was said of a failure between cells: %q", said)
+		}
+		said += strings.Join(s.run("javascript", "5").stderr, "")
+	}
 }
 
 // TypeScript is what the installed Node makes of it: since 22.13 it runs.
@@ -96,7 +111,7 @@ func TestTypeScript(t *testing.T) {
 		return
 	}
 	status, body := s.call("POST", "/execute", object{"code": code, "language": "ts"})
-	equal(t, "status", status, 500)
+	equal(t, "status", status, 400)
 	if !strings.HasPrefix(body, "language 'typescript' needs Node.js 22.13 or later, and here is v") {
 		t.Errorf("body %q", body)
 	}

@@ -177,7 +177,7 @@ func (k *kernel) awaitReady(ctx context.Context, first *execution, within time.D
 
 func (k *kernel) check(ready *message) error {
 	if k.language.typed && !ready.TypeScript {
-		return failf(http.StatusInternalServerError,
+		return failf(http.StatusBadRequest,
 			"language '%s' needs Node.js 22.13 or later, and here is %s; plain JavaScript runs", k.language.name, ready.Version)
 	}
 	return nil

@@ -348,23 +348,38 @@ function setEnvironment(variables) {
   }
 }
 
+// What fails in the background is told, and ends nothing. What fails between cells,
+// where nobody listens, is told with the next one.
+const { setImmediate } = globalThis // not one that a cell puts there
+const MAX_FAILURES = 20
+let running = false
+let failures = []
+
+function fail(err) {
+  const text = `Uncaught ${util.inspect(err)}\n`
+  if (running) process.stderr.write(text)
+  else if (failures.length < MAX_FAILURES) failures.push(text)
+}
+
+for (const event of ['uncaughtException', 'unhandledRejection']) process.on(event, fail)
+
 async function serve({ code, env, restore, reseed: copied }) {
   if (copied) reseed()
   setEnvironment(env)
+  running = true
+  for (const text of failures.splice(0)) process.stderr.write(text)
   try {
     await runCell(code)
   } catch (err) {
     report(err instanceof Thrown ? err : new Thrown(err))
   }
   interrupt = () => {}
+  await new Promise(setImmediate) // a rejection that nobody handles is known only then
   setEnvironment(restore)
+  running = false
   send({ type: 'done' })
 }
 
-// What fails in the background is told, and ends nothing.
-for (const event of ['uncaughtException', 'unhandledRejection']) {
-  process.on(event, (err) => process.stderr.write(`Uncaught ${util.inspect(err)}\n`))
-}
 process.execArgv = []
 process.argv.length = 1
 
