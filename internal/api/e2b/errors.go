@@ -137,6 +137,9 @@ func (s *server) translate(c *call, err error) *failure {
 	if status == http.StatusServiceUnavailable || e.Class == errdef.Unfit {
 		s.Log.Warn("request could not be served", c.attrs("err", err)...)
 	}
+	if status == http.StatusServiceUnavailable && errdef.Lasting(e.Code) {
+		status = http.StatusInternalServerError // of a 503 the SDKs say "please retry"
+	}
 	f := &failure{Code: status, Message: e.Error(), ErrorCode: e.Code}
 	if e.Code == auth.CodeRate {
 		f.Header = http.Header{"Retry-After": {"1"}}
