@@ -301,6 +301,10 @@ func listen(port int) (net.Listener, error) {
 // Main is the whole of the program that runs as PID 1.
 func Main(ctx context.Context) error {
 	syscall.Umask(0o022)
+	if os.Getpid() == 1 {
+		makeRunDirs("/", usualRunDirs, nil)
+		go makeInstalledRunDirs("/") // reads many files, for which no start waits
+	}
 	return New(Options{
 		SetHostname: nameHost,
 		ReapAll:     os.Getpid() == 1,

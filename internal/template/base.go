@@ -37,7 +37,7 @@ var etcNames = []string{
 	"adduser.conf", "debconf.conf", "debian_version", "deluser.conf", "dpkg", "fonts", "gai.conf", "host.conf", "inputrc", "issue", "java*", "ld.so.cache",
 	"ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.gen", "localtime", "login.defs", "lsb-release",
 	"magic", "magic.mime", "mailcap", "mime.types", "networks", "nsswitch.conf", "os-release", "perl",
-	"protocols", "python*", "R", "rpc", "services", "skel", "ssl/certs", "ssl/openssl.cnf",
+	"protocols", "python*", "R", "rpc", "services", "shells", "skel", "ssl/certs", "ssl/openssl.cnf",
 	"terminfo", "timezone", "xattr.conf", "redhat-release", "alpine-release", "crypto-policies", "pki/tls/certs", "pki/ca-trust",
 }
 
@@ -119,7 +119,6 @@ nogroup:x:65534:
 	// there to be changed.
 	"pip.conf":    "[global]\nbreak-system-packages = true\n",
 	"npmrc":       installerSettings["etc/npmrc"],
-	"shadow":      "root:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n",
 	"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
 	"profile":     profile,
 	"resolv.conf": "nameserver " + runtime.Resolver + "\n",
@@ -153,7 +152,9 @@ unset script
 // sandbox unless another is asked for.
 const UserID = 1000
 
-const baseFormat = "3" // changes when BuildBase would make something else of the same host
+const shadowGroup = 42 // as in etcFiles
+
+const baseFormat = "4" // changes when BuildBase would make something else of the same host
 
 // BuildBase makes the template "base" from this host and the agent's program,
 // unless it is there already, and returns it. It shows the host's system
@@ -239,7 +240,7 @@ func fingerprint(packages string, agent []byte, shown []string) (string, error) 
 		}
 	}
 	fmt.Fprintln(h, exists("/usr/bin/python3"), exists("/usr/bin/python"))
-	fmt.Fprintf(h, "%q %q\n", openLocal("/"), installerSettings)
+	fmt.Fprintf(h, "%q %q %q %q\n", openLocal("/"), installerSettings, pamModules, pamOther)
 	roots = append(roots, installerSources(packages)...)
 	for _, root := range roots {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -315,27 +316,35 @@ func makeRoot(root, packages string) error {
 			return err
 		}
 	}
-	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
-		return err
+	for link, target := range map[string]string{"var/run": "/run", "var/lock": "/run/lock"} {
+		if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
+			return err
+		}
 	}
 	if err := copyEtc("/etc", filepath.Join(root, "etc")); err != nil {
 		return err
 	}
 	for name, text := range etcFiles {
-		mode := fs.FileMode(0o644)
-		if name == "shadow" {
-			mode = 0o600
-		}
-		if err := writeFile(filepath.Join(root, "etc", name), []byte(text), mode); err != nil {
+		if err := writeFile(filepath.Join(root, "etc", name), []byte(text), 0o644); err != nil {
 			return err
 		}
+	}
+	for name, text := range accounts(packages) {
+		if err := writeFile(filepath.Join(root, "etc", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	// PAM's helper, which is of the group shadow, reads it for everybody else.
+	shadow := filepath.Join(root, "etc/shadow")
+	if err := errors.Join(os.Chown(shadow, 0, shadowGroup), os.Chmod(shadow, 0o640)); err != nil {
+		return err
 	}
 	for name, target := range etcLinks {
 		if err := os.Symlink(target, filepath.Join(root, "etc", name)); err != nil {
 			return err
 		}
 	}
-	if err := copyPackages(packages, root); err != nil {
+	if err := errors.Join(copyPackages(packages, root), copyInstalled(packages, root)); err != nil {
 		return err
 	}
 	return makeHome(filepath.Join(root, "home/user"))

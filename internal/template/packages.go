@@ -174,9 +174,15 @@ func makeInstallers(host, usr string) error {
 }
 
 // installerSources returns the files of the host at root that decide what
-// copyPackages makes.
+// copyPackages and copyInstalled make.
 func installerSources(root string) []string {
-	files := []string{filepath.Join(root, dpkg, "status")}
+	var files []string
+	for _, name := range []string{dpkg + "/status", "etc/passwd", "etc/group", "etc/pam.d", "usr/lib/sysusers.d"} {
+		files = append(files, filepath.Join(root, name))
+	}
+	for _, c := range conffiles(root) {
+		files = append(files, filepath.Join(root, c.path))
+	}
 	for _, name := range aptNames {
 		files = append(files, filepath.Join(root, apt, name))
 	}

@@ -189,9 +189,10 @@ func TestBaseShowsNothingPrivate(t *testing.T) {
 	if target, err := os.Readlink(filepath.Join(root, "etc/machine-id")); err != nil || target != agentapi.MachineIDFile {
 		t.Errorf("etc/machine-id leads to %q, %v", target, err)
 	}
+	want := accounts(t.TempDir())
 	for _, name := range []string{"shadow", "passwd", "group"} {
 		got, err := os.ReadFile(filepath.Join(root, "etc", name))
-		if err != nil || string(got) != etcFiles[name] {
+		if err != nil || string(got) != want[name] {
 			t.Errorf("%s is not the generated one: %v", name, err)
 		}
 	}

@@ -23,6 +23,13 @@ func TestPackages(t *testing.T) {
 	s := startServer(t)
 	sb, other := s.create(ctx, sleeper), s.create(ctx, sleeper)
 	succeeds(ctx, t, sb, makePackages)
+	// The scripts of packages make users, and start what is theirs, with these.
+	succeeds(ctx, t, sb, "sudo adduser --quiet --system --group --gecos 'My Service' svc && echo svc:secret | sudo chpasswd && sudo chfn -f Name user && sudo chsh -s /bin/sh svc")
+	succeeds(ctx, t, sb, `[ "$(cd /; sudo su svc -c 'id -un'; sudo su - www-data -s /bin/sh -c 'id -un'; sudo runuser -u user -- id -un; echo secret | su svc -c 'id -un' 2>/dev/null)" = "svc
+www-data
+user
+svc" ]`)
+	succeeds(ctx, t, sb, "[ $(stat -c %a /run/screen/ /var/lock/ | sort -u) = 1777 ] && ! comm -13 <(sudo cut -d: -f1 /etc/shadow | sort) <(cut -d: -f1 /etc/passwd | sort) | grep .")
 
 	// The option says that there is one source, and so no need for a network.
 	const only = "-o Dir::Etc::sourcelist=/tmp/repo/sources.list -o Dir::Etc::sourceparts=- "
