@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	case "sudo":
 		os.Exit(Sudo(os.Args[1:]))
 	case "pid1":
-		err := mountProc()
+		err := mountOwn()
 		if err == nil {
 			err = Main(context.Background())
 		}

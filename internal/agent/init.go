@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -50,6 +51,7 @@ func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
 		writeError(w, faultf(internal, "write what differs in this generation: %w", err))
 		return
 	}
+	nameInHosts(filepath.Join(a.options.Root, "/etc/hosts"), req.SandboxID)
 	if req.Authority != "" {
 		if err := trust(a.options.Root, req.Authority); err != nil {
 			writeError(w, faultf(internal, "have the sandbox trust its authority: %w", err))
@@ -109,6 +111,34 @@ func writeFacts(file string, req *agentapi.InitRequest) error {
 		return nil
 	}
 	return writeFact(file, strconv.FormatInt(*req.Generation, 10))
+}
+
+// ownName ends the line of /etc/hosts that is the agent's. A fork gets another one.
+const ownName = " # this sandbox"
+
+// maxHosts bounds what is read of /etc/hosts.
+const maxHosts = 1 << 20
+
+// nameInHosts has a sandbox find its own name. Where the file cannot be changed, as
+// on a full disk, the sandbox runs without.
+func nameInHosts(file, id string) {
+	in, _, err := openRegular(file)
+	if err != nil || id == "" {
+		return
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxHosts+1))
+	in.Close()
+	if err != nil || len(text) > maxHosts {
+		return
+	}
+	var lines []byte
+	for line := range bytes.Lines(text) {
+		if !bytes.HasSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte(ownName)) {
+			lines = append(lines, line...)
+		}
+	}
+	// What listens at its own name is to be found at 127.0.0.1.
+	_ = replaceFile(file, joined(lines, []byte("127.0.0.1\t"+id+ownName+"\n")))
 }
 
 // machineID returns 32 hex digits that no other sandbox has.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -76,12 +77,17 @@ func (s *sandbox) init(t *testing.T, secret string) (status int) {
 	return res.StatusCode
 }
 
-// mountProc gives PID 1 the view of its own namespace.
-func mountProc() error {
+// mountOwn gives PID 1 the view of its own namespace, and a /run and an /etc to
+// write to.
+func mountOwn() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	return unix.Mount("proc", "/proc", "proc", 0, "")
+	return errors.Join(
+		unix.Mount("proc", "/proc", "proc", 0, ""), unix.Mount("run", "/run", "tmpfs", 0, ""),
+		os.Mkdir("/run/upper", 0o755), os.Mkdir("/run/work", 0o755),
+		unix.Mount("etc", "/etc", "overlay", 0, "lowerdir=/etc,upperdir=/run/upper,workdir=/run/work"),
+	)
 }
 
 // dial connects from inside the network namespace, where loopback is brought

@@ -166,6 +166,16 @@ func TestEnvironment(t *testing.T) {
 		}
 		delete(got, k)
 	}
+	if err := os.MkdirAll(s.agent.options.Root+"/usr/lib/locale/C.utf8", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for set, want := range map[string]string{"LANG": "de_DE", "LC_ALL": "", "LC_CTYPE": "", "OTHER": "C.UTF-8"} {
+		req := shell("printf %s \"$LANG\"")
+		req.Process.Envs = map[string]string{set: "de_DE"}
+		if r := s.run("user", req); r.stdout != want {
+			t.Errorf("with %s set, LANG is %q, want %q", set, r.stdout, want)
+		}
+	}
 	for _, k := range []string{"PWD", "SHLVL", "_", "OLDPWD"} { // bash's own
 		delete(got, k)
 	}

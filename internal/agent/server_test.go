@@ -63,6 +63,10 @@ func TestTokenIsRequired(t *testing.T) {
 
 func TestInit(t *testing.T) {
 	s := newServer(t)
+	if err := os.MkdirAll(s.agent.options.Root+"/etc", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	hosts := writeFile(t, s.agent.options.Root+"/etc/hosts", "127.0.0.1\tlocalhost\n10.1.1.1 of-the-user # kept")
 	one, two, none := "one", "two", ""
 	envs := func(token string) (int, map[string]string) {
 		res, body := s.do("GET", "/envs", nil, map[string]string{agentapi.HeaderAccessToken: token})
@@ -78,6 +82,9 @@ func TestInit(t *testing.T) {
 	s.init(agentapi.InitRequest{EnvVars: map[string]string{"C": "3"}, SandboxID: "fork"})
 	if status, env := envs(one); status != 200 || fmt.Sprint(env) != "map[C:3 E2B_SANDBOX:true E2B_SANDBOX_ID:fork E2B_TEMPLATE_ID:tpl]" {
 		t.Errorf("/envs = %d %v", status, env)
+	}
+	if got := readFile(t, hosts); got != "127.0.0.1\tlocalhost\n10.1.1.1 of-the-user # kept\n127.0.0.1\tfork # this sandbox\n" {
+		t.Errorf("/etc/hosts is %q", got)
 	}
 	s.init(agentapi.InitRequest{AccessToken: &two})
 	if status, _ := envs(one); status != 401 {

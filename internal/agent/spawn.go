@@ -89,7 +89,21 @@ func (a *Agent) environment(user *account, request map[string]string) map[string
 			env[k] = v
 		}
 	}
+	if env["LANG"] == "" && env["LC_ALL"] == "" && env["LC_CTYPE"] == "" && hasUTF8(a.options.Root) {
+		env["LANG"] = "C.UTF-8"
+	}
 	return env
+}
+
+// hasUTF8 reports whether the system has a locale of no country with UTF-8. musl
+// needs none for that. Of one that is not there, programs such as Perl complain.
+func hasUTF8(root string) bool {
+	for _, name := range []string{"C.utf8", "C.UTF-8"} {
+		if _, err := os.Stat(filepath.Join(root, "/usr/lib/locale", name)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func envList(env map[string]string) []string {

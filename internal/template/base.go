@@ -117,11 +117,13 @@ nogroup:x:65534:
 `,
 	// Debian's pip refuses to install anything where apt does. A sandbox is
 	// there to be changed.
-	"pip.conf":    "[global]\nbreak-system-packages = true\n",
-	"npmrc":       installerSettings["etc/npmrc"],
-	"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
-	"profile":     profile,
-	"resolv.conf": "nameserver " + runtime.Resolver + "\n",
+	"pip.conf": "[global]\nbreak-system-packages = true\n",
+	"npmrc":    installerSettings["etc/npmrc"],
+	// As the agent has it for commands; su and login forget theirs.
+	"default/locale": "LANG=C.UTF-8\n",
+	"hosts":          "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+	"profile":        profile,
+	"resolv.conf":    "nameserver " + runtime.Resolver + "\n",
 }
 
 // etcLinks are files that differ in each sandbox. The agent writes them, in memory:
@@ -322,6 +324,9 @@ func makeRoot(root, packages string) error {
 		}
 	}
 	if err := copyEtc("/etc", filepath.Join(root, "etc")); err != nil {
+		return err
+	}
+	if err := mkdir(filepath.Join(root, "etc/default"), 0o755); err != nil {
 		return err
 	}
 	for name, text := range etcFiles {

@@ -395,7 +395,7 @@ func TestForkIdentity(t *testing.T) {
 	s := startServer(t)
 	const ask = "hostname; cat /etc/hostname /etc/machine-id; cat /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | od -An -tx1; echo $E2B_SANDBOX_ID; cat /run/drowse/generation /run/drowse/instance; " +
 		"rm -f /var/tmp/draw; kill -USR2 $(cat /var/tmp/pid); until [ -s /var/tmp/draw ]; do sleep 0.05; done; cat /var/tmp/draw; echo; " +
-		"grep -h CapEff /proc/1/status; sudo grep -h CapEff /proc/self/status; cat /etc/hosts"
+		"grep -h CapEff /proc/1/status; sudo grep -h CapEff /proc/self/status; getent hosts $(hostname); cat /etc/hosts"
 	const names, numbers, generation, instance, drawn, caps, hosts = 3, 5, 6, 7, 8, 9, 11
 	for hook, reseeds := range map[string]bool{"": false, "kill -USR1 $(cat /var/tmp/pid)": true} {
 		source := s.create(ctx, client.CreateOptions{Hooks: client.Hooks{PostResume: client.Hook{Command: hook}}})
@@ -440,8 +440,11 @@ func TestForkIdentity(t *testing.T) {
 					t.Errorf("%s: %q, %v: the capability that names it was not given up", sb.ID, line, err)
 				}
 			}
+			if address := strings.Fields(lines[hosts]); len(address) != 2 || address[0] != "127.0.0.1" || address[1] != sb.ID {
+				t.Errorf("%s finds itself at %q", sb.ID, lines[hosts])
+			}
 			for _, other := range boxes {
-				if strings.Contains(strings.Join(lines[hosts:], "\n"), other.ID) {
+				if other != sb && strings.Contains(strings.Join(lines[hosts:], "\n"), other.ID) {
 					t.Errorf("/etc/hosts of %s has the name of %s", sb.ID, other.ID)
 				}
 			}
