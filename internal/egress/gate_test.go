@@ -59,7 +59,7 @@ func listen(t *testing.T) net.Listener {
 // newLoop returns the world and a gate, and what counts refusals.
 func newLoop(t *testing.T) (*loop, *Gate) {
 	server := listen(t) // a test may put another in its place
-	l := &loop{server: server, names: book{"good.test": {"203.0.113.10"}, "private.test": {"10.0.0.1"}, "host.test": {"198.51.100.1"}}}
+	l := &loop{server: server, names: book{"good.test": {"203.0.113.10"}, "private.test": {"10.0.0.1"}, "host.test": {"11.51.100.1"}}}
 	go func() {
 		for {
 			c, err := server.Accept()
@@ -131,7 +131,7 @@ func TestGate(t *testing.T) {
 		"allowed":                {all, "203.0.113.10:80", "hello", "203.0.113.10:80", ""},
 		"denied":                 {all, "203.0.113.66:80", "hello", "", ReasonDenied},
 		"closed":                 {all, "169.254.169.254:80", "hello", "", ReasonClosed},
-		"this machine":           {all, "198.51.100.1:80", "hello", "", ReasonClosed},
+		"this machine":           {all, "11.51.100.1:80", "hello", "", ReasonClosed},
 		"mapped and closed":      {all, "[::ffff:10.0.0.1]:80", "hello", "", ReasonClosed},
 		"IPv6":                   {all, "[2001:db8::1]:80", "hello", "", ReasonClosed},
 		"nobody there":           {all, "203.0.113.99:80", "hello", "203.0.113.99:80", ReasonUnreachable},

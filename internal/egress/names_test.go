@@ -31,7 +31,7 @@ func (b book) Lookup(_ context.Context, host string) ([]netip.Addr, error) {
 func (book) Dial(context.Context, netip.AddrPort) (*net.TCPConn, error) { return nil, errBroken }
 
 func (book) Own() ([]netip.Addr, error) {
-	return []netip.Addr{netip.MustParseAddr("198.51.100.1")}, nil
+	return []netip.Addr{netip.MustParseAddr("11.51.100.1")}, nil
 }
 
 func question(t testing.TB, name string, kind dnsmessage.Type, class dnsmessage.Class) []byte {
@@ -48,8 +48,8 @@ func question(t testing.TB, name string, kind dnsmessage.Type, class dnsmessage.
 func TestAnswer(t *testing.T) {
 	long := strings.Repeat(strings.Repeat("a", 49)+".", 5)
 	world := book{
-		"good.test": {"203.0.113.10"}, "mixed.test": {"10.0.0.1", "203.0.113.10", "198.51.100.1"},
-		"private.test": {"10.0.0.1", "169.254.169.254"}, "host.test": {"198.51.100.1"}, "broken.test": {"broken"},
+		"good.test": {"203.0.113.10"}, "mixed.test": {"10.0.0.1", "203.0.113.10", "11.51.100.1"},
+		"private.test": {"10.0.0.1", "169.254.169.254"}, "host.test": {"11.51.100.1"}, "broken.test": {"broken"},
 	}
 	for i := range 40 {
 		world["many.test"] = append(world["many.test"], fmt.Sprintf("203.0.113.%d", i))

@@ -215,9 +215,11 @@ var closed = prefixes(
 	"169.254.0.0/16",   // link-local; 169.254.169.254 has metadata
 	"172.16.0.0/12",    // private
 	"192.0.0.0/24",     // protocols; 192.0.0.192 has metadata
+	"192.0.2.0/24",     // documentation
 	"192.88.99.0/24",   // relays into IPv6
 	"192.168.0.0/16",   // private
 	"198.18.0.0/15",    // tests between networks; some networks use it as private
+	"198.51.100.0/24",  // documentation; some networks have their mirrors in the third one, 203.0.113.0/24
 	"224.0.0.0/4",      // multicast
 	"240.0.0.0/4",      // reserved, and broadcast
 )

@@ -187,7 +187,7 @@ func TestProxies(t *testing.T) {
 		"http with a login":         {connects("me:pa:ss"), "http://proxy.test:3128", "me", "pa:ss", false, "203.0.113.10:22", "203.0.113.10:22", ""},
 		"http, wrong password":      {connects("me:pass"), "http://proxy.test:3128", "me", "other", false, "203.0.113.10:22", "", ReasonProxyLogin},
 		"http, nobody there":        {connects(""), "http://proxy.test:3128", "", "", false, "203.0.113.10:1", "", ReasonProxyRefused},
-		"by name":                   {socks("", ""), "proxy.test:1080", "", "", true, "198.51.100.200:80", "203.0.113.10:80", ""},
+		"by name":                   {socks("", ""), "proxy.test:1080", "", "", true, "11.51.100.200:80", "203.0.113.10:80", ""},
 		"no such proxy":             {socks("", ""), "gone.test:1080", "", "", false, "203.0.113.10:22", "", ReasonProxyGone},
 		"proxy inside":              {socks("", ""), "inside.test:1080", "", "", false, "203.0.113.10:22", "", ReasonProxyGone},
 		"proxy on this machine":     {socks("", ""), "host.test:1080", "", "", false, "203.0.113.10:22", "", ReasonProxyGone},

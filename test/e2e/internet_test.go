@@ -28,7 +28,7 @@ const (
 
 // forbidden addresses are there, too, and routed to from the host: were one not
 // refused, it would answer.
-var forbidden = []string{"10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "100.100.100.200", "169.254.169.254", "169.254.169.253", "192.0.0.192", "168.63.129.16"}
+var forbidden = []string{"10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "100.100.100.200", "169.254.169.254", "169.254.169.253", "192.0.0.192", "168.63.129.16", "192.0.2.10"}
 
 // internet is a network namespace of servers, next to that of the tests.
 type internet struct {
@@ -48,7 +48,7 @@ type internet struct {
 func newInternet(t *testing.T) *internet {
 	t.Helper()
 	in := &internet{
-		t: t, host: "198.51.100.1",
+		t: t, host: "11.51.100.1",
 		names: map[string][]string{}, asked: map[string]int{}, seen: map[string]int{},
 	}
 	in.ns = newNamespace(t)
@@ -61,7 +61,7 @@ func newInternet(t *testing.T) *internet {
 		for _, a := range forbidden {
 			raise(t, "lo", a+"/32")
 		}
-		raise(t, "up0", "198.51.100.2/30")
+		raise(t, "up0", "11.51.100.2/30")
 	})
 	for _, to := range append([]string{"203.0.113.0/24"}, forbidden...) {
 		in.route(to)
@@ -140,7 +140,7 @@ func (in *internet) route(to string) {
 	}
 	must(in.t, netlink.RouteAdd(&netlink.Route{
 		Dst: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), 32)},
-		Gw:  net.ParseIP("198.51.100.2"),
+		Gw:  net.ParseIP("11.51.100.2"),
 	}))
 }
 

@@ -15,13 +15,13 @@ import (
 var outside = []string{
 	"ip netns add outside",
 	"ip link add up0 type veth peer name down0 netns outside",
-	"ip address add 198.51.100.1/30 dev up0",
+	"ip address add 11.51.100.1/30 dev up0",
 	"ip link set up0 up",
-	"ip -n outside address add 198.51.100.2/30 dev down0",
+	"ip -n outside address add 11.51.100.2/30 dev down0",
 	"ip -n outside link set down0 up",
 	"ip -n outside link set lo up",
 	"ip -n outside address add " + outsideAddr + "/32 dev lo",
-	"ip route add " + outsideAddr + "/32 via 198.51.100.2",
+	"ip route add " + outsideAddr + "/32 via 11.51.100.2",
 }
 
 const outsideAddr = "203.0.113.10"
