@@ -22,7 +22,8 @@ func TestMetrics(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
-	sb := s.create(ctx, client.CreateOptions{IdleTimeout: 3 * time.Second, OnIdle: client.Pause})
+	const memory = 600
+	sb := s.create(ctx, client.CreateOptions{IdleTimeout: 3 * time.Second, OnIdle: client.Pause, MemoryMiB: memory})
 	var samples []sampled
 	read := func() error {
 		samples = nil
@@ -46,7 +47,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, x := range samples {
-		if x.MemUsed <= 0 || x.MemUsed > x.MemTotal || x.DiskUsed < 0 || x.DiskTotal <= 0 || x.CPUCount < 1 || x.CPUUsedPct < 0 || x.CPUUsedPct > 100 {
+		if x.MemUsed <= 0 || x.MemUsed > x.MemTotal || x.MemTotal != memory<<20 || x.DiskUsed < 0 || x.DiskTotal <= 0 || x.CPUCount < 1 || x.CPUUsedPct < 0 || x.CPUUsedPct > 100 {
 			t.Errorf("sample %+v", x)
 		}
 	}

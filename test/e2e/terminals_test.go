@@ -215,6 +215,22 @@ func TestDetachableShell(t *testing.T) {
 	}
 }
 
+// terminalEnds reads from a terminal what was written with ends in it, and looks at one
+// whose other side nobody has opened. It is the same on Linux.
+const terminalEnds = `
+import os, pty, select
+master, slave = pty.openpty()
+os.write(master, b"one\n\x04two\n\x04")
+for _ in range(4):
+    assert select.select([slave], [], [], 60)[0]
+    print(os.read(slave, 99))
+new, poll = os.open("/dev/ptmx", os.O_RDWR | os.O_NONBLOCK), select.poll()
+poll.register(new, select.POLLIN)
+print(poll.poll(0))
+try: os.read(new, 1)
+except BlockingIOError: print("nothing yet")
+`
+
 // TestShellThatSlept puts a sandbox to sleep under a shell: that is no reason to hang it
 // up, nor is a restart of the server.
 func TestShellThatSlept(t *testing.T) {
@@ -222,6 +238,9 @@ func TestShellThatSlept(t *testing.T) {
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	sb := s.create(ctx, sleeper)
+	if exit, out := run(ctx, t, sb, "python3", "-c", terminalEnds); exit.Code != 0 || out != "b'one\\n'\nb''\nb'two\\n'\nb''\n[]\nnothing yet\n" {
+		t.Errorf("a terminal's ends: %s %q", exit.Status, out)
+	}
 	w := s.openWindow(t, "shell", sb.ID)
 	w.enter("said=kept-$((40+2)); echo rea\\dy\r")
 	w.shows("ready")

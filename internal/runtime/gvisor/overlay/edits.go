@@ -58,6 +58,13 @@ package main
 // the first process gets a fiftieth of the processor. With the edits threads that have run
 // for a second run by turns, few at once, and others beside them. Those of the first
 // process are always such others.
+//
+// gVisor forgets that a terminal was at its end (^D) if there is more text behind it,
+// and whoever polls is not told of the end. A terminal whose other side nobody has opened
+// yet hangs up, of which screen dies. With the edits both are as on Linux.
+//
+// gVisor takes the limit of its cgroup for the guest's memory. The guest is told of what
+// was asked for, without what is added for gVisor (memoryOverhead).
 
 // edit is what is changed in a file of gVisor.
 type edit struct {
@@ -155,6 +162,68 @@ restart:
 				old: `func (*platformContext) PrepareExit() {}
 `,
 				new: `func (c *platformContext) PrepareExit() { c.endTurn() }
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/fsimpl/devpts/line_discipline.go",
+		sha256: "816f6de4f3b4dff6f7fe07ed29f634c064188c4fcf7db75c5a78788ce3142d37",
+		changes: []change{
+			{
+				old: `		terminal: terminal,
+	}
+	ld.inQueue`,
+				new: `		terminal: terminal,
+
+		numReplicas: -1, // none yet
+	}
+	ld.inQueue`,
+			},
+			{ // replicaOpen
+				old: `	l.numReplicas++
+`,
+				new: `	l.numReplicas = max(l.numReplicas, 0) + 1
+`,
+			},
+			{ // inputQueueRead: what was readable without a byte was the end
+				old: `	if !pushed && isCanon {
+		return 0, nil // EOF
+`,
+				new: `	if isCanon {
+		if pushed {
+			l.replicaWaiter.Notify(waiter.ReadableEvents)
+		}
+		return 0, nil // EOF
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/sentry/fsimpl/devpts/queue.go",
+		sha256: "3499e8f4e221778faa56085fecf2695dba607a49a23858b5a96400451e9455c0",
+		changes: []change{
+			{
+				old: `	if len(q.readBuf) > 0 && q.readable {
+`,
+				new: `	if q.readable { // perhaps the end alone
+`,
+			},
+		},
+	},
+	{
+		file:   "runsc/sandbox/sandbox.go",
+		sha256: "5bb26b649bbe2bbfd5c61de1cbbadb4eb537ff5d5e6b610bac2e9dd11979198e",
+		changes: []change{
+			{
+				old: `		if memLimit < mem {
+			mem = memLimit
+`,
+				new: `		if memLimit < mem {
+			mem = memLimit
+			if own := uint64(64 << 20); mem > own {
+				mem -= own
+			}
 `,
 			},
 		},
