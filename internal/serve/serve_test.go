@@ -2,9 +2,14 @@ package serve
 
 import (
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 )
 
 // TestExports: what a new server tells its user to paste leads E2B's clients here
@@ -33,5 +38,29 @@ func TestExports(t *testing.T) {
 				t.Errorf("got\n%swant\n%s", got, want)
 			}
 		})
+	}
+}
+
+// TestFirstKey: who starts a server on a terminal sees its first key; a journal, which
+// others can read, gets the place where root finds it.
+func TestFirstKey(t *testing.T) {
+	for _, person := range []bool{true, false} {
+		keys, err := auth.Load(t.Context(), memstore.Open(memstore.NewData(), memstore.Hooks{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var notices strings.Builder
+		o := Options{Server: settings.Server{StateDir: t.TempDir()}, Notices: &notices, Person: person}
+		if err := firstKey(t.Context(), o, keys, &net.TCPAddr{IP: net.IPv4zero, Port: 3000}); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(o.StateDir, settings.KeyFile)
+		key, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := notices.String(); strings.Contains(got, strings.TrimSpace(string(key))) != person || !strings.Contains(got, path) || !strings.Contains(got, "E2B_API_URL=http://127.0.0.1:3000") {
+			t.Errorf("to a person (%v) it says:\n%s", person, got)
+		}
 	}
 }
