@@ -47,7 +47,7 @@ func (s *server) pause(c *call) (reply, error) {
 	}
 	mode, _ := said[lifecycle.Mode](words, "mode")
 	if strict, _ := said[bool](words, "requireHealthyGuest"); strict {
-		if err := s.healthy(c); err != nil {
+		if err := healthy(s, c); err != nil {
 			return reply{}, err
 		}
 	}
@@ -59,7 +59,7 @@ const healthWithin = 5 * time.Second
 
 // healthy refuses a pause while the agent of a sandbox that runs does not answer. Its
 // clients try again later.
-func (s *server) healthy(c *call) error {
+func healthy(s *server, c *call) error {
 	sb, err := s.find(c)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (s *server) healthy(c *call) error {
 
 // reboot takes the memory from a sandbox that sleeps with it, where a call that wakes it
 // says so: it then boots from its files. One that runs stays as it is.
-func (s *server) reboot(c *call, sb store.Sandbox, words map[string]body.Said) error {
+func reboot(s *server, c *call, sb store.Sandbox, words map[string]body.Said) error {
 	if memory, given := said[bool](words, "memory"); !given || memory {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (s *server) connect(c *call, sb store.Sandbox, words map[string]body.Said, 
 	if err != nil {
 		return reply{}, err
 	}
-	if err := s.reboot(c, sb, words); err != nil {
+	if err := reboot(s, c, sb, words); err != nil {
 		return reply{}, err
 	}
 	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, p, c.actor)
@@ -174,7 +174,7 @@ func (s *server) resume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if err := s.reboot(c, sb, words); err != nil {
+	if err := reboot(s, c, sb, words); err != nil {
 		return reply{}, err
 	}
 	sb, err = s.Sandboxes.Resume(c.r.Context(), c.sandbox, timeout, p, c.actor)
