@@ -97,6 +97,7 @@ type Process struct {
 		Close() error
 	}
 	event  func() *pb.ProcessEvent // that was received last
+	missed int64
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
@@ -137,6 +138,9 @@ func (s *Sandbox) Attach(ctx context.Context, pid int, cmd Command) (*Process, e
 	if err == nil {
 		p.stream, p.event = stream, func() *pb.ProcessEvent { return stream.Msg().GetEvent() }
 		err = p.begin()
+	}
+	if err == nil {
+		p.missed, _ = strconv.ParseInt(stream.ResponseHeader().Get(agentpb.HeaderMissed), 10, 64) // of older servers it is 0
 	}
 	if err != nil {
 		p.cancel()
@@ -268,6 +272,10 @@ func (p *Process) begin() error {
 // PID returns the process id inside the sandbox. It stays the same while the
 // sandbox sleeps and wakes.
 func (p *Process) PID() int { return int(p.pid) }
+
+// Missed returns how many bytes of the output of a command that was attached to nobody
+// has got, because no client was connected then.
+func (p *Process) Missed() int64 { return max(p.missed, 0) }
 
 // Wait writes the command's output to its writers until it ends and returns
 // how it did. An error says that this is not known, or that the command ended

@@ -33,4 +33,8 @@ const (
 	HeaderStart        = "Drowse-Start"
 	StartNotFound      = "command_not_found"
 	StartNotExecutable = "command_not_executable"
+
+	// HeaderMissed, of the answer to a connect to a process, says how many bytes of
+	// its output nobody has got, because no client was connected then. They are lost.
+	HeaderMissed = "Drowse-Missed-Bytes"
 )

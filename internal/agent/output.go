@@ -29,11 +29,13 @@ const (
 // nothing for stallLimit is cut off with an error rather than served with a
 // gap, and the process goes on. So a process is never held by an absent
 // client, and by a stuck one for stallLimit at most. Output that nobody
-// subscribed to is discarded.
+// subscribed to is discarded, and counted.
 type output struct {
 	mu   sync.Mutex
 	subs []*processSubscriber
 	end  *processpb.ProcessEvent
+	// missed is how many bytes were discarded for want of a subscriber.
+	missed int64
 }
 
 // subscribe returns a queue of everything published from now on. After the
@@ -70,6 +72,9 @@ func (o *output) watched() bool {
 func (o *output) publish(chunk []byte, wrap func([]byte) *processpb.ProcessEvent) {
 	o.mu.Lock()
 	subs := o.subs
+	if len(subs) == 0 {
+		o.missed += int64(len(chunk))
+	}
 	o.mu.Unlock()
 	if len(subs) == 0 {
 		return
@@ -78,6 +83,13 @@ func (o *output) publish(chunk []byte, wrap func([]byte) *processpb.ProcessEvent
 	for _, s := range subs {
 		s.push(event, len(chunk)+eventCost)
 	}
+}
+
+// lost returns how many bytes nobody has got.
+func (o *output) lost() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.missed
 }
 
 // finish delivers the end. The caller sees to it that nothing is published

@@ -52,6 +52,7 @@ func (s processService) Connect(ctx context.Context, req *connect.Request[proces
 	}
 	sub := p.out.subscribe()
 	defer s.agent.leave(p, sub)
+	stream.ResponseHeader().Set(agentapi.HeaderMissed, strconv.FormatInt(p.out.lost(), 10))
 	return follow(ctx, p, sub, keepalive(req.Header()), false, func(event *processpb.ProcessEvent) error {
 		return stream.Send(&processpb.ConnectResponse{Event: event})
 	})

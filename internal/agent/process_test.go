@@ -603,11 +603,48 @@ func TestConnect(t *testing.T) {
 		}
 	}
 	late := s.attach(pid(n))
+	if got := late.ResponseHeader().Get(agentapi.HeaderMissed); got != "0" {
+		t.Errorf("%s bytes were missed, and somebody was there all the time", got)
+	}
 	if r := collect(t, late, connectedEvent(late)); r.pid != n || r.stdout != "" || !r.end.GetExited() || r.err != nil {
 		t.Errorf("Connect after the end = %+v", r)
 	}
 	none := s.attach(pid(1 << 31))
 	wantCode(t, collect(t, none, connectedEvent(none)).err, connect.CodeNotFound)
+}
+
+// TestMissedOutput: who connects learns how much nobody has got.
+func TestMissedOutput(t *testing.T) {
+	s := newServer(t)
+	req := shell("read -r _; echo lost; exec sleep 60")
+	req.Stdin = proto.Bool(true)
+	ctx, leave := context.WithCancel(testContext(t))
+	first, err := s.process.Start(ctx, connect.NewRequest(req))
+	if err != nil || !first.Receive() {
+		t.Fatal(err, first.Err())
+	}
+	n := first.Msg().GetEvent().GetStart().GetPid()
+	leave()
+	first.Close()
+	p, err := s.agent.processes.find(pid(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await := func(what string, done func() bool) {
+		t.Helper()
+		for end := time.Now().Add(testmode.Patience()); !done(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("no %s", what)
+			}
+		}
+	}
+	await("client leaves", func() bool { return !p.out.watched() })
+	wantCode(t, s.send(pid(n), stdin("go on\n")), 0)
+	await("output is counted", func() bool { return p.out.lost() == 5 })
+	stream := s.attach(pid(n))
+	if !stream.Receive() || stream.ResponseHeader().Get(agentapi.HeaderMissed) != "5" {
+		t.Errorf("%v; the answer says %v", stream.Err(), stream.ResponseHeader())
+	}
 }
 
 // The handler of a client that left ends, rather than waiting for output.

@@ -23,6 +23,7 @@ const (
 	HeaderKeepalive   = agentpb.HeaderKeepalive
 	HeaderHangUp      = agentpb.HeaderHangUp
 	HeaderTerminals   = agentpb.HeaderTerminals
+	HeaderMissed      = agentpb.HeaderMissed
 
 	HeaderStart        = agentpb.HeaderStart
 	StartNotFound      = agentpb.StartNotFound
