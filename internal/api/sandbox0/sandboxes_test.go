@@ -20,7 +20,7 @@ import (
 )
 
 func TestClaim(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, func(o *Options) { o.SSHListen, o.Domain = ":2222", "sbx.test:8443" })
 	v := data(w.Do("POST", all, `{"template":"default","config":{"ttl":120,"hard_ttl":600,"env_vars":{"A":"b"},"resources":{"memory":"512Mi"},"auto_resume":false,
 		"network":{"mode":"block-all","egress":{"allowedCidrs":["203.0.113.1"],"allowedDomains":["example.com"]}}}}`), http.StatusCreated)
 	id := v["sandbox_id"].(string)
@@ -38,6 +38,9 @@ func TestClaim(t *testing.T) {
 		t.Errorf("created %+v\nwant %+v", req, want)
 	}
 	d := w.sandbox(id)
+	if ssh, _ := d["ssh"].(map[string]any); ssh["host"] != "sbx.test" || ssh["port"] != 2222. || ssh["username"] != id {
+		t.Errorf("ssh %v", d["ssh"])
+	}
 	if d["paused"] != false || d["auto_resume"] != false || d["runtime_generation"] != 1. || d["expires_at"] != "2026-09-01T12:02:00.123456Z" || d["hard_expires_at"] != "2026-09-01T12:10:00.123456Z" {
 		t.Errorf("detail %v", d)
 	}

@@ -61,7 +61,7 @@ type Authenticator interface {
 	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
 }
 
-// Options are what a handler is made of. All but Log, Domain and
+// Options are what a handler is made of. All but Log, Domain, SSHListen and
 // MaxTimeout are required.
 type Options struct {
 	Sandboxes  Sandboxes
@@ -71,6 +71,7 @@ type Options struct {
 	Volumes    Volumes
 	Services   Services
 	Domain     string // below which sandboxes have names; may be empty
+	SSHListen  string // where SSH clients are served; empty for nowhere
 	Auth       Authenticator
 	Room       *held.Room    // where what waits and what is kept counts; nil for one of its own
 	MaxTimeout time.Duration // the ttl of sandboxes that are claimed without one; 0 for no limit

@@ -3,6 +3,8 @@ package sandbox0
 import (
 	"cmp"
 	"fmt"
+	"net"
+	"strconv"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
@@ -105,6 +107,7 @@ type detailView struct {
 	Resources  resourcesView     `json:"resources"`
 	Mounts     []mountView       `json:"mounts"`
 	Services   []appView         `json:"services"`
+	SSH        *sshView          `json:"ssh,omitempty"`
 	Generation int64             `json:"runtime_generation"`
 	ClaimedAt  httpapi.Timestamp `json:"claimed_at"`
 	CreatedAt  httpapi.Timestamp `json:"created_at"`
@@ -113,11 +116,33 @@ type detailView struct {
 	lives
 }
 
+// sshView is where SSH clients reach a sandbox.
+type sshView struct {
+	Host     string `json:"host"`
+	Port     int    `json:"port"`
+	Username string `json:"username"`
+}
+
 // detail returns everything about a sandbox.
 func (s *server) detail(c *call, sb store.Sandbox) detailView {
 	v := viewDetail(c.gen, sb)
-	v.Services = s.viewApps(c, sb)
+	v.Services, v.SSH = s.viewApps(c, sb), s.viewSSH(c, sb)
 	return v
+}
+
+// viewSSH returns nil where no SSH clients are served. They come by the server's own
+// name, or by the one that the caller has for it.
+func (s *server) viewSSH(c *call, sb store.Sandbox) *sshView {
+	_, text, err := net.SplitHostPort(s.SSHListen)
+	port, bad := strconv.Atoi(text)
+	if err != nil || bad != nil {
+		return nil
+	}
+	host := cmp.Or(s.Domain, c.r.Host)
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return &sshView{host, port, sb.ID}
 }
 
 func viewDetail(g generation, sb store.Sandbox) detailView {
