@@ -208,6 +208,7 @@ var catalogue = []Entry{
 	{"template_tag_fixed", Invalid, 0, 400, "The tag \"default\" of a template cannot be removed.", "Delete the template, or build it again."},
 	{"template_tag_not_found", NotFound, 0, 404, "The template has no such tag.", "List its tags."},
 	{"template_unreadable", Internal, 0, 0, "The server does not start, because it cannot read what a template was built from. Nothing is changed.", "Put back a copy of the file, or move it away and do without the template."},
+	{"template_was_built", Invalid, 400, 0, "A name of the server cannot stand for a template that was built of steps.", "Name the template in each create; or send it out as an image and fetch that."},
 	{"timed_out", Unavailable, 504, 504, "The operation took too long.", "Check the sandbox's state, and try again."},
 	{"timeout_expired", NotFound, 404, 404, "The sandbox has ended: its timeout was reached.", "Create a new one with a longer timeout, extend it in time, or set onTimeout to pause."},
 	{"timeout_invalid", Invalid, 400, 400, "A duration is negative, too short, or 0 where 0 has no meaning.", "Give a positive duration, or none for no limit."},

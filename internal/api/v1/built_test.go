@@ -54,6 +54,8 @@ func TestBuiltTemplates(t *testing.T) {
 	for _, ref := range []string{"app:default", "APP:Default"} {
 		w.do("DELETE", "/v1/templates/"+ref, "").fails(http.StatusBadRequest, "template_tag_fixed", "default")
 	}
+	w.do("PUT", "/v1/templates/code-interpreter-v1", `{"template":"app"}`).fails(http.StatusBadRequest, "template_was_built", "app")
+
 	// A sandbox is one of the template that was built, and its forks and copies are.
 	of := w.create(`{"template":"app:default"}`)
 	fork := list(w.do("POST", pathOf(of)+"/fork", `{}`).Is(http.StatusCreated).Object()["children"])[0]["sandbox"].(map[string]any)["id"].(string)

@@ -226,6 +226,10 @@ func setTemplate(s *server, c *call) (reply, error) {
 	}
 	t, err := s.Templates.SetTemplate(templateOf(c), words["template"].Value.(string), c.actor)
 	if e, is := errors.AsType[*errdef.Error](err); is && e.Class == errdef.NotFound {
+		if t, _, err := built(s, c.key, words["template"].Value.(string)); err == nil {
+			return reply{}, errdef.New(errdef.Invalid, "template_was_built", "%s was built of steps for an API key, and a name of the server stands for an image or the host's system", t.CalledBy(c.key.ID)).
+				WithRemedy("name it in each create; or send it out as an image with drowse snapshot push, fetch that with drowse template pull, and set the name to it").With("field", "template")
+		}
 		return reply{}, body.Invalid("%s", e.Message).With("field", "template").WithRemedy("%s", e.Remedy)
 	}
 	if err != nil {
