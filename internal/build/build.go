@@ -127,7 +127,7 @@ type Command struct {
 }
 
 // Workshop is what a build needs of sandboxes. An error of a command that ran and
-// failed is an [*ExitError].
+// failed is an [*ExitError], and of one that has no such user a [*UserError].
 type Workshop interface {
 	// Resolve finds what a recipe begins with.
 	Resolve(ctx context.Context, base Base) (Origin, error)
@@ -153,6 +153,12 @@ type Yard interface {
 	// Left returns the sandboxes and snapshots of all builds.
 	Left(ctx context.Context) (sandboxes, snapshots []string, err error)
 }
+
+// UserError is that a command cannot run as a user whom the sandbox does not have.
+type UserError struct{ User string }
+
+// Error has the words of E2B's builds, with which its clients' tests compare.
+func (e *UserError) Error() string { return "unauthenticated: invalid username: '" + e.User + "'" }
 
 // ExitError is that a command failed.
 type ExitError struct {

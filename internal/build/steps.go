@@ -154,7 +154,11 @@ func shell(text string, as State) Command {
 
 // run runs a command of the recipe.
 func (m *making) run(ctx context.Context, text string, as State) error {
-	return m.command(ctx, shell(text, as), m.output)
+	err := m.command(ctx, shell(text, as), m.output)
+	if e, ok := errors.AsType[*UserError](err); ok {
+		return fmt.Errorf("failed to run command '%s': command failed: %w", text, e)
+	}
+	return err
 }
 
 // command runs a command, line by line.

@@ -288,7 +288,11 @@ func (w *Workshop) Run(ctx context.Context, sandbox string, c build.Command, say
 				return exit(end)
 			}
 		}
-		if err := stream.Err(); err != nil {
+		err = stream.Err()
+		switch {
+		case connect.CodeOf(err) == connect.CodeUnauthenticated:
+			return &build.UserError{User: c.User}
+		case err != nil:
 			return agentclient.Quote(err)
 		}
 		return errors.New("the connection to the command broke off")

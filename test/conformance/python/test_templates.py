@@ -91,6 +91,8 @@ async def test_a_step_that_fails_is_told_by_its_line(template, name):
     assert "to be seen" in log
     with pytest.raises(e2b.SandboxException, match="not found"):
         Sandbox.create(name)
+    with pytest.raises(e2b.BuildException, match="failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'"):
+        await done(template.build(template().from_template("base").run_cmd("whoami", user="root123"), name))
     with pytest.raises(e2b.BuildException, match="no-such-template"):
         await done(template.build(template().from_template("no-such-template").run_cmd("true"), name))
     with pytest.raises(e2b.BuildException, match="409"):
