@@ -1,7 +1,7 @@
-// Command drowse-agent is PID 1 of a sandbox. Under the name sudo, set-uid, it
-// is the sandbox's sudo; under the name drowse-hold, what keeps it awake; under the
-// name drowse-name, what gives a fork its host name; with an argument, what serves
-// an SSH client inside.
+// Command drowse-agent is PID 1 of a sandbox. Under the names sudo and sudoedit,
+// set-uid, it is the sandbox's sudo; under the name drowse-hold, what keeps it awake;
+// under the name drowse-name, what gives a fork its host name; with an argument, what
+// serves an SSH client inside.
 package main
 
 import (
@@ -25,6 +25,8 @@ func main() {
 	switch filepath.Base(os.Args[0]) {
 	case "sudo":
 		os.Exit(agent.Sudo(os.Args[1:]))
+	case "sudoedit":
+		os.Exit(agent.Sudo(append([]string{"-e"}, os.Args[1:]...)))
 	case "drowse-hold":
 		os.Exit(agent.Hold(os.Args[1:]))
 	case agentapi.NameProgram:

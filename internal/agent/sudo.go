@@ -16,7 +16,8 @@ const sudoVersion = "Sudo version 1.9.0 (drowse-agent)"
 
 const sudoUsage = `usage: sudo -h | -K | -k | -V
 usage: sudo -v | -l [-nS]
-usage: sudo [-EHnPS] [-g group] [-u user] [-D directory] [VAR=value] [-i | -s] [command [arg ...]]
+usage: sudo [-bEHnPS] [-g group] [-u user] [-D directory] [VAR=value] [-i | -s] [command [arg ...]]
+usage: sudo -e [-nS] [-g group] [-u user] file ...
 `
 
 // Sudo is the sandbox's sudo: any user may become any other, without a
@@ -41,6 +42,9 @@ func Sudo(args []string) int {
 	if err == nil {
 		err = cmd.run()
 	}
+	if err == nil { // it runs in the background
+		return 0
+	}
 	fmt.Fprintln(os.Stderr, "sudo:", err)
 	if errors.Is(err, errSudoUsage) {
 		fmt.Fprint(os.Stderr, sudoUsage)
@@ -64,6 +68,7 @@ type sudoOptions struct {
 	setHome, login, shell    bool
 	list, validate, forget   bool
 	help, version            bool
+	background, edit         bool
 	assignments, commandLine []string
 }
 
@@ -75,6 +80,8 @@ type sudoCommand struct {
 	dir      string // empty: stay
 	uid, gid int
 	groups   []int
+
+	background bool
 }
 
 var errSudoUsage = errors.New("invalid usage")
@@ -106,6 +113,8 @@ func (s *sudo) plan(args []string) (*sudoCommand, error) {
 		return nil, s.list(o, caller)
 	case o.validate, o.forget && !runs:
 		return nil, nil
+	case o.edit:
+		return nil, s.edit(o, target)
 	case !runs:
 		return nil, usagef("no command")
 	}
@@ -188,6 +197,8 @@ func (s *sudo) command(o *sudoOptions, caller, target *account) (*sudoCommand, e
 		dir:  o.dir,
 		uid:  int(target.uid),
 		gid:  int(target.gid),
+
+		background: o.background,
 	}
 	cmd.env = s.environment(o, caller, target, strings.Join(append([]string{path}, argv[1:]...), " "))
 	if o.login {
@@ -307,7 +318,7 @@ func lookSudo(name string) (string, error) {
 	return path, nil
 }
 
-// run becomes the command; it returns only if that fails.
+// run becomes the command, or starts it in the background. It returns nil only then.
 func (c *sudoCommand) run() error {
 	if c.groups != nil {
 		if err := syscall.Setgroups(c.groups); err != nil {
@@ -325,7 +336,15 @@ func (c *sudoCommand) run() error {
 			return err
 		}
 	}
-	if err := syscall.Exec(c.path, c.argv, c.env); err != nil {
+	var err error
+	if c.background {
+		_, err = syscall.ForkExec(c.path, c.argv, &syscall.ProcAttr{
+			Env: c.env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: true},
+		})
+	} else {
+		err = syscall.Exec(c.path, c.argv, c.env)
+	}
+	if err != nil {
 		return fmt.Errorf("unable to execute %s: %w", c.path, err)
 	}
 	return nil

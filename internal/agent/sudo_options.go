@@ -51,6 +51,9 @@ func (p *sudoParser) finish() (*sudoOptions, error) {
 	if p.o.login && p.o.preserveEnv {
 		return nil, usagef("you may not specify both -i and -E")
 	}
+	if p.o.edit && (p.o.login || p.o.shell || p.o.background || p.o.list || len(p.args) == 0) {
+		return nil, usagef("-e takes files, and none of -b, -i, -l and -s")
+	}
 	return p.o, nil
 }
 
@@ -66,7 +69,7 @@ var sudoLong = map[string]byte{
 	"stdin": 'S', "login": 'i', "shell": 's', "reset-timestamp": 'k', "remove-timestamp": 'K',
 	"validate": 'v', "list": 'l', "version": 'V', "help": 'h', "prompt": 'p', "chdir": 'D',
 	"preserve-groups": 'P', "askpass": 'A', "bell": 'B', "close-from": 'C',
-	"command-timeout": 'T', "host": 'O',
+	"command-timeout": 'T', "host": 'O', "background": 'b', "edit": 'e',
 }
 
 // sudoTakesValue holds the options that are followed by a value.
@@ -156,6 +159,10 @@ func (p *sudoParser) set(flag byte, value string) error {
 		p.o.version = true
 	case 'h':
 		p.o.help = true
+	case 'b':
+		p.o.background = true
+	case 'e':
+		p.o.edit = true
 	case 'n', 'S', 'A', 'B', 'p', 'C', 'T':
 		// About passwords, which are never asked for, and limits.
 	default:

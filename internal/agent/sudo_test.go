@@ -34,6 +34,10 @@ func TestParseSudo(t *testing.T) {
 		{"--login=x", "error"},
 		{"-i -s", "error"},
 		{"-iE", "error"},
+		{"-b ls", "background cmd=[ls]"},
+		{"--edit a b", "edit cmd=[a b]"},
+		{"-e", "error"},
+		{"-be a", "error"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
@@ -64,6 +68,8 @@ func describeSudo(o *sudoOptions, err error) string {
 	add(o.login, "login")
 	add(o.shell, "shell")
 	add(o.forget, "forget")
+	add(o.background, "background")
+	add(o.edit, "edit")
 	add(o.assignments != nil, "set=%v", o.assignments)
 	add(true, "cmd=%v", o.commandLine)
 	return strings.Join(parts, " ")
@@ -183,6 +189,11 @@ func TestSudoSetUID(t *testing.T) {
 		{"stdin", "echo data | sudo -S tr a-z A-Z", 0o4755, "DATA\n", 0},
 		{"other user", "sudo -u '#1234' sh -c 'id -u; id -g; id -G'", 0o4755, "1234\n1234\n1234\n", 0},
 		{"assignment", "sudo X=y printenv X", 0o4755, "y\n", 0},
+		{"background", "sudo -b sh -c 'id -u >bg.new; mv bg.new bg'; until [ -s bg ]; do sleep 0.01; done; cat bg", 0o4755, "0\n", 0},
+		{"edit", "sudo sh -c 'echo one >f; chmod 600 f'; EDITOR='sed -i s/one/two/' sudo -e f && sudo cat f && stat -c %a%u f && ! ls /var/tmp | grep sudoedit", 0o4755, "two\n6000\n", 0},
+		{"edit a new file", "EDITOR='cp /proc/version' sudo --edit g && stat -c %u%a g", 0o4755, "0644\n", 0},
+		{"edit as another", "EDITOR='cp /proc/version' sudo -u '#1234' -e not-mine || ls not-mine; rm -r /var/tmp/sudoedit-*; ls not-mine", 0o4755, "", 2},
+		{"editor fails", "echo one >h; EDITOR=false sudo -e h || cat h", 0o4755, "one\n", 0},
 		{"unknown option", "sudo -Z id", 0o4755, "", 1},
 		{"unknown command", "sudo no-such-command", 0o4755, "", 1},
 		{"not set-uid", "sudo id -u", 0o755, "", 1},

@@ -464,7 +464,7 @@ func makeUsr(usr string, agent []byte) error {
 	if err := writeFile(filepath.Join(usr, "bin/sudo"), agent, fs.ModeSetuid|0o755); err != nil {
 		return err
 	}
-	if err := os.Symlink("../lib/drowse/agent", filepath.Join(usr, "bin/drowse-hold")); err != nil {
+	if err := errors.Join(os.Symlink("sudo", filepath.Join(usr, "bin/sudoedit")), os.Symlink("../lib/drowse/agent", filepath.Join(usr, "bin/drowse-hold"))); err != nil {
 		return err
 	}
 	if exists("/usr/bin/python3") && !exists("/usr/bin/python") {

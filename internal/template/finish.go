@@ -22,7 +22,7 @@ import (
 )
 
 // imageFormat changes when finish would make something else of the same image.
-const imageFormat = "3"
+const imageFormat = "4"
 
 // maxEtc bounds the files of an image's /etc that are changed.
 const maxEtc = 1 << 20
@@ -154,6 +154,7 @@ func (f *finisher) addPrograms(dir string) error {
 	return errors.Join(
 		f.Copy(filepath.Join(dir, "agent"), at),
 		f.Copy(filepath.Join(dir, "sudo"), "usr/bin/sudo"),
+		f.Symlink("sudo", "usr/bin/sudoedit"),
 		f.Symlink("../lib/drowse/agent", "usr/bin/drowse-hold"),
 	)
 }

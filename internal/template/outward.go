@@ -23,7 +23,7 @@ type Outward struct {
 // Outward returns how a template leaves.
 func (t Template) Outward() Outward {
 	o := Outward{own: []string{
-		path.Dir(AgentPath[1:]), path.Dir(strings.TrimPrefix(t.AgentAt(), "/")), "usr/bin/sudo", "usr/bin/drowse-hold", "etc/hosts", "etc/resolv.conf",
+		path.Dir(AgentPath[1:]), path.Dir(strings.TrimPrefix(t.AgentAt(), "/")), "usr/bin/sudo", "usr/bin/sudoedit", "usr/bin/drowse-hold", "etc/hosts", "etc/resolv.conf",
 	}}
 	for name := range etcLinks {
 		o.own = append(o.own, "etc/"+name)
