@@ -30,6 +30,8 @@ www-data
 user
 svc" ]`)
 	succeeds(ctx, t, sb, "[ $(stat -c %a /run/screen/ /var/lock/ | sort -u) = 1777 ] && ! comm -13 <(sudo cut -d: -f1 /etc/shadow | sort) <(cut -d: -f1 /etc/passwd | sort) | grep .")
+	// As bubblewrap does for a network of its own.
+	succeeds(ctx, t, sb, "unshare --map-root-user --net sh -c 'ip address add 127.0.0.1/8 dev lo && ip link set lo up'")
 
 	// The option says that there is one source, and so no need for a network.
 	const only = "-o Dir::Etc::sourcelist=/tmp/repo/sources.list -o Dir::Etc::sourceparts=- "
