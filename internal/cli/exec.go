@@ -112,7 +112,7 @@ the sandbox is not idle.`,
 		if detach && flags.tty {
 			return usagef("exec: either -d or -t: what runs on has no terminal")
 		}
-		if err := a.checkTerminal(flags); err != nil {
+		if err := checkTerminal(a, flags); err != nil {
 			return err
 		}
 		command := a.command(flags, args[1:])
@@ -130,7 +130,7 @@ the sandbox is not idle.`,
 }
 
 // checkTerminal refuses -it where there is no terminal to tie the command to.
-func (a *app) checkTerminal(flags commandFlags) error {
+func checkTerminal(a *app, flags commandFlags) error {
 	if flags.tty && flags.interactive && !isTerminal(a.Stdin) {
 		return hint(usagef("-it: stdin is not a terminal"), "leave out -t")
 	}
@@ -170,7 +170,7 @@ command's exit code. Ctrl-C kills both. The command also ends when the sandbox's
 	box.add(cmd.Flags())
 	flags.add(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := a.checkTerminal(flags); err != nil {
+		if err := checkTerminal(a, flags); err != nil {
 			return err
 		}
 		o, err := box.options()
@@ -216,7 +216,7 @@ func (a *app) discard(ctx context.Context, c *client.Client, id string) {
 // runIn runs a command and ends with its code.
 func (a *app) runIn(ctx context.Context, sb *client.Sandbox, flags commandFlags, command client.Command) error {
 	if flags.tty {
-		return a.runOnTerminal(ctx, sb, flags, command)
+		return runOnTerminal(ctx, a, sb, flags, command)
 	}
 	exit, err := sb.Run(ctx, command)
 	return ended(a, sb, exit, err)

@@ -504,7 +504,7 @@ sandbox. On a terminal this asks first. To put a sandbox to sleep: drowse pause.
 			return err
 		}
 		if d == 0 && !yes && isTerminal(a.Stdin) && isTerminal(a.Stderr) {
-			if err := a.confirmEnd(cmd.Context(), args[0]); err != nil {
+			if err := confirmEnd(cmd.Context(), a, args[0]); err != nil {
 				return err
 			}
 		}
@@ -516,7 +516,7 @@ sandbox. On a terminal this asks first. To put a sandbox to sleep: drowse pause.
 }
 
 // confirmEnd asks before a timeout is ended that kills.
-func (a *app) confirmEnd(ctx context.Context, id string) error {
+func confirmEnd(ctx context.Context, a *app, id string) error {
 	var info client.Info
 	err := a.call(ctx, func(ctx context.Context, c *client.Client) (err error) {
 		info, err = c.Get(ctx, id)

@@ -152,7 +152,7 @@ type terminal struct {
 }
 
 // runOnTerminal runs a command on a terminal: the user's, if it has input.
-func (a *app) runOnTerminal(ctx context.Context, sb *client.Sandbox, flags commandFlags, command client.Command) error {
+func runOnTerminal(ctx context.Context, a *app, sb *client.Sandbox, flags commandFlags, command client.Command) error {
 	if flags.interactive {
 		return terminal{app: a, sandbox: sb, tty: a.Stdin.(*os.File)}.shell(ctx, command)
 	}
