@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -30,6 +31,10 @@ const (
 	refAnnotation        = "org.opencontainers.image.ref.name"
 	containerdAnnotation = "io.containerd.image.name"
 )
+
+// bareTag is what builders write where a layout names its image, and have only a tag to
+// write. That is no name.
+var bareTag = regexp.MustCompile(`^(latest|v?[0-9][0-9A-Za-z_.-]*)$`)
 
 // Bounds of an archive.
 const (
@@ -239,7 +244,7 @@ func (a archived) only(index []byte, depth int) (v1.Descriptor, string, error) {
 	if ref == "" {
 		ref = desc.Annotations[refAnnotation]
 	}
-	if full, err := Reference(ref); err == nil {
+	if full, err := Reference(ref); err == nil && !bareTag.MatchString(ref) {
 		ref = full
 	} else {
 		ref = ""

@@ -786,6 +786,25 @@ func TestLoad(t *testing.T) {
 			}
 		})
 	}
+	// Layouts that do not name their image, or have a tag for a name.
+	for _, says := range []map[string]string{nil, {refAnnotation: "latest"}, {refAnnotation: "1.2"}} {
+		dir := t.TempDir()
+		l, err := layout.Write(dir, empty.Index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.AppendImage(img, layout.WithAnnotations(says)); err != nil {
+			t.Fatal(err)
+		}
+		var laid bytes.Buffer
+		w := tar.NewWriter(&laid)
+		if err := errors.Join(w.AddFS(os.DirFS(dir)), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := loaded(t, newStore(t), laid.Bytes()); err != nil || got.Ref != "" {
+			t.Errorf("a layout that says %v: called %q, %v", says, got.Ref, err)
+		}
+	}
 	// A layout whose manifest was changed.
 	var changed bytes.Buffer
 	w = tar.NewWriter(&changed)

@@ -36,7 +36,11 @@ func Reference(ref string) (string, error) {
 }
 
 func parse(ref string) (name.Reference, error) {
-	r, err := name.ParseReference(strings.TrimSpace(ref))
+	ref = strings.TrimSpace(ref)
+	r, err := name.ParseReference(ref)
+	if err == nil && ref == "" {
+		err = errors.New("it is empty")
+	}
 	if err != nil {
 		return nil, errdef.New(errdef.Invalid, "image_reference_invalid", "%.300q is no reference to an image: %v", ref, err).
 			WithRemedy("use one such as python:3.12, ghcr.io/owner/name:tag, or name@sha256:...")

@@ -99,7 +99,7 @@ func (s *Store) Add(ctx context.Context, req Request) (t Template, err error) {
 		if name == "" {
 			name = NameFor(img.Ref)
 		}
-		if name == "" || name == "." {
+		if img.Ref == "" && req.Name == "" {
 			return errdef.New(errdef.Invalid, "template_name_invalid", "the archive does not say what its image is called").
 				WithRemedy("give the template a name with --name")
 		}

@@ -172,6 +172,15 @@ func TestFinish(t *testing.T) {
 	}
 }
 
+// TestArchiveWithoutName: an image that nothing names makes no template.
+func TestArchiveWithoutName(t *testing.T) {
+	s, _ := buildBase(t, t.TempDir(), "agent 1")
+	made, err := s.Add(t.Context(), Request{Archive: bytes.NewReader(saved(t, "", nil, tarOf(t, file{name: "x"})))})
+	if !errdef.Is(err, errdef.Invalid) || !strings.Contains(err.Error(), "does not say what its image is called") {
+		t.Errorf("got %+v, %v", made, err)
+	}
+}
+
 // TestImageRunsAs: an image's user has its group and a home, as in Docker.
 func TestImageRunsAs(t *testing.T) {
 	const passwd = "root:x:0:0::/root:/bin/sh\napp:x:5:6:App:/srv/app:/bin/ash\nlost:x:7:7::/nonexistent:/bin/sh\n"
