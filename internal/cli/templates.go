@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -158,34 +159,79 @@ func tarOf(w io.Writer, dir string) error {
 }
 
 func (a templateCommands) listCommand() *cobra.Command {
-	return &cobra.Command{
+	var wide bool
+	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "list what sandboxes can start from",
-		Args:  exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				all, err := client.NewTemplates(c).List(ctx)
-				if err != nil {
-					return err
-				}
-				return a.print(all, func(w io.Writer) {
-					now := time.Now()
-					rows := [][]string{{"NAMES", "ID", "IMAGE", "SIZE", "MADE"}}
-					for _, t := range all {
-						ref, size := "the host's own system", "-"
-						switch {
-						case t.Image != nil:
-							ref, size = imageText(*t.Image), human.Bytes(imageBytes(*t.Image))
-						case t.Build != nil:
-							ref = builtText(t)
-						}
-						rows = append(rows, []string{cmp.Or(strings.Join(t.Names, ","), "-"), t.ID, ref, size, clock(t.MadeAt, now)})
-					}
-					table(w, rows)
-				})
-			})
-		},
+		Long: `List what sandboxes can start from. Of many names of one template some are shown;
+drowse template inspect has all, and so has --wide. A template without a name has its
+id instead.`,
+		Args: exactArgs(),
 	}
+	cmd.Flags().BoolVar(&wide, "wide", false, "show more columns, for a wide terminal")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			all, err := client.NewTemplates(c).List(ctx)
+			if err != nil {
+				return err
+			}
+			return a.print(all, func(w io.Writer) { tableOfTemplates(w, all, time.Now(), wide) })
+		})
+	}
+	return cmd
+}
+
+func tableOfTemplates(w io.Writer, all []client.Template, now time.Time, wide bool) {
+	rows := [][]string{{"NAMES", "IMAGE", "SIZE", "MADE"}}
+	if wide {
+		rows[0] = []string{"NAMES", "ID", "IMAGE", "SIZE", "MADE"}
+	}
+	for _, t := range all {
+		ref, size := "the host's own system", "-"
+		switch {
+		case t.Image != nil:
+			ref, size = imageText(*t.Image), human.Bytes(imageBytes(*t.Image))
+		case t.Build != nil:
+			ref = builtText(t)
+		}
+		if wide {
+			rows = append(rows, []string{cmp.Or(strings.Join(t.Names, ","), "-"), t.ID, ref, size, clock(t.MadeAt, now)})
+			continue
+		}
+		made := "-"
+		if !t.MadeAt.IsZero() {
+			made = age(now.Sub(t.MadeAt)) + " ago"
+		}
+		rows = append(rows, []string{cmp.Or(someOf(t.Names), t.ID), cut(familiar.Replace(ref), maxImage), size, made})
+	}
+	table(w, rows)
+}
+
+// What of a template fits 80 characters.
+const (
+	maxNames = 30
+	maxImage = 28
+)
+
+// familiar is how people write images.
+var familiar = strings.NewReplacer("index.docker.io/library/", "", "index.docker.io/", "", "@sha256:", "@")
+
+// someOf returns names while there is room, and how many there are besides.
+func someOf(names []string) string {
+	if all := strings.Join(names, ","); utf8.RuneCountInString(all) <= maxNames {
+		return all
+	}
+	text := ""
+	for i, name := range names {
+		if i > 0 && utf8.RuneCountInString(text)+1+utf8.RuneCountInString(name) > maxNames-len(" +99") {
+			return fmt.Sprintf("%s +%d", text, len(names)-i)
+		}
+		if i > 0 {
+			text += ","
+		}
+		text += name
+	}
+	return text
 }
 
 // builtText is a template in a list that was built. Where its names do not tell what its
@@ -193,10 +239,10 @@ func (a templateCommands) listCommand() *cobra.Command {
 func builtText(t client.Template) string {
 	text := "built of steps"
 	if !slices.Contains(t.Names, t.Build.Name) {
-		text += " as " + t.Build.Name
+		text = "built as " + t.Build.Name
 	}
 	if t.Build.Status != "ready" {
-		text += "; the last build: " + t.Build.Status
+		text += "; build: " + t.Build.Status
 	}
 	return text
 }

@@ -275,7 +275,11 @@ func capOf(h client.Hold, now time.Time) string {
 // brief cuts what may be long, such as a command, and keeps it on its line.
 func brief(text string) string {
 	const most = 40
-	text = strings.Join(strings.Fields(text), " ")
+	return cut(strings.Join(strings.Fields(text), " "), most)
+}
+
+// cut cuts a text at a number of characters.
+func cut(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-1]) + "…"
 	}

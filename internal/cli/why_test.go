@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/drowse-dev/drowse/client"
 )
@@ -284,6 +286,27 @@ func TestListFits(t *testing.T) {
 	}
 	if want := "i0123456789abcdefghij  twelve-chars  paused   8d   killed in 29d23h  traffic\n"; !strings.Contains(b.String(), want) {
 		t.Errorf("got\n%s\nwant a line\n%s", &b, want)
+	}
+}
+
+// TestTemplatesFit: twelve names of one template, and a long image, fit 80 characters.
+func TestTemplatesFit(t *testing.T) {
+	many := client.Template{ID: "img0123456789abcdef0123", MadeAt: fromNoon(-50 * time.Hour), Image: &client.Image{Ref: "index.docker.io/library/python:3.12"}}
+	for n := range 12 {
+		many.Names = append(many.Names, fmt.Sprintf("python:3.12.%d", n))
+	}
+	digest := client.Template{ID: many.ID, MadeAt: noon, Image: &client.Image{Ref: "registry.example.com/owner/tools@sha256:" + strings.Repeat("ab", 32)}}
+	var b strings.Builder
+	tableOfTemplates(&b, []client.Template{many, digest}, noon, false)
+	for line := range strings.Lines(b.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > 80 {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
+	for _, want := range []string{"python:3.12.0 +11  ", "  python:3.12  ", "  2d ago\n", "\nimg0123456789abcdef0123  "} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("got\n%s\nwant %q in it", &b, want)
+		}
 	}
 }
 
