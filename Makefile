@@ -8,7 +8,8 @@ export CGO_ENABLED := 0
 # Of the last tag, or of the commit; empty outside of a checkout, where the binary says
 # what Go knows of it.
 VERSION ?= $(or $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//'),$(shell git log -1 --date=format:%Y%m%d%H%M%S --format=0.0.0~%cd.%h 2>/dev/null))
-LDFLAGS := -s -w -X github.com/drowse-dev/drowse/internal/version.linked=$(VERSION)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS := -s -w -X github.com/drowse-dev/drowse/internal/version.linked=$(VERSION) -X github.com/drowse-dev/drowse/internal/version.commit=$(COMMIT)
 GO      ?= go
 AGENT   := internal/agentbin/bin/drowse-agent.zst
 TOOLS   := $(CURDIR)/bin/tools

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -183,6 +184,7 @@ const gvisorModule = "gvisor.dev/gvisor"
 // versions is the JSON of version.
 type versions struct {
 	Drowse   string `json:"drowse"`
+	Commit   string `json:"commit,omitempty"`
 	Go       string `json:"go"`
 	GVisor   string `json:"gvisor"`
 	Platform string `json:"platform"`
@@ -196,7 +198,7 @@ func (a *app) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			v := readVersions()
 			return a.print(v, func(w io.Writer) {
-				table(w, [][]string{{"drowse", v.Drowse}, {"go", v.Go}, {"gvisor", v.GVisor}, {"platform", v.Platform}})
+				table(w, [][]string{{"drowse", v.Drowse}, {"commit", cmp.Or(v.Commit, "unknown")}, {"go", v.Go}, {"gvisor", v.GVisor}, {"platform", v.Platform}})
 			})
 		},
 	}
@@ -205,6 +207,7 @@ func (a *app) versionCommand() *cobra.Command {
 func readVersions() versions {
 	v := versions{
 		Drowse:   version.String(),
+		Commit:   version.Commit(),
 		Go:       runtime.Version(),
 		GVisor:   "not linked in",
 		Platform: fmt.Sprintf("%s/%s", runtime.GOOS, runtime.GOARCH),

@@ -3,9 +3,9 @@ package version
 
 import "runtime/debug"
 
-// linked is set by "make build":
+// These are set by "make build":
 // -ldflags="-X github.com/drowse-dev/drowse/internal/version.linked=1.2.3".
-var linked string
+var linked, commit string
 
 // String returns the version of this build: the one that "make build" and the packages
 // give it, or else what Go knows of the module and the commit.
@@ -17,4 +17,29 @@ func String() string {
 		return info.Main.Version
 	}
 	return "unknown"
+}
+
+// commitLength is how much of a commit's hash is shown.
+const commitLength = 12
+
+// Commit returns the commit of this build, from "make build" or else from Go; empty if
+// neither knows.
+func Commit() string {
+	hash := commit
+	if info, ok := debug.ReadBuildInfo(); ok && hash == "" {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				hash = s.Value
+			}
+		}
+	}
+	return hash[:min(len(hash), commitLength)]
+}
+
+// Full is the version, with the commit where that is known.
+func Full() string {
+	if c := Commit(); c != "" {
+		return String() + " (commit " + c + ")"
+	}
+	return String()
 }
