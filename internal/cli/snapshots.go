@@ -256,7 +256,7 @@ its files and, if the snapshot has it, its memory with the processes. The sandbo
 its id, tokens, timeout and holds. A paused one stays paused. A running one runs on
 from there, and its connections end.
 
-What the sandbox was before is kept as a snapshot, whose id is printed. It counts as
+What the sandbox was before is kept as a snapshot, which the command names. It counts as
 any other does, and lasts until the next restore, or until the sandbox ends; to give it
 up earlier, delete it. --undo goes back to it.`,
 		Example: `  drowse snapshot create --name clean ID
@@ -291,9 +291,16 @@ up earlier, delete it. --undo goes back to it.`,
 				return err
 			}
 			return a.print(done, func(w io.Writer) {
-				if done.Undo != "" {
-					_, _ = fmt.Fprintln(w, done.Undo)
+				at := "snapshot " + o.Snapshot
+				if undo {
+					at = "what it was before the last restore"
 				}
+				_, _ = fmt.Fprintf(w, "%s is back at %s, and %s\n", args[0], cell(at), stateOf(done.Info.State, done.Info.Phase))
+				if done.Undo == "" {
+					_, _ = fmt.Fprintln(w, "what it was until now is not kept")
+					return
+				}
+				_, _ = fmt.Fprintf(w, "what it was until now is snapshot %s; to go back there: drowse restore %s --undo\n", done.Undo, args[0])
 			})
 		})
 	}
