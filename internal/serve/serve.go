@@ -388,6 +388,8 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 			ofMitos.ServeHTTP(w, r)
 		case ui.Owns(r):
 			dashboard.ServeHTTP(w, r)
+		case ui.AsksFront(r):
+			ui.Front(w, r)
 		case volumecontent.Owns(r):
 			files.ServeHTTP(w, r)
 		case r.URL.Path == "/healthz":

@@ -20,6 +20,11 @@ func TestBadInput(t *testing.T) {
 	s := startServer(t, "--max-timeout", "24h")
 	sb := s.create(ctx, client.CreateOptions{})
 	unknown := "i" + strings.Repeat("0", 20)
+	for accept, want := range map[string]int{"text/html": 200, "*/*": 404} { // a browser, and a program
+		if page, err := s.raw(ctx, "GET", "/", http.Header{"Accept": {accept}}, nil); err != nil || page.status != want || want == 200 && !strings.Contains(string(page.body), "/ui/") {
+			t.Errorf("/ for %s: %d %q, %v; want %d", accept, page.status, page.body, err, want)
+		}
+	}
 	const base = `{"templateID":"base"}`
 	for _, c := range []struct {
 		name, method, path, body string
