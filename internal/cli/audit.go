@@ -46,10 +46,7 @@ object. What SDKs and browsers do inside a sandbox is not in it: see drowse logs
 		}
 		if q.Key != "" {
 			err := a.call(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
-				given := q.Key
-				if q.Key, err = keyID(ctx, c, given); err == nil && q.Key == given && !wholeKeyID.MatchString(given) {
-					err = hint(usagef("no API key is called %q", given), "drowse keys ls lists the keys; for one that was revoked, give its whole id")
-				}
+				q.Key, err = listedKeyID(ctx, c, q.Key)
 				return err
 			})
 			if err != nil {

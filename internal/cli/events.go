@@ -16,7 +16,7 @@ import (
 
 func (a *app) eventsCommand() *cobra.Command {
 	var follow bool
-	var after string
+	var after, key string
 	cmd := &cobra.Command{
 		Use:   "events [ID] [-f] [--after N|now]",
 		Short: "print the event log, of one sandbox or of all, oldest first",
@@ -26,14 +26,18 @@ object; --after takes its id.
 
 With -f, new events follow as they happen, each once and in order, also across a
 restart of the server. For a single sandbox the command ends when the sandbox is
-terminated. --after now skips past events.`,
+terminated. --after now skips past events.
+
+--key looks names up, which needs an admin key; a whole id does not.`,
 		Example: `  drowse events i0abc
   drowse events -f --after now
+  drowse events --key ci
   drowse events -f -o json | jq 'select(.type == "paused")'`,
 		Args: cobra.ArbitraryArgs,
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new events as they happen")
 	cmd.Flags().StringVar(&after, "after", "", "print only events after this `id`; now for future events only")
+	cmd.Flags().StringVar(&key, "key", "", "only what the API key of this `name` or id has caused")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var o client.EventOptions
 		var err error
@@ -50,10 +54,20 @@ terminated. --after now skips past events.`,
 		if err != nil {
 			return err
 		}
+		actor := ""
+		if key != "" {
+			if err := a.call(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+				key, err = listedKeyID(ctx, c, key)
+				return err
+			}); err != nil {
+				return err
+			}
+			actor = "key:" + key
+		}
 		if follow {
-			err = a.followEvents(cmd.Context(), c, o)
+			err = a.followEvents(cmd.Context(), c, o, actor)
 		} else {
-			err = a.listEvents(cmd.Context(), c, o)
+			err = a.listEvents(cmd.Context(), c, o, actor)
 		}
 		return missing(a.explainKey(c.URL(), err))
 	}
@@ -75,8 +89,8 @@ func parseAfter(text string) (int64, error) {
 	return n, nil
 }
 
-// listEvents prints page after page until there is no more.
-func (a *app) listEvents(ctx context.Context, c *client.Client, o client.EventOptions) error {
+// listEvents prints page after page until there is no more, of one actor or of all.
+func (a *app) listEvents(ctx context.Context, c *client.Client, o client.EventOptions, actor string) error {
 	for {
 		page, err := c.Events(ctx, o)
 		if err != nil {
@@ -86,7 +100,7 @@ func (a *app) listEvents(ctx context.Context, c *client.Client, o client.EventOp
 			return nil
 		}
 		for _, e := range page.Events {
-			if err := a.printEvent(e); err != nil {
+			if err := a.printEvent(e, actor); err != nil {
 				return err
 			}
 		}
@@ -94,21 +108,21 @@ func (a *app) listEvents(ctx context.Context, c *client.Client, o client.EventOp
 	}
 }
 
-func (a *app) followEvents(ctx context.Context, c *client.Client, o client.EventOptions) error {
+func (a *app) followEvents(ctx context.Context, c *client.Client, o client.EventOptions, actor string) error {
 	if o.Sandbox != "" {
 		info, err := c.Find(ctx, o.Sandbox)
 		if err != nil {
 			return err
 		}
 		if info.Tombstone != nil {
-			return a.listEvents(ctx, c, o) // no more will come
+			return a.listEvents(ctx, c, o, actor) // no more will come
 		}
 	}
 	for e, err := range c.Follow(ctx, o) {
 		if err != nil {
 			return err
 		}
-		if err := a.printEvent(e); err != nil {
+		if err := a.printEvent(e, actor); err != nil {
 			return err
 		}
 		if o.Sandbox != "" && e.Type == client.EventTerminated {
@@ -118,8 +132,12 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, o client.Event
 	return nil
 }
 
-// printEvent writes one line.
-func (a *app) printEvent(e client.Event) error {
+// printEvent writes one line, unless the event is of another actor than the one asked
+// for.
+func (a *app) printEvent(e client.Event, actor string) error {
+	if actor != "" && e.Actor != actor {
+		return nil
+	}
 	var line bytes.Buffer
 	if a.output == "json" {
 		if err := json.Compact(&line, e.Raw); err != nil {

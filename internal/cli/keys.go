@@ -167,6 +167,9 @@ var wholeKeyID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$
 // keyID returns the id of an API key that is named by its name, its id or the beginning
 // of that. What is neither stays as it is, for the server to say so.
 func keyID(ctx context.Context, c *client.Client, ref string) (string, error) {
+	if wholeKeyID.MatchString(ref) {
+		return ref, nil
+	}
 	list, err := c.Keys(ctx)
 	if err != nil {
 		return "", err
@@ -174,8 +177,6 @@ func keyID(ctx context.Context, c *client.Client, ref string) (string, error) {
 	var named, begin []string
 	for _, k := range list {
 		switch {
-		case k.ID == ref:
-			return ref, nil
 		case k.Name == ref:
 			named = append(named, k.ID)
 		case strings.HasPrefix(k.ID, ref):
@@ -218,6 +219,16 @@ func lastUse(t, now time.Time) string {
 		return "never"
 	}
 	return age(now.Sub(t)) + " ago"
+}
+
+// listedKeyID is keyID for what a log has of a key, which may be revoked: its name then
+// means nothing.
+func listedKeyID(ctx context.Context, c *client.Client, ref string) (string, error) {
+	id, err := keyID(ctx, c, ref)
+	if err == nil && !wholeKeyID.MatchString(id) {
+		err = hint(usagef("no API key is called %q", ref), "drowse keys ls lists the keys; for one that was revoked, give its whole id")
+	}
+	return id, err
 }
 
 func keysRenameCommand(a *app) *cobra.Command {
