@@ -52,13 +52,21 @@ func (c *call) parse(v body.Vocabulary) (map[string]body.Said, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v.Parse(data, body.NullIsAbsent)
+	return c.read(data, v)
 }
 
 // parseOptional is parse where the body may be missing.
 func (c *call) parseOptional(v body.Vocabulary) (map[string]body.Said, error) {
 	data, err := c.body()
 	if err != nil {
+		return nil, err
+	}
+	return c.read(data, v)
+}
+
+// read reads a body of a call that says all in it.
+func (c *call) read(data []byte, v body.Vocabulary) (map[string]body.Said, error) {
+	if err := body.NoQuery(c.r); err != nil {
 		return nil, err
 	}
 	return v.Parse(data, body.NullIsAbsent)

@@ -33,6 +33,8 @@ func TestPause(t *testing.T) {
 	if o := w.do("GET", "/sandboxes/"+id, "").Object(); o["state"] != "running" {
 		t.Errorf("state %v after refusals", o["state"])
 	}
+	w.do("POST", "/sandboxes/"+id+"/pause?async=true", "").fails(http.StatusBadRequest, "unknown_field", "async")
+	w.do("POST", "/sandboxes?timeout=1", `{"templateID":"base"}`).fails(http.StatusBadRequest, "unknown_field", "timeout")
 	w.do("POST", "/sandboxes/nope/pause", `{"memory":false}`).fails(http.StatusNotFound, "", "doesn't exist")
 }
 

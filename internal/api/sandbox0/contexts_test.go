@@ -268,12 +268,20 @@ func TestAutoResumeOff(t *testing.T) {
 		if r.effect != enters {
 			continue
 		}
-		path := strings.ReplaceAll(apitest.PathOf(r.pattern, sandboxParam, id), "x1", ctx) + "?path=/nowhere"
+		path := strings.ReplaceAll(apitest.PathOf(r.pattern, sandboxParam, id), "x1", ctx) + queryOf(r, "/nowhere")
 		fails(w.Do(r.method, path, bodyOf(r)), http.StatusServiceUnavailable, "unavailable", "autoResume is off")
 	}
 	if v := w.sandbox(id); v["status"] != "paused" {
 		t.Errorf("it is %v", v)
 	}
+}
+
+// queryOf is what a route on a file needs to know of it, where its body does not say it.
+func queryOf(r route, path string) string {
+	if !strings.HasPrefix(r.pattern, allFiles) || r.body != nil {
+		return ""
+	}
+	return "?path=" + path
 }
 
 // TestEffects: every route that enters wakes a sandbox that sleeps, and no other
@@ -286,7 +294,7 @@ func TestEffects(t *testing.T) {
 		w := newWorld(t)
 		id := w.claim("")
 		data(w.Do("POST", all+"/"+id+"/pause", ""), 200)
-		a := w.Do(r.method, apitest.PathOf(r.pattern, sandboxParam, id)+"?path="+t.TempDir()+"/at/all", bodyOf(r)) // the guest is this machine
+		a := w.Do(r.method, apitest.PathOf(r.pattern, sandboxParam, id)+queryOf(r, t.TempDir()+"/at/all"), bodyOf(r)) // the guest is this machine
 		if woke := w.Fake.Sandboxes[id].Record.Generation == 2; woke != (r.effect == enters) {
 			t.Errorf("%s %s: woken %v; %d %s", r.method, r.pattern, woke, a.Status, a.Body)
 		}

@@ -289,6 +289,9 @@ func (c *call) parse(v body.Vocabulary) (words, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := body.NoQuery(c.r); err != nil {
+		return nil, err
+	}
 	w, err := v.Parse(data, body.NullIsAbsent)
 	return w, err
 }

@@ -343,5 +343,8 @@ func (c *call) parseWith(v body.Vocabulary, n body.Nulls) (map[string]body.Said,
 		return nil, err
 	}
 	c.sent = data
+	if _, err := c.query(); err != nil {
+		return nil, err
+	}
 	return v.Parse(data, n)
 }
