@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -236,11 +237,10 @@ func awake(w io.Writer, x *client.Explanation, now time.Time) {
 		heading = "\nidle: these no longer count as work:"
 	}
 	_, _ = fmt.Fprintln(w, heading)
-	var rows [][]string
 	for _, h := range x.Holds[:min(len(x.Holds), mostHolds)] {
-		rows = append(rows, append([]string{"  " + string(h.Kind)}, holdCells(h, now)...))
+		cells := slices.DeleteFunc(holdCells(h, now), func(text string) bool { return text == "-" })
+		_, _ = fmt.Fprintf(w, "  %-8s  %s\n%12s%s\n", cell(string(h.Kind)), cell(cells[0]), "", cell(strings.Join(cells[1:], ", ")))
 	}
-	table(w, rows)
 	if more := len(x.Holds) - mostHolds; more > 0 {
 		_, _ = fmt.Fprintf(w, "  and %d more: drowse hold %s --list\n", more, x.Sandbox)
 	}
@@ -269,7 +269,7 @@ func capOf(h client.Hold, now time.Time) string {
 	case h.Kind == client.HoldLease:
 		return "ends " + at(h.Until, now)
 	}
-	return "stalls " + at(h.Until, now) + " without progress"
+	return "stalls in " + span(h.Until.Sub(now)) + " without progress"
 }
 
 // brief cuts what may be long, such as a command, and keeps it on its line.

@@ -62,12 +62,18 @@ i0abc is running, generation 2
 next: it is paused in 4m12s (12:04:12), by its timeout
 
 awake because of:
-  lease     nightly build                              since 11:57:00         progress 3m0s ago    ends in 7m0s (12:07:00)
-  request   port 8000                                  since 11:59:59         -                    until it ends
-  process   python3 train.py --epochs 1000000000000…   since Aug 31 10:00:00  progress 10s ago     stalls in 29m50s (12:29:50) without progress
-  process   sleep infinity                             since 11:00:00         progress 50m0s ago   STALLED 20m0s ago, does not count
-  stream    port 9100                                  since 11:59:00         progress 1s ago      ignored, does not count
-  stream    port 9100                                  since 11:59:00         -                    ignored, does not count
+  lease     nightly build
+            since 11:57:00, progress 3m0s ago, ends in 7m0s (12:07:00)
+  request   port 8000
+            since 11:59:59, until it ends
+  process   python3 train.py --epochs 1000000000000…
+            since Aug 31 10:00:00, progress 10s ago, stalls in 29m50s without progress
+  process   sleep infinity
+            since 11:00:00, progress 50m0s ago, STALLED 20m0s ago, does not count
+  stream    port 9100
+            since 11:59:00, progress 1s ago, ignored, does not count
+  stream    port 9100
+            since 11:59:00, ignored, does not count
   and 1 more: drowse hold i0abc --list
 
 clocks:
@@ -104,7 +110,8 @@ last error: pause: no space left on device
 automatic pauses failed 3 times in a row; not tried again for 4m0s (12:04:00)
 
 idle: these no longer count as work:
-  process   x   since 12:00:00   progress 0s ago   STALLED, does not count
+  process   x
+            since 12:00:00, progress 0s ago, STALLED, does not count
 
 clocks:
   max lifetime       24h    in 20h0m (Sep 2 08:00:00)   then it is terminated
