@@ -9,7 +9,9 @@ bin=/usr/local/bin/drowse
 unit=/usr/local/lib/systemd/system/drowse.service
 defaults=/etc/default/drowse
 share=/usr/local/share/drowse
-completion=/usr/local/share/bash-completion/completions/drowse
+bash=/usr/local/share/bash-completion/completions/drowse
+zsh=/usr/local/share/zsh/site-functions/_drowse
+fish=/usr/local/share/fish/vendor_completions.d/drowse.fish
 state=/var/lib/drowse
 
 usage() {
@@ -205,7 +207,9 @@ install_drowse() {
 	for name in drowse.cil LICENSE INSTALL; do put "$tree/$name" "$share/$name" 644; done
 	put "$tree/install.sh" $share/install.sh 755
 	for file in "$tree"/monitoring/*; do put "$file" "$share/monitoring/${file##*/}" 644; done
-	"$bin.try" completion bash >"$work/.completion" 2>/dev/null && put "$work/.completion" $completion 644
+	for shell in "bash $bash" "zsh $zsh" "fish $fish"; do
+		"$bin.try" completion "${shell%% *}" >"$work/.completion" 2>/dev/null && put "$work/.completion" "${shell#* }" 644
+	done
 	[ -e $defaults ] || put "$tree/drowse.default" $defaults 644
 	changed=$service
 	put "$bin.try" "$bin" 755
@@ -251,7 +255,7 @@ uninstall_drowse() {
 
 	now='The program is removed in part.'
 	if systemd; then systemctl disable drowse.service >/dev/null 2>&1 || true; fi
-	rm -f "$bin" "$unit" "$completion" || die "not all files could be removed" "run this again"
+	rm -f "$bin" "$unit" "$bash" "$zsh" "$fish" || die "not all files could be removed" "run this again"
 	rm -rf "$share" || die "$share could not be removed" "run this again"
 	if systemd; then systemctl daemon-reload || true; fi
 	[ ! -e /etc/systemd/system/drowse.service ] || say "/etc/systemd/system/drowse.service is not of this installation, and stays."

@@ -305,7 +305,8 @@ func TestInstall(t *testing.T) {
 	for name, want := range map[string]string{
 		"usr/local/lib/systemd/system/drowse.service": read(t, "drowse.service"), "etc/default/drowse": read(t, "drowse.default"),
 		"usr/local/share/drowse/drowse.cil": read(t, "drowse.cil"), "usr/local/share/drowse/monitoring/alerts.yml": read(t, "monitoring/alerts.yml"),
-		"usr/local/share/bash-completion/completions/drowse": "complete drowse\n",
+		"usr/local/share/bash-completion/completions/drowse": "complete drowse\n", "usr/local/share/zsh/site-functions/_drowse": "complete drowse\n",
+		"usr/local/share/fish/vendor_completions.d/drowse.fish": "complete drowse\n",
 	} {
 		if got := read(t, m.path(name)); got != want {
 			t.Errorf("%s is %q", name, got)
@@ -329,7 +330,7 @@ func TestInstall(t *testing.T) {
 	write(t, m.path("var/lib/drowse/drowse.db"), "all of it", 0o600)
 	_, calls = m.mustInstall("--uninstall")
 	contains(t, calls, "drowse pause --all --state-dir /var/lib/drowse\nsystemctl disable --now drowse.service\n")
-	if m.has("usr/local/bin/drowse") || m.has("usr/local/share/drowse") || m.has("usr/local/lib/systemd/system/drowse.service") {
+	if m.has("usr/local/bin/drowse") || m.has("usr/local/share/drowse") || m.has("usr/local/share/zsh/site-functions/_drowse") || m.has("usr/local/lib/systemd/system/drowse.service") {
 		t.Error("the program is still there")
 	}
 	if !m.has("var/lib/drowse/drowse.db") || !m.has("etc/default/drowse") {
