@@ -193,13 +193,25 @@ func (k *kernel) alive() bool {
 	}
 }
 
+// listen has e told what the kernel says from now on. What was printed before, by a
+// job in the background, may still be in the pipes.
 func (k *kernel) listen(e *execution) {
+	k.order.Lock()
+	defer k.order.Unlock()
+	for _, r := range k.raw {
+		r.drain(k)
+		r.rest = nil
+	}
+	k.hear(e)
+}
+
+func (k *kernel) unlisten() { k.hear(nil) }
+
+func (k *kernel) hear(e *execution) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.current = e
 }
-
-func (k *kernel) unlisten() { k.listen(nil) }
 
 // deliver is called with order held. Without a listener, as between cells, what
 // is said is lost; so the output of a background job never blocks it.
