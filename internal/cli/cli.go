@@ -75,6 +75,8 @@ Commands that talk to a server take its URL and the API key from, in this order:
      loopback addresses only
   4. http://127.0.0.1:3000
 
+With the flag --state-dir those files come before the variables.
+
 A URL without http:// or https:// is http:// if its host is a loopback address, and
 https:// otherwise.
 

@@ -32,8 +32,15 @@ func (a *app) stateDirectory() string {
 }
 
 func (a *app) serverURL() string {
+	if namesState(a) {
+		return localURL(a)
+	}
 	return withScheme(cmp.Or(a.url, a.Getenv("DROWSE_URL"), a.Getenv("E2B_API_URL"), localURL(a), client.DefaultURL))
 }
+
+// namesState tells whether the command line names the server by its state directory:
+// variables may be of another.
+func namesState(a *app) bool { return a.stateDir != "" && a.url == "" && localURL(a) != "" }
 
 // localURL is where the server of the state directory said that it listens; empty
 // if it is not there for this user.
@@ -112,7 +119,7 @@ func certificates(a *app) (*tls.Config, error) {
 // one. No key is no failure before the server says so: that nothing listens is
 // the better news.
 func (a *app) apiKey(server string) (key, step string) {
-	if key := cmp.Or(a.key, a.Getenv("DROWSE_API_KEY"), a.Getenv("E2B_API_KEY")); key != "" {
+	if key, _ := keyGiven(a); key != "" {
 		return key, ""
 	}
 	if !isLoopback(server) && server != localURL(a) {
@@ -143,9 +150,23 @@ func withScheme(text string) string {
 
 func keyFile(a *app) string { return filepath.Join(a.stateDirectory(), settings.KeyFile) }
 
+// keyGiven is the key that flags or environment give, and which of them.
+func keyGiven(a *app) (key, from string) {
+	if a.key != "" {
+		return a.key, "--api-key"
+	}
+	for _, name := range []string{"DROWSE_API_KEY", "E2B_API_KEY"} {
+		if key := a.Getenv(name); key != "" && !namesState(a) {
+			return key, name
+		}
+	}
+	return "", ""
+}
+
 // keyIsOfFile tells whether it is the key in the state directory that calls are made with.
 func keyIsOfFile(a *app) bool {
-	return cmp.Or(a.key, a.Getenv("DROWSE_API_KEY"), a.Getenv("E2B_API_KEY")) == ""
+	key, _ := keyGiven(a)
+	return key == ""
 }
 
 func isLoopback(server string) bool {
@@ -179,9 +200,12 @@ func (a *app) explainKey(server string, err error) error {
 		return err
 	}
 	key, step := a.apiKey(server)
+	_, from := keyGiven(a)
 	switch _, unfinished := os.Stat(keyFile(a) + ".new"); {
 	case step != "":
-	case key == "" || !keyIsOfFile(a):
+	case from != "":
+		step = fmt.Sprintf("the key is that of %s: give a valid one, with --api-key or DROWSE_API_KEY", from)
+	case key == "":
 		step = "give a valid key with --api-key or DROWSE_API_KEY"
 	case unfinished == nil:
 		step = fmt.Sprintf("the key is that of %s; a rotation that was cut off left the next one: mv %[1]s.new %[1]s", keyFile(a))

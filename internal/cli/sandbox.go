@@ -584,7 +584,7 @@ are: each failure is printed, and the exit code is that of the first. On a termi
 				return err
 			})
 			if sure = len(args) == 0; err == nil && !sure {
-				sure, err = ask(a, fmt.Sprintf("Kill all sandboxes and delete their data: %d, paused ones included?", len(args)))
+				sure, err = ask(a, fmt.Sprintf("Kill all sandboxes of %s and delete their data: %d, paused ones included?", a.serverURL(), len(args)))
 			}
 			if err != nil || !sure {
 				return cmp.Or(err, hint(&exitError{exitFailure, errors.New("nothing was killed")}, "answer y, or give --yes"))

@@ -154,7 +154,7 @@ func fits(key string, now, more Use, most store.KeyLimits) error {
 	}{
 		{
 			"maxRunning", now.Running, more.Running, most.Running,
-			"you have reached the maximum number of concurrent E2B sandboxes (%[3]d) of the API key: %[1]d run",
+			"you have reached the maximum number of concurrent E2B sandboxes (%[3]d) of the API key: %[1]d running",
 			"pause or kill some, or use a key with a larger maxRunning",
 		},
 		{
