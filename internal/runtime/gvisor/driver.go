@@ -588,19 +588,27 @@ func (d *Driver) remove(bundle, cid string) error {
 	// No process can be killed while it waits for a write that is held back.
 	_ = groupOf(bundle, cid).liftDisks()
 	endImageServers(groupOf(bundle, cid))
-	var errs []error
-	c, err := d.load(bundle, cid)
-	if err == nil {
-		if err := c.Destroy(); err != nil {
-			errs = append(errs, fmt.Errorf("destroy: %w", err))
+	destroy := func() error {
+		c, err := d.load(bundle, cid)
+		if err != nil {
+			return nil // it is gone, or half written by a process that was killed
 		}
-	} // else it is gone, or half written by a process that was killed
+		if err := c.Destroy(); err != nil {
+			return fmt.Errorf("destroy: %w", err)
+		}
+		return nil
+	}
+	err := destroy()
 	if err := failpoint.Fail(failpoint.Destroyed); err != nil {
 		return err
 	}
 	// What gVisor has not written down, because whoever made it was killed, is
 	// still in the runtime's cgroup.
-	errs = append(errs, groupOf(bundle, cid).remove(), netnsOf(bundle).Remove())
+	left := groupOf(bundle, cid).remove()
+	if err != nil && left == nil { // gVisor does not wait for who ends slowly, and we have
+		err = destroy()
+	}
+	errs := []error{err, left, netnsOf(bundle).Remove()}
 	// Whatever another gVisor calls them: no id is part of another's.
 	files, err := filepath.Glob(filepath.Join(d.root, "*"+cid+"*"))
 	errs = append(errs, err)
