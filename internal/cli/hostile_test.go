@@ -182,6 +182,7 @@ func TestHostileText(t *testing.T) {
 		"webhooks deliveries": {{"webhooks", "deliveries", hook}},
 		"webhooks retry":      {{"webhooks", "retry", hook}},
 		"keys revoke":         {{"keys", "revoke", "nobody"}},
+		"keys rotate":         {{"keys", "rotate", "nobody" + hostileText}},
 		"volumes":             {{"volumes", "ls"}},
 		"volumes create":      {{"volumes", "create", "other"}, {"volumes", "create", "data"}},
 		"volumes ls":          {{"volumes", "ls"}},

@@ -243,7 +243,8 @@ func TestWedgedWork(t *testing.T) {
 		if h, ok = hold(x, wedged); !ok || h.Counts {
 			return fmt.Errorf("sleep 600 is not shown as stalled: %+v", x.Holds)
 		}
-		if line := lineWith(s.why(ctx, sb.ID), "sleep 600"); !strings.Contains(line, "STALLED") {
+		_, text, _ := strings.Cut(s.why(ctx, sb.ID), "sleep 600\n")
+		if line, _, _ := strings.Cut(text, "\n"); !strings.Contains(line, "STALLED") {
 			t.Errorf("drowse why says of it: %q, want STALLED", line)
 		}
 		return nil
