@@ -304,6 +304,17 @@ func (s *server) cleanUp() {
 			s.t.Errorf("clean up: %v", err)
 		}
 	}
+	// Snapshots live on, with the files that they need.
+	snaps := client.NewSnapshots(s.client)
+	kept, err := snaps.List(ctx, "")
+	if err != nil {
+		s.t.Errorf("clean up: %v", err)
+	}
+	for _, snap := range kept {
+		if err := snaps.Delete(ctx, snap.ID); err != nil && !errors.Is(err, client.ErrNotFound) {
+			s.t.Errorf("clean up: snapshot %s: %v", snap.ID, err)
+		}
+	}
 	for _, id := range s.ids {
 		err := poll(goneWithin, func() error { return s.left(id, true) })
 		if err != nil {
