@@ -453,7 +453,11 @@ func (x *exchange) tunnel(resp *h1.Response) bool {
 	x.step(func(e *ending) { e.answered = true })
 	m := messagesOf(resp.Status, resp.Fields.Get("Upgrade"), "")
 	var inward sync.WaitGroup
-	inward.Go(func() { x.pipeInward(m != nil) })
+	inward.Go(func() {
+		if x.bodyEnded() {
+			x.pipeInward(m != nil)
+		}
+	})
 	if m == nil {
 		x.pipe(x.c.in.conn, &x.up.stream, &x.sent)
 	} else {
@@ -470,6 +474,24 @@ func (x *exchange) tunnel(resp *h1.Response) bool {
 	inward.Wait()
 	x.up.close()
 	return false
+}
+
+// bodyEnded waits until the request's body, which may follow the switch, has been
+// read, and reports whether the client's next bytes are the tunnel's.
+func (x *exchange) bodyEnded() bool {
+	if x.upload == nil {
+		return true
+	}
+	<-x.upload
+	x.c.stopWatching() // the upload's end has begun it again
+	switch {
+	case x.step(nil).over:
+		return false
+	case x.unread:
+		x.c.breakOff()
+		return false
+	}
+	return true
 }
 
 // pipeInward passes on what the client sends. If what the sandbox says is

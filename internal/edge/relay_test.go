@@ -475,6 +475,37 @@ func TestTunnelEnds(t *testing.T) {
 	}
 }
 
+// TestTunnelBeginsBehindTheBody: a server may switch before it has read the body of
+// the request that asked for it. What the client sends next is the body still, and
+// two that read it at once would have torn it.
+func TestTunnelBeginsBehindTheBody(t *testing.T) {
+	f := newFleet(t, nil)
+	rawUpstream(t, f, func(_ int, c net.Conn, br *bufio.Reader) {
+		r, err := http.ReadRequest(br)
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		body, _ := io.ReadAll(r.Body)
+		rest, _ := io.ReadAll(br)
+		fmt.Fprintf(c, "body %d, tunnel %s", len(body), rest)
+	})
+	conn, br := talk(t, f.serve(t))
+	fmt.Fprint(conn, rawHead("POST / HTTP/1.1")+"Connection: Upgrade\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+	if _, err := http.ReadResponse(br, nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		fmt.Fprintf(conn, "400\r\n%s\r\n", strings.Repeat("b", 1024))
+	}
+	fmt.Fprint(conn, "0\r\n\r\nhello")
+	_ = conn.(*net.TCPConn).CloseWrite()
+	data, err := io.ReadAll(br)
+	if string(data) != "body 102400, tunnel hello" || err != nil {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
 func TestLargeBodies(t *testing.T) {
 	const size = 8 << 20
 	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
