@@ -248,15 +248,18 @@ func UnknownField(path, name string, known []string) error {
 	return e.WithRemedy("leave it out; /v1/openapi.json has the fields")
 }
 
-// NoQuery refuses parameters in the query of a call that says all in its body.
-func NoQuery(r *http.Request) error {
+// NoQuery refuses parameters in the query of a call that says all in its body, but for
+// those that are known.
+func NoQuery(r *http.Request, known ...string) error {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return Invalid("the query string is malformed")
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
-		return errdef.New(errdef.Invalid, "unknown_field", "%q is not a parameter of the query here", Short(name)).
-			WithRemedy("leave it out, or put it into the body if it is a field of that").With("field", Short(name))
+		if !slices.Contains(known, name) {
+			return errdef.New(errdef.Invalid, "unknown_field", "%q is not a parameter of the query here", Short(name)).
+				WithRemedy("leave it out, or put it into the body if it is a field of that").With("field", Short(name))
+		}
 	}
 	return nil
 }

@@ -315,12 +315,16 @@ func (s *server) remove(c *call) (reply, error) {
 	return reply{status: c.gen.deleted, data: messageView{"sandbox deleted"}}, nil
 }
 
-// pause answers when the pause is committed: clients poll until they see that. A
-// pause of files alone is one that traffic ends only where there is a service that it
+// pause answers when the pause is committed, or with async once it has begun: clients
+// poll until they see it committed, and the event log has why it may have failed. A pause of files alone is one that traffic ends only where there is a service that it
 // may start. Any other sandbox which traffic may wake keeps its memory, which is more
 // than was asked for.
 func (s *server) pause(c *call) (reply, error) {
-	w, err := c.parse(memoryBody)
+	w, err := c.parse(memoryBody, "async")
+	if err != nil {
+		return reply{}, err
+	}
+	async, err := flag(c.r.URL.Query(), "async")
 	if err != nil {
 		return reply{}, err
 	}
@@ -332,9 +336,17 @@ func (s *server) pause(c *call) (reply, error) {
 	if memory, was := said[bool](w, "memory"); was && !memory && (!sb.Record.Settings.AutoResume || sb.Record.Settings.Serves) {
 		mode = lifecycle.Filesystem
 	}
-	err = s.Sandboxes.Pause(c.r.Context(), c.sandbox, mode, c.actor)
-	if e, is := errors.AsType[*errdef.Error](err); err != nil && (!is || e.Code != "already_paused") {
+	pause := s.Sandboxes.Pause
+	if async {
+		pause = s.Sandboxes.BeginPause
+	}
+	err = pause(c.r.Context(), c.sandbox, mode, c.actor)
+	e, is := errors.AsType[*errdef.Error](err)
+	switch {
+	case err != nil && (!is || e.Code != "already_paused"):
 		return reply{}, err
+	case async && err == nil:
+		return reply{status: http.StatusAccepted, data: pausedView{SandboxID: c.sandbox, Status: statusRunning}}, nil
 	}
 	return ok(pausedView{SandboxID: c.sandbox, Paused: true, Status: statusPaused})
 }

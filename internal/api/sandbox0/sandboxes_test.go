@@ -144,6 +144,15 @@ func TestPauseAndResume(t *testing.T) {
 	if d := w.sandbox(id); d["status"] != "running" || d["runtime_generation"] != 2. || d["expires_at"] != "2026-09-01T13:02:00.123456Z" {
 		t.Errorf("resumed: %v", d)
 	}
+	if v := data(w.Do("POST", all+"/"+id+"/pause?async=true", ""), http.StatusAccepted); v["paused"] != false || v["status"] != "running" {
+		t.Errorf("pause that has begun: %v", v)
+	}
+	if v := data(w.Do("POST", all+"/"+id+"/pause?async=true", ""), 200); v["paused"] != true {
+		t.Errorf("pause of one that sleeps: %v", v)
+	}
+	fails(w.Do("POST", all+"/"+id+"/pause?async=later", ""), http.StatusBadRequest, "bad_request", "use true or false")
+	fails(w.Do("POST", all+"/"+id+"/pause?asynch=true", ""), http.StatusBadRequest, "bad_request", "is not a parameter")
+	fails(w.Do("POST", all+"/"+id+"/resume?async=true", ""), http.StatusBadRequest, "bad_request", "is not a parameter")
 }
 
 // TestPauseKeepsMemory where traffic may wake the sandbox: a pause of files alone

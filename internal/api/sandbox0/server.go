@@ -41,6 +41,8 @@ type Lifecycle interface {
 	// Pause returns when the pause is committed; errdef.Conflict with code
 	// "already_paused" if there is nothing to do.
 	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	// BeginPause is Pause, and returns when it is committed that the pause has begun.
+	BeginPause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
 	// Connect extends a running sandbox or resumes a paused one.
 	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
 	Kill(ctx context.Context, id, actor string) error
@@ -283,13 +285,14 @@ func (s *server) find(c *call) (store.Sandbox, error) {
 	return alive(sb)
 }
 
-// parse reads the body by a vocabulary.
-func (c *call) parse(v body.Vocabulary) (words, error) {
+// parse reads the body by a vocabulary. Of the query, it takes only the parameters that
+// are known.
+func (c *call) parse(v body.Vocabulary, known ...string) (words, error) {
 	data, err := httpapi.ReadBody(c.w, c.r, c.key.ID)
 	if err != nil {
 		return nil, err
 	}
-	if err := body.NoQuery(c.r); err != nil {
+	if err := body.NoQuery(c.r, known...); err != nil {
 		return nil, err
 	}
 	w, err := v.Parse(data, body.NullIsAbsent)

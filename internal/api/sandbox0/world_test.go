@@ -169,6 +169,11 @@ func (in *inside) Pause(ctx context.Context, id string, mode lifecycle.Mode, act
 	return in.Fake.Pause(ctx, id, mode, actor)
 }
 
+// BeginPause is Pause: nothing takes time here.
+func (in *inside) BeginPause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
+	return in.Pause(ctx, id, mode, actor)
+}
+
 // Kill cuts all that is open.
 func (in *inside) Kill(ctx context.Context, id, actor string) error {
 	in.cut(id)

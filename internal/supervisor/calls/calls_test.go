@@ -90,6 +90,25 @@ func TestPause(t *testing.T) {
 	}
 }
 
+// TestBeginPause holds that it waits for what is in flight, and not for its own end.
+func TestBeginPause(t *testing.T) {
+	b := &scripted{answers: []answer{
+		ends(lifecycle.Waits, false, lifecycle.EntryResumed),
+		{res: lifecycle.Result{Verdict: lifecycle.Applies, Changed: true}},
+		{res: lifecycle.Result{Verdict: lifecycle.Joins}},
+		{err: errdef.New(errdef.Conflict, "already_paused", "it sleeps")},
+	}}
+	for want := range 3 {
+		err := b.reception().BeginPause(t.Context(), "a", lifecycle.Filesystem, "me")
+		if refused := want == 2; errdef.Is(err, errdef.Conflict) != refused || err != nil && !refused {
+			t.Errorf("pause %d: %v", want, err)
+		}
+	}
+	if p := b.asked[1].(lifecycle.PauseRequested); p.Mode != lifecycle.Filesystem || p.Actor != "me" || p.Op == "" || p.Op == b.asked[0].(lifecycle.PauseRequested).Op {
+		t.Errorf("asked with %+v", p)
+	}
+}
+
 // TestResume holds what those get who find a resume in flight.
 func TestResume(t *testing.T) {
 	already := errdef.New(errdef.Conflict, "already_running", "it runs")

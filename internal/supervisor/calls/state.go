@@ -23,6 +23,24 @@ func (r *Reception) Pause(ctx context.Context, id string, mode lifecycle.Mode, a
 	return Pause(ctx, b, mode, By("", actor))
 }
 
+// BeginPause begins to pause a sandbox, or joins a pause in flight, and returns when it is
+// committed that this has begun. The event log has how it ends.
+func (r *Reception) BeginPause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
+	b, err := r.Find(id)
+	if err != nil {
+		return err
+	}
+	for {
+		res, ended, err := b.Request(lifecycle.PauseRequested{Meta: By(ids.NewOp(), actor), Mode: mode})
+		if err != nil || res.Verdict != lifecycle.Waits {
+			return err
+		}
+		if _, err := Wait(ctx, ended); err != nil {
+			return err
+		}
+	}
+}
+
 // Pause pauses a sandbox and returns when that is committed.
 func Pause(ctx context.Context, b Sandbox, mode lifecycle.Mode, m lifecycle.Meta) error {
 	_, err := pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: mode})

@@ -115,6 +115,16 @@ check('pause and what wakes', async (t) => {
   assert.deepEqual([resumed.status, resumed.runtimeGeneration], ['running', 3])
 })
 
+check('pause in the background', async (t) => {
+  const box = await claim(t)
+  const answer = await fetch(`${process.env.SANDBOX0_BASE_URL}/api/v1/sandboxes/${box.id}/pause?async=true`, {
+    method: 'POST', headers: { Authorization: `Bearer ${process.env.SANDBOX0_TOKEN}` },
+  })
+  assert.deepEqual([answer.status, (await answer.json()).data.paused], [202, false])
+  await until(async () => (await client.sandboxes.get(box.id)).paused)
+  assert.equal((await client.sandboxes.get(box.id)).status, 'paused')
+})
+
 check('without auto resume', async (t) => {
   const box = await claim(t, { autoResume: false })
   await client.sandboxes.pause(box.id)
