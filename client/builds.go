@@ -46,7 +46,7 @@ type BuildOptions struct {
 	Ready string // a command that succeeds when the template is ready to be kept
 
 	// Of the sandboxes of the template; 0 for the server's own.
-	CPUs      int
+	CPUs      float64
 	MemoryMiB int
 
 	Force bool // take all steps, although the server knows what they led to
@@ -94,7 +94,7 @@ func (t Templates) Build(ctx context.Context, o BuildOptions) (Template, error) 
 		BuildID    string `json:"buildID"`
 	}
 	request := map[string]any{"name": o.Name}
-	for name, n := range map[string]int{"cpuCount": o.CPUs, "memoryMB": o.MemoryMiB} {
+	for name, n := range map[string]float64{"cpuCount": o.CPUs, "memoryMB": float64(o.MemoryMiB)} {
 		if n != 0 {
 			request[name] = n
 		}

@@ -89,7 +89,7 @@ type Usage struct {
 	Sandbox string  `json:"sandbox"`
 	Name    string  `json:"name,omitempty"`
 	State   State   `json:"state"`
-	CPUs    int     `json:"cpus"`           // that it may use
+	CPUs    float64 `json:"cpus"`           // that it may use
 	Last    *Sample `json:"last,omitempty"` // before its pause, if it sleeps; nil if there is none since the server's start
 }
 

@@ -104,7 +104,7 @@ type CreateOptions struct {
 	Ports map[string]WakePolicy // what traffic does, by port ("8080") or port and path ("8080/healthz"), where that is not Wake
 	Hooks Hooks
 
-	CPUs      int // of the host's; zero means the server's default, as with the next three
+	CPUs      float64 // of the host's, 0.5 for half the time of one; zero means the server's default, as with the next three
 	MemoryMiB int
 	DiskMiB   int
 	PIDs      int // tasks on the host: a process inside takes two
@@ -200,10 +200,10 @@ type Info struct {
 
 // Limits bound what a sandbox may use.
 type Limits struct {
-	CPUs      int `json:"cpus"`
-	MemoryMiB int `json:"memoryMiB"`
-	DiskMiB   int `json:"diskMiB"`
-	PIDs      int `json:"pids"`
+	CPUs      float64 `json:"cpus"`
+	MemoryMiB int     `json:"memoryMiB"`
+	DiskMiB   int     `json:"diskMiB"`
+	PIDs      int     `json:"pids"`
 }
 
 // Checkpoint is what a sleeping sandbox wakes from.
@@ -302,7 +302,7 @@ type createRequest struct {
 	CheckpointEvery    *seconds              `json:"checkpointEverySeconds,omitempty"`
 	Ports              map[string]WakePolicy `json:"ports,omitempty"`
 	Hooks              Hooks                 `json:"hooks,omitzero"`
-	CPUs               int                   `json:"cpus,omitempty"`
+	CPUs               float64               `json:"cpus,omitempty"`
 	MemoryMiB          int                   `json:"memoryMiB,omitempty"`
 	DiskMiB            int                   `json:"diskMiB,omitempty"`
 	PIDs               int                   `json:"pids,omitempty"`

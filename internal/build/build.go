@@ -44,8 +44,8 @@ func (s State) with(name, value string) State {
 
 // Limits are those of the sandboxes of a template; zero for the server's own.
 type Limits struct {
-	CPUs      int `json:"cpus,omitempty"`
-	MemoryMiB int `json:"memoryMiB,omitempty"`
+	CPUs      float64 `json:"cpus,omitempty"`
+	MemoryMiB int     `json:"memoryMiB,omitempty"`
 }
 
 // Kind is what a step does.

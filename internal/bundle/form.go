@@ -101,10 +101,10 @@ func (f *proxyForm) proxy() *store.Proxy {
 }
 
 type limitsForm struct {
-	CPUs      int `json:"cpus"`
-	MemoryMiB int `json:"memoryMiB"`
-	DiskMiB   int `json:"diskMiB"`
-	PIDs      int `json:"pids"`
+	CPUs      float64 `json:"cpus"`
+	MemoryMiB int     `json:"memoryMiB"`
+	DiskMiB   int     `json:"diskMiB"`
+	PIDs      int     `json:"pids"`
 }
 
 type hooksForm struct {

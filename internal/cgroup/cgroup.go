@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -92,7 +93,7 @@ func (t Tree) words(group, name string) ([]string, error) {
 // Limits is what a cgroup may take. 0 is no limit.
 type Limits struct {
 	Memory int64 // bytes
-	CPUs   int
+	CPUs   float64
 	PIDs   int64
 }
 
@@ -115,7 +116,7 @@ func (l Limits) settings() [][2]string {
 	}
 	if l.CPUs > 0 {
 		period := cpuPeriod.Microseconds()
-		s = append(s, [2]string{"cpu.max", fmt.Sprintf("%d %d", int64(l.CPUs)*period, period)})
+		s = append(s, [2]string{"cpu.max", fmt.Sprintf("%d %d", int64(math.Round(l.CPUs*float64(period))), period)})
 	}
 	if l.PIDs > 0 {
 		s = append(s, [2]string{"pids.max", strconv.FormatInt(l.PIDs, 10)})

@@ -261,12 +261,12 @@ func TestLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group, err := p.Make("i0r1", Limits{Memory: 64 << 20, CPUs: 2, PIDs: 7})
+	group, err := p.Make("i0r1", Limits{Memory: 64 << 20, CPUs: 1.15, PIDs: 7})
 	if err != nil || group != "/drowse/i0r1" {
 		t.Fatalf("%s, %v", group, err)
 	}
 	want := map[string]string{
-		"memory.max": "67108864", "memory.oom.group": "1", "memory.swap.max": "0", "cpu.max": "200000 100000", "pids.max": "7",
+		"memory.max": "67108864", "memory.oom.group": "1", "memory.swap.max": "0", "cpu.max": "115000 100000", "pids.max": "7",
 	}
 	if got := f.groups[group].values; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -65,28 +65,25 @@ func parseMiB(text string) (int, error) {
 }
 
 // cpusFlag is a flag that takes a number of CPUs.
-type cpusFlag struct{ n *int }
+type cpusFlag struct{ n *float64 }
 
-func (c cpusFlag) Type() string { return "int" }
+func (c cpusFlag) Type() string { return "float" }
 
 func (c cpusFlag) String() string {
 	if c.n == nil {
 		return "0"
 	}
-	return strconv.Itoa(*c.n)
+	return strconv.FormatFloat(*c.n, 'f', -1, 64)
 }
 
-// Set takes 2 and 2.0. A part of a CPU is refused: more would be given than was asked
-// for, or nothing.
+// Set takes 2 and 0.5.
 func (c cpusFlag) Set(text string) error {
 	n, err := strconv.ParseFloat(text, 64)
 	switch {
 	case err != nil || math.IsNaN(n) || n < 0 || n > math.MaxInt32:
-		return errors.New("want a number of CPUs such as 2")
-	case n != math.Trunc(n):
-		return errors.New("sandboxes have whole CPUs: want 1, 2 or more")
+		return errors.New("want a number of CPUs such as 2 or 0.5")
 	}
-	*c.n = int(n)
+	*c.n = n
 	return nil
 }
 

@@ -22,13 +22,13 @@ func TestSizes(t *testing.T) {
 }
 
 func TestCPUs(t *testing.T) {
-	for text, want := range map[string]int{"2": 2, "2.0": 2, "0.5": -1, "1.5": -1, "-1": -1, "x": -1, "NaN": -1, "inf": -1} {
-		got := 0
+	for text, want := range map[string]float64{"2": 2, "2.0": 2, "0.5": 0.5, "1.5": 1.5, "-1": -1, "x": -1, "NaN": -1, "inf": -1} {
+		got := 0.
 		if err := (cpusFlag{&got}).Set(text); err != nil {
 			got = -1
 		}
 		if got != want {
-			t.Errorf("%q: got %d, want %d", text, got, want)
+			t.Errorf("%q: got %v, want %v", text, got, want)
 		}
 	}
 }

@@ -19,7 +19,8 @@ import (
 type buildFlags struct {
 	file, target, start, ready string
 	args, tags                 []string
-	cpus, memory               int
+	cpus                       float64
+	memory                     int
 	force                      bool
 }
 

@@ -115,7 +115,7 @@ type createFlags struct {
 	snapshot  string
 	timeout   limitFlag
 	pauseMode string
-	cpus      int
+	cpus      float64
 	memoryMiB int
 	diskMiB   int
 	pids      int
@@ -139,7 +139,7 @@ func (c *createFlags) add(f *pflag.FlagSet) {
 	f.Var(&c.timeout, "timeout", "how long the sandbox runs after each start or wake before --on-timeout applies; none for no limit")
 	c.lifeFlags.add(f)
 	f.StringVar(&c.pauseMode, "pause-mode", "memory", "what an automatic pause keeps (`mode`): memory (processes and files) or filesystem (files only)")
-	f.Var(cpusFlag{&c.cpus}, "cpus", "CPU limit (default: the server's)")
+	f.Var(cpusFlag{&c.cpus}, "cpus", "CPU limit, such as 2 or 0.5 (default: the server's)")
 	mibVar(f, &c.memoryMiB, "memory", 0, "memory limit, in MiB or as a `size` such as 2g (default: the server's)")
 	mibVar(f, &c.diskMiB, "disk", 0, "disk limit, in MiB or as a `size` such as 2g; a sandbox over it is paused (default: the server's)")
 	f.IntVar(&c.pids, "pids", 0, "limit on processes and threads; each process counts as two (default: the server's)")

@@ -320,7 +320,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 		row("without memory", withoutMemory(c))
 	}
 	row("last error", i.LastError)
-	row("limits", fmt.Sprintf("%d cpus, %d MiB memory, %d MiB disk", i.Limits.CPUs, i.Limits.MemoryMiB, i.Limits.DiskMiB))
+	row("limits", fmt.Sprintf("%v cpus, %d MiB memory, %d MiB disk", i.Limits.CPUs, i.Limits.MemoryMiB, i.Limits.DiskMiB))
 	for _, p := range slices.Sorted(maps.Keys(i.Ports)) {
 		row("port", fmt.Sprintf("%s=%s", p, i.Ports[p]))
 	}

@@ -62,7 +62,7 @@ func tableOfUsage(w io.Writer, list []client.Usage, now time.Time) {
 			row[5] = human.Bytes(s.DiskBytes) + " of " + human.Bytes(s.DiskLimitBytes)
 			row[6] = span(now.Sub(s.At)) + " ago"
 			if u.State == client.Running {
-				row[3] = fmt.Sprintf("%.0f%% of %d", s.CPUPercent, u.CPUs)
+				row[3] = fmt.Sprintf("%.0f%% of %v", s.CPUPercent, u.CPUs)
 				row[4] = human.Bytes(s.MemoryBytes) + " of " + human.Bytes(s.MemoryLimitBytes)
 			}
 		}

@@ -59,6 +59,8 @@ func fill(t *testing.T, v reflect.Value) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(3)
+	case reflect.Float64:
+		v.SetFloat(3)
 	case reflect.Uint32:
 		v.SetUint(7)
 	case reflect.String:

@@ -85,7 +85,7 @@ type createIn struct {
 	LifetimeSeconds float64           `json:"max_lifetime_seconds,omitempty" jsonschema:"delete the sandbox this many seconds after its creation, asleep or not; left out: the server's default"`
 	KeepSeconds     float64           `json:"paused_retention_seconds,omitempty" jsonschema:"delete the sandbox once it has slept this many seconds; left out: the server's default"`
 	TimeoutSeconds  float64           `json:"timeout_seconds,omitempty" jsonschema:"sleep this many seconds after each start, even if busy; left out: never"`
-	CPUs            int               `json:"cpus,omitempty" jsonschema:"left out: the server's default"`
+	CPUs            float64           `json:"cpus,omitempty" jsonschema:"such as 2 or 0.5; left out: the server's default"`
 	MemoryMiB       int               `json:"memory_mib,omitempty" jsonschema:"left out: the server's default"`
 	DiskMiB         int               `json:"disk_mib,omitempty" jsonschema:"left out: the server's default"`
 	NoInternet      bool              `json:"no_internet,omitempty" jsonschema:"block all traffic out of the sandbox"`

@@ -76,7 +76,7 @@ type Network interface {
 
 // Limits bound a runtime on the host.
 type Limits struct {
-	CPUs      int
+	CPUs      float64 // to the hundredth
 	MemoryMiB int
 	PIDs      int // host tasks
 }

@@ -94,7 +94,7 @@ func (g gauges) usage(gauge func(*prometheus.Desc, float64)) {
 			continue
 		}
 		memory += float64(last.Memory)
-		cpus += last.CPUPercent / 100 * float64(sb.Config.Limits.CPUs)
+		cpus += last.CPUPercent / 100 * sb.Config.Limits.CPUs
 	}
 	gauge(g.memory, memory)
 	gauge(g.cpus, cpus)

@@ -114,7 +114,7 @@ func mostLimits() (store.Limits, error) {
 		return store.Limits{}, fmt.Errorf("size of the host: %w", err)
 	}
 	memory := host.Totalram * uint64(host.Unit) >> 20
-	return store.Limits{CPUs: goruntime.NumCPU(), MemoryMiB: int(memory), PIDs: 1 << 15}, nil
+	return store.Limits{CPUs: float64(goruntime.NumCPU()), MemoryMiB: int(memory), PIDs: 1 << 15}, nil
 }
 
 // Run serves until ctx ends, then stops in order. The error says what kept the

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -203,11 +204,15 @@ type Hook struct {
 
 // Limits bound what a sandbox may use. In a request zero says nothing.
 type Limits struct {
-	CPUs      int `json:"cpus"`      // whole cores
-	MemoryMiB int `json:"memoryMiB"` // guest memory
-	DiskMiB   int `json:"diskMiB"`   // what its own layers may hold; 0 for no limit
-	PIDs      int `json:"pids"`      // host tasks; a guest process takes two
+	CPUs      float64 `json:"cpus"`      // to the hundredth
+	MemoryMiB int     `json:"memoryMiB"` // guest memory
+	DiskMiB   int     `json:"diskMiB"`   // what its own layers may hold; 0 for no limit
+	PIDs      int     `json:"pids"`      // host tasks; a guest process takes two
 }
+
+// VCPUs returns the CPUs for clients that know whole ones alone: not fewer than there
+// are.
+func (l Limits) VCPUs() int { return int(math.Ceil(l.CPUs)) }
 
 // Event is an entry of the event log as stored.
 type Event struct {

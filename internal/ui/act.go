@@ -172,3 +172,16 @@ func (v *visit) count(field string, otherwise int) (int, error) {
 	}
 	return n, nil
 }
+
+// number reads one with fractions; 0 for none.
+func (v *visit) number(field string) (float64, error) {
+	text := strings.TrimSpace(v.r.PostForm.Get(field))
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n > 0) {
+		return 0, refusal{http.StatusBadRequest, fmt.Sprintf("%.40q is not a number above 0", text), "write one such as 2 or 0.5"}
+	}
+	return n, nil
+}

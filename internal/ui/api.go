@@ -132,7 +132,7 @@ func (a api) call(ctx context.Context, method, path string, query url.Values, in
 // sample is what a sandbox used at a time.
 type sample struct {
 	At        time.Time `json:"timestamp"`
-	CPUs      int       `json:"cpuCount"`
+	CPUs      float64   `json:"cpuCount"`
 	CPU       float64   `json:"cpuUsedPct"`
 	Memory    int64     `json:"memUsed"`
 	MemoryMax int64     `json:"memTotal"`

@@ -81,7 +81,10 @@ func (v *visit) createOptions() (o client.CreateOptions, err error) {
 			}
 		}
 	}
-	for name, field := range map[string]*int{"cpus": &o.CPUs, "memory": &o.MemoryMiB, "disk": &o.DiskMiB} {
+	if o.CPUs, err = v.number("cpus"); err != nil {
+		return o, err
+	}
+	for name, field := range map[string]*int{"memory": &o.MemoryMiB, "disk": &o.DiskMiB} {
 		if *field, err = v.count(name, 0); err != nil {
 			return o, err
 		}

@@ -232,7 +232,7 @@ func chartsOf(all []sample) []chart {
 	}
 	cpus := float64(100)
 	return []chart{
-		{"Processor", fmt.Sprintf("%.0f%%", last.CPU), fmt.Sprintf("of %d", last.CPUs), line(cpus, func(s sample) float64 { return s.CPU })},
+		{"Processor", fmt.Sprintf("%.0f%%", last.CPU), fmt.Sprintf("of %v", last.CPUs), line(cpus, func(s sample) float64 { return s.CPU })},
 		{"Memory", bytesOf(last.Memory), "of " + bytesOf(last.MemoryMax), line(float64(last.MemoryMax), func(s sample) float64 { return float64(s.Memory) })},
 		{"Disk", bytesOf(last.Disk), "of " + bytesOf(last.DiskMax), line(float64(last.DiskMax), func(s sample) float64 { return float64(s.Disk) })},
 	}

@@ -28,7 +28,8 @@ func TestTurns(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
-	sb := s.create(ctx, client.CreateOptions{CPUs: 1})
+	sb := s.create(ctx, client.CreateOptions{CPUs: 0.9})
+	s.hasQuota(t, sb.ID, 0.9)
 	if _, err := sb.Start(ctx, client.Command{Args: []string{"sh", "-c", loops}}); err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +37,7 @@ func TestTurns(t *testing.T) {
 
 	s.pause(ctx, sb.ID)
 	s.connect(ctx, sb.ID)
+	s.hasQuota(t, sb.ID, 0.9)
 	s.takesTurns(ctx, t, sb, 20)
 
 	run(ctx, t, sb, "sh", "-c", "cd /tmp; for k in $(seq 7 20); do kill -9 $(cat $k.pid); done")
@@ -53,6 +55,22 @@ func TestTurns(t *testing.T) {
 	s.takesTurns(ctx, t, sb, 6)
 	s.kill(ctx, t, sb.ID)
 	s.waitGone(sb.ID)
+}
+
+// hasQuota checks how much processor time the kernel grants a sandbox that runs.
+func (s *server) hasQuota(t *testing.T, id string, cpus float64) {
+	t.Helper()
+	for _, group := range cgroups(s.dir, id) {
+		for file, want := range map[string]string{"cpu.cfs_quota_us": fmt.Sprintf("%.0f", cpus*1e5), "cpu.max": fmt.Sprintf("%.0f 100000", cpus*1e5)} {
+			if text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(group, "cgroup "), file)); err == nil {
+				if got := strings.TrimSpace(string(text)); got != want {
+					t.Errorf("%s is %s, want %s", file, got, want)
+				}
+				return
+			}
+		}
+	}
+	t.Errorf("no cgroup of %s has a quota", id)
 }
 
 // takesTurns waits until few of a sandbox's threads run, and each loop has gone on.

@@ -76,6 +76,7 @@ var (
 	AsPorts      = Form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, MapOf(OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
 	AsPort       = Form{"an integer from 1 to 65535", Schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
 	AsCount      = Form{"an integer from 1", Schema{"type": "integer", "minimum": 1}, readCount}
+	AsCPUs       = Form{"a number above 0, to the hundredth", Schema{"type": "number", "exclusiveMinimum": 0}, readCPUs}
 	AsRole       = Form{`"admin", "full", "own" or "read"`, OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
 	AsPath       = Form{"a path that begins with a slash", Schema{"type": "string"}, readPath}
 	AsRules      = Form{"an array of strings", Schema{"type": "array", "items": Schema{"type": "string"}}, readRules}
@@ -138,6 +139,16 @@ func readCount(path string, raw []byte) (any, error) {
 		return nil, wrongKind(path, "an integer from 1", raw)
 	}
 	return int(n), nil
+}
+
+// readCPUs reads a number of CPUs, to the hundredth: finer ones the kernel does not
+// keep apart.
+func readCPUs(path string, raw []byte) (any, error) {
+	n, err := strconv.ParseFloat(string(bytes.TrimSpace(raw)), 64)
+	if n = math.Round(n*100) / 100; err != nil || kindOf(raw) != "a number" || !(n > 0) || n > math.MaxInt32 {
+		return nil, wrongKind(path, "a number of CPUs from 0.01", raw)
+	}
+	return n, nil
 }
 
 func readText(path string, raw []byte) (any, error) {

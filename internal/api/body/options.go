@@ -190,9 +190,9 @@ var Options = append(Vocabulary{
 		Patch:   func(p *supervisor.Patch, v any) { p.Ports = v.(store.Ports) },
 	},
 	{
-		Name: "cpus", Doc: "CPU limit (default: the server's).",
-		Spelled: []Spelled{AsCount.As("cpus cpuCount cpu_count")},
-		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.CPUs = v.(int) },
+		Name: "cpus", Doc: "CPU limit (default: the server's); 0.5 is half of the time of one.",
+		Spelled: []Spelled{AsCPUs.As("cpus cpuCount cpu_count")},
+		Create:  func(r *supervisor.CreateRequest, v any) { r.Config.Limits.CPUs = v.(float64) },
 	},
 	{
 		Name: "memoryMiB", Doc: "Memory limit, including files in /tmp and /dev/shm (default: the server's). Past it, it ends with OutOfMemory, or goes back to where it last slept.",

@@ -63,7 +63,7 @@ var (
 	requestBody = body.Vocabulary{
 		{Name: "name", Spelled: []body.Spelled{body.AsText.As("name alias")}},
 		{Name: "tags", Spelled: []body.Spelled{body.AsRules.As("tags")}},
-		{Name: "cpus", Spelled: []body.Spelled{body.AsCount.As("cpuCount cpu_count")}},
+		{Name: "cpus", Spelled: []body.Spelled{body.AsCPUs.As("cpuCount cpu_count")}},
 		{Name: "memoryMiB", Spelled: []body.Spelled{body.AsCount.As("memoryMB memory_mb")}},
 		{Name: "minFreeDiskMb", Refused: true, Spelled: []body.Spelled{asNoGrowth.As("minFreeDiskMb min_free_disk_mb")}},
 		{Name: "teamID", Spelled: []body.Spelled{body.AsText.As("teamID")}}, // there is one
@@ -225,7 +225,7 @@ func requestBuild(s *server, c *call) (reply, error) {
 		tags = []string{build.DefaultTag}
 	}
 	req := build.Request{Name: name, Tags: tags, Key: c.key.ID}
-	req.Limits.CPUs, _ = said[int](words, "cpus")
+	req.Limits.CPUs, _ = said[float64](words, "cpus")
 	req.Limits.MemoryMiB, _ = said[int](words, "memoryMiB")
 	if err := isFree(s, req); err != nil {
 		return reply{}, err
@@ -619,7 +619,7 @@ func viewOfBuilt(s *server, key store.Key, t build.Template) templateView {
 	last := t.Builds[0]
 	limits := limitsOf(s, last)
 	return templateView{
-		TemplateID: t.ID, BuildID: last.ID, CPUCount: limits.CPUs, MemoryMB: limits.MemoryMiB, DiskSizeMB: limits.DiskMiB,
+		TemplateID: t.ID, BuildID: last.ID, CPUCount: limits.VCPUs(), MemoryMB: limits.MemoryMiB, DiskSizeMB: limits.DiskMiB,
 		Aliases: names, Names: names,
 		CreatedAt: httpapi.Timestamp(t.CreatedAt), UpdatedAt: httpapi.Timestamp(t.UpdatedAt),
 		BuildCount: len(t.Builds), EnvdVersion: s.EnvdVersion, BuildStatus: string(last.Status),
@@ -634,7 +634,7 @@ func detailOfBuilt(s *server, key store.Key, t build.Template) map[string]any {
 		limits := limitsOf(s, b)
 		v := map[string]any{
 			"buildID": b.ID, "status": b.Status, "createdAt": httpapi.Timestamp(b.CreatedAt), "updatedAt": httpapi.Timestamp(later(b.CreatedAt, b.FinishedAt)),
-			"cpuCount": limits.CPUs, "memoryMB": limits.MemoryMiB, "diskSizeMB": limits.DiskMiB, "envdVersion": s.EnvdVersion,
+			"cpuCount": limits.VCPUs(), "memoryMB": limits.MemoryMiB, "diskSizeMB": limits.DiskMiB, "envdVersion": s.EnvdVersion,
 		}
 		if b.Status.Over() {
 			v["finishedAt"] = httpapi.Timestamp(b.FinishedAt)

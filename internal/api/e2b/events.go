@@ -118,7 +118,7 @@ func viewEvent(e store.Event, sb store.Sandbox) (eventView, bool) {
 	}
 	if v.Data != nil && !e.StartedAt.IsZero() {
 		v.Data.Execution = &executionView{
-			httpapi.Timestamp(e.StartedAt), sb.Config.Limits.CPUs, sb.Config.Limits.MemoryMiB, e.At.Sub(e.StartedAt).Milliseconds(),
+			httpapi.Timestamp(e.StartedAt), sb.Config.Limits.VCPUs(), sb.Config.Limits.MemoryMiB, e.At.Sub(e.StartedAt).Milliseconds(),
 		}
 	}
 	return v, true

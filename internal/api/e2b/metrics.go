@@ -35,7 +35,7 @@ func viewMetric(limits store.Limits, s usage.Sample) metricView {
 	total := int64(limits.MemoryMiB) << 20
 	return metricView{
 		Timestamp: httpapi.Timestamp(s.At), TimestampUnix: s.At.Unix(),
-		CPUCount: limits.CPUs, CPUUsedPct: math.Round(100*s.CPUPercent) / 100,
+		CPUCount: limits.VCPUs(), CPUUsedPct: math.Round(100*s.CPUPercent) / 100,
 		MemUsed: min(s.Memory, total), MemTotal: total, MemCache: s.Cache,
 		DiskUsed: s.DiskUsed, DiskTotal: s.DiskTotal,
 	}

@@ -63,7 +63,7 @@ func tellQuota(s *server, c *call) (reply, error) {
 	}
 	for _, sb := range all {
 		if state, _ := shown(sb.Record); state == stateRunning && sb.Config.Key == c.key.ID {
-			v.Usage.ConcurrentVCPU += sb.Config.Limits.CPUs
+			v.Usage.ConcurrentVCPU += sb.Config.Limits.VCPUs()
 		}
 	}
 	return reply{status: http.StatusOK, body: v}, nil

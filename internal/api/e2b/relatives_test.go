@@ -18,7 +18,7 @@ func TestQuota(t *testing.T) {
 	sb, _ := w.Fake.Get(t.Context(), running)
 	use := w.Fake.KeyUse(sb.Config.Key)
 	usage := q["usage"].(map[string]any)
-	for name, want := range map[string]int{"concurrentInstances": use.Running, "concurrentVcpu": sb.Config.Limits.CPUs, "concurrentRamMb": use.MemoryMiB} {
+	for name, want := range map[string]int{"concurrentInstances": use.Running, "concurrentVcpu": sb.Config.Limits.VCPUs(), "concurrentRamMb": use.MemoryMiB} {
 		if got := usage[name]; got != float64(want) || want == 0 {
 			t.Errorf("usage %s is %v, want %d", name, got, want)
 		}

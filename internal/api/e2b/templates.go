@@ -102,7 +102,7 @@ func allTemplates(s *server, key store.Key) ([]templateView, error) {
 	for _, t := range list {
 		at := httpapi.Timestamp(t.MadeAt)
 		views = append(views, templateView{
-			TemplateID: t.ID, BuildID: buildOf(t), CPUCount: t.Limits.CPUs, MemoryMB: t.Limits.MemoryMiB, DiskSizeMB: t.Limits.DiskMiB,
+			TemplateID: t.ID, BuildID: buildOf(t), CPUCount: t.Limits.VCPUs(), MemoryMB: t.Limits.MemoryMiB, DiskSizeMB: t.Limits.DiskMiB,
 			Public: true, Aliases: t.Names, Names: t.Names, CreatedAt: at, UpdatedAt: at,
 			BuildCount: 1, EnvdVersion: s.EnvdVersion, BuildStatus: templateReady,
 		})
@@ -128,7 +128,7 @@ func (s *server) template(c *call) (reply, error) {
 		"templateID": t.ID, "public": true, "aliases": t.Names, "names": t.Names,
 		"createdAt": at, "updatedAt": at, "lastSpawnedAt": nil, "spawnCount": 0,
 		"builds": []buildView{{
-			BuildID: buildOf(t), Status: templateReady, CreatedAt: at, UpdatedAt: at, FinishedAt: at, CPUCount: t.Limits.CPUs,
+			BuildID: buildOf(t), Status: templateReady, CreatedAt: at, UpdatedAt: at, FinishedAt: at, CPUCount: t.Limits.VCPUs(),
 			MemoryMB: t.Limits.MemoryMiB, DiskSizeMB: t.Limits.DiskMiB, EnvdVersion: s.EnvdVersion,
 		}},
 	}}, nil

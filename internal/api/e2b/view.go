@@ -106,7 +106,7 @@ func (s *server) listedView(sb *store.Sandbox) listedView {
 		Alias:       sb.Config.TemplateName(),
 		StartedAt:   httpapi.Timestamp(sb.Record.StartedAt),
 		EndAt:       httpapi.Timestamp(endAt),
-		CPUCount:    sb.Config.Limits.CPUs,
+		CPUCount:    sb.Config.Limits.VCPUs(),
 		MemoryMB:    sb.Config.Limits.MemoryMiB,
 		DiskSizeMB:  sb.Config.Limits.DiskMiB,
 		State:       state,

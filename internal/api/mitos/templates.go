@@ -115,7 +115,7 @@ type posture struct {
 	internet bool     // to reach what no rule allows
 	allow    []string // addresses, networks and names
 	inbound  bool     // its ports are open without a token
-	cpus     int      // 0 for the server's own
+	cpus     float64  // 0 for the server's own
 	memory   int      // in MiB, likewise
 }
 
@@ -140,7 +140,7 @@ func postureOf(words map[string]body.Said) (posture, error) {
 		}
 	}
 	if w, said := words["resources.vcpu_count"]; said {
-		p.cpus = w.Value.(int)
+		p.cpus = w.Value.(float64)
 	}
 	if w, said := words["resources.mem_size_mib"]; said {
 		p.memory = w.Value.(int)

@@ -65,7 +65,7 @@ var (
 		field("network.inbound", asVerdict),
 		refused("network.inbound_cidrs", "a port is open to everybody or to those who have the sandbox's traffic token or a preview link", "leave it out, and use get_host()"),
 		refused("workload", "a template here runs nothing of its own", "leave it out, and start the command with exec()"),
-		field("resources.vcpu_count", body.AsCount),
+		field("resources.vcpu_count", body.AsCPUs),
 		field("resources.mem_size_mib", body.AsCount),
 	}
 	createBody = body.Vocabulary{

@@ -235,7 +235,7 @@ func TestCreateRefuses(t *testing.T) {
 		"a negative retention":     {`{"pausedRetention":-1}`, 400, "timeout_invalid", `"pausedRetention" is negative`, "positive"},
 		"a negative stall":         {`{"stallAfter":-1}`, 400, "timeout_invalid", `"stallAfter" is negative`, "positive"},
 		"fraction of a port":       {`{"ports":{"80.5":"keep"}}`, 400, "port_invalid", `"80.5"`, ""},
-		"half a CPU":               {`{"cpus":0.5}`, 400, "invalid_request", `"cpus" must be an integer from 1`, ""},
+		"next to no CPU":           {`{"cpus":0.004}`, 400, "invalid_request", `"cpus" must be a number of CPUs from 0.01`, ""},
 		"no memory":                {`{"memoryMiB":0}`, 400, "invalid_request", `"memoryMiB" must be an integer from 1`, ""},
 		"internet as text":         {`{"allowInternetAccess":"no"}`, 400, "invalid_request", `"allowInternetAccess" must be a boolean`, ""},
 		"rules as text":            {`{"allowOut":"a.test"}`, 400, "invalid_request", `"allowOut" must be an array of strings`, ""},
@@ -431,7 +431,7 @@ func canonical(r supervisor.CreateRequest) []byte {
 	if set.PausedRetention != 0 {
 		words["pausedRetentionSeconds"] = max(0, set.PausedRetention).Seconds()
 	}
-	for name, n := range map[string]int{"cpus": r.Config.Limits.CPUs, "memoryMiB": r.Config.Limits.MemoryMiB, "diskMiB": r.Config.Limits.DiskMiB, "pids": r.Config.Limits.PIDs} {
+	for name, n := range map[string]float64{"cpus": r.Config.Limits.CPUs, "memoryMiB": float64(r.Config.Limits.MemoryMiB), "diskMiB": float64(r.Config.Limits.DiskMiB), "pids": float64(r.Config.Limits.PIDs)} {
 		if n != 0 {
 			words[name] = n
 		}

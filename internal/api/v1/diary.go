@@ -127,7 +127,7 @@ type usedView struct {
 	Sandbox string          `json:"sandbox"`
 	Name    *string         `json:"name"`
 	State   lifecycle.State `json:"state"`
-	CPUs    int             `json:"cpus" doc:"How many it may use."`
+	CPUs    float64         `json:"cpus" doc:"How many it may use."`
 	Last    *sampleView     `json:"last" doc:"The last sample, which for a paused sandbox is from before its pause; null if none was taken since the server's start."`
 }
 

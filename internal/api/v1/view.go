@@ -73,10 +73,10 @@ type settingsView struct {
 }
 
 type limitsView struct {
-	CPUs      int `json:"cpus"`
-	MemoryMiB int `json:"memoryMiB"`
-	DiskMiB   int `json:"diskMiB" doc:"Limit of its own files; 0 for no limit."`
-	PIDs      int `json:"pids"`
+	CPUs      float64 `json:"cpus"`
+	MemoryMiB int     `json:"memoryMiB"`
+	DiskMiB   int     `json:"diskMiB" doc:"Limit of its own files; 0 for no limit."`
+	PIDs      int     `json:"pids"`
 }
 
 type checkpointView struct {

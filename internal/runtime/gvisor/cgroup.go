@@ -56,7 +56,7 @@ func (d *Driver) makeGroup(bundle, cid string, r *specs.LinuxResources) error {
 		return err
 	}
 	_, err := d.place.Make(cid, cgroup.Limits{
-		Memory: *r.Memory.Limit, CPUs: int(*r.CPU.Quota / int64(*r.CPU.Period)), PIDs: r.Pids.Limit,
+		Memory: *r.Memory.Limit, CPUs: float64(*r.CPU.Quota) / float64(*r.CPU.Period), PIDs: r.Pids.Limit,
 	})
 	return err
 }

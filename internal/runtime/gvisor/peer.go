@@ -67,7 +67,7 @@ type peerSpec struct {
 	Args      []string    `json:"args"`
 	Env       []string    `json:"env"`
 	Hostname  string      `json:"hostname"`
-	CPUs      int         `json:"cpus"`
+	CPUs      float64     `json:"cpus"`
 	MemoryMiB int         `json:"memoryMiB"`
 	PIDs      int         `json:"pids"`
 	Mounts    []peerMount `json:"mounts,omitempty"`

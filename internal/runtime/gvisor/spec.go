@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"fmt"
+	"math"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -41,7 +42,7 @@ func ociSpec(s runtime.Spec, netns, cgroups string) *specs.Spec {
 	memory := int64(s.Limits.MemoryMiB+memoryOverhead) << 20
 	pids := int64(s.Limits.PIDs)
 	period := uint64(100_000)
-	quota := int64(s.Limits.CPUs) * int64(period)
+	quota := int64(math.Round(s.Limits.CPUs * float64(period)))
 	spec := &specs.Spec{
 		Version:  specs.Version,
 		Hostname: s.Hostname,

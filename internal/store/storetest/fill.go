@@ -51,6 +51,8 @@ func (f *filler) fill(path string, v reflect.Value) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(int64(f.n)<<31 + 1) // more than a float32 or an int32 holds
+	case reflect.Float64:
+		v.SetFloat(float64(f.n) + 0.01)
 	case reflect.Uint8:
 		v.SetUint(uint64(f.n%255 + 1))
 	case reflect.Pointer:

@@ -9,7 +9,7 @@ import (
 )
 
 // Least is what the agent and a shell need to come up.
-var Least = store.Limits{CPUs: 1, MemoryMiB: 128, DiskMiB: 64, PIDs: 256}
+var Least = store.Limits{CPUs: 0.1, MemoryMiB: 128, DiskMiB: 64, PIDs: 256}
 
 // Limits are the limits of sandboxes.
 type Limits struct {
@@ -21,13 +21,16 @@ type Limits struct {
 // none. The error is an errdef.Invalid with code "limit_out_of_range".
 func (l Limits) Grant(asked store.Limits) (store.Limits, error) {
 	granted := l.Default
+	if most := cmp.Or(l.Most.CPUs, math.MaxInt32); asked.CPUs != 0 && !(asked.CPUs >= Least.CPUs && asked.CPUs <= most) {
+		return store.Limits{}, OutOfRange("cpus", asked.CPUs, Least.CPUs, most, granted.CPUs)
+	}
+	granted.CPUs = cmp.Or(asked.CPUs, granted.CPUs)
 	for _, x := range []struct {
 		name        string
 		asked       int
 		least, most int
 		granted     *int
 	}{
-		{"cpus", asked.CPUs, Least.CPUs, l.Most.CPUs, &granted.CPUs},
 		{"memoryMiB", asked.MemoryMiB, Least.MemoryMiB, l.Most.MemoryMiB, &granted.MemoryMiB},
 		{"diskMiB", asked.DiskMiB, Least.DiskMiB, l.Most.DiskMiB, &granted.DiskMiB},
 		{"pids", asked.PIDs, Least.PIDs, l.Most.PIDs, &granted.PIDs},
@@ -44,8 +47,8 @@ func (l Limits) Grant(asked store.Limits) (store.Limits, error) {
 }
 
 // OutOfRange is the error for a limit outside of what is granted.
-func OutOfRange(name string, asked, least, most, otherwise int) error {
-	return errdef.New(errdef.Invalid, "limit_out_of_range", "%s is %d; this server grants %d to %d", name, asked, least, most).
-		WithRemedy("ask for less or more, or leave it out for %d", otherwise).
+func OutOfRange[N int | float64](name string, asked, least, most, otherwise N) error {
+	return errdef.New(errdef.Invalid, "limit_out_of_range", "%s is %v; this server grants %v to %v", name, asked, least, most).
+		WithRemedy("ask for less or more, or leave it out for %v", otherwise).
 		With("field", name).With("requested", asked).With("least", least).With("most", most)
 }

@@ -3,6 +3,7 @@
 package usage
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -66,7 +67,7 @@ type Meter struct {
 type Measured struct {
 	At time.Time // on the monotonic clock
 	runtime.Usage
-	CPUs                int // that it may use
+	CPUs                float64 // that it may use
 	DiskUsed, DiskTotal int64
 }
 
@@ -74,7 +75,7 @@ type Measured struct {
 func (m *Meter) Add(inst runtime.Instance, found Measured) {
 	s := Sample{At: now(), Memory: found.Memory, Cache: found.Cache, DiskUsed: found.DiskUsed, DiskTotal: found.DiskTotal}
 	if elapsed := found.At.Sub(m.at); m.inst == inst && elapsed > 0 {
-		share := float64(found.CPU-m.cpu) / float64(elapsed) / float64(max(found.CPUs, 1))
+		share := float64(found.CPU-m.cpu) / float64(elapsed) / cmp.Or(found.CPUs, 1)
 		s.CPUPercent = 100 * min(max(share, 0), 1)
 	}
 	m.inst, m.at, m.cpu = inst, found.At, found.CPU

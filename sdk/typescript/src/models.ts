@@ -182,7 +182,10 @@ export interface CreateOptions {
    * open streams are closed, and clocks continue. (seconds, fractions allowed, 0 for no limit)
    */
   checkpointEverySeconds?: number | undefined;
-  /** CPU limit (default: the server's). (an integer from 1) */
+  /**
+   * CPU limit (default: the server's); 0.5 is half of the time of one. (a number above 0, to the
+   * hundredth)
+   */
   cpus?: number | undefined;
   /**
    * Addresses and networks that the sandbox may not reach. A patch replaces all entries and closes

@@ -219,8 +219,10 @@ class CreateOptions(TypedDict, total=False):
     it, open streams are closed, and clocks continue. (seconds, fractions allowed, 0 for no
     limit)
     """
-    cpus: int
-    """CPU limit (default: the server's). (an integer from 1)"""
+    cpus: float
+    """CPU limit (default: the server's); 0.5 is half of the time of one. (a number above 0, to the
+    hundredth)
+    """
     deny_out: Sequence[str]
     """Addresses and networks that the sandbox may not reach. A patch replaces all entries and
     closes connections that are no longer allowed. (an array of strings)
@@ -472,7 +474,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    cpus: int
+    cpus: float
     disk_mib: int
     """Limit of its own files; 0 for no limit."""
     memory_mib: int
