@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -80,7 +79,9 @@ func auditAll(ctx context.Context, a *app, q client.AuditQuery) error {
 			return err
 		}
 		if a.output != "json" {
-			tableOfAudit(tame(a), entries)
+			if err := a.print(nil, func(w io.Writer) { tableOfAudit(w, entries) }); err != nil {
+				return err
+			}
 			continue
 		}
 		for _, e := range entries {
@@ -112,7 +113,11 @@ func tableOfAudit(w io.Writer, entries []client.AuditEntry) {
 		if e.Unlogged > 0 {
 			what += fmt.Sprintf("  (%d before it are not logged)", e.Unlogged)
 		}
-		rows = append(rows, []string{e.At.Local().Format(time.DateTime), who, e.Address, status, sandbox, what})
+		rows = append(rows, []string{dated(w, e.At), who, e.Address, status, sandbox, what})
 	}
-	table(w, append([][]string{{"AT", "KEY", "FROM", "STATUS", "SANDBOX", "CALL"}}, rows...))
+	rows = append([][]string{{"AT", "KEY", "FROM", "STATUS", "SANDBOX", "CALL"}}, rows...)
+	if narrow(w, false) { // the call names it
+		rows = without(rows, "SANDBOX")
+	}
+	table(w, rows)
 }

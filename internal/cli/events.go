@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,17 +14,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/cli/page"
 )
 
 func (a *app) eventsCommand() *cobra.Command {
-	var follow bool
+	var follow, wide bool
 	var after, key string
 	cmd := &cobra.Command{
-		Use:   "events [ID] [-f] [--after N|now]",
+		Use:   "events [ID] [-f] [--after N|now] [--wide]",
 		Short: "print the event log, of one sandbox or of all, oldest first",
 		Long: `Print the event log, one event per line: time, sandbox, event, change of state,
-cause and actor, duration, and bytes written. With -o json each line is one JSON
-object; --after takes its id.
+cause and actor, duration, and bytes written. On a terminal narrower than 120 columns,
+changes of state are left out, unless --wide is given. With -o json each line is one
+JSON object; --after takes its id.
 
 With -f, new events follow as they happen, each once and in order, also across a
 restart of the server. For a single sandbox the command ends when the sandbox is
@@ -37,6 +41,7 @@ terminated. --after now skips past events.
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new events as they happen")
 	cmd.Flags().StringVar(&after, "after", "", "print only events after this `id`; now for future events only")
+	wideVar(cmd, &wide)
 	cmd.Flags().StringVar(&key, "key", "", "only what the API key of this `name` or id has caused")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var o client.EventOptions
@@ -64,10 +69,11 @@ terminated. --after now skips past events.
 			}
 			actor = "key:" + key
 		}
+		p := eventPrinter{app: a, actor: actor, ofOne: o.Sandbox != "", wide: wide}
 		if follow {
-			err = a.followEvents(cmd.Context(), c, o, actor)
+			err = p.follow(cmd.Context(), c, o)
 		} else {
-			err = a.listEvents(cmd.Context(), c, o, actor)
+			err = p.list(cmd.Context(), c, o)
 		}
 		return missing(a.explainKey(c.URL(), err))
 	}
@@ -89,40 +95,48 @@ func parseAfter(text string) (int64, error) {
 	return n, nil
 }
 
-// listEvents prints page after page until there is no more, of one actor or of all.
-func (a *app) listEvents(ctx context.Context, c *client.Client, o client.EventOptions, actor string) error {
+// eventPrinter prints events.
+type eventPrinter struct {
+	*app
+	actor string // whose events are printed; "" for all
+	ofOne bool   // they are of one sandbox
+	wide  bool
+}
+
+// list prints page after page until there is no more.
+func (p eventPrinter) list(ctx context.Context, c *client.Client, o client.EventOptions) error {
 	for {
-		page, err := c.Events(ctx, o)
+		events, err := c.Events(ctx, o)
 		if err != nil {
 			return err
 		}
-		if len(page.Events) == 0 {
+		if len(events.Events) == 0 {
 			return nil
 		}
-		for _, e := range page.Events {
-			if err := a.printEvent(e, actor); err != nil {
+		for _, e := range events.Events {
+			if err := p.print(e); err != nil {
 				return err
 			}
 		}
-		o.After = page.Next
+		o.After = events.Next
 	}
 }
 
-func (a *app) followEvents(ctx context.Context, c *client.Client, o client.EventOptions, actor string) error {
+func (p eventPrinter) follow(ctx context.Context, c *client.Client, o client.EventOptions) error {
 	if o.Sandbox != "" {
 		info, err := c.Find(ctx, o.Sandbox)
 		if err != nil {
 			return err
 		}
 		if info.Tombstone != nil {
-			return a.listEvents(ctx, c, o, actor) // no more will come
+			return p.list(ctx, c, o) // no more will come
 		}
 	}
 	for e, err := range c.Follow(ctx, o) {
 		if err != nil {
 			return err
 		}
-		if err := a.printEvent(e, actor); err != nil {
+		if err := p.print(e); err != nil {
 			return err
 		}
 		if o.Sandbox != "" && e.Type == client.EventTerminated {
@@ -132,23 +146,32 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, o client.Event
 	return nil
 }
 
-// printEvent writes one line, unless the event is of another actor than the one asked
-// for.
-func (a *app) printEvent(e client.Event, actor string) error {
-	if actor != "" && e.Actor != actor {
+// print writes an event, unless it is of another actor than the one asked for.
+func (p eventPrinter) print(e client.Event) error {
+	if p.actor != "" && e.Actor != p.actor {
 		return nil
 	}
-	var line bytes.Buffer
-	if a.output == "json" {
+	var text string
+	columns := columnsOf(p.Stdout)
+	switch {
+	case p.output == "json":
+		var line bytes.Buffer
 		if err := json.Compact(&line, e.Raw); err != nil {
 			return err
 		}
-	} else {
-		text := fmt.Sprintf("%s  %-22s  %-15s  %-20s  %-30s  %s",
-			e.Time.Local().Format(time.DateTime), cell(e.Sandbox), cell(e.Type), cell(move(e)), cell(causeOf(e)), took(e))
-		line.WriteString(strings.TrimRight(text, " "))
+		text = line.String() + "\n"
+	case isNarrow(columns) && !p.wide:
+		what := strings.Join(slices.DeleteFunc([]string{causeOf(e), took(e)}, func(s string) bool { return s == "" }), "; ")
+		cells := []string{clock(e.Time, time.Now()), cell(e.Sandbox), cell(e.Type), cell(what)}
+		widths := []int{len(time.TimeOnly), len(e.Sandbox), len("snapshotted"), 0}
+		if p.ofOne {
+			cells, widths = slices.Delete(cells, 1, 2), slices.Delete(widths, 1, 2)
+		}
+		text = page.Row(cells, widths, columns)
+	default:
+		text = strings.TrimRight(fmt.Sprintf("%s  %-22s  %-15s  %-20s  %-30s  %s",
+			e.Time.Local().Format(time.DateTime), cell(e.Sandbox), cell(e.Type), cell(move(e)), cell(causeOf(e)), took(e)), " ") + "\n"
 	}
-	line.WriteByte('\n')
-	_, err := tame(a).Write(line.Bytes())
+	_, err := io.WriteString(tame(p.app), text)
 	return err
 }

@@ -104,13 +104,13 @@ func (a *app) keysLsCommand() *cobra.Command {
 its name, its id or the beginning of its id. --wide shows whole ids, and the memory
 and disk that count against the limits.
 
-With --cost, show what their sandboxes and requests cost the server. DATABASE
-(bytes written) and CHECKPOINTS (time spent to checksum, sync and verify them)
-count since the server started; the other columns are current values.`,
+With --cost, show what their sandboxes and requests cost the server, on a terminal of 80
+columns the most of it. DATABASE (bytes written) and CHECKPOINTS (time spent to checksum, sync and verify
+them) count since the server started; the other columns are current values.`,
 		Args: exactArgs(),
 	}
 	cmd.Flags().BoolVar(&costs, "cost", false, "show what each key costs the server instead")
-	cmd.Flags().BoolVar(&wide, "wide", false, "show more columns, for a wide terminal")
+	wideVar(cmd, &wide)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			list, err := c.Keys(ctx)
@@ -119,7 +119,7 @@ count since the server started; the other columns are current values.`,
 			}
 			return a.print(list, func(w io.Writer) {
 				if costs {
-					tableOfCosts(w, list)
+					tableOfCosts(w, list, wide)
 				} else {
 					tableOfKeys(w, list, time.Now(), wide)
 				}
@@ -129,17 +129,31 @@ count since the server started; the other columns are current values.`,
 	return cmd
 }
 
-func tableOfCosts(w io.Writer, list []client.Key) {
+func tableOfCosts(w io.Writer, list []client.Key, wide bool) {
+	few := narrow(w, wide)
 	rows := [][]string{{"ID", "NAME", "STARTING", "REQUESTS", "DESCRIPTORS", "BUFFERED", "KEPT", "SESSIONS", "LOGS", "DATABASE", "CHECKPOINTS"}}
 	for _, k := range list {
 		c := k.Cost
+		id := k.ID
+		if few {
+			id = beginning(id)
+		}
 		rows = append(rows, []string{
-			k.ID, k.Name, strconv.Itoa(c.Starting), strconv.Itoa(c.Requests), strconv.Itoa(c.Descriptors),
+			id, k.Name, strconv.Itoa(c.Starting), strconv.Itoa(c.Requests), strconv.Itoa(c.Descriptors),
 			human.Bytes(int64(c.BufferedBytes)), human.Bytes(int64(c.KeptBytes)), strconv.Itoa(c.Sessions), human.Bytes(c.LogBytes), human.Bytes(c.DatabaseBytes),
 			span(time.Duration(c.CheckpointSeconds * float64(time.Second))),
 		})
 	}
+	if few {
+		rows = without(rows, "STARTING", "SESSIONS", "LOGS", "CHECKPOINTS")
+	}
 	table(w, rows)
+}
+
+// beginning is that of the id of a key, as the event log names keys.
+func beginning(id string) string {
+	short, _, _ := strings.Cut(id, "-")
+	return short
 }
 
 func tableOfKeys(w io.Writer, list []client.Key, now time.Time, wide bool) {
@@ -147,9 +161,10 @@ func tableOfKeys(w io.Writer, list []client.Key, now time.Time, wide bool) {
 		if wide {
 			return append(cells, outOf(k.Use.MemoryMiB, k.Limits.MaxMemoryMiB), outOf(k.Use.DiskMiB, k.Limits.MaxDiskMiB))
 		}
-		cells[0], _, _ = strings.Cut(cells[0], "-") // as the event log names keys
+		cells[0] = beginning(cells[0])
 		return cells
 	}
+	narrow(w, wide)
 	rows := [][]string{{"ID", "NAME", "ROLE", "KEY", "RUNNING", "SANDBOXES", "EXPIRES", "USED"}}
 	if wide {
 		rows[0] = append(rows[0], "MEMORY MIB", "DISK MIB")

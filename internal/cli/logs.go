@@ -145,6 +145,7 @@ func (l *logReader) printOne(line client.LogLine) error {
 }
 
 func printLog(w io.Writer, lines []client.LogLine) {
+	unfolded(w)
 	for _, l := range lines {
 		var fields strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(l.Fields)) {

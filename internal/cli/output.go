@@ -6,15 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
+
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/cli/page"
 )
 
 // errStdout tells a failure to write a result from that of a connection.
@@ -39,10 +42,24 @@ func (a *app) print(value any, text func(w io.Writer)) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(value)
 	}
-	var b strings.Builder
-	text(&b)
-	_, err := io.WriteString(tame(a), b.String())
+	s := sheet{columns: columnsOf(a.Stdout)}
+	text(&s)
+	_, err := io.WriteString(tame(a), page.Fold(s.String(), s.columns))
 	return err
+}
+
+// sheet is what a result is written on: it knows how wide the terminal is, 0 for a
+// pipe.
+type sheet struct {
+	strings.Builder
+	columns int
+}
+
+// unfolded has lines stay as long as they are: those that somebody else wrote.
+func unfolded(w io.Writer) {
+	if s, ok := w.(*sheet); ok {
+		s.columns = 0
+	}
 }
 
 // tame returns where results are written that tenants had a part in, in the
@@ -50,15 +67,17 @@ func (a *app) print(value any, text func(w io.Writer)) error {
 // of files, are not results: they go to Stdout as they are.
 func tame(a *app) io.Writer { return tamed{to: a.Stdout, json: a.output == "json"} }
 
-// tamed makes text harmless for a terminal. Each Write has whole characters.
+// tamed makes text harmless for a terminal. Each Write has whole characters, and
+// whole lines where they are folded.
 type tamed struct {
-	to   io.Writer
-	json bool
+	to      io.Writer
+	json    bool
+	columns int // of the terminal for which lines are folded; 0 not to
 }
 
 // Write implements io.Writer.
 func (t tamed) Write(b []byte) (int, error) {
-	safe := harmless(string(b))
+	safe := page.Fold(harmless(string(b)), t.columns)
 	if t.json {
 		safe = harmlessJSON(string(b))
 	}
@@ -66,6 +85,11 @@ func (t tamed) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// folded is tame with lines that fit the terminal.
+func folded(a *app) io.Writer {
+	return tamed{to: a.Stdout, json: a.output == "json", columns: columnsOf(a.Stdout)}
 }
 
 // harmlessJSON is harmless for a text in JSON, which means the same afterwards.
@@ -123,19 +147,54 @@ func cell(text string) string {
 
 // table writes rows in columns.
 func table(w io.Writer, rows [][]string) {
-	var b strings.Builder
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		cells := make([]string, len(row))
-		for i, text := range row {
-			cells[i] = cell(text)
+	safe := make([][]string, len(rows))
+	for i, row := range rows {
+		for _, text := range row {
+			safe[i] = append(safe[i], cell(text))
 		}
-		_, _ = fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
-	_ = tw.Flush()
-	for line := range strings.Lines(b.String()) {
-		_, _ = fmt.Fprintln(w, strings.TrimRight(line, " \n"))
+	_, _ = io.WriteString(w, page.Table(safe, columnsFor(w)))
+}
+
+// columnsFor returns how wide the terminal is for which a result is written; 0 if it
+// is for a pipe.
+func columnsFor(w io.Writer) int {
+	if s, ok := w.(*sheet); ok {
+		return s.columns
 	}
+	return 0
+}
+
+// isNarrow reports whether a terminal has no room for what is told in other words too.
+func isNarrow(columns int) bool { return columns > 0 && columns < 120 }
+
+// wideVar adds the flag for more columns than a narrow terminal has room for.
+func wideVar(cmd *cobra.Command, wide *bool) {
+	cmd.Flags().BoolVar(wide, "wide", false, "show more columns, for a wide terminal")
+}
+
+// narrow reports whether a result is for a narrow terminal. If all columns are asked
+// for, their lines are as long as they are.
+func narrow(w io.Writer, wide bool) bool {
+	if wide {
+		unfolded(w)
+	}
+	return isNarrow(columnsFor(w))
+}
+
+// without returns a table without some of its columns.
+func without(rows [][]string, headings ...string) [][]string {
+	var list [][]string
+	for _, row := range rows {
+		var kept []string
+		for i, text := range row {
+			if !slices.Contains(headings, rows[0][i]) {
+				kept = append(kept, text)
+			}
+		}
+		list = append(list, kept)
+	}
+	return list
 }
 
 // span is a length of time as people say it: the two largest units.
@@ -197,6 +256,14 @@ func clock(t, now time.Time) string {
 		return t.Format(time.TimeOnly)
 	}
 	return t.Format("Jan 2 15:04:05")
+}
+
+// dated is a time with its day, on a narrow terminal as short as clock has it.
+func dated(w io.Writer, t time.Time) string {
+	if isNarrow(columnsFor(w)) {
+		return clock(t, time.Now())
+	}
+	return t.Local().Format(time.DateTime)
 }
 
 // by names who did something: an API key by the beginning of its id, and what

@@ -42,7 +42,7 @@ else one list after the other, with -o json one value each.`,
 	cmd.Flags().StringSliceVar(&states, "state", nil, "only sandboxes in this `state`: pending, running, paused or terminated; repeatable")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include terminated sandboxes, with the reason")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ids, one per line")
-	cmd.Flags().BoolVar(&wide, "wide", false, "show more columns, for a wide terminal")
+	wideVar(cmd, &wide)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "list them again and again, until Ctrl-C")
 	cmd.Flags().Var(&metadata, "metadata", "only sandboxes with this label, `key=value`; repeatable")
 	cmd.Flags().StringVar(&name, "name", "", "only the sandbox of your API key with this `name`")
@@ -108,10 +108,11 @@ func again(ctx context.Context, show func() error) error {
 }
 
 func tableOf(w io.Writer, list []client.Info, now time.Time, wide bool) {
+	narrow(w, wide)
 	named := slices.ContainsFunc(list, func(i client.Info) bool { return i.Name != "" })
 	row := func(name string, cells []string) []string {
 		if !wide {
-			cells = cells[:narrow]
+			cells = cells[:narrowList]
 		}
 		if !named {
 			return cells
@@ -128,7 +129,7 @@ func tableOf(w io.Writer, list []client.Info, now time.Time, wide bool) {
 // The first columns are narrow enough for 80 characters, with a name of 12.
 var listColumns = []string{"ID", "STATE", "AGE", "ENDS", "WAKES ON", "TEMPLATE", "ACTIVE", "NEXT"}
 
-const narrow = 5
+const narrowList = 5
 
 // listCells are what a list says of a sandbox.
 func listCells(i client.Info, now time.Time) []string {

@@ -170,7 +170,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			if a.Doctor == nil {
 				return errors.New("this build has no server")
 			}
-			ok, err := a.Doctor(cmd.Context(), tame(a), a.output == "json", a.stateDirectory())
+			ok, err := a.Doctor(cmd.Context(), folded(a), a.output == "json", a.stateDirectory())
 			if err == nil && !ok {
 				return &exitError{code: exitFailure}
 			}

@@ -330,6 +330,7 @@ func (a serviceCommands) logsCommand() *cobra.Command {
 }
 
 func printLines(w io.Writer, list []client.ServiceLine, times bool) {
+	unfolded(w)
 	for _, l := range list {
 		text := harmless(l.Text)
 		if times {

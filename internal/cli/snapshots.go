@@ -130,6 +130,7 @@ func keptFor(s client.Snapshot, now time.Time) string {
 
 func (a snapshotCommands) listCommand() *cobra.Command {
 	var sandbox string
+	var wide bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "list snapshots, newest first",
@@ -146,11 +147,15 @@ func (a snapshotCommands) listCommand() *cobra.Command {
 					for _, s := range all {
 						rows = append(rows, []string{cmp.Or(s.Name, "-"), s.ID, s.Sandbox, string(s.Mode), human.Bytes(s.Bytes), clock(s.CreatedAt, now), keptFor(s, now)})
 					}
+					if narrow(w, wide) {
+						rows = without(rows, "KEEPS", "WRITTEN")
+					}
 					table(w, rows)
 				})
 			})
 		},
 	}
+	wideVar(cmd, &wide)
 	cmd.Flags().StringVar(&sandbox, "sandbox", "", "only those that were taken of the sandbox with this `id`")
 	return cmd
 }

@@ -168,7 +168,7 @@ drowse template inspect has all, and so has --wide. A template without a name ha
 id instead.`,
 		Args: exactArgs(),
 	}
-	cmd.Flags().BoolVar(&wide, "wide", false, "show more columns, for a wide terminal")
+	wideVar(cmd, &wide)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			all, err := client.NewTemplates(c).List(ctx)
@@ -182,6 +182,7 @@ id instead.`,
 }
 
 func tableOfTemplates(w io.Writer, all []client.Template, now time.Time, wide bool) {
+	narrow(w, wide)
 	rows := [][]string{{"NAMES", "IMAGE", "SIZE", "MADE"}}
 	if wide {
 		rows[0] = []string{"NAMES", "ID", "IMAGE", "SIZE", "MADE"}

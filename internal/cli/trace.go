@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -55,12 +56,13 @@ func traces(w io.Writer, all []client.Trace, now time.Time) {
 		}
 		_, _ = fmt.Fprintf(w, "%s, because of %s, at %s: %s%s\n", cell(t.Phase), cell(t.Cause), clock(t.Begin, now), millis(t.Took), sofar)
 		rows := make([][]string, 0, len(t.Steps))
+		room := roomForBars(w, t)
 		for _, s := range t.Steps {
 			took := millis(s.Took)
 			if !s.Done && t.Done {
 				took = "not ended"
 			}
-			rows = append(rows, []string{"  " + strings.Repeat("  ", s.Depth) + s.Name, fmt.Sprintf("%11s", millis(s.At)), fmt.Sprintf("%11s", took), bar(t, s)})
+			rows = append(rows, []string{"  " + strings.Repeat("  ", s.Depth) + s.Name, fmt.Sprintf("%11s", millis(s.At)), fmt.Sprintf("%11s", took), bar(t, s, room)})
 		}
 		table(w, rows)
 	}
@@ -70,13 +72,28 @@ func traces(w io.Writer, all []client.Trace, now time.Time) {
 // below each other compares.
 func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", d.Seconds()*1000) }
 
-// bar shows when in an operation a step was.
-func bar(t client.Trace, s client.Step) string {
-	const width = 40
+// widestBar is how many characters the bar of a whole operation has at most.
+const widestBar = 40
+
+// roomForBars returns how many a terminal has room for, beside names and times.
+func roomForBars(w io.Writer, t client.Trace) int {
+	used := 0
+	for _, s := range t.Steps {
+		used = max(used, 2+2*s.Depth+utf8.RuneCountInString(cell(s.Name))+3*2+2*11)
+	}
+	if columns := columnsFor(w); columns > 0 {
+		return max(min(widestBar, columns-used), 1)
+	}
+	return widestBar
+}
+
+// bar shows when in an operation a step was, in a width.
+func bar(t client.Trace, s client.Step, width int) string {
 	if t.Took <= 0 {
 		return ""
 	}
-	from := min(int(width*s.At/t.Took), width-1)
-	to := min(int((width*(s.At+s.Took)+t.Took-1)/t.Took), width)
+	of := time.Duration(width)
+	from := min(int(of*s.At/t.Took), width-1)
+	to := min(int((of*(s.At+s.Took)+t.Took-1)/t.Took), width)
 	return strings.Repeat(" ", from) + strings.Repeat("█", max(to-from, 1))
 }

@@ -33,7 +33,7 @@ Exit codes:
 				return errors.New("this build has no server")
 			}
 			o.StateDir, o.JSON = a.stateDirectory(), a.output == "json"
-			return upkeepResult(a.Fsck(cmd.Context(), tame(a), o))
+			return upkeepResult(a.Fsck(cmd.Context(), folded(a), o))
 		},
 	}
 	cmd.Flags().BoolVar(&o.Repair, "repair", false, "repair what can be repaired safely")
@@ -64,7 +64,7 @@ Exit codes:
 				return errors.New("this build has no server")
 			}
 			o.StateDir, o.JSON = a.stateDirectory(), a.output == "json"
-			return upkeepResult(a.GC(cmd.Context(), tame(a), o))
+			return upkeepResult(a.GC(cmd.Context(), folded(a), o))
 		},
 	}
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "remove nothing")
@@ -122,7 +122,7 @@ Exit codes:
 				return errors.New("this build has no server")
 			}
 			o.Backup, o.StateDir, o.JSON = args[0], a.stateDirectory(), a.output == "json"
-			err := a.Backup(cmd.Context(), tame(a), o)
+			err := a.Backup(cmd.Context(), folded(a), o)
 			if cmd.Context().Err() != nil {
 				return err
 			}

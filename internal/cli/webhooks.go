@@ -49,8 +49,9 @@ type watchedHook struct {
 }
 
 func (a webhookCommands) lsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "ls",
+	var wide bool
+	cmd := &cobra.Command{
+		Use:   "ls [flags]",
 		Short: "list webhooks, oldest first, and how they do",
 		Args:  exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,13 +68,15 @@ func (a webhookCommands) lsCommand() *cobra.Command {
 					}
 					list = append(list, watchedHook{w, stats})
 				}
-				return a.print(list, func(w io.Writer) { tableOfHooks(w, list, time.Now()) })
+				return a.print(list, func(w io.Writer) { tableOfHooks(w, list, time.Now(), wide) })
 			})
 		},
 	}
+	wideVar(cmd, &wide)
+	return cmd
 }
 
-func tableOfHooks(w io.Writer, list []watchedHook, now time.Time) {
+func tableOfHooks(w io.Writer, list []watchedHook, now time.Time, wide bool) {
 	rows := [][]string{{"ID", "NAME", "STATUS", "DELIVERED", "GIVEN UP", "LAST", "URL"}}
 	for _, h := range list {
 		status := "behind"
@@ -90,6 +93,9 @@ func tableOfHooks(w io.Writer, list []watchedHook, now time.Time) {
 			last = span(now.Sub(h.Stats.LastDeliveredAt)) + " ago"
 		}
 		rows = append(rows, []string{h.ID, h.Name, status, strconv.FormatInt(h.Stats.Delivered, 10), strconv.FormatInt(h.Stats.Dropped, 10), last, h.URL})
+	}
+	if narrow(w, wide) {
+		rows = without(rows, "DELIVERED", "GIVEN UP")
 	}
 	table(w, rows)
 }
@@ -222,7 +228,7 @@ func (a webhookCommands) deliveriesCommand() *cobra.Command {
 				rows := [][]string{{"TIME", "EVENT", "TYPE", "TRY", "RESULT", "TOOK"}}
 				for _, d := range list {
 					result := cmp.Or(d.Error, "status "+strconv.Itoa(d.StatusCode))
-					rows = append(rows, []string{d.At.Local().Format(time.DateTime), d.EventID, strings.TrimPrefix(d.EventType, eventPrefix), strconv.Itoa(d.Attempt), result, fmt.Sprintf("%dms", d.DurationMs)})
+					rows = append(rows, []string{dated(w, d.At), d.EventID, strings.TrimPrefix(d.EventType, eventPrefix), strconv.Itoa(d.Attempt), result, fmt.Sprintf("%dms", d.DurationMs)})
 				}
 				table(w, rows)
 			})

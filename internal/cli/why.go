@@ -328,7 +328,11 @@ func stopped(c client.ClockName) string {
 func transitions(w io.Writer, events []client.Event, now time.Time) {
 	rows := make([][]string, 0, len(events))
 	for _, e := range events {
-		rows = append(rows, []string{"  " + clock(e.Time, now), e.Type, move(e), causeOf(e), took(e)})
+		row := []string{"  " + clock(e.Time, now), e.Type, move(e), causeOf(e), took(e)}
+		if isNarrow(columnsFor(w)) { // the type says where it led
+			row = slices.Delete(row, 2, 3)
+		}
+		rows = append(rows, row)
 	}
 	table(w, rows)
 }
