@@ -491,6 +491,8 @@ func (a *app) timeoutCommand() *cobra.Command {
 		Long: `Let the timeout of a running sandbox end in DURATION from now, sooner or later
 than before. --on-timeout of create and set says what happens then. The sandbox
 does not count as idle until then. none removes the timeout; now ends it at once.
+A wake starts the timeout that was given at create again, and a wake by traffic
+one of 5 minutes at least.
 
 What --on-idle says does not matter here: without --on-timeout pause, now kills the
 sandbox. On a terminal this asks first. To put a sandbox to sleep: drowse pause.`,

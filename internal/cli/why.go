@@ -13,6 +13,7 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/human"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 func (a *app) whyCommand() *cobra.Command {
@@ -106,6 +107,9 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	}
 	if x.Tombstone == nil {
 		clocks(w, x, now)
+		if text := renewed(x, i); text != "" {
+			say("  %s", text)
+		}
 	}
 	if len(x.Services) > 0 {
 		say("\nservices:")
@@ -312,6 +316,20 @@ func clocks(w io.Writer, x *client.Explanation, now time.Time) {
 		rows = append(rows, row)
 	}
 	table(w, rows)
+}
+
+// renewed tells which timeout a wake begins with: not the one that drowse timeout has set.
+func renewed(x *client.Explanation, i client.Info) string {
+	set := i.Settings
+	sleeps := x.State == client.Paused || x.Generation > 1 || set.OnTimeout == client.Pause || set.OnIdle == client.Pause
+	if i.Timeout == 0 || !sleeps {
+		return ""
+	}
+	text := "each wake starts a new timeout, of " + length(i.Timeout)
+	if set.AutoResume && i.Timeout < lifecycle.MinAutoResume {
+		text += ", or of " + length(lifecycle.MinAutoResume) + " if traffic wakes it"
+	}
+	return text + "; drowse timeout changes only the present one"
 }
 
 // stopped tells when a clock that stands runs.
