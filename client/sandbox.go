@@ -164,7 +164,8 @@ type Settings struct {
 // without the sandbox's tokens and without what is not known.
 type Info struct {
 	ID            string                `json:"id"`
-	Name          string                `json:"name,omitempty"` // that it was given; it is unique among those of its Key
+	Name          string                `json:"name,omitempty"`      // that it was given; it is unique among those of its Key
+	NameTaken     string                `json:"nameTaken,omitempty"` // only of Import: the name that it had and could not keep, as another has it
 	State         State                 `json:"state"`
 	Phase         Phase                 `json:"phase,omitempty"`
 	Generation    int64                 `json:"generation"` // of the runtime that serves or last served, from 1

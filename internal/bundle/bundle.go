@@ -45,8 +45,9 @@ const (
 	// digests of flat listings. Forms 1 and 2 do not say which image a sandbox
 	// started from, forms before 4 not as whom and where its commands run, and forms
 	// before 5 know no secrets, forms before 6 no services, forms before 7 no
-	// entrances, and forms before 8 no proxy.
-	formatVersion = 8
+	// entrances, forms before 8 no proxy, and forms before 9 neither the sandbox's name
+	// nor the template that was built.
+	formatVersion = 9
 	imageSince    = 3
 	// KindSandbox is a paused sandbox.
 	KindSandbox = "sandbox"

@@ -10,8 +10,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// These types are the manifest as it is written, in format 8. Format 7
-// has no proxy in it, format 6 no entrances in it, format 5 no services in it, format 4 no
+// These types are the manifest as it is written, in format 9. Format 8 has neither the
+// name nor the built template in it, format 7 no proxy in it, format 6 no entrances in it, format 5 no services in it, format 4 no
 // secrets in it, format 3 not the user and the working directory in it, format 2 not the image either,
 // and in format 1 the digests of layers are of something else. They are apart from
 // those that the server works with, so that a field that is added there is in no
@@ -52,6 +52,8 @@ type settingsForm struct {
 type configForm struct {
 	Template      string            `json:"template"`
 	Alias         string            `json:"alias,omitempty"`
+	Built         builtForm         `json:"built,omitzero"`  // since format 9
+	Name          string            `json:"name,omitempty"`  // since format 9
 	Image         string            `json:"image,omitempty"` // the digest that pins it; since format 3
 	Key           string            `json:"key,omitempty"`   // of early exports; it means nothing elsewhere
 	Metadata      map[string]string `json:"metadata,omitempty"`
@@ -77,6 +79,13 @@ type configForm struct {
 	Entrances     []entranceForm    `json:"entrances,omitempty"` // since format 7
 	Proxy         *proxyForm        `json:"proxy,omitempty"`     // since format 8
 	FromServer    []string          `json:"fromServer,omitempty"`
+}
+
+// builtForm is the template that was built of which the sandbox was made. Its files are
+// among the layers.
+type builtForm struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
 }
 
 // proxyForm is a proxy without its password, which is in no export.
@@ -277,11 +286,11 @@ func (f settingsForm) settings() lifecycle.Settings {
 }
 
 // formOfConfig leaves out what means nothing to another server: the API key, the
-// preview links, the idempotency key of the create, the build that it is for, the
-// template that was built, and whether it may use the secrets.
+// preview links, the idempotency key of the create, the build that it is for, and
+// whether it may use the secrets.
 func formOfConfig(c store.Config) configForm {
 	f := configForm{
-		Template: c.Template, Alias: c.Alias, Image: c.Image, Metadata: c.Metadata, Env: c.Env, Secure: c.Secure, PrivatePorts: c.PrivatePorts,
+		Template: c.Template, Alias: c.Alias, Built: builtForm(c.Built), Name: c.Name, Image: c.Image, Metadata: c.Metadata, Env: c.Env, Secure: c.Secure, PrivatePorts: c.PrivatePorts,
 		HostMask: c.HostMask, HTTPSPorts: c.HTTPSPorts, AllowInternet: c.AllowInternet, AllowOut: c.AllowOut, DenyOut: c.DenyOut, Network: c.Network,
 		Limits: limitsForm(c.Limits), Hooks: hooksForm{hookForm(c.Hooks.PrePause), hookForm(c.Hooks.PostResume), hookForm(c.Hooks.PreKill)},
 		User: c.User, Workdir: c.Workdir, Volumes: each(c.Volumes, func(m store.VolumeMount) mountForm { return mountForm(m) }),
@@ -299,7 +308,7 @@ func formOfConfig(c store.Config) configForm {
 
 func (f configForm) config() store.Config {
 	c := store.Config{
-		Template: f.Template, Alias: f.Alias, Image: f.Image, Metadata: f.Metadata, Env: f.Env, Secure: f.Secure, PrivatePorts: f.PrivatePorts,
+		Template: f.Template, Alias: f.Alias, Built: store.Built(f.Built), Name: f.Name, Image: f.Image, Metadata: f.Metadata, Env: f.Env, Secure: f.Secure, PrivatePorts: f.PrivatePorts,
 		HostMask: f.HostMask, HTTPSPorts: f.HTTPSPorts, AllowInternet: f.AllowInternet, AllowOut: f.AllowOut, DenyOut: f.DenyOut, Network: f.Network,
 		Limits: store.Limits(f.Limits), Hooks: store.Hooks{PrePause: store.Hook(f.Hooks.PrePause), PostResume: store.Hook(f.Hooks.PostResume), PreKill: store.Hook(f.Hooks.PreKill)},
 		User: f.User, Workdir: f.Workdir, Volumes: each(f.Volumes, func(m mountForm) store.VolumeMount { return store.VolumeMount(m) }),

@@ -11,7 +11,6 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/golden"
-	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // whole is a manifest with everything in it that there can be.
@@ -42,8 +41,8 @@ func TestManifestForm(t *testing.T) {
 	}
 	golden.Hold(t, filepath.Join("testdata", fmt.Sprintf("manifest-%d.json", formatVersion)), data)
 	c := &m.Config
-	c.Key, c.Name, c.Previews, c.Idempotency, c.Before, c.Lineage, c.Build, c.Built = "", "", nil, nil, nil, nil, "", store.Built{} // stay where they are
-	c.Proxy.Sealed, c.Proxy.Password = "", ""                                                                                       // likewise
+	c.Key, c.Previews, c.Idempotency, c.Before, c.Lineage, c.Build = "", nil, nil, nil, nil, "" // stay where they are
+	c.Proxy.Sealed, c.Proxy.Password = "", ""                                                   // likewise
 	for i := range c.Secrets {
 		c.Secrets[i].Withheld = false // the importer says that
 	}
@@ -80,6 +79,9 @@ func TestEveryFormat(t *testing.T) {
 		}
 		if (m.Config.Proxy != nil && m.Config.Proxy.Lost) != (n >= 8) {
 			t.Errorf("format %d: proxy %+v", n, m.Config.Proxy)
+		}
+		if (m.Config.Name != "" && m.Config.Built.ID != "") != (n >= 9) {
+			t.Errorf("format %d: it is called %q, of %+v", n, m.Config.Name, m.Config.Built)
 		}
 		if m.Config.Key != "" || m.Config.Previews != nil {
 			t.Errorf("format %d: it brings the key %q and the links %v", n, m.Config.Key, m.Config.Previews)

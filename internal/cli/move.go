@@ -3,8 +3,10 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -95,8 +97,9 @@ func (a *app) importCommand() *cobra.Command {
 		Use:   "import [FILE] [flags]",
 		Short: "create a paused sandbox from an export",
 		Long: `Read an export from a file and create a paused sandbox from it; drowse resume
-wakes it. Without FILE, or with -, read stdin. It keeps its id, unless this server already knows that id. Tokens and
-preview links of the old server do not work here.
+wakes it. Without FILE, or with -, read stdin. An id that this server already knows is
+rejected, unless --new-id is given; a name that another sandbox of yours has is left
+out. Tokens and preview links of the old server do not work here.
 
 Import only files that you trust as much as a program run as root: the memory
 image is checked for damage, not for malice.
@@ -123,6 +126,9 @@ one of these differs, --filesystem imports the files without the memory.`,
 		switch {
 		case len(args) > 0 && args[0] != "-":
 			f, err := os.Open(args[0])
+			if errors.Is(err, fs.ErrNotExist) {
+				return &exitError{exitNotFound, hint(err, "name a file that drowse export has written: drowse export ID FILE")}
+			}
 			if err != nil {
 				return err
 			}
@@ -145,6 +151,9 @@ one of these differs, --filesystem imports the files without the memory.`,
 					state = "is " + string(info.State)
 				}
 				_, _ = fmt.Fprintf(w, "%s %s, %s\n", info.ID, state, next(info, time.Now()))
+				if info.NameTaken != "" {
+					_, _ = fmt.Fprintf(w, "it has no name: another sandbox is called %s\n", cell(info.NameTaken))
+				}
 				for _, u := range info.Secrets {
 					switch {
 					case u.Withheld:

@@ -44,6 +44,7 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 	if err != nil {
 		return store.Sandbox{}, err
 	}
+	req.Tell(from.Manifest)
 	if req.Idempotency == nil {
 		b, err := s.receive(ctx, from, req)
 		if err != nil {
@@ -94,12 +95,16 @@ func (s *Supervisor) admit(a *moving.Arrival) (*box, error) {
 	if err := s.enlist(b); err != nil { // it has become known since it was looked for, or a volume has gone
 		return nil, err
 	}
+	b.mu.Lock()
+	b.sb.Config.Name = a.Name(s.TakeName)
+	b.mu.Unlock()
 	err = a.Place()
 	if err == nil {
 		_, err = b.apply(a.Event())
 	}
 	if err != nil {
 		s.insist(func() error { return a.Remove(s.o.Layers) }, "failed import could not be removed", "sandbox", a.ID)
+		s.Book.Forget(a.Config, a.ID)
 		s.forget(a.ID)
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func TestMove(t *testing.T) {
 	from, to := newBench(t), newBench(t)
 	first, _ := from.open()
 	second, stop := to.open()
-	id := from.asleep(first, CreateRequest{Settings: lifecycle.Settings{MaxLifetime: time.Hour}, Config: store.Config{Metadata: map[string]string{"a": "b"}, Secure: true}})
+	id := from.asleep(first, CreateRequest{Settings: lifecycle.Settings{MaxLifetime: time.Hour}, Config: store.Config{Metadata: map[string]string{"a": "b"}, Secure: true, Name: "web", Built: store.Built{ID: "tbuilt", Name: "app"}}})
 	file := exportOf(t, first, id)
 	sb, err := second.Import(t.Context(), bytes.NewReader(file), ImportRequest{Actor: "key:1"})
 	if err != nil {
@@ -93,6 +93,12 @@ func TestMove(t *testing.T) {
 	rec := sb.Record
 	if sb.ID != id || rec.State != lifecycle.Paused || rec.Generation != 1 || !rec.CreatedAt.Equal(was.CreatedAt) || rec.Settings != was.Settings || sb.Config.Metadata["a"] != "b" {
 		t.Errorf("imported as %+v", sb)
+	}
+	if c := sb.Config; c.Name != "web" || c.TemplateID() != "tbuilt" || c.TemplateName() != "app" {
+		t.Errorf("it is called %q, of template %s (%s)", c.Name, c.TemplateID(), c.TemplateName())
+	}
+	if named, ok := second.Named("", "web"); !ok || named != id {
+		t.Errorf("its name leads to %q", named)
 	}
 	if rec.PausedAt.Before(was.PausedAt) {
 		t.Errorf("asleep since %s, which is before it came here", rec.PausedAt)
@@ -137,9 +143,16 @@ func TestMove(t *testing.T) {
 	}
 	_, err = last.Import(t.Context(), bytes.NewReader(again), ImportRequest{})
 	wantCode(t, err, "sandbox_exists")
-	copied, err := last.Import(t.Context(), bytes.NewReader(file), ImportRequest{NewID: true})
+	had := ""
+	copied, err := last.Import(t.Context(), bytes.NewReader(file), ImportRequest{NewID: true, Named: func(name string) { had = name }})
 	if err != nil || copied.ID == id {
 		t.Fatalf("copied as %s, %v", copied.ID, err)
+	}
+	if copied.Config.Name != "" || had != "web" {
+		t.Errorf("a copy of %q is called %q", had, copied.Config.Name)
+	}
+	if named, _ := last.Named("", "web"); named != id {
+		t.Errorf("the name of the first leads to %s", named)
 	}
 	for _, id := range []string{id, copied.ID} {
 		if _, err := last.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {

@@ -254,7 +254,7 @@ func (s *Supervisor) furnish() {
 	s.captures = capture.New(capture.Options{Layers: o.Layers, Checkpoints: s.checkpoints, Guests: s.guests, Space: s.space, Ledger: s.ledger, Log: o.Log})
 	s.carrier = moving.Carrier{
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Space: s.space,
-		Limits: s.limits(), MaxTimeout: defaults.Ceiling(o.MaxTimeout), AgentToken: s.AgentToken, Unknown: s.unknown, CheckMounts: s.checkMounts,
+		Limits: s.limits(), MaxTimeout: defaults.Ceiling(o.MaxTimeout), AgentToken: s.AgentToken, Unknown: s.unknown, CheckMounts: func(c store.Config) error { return s.CheckMounts(c) },
 	}
 	s.Reception = &calls.Reception{Find: s.asked, EachRunning: s.eachAsked, Ceiling: defaults.Ceiling(o.MaxTimeout), Pauses: s.launcher.Turns(), Pace: calls.NewPace(), Log: o.Log}
 	s.guard = disklimit.NewGuard(disklimit.Options{
@@ -466,9 +466,6 @@ func (s *Supervisor) unknown(id string) error {
 	}
 	return nil
 }
-
-// checkMounts refuses volumes that are not here.
-func (s *Supervisor) checkMounts(c store.Config) error { return s.CheckMounts(c) }
 
 func (s *Supervisor) forget(id string) {
 	s.mu.Lock()

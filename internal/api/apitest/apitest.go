@@ -941,6 +941,7 @@ func (f *Fake) Import(_ context.Context, r io.Reader, req supervisor.ImportReque
 		return store.Sandbox{}, err
 	}
 	m := from.Manifest
+	req.Tell(m)
 	m.Config.Key = req.Key
 	if !req.Secrets {
 		m.Config.Secrets = store.Withhold(m.Config.Secrets)
@@ -957,6 +958,9 @@ func (f *Fake) Import(_ context.Context, r io.Reader, req supervisor.ImportReque
 	}
 	if _, taken := f.Sandboxes[id]; taken {
 		return store.Sandbox{}, errdef.New(errdef.Exists, "sandbox_exists", "sandbox %s is known here", id).WithRemedy("import it with a new id")
+	}
+	if f.names.TakeName(m.Config, id) != nil {
+		m.Config.Name = ""
 	}
 	sb := store.Sandbox{ID: id, Config: m.Config, Record: lifecycle.Record{State: lifecycle.Pending}}
 	err = f.step(&sb, lifecycle.ImportRequested{

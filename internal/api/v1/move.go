@@ -104,13 +104,19 @@ func (s *server) importSandbox(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	name := ""
+	req.Named = func(of string) { name = of }
 	sb, err := s.Sandboxes.Import(c.r.Context(), httpapi.Patient(c.w, c.r, httpapi.UploadPause), req)
 	if err != nil {
 		return reply{}, err
 	}
 	audit.About(c.r.Context(), sb.ID)
+	v := s.viewWithTokens(c, sb)
+	if name != sb.Config.Name {
+		v.NameTaken = name
+	}
 	return reply{
-		status: http.StatusCreated, body: s.viewWithTokens(c, sb),
+		status: http.StatusCreated, body: v,
 		header: http.Header{"Location": {base + "/" + sb.ID}},
 	}, nil
 }

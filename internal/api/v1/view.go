@@ -18,6 +18,7 @@ import (
 type sandboxView struct {
 	ID             string             `json:"id"`
 	Name           *string            `json:"name" doc:"The name that it was given at create, in the space of names of the API key that created it; null for none."`
+	NameTaken      string             `json:"nameTaken,omitempty" doc:"In the answer to an import only: the name of the sandbox that was exported, which this one could not keep, because another sandbox of the API key has it."`
 	State          lifecycle.State    `json:"state" doc:"The committed state; pending until it has first run."`
 	Phase          *lifecycle.Phase   `json:"phase" doc:"The operation in flight."`
 	Generation     int64              `json:"generation" doc:"Of the runtime that serves or last served; 0 before the first."`

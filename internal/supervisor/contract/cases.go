@@ -347,7 +347,10 @@ func move(w world) {
 	ctx := w.t.Context()
 	_, err := w.s.Export(ctx, w.create().ID)
 	w.refused("export of one that runs", err, errdef.WrongState, "not_paused")
-	sb := w.paused()
+	req := asked()
+	req.Config.Name, req.Config.Built = "moved", store.Built{ID: "tbuilt", Name: "app"}
+	sb := w.made(req)
+	w.pause(sb.ID)
 	e, err := w.s.Export(ctx, sb.ID)
 	if err != nil {
 		w.t.Fatal(err)
@@ -367,6 +370,14 @@ func move(w world) {
 	w.ok("import", err)
 	if got.ID == sb.ID || got.Config.Key != "other" || got.Config.Metadata["a"] != "b" || got.Record.Settings.Timeout != time.Hour {
 		w.t.Errorf("it came as %+v", got)
+	}
+	if c := got.Config; c.Name != "moved" || c.TemplateID() != "tbuilt" || c.TemplateName() != "app" {
+		w.t.Errorf("it came as %q of template %s (%s)", c.Name, c.TemplateID(), c.TemplateName())
+	}
+	had := ""
+	copied, err := take(supervisor.ImportRequest{NewID: true, Key: "other", Named: func(name string) { had = name }})
+	if w.ok("import of a copy", err); copied.Config.Name != "" || had != "moved" {
+		w.t.Errorf("a copy of %q came as %q, which its other has", had, copied.Config.Name)
 	}
 	w.is(got.ID, lifecycle.Paused, 1)
 	again, err := take(supervisor.ImportRequest{NewID: true, Key: "other", Actor: "mover", Idempotency: as})

@@ -35,6 +35,16 @@ type Request struct {
 	Idempotency *store.Idempotency
 	Key         string // the id of the API key whose it will be
 	Actor       string
+	// Named is told the name that the sandbox had, if it had one. It has none here if
+	// another sandbox of Key has that name; nil for nobody.
+	Named func(name string)
+}
+
+// Tell tells Named what a bundle says.
+func (r Request) Tell(m bundle.Manifest) {
+	if r.Named != nil {
+		r.Named(m.Config.Name)
+	}
 }
 
 // Carrier describes the sandboxes that leave a server, and judges those that come.

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/names"
 )
 
 // What the settings of a sandbox that comes from elsewhere are bounded by.
@@ -29,6 +30,7 @@ const (
 	mostTokenText = 1024
 	mostSettings  = 64
 	mostUser      = 256
+	mostTemplate  = 256
 	mostPath      = 4096
 )
 
@@ -49,6 +51,7 @@ func Check(m bundle.Manifest) error {
 		func() error { return checkPairs("environment", c.Env, true) },
 		func() error { return checkHostMask(c.HostMask) },
 		func() error { return checkPlaces(c) },
+		func() error { return checkNames(c) },
 		func() error { return checkFromServer(c.FromServer) },
 		func() error { return checkNetwork(c) },
 		func() error { return secret.CheckUses(c.Secrets, c.Authority) },
@@ -118,6 +121,21 @@ func checkPlaces(c store.Config) error {
 			if err := checkLine(text, mostPath); err != nil {
 				return fmt.Errorf("a volume: %w", err)
 			}
+		}
+	}
+	return nil
+}
+
+// checkNames checks what the sandbox is called, and the template that it was made of.
+func checkNames(c store.Config) error {
+	if c.Name != "" {
+		if err := names.Check(c.Name); err != nil {
+			return err
+		}
+	}
+	for _, text := range []string{c.Built.ID, c.Built.Name} {
+		if err := checkLine(text, mostTemplate); err != nil {
+			return fmt.Errorf("its template: %w", err)
 		}
 	}
 	return nil

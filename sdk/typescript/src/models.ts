@@ -611,6 +611,11 @@ export interface SandboxInfo {
    * null for none.
    */
   name: string | null;
+  /**
+   * In the answer to an import only: the name of the sandbox that was exported, which this one
+   * could not keep, because another sandbox of the API key has it.
+   */
+  nameTaken?: string;
   /** What happens next by itself. */
   next: Next | null;
   /** How many streams to the sandbox are open: commands, terminals, watches, WebSockets. */

@@ -630,6 +630,10 @@ class SandboxInfo:
     """The name that it was given at create, in the space of names of the API key that created it;
     null for none.
     """
+    name_taken: str | None = None
+    """In the answer to an import only: the name of the sandbox that was exported, which this one
+    could not keep, because another sandbox of the API key has it.
+    """
     next: Next | None = None
     """What happens next by itself."""
     open_streams: int
@@ -984,6 +988,7 @@ WIRE_NAMES = {
     "max_lifetime": "maxLifetimeSeconds",
     "memory_mib": "memoryMiB",
     "missing_since": "missingSince",
+    "name_taken": "nameTaken",
     "next_at": "nextAt",
     "on_idle": "onIdle",
     "on_timeout": "onTimeout",
