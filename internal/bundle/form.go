@@ -10,7 +10,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// These types are the manifest as it is written, in format 9. Format 8 has neither the
+// These types are the manifest as it is written, in format 9. Format 8 has whole CPUs, and neither the
 // name nor the built template in it, format 7 no proxy in it, format 6 no entrances in it, format 5 no services in it, format 4 no
 // secrets in it, format 3 not the user and the working directory in it, format 2 not the image either,
 // and in format 1 the digests of layers are of something else. They are apart from
