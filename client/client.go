@@ -48,7 +48,7 @@
 // # How do others get in?
 //
 // [Client.CreateKey] makes an API key of a role, with limits on what its
-// sandboxes take together, and [Client.RevokeKey] ends it. Only an admin's key
+// sandboxes take together, and [Client.RevokeKey] ends it. Only an admin key
 // may.
 //
 // # What do errors tell?

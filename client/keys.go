@@ -76,7 +76,7 @@ type Key struct {
 }
 
 // CreateKey makes an API key. Its Text is shown now and never again. Only an
-// admin's key may; all others get ErrForbidden from the calls on keys.
+// admin key may; all others get ErrForbidden from the calls on keys.
 func (c *Client) CreateKey(ctx context.Context, o KeyOptions) (Key, error) {
 	in := struct {
 		Name    string  `json:"name"`

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Webhooks are the receivers to which a server delivers events. Only an admin's key
+// Webhooks are the receivers to which a server delivers events. Only an admin key
 // may see or change them. They are E2B's: what E2B's clients make is here as well.
 type Webhooks struct{ c *Client }
 

@@ -204,12 +204,16 @@ func TestInterrupt(t *testing.T) {
 	})
 	env := map[string]string{"DROWSE_URL": srv.URL, "DROWSE_API_KEY": key}
 	getenv := func(name string) string { return env[name] }
-	for _, args := range [][]string{
-		{"run", "--", "sh", "-c", "echo started; exec sleep 60"},
-		{"demo"},
-		{"events", "-f"},
-		{"ls", "--watch"},
+	for _, tt := range []struct {
+		args []string
+		says string // what is to be watched until it is ended ends quietly
+	}{
+		{[]string{"run", "--", "sh", "-c", "echo started; exec sleep 60"}, "drowse: interrupted\n"},
+		{[]string{"demo"}, "drowse: interrupted\n"},
+		{[]string{"events", "-f"}, ""},
+		{[]string{"ls", "--watch"}, ""},
 	} {
+		args := tt.args
 		t.Run(args[0], func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var stderr strings.Builder
@@ -223,7 +227,7 @@ func TestInterrupt(t *testing.T) {
 			code := cli.Main(ctx, args, cli.Options{
 				Stdin: strings.NewReader(""), Stdout: stdout, Stderr: &stderr, Getenv: getenv,
 			})
-			if code != 130 || stderr.String() != "drowse: interrupted\n" {
+			if code != 130 || stderr.String() != tt.says {
 				t.Errorf("got code %d, stderr %q", code, &stderr)
 			}
 			var list strings.Builder

@@ -152,6 +152,9 @@ func (a *app) report(ctx context.Context, cmd *cobra.Command, err error) int {
 		return exitOK
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		if endless(cmd) {
+			return exitInterrupted
+		}
 		tell(a, complaint{Message: "interrupted", ExitCode: exitInterrupted})
 		return exitInterrupted
 	}
@@ -174,6 +177,17 @@ func (a *app) report(ctx context.Context, cmd *cobra.Command, err error) int {
 	}
 	tell(a, complaint{what, codeOf(err), code, step})
 	return code
+}
+
+// endless reports whether a command goes on until somebody ends it, which is no
+// failure to be told of.
+func endless(cmd *cobra.Command) bool {
+	for _, name := range []string{"follow", "watch"} {
+		if on, err := cmd.Flags().GetBool(name); err == nil && on {
+			return true
+		}
+	}
+	return false
 }
 
 // complaint is the JSON of what went wrong.

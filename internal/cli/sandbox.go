@@ -379,8 +379,9 @@ func (a *app) pauseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause ID... [--mode memory]",
 		Short: "pause sandboxes",
-		Long: `Pause sandboxes. If one cannot be paused, the others still are: each failure is
-printed, and the exit code is that of the first.`,
+		Long: `Pause sandboxes, with their memory unless --mode says otherwise: --pause-mode of create
+and set is for automatic pauses only. If one cannot be paused, the others still are:
+each failure is printed, and the exit code is that of the first.`,
 		Example: `  drowse pause i0abc
   drowse pause --all`,
 		Args: idsOrAll(&all),

@@ -322,6 +322,13 @@ func printFaults(w io.Writer, r fsckReport) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "checked %d sandboxes, %d memory images, %d builds, %d layers; %d faults, %d left\n", r.Sandboxes, r.Images, r.Builds, r.Layers, len(r.Faults), left)
+	found := "no faults"
+	switch all := len(r.Faults); {
+	case left < all:
+		found = fmt.Sprintf("%d faults, %d repaired, %d left", all, all-left, left)
+	case all > 0:
+		found = fmt.Sprintf("%d faults", all)
+	}
+	_, err := fmt.Fprintf(w, "checked %d sandboxes, %d memory images, %d builds, %d layers; %s\n", r.Sandboxes, r.Images, r.Builds, r.Layers, found)
 	return err
 }

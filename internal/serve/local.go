@@ -64,9 +64,9 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 	switch {
 	case made == "":
 	case o.Person:
-		fmt.Fprintf(o.Notices, "A new API key was made. It is shown only now (and kept for root in %s):\n\n%s\n", path, exports(o, made, addr))
+		fmt.Fprintf(o.Notices, "\nThe first key was made, an admin key. It is shown only now (and kept for root in %s):\n\n%s\n", path, exports(o, made, addr))
 	default:
-		fmt.Fprintf(o.Notices, "A new API key was made. Only root can read it, in %s:\n\n%s\n", path, exports(o, "$(cat "+path+")", addr))
+		fmt.Fprintf(o.Notices, "The first key was made, an admin key. Only root can read it, in %s:\n\n%s\n", path, exports(o, "$(cat "+path+")", addr))
 	}
 	return nil
 }
@@ -77,10 +77,10 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 func exports(o Options, key string, addr net.Addr) string {
 	text := "  export E2B_API_KEY=" + key + "\n  export E2B_DOMAIN=" + cmp.Or(o.Domain, localDomain(addr.String())) + "\n"
 	if o.Domain != "" && o.TLSCert != "" {
-		return text
+		return text + "\nThat is for E2B's SDKs. E2B_DOMAIN leads to the API and to the ports of sandboxes.\n"
 	}
 	for _, name := range []string{"E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL"} {
 		text += fmt.Sprintf("  export %s=%s\n", name, localURL(o, addr))
 	}
-	return text
+	return text + "\nThat is for E2B's SDKs. E2B_DOMAIN is for the URLs of sandboxes' ports, and\nE2B_VOLUME_API_URL for the files of volumes.\n"
 }

@@ -111,7 +111,7 @@ func newWorld(t *testing.T) *world {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(ctx, Options{Server: settings.Server{StateDir: t.TempDir(), DefaultTimeout: time.Minute}, Log: log}, parts{sup: w.sup, hooks: hooks, keys: keys, calls: calls, room: held.New()}, nil), w.sup)
+		served <- serveUntil(ctx, log, ln, newServer(ctx, Options{Server: settings.Server{StateDir: t.TempDir(), DefaultTimeout: time.Minute}, Log: log}, parts{sup: w.sup, hooks: hooks, keys: keys, calls: calls, room: held.New()}, nil), w.sup, func() {})
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -61,18 +61,21 @@ func TestNotReady(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- serveUntil(ctx, log, ln, edge.NewServer(edge.Options{Log: log}), h) }()
+	var tells atomic.Bool // what waits until it is ready was told
+	go func() {
+		served <- serveUntil(ctx, log, ln, edge.NewServer(edge.Options{Log: log}), h, func() { tells.Store(true) })
+	}()
 	first := told()
-	if !strings.Contains(first, "STATUS=not ready: no veth: load it, now\n") || !strings.Contains(first, "EXTEND_TIMEOUT_USEC=") || strings.Contains(first, "READY=1") {
-		t.Errorf("told %q while unfit", first)
+	if !strings.Contains(first, "STATUS=not ready: no veth: load it, now\n") || !strings.Contains(first, "EXTEND_TIMEOUT_USEC=") || strings.Contains(first, "READY=1") || tells.Load() {
+		t.Errorf("told %q while unfit, and what is for later: %v", first, tells.Load())
 	}
 	h.unfit.Store(nil)
 	next := told()
 	for strings.HasPrefix(next, "STATUS=not ready") {
 		next = told()
 	}
-	if !strings.HasPrefix(next, "READY=1\n") {
-		t.Errorf("told %q once fit", next)
+	if !strings.HasPrefix(next, "READY=1\n") || !tells.Load() {
+		t.Errorf("told %q once fit, and what is for later: %v", next, tells.Load())
 	}
 	cancel()
 	if err := <-served; err != nil {

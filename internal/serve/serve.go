@@ -4,6 +4,7 @@
 package serve
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -162,6 +164,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := announce(o, ln.Addr()); err != nil {
 		return err
 	}
+	o, tell := o.tellLater()
+	defer tell() // a start that fails now may have made the key
 	server, sup, err := assemble(ctx, o, ln.Addr(), forSSH, certificates, &closers)
 	if err != nil {
 		return err
@@ -171,7 +175,20 @@ func Run(ctx context.Context, o Options) (err error) {
 			return err
 		}
 	}
-	return serveUntil(ctx, o.Log, ln, server, sup)
+	return serveUntil(ctx, o.Log, ln, server, sup, tell)
+}
+
+// tellLater returns options whose notices wait until tell is called, so that they stand
+// together, and not between lines of the log.
+func (o Options) tellLater() (later Options, tell func()) {
+	var waiting bytes.Buffer
+	to := o.Notices
+	o.Notices = &waiting
+	return o, sync.OnceFunc(func() {
+		if waiting.Len() > 0 {
+			_, _ = waiting.WriteTo(to)
+		}
+	})
 }
 
 // warnOfClear logs that other machines reach the server without TLS, if they do.
@@ -556,12 +573,13 @@ func stop(ctx context.Context, o Options, sup *supervisor.Supervisor) error {
 // serveUntil serves until ctx ends. Requests in flight get a moment to end;
 // streams, which have no end of their own, are broken off. The service manager
 // learns from sup when the server is ready and that it is well.
-func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, sup health) error {
+func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, sup health, ready func()) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(ln) }()
 	go func() {
 		if awaitReady(ctx, log, sup.Ready) {
 			log.Info("server ready", "addr", ln.Addr().String(), "version", version.String())
+			ready()
 			notify(log, daemon.SdNotifyReady+"\nSTATUS=ready")
 			watch(ctx, log, sup.Check)
 		}

@@ -20,7 +20,7 @@
 // reaches, its own network and loopback included: those who host receivers
 // beside it need that. Link-local addresses are not, nor those at which providers
 // keep the metadata of their machines. They learn the status, never the body. The API asks for
-// an admin's key.
+// an admin key.
 package webhook
 
 import (

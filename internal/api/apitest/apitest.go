@@ -37,7 +37,7 @@ import (
 // Epoch is when every test begins.
 var Epoch = time.Date(2026, 9, 1, 12, 0, 0, 123456000, time.UTC)
 
-// GoodKey is an admin's key; KeyID is its id and Actor what a call with it is
+// GoodKey is an admin key; KeyID is its id and Actor what a call with it is
 // recorded as.
 const (
 	GoodKey = "e2b_00112233445566778899aabbccddeeff00112233"
