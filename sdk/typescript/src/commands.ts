@@ -110,7 +110,10 @@ export class Commands {
     return Process._begin(this.#inside, answer, options.user, terminal !== undefined, options.signal);
   }
 
-  /** Takes up a command that runs: its output from now on. `terminal` says whether it is on one. */
+  /**
+   * Takes up a command that runs: its output from now on; `missedBytes` says how much nobody got before.
+   * `terminal` says whether it is on one.
+   */
   async attach(pid: number, options: { terminal?: boolean; user?: string; signal?: AbortSignal } = {}): Promise<Process> {
     const answer = await this.#inside.open("process.Process/Connect", { process: { pid } }, options);
     return Process._begin(this.#inside, answer, options.user, options.terminal === true, options.signal);
@@ -145,6 +148,11 @@ async function signal(inside: Inside, process: { pid: number } | { tag: string }
 
 /** A command that runs. Its output is what one iterates over; `wait` returns how it ended. */
 export class Process implements AsyncIterable<Output> {
+  /**
+   * How many bytes of the output of a command that was attached to nobody has got, because no client was
+   * connected then. They are lost.
+   */
+  readonly missedBytes: number;
   readonly #inside: Inside;
   readonly #answer: Answer;
   readonly #messages: AsyncGenerator<JSONValue, void, undefined>;
@@ -162,6 +170,7 @@ export class Process implements AsyncIterable<Output> {
     user: string | undefined,
     terminal: boolean,
   ) {
+    this.missedBytes = Number(answer.response.headers.get("Drowse-Missed-Bytes") ?? 0);
     this.#inside = inside;
     this.#answer = answer;
     this.#messages = messages;

@@ -208,6 +208,18 @@ def test_stream_over_a_pause(sandbox: Sandbox) -> None:
             break
         again.terminate()
         assert again.wait().status == "signal: terminated"
+    echo = sandbox.commands.start("while read -r _; do echo lost; done", stdin=True)
+    assert echo.missed_bytes == 0
+    echo.close()
+    missed, end = 0, time.monotonic() + 60
+    while not missed and time.monotonic() < end:
+        for _ in range(5):  # that nobody listens any more shows when there is output
+            echo.send("\n")
+            time.sleep(0.05)
+        with sandbox.commands.attach(echo.pid) as again:
+            missed = again.missed_bytes
+    assert missed % len("lost\n") == 0 and missed > 0
+    echo.kill()
 
 
 def test_fork_and_snapshots(client: Client, sandbox: Sandbox) -> None:

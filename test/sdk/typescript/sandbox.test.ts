@@ -197,6 +197,22 @@ test("a stream over a pause", async () => {
   }
   await again.terminate();
   assert.equal((await again.wait()).status, "signal: terminated");
+  const echo = await sandbox.commands.start("while read -r _; do echo lost; done", { stdin: true });
+  assert.equal(echo.missedBytes, 0);
+  echo.close();
+  let missed = 0;
+  for (const end = Date.now() + 60_000; missed === 0 && Date.now() < end; ) {
+    // That nobody listens any more shows when there is output.
+    for (let n = 0; n < 5; n++) {
+      await echo.send("\n");
+      await new Promise((go) => setTimeout(go, 50));
+    }
+    const after = await sandbox.commands.attach(echo.pid);
+    missed = after.missedBytes;
+    after.close();
+  }
+  assert(missed > 0 && missed % "lost\n".length === 0);
+  await echo.kill();
 });
 
 test("forks and snapshots", async () => {

@@ -96,8 +96,8 @@ class AsyncCommands:
         return await AsyncProcess._begin(self._inside, response, user, "pty" in message)
 
     async def attach(self, pid: int, *, terminal: bool = False, user: str | None = None) -> AsyncProcess:
-        """Takes up a command that runs: its output from now on. ``terminal`` says whether it is on
-        one."""
+        """Takes up a command that runs: its output from now on; ``missed_bytes`` says how much nobody
+        got before. ``terminal`` says whether it is on one."""
         message = {"process": {"pid": pid}}
         response = await self._inside.open("process.Process/Connect", message, user=user)
         return await AsyncProcess._begin(self._inside, response, user, terminal)
@@ -160,6 +160,9 @@ class AsyncProcess:
         terminal: bool,
     ) -> None:
         self.pid = pid
+        #: How many bytes of the output of a command that was attached to nobody has got, because
+        #: no client was connected then. They are lost.
+        self.missed_bytes = int(response.headers.get("Drowse-Missed-Bytes", "0"))
         self._inside = inside
         self._response = response
         self._messages = messages

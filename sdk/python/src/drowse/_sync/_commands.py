@@ -97,8 +97,8 @@ class Commands:
         return Process._begin(self._inside, response, user, "pty" in message)
 
     def attach(self, pid: int, *, terminal: bool = False, user: str | None = None) -> Process:
-        """Takes up a command that runs: its output from now on. ``terminal`` says whether it is on
-        one."""
+        """Takes up a command that runs: its output from now on; ``missed_bytes`` says how much nobody
+        got before. ``terminal`` says whether it is on one."""
         message = {"process": {"pid": pid}}
         response = self._inside.open("process.Process/Connect", message, user=user)
         return Process._begin(self._inside, response, user, terminal)
@@ -161,6 +161,9 @@ class Process:
         terminal: bool,
     ) -> None:
         self.pid = pid
+        #: How many bytes of the output of a command that was attached to nobody has got, because
+        #: no client was connected then. They are lost.
+        self.missed_bytes = int(response.headers.get("Drowse-Missed-Bytes", "0"))
         self._inside = inside
         self._response = response
         self._messages = messages
