@@ -6,7 +6,8 @@
 // holds one sandbox to its policy, which can change at any time. It takes the
 // connections that leave the sandbox from sockets in the sandbox's network,
 // judges each by the address it goes to or by the name that it asks for, and
-// connects on from the server's own network. It also answers the sandbox's
+// connects on from the server's own network. Where the address decides, it does so
+// before the connection is taken, by its SYN. It also answers the sandbox's
 // questions for names. So there is one place that says yes or no, and an address
 // is judged where it is dialed: no name can come to mean another one in between.
 //

@@ -88,27 +88,30 @@ type Gate struct {
 	mu       sync.Mutex
 	policy   Policy
 	conns    map[*conn]struct{}
-	refusals []Refusal // newest last
+	begun    map[flow]*conn // those of conns that have not arrived
+	refusals []Refusal      // newest last
 }
 
-// conn is a connection of the sandbox, from its arrival to its end.
+// conn is a connection of the sandbox, from its SYN or its arrival to its end.
 type conn struct {
-	via  net.Listener
-	in   *net.TCPConn
-	to   netip.AddrPort // where the sandbox connected to
-	name string         // what it asked for, if that was needed
-	http bool           // it did so by HTTP, and is to do so in each request
-	loan loan           // of buffers, while its beginning is judged
+	flow
+	name   string // what it asked for, if that was needed
+	http   bool   // it did so by HTTP, and is to do so in each request
+	loan   loan   // of buffers, while its beginning is judged
+	failed error  // why it could not be dialed
 
 	// Guarded by Gate.mu.
-	at  netip.Addr   // where it goes: that of to, or one of the name's
-	out *net.TCPConn // nil until it is connected
+	in      *net.TCPConn // nil until it has arrived
+	at      netip.Addr   // where it goes: that of to, or one of the name's
+	out     *net.TCPConn // nil until it is connected
+	overdue *time.Timer  // nil until it has been dialed and waits to arrive
+	broken  bool         // it was cut before it had arrived
 }
 
 // NewGate returns a gate that lets nothing through yet. What it takes of room
 // counts for the API key that made the sandbox. Each refusal is told to counted.
 func NewGate(internet Internet, room *Room, key string, counted func(Reason)) *Gate {
-	return &Gate{internet: internet, room: share{room, key}, counted: counted, conns: map[*conn]struct{}{}}
+	return &Gate{internet: internet, room: share{room, key}, counted: counted, conns: map[*conn]struct{}{}, begun: map[flow]*conn{}}
 }
 
 // Set changes the policy. Connections that it does not allow are broken off.
@@ -118,7 +121,7 @@ func (g *Gate) Set(p Policy) {
 	g.policy = p
 	for c := range g.conns {
 		if !c.allowedBy(p) {
-			c.cut()
+			g.cutLocked(c)
 		}
 	}
 }
@@ -132,6 +135,19 @@ func (c *conn) allowedBy(p Policy) bool {
 		return c.out == nil || p.Host(c.name) // until it is connected it can still say its name
 	default:
 		return false
+	}
+}
+
+// cutLocked is cut. A connection that has not arrived is over with it, unless it
+// is being dialed: then it is when that ends.
+func (g *Gate) cutLocked(c *conn) {
+	if c.in != nil {
+		c.cut()
+		return
+	}
+	c.broken = true
+	if c.out != nil {
+		g.leaveLocked(c)
 	}
 }
 
@@ -179,11 +195,15 @@ func (g *Gate) refuse(target string, why Reason) {
 
 // Serve takes over what a sandbox sends out: connections, each of which has as
 // its local address the one that the sandbox connected to, and questions for
-// names. It returns when both sockets have been closed and everything that came
+// names. Where syns is not nil, a connection arrives after its SYN has been
+// answered. It returns when all of them have been closed and everything that came
 // from them has ended.
-func (g *Gate) Serve(conns net.Listener, names net.PacketConn) {
-	var work sync.WaitGroup
+func (g *Gate) Serve(conns net.Listener, names net.PacketConn, syns SYNs) {
+	var work, judging sync.WaitGroup
 	work.Go(func() { g.answerAll(names) })
+	if syns != nil {
+		judging.Go(func() { g.judgeAll(conns, syns, &work) })
+	}
 	for {
 		c, err := conns.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -196,6 +216,7 @@ func (g *Gate) Serve(conns net.Listener, names net.PacketConn) {
 		in := c.(*net.TCPConn)
 		work.Go(func() { g.carry(conns, in, in.LocalAddr().(*net.TCPAddr).AddrPort()) })
 	}
+	judging.Wait() // nothing is begun any more
 	g.cutAll(conns)
 	work.Wait()
 }
@@ -206,7 +227,7 @@ func (g *Gate) cutAll(via net.Listener) {
 	defer g.mu.Unlock()
 	for c := range g.conns {
 		if c.via == via {
-			c.cut()
+			g.cutLocked(c)
 		}
 	}
 }
@@ -214,10 +235,14 @@ func (g *Gate) cutAll(via net.Listener) {
 // carry carries one connection to its end.
 func (g *Gate) carry(via net.Listener, in *net.TCPConn, to netip.AddrPort) {
 	defer reset(in) // after an orderly end it has been closed before
-	c := &conn{loan: loan{from: g.room}, via: via, in: in, to: netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), at: to.Addr()}
-	if !g.enter(c) {
-		g.refuse(c.target(), ReasonCrowded)
-		return
+	f := flow{via, unmap(in.RemoteAddr().(*net.TCPAddr).AddrPort()), unmap(to)}
+	c := g.arrived(f, in)
+	if c == nil {
+		c = &conn{loan: loan{from: g.room}, flow: f, in: in, at: to.Addr()}
+		if !g.enter(c) {
+			g.refuse(c.target(), ReasonCrowded)
+			return
+		}
 	}
 	defer g.leave(c)
 	head, opens, why := g.connect(c)
@@ -238,6 +263,8 @@ func (g *Gate) carry(via net.Listener, in *net.TCPConn, to netip.AddrPort) {
 	relay(c, head)
 }
 
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
 // target names where a connection was to go.
 func (c *conn) target() string {
 	if c.name == "" {
@@ -253,13 +280,30 @@ func (g *Gate) enter(c *conn) bool {
 		return false
 	}
 	g.conns[c] = struct{}{}
+	if c.in == nil {
+		g.begun[c.flow] = c
+	}
 	return true
 }
 
 func (g *Gate) leave(c *conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.leaveLocked(c)
+}
+
+// leaveLocked is leave. It can be called twice.
+func (g *Gate) leaveLocked(c *conn) {
+	if _, ok := g.conns[c]; !ok {
+		return
+	}
 	delete(g.conns, c)
+	if g.begun[c.flow] == c {
+		delete(g.begun, c.flow)
+	}
+	if c.overdue != nil {
+		c.overdue.Stop()
+	}
 	c.loan.giveAll()
 	g.room.giveDescriptors(connDescriptors)
 	if c.out != nil {
@@ -272,6 +316,12 @@ func (g *Gate) leave(c *conn) {
 func (g *Gate) connect(c *conn) (head []byte, opens bool, why Reason) {
 	p := g.current()
 	verdict, watched := p.Address(c.to.Addr()), g.watches(c.to.Port())
+	if c.out != nil {
+		if verdict == Allowed && !watched {
+			return nil, false, ""
+		}
+		g.hangUp(c) // its name has come to count
+	}
 	if verdict == ByName || verdict == Allowed && watched {
 		head, c.name, c.http = sniff(c.in, sniffTime, &c.loan)
 	}
@@ -338,6 +388,7 @@ func (g *Gate) dial(ctx context.Context, c *conn, addrs []netip.Addr) Reason {
 			}
 		}
 		if err != nil {
+			c.failed = err
 			continue
 		}
 		if !g.join(c, addr, out) {

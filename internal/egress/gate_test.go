@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,7 +22,8 @@ import (
 type loop struct {
 	names   book
 	server  net.Listener
-	dialed  atomic.Value  // the address that was asked for last
+	dialed  atomic.Value // the address that was asked for last
+	dials   atomic.Int32
 	dialing chan struct{} // if not nil, Dial waits until it is closed
 }
 
@@ -32,11 +35,15 @@ func (l *loop) Own() ([]netip.Addr, error) { return l.names.Own() }
 
 func (l *loop) Dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	l.dialed.Store(to.String())
+	l.dials.Add(1)
 	if l.dialing != nil {
 		<-l.dialing
 	}
 	if to.Addr() == netip.MustParseAddr("203.0.113.99") {
 		return nil, errors.New("nobody is there")
+	}
+	if to.Addr() == netip.MustParseAddr("203.0.113.98") {
+		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp4", l.server.Addr().String())
@@ -257,7 +264,7 @@ func TestServeEnds(t *testing.T) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		g.Serve(ln, names)
+		g.Serve(ln, names, nil)
 	}()
 	refused := true
 	if c, err := net.Dial("tcp4", ln.Addr().String()); err == nil { // it may be broken off before

@@ -70,6 +70,12 @@ func (g *Gate) redial(ctx context.Context, c *conn) Reason {
 	if err != nil || len(addrs) == 0 {
 		return ReasonUnresolved
 	}
+	g.hangUp(c)
+	return g.dial(ctx, c, addrs)
+}
+
+// hangUp ends the way on of a connection that is to have another.
+func (g *Gate) hangUp(c *conn) {
 	g.mu.Lock()
 	before := c.out
 	c.out = nil
@@ -77,7 +83,6 @@ func (g *Gate) redial(ctx context.Context, c *conn) Reason {
 	if before != nil {
 		reset(before)
 	}
-	return g.dial(ctx, c, addrs)
 }
 
 // begun is a connection of which something has been read.

@@ -69,9 +69,10 @@ type Network interface {
 	// others are refused at once, and without any there is no resolver either.
 	Open() []egress.Range
 	// Serve takes over what leaves the runtime: connections whose local address
-	// is the one that was connected to, and questions for names. It returns some
-	// time after both have been closed.
-	Serve(conns net.Listener, names net.PacketConn)
+	// is the one that was connected to, and questions for names. If syns is not
+	// nil, a connection comes after its SYN has been answered. It returns some time
+	// after all have been closed.
+	Serve(conns net.Listener, names net.PacketConn, syns egress.SYNs)
 }
 
 // Limits bound a runtime on the host.

@@ -26,7 +26,7 @@ type open struct {
 
 func (o open) Open() []egress.Range { return o.ranges }
 
-func (o open) Serve(conns net.Listener, names net.PacketConn) {
+func (o open) Serve(conns net.Listener, _ net.PacketConn, _ egress.SYNs) {
 	_, err := conns.Accept()
 	o.served <- err
 }

@@ -202,7 +202,7 @@ func (o *Outlet) Set(n runtime.Network) error {
 		if err := o.listenLocked(int(ns.Fd())); err != nil {
 			return err
 		}
-		go n.Serve(o.conns, o.names)
+		go n.Serve(o.conns, o.names, nil)
 	}
 	return fill(int(ns.Fd()), open)
 }
