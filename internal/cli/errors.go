@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"syscall"
 
@@ -86,6 +87,7 @@ var classes = []struct {
 	{client.ErrUnavailable, exitFailure, "try again in a moment"},
 	{client.ErrInterrupted, exitFailure, "the sandbox was paused or killed, or the server stopped: drowse ls --all shows which"},
 	{context.DeadlineExceeded, exitFailure, ""},
+	{fs.ErrNotExist, exitNotFound, "check the path: it is one of this machine"},
 }
 
 // steps are what to do in the words of the command line, by the server's code;

@@ -127,7 +127,7 @@ one of these differs, --filesystem imports the files without the memory.`,
 		case len(args) > 0 && args[0] != "-":
 			f, err := os.Open(args[0])
 			if errors.Is(err, fs.ErrNotExist) {
-				return &exitError{exitNotFound, hint(err, "name a file that drowse export has written: drowse export ID FILE")}
+				return hint(err, "name a file that drowse export has written: drowse export ID FILE")
 			}
 			if err != nil {
 				return err
