@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
 // world is a server whose sandboxes have an internet.
@@ -125,8 +126,42 @@ func TestInternet(t *testing.T) {
 			t.Errorf("a datagram to %s: %s", to, out)
 		}
 	}
+	// What connect itself returns is what became of the connection outside.
+	w.noRoute(deadAddr)
+	for to, want := range map[string]string{
+		goodAddr + " 80":             "connected",
+		goodAddr + " 81":             "ECONNREFUSED", // a closed port
+		deadAddr + " 80":             "EHOSTUNREACH",
+		"10.0.0.1 80":                "ECONNREFUSED",
+		w.host + " " + own:           "ECONNREFUSED",
+		runtime.Resolver + " " + own: "ECONNREFUSED",
+	} {
+		if _, got := run(w.ctx, t, sb, append([]string{"python3", "-c", connects, "once"}, strings.Fields(to)...)...); got != want+"\n" {
+			t.Errorf("connect to %s: %s", to, got)
+		}
+	}
 	neighbour.ask(w.ctx)
 }
+
+// connects connects once and prints what connect returned, or again and again
+// and adds each to a file.
+const connects = `
+import errno, socket, sys, time
+how, addr, port = sys.argv[1:]
+while True:
+    s = socket.socket()
+    try:
+        s.connect((addr, int(port)))
+        got = "connected"
+    except OSError as e:
+        got = errno.errorcode.get(e.errno, str(e))
+    s.close()
+    if how == "once":
+        print(got)
+        break
+    open("connects", "a").write(got + "\n")
+    time.sleep(0.01)
+`
 
 // TestNoInternet finds no one to talk to inside, and no resolver.
 func TestNoInternet(t *testing.T) {
@@ -250,8 +285,35 @@ func TestRulesChange(t *testing.T) {
 	w.connect(w.ctx, sb.ID)
 	w.expect(sb, open)
 
+	// A connection that is begun while there is no server succeeds later.
+	p, err := sb.Start(w.ctx, client.Command{Args: []string{"python3", "-c", connects, "on", goodAddr, "80"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Detach()
+	connected := func() int {
+		_, out := run(w.ctx, t, sb, "sh", "-c", "touch connects; sort connects | uniq -c")
+		var n int
+		var what string
+		if _, err := fmt.Sscan(out, &n, &what); out != "" && (err != nil || what != "connected" || strings.Count(out, "\n") > 1) {
+			t.Errorf("connections begun before, while and after the server is down: %s", out)
+		}
+		return n
+	}
+	more := func(than int) {
+		t.Helper()
+		eventually(t, 30*time.Second, "connections go on", func() error {
+			if connected() <= than {
+				return errors.New("none more")
+			}
+			return nil
+		})
+	}
+	more(0)
 	w.crash()
 	w.start()
+	more(connected())
+	run(w.ctx, t, sb, "pkill", "-f", "errno")
 	w.expect(sb, open)
 	w.patch(sb, client.PatchOptions{AllowOut: []string{"evil.test"}, DenyOut: []string{"0.0.0.0/0"}})
 	w.crash()

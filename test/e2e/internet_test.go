@@ -24,6 +24,7 @@ const (
 	goodAddr = "203.0.113.10"
 	evilAddr = "203.0.113.66"
 	dnsAddr  = "203.0.113.53"
+	deadAddr = "203.0.113.99" // nobody's
 )
 
 // forbidden addresses are there, too, and routed to from the host: were one not
@@ -142,6 +143,13 @@ func (in *internet) route(to string) {
 		Dst: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), 32)},
 		Gw:  net.ParseIP("11.51.100.2"),
 	}))
+}
+
+// noRoute makes an address unreachable from the host.
+func (in *internet) noRoute(to string) {
+	r := &netlink.Route{Dst: &net.IPNet{IP: net.ParseIP(to).To4(), Mask: net.CIDRMask(32, 32)}, Type: unix.RTN_UNREACHABLE}
+	must(in.t, netlink.RouteAdd(r))
+	in.t.Cleanup(func() { must(in.t, netlink.RouteDel(r)) })
 }
 
 // listen starts servers for HTTP on 80, TLS on 443 and DNS. Each says at which

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -26,8 +27,9 @@ import (
 // namespace treats every address as local, so unhandled packets are refused at
 // once, as by a machine on which nobody listens. Rules of nftables pass TCP
 // connections to the addresses of one set to a socket that the server holds
-// there. The server judges each and connects on from its own namespace. While the
-// server is down nothing holds that socket, and every connection is refused.
+// there. The server judges each and connects on from its own namespace. Where the
+// address decides, it does so before the connection is taken (see [syns]). While
+// the server is down nothing answers, and the guest sends its SYNs again.
 
 // outletAddr is where connections are handed over. It cannot be reached from the
 // guest: loopback addresses do not come in over an interface.
@@ -40,7 +42,12 @@ const namesPort = 53
 const (
 	outletTable = "drowse"
 	openSet     = "open"
+	holdChain   = "hold" // not in namespaces of older servers
 )
+
+// heldMark is in the set beside what is open, where nobody connects to. An older
+// server takes it out: it answers no SYNs, so they must not be held back.
+var heldMark = egress.Range{First: 1, Last: 1}
 
 // leadOut lets what leaves the guest arrive in this thread's namespace, at no
 // address yet.
@@ -95,23 +102,47 @@ func addRules() error {
 	if err := c.AddSet(set, nil); err != nil {
 		return err
 	}
-	chain := c.AddChain(&nftables.Chain{
-		Name: "out", Table: table, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
-	})
-	const destination = 16 // where it is in the header
-	addr := outletAddr.Addr().As4()
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+	tcp := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: linkName(hostLink)},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destination, Len: 4},
+	}
+	toOpen := []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: ipDestinationAt, Len: 4},
 		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
+	}
+	unmarked := func(mark uint32) []expr.Any {
+		return []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(mark)},
+		}
+	}
+	hold := c.AddChain(&nftables.Chain{
+		Name: holdChain, Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRef(*nftables.ChainPriorityMangle - 1),
+	})
+	held := []expr.Any{
+		&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint32(heldMark.First)},
+		&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
+	}
+	syn := []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlagsAt, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{tcpSYN | tcpACK}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{tcpSYN}},
+	}
+	c.AddRule(&nftables.Rule{Table: table, Chain: hold, Exprs: slices.Concat(tcp, held, toOpen, syn,
+		unmarked(markAccept), unmarked(markRefuse), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})})
+	chain := c.AddChain(&nftables.Chain{
+		Name: "out", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
+	})
+	addr := outletAddr.Addr().As4()
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(tcp, toOpen, unmarked(markRefuse), []expr.Any{
 		&expr.Immediate{Register: 1, Data: addr[:]},
 		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(outletAddr.Port())},
 		&expr.TProxy{Family: unix.NFPROTO_IPV4, TableFamily: unix.NFPROTO_IPV4, RegAddr: 1, RegPort: 2},
-	}})
+	})})
 	return c.Flush()
 }
 
@@ -144,6 +175,16 @@ func linkName(name string) []byte {
 	return padded[:]
 }
 
+// holds reports whether the rules of a namespace hold back SYNs.
+func holds(ns int) (bool, error) {
+	c, err := nftables.New(nftables.WithNetNSFd(ns))
+	if err != nil {
+		return false, err
+	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyIPv4)
+	return slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name == outletTable && c.Name == holdChain }), err
+}
+
 // fill replaces what is in the set, in one step.
 func fill(ns int, open []egress.Range) error {
 	c, err := nftables.New(nftables.WithNetNSFd(ns))
@@ -174,6 +215,7 @@ type Outlet struct {
 	ended bool
 	conns net.Listener   // nil while nothing may leave
 	names net.PacketConn // as conns
+	syns  *syns          // as conns, and in namespaces of older servers
 }
 
 // NewOutlet returns the outlet of a namespace. Nothing leaves yet.
@@ -202,12 +244,20 @@ func (o *Outlet) Set(n runtime.Network) error {
 		if err := o.listenLocked(int(ns.Fd())); err != nil {
 			return err
 		}
-		go n.Serve(o.conns, o.names, nil)
+		if o.syns == nil {
+			go n.Serve(o.conns, o.names, nil)
+		} else {
+			go n.Serve(o.conns, o.names, o.syns)
+		}
 	}
-	return fill(int(ns.Fd()), open)
+	return fill(int(ns.Fd()), append([]egress.Range{heldMark}, open...))
 }
 
 func (o *Outlet) listenLocked(ns int) (err error) {
+	held, err := holds(ns)
+	if err != nil {
+		return fmt.Errorf("list rules of nftables: %w", err)
+	}
 	leave, err := enter(ns)
 	if err != nil {
 		return err
@@ -222,6 +272,11 @@ func (o *Outlet) listenLocked(ns int) (err error) {
 	o.names, err = lc.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(hostAddr.Addr(), namesPort).String())
 	if err != nil {
 		return errors.Join(err, o.closeLocked())
+	}
+	if held {
+		if o.syns, err = listenSYNs(); err != nil {
+			return errors.Join(err, o.closeLocked())
+		}
 	}
 	return nil
 }
@@ -256,6 +311,9 @@ func (o *Outlet) closeLocked() error {
 	if o.names != nil {
 		errs = append(errs, o.names.Close())
 	}
-	o.conns, o.names = nil, nil
+	if o.syns != nil {
+		errs = append(errs, o.syns.Close())
+	}
+	o.conns, o.names, o.syns = nil, nil, nil
 	return errors.Join(errs...)
 }
