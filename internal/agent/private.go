@@ -34,10 +34,11 @@ func (a *Agent) handleActivity(w http.ResponseWriter, r *http.Request) {
 	now := wallNow()
 	leases, ended := a.leases.list(now)
 	writeJSON(w, http.StatusOK, agentapi.Activity{
-		Now:       now,
-		Processes: processes,
-		Leases:    leases,
-		LastEnd:   later(a.observer.end(), ended),
+		Now:         now,
+		Processes:   processes,
+		Leases:      leases,
+		LastEnd:     later(a.observer.end(), ended),
+		LastRelease: ended,
 	})
 }
 

@@ -46,7 +46,8 @@ const (
 	// started from, forms before 4 not as whom and where its commands run, and forms
 	// before 5 know no secrets, forms before 6 no services, forms before 7 no
 	// entrances, forms before 8 no proxy, and forms before 9 neither the sandbox's name
-	// nor the template that was built.
+	// nor the template that was built, no part of a CPU, and refreshOnActivity as a
+	// boolean.
 	formatVersion = 9
 	imageSince    = 3
 	// KindSandbox is a paused sandbox.

@@ -10,8 +10,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// These types are the manifest as it is written, in format 9. Format 8 has whole CPUs, and neither the
-// name nor the built template in it, format 7 no proxy in it, format 6 no entrances in it, format 5 no services in it, format 4 no
+// These types are the manifest as it is written, in format 9. Format 8 has neither the
+// name nor the built template in it, whole CPUs, and a boolean as refreshOnActivity; format 7
+// has no proxy in it, format 6 no entrances in it, format 5 no services in it, format 4 no
 // secrets in it, format 3 not the user and the working directory in it, format 2 not the image either,
 // and in format 1 the digests of layers are of something else. They are apart from
 // those that the server works with, so that a field that is added there is in no
@@ -35,18 +36,18 @@ type manifestForm struct {
 }
 
 type settingsForm struct {
-	Timeout            time.Duration `json:"timeout"`
-	OnTimeout          string        `json:"onTimeout"`
-	IdleTimeout        time.Duration `json:"idleTimeout,omitempty"`
-	OnIdle             string        `json:"onIdle,omitempty"`
-	MaxLifetime        time.Duration `json:"maxLifetime,omitempty"`
-	PausedRetention    time.Duration `json:"pausedRetention,omitempty"`
-	RefreshOnActivity  bool          `json:"refreshOnActivity,omitempty"`
-	AutoResume         bool          `json:"autoResume"`
-	PauseMode          string        `json:"pauseMode,omitempty"`
-	FilesystemFallback bool          `json:"filesystemFallback,omitempty"`
-	StallAfter         time.Duration `json:"stallAfter,omitempty"`
-	CheckpointEvery    time.Duration `json:"checkpointEvery,omitempty"`
+	Timeout            time.Duration     `json:"timeout"`
+	OnTimeout          string            `json:"onTimeout"`
+	IdleTimeout        time.Duration     `json:"idleTimeout,omitempty"`
+	OnIdle             string            `json:"onIdle,omitempty"`
+	MaxLifetime        time.Duration     `json:"maxLifetime,omitempty"`
+	PausedRetention    time.Duration     `json:"pausedRetention,omitempty"`
+	RefreshOnActivity  lifecycle.Refresh `json:"refreshOnActivity,omitempty"`
+	AutoResume         bool              `json:"autoResume"`
+	PauseMode          string            `json:"pauseMode,omitempty"`
+	FilesystemFallback bool              `json:"filesystemFallback,omitempty"`
+	StallAfter         time.Duration     `json:"stallAfter,omitempty"`
+	CheckpointEvery    time.Duration     `json:"checkpointEvery,omitempty"`
 }
 
 type configForm struct {

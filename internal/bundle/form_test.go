@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/golden"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 // whole is a manifest with everything in it that there can be.
@@ -18,6 +19,7 @@ func whole(t *testing.T) Manifest {
 	var m Manifest
 	golden.Fill(t, &m)
 	m.Format, m.Kind, m.Mode = formatVersion, KindSandbox, "memory"
+	m.Settings.RefreshOnActivity = lifecycle.RefreshOnRequests
 	return m
 }
 
@@ -82,6 +84,9 @@ func TestEveryFormat(t *testing.T) {
 		}
 		if (m.Config.Name != "" && m.Config.Built.ID != "") != (n >= 9) {
 			t.Errorf("format %d: it is called %q, of %+v", n, m.Config.Name, m.Config.Built)
+		}
+		if want := map[bool]lifecycle.Refresh{false: lifecycle.RefreshOnWork, true: lifecycle.RefreshOnRequests}[n >= 9]; m.Settings.RefreshOnActivity != want {
+			t.Errorf("format %d: refreshed by %q, want %q", n, m.Settings.RefreshOnActivity, want)
 		}
 		if m.Config.Key != "" || m.Config.Previews != nil {
 			t.Errorf("format %d: it brings the key %q and the links %v", n, m.Config.Key, m.Config.Previews)

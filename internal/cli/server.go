@@ -41,7 +41,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` of sandboxes, such as sandboxes.example.com, with the port unless it is the default; URLs of sandboxes are then host names below it")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
-	most, timeout := limitFlag{Duration: client.Never}, limitFlag{}
+	most, timeout, refresh := limitFlag{Duration: client.Never}, limitFlag{}, lifecycle.NoRefresh
 	f.Var(&most, "max-timeout", "longest timeout a sandbox may have; longer ones, and none, are rejected; none for no limit")
 	f.Var(&timeout, "default-timeout", "timeout of sandboxes that E2B clients create or wake without giving one, or none (default: as at E2B, 15s for version 1 of a call and 5m for version 2)")
 	f.Lookup("default-timeout").DefValue = ""
@@ -49,7 +49,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	clockVar(f, &o.DefaultIdleTimeout, "default-idle-timeout", 0, "default of --idle-timeout")
 	f.StringVar(&o.DefaultOnIdle, "default-on-idle", "", "default of --on-idle: kill or pause (default: the sandbox's --on-timeout)")
 	f.BoolVar(&o.DefaultAutoResume, "default-auto-resume", false, "default of --auto-resume, for sandboxes that pause by themselves")
-	f.BoolVar(&o.DefaultRefresh, "default-refresh-on-activity", false, "default of --refresh-on-activity")
+	refreshVar(f, &refresh, "default-refresh-on-activity", "default of --refresh-on-activity, =requests too")
 	f.BoolVar(&o.DefaultFallback, "default-filesystem-fallback", false, "default of --filesystem-fallback")
 	clockVar(f, &o.DefaultMaxLifetime, "default-max-lifetime", 0, "default of --max-lifetime")
 	clockVar(f, &o.DefaultCheckpointEvery, "default-checkpoint-every", 0, "default of --checkpoint-every")
@@ -84,7 +84,7 @@ first start writes an API key to the file api-key in the state directory.`,
 		if err := a.fromEnv(cmd.LocalFlags()); err != nil {
 			return err
 		}
-		o.MaxTimeout, o.DefaultTimeout = max(most.Duration, 0), timeout.Duration
+		o.MaxTimeout, o.DefaultTimeout, o.DefaultRefresh = max(most.Duration, 0), timeout.Duration, string(refresh)
 		o.StateDir, o.APIKey = a.stateDirectory(), a.key
 		if o.APIKey == "" {
 			o.APIKey = a.Getenv("DROWSE_API_KEY")

@@ -22,6 +22,15 @@ type Activity struct {
 	// Recheck is when a busy sandbox must be looked at again; zero if whoever
 	// ends the hold will tell.
 	Recheck time.Time
+	// Requests is what was observed of requests, streams and leases alone, which
+	// RefreshOnRequests goes by.
+	Requests Work
+}
+
+// Work is whether something is in progress, and when it was last.
+type Work struct {
+	Busy bool
+	Last time.Time
 }
 
 // Clock names a deadline of a record.
@@ -78,7 +87,7 @@ func (r Record) appendDeadlines(ds []Deadline, a Activity) []Deadline {
 }
 
 func (r Record) appendRunning(ds []Deadline, a Activity) []Deadline {
-	if end := r.SoftEnd(a.Last); !end.IsZero() && !r.refreshes(a) {
+	if end := r.SoftEnd(a); !end.IsZero() && !r.refreshes(a) {
 		ds = append(ds, Deadline{ClockTimeout, r.notBeforeRetry(end, r.Settings.OnTimeout)})
 		if near := end.Add(-announceBefore); near.After(r.StartedAt) && !r.Announced.Equal(end) {
 			ds = append(ds, Deadline{ClockAnnounce, near})
@@ -115,12 +124,13 @@ func (r Record) heldUntil(since time.Time) time.Time {
 	return until
 }
 
-// SoftEnd returns when the soft timeout ends if there was activity last at that
-// time; zero for never.
-func (r Record) SoftEnd(last time.Time) time.Time {
-	if r.EndAt.IsZero() || !r.Settings.RefreshOnActivity {
+// SoftEnd returns when the soft timeout ends if nothing happens after that activity;
+// zero for never.
+func (r Record) SoftEnd(a Activity) time.Time {
+	if r.EndAt.IsZero() || r.Settings.RefreshOnActivity == NoRefresh {
 		return r.EndAt
 	}
+	last := r.refreshing(a).Last
 	if !r.endsAtOnce() {
 		last = r.heldUntil(last)
 	}
@@ -133,7 +143,15 @@ func (r Record) SoftEnd(last time.Time) time.Time {
 // refreshes reports whether work in progress keeps the soft timeout from
 // firing.
 func (r Record) refreshes(a Activity) bool {
-	return r.Settings.RefreshOnActivity && a.Busy && !r.endsAtOnce()
+	return r.Settings.RefreshOnActivity != NoRefresh && r.refreshing(a).Busy && !r.endsAtOnce()
+}
+
+// refreshing returns the part of the activity that begins the soft timeout anew.
+func (r Record) refreshing(a Activity) Work {
+	if r.Settings.RefreshOnActivity == RefreshOnRequests {
+		return a.Requests
+	}
+	return Work{Busy: a.Busy, Last: a.Last}
 }
 
 // endsAtOnce reports whether the soft timeout was set to end when it was set,

@@ -160,6 +160,7 @@ func (w *walk) pass() {
 	}
 	if w.chance(20) {
 		w.activity = Activity{Busy: w.chance(30), Since: w.now.Add(-w.duration()), Last: w.now.Add(-w.duration())}
+		w.activity.Requests = Work{Busy: w.activity.Busy && w.chance(50), Last: w.activity.Last.Add(-w.duration())}
 		if w.activity.Busy && w.chance(50) {
 			w.activity.Recheck = w.now.Add(time.Second)
 		}
@@ -185,7 +186,7 @@ func (w *walk) settings() Settings {
 		Timeout: w.duration(), OnTimeout: pick(w, Kill, Pause), OnIdle: pick(w, "", Kill, Pause), AutoResume: w.chance(50),
 		IdleTimeout: w.duration(), MaxLifetime: pick(w, 0, 0, w.duration()), PausedRetention: pick(w, 0, w.duration()),
 		CheckpointEvery:   pick(w, 0, 0, MinCheckpointEvery, time.Minute, time.Hour),
-		RefreshOnActivity: w.chance(30), PauseMode: pick(w, "", Memory, Memory, Filesystem),
+		RefreshOnActivity: pick(w, NoRefresh, NoRefresh, RefreshOnWork, RefreshOnRequests), PauseMode: pick(w, "", Memory, Memory, Filesystem),
 	}
 }
 
@@ -599,8 +600,12 @@ func (w *walk) checkFired(before, after Record, ev TimerFired) {
 		due, action = before.Op.Deadline, Kill
 	case string(TimeoutExpired), string(CauseTimeout):
 		due, action = before.EndAt, s.OnTimeout
-		if s.RefreshOnActivity && ev.Activity.Last.After(before.EndSetAt) {
-			due = later(due, ev.Activity.Last.Add(s.Timeout))
+		last := ev.Activity.Last
+		if s.RefreshOnActivity == RefreshOnRequests {
+			last = ev.Activity.Requests.Last
+		}
+		if s.RefreshOnActivity != NoRefresh && last.After(before.EndSetAt) {
+			due = later(due, last.Add(s.Timeout))
 		}
 	case string(IdleTimeout), string(CauseIdle):
 		due, action = later(ev.Activity.Since, before.StartedAt), s.IdleAction()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,10 +111,17 @@ func (w *world) run(t *testing.T, input string) string {
 			w.now = epoch.Add(duration(t, words[1]))
 		case "busy":
 			w.activity.Busy, w.activity.Last = true, w.now
+			if !slices.Contains(words, "process") {
+				w.activity.Requests = Work{true, w.now}
+			}
 		case "recheck":
 			w.activity.Recheck = epoch.Add(duration(t, words[1]))
 		case "idle":
-			w.activity = Activity{Since: w.now, Last: w.now}
+			requests := w.activity.Requests
+			if !slices.Contains(words, "process") {
+				requests = Work{Last: w.now}
+			}
+			w.activity = Activity{Since: w.now, Last: w.now, Requests: requests}
 		case "show":
 			out.WriteString(w.show())
 		default:
@@ -176,8 +184,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 			settings.CheckpointEvery = duration(t, value)
 			change.CheckpointEvery = &settings.CheckpointEvery
 		case "refreshOnActivity":
-			settings.RefreshOnActivity = true
-			change.RefreshOnActivity = ptr(value != "off")
+			settings.RefreshOnActivity = map[string]Refresh{"": RefreshOnWork, "requests": RefreshOnRequests}[value]
+			change.RefreshOnActivity = &settings.RefreshOnActivity
 		case "filesystemFallback":
 			settings.FilesystemFallback = true
 		case "pauseMode":

@@ -15,7 +15,7 @@ type Settings struct {
 	OnIdle            Action        `json:"onIdle,omitempty"` // empty: as OnTimeout
 	MaxLifetime       time.Duration `json:"maxLifetime,omitempty"`
 	PausedRetention   time.Duration `json:"pausedRetention,omitempty"`
-	RefreshOnActivity bool          `json:"refreshOnActivity,omitempty"` // activity moves endAt to now + Timeout
+	RefreshOnActivity Refresh       `json:"refreshOnActivity,omitempty"` // activity moves endAt to now + Timeout
 	AutoResume        bool          `json:"autoResume"`                  // traffic may wake it
 	PauseMode         Mode          `json:"pauseMode,omitempty"`         // of automatic pauses; empty: memory
 	// FilesystemFallback lets a resume boot the sandbox afresh from its files where
@@ -54,7 +54,13 @@ func (s Settings) Pauses(c Clock) bool {
 
 // MeasuresWork reports whether a clock of the sandbox stops while work is in
 // progress.
-func (s Settings) MeasuresWork() bool { return s.IdleTimeout > 0 || s.RefreshOnActivity }
+func (s Settings) MeasuresWork() bool { return s.IdleTimeout > 0 || s.RefreshOnActivity != NoRefresh }
+
+// CountsProcesses reports whether processes are work: not if the one clock that
+// measures it is the soft timeout, and that measures requests alone.
+func (s Settings) CountsProcesses() bool {
+	return s.IdleTimeout > 0 || s.RefreshOnActivity != RefreshOnRequests
+}
 
 func (s Settings) pauseMode() Mode {
 	if s.PauseMode == "" {
@@ -95,7 +101,7 @@ func (s Settings) Validate() error {
 		return invalid("auto_resume_needs_memory", "autoResume is on, but automatic pauses keep only the file system, and no service starts again after them").
 			WithRemedy("keep memory in automatic pauses, give the sandbox a service with resume, or turn autoResume off")
 	}
-	if s.RefreshOnActivity && s.Timeout == 0 {
+	if s.RefreshOnActivity != NoRefresh && s.Timeout == 0 {
 		return invalid("refresh_needs_timeout", "refreshOnActivity is on, but there is no timeout to refresh").WithRemedy("set a timeout")
 	}
 	return nil
@@ -119,7 +125,7 @@ type Patch struct {
 	IdleTimeout        *time.Duration
 	MaxLifetime        *time.Duration
 	PausedRetention    *time.Duration
-	RefreshOnActivity  *bool
+	RefreshOnActivity  *Refresh
 	FilesystemFallback *bool
 	StallAfter         *time.Duration
 	CheckpointEvery    *time.Duration

@@ -412,7 +412,7 @@ func runningTimer(s *step, ev Event) {
 	case ClockCheckpoint:
 		s.pause(e.Op, Meta{Cause: CauseCheckpoint}, Memory)
 	case ClockAnnounce:
-		s.rec.Announced = s.rec.SoftEnd(e.Activity.Last)
+		s.rec.Announced = s.rec.SoftEnd(e.Activity)
 		s.log(EntryExpiring, nil, string(s.rec.Settings.OnTimeout))
 	case ClockRecheck:
 		s.verdict = Stale

@@ -73,7 +73,7 @@ type Options struct {
 func (o Options) defaults() supervisor.Defaults {
 	return supervisor.Defaults{
 		OnTimeout: lifecycle.Action(o.DefaultOnTimeout), IdleTimeout: o.DefaultIdleTimeout, OnIdle: lifecycle.Action(o.DefaultOnIdle),
-		AutoResume: o.DefaultAutoResume, RefreshOnActivity: o.DefaultRefresh, FilesystemFallback: o.DefaultFallback,
+		AutoResume: o.DefaultAutoResume, RefreshOnActivity: lifecycle.Refresh(o.DefaultRefresh), FilesystemFallback: o.DefaultFallback,
 		MaxLifetime: o.DefaultMaxLifetime, PausedRetention: o.DefaultRetention, CheckpointEvery: o.DefaultCheckpointEvery,
 		StallAfter: o.StallAfter,
 	}

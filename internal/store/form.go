@@ -94,7 +94,7 @@ func encode(v any) (string, error) {
 
 // inUTC returns sb with its times in UTC, sharing nothing that it changed.
 func inUTC(sb Sandbox) Sandbox {
-	toUTC(&sb.ActiveAt)
+	toUTC(&sb.ActiveAt, &sb.RequestedAt)
 	r := &sb.Record // of the copy
 	toUTC(&r.CreatedAt, &r.StartedAt, &r.EndAt, &r.EndSetAt, &r.Announced, &r.PausedAt, &r.PauseRetryAt, &r.LeaseEndedAt)
 	r.Leases = leasesInUTC(r.Leases)

@@ -341,7 +341,7 @@ func TestFirstForm(t *testing.T) {
 	}
 	r := all[0].Record
 	if r.State != lifecycle.Paused || r.Checkpoint.ID != "cp1" || len(r.Checkpoint.Stack) != 2 ||
-		r.Settings.Timeout != 5*time.Minute || r.Op.Phase != lifecycle.Resuming || r.Op.Attempt != 2 ||
+		r.Settings.Timeout != 5*time.Minute || r.Settings.RefreshOnActivity != lifecycle.RefreshOnWork || r.Op.Phase != lifecycle.Resuming || r.Op.Attempt != 2 ||
 		!r.PausedAt.Equal(time.Date(2026, 2, 3, 4, 10, 6, 123456789, time.UTC)) {
 		t.Errorf("record = %+v", r)
 	}

@@ -25,6 +25,8 @@ type Sandbox struct {
 	Record lifecycle.Record `json:"record"`
 	// ActiveAt is when it was active last, as far as that is stored.
 	ActiveAt time.Time `json:"activeAt,omitzero"`
+	// RequestedAt is the same of requests, streams and leases alone.
+	RequestedAt time.Time `json:"requestedAt,omitzero"`
 }
 
 // Config is what a sandbox was asked to be, apart from its lifecycle.

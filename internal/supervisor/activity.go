@@ -22,16 +22,17 @@ func (b *box) activityLocked(now time.Time) lifecycle.Activity {
 	return b.work.Activity(b.sb.Record, now)
 }
 
-// lastActiveLocked returns when the sandbox was active last.
-func (b *box) lastActiveLocked(now time.Time) time.Time {
-	return b.work.LastActive(b.sb.Record, b.sb.ActiveAt, now)
+// lastActiveLocked returns when the sandbox was active last, and the same without
+// processes.
+func (b *box) lastActiveLocked(now time.Time) (active, requested time.Time) {
+	return b.work.LastActive(b.sb, now)
 }
 
-// mustLookLocked reports whether a deadline that has come rests on what the
-// processes inside do, and that is not known freshly.
+// mustLookLocked reports whether a deadline that has come rests on what goes on
+// inside, processes or leases, and that is not known freshly.
 func (b *box) mustLookLocked(d lifecycle.Deadline, now time.Time) bool {
 	about := d.Clock == lifecycle.ClockIdle || d.Clock == lifecycle.ClockRecheck ||
-		d.Clock == lifecycle.ClockTimeout && b.sb.Record.Settings.RefreshOnActivity
+		d.Clock == lifecycle.ClockTimeout && b.sb.Record.Settings.RefreshOnActivity != lifecycle.NoRefresh
 	return about && !now.Before(d.At) && b.work.Age(now) > fresh && b.inst != nil
 }
 

@@ -287,7 +287,7 @@ func TestOutlooksLookInside(t *testing.T) {
 func TestActivityRefreshesTheTimeout(t *testing.T) {
 	s, _ := newBench(t).open()
 	const timeout = 3 * time.Second // longer than a loaded machine stands still
-	settings := lifecycle.Settings{Timeout: timeout, OnTimeout: lifecycle.Kill, RefreshOnActivity: true}
+	settings := lifecycle.Settings{Timeout: timeout, OnTimeout: lifecycle.Kill, RefreshOnActivity: lifecycle.RefreshOnWork}
 	id := create(t, s, CreateRequest{Settings: settings})
 	var last time.Time
 	for end := time.Now().Add(timeout + time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -335,7 +335,7 @@ func TestRefreshRespectsWork(t *testing.T) {
 			w := newWorld(t)
 			synctest.Test(t, func(t *testing.T) {
 				srv := w.mustOpen(t)
-				settings := lifecycle.Settings{Timeout: timeout, OnTimeout: lifecycle.Kill, RefreshOnActivity: true}
+				settings := lifecycle.Settings{Timeout: timeout, OnTimeout: lifecycle.Kill, RefreshOnActivity: lifecycle.RefreshOnWork}
 				id := create(t, srv.s, CreateRequest{Settings: settings})
 				end := begin(t, w, srv.s, id)
 				began := time.Now()
@@ -357,6 +357,66 @@ func TestRefreshRespectsWork(t *testing.T) {
 					t.Error(err)
 				}
 				w.powerOff()
+			})
+		})
+	}
+}
+
+// TestRefreshOnRequests: with "requests" a process that runs on holds no timeout
+// back; a hold that somebody asked for inside does. Time is virtual.
+func TestRefreshOnRequests(t *testing.T) {
+	const timeout, held = 10 * time.Second, 25 * time.Second
+	server := []agentapi.Process{{PID: 7, Root: 7, Command: "serve"}}
+	for name, tt := range map[string]struct {
+		idle time.Duration
+		told func(since time.Duration) agentapi.Activity
+		want time.Duration // from the last request
+	}{
+		"process":                      {0, func(time.Duration) agentapi.Activity { return agentapi.Activity{} }, timeout},
+		"process, and an idle timeout": {time.Hour, func(time.Duration) agentapi.Activity { return agentapi.Activity{} }, timeout},
+		"process that ends": {0, func(since time.Duration) agentapi.Activity {
+			return agentapi.Activity{LastEnd: time.Now().Add(min(0, 5*time.Second-since))}
+		}, timeout},
+		"hold": {0, func(since time.Duration) agentapi.Activity {
+			if since >= held {
+				return agentapi.Activity{LastRelease: time.Now().Add(held - since)}
+			}
+			return agentapi.Activity{Leases: []agentapi.HeldWork{{ID: "h1", Reason: "nightly", Until: time.Now().Add(held - since)}}}
+		}, held + timeout},
+		"hold that is released before anybody looks": {0, func(since time.Duration) agentapi.Activity {
+			return agentapi.Activity{LastRelease: time.Now().Add(min(0, 5*time.Second-since))}
+		}, 5*time.Second + timeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			synctest.Test(t, func(t *testing.T) {
+				srv := w.mustOpen(t)
+				defer w.powerOff()
+				defer func() { _ = srv.s.Stop(context.Background()) }()
+				settings := lifecycle.Settings{Timeout: timeout, IdleTimeout: tt.idle, OnTimeout: lifecycle.Kill, RefreshOnActivity: lifecycle.RefreshOnRequests}
+				id := create(t, srv.s, CreateRequest{Settings: settings})
+				time.Sleep(7 * time.Second)
+				mustAcquire(t, srv.s, id, Access{Port: counterPort}).Release()
+				last := time.Now()
+				told := func(*program) (agentapi.Activity, error) {
+					a := tt.told(time.Since(last))
+					a.Now, a.Processes = time.Now(), slices.Clone(server)
+					a.Processes[0].Since, a.Processes[0].LastProgress = last, time.Now()
+					return a, nil
+				}
+				w.later.Store(&told)
+				time.Sleep(tt.want - time.Second)
+				x, err := srv.s.Explain(t.Context(), id)
+				if err != nil || x.Sandbox.Record.State != lifecycle.Running {
+					t.Fatalf("before its end: %+v, %v", x, err)
+				}
+				if i := slices.IndexFunc(x.Holds, func(h awake.Hold) bool { return h.Kind == awake.HoldProcess }); x.Holds[i].Counts != (tt.idle > 0) {
+					t.Errorf("the process is said to be %+v", x.Holds[i])
+				}
+				time.Sleep(2 * time.Second)
+				if ts := record(t, srv.s, id).Tombstone; ts == nil || ts.Reason != lifecycle.TimeoutExpired || ts.At.Sub(last).Round(time.Second) != tt.want {
+					t.Errorf("ended %+v, want it %s after %s", ts, tt.want, last)
+				}
 			})
 		})
 	}

@@ -133,7 +133,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	next := b.sb
 	next.Record = res.Record
 	if b.inst != nil {
-		next.ActiveAt = b.lastActiveLocked(ids.Now())
+		next.ActiveAt, next.RequestedAt = b.lastActiveLocked(ids.Now())
 	}
 	if res.Record.State == lifecycle.Terminated && res.Record.Op == nil {
 		next = fields.Remembered(next)

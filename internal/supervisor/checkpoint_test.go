@@ -116,7 +116,7 @@ func TestActivityBeforeACarriedCheckpoint(t *testing.T) {
 		restoring := w.holdRestores()
 		srv := w.mustOpen(t)
 		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{
-			Timeout: 10 * time.Minute, OnTimeout: lifecycle.Pause, RefreshOnActivity: true, CheckpointEvery: 599 * time.Second,
+			Timeout: 10 * time.Minute, OnTimeout: lifecycle.Pause, RefreshOnActivity: lifecycle.RefreshOnWork, CheckpointEvery: 599 * time.Second,
 		}})
 		time.Sleep(5 * time.Minute)
 		checkServes(t, srv, id, 1, 1) // until the 15th minute

@@ -37,7 +37,7 @@ func TestDefaults(t *testing.T) {
 // zero, and what the defaults gave has its name.
 func TestDefaultsSayWhatTheyGave(t *testing.T) {
 	all := Defaults{
-		OnTimeout: lifecycle.Pause, IdleTimeout: time.Minute, OnIdle: lifecycle.Kill, AutoResume: true, RefreshOnActivity: true,
+		OnTimeout: lifecycle.Pause, IdleTimeout: time.Minute, OnIdle: lifecycle.Kill, AutoResume: true, RefreshOnActivity: lifecycle.RefreshOnWork,
 		FilesystemFallback: true, MaxLifetime: time.Hour, PausedRetention: time.Hour, CheckpointEvery: time.Minute, StallAfter: time.Minute,
 	}
 	for name, tt := range map[string]struct {

@@ -177,7 +177,7 @@ func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bo
 			b.work.Up, b.work.Last = up, last
 			b.arm()
 		case goesOn: // begun by the server before, which took with it what it knew
-			b.continueClocksLocked()
+			b.work.Continue(b.sb)
 			b.arm()
 		}
 		b.grantLocked()

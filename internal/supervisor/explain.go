@@ -92,8 +92,8 @@ func (b *box) explain() Explanation {
 	e.Sandbox.Record.EndAt = awake.SoftEnd(b.sb.Record, act, t)
 	e.Fault, e.LastActive = b.faultLocked(), b.sb.ActiveAt
 	if b.sb.Record.State == lifecycle.Running {
-		e.Holds, e.LastActive = b.work.Holds(b.sb.Record, t), b.lastActiveLocked(t)
-		e.Blindness = b.work.Blindness(b.sb.Record, t)
+		e.Holds, e.Blindness = b.work.Holds(b.sb.Record, t), b.work.Blindness(b.sb.Record, t)
+		e.LastActive, _ = b.lastActiveLocked(t)
 	}
 	e.Deadlines = b.sb.Record.Deadlines(act)
 	slices.SortStableFunc(e.Deadlines, func(x, y lifecycle.Deadline) int { return x.At.Compare(y.At) })

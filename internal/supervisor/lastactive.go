@@ -18,16 +18,6 @@ func (b *box) storesActivity() bool {
 	return b.inst != nil && b.sb.Record.Settings.MeasuresWork()
 }
 
-// continueClocksLocked lets the clocks that measure activity go on from the last
-// that is stored. Where none is, they begin anew, because what went on before is
-// not known.
-func (b *box) continueClocksLocked() {
-	if at := b.sb.ActiveAt; b.storesActivity() && !at.IsZero() && at.Before(b.work.Up) {
-		b.work.Up = at
-	}
-	b.work.Last = b.work.Up
-}
-
 // keepActivity stores the last activity of sandboxes again and again, so that a
 // server that comes after this one knows it; and tells of requests that stall,
 // for which no timer is set.
@@ -62,12 +52,12 @@ func (b *box) storeActivity(stale time.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := ids.Now()
-	last := b.lastActiveLocked(t)
+	last, requested := b.lastActiveLocked(t)
 	if !b.storesActivity() || b.sb.Record.Op != nil || !last.After(b.sb.ActiveAt) || t.Sub(b.sb.ActiveAt) < stale {
 		return nil
 	}
 	next := b.sb
-	next.ActiveAt = last
+	next.ActiveAt, next.RequestedAt = last, requested
 	if err := b.s.commit(next, nil, nil); err != nil {
 		return err
 	}

@@ -77,6 +77,42 @@ func testIdleClockSurvivesARestart(t *testing.T, crash bool) {
 	}
 }
 
+// TestProcessesAreNoRequestsAfterARestart: where only requests refresh the timeout,
+// a process that works through restarts of the server does not move its end, though
+// the idle timeout waits for it.
+func TestProcessesAreNoRequestsAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 10 * time.Minute
+		w := newWorldIn(t, t.TempDir())
+		w.tune = func(o *Options) { o.ActivityEvery = 20 * time.Second }
+		w.told = func(*program) (agentapi.Activity, error) {
+			p := agentapi.Process{PID: 7, Root: 7, Command: "serve", Since: time.Now(), LastProgress: time.Now()}
+			return agentapi.Activity{Now: time.Now(), Processes: []agentapi.Process{p}}, nil
+		}
+		defer w.powerOff()
+		srv := w.mustOpen(t)
+		settings := lifecycle.Settings{Timeout: timeout, IdleTimeout: time.Minute, OnTimeout: lifecycle.Pause, RefreshOnActivity: lifecycle.RefreshOnRequests}
+		id := create(t, srv.s, CreateRequest{Settings: settings})
+		time.Sleep(2 * time.Minute)
+		mustAcquire(t, srv.s, id, Access{Port: counterPort}).Release()
+		last := time.Now()
+		for range 3 {
+			time.Sleep(2 * time.Minute)
+			if err := srv.s.Stop(t.Context()); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(10 * time.Second) // no server is there
+			srv = w.mustOpen(t)
+		}
+		defer func() { _ = srv.s.Stop(t.Context()) }()
+		time.Sleep(timeout)
+		r := record(t, srv.s, id)
+		if got := r.PausedAt.Sub(last); r.State != lifecycle.Paused || r.PausedFor != lifecycle.CauseTimeout || got < timeout || got > timeout+time.Minute {
+			t.Errorf("it is %s, paused for %s %s after its last request, want %s", r.Situation(), r.PausedFor, got, timeout)
+		}
+	})
+}
+
 // TestStalledStream: a stream in which nothing moves is told when it stops
 // counting, once.
 func TestStalledStream(t *testing.T) {
@@ -133,7 +169,7 @@ func TestSilentProcessStalls(t *testing.T) {
 	for _, stallAfter := range []time.Duration{time.Second, 61 * time.Second, 10 * time.Minute, 30 * time.Minute} {
 		for name, settings := range map[string]lifecycle.Settings{
 			"soon idle": {IdleTimeout: 5 * time.Second}, "late idle": {IdleTimeout: 20 * time.Minute},
-			"refreshed": {Timeout: 90 * time.Second, RefreshOnActivity: true},
+			"refreshed": {Timeout: 90 * time.Second, RefreshOnActivity: lifecycle.RefreshOnWork},
 		} {
 			t.Run(fmt.Sprint(name, ", ", stallAfter), func(t *testing.T) {
 				w := newHostileWorld(t)

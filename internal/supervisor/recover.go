@@ -58,7 +58,7 @@ func (b *box) recover(ctx context.Context) error {
 	defer b.mu.Unlock()
 	if inst != nil && rec.State == lifecycle.Running {
 		b.serveLocked(inst)
-		b.continueClocksLocked()
+		b.work.Continue(b.sb)
 		b.watch(inst, rec.Generation)
 	}
 	if _, err := b.applyLocked(lifecycle.ServerStarted{Op: ids.NewOp(), Alive: inst != nil}); err != nil {

@@ -902,7 +902,7 @@ func (s *sim) checkExpiry(srv *server, b *watched, r lifecycle.Record, cause lif
 		asked, due = r.Settings.IdleAction(), s.idleDue(srv, b, r)
 	case cause == lifecycle.CauseCheckpoint:
 		asked, due = lifecycle.Pause, later(r.StartedAt, r.PausedAt).Add(r.Settings.CheckpointEvery)
-	case r.Settings.RefreshOnActivity:
+	case r.Settings.RefreshOnActivity != lifecycle.NoRefresh:
 		due = s.refreshedDue(srv, b, r)
 	}
 	if did != asked {
@@ -934,7 +934,10 @@ func (s *sim) refreshedDue(srv *server, b *watched, r lifecycle.Record) time.Tim
 		if b.holds[srv.number] > 0 {
 			s.fail("box%d: timed out with %d accesses open", b.ordinal, b.holds[srv.number])
 		}
-		last = s.workedUntil(b, r)
+		last = s.askedUntil(b, r)
+		if r.Settings.RefreshOnActivity == lifecycle.RefreshOnWork {
+			last = s.workedUntil(b, r)
+		}
 	}
 	if !last.After(r.EndSetAt) {
 		return r.EndAt
@@ -944,12 +947,18 @@ func (s *sim) refreshedDue(srv *server, b *watched, r lifecycle.Record) time.Tim
 
 // workedUntil is when work was last seen in a sandbox, or will be.
 func (s *sim) workedUntil(b *watched, r lifecycle.Record) time.Time {
+	last := s.askedUntil(b, r)
+	if s.plan.blind == 0 {
+		last = later(last, b.busyUntil[r.Launch])
+	}
+	return last
+}
+
+// askedUntil is the same without what processes do.
+func (s *sim) askedUntil(b *watched, r lifecycle.Record) time.Time {
 	last := s.lastKnown(b.worked)
 	for _, l := range r.Leases {
 		last = later(last, l.Until)
-	}
-	if s.plan.blind == 0 {
-		last = later(last, b.busyUntil[r.Launch])
 	}
 	return last
 }
@@ -983,7 +992,7 @@ func (s *sim) checkDue(b *watched, what string, due time.Time, set bool, before 
 	// An operation holds the soft clocks back, not the lifetime.
 	late := now.Sub(later(due, b.settledAt))
 	// When work ended is known only roughly.
-	rough := what == string(lifecycle.CauseIdle) || what == string(lifecycle.CauseTimeout) && before.Settings.RefreshOnActivity
+	rough := what == string(lifecycle.CauseIdle) || what == string(lifecycle.CauseTimeout) && before.Settings.RefreshOnActivity != lifecycle.NoRefresh
 	if !s.plan.faulty && !rough && late > lateness {
 		s.fail("box%d: %s took effect %s late, in %s", b.ordinal, what, late, before.Situation())
 	}
@@ -1249,7 +1258,7 @@ func (c *client) settings() lifecycle.Settings {
 	return lifecycle.Settings{
 		Timeout: d(30), OnTimeout: kill, IdleTimeout: d(50), OnIdle: oneOf(c.rng, "", "", lifecycle.Pause, lifecycle.Kill),
 		MaxLifetime: oneOf(c.rng, 0, 0, 0, 30*time.Minute, 2*time.Hour), PausedRetention: oneOf(c.rng, 0, 0, 10*time.Minute, time.Hour),
-		AutoResume: percent(c.rng, 70), RefreshOnActivity: percent(c.rng, 20), PauseMode: oneOf(c.rng, "", "", "", lifecycle.Filesystem),
+		AutoResume: percent(c.rng, 70), RefreshOnActivity: oneOf(c.rng, "", "", "", "", "", "", lifecycle.RefreshOnWork, lifecycle.RefreshOnRequests), PauseMode: oneOf(c.rng, "", "", "", lifecycle.Filesystem),
 		CheckpointEvery: oneOf(c.rng, 0, 0, 0, 5*time.Minute, time.Hour),
 	}
 }

@@ -40,7 +40,7 @@ func (b *box) view() store.Sandbox {
 
 func (b *box) viewLocked() store.Sandbox {
 	sb := b.sb
-	if sb.Record.Settings.RefreshOnActivity {
+	if sb.Record.Settings.RefreshOnActivity != lifecycle.NoRefresh {
 		t := ids.Now()
 		sb.Record.EndAt = awake.SoftEnd(sb.Record, b.activityLocked(t), t)
 	}

@@ -99,6 +99,8 @@ type Activity struct {
 	Leases    []HeldWork `json:"leases"`
 	// LastEnd is when a process or lease last ended; zero if none has.
 	LastEnd time.Time `json:"lastEnd,omitzero"`
+	// LastRelease is when a lease last ended; zero if none has, or the agent is older.
+	LastRelease time.Time `json:"lastRelease,omitzero"`
 }
 
 // Process is one that was started through the API, or a descendant of one.

@@ -254,14 +254,18 @@ func (f *Fake) change(id string, ev lifecycle.Event) (store.Sandbox, error) {
 // activity is what goes on in a sandbox: what a test says, leases, and requests, each
 // of which ended when it came.
 func (f *Fake) activity(id string) lifecycle.Activity {
-	act := lifecycle.Activity{Busy: f.Blind[id].Defers, Last: f.reached[id]}
+	act := lifecycle.Activity{Busy: f.Blind[id].Defers, Last: f.reached[id], Requests: lifecycle.Work{Busy: f.Blind[id].Defers, Last: f.reached[id]}}
 	r := f.Sandboxes[id].Record
 	for _, h := range holdsOf(f, id) {
 		switch {
 		case h.Counts && r.Settings.MeasuresWork():
 			act.Busy, act.Recheck = true, earlier(act.Recheck, h.Until)
+			act.Requests.Busy = act.Requests.Busy || h.Kind != awake.HoldProcess
 		case !h.Counts && h.Until.After(act.Last):
 			act.Last = h.Until
+			if h.Kind != awake.HoldProcess {
+				act.Requests.Last = h.Until
+			}
 		}
 	}
 	act.Since = act.Last
@@ -279,6 +283,11 @@ func earlier(a, b time.Time) time.Time {
 // holdsOf returns what a test says, and the leases.
 func holdsOf(f *Fake, id string) []awake.Hold {
 	all := slices.Clone(f.Held[id])
+	for i := range all {
+		if all[i].Kind == awake.HoldProcess && !f.Sandboxes[id].Record.Settings.CountsProcesses() {
+			all[i].Counts, all[i].Until = false, time.Time{}
+		}
+	}
 	for _, l := range f.Sandboxes[id].Record.Leases {
 		all = append(all, awake.Hold{
 			ID: l.ID, Kind: awake.HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since, Until: l.Until, Counts: l.Until.After(f.Now),

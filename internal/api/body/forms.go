@@ -68,6 +68,7 @@ var (
 	AsMode       = Form{`"memory" or "filesystem"`, OneOf(lifecycle.Memory, lifecycle.Filesystem), readMode}
 	AsKeeping    = Form{"a boolean: true for memory, false for filesystem", Schema{"type": "boolean"}, choice(lifecycle.Memory, lifecycle.Filesystem)}
 	AsFlag       = Form{"a boolean", Schema{"type": "boolean"}, choice(true, false)}
+	AsRefresh    = Form{`a boolean, or "requests"`, RefreshSchema, readRefresh}
 	AsText       = Form{"a string", Schema{"type": "string"}, readText}
 	AsName       = Form{"a name for a sandbox", Schema{"type": "string", "maxLength": names.Most, "pattern": names.Form}, readName}
 	AsTexts      = Form{"an object with string values", MapOf(Schema{"type": "string"}), readTexts}
@@ -178,6 +179,17 @@ func choice[T any](ifTrue, ifFalse T) func(path string, raw []byte) (any, error)
 		}
 		return nil, wrongKind(path, "a boolean", raw)
 	}
+}
+
+// RefreshSchema is that of a lifecycle.Refresh.
+var RefreshSchema = Schema{"anyOf": []Schema{{"type": "boolean"}, OneOf(lifecycle.RefreshOnRequests)}}
+
+func readRefresh(path string, raw []byte) (any, error) {
+	var r lifecycle.Refresh
+	if isNull(raw) || json.Unmarshal(raw, &r) != nil {
+		return nil, Invalid("%q is %s", path, Brief(raw)).WithRemedy(`use true, false or "requests"`).With("field", path)
+	}
+	return r, nil
 }
 
 func readAction(path string, raw []byte) (any, error) {

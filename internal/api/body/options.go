@@ -86,10 +86,11 @@ var Options = append(Vocabulary{
 		Patch: func(p *supervisor.Patch, v any) { p.Settings.PausedRetention = ptr[time.Duration](v) },
 	},
 	{
-		Name: "refreshOnActivity", Doc: "Whether activity restarts the soft timeout.",
-		Spelled: []Spelled{AsFlag.As("refreshOnActivity refresh_on_activity")},
-		Create:  func(r *supervisor.CreateRequest, v any) { r.Settings.RefreshOnActivity = v.(bool) },
-		Patch:   func(p *supervisor.Patch, v any) { p.Settings.RefreshOnActivity = ptr[bool](v) },
+		Name: "refreshOnActivity", Doc: "Whether activity restarts the soft timeout; it does not end while work is in progress. " +
+			"With true, everything that keeps a sandbox from being idle is activity. With \"requests\", processes are not: only requests, streams (such as that of a command whose client is connected) and holds that somebody asked for.",
+		Spelled: []Spelled{AsRefresh.As("refreshOnActivity refresh_on_activity")},
+		Create:  func(r *supervisor.CreateRequest, v any) { r.Settings.RefreshOnActivity = v.(lifecycle.Refresh) },
+		Patch:   func(p *supervisor.Patch, v any) { p.Settings.RefreshOnActivity = ptr[lifecycle.Refresh](v) },
 	},
 	{
 		Name: "filesystemFallback", Doc: "Whether a resume boots the sandbox from its files if the server's runtime cannot read the memory image, for example after an upgrade (default: false). The result is the same as after a pause with mode filesystem. With false, the sandbox stays paused and the error says why. It also lets traffic boot a sandbox whose memory could not be captured (memory_not_capturable).",

@@ -242,6 +242,8 @@ func TestCreateRefuses(t *testing.T) {
 		"rules of another kind":    {`{"denyOut":[1]}`, 400, "invalid_request", `"denyOut" must be an array of strings`, ""},
 		"internet, and none":       {`{"allowInternetAccess":true,"allow_internet_access":false}`, 400, "contradicting_options", `"allow_internet_access" is false`, ""},
 		"refresh without timeout":  {`{"refreshOnActivity":true}`, 400, "refresh_needs_timeout", "refreshOnActivity", ""},
+		"requests without timeout": {`{"refreshOnActivity":"requests"}`, 400, "refresh_needs_timeout", "refreshOnActivity", ""},
+		"another refresh":          {`{"timeout":60,"refreshOnActivity":"request"}`, 400, "invalid_request", `"request"`, "requests"},
 		"seconds and millis":       {`{"timeout":5,"timeoutMs":5}`, 400, "contradicting_options", `"timeoutMs" is 5`, "one of them"},
 		"the same field twice":     {`{"timeout":5,"timeout":6}`, 400, "contradicting_options", `"timeout" is 6`, ""},
 		"zero and something":       {`{"hardTtl":0,"hard_ttl":6}`, 400, "contradicting_options", `"hardTtl" is 0, but "hard_ttl" is 6`, ""},
@@ -306,7 +308,7 @@ func TestRefusalsCarryFacts(t *testing.T) {
 
 func TestDefaultsAreTheServers(t *testing.T) {
 	w := newWorld(t)
-	w.Fake.Defaults = supervisor.Defaults{OnTimeout: lifecycle.Pause, IdleTimeout: time.Minute, RefreshOnActivity: true}
+	w.Fake.Defaults = supervisor.Defaults{OnTimeout: lifecycle.Pause, IdleTimeout: time.Minute, RefreshOnActivity: lifecycle.RefreshOnWork}
 	a := w.sandbox(w.create(`{"timeout":60}`))
 	if got := fmt.Sprint(a["fromServer"]); got != "[onTimeout idleTimeoutSeconds refreshOnActivity]" {
 		t.Errorf("the server gave %s", got)

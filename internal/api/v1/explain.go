@@ -197,13 +197,18 @@ func viewClocks(x supervisor.Explanation) []clockView {
 			v.Status, v.Deadline = clockRunning, timeOrNull(at)
 		case v.LimitSeconds == 0:
 			v.Status = clockOff
-		case v.Clock == lifecycle.ClockIdle && rec.State == lifecycle.Running && (busy(x) || x.Blindness.Defers):
+		case waitsForWork(rec.Settings, v.Clock) && rec.State == lifecycle.Running && (busy(x) || x.Blindness.Defers):
 			v.Status = clockHeld
 		default:
 			v.Status = clockStopped
 		}
 	}
 	return views
+}
+
+// waitsForWork reports whether a clock that does not run may wait for the end of work.
+func waitsForWork(set lifecycle.Settings, c lifecycle.Clock) bool {
+	return c == lifecycle.ClockIdle || c == lifecycle.ClockTimeout && set.RefreshOnActivity != lifecycle.NoRefresh
 }
 
 func deadlineOf(x supervisor.Explanation, clock lifecycle.Clock) (time.Time, bool) {

@@ -150,6 +150,12 @@ func TestNextInAnswers(t *testing.T) {
 		"busy":     {`{"idleTimeout":60}`, false, []awake.Hold{{Kind: awake.HoldProcess, Counts: true}}, awake.Blindness{}, nil, nil, "process", "while a hold counts"},
 		"busy, and a timeout": {`{"idleTimeout":60,"timeout":90}`, false, []awake.Hold{{Kind: awake.HoldStream, Counts: true}}, awake.Blindness{},
 			"kill", "timeout", "stream", "TimeoutExpired"},
+		"a process, where requests count": {`{"timeout":60,"refreshOnActivity":"requests"}`, false, []awake.Hold{{Kind: awake.HoldProcess, Counts: true}}, awake.Blindness{},
+			"kill", "timeout", nil, "TimeoutExpired"},
+		"a request, where requests count": {`{"timeout":60,"refreshOnActivity":"requests"}`, false, []awake.Hold{{Kind: awake.HoldRequest, Counts: true}}, awake.Blindness{},
+			nil, nil, "request", "while a hold counts"},
+		"a process, where requests count for the timeout alone": {`{"timeout":60,"idleTimeout":30,"refreshOnActivity":"requests"}`, false, []awake.Hold{{Kind: awake.HoldProcess, Counts: true}}, awake.Blindness{},
+			"kill", "timeout", "process", "TimeoutExpired"},
 		"stalled": {`{"idleTimeout":60}`, false, []awake.Hold{{Kind: awake.HoldProcess}}, awake.Blindness{}, "kill", "idleTimeout", nil, "IdleTimeout"},
 		"held, without an idle timeout": {`{}`, false, []awake.Hold{{Kind: awake.HoldProcess, Counts: true}}, awake.Blindness{},
 			nil, nil, nil, "until somebody"},
@@ -196,6 +202,21 @@ func TestExplainSilence(t *testing.T) {
 	o := w.explain(id)
 	same(t, o["telemetry"], `{"missingSince":"2026-09-01T12:00:00.123456Z","defersIdle":true,"deferredUntil":"2026-09-01T12:02:00.123456Z"}`)
 	hasClocks(t, o, map[string]string{"idleTimeout": "held pause", "timeout": "off kill", "maxLifetime": "off kill"})
+}
+
+// TestTheTimeoutIsHeld: a timeout that does not run, because work puts it off, is
+// told apart from one that cannot run.
+func TestTheTimeoutIsHeld(t *testing.T) {
+	w := newWorld(t)
+	for body, want := range map[string]string{
+		`{"timeout":60,"refreshOnActivity":true}`:       "held kill",
+		`{"timeout":60,"refreshOnActivity":"requests"}`: "held kill",
+		`{"timeout":60}`: "running 2026-09-01T12:01:00.123456Z kill",
+	} {
+		id := w.create(body)
+		w.Fake.Held[id] = []awake.Hold{{Kind: awake.HoldStream, Counts: true}}
+		hasClocks(t, w.explain(id), map[string]string{"timeout": want, "idleTimeout": "off kill", "maxLifetime": "off kill"})
+	}
 }
 
 // TestNextOfADamagedSandbox: what cannot wake is not said to wake by traffic.

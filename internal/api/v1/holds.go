@@ -20,7 +20,7 @@ type holdView struct {
 	Since        httpapi.Timestamp  `json:"since"`
 	LastProgress *httpapi.Timestamp `json:"lastProgress"`
 	Until        *httpapi.Timestamp `json:"until" doc:"When it stops counting without progress; null for never."`
-	Counts       bool               `json:"counts" doc:"False if it has stalled, or if its port's policy is ignore."`
+	Counts       bool               `json:"counts" doc:"False if it has stalled, if its port's policy is ignore, and of a process where refreshOnActivity is requests and there is no idle timeout."`
 }
 
 type holdsView struct {

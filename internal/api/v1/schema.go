@@ -24,6 +24,7 @@ var enums = map[reflect.Type]schema{
 	reflect.TypeFor[lifecycle.Situation]():  body.OneOf(lifecycle.Situations()...),
 	reflect.TypeFor[lifecycle.Action]():     body.OneOf(lifecycle.Kill, lifecycle.Pause),
 	reflect.TypeFor[clockAction]():          body.OneOf(lifecycle.Kill, lifecycle.Pause, lifecycle.TakeCheckpoint),
+	reflect.TypeFor[lifecycle.Refresh]():    body.RefreshSchema,
 	reflect.TypeFor[lifecycle.Mode]():       body.OneOf(lifecycle.Memory, lifecycle.Filesystem),
 	reflect.TypeFor[lifecycle.WakePolicy](): body.OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore),
 	reflect.TypeFor[awake.HoldKind]():       body.OneOf(awake.HoldKinds()...),

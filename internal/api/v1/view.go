@@ -60,17 +60,17 @@ type sandboxView struct {
 
 // settingsView has the names of the options, so that it can be sent back.
 type settingsView struct {
-	OnTimeout              lifecycle.Action `json:"onTimeout"`
-	OnIdle                 lifecycle.Action `json:"onIdle"`
-	AutoResume             bool             `json:"autoResume"`
-	IdleTimeoutSeconds     float64          `json:"idleTimeoutSeconds" doc:"0 for no limit."`
-	MaxLifetimeSeconds     float64          `json:"maxLifetimeSeconds" doc:"0 for no limit."`
-	PausedRetentionSeconds float64          `json:"pausedRetentionSeconds" doc:"0 for no limit."`
-	RefreshOnActivity      bool             `json:"refreshOnActivity"`
-	PauseMode              lifecycle.Mode   `json:"pauseMode"`
-	FilesystemFallback     bool             `json:"filesystemFallback"`
-	StallAfterSeconds      *float64         `json:"stallAfterSeconds" doc:"0 for never, null for the server's default."`
-	CheckpointEverySeconds float64          `json:"checkpointEverySeconds" doc:"0 for no checkpoints while it runs."`
+	OnTimeout              lifecycle.Action  `json:"onTimeout"`
+	OnIdle                 lifecycle.Action  `json:"onIdle"`
+	AutoResume             bool              `json:"autoResume"`
+	IdleTimeoutSeconds     float64           `json:"idleTimeoutSeconds" doc:"0 for no limit."`
+	MaxLifetimeSeconds     float64           `json:"maxLifetimeSeconds" doc:"0 for no limit."`
+	PausedRetentionSeconds float64           `json:"pausedRetentionSeconds" doc:"0 for no limit."`
+	RefreshOnActivity      lifecycle.Refresh `json:"refreshOnActivity"`
+	PauseMode              lifecycle.Mode    `json:"pauseMode"`
+	FilesystemFallback     bool              `json:"filesystemFallback"`
+	StallAfterSeconds      *float64          `json:"stallAfterSeconds" doc:"0 for never, null for the server's default."`
+	CheckpointEverySeconds float64           `json:"checkpointEverySeconds" doc:"0 for no checkpoints while it runs."`
 }
 
 type limitsView struct {

@@ -34,7 +34,7 @@ type Server struct {
 	DefaultIdleTimeout     time.Duration // 0 for none
 	DefaultOnIdle          string        // kill, pause or empty: as DefaultOnTimeout
 	DefaultAutoResume      bool
-	DefaultRefresh         bool
+	DefaultRefresh         string // work, requests or empty: nothing
 	DefaultFallback        bool
 	DefaultMaxLifetime     time.Duration // 0 for none
 	DefaultCheckpointEvery time.Duration // 0 for never

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -79,6 +80,8 @@ func (f *filler) special(v reflect.Value) bool {
 		v.Set(reflect.ValueOf(f.at(f.n)))
 	case json.RawMessage:
 		v.Set(reflect.ValueOf(json.RawMessage(fmt.Sprintf(`{"b":[%d,1.50],"a":"<&>"}`, f.n))))
+	case lifecycle.Refresh: // no other text is one
+		v.Set(reflect.ValueOf(lifecycle.RefreshOnRequests))
 	default:
 		return false
 	}

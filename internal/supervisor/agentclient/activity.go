@@ -15,11 +15,12 @@ type activityAnswer struct {
 	Processes [agentapi.MaxProcesses]*agentapi.Process `json:"processes"`
 	Leases    [agentapi.MaxLeases]*agentapi.HeldWork   `json:"leases"`
 	LastEnd   time.Time                                `json:"lastEnd"`
+	Released  time.Time                                `json:"lastRelease"`
 }
 
 // activity returns what was said, fit to be kept and shown.
 func (a *activityAnswer) activity() agentapi.Activity {
-	seen := agentapi.Activity{Now: a.Now, LastEnd: a.LastEnd}
+	seen := agentapi.Activity{Now: a.Now, LastEnd: a.LastEnd, LastRelease: a.Released}
 	for _, p := range a.Processes {
 		if p != nil {
 			p.Command = human.Line(p.Command, agentapi.MaxCommand)
@@ -77,5 +78,6 @@ func ToHostClock(seen agentapi.Activity, now time.Time) agentapi.Activity {
 		move(&seen.Leases[i].Until)
 	}
 	past(&seen.LastEnd)
+	past(&seen.LastRelease)
 	return seen
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // How the processes inside are looked at. Only sandboxes with a clock that
@@ -134,7 +135,11 @@ func (w *Work) each(r lifecycle.Record, now time.Time, do func(Hold, *Access)) {
 		add(Hold{Kind: a.kind, Since: a.since, LastProgress: p}, until, a.counts, a)
 	}
 	for _, p := range w.seen.Processes {
-		add(Hold{ID: fmt.Sprintf("process-%d", p.PID), Kind: HoldProcess, Detail: p.Command, Since: p.Since, LastProgress: p.LastProgress}, stallsAt(r.Settings, p.LastProgress), true, nil)
+		counts, until := r.Settings.CountsProcesses(), time.Time{}
+		if counts {
+			until = stallsAt(r.Settings, p.LastProgress)
+		}
+		add(Hold{ID: fmt.Sprintf("process-%d", p.PID), Kind: HoldProcess, Detail: p.Command, Since: p.Since, LastProgress: p.LastProgress}, until, counts, nil)
 	}
 	for _, l := range w.seen.Leases {
 		add(Hold{ID: l.ID, Kind: HoldLease, Detail: l.Reason, Since: l.Since, LastProgress: l.Since}, l.Until, true, nil)
@@ -170,7 +175,7 @@ func (w *Work) Holds(r lifecycle.Record, now time.Time) []Hold {
 
 // Activity is what the lifecycle needs to know of the holds.
 func (w *Work) Activity(r lifecycle.Record, now time.Time) lifecycle.Activity {
-	act := lifecycle.Activity{Last: later(w.Last, w.seen.LastEnd)}
+	act := lifecycle.Activity{Last: later(w.Last, w.seen.LastEnd), Requests: lifecycle.Work{Last: later(w.Last, w.seen.LastRelease)}}
 	if !r.Settings.MeasuresWork() {
 		act.Since = later(w.Up, act.Last)
 		return act
@@ -182,6 +187,8 @@ func (w *Work) Activity(r lifecycle.Record, now time.Time) lifecycle.Activity {
 			act.Recheck = earlier(act.Recheck, h.Until)
 			if h.Kind == HoldProcess {
 				act.Recheck = earlier(act.Recheck, w.seenAt.Add(PollInterval(r.Settings)))
+			} else {
+				act.Requests.Busy = true
 			}
 		case h.Kind == HoldProcess && h.Until.After(w.seenAt):
 			// Run out since the last look, which is when it may have moved: only
@@ -191,6 +198,9 @@ func (w *Work) Activity(r lifecycle.Record, now time.Time) lifecycle.Activity {
 		case !h.Until.IsZero():
 			// Stalled or run out: it was work until then.
 			act.Last = later(act.Last, h.Until)
+			if h.Kind != HoldProcess {
+				act.Requests.Last = later(act.Requests.Last, h.Until)
+			}
 		}
 	})
 	act.Since = later(w.Up, act.Last)
@@ -203,7 +213,7 @@ func PollInterval(set lifecycle.Settings) time.Duration {
 	if set.IdleTimeout > 0 {
 		most = min(most, set.IdleTimeout)
 	}
-	if set.RefreshOnActivity {
+	if set.RefreshOnActivity != lifecycle.NoRefresh {
 		most = min(most, set.Timeout)
 	}
 	return max(pollLeast, most/pollFraction)
@@ -294,7 +304,7 @@ const MostStalls = 10
 // stalls returns the processes that have stopped counting since they were last
 // looked at.
 func (w *Work) stalls(set lifecycle.Settings, now time.Time) (new []string) {
-	if set.StallAfter <= 0 {
+	if set.StallAfter <= 0 || !set.CountsProcesses() {
 		return nil
 	}
 	standing := map[int]bool{}
@@ -337,7 +347,7 @@ func (w *Work) StalledAccesses(set lifecycle.Settings, now time.Time) (new []str
 // long as that defers the idle timeout.
 func (w *Work) blind(act lifecycle.Activity, r lifecycle.Record, now time.Time) lifecycle.Activity {
 	if w.Blindness(r, now).Defers {
-		act.Busy = true
+		act.Busy, act.Requests.Busy = true, true // a lease inside may be new
 		act.Recheck = earlier(act.Recheck, w.seenAt.Add(PollInterval(r.Settings)))
 	}
 	return act
@@ -351,7 +361,7 @@ func (w *Work) Blindness(r lifecycle.Record, now time.Time) Blindness {
 	if blind.Since.IsZero() || !set.MeasuresWork() {
 		return blind
 	}
-	if set.IdleTimeout > 0 && set.IdleAction() == lifecycle.Kill || set.RefreshOnActivity && set.OnTimeout == lifecycle.Kill {
+	if set.IdleTimeout > 0 && set.IdleAction() == lifecycle.Kill || set.RefreshOnActivity != lifecycle.NoRefresh && set.OnTimeout == lifecycle.Kill {
 		blind.Defers = true
 		return blind
 	}
@@ -360,22 +370,44 @@ func (w *Work) Blindness(r lifecycle.Record, now time.Time) Blindness {
 	return blind
 }
 
-// LastActive returns when the sandbox was active last: now, while a hold
-// counts. Processes are known as they were when they were last looked at.
-func (w *Work) LastActive(r lifecycle.Record, stored, now time.Time) time.Time {
-	last := later(later(stored, w.Last), later(w.seen.LastEnd, r.StartedAt))
+// Continue lets the clocks that measure activity go on from the last that is stored.
+// Where none is, they begin anew, because what went on before is not known.
+func (w *Work) Continue(sb store.Sandbox) {
+	set := sb.Record.Settings
+	if at := sb.ActiveAt; set.MeasuresWork() && !at.IsZero() && at.Before(w.Up) {
+		w.Up = at
+	}
+	w.Last = w.Up
+	if at := sb.RequestedAt; set.RefreshOnActivity == lifecycle.RefreshOnRequests && !at.IsZero() && at.Before(w.Up) {
+		w.Last = at
+	}
+}
+
+// LastActive returns when the sandbox was active last, which is now while a hold
+// counts; and the same without processes. These are known as they were when they
+// were last looked at.
+func (w *Work) LastActive(sb store.Sandbox, now time.Time) (active, requested time.Time) {
+	r := sb.Record
+	active = later(later(sb.ActiveAt, w.Last), later(w.seen.LastEnd, r.StartedAt))
+	requested = later(later(sb.RequestedAt, w.Last), later(w.seen.LastRelease, r.StartedAt))
 	w.each(r, now, func(h Hold, _ *Access) {
+		at := now
 		switch {
 		case !h.Counts:
-			last = later(last, h.Until) // it was work until then
+			at = h.Until // it was work until then
 		case h.Kind == HoldProcess:
-			last = later(last, w.seenAt)
-		default:
-			last = now
+			at = w.seenAt
+		}
+		active = later(active, at)
+		if h.Kind != HoldProcess {
+			requested = later(requested, at)
 		}
 	})
-	if last.After(now) {
-		return now
+	if active.After(now) {
+		active = now
 	}
-	return last
+	if requested.After(now) {
+		requested = now
+	}
+	return active, requested
 }

@@ -34,5 +34,8 @@ func SoftEnd(r lifecycle.Record, act lifecycle.Activity, now time.Time) time.Tim
 	if act.Busy {
 		act.Last = now
 	}
-	return r.SoftEnd(act.Last)
+	if act.Requests.Busy {
+		act.Requests.Last = now
+	}
+	return r.SoftEnd(act)
 }

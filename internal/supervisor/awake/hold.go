@@ -28,7 +28,7 @@ type Hold struct {
 	Since        time.Time `json:"since"`
 	LastProgress time.Time `json:"lastProgress"`
 	Until        time.Time `json:"until,omitzero"` // when it ends or stalls if nothing happens; zero for never
-	Counts       bool      `json:"counts"`         // false once stalled, or of a port whose traffic is ignored
+	Counts       bool      `json:"counts"`         // false once stalled, of a port whose traffic is ignored, and of a process where only requests count
 }
 
 // Blindness says that a sandbox does not tell what goes on inside, and what

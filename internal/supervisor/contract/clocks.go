@@ -99,9 +99,15 @@ func tombstones(w world) {
 
 // activity moves the clocks that it is to move: traffic that counts, and holds.
 func activity(w world) {
+	for _, refresh := range []lifecycle.Refresh{lifecycle.RefreshOnWork, lifecycle.RefreshOnRequests} {
+		activityRefreshes(w, refresh)
+	}
+}
+
+func activityRefreshes(w world, refresh lifecycle.Refresh) {
 	ctx := w.t.Context()
 	req := asked()
-	req.Settings = lifecycle.Settings{Timeout: 10 * time.Minute, OnTimeout: lifecycle.Pause, RefreshOnActivity: true}
+	req.Settings = lifecycle.Settings{Timeout: 10 * time.Minute, OnTimeout: lifecycle.Pause, RefreshOnActivity: refresh}
 	req.Config.Ports = store.Ports{"9000": lifecycle.Ignore, "9001": lifecycle.Keep}
 	id := w.made(req).ID
 	left := func(want time.Duration) {

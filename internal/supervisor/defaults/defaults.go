@@ -13,11 +13,11 @@ import (
 // Settings are the settings that apply where a sandbox does not say, so that
 // clients which cannot name a setting have it all the same.
 type Settings struct {
-	OnTimeout          lifecycle.Action // empty: kill
-	IdleTimeout        time.Duration    // 0 for none
-	OnIdle             lifecycle.Action // empty: as OnTimeout
-	AutoResume         bool             // of sandboxes that pause by themselves and keep their memory
-	RefreshOnActivity  bool             // of sandboxes with a timeout
+	OnTimeout          lifecycle.Action  // empty: kill
+	IdleTimeout        time.Duration     // 0 for none
+	OnIdle             lifecycle.Action  // empty: as OnTimeout
+	AutoResume         bool              // of sandboxes that pause by themselves and keep their memory
+	RefreshOnActivity  lifecycle.Refresh // of sandboxes with a timeout
 	FilesystemFallback bool
 	MaxLifetime        time.Duration // 0 for none
 	PausedRetention    time.Duration // 0 for ever

@@ -115,8 +115,13 @@ export interface ChangeOptions {
    * by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"})
    */
   ports?: Record<string, "wake" | "keep" | "ignore"> | undefined;
-  /** Whether activity restarts the soft timeout. (a boolean) */
-  refreshOnActivity?: boolean | undefined;
+  /**
+   * Whether activity restarts the soft timeout; it does not end while work is in progress. With
+   * true, everything that keeps a sandbox from being idle is activity. With "requests", processes
+   * are not: only requests, streams (such as that of a command whose client is connected) and
+   * holds that somebody asked for. (a boolean, or "requests")
+   */
+  refreshOnActivity?: boolean | "requests" | undefined;
   /**
    * How long a hold without progress keeps the sandbox awake (default: the server's). (seconds,
    * fractions allowed, 0 for never)
@@ -291,8 +296,13 @@ export interface CreateOptions {
    * by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"})
    */
   ports?: Record<string, "wake" | "keep" | "ignore"> | undefined;
-  /** Whether activity restarts the soft timeout. (a boolean) */
-  refreshOnActivity?: boolean | undefined;
+  /**
+   * Whether activity restarts the soft timeout; it does not end while work is in progress. With
+   * true, everything that keeps a sandbox from being idle is activity. With "requests", processes
+   * are not: only requests, streams (such as that of a command whose client is connected) and
+   * holds that somebody asked for. (a boolean, or "requests")
+   */
+  refreshOnActivity?: boolean | "requests" | undefined;
   /**
    * Secrets of the API key that the sandbox may use without having them. Each is a placeholder in
    * an environment variable; in requests to the hosts of the secret, the server puts the value in.
@@ -408,7 +418,10 @@ export interface Explanation {
 }
 
 export interface Hold {
-  /** False if it has stalled, or if its port's policy is ignore. */
+  /**
+   * False if it has stalled, if its port's policy is ignore, and of a process where
+   * refreshOnActivity is requests and there is no idle timeout.
+   */
   counts: boolean;
   /** The port, command or reason. */
   detail: string;
@@ -791,7 +804,7 @@ export interface Settings {
   pauseMode: "memory" | "filesystem";
   /** 0 for no limit. */
   pausedRetentionSeconds: number;
-  refreshOnActivity: boolean;
+  refreshOnActivity: boolean | "requests";
   /** 0 for never, null for the server's default. */
   stallAfterSeconds: number | null;
 }

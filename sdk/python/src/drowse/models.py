@@ -155,8 +155,12 @@ class ChangeOptions(TypedDict, total=False):
     before the comparison. A patch replaces all rules. (an object with "wake", "keep" or
     "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"})
     """
-    refresh_on_activity: bool
-    """Whether activity restarts the soft timeout. (a boolean)"""
+    refresh_on_activity: bool | Literal["requests"]
+    """Whether activity restarts the soft timeout; it does not end while work is in progress. With
+    true, everything that keeps a sandbox from being idle is activity. With "requests",
+    processes are not: only requests, streams (such as that of a command whose client is
+    connected) and holds that somebody asked for. (a boolean, or "requests")
+    """
     stall_after: float | timedelta
     """How long a hold without progress keeps the sandbox awake (default: the server's). (seconds,
     fractions allowed, 0 for never)
@@ -310,8 +314,12 @@ class CreateOptions(TypedDict, total=False):
     before the comparison. A patch replaces all rules. (an object with "wake", "keep" or
     "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"})
     """
-    refresh_on_activity: bool
-    """Whether activity restarts the soft timeout. (a boolean)"""
+    refresh_on_activity: bool | Literal["requests"]
+    """Whether activity restarts the soft timeout; it does not end while work is in progress. With
+    true, everything that keeps a sandbox from being idle is activity. With "requests",
+    processes are not: only requests, streams (such as that of a command whose client is
+    connected) and holds that somebody asked for. (a boolean, or "requests")
+    """
     secrets: Sequence[str | Mapping[str, Any]] | Mapping[str, str]
     """Secrets of the API key that the sandbox may use without having them. Each is a placeholder
     in an environment variable; in requests to the hosts of the secret, the server puts the
@@ -417,7 +425,9 @@ class Explanation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     counts: bool
-    """False if it has stalled, or if its port's policy is ignore."""
+    """False if it has stalled, if its port's policy is ignore, and of a process where
+    refreshOnActivity is requests and there is no idle timeout.
+    """
     detail: str
     """The port, command or reason."""
     id: str
@@ -808,7 +818,7 @@ class Settings:
     pause_mode: Literal["memory", "filesystem"]
     paused_retention: float
     """0 for no limit."""
-    refresh_on_activity: bool
+    refresh_on_activity: bool | Literal["requests"]
     stall_after: float | None = None
     """0 for never, null for the server's default."""
 
