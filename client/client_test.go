@@ -73,6 +73,10 @@ func TestOffIsSaid(t *testing.T) {
 	if !maps.Equal(sent, want) {
 		t.Errorf("sent %v, want %v", sent, want)
 	}
+	create(t, c, client.CreateOptions{RefreshOnRequests: true})
+	if want := map[string]any{"refreshOnActivity": "requests"}; !maps.Equal(sent, want) {
+		t.Errorf("sent %v, want %v", sent, want)
+	}
 }
 
 func TestListRefusesWhatCannotBeAsked(t *testing.T) {

@@ -29,7 +29,7 @@ type Hold struct {
 	Since        time.Time `json:"since"`
 	LastProgress time.Time `json:"lastProgress,omitzero"`
 	Until        time.Time `json:"until,omitzero"` // when it stops counting if nothing happens; zero for never
-	Counts       bool      `json:"counts"`         // false once it has stalled, and for traffic that is ignored
+	Counts       bool      `json:"counts"`         // false once it has stalled, for traffic that is ignored, and for processes where only requests count
 }
 
 // HoldOptions says why a sandbox is busy, and for how long.

@@ -82,8 +82,12 @@ type CreateOptions struct {
 	// These three are the server's defaults where they are nil. new(false) turns one
 	// off, whatever the server's default is.
 	AutoResume         *bool // traffic wakes it; needs OnTimeout or OnIdle to pause
-	RefreshOnActivity  *bool // activity begins the timeout anew
+	RefreshOnActivity  *bool // activity begins the timeout anew; see RefreshOnRequests
 	FilesystemFallback *bool // boot afresh where the server's runtime cannot read the memory image
+
+	// RefreshOnRequests is RefreshOnActivity for requests, streams and holds that
+	// somebody asked for: a process alone does not hold the timeout back.
+	RefreshOnRequests bool
 
 	PauseMode  Mode          // what automatic pauses keep; empty means Memory
 	StallAfter time.Duration // how long work may stand still and count; zero means the server's default, and there is Never
@@ -153,7 +157,8 @@ type Settings struct {
 	IdleTimeout        time.Duration `json:"-"`
 	MaxLifetime        time.Duration `json:"-"`
 	PausedRetention    time.Duration `json:"-"`
-	RefreshOnActivity  bool          `json:"refreshOnActivity"`
+	RefreshOnActivity  bool          `json:"-"`                  // or RefreshOnRequests
+	RefreshOnRequests  bool          `json:"-"`                  // see CreateOptions
 	FilesystemFallback bool          `json:"filesystemFallback"` // see CreateOptions
 	PauseMode          Mode          `json:"pauseMode"`
 	StallAfter         time.Duration `json:"-"` // zero is the server's default
@@ -296,7 +301,7 @@ type createRequest struct {
 	MaxLifetime        *seconds              `json:"maxLifetimeSeconds,omitempty"`
 	PausedRetention    *seconds              `json:"pausedRetentionSeconds,omitempty"`
 	AutoResume         *bool                 `json:"autoResume,omitempty"`
-	RefreshOnActivity  *bool                 `json:"refreshOnActivity,omitempty"`
+	RefreshOnActivity  *refresh              `json:"refreshOnActivity,omitempty"`
 	FilesystemFallback *bool                 `json:"filesystemFallback,omitempty"`
 	PauseMode          Mode                  `json:"pauseMode,omitempty"`
 	StallAfter         *seconds              `json:"stallAfterSeconds,omitempty"`
@@ -333,7 +338,7 @@ func (o CreateOptions) wire() createRequest {
 	r := createRequest{
 		Name: o.Name, Template: o.Template, Snapshot: o.Snapshot, Timeout: seconds(o.Timeout), OnTimeout: o.OnTimeout, IdleTimeout: orDefault(o.IdleTimeout), OnIdle: o.OnIdle,
 		MaxLifetime: orDefault(o.MaxLifetime), PausedRetention: orDefault(o.PausedRetention), AutoResume: o.AutoResume,
-		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
+		RefreshOnActivity: refreshed(o.RefreshOnActivity, o.RefreshOnRequests), FilesystemFallback: o.FilesystemFallback, PauseMode: o.PauseMode, StallAfter: orDefault(o.StallAfter),
 		CheckpointEvery: orDefault(o.CheckpointEvery), Ports: o.Ports, Hooks: o.Hooks, Metadata: o.Metadata, Env: o.Env,
 		CPUs: o.CPUs, MemoryMiB: o.MemoryMiB, DiskMiB: o.DiskMiB, PIDs: o.PIDs,
 		AllowOut: o.AllowOut, DenyOut: o.DenyOut, EgressProxy: o.EgressProxy, HostMask: o.HostMask, HTTPSPorts: o.HTTPSPorts, Volumes: o.Volumes, Secrets: wireSecrets(o.Secrets), Services: o.Services,
@@ -552,6 +557,7 @@ type PatchOptions struct {
 	MaxLifetime        *time.Duration
 	PausedRetention    *time.Duration
 	RefreshOnActivity  *bool
+	RefreshOnRequests  bool // turns RefreshOnActivity on, for requests alone; see CreateOptions
 	FilesystemFallback *bool
 	StallAfter         *time.Duration // or Never
 	CheckpointEvery    *time.Duration
@@ -572,7 +578,7 @@ type patchRequest struct {
 	IdleTimeout        *seconds              `json:"idleTimeoutSeconds,omitempty"`
 	MaxLifetime        *seconds              `json:"maxLifetimeSeconds,omitempty"`
 	PausedRetention    *seconds              `json:"pausedRetentionSeconds,omitempty"`
-	RefreshOnActivity  *bool                 `json:"refreshOnActivity,omitempty"`
+	RefreshOnActivity  *refresh              `json:"refreshOnActivity,omitempty"`
 	FilesystemFallback *bool                 `json:"filesystemFallback,omitempty"`
 	StallAfter         *seconds              `json:"stallAfterSeconds,omitempty"`
 	CheckpointEvery    *seconds              `json:"checkpointEverySeconds,omitempty"`
@@ -588,7 +594,7 @@ func (o PatchOptions) wire() patchRequest {
 	r := patchRequest{
 		OnTimeout: o.OnTimeout, OnIdle: o.OnIdle, AutoResume: o.AutoResume,
 		IdleTimeout: (*seconds)(o.IdleTimeout), MaxLifetime: (*seconds)(o.MaxLifetime), PausedRetention: (*seconds)(o.PausedRetention),
-		RefreshOnActivity: o.RefreshOnActivity, FilesystemFallback: o.FilesystemFallback, StallAfter: (*seconds)(o.StallAfter), CheckpointEvery: (*seconds)(o.CheckpointEvery),
+		RefreshOnActivity: refreshed(o.RefreshOnActivity, o.RefreshOnRequests), FilesystemFallback: o.FilesystemFallback, StallAfter: (*seconds)(o.StallAfter), CheckpointEvery: (*seconds)(o.CheckpointEvery),
 		Ports: o.Ports, Metadata: o.Metadata, AllowInternet: o.AllowInternet,
 		AllowOut: o.AllowOut, DenyOut: o.DenyOut, EgressProxy: o.EgressProxy,
 	}

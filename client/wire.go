@@ -86,6 +86,7 @@ type plainSettings Settings
 
 type wireSettings struct {
 	*plainSettings
+	Refresh         refresh  `json:"refreshOnActivity"`
 	IdleTimeout     seconds  `json:"idleTimeoutSeconds"`
 	MaxLifetime     seconds  `json:"maxLifetimeSeconds"`
 	PausedRetention seconds  `json:"pausedRetentionSeconds"`
@@ -96,7 +97,7 @@ type wireSettings struct {
 // MarshalJSON implements json.Marshaler.
 func (s Settings) MarshalJSON() ([]byte, error) {
 	return encode(wireSettings{
-		(*plainSettings)(&s), seconds(s.IdleTimeout), seconds(s.MaxLifetime), seconds(s.PausedRetention), orDefault(s.StallAfter),
+		(*plainSettings)(&s), refresh{s.RefreshOnActivity, s.RefreshOnRequests}, seconds(s.IdleTimeout), seconds(s.MaxLifetime), seconds(s.PausedRetention), orDefault(s.StallAfter),
 		seconds(s.CheckpointEvery),
 	})
 }
@@ -108,7 +109,42 @@ func (s *Settings) UnmarshalJSON(b []byte) error {
 	s.IdleTimeout, s.MaxLifetime = time.Duration(w.IdleTimeout), time.Duration(w.MaxLifetime)
 	s.PausedRetention, s.StallAfter = time.Duration(w.PausedRetention), neverIfZero(w.StallAfter)
 	s.CheckpointEvery = time.Duration(w.CheckpointEvery)
+	s.RefreshOnActivity, s.RefreshOnRequests = w.Refresh.on, w.Refresh.requests
 	return err
+}
+
+// refresh is written as a boolean, or as what alone refreshes.
+type refresh struct{ on, requests bool }
+
+const onRequests = `"requests"`
+
+// refreshed is what options ask for; nil for nothing.
+func refreshed(on *bool, requests bool) *refresh {
+	if requests {
+		return &refresh{true, true}
+	}
+	if on == nil {
+		return nil
+	}
+	return &refresh{on: *on}
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r refresh) MarshalJSON() ([]byte, error) {
+	if r.requests {
+		return []byte(onRequests), nil
+	}
+	return encode(r.on)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *refresh) UnmarshalJSON(b []byte) error {
+	if string(b) == onRequests {
+		*r = refresh{true, true}
+		return nil
+	}
+	r.requests = false
+	return json.Unmarshal(b, &r.on)
 }
 
 type wireHook struct {

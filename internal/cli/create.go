@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 // lifeFlags are the rules by which a sandbox lives: those of create and run
@@ -27,7 +28,7 @@ type lifeFlags struct {
 	maxLifetime     time.Duration
 	pausedRetention time.Duration
 	autoResume      bool
-	refresh         bool
+	refresh         lifecycle.Refresh
 	fallback        bool
 	stallAfter      time.Duration
 	checkpointEvery time.Duration
@@ -48,7 +49,7 @@ func (l *lifeFlags) add(f *pflag.FlagSet) {
 	clockVar(f, &l.maxLifetime, "max-lifetime", 0, "delete the sandbox this long after it was created, running or paused; none for no limit (default: the server's)")
 	clockVar(f, &l.pausedRetention, "paused-retention", 0, "delete the sandbox once it has been paused this long; none for no limit (default: the server's)")
 	f.BoolVar(&l.autoResume, "auto-resume", false, "let requests wake the sandbox; needs --on-timeout pause or --on-idle pause; =false if not (default: the server's --default-auto-resume, false)")
-	f.BoolVar(&l.refresh, "refresh-on-activity", false, "restart the timeout on every activity; =false if not (default: the server's --default-refresh-on-activity, false)")
+	refreshVar(f, &l.refresh, "refresh-on-activity", "restart the timeout on every activity; =requests to leave processes out; =false if not (default: the server's --default-refresh-on-activity, false)")
 	f.BoolVar(&l.fallback, "filesystem-fallback", false, "boot from the files alone if the server cannot read the memory image, for example after an upgrade")
 	clockVar(f, &l.stallAfter, "stall-after", 0, "how long work without progress keeps the sandbox awake; none for no limit (default: the server's)")
 	clockVar(f, &l.checkpointEvery, "checkpoint-every", 0, "write a checkpoint this often while the sandbox runs, so that a crash loses no more than that; none for no checkpoints")
@@ -175,7 +176,10 @@ func (c *createFlags) options() (client.CreateOptions, error) {
 		}
 		o.Template, o.Snapshot = "", c.snapshot
 	}
-	o.AutoResume, o.RefreshOnActivity, o.FilesystemFallback = c.said("auto-resume", &c.autoResume), c.said("refresh-on-activity", &c.refresh), c.said("filesystem-fallback", &c.fallback)
+	o.AutoResume, o.FilesystemFallback = c.said("auto-resume", &c.autoResume), c.said("filesystem-fallback", &c.fallback)
+	if c.flags.Changed("refresh-on-activity") {
+		o.RefreshOnActivity, o.RefreshOnRequests = refreshFlag{&c.refresh}.options()
+	}
 	for flag, d := range map[string]*time.Duration{
 		"stall-after": &o.StallAfter, "paused-retention": &o.PausedRetention, "idle-timeout": &o.IdleTimeout,
 		"max-lifetime": &o.MaxLifetime, "checkpoint-every": &o.CheckpointEvery,
@@ -372,7 +376,7 @@ func (l *lifeFlags) patch(f *pflag.FlagSet) (o client.PatchOptions, changes bool
 		o.AutoResume = &l.autoResume
 	}
 	if given("refresh-on-activity") {
-		o.RefreshOnActivity = &l.refresh
+		o.RefreshOnActivity, o.RefreshOnRequests = refreshFlag{&l.refresh}.options()
 	}
 	if given("filesystem-fallback") {
 		o.FilesystemFallback = &l.fallback

@@ -45,3 +45,9 @@ func (v refreshFlag) Set(text string) error {
 	}
 	return nil
 }
+
+// options returns what the API's client calls it: whether anything refreshes, and
+// whether only requests do.
+func (v refreshFlag) options() (onActivity *bool, onRequests bool) {
+	return new(*v.r != lifecycle.NoRefresh), *v.r == lifecycle.RefreshOnRequests
+}

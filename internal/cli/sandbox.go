@@ -310,7 +310,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	row("max lifetime", limit(set.MaxLifetime))
 	row("paused retention", limit(set.PausedRetention))
 	row("auto-resume", yesNo(set.AutoResume))
-	row("refresh on activity", yesNo(set.RefreshOnActivity))
+	row("refresh on activity", refreshes(set))
 	row("filesystem fallback", yesNo(set.FilesystemFallback))
 	row("pause mode", string(set.PauseMode))
 	row("stall after", stallAfter(set.StallAfter))
@@ -347,6 +347,13 @@ func allowed(b bool) string {
 		return "allowed"
 	}
 	return "not allowed"
+}
+
+func refreshes(set client.Settings) string {
+	if set.RefreshOnRequests {
+		return "by requests"
+	}
+	return yesNo(set.RefreshOnActivity)
 }
 
 func yesNo(b bool) string {

@@ -238,7 +238,7 @@ func awake(w io.Writer, x *client.Explanation, now time.Time) {
 	}
 	heading := "\nawake because of:"
 	if !x.Busy {
-		heading = "\nidle: these no longer count as work:"
+		heading = "\nidle: these do not count as work:"
 	}
 	_, _ = fmt.Fprintln(w, heading)
 	for _, h := range x.Holds[:min(len(x.Holds), mostHolds)] {
@@ -264,6 +264,8 @@ func capOf(h client.Hold, now time.Time) string {
 	switch {
 	case !h.Counts && !h.Until.IsZero() && !h.Until.After(now):
 		return "STALLED " + span(now.Sub(h.Until)) + " ago, does not count"
+	case !h.Counts && h.Kind == client.HoldProcess && h.Until.IsZero():
+		return "does not count: only requests do"
 	case !h.Counts && h.Kind == client.HoldProcess:
 		return "STALLED, does not count"
 	case !h.Counts:

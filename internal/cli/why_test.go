@@ -99,7 +99,10 @@ last transitions:
 				},
 				Next:          client.Next{Action: "finish", At: fromNoon(5 * time.Minute)},
 				PauseFailures: 3, PauseRetryAt: fromNoon(4 * time.Minute), LastError: "pause: no space left on device",
-				Holds:  []client.Hold{{Kind: client.HoldProcess, Detail: "x", Since: fromNoon(0), LastProgress: fromNoon(0)}},
+				Holds: []client.Hold{
+					{Kind: client.HoldProcess, Detail: "x", Since: fromNoon(0), LastProgress: fromNoon(0), Until: fromNoon(time.Second)},
+					{Kind: client.HoldProcess, Detail: "server", Since: fromNoon(0)},
+				},
 				Clocks: clocksOf(off, off),
 			},
 			want: `
@@ -109,9 +112,11 @@ now: pausing for 2s, because of idle by itself, keeping memory, attempt 2; a req
 last error: pause: no space left on device
 automatic pauses failed 3 times in a row; not tried again for 4m0s (12:04:00)
 
-idle: these no longer count as work:
+idle: these do not count as work:
   process   x
             since 12:00:00, progress 0s ago, STALLED, does not count
+  process   server
+            since 12:00:00, does not count: only requests do
 
 clocks:
   max lifetime       24h    in 20h0m (Sep 2 08:00:00)   then it is terminated

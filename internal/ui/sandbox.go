@@ -114,7 +114,7 @@ func story(i client.Info, x *client.Explanation, now time.Time) string {
 	case x.State == client.Running && x.Telemetry.DefersIdle:
 		return "It counts as busy, because it has not reported its work."
 	case x.State == client.Running && len(x.Holds) > 0:
-		return "It is idle: what is open no longer counts as work."
+		return "It is idle: what is open does not count as work."
 	case x.State == client.Running:
 		return "It is idle: no work keeps it awake."
 	}

@@ -157,6 +157,12 @@ func TestEverySetting(t *testing.T) {
 	if info, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{StallAfter: new(client.Never)}); err != nil || info.Settings.StallAfter != client.Never {
 		t.Errorf("stallAfter: got %v, %v; want Never", info.Settings.StallAfter, err)
 	}
+	if info, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{RefreshOnRequests: true}); err != nil || !info.Settings.RefreshOnActivity || !info.Settings.RefreshOnRequests {
+		t.Errorf("refreshed by requests: got %+v, %v", info.Settings, err)
+	}
+	if info, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{RefreshOnActivity: new(true)}); err != nil || !info.Settings.RefreshOnActivity || info.Settings.RefreshOnRequests {
+		t.Errorf("refreshed by all activity: got %+v, %v", info.Settings, err)
+	}
 	if info, err = c.Patch(t.Context(), sb.ID, client.PatchOptions{AllowInternet: new(true)}); err != nil || info.AllowInternet == nil || !*info.AllowInternet {
 		t.Errorf("the way out: got %v, %v", info.AllowInternet, err)
 	}

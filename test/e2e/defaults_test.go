@@ -21,7 +21,7 @@ import (
 func TestServerDefaults(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
-	s := startServer(t, "--default-idle-timeout", "6s", "--default-on-idle", "pause", "--default-auto-resume", "--default-refresh-on-activity")
+	s := startServer(t, "--default-idle-timeout", "6s", "--default-on-idle", "pause", "--default-auto-resume", "--default-refresh-on-activity=requests")
 
 	header := http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}}
 	got, err := s.raw(ctx, http.MethodPost, "/sandboxes", header, strings.NewReader(`{"templateID":"base","timeout":600}`))
@@ -36,7 +36,7 @@ func TestServerDefaults(t *testing.T) {
 	s.ids = append(s.ids, made.SandboxID)
 	s.mu.Unlock()
 	s.wantSettings(ctx, made.SandboxID, client.Settings{
-		OnTimeout: client.Kill, IdleTimeout: 6 * time.Second, OnIdle: client.Pause, AutoResume: true, RefreshOnActivity: true,
+		OnTimeout: client.Kill, IdleTimeout: 6 * time.Second, OnIdle: client.Pause, AutoResume: true, RefreshOnActivity: true, RefreshOnRequests: true,
 	}, "idleTimeoutSeconds onIdle autoResume refreshOnActivity")
 
 	sb, _, err := s.client.Open(ctx, made.SandboxID)

@@ -176,18 +176,23 @@ def work():
 
 // TestRefreshRespectsWork runs commands for longer than the timeout of a sandbox
 // that refreshes it on activity. They end well, and it sleeps one timeout after.
+// Where only requests count, it does so too beside a process that runs on.
 func TestRefreshRespectsWork(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
-	for _, c := range []struct{ name, script, want string }{
-		{"prints", "for i in {1..16}; do echo $i; sleep 0.5; done", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n"},
-		{"silent", "sleep 8", ""},
+	for _, c := range []struct {
+		name, script, want string
+		onRequests         bool
+	}{
+		{"prints", "for i in {1..16}; do echo $i; sleep 0.5; done", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n", false},
+		{"silent", "sleep 8", "", false},
+		{"beside a process", "sleep 600 >/dev/null 2>&1 & sleep 8", "", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			ctx := deadline(t, time.Minute)
 			s := startServer(t)
-			sb := s.create(ctx, client.CreateOptions{Timeout: timeout, OnTimeout: client.Pause, AutoResume: new(true), RefreshOnActivity: new(true)})
+			sb := s.create(ctx, client.CreateOptions{Timeout: timeout, OnTimeout: client.Pause, AutoResume: new(true), RefreshOnActivity: new(true), RefreshOnRequests: c.onRequests})
 			exit, out := run(ctx, t, sb, "bash", "-c", c.script+"; date +%s.%N")
 			at, ok := strings.CutPrefix(out, c.want)
 			if !ok || exit.Code != 0 {
