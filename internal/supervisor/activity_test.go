@@ -383,6 +383,12 @@ func TestRefreshOnRequests(t *testing.T) {
 			}
 			return agentapi.Activity{Leases: []agentapi.HeldWork{{ID: "h1", Reason: "nightly", Until: time.Now().Add(held - since)}}}
 		}, held + timeout},
+		"hold that is released early": {0, func(since time.Duration) agentapi.Activity {
+			if since >= held {
+				return agentapi.Activity{LastRelease: time.Now().Add(held - since)}
+			}
+			return agentapi.Activity{Leases: []agentapi.HeldWork{{ID: "h1", Reason: "nightly", Until: time.Now().Add(time.Hour - since)}}}
+		}, held + timeout},
 		"hold that is released before anybody looks": {0, func(since time.Duration) agentapi.Activity {
 			return agentapi.Activity{LastRelease: time.Now().Add(min(0, 5*time.Second-since))}
 		}, 5*time.Second + timeout},

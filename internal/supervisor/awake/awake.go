@@ -203,6 +203,11 @@ func (w *Work) Activity(r lifecycle.Record, now time.Time) lifecycle.Activity {
 			}
 		}
 	})
+	for _, l := range w.seen.Leases {
+		if lasts(l.Until, now) { // nobody tells if it is released before
+			act.Recheck = earlier(act.Recheck, w.seenAt.Add(PollInterval(r.Settings)))
+		}
+	}
 	act.Since = later(w.Up, act.Last)
 	return w.blind(act, r, now)
 }
