@@ -40,23 +40,24 @@ type box struct {
 	// mu orders everything that happens to the sandbox. It is held while a
 	// change is committed, never while an effect is carried out. It is taken
 	// after Supervisor.mu where both are.
-	mu      sync.Mutex
-	sb      store.Sandbox
-	inst    runtime.Instance // of the serving generation; nil when there is none
-	sharers int              // among how many its key's CPU time is divided; 0 if inst was not told
-	desk    *leases.Desk     // those on the serving generation
-	waiters []*waiter        // accesses that wait for the sandbox to serve
-	work    awake.Work
-	logAt   time.Time     // when the agent was last asked for its log
-	starved starved.Count // for want of memory
-	polling bool          // the agent is being asked what goes on
-	tenant  *disklimit.Tenant
-	meter   usage.Meter
-	journal journal.Journal
-	traces  trace.Book
-	fault   checkpoint.Finding
-	ended   calls.Waiting
-	tasks   map[string]*task // the work of effects in flight, by operation id
+	mu        sync.Mutex
+	sb        store.Sandbox
+	inst      runtime.Instance // of the serving generation; nil when there is none
+	sharers   int              // among how many its key's CPU time is divided; 0 if inst was not told
+	desk      *leases.Desk     // those on the serving generation
+	waiters   []*waiter        // accesses that wait for the sandbox to serve
+	work      awake.Work
+	logAt     time.Time     // when the agent was last asked for its log
+	starved   starved.Count // for want of memory
+	polling   bool          // the agent is being asked what goes on
+	releasing sync.Mutex    // held while what is left of it is removed
+	tenant    *disklimit.Tenant
+	meter     usage.Meter
+	journal   journal.Journal
+	traces    trace.Book
+	fault     checkpoint.Finding
+	ended     calls.Waiting
+	tasks     map[string]*task // the work of effects in flight, by operation id
 
 	unfit *errdef.Error // what the host lacked at the last start; nil for nothing
 

@@ -328,6 +328,10 @@ func (b *box) dropCheckpoint(old, current *lifecycle.Checkpoint) {
 
 // releaseAll carries out ReleaseAll.
 func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, tasks []*task) {
+	if !b.releasing.TryLock() {
+		return // its last hook has the time that it was given
+	}
+	defer b.releasing.Unlock()
 	sb := b.snapshot()
 	hook := sb.Config.Hooks.PreKill
 	// A capture cannot be told to stop. The last hook can run once it is over.

@@ -262,11 +262,13 @@ func TestMountIsNotForgotten(t *testing.T) {
 func TestLastHookAwaitsTheCapture(t *testing.T) {
 	for _, c := range []struct {
 		hook store.Hook
+		thaw time.Duration // as the hook might
 		want []point
 	}{
-		{store.Hook{}, []point{atRemove}},
-		{store.Hook{Command: "true", Budget: 20 * time.Second}, []point{atThaw, atRemove}},
-		{store.Hook{Command: "true", Budget: time.Second}, []point{atRemove, atThaw}}, // in vain
+		{store.Hook{}, 0, []point{atRemove}},
+		{store.Hook{Command: "true", Budget: 20 * time.Second}, 0, []point{atThaw, atRemove}},
+		{store.Hook{Command: "true", Budget: 30 * time.Second}, 25 * time.Second, []point{atThaw, atRemove}},
+		{store.Hook{Command: "true", Budget: time.Second}, 0, []point{atRemove, atThaw}}, // in vain
 	} {
 		w := newWorld(t)
 		synctest.Test(t, func(t *testing.T) {
@@ -275,6 +277,9 @@ func TestLastHookAwaitsTheCapture(t *testing.T) {
 			w.meddle = func(_ context.Context, _ *server, at point, _ string) error {
 				if at == atCheckpoint {
 					time.Sleep(10 * time.Second)
+				}
+				if at == atThaw {
+					time.Sleep(c.thaw)
 				}
 				mu.Lock()
 				defer mu.Unlock()
