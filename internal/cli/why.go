@@ -327,11 +327,11 @@ func renewed(x *client.Explanation, i client.Info) string {
 	if i.Timeout == 0 || !sleeps {
 		return ""
 	}
-	text := "each wake starts a new timeout, of " + length(i.Timeout)
+	text := "each wake begins a new timeout of " + length(i.Timeout)
 	if set.AutoResume && i.Timeout < lifecycle.MinAutoResume {
-		text += ", or of " + length(lifecycle.MinAutoResume) + " if traffic wakes it"
+		text += ", or " + length(lifecycle.MinAutoResume) + " if traffic wakes it"
 	}
-	return text + "; drowse timeout changes only the present one"
+	return text + "; drowse timeout moves only this one"
 }
 
 // stopped tells when a clock that stands runs.

@@ -351,10 +351,10 @@ func TestRenewed(t *testing.T) {
 	}{
 		{"", client.Explanation{State: client.Running, Generation: 1}, client.Info{Timeout: 5 * minutes, Settings: client.Settings{OnTimeout: client.Kill}}},
 		{"", client.Explanation{State: client.Paused, Generation: 1}, client.Info{Settings: paused}},
-		{"each wake starts a new timeout, of 5m; drowse timeout changes only the present one", client.Explanation{State: client.Running, Generation: 2}, client.Info{Timeout: 5 * minutes, Settings: client.Settings{OnTimeout: client.Kill}}},
-		{"each wake starts a new timeout, of 2m; drowse timeout changes only the present one", client.Explanation{State: client.Running, Generation: 1}, client.Info{Timeout: 2 * minutes, Settings: paused}},
-		{"each wake starts a new timeout, of 2m, or of 5m if traffic wakes it; drowse timeout changes only the present one", client.Explanation{State: client.Paused, Generation: 1}, client.Info{Timeout: 2 * minutes, Settings: woken}},
-		{"each wake starts a new timeout, of 1h; drowse timeout changes only the present one", client.Explanation{State: client.Paused, Generation: 1}, client.Info{Timeout: 60 * minutes, Settings: woken}},
+		{"each wake begins a new timeout of 5m; drowse timeout moves only this one", client.Explanation{State: client.Running, Generation: 2}, client.Info{Timeout: 5 * minutes, Settings: client.Settings{OnTimeout: client.Kill}}},
+		{"each wake begins a new timeout of 2m; drowse timeout moves only this one", client.Explanation{State: client.Running, Generation: 1}, client.Info{Timeout: 2 * minutes, Settings: paused}},
+		{"each wake begins a new timeout of 2m, or 5m if traffic wakes it; drowse timeout moves only this one", client.Explanation{State: client.Paused, Generation: 1}, client.Info{Timeout: 2 * minutes, Settings: woken}},
+		{"each wake begins a new timeout of 1h; drowse timeout moves only this one", client.Explanation{State: client.Paused, Generation: 1}, client.Info{Timeout: 60 * minutes, Settings: woken}},
 	} {
 		if got := renewed(&tt.x, tt.i); got != tt.want {
 			t.Errorf("got %q, want %q", got, tt.want)
