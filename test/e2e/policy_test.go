@@ -233,7 +233,15 @@ func TestPollersOfAServer(t *testing.T) {
 	if err := p.pollToSleep(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(s.entries(ctx, sb.ID, "hold.stalled")); n != 1 {
-		t.Errorf("%d holds stalled, want that of the server", n)
+	// More than once where the machine is busy: to answer takes the server longer then,
+	// which looks like work until it stalls again.
+	stalls := s.entries(ctx, sb.ID, "hold.stalled")
+	if len(stalls) == 0 {
+		t.Error("no hold stalled, want that of the server")
+	}
+	for _, e := range stalls {
+		if !strings.HasSuffix(e.Detail, ": python3 -m http.server 8000") {
+			t.Errorf("%s stalled, want the server alone", e.Detail)
+		}
 	}
 }
