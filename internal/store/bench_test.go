@@ -41,6 +41,7 @@ func BenchmarkCommit(b *testing.B) {
 		if err := s.Commit(b.Context(), sb, entries); err != nil {
 			b.Fatal(err)
 		}
+		sb.Rev++
 		between := time.Now()
 		if _, err := upsert.Exec(sb.ID, string(data)); err != nil {
 			b.Fatal(err)

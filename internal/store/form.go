@@ -31,7 +31,7 @@ func encodeCommit(sb Sandbox, entries []lifecycle.Entry) (record []any, events [
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode record: %w", err)
 	}
-	record = []any{sb.ID, formVersion, string(sb.Record.State), stamp(sb.Record.CreatedAt), data}
+	record = append([]any{sb.ID, sb.Config.Key, formVersion, string(sb.Record.State), stamp(sb.Record.CreatedAt), data}, claims(sb)...)
 	for _, entry := range entries {
 		toUTC(&entry.At, &entry.StartedAt)
 		data, err := encode(formOfEntry(entry))
@@ -175,7 +175,7 @@ func scanSandbox(rows *sql.Rows) (Sandbox, error) {
 		data    sql.RawBytes
 		sb      Sandbox
 	)
-	if err := rows.Scan(&id, &version, &data); err != nil {
+	if err := rows.Scan(&id, &version, &data, &sb.Rev); err != nil {
 		return Sandbox{}, err
 	}
 	return sb, decode("sandbox "+id, version, data, &sb)

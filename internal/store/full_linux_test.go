@@ -41,7 +41,9 @@ func remount(t *testing.T, dir string, flags uintptr, data string) {
 func commitUntilFull(t *testing.T, s store.Store) (int64, error) {
 	t.Helper()
 	for n := int64(1); n < 10_000; n++ {
-		if err := s.Commit(t.Context(), record("a", n), lines(n, "first", strings.Repeat("x", 5000))); err != nil {
+		sb := record("a", n)
+		sb.Rev = revision(t.Context(), s, "a")
+		if err := s.Commit(t.Context(), sb, lines(n, "first", strings.Repeat("x", 5000))); err != nil {
 			return n - 1, err
 		}
 	}
@@ -95,7 +97,9 @@ func TestFullDisk(t *testing.T) {
 func TestCommitTooBigForTheDisk(t *testing.T) {
 	s := open(t, filepath.Join(smallDisk(t), "drowse.db"))
 	commit(t, s, record("a", 1), lines(1, "one"))
-	err := s.Commit(t.Context(), record("a", 2), lines(2, "two", strings.Repeat("x", 2<<20)))
+	large := record("a", 2)
+	large.Rev = 1
+	err := s.Commit(t.Context(), large, lines(2, "two", strings.Repeat("x", 2<<20)))
 	wantError(t, err, errdef.Unavailable, "store_unavailable")
 	commit(t, s, record("a", 3), lines(3, "three"))
 	wantGenerations(t, s, "a", 3, 1, 3)

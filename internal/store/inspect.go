@@ -86,15 +86,22 @@ func inspectPages(ctx context.Context, db *sql.DB, found *Inspection) error {
 	return err
 }
 
+// inspectSandboxes reads the records, of whose revisions an older database knows
+// nothing: they get the first one.
 func inspectSandboxes(ctx context.Context, db *sql.DB, found *Inspection) error {
-	_, err := collect(ctx, db, func(rows *sql.Rows) (struct{}, error) {
+	rev := "1"
+	err := db.QueryRowContext(ctx, `SELECT name FROM pragma_table_info('sandboxes') WHERE name = 'rev'`).Scan(&rev)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	_, err = collect(ctx, db, func(rows *sql.Rows) (struct{}, error) {
 		var (
 			id, state string
 			version   int
 			data      sql.RawBytes
 			sb        Sandbox
 		)
-		if err := rows.Scan(&id, &version, &state, &data); err != nil {
+		if err := rows.Scan(&id, &version, &state, &data, &sb.Rev); err != nil {
 			return struct{}{}, err
 		}
 		switch err := decode("record", version, data, &sb); {
@@ -106,7 +113,7 @@ func inspectSandboxes(ctx context.Context, db *sql.DB, found *Inspection) error 
 			found.Sandboxes = append(found.Sandboxes, sb)
 		}
 		return struct{}{}, nil
-	}, `SELECT id, version, state, data FROM sandboxes ORDER BY created_at, id`)
+	}, `SELECT id, version, state, data, `+rev+` FROM sandboxes ORDER BY created_at, id`)
 	return err
 }
 

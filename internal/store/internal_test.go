@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -110,8 +111,8 @@ func TestVolumesFromBeforeLimits(t *testing.T) {
 func TestSnapshotsFromBeforeKeysHadNames(t *testing.T) {
 	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
 	want := []Snapshot{{ID: "s1", Name: "x", Key: "one"}, {ID: "s2", Key: "one"}, {ID: "s3", Name: "y"}}
-	for _, snap := range want {
-		if err := s.CommitSnapshot(t.Context(), snap, Sandbox{ID: "source"}, nil); err != nil {
+	for n, snap := range want {
+		if err := s.CommitSnapshot(t.Context(), snap, Sandbox{ID: "source", Rev: int64(n)}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -134,10 +135,89 @@ func TestSnapshotsFromBeforeKeysHadNames(t *testing.T) {
 			t.Errorf("snapshot %d is %+v, want %+v", i, snap, want[i])
 		}
 	}
+	if _, err := s.writer.Exec(`ALTER TABLE snapshots ADD COLUMN disk_mib INTEGER NOT NULL DEFAULT 0`); err != nil { // of a later step
+		t.Fatal(err)
+	}
 	again := Snapshot{ID: "s4", Name: "x", Key: "two"}
-	if err := s.CommitSnapshot(t.Context(), again, Sandbox{ID: "source"}, nil); err != nil {
+	if err := s.CommitSnapshot(t.Context(), again, Sandbox{ID: "source", Rev: int64(len(want))}, nil); err != nil {
 		t.Errorf("another key's snapshot of the same name: %v", err)
 	}
+}
+
+// TestClaimsOfRecordsFromBefore has records be there when what is unique and counted
+// becomes a constraint: they have the names, the idempotency keys and the use that they
+// would have got, and where one was given twice, the youngest sandbox has it.
+func TestClaimsOfRecordsFromBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "drowse.db")
+	s := openInternal(t, path)
+	made := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
+	limits := Limits{MemoryMiB: 100, DiskMiB: 1000}
+	of := func(id string, state lifecycle.State, minutes int, as *Idempotency) Sandbox {
+		sb := Sandbox{ID: id, Config: Config{Key: "k", Name: "n", Limits: limits, Idempotency: as}}
+		sb.Record.State, sb.Record.CreatedAt = state, made.Add(time.Duration(minutes)*time.Minute)
+		return sb
+	}
+	failed := of("failed", lifecycle.Terminated, 5, &Idempotency{Key: "free"})
+	failed.Record.Tombstone = &lifecycle.Tombstone{Reason: lifecycle.CreateFailed}
+	waking := of("waking", lifecycle.Paused, 6, &Idempotency{Key: "twice", At: made})
+	waking.Config.Name, waking.Record.Op = "own", &lifecycle.Operation{Phase: lifecycle.Resuming}
+	for n, sb := range []Sandbox{
+		of("ended", lifecycle.Terminated, 1, &Idempotency{Key: "twice", At: made.Add(time.Hour)}),
+		of("older", lifecycle.Paused, 2, nil), of("younger", lifecycle.Running, 3, nil), failed, waking,
+	} {
+		sb.Config.Metadata = map[string]string{"n": fmt.Sprint(n)}
+		_, err := s.writer.Exec(`INSERT INTO sandboxes (id, version, state, created_at, data) VALUES (?, 1, ?, ?, ?)`,
+			sb.ID, string(sb.Record.State), stamp(sb.Record.CreatedAt), must(encode(inUTC(sb))))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.writer.Exec(`INSERT INTO sandboxes (id, version, state, created_at, data) VALUES ('broken', 1, 'paused', '', '{')`); err != nil {
+		t.Fatal(err)
+	}
+	snap := Snapshot{ID: "snap", Key: "k", Config: Config{Limits: limits}, Checkpoint: lifecycle.Checkpoint{Mode: lifecycle.Memory}}
+	if _, err := s.writer.Exec(`INSERT INTO snapshots (id, key, version, created_at, data) VALUES ('snap', 'k', 1, '', ?)`, must(encode(snap))); err != nil {
+		t.Fatal(err)
+	}
+	before := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "ADD COLUMN rev") })
+	undo := `DROP INDEX names_of_sandboxes; DROP INDEX idempotency_of_sandboxes; DROP INDEX use_of_keys; ALTER TABLE snapshots DROP COLUMN disk_mib;`
+	for _, column := range []string{"rev", "key", "name", "idempotency", "bound_at", "running", "present", "memory_mib", "disk_mib"} {
+		undo += "ALTER TABLE sandboxes DROP COLUMN " + column + ";"
+	}
+	if _, err := s.writer.Exec(undo + fmt.Sprintf(`PRAGMA user_version = %d`, before)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.migrate(t.Context(), migrations[:before+1]); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := collect(t.Context(), s.reader, func(rows *sql.Rows) (row [3]string, err error) {
+		return row, rows.Scan(&row[0], &row[1], &row[2])
+	}, `SELECT id, key || ' ' || ifnull(name, '-') || ' ' || ifnull(idempotency, '-') || ' ' || rev, running || ' ' || present || ' ' || memory_mib || ' ' || disk_mib FROM sandboxes ORDER BY created_at, id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [][3]string{
+		{"broken", " - - 1", "0 0 0 0"},
+		{"ended", "k - twice 1", "0 0 0 0"},
+		{"older", "k - - 1", "0 1 0 1000"},
+		{"younger", "k n - 1", "1 1 100 1000"},
+		{"failed", "k - - 1", "0 0 0 0"},
+		{"waking", "k own - 1", "1 1 100 1000"},
+	}
+	if !slices.Equal(rows, want) {
+		t.Errorf("claims are %v, want %v", rows, want)
+	}
+	var mib int
+	if err := s.reader.QueryRow(`SELECT disk_mib FROM snapshots`).Scan(&mib); err != nil || mib != 1100 {
+		t.Errorf("the snapshot counts for %d MiB, %v", mib, err)
+	}
+}
+
+func must(text string, err error) string {
+	if err != nil {
+		panic(err)
+	}
+	return text
 }
 
 // TestEventsFromBeforeKeys has events be there when they get the key of their
@@ -217,7 +297,7 @@ func TestCommitGivesUpItsTurn(t *testing.T) {
 }
 
 // unstored are fields that must not be stored.
-var unstored = map[string]bool{"store.Proxy.Password": true}
+var unstored = map[string]bool{"store.Proxy.Password": true, "store.Sandbox.Rev": true}
 
 // TestFieldsAreNamed: what is stored must not change because a Go field was
 // renamed.

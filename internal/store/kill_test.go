@@ -32,7 +32,9 @@ func commitForever(path string) int {
 	n, err := generationIn(ctx, s)
 	for err == nil {
 		n++
-		err = s.Commit(ctx, record("a", n), lines(n, "first", strings.Repeat("second", int(n%700))))
+		sb := record("a", n)
+		sb.Rev = n - 1
+		err = s.Commit(ctx, sb, lines(n, "first", strings.Repeat("second", int(n%700))))
 		if err == nil {
 			_, err = fmt.Println(n)
 		}

@@ -68,7 +68,9 @@ func session(ctx context.Context, path string, do func(*store.SQLite) error) err
 // commitMany commits generations of a sandbox, each with two log entries.
 func commitMany(ctx context.Context, s *store.SQLite, from, to int64, bytes int) error {
 	for n := from; n <= to; n++ {
-		if err := s.Commit(ctx, recorded(n, bytes), lines(n, "first", "second")); err != nil {
+		sb := recorded(n, bytes)
+		sb.Rev = revision(ctx, s, sb.ID)
+		if err := s.Commit(ctx, sb, lines(n, "first", "second")); err != nil {
 			return err
 		}
 		say(saidCommit, n)
@@ -136,7 +138,9 @@ func checkSaid(t *testing.T, path string, said []string) {
 			}
 		}
 	}
-	if err := s.Commit(ctx, recorded(last+1, 0), lines(last+1, "first", "second")); err != nil {
+	next := recorded(last+1, 0)
+	next.Rev = revision(ctx, s, next.ID)
+	if err := s.Commit(ctx, next, lines(last+1, "first", "second")); err != nil {
 		t.Errorf("nothing can be committed any more: %v", err)
 	}
 }

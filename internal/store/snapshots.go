@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -53,7 +55,9 @@ type Snapshots interface {
 	// does with the sandbox that it was taken of. It is errdef.Exists if its id is
 	// known, or its name to its key, unless the one of that name is the one it replaces: that is
 	// deleted in the same transaction, and so are those that it drops. An undo can be
-	// committed again: the first commit may have failed only after it was written.
+	// committed again: the first commit may have failed only after it was written. It is
+	// errdef.Exhausted where the key would have more snapshots, or more of the disk, than
+	// it may.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
 	// Snapshots returns all snapshots, oldest first.
 	Snapshots(ctx context.Context) ([]Snapshot, error)
@@ -77,6 +81,15 @@ func ErrSnapshotNotFound(ref string) error {
 		WithRemedy("list the snapshots with drowse snapshot ls; one of another API key is named by its id")
 }
 
+// goes returns the ids of the snapshots that go when this one is committed.
+func (s Snapshot) goes() []string {
+	all := append([]string{s.Replaces}, s.Drops...)
+	if s.Undo {
+		all = append(all, s.ID)
+	}
+	return slices.DeleteFunc(all, func(id string) bool { return id == "" })
+}
+
 // CommitSnapshot implements [Store].
 func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error {
 	data, err := encodeSnapshot(&snap)
@@ -85,17 +98,22 @@ func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, 
 	}
 	name := sql.NullString{String: snap.Name, Valid: snap.Name != ""}
 	return s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error {
-		gone := append([]string{snap.Replaces}, snap.Drops...)
-		if snap.Undo {
-			gone = append(gone, snap.ID)
-		}
-		for _, id := range gone {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ?`, id); err != nil {
+		freed, freedMiB := 0, 0
+		for _, id := range snap.goes() {
+			var mib int
+			err := tx.QueryRowContext(ctx, `DELETE FROM snapshots WHERE id = ? RETURNING disk_mib`, id).Scan(&mib)
+			switch {
+			case err == nil:
+				freed, freedMiB = freed+1, freedMiB+mib
+			case !errors.Is(err, sql.ErrNoRows):
 				return err
 			}
 		}
-		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, key, name, version, created_at, data) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			snap.ID, snap.Key, name, formVersion, stamp(snap.CreatedAt), data)
+		if err := s.records.fitSnapshot(ctx, tx, snap, freedMiB, freed); err != nil {
+			return err
+		}
+		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, key, name, version, created_at, data, disk_mib) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			snap.ID, snap.Key, name, formVersion, stamp(snap.CreatedAt), data, snap.DiskMiB())
 		return oneRow(result, err, func() error { return ErrSnapshotExists(snap) })
 	})
 }

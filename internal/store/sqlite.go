@@ -43,8 +43,8 @@ type SQLite struct {
 	reader *sql.DB
 
 	// The statements of Commit, which run for every change of a sandbox.
-	putSandbox *sql.Stmt
-	addEvent   *sql.Stmt
+	records  records
+	addEvent *sql.Stmt
 
 	wrote atomic.Pointer[func(key string, bytes int)] // see Meter
 }
@@ -148,17 +148,20 @@ func connect(path string, n int, params url.Values) (*sql.DB, error) {
 }
 
 func (s *SQLite) prepare(ctx context.Context) (err error) {
-	s.putSandbox, err = s.writer.PrepareContext(ctx, `
-		INSERT INTO sandboxes (id, version, state, created_at, data) VALUES (?, ?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET
-			version = excluded.version, state = excluded.state,
-			created_at = excluded.created_at, data = excluded.data`)
-	if err != nil {
-		return err
+	for _, p := range []struct {
+		to    **sql.Stmt
+		query string
+	}{
+		{&s.records.insert, insertSandbox},
+		{&s.records.update, updateSandbox},
+		{&s.records.limits, selectLimits},
+		{&s.addEvent, `INSERT INTO events (sandbox, key, version, type, at, data) VALUES (?, ?, ?, ?, ?, ?)`},
+	} {
+		if *p.to, err = s.writer.PrepareContext(ctx, p.query); err != nil {
+			return err
+		}
 	}
-	s.addEvent, err = s.writer.PrepareContext(ctx, `
-		INSERT INTO events (sandbox, key, version, type, at, data) VALUES (?, ?, ?, ?, ?, ?)`)
-	return err
+	return nil
 }
 
 // Close implements [Store]. It may be called more than once.
@@ -193,7 +196,7 @@ func (s *SQLite) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 		if err := failpoint.Fail(failpoint.CommitBegin); err != nil {
 			return err
 		}
-		if _, err := tx.StmtContext(ctx, s.putSandbox).ExecContext(ctx, record...); err != nil {
+		if err := s.records.put(ctx, tx, sb, record); err != nil {
 			return err
 		}
 		for _, event := range events {
@@ -297,7 +300,7 @@ func (s *SQLite) write(ctx context.Context, key string, do func(context.Context,
 // Sandboxes implements [Store]; the oldest come first.
 func (s *SQLite) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	all, err := collect(ctx, s.reader, scanSandbox,
-		`SELECT id, version, data FROM sandboxes ORDER BY created_at, id`)
+		`SELECT id, version, data, rev FROM sandboxes ORDER BY created_at, id`)
 	return all, s.explain(err, "read sandboxes")
 }
 

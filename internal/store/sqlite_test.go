@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -59,9 +60,21 @@ func lines(generation int64, details ...string) []lifecycle.Entry {
 
 func commit(t *testing.T, s store.Store, sb store.Sandbox, entries []lifecycle.Entry) {
 	t.Helper()
+	sb.Rev = revision(t.Context(), s, sb.ID)
 	if err := s.Commit(t.Context(), sb, entries); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// revision returns that of a record; 0 if there is none.
+func revision(ctx context.Context, s store.Store, id string) int64 {
+	all, _ := s.Sandboxes(ctx)
+	for _, sb := range all {
+		if sb.ID == id {
+			return sb.Rev
+		}
+	}
+	return 0
 }
 
 // shell runs statements as somebody with a sqlite3 shell would.
@@ -210,12 +223,18 @@ func TestOpenDamagedDatabase(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	var root, page int64 // the page at which the events begin, and the size of one
+	db := shellDB(t, path)
+	err := db.QueryRow(`SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = 'events'`).Scan(&root, &page)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, 100_000), 8192); err != nil {
+	if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, int(page)), (root-1)*page); err != nil {
 		t.Fatal(err)
 	}
 
@@ -233,7 +252,9 @@ func TestFailsHalfWay(t *testing.T) {
 	shell(t, path, `CREATE TRIGGER refuse BEFORE INSERT ON events WHEN NEW.data LIKE '%poison%'
 		BEGIN SELECT RAISE(ABORT, 'refused'); END`)
 
-	err := s.Commit(t.Context(), record("a", 2), lines(2, "two", "poison"))
+	second := record("a", 2)
+	second.Rev = 1
+	err := s.Commit(t.Context(), second, lines(2, "two", "poison"))
 	if err == nil || !strings.Contains(err.Error(), "commit sandbox a") || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("Commit = %v, want the trigger's refusal", err)
 	}
@@ -331,7 +352,7 @@ func TestFirstForm(t *testing.T) {
 	s := open(t, path)
 	db := shellDB(t, path)
 	defer db.Close()
-	if _, err := db.Exec(`INSERT INTO sandboxes VALUES ('sb1', 1, 'paused', '', ?)`, string(data)); err != nil {
+	if _, err := db.Exec(`INSERT INTO sandboxes (id, version, state, created_at, data) VALUES ('sb1', 1, 'paused', '', ?)`, string(data)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -380,7 +401,9 @@ func TestLockedByAnother(t *testing.T) {
 func TestDeletedFile(t *testing.T) {
 	path := newPath(t)
 	s := open(t, path)
-	commit(t, s, record("a", 1), nil)
+	if err := s.Commit(t.Context(), record("a", 1), nil); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{path, path + "-wal", path + "-shm"} {
 		if err := os.Remove(name); err != nil {
 			t.Fatal(err)

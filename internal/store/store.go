@@ -20,7 +20,9 @@ import (
 
 // Sandbox is everything durable about one sandbox.
 type Sandbox struct {
-	ID     string           `json:"id"`
+	ID string `json:"id"`
+	// Rev counts the commits of the record: 0 for one that is new.
+	Rev    int64            `json:"-"`
 	Config Config           `json:"config"`
 	Record lifecycle.Record `json:"record"`
 	// ActiveAt is when it was active last, as far as that is stored.
@@ -185,7 +187,7 @@ func (c Config) With(v Changeable) Config {
 type Idempotency struct {
 	Key     string `json:"key"`     // as the client has chosen it
 	Request string `json:"request"` // a digest of what was asked for
-	// At is when it was asked for, where that is not when the sandbox was created.
+	// At is when it was asked for; zero in older records, for when the sandbox was created.
 	At time.Time `json:"at,omitzero"`
 }
 
@@ -256,7 +258,14 @@ type Store interface {
 
 // Sandboxes is the records of sandboxes.
 type Sandboxes interface {
-	// Commit makes sb's record and the log entries durable in one transaction.
+	// Commit makes sb's record and the log entries durable in one transaction, and the
+	// record then has the next revision. Nothing happens, and [Refused] tells it from a
+	// store that cannot write, where the record has not the revision that sb has
+	// (errdef.Conflict), where a new one has an id, or a name of its API key, that
+	// another has (errdef.Exists), or an idempotency key that has made another in the
+	// last day (errdef.Conflict), and where the key would use more than it may
+	// (errdef.Exhausted). A sandbox gives up its name when it has ended, and its
+	// idempotency key when it never came up.
 	Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error
 	// Sandboxes returns every record, terminated ones included.
 	Sandboxes(ctx context.Context) ([]Sandbox, error)

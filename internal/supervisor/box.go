@@ -57,11 +57,12 @@ type box struct {
 	traces    trace.Book
 	fault     checkpoint.Finding
 	ended     calls.Waiting
+	unsure    bool             // whether the last commit has happened
 	tasks     map[string]*task // the work of effects in flight, by operation id
 
 	unfit *errdef.Error // what the host lacked at the last start; nil for nothing
 
-	taking *taking // the snapshot that was asked for last
+	takings map[string]*taking // what the snapshots are to be that are being asked for, by operation id
 
 	merging bool                    // layers of the stack are being merged
 	merged  *lifecycle.LayersMerged // not committed yet; nil for none
@@ -147,10 +148,11 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	if planted.In(planted.FleetingEnd) && b.sb.Record.State == lifecycle.Running {
 		durable.Record.EndAt = b.sb.Record.EndAt
 	}
-	if err := b.s.commit(durable, res.Entries, snap); err != nil {
+	if err := b.commit(&durable, res.Entries, snap); err != nil {
 		_ = b.s.slots.Move(next, b.sb) // giving back never fails
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
+	next.Rev = durable.Rev
 	before, ended := b.sb.Record, b.sb.Config.Before != nil && next.Config.Before == nil
 	b.sb = next
 	if ended {

@@ -6,27 +6,28 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
-	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // commit makes a change durable, with a snapshot of the sandbox unless that is nil,
-// giving up the ballast if there is no room.
-func (s *Supervisor) commit(sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
-	write := func() error { return s.o.Store.Commit(s.commitContext(), sb, entries) }
-	switch {
-	case snap == nil && snapshots.Restores(entries):
-		write = func() error {
-			return s.Adopt(sb, func() error { return s.o.Store.Commit(s.commitContext(), sb, entries) })
-		}
-	case snap != nil:
-		write = func() error {
-			return s.Keep(snap, sb, func() error { return s.o.Store.CommitSnapshot(s.commitContext(), *snap, sb, entries) })
-		}
-	}
+// giving up the ballast if there is no room. The record has its next revision then.
+func (b *box) commit(sb *store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
+	s := b.s
+	write := func() error { return s.Commit(s.commitContext(), *sb, entries, snap) }
 	err := write()
-	if err != nil && s.space.GiveUp() {
+	if err != nil && !store.Refused(err) && s.space.GiveUp() {
 		s.log.Warn("the disk is full: reserve given up", "sandbox", sb.ID, "err", err)
 		err = write()
+	}
+	if b.unsure && store.IsChanged(err) { // by a commit before, whose answer was lost
+		b.sb.Rev++
+		sb.Rev = b.sb.Rev
+		err = write()
+	}
+	switch {
+	case err == nil:
+		sb.Rev, b.unsure = sb.Rev+1, false
+	case !store.Refused(err):
+		b.unsure = true
 	}
 	return err
 }
@@ -38,7 +39,7 @@ func (s *Supervisor) commitContext() context.Context { return context.WithoutCan
 // logEntry commits an entry that goes with no change of the record.
 func (b *box) logEntry(e lifecycle.Entry) error {
 	e.Generation, e.From, e.To = b.sb.Record.Generation, b.sb.Record.Situation(), b.sb.Record.Situation()
-	if err := b.s.commit(b.sb, []lifecycle.Entry{e}, nil); err != nil {
+	if err := b.commit(&b.sb, []lifecycle.Entry{e}, nil); err != nil {
 		return err
 	}
 	b.s.Announce()

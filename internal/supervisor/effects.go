@@ -40,7 +40,7 @@ func (b *box) act(e lifecycle.Effect) {
 		b.beginDrainLocked()
 		b.spawn(e.Op, func(ctx context.Context) { b.capture(ctx, e) })
 	case lifecycle.CaptureSnapshot:
-		t := b.taking
+		t := b.takings[e.Op]
 		b.spawn(e.Op, func(ctx context.Context) { t.capture(ctx, e.Op) })
 	case lifecycle.ShortenDrain:
 		b.desk.Shorten(explicitDrain)

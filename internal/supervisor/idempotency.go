@@ -6,6 +6,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
@@ -21,6 +22,9 @@ func newCreates() *once.Keys[*box] {
 // the one that the key has made.
 func (s *Supervisor) createOnce(ctx context.Context, req CreateRequest) (store.Sandbox, error) {
 	var ended <-chan calls.Ending
+	as := *req.Config.Idempotency
+	as.At = ids.Now()
+	req.Config.Idempotency = &as
 	b, fresh, err := s.creates.Do(ctx, req.Config, func() (b *box, err error) {
 		b, ended, err = s.beginCreate(req)
 		return b, err

@@ -13,7 +13,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
-	"github.com/drowse-dev/drowse/internal/supervisor/once"
 )
 
 // onceAs is a create under an idempotency key of an API key.
@@ -101,7 +100,7 @@ func TestCreateOnce(t *testing.T) {
 		},
 		"a day later": func(t *testing.T, s *Supervisor) {
 			first := made(t, s, underKey("a"))
-			time.Sleep(once.Life - time.Second)
+			time.Sleep(store.IdempotencyLife - time.Second)
 			if again := made(t, s, underKey("a")); again.ID != first.ID {
 				t.Error("the key was free too early")
 			}

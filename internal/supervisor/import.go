@@ -95,18 +95,20 @@ func (s *Supervisor) admit(a *moving.Arrival) (*box, error) {
 	if err := s.enlist(b); err != nil { // it has become known since it was looked for, or a volume has gone
 		return nil, err
 	}
-	b.mu.Lock()
-	b.sb.Config.Name = a.Name(s.TakeName)
-	b.mu.Unlock()
-	err = a.Place()
-	if err == nil {
+	if err = a.Place(); err == nil {
 		_, err = b.apply(a.Event())
+	}
+	if store.IsNameTaken(err) { // it comes without
+		b.mu.Lock()
+		b.sb.Config.Name = ""
+		_, err = b.applyLocked(a.Event())
+		b.mu.Unlock()
 	}
 	if err != nil {
 		s.insist(func() error { return a.Remove(s.o.Layers) }, "failed import could not be removed", "sandbox", a.ID)
-		s.Book.Forget(a.Config, a.ID)
 		s.forget(a.ID)
 		return nil, err
 	}
+	s.Note(b.snapshot())
 	return b, nil
 }

@@ -58,7 +58,7 @@ func (b *box) storeActivity(stale time.Duration) error {
 	}
 	next := b.sb
 	next.ActiveAt, next.RequestedAt = last, requested
-	if err := b.s.commit(next, nil, nil); err != nil {
+	if err := b.commit(&next, nil, nil); err != nil {
 		return err
 	}
 	b.sb = next

@@ -20,9 +20,19 @@ import (
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-// limited has the keys of a supervisor bounded.
-func limited(s *Supervisor, most store.KeyLimits) {
+// limited has the keys of a supervisor that the tests use bounded.
+func limited(t *testing.T, s *Supervisor, most store.KeyLimits) {
+	t.Helper()
 	s.slots.Bound(s.o.MaxRunning, func(string) store.KeyLimits { return most })
+	for n, id := range []string{"k", "a", "b", "other"} {
+		err := s.o.Store.RemoveKey(t.Context(), id)
+		if err != nil && !errdef.Is(err, errdef.NotFound) {
+			t.Fatal(err)
+		}
+		if err := s.o.Store.AddKey(t.Context(), store.Key{ID: id, Name: id, Hash: [32]byte{byte(n + 1)}, Limits: most}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // of is a request of a key.
@@ -51,14 +61,14 @@ func wantLimit(t *testing.T, err error, limit string, used, requested, allowed i
 
 func wantUse(t *testing.T, s *Supervisor, key string, running, sandboxes, memory int) {
 	t.Helper()
-	if got, want := s.KeyUse(key), (quota.Use{Running: running, Sandboxes: sandboxes, MemoryMiB: memory}); got != want {
+	if got, want := s.KeyUse(key), (store.Use{Running: running, Sandboxes: sandboxes, MemoryMiB: memory}); got != want {
 		t.Errorf("key %s uses %+v, want %+v", key, got, want)
 	}
 }
 
 func TestKeyRunningLimit(t *testing.T) {
 	s, _ := newBench(t).open()
-	limited(s, store.KeyLimits{Running: 2})
+	limited(t, s, store.KeyLimits{Running: 2})
 	first := create(t, s, of("k", 256))
 	create(t, s, of("k", 256))
 	_, err := s.Create(t.Context(), of("k", 256))
@@ -86,7 +96,7 @@ func TestKeyRunningLimit(t *testing.T) {
 // TestKeyLimitBoundsAWakeByTraffic: who asks has no key at all.
 func TestKeyLimitBoundsAWakeByTraffic(t *testing.T) {
 	s, _ := newBench(t).open()
-	limited(s, store.KeyLimits{Running: 1})
+	limited(t, s, store.KeyLimits{Running: 1})
 	req := of("k", 256)
 	req.Settings.OnTimeout, req.Settings.AutoResume = lifecycle.Pause, true
 	id := create(t, s, req)
@@ -105,7 +115,7 @@ func TestKeyLimitBoundsAWakeByTraffic(t *testing.T) {
 func TestKeySandboxesLimit(t *testing.T) {
 	b := newBench(t)
 	s, stop := b.open()
-	limited(s, store.KeyLimits{Sandboxes: 2})
+	limited(t, s, store.KeyLimits{Sandboxes: 2})
 	awake, asleep := create(t, s, of("k", 256)), b.asleep(s, of("k", 256))
 	file := exportOf(t, s, asleep)
 	_, err := s.Create(t.Context(), of("k", 256))
@@ -121,7 +131,7 @@ func TestKeySandboxesLimit(t *testing.T) {
 
 	stop() // and over a restart
 	s, _ = b.open()
-	limited(s, store.KeyLimits{Sandboxes: 2})
+	limited(t, s, store.KeyLimits{Sandboxes: 2})
 	wantUse(t, s, "k", 1, 2, 256)
 	_, err = s.Create(t.Context(), of("k", 256))
 	wantLimit(t, err, "maxSandboxes", 2, 1, 2)
@@ -155,7 +165,7 @@ func TestExportTellsNoKey(t *testing.T) {
 
 func TestKeyMemoryLimit(t *testing.T) {
 	s, _ := newBench(t).open()
-	limited(s, store.KeyLimits{MemoryMiB: 1000})
+	limited(t, s, store.KeyLimits{MemoryMiB: 1000})
 	big := create(t, s, of("k", 700))
 	_, err := s.Create(t.Context(), of("k", 301))
 	wantLimit(t, err, "maxMemoryMiB", 700, 301, 1000)
@@ -174,7 +184,7 @@ func TestKeyMemoryLimit(t *testing.T) {
 // and one without a bound would make the key's worthless.
 func TestKeyDiskLimit(t *testing.T) {
 	s, _ := newBench(t).open()
-	limited(s, store.KeyLimits{DiskMiB: 1000})
+	limited(t, s, store.KeyLimits{DiskMiB: 1000})
 	of := func(diskMiB int) CreateRequest {
 		req := of("k", 256)
 		req.Config.Limits.DiskMiB = diskMiB
@@ -211,7 +221,7 @@ func TestKeyLimitUnderConcurrentCreates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := newBench(t).open()
-			limited(s, most)
+			limited(t, s, most)
 			if made := atOnce(50, func(int) error {
 				_, err := s.Create(context.WithoutCancel(t.Context()), of("k", 256))
 				return err
@@ -266,7 +276,7 @@ func TestKeyLimitUnderConcurrentWakes(t *testing.T) {
 		}
 		ids = append(ids, id)
 	}
-	limited(s, store.KeyLimits{Running: 4})
+	limited(t, s, store.KeyLimits{Running: 4})
 	if woken := atOnce(len(ids), func(i int) error {
 		_, err := s.Connect(context.WithoutCancel(t.Context()), ids[i], time.Minute, Patch{}, "")
 		return err
@@ -280,7 +290,7 @@ func TestKeyLimitUnderConcurrentWakes(t *testing.T) {
 func TestKeyLimitIsGivenBackByAFailure(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
-	limited(s, store.KeyLimits{Running: 1, Sandboxes: 1, MemoryMiB: 256})
+	limited(t, s, store.KeyLimits{Running: 1, Sandboxes: 1, MemoryMiB: 256})
 	b.set(func() { b.boot = func() error { return errors.New("no processor today") } })
 	if _, err := s.Create(t.Context(), of("k", 256)); code(err) != "sandbox_create_failed" {
 		t.Errorf("got %v", err)
@@ -296,7 +306,7 @@ func TestCheckpointNeedsNoRoom(t *testing.T) {
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv := w.mustOpen(t)
-		limited(srv.s, store.KeyLimits{Running: 1, Sandboxes: 1, MemoryMiB: 256})
+		limited(t, srv.s, store.KeyLimits{Running: 1, Sandboxes: 1, MemoryMiB: 256})
 		req := of("k", 256)
 		req.Settings.CheckpointEvery = 10 * time.Minute
 		id := create(t, srv.s, req)

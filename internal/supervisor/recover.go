@@ -30,7 +30,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 		s.mu.Unlock()
 		s.slots.Hold(sb)
 		s.creates.Restore(sb, b)
-		s.Book.Restore(sb)
+		s.Note(sb)
 		if err := b.recover(ctx); err != nil {
 			return fmt.Errorf("sandbox %s: %w", sb.ID, err)
 		}

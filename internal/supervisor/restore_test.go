@@ -150,7 +150,7 @@ func TestRestoreThatIsRefused(t *testing.T) {
 		}
 	}
 	kill(t, s, other)
-	limited(s, store.KeyLimits{DiskMiB: 1})
+	limited(t, s, store.KeyLimits{DiskMiB: 1})
 	if _, _, err := s.Restore(t.Context(), id, RestoreRequest{Snapshot: files.ID}); !errdef.Is(err, errdef.Exhausted) {
 		t.Errorf("without room for the state before: %v", err)
 	}

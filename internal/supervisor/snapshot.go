@@ -87,7 +87,8 @@ func (t *taking) request() (lifecycle.Result, <-chan calls.Ending, error) {
 		made = new(b.s.Of(b.sb, *rec.Checkpoint, t.req))
 		m.Detail = snapshots.Describe(*made)
 	}
-	b.taking = t // only the operation that begins here looks
+	b.takings = map[string]*taking{m.Op: t} // for the effect, if the operation begins
+	defer func() { b.takings = nil }()
 	res, err := b.applyWithLocked(lifecycle.SnapshotRequested{Meta: m}, made)
 	if err == nil && made != nil {
 		t.snap = *made

@@ -403,7 +403,7 @@ func TestSnapshotOfFiles(t *testing.T) {
 func TestSnapshotsCountForTheKey(t *testing.T) {
 	b := newBench(t)
 	s, stop := b.open()
-	bound := func() { limited(s, store.KeyLimits{DiskMiB: 1600}) }
+	bound := func() { limited(t, s, store.KeyLimits{DiskMiB: 1600}) }
 	bound()
 	req := of("k", 200)
 	req.Config.Limits.DiskMiB = 400

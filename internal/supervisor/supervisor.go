@@ -183,12 +183,8 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s := &Supervisor{
 		o: o, log: o.Log, boxes: map[string]*box{}, outside: o.World,
 		resharing: quota.NewChanges(), creates: newCreates(),
-		Tokens: tokens.New(secret), Log: events.New(o.Store), ledger: &cost.Ledger{}, held: held.New(),
+		Book: names.New(), Tokens: tokens.New(secret), Log: events.New(o.Store), ledger: &cost.Ledger{}, held: held.New(),
 	}
-	s.Book = names.New(func(id string) bool {
-		b, err := s.box(id)
-		return err != nil || b.snapshot().Record.State == lifecycle.Terminated
-	})
 	if m, ok := o.Store.(meteredStore); ok {
 		m.Meter(s.ledger.Wrote)
 	}
@@ -326,7 +322,7 @@ func (s *Supervisor) limits() quota.Limits {
 }
 
 // KeyUse returns what the sandboxes of a key take together now.
-func (s *Supervisor) KeyUse(key string) quota.Use { return s.slots.Of(key) }
+func (s *Supervisor) KeyUse(key string) store.Use { return s.slots.Of(key) }
 
 // Create makes a sandbox and returns when it serves. With an idempotency key that
 // has made one, it returns that one instead.
@@ -381,15 +377,11 @@ func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan calls.
 	if err := s.enlist(made); err != nil {
 		return nil, nil, err
 	}
-	if err := s.TakeName(cfg, id); err != nil {
-		s.forget(id)
-		return nil, nil, err
-	}
 	if _, ended, err = made.request(req.first(begun)); err != nil {
-		s.Book.Forget(cfg, id)
 		s.forget(id)
 		return nil, nil, fmt.Errorf("create sandbox: %w", err)
 	}
+	s.Note(made.snapshot())
 	return made, ended, nil
 }
 
@@ -462,7 +454,7 @@ func (s *Supervisor) each(f func(*box)) {
 // unknown refuses an id that a sandbox has.
 func (s *Supervisor) unknown(id string) error {
 	if _, err := s.box(id); err == nil {
-		return outcome.Exists(id)
+		return store.ErrSandboxExists(id)
 	}
 	return nil
 }
@@ -492,7 +484,7 @@ func (s *Supervisor) enlist(b *box) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.boxes[b.id] != nil {
-			return outcome.Exists(b.id)
+			return store.ErrSandboxExists(b.id)
 		}
 		s.boxes[b.id] = b
 		return nil

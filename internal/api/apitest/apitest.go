@@ -26,7 +26,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/names"
-	"github.com/drowse-dev/drowse/internal/supervisor/once"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
@@ -109,7 +108,6 @@ type Fake struct {
 	// snapshots are those that sandboxes can start from; nil for any.
 	snapshots *Snapshots
 
-	names   *names.Book
 	volumes []store.Volume
 	// changed is closed and replaced at every commit.
 	changed chan struct{}
@@ -138,10 +136,6 @@ func NewFake() *Fake {
 		changed: make(chan struct{}), reached: map[string]time.Time{},
 	}
 	f.EventLog = &EventLog{f}
-	f.names = names.New(func(id string) bool {
-		sb, there := f.Sandboxes[id]
-		return !there || sb.Record.State == lifecycle.Terminated
-	})
 	return f
 }
 
@@ -419,7 +413,10 @@ func begin(f *Fake, asked supervisor.CreateRequest, c store.Config, first func(l
 	if sb.Config.Limits, err = limits.Grant(c.Limits); err != nil {
 		return store.Sandbox{}, err
 	}
-	if err := f.names.TakeName(c, sb.ID); err != nil {
+	if err := names.Check(c.Name); c.Name != "" && err != nil {
+		return store.Sandbox{}, err
+	}
+	if err := freeName(f, c); err != nil {
 		return store.Sandbox{}, err
 	}
 	f.seq++
@@ -429,6 +426,16 @@ func begin(f *Fake, asked supervisor.CreateRequest, c store.Config, first func(l
 	return sb, err
 }
 
+// freeName refuses a name that a sandbox of the same key has, which has not ended.
+func freeName(f *Fake, c store.Config) error {
+	for id, sb := range f.Sandboxes {
+		if c.Name != "" && sb.Config.Name == c.Name && sb.Config.Key == c.Key && sb.Record.State != lifecycle.Terminated {
+			return store.ErrNameTaken(id, c.Name)
+		}
+	}
+	return nil
+}
+
 // madeBefore returns the sandbox that the idempotency key of a create has made.
 func madeBefore(f *Fake, c store.Config) (sb store.Sandbox, again bool, err error) {
 	if c.Idempotency == nil {
@@ -436,7 +443,7 @@ func madeBefore(f *Fake, c store.Config) (sb store.Sandbox, again bool, err erro
 	}
 	for _, sb := range f.Sandboxes {
 		had := sb.Config.Idempotency
-		if had == nil || had.Key != c.Idempotency.Key || sb.Config.Key != c.Key || f.Now.Sub(sb.Record.CreatedAt) >= once.Life {
+		if had == nil || had.Key != c.Idempotency.Key || sb.Config.Key != c.Key || f.Now.Sub(sb.Record.CreatedAt) >= store.IdempotencyLife {
 			continue
 		}
 		if *sb.Config.Idempotency != *c.Idempotency {
@@ -756,7 +763,7 @@ func (f *Fake) KeyCosts() map[string]cost.Cost {
 }
 
 // KeyUse returns what the sandboxes of a key take together.
-func (f *Fake) KeyUse(key string) (use quota.Use) {
+func (f *Fake) KeyUse(key string) (use store.Use) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, sb := range f.Sandboxes {
@@ -966,9 +973,9 @@ func (f *Fake) Import(_ context.Context, r io.Reader, req supervisor.ImportReque
 		id = "i" + f.nextID()
 	}
 	if _, taken := f.Sandboxes[id]; taken {
-		return store.Sandbox{}, errdef.New(errdef.Exists, "sandbox_exists", "sandbox %s is known here", id).WithRemedy("import it with a new id")
+		return store.Sandbox{}, store.ErrSandboxExists(id)
 	}
-	if f.names.TakeName(m.Config, id) != nil {
+	if freeName(f, m.Config) != nil {
 		m.Config.Name = ""
 	}
 	sb := store.Sandbox{ID: id, Config: m.Config, Record: lifecycle.Record{State: lifecycle.Pending}}

@@ -15,7 +15,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
@@ -78,7 +77,7 @@ type Telemetry interface {
 	// Fleet returns how many sandboxes ran in a time, oldest first.
 	Fleet(ctx context.Context, from, to time.Time) []usage.FleetSample
 	// KeyUse returns what the sandboxes that an API key has made take together.
-	KeyUse(key string) quota.Use
+	KeyUse(key string) store.Use
 	// SandboxLog returns the log of a sandbox, oldest first; it is not woken for
 	// that.
 	SandboxLog(ctx context.Context, id string) ([]journal.Line, error)

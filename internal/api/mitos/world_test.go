@@ -13,36 +13,25 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
-	"github.com/drowse-dev/drowse/internal/supervisor/names"
 )
 
-// sandboxes is the supervisor of a test: it keeps names as the real one does, and
-// lets nobody into a sandbox but where a test says who answers there.
+// sandboxes is the supervisor of a test: it finds sandboxes by their names, and lets nobody into a sandbox but where a test says who answers there.
 type sandboxes struct {
 	*apitest.Fake
 	*apitest.Snapshots
-	*names.Book
 	acquired []supervisor.Access
 	dial     *supervisor.Lease // nil where nobody answers
 }
 
-func (s *sandboxes) Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
-	if req.Config.Idempotency != nil {
-		for _, sb := range s.Sandboxes {
-			if had := sb.Config.Idempotency; had != nil && had.Key == req.Config.Idempotency.Key {
-				return s.Fake.Create(ctx, req)
-			}
+// Named returns the sandbox that has a name, or that had it last.
+func (s *sandboxes) Named(key, name string) (id string, ok bool) {
+	var last store.Sandbox
+	for _, sb := range s.Sandboxes {
+		if sb.Config.Key == key && sb.Config.Name == name && !sb.Record.CreatedAt.Before(last.Record.CreatedAt) {
+			last = sb
 		}
 	}
-	if err := s.TakeName(req.Config, "next"); err != nil {
-		return store.Sandbox{}, err
-	}
-	sb, err := s.Fake.Create(ctx, req)
-	s.Book.Forget(req.Config, "next")
-	if err == nil {
-		err = s.TakeName(sb.Config, sb.ID)
-	}
-	return sb, err
+	return last.ID, last.ID != ""
 }
 
 func (s *sandboxes) Acquire(ctx context.Context, id string, a supervisor.Access) (*supervisor.Lease, error) {
@@ -69,10 +58,6 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	t.Helper()
 	w := &world{World: apitest.NewWorld(t)}
 	w.in = &sandboxes{Fake: w.Fake, Snapshots: apitest.NewSnapshots(w.Fake)}
-	w.in.Book = names.New(func(id string) bool {
-		sb, there := w.Fake.Sandboxes[id]
-		return id != "next" && (!there || sb.Record.State == lifecycle.Terminated)
-	})
 	o := Options{Sandboxes: w.in, Templates: apitest.NewTemplates(w.Fake), Snapshots: w.in.Snapshots, Builds: apitest.NewBuilds(), Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)

@@ -9,7 +9,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // keyView is an API key. Its text is in the answer that makes it and nowhere
@@ -62,7 +61,7 @@ type keysView struct {
 	Keys []keyView `json:"keys"`
 }
 
-func viewKey(k store.Key, use quota.Use, costs cost.Cost) keyView {
+func viewKey(k store.Key, use store.Use, costs cost.Cost) keyView {
 	return keyView{
 		ID: k.ID, Name: k.Name, Role: k.Role, Mask: k.Prefix + "…" + k.Suffix,
 		CreatedAt: httpapi.Timestamp(k.CreatedAt), ExpiresAt: timeOrNull(k.ExpiresAt), LastUsedAt: timeOrNull(k.LastUsedAt),
@@ -80,7 +79,7 @@ func (s *server) createKey(c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("API key made", "key", k.ID, "name", k.Name, "role", k.Role, "actor", c.actor)
-	return replyWithText(http.StatusCreated, viewKey(k, quota.Use{}, cost.Cost{}), text), nil
+	return replyWithText(http.StatusCreated, viewKey(k, store.Use{}, cost.Cost{}), text), nil
 }
 
 // replyWithText is the one answer that has a key's text.

@@ -22,7 +22,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // Sandboxes is what the dialect needs of the supervisor. Errors that a client
@@ -112,7 +111,7 @@ type Moves interface {
 // Accounts tells what API keys use, and the tokens of sandboxes.
 type Accounts interface {
 	// KeyUse returns what the sandboxes that an API key has made take together.
-	KeyUse(key string) quota.Use
+	KeyUse(key string) store.Use
 	// KeyCosts returns what the API keys that have sandboxes, or had some since the
 	// server's start, cost it.
 	KeyCosts() map[string]cost.Cost

@@ -50,7 +50,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/trace"
 	"github.com/drowse-dev/drowse/internal/ui"
 	"github.com/drowse-dev/drowse/internal/webhook"
@@ -411,7 +410,7 @@ func (b backend) KeyCosts() map[string]cost.Cost {
 }
 
 // KeyUse implements v1.Sandboxes.
-func (b backend) KeyUse(key string) quota.Use {
+func (b backend) KeyUse(key string) store.Use {
 	defer b.s.leave()
 	return b.s.enter().KeyUse(key)
 }

@@ -53,7 +53,9 @@ type Data struct {
 	born    int64   // how many there were
 	gone    int     // how many were forgotten, and are among births
 	boxes   map[string]stored
-	events  []event // oldest first; of forgotten sandboxes too
+	names   map[claim]string // of the sandboxes that have not ended
+	bound   map[claim]string // the sandboxes that idempotency keys have made
+	events  []event          // oldest first; of forgotten sandboxes too
 	seq     int64
 	keys    []store.Key
 	sshKeys []store.SSHKey
@@ -64,12 +66,16 @@ type Data struct {
 	secrets map[string][]byte
 }
 
-// stored is a record in the form that survives, and as it was given.
+// stored is a record in the form that survives, and as it was given, with its
+// revision.
 type stored struct {
 	data  []byte
 	given store.Sandbox
 	birth birth
 }
+
+// claim is a name, or an idempotency key, of an API key.
+type claim struct{ key, text string }
 
 // birth tells a sandbox from a forgotten one of the same id.
 type birth struct {
@@ -83,6 +89,7 @@ func (d *Data) lives(b birth) bool { return d.boxes[b.id].birth == b }
 // snapshot is one in the form that survives.
 type snapshot struct {
 	id, key, name string
+	diskMiB       int
 	data          []byte
 }
 
@@ -94,7 +101,9 @@ type event struct {
 }
 
 // NewData returns data with nothing in it.
-func NewData() *Data { return &Data{boxes: map[string]stored{}, secrets: map[string][]byte{}} }
+func NewData() *Data {
+	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, secrets: map[string][]byte{}}
+}
 
 // Get returns the record of a sandbox as it was last committed. It is cheap,
 // and the result must not be changed.
@@ -142,6 +151,9 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	old, known := s.d.boxes[sb.ID]
+	if err := s.d.admit(sb, old.given); err != nil {
+		return err
+	}
 	c := Commit{Before: old.given, After: sb, Entries: entries}
 	if s.hooks.Before != nil {
 		if err := s.hooks.Before(c); err != nil {
@@ -158,6 +170,8 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 		old.birth = birth{sb.ID, s.d.born}
 		s.d.births = append(s.d.births, old.birth)
 	}
+	s.d.claim(sb)
+	sb.Rev++
 	s.d.boxes[sb.ID] = stored{data, sb, old.birth}
 	for _, line := range lines {
 		s.d.seq++
@@ -223,6 +237,7 @@ func (s *Store) Sandboxes(context.Context) ([]store.Sandbox, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read sandbox %s: %w", b.id, err)
 		}
+		sb.Rev = s.d.boxes[b.id].given.Rev
 		all = append(all, sb)
 	}
 	return all, nil
@@ -242,6 +257,7 @@ func (s *Store) Forget(_ context.Context, id string) error {
 			"sandbox %s is %s; only a terminated one can be forgotten", id, state).WithRemedy("kill it first")
 	}
 	delete(s.d.boxes, id)
+	s.d.release(s.d.bound, boundBy(sb.given), id)
 	if s.d.gone++; s.d.gone > len(s.d.boxes) {
 		s.d.gone = 0
 		s.d.births = slices.DeleteFunc(s.d.births, func(b birth) bool { return !s.d.lives(b) })
@@ -531,6 +547,9 @@ func (d *Data) addSnapshot(snap store.Snapshot) error {
 	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool {
 		return x.id == snap.Replaces || slices.Contains(snap.Drops, x.id) || snap.Undo && x.id == snap.ID
 	})
+	if err := d.fitSnapshot(snap, others); err != nil {
+		return err
+	}
 	if slices.ContainsFunc(others, func(x snapshot) bool {
 		return x.id == snap.ID || x.name != "" && x.name == snap.Name && x.key == snap.Key
 	}) {
@@ -540,7 +559,7 @@ func (d *Data) addSnapshot(snap store.Snapshot) error {
 	if err != nil {
 		return fmt.Errorf("commit snapshot %s: %w", snap.ID, err)
 	}
-	d.snaps = append(others, snapshot{snap.ID, snap.Key, snap.Name, data})
+	d.snaps = append(others, snapshot{snap.ID, snap.Key, snap.Name, snap.DiskMiB(), data})
 	return nil
 }
 

@@ -24,7 +24,7 @@ func TestHooks(t *testing.T) {
 		After:  func(c Commit) error { seen = append(seen, c); return after },
 	})
 	put := func(g int64) error {
-		sb := store.Sandbox{ID: "a", Record: lifecycle.Record{Generation: g}}
+		sb := store.Sandbox{ID: "a", Rev: min(g-1, 1), Record: lifecycle.Record{Generation: g}}
 		return s.Commit(t.Context(), sb, []lifecycle.Entry{{Generation: g}})
 	}
 	if err := put(1); err != nil {

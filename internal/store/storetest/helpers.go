@@ -43,11 +43,28 @@ func key(n byte, at time.Time) store.Key {
 	}
 }
 
+// commit commits a record, whatever revision the store has of it.
 func commit(t *testing.T, s store.Store, sb store.Sandbox, entries ...lifecycle.Entry) {
 	t.Helper()
-	if err := s.Commit(t.Context(), sb, entries); err != nil {
+	if err := s.Commit(t.Context(), latest(t, s, sb), entries); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// latest returns a record with the revision that the store has of it.
+func latest(t *testing.T, s store.Store, sb store.Sandbox) store.Sandbox {
+	t.Helper()
+	all, err := s.Sandboxes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb.Rev = 0
+	for _, x := range all {
+		if x.ID == sb.ID {
+			sb.Rev = x.Rev
+		}
+	}
+	return sb
 }
 
 func forget(t *testing.T, s store.Store, id string) {
@@ -84,11 +101,18 @@ func volumes(t *testing.T, s store.Store) []store.Volume {
 	return all
 }
 
+// sandboxes returns all records, without their revisions.
 func sandboxes(t *testing.T, s store.Store) []store.Sandbox {
 	t.Helper()
 	all, err := s.Sandboxes(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := range all {
+		if all[i].Rev == 0 {
+			t.Errorf("sandbox %s has no revision", all[i].ID)
+		}
+		all[i].Rev = 0
 	}
 	return all
 }

@@ -73,6 +73,12 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
 		{"Concurrent", testConcurrent},
+		{"Revisions", testRevisions},
+		{"SandboxExists", testSandboxExists},
+		{"Names", testNames},
+		{"IdempotencyKeys", testIdempotencyKeys},
+		{"KeyLimits", testKeyLimits},
+		{"SnapshotLimits", testSnapshotLimits},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}
@@ -129,7 +135,7 @@ func testEveryField(t *testing.T, h harness) {
 	var snap store.Snapshot
 	fill(t, &snap, utc)
 	source := store.Sandbox{ID: "source"}
-	if err := s.CommitSnapshot(t.Context(), snap, source, nil); err != nil {
+	if err := s.CommitSnapshot(t.Context(), snap, latest(t, s, source), nil); err != nil {
 		t.Fatal(err)
 	}
 	s = h.reopen(t, s)
@@ -203,7 +209,7 @@ func testAtomic(t *testing.T, h harness) {
 	commit(t, s, sandbox("a", 1), entry(1))
 	bad := entry(2)
 	bad.At = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
-	if err := s.Commit(t.Context(), sandbox("a", 2), []lifecycle.Entry{entry(2), bad}); err == nil {
+	if err := s.Commit(t.Context(), latest(t, s, sandbox("a", 2)), []lifecycle.Entry{entry(2), bad}); err == nil {
 		t.Skip("this store accepts every entry")
 	}
 	for _, when := range []string{"before", "after"} {
@@ -708,7 +714,7 @@ func testSnapshots(t *testing.T, h harness) {
 	s := h.open(t)
 	source := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
 	for _, snap := range []store.Snapshot{{ID: "late", CreatedAt: utc(2)}, {ID: "early", Name: "a name", CreatedAt: elsewhere(1)}} {
-		if err := s.CommitSnapshot(t.Context(), snap, source, []lifecycle.Entry{{Type: lifecycle.EntrySnapshotted}}); err != nil {
+		if err := s.CommitSnapshot(t.Context(), snap, latest(t, s, source), []lifecycle.Entry{{Type: lifecycle.EntrySnapshotted}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -741,7 +747,7 @@ func testSnapshotExists(t *testing.T, h harness) {
 	source := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
 	add := func(id, name string, generation int64) error {
 		source.Record.Generation = generation
-		return s.CommitSnapshot(t.Context(), store.Snapshot{ID: id, Name: name, CreatedAt: epoch}, source, []lifecycle.Entry{{Type: lifecycle.EntrySnapshotted, Generation: generation}})
+		return s.CommitSnapshot(t.Context(), store.Snapshot{ID: id, Name: name, CreatedAt: epoch}, latest(t, s, source), []lifecycle.Entry{{Type: lifecycle.EntrySnapshotted, Generation: generation}})
 	}
 	if err := add("a", "name", 1); err != nil {
 		t.Fatal(err)
@@ -755,7 +761,7 @@ func testSnapshotExists(t *testing.T, h harness) {
 		t.Errorf("events of generations %v", got)
 	}
 	theirs := store.Snapshot{ID: "e", Name: "name", Key: "another", CreatedAt: epoch}
-	if err := s.CommitSnapshot(t.Context(), theirs, source, nil); err != nil {
+	if err := s.CommitSnapshot(t.Context(), theirs, latest(t, s, source), nil); err != nil {
 		t.Errorf("the same name of another key: %v", err)
 	}
 	for _, id := range []string{"c", "d"} { // without a name there can be many
@@ -771,7 +777,7 @@ func testSnapshotReplaces(t *testing.T, h harness) {
 	s := h.open(t)
 	source := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
 	add := func(id, name, replaces string) error {
-		return s.CommitSnapshot(t.Context(), store.Snapshot{ID: id, Name: name, Replaces: replaces, CreatedAt: epoch}, source, nil)
+		return s.CommitSnapshot(t.Context(), store.Snapshot{ID: id, Name: name, Replaces: replaces, CreatedAt: epoch}, latest(t, s, source), nil)
 	}
 	for _, name := range []string{"name", "other"} {
 		if err := add(name, name, ""); err != nil {
@@ -843,7 +849,9 @@ func testConcurrent(t *testing.T, h harness) {
 		all.Go(func() {
 			id := fmt.Sprintf("w%d", w)
 			for n := range int64(commits) {
-				err := s.Commit(t.Context(), sandbox(id, n+1), []lifecycle.Entry{entry(n + 1), entry(n + 1)})
+				sb := sandbox(id, n+1)
+				sb.Rev = n
+				err := s.Commit(t.Context(), sb, []lifecycle.Entry{entry(n + 1), entry(n + 1)})
 				if err != nil {
 					t.Error(err)
 					return
@@ -907,7 +915,7 @@ func testSnapshotUndo(t *testing.T, h harness) {
 	put := func(snap store.Snapshot, generation int64) {
 		t.Helper()
 		sb := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Paused, Generation: generation}}
-		if err := s.CommitSnapshot(t.Context(), snap, sb, []lifecycle.Entry{entry(generation)}); err != nil {
+		if err := s.CommitSnapshot(t.Context(), snap, latest(t, s, sb), []lifecycle.Entry{entry(generation)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -933,7 +941,7 @@ func testSnapshotRetention(t *testing.T, h harness) {
 	source := store.Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Running, Generation: 1}}
 	add := func(snap store.Snapshot) error {
 		snap.CreatedAt = epoch
-		return s.CommitSnapshot(t.Context(), snap, source, nil)
+		return s.CommitSnapshot(t.Context(), snap, latest(t, s, source), nil)
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		if err := add(store.Snapshot{ID: id, Name: id}); err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/events"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // Sandboxes makes, shows and ends sandboxes.
@@ -75,7 +74,7 @@ type Previews interface {
 
 // Accounts tells what API keys use, and the tokens of sandboxes.
 type Accounts interface {
-	KeyUse(key string) quota.Use
+	KeyUse(key string) store.Use
 	EnvdToken(id string) string
 	TrafficToken(id string) string
 }

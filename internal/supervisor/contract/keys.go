@@ -7,8 +7,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor/once"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // named: a name belongs to one sandbox of an API key, until that has ended.
@@ -53,7 +51,7 @@ func made(w world) {
 	other.Idempotency = &store.Idempotency{Key: "once", Request: "other", At: time.Now()}
 	_, _, err = w.s.Made(ctx, other)
 	w.refused("another request", err, errdef.Conflict, "idempotency_key_reused")
-	w.sleep(once.Life + time.Minute)
+	w.sleep(store.IdempotencyLife + time.Minute)
 	req.Config.Idempotency.At = time.Now()
 	if again := w.made(req); again.ID == sb.ID {
 		w.t.Error("after its time, the key makes no other sandbox")
@@ -67,17 +65,17 @@ func accounts(w world) {
 	if limits.MemoryMiB == 0 || limits.DiskMiB == 0 {
 		w.t.Errorf("the limits are %+v", limits)
 	}
-	want := quota.Use{Running: 1, Sandboxes: 2, MemoryMiB: limits.MemoryMiB, DiskMiB: 2 * limits.DiskMiB}
+	want := store.Use{Running: 1, Sandboxes: 2, MemoryMiB: limits.MemoryMiB, DiskMiB: 2 * limits.DiskMiB}
 	if got := w.s.KeyUse("key"); got != want {
 		w.t.Errorf("the key uses %+v, want %+v", got, want)
 	}
-	if got := w.s.KeyUse("other"); got != (quota.Use{}) {
+	if got := w.s.KeyUse("other"); got != (store.Use{}) {
 		w.t.Errorf("another key uses %+v", got)
 	}
 	for _, id := range []string{first.ID, second.ID} {
 		w.ok("kill", w.s.Kill(ctx, id, "test"))
 	}
-	if got := w.s.KeyUse("key"); got != (quota.Use{}) {
+	if got := w.s.KeyUse("key"); got != (store.Use{}) {
 		w.t.Errorf("after their end the key uses %+v", got)
 	}
 	seen := map[string]bool{}

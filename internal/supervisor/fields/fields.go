@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/names"
 )
 
 // The bounds.
@@ -33,6 +34,9 @@ const (
 // Check returns an errdef.Invalid with code "field_too_large" for what is
 // larger than a sandbox may have it.
 func Check(c store.Config) error {
+	if err := names.Check(c.Name); c.Name != "" && err != nil {
+		return err
+	}
 	for _, f := range []struct {
 		name      string
 		has, most int

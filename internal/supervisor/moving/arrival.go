@@ -33,15 +33,6 @@ type Arrival struct {
 	number int // of layer
 }
 
-// Name has the sandbox keep its name if take, which knows those of other sandboxes,
-// gives it that, and returns it.
-func (a *Arrival) Name(take func(store.Config, string) error) string {
-	if take(a.Config, a.ID) != nil {
-		a.Config.Name = ""
-	}
-	return a.Config.Name
-}
-
 // Event is what the lifecycle is told when the sandbox has arrived.
 func (a *Arrival) Event() lifecycle.ImportRequested {
 	return lifecycle.ImportRequested{

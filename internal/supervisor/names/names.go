@@ -5,7 +5,7 @@
 // its key gets its name. Afterwards the name still finds the tombstone, until it
 // is used again.
 //
-// The durable form is in the records of the sandboxes. What is in memory here
+// The store holds records to that when they are committed. What is in memory here
 // follows them, and is filled again from the records after a restart.
 package names
 
@@ -42,10 +42,8 @@ func Check(name string) error {
 // owned is a name in the space of an API key.
 type owned struct{ key, name string }
 
-// Book has the names of all sandboxes of a server.
+// Book finds sandboxes by their names. Which of several may have one is for the store.
 type Book struct {
-	ended func(id string) bool
-
 	mu  sync.Mutex
 	has map[owned]holder
 }
@@ -56,37 +54,8 @@ type holder struct {
 	created time.Time
 }
 
-// New returns a book without names. ended reports whether the sandbox of an id has
-// ended, or is not there.
-func New(ended func(id string) bool) *Book { return &Book{ended: ended, has: map[owned]holder{}} }
-
-// TakeName gives a new sandbox the name that its config has, if it has one. The error
-// is an errdef.Exists with code "name_taken" while another sandbox has it.
-func (b *Book) TakeName(c store.Config, id string) error {
-	if c.Name == "" {
-		return nil
-	}
-	if err := Check(c.Name); err != nil {
-		return err
-	}
-	as := owned{c.Key, c.Name}
-	for {
-		b.mu.Lock()
-		old := b.has[as]
-		b.mu.Unlock()
-		if old.id != "" && !b.ended(old.id) { // asked without the lock: a sandbox may be in the middle of a commit
-			return errdef.New(errdef.Exists, "name_taken", "sandbox %s has the name %q already", old.id, c.Name).
-				WithRemedy("choose another name, or kill that sandbox first").With("name", c.Name)
-		}
-		b.mu.Lock()
-		if b.has[as] == old {
-			b.has[as] = holder{id, time.Now()}
-			b.mu.Unlock()
-			return nil
-		}
-		b.mu.Unlock()
-	}
-}
+// New returns a book without names.
+func New() *Book { return &Book{has: map[owned]holder{}} }
 
 // Named returns the sandbox that has a name now, or that had it last.
 func (b *Book) Named(key, name string) (id string, ok bool) {
@@ -96,16 +65,16 @@ func (b *Book) Named(key, name string) (id string, ok bool) {
 	return h.id, ok
 }
 
-// Restore notes the name of a sandbox that the store has. Of several that had the
-// same name, one after the other, the youngest counts.
-func (b *Book) Restore(sb store.Sandbox) {
+// Note notes the name of a sandbox that is committed. Of several that had the same
+// name, one after the other, the youngest counts.
+func (b *Book) Note(sb store.Sandbox) {
 	if sb.Config.Name == "" {
 		return
 	}
 	as := owned{sb.Config.Key, sb.Config.Name}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.has[as].created.Before(sb.Record.CreatedAt) {
+	if !sb.Record.CreatedAt.Before(b.has[as].created) {
 		b.has[as] = holder{sb.ID, sb.Record.CreatedAt}
 	}
 }

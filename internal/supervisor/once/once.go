@@ -1,9 +1,9 @@
 // Package once knows which sandbox each idempotency key has made, so that a
 // create or an import that is sent again makes no second one.
 //
-// The durable form is in the records of the sandboxes: the commit that makes a
-// sandbox binds its key, and a crash cannot come between the two. What is in
-// memory here follows it, and is filled again from the records after a restart.
+// The store decides: the commit that makes a sandbox binds its key, or is refused. What
+// is in memory here has calls wait for one that is about to commit, and is filled again
+// from the records after a restart.
 package once
 
 import (
@@ -14,10 +14,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 )
-
-// Life is how long a key stays bound to the sandbox that it has made. A tombstone
-// is kept for longer, so the record outlives the key.
-const Life = 24 * time.Hour
 
 // Keys are the idempotency keys of a server. What they have made is a T.
 type Keys[T comparable] struct {
@@ -53,7 +49,7 @@ func New[T comparable](failed func(T) bool) *Keys[T] {
 // is then that of ctx.
 func (k *Keys[T]) Do(ctx context.Context, as store.Config, commit func() (T, error)) (made T, fresh bool, err error) {
 	for {
-		b, fresh := k.bind(as, time.Now())
+		b, fresh := k.bind(as)
 		if fresh {
 			b.made, err = commit()
 			close(b.begun)
@@ -74,7 +70,7 @@ func (k *Keys[T]) Made(ctx context.Context, as store.Config) (made T, err error)
 	k.mu.Lock()
 	b := k.bound[nameOf(as)]
 	k.mu.Unlock()
-	if b == nil || k.over(b, time.Now()) {
+	if b == nil || k.over(b, asked(as)) {
 		return made, nil
 	}
 	if err := b.await(ctx, as); err != nil {
@@ -99,9 +95,17 @@ func (b *binding[T]) await(ctx context.Context, as store.Config) error {
 	}
 }
 
+// asked returns when a call was made: the store compares the same times.
+func asked(as store.Config) time.Time {
+	if at := as.Idempotency.At; !at.IsZero() {
+		return at
+	}
+	return time.Now()
+}
+
 // bind returns the binding of a call, and whether it is a new one.
-func (k *Keys[T]) bind(as store.Config, now time.Time) (b *binding[T], fresh bool) {
-	n := nameOf(as)
+func (k *Keys[T]) bind(as store.Config) (b *binding[T], fresh bool) {
+	n, now := nameOf(as), asked(as)
 	for {
 		k.mu.Lock()
 		old := k.bound[n]
@@ -129,7 +133,7 @@ func (k *Keys[T]) over(b *binding[T], now time.Time) bool {
 		return false
 	}
 	var none T
-	return b.made == none || now.Sub(b.at) >= Life || k.failed(b.made)
+	return b.made == none || now.Sub(b.at) >= store.IdempotencyLife || k.failed(b.made)
 }
 
 // Restore binds the key of a sandbox that the store has. Of several that had the

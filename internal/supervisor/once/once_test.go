@@ -43,7 +43,7 @@ func TestKeys(t *testing.T) {
 		want(t, k, under("c", "r"), 5, 4, false)
 		k.Forget(under("c", "r"), 4)
 		want(t, k, under("c", "r"), 5, 5, true)
-		time.Sleep(Life - time.Second)
+		time.Sleep(store.IdempotencyLife - time.Second)
 		want(t, k, under("c", "r"), 6, 5, false)
 		time.Sleep(time.Second)
 		want(t, k, under("c", "r"), 6, 6, true)
@@ -101,8 +101,8 @@ func TestRestore(t *testing.T) {
 		k.Restore(sb, n)
 	}
 	now := time.Now()
-	restore(under("imported", "r"), now.Add(-2*Life), now, 1)
-	restore(under("old", "r"), now.Add(-Life), time.Time{}, 2)
+	restore(under("imported", "r"), now.Add(-2*store.IdempotencyLife), now, 1)
+	restore(under("old", "r"), now.Add(-store.IdempotencyLife), time.Time{}, 2)
 	restore(under("twice", "r"), now, time.Time{}, 4)
 	restore(under("twice", "r"), now.Add(-time.Hour), time.Time{}, 3)
 	k.Restore(store.Sandbox{}, 5) // has no key

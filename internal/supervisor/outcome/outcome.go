@@ -27,12 +27,6 @@ func Alive(sb store.Sandbox) error {
 	return nil
 }
 
-// Exists is what refuses a sandbox whose id is taken.
-func Exists(id string) error {
-	return errdef.New(errdef.Exists, "sandbox_exists", "sandbox %s is known here", id).
-		WithRemedy("import it with a new id").With("sandbox", id)
-}
-
 // NotFound is what refuses an id that no sandbox has.
 func NotFound(id string) error {
 	return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", id)

@@ -125,23 +125,23 @@ func (s *Shelf) Before(sb store.Sandbox, ev lifecycle.Event) *store.Snapshot {
 	return &snap
 }
 
-// Restores reports whether a sandbox goes back to a snapshot with these entries of
+// restores reports whether a sandbox goes back to a snapshot with these entries of
 // the event log.
-func Restores(entries []lifecycle.Entry) bool {
+func restores(entries []lifecycle.Entry) bool {
 	return slices.ContainsFunc(entries, func(e lifecycle.Entry) bool { return e.Type == lifecycle.EntryRestored })
 }
 
-// Adopt has commit make durable that a sandbox goes back to a snapshot, and keeps
+// adopt has commit make durable that a sandbox goes back to a snapshot, and keeps
 // nothing of what it was. What it needs from then on it shares.
-func (s *Shelf) Adopt(sb store.Sandbox, commit func() error) error {
+func (s *Shelf) adopt(sb store.Sandbox, commit func() error) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	shared := s.hold(sb.ID, parts(*sb.Record.Checkpoint))
+	s.mu.Unlock()
 	err := commit()
 	if err != nil {
-		for _, id := range shared {
-			s.release(sb.ID, id)
-		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.releaseAll(sb.ID, shared)
 	}
 	return err
 }

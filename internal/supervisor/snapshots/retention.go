@@ -18,9 +18,11 @@ type Change struct {
 
 // ChangeSnapshot changes how long a snapshot is kept.
 func (s *Shelf) ChangeSnapshot(ctx context.Context, id string, c Change) (store.Snapshot, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	snap, err := s.find(id)
+	s.mu.Unlock()
 	if err != nil {
 		return snap, err
 	}
@@ -37,6 +39,8 @@ func (s *Shelf) ChangeSnapshot(ctx context.Context, id string, c Change) (store.
 	if err := s.o.Store.ChangeSnapshot(context.WithoutCancel(ctx), snap); err != nil {
 		return snap, fmt.Errorf("change snapshot %s: %w", snap.ID, err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.byID[snap.ID] = snap
 	s.look()
 	return snap, nil

@@ -32,7 +32,10 @@ import (
 
 // Options are what a shelf of snapshots is made of.
 type Options struct {
-	Store       store.Snapshots
+	Store interface {
+		store.Sandboxes
+		store.Snapshots
+	}
 	Layers      *layer.Store
 	Checkpoints checkpoint.Reader
 	// AgentToken returns the secret by which the agent of a sandbox knows this
@@ -51,8 +54,12 @@ type Options struct {
 type Shelf struct {
 	o Options
 
-	// mu is held while a snapshot is committed, and is taken after the lock of the
-	// sandbox that it is taken of.
+	// writing is held while a snapshot is committed, changed or removed, and is taken
+	// after the lock of the sandbox that it is taken of.
+	writing sync.Mutex
+
+	// mu is taken after writing, and is never held while anything is written. byID
+	// changes with both held.
 	mu    sync.Mutex
 	byID  map[string]store.Snapshot
 	names map[owned]bool // of snapshots that are being taken; true for results of builds
@@ -84,7 +91,7 @@ func Open(ctx context.Context, o Options, sandboxes []store.Sandbox) (*Shelf, er
 	}
 	for _, snap := range list {
 		s.byID[snap.ID] = snap
-		o.Slots.HoldKept(snap.Key, kept(snap))
+		o.Slots.HoldKept(snap.Key, snap.DiskMiB())
 		s.hold(snap.ID, parts(snap.Checkpoint))
 	}
 	for _, sb := range sandboxes {
@@ -126,6 +133,12 @@ func (s *Shelf) release(who, id string) bool {
 	}
 	delete(s.holders, id)
 	return true
+}
+
+func (s *Shelf) releaseAll(who string, parts []string) {
+	for _, id := range parts {
+		s.release(who, id)
+	}
 }
 
 // RemoveLayer removes a layer that who does not need any more, unless somebody
@@ -177,24 +190,6 @@ func NewID() string {
 	return "s" + text[:20]
 }
 
-// mostOfKey is how many snapshots an API key may have.
-const mostOfKey = 1000
-
-// kept is how much of the disk a snapshot counts for, in MiB: what its sandbox may
-// have in layers, and as memory. It can come to keep all of that, whoever wrote it:
-// what it shares is its own when nobody else needs it any more. One that is removed
-// at the end of a fork counts for nothing.
-func kept(snap store.Snapshot) int {
-	limits := snap.Config.Limits
-	switch {
-	case snap.Passing:
-		return 0
-	case snap.Checkpoint.Mode == lifecycle.Memory:
-		return limits.DiskMiB + limits.MemoryMiB
-	}
-	return limits.DiskMiB
-}
-
 // CheckName judges the name that a snapshot is to have, if any.
 func CheckName(name string) error {
 	if name != "" && (!nameForm.MatchString(name) || IsID(name)) {
@@ -231,9 +226,8 @@ func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error
 			has++
 		}
 	}
-	if has >= mostOfKey {
-		return nil, errdef.New(errdef.Exhausted, "too_many_snapshots", "this API key has %d snapshots, which is as many as it may have", has).
-			WithRemedy("delete some with drowse snapshot rm").With("allowed", mostOfKey)
+	if err := store.FitSnapshots(has); err != nil {
+		return nil, err
 	}
 	if !req.Passing {
 		if err := s.o.Slots.Keep(key, of); err != nil {
@@ -327,10 +321,47 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 	}
 }
 
-// Keep has commit make a snapshot durable, and makes it known. It takes the place
-// of the one that has its name, or that is an undo of the same sandbox as it is. The
-// source must not change its checkpoint meanwhile: it goes on to need what it shares.
-func (s *Shelf) Keep(snap *store.Snapshot, source store.Sandbox, commit func() error) error {
+// Commit makes a change of a sandbox durable, with a snapshot of it unless that is nil.
+// The snapshot takes the place of the one that has its name, or that is an undo of the
+// same sandbox as it is. The sandbox must not change its checkpoint meanwhile: it goes
+// on to need what it shares.
+func (s *Shelf) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
+	commit := func() error { return s.o.Store.Commit(ctx, sb, entries) }
+	switch {
+	case snap != nil:
+		return s.keep(snap, sb, func() error { return s.o.Store.CommitSnapshot(ctx, *snap, sb, entries) })
+	case restores(entries):
+		return s.adopt(sb, commit)
+	}
+	return commit()
+}
+
+// keep has commit make a snapshot durable, and makes it known.
+func (s *Shelf) keep(snap *store.Snapshot, source store.Sandbox, commit func() error) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	gone, undo := s.begin(snap, source)
+	if err := commit(); err != nil {
+		snap.Replaces, snap.Drops = "", nil
+		undo()
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byID[snap.ID] = *snap
+	s.o.Slots.HoldKept(snap.Key, snap.DiskMiB())
+	for _, x := range gone {
+		delete(s.byID, x.ID)
+		s.o.Slots.HoldKept(x.Key, -x.DiskMiB())
+	}
+	s.replaced = append(s.replaced, gone...)
+	s.look()
+	return nil
+}
+
+// begin says in a snapshot which others go for it, and returns those. It notes that the
+// snapshot and its source need what they share, until undo is called.
+func (s *Shelf) begin(snap *store.Snapshot, source store.Sandbox) (gone []store.Snapshot, undo func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, replaces := s.named(snap.Key, snap.Name)
@@ -338,41 +369,28 @@ func (s *Shelf) Keep(snap *store.Snapshot, source store.Sandbox, commit func() e
 		old, replaces = s.undoOf(snap.Sandbox)
 	}
 	snap.Replaces, snap.Drops = old.ID, nil
-	surplus := s.surplus(*snap)
-	for _, x := range surplus {
+	gone = s.surplus(*snap)
+	for _, x := range gone {
 		snap.Drops = append(snap.Drops, x.ID)
+	}
+	if replaces {
+		gone = append(gone, old)
 	}
 	its := s.hold(snap.ID, parts(snap.Checkpoint))
 	var shared []string
 	if cp := source.Record.Checkpoint; cp != nil {
 		shared = s.hold(source.ID, parts(*cp))
 	}
-	if err := commit(); err != nil {
-		snap.Replaces, snap.Drops = "", nil
-		for _, id := range its {
-			s.release(snap.ID, id)
-		}
-		for _, id := range shared {
-			s.release(source.ID, id)
-		}
-		return err
+	return gone, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.releaseAll(snap.ID, its)
+		s.releaseAll(source.ID, shared)
 	}
-	s.byID[snap.ID] = *snap
-	s.o.Slots.HoldKept(snap.Key, kept(*snap))
-	if replaces {
-		surplus = append(surplus, old)
-	}
-	for _, x := range surplus {
-		delete(s.byID, x.ID)
-		s.o.Slots.HoldKept(x.Key, -kept(x))
-	}
-	s.replaced = append(s.replaced, surplus...)
-	s.look()
-	return nil
 }
 
 // Tidy removes what nobody needs any more of the snapshots that have gone for
-// others. It is not part of Keep, since a sandbox stands still for that.
+// others. It is not part of Commit, since a sandbox stands still for that.
 func (s *Shelf) Tidy() {
 	s.mu.Lock()
 	old := s.replaced
@@ -442,9 +460,11 @@ func (s *Shelf) RemoveSnapshot(ctx context.Context, id, actor string) error {
 
 // strike takes a snapshot off the list.
 func (s *Shelf) strike(ctx context.Context, id string) (store.Snapshot, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	snap, err := s.find(id)
+	s.mu.Unlock()
 	if err != nil {
 		return snap, err
 	}
@@ -456,8 +476,10 @@ func (s *Shelf) strike(ctx context.Context, id string) (store.Snapshot, error) {
 	if err != nil && !errdef.Is(err, errdef.NotFound) {
 		return snap, fmt.Errorf("remove snapshot %s: %w", snap.ID, err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.byID, snap.ID)
-	s.o.Slots.HoldKept(snap.Key, -kept(snap))
+	s.o.Slots.HoldKept(snap.Key, -snap.DiskMiB())
 	return snap, nil
 }
 
