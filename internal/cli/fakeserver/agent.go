@@ -29,6 +29,9 @@ import (
 
 const agentPort = agentapi.Port
 
+// shell is the command of a terminal that reads what is typed.
+const shell = "/bin/bash"
+
 // firstPTY is above any pid of the host.
 const firstPTY = 5_000_000
 
@@ -259,7 +262,7 @@ func (a *agent) spawn(req *pb.StartRequest, user string) (*process, error) {
 		a.lastPTY++
 		p.pid = a.lastPTY
 		a.processes[p.pid] = p
-		if p.name != "/bin/bash" {
+		if p.name != shell {
 			go func() { // a terminal with a command has that run, and end
 				p.say(fmt.Sprintf("ran %s as %s, %s=%s, on %dx%d\r\n", strings.Join(append([]string{p.name}, req.Process.GetArgs()...), " "), user,
 					"A", req.Process.GetEnvs()["A"], p.size.GetCols(), p.size.GetRows()))
@@ -432,6 +435,9 @@ func (a *agent) Update(_ context.Context, req *connect.Request[pb.UpdateRequest]
 // typed is the fake shell: it echoes, and understands "exit N", "size" and
 // "whoami".
 func (a *agent) typed(p *process, input []byte) {
+	if p.name != shell {
+		return // it ends by itself, with its own status
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range input {
