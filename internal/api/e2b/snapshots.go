@@ -120,12 +120,8 @@ func newName(s *server, c *call, text string) (name, replace string, err error) 
 	if !snapshotName.MatchString(name) {
 		return "", "", badRequest(`"name" must be letters, digits, _ and -, with or without a tag as in name:tag, not %.200q; a namespace can only be %q`, text, origin.Namespace)
 	}
-	taken, err := origins(s).IsTemplate(name)
-	if err != nil {
+	if err := origins(s).Apart(name); err != nil {
 		return "", "", err
-	}
-	if taken {
-		return "", "", fail(http.StatusConflict, "snapshot_exists", "a template is called %q: choose another name", name)
 	}
 	if err := origins(s).Free(c.key, name); err != nil {
 		return "", "", err

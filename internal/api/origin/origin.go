@@ -119,6 +119,16 @@ func (o Origins) Free(key store.Key, name string) error {
 	return err
 }
 
+// Apart refuses a name for a new snapshot that a template of the server has: where both
+// are asked for by one field, the snapshot would never be found.
+func (o Origins) Apart(name string) error {
+	is, err := o.IsTemplate(Ref(name))
+	if is {
+		err = errdef.New(errdef.Exists, "snapshot_exists", "a template is called %q", Ref(name)).WithRemedy("choose another name")
+	}
+	return err
+}
+
 // IsTemplate reports whether a template of the server is called this.
 func (o Origins) IsTemplate(ref string) (bool, error) {
 	_, err := o.Templates.Template(ref)

@@ -61,6 +61,9 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor, Mode: lifecycle.Filesystem}
 	req.Name, _ = said[string](w, "name")
 	req.ExpiresAt, _ = said[time.Time](w, "expires_at")
+	if err := origins(s).Apart(req.Name); err != nil {
+		return reply{}, err
+	}
 	if err := origins(s).Free(c.key, req.Name); err != nil {
 		return reply{}, err
 	}

@@ -95,6 +95,9 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
 	if w, said := words["name"]; said {
 		req.Name = w.Value.(string)
+		if err := origins(s).Apart(req.Name); err != nil {
+			return reply{}, err
+		}
 		if err := origins(s).Free(c.key, req.Name); err != nil {
 			return reply{}, err
 		}
