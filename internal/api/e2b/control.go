@@ -37,6 +37,9 @@ func (s *server) find(c *call) (store.Sandbox, error) {
 }
 
 func (s *server) kill(c *call) (reply, error) {
+	if _, err := c.parseOptional(nil); err != nil {
+		return reply{}, s.ifKnown(c, err)
+	}
 	return noContent, s.Sandboxes.Kill(c.r.Context(), c.sandbox, c.actor)
 }
 

@@ -106,6 +106,9 @@ func (s *server) keys(*call) (reply, error) {
 }
 
 func (s *server) revokeKey(c *call) (reply, error) {
+	if _, err := c.parseOptional(nil); err != nil {
+		return reply{}, err
+	}
 	id := c.params[keyParam]
 	if err := s.Keys.Revoke(c.r.Context(), id); err != nil {
 		return reply{}, err

@@ -191,6 +191,9 @@ func isCalled(snap store.Snapshot, filter string) bool {
 // deleteTemplate deletes a snapshot, or a template that was built of steps.
 // Templates of images are not made by this dialect, and not deleted by it.
 func deleteTemplate(s *server, c *call) (reply, error) {
+	if _, err := c.parseOptional(nil); err != nil {
+		return reply{}, err
+	}
 	ref := origin.Ref(c.params["templateID"])
 	built, tag, err := origins(s).Built(c.key, ref)
 	if err == nil && tag == "" {

@@ -71,6 +71,9 @@ func (s *server) getVolume(c *call) (reply, error) {
 }
 
 func (s *server) deleteVolume(c *call) (reply, error) {
+	if _, err := c.parseOptional(nil); err != nil {
+		return reply{}, err
+	}
 	return noContent, s.Volumes.DeleteVolume(c.r.Context(), c.params[volumeParam])
 }
 

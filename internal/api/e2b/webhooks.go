@@ -133,6 +133,9 @@ func (s *server) webhook(c *call) (reply, error) {
 }
 
 func (s *server) deleteWebhook(c *call) (reply, error) {
+	if _, err := c.parseOptional(nil); err != nil {
+		return reply{}, err
+	}
 	return reply{status: http.StatusOK, body: struct{}{}}, s.Webhooks.Delete(c.r.Context(), c.params[webhookParam])
 }
 

@@ -114,6 +114,9 @@ func (s *server) made(c *call, sb store.Sandbox, template string, begin time.Tim
 }
 
 func terminate(s *server, c *call) (any, error) {
+	if _, err := c.parse(nil); err != nil {
+		return nil, err
+	}
 	if err := s.Sandboxes.Kill(c.ctx, c.id, c.actor); err != nil {
 		return nil, err
 	}

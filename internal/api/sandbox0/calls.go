@@ -221,6 +221,9 @@ func (s *server) getContext(c *call) (reply, error) {
 }
 
 func (s *server) deleteContext(c *call) (reply, error) {
+	if _, err := c.parse(nil); err != nil {
+		return reply{}, err
+	}
 	g, found, err := s.context(c)
 	if err != nil {
 		return reply{}, err
@@ -259,6 +262,9 @@ func (cs *contexts) end(ctx context.Context, g guest.Guest, c *codeContext) erro
 }
 
 func (s *server) restartContext(c *call) (reply, error) {
+	if _, err := c.parse(nil); err != nil {
+		return reply{}, err
+	}
 	g, found, err := s.context(c)
 	if err != nil {
 		return reply{}, err

@@ -207,6 +207,9 @@ func readFile(s *server, c *call) (reply, error) {
 }
 
 func writeFile(s *server, c *call) (reply, error) {
+	if err := body.NoQuery(c.r, "path", "mkdir", "recursive"); err != nil {
+		return reply{}, err
+	}
 	q := c.r.URL.Query()
 	name, err := pathOf(q)
 	if err != nil {
@@ -253,6 +256,9 @@ func makeDir(s *server, c *call, name string, recursive bool) (reply, error) {
 }
 
 func deleteFile(s *server, c *call) (reply, error) {
+	if _, err := c.parse(nil, "path"); err != nil {
+		return reply{}, err
+	}
 	name, err := pathOf(c.r.URL.Query())
 	if err != nil {
 		return reply{}, err

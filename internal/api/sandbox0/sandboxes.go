@@ -308,6 +308,9 @@ func patched(w words) (supervisor.Patch, error) {
 }
 
 func (s *server) remove(c *call) (reply, error) {
+	if _, err := c.parse(nil); err != nil {
+		return reply{}, err
+	}
 	if err := s.Sandboxes.Kill(c.r.Context(), c.sandbox, c.actor); err != nil {
 		return reply{}, err
 	}

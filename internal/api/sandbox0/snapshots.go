@@ -99,6 +99,9 @@ func getSnapshot(s *server, c *call) (reply, error) {
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {
+	if _, err := c.parse(nil); err != nil {
+		return reply{}, err
+	}
 	snap, err := origins(s).Taken(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err

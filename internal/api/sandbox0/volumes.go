@@ -94,6 +94,9 @@ func getVolume(s *server, c *call) (reply, error) {
 
 // deleteVolume never takes a volume from a sandbox that has it, by force or not.
 func deleteVolume(s *server, c *call) (reply, error) {
+	if _, err := c.parse(nil, "force"); err != nil {
+		return reply{}, err
+	}
 	if _, err := flag(c.r.URL.Query(), "force"); err != nil {
 		return reply{}, err
 	}

@@ -298,7 +298,26 @@ func (s *server) dispatch(c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
+	if err := c.heeds(); err != nil {
+		if c.sandbox != "" {
+			err = s.ifKnown(c, err)
+		}
+		return reply{}, err
+	}
 	return route.handle(s, c)
+}
+
+// heeds refuses what a route would leave unread: parameters of the query that it does
+// not know, and a body where it takes none. What is sent with a GET is no body.
+func (c *call) heeds() error {
+	r := c.route
+	reads := r.body != nil || r.carries == archive || r.carries == upload
+	if r.method == get || reads || r.status == failed {
+		_, err := c.query()
+		return err
+	}
+	_, err := c.parse(nil)
+	return err
 }
 
 // authenticate takes down who calls, if they may do what they ask for.
