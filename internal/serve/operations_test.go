@@ -22,9 +22,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
+	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/publish"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -39,6 +41,7 @@ const (
 type world struct {
 	t       *testing.T
 	sup     *supervisor.Supervisor
+	parts   parts
 	url     string
 	log     apitest.Log  // of the server, as JSON
 	capture func() error // what a capture waits for
@@ -54,6 +57,10 @@ func (p program) Serves(int) http.Handler {
 			return
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
+		if kind := r.Header.Get("Content-Type"); kind == "application/proto" {
+			rw.Header().Set("Content-Type", kind) // an empty message
+			return
+		}
 		rw.WriteHeader(http.StatusNoContent)
 	})
 }
@@ -76,7 +83,7 @@ func newWorld(t *testing.T) *world {
 	}
 	base := filepath.Join(dir, "templates", "base")
 	must(os.MkdirAll(base, 0o700))
-	must(os.MkdirAll(filepath.Join(dir, "rootfs"), 0o700))
+	must(errors.Join(os.MkdirAll(filepath.Join(dir, "rootfs"), 0o700), os.MkdirAll(filepath.Join(dir, "volumes"), 0o700)))
 	must(os.WriteFile(filepath.Join(base, "template.json"), []byte(`{"id":"base"}`), 0o600))
 	st, err := store.Open(t.Context(), filepath.Join(dir, "db"))
 	must(err)
@@ -105,13 +112,23 @@ func newWorld(t *testing.T) *world {
 	var closers cleanups
 	hooks, err := sendWebhooks(t.Context(), Options{Log: log}, st, w.sup, &closers)
 	must(err)
+	o := Options{Server: settings.Server{StateDir: t.TempDir(), DefaultTimeout: time.Minute}, Log: log}
+	must(os.MkdirAll(recipesIn(o.StateDir), 0o700))
+	builder, err := openBuilds(t.Context(), o, w.sup, &closers)
+	must(err)
+	sshKeys, err := auth.LoadSSHKeys(t.Context(), st, keys)
+	must(err)
+	vault, err := secret.Open(t.Context(), st, o.StateDir)
+	must(err)
+	publisher := publish.New(publish.Options{Layers: layers, Templates: templates, Snapshots: w.sup, Log: log})
+	w.parts = parts{w.sup, publisher, hooks, builder, keys, sshKeys, vault, calls, held.New()}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
 	w.url = "http://" + ln.Addr().String()
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(ctx, Options{Server: settings.Server{StateDir: t.TempDir(), DefaultTimeout: time.Minute}, Log: log}, parts{sup: w.sup, hooks: hooks, keys: keys, calls: calls, room: held.New()}, nil), w.sup, func() {})
+		served <- serveUntil(ctx, log, ln, newServer(ctx, o, w.parts, nil), w.sup, func() {})
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -74,33 +74,6 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 	})
 }
 
-// TestWhatAnotherKeyMadeIsNotThere: to a key of role own, another key's sandbox is
-// reported as not found, exactly as if it did not exist.
-func TestWhatAnotherKeyMadeIsNotThere(t *testing.T) {
-	eachRouteThat(t, namesSandbox, func(t *testing.T, r route) {
-		w := newWorld(t)
-		live, ended := w.createAs(apitest.FullKey), w.createAs(apitest.FullKey)
-		w.do("DELETE", "/sandboxes/"+ended, "").Is(http.StatusNoContent)
-		actors := len(w.Fake.Actors)
-		ask := func(id, body string) string {
-			a := w.DoAs(apitest.OwnKey, r.method, apitest.PathOf(r.pattern, sandboxParam, id), body)
-			answer{a}.fails(http.StatusNotFound, "sandbox_not_found", "doesn't exist or you don't have access to it")
-			return strings.ReplaceAll(a.Body, id, "ID")
-		}
-		for _, body := range []string{bodyOf(r), `{"timeout":"nonsense"}`} {
-			none := ask("nonexistingsandbox", body)
-			for _, id := range []string{live, ended} {
-				if got := ask(id, body); got != none {
-					t.Errorf("got  %s\nwant %s", got, none)
-				}
-			}
-		}
-		if len(w.Fake.Actors) != actors {
-			t.Error("something was done all the same")
-		}
-	})
-}
-
 // TestOwnKeyUsesItsOwn: for what it has made, a key of role own is as good as
 // any.
 func TestOwnKeyUsesItsOwn(t *testing.T) {

@@ -33,6 +33,14 @@ func newRouter() httpapi.Router[route] {
 	return httpapi.NewRouter(routes, func(r *route) (method, pattern string) { return r.method, r.pattern })
 }
 
+// Endpoints returns all routes.
+func Endpoints() (list []httpapi.Endpoint) {
+	for _, r := range routes {
+		list = append(list, httpapi.Endpoint{Method: r.method, Pattern: r.pattern, Needs: r.needs})
+	}
+	return list
+}
+
 // routes are all endpoints. Those of E2B that are not built yet are refused as
 // such: a client learns that the server lacks them, not that what it asked for
 // does not exist.

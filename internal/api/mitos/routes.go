@@ -91,3 +91,11 @@ func routes() []route {
 func newRouter() httpapi.Router[route] {
 	return httpapi.NewRouter(routes(), func(r *route) (method, pattern string) { return r.method, r.pattern })
 }
+
+// Endpoints returns all routes.
+func Endpoints() (list []httpapi.Endpoint) {
+	for _, r := range routes() {
+		list = append(list, httpapi.Endpoint{Method: r.method, Pattern: r.pattern, Needs: r.access})
+	}
+	return list
+}

@@ -49,6 +49,14 @@ func newRouter() httpapi.Router[route] {
 	return httpapi.NewRouter(routes, func(r *route) (method, pattern string) { return r.method, r.pattern })
 }
 
+// Endpoints returns all routes.
+func Endpoints() (list []httpapi.Endpoint) {
+	for _, r := range routes {
+		list = append(list, httpapi.Endpoint{Method: r.method, Pattern: r.pattern, Needs: auth.Permission(r.access)})
+	}
+	return list
+}
+
 const (
 	get  = http.MethodGet
 	post = http.MethodPost

@@ -70,38 +70,6 @@ func TestOwnKeyMountsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatAnotherKeyMadeIsNotThere: to a key of role own, another key's sandbox is
-// reported as not found, exactly as if it did not exist.
-func TestWhatAnotherKeyMadeIsNotThere(t *testing.T) {
-	eachRouteThat(t, namesSandbox, func(t *testing.T, r route) {
-		w := newWorld(t)
-		live, ended := w.createAs(apitest.FullKey), w.createAs(apitest.FullKey)
-		w.do("DELETE", base+"/"+ended, "").Is(http.StatusNoContent)
-		actors := len(w.Fake.Actors)
-		ask := func(id, body string) string {
-			a := w.DoAs(apitest.OwnKey, r.method, apitest.PathOf(r.pattern, sandboxParam, id), body)
-			answer{a}.fails(http.StatusNotFound, "sandbox_not_found", "does not exist")
-			return strings.ReplaceAll(a.Body, id, "ID")
-		}
-		bodies := []string{bodyOf(r, "ID")}
-		if !isFlat(r) { // there the body names the sandbox
-			bodies = append(bodies, `{"nonsense":1}`)
-		}
-		for _, body := range bodies {
-			in := func(id string) string { return strings.ReplaceAll(body, "ID", id) }
-			none := ask("nonexistingsandbox", in("nonexistingsandbox"))
-			for _, id := range []string{live, ended} {
-				if got := ask(id, in(id)); got != none {
-					t.Errorf("got  %s\nwant %s", got, none)
-				}
-			}
-		}
-		if len(w.Fake.Actors) != actors {
-			t.Error("something was done all the same")
-		}
-	})
-}
-
 // TestOwnKeyUsesItsOwn: for what it has made, a key of role own is as good as
 // any, and the record says whose it is.
 func TestOwnKeyUsesItsOwn(t *testing.T) {

@@ -143,6 +143,19 @@ func newRouter() httpapi.Router[route] {
 	return httpapi.NewRouter(routes(), func(r *route) (method, pattern string) { return r.method, r.pattern })
 }
 
+// Endpoints returns all routes.
+func Endpoints() []httpapi.Endpoint {
+	var list []httpapi.Endpoint
+	for _, r := range routes() {
+		e := httpapi.Endpoint{Method: r.method, Pattern: r.pattern, Needs: auth.Permission(r.access)}
+		if r.access == open {
+			e.Needs = ""
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
 const (
 	get    = http.MethodGet
 	post   = http.MethodPost
