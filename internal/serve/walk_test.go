@@ -103,8 +103,10 @@ func walk(t *testing.T, in string, test func(w *walker, r way)) {
 			if len(d.routes) == 0 {
 				t.Fatal("no routes")
 			}
+			ran := 0
 			for _, e := range d.routes {
 				t.Run(e.Method+" "+e.Pattern, func(t *testing.T) {
+					ran++
 					w.t, w.world.t = t, t
 					for _, r := range d.ways(t, e) {
 						r.w = w
@@ -114,7 +116,7 @@ func walk(t *testing.T, in string, test func(w *walker, r way)) {
 			}
 			w.t, w.world.t = t, t
 			for route := range d.but[in] {
-				if !w.used[in+" "+route] {
+				if ran == len(d.routes) && !w.used[in+" "+route] {
 					t.Errorf("%s is said to deviate in %q, and does not", route, in)
 				}
 			}
