@@ -16,7 +16,8 @@ type Inspection struct {
 	Sandboxes []Sandbox // the records that can be read
 	Volumes   []Volume
 	Snapshots []Snapshot
-	Problems  []Problem // what is wrong; if there is any, records may be missing
+	Templates []Template // that were built
+	Problems  []Problem  // what is wrong; if there is any, records may be missing
 }
 
 // Problem is something wrong with a database.
@@ -40,7 +41,7 @@ func Inspect(ctx context.Context, path string) (Inspection, error) {
 	}
 	defer db.Close()
 	for _, look := range []func(context.Context, *sql.DB, *Inspection) error{
-		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes, inspectSnapshots,
+		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes, inspectSnapshots, inspectTemplates,
 	} {
 		err := look(ctx, db, &found)
 		if _, ours := errors.AsType[*sqlite.Error](err); ours {

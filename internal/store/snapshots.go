@@ -56,7 +56,8 @@ type Snapshots interface {
 	// known, or its name to its key, unless the one of that name is the one it replaces: that is
 	// deleted in the same transaction, and so are those that it drops. An undo can be
 	// committed again: the first commit may have failed only after it was written. It is
-	// errdef.Exhausted where the key would have more snapshots, or more of the disk, than
+	// errdef.Exists too if its name belongs to a template of its key, and no build made
+	// it, and errdef.Exhausted where the key would have more snapshots, or more of the disk, than
 	// it may.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
 	// Snapshots returns all snapshots, oldest first.
@@ -98,6 +99,9 @@ func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, 
 	}
 	name := sql.NullString{String: snap.Name, Valid: snap.Name != ""}
 	return s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error {
+		if err := freeForSnapshot(ctx, tx, snap); err != nil {
+			return err
+		}
 		freed, freedMiB := 0, 0
 		for _, id := range snap.goes() {
 			var mib int

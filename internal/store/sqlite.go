@@ -32,6 +32,7 @@ import (
 // began.
 type SQLite struct {
 	usedSecrets
+	builtTemplates
 
 	path string
 
@@ -68,7 +69,7 @@ func Open(ctx context.Context, path string) (_ *SQLite, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &SQLite{path: path, turns: ration.NewFair(1, 1)}
-	s.usedSecrets.s = s
+	s.usedSecrets.s, s.builtTemplates.s = s, s
 	defer func() {
 		if err != nil {
 			_ = s.Close() // the first error says more

@@ -1,5 +1,6 @@
 // Package store keeps what drowse must never lose: a record per sandbox, the
-// event log, API keys, volumes, snapshots, webhooks and the server's secret.
+// event log, API keys, volumes, snapshots, templates that were built, webhooks and
+// the server's secret.
 //
 // A commit is one transaction: the record and the log entries of the change
 // become durable together or not at all, and when Commit returns they survive
@@ -250,6 +251,7 @@ type Store interface {
 	UsedSecrets
 	Volumes
 	Snapshots
+	BuiltTemplates
 	Webhooks
 	Secrets
 	// Close flushes and releases the store.

@@ -62,6 +62,7 @@ type Data struct {
 	used    []store.Secret
 	volumes []store.Volume
 	snaps   []snapshot
+	built   map[string]template // by id
 	hooks   []store.Webhook
 	secrets map[string][]byte
 }
@@ -90,6 +91,7 @@ func (d *Data) lives(b birth) bool { return d.boxes[b.id].birth == b }
 type snapshot struct {
 	id, key, name string
 	diskMiB       int
+	ofBuild       bool
 	data          []byte
 }
 
@@ -102,7 +104,7 @@ type event struct {
 
 // NewData returns data with nothing in it.
 func NewData() *Data {
-	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, secrets: map[string][]byte{}}
+	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, secrets: map[string][]byte{}}
 }
 
 // Get returns the record of a sandbox as it was last committed. It is cheap,
@@ -544,6 +546,9 @@ func (s *Store) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb stor
 }
 
 func (d *Data) addSnapshot(snap store.Snapshot) error {
+	if err := d.freeForSnapshot(snap); err != nil {
+		return err
+	}
 	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool {
 		return x.id == snap.Replaces || slices.Contains(snap.Drops, x.id) || snap.Undo && x.id == snap.ID
 	})
@@ -559,7 +564,7 @@ func (d *Data) addSnapshot(snap store.Snapshot) error {
 	if err != nil {
 		return fmt.Errorf("commit snapshot %s: %w", snap.ID, err)
 	}
-	d.snaps = append(others, snapshot{snap.ID, snap.Key, snap.Name, snap.DiskMiB(), data})
+	d.snaps = append(others, snapshot{snap.ID, snap.Key, snap.Name, snap.DiskMiB(), snap.Config.Build != "", data})
 	return nil
 }
 
