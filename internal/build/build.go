@@ -10,7 +10,7 @@
 //
 // A build that a server did not bring to its end has failed when the next one
 // starts. Its sandbox is ended, and snapshots that no template has are removed.
-// Builds are known for good; what they said is known until the server stops.
+// Templates and their builds are in the store; what builds said is known until the server stops.
 //
 // The package knows nothing of HTTP, and of sandboxes only what [Workshop] says.
 package build
@@ -18,35 +18,10 @@ package build
 import (
 	"context"
 	"io"
-	"maps"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/image"
 )
-
-// State is what steps change beside files.
-type State struct {
-	User    string            `json:"user,omitempty"`    // as whom commands run; empty for the template's own
-	Workdir string            `json:"workdir,omitempty"` // where; empty for the user's home
-	Env     map[string]string `json:"env,omitempty"`
-}
-
-// with returns the state with one more variable.
-func (s State) with(name, value string) State {
-	env := maps.Clone(s.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	env[name] = value
-	s.Env = env
-	return s
-}
-
-// Limits are those of the sandboxes of a template; zero for the server's own.
-type Limits struct {
-	CPUs      float64 `json:"cpus,omitempty"`
-	MemoryMiB int     `json:"memoryMiB,omitempty"`
-}
 
 // Kind is what a step does.
 type Kind string

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,29 +15,28 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/ration"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // DefaultTag is the tag of a name that is given none.
 const DefaultTag = "default"
 
-// Bounds of what API keys may ask for.
+// Bounds of what API keys may ask for. The store has others.
 const (
-	sideBySide   = 2              // builds of one API key that run at once; others wait
-	mostWaiting  = 20             // builds of one API key that have not come to their end
-	mostOfKey    = 100            // templates of one API key
-	mostBuilds   = 10             // that are remembered of a template, of those that are over
-	mostSteps    = 200            // of a recipe
-	mostTags     = 50             // of a template
-	mostLogs     = 10             // of builds of one API key that are over
-	mostResults  = 512 << 10      // bytes of what is known of a template's steps
-	mostEnv      = 64 << 10       // bytes of the variables that steps set
-	startWithin  = 24 * time.Hour // from asking for a build to starting it
-	finishWithin = time.Hour      // from when it runs to its end
+	sideBySide   = 2         // builds of one API key that run at once; others wait
+	mostBuilds   = 10        // that are remembered of a template, of those that are over
+	mostSteps    = 200       // of a recipe
+	mostTags     = 50        // of a template
+	mostLogs     = 10        // of builds of one API key that are over
+	mostResults  = 512 << 10 // bytes of what is known of a template's steps
+	mostEnv      = 64 << 10  // bytes of the variables that steps set
+	finishWithin = time.Hour // from when it runs to its end
 )
 
 // Options are what a builder is made of.
 type Options struct {
-	Dir      string // for what is durable
+	Dir      string // for files that are uploaded
+	Store    store.BuiltTemplates
 	Workshop Workshop
 	Yard     Yard
 	// Room returns an error where the disk has no room for more.
@@ -58,7 +58,7 @@ type Builder struct {
 	naming sync.Mutex // held while a result gets a name
 
 	mu        sync.Mutex
-	templates map[string]*Template // by id
+	templates map[string]*Template // by id, as they are known; the store decides
 	journals  map[string]*journal  // by build
 	cancels   map[string]context.CancelFunc
 
@@ -67,7 +67,7 @@ type Builder struct {
 	uploads *ration.Turns // by API key: taken by each upload
 }
 
-// Open returns the builds in a directory. What builds of a server before have left
+// Open returns the builds in a store. What builds of a server before have left
 // is removed.
 func Open(ctx context.Context, o Options) (*Builder, error) {
 	b := &Builder{
@@ -76,7 +76,7 @@ func Open(ctx context.Context, o Options) (*Builder, error) {
 		orders: ration.NewTurns(1), turns: ration.NewTurns(sideBySide), uploads: ration.NewTurns(mostUploads),
 	}
 	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
-	if err := b.load(); err != nil {
+	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
 	if err := b.files.clean(func(id string) bool { return b.templates[id] != nil }); err != nil {
@@ -95,22 +95,14 @@ func (b *Builder) Stop() {
 // and what no template needs.
 func (b *Builder) sweep(ctx context.Context) error {
 	needed := map[string]bool{}
-	for _, t := range b.templates {
-		changed := false
-		for i := range t.Builds {
-			if x := &t.Builds[i]; !x.Status.Over() {
-				x.fail("", "the server was stopped during the build: build again, and the steps that were finished are not run again")
-				changed = true
-			}
-		}
-		if changed {
-			if err := b.save(*t); err != nil {
+	for _, t := range b.all() {
+		next := t.Copy()
+		if failUnfinished(&next) {
+			if _, err := b.change(t.ID, func(t *Template) error { failUnfinished(t); return nil }); err != nil {
 				return err
 			}
 		}
-		for id := range t.snapshots() {
-			needed[id] = true
-		}
+		maps.Copy(needed, next.Snapshots())
 	}
 	sandboxes, snapshots, err := b.o.Yard.Left(ctx)
 	if err != nil {
@@ -127,8 +119,20 @@ func (b *Builder) sweep(ctx context.Context) error {
 	return nil
 }
 
+// failUnfinished fails the builds of a template that a server before did not finish,
+// and reports whether there were any.
+func failUnfinished(t *Template) (changed bool) {
+	for i := range t.Builds {
+		if x := &t.Builds[i]; !x.Status.Over() {
+			fail(x, "", "the server was stopped during the build: build again, and the steps that were finished are not run again")
+			changed = true
+		}
+	}
+	return changed
+}
+
 // fail notes that a build has failed.
-func (x *Build) fail(step, text string) {
+func fail(x *Build, step, text string) {
 	x.Status, x.Reason, x.FinishedAt = Failed, &Reason{Text: text, Step: step}, now()
 }
 
@@ -181,10 +185,7 @@ func Full(name, tag string) string {
 }
 
 // NotFound returns the error of a template that nobody has built.
-func NotFound(name string) error {
-	return errdef.New(errdef.NotFound, "template_not_found", "template '%.200s' not found", name).
-		WithRemedy("GET /templates lists what there is")
-}
+func NotFound(name string) error { return store.ErrTemplateNotFound(name) }
 
 // Request asks for a build.
 type Request struct {
@@ -211,51 +212,25 @@ func (b *Builder) Request(req Request) (Template, Build, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := b.called(req.Key, req.Name)
-	if err := b.fits(req.Key, t, len(tags)); err != nil {
-		return Template{}, Build{}, err
-	}
-	next := Template{ID: newTemplateID(), Name: req.Name, Key: req.Key, CreatedAt: now(), Tags: map[string]Tag{}}
-	if t != nil {
-		next = t.copy()
-	}
 	made := Build{ID: newID(), Status: Waiting, Tags: tags, Limits: req.Limits, CreatedAt: now()}
-	next.UpdatedAt = made.CreatedAt
-	next.Builds = remembered(append([]Build{made}, next.Builds...))
-	if err := b.save(next); err != nil {
+	t, err := b.save(func() (Template, error) {
+		next := Template{ID: newTemplateID(), Name: req.Name, Key: req.Key, CreatedAt: made.CreatedAt, Tags: map[string]Tag{}}
+		if t := b.called(req.Key, req.Name); t != nil {
+			next = t.Copy()
+		}
+		if len(next.Tags)+len(tags) > mostTags {
+			return next, tooManyTags(&next)
+		}
+		next.UpdatedAt = made.CreatedAt
+		next.Builds = remembered(append([]Build{made}, next.Builds...))
+		return next, nil
+	})
+	if err != nil {
 		return Template{}, Build{}, err
 	}
-	b.templates[next.ID] = &next
 	b.journals[made.ID] = &journal{}
 	b.forgetJournals()
-	return next.copy(), made, nil
-}
-
-// fits refuses what is more than a key may have. The caller holds mu.
-func (b *Builder) fits(key string, t *Template, tags int) error {
-	templates, open := 0, 0
-	for _, x := range b.templates {
-		if x.Key != key {
-			continue
-		}
-		templates++
-		for _, one := range x.Builds {
-			if !one.Status.Over() && time.Since(one.CreatedAt) < startWithin {
-				open++
-			}
-		}
-	}
-	switch {
-	case t == nil && templates >= mostOfKey:
-		return errdef.New(errdef.Exhausted, "too_many_templates", "this API key has built %d templates, which is as many as it may have", templates).
-			WithRemedy("delete some").With("allowed", mostOfKey)
-	case open >= mostWaiting:
-		return errdef.New(errdef.Exhausted, "too_many_builds", "%d builds of this API key have not come to their end, which is as many as it may have", open).
-			WithRemedy("wait until some are over, or delete their templates").With("allowed", mostWaiting)
-	case t != nil && len(t.Tags)+tags > mostTags:
-		return tooManyTags(t)
-	}
-	return nil
+	return t, made, nil
 }
 
 func tooManyTags(t *Template) error {
@@ -269,7 +244,7 @@ func remembered(all []Build) []Build {
 	over := 0
 	return slices.DeleteFunc(all, func(x Build) bool {
 		if !x.Status.Over() {
-			return x.Status == Waiting && time.Since(x.CreatedAt) > startWithin
+			return x.Status == Waiting && time.Since(x.CreatedAt) > store.BuildStartWithin
 		}
 		over++
 		return over > mostBuilds
@@ -343,7 +318,7 @@ func (b *Builder) Template(key, ref string) (Template, error) {
 	if t == nil {
 		return Template{}, NotFound(ref)
 	}
-	return t.copy(), nil
+	return t.Copy(), nil
 }
 
 // byID returns a template.
@@ -351,7 +326,7 @@ func (b *Builder) byID(id string) (Template, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t := b.templates[id]; t != nil {
-		return t.copy(), nil
+		return t.Copy(), nil
 	}
 	return Template{}, NotFound(id)
 }
@@ -362,7 +337,7 @@ func (b *Builder) Templates() []Template {
 	defer b.mu.Unlock()
 	var list []Template
 	for _, t := range b.all() {
-		list = append(list, t.copy())
+		list = append(list, t.Copy())
 	}
 	return list
 }
@@ -378,11 +353,11 @@ type Progress struct {
 func (b *Builder) Progress(template, id string, offset, most int) (Progress, error) {
 	b.mu.Lock()
 	t := b.templates[template]
-	if t == nil || t.build(id) == nil {
+	if t == nil || t.Build(id) == nil {
 		b.mu.Unlock()
 		return Progress{}, buildNotFound(template, id)
 	}
-	p := Progress{Build: *t.build(id)}
+	p := Progress{Build: *t.Build(id)}
 	j := b.journals[id]
 	b.mu.Unlock()
 	if j != nil {
@@ -396,23 +371,18 @@ func buildNotFound(template, id string) error {
 }
 
 // change changes a template, durably. It is an errdef.NotFound where it was deleted
-// meanwhile.
+// meanwhile. What f does is done again where another server was faster.
 func (b *Builder) change(id string, f func(*Template) error) (Template, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := b.templates[id]
-	if t == nil {
-		return Template{}, NotFound(id)
-	}
-	next := t.copy()
-	if err := f(&next); err != nil {
-		return Template{}, err
-	}
-	if err := b.save(next); err != nil {
-		return Template{}, err
-	}
-	b.templates[id] = &next
-	return next.copy(), nil
+	return b.save(func() (Template, error) {
+		t := b.templates[id]
+		if t == nil {
+			return Template{}, NotFound(id)
+		}
+		next := t.Copy()
+		return next, f(&next)
+	})
 }
 
 // Start begins a build of a template that waits.
@@ -422,7 +392,7 @@ func (b *Builder) Start(template, id string, r Recipe) error {
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
 	t, err := b.change(template, func(t *Template) error {
-		x := t.build(id)
+		x := t.Build(id)
 		switch {
 		case x == nil:
 			return buildNotFound(template, id)
@@ -460,7 +430,7 @@ func (b *Builder) Delete(ctx context.Context, id string) error {
 		b.mu.Unlock()
 		return NotFound(id)
 	}
-	if err := b.unsave(id); err != nil {
+	if err := b.o.Store.RemoveTemplate(context.WithoutCancel(ctx), id); err != nil && !errdef.Is(err, errdef.NotFound) {
 		b.mu.Unlock()
 		return err
 	}
@@ -473,7 +443,7 @@ func (b *Builder) Delete(ctx context.Context, id string) error {
 	b.forgetJournals()
 	b.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	for id := range t.snapshots() {
+	for id := range t.Snapshots() {
 		b.drop(ctx, id)
 	}
 	return b.files.forget(id)
@@ -483,6 +453,7 @@ func (b *Builder) Delete(ctx context.Context, id string) error {
 func (b *Builder) Untag(ctx context.Context, id string, tags []string) error {
 	var gone []string
 	_, err := b.change(id, func(t *Template) error {
+		gone = nil
 		for _, tag := range tags {
 			if tag == DefaultTag {
 				return errdef.New(errdef.Invalid, "template_tag_fixed", "the tag %s of a template cannot be removed", DefaultTag).

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 )
 
 func TestSecondBuildRunsNoStep(t *testing.T) {
@@ -411,46 +414,114 @@ func TestNamesOfKeys(t *testing.T) {
 	}
 }
 
-// TestRecordsWithoutIDs: what a server of before has stored under names is there under
-// ids, with its files, also if the server is killed while it gives them.
-func TestRecordsWithoutIDs(t *testing.T) {
-	w := newWorld(t)
-	w.make("tpl", recipe(run("one")))
-	hash := strings.Repeat("a", 64)
-	id := w.idOf("tpl")
-	old, err := w.Builder.Template("", id)
-	if err != nil {
-		t.Fatal(err)
-	}
+// asBefore has what a template is be in a file alone, as a server before had it: under
+// its id, or its name.
+func (w *world) asBefore(name string, version int) (path string, data []byte) {
+	w.Helper()
 	w.Stop()
-	old.ID = ""
-	data, err := json.Marshal(map[string]any{"version": 1, "template": old})
-	before := w.files.path("tpl", hash)
-	if err := errors.Join(err, os.Remove(w.recordPath(id)), os.WriteFile(w.recordPath("tpl"), data, 0o600), os.MkdirAll(filepath.Dir(before), 0o700), os.WriteFile(before, []byte("files"), 0o600)); err != nil {
-		t.Fatal(err)
+	old, err := w.Builder.Template("", w.idOf(name))
+	if err != nil {
+		w.Fatal(err)
 	}
-	for range 2 { // the second time the record of before is there too
-		w.open()
-		now, err := w.Builder.Template("k1", "tpl")
-		if err != nil || now.ID == "" || len(now.Cache) != 1 || len(w.Templates()) != 1 {
-			t.Fatalf("%v: it is %+v, of %d", err, now, len(w.Templates()))
-		}
-		if !w.files.has(now.ID, hash) {
-			t.Error("its files are gone")
-		}
-		if _, err := os.Stat(w.recordPath("tpl")); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the record of before: %v", err)
-		}
-		w.Stop()
-		if err := os.WriteFile(w.recordPath("tpl"), data, 0o600); err != nil {
+	stem := old.ID
+	if version == 1 {
+		old.ID, stem = "", old.Name
+	}
+	data, err = json.Marshal(map[string]any{"version": version, "template": old})
+	path = w.recordPath(stem)
+	if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, data, 0o600)); err != nil {
+		w.Fatal(err)
+	}
+	w.data = memstore.NewData()
+	return path, data
+}
+
+// TestTemplatesOfAServerBefore: what it had in files is in the store, with ids and
+// uploads, also if the server is killed while it takes them over, or cannot.
+func TestTemplatesOfAServerBefore(t *testing.T) {
+	for version := 1; version <= 2; version++ {
+		w := newWorld(t)
+		w.make("tpl", recipe(run("one")))
+		_, waits, err := w.Request(Request{Name: "tpl", Key: "k1"})
+		if err != nil {
 			t.Fatal(err)
 		}
+		path, data := w.asBefore("tpl", version)
+		hash, stem := strings.Repeat("a", 64), strings.TrimSuffix(filepath.Base(path), recordEnd)
+		files := w.files.path(stem, hash)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(files), 0o700), os.WriteFile(files, []byte("files"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		refuse := memstore.Open(w.data, memstore.Hooks{})
+		if _, err := Open(t.Context(), Options{Dir: w.dir, Store: fullStore{refuse}, Workshop: w.shop, Yard: w.shop, Log: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Error("it opened without the store")
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("what could not be stored: %v", err)
+		}
+		for range 2 { // the second time the file is there still
+			w.open()
+			now, err := w.Builder.Template("k1", "tpl")
+			if err != nil || now.ID == "" || len(now.Cache) != 1 || len(now.Builds) != 2 || len(w.Templates()) != 1 {
+				t.Fatalf("%v: it is %+v, of %d", err, now, len(w.Templates()))
+			}
+			if now.Build(waits.ID).Status != Failed {
+				t.Errorf("the build that waited is %+v", now.Build(waits.ID))
+			}
+			if !w.files.has(now.ID, hash) {
+				t.Error("its files are gone")
+			}
+			if _, err := os.Stat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the files of before: %v", err)
+			}
+			w.Stop()
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, data, 0o600), os.WriteFile(path+".new", nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.open()
+		w.commands()
+		w.make("tpl", recipe(run("one")))
+		if got := w.commands(); len(got) != 0 {
+			t.Errorf("the next build ran %q again", got)
+		}
 	}
+}
+
+// fullStore takes nothing.
+type fullStore struct{ store.BuiltTemplates }
+
+func (fullStore) PutTemplate(context.Context, Template) error { return memstore.ErrFull }
+
+// TestTwoServers has two builders on one store: what one does holds for the other, whose
+// memory knows nothing of it.
+func TestTwoServers(t *testing.T) {
+	w := newWorld(t)
+	one := w.Builder
 	w.open()
-	w.commands()
-	w.make("tpl", recipe(run("one")))
-	if got := w.commands(); len(got) != 0 {
-		t.Errorf("the next build ran %q again", got)
+	two := w.Builder
+	if _, _, err := one.Request(Request{Name: "tpl", Key: "k1"}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range store.MostOpenBuilds + 5 {
+		_, _, err := []*Builder{two, one}[i%2].Request(Request{Name: "tpl", Key: "k1"})
+		if i < store.MostOpenBuilds-1 && err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		if i >= store.MostOpenBuilds-1 {
+			class(t, err, errdef.Exhausted, "too_many_builds")
+		}
+	}
+	all, err := one.o.Store.Templates(t.Context())
+	if err != nil || len(all) != 1 || len(all[0].Builds) != store.MostOpenBuilds {
+		t.Fatalf("%v: there are %+v", err, all)
+	}
+	if err := one.Delete(t.Context(), all[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	class(t, two.Untag(t.Context(), all[0].ID, nil), errdef.NotFound, "template_not_found")
+	if again, _, err := two.Request(Request{Name: "tpl", Key: "k1"}); err != nil || again.ID == all[0].ID {
+		t.Errorf("after the other server deleted it: %s, %v", again.ID, err)
 	}
 }
 
@@ -539,27 +610,35 @@ func TestServerIsKilledDuringBuild(t *testing.T) {
 	}
 }
 
-// A record that cannot be read stops the server before anything is removed that
-// only the record says is needed.
+// A file of a server before that cannot be taken over stops the server before anything
+// is removed that only the file says is needed.
 func TestUnreadableRecord(t *testing.T) {
 	w := newWorld(t)
 	w.make("tpl", recipe(run("one")))
-	w.Stop()
-	at := w.recordPath(w.idOf("tpl"))
-	good, err := os.ReadFile(at)
-	if err != nil {
-		t.Fatal(err)
+	at, good := w.asBefore("tpl", 2)
+	unreadable := func(what, text string) {
+		t.Helper()
+		_, err := Open(t.Context(), Options{Dir: w.dir, Store: memstore.Open(w.data, memstore.Hooks{}), Workshop: w.shop, Yard: w.shop, Log: slog.New(slog.DiscardHandler)})
+		if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "template_unreadable" || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), text) {
+			t.Errorf("with the record %q: %v", what, err)
+		}
 	}
 	for _, bad := range []string{"", "{", `{"version":99,"template":{"name":"tpl"}}`} {
 		if err := os.WriteFile(at, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Open(t.Context(), Options{Dir: w.dir, Workshop: w.shop, Yard: w.shop, Log: slog.New(slog.DiscardHandler)})
-		if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "template_unreadable" || !strings.Contains(err.Error(), at) {
-			t.Errorf("with the record %q: %v", bad, err)
-		}
+		unreadable(bad, "")
 	}
 	if err := os.WriteFile(at, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	st := memstore.Open(w.data, memstore.Hooks{})
+	other := Template{ID: newTemplateID(), Name: "tpl", Key: "k1"}
+	if err := st.PutTemplate(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	unreadable("beside another of its name", `another template named "tpl"`)
+	if err := st.RemoveTemplate(t.Context(), other.ID); err != nil {
 		t.Fatal(err)
 	}
 	w.open()
@@ -676,7 +755,7 @@ func TestForcedStepsReplaceWhatTheyLedTo(t *testing.T) {
 
 func TestOpenBuildsAreBounded(t *testing.T) {
 	w := newWorld(t)
-	for range mostWaiting {
+	for range store.MostOpenBuilds {
 		if _, _, err := w.Request(Request{Name: "tpl", Key: "k1"}); err != nil {
 			t.Fatal(err)
 		}
@@ -803,7 +882,7 @@ func TestWhatIsKnownIsBounded(t *testing.T) {
 	one, err := w.Builder.Template("k1", "tpl")
 	total := 0
 	for _, r := range one.Cache {
-		total += r.size()
+		total += weight(r)
 	}
 	if err != nil || total > mostResults || len(one.Cache) == 0 {
 		t.Errorf("%v: %d results of %d bytes are known", err, len(one.Cache), total)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -275,11 +276,12 @@ type world struct {
 	*testing.T
 	*shop
 	*Builder
-	dir string
+	dir  string
+	data *memstore.Data
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{T: t, shop: newShop(), dir: t.TempDir()}
+	w := &world{T: t, shop: newShop(), dir: t.TempDir(), data: memstore.NewData()}
 	w.open()
 	return w
 }
@@ -288,7 +290,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) open() {
 	w.Helper()
 	b, err := Open(w.Context(), Options{
-		Dir: w.dir, Workshop: w.shop, Yard: w.shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+		Dir: w.dir, Store: memstore.Open(w.data, memstore.Hooks{}), Workshop: w.shop, Yard: w.shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		w.Fatal(err)
@@ -383,7 +385,7 @@ func (w *world) clean() {
 		sandboxes, snapshots, _ = w.Left(w.Context())
 		needed = map[string]bool{}
 		for _, t := range w.Templates() {
-			maps.Copy(needed, t.snapshots())
+			maps.Copy(needed, t.Snapshots())
 		}
 		delete(needed, "")
 		if len(sandboxes) == 0 && len(snapshots) == len(needed) && !slices.ContainsFunc(snapshots, func(id string) bool { return !needed[id] }) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // hashForm is how clients call the files of a step.
@@ -245,7 +246,7 @@ func (b *Builder) awaits(template string, then time.Time) error {
 		return err
 	}
 	for _, x := range t.Builds {
-		if x.Status == Waiting && !x.CreatedAt.After(then) && time.Since(x.CreatedAt) < startWithin {
+		if x.Status == Waiting && !x.CreatedAt.After(then) && time.Since(x.CreatedAt) < store.BuildStartWithin {
 			return nil
 		}
 	}

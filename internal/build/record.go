@@ -2,94 +2,57 @@ package build
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// Status is how far a build is.
-type Status string
+// What is stored of templates.
+type (
+	Template = store.Template
+	Build    = store.Build
+	Status   = store.BuildStatus
+	Reason   = store.BuildReason
+	Limits   = store.BuildLimits
+	Tag      = store.Tag
+	Result   = store.StepResult
+	State    = store.StepState
+)
 
 // The states of a build. The last two are final.
 const (
-	Waiting  Status = "waiting"
-	Building Status = "building"
-	Ready    Status = "ready"
-	Failed   Status = "error"
+	Waiting  = store.BuildWaiting
+	Building = store.BuildRunning
+	Ready    = store.BuildReady
+	Failed   = store.BuildFailed
 )
 
-// Over reports whether a build has come to its end.
-func (s Status) Over() bool { return s == Ready || s == Failed }
-
-// Reason is why a build failed.
-type Reason struct {
-	Text string `json:"text"`
-	Step string `json:"step,omitempty"` // as that of a [Line]
-}
-
-// Build is one making of a template.
-type Build struct {
-	ID         string    `json:"id"`
-	Status     Status    `json:"status"`
-	Tags       []string  `json:"tags"` // that it gets when it is ready
-	Limits     Limits    `json:"limits"`
-	CreatedAt  time.Time `json:"createdAt"`
-	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	Reason     *Reason   `json:"reason,omitempty"`
-}
-
-// Tag is a name of a result.
-type Tag struct {
-	Build    string    `json:"build"`
-	Snapshot string    `json:"snapshot"`
-	Memory   bool      `json:"memory,omitempty"` // it has memory too
-	At       time.Time `json:"at"`
-}
-
-// Template is what an API key builds under one name.
-type Template struct {
-	ID        string         `json:"id"` // never used again
-	Name      string         `json:"name"`
-	Key       string         `json:"key"` // the id of the API key that has made it, among whose templates no other has the name
-	CreatedAt time.Time      `json:"createdAt"`
-	UpdatedAt time.Time      `json:"updatedAt"`
-	Builds    []Build        `json:"builds"` // newest first
-	Tags      map[string]Tag `json:"tags"`
-	// Cache is what steps have led to, those that were used last first.
-	Cache []Result `json:"cache,omitempty"`
-}
-
-// CalledBy returns by what an API key names the template: its id, unless it is its own.
-func (t *Template) CalledBy(key string) string {
-	if t.Key == key {
-		return t.Name
+// with returns a state with one more variable.
+func with(s State, name, value string) State {
+	env := maps.Clone(s.Env)
+	if env == nil {
+		env = map[string]string{}
 	}
-	return t.ID
+	env[name] = value
+	s.Env = env
+	return s
 }
 
-// Result is what is known of steps that were run.
-type Result struct {
-	Hash     string `json:"hash"`     // of the origin and of all steps up to this one
-	Snapshot string `json:"snapshot"` // of the files after it; empty for those of the origin
-	State    State  `json:"state"`
-}
-
-// size is about how much memory a result takes.
-func (r Result) size() int { return 256 + r.State.size() }
-
-// size is how many bytes the variables of a state have.
-func (s State) size() (n int) {
+// sizeOf is how many bytes the variables of a state have.
+func sizeOf(s State) (n int) {
 	for name, value := range s.Env {
 		n += len(name) + len(value)
 	}
@@ -100,150 +63,168 @@ func (s State) size() (n int) {
 func bounded(all []Result) []Result {
 	total := 0
 	for i, r := range all {
-		if total += r.size(); total > mostResults {
+		if total += weight(r); total > mostResults {
 			return all[:i]
 		}
 	}
 	return all
 }
 
-// copy returns a template that shares nothing with t that changes.
-func (t *Template) copy() Template {
-	c := *t
-	c.Builds, c.Cache = slices.Clone(t.Builds), slices.Clone(t.Cache)
-	c.Tags = map[string]Tag{}
-	for name, tag := range t.Tags {
-		c.Tags[name] = tag
+// weight is about how much memory a result takes.
+func weight(r Result) int { return 256 + sizeOf(r.State) }
+
+// load reads all templates. What this server knows was read once; others may have
+// changed it when it writes.
+func (b *Builder) load(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Join(b.o.Dir, filesDir), 0o700); err != nil {
+		return fmt.Errorf("open builds: %w", err)
 	}
-	return c
+	if err := b.adopt(ctx); err != nil {
+		return err
+	}
+	return b.reload(ctx)
 }
 
-// build returns a build of the template; nil if there is none.
-func (t *Template) build(id string) *Build {
-	for i := range t.Builds {
-		if t.Builds[i].ID == id {
-			return &t.Builds[i]
-		}
+// reload reads all templates again. The caller holds mu, or is alone.
+func (b *Builder) reload(ctx context.Context) error {
+	all, err := b.o.Store.Templates(ctx)
+	if err != nil {
+		return fmt.Errorf("open builds: %w", err)
+	}
+	b.templates = map[string]*Template{}
+	for i := range all {
+		b.templates[all[i].ID] = &all[i]
 	}
 	return nil
 }
 
-// snapshots returns all that the template needs.
-func (t *Template) snapshots() map[string]bool {
-	needed := map[string]bool{}
-	for _, tag := range t.Tags {
-		needed[tag.Snapshot] = true
+// tries bounds how often a change is made anew because another server was faster.
+const tries = 10
+
+// save makes what make returns durable, and known. Make is called again, with what is
+// stored by then, where another server was faster. The caller holds mu.
+func (b *Builder) save(make func() (Template, error)) (Template, error) {
+	ctx := context.WithoutCancel(b.ctx) // also what is noted at the end
+	for n := 1; ; n++ {
+		t, err := make()
+		if err != nil {
+			return Template{}, err
+		}
+		err = b.o.Store.PutTemplate(ctx, t)
+		if err == nil {
+			t.Rev++
+			b.templates[t.ID] = &t
+			return t.Copy(), nil
+		}
+		e, _ := errors.AsType[*errdef.Error](err)
+		if e == nil || !behind[e.Code] || n == tries {
+			return Template{}, err
+		}
+		if err := b.reload(ctx); err != nil {
+			return Template{}, err
+		}
 	}
-	for _, r := range t.Cache {
-		needed[r.Snapshot] = true
-	}
-	return needed
 }
 
-// recordForm is the form of a template on disk.
+// behind are the errors of the store that say that this server knows too little.
+var behind = map[string]bool{"template_changed": true, "template_exists": true, "template_not_found": true}
+
+// Names in the directory of a builder.
+const (
+	recordsDir = "templates" // of a server before, whose templates are not in the store
+	filesDir   = "files"
+	recordEnd  = ".json"
+)
+
+// recordForm is the form of a template in a file of its own. In version 1 it has a name
+// alone, and in version 2 an id.
 type recordForm struct {
 	Version  int      `json:"version"`
 	Template Template `json:"template"`
 }
 
-// recordVersion is that of records whose templates have ids. In those of version 1
-// they have names alone.
-const recordVersion = 2
-
-// Names in the directory of a builder.
-const (
-	recordsDir = "templates"
-	filesDir   = "files"
-	recordEnd  = ".json"
-	newEnd     = ".new"
-)
-
-func (b *Builder) recordPath(id string) string {
-	return filepath.Join(b.o.Dir, recordsDir, id+recordEnd)
+func (b *Builder) recordPath(stem string) string {
+	return filepath.Join(b.o.Dir, recordsDir, stem+recordEnd)
 }
 
-// save makes a template durable.
-func (b *Builder) save(t Template) error {
-	data, err := json.Marshal(recordForm{Version: recordVersion, Template: t})
-	if err != nil {
-		return err
+// adopt moves the templates of a server before into the store. Each file goes when its
+// template is there; a server that is killed before goes on with the next.
+func (b *Builder) adopt(ctx context.Context) error {
+	dir := filepath.Join(b.o.Dir, recordsDir)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	at := b.recordPath(t.ID)
-	if err := durable.WriteFile(at+newEnd, data); err != nil {
-		return fmt.Errorf("store template %s: %w", t.Name, err)
-	}
-	if err := os.Rename(at+newEnd, at); err != nil {
-		return fmt.Errorf("store template %s: %w", t.Name, err)
-	}
-	return durable.Sync(filepath.Dir(at))
-}
-
-// load reads all templates.
-func (b *Builder) load() error {
-	for _, dir := range []string{recordsDir, filesDir} {
-		if err := os.MkdirAll(filepath.Join(b.o.Dir, dir), 0o700); err != nil {
-			return fmt.Errorf("open builds: %w", err)
-		}
-	}
-	entries, err := os.ReadDir(filepath.Join(b.o.Dir, recordsDir))
 	if err != nil {
 		return fmt.Errorf("open builds: %w", err)
+	}
+	all, err := b.o.Store.Templates(ctx)
+	if err != nil {
+		return fmt.Errorf("open builds: %w", err)
+	}
+	known := map[string]bool{}
+	for _, t := range all {
+		known[t.ID] = true
 	}
 	for _, e := range entries {
 		stem, ok := strings.CutSuffix(e.Name(), recordEnd)
 		if !ok {
 			continue // half written
 		}
-		f, err := b.read(stem)
+		t, err := b.read(stem)
+		if err == nil {
+			err = b.renameFiles(stem, t)
+		}
+		if err == nil && !known[t.ID] {
+			failUnfinished(&t)
+			err = b.o.Store.PutTemplate(ctx, t)
+		}
 		if err != nil {
-			return errdef.New(errdef.Internal, "template_unreadable", "%s, which says what template %s was built from, cannot be read: %w", b.recordPath(stem), cmp.Or(f.Template.Name, stem), err).
+			return errdef.New(errdef.Internal, "template_unreadable", "%s, which says what template %s was built from, cannot be taken into the database: %w", b.recordPath(stem), cmp.Or(t.Name, stem), err).
 				WithRemedy("put back a copy of the file, or move it away: the server then goes on without the template, and removes its layers")
 		}
-		if f.Version == 1 {
-			if err := b.renew(&f.Template); err != nil {
-				return err
-			}
+		if err := os.Remove(b.recordPath(stem)); err != nil {
+			return fmt.Errorf("open builds: %w", err)
 		}
-		b.templates[f.Template.ID] = &f.Template
+		b.o.Log.Info("template taken into the database", "template", t.Name, "id", t.ID, "key", t.Key)
 	}
-	return nil
+	if err := os.RemoveAll(dir); err != nil { // what is half written
+		return fmt.Errorf("open builds: %w", err)
+	}
+	return durable.Sync(b.o.Dir)
 }
 
-// read reads a record.
-func (b *Builder) read(stem string) (f recordForm, err error) {
+// read reads a file. A template that has no id gets one, which is the same whenever it
+// is read.
+func (b *Builder) read(stem string) (Template, error) {
+	var f recordForm
 	data, err := os.ReadFile(b.recordPath(stem))
 	if err == nil {
 		err = json.Unmarshal(data, &f)
 	}
-	called := f.Template.ID
+	if err != nil {
+		return Template{}, err
+	}
+	t, called := f.Template, f.Template.ID
 	if f.Version == 1 {
-		called = f.Template.Name
+		called = t.Name
+		sum := sha256.Sum256([]byte(t.Name + " " + t.CreatedAt.Format(time.RFC3339Nano)))
+		t.ID = "t" + hex.EncodeToString(sum[:])[:20]
 	}
-	if err == nil && (f.Version < 1 || f.Version > recordVersion || called != stem) {
-		err = fmt.Errorf("it is of version %d, and this server reads %d", f.Version, recordVersion)
+	if f.Version < 1 || f.Version > 2 || called != stem {
+		return t, fmt.Errorf("it is of version %d, and this server reads 1 and 2", f.Version)
 	}
-	return f, err
+	return t, nil
 }
 
-// renew gives a template of version 1 an id. It is the same whenever it is asked for:
-// the server may be killed meanwhile.
-func (b *Builder) renew(t *Template) error {
-	sum := sha256.Sum256([]byte(t.Name + " " + t.CreatedAt.Format(time.RFC3339Nano)))
-	t.ID = "t" + hex.EncodeToString(sum[:])[:20]
-	if err := os.Rename(filepath.Join(b.o.Dir, filesDir, t.Name), filepath.Join(b.o.Dir, filesDir, t.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("give template %s an id: %w", t.Name, err)
+// renameFiles has the files of a template without an id be under the one that it got.
+func (b *Builder) renameFiles(stem string, t Template) error {
+	if stem == t.ID {
+		return nil
 	}
-	if err := b.save(*t); err != nil {
+	dir := filepath.Join(b.o.Dir, filesDir)
+	if err := os.Rename(filepath.Join(dir, stem), filepath.Join(dir, t.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return b.unsave(t.Name)
-}
-
-// unsave removes what is stored of a template.
-func (b *Builder) unsave(id string) error {
-	err := os.Remove(b.recordPath(id))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove template %s: %w", id, err)
-	}
-	return durable.Sync(filepath.Join(b.o.Dir, recordsDir))
+	return durable.Sync(dir)
 }

@@ -52,7 +52,7 @@ func (b *Builder) run(ctx context.Context, t Template, id string, r Recipe) {
 	if j == nil { // deleted
 		return
 	}
-	m := &making{b: b, t: t, build: *t.build(id), recipe: r, log: j, step: stepBase}
+	m := &making{b: b, t: t, build: *t.Build(id), recipe: r, log: j, step: stepBase}
 	began := time.Now()
 	err := m.inTurn(ctx)
 	b.o.Log.Info("template built", "template", t.Name, "build", id, "step", m.step, "dur", time.Since(began), "err", err)
@@ -415,9 +415,9 @@ func (m *making) leave(ctx context.Context) {
 // earlier builds had led to is forgotten when this one is ready: its recipe is
 // the one that will be built again.
 func (m *making) settle(ctx context.Context, failed error) {
-	before := m.t.snapshots()
+	before := m.t.Snapshots()
 	t, err := m.change(func(t *Template) {
-		before = t.snapshots()
+		before = t.Snapshots()
 		cache := slices.Clone(m.results)
 		if failed != nil {
 			for _, r := range t.Cache {
@@ -427,9 +427,9 @@ func (m *making) settle(ctx context.Context, failed error) {
 			}
 		}
 		t.Cache = bounded(cache)
-		x := t.build(m.build.ID)
+		x := t.Build(m.build.ID)
 		if x.Status, x.FinishedAt = Ready, now(); failed != nil {
-			x.fail(m.step, failed.Error())
+			fail(x, m.step, failed.Error())
 			m.say(Error, "%s", x.Reason.Text)
 		}
 		t.UpdatedAt = now()
@@ -443,7 +443,7 @@ func (m *making) settle(ctx context.Context, failed error) {
 	delete(m.b.cancels, m.build.ID)
 	m.b.forgetJournals()
 	m.b.mu.Unlock()
-	needed := t.snapshots()
+	needed := t.Snapshots()
 	for _, id := range m.spare {
 		before[id] = true
 	}

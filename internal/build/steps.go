@@ -136,7 +136,7 @@ func (m *making) setEnv(ctx context.Context, state State, args []string) (State,
 			}
 			value = said.String()
 		}
-		if state = state.with(args[i], value); state.size() > mostEnv {
+		if state = with(state, args[i], value); sizeOf(state) > mostEnv {
 			return state, invalid("the variables have more than %d KiB", mostEnv>>10)
 		}
 	}

@@ -300,7 +300,7 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 	if err != nil {
 		return nil, nil, err
 	}
-	builder, err := openBuilds(ctx, o, sup, closers)
+	builder, err := openBuilds(ctx, o, st, sup, closers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -321,9 +321,9 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 }
 
 // openBuilds makes templates of steps.
-func openBuilds(ctx context.Context, o Options, sup *supervisor.Supervisor, closers *cleanups) (*build.Builder, error) {
+func openBuilds(ctx context.Context, o Options, st store.Store, sup *supervisor.Supervisor, closers *cleanups) (*build.Builder, error) {
 	shop := &workshop.Workshop{Sandboxes: sup, Snapshots: sup, Templates: sup}
-	b, err := build.Open(ctx, build.Options{Dir: recipesIn(o.StateDir), Workshop: shop, Yard: shop, Room: sup.HasRoom, Most: o.MaxTimeout, Log: o.Log})
+	b, err := build.Open(ctx, build.Options{Dir: recipesIn(o.StateDir), Store: st, Workshop: shop, Yard: shop, Room: sup.HasRoom, Most: o.MaxTimeout, Log: o.Log})
 	if err != nil {
 		return nil, err
 	}

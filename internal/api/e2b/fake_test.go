@@ -63,7 +63,7 @@ func newBuilder(t *testing.T, shop interface {
 }) *build.Builder {
 	t.Helper()
 	b, err := build.Open(t.Context(), build.Options{
-		Dir: t.TempDir(), Workshop: shop, Yard: shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+		Dir: t.TempDir(), Store: memstore.Open(memstore.NewData(), memstore.Hooks{}), Workshop: shop, Yard: shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
