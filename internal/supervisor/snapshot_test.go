@@ -727,6 +727,30 @@ func TestNamesOfSnapshots(t *testing.T) {
 	if of["d"] != 1 || of["e"] != 1 {
 		t.Errorf("of a snapshot and a result at once there are %v, want one for each key", of)
 	}
+	// A template has its names before it has a result. That is known before the sandbox
+	// is asked for anything, or else when the snapshot commits.
+	build := func(name string) error {
+		return s.o.Store.PutTemplate(t.Context(), store.Template{ID: "t" + name, Key: "f", Name: name})
+	}
+	if err := build("built"); err != nil {
+		t.Fatal(err)
+	}
+	if err := named("f", "built", "b4"); err != nil {
+		t.Errorf("its own result: %v", err)
+	}
+	b.set(func() { b.checkpoint = func() error { return build("late") } })
+	id = create(t, s, CreateRequest{})
+	for _, name := range []string{"built", "built:v1"} {
+		if err := named("f", name, ""); code(err) != "snapshot_exists" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := named("f", "late:v1", ""); err == nil || !strings.Contains(err.Error(), `"late"`) {
+		t.Errorf("with a template that was asked for meanwhile: %v", err)
+	}
+	if rec := record(t, s, id); rec.Situation() != lifecycle.Situation(lifecycle.Running) {
+		t.Errorf("it is %s", rec.Situation())
+	}
 	stop()
 	s, _ = b.open() // with all of them
 	for key, build := range map[string]string{"a": "b1", "b": "", "c": "b3"} {

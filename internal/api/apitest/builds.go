@@ -8,6 +8,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // Builds are the templates that were built on a server: "app", which is ready and was
@@ -72,4 +73,13 @@ func (b *Builds) Untag(_ context.Context, id string, tags []string) error {
 		}
 	}
 	return err
+}
+
+// FreeForSnapshot refuses a name that one of them can be built to.
+func (b *Builds) FreeForSnapshot(_ context.Context, snap store.Snapshot) error {
+	base := store.BaseName(snap.Name)
+	if _, err := b.Template(snap.Key, base); err != nil || snap.Config.Build != "" {
+		return nil
+	}
+	return store.ErrNameOfTemplate(base)
 }

@@ -18,6 +18,11 @@ import (
 // Snapshots are those of a server. There is always one that is called "kept", which
 // no list has.
 type Snapshots struct {
+	// Built has the templates whose names no snapshot gets; nil for none.
+	Built interface {
+		FreeForSnapshot(ctx context.Context, snap store.Snapshot) error
+	}
+
 	fake *Fake
 	list []store.Snapshot
 
@@ -68,6 +73,9 @@ func (x *Snapshots) take(id string, req supervisor.SnapshotRequest) (store.Snaps
 	sb, err := x.fake.find(id)
 	if err == nil {
 		err = snapshots.CheckName(req.Name)
+	}
+	if err == nil && x.Built != nil {
+		err = x.Built.FreeForSnapshot(context.Background(), store.Snapshot{Key: req.Key, Name: req.Name, Config: store.Config{Build: req.Build}})
 	}
 	if err != nil {
 		return store.Snapshot{}, err

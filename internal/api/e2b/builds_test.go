@@ -131,7 +131,7 @@ func TestStatusOfABuild(t *testing.T) {
 // TestLogOfABuild has a build fail in its third step, and asks for lines of its log in
 // every way.
 func TestLogOfABuild(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Builds = newBuilder(t, talkingShop{}) })
+	w := newWorld(t, func(o *Options) { o.Builds = newBuilder(t, noTemplates(), talkingShop{}) })
 	path := w.requested(goodKey, "a")
 	steps := `[{"type":"ENV","args":["A","1"]},{"type":"ENV","args":["B","2"]},{"type":"RUN","args":["x"]}]`
 	if a := w.do("POST", "/v2"+path, `{"fromTemplate":"base","steps":`+steps+`}`); a.Status != http.StatusAccepted || a.Body != "" {
@@ -188,7 +188,7 @@ func TestLoginOfABuild(t *testing.T) {
 		`{"type":"gcp","serviceAccountJson":"{\"key\":\"hidden\"}"}`: {User: "_json_key", Password: `{"key":"hidden"}`},
 	} {
 		asked := make(chan build.Base, 1)
-		w := newWorld(t, func(o *Options) { o.Builds = newBuilder(t, talkingShop{asked: asked}) })
+		w := newWorld(t, func(o *Options) { o.Builds = newBuilder(t, noTemplates(), talkingShop{asked: asked}) })
 		path := w.requested(goodKey, "a")
 		if a := w.do("POST", "/v2"+path, `{"fromImage":"registry.test/a","fromImageRegistry":`+sent+`}`); a.Status != http.StatusAccepted {
 			t.Fatalf("%d %s", a.Status, a.Body)
@@ -310,7 +310,7 @@ func TestAddressOfFilesEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			keys := &revocable{}
-			w := newWorld(t, func(o *Options) { o.Builds, o.Auth = newBuilder(t, talkingShop{}), keys })
+			w := newWorld(t, func(o *Options) { o.Builds, o.Auth = newBuilder(t, noTemplates(), talkingShop{}), keys })
 			build := w.requested(apitest.OwnKey, "a")
 			target := w.files(apitest.OwnKey, "a", hash).RequestURI()
 			c.end(w, keys, build)

@@ -41,7 +41,9 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	}
 	w := &world{apitest.NewWorld(t)}
 	hooks := newSender(t, w.Fake)
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Webhooks: hooks, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: newBuilder(t, noShop{}), Sign: func(purpose, text string) string { return "signed:" + purpose + ":" + text }, LocalDomain: "localhost:3000", Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	templates, snapshots := noTemplates(), apitest.NewSnapshots(w.Fake)
+	snapshots.Built = templates
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Webhooks: hooks, Templates: apitest.NewTemplates(w.Fake), Snapshots: snapshots, Builds: newBuilder(t, templates, noShop{}), Sign: func(purpose, text string) string { return "signed:" + purpose + ":" + text }, LocalDomain: "localhost:3000", Auth: apitest.Keyring{}, Keys: keys, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}
@@ -56,14 +58,17 @@ func (noShop) End(context.Context, string) error                         { retur
 func (noShop) Drop(context.Context, string) error                        { return nil }
 func (noShop) Left(context.Context) (sandboxes, snaps []string, e error) { return nil, nil, nil }
 
+// noTemplates returns a store in which there are none.
+func noTemplates() *memstore.Store { return memstore.Open(memstore.NewData(), memstore.Hooks{}) }
+
 // newBuilder returns a builder that lasts as long as the test.
-func newBuilder(t *testing.T, shop interface {
+func newBuilder(t *testing.T, templates *memstore.Store, shop interface {
 	build.Workshop
 	build.Yard
 }) *build.Builder {
 	t.Helper()
 	b, err := build.Open(t.Context(), build.Options{
-		Dir: t.TempDir(), Store: memstore.Open(memstore.NewData(), memstore.Hooks{}), Workshop: shop, Yard: shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+		Dir: t.TempDir(), Store: templates, Workshop: shop, Yard: shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -123,9 +123,6 @@ func newName(s *server, c *call, text string) (name, replace string, err error) 
 	if err := origins(s).Apart(name); err != nil {
 		return "", "", err
 	}
-	if err := origins(s).Free(c.key, name); err != nil {
-		return "", "", err
-	}
 	has, err := origins(s).Snapshot(c.key, name)
 	if errdef.Is(err, errdef.NotFound) {
 		return name, "", nil

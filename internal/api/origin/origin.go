@@ -104,21 +104,6 @@ func (o Origins) Built(key store.Key, ref string) (t build.Template, tag string,
 	return t, tag, err
 }
 
-// Free refuses a name for a new snapshot if it is one that a template of the key can be
-// built to: the snapshot would take it away. What other keys have named does not matter.
-func (o Origins) Free(key store.Key, name string) error {
-	of, _, _ := strings.Cut(Ref(name), ":")
-	_, err := o.Builds.Template(key.ID, of)
-	if errdef.Is(err, errdef.NotFound) {
-		return nil
-	}
-	if err == nil {
-		err = errdef.New(errdef.Exists, "snapshot_exists", "a template that was built is called %q", of).
-			WithRemedy("choose another name")
-	}
-	return err
-}
-
 // Apart refuses a name for a new snapshot that a template of the server has: where both
 // are asked for by one field, the snapshot would never be found.
 func (o Origins) Apart(name string) error {

@@ -64,9 +64,6 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	if err := origins(s).Apart(req.Name); err != nil {
 		return reply{}, err
 	}
-	if err := origins(s).Free(c.key, req.Name); err != nil {
-		return reply{}, err
-	}
 	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
 	if err != nil {
 		return reply{}, err

@@ -78,7 +78,7 @@ func TestSnapshotsOfOtherKeys(t *testing.T) {
 func TestNamesOfSnapshots(t *testing.T) {
 	w := newWorld(t)
 	at := all + "/" + w.claim("") + "/snapshots"
-	for _, name := range []string{"app", "app:v1", "app:v2", "App:v3", "broken:x"} {
+	for _, name := range []string{"app", "app:v1", "app:v2", "app:v3", "broken:x"} {
 		fails(w.Do("POST", at, `{"name":"`+name+`"}`), http.StatusConflict, "conflict", "built")
 	}
 	one := data(w.Do("POST", at, `{"name":"mine"}`), 201)["id"]

@@ -43,8 +43,10 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	t.Helper()
 	w := &world{World: apitest.NewWorld(t)}
 	w.inside = newInside(t, w.Fake)
+	builds, snapshots := apitest.NewBuilds(), apitest.NewSnapshots(w.Fake)
+	snapshots.Built = builds
 	o := Options{
-		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Volumes: w.Fake, Services: apitest.NewServices(w.Fake),
+		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: snapshots, Builds: builds, Volumes: w.Fake, Services: apitest.NewServices(w.Fake),
 		Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil)),
 	}
 	for _, c := range change {

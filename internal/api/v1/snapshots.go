@@ -98,9 +98,6 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		if err := origins(s).Apart(req.Name); err != nil {
 			return reply{}, err
 		}
-		if err := origins(s).Free(c.key, req.Name); err != nil {
-			return reply{}, err
-		}
 	}
 	if w, said := words["mode"]; said {
 		req.Mode = w.Value.(lifecycle.Mode)

@@ -50,7 +50,9 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	}
 	t.Cleanup(func() { _ = log.Close() })
 	w := &world{apitest.NewWorld(t), vault}
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Services: apitest.NewServices(w.Fake), Publisher: apitest.Publisher{}, Traces: apitest.NewTraces(w.Fake), Diaries: w.Fake, Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Secrets: vault, Audit: log, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	builds, snapshots := apitest.NewBuilds(), apitest.NewSnapshots(w.Fake)
+	snapshots.Built = builds
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: snapshots, Builds: builds, Services: apitest.NewServices(w.Fake), Publisher: apitest.Publisher{}, Traces: apitest.NewTraces(w.Fake), Diaries: w.Fake, Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Secrets: vault, Audit: log, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

@@ -30,12 +30,16 @@ import (
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
+// Store is where snapshots are kept.
+type Store interface {
+	store.Sandboxes
+	store.Snapshots
+	FreeForSnapshot(ctx context.Context, snap store.Snapshot) error
+}
+
 // Options are what a shelf of snapshots is made of.
 type Options struct {
-	Store interface {
-		store.Sandboxes
-		store.Snapshots
-	}
+	Store       Store
 	Layers      *layer.Store
 	Checkpoints checkpoint.Reader
 	// AgentToken returns the secret by which the agent of a sandbox knows this
@@ -208,10 +212,14 @@ func CheckName(name string) error {
 // taken is an errdef.Exists with code "snapshot_exists", unless the snapshot to
 // replace has it. That one keeps its part of the disk until then. Names are those of
 // an API key; a template that it has built has all names that the template can be built
-// to, from its first result on.
+// to. That is asked of the store here, before the sandbox stands still, and decided by it
+// when it commits.
 func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error) {
 	name, key := req.Name, req.Key
 	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	if err := s.o.Store.FreeForSnapshot(context.Background(), store.Snapshot{Key: key, Name: name, Config: store.Config{Build: req.Build}}); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
