@@ -194,6 +194,13 @@ func (b *Builder) adopt(ctx context.Context) error {
 	return durable.Sync(b.o.Dir)
 }
 
+// Adopted reports whether a directory has no templates of a server before, which are
+// to be taken into the store.
+func Adopted(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, recordsDir))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // read reads a file. A template that has no id gets one, which is the same whenever it
 // is read.
 func (b *Builder) read(stem string) (Template, error) {

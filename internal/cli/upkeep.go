@@ -15,9 +15,9 @@ func (a *app) fsckCommand() *cobra.Command {
 		Short: "check the state directory of a stopped server: database, checkpoints, files",
 		Long: `Check the state directory of a stopped server: the database, the record and
 template of every sandbox, the checksums of every checkpoint, the builds of drowse
-that memory images need, and orphaned files. Each fault is shown with what it means,
-which sandbox it concerns and what can be done. Without --repair nothing is
-changed.
+that memory images need, the results of templates that were built, and orphaned
+files. Each fault is shown with what it means, which sandbox it concerns and what
+can be done. Without --repair nothing is changed.
 
 --repair removes orphans. It keeps damaged checkpoints as they are, as evidence,
 and notes the damage in the sandbox's record, where drowse why shows it.
@@ -51,7 +51,8 @@ drowse that no memory image needs, and unfinished work. A server does the same
 when it starts and while it runs, so use this where no server will start.
 
 Each orphan is shown with the reason, its age and its size. Something that no
-record mentions is kept for a minute after it last changed.
+record mentions is kept for a minute after it last changed. Snapshots that a build
+has left are shown, and removed by the next server.
 
 Exit codes:
   0    done, or --dry-run

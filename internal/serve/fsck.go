@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -85,6 +86,7 @@ func (c *checker) check(ctx context.Context) error {
 	for _, snap := range c.u.records.Snapshots {
 		c.snapshot(ctx, snap)
 	}
+	c.results()
 	if err := errors.Join(ctx.Err(), c.volumes()); err != nil {
 		return err
 	}
@@ -112,6 +114,24 @@ func (c *checker) snapshot(ctx context.Context, snap store.Snapshot) {
 	}
 	for _, id := range snap.Checkpoint.Stack {
 		fault("layer", c.layer(ctx, id, snap.Checkpoint.Layers[id]))
+	}
+}
+
+// results looks for the snapshots that tags of templates name.
+func (c *checker) results() {
+	there := map[string]bool{}
+	for _, snap := range c.u.records.Snapshots {
+		there[snap.ID] = true
+	}
+	for _, t := range c.u.records.Templates {
+		for _, tag := range slices.Sorted(maps.Keys(t.Tags)) {
+			if id := t.Tags[tag].Snapshot; !there[id] {
+				c.add(Fault{
+					Kind: "template", What: fmt.Sprintf("template %s (%s) of API key %s: snapshot %s, which is its tag %s, has no record", t.Name, t.ID, t.Key, id, tag),
+					Means: "no sandbox can start from that tag", Repair: "none: build the template with that tag again, or remove the tag",
+				})
+			}
+		}
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/sweep"
@@ -74,7 +76,33 @@ func (u *upkeep) garbage(ctx context.Context) ([]garbage, error) {
 		}
 		list[i] = g
 	}
-	return list, nil
+	return append(list, u.unnamed(now)...), nil
+}
+
+// unnamed returns the snapshots of builds that no template has. They are in the
+// database, so that they are for the next server to remove. Where templates of a server
+// before are not in the database yet, it cannot be known.
+func (u *upkeep) unnamed(now time.Time) (list []garbage) {
+	if !build.Adopted(recipesIn(u.dir)) {
+		return nil
+	}
+	needed := map[string]bool{}
+	for _, t := range u.records.Templates {
+		maps.Copy(needed, t.Snapshots())
+	}
+	for _, snap := range u.records.Snapshots {
+		if snap.Config.Build == "" || needed[snap.ID] {
+			continue
+		}
+		list = append(list, garbage{
+			Thing: sweep.Thing{
+				Kind: sweep.Snapshot, ID: snap.ID, Path: databaseIn(u.dir), Since: snap.CreatedAt, Spare: true,
+				Why: fmt.Sprintf("no template has snapshot %s, of the build %s, which did not come to its end", snap.ID, snap.Config.Build),
+			},
+			AgeSeconds: int64(max(0, now.Sub(snap.CreatedAt)).Seconds()), Bytes: snap.Bytes, Left: "the next server that starts removes it",
+		})
+	}
+	return list
 }
 
 // collect removes what is due, and notes what became of it.

@@ -44,6 +44,7 @@ const (
 	OfImage   Kind = "oci"       // a template of an OCI image, a layer of one, or unfinished work on one
 	Volume    Kind = "volume"    // files that sandboxes shared
 	Build     Kind = "build"     // a program that memory images were written by
+	Snapshot  Kind = "snapshot"  // of a build, in the database, which a server alone removes
 	Unremoved Kind = "unremoved" // a layer or image that was being removed
 )
 
