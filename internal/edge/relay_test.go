@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/sandboxid"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -794,7 +795,7 @@ func FuzzRoutes(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !isSandboxID(target.id) || target.port < 1 || target.port > 65535 || !strings.HasPrefix(target.path, "/") {
+		if !sandboxid.Possible(target.id) || target.port < 1 || target.port > 65535 || !strings.HasPrefix(target.path, "/") {
 			t.Errorf("%+v", target)
 		}
 		_, _ = isReserved(target)

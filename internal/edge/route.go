@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/sandboxid"
 )
 
 // naming is a pair of headers that name a sandbox and its port where the host
@@ -264,19 +265,10 @@ func newTarget(id, port, path string) (target, error) {
 	if err != nil || n == 0 {
 		return target{}, routeError(fmt.Sprintf("Invalid sandbox port %q", port))
 	}
-	if !isSandboxID(id) {
+	if !sandboxid.Possible(id) {
 		return target{}, routeError(fmt.Sprintf("Invalid sandbox ID %q", id))
 	}
 	return target{id: id, port: int(n), path: path}, nil
-}
-
-func isSandboxID(id string) bool {
-	for i := range len(id) {
-		if c := id[i]; (c < '0' || c > '9') && (c < 'a' || c > 'z') {
-			return false
-		}
-	}
-	return id != ""
 }
 
 // hostName strips the port and the brackets of an IPv6 literal.

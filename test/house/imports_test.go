@@ -108,7 +108,7 @@ var layers = []layer{
 	{
 		name: "base",
 		packages: []string{
-			"internal/errdef", "internal/human", "internal/service", "internal/durable", "internal/tree", "internal/ration", "internal/held", "internal/trace", "internal/version",
+			"internal/errdef", "internal/human", "internal/service", "internal/durable", "internal/tree", "internal/ration", "internal/held", "internal/sandboxid", "internal/trace", "internal/version",
 			"internal/failpoint", "internal/ownthread", "internal/pagemap", "internal/planted", "internal/serve/settings", "internal/edge/h1", "internal/agent/agentapi", "client/agentpb",
 		},
 		why: "everything imports these packages, so they can import nothing",
@@ -166,7 +166,7 @@ var arrows = []struct {
 // dialects are packages below internal/api of which none may import another.
 var dialects = []string{"e2b", "mitos", "sandbox0", "v1"}
 
-const whyApart = "a dialect can be changed without another; what both need is in httpapi and body"
+const whyApart = "a dialect can be changed without another; what all need is in dialect, httpapi and body"
 
 // below says whether a path is dir or below it.
 func below(path, dir string) bool {

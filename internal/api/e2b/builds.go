@@ -234,7 +234,7 @@ func requestBuild(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusAccepted, body: requestView{
+	return reply{Status: http.StatusAccepted, Body: requestView{
 		TemplateID: t.ID, BuildID: b.ID, Names: []string{t.Name}, Tags: b.Tags, Aliases: []string{t.Name},
 	}}, nil
 }
@@ -299,7 +299,7 @@ func startBuild(s *server, c *call) (reply, error) {
 	r.Steps, _ = said[[]build.Step](words, "steps")
 	r.Start, _ = said[string](words, "startCmd")
 	r.Ready, _ = said[string](words, "readyCmd")
-	return reply{status: http.StatusAccepted}, s.Builds.Start(t.ID, c.params["buildID"], r)
+	return reply{Status: http.StatusAccepted}, s.Builds.Start(t.ID, c.params["buildID"], r)
 }
 
 // lineView is a line of the log of a build.
@@ -368,7 +368,7 @@ func buildStatus(s *server, c *call) (reply, error) {
 	if r := p.Build.Reason; r != nil {
 		v.Reason = &reasonView{Message: r.Text, Step: r.Step, LogEntries: []lineView{}}
 	}
-	return reply{status: http.StatusOK, body: v}, nil
+	return reply{Status: http.StatusOK, Body: v}, nil
 }
 
 // stepField is the field of a line that names its step.
@@ -416,7 +416,7 @@ func buildLogs(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	p, err := s.Builds.Progress(t.ID, c.params["buildID"], 0, wholeLog)
-	return reply{status: http.StatusOK, body: map[string]any{"logs": viewLines(q.apply(linesOf(p)))}}, err
+	return reply{Status: http.StatusOK, Body: map[string]any{"logs": viewLines(q.apply(linesOf(p)))}}, err
 }
 
 // uploadView says where the files of a step are to be sent.
@@ -445,7 +445,7 @@ func buildFiles(s *server, c *call) (reply, error) {
 	}
 	u := uploadAddress{key: c.key.ID, template: t.ID, hash: hash, given: strconv.FormatInt(time.Now().UnixMicro(), 10)}
 	where.RawQuery = url.Values{"key": {u.key}, "given": {u.given}, "signature": {u.sign(s)}}.Encode()
-	return reply{status: http.StatusCreated, body: uploadView{Present: has, URL: where.String()}}, nil
+	return reply{Status: http.StatusCreated, Body: uploadView{Present: has, URL: where.String()}}, nil
 }
 
 // uploadAddress is who may send which files of a template, and when that was said.
@@ -507,10 +507,10 @@ func putFiles(s *server, c *call) (reply, error) {
 		Data: httpapi.Patient(c.w, c.r, httpapi.UploadPause),
 	})
 	if err == nil {
-		return reply{status: http.StatusOK, body: map[string]any{}}, nil
+		return reply{Status: http.StatusOK, Body: map[string]any{}}, nil
 	}
 	if _, known := errors.AsType[*errdef.Error](err); !known && c.r.Context().Err() == nil {
-		s.Log.Warn("files of a build did not come whole", c.attrs("template", u.template, "err", err)...)
+		c.log.Warn("files of a build did not come whole", "template", u.template, "err", err)
 		return reply{}, fail(http.StatusBadRequest, "upload_broken", "the files did not come whole: send them again")
 	}
 	return reply{}, err
@@ -535,7 +535,7 @@ func assignTags(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	id, err := s.Builds.Tag(c.r.Context(), t.ID, orDefault(from), tags)
-	return reply{status: http.StatusCreated, body: map[string]any{"tags": tags, "buildID": id}}, err
+	return reply{Status: http.StatusCreated, Body: map[string]any{"tags": tags, "buildID": id}}, err
 }
 
 // tagsOf returns the tags of a body, each without the name that may stand before it: the
@@ -600,7 +600,7 @@ func listTags(s *server, c *call) (reply, error) {
 		}
 		return strings.Compare(a.Tag, b.Tag)
 	})
-	return reply{status: http.StatusOK, body: views}, nil
+	return reply{Status: http.StatusOK, Body: views}, nil
 }
 
 // limitsOf returns the limits of the sandboxes of a build: where it says nothing,

@@ -17,14 +17,14 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
-var noContent = reply{status: http.StatusNoContent}
+var noContent = reply{Status: http.StatusNoContent}
 
 func (s *server) get(c *call) (reply, error) {
 	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusOK, body: s.detailView(c, sb)}, nil
+	return reply{Status: http.StatusOK, Body: s.detailView(c, sb)}, nil
 }
 
 // find returns the sandbox that the path names, if this dialect shows it.
@@ -161,7 +161,7 @@ func (s *server) connect(c *call, sb store.Sandbox, words map[string]body.Said, 
 	if got.Resumed {
 		status = http.StatusCreated
 	}
-	return reply{status: status, body: s.sandboxView(c, got.Sandbox)}, nil
+	return reply{Status: status, Body: s.sandboxView(c, got.Sandbox)}, nil
 }
 
 func (s *server) resume(c *call) (reply, error) {
@@ -184,7 +184,7 @@ func (s *server) resume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusCreated, body: s.sandboxView(c, sb)}, nil
+	return reply{Status: http.StatusCreated, Body: s.sandboxView(c, sb)}, nil
 }
 
 // setTimeout moves endAt to either side; 0 expires the sandbox now, and -1 takes

@@ -53,7 +53,7 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 		return reply{}, err
 	}
 	audit.About(c.r.Context(), sb.ID)
-	return reply{status: http.StatusCreated, body: s.sandboxView(c, sb)}, nil
+	return reply{Status: http.StatusCreated, Body: s.sandboxView(c, sb)}, nil
 }
 
 // asSent returns a text as it was sent.

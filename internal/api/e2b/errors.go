@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"strings"
 
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -36,6 +36,7 @@ var statuses = map[errdef.Class]int{
 var exceptions = map[string]int{
 	codeBodyTooLarge: http.StatusRequestEntityTooLarge,
 	codeBodyTimedOut: http.StatusRequestTimeout,
+	codeMethod:       http.StatusMethodNotAllowed,
 	codeKeyReused:    http.StatusUnprocessableEntity,
 	// A pause that is answered with 409 has the SDKs say that the sandbox sleeps already.
 	lifecycle.NotCapturable: http.StatusBadRequest,
@@ -52,6 +53,7 @@ const (
 	codeInternal         = "internal_server_error"
 	codeTimedOut         = "timed_out"
 	codeCanceled         = "canceled"
+	codeMethod           = "method_not_allowed"
 
 	codeTemplateNotFound = "template_not_found"     // of Sandboxes.Create
 	codeSandboxNotFound  = "sandbox_not_found"      // of Sandboxes: nothing more is known
@@ -92,16 +94,9 @@ func unknownPath(path string) *failure {
 	return fail(http.StatusNotFound, "unknown_path", "this path is not part of the API")
 }
 
-func wrongMethod(method string, allowed []string) *failure {
-	list := strings.Join(allowed, ", ")
-	f := fail(http.StatusMethodNotAllowed, "method_not_allowed", "method %s is not allowed here: use %s", method, list)
-	f.Header = http.Header{"Allow": {list}}
-	return f
-}
-
 // failed makes the response to an error, and logs it if it is ours.
-func (s *server) failed(c *call, err error) httpapi.Response {
-	f := s.translate(c, err)
+func (c *call) failed(err error) httpapi.Response {
+	f := c.translate(err)
 	res, err := httpapi.Encode(f.Code, f.Header, f)
 	if err != nil {
 		panic("internal error: e2b: an error that cannot be encoded: " + err.Error())
@@ -110,7 +105,7 @@ func (s *server) failed(c *call, err error) httpapi.Response {
 }
 
 // translate puts an error into the dialect.
-func (s *server) translate(c *call, err error) *failure {
+func (c *call) translate(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
@@ -120,10 +115,10 @@ func (s *server) translate(c *call, err error) *failure {
 	e, ok := errors.AsType[*errdef.Error](err)
 	switch {
 	case !ok && errors.Is(err, context.DeadlineExceeded):
-		s.Log.Warn("request timed out", c.attrs("err", err)...)
+		c.log.Warn("request timed out", "err", err)
 		return fail(http.StatusGatewayTimeout, codeTimedOut, "it took too long: ask for the sandbox's state and try again")
 	case !ok:
-		return s.internal(c, "", err)
+		return c.internal("", err)
 	case e.Class == errdef.NotFound && c.sandbox != "":
 		return sandboxNotFound(c.sandbox, e)
 	}
@@ -132,17 +127,17 @@ func (s *server) translate(c *call, err error) *failure {
 		status, known = statuses[e.Class]
 	}
 	if !known || status == http.StatusInternalServerError {
-		return s.internal(c, e.Code, err)
+		return c.internal(e.Code, err)
 	}
 	if status == http.StatusServiceUnavailable || e.Class == errdef.Unfit {
-		s.Log.Warn("request could not be served", c.attrs("err", err)...)
+		c.log.Warn("request could not be served", "err", err)
 	}
 	if status == http.StatusServiceUnavailable && errdef.Lasting(e.Code) {
 		status = http.StatusInternalServerError // of a 503 the SDKs say "please retry"
 	}
-	f := &failure{Code: status, Message: e.Error(), ErrorCode: e.Code}
+	f := &failure{Code: status, Message: e.Error(), ErrorCode: e.Code, Header: dialect.Allowed(e)}
 	if e.Code == auth.CodeRate {
-		f.Header = http.Header{"Retry-After": {"1"}}
+		f.Header.Set("Retry-After", "1")
 	}
 	return f
 }
@@ -157,35 +152,10 @@ func sandboxNotFound(id string, e *errdef.Error) *failure {
 	return f
 }
 
-// internal hides the cause from the client and logs it under an id that both
-// see.
-func (s *server) internal(c *call, code string, err error) *failure {
-	id := httpapi.RequestID()
-	s.Log.Error("request failed", c.attrs("request", id, "err", err)...)
-	return internalFailure(id, code)
-}
-
-func (s *server) panicked(c *call, value any, stack []byte) httpapi.Response {
-	id := httpapi.RequestID()
-	s.Log.Error("handler panicked", c.attrs("request", id, "panic", fmt.Sprint(value), "stack", string(stack))...)
-	res, _ := httpapi.Encode(http.StatusInternalServerError, nil, internalFailure(id, ""))
-	return res
-}
-
-func internalFailure(id, code string) *failure {
+// internal hides the cause from the client.
+func (c *call) internal(code string, err error) *failure {
 	if code == "" {
 		code = codeInternal
 	}
-	return fail(http.StatusInternalServerError, code, "internal error: the server's log has the cause under request %s", id)
-}
-
-// attrs are the log attributes of a call, with more put before them.
-func (c *call) attrs(more ...any) []any {
-	if c.route != nil {
-		more = append(more, "method", c.route.method, "route", c.route.pattern)
-	}
-	if c.sandbox != "" {
-		more = append(more, "sandbox", c.sandbox)
-	}
-	return more
+	return fail(http.StatusInternalServerError, code, "internal error: the server's log has the cause under request %s", dialect.Hide(c.log, err))
 }

@@ -232,7 +232,7 @@ func (s *server) listEvents(c *call, sandbox string) (reply, error) {
 		return reply{}, err
 	}
 	views, err := s.findEvents(c.r.Context(), sandbox, q)
-	return reply{status: http.StatusOK, body: views}, err
+	return reply{Status: http.StatusOK, Body: views}, err
 }
 
 // logPage is how many entries of the log are read at once.

@@ -42,7 +42,7 @@ type teamView struct {
 }
 
 func (s *server) teams(*call) (reply, error) {
-	return reply{status: http.StatusOK, body: []teamView{{TeamID: teamID, Name: teamName, IsDefault: true}}}, nil
+	return reply{Status: http.StatusOK, Body: []teamView{{TeamID: teamID, Name: teamName, IsDefault: true}}}, nil
 }
 
 // keyView is an API key.
@@ -94,7 +94,7 @@ func (s *server) createKey(c *call) (reply, error) {
 	s.Log.Info("API key made", "key", k.ID, "name", k.Name, "role", k.Role, "actor", c.actor)
 	v := viewKey(k)
 	v.Key = text
-	return reply{status: http.StatusCreated, body: v, header: http.Header{"Cache-Control": {"no-store"}}}, nil
+	return reply{Status: http.StatusCreated, Body: v, Header: http.Header{"Cache-Control": {"no-store"}}}, nil
 }
 
 func (s *server) keys(*call) (reply, error) {
@@ -102,7 +102,7 @@ func (s *server) keys(*call) (reply, error) {
 	for _, k := range s.Keys.List() {
 		views = append(views, viewKey(k))
 	}
-	return reply{status: http.StatusOK, body: views}, nil
+	return reply{Status: http.StatusOK, Body: views}, nil
 }
 
 func (s *server) revokeKey(c *call) (reply, error) {

@@ -43,7 +43,7 @@ func (s *server) listV1(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusOK, body: s.listedViews(q.sorted(q.inState(q.matching(all))))}, nil
+	return reply{Status: http.StatusOK, Body: s.listedViews(q.sorted(q.inState(q.matching(all))))}, nil
 }
 
 // listV2 is the list in pages.
@@ -66,7 +66,7 @@ func (s *server) listV2(c *call) (reply, error) {
 	if more {
 		header.Set("X-Next-Token", cursorAt(q.order, page[len(page)-1]).token())
 	}
-	return reply{status: http.StatusOK, header: header, body: s.listedViews(page)}, nil
+	return reply{Status: http.StatusOK, Header: header, Body: s.listedViews(page)}, nil
 }
 
 // seen returns the sandboxes that there are for the key of the call, in any

@@ -143,7 +143,7 @@ func (s *server) logsV2(c *call) (reply, error) {
 	for _, l := range lines {
 		views = append(views, viewLog(l))
 	}
-	return reply{status: http.StatusOK, body: map[string]any{"logs": views}}, nil
+	return reply{Status: http.StatusOK, Body: map[string]any{"logs": views}}, nil
 }
 
 // logsV1 is the old log: oldest first, from a start on.
@@ -167,7 +167,7 @@ func (s *server) logsV1(c *call) (reply, error) {
 		old = append(old, o)
 		views = append(views, viewLog(l))
 	}
-	return reply{status: http.StatusOK, body: map[string]any{"logs": old, "logEntries": views}}, nil
+	return reply{Status: http.StatusOK, Body: map[string]any{"logs": old, "logEntries": views}}, nil
 }
 
 // log returns the lines that a call asks for.

@@ -62,7 +62,7 @@ func (s *server) metrics(c *call) (reply, error) {
 	for _, sample := range samples {
 		views = append(views, viewMetric(sb.Config.Limits, sample))
 	}
-	return reply{status: http.StatusOK, body: views}, nil
+	return reply{Status: http.StatusOK, Body: views}, nil
 }
 
 // parseRange reads start and end, in Unix seconds; what is not said is zero.
@@ -128,7 +128,7 @@ func (s *server) lastMetrics(c *call) (reply, error) {
 			found[id] = viewMetric(sb.Config.Limits, sample)
 		}
 	}
-	return reply{status: http.StatusOK, body: map[string]any{"sandboxes": found}}, nil
+	return reply{Status: http.StatusOK, Body: map[string]any{"sandboxes": found}}, nil
 }
 
 // fleetView is how many sandboxes ran at a time. There is one team, whatever it
@@ -149,7 +149,7 @@ func (s *server) fleetMetrics(c *call) (reply, error) {
 	for _, f := range samples {
 		views = append(views, fleetView{httpapi.Timestamp(f.At), f.At.Unix(), f.Running, f.StartsRate})
 	}
-	return reply{status: http.StatusOK, body: views}, nil
+	return reply{Status: http.StatusOK, Body: views}, nil
 }
 
 // The metrics that have a maximum.
@@ -183,7 +183,7 @@ func (s *server) fleetPeak(c *call) (reply, error) {
 	if len(samples) > 0 {
 		peak = slices.MaxFunc(samples, func(a, b usage.FleetSample) int { return cmp.Compare(value(a), value(b)) })
 	}
-	return reply{status: http.StatusOK, body: peakView{httpapi.Timestamp(peak.At), peak.At.Unix(), value(peak)}}, nil
+	return reply{Status: http.StatusOK, Body: peakView{httpapi.Timestamp(peak.At), peak.At.Unix(), value(peak)}}, nil
 }
 
 func (s *server) fleet(c *call) ([]usage.FleetSample, url.Values, error) {

@@ -21,7 +21,7 @@ type healthView struct {
 }
 
 func health(*server, *call) (reply, error) {
-	return reply{status: http.StatusOK, body: healthView{"ok"}}, nil
+	return reply{Status: http.StatusOK, Body: healthView{"ok"}}, nil
 }
 
 // quotaView is what a key may take and takes, as Novita's clients read it. Zero
@@ -66,7 +66,7 @@ func tellQuota(s *server, c *call) (reply, error) {
 			v.Usage.ConcurrentVCPU += sb.Config.Limits.VCPUs()
 		}
 	}
-	return reply{status: http.StatusOK, body: v}, nil
+	return reply{Status: http.StatusOK, Body: v}, nil
 }
 
 // eventItem is an event as Novita's clients read it. All events are of what was
@@ -170,5 +170,5 @@ func eventsInPage(s *server, c *call) (reply, error) {
 		return page.Total < maxEventOffset, nil
 	})
 	page.HasMore = page.Total > q.offset+len(page.Items)
-	return reply{status: http.StatusOK, body: page}, err
+	return reply{Status: http.StatusOK, Body: page}, err
 }

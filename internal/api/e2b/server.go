@@ -6,11 +6,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/audit"
-	"github.com/drowse-dev/drowse/internal/auth"
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -178,86 +176,45 @@ type call struct {
 	key     store.Key         // whose call it is; none of an open route
 	actor   string            // who asks, for the record
 	sent    []byte            // the body, once it has been read
+	log     *slog.Logger      // says which route and sandbox
 }
 
 // reply is the answer to a call that succeeded.
-type reply struct {
-	status int
-	body   any // nil for none
-	header http.Header
-}
+type reply = dialect.Reply
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	httpapi.AllowOrigins(w.Header())
-	if r.Method == http.MethodOptions {
-		httpapi.Preflight(w, r)
-		return
-	}
-	s.answer(&call{w: w, r: r}).WriteTo(w)
-}
-
-// answer runs the call. Nothing has been written when it returns, so a handler
-// that panics is answered like one that fails.
-func (s *server) answer(c *call) (res httpapi.Response) {
-	defer httpapi.Recover(func(p any, stack []byte) { res = s.panicked(c, p, stack) })
-	rep, err := s.dispatch(c)
-	if err != nil {
-		return s.failed(c, err)
-	}
-	res, err = httpapi.Answer(c.r, c.key.ID, rep.status, rep.header, rep.body)
-	if err != nil {
-		return s.failed(c, err)
-	}
-	return res
+	c := &call{w: w, r: r, log: s.Log}
+	dialect.Serve(w, r, func() (reply, error) { return s.dispatch(c) }, c.failed)
 }
 
 // dispatch finds the route, then asks who calls, then what for.
-func (s *server) dispatch(c *call) (reply, error) {
-	route, params, allowed := s.router.Match(c.r.Method, c.r.URL.EscapedPath())
-	switch {
-	case route != nil:
-	case len(allowed) > 0:
-		return reply{}, wrongMethod(c.r.Method, allowed)
-	default:
-		return reply{}, unknownPath(c.r.URL.EscapedPath())
+func (s *server) dispatch(c *call) (_ reply, err error) {
+	path := c.r.URL.EscapedPath()
+	if c.route, c.params, err = dialect.Route(s.router, c.r.Method, path, unknownPath(path)); err != nil {
+		return reply{}, err
 	}
-	c.route, c.params = route, params
-	if route.needs != nothing {
-		if err := s.authenticate(c); err != nil {
+	c.log = c.log.With("method", c.route.method, "route", c.route.pattern)
+	if c.route.needs != nothing {
+		if c.key, c.actor, err = dialect.Admit(s.Auth, c.r, c.route.needs); err != nil {
 			return reply{}, err
 		}
 	}
-	if raw, ok := params[sandboxParam]; ok {
+	if raw, ok := c.params[sandboxParam]; ok {
 		if err := s.names(c, raw); err != nil {
 			return reply{}, err
 		}
 	}
-	return route.handle(s, c)
+	rep, err := c.route.handle(s, c)
+	rep.Holder = c.key.ID
+	return rep, err
 }
 
-// authenticate takes down who calls, if they may do what they ask for.
-func (s *server) authenticate(c *call) (err error) {
-	if c.key, err = auth.Admit(s.Auth, c.r, c.route.needs); err != nil {
-		return err
-	}
-	c.actor = "key:" + c.key.ID
-	return nil
-}
-
-// names takes down which sandbox the call is about. One that the key does not
-// see is not there.
+// names takes down which sandbox the call is about.
 func (s *server) names(c *call, raw string) (err error) {
 	if c.sandbox, err = parseSandboxID(raw); err != nil {
 		return err
 	}
-	audit.About(c.r.Context(), c.sandbox)
-	if auth.SeesAll(c.key) {
-		return nil
-	}
-	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
-	if err == nil && !auth.Sees(c.key, sb.Config.Key) {
-		return errdef.New(errdef.NotFound, codeSandboxNotFound, "the key does not see it")
-	}
-	return err
+	c.log = c.log.With("sandbox", c.sandbox)
+	return dialect.Seen(c.r.Context(), s.Sandboxes, c.key, c.sandbox)
 }

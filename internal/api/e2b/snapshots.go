@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
-	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -110,7 +109,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	v, err := viewOfSnapshot(s, c.key, snap)
-	return reply{status: http.StatusCreated, body: v}, err
+	return reply{Status: http.StatusCreated, Body: v}, err
 }
 
 // newName judges the name of a new snapshot, and returns the id of the snapshot
@@ -149,7 +148,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 		after = &at
 	}
 	sandbox := params.Get("sandboxID")
-	if id, ok := httpapi.SandboxID(sandbox); ok {
+	if id, err := parseSandboxID(sandbox); err == nil {
 		sandbox = id
 	}
 	all, err := s.Snapshots.Snapshots()
@@ -174,7 +173,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 		}
 		views, last = append(views, v), at
 	}
-	return reply{status: http.StatusOK, header: header, body: views}, nil
+	return reply{Status: http.StatusOK, Header: header, Body: views}, nil
 }
 
 // isCalled reports whether a snapshot passes a filter: its id, its name, or its
@@ -249,12 +248,12 @@ func fork(s *server, c *call, otherwise time.Duration) (reply, error) {
 	views := []forkView{}
 	for _, child := range children {
 		if child.Err != nil {
-			views = append(views, forkView{Error: s.translate(c, child.Err)})
+			views = append(views, forkView{Error: c.translate(child.Err)})
 			continue
 		}
 		views = append(views, forkView{Sandbox: new(s.sandboxView(c, child.Sandbox))})
 	}
-	return reply{status: http.StatusCreated, body: views}, nil
+	return reply{Status: http.StatusCreated, Body: views}, nil
 }
 
 // children starts as many as the body says, each with a timeout; nil is that of
@@ -302,7 +301,7 @@ func clone(s *server, c *call) (reply, error) {
 		killAll(s, c, v.Sandboxes)
 		return reply{}, err
 	}
-	return reply{status: http.StatusCreated, body: v}, nil
+	return reply{Status: http.StatusCreated, Body: v}, nil
 }
 
 // rolledBackView answers a rollback.
@@ -330,7 +329,7 @@ func rollback(s *server, c *call) (reply, error) {
 	if _, _, err := s.Snapshots.Restore(c.r.Context(), c.sandbox, supervisor.RestoreRequest{Snapshot: snap.ID, Actor: c.actor}); err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusOK, body: rolledBackView{c.sandbox, ref, "success"}}, nil
+	return reply{Status: http.StatusOK, Body: rolledBackView{c.sandbox, ref, "success"}}, nil
 }
 
 // killAll takes clones back.
@@ -338,7 +337,7 @@ func killAll(s *server, c *call, clones []clonedView) {
 	ctx := context.WithoutCancel(c.r.Context())
 	for _, v := range clones {
 		if err := s.Sandboxes.Kill(ctx, v.SandboxID, c.actor); err != nil && !errdef.Is(err, errdef.NotFound) {
-			s.Log.Error("clone could not be killed", c.attrs("clone", v.SandboxID, "err", err)...)
+			c.log.Error("clone could not be killed", "clone", v.SandboxID, "err", err)
 		}
 	}
 }

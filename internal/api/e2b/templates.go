@@ -67,7 +67,7 @@ func buildOf(t templates.Template) string {
 // templates lists what sandboxes can be made of.
 func (s *server) templates(c *call) (reply, error) {
 	views, err := allTemplates(s, c.key)
-	return reply{status: http.StatusOK, body: views}, err
+	return reply{Status: http.StatusOK, Body: views}, err
 }
 
 // pageOfTemplates lists them by their ids, in pages.
@@ -92,7 +92,7 @@ func pageOfTemplates(s *server, c *call) (reply, error) {
 		views = views[:limit]
 		header.Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(views[limit-1].TemplateID)))
 	}
-	return reply{status: http.StatusOK, header: header, body: views}, err
+	return reply{Status: http.StatusOK, Header: header, Body: views}, err
 }
 
 // allTemplates returns the templates that a key sees.
@@ -117,14 +117,14 @@ func allTemplates(s *server, key store.Key) ([]templateView, error) {
 
 func (s *server) template(c *call) (reply, error) {
 	if t, err := built(s, c); err == nil {
-		return reply{status: http.StatusOK, body: detailOfBuilt(s, c.key, t)}, nil
+		return reply{Status: http.StatusOK, Body: detailOfBuilt(s, c.key, t)}, nil
 	}
 	t, err := s.Templates.Template(c.params["templateID"])
 	if err != nil {
 		return reply{}, err
 	}
 	at := httpapi.Timestamp(t.MadeAt)
-	return reply{status: http.StatusOK, body: map[string]any{
+	return reply{Status: http.StatusOK, Body: map[string]any{
 		"templateID": t.ID, "public": true, "aliases": t.Names, "names": t.Names,
 		"createdAt": at, "updatedAt": at, "lastSpawnedAt": nil, "spawnCount": 0,
 		"builds": []buildView{{
@@ -137,11 +137,11 @@ func (s *server) template(c *call) (reply, error) {
 // alias tells what an alias stands for; a 404 is that it is free.
 func (s *server) alias(c *call) (reply, error) {
 	if t, _, err := origins(s).Built(c.key, c.params["alias"]); err == nil {
-		return reply{status: http.StatusOK, body: map[string]any{"templateID": t.ID, "public": false}}, nil
+		return reply{Status: http.StatusOK, Body: map[string]any{"templateID": t.ID, "public": false}}, nil
 	}
 	t, err := s.Templates.Template(c.params["alias"])
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusOK, body: map[string]any{"templateID": t.ID, "public": true}}, nil
+	return reply{Status: http.StatusOK, Body: map[string]any{"templateID": t.ID, "public": true}}, nil
 }

@@ -53,7 +53,7 @@ func (s *server) createVolume(c *call) (reply, error) {
 	if errdef.Is(err, errdef.Exists) {
 		return reply{}, fail(http.StatusBadRequest, codeVolumeExists, "%v", err)
 	}
-	return reply{status: http.StatusCreated, body: s.withToken(c, v)}, err
+	return reply{Status: http.StatusCreated, Body: s.withToken(c, v)}, err
 }
 
 func (s *server) listVolumes(c *call) (reply, error) {
@@ -62,12 +62,12 @@ func (s *server) listVolumes(c *call) (reply, error) {
 	for i, v := range list {
 		views[i] = volumeView{VolumeID: v.ID, Name: v.Name}
 	}
-	return reply{status: http.StatusOK, body: views}, err
+	return reply{Status: http.StatusOK, Body: views}, err
 }
 
 func (s *server) getVolume(c *call) (reply, error) {
 	v, err := s.Volumes.Volume(c.r.Context(), c.params[volumeParam])
-	return reply{status: http.StatusOK, body: s.withToken(c, v)}, err
+	return reply{Status: http.StatusOK, Body: s.withToken(c, v)}, err
 }
 
 func (s *server) deleteVolume(c *call) (reply, error) {

@@ -73,7 +73,7 @@ func (s *server) createWebhook(c *call) (reply, error) {
 	w := store.Webhook{Enabled: true}
 	said.apply(&w)
 	w, err = s.Webhooks.Create(c.r.Context(), w)
-	return reply{status: http.StatusCreated, body: viewWebhook(w)}, err
+	return reply{Status: http.StatusCreated, Body: viewWebhook(w)}, err
 }
 
 func (s *server) changeWebhook(c *call) (reply, error) {
@@ -93,7 +93,7 @@ func (s *server) changeWebhook(c *call) (reply, error) {
 			w.Cursor = from - 1
 		}
 	})
-	return reply{status: http.StatusOK, body: viewWebhook(w)}, err
+	return reply{Status: http.StatusOK, Body: viewWebhook(w)}, err
 }
 
 // findEvent returns the place in the log of the event with an id.
@@ -124,19 +124,19 @@ func (s *server) webhooks(*call) (reply, error) {
 	for _, w := range s.Webhooks.List() {
 		views = append(views, viewWebhook(w))
 	}
-	return reply{status: http.StatusOK, body: views}, nil
+	return reply{Status: http.StatusOK, Body: views}, nil
 }
 
 func (s *server) webhook(c *call) (reply, error) {
 	w, err := s.Webhooks.Get(c.params[webhookParam])
-	return reply{status: http.StatusOK, body: viewWebhook(w)}, err
+	return reply{Status: http.StatusOK, Body: viewWebhook(w)}, err
 }
 
 func (s *server) deleteWebhook(c *call) (reply, error) {
 	if _, err := c.parseOptional(nil); err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusOK, body: struct{}{}}, s.Webhooks.Delete(c.r.Context(), c.params[webhookParam])
+	return reply{Status: http.StatusOK, Body: struct{}{}}, s.Webhooks.Delete(c.r.Context(), c.params[webhookParam])
 }
 
 // deliveryView is one try to deliver an event.
@@ -171,7 +171,7 @@ func (s *server) deliveries(c *call) (reply, error) {
 			a.Delivery, a.Event, a.Type, httpapi.Timestamp(a.At), a.Number, a.OK(), a.Status, a.Err, a.Duration.Milliseconds(),
 		})
 	}
-	return reply{status: http.StatusOK, body: views}, nil
+	return reply{Status: http.StatusOK, Body: views}, nil
 }
 
 // statsView is how a webhook does. Delivered and dropped count from when it was
@@ -192,7 +192,7 @@ func (s *server) webhookStats(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusOK, body: viewStats(st)}, nil
+	return reply{Status: http.StatusOK, Body: viewStats(st)}, nil
 }
 
 func viewStats(st webhook.Stats) statsView {

@@ -6,20 +6,6 @@ import (
 	"strings"
 )
 
-// sandboxIDForm is a sandbox id, or the historical composite of it and a
-// client id.
-var sandboxIDForm = regexp.MustCompile(`^([a-z0-9]+)(?:-[a-zA-Z0-9]+)?$`)
-
-// SandboxID returns the sandbox id of a path segment, and false if it cannot
-// be one.
-func SandboxID(segment string) (string, bool) {
-	m := sandboxIDForm.FindStringSubmatch(segment)
-	if m == nil {
-		return "", false
-	}
-	return m[1], true
-}
-
 // templateForm is a template id or alias, optionally in a namespace and
 // optionally with a tag.
 var templateForm = regexp.MustCompile(`^(?:[a-z0-9_-]+/)?[a-z0-9_-]+(?::[a-z0-9_.-]+)?$`)

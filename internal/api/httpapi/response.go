@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -46,18 +45,6 @@ func (r Response) WriteTo(w http.ResponseWriter) {
 	}
 	w.WriteHeader(r.Status)
 	_ = held.WriteAnswer(w, r.Body)
-}
-
-// Recover is to be deferred. It takes a panic for then to answer; but
-// http.ErrAbortHandler, which wants no answer, goes on.
-func Recover(then func(p any, stack []byte)) {
-	switch p := recover(); p {
-	case nil:
-	case http.ErrAbortHandler:
-		panic(p)
-	default:
-		then(p, debug.Stack())
-	}
 }
 
 // RequestID returns a name under which a client and the log find a failure.

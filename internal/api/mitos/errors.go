@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/human"
@@ -99,8 +100,18 @@ type rpcError struct {
 }
 
 // fail answers a call with an error: in the last frame of a stream that has begun.
-func (s *server) fail(c *call, err error) {
-	p := s.problem(c, err)
+func (c *call) fail(err error) {
+	if !c.out.begun {
+		c.failed(err).WriteTo(c.w)
+		return
+	}
+	p := c.problem(err)
+	c.out.end(&rpcError{p.code, p.text()})
+}
+
+// failed makes the response to an error.
+func (c *call) failed(err error) httpapi.Response {
+	p := c.problem(err)
 	header := http.Header{}
 	reason, other := p.Context["error_code"].(string)
 	if !other {
@@ -112,16 +123,10 @@ func (s *server) fail(c *call, err error) {
 	if allowed, ok := p.Context["allowed"].([]string); ok && p.status == http.StatusMethodNotAllowed {
 		header.Set("Allow", strings.Join(allowed, ", "))
 	}
-	rpc := rpcError{p.code, p.text()}
-	switch {
-	case c.out.begun:
-		c.out.end(&rpc)
-		return
-	case c.route == nil && strings.HasPrefix(c.r.URL.Path, service), c.route != nil && c.route.kind != rest:
-		encode(p.status, header, rpc).WriteTo(c.w)
-	default:
-		encode(p.status, header, restView{restError{p.code, p.Message, p.Cause, p.Remediation, p.Context}}).WriteTo(c.w)
+	if c.route == nil && strings.HasPrefix(c.r.URL.Path, service) || c.route != nil && c.route.kind != rest {
+		return encode(p.status, header, rpcError{p.code, p.text()})
 	}
+	return encode(p.status, header, restView{restError{p.code, p.Message, p.Cause, p.Remediation, p.Context}})
 }
 
 func encode(status int, header http.Header, body any) httpapi.Response {
@@ -136,8 +141,8 @@ func encode(status int, header http.Header, body any) httpapi.Response {
 func (p problem) text() string { return p.Message + ": " + p.Remediation }
 
 // problem says an error in mitos' words, and logs it if it is ours.
-func (s *server) problem(c *call, err error) problem {
-	e := s.classify(c, err)
+func (c *call) problem(err error) problem {
+	e := c.classify(err)
 	p := problem{said: sayingOf(e), Message: e.Message, Context: map[string]any{}}
 	if _, bad := errors.AsType[invalidJSON](err); bad {
 		p.code = "invalid_json"
@@ -194,8 +199,11 @@ func sayingOf(e *errdef.Error) said {
 }
 
 // classify returns the error as the client may see it.
-func (s *server) classify(c *call, err error) *errdef.Error {
-	if c.r.Context().Err() != nil || errors.Is(err, errGone) {
+func (c *call) classify(err error) *errdef.Error {
+	switch {
+	case dialect.Panicked(err):
+		return c.hidden(err)
+	case c.r.Context().Err() != nil, errors.Is(err, errGone):
 		return errdef.New(errdef.Unavailable, "canceled", "the request was canceled by the client") // nobody reads it
 	}
 	e, ok := errors.AsType[*errdef.Error](err)
@@ -206,21 +214,19 @@ func (s *server) classify(c *call, err error) *errdef.Error {
 	case !ok && c.ctx.Err() != nil:
 		return errdef.New(errdef.Unauthorized, "api_key_unknown", "the API key was revoked or has expired while the call was under way")
 	case !ok && errors.Is(err, context.DeadlineExceeded):
-		s.Log.Warn("request timed out", c.attrs("err", err)...)
+		c.log.Warn("request timed out", "err", err)
 		return errdef.New(errdef.Unavailable, "timed_out", "it took too long")
 	case !ok || e.Class == errdef.Internal:
-		id := httpapi.RequestID()
-		s.Log.Error("request failed", c.attrs("request", id, "err", err)...)
-		return internalError(id)
+		return c.hidden(err)
 	case e.Class == errdef.Unavailable, e.Class == errdef.Unfit:
-		s.Log.Warn("request could not be served", c.attrs("err", err)...)
+		c.log.Warn("request could not be served", "err", err)
 	}
 	return e
 }
 
-// internalError hides the cause from the client, which gets the id under which
-// the log has it.
-func internalError(id string) *errdef.Error {
+// hidden is what a client sees of an error of ours.
+func (c *call) hidden(err error) *errdef.Error {
+	id := dialect.Hide(c.log, err)
 	return errdef.New(errdef.Internal, "internal_server_error", "internal error: the server's log has the cause under request %s", id).With("request", id)
 }
 

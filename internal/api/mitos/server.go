@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
-	"regexp"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
@@ -135,81 +134,62 @@ type call struct {
 	actor  string
 	sent   []byte // the body, once it has been parsed
 	out    *frames
+	log    *slog.Logger       // says which route and sandbox
+	end    context.CancelFunc // of ctx
 }
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	httpapi.AllowOrigins(w.Header())
-	if r.Method == http.MethodOptions {
-		httpapi.Preflight(w, r)
-		return
-	}
-	c := &call{w: w, r: r, ctx: r.Context()}
-	c.out = newFrames(w)
-	defer httpapi.Recover(func(p any, stack []byte) {
-		id := httpapi.RequestID()
-		s.Log.Error("handler panicked", c.attrs("request", id, "panic", p, "stack", string(stack))...)
-		s.fail(c, internalError(id))
-	})
-	release, err := s.admit(c)
-	defer release()
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	if c.route.stream != nil {
-		if err := c.route.stream(s, c); err != nil {
-			s.fail(c, err)
-		}
-		return
-	}
-	answer, err := c.route.handle(s, c)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	res, err := httpapi.Answer(c.r, c.key.ID, http.StatusOK, nil, answer)
-	if err != nil {
-		s.fail(c, err)
-		return
-	}
-	res.WriteTo(w)
+	c := &call{w: w, r: r, ctx: r.Context(), end: func() {}, log: s.Log, out: newFrames(w)}
+	defer func() { c.end() }()
+	dialect.Serve(w, r, func() (dialect.Reply, error) { return s.answer(c) }, c.failed)
 }
 
-// admit finds the route, then asks who calls, then what about. The function that
-// it returns is to be called in any case.
-func (s *server) admit(c *call) (release func(), err error) {
-	release = func() {}
-	route, params, allowed := s.router.Match(c.r.Method, c.r.URL.EscapedPath())
-	switch {
-	case route != nil:
-	case len(allowed) > 0:
-		return release, errdef.New(errdef.Invalid, "method_not_allowed", "method %s is not allowed here", body.Short(c.r.Method)).
-			WithRemedy("use %s", strings.Join(allowed, ", ")).With("allowed", allowed)
-	default:
-		return release, errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API").
-			WithRemedy("point MITOS_BASE_URL at the server's URL with %s behind it", Prefix)
+// answer runs the call.
+func (s *server) answer(c *call) (dialect.Reply, error) {
+	if err := s.admit(c); err != nil {
+		return dialect.Reply{}, err
 	}
-	c.route, c.params = route, params
-	if c.key, err = auth.Admit(s.Auth, c.r, route.access); err != nil {
-		return release, err
+	if c.route.stream != nil {
+		return dialect.Reply{Stream: func(http.ResponseWriter) { s.stream(c) }}, nil
 	}
-	c.actor = "key:" + c.key.ID
-	ctx, cancel := s.Auth.Bind(c.ctx, c.key.ID)
-	c.ctx, release = ctx, func() { cancel() }
+	answer, err := c.route.handle(s, c)
+	return dialect.Reply{Status: http.StatusOK, Body: answer, Holder: c.key.ID}, err
+}
+
+// stream runs a call that answers in frames. Its errors are in the last one.
+func (s *server) stream(c *call) {
+	defer dialect.Recover(c.fail)
+	if err := c.route.stream(s, c); err != nil {
+		c.fail(err)
+	}
+}
+
+// admit finds the route, then asks who calls, then what about.
+func (s *server) admit(c *call) (err error) {
+	unknown := errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API").
+		WithRemedy("point MITOS_BASE_URL at the server's URL with %s behind it", Prefix)
+	if c.route, c.params, err = dialect.Route(s.router, c.r.Method, c.r.URL.EscapedPath(), unknown); err != nil {
+		return err
+	}
+	c.log = c.log.With("method", c.route.method, "route", c.route.pattern)
+	if c.key, c.actor, err = dialect.Admit(s.Auth, c.r, c.route.access); err != nil {
+		return err
+	}
+	c.ctx, c.end = s.Auth.Bind(c.ctx, c.key.ID)
 	if err := c.checkQuery(); err != nil {
-		return release, err
+		return err
 	}
-	if route.kind != rest {
+	if c.route.kind != rest {
 		if err := c.checkProtocol(); err != nil {
-			return release, err
+			return err
 		}
-		return release, s.names(c, c.addressed())
+		return s.names(c, c.addressed())
 	}
-	if id, named := params[sandboxParam]; named {
-		return release, s.names(c, id)
+	if id, named := c.params[sandboxParam]; named {
+		return s.names(c, id)
 	}
-	return release, nil
+	return nil
 }
 
 // The ways in which calls by RPC say which sandbox they are about.
@@ -238,9 +218,6 @@ func (c *call) checkQuery() error {
 	return nil
 }
 
-// idForm is that of drowse's own ids.
-var idForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
-
 // names takes down which sandbox the call is about. A name is one of the key's
 // own. For the key, a sandbox that it does not see is not there.
 func (s *server) names(c *call, text string) error {
@@ -253,21 +230,18 @@ func (s *server) names(c *call, text string) error {
 	}
 	missing := errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", c.named).
 		WithRemedy("list_sandboxes() has those that do; create one with mitos.create()")
-	if id, ok := s.Sandboxes.Named(c.key.ID, text); ok {
-		c.id = id
-		audit.About(c.ctx, id)
-		return nil
+	id, ok := s.Sandboxes.Named(c.key.ID, text)
+	if !ok {
+		id = text
+		if _, err := dialect.Sandbox(c.ctx, s.Sandboxes, c.key, id); errdef.Is(err, errdef.NotFound) {
+			return missing
+		} else if err != nil {
+			return err
+		}
 	}
-	if !idForm.MatchString(text) {
-		return missing
-	}
-	sb, err := s.Sandboxes.Find(c.ctx, text)
-	if err == nil && !auth.Sees(c.key, sb.Config.Key) || errdef.Is(err, errdef.NotFound) {
-		return missing
-	}
-	c.id = text
-	audit.About(c.ctx, text)
-	return err
+	c.id, c.log = id, c.log.With("sandbox", id)
+	audit.About(c.ctx, id)
+	return nil
 }
 
 // parse reads the body by a vocabulary.
@@ -299,16 +273,4 @@ func unbuilt(_ *server, c *call) (any, error) {
 	what := strings.TrimPrefix(strings.TrimPrefix(c.route.pattern, Prefix), "/")
 	return nil, errdef.New(errdef.Unsupported, "not_supported", "%s is not supported by this server", what).
 		WithRemedy("see what works in docs/works-with.md of drowse").With("op", what)
-}
-
-// attrs are the log attributes of a call, with more put before them.
-func (c *call) attrs(more ...any) []any {
-	more = slices.Clip(more)
-	if c.route != nil {
-		more = append(more, "method", c.route.method, "route", c.route.pattern)
-	}
-	if c.id != "" {
-		more = append(more, "sandbox", c.id)
-	}
-	return more
 }

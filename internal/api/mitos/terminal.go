@@ -84,7 +84,7 @@ func terminal(s *server, c *call) error {
 	// The key in the header is what lets a page in; its origin proves nothing.
 	ws, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}, InsecureSkipVerify: true})
 	if err != nil {
-		s.Log.Debug("no WebSocket", c.attrs("err", err)...)
+		c.log.Debug("no WebSocket", "err", err)
 		return nil // it has been answered
 	}
 	defer ws.CloseNow()
@@ -106,7 +106,7 @@ func terminal(s *server, c *call) error {
 // hangUp tells the client why its terminal ends: a code for a sandbox that was put to
 // sleep or ended says that it may connect again.
 func (s *server) hangUp(c *call, l line, err error) {
-	p := s.problem(c, err)
+	p := c.problem(err)
 	if errors.Is(err, errGone) {
 		return
 	}

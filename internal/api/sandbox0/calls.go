@@ -114,7 +114,7 @@ func (s *server) createContext(c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
-	return reply{status: http.StatusCreated, data: viewContext(made, wait)}, nil
+	return reply{Status: http.StatusCreated, Body: viewContext(made, wait)}, nil
 }
 
 // hold takes room for an answer with output.

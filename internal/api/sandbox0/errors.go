@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
@@ -87,6 +89,8 @@ func statusAndCode(e *errdef.Error) (int, string) {
 	switch {
 	case e.Code == "body_too_large":
 		return http.StatusRequestEntityTooLarge, codeTooLarge
+	case e.Code == "method_not_allowed":
+		return http.StatusMethodNotAllowed, codeBadRequest
 	case e.Code == "body_timed_out":
 		return http.StatusRequestTimeout, codeBadRequest
 	case e.Code == "not_resumable":
@@ -105,7 +109,7 @@ func statusAndCode(e *errdef.Error) (int, string) {
 }
 
 // failed makes the response to an error, and logs it if it is ours.
-func (s *server) failed(c *call, err error) httpapi.Response {
+func (c *call) failed(err error) httpapi.Response {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return respond(f.status, detail{Code: f.code, Message: f.message})
 	}
@@ -114,9 +118,7 @@ func (s *server) failed(c *call, err error) httpapi.Response {
 	case errors.Is(err, context.Canceled) && c.r.Context().Err() != nil:
 		return respond(http.StatusServiceUnavailable, detail{Code: codeUnavailable, Message: "the request was canceled by the client"})
 	case !ok || e.Class == errdef.Internal:
-		id := httpapi.RequestID()
-		s.Log.Error("request failed", "request", id, "method", c.r.Method, "path", c.r.URL.Path, "err", err)
-		return internal(id)
+		return internal(dialect.Hide(c.log, err))
 	}
 	status, code := statusAndCode(e)
 	entry, _ := errdef.Lookup(e.Code)
@@ -136,21 +138,17 @@ func (s *server) failed(c *call, err error) httpapi.Response {
 		facts[name] = value
 	}
 	if status >= http.StatusInternalServerError && status != http.StatusNotImplemented && e.Code != "not_resumable" {
-		s.Log.Warn("request could not be served", "method", c.r.Method, "path", c.r.URL.Path, "err", err)
+		c.log.Warn("request could not be served", "err", err)
 	}
-	return respond(status, detail{Code: code, Message: message, Details: facts})
+	res := respond(status, detail{Code: code, Message: message, Details: facts})
+	maps.Copy(res.Header, dialect.Allowed(e))
+	return res
 }
 
 func internal(id string) httpapi.Response {
 	return respond(http.StatusInternalServerError, detail{
 		Code: codeInternal, Message: "internal error: the server's log has the cause under request " + id, Details: map[string]any{"request": id},
 	})
-}
-
-func (s *server) panicked(c *call, value any, stack []byte) httpapi.Response {
-	id := httpapi.RequestID()
-	s.Log.Error("handler panicked", "request", id, "method", c.r.Method, "path", c.r.URL.Path, "panic", fmt.Sprint(value), "stack", string(stack))
-	return internal(id)
 }
 
 // respond writes an error as clients read it.

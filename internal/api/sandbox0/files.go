@@ -190,7 +190,7 @@ func readFile(s *server, c *call) (reply, error) {
 		}
 		return ok(contentView{data, "base64"})
 	}
-	return reply{stream: func(w http.ResponseWriter) {
+	return reply{Stream: func(w http.ResponseWriter) {
 		defer res.Body.Close()
 		w.Header().Set("Content-Type", "application/octet-stream")
 		if res.ContentLength >= 0 {
@@ -252,7 +252,7 @@ func makeDir(s *server, c *call, name string, recursive bool) (reply, error) {
 	if err != nil {
 		return reply{}, fileError(err, codeDirNotFound, codeNotDirectory)
 	}
-	return reply{status: http.StatusCreated, data: map[string]bool{"created": true}}, nil
+	return reply{Status: http.StatusCreated, Body: map[string]bool{"created": true}}, nil
 }
 
 func deleteFile(s *server, c *call) (reply, error) {

@@ -58,7 +58,7 @@ func (s *server) claim(c *call) (reply, error) {
 		return reply{}, err
 	}
 	audit.About(c.r.Context(), sb.ID)
-	return reply{status: http.StatusCreated, data: viewClaim(sb)}, nil
+	return reply{Status: http.StatusCreated, Body: viewClaim(sb)}, nil
 }
 
 // claimed puts what was said over what holds otherwise. What keeps a sandbox from
@@ -315,7 +315,7 @@ func (s *server) remove(c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.contexts.forget(c.sandbox)
-	return reply{status: c.gen.deleted, data: messageView{"sandbox deleted"}}, nil
+	return reply{Status: c.gen.deleted, Body: messageView{"sandbox deleted"}}, nil
 }
 
 // pause answers when the pause is committed, or with async once it has begun: clients
@@ -349,7 +349,7 @@ func (s *server) pause(c *call) (reply, error) {
 	case err != nil && (!is || e.Code != "already_paused"):
 		return reply{}, err
 	case async && err == nil:
-		return reply{status: http.StatusAccepted, data: pausedView{SandboxID: c.sandbox, Status: statusRunning}}, nil
+		return reply{Status: http.StatusAccepted, Body: pausedView{SandboxID: c.sandbox, Status: statusRunning}}, nil
 	}
 	return ok(pausedView{SandboxID: c.sandbox, Paused: true, Status: statusPaused})
 }

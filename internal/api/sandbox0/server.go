@@ -4,17 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
-	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/ration"
@@ -145,18 +143,14 @@ type call struct {
 	sandbox string // the sandbox that the path names
 	key     store.Key
 	actor   string
-	waiting *held.Share // for what the call holds until it is answered; free it
+	log     *slog.Logger // says which route and sandbox
+	waiting *held.Share  // for what the call holds until it is answered; free it
 }
 
-// reply is the answer to a call that succeeded: data goes into the envelope.
-type reply struct {
-	status int
-	data   any
-	// stream writes the answer instead.
-	stream func(http.ResponseWriter)
-}
+// reply is the answer to a call that succeeded: its body goes into the envelope.
+type reply = dialect.Reply
 
-func ok(data any) (reply, error) { return reply{status: http.StatusOK, data: data}, nil }
+func ok(data any) (reply, error) { return reply{Status: http.StatusOK, Body: data}, nil }
 
 // done says that something was done, by the name that clients look for.
 func done(name string) (reply, error) { return ok(map[string]bool{name: true}) }
@@ -170,62 +164,29 @@ type envelope struct {
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	httpapi.AllowOrigins(w.Header())
-	if r.Method == http.MethodOptions {
-		httpapi.Preflight(w, r)
-		return
-	}
-	c := &call{w: w, r: r}
+	c := &call{w: w, r: r, log: s.Log}
 	defer func() {
 		if c.waiting != nil {
 			c.waiting.Free()
 		}
 	}()
-	res, stream := s.answer(c)
-	if stream == nil {
-		res.WriteTo(w)
-		return
-	}
-	defer httpapi.Recover(func(p any, stack []byte) {
-		s.panicked(c, p, stack)
-		panic(http.ErrAbortHandler) // what was sent cannot be taken back
-	})
-	stream(w)
-}
-
-// answer runs the call. Nothing has been written when it returns.
-func (s *server) answer(c *call) (res httpapi.Response, stream func(http.ResponseWriter)) {
-	defer httpapi.Recover(func(p any, stack []byte) { res, stream = s.panicked(c, p, stack), nil })
-	rep, err := s.dispatch(c)
-	if err != nil {
-		return s.failed(c, err), nil
-	}
-	if rep.stream != nil {
-		return res, rep.stream
-	}
-	if res, err = httpapi.Answer(c.r, c.key.ID, rep.status, nil, envelope{Success: true, Data: rep.data}); err != nil {
-		return s.failed(c, err), nil
-	}
-	return res, nil
+	dialect.Serve(w, r, func() (reply, error) { return s.dispatch(c) }, c.failed)
 }
 
 // dispatch finds the route, then asks who calls, then what for.
-func (s *server) dispatch(c *call) (reply, error) {
+func (s *server) dispatch(c *call) (_ reply, err error) {
 	gen, path, _ := split(c.r.URL.EscapedPath())
 	c.gen = gen
-	found, params, allowed := s.router.Match(c.r.Method, path)
-	switch {
-	case found != nil:
-	case len(allowed) > 0:
-		return reply{}, fail(http.StatusMethodNotAllowed, codeBadRequest, "method %s is not allowed here: use %s", body.Short(c.r.Method), strings.Join(allowed, ", "))
-	default:
-		return reply{}, fail(http.StatusNotImplemented, codeNotSupported, "%s %s is not part of sandbox0's API as this server has it", body.Short(c.r.Method), body.Short(path))
-	}
-	c.route, c.params = found, params
-	if err := s.authenticate(c); err != nil {
+	unknown := fail(http.StatusNotImplemented, codeNotSupported, "%s %s is not part of sandbox0's API as this server has it", body.Short(c.r.Method), body.Short(path))
+	if c.route, c.params, err = dialect.Route(s.router, c.r.Method, path, unknown); err != nil {
 		return reply{}, err
 	}
-	if id, named := params[sandboxParam]; named {
+	c.log = c.log.With("method", c.route.method, "route", c.route.pattern)
+	if c.key, c.actor, err = dialect.Admit(s.Auth, c.r, auth.Permission(c.route.access)); err != nil {
+		return reply{}, err
+	}
+	c.waiting = s.Room.Passing(held.From(c.r, c.key.ID))
+	if id, named := c.params[sandboxParam]; named {
 		if err := s.names(c, id); err != nil {
 			return reply{}, err
 		}
@@ -234,37 +195,19 @@ func (s *server) dispatch(c *call) (reply, error) {
 		return reply{}, body.Invalid("the header %q is not supported here: this server would do the same again", body.IdempotencyHeader).
 			WithRemedy("leave it out").With("field", body.IdempotencyHeader)
 	}
-	return found.handle(s, c)
+	rep, err := c.route.handle(s, c)
+	rep.Body, rep.Holder = envelope{Success: true, Data: rep.Body}, c.key.ID
+	return rep, err
 }
 
-// authenticate takes down who calls, if they may do what they ask for.
-func (s *server) authenticate(c *call) (err error) {
-	if c.key, err = auth.Admit(s.Auth, c.r, auth.Permission(c.route.access)); err != nil {
-		return err
-	}
-	c.actor = "key:" + c.key.ID
-	c.waiting = s.Room.Passing(held.From(c.r, c.key.ID))
-	return nil
-}
-
-var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
-
-// names takes down which sandbox the call is about. What cannot be an id is of
-// no sandbox, and one that has ended, or that the key does not see, is not there.
+// names takes down which sandbox the call is about. One that has ended is not there.
 func (s *server) names(c *call, id string) error {
-	if sandboxIDForm.MatchString(id) {
-		c.sandbox = id
-		audit.About(c.r.Context(), id)
-		sb, err := s.Sandboxes.Find(c.r.Context(), id)
-		if err == nil && auth.Sees(c.key, sb.Config.Key) {
-			_, err := alive(sb)
-			return err
-		}
-		if err != nil && !errdef.Is(err, errdef.NotFound) {
-			return err
-		}
+	sb, err := dialect.Sandbox(c.r.Context(), s.Sandboxes, c.key, id)
+	if err == nil {
+		c.sandbox, c.log = id, c.log.With("sandbox", id)
+		_, err = alive(sb)
 	}
-	return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", body.Short(id))
+	return err
 }
 
 // alive returns a sandbox unless it has ended.

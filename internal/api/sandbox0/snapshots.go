@@ -68,7 +68,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusCreated, data: viewSnapshot(snap)}, nil
+	return reply{Status: http.StatusCreated, Body: viewSnapshot(snap)}, nil
 }
 
 // listSnapshots lists those of one sandbox, and none that a restore has left.
@@ -165,5 +165,5 @@ func fork(s *server, c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
-	return reply{status: http.StatusCreated, data: map[string]any{"source_sandbox_id": c.sandbox, "sandbox": s.detail(c, child)}}, nil
+	return reply{Status: http.StatusCreated, Body: map[string]any{"source_sandbox_id": c.sandbox, "sandbox": s.detail(c, child)}}, nil
 }

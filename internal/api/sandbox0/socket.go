@@ -40,7 +40,7 @@ func (s *server) serveSocket(c *call, talk func(socket)) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{stream: func(w http.ResponseWriter) {
+	return reply{Stream: func(w http.ResponseWriter) {
 		defer leave()
 		// A page of any origin may come: what counts is the key.
 		conn, err := websocket.Accept(w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true})

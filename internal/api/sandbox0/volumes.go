@@ -69,7 +69,7 @@ func createVolume(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusCreated, data: viewVolume(v)}, nil
+	return reply{Status: http.StatusCreated, Body: viewVolume(v)}, nil
 }
 
 func listVolumes(s *server, c *call) (reply, error) {

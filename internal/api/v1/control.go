@@ -45,8 +45,8 @@ func (s *server) create(c *call) (reply, error) {
 	}
 	audit.About(c.r.Context(), sb.ID)
 	return reply{
-		status: http.StatusCreated, body: s.viewWithTokens(c, sb),
-		header: http.Header{"Location": {"/v1/sandboxes/" + sb.ID}},
+		Status: http.StatusCreated, Body: s.viewWithTokens(c, sb),
+		Header: http.Header{"Location": {"/v1/sandboxes/" + sb.ID}},
 	}, nil
 }
 
@@ -98,7 +98,7 @@ func (s *server) patch(c *call) (reply, error) {
 }
 
 func (s *server) kill(c *call) (reply, error) {
-	return reply{status: http.StatusNoContent}, s.Sandboxes.Kill(c.r.Context(), c.sandbox, c.actor)
+	return reply{Status: http.StatusNoContent}, s.Sandboxes.Kill(c.r.Context(), c.sandbox, c.actor)
 }
 
 func (s *server) pause(c *call) (reply, error) {

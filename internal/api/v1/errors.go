@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"strings"
 
-	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -67,23 +65,14 @@ type errorDetail struct {
 	Context     map[string]any `json:"context" doc:"Facts for programs: sandbox, state, phase, field, requested and allowed values."`
 }
 
-func wrongMethod(method string, allowed []string) error {
-	list := strings.Join(allowed, ", ")
-	return errdef.New(errdef.Invalid, "method_not_allowed", "method %s is not allowed here", body.Short(method)).
-		WithRemedy("use %s", list).With("allowed", allowed)
-}
-
 // failed makes the response to an error, and logs it if it is ours.
 func (s *server) failed(c *call, err error) httpapi.Response {
-	e := s.classify(c, err)
+	e := c.classify(err)
 	body := errorDetail{Code: e.Code, Message: e.Message, Cause: s.cause(c, e), Remediation: remedyOf(e), Context: s.context(c, e)}
-	header := http.Header{}
+	header := dialect.Allowed(e)
 	status := statusOf(e)
 	if status == http.StatusServiceUnavailable && !errdef.Lasting(e.Code) || e.Code == auth.CodeRate {
 		header.Set("Retry-After", retryAfter)
-	}
-	if list, ok := e.Context["allowed"].([]string); ok && status == http.StatusMethodNotAllowed {
-		header.Set("Allow", strings.Join(list, ", "))
 	}
 	res, err := httpapi.Encode(status, header, errorView{body})
 	if err != nil {
@@ -101,21 +90,19 @@ func remedyOf(e *errdef.Error) string {
 }
 
 // classify returns the error as the client may see it.
-func (s *server) classify(c *call, err error) *errdef.Error {
+func (c *call) classify(err error) *errdef.Error {
 	if errors.Is(err, context.Canceled) && c.r.Context().Err() != nil {
 		return errdef.New(errdef.Unavailable, "canceled", "the request was canceled by the client") // nobody reads it
 	}
 	e, ok := errors.AsType[*errdef.Error](err)
 	switch {
 	case !ok && errors.Is(err, context.DeadlineExceeded):
-		s.Log.Warn("request timed out", c.attrs("err", err)...)
+		c.log.Warn("request timed out", "err", err)
 		return errdef.New(errdef.Unavailable, "timed_out", "it took too long")
 	case !ok || statusOf(e) == http.StatusInternalServerError:
-		id := httpapi.RequestID()
-		s.Log.Error("request failed", c.attrs("request", id, "err", err)...)
-		return internalError(id, e)
+		return internalError(dialect.Hide(c.log, err), e)
 	case statusOf(e) == http.StatusServiceUnavailable, e.Class == errdef.Unfit:
-		s.Log.Warn("request could not be served", c.attrs("err", err)...)
+		c.log.Warn("request could not be served", "err", err)
 	}
 	return e
 }
@@ -131,16 +118,6 @@ func internalError(id string, e *errdef.Error) *errdef.Error {
 		Class: errdef.Internal, Code: code, Message: "internal error: the server's log has the cause under request " + id,
 		Context: map[string]any{"request": id},
 	}
-}
-
-func (s *server) panicked(c *call, value any, stack []byte) httpapi.Response {
-	id := httpapi.RequestID()
-	s.Log.Error("handler panicked", c.attrs("request", id, "panic", fmt.Sprint(value), "stack", string(stack))...)
-	e := internalError(id, nil)
-	res, _ := httpapi.Encode(http.StatusInternalServerError, nil, errorView{errorDetail{
-		Code: e.Code, Message: e.Message, Cause: causeOf(e), Remediation: remedyOf(e), Context: e.Context,
-	}})
-	return res
 }
 
 // context adds to an error's facts which sandbox it is about and how that is.
@@ -193,17 +170,6 @@ func (s *server) cause(c *call, e *errdef.Error) string {
 func causeOf(e *errdef.Error) string {
 	entry, _ := errdef.Lookup(e.Code)
 	return cmp.Or(entry.Meaning, e.Message)
-}
-
-// attrs are the log attributes of a call, with more put before them.
-func (c *call) attrs(more ...any) []any {
-	if c.route != nil {
-		more = append(more, "method", c.route.method, "route", c.route.pattern)
-	}
-	if c.sandbox != "" {
-		more = append(more, "sandbox", c.sandbox)
-	}
-	return more
 }
 
 func asError(err error) (*errdef.Error, bool) { return errors.AsType[*errdef.Error](err) }

@@ -178,7 +178,7 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{stream: func(w http.ResponseWriter) {
+	return reply{Stream: func(w http.ResponseWriter) {
 		defer leave()
 		h := w.Header()
 		h.Set("Content-Type", "text/event-stream")
@@ -192,7 +192,7 @@ func (s *server) follow(c *call, after int64) (reply, error) {
 		defer cancel()
 		st := &eventStream{w: w, out: http.NewResponseController(w), texts: &s.texts}
 		if err := s.stream(ctx, c, st, after); err != nil && ctx.Err() == nil {
-			s.Log.Warn("event stream ended", c.attrs("err", err)...) // the client comes back for the rest
+			c.log.Warn("event stream ended", "err", err) // the client comes back for the rest
 		}
 	}}, nil
 }

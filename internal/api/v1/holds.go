@@ -70,12 +70,12 @@ func (s *server) hold(c *call) (reply, error) {
 	if l, err = s.Sandboxes.Hold(c.r.Context(), c.sandbox, l, c.actor); err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusCreated, body: holdView{
+	return reply{Status: http.StatusCreated, Body: holdView{
 		ID: l.ID, Kind: awake.HoldLease, Detail: l.Reason, Since: httpapi.Timestamp(l.Since),
 		LastProgress: timeOrNull(l.Since), Until: timeOrNull(l.Until), Counts: true,
 	}}, nil
 }
 
 func (s *server) releaseHold(c *call) (reply, error) {
-	return reply{status: http.StatusNoContent}, s.Sandboxes.ReleaseHold(c.r.Context(), c.sandbox, c.params[holdParam], c.actor)
+	return reply{Status: http.StatusNoContent}, s.Sandboxes.ReleaseHold(c.r.Context(), c.sandbox, c.params[holdParam], c.actor)
 }

@@ -85,7 +85,7 @@ func (s *server) createKey(c *call) (reply, error) {
 // replyWithText is the one answer that has a key's text.
 func replyWithText(status int, v keyView, text string) reply {
 	v.Key = text
-	return reply{status: status, body: v, header: http.Header{"Cache-Control": {"no-store"}}}
+	return reply{Status: status, Body: v, Header: http.Header{"Cache-Control": {"no-store"}}}
 }
 
 // selfKey is the id that stands for the key of the call.
@@ -157,5 +157,5 @@ func (s *server) revokeKey(c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("API key revoked", "key", id, "actor", c.actor)
-	return reply{status: http.StatusNoContent}, nil
+	return reply{Status: http.StatusNoContent}, nil
 }

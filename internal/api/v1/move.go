@@ -28,7 +28,7 @@ func (s *server) export(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{stream: func(w http.ResponseWriter) {
+	return reply{Stream: func(w http.ResponseWriter) {
 		defer e.Release()
 		h := w.Header()
 		h.Set("Content-Type", bundle.ContentType)
@@ -41,7 +41,7 @@ func (s *server) export(c *call) (reply, error) {
 		bound, cancel := s.Auth.Bind(c.r.Context(), c.key.ID)
 		defer cancel()
 		if err := writeExport(bound, w, e); err != nil {
-			s.Log.Warn("export broken off", c.attrs("err", err)...)
+			c.log.Warn("export broken off", "err", err)
 			panic(http.ErrAbortHandler) // an end in good order would look like that of the whole
 		}
 	}}, nil
@@ -116,8 +116,8 @@ func (s *server) importSandbox(c *call) (reply, error) {
 		v.NameTaken = name
 	}
 	return reply{
-		status: http.StatusCreated, body: v,
-		header: http.Header{"Location": {base + "/" + sb.ID}},
+		Status: http.StatusCreated, Body: v,
+		Header: http.Header{"Location": {base + "/" + sb.ID}},
 	}, nil
 }
 

@@ -54,7 +54,7 @@ func (s *server) createPreview(c *call) (reply, error) {
 	}
 	v := viewPreview(p)
 	v.Token, v.URL = token, s.previewURL(c, p.Port, path, token)
-	return reply{status: http.StatusCreated, body: v}, nil
+	return reply{Status: http.StatusCreated, Body: v}, nil
 }
 
 // previewURL returns the address of a port as the client that asks can reach
@@ -81,5 +81,5 @@ func (s *server) previews(c *call) (reply, error) {
 }
 
 func (s *server) revokePreview(c *call) (reply, error) {
-	return reply{status: http.StatusNoContent}, s.Sandboxes.RevokePreview(c.r.Context(), c.sandbox, c.params[previewParam], c.actor)
+	return reply{Status: http.StatusNoContent}, s.Sandboxes.RevokePreview(c.r.Context(), c.sandbox, c.params[previewParam], c.actor)
 }

@@ -93,7 +93,7 @@ func snapshotImage(s *server, c *call) (reply, error) {
 		cancel()
 		return reply{}, err
 	}
-	return reply{stream: func(w http.ResponseWriter) {
+	return reply{Stream: func(w http.ResponseWriter) {
 		defer cancel()
 		defer archive.Close()
 		h := w.Header()
@@ -105,7 +105,7 @@ func snapshotImage(s *server, c *call) (reply, error) {
 			return
 		}
 		if err := writeArchive(bound, w, archive); err != nil {
-			s.Log.Warn("archive of a snapshot broken off", c.attrs("err", err)...)
+			c.log.Warn("archive of a snapshot broken off", "err", err)
 			panic(http.ErrAbortHandler) // an end in good order would look like that of the whole
 		}
 	}}, nil

@@ -173,5 +173,5 @@ func removeSecret(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("secret removed", "secret", name, "actor", c.actor)
-	return reply{status: http.StatusNoContent}, nil
+	return reply{Status: http.StatusNoContent}, nil
 }

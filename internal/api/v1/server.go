@@ -5,18 +5,18 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/sandboxid"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
@@ -222,78 +222,38 @@ type call struct {
 	r       *http.Request
 	route   *route
 	params  map[string]string
-	sandbox string    // the sandbox that the path or the body names
-	key     store.Key // whose call it is; none of an open route
-	actor   string    // who asks, for the record
-	sent    []byte    // the body, once it has been parsed
+	sandbox string       // the sandbox that the path or the body names
+	key     store.Key    // whose call it is; none of an open route
+	actor   string       // who asks, for the record
+	sent    []byte       // the body, once it has been parsed
+	log     *slog.Logger // says which route and sandbox
 }
 
 // reply is the answer to a call that succeeded.
-type reply struct {
-	status int
-	body   any // nil for none
-	header http.Header
-	// stream writes the answer instead, until the client is gone.
-	stream func(http.ResponseWriter)
-}
+type reply = dialect.Reply
 
-func ok(body any) (reply, error) { return reply{status: http.StatusOK, body: body}, nil }
+func ok(body any) (reply, error) { return reply{Status: http.StatusOK, Body: body}, nil }
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	httpapi.AllowOrigins(w.Header())
-	if r.Method == http.MethodOptions {
-		httpapi.Preflight(w, r)
-		return
-	}
-	c := &call{w: w, r: r}
-	res, stream := s.answer(c)
-	if stream == nil {
-		res.WriteTo(w)
-		return
-	}
-	defer httpapi.Recover(func(p any, stack []byte) {
-		s.panicked(c, p, stack)
-		panic(http.ErrAbortHandler) // what was sent cannot be taken back
-	})
-	stream(w)
-}
-
-// answer runs the call. Nothing has been written when it returns, so a handler
-// that panics is answered like one that fails.
-func (s *server) answer(c *call) (res httpapi.Response, stream func(http.ResponseWriter)) {
-	defer httpapi.Recover(func(p any, stack []byte) { res, stream = s.panicked(c, p, stack), nil })
-	rep, err := s.dispatch(c)
-	if err != nil {
-		return s.failed(c, err), nil
-	}
-	if rep.stream != nil {
-		return res, rep.stream
-	}
-	if res, err = httpapi.Answer(c.r, c.key.ID, rep.status, rep.header, rep.body); err != nil {
-		return s.failed(c, err), nil
-	}
-	return res, nil
+	c := &call{w: w, r: r, log: s.Log}
+	dialect.Serve(w, r, func() (reply, error) { return s.dispatch(c) }, func(err error) httpapi.Response { return s.failed(c, err) })
 }
 
 // dispatch finds the route, then asks who calls, then what for.
-func (s *server) dispatch(c *call) (reply, error) {
-	route, params, allowed := s.router.Match(c.r.Method, c.r.URL.EscapedPath())
-	switch {
-	case route != nil:
-	case len(allowed) > 0:
-		return reply{}, wrongMethod(c.r.Method, allowed)
-	default:
-		return reply{}, errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API").
-			WithRemedy("/v1/openapi.json lists what is")
+func (s *server) dispatch(c *call) (_ reply, err error) {
+	unknown := errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API").
+		WithRemedy("/v1/openapi.json lists what is")
+	if c.route, c.params, err = dialect.Route(s.router, c.r.Method, c.r.URL.EscapedPath(), unknown); err != nil {
+		return reply{}, err
 	}
-	c.route, c.params = route, params
-	if route.access != open {
-		if err := s.authenticate(c); err != nil {
+	c.log = c.log.With("method", c.route.method, "route", c.route.pattern)
+	if c.route.access != open {
+		if c.key, c.actor, err = dialect.Admit(s.Auth, c.r, auth.Permission(c.route.access)); err != nil {
 			return reply{}, err
 		}
 	}
-	if id, named := params[sandboxParam]; named {
+	if id, named := c.params[sandboxParam]; named {
 		if err := s.names(c, id); err != nil {
 			return reply{}, err
 		}
@@ -304,7 +264,9 @@ func (s *server) dispatch(c *call) (reply, error) {
 		}
 		return reply{}, err
 	}
-	return route.handle(s, c)
+	rep, err := c.route.handle(s, c)
+	rep.Holder = c.key.ID
+	return rep, err
 }
 
 // heeds refuses what a route would leave unread: parameters of the query that it does
@@ -320,34 +282,14 @@ func (c *call) heeds() error {
 	return err
 }
 
-// authenticate takes down who calls, if they may do what they ask for.
-func (s *server) authenticate(c *call) (err error) {
-	if c.key, err = auth.Admit(s.Auth, c.r, auth.Permission(c.route.access)); err != nil {
-		return err
-	}
-	c.actor = "key:" + c.key.ID
-	return nil
-}
-
-var sandboxIDForm = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
-
-// names takes down which sandbox the call is about. What cannot be an id is of
-// no sandbox, and one that the key does not see is not there.
+// names takes down which sandbox the call is about.
 func (s *server) names(c *call, id string) error {
-	if !sandboxIDForm.MatchString(id) {
+	if !sandboxid.Possible(id) {
 		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", body.Short(id)).
 			WithRemedy("GET /v1/sandboxes lists those that do")
 	}
-	c.sandbox = id
-	audit.About(c.r.Context(), id)
-	if auth.SeesAll(c.key) {
-		return nil // any
-	}
-	sb, err := s.Sandboxes.Find(c.r.Context(), id)
-	if err == nil && !auth.Sees(c.key, sb.Config.Key) || errdef.Is(err, errdef.NotFound) {
-		return errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", id)
-	}
-	return err
+	c.sandbox, c.log = id, c.log.With("sandbox", id)
+	return dialect.Seen(c.r.Context(), s.Sandboxes, c.key, id)
 }
 
 // parse reads the body by a vocabulary.

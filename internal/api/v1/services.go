@@ -132,7 +132,7 @@ func removeService(s *server, c *call) (reply, error) {
 	if err := s.Services.RemoveService(c.r.Context(), c.sandbox, c.params[serviceParam], c.actor); err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusNoContent}, nil
+	return reply{Status: http.StatusNoContent}, nil
 }
 
 func restartService(s *server, c *call) (reply, error) {

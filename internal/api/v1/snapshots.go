@@ -122,7 +122,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		req.KeepLast = w.Value.(int)
 	}
 	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
-	return reply{status: http.StatusCreated, body: viewSnapshot(snap)}, err
+	return reply{Status: http.StatusCreated, Body: viewSnapshot(snap)}, err
 }
 
 // listSnapshots answers with all snapshots, or with those of one sandbox.
@@ -186,7 +186,7 @@ func deleteSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusNoContent}, s.Snapshots.RemoveSnapshot(c.r.Context(), snap.ID, c.actor)
+	return reply{Status: http.StatusNoContent}, s.Snapshots.RemoveSnapshot(c.r.Context(), snap.ID, c.actor)
 }
 
 // restore has a sandbox go back to one of its snapshots, which must be said: a body
@@ -255,5 +255,5 @@ func fork(s *server, c *call) (reply, error) {
 		}
 		v.Children = append(v.Children, childView{Sandbox: new(s.viewWithTokens(c, child.Sandbox))})
 	}
-	return reply{status: http.StatusCreated, body: v}, nil
+	return reply{Status: http.StatusCreated, Body: v}, nil
 }

@@ -42,7 +42,7 @@ func addSSHKey(s *server, c *call) (reply, error) {
 	}
 	v := viewSSHKey(k)
 	s.Log.Info("SSH key added", "key", k.ID, "fingerprint", v.Fingerprint, "actor", c.actor)
-	return reply{status: http.StatusCreated, body: v}, nil
+	return reply{Status: http.StatusCreated, Body: v}, nil
 }
 
 func listSSHKeys(s *server, c *call) (reply, error) {
@@ -59,5 +59,5 @@ func removeSSHKey(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("SSH key removed", "key", id, "actor", c.actor)
-	return reply{status: http.StatusNoContent}, nil
+	return reply{Status: http.StatusNoContent}, nil
 }

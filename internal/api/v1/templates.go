@@ -142,9 +142,9 @@ func addTemplate(s *server, c *call, req templates.AddRequest) (reply, error) {
 func withProgress(s *server, c *call, status int, do func(context.Context, func(image.Progress)) (last pulled, v any, err error)) (reply, error) {
 	if !strings.Contains(c.r.Header.Get("Accept"), linesType) {
 		_, v, err := do(c.r.Context(), nil)
-		return reply{status: status, body: v}, err
+		return reply{Status: status, Body: v}, err
 	}
-	return reply{stream: func(w http.ResponseWriter) {
+	return reply{Stream: func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", linesType)
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(status)
@@ -253,5 +253,5 @@ func removeTemplate(s *server, c *call) (reply, error) {
 		}
 		return s.Builds.Untag(c.r.Context(), t.ID, []string{tag})
 	})
-	return reply{status: http.StatusNoContent}, err
+	return reply{Status: http.StatusNoContent}, err
 }

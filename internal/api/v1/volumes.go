@@ -56,7 +56,7 @@ func (s *server) createVolume(c *call) (reply, error) {
 		diskMiB = w.Value.(int)
 	}
 	v, err := s.Volumes.CreateVolume(c.r.Context(), words["name"].Value.(string), diskMiB)
-	return reply{status: http.StatusCreated, body: s.volumeWithToken(c, v)}, err
+	return reply{Status: http.StatusCreated, Body: s.volumeWithToken(c, v)}, err
 }
 
 func (s *server) volumes(c *call) (reply, error) {
@@ -80,7 +80,7 @@ func (s *server) volume(c *call) (reply, error) {
 }
 
 func (s *server) deleteVolume(c *call) (reply, error) {
-	return reply{status: http.StatusNoContent}, s.Volumes.DeleteVolume(c.r.Context(), c.params[volumeParam])
+	return reply{Status: http.StatusNoContent}, s.Volumes.DeleteVolume(c.r.Context(), c.params[volumeParam])
 }
 
 func viewMounts(list []store.VolumeMount) map[string]string {

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -93,52 +94,18 @@ type call struct {
 }
 
 // reply is the answer to a call that succeeded.
-type reply struct {
-	status int
-	body   any    // nil for none
-	holder string // the API key of the token
-	stream func(http.ResponseWriter)
-}
+type reply = dialect.Reply
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	httpapi.AllowOrigins(w.Header())
-	if r.Method == http.MethodOptions {
-		httpapi.Preflight(w, r)
-		return
-	}
-	res, stream := s.answer(w, r)
-	if stream != nil {
-		stream(w)
-		return
-	}
-	res.WriteTo(w)
-}
-
-// answer runs the call. Nothing has been written when it returns.
-func (s *server) answer(w http.ResponseWriter, r *http.Request) (res httpapi.Response, stream func(http.ResponseWriter)) {
-	rep, err := s.dispatch(w, r)
-	if err != nil {
-		return s.failed(err), nil
-	}
-	if rep.stream != nil {
-		return res, rep.stream
-	}
-	if res, err = httpapi.Answer(r, rep.holder, rep.status, nil, rep.body); err != nil {
-		return s.failed(err), nil
-	}
-	return res, nil
+	dialect.Serve(w, r, func() (reply, error) { return s.dispatch(w, r) }, s.failed)
 }
 
 func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error) {
-	found, params, allowed := s.router.Match(r.Method, r.URL.EscapedPath())
-	if found == nil && len(allowed) > 0 {
-		list := strings.Join(allowed, ", ")
-		w.Header().Set("Allow", list)
-		return reply{}, errdef.New(errdef.Invalid, codeMethod, "method %s is not allowed here: use %s", r.Method, list)
-	}
-	if found == nil {
-		return reply{}, errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API")
+	unknown := errdef.New(errdef.NotFound, "unknown_path", "this path is not part of the API")
+	found, params, err := dialect.Route(s.router, r.Method, r.URL.EscapedPath(), unknown)
+	if err != nil {
+		return reply{}, err
 	}
 	id := params[volumeParam]
 	holder, ok := s.Volumes.VolumeTokenKey(id, auth.Bearer(r.Header))
@@ -162,7 +129,7 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 	defer files.Close()
 	c := &call{w: w, r: r, id: id, files: files, query: query{values: r.URL.Query()}}
 	rep, err := found.handle(s, c)
-	rep.holder = holder
+	rep.Holder = holder
 	return rep, errors.Join(c.query.err, err)
 }
 
@@ -208,11 +175,10 @@ func (s *server) failed(err error) httpapi.Response {
 		status = special
 	}
 	if status == 0 {
-		id := httpapi.RequestID()
-		s.Log.Error("request for a volume failed", "request", id, "err", err)
+		id := dialect.Hide(s.Log, err)
 		status, e = http.StatusInternalServerError, errdef.New(errdef.Internal, "internal_server_error", "internal error: the server's log has the cause under request %s", id)
 	}
-	res, err := httpapi.Encode(status, nil, failure{e.Code, e.Error()})
+	res, err := httpapi.Encode(status, dialect.Allowed(e), failure{e.Code, e.Error()})
 	if err != nil {
 		panic("internal error: volumecontent: an error that cannot be encoded: " + err.Error())
 	}
@@ -249,7 +215,7 @@ func view(e volume.Entry) statView {
 }
 
 func entry(status int, e volume.Entry, err error) (reply, error) {
-	return reply{status: status, body: view(e)}, err
+	return reply{Status: status, Body: view(e)}, err
 }
 
 func (s *server) stat(c *call) (reply, error) {
@@ -283,7 +249,7 @@ func (s *server) change(c *call) (reply, error) {
 }
 
 func (s *server) remove(c *call) (reply, error) {
-	return reply{status: http.StatusNoContent}, c.files.Remove(c.query.path())
+	return reply{Status: http.StatusNoContent}, c.files.Remove(c.query.path())
 }
 
 func (s *server) list(c *call) (reply, error) {
@@ -296,7 +262,7 @@ func (s *server) list(c *call) (reply, error) {
 	for i, e := range entries {
 		views[i] = view(e)
 	}
-	return reply{status: http.StatusOK, body: views}, err
+	return reply{Status: http.StatusOK, Body: views}, err
 }
 
 func (s *server) makeDir(c *call) (reply, error) {
@@ -318,7 +284,7 @@ func (s *server) read(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{stream: func(w http.ResponseWriter) {
+	return reply{Stream: func(w http.ResponseWriter) {
 		defer file.Close()
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Header().Set("Content-Length", strconv.FormatInt(e.Size, 10))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 // Most is how many characters a name may have.
@@ -26,13 +27,9 @@ const Form = `^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`
 
 var form = regexp.MustCompile(Form)
 
-// idForm is that of the ids of sandboxes: a name of that form could mean
-// another sandbox.
-var idForm = regexp.MustCompile(`^i[0-9a-z]{20}$`)
-
 // Check returns an errdef.Invalid with code "name_invalid" for what is no name.
 func Check(name string) error {
-	if form.MatchString(name) && !idForm.MatchString(name) {
+	if form.MatchString(name) && !ids.Valid(name) {
 		return nil
 	}
 	return errdef.New(errdef.Invalid, "name_invalid", "%.80q is not a name for a sandbox", name).

@@ -1,0 +1,168 @@
+// Package dialect is what all APIs do alike with a request: each has its own routes
+// and words, and answers through here.
+package dialect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+
+	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/audit"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/sandboxid"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Reply is the answer to a call that succeeded.
+type Reply struct {
+	Status int
+	Body   any // nil for none
+	Header http.Header
+	// Stream writes the answer instead, until the client is gone.
+	Stream func(http.ResponseWriter)
+	// Holder is the API key that the answer counts for.
+	Holder string
+}
+
+// Serve answers a request with what handle returns, or with what failed makes of its
+// error. Nothing has been written when handle returns, so one that panics is answered
+// like one that fails.
+func Serve(w http.ResponseWriter, r *http.Request, handle func() (Reply, error), failed func(error) httpapi.Response) {
+	httpapi.AllowOrigins(w.Header())
+	if r.Method == http.MethodOptions {
+		httpapi.Preflight(w, r)
+		return
+	}
+	res, stream := answer(r, handle, failed)
+	if stream == nil {
+		res.WriteTo(w)
+		return
+	}
+	defer Recover(func(err error) {
+		failed(err)
+		panic(http.ErrAbortHandler) // what was sent cannot be taken back
+	})
+	stream(w)
+}
+
+func answer(r *http.Request, handle func() (Reply, error), failed func(error) httpapi.Response) (res httpapi.Response, stream func(http.ResponseWriter)) {
+	defer Recover(func(err error) { res, stream = failed(err), nil })
+	rep, err := handle()
+	if err == nil && rep.Stream != nil {
+		return res, rep.Stream
+	}
+	if err == nil {
+		res, err = httpapi.Answer(r, rep.Holder, rep.Status, rep.Header, rep.Body)
+	}
+	if err != nil {
+		return failed(err), nil
+	}
+	return res, nil
+}
+
+// panicked is the error of a handler that panicked.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
+
+// Recover is to be deferred. It gives a panic to then as an error; but
+// http.ErrAbortHandler, which wants no answer, goes on.
+func Recover(then func(error)) {
+	switch p := recover(); p {
+	case nil:
+	case http.ErrAbortHandler:
+		panic(p)
+	default:
+		then(&panicked{p, debug.Stack()})
+	}
+}
+
+// Panicked reports whether an error is a panic of a handler.
+func Panicked(err error) bool {
+	_, is := errors.AsType[*panicked](err)
+	return is
+}
+
+// Hide logs an error of ours, and returns the id under which the log has it: no more is
+// for the client.
+func Hide(log *slog.Logger, err error) (request string) {
+	request = httpapi.RequestID()
+	if p, ok := errors.AsType[*panicked](err); ok {
+		log.Error("handler panicked", "request", request, "panic", fmt.Sprint(p.value), "stack", string(p.stack))
+	} else {
+		log.Error("request failed", "request", request, "err", err)
+	}
+	return request
+}
+
+const codeMethod = "method_not_allowed"
+
+// Route returns the route of a request, and the parameters in its path. Without one the
+// error is unknown, or says which methods the path has.
+func Route[R any](of httpapi.Router[R], method, escapedPath string, unknown error) (*R, map[string]string, error) {
+	route, params, allowed := of.Match(method, escapedPath)
+	switch {
+	case route != nil:
+		return route, params, nil
+	case len(allowed) > 0:
+		return nil, nil, errdef.New(errdef.Invalid, codeMethod, "method %s is not allowed here", body.Short(method)).
+			WithRemedy("use %s", strings.Join(allowed, ", ")).With("allowed", allowed)
+	}
+	return nil, nil, unknown
+}
+
+// Allowed is the header of the answer to an error of Route.
+func Allowed(e *errdef.Error) http.Header {
+	h := http.Header{}
+	if methods, ok := e.Context["allowed"].([]string); ok && e.Code == codeMethod {
+		h.Set("Allow", strings.Join(methods, ", "))
+	}
+	return h
+}
+
+// Admit returns who calls and how the record names them, if they may do what needs it.
+func Admit(keys auth.Checker, r *http.Request, needs auth.Permission) (key store.Key, actor string, err error) {
+	key, err = auth.Admit(keys, r, needs)
+	return key, "key:" + key.ID, err
+}
+
+// Finder finds sandboxes, also those that have ended.
+type Finder interface {
+	Find(ctx context.Context, id string) (store.Sandbox, error)
+}
+
+// Sandbox returns the sandbox of an id that a client has sent, also one that has ended.
+// What cannot be an id is of no sandbox, and one that the key does not see is not there.
+func Sandbox(ctx context.Context, all Finder, key store.Key, id string) (store.Sandbox, error) {
+	missing := errdef.New(errdef.NotFound, "sandbox_not_found", "sandbox %q does not exist", body.Short(id))
+	if !sandboxid.Possible(id) {
+		return store.Sandbox{}, missing
+	}
+	audit.About(ctx, id)
+	sb, err := all.Find(ctx, id)
+	if err == nil && !auth.Sees(key, sb.Config.Key) || errdef.Is(err, errdef.NotFound) && !auth.SeesAll(key) {
+		return store.Sandbox{}, missing
+	}
+	return sb, err
+}
+
+// Seen is Sandbox for a handler that finds the sandbox itself: for a key that sees all,
+// it does not look.
+func Seen(ctx context.Context, all Finder, key store.Key, id string) error {
+	if auth.SeesAll(key) && sandboxid.Possible(id) {
+		audit.About(ctx, id)
+		return nil
+	}
+	_, err := Sandbox(ctx, all, key, id)
+	return err
+}

@@ -1,0 +1,68 @@
+package dialect
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// serve answers a GET, and returns what was logged.
+func serve(handle func() (Reply, error)) (*httptest.ResponseRecorder, string) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	rec := httptest.NewRecorder()
+	Serve(rec, httptest.NewRequest("GET", "/", nil), handle, func(err error) httpapi.Response {
+		Hide(log, err)
+		return httpapi.Response{Status: http.StatusTeapot}
+	})
+	return rec, out.String()
+}
+
+func TestServeAnswersOnce(t *testing.T) {
+	rec, _ := serve(func() (Reply, error) { return Reply{Status: http.StatusCreated, Body: "made"}, nil })
+	if rec.Code != http.StatusCreated || rec.Body.String() != `"made"` || rec.Header().Get("Access-Control-Allow-Origin") != "*" {
+		t.Error(rec.Code, rec.Body, rec.Header())
+	}
+	rec, log := serve(func() (Reply, error) { return Reply{Body: "half"}, errors.New("broken") })
+	if rec.Code != http.StatusTeapot || rec.Body.Len() != 0 || !strings.Contains(log, "broken") {
+		t.Error(rec.Code, rec.Body, log)
+	}
+	rec, log = serve(func() (Reply, error) { panic("at the disco") })
+	if rec.Code != http.StatusTeapot || !strings.Contains(log, "at the disco") || !strings.Contains(log, "dialect_test.go") {
+		t.Error(rec.Code, log)
+	}
+}
+
+// A client must not take half an answer for a whole one.
+func TestServeBreaksOffAStreamThatPanics(t *testing.T) {
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler {
+			t.Errorf("the panic went on as %v", p)
+		}
+	}()
+	serve(func() (Reply, error) { return Reply{Stream: func(http.ResponseWriter) { panic("half way") }}, nil })
+}
+
+func TestRoute(t *testing.T) {
+	type route struct{ method, pattern string }
+	router := httpapi.NewRouter([]route{{"GET", "/a/{id}"}, {"PUT", "/a/{id}"}}, func(r *route) (string, string) { return r.method, r.pattern })
+	unknown := errors.New("unknown")
+	if r, params, err := Route(router, "PUT", "/a/b", unknown); err != nil || r.method != "PUT" || params["id"] != "b" {
+		t.Error(r, params, err)
+	}
+	if _, _, err := Route(router, "GET", "/b", unknown); err != unknown {
+		t.Error(err)
+	}
+	_, _, err := Route(router, "POST", "/a/b", unknown)
+	e, ok := errors.AsType[*errdef.Error](err)
+	if !ok || Allowed(e).Get("Allow") != "GET, PUT" {
+		t.Error(err)
+	}
+}
