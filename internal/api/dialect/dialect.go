@@ -93,9 +93,8 @@ func Panicked(err error) bool {
 	return is
 }
 
-// Hide logs an error of ours, and returns the id under which the log has it: no more is
-// for the client.
-func Hide(log *slog.Logger, err error) (request string) {
+// logged logs an error of ours, and returns the id under which the log has it.
+func logged(log *slog.Logger, err error) (request string) {
 	request = httpapi.RequestID()
 	if p, ok := errors.AsType[*panicked](err); ok {
 		log.Error("handler panicked", "request", request, "panic", fmt.Sprint(p.value), "stack", string(p.stack))
@@ -106,6 +105,30 @@ func Hide(log *slog.Logger, err error) (request string) {
 }
 
 const codeMethod = "method_not_allowed"
+
+// Tell returns an error as the client may see it, and logs it if it is ours.
+func Tell(r *http.Request, log *slog.Logger, err error) *errdef.Error {
+	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
+		return errdef.New(errdef.Unavailable, "canceled", "the request was canceled by the client") // nobody reads it
+	}
+	e, ok := errors.AsType[*errdef.Error](err)
+	switch {
+	case !ok && errors.Is(err, context.DeadlineExceeded):
+		log.Warn("request timed out", "err", err)
+		return errdef.New(errdef.Unavailable, "timed_out", "it took too long").WithRemedy("ask for the sandbox's state and try again")
+	case !ok || errdef.Status(e) == http.StatusInternalServerError:
+		hidden := errdef.New(errdef.Internal, "internal_server_error", "internal error")
+		if ok && e.Code != "" {
+			hidden.Code = e.Code
+		}
+		id := logged(log, err)
+		hidden.Message += ": the server's log has the cause under request " + id
+		return hidden.With("request", id)
+	case e.Class == errdef.Unavailable || e.Class == errdef.Unfit:
+		log.Warn("request could not be served", "err", err)
+	}
+	return e
+}
 
 // Route returns the route of a request, and the parameters in its path. Without one the
 // error is unknown, or says which methods the path has.

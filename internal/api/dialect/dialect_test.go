@@ -19,7 +19,7 @@ func serve(handle func() (Reply, error)) (*httptest.ResponseRecorder, string) {
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	rec := httptest.NewRecorder()
 	Serve(rec, httptest.NewRequest("GET", "/", nil), handle, func(err error) httpapi.Response {
-		Hide(log, err)
+		Tell(httptest.NewRequest("GET", "/", nil), log, err)
 		return httpapi.Response{Status: http.StatusTeapot}
 	})
 	return rec, out.String()

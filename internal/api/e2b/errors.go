@@ -1,7 +1,7 @@
 package e2b
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,30 +14,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
-// statuses maps the classes of error to HTTP. Retry-After is sent with none of
-// them, but to a key that calls too often: SDKs retry a 429 that carries one, and a
-// limit on sandboxes is not lifted by waiting; a 503 they do not retry at all.
-var statuses = map[errdef.Class]int{
-	errdef.NotFound:     http.StatusNotFound,
-	errdef.Exists:       http.StatusConflict,
-	errdef.Invalid:      http.StatusBadRequest,
-	errdef.WrongState:   http.StatusConflict,
-	errdef.Conflict:     http.StatusConflict,
-	errdef.Exhausted:    http.StatusTooManyRequests,
-	errdef.Unavailable:  http.StatusServiceUnavailable,
-	errdef.Unauthorized: http.StatusUnauthorized,
-	errdef.Forbidden:    http.StatusForbidden,
-	errdef.Unsupported:  http.StatusBadRequest,
-	errdef.Unfit:        http.StatusNotImplemented,
-	errdef.Internal:     http.StatusInternalServerError,
-}
-
-// exceptions are the codes for which HTTP has a status of its own.
+// exceptions are the codes whose status is not that of the other dialects.
 var exceptions = map[string]int{
-	codeBodyTooLarge: http.StatusRequestEntityTooLarge,
-	codeBodyTimedOut: http.StatusRequestTimeout,
-	codeMethod:       http.StatusMethodNotAllowed,
-	codeKeyReused:    http.StatusUnprocessableEntity,
 	// A pause that is answered with 409 has the SDKs say that the sandbox sleeps already.
 	lifecycle.NotCapturable: http.StatusBadRequest,
 }
@@ -104,39 +82,24 @@ func (c *call) failed(err error) httpapi.Response {
 	return res
 }
 
-// translate puts an error into the dialect.
+// translate puts an error into the dialect. Retry-After is sent only to a key that calls
+// too often: SDKs retry a 429 that carries one, and a limit on sandboxes is not lifted
+// by waiting; a 503 they do not retry at all.
 func (c *call) translate(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
-	if errors.Is(err, context.Canceled) && c.r.Context().Err() != nil {
-		return fail(http.StatusServiceUnavailable, codeCanceled, "the request was canceled by the client") // nobody reads it
-	}
-	e, ok := errors.AsType[*errdef.Error](err)
-	switch {
-	case !ok && errors.Is(err, context.DeadlineExceeded):
-		c.log.Warn("request timed out", "err", err)
-		return fail(http.StatusGatewayTimeout, codeTimedOut, "it took too long: ask for the sandbox's state and try again")
-	case !ok:
-		return c.internal("", err)
-	case e.Class == errdef.NotFound && c.sandbox != "":
+	e := dialect.Tell(c.r, c.log, err)
+	if e.Class == errdef.NotFound && c.sandbox != "" {
 		return sandboxNotFound(c.sandbox, e)
 	}
-	status, known := exceptions[e.Code]
-	if !known {
-		status, known = statuses[e.Class]
-	}
-	if !known || status == http.StatusInternalServerError {
-		return c.internal(e.Code, err)
-	}
-	if status == http.StatusServiceUnavailable || e.Class == errdef.Unfit {
-		c.log.Warn("request could not be served", "err", err)
-	}
-	if status == http.StatusServiceUnavailable && errdef.Lasting(e.Code) {
-		status = http.StatusInternalServerError // of a 503 the SDKs say "please retry"
-	}
-	f := &failure{Code: status, Message: e.Error(), ErrorCode: e.Code, Header: dialect.Allowed(e)}
-	if e.Code == auth.CodeRate {
+	f := &failure{Code: cmp.Or(exceptions[e.Code], errdef.Status(e)), Message: e.Error(), ErrorCode: e.Code, Header: dialect.Allowed(e)}
+	switch {
+	case e.Class == errdef.Unsupported:
+		f.Code = http.StatusBadRequest
+	case f.Code == http.StatusServiceUnavailable && errdef.Lasting(e.Code):
+		f.Code = http.StatusInternalServerError // of a 503 the SDKs say "please retry"
+	case e.Code == auth.CodeRate:
 		f.Header.Set("Retry-After", "1")
 	}
 	return f
@@ -150,12 +113,4 @@ func sandboxNotFound(id string, e *errdef.Error) *failure {
 		f.Message += ": " + e.Error()
 	}
 	return f
-}
-
-// internal hides the cause from the client.
-func (c *call) internal(code string, err error) *failure {
-	if code == "" {
-		code = codeInternal
-	}
-	return fail(http.StatusInternalServerError, code, "internal error: the server's log has the cause under request %s", dialect.Hide(c.log, err))
 }

@@ -2,7 +2,6 @@ package mitos
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"maps"
 	"net/http"
@@ -17,41 +16,33 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
-// said is how mitos says an error: a status of HTTP, and a code that its SDK
-// makes a class of.
-type said struct {
-	status int
-	code   string // empty for drowse's own code
+// classes are mitos' codes for the classes of error; its SDK makes classes of them.
+// Mitos has no words for conflicts: those keep drowse's code, which the SDK passes on.
+var classes = map[errdef.Class]string{
+	errdef.NotFound:     "not_found",
+	errdef.Invalid:      "invalid_input",
+	errdef.Exhausted:    "rate_limited",
+	errdef.Unavailable:  "internal",
+	errdef.Unauthorized: "unauthorized",
+	errdef.Forbidden:    "forbidden",
+	errdef.Unsupported:  "unimplemented",
+	errdef.Unfit:        "unimplemented",
+	errdef.Internal:     "internal",
 }
 
-// classes says it for each class of error. Mitos has no words for conflicts; its
-// SDK passes codes through that it does not know.
-var classes = map[errdef.Class]said{
-	errdef.NotFound:     {http.StatusNotFound, "not_found"},
-	errdef.Exists:       {http.StatusConflict, ""},
-	errdef.Invalid:      {http.StatusBadRequest, "invalid_input"},
-	errdef.WrongState:   {http.StatusConflict, ""},
-	errdef.Conflict:     {http.StatusConflict, ""},
-	errdef.Exhausted:    {http.StatusTooManyRequests, "rate_limited"},
-	errdef.Unavailable:  {http.StatusServiceUnavailable, "internal"},
-	errdef.Unauthorized: {http.StatusUnauthorized, "unauthorized"},
-	errdef.Forbidden:    {http.StatusForbidden, "forbidden"},
-	errdef.Unsupported:  {http.StatusNotImplemented, "unimplemented"},
-	errdef.Unfit:        {http.StatusNotImplemented, "unimplemented"},
-	errdef.Internal:     {http.StatusInternalServerError, "internal"},
+// codes are mitos' words for codes of drowse that are not those of their class.
+var codes = map[string]string{
+	"body_too_large":    "body_too_large",
+	"canceled":          "canceled",
+	"exec_timeout":      "deadline_exceeded",
+	"key_limit_reached": "quota_exceeded",
+	"timeout_too_large": "timeout_too_large",
 }
 
-// codes says it for those codes of drowse that mitos has words of its own for.
-var codes = map[string]said{
-	"body_timed_out":         {http.StatusRequestTimeout, "invalid_input"},
-	"body_too_large":         {http.StatusRequestEntityTooLarge, "body_too_large"},
-	"canceled":               {499, "canceled"},
-	"exec_timeout":           {http.StatusGatewayTimeout, "deadline_exceeded"},
-	"idempotency_key_reused": {http.StatusUnprocessableEntity, ""},
-	"key_limit_reached":      {http.StatusTooManyRequests, "quota_exceeded"},
-	"method_not_allowed":     {http.StatusMethodNotAllowed, "invalid_input"},
-	"timed_out":              {http.StatusGatewayTimeout, "internal"},
-	"timeout_too_large":      {http.StatusBadRequest, "timeout_too_large"},
+// statuses are those that are others than in the other dialects.
+var statuses = map[string]int{
+	"canceled":     499,
+	"exec_timeout": http.StatusGatewayTimeout,
 }
 
 // remedies are the next steps that are others for users of mitos' SDK.
@@ -72,7 +63,8 @@ func (e invalidJSON) Unwrap() error { return e.error }
 
 // problem is an error as a client sees it.
 type problem struct {
-	said
+	status      int
+	code        string
 	Message     string
 	Cause       string
 	Remediation string
@@ -143,7 +135,7 @@ func (p problem) text() string { return p.Message + ": " + p.Remediation }
 // problem says an error in mitos' words, and logs it if it is ours.
 func (c *call) problem(err error) problem {
 	e := c.classify(err)
-	p := problem{said: sayingOf(e), Message: e.Message, Context: map[string]any{}}
+	p := problem{status: cmp.Or(statuses[e.Code], errdef.Status(e)), code: cmp.Or(codes[e.Code], classes[e.Class]), Message: e.Message, Context: map[string]any{}}
 	if _, bad := errors.AsType[invalidJSON](err); bad {
 		p.code = "invalid_json"
 	}
@@ -157,7 +149,7 @@ func (c *call) problem(err error) problem {
 	if reason, ended := e.Context["reason"].(lifecycle.Reason); ended && lifecycle.Ended(e) {
 		p.Cause = string(reason)
 		if expired[reason] {
-			p.said = said{http.StatusGone, "idle_timeout"}
+			p.status, p.code = http.StatusGone, "idle_timeout"
 			p.Remediation = "create a new sandbox, or call set_timeout earlier"
 		}
 	}
@@ -188,46 +180,20 @@ func remedyOf(e *errdef.Error, usual string) string {
 	return cmp.Or(e.Remedy, usual, "see the message")
 }
 
-func sayingOf(e *errdef.Error) said {
-	if as, ok := codes[e.Code]; ok {
-		return as
-	}
-	if as, ok := classes[e.Class]; ok {
-		return as
-	}
-	return classes[errdef.Internal]
-}
-
 // classify returns the error as the client may see it.
 func (c *call) classify(err error) *errdef.Error {
+	_, ok := asError(err)
+	inside, isRPC := errors.AsType[*connect.Error](err)
 	switch {
 	case dialect.Panicked(err):
-		return c.hidden(err)
 	case c.r.Context().Err() != nil, errors.Is(err, errGone):
 		return errdef.New(errdef.Unavailable, "canceled", "the request was canceled by the client") // nobody reads it
-	}
-	e, ok := errors.AsType[*errdef.Error](err)
-	if inside, isRPC := errors.AsType[*connect.Error](err); !ok && isRPC {
-		e, ok = ofAgent(inside), true
-	}
-	switch {
+	case !ok && isRPC:
+		err = ofAgent(inside)
 	case !ok && c.ctx.Err() != nil:
 		return errdef.New(errdef.Unauthorized, "api_key_unknown", "the API key was revoked or has expired while the call was under way")
-	case !ok && errors.Is(err, context.DeadlineExceeded):
-		c.log.Warn("request timed out", "err", err)
-		return errdef.New(errdef.Unavailable, "timed_out", "it took too long")
-	case !ok || e.Class == errdef.Internal:
-		return c.hidden(err)
-	case e.Class == errdef.Unavailable, e.Class == errdef.Unfit:
-		c.log.Warn("request could not be served", "err", err)
 	}
-	return e
-}
-
-// hidden is what a client sees of an error of ours.
-func (c *call) hidden(err error) *errdef.Error {
-	id := dialect.Hide(c.log, err)
-	return errdef.New(errdef.Internal, "internal_server_error", "internal error: the server's log has the cause under request %s", id).With("request", id)
+	return dialect.Tell(c.r, c.log, err)
 }
 
 // mostWords bounds what an error says in the words of a sandbox, in bytes.

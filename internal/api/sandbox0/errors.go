@@ -2,7 +2,6 @@ package sandbox0
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -62,23 +61,19 @@ func fail(status int, code, format string, args ...any) error {
 	return &failure{status, code, fmt.Sprintf(format, args...)}
 }
 
-// answers are the statuses and codes of the classes of error.
-var answers = map[errdef.Class]struct {
-	status int
-	code   string
-}{
-	errdef.NotFound:     {http.StatusNotFound, codeNotFound},
-	errdef.Exists:       {http.StatusConflict, codeConflict},
-	errdef.Invalid:      {http.StatusBadRequest, codeBadRequest},
-	errdef.WrongState:   {http.StatusConflict, codeConflict},
-	errdef.Conflict:     {http.StatusConflict, codeConflict},
-	errdef.Exhausted:    {http.StatusTooManyRequests, codeQuota},
-	errdef.Unavailable:  {http.StatusServiceUnavailable, codeUnavailable},
-	errdef.Unauthorized: {http.StatusUnauthorized, codeUnauthorized},
-	errdef.Forbidden:    {http.StatusForbidden, codeForbidden},
-	errdef.Unsupported:  {http.StatusNotImplemented, codeNotSupported},
-	errdef.Unfit:        {http.StatusServiceUnavailable, codeUnavailable},
-	errdef.Internal:     {http.StatusInternalServerError, codeInternal},
+// codes are those of the classes of error.
+var codes = map[errdef.Class]string{
+	errdef.NotFound:     codeNotFound,
+	errdef.Exists:       codeConflict,
+	errdef.Invalid:      codeBadRequest,
+	errdef.WrongState:   codeConflict,
+	errdef.Conflict:     codeConflict,
+	errdef.Exhausted:    codeQuota,
+	errdef.Unavailable:  codeUnavailable,
+	errdef.Unauthorized: codeUnauthorized,
+	errdef.Forbidden:    codeForbidden,
+	errdef.Unsupported:  codeNotSupported,
+	errdef.Internal:     codeInternal,
 }
 
 // resumeFailures are the codes of a resume that failed.
@@ -88,12 +83,8 @@ var resumeFailures = []string{"resume_failed", "checkpoint_damaged", "checkpoint
 func statusAndCode(e *errdef.Error) (int, string) {
 	switch {
 	case e.Code == "body_too_large":
-		return http.StatusRequestEntityTooLarge, codeTooLarge
-	case e.Code == "method_not_allowed":
-		return http.StatusMethodNotAllowed, codeBadRequest
-	case e.Code == "body_timed_out":
-		return http.StatusRequestTimeout, codeBadRequest
-	case e.Code == "not_resumable":
+		return errdef.Status(e), codeTooLarge
+	case e.Code == "not_resumable", e.Class == errdef.Unfit:
 		return http.StatusServiceUnavailable, codeUnavailable
 	case slices.Contains(resumeFailures, e.Code):
 		return http.StatusServiceUnavailable, codeResumeFailed
@@ -101,11 +92,7 @@ func statusAndCode(e *errdef.Error) (int, string) {
 		// A field is at fault; clients know the code of a bad request alone.
 		return http.StatusBadRequest, codeBadRequest
 	}
-	a, known := answers[e.Class]
-	if !known {
-		a = answers[errdef.Internal]
-	}
-	return a.status, a.code
+	return errdef.Status(e), cmp.Or(codes[e.Class], codeInternal)
 }
 
 // failed makes the response to an error, and logs it if it is ours.
@@ -113,13 +100,7 @@ func (c *call) failed(err error) httpapi.Response {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return respond(f.status, detail{Code: f.code, Message: f.message})
 	}
-	e, ok := errors.AsType[*errdef.Error](err)
-	switch {
-	case errors.Is(err, context.Canceled) && c.r.Context().Err() != nil:
-		return respond(http.StatusServiceUnavailable, detail{Code: codeUnavailable, Message: "the request was canceled by the client"})
-	case !ok || e.Class == errdef.Internal:
-		return internal(dialect.Hide(c.log, err))
-	}
+	e := dialect.Tell(c.r, c.log, err)
 	status, code := statusAndCode(e)
 	entry, _ := errdef.Lookup(e.Code)
 	remedy := cmp.Or(e.Remedy, entry.Remedy)
@@ -137,18 +118,9 @@ func (c *call) failed(err error) httpapi.Response {
 	for name, value := range e.Context {
 		facts[name] = value
 	}
-	if status >= http.StatusInternalServerError && status != http.StatusNotImplemented && e.Code != "not_resumable" {
-		c.log.Warn("request could not be served", "err", err)
-	}
 	res := respond(status, detail{Code: code, Message: message, Details: facts})
 	maps.Copy(res.Header, dialect.Allowed(e))
 	return res
-}
-
-func internal(id string) httpapi.Response {
-	return respond(http.StatusInternalServerError, detail{
-		Code: codeInternal, Message: "internal error: the server's log has the cause under request " + id, Details: map[string]any{"request": id},
-	})
 }
 
 // respond writes an error as clients read it.

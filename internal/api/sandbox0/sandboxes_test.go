@@ -323,7 +323,23 @@ func TestIdempotencyKey(t *testing.T) {
 
 // TestErrors holds how each class of error is answered.
 func TestErrors(t *testing.T) {
-	for class, want := range answers {
+	for class, want := range map[errdef.Class]struct {
+		status int
+		code   string
+	}{
+		errdef.NotFound:     {404, codeNotFound},
+		errdef.Exists:       {409, codeConflict},
+		errdef.Invalid:      {400, codeBadRequest},
+		errdef.WrongState:   {409, codeConflict},
+		errdef.Conflict:     {409, codeConflict},
+		errdef.Exhausted:    {429, codeQuota},
+		errdef.Unavailable:  {503, codeUnavailable},
+		errdef.Unauthorized: {401, codeUnauthorized},
+		errdef.Forbidden:    {403, codeForbidden},
+		errdef.Unsupported:  {501, codeNotSupported},
+		errdef.Unfit:        {503, codeUnavailable},
+		errdef.Internal:     {500, codeInternal},
+	} {
 		w := newWorld(t)
 		id := w.claim("")
 		w.Fake.Err = errdef.New(class, "some_code", "it is so").WithRemedy("do that").With("fact", 7)

@@ -2,7 +2,6 @@ package v1
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"net/http"
 
@@ -12,41 +11,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
-
-// statuses maps the classes of error to HTTP.
-var statuses = map[errdef.Class]int{
-	errdef.NotFound:     http.StatusNotFound,
-	errdef.Exists:       http.StatusConflict,
-	errdef.Invalid:      http.StatusBadRequest,
-	errdef.WrongState:   http.StatusConflict,
-	errdef.Conflict:     http.StatusConflict,
-	errdef.Exhausted:    http.StatusTooManyRequests,
-	errdef.Unavailable:  http.StatusServiceUnavailable,
-	errdef.Unauthorized: http.StatusUnauthorized,
-	errdef.Forbidden:    http.StatusForbidden,
-	errdef.Unsupported:  http.StatusNotImplemented,
-	errdef.Unfit:        http.StatusNotImplemented,
-	errdef.Internal:     http.StatusInternalServerError,
-}
-
-// exceptions are the codes for which HTTP has a status of its own.
-var exceptions = map[string]int{
-	"body_timed_out":         http.StatusRequestTimeout,
-	"body_too_large":         http.StatusRequestEntityTooLarge,
-	"idempotency_key_reused": http.StatusUnprocessableEntity,
-	"method_not_allowed":     http.StatusMethodNotAllowed,
-	"timed_out":              http.StatusGatewayTimeout,
-}
-
-func statusOf(e *errdef.Error) int {
-	if status, ok := exceptions[e.Code]; ok {
-		return status
-	}
-	if status, ok := statuses[e.Class]; ok {
-		return status
-	}
-	return http.StatusInternalServerError
-}
 
 // retryAfter is what a client is told to wait, in seconds, where trying again
 // may help.
@@ -67,10 +31,10 @@ type errorDetail struct {
 
 // failed makes the response to an error, and logs it if it is ours.
 func (s *server) failed(c *call, err error) httpapi.Response {
-	e := c.classify(err)
+	e := dialect.Tell(c.r, c.log, err)
 	body := errorDetail{Code: e.Code, Message: e.Message, Cause: s.cause(c, e), Remediation: remedyOf(e), Context: s.context(c, e)}
 	header := dialect.Allowed(e)
-	status := statusOf(e)
+	status := errdef.Status(e)
 	if status == http.StatusServiceUnavailable && !errdef.Lasting(e.Code) || e.Code == auth.CodeRate {
 		header.Set("Retry-After", retryAfter)
 	}
@@ -87,37 +51,6 @@ func (s *server) failed(c *call, err error) httpapi.Response {
 func remedyOf(e *errdef.Error) string {
 	entry, _ := errdef.Lookup(e.Code)
 	return cmp.Or(e.Remedy, entry.Remedy, "see the message")
-}
-
-// classify returns the error as the client may see it.
-func (c *call) classify(err error) *errdef.Error {
-	if errors.Is(err, context.Canceled) && c.r.Context().Err() != nil {
-		return errdef.New(errdef.Unavailable, "canceled", "the request was canceled by the client") // nobody reads it
-	}
-	e, ok := errors.AsType[*errdef.Error](err)
-	switch {
-	case !ok && errors.Is(err, context.DeadlineExceeded):
-		c.log.Warn("request timed out", "err", err)
-		return errdef.New(errdef.Unavailable, "timed_out", "it took too long")
-	case !ok || statusOf(e) == http.StatusInternalServerError:
-		return internalError(dialect.Hide(c.log, err), e)
-	case statusOf(e) == http.StatusServiceUnavailable, e.Class == errdef.Unfit:
-		c.log.Warn("request could not be served", "err", err)
-	}
-	return e
-}
-
-// internalError hides the cause from the client, which gets the id under which
-// the log has it.
-func internalError(id string, e *errdef.Error) *errdef.Error {
-	code := "internal_server_error"
-	if e != nil && e.Code != "" {
-		code = e.Code
-	}
-	return &errdef.Error{
-		Class: errdef.Internal, Code: code, Message: "internal error: the server's log has the cause under request " + id,
-		Context: map[string]any{"request": id},
-	}
 }
 
 // context adds to an error's facts which sandbox it is about and how that is.

@@ -98,7 +98,7 @@ type reply = dialect.Reply
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	dialect.Serve(w, r, func() (reply, error) { return s.dispatch(w, r) }, s.failed)
+	dialect.Serve(w, r, func() (reply, error) { return s.dispatch(w, r) }, func(err error) httpapi.Response { return s.failed(r, err) })
 }
 
 func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error) {
@@ -133,28 +133,6 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 	return rep, errors.Join(c.query.err, err)
 }
 
-const codeMethod = "method_not_allowed"
-
-// exceptions are the codes for which HTTP has a status of its own.
-var exceptions = map[string]int{
-	codeMethod:       http.StatusMethodNotAllowed,
-	"body_too_large": http.StatusRequestEntityTooLarge,
-	"body_timed_out": http.StatusRequestTimeout,
-
-	"too_many_answers": http.StatusTooManyRequests,
-}
-
-// statuses maps the classes of error to HTTP.
-var statuses = map[errdef.Class]int{
-	errdef.NotFound:     http.StatusNotFound,
-	errdef.Invalid:      http.StatusBadRequest,
-	errdef.Conflict:     http.StatusConflict,
-	errdef.Unavailable:  http.StatusServiceUnavailable,
-	errdef.Unauthorized: http.StatusUnauthorized,
-	errdef.Forbidden:    http.StatusForbidden,
-	errdef.Exhausted:    http.StatusInsufficientStorage,
-}
-
 // failure is an error as clients see it.
 type failure struct {
 	Code    string `json:"code"`
@@ -162,34 +140,21 @@ type failure struct {
 }
 
 // failed makes the response to an error, and logs it if it is ours.
-func (s *server) failed(err error) httpapi.Response {
-	e, ok := errors.AsType[*errdef.Error](err)
+func (s *server) failed(r *http.Request, err error) httpapi.Response {
+	_, ok := errors.AsType[*errdef.Error](err)
 	if read, source := errors.AsType[*volume.ReadError](err); source && !ok {
-		e, ok = errdef.New(errdef.Invalid, "invalid_request", "the request body could not be read to its end: %v", read.Err), true
+		err = errdef.New(errdef.Invalid, "invalid_request", "the request body could not be read to its end: %v", read.Err)
 	}
-	status := statuses[errdef.Internal]
-	if ok {
-		status = statuses[e.Class]
-	}
-	if special, is := exceptions[code(e)]; is {
-		status = special
-	}
-	if status == 0 {
-		id := dialect.Hide(s.Log, err)
-		status, e = http.StatusInternalServerError, errdef.New(errdef.Internal, "internal_server_error", "internal error: the server's log has the cause under request %s", id)
+	e := dialect.Tell(r, s.Log, err)
+	status := errdef.Status(e)
+	if e.Class == errdef.Exhausted && e.Code != "too_many_answers" {
+		status = http.StatusInsufficientStorage
 	}
 	res, err := httpapi.Encode(status, dialect.Allowed(e), failure{e.Code, e.Error()})
 	if err != nil {
 		panic("internal error: volumecontent: an error that cannot be encoded: " + err.Error())
 	}
 	return res
-}
-
-func code(e *errdef.Error) string {
-	if e == nil {
-		return ""
-	}
-	return e.Code
 }
 
 // statView is what is at a path.
