@@ -78,12 +78,12 @@ func (l KeyLimits) Fit(key string, now, more Use) error {
 	}{
 		{
 			"maxRunning", now.Running, more.Running, l.Running,
-			"you have reached the maximum number of concurrent E2B sandboxes (%[3]d) of the API key: %[1]d running",
+			"%[1]d sandboxes of the API key run, and %[3]d of them may",
 			"pause or kill some, or use a key with a larger maxRunning",
 		},
 		{
 			"maxSandboxes", now.Sandboxes, more.Sandboxes, l.Sandboxes,
-			"you have reached the maximum number of sandboxes (%[3]d) of the API key: there are %[1]d, those that sleep included",
+			"the API key has %[1]d sandboxes, those that sleep included, and may have %[3]d",
 			"kill some, or use a key with a larger maxSandboxes",
 		},
 		{

@@ -73,9 +73,6 @@ func TestKeyRunningLimit(t *testing.T) {
 	create(t, s, of("k", 256))
 	_, err := s.Create(t.Context(), of("k", 256))
 	wantLimit(t, err, "maxRunning", 2, 1, 2)
-	if !strings.Contains(err.Error(), "you have reached the maximum number of concurrent E2B sandboxes (2)") {
-		t.Errorf("E2B's clients would not know %q", err)
-	}
 	create(t, s, of("other", 256)) // is bounded by itself
 	create(t, s, of("", 256))      // is nobody's
 	if err := s.Pause(t.Context(), first, lifecycle.Memory, ""); err != nil {

@@ -36,6 +36,7 @@ const (
 	codeTemplateNotFound = "template_not_found"     // of Sandboxes.Create
 	codeSandboxNotFound  = "sandbox_not_found"      // of Sandboxes: nothing more is known
 	codeNotRunning       = "not_running"            // of Sandboxes.SetTimeout and Refresh
+	codeTooMany          = "too_many_sandboxes"     // of Sandboxes.Create, as of all that wakes one
 	codeKeyReused        = "idempotency_key_reused" // of Sandboxes.Create
 	codeVolumeExists     = "volume_exists"          // of Volumes.CreateVolume
 )
@@ -94,6 +95,9 @@ func (c *call) translate(err error) *failure {
 		return sandboxNotFound(c.sandbox, e)
 	}
 	f := &failure{Code: cmp.Or(exceptions[e.Code], errdef.Status(e)), Message: e.Error(), ErrorCode: e.Code, Header: dialect.Allowed(e)}
+	if most, ok := e.Context["allowed"]; ok && (e.Code == codeTooMany || e.Context["limit"] == "maxRunning") {
+		f.Message = fmt.Sprintf("you have reached the maximum number of concurrent E2B sandboxes (%v): %v", most, e) // clients look for that
+	}
 	switch {
 	case e.Class == errdef.Unsupported:
 		f.Code = http.StatusBadRequest

@@ -13,6 +13,9 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 func TestErrorClasses(t *testing.T) {
@@ -41,6 +44,27 @@ func TestErrorClasses(t *testing.T) {
 				t.Errorf("log %q", w.Log.String())
 			}
 		})
+	}
+}
+
+// TestRunningLimitsHaveE2BsWords: clients look for the sentence.
+func TestRunningLimitsHaveE2BsWords(t *testing.T) {
+	for _, slots := range []func(s *quota.Slots){
+		func(s *quota.Slots) { s.Bound(1, nil) },
+		func(s *quota.Slots) { s.Bound(0, func(string) store.KeyLimits { return store.KeyLimits{Running: 1} }) },
+	} {
+		var s quota.Slots
+		slots(&s)
+		one := store.Sandbox{Config: store.Config{Key: "k"}, Record: lifecycle.Record{State: lifecycle.Running}}
+		if err := s.Move(store.Sandbox{}, one); err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t)
+		w.Fake.Err = s.Move(store.Sandbox{}, one)
+		a := w.do("POST", v2, `{"templateID":"base"}`)
+		if a.Status != http.StatusTooManyRequests || !strings.Contains(a.Body, "you have reached the maximum number of concurrent E2B sandboxes (1)") {
+			t.Errorf("%d %s", a.Status, a.Body)
+		}
 	}
 }
 

@@ -42,8 +42,8 @@ func (s *Slots) Move(before, after store.Sandbox) error {
 	defer s.mu.Unlock()
 	if more.Running > 0 && s.limit > 0 && s.taken >= s.limit {
 		return errdef.New(errdef.Exhausted, "too_many_sandboxes",
-			"you have reached the maximum number of concurrent E2B sandboxes (%d)", s.limit).
-			WithRemedy("pause or kill some, or start the server with a larger --max-running")
+			"the server runs %d sandboxes, and no more may run", s.limit).
+			WithRemedy("pause or kill some, or start the server with a larger --max-running").With("allowed", s.limit)
 	}
 	s.take(key, more)
 	return nil

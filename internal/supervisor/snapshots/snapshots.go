@@ -201,7 +201,7 @@ func CheckName(name string) error {
 			WithRemedy("use lower-case letters, digits, and . _ / : - between them, 128 at most")
 	}
 	if strings.HasPrefix(name, "default/") || strings.HasSuffix(name, ":default") {
-		return errdef.New(errdef.Invalid, "snapshot_name_invalid", "%q cannot name a snapshot: to E2B's clients it is the same as the name without default", name).
+		return errdef.New(errdef.Invalid, "snapshot_name_invalid", "%q cannot name a snapshot: to some clients it is the same as the name without default", name).
 			WithRemedy("use that name")
 	}
 	return nil
