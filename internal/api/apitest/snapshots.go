@@ -81,6 +81,11 @@ func (x *Snapshots) take(id string, req supervisor.SnapshotRequest) (store.Snaps
 		return store.Snapshot{}, err
 	}
 	named := slices.IndexFunc(x.list, func(has store.Snapshot) bool { return req.Name != "" && has.Name == req.Name && has.Key == req.Key })
+	if named >= 0 && x.list[named].ID == req.Replace && req.Build == "" {
+		if err := snapshots.OfTemplate(x.list[named]); err != nil {
+			return store.Snapshot{}, err
+		}
+	}
 	if named >= 0 && x.list[named].ID != req.Replace {
 		return store.Snapshot{}, store.ErrSnapshotExists(x.list[named])
 	}
@@ -149,6 +154,9 @@ func (x *Snapshots) find(id string) (int, store.Snapshot, error) {
 func (x *Snapshots) ChangeSnapshot(_ context.Context, ref string, c snapshots.Change) (store.Snapshot, error) {
 	return call(x, func() (store.Snapshot, error) {
 		i, snap, err := x.find(ref)
+		if err == nil {
+			err = snapshots.OfTemplate(snap)
+		}
 		if err != nil || i < 0 {
 			return snap, err
 		}
@@ -170,6 +178,9 @@ func (x *Snapshots) ChangeSnapshot(_ context.Context, ref string, c snapshots.Ch
 func (x *Snapshots) RemoveSnapshot(_ context.Context, ref, actor string) error {
 	_, err := call(x, func() (store.Snapshot, error) {
 		i, snap, err := x.find(ref)
+		if err == nil {
+			err = snapshots.OfTemplate(snap)
+		}
 		if err == nil && i >= 0 {
 			x.fake.Actors = append(x.fake.Actors, actor)
 			x.list = slices.Delete(x.list, i, i+1)

@@ -319,7 +319,7 @@ func rollback(s *server, c *call) (reply, error) {
 		return reply{}, s.ifKnown(c, err)
 	}
 	ref, _ := said[string](words, "snapshotID")
-	snap, err := origins(s).Taken(c.key, origin.Ref(ref))
+	snap, err := origins(s).Snapshot(c.key, origin.Ref(ref))
 	if ref == "" || errdef.Is(err, errdef.NotFound) {
 		err = badRequest(`"snapshotID" is %.200q, and there is no such snapshot`, ref)
 	}

@@ -82,17 +82,6 @@ func (o Origins) result(key store.Key, ref string) string {
 	return t.Tags[tag].Snapshot
 }
 
-// Taken returns a snapshot as Snapshot does, for a caller that changes or removes it.
-// A result of a build belongs to its template, and is refused.
-func (o Origins) Taken(key store.Key, ref string) (store.Snapshot, error) {
-	snap, err := o.Snapshot(key, ref)
-	if err == nil && snap.Config.Build != "" {
-		return store.Snapshot{}, errdef.New(errdef.Conflict, "snapshot_of_template", "%.200q belongs to a template that was built", ref).
-			WithRemedy("choose another snapshot or name, or delete or build the template")
-	}
-	return snap, err
-}
-
 // Built returns a template that was built of steps and that the key sees, and the tag
 // that the reference names; empty for none.
 func (o Origins) Built(key store.Key, ref string) (t build.Template, tag string, err error) {

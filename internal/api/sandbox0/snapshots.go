@@ -99,7 +99,7 @@ func deleteSnapshot(s *server, c *call) (reply, error) {
 	if _, err := c.parse(nil); err != nil {
 		return reply{}, err
 	}
-	snap, err := origins(s).Taken(c.key, c.params[snapshotParam])
+	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}

@@ -106,7 +106,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		if req.Name == "" {
 			return reply{}, s.ifKnown(c, body.Invalid(`"replace" takes over a name, and "name" is not given`).With("field", "replace").WithRemedy("give the name"))
 		}
-		has, err := origins(s).Taken(c.key, req.Name)
+		has, err := origins(s).Snapshot(c.key, req.Name)
 		if err != nil && !errdef.Is(err, errdef.NotFound) {
 			return reply{}, err
 		}
@@ -160,7 +160,7 @@ func changeSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	snap, err := origins(s).Taken(c.key, c.params[snapshotParam])
+	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -182,7 +182,7 @@ func changeSnapshot(s *server, c *call) (reply, error) {
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origins(s).Taken(c.key, c.params[snapshotParam])
+	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}

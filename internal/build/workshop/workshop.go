@@ -48,7 +48,7 @@ type Snapshots interface {
 	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
 	Snapshot(key, ref string) (store.Snapshot, error)
 	AllSnapshots() []store.Snapshot
-	RemoveSnapshot(ctx context.Context, id, actor string) error
+	RemoveResult(ctx context.Context, id, actor string) error
 }
 
 // Templates is what it does with templates.
@@ -198,7 +198,7 @@ func (w *Workshop) End(ctx context.Context, sandbox string) error {
 
 // Drop implements [build.Yard].
 func (w *Workshop) Drop(ctx context.Context, snapshot string) error {
-	return unlessGone(w.Snapshots.RemoveSnapshot(ctx, snapshot, actor))
+	return unlessGone(w.Snapshots.RemoveResult(ctx, snapshot, actor))
 }
 
 func unlessGone(err error) error {

@@ -75,8 +75,14 @@ func takeSnapshots(w world) {
 	w.listed(all...)
 	_, err := s.TakeSnapshot(ctx, "i00000000000000000009", supervisor.SnapshotRequest{})
 	w.refused("of no sandbox", err, errdef.NotFound, "sandbox_not_found")
-	w.take(w.create().ID, supervisor.SnapshotRequest{Build: "b1"})
-	w.listed(all...) // that of a build is not shown
+	id := w.create().ID
+	built := w.take(id, supervisor.SnapshotRequest{Build: "b1", Name: "built"})
+	w.listed(all...) // that of a build is not shown, and stays as it is
+	w.refused("remove that of a build", s.RemoveSnapshot(ctx, built.ID, "test"), errdef.Conflict, "snapshot_of_template")
+	_, err = s.ChangeSnapshot(ctx, built.ID, kept.Change{ExpiresAt: new(time.Now())})
+	w.refused("change that of a build", err, errdef.Conflict, "snapshot_of_template")
+	_, err = s.TakeSnapshot(ctx, id, supervisor.SnapshotRequest{Key: built.Key, Name: built.Name, Replace: built.ID})
+	w.refused("replace that of a build", err, errdef.Conflict, "snapshot_of_template")
 	for _, snap := range all {
 		w.ok("remove", s.RemoveSnapshot(ctx, snap.ID, "test"))
 	}

@@ -26,6 +26,9 @@ func (s *Shelf) ChangeSnapshot(ctx context.Context, id string, c Change) (store.
 	if err != nil {
 		return snap, err
 	}
+	if err := OfTemplate(snap); err != nil {
+		return snap, err
+	}
 	if snap.Undo {
 		return snap, errdef.New(errdef.Invalid, "undo_is_kept", "%s keeps what sandbox %s was before its last restore, and is kept as long as that", snap.ID, snap.Sandbox).
 			WithRemedy("restore the sandbox to it, then take a snapshot")

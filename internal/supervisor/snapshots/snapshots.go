@@ -271,6 +271,8 @@ func (s *Shelf) free(as owned, req Request) error {
 	for _, snap := range s.byID {
 		other := owned{snap.Key, snap.Name}
 		switch {
+		case snap.ID == req.Replace && !built && snap.Config.Build != "":
+			return OfTemplate(snap)
 		case snap.Name == "" || snap.ID == req.Replace:
 		case other == as, (snap.Config.Build != "") != built && other.base() == as.base():
 			return store.ErrSnapshotExists(snap)
@@ -454,9 +456,33 @@ func newestFirst(a, b store.Snapshot) int {
 	return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.ID, b.ID))
 }
 
-// RemoveSnapshot removes a snapshot. Sandboxes that started
+// OfTemplate refuses what changes a snapshot that a template was built to: it is the
+// template's.
+func OfTemplate(snap store.Snapshot) error {
+	if snap.Config.Build == "" {
+		return nil
+	}
+	return errdef.New(errdef.Conflict, "snapshot_of_template", "snapshot %s (%q) belongs to a template that was built", snap.ID, snap.Name).
+		WithRemedy("choose another snapshot or name, or delete or build the template")
+}
+
+// RemoveSnapshot removes a snapshot that no template was built to. Sandboxes that started
 // from it, and its source, keep what they need.
 func (s *Shelf) RemoveSnapshot(ctx context.Context, id, actor string) error {
+	s.mu.Lock()
+	snap, err := s.find(id)
+	s.mu.Unlock()
+	if err == nil {
+		err = OfTemplate(snap)
+	}
+	if err != nil {
+		return err
+	}
+	return s.RemoveResult(ctx, id, actor)
+}
+
+// RemoveResult is RemoveSnapshot for those who own the templates.
+func (s *Shelf) RemoveResult(ctx context.Context, id, actor string) error {
 	snap, err := s.strike(ctx, id)
 	if err != nil {
 		return err
