@@ -251,7 +251,7 @@ func orDefault(tag string) string {
 
 // isFree refuses names that a template of the server has, or a snapshot of the key.
 func isFree(s *server, req build.Request) error {
-	taken, err := origins(s).IsTemplate(req.Name)
+	taken, err := s.origins.IsTemplate(req.Name)
 	if err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func isFree(s *server, req build.Request) error {
 
 // built returns the template that the path names, if the key sees it.
 func built(s *server, c *call) (build.Template, error) {
-	t, _, err := origins(s).Built(c.key, c.params["templateID"])
+	t, _, err := s.origins.Built(c.key, c.params["templateID"])
 	return t, err
 }
 
@@ -284,7 +284,7 @@ func startBuild(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	r := build.Recipe{Base: build.Base{MayFetch: auth.May(c.key, auth.Manage), Snapshot: func(ref string) (string, error) {
-		snap, err := origins(s).Snapshot(c.key, refOf(ref))
+		snap, err := s.origins.Snapshot(c.key, refOf(ref))
 		return snap.ID, err
 	}}}
 	r.Base.Image, _ = said[string](words, "fromImage")
@@ -478,7 +478,7 @@ func (u uploadAddress) may(s *server) (store.Key, error) {
 		err = auth.Require(key, auth.Use)
 	}
 	if err == nil {
-		_, _, err = origins(s).Built(key, u.template)
+		_, _, err = s.origins.Built(key, u.template)
 	}
 	return key, err
 }
@@ -523,7 +523,7 @@ func assignTags(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	target, _ := said[string](words, "target")
-	t, from, err := origins(s).Built(c.key, target)
+	t, from, err := s.origins.Built(c.key, target)
 	if err != nil {
 		return reply{}, err
 	}
@@ -566,7 +566,7 @@ func removeTags(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	name, _ := said[string](words, "name")
-	t, _, err := origins(s).Built(c.key, name)
+	t, _, err := s.origins.Built(c.key, name)
 	if err != nil {
 		return reply{}, err
 	}

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
-	"github.com/drowse-dev/drowse/internal/audit"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -33,26 +31,16 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 	if err != nil {
 		return reply{}, err
 	}
-	if len(req.Config.Volumes) > 0 {
-		if err := auth.Require(c.key, auth.Share); err != nil {
-			return reply{}, err
-		}
-	}
-	if err := origins(s).Find(c.key, &req); err != nil {
-		return reply{}, err
-	}
-	req.Actor, req.Config.Key = c.actor, c.key.ID
 	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
 		return reply{}, err
 	}
-	sb, err := s.Sandboxes.Create(c.r.Context(), req)
+	sb, err := s.origins.Create(c.r.Context(), s.Sandboxes, c.key, c.actor, req)
 	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == codeTemplateNotFound {
 		return reply{}, fail(http.StatusNotFound, e.Code, "template '%s' not found", asSent(words["template"]))
 	}
 	if err != nil {
 		return reply{}, err
 	}
-	audit.About(c.r.Context(), sb.ID)
 	return reply{Status: http.StatusCreated, Body: s.sandboxView(c, sb)}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -152,7 +153,8 @@ type Options struct {
 // server is the handler.
 type server struct {
 	Options
-	router httpapi.Router[route]
+	router  httpapi.Router[route]
+	origins origin.Origins // what sandboxes start from
 }
 
 // New returns the handler of the whole control plane.
@@ -163,7 +165,7 @@ func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &server{Options: o, router: newRouter()}
+	return &server{Options: o, router: newRouter(), origins: origin.Origins{Templates: o.Templates, Snapshots: o.Snapshots, Builds: o.Builds}}
 }
 
 // call is one request on its way through a handler.

@@ -60,11 +60,6 @@ type clonedView struct {
 // only the native API gives are shown by id.
 var snapshotName = regexp.MustCompile(`^[a-z0-9_-]+(:[a-z0-9_.-]+)?$`)
 
-// origins is what sandboxes start from.
-func origins(s *server) origin.Origins {
-	return origin.Origins{Templates: s.Templates, Snapshots: s.Snapshots, Builds: s.Builds}
-}
-
 // viewOfSnapshot shows a snapshot to a key. Its id is its name, as E2B has it, where
 // that name means this snapshot to the key.
 func viewOfSnapshot(s *server, key store.Key, snap store.Snapshot) (snapshotView, error) {
@@ -76,7 +71,7 @@ func viewOfSnapshot(s *server, key store.Key, snap store.Snapshot) (snapshotView
 	if snap.Key != key.ID || !snapshotName.MatchString(snap.Name) {
 		return v, nil
 	}
-	taken, err := origins(s).IsTemplate(snap.Name)
+	taken, err := s.origins.IsTemplate(snap.Name)
 	if !taken {
 		v.SnapshotID = tagged(snap.Name)
 	}
@@ -119,10 +114,10 @@ func newName(s *server, c *call, text string) (name, replace string, err error) 
 	if !snapshotName.MatchString(name) {
 		return "", "", badRequest(`"name" must be letters, digits, _ and -, with or without a tag as in name:tag, not %.200q; a namespace can only be %q`, text, origin.Namespace)
 	}
-	if err := origins(s).Apart(name); err != nil {
+	if err := s.origins.Apart(name); err != nil {
 		return "", "", err
 	}
-	has, err := origins(s).Snapshot(c.key, name)
+	has, err := s.origins.Snapshot(c.key, name)
 	if errdef.Is(err, errdef.NotFound) {
 		return name, "", nil
 	}
@@ -191,16 +186,16 @@ func deleteTemplate(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	ref := origin.Ref(c.params["templateID"])
-	built, tag, err := origins(s).Built(c.key, ref)
+	built, tag, err := s.origins.Built(c.key, ref)
 	if err == nil && tag == "" {
 		return noContent, s.Builds.Delete(c.r.Context(), built.ID)
 	}
-	if is, err := origins(s).IsTemplate(ref); is {
+	if is, err := s.origins.IsTemplate(ref); is {
 		return s.refuse(c)
 	} else if err != nil {
 		return reply{}, err
 	}
-	snap, err := origins(s).Snapshot(c.key, ref)
+	snap, err := s.origins.Snapshot(c.key, ref)
 	if err != nil {
 		return reply{}, err
 	}
@@ -319,7 +314,7 @@ func rollback(s *server, c *call) (reply, error) {
 		return reply{}, s.ifKnown(c, err)
 	}
 	ref, _ := said[string](words, "snapshotID")
-	snap, err := origins(s).Snapshot(c.key, origin.Ref(ref))
+	snap, err := s.origins.Snapshot(c.key, origin.Ref(ref))
 	if ref == "" || errdef.Is(err, errdef.NotFound) {
 		err = badRequest(`"snapshotID" is %.200q, and there is no such snapshot`, ref)
 	}

@@ -136,7 +136,7 @@ func (s *server) template(c *call) (reply, error) {
 
 // alias tells what an alias stands for; a 404 is that it is free.
 func (s *server) alias(c *call) (reply, error) {
-	if t, _, err := origins(s).Built(c.key, c.params["alias"]); err == nil {
+	if t, _, err := s.origins.Built(c.key, c.params["alias"]); err == nil {
 		return reply{Status: http.StatusOK, Body: map[string]any{"templateID": t.ID, "public": false}}, nil
 	}
 	t, err := s.Templates.Template(c.params["alias"])

@@ -96,6 +96,7 @@ type Options struct {
 type server struct {
 	Options
 	router   httpapi.Router[route]
+	origins  origin.Origins // what sandboxes start from
 	postures *postures
 }
 
@@ -110,7 +111,7 @@ func New(o Options) http.Handler {
 	if o.Judge == nil {
 		o.Judge = func(supervisor.CreateRequest) error { return nil }
 	}
-	s := &server{Options: o, router: newRouter()}
+	s := &server{Options: o, router: newRouter(), origins: origin.Origins{Templates: o.Templates, Snapshots: o.Snapshots, Builds: o.Builds}}
 	s.postures = newPostures(o.Room, s.missing)
 	return s
 }

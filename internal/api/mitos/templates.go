@@ -43,16 +43,11 @@ func listTemplates(s *server, _ *call) (any, error) {
 	return views, nil
 }
 
-// origins is what sandboxes start from.
-func origins(s *server) origin.Origins {
-	return origin.Origins{Templates: s.Templates, Snapshots: s.Snapshots, Builds: s.Builds}
-}
-
 // startFrom makes a create start from what a template of mitos is here: a template
 // or a snapshot of that name.
 func (s *server) startFrom(c *call, template string, req *supervisor.CreateRequest) error {
 	req.Template = template
-	if err := origins(s).Find(c.key, req); err != nil || req.Snapshot != "" {
+	if err := s.origins.Find(c.key, req); err != nil || req.Snapshot != "" {
 		return err
 	}
 	_, err := s.Templates.Template(template)
@@ -70,7 +65,7 @@ func (s *server) missing(key, template string) bool {
 	}
 	_, err := s.Templates.Template(template)
 	if errdef.Is(err, errdef.NotFound) {
-		_, err = origins(s).Snapshot(store.Key{ID: key, Role: store.RoleFull}, origin.Ref(template))
+		_, err = s.origins.Snapshot(store.Key{ID: key, Role: store.RoleFull}, origin.Ref(template))
 	}
 	return errdef.Is(err, errdef.NotFound)
 }

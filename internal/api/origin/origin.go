@@ -7,8 +7,10 @@
 package origin
 
 import (
+	"context"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -130,6 +132,29 @@ func (o Origins) Find(key store.Key, req *supervisor.CreateRequest) error {
 		return nil
 	}
 	return err
+}
+
+// Creator creates sandboxes.
+type Creator interface {
+	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
+}
+
+// Create has a sandbox created for a key, by what the request names.
+func (o Origins) Create(ctx context.Context, by Creator, key store.Key, actor string, req supervisor.CreateRequest) (store.Sandbox, error) {
+	if len(req.Config.Volumes) > 0 {
+		if err := auth.Require(key, auth.Share); err != nil {
+			return store.Sandbox{}, err
+		}
+	}
+	if err := o.Find(key, &req); err != nil {
+		return store.Sandbox{}, err
+	}
+	req.Actor, req.Config.Key = actor, key.ID
+	sb, err := by.Create(ctx, req)
+	if err == nil {
+		audit.About(ctx, sb.ID)
+	}
+	return sb, err
 }
 
 // start makes a request start from a snapshot. If that is the result of a build, the

@@ -12,7 +12,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
-	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -37,27 +36,17 @@ func (s *server) claim(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if len(req.Config.Volumes) > 0 {
-		if err := auth.Require(c.key, auth.Share); err != nil {
-			return reply{}, err
-		}
-	}
 	if req.Template == sampleTemplate {
-		if is, err := origins(s).IsTemplate(sampleTemplate); err != nil {
+		if is, err := s.origins.IsTemplate(sampleTemplate); err != nil {
 			return reply{}, err
 		} else if !is {
 			req.Template = defaultTemplate
 		}
 	}
-	if err := origins(s).Find(c.key, &req); err != nil {
-		return reply{}, err
-	}
-	req.Actor, req.Config.Key = c.actor, c.key.ID
-	sb, err := s.Sandboxes.Create(c.r.Context(), req)
+	sb, err := s.origins.Create(c.r.Context(), s.Sandboxes, c.key, c.actor, req)
 	if err != nil {
 		return reply{}, err
 	}
-	audit.About(c.r.Context(), sb.ID)
 	return reply{Status: http.StatusCreated, Body: viewClaim(sb)}, nil
 }
 

@@ -83,6 +83,7 @@ type Options struct {
 type server struct {
 	Options
 	router   httpapi.Router[route]
+	origins  origin.Origins // what sandboxes start from
 	contexts *contexts
 	listings *ration.Ration // of directories, under way
 }
@@ -96,7 +97,7 @@ func New(ctx context.Context, o Options) http.Handler {
 	if o.Room == nil {
 		o.Room = held.New()
 	}
-	return &server{Options: o, router: newRouter(), contexts: newContexts(ctx, o.Sandboxes, o.Room), listings: ration.New(maxListings)}
+	return &server{Options: o, router: newRouter(), origins: origin.Origins{Templates: o.Templates, Snapshots: o.Snapshots, Builds: o.Builds}, contexts: newContexts(ctx, o.Sandboxes, o.Room), listings: ration.New(maxListings)}
 }
 
 // generation is what differs between the clients of 0.9 and of 0.10.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -28,11 +27,6 @@ type Snapshots interface {
 	// Restore returns the sandbox as it is then, and the id of the snapshot that
 	// keeps what it was before.
 	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
-}
-
-// origins is what sandboxes start from.
-func origins(s *server) origin.Origins {
-	return origin.Origins{Templates: s.Templates, Snapshots: s.Snapshots, Builds: s.Builds}
 }
 
 type snapshotView struct {
@@ -61,7 +55,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor, Mode: lifecycle.Filesystem}
 	req.Name, _ = said[string](w, "name")
 	req.ExpiresAt, _ = said[time.Time](w, "expires_at")
-	if err := origins(s).Apart(req.Name); err != nil {
+	if err := s.origins.Apart(req.Name); err != nil {
 		return reply{}, err
 	}
 	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
@@ -88,7 +82,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 }
 
 func getSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
+	snap, err := s.origins.Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -99,7 +93,7 @@ func deleteSnapshot(s *server, c *call) (reply, error) {
 	if _, err := c.parse(nil); err != nil {
 		return reply{}, err
 	}
-	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
+	snap, err := s.origins.Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -116,7 +110,7 @@ func restore(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	ref, _ := said[string](w, "snapshot_id")
-	snap, err := origins(s).Snapshot(c.key, ref)
+	snap, err := s.origins.Snapshot(c.key, ref)
 	if err != nil {
 		return reply{}, err
 	}

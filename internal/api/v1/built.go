@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -55,16 +54,11 @@ func viewBuilt(s *server, key store.Key, t build.Template) templateView {
 // built returns the template that a reference names, and the tag of it; empty where
 // it names all of it. For the key there is none of another's.
 func built(s *server, key store.Key, ref string) (t build.Template, tag string, err error) {
-	t, tag, err = origins(s).Built(key, ref)
+	t, tag, err = s.origins.Built(key, ref)
 	if _, has := t.Tags[tag]; err == nil && tag != "" && !has {
 		err = build.NotFound(ref)
 	}
 	return t, tag, err
-}
-
-// origins is what sandboxes start from.
-func origins(s *server) origin.Origins {
-	return origin.Origins{Templates: s.Templates, Snapshots: s.Snapshots, Builds: s.Builds}
 }
 
 // orBuilt does something else where a template is not known.

@@ -50,9 +50,9 @@ func viewPublished(p image.Published) publishedView {
 // built to.
 func publishable(s *server, c *call) (store.Snapshot, error) {
 	ref := c.params[snapshotParam]
-	snap, err := origins(s).Snapshot(c.key, ref)
+	snap, err := s.origins.Snapshot(c.key, ref)
 	if errdef.Is(err, errdef.NotFound) && origin.Ref(ref) != ref {
-		return origins(s).Snapshot(c.key, origin.Ref(ref))
+		return s.origins.Snapshot(c.key, origin.Ref(ref))
 	}
 	return snap, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
@@ -192,7 +193,8 @@ type Options struct {
 type server struct {
 	Options
 	router   httpapi.Router[route]
-	document func() []byte // of the API
+	origins  origin.Origins // what sandboxes start from
+	document func() []byte  // of the API
 	texts    eventTexts
 }
 
@@ -207,7 +209,7 @@ func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &server{Options: o, router: newRouter(), document: sync.OnceValue(OpenAPI)}
+	return &server{Options: o, router: newRouter(), origins: origin.Origins{Templates: o.Templates, Snapshots: o.Snapshots, Builds: o.Builds}, document: sync.OnceValue(OpenAPI)}
 }
 
 // Owns reports whether a request is of this dialect, by its path alone.

@@ -95,7 +95,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
 	if w, said := words["name"]; said {
 		req.Name = w.Value.(string)
-		if err := origins(s).Apart(req.Name); err != nil {
+		if err := s.origins.Apart(req.Name); err != nil {
 			return reply{}, err
 		}
 	}
@@ -106,7 +106,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		if req.Name == "" {
 			return reply{}, s.ifKnown(c, body.Invalid(`"replace" takes over a name, and "name" is not given`).With("field", "replace").WithRemedy("give the name"))
 		}
-		has, err := origins(s).Snapshot(c.key, req.Name)
+		has, err := s.origins.Snapshot(c.key, req.Name)
 		if err != nil && !errdef.Is(err, errdef.NotFound) {
 			return reply{}, err
 		}
@@ -147,7 +147,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 }
 
 func getSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
+	snap, err := s.origins.Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -160,7 +160,7 @@ func changeSnapshot(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
+	snap, err := s.origins.Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -182,7 +182,7 @@ func changeSnapshot(s *server, c *call) (reply, error) {
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {
-	snap, err := origins(s).Snapshot(c.key, c.params[snapshotParam])
+	snap, err := s.origins.Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
@@ -217,7 +217,7 @@ func restore(s *server, c *call) (reply, error) {
 			WithRemedy("give the id or name of one of its snapshots, or undo: true for what it was before the last restore"))
 	}
 	if said {
-		snap, err := origins(s).Snapshot(c.key, w.Value.(string))
+		snap, err := s.origins.Snapshot(c.key, w.Value.(string))
 		if err != nil {
 			return reply{}, s.ifKnown(c, err)
 		}
