@@ -328,7 +328,7 @@ func (p *Process) write(data *pb.ProcessEvent_DataEvent) error {
 func (p *Process) ended(end *pb.ProcessEvent_EndEvent) (Exit, error) {
 	exit := Exit{Code: int(end.GetExitCode()), Status: end.GetStatus()}
 	if !end.GetExited() {
-		exit.Signal = signalOf(end.GetStatus())
+		exit.Signal = agentpb.SignalOf(end.GetStatus())
 	}
 	if why := end.GetError(); why != exit.Status {
 		exit.Reason = why
@@ -339,21 +339,6 @@ func (p *Process) ended(end *pb.ProcessEvent_EndEvent) (Exit, error) {
 		return exit, fmt.Errorf("process %d did not get all of its input: %w", p.pid, p.inputErr)
 	}
 	return exit, nil
-}
-
-// signalOf finds the signal in a status as the agent writes it.
-func signalOf(status string) syscall.Signal {
-	name, ok := strings.CutPrefix(status, "signal: ")
-	if !ok {
-		return 0
-	}
-	name = strings.TrimSuffix(name, " (core dumped)")
-	for s := syscall.Signal(1); s < 65; s++ {
-		if s.String() == name {
-			return s
-		}
-	}
-	return 0
 }
 
 // Kill ends the command with SIGKILL. ErrNotFound: it has ended.

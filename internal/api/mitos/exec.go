@@ -3,12 +3,11 @@ package mitos
 import (
 	"context"
 	"errors"
-	"strings"
-	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"github.com/drowse-dev/drowse/client/agentpb"
 	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/body"
@@ -188,15 +187,8 @@ func (r *running) follow(to sender) (exit, error) {
 
 // codeOf is the code by which a shell would report an end.
 func codeOf(end *processpb.ProcessEvent_EndEvent) int {
-	name, killed := strings.CutPrefix(end.GetStatus(), "signal: ")
-	if !killed || end.GetExited() {
-		return int(end.GetExitCode())
-	}
-	name = strings.TrimSuffix(name, " (core dumped)")
-	for s := syscall.Signal(1); s < 65; s++ {
-		if s.String() == name {
-			return 128 + int(s)
-		}
+	if signal := agentpb.SignalOf(end.GetStatus()); signal != 0 && !end.GetExited() {
+		return 128 + int(signal)
 	}
 	return int(end.GetExitCode())
 }
