@@ -90,7 +90,7 @@ func TestKeysInBothDialects(t *testing.T) {
 			ids = append(ids, a.field("sandboxID")+a.field("id"))
 			continue
 		}
-		w.wants(a, http.StatusTooManyRequests, "10 sandboxes of the API key run")
+		w.wants(a, http.StatusTooManyRequests, "limit of 10 running sandboxes")
 		w.wants(a, http.StatusTooManyRequests, `"key_limit_reached"`)
 	}
 	if len(ids) != 10 {

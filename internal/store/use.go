@@ -78,12 +78,12 @@ func (l KeyLimits) Fit(key string, now, more Use) error {
 	}{
 		{
 			"maxRunning", now.Running, more.Running, l.Running,
-			"%[1]d sandboxes of the API key run, and %[3]d of them may",
+			"the API key has reached its limit of %[3]d running sandboxes: %[1]d run",
 			"pause or kill some, or use a key with a larger maxRunning",
 		},
 		{
 			"maxSandboxes", now.Sandboxes, more.Sandboxes, l.Sandboxes,
-			"the API key has %[1]d sandboxes, those that sleep included, and may have %[3]d",
+			"the API key has reached its limit of %[3]d sandboxes: it has %[1]d, those that sleep included",
 			"kill some, or use a key with a larger maxSandboxes",
 		},
 		{

@@ -42,7 +42,7 @@ func (s *Slots) Move(before, after store.Sandbox) error {
 	defer s.mu.Unlock()
 	if more.Running > 0 && s.limit > 0 && s.taken >= s.limit {
 		return errdef.New(errdef.Exhausted, "too_many_sandboxes",
-			"the server runs %d sandboxes, and no more may run", s.limit).
+			"the server has reached its limit of %d running sandboxes", s.limit).
 			WithRemedy("pause or kill some, or start the server with a larger --max-running").With("allowed", s.limit)
 	}
 	s.take(key, more)
