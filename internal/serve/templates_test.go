@@ -21,11 +21,11 @@ func TestUpkeepOfTemplates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, snap := range []store.Snapshot{
+	for n, snap := range []store.Snapshot{
 		{ID: "sresult", Config: store.Config{Build: "b1"}}, {ID: "sstep", Config: store.Config{Build: "b1"}},
 		{ID: "sleft", Config: store.Config{Build: "b2"}}, {ID: "staken"},
 	} {
-		err = errors.Join(err, st.CommitSnapshot(t.Context(), snap, store.Sandbox{ID: "box"}, nil))
+		err = errors.Join(err, st.CommitSnapshot(t.Context(), snap, store.Sandbox{ID: "box", Rev: int64(n)}, nil))
 	}
 	err = errors.Join(err, st.PutTemplate(t.Context(), store.Template{
 		ID: "t1", Key: "k1", Name: "app", Cache: []store.StepResult{{Snapshot: "sstep"}, {Snapshot: "sgone"}, {}},

@@ -49,18 +49,18 @@ func TestErrorClasses(t *testing.T) {
 
 // TestRunningLimitsHaveE2BsWords: clients look for the sentence.
 func TestRunningLimitsHaveE2BsWords(t *testing.T) {
-	for _, slots := range []func(s *quota.Slots){
-		func(s *quota.Slots) { s.Bound(1, nil) },
-		func(s *quota.Slots) { s.Bound(0, func(string) store.KeyLimits { return store.KeyLimits{Running: 1} }) },
+	one := store.Sandbox{Record: lifecycle.Record{State: lifecycle.Running}}
+	var s quota.Slots
+	s.Bound(1, nil)
+	if err := s.Move(store.Sandbox{}, one); err != nil {
+		t.Fatal(err)
+	}
+	for _, refused := range []error{
+		s.Move(store.Sandbox{}, one),
+		store.KeyLimits{Running: 1}.Fit("k", one.Use(), one.Use()),
 	} {
-		var s quota.Slots
-		slots(&s)
-		one := store.Sandbox{Config: store.Config{Key: "k"}, Record: lifecycle.Record{State: lifecycle.Running}}
-		if err := s.Move(store.Sandbox{}, one); err != nil {
-			t.Fatal(err)
-		}
 		w := newWorld(t)
-		w.Fake.Err = s.Move(store.Sandbox{}, one)
+		w.Fake.Err = refused
 		a := w.do("POST", v2, `{"templateID":"base"}`)
 		if a.Status != http.StatusTooManyRequests || !strings.Contains(a.Body, "you have reached the maximum number of concurrent E2B sandboxes (1)") {
 			t.Errorf("%d %s", a.Status, a.Body)
