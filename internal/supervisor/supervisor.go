@@ -153,7 +153,7 @@ type Supervisor struct {
 
 	ctx      context.Context // ends the work of effects
 	stop     context.CancelFunc
-	work     sync.WaitGroup
+	work     insist.Work
 	removals *insist.Remover
 
 	outside     outside.World

@@ -38,11 +38,12 @@ type world struct {
 	t     *testing.T
 	store *counted
 	log   *Log
+	revs  map[string]int64 // of the records
 }
 
 func newWorld(t *testing.T) *world {
 	st := &counted{Store: memstore.Open(memstore.NewData(), memstore.Hooks{})}
-	return &world{t, st, New(st)}
+	return &world{t, st, New(st), map[string]int64{}}
 }
 
 // happen makes n events of a sandbox that a key has made.
@@ -52,9 +53,11 @@ func (w *world) happen(key, sandbox string, n int) {
 	for i := range entries {
 		entries[i].Type = lifecycle.EntryUpdated
 	}
-	if err := w.store.Commit(w.t.Context(), store.Sandbox{ID: sandbox, Config: store.Config{Key: key}}, entries); err != nil {
+	sb := store.Sandbox{ID: sandbox, Rev: w.revs[sandbox], Config: store.Config{Key: key}}
+	if err := w.store.Commit(w.t.Context(), sb, entries); err != nil {
 		w.t.Fatal(err)
 	}
+	w.revs[sandbox]++
 	w.log.Announce()
 }
 

@@ -6,7 +6,6 @@ package insist
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 )
 
@@ -21,7 +20,7 @@ const (
 type Remover struct {
 	ctx context.Context
 	log *slog.Logger
-	wg  sync.WaitGroup
+	wg  Work
 }
 
 // New returns what tries until ctx ends.
