@@ -29,8 +29,11 @@ func TestEventsOfASandboxAreBounded(t *testing.T) {
 		t.Errorf("%d events are kept, want %d", n, store.MostEvents)
 	}
 	// One by one, they are looked for now and then.
-	for range 3000 {
-		commit(t, s, sb, lines(1, "y"))
+	for n := range 3000 {
+		sb.Rev = int64(n + 1)
+		if err := s.Commit(t.Context(), sb, lines(1, "y")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if n := len(count("loud")); n >= store.MostEvents+3000 {
 		t.Errorf("%d events are kept", n)

@@ -116,7 +116,10 @@ func (b *box) grantLocked() {
 
 // acquireLocked returns a lease, or what to wait for before asking again.
 func (b *box) acquireLocked(access Access) (*Lease, <-chan calls.Ending, error) {
-	m := lifecycle.Meta{Op: ids.NewOp(), Actor: access.Actor, Cause: lifecycle.CauseAccess}
+	m := lifecycle.Meta{Actor: access.Actor, Cause: lifecycle.CauseAccess}
+	if b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) { // of each request to one that serves, none is used
+		m.Op = ids.NewOp()
+	}
 	res, err := b.applyLocked(lifecycle.AccessRequested{
 		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.desk.Draining,
 		Boots: b.sb.Config.Boots(access.Port, access.Path),

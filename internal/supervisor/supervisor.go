@@ -475,8 +475,6 @@ func (s *Supervisor) eachRunning(f func(*box)) {
 
 func runtimeID(sandbox string, launch int64) string { return sweep.RuntimeID(sandbox, launch) }
 
-func sandboxOf(id string) string { return sweep.SandboxOf(id) }
-
 // enlist makes a sandbox known, with the volumes that it asks for by their names.
 func (s *Supervisor) enlist(b *box) error {
 	return s.Claim(b.sb.Config.Volumes, func(mounts []store.VolumeMount) error {

@@ -24,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
@@ -74,6 +75,8 @@ const (
 	atCheckpoint point = "checkpoint"
 	atCaptured   point = "captured" // the image is written, and the caller does not know yet
 )
+
+func sandboxOf(id string) string { return sweep.SandboxOf(id) }
 
 func newWorldIn(t testing.TB, dir string) *world {
 	w := &world{dir: dir, data: memstore.NewData(), programs: map[string]*program{}}
