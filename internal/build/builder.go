@@ -19,7 +19,7 @@ import (
 )
 
 // DefaultTag is the tag of a name that is given none.
-const DefaultTag = "default"
+const DefaultTag = store.DefaultTag
 
 // Bounds of what API keys may ask for. The store has others.
 const (

@@ -393,11 +393,12 @@ func (m *making) nameAs(ctx context.Context, tag string) error {
 	if err != nil {
 		return err
 	}
+	// The store has noted it in the commit that gave the name; this server learns it.
 	_, err = m.change(func(t *Template) {
 		t.Tags[tag] = Tag{Build: m.build.ID, Snapshot: id, Memory: m.memory, At: now()}
 		t.UpdatedAt = now()
 	})
-	if err != nil {
+	if errdef.Is(err, errdef.NotFound) { // the template has gone, and nobody has it
 		m.spare = append(m.spare, id)
 	}
 	return err

@@ -59,6 +59,8 @@ type Snapshots interface {
 	// errdef.Exists too if its name belongs to a template of its key, and no build made
 	// it, and errdef.Exhausted where the key would have more snapshots, or more of the disk, than
 	// it may.
+	// The result of a build becomes that of the template that has its name, as one of
+	// its tags.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error
 	// Snapshots returns all snapshots, oldest first.
 	Snapshots(ctx context.Context) ([]Snapshot, error)
@@ -118,7 +120,10 @@ func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, 
 		}
 		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, key, name, version, created_at, data, disk_mib) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 			snap.ID, snap.Key, name, formVersion, stamp(snap.CreatedAt), data, snap.DiskMiB())
-		return oneRow(result, err, func() error { return ErrSnapshotExists(snap) })
+		if err := oneRow(result, err, func() error { return ErrSnapshotExists(snap) }); err != nil {
+			return err
+		}
+		return tagTemplate(ctx, tx, snap)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 // Template is what an API key builds of steps under one name.
@@ -83,6 +84,21 @@ type StepState struct {
 	User    string            `json:"user,omitempty"`    // as whom commands run; empty for the template's own
 	Workdir string            `json:"workdir,omitempty"` // where; empty for the user's home
 	Env     map[string]string `json:"env,omitempty"`
+}
+
+// DefaultTag is the tag of a name that is given none.
+const DefaultTag = "default"
+
+// Tagged returns the template with a result under the tag that the result's name says.
+func (t *Template) Tagged(result Snapshot) Template {
+	c := t.Copy()
+	_, tag, said := strings.Cut(result.Name, ":")
+	if !said {
+		tag = DefaultTag
+	}
+	c.Tags[tag] = Tag{Build: result.Config.Build, Snapshot: result.ID, Memory: result.Checkpoint.Mode == lifecycle.Memory, At: result.CreatedAt}
+	c.UpdatedAt = result.CreatedAt
+	return c
 }
 
 // Copy returns a template that shares nothing with t that changes.
@@ -200,6 +216,37 @@ func ErrTooManyBuilds() error {
 func ErrNameOfTemplate(base string) error {
 	return errdef.New(errdef.Exists, "snapshot_exists", "a template that was built is called %q", base).
 		WithRemedy("choose another name")
+}
+
+// tagTemplate gives the result of a build to the template that it is named after, in
+// the commit that takes the name from the result before: whatever happens, the template
+// has one of the two.
+func tagTemplate(ctx context.Context, tx *sql.Tx, result Snapshot) error {
+	if result.Config.Build == "" || result.Name == "" {
+		return nil
+	}
+	var (
+		id      string
+		version int
+		data    []byte
+		t       Template
+	)
+	err := tx.QueryRowContext(ctx, `SELECT id, version, data FROM templates WHERE key = ? AND name = ?`, result.Key, BaseName(result.Name)).Scan(&id, &version, &data)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil // it was removed meanwhile
+	}
+	if err == nil {
+		err = decode("template "+id, version, data, &t)
+	}
+	if err != nil {
+		return err
+	}
+	tagged := t.Tagged(result)
+	text, err := encode(tagged.inUTC())
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `UPDATE templates SET rev = rev + 1, version = ?, data = ? WHERE id = ?`, formVersion, text, id)
+	}
+	return err
 }
 
 // builtTemplates is the part of a database with the templates that were built.

@@ -564,6 +564,9 @@ func (d *Data) addSnapshot(snap store.Snapshot) error {
 	if err != nil {
 		return fmt.Errorf("commit snapshot %s: %w", snap.ID, err)
 	}
+	if err := d.tagTemplate(snap); err != nil {
+		return err
+	}
 	d.snaps = append(others, snapshot{snap.ID, snap.Key, snap.Name, snap.DiskMiB(), snap.Config.Build != "", data})
 	return nil
 }

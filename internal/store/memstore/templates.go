@@ -133,6 +133,25 @@ func (s *Store) RemoveTemplate(_ context.Context, id string) error {
 	return nil
 }
 
+// tagTemplate gives the result of a build to the template that it is named after.
+func (d *Data) tagTemplate(result store.Snapshot) error {
+	for id, has := range d.built {
+		if result.Config.Build == "" || result.Name == "" || has.key != result.Key || has.name != store.BaseName(result.Name) {
+			continue
+		}
+		t, err := decode[store.Template](has.data)
+		if err != nil {
+			return fmt.Errorf("read template %s: %w", id, err)
+		}
+		if has.data, err = encode(t.Tagged(result)); err != nil {
+			return fmt.Errorf("store template %s: %w", id, err)
+		}
+		has.rev++
+		d.built[id] = has
+	}
+	return nil
+}
+
 // FreeForSnapshot implements store.Store.
 func (s *Store) FreeForSnapshot(_ context.Context, snap store.Snapshot) error {
 	s.d.mu.Lock()

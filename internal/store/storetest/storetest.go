@@ -73,6 +73,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"TemplateWriters", testTemplateWriters},
 		{"OpenBuilds", testOpenBuilds},
 		{"TemplateOrSnapshot", testTemplateOrSnapshot},
+		{"Results", testResults},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},

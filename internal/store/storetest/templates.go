@@ -3,11 +3,13 @@ package storetest
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -230,4 +232,45 @@ func testTemplateOrSnapshot(t *testing.T, h harness) {
 	if err := s.PutTemplate(t.Context(), built("tc", "k", "c")); err != nil { // its own result is in nobody's way
 		t.Error(err)
 	}
+}
+
+// testResults holds that a result of a build is one of its template from the commit on
+// that takes the name from the result before.
+func testResults(t *testing.T, h harness) {
+	s := h.open(t)
+	for _, x := range []store.Template{built("t", "k", "app"), built("other", "k2", "app")} {
+		if err := s.PutTemplate(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take := func(snap store.Snapshot) {
+		t.Helper()
+		snap.Key, snap.Config.Build = "k", "of "+snap.ID
+		if err := s.CommitSnapshot(t.Context(), snap, latest(t, s, sandbox("box", 1)), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(store.Snapshot{ID: "s1", Name: "app", CreatedAt: elsewhere(1), Checkpoint: lifecycle.Checkpoint{Mode: lifecycle.Memory}})
+	take(store.Snapshot{ID: "s2", Name: "app:v2", CreatedAt: utc(2)})
+	take(store.Snapshot{ID: "s3", CreatedAt: utc(3)}) // of a step
+	take(store.Snapshot{ID: "s4", Name: "gone", CreatedAt: utc(3)})
+	take(store.Snapshot{ID: "s5", Name: "app:v2", Replaces: "s2", CreatedAt: utc(4)})
+	wantClass(t, errdef.Exists, func() error { // nothing of one that is refused
+		snap := store.Snapshot{ID: "s6", Key: "k", Name: "app", CreatedAt: utc(5), Config: store.Config{Build: "b"}}
+		return s.CommitSnapshot(t.Context(), snap, latest(t, s, sandbox("box", 1)), nil)
+	})
+	s = h.reopen(t, s)
+	all := templates(t, s)
+	want := map[string]store.Tag{
+		store.DefaultTag: {Build: "of s1", Snapshot: "s1", Memory: true, At: utc(1)},
+		"v2":             {Build: "of s5", Snapshot: "s5", At: utc(4)},
+	}
+	if i := slices.IndexFunc(all, func(x store.Template) bool { return x.ID == "t" }); !reflect.DeepEqual(all[i].Tags, want) || !all[i].UpdatedAt.Equal(utc(4)) || all[i].Rev != 4 {
+		t.Errorf("the template is %+v", all[i])
+	} else if len(all[1-i].Tags) != 0 {
+		t.Errorf("that of another key is %+v", all[1-i])
+	}
+	stale := built("t", "k", "app")
+	stale.Rev = 1
+	wantClass(t, errdef.Conflict, func() error { return s.PutTemplate(t.Context(), stale) })
 }
