@@ -184,24 +184,38 @@ func TestChangesFindDamage(t *testing.T) {
 	}
 	c.pause(t)
 	packs, late := 0, 0
+	damaged := func(name string, at int64, allFirst bool) {
+		t.Run(fmt.Sprintf("%s at %d, all first %t", name, at, allFirst), func(t *testing.T) {
+			flip(t, filepath.Join(c.image, name), at)
+			defer flip(t, filepath.Join(c.image, name), at)
+			if c.wakeDamaged(t, name, at, allFirst) {
+				late++
+			}
+		})
+	}
+	var last struct {
+		pack string
+		at   int64
+	}
 	for _, f := range c.sealed.Files {
 		if pagemap.IsPack(f.Name) {
 			packs++
+			last.pack, last.at = f.Name, f.Size-1
 		}
 		if f.Name == pagemap.SumsName || f.Size == 0 {
 			continue // no runtime reads it: the store verifies it
 		}
 		for _, at := range []int64{0, f.Size / 2, f.Size - 1} {
 			for _, allFirst := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s at %d, all first %t", f.Name, at, allFirst), func(t *testing.T) {
-					flip(t, filepath.Join(c.image, f.Name), at)
-					defer flip(t, filepath.Join(c.image, f.Name), at)
-					if c.wakeDamaged(t, f.Name, at, allFirst) {
-						late++
-					}
-				})
+				damaged(f.Name, at, allFirst)
 			}
 		}
+	}
+	for range 20 { // on a busy machine all may have been read before the guest runs
+		if late > 0 || t.Failed() {
+			break
+		}
+		damaged(last.pack, last.at, false)
 	}
 	if packs < 2 || late == 0 {
 		t.Errorf("the chain has %d packs, and %d times damage was found when the guest ran", packs, late)
