@@ -35,6 +35,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/leases"
 )
 
 // Sandboxes is what the edge needs of the supervisor.
@@ -63,7 +64,7 @@ type edge struct {
 }
 
 // errCut is the cause of a request's end when its generation was cut.
-var errCut = errors.New("the sandbox was paused or killed")
+var errCut = leases.ErrCut
 
 const headerTraffic = "E2b-Traffic-Access-Token"
 
@@ -156,7 +157,7 @@ func (v *visit) enter(ctx context.Context, e *edge, r *request, b breaker) (ok b
 // connect opens a connection to the visit's port. The protocol, as in ALPN, is
 // what will be spoken if that is a port with TLS.
 func (v *visit) connect(ctx context.Context, protocol string) (net.Conn, error) {
-	conn, err := dialPatiently(ctx, v.lease, v.p.port)
+	conn, err := v.lease.DialPatiently(ctx, v.p.port)
 	if err != nil || !v.p.https {
 		return conn, err
 	}

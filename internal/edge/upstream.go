@@ -3,8 +3,6 @@ package edge
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"net"
 	"slices"
 	"sync"
 	"syscall"
@@ -404,25 +402,4 @@ func (p *port) blocked(now time.Time) bool {
 		}
 	}
 	return false
-}
-
-// dialWaits are the pauses between attempts at a port that nobody listens on:
-// a server that was just started gets a moment to come up.
-var dialWaits = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond, 400 * time.Millisecond}
-
-func dialPatiently(ctx context.Context, lease *supervisor.Lease, port int) (net.Conn, error) {
-	for _, wait := range dialWaits {
-		conn, err := lease.Dial(ctx, port)
-		if !errors.Is(err, syscall.ECONNREFUSED) {
-			return conn, err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-lease.Cut:
-			return nil, errCut
-		}
-	}
-	return lease.Dial(ctx, port)
 }

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
@@ -198,6 +199,30 @@ type Instance interface {
 	Checkpoint(ctx context.Context, dir string) error
 	// Exited is closed when the runtime is gone.
 	Exited() <-chan struct{}
+}
+
+// ErrExited is that a runtime is gone.
+var ErrExited = errors.New("the runtime exited")
+
+// pollEvery is how often a port that nobody listens on yet is tried again.
+const pollEvery = 2 * time.Millisecond
+
+// DialPatiently connects to a port that will be listened on soon, as the agent's after a
+// start. The error is ErrExited if the runtime is gone before.
+func DialPatiently(ctx context.Context, inst Instance, port int) (net.Conn, error) {
+	for {
+		conn, err := inst.Dial(ctx, port)
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return conn, err
+		}
+		select {
+		case <-inst.Exited():
+			return nil, ErrExited
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pollEvery):
+		}
+	}
 }
 
 // CodeNotCapturable is the code of NotCapturable.

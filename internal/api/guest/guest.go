@@ -10,21 +10,19 @@ package guest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/drowse-dev/drowse/client/agentpb"
 	"github.com/drowse-dev/drowse/client/agentpb/filesystem/filesystemconnect"
 	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/leases"
 )
 
 // Sandboxes gives access to sandboxes, as the supervisor does.
@@ -172,8 +170,6 @@ func (v *visit) end() {
 	})
 }
 
-var errCut = errors.New("the sandbox was paused or killed")
-
 // why returns the reason of a cut for an error that it caused, or else the error.
 func (v *visit) why(err error) error {
 	v.mu.Lock()
@@ -187,28 +183,11 @@ func (v *visit) why(err error) error {
 			return why
 		}
 	}
-	return errCut
+	return leases.ErrCut
 }
 
-// waits are between the attempts to reach a port that is not listened on yet:
-// just after a wake that is a matter of milliseconds.
-var waits = []time.Duration{2 * time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond}
-
 func (v *visit) dial(ctx context.Context, port int) (net.Conn, error) {
-	conn, err := v.lease.Dial(ctx, port)
-	for _, wait := range waits {
-		if !errors.Is(err, syscall.ECONNREFUSED) {
-			break
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-v.over:
-			return nil, errCut
-		}
-		conn, err = v.lease.Dial(ctx, port)
-	}
+	conn, err := v.lease.DialPatiently(ctx, port)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +195,7 @@ func (v *visit) dial(ctx context.Context, port int) (net.Conn, error) {
 	defer v.mu.Unlock()
 	if v.cut {
 		conn.Close()
-		return nil, errCut
+		return nil, leases.ErrCut
 	}
 	v.conn = counted{conn, v.lease.Progress}
 	return v.conn, nil

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -36,22 +34,16 @@ func Run(ctx context.Context, driver runtime.Driver, layers *layer.Store, trees 
 
 // awaitAgent returns when the agent of a runtime accepts connections.
 func awaitAgent(ctx context.Context, inst runtime.Instance) error {
-	for {
-		conn, err := inst.Dial(ctx, agentapi.Port)
-		if err == nil {
-			return conn.Close()
-		}
-		if !errors.Is(err, unix.ECONNREFUSED) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the trial sandbox did not answer within %s: %w", Timeout, ctx.Err())
-		case <-inst.Exited():
-			return errors.New("the trial sandbox ended by itself")
-		case <-time.After(time.Millisecond):
-		}
+	conn, err := runtime.DialPatiently(ctx, inst, agentapi.Port)
+	switch {
+	case err == nil:
+		return conn.Close()
+	case ctx.Err() != nil:
+		return fmt.Errorf("the trial sandbox did not answer within %s: %w", Timeout, ctx.Err())
+	case errors.Is(err, runtime.ErrExited):
+		return errors.New("the trial sandbox ended by itself")
 	}
+	return err
 }
 
 // end removes what there is of a trial. Each goes after what uses it is gone.

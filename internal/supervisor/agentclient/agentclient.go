@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -102,8 +101,6 @@ func (e Error) Error() string { return human.Line(e.cause.Error(), maxError) }
 
 func (e Error) Unwrap() error { return e.cause }
 
-var errRuntimeExited = errors.New("the runtime exited")
-
 // call does one private request to the agent. It ends with the runtime, whose
 // network just falls silent.
 func (a Agent) call(ctx context.Context, method, path string, body []byte, answer any) error {
@@ -112,7 +109,7 @@ func (a Agent) call(ctx context.Context, method, path string, body []byte, answe
 	go func() {
 		select {
 		case <-a.inst.Exited():
-			cancel(errRuntimeExited)
+			cancel(runtime.ErrExited)
 		case <-ctx.Done():
 		}
 	}()
@@ -122,7 +119,7 @@ func (a Agent) call(ctx context.Context, method, path string, body []byte, answe
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(agentapi.HeaderInit, a.secret)
-	web := client(func(ctx context.Context) (net.Conn, error) { return dialPatiently(ctx, a.inst, agentapi.Port) })
+	web := client(func(ctx context.Context) (net.Conn, error) { return runtime.DialPatiently(ctx, a.inst, agentapi.Port) })
 	resp, err := web.Do(req)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, Error{err})

@@ -97,7 +97,7 @@ func TestCallEndsWithTheRuntime(t *testing.T) {
 		time.AfterFunc(time.Second, func() { close(g.exited) })
 		began := time.Now()
 		_, err := Of(g, "secret").Activity(t.Context(), 0)
-		if took := time.Since(began); took != time.Second || !errors.Is(err, errRuntimeExited) {
+		if took := time.Since(began); took != time.Second || !errors.Is(err, runtime.ErrExited) {
 			t.Errorf("after %s: %v", took, err)
 		}
 	})

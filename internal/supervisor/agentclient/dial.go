@@ -60,23 +60,3 @@ func openTunnel(ctx context.Context, conn net.Conn, port int) error {
 		return errors.New("the agent could not connect to the port")
 	}
 }
-
-// pollEvery is how often an agent that does not listen yet is tried again.
-const pollEvery = 2 * time.Millisecond
-
-// dialPatiently connects to a port that will be listened on soon.
-func dialPatiently(ctx context.Context, inst runtime.Instance, port int) (net.Conn, error) {
-	for {
-		conn, err := inst.Dial(ctx, port)
-		if err == nil || !errors.Is(err, syscall.ECONNREFUSED) {
-			return conn, err
-		}
-		select {
-		case <-inst.Exited():
-			return nil, errRuntimeExited
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pollEvery):
-		}
-	}
-}

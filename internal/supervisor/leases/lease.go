@@ -2,7 +2,10 @@ package leases
 
 import (
 	"context"
+	"errors"
 	"net"
+	"syscall"
+	"time"
 )
 
 // Access describes a request for a way into a sandbox.
@@ -42,6 +45,35 @@ type Lease struct {
 	Streams func()
 	// Release gives the lease back. It may be called more than once.
 	Release func()
+}
+
+// ErrCut is why a connection has ended into a generation that was cut.
+var ErrCut = errors.New("the sandbox was paused or killed")
+
+// dialWaits are between the attempts to reach a port that nobody listens on, a second in
+// all: a server that was just started comes up in a moment, after a wake in milliseconds.
+var dialWaits = []time.Duration{
+	2 * time.Millisecond, 8 * time.Millisecond, 40 * time.Millisecond, 100 * time.Millisecond, 150 * time.Millisecond,
+	200 * time.Millisecond, 250 * time.Millisecond, 250 * time.Millisecond,
+}
+
+// DialPatiently connects to a port inside, and gives a server there a moment to come up.
+// The error is ErrCut if the lease was cut meanwhile.
+func (l *Lease) DialPatiently(ctx context.Context, port int) (net.Conn, error) {
+	for _, wait := range dialWaits {
+		conn, err := l.Dial(ctx, port)
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return conn, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-l.Cut:
+			return nil, ErrCut
+		}
+	}
+	return l.Dial(ctx, port)
 }
 
 // WhenReady waits until the service is ready that the access is for, and gives the
