@@ -31,7 +31,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/interpreter"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -41,7 +40,8 @@ import (
 // Sandboxes is what the edge needs of the supervisor.
 type Sandboxes interface {
 	Acquire(ctx context.Context, id string, access supervisor.Access) (*supervisor.Lease, error)
-	Get(ctx context.Context, id string) (store.Sandbox, error)
+	// Admission is an errdef.NotFound for a sandbox that has ended or never was.
+	Admission(id string) (leases.Admission, error)
 	List(ctx context.Context) ([]store.Sandbox, error)
 	EnvdToken(id string) string
 	TrafficToken(id string) string
@@ -52,7 +52,7 @@ type Sandboxes interface {
 // edge is what requests of every protocol have in common.
 type edge struct {
 	sandboxes Sandboxes
-	mayUse    func(apiKey string, sb store.Sandbox) bool // nil for nobody
+	mayUse    func(apiKey, owner string) bool // nil for nobody
 	log       *slog.Logger
 	limits    Limits
 	counts    *counts
@@ -104,25 +104,25 @@ func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 		return nil, &reply{Code: http.StatusNotFound, Path: path,
 			Message: "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL"}
 	}
-	sb, err := e.sandboxes.Get(ctx, t.id)
+	to, err := e.sandboxes.Admission(t.id)
 	if err != nil {
 		return nil, gone(t.id, err)
 	}
 	p := &passage{
 		target: t,
-		asleep: sb.Record.State == lifecycle.Paused || sb.Record.Phase() == lifecycle.Pausing,
+		asleep: to.Asleep,
 		access: supervisor.Access{Port: t.port, Path: rawPath(t.path), Stream: streams(r, t), Probe: probes(r, t)},
 	}
 	if t.port != agentapi.Port {
-		if mask := sb.Config.HostMask; mask != "" { // which few have
-			p.mask = strings.ReplaceAll(mask, "${PORT}", strconv.Itoa(t.port))
+		if to.HostMask != "" { // which few have
+			p.mask = strings.ReplaceAll(to.HostMask, "${PORT}", strconv.Itoa(t.port))
 		}
-		p.https = slices.Contains(sb.Config.HTTPSPorts, t.port)
+		p.https = slices.Contains(to.HTTPSPorts, t.port)
 	}
-	if e.opensByKey(r, t, sb) {
-		p.token = e.sandboxes.EnvdToken(sb.ID)
+	if e.opensByKey(r, t, &to) {
+		p.token = e.sandboxes.EnvdToken(t.id)
 	}
-	if refusal := e.authorize(ctx, r, p, sb); refusal != nil {
+	if refusal := e.authorize(ctx, r, p, &to); refusal != nil {
 		return nil, refusal
 	}
 	return p, nil
@@ -243,8 +243,8 @@ func (s signed) expired() bool { return s.expiration != nil && time.Now().Unix()
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 // authorize checks credentials; nil if they suffice.
-func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.Sandbox) *reply {
-	wakes := p.asleep && !p.access.Probe && sb.Record.Settings.AutoResume && sb.Config.Secure
+func (e *edge) authorize(ctx context.Context, r *request, p *passage, to *leases.Admission) *reply {
+	wakes := p.asleep && !p.access.Probe && to.AutoResume && to.Secure
 	switch {
 	case wakes && (p.port == agentapi.Port || runsCode(p)) && !e.agentCredentials(r, p):
 		return &reply{Code: http.StatusForbidden, SandboxID: p.id,
@@ -256,7 +256,7 @@ func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.S
 	switch {
 	case found.none():
 	case e.sandboxes.CheckPreview(ctx, p.id, p.port, token) != nil:
-		if sb.Config.PrivatePorts && r.header.Get(headerTraffic) == "" {
+		if to.PrivatePorts && r.header.Get(headerTraffic) == "" {
 			return badPreview(p, found)
 		}
 	default:
@@ -266,8 +266,8 @@ func (e *edge) authorize(ctx context.Context, r *request, p *passage, sb store.S
 		}
 		return nil
 	}
-	entrance := service.EntranceTo(sb.Config.Entrances, p.port)
-	closed := sb.Config.PrivatePorts || entrance != nil && !entrance.Public
+	entrance := service.EntranceTo(to.Entrances, p.port)
+	closed := to.PrivatePorts || entrance != nil && !entrance.Public
 	if !closed {
 		return admitBy(entrance, r, p)
 	}
@@ -304,12 +304,12 @@ func runsCode(p *passage) bool {
 // opensByKey reports whether a request shows an API key to the agent, and no
 // access token, and the key may use the sandbox. CubeSandbox's client asks so for
 // code to be run. The key itself stays outside.
-func (e *edge) opensByKey(r *request, t target, sb store.Sandbox) bool {
+func (e *edge) opensByKey(r *request, t target, to *leases.Admission) bool {
 	if t.port != agentapi.Port && t.port != agentapi.CodePort {
 		return false
 	}
 	key := r.header.Get(headerAPIKey)
-	return key != "" && r.header.Get(agentapi.HeaderAccessToken) == "" && sb.Config.Secure && e.mayUse != nil && e.mayUse(key, sb)
+	return key != "" && r.header.Get(agentapi.HeaderAccessToken) == "" && to.Secure && e.mayUse != nil && e.mayUse(key, to.Key)
 }
 
 // isCredential reports whether a field is replaced where an API key opens the
@@ -367,24 +367,23 @@ func (e *edge) acquire(ctx context.Context, r *request, p *passage) (*supervisor
 
 // refusal is the answer to a request that got no lease.
 func (e *edge) refusal(id string, err error) *reply {
-	switch {
-	case errdef.Is(err, errdef.Unavailable):
-		e.log.Warn("sandbox not reachable", "sandbox", id, "err", err)
-		a := &reply{Code: http.StatusServiceUnavailable, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
-		if errdef.Lasting(a.ErrorCode) {
-			a.retryAfter = 0
-		}
-		return a
-	case errdef.Is(err, errdef.Unfit): // no retry helps
-		e.log.Error("sandbox not reachable", "sandbox", id, "err", err)
-		return &reply{Code: http.StatusNotImplemented, SandboxID: id, Message: err.Error(), ErrorCode: code(err)}
-	case errdef.Is(err, errdef.Exhausted):
-		return &reply{Code: http.StatusTooManyRequests, SandboxID: id, Message: err.Error(), ErrorCode: code(err), retryAfter: 1}
-	case errdef.Is(err, errdef.NotFound), errdef.Is(err, errdef.WrongState):
+	switch errdef.ClassOf(err) {
+	case errdef.NotFound, errdef.WrongState:
+		return gone(id, err)
+	case errdef.Unavailable, errdef.Unfit, errdef.Exhausted:
+	default:
+		e.log.Error("access failed", "sandbox", id, "err", err)
 		return gone(id, err)
 	}
-	e.log.Error("access failed", "sandbox", id, "err", err)
-	return gone(id, err)
+	why, _ := errors.AsType[*errdef.Error](err)
+	a := &reply{Code: errdef.Status(why), SandboxID: id, Message: err.Error(), ErrorCode: why.Code}
+	if why.Class != errdef.Unfit && !errdef.Lasting(why.Code) {
+		a.retryAfter = 1
+	}
+	if why.Class != errdef.Exhausted {
+		e.log.Warn("sandbox not reachable", "sandbox", id, "err", err)
+	}
+	return a
 }
 
 // streams reports whether a request has no natural end, or is for a cell of
@@ -423,11 +422,4 @@ func brokeOff(p *passage, err error) *reply {
 		a.Message = "What the server on the sandbox's port answered is not HTTP/1.1: " + e.Reason
 	}
 	return a
-}
-
-func code(err error) string {
-	if e, ok := errors.AsType[*errdef.Error](err); ok {
-		return e.Code
-	}
-	return ""
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/leases"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -93,13 +94,13 @@ func (f *fleet) dialUpstream(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", f.upstream.Listener.Addr().String())
 }
 
-func (f *fleet) Get(_ context.Context, id string) (store.Sandbox, error) {
+func (f *fleet) Admission(id string) (leases.Admission, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id != f.sb.ID {
-		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no")
+		return leases.Admission{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no")
 	}
-	return f.sb, nil
+	return leases.AdmissionTo(&f.sb), nil
 }
 
 func (f *fleet) List(context.Context) ([]store.Sandbox, error) { return []store.Sandbox{f.sb}, nil }
@@ -663,8 +664,8 @@ func TestAKeyOpensTheAgent(t *testing.T) {
 	f := newFleet(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%q %q", r.Header.Values(agentapi.HeaderAccessToken), r.Header.Values(headerAPIKey))
 	})
-	f.sb.Record.Settings.AutoResume = true
-	url := f.serveWith(t, Options{MayUse: func(key string, sb store.Sandbox) bool { return key == "good" && sb.ID == "ione" }})
+	f.sb.Record.Settings.AutoResume, f.sb.Config.Key = true, "kone"
+	url := f.serveWith(t, Options{MayUse: func(key, owner string) bool { return key == "good" && owner == "kone" }})
 	http2 := &http.Transport{Protocols: new(http.Protocols)}
 	http2.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(http2.CloseIdleConnections)

@@ -19,7 +19,6 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/ration"
-	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // Limits bound what clients may take. Zero means no bound.
@@ -41,7 +40,7 @@ type Options struct {
 	Control http.Handler
 	// MayUse reports whether the bearer of an API key may use a sandbox. Nil is
 	// for nobody.
-	MayUse func(apiKey string, sb store.Sandbox) bool
+	MayUse func(apiKey, owner string) bool
 	// OwnCookies are the names of cookies that are for the control plane alone: no
 	// sandbox gets them.
 	OwnCookies []string

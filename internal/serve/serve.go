@@ -374,11 +374,11 @@ func newServer(ctx context.Context, o Options, p parts, certificates *tls.Config
 	return server
 }
 
-// mayUse reports whether an API key may use a sandbox.
-func mayUse(keys *auth.Keys) func(string, store.Sandbox) bool {
-	return func(text string, sb store.Sandbox) bool {
+// mayUse reports whether an API key may use the sandboxes of the key that owns them.
+func mayUse(keys *auth.Keys) func(apiKey, owner string) bool {
+	return func(text, owner string) bool {
 		key, err := keys.Check(text)
-		return err == nil && auth.May(key, auth.Use) && auth.Sees(key, sb.Config.Key)
+		return err == nil && auth.May(key, auth.Use) && auth.Sees(key, owner)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -67,7 +68,7 @@ func makeAppointments(n int, from, to time.Time) []appointment {
 		}}
 		clocks[c].make(&a.sb.Record, a.at)
 		if a.sb.Record.State == lifecycle.Paused {
-			a.sb.Record.Checkpoint = &lifecycle.Checkpoint{ID: ids.NewOp(), Mode: lifecycle.Memory, Stack: []string{runtimeID(a.sb.ID, 1)}}
+			a.sb.Record.Checkpoint = &lifecycle.Checkpoint{ID: ids.NewOp(), Mode: lifecycle.Memory, Stack: []string{sweep.RuntimeID(a.sb.ID, 1)}}
 		}
 	}
 	return list
@@ -84,7 +85,7 @@ func (w *world) populate(t testing.TB, st store.Store, list []appointment) {
 		if a.sb.Record.State != lifecycle.Running {
 			continue
 		}
-		id := runtimeID(a.sb.ID, 1)
+		id := sweep.RuntimeID(a.sb.ID, 1)
 		if _, err := w.machine.Driver().Start(t.Context(), runtime.Spec{ID: id}); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +96,7 @@ func (w *world) populate(t testing.TB, st store.Store, list []appointment) {
 func (w *world) leaveFiles(t testing.TB, list []appointment) {
 	t.Helper()
 	for _, a := range list {
-		dirs := []string{filepath.Join("layers", runtimeID(a.sb.ID, 1), "root")}
+		dirs := []string{filepath.Join("layers", sweep.RuntimeID(a.sb.ID, 1), "root")}
 		if cp := a.sb.Record.Checkpoint; cp != nil {
 			dirs = append(dirs, filepath.Join("images", cp.ID))
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/internal/tree"
 	"github.com/drowse-dev/drowse/internal/tree/treetest"
@@ -45,12 +46,12 @@ func (b *bench) tenant() *tenant {
 // write adds a file of so many MiB.
 func (tn *tenant) write(name string, mib int64) {
 	tn.t.Helper()
-	allocate(tn.t, filepath.Join(tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name), mib)
+	allocate(tn.t, filepath.Join(tn.s.rootfs(sweep.RuntimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name), mib)
 }
 
 func (tn *tenant) remove(name string) {
 	tn.t.Helper()
-	if err := os.Remove(filepath.Join(tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name)); err != nil {
+	if err := os.Remove(filepath.Join(tn.s.rootfs(sweep.RuntimeID(tn.id, record(tn.t, tn.s, tn.id).Launch)), name)); err != nil {
 		tn.t.Fatal(err)
 	}
 }
@@ -220,7 +221,7 @@ func TestDiskLimitBelowManyDirectories(t *testing.T) {
 // bottom of it.
 func (tn *tenant) hide(shape treetest.Shape, mib int64) {
 	tn.t.Helper()
-	root := tn.s.rootfs(runtimeID(tn.id, record(tn.t, tn.s, tn.id).Launch))
+	root := tn.s.rootfs(sweep.RuntimeID(tn.id, record(tn.t, tn.s, tn.id).Launch))
 	treetest.Make(tn.t, root, shape)
 	tn.t.Cleanup(func() { // testing cannot remove it
 		if err := tree.Remove(filepath.Join(tn.dir, "layers")); err != nil {
@@ -269,7 +270,7 @@ func TestDiskLimitThatNoPauseKeeps(t *testing.T) {
 func TestUncountedIsPastTheLimit(t *testing.T) {
 	b := newBench(t)
 	tn := b.tenant()
-	top := filepath.Join(tn.dir, "layers", runtimeID(tn.id, 1))
+	top := filepath.Join(tn.dir, "layers", sweep.RuntimeID(tn.id, 1))
 	if err := os.Rename(top, top+".away"); err != nil {
 		t.Fatal(err)
 	}

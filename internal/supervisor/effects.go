@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/trace"
 )
 
@@ -137,7 +138,7 @@ func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
 
 // start carries out StartRuntime.
 func (b *box) start(ctx context.Context, e lifecycle.Effect) {
-	id := runtimeID(b.id, e.Launch)
+	id := sweep.RuntimeID(b.id, e.Launch)
 	inst, detail, err := b.s.launcher.Launch(ctx, launch.Start{
 		ID: id, Key: b.snapshot().Config.Key, Generation: e.Generation, Checkpoint: e.Checkpoint, Suspect: suspect(b, e.Checkpoint),
 		Sandbox: b.snapshot, Gate: b.gate, Disk: b.tenant.Disk(),
@@ -310,7 +311,7 @@ func (b *box) discard(id string) {
 // releaseRuntime carries out ReleaseRuntime. The layer stays if the checkpoint
 // builds on it.
 func (b *box) releaseRuntime(ctx context.Context, launch int64) {
-	id := runtimeID(b.id, launch)
+	id := sweep.RuntimeID(b.id, launch)
 	b.s.insist(func() error {
 		cp := b.snapshot().Record.Checkpoint
 		keep := cp != nil && slices.Contains(cp.Stack, id)

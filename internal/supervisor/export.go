@@ -50,8 +50,8 @@ func (b *box) beginExport() (moving.Right, <-chan calls.Ending, error) {
 	defer b.mu.Unlock()
 	rec := b.sb.Record
 	switch {
-	case outcome.Alive(b.sb) != nil:
-		return moving.Right{}, nil, outcome.Alive(b.sb)
+	case outcome.Alive(&b.sb) != nil:
+		return moving.Right{}, nil, outcome.Alive(&b.sb)
 	case rec.Op != nil:
 		return moving.Right{}, b.awaitLocked(), nil
 	case rec.State != lifecycle.Paused:

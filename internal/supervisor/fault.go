@@ -8,12 +8,11 @@ import (
 
 // noteFault notes what an attempt to resume from a checkpoint found.
 func (b *box) noteFault(cp *lifecycle.Checkpoint, err error) {
-	if cp == nil {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.fault.Note(cp.ID, err)
+	if cp != nil {
+		b.fault.Note(cp.ID, err)
+	}
 }
 
 // suspect reports whether a checkpoint was found to be damaged, or unreadable.
@@ -29,10 +28,7 @@ func (b *box) inspect(ctx context.Context) {
 	sb, known := b.sb, b.fault
 	b.mu.Unlock()
 	cp := sb.Record.Checkpoint
-	if sb.Record.State != lifecycle.Paused || sb.Record.Op != nil || cp == nil {
-		return
-	}
-	if known.Fresh(cp.ID) {
+	if sb.Record.State != lifecycle.Paused || sb.Record.Op != nil || cp == nil || known.Fresh(cp.ID) {
 		return
 	}
 	t, err := b.s.o.Templates.Resolve(sb.Config.Template)

@@ -31,7 +31,7 @@ func (s *Supervisor) SandboxLog(ctx context.Context, id string) ([]journal.Line,
 		return nil, err
 	}
 	b.mu.Lock()
-	err = outcome.Alive(b.sb)
+	err = outcome.Alive(&b.sb)
 	inst := b.lookableLocked()
 	b.mu.Unlock()
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/merging"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -30,7 +31,7 @@ type writer struct {
 }
 
 func (w *writer) root() string {
-	return w.s.rootfs(runtimeID(w.id, record(w.t, w.s, w.id).Launch))
+	return w.s.rootfs(sweep.RuntimeID(w.id, record(w.t, w.s, w.id).Launch))
 }
 
 // cycle writes a file, sleeps and, if it is to, wakes.
@@ -72,7 +73,7 @@ func (w *writer) wantStack(what string, ok func(stack []string) bool) {
 			return false
 		}
 		if rec := record(w.t, w.s, w.id); rec.State == lifecycle.Running {
-			stack = append(stack, runtimeID(w.id, rec.Launch))
+			stack = append(stack, sweep.RuntimeID(w.id, rec.Launch))
 			slices.Sort(stack)
 		}
 		layers, err := w.s.o.Layers.Layers()
@@ -169,7 +170,7 @@ func TestCheckpointsOnTheWayAreMerged(t *testing.T) {
 		merges := 0
 		for n := range rounds {
 			rec := record(t, srv.s, id)
-			path := filepath.Join(srv.s.rootfs(runtimeID(id, rec.Launch)), fmt.Sprint("file", n))
+			path := filepath.Join(srv.s.rootfs(sweep.RuntimeID(id, rec.Launch)), fmt.Sprint("file", n))
 			if err := os.WriteFile(path, []byte(path), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +196,7 @@ func TestCheckpointsOnTheWayAreMerged(t *testing.T) {
 		}
 		rec := record(t, srv.s, id)
 		checkServes(t, srv, id, rounds+1, 1)
-		want := slices.Sorted(slices.Values(append(slices.Clone(rec.Checkpoint.Stack), runtimeID(id, rec.Launch))))
+		want := slices.Sorted(slices.Values(append(slices.Clone(rec.Checkpoint.Stack), sweep.RuntimeID(id, rec.Launch))))
 		if got, err := srv.s.o.Layers.Layers(); err != nil || !slices.Equal(got, want) {
 			t.Errorf("there are the layers %v, %v; want %v", got, err, want)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -44,7 +45,7 @@ func (b *bench) asleep(s *Supervisor, req CreateRequest) string {
 	id := create(b.t, s, req)
 	wantCount(b.t, s, id, 1, 1)
 	wantCount(b.t, s, id, 2, 1)
-	if err := os.WriteFile(filepath.Join(b.dir, "layers", runtimeID(id, 1), "root", "file"), []byte("of "+id), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(b.dir, "layers", sweep.RuntimeID(id, 1), "root", "file"), []byte("of "+id), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
 	if err := s.Pause(b.t.Context(), id, lifecycle.Memory, ""); err != nil {
@@ -186,7 +187,7 @@ func TestFallBackToAnImport(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantCount(t, second, id, 3, g)
-		to.machine.Exceed(runtimeID(id, record(t, second, id).Launch), runtime.MemoryLimit)
+		to.machine.Exceed(sweep.RuntimeID(id, record(t, second, id).Launch), runtime.MemoryLimit)
 		testmode.Eventually(t, "the fall back", func() bool { return record(t, second, id).State == lifecycle.Paused })
 	}
 }

@@ -26,7 +26,7 @@ func audited(b *box) func(lifecycle.Entry) error {
 	return func(e lifecycle.Entry) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if err := outcome.Alive(b.sb); err != nil {
+		if err := outcome.Alive(&b.sb); err != nil {
 			return err
 		}
 		return b.logEntry(e)

@@ -54,7 +54,7 @@ func (b *box) applyPatchLocked(p Patch, ev lifecycle.Event, actor string) (lifec
 func (b *box) configure(actor, detail string, change func(*store.Config) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := outcome.Alive(b.sb); err != nil {
+	if err := outcome.Alive(&b.sb); err != nil {
 		return err
 	}
 	before := b.sb.Config

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
+	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
 // TestRemovalIsTriedAgain holds that a runtime which cannot be removed at first
@@ -207,7 +208,7 @@ func TestKillFinishesRemovals(t *testing.T) {
 		srv := w.mustOpen(t)
 		id := create(t, srv.s, CreateRequest{Settings: sleepy})
 		layers := filepath.Join(srv.dir, "layers")
-		of := filepath.Join(layers, runtimeID(id, 1))
+		of := filepath.Join(layers, sweep.RuntimeID(id, 1))
 		if err := os.Rename(of, of+".deleted"); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +232,7 @@ func TestMountIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := w.mustOpen(t)
 		id := create(t, srv.s, CreateRequest{Settings: sleepy})
-		mount := filepath.Join(srv.dir, "rootfs", runtimeID(id, 1))
+		mount := filepath.Join(srv.dir, "rootfs", sweep.RuntimeID(id, 1))
 		// A mount point that is not empty cannot be removed.
 		if err := os.WriteFile(filepath.Join(mount, "busy"), nil, 0o600); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -25,7 +26,7 @@ func TestKeysShareTheHost(t *testing.T) {
 		t.Helper()
 		testmode.Eventually(t, fmt.Sprintf("%d sandboxes share among %d", len(ids), n), func() bool {
 			for _, id := range ids {
-				if b.machine.Sharers(runtimeID(id, record(t, s, id).Launch)) != n {
+				if b.machine.Sharers(sweep.RuntimeID(id, record(t, s, id).Launch)) != n {
 					return false
 				}
 			}
@@ -58,7 +59,7 @@ func TestKeysShareTheHost(t *testing.T) {
 	s, _ = b.open() // which finds them as they are
 	want(greedy[:2], 2)
 	testmode.Eventually(t, "what an earlier server had step back is free", func() bool {
-		id := runtimeID(modest, record(t, s, modest).Launch)
+		id := sweep.RuntimeID(modest, record(t, s, modest).Launch)
 		return b.machine.Confined(id) == 0 && !b.machine.Yields(id)
 	})
 }

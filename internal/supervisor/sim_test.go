@@ -29,6 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -810,10 +811,10 @@ func replayed(at lifecycle.Situation) lifecycle.State {
 // checkEntry holds what one entry of the log claims.
 func (s *sim) checkEntry(srv *server, id string, b *watched, before, after lifecycle.Record, e lifecycle.Entry) {
 	wrong := func(format string, args ...any) { s.fail("box%d: %s", b.ordinal, fmt.Sprintf(format, args...)) }
-	p := s.programs[runtimeID(id, before.Launch)]
+	p := s.programs[sweep.RuntimeID(id, before.Launch)]
 	switch e.Type {
 	case lifecycle.EntryRunning, lifecycle.EntryResumed:
-		p := s.programs[runtimeID(id, after.Launch)]
+		p := s.programs[sweep.RuntimeID(id, after.Launch)]
 		switch {
 		case p == nil || (p.gone && !p.crashed):
 			wrong("generation %d has no runtime", after.Generation)
@@ -1005,7 +1006,7 @@ func (s *sim) checkCovered(srv *server, id string, b *watched) {
 	if r.State != lifecycle.Running && r.State != lifecycle.Paused || srv.dead.Load() {
 		return
 	}
-	p := s.programs[runtimeID(id, r.Launch)]
+	p := s.programs[sweep.RuntimeID(id, r.Launch)]
 	if r.State == lifecycle.Running {
 		if p == nil || (p.gone && !p.crashed) {
 			s.fail("box%d runs in launch %d, which is gone", b.ordinal, r.Launch)
@@ -1547,7 +1548,7 @@ func (c *client) busy(srv *server, id string) {
 	}
 	c.s.mu.Lock()
 	b := c.s.boxes[id]
-	p := c.s.programs[runtimeID(id, b.rec.Launch)]
+	p := c.s.programs[sweep.RuntimeID(id, b.rec.Launch)]
 	if b.rec.Generation == lease.Generation && p != nil && !p.frozen && !p.gone && !isCut(lease) && !srv.dead.Load() {
 		b.busyUntil[p.launch()], b.worked = time.Now().Add(d), append(b.worked, ids.Now())
 		c.s.logf("  box%d is busy for %s", b.ordinal, d)

@@ -17,13 +17,14 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // put writes a file into a sandbox that runs.
 func put(t *testing.T, s *Supervisor, id, name string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(s.rootfs(runtimeID(id, record(t, s, id).Launch)), name), []byte(name), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.rootfs(sweep.RuntimeID(id, record(t, s, id).Launch)), name), []byte(name), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -33,7 +34,7 @@ func wantFiles(t *testing.T, s *Supervisor, id string, want ...string) {
 	t.Helper()
 	var got []string
 	for _, name := range []string{"before", "after", "own"} {
-		if _, err := os.Stat(filepath.Join(s.rootfs(runtimeID(id, record(t, s, id).Launch)), name)); err == nil {
+		if _, err := os.Stat(filepath.Join(s.rootfs(sweep.RuntimeID(id, record(t, s, id).Launch)), name)); err == nil {
 			got = append(got, name)
 		}
 	}

@@ -26,9 +26,8 @@ func watchMemory(b *box, inst runtime.Instance) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if detail := b.starved.Note(ended, ids.Now()); detail != "" {
-			e := lifecycle.Entry{Type: lifecycle.EntryStarved, At: ids.Now(), Detail: detail}
-			if err := b.logEntry(e); err != nil {
-				b.s.log.Error("event could not be logged", "sandbox", b.id, "type", e.Type, "err", err)
+			if err := b.logEntry(lifecycle.Entry{Type: lifecycle.EntryStarved, At: ids.Now(), Detail: detail}); err != nil {
+				b.s.log.Error("event could not be logged", "sandbox", b.id, "type", lifecycle.EntryStarved, "err", err)
 			}
 		}
 		return nil

@@ -65,7 +65,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/tokens"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/supervisor/volumes"
-	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/trace"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -472,8 +471,6 @@ func (s *Supervisor) eachRunning(f func(*box)) {
 		}
 	})
 }
-
-func runtimeID(sandbox string, launch int64) string { return sweep.RuntimeID(sandbox, launch) }
 
 // enlist makes a sandbox known, with the volumes that it asks for by their names.
 func (s *Supervisor) enlist(b *box) error {

@@ -28,6 +28,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/testmode"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -643,7 +644,7 @@ func TestRuntimePastItsLimit(t *testing.T) {
 	} {
 		id := create(t, s, CreateRequest{})
 		wantCount(t, s, id, 1, 1)
-		b.machine.Exceed(runtimeID(id, record(t, s, id).Launch), c.limit)
+		b.machine.Exceed(sweep.RuntimeID(id, record(t, s, id).Launch), c.limit)
 		testmode.Eventually(t, "the end", func() bool { return record(t, s, id).State == lifecycle.Terminated })
 		if stone := record(t, s, id).Tombstone; stone.Reason != c.reason || !strings.Contains(stone.Detail, c.says) {
 			t.Errorf("it ended of %s (%s), want %s and its %s", stone.Reason, stone.Detail, c.reason, c.says)
@@ -655,7 +656,7 @@ func TestRuntimePastItsLimit(t *testing.T) {
 
 // crash ends a runtime behind the server's back.
 func (b *bench) crash(r lifecycle.Record, id string) {
-	if err := b.machine.Driver().Remove(context.Background(), runtimeID(id, r.Launch)); err != nil {
+	if err := b.machine.Driver().Remove(context.Background(), sweep.RuntimeID(id, r.Launch)); err != nil {
 		b.t.Fatal(err)
 	}
 }

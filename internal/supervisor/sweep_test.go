@@ -31,7 +31,7 @@ func TestStrangersHaveTime(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		layer := func(in, sandbox string) string { return filepath.Join(in, "layers", runtimeID(sandbox, 1)) }
+		layer := func(in, sandbox string) string { return filepath.Join(in, "layers", sweep.RuntimeID(sandbox, 1)) }
 		unknown := ids.New()
 		for _, id := range []string{ended.ID, unknown} {
 			if err := os.Mkdir(layer(filepath.Join(w.dir, "left"), id), 0o700); err != nil {

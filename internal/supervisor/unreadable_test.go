@@ -10,6 +10,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
 // newer is a driver of another version than the one that wrote the images.
@@ -169,7 +170,7 @@ func TestReplacedFilesInUse(t *testing.T) {
 	id := create(t, s, CreateRequest{Settings: sleepy})
 	wantCount(t, s, id, 1, 1)
 	// A file of the sandbox's own hides the host's.
-	inst := runtimeID(id, record(t, s, id).Launch)
+	inst := sweep.RuntimeID(id, record(t, s, id).Launch)
 	if err := os.WriteFile(filepath.Join(b.dir, "rootfs", inst, "mine"), []byte("own"), 0o644); err != nil {
 		t.Fatal(err)
 	}

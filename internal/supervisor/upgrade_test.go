@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
 // oldState returns a copy of a state directory that an older server made. That of
@@ -59,7 +60,7 @@ func TestUpgrade(t *testing.T) {
 			ids := idsIn(t, dir)
 			machine := fake.NewMachine(bootRecorded)
 			if c.alive {
-				if _, err := machine.Driver().Start(t.Context(), runtime.Spec{ID: runtimeID(ids["awake"], 2)}); err != nil {
+				if _, err := machine.Driver().Start(t.Context(), runtime.Spec{ID: sweep.RuntimeID(ids["awake"], 2)}); err != nil {
 					t.Fatal(err)
 				}
 			}

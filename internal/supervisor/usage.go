@@ -37,7 +37,7 @@ func (b *box) takeSample() (serves bool) {
 	b.mu.Lock()
 	inst := b.inst
 	if inst == nil {
-		b.meter.Settle(outcome.Alive(b.sb) != nil)
+		b.meter.Settle(outcome.Alive(&b.sb) != nil)
 	}
 	b.mu.Unlock()
 	if inst == nil {
@@ -70,7 +70,7 @@ func (s *Supervisor) Samples(_ context.Context, id string, from, to time.Time) (
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := outcome.Alive(b.sb); err != nil {
+	if err := outcome.Alive(&b.sb); err != nil {
 		return nil, err
 	}
 	return b.meter.Between(from, to), nil

@@ -7,6 +7,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/leases"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
@@ -22,13 +23,24 @@ func (s *Supervisor) Find(_ context.Context, id string) (store.Sandbox, error) {
 // Get returns a sandbox that has not ended.
 func (s *Supervisor) Get(ctx context.Context, id string) (store.Sandbox, error) {
 	sb, err := s.Find(ctx, id)
+	if err == nil {
+		err = outcome.Alive(&sb)
+	}
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	if err := outcome.Alive(sb); err != nil {
-		return store.Sandbox{}, err
-	}
 	return sb, nil
+}
+
+// Admission returns what decides who is let into a sandbox that has not ended.
+func (s *Supervisor) Admission(id string) (leases.Admission, error) {
+	b, err := s.box(id)
+	if err != nil {
+		return leases.Admission{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return leases.AdmissionTo(&b.sb), outcome.Alive(&b.sb)
 }
 
 // view is the sandbox as callers see it: with the end that activity has moved.
@@ -69,10 +81,6 @@ func (s *Supervisor) collect(want func(lifecycle.Record) bool) []store.Sandbox {
 
 // CountRunning returns how many sandboxes run.
 func (s *Supervisor) CountRunning() (n int) {
-	s.each(func(b *box) {
-		if b.snapshot().Record.State == lifecycle.Running {
-			n++
-		}
-	})
+	s.eachRunning(func(*box) { n++ })
 	return n
 }

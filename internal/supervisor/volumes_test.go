@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
@@ -140,7 +141,7 @@ func TestMountVolumes(t *testing.T) {
 		t.Helper()
 		mu.Lock()
 		defer mu.Unlock()
-		if got := told[runtimeID(sb.ID, launch)]; !slices.Equal(got, want) {
+		if got := told[sweep.RuntimeID(sb.ID, launch)]; !slices.Equal(got, want) {
 			t.Errorf("launch %d mounts %v, want %v", launch, got, want)
 		}
 	}

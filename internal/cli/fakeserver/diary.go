@@ -24,7 +24,7 @@ var _ v1.Diaries = diary{}
 func (d diary) SandboxLog(ctx context.Context, id string) ([]journal.Line, error) {
 	sb, err := backend(d).Find(ctx, id)
 	if err == nil {
-		err = outcome.Alive(sb)
+		err = outcome.Alive(&sb)
 	}
 	if err != nil {
 		return nil, err

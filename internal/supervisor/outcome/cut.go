@@ -36,7 +36,7 @@ func PausedBy(op *lifecycle.Operation) error {
 
 // Cut is why the connections of a sandbox end whose runtime goes.
 func Cut(sb store.Sandbox) error {
-	if err := Alive(sb); err != nil {
+	if err := Alive(&sb); err != nil {
 		return err
 	}
 	if sb.Record.State == lifecycle.Paused && sb.Record.LastError != "" {

@@ -16,7 +16,7 @@ import (
 )
 
 // Alive returns an error unless the sandbox has run and has not ended.
-func Alive(sb store.Sandbox) error {
+func Alive(sb *store.Sandbox) error {
 	switch sb.Record.State {
 	case lifecycle.Terminated:
 		_, err := lifecycle.Step(sb.Record, lifecycle.AccessRequested{}, time.Now())

@@ -146,7 +146,7 @@ func (b *Board) alive(ctx context.Context, id string) (store.Sandbox, error) {
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	return sb, outcome.Alive(sb)
+	return sb, outcome.Alive(&sb)
 }
 
 // Service returns one of the services of a sandbox that has not ended.
