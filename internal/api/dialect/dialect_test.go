@@ -3,12 +3,14 @@ package dialect
 import (
 	"bytes"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
@@ -64,5 +66,44 @@ func TestRoute(t *testing.T) {
 	e, ok := errors.AsType[*errdef.Error](err)
 	if !ok || Allowed(e).Get("Allow") != "GET, PUT" {
 		t.Error(err)
+	}
+}
+
+// What a route does not read is refused, and whoever reads for itself gets the body.
+func TestReads(t *testing.T) {
+	name := body.Vocabulary{{Name: "name", Spelled: []body.Spelled{body.AsText.As("name")}}}
+	strict := Reads{Body: name, Nulls: body.NullIsRefused}
+	for _, c := range []struct {
+		what         string
+		reads        Reads
+		method, path string
+		body         string
+		wrong        string // in the error; empty for none
+	}{
+		{"all", Takes(name, "async"), "POST", "/?async=1", `{"name":"x"}`, ""},
+		{"no body", Takes(name), "POST", "/", "", ""},
+		{"a null", Takes(name), "POST", "/", `{"name":null}`, ""},
+		{"a refused null", strict, "POST", "/", `{"name":null}`, "name"},
+		{"a missing body", Needs(name), "POST", "/", " ", "empty"},
+		{"another field", Takes(name), "POST", "/", `{"someday":1}`, "someday"},
+		{"another parameter", Takes(name, "async"), "POST", "/?someday=1", `{}`, "someday"},
+		{"a body", Nothing, "DELETE", "/", `{"someday":1}`, "someday"},
+		{"a parameter", Nothing, "DELETE", "/?someday=1", "", "someday"},
+		{"that of a GET", Nothing, "GET", "/?someday=1", `{"someday":1}`, ""},
+		{"no JSON", Raw("path"), "POST", "/?path=a", "bytes", ""},
+		{"no JSON, and a parameter", Raw("path"), "POST", "/?someday=1", "bytes", "someday"},
+		{"what the handler judges", Unjudged, "POST", "/?someday=1", "bytes", ""},
+	} {
+		r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+		words, sent, err := c.reads.Read(httptest.NewRecorder(), r, "k")
+		if c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if c.what == "all" && (words["name"].Value != "x" || string(sent) != c.body) {
+			t.Errorf("%v %q", words, sent)
+		}
+		if left, err := io.ReadAll(r.Body); err != nil || sent == nil && c.body == "bytes" && string(left) != c.body {
+			t.Errorf("%s: of the body, %q is left, %v", c.what, left, err)
+		}
 	}
 }

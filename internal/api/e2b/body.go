@@ -2,7 +2,6 @@ package e2b
 
 import (
 	"github.com/drowse-dev/drowse/internal/api/body"
-	"github.com/drowse-dev/drowse/internal/api/httpapi"
 )
 
 // The bodies of this dialect. Those about a sandbox know all that the native one
@@ -41,41 +40,6 @@ var (
 // wakeMemory says whether a resume restores memory.
 var wakeMemory = body.Option{
 	Name: "memory", Spelled: []body.Spelled{body.AsFlag.As("memory keepMemory keep_memory")},
-}
-
-// parse reads the body, which must be there, by a vocabulary.
-func (c *call) parse(v body.Vocabulary) (map[string]body.Said, error) {
-	data, err := c.body()
-	if err == nil && len(data) == 0 {
-		err = badRequest("the request body is empty: a JSON object is needed")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return c.read(data, v)
-}
-
-// parseOptional is parse where the body may be missing.
-func (c *call) parseOptional(v body.Vocabulary) (map[string]body.Said, error) {
-	data, err := c.body()
-	if err != nil {
-		return nil, err
-	}
-	return c.read(data, v)
-}
-
-// read reads a body of a call that says all in it.
-func (c *call) read(data []byte, v body.Vocabulary) (map[string]body.Said, error) {
-	if err := body.NoQuery(c.r); err != nil {
-		return nil, err
-	}
-	return v.Parse(data, body.NullIsAbsent)
-}
-
-// body reads all of the body, nil if there is none.
-func (c *call) body() (data []byte, err error) {
-	c.sent, err = httpapi.ReadBody(c.w, c.r, c.key.ID)
-	return c.sent, err
 }
 
 // said returns what was said of an option, if anything was.

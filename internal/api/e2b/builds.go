@@ -208,15 +208,11 @@ type requestView struct {
 
 // requestBuild makes a template, or a new build of one.
 func requestBuild(s *server, c *call) (reply, error) {
-	words, err := c.parse(requestBody)
-	if err != nil {
-		return reply{}, err
-	}
-	text, _ := said[string](words, "name")
+	text, _ := said[string](c.words, "name")
 	if text == "" {
 		return reply{}, badRequest(`"name" is required`)
 	}
-	tags, _ := said[[]string](words, "tags")
+	tags, _ := said[[]string](c.words, "tags")
 	name, tag, tagged := strings.Cut(refOf(text), ":")
 	if tagged || strings.HasSuffix(strings.ToLower(text), origin.DefaultTag) {
 		tags = append(slices.Clone(tags), orDefault(tag))
@@ -225,8 +221,8 @@ func requestBuild(s *server, c *call) (reply, error) {
 		tags = []string{build.DefaultTag}
 	}
 	req := build.Request{Name: name, Tags: tags, Key: c.key.ID}
-	req.Limits.CPUs, _ = said[float64](words, "cpus")
-	req.Limits.MemoryMiB, _ = said[int](words, "memoryMiB")
+	req.Limits.CPUs, _ = said[float64](c.words, "cpus")
+	req.Limits.MemoryMiB, _ = said[int](c.words, "memoryMiB")
 	if err := isFree(s, req); err != nil {
 		return reply{}, err
 	}
@@ -275,10 +271,6 @@ func built(s *server, c *call) (build.Template, error) {
 
 // startBuild begins a build.
 func startBuild(s *server, c *call) (reply, error) {
-	words, err := c.parse(startBody)
-	if err != nil {
-		return reply{}, err
-	}
 	t, err := built(s, c)
 	if err != nil {
 		return reply{}, err
@@ -287,18 +279,18 @@ func startBuild(s *server, c *call) (reply, error) {
 		snap, err := s.origins.Snapshot(c.key, refOf(ref))
 		return snap.ID, err
 	}}}
-	r.Base.Image, _ = said[string](words, "fromImage")
-	r.Base.Template, _ = said[string](words, "fromTemplate")
-	if as, given := said[image.Login](words, "fromImageRegistry"); given {
+	r.Base.Image, _ = said[string](c.words, "fromImage")
+	r.Base.Template, _ = said[string](c.words, "fromTemplate")
+	if as, given := said[image.Login](c.words, "fromImageRegistry"); given {
 		if r.Base.Image == "" {
 			return reply{}, badRequest(`"fromImageRegistry" is for an image, and "fromImage" names none`)
 		}
 		r.Base.Login = &as
 	}
-	r.Force, _ = said[bool](words, "force")
-	r.Steps, _ = said[[]build.Step](words, "steps")
-	r.Start, _ = said[string](words, "startCmd")
-	r.Ready, _ = said[string](words, "readyCmd")
+	r.Force, _ = said[bool](c.words, "force")
+	r.Steps, _ = said[[]build.Step](c.words, "steps")
+	r.Start, _ = said[string](c.words, "startCmd")
+	r.Ready, _ = said[string](c.words, "readyCmd")
 	return reply{Status: http.StatusAccepted}, s.Builds.Start(t.ID, c.params["buildID"], r)
 }
 
@@ -518,16 +510,12 @@ func putFiles(s *server, c *call) (reply, error) {
 
 // assignTags gives a result more tags.
 func assignTags(s *server, c *call) (reply, error) {
-	words, err := c.parse(tagBody)
-	if err != nil {
-		return reply{}, err
-	}
-	target, _ := said[string](words, "target")
+	target, _ := said[string](c.words, "target")
 	t, from, err := s.origins.Built(c.key, target)
 	if err != nil {
 		return reply{}, err
 	}
-	tags, err := tagsOf(words, t)
+	tags, err := tagsOf(c.words, t)
 	if err != nil {
 		return reply{}, err
 	}
@@ -561,16 +549,12 @@ func tagsOf(words map[string]body.Said, t build.Template) ([]string, error) {
 
 // removeTags takes tags away.
 func removeTags(s *server, c *call) (reply, error) {
-	words, err := c.parse(untagBody)
-	if err != nil {
-		return reply{}, err
-	}
-	name, _ := said[string](words, "name")
+	name, _ := said[string](c.words, "name")
 	t, _, err := s.origins.Built(c.key, name)
 	if err != nil {
 		return reply{}, err
 	}
-	tags, err := tagsOf(words, t)
+	tags, err := tagsOf(c.words, t)
 	if err != nil {
 		return reply{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -37,19 +38,12 @@ func (s *server) find(c *call) (store.Sandbox, error) {
 }
 
 func (s *server) kill(c *call) (reply, error) {
-	if _, err := c.parseOptional(nil); err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
 	return noContent, s.Sandboxes.Kill(c.r.Context(), c.sandbox, c.actor)
 }
 
 func (s *server) pause(c *call) (reply, error) {
-	words, err := c.parseOptional(pauseBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
-	mode, _ := said[lifecycle.Mode](words, "mode")
-	if strict, _ := said[bool](words, "requireHealthyGuest"); strict {
+	mode, _ := said[lifecycle.Mode](c.words, "mode")
+	if strict, _ := said[bool](c.words, "requireHealthyGuest"); strict {
 		if err := healthy(s, c); err != nil {
 			return reply{}, err
 		}
@@ -99,15 +93,11 @@ func reboot(s *server, c *call, sb store.Sandbox, words map[string]body.Said) er
 // connectV1 leaves the deadline of a running sandbox as it is where no timeout
 // is asked for, or 0, and begins its own timeout anew if it sleeps.
 func (s *server) connectV1(c *call) (reply, error) {
-	words, err := c.parseOptional(wakeBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
 	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
 	}
-	timeout, given := said[time.Duration](words, "timeoutSeconds")
+	timeout, given := said[time.Duration](c.words, "timeoutSeconds")
 	if state, _ := shown(sb.Record); given && timeout == 0 && state != stateRunning {
 		return reply{}, badRequest("Timeout must be greater than 0: the sandbox is %s and would expire as it resumes", state)
 	}
@@ -119,7 +109,7 @@ func (s *server) connectV1(c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
-	return s.connect(c, sb, words, timeout)
+	return s.connect(c, sb, c.words, timeout)
 }
 
 func (s *server) connectV2(c *call) (reply, error) {
@@ -134,14 +124,10 @@ func (s *server) connectV2(c *call) (reply, error) {
 	return s.connect(c, sb, words, timeout)
 }
 
-// wakesWith reads the body of a call that wakes a sandbox, and its timeout.
+// wakesWith returns what a call that wakes a sandbox says, and its timeout.
 func (s *server) wakesWith(c *call, otherwise time.Duration) (map[string]body.Said, time.Duration, error) {
-	words, err := c.parseOptional(wakeBody)
-	if err != nil {
-		return nil, 0, s.ifKnown(c, err)
-	}
-	timeout, err := s.startsWith(words, s.defaultTimeout(otherwise))
-	return words, timeout, err
+	timeout, err := s.startsWith(c.words, s.defaultTimeout(otherwise))
+	return c.words, timeout, err
 }
 
 // connect also makes the sandbox what the body says of it.
@@ -190,27 +176,19 @@ func (s *server) resume(c *call) (reply, error) {
 // setTimeout moves endAt to either side; 0 expires the sandbox now, and -1 takes
 // its end away.
 func (s *server) setTimeout(c *call) (reply, error) {
-	words, err := c.parse(timeoutBody)
-	if err != nil {
-		return reply{}, err
-	}
-	timeout, given := said[time.Duration](words, "timeoutSeconds")
+	timeout, given := said[time.Duration](c.words, "timeoutSeconds")
 	if !given {
 		return reply{}, badRequest(`"timeout" is required`)
 	}
 	if err := s.grants(timeout); err != nil {
 		return reply{}, err
 	}
-	_, err = s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, timeout, c.actor)
+	_, err := s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, timeout, c.actor)
 	return noContent, notRunningIsNotFound(err)
 }
 
 func (s *server) refresh(c *call) (reply, error) {
-	words, err := c.parseOptional(refreshBody)
-	if err != nil {
-		return reply{}, err
-	}
-	d, _ := said[time.Duration](words, "duration")
+	d, _ := said[time.Duration](c.words, "duration")
 	if d < 0 || d > maxRefresh {
 		return reply{}, badRequest(`"duration" must be between 0 and %d seconds`, int(maxRefresh.Seconds()))
 	}
@@ -218,7 +196,7 @@ func (s *server) refresh(c *call) (reply, error) {
 	if err := s.grants(d); err != nil {
 		return reply{}, err
 	}
-	_, err = s.Sandboxes.Refresh(c.r.Context(), c.sandbox, d, c.actor)
+	_, err := s.Sandboxes.Refresh(c.r.Context(), c.sandbox, d, c.actor)
 	return noContent, notRunningIsNotFound(err)
 }
 
@@ -244,7 +222,7 @@ func unbuilt(endpoints ...string) []route {
 	var table []route
 	for _, e := range endpoints {
 		method, pattern, _ := strings.Cut(e, " ")
-		table = append(table, route{method, pattern, auth.Look, (*server).refuse})
+		table = append(table, route{method, pattern, auth.Look, (*server).refuse, dialect.Unjudged})
 	}
 	return table
 }

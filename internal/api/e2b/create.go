@@ -23,11 +23,7 @@ func (s *server) createV2(c *call) (reply, error) {
 }
 
 func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply, error) {
-	words, err := c.parse(createBody)
-	if err != nil {
-		return reply{}, err
-	}
-	req, err := s.createRequest(words, as, timeout)
+	req, err := s.createRequest(c.words, as, timeout)
 	if err != nil {
 		return reply{}, err
 	}
@@ -36,7 +32,7 @@ func (s *server) create(c *call, as store.Config, timeout time.Duration) (reply,
 	}
 	sb, err := s.origins.Create(c.r.Context(), s.Sandboxes, c.key, c.actor, req)
 	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == codeTemplateNotFound {
-		return reply{}, fail(http.StatusNotFound, e.Code, "template '%s' not found", asSent(words["template"]))
+		return reply{}, fail(http.StatusNotFound, e.Code, "template '%s' not found", asSent(c.words["template"]))
 	}
 	if err != nil {
 		return reply{}, err

@@ -82,11 +82,7 @@ func viewKey(k store.Key) keyView {
 
 // createKey makes a key of role full: this dialect has no roles.
 func (s *server) createKey(c *call) (reply, error) {
-	words, err := c.parse(keyBody)
-	if err != nil {
-		return reply{}, err
-	}
-	name, _ := said[string](words, "name")
+	name, _ := said[string](c.words, "name")
 	k, text, err := s.Keys.Create(c.r.Context(), auth.Request{Name: name, Role: store.RoleFull})
 	if err != nil {
 		return reply{}, err
@@ -106,9 +102,6 @@ func (s *server) keys(*call) (reply, error) {
 }
 
 func (s *server) revokeKey(c *call) (reply, error) {
-	if _, err := c.parseOptional(nil); err != nil {
-		return reply{}, err
-	}
 	id := c.params[keyParam]
 	if err := s.Keys.Revoke(c.r.Context(), id); err != nil {
 		return reply{}, err

@@ -22,10 +22,6 @@ type network struct {
 // setNetwork replaces what a running sandbox reaches outside. What the body does
 // not say is as if it had never been said.
 func (s *server) setNetwork(c *call) (reply, error) {
-	words, err := c.parse(networkBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
 	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
@@ -33,7 +29,7 @@ func (s *server) setNetwork(c *call) (reply, error) {
 	if state, _ := shown(sb.Record); state != stateRunning {
 		return reply{}, fail(http.StatusNotFound, codeNotRunning, "the sandbox is %s; this needs a running one", state)
 	}
-	p, _, err := body.Change(words, sb)
+	p, _, err := body.Change(c.words, sb)
 	if err != nil {
 		return reply{}, err
 	}

@@ -3,6 +3,7 @@ package e2b
 import (
 	"net/http"
 
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 )
@@ -27,6 +28,7 @@ type route struct {
 	pattern string
 	needs   auth.Permission // of the API key
 	handle  func(*server, *call) (reply, error)
+	reads   dialect.Reads
 }
 
 func newRouter() httpapi.Router[route] {
@@ -45,81 +47,81 @@ func Endpoints() (list []httpapi.Endpoint) {
 // such: a client learns that the server lacks them, not that what it asked for
 // does not exist.
 var routes = append([]route{
-	{http.MethodGet, "/health", nothing, health},
+	{http.MethodGet, "/health", nothing, health, dialect.Nothing},
 
-	{http.MethodPost, "/sandboxes", auth.Use, (*server).createV1},
-	{http.MethodPost, "/v2/sandboxes", auth.Use, (*server).createV2},
-	{http.MethodGet, "/sandboxes", auth.Look, (*server).listV1},
-	{http.MethodGet, "/v2/sandboxes", auth.Look, (*server).listV2},
-	{http.MethodGet, "/sandboxes/{sandboxID}", auth.Look, (*server).get},
-	{http.MethodDelete, "/sandboxes/{sandboxID}", auth.Use, (*server).kill},
-	{http.MethodPost, "/sandboxes/{sandboxID}/pause", auth.Use, (*server).pause},
-	{http.MethodPost, "/sandboxes/{sandboxID}/connect", auth.Use, (*server).connectV1},
-	{http.MethodPost, "/v2/sandboxes/{sandboxID}/connect", auth.Use, (*server).connectV2},
-	{http.MethodPost, "/sandboxes/{sandboxID}/resume", auth.Use, (*server).resume},
-	{http.MethodPost, "/sandboxes/{sandboxID}/timeout", auth.Use, (*server).setTimeout},
-	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", auth.Use, (*server).refresh},
-	{http.MethodPut, "/sandboxes/{sandboxID}/network", auth.Use, (*server).setNetwork},
+	{http.MethodPost, "/sandboxes", auth.Use, (*server).createV1, dialect.Needs(createBody)},
+	{http.MethodPost, "/v2/sandboxes", auth.Use, (*server).createV2, dialect.Needs(createBody)},
+	{http.MethodGet, "/sandboxes", auth.Look, (*server).listV1, dialect.Nothing},
+	{http.MethodGet, "/v2/sandboxes", auth.Look, (*server).listV2, dialect.Nothing},
+	{http.MethodGet, "/sandboxes/{sandboxID}", auth.Look, (*server).get, dialect.Nothing},
+	{http.MethodDelete, "/sandboxes/{sandboxID}", auth.Use, (*server).kill, dialect.Nothing},
+	{http.MethodPost, "/sandboxes/{sandboxID}/pause", auth.Use, (*server).pause, dialect.Takes(pauseBody)},
+	{http.MethodPost, "/sandboxes/{sandboxID}/connect", auth.Use, (*server).connectV1, dialect.Takes(wakeBody)},
+	{http.MethodPost, "/v2/sandboxes/{sandboxID}/connect", auth.Use, (*server).connectV2, dialect.Takes(wakeBody)},
+	{http.MethodPost, "/sandboxes/{sandboxID}/resume", auth.Use, (*server).resume, dialect.Takes(wakeBody)},
+	{http.MethodPost, "/sandboxes/{sandboxID}/timeout", auth.Use, (*server).setTimeout, dialect.Needs(timeoutBody)},
+	{http.MethodPost, "/sandboxes/{sandboxID}/refreshes", auth.Use, (*server).refresh, dialect.Takes(refreshBody)},
+	{http.MethodPut, "/sandboxes/{sandboxID}/network", auth.Use, (*server).setNetwork, dialect.Needs(networkBody)},
 
-	{http.MethodPost, "/sandboxes/{sandboxID}/snapshots", auth.Use, createSnapshot},
-	{http.MethodGet, "/snapshots", auth.Look, listSnapshots},
-	{http.MethodDelete, "/templates/{templateID}", auth.Use, deleteTemplate},
-	{http.MethodPost, "/sandboxes/{sandboxID}/fork", auth.Use, forkV1},
-	{http.MethodPost, "/v2/sandboxes/{sandboxID}/fork", auth.Use, forkV2},
-	{http.MethodPost, "/sandboxes/{sandboxID}/clone", auth.Use, clone},       // Novita's
-	{http.MethodPost, "/sandboxes/{sandboxID}/rollback", auth.Use, rollback}, // CubeSandbox's
+	{http.MethodPost, "/sandboxes/{sandboxID}/snapshots", auth.Use, createSnapshot, dialect.Takes(snapshotBody)},
+	{http.MethodGet, "/snapshots", auth.Look, listSnapshots, dialect.Nothing},
+	{http.MethodDelete, "/templates/{templateID}", auth.Use, deleteTemplate, dialect.Nothing},
+	{http.MethodPost, "/sandboxes/{sandboxID}/fork", auth.Use, forkV1, dialect.Takes(forkBody)},
+	{http.MethodPost, "/v2/sandboxes/{sandboxID}/fork", auth.Use, forkV2, dialect.Takes(forkBody)},
+	{http.MethodPost, "/sandboxes/{sandboxID}/clone", auth.Use, clone, dialect.Takes(cloneBody)},          // Novita's
+	{http.MethodPost, "/sandboxes/{sandboxID}/rollback", auth.Use, rollback, dialect.Needs(rollbackBody)}, // CubeSandbox's
 
-	{http.MethodGet, "/sandboxes/quota", auth.Look, tellQuota},
-	{http.MethodGet, "/sandboxes/events", auth.LookAll, eventsInPage},
+	{http.MethodGet, "/sandboxes/quota", auth.Look, tellQuota, dialect.Nothing},
+	{http.MethodGet, "/sandboxes/events", auth.LookAll, eventsInPage, dialect.Nothing},
 
-	{http.MethodGet, "/teams", auth.Look, (*server).teams},
-	{http.MethodGet, "/api-keys", auth.Manage, (*server).keys},
-	{http.MethodPost, "/api-keys", auth.Manage, (*server).createKey},
-	{http.MethodDelete, "/api-keys/{keyID}", auth.Manage, (*server).revokeKey},
+	{http.MethodGet, "/teams", auth.Look, (*server).teams, dialect.Nothing},
+	{http.MethodGet, "/api-keys", auth.Manage, (*server).keys, dialect.Nothing},
+	{http.MethodPost, "/api-keys", auth.Manage, (*server).createKey, dialect.Needs(keyBody)},
+	{http.MethodDelete, "/api-keys/{keyID}", auth.Manage, (*server).revokeKey, dialect.Nothing},
 
-	{http.MethodPost, "/volumes", auth.Share, (*server).createVolume},
-	{http.MethodGet, "/volumes", auth.Share, (*server).listVolumes},
-	{http.MethodGet, "/volumes/{volumeID}", auth.Share, (*server).getVolume},
-	{http.MethodDelete, "/volumes/{volumeID}", auth.Share, (*server).deleteVolume},
+	{http.MethodPost, "/volumes", auth.Share, (*server).createVolume, dialect.Needs(volumeBody)},
+	{http.MethodGet, "/volumes", auth.Share, (*server).listVolumes, dialect.Nothing},
+	{http.MethodGet, "/volumes/{volumeID}", auth.Share, (*server).getVolume, dialect.Nothing},
+	{http.MethodDelete, "/volumes/{volumeID}", auth.Share, (*server).deleteVolume, dialect.Nothing},
 
-	{http.MethodGet, "/secrets", auth.Look, (*server).refuseSecrets},
-	{http.MethodPost, "/secrets", auth.Use, (*server).refuseSecrets},
-	{http.MethodGet, "/secrets/{secret}", auth.Look, (*server).refuseSecrets},
-	{http.MethodPost, "/secrets/{secret}", auth.Use, (*server).refuseSecrets},
-	{http.MethodDelete, "/secrets/{secret}", auth.Use, (*server).refuseSecrets},
+	{http.MethodGet, "/secrets", auth.Look, (*server).refuseSecrets, dialect.Unjudged},
+	{http.MethodPost, "/secrets", auth.Use, (*server).refuseSecrets, dialect.Unjudged},
+	{http.MethodGet, "/secrets/{secret}", auth.Look, (*server).refuseSecrets, dialect.Unjudged},
+	{http.MethodPost, "/secrets/{secret}", auth.Use, (*server).refuseSecrets, dialect.Unjudged},
+	{http.MethodDelete, "/secrets/{secret}", auth.Use, (*server).refuseSecrets, dialect.Unjudged},
 
-	{http.MethodGet, "/sandboxes/{sandboxID}/metrics", auth.Look, (*server).metrics},
-	{http.MethodGet, "/sandboxes/metrics", auth.Look, (*server).lastMetrics},
-	{http.MethodGet, "/teams/{teamID}/metrics", auth.LookAll, (*server).fleetMetrics},
-	{http.MethodGet, "/teams/{teamID}/metrics/max", auth.LookAll, (*server).fleetPeak},
-	{http.MethodGet, "/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV1},
-	{http.MethodGet, "/v2/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV2},
+	{http.MethodGet, "/sandboxes/{sandboxID}/metrics", auth.Look, (*server).metrics, dialect.Nothing},
+	{http.MethodGet, "/sandboxes/metrics", auth.Look, (*server).lastMetrics, dialect.Nothing},
+	{http.MethodGet, "/teams/{teamID}/metrics", auth.LookAll, (*server).fleetMetrics, dialect.Nothing},
+	{http.MethodGet, "/teams/{teamID}/metrics/max", auth.LookAll, (*server).fleetPeak, dialect.Nothing},
+	{http.MethodGet, "/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV1, dialect.Nothing},
+	{http.MethodGet, "/v2/sandboxes/{sandboxID}/logs", auth.Look, (*server).logsV2, dialect.Nothing},
 
-	{http.MethodGet, "/templates", auth.Look, (*server).templates},
-	{http.MethodGet, "/v2/templates", auth.Look, pageOfTemplates},
-	{http.MethodGet, "/templates/{templateID}", auth.Look, (*server).template},
-	{http.MethodGet, "/templates/aliases/{alias}", auth.Look, (*server).alias},
+	{http.MethodGet, "/templates", auth.Look, (*server).templates, dialect.Nothing},
+	{http.MethodGet, "/v2/templates", auth.Look, pageOfTemplates, dialect.Nothing},
+	{http.MethodGet, "/templates/{templateID}", auth.Look, (*server).template, dialect.Nothing},
+	{http.MethodGet, "/templates/aliases/{alias}", auth.Look, (*server).alias, dialect.Nothing},
 
-	{http.MethodPost, "/v3/templates", auth.Use, requestBuild},
-	{http.MethodPost, "/v2/templates/{templateID}/builds/{buildID}", auth.Use, startBuild},
-	{http.MethodGet, "/templates/{templateID}/builds/{buildID}/status", auth.Look, buildStatus},
-	{http.MethodGet, "/templates/{templateID}/builds/{buildID}/logs", auth.Look, buildLogs},
-	{http.MethodGet, "/templates/{templateID}/files/{hash}", auth.Use, buildFiles},
-	{http.MethodPut, "/templates/{templateID}/files/{hash}", nothing, putFiles}, // the address is the secret
-	{http.MethodPost, "/templates/tags", auth.Use, assignTags},
-	{http.MethodDelete, "/templates/tags", auth.Use, removeTags},
-	{http.MethodGet, "/templates/{templateID}/tags", auth.Look, listTags},
+	{http.MethodPost, "/v3/templates", auth.Use, requestBuild, dialect.Needs(requestBody)},
+	{http.MethodPost, "/v2/templates/{templateID}/builds/{buildID}", auth.Use, startBuild, dialect.Needs(startBody)},
+	{http.MethodGet, "/templates/{templateID}/builds/{buildID}/status", auth.Look, buildStatus, dialect.Nothing},
+	{http.MethodGet, "/templates/{templateID}/builds/{buildID}/logs", auth.Look, buildLogs, dialect.Nothing},
+	{http.MethodGet, "/templates/{templateID}/files/{hash}", auth.Use, buildFiles, dialect.Nothing},
+	{http.MethodPut, "/templates/{templateID}/files/{hash}", nothing, putFiles, dialect.Unjudged}, // the address is the secret
+	{http.MethodPost, "/templates/tags", auth.Use, assignTags, dialect.Needs(tagBody)},
+	{http.MethodDelete, "/templates/tags", auth.Use, removeTags, dialect.Needs(untagBody)},
+	{http.MethodGet, "/templates/{templateID}/tags", auth.Look, listTags, dialect.Nothing},
 
 	// The events of a sandbox outlive it, so its id is not looked up.
-	{http.MethodGet, "/events/sandboxes", auth.LookAll, (*server).events},
-	{http.MethodGet, "/events/sandboxes/{" + eventsParam + "}", auth.LookAll, (*server).sandboxEvents},
-	{http.MethodGet, "/events/webhooks", auth.Manage, (*server).webhooks},
-	{http.MethodPost, "/events/webhooks", auth.Manage, (*server).createWebhook},
-	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).webhook},
-	{http.MethodPatch, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).changeWebhook},
-	{http.MethodDelete, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).deleteWebhook},
-	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}/deliveries", auth.Manage, (*server).deliveries},
-	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}/stats", auth.Manage, (*server).webhookStats},
+	{http.MethodGet, "/events/sandboxes", auth.LookAll, (*server).events, dialect.Nothing},
+	{http.MethodGet, "/events/sandboxes/{" + eventsParam + "}", auth.LookAll, (*server).sandboxEvents, dialect.Nothing},
+	{http.MethodGet, "/events/webhooks", auth.Manage, (*server).webhooks, dialect.Nothing},
+	{http.MethodPost, "/events/webhooks", auth.Manage, (*server).createWebhook, dialect.Needs(webhookBody)},
+	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).webhook, dialect.Nothing},
+	{http.MethodPatch, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).changeWebhook, dialect.Needs(webhookBody)},
+	{http.MethodDelete, "/events/webhooks/{" + webhookParam + "}", auth.Manage, (*server).deleteWebhook, dialect.Nothing},
+	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}/deliveries", auth.Manage, (*server).deliveries, dialect.Nothing},
+	{http.MethodGet, "/events/webhooks/{" + webhookParam + "}/stats", auth.Manage, (*server).webhookStats, dialect.Nothing},
 }, unbuilt(
 	// Of others that speak this API. Their clients take a 404 for a sandbox that
 	// is not there.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
@@ -177,8 +178,9 @@ type call struct {
 	sandbox string            // the sandbox that the path names, if it names one
 	key     store.Key         // whose call it is; none of an open route
 	actor   string            // who asks, for the record
-	sent    []byte            // the body, once it has been read
-	log     *slog.Logger      // says which route and sandbox
+	words   map[string]body.Said
+	sent    []byte       // the body, of which words are what it says
+	log     *slog.Logger // says which route and sandbox
 }
 
 // reply is the answer to a call that succeeded.
@@ -206,6 +208,12 @@ func (s *server) dispatch(c *call) (_ reply, err error) {
 		if err := s.names(c, raw); err != nil {
 			return reply{}, err
 		}
+	}
+	if c.words, c.sent, err = c.route.reads.Read(c.w, c.r, c.key.ID); err != nil {
+		if c.sandbox != "" {
+			err = s.ifKnown(c, err)
+		}
+		return reply{}, err
 	}
 	rep, err := c.route.handle(s, c)
 	rep.Holder = c.key.ID

@@ -88,13 +88,10 @@ func tagged(name string) string {
 
 // createSnapshot takes a snapshot. A name that is in use passes to it.
 func createSnapshot(s *server, c *call) (reply, error) {
-	words, err := c.parseOptional(snapshotBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
-	req.Mode, _ = said[lifecycle.Mode](words, "mode")
-	if name, _ := said[string](words, "name"); name != "" {
+	req.Mode, _ = said[lifecycle.Mode](c.words, "mode")
+	if name, _ := said[string](c.words, "name"); name != "" {
+		var err error
 		if req.Name, req.Replace, err = newName(s, c, name); err != nil {
 			return reply{}, s.ifKnown(c, err)
 		}
@@ -182,9 +179,6 @@ func isCalled(snap store.Snapshot, filter string) bool {
 // deleteTemplate deletes a snapshot, or a template that was built of steps.
 // Templates of images are not made by this dialect, and not deleted by it.
 func deleteTemplate(s *server, c *call) (reply, error) {
-	if _, err := c.parseOptional(nil); err != nil {
-		return reply{}, err
-	}
 	ref := origin.Ref(c.params["templateID"])
 	built, tag, err := s.origins.Built(c.key, ref)
 	if err == nil && tag == "" {
@@ -221,11 +215,7 @@ func forkV2(s *server, c *call) (reply, error) { return fork(s, c, defaultTimeou
 
 // fork answers with a result for each child.
 func fork(s *server, c *call, otherwise time.Duration) (reply, error) {
-	words, err := c.parseOptional(forkBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
-	timeout, err := s.startsWith(words, s.defaultTimeout(otherwise))
+	timeout, err := s.startsWith(c.words, s.defaultTimeout(otherwise))
 	if err != nil {
 		return reply{}, s.ifKnown(c, err)
 	}
@@ -236,7 +226,7 @@ func fork(s *server, c *call, otherwise time.Duration) (reply, error) {
 	if state, _ := shown(sb.Record); state != stateRunning {
 		return reply{}, fail(http.StatusConflict, codeNotRunning, "sandbox %s is %s: resume it first, then fork it", c.sandbox, state)
 	}
-	children, err := children(s, c, words, &timeout)
+	children, err := children(s, c, c.words, &timeout)
 	if err != nil {
 		return reply{}, err
 	}
@@ -268,19 +258,15 @@ func children(s *server, c *call, words map[string]body.Said, timeout *time.Dura
 // where none is said. It answers with those that have started; "strict" wants all
 // or none.
 func clone(s *server, c *call) (reply, error) {
-	words, err := c.parseOptional(cloneBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
 	var timeout *time.Duration
-	if _, given := words["timeoutSeconds"]; given {
-		d, err := s.startsWith(words, 0)
+	if _, given := c.words["timeoutSeconds"]; given {
+		d, err := s.startsWith(c.words, 0)
 		if err != nil {
 			return reply{}, s.ifKnown(c, err)
 		}
 		timeout = &d
 	}
-	children, err := children(s, c, words, timeout)
+	children, err := children(s, c, c.words, timeout)
 	if err != nil {
 		return reply{}, err
 	}
@@ -292,7 +278,7 @@ func clone(s *server, c *call) (reply, error) {
 		}
 		v.Sandboxes = append(v.Sandboxes, clonedView{sandboxView: s.sandboxView(c, child.Sandbox)})
 	}
-	if strict, _ := said[bool](words, "strict"); err != nil && (strict || len(v.Sandboxes) == 0) {
+	if strict, _ := said[bool](c.words, "strict"); err != nil && (strict || len(v.Sandboxes) == 0) {
 		killAll(s, c, v.Sandboxes)
 		return reply{}, err
 	}
@@ -309,11 +295,7 @@ type rolledBackView struct {
 // rollback takes a sandbox back to one of its snapshots. An unknown one is no 404:
 // clients would take that for the sandbox.
 func rollback(s *server, c *call) (reply, error) {
-	words, err := c.parse(rollbackBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
-	ref, _ := said[string](words, "snapshotID")
+	ref, _ := said[string](c.words, "snapshotID")
 	snap, err := s.origins.Snapshot(c.key, origin.Ref(ref))
 	if ref == "" || errdef.Is(err, errdef.NotFound) {
 		err = badRequest(`"snapshotID" is %.200q, and there is no such snapshot`, ref)

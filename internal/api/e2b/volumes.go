@@ -43,12 +43,8 @@ func (s *server) withToken(c *call, v store.Volume) volumeView {
 }
 
 func (s *server) createVolume(c *call) (reply, error) {
-	words, err := c.parse(volumeBody)
-	if err != nil {
-		return reply{}, err
-	}
-	name, _ := said[string](words, "name")
-	diskMiB, _ := said[int](words, "diskMiB")
+	name, _ := said[string](c.words, "name")
+	diskMiB, _ := said[int](c.words, "diskMiB")
 	v, err := s.Volumes.CreateVolume(c.r.Context(), name, diskMiB)
 	if errdef.Is(err, errdef.Exists) {
 		return reply{}, fail(http.StatusBadRequest, codeVolumeExists, "%v", err)
@@ -71,9 +67,6 @@ func (s *server) getVolume(c *call) (reply, error) {
 }
 
 func (s *server) deleteVolume(c *call) (reply, error) {
-	if _, err := c.parseOptional(nil); err != nil {
-		return reply{}, err
-	}
 	return noContent, s.Volumes.DeleteVolume(c.r.Context(), c.params[volumeParam])
 }
 

@@ -49,17 +49,13 @@ func set[T any](b change, option string, field *T) {
 
 // webhookBody reads the body of create and change.
 func (c *call) webhookBody() (change, error) {
-	words, err := c.parse(webhookBody)
-	if err != nil {
-		return nil, err
-	}
-	events, _ := said[[]string](words, "events")
+	events, _ := said[[]string](c.words, "events")
 	for _, kind := range events {
 		if err := checkEventType(kind); err != nil {
 			return nil, err
 		}
 	}
-	return words, nil
+	return c.words, nil
 }
 
 func (s *server) createWebhook(c *call) (reply, error) {
@@ -133,9 +129,6 @@ func (s *server) webhook(c *call) (reply, error) {
 }
 
 func (s *server) deleteWebhook(c *call) (reply, error) {
-	if _, err := c.parseOptional(nil); err != nil {
-		return reply{}, err
-	}
 	return reply{Status: http.StatusOK, Body: struct{}{}}, s.Webhooks.Delete(c.r.Context(), c.params[webhookParam])
 }
 

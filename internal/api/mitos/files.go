@@ -83,7 +83,7 @@ func writeFile(s *server, c *call) error {
 	if err != nil {
 		return err
 	}
-	words, err := c.words(data, openBody)
+	words, err := c.read(data, openBody)
 	if err != nil {
 		return err
 	}
@@ -205,11 +205,7 @@ func (g inside) list(ctx context.Context, path string) ([]*filesystempb.EntryInf
 // listDir lists a directory; of a file it is the file, by which the SDK sees that
 // it exists.
 func listDir(s *server, c *call) (any, error) {
-	words, err := c.message(listBody)
-	if err != nil {
-		return nil, err
-	}
-	g, path := s.guest(c), words["parent"].Value.(string)
+	g, path := s.guest(c), c.words["parent"].Value.(string)
 	of, err := g.entry(c.ctx, path)
 	if err != nil {
 		return nil, err
@@ -228,11 +224,7 @@ func listDir(s *server, c *call) (any, error) {
 }
 
 func stat(s *server, c *call) (any, error) {
-	words, err := c.message(pathBody)
-	if err != nil {
-		return nil, err
-	}
-	e, err := s.guest(c).entry(c.ctx, words["path"].Value.(string))
+	e, err := s.guest(c).entry(c.ctx, c.words["path"].Value.(string))
 	if err != nil {
 		return nil, err
 	}
@@ -241,12 +233,8 @@ func stat(s *server, c *call) (any, error) {
 
 // mkdir makes a directory and its parents; one that is there is as good.
 func mkdir(s *server, c *call) (any, error) {
-	words, err := c.message(pathBody)
-	if err != nil {
-		return nil, err
-	}
-	g, path := s.guest(c), words["path"].Value.(string)
-	_, err = g.Files().MakeDir(c.ctx, connect.NewRequest(&filesystempb.MakeDirRequest{Path: path}))
+	g, path := s.guest(c), c.words["path"].Value.(string)
+	_, err := g.Files().MakeDir(c.ctx, connect.NewRequest(&filesystempb.MakeDirRequest{Path: path}))
 	if err != nil && connect.CodeOf(err) == connect.CodeAlreadyExists {
 		if e, look := g.entry(c.ctx, path); look == nil && isDir(e) {
 			err = nil
@@ -257,16 +245,12 @@ func mkdir(s *server, c *call) (any, error) {
 
 // remove deletes a file or an empty directory, or with recursive any directory.
 func remove(s *server, c *call) (any, error) {
-	words, err := c.message(removeBody)
-	if err != nil {
-		return nil, err
-	}
-	g, path := s.guest(c), words["path"].Value.(string)
+	g, path := s.guest(c), c.words["path"].Value.(string)
 	e, err := g.entry(c.ctx, path)
 	if err != nil {
 		return nil, err
 	}
-	w, given := words["recursive"]
+	w, given := c.words["recursive"]
 	if isDir(e) && e.SymlinkTarget == nil && !(given && w.Value.(bool)) {
 		entries, err := g.list(c.ctx, path)
 		if err != nil {

@@ -3,6 +3,7 @@ package mitos
 import (
 	"net/http"
 
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 )
@@ -29,10 +30,12 @@ type route struct {
 	handle  func(*server, *call) (any, error)
 	// stream answers instead, for the routes of frames.
 	stream func(*server, *call) error
+	reads  dialect.Reads // but for frames, which the handler reads
 }
 
 const (
 	sandboxParam = "id"
+	sandboxWord  = "sandbox" // of bodies
 
 	v1      = Prefix + "/v1"
 	one     = v1 + "/sandboxes/{" + sandboxParam + "}"
@@ -47,44 +50,44 @@ const (
 // refused by name.
 func routes() []route {
 	return []route{
-		{get, v1 + "/health", rest, auth.Look, health, nil},
-		{get, v1 + "/templates", rest, auth.Look, listTemplates, nil},
-		{post, v1 + "/templates", rest, auth.Use, ensureTemplate, nil},
-		{post, v1 + "/fork", rest, auth.Use, create, nil},
-		{get, v1 + "/sandboxes", rest, auth.Look, list, nil},
-		{del, one, rest, auth.Use, terminate, nil},
-		{post, one + "/fork", rest, auth.Use, fork, nil},
-		{post, v1 + "/set_timeout", rest, auth.Use, setTimeout, nil},
-		{post, v1 + "/pause", rest, auth.Use, pause, nil},
-		{post, v1 + "/resume", rest, auth.Use, resume, nil},
-		{post, v1 + "/preview", rest, auth.Use, createPreview, nil},
-		{post, one + "/forward", rest, auth.Use, unbuilt, nil},
-		{get, one + "/expose/{port}", rest, auth.Use, unbuilt, nil},
-		{post, one + "/expose/{port}", rest, auth.Use, unbuilt, nil},
+		{get, v1 + "/health", rest, auth.Look, health, nil, dialect.Nothing},
+		{get, v1 + "/templates", rest, auth.Look, listTemplates, nil, dialect.Nothing},
+		{post, v1 + "/templates", rest, auth.Use, ensureTemplate, nil, dialect.Takes(templateBody)},
+		{post, v1 + "/fork", rest, auth.Use, create, nil, dialect.Takes(createBody)},
+		{get, v1 + "/sandboxes", rest, auth.Look, list, nil, dialect.Nothing},
+		{del, one, rest, auth.Use, terminate, nil, dialect.Nothing},
+		{post, one + "/fork", rest, auth.Use, fork, nil, dialect.Takes(forkBody)},
+		{post, v1 + "/set_timeout", rest, auth.Use, setTimeout, nil, dialect.Takes(timeoutBody)},
+		{post, v1 + "/pause", rest, auth.Use, pause, nil, dialect.Takes(sandboxBody)},
+		{post, v1 + "/resume", rest, auth.Use, resume, nil, dialect.Takes(sandboxBody)},
+		{post, v1 + "/preview", rest, auth.Use, createPreview, nil, dialect.Takes(previewBody)},
+		{post, one + "/forward", rest, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{get, one + "/expose/{port}", rest, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, one + "/expose/{port}", rest, auth.Use, unbuilt, nil, dialect.Unjudged},
 
-		{post, service + "ExecStream", streams, auth.Use, nil, execStream},
-		{post, service + "RunCodeStream", streams, auth.Use, nil, runCode},
-		{post, service + "ReadFile", streams, auth.Use, nil, readFile},
-		{post, service + "WriteFile", streams, auth.Use, nil, writeFile},
-		{post, service + "List", unary, auth.Use, listDir, nil},
-		{post, service + "Stat", unary, auth.Use, stat, nil},
-		{post, service + "Mkdir", unary, auth.Use, mkdir, nil},
-		{post, service + "Remove", unary, auth.Use, remove, nil},
-		{get, service + "Exec", socket, auth.Use, nil, terminal},
+		{post, service + "ExecStream", streams, auth.Use, nil, execStream, dialect.Unjudged},
+		{post, service + "RunCodeStream", streams, auth.Use, nil, runCode, dialect.Unjudged},
+		{post, service + "ReadFile", streams, auth.Use, nil, readFile, dialect.Unjudged},
+		{post, service + "WriteFile", streams, auth.Use, nil, writeFile, dialect.Unjudged},
+		{post, service + "List", unary, auth.Use, listDir, nil, dialect.Takes(listBody)},
+		{post, service + "Stat", unary, auth.Use, stat, nil, dialect.Takes(pathBody)},
+		{post, service + "Mkdir", unary, auth.Use, mkdir, nil, dialect.Takes(pathBody)},
+		{post, service + "Remove", unary, auth.Use, remove, nil, dialect.Takes(removeBody)},
+		{get, service + "Exec", socket, auth.Use, nil, terminal, dialect.Unjudged},
 
-		{post, service + "Exec", unary, auth.Use, unbuilt, nil},
-		{post, service + "RunCode", unary, auth.Use, unbuilt, nil},
-		{post, service + "Archive", unary, auth.Use, unbuilt, nil},
-		{post, service + "Upload", unary, auth.Use, unbuilt, nil},
-		{post, service + "Watch", unary, auth.Use, unbuilt, nil},
-		{post, service + "Processes", unary, auth.Use, unbuilt, nil},
-		{post, service + "Signal", unary, auth.Use, unbuilt, nil},
-		{post, service + "PortForward", unary, auth.Use, unbuilt, nil},
-		{post, service + "Vitals", unary, auth.Use, unbuilt, nil},
-		{post, service + "Fork", unary, auth.Use, unbuilt, nil},
-		{post, service + "Checkpoint", unary, auth.Use, unbuilt, nil},
-		{post, service + "ExtendLifetime", unary, auth.Use, unbuilt, nil},
-		{post, service + "Budget", unary, auth.Use, unbuilt, nil},
+		{post, service + "Exec", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "RunCode", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Archive", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Upload", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Watch", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Processes", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Signal", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "PortForward", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Vitals", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Fork", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Checkpoint", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "ExtendLifetime", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
+		{post, service + "Budget", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
 	}
 }
 

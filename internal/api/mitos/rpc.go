@@ -45,19 +45,16 @@ func (c *call) checkProtocol() error {
 	return nil
 }
 
-// message reads the only message of a call: the body of a unary one, the one frame
-// of a stream.
+// message reads the only message of a stream, which is the body's one frame.
 func (c *call) message(v body.Vocabulary) (map[string]body.Said, error) {
 	data, err := httpapi.ReadBody(c.w, c.r, c.key.ID)
 	if err != nil {
 		return nil, err
 	}
-	if c.route.kind == streams {
-		if data, err = onlyFrame(data); err != nil {
-			return nil, err
-		}
+	if data, err = onlyFrame(data); err != nil {
+		return nil, err
 	}
-	return c.words(data, v)
+	return c.read(data, v)
 }
 
 // onlyFrame returns the message of a body that has one frame.

@@ -66,12 +66,9 @@ func list(s *server, c *call) (any, error) {
 
 // create is what mitos calls the fork of a template.
 func create(s *server, c *call) (any, error) {
-	words, err := c.parse(createBody)
-	if err != nil {
-		return nil, err
-	}
-	name, template := words["id"].Value.(string), words["template"].Value.(string)
+	name, template := c.words["id"].Value.(string), c.words["template"].Value.(string)
 	req := supervisor.CreateRequest{Actor: c.actor, Config: store.Config{Key: c.key.ID, Name: name, Secure: true}}
+	var err error
 	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
 		return nil, err
 	}
@@ -83,7 +80,7 @@ func create(s *server, c *call) (any, error) {
 		return s.made(c, sb, template, begin), nil
 	}
 	p, known := s.postures.use(c.key.ID, template) // first: also a create that is refused was the one to come
-	if w, given := words["region"]; given {
+	if w, given := c.words["region"]; given {
 		return nil, notSupported(w.Path, "this server is in one place", "leave it out")
 	}
 	if err := names.Check(name); err != nil {
@@ -114,9 +111,6 @@ func (s *server) made(c *call, sb store.Sandbox, template string, begin time.Tim
 }
 
 func terminate(s *server, c *call) (any, error) {
-	if _, err := c.parse(nil); err != nil {
-		return nil, err
-	}
 	if err := s.Sandboxes.Kill(c.ctx, c.id, c.actor); err != nil {
 		return nil, err
 	}
@@ -124,16 +118,12 @@ func terminate(s *server, c *call) (any, error) {
 }
 
 // fork starts a child that goes on from what the sandbox is now.
-func fork(s *server, c *call) (any, error) {
-	words, err := c.parse(forkBody)
-	if err != nil {
-		return nil, err
-	}
-	if frozen, given := words["pause_source"]; given && !frozen.Value.(bool) {
+func fork(s *server, c *call) (_ any, err error) {
+	if frozen, given := c.words["pause_source"]; given && !frozen.Value.(bool) {
 		return nil, errdef.New(errdef.Unsupported, "not_supported", "pause_source is false, and a running sandbox is always frozen for the moment of its capture").
 			WithRemedy("leave it out").With("field", "pause_source")
 	}
-	req := supervisor.ForkRequest{Count: 1, Key: c.key.ID, Actor: c.actor, Name: words["id"].Value.(string)}
+	req := supervisor.ForkRequest{Count: 1, Key: c.key.ID, Actor: c.actor, Name: c.words["id"].Value.(string)}
 	if err := names.Check(req.Name); err != nil {
 		return nil, err
 	}
@@ -150,27 +140,14 @@ func fork(s *server, c *call) (any, error) {
 	}
 	v := s.view(c, children[0].Sandbox, nil)
 	v.ForkTimeMS = milliseconds(time.Since(begin))
-	if echo, given := words["template"]; given {
+	if echo, given := c.words["template"]; given {
 		v.TemplateID = echo.Value.(string)
 	}
 	return v, nil
 }
 
-// flat reads the body of a verb that names its sandbox there.
-func (s *server) flat(c *call, v body.Vocabulary) (map[string]body.Said, error) {
-	words, err := c.parse(v)
-	if err != nil {
-		return nil, err
-	}
-	return words, s.names(c, words["sandbox"].Value.(string))
-}
-
 func setTimeout(s *server, c *call) (any, error) {
-	words, err := s.flat(c, timeoutBody)
-	if err != nil {
-		return nil, err
-	}
-	d := words["timeout_seconds"].Value.(time.Duration)
+	d := c.words["timeout_seconds"].Value.(time.Duration)
 	sb, err := s.Sandboxes.SetTimeout(c.ctx, c.id, d, c.actor)
 	if err != nil {
 		return nil, err
@@ -182,9 +159,6 @@ func setTimeout(s *server, c *call) (any, error) {
 func status(state lifecycle.State) any { return map[string]lifecycle.State{"status": state} }
 
 func pause(s *server, c *call) (any, error) {
-	if _, err := s.flat(c, sandboxBody); err != nil {
-		return nil, err
-	}
 	err := s.Sandboxes.Pause(c.ctx, c.id, lifecycle.Memory, c.actor)
 	if e, ok := asError(err); ok && e.Code == "already_paused" {
 		err = nil
@@ -195,9 +169,6 @@ func pause(s *server, c *call) (any, error) {
 // resume starts the timeout anew that the sandbox was created with; it leaves one
 // that runs as it is.
 func resume(s *server, c *call) (any, error) {
-	if _, err := s.flat(c, sandboxBody); err != nil {
-		return nil, err
-	}
 	sb, err := s.Sandboxes.Find(c.ctx, c.id)
 	if err != nil {
 		return nil, err
@@ -215,11 +186,7 @@ func resume(s *server, c *call) (any, error) {
 const previewTime = time.Hour
 
 func createPreview(s *server, c *call) (any, error) {
-	words, err := s.flat(c, previewBody)
-	if err != nil {
-		return nil, err
-	}
-	p, token, err := s.Sandboxes.CreatePreview(c.ctx, c.id, preview.Request{Port: words["port"].Value.(int), For: previewTime, Actor: c.actor})
+	p, token, err := s.Sandboxes.CreatePreview(c.ctx, c.id, preview.Request{Port: c.words["port"].Value.(int), For: previewTime, Actor: c.actor})
 	if err != nil {
 		return nil, err
 	}

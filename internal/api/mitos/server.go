@@ -133,7 +133,8 @@ type call struct {
 	named  string // what the client calls it
 	key    store.Key
 	actor  string
-	sent   []byte // the body, once it has been parsed
+	words  map[string]body.Said
+	sent   []byte // the body, of which words are what it says
 	out    *frames
 	log    *slog.Logger       // says which route and sandbox
 	end    context.CancelFunc // of ctx
@@ -185,10 +186,20 @@ func (s *server) admit(c *call) (err error) {
 		if err := c.checkProtocol(); err != nil {
 			return err
 		}
-		return s.names(c, c.addressed())
+		if err := s.names(c, c.addressed()); err != nil {
+			return err
+		}
 	}
 	if id, named := c.params[sandboxParam]; named {
-		return s.names(c, id)
+		if err := s.names(c, id); err != nil {
+			return err
+		}
+	}
+	if c.words, c.sent, err = c.route.reads.Read(c.w, c.r, c.key.ID); err != nil {
+		return garbled(c.sent, err)
+	}
+	if id, named := c.words[sandboxWord]; named {
+		return s.names(c, id.Value.(string))
 	}
 	return nil
 }
@@ -245,23 +256,18 @@ func (s *server) names(c *call, text string) error {
 	return nil
 }
 
-// parse reads the body by a vocabulary.
-func (c *call) parse(v body.Vocabulary) (map[string]body.Said, error) {
-	data, err := httpapi.ReadBody(c.w, c.r, c.key.ID)
-	if err != nil {
-		return nil, err
-	}
-	c.sent = data
-	return c.words(data, v)
+// read reads one message of a stream by a vocabulary.
+func (c *call) read(data []byte, v body.Vocabulary) (map[string]body.Said, error) {
+	words, err := v.Parse(data, body.NullIsAbsent)
+	return words, garbled(data, err)
 }
 
-// words reads one message by a vocabulary.
-func (c *call) words(data []byte, v body.Vocabulary) (map[string]body.Said, error) {
-	words, err := v.Parse(data, body.NullIsAbsent)
+// garbled returns the error of a message, as that of no JSON if it is none.
+func garbled(data []byte, err error) error {
 	if err != nil && data != nil && !json.Valid(data) {
-		return nil, invalidJSON{err}
+		return invalidJSON{err}
 	}
-	return words, err
+	return err
 }
 
 // guest returns the inside of the sandbox that the call is about.

@@ -73,11 +73,7 @@ func (s *server) missing(key, template string) bool {
 // ensureTemplate says what the sandboxes of a template may reach and take. The
 // template itself is there already, or there is none.
 func ensureTemplate(s *server, c *call) (any, error) {
-	words, err := c.parse(templateBody)
-	if err != nil {
-		return nil, err
-	}
-	id := words["id"].Value.(string)
+	id := c.words["id"].Value.(string)
 	var from supervisor.CreateRequest
 	if err := s.startFrom(c, id, &from); errdef.Is(err, errdef.NotFound) {
 		return nil, errdef.New(errdef.NotFound, "template_not_found", "there is no template %q", id).
@@ -85,7 +81,7 @@ func ensureTemplate(s *server, c *call) (any, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	p, err := postureOf(words)
+	p, err := postureOf(c.words)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func (l line) receive(c *call) (map[string]body.Said, error) {
 	if err := checkFlags(data[0]); err != nil {
 		return nil, err
 	}
-	return c.words(data[frameHead:], terminalBody)
+	return c.read(data[frameHead:], terminalBody)
 }
 
 // terminal runs a shell on a terminal, until it ends or the client goes.

@@ -78,9 +78,9 @@ var (
 		text("template", false), // echoed
 		field("pause_source", body.AsFlag),
 	}
-	sandboxBody = body.Vocabulary{text("sandbox", true)}
-	timeoutBody = body.Vocabulary{text("sandbox", true), required("timeout_seconds", asSeconds)}
-	previewBody = body.Vocabulary{text("sandbox", true), required("port", body.AsPort)}
+	sandboxBody = body.Vocabulary{text(sandboxWord, true)}
+	timeoutBody = body.Vocabulary{text(sandboxWord, true), required("timeout_seconds", asSeconds)}
+	previewBody = body.Vocabulary{text(sandboxWord, true), required("port", body.AsPort)}
 )
 
 // The messages of calls by RPC.

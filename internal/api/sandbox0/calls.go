@@ -79,11 +79,7 @@ func (s *server) context(c *call) (guest.Guest, *codeContext, error) {
 }
 
 func (s *server) createContext(c *call) (reply, error) {
-	w, err := c.parse(contextBody)
-	if err != nil {
-		return reply{}, err
-	}
-	made, err := s.asked(c, w)
+	made, err := s.asked(c, c.words)
 	if err != nil {
 		return reply{}, err
 	}
@@ -94,8 +90,8 @@ func (s *server) createContext(c *call) (reply, error) {
 	if err := s.open(c, g, made); err != nil {
 		return reply{}, err
 	}
-	wait, _ := said[bool](w, "wait_until_done")
-	if input, _ := said[string](w, "repl.input"); input != "" {
+	wait, _ := said[bool](c.words, "wait_until_done")
+	if input, _ := said[string](c.words, "repl.input"); input != "" {
 		if wait {
 			if _, err := s.contexts.evaluate(c.r.Context(), g, made, input, evaluation{lines: c.waiting}); err != nil {
 				return reply{}, err
@@ -221,9 +217,6 @@ func (s *server) getContext(c *call) (reply, error) {
 }
 
 func (s *server) deleteContext(c *call) (reply, error) {
-	if _, err := c.parse(nil); err != nil {
-		return reply{}, err
-	}
 	g, found, err := s.context(c)
 	if err != nil {
 		return reply{}, err
@@ -262,9 +255,6 @@ func (cs *contexts) end(ctx context.Context, g guest.Guest, c *codeContext) erro
 }
 
 func (s *server) restartContext(c *call) (reply, error) {
-	if _, err := c.parse(nil); err != nil {
-		return reply{}, err
-	}
 	g, found, err := s.context(c)
 	if err != nil {
 		return reply{}, err
@@ -287,15 +277,11 @@ func (s *server) restartContext(c *call) (reply, error) {
 }
 
 func (s *server) contextInput(c *call) (reply, error) {
-	w, err := c.parse(inputBody)
-	if err != nil {
-		return reply{}, err
-	}
 	g, found, err := s.context(c)
 	if err != nil {
 		return reply{}, err
 	}
-	data, _ := said[string](w, "data")
+	data, _ := said[string](c.words, "data")
 	if found.kind == repl {
 		err = s.contexts.feed(g, found, c.key.ID, data)
 	} else {
@@ -371,10 +357,6 @@ type execView struct {
 }
 
 func (s *server) contextExec(c *call) (reply, error) {
-	w, err := c.parse(inputBody)
-	if err != nil {
-		return reply{}, err
-	}
 	g, found, err := s.context(c)
 	if err != nil {
 		return reply{}, err
@@ -382,7 +364,7 @@ func (s *server) contextExec(c *call) (reply, error) {
 	if found.kind != repl {
 		return reply{}, fail(http.StatusBadRequest, codeInvalid, "context %s is a command, which does not say when an input is done: use input, and read its output from the WebSocket", found.id)
 	}
-	data, _ := said[string](w, "data")
+	data, _ := said[string](c.words, "data")
 	ctx, cancel := context.WithTimeout(c.r.Context(), execTime)
 	defer cancel()
 	chunks, err := s.contexts.evaluate(ctx, g, found, data, evaluation{lines: c.waiting, answer: c.waiting})
@@ -398,16 +380,12 @@ func (s *server) contextExec(c *call) (reply, error) {
 }
 
 func (s *server) contextResize(c *call) (reply, error) {
-	w, err := c.parse(resizeBody)
-	if err != nil {
-		return reply{}, err
-	}
 	g, found, err := s.context(c)
 	if err != nil {
 		return reply{}, err
 	}
-	rows, _ := said[uint32](w, "rows")
-	cols, _ := said[uint32](w, "cols")
+	rows, _ := said[uint32](c.words, "rows")
+	cols, _ := said[uint32](c.words, "cols")
 	if err := found.resize(c.r.Context(), g, rows, cols); err != nil {
 		return reply{}, err
 	}
@@ -430,11 +408,7 @@ func (c *codeContext) resize(ctx context.Context, g guest.Guest, rows, cols uint
 }
 
 func (s *server) contextSignal(c *call) (reply, error) {
-	w, err := c.parse(signalBody)
-	if err != nil {
-		return reply{}, err
-	}
-	text, _ := said[string](w, "signal")
+	text, _ := said[string](c.words, "signal")
 	number, err := signalNumber(text)
 	if err != nil {
 		return reply{}, err

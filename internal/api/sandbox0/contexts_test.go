@@ -278,7 +278,7 @@ func TestAutoResumeOff(t *testing.T) {
 
 // queryOf is what a route on a file needs to know of it, where its body does not say it.
 func queryOf(r route, path string) string {
-	if !strings.HasPrefix(r.pattern, allFiles) || r.body != nil {
+	if !strings.HasPrefix(r.pattern, allFiles) || r.reads.Body != nil {
 		return ""
 	}
 	return "?path=" + path

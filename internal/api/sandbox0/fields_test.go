@@ -44,17 +44,17 @@ func nested(path, value string) string {
 func TestEveryFieldOfEveryBody(t *testing.T) {
 	every := map[string]bool{"someday": true, "config.someday": true, "config.network.egress.someday": true}
 	for _, r := range routes {
-		for _, sp := range r.body.Spellings() {
+		for _, sp := range r.reads.Body.Spellings() {
 			every[sp.Path] = true
 		}
 	}
 	for _, r := range routes {
-		if r.body == nil {
+		if r.reads.Body == nil {
 			continue
 		}
 		t.Run(r.method+" "+r.pattern, func(t *testing.T) {
 			known := map[string]bool{} // whether it is honoured
-			for _, sp := range r.body.Spellings() {
+			for _, sp := range r.reads.Body.Spellings() {
 				known[sp.Path] = !sp.Option.Refused
 			}
 			for _, path := range slices.Sorted(maps.Keys(every)) {

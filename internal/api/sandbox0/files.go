@@ -207,9 +207,6 @@ func readFile(s *server, c *call) (reply, error) {
 }
 
 func writeFile(s *server, c *call) (reply, error) {
-	if err := body.NoQuery(c.r, "path", "mkdir", "recursive"); err != nil {
-		return reply{}, err
-	}
 	q := c.r.URL.Query()
 	name, err := pathOf(q)
 	if err != nil {
@@ -256,9 +253,6 @@ func makeDir(s *server, c *call, name string, recursive bool) (reply, error) {
 }
 
 func deleteFile(s *server, c *call) (reply, error) {
-	if _, err := c.parse(nil, "path"); err != nil {
-		return reply{}, err
-	}
 	name, err := pathOf(c.r.URL.Query())
 	if err != nil {
 		return reply{}, err
@@ -275,12 +269,8 @@ func deleteFile(s *server, c *call) (reply, error) {
 }
 
 func moveFile(s *server, c *call) (reply, error) {
-	w, err := c.parse(moveBody)
-	if err != nil {
-		return reply{}, err
-	}
-	source, _ := said[string](w, "source")
-	destination, _ := said[string](w, "destination")
+	source, _ := said[string](c.words, "source")
+	destination, _ := said[string](c.words, "destination")
 	for name, text := range map[string]string{"source": source, "destination": destination} {
 		if text == "" || strings.Contains(text, "\x00") {
 			return reply{}, body.Invalid("%q is no path", name).With("field", name)

@@ -3,7 +3,7 @@ package sandbox0
 import (
 	"net/http"
 
-	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 )
@@ -42,7 +42,7 @@ type route struct {
 	access  access
 	effect  effect
 	handle  func(*server, *call) (reply, error)
-	body    body.Vocabulary // what the body can say; nil for none, or for one that is not JSON
+	reads   dialect.Reads
 }
 
 func newRouter() httpapi.Router[route] {
@@ -77,52 +77,52 @@ var routes []route
 
 func init() { // the handlers refer to the bodies, and the bodies of routes to nothing
 	routes = []route{
-		{post, all, use, none, (*server).claim, claimBody},
-		{get, all, look, none, (*server).list, nil},
-		{get, one, look, none, (*server).get, nil},
-		{put, one, use, none, (*server).update, updateBody},
-		{del, one, use, none, (*server).remove, nil},
-		{get, one + "/status", look, none, (*server).status, nil},
-		{post, one + "/pause", use, none, (*server).pause, memoryBody},
-		{post, one + "/resume", use, none, (*server).resume, memoryBody},
-		{post, one + "/refresh", use, none, (*server).refresh, refreshBody},
-		{get, one + "/network", look, none, network, nil},
-		{put, one + "/network", use, none, setNetwork, networkBody},
-		{get, one + "/services", look, none, listServices, nil},
-		{put, one + "/services", use, none, setServices, servicesBody},
+		{post, all, use, none, (*server).claim, dialect.Takes(claimBody)},
+		{get, all, look, none, (*server).list, dialect.Nothing},
+		{get, one, look, none, (*server).get, dialect.Nothing},
+		{put, one, use, none, (*server).update, dialect.Takes(updateBody)},
+		{del, one, use, none, (*server).remove, dialect.Nothing},
+		{get, one + "/status", look, none, (*server).status, dialect.Nothing},
+		{post, one + "/pause", use, none, (*server).pause, dialect.Takes(memoryBody, "async")},
+		{post, one + "/resume", use, none, (*server).resume, dialect.Takes(memoryBody)},
+		{post, one + "/refresh", use, none, (*server).refresh, dialect.Takes(refreshBody)},
+		{get, one + "/network", look, none, network, dialect.Nothing},
+		{put, one + "/network", use, none, setNetwork, dialect.Takes(networkBody)},
+		{get, one + "/services", look, none, listServices, dialect.Nothing},
+		{put, one + "/services", use, none, setServices, dialect.Takes(servicesBody)},
 
-		{post, allContexts, use, enters, (*server).createContext, contextBody},
-		{get, allContexts, use, enters, (*server).listContexts, nil},
-		{get, oneContext, use, enters, (*server).getContext, nil},
-		{del, oneContext, use, enters, (*server).deleteContext, nil},
-		{post, oneContext + "/restart", use, enters, (*server).restartContext, nil},
-		{post, oneContext + "/input", use, enters, (*server).contextInput, inputBody},
-		{post, oneContext + "/exec", use, enters, (*server).contextExec, inputBody},
-		{post, oneContext + "/resize", use, enters, (*server).contextResize, resizeBody},
-		{post, oneContext + "/signal", use, enters, (*server).contextSignal, signalBody},
-		{get, oneContext + "/ws", use, enters, (*server).contextSocket, nil},
+		{post, allContexts, use, enters, (*server).createContext, dialect.Takes(contextBody)},
+		{get, allContexts, use, enters, (*server).listContexts, dialect.Nothing},
+		{get, oneContext, use, enters, (*server).getContext, dialect.Nothing},
+		{del, oneContext, use, enters, (*server).deleteContext, dialect.Nothing},
+		{post, oneContext + "/restart", use, enters, (*server).restartContext, dialect.Nothing},
+		{post, oneContext + "/input", use, enters, (*server).contextInput, dialect.Takes(inputBody)},
+		{post, oneContext + "/exec", use, enters, (*server).contextExec, dialect.Takes(inputBody)},
+		{post, oneContext + "/resize", use, enters, (*server).contextResize, dialect.Takes(resizeBody)},
+		{post, oneContext + "/signal", use, enters, (*server).contextSignal, dialect.Takes(signalBody)},
+		{get, oneContext + "/ws", use, enters, (*server).contextSocket, dialect.Nothing},
 
-		{get, allFiles, use, enters, readFile, nil},
-		{post, allFiles, use, enters, writeFile, nil},
-		{del, allFiles, use, enters, deleteFile, nil},
-		{post, allFiles + "/move", use, enters, moveFile, moveBody},
-		{get, allFiles + "/stat", use, enters, statFile, nil},
-		{get, allFiles + "/list", use, enters, listFiles, nil},
-		{get, allFiles + "/watch", use, enters, watchFiles, nil},
+		{get, allFiles, use, enters, readFile, dialect.Nothing},
+		{post, allFiles, use, enters, writeFile, dialect.Raw("path", "mkdir", "recursive")},
+		{del, allFiles, use, enters, deleteFile, dialect.Takes(nil, "path")},
+		{post, allFiles + "/move", use, enters, moveFile, dialect.Takes(moveBody)},
+		{get, allFiles + "/stat", use, enters, statFile, dialect.Nothing},
+		{get, allFiles + "/list", use, enters, listFiles, dialect.Nothing},
+		{get, allFiles + "/watch", use, enters, watchFiles, dialect.Nothing},
 
-		{post, one + "/snapshots", use, none, createSnapshot, snapshotBody},
-		{get, one + "/snapshots", look, none, listSnapshots, nil},
-		{get, oneSnapshot, look, none, getSnapshot, nil},
-		{del, oneSnapshot, use, none, deleteSnapshot, nil},
-		{post, one + "/rootfs/restore", use, none, restore, restoreBody},
-		{post, one + "/fork", use, none, fork, forkBody},
+		{post, one + "/snapshots", use, none, createSnapshot, dialect.Takes(snapshotBody)},
+		{get, one + "/snapshots", look, none, listSnapshots, dialect.Nothing},
+		{get, oneSnapshot, look, none, getSnapshot, dialect.Nothing},
+		{del, oneSnapshot, use, none, deleteSnapshot, dialect.Nothing},
+		{post, one + "/rootfs/restore", use, none, restore, dialect.Takes(restoreBody)},
+		{post, one + "/fork", use, none, fork, dialect.Takes(forkBody)},
 
-		{get, base + "/templates", look, none, listTemplates, nil},
-		{get, base + "/templates/{" + templateParam + "}", look, none, getTemplate, nil},
+		{get, base + "/templates", look, none, listTemplates, dialect.Nothing},
+		{get, base + "/templates/{" + templateParam + "}", look, none, getTemplate, dialect.Nothing},
 
-		{post, allVolumes, share, none, createVolume, volumeBody},
-		{get, allVolumes, share, none, listVolumes, nil},
-		{get, allVolumes + "/{" + volumeParam + "}", share, none, getVolume, nil},
-		{del, allVolumes + "/{" + volumeParam + "}", share, none, deleteVolume, nil},
+		{post, allVolumes, share, none, createVolume, dialect.Takes(volumeBody)},
+		{get, allVolumes, share, none, listVolumes, dialect.Nothing},
+		{get, allVolumes + "/{" + volumeParam + "}", share, none, getVolume, dialect.Nothing},
+		{del, allVolumes + "/{" + volumeParam + "}", share, none, deleteVolume, dialect.Takes(nil, "force")},
 	}
 }

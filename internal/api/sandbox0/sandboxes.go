@@ -28,11 +28,7 @@ const (
 
 // claim creates a sandbox, and answers when it serves.
 func (s *server) claim(c *call) (reply, error) {
-	w, err := c.parse(claimBody)
-	if err != nil {
-		return reply{}, err
-	}
-	req, err := s.claimed(w)
+	req, err := s.claimed(c.words)
 	if err != nil {
 		return reply{}, err
 	}
@@ -233,19 +229,15 @@ func parseList(q url.Values) (want func(store.Sandbox) bool, limit, offset int, 
 // update changes settings of a sandbox, running or paused: all that it is asked to,
 // or nothing.
 func (s *server) update(c *call) (reply, error) {
-	w, err := c.parse(updateBody)
-	if err != nil {
-		return reply{}, err
-	}
 	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
 	}
-	p, err := patched(w)
+	p, err := patched(c.words)
 	if err != nil {
 		return reply{}, err
 	}
-	list, publishes := said[[]published](w, "config.services")
+	list, publishes := said[[]published](c.words, "config.services")
 	autoResume := sb.Record.Settings.AutoResume
 	if on := p.Settings.AutoResume; on != nil {
 		autoResume = *on
@@ -265,7 +257,7 @@ func (s *server) update(c *call) (reply, error) {
 		if err = s.Services.Publish(c.r.Context(), c.sandbox, services, entrances, p, c.actor); err == nil {
 			sb, err = s.find(c)
 		}
-	case len(w) > 0:
+	case len(c.words) > 0:
 		sb, err = s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor)
 	}
 	if err != nil {
@@ -297,9 +289,6 @@ func patched(w words) (supervisor.Patch, error) {
 }
 
 func (s *server) remove(c *call) (reply, error) {
-	if _, err := c.parse(nil); err != nil {
-		return reply{}, err
-	}
 	if err := s.Sandboxes.Kill(c.r.Context(), c.sandbox, c.actor); err != nil {
 		return reply{}, err
 	}
@@ -312,10 +301,6 @@ func (s *server) remove(c *call) (reply, error) {
 // may start. Any other sandbox which traffic may wake keeps its memory, which is more
 // than was asked for.
 func (s *server) pause(c *call) (reply, error) {
-	w, err := c.parse(memoryBody, "async")
-	if err != nil {
-		return reply{}, err
-	}
 	async, err := flag(c.r.URL.Query(), "async")
 	if err != nil {
 		return reply{}, err
@@ -325,7 +310,7 @@ func (s *server) pause(c *call) (reply, error) {
 		return reply{}, err
 	}
 	mode := lifecycle.Memory
-	if memory, was := said[bool](w, "memory"); was && !memory && (!sb.Record.Settings.AutoResume || sb.Record.Settings.Serves) {
+	if memory, was := said[bool](c.words, "memory"); was && !memory && (!sb.Record.Settings.AutoResume || sb.Record.Settings.Serves) {
 		mode = lifecycle.Filesystem
 	}
 	pause := s.Sandboxes.Pause
@@ -345,9 +330,6 @@ func (s *server) pause(c *call) (reply, error) {
 
 // resume starts the sandbox's own ttl anew. One that runs is left as it is.
 func (s *server) resume(c *call) (reply, error) {
-	if _, err := c.parse(memoryBody); err != nil {
-		return reply{}, err
-	}
 	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
@@ -365,15 +347,11 @@ func (s *server) resume(c *call) (reply, error) {
 
 // refresh makes the sandbox run for another ttl from now. Its hard_ttl stays.
 func (s *server) refresh(c *call) (reply, error) {
-	w, err := c.parse(refreshBody)
-	if err != nil {
-		return reply{}, err
-	}
 	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
 	}
-	d, _ := said[time.Duration](w, "duration")
+	d, _ := said[time.Duration](c.words, "duration")
 	if d = cmp.Or(d, sb.Record.Settings.Timeout); d > 0 {
 		if sb, err = s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, d, c.actor); err != nil {
 			return reply{}, err
@@ -391,11 +369,7 @@ func network(s *server, c *call) (reply, error) {
 }
 
 func setNetwork(s *server, c *call) (reply, error) {
-	w, err := c.parse(networkBody)
-	if err != nil {
-		return reply{}, err
-	}
-	r, _, err := rulesOf(w, "")
+	r, _, err := rulesOf(c.words, "")
 	if err != nil {
 		return reply{}, err
 	}

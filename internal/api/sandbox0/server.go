@@ -144,6 +144,7 @@ type call struct {
 	sandbox string // the sandbox that the path names
 	key     store.Key
 	actor   string
+	words   words        // what the body says
 	log     *slog.Logger // says which route and sandbox
 	waiting *held.Share  // for what the call holds until it is answered; free it
 }
@@ -196,6 +197,9 @@ func (s *server) dispatch(c *call) (_ reply, err error) {
 		return reply{}, body.Invalid("the header %q is not supported here: this server would do the same again", body.IdempotencyHeader).
 			WithRemedy("leave it out").With("field", body.IdempotencyHeader)
 	}
+	if c.words, _, err = c.route.reads.Read(c.w, c.r, c.key.ID); err != nil {
+		return reply{}, err
+	}
 	rep, err := c.route.handle(s, c)
 	rep.Body, rep.Holder = envelope{Success: true, Data: rep.Body}, c.key.ID
 	return rep, err
@@ -227,20 +231,6 @@ func (s *server) find(c *call) (store.Sandbox, error) {
 		return store.Sandbox{}, err
 	}
 	return alive(sb)
-}
-
-// parse reads the body by a vocabulary. Of the query, it takes only the parameters that
-// are known.
-func (c *call) parse(v body.Vocabulary, known ...string) (words, error) {
-	data, err := httpapi.ReadBody(c.w, c.r, c.key.ID)
-	if err != nil {
-		return nil, err
-	}
-	if err := body.NoQuery(c.r, known...); err != nil {
-		return nil, err
-	}
-	w, err := v.Parse(data, body.NullIsAbsent)
-	return w, err
 }
 
 // words are what a body says.

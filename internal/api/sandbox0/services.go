@@ -300,15 +300,11 @@ func listServices(s *server, c *call) (reply, error) {
 }
 
 func setServices(s *server, c *call) (reply, error) {
-	w, err := c.parse(servicesBody)
-	if err != nil {
-		return reply{}, err
-	}
 	sb, err := s.find(c)
 	if err != nil {
 		return reply{}, err
 	}
-	list, _ := said[[]published](w, "services")
+	list, _ := said[[]published](c.words, "services")
 	services, entrances, err := settle(list, sb.Config.Services, sb.Record.Settings.AutoResume)
 	if err != nil {
 		return reply{}, err

@@ -48,13 +48,9 @@ func viewSnapshot(snap store.Snapshot) snapshotView {
 
 // createSnapshot keeps the files of a sandbox, as sandbox0's snapshots do.
 func createSnapshot(s *server, c *call) (reply, error) {
-	w, err := c.parse(snapshotBody)
-	if err != nil {
-		return reply{}, err
-	}
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor, Mode: lifecycle.Filesystem}
-	req.Name, _ = said[string](w, "name")
-	req.ExpiresAt, _ = said[time.Time](w, "expires_at")
+	req.Name, _ = said[string](c.words, "name")
+	req.ExpiresAt, _ = said[time.Time](c.words, "expires_at")
 	if err := s.origins.Apart(req.Name); err != nil {
 		return reply{}, err
 	}
@@ -90,9 +86,6 @@ func getSnapshot(s *server, c *call) (reply, error) {
 }
 
 func deleteSnapshot(s *server, c *call) (reply, error) {
-	if _, err := c.parse(nil); err != nil {
-		return reply{}, err
-	}
 	snap, err := s.origins.Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
@@ -105,11 +98,7 @@ func deleteSnapshot(s *server, c *call) (reply, error) {
 
 // restore has a paused sandbox go back to one of its snapshots.
 func restore(s *server, c *call) (reply, error) {
-	w, err := c.parse(restoreBody)
-	if err != nil {
-		return reply{}, err
-	}
-	ref, _ := said[string](w, "snapshot_id")
+	ref, _ := said[string](c.words, "snapshot_id")
 	snap, err := s.origins.Snapshot(c.key, ref)
 	if err != nil {
 		return reply{}, err
@@ -131,15 +120,11 @@ func restore(s *server, c *call) (reply, error) {
 // fork answers with a child that sleeps, as sandbox0 has it: nothing of it runs
 // until it is resumed or asked for something. Like its source now it has its memory.
 func fork(s *server, c *call) (reply, error) {
-	w, err := c.parse(forkBody)
-	if err != nil {
-		return reply{}, err
-	}
-	if err := checkLives(w); err != nil {
+	if err := checkLives(c.words); err != nil {
 		return reply{}, err
 	}
 	req := supervisor.ForkRequest{Count: 1, Asleep: true, Key: c.key.ID, Actor: c.actor}
-	if ttl, was := said[time.Duration](w, "config.ttl"); was {
+	if ttl, was := said[time.Duration](c.words, "config.ttl"); was {
 		req.Timeout = &ttl
 	}
 	children, err := s.Snapshots.Fork(c.r.Context(), c.sandbox, req)
@@ -150,7 +135,7 @@ func fork(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if hard, was := said[time.Duration](w, "config.hard_ttl"); was {
+	if hard, was := said[time.Duration](c.words, "config.hard_ttl"); was {
 		ctx, id := context.WithoutCancel(c.r.Context()), child.ID // nobody else knows the child
 		if child, err = s.Sandboxes.Patch(ctx, id, supervisor.Patch{Settings: lifecycle.Patch{MaxLifetime: &hard}}, c.actor); err != nil {
 			if killed := s.Sandboxes.Kill(ctx, id, c.actor); killed != nil {

@@ -62,9 +62,6 @@ func viewMounts(list []store.VolumeMount) []mountView {
 
 // createVolume makes a volume, whose name is its own affair: here it must have one.
 func createVolume(s *server, c *call) (reply, error) {
-	if _, err := c.parse(volumeBody); err != nil {
-		return reply{}, err
-	}
 	v, err := s.Volumes.CreateVolume(c.r.Context(), "sandbox0-"+strings.ToLower(rand.Text()), 0)
 	if err != nil {
 		return reply{}, err
@@ -94,9 +91,6 @@ func getVolume(s *server, c *call) (reply, error) {
 
 // deleteVolume never takes a volume from a sandbox that has it, by force or not.
 func deleteVolume(s *server, c *call) (reply, error) {
-	if _, err := c.parse(nil, "force"); err != nil {
-		return reply{}, err
-	}
 	if _, err := flag(c.r.URL.Query(), "force"); err != nil {
 		return reply{}, err
 	}

@@ -2,7 +2,6 @@ package v1
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -17,11 +16,7 @@ import (
 const defaultTemplate = "base"
 
 func (s *server) create(c *call) (reply, error) {
-	words, err := c.parse(createBody)
-	if err != nil {
-		return reply{}, err
-	}
-	req, err := s.createRequest(words)
+	req, err := s.createRequest(c.words)
 	if err != nil {
 		return reply{}, err
 	}
@@ -60,13 +55,9 @@ func (s *server) get(c *call) (reply, error) {
 
 // patch changes settings, metadata and port policies.
 func (s *server) patch(c *call) (reply, error) {
-	words, err := c.parseWith(body.Options, body.NullIsRefused)
-	if err != nil {
-		return reply{}, err
-	}
 	var p supervisor.Patch
 	for _, o := range body.Options {
-		w, ok := words[o.Name]
+		w, ok := c.words[o.Name]
 		switch {
 		case !ok:
 		case o.Patch != nil:
@@ -75,7 +66,7 @@ func (s *server) patch(c *call) (reply, error) {
 			return reply{}, s.ifKnown(c, body.NotChangeable(o, w.Path))
 		}
 	}
-	if len(words) == 0 {
+	if len(c.words) == 0 {
 		return s.get(c)
 	}
 	sb, err := s.Sandboxes.Patch(c.r.Context(), c.sandbox, p, c.actor)
@@ -90,19 +81,15 @@ func (s *server) kill(c *call) (reply, error) {
 }
 
 func (s *server) pause(c *call) (reply, error) {
-	words, err := c.parse(pauseBody)
-	if err != nil {
-		return reply{}, err
-	}
-	if err := s.doPause(c, words); err != nil {
+	if err := s.doPause(c); err != nil {
 		return reply{}, err
 	}
 	return s.get(c)
 }
 
-func (s *server) doPause(c *call, words map[string]body.Said) error {
+func (s *server) doPause(c *call) error {
 	mode := lifecycle.Memory
-	if w, ok := words["mode"]; ok {
+	if w, ok := c.words["mode"]; ok {
 		mode = w.Value.(lifecycle.Mode)
 	}
 	return s.Sandboxes.Pause(c.r.Context(), c.sandbox, mode, c.actor)
@@ -110,11 +97,7 @@ func (s *server) doPause(c *call, words map[string]body.Said) error {
 
 // resume also extends a sandbox that runs.
 func (s *server) resume(c *call) (reply, error) {
-	words, err := c.parse(resumeBody)
-	if err != nil {
-		return reply{}, err
-	}
-	got, err := s.doResume(c, words)
+	got, err := s.doResume(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -126,29 +109,25 @@ func (s *server) resume(c *call) (reply, error) {
 // doResume starts the timeout that was asked for. Without one it is the
 // sandbox's own, so that a resume never makes a bounded sandbox an unbounded
 // one by accident. What else is said of the sandbox is changed with it.
-func (s *server) doResume(c *call, words map[string]body.Said) (supervisor.Connected, error) {
+func (s *server) doResume(c *call) (supervisor.Connected, error) {
 	sb, err := s.Sandboxes.Find(c.r.Context(), c.sandbox)
 	if err != nil {
 		return supervisor.Connected{}, err
 	}
-	delete(words, "sandbox")
-	p, _, err := body.Change(words, sb)
+	delete(c.words, "sandbox")
+	p, _, err := body.Change(c.words, sb)
 	if err != nil {
 		return supervisor.Connected{}, s.ifKnown(c, err)
 	}
 	timeout := sb.Record.Settings.Timeout
-	if w, given := words["timeoutSeconds"]; given {
+	if w, given := c.words["timeoutSeconds"]; given {
 		timeout = cmp.Or(w.Value.(time.Duration), supervisor.Unlimited)
 	}
 	return s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, p, c.actor)
 }
 
 func (s *server) setTimeout(c *call) (reply, error) {
-	words, err := c.parse(timeoutBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
-	sb, err := s.doSetTimeout(c, words)
+	sb, err := s.doSetTimeout(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -156,8 +135,8 @@ func (s *server) setTimeout(c *call) (reply, error) {
 }
 
 // doSetTimeout moves the deadline, ends it now or takes it away.
-func (s *server) doSetTimeout(c *call, words map[string]body.Said) (store.Sandbox, error) {
-	return s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, words["timeoutSeconds"].Value.(time.Duration), c.actor)
+func (s *server) doSetTimeout(c *call) (store.Sandbox, error) {
+	return s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, c.words["timeoutSeconds"].Value.(time.Duration), c.actor)
 }
 
 // ifKnown returns err if the sandbox exists and has not ended, and what is
@@ -202,32 +181,15 @@ func viewDeadline(rec lifecycle.Record, timeout time.Duration) deadlineView {
 	return v
 }
 
-// flat reads the body of a flat verb, which names the sandbox.
-func (s *server) flat(c *call, v body.Vocabulary) (map[string]body.Said, error) {
-	words, err := c.parse(v)
-	if err != nil {
-		return nil, err
-	}
-	return words, s.names(c, fmt.Sprint(words["sandbox"].Value))
-}
-
 func (s *server) flatPause(c *call) (reply, error) {
-	words, err := s.flat(c, flatPauseBody)
-	if err != nil {
-		return reply{}, err
-	}
-	if err := s.doPause(c, words); err != nil {
+	if err := s.doPause(c); err != nil {
 		return reply{}, err
 	}
 	return ok(statusView{Status: lifecycle.Paused})
 }
 
 func (s *server) flatResume(c *call) (reply, error) {
-	words, err := s.flat(c, flatResumeBody)
-	if err != nil {
-		return reply{}, err
-	}
-	got, err := s.doResume(c, words)
+	got, err := s.doResume(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -235,7 +197,7 @@ func (s *server) flatResume(c *call) (reply, error) {
 	timeout := time.Duration(0)
 	if !rec.EndAt.IsZero() {
 		timeout = rec.Settings.Timeout
-		if w, given := words["timeoutSeconds"]; given {
+		if w, given := c.words["timeoutSeconds"]; given {
 			timeout = w.Value.(time.Duration)
 		}
 	}
@@ -245,13 +207,9 @@ func (s *server) flatResume(c *call) (reply, error) {
 }
 
 func (s *server) flatSetTimeout(c *call) (reply, error) {
-	words, err := s.flat(c, flatSetTimeoutBody)
+	sb, err := s.doSetTimeout(c)
 	if err != nil {
 		return reply{}, err
 	}
-	sb, err := s.doSetTimeout(c, words)
-	if err != nil {
-		return reply{}, err
-	}
-	return ok(viewDeadline(sb.Record, max(0, words["timeoutSeconds"].Value.(time.Duration))))
+	return ok(viewDeadline(sb.Record, max(0, c.words["timeoutSeconds"].Value.(time.Duration))))
 }

@@ -52,22 +52,19 @@ var holdIDForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 const maxReason = 200
 
 func (s *server) hold(c *call) (reply, error) {
-	words, err := c.parse(holdBody)
-	if err != nil {
-		return reply{}, err
-	}
-	l := lifecycle.Lease{Reason: strings.TrimSpace(words["reason"].Value.(string))}
+	l := lifecycle.Lease{Reason: strings.TrimSpace(c.words["reason"].Value.(string))}
 	if l.Reason == "" || len(l.Reason) > maxReason {
 		return reply{}, body.Invalid(`"reason" must have 1 to %d bytes`, maxReason).With("field", "reason")
 	}
-	if w, given := words["id"]; given {
+	if w, given := c.words["id"]; given {
 		l.ID = w.Value.(string)
 		if !holdIDForm.MatchString(l.ID) {
 			return reply{}, body.Invalid(`"id" must have 1 to 64 letters, digits, dots, dashes or underscores`).With("field", "id")
 		}
 	}
-	l.Until = now().Add(words["seconds"].Value.(time.Duration))
-	if l, err = s.Sandboxes.Hold(c.r.Context(), c.sandbox, l, c.actor); err != nil {
+	l.Until = now().Add(c.words["seconds"].Value.(time.Duration))
+	l, err := s.Sandboxes.Hold(c.r.Context(), c.sandbox, l, c.actor)
+	if err != nil {
 		return reply{}, err
 	}
 	return reply{Status: http.StatusCreated, Body: holdView{

@@ -70,11 +70,7 @@ func viewKey(k store.Key, use store.Use, costs cost.Cost) keyView {
 }
 
 func (s *server) createKey(c *call) (reply, error) {
-	words, err := c.parse(keyBody)
-	if err != nil {
-		return reply{}, err
-	}
-	k, text, err := s.Keys.Create(c.r.Context(), keyRequest(words))
+	k, text, err := s.Keys.Create(c.r.Context(), keyRequest(c.words))
 	if err != nil {
 		return reply{}, err
 	}
@@ -92,16 +88,12 @@ func replyWithText(status int, v keyView, text string) reply {
 const selfKey = "self"
 
 func rotateKey(s *server, c *call) (reply, error) {
-	words, err := c.parse(rotateKeyBody)
-	if err != nil {
-		return reply{}, err
-	}
 	id := c.params[keyParam]
 	if id == selfKey {
 		id = c.key.ID
 	}
 	var text string
-	if w, given := words["key"]; given {
+	if w, given := c.words["key"]; given {
 		text = w.Value.(string)
 	}
 	k, text, err := s.Keys.Rotate(c.r.Context(), id, text)
@@ -139,11 +131,7 @@ func (s *server) keys(*call) (reply, error) {
 }
 
 func renameKey(s *server, c *call) (reply, error) {
-	words, err := c.parse(renameBody)
-	if err != nil {
-		return reply{}, err
-	}
-	k, err := s.Keys.Rename(c.r.Context(), c.params[keyParam], words["name"].Value.(string))
+	k, err := s.Keys.Rename(c.r.Context(), c.params[keyParam], c.words["name"].Value.(string))
 	if err != nil {
 		return reply{}, err
 	}

@@ -53,10 +53,7 @@ func (c *call) query() (query, error) {
 	if err != nil {
 		return query{}, body.Invalid("the query string is malformed")
 	}
-	known := make([]string, len(c.route.query))
-	for i, p := range c.route.query {
-		known[i] = p.name
-	}
+	known := c.route.parameters()
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(known, name) {
 			return query{}, body.UnknownField(name, name, known)

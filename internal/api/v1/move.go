@@ -21,9 +21,6 @@ import (
 // is answered as ever; then the stream is broken off, and is known not to be
 // whole.
 func (s *server) export(c *call) (reply, error) {
-	if _, err := c.query(); err != nil {
-		return reply{}, err
-	}
 	e, err := s.Sandboxes.Export(c.r.Context(), c.sandbox)
 	if err != nil {
 		return reply{}, err

@@ -36,16 +36,12 @@ func viewPreview(p store.Preview) previewView {
 }
 
 func (s *server) createPreview(c *call) (reply, error) {
-	words, err := c.parse(previewBody)
-	if err != nil {
-		return reply{}, err
-	}
-	req := preview.Request{Port: words["port"].Value.(int), For: defaultPreview, Actor: c.actor}
-	if w, given := words["expiresInSeconds"]; given {
+	req := preview.Request{Port: c.words["port"].Value.(int), For: defaultPreview, Actor: c.actor}
+	if w, given := c.words["expiresInSeconds"]; given {
 		req.For = w.Value.(time.Duration)
 	}
 	path := "/"
-	if w, given := words["path"]; given {
+	if w, given := c.words["path"]; given {
 		path = w.Value.(string)
 	}
 	p, token, err := s.Sandboxes.CreatePreview(c.r.Context(), c.sandbox, req)

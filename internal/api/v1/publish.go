@@ -60,15 +60,11 @@ func publishable(s *server, c *call) (store.Snapshot, error) {
 // pushSnapshot answers with the image, or with lines of which the last has it or the
 // error.
 func pushSnapshot(s *server, c *call) (reply, error) {
-	words, err := c.parse(pushBody)
-	if err != nil {
-		return reply{}, err
-	}
 	snap, err := publishable(s, c)
 	if err != nil {
 		return reply{}, err
 	}
-	req := publish.Request{Key: c.key.ID, Snapshot: snap.ID, Ref: words["image"].Value.(string), Actor: c.actor}
+	req := publish.Request{Key: c.key.ID, Snapshot: snap.ID, Ref: c.words["image"].Value.(string), Actor: c.actor}
 	return withProgress(s, c, http.StatusCreated, func(ctx context.Context, progress func(image.Progress)) (pulled, any, error) {
 		req.Progress = progress
 		p, err := s.Publisher.PushSnapshot(ctx, req)
@@ -80,9 +76,6 @@ func pushSnapshot(s *server, c *call) (reply, error) {
 // snapshotImage answers with a snapshot as one archive. What goes wrong before it
 // begins is answered as ever; then the archive is broken off.
 func snapshotImage(s *server, c *call) (reply, error) {
-	if _, err := c.query(); err != nil {
-		return reply{}, err
-	}
 	snap, err := publishable(s, c)
 	if err != nil {
 		return reply{}, err

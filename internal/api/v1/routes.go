@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/service"
@@ -90,7 +91,30 @@ const (
 	upload   content = "upload"   // the body is a bundle
 
 	imageDownload content = "image download" // the answer is an image layout
+
+	settings content = "settings" // the body may name what cannot be changed, to be told so
 )
+
+// reads says what a route reads of a request.
+func (r *route) reads() dialect.Reads {
+	switch {
+	case r.status == failed:
+		return dialect.Unjudged
+	case r.carries == archive || r.carries == upload:
+		return dialect.Raw(r.parameters()...)
+	case r.carries == settings:
+		return dialect.Reads{Body: body.Options, Nulls: body.NullIsRefused}
+	}
+	return dialect.Takes(r.body, r.parameters()...)
+}
+
+// parameters returns the names of those that the table has.
+func (r *route) parameters() (names []string) {
+	for _, p := range r.query {
+		names = append(names, p.name)
+	}
+	return names
+}
 
 // param is a parameter of the query string or a header.
 type param struct {
@@ -175,7 +199,7 @@ func routes() []route {
 		{post, base, use, none, (*server).create, "createSandbox", "Create a sandbox. The answer comes when the sandbox is running.", createBody, createQuery, http.StatusCreated, sandboxView{}, jsonOnly},
 		{get, base, look, none, (*server).list, "listSandboxes", "List sandboxes, newest first.", nil, listQuery, http.StatusOK, listView{}, jsonOnly},
 		{get, one, look, none, (*server).get, "getSandbox", "Get a sandbox. For a terminated one, the answer has its tombstone.", nil, nil, http.StatusOK, sandboxView{}, jsonOnly},
-		{patch, one, use, none, (*server).patch, "patchSandbox", "Change settings of a running or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{patch, one, use, none, (*server).patch, "patchSandbox", "Change settings of a running or paused sandbox.", patchable(), nil, http.StatusOK, sandboxView{}, settings},
 		{del, one, use, none, (*server).kill, "deleteSandbox", "Kill a sandbox and delete its data.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 
 		{post, one + "/pause", use, none, (*server).pause, "pauseSandbox", "Pause a sandbox. The answer comes when the pause is committed.", pauseBody, nil, http.StatusOK, sandboxView{}, jsonOnly},

@@ -108,16 +108,12 @@ func viewUsedSecrets(all Secrets, c store.Config) []usedSecretView {
 }
 
 func setSecret(s *server, c *call) (reply, error) {
-	words, err := c.parse(secretBody)
-	if err != nil {
-		return reply{}, err
-	}
 	var value *string
-	if w, given := words["value"]; given {
+	if w, given := c.words["value"]; given {
 		text := w.Value.(string)
 		value = &text
 	}
-	x, err := s.Secrets.Set(c.r.Context(), c.key.ID, c.params[secretParam], secretRule(words), value)
+	x, err := s.Secrets.Set(c.r.Context(), c.key.ID, c.params[secretParam], secretRule(c.words), value)
 	if err != nil {
 		return reply{}, err
 	}
@@ -139,11 +135,7 @@ func secretRule(words map[string]body.Said) store.SecretRule {
 }
 
 func rotateSecret(s *server, c *call) (reply, error) {
-	words, err := c.parse(rotateBody)
-	if err != nil {
-		return reply{}, err
-	}
-	x, err := s.Secrets.Rotate(c.r.Context(), c.key.ID, c.params[secretParam], words["value"].Value.(string))
+	x, err := s.Secrets.Rotate(c.r.Context(), c.key.ID, c.params[secretParam], c.words["value"].Value.(string))
 	if err != nil {
 		return reply{}, err
 	}

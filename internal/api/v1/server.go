@@ -2,6 +2,7 @@ package v1
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -224,10 +225,11 @@ type call struct {
 	r       *http.Request
 	route   *route
 	params  map[string]string
-	sandbox string       // the sandbox that the path or the body names
-	key     store.Key    // whose call it is; none of an open route
-	actor   string       // who asks, for the record
-	sent    []byte       // the body, once it has been parsed
+	sandbox string    // the sandbox that the path or the body names
+	key     store.Key // whose call it is; none of an open route
+	actor   string    // who asks, for the record
+	words   map[string]body.Said
+	sent    []byte       // the body, of which words are what it says
 	log     *slog.Logger // says which route and sandbox
 }
 
@@ -260,27 +262,29 @@ func (s *server) dispatch(c *call) (_ reply, err error) {
 			return reply{}, err
 		}
 	}
-	if err := c.heeds(); err != nil {
+	if err := c.read(); err != nil {
 		if c.sandbox != "" {
 			err = s.ifKnown(c, err)
 		}
 		return reply{}, err
+	}
+	if id, named := c.words[sandboxOption.Name]; named {
+		if err := s.names(c, fmt.Sprint(id.Value)); err != nil {
+			return reply{}, err
+		}
 	}
 	rep, err := c.route.handle(s, c)
 	rep.Holder = c.key.ID
 	return rep, err
 }
 
-// heeds refuses what a route would leave unread: parameters of the query that it does
-// not know, and a body where it takes none. What is sent with a GET is no body.
-func (c *call) heeds() error {
-	r := c.route
-	reads := r.body != nil || r.carries == archive || r.carries == upload
-	if r.method == get || reads || r.status == failed {
-		_, err := c.query()
-		return err
+// read reads the body by what the table says of the route. Other than the routes of
+// others, one of a GET refuses parameters that it does not know, too.
+func (c *call) read() error {
+	_, err := c.query()
+	if err == nil {
+		c.words, c.sent, err = c.route.reads().Read(c.w, c.r, c.key.ID)
 	}
-	_, err := c.parse(nil)
 	return err
 }
 
@@ -292,21 +296,4 @@ func (s *server) names(c *call, id string) error {
 	}
 	c.sandbox, c.log = id, c.log.With("sandbox", id)
 	return dialect.Seen(c.r.Context(), s.Sandboxes, c.key, id)
-}
-
-// parse reads the body by a vocabulary.
-func (c *call) parse(v body.Vocabulary) (map[string]body.Said, error) {
-	return c.parseWith(v, body.NullIsAbsent)
-}
-
-func (c *call) parseWith(v body.Vocabulary, n body.Nulls) (map[string]body.Said, error) {
-	data, err := httpapi.ReadBody(c.w, c.r, c.key.ID)
-	if err != nil {
-		return nil, err
-	}
-	c.sent = data
-	if _, err := c.query(); err != nil {
-		return nil, err
-	}
-	return v.Parse(data, n)
 }

@@ -98,27 +98,19 @@ func getService(s *server, c *call) (reply, error) {
 }
 
 func setServices(s *server, c *call) (reply, error) {
-	words, err := c.parse(servicesBody)
-	if err != nil {
-		return reply{}, err
-	}
-	if err := s.Services.SetServices(c.r.Context(), c.sandbox, words["services"].Value.([]service.Service), c.actor); err != nil {
+	if err := s.Services.SetServices(c.r.Context(), c.sandbox, c.words["services"].Value.([]service.Service), c.actor); err != nil {
 		return reply{}, err
 	}
 	return listServices(s, c)
 }
 
 func setService(s *server, c *call) (reply, error) {
-	words, err := c.parse(serviceBody)
-	if err != nil {
-		return reply{}, err
-	}
 	name := c.params[serviceParam]
-	if said, ok := words["name"]; ok && said.Value.(string) != name {
+	if said, ok := c.words["name"]; ok && said.Value.(string) != name {
 		return reply{}, body.Invalid("the path names service %q and the body %q", body.Short(name), body.Short(said.Value.(string))).
 			WithRemedy("leave the name out of the body").With("field", "name")
 	}
-	one, err := body.ReadService(name, words)
+	one, err := body.ReadService(name, c.words)
 	if err != nil {
 		return reply{}, err
 	}

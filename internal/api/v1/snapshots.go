@@ -88,21 +88,17 @@ func viewSnapshot(snap store.Snapshot) snapshotView {
 }
 
 func createSnapshot(s *server, c *call) (reply, error) {
-	words, err := c.parse(snapshotBody)
-	if err != nil {
-		return reply{}, err
-	}
 	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
-	if w, said := words["name"]; said {
+	if w, said := c.words["name"]; said {
 		req.Name = w.Value.(string)
 		if err := s.origins.Apart(req.Name); err != nil {
 			return reply{}, err
 		}
 	}
-	if w, said := words["mode"]; said {
+	if w, said := c.words["mode"]; said {
 		req.Mode = w.Value.(lifecycle.Mode)
 	}
-	if w, said := words["replace"]; said && w.Value.(bool) {
+	if w, said := c.words["replace"]; said && w.Value.(bool) {
 		if req.Name == "" {
 			return reply{}, s.ifKnown(c, body.Invalid(`"replace" takes over a name, and "name" is not given`).With("field", "replace").WithRemedy("give the name"))
 		}
@@ -112,13 +108,13 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		}
 		req.Replace = has.ID
 	}
-	if w, said := words["pinned"]; said {
+	if w, said := c.words["pinned"]; said {
 		req.Pinned = w.Value.(bool)
 	}
-	if w, said := words["expiresInSeconds"]; said {
+	if w, said := c.words["expiresInSeconds"]; said {
 		req.ExpiresAt = now().Add(w.Value.(time.Duration))
 	}
-	if w, said := words["keepLast"]; said {
+	if w, said := c.words["keepLast"]; said {
 		req.KeepLast = w.Value.(int)
 	}
 	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
@@ -156,19 +152,15 @@ func getSnapshot(s *server, c *call) (reply, error) {
 
 // changeSnapshot changes how long a snapshot is kept.
 func changeSnapshot(s *server, c *call) (reply, error) {
-	words, err := c.parse(snapshotChangeBody)
-	if err != nil {
-		return reply{}, err
-	}
 	snap, err := s.origins.Snapshot(c.key, c.params[snapshotParam])
 	if err != nil {
 		return reply{}, err
 	}
 	var change snapshots.Change
-	if w, said := words["pinned"]; said {
+	if w, said := c.words["pinned"]; said {
 		change.Pinned = new(w.Value.(bool))
 	}
-	if w, said := words["expiresInSeconds"]; said {
+	if w, said := c.words["expiresInSeconds"]; said {
 		change.ExpiresAt = new(time.Time)
 		if d := w.Value.(time.Duration); d > 0 {
 			*change.ExpiresAt = now().Add(d)
@@ -192,22 +184,18 @@ func deleteSnapshot(s *server, c *call) (reply, error) {
 // restore has a sandbox go back to one of its snapshots, which must be said: a body
 // without either would undo by mistake.
 func restore(s *server, c *call) (reply, error) {
-	words, err := c.parse(restoreBody)
-	if err != nil {
-		return reply{}, s.ifKnown(c, err)
-	}
 	req := supervisor.RestoreRequest{Actor: c.actor}
-	if w, said := words["mode"]; said {
+	if w, said := c.words["mode"]; said {
 		req.Mode = w.Value.(lifecycle.Mode)
 	}
-	if w, said := words["discard"]; said {
+	if w, said := c.words["discard"]; said {
 		req.Discard = w.Value.(bool)
 	}
 	undo := false
-	if w, said := words["undo"]; said {
+	if w, said := c.words["undo"]; said {
 		undo = w.Value.(bool)
 	}
-	w, said := words["snapshot"]
+	w, said := c.words["snapshot"]
 	if said == undo {
 		problem := `neither "snapshot" nor "undo" says what the sandbox is to go back to`
 		if undo {
@@ -231,15 +219,11 @@ func restore(s *server, c *call) (reply, error) {
 }
 
 func fork(s *server, c *call) (reply, error) {
-	words, err := c.parse(forkBody)
-	if err != nil {
-		return reply{}, err
-	}
 	req := supervisor.ForkRequest{Count: 1, Key: c.key.ID, Actor: c.actor}
-	if w, said := words["count"]; said {
+	if w, said := c.words["count"]; said {
 		req.Count = w.Value.(int)
 	}
-	if w, said := words["timeoutSeconds"]; said {
+	if w, said := c.words["timeoutSeconds"]; said {
 		req.Timeout = new(w.Value.(time.Duration))
 	}
 	children, err := s.Snapshots.Fork(c.r.Context(), c.sandbox, req)

@@ -31,12 +31,8 @@ func viewSSHKey(k store.SSHKey) sshKeyView {
 }
 
 func addSSHKey(s *server, c *call) (reply, error) {
-	words, err := c.parse(sshKeyBody)
-	if err != nil {
-		return reply{}, err
-	}
-	name, _ := words["name"].Value.(string)
-	k, err := s.SSHKeys.Add(c.r.Context(), c.key.ID, name, words["publicKey"].Value.(string))
+	name, _ := c.words["name"].Value.(string)
+	k, err := s.SSHKeys.Add(c.r.Context(), c.key.ID, name, c.words["publicKey"].Value.(string))
 	if err != nil {
 		return reply{}, err
 	}

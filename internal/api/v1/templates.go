@@ -104,12 +104,8 @@ const linesType = "application/x-ndjson"
 
 // pullTemplate makes a template of an image in a registry.
 func pullTemplate(s *server, c *call) (reply, error) {
-	words, err := c.parse(templateBody)
-	if err != nil {
-		return reply{}, err
-	}
-	req := templates.AddRequest{Ref: words["image"].Value.(string), Actor: c.actor}
-	if w, said := words["name"]; said {
+	req := templates.AddRequest{Ref: c.words["image"].Value.(string), Actor: c.actor}
+	if w, said := c.words["name"]; said {
 		req.Name = w.Value.(string)
 	}
 	return addTemplate(s, c, req)
@@ -220,13 +216,9 @@ func getTemplate(s *server, c *call) (reply, error) {
 }
 
 func setTemplate(s *server, c *call) (reply, error) {
-	words, err := c.parse(templateNameBody)
-	if err != nil {
-		return reply{}, err
-	}
-	t, err := s.Templates.SetTemplate(templateOf(c), words["template"].Value.(string), c.actor)
+	t, err := s.Templates.SetTemplate(templateOf(c), c.words["template"].Value.(string), c.actor)
 	if e, is := errors.AsType[*errdef.Error](err); is && e.Class == errdef.NotFound {
-		if t, _, err := built(s, c.key, words["template"].Value.(string)); err == nil {
+		if t, _, err := built(s, c.key, c.words["template"].Value.(string)); err == nil {
 			return reply{}, errdef.New(errdef.Invalid, "template_was_built", "%s was built of steps for an API key, and a name of the server stands for an image or the host's system", t.CalledBy(c.key.ID)).
 				WithRemedy("name it in each create; or send it out as an image with drowse snapshot push, fetch that with drowse template pull, and set the name to it").With("field", "template")
 		}

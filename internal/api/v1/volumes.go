@@ -47,15 +47,11 @@ func (s *server) volumeWithToken(c *call, v store.Volume) volumeView {
 }
 
 func (s *server) createVolume(c *call) (reply, error) {
-	words, err := c.parse(volumeBody)
-	if err != nil {
-		return reply{}, err
-	}
 	diskMiB := 0
-	if w, said := words["diskMiB"]; said {
+	if w, said := c.words["diskMiB"]; said {
 		diskMiB = w.Value.(int)
 	}
-	v, err := s.Volumes.CreateVolume(c.r.Context(), words["name"].Value.(string), diskMiB)
+	v, err := s.Volumes.CreateVolume(c.r.Context(), c.words["name"].Value.(string), diskMiB)
 	return reply{Status: http.StatusCreated, Body: s.volumeWithToken(c, v)}, err
 }
 
