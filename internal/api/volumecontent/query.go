@@ -1,9 +1,11 @@
 package volumecontent
 
 import (
+	"bytes"
 	"net/url"
 	"strconv"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
@@ -49,13 +51,31 @@ func (q *query) number(name string) *uint32 {
 	if text == "" {
 		return nil
 	}
+	n, err := number(name, text)
+	if err != nil && q.err == nil {
+		q.err = err
+	}
+	return n
+}
+
+func number(name, text string) (*uint32, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		q.fail("%q must be a number of 32 bits", name)
+		return nil, body.Invalid("%q must be a number of 32 bits", name).With("field", name)
 	}
-	v := uint32(n)
-	return &v
+	return new(uint32(n)), nil
 }
+
+// changeBody is what a change says of a path.
+var changeBody = body.Vocabulary{
+	{Name: "uid", Spelled: []body.Spelled{asNumber.As("uid")}},
+	{Name: "gid", Spelled: []body.Spelled{asNumber.As("gid")}},
+	{Name: "mode", Spelled: []body.Spelled{asNumber.As("mode")}},
+}
+
+var asNumber = body.Form{Words: "a number of 32 bits", Schema: body.Schema{"type": "integer"}, Read: func(path string, raw []byte) (any, error) {
+	return number(path, string(bytes.TrimSpace(raw)))
+}}
 
 func (q *query) attributes() volume.Attributes {
 	a, err := attributes(q.number("uid"), q.number("gid"), q.number("mode"))

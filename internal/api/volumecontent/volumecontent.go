@@ -6,7 +6,6 @@ package volumecontent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
@@ -62,16 +62,25 @@ type route struct {
 	method  string
 	pattern string
 	handle  func(*server, *call) (reply, error)
+	reads   dialect.Reads
 }
 
 var routes = []route{
-	{http.MethodGet, "/volumecontent/{volumeID}/path", (*server).stat},
-	{http.MethodPatch, "/volumecontent/{volumeID}/path", (*server).change},
-	{http.MethodDelete, "/volumecontent/{volumeID}/path", (*server).remove},
-	{http.MethodGet, "/volumecontent/{volumeID}/dir", (*server).list},
-	{http.MethodPost, "/volumecontent/{volumeID}/dir", (*server).makeDir},
-	{http.MethodGet, "/volumecontent/{volumeID}/file", (*server).read},
-	{http.MethodPut, "/volumecontent/{volumeID}/file", (*server).write},
+	{http.MethodGet, "/volumecontent/{volumeID}/path", (*server).stat, dialect.Nothing},
+	{http.MethodPatch, "/volumecontent/{volumeID}/path", (*server).change, dialect.Reads{Body: changeBody, Must: true, Query: []string{"path"}}},
+	{http.MethodDelete, "/volumecontent/{volumeID}/path", (*server).remove, dialect.Takes(nil, "path")},
+	{http.MethodGet, "/volumecontent/{volumeID}/dir", (*server).list, dialect.Nothing},
+	{http.MethodPost, "/volumecontent/{volumeID}/dir", (*server).makeDir, dialect.Takes(nil, "path", "uid", "gid", "mode", "force")},
+	{http.MethodGet, "/volumecontent/{volumeID}/file", (*server).read, dialect.Nothing},
+	{http.MethodPut, "/volumecontent/{volumeID}/file", (*server).write, dialect.Raw("path", "uid", "gid", "mode", "force")},
+}
+
+// Endpoints returns all routes. The key of each is the one that the token was given to.
+func Endpoints() (list []httpapi.Endpoint) {
+	for _, r := range routes {
+		list = append(list, httpapi.Endpoint{Method: r.method, Pattern: r.pattern, Needs: auth.Share})
+	}
+	return list
 }
 
 type server struct {
@@ -86,9 +95,9 @@ func New(o Options) http.Handler {
 
 // call is a request that may use a volume.
 type call struct {
-	w     http.ResponseWriter // to bound the body with; handlers return their reply
 	r     *http.Request
 	id    string
+	words map[string]body.Said
 	files *volume.Files
 	query query
 }
@@ -122,12 +131,16 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 	if _, err := s.Volumes.Volume(r.Context(), id); err != nil {
 		return reply{}, err
 	}
+	words, _, err := found.reads.Read(w, r, holder)
+	if err != nil {
+		return reply{}, err
+	}
 	files, err := s.Volumes.VolumeFiles(id)
 	if err != nil {
 		return reply{}, err
 	}
 	defer files.Close()
-	c := &call{w: w, r: r, id: id, files: files, query: query{values: r.URL.Query()}}
+	c := &call{r: r, id: id, words: words, files: files, query: query{values: r.URL.Query()}}
 	rep, err := found.handle(s, c)
 	rep.Holder = holder
 	return rep, errors.Join(c.query.err, err)
@@ -189,19 +202,11 @@ func (s *server) stat(c *call) (reply, error) {
 }
 
 func (s *server) change(c *call) (reply, error) {
-	data, err := httpapi.ReadBody(c.w, c.r, "volume:"+c.id)
-	if err != nil {
-		return reply{}, err
+	said := func(name string) *uint32 {
+		n, _ := c.words[name].Value.(*uint32)
+		return n
 	}
-	var body struct {
-		UID  *uint32 `json:"uid"`
-		GID  *uint32 `json:"gid"`
-		Mode *uint32 `json:"mode"`
-	}
-	if err := json.Unmarshal(data, &body); err != nil {
-		return reply{}, errdef.New(errdef.Invalid, "invalid_request", "the request body must be an object with uid, gid and mode, all of them numbers: %v", err)
-	}
-	a, err := attributes(body.UID, body.GID, body.Mode)
+	a, err := attributes(said("uid"), said("gid"), said("mode"))
 	if err != nil {
 		return reply{}, err
 	}

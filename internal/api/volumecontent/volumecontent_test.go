@@ -209,7 +209,9 @@ func TestWhatIsRefused(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(w.dir, "file")); err != nil {
 		t.Error(err)
 	}
-	for _, body := range []string{`{"mode":"755"}`, `{`, `{"mode":4096}`, `{"uid":4294967295}`} {
+	w.fails(400, "unknown_field", w.do("PUT", "file?path=/file&someday=1", "text"))
+	w.fails(400, "unknown_field", w.do("DELETE", "path?path=/file", `{"someday":1}`))
+	for _, body := range []string{"", `{"mode":"755"}`, `{`, `{"mode":4096}`, `{"uid":4294967295}`} {
 		w.fails(400, "invalid_request", w.do("PATCH", "path?path=/file", body))
 	}
 }
