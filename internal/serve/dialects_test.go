@@ -10,6 +10,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/mitos"
 	"github.com/drowse-dev/drowse/internal/api/sandbox0"
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
+	"github.com/drowse-dev/drowse/internal/api/volumecontent"
 )
 
 // newPublicKey returns the public part of an SSH key.
@@ -190,6 +191,7 @@ var dialects = []*dialect{
 		name: "mitos", routes: mitos.Endpoints(), strict: true,
 		params: map[string]kind{"id": ofSandbox, "port": ofNothing},
 		header: map[string]string{"X-Sandbox-Id": "<sandbox>"},
+		first:  map[string]string{"GET /mitos/sandbox.v1.Sandbox/Exec": framed(`{"open":{"pty":{"size":{"cols":80,"rows":24}}}}`)},
 		query:  map[string]string{"GET /mitos/sandbox.v1.Sandbox/Exec": "?sandbox=<sandbox>"},
 		bodies: map[string][]string{
 			"POST /mitos/v1/templates":                      {`{"id":"<origin>"}`},
@@ -226,8 +228,25 @@ var dialects = []*dialect{
 		},
 		ended: "404 not_found", kept: "404 not_found",
 		but: map[string]map[string]string{
-			"ended":  {"GET /mitos/sandbox.v1.Sandbox/Exec": "the walk does not ask for the WebSocket"},
 			"asleep": {"POST /mitos/v1/resume": wakesIt},
+		},
+	},
+	{
+		name: "volumecontent", routes: volumecontent.Endpoints(), token: true,
+		params: map[string]kind{"volumeID": ofVolume},
+		query: map[string]string{
+			"GET /volumecontent/{volumeID}/path":    "?path=/",
+			"PATCH /volumecontent/{volumeID}/path":  "?path=/",
+			"DELETE /volumecontent/{volumeID}/path": "?path=/a",
+			"GET /volumecontent/{volumeID}/dir":     "?path=/",
+			"POST /volumecontent/{volumeID}/dir":    "?path=/a",
+			"GET /volumecontent/{volumeID}/file":    "?path=/a",
+			"PUT /volumecontent/{volumeID}/file":    "?path=/a",
+		},
+		bodies: map[string][]string{
+			"PATCH /volumecontent/{volumeID}/path": {`{"mode":493}`},
+			"POST /volumecontent/{volumeID}/dir":   none,
+			"PUT /volumecontent/{volumeID}/file":   {`bytes`},
 		},
 	},
 }

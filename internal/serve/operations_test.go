@@ -13,6 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
+	"github.com/drowse-dev/drowse/client/agentpb/process"
+	"github.com/drowse-dev/drowse/client/agentpb/process/processconnect"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/audit"
@@ -56,6 +60,10 @@ func (p program) Serves(int) http.Handler {
 			_ = json.NewEncoder(rw).Encode(agentapi.Activity{Now: time.Now()})
 			return
 		}
+		if r.URL.Path == processconnect.ProcessStartProcedure && strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
+			connect.NewServerStreamHandler(r.URL.Path, runAndEnd).ServeHTTP(rw, r)
+			return
+		}
 		_, _ = io.Copy(io.Discard, r.Body)
 		if kind := r.Header.Get("Content-Type"); kind == "application/proto" {
 			rw.Header().Set("Content-Type", kind) // an empty message
@@ -63,6 +71,13 @@ func (p program) Serves(int) http.Handler {
 		}
 		rw.WriteHeader(http.StatusNoContent)
 	})
+}
+
+// runAndEnd is a process that ends at once.
+func runAndEnd(_ context.Context, _ *connect.Request[process.StartRequest], to *connect.ServerStream[process.StartResponse]) error {
+	began := &process.ProcessEvent{Event: &process.ProcessEvent_Start{Start: &process.ProcessEvent_StartEvent{Pid: 1}}}
+	ended := &process.ProcessEvent{Event: &process.ProcessEvent_End{End: &process.ProcessEvent_EndEvent{Exited: true}}}
+	return errors.Join(to.Send(&process.StartResponse{Event: began}), to.Send(&process.StartResponse{Event: ended}))
 }
 
 func (p program) Image() ([]byte, error) {

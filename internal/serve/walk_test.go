@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
@@ -51,6 +54,9 @@ type dialect struct {
 	bodies map[string][]string // the least that each route with a body takes, in one way or several
 	header map[string]string   // of requests
 	query  map[string]string   // that a route cannot do without
+	first  map[string]string   // the first message of a route that is a WebSocket
+	// token makes a route prove itself by the token of the volume that it names.
+	token bool
 	// ended and kept say how a sandbox that has ended is answered: to whom asks it
 	// for something, and to whom looks.
 	ended, kept string
@@ -187,7 +193,14 @@ func (w *walker) send(key string, r way, said map[kind]string, change ...func(*h
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if key != "" {
+	switch {
+	case key != "" && r.d.token:
+		volume, given := said[ofVolume]
+		if !given {
+			volume = w.own(key, ofVolume)
+		}
+		req.Header.Set("Authorization", "Bearer "+w.token(key, volume))
+	case key != "":
 		req.Header.Set("X-API-Key", key)
 	}
 	for name, value := range r.d.header {
@@ -204,6 +217,9 @@ func (w *walker) send(key string, r way, said map[kind]string, change ...func(*h
 	for _, f := range change {
 		f(req)
 	}
+	if first := r.d.first[r.String()]; first != "" {
+		return w.talk(req, first)
+	}
 	client := http.Client{Timeout: testmode.Patience()}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -215,6 +231,52 @@ func (w *walker) send(key string, r way, said map[kind]string, change ...func(*h
 		w.t.Errorf("%s: %v", r, err)
 	}
 	return asked{resp.StatusCode, string(text)}
+}
+
+// token returns what opens a volume to the holder of a key.
+func (w *walker) token(key, volume string) string {
+	k, err := w.parts.keys.Check(key)
+	if err != nil {
+		return "nonsense"
+	}
+	return w.sup.VolumeToken(k.ID, volume)
+}
+
+// talk sends the first message of a WebSocket, and returns what the last one says. An
+// error in that has the status that it has elsewhere.
+func (w *walker) talk(req *http.Request, first string) asked {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), testmode.Patience())
+	defer cancel()
+	ws, resp, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{HTTPHeader: req.Header, Subprotocols: []string{"connect.sandbox.v1"}})
+	if err != nil {
+		if resp == nil {
+			w.t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		return asked{resp.StatusCode, string(text)}
+	}
+	defer ws.CloseNow()
+	if err := ws.Write(ctx, websocket.MessageBinary, []byte(first)); err != nil {
+		w.t.Fatal(err)
+	}
+	last := asked{status: resp.StatusCode}
+	for {
+		_, message, err := ws.Read(ctx)
+		if ctx.Err() != nil {
+			w.t.Fatal("the WebSocket does not end")
+		}
+		if err != nil {
+			break
+		}
+		last.body = string(message[min(5, len(message)):])
+	}
+	for word, status := range map[string]int{"not_found": 404, "not_resumable": 409, "internal": 500} {
+		if failed := (asked{status, last.body}); code(failed) == fmt.Sprint(status, " ", word) {
+			return failed
+		}
+	}
+	return last
 }
 
 // asker returns a new key of the least role that may call a route.
@@ -303,6 +365,13 @@ func (w *walker) make(key string, k kind) []string {
 		return w.things[key][k]
 	case ofName:
 		return []string{name}
+	case ofContext:
+		a := do(key, "POST", "/api/v1/sandboxes/"+w.own(key, ofSandbox)+"/contexts", `{"cmd":{"command":["true"]}}`)
+		var made struct{ Data struct{ ID string } }
+		if err := json.Unmarshal([]byte(a.body), &made); err != nil {
+			w.t.Fatal(err)
+		}
+		return []string{made.Data.ID}
 	case ofHold:
 		return []string{do(key, "POST", "/v1/sandboxes/"+w.own(key, ofSandbox)+"/holds", `{"reason":"tests","seconds":3600}`).field("id")}
 	case ofPreview:
