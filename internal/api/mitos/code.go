@@ -113,7 +113,7 @@ func (g inside) cell(ctx context.Context, room *held.Share, to *frames, code, la
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return errBroken
+			return guest.ErrBroken
 		}
 		var message any
 		switch e.Type {
@@ -142,7 +142,7 @@ func (g inside) cell(ctx context.Context, room *held.Share, to *frames, code, la
 		return errdef.New(errdef.Exhausted, "result_too_large", "a result of the code is larger than %d MiB", maxLine>>20).
 			WithRemedy("write it to a file, and read that")
 	}
-	return errOr(lines.Err(), errBroken)
+	return errOr(lines.Err(), guest.ErrBroken)
 }
 
 // resultOf returns the data of a result by media type: as the kernel wrote it.

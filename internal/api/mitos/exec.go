@@ -12,7 +12,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/human"
 )
 
@@ -129,29 +128,17 @@ func startOf(words map[string]body.Said) *processpb.StartRequest {
 
 // running is a process in a sandbox.
 type running struct {
-	guest  guest.Guest
-	pid    uint32
-	stream *connect.ServerStreamForClient[processpb.StartResponse]
+	guest guest.Guest
+	*guest.Process
 }
 
 // start returns when the process runs.
-func (r *running) start(ctx context.Context, what *processpb.StartRequest) error {
+func (r *running) start(ctx context.Context, what *processpb.StartRequest) (err error) {
 	req := connect.NewRequest(what)
 	req.Header().Set(agentapi.HeaderKeepalive, keepalive)
-	stream, err := r.guest.Processes().Start(ctx, req)
-	if err != nil {
-		return err
-	}
-	r.stream = stream
-	if !stream.Receive() {
-		defer stream.Close()
-		return errOr(stream.Err(), errBroken)
-	}
-	r.pid = stream.Msg().GetEvent().GetStart().GetPid()
-	return nil
+	r.Process, err = r.guest.Start(ctx, req)
+	return err
 }
-
-var errBroken = errdef.New(errdef.Unavailable, "runtime_gone", "the connection into the sandbox broke").WithRemedy("try again")
 
 func errOr(err, otherwise error) error {
 	if err != nil {
@@ -165,9 +152,12 @@ type sender interface{ send(message any) error }
 
 // follow passes the output on until the process has ended.
 func (r *running) follow(to sender) (exit, error) {
-	defer r.stream.Close()
-	for r.stream.Receive() {
-		event := r.stream.Msg().GetEvent()
+	defer r.Close()
+	for {
+		event, err := r.Next()
+		if err != nil {
+			return exit{}, err
+		}
 		if end := event.GetEnd(); end != nil {
 			return exit{ExitCode: codeOf(end)}, nil
 		}
@@ -182,7 +172,6 @@ func (r *running) follow(to sender) (exit, error) {
 			return exit{}, err
 		}
 	}
-	return exit{}, errOr(r.stream.Err(), errBroken)
 }
 
 // codeOf is the code by which a shell would report an end.
@@ -194,12 +183,12 @@ func codeOf(end *processpb.ProcessEvent_EndEvent) int {
 }
 
 func (r *running) selector() *processpb.ProcessSelector {
-	return &processpb.ProcessSelector{Selector: &processpb.ProcessSelector_Pid{Pid: r.pid}}
+	return &processpb.ProcessSelector{Selector: &processpb.ProcessSelector_Pid{Pid: r.PID}}
 }
 
 // kill ends the process, if it was started, for a caller who has gone.
 func (r *running) kill(ctx context.Context) {
-	if r.pid == 0 {
+	if r.Process == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killGrace)

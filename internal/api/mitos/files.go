@@ -12,7 +12,6 @@ import (
 	"connectrpc.com/connect"
 
 	filesystempb "github.com/drowse-dev/drowse/client/agentpb/filesystem"
-	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -68,7 +67,7 @@ func readFile(s *server, c *call) error {
 		case ours:
 			return err
 		case err != nil:
-			return errBroken
+			return guest.ErrBroken
 		}
 	}
 }
@@ -143,25 +142,13 @@ func (g inside) chmod(ctx context.Context, path string, mode int) error {
 	if err != nil {
 		return err
 	}
-	r := running{guest: g.Guest}
-	err = r.start(ctx, &processpb.StartRequest{Stdin: new(false), Process: &processpb.ProcessConfig{
-		Cmd: "chmod", Args: []string{"0" + strconv.FormatInt(int64(mode), 8), found.Msg.GetEntry().GetPath()},
-	}})
-	if err != nil {
-		return err
-	}
-	end, err := r.follow(nowhere{})
-	if err == nil && end.ExitCode != 0 {
-		err = errdef.New(errdef.Invalid, "agent_refused", "the file was written, but chmod in the sandbox ended with %d", end.ExitCode).
+	end, err := g.Run(ctx, "chmod", "0"+strconv.FormatInt(int64(mode), 8), found.Msg.GetEntry().GetPath())
+	if code := codeOf(end); err == nil && code != 0 {
+		err = errdef.New(errdef.Invalid, "agent_refused", "the file was written, but chmod in the sandbox ended with %d", code).
 			WithRemedy("set its mode with exec()")
 	}
 	return err
 }
-
-// nowhere is for output that nobody wants.
-type nowhere struct{}
-
-func (nowhere) send(any) error { return nil }
 
 // fileInfo is an entry of a directory.
 type fileInfo struct {

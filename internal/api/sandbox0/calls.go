@@ -481,20 +481,9 @@ func (c *codeContext) kill(ctx context.Context, g guest.Guest, number int) error
 	}
 	g.User = "root"
 	command := "kill -" + strconv.Itoa(number) + " " + strconv.FormatUint(uint64(pid), 10)
-	stream, err := g.Processes().Start(ctx, connect.NewRequest(&process.StartRequest{
-		Process: &process.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", command}}, Stdin: new(false),
-	}))
-	if err != nil {
-		return agentError(err)
+	end, err := g.Run(ctx, "/bin/sh", "-c", command)
+	if err == nil && end.GetExitCode() != 0 {
+		return c.finished()
 	}
-	defer stream.Close()
-	for stream.Receive() {
-		if end := stream.Msg().GetEvent().GetEnd(); end != nil {
-			if end.GetExitCode() != 0 {
-				return c.finished()
-			}
-			return nil
-		}
-	}
-	return agentError(stream.Err())
+	return agentError(err)
 }

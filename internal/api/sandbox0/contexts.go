@@ -233,55 +233,35 @@ func (cs *contexts) start(ctx context.Context, g guest.Guest, c *codeContext) er
 	if c.ttl > 0 {
 		req.Header().Set(agentapi.HeaderTimeout, fmt.Sprint(c.ttl.Milliseconds()))
 	}
-	life, end := context.WithCancel(cs.ctx)
-	stop := context.AfterFunc(ctx, end)
-	stream, err := g.Processes().Start(life, req)
-	if err == nil && !stream.Receive() {
-		err = cmp.Or(stream.Err(), errNoStart)
-		stream.Close()
-	}
-	if !stop() && err == nil { // the client has gone
-		stream.Close()
-		err = ctx.Err()
-	}
-	if err != nil {
-		end()
-		return agentError(err)
-	}
-	r := &run{over: make(chan struct{}), following: true, left: make(chan struct{})}
-	c.mu.Lock()
-	c.run = r
-	c.mu.Unlock()
-	go func() {
-		defer end()
-		defer stream.Close()
-		c.follow(r, func() (*process.ProcessEvent, error) {
-			if stream.Receive() {
-				return stream.Msg().GetEvent(), nil
-			}
-			return nil, cmp.Or(stream.Err(), errNoEnd)
-		})
-	}()
-	return nil
+	begin := func(life context.Context) (*guest.Process, error) { return g.Start(life, req) }
+	return agentError(cs.join(ctx, c, begin, func() *run {
+		c.run = &run{over: make(chan struct{}), following: true, left: make(chan struct{})}
+		return c.run
+	}))
 }
-
-var (
-	errNoStart = errors.New("the agent ended the stream before the process ran")
-	errNoEnd   = errors.New("the agent ended the stream before the process did")
-)
 
 // rejoin follows a process that nobody follows: the sandbox has slept meanwhile,
 // or this server was started anew.
 func (cs *contexts) rejoin(ctx context.Context, g guest.Guest, c *codeContext) error {
+	begin := func(life context.Context) (*guest.Process, error) { return g.Rejoin(life, c.selector()) }
+	return cs.join(ctx, c, begin, func() *run {
+		r := c.run
+		if r == nil || r.ended() || r.following { // somebody else was first
+			return nil
+		}
+		r.following, r.broken, r.left = true, nil, make(chan struct{})
+		return r
+	})
+}
+
+// join follows a process for longer than the request, whose context bounds the
+// beginning alone. It is the run that as returns, under the lock; nil for none.
+func (cs *contexts) join(ctx context.Context, c *codeContext, begin func(life context.Context) (*guest.Process, error), as func() *run) error {
 	life, end := context.WithCancel(cs.ctx)
 	stop := context.AfterFunc(ctx, end)
-	stream, err := g.Processes().Connect(life, connect.NewRequest(&process.ConnectRequest{Process: c.selector()}))
-	if err == nil && !stream.Receive() {
-		err = cmp.Or(stream.Err(), errNoStart)
-		stream.Close()
-	}
-	if !stop() && err == nil {
-		stream.Close()
+	p, err := begin(life)
+	if !stop() && err == nil { // the client has gone
+		p.Close()
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -289,24 +269,14 @@ func (cs *contexts) rejoin(ctx context.Context, g guest.Guest, c *codeContext) e
 		return err
 	}
 	c.mu.Lock()
-	r := c.run
-	if r == nil || r.ended() || r.following { // somebody else was first
-		c.mu.Unlock()
-		stream.Close()
-		end()
-		return nil
-	}
-	r.following, r.broken, r.left = true, nil, make(chan struct{})
+	r := as()
 	c.mu.Unlock()
 	go func() {
 		defer end()
-		defer stream.Close()
-		c.follow(r, func() (*process.ProcessEvent, error) {
-			if stream.Receive() {
-				return stream.Msg().GetEvent(), nil
-			}
-			return nil, cmp.Or(stream.Err(), errNoEnd)
-		})
+		defer p.Close()
+		if r != nil {
+			c.follow(r, p)
+		}
 	}()
 	return nil
 }
@@ -317,9 +287,9 @@ func (c *codeContext) selector() *process.ProcessSelector {
 
 // follow writes down what a process prints until it ends, or until nobody can
 // tell any more.
-func (c *codeContext) follow(r *run, next func() (*process.ProcessEvent, error)) {
+func (c *codeContext) follow(r *run, p *guest.Process) {
 	for {
-		event, err := next()
+		event, err := p.Next()
 		if connect.CodeOf(err) == connect.CodeDeadlineExceeded { // its ttl
 			c.finish(r, -1)
 			return

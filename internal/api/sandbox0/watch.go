@@ -123,7 +123,7 @@ func (ws *watches) subscribe(m watchRequest) {
 		err = stream.Err()
 		stream.Close()
 		if err == nil {
-			err = errNoStart
+			err = guest.ErrBroken
 		}
 	}
 	if err != nil {
