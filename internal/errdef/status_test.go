@@ -2,11 +2,10 @@ package errdef
 
 import "testing"
 
-// TestStatusIsInTheCatalogue: the native dialect has no status of its own.
-func TestStatusIsInTheCatalogue(t *testing.T) {
-	for _, e := range Catalogue() {
-		if got := Status(&Error{Class: e.Class, Code: e.Code}); e.Native != 0 && e.Native != got {
-			t.Errorf("%s is answered with %d, the catalogue says %d", e.Code, got, e.Native)
+func TestStatus(t *testing.T) {
+	for code := range e2bStatuses {
+		if e, known := Lookup(code); !known || e.E2B() == 0 || e.E2B() == Status(&Error{Class: e.Class, Code: code}) {
+			t.Errorf("%s is no exception in the E2B dialect", code)
 		}
 	}
 	if got := Status(&Error{Class: "new"}); got != 500 {

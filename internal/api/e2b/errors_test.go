@@ -223,15 +223,15 @@ var ownStatuses = map[string]bool{
 
 func TestCatalogueStatusesAreThoseAnswered(t *testing.T) {
 	for _, e := range errdef.Catalogue() {
-		if e.E2B == 0 || ownStatuses[e.Code] {
+		if e.E2B() == 0 || ownStatuses[e.Code] {
 			continue
 		}
 		w := newWorld(t)
 		id := w.create(`{"templateID":"base"}`)
 		w.Fake.Err = fmt.Errorf("set timeout: %w", errdef.New(e.Class, e.Code, "what happened"))
 		a := w.do("POST", "/sandboxes/"+id+"/timeout", `{"timeout":60}`)
-		if got := a.Object()["error_code"]; a.Status != e.E2B || got != e.Code {
-			t.Errorf("%s is answered with %d and %v, the catalogue says %d", e.Code, a.Status, got, e.E2B)
+		if got := a.Object()["error_code"]; a.Status != e.E2B() || got != e.Code {
+			t.Errorf("%s is answered with %d and %v, the catalogue says %d", e.Code, a.Status, got, e.E2B())
 		}
 	}
 }

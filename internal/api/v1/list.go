@@ -269,7 +269,7 @@ func (s *server) catalogue(*call) (reply, error) {
 	v := errorsView{Errors: []catalogueView{}}
 	for _, e := range errdef.Catalogue() {
 		v.Errors = append(v.Errors, catalogueView{
-			Code: e.Code, Class: e.Class, Status: orNull(e.Native), E2BStatus: orNull(e.E2B), Meaning: e.Meaning, Remediation: e.Remedy,
+			Code: e.Code, Class: e.Class, Status: orNull(e.Native()), E2BStatus: orNull(e.E2B()), Meaning: e.Meaning, Remediation: e.Remedy,
 		})
 	}
 	return ok(v)

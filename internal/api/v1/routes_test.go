@@ -220,15 +220,15 @@ func TestPreflightNeedsNoKey(t *testing.T) {
 
 func TestCatalogueStatusesAreThoseAnswered(t *testing.T) {
 	for _, e := range errdef.Catalogue() {
-		if e.Native == 0 {
+		if e.Native() == 0 {
 			continue
 		}
 		w := newWorld(t)
 		id := w.create(`{}`)
 		w.Fake.Err = fmt.Errorf("set timeout: %w", errdef.New(e.Class, e.Code, "what happened"))
 		a := w.do("POST", base+"/"+id+"/timeout", `{"timeout":60}`)
-		if a.Status != e.Native {
-			t.Errorf("%s is answered with %d, the catalogue says %d", e.Code, a.Status, e.Native)
+		if a.Status != e.Native() {
+			t.Errorf("%s is answered with %d, the catalogue says %d", e.Code, a.Status, e.Native())
 		}
 		body := a.Object()["error"].(map[string]any)
 		if body["code"] != e.Code {
@@ -267,7 +267,7 @@ func TestCodesGivenAreNative(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range code.FindAllSubmatch(src, -1) {
-			if e, ok := errdef.Lookup(string(m[1])); !ok || e.Native == 0 {
+			if e, ok := errdef.Lookup(string(m[1])); !ok || e.Native() == 0 {
 				t.Errorf("%s gives %s, which the catalogue does not know here", file, m[1])
 			}
 		}

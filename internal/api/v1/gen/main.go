@@ -109,7 +109,7 @@ func failures() []byte {
 	p.line("A dash means that the dialect never gives the code; where both have one, the code shows on the command line or in the server's log.\n")
 	p.header("Code", "Class", "Native", "E2B", "What happened", "What to do")
 	for _, e := range errdef.Catalogue() {
-		p.row("`"+e.Code+"`", string(e.Class), status(e.Native), status(e.E2B), e.Meaning, e.Remedy)
+		p.row("`"+e.Code+"`", string(e.Class), status(e.Native()), status(e.E2B()), e.Meaning, e.Remedy)
 	}
 	return p.bytes()
 }
