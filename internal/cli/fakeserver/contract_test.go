@@ -13,33 +13,36 @@ import (
 )
 
 // dialects is the server with what its own API has no use for.
-type dialects struct{ backend }
+type dialects struct {
+	backend
+	diary
+}
 
 func (d dialects) Get(ctx context.Context, id string) (store.Sandbox, error) {
-	defer d.s.leave()
-	return d.shown(d.s.enter().Get(ctx, d.s.inner(id)))
+	defer d.backend.s.leave()
+	return d.shown(d.backend.s.enter().Get(ctx, d.backend.s.inner(id)))
 }
 
 func (d dialects) List(ctx context.Context) ([]store.Sandbox, error) {
-	defer d.s.leave()
-	return d.s.enter().List(ctx)
+	defer d.backend.s.leave()
+	return d.backend.s.enter().List(ctx)
 }
 
 func (d dialects) Made(ctx context.Context, as store.Config) (store.Sandbox, bool, error) {
-	defer d.s.leave()
-	sb, made, err := d.s.enter().Made(ctx, as)
+	defer d.backend.s.leave()
+	sb, made, err := d.backend.s.enter().Made(ctx, as)
 	sb, err = d.shown(sb, err)
 	return sb, made, err
 }
 
 func (d dialects) Resume(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error) {
-	defer d.s.leave()
-	return d.shown(d.s.enter().Resume(ctx, d.s.inner(id), timeout, p, actor))
+	defer d.backend.s.leave()
+	return d.shown(d.backend.s.enter().Resume(ctx, d.backend.s.inner(id), timeout, p, actor))
 }
 
 func (d dialects) Refresh(ctx context.Context, id string, timeout time.Duration, actor string) (store.Sandbox, error) {
-	defer d.s.leave()
-	return d.shown(d.s.enter().Refresh(ctx, d.s.inner(id), timeout, actor))
+	defer d.backend.s.leave()
+	return d.shown(d.backend.s.enter().Refresh(ctx, d.backend.s.inner(id), timeout, actor))
 }
 
 // TestContract holds the fake server to what the command line relies on of a real
@@ -49,7 +52,7 @@ func TestContract(t *testing.T) {
 		s := New("key", t.TempDir())
 		t.Cleanup(s.Close)
 		return contract.Server{
-			Supervisor: dialects{backend{s}}, Volumes: s.fake, Services: apitest.NewServices(backend{s}),
+			Supervisor: dialects{backend{s}, diary{s}}, Volumes: s.fake, Services: apitest.NewServices(backend{s}),
 			Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Templates: apitest.NewTemplates(s.fake),
 			Reach: func(_ context.Context, id string, port int, path string) error {
 				if b, _ := s.acquire(id, port, path); b == nil {

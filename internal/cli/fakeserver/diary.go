@@ -22,11 +22,7 @@ var _ v1.Diaries = diary{}
 
 // SandboxLog implements v1.Diaries.
 func (d diary) SandboxLog(ctx context.Context, id string) ([]journal.Line, error) {
-	sb, err := backend(d).Find(ctx, id)
-	if err == nil {
-		err = outcome.Alive(&sb)
-	}
-	if err != nil {
+	if err := d.alive(ctx, id); err != nil {
 		return nil, err
 	}
 	events, err := backend(d).Events(ctx, id, 0, 1000)
@@ -37,10 +33,19 @@ func (d diary) SandboxLog(ctx context.Context, id string) ([]journal.Line, error
 	return lines, err
 }
 
+// alive refuses what is not kept beyond the end of a sandbox.
+func (d diary) alive(ctx context.Context, id string) error {
+	sb, err := backend(d).Find(ctx, id)
+	if err == nil {
+		err = outcome.Alive(&sb)
+	}
+	return err
+}
+
 // Samples implements v1.Diaries.
-func (d diary) Samples(_ context.Context, id string, _, _ time.Time) ([]usage.Sample, error) {
+func (d diary) Samples(ctx context.Context, id string, _, _ time.Time) ([]usage.Sample, error) {
 	last, _ := d.LastSample(id)
-	return []usage.Sample{last}, nil
+	return []usage.Sample{last}, d.alive(ctx, id)
 }
 
 // LastSample implements v1.Diaries. Only what runs is measured.

@@ -17,7 +17,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/events"
+	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
 // Sandboxes makes, shows and ends sandboxes.
@@ -79,6 +81,12 @@ type Accounts interface {
 	TrafficToken(id string) string
 }
 
+// Diaries is what sandboxes logged and used, up to their end.
+type Diaries interface {
+	SandboxLog(ctx context.Context, id string) ([]journal.Line, error)
+	Samples(ctx context.Context, id string, from, to time.Time) ([]usage.Sample, error)
+}
+
 // Supervisor is all of it.
 type Supervisor interface {
 	Sandboxes
@@ -88,6 +96,7 @@ type Supervisor interface {
 	Moves
 	Previews
 	Accounts
+	Diaries
 }
 
 // Server is a supervisor under test, and what belongs to it.
@@ -236,6 +245,8 @@ func (w world) calls(id string) map[string]error {
 	_, errs["Export"] = w.s.Export(ctx, id)
 	_, _, errs["CreatePreview"] = w.s.CreatePreview(ctx, id, preview.Request{Port: 80, For: time.Hour})
 	_, errs["Previews"] = w.s.Previews(ctx, id)
+	_, errs["SandboxLog"] = w.s.SandboxLog(ctx, id)
+	_, errs["Samples"] = w.s.Samples(ctx, id, time.Time{}, time.Now())
 	errs["RevokePreview"] = w.s.RevokePreview(ctx, id, "none", "test")
 	return errs
 }
