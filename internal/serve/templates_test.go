@@ -75,3 +75,13 @@ func TestUpkeepOfTemplates(t *testing.T) {
 		}
 	}
 }
+
+// Nothing but the store knows which snapshots a key has when it asks for a template.
+func TestATemplateTakesNoNameOfASnapshot(t *testing.T) {
+	w := newWorld(t)
+	w.wants(w.ask(testKey, "POST", "/sandboxes/"+w.create(true)+"/snapshots", `{"name":"mine"}`), 201, "")
+	for _, name := range []string{"mine", "mine:v1"} {
+		w.wants(w.ask(testKey, "POST", "/v3/templates", `{"name":"`+name+`"}`), 409, "snapshot_exists")
+	}
+	w.wants(w.ask(testKey, "POST", "/v3/templates", `{"name":"other"}`), 202, "")
+}

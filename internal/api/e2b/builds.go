@@ -223,7 +223,11 @@ func requestBuild(s *server, c *call) (reply, error) {
 	req := build.Request{Name: name, Tags: tags, Key: c.key.ID}
 	req.Limits.CPUs, _ = said[float64](c.words, "cpus")
 	req.Limits.MemoryMiB, _ = said[int](c.words, "memoryMiB")
-	if err := isFree(s, req); err != nil {
+	taken, err := s.origins.IsTemplate(req.Name) // of what else has the name, the store knows
+	if taken {
+		err = fail(http.StatusConflict, "template_exists", "a template that is not built of steps is called %q: choose another name", req.Name)
+	}
+	if err != nil {
 		return reply{}, err
 	}
 	t, b, err := s.Builds.Request(req)
@@ -243,24 +247,6 @@ func orDefault(tag string) string {
 		return build.DefaultTag
 	}
 	return tag
-}
-
-// isFree refuses names that a template of the server has, or a snapshot of the key.
-func isFree(s *server, req build.Request) error {
-	taken, err := s.origins.IsTemplate(req.Name)
-	if err != nil {
-		return err
-	}
-	if taken {
-		return fail(http.StatusConflict, "template_exists", "a template that is not built of steps is called %q: choose another name", req.Name)
-	}
-	snaps, err := s.Snapshots.Snapshots()
-	for _, snap := range snaps {
-		if of, _, _ := strings.Cut(snap.Name, ":"); snap.Key == req.Key && of == req.Name && snap.Config.Build == "" {
-			return fail(http.StatusConflict, "snapshot_exists", "a snapshot is called %q: choose another name", snap.Name)
-		}
-	}
-	return err
 }
 
 // built returns the template that the path names, if the key sees it.
@@ -517,9 +503,6 @@ func assignTags(s *server, c *call) (reply, error) {
 	}
 	tags, err := tagsOf(c.words, t)
 	if err != nil {
-		return reply{}, err
-	}
-	if err := isFree(s, build.Request{Name: t.Name, Key: t.Key, Tags: tags}); err != nil {
 		return reply{}, err
 	}
 	id, err := s.Builds.Tag(c.r.Context(), t.ID, orDefault(from), tags)
