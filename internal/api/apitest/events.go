@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"iter"
 	"math"
 	"slices"
 
@@ -14,6 +15,11 @@ type EventLog struct{ of *Fake }
 
 // Events returns entries of the log.
 func (l *EventLog) Events(_ context.Context, sandbox string, after int64, limit int) ([]store.Event, error) {
+	return l.some(sandbox, limit, slices.All, func(seq int64) bool { return seq > after })
+}
+
+// some returns entries of the log in an order.
+func (l *EventLog) some(sandbox string, limit int, order func([]store.Event) iter.Seq2[int, store.Event], in func(seq int64) bool) ([]store.Event, error) {
 	f := l.of
 	err := f.enter()
 	defer f.mu.Unlock()
@@ -24,8 +30,8 @@ func (l *EventLog) Events(_ context.Context, sandbox string, after int64, limit 
 		return nil, err
 	}
 	var found []store.Event
-	for _, e := range f.log {
-		if e.Seq > after && (sandbox == "" || e.Sandbox == sandbox) && len(found) < limit {
+	for _, e := range order(f.log) {
+		if in(e.Seq) && (sandbox == "" || e.Sandbox == sandbox) && len(found) < limit {
 			found = append(found, e)
 		}
 	}
@@ -49,22 +55,7 @@ func (l *EventLog) EventsAfter(ctx context.Context, of events.Scope, after int64
 
 // EventsBefore returns entries of the log, newest first.
 func (l *EventLog) EventsBefore(_ context.Context, sandbox string, before int64, limit int) ([]store.Event, error) {
-	f := l.of
-	err := f.enter()
-	defer f.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := f.find(sandbox); sandbox != "" && err != nil {
-		return nil, err
-	}
-	var found []store.Event
-	for _, e := range slices.Backward(f.log) {
-		if e.Seq < before && (sandbox == "" || e.Sandbox == sandbox) && len(found) < limit {
-			found = append(found, e)
-		}
-	}
-	return found, nil
+	return l.some(sandbox, limit, slices.Backward, func(seq int64) bool { return seq < before })
 }
 
 // LastEvent returns the Seq of the last entry of the log.

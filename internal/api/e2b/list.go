@@ -87,6 +87,14 @@ func queryOf(r *http.Request) (url.Values, error) {
 	return params, nil
 }
 
+// pageOf returns the query of a list, and how long a page of it may be.
+func pageOf(r *http.Request) (params url.Values, limit int, err error) {
+	if params, err = queryOf(r); err == nil {
+		limit, err = parseCount(params, "limit", maxPage, 1, maxPage)
+	}
+	return params, limit, err
+}
+
 // parseListQuery judges the parameters. An empty one is absent: that is how
 // some clients send what they do not ask for.
 func parseListQuery(params url.Values) (q listQuery, err error) {

@@ -123,11 +123,7 @@ func newName(s *server, c *call, text string) (name, replace string, err error) 
 
 // listSnapshots answers with a page of the snapshots, newest first.
 func listSnapshots(s *server, c *call) (reply, error) {
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	limit, err := parseCount(params, "limit", maxPage, 1, maxPage)
+	params, limit, err := pageOf(c.r)
 	if err != nil {
 		return reply{}, err
 	}

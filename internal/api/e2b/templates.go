@@ -72,11 +72,7 @@ func (s *server) templates(c *call) (reply, error) {
 
 // pageOfTemplates lists them by their ids, in pages.
 func pageOfTemplates(s *server, c *call) (reply, error) {
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	limit, err := parseCount(params, "limit", maxPage, 1, maxPage)
+	params, limit, err := pageOf(c.r)
 	if err != nil {
 		return reply{}, err
 	}

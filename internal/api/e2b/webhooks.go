@@ -146,11 +146,7 @@ type deliveryView struct {
 }
 
 func (s *server) deliveries(c *call) (reply, error) {
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	limit, err := parseCount(params, "limit", maxPage, 1, maxPage)
+	_, limit, err := pageOf(c.r)
 	if err != nil {
 		return reply{}, err
 	}
