@@ -309,7 +309,7 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 		return nil, nil, err
 	}
 	room := held.New()
-	server := newServer(ctx, o, parts{sup, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room}, certificates)
+	server := newServer(ctx, o, parts{sup, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
 	if forSSH != nil {
 		ssh, err := newSSHServer(o, keys, sshKeys, calls, server, room)
 		if err != nil {
@@ -359,6 +359,7 @@ type parts struct {
 	secrets   *secret.Vault
 	calls     *audit.Log
 	room      *held.Room
+	store     store.Store
 }
 
 // newServer puts the dialects, the data plane and what operators look at on
@@ -391,7 +392,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Keys: p.keys, Log: o.Log}))
 	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Room: p.room, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation}))
 	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Auth: p.keys, Domain: o.Domain, SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
-	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
+	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Settings: p.store, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
 	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies(p.room)
 	p.sup.CountHeld(p.room)

@@ -161,6 +161,9 @@ func (s *SQLite) RemoveKey(ctx context.Context, id string) error {
 		if _, err := tx.ExecContext(ctx, `DELETE FROM used_secrets WHERE key = ?`, id); err != nil {
 			return err
 		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM template_settings WHERE key = ?`, id); err != nil {
+			return err
+		}
 		_, err = tx.ExecContext(ctx, `DELETE FROM ssh_keys WHERE key = ?`, id)
 		return err
 	})

@@ -33,6 +33,7 @@ import (
 type SQLite struct {
 	usedSecrets
 	builtTemplates
+	templateSettings
 
 	path string
 
@@ -69,7 +70,7 @@ func Open(ctx context.Context, path string) (_ *SQLite, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &SQLite{path: path, turns: ration.NewFair(1, 1)}
-	s.usedSecrets.s, s.builtTemplates.s = s, s
+	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s = s, s, s
 	defer func() {
 		if err != nil {
 			_ = s.Close() // the first error says more

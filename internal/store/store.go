@@ -252,6 +252,7 @@ type Store interface {
 	Volumes
 	Snapshots
 	BuiltTemplates
+	SettingsOfTemplates
 	Webhooks
 	Secrets
 	// Close flushes and releases the store.
@@ -304,8 +305,8 @@ type Keys interface {
 	// KeysUsed notes when keys were last used, by their ids. Unknown ones are
 	// passed over: they may have just been removed.
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
-	// RemoveKey removes a key, with its SSH keys and secrets; errdef.NotFound if
-	// there is none of that id.
+	// RemoveKey removes a key, with its SSH keys, secrets and what it said of
+	// templates; errdef.NotFound if there is none of that id.
 	RemoveKey(ctx context.Context, id string) error
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
@@ -216,17 +215,12 @@ func TestNetworksAtOnce(t *testing.T) {
 		t.Errorf("internet: %v, %v", *a.AllowInternet, *b.AllowInternet)
 	}
 	fails(t, w.do(apitest.FullKey, post, "/v1/fork", `{"template":"base","id":"a"}`), http.StatusNotFound, "not_found", "") // another key said nothing
-	ps := newPostures(held.New(), func(_, _ string) bool { return false })
-	at := time.Unix(0, 0)
-	if ps.set("k", "t", posture{}, at) != nil || ps.set("k", "t", posture{internet: true}, at.Add(waitFor)) != nil {
-		t.Error("what nobody came for is kept for ever")
-	}
 }
 
 func TestIdempotency(t *testing.T) {
 	var o Options
 	w := newWorld(t, func(of *Options) { o = *of })
-	object(t, w.do(apitest.GoodKey, post, "/v1/templates", `{"id":"python"}`), http.StatusOK)
+	object(t, w.do(apitest.GoodKey, post, "/v1/templates", `{"id":"python","network":{"egress":"allow"}}`), http.StatusOK)
 	send := func(body string) *httptest.ResponseRecorder {
 		return w.do(apitest.GoodKey, post, "/v1/fork", body, "Idempotency-Key", "00112233445566778899aabbccddeeff")
 	}
@@ -239,7 +233,11 @@ func TestIdempotency(t *testing.T) {
 	if got := object(t, send(`{"id":"a","template":"python"}`), http.StatusOK); got["id"] != "a" || got["template_id"] != "python" || len(w.Fake.Created) != 1 {
 		t.Errorf("after a restart the create gave %v", got)
 	}
-	fails(t, w.do(apitest.GoodKey, post, "/v1/fork", `{"template":"python","id":"c"}`), http.StatusNotFound, "not_found", "")
+	// What was said of a template holds after it too.
+	object(t, w.do(apitest.GoodKey, post, "/v1/fork", `{"template":"python","id":"c"}`), http.StatusOK)
+	if c := w.Fake.Created[1].Config; !*c.AllowInternet {
+		t.Error("a create after the restart has another network")
+	}
 }
 
 func TestCeiling(t *testing.T) {

@@ -73,13 +73,17 @@ func create(s *server, c *call) (any, error) {
 		return nil, err
 	}
 	begin := time.Now()
-	// Before all else: what was said of the template is not known after a restart.
+	// Before all else: what was said of the template may be known no longer.
 	if sb, made, err := s.Sandboxes.Made(c.ctx, req.Config); err != nil {
 		return nil, err
 	} else if made {
 		return s.made(c, sb, template, begin), nil
 	}
-	p, known := s.postures.use(c.key.ID, template) // first: also a create that is refused was the one to come
+	// First: also a create that is refused was the one to come.
+	said, known, err := s.Settings.UseTemplateSettings(c.ctx, c.key.ID, template, time.Now())
+	if err != nil {
+		return nil, err
+	}
 	if w, given := c.words["region"]; given {
 		return nil, notSupported(w.Path, "this server is in one place", "leave it out")
 	}
@@ -87,11 +91,11 @@ func create(s *server, c *call) (any, error) {
 		return nil, err
 	}
 	if !known {
-		return nil, errdef.New(errdef.NotFound, "template_not_found", "template %q was not created with this API key since the server's start", template).
+		return nil, errdef.New(errdef.NotFound, "template_not_found", "template %q was not created with this API key in the last %d hours", template, int(store.SettingsLife.Hours())).
 			WithRemedy("create it first, as mitos.create() does: POST %s/templates", v1)
 	}
 	req.Settings.Timeout = s.MaxTimeout
-	p.apply(&req)
+	apply(said, &req)
 	if err := s.startFrom(c, template, &req); err != nil {
 		return nil, err
 	}

@@ -66,6 +66,10 @@ type Snapshots interface {
 	Snapshot(key, ref string) (store.Snapshot, error)
 }
 
+// Settings keeps what API keys say of templates, which the SDK does before every create,
+// in a call of its own.
+type Settings = store.SettingsOfTemplates
+
 // Authenticator knows the API keys.
 type Authenticator interface {
 	auth.Checker
@@ -78,6 +82,7 @@ type Options struct {
 	Templates Templates     // required
 	Snapshots Snapshots     // required
 	Builds    origin.Builds // required
+	Settings  Settings      // required
 	Auth      Authenticator // required
 	// Domain is the wildcard domain of sandboxes; empty where preview links go by
 	// path.
@@ -88,16 +93,15 @@ type Options struct {
 	// Judge returns why a create would be refused, by what it asks for alone; nil for
 	// never.
 	Judge func(supervisor.CreateRequest) error
-	Room  *held.Room   // where what is kept counts; nil for one of its own
+	Room  *held.Room   // where what waits for clients counts; nil for one of its own
 	Log   *slog.Logger // nil discards
 }
 
 // server is the handler.
 type server struct {
 	Options
-	router   httpapi.Router[route]
-	origins  origin.Origins // what sandboxes start from
-	postures *postures
+	router  httpapi.Router[route]
+	origins origin.Origins // what sandboxes start from
 }
 
 // New returns the handler of everything below [Prefix].
@@ -111,9 +115,7 @@ func New(o Options) http.Handler {
 	if o.Judge == nil {
 		o.Judge = func(supervisor.CreateRequest) error { return nil }
 	}
-	s := &server{Options: o, router: newRouter(), origins: origin.Origins{Templates: o.Templates, Snapshots: o.Snapshots, Builds: o.Builds}}
-	s.postures = newPostures(o.Room, s.missing)
-	return s
+	return &server{Options: o, router: newRouter(), origins: origin.Origins{Templates: o.Templates, Snapshots: o.Snapshots, Builds: o.Builds}}
 }
 
 // Owns reports whether a request is of this dialect, by its path alone.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -57,19 +56,6 @@ func (s *server) startFrom(c *call, template string, req *supervisor.CreateReque
 	return err
 }
 
-// missing reports whether there is no template any more that a key may mean by a name,
-// or anybody by an id.
-func (s *server) missing(key, template string) bool {
-	if template == usual {
-		return false
-	}
-	_, err := s.Templates.Template(template)
-	if errdef.Is(err, errdef.NotFound) {
-		_, err = s.origins.Snapshot(store.Key{ID: key, Role: store.RoleFull}, origin.Ref(template))
-	}
-	return errdef.Is(err, errdef.NotFound)
-}
-
 // ensureTemplate says what the sandboxes of a template may reach and take. The
 // template itself is there already, or there is none.
 func ensureTemplate(s *server, c *call) (any, error) {
@@ -81,17 +67,17 @@ func ensureTemplate(s *server, c *call) (any, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	p, err := postureOf(c.words)
+	said, err := settingsOf(c.words)
 	if err != nil {
 		return nil, err
 	}
 	req := supervisor.CreateRequest{Config: store.Config{Key: c.key.ID}}
 	req.Settings.Timeout = s.MaxTimeout // as of a create that says nothing of it
-	p.apply(&req)
+	apply(said, &req)
 	if err := s.Judge(req); err != nil {
 		return nil, err
 	}
-	if err := s.postures.set(c.key.ID, id, p, time.Now()); err != nil {
+	if err := s.Settings.SetTemplateSettings(c.ctx, c.key.ID, id, said, time.Now()); err != nil {
 		return nil, err
 	}
 	t, err := s.Templates.Template(from.Template)
@@ -101,49 +87,41 @@ func ensureTemplate(s *server, c *call) (any, error) {
 	return viewTemplate(id, t), nil
 }
 
-// posture is what a template says of every sandbox that is made of it.
-type posture struct {
-	internet bool     // to reach what no rule allows
-	allow    []string // addresses, networks and names
-	inbound  bool     // its ports are open without a token
-	cpus     float64  // 0 for the server's own
-	memory   int      // in MiB, likewise
-}
-
-// postureOf reads it. Nothing said is nothing reached, either way.
-func postureOf(words map[string]body.Said) (posture, error) {
+// settingsOf reads what is said of every sandbox that is made of a template. Nothing said
+// is nothing reached, either way.
+func settingsOf(words map[string]body.Said) (store.TemplateSettings, error) {
 	flag := func(name string) bool {
-		w, said := words[name]
-		return said && w.Value.(bool)
+		w, given := words[name]
+		return given && w.Value.(bool)
 	}
-	p := posture{internet: flag("network.egress"), inbound: flag("network.inbound")}
+	said := store.TemplateSettings{Internet: flag("network.egress"), PublicPorts: flag("network.inbound")}
 	for _, name := range []string{"network.allow_domains", "network.allow_cidrs"} {
-		w, said := words[name]
-		if !said {
+		w, given := words[name]
+		if !given {
 			continue
 		}
 		for _, rule := range w.Value.([]string) {
 			if host, port, err := net.SplitHostPort(rule); err == nil && name == "network.allow_domains" {
-				return posture{}, errdef.New(errdef.Unsupported, "not_supported", "%q has %q, and a rule here is for all ports of a host", name, body.Short(rule)).
+				return store.TemplateSettings{}, errdef.New(errdef.Unsupported, "not_supported", "%q has %q, and a rule here is for all ports of a host", name, body.Short(rule)).
 					WithRemedy("allow %q without port %s", host, body.Short(port)).With("field", name)
 			}
-			p.allow = append(p.allow, rule)
+			said.AllowOut = append(said.AllowOut, rule)
 		}
 	}
-	if w, said := words["resources.vcpu_count"]; said {
-		p.cpus = w.Value.(float64)
+	if w, given := words["resources.vcpu_count"]; given {
+		said.CPUs = w.Value.(float64)
 	}
-	if w, said := words["resources.mem_size_mib"]; said {
-		p.memory = w.Value.(int)
+	if w, given := words["resources.mem_size_mib"]; given {
+		said.MemoryMiB = w.Value.(int)
 	}
 	if flag("network.block") {
-		p.internet, p.allow = false, nil // as mitos has it, it overrides the rest
+		said.Internet, said.AllowOut = false, nil // as mitos has it, it overrides the rest
 	}
-	return p, nil
+	return said, nil
 }
 
-// apply makes a new sandbox be so.
-func (p posture) apply(req *supervisor.CreateRequest) {
-	req.Config.AllowInternet, req.Config.AllowOut, req.Config.PrivatePorts = &p.internet, p.allow, !p.inbound
-	req.Config.Limits = store.Limits{CPUs: p.cpus, MemoryMiB: p.memory}
+// apply makes a new sandbox be as was said of its template.
+func apply(said store.TemplateSettings, req *supervisor.CreateRequest) {
+	req.Config.AllowInternet, req.Config.AllowOut, req.Config.PrivatePorts = &said.Internet, said.AllowOut, !said.PublicPorts
+	req.Config.Limits = store.Limits{CPUs: said.CPUs, MemoryMiB: said.MemoryMiB}
 }

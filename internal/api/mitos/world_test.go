@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
@@ -58,7 +59,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	t.Helper()
 	w := &world{World: apitest.NewWorld(t)}
 	w.in = &sandboxes{Fake: w.Fake, Snapshots: apitest.NewSnapshots(w.Fake)}
-	o := Options{Sandboxes: w.in, Templates: apitest.NewTemplates(w.Fake), Snapshots: w.in.Snapshots, Builds: apitest.NewBuilds(), Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.in, Templates: apitest.NewTemplates(w.Fake), Snapshots: w.in.Snapshots, Builds: apitest.NewBuilds(), Settings: memstore.Open(memstore.NewData(), memstore.Hooks{}), Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

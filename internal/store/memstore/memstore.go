@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -48,23 +49,24 @@ type Hooks struct {
 
 // Data is what the stores opened over it share.
 type Data struct {
-	mu      sync.Mutex
-	births  []birth // of sandboxes, oldest first; some may have been forgotten
-	born    int64   // how many there were
-	gone    int     // how many were forgotten, and are among births
-	boxes   map[string]stored
-	names   map[claim]string // of the sandboxes that have not ended
-	bound   map[claim]string // the sandboxes that idempotency keys have made
-	events  []event          // oldest first; of forgotten sandboxes too
-	seq     int64
-	keys    []store.Key
-	sshKeys []store.SSHKey
-	used    []store.Secret
-	volumes []store.Volume
-	snaps   []snapshot
-	built   map[string]template // by id
-	hooks   []store.Webhook
-	secrets map[string][]byte
+	mu       sync.Mutex
+	births   []birth // of sandboxes, oldest first; some may have been forgotten
+	born     int64   // how many there were
+	gone     int     // how many were forgotten, and are among births
+	boxes    map[string]stored
+	names    map[claim]string // of the sandboxes that have not ended
+	bound    map[claim]string // the sandboxes that idempotency keys have made
+	events   []event          // oldest first; of forgotten sandboxes too
+	seq      int64
+	keys     []store.Key
+	sshKeys  []store.SSHKey
+	used     []store.Secret
+	volumes  []store.Volume
+	snaps    []snapshot
+	built    map[string]template // by id
+	settings map[claim]settings  // by API key and template
+	hooks    []store.Webhook
+	secrets  map[string][]byte
 }
 
 // stored is a record in the form that survives, and as it was given, with its
@@ -104,7 +106,7 @@ type event struct {
 
 // NewData returns data with nothing in it.
 func NewData() *Data {
-	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, secrets: map[string][]byte{}}
+	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, secrets: map[string][]byte{}}
 }
 
 // Get returns the record of a sandbox as it was last committed. It is cheap,
@@ -425,6 +427,7 @@ func (s *Store) RemoveKey(_ context.Context, id string) error {
 	}
 	without(&s.d.sshKeys, func(k store.SSHKey) bool { return k.Key == id })
 	without(&s.d.used, func(x store.Secret) bool { return x.Key == id })
+	maps.DeleteFunc(s.d.settings, func(as claim, _ settings) bool { return as.key == id })
 	return nil
 }
 

@@ -74,6 +74,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"OpenBuilds", testOpenBuilds},
 		{"TemplateOrSnapshot", testTemplateOrSnapshot},
 		{"Results", testResults},
+		{"TemplateSettings", testTemplateSettings},
+		{"TemplateSettingsWriters", testTemplateSettingsWriters},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
