@@ -391,7 +391,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 	}))
 	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Keys: p.keys, Log: o.Log}))
 	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Room: p.room, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation}))
-	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Auth: p.keys, Domain: o.Domain, SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
+	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Contexts: p.store, Auth: p.keys, Domain: o.Domain, SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
 	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Settings: p.store, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
 	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies(p.room)

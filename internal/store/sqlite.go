@@ -34,6 +34,7 @@ type SQLite struct {
 	usedSecrets
 	builtTemplates
 	templateSettings
+	codeContexts
 
 	path string
 
@@ -70,7 +71,7 @@ func Open(ctx context.Context, path string) (_ *SQLite, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &SQLite{path: path, turns: ration.NewFair(1, 1)}
-	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s = s, s, s
+	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s, s.codeContexts.s = s, s, s, s
 	defer func() {
 		if err != nil {
 			_ = s.Close() // the first error says more
@@ -207,6 +208,9 @@ func (s *SQLite) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 			}
 		}
 		if err := trim(ctx, tx, sb, len(events)); err != nil {
+			return err
+		}
+		if err := dropContexts(ctx, tx, sb); err != nil {
 			return err
 		}
 		if err := also(ctx, tx); err != nil {

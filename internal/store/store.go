@@ -253,6 +253,7 @@ type Store interface {
 	Snapshots
 	BuiltTemplates
 	SettingsOfTemplates
+	CodeContexts
 	Webhooks
 	Secrets
 	// Close flushes and releases the store.

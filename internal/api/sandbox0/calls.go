@@ -134,11 +134,18 @@ func (s *server) open(c *call, g guest.Guest, made *codeContext) error {
 		return err
 	}
 	made.generation = sb.Record.Generation
-	if err := s.contexts.add(c.sandbox, made); err != nil {
+	if err := s.contexts.add(c.r.Context(), made); err != nil {
 		return err
 	}
-	if err := start(); err != nil {
-		s.contexts.remove(c.sandbox, made)
+	err = start()
+	if err == nil && made.kind == repl {
+		err = s.contexts.store(c.r.Context(), made) // with its kernel
+	}
+	if err != nil {
+		// The client may have gone, and the row must not stay.
+		if err := s.contexts.remove(s.contexts.ctx, made); err != nil {
+			return err
+		}
 		if errors.Is(err, errNoKernel) {
 			err = fail(http.StatusBadRequest, codeInvalid, "this sandbox has no REPL for %.80q", made.alias)
 		}
@@ -149,7 +156,7 @@ func (s *server) open(c *call, g guest.Guest, made *codeContext) error {
 
 // asked returns the context that a body describes.
 func (s *server) asked(c *call, w words) (*codeContext, error) {
-	made := &codeContext{id: newContextID(), kind: repl, created: time.Now(), out: newOutput(s.Room.Output(c.key.ID)), record: s.Room.Record(c.key.ID)}
+	made := s.contexts.newContext(c.sandbox, c.key.ID, repl)
 	command, isCommand := said[[]string](w, "cmd.command")
 	kind, named := said[string](w, "type")
 	if named {
@@ -224,7 +231,9 @@ func (s *server) deleteContext(c *call) (reply, error) {
 	if err := s.contexts.end(c.r.Context(), g, found); err != nil {
 		return reply{}, err
 	}
-	s.contexts.remove(c.sandbox, found)
+	if err := s.contexts.remove(c.r.Context(), found); err != nil {
+		return reply{}, err
+	}
 	return done("deleted")
 }
 
@@ -271,6 +280,9 @@ func (s *server) restartContext(c *call) (reply, error) {
 		return reply{}, err
 	}
 	if err := s.contexts.start(c.r.Context(), g, found); err != nil {
+		return reply{}, err
+	}
+	if err := s.contexts.store(c.r.Context(), found); err != nil {
 		return reply{}, err
 	}
 	return ok(viewContext(found, false))

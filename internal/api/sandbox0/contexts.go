@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -21,11 +22,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // Bounds of contexts.
 const (
-	maxContexts = 64 // of a sandbox, those that have ended included
 	// contextCost is what one takes besides its texts: it is followed, and written down.
 	contextCost = 32 << 10
 	// tidyEvery is how often contexts of sandboxes that are gone are looked for.
@@ -38,25 +39,46 @@ const (
 // after a restart of this server.
 const tagPrefix = "sandbox0:"
 
-// contexts are those of all sandboxes. What runs is the agent's to know; here is
-// what it has printed, and how it ended.
+// contexts are those of all sandboxes. What runs is the agent's to know, and what there
+// is and how it ended the store's; here is what it has printed.
 type contexts struct {
 	ctx       context.Context // of what outlives a request; it ends with the server
 	sandboxes Sandboxes
+	rows      store.CodeContexts
 	room      *held.Room
+	log       *slog.Logger
 
 	mu   sync.Mutex
-	of   map[string]map[string]*codeContext // by sandbox and id
+	of   map[string]*shelf // by sandbox
 	tidy time.Time
 }
 
-func newContexts(ctx context.Context, sandboxes Sandboxes, room *held.Room) *contexts {
-	return &contexts{ctx: ctx, sandboxes: sandboxes, room: room, of: map[string]map[string]*codeContext{}}
+// shelf has the contexts of a sandbox.
+type shelf struct {
+	rows sync.Mutex              // held while rows are compared, added or removed; taken before mu of contexts
+	all  map[string]*codeContext // by id
+}
+
+func newContexts(ctx context.Context, o Options) *contexts {
+	return &contexts{ctx: ctx, sandboxes: o.Sandboxes, rows: o.Contexts, room: o.Room, log: o.Log, of: map[string]*shelf{}}
+}
+
+// shelf returns that of a sandbox.
+func (cs *contexts) shelf(sandbox string) *shelf {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.of[sandbox] == nil {
+		cs.of[sandbox] = &shelf{all: map[string]*codeContext{}}
+	}
+	return cs.of[sandbox]
 }
 
 // codeContext is a command, or a REPL.
 type codeContext struct {
 	id, kind, alias string
+	sandbox, key    string
+	save            func(*codeContext) // writes down that it has ended
+	saving          sync.Mutex         // held while it is written down, so that the last word is the latest; taken before mu
 	command         []string
 	cwd             string
 	env             map[string]string
@@ -78,7 +100,9 @@ type run struct {
 	over      chan struct{} // closed when the process has ended
 	exit      *int32
 	state     string
+	ending    bool // exit and state are known, and being written down
 	following bool
+	loaded    bool          // its end is from the store
 	broken    error         // why nobody follows it any more, though it has not ended
 	left      chan struct{} // closed when following ends
 }
@@ -114,8 +138,13 @@ func (cs *contexts) forget(sandbox string) {
 	cs.mu.Lock()
 	gone := cs.of[sandbox]
 	delete(cs.of, sandbox)
+	var all []*codeContext
+	if gone != nil {
+		all = slices.Collect(maps.Values(gone.all))
+		clear(gone.all)
+	}
 	cs.mu.Unlock()
-	for _, c := range gone {
+	for _, c := range all {
 		c.drop()
 	}
 }
@@ -160,7 +189,11 @@ func (cs *contexts) clean() {
 func (cs *contexts) list(sandbox string) []*codeContext {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return slices.SortedFunc(maps.Values(cs.of[sandbox]), func(a, b *codeContext) int {
+	has := cs.of[sandbox]
+	if has == nil {
+		return nil
+	}
+	return slices.SortedFunc(maps.Values(has.all), func(a, b *codeContext) int {
 		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.id, b.id))
 	})
 }
@@ -168,51 +201,10 @@ func (cs *contexts) list(sandbox string) []*codeContext {
 func (cs *contexts) get(sandbox, id string) (*codeContext, error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if c := cs.of[sandbox][id]; c != nil {
-		return c, nil
+	if has := cs.of[sandbox]; has != nil && has.all[id] != nil {
+		return has.all[id], nil
 	}
 	return nil, fail(http.StatusNotFound, codeContextNotFound, "sandbox %s has no context %.80q: GET …/contexts lists those it has", sandbox, id)
-}
-
-// add makes a context known. The oldest that has ended makes room for it.
-func (cs *contexts) add(sandbox string, c *codeContext) error {
-	cs.clean()
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if cs.of[sandbox] == nil {
-		cs.of[sandbox] = map[string]*codeContext{}
-	}
-	has := cs.of[sandbox]
-	if len(has) >= maxContexts {
-		var oldest *codeContext
-		for _, other := range has {
-			other.mu.Lock()
-			ended := other.run != nil && other.run.ended()
-			other.mu.Unlock()
-			if ended && (oldest == nil || other.created.Before(oldest.created)) {
-				oldest = other
-			}
-		}
-		if oldest == nil {
-			return fail(http.StatusTooManyRequests, codeQuota, "sandbox %s has %d contexts, which is as many as it may have: delete some", sandbox, len(has))
-		}
-		delete(has, oldest.id)
-		oldest.drop()
-	}
-	if !c.record.Grow(c.cost()) {
-		return fail(http.StatusTooManyRequests, codeQuota, "the contexts of this API key, or of all, take as much memory as they may: delete some")
-	}
-	has[c.id] = c
-	return nil
-}
-
-func (cs *contexts) remove(sandbox string, c *codeContext) {
-	cs.mu.Lock()
-	if cs.of[sandbox][c.id] == c {
-		delete(cs.of[sandbox], c.id)
-	}
-	cs.mu.Unlock()
-	c.drop()
 }
 
 func newContextID() string { return "ctx-" + strings.ToLower(rand.Text()[:16]) }
@@ -314,10 +306,15 @@ func (c *codeContext) follow(r *run, p *guest.Process) {
 	}
 }
 
+// finish writes down how a process ended before anybody is told.
 func (c *codeContext) finish(r *run, exit int32) {
 	c.mu.Lock()
+	r.exit, r.state, r.ending = &exit, stateOf(exit), true
+	c.mu.Unlock()
+	c.save(c)
+	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.exit, r.state, r.following = &exit, stateOf(exit), false
+	r.following = false
 	close(r.over)
 	close(r.left)
 }
@@ -326,9 +323,14 @@ func (c *codeContext) finish(r *run, exit int32) {
 // it then, or a boot has left nothing of it.
 func (c *codeContext) vanish() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r := c.run; !r.ended() && !r.following {
+	r := c.run
+	gone := !r.ended() && !r.following
+	if gone {
 		close(r.over)
+	}
+	c.mu.Unlock()
+	if gone {
+		c.save(c)
 	}
 }
 
@@ -370,6 +372,9 @@ func (cs *contexts) meet(ctx context.Context, g guest.Guest) error {
 			running[id] = p
 		}
 	}
+	if err := cs.load(ctx, g.ID); err != nil {
+		return err
+	}
 	for _, c := range cs.list(g.ID) {
 		if c.kind == repl {
 			continue
@@ -377,6 +382,9 @@ func (cs *contexts) meet(ctx context.Context, g guest.Guest) error {
 		p := running[c.id]
 		delete(running, c.id)
 		c.mu.Lock()
+		if p != nil && c.run != nil && c.run.loaded && c.run.ended() { // it was started again, and the server ended before that was written down
+			c.run = &run{over: make(chan struct{}), left: make(chan struct{})}
+		}
 		lost := c.run != nil && !c.run.ended() && !c.run.following
 		c.mu.Unlock()
 		switch {
@@ -400,19 +408,18 @@ func (cs *contexts) meet(ctx context.Context, g guest.Guest) error {
 	return cs.meetKernels(ctx, g)
 }
 
-// adopt makes a process known that an earlier server started for a client.
+// adopt makes a process known of which no row tells: it is one of the sandbox that this
+// one was forked from, or of a server that had no rows.
 func (cs *contexts) adopt(ctx context.Context, g guest.Guest, id string, p *process.ProcessInfo) error {
-	key := strings.TrimPrefix(g.Actor, "key:")
-	c := &codeContext{
-		id: id, kind: cmd, command: append([]string{p.GetConfig().GetCmd()}, p.GetConfig().GetArgs()...),
-		cwd: p.GetConfig().GetCwd(), env: p.GetConfig().GetEnvs(), created: time.Now(), out: newOutput(cs.room.Output(key)), record: cs.room.Record(key),
-		run: &run{over: make(chan struct{}), left: make(chan struct{})},
-	}
-	if err := cs.add(g.ID, c); err != nil {
+	c := cs.newContext(g.ID, strings.TrimPrefix(g.Actor, "key:"), cmd)
+	c.id, c.command = id, append([]string{p.GetConfig().GetCmd()}, p.GetConfig().GetArgs()...)
+	c.cwd, c.env = p.GetConfig().GetCwd(), p.GetConfig().GetEnvs()
+	c.run = &run{over: make(chan struct{}), left: make(chan struct{})}
+	if err := cs.add(ctx, c); err != nil {
 		return nil // there are too many to keep
 	}
 	if err := cs.rejoin(ctx, g, c); err != nil {
-		cs.remove(g.ID, c)
+		return cs.remove(ctx, c)
 	}
 	return nil
 }

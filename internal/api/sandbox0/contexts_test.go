@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // shell is the body of a context that runs a script.
@@ -301,14 +303,76 @@ func TestEffects(t *testing.T) {
 	}
 }
 
-// TestRestartOfTheServer has a command found again by another server.
+// TestRestartOfTheServer has contexts be after it what they were before.
 func TestRestartOfTheServer(t *testing.T) {
 	w := newWorld(t)
 	id := w.claim("")
+	at := all + "/" + id + "/contexts/"
+	restart := func() {
+		w.HTTP = New(t.Context(), Options{Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Volumes: w.Fake, Contexts: w.rows, Auth: apitest.Keyring{}})
+	}
+	made := []map[string]any{
+		w.context(id, `{"cmd":{"command":["sh","-c","while read x; do echo got $x; done; exit 5"]},"env_vars":{"A":"b"},"cwd":"/"}`),
+		w.context(id, `{"cmd":{"command":["cat"]},"pty_size":{"rows":10,"cols":20}}`),
+		w.context(id, `{"repl":{"alias":"node"},"env_vars":{"A":"b"}}`),
+		w.context(id, shell("exit 3", true)),
+	}
+	var ids []string
+	for _, v := range made {
+		ids = append(ids, v["id"].(string))
+	}
+	restart()
+	for i, v := range data(w.Do("GET", all+"/"+id+"/contexts", ""), 200)["contexts"].([]any) {
+		delete(made[i], "output_raw")
+		delete(made[i], "stdout")
+		delete(made[i], "stderr")
+		if !reflect.DeepEqual(v, any(made[i])) {
+			t.Errorf("context %d is %v, was %v", i, v, made[i])
+		}
+	}
+	if made[3]["exit_code"] != 3. || made[3]["state"] != "crashed" {
+		t.Errorf("it has ended as %v", made[3])
+	}
+	data(w.Do("POST", at+ids[0]+"/input", `{"data":"one\n"}`), 200)
+	w.await(id, ids[0], func(v map[string]any) bool { return v["stdout"] == "got one\n" })
+	data(w.Do("POST", at+ids[1]+"/input", `{"data":"x"}`), 200)
+	data(w.Do("POST", at+ids[1]+"/resize", `{"rows":3,"cols":3}`), 200)
+	if in := w.inside.processes.typed; in != "x" {
+		t.Errorf("the terminal got %q", in)
+	}
+	if v := data(w.Do("POST", at+ids[2]+"/exec", `{"data":"x"}`), 200); v["stdout"] != "javascript:x:b\n42\n" {
+		t.Errorf("the REPL said %v", v)
+	}
+	// One that is started again has not ended, and how it ends then is known once more.
+	data(w.Do("POST", at+ids[3]+"/restart", ""), 200)
+	w.await(id, ids[3], ended)
+	data(w.Do("DELETE", at+ids[0], ""), 200)
+	data(w.Do("POST", at+ids[1]+"/signal", `{"signal":"KILL"}`), 200)
+	w.await(id, ids[1], ended)
+	restart()
+	if got := w.contexts(id); !slices.Equal(got, ids[1:]) {
+		t.Fatalf("after another restart there are %v, want %v", got, ids[1:])
+	}
+	for i, state := range map[int]string{1: "killed", 3: "crashed"} {
+		if v := data(w.Do("GET", at+ids[i], ""), 200); v["running"] != false || v["state"] != state {
+			t.Errorf("context %d is %v, want it %s", i, v, state)
+		}
+	}
+}
+
+// TestContextsOfAnEarlierServer: what no row tells of is found by its process.
+func TestContextsOfAnEarlierServer(t *testing.T) {
+	w := newWorld(t)
+	id := w.claim("")
 	ctx := w.context(id, shell("while read x; do echo got $x; done", false))["id"].(string)
-	w.HTTP = New(t.Context(), Options{Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Volumes: w.Fake, Auth: apitest.Keyring{}})
-	if got := w.contexts(id); !slices.Equal(got, []string{ctx}) {
-		t.Fatalf("found %v", got)
+	if err := w.rows.RemoveContext(t.Context(), id, ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w.HTTP = New(t.Context(), Options{Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: apitest.NewSnapshots(w.Fake), Builds: apitest.NewBuilds(), Volumes: w.Fake, Contexts: w.rows, Auth: apitest.Keyring{}})
+		if got := w.contexts(id); !slices.Equal(got, []string{ctx}) {
+			t.Fatalf("found %v", got)
+		}
 	}
 	data(w.Do("POST", all+"/"+id+"/contexts/"+ctx+"/input", `{"data":"one\n"}`), 200)
 	w.await(id, ctx, func(v map[string]any) bool { return v["stdout"] == "got one\n" && v["type"] == "cmd" })
@@ -320,9 +384,9 @@ func TestContextsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	id := w.claim("")
 	first := w.context(id, shell("exit 0", true))["id"].(string)
-	for range maxContexts {
+	for range store.MostContexts {
 		w.context(id, `{}`)
-		if len(w.contexts(id)) == maxContexts {
+		if len(w.contexts(id)) == store.MostContexts {
 			break
 		}
 	}

@@ -132,7 +132,9 @@ func (cs *contexts) meetKernels(ctx context.Context, g guest.Guest) error {
 	}
 	for _, c := range unsure {
 		if !there[c.kernel] {
-			cs.remove(g.ID, c)
+			if err := cs.remove(ctx, c); err != nil {
+				return err
+			}
 			continue
 		}
 		c.mu.Lock()
@@ -174,8 +176,9 @@ func (cs *contexts) evaluate(ctx context.Context, g guest.Guest, c *codeContext,
 	}
 	res, err := interpret(ctx, g, http.MethodPost, agentapi.PathCode, ask)
 	if errors.Is(err, errNoKernel) {
-		cs.remove(g.ID, c)
-		_, err = cs.get(g.ID, c.id)
+		if err = cs.remove(ctx, c); err == nil {
+			_, err = cs.get(g.ID, c.id)
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -70,6 +70,7 @@ type Options struct {
 	Builds     origin.Builds
 	Volumes    Volumes
 	Services   Services
+	Contexts   store.CodeContexts
 	Domain     string // below which sandboxes have names; may be empty
 	SSHListen  string // where SSH clients are served; empty for nowhere
 	Auth       Authenticator
@@ -97,7 +98,7 @@ func New(ctx context.Context, o Options) http.Handler {
 	if o.Room == nil {
 		o.Room = held.New()
 	}
-	return &server{Options: o, router: newRouter(), origins: origin.Origins{Templates: o.Templates, Snapshots: o.Snapshots, Builds: o.Builds}, contexts: newContexts(ctx, o.Sandboxes, o.Room), listings: ration.New(maxListings)}
+	return &server{Options: o, router: newRouter(), origins: origin.Origins{Templates: o.Templates, Snapshots: o.Snapshots, Builds: o.Builds}, contexts: newContexts(ctx, o), listings: ration.New(maxListings)}
 }
 
 // generation is what differs between the clients of 0.9 and of 0.10.

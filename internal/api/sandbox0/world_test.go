@@ -25,6 +25,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
@@ -37,16 +39,33 @@ var soon = testmode.Patience() // for what should come at once
 type world struct {
 	*apitest.World
 	inside *inside
+	rows   rows
+}
+
+// rows is a store that learns of the fake supervisor's sandboxes when something is
+// stored of them.
+type rows struct {
+	*memstore.Store
+	fake *apitest.Fake
+}
+
+func (r rows) AddContext(ctx context.Context, c store.CodeContext) (string, error) {
+	if sb, err := r.fake.Find(ctx, c.Sandbox); err == nil {
+		sb.Rev = 0
+		_ = r.Commit(ctx, sb, nil) // fails for one that is known
+	}
+	return r.Store.AddContext(ctx, c)
 }
 
 func newWorld(t *testing.T, change ...func(*Options)) *world {
 	t.Helper()
 	w := &world{World: apitest.NewWorld(t)}
 	w.inside = newInside(t, w.Fake)
+	w.rows = rows{memstore.Open(memstore.NewData(), memstore.Hooks{}), w.Fake}
 	builds, snapshots := apitest.NewBuilds(), apitest.NewSnapshots(w.Fake)
 	snapshots.Built = builds
 	o := Options{
-		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: snapshots, Builds: builds, Volumes: w.Fake, Services: apitest.NewServices(w.Fake),
+		Sandboxes: w.inside, Templates: apitest.NewTemplates(w.Fake), Snapshots: snapshots, Builds: builds, Volumes: w.Fake, Services: apitest.NewServices(w.Fake), Contexts: w.rows,
 		Auth: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(w.Log, nil)),
 	}
 	for _, c := range change {
@@ -194,9 +213,10 @@ func (in *inside) cut(id string) {
 // processes is an agent's service whose processes run on this machine.
 type processes struct {
 	processconnect.UnimplementedProcessHandler
-	t   *testing.T
-	mu  sync.Mutex
-	all []*child
+	t     *testing.T
+	mu    sync.Mutex
+	all   []*child
+	typed string // into terminals
 }
 
 type child struct {
@@ -359,10 +379,22 @@ func (ps *processes) SendInput(_ context.Context, req *connect.Request[process.S
 	if err != nil {
 		return nil, err
 	}
+	if typed := req.Msg.GetInput().GetPty(); typed != nil {
+		ps.mu.Lock()
+		ps.typed += string(typed)
+		ps.mu.Unlock()
+		return connect.NewResponse(&process.SendInputResponse{}), nil
+	}
 	if _, err := c.stdin.Write(req.Msg.GetInput().GetStdin()); err != nil {
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
 	return connect.NewResponse(&process.SendInputResponse{}), nil
+}
+
+// Update takes any size of a terminal.
+func (ps *processes) Update(_ context.Context, req *connect.Request[process.UpdateRequest]) (*connect.Response[process.UpdateResponse], error) {
+	_, err := ps.find(req.Msg.GetProcess())
+	return connect.NewResponse(&process.UpdateResponse{}), err
 }
 
 func (ps *processes) SendSignal(_ context.Context, req *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {

@@ -63,8 +63,9 @@ type Data struct {
 	used     []store.Secret
 	volumes  []store.Volume
 	snaps    []snapshot
-	built    map[string]template // by id
-	settings map[claim]settings  // by API key and template
+	built    map[string]template            // by id
+	settings map[claim]settings             // by API key and template
+	contexts map[string][]store.CodeContext // by sandbox, oldest first
 	hooks    []store.Webhook
 	secrets  map[string][]byte
 }
@@ -106,7 +107,7 @@ type event struct {
 
 // NewData returns data with nothing in it.
 func NewData() *Data {
-	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, secrets: map[string][]byte{}}
+	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, secrets: map[string][]byte{}}
 }
 
 // Get returns the record of a sandbox as it was last committed. It is cheap,
@@ -120,6 +121,7 @@ func (d *Data) Get(id string) (store.Sandbox, bool) {
 
 // Store implements store.Store.
 type Store struct {
+	codeContexts
 	d     *Data
 	hooks Hooks
 }
@@ -127,7 +129,9 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 // Open returns a store over data.
-func Open(d *Data, hooks Hooks) *Store { return &Store{d: d, hooks: hooks} }
+func Open(d *Data, hooks Hooks) *Store {
+	return &Store{codeContexts: codeContexts{d}, d: d, hooks: hooks}
+}
 
 // Close implements store.Store.
 func (s *Store) Close() error { return nil }
@@ -175,6 +179,9 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 		s.d.births = append(s.d.births, old.birth)
 	}
 	s.d.claim(sb)
+	if sb.Record.State == lifecycle.Terminated {
+		delete(s.d.contexts, sb.ID)
+	}
 	sb.Rev++
 	s.d.boxes[sb.ID] = stored{data, sb, old.birth}
 	for _, line := range lines {

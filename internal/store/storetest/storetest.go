@@ -76,6 +76,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"Results", testResults},
 		{"TemplateSettings", testTemplateSettings},
 		{"TemplateSettingsWriters", testTemplateSettingsWriters},
+		{"CodeContexts", testContexts},
+		{"CodeContextWriters", testContextWriters},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},
