@@ -70,14 +70,20 @@ func Refused(err error) bool {
 }
 
 // claims are the columns of a record by which SQLite holds it to what is unique and
-// counted, in their order.
-func claims(sb Sandbox) []any {
+// counted, in their order. It takes so many bytes.
+func claims(sb Sandbox, bytes int) []any {
 	use := sb.Use()
 	bound, at := any(nil), any(nil)
 	if as := sb.Config.Idempotency; as != nil && !sb.Failed() {
 		bound, at = as.Key, stamp(sb.BoundAt())
 	}
-	return []any{orNull(sb.named()), bound, at, use.Running, use.Sandboxes, use.MemoryMiB, use.DiskMiB}
+	ended := any(nil)
+	if sb.Ended() {
+		ended = sb.endedAt()
+	} else {
+		bytes = 0
+	}
+	return []any{orNull(sb.named()), bound, at, use.Running, use.Sandboxes, use.MemoryMiB, use.DiskMiB, ended, bytes}
 }
 
 func orNull(text string) any {
@@ -93,13 +99,13 @@ func orNull(text string) any {
 const (
 	insertSandbox = `
 		INSERT INTO sandboxes (rev, id, key, version, state, created_at, data,
-			name, idempotency, bound_at, running, present, memory_mib, disk_mib)
-		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
+			name, idempotency, bound_at, running, present, memory_mib, disk_mib, ended_at, bytes)
+		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
 	updateSandbox = `
 		UPDATE sandboxes SET rev = rev + 1, version = ?, state = ?, created_at = ?, data = ?,
 			name = CASE WHEN ? IS NOT NULL THEN name END,
 			idempotency = CASE WHEN ? IS NOT NULL THEN idempotency END, bound_at = CASE WHEN ? IS NOT NULL THEN bound_at END,
-			running = ?, present = ?, memory_mib = ?, disk_mib = ?
+			running = ?, present = ?, memory_mib = ?, disk_mib = ?, ended_at = ?, bytes = ?
 		WHERE id = ? AND rev = ?`
 	selectLimits = `SELECT max_running, max_sandboxes, max_memory, max_disk FROM keys WHERE id = ?`
 )

@@ -180,7 +180,7 @@ func TestClaimsOfRecordsFromBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "ADD COLUMN rev") })
-	undo := `DROP INDEX names_of_sandboxes; DROP INDEX idempotency_of_sandboxes; DROP INDEX use_of_keys; ALTER TABLE snapshots DROP COLUMN disk_mib;`
+	undo := `DROP TRIGGER tombstone_added; DROP TRIGGER tombstone_changed; DROP TRIGGER tombstone_removed; DROP INDEX ends_of_sandboxes; DROP INDEX names_of_sandboxes; DROP INDEX idempotency_of_sandboxes; DROP INDEX use_of_keys; ALTER TABLE snapshots DROP COLUMN disk_mib;`
 	for _, column := range []string{"rev", "key", "name", "idempotency", "bound_at", "running", "present", "memory_mib", "disk_mib"} {
 		undo += "ALTER TABLE sandboxes DROP COLUMN " + column + ";"
 	}
@@ -218,6 +218,51 @@ func must(text string, err error) string {
 		panic(err)
 	}
 	return text
+}
+
+// TestTombstonesFromBefore has sandboxes be there when those that have ended are counted.
+func TestTombstonesFromBefore(t *testing.T) {
+	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	end := func(id string, op *lifecycle.Operation) Sandbox {
+		sb := Sandbox{ID: id, Config: Config{Key: "k"}}
+		sb.Record = lifecycle.Record{State: lifecycle.Terminated, Op: op, Tombstone: &lifecycle.Tombstone{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}
+		return sb
+	}
+	for _, sb := range []Sandbox{end("a", nil), end("b", nil), end("ends", &lifecycle.Operation{}), {ID: "lives", Config: Config{Key: "k"}}} {
+		if err := s.Commit(t.Context(), sb, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counted := func() (text string) {
+		if err := s.writer.QueryRow(`SELECT key || ' ' || sandboxes || ' ' || bytes FROM tombstones`).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "CREATE TABLE tombstones") })
+	want := counted()
+	if _, err := s.writer.Exec(`DROP TRIGGER tombstone_added; DROP TRIGGER tombstone_changed; DROP TRIGGER tombstone_removed; DROP TABLE tombstones; DROP INDEX ends_of_sandboxes;
+		ALTER TABLE sandboxes DROP COLUMN ended_at; ALTER TABLE sandboxes DROP COLUMN bytes;
+		INSERT INTO sandboxes (id, key, version, state, created_at, data) VALUES ('broken', 'k', 1, 'terminated', '', '{');` + fmt.Sprintf(`PRAGMA user_version = %d`, before)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.migrate(t.Context(), migrations[:before+1]); err != nil {
+		t.Fatal(err)
+	}
+	if got := counted(); got != want {
+		t.Errorf("counted are %q, want %q", got, want)
+	}
+	if err := s.Forget(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	sb := end("ends", nil)
+	sb.Rev = 1
+	if _, err := s.CommitEnd(t.Context(), sb, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := counted(); !strings.HasPrefix(got, "k 2 ") {
+		t.Errorf("with one forgotten and one more that has ended, counted are %q", got)
+	}
 }
 
 // TestEventsFromBeforeKeys has events be there when they get the key of their

@@ -35,6 +35,7 @@ type SQLite struct {
 	builtTemplates
 	templateSettings
 	codeContexts
+	tombstones
 
 	path string
 
@@ -71,7 +72,7 @@ func Open(ctx context.Context, path string) (_ *SQLite, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &SQLite{path: path, turns: ration.NewFair(1, 1)}
-	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s, s.codeContexts.s = s, s, s, s
+	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s, s.codeContexts.s, s.tombstones.s = s, s, s, s, s
 	defer func() {
 		if err != nil {
 			_ = s.Close() // the first error says more
@@ -240,10 +241,10 @@ const trimEvery = 256
 // trim removes the oldest events of a sandbox to which some have been added.
 func trim(ctx context.Context, tx *sql.Tx, sb Sandbox, added int) error {
 	most := MostEvents
-	switch ended := sb.Record.State == lifecycle.Terminated && sb.Record.Op == nil; {
+	switch {
 	case added == 0:
 		return nil
-	case ended:
+	case sb.Ended():
 		most = MostEventsEnded
 	case mathrand.IntN(trimEvery) >= added:
 		return nil

@@ -159,7 +159,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 		b.setGate()
 	}
 	b.s.Announce()
-	if before.Tombstone == nil || before.Op != nil {
+	if b.sb.Ended() && (before.Tombstone == nil || before.Op != nil) {
 		bury(b)
 	}
 	b.noteCancel(res.Entries)

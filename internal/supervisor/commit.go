@@ -12,7 +12,14 @@ import (
 // giving up the ballast if there is no room. The record has its next revision then.
 func (b *box) commit(sb *store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
 	s := b.s
-	write := func() error { return s.Commit(s.commitContext(), *sb, entries, snap) }
+	var forgotten []string
+	write := func() (err error) {
+		if !sb.Ended() {
+			return s.Commit(s.commitContext(), *sb, entries, snap)
+		}
+		forgotten, err = s.o.Store.CommitEnd(s.commitContext(), *sb, entries)
+		return err
+	}
 	err := write()
 	if err != nil && !store.Refused(err) && s.space.GiveUp() {
 		s.log.Warn("the disk is full: reserve given up", "sandbox", sb.ID, "err", err)
@@ -22,6 +29,11 @@ func (b *box) commit(sb *store.Sandbox, entries []lifecycle.Entry, snap *store.S
 		b.sb.Rev++
 		sb.Rev = b.sb.Rev
 		err = write()
+	}
+	for _, id := range forgotten {
+		if oldest, err := s.box(id); err == nil {
+			b.background(func(context.Context) { oldest.forgotten() })
+		}
 	}
 	switch {
 	case err == nil:

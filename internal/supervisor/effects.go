@@ -14,7 +14,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/supervisor/autopsy"
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
-	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
@@ -404,31 +403,21 @@ func (b *box) forgetRecord(ctx context.Context) {
 		b.s.timers.Set(b, ids.Now().Add(time.Hour), false)
 		return
 	}
+	b.forgotten()
+}
+
+// forgotten follows that the store has forgotten a sandbox.
+func (b *box) forgotten() {
 	b.s.timers.Clear(b)
 	b.s.forget(b.id)
-	b.s.graves.Forget(b.snapshot().Config.Key, b.id)
 	b.s.creates.Forget(b.snapshot().Config, b)
 	b.s.Book.Forget(b.snapshot().Config, b.id)
 }
 
-// bury notes that nothing but the tombstone is left of a sandbox, if so. Where its
-// key has too many, the oldest are forgotten before their time.
+// bury notes that nothing but the tombstone is left of a sandbox.
 func bury(b *box) {
-	if rec := b.sb.Record; rec.State != lifecycle.Terminated || rec.Op != nil {
-		return
-	}
 	if undo := b.s.Undo(b.id); undo != "" {
 		b.background(func(ctx context.Context) { b.s.RemoveUndo(ctx, undo) })
 	}
 	b.s.EndServices(b.id)
-	for _, id := range b.s.graves.Bury(b.sb.Config.Key, b.id, fields.Bytes(b.sb)) {
-		b.background(func(ctx context.Context) {
-			b.s.mu.RLock()
-			oldest := b.s.boxes[id]
-			b.s.mu.RUnlock()
-			if oldest != nil {
-				oldest.forgetRecord(ctx)
-			}
-		})
-	}
 }

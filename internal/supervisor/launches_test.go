@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,7 +20,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient/hostile"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // TestGuestsThatDoNotAnswerHoldUpNobodyElse: a start held one of the server's
@@ -234,7 +234,7 @@ func TestTombstonesAreSlim(t *testing.T) {
 
 		// The tombstones after it leave no room for it.
 		for i := range 2 {
-			srv.s.graves.Bury("k", strconv.Itoa(i), quota.MostTombstoneBytes/2)
+			buryAside(t, srv.s, "k", strconv.Itoa(i), store.MostTombstoneBytes/2)
 		}
 		second, err := srv.s.Create(t.Context(), CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}, Config: store.Config{Key: "k"}})
 		if err != nil {
@@ -242,8 +242,8 @@ func TestTombstonesAreSlim(t *testing.T) {
 		}
 		killHostile(t, w, srv, second.ID)
 		synctest.Wait()
-		if n := srv.s.graves.Of("k"); n != 2 {
-			t.Errorf("%d tombstones are kept, want those that fit", n)
+		if ids := buried(t, srv.s, "k"); !slices.Equal(ids, []string{"1", second.ID}) {
+			t.Errorf("the tombstones of %q are kept, want those that fit", ids)
 		}
 		w.close(t, srv)
 	})

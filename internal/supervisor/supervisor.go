@@ -159,7 +159,6 @@ type Supervisor struct {
 	metrics     *metrics.Metrics
 	fleet       usage.Fleet
 	slots       quota.Slots
-	graves      quota.Graves
 	resharing   *quota.Changes
 	ledger      *cost.Ledger
 	held        *held.Room // see CountHeld

@@ -267,14 +267,18 @@ func (s *Store) Forget(_ context.Context, id string) error {
 		return errdef.New(errdef.WrongState, "sandbox_not_terminated",
 			"sandbox %s is %s; only a terminated one can be forgotten", id, state).WithRemedy("kill it first")
 	}
-	delete(s.d.boxes, id)
-	s.d.release(s.d.bound, boundBy(sb.given), id)
-	if s.d.gone++; s.d.gone > len(s.d.boxes) {
-		s.d.gone = 0
-		s.d.births = slices.DeleteFunc(s.d.births, func(b birth) bool { return !s.d.lives(b) })
-		s.d.events = slices.DeleteFunc(s.d.events, func(e event) bool { return !s.d.lives(e.birth) })
-	}
+	s.d.forget(sb.given)
 	return nil
+}
+
+func (d *Data) forget(sb store.Sandbox) {
+	delete(d.boxes, sb.ID)
+	d.release(d.bound, boundBy(sb), sb.ID)
+	if d.gone++; d.gone > len(d.boxes) {
+		d.gone = 0
+		d.births = slices.DeleteFunc(d.births, func(b birth) bool { return !d.lives(b) })
+		d.events = slices.DeleteFunc(d.events, func(e event) bool { return !d.lives(e.birth) })
+	}
 }
 
 func (d *Data) known(id string) (stored, error) {

@@ -78,6 +78,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"TemplateSettingsWriters", testTemplateSettingsWriters},
 		{"CodeContexts", testContexts},
 		{"CodeContextWriters", testContextWriters},
+		{"Tombstones", testTombstones},
+		{"TombstoneWriters", testTombstoneWriters},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},
 		{"SecretConcurrent", testSecretConcurrent},

@@ -1,0 +1,44 @@
+package memstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// CommitEnd implements store.Store.
+func (s *Store) CommitEnd(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) (forgotten []string, err error) {
+	if err := s.commit(ctx, sb, entries, nil); err != nil || !sb.Ended() {
+		return nil, err
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	var all []stored
+	for _, x := range s.d.boxes {
+		if x.given.Config.Key == sb.Config.Key && x.given.Ended() && x.given.ID != sb.ID {
+			all = append(all, x)
+		}
+	}
+	slices.SortFunc(all, func(a, b stored) int {
+		return cmp.Or(endOf(b).Compare(endOf(a)), cmp.Compare(a.given.ID, b.given.ID))
+	})
+	size := len(s.d.boxes[sb.ID].data)
+	for i, x := range all {
+		if size += len(x.data); i+2 > store.MostTombstones || size > store.MostTombstoneBytes {
+			s.d.forget(x.given)
+			forgotten = append(forgotten, x.given.ID)
+		}
+	}
+	return forgotten, nil
+}
+
+func endOf(x stored) time.Time {
+	if t := x.given.Record.Tombstone; t != nil {
+		return t.At
+	}
+	return x.given.Record.CreatedAt
+}
