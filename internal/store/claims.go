@@ -116,9 +116,15 @@ type records struct {
 	limits         *sql.Stmt
 }
 
-// put writes a record, whose columns begin with its id and API key, unless its revision, the limits of its API key, or what other
-// records hold forbid it.
+// put writes a record, whose columns begin with its id and API key, unless its
+// revision, the limits of its API key, or what other records hold forbid it. A create
+// that is repeated hears of its sandbox, also where its key is at its limits.
 func (r *records) put(ctx context.Context, tx *sql.Tx, sb Sandbox, record []any) error {
+	if sb.Rev == 0 {
+		if err := freeIdempotency(ctx, tx, sb); err != nil {
+			return err
+		}
+	}
 	if err := r.fit(ctx, tx, sb); err != nil {
 		return err
 	}
@@ -126,14 +132,27 @@ func (r *records) put(ctx context.Context, tx *sql.Tx, sb Sandbox, record []any)
 		result, err := tx.StmtContext(ctx, r.update).ExecContext(ctx, append(record[2:], sb.ID, sb.Rev)...)
 		return oneRow(result, err, func() error { return ErrChanged(sb.ID) })
 	}
-	if as := sb.Config.Idempotency; as != nil {
-		if _, err := tx.ExecContext(ctx, `UPDATE sandboxes SET idempotency = NULL, bound_at = NULL WHERE key = ? AND idempotency = ? AND bound_at <= ?`,
-			sb.Config.Key, as.Key, stamp(sb.BoundAt().Add(-IdempotencyLife))); err != nil {
-			return err
-		}
-	}
 	result, err := tx.StmtContext(ctx, r.insert).ExecContext(ctx, record...)
 	return oneRow(result, err, func() error { return inTheWay(ctx, tx, sb) })
+}
+
+// freeIdempotency refuses a new record whose idempotency key has made another sandbox,
+// unless that was a day ago. One of the same id is for the insert to refuse.
+func freeIdempotency(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
+	as := sb.Config.Idempotency
+	if as == nil {
+		return nil
+	}
+	if _, err := tx.ExecContext(ctx, `UPDATE sandboxes SET idempotency = NULL, bound_at = NULL WHERE key = ? AND idempotency = ? AND bound_at <= ?`,
+		sb.Config.Key, as.Key, stamp(sb.BoundAt().Add(-IdempotencyLife))); err != nil {
+		return err
+	}
+	var made string
+	err := tx.QueryRowContext(ctx, `SELECT id FROM sandboxes WHERE key = ? AND idempotency = ? AND id <> ?`, sb.Config.Key, as.Key, sb.ID).Scan(&made)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	return cmp.Or(err, ErrMade(made, as.Key))
 }
 
 // inTheWay says which record keeps a new one from being written.
@@ -147,11 +166,6 @@ func inTheWay(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
 	}
 	if id, err := holder(`SELECT id FROM sandboxes WHERE id = ?`, sb.ID); id != "" || err != nil {
 		return cmp.Or(err, ErrSandboxExists(sb.ID))
-	}
-	if as := sb.Config.Idempotency; as != nil {
-		if id, err := holder(`SELECT id FROM sandboxes WHERE key = ? AND idempotency = ?`, sb.Config.Key, as.Key); id != "" || err != nil {
-			return cmp.Or(err, ErrMade(id, as.Key))
-		}
 	}
 	id, err := holder(`SELECT id FROM sandboxes WHERE key = ? AND name = ?`, sb.Config.Key, sb.Config.Name)
 	return cmp.Or(err, ErrNameTaken(id, sb.Config.Name))

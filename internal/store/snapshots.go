@@ -53,12 +53,12 @@ type Snapshot struct {
 type Snapshots interface {
 	// CommitSnapshot stores a snapshot, and in the same transaction does what Commit
 	// does with the sandbox that it was taken of. It is errdef.Exists if its id is
-	// known, or its name to its key, unless the one of that name is the one it replaces: that is
-	// deleted in the same transaction, and so are those that it drops. An undo can be
-	// committed again: the first commit may have failed only after it was written. It is
-	// errdef.Exists too if its name belongs to a template of its key, and no build made
-	// it, and errdef.Exhausted where the key would have more snapshots, or more of the disk, than
-	// it may.
+	// known, or its name to its key, unless the one of that name is the one it
+	// replaces: that is deleted in the same transaction, and so are those that it drops.
+	// An undo can be committed again: the first commit may have failed only after it was
+	// written. It is errdef.Exists too if its name belongs to a template of its key, and
+	// no build made it, and errdef.Exhausted where the key would have more snapshots, or
+	// more of the disk, than it may.
 	// The result of a build becomes that of the template that has its name, as one of
 	// its tags.
 	CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error

@@ -16,6 +16,11 @@ func (d *Data) admit(sb, old store.Sandbox) error {
 	case sb.Rev != old.Rev:
 		return store.ErrChanged(sb.ID)
 	}
+	if by := boundBy(sb); sb.Rev == 0 && by.text != "" {
+		if id := d.bound[by]; id != "" && d.boxes[id].given.BoundAt().Add(store.IdempotencyLife).After(sb.BoundAt()) {
+			return store.ErrMade(id, by.text)
+		}
+	}
 	if most := d.limits(sb.Config.Key); most != (store.KeyLimits{}) {
 		if err := most.Fit(sb.Config.Key, d.use(sb.Config.Key), sb.Use().Minus(old.Use())); err != nil {
 			return err
@@ -23,11 +28,6 @@ func (d *Data) admit(sb, old store.Sandbox) error {
 	}
 	if sb.Rev > 0 {
 		return nil
-	}
-	if by := boundBy(sb); by.text != "" {
-		if id := d.bound[by]; id != "" && d.boxes[id].given.BoundAt().Add(store.IdempotencyLife).After(sb.BoundAt()) {
-			return store.ErrMade(id, by.text)
-		}
 	}
 	if id := d.names[named(sb)]; sb.Config.Name != "" && id != "" {
 		return store.ErrNameTaken(id, sb.Config.Name)

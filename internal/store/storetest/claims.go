@@ -166,6 +166,12 @@ func testIdempotencyKeys(t *testing.T, h harness) {
 	forget(t, s, has.ID)
 	forget(t, s, "x")
 	wantCode(t, again("newer", later.Add(2*time.Second)), "idempotency_key_used")
+
+	full := key(1, epoch)
+	full.Limits.Sandboxes = 1
+	addKey(t, s, full)
+	commit(t, s, under("first", full.ID, "i", epoch))
+	wantCode(t, s.Commit(t.Context(), under("repeated", full.ID, "i", epoch), nil), "idempotency_key_used")
 }
 
 // testKeyLimits: what the sandboxes of a key take together stays within its limits,
