@@ -60,6 +60,9 @@ type (
 		Meta
 		Mode    Mode
 		Without string // as of its Checkpoint
+		// Generation is the one that is meant; 0 for whichever runs. Where another runs,
+		// the event is stale.
+		Generation int64
 	}
 	// ConnectRequested asks for a running sandbox with at least Timeout left,
 	// which may be NoLimit. Zero leaves the end of one that runs as it is. Change, if

@@ -386,6 +386,10 @@ func (s *step) dropLeases(drop func(Lease) bool) {
 
 func pauseExplicit(s *step, ev Event) {
 	e := ev.(PauseRequested)
+	if e.Generation != 0 && e.Generation != s.rec.Generation {
+		s.verdict = Stale
+		return
+	}
 	s.pause(e.Op, e.Meta, e.Mode)
 	s.rec.Op.Without = e.Without
 }

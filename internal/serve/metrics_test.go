@@ -15,6 +15,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -79,11 +80,11 @@ func (w *world) live() (id string) {
 	}
 	must(w.sup.ReleaseHold(ctx, id, "mine", ""))
 	w.capture = func() error { return errors.New("a full disk") }
-	if err := w.sup.Pause(ctx, id, lifecycle.Memory, ""); err == nil {
+	if err := w.sup.Pause(ctx, id, supervisor.PauseRequest{}); err == nil {
 		w.t.Fatal("a pause without room succeeded")
 	}
 	w.capture = nil
-	must(w.sup.Pause(ctx, id, lifecycle.Memory, ""))
+	must(w.sup.Pause(ctx, id, supervisor.PauseRequest{}))
 	w.do(request, id) // wakes it
 	w.until(id, "running")
 	_, err = w.sup.SetTimeout(ctx, id, time.Millisecond, "")

@@ -307,7 +307,7 @@ func (w *world) onRunning(op operation) {
 func (w *world) onPaused(op operation) {
 	for _, autoResume := range []bool{false, true} {
 		id := w.create(autoResume)
-		if err := w.sup.Pause(w.t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := w.sup.Pause(w.t.Context(), id, supervisor.PauseRequest{}); err != nil {
 			w.t.Fatal(err)
 		}
 		want := op.paused
@@ -345,7 +345,7 @@ func TestEveryOperationDuringAPause(t *testing.T) {
 			id := w.create(true)
 			w.capture = func() error { close(reached); <-proceed; return nil }
 			paused := make(chan error, 1)
-			go func() { paused <- w.sup.Pause(context.WithoutCancel(t.Context()), id, lifecycle.Memory, "") }()
+			go func() { paused <- w.sup.Pause(context.WithoutCancel(t.Context()), id, supervisor.PauseRequest{}) }()
 			<-reached
 			w.capture = nil
 			answered := make(chan int, 1)

@@ -276,7 +276,7 @@ func TestOutlooksLookInside(t *testing.T) {
 	if n != 1 && time.Since(began) < 5*time.Second {
 		t.Errorf("looked %d times, want once", n)
 	}
-	if err := s.Pause(t.Context(), idle, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), idle, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if x := s.Outlooks(t.Context(), []string{idle})[idle]; x.Sandbox.Record.State != lifecycle.Paused || len(x.Holds) != 0 || looks.Load() != n {
@@ -441,7 +441,7 @@ func TestLifetimeEndsAPausedSandbox(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, MaxLifetime: time.Hour}})
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	life := time.Since(record(t, s, id).CreatedAt) + 300*time.Millisecond // only now, so that it cannot end before the pause
@@ -460,7 +460,7 @@ func TestFilesystemPause(t *testing.T) {
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{Settings: sleepy})
 	wantCount(t, s, id, 1, 1)
-	if err := s.Pause(t.Context(), id, lifecycle.Filesystem, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{Mode: lifecycle.Filesystem}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := count(t.Context(), s, id); !errdef.Is(err, errdef.WrongState) {
@@ -482,7 +482,7 @@ func TestWakeQueueIsBounded(t *testing.T) {
 	s.o.WakeQueue = 3
 	release := make(chan struct{})
 	id := create(t, s, CreateRequest{Settings: sleepy})
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	b.set(func() { b.boot = func() error { <-release; return nil } })
@@ -511,7 +511,7 @@ func TestMaxRunning(t *testing.T) {
 	if _, err := s.Create(t.Context(), req); !errdef.Is(err, errdef.Exhausted) {
 		t.Errorf("second: %v, want exhausted", err)
 	}
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Create(t.Context(), req); err != nil {

@@ -30,17 +30,12 @@ func (r CreateRequest) SnapshotRef() string {
 	return r.Snapshot
 }
 
-// Connected is the answer to Connect.
-type Connected = calls.Connected
-
-// Patch changes a live or paused sandbox; nil leaves a thing as it is.
-type Patch = fields.Patch
-
-// Access describes a request for a way into a sandbox, and Lease is what it gets.
+// What the parts below define, as callers know it.
 type (
-	Access = leases.Access
-	Lease  = leases.Lease
+	PauseRequest = calls.PauseRequest // how a sandbox is to be paused
+	Connected    = calls.Connected    // the answer to Connect
+	Patch        = fields.Patch       // changes a live or paused sandbox; nil leaves a thing as it is
+	Access       = leases.Access      // a request for a way into a sandbox
+	Lease        = leases.Lease       // what it gets
+	Explanation  = awake.Explanation  // why a sandbox is in the state it is in, and what happens next
 )
-
-// Explanation says why a sandbox is in the state it is in and what happens next.
-type Explanation = awake.Explanation

@@ -24,7 +24,7 @@ func TestRefusalOfASleeperSaysWhy(t *testing.T) {
 		"idle":    {idle, func(*testing.T, *Supervisor, string) { time.Sleep(12 * time.Second) }, lifecycle.CauseIdle},
 		"timeout": {soft, func(*testing.T, *Supervisor, string) { time.Sleep(12 * time.Second) }, lifecycle.CauseTimeout},
 		"call": {soft, func(t *testing.T, s *Supervisor, id string) {
-			if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 		}, lifecycle.CauseCall},

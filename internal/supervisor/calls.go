@@ -25,7 +25,7 @@ func (s *Supervisor) eachAsked(f func(calls.Sandbox)) {
 // Snapshot implements calls.Sandbox.
 func (a asked) Snapshot() store.Sandbox { return a.b.snapshot() }
 
-// Serving implements disklimit.Sandbox.
+// Serving implements calls.Sandbox and disklimit.Sandbox.
 func (a asked) Serving() (store.Sandbox, runtime.Instance) { return a.b.serving() }
 
 // Request implements calls.Sandbox.

@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drowse-dev/drowse/internal/held"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -31,7 +30,7 @@ func TestKeyCosts(t *testing.T) {
 		t.Errorf("a key that made a sandbox costs %+v", quiet)
 	}
 	for range 3 {
-		if err := s.Pause(t.Context(), busy, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), busy, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Connect(t.Context(), busy, time.Minute, Patch{}, ""); err != nil {

@@ -133,7 +133,7 @@ func TestDiskLimitAfterRemoval(t *testing.T) {
 	b := newBench(t)
 	tn := b.tenant()
 	tn.write("some", tenantLimit-14)
-	if err := tn.s.Pause(t.Context(), tn.id, lifecycle.Memory, ""); err != nil {
+	if err := tn.s.Pause(t.Context(), tn.id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, tn.s, tn.id, 1, 2)
@@ -184,7 +184,7 @@ func TestDiskLimitWithoutRoom(t *testing.T) {
 			wantCount(t, s, tn.id, 1, 1)
 			generation := int64(1)
 			if slept {
-				if err := s.Pause(t.Context(), tn.id, lifecycle.Memory, ""); err != nil {
+				if err := s.Pause(t.Context(), tn.id, PauseRequest{}); err != nil {
 					t.Fatal(err)
 				}
 				generation++

@@ -143,7 +143,7 @@ func TestExplicitPauseDrainsForASecond(t *testing.T) {
 	onVirtualTime(t, settings, func(t *testing.T, s *Supervisor, id string) {
 		short, long := use(t, s, id, 900*time.Millisecond), use(t, s, id, 1500*time.Millisecond)
 		paused := make(chan error, 1)
-		go func() { paused <- s.Pause(t.Context(), id, lifecycle.Memory, "") }()
+		go func() { paused <- s.Pause(t.Context(), id, PauseRequest{}) }()
 		synctest.Wait()
 		late := make(chan int64, 1)
 		go func() { // waits, although the pause drains
@@ -177,7 +177,7 @@ func TestAnExplicitPauseShortensTheDrain(t *testing.T) {
 		time.Sleep(10*time.Second + 500*time.Millisecond)
 		hasPhase(t, s, id, pausing)
 		asked := time.Now()
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(asked); took < explicitDrain || took > explicitDrain+500*time.Millisecond {
@@ -259,7 +259,7 @@ func TestRequestsOverPauses(t *testing.T) {
 				t.Errorf("after a pause at the timeout: %s, generation %d, was %d", r.Situation(), r.Generation, before)
 			}
 			before = record(t, s, id).Generation
-			if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
 )
 
@@ -37,7 +36,7 @@ func TestUnfitHost(t *testing.T) {
 			t.Fatalf("trial: %v, %v, %d trials", err, srv.s.Ready(), trials.Load())
 		}
 		id := create(t, srv.s, CreateRequest{Settings: sleepy})
-		if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 

@@ -349,7 +349,7 @@ func (o *observer) once(b *seenBox) {
 		done(err, func(op *history.Op) { op.See(sb.Record) })
 	case n < 660:
 		done := o.call(b, history.Pause, 0)
-		done(s.Pause(ctx, b.id, lifecycle.Memory, ""), nil)
+		done(s.Pause(ctx, b.id, PauseRequest{}), nil)
 	case n < 750:
 		d := o.duration()
 		done := o.call(b, history.Resume, d)

@@ -142,7 +142,7 @@ func pauseHostile(t *testing.T, w *hostileWorld, srv *server, answer *func(net.C
 	hook := store.Hook{Command: "true", Budget: time.Second}
 	id := create(t, srv.s, CreateRequest{Settings: sleepy, Config: store.Config{Hooks: store.Hooks{PrePause: hook}}})
 	w.answer.Store(answer)
-	if err := srv.s.Pause(t.Context(), id, lifecycle.Filesystem, ""); err != nil {
+	if err := srv.s.Pause(t.Context(), id, PauseRequest{Mode: lifecycle.Filesystem}); err != nil {
 		if _, typed := errors.AsType[*errdef.Error](err); !typed {
 			t.Errorf("pause: %v, which has no class", err)
 		}

@@ -62,7 +62,7 @@ func TestCreateOnce(t *testing.T) {
 		},
 		"asleep": func(t *testing.T, s *Supervisor) {
 			first := made(t, s, underKey("a"))
-			if err := s.Pause(t.Context(), first.ID, lifecycle.Memory, ""); err != nil {
+			if err := s.Pause(t.Context(), first.ID, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 			if again := made(t, s, underKey("a")); again.ID != first.ID || again.Record.State != lifecycle.Paused {

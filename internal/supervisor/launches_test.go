@@ -75,7 +75,7 @@ func TestWakesThatDoNotEndHoldUpNobodyElse(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := srv.s.Pause(t.Context(), sb.ID, lifecycle.Memory, ""); err != nil {
+					if err := srv.s.Pause(t.Context(), sb.ID, PauseRequest{}); err != nil {
 						t.Fatal(err)
 					}
 					asleep = append(asleep, sb.ID)
@@ -263,7 +263,7 @@ func TestServicesOfSleepersThatEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := srv.s.Pause(t.Context(), sb.ID, lifecycle.Memory, ""); err != nil {
+		if err := srv.s.Pause(t.Context(), sb.ID, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -80,7 +80,7 @@ func testLog(t *testing.T) {
 		t.Errorf("running: %q", got)
 	}
 	d.write("three")
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	asked := d.asked
@@ -131,7 +131,7 @@ func TestLogIsFetchedForAPauseOnlyIfUsed(t *testing.T) {
 	d := b.keepDiary()
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{Settings: sleepy})
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil || d.asked != 0 {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil || d.asked != 0 {
 		t.Errorf("pause: %v, asked %d times", err, d.asked)
 	}
 }
@@ -186,7 +186,7 @@ func testLogOfAHostileAgent(t *testing.T) {
 	if err != nil || info.Size() > 256<<10 || info.Size() == 0 {
 		t.Errorf("the file: %v, %v", info, err)
 	}
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -42,7 +42,7 @@ func (w *writer) cycle(wake bool) {
 	if err := os.WriteFile(path, []byte(path), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := w.s.Pause(w.t.Context(), w.id, lifecycle.Memory, ""); err != nil {
+	if err := w.s.Pause(w.t.Context(), w.id, PauseRequest{}); err != nil {
 		w.t.Fatal(err)
 	}
 	if wake {

@@ -48,7 +48,7 @@ func (b *bench) asleep(s *Supervisor, req CreateRequest) string {
 	if err := os.WriteFile(filepath.Join(b.dir, "layers", sweep.RuntimeID(id, 1), "root", "file"), []byte("of "+id), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	if err := s.Pause(b.t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(b.t.Context(), id, PauseRequest{}); err != nil {
 		b.t.Fatal(err)
 	}
 	return id
@@ -121,7 +121,7 @@ func TestMove(t *testing.T) {
 		t.Error("the tokens are the old server's")
 	}
 	for g := int64(3); g < 5; g++ { // what is paused here needs nothing of the old server
-		if err := second.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := second.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		if token := record(t, second, id).Checkpoint.AgentToken; token != "" {
@@ -207,7 +207,7 @@ func TestExportNeedsASleeper(t *testing.T) {
 	b.set(func() { b.checkpoint = func() error { close(reached); <-goOn; return nil } })
 	running := create(t, s, CreateRequest{})
 	paused := make(chan error, 1)
-	go func() { paused <- s.Pause(t.Context(), running, lifecycle.Memory, "") }()
+	go func() { paused <- s.Pause(t.Context(), running, PauseRequest{}) }()
 	<-reached
 	exported := make(chan error, 1)
 	go func() {
@@ -244,7 +244,7 @@ func TestExportOutlivesAWake(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCount(t, first, id, 3, 2)
-	if err := first.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := first.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	var file bytes.Buffer

@@ -50,7 +50,7 @@ func TestNamedSandboxes(t *testing.T) {
 	if err != nil || !errdef.Is(taken[0].Err, errdef.Exists) {
 		t.Errorf("a child with the name of its source: %v, %+v", err, taken)
 	}
-	if err := s.Pause(t.Context(), first, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), first, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -72,7 +72,7 @@ func TestWhoCannotBeCapturedSleepsByFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantFiles(t, s, id, "own")
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Errorf("and then a pause with memory: %v", err)
 	}
 }
@@ -94,6 +94,10 @@ func TestAgentThatDoesNotAnswerKeepsNobodyAwake(t *testing.T) {
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, PauseMode: lifecycle.Filesystem}})
 	b.set(func() { b.last.deaf.Store(true) })
+	err := s.Pause(t.Context(), id, PauseRequest{Strict: true})
+	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "agent_unreachable" || record(t, s, id).Phase() != lifecycle.None {
+		t.Errorf("a strict pause: %v", err)
+	}
 	failThrice(t, s, id)
 	testmode.Eventually(t, "the sleep", func() bool { return record(t, s, id).Situation() == lifecycle.Situation(lifecycle.Paused) })
 }
@@ -109,7 +113,7 @@ func TestHostThatLacksSomethingCostsNoMemory(t *testing.T) {
 		t.Errorf("after three failures it is %+v", rec)
 	}
 	b.set(func() { b.last.checkpoint = nil })
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{Strict: true}); err != nil {
 		t.Error(err)
 	}
 }
@@ -121,14 +125,14 @@ func TestNoMemoryIsAStateError(t *testing.T) {
 	id := create(t, s, CreateRequest{})
 	_, ofSnapshot := s.TakeSnapshot(t.Context(), id, SnapshotRequest{})
 	_, ofFork := s.Fork(t.Context(), id, ForkRequest{Count: 1})
-	for what, err := range map[string]error{"a pause": s.Pause(t.Context(), id, lifecycle.Memory, ""), "a snapshot": ofSnapshot, "a fork": ofFork} {
+	for what, err := range map[string]error{"a pause": s.Pause(t.Context(), id, PauseRequest{}), "a snapshot": ofSnapshot, "a fork": ofFork} {
 		e, ok := errors.AsType[*errdef.Error](err)
 		if !ok || e.Class != errdef.WrongState || e.Code != runtime.CodeNotCapturable || !strings.Contains(e.Message, unsavable) || !strings.Contains(e.Remedy, "filesystem") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	wantCount(t, s, id, 1, 1)
-	if err := s.Pause(t.Context(), id, lifecycle.Filesystem, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{Mode: lifecycle.Filesystem}); err != nil {
 		t.Errorf("a pause by files: %v", err)
 	}
 }
@@ -169,7 +173,7 @@ func TestEventsHaveNoDumps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := []string{s.Pause(t.Context(), id, lifecycle.Memory, "").Error(), ofSnapshot.Error(), record(t, s, id).LastError}
+	said := []string{s.Pause(t.Context(), id, PauseRequest{}).Error(), ofSnapshot.Error(), record(t, s, id).LastError}
 	for _, e := range events {
 		if e.Type == lifecycle.EntrySnapshotFailed {
 			said = append(said, e.Detail)

@@ -93,7 +93,7 @@ func TestConnectWithSettings(t *testing.T) {
 		}
 		pause := func() {
 			t.Helper()
-			if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -40,7 +40,7 @@ func TestPausesWaitForTheirTurn(t *testing.T) {
 	paused := make(chan error, all+2)
 	pause := func(key string) string {
 		id := create(t, s, CreateRequest{Config: store.Config{Key: key}})
-		go func() { paused <- s.Pause(t.Context(), id, lifecycle.Memory, "") }()
+		go func() { paused <- s.Pause(t.Context(), id, PauseRequest{}) }()
 		return id
 	}
 	var ids []string

@@ -106,7 +106,7 @@ func sleepOnce(ctx context.Context, s *Supervisor, id string, mode lifecycle.Mod
 		n = 0 // the counter is in memory
 	}
 	sayOf(saidPausing, id, n)
-	if err := s.Pause(ctx, id, mode, ""); err != nil {
+	if err := s.Pause(ctx, id, PauseRequest{Mode: mode}); err != nil {
 		return err
 	}
 	sayOf(saidPaused, id, n)

@@ -47,7 +47,7 @@ func TestPreview(t *testing.T) {
 	hasCode(t, "another sandbox", s.CheckPreview(ctx, other, 8000, token), "preview_invalid", token)
 	hasCode(t, "no sandbox", s.CheckPreview(ctx, "inope", 8000, token), "sandbox_not_found", token)
 
-	if err := s.Pause(ctx, id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(ctx, id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.CheckPreview(ctx, id, 8000, token); err != nil {

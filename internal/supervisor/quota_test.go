@@ -75,7 +75,7 @@ func TestKeyRunningLimit(t *testing.T) {
 	wantLimit(t, err, "maxRunning", 2, 1, 2)
 	create(t, s, of("other", 256)) // is bounded by itself
 	create(t, s, of("", 256))      // is nobody's
-	if err := s.Pause(t.Context(), first, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), first, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	wantUse(t, s, "k", 1, 2, 256)
@@ -97,7 +97,7 @@ func TestKeyLimitBoundsAWakeByTraffic(t *testing.T) {
 	req := of("k", 256)
 	req.Settings.OnTimeout, req.Settings.AutoResume = lifecycle.Pause, true
 	id := create(t, s, req)
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	other := create(t, s, of("k", 256))
@@ -122,7 +122,7 @@ func TestKeySandboxesLimit(t *testing.T) {
 	if _, err := s.Connect(t.Context(), asleep, time.Minute, Patch{}, ""); err != nil {
 		t.Errorf("a wake needs no more than there is: %v", err)
 	}
-	if err := s.Pause(t.Context(), asleep, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), asleep, PauseRequest{}); err != nil {
 		t.Errorf("nor does a pause: %v", err)
 	}
 
@@ -168,7 +168,7 @@ func TestKeyMemoryLimit(t *testing.T) {
 	wantLimit(t, err, "maxMemoryMiB", 700, 301, 1000)
 	create(t, s, of("k", 300))
 	wantUse(t, s, "k", 2, 2, 1000)
-	if err := s.Pause(t.Context(), big, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), big, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	wantUse(t, s, "k", 1, 2, 300)
@@ -188,7 +188,7 @@ func TestKeyDiskLimit(t *testing.T) {
 		return req
 	}
 	big := create(t, s, of(700))
-	if err := s.Pause(t.Context(), big, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), big, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.Create(t.Context(), of(301))
@@ -268,7 +268,7 @@ func TestKeyLimitUnderConcurrentWakes(t *testing.T) {
 	var ids []string
 	for range 12 {
 		id := create(t, s, of("k", 256))
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, id)

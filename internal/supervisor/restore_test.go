@@ -75,7 +75,7 @@ func TestRestore(t *testing.T) {
 			back := func(req RestoreRequest) string {
 				t.Helper()
 				if asleep {
-					if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+					if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -206,7 +206,7 @@ func TestRestoreOfFiles(t *testing.T) {
 	restore(t, s, id, RestoreRequest{Snapshot: snap.ID, Mode: lifecycle.Filesystem})
 	wantFiles(t, s, id, "before")
 	wantCount(t, s, id, 1, 2)
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	asleep := take(t, s, id, SnapshotRequest{})
@@ -237,7 +237,7 @@ func TestRestoreToTheCheckpoint(t *testing.T) {
 	s, stop := b.open()
 	id := create(t, s, CreateRequest{})
 	wantCount(t, s, id, 1, 1)
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	snap := take(t, s, id, SnapshotRequest{})
@@ -264,7 +264,7 @@ func TestRestoreOutlivesTheSnapshot(t *testing.T) {
 	wantCount(t, s, id, 1, 1)
 	put(t, s, id, "before")
 	snap := take(t, s, id, SnapshotRequest{})
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	restore(t, s, id, RestoreRequest{Snapshot: snap.ID, Discard: true})
@@ -287,7 +287,7 @@ func TestLayerOfAnother(t *testing.T) {
 	first := take(t, s, id, SnapshotRequest{})
 	wantCount(t, s, id, 1, 1)
 	put(t, s, id, "before")
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	second := take(t, s, id, SnapshotRequest{})
@@ -400,7 +400,7 @@ func (i interruption) try(t *testing.T, w *world) (struck, restored bool) {
 	srv.ask(t, id)
 	srv.ask(t, id)
 	if i.asleep {
-		if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
@@ -26,13 +25,13 @@ import (
 func TestRemovalIsTriedAgain(t *testing.T) {
 	for name, leave := range map[string]func(t *testing.T, w *world, srv *server, id string) *server{
 		"after a pause": func(t *testing.T, _ *world, srv *server, id string) *server {
-			if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 			return srv
 		},
 		"after a failed start": func(t *testing.T, w *world, srv *server, id string) *server {
-			if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := srv.s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err == nil {
@@ -41,7 +40,7 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 			return srv
 		},
 		"after a crash": func(t *testing.T, w *world, srv *server, id string) *server {
-			if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 			srv.crash()
@@ -106,7 +105,7 @@ func TestThawIsTriedAgain(t *testing.T) {
 		}
 		srv := w.mustOpen(t)
 		id := create(t, srv.s, CreateRequest{Settings: sleepy})
-		if err := srv.s.Pause(t.Context(), id, lifecycle.Memory, ""); err == nil {
+		if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err == nil {
 			t.Fatal("the pause did not fail")
 		}
 		if thaws != 3 {
@@ -291,7 +290,7 @@ func TestLastHookAwaitsTheCapture(t *testing.T) {
 			}
 			srv := w.mustOpen(t)
 			id := create(t, srv.s, CreateRequest{Settings: sleepy, Config: store.Config{Hooks: store.Hooks{PreKill: c.hook}}})
-			go srv.s.Pause(t.Context(), id, lifecycle.Memory, "")
+			go srv.s.Pause(t.Context(), id, PauseRequest{})
 			time.Sleep(time.Second)
 			if err := srv.s.Kill(t.Context(), id, ""); err != nil {
 				t.Fatal(err)

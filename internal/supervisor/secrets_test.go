@@ -67,7 +67,7 @@ func TestSecretsAcrossKeys(t *testing.T) {
 		}
 		return sb
 	}
-	if err := s.Pause(t.Context(), source, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), source, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	file := exportOf(t, s, source)

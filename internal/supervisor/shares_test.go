@@ -6,7 +6,6 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
@@ -39,7 +38,7 @@ func TestKeysShareTheHost(t *testing.T) {
 	}
 	want([]string{modest}, 1)
 	for _, id := range greedy[2:] {
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1421,7 +1421,7 @@ func (s *sim) crashedEver(id string) bool {
 func (c *client) pause(srv *server, id string) {
 	mode := oneOf(c.rng, lifecycle.Memory, lifecycle.Memory, lifecycle.Memory, lifecycle.Filesystem)
 	w := c.s.call(srv, id, "pause")
-	if w.done(srv.s.Pause(srv.ctx, id, mode, "")) && !w.saw(func(r lifecycle.Record) bool { return r.State == lifecycle.Paused }) {
+	if w.done(srv.s.Pause(srv.ctx, id, PauseRequest{Mode: mode})) && !w.saw(func(r lifecycle.Record) bool { return r.State == lifecycle.Paused }) {
 		c.s.fail("%s returned and nothing is committed", w.name())
 	}
 }

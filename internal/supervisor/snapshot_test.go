@@ -54,7 +54,7 @@ func from(t *testing.T, s *Supervisor, ref string) string {
 
 func pauseAndWake(t *testing.T, s *Supervisor, id string) {
 	t.Helper()
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
@@ -79,7 +79,7 @@ func TestSnapshot(t *testing.T) {
 		"running":          func(*Supervisor, string) {},
 		"running, resumed": func(s *Supervisor, id string) { pauseAndWake(t, s, id) },
 		"paused": func(s *Supervisor, id string) {
-			if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -377,7 +377,7 @@ func TestSnapshotOfFiles(t *testing.T) {
 	source := create(t, s, CreateRequest{})
 	wantCount(t, s, source, 1, 1)
 	put(t, s, source, "before")
-	if err := s.Pause(t.Context(), source, lifecycle.Filesystem, ""); err != nil {
+	if err := s.Pause(t.Context(), source, PauseRequest{Mode: lifecycle.Filesystem}); err != nil {
 		t.Fatal(err)
 	}
 	snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{})
@@ -423,7 +423,7 @@ func TestSnapshotsCountForTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	uses("with a snapshot", 1000)
-	if err := s.Pause(t.Context(), source, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), source, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := take("two"); err != nil {
@@ -480,7 +480,7 @@ func TestKillDuringASnapshot(t *testing.T) {
 	if at := record(t, s, id).Situation(); at != lifecycle.Situation(lifecycle.Snapshotting) {
 		t.Errorf("it is %s", at)
 	}
-	go func() { paused <- s.Pause(t.Context(), id, lifecycle.Memory, "") }()
+	go func() { paused <- s.Pause(t.Context(), id, PauseRequest{}) }()
 	lease, err := s.Acquire(t.Context(), id, Access{Port: counterPort})
 	if err != nil {
 		t.Fatalf("an access: %v", err)
@@ -561,7 +561,7 @@ func TestSnapshotWithoutMemory(t *testing.T) {
 	for name, prepare := range map[string]func(s *Supervisor, id string){
 		"running": func(*Supervisor, string) {},
 		"paused": func(s *Supervisor, id string) {
-			if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+			if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -606,7 +606,7 @@ func TestImageOfAnother(t *testing.T) {
 	s, stop := b.open()
 	source := create(t, s, CreateRequest{})
 	wantCount(t, s, source, 1, 1)
-	if err := s.Pause(t.Context(), source, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), source, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	snap, err := s.TakeSnapshot(t.Context(), source, SnapshotRequest{Mode: lifecycle.Filesystem})

@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
 // TestLittleSpace has a server with little room on its disk, which is not full
@@ -20,7 +18,7 @@ func TestLittleSpace(t *testing.T) {
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=24m"); err != nil {
 		t.Fatal(err)
 	}
-	pauseErr := s.Pause(t.Context(), id, lifecycle.Memory, "")
+	pauseErr := s.Pause(t.Context(), id, PauseRequest{})
 	var createErr error
 	if pauseErr != nil {
 		_, createErr = s.Create(t.Context(), CreateRequest{Template: "test", Settings: record(t, s, id).Settings})
@@ -33,7 +31,7 @@ func TestLittleSpace(t *testing.T) {
 	}
 	hasCode(t, "create", createErr, "disk_full", "")
 	wantCount(t, s, id, 2, 1)
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 }

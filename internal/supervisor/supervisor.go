@@ -250,7 +250,7 @@ func (s *Supervisor) furnish() {
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Space: s.space,
 		Limits: s.limits(), MaxTimeout: defaults.Ceiling(o.MaxTimeout), AgentToken: s.AgentToken, Unknown: s.unknown, CheckMounts: func(c store.Config) error { return s.CheckMounts(c) },
 	}
-	s.Reception = &calls.Reception{Find: s.asked, EachRunning: s.eachAsked, Ceiling: defaults.Ceiling(o.MaxTimeout), Pauses: s.launcher.Turns(), Pace: calls.NewPace(), Log: o.Log}
+	s.Reception = &calls.Reception{Find: s.asked, EachRunning: s.eachAsked, Ceiling: defaults.Ceiling(o.MaxTimeout), Pauses: s.launcher.Turns(), Answers: s.guests.Answers, Pace: calls.NewPace(), Log: o.Log}
 	s.guard = disklimit.NewGuard(disklimit.Options{
 		Layers: o.Layers, Space: s.space, Remove: o.Driver.Remove, Go: s.goOn, Log: o.Log,
 		LimitVolume: func(ctx context.Context, id string) string { return s.Limit(ctx, id) },

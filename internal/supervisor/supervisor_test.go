@@ -49,7 +49,7 @@ type guest struct {
 	activity   func() (agentapi.Activity, error)
 	journal    func(after string) (agentapi.Log, bool) // false for an agent that has none
 	open       func() []runtime.OpenFile
-	deaf       atomic.Bool // it fails to write back
+	deaf       atomic.Bool // it fails to write back, and is not well
 }
 
 // OpenFiles are those that the guest's programs have open.
@@ -86,7 +86,7 @@ func (g *guest) agent(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(seen)
-	case agentapi.PathSync:
+	case agentapi.PathSync, "/health":
 		if g.deaf.Load() {
 			http.Error(w, "no", http.StatusInternalServerError)
 			return
@@ -377,10 +377,10 @@ func TestMemoryContinuesOverPauses(t *testing.T) {
 	id := create(t, s, CreateRequest{})
 	wantCount(t, s, id, 1, 1)
 	for g := int64(2); g <= 5; g++ {
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); !errdef.Is(err, errdef.Conflict) {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); !errdef.Is(err, errdef.Conflict) {
 			t.Fatalf("second pause: %v, want a conflict", err)
 		}
 		c, err := s.Connect(t.Context(), id, time.Minute, Patch{}, "")
@@ -413,7 +413,7 @@ func TestOneWakeForManyCallers(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{Settings: sleepy})
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	before := b.started()
@@ -443,7 +443,7 @@ func TestConcurrentConnectsShareOneResume(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{})
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	before := b.started()
@@ -490,7 +490,7 @@ func TestTimeoutPausesAgainAndAgain(t *testing.T) {
 func TestWithoutAutoResumeItStaysAsleep(t *testing.T) {
 	s, _ := newBench(t).open()
 	id := create(t, s, CreateRequest{Settings: lifecycle.Settings{OnTimeout: lifecycle.Pause}})
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := count(t.Context(), s, id); !errdef.Is(err, errdef.WrongState) {
@@ -539,7 +539,7 @@ func TestFailedPauseRunsOn(t *testing.T) {
 	b.set(func() { b.checkpoint = func() error { return errors.New("no space left on device") } })
 	id := create(t, s, CreateRequest{})
 	wantCount(t, s, id, 1, 1)
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); !errdef.Is(err, errdef.Unavailable) {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); !errdef.Is(err, errdef.Unavailable) {
 		t.Fatalf("pause: %v, want unavailable", err)
 	}
 	wantCount(t, s, id, 2, 1)
@@ -553,7 +553,7 @@ func TestFailedResumeStaysPaused(t *testing.T) {
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{Settings: sleepy})
 	wantCount(t, s, id, 1, 1)
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	b.set(func() { b.boot = func() error { return errors.New("boom") } })
@@ -573,7 +573,7 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 	b := newBench(t)
 	s, _ := b.open()
 	id := create(t, s, CreateRequest{})
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(b.dir, "images", record(t, s, id).Checkpoint.ID, "memory")
@@ -599,7 +599,7 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 	if _, err := s.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := faultOf(t, s, id); err != nil {
@@ -672,7 +672,7 @@ func TestRestart(t *testing.T) {
 		wantCount(t, s, id, 1, 1)
 	}
 	for _, id := range []string{paused, fallback} {
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -717,7 +717,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 		id := create(t, s, CreateRequest{Settings: sleepy})
 		var wg sync.WaitGroup
 		for _, f := range []func(){
-			func() { _ = s.Pause(t.Context(), id, lifecycle.Memory, "") },
+			func() { _ = s.Pause(t.Context(), id, PauseRequest{}) },
 			func() { _, _ = s.Connect(t.Context(), id, time.Minute, Patch{}, "") },
 			func() { _, _, _ = count(t.Context(), s, id) },
 		} {

@@ -30,7 +30,7 @@ func TestUnreadableImage(t *testing.T) {
 	old := create(t, s, CreateRequest{Settings: sleepy})
 	for _, id := range []string{id, old} {
 		wantCount(t, s, id, 1, 1)
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestUnreadableImage(t *testing.T) {
 	if err != nil || events[len(events)-1].Detail == "" {
 		t.Errorf("the log does not say that it has booted afresh: %+v, %v", events, err)
 	}
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	wantWriter(t, s, id, "fake 2")
@@ -96,7 +96,7 @@ func TestSystemChangesUnderASleeper(t *testing.T) {
 	for range 3 {
 		id := create(t, s, CreateRequest{Settings: sleepy})
 		wantCount(t, s, id, 1, 1)
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, id)
@@ -135,7 +135,7 @@ func TestSystemChangesUnderASleeper(t *testing.T) {
 	// What changes as it runs is not held against it.
 	replace("new")
 	wantCount(t, s, refused, 3, 2)
-	if err := s.Pause(t.Context(), refused, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), refused, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, s, refused, 4, 3)
@@ -176,7 +176,7 @@ func TestReplacedFilesInUse(t *testing.T) {
 	}
 	pause := func() {
 		t.Helper()
-		if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+		if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -107,7 +107,7 @@ func checkOld(t *testing.T, s *Supervisor, id string, want int64) {
 	if n, _, err := count(t.Context(), s, id); err != nil || n != want {
 		t.Errorf("%s counts %d, %v; want %d", sb.Config.Metadata["name"], n, err, want)
 	}
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {

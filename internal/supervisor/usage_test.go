@@ -87,7 +87,7 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	testmode.Eventually(t, "one that runs", running(1))
-	if err := s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	testmode.Eventually(t, "none that runs", running(0))

@@ -121,7 +121,7 @@ func TestVolumeLimitAfterRestart(t *testing.T) {
 			tn := b.sharing()
 			tn.write("file", mib)
 			for _, id := range tn.ids {
-				if err := tn.s.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+				if err := tn.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 					t.Fatal(err)
 				}
 			}

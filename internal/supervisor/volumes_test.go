@@ -151,7 +151,7 @@ func TestMountVolumes(t *testing.T) {
 		wantFailure(t, srv.s.DeleteVolume(t.Context(), v.ID), errdef.Conflict, "volume_in_use", sb.ID)
 	}
 	inUse()
-	if err := srv.s.Pause(t.Context(), sb.ID, lifecycle.Memory, ""); err != nil {
+	if err := srv.s.Pause(t.Context(), sb.ID, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	inUse()

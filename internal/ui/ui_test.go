@@ -469,7 +469,7 @@ func TestSocketWantsTheToken(t *testing.T) {
 func TestLookingWakesNothing(t *testing.T) {
 	w := newWorld(t)
 	id := w.create("asleep")
-	if err := w.Fake.Pause(t.Context(), id, lifecycle.Memory, "test"); err != nil {
+	if err := w.Fake.Pause(t.Context(), id, supervisor.PauseRequest{Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	before := len(w.Fake.Log())

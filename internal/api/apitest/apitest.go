@@ -122,7 +122,7 @@ type Fake struct {
 	Limit     time.Duration // the ceiling of timeouts; 0 for none
 	Defaults  supervisor.Defaults
 	Created   []supervisor.CreateRequest
-	Modes     []lifecycle.Mode // of pauses asked for
+	Pauses    []supervisor.PauseRequest
 	Actors    []string
 	Err       error // returned by every call if set
 	Panics    any   // panicked with by every call if set
@@ -540,15 +540,16 @@ func (f *Fake) All(context.Context) ([]store.Sandbox, error) {
 	return all, nil
 }
 
-// Pause pauses a sandbox.
-func (f *Fake) Pause(_ context.Context, id string, mode lifecycle.Mode, actor string) error {
+// Pause pauses a sandbox. Nothing takes time here, and every agent answers.
+func (f *Fake) Pause(_ context.Context, id string, q supervisor.PauseRequest) error {
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	f.Modes = append(f.Modes, mode)
-	_, err = f.change(id, lifecycle.PauseRequested{Meta: f.meta(actor), Mode: mode})
+	q.Mode = cmp.Or(q.Mode, lifecycle.Memory)
+	f.Pauses = append(f.Pauses, q)
+	_, err = f.change(id, lifecycle.PauseRequested{Meta: f.meta(q.Actor), Mode: q.Mode})
 	return err
 }
 

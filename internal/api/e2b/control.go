@@ -10,7 +10,6 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/dialect"
-	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -43,33 +42,8 @@ func (s *server) kill(c *call) (reply, error) {
 
 func (s *server) pause(c *call) (reply, error) {
 	mode, _ := said[lifecycle.Mode](c.words, "mode")
-	if strict, _ := said[bool](c.words, "requireHealthyGuest"); strict {
-		if err := healthy(s, c); err != nil {
-			return reply{}, err
-		}
-	}
-	return noContent, s.Sandboxes.Pause(c.r.Context(), c.sandbox, cmp.Or(mode, lifecycle.Memory), c.actor)
-}
-
-// healthWithin bounds how long the agent of a sandbox may take to answer.
-const healthWithin = 5 * time.Second
-
-// healthy refuses a pause while the agent of a sandbox that runs does not answer. Its
-// clients try again later.
-func healthy(s *server, c *call) error {
-	sb, err := s.find(c)
-	if err != nil {
-		return err
-	}
-	if state, _ := shown(sb.Record); state != stateRunning {
-		return nil // the pause says so
-	}
-	ctx, cancel := context.WithTimeout(c.r.Context(), healthWithin)
-	defer cancel()
-	if err := (guest.Guest{Sandboxes: s.Inside, ID: c.sandbox, Actor: c.actor}).Answers(ctx); err != nil {
-		return fail(http.StatusServiceUnavailable, codeAgentUnreachable, "the agent of sandbox %s does not answer (%v), and a strict pause was asked for: the sandbox runs on. Try again, or pause without strict", c.sandbox, err)
-	}
-	return nil
+	strict, _ := said[bool](c.words, "requireHealthyGuest")
+	return noContent, s.Sandboxes.Pause(c.r.Context(), c.sandbox, supervisor.PauseRequest{Mode: mode, Strict: strict, Actor: c.actor})
 }
 
 // reboot takes the memory from a sandbox that sleeps with it, where a call that wakes it

@@ -22,16 +22,15 @@ var exceptions = map[string]int{
 
 // Values of error_code that begin here. The others are errdef codes.
 const (
-	codeInvalidRequest   = "invalid_request"
-	codeBodyTooLarge     = "body_too_large"
-	codeBodyTimedOut     = "body_timed_out"
-	codeTimeoutTooLarge  = "timeout_too_large"
-	codeNotSupported     = "not_supported"
-	codeAgentUnreachable = "agent_unreachable"
-	codeInternal         = "internal_server_error"
-	codeTimedOut         = "timed_out"
-	codeCanceled         = "canceled"
-	codeMethod           = "method_not_allowed"
+	codeInvalidRequest  = "invalid_request"
+	codeBodyTooLarge    = "body_too_large"
+	codeBodyTimedOut    = "body_timed_out"
+	codeTimeoutTooLarge = "timeout_too_large"
+	codeNotSupported    = "not_supported"
+	codeInternal        = "internal_server_error"
+	codeTimedOut        = "timed_out"
+	codeCanceled        = "canceled"
+	codeMethod          = "method_not_allowed"
 
 	codeTemplateNotFound = "template_not_found"     // of Sandboxes.Create
 	codeSandboxNotFound  = "sandbox_not_found"      // of Sandboxes: nothing more is known

@@ -172,10 +172,10 @@ func TestFakeFollowsTheInterface(t *testing.T) {
 	}
 	_, err = f.Resume(t.Context(), sb.ID, time.Minute, supervisor.Patch{}, "")
 	wants(err, errdef.Conflict, "already_running")
-	if err := f.Pause(t.Context(), sb.ID, lifecycle.Memory, ""); err != nil {
+	if err := f.Pause(t.Context(), sb.ID, supervisor.PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	wants(f.Pause(t.Context(), sb.ID, lifecycle.Memory, ""), errdef.Conflict, "already_paused")
+	wants(f.Pause(t.Context(), sb.ID, supervisor.PauseRequest{}), errdef.Conflict, "already_paused")
 	_, err = f.SetTimeout(t.Context(), sb.ID, time.Minute, "")
 	wants(err, errdef.WrongState, "not_running")
 	if err := f.Kill(t.Context(), sb.ID, ""); err != nil {

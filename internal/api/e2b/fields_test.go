@@ -186,22 +186,22 @@ func TestEveryFieldOfOthers(t *testing.T) {
 // changedOrRefused sends a field to a call on a sandbox that there is.
 func changedOrRefused(t *testing.T, call, path, value string) {
 	method, target, _ := strings.Cut(call, " ")
-	send := func(text string) (answer, store.Sandbox, []lifecycle.Mode) {
+	send := func(text string) (answer, store.Sandbox, []supervisor.PauseRequest) {
 		w := newWorld(t)
 		w.Fake.Defaults.StallAfter = time.Hour
 		id := w.create(`{"templateID":"base","timeout":1,"autoPause":true,"metadata":{"x":"y"},"network":{"denyOut":["9.9.9.9"]}}`)
 		if strings.HasSuffix(call, "/resume") {
 			w.do("POST", "/sandboxes/"+id+"/pause", "").Is(http.StatusNoContent)
 		}
-		w.Fake.Modes = nil
+		w.Fake.Pauses = nil
 		a := w.do(method, strings.Replace(target, "ID", id, 1), text)
-		return a, w.Fake.Sandboxes[id], w.Fake.Modes
+		return a, w.Fake.Sandboxes[id], w.Fake.Pauses
 	}
 	text := "{" + apitest.Nested(path, value) + "}"
-	a, got, modes := send(text)
+	a, got, pauses := send(text)
 	if a.Status < 300 {
-		_, without, plainModes := send("{}")
-		if reflect.DeepEqual(got, without) && reflect.DeepEqual(modes, plainModes) && !has(got, path) {
+		_, without, plainPauses := send("{}")
+		if reflect.DeepEqual(got, without) && reflect.DeepEqual(pauses, plainPauses) && !has(got, path) {
 			t.Errorf("%s %s: accepted without effect", call, text)
 		}
 		return

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 )
 
@@ -76,7 +76,7 @@ func TestLogs(t *testing.T) {
 	if got := w.do("GET", "/sandboxes/"+id+"/logs?start="+second, "").Is(http.StatusOK).Object()["logs"].([]any); len(got) != 3 {
 		t.Errorf("the old form from the second on: %v", got)
 	}
-	if err := w.Fake.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := w.Fake.Pause(t.Context(), id, supervisor.PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	before := len(w.Fake.Log())

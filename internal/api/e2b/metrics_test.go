@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
@@ -44,7 +44,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("the whole history: %v; want the last cut down to the memory that there is", all)
 	}
 
-	if err := w.Fake.Pause(t.Context(), id, lifecycle.Memory, ""); err != nil {
+	if err := w.Fake.Pause(t.Context(), id, supervisor.PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	before := len(w.Fake.Log())

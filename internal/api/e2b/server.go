@@ -8,10 +8,8 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/dialect"
-	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
@@ -38,7 +36,7 @@ type Lifecycle interface {
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
 	// Pause returns when the pause is committed; errdef.Conflict with code
 	// "already_paused" if there is nothing to do.
-	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	// Connect extends a running sandbox or resumes a paused one.
 	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
 	// Resume is an errdef.Conflict with code "already_running" on one that runs.
@@ -126,8 +124,6 @@ type Options struct {
 	Templates Templates // required
 	Snapshots Snapshots // required
 	Builds    Builds    // required
-	// Inside is the way to the agents in sandboxes.
-	Inside guest.Sandboxes // required
 	// Sign returns the proof that this server has given something out for a purpose.
 	Sign func(purpose, text string) string // required
 	Auth Authenticator                     // required

@@ -10,7 +10,6 @@ package guest
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -64,26 +63,9 @@ const base = "http://guest"
 // must be closed: until then the request is under way in the sandbox.
 func (g Guest) Client(port int) *http.Client {
 	return &http.Client{
-		Transport:     door{g, port, false},
+		Transport:     door{g, port},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-}
-
-// Answers asks the agent whether it is there. That is no activity, and wakes nothing.
-func (g Guest) Answers(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, URL("/health"), nil)
-	if err != nil {
-		return err
-	}
-	resp, err := (&http.Client{Transport: door{g, agentapi.Port, true}}).Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("it says %s", resp.Status)
-	}
-	return nil
 }
 
 // URL returns the URL of a path and query for a guest's client.
@@ -93,14 +75,13 @@ func URL(pathAndQuery string) string { return base + pathAndQuery }
 type door struct {
 	guest Guest
 	port  int
-	probe bool
 }
 
 // RoundTrip implements http.RoundTripper.
 func (d door) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
 	lease, err := d.guest.Sandboxes.Acquire(ctx, d.guest.ID, supervisor.Access{
-		Port: d.port, Path: r.URL.EscapedPath(), Actor: d.guest.Actor, Stream: streams(r, d.port), Probe: d.probe,
+		Port: d.port, Path: r.URL.EscapedPath(), Actor: d.guest.Actor, Stream: streams(r, d.port),
 	})
 	if err != nil {
 		if r.Body != nil {

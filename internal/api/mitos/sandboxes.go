@@ -163,7 +163,7 @@ func setTimeout(s *server, c *call) (any, error) {
 func status(state lifecycle.State) any { return map[string]lifecycle.State{"status": state} }
 
 func pause(s *server, c *call) (any, error) {
-	err := s.Sandboxes.Pause(c.ctx, c.id, lifecycle.Memory, c.actor)
+	err := s.Sandboxes.Pause(c.ctx, c.id, supervisor.PauseRequest{Actor: c.actor})
 	if e, ok := asError(err); ok && e.Code == "already_paused" {
 		err = nil
 	}

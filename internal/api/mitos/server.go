@@ -17,7 +17,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
@@ -40,7 +39,7 @@ type Lifecycle interface {
 	// Made returns the sandbox that the idempotency key of a Config has made.
 	Made(ctx context.Context, as store.Config) (sb store.Sandbox, made bool, err error)
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
-	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
 	Kill(ctx context.Context, id, actor string) error
 }

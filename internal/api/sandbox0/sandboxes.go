@@ -313,11 +313,7 @@ func (s *server) pause(c *call) (reply, error) {
 	if memory, was := said[bool](c.words, "memory"); was && !memory && (!sb.Record.Settings.AutoResume || sb.Record.Settings.Serves) {
 		mode = lifecycle.Filesystem
 	}
-	pause := s.Sandboxes.Pause
-	if async {
-		pause = s.Sandboxes.BeginPause
-	}
-	err = pause(c.r.Context(), c.sandbox, mode, c.actor)
+	err = s.Sandboxes.Pause(c.r.Context(), c.sandbox, supervisor.PauseRequest{Mode: mode, NoWait: async, Actor: c.actor})
 	e, is := errors.AsType[*errdef.Error](err)
 	switch {
 	case err != nil && (!is || e.Code != "already_paused"):

@@ -168,8 +168,8 @@ func TestPauseKeepsMemory(t *testing.T) {
 		w := newWorld(t)
 		id := w.claim(fmt.Sprintf(`{"config":{"auto_resume":%v}}`, c.auto))
 		data(w.Do("POST", all+"/"+id+"/pause", c.body), 200)
-		if !slices.Equal(w.Fake.Modes, []lifecycle.Mode{c.want}) {
-			t.Errorf("%+v: %v", c, w.Fake.Modes)
+		if got := w.Fake.Pauses; len(got) != 1 || got[0].Mode != c.want {
+			t.Errorf("%+v: %v", c, got)
 		}
 		if v := data(w.Do("POST", all+"/"+id+"/resume", `{"memory":true}`), 200); v["restored_memory"] != (c.want == lifecycle.Memory) {
 			t.Errorf("%+v: %v", c, v)

@@ -38,9 +38,7 @@ type Lifecycle interface {
 	List(ctx context.Context) ([]store.Sandbox, error)
 	// Pause returns when the pause is committed; errdef.Conflict with code
 	// "already_paused" if there is nothing to do.
-	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
-	// BeginPause is Pause, and returns when it is committed that the pause has begun.
-	BeginPause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	// Connect extends a running sandbox or resumes a paused one.
 	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
 	Kill(ctx context.Context, id, actor string) error

@@ -185,14 +185,9 @@ func (in *inside) Acquire(ctx context.Context, id string, access supervisor.Acce
 }
 
 // Pause cuts all that is open.
-func (in *inside) Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
+func (in *inside) Pause(ctx context.Context, id string, q supervisor.PauseRequest) error {
 	in.cut(id)
-	return in.Fake.Pause(ctx, id, mode, actor)
-}
-
-// BeginPause is Pause: nothing takes time here.
-func (in *inside) BeginPause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
-	return in.Pause(ctx, id, mode, actor)
+	return in.Fake.Pause(ctx, id, q)
 }
 
 // Kill cuts all that is open.

@@ -92,7 +92,7 @@ func (s *server) doPause(c *call) error {
 	if w, ok := c.words["mode"]; ok {
 		mode = w.Value.(lifecycle.Mode)
 	}
-	return s.Sandboxes.Pause(c.r.Context(), c.sandbox, mode, c.actor)
+	return s.Sandboxes.Pause(c.r.Context(), c.sandbox, supervisor.PauseRequest{Mode: mode, Actor: c.actor})
 }
 
 // resume also extends a sandbox that runs.

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 )
 
@@ -130,8 +131,8 @@ func TestPauseAndResume(t *testing.T) {
 		w := newWorld(t)
 		id := w.create(`{"timeout":600}`)
 		o := w.do("POST", base+"/"+id+"/pause", body).Is(http.StatusOK).Object()
-		if o["state"] != "paused" || o["endAt"] != nil || o["pausedAt"] != "2026-09-01T12:00:00.123456Z" || w.Fake.Modes[0] != mode {
-			t.Errorf("%s pauses to %v with %v", body, o, w.Fake.Modes)
+		if o["state"] != "paused" || o["endAt"] != nil || o["pausedAt"] != "2026-09-01T12:00:00.123456Z" || w.Fake.Pauses[0].Mode != mode {
+			t.Errorf("%s pauses to %v with %v", body, o, w.Fake.Pauses)
 		}
 		if cp := o["checkpoint"].(map[string]any); cp["mode"] != string(mode) || cp["bytes"] != 4096.0 {
 			t.Errorf("%s: checkpoint %v", body, cp)
@@ -405,7 +406,7 @@ type failingPause struct {
 	err error
 }
 
-func (f failingPause) Pause(context.Context, string, lifecycle.Mode, string) error { return f.err }
+func (f failingPause) Pause(context.Context, string, supervisor.PauseRequest) error { return f.err }
 
 // TestListOfWorstSandboxes: control characters are six times as long in JSON, and a
 // page of sandboxes full of them was longer than the client reads, so that `drowse ls`

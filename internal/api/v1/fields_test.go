@@ -206,7 +206,7 @@ func try(t *testing.T, r route, option, path, value string) done {
 	for _, snap := range snaps {
 		snap["expiresAt"] = snap["expiresAt"] != nil // by the real clock
 	}
-	state, err := json.Marshal([]any{w.Fake.Sandboxes, w.Fake.Modes, w.Fake.Created, snaps, w.secretValues(t)})
+	state, err := json.Marshal([]any{w.Fake.Sandboxes, w.Fake.Pauses, w.Fake.Created, snaps, w.secretValues(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

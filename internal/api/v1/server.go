@@ -50,7 +50,7 @@ type Lifecycle interface {
 	All(ctx context.Context) ([]store.Sandbox, error)
 	// Pause returns when the pause is committed; errdef.Conflict with code
 	// "already_paused" if there is nothing to do.
-	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	// Connect extends a running sandbox or resumes a paused one; 0 resumes it
 	// without a soft timeout and changes nothing of one that runs.
 	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)

@@ -35,7 +35,7 @@ import (
 // Sandboxes is what the supervisor does with sandboxes.
 type Sandboxes interface {
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
-	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	Resume(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error)
 	Kill(ctx context.Context, id, actor string) error
 	List(ctx context.Context) ([]store.Sandbox, error)
@@ -176,7 +176,7 @@ func (w *Workshop) Rest(ctx context.Context, sandbox string, memory bool) error 
 	if memory {
 		mode = lifecycle.Memory
 	}
-	return w.Sandboxes.Pause(ctx, sandbox, mode, actor)
+	return w.Sandboxes.Pause(ctx, sandbox, supervisor.PauseRequest{Mode: mode, Actor: actor})
 }
 
 // Wake implements [build.Workshop].

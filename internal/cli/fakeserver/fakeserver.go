@@ -432,9 +432,9 @@ func (b backend) All(ctx context.Context) ([]store.Sandbox, error) {
 }
 
 // Pause implements v1.Sandboxes.
-func (b backend) Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
+func (b backend) Pause(ctx context.Context, id string, q supervisor.PauseRequest) error {
 	defer b.s.leave()
-	return b.s.enter().Pause(ctx, b.s.inner(id), mode, actor)
+	return b.s.enter().Pause(ctx, b.s.inner(id), q)
 }
 
 // Connect implements v1.Sandboxes.

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"maps"
+	"net/http"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
@@ -30,6 +31,11 @@ type Host struct {
 
 // Agent returns the agent of a runtime of a sandbox.
 func (h Host) Agent(inst runtime.Instance, sandbox string) Agent { return Of(inst, h.Secret(sandbox)) }
+
+// Answers asks the agent of a runtime whether it is there.
+func (h Host) Answers(ctx context.Context, inst runtime.Instance, sandbox string) error {
+	return h.Agent(inst, sandbox).call(ctx, http.MethodGet, "/health", nil, nil)
+}
 
 // token returns what the agent of a sandbox wants of everybody; empty for nothing.
 func (h Host) token(sb store.Sandbox) string {

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/ration"
+	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
@@ -34,8 +35,7 @@ type Ending struct {
 // of the operation that is in flight after the call, which the call has begun,
 // joined or met; it is nil if there is none.
 type Sandbox interface {
-	// Snapshot returns the sandbox as it was committed last.
-	Snapshot() store.Sandbox
+	Standing
 	// Request lets an event happen.
 	Request(ev lifecycle.Event) (lifecycle.Result, <-chan Ending, error)
 	// RequestWith lets an event happen that changes the settings of a patch, and
@@ -49,6 +49,14 @@ type Sandbox interface {
 	Configure(actor, detail string, change func(*store.Config) error) error
 	// OpenNetwork tells the runtime what the sandbox may reach now.
 	OpenNetwork()
+}
+
+// Standing is how one sandbox is now.
+type Standing interface {
+	// Snapshot returns the sandbox as it was committed last.
+	Snapshot() store.Sandbox
+	// Serving returns that, and the runtime that serves; nil for none.
+	Serving() (store.Sandbox, runtime.Instance)
 	// Unfit returns what the host lacked when the sandbox was last to start; nil for
 	// nothing.
 	Unfit() *errdef.Error
@@ -64,6 +72,8 @@ type Reception struct {
 	// PauseAll pauses at once.
 	Ceiling defaults.Ceiling
 	Pauses  int
+	// Answers asks the agent in the runtime of a sandbox whether it is there.
+	Answers func(ctx context.Context, inst runtime.Instance, sandbox string) error
 	// Pace is how often the sandboxes of each API key are changed: see NewPace.
 	Pace *ration.Pace
 	Log  *slog.Logger

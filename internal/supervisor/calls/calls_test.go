@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 )
@@ -27,7 +28,8 @@ type scripted struct {
 	Sandbox // panics: what is not scripted is not asked
 	answers []answer
 	asked   []lifecycle.Event
-	opened  int // how often the network was told
+	opened  int   // how often the network was told
+	serves  int64 // which generation does; 0 for none
 }
 
 func (b *scripted) Request(ev lifecycle.Event) (lifecycle.Result, <-chan Ending, error) {
@@ -45,8 +47,18 @@ func (b *scripted) RequestWith(_ fields.Patch, ev lifecycle.Event, _ string) (li
 }
 
 func (b *scripted) Snapshot() store.Sandbox { return store.Sandbox{ID: "a"} }
-func (b *scripted) OpenNetwork()            { b.opened++ }
-func (b *scripted) Unfit() *errdef.Error    { return nil }
+func (b *scripted) Serving() (store.Sandbox, runtime.Instance) {
+	if b.serves == 0 {
+		return b.Snapshot(), nil
+	}
+	return store.Sandbox{ID: "a", Record: lifecycle.Record{Generation: b.serves}}, instance{}
+}
+
+func (b *scripted) OpenNetwork()         { b.opened++ }
+func (b *scripted) Unfit() *errdef.Error { return nil }
+
+// instance is a runtime that nothing is asked of.
+type instance struct{ runtime.Instance }
 
 func (b *scripted) reception() *Reception {
 	return &Reception{Find: func(string) (Sandbox, error) { return b, nil }, Pace: NewPace(), Log: slog.New(slog.DiscardHandler)}
@@ -69,7 +81,7 @@ func TestPause(t *testing.T) {
 		ends(lifecycle.Waits, false, lifecycle.EntryResumed),
 		ends(lifecycle.Applies, true, lifecycle.EntryPaused),
 	}}
-	if err := b.reception().Pause(t.Context(), "a", lifecycle.Memory, "me"); err != nil {
+	if err := b.reception().Pause(t.Context(), "a", PauseRequest{Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	var ops []string
@@ -85,13 +97,13 @@ func TestPause(t *testing.T) {
 	}
 
 	b = &scripted{answers: []answer{ends(lifecycle.Applies, true, lifecycle.EntryPauseFailed)}}
-	if err := b.reception().Pause(t.Context(), "a", lifecycle.Memory, ""); !errdef.Is(err, errdef.Unavailable) {
+	if err := b.reception().Pause(t.Context(), "a", PauseRequest{}); !errdef.Is(err, errdef.Unavailable) {
 		t.Errorf("a pause that failed: %v", err)
 	}
 }
 
-// TestBeginPause holds that it waits for what is in flight, and not for its own end.
-func TestBeginPause(t *testing.T) {
+// TestPauseWithoutWait holds that it waits for what is in flight, and not for its own end.
+func TestPauseWithoutWait(t *testing.T) {
 	b := &scripted{answers: []answer{
 		ends(lifecycle.Waits, false, lifecycle.EntryResumed),
 		{res: lifecycle.Result{Verdict: lifecycle.Applies, Changed: true}},
@@ -99,13 +111,46 @@ func TestBeginPause(t *testing.T) {
 		{err: errdef.New(errdef.Conflict, "already_paused", "it sleeps")},
 	}}
 	for want := range 3 {
-		err := b.reception().BeginPause(t.Context(), "a", lifecycle.Filesystem, "me")
+		err := b.reception().Pause(t.Context(), "a", PauseRequest{Mode: lifecycle.Filesystem, NoWait: true, Actor: "me"})
 		if refused := want == 2; errdef.Is(err, errdef.Conflict) != refused || err != nil && !refused {
 			t.Errorf("pause %d: %v", want, err)
 		}
 	}
 	if p := b.asked[1].(lifecycle.PauseRequested); p.Mode != lifecycle.Filesystem || p.Actor != "me" || p.Op == "" || p.Op == b.asked[0].(lifecycle.PauseRequested).Op {
 		t.Errorf("asked with %+v", p)
+	}
+}
+
+// TestStrictPause holds that it is of the generation whose agent has answered, and of
+// none otherwise.
+func TestStrictPause(t *testing.T) {
+	b := &scripted{serves: 1, answers: []answer{
+		{res: lifecycle.Result{Verdict: lifecycle.Stale}},
+		ends(lifecycle.Applies, true, lifecycle.EntryPaused),
+	}}
+	r := b.reception()
+	r.Answers = func(context.Context, runtime.Instance, string) error {
+		b.serves++ // it was paused and woken meanwhile
+		return nil
+	}
+	if err := r.Pause(t.Context(), "a", PauseRequest{Strict: true}); err != nil {
+		t.Fatal(err)
+	}
+	for i, ev := range b.asked {
+		if got := ev.(lifecycle.PauseRequested).Generation; got != int64(i+1) {
+			t.Errorf("event %d is for generation %d", i, got)
+		}
+	}
+
+	r.Answers = func(context.Context, runtime.Instance, string) error { return errors.New("it is silent") }
+	err := r.Pause(t.Context(), "a", PauseRequest{Strict: true})
+	if e, _ := errors.AsType[*errdef.Error](err); e == nil || e.Code != "agent_unreachable" || len(b.asked) != 2 {
+		t.Errorf("after %d events: %v", len(b.asked), err)
+	}
+
+	b.serves, b.answers = 0, append(b.answers, answer{err: errdef.New(errdef.Conflict, "already_paused", "it sleeps")})
+	if err := r.Pause(t.Context(), "a", PauseRequest{Strict: true}); !errdef.Is(err, errdef.Conflict) {
+		t.Errorf("of one that sleeps: %v", err)
 	}
 }
 
@@ -158,7 +203,7 @@ func TestCallersGoAway(t *testing.T) {
 		b := &scripted{answers: []answer{never}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := b.reception().Pause(ctx, "a", lifecycle.Memory, ""); !errdef.Is(err, errdef.Unavailable) {
+		if err := b.reception().Pause(ctx, "a", PauseRequest{}); !errdef.Is(err, errdef.Unavailable) {
 			t.Errorf("a caller that went away got %v", err)
 		}
 		b, began := &scripted{answers: []answer{never}}, time.Now()

@@ -1,7 +1,9 @@
 package calls
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -13,44 +15,64 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
+// PauseRequest is how a sandbox is to be paused.
+type PauseRequest struct {
+	Mode   lifecycle.Mode // memory, if empty
+	Strict bool           // only if the agent of the generation that is paused answers
+	NoWait bool           // return when the pause has begun; the event log has how it ends
+	Actor  string
+}
+
 // Pause pauses a sandbox and returns when that is committed. A pause in flight
 // is joined.
-func (r *Reception) Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
+func (r *Reception) Pause(ctx context.Context, id string, q PauseRequest) error {
 	b, err := r.Find(id)
 	if err != nil {
 		return err
 	}
-	return Pause(ctx, b, mode, By("", actor))
-}
-
-// BeginPause begins to pause a sandbox, or joins a pause in flight, and returns when it is
-// committed that this has begun. The event log has how it ends.
-func (r *Reception) BeginPause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error {
-	b, err := r.Find(id)
-	if err != nil {
-		return err
-	}
+	ev := lifecycle.PauseRequested{Meta: By("", q.Actor), Mode: cmp.Or(q.Mode, lifecycle.Memory)}
 	for {
-		res, ended, err := b.Request(lifecycle.PauseRequested{Meta: By(ids.NewOp(), actor), Mode: mode})
-		if err != nil || res.Verdict != lifecycle.Waits {
-			return err
+		if q.Strict {
+			if ev.Generation, err = r.answering(ctx, b); err != nil {
+				return err
+			}
 		}
-		if _, err := Wait(ctx, ended); err != nil {
+		if _, err := pause(ctx, b, ev, q.NoWait); !errors.Is(err, errStale) {
 			return err
 		}
 	}
 }
 
-// Pause pauses a sandbox and returns when that is committed.
-func Pause(ctx context.Context, b Sandbox, mode lifecycle.Mode, m lifecycle.Meta) error {
-	_, err := pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: mode})
-	return err
+// answerWithin bounds how long the agent of a sandbox may take to answer.
+const answerWithin = 5 * time.Second
+
+// answering returns the generation whose agent answers; where there is none to be
+// asked, one that never runs.
+func (r *Reception) answering(ctx context.Context, b Sandbox) (int64, error) {
+	const none = -1
+	sb, inst := b.Serving()
+	if inst == nil || sb.Record.Phase() == lifecycle.Pausing {
+		return none, nil
+	}
+	ask, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	err := r.Answers(ask, inst, sb.ID)
+	if err == nil {
+		return sb.Record.Generation, nil
+	}
+	if after, now := b.Serving(); now != inst || after.Record.Phase() == lifecycle.Pausing {
+		return none, nil // it went to sleep meanwhile
+	}
+	if ctx.Err() != nil {
+		return none, ctx.Err()
+	}
+	return none, outcome.Unanswered(sb.ID, err)
 }
 
 // PauseAnyhow pauses a sandbox with its memory, or by its files alone where something
 // inside keeps that from being captured: who asks will not ask again.
 func PauseAnyhow(ctx context.Context, b Sandbox, m lifecycle.Meta) error {
-	end, err := pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: lifecycle.Memory})
+	end, err := pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: lifecycle.Memory}, false)
 	by, so := end.NotCapturable()
 	if err == nil || !so {
 		return err
@@ -59,17 +81,26 @@ func PauseAnyhow(ctx context.Context, b Sandbox, m lifecycle.Meta) error {
 		m.Detail += "; "
 	}
 	m.Detail += lifecycle.WithoutMemory(by)
-	_, err = pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: lifecycle.Filesystem, Without: by})
+	_, err = pause(ctx, b, lifecycle.PauseRequested{Meta: m, Mode: lifecycle.Filesystem, Without: by}, false)
 	return err
 }
 
-// pause pauses a sandbox, and returns the entry with which that ended.
-func pause(ctx context.Context, b Sandbox, ev lifecycle.PauseRequested) (lifecycle.Entry, error) {
+// errStale is why a pause did not begin that was meant for another generation.
+var errStale = errors.New("another generation runs")
+
+// pause pauses a sandbox, and returns the entry with which that ended; none if it is not
+// waited for.
+func pause(ctx context.Context, b Sandbox, ev lifecycle.PauseRequested, noWait bool) (lifecycle.Entry, error) {
 	for {
 		ev.Op = ids.NewOp()
 		res, ended, err := b.Request(ev)
-		if err != nil {
+		switch {
+		case err != nil:
 			return lifecycle.Entry{}, err
+		case res.Verdict == lifecycle.Stale:
+			return lifecycle.Entry{}, errStale
+		case res.Verdict != lifecycle.Waits && noWait:
+			return lifecycle.Entry{}, nil
 		}
 		end, err := Wait(ctx, ended)
 		if err != nil {

@@ -143,12 +143,12 @@ func ended(w world) {
 
 func pauseAndResume(w world) {
 	ctx, id := w.t.Context(), w.create().ID
-	w.ok("pause", w.s.Pause(ctx, id, lifecycle.Filesystem, "test"))
+	w.ok("pause", w.s.Pause(ctx, id, supervisor.PauseRequest{Mode: lifecycle.Filesystem, Actor: "test"}))
 	w.is(id, lifecycle.Paused, 1)
 	if cp := w.find(id).Record.Checkpoint; cp == nil || cp.Mode != lifecycle.Filesystem {
 		w.t.Errorf("its checkpoint is %+v", cp)
 	}
-	w.refused("pause again", w.s.Pause(ctx, id, lifecycle.Memory, "test"), errdef.Conflict, "already_paused")
+	w.refused("pause again", w.s.Pause(ctx, id, supervisor.PauseRequest{Actor: "test"}), errdef.Conflict, "already_paused")
 	_, err := w.s.SetTimeout(ctx, id, time.Minute, "test")
 	w.refused("timeout of one that sleeps", err, errdef.WrongState, "not_running")
 	c, err := w.s.Connect(ctx, id, 2*time.Hour, supervisor.Patch{}, "test")
@@ -161,7 +161,7 @@ func pauseAndResume(w world) {
 	}
 	_, err = w.s.Resume(ctx, id, time.Hour, supervisor.Patch{}, "test")
 	w.refused("resume of one that runs", err, errdef.Conflict, "already_running")
-	w.ok("pause", w.s.Pause(ctx, id, lifecycle.Memory, "test"))
+	w.ok("pause", w.s.Pause(ctx, id, supervisor.PauseRequest{Actor: "test"}))
 	sb, err := w.s.Resume(ctx, id, time.Hour, supervisor.Patch{}, "test")
 	if w.ok("resume", err); sb.Record.Generation != 3 || sb.Record.State != lifecycle.Running {
 		w.t.Errorf("resume returned %+v", sb.Record)
@@ -430,7 +430,7 @@ func explain(w world) {
 	for range 6 {
 		_, err := w.s.Connect(ctx, id, time.Hour, supervisor.Patch{}, "test")
 		w.ok("connect", err)
-		w.ok("pause", w.s.Pause(ctx, id, lifecycle.Memory, "test"))
+		w.ok("pause", w.s.Pause(ctx, id, supervisor.PauseRequest{Actor: "test"}))
 	}
 	x, err := w.s.Explain(ctx, id)
 	w.ok("explain", err)

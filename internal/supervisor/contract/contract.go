@@ -36,7 +36,7 @@ type Sandboxes interface {
 
 // Lifecycle changes their state and settings.
 type Lifecycle interface {
-	Pause(ctx context.Context, id string, mode lifecycle.Mode, actor string) error
+	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
 	Resume(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error)
 	SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
@@ -183,7 +183,7 @@ func (w world) paused() store.Sandbox {
 
 func (w world) pause(id string) {
 	w.t.Helper()
-	if err := w.s.Pause(w.t.Context(), id, lifecycle.Memory, "test"); err != nil {
+	if err := w.s.Pause(w.t.Context(), id, supervisor.PauseRequest{Actor: "test"}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -234,7 +234,7 @@ func (w world) calls(id string) map[string]error {
 	errs := map[string]error{}
 	_, errs["Get"] = w.s.Get(ctx, id)
 	errs["Kill"] = w.s.Kill(ctx, id, "test")
-	errs["Pause"] = w.s.Pause(ctx, id, lifecycle.Memory, "test")
+	errs["Pause"] = w.s.Pause(ctx, id, supervisor.PauseRequest{Actor: "test"})
 	_, errs["Connect"] = w.s.Connect(ctx, id, time.Minute, supervisor.Patch{}, "test")
 	_, errs["Resume"] = w.s.Resume(ctx, id, time.Minute, supervisor.Patch{}, "test")
 	_, errs["SetTimeout"] = w.s.SetTimeout(ctx, id, time.Minute, "test")

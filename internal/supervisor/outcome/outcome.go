@@ -62,6 +62,13 @@ func PauseFailed(sb store.Sandbox, entry lifecycle.Entry) error {
 	return Overtaken(sb)
 }
 
+// Unanswered is what a pause gets that is only to be with an agent that answers.
+func Unanswered(id string, err error) error {
+	return errdef.New(errdef.Unavailable, "agent_unreachable",
+		"the agent of sandbox %s does not answer, and a strict pause was asked for: the sandbox runs on: %w", id, err).
+		WithRemedy("try again, or pause without strict")
+}
+
 // NoSnapshot is what a snapshot gets that ended with an entry that says so.
 func NoSnapshot(id string, entry lifecycle.Entry) error {
 	what := fmt.Sprintf("no snapshot of sandbox %s was taken, and it runs on", id)

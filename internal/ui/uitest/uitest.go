@@ -14,7 +14,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/e2b"
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/auth"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -84,7 +83,7 @@ func (s *Server) Fill(ctx context.Context, n int) error {
 			return err
 		}
 		if i%3 == 0 {
-			if err := s.Fake.Pause(ctx, sb.ID, lifecycle.Memory, "test"); err != nil {
+			if err := s.Fake.Pause(ctx, sb.ID, supervisor.PauseRequest{Actor: "test"}); err != nil {
 				return err
 			}
 		}

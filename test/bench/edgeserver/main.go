@@ -63,7 +63,7 @@ func run(ctx context.Context, listen, upstream, dir string, sandboxes int) error
 	if err != nil {
 		return err
 	}
-	if err := sup.Pause(ctx, sleeper, lifecycle.Memory, ""); err != nil {
+	if err := sup.Pause(ctx, sleeper, supervisor.PauseRequest{}); err != nil {
 		return err
 	}
 	ln, err := net.Listen("tcp", listen)
