@@ -66,17 +66,20 @@ type (
 	}
 	// ConnectRequested asks for a running sandbox with at least Timeout left,
 	// which may be NoLimit. Zero leaves the end of one that runs as it is. Change, if
-	// not nil, comes with it: both happen, or neither does.
+	// not nil, comes with it: both happen, or neither does. Boot has one that sleeps with
+	// its memory boot from its files instead; the memory goes when it runs.
 	ConnectRequested struct {
 		Meta
 		Timeout time.Duration
 		Change  *Patch
+		Boot    bool
 	}
-	// ResumeRequested asks to resume a paused sandbox, with a change as above.
+	// ResumeRequested asks to resume a paused sandbox, with a change and a boot as above.
 	ResumeRequested struct {
 		Meta
 		Timeout time.Duration
 		Change  *Patch
+		Boot    bool
 	}
 	// TimeoutSet replaces the soft timeout of a running sandbox; zero expires
 	// it now, NoLimit takes its end away.

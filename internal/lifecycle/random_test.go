@@ -208,11 +208,11 @@ func (w *walk) event() Event {
 	case 1, 2:
 		return AccessRequested{Meta: m, Policy: pick(w, "", Wake, Keep, Ignore), Probe: w.chance(20), Draining: w.chance(50)}
 	case 3:
-		return PauseRequested{Meta: m, Mode: pick(w, Memory, Memory, Filesystem)}
+		return PauseRequested{Meta: m, Mode: pick(w, Memory, Memory, Filesystem), Generation: pick(w, 0, 0, w.rec.Generation, w.rec.Generation+1)}
 	case 4, 5:
-		return ConnectRequested{Meta: m, Timeout: w.duration()}
+		return ConnectRequested{Meta: m, Timeout: w.duration(), Boot: w.chance(30)}
 	case 6:
-		return ResumeRequested{Meta: m, Timeout: w.duration()}
+		return ResumeRequested{Meta: m, Timeout: w.duration(), Boot: w.chance(30)}
 	case 7:
 		return TimeoutSet{Meta: m, Timeout: w.duration()}
 	case 8:
@@ -329,6 +329,7 @@ func (w *walk) check(before Record, ev Event, res Result, err error) {
 	w.checkStack(after)
 	w.checkEffects(before, after, res.Effects, res.Entries)
 	w.checkRestored(before, ev, res)
+	w.checkBoot(before, after, res.Effects)
 	w.checkLog(before, after, res)
 	w.checkKills(before, ev, res)
 	if _, asked := ev.(SnapshotRequested); asked || before.Phase() == Snapshotting && after.State == Running {
@@ -460,12 +461,15 @@ func (w *walk) checkEffects(before, after Record, effects []Effect, entries []En
 				w.fail("launch %d is named again", e.Launch)
 			}
 			w.launched[e.Launch] = true
-			if e.Generation != after.Generation+1 || after.Op == nil || e.Op != after.Op.ID || e.Checkpoint != after.Checkpoint {
+			if e.Generation != after.Generation+1 || after.Op == nil || e.Op != after.Op.ID || !reflect.DeepEqual(e.Checkpoint, startsFrom(after)) {
 				w.fail("start of generation %d by %q from %v", e.Generation, e.Op, e.Checkpoint)
 			}
 		case DropCheckpoint:
 			if before.Checkpoint == nil || e.Checkpoint.ID != before.Checkpoint.ID {
 				w.fail("drop of %v, which was not the checkpoint", e.Checkpoint)
+			}
+			if booted := before.Op != nil && before.Op.Boot && after.State == Running; booted {
+				break // see checkBoot
 			}
 			restored := slices.ContainsFunc(entries, func(e Entry) bool { return e.Type == EntryRestored })
 			if after.State != Paused || after.Checkpoint.ID == e.Checkpoint.ID && !restored {
@@ -503,6 +507,36 @@ func (w *walk) checkEffects(before, after Record, effects []Effect, entries []En
 			}
 			w.forgotten = true
 		}
+	}
+}
+
+// startsFrom is what the operation in flight starts a runtime from.
+func startsFrom(r Record) *Checkpoint {
+	if !r.Op.Boot {
+		return r.Checkpoint
+	}
+	return new(r.Checkpoint.Files())
+}
+
+// checkBoot holds that memory goes when a boot that was asked for runs, and neither
+// before nor otherwise.
+func (w *walk) checkBoot(before, after Record, effects []Effect) {
+	if op := before.Op; op == nil || !op.Boot || op.Phase != Resuming || after.State == Terminated {
+		return
+	}
+	if before.Checkpoint.Mode != Memory {
+		w.fail("a boot is asked for, and there is no memory to give up")
+	}
+	want := *before.Checkpoint
+	if after.State == Running {
+		want = want.Files()
+	}
+	if !reflect.DeepEqual(*after.Checkpoint, want) {
+		w.fail("a boot that is %s has %+v", after.Situation(), after.Checkpoint)
+	}
+	drops := slices.ContainsFunc(effects, func(e Effect) bool { return e.Kind == DropCheckpoint })
+	if drops != (after.State == Running) {
+		w.fail("the memory is dropped: %v, and it is %s", drops, after.Situation())
 	}
 }
 

@@ -126,6 +126,7 @@ type Operation struct {
 	Canceling  bool          `json:"canceling,omitempty"`  // the pause is to be undone, not committed
 	Carry      *Carry        `json:"carry,omitempty"`      // of a resume that ends a checkpoint or a restore
 	Restore    *Restore      `json:"restore,omitempty"`    // what follows the capture, if the sandbox goes back to a snapshot
+	Boot       bool          `json:"boot,omitempty"`       // of a resume: from the files of a checkpoint with memory, which goes once it runs
 	Before     *Settings     `json:"before,omitempty"`     // what a resume that fails goes back to; nil if it changed none
 }
 
@@ -166,6 +167,12 @@ type Checkpoint struct {
 	// AgentToken is the secret by which the agent in an imported image knows
 	// its host; empty where that is this server's own.
 	AgentToken string `json:"agentToken,omitempty"`
+}
+
+// Files returns the checkpoint without its memory image.
+func (cp Checkpoint) Files() Checkpoint {
+	cp.Mode, cp.Digest, cp.AgentToken = Filesystem, "", ""
+	return cp
 }
 
 // Tombstone is what remains of a terminated sandbox.

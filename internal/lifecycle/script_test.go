@@ -151,6 +151,7 @@ func (w *world) parse(t *testing.T, words []string) Event {
 	var rest []string
 	settings := Settings{OnTimeout: Kill}
 	access := AccessRequested{Meta: m}
+	boot := false // of connect and resume
 	var change Patch
 	var along *Patch       // of connect and resume
 	var end *time.Duration // of patch
@@ -195,6 +196,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 			change.Serves = ptr(value != "off")
 		case "boots":
 			access.Boots = true
+		case "boot":
+			boot = true
 		case "probe":
 			access.Probe = true
 		case "draining":
@@ -224,9 +227,9 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		}
 		return PauseRequested{Meta: m, Mode: mode}
 	case "connect":
-		return ConnectRequested{Meta: m, Timeout: d, Change: along}
+		return ConnectRequested{Meta: m, Timeout: d, Change: along, Boot: boot}
 	case "resume":
-		return ResumeRequested{Meta: m, Timeout: d, Change: along}
+		return ResumeRequested{Meta: m, Timeout: d, Change: along, Boot: boot}
 	case "timeout":
 		return TimeoutSet{Meta: m, Timeout: d}
 	case "extend":
@@ -313,6 +316,9 @@ func (w *world) step(ev Event) string {
 		}
 		if e.Checkpoint != nil {
 			fmt.Fprintf(&out, " %s", e.Checkpoint.ID)
+			if e.Kind == StartRuntime && e.Checkpoint.Mode == Filesystem {
+				out.WriteString(" files")
+			}
 		}
 		out.WriteString("\n")
 	}

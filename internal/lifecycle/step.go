@@ -113,7 +113,11 @@ func (s *step) launch() {
 	s.rec.Launches++
 	op := s.rec.Op
 	op.Launch = s.rec.Launches
-	s.effect(Effect{Kind: StartRuntime, Launch: op.Launch, Generation: op.Generation, Checkpoint: s.rec.Checkpoint})
+	from := s.rec.Checkpoint
+	if op.Boot {
+		from = new(from.Files())
+	}
+	s.effect(Effect{Kind: StartRuntime, Launch: op.Launch, Generation: op.Generation, Checkpoint: from})
 }
 
 func (s *step) release(launch int64) { s.effect(Effect{Kind: ReleaseRuntime, Launch: launch}) }
@@ -221,6 +225,11 @@ func started(s *step, ev Event) {
 	if op.Phase == Creating {
 		s.logEnd(EntryRunning, op, "")
 		return
+	}
+	if op.Boot {
+		s.effect(Effect{Kind: DropCheckpoint, Checkpoint: s.rec.Checkpoint})
+		s.rec.Checkpoint = new(s.rec.Checkpoint.Files())
+		e.Detail = "it has booted from its files, as was asked for, and its memory is gone"
 	}
 	s.logEnd(EntryResumed, op, e.Detail)
 }
@@ -808,7 +817,7 @@ func wake(s *step, ev Event) {
 		return
 	}
 	e.Cause = CauseAccess
-	s.resume(e.Meta, s.wakeTimeout())
+	s.resume(e.Meta, s.wakeTimeout(), false)
 }
 
 // BootsInstead reports whether traffic may boot a sandbox that sleeps without the memory
@@ -834,30 +843,35 @@ func (s *step) wakeTimeout() time.Duration {
 func resume(s *step, ev Event) {
 	switch e := ev.(type) {
 	case ConnectRequested:
-		s.resumeWith(e.Change, e.Meta, e.Timeout)
+		s.resumeWith(e.Change, e.Meta, e.Timeout, e.Boot)
 	case ResumeRequested:
-		s.resumeWith(e.Change, e.Meta, e.Timeout)
+		s.resumeWith(e.Change, e.Meta, e.Timeout, e.Boot)
 	}
 }
 
 // resumeWith changes settings in the step that begins the resume, because the
 // runtime starts with them. Should the resume fail, they are again as before.
-func (s *step) resumeWith(p *Patch, m Meta, timeout time.Duration) {
+func (s *step) resumeWith(p *Patch, m Meta, timeout time.Duration, boot bool) {
 	before := s.rec.Settings
 	if !s.change(p, m.Actor) {
 		return
 	}
-	s.resume(m, timeout)
+	s.resume(m, timeout, boot && s.rec.Checkpoint.Mode == Memory)
 	if p != nil {
 		s.rec.Op.Before = &before
 	}
 }
 
-func (s *step) resume(m Meta, timeout time.Duration) {
+func (s *step) resume(m Meta, timeout time.Duration, boot bool) {
 	op := s.begin(m.Op, Resuming, m, resumeDeadline)
 	op.Generation = s.rec.Generation + 1
 	op.Timeout = max(timeout, 0) // of an operation, zero is no limit
-	s.log(EntryResuming, op, "")
+	op.Boot = boot
+	detail := ""
+	if boot {
+		detail = "by a boot from its files, without its memory"
+	}
+	s.log(EntryResuming, op, detail)
 	s.launch()
 	s.verdict = Waits
 }

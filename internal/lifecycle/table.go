@@ -127,8 +127,8 @@ func init() {
 		atPaused: {
 			"AccessRequested":   applies(wake, "if traffic may wake it, and without memory if it is worth a boot; refused otherwise", atResuming),
 			"PauseRequested":    refuses(errPaused, "it is paused already"),
-			"ConnectRequested":  applies(resume, "", atResuming),
-			"ResumeRequested":   applies(resume, "", atResuming),
+			"ConnectRequested":  applies(resume, "from its memory if it has any, unless a boot is asked for", atResuming),
+			"ResumeRequested":   applies(resume, "as ConnectRequested", atResuming),
 			"TimeoutSet":        refuses(errNotRunning, "paused time has no soft timeout"),
 			"ExtendRequested":   refuses(errNotRunning, "paused time has no soft timeout"),
 			"SettingsPatched":   applies(patch, "", atPaused),
@@ -145,7 +145,7 @@ func init() {
 		atResuming: {
 			"AccessRequested": applies(accessDuringResume, "waits; a probe is refused", atResuming),
 			"KillRequested":   applies(kill, "the start is abandoned", atKilling),
-			"StartSucceeded":  applies(started, "a new generation and a new soft timeout", atRunning),
+			"StartSucceeded":  applies(started, "a new generation and a new soft timeout; after a boot that was asked for, the memory goes", atRunning),
 			"StartFailed":     applies(resumeFailed, "one retry, then paused again", atResuming, atPaused),
 			"RuntimeGone":     stale,
 			"TimerFired":      applies(resumingTimer, "its deadline passed: paused again; the lifetime passed: end", atPaused, atKilling),

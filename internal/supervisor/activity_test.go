@@ -466,7 +466,7 @@ func TestFilesystemPause(t *testing.T) {
 	if _, _, err := count(t.Context(), s, id); !errdef.Is(err, errdef.WrongState) {
 		t.Errorf("traffic on a filesystem pause: %v, want wrong_state", err)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, s, id, 1, 2) // a fresh boot
@@ -517,7 +517,7 @@ func TestMaxRunning(t *testing.T) {
 	if _, err := s.Create(t.Context(), req); err != nil {
 		t.Errorf("beside a paused one: %v", err)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Minute, Patch{}, ""); !errdef.Is(err, errdef.Exhausted) {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); !errdef.Is(err, errdef.Exhausted) {
 		t.Errorf("resume above the bound: %v, want exhausted", err)
 	}
 }

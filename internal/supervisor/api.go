@@ -33,6 +33,7 @@ func (r CreateRequest) SnapshotRef() string {
 // What the parts below define, as callers know it.
 type (
 	PauseRequest = calls.PauseRequest // how a sandbox is to be paused
+	WakeRequest  = calls.WakeRequest  // how it is to be woken
 	Connected    = calls.Connected    // the answer to Connect
 	Patch        = fields.Patch       // changes a live or paused sandbox; nil leaves a thing as it is
 	Access       = leases.Access      // a request for a way into a sandbox

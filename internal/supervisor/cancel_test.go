@@ -82,7 +82,7 @@ func TestAccessAroundTheCommitPoint(t *testing.T) {
 			latency[name] = append(latency[name], took)
 			generation = lease.Generation
 			if name == beforePause && round.outcome == lifecycle.EntryPaused {
-				if _, err := srv.s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+				if _, err := srv.s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 					t.Fatal(err)
 				}
 				generation++

@@ -33,7 +33,7 @@ func TestKeyCosts(t *testing.T) {
 		if err := s.Pause(t.Context(), busy, PauseRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Connect(t.Context(), busy, time.Minute, Patch{}, ""); err != nil {
+		if _, err := s.Connect(t.Context(), busy, WakeRequest{Timeout: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 	}

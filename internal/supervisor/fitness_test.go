@@ -50,7 +50,7 @@ func TestUnfitHost(t *testing.T) {
 		}
 		_, err := srv.s.Create(t.Context(), CreateRequest{Settings: sleepy, Template: "test"})
 		wantUnfit("create", err)
-		_, err = srv.s.Connect(t.Context(), id, time.Hour, Patch{}, "")
+		_, err = srv.s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour})
 		wantUnfit("connect", err)
 		wantUnfit("ready", srv.s.Ready())
 		time.Sleep(3 * fitness.Every)
@@ -65,7 +65,7 @@ func TestUnfitHost(t *testing.T) {
 		if err := srv.s.Ready(); err != nil {
 			t.Errorf("not ready again: %v", err)
 		}
-		if _, err := srv.s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+		if _, err := srv.s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 			t.Error(err)
 		}
 		if n := srv.s.CountRunning(); n != 1 {

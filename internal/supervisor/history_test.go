@@ -353,12 +353,12 @@ func (o *observer) once(b *seenBox) {
 	case n < 750:
 		d := o.duration()
 		done := o.call(b, history.Resume, d)
-		sb, err := s.Resume(ctx, b.id, d, Patch{}, "")
+		sb, err := s.Resume(ctx, b.id, WakeRequest{Timeout: d})
 		done(err, serving(sb.Record))
 	case n < 860:
 		d := o.duration()
 		done := o.call(b, history.Connect, d)
-		got, err := s.Connect(ctx, b.id, d, Patch{}, "")
+		got, err := s.Connect(ctx, b.id, WakeRequest{Timeout: d})
 		done(err, serving(got.Sandbox.Record))
 	case n < 990:
 		d := o.duration()

@@ -85,7 +85,7 @@ func TestWakesThatDoNotEndHoldUpNobodyElse(t *testing.T) {
 				ended := make(chan error, len(asleep))
 				for _, id := range asleep {
 					go func() {
-						_, err := srv.s.Resume(ctx, id, time.Hour, Patch{}, "")
+						_, err := srv.s.Resume(ctx, id, WakeRequest{Timeout: time.Hour})
 						ended <- err
 					}()
 				}

@@ -52,7 +52,7 @@ func (w *writer) cycle(wake bool) {
 
 func (w *writer) wake() {
 	w.t.Helper()
-	if _, err := w.s.Connect(w.t.Context(), w.id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := w.s.Connect(w.t.Context(), w.id, WakeRequest{Timeout: time.Hour}); err != nil {
 		w.t.Fatal(err)
 	}
 	for n := range w.files {
@@ -270,7 +270,7 @@ func TestDamagedLayerIsNotMerged(t *testing.T) {
 		return !box.merging
 	})
 	w.wantLayers(stack)
-	if _, err := s.Connect(t.Context(), w.id, time.Hour, Patch{}, ""); err == nil || !strings.Contains(err.Error(), "file3") {
+	if _, err := s.Connect(t.Context(), w.id, WakeRequest{Timeout: time.Hour}); err == nil || !strings.Contains(err.Error(), "file3") {
 		t.Errorf("connect: %v, want what is damaged", err)
 	}
 }

@@ -112,7 +112,7 @@ func TestMove(t *testing.T) {
 
 	stop() // and over a restart
 	second, _ = to.open()
-	if c, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil || !c.Resumed {
+	if c, err := second.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil || !c.Resumed {
 		t.Fatalf("connect: %+v, %v", c, err)
 	}
 	wantCount(t, second, id, 3, 2)
@@ -127,7 +127,7 @@ func TestMove(t *testing.T) {
 		if token := record(t, second, id).Checkpoint.AgentToken; token != "" {
 			t.Errorf("the token of the old server is still there: %s", token)
 		}
-		if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+		if _, err := second.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		wantCount(t, second, id, g+1, g)
@@ -156,7 +156,7 @@ func TestMove(t *testing.T) {
 		t.Errorf("the name of the first leads to %s", named)
 	}
 	for _, id := range []string{id, copied.ID} {
-		if _, err := last.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+		if _, err := last.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		wantCount(t, last, id, 3, 2)
@@ -166,7 +166,7 @@ func TestMove(t *testing.T) {
 	}
 	third.wantNothingLeft()
 	// Where it came from it is as it was.
-	if _, err := first.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+	if _, err := first.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, first, id, 3, 2)
@@ -183,7 +183,7 @@ func TestFallBackToAnImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for g := int64(2); g < 5; g++ {
-		if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+		if _, err := second.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		wantCount(t, second, id, 3, g)
@@ -240,7 +240,7 @@ func TestExportOutlivesAWake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := first.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+	if _, err := first.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, first, id, 3, 2)
@@ -260,7 +260,7 @@ func TestExportOutlivesAWake(t *testing.T) {
 	if _, err := second.Import(t.Context(), &file, ImportRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+	if _, err := second.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, second, id, 3, 2)
@@ -439,7 +439,7 @@ func TestImportOfFiles(t *testing.T) {
 		t.Errorf("images %v, %v", images, err)
 	}
 	again := exportOf(t, second, id) // has no memory either
-	if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+	if _, err := second.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, second, id, 1, 2)
@@ -450,7 +450,7 @@ func TestImportOfFiles(t *testing.T) {
 	if _, err := last.Import(t.Context(), bytes.NewReader(again), ImportRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := last.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+	if _, err := last.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, last, id, 1, 2)
@@ -508,7 +508,7 @@ func TestImportsOfTheSame(t *testing.T) {
 	if want := append([]string{""}, slices.Repeat([]string{"sandbox_exists"}, n-1)...); !slices.Equal(codes, want) {
 		t.Errorf("answers %q", codes)
 	}
-	if _, err := second.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+	if _, err := second.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, second, id, 3, 2)

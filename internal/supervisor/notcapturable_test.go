@@ -68,7 +68,7 @@ func TestWhoCannotBeCapturedSleepsByFiles(t *testing.T) {
 		t.Errorf("a request: %v", err)
 	}
 	b.set(func() { b.checkpoint = nil })
-	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	wantFiles(t, s, id, "own")

@@ -88,7 +88,7 @@ func TestConnectWithSettings(t *testing.T) {
 			}
 		}
 		connect := func(d time.Duration, p Patch) error {
-			_, err := srv.s.Connect(t.Context(), id, d, p, "")
+			_, err := srv.s.Connect(t.Context(), id, WakeRequest{Timeout: d, Change: p})
 			return err
 		}
 		pause := func() {

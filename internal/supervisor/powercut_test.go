@@ -95,7 +95,7 @@ func recordedRequest() CreateRequest {
 
 // sleepOnce wakes a sandbox if it sleeps, uses it, and pauses it.
 func sleepOnce(ctx context.Context, s *Supervisor, id string, mode lifecycle.Mode) error {
-	if _, err := s.Connect(ctx, id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(ctx, id, WakeRequest{Timeout: time.Hour}); err != nil {
 		return err
 	}
 	n, _, err := count(ctx, s, id)
@@ -250,7 +250,7 @@ func (o *told) check(t *testing.T, s *Supervisor, id string) {
 		t.Errorf("sandbox %s is %s after %q", id, r.State, o.word)
 		return
 	}
-	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Errorf("sandbox %s does not wake after %q: %v", id, o.word, err)
 		return
 	}

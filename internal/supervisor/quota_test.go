@@ -80,12 +80,12 @@ func TestKeyRunningLimit(t *testing.T) {
 	}
 	wantUse(t, s, "k", 1, 2, 256)
 	third := create(t, s, of("k", 256))
-	_, err = s.Connect(t.Context(), first, time.Minute, Patch{}, "key:admin")
+	_, err = s.Connect(t.Context(), first, WakeRequest{Timeout: time.Minute, Actor: "key:admin"})
 	wantLimit(t, err, "maxRunning", 2, 1, 2)
 	if err := s.Kill(t.Context(), third, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = s.Connect(t.Context(), first, time.Minute, Patch{}, ""); err != nil {
+	if _, err = s.Connect(t.Context(), first, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 }
@@ -119,7 +119,7 @@ func TestKeySandboxesLimit(t *testing.T) {
 	wantLimit(t, err, "maxSandboxes", 2, 1, 2)
 	_, err = s.Import(t.Context(), bytes.NewReader(file), ImportRequest{NewID: true, Key: "k"})
 	wantLimit(t, err, "maxSandboxes", 2, 1, 2)
-	if _, err := s.Connect(t.Context(), asleep, time.Minute, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), asleep, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Errorf("a wake needs no more than there is: %v", err)
 	}
 	if err := s.Pause(t.Context(), asleep, PauseRequest{}); err != nil {
@@ -173,7 +173,7 @@ func TestKeyMemoryLimit(t *testing.T) {
 	}
 	wantUse(t, s, "k", 1, 2, 300)
 	create(t, s, of("k", 700))
-	_, err = s.Resume(t.Context(), big, time.Minute, Patch{}, "")
+	_, err = s.Resume(t.Context(), big, WakeRequest{Timeout: time.Minute})
 	wantLimit(t, err, "maxMemoryMiB", 1000, 700, 1000)
 }
 
@@ -194,7 +194,7 @@ func TestKeyDiskLimit(t *testing.T) {
 	_, err := s.Create(t.Context(), of(301))
 	wantLimit(t, err, "maxDiskMiB", 700, 301, 1000)
 	create(t, s, of(300))
-	if _, err = s.Resume(t.Context(), big, time.Minute, Patch{}, ""); err != nil {
+	if _, err = s.Resume(t.Context(), big, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Errorf("a wake takes no more of the disk: %v", err)
 	}
 	if got := s.KeyUse("k").DiskMiB; got != 1000 {
@@ -275,7 +275,7 @@ func TestKeyLimitUnderConcurrentWakes(t *testing.T) {
 	}
 	limited(t, s, store.KeyLimits{Running: 4})
 	if woken := atOnce(len(ids), func(i int) error {
-		_, err := s.Connect(context.WithoutCancel(t.Context()), ids[i], time.Minute, Patch{}, "")
+		_, err := s.Connect(context.WithoutCancel(t.Context()), ids[i], WakeRequest{Timeout: time.Minute})
 		return err
 	}, t); woken != 4 {
 		t.Errorf("%d of 12 woke, want 4", woken)

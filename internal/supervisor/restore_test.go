@@ -38,7 +38,7 @@ func restore(t *testing.T, s *Supervisor, id string, req RestoreRequest) (undo s
 
 func wake(t *testing.T, s *Supervisor, id string) {
 	t.Helper()
-	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 }

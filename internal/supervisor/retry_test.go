@@ -34,7 +34,7 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 			if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := srv.s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err == nil {
+			if _, err := srv.s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err == nil {
 				t.Fatal("the resume did not fail")
 			}
 			return srv
@@ -76,7 +76,7 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 				if layers, _ := os.ReadDir(filepath.Join(srv.dir, "layers")); len(layers) != 1 {
 					t.Errorf("layers left: %v, want the checkpoint's", layers)
 				}
-				if c, err := srv.s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil || !c.Resumed {
+				if c, err := srv.s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil || !c.Resumed {
 					t.Errorf("connect: %+v, %v", c, err)
 				}
 				if err := srv.s.Stop(context.Background()); err != nil {

@@ -815,6 +815,9 @@ func (s *sim) checkEntry(srv *server, id string, b *watched, before, after lifec
 	switch e.Type {
 	case lifecycle.EntryRunning, lifecycle.EntryResumed:
 		p := s.programs[sweep.RuntimeID(id, after.Launch)]
+		if before.Op.Boot {
+			b.count = 0
+		}
 		switch {
 		case p == nil || (p.gone && !p.crashed):
 			wrong("generation %d has no runtime", after.Generation)
@@ -1429,7 +1432,7 @@ func (c *client) pause(srv *server, id string) {
 func (c *client) connect(srv *server, id string) {
 	d := c.duration()
 	w := c.s.call(srv, id, "connect")
-	got, err := srv.s.Connect(srv.ctx, id, d, Patch{}, "")
+	got, err := srv.s.Connect(srv.ctx, id, WakeRequest{Timeout: d, Boot: percent(c.rng, 15)})
 	if !w.done(err) {
 		return
 	}
@@ -1447,7 +1450,7 @@ func (c *client) connect(srv *server, id string) {
 func (c *client) resume(srv *server, id string) {
 	d := c.duration()
 	w := c.s.call(srv, id, "resume")
-	sb, err := srv.s.Resume(srv.ctx, id, d, Patch{}, "")
+	sb, err := srv.s.Resume(srv.ctx, id, WakeRequest{Timeout: d, Boot: percent(c.rng, 15)})
 	if !w.done(err) {
 		return
 	}

@@ -57,7 +57,7 @@ func pauseAndWake(t *testing.T, s *Supervisor, id string) {
 	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -362,7 +362,7 @@ func TestChildThatDies(t *testing.T) {
 	}
 	b.crash(record(t, s, child), child)
 	testmode.Eventually(t, "the loss", func() bool { return record(t, s, child).State == lifecycle.Paused })
-	if _, err := s.Connect(t.Context(), child, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), child, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, s, child, 2, 2)
@@ -577,7 +577,7 @@ func TestSnapshotWithoutMemory(t *testing.T) {
 			if err != nil || snap.Checkpoint.Mode != lifecycle.Filesystem {
 				t.Fatalf("%+v, %v", snap, err)
 			}
-			if _, err := s.Connect(t.Context(), source, time.Hour, Patch{}, ""); err != nil {
+			if _, err := s.Connect(t.Context(), source, WakeRequest{Timeout: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			wantCount(t, s, source, 2, record(t, s, source).Generation)
@@ -621,7 +621,7 @@ func TestImageOfAnother(t *testing.T) {
 	s, _ = b.open()
 	pauseAndWake(t, s, children[0])
 	kill(t, s, children...)
-	if _, err := s.Connect(t.Context(), source, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), source, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, s, source, 2, 2)

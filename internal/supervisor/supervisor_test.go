@@ -383,7 +383,7 @@ func TestMemoryContinuesOverPauses(t *testing.T) {
 		if err := s.Pause(t.Context(), id, PauseRequest{}); !errdef.Is(err, errdef.Conflict) {
 			t.Fatalf("second pause: %v, want a conflict", err)
 		}
-		c, err := s.Connect(t.Context(), id, time.Minute, Patch{}, "")
+		c, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute})
 		if err != nil || !c.Resumed {
 			t.Fatalf("connect: %+v, %v", c, err)
 		}
@@ -450,7 +450,7 @@ func TestConcurrentConnectsShareOneResume(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			c, err := s.Connect(t.Context(), id, time.Minute, Patch{}, "")
+			c, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute})
 			if err != nil || c.Sandbox.Record.Generation != 2 {
 				t.Errorf("connect: generation %d, %v", c.Sandbox.Record.Generation, err)
 			}
@@ -558,8 +558,15 @@ func TestFailedResumeStaysPaused(t *testing.T) {
 	}
 	b.set(func() { b.boot = func() error { return errors.New("boom") } })
 	for name, f := range map[string]func() error{
-		"connect": func() error { _, err := s.Connect(t.Context(), id, time.Minute, Patch{}, ""); return err },
-		"access":  func() error { _, _, err := count(t.Context(), s, id); return err },
+		"connect": func() error {
+			_, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute})
+			return err
+		},
+		"access": func() error { _, _, err := count(t.Context(), s, id); return err },
+		"boot": func() error {
+			_, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute, Boot: true})
+			return err
+		},
 	} {
 		if err := f(); !errdef.Is(err, errdef.Unavailable) {
 			t.Errorf("%s: %v, want unavailable", name, err)
@@ -582,7 +589,7 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	hasCode(t, "why, before anybody has tried", faultOf(t, s, id), "checkpoint_damaged", "")
-	_, err = s.Connect(t.Context(), id, time.Minute, Patch{}, "")
+	_, err = s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute})
 	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Class != errdef.Unavailable || e.Code != "checkpoint_damaged" {
 		t.Errorf("connect: %v, want it refused as damaged", err)
 	}
@@ -596,7 +603,7 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 	if err := os.WriteFile(path, whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Minute, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
@@ -605,6 +612,27 @@ func TestDamagedImageIsNotServed(t *testing.T) {
 	if err := faultOf(t, s, id); err != nil {
 		t.Errorf("why, put right and asleep again: %v", err)
 	}
+
+	// One that is damaged for good boots from its files, if that is asked for.
+	path = filepath.Join(b.dir, "images", record(t, s, id).Checkpoint.ID, "memory")
+	if err := os.WriteFile(path, []byte("9"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Resume(t.Context(), id, WakeRequest{Timeout: time.Minute}); err == nil {
+		t.Error("it is served")
+	}
+	if _, err := s.Resume(t.Context(), id, WakeRequest{Timeout: time.Minute, Boot: true, Actor: "me"}); err != nil {
+		t.Fatal(err)
+	}
+	wantCount(t, s, id, 1, 3)
+	last, err := s.LastEvents(t.Context(), id, 1)
+	if err != nil || last[0].Type != lifecycle.EntryResumed || last[0].Actor != "me" || !strings.Contains(last[0].Detail, "memory is gone") {
+		t.Errorf("the log says %+v, %v", last, err)
+	}
+	testmode.Eventually(t, "the removal of the image", func() bool {
+		n, err := os.ReadDir(filepath.Join(b.dir, "images"))
+		return err == nil && len(n) == 0
+	})
 }
 
 // faultOf returns why a sandbox that sleeps cannot wake.
@@ -718,7 +746,9 @@ func TestKillAtAnyMoment(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, f := range []func(){
 			func() { _ = s.Pause(t.Context(), id, PauseRequest{}) },
-			func() { _, _ = s.Connect(t.Context(), id, time.Minute, Patch{}, "") },
+			func() {
+				_, _ = s.Connect(t.Context(), id, WakeRequest{Timeout: time.Minute})
+			},
 			func() { _, _, _ = count(t.Context(), s, id) },
 		} {
 			wg.Go(f)
@@ -746,8 +776,11 @@ func TestTimeoutAboveTheCeilingIsRefused(t *testing.T) {
 			_, err := s.Create(t.Context(), CreateRequest{Template: "test", Settings: lifecycle.Settings{Timeout: d, OnTimeout: lifecycle.Kill}})
 			return err
 		},
-		"connect": func(d time.Duration) error { _, err := s.Connect(t.Context(), id, d, Patch{}, ""); return err },
-		"set":     func(d time.Duration) error { _, err := s.SetTimeout(t.Context(), id, d, ""); return err },
+		"connect": func(d time.Duration) error {
+			_, err := s.Connect(t.Context(), id, WakeRequest{Timeout: d})
+			return err
+		},
+		"set": func(d time.Duration) error { _, err := s.SetTimeout(t.Context(), id, d, ""); return err },
 	} {
 		for _, d := range []time.Duration{Unlimited, -time.Second, 25 * time.Hour} {
 			if err := f(d); !errdef.Is(err, errdef.Invalid) {

@@ -39,7 +39,7 @@ func TestUnreadableImage(t *testing.T) {
 	b.driver = newer{b.machine.Driver()}
 	s, stop = b.open()
 	before := b.started()
-	_, err := s.Connect(t.Context(), id, time.Hour, Patch{}, "")
+	_, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour})
 	hasCode(t, "resume", err, "checkpoint_unreadable", "")
 	_, _, err = count(t.Context(), s, id)
 	hasCode(t, "access", err, "checkpoint_unreadable", "")
@@ -49,7 +49,7 @@ func TestUnreadableImage(t *testing.T) {
 	if _, err := s.Patch(t.Context(), id, Patch{Settings: lifecycle.Patch{FilesystemFallback: new(true)}}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	wantCount(t, s, id, 1, 2) // its memory is new
@@ -105,7 +105,7 @@ func TestSystemChangesUnderASleeper(t *testing.T) {
 
 	replace("new") // of the same size
 	before := b.started()
-	_, err := s.Connect(t.Context(), refused, time.Hour, Patch{}, "")
+	_, err := s.Connect(t.Context(), refused, WakeRequest{Timeout: time.Hour})
 	hasCode(t, "resume", err, "checkpoint_unreadable", "")
 	if !strings.Contains(err.Error(), "upgrade of packages") {
 		t.Errorf("the error does not say why: %v", err)

@@ -101,7 +101,7 @@ func checkOld(t *testing.T, s *Supervisor, id string, want int64) {
 	if sb.Config.Env["A"] != "1" || !sb.Config.Secure || sb.Config.WakePolicy(8080, "/") != lifecycle.Ignore || sb.Config.Limits.MemoryMiB != 512 {
 		t.Errorf("its configuration is %+v", sb.Config)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, err := count(t.Context(), s, id); err != nil || n != want {
@@ -110,7 +110,7 @@ func checkOld(t *testing.T, s *Supervisor, id string, want int64) {
 	if err := s.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Connect(t.Context(), id, time.Hour, Patch{}, ""); err != nil {
+	if _, err := s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, err := count(t.Context(), s, id); err != nil || n != want+1 {

@@ -159,7 +159,7 @@ func TestMountVolumes(t *testing.T) {
 
 	srv = w.mustOpen(t)
 	inUse()
-	if _, err := srv.s.Connect(t.Context(), sb.ID, time.Hour, Patch{}, ""); err != nil {
+	if _, err := srv.s.Connect(t.Context(), sb.ID, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	sees(2)

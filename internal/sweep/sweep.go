@@ -339,7 +339,9 @@ func (o *ownership) add(sb store.Sandbox) {
 }
 
 func (o *ownership) addCheckpoint(cp lifecycle.Checkpoint) {
-	o.images[cp.ID] = true
+	if cp.Mode != lifecycle.Filesystem { // which is called like an image that is not its own
+		o.images[cp.ID] = true
+	}
 	for _, id := range cp.Stack {
 		o.layers[id] = true
 	}

@@ -57,6 +57,9 @@ func TestFindAndRemove(t *testing.T) {
 		sandbox(ended, lifecycle.Terminated, 3, nil),
 		sandbox(ending, lifecycle.Terminated, 3, &lifecycle.Operation{ID: "end", Phase: lifecycle.Killing}),
 	}
+	// It was booted from the files of its checkpoint, which has no memory any more.
+	records[0].Record.Checkpoint.Mode = lifecycle.Filesystem
+	booted := records[0].ID
 	var want []string
 	thing := func(path string, nobodys bool) {
 		if err := os.MkdirAll(filepath.Join(dir, path), 0o700); err != nil {
@@ -71,7 +74,7 @@ func TestFindAndRemove(t *testing.T) {
 		thing("bundles/"+RuntimeID(sb.ID, 3), gone || sb.ID == asleep)
 		thing("layers/"+RuntimeID(sb.ID, 3), gone || sb.ID == asleep)
 		thing("layers/"+RuntimeID(sb.ID, 1), gone)
-		thing("images/image"+sb.ID, gone)
+		thing("images/image"+sb.ID, gone || sb.ID == booted)
 	}
 	thing("rootfs/"+RuntimeID(awake, 2), true) // a mount alone
 	thing("layers/"+RuntimeID(awake, 2), true)

@@ -554,11 +554,12 @@ func (f *Fake) Pause(_ context.Context, id string, q supervisor.PauseRequest) er
 }
 
 // Connect extends a running sandbox or resumes a paused one.
-func (f *Fake) Connect(_ context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error) {
+func (f *Fake) Connect(_ context.Context, id string, q supervisor.WakeRequest) (supervisor.Connected, error) {
+	p := q.Change
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err == nil {
-		err = f.granted(timeout)
+		err = f.granted(q.Timeout)
 	}
 	if err == nil {
 		err = checkPatch(f, id, p)
@@ -567,7 +568,7 @@ func (f *Fake) Connect(_ context.Context, id string, timeout time.Duration, p su
 		return supervisor.Connected{}, err
 	}
 	before := f.Sandboxes[id].Record.Generation
-	sb, err := f.change(id, lifecycle.ConnectRequested{Meta: f.meta(actor), Timeout: timeout, Change: alongside(p)})
+	sb, err := f.change(id, lifecycle.ConnectRequested{Meta: f.meta(q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: alongside(p)})
 	if err == nil {
 		sb.Config = p.On(sb.Config)
 		f.commit(sb, nil)
@@ -584,11 +585,12 @@ func alongside(p supervisor.Patch) *lifecycle.Patch {
 }
 
 // Resume resumes a paused sandbox.
-func (f *Fake) Resume(_ context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error) {
+func (f *Fake) Resume(_ context.Context, id string, q supervisor.WakeRequest) (store.Sandbox, error) {
+	p := q.Change
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err == nil {
-		err = f.granted(timeout)
+		err = f.granted(q.Timeout)
 	}
 	if err == nil {
 		err = checkPatch(f, id, p)
@@ -596,7 +598,7 @@ func (f *Fake) Resume(_ context.Context, id string, timeout time.Duration, p sup
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	sb, err := f.change(id, lifecycle.ResumeRequested{Meta: f.meta(actor), Timeout: timeout, Change: alongside(p)})
+	sb, err := f.change(id, lifecycle.ResumeRequested{Meta: f.meta(q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: alongside(p)})
 	if err == nil {
 		sb.Config = p.On(sb.Config)
 		f.commit(sb, nil)

@@ -239,7 +239,7 @@ func (x *Snapshots) aim(id string, req supervisor.RestoreRequest, before int) (l
 	case req.Mode == lifecycle.Memory && snap.Checkpoint.Mode != lifecycle.Memory:
 		err = errdef.New(errdef.Invalid, "snapshot_without_memory", "snapshot %s has files only", req.Snapshot)
 	case req.Mode == lifecycle.Filesystem:
-		to.Checkpoint = snapshots.FilesOf(to.Checkpoint)
+		to.Checkpoint = to.Checkpoint.Files()
 	}
 	return to, err
 }

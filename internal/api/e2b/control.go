@@ -1,8 +1,6 @@
 package e2b
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -46,22 +44,12 @@ func (s *server) pause(c *call) (reply, error) {
 	return noContent, s.Sandboxes.Pause(c.r.Context(), c.sandbox, supervisor.PauseRequest{Mode: mode, Strict: strict, Actor: c.actor})
 }
 
-// reboot takes the memory from a sandbox that sleeps with it, where a call that wakes it
-// says so: it then boots from its files. One that runs stays as it is.
-func reboot(s *server, c *call, sb store.Sandbox, words map[string]body.Said) error {
-	if memory, given := said[bool](words, "memory"); !given || memory {
-		return nil
-	}
-	if state, _ := shown(sb.Record); state != statePaused {
-		return nil
-	}
-	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, supervisor.SnapshotRequest{Mode: lifecycle.Filesystem, Passing: true, Key: c.key.ID, Actor: c.actor})
-	if err != nil {
-		return err
-	}
-	_, _, err = s.Snapshots.Restore(c.r.Context(), c.sandbox, supervisor.RestoreRequest{Snapshot: snap.ID, Discard: true, Actor: c.actor})
-	gone := s.Snapshots.RemoveSnapshot(context.WithoutCancel(c.r.Context()), snap.ID, c.actor)
-	return cmp.Or(err, gone)
+// wake is how a call that wakes a sandbox says that it is to be woken. One that says
+// that memory is not to be restored boots it.
+func wake(c *call, sb store.Sandbox, words map[string]body.Said, timeout time.Duration) (supervisor.WakeRequest, error) {
+	p, _, err := body.Change(words, sb)
+	memory, given := said[bool](words, "memory")
+	return supervisor.WakeRequest{Timeout: timeout, Change: p, Boot: given && !memory, Actor: c.actor}, err
 }
 
 // connectV1 leaves the deadline of a running sandbox as it is where no timeout
@@ -106,14 +94,11 @@ func (s *server) wakesWith(c *call, otherwise time.Duration) (map[string]body.Sa
 
 // connect also makes the sandbox what the body says of it.
 func (s *server) connect(c *call, sb store.Sandbox, words map[string]body.Said, timeout time.Duration) (reply, error) {
-	p, _, err := body.Change(words, sb)
+	q, err := wake(c, sb, words, timeout)
 	if err != nil {
 		return reply{}, err
 	}
-	if err := reboot(s, c, sb, words); err != nil {
-		return reply{}, err
-	}
-	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, p, c.actor)
+	got, err := s.Sandboxes.Connect(c.r.Context(), c.sandbox, q)
 	if err != nil {
 		return reply{}, err
 	}
@@ -133,14 +118,11 @@ func (s *server) resume(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	p, _, err := body.Change(words, sb)
+	q, err := wake(c, sb, words, timeout)
 	if err != nil {
 		return reply{}, err
 	}
-	if err := reboot(s, c, sb, words); err != nil {
-		return reply{}, err
-	}
-	sb, err = s.Sandboxes.Resume(c.r.Context(), c.sandbox, timeout, p, c.actor)
+	sb, err = s.Sandboxes.Resume(c.r.Context(), c.sandbox, q)
 	if err != nil {
 		return reply{}, err
 	}

@@ -170,7 +170,7 @@ func TestFakeFollowsTheInterface(t *testing.T) {
 			t.Errorf("got %v, want %s %s", err, class, code)
 		}
 	}
-	_, err = f.Resume(t.Context(), sb.ID, time.Minute, supervisor.Patch{}, "")
+	_, err = f.Resume(t.Context(), sb.ID, supervisor.WakeRequest{Timeout: time.Minute})
 	wants(err, errdef.Conflict, "already_running")
 	if err := f.Pause(t.Context(), sb.ID, supervisor.PauseRequest{}); err != nil {
 		t.Fatal(err)

@@ -38,9 +38,9 @@ type Lifecycle interface {
 	// "already_paused" if there is nothing to do.
 	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	// Connect extends a running sandbox or resumes a paused one.
-	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
+	Connect(ctx context.Context, id string, q supervisor.WakeRequest) (supervisor.Connected, error)
 	// Resume is an errdef.Conflict with code "already_running" on one that runs.
-	Resume(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error)
+	Resume(ctx context.Context, id string, q supervisor.WakeRequest) (store.Sandbox, error)
 	Kill(ctx context.Context, id, actor string) error
 }
 

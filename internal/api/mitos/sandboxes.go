@@ -180,7 +180,7 @@ func resume(s *server, c *call) (any, error) {
 	if sb.Record.State == lifecycle.Running && sb.Record.Phase() == "" {
 		return status(lifecycle.Running), nil
 	}
-	if _, err := s.Sandboxes.Connect(c.ctx, c.id, sb.Record.Settings.Timeout, supervisor.Patch{}, c.actor); err != nil {
+	if _, err := s.Sandboxes.Connect(c.ctx, c.id, supervisor.WakeRequest{Timeout: sb.Record.Settings.Timeout, Actor: c.actor}); err != nil {
 		return nil, err
 	}
 	return status(lifecycle.Running), nil

@@ -40,7 +40,7 @@ type Lifecycle interface {
 	Made(ctx context.Context, as store.Config) (sb store.Sandbox, made bool, err error)
 	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
 	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
-	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
+	Connect(ctx context.Context, id string, q supervisor.WakeRequest) (supervisor.Connected, error)
 	Kill(ctx context.Context, id, actor string) error
 }
 

@@ -334,7 +334,7 @@ func (s *server) resume(c *call) (reply, error) {
 	got := supervisor.Connected{Sandbox: sb}
 	if sb.Record.State != lifecycle.Running || sb.Record.Phase() == lifecycle.Pausing {
 		timeout := cmp.Or(sb.Record.Settings.Timeout, supervisor.Unlimited)
-		if got, err = s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, supervisor.Patch{}, c.actor); err != nil {
+		if got, err = s.Sandboxes.Connect(c.r.Context(), c.sandbox, supervisor.WakeRequest{Timeout: timeout, Actor: c.actor}); err != nil {
 			return reply{}, err
 		}
 	}

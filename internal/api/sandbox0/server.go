@@ -40,7 +40,7 @@ type Lifecycle interface {
 	// "already_paused" if there is nothing to do.
 	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	// Connect extends a running sandbox or resumes a paused one.
-	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
+	Connect(ctx context.Context, id string, q supervisor.WakeRequest) (supervisor.Connected, error)
 	Kill(ctx context.Context, id, actor string) error
 }
 

@@ -154,7 +154,7 @@ func (in *inside) Acquire(ctx context.Context, id string, access supervisor.Acce
 		if _, err := lifecycle.Step(sb.Record, lifecycle.AccessRequested{Meta: lifecycle.Meta{Op: "op", Cause: lifecycle.CauseAccess}}, in.Now); err != nil {
 			return nil, err
 		}
-		if sb, err = in.Resume(ctx, id, 5*time.Minute, supervisor.Patch{}, access.Actor); err != nil {
+		if sb, err = in.Resume(ctx, id, supervisor.WakeRequest{Timeout: 5 * time.Minute, Actor: access.Actor}); err != nil {
 			return nil, err
 		}
 	}

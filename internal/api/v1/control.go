@@ -123,7 +123,7 @@ func (s *server) doResume(c *call) (supervisor.Connected, error) {
 	if w, given := c.words["timeoutSeconds"]; given {
 		timeout = cmp.Or(w.Value.(time.Duration), supervisor.Unlimited)
 	}
-	return s.Sandboxes.Connect(c.r.Context(), c.sandbox, timeout, p, c.actor)
+	return s.Sandboxes.Connect(c.r.Context(), c.sandbox, supervisor.WakeRequest{Timeout: timeout, Change: p, Actor: c.actor})
 }
 
 func (s *server) setTimeout(c *call) (reply, error) {

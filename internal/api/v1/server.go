@@ -53,7 +53,7 @@ type Lifecycle interface {
 	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
 	// Connect extends a running sandbox or resumes a paused one; 0 resumes it
 	// without a soft timeout and changes nothing of one that runs.
-	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
+	Connect(ctx context.Context, id string, q supervisor.WakeRequest) (supervisor.Connected, error)
 	Kill(ctx context.Context, id, actor string) error
 }
 

@@ -36,7 +36,7 @@ import (
 type Sandboxes interface {
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
 	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
-	Resume(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error)
+	Resume(ctx context.Context, id string, q supervisor.WakeRequest) (store.Sandbox, error)
 	Kill(ctx context.Context, id, actor string) error
 	List(ctx context.Context) ([]store.Sandbox, error)
 	Acquire(ctx context.Context, id string, access supervisor.Access) (*supervisor.Lease, error)
@@ -181,7 +181,7 @@ func (w *Workshop) Rest(ctx context.Context, sandbox string, memory bool) error 
 
 // Wake implements [build.Workshop].
 func (w *Workshop) Wake(ctx context.Context, sandbox string, most time.Duration) error {
-	_, err := w.Sandboxes.Resume(ctx, sandbox, most, supervisor.Patch{}, actor)
+	_, err := w.Sandboxes.Resume(ctx, sandbox, supervisor.WakeRequest{Timeout: most, Actor: actor})
 	return err
 }
 

@@ -35,9 +35,9 @@ func (d dialects) Made(ctx context.Context, as store.Config) (store.Sandbox, boo
 	return sb, made, err
 }
 
-func (d dialects) Resume(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error) {
+func (d dialects) Resume(ctx context.Context, id string, q supervisor.WakeRequest) (store.Sandbox, error) {
 	defer d.backend.s.leave()
-	return d.shown(d.backend.s.enter().Resume(ctx, d.backend.s.inner(id), timeout, p, actor))
+	return d.shown(d.backend.s.enter().Resume(ctx, d.backend.s.inner(id), q))
 }
 
 func (d dialects) Refresh(ctx context.Context, id string, timeout time.Duration, actor string) (store.Sandbox, error) {

@@ -438,9 +438,9 @@ func (b backend) Pause(ctx context.Context, id string, q supervisor.PauseRequest
 }
 
 // Connect implements v1.Sandboxes.
-func (b backend) Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error) {
+func (b backend) Connect(ctx context.Context, id string, q supervisor.WakeRequest) (supervisor.Connected, error) {
 	defer b.s.leave()
-	c, err := b.s.enter().Connect(ctx, b.s.inner(id), timeout, p, actor)
+	c, err := b.s.enter().Connect(ctx, b.s.inner(id), q)
 	c.Sandbox = b.s.shown(c.Sandbox)
 	return c, err
 }

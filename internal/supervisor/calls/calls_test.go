@@ -172,7 +172,7 @@ func TestResume(t *testing.T) {
 		{"it fails", []answer{ends(lifecycle.Waits, true, lifecycle.EntryResumeFailed)}, false, true},
 	} {
 		b := &scripted{answers: c.answers}
-		got, err := b.reception().Connect(t.Context(), "a", time.Minute, fields.Patch{}, "")
+		got, err := b.reception().Connect(t.Context(), "a", WakeRequest{Timeout: time.Minute})
 		if (err != nil) != c.fails || got.Resumed != c.resumed || c.resumed && got.Sandbox.Record.Generation != 7 {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}
@@ -189,7 +189,7 @@ func TestNetworkIsOpenedOnce(t *testing.T) {
 		ends(lifecycle.Waits, false, lifecycle.EntryPaused),
 		{res: lifecycle.Result{Verdict: lifecycle.Applies, Record: lifecycle.Record{Generation: 8}}},
 	}}
-	got, err := b.reception().Connect(t.Context(), "a", time.Minute, fields.Patch{AllowOut: []string{"example.com"}}, "")
+	got, err := b.reception().Connect(t.Context(), "a", WakeRequest{Timeout: time.Minute, Change: fields.Patch{AllowOut: []string{"example.com"}}})
 	if err != nil || got.Sandbox.Record.Generation != 8 || b.opened != 1 {
 		t.Errorf("%+v, %v; told %d times", got, err, b.opened)
 	}
@@ -255,7 +255,7 @@ func TestChangesWithoutPause(t *testing.T) {
 				return err
 			},
 			func(ctx context.Context, id string) error {
-				_, err := r.Connect(ctx, id, time.Minute, fields.Patch{}, "")
+				_, err := r.Connect(ctx, id, WakeRequest{Timeout: time.Minute})
 				return err
 			},
 		}

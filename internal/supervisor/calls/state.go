@@ -142,33 +142,39 @@ type Connected struct {
 	Resumed bool // it was paused and has been woken by this call or one it joined
 }
 
-// Connect makes sure that the sandbox runs for at least timeout from now: it
+// WakeRequest is how a sandbox is to be woken.
+type WakeRequest struct {
+	Timeout time.Duration
+	Change  fields.Patch // comes with the wake: both happen, or neither does
+	Boot    bool         // from its files: memory that it sleeps with goes when it runs
+	Actor   string
+}
+
+// Connect makes sure that the sandbox runs for at least the timeout from now: it
 // extends a running one and resumes a paused one. Without a limit, it takes the
-// end from a running one. The patch comes with that: both happen, or neither does.
-func (r *Reception) Connect(ctx context.Context, id string, timeout time.Duration, p fields.Patch, actor string) (Connected, error) {
-	if err := r.Ceiling.Check(timeout); err != nil {
-		return Connected{}, err
-	}
-	return r.rouse(ctx, id, p, actor, func(op string, change *lifecycle.Patch) lifecycle.Event {
-		return lifecycle.ConnectRequested{Meta: By(op, actor), Timeout: timeout, Change: change}
+// end from a running one.
+func (r *Reception) Connect(ctx context.Context, id string, q WakeRequest) (Connected, error) {
+	return r.rouse(ctx, id, q, func(op string, change *lifecycle.Patch) lifecycle.Event {
+		return lifecycle.ConnectRequested{Meta: By(op, q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: change}
 	})
 }
 
-// Resume resumes a paused sandbox, with a patch as Connect does; one that runs is
-// an errdef.Conflict with code "already_running", and stays as it is.
-func (r *Reception) Resume(ctx context.Context, id string, timeout time.Duration, p fields.Patch, actor string) (store.Sandbox, error) {
-	if err := r.Ceiling.Check(timeout); err != nil {
-		return store.Sandbox{}, err
-	}
-	c, err := r.rouse(ctx, id, p, actor, func(op string, change *lifecycle.Patch) lifecycle.Event {
-		return lifecycle.ResumeRequested{Meta: By(op, actor), Timeout: timeout, Change: change}
+// Resume resumes a paused sandbox; one that runs is an errdef.Conflict with code
+// "already_running", and stays as it is.
+func (r *Reception) Resume(ctx context.Context, id string, q WakeRequest) (store.Sandbox, error) {
+	c, err := r.rouse(ctx, id, q, func(op string, change *lifecycle.Patch) lifecycle.Event {
+		return lifecycle.ResumeRequested{Meta: By(op, q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: change}
 	})
 	return c.Sandbox, err
 }
 
 // rouse sends the event until the sandbox runs. Callers that find a resume in
 // flight join it.
-func (r *Reception) rouse(ctx context.Context, id string, p fields.Patch, actor string, event func(op string, change *lifecycle.Patch) lifecycle.Event) (Connected, error) {
+func (r *Reception) rouse(ctx context.Context, id string, q WakeRequest, event func(op string, change *lifecycle.Patch) lifecycle.Event) (Connected, error) {
+	if err := r.Ceiling.Check(q.Timeout); err != nil {
+		return Connected{}, err
+	}
+	p := q.Change
 	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
 		return Connected{}, err
 	}
@@ -179,7 +185,7 @@ func (r *Reception) rouse(ctx context.Context, id string, p fields.Patch, actor 
 	request := func() (lifecycle.Result, <-chan Ending, error) { return b.Request(event(ids.NewOp(), nil)) }
 	if !p.Empty() {
 		request = func() (lifecycle.Result, <-chan Ending, error) {
-			return b.RequestWith(p, event(ids.NewOp(), &p.Settings), actor)
+			return b.RequestWith(p, event(ids.NewOp(), &p.Settings), q.Actor)
 		}
 	}
 	var joined *lifecycle.Record // of a resume that others asked for

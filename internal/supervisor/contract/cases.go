@@ -151,18 +151,18 @@ func pauseAndResume(w world) {
 	w.refused("pause again", w.s.Pause(ctx, id, supervisor.PauseRequest{Actor: "test"}), errdef.Conflict, "already_paused")
 	_, err := w.s.SetTimeout(ctx, id, time.Minute, "test")
 	w.refused("timeout of one that sleeps", err, errdef.WrongState, "not_running")
-	c, err := w.s.Connect(ctx, id, 2*time.Hour, supervisor.Patch{}, "test")
+	c, err := w.s.Connect(ctx, id, supervisor.WakeRequest{Timeout: 2 * time.Hour, Actor: "test"})
 	if w.ok("connect", err); !c.Resumed || c.Sandbox.Record.State != lifecycle.Running {
 		w.t.Errorf("connect returned %+v", c)
 	}
 	w.is(id, lifecycle.Running, 2)
-	if c, err = w.s.Connect(ctx, id, time.Hour, supervisor.Patch{}, "test"); err != nil || c.Resumed {
+	if c, err = w.s.Connect(ctx, id, supervisor.WakeRequest{Timeout: time.Hour, Actor: "test"}); err != nil || c.Resumed {
 		w.t.Errorf("connect to one that runs: resumed %t, %v", c.Resumed, err)
 	}
-	_, err = w.s.Resume(ctx, id, time.Hour, supervisor.Patch{}, "test")
+	_, err = w.s.Resume(ctx, id, supervisor.WakeRequest{Timeout: time.Hour, Actor: "test"})
 	w.refused("resume of one that runs", err, errdef.Conflict, "already_running")
 	w.ok("pause", w.s.Pause(ctx, id, supervisor.PauseRequest{Actor: "test"}))
-	sb, err := w.s.Resume(ctx, id, time.Hour, supervisor.Patch{}, "test")
+	sb, err := w.s.Resume(ctx, id, supervisor.WakeRequest{Timeout: time.Hour, Actor: "test"})
 	if w.ok("resume", err); sb.Record.Generation != 3 || sb.Record.State != lifecycle.Running {
 		w.t.Errorf("resume returned %+v", sb.Record)
 	}
@@ -194,8 +194,14 @@ func timeouts(w world) {
 	for name, call := range map[string]func(time.Duration) error{
 		"SetTimeout": func(d time.Duration) error { _, err := w.s.SetTimeout(ctx, id, d, "test"); return err },
 		"Refresh":    func(d time.Duration) error { _, err := w.s.Refresh(ctx, id, d, "test"); return err },
-		"Connect":    func(d time.Duration) error { _, err := w.s.Connect(ctx, id, d, supervisor.Patch{}, "test"); return err },
-		"Resume":     func(d time.Duration) error { _, err := w.s.Resume(ctx, id, d, supervisor.Patch{}, "test"); return err },
+		"Connect": func(d time.Duration) error {
+			_, err := w.s.Connect(ctx, id, supervisor.WakeRequest{Timeout: d, Actor: "test"})
+			return err
+		},
+		"Resume": func(d time.Duration) error {
+			_, err := w.s.Resume(ctx, id, supervisor.WakeRequest{Timeout: d, Actor: "test"})
+			return err
+		},
 	} {
 		w.refused(name, call(-time.Minute), errdef.Invalid, "timeout_invalid")
 	}
@@ -232,7 +238,7 @@ func patch(w world) {
 		} {
 			_, err := w.s.Patch(ctx, sb.ID, p, "test")
 			w.refused("patch", err, errdef.Invalid, name)
-			_, err = w.s.Connect(ctx, sb.ID, time.Hour, p, "test")
+			_, err = w.s.Connect(ctx, sb.ID, supervisor.WakeRequest{Timeout: time.Hour, Change: p, Actor: "test"})
 			w.refused("connect with a patch", err, errdef.Invalid, name)
 		}
 		if found := w.find(sb.ID); found.Config.Metadata["e"] != "f" || len(found.Config.DenyOut) > 0 || found.Record.State != sb.Record.State {
@@ -245,7 +251,7 @@ func patchWithConnect(w world) {
 	ctx, id := w.t.Context(), w.paused().ID
 	idle := 10 * time.Minute
 	p := supervisor.Patch{Settings: lifecycle.Patch{IdleTimeout: &idle}, Metadata: map[string]string{"c": "d"}}
-	c, err := w.s.Connect(ctx, id, time.Hour, p, "test")
+	c, err := w.s.Connect(ctx, id, supervisor.WakeRequest{Timeout: time.Hour, Change: p, Actor: "test"})
 	w.ok("connect", err)
 	for what, x := range map[string]store.Sandbox{"the answer": c.Sandbox, "the sandbox": w.find(id)} {
 		if x.Record.Settings.IdleTimeout != idle || x.Config.Metadata["c"] != "d" || len(x.Config.Metadata) != 1 || x.Config.Before != nil {
@@ -428,7 +434,7 @@ func previews(w world) {
 func explain(w world) {
 	ctx, id := w.t.Context(), w.paused().ID
 	for range 6 {
-		_, err := w.s.Connect(ctx, id, time.Hour, supervisor.Patch{}, "test")
+		_, err := w.s.Connect(ctx, id, supervisor.WakeRequest{Timeout: time.Hour, Actor: "test"})
 		w.ok("connect", err)
 		w.ok("pause", w.s.Pause(ctx, id, supervisor.PauseRequest{Actor: "test"}))
 	}

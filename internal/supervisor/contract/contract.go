@@ -37,8 +37,8 @@ type Sandboxes interface {
 // Lifecycle changes their state and settings.
 type Lifecycle interface {
 	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error
-	Connect(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (supervisor.Connected, error)
-	Resume(ctx context.Context, id string, timeout time.Duration, p supervisor.Patch, actor string) (store.Sandbox, error)
+	Connect(ctx context.Context, id string, q supervisor.WakeRequest) (supervisor.Connected, error)
+	Resume(ctx context.Context, id string, q supervisor.WakeRequest) (store.Sandbox, error)
 	SetTimeout(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
 	Refresh(ctx context.Context, id string, d time.Duration, actor string) (store.Sandbox, error)
 	Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error)
@@ -235,8 +235,8 @@ func (w world) calls(id string) map[string]error {
 	_, errs["Get"] = w.s.Get(ctx, id)
 	errs["Kill"] = w.s.Kill(ctx, id, "test")
 	errs["Pause"] = w.s.Pause(ctx, id, supervisor.PauseRequest{Actor: "test"})
-	_, errs["Connect"] = w.s.Connect(ctx, id, time.Minute, supervisor.Patch{}, "test")
-	_, errs["Resume"] = w.s.Resume(ctx, id, time.Minute, supervisor.Patch{}, "test")
+	_, errs["Connect"] = w.s.Connect(ctx, id, supervisor.WakeRequest{Timeout: time.Minute, Actor: "test"})
+	_, errs["Resume"] = w.s.Resume(ctx, id, supervisor.WakeRequest{Timeout: time.Minute, Actor: "test"})
 	_, errs["SetTimeout"] = w.s.SetTimeout(ctx, id, time.Minute, "test")
 	_, errs["Refresh"] = w.s.Refresh(ctx, id, time.Minute, "test")
 	_, errs["Patch"] = w.s.Patch(ctx, id, supervisor.Patch{Metadata: map[string]string{"a": "c"}}, "test")

@@ -65,13 +65,7 @@ func (s *Shelf) Capture(ctx context.Context, c *Capture) (cp lifecycle.Checkpoin
 		return cp, frozen, err
 	}
 	s.o.Insist(func() error { return s.o.Layers.RemoveImage(c.Op) }, "memory image could not be removed", "sandbox", c.Sandbox.ID, "image", c.Op)
-	return FilesOf(cp), frozen, nil
-}
-
-// FilesOf returns the checkpoint without its memory image.
-func FilesOf(cp lifecycle.Checkpoint) lifecycle.Checkpoint {
-	cp.Mode, cp.Digest, cp.AgentToken = lifecycle.Filesystem, "", ""
-	return cp
+	return cp.Files(), frozen, nil
 }
 
 // copyFrozen does what must be done while the guest stands still. The layer comes

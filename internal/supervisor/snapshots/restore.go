@@ -29,7 +29,7 @@ func (s *Shelf) Aim(sb store.Sandbox, req RestoreRequest) (to lifecycle.Restore,
 	to = lifecycle.Restore{Checkpoint: snap.Checkpoint, Snapshot: snap.ID}
 	switch {
 	case req.Mode == lifecycle.Filesystem:
-		to.Checkpoint = FilesOf(snap.Checkpoint)
+		to.Checkpoint = snap.Checkpoint.Files()
 	case req.Mode == lifecycle.Memory && snap.Checkpoint.Mode != lifecycle.Memory:
 		err = errdef.New(errdef.Invalid, "snapshot_without_memory", "snapshot %s has files only, and the memory is asked for too", Describe(snap)).
 			WithRemedy("leave the mode out: the sandbox boots from the files").With("field", "mode").With("allowed", lifecycle.Filesystem)

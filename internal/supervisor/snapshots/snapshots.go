@@ -317,7 +317,7 @@ type Request struct {
 // Of returns what a snapshot of a sandbox with this checkpoint is.
 func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store.Snapshot {
 	if req.Mode == lifecycle.Filesystem {
-		cp = FilesOf(cp)
+		cp = cp.Files()
 	}
 	if cp.Mode == lifecycle.Memory && cp.AgentToken == "" {
 		cp.AgentToken = s.o.AgentToken(sb.ID)
