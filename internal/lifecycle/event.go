@@ -112,14 +112,19 @@ type (
 		ID string
 	}
 	// SnapshotRequested asks for a checkpoint that others can start from, without
-	// any change to the sandbox.
-	SnapshotRequested struct{ Meta }
+	// any change to the sandbox. It is refused unless that is Only in a state; empty for
+	// any.
+	SnapshotRequested struct {
+		Meta
+		Only State
+	}
 	// RestoreRequested asks that the sandbox become again what it was when a snapshot
 	// was taken. A paused one stays paused. A running one is captured first, if the
 	// state before is to be kept, and goes on from the snapshot.
 	RestoreRequested struct {
 		Meta
-		To Restore
+		To   Restore
+		Only State // as above
 	}
 	// KillRequested ends the sandbox for good.
 	KillRequested struct{ Meta }

@@ -237,9 +237,9 @@ func (w *walk) event() Event {
 		}
 		return w.outcome()
 	case 13:
-		return SnapshotRequested{m}
+		return SnapshotRequested{Meta: m, Only: pick(w, "", "", Running, Paused)}
 	case 14:
-		return RestoreRequested{Meta: m, To: w.restore()}
+		return RestoreRequested{Meta: m, To: w.restore(), Only: pick(w, "", "", Running, Paused)}
 	default:
 		return TimerFired{Op: m.Op, Activity: w.activity}
 	}
@@ -545,9 +545,15 @@ func (w *walk) checkBoot(before, after Record, effects []Effect) {
 func (w *walk) checkRestored(before Record, ev Event, res Result) {
 	said := slices.ContainsFunc(res.Entries, func(e Entry) bool { return e.Type == EntryRestored })
 	var to *Restore
+	if e, is := ev.(RestoreRequested); is && e.Only != "" && e.Only != before.State && res.Changed {
+		w.fail("restored, and it is %s", before.State)
+	}
 	switch e := ev.(type) {
 	case RestoreRequested:
 		if before.Situation() == atPaused || before.Situation() == atRunning && e.To.Undo == "" {
+			if res.Verdict == Refused {
+				break
+			}
 			to = &e.To
 		}
 	case CaptureReady:

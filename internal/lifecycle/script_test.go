@@ -151,7 +151,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 	var rest []string
 	settings := Settings{OnTimeout: Kill}
 	access := AccessRequested{Meta: m}
-	boot := false // of connect and resume
+	boot := false  // of connect and resume
+	var only State // of snapshot and restore
 	var change Patch
 	var along *Patch       // of connect and resume
 	var end *time.Duration // of patch
@@ -198,6 +199,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 			access.Boots = true
 		case "boot":
 			boot = true
+		case "only":
+			only = State(value)
 		case "probe":
 			access.Probe = true
 		case "draining":
@@ -255,13 +258,13 @@ func (w *world) parse(t *testing.T, words []string) Event {
 	case "notcapturable":
 		return CaptureEnded{Op: op, Detail: strings.Join(rest, " "), Inside: true, NotCapturable: true}
 	case "snapshot":
-		return SnapshotRequested{m}
+		return SnapshotRequested{Meta: m, Only: only}
 	case "restore":
 		to := Restore{Snapshot: "s1", Checkpoint: Checkpoint{ID: "image-s1", Mode: Memory}}
 		if len(rest) > 0 {
 			to.Undo = rest[0]
 		}
-		return RestoreRequested{Meta: m, To: to}
+		return RestoreRequested{Meta: m, To: to, Only: only}
 	case "snapshottaken":
 		return SnapshotTaken{Op: op, Bytes: 1 << 20}
 	case "snapshotnotcapturable":

@@ -569,6 +569,9 @@ func (s *step) sleep(cause Cause, cp *Checkpoint) Carry {
 // kept, it is captured as by a pause; else its runtime is replaced at once.
 func restore(s *step, ev Event) {
 	e := ev.(RestoreRequested)
+	if !s.only(e.Only) {
+		return
+	}
 	e.Cause = CauseRestore
 	if e.To.Undo == "" {
 		s.goBack(s.begin(e.Op, Resuming, e.Meta, resumeDeadline), e.To)
@@ -598,6 +601,9 @@ func (s *step) goBack(op *Operation, to Restore) *Entry {
 // restoreAsleep needs no operation: the sandbox sleeps on, with another checkpoint.
 func restoreAsleep(s *step, ev Event) {
 	e := ev.(RestoreRequested)
+	if !s.only(e.Only) {
+		return
+	}
 	cp := e.To.Checkpoint
 	s.effect(Effect{Kind: DropCheckpoint, Checkpoint: s.rec.Checkpoint})
 	s.rec.Checkpoint, s.rec.LastError = &cp, ""
@@ -736,9 +742,26 @@ func (op *Operation) left() string {
 	return string(op.Mode) + ": " + WithoutMemory(op.Without)
 }
 
+// only reports whether the sandbox is in a state, which is empty for any. It refuses the
+// event otherwise.
+func (s *step) only(want State) bool {
+	switch {
+	case want == "" || want == s.rec.State:
+		return true
+	case want == Paused:
+		s.refuse(errNotPaused(s.rec))
+	default:
+		s.refuse(errNotRunning(s.rec))
+	}
+	return false
+}
+
 // snapshot begins to copy a running sandbox. Nothing else about it changes.
 func snapshot(s *step, ev Event) {
 	e := ev.(SnapshotRequested)
+	if !s.only(e.Only) {
+		return
+	}
 	s.begin(e.Op, Snapshotting, e.Meta, pauseDeadline)
 	s.effect(Effect{Kind: CaptureSnapshot, Launch: s.rec.Launch})
 }
@@ -746,6 +769,9 @@ func snapshot(s *step, ev Event) {
 // snapshotAsleep needs no operation: a checkpoint never changes.
 func snapshotAsleep(s *step, ev Event) {
 	e := ev.(SnapshotRequested)
+	if !s.only(e.Only) {
+		return
+	}
 	entry := s.log(EntrySnapshotted, nil, e.Detail)
 	entry.Op, entry.Actor, entry.Cause = e.Op, e.Actor, e.Cause
 }

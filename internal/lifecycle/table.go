@@ -214,6 +214,11 @@ func errNotRunning(r Record) error {
 		WithRemedy("resume it with connect")
 }
 
+func errNotPaused(r Record) error {
+	return errdef.New(errdef.WrongState, "not_paused", "the sandbox is %s; this needs a paused one", r.State).
+		WithRemedy("pause it first")
+}
+
 func errProbed(r Record) error {
 	return asleep(r, errdef.New(errdef.WrongState, "not_running", "the sandbox is asleep or falls asleep, and asking whether it runs does not wake it").
 		WithRemedy("resume it with connect"))

@@ -89,7 +89,7 @@ func (t *taking) request() (lifecycle.Result, <-chan calls.Ending, error) {
 	}
 	b.takings = map[string]*taking{m.Op: t} // for the effect, if the operation begins
 	defer func() { b.takings = nil }()
-	res, err := b.applyWithLocked(lifecycle.SnapshotRequested{Meta: m}, made)
+	res, err := b.applyWithLocked(lifecycle.SnapshotRequested{Meta: m, Only: t.req.Only}, made)
 	if err == nil && made != nil {
 		t.snap = *made
 	}
@@ -157,7 +157,7 @@ func (s *Supervisor) Restore(ctx context.Context, id string, req RestoreRequest)
 		return sb, "", err
 	}
 	for {
-		res, ended, err := b.request(lifecycle.RestoreRequested{Meta: calls.By(ids.NewOp(), req.Actor), To: to})
+		res, ended, err := b.request(lifecycle.RestoreRequested{Meta: calls.By(ids.NewOp(), req.Actor), To: to, Only: req.Only})
 		if err == nil && res.Verdict == lifecycle.Waits {
 			if _, err = calls.Wait(ctx, ended); err == nil {
 				continue
@@ -207,7 +207,7 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 			return nil, err
 		}
 	}
-	snap, err := s.TakeSnapshot(ctx, id, SnapshotRequest{Key: req.Key, Actor: req.Actor, Passing: true})
+	snap, err := s.TakeSnapshot(ctx, id, SnapshotRequest{Key: req.Key, Only: req.Only, Actor: req.Actor, Passing: true})
 	if err != nil {
 		return nil, err
 	}
@@ -216,11 +216,8 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 	all.SetLimit(quota.MaxLaunches) // more would only wait, with the deadlines of their starts running
 	for i := range children {
 		all.Go(func() error {
-			child := CreateRequest{Snapshot: snap.ID, inherit: true, asleep: req.Asleep, Settings: snap.Settings, Config: snapshots.Inherit(snap, req.Key), Actor: req.Actor}
+			child := CreateRequest{Snapshot: snap.ID, inherit: true, asleep: req.Asleep, Settings: req.Settings(snap.Settings), Config: snapshots.Inherit(snap, req.Key), Actor: req.Actor}
 			child.Config.Name, child.Config.Idempotency = req.Name, req.Once
-			if req.Timeout != nil {
-				child.Settings.Timeout = *req.Timeout
-			}
 			children[i].Sandbox, children[i].Err = s.Create(ctx, child)
 			return nil
 		})
@@ -228,6 +225,13 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 	_ = all.Wait() // each child has its own error
 	if err := s.RemoveSnapshot(s.commitContext(), snap.ID, req.Actor); err != nil {
 		s.log.Error("snapshot of a fork could not be removed", "sandbox", id, "snapshot", snap.ID, "err", err)
+	}
+	if err := req.Settle(children, func(child string) {
+		if err := s.Kill(s.commitContext(), child, req.Actor); err != nil {
+			s.log.Error("child of a fork could not be removed", "sandbox", child, "err", err)
+		}
+	}); err != nil {
+		return nil, err
 	}
 	noteFork(b, children, req.Actor)
 	return children, nil

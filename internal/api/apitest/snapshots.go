@@ -92,7 +92,7 @@ func (x *Snapshots) take(id string, req supervisor.SnapshotRequest) (store.Snaps
 	snap := x.of(sb, req)
 	m := x.fake.meta(req.Actor)
 	m.Detail = snapshots.Describe(snap)
-	if err := x.fake.step(&sb, lifecycle.SnapshotRequested{Meta: m}); err != nil {
+	if err := x.fake.step(&sb, lifecycle.SnapshotRequested{Meta: m, Only: req.Only}); err != nil {
 		return store.Snapshot{}, err
 	}
 	if named >= 0 {
@@ -206,7 +206,7 @@ func (x *Snapshots) Restore(_ context.Context, id string, req supervisor.Restore
 		if was.Undo = true; !req.Discard {
 			to.Undo = was.ID
 		}
-		if err := x.fake.step(&sb, lifecycle.RestoreRequested{Meta: x.fake.meta(req.Actor), To: to}); err != nil || req.Discard {
+		if err := x.fake.step(&sb, lifecycle.RestoreRequested{Meta: x.fake.meta(req.Actor), To: to, Only: req.Only}); err != nil || req.Discard {
 			return sb, err
 		}
 		if undo = to.Undo; before >= 0 {
@@ -257,7 +257,7 @@ func (x *Snapshots) Fork(_ context.Context, id string, req supervisor.ForkReques
 		if err != nil {
 			return nil, err
 		}
-		snap, err := x.take(id, supervisor.SnapshotRequest{Key: req.Key, Actor: req.Actor, Passing: true})
+		snap, err := x.take(id, supervisor.SnapshotRequest{Key: req.Key, Only: req.Only, Actor: req.Actor, Passing: true})
 		if err != nil {
 			return nil, err
 		}
@@ -268,6 +268,9 @@ func (x *Snapshots) Fork(_ context.Context, id string, req supervisor.ForkReques
 				c.Sandbox, c.Err = x.child(snap, req)
 			}
 			children = append(children, c)
+		}
+		if err := req.Settle(children, func(id string) { _, _ = x.fake.change(id, lifecycle.KillRequested{Meta: x.fake.meta(req.Actor)}) }); err != nil {
+			return nil, err
 		}
 		e, at := snapshots.ForkEntry(x.fake.Now, req.Actor, children), sb.Record.Situation()
 		e.Generation, e.From, e.To = sb.Record.Generation, at, at
@@ -284,10 +287,7 @@ func (x *Snapshots) child(snap store.Snapshot, req supervisor.ForkRequest) (stor
 	if err != nil {
 		return store.Sandbox{}, err
 	}
-	made := supervisor.CreateRequest{Snapshot: snap.ID, Settings: snap.Settings, Config: config, Actor: req.Actor}
-	if req.Timeout != nil {
-		made.Settings.Timeout = *req.Timeout
-	}
+	made := supervisor.CreateRequest{Snapshot: snap.ID, Settings: req.Settings(snap.Settings), Config: config, Actor: req.Actor}
 	return begin(x.fake, made, config, func(m lifecycle.Meta) lifecycle.Event {
 		if req.Asleep {
 			return lifecycle.ImportRequested{Meta: m, Settings: made.Settings, Checkpoint: snap.Checkpoint, Generation: 1, CreatedAt: x.fake.Now}

@@ -371,7 +371,11 @@ func (x askedSnapshots) Fork(ctx context.Context, id string, req supervisor.Fork
 	}
 	*x.asked = append(*x.asked, fmt.Sprint(req.Count))
 	children, err := x.snapshotsOf.Fork(ctx, id, req)
-	return append(children, supervisor.Forked{Err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "no more")}), err
+	more := supervisor.Forked{Err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "no more")}
+	if req.All {
+		return nil, more.Err
+	}
+	return append(children, more), err
 }
 
 type askedBuilds struct {

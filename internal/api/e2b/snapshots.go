@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"regexp"
 	"strings"
@@ -215,14 +216,13 @@ func fork(s *server, c *call, otherwise time.Duration) (reply, error) {
 	if err != nil {
 		return reply{}, s.ifKnown(c, err)
 	}
-	sb, err := s.find(c)
-	if err != nil {
+	if _, err := s.find(c); err != nil {
 		return reply{}, err
 	}
-	if state, _ := shown(sb.Record); state != stateRunning {
-		return reply{}, fail(http.StatusConflict, codeNotRunning, "sandbox %s is %s: resume it first, then fork it", c.sandbox, state)
+	children, err := children(s, c, c.words, supervisor.ForkRequest{Timeout: &timeout, Only: lifecycle.Running})
+	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == codeNotRunning {
+		return reply{}, fail(http.StatusConflict, e.Code, "%s: resume it first, then fork it", e.Message)
 	}
-	children, err := children(s, c, c.words, &timeout)
 	if err != nil {
 		return reply{}, err
 	}
@@ -237,15 +237,14 @@ func fork(s *server, c *call, otherwise time.Duration) (reply, error) {
 	return reply{Status: http.StatusCreated, Body: views}, nil
 }
 
-// children starts as many as the body says, each with a timeout; nil is that of
-// the sandbox.
-func children(s *server, c *call, words map[string]body.Said, timeout *time.Duration) ([]supervisor.Forked, error) {
-	req := supervisor.ForkRequest{Count: 1, Key: c.key.ID, Actor: c.actor}
+// children starts as many as the body says, and as the dialect has it.
+func children(s *server, c *call, words map[string]body.Said, req supervisor.ForkRequest) ([]supervisor.Forked, error) {
+	req.Count, req.Key, req.Actor = 1, c.key.ID, c.actor
 	if n, given := said[int](words, "count"); given {
 		req.Count = n
 	}
-	if timeout != nil {
-		req.Timeout = new(max(*timeout, 0)) // of settings, zero is no limit
+	if req.Timeout != nil {
+		req.Timeout = new(max(*req.Timeout, 0)) // of settings, zero is no limit
 	}
 	return s.Snapshots.Fork(c.r.Context(), c.sandbox, req)
 }
@@ -254,15 +253,16 @@ func children(s *server, c *call, words map[string]body.Said, timeout *time.Dura
 // where none is said. It answers with those that have started; "strict" wants all
 // or none.
 func clone(s *server, c *call) (reply, error) {
-	var timeout *time.Duration
+	var req supervisor.ForkRequest
+	req.All, _ = said[bool](c.words, "strict")
 	if _, given := c.words["timeoutSeconds"]; given {
 		d, err := s.startsWith(c.words, 0)
 		if err != nil {
 			return reply{}, s.ifKnown(c, err)
 		}
-		timeout = &d
+		req.Timeout = &d
 	}
-	children, err := children(s, c, c.words, timeout)
+	children, err := children(s, c, c.words, req)
 	if err != nil {
 		return reply{}, err
 	}
@@ -274,8 +274,7 @@ func clone(s *server, c *call) (reply, error) {
 		}
 		v.Sandboxes = append(v.Sandboxes, clonedView{sandboxView: s.sandboxView(c, child.Sandbox)})
 	}
-	if strict, _ := said[bool](c.words, "strict"); err != nil && (strict || len(v.Sandboxes) == 0) {
-		killAll(s, c, v.Sandboxes)
+	if len(v.Sandboxes) == 0 {
 		return reply{}, err
 	}
 	return reply{Status: http.StatusCreated, Body: v}, nil
@@ -303,14 +302,4 @@ func rollback(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	return reply{Status: http.StatusOK, Body: rolledBackView{c.sandbox, ref, "success"}}, nil
-}
-
-// killAll takes clones back.
-func killAll(s *server, c *call, clones []clonedView) {
-	ctx := context.WithoutCancel(c.r.Context())
-	for _, v := range clones {
-		if err := s.Sandboxes.Kill(ctx, v.SandboxID, c.actor); err != nil && !errdef.Is(err, errdef.NotFound) {
-			c.log.Error("clone could not be killed", "clone", v.SandboxID, "err", err)
-		}
-	}
 }

@@ -103,14 +103,10 @@ func restore(s *server, c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	sb, err := s.find(c)
-	if err != nil {
+	if _, err := s.find(c); err != nil {
 		return reply{}, err
 	}
-	if sb.Record.State != lifecycle.Paused {
-		return reply{}, fail(http.StatusConflict, codeConflict, "sandbox %s is %s, and only a paused one is restored: pause it first", sb.ID, statusOf(sb.Record))
-	}
-	sb, _, err = s.Snapshots.Restore(c.r.Context(), c.sandbox, supervisor.RestoreRequest{Snapshot: snap.ID, Actor: c.actor})
+	sb, _, err := s.Snapshots.Restore(c.r.Context(), c.sandbox, supervisor.RestoreRequest{Snapshot: snap.ID, Only: lifecycle.Paused, Actor: c.actor})
 	if err != nil {
 		return reply{}, err
 	}
@@ -127,6 +123,9 @@ func fork(s *server, c *call) (reply, error) {
 	if ttl, was := said[time.Duration](c.words, "config.ttl"); was {
 		req.Timeout = &ttl
 	}
+	if hard, was := said[time.Duration](c.words, "config.hard_ttl"); was {
+		req.MaxLifetime = &hard
+	}
 	children, err := s.Snapshots.Fork(c.r.Context(), c.sandbox, req)
 	if err != nil {
 		return reply{}, err
@@ -134,15 +133,6 @@ func fork(s *server, c *call) (reply, error) {
 	child, err := children[0].Sandbox, children[0].Err
 	if err != nil {
 		return reply{}, err
-	}
-	if hard, was := said[time.Duration](c.words, "config.hard_ttl"); was {
-		ctx, id := context.WithoutCancel(c.r.Context()), child.ID // nobody else knows the child
-		if child, err = s.Sandboxes.Patch(ctx, id, supervisor.Patch{Settings: lifecycle.Patch{MaxLifetime: &hard}}, c.actor); err != nil {
-			if killed := s.Sandboxes.Kill(ctx, id, c.actor); killed != nil {
-				s.Log.Error("child of a fork could not be removed", "sandbox", id, "err", killed)
-			}
-			return reply{}, err
-		}
 	}
 	return reply{Status: http.StatusCreated, Body: map[string]any{"source_sandbox_id": c.sandbox, "sandbox": s.detail(c, child)}}, nil
 }

@@ -212,6 +212,19 @@ func forks(w world) {
 	if w.ok("fork of a name that is taken", err); len(again) == 1 {
 		w.refused("its child", again[0].Err, errdef.Exists, "name_taken")
 	}
+	life := 2 * time.Hour
+	bounded, err := s.Fork(ctx, source.ID, supervisor.ForkRequest{Count: 1, MaxLifetime: &life, Key: "key", Only: lifecycle.Running})
+	if w.ok("fork with an end", err); len(bounded) != 1 || bounded[0].Sandbox.Record.Settings.MaxLifetime != life {
+		w.t.Errorf("the child is %+v", bounded)
+	}
+	_, err = s.Fork(ctx, source.ID, supervisor.ForkRequest{Count: 1, Only: lifecycle.Paused})
+	w.refused("fork of a running one, if it is paused", err, errdef.WrongState, "not_paused")
+	_, err = s.Fork(ctx, w.paused().ID, supervisor.ForkRequest{Count: 1, Only: lifecycle.Running})
+	w.refused("fork of a paused one, if it runs", err, errdef.WrongState, "not_running")
+	all, err := s.Fork(ctx, source.ID, supervisor.ForkRequest{Count: 1, Name: "child", Key: "key", All: true})
+	if w.refused("fork of all or none", err, errdef.Exists, "name_taken"); all != nil {
+		w.t.Errorf("there are children: %+v", all)
+	}
 	for _, count := range []int{0, 101} {
 		_, err := s.Fork(ctx, source.ID, supervisor.ForkRequest{Count: count})
 		w.refused("fork of so many", err, errdef.Invalid, "fork_count_invalid")

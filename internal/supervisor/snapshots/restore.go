@@ -11,9 +11,10 @@ import (
 
 // RestoreRequest says what a sandbox is to go back to.
 type RestoreRequest struct {
-	Snapshot string         // id; empty for what it was before the last restore
-	Mode     lifecycle.Mode // what comes back; empty for all that the snapshot has
-	Discard  bool           // the state before is not kept
+	Snapshot string          // id; empty for what it was before the last restore
+	Mode     lifecycle.Mode  // what comes back; empty for all that the snapshot has
+	Discard  bool            // the state before is not kept
+	Only     lifecycle.State // that the sandbox must be in; empty for any
 	Actor    string
 }
 

@@ -300,10 +300,11 @@ func (s *Shelf) find(id string) (store.Snapshot, error) {
 
 // Request says what a snapshot is to be.
 type Request struct {
-	Name    string         // empty for none
-	Replace string         // the id of the snapshot that may have the name, and goes then
-	Mode    lifecycle.Mode // what is kept; empty for memory
-	Key     string         // the id of the API key whose it will be
+	Name    string          // empty for none
+	Replace string          // the id of the snapshot that may have the name, and goes then
+	Mode    lifecycle.Mode  // what is kept; empty for memory
+	Key     string          // the id of the API key whose it will be
+	Only    lifecycle.State // that the sandbox must be in; empty for any
 	Actor   string
 	Passing bool   // a fork removes it
 	Build   string // the build that it is for; empty for none

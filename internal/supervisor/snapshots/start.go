@@ -129,13 +129,43 @@ func CheckForks(count int) error {
 type ForkRequest struct {
 	Count   int
 	Timeout *time.Duration // the soft timeout of each; nil for that of the sandbox
-	Asleep  bool           // the children are paused, and nothing of them runs before they are resumed
-	Key     string         // the id of the API key whose they will be
-	Actor   string
+	// MaxLifetime is that of each; nil for that of the sandbox.
+	MaxLifetime *time.Duration
+	All         bool            // all or none: where one does not start, the others are ended
+	Only        lifecycle.State // that the sandbox must be in; empty for any
+	Asleep      bool            // the children are paused, and nothing of them runs before they are resumed
+	Key         string          // the id of the API key whose they will be
+	Actor       string
 	// Name and Once are the name and the idempotency key of the only child; both may
 	// be missing.
 	Name string
 	Once *store.Idempotency
+}
+
+// Settings returns those of a child, of which the sandbox's are given.
+func (r ForkRequest) Settings(of lifecycle.Settings) lifecycle.Settings {
+	if r.Timeout != nil {
+		of.Timeout = *r.Timeout
+	}
+	if r.MaxLifetime != nil {
+		of.MaxLifetime = *r.MaxLifetime
+	}
+	return of
+}
+
+// Settle ends the children where they are to be all or none, and one has not started:
+// it returns why.
+func (r ForkRequest) Settle(children []Forked, end func(id string)) error {
+	i := slices.IndexFunc(children, func(c Forked) bool { return c.Err != nil })
+	if !r.All || i < 0 {
+		return nil
+	}
+	for _, c := range children {
+		if c.Err == nil {
+			end(c.Sandbox.ID)
+		}
+	}
+	return children[i].Err
 }
 
 // Forked is one child, or why there is none.
