@@ -32,11 +32,12 @@ func (r CreateRequest) SnapshotRef() string {
 
 // What the parts below define, as callers know it.
 type (
-	PauseRequest = calls.PauseRequest // how a sandbox is to be paused
-	WakeRequest  = calls.WakeRequest  // how it is to be woken
-	Connected    = calls.Connected    // the answer to Connect
-	Patch        = fields.Patch       // changes a live or paused sandbox; nil leaves a thing as it is
-	Access       = leases.Access      // a request for a way into a sandbox
-	Lease        = leases.Lease       // what it gets
-	Explanation  = awake.Explanation  // why a sandbox is in the state it is in, and what happens next
+	PauseRequest   = calls.PauseRequest       // how a sandbox is to be paused
+	WakeRequest    = calls.WakeRequest        // how it is to be woken
+	Connected      = calls.Connected          // the answer to Connect
+	Patch          = fields.Patch             // changes a live or paused sandbox; nil leaves a thing as it is
+	RestoreRequest = snapshots.RestoreRequest // what a sandbox is to go back to
+	Access         = leases.Access            // a request for a way into a sandbox
+	Lease          = leases.Lease             // what it gets
+	Explanation    = awake.Explanation        // why a sandbox is in the state it is in, and what happens next
 )

@@ -27,6 +27,7 @@ type taking struct {
 	b    *box
 	req  SnapshotRequest
 	snap store.Snapshot // set when it is committed
+	err  error          // why that was refused; set before the operation ends
 }
 
 // shelfOptions returns what the snapshots are made of.
@@ -69,7 +70,7 @@ func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRe
 		case end.Type == lifecycle.EntrySnapshotted:
 			return t.snap, nil
 		case end.Type == lifecycle.EntrySnapshotFailed:
-			return store.Snapshot{}, outcome.NoSnapshot(id, end.Entry)
+			return store.Snapshot{}, outcome.NoSnapshot(id, end.Entry, t.err)
 		}
 		return store.Snapshot{}, outcome.Overtaken(b.snapshot())
 	}
@@ -136,13 +137,11 @@ func (t *taking) captureAs(ctx context.Context, c *snapshots.Capture) error {
 		err = context.Canceled
 	}
 	if err != nil {
+		t.err = err
 		b.s.Discard(c)
 	}
 	return err
 }
-
-// RestoreRequest says what a sandbox is to go back to.
-type RestoreRequest = snapshots.RestoreRequest
 
 // Restore has a sandbox go back to one of its snapshots. A paused one sleeps on; of
 // a running one it returns when that runs again. What it was before is kept as a

@@ -71,6 +71,30 @@ func kill(t *testing.T, s *Supervisor, ids ...string) {
 	}
 }
 
+// TestSnapshotThatIsRefused is told why by code: a name that the store finds taken, when
+// the capture of one that runs is done, is so whenever it is asked for.
+func TestSnapshotThatIsRefused(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	other := create(t, s, CreateRequest{})
+	b.set(func() {
+		b.checkpoint = func() error { // another server on the same store takes the name
+			sb, err := s.Find(t.Context(), other)
+			if err != nil {
+				return err
+			}
+			return s.o.Store.CommitSnapshot(t.Context(), store.Snapshot{ID: "s00000000000000000001", Name: "mine", Sandbox: other, CreatedAt: time.Now().UTC()}, sb, nil)
+		}
+	})
+	id := create(t, s, CreateRequest{})
+	_, err := s.TakeSnapshot(t.Context(), id, SnapshotRequest{Name: "mine"})
+	hasCode(t, "a snapshot of a name that was taken meanwhile", err, "snapshot_exists", "")
+	if !errdef.Is(err, errdef.Exists) || !strings.Contains(err.Error(), "it runs on") {
+		t.Errorf("%v", err)
+	}
+	wantCount(t, s, id, 1, 1)
+}
+
 // TestSnapshot takes snapshots of a sandbox that runs, with and without a pause
 // before, and of one that sleeps. Each outlives its source and a restart, starts
 // several sandboxes that are independent of each other, and goes without a trace.

@@ -69,9 +69,15 @@ func Unanswered(id string, err error) error {
 		WithRemedy("try again, or pause without strict")
 }
 
-// NoSnapshot is what a snapshot gets that ended with an entry that says so.
-func NoSnapshot(id string, entry lifecycle.Entry) error {
+// NoSnapshot is what a snapshot gets that ended with an entry that says so, for err. What
+// the store has refused keeps its code: no other try will succeed.
+func NoSnapshot(id string, entry lifecycle.Entry, err error) error {
 	what := fmt.Sprintf("no snapshot of sandbox %s was taken, and it runs on", id)
+	if e, ok := errors.AsType[*errdef.Error](err); ok && store.Refused(err) {
+		refused := *e
+		refused.Message = what + ": " + e.Message
+		return &refused
+	}
 	if by, so := entry.NotCapturable(); so {
 		return notCapturable(what, by)
 	}
