@@ -141,14 +141,15 @@ func TestMCP(t *testing.T) {
 			t.Errorf("%s: %v", id, out)
 		}
 	}
+	// Before the kills, which take the one for the undo along.
+	for _, snap := range a.call(ctx, "list_snapshots", map[string]any{"sandbox": id})["snapshots"].([]any) {
+		a.call(ctx, "delete_snapshot", map[string]any{"snapshot": snap.(map[string]any)["snapshot"]})
+	}
 	for _, id := range ids {
 		a.call(ctx, "kill", map[string]any{"sandbox": id})
 		if info, err := s.client.Find(ctx, id); err != nil || info.State != client.Terminated {
 			t.Errorf("%s after the kill: %v, %v", id, info.State, err)
 		}
-	}
-	for _, snap := range a.call(ctx, "list_snapshots", map[string]any{"sandbox": id})["snapshots"].([]any) {
-		a.call(ctx, "delete_snapshot", map[string]any{"snapshot": snap.(map[string]any)["snapshot"]})
 	}
 	if left, err := client.NewSnapshots(s.client).List(ctx, ""); err != nil || len(left) > 0 {
 		t.Errorf("snapshots that are left: %v, %v", left, err)
