@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -45,7 +46,7 @@ func Handover() {
 	if os.Args[0] == "/proc/self/exe" || strings.HasPrefix(filepath.Base(os.Args[0]), "runsc") {
 		goruntime.UnlockOSThread() // main is on the first one for the server's sake
 		if os.Args[0] == imageServerName {
-			os.Exit(beImageServer())
+			os.Exit(beImageServer(func(f *os.File) io.ReaderAt { return f }))
 		}
 		if os.Args[0] == imageTakerName {
 			os.Exit(beImageTaker())

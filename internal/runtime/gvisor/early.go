@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -257,8 +258,9 @@ func endImageServers(g group) {
 	}
 }
 
-// beImageServer serves the image that it was started with. It returns the exit code.
-func beImageServer() int {
+// beImageServer serves the image that it was started with, whose files are read by what
+// reads returns. It returns the exit code.
+func beImageServer(reads func(*os.File) io.ReaderAt) int {
 	signal.Ignore(unix.SIGPIPE)
 	if err := imageserver.Confine(); err != nil {
 		return 1
@@ -269,7 +271,7 @@ func beImageServer() int {
 	}
 	var files []imageserver.File
 	for i, f := range what.Files {
-		files = append(files, imageserver.File{ImageFile: f, From: os.NewFile(uintptr(imageFiles+i), f.Name)})
+		files = append(files, imageserver.File{ImageFile: f, From: reads(os.NewFile(uintptr(imageFiles+i), f.Name))})
 	}
 	to := json.NewEncoder(os.NewFile(imageReport, loadingFile))
 	err := imageserver.Serve(imageSocket, files, what.AllFirst, func(d *imageserver.Damage) { _ = to.Encode(report{Damage: d}) })

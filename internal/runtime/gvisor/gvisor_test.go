@@ -18,6 +18,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Args[0] == imageServerName {
+		os.Exit(beImageServer(readsOf()))
+	}
 	Handover()
 	if len(os.Args) > 1 && os.Args[1] == "guest" {
 		http.Handle("/", drivertest.Guest())
