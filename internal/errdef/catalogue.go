@@ -228,6 +228,7 @@ var catalogue = []Entry{
 	{"snapshot_exists", Exists, both, "A snapshot with this name already exists.", "Choose another name, or delete that snapshot first."},
 	{"snapshot_failed", Unavailable, both, "No snapshot was taken. The sandbox is unchanged, and still runs.", "Try again; the message and the event log say what failed."},
 	{"snapshot_fixes_option", Invalid, both, "A sandbox that starts with the memory of a snapshot cannot have another value of this option.", "Leave the option out."},
+	{"snapshot_gone", NotFound, both, "The snapshot that a sandbox was to start from, or to go back to, was removed meanwhile. Nothing has changed.", "List the snapshots, and choose another."},
 	{"snapshot_name_invalid", Invalid, both, "The name of a snapshot may have only lower-case letters, digits, and . _ / : - between them, and has a maximum length.", "Use another name."},
 	{"snapshot_not_found", NotFound, both, "There is no such snapshot.", "List the snapshots."},
 	{"snapshot_of_other", Invalid, both, "A sandbox goes back to its own snapshots only, and this one was taken of another sandbox.", "Start a new sandbox from that snapshot."},

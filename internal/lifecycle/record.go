@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -173,6 +174,15 @@ type Checkpoint struct {
 func (cp Checkpoint) Files() Checkpoint {
 	cp.Mode, cp.Digest, cp.AgentToken = Filesystem, "", ""
 	return cp
+}
+
+// Parts returns the ids of the layers and of the memory image that it is made of.
+func (cp Checkpoint) Parts() []string {
+	all := slices.Clone(cp.Stack)
+	if cp.Mode == Memory {
+		all = append(all, cp.ID)
+	}
+	return all
 }
 
 // Tombstone is what remains of a terminated sandbox.

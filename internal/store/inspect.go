@@ -41,7 +41,7 @@ func Inspect(ctx context.Context, path string) (Inspection, error) {
 	}
 	defer db.Close()
 	for _, look := range []func(context.Context, *sql.DB, *Inspection) error{
-		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes, inspectSnapshots, inspectTemplates,
+		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes, inspectSnapshots, inspectTemplates, inspectParts,
 	} {
 		err := look(ctx, db, &found)
 		if _, ours := errors.AsType[*sqlite.Error](err); ours {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -74,6 +75,34 @@ func TestInspectVolumes(t *testing.T) {
 	found, err = store.Inspect(t.Context(), path)
 	if err != nil || len(found.Problems) > 0 || len(found.Volumes) > 0 {
 		t.Errorf("an older database: %+v, %v; want nothing", found, err)
+	}
+}
+
+// TestInspectParts finds where it is not kept as it is who needs what.
+func TestInspectParts(t *testing.T) {
+	path := newPath(t)
+	s := open(t, path)
+	cp := lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory, Stack: []string{"layer"}}
+	sb := record("box", 1)
+	sb.Record.Checkpoint = &cp
+	if err := errors.Join(s.CommitSnapshot(t.Context(), store.Snapshot{ID: "snap", Checkpoint: cp}, sb, nil), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ statement, want string }{
+		{`SELECT 1`, ""},
+		{`DELETE FROM parts WHERE part = 'image' AND holder = 'snap'`, "image is not held for snap, which needs it"},
+		{`INSERT INTO parts VALUES ('image', 'snap'), ('other', 'box')`, "other is held for box, which does not need it"},
+		{`DROP TABLE parts`, ""},
+	} {
+		shell(t, path, c.statement)
+		found, err := store.Inspect(t.Context(), path)
+		var got string
+		for _, p := range found.Problems {
+			got += p.Text
+		}
+		if err != nil || got != c.want {
+			t.Errorf("after %s: %q, %v, want %q", c.statement, got, err, c.want)
+		}
 	}
 }
 

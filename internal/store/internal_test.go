@@ -265,6 +265,50 @@ func TestTombstonesFromBefore(t *testing.T) {
 	}
 }
 
+// TestPartsFromBefore has records and snapshots be there when it is first kept who needs
+// which layers and images.
+func TestPartsFromBefore(t *testing.T) {
+	s := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	memory := func(id string, stack ...string) lifecycle.Checkpoint {
+		return lifecycle.Checkpoint{ID: id, Mode: lifecycle.Memory, Stack: stack}
+	}
+	asleep, files, empty, other := memory("i1", "l1", "l2"), memory("i2", "l1").Files(), memory("i4").Files(), memory("i3", "l3")
+	sb := Sandbox{ID: "source", Record: lifecycle.Record{State: lifecycle.Paused, Checkpoint: &asleep}}
+	if err := s.CommitSnapshot(t.Context(), Snapshot{ID: "snap", Checkpoint: other}, sb, nil); err != nil {
+		t.Fatal(err)
+	}
+	sb.Rev = 1
+	sb.Record.Op = &lifecycle.Operation{Restore: &lifecycle.Restore{Checkpoint: other}}
+	dead := lifecycle.Record{State: lifecycle.Terminated, Checkpoint: &asleep}
+	for _, sb := range []Sandbox{sb, {ID: "files", Record: lifecycle.Record{Checkpoint: &files}}, {ID: "empty", Record: lifecycle.Record{Checkpoint: &empty}}, {ID: "new"}, {ID: "dead", Record: dead}} {
+		if err := s.Commit(t.Context(), sb, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := func() []string {
+		all, err := collect(t.Context(), s.reader, scanPart, `SELECT part || ' ' || holder FROM parts ORDER BY part, holder`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	want := []string{"i1 source", "i3 snap", "i3 source", "l1 files", "l1 source", "l2 source", "l3 snap", "l3 source"}
+	if got := rows(); !slices.Equal(got, want) {
+		t.Errorf("committed are %q, want %q", got, want)
+	}
+	before := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "CREATE TABLE parts") })
+	if _, err := s.writer.Exec(`DROP TRIGGER parts_of_sandbox; DROP TRIGGER parts_of_snapshot; DROP TABLE parts;
+		INSERT INTO sandboxes (id, key, version, state, created_at, data) VALUES ('broken', 'k', 1, 'paused', '', '{');` + fmt.Sprintf(`PRAGMA user_version = %d`, before)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.migrate(t.Context(), migrations[:before+1]); err != nil {
+		t.Fatal(err)
+	}
+	if got := rows(); !slices.Equal(got, want) {
+		t.Errorf("migrated are %q, want %q", got, want)
+	}
+}
+
 // TestEventsFromBeforeKeys has events be there when they get the key of their
 // sandbox.
 func TestEventsFromBeforeKeys(t *testing.T) {

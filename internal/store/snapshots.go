@@ -67,8 +67,12 @@ type Snapshots interface {
 	// ChangeSnapshot stores a snapshot that is known again.
 	ChangeSnapshot(ctx context.Context, snap Snapshot) error
 	// RemoveSnapshot deletes the record of a snapshot. Its files are the caller's to
-	// remove.
+	// remove, where they are not Needed.
 	RemoveSnapshot(ctx context.Context, id string) error
+	// Needed reports whether a sandbox or a snapshot needs a layer or a memory image, of
+	// all but one. What has been made and was in no commit nobody needs, and what nobody
+	// needs any more, nobody ever does again.
+	Needed(ctx context.Context, part, but string) (bool, error)
 }
 
 // ErrSnapshotExists is what CommitSnapshot returns for an id or a name that is
@@ -121,6 +125,9 @@ func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, 
 		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, key, name, version, created_at, data, disk_mib) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 			snap.ID, snap.Key, name, formVersion, stamp(snap.CreatedAt), data, snap.DiskMiB())
 		if err := oneRow(result, err, func() error { return ErrSnapshotExists(snap) }); err != nil {
+			return err
+		}
+		if err := addParts(ctx, tx, snap.ID, snap.Checkpoint.Parts()); err != nil {
 			return err
 		}
 		return tagTemplate(ctx, tx, snap)

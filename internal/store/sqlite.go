@@ -36,6 +36,7 @@ type SQLite struct {
 	templateSettings
 	codeContexts
 	tombstones
+	parts
 
 	path string
 
@@ -72,7 +73,7 @@ func Open(ctx context.Context, path string) (_ *SQLite, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &SQLite{path: path, turns: ration.NewFair(1, 1)}
-	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s, s.codeContexts.s, s.tombstones.s = s, s, s, s, s
+	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s, s.codeContexts.s, s.tombstones.s, s.parts.s = s, s, s, s, s, s
 	defer func() {
 		if err != nil {
 			_ = s.Close() // the first error says more
@@ -212,6 +213,9 @@ func (s *SQLite) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Ent
 			return err
 		}
 		if err := dropContexts(ctx, tx, sb); err != nil {
+			return err
+		}
+		if err := holdParts(ctx, tx, sb, entries); err != nil {
 			return err
 		}
 		if err := also(ctx, tx); err != nil {
@@ -383,7 +387,7 @@ func (s *SQLite) eventsBefore(ctx context.Context, sandbox string, before int64,
 }
 
 // stateOf returns the state of a sandbox, or an errdef.NotFound.
-func stateOf(ctx context.Context, q rowQuerier, id string) (lifecycle.State, error) {
+func stateOf(ctx context.Context, q querier, id string) (lifecycle.State, error) {
 	var state lifecycle.State
 	err := q.QueryRowContext(ctx, `SELECT state FROM sandboxes WHERE id = ?`, id).Scan(&state)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -422,18 +426,19 @@ func (s *SQLite) makeSecret(ctx context.Context, name string) (secret []byte, er
 	return secret, nil
 }
 
-func readSecret(ctx context.Context, q rowQuerier, name string) (secret []byte, err error) {
+func readSecret(ctx context.Context, q querier, name string) (secret []byte, err error) {
 	err = q.QueryRowContext(ctx, `SELECT value FROM secrets WHERE name = ?`, name).Scan(&secret)
 	return secret, err
 }
 
-// rowQuerier is a pool or a transaction.
-type rowQuerier interface {
+// querier is a pool or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // collect returns what scan makes of each row of a query.
-func collect[T any](ctx context.Context, db *sql.DB, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+func collect[T any](ctx context.Context, db querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err

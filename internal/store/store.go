@@ -267,9 +267,10 @@ type Sandboxes interface {
 	// store that cannot write, where the record has not the revision that sb has
 	// (errdef.Conflict), where a new one has an id, or a name of its API key, that
 	// another has (errdef.Exists), or an idempotency key that has made another in the
-	// last day (errdef.Conflict), and where the key would use more than it may
-	// (errdef.Exhausted). A sandbox gives up its name when it has ended, and its
-	// idempotency key when it never came up.
+	// last day (errdef.Conflict), where the key would use more than it may
+	// (errdef.Exhausted), and where the sandbox would go on from a snapshot that is not
+	// there any more (errdef.NotFound). A sandbox gives up its name when it has ended, and
+	// its idempotency key when it never came up.
 	Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error
 	// CommitEnd is Commit of a sandbox of which nothing but the tombstone is left. Where
 	// its API key has more than MostTombstones, or MostTombstoneBytes, the oldest are

@@ -398,7 +398,7 @@ func (b builtTemplates) FreeForSnapshot(ctx context.Context, snap Snapshot) erro
 
 // freeForSnapshot is FreeForSnapshot, also in a transaction. The id of a template names
 // nothing else either.
-func freeForSnapshot(ctx context.Context, q rowQuerier, snap Snapshot) error {
+func freeForSnapshot(ctx context.Context, q querier, snap Snapshot) error {
 	if snap.Name == "" || snap.Config.Build != "" {
 		return nil
 	}
@@ -411,7 +411,7 @@ func freeForSnapshot(ctx context.Context, q rowQuerier, snap Snapshot) error {
 }
 
 // holds reports whether a query has a row.
-func holds(ctx context.Context, q rowQuerier, query string, args ...any) (bool, error) {
+func holds(ctx context.Context, q querier, query string, args ...any) (bool, error) {
 	var one int
 	err := q.QueryRowContext(ctx, query, args...).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -63,6 +63,7 @@ type Data struct {
 	used     []store.Secret
 	volumes  []store.Volume
 	snaps    []snapshot
+	parts    parts
 	built    map[string]template            // by id
 	settings map[claim]settings             // by API key and template
 	contexts map[string][]store.CodeContext // by sandbox, oldest first
@@ -76,6 +77,7 @@ type stored struct {
 	data  []byte
 	given store.Sandbox
 	birth birth
+	parts []string
 }
 
 // claim is a name, or an idempotency key, of an API key.
@@ -95,6 +97,7 @@ type snapshot struct {
 	id, key, name string
 	diskMiB       int
 	ofBuild       bool
+	parts         []string
 	data          []byte
 }
 
@@ -107,7 +110,7 @@ type event struct {
 
 // NewData returns data with nothing in it.
 func NewData() *Data {
-	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, secrets: map[string][]byte{}}
+	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, parts: parts{}, secrets: map[string][]byte{}}
 }
 
 // Get returns the record of a sandbox as it was last committed. It is cheap,
@@ -162,6 +165,9 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	if err := s.d.admit(sb, old.given); err != nil {
 		return err
 	}
+	if err := s.d.parts.adopt(sb, old.parts, entries); err != nil {
+		return err
+	}
 	c := Commit{Before: old.given, After: sb, Entries: entries}
 	if s.hooks.Before != nil {
 		if err := s.hooks.Before(c); err != nil {
@@ -179,11 +185,14 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 		s.d.births = append(s.d.births, old.birth)
 	}
 	s.d.claim(sb)
+	s.d.parts.drop(sb.ID, old.parts)
+	old.parts = sb.Parts()
+	s.d.parts.hold(sb.ID, old.parts, false)
 	if sb.Record.State == lifecycle.Terminated {
 		delete(s.d.contexts, sb.ID)
 	}
 	sb.Rev++
-	s.d.boxes[sb.ID] = stored{data, sb, old.birth}
+	s.d.boxes[sb.ID] = stored{data, sb, old.birth, old.parts}
 	for _, line := range lines {
 		s.d.seq++
 		s.d.events = append(s.d.events, event{s.d.seq, old.birth, sb.Config.Key, line})
@@ -272,6 +281,7 @@ func (s *Store) Forget(_ context.Context, id string) error {
 }
 
 func (d *Data) forget(sb store.Sandbox) {
+	d.parts.drop(sb.ID, d.boxes[sb.ID].parts)
 	delete(d.boxes, sb.ID)
 	d.release(d.bound, boundBy(sb), sb.ID)
 	if d.gone++; d.gone > len(d.boxes) {
@@ -581,7 +591,14 @@ func (d *Data) addSnapshot(snap store.Snapshot) error {
 	if err := d.tagTemplate(snap); err != nil {
 		return err
 	}
-	d.snaps = append(others, snapshot{snap.ID, snap.Key, snap.Name, snap.DiskMiB(), snap.Config.Build != "", data})
+	for _, x := range d.snaps {
+		if !slices.ContainsFunc(others, func(stays snapshot) bool { return stays.id == x.id }) {
+			d.parts.drop(x.id, x.parts)
+		}
+	}
+	made := snapshot{snap.ID, snap.Key, snap.Name, snap.DiskMiB(), snap.Config.Build != "", snap.Checkpoint.Parts(), data}
+	d.parts.hold(made.id, made.parts, true)
+	d.snaps = append(others, made)
 	return nil
 }
 
@@ -624,6 +641,7 @@ func (s *Store) RemoveSnapshot(_ context.Context, id string) error {
 	if i < 0 {
 		return store.ErrSnapshotNotFound(id)
 	}
+	s.d.parts.drop(id, s.d.snaps[i].parts)
 	s.d.snaps = slices.Delete(s.d.snaps, i, i+1)
 	return nil
 }

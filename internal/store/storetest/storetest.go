@@ -69,6 +69,9 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"SnapshotReplaces", testSnapshotReplaces},
 		{"SnapshotUndo", testSnapshotUndo},
 		{"SnapshotRetention", testSnapshotRetention},
+		{"Parts", testParts},
+		{"Adoption", testAdoption},
+		{"AdoptionWriters", testAdoptionWriters},
 		{"Templates", testTemplates},
 		{"TemplateWriters", testTemplateWriters},
 		{"OpenBuilds", testOpenBuilds},
@@ -138,7 +141,7 @@ func testEveryField(t *testing.T, h harness) {
 	var vol store.Volume
 	fill(t, &vol, utc)
 
-	commit(t, s, sb, line)
+	commitFilled(t, s, sb, line)
 	if err := s.AddKey(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +200,7 @@ func testCommitCopies(t *testing.T, h harness) {
 	var sb, want store.Sandbox
 	fill(t, &sb, utc)
 	fill(t, &want, utc)
-	commit(t, s, sb)
+	commitFilled(t, s, sb)
 	scramble(sb)
 	diff(t, "after changing what was committed", only(t, sandboxes(t, s)), want)
 	scramble(only(t, sandboxes(t, s)))
@@ -258,7 +261,7 @@ func testUTC(t *testing.T, h harness) {
 	fill(t, &key, elsewhere)
 	fill(t, &wantKey, utc)
 
-	commit(t, s, given, line)
+	commitFilled(t, s, given, line)
 	if err := s.AddKey(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
