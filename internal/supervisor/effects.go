@@ -52,10 +52,10 @@ func (b *box) act(e lifecycle.Effect) {
 		b.unserveLocked()
 		b.background(func(ctx context.Context) { b.releaseRuntime(ctx, e.Launch) })
 	case lifecycle.DropCheckpoint:
-		current, exports := b.sb.Record.Checkpoint, b.exportsInFlight()
+		exports := b.exportsInFlight()
 		b.background(func(context.Context) {
 			awaitExports(exports)
-			b.dropCheckpoint(e.Checkpoint, current)
+			b.dropCheckpoint(e.Checkpoint)
 		})
 	case lifecycle.DropLayers:
 		exports := b.exportsInFlight()
@@ -318,12 +318,9 @@ func (b *box) releaseRuntime(ctx context.Context, launch int64) {
 	}, "runtime could not be released", "sandbox", b.id, "runtime", id)
 }
 
-// dropCheckpoint carries out DropCheckpoint: the image, and the layers that the
-// current checkpoint does not build on.
-func (b *box) dropCheckpoint(old, current *lifecycle.Checkpoint) {
-	b.s.insist(func() error {
-		return b.s.remains.Checkpoint(b.id, old, current)
-	}, "old checkpoint could not be removed", "sandbox", b.id)
+// dropCheckpoint carries out DropCheckpoint: what nobody needs any more of it goes.
+func (b *box) dropCheckpoint(old *lifecycle.Checkpoint) {
+	b.s.insist(func() error { return b.s.remains.Checkpoint(old) }, "old checkpoint could not be removed", "sandbox", b.id)
 }
 
 // releaseAll carries out ReleaseAll.
@@ -358,6 +355,9 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 	}
 	failpoint.Pass(failpoint.Gone)
 	b.tell(lifecycle.ReleaseDone{Op: op})
+	if cp := sb.Record.Checkpoint; cp != nil { // that one who ended at the same time has left for the other
+		b.dropCheckpoint(cp)
+	}
 	b.s.space.Restore()
 }
 

@@ -19,7 +19,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.Shelf, err = snapshots.Open(ctx, shelfOptions(s), list); err != nil {
+	if s.Shelf, err = snapshots.Open(ctx, shelfOptions(s)); err != nil {
 		return err
 	}
 	slices.SortStableFunc(list, func(a, b store.Sandbox) int { return a.Record.EndedAt().Compare(b.Record.EndedAt()) })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -305,6 +306,49 @@ func TestLayerOfAnother(t *testing.T) {
 	}
 	kill(t, s, child)
 	b.wantNothingLeft()
+}
+
+// TestStartsAndEndsTogether: sandboxes that start from a snapshot while it is removed have
+// all of it, or are refused, and of those that share it and end at once the last removes
+// it.
+func TestStartsAndEndsTogether(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := create(t, s, CreateRequest{})
+	put(t, s, id, "before")
+	snap := take(t, s, id, SnapshotRequest{})
+	all := []string{id, from(t, s, snap.ID)}
+	made := make([]string, 6)
+	var work sync.WaitGroup
+	for i := range made {
+		work.Go(func() {
+			if i == len(made)/2 {
+				if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			sb, err := s.Create(t.Context(), CreateRequest{Snapshot: snap.ID})
+			if err != nil && !errdef.Is(err, errdef.NotFound) {
+				t.Error(err)
+			}
+			made[i] = sb.ID
+		})
+	}
+	work.Wait()
+	for _, id := range made {
+		if id == "" {
+			continue
+		}
+		all = append(all, id)
+		wantFiles(t, s, id, "before")
+	}
+	pauseAndWake(t, s, all[1])
+	for _, id := range all {
+		work.Go(func() { kill(t, s, id) })
+	}
+	work.Wait()
+	b.wantAllGone(s) // what is left to the last goes behind its end
 }
 
 // ask wakes a sandbox, if it sleeps, and returns what its program counts to.

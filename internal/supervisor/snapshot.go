@@ -173,6 +173,7 @@ func (s *Supervisor) Restore(ctx context.Context, id string, req RestoreRequest)
 				done <- end
 			}
 			release()
+			b.dropCheckpoint(&to.Checkpoint) // a restore that failed, of a snapshot that is gone
 			s.Tidy()
 		})
 		end, err := calls.Wait(ctx, done)

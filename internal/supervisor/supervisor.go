@@ -339,15 +339,10 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan calls.Ending, err error) {
 	begun, id := lifecycle.CreateRequested{Meta: calls.By(ids.NewOp(), req.Actor)}, ids.New()
 	if ref := req.SnapshotRef(); ref != "" {
-		snap, err := s.Take(ref, id)
+		snap, err := s.ByID(ref)
 		if err != nil {
 			return nil, nil, err
 		}
-		defer func() {
-			if b == nil {
-				s.Return(snap, id)
-			}
-		}()
 		if req.Config, err = snapshots.Configure(snap, req.Config); err != nil {
 			return nil, nil, err
 		}

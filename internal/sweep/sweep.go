@@ -329,6 +329,9 @@ func (o *ownership) add(sb store.Sandbox) {
 	if op := rec.Op; op != nil {
 		// Whoever finishes the operation decides what becomes of it.
 		o.images[op.ID] = true
+		if op.Restore != nil {
+			o.addCheckpoint(op.Restore.Checkpoint)
+		}
 		for n := range rec.Launches {
 			o.runtimes[RuntimeID(sb.ID, n+1)] = true
 		}

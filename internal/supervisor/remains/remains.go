@@ -8,7 +8,6 @@ import (
 	"errors"
 	"path/filepath"
 	goruntime "runtime"
-	"slices"
 
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -18,11 +17,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
-// Parts removes parts of checkpoints that a sandbox does not need any more, unless
-// something else does.
+// Parts removes parts of checkpoints that nobody needs any more, but for a sandbox that
+// has ended, if that is named.
 type Parts interface {
-	RemoveLayer(sandbox, id string) error
-	RemoveImage(sandbox, id string) error
+	RemoveLayer(id, but string) error
+	RemoveImage(id, but string) error
 }
 
 // most is how many sandboxes are removed at once: thousands can end together, and
@@ -57,16 +56,16 @@ func (r *Remover) Runtime(ctx context.Context, id string, keep bool) error {
 	if keep {
 		return layer.Unmount(r.rootfs(id))
 	}
-	return r.files(sweep.SandboxOf(id), id)
+	return r.files(id, "")
 }
 
 // files removes the mounts and the layer of a runtime that is gone. While the layer
 // is there, it is known that there may be mounts.
-func (r *Remover) files(sandbox, id string) error {
+func (r *Remover) files(id, but string) error {
 	if err := layer.Unmount(r.rootfs(id)); err != nil {
 		return err
 	}
-	return r.parts.RemoveLayer(sandbox, id)
+	return r.parts.RemoveLayer(id, but)
 }
 
 func (r *Remover) rootfs(id string) string { return filepath.Join(r.runDir, id) }
@@ -104,11 +103,11 @@ func (r *Remover) All(ctx context.Context, key, sandbox string, record func() li
 	var errs []error
 	for _, id := range append(possibleLayers(sandbox, rec), more()...) {
 		if r.layers.LayerRemains(id) {
-			errs = append(errs, r.files(sandbox, id))
+			errs = append(errs, r.files(id, sandbox))
 		}
 	}
 	if cp := rec.Checkpoint; cp != nil && cp.Mode == lifecycle.Memory {
-		errs = append(errs, r.parts.RemoveImage(sandbox, cp.ID))
+		errs = append(errs, r.parts.RemoveImage(cp.ID, sandbox))
 	}
 	return errors.Join(errs...)
 }
@@ -126,19 +125,16 @@ func possibleLayers(sandbox string, rec lifecycle.Record) []string {
 	return ids
 }
 
-// Checkpoint removes an old checkpoint: its image, and the layers that the current
-// one does not build on. The current one can have the same image: the sandbox went
-// back to a snapshot of its checkpoint. One without memory is called like the image
-// that it was made of, which is not its own.
-func (r *Remover) Checkpoint(sandbox string, old, current *lifecycle.Checkpoint) error {
+// Checkpoint removes what nobody needs any more of an old checkpoint: the current one can
+// build on the same layers, and have the same image where the sandbox went back to a
+// snapshot.
+func (r *Remover) Checkpoint(old *lifecycle.Checkpoint) error {
 	var errs []error
-	if keeps := current != nil && current.ID == old.ID && current.Mode == lifecycle.Memory; old.Mode == lifecycle.Memory && !keeps {
-		errs = append(errs, r.parts.RemoveImage(sandbox, old.ID))
+	if old.Mode == lifecycle.Memory { // one without is called like the image that it was made of
+		errs = append(errs, r.parts.RemoveImage(old.ID, ""))
 	}
 	for _, id := range old.Stack {
-		if current == nil || !slices.Contains(current.Stack, id) {
-			errs = append(errs, r.parts.RemoveLayer(sandbox, id))
-		}
+		errs = append(errs, r.parts.RemoveLayer(id, ""))
 	}
 	return errors.Join(errs...)
 }

@@ -2,7 +2,6 @@ package snapshots
 
 import (
 	"context"
-	"slices"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -18,15 +17,13 @@ type RestoreRequest struct {
 	Actor    string
 }
 
-// Aim returns what a sandbox goes back to that asks for this. Until release is
-// called, nothing of that is removed, and there is room for the state before.
+// Aim returns what a sandbox goes back to that asks for this. Until release is called,
+// there is room for the state before.
 func (s *Shelf) Aim(sb store.Sandbox, req RestoreRequest) (to lifecycle.Restore, release func(), err error) {
-	holder := NewID()
-	snap, undo, err := s.takeOwn(sb.ID, req.Snapshot, holder)
+	snap, undo, err := s.own(sb.ID, req.Snapshot)
 	if err != nil {
 		return to, nil, err
 	}
-	drop := func() { s.Return(snap, holder) }
 	to = lifecycle.Restore{Checkpoint: snap.Checkpoint, Snapshot: snap.ID}
 	switch {
 	case req.Mode == lifecycle.Filesystem:
@@ -37,23 +34,17 @@ func (s *Shelf) Aim(sb store.Sandbox, req RestoreRequest) (to lifecycle.Restore,
 	case snap.Checkpoint.Mode == lifecycle.Memory:
 		_, err = Configure(snap, sb.Config)
 	}
+	release = func() {}
 	if err == nil && !req.Discard {
 		to.Undo = NewID()
-		var free func()
-		if free, err = s.Reserve(Request{Key: sb.Config.Key, Replace: undo}, sb.Config.Limits); err == nil {
-			return to, func() { free(); drop() }, nil
-		}
+		release, err = s.Reserve(Request{Key: sb.Config.Key, Replace: undo}, sb.Config.Limits)
 	}
-	if err != nil {
-		drop()
-		return lifecycle.Restore{}, nil, err
-	}
-	return to, drop, nil
+	return to, release, err
 }
 
-// takeOwn returns a snapshot of a sandbox, which the holder needs from then on, and
-// the id of the one that keeps its state before the last restore, if any.
-func (s *Shelf) takeOwn(sandbox, ref, holder string) (snap store.Snapshot, undo string, err error) {
+// own returns a snapshot of a sandbox, and the id of the one that keeps its state before
+// the last restore, if any.
+func (s *Shelf) own(sandbox, ref string) (snap store.Snapshot, undo string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, has := s.undoOf(sandbox)
@@ -69,9 +60,6 @@ func (s *Shelf) takeOwn(sandbox, ref, holder string) (snap store.Snapshot, undo 
 	if err == nil && snap.Sandbox != sandbox {
 		err = errdef.New(errdef.Invalid, "snapshot_of_other", "snapshot %s was taken of sandbox %s, and sandbox %s goes back to its own only", Describe(snap), snap.Sandbox, sandbox).
 			WithRemedy("start a new sandbox from that snapshot")
-	}
-	if err == nil {
-		s.hold(holder, parts(snap.Checkpoint))
 	}
 	return snap, last.ID, err
 }
@@ -124,25 +112,4 @@ func (s *Shelf) Before(sb store.Sandbox, ev lifecycle.Event) *store.Snapshot {
 	snap := s.Of(sb, cp, Request{Key: sb.Config.Key})
 	snap.ID, snap.Undo = to.Undo, true
 	return &snap
-}
-
-// restores reports whether a sandbox goes back to a snapshot with these entries of
-// the event log.
-func restores(entries []lifecycle.Entry) bool {
-	return slices.ContainsFunc(entries, func(e lifecycle.Entry) bool { return e.Type == lifecycle.EntryRestored })
-}
-
-// adopt has commit make durable that a sandbox goes back to a snapshot, and keeps
-// nothing of what it was. What it needs from then on it shares.
-func (s *Shelf) adopt(sb store.Sandbox, commit func() error) error {
-	s.mu.Lock()
-	shared := s.hold(sb.ID, parts(*sb.Record.Checkpoint))
-	s.mu.Unlock()
-	err := commit()
-	if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.releaseAll(sb.ID, shared)
-	}
-	return err
 }

@@ -20,9 +20,7 @@ type Change struct {
 func (s *Shelf) ChangeSnapshot(ctx context.Context, id string, c Change) (store.Snapshot, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	s.mu.Lock()
-	snap, err := s.find(id)
-	s.mu.Unlock()
+	snap, err := s.ByID(id)
 	if err != nil {
 		return snap, err
 	}

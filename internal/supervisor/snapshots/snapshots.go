@@ -2,9 +2,8 @@
 // from, and that live on when the sandbox they were taken of has ended.
 //
 // A snapshot shares layers and memory images with its source and with the
-// sandboxes that start from it; nothing is copied for them. The package counts
-// who needs each, and removes it when nobody does any more. What only ever
-// belonged to one sandbox is not counted.
+// sandboxes that start from it; nothing is copied for them. The store knows who needs
+// each, and the package removes it when nobody does any more.
 package snapshots
 
 import (
@@ -27,7 +26,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
-	"github.com/drowse-dev/drowse/internal/sweep"
 )
 
 // Store is where snapshots are kept.
@@ -70,8 +68,7 @@ type Shelf struct {
 	// replaced are those whose name another has got, or that are too many since
 	// then, until Tidy
 	replaced []store.Snapshot
-	looks    chan struct{}       // see look
-	holders  map[string][]string // of a layer or image that several need, or did
+	looks    chan struct{} // see look
 }
 
 // owned is a name in the space of an API key: what one key names takes no name from
@@ -85,10 +82,9 @@ func (n owned) base() owned {
 	return owned{n.key, name}
 }
 
-// Open returns the snapshots that the store knows. The sandboxes must be all that
-// there are, and nothing of them may be removed before it returns.
-func Open(ctx context.Context, o Options, sandboxes []store.Sandbox) (*Shelf, error) {
-	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[owned]bool{}, holders: map[string][]string{}, looks: make(chan struct{}, 1)}
+// Open returns the snapshots that the store knows.
+func Open(ctx context.Context, o Options) (*Shelf, error) {
+	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[owned]bool{}, looks: make(chan struct{}, 1)}
 	list, err := o.Store.Snapshots(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open snapshots: %w", err)
@@ -96,85 +92,32 @@ func Open(ctx context.Context, o Options, sandboxes []store.Sandbox) (*Shelf, er
 	for _, snap := range list {
 		s.byID[snap.ID] = snap
 		o.Slots.HoldKept(snap.Key, snap.DiskMiB())
-		s.hold(snap.ID, parts(snap.Checkpoint))
 	}
-	for _, sb := range sandboxes {
-		if cp := sb.Record.Checkpoint; cp != nil && sb.Record.State != lifecycle.Terminated {
-			s.hold(sb.ID, parts(*cp))
-		}
-	}
-	maps.DeleteFunc(s.holders, func(part string, who []string) bool { return len(who) == 1 && who[0] == sweep.SandboxOf(part) })
 	return s, nil
 }
 
-// parts returns the ids of what a checkpoint is made of.
-func parts(cp lifecycle.Checkpoint) []string {
-	all := slices.Clone(cp.Stack)
-	if cp.Mode == lifecycle.Memory {
-		all = append(all, cp.ID)
-	}
-	return all
-}
-
-// hold notes that who needs the parts, and returns those that it did not before.
-func (s *Shelf) hold(who string, parts []string) (fresh []string) {
-	for _, id := range parts {
-		if !slices.Contains(s.holders[id], who) {
-			s.holders[id] = append(s.holders[id], who)
-			fresh = append(fresh, id)
-		}
-	}
-	return fresh
-}
-
-// release notes that who does not need a part any more, and reports whether
-// nobody does.
-func (s *Shelf) release(who, id string) bool {
-	left := slices.DeleteFunc(slices.Clone(s.holders[id]), func(x string) bool { return x == who })
-	if len(left) > 0 {
-		s.holders[id] = left
-		return false
-	}
-	delete(s.holders, id)
-	return true
-}
-
-func (s *Shelf) releaseAll(who string, parts []string) {
-	for _, id := range parts {
-		s.release(who, id)
-	}
-}
-
-// RemoveLayer removes a layer that who does not need any more, unless somebody
-// else does. It is idempotent.
-func (s *Shelf) RemoveLayer(who, id string) error {
-	s.mu.Lock()
-	last := s.release(who, id)
-	s.mu.Unlock()
-	if !last {
-		return nil
-	}
-	return s.o.Layers.RemoveLayer(id)
-}
+// RemoveLayer removes a layer that nobody needs any more, but for a sandbox that has
+// ended, if that is named. One that somebody needs stays. It is idempotent.
+func (s *Shelf) RemoveLayer(id, but string) error { return s.remove(id, but, s.o.Layers.RemoveLayer) }
 
 // RemoveImage does the same for a memory image.
-func (s *Shelf) RemoveImage(who, id string) error {
-	s.mu.Lock()
-	last := s.release(who, id)
-	s.mu.Unlock()
-	if !last {
-		return nil
+func (s *Shelf) RemoveImage(id, but string) error { return s.remove(id, but, s.o.Layers.RemoveImage) }
+
+func (s *Shelf) remove(id, but string, remove func(id string) error) error {
+	needed, err := s.o.Store.Needed(context.Background(), id, but)
+	if err != nil || needed {
+		return err
 	}
-	return s.o.Layers.RemoveImage(id)
+	return remove(id)
 }
 
-// removeParts removes what nobody needs any more of a checkpoint that was who's.
-func (s *Shelf) removeParts(who string, cp lifecycle.Checkpoint) {
-	if cp.Mode == lifecycle.Memory {
-		s.o.Insist(func() error { return s.RemoveImage(who, cp.ID) }, "memory image could not be removed", "snapshot", who, "image", cp.ID)
+// removeParts removes what nobody needs any more of a snapshot that is gone.
+func (s *Shelf) removeParts(snap store.Snapshot) {
+	if cp := snap.Checkpoint; cp.Mode == lifecycle.Memory {
+		s.o.Insist(func() error { return s.RemoveImage(cp.ID, "") }, "memory image could not be removed", "snapshot", snap.ID, "image", cp.ID)
 	}
-	for _, id := range cp.Stack {
-		s.o.Insist(func() error { return s.RemoveLayer(who, id) }, "layer could not be removed", "snapshot", who, "layer", id)
+	for _, id := range snap.Checkpoint.Stack {
+		s.o.Insist(func() error { return s.RemoveLayer(id, "") }, "layer could not be removed", "snapshot", snap.ID, "layer", id)
 	}
 }
 
@@ -334,27 +277,16 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 
 // Commit makes a change of a sandbox durable, with a snapshot of it unless that is nil.
 // The snapshot takes the place of the one that has its name, or that is an undo of the
-// same sandbox as it is. The sandbox must not change its checkpoint meanwhile: it goes
-// on to need what it shares.
+// same sandbox as it is.
 func (s *Shelf) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
-	commit := func() error { return s.o.Store.Commit(ctx, sb, entries) }
-	switch {
-	case snap != nil:
-		return s.keep(snap, sb, func() error { return s.o.Store.CommitSnapshot(ctx, *snap, sb, entries) })
-	case restores(entries):
-		return s.adopt(sb, commit)
+	if snap == nil {
+		return s.o.Store.Commit(ctx, sb, entries)
 	}
-	return commit()
-}
-
-// keep has commit make a snapshot durable, and makes it known.
-func (s *Shelf) keep(snap *store.Snapshot, source store.Sandbox, commit func() error) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	gone, undo := s.begin(snap, source)
-	if err := commit(); err != nil {
+	gone := s.makeRoom(snap)
+	if err := s.o.Store.CommitSnapshot(ctx, *snap, sb, entries); err != nil {
 		snap.Replaces, snap.Drops = "", nil
-		undo()
 		return err
 	}
 	s.mu.Lock()
@@ -370,9 +302,8 @@ func (s *Shelf) keep(snap *store.Snapshot, source store.Sandbox, commit func() e
 	return nil
 }
 
-// begin says in a snapshot which others go for it, and returns those. It notes that the
-// snapshot and its source need what they share, until undo is called.
-func (s *Shelf) begin(snap *store.Snapshot, source store.Sandbox) (gone []store.Snapshot, undo func()) {
+// makeRoom says in a snapshot which others go for it, and returns those.
+func (s *Shelf) makeRoom(snap *store.Snapshot) (gone []store.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, replaces := s.named(snap.Key, snap.Name)
@@ -387,17 +318,7 @@ func (s *Shelf) begin(snap *store.Snapshot, source store.Sandbox) (gone []store.
 	if replaces {
 		gone = append(gone, old)
 	}
-	its := s.hold(snap.ID, parts(snap.Checkpoint))
-	var shared []string
-	if cp := source.Record.Checkpoint; cp != nil {
-		shared = s.hold(source.ID, parts(*cp))
-	}
-	return gone, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.releaseAll(snap.ID, its)
-		s.releaseAll(source.ID, shared)
-	}
+	return gone
 }
 
 // Tidy removes what nobody needs any more of the snapshots that have gone for
@@ -409,25 +330,17 @@ func (s *Shelf) Tidy() {
 	s.mu.Unlock()
 	for _, snap := range old {
 		s.o.Log.Info("snapshot made room for a newer one", "snapshot", snap.ID, "name", snap.Name, "sandbox", snap.Sandbox)
-		s.removeParts(snap.ID, snap.Checkpoint)
+		s.removeParts(snap)
 	}
 }
 
-// Take returns a snapshot for a sandbox to start from. What it
-// is made of is the sandbox's too from then on, whatever becomes of the snapshot,
-// until the sandbox removes it, or Return is called.
-func (s *Shelf) Take(id, sandbox string) (store.Snapshot, error) {
+// ByID returns a snapshot by its id. One that is unknown is an errdef.NotFound with code
+// "snapshot_not_found".
+func (s *Shelf) ByID(id string) (store.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap, err := s.find(id)
-	if err == nil {
-		s.hold(sandbox, parts(snap.Checkpoint))
-	}
-	return snap, err
+	return s.find(id)
 }
-
-// Return undoes Take for a sandbox that did not come to be.
-func (s *Shelf) Return(snap store.Snapshot, sandbox string) { s.removeParts(sandbox, snap.Checkpoint) }
 
 // Snapshot returns a snapshot by its id, or by its name among those of an API key. One
 // that is unknown is an errdef.NotFound with code "snapshot_not_found".
@@ -470,9 +383,7 @@ func OfTemplate(snap store.Snapshot) error {
 // RemoveSnapshot removes a snapshot that no template was built to. Sandboxes that started
 // from it, and its source, keep what they need.
 func (s *Shelf) RemoveSnapshot(ctx context.Context, id, actor string) error {
-	s.mu.Lock()
-	snap, err := s.find(id)
-	s.mu.Unlock()
+	snap, err := s.ByID(id)
 	if err == nil {
 		err = OfTemplate(snap)
 	}
@@ -489,7 +400,7 @@ func (s *Shelf) RemoveResult(ctx context.Context, id, actor string) error {
 		return err
 	}
 	s.o.Log.Info("snapshot removed", "snapshot", snap.ID, "name", snap.Name, "sandbox", snap.Sandbox, "actor", actor)
-	s.removeParts(snap.ID, snap.Checkpoint)
+	s.removeParts(snap)
 	return nil
 }
 
@@ -497,9 +408,7 @@ func (s *Shelf) RemoveResult(ctx context.Context, id, actor string) error {
 func (s *Shelf) strike(ctx context.Context, id string) (store.Snapshot, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	s.mu.Lock()
-	snap, err := s.find(id)
-	s.mu.Unlock()
+	snap, err := s.ByID(id)
 	if err != nil {
 		return snap, err
 	}
