@@ -380,8 +380,11 @@ func (e *edge) refusal(id string, err error) *reply {
 	if why.Class != errdef.Unfit && !errdef.Lasting(why.Code) {
 		a.retryAfter = 1
 	}
-	if why.Class != errdef.Exhausted {
+	switch why.Class {
+	case errdef.Unavailable:
 		e.log.Warn("sandbox not reachable", "sandbox", id, "err", err)
+	case errdef.Unfit: // no retry helps
+		e.log.Error("sandbox not reachable", "sandbox", id, "err", err)
 	}
 	return a
 }

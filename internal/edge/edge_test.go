@@ -394,22 +394,36 @@ func TestAnswers(t *testing.T) {
 		status  int
 		message string
 		wait    string // Retry-After
+		logged  string // its level
 	}{
 		{name: "unknown", change: func(r *http.Request) { r.Header.Set(headerSandbox, "inone") }, status: 502, message: "The sandbox was not found"},
 		{name: "asleep for good", err: errdef.New(errdef.WrongState, "not_resumable", "x").WithRemedy("wake it"), status: 502, message: "The sandbox was not found running, because it is asleep: x: wake it"},
 		{name: "ended meanwhile", err: errdef.New(errdef.NotFound, "sandbox_terminated", "x"), status: 502, message: "The sandbox was not found"},
-		{name: "does not wake", err: errdef.New(errdef.Unavailable, "resume_failed", "it did not wake"), status: 503, message: "it did not wake", wait: "1"},
-		{name: "damaged", err: errdef.New(errdef.Unavailable, "checkpoint_damaged", "it is damaged"), status: 503, message: "it is damaged"},
+		{name: "does not wake", err: errdef.New(errdef.Unavailable, "resume_failed", "it did not wake"), status: 503, message: "it did not wake", wait: "1", logged: "WARN"},
+		{name: "damaged", err: errdef.New(errdef.Unavailable, "checkpoint_damaged", "it is damaged"), status: 503, message: "it is damaged", logged: "WARN"},
+		{name: "no sandbox starts here", err: errdef.New(errdef.Unfit, "no_nftables", "no nftables"), status: 501, message: "no nftables", logged: "ERROR"},
 		{name: "no room", err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "too many"), status: 429, message: "too many", wait: "1"},
 		{name: "closed port", change: func(r *http.Request) { r.Header.Set(headerPort, "9") }, status: 502, message: "The sandbox is running but port is not open"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t, echo)
 			f.err = c.err
-			resp := ask(t, f.serve(t), "/", openPort, c.change)
+			log := make(lines, 10)
+			resp := ask(t, f.serveWith(t, Options{Log: slog.New(slog.NewJSONHandler(log, nil))}), "/", openPort, c.change)
 			wantJSON(t, resp, c.status, c.message)
 			if wait := resp.Header.Get("Retry-After"); wait != c.wait {
 				t.Errorf("Retry-After %q, want %q", wait, c.wait)
+			}
+			var line struct{ Level string }
+			select {
+			case text := <-log:
+				if err := json.Unmarshal(text, &line); err != nil {
+					t.Fatal(err)
+				}
+			default: // it is logged before it is answered
+			}
+			if line.Level != c.logged {
+				t.Errorf("logged as %q, want %q", line.Level, c.logged)
 			}
 		})
 	}
