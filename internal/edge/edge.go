@@ -63,9 +63,6 @@ type edge struct {
 	ownCookies []string // see Options
 }
 
-// errCut is the cause of a request's end when its generation was cut.
-var errCut = leases.ErrCut
-
 const headerTraffic = "E2b-Traffic-Access-Token"
 
 // passage is a request that may go on to its sandbox.

@@ -20,6 +20,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/ration"
+	"github.com/drowse-dev/drowse/internal/supervisor/leases"
 )
 
 // handler serves the requests of HTTP/2 connections.
@@ -151,7 +152,7 @@ type exchange2 struct {
 }
 
 // breakOff implements breaker.
-func (x *exchange2) breakOff() { x.cancel(errCut) }
+func (x *exchange2) breakOff() { x.cancel(leases.ErrCut) }
 
 // cut implements breaker.
 func (x *exchange2) cut() {
@@ -159,7 +160,7 @@ func (x *exchange2) cut() {
 	said := x.said
 	x.mu.Unlock()
 	if said == nil || said.cut() {
-		x.cancel(errCut)
+		x.cancel(leases.ErrCut)
 		return
 	}
 	time.AfterFunc(messagePatience, x.breakOff)

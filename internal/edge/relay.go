@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/edge/h1"
+	"github.com/drowse-dev/drowse/internal/supervisor/leases"
 )
 
 // exchange is one request for a sandbox on an HTTP/1.1 connection, and its
@@ -223,7 +224,7 @@ func (x *exchange) try(up *upstream) (*h1.Response, error) {
 	}
 	if x.step(nil).cut {
 		up.close()
-		return nil, errCut
+		return nil, leases.ErrCut
 	}
 	if err := x.sendRequest(); err != nil {
 		up.close()

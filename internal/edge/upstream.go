@@ -13,6 +13,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/leases"
 )
 
 // upstreams knows what is open into each generation: connections kept for the
@@ -254,7 +255,7 @@ func (g *generation) open(ctx context.Context, v *visit) (*upstream, error) {
 	defer cancel()
 	d := &dialing{cancel}
 	if !g.beginDial(d) {
-		return nil, errCut
+		return nil, leases.ErrCut
 	}
 	defer g.endDial(d)
 	conn, err := v.connect(ctx, "http/1.1")
