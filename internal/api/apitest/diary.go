@@ -1,36 +1,27 @@
 package apitest
 
 import (
-	"cmp"
 	"context"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
-	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
-// alive refuses what is not kept beyond the end of a sandbox.
-func alive(f *Fake, id string) error {
-	sb, err := f.find(id)
-	if err == nil {
-		err = outcome.Alive(&sb)
-	}
-	return err
-}
-
 // SandboxLog returns the lines of Logged.
-func (f *Fake) SandboxLog(_ context.Context, id string) ([]journal.Line, error) {
-	err := f.enter()
+func (f *Fake) SandboxLog(ctx context.Context, id string) ([]journal.Line, error) {
+	_, err := f.Get(ctx, id)
+	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.Logged[id], cmp.Or(err, alive(f, id))
+	return f.Logged[id], err
 }
 
 // Samples returns those of Measured.
-func (f *Fake) Samples(_ context.Context, id string, from, to time.Time) ([]usage.Sample, error) {
-	err := f.enter()
+func (f *Fake) Samples(ctx context.Context, id string, from, to time.Time) ([]usage.Sample, error) {
+	_, err := f.Get(ctx, id)
+	f.mu.Lock()
 	defer f.mu.Unlock()
-	return within(f.Measured[id], from, to, func(s usage.Sample) time.Time { return s.At }), cmp.Or(err, alive(f, id))
+	return within(f.Measured[id], from, to, func(s usage.Sample) time.Time { return s.At }), err
 }
 
 // LastSample returns the last of Measured.

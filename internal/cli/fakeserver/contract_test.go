@@ -18,11 +18,6 @@ type dialects struct {
 	diary
 }
 
-func (d dialects) Get(ctx context.Context, id string) (store.Sandbox, error) {
-	defer d.backend.s.leave()
-	return d.shown(d.backend.s.enter().Get(ctx, d.backend.s.inner(id)))
-}
-
 func (d dialects) List(ctx context.Context) ([]store.Sandbox, error) {
 	defer d.backend.s.leave()
 	return d.backend.s.enter().List(ctx)

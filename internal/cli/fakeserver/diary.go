@@ -9,7 +9,6 @@ import (
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
-	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/webhook"
 )
@@ -22,7 +21,7 @@ var _ v1.Diaries = diary{}
 
 // SandboxLog implements v1.Diaries.
 func (d diary) SandboxLog(ctx context.Context, id string) ([]journal.Line, error) {
-	if err := d.alive(ctx, id); err != nil {
+	if _, err := backend(d).Get(ctx, id); err != nil {
 		return nil, err
 	}
 	events, err := backend(d).Events(ctx, id, 0, 1000)
@@ -33,19 +32,11 @@ func (d diary) SandboxLog(ctx context.Context, id string) ([]journal.Line, error
 	return lines, err
 }
 
-// alive refuses what is not kept beyond the end of a sandbox.
-func (d diary) alive(ctx context.Context, id string) error {
-	sb, err := backend(d).Find(ctx, id)
-	if err == nil {
-		err = outcome.Alive(&sb)
-	}
-	return err
-}
-
 // Samples implements v1.Diaries.
 func (d diary) Samples(ctx context.Context, id string, _, _ time.Time) ([]usage.Sample, error) {
 	last, _ := d.LastSample(id)
-	return []usage.Sample{last}, d.alive(ctx, id)
+	_, err := backend(d).Get(ctx, id)
+	return []usage.Sample{last}, err
 }
 
 // LastSample implements v1.Diaries. Only what runs is measured.

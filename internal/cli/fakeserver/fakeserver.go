@@ -421,6 +421,12 @@ func (b backend) Find(ctx context.Context, id string) (store.Sandbox, error) {
 	return b.shown(b.s.enter().Find(ctx, b.s.inner(id)))
 }
 
+// Get implements services.Sandboxes.
+func (b backend) Get(ctx context.Context, id string) (store.Sandbox, error) {
+	defer b.s.leave()
+	return b.shown(b.s.enter().Get(ctx, b.s.inner(id)))
+}
+
 // All implements v1.Sandboxes.
 func (b backend) All(ctx context.Context) ([]store.Sandbox, error) {
 	defer b.s.leave()

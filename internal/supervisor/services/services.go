@@ -24,13 +24,14 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
-	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 // Sandboxes is what a board needs of the supervisor.
 type Sandboxes interface {
 	// Find returns a sandbox, also one that has ended.
 	Find(ctx context.Context, id string) (store.Sandbox, error)
+	// Get returns one that has not ended.
+	Get(ctx context.Context, id string) (store.Sandbox, error)
 	Patch(ctx context.Context, id string, p fields.Patch, actor string) (store.Sandbox, error)
 }
 
@@ -140,18 +141,9 @@ func (b *Board) Services(ctx context.Context, id string) ([]Serving, error) {
 	return list, nil
 }
 
-// alive returns a sandbox that has not ended.
-func (b *Board) alive(ctx context.Context, id string) (store.Sandbox, error) {
-	sb, err := b.sandboxes.Find(ctx, id)
-	if err != nil {
-		return store.Sandbox{}, err
-	}
-	return sb, outcome.Alive(&sb)
-}
-
 // Service returns one of the services of a sandbox that has not ended.
 func (b *Board) Service(ctx context.Context, id, name string) (Serving, error) {
-	if _, err := b.alive(ctx, id); err != nil {
+	if _, err := b.sandboxes.Get(ctx, id); err != nil {
 		return Serving{}, err
 	}
 	list, err := b.Services(ctx, id)
@@ -236,7 +228,7 @@ func notFound(id, name string) error {
 // agent. If the patch has no entrances, those that there are follow the services.
 func (b *Board) change(ctx context.Context, id, actor string, change func([]service.Service) ([]service.Service, error), patch fields.Patch) error {
 	defer b.take(id)()
-	sb, err := b.alive(ctx, id)
+	sb, err := b.sandboxes.Get(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -288,7 +280,7 @@ func untold(id, what string, err error) error {
 
 // agent returns the agent of a sandbox that runs and has a service.
 func (b *Board) agent(ctx context.Context, id, name string) (agentclient.Agent, error) {
-	sb, err := b.alive(ctx, id)
+	sb, err := b.sandboxes.Get(ctx, id)
 	if err != nil {
 		return agentclient.Agent{}, err
 	}

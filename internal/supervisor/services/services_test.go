@@ -40,6 +40,8 @@ func (o *one) Find(context.Context, string) (store.Sandbox, error) {
 	return o.sb, nil
 }
 
+func (o *one) Get(ctx context.Context, id string) (store.Sandbox, error) { return o.Find(ctx, id) }
+
 func (o *one) Patch(_ context.Context, _ string, p fields.Patch, _ string) (store.Sandbox, error) {
 	time.Sleep(time.Millisecond) // for another to come between
 	o.mu.Lock()
