@@ -29,7 +29,7 @@ func (c *codeContext) row() store.CodeContext {
 	if c.terminal != nil {
 		row.Terminal = &store.TerminalSize{Rows: int(c.terminal.Rows), Cols: int(c.terminal.Cols)}
 	}
-	if r := c.run; r != nil && (r.ending || r.ended()) {
+	if r := c.run; r != nil && r.stage >= runEnding {
 		row.End = &store.ContextEnd{State: r.state}
 		if r.exit != nil {
 			row.End.Exit = new(int(*r.exit))
@@ -62,14 +62,13 @@ func (cs *contexts) fromRow(row store.CodeContext) *codeContext {
 		c.terminal = &process.PTY_Size{Rows: uint32(size.Rows), Cols: uint32(size.Cols)}
 	}
 	if c.kind == cmd {
-		c.run = &run{over: make(chan struct{}), left: make(chan struct{})}
+		c.run = &run{left: make(chan struct{})}
 	}
 	if end := row.End; end != nil && c.run != nil {
-		c.run.loaded, c.run.state = true, end.State
+		c.run.stage, c.run.state = runLoaded, end.State
 		if end.Exit != nil {
 			c.run.exit = new(int32(*end.Exit))
 		}
-		close(c.run.over)
 		close(c.run.left)
 	}
 	return c

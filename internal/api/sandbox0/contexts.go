@@ -97,15 +97,23 @@ type codeContext struct {
 
 // run is one life of a context's process.
 type run struct {
-	over      chan struct{} // closed when the process has ended
-	exit      *int32
-	state     string
-	ending    bool // exit and state are known, and being written down
-	following bool
-	loaded    bool          // its end is from the store
-	broken    error         // why nobody follows it any more, though it has not ended
-	left      chan struct{} // closed when following ends
+	stage  stage
+	exit   *int32
+	state  string
+	broken error         // why nobody follows it any more, though it has not ended
+	left   chan struct{} // closed when following ends
 }
+
+// stage is how far a run has come.
+type stage int
+
+const (
+	runLost stage = iota // nobody follows it
+	runFollowed
+	runEnding // exit and state are known, and being written down
+	runEnded
+	runLoaded // its end is from the store
+)
 
 // The states of a process that has ended.
 const (
@@ -124,14 +132,7 @@ func stateOf(exit int32) string {
 	return stateCrashed
 }
 
-func (r *run) ended() bool {
-	select {
-	case <-r.over:
-		return true
-	default:
-		return false
-	}
-}
+func (r *run) ended() bool { return r.stage >= runEnded }
 
 // forget drops the contexts of a sandbox.
 func (cs *contexts) forget(sandbox string) {
@@ -227,7 +228,7 @@ func (cs *contexts) start(ctx context.Context, g guest.Guest, c *codeContext) er
 	}
 	begin := func(life context.Context) (*guest.Process, error) { return g.Start(life, req) }
 	return agentError(cs.join(ctx, c, begin, func() *run {
-		c.run = &run{over: make(chan struct{}), following: true, left: make(chan struct{})}
+		c.run = &run{stage: runFollowed, left: make(chan struct{})}
 		return c.run
 	}))
 }
@@ -238,10 +239,10 @@ func (cs *contexts) rejoin(ctx context.Context, g guest.Guest, c *codeContext) e
 	begin := func(life context.Context) (*guest.Process, error) { return g.Rejoin(life, c.selector()) }
 	return cs.join(ctx, c, begin, func() *run {
 		r := c.run
-		if r == nil || r.ended() || r.following { // somebody else was first
+		if r == nil || r.stage != runLost { // somebody else was first
 			return nil
 		}
-		r.following, r.broken, r.left = true, nil, make(chan struct{})
+		r.stage, r.broken, r.left = runFollowed, nil, make(chan struct{})
 		return r
 	})
 }
@@ -288,7 +289,7 @@ func (c *codeContext) follow(r *run, p *guest.Process) {
 		}
 		if err != nil {
 			c.mu.Lock()
-			r.following, r.broken = false, err
+			r.stage, r.broken = runLost, err
 			close(r.left)
 			c.mu.Unlock()
 			return
@@ -309,13 +310,12 @@ func (c *codeContext) follow(r *run, p *guest.Process) {
 // finish writes down how a process ended before anybody is told.
 func (c *codeContext) finish(r *run, exit int32) {
 	c.mu.Lock()
-	r.exit, r.state, r.ending = &exit, stateOf(exit), true
+	r.exit, r.state, r.stage = &exit, stateOf(exit), runEnding
 	c.mu.Unlock()
 	c.save(c)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.following = false
-	close(r.over)
+	r.stage = runEnded
 	close(r.left)
 }
 
@@ -323,10 +323,9 @@ func (c *codeContext) finish(r *run, exit int32) {
 // it then, or a boot has left nothing of it.
 func (c *codeContext) vanish() {
 	c.mu.Lock()
-	r := c.run
-	gone := !r.ended() && !r.following
+	gone := c.run.stage == runLost
 	if gone {
-		close(r.over)
+		c.run.stage = runEnded
 	}
 	c.mu.Unlock()
 	if gone {
@@ -382,10 +381,10 @@ func (cs *contexts) meet(ctx context.Context, g guest.Guest) error {
 		p := running[c.id]
 		delete(running, c.id)
 		c.mu.Lock()
-		if p != nil && c.run != nil && c.run.loaded && c.run.ended() { // it was started again, and the server ended before that was written down
-			c.run = &run{over: make(chan struct{}), left: make(chan struct{})}
+		if p != nil && c.run != nil && c.run.stage == runLoaded { // it was started again, and the server ended before that was written down
+			c.run = &run{left: make(chan struct{})}
 		}
-		lost := c.run != nil && !c.run.ended() && !c.run.following
+		lost := c.run != nil && c.run.stage == runLost
 		c.mu.Unlock()
 		switch {
 		case !lost:
@@ -414,7 +413,7 @@ func (cs *contexts) adopt(ctx context.Context, g guest.Guest, id string, p *proc
 	c := cs.newContext(g.ID, strings.TrimPrefix(g.Actor, "key:"), cmd)
 	c.id, c.command = id, append([]string{p.GetConfig().GetCmd()}, p.GetConfig().GetArgs()...)
 	c.cwd, c.env = p.GetConfig().GetCwd(), p.GetConfig().GetEnvs()
-	c.run = &run{over: make(chan struct{}), left: make(chan struct{})}
+	c.run = &run{left: make(chan struct{})}
 	if err := cs.add(ctx, c); err != nil {
 		return nil // there are too many to keep
 	}
