@@ -1,12 +1,13 @@
 package gvisor
 
 import (
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,7 +48,6 @@ type rig struct {
 	dir   string
 	store *layer.Store
 	trees []layer.Tree
-	next  atomic.Int64
 	warm  int // how many runtimes wait
 	rates DiskRates
 	stack map[string][]string // by runtime id
@@ -125,7 +125,7 @@ var guestSpec = runtime.Spec{
 }
 
 func (r *rig) spec(t *testing.T, stack []string) runtime.Spec {
-	id := fmt.Sprintf("i%08d", r.next.Add(1))
+	id := "i" + strings.ToLower(rand.Text())[:20] // runtimes of one id on a host share their cgroups
 	rootfs := filepath.Join(r.dir, "mnt-"+id)
 	if err := r.store.Mount(rootfs, r.trees, stack, id); err != nil {
 		t.Fatal(err)
