@@ -248,8 +248,7 @@ func UnknownField(path, name string, known []string) error {
 	return e.WithRemedy("leave it out; /v1/openapi.json has the fields")
 }
 
-// NoQuery refuses parameters in the query of a call that says all in its body, but for
-// those that are known.
+// NoQuery refuses parameters of the query, but for those that are known.
 func NoQuery(r *http.Request, known ...string) error {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -257,8 +256,11 @@ func NoQuery(r *http.Request, known ...string) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(known, name) {
-			return errdef.New(errdef.Invalid, "unknown_field", "%q is not a parameter of the query here", Short(name)).
-				WithRemedy("leave it out, or put it into the body if it is a field of that").With("field", Short(name))
+			e := errdef.New(errdef.Invalid, "unknown_field", "%q is not a parameter of the query here", Short(name)).With("field", Short(name))
+			if meant := nearest(name, known); meant != "" {
+				return e.WithRemedy("did you mean %q?", meant).With("meant", meant)
+			}
+			return e.WithRemedy("leave it out, or put it into the body if it is a field of that")
 		}
 	}
 	return nil

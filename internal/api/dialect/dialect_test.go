@@ -90,6 +90,8 @@ func TestReads(t *testing.T) {
 		{"a body", Nothing, "DELETE", "/", `{"someday":1}`, "someday"},
 		{"a parameter", Nothing, "DELETE", "/?someday=1", "", "someday"},
 		{"that of a GET", Nothing, "GET", "/?someday=1", `{"someday":1}`, ""},
+		{"a parameter of a strict GET", Takes(nil, "async").Strict(), "GET", "/?async=1", `{"someday":1}`, ""},
+		{"another of a strict GET", Takes(nil, "async").Strict(), "GET", "/?asynch=1", "", `did you mean "async"`},
 		{"no JSON", Raw("path"), "POST", "/?path=a", "bytes", ""},
 		{"no JSON, and a parameter", Raw("path"), "POST", "/?someday=1", "bytes", "someday"},
 		{"what the handler judges", Unjudged, "POST", "/?someday=1", "bytes", ""},

@@ -20,6 +20,7 @@ type Reads struct {
 	Raw bool
 	// Unjudged says that the handler judges all that is sent, or refuses whatever is.
 	Unjudged bool
+	strict   bool
 }
 
 // What routes read.
@@ -37,23 +38,28 @@ func Needs(v body.Vocabulary) Reads { return Reads{Body: v, Must: true} }
 // Raw is a body that the handler reads, and parameters of the query.
 func Raw(query ...string) Reads { return Reads{Raw: true, Query: query} }
 
+// Strict has the query of a GET judged, too. Otherwise it is the handler's: clients of
+// others are newer than this server, and send parameters of their own.
+func (rd Reads) Strict() Reads {
+	rd.strict = true
+	return rd
+}
+
 // Read returns what the body says, and the body as sent, whose bytes count for holder.
-// What comes with a GET is no body, and its query is the handler's: clients of others
-// are newer than this server, and send parameters of their own.
+// What comes with a GET is no body.
 func (rd Reads) Read(w http.ResponseWriter, r *http.Request, holder string) (words map[string]body.Said, sent []byte, err error) {
-	if rd.Unjudged || r.Method == http.MethodGet || r.Method == http.MethodHead {
+	looks := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if rd.Unjudged || looks && !rd.strict {
 		return nil, nil, nil
 	}
-	if !rd.Raw {
-		if sent, err = httpapi.ReadBody(w, r, holder); err != nil {
-			return nil, nil, err
-		}
-		if rd.Must && len(sent) == 0 {
-			return nil, nil, body.Invalid("the request body is empty: a JSON object is needed")
-		}
-	}
-	if err := body.NoQuery(r, rd.Query...); err != nil || rd.Raw {
+	if err := body.NoQuery(r, rd.Query...); err != nil || rd.Raw || looks {
 		return nil, nil, err
+	}
+	if sent, err = httpapi.ReadBody(w, r, holder); err != nil {
+		return nil, nil, err
+	}
+	if rd.Must && len(sent) == 0 {
+		return nil, nil, body.Invalid("the request body is empty: a JSON object is needed")
 	}
 	words, err = rd.Body.Parse(sent, cmp.Or(rd.Nulls, body.NullIsAbsent))
 	return words, sent, err

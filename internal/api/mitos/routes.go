@@ -30,7 +30,7 @@ type route struct {
 	handle  func(*server, *call) (any, error)
 	// stream answers instead, for the routes of frames.
 	stream func(*server, *call) error
-	reads  dialect.Reads // but for frames, which the handler reads
+	reads  dialect.Reads
 }
 
 const (
@@ -65,15 +65,15 @@ func routes() []route {
 		{get, one + "/expose/{port}", rest, auth.Use, unbuilt, nil, dialect.Unjudged},
 		{post, one + "/expose/{port}", rest, auth.Use, unbuilt, nil, dialect.Unjudged},
 
-		{post, service + "ExecStream", streams, auth.Use, nil, execStream, dialect.Unjudged},
-		{post, service + "RunCodeStream", streams, auth.Use, nil, runCode, dialect.Unjudged},
-		{post, service + "ReadFile", streams, auth.Use, nil, readFile, dialect.Unjudged},
-		{post, service + "WriteFile", streams, auth.Use, nil, writeFile, dialect.Unjudged},
+		{post, service + "ExecStream", streams, auth.Use, nil, execStream, dialect.Raw()},
+		{post, service + "RunCodeStream", streams, auth.Use, nil, runCode, dialect.Raw()},
+		{post, service + "ReadFile", streams, auth.Use, nil, readFile, dialect.Raw()},
+		{post, service + "WriteFile", streams, auth.Use, nil, writeFile, dialect.Raw()},
 		{post, service + "List", unary, auth.Use, listDir, nil, dialect.Takes(listBody)},
 		{post, service + "Stat", unary, auth.Use, stat, nil, dialect.Takes(pathBody)},
 		{post, service + "Mkdir", unary, auth.Use, mkdir, nil, dialect.Takes(pathBody)},
 		{post, service + "Remove", unary, auth.Use, remove, nil, dialect.Takes(removeBody)},
-		{get, service + "Exec", socket, auth.Use, nil, terminal, dialect.Unjudged},
+		{get, service + "Exec", socket, auth.Use, nil, terminal, dialect.Raw(querySandbox)},
 
 		{post, service + "Exec", unary, auth.Use, unbuilt, nil, dialect.Unjudged},
 		{post, service + "RunCode", unary, auth.Use, unbuilt, nil, dialect.Unjudged},

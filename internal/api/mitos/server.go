@@ -180,9 +180,6 @@ func (s *server) admit(c *call) (err error) {
 		return err
 	}
 	c.ctx, c.end = s.Auth.Bind(c.ctx, c.key.ID)
-	if err := c.checkQuery(); err != nil {
-		return err
-	}
 	if c.route.kind != rest {
 		if err := c.checkProtocol(); err != nil {
 			return err
@@ -196,7 +193,7 @@ func (s *server) admit(c *call) (err error) {
 			return err
 		}
 	}
-	if c.words, c.sent, err = c.route.reads.Read(c.w, c.r, c.key.ID); err != nil {
+	if c.words, c.sent, err = c.route.reads.Strict().Read(c.w, c.r, c.key.ID); err != nil {
 		return garbled(c.sent, err)
 	}
 	if id, named := c.words[sandboxWord]; named {
@@ -217,18 +214,6 @@ func (c *call) addressed() string {
 		return c.r.URL.Query().Get(querySandbox)
 	}
 	return c.r.Header.Get(headerSandbox)
-}
-
-// checkQuery refuses parameters: no route but the terminal's has one.
-func (c *call) checkQuery() error {
-	for name, values := range c.r.URL.Query() {
-		if c.route.kind == socket && name == querySandbox && len(values) == 1 {
-			continue
-		}
-		return errdef.New(errdef.Invalid, "unknown_field", "%q is not a parameter here", body.Short(name)).
-			WithRemedy("leave it out").With("field", body.Short(name))
-	}
-	return nil
 }
 
 // names takes down which sandbox the call is about. A name is one of the key's

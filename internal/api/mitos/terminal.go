@@ -73,6 +73,9 @@ func (l line) receive(c *call) (map[string]body.Said, error) {
 
 // terminal runs a shell on a terminal, until it ends or the client goes.
 func terminal(s *server, c *call) error {
+	if n := len(c.r.URL.Query()[querySandbox]); n > 1 {
+		return body.Invalid("the request names %d sandboxes", n).WithRemedy("name one")
+	}
 	who := held.From(c.r, c.key.ID)
 	leave, err := s.Room.Session(who)
 	if err != nil {

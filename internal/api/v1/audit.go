@@ -45,10 +45,7 @@ var auditQuery = []param{
 }
 
 func listAudit(s *server, c *call) (reply, error) {
-	q, err := c.query()
-	if err != nil {
-		return reply{}, err
-	}
+	q := c.query()
 	most, err := q.number("limit", 100, 1, maxAudit)
 	if err != nil {
 		return reply{}, err

@@ -48,10 +48,7 @@ var sandboxLogQuery = []param{
 }
 
 func sandboxLog(s *server, c *call) (reply, error) {
-	q, err := c.query()
-	if err != nil {
-		return reply{}, err
-	}
+	q := c.query()
 	most, err := q.number("lines", maxLogLines, 1, maxLogLines)
 	if err != nil {
 		return reply{}, err
@@ -138,10 +135,7 @@ type usageView struct {
 var usageQuery = []param{{sandboxParam, "query", "Ids of sandboxes, separated by commas (default: all). Those that have ended are left out.", schema{"type": "string"}}}
 
 func fleetUsage(s *server, c *call) (reply, error) {
-	q, err := c.query()
-	if err != nil {
-		return reply{}, err
-	}
+	q := c.query()
 	var ids []string
 	if text := strings.Join(q.Values[sandboxParam], ","); text != "" {
 		ids = strings.Split(text, ",")

@@ -65,10 +65,7 @@ func (s *server) sandboxEvents(c *call) (reply, error) {
 	if _, err := s.Sandboxes.Find(c.r.Context(), c.sandbox); err != nil {
 		return reply{}, err
 	}
-	q, err := c.query()
-	if err != nil {
-		return reply{}, err
-	}
+	q := c.query()
 	if q.Has(beforeParam) {
 		return eventsBefore(s, c, q)
 	}
@@ -104,10 +101,7 @@ func eventsBefore(s *server, c *call, q query) (reply, error) {
 
 // events answers for the sandbox of the call, or for all.
 func (s *server) events(c *call) (reply, error) {
-	q, err := c.query()
-	if err != nil {
-		return reply{}, err
-	}
+	q := c.query()
 	after, err := s.after(c, q)
 	if err != nil {
 		return reply{}, err

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -47,20 +46,8 @@ type countsView struct {
 // query is the query string of a call.
 type query struct{ url.Values }
 
-// query parses the query string; only the named parameters may be in it.
-func (c *call) query() (query, error) {
-	values, err := url.ParseQuery(c.r.URL.RawQuery)
-	if err != nil {
-		return query{}, body.Invalid("the query string is malformed")
-	}
-	known := c.route.parameters()
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !slices.Contains(known, name) {
-			return query{}, body.UnknownField(name, name, known)
-		}
-	}
-	return query{values}, nil
-}
+// query returns the query string, in which there are only parameters of the route.
+func (c *call) query() query { return query{c.r.URL.Query()} }
 
 // flag returns a parameter that is true or false; an absent one is false.
 func (q query) flag(name string) (bool, error) {
@@ -128,10 +115,7 @@ func parseCursor(text string) (place, error) {
 }
 
 func (s *server) list(c *call) (reply, error) {
-	q, err := c.query()
-	if err != nil {
-		return reply{}, err
-	}
+	q := c.query()
 	limit, err := q.number("limit", defaultPage, 1, maxPage)
 	if err != nil {
 		return reply{}, err

@@ -119,11 +119,8 @@ func (s *server) importSandbox(c *call) (reply, error) {
 }
 
 func (c *call) importRequest() (supervisor.ImportRequest, error) {
-	req := supervisor.ImportRequest{Actor: c.actor, Key: c.key.ID}
-	q, err := c.query()
-	if err != nil {
-		return req, err
-	}
+	req, q := supervisor.ImportRequest{Actor: c.actor, Key: c.key.ID}, c.query()
+	var err error
 	if req.NewID, err = q.flag(newIDParam); err != nil {
 		return req, err
 	}

@@ -262,7 +262,7 @@ func (s *server) dispatch(c *call) (_ reply, err error) {
 			return reply{}, err
 		}
 	}
-	if err := c.read(); err != nil {
+	if c.words, c.sent, err = c.route.reads().Strict().Read(c.w, c.r, c.key.ID); err != nil {
 		if c.sandbox != "" {
 			err = s.ifKnown(c, err)
 		}
@@ -276,16 +276,6 @@ func (s *server) dispatch(c *call) (_ reply, err error) {
 	rep, err := c.route.handle(s, c)
 	rep.Holder = c.key.ID
 	return rep, err
-}
-
-// read reads the body by what the table says of the route. Other than the routes of
-// others, one of a GET refuses parameters that it does not know, too.
-func (c *call) read() error {
-	_, err := c.query()
-	if err == nil {
-		c.words, c.sent, err = c.route.reads().Read(c.w, c.r, c.key.ID)
-	}
-	return err
 }
 
 // names takes down which sandbox the call is about.

@@ -113,10 +113,7 @@ func pullTemplate(s *server, c *call) (reply, error) {
 
 // loadTemplate makes a template of the body.
 func loadTemplate(s *server, c *call) (reply, error) {
-	q, err := c.query()
-	if err != nil {
-		return reply{}, err
-	}
+	q := c.query()
 	return addTemplate(s, c, templates.AddRequest{
 		Archive: httpapi.Patient(c.w, c.r, httpapi.UploadPause), Name: q.Get(nameParam), Actor: c.actor,
 	})
