@@ -1,7 +1,6 @@
 package e2b
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"regexp"
@@ -19,18 +18,7 @@ import (
 
 // Snapshots is what sandboxes can start from besides templates. One that is
 // unknown is an errdef.NotFound with code "snapshot_not_found".
-type Snapshots interface {
-	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
-	// Snapshots returns all snapshots, newest first.
-	Snapshots() ([]store.Snapshot, error)
-	// Snapshot returns a snapshot by its id, or by its name among those of an API key.
-	Snapshot(key, ref string) (store.Snapshot, error)
-	RemoveSnapshot(ctx context.Context, id, actor string) error
-	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
-	// Restore returns the sandbox as it is then, and the id of the snapshot that
-	// keeps what it was before.
-	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
-}
+type Snapshots = origin.Shelf
 
 // snapshotView is a snapshot as clients see it: a template with a tag.
 type snapshotView struct {
@@ -89,37 +77,21 @@ func tagged(name string) string {
 
 // createSnapshot takes a snapshot. A name that is in use passes to it.
 func createSnapshot(s *server, c *call) (reply, error) {
-	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
+	var req supervisor.SnapshotRequest
 	req.Mode, _ = said[lifecycle.Mode](c.words, "mode")
 	if name, _ := said[string](c.words, "name"); name != "" {
-		var err error
-		if req.Name, req.Replace, err = newName(s, c, name); err != nil {
-			return reply{}, s.ifKnown(c, err)
+		req.Name = origin.Ref(name)
+		if !snapshotName.MatchString(req.Name) {
+			return reply{}, s.ifKnown(c, badRequest(`"name" must be letters, digits, _ and -, with or without a tag as in name:tag, not %.200q; a namespace can only be %q`, name, origin.Namespace))
 		}
+		req.Replace = req.Name
 	}
-	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
+	snap, err := s.origins.Take(c.r.Context(), s.Snapshots, c.key, c.actor, c.sandbox, req)
 	if err != nil {
 		return reply{}, err
 	}
 	v, err := viewOfSnapshot(s, c.key, snap)
 	return reply{Status: http.StatusCreated, Body: v}, err
-}
-
-// newName judges the name of a new snapshot, and returns the id of the snapshot
-// that it may take the name from.
-func newName(s *server, c *call, text string) (name, replace string, err error) {
-	name = origin.Ref(text)
-	if !snapshotName.MatchString(name) {
-		return "", "", badRequest(`"name" must be letters, digits, _ and -, with or without a tag as in name:tag, not %.200q; a namespace can only be %q`, text, origin.Namespace)
-	}
-	if err := s.origins.Apart(name); err != nil {
-		return "", "", err
-	}
-	has, err := s.origins.Snapshot(c.key, name)
-	if errdef.Is(err, errdef.NotFound) {
-		return name, "", nil
-	}
-	return name, has.ID, err
 }
 
 // listSnapshots answers with a page of the snapshots, newest first.

@@ -4,6 +4,7 @@
 // A name stands for a template of the server; if there is none, for what the API key
 // that asks has given the name itself: a template that it has built, or a snapshot.
 // It never stands for what another key has made. Who sees that names it by its id.
+// New snapshots get their names here, apart from those of templates.
 package origin
 
 import (
@@ -28,6 +29,21 @@ type Templates interface {
 // unknown is an errdef.NotFound.
 type Snapshots interface {
 	Snapshot(key, ref string) (store.Snapshot, error)
+}
+
+// Shelf takes snapshots of sandboxes, keeps them, and starts and restores sandboxes by
+// them.
+type Shelf interface {
+	Snapshots
+	// TakeSnapshot is an errdef.Exists where the name is taken.
+	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
+	// Snapshots returns all snapshots, newest first.
+	Snapshots() ([]store.Snapshot, error)
+	RemoveSnapshot(ctx context.Context, id, actor string) error
+	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
+	// Restore returns the sandbox as it is then, and the id of the snapshot that
+	// keeps what it was before; empty if none does.
+	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
 }
 
 // Builds finds templates that were built of steps in the same way. One that is unknown
@@ -95,9 +111,12 @@ func (o Origins) Built(key store.Key, ref string) (t build.Template, tag string,
 	return t, tag, err
 }
 
-// Apart refuses a name for a new snapshot that a template of the server has: where both
+// apart refuses a name for a new snapshot that a template of the server has: where both
 // are asked for by one field, the snapshot would never be found.
-func (o Origins) Apart(name string) error {
+func (o Origins) apart(name string) error {
+	if name == "" {
+		return nil
+	}
 	is, err := o.IsTemplate(Ref(name))
 	if is {
 		err = errdef.New(errdef.Exists, "snapshot_exists", "a template is called %q", Ref(name)).WithRemedy("choose another name")
@@ -155,6 +174,23 @@ func (o Origins) Create(ctx context.Context, by Creator, key store.Key, actor st
 		audit.About(ctx, sb.ID)
 	}
 	return sb, err
+}
+
+// Take has a snapshot of a sandbox taken for a key. The request may name the snapshot
+// that it replaces as the key does; if there is none, it replaces none.
+func (o Origins) Take(ctx context.Context, by Shelf, key store.Key, actor, sandbox string, req supervisor.SnapshotRequest) (store.Snapshot, error) {
+	if err := o.apart(req.Name); err != nil {
+		return store.Snapshot{}, err
+	}
+	if req.Replace != "" {
+		has, err := o.Snapshot(key, req.Replace)
+		if err != nil && !errdef.Is(err, errdef.NotFound) {
+			return store.Snapshot{}, err
+		}
+		req.Replace = has.ID
+	}
+	req.Key, req.Actor = key.ID, actor
+	return by.TakeSnapshot(ctx, sandbox, req)
 }
 
 // start makes a request start from a snapshot. If that is the result of a build, the

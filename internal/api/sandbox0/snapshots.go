@@ -1,12 +1,12 @@
 package sandbox0
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -15,19 +15,7 @@ import (
 
 // Snapshots is what the dialect needs of those who keep snapshots. One that is
 // unknown is an errdef.NotFound.
-type Snapshots interface {
-	// TakeSnapshot is an errdef.Exists where the name is taken.
-	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
-	// Snapshots returns all snapshots, newest first.
-	Snapshots() ([]store.Snapshot, error)
-	// Snapshot returns a snapshot by its id, or by its name among those of an API key.
-	Snapshot(key, ref string) (store.Snapshot, error)
-	RemoveSnapshot(ctx context.Context, id, actor string) error
-	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
-	// Restore returns the sandbox as it is then, and the id of the snapshot that
-	// keeps what it was before.
-	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
-}
+type Snapshots = origin.Shelf
 
 type snapshotView struct {
 	ID        string             `json:"id"`
@@ -48,13 +36,10 @@ func viewSnapshot(snap store.Snapshot) snapshotView {
 
 // createSnapshot keeps the files of a sandbox, as sandbox0's snapshots do.
 func createSnapshot(s *server, c *call) (reply, error) {
-	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor, Mode: lifecycle.Filesystem}
+	req := supervisor.SnapshotRequest{Mode: lifecycle.Filesystem}
 	req.Name, _ = said[string](c.words, "name")
 	req.ExpiresAt, _ = said[time.Time](c.words, "expires_at")
-	if err := s.origins.Apart(req.Name); err != nil {
-		return reply{}, err
-	}
-	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
+	snap, err := s.origins.Take(c.r.Context(), s.Snapshots, c.key, c.actor, c.sandbox, req)
 	if err != nil {
 		return reply{}, err
 	}

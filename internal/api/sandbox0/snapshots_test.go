@@ -20,6 +20,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("created: %v", v)
 	}
 	fails(w.Do("POST", at, `{"name":"kept"}`), http.StatusConflict, "conflict", "kept")
+	fails(w.Do("POST", at, `{"name":"base"}`), http.StatusConflict, "conflict", "template")
 	fails(w.Do("POST", at, `{"description":"x"}`), http.StatusBadRequest, "bad_request", "description")
 	fails(w.Do("POST", at, `{"expires_at":"soon"}`), http.StatusBadRequest, "bad_request", "expires_at")
 	data(w.Do("POST", all+"/"+other+"/snapshots", ""), 201)

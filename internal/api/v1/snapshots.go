@@ -9,8 +9,8 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -20,19 +20,9 @@ import (
 // Snapshots is what the dialect needs of those who keep snapshots. One that is
 // unknown is an errdef.NotFound with code "snapshot_not_found".
 type Snapshots interface {
-	// TakeSnapshot is an errdef.Exists where the name is taken.
-	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
-	// Snapshots returns all snapshots, newest first.
-	Snapshots() ([]store.Snapshot, error)
-	// Snapshot returns a snapshot by its id, or by its name among those of an API key.
-	Snapshot(key, ref string) (store.Snapshot, error)
+	origin.Shelf
 	// ChangeSnapshot changes how long one is kept.
 	ChangeSnapshot(ctx context.Context, id string, c snapshots.Change) (store.Snapshot, error)
-	RemoveSnapshot(ctx context.Context, ref, actor string) error
-	Fork(ctx context.Context, id string, req supervisor.ForkRequest) ([]supervisor.Forked, error)
-	// Restore returns the sandbox as it is then, and the id of the snapshot that
-	// keeps what it was before; empty if none does.
-	Restore(ctx context.Context, id string, req supervisor.RestoreRequest) (store.Sandbox, string, error)
 }
 
 // snapshotView is a snapshot as clients see it.
@@ -88,12 +78,9 @@ func viewSnapshot(snap store.Snapshot) snapshotView {
 }
 
 func createSnapshot(s *server, c *call) (reply, error) {
-	req := supervisor.SnapshotRequest{Key: c.key.ID, Actor: c.actor}
+	var req supervisor.SnapshotRequest
 	if w, said := c.words["name"]; said {
 		req.Name = w.Value.(string)
-		if err := s.origins.Apart(req.Name); err != nil {
-			return reply{}, err
-		}
 	}
 	if w, said := c.words["mode"]; said {
 		req.Mode = w.Value.(lifecycle.Mode)
@@ -102,11 +89,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 		if req.Name == "" {
 			return reply{}, s.ifKnown(c, body.Invalid(`"replace" takes over a name, and "name" is not given`).With("field", "replace").WithRemedy("give the name"))
 		}
-		has, err := s.origins.Snapshot(c.key, req.Name)
-		if err != nil && !errdef.Is(err, errdef.NotFound) {
-			return reply{}, err
-		}
-		req.Replace = has.ID
+		req.Replace = req.Name
 	}
 	if w, said := c.words["pinned"]; said {
 		req.Pinned = w.Value.(bool)
@@ -117,7 +100,7 @@ func createSnapshot(s *server, c *call) (reply, error) {
 	if w, said := c.words["keepLast"]; said {
 		req.KeepLast = w.Value.(int)
 	}
-	snap, err := s.Snapshots.TakeSnapshot(c.r.Context(), c.sandbox, req)
+	snap, err := s.origins.Take(c.r.Context(), s.Snapshots, c.key, c.actor, c.sandbox, req)
 	return reply{Status: http.StatusCreated, Body: viewSnapshot(snap)}, err
 }
 

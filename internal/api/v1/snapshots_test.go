@@ -18,13 +18,14 @@ func TestSnapshots(t *testing.T) {
 	}
 	w.do("POST", pathOf(id)+"/snapshots", `{"name":"a/b:c"}`).fails(http.StatusConflict, "snapshot_exists", "a/b:c")
 	w.do("POST", pathOf(id)+"/snapshots", `{"memry":false}`).fails(http.StatusBadRequest, "unknown_field", "memry")
-	if files := w.do("POST", pathOf(id)+"/snapshots", `{"name":"files","mode":"filesystem"}`).Is(http.StatusCreated).Object(); files["mode"] != "filesystem" {
+	if files := w.do("POST", pathOf(id)+"/snapshots", `{"name":"files","mode":"filesystem","replace":true}`).Is(http.StatusCreated).Object(); files["mode"] != "filesystem" {
 		t.Errorf("without memory: %v", files)
 	}
 	if again := w.do("POST", pathOf(id)+"/snapshots", `{"name":"files","replace":true}`).Is(http.StatusCreated).Object(); again["mode"] != "memory" {
 		t.Errorf("in its place: %v", again)
 	}
 	w.do("DELETE", "/v1/snapshots/files", "").Is(http.StatusNoContent)
+	w.do("POST", pathOf(id)+"/snapshots", `{"name":"base","replace":true}`).fails(http.StatusConflict, "snapshot_exists", "template")
 	w.do("POST", pathOf("inobody")+"/snapshots", ``).fails(http.StatusNotFound, "sandbox_not_found", "inobody")
 	second := w.do("POST", pathOf(id)+"/snapshots", ``).Is(http.StatusCreated).Object()
 	for _, path := range []string{"/v1/snapshots", pathOf(id) + "/snapshots"} {
