@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
@@ -229,6 +230,13 @@ func TestIdempotency(t *testing.T) {
 		t.Errorf("the second create gave %v", got)
 	}
 	fails(t, send(`{"template":"python","id":"b"}`), http.StatusUnprocessableEntity, "idempotency_key_reused", "")
+	// Who repeats a create takes no settings from a create to come.
+	say := func(egress string) *httptest.ResponseRecorder {
+		return w.do(apitest.GoodKey, post, "/v1/templates", `{"id":"python","network":{"egress":"`+egress+`"}}`)
+	}
+	object(t, say("allow"), http.StatusOK)
+	object(t, send(`{"id":"a","template":"python"}`), http.StatusOK)
+	fails(t, say("deny"), http.StatusTooManyRequests, "rate_limited", "")
 	w.HTTP = New(o) // the server starts anew
 	if got := object(t, send(`{"id":"a","template":"python"}`), http.StatusOK); got["id"] != "a" || got["template_id"] != "python" || len(w.Fake.Created) != 1 {
 		t.Errorf("after a restart the create gave %v", got)
@@ -238,6 +246,10 @@ func TestIdempotency(t *testing.T) {
 	if c := w.Fake.Created[1].Config; !*c.AllowInternet {
 		t.Error("a create after the restart has another network")
 	}
+	o.Settings = memstore.Open(memstore.NewData(), memstore.Hooks{}) // as after a day
+	w.HTTP = New(o)
+	fails(t, w.do(apitest.GoodKey, post, "/v1/fork", `{"template":"python","id":"d"}`), http.StatusNotFound, "not_found", "")
+	object(t, send(`{"id":"a","template":"python"}`), http.StatusOK)
 }
 
 func TestCeiling(t *testing.T) {

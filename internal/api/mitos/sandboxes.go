@@ -67,16 +67,18 @@ func list(s *server, c *call) (any, error) {
 // create is what mitos calls the fork of a template.
 func create(s *server, c *call) (any, error) {
 	name, template := c.words["id"].Value.(string), c.words["template"].Value.(string)
-	req := supervisor.CreateRequest{Actor: c.actor, Config: store.Config{Key: c.key.ID, Name: name, Secure: true}}
+	req := supervisor.CreateRequest{Config: store.Config{Key: c.key.ID, Name: name, Secure: true}}
 	var err error
 	if req.Config.Idempotency, err = body.Idempotency(c.r.Header, c.route.pattern, c.sent); err != nil {
 		return nil, err
 	}
 	begin := time.Now()
-	// Before all else: what was said of the template may be known no longer.
+	// Before all else: what was said of the template may be known no longer, or be for
+	// another create.
 	if sb, made, err := s.Sandboxes.Made(c.ctx, req.Config); err != nil {
 		return nil, err
 	} else if made {
+		audit.About(c.ctx, sb.ID)
 		return s.made(c, sb, template, begin), nil
 	}
 	// First: also a create that is refused was the one to come.
@@ -99,7 +101,7 @@ func create(s *server, c *call) (any, error) {
 	if err := s.startFrom(c, template, &req); err != nil {
 		return nil, err
 	}
-	sb, err := s.Sandboxes.Create(c.ctx, req)
+	sb, err := s.origins.Create(c.ctx, s.Sandboxes, c.key, c.actor, req)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +110,6 @@ func create(s *server, c *call) (any, error) {
 
 // made is the answer to a create of a template.
 func (s *server) made(c *call, sb store.Sandbox, template string, begin time.Time) sandboxView {
-	audit.About(c.ctx, sb.ID)
 	v := s.view(c, sb, nil)
 	v.TemplateID, v.ForkTimeMS = template, milliseconds(time.Since(begin))
 	return v
