@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
@@ -177,6 +178,16 @@ func Sandbox(ctx context.Context, all Finder, key store.Key, id string) (store.S
 		return store.Sandbox{}, missing
 	}
 	return sb, err
+}
+
+// Sandboxes returns those of a list that the key sees, in its order, when it is the key's
+// turn for an answer that can be large.
+func Sandboxes(r *http.Request, list func(context.Context) ([]store.Sandbox, error), key store.Key) ([]store.Sandbox, error) {
+	if err := httpapi.AwaitTurn(r, key.ID); err != nil {
+		return nil, err
+	}
+	all, err := list(r.Context())
+	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(key, sb.Config.Key) }), err
 }
 
 // Seen is Sandbox for a handler that finds the sandbox itself: for a key that sees all,

@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/origin"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -39,7 +38,7 @@ func (s *server) listV1(c *call) (reply, error) {
 	if q.metadata, err = parseMetadata(params.Get("metadata")); err != nil {
 		return reply{}, err
 	}
-	all, err := s.seen(c)
+	all, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
 	if err != nil {
 		return reply{}, err
 	}
@@ -56,7 +55,7 @@ func (s *server) listV2(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	all, err := s.seen(c)
+	all, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
 	if err != nil {
 		return reply{}, err
 	}
@@ -67,16 +66,6 @@ func (s *server) listV2(c *call) (reply, error) {
 		header.Set("X-Next-Token", cursorAt(q.order, page[len(page)-1]).token())
 	}
 	return reply{Status: http.StatusOK, Header: header, Body: s.listedViews(page)}, nil
-}
-
-// seen returns the sandboxes that there are for the key of the call, in any
-// order.
-func (s *server) seen(c *call) ([]store.Sandbox, error) {
-	if err := httpapi.AwaitTurn(c.r, c.key.ID); err != nil {
-		return nil, err
-	}
-	all, err := s.Sandboxes.List(c.r.Context())
-	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) }), err
 }
 
 func queryOf(r *http.Request) (url.Values, error) {

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/audit"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -34,11 +34,7 @@ func health(s *server, c *call) (any, error) {
 // visible returns the sandboxes that have not ended and that the key sees, oldest
 // first.
 func (s *server) visible(c *call) ([]store.Sandbox, error) {
-	if err := httpapi.AwaitTurn(c.r, c.key.ID); err != nil {
-		return nil, err
-	}
-	all, err := s.Sandboxes.List(c.ctx)
-	all = slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) })
+	all, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
 	slices.SortFunc(all, func(a, b store.Sandbox) int {
 		return cmp.Or(a.Record.CreatedAt.Compare(b.Record.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})

@@ -10,9 +10,8 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
-	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/origin"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -173,14 +172,11 @@ func (s *server) list(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if err := httpapi.AwaitTurn(c.r, c.key.ID); err != nil {
-		return reply{}, err
-	}
-	every, err := s.Sandboxes.List(c.r.Context())
+	every, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
 	if err != nil {
 		return reply{}, err
 	}
-	every = slices.DeleteFunc(every, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) || !want(sb) })
+	every = slices.DeleteFunc(every, func(sb store.Sandbox) bool { return !want(sb) })
 	slices.SortFunc(every, func(a, b store.Sandbox) int {
 		return cmp.Or(b.Record.CreatedAt.Compare(a.Record.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})

@@ -12,9 +12,8 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
-	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/origin"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -125,14 +124,10 @@ func (s *server) list(c *call) (reply, error) {
 		return reply{}, err
 	}
 	f.key = c.key.ID
-	if err := httpapi.AwaitTurn(c.r, c.key.ID); err != nil {
-		return reply{}, err
-	}
-	all, err := s.Sandboxes.All(c.r.Context())
+	all, err := dialect.Sandboxes(c.r, s.Sandboxes.All, c.key)
 	if err != nil {
 		return reply{}, err
 	}
-	all = slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(c.key, sb.Config.Key) })
 	page, more := f.page(all, int(limit))
 	views := s.views(c.r.Context(), page...)
 	v := listView{Sandboxes: views[:fitting(views)], Counts: f.counts(all)}
