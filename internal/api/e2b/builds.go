@@ -309,19 +309,15 @@ const maxLines = 100
 
 // buildStatus tells how far a build is, with its log from an offset on.
 func buildStatus(s *server, c *call) (reply, error) {
-	params, err := queryOf(c.r)
+	offset, err := parseCount(c.query, "logsOffset", 0, 0, 1<<30)
 	if err != nil {
 		return reply{}, err
 	}
-	offset, err := parseCount(params, "logsOffset", 0, 0, 1<<30)
+	limit, err := parseCount(c.query, "limit", maxLines, 1, maxLines)
 	if err != nil {
 		return reply{}, err
 	}
-	limit, err := parseCount(params, "limit", maxLines, 1, maxLines)
-	if err != nil {
-		return reply{}, err
-	}
-	level, err := parseLevel(params)
+	level, err := parseLevel(c.query)
 	if err != nil {
 		return reply{}, err
 	}
@@ -374,19 +370,15 @@ func viewLines(lines []journal.Line) []lineView {
 // buildLogs gives the lines of the log of a build by their time, the oldest first if
 // nothing is said. A client may say where E2B keeps them; here they are in one place.
 func buildLogs(s *server, c *call) (reply, error) {
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	q, err := parseLogQuery(params)
+	q, err := parseLogQuery(c.query)
 	if err == nil {
-		q.limit, err = parseCount(params, "limit", maxLines, 1, maxLines)
+		q.limit, err = parseCount(c.query, "limit", maxLines, 1, maxLines)
 	}
 	if err != nil {
 		return reply{}, err
 	}
-	q.backward = q.backward && params.Has("direction")
-	if source := params.Get("source"); source != "" && source != "temporary" && source != "persistent" {
+	q.backward = q.backward && c.query.Has("direction")
+	if source := c.query.Get("source"); source != "" && source != "temporary" && source != "persistent" {
 		return reply{}, badRequest(`"source" must be temporary or persistent`)
 	}
 	t, err := built(s, c)
@@ -463,9 +455,8 @@ func (u uploadAddress) may(s *server) (store.Key, error) {
 
 // putFiles takes the files of a step. Who may send them is in the address.
 func putFiles(s *server, c *call) (reply, error) {
-	query := c.r.URL.Query()
-	u := uploadAddress{key: query.Get("key"), template: c.params["templateID"], hash: c.params["hash"], given: query.Get("given")}
-	given, err := u.check(s, query.Get("signature"))
+	u := uploadAddress{key: c.query.Get("key"), template: c.params["templateID"], hash: c.params["hash"], given: c.query.Get("given")}
+	given, err := u.check(s, c.query.Get("signature"))
 	if err != nil {
 		return reply{}, err
 	}

@@ -223,11 +223,7 @@ func (s *server) sandboxEvents(c *call) (reply, error) {
 }
 
 func (s *server) listEvents(c *call, sandbox string) (reply, error) {
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	q, err := parseEventQuery(params)
+	q, err := parseEventQuery(c.query)
 	if err != nil {
 		return reply{}, err
 	}

@@ -30,14 +30,11 @@ type listQuery struct {
 
 // listV1 is the old list: what runs, newest first, in one piece.
 func (s *server) listV1(c *call) (reply, error) {
-	params, err := queryOf(c.r)
+	metadata, err := parseMetadata(c.query.Get("metadata"))
 	if err != nil {
 		return reply{}, err
 	}
-	q := listQuery{order: descending, states: []string{stateRunning}}
-	if q.metadata, err = parseMetadata(params.Get("metadata")); err != nil {
-		return reply{}, err
-	}
+	q := listQuery{order: descending, states: []string{stateRunning}, metadata: metadata}
 	all, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
 	if err != nil {
 		return reply{}, err
@@ -47,11 +44,7 @@ func (s *server) listV1(c *call) (reply, error) {
 
 // listV2 is the list in pages.
 func (s *server) listV2(c *call) (reply, error) {
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	q, err := parseListQuery(params)
+	q, err := parseListQuery(c.query)
 	if err != nil {
 		return reply{}, err
 	}
@@ -68,20 +61,9 @@ func (s *server) listV2(c *call) (reply, error) {
 	return reply{Status: http.StatusOK, Header: header, Body: s.listedViews(page)}, nil
 }
 
-func queryOf(r *http.Request) (url.Values, error) {
-	params, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, badRequest("the query string is malformed")
-	}
-	return params, nil
-}
-
-// pageOf returns the query of a list, and how long a page of it may be.
-func pageOf(r *http.Request) (params url.Values, limit int, err error) {
-	if params, err = queryOf(r); err == nil {
-		limit, err = parseCount(params, "limit", maxPage, 1, maxPage)
-	}
-	return params, limit, err
+// pageLimit returns how long a page of a list may be.
+func pageLimit(params url.Values) (int, error) {
+	return parseCount(params, "limit", maxPage, 1, maxPage)
 }
 
 // parseListQuery judges the parameters. An empty one is absent: that is how
@@ -102,7 +84,7 @@ func parseListQuery(params url.Values) (q listQuery, err error) {
 	if q.template, err = parseTemplateFilter(params.Get("template")); err != nil {
 		return q, err
 	}
-	if q.limit, err = parseCount(params, "limit", maxPage, 1, maxPage); err != nil {
+	if q.limit, err = pageLimit(params); err != nil {
 		return q, err
 	}
 	if token := params.Get("nextToken"); token != "" {

@@ -176,11 +176,7 @@ func (s *server) log(c *call, parse func(url.Values) (logQuery, error)) ([]journ
 	if err != nil {
 		return nil, err
 	}
-	params, err := queryOf(c.r)
-	if err != nil {
-		return nil, err
-	}
-	q, err := parse(params)
+	q, err := parse(c.query)
 	if err != nil {
 		return nil, err
 	}

@@ -46,11 +46,7 @@ func (s *server) metrics(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	from, to, err := parseRange(params)
+	from, to, err := parseRange(c.query)
 	if err != nil {
 		return reply{}, err
 	}
@@ -106,11 +102,7 @@ func parseInteger(params url.Values, name string, most int64, what string) (int6
 // lastMetrics leaves out sandboxes that are not there for the key, and those that
 // have not been measured yet.
 func (s *server) lastMetrics(c *call) (reply, error) {
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	ids := strings.Split(strings.Join(params["sandbox_ids"], ","), ",")
+	ids := strings.Split(strings.Join(c.query["sandbox_ids"], ","), ",")
 	ids = slices.DeleteFunc(ids, func(id string) bool { return id == "" })
 	if len(ids) == 0 || len(ids) > maxPage {
 		return reply{}, badRequest(`"sandbox_ids" must name 1 to %d sandboxes, joined by commas`, maxPage)
@@ -141,7 +133,7 @@ type fleetView struct {
 }
 
 func (s *server) fleetMetrics(c *call) (reply, error) {
-	samples, _, err := s.fleet(c)
+	samples, err := s.fleet(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -167,12 +159,12 @@ type peakView struct {
 // fleetPeak answers with a zero at the epoch if nothing was measured in the
 // time.
 func (s *server) fleetPeak(c *call) (reply, error) {
-	samples, params, err := s.fleet(c)
+	samples, err := s.fleet(c)
 	if err != nil {
 		return reply{}, err
 	}
 	value := func(f usage.FleetSample) float64 { return float64(f.Running) }
-	switch params.Get("metric") {
+	switch c.query.Get("metric") {
 	case concurrentSandboxes:
 	case sandboxStartRate:
 		value = func(f usage.FleetSample) float64 { return f.StartsRate }
@@ -186,14 +178,10 @@ func (s *server) fleetPeak(c *call) (reply, error) {
 	return reply{Status: http.StatusOK, Body: peakView{httpapi.Timestamp(peak.At), peak.At.Unix(), value(peak)}}, nil
 }
 
-func (s *server) fleet(c *call) ([]usage.FleetSample, url.Values, error) {
-	params, err := queryOf(c.r)
+func (s *server) fleet(c *call) ([]usage.FleetSample, error) {
+	from, to, err := parseRange(c.query)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	from, to, err := parseRange(params)
-	if err != nil {
-		return nil, nil, err
-	}
-	return s.Sandboxes.Fleet(c.r.Context(), from, to), params, nil
+	return s.Sandboxes.Fleet(c.r.Context(), from, to), nil
 }

@@ -62,6 +62,9 @@ func TestMetricsRange(t *testing.T) {
 	for _, query := range []string{"?start=x", "?end=1.5", "?start=-1", "?start=2&end=1", "?end=999999999999", "?start=%zz"} {
 		w.do("GET", "/sandboxes/"+id+"/metrics"+query, "").fails(http.StatusBadRequest, "invalid_request", "")
 	}
+	for path, status := range map[string]int{"/sandboxes/" + id: http.StatusBadRequest, "/sandboxes/inobody/metrics": http.StatusNotFound, "/templates": http.StatusBadRequest} {
+		w.do("GET", path+"?start=%zz", "").fails(status, "", "")
+	}
 }
 
 func TestLastMetrics(t *testing.T) {

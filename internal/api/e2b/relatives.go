@@ -141,11 +141,7 @@ func (q pageQuery) asksTemplate(sb store.Sandbox) bool {
 // eventsInPage answers with a page of the events that a time, a sandbox, a template
 // and names pick out, and how many there are.
 func eventsInPage(s *server, c *call) (reply, error) {
-	params, err := queryOf(c.r)
-	if err != nil {
-		return reply{}, err
-	}
-	q, err := parsePageQuery(params)
+	q, err := parsePageQuery(c.query)
 	if err != nil {
 		return reply{}, err
 	}

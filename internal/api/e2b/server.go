@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
@@ -174,6 +175,7 @@ type call struct {
 	sandbox string            // the sandbox that the path names, if it names one
 	key     store.Key         // whose call it is; none of an open route
 	actor   string            // who asks, for the record
+	query   url.Values
 	words   map[string]body.Said
 	sent    []byte       // the body, of which words are what it says
 	log     *slog.Logger // says which route and sandbox
@@ -205,7 +207,7 @@ func (s *server) dispatch(c *call) (_ reply, err error) {
 			return reply{}, err
 		}
 	}
-	if c.words, c.sent, err = c.route.reads.Read(c.w, c.r, c.key.ID); err != nil {
+	if err := c.read(); err != nil {
 		if c.sandbox != "" {
 			err = s.ifKnown(c, err)
 		}
@@ -214,6 +216,15 @@ func (s *server) dispatch(c *call) (_ reply, err error) {
 	rep, err := c.route.handle(s, c)
 	rep.Holder = c.key.ID
 	return rep, err
+}
+
+// read reads the query, and the body by what the table says of the route.
+func (c *call) read() (err error) {
+	if c.query, err = url.ParseQuery(c.r.URL.RawQuery); err != nil {
+		return badRequest("the query string is malformed")
+	}
+	c.words, c.sent, err = c.route.reads.Read(c.w, c.r, c.key.ID)
+	return err
 }
 
 // names takes down which sandbox the call is about.

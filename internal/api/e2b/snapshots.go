@@ -96,19 +96,19 @@ func createSnapshot(s *server, c *call) (reply, error) {
 
 // listSnapshots answers with a page of the snapshots, newest first.
 func listSnapshots(s *server, c *call) (reply, error) {
-	params, limit, err := pageOf(c.r)
+	limit, err := pageLimit(c.query)
 	if err != nil {
 		return reply{}, err
 	}
 	var after *cursor
-	if token := params.Get("nextToken"); token != "" {
+	if token := c.query.Get("nextToken"); token != "" {
 		at, err := parseToken(token, descending)
 		if err != nil {
 			return reply{}, err
 		}
 		after = &at
 	}
-	sandbox := params.Get("sandboxID")
+	sandbox := c.query.Get("sandboxID")
 	if id, err := parseSandboxID(sandbox); err == nil {
 		sandbox = id
 	}
@@ -121,7 +121,7 @@ func listSnapshots(s *server, c *call) (reply, error) {
 	for _, snap := range all {
 		at := cursor{order: descending, startedAt: micros(snap.CreatedAt), id: snap.ID}
 		if after != nil && at.compare(*after) <= 0 || !auth.Sees(c.key, snap.Key) ||
-			sandbox != "" && sandbox != snap.Sandbox || !isCalled(snap, params.Get("name")) {
+			sandbox != "" && sandbox != snap.Sandbox || !isCalled(snap, c.query.Get("name")) {
 			continue
 		}
 		if len(views) == limit {

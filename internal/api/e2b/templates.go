@@ -72,11 +72,11 @@ func (s *server) templates(c *call) (reply, error) {
 
 // pageOfTemplates lists them by their ids, in pages.
 func pageOfTemplates(s *server, c *call) (reply, error) {
-	params, limit, err := pageOf(c.r)
+	limit, err := pageLimit(c.query)
 	if err != nil {
 		return reply{}, err
 	}
-	after, err := base64.RawURLEncoding.DecodeString(params.Get("nextToken"))
+	after, err := base64.RawURLEncoding.DecodeString(c.query.Get("nextToken"))
 	if err != nil {
 		return reply{}, badRequest("nextToken is none that this server gave")
 	}

@@ -146,7 +146,7 @@ type deliveryView struct {
 }
 
 func (s *server) deliveries(c *call) (reply, error) {
-	_, limit, err := pageOf(c.r)
+	limit, err := pageLimit(c.query)
 	if err != nil {
 		return reply{}, err
 	}
