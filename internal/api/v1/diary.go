@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
@@ -143,12 +143,12 @@ func fleetUsage(s *server, c *call) (reply, error) {
 	if len(ids) > maxPage {
 		return reply{}, body.Invalid("%q has %d ids; %d are allowed", sandboxParam, len(ids), maxPage).With("field", sandboxParam)
 	}
-	all, err := s.Sandboxes.All(c.r.Context())
+	all, err := dialect.Sandboxes(c.r, s.Sandboxes.All, c.key)
 	if err != nil {
 		return reply{}, err
 	}
 	all = slices.DeleteFunc(all, func(sb store.Sandbox) bool {
-		return !auth.Sees(c.key, sb.Config.Key) || sb.Record.State == lifecycle.Terminated || ids != nil && !slices.Contains(ids, sb.ID)
+		return sb.Record.State == lifecycle.Terminated || ids != nil && !slices.Contains(ids, sb.ID)
 	})
 	slices.SortFunc(all, func(a, b store.Sandbox) int { return placeOf(&a).compare(placeOf(&b)) })
 	v := usageView{Sandboxes: make([]usedView, len(all))}

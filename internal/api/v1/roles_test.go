@@ -95,13 +95,15 @@ func TestListHasWhatTheKeySees(t *testing.T) {
 	for key, want := range map[string][]string{
 		goodKey: {own, other}, apitest.FullKey: {own, other}, apitest.ReadKey: {own, other}, apitest.OwnKey: {own},
 	} {
-		var got []string
-		for _, sb := range list(w.DoAs(key, "GET", base, "").Is(http.StatusOK).Object()["sandboxes"]) {
-			got = append(got, sb["id"].(string))
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			t.Errorf("%s lists %v, want %v", key[:6], got, want)
+		for path, id := range map[string]string{base: "id", "/v1/usage": "sandbox"} {
+			var got []string
+			for _, sb := range list(w.DoAs(key, "GET", path, "").Is(http.StatusOK).Object()["sandboxes"]) {
+				got = append(got, sb[id].(string))
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s lists %v at %s, want %v", key[:6], got, path, want)
+			}
 		}
 	}
 }
