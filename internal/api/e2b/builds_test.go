@@ -357,6 +357,7 @@ func TestBuiltTemplateIsShownAndDeleted(t *testing.T) {
 	}
 	w.do("POST", "/templates/tags", `{"target":"a","tags":["x"]}`).fails(http.StatusNotFound, "template_tag_not_found", "")
 	w.do("DELETE", "/templates/tags", `{"name":"a","tags":["default"]}`).fails(http.StatusBadRequest, "template_tag_fixed", "")
+	w.do("DELETE", "/templates/a:default", "").fails(http.StatusBadRequest, "template_tag_fixed", "")
 	w.do("DELETE", "/templates/tags", `{"name":"a","tags":[]}`).fails(http.StatusBadRequest, "", "tags")
 	for _, tag := range []string{":x", "b:x"} {
 		w.do("POST", "/templates/tags", `{"target":"a","tags":["`+tag+`"]}`).fails(http.StatusBadRequest, "", tag)

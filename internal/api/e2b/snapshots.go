@@ -10,6 +10,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -150,6 +151,9 @@ func isCalled(snap store.Snapshot, filter string) bool {
 func deleteTemplate(s *server, c *call) (reply, error) {
 	ref := origin.Ref(c.params["templateID"])
 	built, tag, err := s.origins.Built(c.key, ref)
+	if err == nil && origin.Named(c.params["templateID"], tag) == build.DefaultTag {
+		return noContent, s.Builds.Untag(c.r.Context(), built.ID, []string{build.DefaultTag}) // which refuses it
+	}
 	if err == nil && tag == "" {
 		return noContent, s.Builds.Delete(c.r.Context(), built.ID)
 	}

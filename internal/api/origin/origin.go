@@ -71,6 +71,15 @@ func Ref(text string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(ref, Namespace+"/"), DefaultTag)
 }
 
+// Named returns the tag of a built template that a client has named in full, of which
+// Built has told a tag: a template with its default tag is not all of the template.
+func Named(text, tag string) string {
+	if strings.HasSuffix(strings.ToLower(strings.TrimSpace(text)), DefaultTag) {
+		return build.DefaultTag
+	}
+	return tag
+}
+
 // Snapshot returns a snapshot that the key sees: one of its own by name, any by id. The
 // results of builds are among them, also by the id of their template and a tag. For the
 // key there is no other.

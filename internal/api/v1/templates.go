@@ -14,7 +14,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/auth"
-	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
@@ -230,10 +229,7 @@ func setTemplate(s *server, c *call) (reply, error) {
 func removeTemplate(s *server, c *call) (reply, error) {
 	err := orBuilt(s.Templates.RemoveTemplate(templateOf(c), c.actor), func() error {
 		t, tag, err := built(s, c.key, templateOf(c))
-		// A name without a tag is the whole template; one with the default tag is not.
-		if strings.HasSuffix(strings.ToLower(templateOf(c)), origin.DefaultTag) {
-			tag = build.DefaultTag
-		}
+		tag = origin.Named(templateOf(c), tag)
 		switch {
 		case err != nil:
 			return err
