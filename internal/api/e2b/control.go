@@ -66,11 +66,6 @@ func (s *server) connectV1(c *call) (reply, error) {
 	if !given {
 		timeout = sb.Record.Settings.Timeout
 	}
-	if given {
-		if err := s.grants(timeout); err != nil {
-			return reply{}, err
-		}
-	}
 	return s.connect(c, sb, c.words, timeout)
 }
 
@@ -136,9 +131,6 @@ func (s *server) setTimeout(c *call) (reply, error) {
 	if !given {
 		return reply{}, badRequest(`"timeout" is required`)
 	}
-	if err := s.grants(timeout); err != nil {
-		return reply{}, err
-	}
 	_, err := s.Sandboxes.SetTimeout(c.r.Context(), c.sandbox, timeout, c.actor)
 	return noContent, notRunningIsNotFound(err)
 }
@@ -149,9 +141,6 @@ func (s *server) refresh(c *call) (reply, error) {
 		return reply{}, badRequest(`"duration" must be between 0 and %d seconds`, int(maxRefresh.Seconds()))
 	}
 	d = max(d, minRefresh)
-	if err := s.grants(d); err != nil {
-		return reply{}, err
-	}
 	_, err := s.Sandboxes.Refresh(c.r.Context(), c.sandbox, d, c.actor)
 	return noContent, notRunningIsNotFound(err)
 }

@@ -22,19 +22,19 @@ var exceptions = map[string]int{
 
 // Values of error_code that begin here. The others are errdef codes.
 const (
-	codeInvalidRequest  = "invalid_request"
-	codeBodyTooLarge    = "body_too_large"
-	codeBodyTimedOut    = "body_timed_out"
-	codeTimeoutTooLarge = "timeout_too_large"
-	codeNotSupported    = "not_supported"
-	codeInternal        = "internal_server_error"
-	codeTimedOut        = "timed_out"
-	codeCanceled        = "canceled"
-	codeMethod          = "method_not_allowed"
+	codeInvalidRequest = "invalid_request"
+	codeBodyTooLarge   = "body_too_large"
+	codeBodyTimedOut   = "body_timed_out"
+	codeNotSupported   = "not_supported"
+	codeInternal       = "internal_server_error"
+	codeTimedOut       = "timed_out"
+	codeCanceled       = "canceled"
+	codeMethod         = "method_not_allowed"
 
 	codeTemplateNotFound = "template_not_found"     // of Sandboxes.Create
 	codeSandboxNotFound  = "sandbox_not_found"      // of Sandboxes: nothing more is known
 	codeNotRunning       = "not_running"            // of Sandboxes.SetTimeout and Refresh
+	codeTimeoutTooLarge  = "timeout_too_large"      // of Sandboxes, and of Snapshots.Fork
 	codeTooMany          = "too_many_sandboxes"     // of Sandboxes.Create, as of all that wakes one
 	codeKeyReused        = "idempotency_key_reused" // of Sandboxes.Create
 	codeVolumeExists     = "volume_exists"          // of Volumes.CreateVolume
@@ -96,6 +96,9 @@ func (c *call) translate(err error) *failure {
 	f := &failure{Code: cmp.Or(exceptions[e.Code], errdef.Status(e)), Message: e.Error(), ErrorCode: e.Code, Header: dialect.Allowed(e)}
 	if most, ok := e.Context["allowed"]; ok && (e.Code == codeTooMany || e.Context["limit"] == "maxRunning") {
 		f.Message = fmt.Sprintf("you have reached the maximum number of concurrent E2B sandboxes (%v): %v", most, e) // clients look for that
+	}
+	if message, ok := aboveCeiling(e); ok {
+		f.Message = message
 	}
 	switch {
 	case e.Class == errdef.Unsupported:

@@ -47,6 +47,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	for _, c := range change {
 		c(&o)
 	}
+	w.Fake.Limit = o.MaxTimeout
 	w.HTTP = New(o)
 	return w
 }

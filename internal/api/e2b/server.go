@@ -129,8 +129,8 @@ type Options struct {
 	Sign func(purpose, text string) string // required
 	Auth Authenticator                     // required
 	Keys Keys                              // required
-	// MaxTimeout is the longest timeout that is granted. A longer one is
-	// refused. Zero means that there is no bound.
+	// MaxTimeout is the longest timeout that Sandboxes grants, to tell clients of.
+	// Zero means that there is no bound.
 	MaxTimeout time.Duration
 	// DefaultTimeout is that of sandboxes that are created or woken without one,
 	// supervisor.Unlimited for none. Zero means what E2B gives: 15 s in the first

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
@@ -55,7 +55,7 @@ var (
 	anyTimeout = body.Option{Name: "timeoutSeconds", Spelled: startTimeout.Spelled[:3]}
 )
 
-// startsWith judges the timeout of a call that starts a sandbox. It is
+// startsWith returns the timeout of a call that starts a sandbox. It is
 // supervisor.Unlimited for no limit.
 func (s *server) startsWith(words map[string]body.Said, otherwise time.Duration) (time.Duration, error) {
 	d, given := said[time.Duration](words, "timeoutSeconds")
@@ -65,20 +65,21 @@ func (s *server) startsWith(words map[string]body.Said, otherwise time.Duration)
 	if d == 0 {
 		return 0, badRequest("Timeout must be greater than 0")
 	}
-	return d, s.grants(d)
+	return d, nil
 }
 
-// grants refuses what is above the ceiling; nothing is ever clamped, also not
-// where E2B's service does.
-func (s *server) grants(d time.Duration) error {
-	if s.MaxTimeout == 0 || d >= 0 && d <= s.MaxTimeout {
-		return nil
+// aboveCeiling says in E2B's words that a timeout is above the server's limit. A
+// field that is too large for every server has words of its own.
+func aboveCeiling(e *errdef.Error) (message string, ok bool) {
+	most, ok := e.Context["allowedSeconds"].(float64)
+	if _, named := e.Context["field"]; !ok || named || e.Code != codeTimeoutTooLarge {
+		return "", false
 	}
 	asked := "no limit"
-	if d != supervisor.Unlimited {
-		asked = strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
+	if seconds, ok := e.Context["requestedSeconds"].(float64); ok {
+		asked = strconv.FormatFloat(seconds, 'f', -1, 64) + " s"
 	}
-	return fail(http.StatusBadRequest, codeTimeoutTooLarge, "Timeout cannot be greater than %s (requested %s)", length(s.MaxTimeout), asked)
+	return fmt.Sprintf("Timeout cannot be greater than %s (requested %s)", length(time.Duration(most*float64(time.Second))), asked), true
 }
 
 // defaultTimeout is that of sandboxes for which a client names none: the
