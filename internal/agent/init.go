@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,10 +74,8 @@ func readInit(w http.ResponseWriter, r *http.Request) (*agentapi.InitRequest, er
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(req); err != nil && err != io.EOF {
 		return nil, faultf(invalid, "body of /init: %w", err)
 	}
-	for k, v := range req.EnvVars {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.Contains(v, "\x00") {
-			return nil, faultf(invalid, "body of /init: %q is no environment variable", k)
-		}
+	if bad := agentapi.BadVariable(req.EnvVars); bad != "" {
+		return nil, faultf(invalid, "body of /init has %s", bad)
 	}
 	return req, nil
 }

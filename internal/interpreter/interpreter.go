@@ -205,10 +205,8 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) error {
 	if body.Code == nil {
 		return failf(http.StatusUnprocessableEntity, "code: field required")
 	}
-	for name, value := range body.EnvVars {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return failf(http.StatusUnprocessableEntity, "env_vars: %q is no environment variable", name)
-		}
+	if bad := agentapi.BadVariable(body.EnvVars); bad != "" {
+		return failf(http.StatusUnprocessableEntity, "env_vars has %s", bad)
 	}
 	c, err := s.contextOf(body)
 	if err != nil {

@@ -35,7 +35,7 @@ func TestAnswers(t *testing.T) {
 		{"code that is no text", "POST", "/execute", object{"code": 1}, 422,
 			`{"detail":"body: json: cannot unmarshal number into Go struct field executeRequest.code of type string"}`},
 		{"no JSON", "POST", "/execute", "nothing", 422, `{"detail":"body: invalid character 'o' in literal null (expecting 'u')"}`},
-		{"no variable", "POST", "/execute", object{"code": "1", "env_vars": object{"a=b": "c"}}, 422, `{"detail":"env_vars: \"a=b\" is no environment variable"}`},
+		{"no variable", "POST", "/execute", object{"code": "1", "env_vars": object{"a=b": "c"}}, 422, `{"detail":"env_vars has a name that no variable can have: \"a=b\""}`},
 		{"R", "POST", "/execute", object{"code": "1", "language": " R "}, 500,
 			"language 'r' is not supported here: it needs R with IRkernel; there are python, javascript, typescript and bash"},
 		{"Java", "POST", "/contexts", object{"language": "java"}, 500,

@@ -389,8 +389,11 @@ func TestImportRefusesWhatCannotRunHere(t *testing.T) {
 		"other image": {func(m *bundle.Manifest) {
 			m.Needs.Template, m.Config.Alias, m.Config.Image = "other", "test", "sha256:0"
 		}, "cannot_run_here", "cannot_run_here"},
-		"limits":     {func(m *bundle.Manifest) { m.Config.Limits.PIDs = 1 }, "limit_out_of_range", "limit_out_of_range"},
-		"timeout":    {func(m *bundle.Manifest) { m.Settings.Timeout = 1000 * time.Hour }, "timeout_too_large", "timeout_too_large"},
+		"limits":  {func(m *bundle.Manifest) { m.Config.Limits.PIDs = 1 }, "limit_out_of_range", "limit_out_of_range"},
+		"timeout": {func(m *bundle.Manifest) { m.Settings.Timeout = 1000 * time.Hour }, "timeout_too_large", "timeout_too_large"},
+		"hook": {func(m *bundle.Manifest) {
+			m.Config.Hooks.PrePause.Command, m.Config.Hooks.PrePause.Budget = "a", time.Hour
+		}, "timeout_too_large", "timeout_too_large"},
 		"lifetime":   {func(m *bundle.Manifest) { m.Settings.MaxLifetime = time.Nanosecond }, "lifetime_over", "lifetime_over"},
 		"settings":   {func(m *bundle.Manifest) { m.Settings.OnTimeout = "dance" }, "action_invalid", "action_invalid"},
 		"size":       {func(m *bundle.Manifest) { m.Layers[0].Bytes = 1 << 49 }, "disk_full", "disk_full"},

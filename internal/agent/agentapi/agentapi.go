@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/client/agentpb"
@@ -140,4 +141,18 @@ func Sign(path, operation, user, token string, expiration *int64) string {
 	}
 	sum := sha256.Sum256([]byte(text))
 	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
+}
+
+// BadVariable says what keeps an environment from being given to a process,
+// or returns "".
+func BadVariable(env map[string]string) string {
+	for name, value := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return "a name that no variable can have: " + strconv.Quote(name)
+		}
+		if strings.Contains(value, "\x00") {
+			return "a NUL character in the value of " + strconv.Quote(name)
+		}
+	}
+	return ""
 }

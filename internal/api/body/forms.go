@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -30,11 +31,8 @@ type Form struct {
 // maxDuration bounds every duration: time itself ends after 292 years.
 const maxDuration = 100 * 365 * 24 * time.Hour
 
-// The bounds of a hook's time.
-const (
-	defaultHookBudget = 5 * time.Second
-	maxHookBudget     = 30 * time.Second
-)
+// defaultHookBudget is the time of a hook of which none is said.
+const defaultHookBudget = 5 * time.Second
 
 // The forms of values. Two values of one option are the same if they are
 // reflect.DeepEqual.
@@ -70,7 +68,7 @@ var (
 	AsFlag       = Form{"a boolean", Schema{"type": "boolean"}, choice(true, false)}
 	AsRefresh    = Form{`a boolean, or "requests"`, RefreshSchema, readRefresh}
 	AsText       = Form{"a string", Schema{"type": "string"}, readText}
-	AsName       = Form{"a name for a sandbox", Schema{"type": "string", "maxLength": names.Most, "pattern": names.Form}, readName}
+	AsName       = Form{"a name for a sandbox", Schema{"type": "string", "maxLength": names.Most, "pattern": names.Form}, readText}
 	AsTexts      = Form{"an object with string values", MapOf(Schema{"type": "string"}), readTexts}
 	AsVars       = Form{"an object of environment variables", MapOf(Schema{"type": "string"}), readVariables}
 	AsTemplate   = Form{httpapi.TemplateForms, Schema{"type": "string"}, readTemplate}
@@ -160,14 +158,6 @@ func readText(path string, raw []byte) (any, error) {
 	return text, nil
 }
 
-func readName(path string, raw []byte) (any, error) {
-	name, err := readText(path, raw)
-	if err != nil {
-		return nil, err
-	}
-	return name, names.Check(name.(string))
-}
-
 // choice reads a boolean as one of two values.
 func choice[T any](ifTrue, ifFalse T) func(path string, raw []byte) (any, error) {
 	return func(path string, raw []byte) (any, error) {
@@ -255,7 +245,7 @@ func readVariables(path string, raw []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if bad := httpapi.BadVariable(vars.(map[string]string)); bad != "" {
+	if bad := agentapi.BadVariable(vars.(map[string]string)); bad != "" {
 		return nil, Invalid("%q has %s", path, bad).With("field", path)
 	}
 	return vars, nil
@@ -278,9 +268,6 @@ func readPorts(path string, raw []byte) (any, error) {
 	list, err := distinct(path, raw)
 	if err != nil {
 		return nil, err
-	}
-	if len(list) > store.MaxPortRules {
-		return nil, Invalid("%q has %d rules", path, len(list)).WithRemedy("use %d at most", store.MaxPortRules).With("field", path)
 	}
 	ports := store.Ports{}
 	for _, m := range list {
@@ -431,14 +418,6 @@ func readHook(path string, raw []byte) (store.Hook, error) {
 		default:
 			return hook, UnknownField(at, m.name, []string{"command", "timeoutSeconds"})
 		}
-	}
-	switch {
-	case strings.TrimSpace(hook.Command) == "" || strings.Contains(hook.Command, "\x00"):
-		return hook, Invalid("%q must be a command", path+".command").With("field", path+".command")
-	case hook.Budget > maxHookBudget:
-		return hook, errdef.New(errdef.Invalid, "timeout_too_large", "%q may take %s at most (requested %s)", path, maxHookBudget, hook.Budget).
-			WithRemedy("do less in the hook").With("field", path+".timeoutSeconds").
-			With("requestedSeconds", hook.Budget.Seconds()).With("allowedSeconds", maxHookBudget.Seconds())
 	}
 	return hook, nil
 }

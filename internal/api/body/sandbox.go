@@ -10,7 +10,7 @@ import (
 
 // Create puts what a body says of a new sandbox over what holds otherwise. All
 // that was said counts, also where it says no limit.
-func Create(words map[string]Said, req *supervisor.CreateRequest) error {
+func Create(words map[string]Said, req *supervisor.CreateRequest) {
 	for _, o := range Options {
 		if w, ok := words[o.Name]; ok {
 			o.Create(req, w.Value)
@@ -20,11 +20,6 @@ func Create(words map[string]Said, req *supervisor.CreateRequest) error {
 	if _, said := words["secure"]; req.Config.PrivatePorts && !said {
 		req.Config.Secure = true // CubeSandbox's client asks for the one alone
 	}
-	if req.Config.PrivatePorts && !req.Config.Secure {
-		return Invalid(`"allowPublicTraffic": false needs "secure": true`).
-			WithRemedy("make the sandbox secure: who may talk to its agent reaches its ports anyway")
-	}
-	return nil
 }
 
 // Change returns what a body says of a sandbox that there is, apart from its

@@ -56,9 +56,7 @@ func (s *server) createRequest(words map[string]body.Said, as store.Config, othe
 	if err != nil {
 		return req, err
 	}
-	if err := body.Create(words, &req); err != nil {
-		return req, err
-	}
+	body.Create(words, &req)
 	req.Settings.Timeout = max(timeout, 0) // of settings, zero is no limit
 	req.Config.Metadata, req.Config.Env = orNoTexts(req.Config.Metadata), orNoTexts(req.Config.Env)
 	req.Config.AllowOut, req.Config.DenyOut = orNone(req.Config.AllowOut), orNone(req.Config.DenyOut)

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"regexp"
-	"strconv"
 	"strings"
 )
 
@@ -21,18 +20,4 @@ func Template(text string) (string, bool) {
 		return "", false
 	}
 	return strings.TrimSuffix(ref, ":default"), true
-}
-
-// BadVariable says what keeps an environment from being given to a process,
-// or returns "".
-func BadVariable(env map[string]string) string {
-	for name, value := range env {
-		if name == "" || strings.ContainsAny(name, "=\x00") {
-			return "a name that no variable can have: " + strconv.Quote(name)
-		}
-		if strings.Contains(value, "\x00") {
-			return "a NUL character in the value of " + strconv.Quote(name)
-		}
-	}
-	return ""
 }

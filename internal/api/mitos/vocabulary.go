@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/body"
-	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
@@ -190,7 +190,7 @@ func readEnv(path string, raw []byte) (any, error) {
 		}
 		env[*v.Key] = v.Value
 	}
-	if bad := httpapi.BadVariable(env); bad != "" {
+	if bad := agentapi.BadVariable(env); bad != "" {
 		return nil, body.Invalid("%q has %s", path, bad).With("field", path)
 	}
 	return env, nil

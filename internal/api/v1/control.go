@@ -42,7 +42,8 @@ func (s *server) createRequest(words map[string]body.Said) (supervisor.CreateReq
 	if _, both := words["template"]; both && req.Snapshot != "" {
 		return req, body.Invalid("a sandbox starts from a template or from a snapshot, and both are given").With("field", "snapshot").WithRemedy("leave one of them out")
 	}
-	return req, body.Create(words, &req)
+	body.Create(words, &req)
+	return req, nil
 }
 
 func (s *server) get(c *call) (reply, error) {

@@ -216,7 +216,7 @@ func TestCreateRefuses(t *testing.T) {
 		"path with a query":        {`{"ports":{"80/a?b":"wake"}}`, 400, "port_invalid", `"80/a?b"`, "without a query"},
 		"path with dots":           {`{"ports":{"80/a/../b":"wake"}}`, 400, "port_invalid", `"80/a/../b"`, "80/b"},
 		"two policies of a path":   {`{"ports":{"80/a":"wake","80/a/":"keep"}}`, 400, "invalid_request", "both wake and keep", "one of them"},
-		"too many rules":           {`{"ports":{` + rules(101) + `}}`, 400, "invalid_request", "101 rules", "100"},
+		"too many rules":           {`{"ports":{` + rules(101) + `}}`, 400, "field_too_large", "101 rules", "100"},
 		"path policy":              {`{"ports":{"80/a":"Wake"}}`, 400, "invalid_request", `"ports.80/a"`, "ignore"},
 		"port too high":            {`{"ports":{"65536":"wake"}}`, 400, "port_invalid", `"65536"`, ""},
 		"port policy":              {`{"ports":{"80":"sleep"}}`, 400, "invalid_request", `"sleep"`, "ignore"},

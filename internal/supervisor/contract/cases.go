@@ -2,6 +2,7 @@ package contract
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -57,6 +58,18 @@ func createRefused(w world) {
 		}, errdef.Invalid, "field_too_large"},
 		{"small memory", func(r *supervisor.CreateRequest) { r.Config.Limits.MemoryMiB = 1 }, errdef.Invalid, "limit_out_of_range"},
 		{"rule", func(r *supervisor.CreateRequest) { r.Config.AllowOut = []string{"no rule!"} }, errdef.Invalid, "network_invalid"},
+		{"variable", func(r *supervisor.CreateRequest) { r.Config.Env = map[string]string{"a=b": "c"} }, errdef.Invalid, "invalid_request"},
+		{"open agent", func(r *supervisor.CreateRequest) { r.Config.PrivatePorts, r.Config.Secure = true, false }, errdef.Invalid, "invalid_request"},
+		{"hook", func(r *supervisor.CreateRequest) { r.Config.Hooks.PreKill.Budget = time.Second }, errdef.Invalid, "invalid_request"},
+		{"long hook", func(r *supervisor.CreateRequest) {
+			r.Config.Hooks.PrePause = store.Hook{Command: "a", Budget: time.Hour}
+		}, errdef.Invalid, "timeout_too_large"},
+		{"rules", func(r *supervisor.CreateRequest) {
+			r.Config.Ports = store.Ports{}
+			for port := range store.MaxPortRules + 1 {
+				r.Config.Ports[fmt.Sprint(port+1)] = lifecycle.Wake
+			}
+		}, errdef.Invalid, "field_too_large"},
 	} {
 		req := asked()
 		c.change(&req)

@@ -6,6 +6,8 @@ package fields
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -26,13 +28,14 @@ const (
 	MaxNetwork       = 16 << 10
 	MaxHTTPSPorts    = 128
 	MaxHookCommand   = 16 << 10
+	MaxHookBudget    = 30 * time.Second
 	MaxMounts        = 64
 	MaxHoldID        = 128
 	MaxHoldReason    = 1024
 )
 
-// Check returns an errdef.Invalid with code "field_too_large" for what is
-// larger than a sandbox may have it.
+// Check returns an errdef.Invalid for what no sandbox may have, with code
+// "field_too_large" for what is larger than it may have it.
 func Check(c store.Config) error {
 	if err := names.Check(c.Name); c.Name != "" && err != nil {
 		return err
@@ -59,10 +62,42 @@ func Check(c store.Config) error {
 			return tooLarge(f.name, f.has, f.most, f.of)
 		}
 	}
+	if bad := agentapi.BadVariable(c.Env); bad != "" {
+		return invalid("env", "has "+bad)
+	}
+	if c.PrivatePorts && !c.Secure {
+		return invalid("allowPublicTraffic", `may be false only with "secure": true`).
+			WithRemedy("make the sandbox secure: who may talk to its agent reaches its ports anyway")
+	}
+	if err := checkHooks(c.Hooks); err != nil {
+		return err
+	}
 	if err := CheckServices(c.Services); err != nil {
 		return err
 	}
 	return CheckEntrances(c.Entrances)
+}
+
+func checkHooks(h store.Hooks) error {
+	for _, x := range []struct {
+		name string
+		hook store.Hook
+	}{{"hooks.prePause", h.PrePause}, {"hooks.postResume", h.PostResume}, {"hooks.preKill", h.PreKill}} {
+		switch {
+		case x.hook == (store.Hook{}):
+		case strings.TrimSpace(x.hook.Command) == "" || strings.Contains(x.hook.Command, "\x00"):
+			return invalid(x.name+".command", "must be a command")
+		case x.hook.Budget > MaxHookBudget:
+			return errdef.New(errdef.Invalid, "timeout_too_large", "%q may take %s at most (requested %s)", x.name, MaxHookBudget, x.hook.Budget).
+				WithRemedy("do less in the hook").With("field", x.name+".timeoutSeconds").
+				With("requestedSeconds", x.hook.Budget.Seconds()).With("allowedSeconds", MaxHookBudget.Seconds())
+		}
+	}
+	return nil
+}
+
+func invalid(field, why string) *errdef.Error {
+	return errdef.New(errdef.Invalid, "invalid_request", "%q %s", field, why).With("field", field)
 }
 
 // CheckEntrances judges the entrances of a sandbox together.
@@ -88,7 +123,7 @@ func CheckHold(l lifecycle.Lease) error {
 
 func tooLarge(name string, has, most int, of string) error {
 	return errdef.New(errdef.Invalid, "field_too_large", "%s has %d %s, and may have %d", name, has, of, most).
-		WithRemedy("keep what is larger in a file of the sandbox").
+		WithRemedy("use %d %s at most; a file of the sandbox can keep data that is larger", most, of).
 		With("field", name).With("requested", has).With("allowed", most)
 }
 
