@@ -1,6 +1,9 @@
 package edge
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // underPrefix adapts an answer's field to a path prefix that the server inside
 // does not know: redirects and cookies stay below it. What is inside a page
@@ -15,30 +18,18 @@ func (p *passage) underPrefix(name, value, host string) string {
 	return value
 }
 
+// originFields are fields of an answer about the whole origin.
+var originFields = []string{
+	"NEL", "Alt-Svc", "Report-To", "Clear-Site-Data", "Origin-Agent-Cluster", "Service-Worker-Allowed",
+	"Cross-Origin-Opener-Policy", // with the same policy as a page of the server, it would keep a hold of that
+	"Strict-Transport-Security",
+}
+
 // ofWholeOrigin reports whether a field of an answer says something of the
 // whole origin, which below a path belongs to the server and to all its
 // sandboxes.
 func ofWholeOrigin(name string) bool {
-	switch len(name) {
-	case len("NEL"):
-		return strings.EqualFold(name, "NEL")
-	case len("Alt-Svc"):
-		return strings.EqualFold(name, "Alt-Svc")
-	case len("Report-To"):
-		return strings.EqualFold(name, "Report-To")
-	case len("Clear-Site-Data"):
-		return strings.EqualFold(name, "Clear-Site-Data")
-	case len("Origin-Agent-Cluster"):
-		return strings.EqualFold(name, "Origin-Agent-Cluster")
-	case len("Service-Worker-Allowed"):
-		return strings.EqualFold(name, "Service-Worker-Allowed")
-	case len("Cross-Origin-Opener-Policy"):
-		// With the same policy as a page of the server, it would keep a hold of that.
-		return strings.EqualFold(name, "Cross-Origin-Opener-Policy")
-	case len("Strict-Transport-Security"):
-		return strings.EqualFold(name, "Strict-Transport-Security")
-	}
-	return false
+	return slices.ContainsFunc(originFields, func(field string) bool { return strings.EqualFold(name, field) })
 }
 
 const (
