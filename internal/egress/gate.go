@@ -52,13 +52,6 @@ const (
 	ReasonSealed      = Reason("unreadable")  // the value of a secret could not be read
 )
 
-// Reasons lists all reasons.
-func Reasons() []Reason {
-	return []Reason{ReasonClosed, ReasonDenied, ReasonName, ReasonUnresolved, ReasonUnreachable, ReasonCrowded,
-		ReasonProxyGone, ReasonProxyLogin, ReasonProxyRefused, ReasonProxyBroken,
-		ReasonPlain, ReasonDistrusted, ReasonCertificate, ReasonMismatch, ReasonProtocol, ReasonUnlogged, ReasonSealed}
-}
-
 // Refusal is one attempt that did not get through.
 type Refusal struct {
 	At     time.Time

@@ -10,11 +10,8 @@ type Rule struct {
 	Note      string
 }
 
-// Kinds lists every kind of event, requests before observations.
-func Kinds() []Kind { return append([]Kind(nil), allKinds...) }
-
 // Rules returns the whole table: for every situation, in the order of
-// Situations, a rule for every kind of event, in the order of Kinds.
+// Situations, a rule for every kind of event, requests before observations.
 func Rules() []Rule {
 	rules := make([]Rule, 0, len(table)*len(allKinds))
 	for _, at := range Situations() {

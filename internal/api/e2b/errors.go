@@ -28,16 +28,14 @@ const (
 	codeNotSupported   = "not_supported"
 	codeInternal       = "internal_server_error"
 	codeTimedOut       = "timed_out"
-	codeCanceled       = "canceled"
 	codeMethod         = "method_not_allowed"
 
-	codeTemplateNotFound = "template_not_found"     // of Sandboxes.Create
-	codeSandboxNotFound  = "sandbox_not_found"      // of Sandboxes: nothing more is known
-	codeNotRunning       = "not_running"            // of Sandboxes.SetTimeout and Refresh
-	codeTimeoutTooLarge  = "timeout_too_large"      // of Sandboxes, and of Snapshots.Fork
-	codeTooMany          = "too_many_sandboxes"     // of Sandboxes.Create, as of all that wakes one
-	codeKeyReused        = "idempotency_key_reused" // of Sandboxes.Create
-	codeVolumeExists     = "volume_exists"          // of Volumes.CreateVolume
+	codeTemplateNotFound = "template_not_found" // of Sandboxes.Create
+	codeSandboxNotFound  = "sandbox_not_found"  // of Sandboxes: nothing more is known
+	codeNotRunning       = "not_running"        // of Sandboxes.SetTimeout and Refresh
+	codeTimeoutTooLarge  = "timeout_too_large"  // of Sandboxes, and of Snapshots.Fork
+	codeTooMany          = "too_many_sandboxes" // of Sandboxes.Create, as of all that wakes one
+	codeVolumeExists     = "volume_exists"      // of Volumes.CreateVolume
 )
 
 // failure is an error as clients see it. Code repeats the HTTP status: the

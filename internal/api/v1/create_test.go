@@ -2,6 +2,7 @@ package v1
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -499,7 +501,7 @@ func FuzzCreate(f *testing.F) {
 		}
 		words, err := body.Options.Parse(data, body.NullIsAbsent)
 		if err != nil {
-			if e, ok := asError(err); !ok || e.Code == "" || len(e.Message) > 4000 {
+			if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code == "" || len(e.Message) > 4000 {
 				t.Errorf("refused with %v", err)
 			}
 			return

@@ -2,7 +2,6 @@ package v1
 
 import (
 	"cmp"
-	"errors"
 	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/api/dialect"
@@ -104,5 +103,3 @@ func causeOf(e *errdef.Error) string {
 	entry, _ := errdef.Lookup(e.Code)
 	return cmp.Or(entry.Meaning, e.Message)
 }
-
-func asError(err error) (*errdef.Error, bool) { return errors.AsType[*errdef.Error](err) }
