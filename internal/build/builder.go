@@ -184,9 +184,6 @@ func Full(name, tag string) string {
 	return name + ":" + tag
 }
 
-// NotFound returns the error of a template that nobody has built.
-func NotFound(name string) error { return store.ErrTemplateNotFound(name) }
-
 // Request asks for a build.
 type Request struct {
 	Name   string
@@ -316,7 +313,7 @@ func (b *Builder) Template(key, ref string) (Template, error) {
 		t = b.called(key, ref)
 	}
 	if t == nil {
-		return Template{}, NotFound(ref)
+		return Template{}, store.ErrTemplateNotFound(ref)
 	}
 	return t.Copy(), nil
 }
@@ -328,7 +325,7 @@ func (b *Builder) byID(id string) (Template, error) {
 	if t := b.templates[id]; t != nil {
 		return t.Copy(), nil
 	}
-	return Template{}, NotFound(id)
+	return Template{}, store.ErrTemplateNotFound(id)
 }
 
 // Templates returns all templates, by name.
@@ -378,7 +375,7 @@ func (b *Builder) change(id string, f func(*Template) error) (Template, error) {
 	return b.save(func() (Template, error) {
 		t := b.templates[id]
 		if t == nil {
-			return Template{}, NotFound(id)
+			return Template{}, store.ErrTemplateNotFound(id)
 		}
 		next := t.Copy()
 		return next, f(&next)
@@ -428,7 +425,7 @@ func (b *Builder) Delete(ctx context.Context, id string) error {
 	t := b.templates[id]
 	if t == nil {
 		b.mu.Unlock()
-		return NotFound(id)
+		return store.ErrTemplateNotFound(id)
 	}
 	if err := b.o.Store.RemoveTemplate(context.WithoutCancel(ctx), id); err != nil && !errdef.Is(err, errdef.NotFound) {
 		b.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
@@ -78,7 +79,7 @@ func (s *shop) Resolve(_ context.Context, base Base) (Origin, error) {
 	if base.Template == "base" {
 		return Origin{Template: "t1", Alias: "base"}, nil
 	}
-	return Origin{}, NotFound(base.Template)
+	return Origin{}, store.ErrTemplateNotFound(base.Template)
 }
 
 func (s *shop) Begin(_ context.Context, from Origin, spec Spec) (string, error) {

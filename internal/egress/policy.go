@@ -101,7 +101,7 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 func parseName(text string) (string, bool) {
 	name := canonical(text)
 	host := strings.TrimPrefix(name, "*.")
-	if !isHost(host) {
+	if !IsHost(host) {
 		return "", false
 	}
 	return name, true
@@ -110,14 +110,10 @@ func parseName(text string) (string, bool) {
 // canonical returns the one spelling of a name.
 func canonical(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }
 
-// IsHost reports whether a name in lower case can be a host's, and is no notation
-// of an address.
-func IsHost(name string) bool { return isHost(name) }
-
-// isHost reports whether a canonical name can be a host's: labels of letters,
+// IsHost reports whether a canonical name can be a host's: labels of letters,
 // digits, hyphens and underscores, and a last one that is no number, so that no
 // notation of an address is taken for a name.
-func isHost(name string) bool {
+func IsHost(name string) bool {
 	if name == "" || len(name) > maxName {
 		return false
 	}
@@ -172,7 +168,7 @@ func contains(list []netip.Prefix, a netip.Addr) bool {
 // Host reports whether a name is among those that are allowed.
 func (p Policy) Host(name string) bool {
 	name = canonical(name)
-	return isHost(name) && slices.ContainsFunc(p.names, func(rule string) bool {
+	return IsHost(name) && slices.ContainsFunc(p.names, func(rule string) bool {
 		below, wild := strings.CutPrefix(rule, "*")
 		return name == rule || wild && strings.HasSuffix(name, below)
 	})
@@ -181,7 +177,7 @@ func (p Policy) Host(name string) bool {
 // Resolves reports whether a name may be asked for. Where only what is allowed
 // can be reached, no other name is: a question carries data out, too.
 func (p Policy) Resolves(name string) bool {
-	return p.some && isHost(canonical(name)) || p.Host(name)
+	return p.some && IsHost(canonical(name)) || p.Host(name)
 }
 
 // Off reports whether nothing at all can be reached.

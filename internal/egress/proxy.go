@@ -62,7 +62,7 @@ func ParseProxy(address, username string) (Proxy, error) {
 			return Proxy{}, invalid("the egress proxy %q is at an address that no sandbox can reach: a private or loopback one, or IPv6", brief(host)).WithRemedy("use a proxy with a public IPv4 address or name")
 		}
 		p.Host = a.String()
-	} else if !isHost(p.Host) || p.Host == "localhost" || strings.HasSuffix(p.Host, ".localhost") {
+	} else if !IsHost(p.Host) || p.Host == "localhost" || strings.HasSuffix(p.Host, ".localhost") {
 		return Proxy{}, invalid("%q is not the name of an egress proxy", brief(host)).WithRemedy("use a public IPv4 address or name")
 	}
 	if len(username) > maxCredential {

@@ -424,7 +424,7 @@ func (s *Store) VerifyLayer(ctx context.Context, id, digest string) error {
 	if err != nil {
 		return damaged("layer", id, err)
 	}
-	defer c.close()
+	defer c.lines.close()
 	err = list(ctx, dir, func(now line) error {
 		if planted.In(planted.UncheckedLayer) {
 			return nil
@@ -465,8 +465,6 @@ func compareWith(dir, digest string) (*comparer, error) {
 	l, err := openListing(dir, digest)
 	return &comparer{lines: l}, err
 }
-
-func (c *comparer) close() { c.lines.close() }
 
 // compare takes the next line of the listing, which must be about what now is
 // about and say the same of it, and returns it. What is compared, part says.

@@ -167,7 +167,7 @@ func (s *Store) source(ctx context.Context, id, digest string) (source, error) {
 	if err != nil {
 		return source{}, damaged("layer", id, err)
 	}
-	defer c.close()
+	defer c.lines.close()
 	err = walk(ctx, dir, func(e *tree.Entry) error {
 		now, err := header(e)
 		if err != nil {

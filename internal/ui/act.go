@@ -10,10 +10,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
-	"github.com/drowse-dev/drowse/internal/human"
 )
-
-func bytesOf(n int64) string { return human.Bytes(n) }
 
 // action is what a form of a sandbox's page does. It returns what to tell, and where
 // to go on if not where the form was.

@@ -76,8 +76,6 @@ func ownPath(text, otherwise string) string {
 	return u.RequestURI()
 }
 
-func escapeQuery(text string) string { return url.QueryEscape(text) }
-
 // answer sends JSON.
 func (v *visit) answer(status int, body any) {
 	b, err := json.Marshal(body)

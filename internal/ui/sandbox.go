@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 // head is what all pages of one sandbox begin with.
@@ -233,8 +234,8 @@ func chartsOf(all []sample) []chart {
 	cpus := float64(100)
 	return []chart{
 		{"Processor", fmt.Sprintf("%.0f%%", last.CPU), fmt.Sprintf("of %v", last.CPUs), line(cpus, func(s sample) float64 { return s.CPU })},
-		{"Memory", bytesOf(last.Memory), "of " + bytesOf(last.MemoryMax), line(float64(last.MemoryMax), func(s sample) float64 { return float64(s.Memory) })},
-		{"Disk", bytesOf(last.Disk), "of " + bytesOf(last.DiskMax), line(float64(last.DiskMax), func(s sample) float64 { return float64(s.Disk) })},
+		{"Memory", human.Bytes(last.Memory), "of " + human.Bytes(last.MemoryMax), line(float64(last.MemoryMax), func(s sample) float64 { return float64(s.Memory) })},
+		{"Disk", human.Bytes(last.Disk), "of " + human.Bytes(last.DiskMax), line(float64(last.DiskMax), func(s sample) float64 { return float64(s.Disk) })},
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/drowse-dev/drowse/client"
@@ -349,7 +350,7 @@ func (v *visit) fail(err error) {
 	case v.door == data || v.door == socket || v.door == program || v.silent || v.r.Header.Get(tokenHeader) != "":
 		v.answer(p.Status, map[string]any{"error": map[string]string{"code": p.Code, "message": p.Message, "remediation": p.Step}})
 	case p.Status == http.StatusUnauthorized && v.r.Method == http.MethodGet && v.door != stranger:
-		v.redirect(Path + "/sign-in?next=" + escapeQuery(v.r.URL.RequestURI()))
+		v.redirect(Path + "/sign-in?next=" + url.QueryEscape(v.r.URL.RequestURI()))
 	default:
 		v.render(p.Status, "problem", screen{Title: "That did not work", Data: p})
 	}

@@ -34,7 +34,7 @@ func IDOfBuilt(name string) string { return "t" + strings.Repeat("0", 20-len(nam
 func (b *Builds) find(id string) (int, error) {
 	i := slices.IndexFunc(b.list, func(t build.Template) bool { return t.ID == id })
 	if i < 0 {
-		return i, build.NotFound(id)
+		return i, store.ErrTemplateNotFound(id)
 	}
 	return i, nil
 }
@@ -46,7 +46,7 @@ func (b *Builds) Template(key, ref string) (build.Template, error) {
 			return t, nil
 		}
 	}
-	return build.Template{}, build.NotFound(ref)
+	return build.Template{}, store.ErrTemplateNotFound(ref)
 }
 
 // Templates returns all.

@@ -273,7 +273,7 @@ func readPorts(path string, raw []byte) (any, error) {
 	for _, m := range list {
 		rule, err := store.ParsePortRule(m.name)
 		if err != nil {
-			return nil, inField(path, err)
+			return nil, InField(path, err)
 		}
 		policy, err := readPolicy(path+"."+m.name, m.raw)
 		if err != nil {
@@ -301,10 +301,7 @@ func readPolicy(path string, raw []byte) (lifecycle.WakePolicy, error) {
 }
 
 // InField says in which field of the body an error is.
-func InField(path string, err error) error { return inField(path, err) }
-
-// inField says in which field of the body an error is.
-func inField(path string, err error) error {
+func InField(path string, err error) error {
 	e, ok := errors.AsType[*errdef.Error](err)
 	if !ok {
 		return err

@@ -84,7 +84,7 @@ func readMounts(path string, raw []byte) (any, error) {
 	for _, item := range items {
 		words, err := mountBody.Parse(item, NullIsAbsent)
 		if err != nil {
-			return nil, inField(path, err)
+			return nil, InField(path, err)
 		}
 		list = append(list, store.VolumeMount{Name: words["name"].Value.(string), Path: words["path"].Value.(string)})
 	}
@@ -113,7 +113,3 @@ func asNull(why string) Form {
 			WithRemedy("leave it out").With("field", path)
 	}}
 }
-
-// Refuse is an option that no server of ours can honour, and says why. What asks
-// for nothing is accepted: null, false and what is empty.
-func Refuse(name, why, spellings string) Option { return refuse(name, why, spellings) }

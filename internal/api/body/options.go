@@ -230,11 +230,11 @@ var Options = append(Vocabulary{
 // by name, so that the refusal says why.
 func refused() Vocabulary {
 	return Vocabulary{
-		refuse("rules", "this server does not change what sandboxes send", "rules network.rules"),
-		refuse("dnsServers", "names are resolved by the server, as its --dns says", "dnsServers dns_servers dns network.dnsServers network.dns_servers network.dns"),
+		Refuse("rules", "this server does not change what sandboxes send", "rules network.rules"),
+		Refuse("dnsServers", "names are resolved by the server, as its --dns says", "dnsServers dns_servers dns network.dnsServers network.dns_servers network.dns"),
 		{Name: "mcp", Doc: "Refused: " + noGateway + ".", Refused: true, Spelled: []Spelled{asNull(noGateway).As("mcp")}},
-		refuse("iam", "this server gives out no identities", "iam"),
-		refuse("node", "this server is one machine, and sandboxes run there", "nodeID nodeId node_id distributionScope distribution_scope"),
+		Refuse("iam", "this server gives out no identities", "iam"),
+		Refuse("node", "this server is one machine, and sandboxes run there", "nodeID nodeId node_id distributionScope distribution_scope"),
 	}
 }
 
@@ -242,7 +242,9 @@ func refused() Vocabulary {
 // gateway all the same.
 const noGateway = "there is no MCP gateway in the templates of this server"
 
-func refuse(name, why, spellings string) Option {
+// Refuse is an option that no server of ours can honour, and says why. What asks
+// for nothing is accepted: null, false and what is empty.
+func Refuse(name, why, spellings string) Option {
 	return Option{Name: name, Doc: "Refused: " + why + ".", Refused: true, Spelled: []Spelled{asNothing(why).As(spellings)}}
 }
 

@@ -45,16 +45,16 @@ func readProxy(path string, raw []byte) (any, error) {
 	}
 	words, err := proxyBody.Parse(raw, NullIsAbsent)
 	if err != nil {
-		return nil, inField(path, err)
+		return nil, InField(path, err)
 	}
 	p := &store.Proxy{Address: words["address"].Value.(string)}
 	p.Username, _ = words["username"].Value.(string)
 	p.Password, _ = words["password"].Value.(string)
 	if _, err := egress.ParseProxy(p.Address, p.Username); err != nil {
-		return nil, inField(path, err)
+		return nil, InField(path, err)
 	}
 	if err := egress.CheckPassword(p.Password); err != nil {
-		return nil, inField(path, err)
+		return nil, InField(path, err)
 	}
 	return p, nil
 }

@@ -36,7 +36,7 @@ func readSecret(path string, raw []byte) (store.SecretUse, error) {
 	}
 	words, err := secretBody.Parse(raw, NullIsAbsent)
 	if err != nil {
-		return store.SecretUse{}, inField(path, err)
+		return store.SecretUse{}, InField(path, err)
 	}
 	u := store.SecretUse{Name: words["name"].Value.(string)}
 	u.Env, _ = words["env"].Value.(string)

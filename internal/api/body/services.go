@@ -27,8 +27,8 @@ var ServiceBody = Vocabulary{
 	{Name: "ready.port", Doc: "It is ready when its port takes connections: the default where it has one. With false, and where it has none, it is ready when its process has run for a second.", Spelled: []Spelled{AsFlag.As("ready.port")}},
 	{Name: "ready.timeoutSeconds", Doc: "How long it may take to be ready (default: 30). After that it is ended, as a failure.", Spelled: []Spelled{InSomeSeconds.As("ready.timeoutSeconds ready.timeout_seconds")}},
 	{Name: "ready.intervalSeconds", Doc: "How often it is asked whether it is ready (default: 0.2).", Spelled: []Spelled{InSomeSeconds.As("ready.intervalSeconds ready.interval_seconds")}},
-	refuse("function", "services are commands: run a program that serves the function", "function runtime"),
-	refuse("ingress", "a service has one port and one route", "ingress routes"),
+	Refuse("function", "services are commands: run a program that serves the function", "function runtime"),
+	Refuse("ingress", "a service has one port and one route", "ingress routes"),
 }
 
 // serviceInList is a service in a list, which has its name.
@@ -121,11 +121,11 @@ func readServices(path string, raw []byte) (any, error) {
 	for i, item := range items {
 		words, err := serviceInList.Parse(item, NullIsAbsent)
 		if err != nil {
-			return nil, inField(fmt.Sprintf("%s[%d]", path, i), err)
+			return nil, InField(fmt.Sprintf("%s[%d]", path, i), err)
 		}
 		s, err := ReadService(words["name"].Value.(string), words)
 		if err != nil {
-			return nil, inField(fmt.Sprintf("%s[%d]", path, i), err)
+			return nil, InField(fmt.Sprintf("%s[%d]", path, i), err)
 		}
 		list = append(list, s)
 	}

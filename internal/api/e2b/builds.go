@@ -213,7 +213,7 @@ func requestBuild(s *server, c *call) (reply, error) {
 		return reply{}, badRequest(`"name" is required`)
 	}
 	tags, _ := said[[]string](c.words, "tags")
-	name, tag, tagged := strings.Cut(refOf(text), ":")
+	name, tag, tagged := strings.Cut(origin.Ref(text), ":")
 	if tagged || strings.HasSuffix(strings.ToLower(text), origin.DefaultTag) {
 		tags = append(slices.Clone(tags), orDefault(tag))
 	}
@@ -239,9 +239,6 @@ func requestBuild(s *server, c *call) (reply, error) {
 	}}, nil
 }
 
-// refOf returns a name that a client has sent without what it means anyway.
-func refOf(text string) string { return origin.Ref(text) }
-
 func orDefault(tag string) string {
 	if tag == "" {
 		return build.DefaultTag
@@ -262,7 +259,7 @@ func startBuild(s *server, c *call) (reply, error) {
 		return reply{}, err
 	}
 	r := build.Recipe{Base: build.Base{MayFetch: auth.May(c.key, auth.Manage), Snapshot: func(ref string) (string, error) {
-		snap, err := s.origins.Snapshot(c.key, refOf(ref))
+		snap, err := s.origins.Snapshot(c.key, origin.Ref(ref))
 		return snap.ID, err
 	}}}
 	r.Base.Image, _ = said[string](c.words, "fromImage")

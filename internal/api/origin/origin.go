@@ -115,7 +115,7 @@ func (o Origins) Built(key store.Key, ref string) (t build.Template, tag string,
 	name, tag, _ := strings.Cut(Ref(ref), ":")
 	t, err = o.Builds.Template(key.ID, name)
 	if err == nil && !auth.Sees(key, t.Key) || errdef.Is(err, errdef.NotFound) {
-		return build.Template{}, "", build.NotFound(ref)
+		return build.Template{}, "", store.ErrTemplateNotFound(ref)
 	}
 	return t, tag, err
 }

@@ -56,7 +56,7 @@ func viewBuilt(s *server, key store.Key, t build.Template) templateView {
 func built(s *server, key store.Key, ref string) (t build.Template, tag string, err error) {
 	t, tag, err = s.origins.Built(key, ref)
 	if _, has := t.Tags[tag]; err == nil && tag != "" && !has {
-		err = build.NotFound(ref)
+		err = store.ErrTemplateNotFound(ref)
 	}
 	return t, tag, err
 }

@@ -143,7 +143,7 @@ func (w *Workshop) snapshot(base build.Base) (build.Origin, error) {
 		snap, err = w.Snapshots.Snapshot("", id)
 	}
 	if errdef.Is(err, errdef.NotFound) {
-		return build.Origin{}, build.NotFound(base.Template)
+		return build.Origin{}, store.ErrTemplateNotFound(base.Template)
 	}
 	c := snap.Config
 	return build.Origin{Snapshot: snap.ID, Alias: cmp.Or(snap.Name, snap.ID), State: build.State{User: c.User, Workdir: c.Workdir, Env: c.Env}}, err

@@ -24,7 +24,7 @@ type catalog struct {
 func (c *catalog) Template(ref string) (templates.Template, error) {
 	t, ok := c.here[ref]
 	if !ok {
-		return t, build.NotFound(ref)
+		return t, store.ErrTemplateNotFound(ref)
 	}
 	return t, nil
 }

@@ -81,7 +81,7 @@ const (
 
 // client returns a client for one request to the agent, or a few. It goes
 // nowhere else, whatever it is told.
-func client(dial func(context.Context) (net.Conn, error)) *http.Client {
+func Client(dial func(context.Context) (net.Conn, error)) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives:      true,
@@ -119,7 +119,7 @@ func (a Agent) call(ctx context.Context, method, path string, body []byte, answe
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(agentapi.HeaderInit, a.secret)
-	web := client(func(ctx context.Context) (net.Conn, error) { return runtime.DialPatiently(ctx, a.inst, agentapi.Port) })
+	web := Client(func(ctx context.Context) (net.Conn, error) { return runtime.DialPatiently(ctx, a.inst, agentapi.Port) })
 	resp, err := web.Do(req)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, Error{err})
@@ -136,10 +136,6 @@ func (a Agent) call(ctx context.Context, method, path string, body []byte, answe
 	}
 	return nil
 }
-
-// Client returns a client for requests to the agent of one runtime, as which dial
-// connects to it.
-func Client(dial func(context.Context) (net.Conn, error)) *http.Client { return client(dial) }
 
 // Quote returns an error with words of a guest in it, fit to be kept and shown.
 func Quote(err error) error { return Error{err} }

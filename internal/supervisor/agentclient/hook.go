@@ -31,7 +31,7 @@ func (a Agent) RunAsRoot(ctx context.Context, token, command string) error {
 }
 
 func (a Agent) run(ctx context.Context, token, command string) error {
-	web := client(func(ctx context.Context) (net.Conn, error) { return a.inst.Dial(ctx, agentapi.Port) })
+	web := Client(func(ctx context.Context) (net.Conn, error) { return a.inst.Dial(ctx, agentapi.Port) })
 	agent := processconnect.NewProcessClient(web, "http://agent", agentpb.Bounded(maxMessage))
 	start := &process.StartRequest{Process: &process.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", command}}, Tag: new(hookTag)}
 	stream, err := agent.Start(ctx, asRoot(token, start))
