@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -22,8 +23,8 @@ import (
 )
 
 var (
-	_ Sandboxes = (*apitest.Fake)(nil)
-	_ Volumes   = (*apitest.Fake)(nil)
+	_ Sandboxes       = (*apitest.Fake)(nil)
+	_ dialect.Volumes = (*apitest.Fake)(nil)
 )
 
 const goodKey = apitest.GoodKey

@@ -119,12 +119,12 @@ const (
 
 // Options are what a handler is made of.
 type Options struct {
-	Sandboxes Sandboxes // required
-	Volumes   Volumes   // required
-	Webhooks  Webhooks  // required
-	Templates Templates // required
-	Snapshots Snapshots // required
-	Builds    Builds    // required
+	Sandboxes Sandboxes         // required
+	Volumes   dialect.Volumes   // required
+	Webhooks  Webhooks          // required
+	Templates dialect.Templates // required
+	Snapshots Snapshots         // required
+	Builds    Builds            // required
 	// Sign returns the proof that this server has given something out for a purpose.
 	Sign func(purpose, text string) string // required
 	Auth Authenticator                     // required

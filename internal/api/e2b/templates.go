@@ -14,15 +14,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 )
 
-// Templates is what the dialect needs of those who keep templates.
-type Templates interface {
-	// Template returns what a reference stands for, or an errdef.NotFound with
-	// code "template_not_found".
-	Template(ref string) (templates.Template, error)
-	// Templates returns all that have a name.
-	Templates() ([]templates.Template, error)
-}
-
 // templateView is an item of a list.
 type templateView struct {
 	TemplateID    string             `json:"templateID"`

@@ -1,26 +1,11 @@
 package e2b
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 )
-
-// Volumes is what the dialect needs of those who keep volumes. One that is
-// unknown is an errdef.NotFound.
-type Volumes interface {
-	// CreateVolume is an errdef.Exists where the name is taken. Without a limit on
-	// disk of its own the server's holds.
-	CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error)
-	Volumes(ctx context.Context) ([]store.Volume, error)
-	Volume(ctx context.Context, id string) (store.Volume, error)
-	// DeleteVolume is an errdef.Conflict while a sandbox has the volume.
-	DeleteVolume(ctx context.Context, id string) error
-	// VolumeToken returns what opens the files of a volume to the holder of a key.
-	VolumeToken(key, id string) string
-}
 
 // volumeParam is the path parameter that names a volume.
 const volumeParam = "volumeID"

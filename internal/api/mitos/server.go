@@ -14,13 +14,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/api/origin"
 	"github.com/drowse-dev/drowse/internal/audit"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
-	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 )
 
 // Sandboxes is what the dialect needs of the supervisor. Errors that a client
@@ -54,35 +52,18 @@ type Lookup interface {
 	Outlooks(ctx context.Context, ids []string) map[string]supervisor.Explanation
 }
 
-// Templates is what sandboxes can start from.
-type Templates interface {
-	Template(ref string) (templates.Template, error)
-	Templates() ([]templates.Template, error)
-}
-
-// Snapshots finds snapshots by id or name.
-type Snapshots interface {
-	Snapshot(key, ref string) (store.Snapshot, error)
-}
-
 // Settings keeps what API keys say of templates, which the SDK does before every create,
 // in a call of its own.
 type Settings = store.SettingsOfTemplates
 
-// Authenticator knows the API keys.
-type Authenticator interface {
-	auth.Checker
-	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
-}
-
 // Options are what a handler is made of.
 type Options struct {
-	Sandboxes Sandboxes     // required
-	Templates Templates     // required
-	Snapshots Snapshots     // required
-	Builds    origin.Builds // required
-	Settings  Settings      // required
-	Auth      Authenticator // required
+	Sandboxes Sandboxes             // required
+	Templates dialect.Templates     // required
+	Snapshots origin.Snapshots      // required
+	Builds    origin.Builds         // required
+	Settings  Settings              // required
+	Auth      dialect.Authenticator // required
 	// Domain is the wildcard domain of sandboxes; empty where preview links go by
 	// path.
 	Domain string

@@ -51,27 +51,19 @@ type Settings interface {
 	Patch(ctx context.Context, id string, p supervisor.Patch, actor string) (store.Sandbox, error)
 }
 
-// Authenticator knows the API keys.
-type Authenticator interface {
-	auth.Checker
-	// Bind returns a context that ends with ctx, or when the key of that id is
-	// revoked or expires.
-	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
-}
-
 // Options are what a handler is made of. All but Log, Domain, SSHListen and
 // MaxTimeout are required.
 type Options struct {
 	Sandboxes  Sandboxes
-	Templates  Templates
+	Templates  dialect.Templates
 	Snapshots  Snapshots
 	Builds     origin.Builds
-	Volumes    Volumes
+	Volumes    dialect.Volumes
 	Services   Services
 	Contexts   store.CodeContexts
 	Domain     string // below which sandboxes have names; may be empty
 	SSHListen  string // where SSH clients are served; empty for nowhere
-	Auth       Authenticator
+	Auth       dialect.Authenticator
 	Room       *held.Room    // where what waits and what is kept counts; nil for one of its own
 	MaxTimeout time.Duration // the ttl of sandboxes that are claimed without one; 0 for no limit
 	// Log receives failures of the server, not of clients. Nil discards.

@@ -9,13 +9,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 )
 
-// Templates is what sandboxes start from. One that is unknown is an
-// errdef.NotFound.
-type Templates interface {
-	Template(ref string) (templates.Template, error)
-	Templates() ([]templates.Template, error)
-}
-
 type templateView struct {
 	ID        string            `json:"template_id"`
 	Scope     string            `json:"scope"`

@@ -1,7 +1,6 @@
 package sandbox0
 
 import (
-	"context"
 	"crypto/rand"
 	"net/http"
 	"strings"
@@ -9,19 +8,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/store"
 )
-
-// Volumes is what the dialect needs of those who keep volumes. One that is unknown
-// is an errdef.NotFound.
-type Volumes interface {
-	// CreateVolume is an errdef.Exists where the name is taken. With a diskMiB of
-	// 0 the server's limit holds.
-	CreateVolume(ctx context.Context, name string, diskMiB int) (store.Volume, error)
-	// Volumes returns all volumes, oldest first.
-	Volumes(ctx context.Context) ([]store.Volume, error)
-	Volume(ctx context.Context, id string) (store.Volume, error)
-	// DeleteVolume is an errdef.Conflict while a sandbox has the volume.
-	DeleteVolume(ctx context.Context, id string) error
-}
 
 // What every volume of this server is, in sandbox0's words.
 const (

@@ -123,14 +123,6 @@ type Accounts interface {
 	TrafficToken(id string) string
 }
 
-// Authenticator knows the API keys.
-type Authenticator interface {
-	auth.Checker
-	// Bind returns a context that ends with ctx, or when the key of that id is
-	// revoked or expires.
-	Bind(ctx context.Context, id string) (context.Context, context.CancelFunc)
-}
-
 // Keys makes and revokes API keys, as [auth.Keys] does.
 type Keys interface {
 	// Create returns the key and its text, which is nowhere else.
@@ -158,20 +150,20 @@ const DefaultKeepAlive = 15 * time.Second
 
 // Options are what a handler is made of.
 type Options struct {
-	Sandboxes Sandboxes     // required
-	Volumes   Volumes       // required
-	Templates Templates     // required
-	Snapshots Snapshots     // required
-	Builds    Builds        // required
-	Auth      Authenticator // required
-	Keys      Keys          // required
-	SSHKeys   SSHKeys       // required
-	Secrets   Secrets       // required
-	Services  Services      // required
-	Diaries   Diaries       // required
-	Traces    Traces        // required
-	Publisher Publisher     // required
-	Audit     Audit         // required
+	Sandboxes Sandboxes             // required
+	Volumes   dialect.Volumes       // required
+	Templates Templates             // required
+	Snapshots Snapshots             // required
+	Builds    Builds                // required
+	Auth      dialect.Authenticator // required
+	Keys      Keys                  // required
+	SSHKeys   SSHKeys               // required
+	Secrets   Secrets               // required
+	Services  Services              // required
+	Diaries   Diaries               // required
+	Traces    Traces                // required
+	Publisher Publisher             // required
+	Audit     Audit                 // required
 	// Domain is the wildcard domain, with the port if it is an unusual one,
 	// under which sandboxes are reached by host name. Empty means that there is
 	// none, and preview links go by path.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/secret"
@@ -15,8 +16,8 @@ import (
 )
 
 var (
-	_ Sandboxes = (*apitest.Fake)(nil)
-	_ Volumes   = (*apitest.Fake)(nil)
+	_ Sandboxes       = (*apitest.Fake)(nil)
+	_ dialect.Volumes = (*apitest.Fake)(nil)
 )
 
 const goodKey = apitest.GoodKey

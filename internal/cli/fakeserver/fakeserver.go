@@ -135,7 +135,7 @@ func (s *Server) Close() {
 	}
 }
 
-// Check implements v1.Authenticator.
+// Check implements dialect.Authenticator.
 func (s *Server) Check(text string) (store.Key, error) {
 	if text == s.Key {
 		return store.Key{ID: apitest.KeyID, Role: store.RoleAdmin}, nil
@@ -154,7 +154,7 @@ func (s *Server) Current(id string) (store.Key, error) {
 	return s.keys.Current(id)
 }
 
-// Take implements v1.Authenticator: every call is let through.
+// Take implements dialect.Authenticator: every call is let through.
 func (s *Server) Take(string) error { return nil }
 
 // holders are the keys as the dashboard knows them.
@@ -169,7 +169,7 @@ func (h holders) Check(text string) (ui.Holder, error) {
 // Lend implements ui.Keys.
 func (h holders) Lend(ctx context.Context, id string) string { return h.keys.Lend(ctx, id) }
 
-// Bind implements v1.Authenticator.
+// Bind implements dialect.Authenticator.
 func (s *Server) Bind(ctx context.Context, id string) (context.Context, context.CancelFunc) {
 	if id != apitest.KeyID {
 		return s.keys.Bind(ctx, id)
