@@ -555,55 +555,43 @@ func (f *Fake) Pause(_ context.Context, id string, q supervisor.PauseRequest) er
 
 // Connect extends a running sandbox or resumes a paused one.
 func (f *Fake) Connect(_ context.Context, id string, q supervisor.WakeRequest) (supervisor.Connected, error) {
-	p := q.Change
-	err := f.enter()
-	defer f.mu.Unlock()
-	if err == nil {
-		err = f.granted(q.Timeout)
-	}
-	if err == nil {
-		err = checkPatch(f, id, p)
-	}
-	if err != nil {
-		return supervisor.Connected{}, err
-	}
-	before := f.Sandboxes[id].Record.Generation
-	sb, err := f.change(id, lifecycle.ConnectRequested{Meta: f.meta(q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: alongside(p)})
-	if err == nil {
-		sb.Config = p.On(sb.Config)
-		f.commit(sb, nil)
-	}
-	return supervisor.Connected{Sandbox: sb, Resumed: sb.Record.Generation > before}, err
-}
-
-// alongside returns what a connect or resume changes of the lifecycle.
-func alongside(p supervisor.Patch) *lifecycle.Patch {
-	if p.Empty() {
-		return nil
-	}
-	return &p.Settings
+	return rouse(f, id, q, func(change *lifecycle.Patch) lifecycle.Event {
+		return lifecycle.ConnectRequested{Meta: f.meta(q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: change}
+	})
 }
 
 // Resume resumes a paused sandbox.
 func (f *Fake) Resume(_ context.Context, id string, q supervisor.WakeRequest) (store.Sandbox, error) {
-	p := q.Change
+	c, err := rouse(f, id, q, func(change *lifecycle.Patch) lifecycle.Event {
+		return lifecycle.ResumeRequested{Meta: f.meta(q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: change}
+	})
+	return c.Sandbox, err
+}
+
+// rouse applies an event that wakes a sandbox, and what it changes besides.
+func rouse(f *Fake, id string, q supervisor.WakeRequest, event func(*lifecycle.Patch) lifecycle.Event) (supervisor.Connected, error) {
 	err := f.enter()
 	defer f.mu.Unlock()
 	if err == nil {
 		err = f.granted(q.Timeout)
 	}
 	if err == nil {
-		err = checkPatch(f, id, p)
+		err = checkPatch(f, id, q.Change)
 	}
 	if err != nil {
-		return store.Sandbox{}, err
+		return supervisor.Connected{}, err
 	}
-	sb, err := f.change(id, lifecycle.ResumeRequested{Meta: f.meta(q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: alongside(p)})
+	var change *lifecycle.Patch
+	if !q.Change.Empty() {
+		change = &q.Change.Settings
+	}
+	before := f.Sandboxes[id].Record.Generation
+	sb, err := f.change(id, event(change))
 	if err == nil {
-		sb.Config = p.On(sb.Config)
+		sb.Config = q.Change.On(sb.Config)
 		f.commit(sb, nil)
 	}
-	return sb, err
+	return supervisor.Connected{Sandbox: sb, Resumed: sb.Record.Generation > before}, err
 }
 
 // SetTimeout makes endAt d from now.
