@@ -205,10 +205,7 @@ func codeOf(err error) string {
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		return e.Code
 	}
-	if e, ok := errors.AsType[*errdef.Error](err); ok {
-		return e.Code
-	}
-	return ""
+	return errdef.CodeOf(err)
 }
 
 // tell says on stderr what went wrong and what to do, in the format of this

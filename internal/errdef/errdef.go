@@ -90,6 +90,14 @@ func ClassOf(err error) Class {
 // Is reports whether err has the given class.
 func Is(err error, class Class) bool { return err != nil && ClassOf(err) == class }
 
+// CodeOf returns the code of the outermost *Error in err's chain; empty if there is none.
+func CodeOf(err error) string {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
 // lasting are the codes of Unavailable that stay until somebody repairs what they
 // name.
 var lasting = []string{"checkpoint_damaged", "checkpoint_unreadable", "secrets_unreadable"}

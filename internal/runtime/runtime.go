@@ -237,8 +237,7 @@ func NotCapturable(what string) error {
 
 // IsNotCapturable reports whether an error is one of NotCapturable.
 func IsNotCapturable(err error) bool {
-	e, ok := errors.AsType[*errdef.Error](err)
-	return ok && e.Code == CodeNotCapturable
+	return errdef.CodeOf(err) == CodeNotCapturable
 }
 
 // Named is an Instance whose host name can be given to it while it runs: a restored

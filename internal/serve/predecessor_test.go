@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"errors"
 	"net"
 	"testing"
 	"time"
@@ -52,8 +51,5 @@ func TestPredecessor(t *testing.T) {
 }
 
 func codeOf(err error) string {
-	if e, ok := errors.AsType[*errdef.Error](err); ok {
-		return e.Code
-	}
-	return ""
+	return errdef.CodeOf(err)
 }

@@ -31,7 +31,7 @@ func ErrChanged(id string) error {
 }
 
 // IsChanged reports whether an error is one of ErrChanged.
-func IsChanged(err error) bool { return hasCode(err, "record_changed") }
+func IsChanged(err error) bool { return errdef.CodeOf(err) == "record_changed" }
 
 // ErrSandboxExists refuses a new sandbox with an id that is known.
 func ErrSandboxExists(id string) error {
@@ -46,12 +46,7 @@ func ErrNameTaken(id, name string) error {
 }
 
 // IsNameTaken reports whether an error is one of ErrNameTaken.
-func IsNameTaken(err error) bool { return hasCode(err, "name_taken") }
-
-func hasCode(err error, code string) bool {
-	e, ok := errors.AsType[*errdef.Error](err)
-	return ok && e.Code == code
-}
+func IsNameTaken(err error) bool { return errdef.CodeOf(err) == "name_taken" }
 
 // ErrMade says that an idempotency key has made a sandbox.
 func ErrMade(id, key string) error {

@@ -64,10 +64,7 @@ func (b *bench) wantFile(s *Supervisor, id, text string) {
 }
 
 func code(err error) string {
-	if e, ok := errors.AsType[*errdef.Error](err); ok {
-		return e.Code
-	}
-	return ""
+	return errdef.CodeOf(err)
 }
 
 func wantCode(t *testing.T, err error, want string) {

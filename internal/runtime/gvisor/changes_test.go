@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/pagemap"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -277,7 +278,7 @@ func (c *chain) wakeDamaged(t *testing.T, name string, at int64, allFirst bool) 
 		}
 		err = c.inst.Damage()
 		c.remove(t)
-	} else if !hasCode(err, codeDamaged) {
+	} else if errdef.CodeOf(err) != codeDamaged {
 		t.Errorf("restore: %v; want the code %s", err, codeDamaged)
 	}
 	// A page that no image needs any more is in a chunk with others.

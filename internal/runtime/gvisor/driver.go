@@ -356,7 +356,7 @@ func (d *Driver) launchWaiting(ctx context.Context, spec runtime.Spec, by *peer,
 		return nil, err
 	}
 	if err := run(local{d, c}); err != nil {
-		if hasCode(err, codeDamaged) {
+		if errdef.CodeOf(err) == codeDamaged {
 			return nil, err
 		}
 		d.pool.log.Warn("a runtime that waited did not start", "runtime", spec.ID, "err", brief(err))

@@ -134,18 +134,13 @@ func (l local) restoreServed(bundle, image string, files []runtime.ImageFile, al
 // damageBehind returns the damage that has made a restore fail with err, where it was
 // that; else err.
 func damageBehind(bundle string, err error) error {
-	if err == nil || hasCode(err, codeDamaged) {
+	if err == nil || errdef.CodeOf(err) == codeDamaged {
 		return err
 	}
 	if r, _, bad := reportIn(bundle); bad == nil && r.Damage != nil {
 		return errdef.New(errdef.Unavailable, codeDamaged, "its memory image is damaged: %w", r.Damage)
 	}
 	return err
-}
-
-func hasCode(err error, code string) bool {
-	e, ok := errors.AsType[*errdef.Error](err)
-	return ok && e.Code == code
 }
 
 // endSentry kills the sentry.

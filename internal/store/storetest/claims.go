@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -38,10 +37,7 @@ func race(t *testing.T, refusal errdef.Class, do func(writer int) error) int {
 
 // code returns that of an error; empty for none.
 func code(err error) string {
-	if e, ok := errors.AsType[*errdef.Error](err); ok {
-		return e.Code
-	}
-	return ""
+	return errdef.CodeOf(err)
 }
 
 func wantCode(t *testing.T, err error, want string) {

@@ -30,8 +30,8 @@ const (
 // IsFault reports whether an error is the checkpoint's: no other try will succeed
 // before something is put right.
 func IsFault(err error) bool {
-	e, ok := errors.AsType[*errdef.Error](err)
-	return ok && (e.Code == CodeDamaged || e.Code == CodeUnreadable)
+	code := errdef.CodeOf(err)
+	return code == CodeDamaged || code == CodeUnreadable
 }
 
 // Reader knows what checkpoints are made of.

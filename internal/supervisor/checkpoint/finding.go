@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"errors"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -35,10 +34,7 @@ func (f *Finding) Fresh(checkpoint string) bool {
 // Of returns why a sandbox cannot wake from a checkpoint; nil if nothing is known of
 // that, or its owner lets it boot afresh instead.
 func (f *Finding) Of(checkpoint string, fallback bool) error {
-	if f.checkpoint != checkpoint || f.err == nil {
-		return nil
-	}
-	if e, ok := errors.AsType[*errdef.Error](f.err); ok && e.Code == CodeUnreadable && fallback {
+	if f.checkpoint != checkpoint || fallback && errdef.CodeOf(f.err) == CodeUnreadable {
 		return nil
 	}
 	return f.err

@@ -7,7 +7,6 @@ package disklimit
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -240,6 +239,5 @@ func (m *Meter) measureFrozen(ctx context.Context, cp *lifecycle.Checkpoint) (fr
 
 // tooManyFiles reports whether a pause failed because of the number of files.
 func tooManyFiles(err error) bool {
-	e, ok := errors.AsType[*errdef.Error](err)
-	return ok && e.Code == "too_many_files"
+	return errdef.CodeOf(err) == "too_many_files"
 }
