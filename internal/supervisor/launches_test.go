@@ -68,7 +68,7 @@ func TestWakesThatDoNotEndHoldUpNobodyElse(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := w.mustOpen(t)
 				settings := lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Kill}
-				hook := store.Hooks{PostResume: store.Hook{Command: "sleep 3600", Budget: time.Minute}}
+				hook := store.Hooks{PostResume: store.Hook{Command: "sleep 3600", Budget: fields.MaxHookBudget}}
 				var asleep []string
 				for range 2 * srv.s.launcher.Turns() {
 					sb, err := srv.s.Create(t.Context(), CreateRequest{Template: "test", Settings: settings, Config: store.Config{Key: "greedy", Hooks: hook}})
