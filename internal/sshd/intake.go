@@ -149,7 +149,7 @@ type input struct {
 
 	// Guarded by from.
 	since   time.Time // when Read began to wait; zero if none waits
-	ended   bool      // Read has returned the end
+	ended   bool      // Read has returned io.EOF
 	passing int       // what Read has returned and the guest has not taken
 }
 
@@ -192,7 +192,9 @@ func (in *input) Read(p []byte) (int, error) {
 	n, err := in.ch.Read(p)
 	in.from.mu.Lock()
 	defer in.from.mu.Unlock()
-	in.since, in.ended, in.passing = time.Time{}, err != nil, in.passing+n
+	// After another error, of what it sends when it has read, the channel may go on, and
+	// block: the connection ends by itself.
+	in.since, in.ended, in.passing = time.Time{}, err == io.EOF, in.passing+n
 	return n, err
 }
 

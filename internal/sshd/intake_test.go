@@ -1,6 +1,7 @@
 package sshd
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -83,6 +84,40 @@ func TestStalledInputIsBounded(t *testing.T) {
 		t.Error("a connection whose input finds no room goes on")
 	}
 	gone(t, room, append(clients, modest)...)
+}
+
+// brokenChannel is one whose reads return an error once, with a byte, and then block.
+type brokenChannel struct {
+	ssh.Channel
+	err   error
+	reads int
+}
+
+func (c *brokenChannel) Read(p []byte) (int, error) {
+	if c.reads++; c.reads > 1 {
+		select {}
+	}
+	return 1, c.err
+}
+
+// TestInputOfABrokenConnection: what cannot tell its client that it has read may still
+// block, and is not read by who reads for all channels.
+func TestInputOfABrokenConnection(t *testing.T) {
+	ch := &brokenChannel{err: errors.New("write: broken pipe")}
+	in := &input{ch: ch, from: &intake{}}
+	if n, err := in.Read(make([]byte, 1)); n != 1 || err != ch.err {
+		t.Fatalf("read %d, %v", n, err)
+	}
+	waits := make(chan bool, 1)
+	go func() { waits <- in.waits(time.Now()) }()
+	select {
+	case got := <-waits:
+		if got || ch.reads != 1 {
+			t.Errorf("it waits: %v, after %d reads", got, ch.reads)
+		}
+	case <-time.After(testmode.Patience()):
+		t.Fatal("it is read, and blocks")
+	}
 }
 
 // TestTinyPacketsCount: a packet of one byte takes a hundred.
