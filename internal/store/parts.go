@@ -27,13 +27,20 @@ func (sb Sandbox) Parts() []string {
 }
 
 // Adopts reports whether a commit of a sandbox with these entries of its log makes it
-// need what a snapshot is made of. Others name what they have made themselves.
+// need what a snapshot is made of. Others name what they have made themselves, as an
+// import does, whose checkpoint is called like it; a fork that begins asleep is not one.
 func (sb Sandbox) Adopts(entries []lifecycle.Entry) bool {
 	if op := sb.Record.Op; op != nil && op.Restore != nil {
 		return true
 	}
 	return slices.ContainsFunc(entries, func(e lifecycle.Entry) bool {
-		return e.Type == lifecycle.EntryCreated || e.Type == lifecycle.EntryRestored
+		switch e.Type {
+		case lifecycle.EntryCreated, lifecycle.EntryRestored:
+			return true
+		case lifecycle.EntryImported:
+			return sb.Record.Checkpoint != nil && e.Op != sb.Record.Checkpoint.ID
+		}
+		return false
 	})
 }
 

@@ -103,6 +103,9 @@ func testAdoption(t *testing.T, h harness) {
 	if err := s.CommitSnapshot(t.Context(), store.Snapshot{ID: "s1", Checkpoint: cp}, latest(t, s, source), nil); err != nil {
 		t.Fatal(err)
 	}
+	imported := lifecycle.Entry{Type: lifecycle.EntryImported, Op: "i9", At: epoch}
+	wantCode(t, s.Commit(t.Context(), asleepAt("early", memoryOf("i8", "l8")), []lifecycle.Entry{imported}), "snapshot_gone") // a fork asleep
+	commit(t, s, asleepAt("arrived", memoryOf("i9", "l9")), imported)
 	commit(t, s, asleepAt("child", cp), created)
 	back := sandbox("back", 1)
 	commit(t, s, back)
@@ -120,8 +123,8 @@ func testAdoption(t *testing.T, h harness) {
 	back = asleepAt("back", cp) // it has needed it since it was asked to go back
 	commit(t, s, back, restored...)
 	commit(t, s, asleepAt("child", memoryOf("i3", "l1", "l3")))
-	if n := len(sandboxes(t, s)); n != 3 {
-		t.Errorf("%d sandboxes, want 3", n)
+	if n := len(sandboxes(t, s)); n != 4 {
+		t.Errorf("%d sandboxes, want 4", n)
 	}
 }
 
