@@ -174,15 +174,22 @@ func (o Origins) Create(ctx context.Context, by Creator, key store.Key, actor st
 			return store.Sandbox{}, err
 		}
 	}
-	if err := o.Find(key, &req); err != nil {
-		return store.Sandbox{}, err
-	}
 	req.Actor, req.Config.Key = actor, key.ID
-	sb, err := by.Create(ctx, req)
+	sb, err := o.create(ctx, by, key, req)
+	if code := errdef.CodeOf(err); code == "snapshot_gone" || code == "snapshot_not_found" { // another may have its name
+		sb, err = o.create(ctx, by, key, req)
+	}
 	if err == nil {
 		audit.About(ctx, sb.ID)
 	}
 	return sb, err
+}
+
+func (o Origins) create(ctx context.Context, by Creator, key store.Key, req supervisor.CreateRequest) (store.Sandbox, error) {
+	if err := o.Find(key, &req); err != nil {
+		return store.Sandbox{}, err
+	}
+	return by.Create(ctx, req)
 }
 
 // Take has a snapshot of a sandbox taken for a key. The request may name the snapshot
