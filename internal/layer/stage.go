@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -133,7 +134,7 @@ func (st *Staging) Place(layers []string, image string) error {
 	}
 	for n, id := range layers {
 		if st.s.HasLayer(id) {
-			return fmt.Errorf("place import: layer %s exists", id)
+			return fmt.Errorf("place import: layer %s: %w", id, fs.ErrExist)
 		}
 		if err := os.Rename(st.layerDir(n), st.s.LayerDir(id)); err != nil {
 			return fmt.Errorf("place import: %w", err)

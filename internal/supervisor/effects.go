@@ -52,17 +52,9 @@ func (b *box) act(e lifecycle.Effect) {
 		b.unserveLocked()
 		b.background(func(ctx context.Context) { b.releaseRuntime(ctx, e.Launch) })
 	case lifecycle.DropCheckpoint:
-		exports := b.exportsInFlight()
-		b.background(func(context.Context) {
-			awaitExports(exports)
-			b.dropCheckpoint(e.Checkpoint)
-		})
+		b.background(func(context.Context) { b.dropCheckpoint(e.Checkpoint) })
 	case lifecycle.DropLayers:
-		exports := b.exportsInFlight()
-		b.background(func(context.Context) {
-			awaitExports(exports)
-			b.dropLayers(e.Layers)
-		})
+		b.background(func(context.Context) { b.dropLayers(e.Layers) })
 	case lifecycle.ReleaseAll:
 		inst := b.inst
 		b.unserveLocked()

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"strings"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -15,9 +14,6 @@ import (
 
 // Export is the right to read a paused sandbox as one stream.
 type Export = moving.Export
-
-// exportTask begins the names of exports among the tasks of a box.
-const exportTask = "export-"
 
 // Export returns what reads a paused sandbox, after its checkpoint was verified
 // in full. An operation in flight is waited for; a sandbox that runs is an
@@ -60,8 +56,9 @@ func (b *box) beginExport() (moving.Right, <-chan calls.Ending, error) {
 	}
 	ctx, cancel := context.WithCancel(b.s.ctx)
 	t := &task{cancel: cancel, done: make(chan struct{})}
-	name := exportTask + ids.NewOp()
+	name, cp := "export-"+ids.NewOp(), rec.Checkpoint
 	b.tasks[name] = t
+	read := b.s.Read(*cp)
 	var once sync.Once
 	release := func() {
 		once.Do(func() {
@@ -69,26 +66,10 @@ func (b *box) beginExport() (moving.Right, <-chan calls.Ending, error) {
 			b.mu.Lock()
 			delete(b.tasks, name)
 			b.mu.Unlock()
+			read()
 			close(t.done)
+			b.background(func(context.Context) { b.dropCheckpoint(cp) }) // it may have slept anew since
 		})
 	}
 	return moving.Right{Context: ctx, Sandbox: b.sb, Release: release}, nil, nil
-}
-
-// exportsInFlight returns the exports that read the checkpoint there is now.
-func (b *box) exportsInFlight() []*task {
-	var all []*task
-	for name, t := range b.tasks {
-		if strings.HasPrefix(name, exportTask) {
-			all = append(all, t)
-		}
-	}
-	return all
-}
-
-// awaitExports waits until nothing reads any more what is to be removed.
-func awaitExports(exports []*task) {
-	for _, t := range exports {
-		<-t.done
-	}
 }

@@ -233,6 +233,7 @@ func TestExportOutlivesAWake(t *testing.T) {
 	second, _ := to.open()
 	id := from.asleep(first, CreateRequest{})
 	old := record(t, first, id).Checkpoint.ID
+	snap := take(t, first, id, SnapshotRequest{}) // needs it too, for a while
 	e, err := first.Export(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +242,7 @@ func TestExportOutlivesAWake(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCount(t, first, id, 3, 2)
-	if err := first.Pause(t.Context(), id, PauseRequest{}); err != nil {
+	if err := errors.Join(first.Pause(t.Context(), id, PauseRequest{}), first.RemoveSnapshot(t.Context(), snap.ID, "")); err != nil {
 		t.Fatal(err)
 	}
 	var file bytes.Buffer
@@ -420,6 +421,34 @@ func TestImportRefusesWhatCannotRunHere(t *testing.T) {
 			to.wantNothingLeft()
 		})
 	}
+}
+
+// TestImportBesideASnapshot: a sandbox that was forgotten does not come back under its id
+// where a snapshot has its layers yet, and these stay as they are.
+func TestImportBesideASnapshot(t *testing.T) {
+	b := newBench(t)
+	s, _ := b.open()
+	id := b.asleep(s, CreateRequest{})
+	file, snap := exportOf(t, s, id), take(t, s, id, SnapshotRequest{})
+	kill(t, s, id)
+	gone, err := s.box(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.forgetRecord(t.Context())
+	_, err = s.Import(t.Context(), bytes.NewReader(file), ImportRequest{})
+	wantCode(t, err, "sandbox_exists")
+	child := from(t, s, snap.ID)
+	wantCount(t, s, child, 3, 1)
+	copied, err := s.Import(t.Context(), bytes.NewReader(file), ImportRequest{NewID: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, s, child, copied.ID)
+	b.wantAllGone(s)
 }
 
 // TestImportOfFiles: without its memory the sandbox boots afresh from its files.

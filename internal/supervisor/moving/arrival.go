@@ -7,11 +7,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/remains"
 )
 
 // Arrival is a sandbox that is being imported: first what its manifest says, then
@@ -42,20 +45,27 @@ func (a *Arrival) Event() lifecycle.ImportRequested {
 	}
 }
 
-// Place gives what was received its place among the layers and images.
+// Place gives what was received its place among the layers and images. It is an
+// errdef.Exists where what a snapshot or a fork still has of the sandbox is in the way.
 func (a *Arrival) Place() error {
 	image := ""
 	if a.Mode == lifecycle.Memory {
 		image = a.Checkpoint.ID
 	}
-	return a.Staging.Place(a.Stack, image)
+	err := a.Staging.Place(a.Stack, image)
+	if errors.Is(err, fs.ErrExist) {
+		return errdef.New(errdef.Exists, "sandbox_exists", "snapshots or forks of sandbox %s are here, and have its layers; nothing was imported", a.ID).
+			WithRemedy("import it with a new id").With("sandbox", a.ID)
+	}
+	return err
 }
 
-// Remove removes what was received of one that could not be committed.
-func (a *Arrival) Remove(from *layer.Store) error {
-	errs := []error{from.RemoveImage(a.Checkpoint.ID)}
+// Remove removes what was received of one that could not be committed. What stands in its
+// way may be called alike, and be of a snapshot: it stays.
+func (a *Arrival) Remove(from remains.Parts) error {
+	errs := []error{from.RemoveImage(a.Checkpoint.ID, "")}
 	for _, id := range a.Stack {
-		errs = append(errs, from.RemoveLayer(id))
+		errs = append(errs, from.RemoveLayer(id, ""))
 	}
 	return errors.Join(errs...)
 }

@@ -121,9 +121,9 @@ func (s *Shelf) complete(ctx context.Context, c *Capture, staging *layer.Staging
 func (s *Shelf) Discard(c *Capture) {
 	s.o.Layers.AbandonImage(c.Op)
 	s.o.Insist(func() error {
-		err := s.o.Layers.RemoveImage(c.Op)
+		err := s.RemoveImage(c.Op, "")
 		if c.layer != "" {
-			err = errors.Join(err, s.o.Layers.RemoveLayer(c.layer))
+			err = errors.Join(err, s.RemoveLayer(c.layer, ""))
 		}
 		return err
 	}, "unfinished snapshot could not be removed", "sandbox", c.Sandbox.ID)

@@ -68,7 +68,8 @@ type Shelf struct {
 	// replaced are those whose name another has got, or that are too many since
 	// then, until Tidy
 	replaced []store.Snapshot
-	looks    chan struct{} // see look
+	looks    chan struct{}  // see look
+	reading  map[string]int // how many read a part, to send it out
 }
 
 // owned is a name in the space of an API key: what one key names takes no name from
@@ -84,7 +85,7 @@ func (n owned) base() owned {
 
 // Open returns the snapshots that the store knows.
 func Open(ctx context.Context, o Options) (*Shelf, error) {
-	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[owned]bool{}, looks: make(chan struct{}, 1)}
+	s := &Shelf{o: o, byID: map[string]store.Snapshot{}, names: map[owned]bool{}, looks: make(chan struct{}, 1), reading: map[string]int{}}
 	list, err := o.Store.Snapshots(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open snapshots: %w", err)
@@ -96,8 +97,24 @@ func Open(ctx context.Context, o Options) (*Shelf, error) {
 	return s, nil
 }
 
+// Read keeps what a checkpoint is made of that a sandbox has, also where nobody needs it
+// any more, until done is called. Whoever does then has it removed.
+func (s *Shelf) Read(cp lifecycle.Checkpoint) (done func()) {
+	count := func(by int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, id := range cp.Parts() {
+			if s.reading[id] += by; s.reading[id] == 0 {
+				delete(s.reading, id)
+			}
+		}
+	}
+	count(1)
+	return func() { count(-1) }
+}
+
 // RemoveLayer removes a layer that nobody needs any more, but for a sandbox that has
-// ended, if that is named. One that somebody needs stays. It is idempotent.
+// ended, if that is named. One that somebody needs, or reads, stays. It is idempotent.
 func (s *Shelf) RemoveLayer(id, but string) error { return s.remove(id, but, s.o.Layers.RemoveLayer) }
 
 // RemoveImage does the same for a memory image.
@@ -107,6 +124,12 @@ func (s *Shelf) remove(id, but string, remove func(id string) error) error {
 	needed, err := s.o.Store.Needed(context.Background(), id, but)
 	if err != nil || needed {
 		return err
+	}
+	s.mu.Lock()
+	reads := s.reading[id] > 0
+	s.mu.Unlock()
+	if reads {
+		return nil
 	}
 	return remove(id)
 }
