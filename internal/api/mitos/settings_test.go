@@ -16,8 +16,8 @@ func TestTemplatesAreJudged(t *testing.T) {
 	w := newWorld(t, func(o *Options) {
 		o.MaxTimeout = time.Hour
 		o.Judge = func(req supervisor.CreateRequest) error {
-			if req.Settings.Timeout != time.Hour {
-				t.Errorf("it is judged as a create with the timeout %s", req.Settings.Timeout)
+			if req.Settings.Timeout != time.Hour || !req.Config.Secure {
+				t.Errorf("it is judged as a create with the timeout %s, secure %v", req.Settings.Timeout, req.Config.Secure)
 			}
 			if len(req.Config.AllowOut) > 256 {
 				return errdef.New(errdef.Invalid, "network_invalid", "there are too many rules")

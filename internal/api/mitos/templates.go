@@ -71,8 +71,8 @@ func ensureTemplate(s *server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	req := supervisor.CreateRequest{Config: store.Config{Key: c.key.ID}}
-	req.Settings.Timeout = s.MaxTimeout // as of a create that says nothing of it
+	req := supervisor.CreateRequest{Config: store.Config{Key: c.key.ID, Secure: true}} // as create asks for
+	req.Settings.Timeout = s.MaxTimeout                                                // as of a create that says nothing of it
 	apply(said, &req)
 	if err := s.Judge(req); err != nil {
 		return nil, err
