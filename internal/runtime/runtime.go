@@ -27,7 +27,7 @@ const Resolver = "169.254.77.1"
 // Spec says what to start.
 type Spec struct {
 	ID       string // unique for ever, of a fixed length
-	Owner    string // whoever it is for: owners share fairly what the driver has made ahead
+	Owner    string // whoever it is for: owners share fairly what the driver has made ahead; empty for the server itself
 	Rootfs   string // a mounted root file system
 	Args     []string
 	Env      []string

@@ -115,6 +115,26 @@ func TestWarmRuntimes(t *testing.T) {
 	}
 }
 
+// TestWarmRuntimesOfOnlyKey: a key that is alone has every runtime that waits, also right
+// after the start of the server, which has launched something to try whether it can.
+func TestWarmRuntimesOfOnlyKey(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 2*time.Minute)
+	s := startServer(t, "--trial")
+	s.waitWarm(1)
+	g := s.startGuest(ctx, sleeper)
+	first := g.ask(ctx)
+	for i := range 5 {
+		s.waitWarm(1)
+		warm := warmOnes(s)
+		s.pause(ctx, g.sb.ID)
+		g.same(first, g.ask(ctx))
+		if cid := s.containerID(g.sb.ID); !slices.Contains(warm, cid) {
+			t.Errorf("woken for the %d. time in %s, want one of %q", i+1, cid, warm)
+		}
+	}
+}
+
 // tryFiles opens what the file server of a sandbox opens in ways of its own.
 func (s *server) tryFiles(ctx context.Context, sb *client.Sandbox) {
 	s.t.Helper()

@@ -38,8 +38,12 @@ func (l launches) at(now time.Time) float64 {
 	return l.weight * math.Exp2(-now.Sub(l.last).Seconds()/demandHalves.Seconds())
 }
 
-// launched notes a launch.
+// launched notes a launch. What the server launches for itself, to try whether it can, has
+// no owner, and nobody leaves anything to it.
 func (d demand) launched(owner string, shape runtime.Spec, now time.Time) {
+	if owner == "" {
+		return
+	}
 	maps.DeleteFunc(d, func(_ string, l launches) bool { return now.Sub(l.last) > demandFor })
 	d[owner] = launches{d[owner].at(now) + 1, now, shape}
 }

@@ -16,6 +16,7 @@ func sized(mebibytes int) runtime.Spec {
 // runtime that waits, and it is made for them.
 func TestDemand(t *testing.T) {
 	d, now := demand{}, time.Unix(1e9, 0)
+	d.launched("", sized(128), now) // the server itself, which tries whether it can
 	launch := func(owner string, mebibytes int) bool {
 		d.launched(owner, sized(mebibytes), now)
 		return d.mayTakeLast(owner, now)

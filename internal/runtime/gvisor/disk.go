@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/urpc"
@@ -95,6 +96,13 @@ func (i *instance) TellDisk(ctx context.Context, before runtime.Disk, asked func
 			break
 		}
 		err = l.tellDisk(ctx, asked(ctx))
+	}
+	if err != nil {
+		// A runtime that ends breaks the call off a moment before it is known to have ended.
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("tell runtime %s of its disk: %w", i.id, brief(err))
