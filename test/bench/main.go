@@ -111,7 +111,11 @@ func run(ctx context.Context, o options) (err error) {
 	if b.server, err = startServer(ctx, o.drowse, b.stateDir(), b.serverLog()); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.server.stop()) }()
+	defer func() {
+		if b.server != nil { // a measurement that starts another may have failed to
+			err = errors.Join(err, b.server.stop())
+		}
+	}()
 	for _, m := range measurements {
 		if !slices.Contains(wanted, m.name) {
 			continue
