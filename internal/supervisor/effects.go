@@ -312,7 +312,7 @@ func (b *box) releaseRuntime(ctx context.Context, launch int64) {
 
 // dropCheckpoint carries out DropCheckpoint: what nobody needs any more of it goes.
 func (b *box) dropCheckpoint(old *lifecycle.Checkpoint) {
-	b.s.insist(func() error { return b.s.remains.Checkpoint(old) }, "old checkpoint could not be removed", "sandbox", b.id)
+	b.s.insist(func() error { return b.s.RemoveParts(*old) }, "old checkpoint could not be removed", "sandbox", b.id)
 }
 
 // releaseAll carries out ReleaseAll.

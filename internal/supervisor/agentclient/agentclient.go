@@ -79,7 +79,7 @@ const (
 	maxError   = 300       // bytes of its words in an error
 )
 
-// client returns a client for one request to the agent, or a few. It goes
+// Client returns a client for one request to the agent, or a few. It goes
 // nowhere else, whatever it is told.
 func Client(dial func(context.Context) (net.Conn, error)) *http.Client {
 	return &http.Client{

@@ -14,7 +14,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor/remains"
 )
 
 // Arrival is a sandbox that is being imported: first what its manifest says, then
@@ -58,16 +57,6 @@ func (a *Arrival) Place() error {
 			WithRemedy("import it with a new id").With("sandbox", a.ID)
 	}
 	return err
-}
-
-// Remove removes what was received of one that could not be committed. What stands in its
-// way may be called alike, and be of a snapshot: it stays.
-func (a *Arrival) Remove(from remains.Parts) error {
-	errs := []error{from.RemoveImage(a.Checkpoint.ID, "")}
-	for _, id := range a.Stack {
-		errs = append(errs, from.RemoveLayer(id, ""))
-	}
-	return errors.Join(errs...)
 }
 
 // Receive takes the contents of the bundle, makes sure that they are what the

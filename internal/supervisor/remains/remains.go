@@ -124,17 +124,3 @@ func possibleLayers(sandbox string, rec lifecycle.Record) []string {
 	}
 	return ids
 }
-
-// Checkpoint removes what nobody needs any more of an old checkpoint: the current one can
-// build on the same layers, and have the same image where the sandbox went back to a
-// snapshot.
-func (r *Remover) Checkpoint(old *lifecycle.Checkpoint) error {
-	var errs []error
-	if old.Mode == lifecycle.Memory { // one without is called like the image that it was made of
-		errs = append(errs, r.parts.RemoveImage(old.ID, ""))
-	}
-	for _, id := range old.Stack {
-		errs = append(errs, r.parts.RemoveLayer(id, ""))
-	}
-	return errors.Join(errs...)
-}

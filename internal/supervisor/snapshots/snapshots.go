@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -134,14 +135,23 @@ func (s *Shelf) remove(id, but string, remove func(id string) error) error {
 	return remove(id)
 }
 
-// removeParts removes what nobody needs any more of a snapshot that is gone.
-func (s *Shelf) removeParts(snap store.Snapshot) {
-	if cp := snap.Checkpoint; cp.Mode == lifecycle.Memory {
-		s.o.Insist(func() error { return s.RemoveImage(cp.ID, "") }, "memory image could not be removed", "snapshot", snap.ID, "image", cp.ID)
+// RemoveParts removes what nobody needs any more of what a checkpoint is made of: others can
+// build on the same layers, and have the same image where a sandbox went back to a
+// snapshot.
+func (s *Shelf) RemoveParts(cp lifecycle.Checkpoint) error {
+	var errs []error
+	if cp.Mode == lifecycle.Memory { // one without is called like the image that it was made of
+		errs = append(errs, s.RemoveImage(cp.ID, ""))
 	}
-	for _, id := range snap.Checkpoint.Stack {
-		s.o.Insist(func() error { return s.RemoveLayer(id, "") }, "layer could not be removed", "snapshot", snap.ID, "layer", id)
+	for _, id := range cp.Stack {
+		errs = append(errs, s.RemoveLayer(id, ""))
 	}
+	return errors.Join(errs...)
+}
+
+// removeOf does so for a snapshot that is gone.
+func (s *Shelf) removeOf(snap store.Snapshot) {
+	s.o.Insist(func() error { return s.RemoveParts(snap.Checkpoint) }, "what a snapshot was made of could not be removed", "snapshot", snap.ID)
 }
 
 // form is what an id looks like, and nameForm a name, in which there may be a
@@ -353,7 +363,7 @@ func (s *Shelf) Tidy() {
 	s.mu.Unlock()
 	for _, snap := range old {
 		s.o.Log.Info("snapshot made room for a newer one", "snapshot", snap.ID, "name", snap.Name, "sandbox", snap.Sandbox)
-		s.removeParts(snap)
+		s.removeOf(snap)
 	}
 }
 
@@ -423,7 +433,7 @@ func (s *Shelf) RemoveResult(ctx context.Context, id, actor string) error {
 		return err
 	}
 	s.o.Log.Info("snapshot removed", "snapshot", snap.ID, "name", snap.Name, "sandbox", snap.Sandbox, "actor", actor)
-	s.removeParts(snap)
+	s.removeOf(snap)
 	return nil
 }
 
