@@ -252,7 +252,7 @@ func UnknownField(path, name string, known []string) error {
 func NoQuery(r *http.Request, known ...string) error {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return Invalid("the query string is malformed")
+		return Invalid("the query string is malformed: escape each %% as %%25, and use & between parameters")
 	}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(known, name) {

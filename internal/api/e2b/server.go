@@ -221,7 +221,7 @@ func (s *server) dispatch(c *call) (_ reply, err error) {
 // read reads the query, and the body by what the table says of the route.
 func (c *call) read() (err error) {
 	if c.query, err = url.ParseQuery(c.r.URL.RawQuery); err != nil {
-		return badRequest("the query string is malformed")
+		return badRequest("the query string is malformed: escape each %% as %%25, and use & between parameters")
 	}
 	c.words, c.sent, err = c.route.reads.Read(c.w, c.r, c.key.ID)
 	return err
