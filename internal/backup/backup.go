@@ -1,16 +1,16 @@
-// Package backup copies the directory of a stopped server to another directory, and
-// back.
+// Package backup copies the directory of a server to another directory, or into a
+// stream, and back. The server may run: [Begin] keeps what its database needs.
 //
 // A backup is a directory with the copy, below "state", and a manifest of all that
 // is in it, with checksums. The manifest is written last and in one step: a backup
-// that was cut off has none, and is no backup. A restore fills a directory beside the
-// target, compares everything with the manifest, and renames that directory: so a
-// target has everything or nothing.
+// that was cut off has none, and is no backup. In a stream the contents of files stand
+// between the lines of the manifest, whose last one says that it is whole. A restore
+// fills a directory beside the target, compares everything with the manifest, and
+// renames that directory: so a target has everything or nothing.
 //
 // A copy has what the original has: owners, modes, times, extended attributes, devices
 // (as overlayfs uses them), hard links among the files, and holes. It stays on one
-// file system of the source: a mount below it is an error. Nobody else may change the
-// source meanwhile, which callers see to.
+// file system of the source: a mount below it is an error.
 //
 // Sandboxes have written much of what is copied. It may be of any depth, with paths of
 // any length: both trees are gone through by descriptors, no link is followed, and
@@ -60,15 +60,39 @@ type header struct {
 	Source string `json:"source"` // the path that was copied, and to which alone it is restored
 }
 
+// parse reads the first line of the manifest of a backup.
+func (h *header) parse(what string, line []byte) error {
+	if json.Unmarshal(line, h) != nil || h.Kind != kind {
+		return damaged("backup %s: its manifest cannot be read", what)
+	}
+	if h.Format != Format {
+		return errdef.New(errdef.Unsupported, "backup_format", "backup %s has format %d; this drowse reads format %d", what, h.Format, Format).
+			WithRemedy("use the drowse that made it")
+	}
+	return nil
+}
+
 type trailer struct {
 	End     bool    `json:"end"`
 	Summary Summary `json:"summary"`
 	SHA256  string  `json:"sha256"` // of all lines before
 }
 
-// Create copies src, an absolute path, to a backup in dir, which must not exist or be empty. Names at
-// the top of src that skip reports are left out.
-func Create(ctx context.Context, src, dir string, skip func(name string) bool) (Summary, error) {
+// Source is a directory to be copied.
+type Source struct {
+	Dir string // absolute
+	// Skip reports whether something is left out, by the names of its path, of which
+	// there are at most three. Nil leaves out nothing.
+	Skip func(names ...string) bool
+	// Instead has files, by their names at the top, that are copied in the place of
+	// those of the directory.
+	Instead map[string]*os.File
+}
+
+// Create copies src, which others may change, to a backup in dir, which must not exist
+// or be empty. What is removed meanwhile is left out, and what grows is cut off. ready is
+// asked whether all is in it that must be, before it becomes a backup.
+func Create(ctx context.Context, src Source, dir string, ready func() error) (Summary, error) {
 	if err := fresh(dir); err != nil {
 		return Summary{}, err
 	}
@@ -84,16 +108,11 @@ func Create(ctx context.Context, src, dir string, skip func(name string) bool) (
 		return Summary{}, fmt.Errorf("make backup: %w", err)
 	}
 	defer f.Close()
-	w := &writer{out: bufio.NewWriter(f), sums: sha256.New()}
-	if err := w.line(header{kind, Format, src}); err != nil {
-		return Summary{}, fmt.Errorf("make backup: %w", err)
-	}
-	c := newCopier(src, filepath.Join(dir, stateName), skip)
-	sum, err := c.copy(ctx, w.line)
+	w := newWriter(f)
+	c := newCopier(src, filepath.Join(dir, stateName))
+	c.live = true
+	sum, err := w.all(ctx, c, ready)
 	if err == nil {
-		err = w.line(trailer{true, sum, hex.EncodeToString(w.sums.Sum(nil))})
-	}
-	if err = errors.Join(err, w.out.Flush()); err == nil {
 		err = errors.Join(durable.SyncFilesystem(dir), f.Sync())
 	}
 	if err == nil {
@@ -112,32 +131,45 @@ func Verify(ctx context.Context, dir string) (Summary, error) {
 		return Summary{}, err
 	}
 	defer want.close()
-	c := newCopier(filepath.Join(dir, stateName), "", nil)
-	got, err := c.copy(ctx, want.take)
+	got, err := newCopier(Source{Dir: filepath.Join(dir, stateName)}, "").copy(ctx, want.take)
 	return sum, want.finish(dir, got, sum, err)
 }
 
 // Restore puts what is in a backup at target, which must not exist or be empty. It is
 // the path from which the backup was made: files of a server have it in them.
-func Restore(ctx context.Context, dir, target string) (_ Summary, err error) {
+func Restore(ctx context.Context, dir, target string) (Summary, error) {
 	want, sum, err := read(dir)
 	if err != nil {
 		return Summary{}, err
 	}
 	defer want.close()
-	if target != want.source {
-		return Summary{}, errdef.New(errdef.Invalid, "backup_elsewhere", "backup %s is of %s, and cannot be restored to %s: what is in it has that path", dir, want.source, target).
-			WithRemedy("restore it with --state-dir %s", want.source)
-	}
-	if err := fresh(target); err != nil {
+	if err := mayRestore(dir, want.source, target); err != nil {
 		return Summary{}, err
 	}
+	return sum, restore(target, func(part string) error {
+		got, err := newCopier(Source{Dir: filepath.Join(dir, stateName)}, part).copy(ctx, want.take)
+		return want.finish(dir, got, sum, err)
+	})
+}
+
+// mayRestore refuses to restore a backup elsewhere, or over something.
+func mayRestore(what, source, target string) error {
+	if target != source {
+		return errdef.New(errdef.Invalid, "backup_elsewhere", "backup %s is of %s, and cannot be restored to %s: what is in it has that path", what, source, target).
+			WithRemedy("restore it with --state-dir %s", source)
+	}
+	return fresh(target)
+}
+
+// restore fills a directory beside target, which then gets that name. Of one that could
+// not be filled nothing is left.
+func restore(target string, fill func(part string) error) (err error) {
 	part := filepath.Clean(target) + ".restoring"
 	if err := os.MkdirAll(filepath.Dir(part), 0o755); err != nil {
-		return Summary{}, fmt.Errorf("restore: %w", err)
+		return fmt.Errorf("restore: %w", err)
 	}
 	if _, err := os.Lstat(part); !errors.Is(err, fs.ErrNotExist) {
-		return Summary{}, errdef.New(errdef.Conflict, "restore_unfinished", "%s is there: another restore is under way, or was cut off", part).
+		return errdef.New(errdef.Conflict, "restore_unfinished", "%s is there: another restore is under way, or was cut off", part).
 			WithRemedy("if none is under way, remove that directory and restore again")
 	}
 	defer func() {
@@ -145,18 +177,16 @@ func Restore(ctx context.Context, dir, target string) (_ Summary, err error) {
 			err = errors.Join(err, tree.Remove(part))
 		}
 	}()
-	c := newCopier(filepath.Join(dir, stateName), part, nil)
-	got, err := c.copy(ctx, want.take)
-	if err := want.finish(dir, got, sum, err); err != nil {
-		return Summary{}, err
+	if err := fill(part); err != nil {
+		return err
 	}
 	if err := durable.SyncFilesystem(part); err != nil {
-		return Summary{}, fmt.Errorf("restore: %w", err)
+		return fmt.Errorf("restore: %w", err)
 	}
 	if err := unix.Rename(part, target); err != nil { // in place of an empty directory too, which os.Rename refuses
-		return Summary{}, fmt.Errorf("restore: %w", err)
+		return fmt.Errorf("restore: %w", err)
 	}
-	return sum, durable.Sync(filepath.Dir(part))
+	return durable.Sync(filepath.Dir(part))
 }
 
 // fresh refuses a directory that has something in it.
@@ -178,6 +208,23 @@ func fresh(dir string) error {
 type writer struct {
 	out  *bufio.Writer
 	sums hash.Hash // of the checksums of all lines
+}
+
+func newWriter(w io.Writer) *writer { return &writer{bufio.NewWriter(w), sha256.New()} }
+
+// all writes the manifest of what a copier copies.
+func (w *writer) all(ctx context.Context, c *copier, ready func() error) (Summary, error) {
+	if err := w.line(header{kind, Format, c.from.Dir}); err != nil {
+		return Summary{}, err
+	}
+	sum, err := c.copy(ctx, w.line)
+	if err == nil {
+		err = ready()
+	}
+	if err == nil {
+		err = w.line(trailer{true, sum, hex.EncodeToString(w.sums.Sum(nil))})
+	}
+	return sum, errors.Join(err, w.out.Flush())
 }
 
 func (w *writer) line(v any) error {
@@ -274,12 +321,11 @@ func read(dir string) (_ *expected, _ Summary, err error) {
 		return nil, Summary{}, fmt.Errorf("read backup: %w", err)
 	}
 	var first header
-	if m.lines < 2 || json.Unmarshal(m.first, &first) != nil || first.Kind != kind {
+	if m.lines < 2 {
 		return nil, Summary{}, damaged("backup %s: its manifest cannot be read", dir)
 	}
-	if first.Format != Format {
-		return nil, Summary{}, errdef.New(errdef.Unsupported, "backup_format", "backup %s has format %d; this drowse reads format %d", dir, first.Format, Format).
-			WithRemedy("use the drowse that made it")
+	if err := first.parse(dir, m.first); err != nil {
+		return nil, Summary{}, err
 	}
 	var last trailer
 	if json.Unmarshal(m.last, &last) != nil || !last.End || last.SHA256 != m.sum {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -58,12 +59,22 @@ func source(t *testing.T) string {
 	return dir
 }
 
-func skip(name string) bool { return name == skipped }
+func skip(names ...string) bool { return len(names) == 1 && names[0] == skipped }
+
+// create makes a backup of a directory of which nothing is required.
+func create(ctx context.Context, src, dir string) (Summary, error) {
+	return Create(ctx, Source{Dir: src, Skip: skip}, dir, func() error { return nil })
+}
+
+// write does so into a stream.
+func write(ctx context.Context, src string, to io.Writer) (Summary, error) {
+	return Write(ctx, Source{Dir: src, Skip: skip}, to, func() error { return nil })
+}
 
 // listing is all that is in a tree.
 func listing(t *testing.T, dir string) (all []any) {
 	t.Helper()
-	if _, err := newCopier(dir, "", skip).copy(t.Context(), func(e any) error { all = append(all, e); return nil }); err != nil {
+	if _, err := newCopier(Source{Dir: dir, Skip: skip}, "").copy(t.Context(), func(e any) error { all = append(all, e); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -82,7 +93,7 @@ func TestThereAndBack(t *testing.T) {
 	src, dir := source(t), filepath.Join(t.TempDir(), "backup")
 	target := src
 	want := listing(t, src)
-	made, err := Create(t.Context(), src, dir, skip)
+	made, err := create(t.Context(), src, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +126,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 	// Nothing is put beside what is there.
 	for _, err := range []error{
-		func() error { _, err := Create(t.Context(), kept, dir, skip); return err }(),
+		func() error { _, err := create(t.Context(), kept, dir); return err }(),
 		func() error { _, err := Restore(t.Context(), dir, target); return err }(),
 	} {
 		if !errdef.Is(err, errdef.Conflict) || !strings.Contains(err.Error(), "not empty") {
@@ -167,7 +178,7 @@ func TestDamage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			src, dir := source(t), filepath.Join(t.TempDir(), "backup")
-			if _, err := Create(t.Context(), src, dir, skip); err != nil {
+			if _, err := create(t.Context(), src, dir); err != nil {
 				t.Fatal(err)
 			}
 			target := src
@@ -194,7 +205,7 @@ func TestDamage(t *testing.T) {
 func TestCutOff(t *testing.T) {
 	src := source(t)
 	whole := filepath.Join(t.TempDir(), "whole")
-	sum, err := Create(t.Context(), src, whole, skip)
+	sum, err := create(t.Context(), src, whole)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +215,7 @@ func TestCutOff(t *testing.T) {
 	}
 	for n := range sum.Files {
 		dir := filepath.Join(t.TempDir(), "backup")
-		if _, err := Create(after(t, n), kept, dir, skip); !errors.Is(err, context.Canceled) {
+		if _, err := create(after(t, n), kept, dir); !errors.Is(err, context.Canceled) {
 			t.Fatalf("after %d: %v", n, err)
 		}
 		if _, err := Restore(t.Context(), dir, target); !errdef.Is(err, errdef.Invalid) || !strings.Contains(err.Error(), "is no backup") {

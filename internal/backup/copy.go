@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"unicode/utf8"
@@ -50,6 +52,16 @@ func (t text) MarshalJSON() ([]byte, error) {
 	return json.Marshal([][]byte{[]byte(t)})
 }
 
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *text) UnmarshalJSON(data []byte) error {
+	var raw [][]byte
+	if json.Unmarshal(data, &raw) == nil && len(raw) == 1 {
+		*t = text(raw[0])
+		return nil
+	}
+	return json.Unmarshal(data, (*string)(t))
+}
+
 // block is the unit in which contents are read and summed, and page the one in which
 // they are written.
 const (
@@ -61,40 +73,56 @@ type inode struct{ dev, ino uint64 }
 
 // copier copies a tree, or looks at it if there is nowhere to copy to.
 type copier struct {
-	from   string
-	to     *maker // nil if there is nowhere
-	skip   func(name string) bool
+	from   Source
+	live   bool       // others may change the tree
+	to     *maker     // nil if there is nowhere
+	out    *streaming // likewise
 	dev    uint64
 	seen   map[inode]int64 // of files with several names, the entry that came first
 	sum    Summary
 	buffer []byte
 }
 
-func newCopier(from, to string, skip func(string) bool) *copier {
-	c := &copier{from: from, skip: skip, seen: map[inode]int64{}, buffer: make([]byte, block)}
+func newCopier(from Source, to string) *copier {
+	c := &copier{from: from, seen: map[inode]int64{}, buffer: make([]byte, block)}
 	if to != "" {
 		c.to = &maker{at: to}
 	}
 	return c
 }
 
+// judged is how many names there are in a path that Source.Skip judges, at most.
+const judged = 3
+
+// errVanished says that something is not there any more that was when its name was read.
+var errVanished = errors.New("it was removed meanwhile")
+
 // copy tells of each entry once it is copied, in the order of their names.
 func (c *copier) copy(ctx context.Context, tell func(any) error) (_ Summary, err error) {
 	if c.to != nil {
 		defer c.to.abort()
 	}
-	err = tree.Walk(ctx, c.from, func(t *tree.Entry) error {
+	walk := tree.Walk
+	if c.live {
+		walk = tree.WalkLive
+	}
+	err = walk(ctx, c.from.Dir, func(t *tree.Entry) error {
 		if t.Depth == 0 {
 			c.dev = t.Stat.Dev
 		}
-		if t.Depth == 1 && c.skip != nil && c.skip(t.Name) {
-			if t.Kind() == unix.S_IFDIR {
-				return tree.SkipDir
-			}
-			return nil
+		leave := t.Depth > 0 && t.Depth <= judged && c.from.Skip != nil && c.from.Skip(strings.Split(t.Path().String(), "/")...)
+		var e entry
+		var err error
+		if !leave {
+			e, err = c.one(ctx, t)
+			leave = errors.Is(err, errVanished)
 		}
-		e, err := c.one(ctx, t)
-		if err != nil {
+		switch {
+		case leave && t.Kind() == unix.S_IFDIR:
+			return tree.SkipDir
+		case leave:
+			return nil
+		case err != nil:
 			return fmt.Errorf("%s: %w", t.Path().Short(), err)
 		}
 		c.sum.Files++
@@ -108,8 +136,15 @@ func (c *copier) copy(ctx context.Context, tell func(any) error) (_ Summary, err
 
 // one copies what has a name, without what is below it.
 func (c *copier) one(ctx context.Context, t *tree.Entry) (e entry, err error) {
+	in, err := c.open(t)
+	if err != nil {
+		return e, err
+	}
+	if in != nil {
+		defer in.Close()
+	}
 	st := &t.Stat
-	if st.Dev != c.dev {
+	if st.Dev != c.dev && !c.instead(t) {
 		return e, errors.New("another file system is mounted here, which is no part of the backup: unmount it first")
 	}
 	e = entry{Depth: t.Depth, Name: text(t.Name), Mode: st.Mode, UID: st.Uid, GID: st.Gid, Mtime: [2]int64{st.Mtim.Sec, st.Mtim.Nsec}}
@@ -126,7 +161,11 @@ func (c *copier) one(ctx context.Context, t *tree.Entry) (e entry, err error) {
 			}
 			return e, c.to.link(e)
 		}
-		c.seen[id] = c.sum.Files
+		defer func() {
+			if err == nil {
+				c.seen[id] = c.sum.Files
+			}
+		}()
 	}
 	switch t.Kind() {
 	case unix.S_IFREG:
@@ -134,7 +173,7 @@ func (c *copier) one(ctx context.Context, t *tree.Entry) (e entry, err error) {
 	case unix.S_IFLNK:
 		link, err := os.Readlink(tree.ProcPath(t.At, t.Name))
 		if err != nil {
-			return e, err
+			return e, c.vanished(err)
 		}
 		e.Link = text(link)
 	case unix.S_IFDIR:
@@ -142,25 +181,64 @@ func (c *copier) one(ctx context.Context, t *tree.Entry) (e entry, err error) {
 		e.Rdev = st.Rdev
 	}
 	if e.Attrs, err = attrs(tree.ProcPath(t.At, t.Name)); err != nil {
-		return e, err
+		return e, c.vanished(err)
 	}
-	return c.make(ctx, e, t)
+	return c.make(ctx, e, in, t.Kind() != unix.S_IFDIR && st.Nlink > 1)
+}
+
+// instead reports whether the contents of an entry are taken from elsewhere.
+func (c *copier) instead(t *tree.Entry) bool { return t.Depth == 1 && c.from.Instead[t.Name] != nil }
+
+// open opens a regular file, and nothing else. What is open may be another file than
+// the one whose name was read: it is the one that the entry is of from then on.
+func (c *copier) open(t *tree.Entry) (*os.File, error) {
+	if c.instead(t) {
+		f := c.from.Instead[t.Name]
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), t.Name), unix.Fstat(fd, &t.Stat)
+	}
+	if t.Kind() != unix.S_IFREG {
+		return nil, nil
+	}
+	f, err := t.Open()
+	if err != nil {
+		return nil, c.vanished(err)
+	}
+	if err := unix.Fstat(int(f.Fd()), &t.Stat); err != nil || t.Kind() != unix.S_IFREG {
+		return nil, errors.Join(cmp.Or(err, errVanished), f.Close())
+	}
+	return f, nil
+}
+
+// vanished returns errVanished for an error by which something that others change shows
+// that it has gone, or become a link or a socket.
+func (c *copier) vanished(err error) error {
+	for _, gone := range []error{fs.ErrNotExist, unix.ELOOP, unix.ENXIO, unix.EINVAL} {
+		if c.live && errors.Is(err, gone) {
+			return errVanished
+		}
+	}
+	return err
 }
 
 // make makes the copy of an entry, if there is somewhere to copy to.
-func (c *copier) make(ctx context.Context, e entry, t *tree.Entry) (_ entry, err error) {
+func (c *copier) make(ctx context.Context, e entry, in *os.File, linked bool) (_ entry, err error) {
 	var out *os.File
-	if c.to != nil {
+	switch {
+	case c.to != nil:
 		if out, err = c.to.make(e); err != nil {
 			return e, err
 		}
-	}
-	if e.kind() == unix.S_IFREG {
-		in, err := t.Open()
-		if err == nil {
-			e.SHA256, err = c.contents(ctx, in, out, e.Size)
-			err = errors.Join(err, in.Close())
+	case c.out != nil:
+		if err := c.out.begin(e, linked); err != nil {
+			return e, err
 		}
+	}
+	if in != nil {
+		e.SHA256, err = c.contents(ctx, in, out, e.Size)
 		if out != nil {
 			err = errors.Join(err, out.Close())
 		}
@@ -169,7 +247,7 @@ func (c *copier) make(ctx context.Context, e entry, t *tree.Entry) (_ entry, err
 		}
 	}
 	if c.to != nil {
-		err = c.to.finish(e, c.sum.Files, t.Stat.Nlink > 1)
+		err = c.to.finish(e, c.sum.Files, linked)
 	}
 	return e, err
 }
@@ -195,20 +273,26 @@ func (c *copier) contents(ctx context.Context, in, out *os.File, size int64) (su
 			return "", err
 		}
 		at = data / block * block
-		n, err := in.ReadAt(c.buffer[:min(block, size-at)], at)
+		part := c.buffer[:min(block, size-at)]
+		n, err := in.ReadAt(part, at)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return "", err
 		}
-		if int64(n) < min(block, size-at) {
+		if n < len(part) && !c.live {
 			return "", errors.New("it became shorter while it was read")
 		}
-		part := c.buffer[:n]
+		clear(part[n:]) // what is missing is a hole
 		if isZero(part) {
 			continue
 		}
 		_ = binary.Write(h, binary.BigEndian, at) // into a hash
 		h.Write(part)
-		c.sum.Bytes += int64(n)
+		c.sum.Bytes += int64(len(part))
+		if c.out != nil {
+			if err := c.out.data(at, part); err != nil {
+				return "", err
+			}
+		}
 		if out == nil {
 			continue
 		}

@@ -185,7 +185,7 @@ func TestHostileTree(t *testing.T) {
 	shape.Long = 2000
 	src, dir := hostile(t, shape), filepath.Join(t.TempDir(), "backup")
 	want, blocks := look(t, src)
-	made, err := Create(t.Context(), src, dir, nil)
+	made, err := create(t.Context(), src, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestHostileTree(t *testing.T) {
 // deep it is.
 func TestHostileTreeIsCutOff(t *testing.T) {
 	src, dir := hostile(t, treetest.Shape{Deep: 1500, Long: 20, Links: 1, Wide: 1}), filepath.Join(t.TempDir(), "backup")
-	if _, err := Create(t.Context(), src, dir, nil); err != nil {
+	if _, err := create(t.Context(), src, dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Chmod(filepath.Join(dir, stateName, "wide"), 0o700), tree.Remove(src)); err != nil { // the last directory
@@ -270,7 +270,7 @@ func TestNothingIsFollowed(t *testing.T) {
 			}
 		}
 		n, told := strings.Count(when, "/")+1, 0
-		c := newCopier(src, filepath.Join(dir, "copy"), nil)
+		c := newCopier(Source{Dir: src}, filepath.Join(dir, "copy"))
 		_, err := c.copy(t.Context(), func(any) error {
 			if told++; told != n+1 { // the top is told first
 				return nil
@@ -306,7 +306,7 @@ func TestAllTheNamesOfAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Create(t.Context(), src, dir, nil); err != nil {
+	if _, err := create(t.Context(), src, dir); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, stateName))
@@ -345,7 +345,7 @@ func TestPagesAmongHoles(t *testing.T) {
 	if _, err := f.WriteAt([]byte("!"), blocks*block); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Create(t.Context(), src, dir, nil); err != nil {
+	if _, err := create(t.Context(), src, dir); err != nil {
 		t.Fatal(err)
 	}
 	copied := filepath.Join(dir, stateName, "pages")

@@ -96,8 +96,6 @@ func upkeep(_ context.Context, w io.Writer, o cli.UpkeepOptions) (bool, error) {
 	switch filepath.Base(o.StateDir) {
 	case "used":
 		return false, errdef.New(errdef.Conflict, "state_dir_in_use", "another drowse server (pid %d) uses %s", 7, o.StateDir).WithRemedy("stop it first")
-	case "awake":
-		return false, errdef.New(errdef.WrongState, "sandboxes_awake", "1 sandboxes do not sleep").WithRemedy("pause them")
 	case "broken":
 		return false, errors.New("cannot look")
 	}

@@ -89,31 +89,35 @@ func upkeepResult(ok bool, err error) error {
 func backupCommand(a *app) *cobra.Command {
 	var o UpkeepOptions
 	cmd := &cobra.Command{
-		Use:   "backup DIR [--verify | --restore]",
-		Short: "copy the state directory of a stopped server to another directory, or back",
-		Long: `Copy the state directory of a stopped server to DIR, which must not exist or be empty.
-All sandboxes must sleep: the memory of a running one is on no disk. With the server:
+		Use:   "backup DIR|- [--verify | --restore]",
+		Short: "copy a state directory to another directory or into a stream, or back",
+		Long: `Copy a server's state directory to DIR, which must not exist or be empty, or to the
+standard output (-). The server may run meanwhile.
 
-  drowse pause --all
-  systemctl stop drowse
-  drowse backup /mnt/backups/monday
-  systemctl start drowse
+A backup has everything, as it is at one moment: the database, memory images, files,
+snapshots, templates, keys and secrets; and volumes, each file as it is when it is read.
+Protect it like the state directory. Holes in files stay holes. A backup that was cut
+off is recognized, and refused.
 
-A backup has everything: memory images, files, snapshots, volumes, templates, keys and
-secrets. Protect it like the state directory. Holes in files stay holes. A backup that
-was cut off is recognized, and refused.
+Sandboxes that sleep wake from it as they are. A running sandbox is in it as after a
+crash of the machine: with its last checkpoint, or not at all if it has none. The
+command names these. To keep them, pause them first (drowse pause --all), or create
+them with --checkpoint-every.
 
---restore copies it back to the path that it came from (--state-dir), which must not
-exist or be empty, and compares every file with the checksums of the backup. Sandboxes then wake
-as before; on another machine, as after drowse import. --verify only compares.
+--restore copies a backup back to the path that it came from (--state-dir), which must
+not exist or be empty, and compares every file with the checksums of the backup. Sandboxes then wake
+as before; on another machine, as after drowse import. --verify only compares. Both read
+the standard input for -.
 
 Exit codes:
   0    done
-  5    a server uses the directory, a sandbox does not sleep, or a directory is not empty
+  5    a directory is not empty, or another restore is under way
   125  it failed; the message says what was left`,
 		Example: `  drowse backup /mnt/backups/monday
   drowse backup /mnt/backups/monday --verify
-  drowse backup /mnt/backups/monday --restore --state-dir /var/lib/drowse`,
+  drowse backup /mnt/backups/monday --restore --state-dir /var/lib/drowse
+  drowse backup - | zstd | ssh store 'cat > drowse.zst'
+  ssh store 'zstdcat drowse.zst' | drowse backup - --restore`,
 		Args: exactArgs("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Verify && o.Restore {
@@ -123,12 +127,12 @@ Exit codes:
 				return errors.New("this build has no server")
 			}
 			o.Backup, o.StateDir, o.JSON = args[0], a.stateDirectory(), a.output == "json"
+			if o.Backup == "-" && !o.Verify && !o.Restore && isTerminal(a.Stdout) {
+				return usagef("a backup is not for a terminal: send it to a file or a program")
+			}
 			err := a.Backup(cmd.Context(), folded(a), o)
 			if cmd.Context().Err() != nil {
 				return err
-			}
-			if errdef.Is(err, errdef.WrongState) {
-				return &exitError{code: exitConflict, err: err}
 			}
 			return upkeepResult(true, err)
 		},

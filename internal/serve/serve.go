@@ -36,6 +36,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/volumecontent"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/backup"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/build/workshop"
 	"github.com/drowse-dev/drowse/internal/durable"
@@ -495,6 +496,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, nil, err
 	}
+	templates.BackedUp = func() bool { return backup.UnderWay(o.StateDir) }
 	agent, err := agentbin.Program()
 	if err != nil {
 		return nil, nil, err
@@ -544,8 +546,8 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	}
 	sup, err := supervisor.New(ctx, supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Builds: kept, Driver: driver, RunDir: mounts,
-		Ballast: filepath.Join(o.StateDir, "ballast"),
-		Limits:  defaultLimits(most), MostLimits: most, Defaults: o.defaults(), Log: o.Log, MaxTimeout: o.MaxTimeout,
+		Ballast: filepath.Join(o.StateDir, "ballast"), BackedUp: templates.BackedUp,
+		Limits: defaultLimits(most), MostLimits: most, Defaults: o.defaults(), Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, Images: checkpoint.Ways{Early: int64(o.EarlyWakeMiB) << 20, Deltas: int64(o.DeltaPausesMiB) << 20}, KeyLimits: keys.Limits, KeyLives: keys.Lives, VolumeDiskMiB: o.VolumeDiskMiB,
 		TrialTemplate: template.Host, World: world, SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery, ConfineEvery: 500 * time.Millisecond,
 		LogDir: filepath.Join(o.StateDir, "logs"), Traced: traced,

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/drowse-dev/drowse/internal/backup"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/runtime/builds"
@@ -42,11 +43,7 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 	if err := needRoot("drowse fsck and gc"); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(databaseIn(dir)); err != nil {
-		return nil, errdef.New(errdef.Invalid, "state_dir", "no server has used %s: %w", dir, err).
-			WithRemedy("name the server's directory with --state-dir")
-	}
-	if dir, err = realDir(dir); err != nil {
+	if dir, err = stateDirOf(dir); err != nil {
 		return nil, err
 	}
 	u := &upkeep{dir: dir, layers: layer.At(dir), bases: template.At(templatesIn(dir))}
@@ -62,11 +59,24 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 			err = errors.Join(err, u.unlock())
 		}
 	}()
+	if backup.UnderWay(dir) {
+		return nil, errdef.New(errdef.Conflict, "backup_under_way", "%s is being backed up, and nothing was changed", dir).
+			WithRemedy("wait until the backup has ended")
+	}
 	if u.remains, err = drivers.Default().Remains(runtimesIn(dir)); err != nil {
 		return nil, err
 	}
 	u.records, err = store.Inspect(ctx, databaseIn(dir))
 	return u, err
+}
+
+// stateDirOf returns the real path of a directory that a server has used.
+func stateDirOf(dir string) (string, error) {
+	if _, err := os.Stat(databaseIn(dir)); err != nil {
+		return "", errdef.New(errdef.Invalid, "state_dir", "no server has used %s: %w", dir, err).
+			WithRemedy("name the server's directory with --state-dir")
+	}
+	return realDir(dir)
 }
 
 // end gives the directory back.

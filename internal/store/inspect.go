@@ -153,3 +153,22 @@ func inspectVolumes(ctx context.Context, db *sql.DB, found *Inspection) error {
 	found.Volumes, err = collect(ctx, db, scanVolume, query)
 	return err
 }
+
+// Copy writes the database at path, which servers may use, to the new file to, as it is
+// at one moment after the call. The copy needs nothing beside it. It is not on the disk
+// yet.
+func Copy(ctx context.Context, path, to string) error {
+	s := &SQLite{path: path}
+	db, err := connect(path, 1, url.Values{"_pragma": {lockWait}})
+	if err != nil {
+		return s.explain(err, "copy store %s", path)
+	}
+	defer db.Close()
+	if err := s.inspectVersion(ctx, db, nil); err != nil {
+		return s.explain(err, "copy store %s", path)
+	}
+	if _, err := db.ExecContext(ctx, `VACUUM INTO ?`, to); err != nil {
+		return s.explain(err, "copy store %s", path)
+	}
+	return os.Chmod(to, 0o600)
+}

@@ -80,7 +80,9 @@ type Options struct {
 	Driver    runtime.Driver
 	RunDir    string // for mount points; emptied of strangers at start
 	Ballast   string // a file to give up when the disk is full; empty for none
-	Log       *slog.Logger
+	// BackedUp reports whether a backup is being made. Nil is for none, ever.
+	BackedUp func() bool
+	Log      *slog.Logger
 	// Limits are those of a sandbox that asks for none, MostLimits the largest
 	// that are granted; zero in MostLimits is no bound.
 	Limits     store.Limits

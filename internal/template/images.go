@@ -265,6 +265,9 @@ func (s *Store) Remove(ref string, users func(id string) []string) error {
 	if err := s.forget(strings.ToLower(strings.TrimSpace(ref)), users); err != nil {
 		return err
 	}
+	if s.BackedUp != nil && s.BackedUp() {
+		return nil // the next Remove collects it, or a server that starts
+	}
 	return s.collect(func(id string) bool { return len(users(id)) > 0 })
 }
 

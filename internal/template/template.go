@@ -95,6 +95,9 @@ type Store struct {
 	// Check returns an error where there is no room for more on the disk. It is set
 	// before anything is fetched.
 	Check func() error
+	// BackedUp reports whether a backup is being made, which may read templates that
+	// nobody uses any more. It is set before anything is removed; nil is for none, ever.
+	BackedUp func() bool
 
 	dir    string
 	images *image.Store

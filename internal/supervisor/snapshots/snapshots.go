@@ -50,7 +50,12 @@ type Options struct {
 	Insist func(remove func() error, failed string, args ...any)
 	// Relieve makes room where the disk is full, and returns whether it has.
 	Relieve func() bool
-	Log     *slog.Logger
+	// BackedUp reports whether a backup is being made, which may read what nobody needs
+	// any more. Nil is for a server of which there are none.
+	BackedUp func() bool
+	// Go runs something beside all else, with a context that ends with the server.
+	Go  func(func(context.Context))
+	Log *slog.Logger
 }
 
 // Shelf is all snapshots.
@@ -71,6 +76,7 @@ type Shelf struct {
 	replaced []store.Snapshot
 	looks    chan struct{}  // see look
 	reading  map[string]int // how many read a part, to send it out
+	putOff   []func() error // removals that wait for the end of a backup
 }
 
 // owned is a name in the space of an API key: what one key names takes no name from
@@ -132,7 +138,42 @@ func (s *Shelf) remove(id, but string, remove func(id string) error) error {
 	if reads {
 		return nil
 	}
+	if s.o.BackedUp != nil && s.o.BackedUp() {
+		s.later(func() error { return s.remove(id, but, remove) })
+		return nil
+	}
 	return remove(id)
+}
+
+// backupLook is how often it is looked whether the backup has ended for which removals
+// wait.
+const backupLook = time.Second
+
+// later removes something when no backup is being made. If the server ends before, the
+// next one finds it, as what nobody owns.
+func (s *Shelf) later(remove func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.putOff = append(s.putOff, remove)
+	if len(s.putOff) > 1 {
+		return
+	}
+	s.o.Go(func(ctx context.Context) {
+		for s.o.BackedUp() {
+			select {
+			case <-time.After(backupLook):
+			case <-ctx.Done():
+				return
+			}
+		}
+		s.mu.Lock()
+		due := s.putOff
+		s.putOff = nil
+		s.mu.Unlock()
+		for _, remove := range due {
+			s.o.Insist(remove, "what a backup has read could not be removed")
+		}
+	})
 }
 
 // RemoveParts removes what nobody needs any more of what a checkpoint is made of: others can
