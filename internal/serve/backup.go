@@ -89,20 +89,18 @@ func (r report) write(w io.Writer, o UpkeepOptions) error {
 	if r.what != "backed up" || err != nil {
 		return err
 	}
-	if _, err = fmt.Fprintf(w, "%d sandboxes sleep, and wake from it as they are\n", r.Asleep); err != nil {
+	if _, err = fmt.Fprintf(w, "asleep, and wake from it as they are: %d\n", r.Asleep); err != nil {
 		return err
 	}
-	for _, some := range []struct {
-		ids  []string
-		text string
-	}{{r.Older, "run, and are in it with their last checkpoint"}, {r.Lost, "run and have no checkpoint: they end at a restore. To keep them, pause them and back up again"}} {
-		if len(some.ids) > 0 {
-			if _, err := fmt.Fprintf(w, "%d %s: %s\n", len(some.ids), some.text, few(some.ids)); err != nil {
-				return err
-			}
+	if len(r.Older) > 0 {
+		if _, err = fmt.Fprintf(w, "running, and in it with their last checkpoint: %s\n", few(r.Older)); err != nil {
+			return err
 		}
 	}
-	return nil
+	if len(r.Lost) > 0 {
+		_, err = fmt.Fprintf(w, "running without a checkpoint, so that they end at a restore: %s\n  to keep them, pause them and back up again\n", few(r.Lost))
+	}
+	return err
 }
 
 // few names some of many sandboxes.
