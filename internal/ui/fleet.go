@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/drowse-dev/drowse/client"
 )
@@ -64,7 +65,8 @@ type stateCount struct {
 // fleetRow is one sandbox of the fleet.
 type fleetRow struct {
 	client.Info
-	Use *sample // nil if it was not measured
+	Use  *sample // nil if it was not measured
+	Hour life
 }
 
 // Wakes is how often it has woken: each wake begins a generation.
@@ -87,11 +89,12 @@ func nameOf(i client.Info) string {
 }
 
 type fleetData struct {
-	Filter fleetFilter
-	Counts []stateCount
-	Rows   []fleetRow
-	Next   string // cursor; empty on the last page
-	Back   string // the address of this page
+	Filter  fleetFilter
+	Counts  []stateCount
+	Rows    []fleetRow
+	Summary string // of all sandboxes that the key sees; empty where the page is of some
+	Next    string // cursor; empty on the last page
+	Back    string // the address of this page
 }
 
 // fleet lists sandboxes. It asks for a page, whatever their number.
@@ -128,8 +131,18 @@ func fleet(v *visit) error {
 	if err != nil {
 		return err
 	}
-	for _, i := range list.Sandboxes {
-		row := fleetRow{Info: i}
+	now := time.Now()
+	hours, err := lastHours(v.r.Context(), a, list.Sandboxes, now)
+	if err != nil {
+		return err
+	}
+	if f.Template == "" && f.Metadata == "" {
+		if d.Summary, err = summary(v.r.Context(), a, list.Counts, now); err != nil {
+			return err
+		}
+	}
+	for n, i := range list.Sandboxes {
+		row := fleetRow{Info: i, Hour: hours[n]}
 		if use, ok := uses[i.ID]; ok && i.State == client.Running {
 			row.Use = &use
 		}

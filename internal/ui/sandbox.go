@@ -52,13 +52,13 @@ func sandbox(v *visit) error {
 	}
 	now := time.Now()
 	d.Story = story(h.Info, d.Why, now)
-	all, err := lastEvents(ctx, a, h.ID)
+	all, err := lastEvents(ctx, a, h.ID, lifeEvents)
 	if err != nil {
 		return err
 	}
 	d.Events = slices.Clone(all[:min(len(all), mostEvents)])
 	slices.Reverse(all)
-	d.Life = lifeOf(all, h.Info, now)
+	d.Life = wholeLife(all, h.Info, now)
 	if h.Alive() {
 		err := a.call(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(h.ID)+"/metrics", nil, nil, &d.Samples)
 		if err != nil && !errors.Is(err, client.ErrNotFound) { // E2B's API has it not yet, or no more
@@ -88,9 +88,9 @@ const (
 )
 
 // lastEvents returns the last events of a sandbox, newest first.
-func lastEvents(ctx context.Context, a api, id string) ([]client.Event, error) {
+func lastEvents(ctx context.Context, a api, id string, most int) ([]client.Event, error) {
 	var p client.EventPage
-	err := a.call(ctx, http.MethodGet, onSandbox(id, "/events"), url.Values{"before": {"now"}, "limit": {strconv.Itoa(lifeEvents)}}, nil, &p)
+	err := a.call(ctx, http.MethodGet, onSandbox(id, "/events"), url.Values{"before": {"now"}, "limit": {strconv.Itoa(most)}}, nil, &p)
 	return p.Events, err
 }
 
@@ -144,63 +144,6 @@ func countHolds(holds []client.Hold) string {
 		text += fmt.Sprintf(" and %d more", n-1)
 	}
 	return text
-}
-
-// life is a sandbox's life as a bar.
-type life struct {
-	Spans      []lifeSpan
-	Begin, End time.Time
-	Awake      time.Duration
-	Asleep     time.Duration
-}
-
-// lifeSpan is a time in one state. Positions are thousandths of the bar.
-type lifeSpan struct {
-	X, Width int64
-	State    string
-	Text     string
-}
-
-// lifeWidth is the length of the bar.
-const lifeWidth = 1000
-
-func lifeOf(all []client.Event, i client.Info, now time.Time) life {
-	end := now
-	if i.Tombstone != nil {
-		end = i.Tombstone.At
-	}
-	l := life{End: end}
-	if len(all) == 0 {
-		return l
-	}
-	l.Begin = all[0].Time
-	whole := max(1, end.Sub(l.Begin))
-	place := func(t time.Time) int64 { return int64(lifeWidth * float64(t.Sub(l.Begin)) / float64(whole)) }
-	for n := 0; n < len(all); {
-		e := all[n]
-		next := n + 1
-		for next < len(all) && all[next].To == e.To {
-			next++
-		}
-		until := end
-		if next < len(all) {
-			until = all[next].Time
-		}
-		d := until.Sub(e.Time)
-		switch e.To {
-		case string(client.Running):
-			l.Awake += d
-		case string(client.Paused):
-			l.Asleep += d
-		}
-		x := place(e.Time)
-		// What is shorter than a thousandth would cover what follows.
-		if w := place(until) - x; w > 0 && e.To != string(client.Terminated) {
-			l.Spans = append(l.Spans, lifeSpan{x, w, e.To, fmt.Sprintf("%s for %s, from %s", e.To, span(d), e.Time.UTC().Format("2006-01-02 15:04:05"))})
-		}
-		n = next
-	}
-	return l
 }
 
 // chart is one measure over time, as a line.

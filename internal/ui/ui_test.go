@@ -423,6 +423,9 @@ func TestManySandboxes(t *testing.T) {
 	if rows := strings.Count(page.body, `<th scope="row">`); rows != 50 {
 		t.Errorf("it has %d rows", rows)
 	}
+	if bars := strings.Count(page.body, `aria-label="Last hour: `); bars != 50 || !strings.Contains(page.body, "6666 awake, 3334 asleep · 0 wakes in the last ") {
+		t.Errorf("it has %d bars, and sums up: %s", bars, regexp.MustCompile(`<p class="faint summary">.*`).FindString(page.body))
+	}
 	older := regexp.MustCompile(`href="(/ui/\?[^"]*after=[^"]*)" rel="next"`)
 	pages := 1
 	for m := older.FindStringSubmatch(page.body); m != nil && pages < 5; m = older.FindStringSubmatch(page.body) {

@@ -1,0 +1,267 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/human"
+)
+
+// life is a part of a sandbox's life as a bar.
+type life struct {
+	Spans      []lifeSpan
+	Begin, End time.Time
+	sums       map[string]time.Duration // by the word for a state
+}
+
+// lifeSpan is a time in one state. Positions are thousandths of the bar.
+type lifeSpan struct {
+	X, Width int64
+	State    string
+	Text     string
+}
+
+// lifeWidth is the length of the bar.
+const lifeWidth = 1000
+
+// What a bar shows besides the states and phases of sandboxes.
+const (
+	notThere = "none"    // before the sandbox was created
+	notKnown = "unknown" // before the first event that was read
+)
+
+// The words for what a sandbox does in a bar.
+const (
+	runs, sleeps, onTheWay = "awake", "asleep", "on the way"
+	absent, unknown, ended = "not there yet", "not known", "ended"
+)
+
+func wordFor(state string) string {
+	switch state {
+	case string(client.Running):
+		return runs
+	case string(client.Paused):
+		return sleeps
+	case string(client.Terminated):
+		return ended
+	case notThere:
+		return absent
+	case notKnown:
+		return unknown
+	}
+	return onTheWay
+}
+
+// Awake returns how long the sandbox ran.
+func (l life) Awake() time.Duration { return l.sums[runs] }
+
+// Asleep returns how long the sandbox slept.
+func (l life) Asleep() time.Duration { return l.sums[sleeps] }
+
+// Words is the bar for those who do not see it.
+func (l life) Words() string {
+	var parts []string
+	for _, word := range []string{runs, sleeps, onTheWay, ended, absent, unknown} {
+		if d := l.sums[word]; d >= time.Second {
+			parts = append(parts, word+" "+span(d))
+		}
+	}
+	return "Last hour: " + strings.Join(parts, ", ")
+}
+
+// wholeLife is the life of a sandbox as far back as its events go, oldest first.
+func wholeLife(all []client.Event, i client.Info, now time.Time) life {
+	end := now
+	if i.Tombstone != nil {
+		end = i.Tombstone.At
+	}
+	if len(all) == 0 {
+		return life{End: end}
+	}
+	return lifeOf(all, all[0].Time, end)
+}
+
+// lifeOf draws the time between begin and end from events, oldest first.
+func lifeOf(all []client.Event, begin, end time.Time) life {
+	l := life{Begin: begin, End: end, sums: map[string]time.Duration{}}
+	whole := max(1, end.Sub(begin))
+	place := func(t time.Time) int64 { return int64(lifeWidth * float64(t.Sub(begin)) / float64(whole)) }
+	for n := 0; n < len(all); {
+		e := all[n]
+		next := n + 1
+		for next < len(all) && all[next].To == e.To {
+			next++
+		}
+		until := end
+		if next < len(all) {
+			until = all[next].Time
+		}
+		n = next
+		from := e.Time
+		if from.Before(begin) {
+			from = begin
+		}
+		if !until.After(from) {
+			continue
+		}
+		l.sums[wordFor(e.To)] += until.Sub(from)
+		x := place(from)
+		// What is shorter than a thousandth would cover what follows.
+		if w := place(until) - x; w > 0 {
+			l.Spans = append(l.Spans, lifeSpan{x, w, e.To, spanText(e, until)})
+		}
+	}
+	return l
+}
+
+// spanText says what a part of a bar is, how long it was and why it began.
+func spanText(e client.Event, until time.Time) string {
+	switch e.To {
+	case notThere:
+		return "not there yet"
+	case notKnown:
+		return "not known: the event log was read no further back"
+	}
+	text := fmt.Sprintf("%s for %s, from %s", e.To, span(until.Sub(e.Time)), e.Time.UTC().Format("2006-01-02 15:04:05"))
+	if e.Cause != "" {
+		text += ", because of " + e.Cause
+	}
+	return text
+}
+
+// What the page of all sandboxes reads of the event log, at most.
+const (
+	hourBack   = time.Hour
+	hourEvents = 200 // of one sandbox
+	hourCalls  = 4   // at a time
+	tailEvents = 1000
+)
+
+// lastHours returns the last hour of each sandbox. Only those that have changed
+// within it cost a call.
+func lastHours(ctx context.Context, a api, list []client.Info, now time.Time) ([]life, error) {
+	begin := now.Add(-hourBack)
+	bars := make([]life, len(list))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(hourCalls)
+	for n, i := range list {
+		if since := changedAt(i); i.Phase == "" && since.Before(begin) {
+			bars[n] = lifeOf([]client.Event{{Time: since, To: string(i.State)}}, begin, now)
+			continue
+		}
+		g.Go(func() error {
+			all, err := lastEvents(ctx, a, i.ID, hourEvents)
+			if err != nil && !errors.Is(err, client.ErrNotFound) { // it was forgotten meanwhile
+				return err
+			}
+			bars[n] = lifeOf(sinceBegin(all, i, begin), begin, now)
+			return nil
+		})
+	}
+	return bars, g.Wait()
+}
+
+// changedAt returns when a sandbox came into its state, or later.
+func changedAt(i client.Info) time.Time {
+	switch {
+	case i.Tombstone != nil:
+		return i.Tombstone.At
+	case i.State == client.Paused && !i.PausedAt.IsZero():
+		return i.PausedAt
+	case i.State == client.Running && !i.StartedAt.IsZero():
+		return i.StartedAt
+	}
+	return i.CreatedAt
+}
+
+// sinceBegin returns the newest events of a sandbox, oldest first, with one before
+// them for what they do not say of the time from begin on.
+func sinceBegin(newest []client.Event, i client.Info, begin time.Time) []client.Event {
+	all := slices.Clone(newest)
+	slices.Reverse(all)
+	if len(all) > 0 && !all[0].Time.After(begin) {
+		return all
+	}
+	before := notKnown
+	if len(newest) < hourEvents && i.CreatedAt.After(begin) {
+		before = notThere
+	}
+	return slices.Insert(all, 0, client.Event{Time: begin, To: before})
+}
+
+// summary says how all sandboxes do, in a line.
+func summary(ctx context.Context, a api, counts map[client.State]int, now time.Time) (string, error) {
+	parts := []string{fmt.Sprintf("%d awake, %d asleep", counts[client.Running], counts[client.Paused])}
+	woke, err := wakes(ctx, a, now)
+	if err != nil {
+		return "", err
+	}
+	if woke != "" {
+		parts = append(parts, woke)
+	}
+	// The answer has all sandboxes that are alive, so it is asked for where these are few.
+	if alive := counts[client.Running] + counts[client.Paused] + counts[client.Pending]; counts[client.Running] > 0 && alive <= tailEvents {
+		used, err := client.UsageOf(ctx, a.Client)
+		if err != nil {
+			return "", err
+		}
+		var memory int64
+		for _, u := range used {
+			if u.State == client.Running && u.Last != nil {
+				memory += u.Last.MemoryBytes
+			}
+		}
+		parts = append(parts, human.Bytes(memory)+" of memory in use")
+	}
+	return strings.Join(parts, " · "), nil
+}
+
+// wakes counts the sandboxes that have woken in the last hour, or since the oldest of
+// the last events where these do not go back so far. It returns no text if nothing is
+// known.
+func wakes(ctx context.Context, a api, now time.Time) (string, error) {
+	end, err := a.Events(ctx, client.EventOptions{After: client.FromNow})
+	if err != nil {
+		return "", err
+	}
+	var tail client.EventPage
+	after := max(0, end.Next-tailEvents)
+	if err := a.call(ctx, http.MethodGet, "/v1/events", url.Values{"after": {strconv.FormatInt(after, 10)}, "limit": {strconv.Itoa(tailEvents)}}, nil, &tail); err != nil {
+		return "", err
+	}
+	begin := now.Add(-hourBack)
+	if after > 0 {
+		if len(tail.Events) == 0 {
+			return "", nil
+		}
+		begin = slices.MaxFunc([]time.Time{begin, tail.Events[0].Time}, time.Time.Compare)
+	}
+	n := 0
+	for _, e := range tail.Events {
+		if e.Type == "resumed" && e.Cause != "checkpoint" && e.Cause != "restore" && e.Time.After(begin) {
+			n++
+		}
+	}
+	within, period := max(now.Sub(begin), time.Second), "hour"
+	if within < hourBack {
+		period = span(within)
+	}
+	return fmt.Sprintf("%d %s in the last %s (%.1f a minute)", n, plural(n, "wake"), period, float64(n)/within.Minutes()), nil
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
