@@ -189,6 +189,7 @@ var functions = template.FuncMap{
 	"span":   span,
 	"short":  func(text string, most int) string { return human.Line(text, most) },
 	"join":   strings.Join,
+	"lower":  strings.ToLower,
 	"status": statusOf,
 	"actor":  actorOf,
 	"secs":   func(s float64) string { return span(time.Duration(s * float64(time.Second))) },

@@ -58,6 +58,13 @@ type notice struct {
 	Text, Step string
 	Secret     string // shown once, to be copied
 	Link       string // to open
+	Each       []failure
+}
+
+// failure is what became of one of several sandboxes.
+type failure struct {
+	ID string
+	problem
 }
 
 func (s *session) isToken(text string) bool {

@@ -145,6 +145,7 @@ func routes() []route {
 
 		{"GET /ui/{$}", page, fleet},
 		{"GET /ui/events", data, events},
+		{"POST /ui/sandboxes", change, actOnSeveral},
 		{"GET /ui/sandboxes/{id}", page, sandbox},
 		{"GET /ui/sandboxes/{id}/log", page, sandboxLog},
 		{"GET /ui/new", page, newPage},

@@ -527,6 +527,58 @@ func TestEveryPage(t *testing.T) {
 	}
 }
 
+// TestSeveral: what is done to several sandboxes goes on past one that fails, and says
+// which that was.
+func TestSeveral(t *testing.T) {
+	w := newWorld(t)
+	b, _ := w.signIn(store.RoleFull)
+	one, other := w.create("one"), w.create("other")
+	send := func(b *browser, do string, ids ...string) string {
+		t.Helper()
+		b.send("POST", "/ui/sandboxes", submission, url.Values{"token": {b.token}, "do": {do}, "id": ids}).is(t, http.StatusSeeOther)
+		return b.send("GET", "/ui/", navigation, nil).is(t, http.StatusOK).body
+	}
+	state := func(id string) lifecycle.State {
+		sb, _ := w.Fake.Find(t.Context(), id)
+		return sb.Record.State
+	}
+	for _, c := range []struct {
+		do   string
+		ids  []string
+		want []string
+	}{
+		{"pause", nil, []string{"no sandbox is chosen", "Next step"}},
+		{"pause", []string{one, one}, []string{"1 of 1 chosen sandboxes are paused"}},
+		{"pause", []string{one, other, hostile}, []string{"1 of 3 chosen sandboxes are paused", `<li><code>` + one + `</code>`, "Next step", "&lt;script&gt;"}},
+		{"resume", []string{one}, []string{"1 of 1 chosen sandboxes are running"}},
+		{"kill", []string{one}, []string{"1 of 1 chosen sandboxes are killed"}},
+		{"kill", make([]string, 60), []string{"Next step"}},
+	} {
+		page := send(b, c.do, c.ids...)
+		for _, want := range c.want {
+			if !strings.Contains(page, want) {
+				t.Errorf("%s %v: no %q in %.3000s", c.do, c.ids, want, page)
+			}
+		}
+		if strings.Contains(page, "<script>") {
+			t.Errorf("%s: an id is there as it is", c.do)
+		}
+	}
+	if state(one) != lifecycle.Terminated || state(other) != lifecycle.Paused {
+		t.Errorf("they are %s and %s", state(one), state(other))
+	}
+	own, _ := w.signIn(store.RoleOwn)
+	if page := send(own, "kill", other); !strings.Contains(page, "0 of 1") || state(other) != lifecycle.Paused {
+		t.Errorf("a key kills the sandbox of another: it is %s", state(other))
+	}
+	read, _ := w.signIn(store.RoleRead)
+	if page := send(read, "kill", other); !strings.Contains(page, "0 of 1") || strings.Contains(page, "checkbox") || state(other) != lifecycle.Paused {
+		t.Errorf("a key that may only look is offered to kill: the sandbox is %s", state(other))
+	}
+	b.send("POST", "/ui/sandboxes", submission, url.Values{"token": {b.token}, "do": {"fork"}, "id": {other}}).is(t, http.StatusNotFound)
+	b.send("POST", "/ui/sandboxes", submission, url.Values{"do": {"kill"}, "id": {other}}).is(t, http.StatusForbidden)
+}
+
 // TestWhatIsWrittenInForms: a form that is refused comes back with what was in it,
 // or with the reason at the top of the page that it was on.
 func TestWhatIsWrittenInForms(t *testing.T) {

@@ -31,9 +31,9 @@
   const inUse = (el) => {
     const active = document.activeElement;
     if (el.querySelector("details[open]")) return true;
-    return el.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
+    return el.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName) && active.type !== "checkbox";
   };
-  const focusable = "a, button, summary, [tabindex]";
+  const focusable = "a, button, summary, input, [tabindex]";
   const nameOf = (el) => `${el.tagName} ${el.getAttribute("aria-label") || el.getAttribute("href") || el.textContent.trim()}`;
   const had = new Map(); // what the server said last of each region
   for (const el of document.querySelectorAll("[data-live]")) had.set(el, el.innerHTML);
@@ -54,12 +54,15 @@
         const active = el.contains(document.activeElement) ? nameOf(document.activeElement) : "";
         const scroller = el.querySelector(".log, .scroll");
         const at = scroller && { top: scroller.scrollTop, end: scroller.scrollTop + scroller.clientHeight >= scroller.scrollHeight - 4 };
+        const chosen = new Set([...el.querySelectorAll("input[form=several]:checked")].map((box) => box.value));
         el.replaceChildren(...by.childNodes);
+        for (const box of el.querySelectorAll("input[form=several]")) box.checked = chosen.has(box.value);
         if (active) [...el.querySelectorAll(focusable)].find((n) => nameOf(n) === active)?.focus({ preventScroll: true });
         const scrolled = el.querySelector(".log, .scroll");
         if (at && scrolled) scrolled.scrollTop = at.end && scrolled.classList.contains("log") ? scrolled.scrollHeight : at.top;
       }
       tick();
+      count();
     } catch { /* the next event asks again */ } finally {
       asking = false;
       took = performance.now() - begun;
@@ -124,6 +127,28 @@
   document.addEventListener("click", (e) => {
     for (const open of document.querySelectorAll("details.menu[open]")) if (!open.contains(e.target)) open.open = false;
   });
+  // Boxes that choose rows, one that chooses all of them, and what can be done to them.
+  const count = () => {
+    const all = document.querySelector("[data-all]"), form = document.getElementById("several");
+    if (!form) return;
+    const boxes = [...document.querySelectorAll("input[form=several]")];
+    const chosen = boxes.filter((box) => box.checked).length;
+    if (all) {
+      all.checked = chosen > 0 && chosen === boxes.length;
+      all.indeterminate = chosen > 0 && chosen < boxes.length;
+    }
+    form.hidden = boxes.length === 0;
+    form.querySelector("[data-chosen]").textContent = `${chosen} chosen:`;
+    for (const b of form.querySelectorAll("button")) b.disabled = chosen === 0;
+  };
+  document.addEventListener("change", (e) => {
+    if (!e.target.matches("[data-all], input[form=several]")) return;
+    if (e.target.matches("[data-all]")) for (const box of document.querySelectorAll("input[form=several]")) box.checked = e.target.checked;
+    count();
+    say(document.querySelector("[data-chosen]").textContent);
+  });
+  count();
+  window.addEventListener("pageshow", count); // a browser that goes back keeps what was chosen
   // What cannot be undone takes a second press.
   document.addEventListener("click", (e) => {
     const b = e.target.closest("button[data-sure]");
