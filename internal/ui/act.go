@@ -149,7 +149,10 @@ func forkSandbox(ctx context.Context, v *visit, a api, id string) (string, strin
 
 // duration reads a field that is a Go duration, such as 90s or 1h30m.
 func (v *visit) duration(field string) (time.Duration, error) {
-	text := strings.TrimSpace(v.r.PostForm.Get(field))
+	return durationOf(strings.TrimSpace(v.r.PostForm.Get(field)))
+}
+
+func durationOf(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
 		return 0, refusal{http.StatusBadRequest, fmt.Sprintf("%.40q is not a duration", text), "write a number and a unit, such as 90s, 15m or 2h"}

@@ -168,6 +168,8 @@ func routes() []route {
 		{"GET /ui/sandboxes/{id}/file", page, file},
 		{"GET /ui/sandboxes/{id}/download", page, download},
 		{"PUT /ui/sandboxes/{id}/file", data, writeFile},
+		{"GET /ui/sandboxes/{id}/settings", page, settingsPage},
+		{"POST /ui/sandboxes/{id}/settings", change, changeSettings},
 		{"POST /ui/sandboxes/{id}/{action}", change, act},
 		{"GET /ui/", page, missing},
 	}

@@ -2,7 +2,9 @@ package ui_test
 
 import (
 	"context"
+	"html"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -577,6 +579,69 @@ func TestSeveral(t *testing.T) {
 	}
 	b.send("POST", "/ui/sandboxes", submission, url.Values{"token": {b.token}, "do": {"fork"}, "id": {other}}).is(t, http.StatusNotFound)
 	b.send("POST", "/ui/sandboxes", submission, url.Values{"do": {"kill"}, "id": {other}}).is(t, http.StatusForbidden)
+}
+
+// TestSettings: the form of a sandbox's settings changes what somebody has changed in
+// it, and nothing that was changed from elsewhere meanwhile.
+func TestSettings(t *testing.T) {
+	w := newWorld(t)
+	b, _ := w.signIn(store.RoleFull)
+	id := w.create(hostile)
+	at := "/ui/sandboxes/" + id + "/settings"
+	page := b.send("GET", at, navigation, nil).is(t, http.StatusOK, `name="was-metadata" value="name=`, `<option selected>pause</option>`)
+	if strings.Contains(page.body, "<script>") || strings.Contains(page.body, "readonly") {
+		t.Errorf("the form: %s", page.body)
+	}
+	form := url.Values{"token": {b.token}}
+	for _, m := range regexp.MustCompile(`name="was-(\w+)" value="([^"]*)"`).FindAllStringSubmatch(page.body, -1) {
+		form.Set("was-"+m[1], html.UnescapeString(m[2]))
+		form.Set(m[1], strings.ReplaceAll(html.UnescapeString(m[2]), "\n", "\r\n"))
+	}
+	if len(form) != 29 {
+		t.Fatalf("the form has %d fields: %v", len(form), form)
+	}
+	settings := func() lifecycle.Settings {
+		sb, err := w.Fake.Find(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sb.Record.Settings
+	}
+	b.send("POST", at, submission, form).is(t, http.StatusSeeOther)
+	b.send("GET", at, navigation, nil).is(t, http.StatusOK, "Nothing is changed")
+
+	if _, err := w.Fake.Patch(t.Context(), id, supervisor.Patch{Settings: lifecycle.Patch{MaxLifetime: new(5 * time.Hour)}}, "another"); err != nil {
+		t.Fatal(err)
+	}
+	form.Set("idleTimeout", "90m")
+	form.Set("metadata", "team=blue\r\nkind=a=b")
+	form.Set("ports", "8080/healthz=ignore")
+	form.Set("autoResume", "yes")
+	b.send("POST", at, submission, form).is(t, http.StatusSeeOther)
+	b.send("GET", at, navigation, nil).is(t, http.StatusOK, "Changed: autoResume, idleTimeout, metadata, ports.", `value="1h30m"`, `value="5h"`, "8080/healthz=ignore", "kind=a=b")
+	if got := settings(); got.IdleTimeout != 90*time.Minute || got.MaxLifetime != 5*time.Hour || !got.AutoResume || got.OnTimeout != lifecycle.Pause {
+		t.Errorf("the settings are %+v", got)
+	}
+	before := len(w.Fake.Log())
+	for field, text := range map[string]string{"idleTimeout": "soon", "maxLifetime": "", "metadata": "no equals", "ports": "8080=sing", "allowOut": "not an address!"} {
+		bad := maps.Clone(form)
+		bad.Set(field, text)
+		bad.Set("pausedRetention", "7h")
+		b.send("POST", at, submission, bad).is(t, http.StatusBadRequest, `role="alert"`, "Next step", `value="7h"`, html.EscapeString(text))
+	}
+	if len(w.Fake.Log()) != before {
+		t.Errorf("a form that is refused changes the sandbox: %v", w.Fake.Log()[before:])
+	}
+	read, _ := w.signIn(store.RoleRead)
+	if a := read.send("GET", "/ui/sandboxes/"+id, navigation, nil); strings.Contains(a.body, "/settings") {
+		t.Error("a key that may only look is offered to change settings")
+	}
+	form.Set("token", read.token)
+	read.send("POST", at, submission, form).is(t, http.StatusForbidden, "role")
+	odd := w.create("two\nlines")
+	b.send("GET", "/ui/sandboxes/"+odd+"/settings", navigation, nil).is(t, http.StatusOK, "readonly")
+	b.send("POST", "/ui/sandboxes/"+odd+"/kill", submission, url.Values{"token": {b.token}})
+	b.send("GET", "/ui/sandboxes/"+odd+"/settings", navigation, nil).is(t, http.StatusNotFound, "has ended")
 }
 
 // TestWhatIsWrittenInForms: a form that is refused comes back with what was in it,

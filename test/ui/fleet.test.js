@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { accessible, api, create, makeKey, signedIn, start, stop, url } from "./world.js";
+import { accessible, api, create, makeKey, signedIn, start, stop, url, view } from "./world.js";
 
 before(start);
 after(stop);
@@ -65,4 +65,34 @@ test("the last hour, and several at once, by keyboard", async () => {
   assert.equal(await read.page.getByRole("checkbox").count(), 0);
   await api("DELETE", `/v1/sandboxes/${sb.id}`);
   assert.deepEqual([...problems, ...read.problems], []);
+});
+
+test("settings of a sandbox", async () => {
+  const sb = await create({ metadata: { name: "to change", team: "blue" }, onTimeout: "pause", idleTimeoutSeconds: 5400 });
+  const { page, problems } = await signedIn();
+  await page.goto(`${url}/ui/sandboxes/${sb.id}`);
+  await page.getByRole("link", { name: "Settings" }).click();
+  const idle = page.getByLabel("Idle timeout");
+  assert.equal(await idle.inputValue(), "1h30m");
+  await view(page, "settings");
+  await idle.fill("soon");
+  await page.getByLabel("Traffic wakes it").selectOption("yes");
+  await page.getByLabel("Metadata").fill("name=to change\nteam=<b>red</b>");
+  await page.getByRole("button", { name: "Change" }).click();
+  await page.getByRole("alert").filter({ hasText: '"soon" is not a duration' }).filter({ hasText: "Next step" }).waitFor();
+  assert.equal(await page.getByLabel("Metadata").inputValue(), "name=to change\nteam=<b>red</b>", "what was written is kept");
+  await accessible(page, "settings that were refused");
+  await api("PATCH", `/v1/sandboxes/${sb.id}`, { maxLifetimeSeconds: 36000 }); // by somebody else
+  await idle.fill("2h");
+  await page.getByLabel("Always allowed").fill("192.0.2.1\n198.51.100.0/24");
+  await page.setViewportSize({ width: 360, height: 740 });
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "a narrow page scrolls sideways");
+  await page.getByRole("button", { name: "Change" }).press("Enter");
+  await page.getByRole("status").filter({ hasText: "Changed: allowOut, autoResume, idleTimeout, metadata." }).waitFor();
+  const now = await api("GET", `/v1/sandboxes/${sb.id}`);
+  assert.deepEqual(now.metadata, { name: "to change", team: "<b>red</b>" });
+  assert.deepEqual(now.allowOut, ["192.0.2.1", "198.51.100.0/24"]);
+  assert.deepEqual([now.settings.idleTimeoutSeconds, now.settings.maxLifetimeSeconds, now.settings.autoResume], [7200, 36000, true]);
+  await api("DELETE", `/v1/sandboxes/${sb.id}`);
+  assert.deepEqual(problems, []);
 });
