@@ -58,6 +58,8 @@ func (s screen) May(permission string) bool {
 	switch permission {
 	case "use":
 		return s.Holder.Role != client.RoleRead
+	case "share":
+		return s.Holder.Role == client.RoleFull || s.Holder.Role == client.RoleAdmin
 	case "manage":
 		return s.Holder.Role == client.RoleAdmin
 	}

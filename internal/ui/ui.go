@@ -155,6 +155,8 @@ func routes() []route {
 		{"GET /ui/templates", page, allTemplates},
 		{"POST /ui/templates", change, changeTemplates},
 		{"GET /ui/templates/{ref...}", page, oneTemplate},
+		{"GET /ui/volumes", page, volumes},
+		{"POST /ui/volumes", change, changeVolumes},
 		{"GET /ui/keys", page, keys},
 		{"POST /ui/keys", change, changeKeys},
 		{"GET /ui/webhooks", page, webhooks},

@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"context"
+	"fmt"
 	"html"
 	"io"
 	"maps"
@@ -579,6 +580,59 @@ func TestSeveral(t *testing.T) {
 	}
 	b.send("POST", "/ui/sandboxes", submission, url.Values{"token": {b.token}, "do": {"fork"}, "id": {other}}).is(t, http.StatusNotFound)
 	b.send("POST", "/ui/sandboxes", submission, url.Values{"do": {"kill"}, "id": {other}}).is(t, http.StatusForbidden)
+}
+
+// TestVolumes: who may share volumes makes them, sees who has them, and deletes those
+// that nobody has.
+func TestVolumes(t *testing.T) {
+	w := newWorld(t)
+	b, _ := w.signIn(store.RoleFull)
+	post := func(form url.Values) string {
+		t.Helper()
+		form.Set("token", b.token)
+		b.send("POST", "/ui/volumes", submission, form).is(t, http.StatusSeeOther)
+		return b.send("GET", "/ui/volumes", navigation, nil).is(t, http.StatusOK).body
+	}
+	has := func(page, part string) {
+		t.Helper()
+		if !strings.Contains(page, part) || strings.Contains(page, "<script>") {
+			t.Errorf("no %q in %s", part, page)
+		}
+	}
+	has(post(url.Values{"do": {"create"}, "name": {"kept"}, "disk": {"512"}}), "The volume kept is made.")
+	has(post(url.Values{"do": {"create"}, "name": {"kept"}}), "Next step")
+	has(post(url.Values{"do": {"create"}, "name": {hostile}}), "Next step")
+	has(post(url.Values{"do": {"create"}, "name": {"other"}, "disk": {"-1"}}), "Next step")
+	list, err := w.Fake.Volumes(t.Context())
+	if err != nil || len(list) != 1 || list[0].DiskMiB != 512 {
+		t.Fatalf("there are %+v, %v", list, err)
+	}
+	var ids []string
+	for n := range 7 {
+		sb, err := w.Fake.Create(t.Context(), supervisor.CreateRequest{Template: "base", Config: store.Config{Name: fmt.Sprintf("user-%d", n), Volumes: []store.VolumeMount{{Volume: list[0].ID, Name: "kept", Path: "/data"}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, sb.ID)
+	}
+	page := b.send("GET", "/ui/volumes", navigation, nil).is(t, http.StatusOK, "user-", "/data", "and 2 more", "512").body
+	if strings.Contains(page, "-for-") {
+		t.Error("the volume's token is shown")
+	}
+	has(post(url.Values{"do": {"delete"}, "volume": {list[0].ID}}), "Next step")
+	for _, id := range ids {
+		if err := w.Fake.Kill(t.Context(), id, "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has(post(url.Values{"do": {"delete"}, "volume": {list[0].ID}}), "No volumes.")
+	for _, role := range []store.Role{store.RoleOwn, store.RoleRead} {
+		other, _ := w.signIn(role)
+		other.send("GET", "/ui/volumes", navigation, nil).is(t, http.StatusForbidden, "role")
+		if page := other.send("GET", "/ui/", navigation, nil); strings.Contains(page.body, "/ui/volumes") {
+			t.Errorf("a key of the role %s is offered volumes", role)
+		}
+	}
 }
 
 // TestSettings: the form of a sandbox's settings changes what somebody has changed in
