@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,7 +32,8 @@ func (v *visit) do(within time.Duration, otherwise string, f func(ctx context.Co
 
 type snapshotsData struct {
 	Head      *head // nil for those of all sandboxes
-	Snapshots []client.Snapshot
+	Snapshots []treeRow
+	Forks     []client.Event // that sandboxes went on from this one, newest first
 	Back      string
 }
 
@@ -45,11 +47,15 @@ func snapshots(v *visit) error {
 	if err != nil {
 		return err
 	}
-	v.render(http.StatusOK, "snapshots", screen{Title: "Snapshots", Section: "snapshots", Data: snapshotsData{Snapshots: list, Back: v.r.URL.RequestURI()}})
+	d := snapshotsData{Back: v.r.URL.RequestURI()}
+	for _, s := range list {
+		d.Snapshots = append(d.Snapshots, treeRow{Snapshot: s})
+	}
+	v.render(http.StatusOK, "snapshots", screen{Title: "Snapshots", Section: "snapshots", Data: d})
 	return nil
 }
 
-// sandboxSnapshots lists those of one sandbox, which may have ended.
+// sandboxSnapshots shows those of one sandbox, which may have ended, as a tree.
 func sandboxSnapshots(v *visit) error {
 	a, h, err := v.open1("snapshots")
 	if err != nil {
@@ -59,7 +65,19 @@ func sandboxSnapshots(v *visit) error {
 	if err != nil {
 		return err
 	}
-	v.render(http.StatusOK, "snapshots", screen{Title: "Snapshots of " + cmp.Or(h.Name(), h.ID), Section: "fleet", Data: snapshotsData{Head: &h, Snapshots: list, Back: h.Back}})
+	events, err := lastEvents(v.r.Context(), a, h.ID, lifeEvents)
+	if err != nil {
+		return err
+	}
+	d := snapshotsData{Head: &h, Back: h.Back}
+	for _, e := range events {
+		if e.Type == "forked" {
+			d.Forks = append(d.Forks, e)
+		}
+	}
+	slices.Reverse(events)
+	d.Snapshots = treeOf(list, events, len(events) == lifeEvents)
+	v.render(http.StatusOK, "snapshots", screen{Title: "Snapshots of " + cmp.Or(h.Name(), h.ID), Section: "fleet", Data: d})
 	return nil
 }
 

@@ -34,10 +34,15 @@ test("create, snapshot, go back, fork, preview", async () => {
   await page.getByLabel("Name").fill("before-it");
   await page.getByRole("button", { name: "Take a snapshot" }).click();
   await page.getByRole("status").filter({ hasText: "Snapshot before-it is taken" }).waitFor();
-  await view(page, "snapshots");
   await page.getByRole("button", { name: /^Go back to/ }).click();
   await page.getByRole("status").filter({ hasText: "is what it was then" }).waitFor();
   await page.getByRole("button", { name: "Undo the last restore" }).waitFor();
+  await page.getByRole("rowheader", { name: /^before-it s\w+ now$/ }).waitFor();
+  await page.getByLabel("Name").fill("another-way");
+  await page.getByRole("button", { name: "Take a snapshot" }).click();
+  await page.getByRole("rowheader", { name: /^another-way s\w+ now after before-it$/ }).waitFor();
+  assert.deepEqual(await page.getByRole("rowheader").evaluateAll((all) => all.map((el) => el.className)), ["depth-0", "depth-1", "depth-1"], "two ways from one snapshot");
+  await view(page, "snapshots");
 
   await page.getByRole("link", { name: "Previews" }).click();
   await page.getByLabel("Port").fill("8000");
@@ -110,6 +115,33 @@ test("keys and quotas; a key that is revoked while somebody is signed in", async
   for (const name of ["Pause", "More", "Terminal", "Files"]) assert.equal(await read.page.getByText(name, { exact: true }).count(), 0, name);
   await api("DELETE", `/v1/sandboxes/${mine.id}`);
   for (const sb of (await api("GET", "/v1/sandboxes")).sandboxes.filter((s) => s.key === id)) await api("DELETE", `/v1/sandboxes/${sb.id}`);
+});
+
+test("volumes, and who mounts them", async () => {
+  const { page, problems } = await signedIn((await makeKey("full")).key);
+  await page.getByRole("link", { name: "Volumes" }).click();
+  await page.getByText("No volumes").waitFor();
+  await page.getByLabel("Name").fill("shared-data");
+  await page.getByLabel("At most, MiB").fill("64");
+  await page.getByRole("button", { name: "Make a volume" }).click();
+  await page.getByRole("status").filter({ hasText: "The volume shared-data is made" }).waitFor();
+  const sb = await create({ name: "mounts-it", volumes: { "/data": "shared-data" } });
+  await page.reload();
+  const row = page.getByRole("row").filter({ hasText: "shared-data" });
+  await row.getByRole("link", { name: /^mounts-it/ }).waitFor();
+  await view(page, "volumes");
+  const remove = async () => {
+    await page.getByRole("button", { name: "Delete shared-data" }).click();
+    await page.getByRole("button", { name: /sure\?$/ }).click();
+  };
+  await remove();
+  await page.getByRole("alert").filter({ hasText: sb.id }).filter({ hasText: "Next step" }).waitFor();
+  await api("DELETE", `/v1/sandboxes/${sb.id}`);
+  await remove();
+  await page.getByText("No volumes").waitFor();
+  assert.deepEqual(problems, []);
+  const own = await signedIn((await makeKey("own")).key);
+  assert.equal(await own.page.getByRole("link", { name: "Volumes" }).count(), 0);
 });
 
 test("webhooks and their deliveries", async () => {
