@@ -25,7 +25,7 @@ const (
 	maxSessions, maxOfKey = 10_000, 200
 
 	// linkTime is how long a link to sign in is good.
-	linkTime = 5 * time.Minute
+	linkTime = time.Minute
 	// maxLinks bounds the links that are good at a time.
 	maxLinks = 1000
 )

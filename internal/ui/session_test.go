@@ -77,3 +77,27 @@ func TestEndsMeanwhile(t *testing.T) {
 		t.Errorf("told %+v", p)
 	}
 }
+
+// TestLinkExpires: a link to sign in is good for a minute.
+func TestLinkExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all links
+		k := link{until: time.Now().Add(linkTime), key: t.Context()}
+		var texts []string
+		for range 2 {
+			text, ok := all.add(k, time.Now())
+			if !ok {
+				t.Fatal("no link")
+			}
+			texts = append(texts, text)
+		}
+		time.Sleep(59 * time.Second)
+		if _, ok := all.take(texts[0], time.Now()); !ok {
+			t.Error("it is worth nothing after 59 seconds")
+		}
+		time.Sleep(time.Second)
+		if _, ok := all.take(texts[1], time.Now()); ok {
+			t.Error("it is good after a minute")
+		}
+	})
+}

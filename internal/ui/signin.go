@@ -62,7 +62,7 @@ func makeLink(v *visit) error {
 	text, ok := v.s.links.add(link{holder: h, until: until, key: bound}, now)
 	if !ok {
 		unbind()
-		return refusal{http.StatusTooManyRequests, "too many links to sign in have been made", "use one, or wait five minutes"}
+		return refusal{http.StatusTooManyRequests, "too many links to sign in have been made", "use one, or wait a minute"}
 	}
 	// The secret is in the fragment, which no browser sends and no proxy logs.
 	v.answer(http.StatusCreated, map[string]any{"relativeURL": Path + "/link#" + text, "expiresAt": until.UTC().Truncate(time.Second)})
