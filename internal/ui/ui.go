@@ -157,6 +157,7 @@ func routes() []route {
 		{"GET /ui/templates/{ref...}", page, oneTemplate},
 		{"GET /ui/volumes", page, volumes},
 		{"POST /ui/volumes", change, changeVolumes},
+		{"GET /ui/server", page, serverPage},
 		{"GET /ui/keys", page, keys},
 		{"POST /ui/keys", change, changeKeys},
 		{"GET /ui/webhooks", page, webhooks},

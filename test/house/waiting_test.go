@@ -109,6 +109,7 @@ var bounds = map[place]string{
 	{"internal/supervisor/agentclient.Agent.call", "json.NewDecoder"}:     "an answer of the guest's agent: maxAnswer, and the room of client/agentpb/bounded.go",
 	{"internal/template.withoutCredentials", "io.ReadAll"}:                "a file of the host's, with a bound",
 	{"internal/ui.api.call", "json.NewDecoder"}:                           "an answer of drowse itself, to the dashboard",
+	{"internal/ui.api.text", "io.ReadAll"}:                                "an answer of drowse itself, for the time of one page: maxText",
 	{"internal/ui.readText", "io.ReadAll"}:                                "1 MiB, for the time of one page: maxEdit",
 	{"internal/ui.refused", "io.ReadAll"}:                                 short,
 	{"internal/ui.terminal", "websocket.Accept"}:                          inRoom,

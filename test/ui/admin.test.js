@@ -144,6 +144,29 @@ test("volumes, and who mounts them", async () => {
   assert.equal(await own.page.getByRole("link", { name: "Volumes" }).count(), 0);
 });
 
+test("the server", async () => {
+  const sb = await create({ metadata: { name: "counted" } });
+  const name = "<i>a hostile key</i>";
+  const { key } = await makeKey("full", name);
+  await api("POST", `/v1/sandboxes/${sb.id}/pause`, {}, key);
+  const { page, problems } = await signedIn();
+  await page.getByRole("link", { name: "Server" }).click();
+  await page.getByText("ready", { exact: true }).waitFor();
+  await page.getByRole("definition").filter({ hasText: /used, .* free/ }).waitFor();
+  await page.getByRole("row").filter({ has: page.getByRole("rowheader", { name: "paused", exact: true }) }).waitFor();
+  await page.getByRole("row").filter({ hasText: name }).filter({ hasText: `POST /v1/sandboxes/${sb.id}/pause` }).waitFor();
+  await view(page, "server");
+  await page.setViewportSize({ width: 360, height: 740 });
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "a narrow page scrolls sideways");
+  await page.locator("body[data-following]").waitFor();
+  await api("DELETE", `/v1/sandboxes/${sb.id}`);
+  await page.getByRole("row").filter({ hasText: `DELETE /v1/sandboxes/${sb.id}` }).waitFor(); // by itself
+  const full = await signedIn(key);
+  assert.equal(await full.page.getByRole("link", { name: "Server" }).count(), 0);
+  assert.equal((await full.page.goto(`${url}/ui/server`)).status(), 403);
+  assert.deepEqual([...problems, ...full.problems], []);
+});
+
 test("webhooks and their deliveries", async () => {
   const got = [];
   const receiver = createServer((req, resp) => { req.resume().on("end", () => { got.push(req.headers); resp.end(); }); });
