@@ -30,7 +30,7 @@ test("ten thousand sandboxes", async () => {
     for (const id of await page.locator("tbody code.id").allInnerTexts()) assert.ok(!first.has(id), `${id} is on both pages`);
     await page.getByRole("link", { name: "paused 3334" }).click();
     await page.waitForURL(/state=paused/);
-    assert.equal(await page.locator("tbody .s-paused").count(), 50);
+    assert.equal(await page.locator("tbody .state.s-paused").count(), 50);
     await page.getByLabel("Metadata, key=value").fill("part=3");
     await page.getByRole("button", { name: "Filter" }).click();
     await page.getByRole("link", { name: "paused 477" }).waitFor();

@@ -52,7 +52,7 @@ test("the fleet and one sandbox follow what happens, and keep nothing awake", as
   await one.goto(`${url}/ui/sandboxes/${sb.id}`);
   await one.locator("body[data-following]").waitFor();
   const row = fleet.page.getByRole("row").filter({ hasText: sb.id });
-  await row.locator(".s-paused").waitFor(); // though two pages watch it
+  await row.locator(".state.s-paused").waitFor(); // though two pages watch it
   await one.locator("[data-live=state] .s-paused").waitFor();
   await one.getByText("the next request to it, or a resume, wakes it").waitFor();
   await one.getByRole("rowheader", { name: "paused", exact: true }).first().waitFor();
