@@ -156,7 +156,7 @@ func TestWhileItChanges(t *testing.T) {
 		}
 	}()
 	var backups []string
-	for n := range testmode.Choose(100, 2000) {
+	for n := range testmode.Choose(30, 1000) {
 		to := filepath.Join(dir, "backup", string(rune('a'+n%26)), strings.Repeat("x", n/26+1))
 		if _, err := create(t.Context(), src, to); err != nil {
 			t.Errorf("backup %d: %v", n, err)
