@@ -536,6 +536,10 @@ func TestSeveral(t *testing.T) {
 	w := newWorld(t)
 	b, _ := w.signIn(store.RoleFull)
 	one, other := w.create("one"), w.create("other")
+	many := []string{other}
+	for n := range 59 {
+		many = append(many, fmt.Sprintf("i%d", n))
+	}
 	send := func(b *browser, do string, ids ...string) string {
 		t.Helper()
 		b.send("POST", "/ui/sandboxes", submission, url.Values{"token": {b.token}, "do": {do}, "id": ids}).is(t, http.StatusSeeOther)
@@ -555,7 +559,8 @@ func TestSeveral(t *testing.T) {
 		{"pause", []string{one, other, hostile}, []string{"1 of 3 chosen sandboxes are paused", `<li><code>` + one + `</code>`, "Next step", "&lt;script&gt;"}},
 		{"resume", []string{one}, []string{"1 of 1 chosen sandboxes are running"}},
 		{"kill", []string{one}, []string{"1 of 1 chosen sandboxes are killed"}},
-		{"kill", make([]string, 60), []string{"Next step"}},
+		{"kill", []string{"..", "../keys", "", "."}, []string{"0 of 4", "Next step"}},
+		{"kill", many, []string{"60 sandboxes are chosen", "Next step"}},
 	} {
 		page := send(b, c.do, c.ids...)
 		for _, want := range c.want {

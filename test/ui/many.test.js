@@ -3,10 +3,33 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
-import { accessible, patience, signedIn, start, stop } from "./world.js";
+import { accessible, patience, signedIn, start, stop, view } from "./world.js";
 
 before(start);
 after(stop);
+
+test("a few sandboxes with a past", async () => {
+  const server = spawn(process.env.DROWSE_MANY, ["-count", "0", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "inherit"] });
+  try {
+    const [line] = await once(createInterface(server.stdout), "line", { signal: AbortSignal.timeout(patience) });
+    const [base, key] = line.split(" ");
+    const { page, problems } = await signedIn(key, {}, base);
+    const bar = (name) => page.getByRole("row").filter({ hasText: name }).getByRole("img", { name: /^Last hour/ });
+    // Each part has its share of the bar, its length and its cause.
+    const parts = await bar("experiment").locator("rect").evaluateAll((all) => all.map((el) => [el.className.baseVal, Math.round(el.getBoundingClientRect().width), el.textContent]));
+    const whole = (await bar("experiment").boundingBox()).width;
+    assert.deepEqual(parts.map(([state]) => state), ["s-none", "s-running", "s-paused"]);
+    for (const [n, minutes] of [[0, 46], [1, 5], [2, 9]]) assert.ok(Math.abs(parts[n][1] - whole * minutes / 60) <= 2, `${parts[n]} of ${whole}`);
+    assert.match(parts[1][2], /^running for 5m 00s, from .*, because of call$/);
+    assert.match(await bar("nightly-report").getAttribute("aria-label"), /^Last hour: asleep 1h 00m$/);
+    await page.getByText(/^5 awake, 4 asleep · \d+ wakes in the last hour/).waitFor();
+    assert.ok(await page.locator(".scroll").evaluate((el) => el.scrollWidth <= el.clientWidth), "the table is wider than a page of 1280");
+    await view(page, "fleet");
+    assert.deepEqual(problems, []);
+  } finally {
+    server.kill();
+  }
+});
 
 test("ten thousand sandboxes", async () => {
   const server = spawn(process.env.DROWSE_MANY, ["127.0.0.1:0"], { stdio: ["ignore", "pipe", "inherit"] });

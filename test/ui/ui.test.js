@@ -73,7 +73,7 @@ test("the fleet and one sandbox follow what happens, and keep nothing awake", as
   const others = [await create({ metadata: { name: "a build" }, timeoutSeconds: 1800, idleTimeoutSeconds: 600, onTimeout: "pause" }), await create({ metadata: { name: "a long talk" }, autoResume: true, onTimeout: "pause", timeoutSeconds: 3600 })];
   await api("POST", `/v1/sandboxes/${others[0].id}/holds`, { reason: "compiling", seconds: 900 });
   await fleet.page.getByRole("row").filter({ hasText: others[0].id }).filter({ hasText: "lease: compiling" }).waitFor();
-  await view(fleet.page, "fleet");
+  await accessible(fleet.page, "the fleet");
   for (const other of others) await api("DELETE", `/v1/sandboxes/${other.id}`);
   await one.setViewportSize({ width: 360, height: 740 });
   await accessible(one, "a narrow sandbox");

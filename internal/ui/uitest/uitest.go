@@ -14,9 +14,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/e2b"
 	v1 "github.com/drowse-dev/drowse/internal/api/v1"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/ui"
 )
 
@@ -86,6 +88,58 @@ func (s *Server) Fill(ctx context.Context, n int) error {
 			if err := s.Fake.Pause(ctx, sb.ID, supervisor.PauseRequest{Actor: "test"}); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// told are sandboxes with a past: how many minutes ago each was created, and then was
+// paused and resumed in turn.
+var told = []struct {
+	name    string
+	minutes []float64
+	mem     int64 // MiB, of those that run
+}{
+	{"nightly-report", []float64{610, 590}, 0},
+	{"support-bot", []float64{500, 480, 52, 47, 33, 30, 12}, 212},
+	{"data-analyst", []float64{300, 58, 41, 38, 36}, 640},
+	{"code-review", []float64{200, 190, 55, 49, 44, 40, 35, 29, 26, 21, 17, 11, 8}, 318},
+	{"web-research", []float64{180, 20}, 0},
+	{"build-agent", []float64{95}, 1480},
+	{"customer-4711", []float64{47, 42, 18, 15}, 0},
+	{"experiment", []float64{14, 9}, 0},
+	{"new-arrival", []float64{3}, 95},
+}
+
+// Tell makes a few sandboxes that have lived for a while. It is for a server that
+// serves nobody yet.
+func (s *Server) Tell(ctx context.Context) error {
+	now := s.Fake.Now
+	s.Fake.Measured = map[string][]usage.Sample{}
+	defer func() { s.Fake.Now = now }()
+	for _, one := range told {
+		at := func(minutes float64) { s.Fake.Now = now.Add(-time.Duration(minutes * float64(time.Minute))) }
+		at(one.minutes[0])
+		sb, err := s.Fake.Create(ctx, supervisor.CreateRequest{
+			Template: "base", Settings: lifecycle.Settings{OnTimeout: lifecycle.Pause, AutoResume: true},
+			Config: store.Config{Name: one.name, Limits: store.Limits{CPUs: 2, MemoryMiB: 2048, DiskMiB: 10240, PIDs: 2048}},
+		})
+		if err != nil {
+			return err
+		}
+		for n, minutes := range one.minutes[1:] {
+			at(minutes)
+			if n%2 == 0 {
+				err = s.Fake.Pause(ctx, sb.ID, supervisor.PauseRequest{Actor: "test"})
+			} else {
+				_, err = s.Fake.Resume(ctx, sb.ID, supervisor.WakeRequest{Actor: "test"})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if one.mem > 0 {
+			s.Fake.Measured[sb.ID] = []usage.Sample{{At: now, CPUPercent: 12, Memory: one.mem << 20, DiskUsed: one.mem << 18, DiskTotal: 10 << 30}}
 		}
 	}
 	return nil

@@ -1,5 +1,5 @@
-// Program many serves the dashboard of ten thousand sandboxes, which are none, at an
-// address, and prints its URL and an API key.
+// Program many serves the dashboard of ten thousand sandboxes, which are none, or of a
+// few with a past, at an address, and prints its URL and an API key.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	count := flag.Int("count", 10_000, "how many sandboxes")
+	count := flag.Int("count", 10_000, "how many sandboxes; 0 for a few with a past")
 	flag.Parse()
 	if err := run(context.Background(), flag.Arg(0), *count); err != nil {
 		fmt.Fprintln(os.Stderr, "many:", err)
@@ -33,7 +33,12 @@ func run(ctx context.Context, address string, count int) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Fill(ctx, count); err != nil {
+	if count == 0 {
+		err = s.Tell(ctx)
+	} else {
+		err = s.Fill(ctx, count)
+	}
+	if err != nil {
 		return err
 	}
 	_, key, err := s.Key(ctx, store.RoleAdmin)
