@@ -132,7 +132,7 @@ func fleet(v *visit) error {
 		return err
 	}
 	now := time.Now()
-	hours, err := lastHours(v.r.Context(), a, list.Sandboxes, now)
+	hours, err := lastHours(v.r.Context(), v.session, a, list.Sandboxes, now)
 	if err != nil {
 		return err
 	}

@@ -147,28 +147,68 @@ const (
 	tailEvents = 1000
 )
 
-// lastHours returns the last hour of each sandbox. Only those that have changed
-// within it cost a call.
-func lastHours(ctx context.Context, a api, list []client.Info, now time.Time) ([]life, error) {
+// hourKept is what a session remembers of the last hour of a sandbox: its newest
+// events, and what the sandbox was when they were read. A page that follows the server
+// asks for no more than those of sandboxes that have changed.
+type hourKept struct {
+	mark   string
+	newest []client.Event
+}
+
+// mostKept bounds the events that are remembered of a sandbox.
+const mostKept = 40
+
+// lastHours returns the last hour of each sandbox of a page. Only those that have
+// changed within it, and since the session has seen them last, cost a call. Where the
+// server grants no more calls, the hour is not known.
+func lastHours(ctx context.Context, s *session, a api, list []client.Info, now time.Time) ([]life, error) {
 	begin := now.Add(-hourBack)
-	bars := make([]life, len(list))
+	bars, kept := make([]life, len(list)), make([]hourKept, len(list))
+	before := s.remembered()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(hourCalls)
 	for n, i := range list {
-		if since := changedAt(i); i.Phase == "" && since.Before(begin) {
+		since := changedAt(i)
+		if i.Phase == "" && since.Before(begin) {
 			bars[n] = lifeOf([]client.Event{{Time: since, To: string(i.State)}}, begin, now)
+			continue
+		}
+		mark := fmt.Sprint(i.State, i.Phase, i.Generation, since, i.LastError)
+		if had, ok := before[i.ID]; ok && had.mark == mark {
+			kept[n] = had
+			bars[n] = lifeOf(sinceBegin(had.newest, i, begin), begin, now)
 			continue
 		}
 		g.Go(func() error {
 			all, err := lastEvents(ctx, a, i.ID, hourEvents)
-			if err != nil && !errors.Is(err, client.ErrNotFound) { // it was forgotten meanwhile
+			switch {
+			case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrLimit): // it was forgotten meanwhile, or too many calls
+				bars[n] = lifeOf([]client.Event{{Time: begin, To: notKnown}}, begin, now)
+				return nil
+			case err != nil:
 				return err
 			}
 			bars[n] = lifeOf(sinceBegin(all, i, begin), begin, now)
+			if len(all) <= mostKept {
+				for k, e := range all {
+					all[k] = client.Event{Time: e.Time, To: e.To, Cause: e.Cause}
+				}
+				kept[n] = hourKept{mark, all}
+			}
 			return nil
 		})
 	}
-	return bars, g.Wait()
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	after := map[string]hourKept{}
+	for n, i := range list {
+		if kept[n].mark != "" {
+			after[i.ID] = kept[n]
+		}
+	}
+	s.remember(after)
+	return bars, nil
 }
 
 // changedAt returns when a sandbox came into its state, or later.
@@ -203,6 +243,9 @@ func sinceBegin(newest []client.Event, i client.Info, begin time.Time) []client.
 func summary(ctx context.Context, a api, counts map[client.State]int, now time.Time) (string, error) {
 	parts := []string{fmt.Sprintf("%d awake, %d asleep", counts[client.Running], counts[client.Paused])}
 	woke, err := wakes(ctx, a, now)
+	if errors.Is(err, client.ErrLimit) { // too many calls: it is told without
+		return parts[0], nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -212,6 +255,9 @@ func summary(ctx context.Context, a api, counts map[client.State]int, now time.T
 	// The answer has all sandboxes that are alive, so it is asked for where these are few.
 	if alive := counts[client.Running] + counts[client.Paused] + counts[client.Pending]; counts[client.Running] > 0 && alive <= tailEvents {
 		used, err := client.UsageOf(ctx, a.Client)
+		if errors.Is(err, client.ErrLimit) {
+			return strings.Join(parts, " · "), nil
+		}
 		if err != nil {
 			return "", err
 		}

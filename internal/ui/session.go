@@ -50,6 +50,9 @@ type session struct {
 	mu      sync.Mutex
 	seen    time.Time
 	notices []notice // for the next page
+	// hours are of the sandboxes of the page that was made last, by their ids. The map
+	// is never changed, only replaced.
+	hours map[string]hourKept
 }
 
 // notice tells at the top of the next page what became of an action.
@@ -84,6 +87,18 @@ func (s *session) told() []notice {
 	n := s.notices
 	s.notices = nil
 	return n
+}
+
+func (s *session) remembered() map[string]hourKept {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hours
+}
+
+func (s *session) remember(hours map[string]hourKept) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hours = hours
 }
 
 // use notes that a person does something.

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +27,8 @@ import (
 // world is a dashboard on a listener.
 type world struct {
 	*uitest.Server
-	t *testing.T
+	t     *testing.T
+	reads atomic.Int64 // of the event log of one sandbox
 }
 
 func newWorld(t *testing.T) *world {
@@ -37,10 +39,16 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ts.Config.Handler = s.HTTP
+	w := &world{Server: s, t: t}
+	ts.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/sandboxes/") && strings.HasSuffix(r.URL.Path, "/events") {
+			w.reads.Add(1)
+		}
+		s.HTTP.ServeHTTP(rw, r)
+	})
 	ts.Start()
 	t.Cleanup(func() { cancel(); ts.Close() })
-	return &world{s, t}
+	return w
 }
 
 // browser keeps cookies and says of each request what browsers say.
@@ -528,6 +536,46 @@ func TestEveryPage(t *testing.T) {
 	if a := own.send("GET", "/ui/snapshots", navigation, nil).is(t, http.StatusOK); strings.Contains(a.body, "kept") {
 		t.Error("a key sees the snapshot of another")
 	}
+}
+
+// TestLastHourAsksForChanges: a page that follows the server reads the events of those
+// sandboxes alone that have changed, and is made though the key may ask no more.
+func TestLastHourAsksForChanges(t *testing.T) {
+	w := newWorld(t)
+	if err := w.Fill(t.Context(), 40); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := w.signIn(store.RoleAdmin)
+	w.reads.Store(0)
+	look := func(want int64) string {
+		t.Helper()
+		page := b.send("GET", "/ui/", navigation, nil).is(t, http.StatusOK).body
+		if got := w.reads.Swap(0); got != want {
+			t.Errorf("%d sandboxes' events were read, want %d", got, want)
+		}
+		return page
+	}
+	look(0) // signing in has looked at it
+	id := w.create("new")
+	if !strings.Contains(look(1), `running for `) {
+		t.Error("the bars have no parts")
+	}
+	if err := w.Fake.Pause(t.Context(), id, supervisor.PauseRequest{Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	look(1)
+	look(0)
+	b.send("GET", "/ui/?state=terminated", navigation, nil).is(t, http.StatusOK)
+	look(41) // nothing is remembered but the page that was made last
+
+	_, text, err := w.Key(t.Context(), store.RoleRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Keys.SetRate(1) // and ten at once
+	other := w.stranger()
+	other.send("POST", "/ui/sign-in", submission, url.Values{"key": {text}}).is(t, http.StatusSeeOther)
+	other.send("GET", "/ui/", navigation, nil).is(t, http.StatusOK, "not known 1h 00m", id, "awake, ")
 }
 
 // TestSeveral: what is done to several sandboxes goes on past one that fails, and says
