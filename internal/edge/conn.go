@@ -83,8 +83,13 @@ func (c *conn) serve() {
 			_ = t.Close()
 			return
 		}
-		if t.ConnectionState().NegotiatedProtocol == "h2" {
+		switch t.ConnectionState().NegotiatedProtocol {
+		case "", "http/1.1":
+		case "h2":
 			c.handOver()
+			return
+		default: // of Options.TLS: the handshake was all
+			_ = t.Close()
 			return
 		}
 	}

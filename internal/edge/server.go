@@ -47,7 +47,8 @@ type Options struct {
 	// Domain is the wildcard domain under which sandboxes are reached; empty for
 	// none.
 	Domain string
-	// TLS is for all connections; nil for none. Its NextProtos are set here.
+	// TLS is for all connections; nil for none. HTTP's are added to its NextProtos. A
+	// connection of another protocol is closed after the handshake.
 	TLS       *tls.Config
 	Limits    Limits
 	AccessLog bool // log every request for a sandbox
@@ -146,7 +147,7 @@ func NewServer(o Options) *Server {
 	s.h2.Protocols.SetUnencryptedHTTP2(true) // what comes by TLS is read below
 	if o.TLS != nil {
 		s.tls = o.TLS.Clone()
-		s.tls.NextProtos = []string{"h2", "http/1.1"}
+		s.tls.NextProtos = append([]string{"h2", "http/1.1"}, o.TLS.NextProtos...)
 		s.tls.GetConfigForClient = withoutTickets(s.tls.Clone())
 	}
 	return s
