@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -75,6 +76,10 @@ first start writes an API key to the file api-key in the state directory.`,
 	spanVar(f, &o.ShutdownTimeout, "shutdown-timeout", time.Minute, "time limit for pausing sandboxes at shutdown; those not paused by then run on")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
+	f.StringVar(&o.ACMEEmail, "acme-email", "", "get the certificate for --domain by ACME, with an account of this `address`, and renew it; this agrees to the terms of the certificate authority")
+	f.StringVar(&o.ACMEDNSHook, "acme-dns-hook", "", "`program` that sets DNS records: it is run with set NAME VALUE, and later with remove NAME VALUE, for a TXT record; the certificate is then for *.domain too, without it for the domain and api.domain alone")
+	f.StringVar(&o.ACMEDirectory, "acme-directory", letsEncrypt, "`URL` of the certificate authority's directory")
+	f.StringVar(&o.ACMECA, "acme-ca", "", "PEM `file` with certificate authorities to trust for that URL (default: this machine's)")
 	f.IntVar(&o.MaxKeyRate, "max-key-rate", 0, "how many calls of the API one API key may make per second; after a pause, ten times as many at once; 0 for no limit")
 	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have, and how many requests over HTTP/2 on all of them; 0 for no limit")
 	f.IntVar(&o.MaxSandboxRequests, "max-sandbox-requests", 4096, "how many requests and streams one sandbox may have open; 0 for no limit")
@@ -121,6 +126,43 @@ const mostDiskRate = 1 << 20
 
 var domainForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
 
+// letsEncrypt is the certificate authority that is asked unless another one is named.
+const letsEncrypt = "https://acme-v02.api.letsencrypt.org/directory"
+
+// checkACME says what is wrong with how a certificate is to be got.
+func checkACME(o settings.Server) error {
+	host, _, hasPort := strings.Cut(o.Domain, ":")
+	directory, err := url.Parse(o.ACMEDirectory)
+	switch {
+	case o.ACMEEmail == "" && (o.ACMEDNSHook != "" || o.ACMECA != "" || o.ACMEDirectory != letsEncrypt):
+		return usagef("--acme-dns-hook, --acme-directory and --acme-ca: give --acme-email too, or none of them")
+	case o.ACMEEmail == "":
+		return nil
+	case !emailForm.MatchString(o.ACMEEmail):
+		return usagef("--acme-email %s: want an address such as you@example.com", o.ACMEEmail)
+	case o.TLSCert != "":
+		return usagef("--acme-email and --tls-cert: give one; with --acme-email the server gets its certificate itself")
+	case o.Domain == "":
+		return usagef("--acme-email: give --domain too, which the certificate is for")
+	case err != nil || directory.Scheme != "https" || directory.Host == "":
+		return usagef("--acme-directory %s: want a URL such as %s", o.ACMEDirectory, letsEncrypt)
+	case o.ACMEDirectory == letsEncrypt && !isPublic(host):
+		return usagef("--acme-email: Let's Encrypt gives no certificate for %s; give a --domain that others can resolve, or an authority of your own with --acme-directory", host)
+	case hasPort && o.ACMEDNSHook == "":
+		return usagef("--acme-email with --domain %s: without --acme-dns-hook the authority asks at port 443; give --domain without a port, or --acme-dns-hook", o.Domain)
+	}
+	return nil
+}
+
+var emailForm = regexp.MustCompile(`^[^\s@<>?,]+@[^\s@<>?,]+$`)
+
+// isPublic says whether a domain may be one of the public DNS.
+func isPublic(host string) bool {
+	_, err := netip.ParseAddr(host)
+	top := host[strings.LastIndex(host, ".")+1:]
+	return err != nil && top != host && top != "localhost" && top != "local" && top != "internal" && top != "test"
+}
+
 func checkServe(o settings.Server) error {
 	switch {
 	case o.Domain != "" && !domainForm.MatchString(o.Domain):
@@ -158,7 +200,7 @@ func checkServe(o settings.Server) error {
 	case o.MaxRunning < 0 || o.WarmRuntimes < 0 || o.VolumeDiskMiB < 0 || o.EarlyWakeMiB < 0 || o.DeltaPausesMiB < 0:
 		return usagef("--max-running, --volume-disk, --early-wake, --delta-pauses and --warm-runtimes: want 0 or more")
 	}
-	return nil
+	return checkACME(o)
 }
 
 func (a *app) doctorCommand() *cobra.Command {

@@ -91,6 +91,7 @@ var catalogue = []Entry{
 	{"backup_incomplete", Internal, neither, "Files that a sandbox or a snapshot needs are not in the state directory, so no backup was made.", "Stop the server and run drowse fsck, which says whose they are."},
 	{"backup_inside", Invalid, neither, "The backup was to be made inside the state directory.", "Name a directory elsewhere, best on another disk."},
 	{"backup_under_way", Conflict, neither, "The state directory is being backed up, so nothing in it may be removed or repaired.", "Wait until the backup has ended."},
+	{"bad_acme_hook", Invalid, neither, "The program that is to set DNS records for the server's certificate is not there, or cannot be executed.", "Give the absolute path of an executable file with --acme-dns-hook."},
 	{"bad_certificate", Invalid, neither, "The server's TLS certificate cannot be read, or does not match its key.", "Give a PEM certificate chain with --tls-cert and its key with --tls-key."},
 	{"binary_not_static", Unfit, both, "The server's binary loads libraries of the host, and no sandbox can start with it.", "Build it with make build, or with CGO_ENABLED=0."},
 	{"body_timed_out", Invalid, both, "The body of the request did not arrive in time.", "Send it again without pauses."},

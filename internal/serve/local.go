@@ -18,7 +18,7 @@ import (
 // localURL is where clients on this machine reach a server.
 func localURL(o Options, addr net.Addr) string {
 	u := url.URL{Scheme: "http", Host: addr.String()}
-	if o.TLSCert != "" {
+	if o.TLS() {
 		u.Scheme = "https"
 	}
 	if at, ok := addr.(*net.TCPAddr); ok && at.IP.IsUnspecified() {
@@ -31,7 +31,7 @@ func localURL(o Options, addr net.Addr) string {
 // announce leaves in the state directory what leads the command line of root here,
 // wherever the server listens.
 func announce(o Options, addr net.Addr) error {
-	if o.TLSCert == "" {
+	if !o.TLS() {
 		_ = os.Remove(filepath.Join(o.StateDir, settings.CertificateFile)) // of a server that had one
 	}
 	if err := replaceFile(filepath.Join(o.StateDir, settings.URLFile), localURL(o, addr)+"\n"); err != nil {
@@ -76,11 +76,15 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 // is for the host names of ports, which would lead to E2B's cloud.
 func exports(o Options, key string, addr net.Addr) string {
 	text := "  export E2B_API_KEY=" + key + "\n  export E2B_DOMAIN=" + cmp.Or(o.Domain, localDomain(addr.String())) + "\n"
-	if o.Domain != "" && o.TLSCert != "" {
+	if o.linkDomain() != "" && o.TLS() {
 		return text + "\nThat is for E2B's SDKs. E2B_DOMAIN leads to the API and to the ports of sandboxes.\n"
 	}
-	for _, name := range []string{"E2B_API_URL", "E2B_SANDBOX_URL", "E2B_VOLUME_API_URL"} {
-		text += fmt.Sprintf("  export %s=%s\n", name, localURL(o, addr))
+	api, sandbox := localURL(o, addr), localURL(o, addr)
+	if o.linkDomain() != o.Domain { // the certificate has these names
+		api, sandbox = "https://api."+o.Domain, "https://sandbox."+o.Domain
+	}
+	for _, v := range [][2]string{{"E2B_API_URL", api}, {"E2B_SANDBOX_URL", sandbox}, {"E2B_VOLUME_API_URL", api}} {
+		text += fmt.Sprintf("  export %s=%s\n", v[0], v[1])
 	}
 	return text + "\nThat is for E2B's SDKs. E2B_DOMAIN is for the URLs of sandboxes' ports, and\nE2B_VOLUME_API_URL for the files of volumes.\n"
 }

@@ -126,6 +126,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := cmp.Or(needRoot("drowse serve"), needKernel()); err != nil {
 		return err
 	}
+	if o.ACMEEmail != "" {
+		if err := o.acme().Check(); err != nil {
+			return err
+		}
+	}
 	var closers cleanups
 	defer func() { err = errors.Join(err, closers.run()) }()
 
@@ -157,11 +162,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	closers.add(unlock)
-	certificates, err := loadTLS(o.TLSCert, o.TLSKey, filepath.Join(o.StateDir, settings.CertificateFile))
+	certificates, err := openTLS(o)
 	if err != nil {
 		return err
 	}
-	warnOfClear(o.Log, ln.Addr(), certificates)
+	warnOfClear(o.Log, ln.Addr(), certificates.config)
 	if err := announce(o, ln.Addr()); err != nil {
 		return err
 	}
@@ -175,6 +180,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		if err := tryHost(ctx, o, sup); err != nil || ctx.Err() != nil {
 			return err
 		}
+	}
+	if certificates.keep != nil { // an authority may want to see the server
+		closers.add(background(ctx, certificates.keep))
 	}
 	return serveUntil(ctx, o.Log, ln, server, sup, tell)
 }
@@ -196,7 +204,7 @@ func (o Options) tellLater() (later Options, tell func()) {
 func warnOfClear(log *slog.Logger, at net.Addr, certificates *tls.Config) {
 	if addr, ok := at.(*net.TCPAddr); ok && certificates == nil && !addr.IP.IsLoopback() {
 		log.Warn("the server can be reached from other machines without TLS: API keys and all traffic go over the network in the clear",
-			"addr", addr.String(), "remedy", "give it --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that has TLS")
+			"addr", addr.String(), "remedy", "give it --tls-cert and --tls-key, or --acme-email, or listen on 127.0.0.1 behind a proxy that has TLS")
 	}
 }
 
@@ -269,7 +277,7 @@ func lockDir(ctx context.Context, dir string) (unlock func() error, err error) {
 
 // assemble opens everything below the listener and returns what serves it. SSH
 // clients are served from here on, if there is a listener for them.
-func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener, certificates *tls.Config, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
+func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener, certificates shown, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
 	st, err := store.Open(ctx, databaseIn(o.StateDir))
 	if err != nil {
 		return nil, nil, err
@@ -365,14 +373,17 @@ type parts struct {
 
 // newServer puts the dialects, the data plane and what operators look at on
 // one listener.
-func newServer(ctx context.Context, o Options, p parts, certificates *tls.Config) *edge.Server {
+func newServer(ctx context.Context, o Options, p parts, certificates shown) *edge.Server {
 	reg := prometheus.NewRegistry()
 	var server *edge.Server
 	dashboard := newDashboard(ctx, o, p.keys, p.room, func(client net.Addr) (net.Conn, error) { return server.Connect(client) })
 	server = edge.NewServer(edge.Options{
-		Sandboxes: p.sup, Control: controlPlane(ctx, o, p, reg, dashboard), MayUse: mayUse(p.keys), OwnCookies: ui.Cookies, Domain: o.Domain, TLS: certificates, Limits: o.limits(), AccessLog: o.AccessLog, Log: o.Log,
+		Sandboxes: p.sup, Control: controlPlane(ctx, o, p, reg, dashboard), MayUse: mayUse(p.keys), OwnCookies: ui.Cookies, Domain: o.Domain, TLS: certificates.config, Limits: o.limits(), AccessLog: o.AccessLog, Log: o.Log,
 	})
 	reg.MustRegister(p.sup.Metrics(), server.Collector(), newGauges(o.StateDir, p.sup, p.keys, p.hooks), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if certificates.ends != nil {
+		reg.MustRegister(certificates.expiry())
+	}
 	return server
 }
 
@@ -391,9 +402,9 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 		Sandboxes: p.sup, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	}))
 	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Keys: p.keys, Log: o.Log}))
-	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Room: p.room, Log: o.Log, Domain: o.Domain, Isolation: p.sup.Capabilities().Isolation}))
-	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Contexts: p.store, Auth: p.keys, Domain: o.Domain, SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
-	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Settings: p.store, Auth: p.keys, Domain: o.Domain, MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
+	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Room: p.room, Log: o.Log, Domain: o.linkDomain(), Isolation: p.sup.Capabilities().Isolation}))
+	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Contexts: p.store, Auth: p.keys, Domain: o.linkDomain(), SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
+	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Settings: p.store, Auth: p.keys, Domain: o.linkDomain(), MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
 	metrics := metricsHandler(reg, p.keys)
 	bodies := httpapi.NewBodies(p.room)
 	p.sup.CountHeld(p.room)

@@ -27,6 +27,9 @@ func TestExports(t *testing.T) {
 		"TLS on this machine":      {Options{Server: settings.Server{TLSCert: "c"}}, append([]string{"E2B_DOMAIN=localhost:3000"}, urls("https://127.0.0.1:3000")...)},
 		"a domain behind a proxy":  {Options{Server: settings.Server{Domain: "sbx.test"}}, append([]string{"E2B_DOMAIN=sbx.test"}, urls("http://127.0.0.1:3000")...)},
 		"a domain, and TLS itself": {Options{Server: settings.Server{Domain: "sbx.test", TLSCert: "c"}}, []string{"E2B_DOMAIN=sbx.test"}},
+		"a domain, and ACME":       {Options{Server: settings.Server{Domain: "sbx.test", ACMEEmail: "e", ACMEDNSHook: "/h"}}, []string{"E2B_DOMAIN=sbx.test"}},
+		"ACME, names alone": {Options{Server: settings.Server{Domain: "sbx.test", ACMEEmail: "e"}},
+			[]string{"E2B_DOMAIN=sbx.test", "E2B_API_URL=https://api.sbx.test", "E2B_SANDBOX_URL=https://sandbox.sbx.test", "E2B_VOLUME_API_URL=https://api.sbx.test"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := exports(tt.o, key, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 3000})

@@ -90,6 +90,7 @@ func (u *upkeep) sweeper() sweep.Sweeper {
 func databaseIn(dir string) string  { return filepath.Join(dir, "drowse.db") }
 func templatesIn(dir string) string { return filepath.Join(dir, "templates") }
 func recipesIn(dir string) string   { return filepath.Join(dir, "recipes") }
+func acmeIn(dir string) string      { return filepath.Join(dir, "acme") }
 func auditIn(dir string) string     { return filepath.Join(dir, "audit") }
 func runtimesIn(dir string) string  { return filepath.Join(dir, "run", drivers.Default().Dir) }
 func mountsIn(dir string) string    { return filepath.Join(dir, "run", "rootfs") }

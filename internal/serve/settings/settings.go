@@ -65,9 +65,17 @@ type Server struct {
 	TLSCert string // PEM file; empty for no TLS
 	TLSKey  string // PEM file
 
+	ACMEEmail     string // whose account gets the certificate; empty for none by ACME
+	ACMEDirectory string // URL of the authority
+	ACMECA        string // PEM file with authorities to trust for that URL; empty for this machine's
+	ACMEDNSHook   string // program that sets and removes DNS records; empty for none
+
 	MaxKeyRate           int           // calls of the API per second with one key; 0 for no bound
 	MaxClientConnections int           // of one address; 0 for no bound
 	MaxSandboxRequests   int           // under way in one sandbox; 0 for no bound
 	IdleStream           time.Duration // how long nothing may pass; 0 for ever
 	AccessLog            bool
 }
+
+// TLS says whether the server speaks it.
+func (s Server) TLS() bool { return s.TLSCert != "" || s.ACMEEmail != "" }

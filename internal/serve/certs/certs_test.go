@@ -1,0 +1,298 @@
+package certs
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/serve/certs/certstest"
+	"github.com/drowse-dev/drowse/internal/testmode"
+)
+
+const domain = "sandboxes.test"
+
+// world is a keeper's, which may be started more than once.
+type world struct {
+	*certstest.Authority
+	t   *testing.T
+	o   Options
+	log *logged
+}
+
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
+}
+
+func newWorld(t *testing.T, port int, lives time.Duration) *world {
+	w := &world{Authority: certstest.Start(t, port, lives), t: t, log: &logged{}}
+	w.o = Options{
+		Dir: filepath.Join(t.TempDir(), "acme"), Email: "you@example.com", Domain: domain, Directory: w.URL, CA: w.CA,
+		Log: slog.New(slog.NewTextHandler(w.log, nil)),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(w.log.text.String())
+		}
+	})
+	return w
+}
+
+// open opens a keeper that does not wait long.
+func (w *world) open() *Keeper {
+	w.t.Helper()
+	if err := w.o.Check(); err != nil {
+		w.t.Fatal(err)
+	}
+	k, err := Open(w.o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	k.retry, k.refusal = 10*time.Millisecond, 50*time.Millisecond
+	k.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", w.DNS)
+	}}
+	return k
+}
+
+// run runs a keeper until stop is called.
+func run(t *testing.T, k *Keeper) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); k.Run(ctx) }()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
+
+// hello is what a client of HTTPS asks for a name.
+func hello(name string) *tls.ClientHelloInfo {
+	return &tls.ClientHelloInfo{ServerName: name, SupportedProtos: []string{"h2", "http/1.1"}}
+}
+
+// TestRenewed gets a certificate over TLS alone, renews it under an open connection,
+// and uses the last one after a restart, without the authority.
+func TestRenewed(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, ln.Addr().(*net.TCPAddr).Port, 5*time.Second)
+	k := w.open()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RemoteAddr) }))
+	_ = server.Listener.Close()
+	server.Listener = ln
+	server.TLS = &tls.Config{GetCertificate: k.Get, NextProtos: append([]string{"http/1.1"}, k.Protocols()...)}
+	server.Config.ErrorLog = slog.NewLogLogger(w.o.Log.Handler(), slog.LevelDebug)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	stop := run(t, k)
+	testmode.Eventually(t, "there is a certificate", func() bool { return !k.Ends().IsZero() })
+
+	transport := &http.Transport{TLSClientConfig: w.Trust(), DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, ln.Addr().String())
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	ask := func(name string) string {
+		t.Helper()
+		resp, err := (&http.Client{Transport: transport}).Get("https://" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var from bytes.Buffer
+		if _, err := from.ReadFrom(resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		return from.String()
+	}
+	before := ask("api." + domain)
+	ask(domain)
+	ask("sandbox." + domain)
+	first := k.Ends()
+	testmode.Eventually(t, "the certificate is renewed", func() bool { return k.Ends().After(first) })
+	if again := ask("api." + domain); again != before {
+		t.Errorf("the connection of %s is now that of %s", before, again)
+	}
+	stop()
+
+	w.Down.Store(true)
+	orders, ends := w.Orders(), k.Ends()
+	k = w.open()
+	pair, err := k.Get(hello(domain))
+	if err != nil || !pair.Leaf.NotAfter.Equal(ends) {
+		t.Fatalf("after a restart: %v, %v", pair, err)
+	}
+	if w.Orders() != orders {
+		t.Error("the authority was asked again")
+	}
+	info, err := os.Stat(w.o.Dir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory: %v, %v", info, err)
+	}
+}
+
+// TestWildcard gets a certificate for all names below the domain with a program that
+// sets DNS records, from an authority that is there only later, and leaves no record.
+func TestWildcard(t *testing.T) {
+	w := newWorld(t, 0, 90*24*time.Hour)
+	w.o.Hook = w.Hook
+	_, port, err := net.SplitHostPort(w.DNS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func() *Keeper {
+		k := w.open()
+		k.dnsPort = port
+		return k
+	}
+	w.Down.Store(true)
+	k := open()
+	// A record of a server that was killed.
+	if err := k.note(func([]record) []record { return []record{{"_acme-challenge." + domain, "left"}} }); err != nil {
+		t.Fatal(err)
+	}
+	stop := run(t, k)
+	testmode.Eventually(t, "an attempt fails", func() bool { return w.log.has("no certificate was obtained") })
+	if _, err := k.Get(hello("api." + domain)); err == nil || !w.log.has("TLS clients are refused") {
+		t.Errorf("without a certificate: %v", err)
+	}
+	w.Down.Store(false)
+	testmode.Eventually(t, "there is a certificate", func() bool { return !k.Ends().IsZero() })
+	stop()
+	pair, err := k.Get(hello("8000-i1abc." + domain))
+	if err != nil || !slices.Contains(pair.Leaf.DNSNames, "*."+domain) || pair.Leaf.VerifyHostname(domain) != nil {
+		t.Fatalf("%v, %v", pair, err)
+	}
+	calls, err := os.ReadFile(w.Calls)
+	if err != nil || strings.Count(string(calls), "set ") != 2 || strings.Count(string(calls), "remove ") != 3 || !strings.HasPrefix(string(calls), "remove _acme-challenge."+domain+" left\n") {
+		t.Errorf("the program was called with %s, %v", calls, err)
+	}
+	var left []record
+	if _, err := k.read(recordsFile, &left); err != nil || len(left) > 0 {
+		t.Errorf("noted are %v, %v", left, err)
+	}
+	if w.log.has("are not known here") || w.log.has("is not at all name servers") {
+		t.Error("the record was not seen")
+	}
+
+	// What was stored for other names, or by another authority, is not used.
+	for what, o := range map[string]Options{
+		"another domain":    {Domain: "other.test", Directory: w.URL},
+		"another authority": {Domain: domain, Directory: w.URL + "2"},
+	} {
+		o.Dir, o.Hook, o.Log = w.o.Dir, w.Hook, w.o.Log
+		if k, err := Open(o); err != nil || !k.Ends().IsZero() {
+			t.Errorf("%s: %v, until %v", what, err, k.Ends())
+		}
+	}
+
+	// The authority has lost the account, and files of the server are damaged.
+	w.Forget()
+	k = open()
+	if k.account == nil || k.in() == nil {
+		t.Fatal("nothing was stored")
+	}
+	if err := k.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{accountFile, certificateFile, recordsFile} {
+		if err := os.WriteFile(filepath.Join(w.o.Dir, name), []byte(`{"directory":"`+w.URL+`","email":"you@example.com"`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k = open()
+	if k.in() != nil {
+		t.Error("a damaged certificate is used")
+	}
+	if err := k.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// The operator's program fails, and says why. It does not see the API key.
+	t.Setenv("DROWSE_API_KEY", "hidden")
+	if err := os.WriteFile(w.Hook, []byte("#!/bin/sh\nenv\necho no such zone >&2\nexit 3\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	until := k.Ends()
+	noted := []record{}
+	err = k.renew(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "no such zone") || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("the program failed: %v", err)
+	}
+	if !k.Ends().Equal(until) {
+		t.Error("the certificate in use changed")
+	}
+	if _, err := k.read(recordsFile, &noted); err != nil || len(noted) != 1 {
+		t.Errorf("noted are %v, %v; want the record that may be there", noted, err)
+	}
+}
+
+// TestHookTakesTooLong ends the operator's program, with what it has started.
+func TestHookTakesTooLong(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "hook")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\necho waiting\nsleep 1000\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k := &Keeper{o: Options{Hook: file}}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	err := k.run(ctx, "set", record{"name", "value"})
+	if err == nil || !strings.Contains(err.Error(), "waiting") || time.Since(begin) > testmode.Scaled(10*time.Second) {
+		t.Errorf("%v after %s", err, time.Since(begin))
+	}
+}
+
+// TestCheck says what is wrong before anything is changed.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, o := range map[string]Options{
+		"--acme-ca":                     {CA: file},
+		"no such file":                  {CA: file + "2"},
+		"is no absolute path of a prog": {Hook: "true"},
+		"cannot run " + file:            {Hook: file},
+		"--acme-dns-hook":               {Hook: file + "2"},
+	} {
+		if err := o.Check(); err == nil || !strings.Contains(err.Error()+remedy(err), want) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+}
+
+func remedy(err error) string {
+	e, _ := errors.AsType[*errdef.Error](err)
+	return e.Remedy
+}

@@ -1,0 +1,200 @@
+package certs
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/mholt/acmez/v3"
+	"github.com/mholt/acmez/v3/acme"
+)
+
+// Bounds of the waits.
+const (
+	lookEvery  = time.Hour        // at most: the clock may be set, and a machine may sleep
+	askEvery   = 6 * time.Hour    // what the authority says of the certificate in use
+	attempt    = 15 * time.Minute // one attempt, with what the DNS takes
+	request    = 30 * time.Second // one request to the authority
+	worstRetry = time.Hour
+)
+
+// Run gets the certificate if there is none, and renews it, until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
+	k.removeLeftovers(ctx)
+	for failures := 0; ctx.Err() == nil; {
+		wait := time.Until(k.due(ctx))
+		if wait <= 0 {
+			err := k.renew(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				failures = 0
+				continue
+			}
+			wait = k.pause(err, failures)
+			failures++
+			k.o.Log.Error("no certificate was obtained", "names", k.names, "err", err, "next_attempt", time.Now().Add(wait), "in_use_until", until(k.Ends()))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(wait, lookEvery)):
+		}
+	}
+}
+
+// until is a time for the log.
+func until(t time.Time) string {
+	if t.IsZero() {
+		return "none"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// pause is how long to wait after an attempt that failed, and failures before it.
+func (k *Keeper) pause(err error, failures int) time.Duration {
+	first := k.retry
+	if _, refused := errors.AsType[acme.Problem](err); refused {
+		first = k.refusal
+	}
+	return min(first<<min(failures, 16), worstRetry)
+}
+
+// due returns when to ask for another certificate: after two thirds of its time, or
+// earlier if the authority says so, which is how it replaces what it has to revoke.
+func (k *Keeper) due(ctx context.Context) time.Time {
+	c := k.in()
+	if c == nil {
+		return time.Time{}
+	}
+	leaf := c.pair.Leaf
+	lives := leaf.NotAfter.Sub(leaf.NotBefore)
+	at := leaf.NotBefore.Add(lives * 2 / 3)
+	if time.Since(k.asked) > askEvery && lives > askEvery {
+		k.asked = time.Now()
+		// An authority that says nothing of it, or cannot be reached, is no failure.
+		info, err := k.client().GetRenewalInfo(ctx, leaf)
+		if err != nil {
+			k.o.Log.Debug("the authority does not say when to renew the certificate", "err", err)
+		} else {
+			k.renewal = info
+		}
+	}
+	if k.renewal.HasWindow() && k.renewal.SelectedTime.Before(at) {
+		at = k.renewal.SelectedTime
+	}
+	return at
+}
+
+// client speaks to the authority.
+func (k *Keeper) client() *acmez.Client {
+	solvers := map[string]acmez.Solver{acme.ChallengeTypeDNS01: dnsSolver{k}}
+	if k.o.Hook == "" {
+		solvers = map[string]acmez.Solver{acme.ChallengeTypeTLSALPN01: tlsSolver{k}}
+	}
+	return &acmez.Client{ChallengeSolvers: solvers, Client: &acme.Client{
+		Directory: k.o.Directory, UserAgent: "drowse", PollTimeout: 2 * time.Minute,
+		HTTPClient: &http.Client{Timeout: request, Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: k.roots}, ForceAttemptHTTP2: true, DisableKeepAlives: true,
+		}},
+	}}
+}
+
+// renew asks for a certificate, and uses it.
+func (k *Keeper) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	k.removeLeftovers(ctx)
+	k.o.Log.Info("asking for a certificate", "names", k.names, "directory", k.o.Directory, "in_use_until", until(k.Ends()))
+	c, err := k.obtain(ctx)
+	if problem, ok := errors.AsType[acme.Problem](err); ok && problem.Type == acme.ProblemTypeAccountDoesNotExist && k.account != nil {
+		k.o.Log.Warn("the authority does not know this server's account any more; another one is made")
+		k.account = nil
+		c, err = k.obtain(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	saved := k.write(certificateFile, c)
+	k.mu.Lock()
+	k.current = c
+	k.mu.Unlock()
+	k.renewal, k.asked = acme.RenewalInfo{}, time.Time{}
+	if saved != nil {
+		k.o.Log.Error("the certificate is used and could not be saved: the next start asks for another one", "err", saved)
+	}
+	k.o.Log.Info("certificate obtained", "names", k.names, "until", until(c.pair.Leaf.NotAfter))
+	return nil
+}
+
+func (k *Keeper) obtain(ctx context.Context) (*certificate, error) {
+	client := k.client()
+	who, err := k.signUp(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	csr, err := acmez.NewCSR(key, k.names)
+	if err != nil {
+		return nil, err
+	}
+	order, err := acmez.OrderParametersFromCSR(who, csr)
+	if err != nil {
+		return nil, err
+	}
+	if k.renewal.HasWindow() {
+		order.Replaces = k.in().pair.Leaf
+	}
+	chains, err := client.ObtainCertificate(ctx, order)
+	if err != nil {
+		return nil, err
+	}
+	if len(chains) == 0 {
+		return nil, errors.New("the authority sent no certificate")
+	}
+	c := &certificate{Directory: k.o.Directory, Chain: string(chains[0].ChainPEM)}
+	if c.Key, err = formatKey(key); err != nil {
+		return nil, err
+	}
+	if err := c.parse(); err != nil {
+		return nil, fmt.Errorf("the authority's certificate: %w", err)
+	}
+	if !c.isFor(k.names) {
+		return nil, fmt.Errorf("the authority's certificate is for %s only", strings.Join(c.pair.Leaf.DNSNames, ", "))
+	}
+	return c, nil
+}
+
+// signUp returns the server's account, which is made if there is none.
+func (k *Keeper) signUp(ctx context.Context, client *acmez.Client) (acme.Account, error) {
+	if k.account != nil {
+		return k.account.acme()
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return acme.Account{}, err
+	}
+	who, err := client.NewAccount(ctx, acme.Account{Contact: []string{"mailto:" + k.o.Email}, TermsOfServiceAgreed: true, PrivateKey: key})
+	if err != nil {
+		return acme.Account{}, fmt.Errorf("make an account: %w", err)
+	}
+	a := &account{Directory: k.o.Directory, Email: k.o.Email, Location: who.Location}
+	if a.Key, err = formatKey(key); err != nil {
+		return acme.Account{}, err
+	}
+	if err := k.write(accountFile, a); err != nil {
+		return acme.Account{}, fmt.Errorf("save the account: %w", err)
+	}
+	k.account = a
+	return a.acme()
+}
