@@ -3,7 +3,9 @@ package edge
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -44,5 +46,21 @@ func TestTickets(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOtherProtocol: a connection of a protocol that is not HTTP is closed after the
+// handshake, without a request.
+func TestOtherProtocol(t *testing.T) {
+	f := newFleet(t, echo)
+	authority := httptest.NewUnstartedServer(nil)
+	authority.StartTLS()
+	defer authority.Close()
+	url := f.serveWith(t, Options{TLS: &tls.Config{Certificates: authority.TLS.Certificates, NextProtos: []string{"acme-tls/1"}}})
+	raw, _ := talk(t, url)
+	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"acme-tls/1"}})
+	n, err := conn.Read(make([]byte, 1))
+	if got := conn.ConnectionState().NegotiatedProtocol; got != "acme-tls/1" || n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("protocol %q, then %d bytes, %v; want the end", got, n, err)
 	}
 }

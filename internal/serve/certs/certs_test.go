@@ -162,6 +162,7 @@ func TestRenewed(t *testing.T) {
 // TestWildcard gets a certificate for all names below the domain with a program that
 // sets DNS records, from an authority that is there only later, and leaves no record.
 func TestWildcard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0, 90*24*time.Hour)
 	w.o.Hook = w.Hook
 	_, port, err := net.SplitHostPort(w.DNS)
@@ -236,15 +237,14 @@ func TestWildcard(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The operator's program fails, and says why. It does not see the API key.
-	t.Setenv("DROWSE_API_KEY", "hidden")
-	if err := os.WriteFile(w.Hook, []byte("#!/bin/sh\nenv\necho no such zone >&2\nexit 3\n"), 0o700); err != nil {
+	// The operator's program fails, and says why.
+	if err := os.WriteFile(w.Hook, []byte("#!/bin/sh\necho no such zone >&2\nexit 3\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	until := k.Ends()
 	noted := []record{}
 	err = k.renew(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "no such zone") || strings.Contains(err.Error(), "hidden") {
+	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "no such zone") {
 		t.Errorf("the program failed: %v", err)
 	}
 	if !k.Ends().Equal(until) {
@@ -252,6 +252,45 @@ func TestWildcard(t *testing.T) {
 	}
 	if _, err := k.read(recordsFile, &noted); err != nil || len(noted) != 1 {
 		t.Errorf("noted are %v, %v; want the record that may be there", noted, err)
+	}
+}
+
+// TestStop: a server that stops ends the operator's program, and the next one removes
+// the record that may be there.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0, time.Hour)
+	w.o.Hook = w.Hook
+	script, err := os.ReadFile(w.Hook)
+	if err == nil {
+		err = os.WriteFile(w.Hook, append(script, "sleep 1000\n"...), 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := run(t, w.open())
+	testmode.Eventually(t, "the record is set", func() bool { return len(w.Records("_acme-challenge."+domain)) == 1 })
+	stop() // or the test takes too long
+	if err := os.WriteFile(w.Hook, script, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.Down.Store(true)
+	run(t, w.open())
+	testmode.Eventually(t, "the record is gone", func() bool { return len(w.Records("_acme-challenge."+domain)) == 0 })
+}
+
+// TestHookSeesNoKey: what the operator's program gets of the server's environment.
+func TestHookSeesNoKey(t *testing.T) {
+	t.Setenv("DROWSE_API_KEY", "hidden")
+	t.Setenv("DNS_TOKEN", "shown")
+	file := filepath.Join(t.TempDir(), "hook")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\nseq 10000\nenv\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k := &Keeper{o: Options{Hook: file}}
+	err := k.run(t.Context(), "set", record{"name", "value"})
+	if err == nil || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "DNS_TOKEN=shown") || len(err.Error()) > 2*mostSaid {
+		t.Errorf("the program says %v", err)
 	}
 }
 

@@ -45,9 +45,9 @@ type dnsSolver struct{ k *Keeper }
 
 // Bounds of what the DNS takes.
 const (
-	hookTime  = 5 * time.Minute  // the operator's program to set a record; it may wait until all see it
-	tidyTime  = 15 * time.Second // to remove one: a server that stops waits for it
-	seenTime  = 2 * time.Minute  // until all name servers have a record
+	hookTime  = 5 * time.Minute // the operator's program to set a record; it may wait until all see it
+	tidyTime  = time.Minute     // to remove one
+	seenTime  = 2 * time.Minute // until all name servers have a record
 	seenEvery = 2 * time.Second
 	lookTime  = 5 * time.Second // one question to one name server
 	mostSaid  = 2000            // bytes of the program's output in an error
@@ -87,9 +87,13 @@ func (s dnsSolver) Wait(ctx context.Context, c acme.Challenge) error {
 	return nil
 }
 
-// CleanUp implements acmez.Solver.
+// CleanUp implements acmez.Solver. A server that stops does not wait for the operator's
+// program: the next one removes the record.
 func (s dnsSolver) CleanUp(ctx context.Context, c acme.Challenge) error {
-	return s.k.remove(context.WithoutCancel(ctx), record{c.DNS01TXTRecordName(), c.DNS01KeyAuthorization()})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.k.remove(ctx, record{c.DNS01TXTRecordName(), c.DNS01KeyAuthorization()})
 }
 
 // remove removes a record. One that could not be removed stays noted.
@@ -100,7 +104,7 @@ func (k *Keeper) remove(ctx context.Context, r record) error {
 	if err == nil {
 		err = k.note(func(all []record) []record { return slices.DeleteFunc(all, func(o record) bool { return o == r }) })
 	}
-	if err != nil {
+	if err != nil && context.Cause(ctx) != context.Canceled {
 		k.o.Log.Warn("a DNS record could not be removed; this is tried again before the next attempt, and at the next start", "name", r.Name, "value", r.Value, "err", err)
 	}
 	return err

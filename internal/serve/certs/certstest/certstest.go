@@ -48,7 +48,7 @@ type state struct {
 }
 
 var quick = sync.OnceFunc(func() {
-	for name, value := range map[string]string{"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_WFE_AUTHZREUSE": "0"} {
+	for name, value := range map[string]string{"PEBBLE_VA_NOSLEEP": "1", "PEBBLE_AUTHZREUSE": "0"} {
 		if err := os.Setenv(name, value); err != nil {
 			panic(err)
 		}
@@ -84,7 +84,7 @@ func (a *Authority) Forget() {
 	silent := log.New(io.Discard, "", 0)
 	records := db.NewMemoryStore()
 	issuer := ca.New(silent, records, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: uint64(a.lives.Seconds())}})
-	front := wfe.New(silent, records, va.New(silent, 0, a.tls, false, a.DNS, records), issuer, []string{"pebble.test"}, false, false, 1, 1)
+	front := wfe.New(silent, records, va.New(silent, 0, a.tls, false, a.DNS, records), issuer, []string{"pebble.test"}, false, false, 0, 0)
 	roots := x509.NewCertPool()
 	roots.AddCert(issuer.GetRootCert(0).Cert)
 	a.now.Store(&state{front.Handler(), roots})
