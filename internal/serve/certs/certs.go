@@ -15,7 +15,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -56,6 +55,7 @@ type Keeper struct {
 	account *account         // nil until there is one
 	renewal acme.RenewalInfo // what the authority last said of the certificate
 	asked   time.Time        // when it did
+	refused bool             // the last attempt was, by the authority
 
 	mu         sync.Mutex
 	current    *certificate                // nil until there is one
@@ -78,8 +78,12 @@ func (o Options) Check() error {
 	if o.Hook == "" {
 		return nil
 	}
-	if _, err := exec.LookPath(o.Hook); err != nil || !filepath.IsAbs(o.Hook) {
-		return errdef.New(errdef.Invalid, "bad_acme_hook", "cannot run %s, which is to set DNS records: it is no absolute path of a program", o.Hook).
+	_, err := exec.LookPath(o.Hook)
+	if !filepath.IsAbs(o.Hook) {
+		err = errors.New("the path is not absolute")
+	}
+	if err != nil {
+		return errdef.New(errdef.Invalid, "bad_acme_hook", "cannot run %s, which is to set DNS records: %w", o.Hook, err).
 			WithRemedy("give the absolute path of an executable file with --acme-dns-hook")
 	}
 	return nil
@@ -117,7 +121,8 @@ func Open(o Options) (*Keeper, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make a directory for the certificate: %w", err)
+		return nil, errdef.New(errdef.Invalid, "state_dir", "cannot make a directory for the certificate: %w", err).
+			WithRemedy("remove what has its name")
 	}
 	k := &Keeper{
 		o: o, names: o.names(), roots: roots, retry: 5 * time.Second, refusal: time.Minute, resolver: net.DefaultResolver, dnsPort: "53",

@@ -116,7 +116,9 @@ func TestRenewed(t *testing.T) {
 	stop := run(t, k)
 	testmode.Eventually(t, "there is a certificate", func() bool { return !k.Ends().IsZero() })
 
-	transport := &http.Transport{TLSClientConfig: w.Trust(), DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	trust := w.Trust()
+	trust.Time = func() time.Time { return k.Ends().Add(-time.Second) } // a slow machine's clients would come too late
+	transport := &http.Transport{TLSClientConfig: trust, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, ln.Addr().String())
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -213,6 +215,27 @@ func TestWildcard(t *testing.T) {
 		if k, err := Open(o); err != nil || !k.Ends().IsZero() {
 			t.Errorf("%s: %v, until %v", what, err, k.Ends())
 		}
+	}
+
+	// The authority says when to renew, and hears which certificate is replaced.
+	k.asked = time.Time{} // when it was stopped, it may have been about to
+	if k.due(t.Context()); !k.renewal.HasWindow() {
+		t.Error("the authority was not asked when to renew")
+	}
+	if err := k.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := k.Get(hello(domain)); again == pair || k.refused {
+		t.Error("the certificate was not replaced")
+	}
+	// One that knows nothing of it gets an order like the first.
+	k.due(t.Context())
+	w.Forget()
+	if err := k.renew(t.Context()); err == nil || !k.refused {
+		t.Errorf("an unknown certificate was replaced: %v", err)
+	}
+	if err := k.renew(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 
 	// The authority has lost the account, and files of the server are damaged.
@@ -319,11 +342,11 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, o := range map[string]Options{
-		"--acme-ca":                     {CA: file},
-		"no such file":                  {CA: file + "2"},
-		"is no absolute path of a prog": {Hook: "true"},
-		"cannot run " + file:            {Hook: file},
-		"--acme-dns-hook":               {Hook: file + "2"},
+		"--acme-ca":                {CA: file},
+		"no such file":             {CA: file + "2"},
+		"the path is not absolute": {Hook: "true"},
+		"cannot run " + file:       {Hook: file},
+		"--acme-dns-hook":          {Hook: file + "2"},
 	} {
 		if err := o.Check(); err == nil || !strings.Contains(err.Error()+remedy(err), want) {
 			t.Errorf("%+v: %v, want %q", o, err, want)

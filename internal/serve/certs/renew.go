@@ -119,6 +119,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 		k.account = nil
 		c, err = k.obtain(ctx)
 	}
+	_, k.refused = errors.AsType[acme.Problem](err)
 	if err != nil {
 		return err
 	}
@@ -152,7 +153,7 @@ func (k *Keeper) obtain(ctx context.Context) (*certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.renewal.HasWindow() {
+	if k.renewal.HasWindow() && !k.refused { // it may be what was refused
 		order.Replaces = k.in().pair.Leaf
 	}
 	chains, err := client.ObtainCertificate(ctx, order)
