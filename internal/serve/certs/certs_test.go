@@ -13,8 +13,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -321,7 +323,7 @@ func TestHookSeesNoKey(t *testing.T) {
 func TestHookTakesTooLong(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "hook")
-	if err := os.WriteFile(file, []byte("#!/bin/sh\necho waiting\nsleep 1000\n"), 0o700); err != nil {
+	if err := os.WriteFile(file, []byte("#!/bin/sh\nsleep 1000 &\necho waiting for $! now\nwait\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	k := &Keeper{o: Options{Hook: file}}
@@ -329,9 +331,20 @@ func TestHookTakesTooLong(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	err := k.run(ctx, "set", record{"name", "value"})
-	if err == nil || !strings.Contains(err.Error(), "waiting") || time.Since(begin) > testmode.Scaled(10*time.Second) {
-		t.Errorf("%v after %s", err, time.Since(begin))
+	if err == nil || time.Since(begin) > testmode.Scaled(10*time.Second) {
+		t.Fatalf("%v after %s", err, time.Since(begin))
 	}
+	_, text, _ := strings.Cut(err.Error(), "waiting for ")
+	text, _, _ = strings.Cut(text, " ")
+	child, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(child, syscall.SIGKILL) })
+	testmode.Eventually(t, "what it has started is gone", func() bool {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
+		return err != nil || strings.Contains(string(state), ") Z ")
+	})
 }
 
 // TestCheck says what is wrong before anything is changed.
