@@ -66,9 +66,15 @@ func TestACME(t *testing.T) {
 
 	issuer.Down.Store(true)
 	s.start()
-	if err := got(); err == nil || !strings.Contains(s.log.tail(100), "TLS clients are refused: there is no certificate yet") {
-		t.Errorf("without a certificate: %v", err)
+	if err := got(); err == nil {
+		t.Error("there is a certificate before the authority is asked")
 	}
+	eventually(t, 10*time.Second, "the log says why clients are refused", func() error {
+		if text := s.log.tail(100); !strings.Contains(text, "TLS clients are refused: there is no certificate yet") {
+			return errors.New(text)
+		}
+		return nil
+	})
 	issuer.Down.Store(false)
 	eventually(t, 30*time.Second, "there is a certificate", got)
 	g := &guest{s: s, sb: s.create(ctx, client.CreateOptions{})}
@@ -113,6 +119,9 @@ func TestACME(t *testing.T) {
 	}
 	s.args = append(overTLS, "--acme-dns-hook", issuer.Hook)
 	s.start()
+	if err := got(); err != nil {
+		t.Errorf("while another certificate is asked for: %v", err)
+	}
 	eventually(t, 30*time.Second, "the sandbox's name has a certificate", func() error { return get(inside, "") })
 	if err := got(); err != nil || len(issuer.Records("_acme-challenge."+domain)) > 0 {
 		t.Errorf("%v, left in the DNS: %v", err, issuer.Records("_acme-challenge."+domain))

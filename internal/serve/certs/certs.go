@@ -132,7 +132,7 @@ func Open(o Options) (*Keeper, error) {
 		o.Log.Warn("the stored certificate cannot be used; another one is asked for", "err", err)
 	}
 	if k.current != nil {
-		o.Log.Info("the stored certificate is used", "names", k.names, "until", until(k.current.pair.Leaf.NotAfter))
+		o.Log.Info("the stored certificate is used", "names", k.current.pair.Leaf.DNSNames, "until", until(k.current.pair.Leaf.NotAfter))
 	}
 	if k.account, err = k.loadAccount(); err != nil {
 		o.Log.Warn("the stored account of the certificate authority cannot be used; another one is made", "err", err)

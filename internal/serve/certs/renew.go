@@ -71,7 +71,7 @@ func (k *Keeper) pause(err error, failures int) time.Duration {
 // earlier if the authority says so, which is how it replaces what it has to revoke.
 func (k *Keeper) due(ctx context.Context) time.Time {
 	c := k.in()
-	if c == nil {
+	if c == nil || !c.isFor(k.names) {
 		return time.Time{}
 	}
 	leaf := c.pair.Leaf

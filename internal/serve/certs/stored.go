@@ -50,7 +50,8 @@ type record struct {
 }
 
 // load returns the certificate that is kept; nil if there is none of this authority and
-// for these names. One that has ended is used as well: its clients learn what is wrong.
+// for the domain. One that has ended is used as well: its clients learn what is wrong.
+// So is one that lacks other names, until there is another.
 func (k *Keeper) load() (*certificate, error) {
 	c := &certificate{}
 	if found, err := k.read(certificateFile, c); !found || err != nil || c.Directory != k.o.Directory {
@@ -59,7 +60,7 @@ func (k *Keeper) load() (*certificate, error) {
 	if err := c.parse(); err != nil {
 		return nil, err
 	}
-	if !c.isFor(k.names) {
+	if !c.isFor([]string{k.o.Domain}) {
 		return nil, nil
 	}
 	return c, nil
