@@ -21,8 +21,8 @@ func topCommand(a *app) *cobra.Command {
 		Short: "watch sandboxes on a terminal; pause, wake, end and enter them by keys",
 		Long: `Watch sandboxes on a terminal, live: their states, what each of them waits for,
 and how many wake and fall asleep in a minute. Keys pause, wake and end the
-selected one, open a shell in it, or explain it as drowse why does; ? lists them.
-Watching keeps no sandbox awake.`,
+selected one, open a shell in it, show its log, or explain it as drowse why does;
+? lists them. Watching wakes no sandbox and keeps none awake.`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !isTerminal(a.Stdin) || !isTerminal(a.Stdout) {
@@ -67,7 +67,36 @@ func topOptions(a *app, c *client.Client) top.Options {
 			why(&text, x, info, time.Now())
 			return harmless(text.String()), nil
 		},
+		Spare: []string{"TEMPLATE", "WAKES ON", "AGE", "ACTIVE", "ENDS"},
+		Log:   func(id string) func(context.Context) (string, error) { return followLog(c, id) },
 		Shell: func(ctx context.Context, id string) error { return shellBeside(ctx, a, id) },
+	}
+}
+
+// logLines is how many lines of a log are shown.
+const logLines = 1000
+
+// followLog reads the log of a sandbox: its newest lines, and at each further call those
+// that have come since.
+func followLog(c *client.Client, id string) func(context.Context) (string, error) {
+	diary := client.NewDiary(c, id)
+	var lines []client.LogLine
+	after := ""
+	return func(ctx context.Context) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		page, err := diary.Log(ctx, after, logLines)
+		if err == nil {
+			after = page.Next
+			lines = append(lines, page.Lines...)
+			lines = lines[max(len(lines)-logLines, 0):]
+		}
+		var text strings.Builder
+		printLog(&text, lines)
+		if text.Len() == 0 && err == nil {
+			return "nothing has been logged\n", nil
+		}
+		return harmless(text.String()), err
 	}
 }
 

@@ -2,12 +2,14 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/clipperhouse/displaywidth"
 	"github.com/gdamore/tcell/v3"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/cli/page"
 	"github.com/drowse-dev/drowse/internal/cli/paint"
 )
 
@@ -52,7 +54,7 @@ func (s *screen) head(w int) {
 			count[string(i.State)]++
 		}
 	}
-	parts := []string{s.URL}
+	var parts []string
 	for _, state := range []string{"running", "paused", "changing", "pending", "terminated"} {
 		if n := count[state]; n > 0 || state == "running" || state == "paused" {
 			parts = append(parts, fmt.Sprintf("%d %s", n, state))
@@ -63,14 +65,25 @@ func (s *screen) head(w int) {
 		parts = append(parts, fmt.Sprintf("%d have %q", len(s.shown), s.filter))
 	}
 	x := s.write(0, 0, w, "drowse top", paint.Bold)
-	s.write(x+gap, 0, w-x-gap, strings.Join(parts, " · "), paint.Plain)
+	text := strings.Join(parts, " · ")
+	if with := s.URL + " · " + text; x+gap+displaywidth.String(with) <= w {
+		text = with // which server it is, the user has said
+	}
+	s.write(x+gap, 0, w-x-gap, text, paint.Plain)
+}
+
+// keyNames are what the last line says of keys, on a wide terminal and on others.
+var keyNames = []string{
+	"Enter why · l log · p pause · w wake · s shell · x end · / filter · o order · a ended · ? keys · q quit",
+	"Enter why · l log · p pause · w wake · s shell · x end · ? keys · q quit",
+	"? keys · q quit",
 }
 
 // foot asks, says what came of the last action, or names the keys.
 func (s *screen) foot(w, y int) {
 	switch {
 	case s.question != nil:
-		s.write(0, y, w, s.question.text, paint.Bad)
+		s.say(w, y, s.question.text, paint.Bad)
 	case s.typing:
 		x := s.write(0, y, w-1, "/"+s.filter, paint.Bold)
 		s.tty.ShowCursor(x, y)
@@ -80,22 +93,60 @@ func (s *screen) foot(w, y int) {
 		if s.note.bad {
 			style = paint.Bad
 		}
-		s.write(0, y, w, s.note.text, style)
+		s.say(w, y, s.note.text, style)
 	case s.loaded.err != nil:
-		s.write(0, y, w, "the list is old: "+s.loaded.err.Error(), paint.Bad)
+		s.say(w, y, "the list is old: "+s.loaded.err.Error(), paint.Bad)
 	case s.page != nil:
 		s.write(0, y, w, "arrows move · Esc goes back", paint.Dim)
 	default:
-		s.write(0, y, w, "Enter why · p pause · w wake · s shell · x end · / filter · o order · a ended · ? keys · q quit", paint.Dim)
+		names := keyNames
+		for len(names) > 1 && displaywidth.String(names[0]) > w {
+			names = names[1:]
+		}
+		s.write(0, y, w, names[0], paint.Dim)
 	}
 	s.tty.HideCursor()
+}
+
+// say writes a text that ends on line y. What has no room there takes lines of the list.
+func (s *screen) say(w, y int, text string, style tcell.Style) {
+	text, _, more := strings.Cut(text, "\n")
+	if more {
+		text += " …"
+	}
+	lines := folded(text, w)
+	lines = lines[:min(len(lines), y)]
+	for n, line := range lines {
+		at := y - len(lines) + 1 + n
+		s.write(0, at, w, strings.Repeat(" ", w), style)
+		s.write(0, at, w, line, style)
+	}
+}
+
+// folded are the lines of a text on a terminal: those that are too long go on below.
+func folded(text string, w int) (lines []string) {
+	for line := range strings.SplitSeq(page.Fold(text, w), "\n") {
+		for displaywidth.String(line) > w {
+			begin := displaywidth.TruncateString(line, w, "")
+			if begin == "" {
+				break
+			}
+			lines, line = append(lines, begin), line[len(begin):]
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // drawPage shows a text instead of the list.
 func (s *screen) drawPage(w int) {
 	s.write(0, 1, w, s.page.title, paint.Bold)
-	lines := strings.Split(strings.TrimRight(s.page.text, "\n"), "\n")
-	s.page.first = max(min(s.page.first, len(lines)-s.height()), 0)
+	lines := folded(strings.TrimRight(s.page.text, "\n"), w)
+	s.page.last = max(len(lines)-s.height(), 0)
+	s.page.first = min(s.page.first, s.page.last)
+	if s.page.follows {
+		s.page.first = s.page.last
+	}
 	for i, line := range lines[s.page.first:] {
 		if i >= s.height() {
 			break
@@ -114,6 +165,7 @@ func (s *screen) drawList(w int) {
 		rows[n] = s.Row(i, s.now)
 	}
 	widths := widthsOf(s.Columns, rows)
+	s.leaveOut(w, widths)
 	s.line(w, 1, s.Columns, widths, paint.Bold.Underline(true), nil)
 	for n, row := range rows {
 		i := some[n]
@@ -150,12 +202,29 @@ func widthsOf(columns []string, rows [][]string) []int {
 	return widths
 }
 
+// leaveOut takes spare columns away until the others have room. They have the width 0.
+func (s *screen) leaveOut(w int, widths []int) {
+	over := -w - gap
+	for _, width := range widths {
+		over += width + gap
+	}
+	for _, name := range s.Spare {
+		if n := slices.Index(s.Columns, name); over > 0 && n >= 0 {
+			over -= widths[n] + gap
+			widths[n] = 0
+		}
+	}
+}
+
 // line writes a row. The state of a sandbox has a colour, unless it is selected.
 func (s *screen) line(w, y int, cells []string, widths []int, style tcell.Style, of *client.Info) {
 	x := 0
 	for n, text := range cells {
 		if x >= w {
 			return
+		}
+		if widths[n] == 0 {
+			continue
 		}
 		its := style
 		if of != nil && n == 1 && style == paint.Plain {

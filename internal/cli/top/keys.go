@@ -15,6 +15,7 @@ import (
 const help = `arrows, j k     select a sandbox
 PgUp PgDn g G   further: a screen, to the first, to the last
 Enter           why it is awake, asleep or gone, and what happens next
+l               its log: newest lines, and new ones as they come; wakes nothing
 p               pause it
 w               wake it
 s               a shell in it (wakes it if auto-resume is on); exit comes back
@@ -112,7 +113,8 @@ func (s *screen) onPage(key tcell.Key, letter string) {
 	case key == tcell.KeyEscape, key == tcell.KeyEnter, letter == "q":
 		s.page = nil
 	default:
-		s.page.first = max(s.page.first+s.step(key, letter), 0) // drawing has the other bound
+		s.page.first = min(max(s.page.first+s.step(key, letter), 0), s.page.last)
+		s.page.follows = s.page.grows && s.page.first == s.page.last
 	}
 }
 
@@ -124,8 +126,8 @@ func (s *screen) onList(key tcell.Key, letter string) {
 	}
 	switch {
 	case key == tcell.KeyEnter && s.selected != "":
-		s.page = &page{title: "why " + s.selected, sandbox: s.selected}
-		s.explain(s.page)
+		id := s.selected
+		s.open("why", func(ctx context.Context) (string, error) { return s.Why(ctx, id) })
 	case key == tcell.KeyEscape:
 		s.filter = ""
 		s.arrange()
@@ -139,7 +141,7 @@ func (s *screen) onList(key tcell.Key, letter string) {
 // commands are what letters do on the list.
 var commands = map[string]func(*screen){
 	"q": func(s *screen) { s.done = true },
-	"?": func(s *screen) { s.page = &page{title: "keys", text: help} },
+	"?": func(s *screen) { s.page = &overlay{title: "keys", text: help} },
 	"/": func(s *screen) { s.typing = true },
 	"o": func(s *screen) {
 		s.order = (s.order + 1) % len(orders)
@@ -149,6 +151,12 @@ var commands = map[string]func(*screen){
 	"a": func(s *screen) {
 		s.ended = !s.ended
 		s.loaded.stale = true
+	},
+	"l": func(s *screen) {
+		if s.selected != "" {
+			s.open("log of", s.Log(s.selected))
+			s.page.grows, s.page.follows = true, true
+		}
 	},
 	"p": func(s *screen) { s.act("pausing", "is asleep", s.Server.Pause) },
 	"w": func(s *screen) {

@@ -38,9 +38,15 @@ type Options struct {
 	Columns []string
 	Row     func(i client.Info, now time.Time) []string // a cell for each column
 
-	// Why explains a sandbox. Shell opens one on the terminal, which the screen has
-	// left; its error says why there is none.
+	// Spare are columns that a narrow terminal does without, the first of them first.
+	Spare []string
+
+	// Why explains a sandbox. Log returns a function that returns the newest lines of a
+	// sandbox's log, each time with those that have come since. Neither wakes it. Shell
+	// opens one on the terminal, which the screen has left; its error says why there is
+	// none.
 	Why   func(ctx context.Context, id string) (string, error)
+	Log   func(id string) func(ctx context.Context) (string, error)
 	Shell func(ctx context.Context, id string) error
 }
 
@@ -78,7 +84,7 @@ type screen struct {
 	filter   string
 	typing   bool      // the filter
 	question *question // that waits for yes or no
-	page     *page     // that covers the list
+	page     *overlay  // that covers the list
 	note     note
 	done     bool
 }
@@ -109,11 +115,14 @@ type question struct {
 	yes  func()
 }
 
-// page is a text that covers the list.
-type page struct {
+// overlay is a text that covers the list.
+type overlay struct {
 	title, text string
-	sandbox     string // that it explains; empty for none
-	first       int    // line
+	read        func(context.Context) (string, error) // the text as it is now; nil if it stays
+	reading     bool
+	first, last int  // line at the top: now, and at most
+	grows       bool // new lines come at its end
+	follows     bool // the end stays in view
 }
 
 // Run shows the sandboxes on tty until the user quits or ctx ends. It fails if
@@ -196,19 +205,28 @@ func (s *screen) refresh() {
 			}
 		})
 	})
-	if p := s.page; p != nil && p.sandbox != "" {
-		s.explain(p)
-	}
+	s.read()
 }
 
-// explain has a page say what is so now.
-func (s *screen) explain(p *page) {
+// open covers the list with a text about the selected sandbox.
+func (s *screen) open(what string, read func(context.Context) (string, error)) {
+	s.page = &overlay{title: what + " " + s.selected, read: read}
+	s.read()
+}
+
+// read has the text that covers the list say what is so now.
+func (s *screen) read() {
+	p := s.page
+	if p == nil || p.read == nil || p.reading {
+		return
+	}
+	p.reading = true
 	s.others.Go(func() {
-		text, err := s.Why(s.ctx, p.sandbox)
+		text, err := p.read(s.ctx)
 		if err != nil {
-			text = err.Error()
+			text += err.Error()
 		}
-		s.tell(func() { p.text = text })
+		s.tell(func() { p.text, p.reading = text, false })
 	})
 }
 

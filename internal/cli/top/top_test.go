@@ -15,6 +15,7 @@ import (
 	"github.com/gdamore/tcell/v3/vt"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // server has sandboxes in memory, and notes what is done to them.
@@ -24,6 +25,8 @@ type server struct {
 	did    []string
 	fail   error // of all actions
 	lists  int
+	log    []string // of all sandboxes
+	reads  int      // of it
 	events chan client.Event
 }
 
@@ -115,6 +118,15 @@ func sit(t *testing.T, s *server) *user {
 			Server: s, URL: "http://here", Columns: []string{"ID", "STATE", "LABEL"},
 			Row: func(i client.Info, _ time.Time) []string {
 				return []string{i.ID, string(i.State), i.Metadata["name"]}
+			},
+			Spare: []string{"LABEL"},
+			Log: func(id string) func(context.Context) (string, error) {
+				return func(context.Context) (string, error) {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.reads++
+					return strings.Join(append([]string{id}, s.log...), "\n") + "\n", s.fail
+				}
 			},
 			Why: func(_ context.Context, id string) (string, error) {
 				return "because of " + id + "\n" + strings.Repeat("a line\n", 30) + "the end", nil
@@ -279,12 +291,78 @@ func TestScrolling(t *testing.T) {
 	u.sees("shows all")
 	u.types("q")
 	u.sees("i008")
-	u.term.SetSize(vt.Coord{X: 30, Y: 3})
-	u.sees("drowse top  http://here")
+	u.term.SetSize(vt.Coord{X: 40, Y: 3})
+	u.sees("drowse top  100 running · 0 paused")
 	u.term.SetSize(vt.Coord{X: 1, Y: 1})
 	time.Sleep(100 * time.Millisecond)
 	u.term.SetSize(vt.Coord{X: wide, Y: high})
 	u.sees("i000", "i008")
+}
+
+// TestLog shows the newest lines of a log, and those that come, unless the user looks
+// at others.
+func TestLog(t *testing.T) {
+	s := &server{list: sandboxes(2), events: make(chan client.Event)}
+	more := func(lines ...string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.log = append(s.log, lines...)
+	}
+	for n := range 30 {
+		more(fmt.Sprintf("line-%d", n))
+	}
+	more("a\x1b[2Jb\u202ec \xff", strings.Repeat("x", 3*wide/2)+"<")
+	u := sit(t, s)
+	u.sees("i001", "l log")
+	u.types(down + "l")
+	u.sees("log of i001", "line-29", "a�[2Jb�c", "xxx<", "!line-9")
+	more("line-30")
+	s.events <- client.Event{} // it is read soon after
+	u.sees("line-30", "line-29")
+	u.types("g")
+	u.sees("line-7", "!line-30")
+	more("line-31")
+	s.events <- client.Event{}
+	s.mu.Lock()
+	reads := s.reads
+	s.mu.Unlock()
+	testmode.Eventually(t, "it is read, and shown", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.reads > reads+1
+	})
+	u.sees("line-7", "!line-31")
+	u.types("G")
+	u.sees("line-31")
+	more("line-32")
+	s.events <- client.Event{}
+	u.sees("line-32")
+	s.mu.Lock()
+	s.fail = errors.New("it has ended")
+	s.mu.Unlock()
+	u.sees("line-32", "it has ended")
+	u.escape()
+	u.sees("label-0")
+	if did := s.done(); len(did) > 0 {
+		t.Errorf("reading a log did %q", did)
+	}
+}
+
+// TestNarrow has what does not fit go on below, or leaves out what matters least.
+func TestNarrow(t *testing.T) {
+	s := &server{list: sandboxes(2)}
+	u := sit(t, s)
+	u.term.SetSize(vt.Coord{X: 110, Y: high})
+	u.sees("LABEL", "label-1", "http://here", "? keys")
+	u.term.SetSize(vt.Coord{X: 76, Y: high})
+	u.sees("l log", "? keys · q quit", "!/ filter")
+	u.term.SetSize(vt.Coord{X: 20, Y: high})
+	u.sees("i001", "running", "? keys · q quit", "!LABEL", "!label-1")
+	s.mu.Lock()
+	s.fail = errors.New("what happened; the state now; the next step")
+	s.mu.Unlock()
+	u.types("p")
+	u.sees("what happened; the", "next step")
 }
 
 func TestFilterAndOrder(t *testing.T) {
