@@ -42,12 +42,12 @@ If no server answers, the demo starts its own, on a free loopback port with its
 own key and state directory, and removes it at the end. This needs root, as any
 server does.
 
-With --tui it sleeps and wakes on a screen until you end it, and what it has in
-memory and in files is compared after each sleep.`,
+With --tui two sandboxes sleep and wake on a screen until you end it, and what they
+have in memory and in files is compared byte for byte after each sleep.`,
 		Args: exactArgs(),
 	}
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the state directory and the log of the demo's own server")
-	cmd.Flags().BoolVar(&screen, "tui", false, "watch it sleep and wake on a screen, until you end it")
+	cmd.Flags().BoolVar(&screen, "tui", false, "watch two sandboxes sleep and wake on a screen, until you end it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		d := &demo{app: a, keep: keep}
 		if screen {
@@ -67,7 +67,8 @@ type demo struct {
 	client  *client.Client
 	own     *ownServer // nil if one was there
 	sandbox *client.Sandbox
-	alive   bool // the sandbox is still to be killed
+	alive   bool  // the sandbox is still to be killed
+	second  *demo // another sandbox of the same server; nil without a screen
 
 	counter   counterProgram
 	pid       int
@@ -175,9 +176,12 @@ func (d *demo) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), demoPatience)
 	defer cancel()
 	var killErr error
-	if d.alive {
-		if killErr = d.client.Kill(ctx, d.sandbox.ID); errors.Is(killErr, client.ErrNotFound) {
-			killErr = nil
+	for _, each := range []*demo{d, d.second} {
+		if each == nil || !each.alive {
+			continue
+		}
+		if err := d.client.Kill(ctx, each.sandbox.ID); !errors.Is(err, client.ErrNotFound) {
+			killErr = errors.Join(killErr, err)
 		}
 	}
 	if d.own == nil {
@@ -405,21 +409,27 @@ func (d *demo) timedRead(ctx context.Context) (r reading, firstByte time.Duratio
 	if err != nil {
 		return reading{}, 0, err
 	}
-	hc := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := hc.Do(req)
+	body, err := answerTo(req)
 	if err != nil {
 		return reading{}, 0, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return reading{}, 0, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return reading{}, 0, &client.Error{Status: resp.StatusCode, Message: strings.TrimSpace(string(body))}
 	}
 	r, err = parseReading(string(body))
 	return r, firstByte, err
+}
+
+// answerTo makes a request over a connection of its own, and returns what is answered.
+func answerTo(req *http.Request) ([]byte, error) {
+	hc := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := hc.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = &client.Error{Status: resp.StatusCode, Message: strings.TrimSpace(string(body))}
+	}
+	return body, err
 }
 
 // until polls until ok, for at most demoPatience.

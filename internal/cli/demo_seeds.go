@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 )
 
 // seeds is the program of "demo --tui": it has random bytes in memory and in files,
-// and answers with its pid, their digests and a count.
+// and hands them out, and its pid and a count.
 const seeds = `
-import hashlib, http.server, os, secrets, threading, time
+import http.server, os, secrets, threading, time
 
 memory, count = secrets.token_bytes(8 << 20), 0
 directory = os.path.expanduser("~/drowse-demo")
@@ -34,17 +35,12 @@ def tick():
 def files():
     for name in sorted(os.listdir(directory)):
         with open(os.path.join(directory, name), "rb") as f:
-            yield name.encode() + f.read()
-
-def digest(parts):
-    sum = hashlib.sha256()
-    for part in parts:
-        sum.update(part)
-    return sum.hexdigest()[:32]
+            yield f.read()
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        body = b"%d %s-%s %d\n" % (os.getpid(), digest([memory]).encode(), digest(files()).encode(), count)
+        body = {"/memory": lambda: memory, "/files": lambda: b"".join(files())}.get(
+            self.path, lambda: b"%d - %d\n" % (os.getpid(), count))()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -57,7 +53,7 @@ threading.Thread(target=tick, daemon=True).start()
 http.server.ThreadingHTTPServer(("0.0.0.0", PORT), Handler).serve_forever()
 `
 
-// How long the sandbox of "demo --tui" is awake and asleep.
+// How long a sandbox of "demo --tui" is awake and asleep.
 const (
 	seedsAwake  = 4 * time.Second
 	seedsAsleep = 3 * time.Second
@@ -71,39 +67,43 @@ func (d *demo) watch(ctx context.Context) error {
 	if !isTerminal(d.app.Stdin) || !isTerminal(d.app.Stdout) {
 		return hint(usagef("demo: stdin and stdout must be a terminal"), "without a terminal, use: drowse demo")
 	}
-	if err := d.do(ctx, []namedStep{
-		{"server ready", d.findServer},
-		{"sandbox created", d.create},
-		{"bytes made", d.plant},
-		{"seen on the host", d.lookAwake},
-	}); err != nil {
+	if err := d.do(ctx, []namedStep{{"server ready", d.findServer}}); err != nil {
 		return err
+	}
+	d.second = &demo{app: d.app, client: d.client, own: d.own}
+	for _, each := range []*demo{d, d.second} {
+		if err := d.do(ctx, []namedStep{
+			{"sandbox created", each.create},
+			{"bytes made", each.plant},
+			{"seen on the host", each.lookAwake},
+		}); err != nil {
+			return err
+		}
 	}
 	tty, err := tcell.NewScreen()
 	if err != nil {
 		return usagef("cannot use this terminal: %w", err)
 	}
-	slept, err := sleeps.Run(ctx, tty, sleeps.Options{Sandbox: watched{d}, ID: d.sandbox.ID, URL: d.client.URL(), Awake: seedsAwake, Asleep: seedsAsleep})
+	slept, err := sleeps.Run(ctx, tty, sleeps.Options{
+		Sandboxes: []sleeps.Sandbox{watched{d}, watched{d.second}}, URL: d.client.URL(), Awake: seedsAwake, Asleep: seedsAsleep,
+	})
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	text := "it slept once; memory, files and process were the same"
-	if n := len(slept); n != 1 {
-		text = fmt.Sprintf("it slept %d times; memory, files and process were the same each time", n)
-	}
+	text := fmt.Sprintf("they slept %d times: memory and files are the same, byte for byte", len(slept))
 	if len(slept) == 0 {
-		text = "it has not slept"
+		text = "they have not slept"
 	}
 	if _, err := fmt.Fprintf(d.app.Stdout, "  %s\n", text); err != nil {
 		return err
 	}
-	return d.do(ctx, []namedStep{{"sandbox killed", d.kill}})
+	return d.do(ctx, []namedStep{{"sandbox killed", d.kill}, {"sandbox killed", d.second.kill}})
 }
 
 // plant starts the program that has the bytes.
 func (d *demo) plant(ctx context.Context) (string, error) {
 	d.counter = counterProgram{port: counterPort, target: "/"}
-	exit, err := d.sandbox.Run(ctx, client.Command{Args: []string{"python3", "-c", "import http.server, hashlib, secrets"}})
+	exit, err := d.sandbox.Run(ctx, client.Command{Args: []string{"python3", "-c", "import http.server, secrets"}})
 	if errors.Is(err, client.ErrInvalid) || err == nil && exit.Code != 0 {
 		return "", hint(errors.New("the sandbox has no Python"), "install python3 on the server's machine, or leave --tui out")
 	}
@@ -114,14 +114,33 @@ func (d *demo) plant(ctx context.Context) (string, error) {
 	return "8 MiB in memory, 16 files of 64 KiB", d.start(ctx, client.Command{Args: []string{"python3", "-c", program}})
 }
 
-// watched is the demo's sandbox, for the screen.
+// watched is a sandbox of the demo, for the screen.
 type watched struct{ d *demo }
+
+// ID implements sleeps.Sandbox.
+func (w watched) ID() string { return w.d.sandbox.ID }
 
 // Read implements sleeps.Sandbox.
 func (w watched) Read(ctx context.Context) (sleeps.Reading, error) {
 	r, firstByte, err := w.d.timedRead(ctx)
-	memory, files, _ := strings.Cut(r.word, "-")
+	if err != nil {
+		return sleeps.Reading{}, err
+	}
+	memory, err := w.bytes(ctx, "/memory")
+	if err != nil {
+		return sleeps.Reading{}, err
+	}
+	files, err := w.bytes(ctx, "/files")
 	return sleeps.Reading{PID: r.pid, Count: r.count, Memory: memory, Files: files, FirstByte: firstByte}, err
+}
+
+// bytes returns what the program in the sandbox has at a path.
+func (w watched) bytes(ctx context.Context, path string) ([]byte, error) {
+	req, err := w.d.sandbox.Request(ctx, http.MethodGet, counterPort, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return answerTo(req)
 }
 
 // Nap implements sleeps.Sandbox.

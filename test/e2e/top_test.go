@@ -19,12 +19,12 @@ type terminal struct {
 	socket string
 }
 
-// startTerminal runs a shell script in a terminal of 110 columns and 20 lines.
-func startTerminal(ctx context.Context, t testing.TB, script string) *terminal {
+// startTerminal runs a shell script in a terminal of 24 lines.
+func startTerminal(ctx context.Context, t testing.TB, columns int, script string) *terminal {
 	t.Helper()
 	term := &terminal{t, filepath.Join(t.TempDir(), "tmux")}
 	t.Cleanup(func() { term.tmux(context.WithoutCancel(ctx), "kill-server") })
-	term.tmux(ctx, "-f", os.DevNull, "new-session", "-d", "-x", "110", "-y", "20", script)
+	term.tmux(ctx, "-f", os.DevNull, "new-session", "-d", "-x", fmt.Sprint(columns), "-y", "24", script)
 	return term
 }
 
@@ -60,7 +60,7 @@ func TestTop(t *testing.T) {
 	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
 	sb := s.create(ctx, sleeper)
-	term := startTerminal(ctx, t, fmt.Sprintf("echo before; TERM=xterm-256color DROWSE_URL=http://%s DROWSE_API_KEY=%s %s top; echo ended with $?; sleep 1000", s.addr, apiKey, drowseBinary))
+	term := startTerminal(ctx, t, 110, fmt.Sprintf("echo before; TERM=xterm-256color DROWSE_URL=http://%s DROWSE_API_KEY=%s %s top; echo ended with $?; sleep 1000", s.addr, apiKey, drowseBinary))
 	term.sees(ctx, sb.ID+"  running")
 	get := func() client.Info {
 		t.Helper()
@@ -106,21 +106,93 @@ func TestTop(t *testing.T) {
 	term.sees(ctx, "before")
 }
 
-// TestDemoScreen watches the demo's sandbox on a real terminal, over a sleep that
-// comes by itself and one that a key asks for.
+// whole waits until the terminal shows all of these, and nothing that is cut.
+func (term *terminal) whole(ctx context.Context, texts ...string) {
+	term.t.Helper()
+	eventually(term.t, time.Minute, "the terminal shows all of it", func() error {
+		screen := term.tmux(ctx, "capture-pane", "-p")
+		for _, text := range texts {
+			if !strings.Contains(screen, text) {
+				return fmt.Errorf("it does not show %q:\n%s", text, screen)
+			}
+		}
+		for line := range strings.Lines(screen) {
+			if strings.HasSuffix(strings.TrimSpace(line), "…") {
+				return fmt.Errorf("a line is cut: %s", line)
+			}
+		}
+		return nil
+	})
+}
+
+// TestTopFits has all that matters on terminals of the usual widths: the list with what
+// happens next, why, the log, and keys.
+func TestTopFits(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, sleeper)
+	if _, err := sb.Run(ctx, client.Command{Args: []string{"sh", "-c", "exit 3", "\x1b[2J" + strings.Repeat("long ", 60) + "end"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.client.Pause(ctx, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	generation := func() uint64 {
+		info, err := s.client.Get(ctx, sb.ID)
+		if err != nil || info.State != client.Paused {
+			t.Errorf("it is %s: %v", info.State, err)
+		}
+		return uint64(info.Generation)
+	}
+	before := generation()
+	for columns, more := range map[int][]string{80: nil, 200: {"http://" + s.addr, "TEMPLATE", "WAKES ON", "/ filter"}} {
+		term := startTerminal(ctx, t, columns, fmt.Sprintf("TERM=xterm-256color DROWSE_URL=http://%s DROWSE_API_KEY=%s %s top; echo ended with $?; sleep 1000", s.addr, apiKey, drowseBinary))
+		term.whole(ctx, append(more, "0 running · 1 paused", sb.ID+"  paused", "NEXT", "wakes on ", "l log", "? keys · q quit")...)
+		term.keys(ctx, "l")
+		term.whole(ctx, "log of "+sb.ID, "process started: sh -c", "long end", "exit status 3", "sandbox paused")
+		term.keys(ctx, "q", "Enter")
+		term.whole(ctx, "why "+sb.ID, "asleep for")
+		term.keys(ctx, "q", "q")
+		term.sees(ctx, "ended with 0")
+	}
+	if now := generation(); now != before {
+		t.Errorf("looking at it woke it: generation %d, then %d", before, now)
+	}
+}
+
+// TestDemoScreen watches the demo's two sandboxes on real terminals, over a sleep of
+// each that a key asks for and one that comes by itself.
 func TestDemoScreen(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 5*time.Minute)
 	s := startServer(t)
-	term := startTerminal(ctx, t, fmt.Sprintf("TERM=xterm-256color DROWSE_URL=http://%s DROWSE_API_KEY=%s %s demo --tui; echo ended with $?; sleep 1000", s.addr, apiKey, drowseBinary))
-	term.sees(ctx, "a request wakes it in")
-	term.sees(ctx, "no process, 0 MiB")
-	term.sees(ctx, "the same after 1 sleep")
-	term.keys(ctx, "Space")
-	term.sees(ctx, "the same after 2 sleeps")
-	term.keys(ctx, "q")
-	term.sees(ctx, "memory, files and process were the same each time")
-	term.sees(ctx, "demo: ok")
-	term.sees(ctx, "ended with 0")
+	var terms []*terminal
+	for _, columns := range []int{80, 200} {
+		terms = append(terms, startTerminal(ctx, t, columns, fmt.Sprintf("TERM=xterm-256color DROWSE_URL=http://%s DROWSE_API_KEY=%s %s demo --tui; echo ended with $?; sleep 1000", s.addr, apiKey, drowseBinary)))
+	}
+	for _, term := range terms {
+		term.counts(ctx, 2, "is awake")
+		term.whole(ctx, "2 processes, ", "8388608 bytes, sha256 ", "1048576 bytes, sha256 ")
+		term.keys(ctx, "Space")
+		term.whole(ctx, "a request wakes it in", "no process, 0 MiB")
+	}
+	for _, term := range terms {
+		term.counts(ctx, 4, "each the same after 2 sleeps") // memory and files of both
+		term.whole(ctx, "WOKEN IN")
+		term.keys(ctx, "q")
+		term.whole(ctx, "memory and files are the same, byte for byte", "demo: ok", "ended with 0")
+	}
 	s.nothingLeft(ctx)
+}
+
+// counts waits until the terminal shows a text so many times.
+func (term *terminal) counts(ctx context.Context, n int, text string) {
+	term.t.Helper()
+	eventually(term.t, time.Minute, fmt.Sprintf("%d times: %s", n, text), func() error {
+		if screen := term.tmux(ctx, "capture-pane", "-p"); strings.Count(screen, text) != n {
+			return fmt.Errorf("it shows:\n%s", screen)
+		}
+		return nil
+	})
 }

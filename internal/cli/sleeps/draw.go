@@ -1,6 +1,7 @@
 package sleeps
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"time"
@@ -12,7 +13,7 @@ import (
 
 const (
 	labels = 17 // cells of the column with what a line is about
-	bar    = 24 // cells of a bar that is full
+	bar    = 16 // cells of a bar that is full
 )
 
 // draw shows everything anew. The terminal gets what differs.
@@ -21,40 +22,44 @@ func (s *screen) draw() {
 	s.tty.Clear()
 	s.tty.HideCursor()
 	x := paint.Text(s.tty, 0, 0, w, "drowse demo", paint.Bold)
-	paint.Text(s.tty, x+2, 0, w-x-2, s.ID+" · "+s.URL, paint.Plain)
-	state, style := s.state()
+	paint.Text(s.tty, x+2, 0, w-x-2, s.URL, paint.Plain)
 	y := 2
-	for _, line := range []struct {
-		label, text string
-		style       tcell.Style
-	}{
-		{"the sandbox", state, style},
-		{"takes of the host", s.host, paint.Plain},
-		{"process", s.process(), paint.Plain},
-		{"memory", s.kept(s.last.Memory), paint.Plain},
-		{"files", s.kept(s.last.Files), paint.Plain},
-	} {
-		paint.Text(s.tty, 0, y, labels, line.label, paint.Dim)
-		paint.Text(s.tty, labels+2, y, w-labels-2, line.text, line.style)
+	for _, l := range s.lives {
+		state, style := l.state(s.now)
+		for _, line := range []struct {
+			label, text string
+			style       tcell.Style
+		}{
+			{"sandbox", l.sandbox.ID(), paint.Bold},
+			{"", state, style},
+			{"takes of the host", l.shown.host, paint.Plain},
+			{"process", l.shown.process(), paint.Plain},
+			{"memory", l.shown.kept(l.shown.last.Memory), paint.Plain},
+			{"files", l.shown.kept(l.shown.last.Files), paint.Plain},
+		} {
+			paint.Text(s.tty, 0, y, labels, line.label, paint.Dim)
+			paint.Text(s.tty, labels+2, y, w-labels-2, line.text, line.style)
+			y++
+		}
 		y++
 	}
-	s.table(w, y+1, h-y-3)
+	s.table(w, y, h-y-2)
 	if h > 2 {
-		paint.Text(s.tty, 0, h-1, w, "space puts it to sleep or wakes it now · q ends the demo", paint.Dim)
+		paint.Text(s.tty, 0, h-1, w, "space puts them to sleep or wakes them now · q ends the demo", paint.Dim)
 	}
 	s.tty.Show()
 }
 
 // state says what the sandbox is doing, and what comes next.
-func (s *screen) state() (string, tcell.Style) {
-	left := s.until.Sub(s.now)
-	switch s.phase {
+func (l *life) state(now time.Time) (string, tcell.Style) {
+	left := l.shown.until.Sub(now)
+	switch l.shown.phase {
 	case awake:
-		return fmt.Sprintf("is awake      %s  falls asleep in %s", filled(left, s.Awake), tenths(left)), paint.Running
+		return fmt.Sprintf("is awake      %s  falls asleep in %s", filled(left, l.Awake), tenths(left)), paint.Running
 	case fallingAsleep:
 		return "falls asleep", paint.Moving
 	case asleep:
-		return fmt.Sprintf("sleeps        %s  a request wakes it in %s", filled(left, s.Asleep), tenths(left)), paint.Dim
+		return fmt.Sprintf("sleeps        %s  a request wakes it in %s", filled(left, l.Asleep), tenths(left)), paint.Dim
 	case waking:
 		return "wakes", paint.Moving
 	}
@@ -70,41 +75,43 @@ func filled(left, all time.Duration) string {
 
 func tenths(d time.Duration) string { return fmt.Sprintf("%.1f s", max(d, 0).Seconds()) }
 
-func (s *screen) process() string {
+func (s *shown) process() string {
 	if s.last.PID == 0 {
 		return ""
 	}
 	return fmt.Sprintf("pid %d, had counted to %d when it was asked last", s.last.PID, s.last.Count)
 }
 
-// kept says how something has come through the sleeps.
-func (s *screen) kept(digest string) string {
-	switch n := len(s.sleeps); {
-	case digest == "":
+// kept says how something has come through the sleeps. The beginning of its digest is
+// for people, to see what it is.
+func (s *shown) kept(what []byte) string {
+	if what == nil {
 		return ""
-	case n == 0:
-		return "sha256 " + digest
-	case n == 1:
-		return "sha256 " + digest + ", the same after 1 sleep"
-	default:
-		return fmt.Sprintf("sha256 %s, the same after %d sleeps", digest, n)
 	}
+	text := fmt.Sprintf("%d bytes, sha256 %.4x…", len(what), sha256.Sum256(what))
+	switch s.sleeps {
+	case 0:
+		return text
+	case 1:
+		return text + ", each the same after 1 sleep"
+	}
+	return fmt.Sprintf("%s, each the same after %d sleeps", text, s.sleeps)
 }
 
 // row is a line of the table.
-const row = "%6s  %8s  %10s  %8s  %s"
+const row = "%6s  %-21s  %8s  %10s  %8s  %s"
 
 // table lists the latest sleeps, newest first.
 func (s *screen) table(w, y, height int) {
 	if height < 2 || len(s.sleeps) == 0 {
 		return
 	}
-	head := fmt.Sprintf(row, "SLEEP", "ASLEEP", "WRITTEN", "WOKEN IN", "COUNT")
+	head := fmt.Sprintf(row, "SLEEP", "SANDBOX", "ASLEEP", "WRITTEN", "WOKEN IN", "COUNT")
 	paint.Text(s.tty, 0, y, w, head, paint.Bold)
 	for n := range min(height-1, len(s.sleeps)) {
 		at := len(s.sleeps) - 1 - n
 		z := s.sleeps[at]
-		paint.Text(s.tty, 0, y+1+n, w, fmt.Sprintf(row, fmt.Sprint(at+1), tenths(z.Lasted), fmt.Sprintf("%.1f MiB", float64(z.Written)/(1<<20)),
+		paint.Text(s.tty, 0, y+1+n, w, fmt.Sprintf(row, fmt.Sprint(at+1), z.ID, tenths(z.Lasted), fmt.Sprintf("%.1f MiB", float64(z.Written)/(1<<20)),
 			fmt.Sprintf("%d ms", z.After.FirstByte.Milliseconds()), fmt.Sprintf("%d, then %d", z.Before.Count, z.After.Count)), paint.Plain)
 	}
 }

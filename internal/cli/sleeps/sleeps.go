@@ -1,8 +1,8 @@
-// Package sleeps is the screen of "drowse demo --tui": one sandbox that falls
-// asleep and wakes again and again. After each wake, what it has in memory and in
-// files is compared with what it had at first.
+// Package sleeps is the screen of "drowse demo --tui": sandboxes that fall asleep and
+// wake again and again, in turn. After each wake, what a sandbox has in memory and in
+// files is compared byte for byte with what it had before.
 //
-// One goroutine owns what is shown; another one lives the sandbox's life, and sends
+// One goroutine owns what is shown; others live the life of a sandbox each, and send
 // it what has happened.
 package sleeps
 
@@ -17,8 +17,9 @@ import (
 	"github.com/drowse-dev/drowse/client"
 )
 
-// Sandbox is the sandbox that is watched.
+// Sandbox is a sandbox that is watched.
 type Sandbox interface {
+	ID() string
 	// Read asks the program in it, which wakes it if it sleeps.
 	Read(ctx context.Context) (Reading, error)
 	// Nap has its timeout end after this long.
@@ -35,16 +36,16 @@ type Sandbox interface {
 // Reading is what the program in a sandbox says.
 type Reading struct {
 	PID, Count    int
-	Memory, Files string        // digests
+	Memory, Files []byte        // all that it has there
 	FirstByte     time.Duration // from the request on
 }
 
 // Options say what is watched.
 type Options struct {
-	Sandbox Sandbox
-	ID, URL string        // of the sandbox, of the server
-	Awake   time.Duration // how long it is awake each time, unless the user says
-	Asleep  time.Duration // and asleep
+	Sandboxes []Sandbox
+	URL       string        // of the server
+	Awake     time.Duration // how long a sandbox is awake each time, unless the user says
+	Asleep    time.Duration // and asleep
 }
 
 const (
@@ -56,6 +57,7 @@ const (
 
 // Sleep is what one sleep has come to.
 type Sleep struct {
+	ID            string
 	Lasted        time.Duration
 	Written       int64 // bytes, by the pause
 	Before, After Reading
@@ -64,11 +66,13 @@ type Sleep struct {
 // Same returns an error unless the sandbox went on with all that it had.
 func (s Sleep) Same() error {
 	b, a := s.Before, s.After
+	if err := sameBytes("memory", b.Memory, a.Memory); err != nil {
+		return err
+	}
+	if err := sameBytes("files", b.Files, a.Files); err != nil {
+		return err
+	}
 	switch {
-	case a.Memory != b.Memory:
-		return fmt.Errorf("its memory had the digest %s, and has %s after a sleep", b.Memory, a.Memory)
-	case a.Files != b.Files:
-		return fmt.Errorf("its files had the digest %s, and have %s after a sleep", b.Files, a.Files)
 	case a.PID != b.PID:
 		return fmt.Errorf("its process was %d, and is %d after a sleep", b.PID, a.PID)
 	case a.Count < b.Count:
@@ -77,7 +81,20 @@ func (s Sleep) Same() error {
 	return nil
 }
 
-// phase is what the sandbox is doing.
+// sameBytes returns an error that says where two texts differ.
+func sameBytes(what string, before, after []byte) error {
+	if len(before) != len(after) {
+		return fmt.Errorf("its %s had %d bytes, and have %d after a sleep", what, len(before), len(after))
+	}
+	for n := range before {
+		if before[n] != after[n] {
+			return fmt.Errorf("byte %d of its %s was %#02x, and is %#02x after a sleep", n, what, before[n], after[n])
+		}
+	}
+	return nil
+}
+
+// phase is what a sandbox is doing.
 type phase int
 
 const (
@@ -91,26 +108,32 @@ const (
 // screen is what is shown. Only the goroutine of [Run] touches it.
 type screen struct {
 	Options
-	tty  tcell.Screen
-	now  time.Time
-	done bool
-
-	phase  phase
-	until  time.Time // when the phase ends by itself
-	since  time.Time
-	last   Reading
-	host   string
-	sleeps []Sleep
+	tty    tcell.Screen
+	now    time.Time
+	done   bool
+	lives  []*life
+	sleeps []Sleep // of all sandboxes, in the order in which they ended
 }
 
-// life is the sandbox's.
+// life is a sandbox's.
 type life struct {
 	Options
-	hurry chan struct{} // ends what it does now
-	tell  func(func(*screen))
+	sandbox Sandbox
+	hurry   chan struct{} // ends what it does now
+	tell    func(func(*screen))
+	shown   shown
 }
 
-// Run shows the sandbox on tty until the user quits, ctx ends or something is not
+// shown is what is shown of a sandbox. Only the goroutine of [Run] touches it.
+type shown struct {
+	phase  phase
+	until  time.Time // when the phase ends by itself
+	last   Reading
+	host   string
+	sleeps int
+}
+
+// Run shows the sandboxes on tty until the user quits, ctx ends or something is not
 // as it was. It returns the sleeps that have come to their end.
 func Run(ctx context.Context, tty tcell.Screen, o Options) ([]Sleep, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -122,14 +145,23 @@ func Run(ctx context.Context, tty tcell.Screen, o Options) ([]Sleep, error) {
 	}
 	defer tty.Fini()
 	s := &screen{Options: o, tty: tty, now: time.Now()}
-	news, ended := make(chan func(*screen)), make(chan error, 1)
-	l := &life{Options: o, hurry: make(chan struct{}, 1), tell: func(f func(*screen)) {
-		select {
-		case news <- f:
-		case <-ctx.Done():
-		}
-	}}
-	living.Go(func() { ended <- l.live(ctx) })
+	news, ended := make(chan func(*screen)), make(chan error, len(o.Sandboxes))
+	for n, sandbox := range o.Sandboxes {
+		l := &life{Options: o, sandbox: sandbox, hurry: make(chan struct{}, 1), tell: func(f func(*screen)) {
+			select {
+			case news <- f:
+			case <-ctx.Done():
+			}
+		}}
+		s.lives = append(s.lives, l)
+		// The others are awake while one sleeps.
+		later := time.Duration(n) * (o.Awake + o.Asleep) / time.Duration(len(o.Sandboxes))
+		living.Go(func() {
+			if err := l.live(ctx, later); err != nil {
+				ended <- fmt.Errorf("sandbox %s: %w", sandbox.ID(), err)
+			}
+		})
+	}
 	tick := time.NewTicker(drawEvery)
 	defer tick.Stop()
 	for !s.done {
@@ -140,7 +172,7 @@ func Run(ctx context.Context, tty tcell.Screen, o Options) ([]Sleep, error) {
 			if !open {
 				return s.sleeps, nil
 			}
-			s.handle(event, l.hurry)
+			s.handle(event)
 		case f := <-news:
 			f(s)
 		case err := <-ended:
@@ -152,7 +184,7 @@ func Run(ctx context.Context, tty tcell.Screen, o Options) ([]Sleep, error) {
 }
 
 // handle takes in a key, or a new size.
-func (s *screen) handle(event tcell.Event, hurry chan<- struct{}) {
+func (s *screen) handle(event tcell.Event) {
 	switch e := event.(type) {
 	case *tcell.EventResize:
 		s.tty.Sync()
@@ -161,52 +193,55 @@ func (s *screen) handle(event tcell.Event, hurry chan<- struct{}) {
 		case e.Key() == tcell.KeyCtrlC, e.Key() == tcell.KeyEscape, e.Key() == tcell.KeyRune && e.Str() == "q":
 			s.done = true
 		case e.Key() == tcell.KeyRune && e.Str() == " ", e.Key() == tcell.KeyEnter:
-			select {
-			case hurry <- struct{}{}:
-			default: // it has been told already
+			for _, l := range s.lives {
+				select {
+				case l.hurry <- struct{}{}:
+				default: // it has been told already
+				}
 			}
 		}
 	}
 }
 
-// live lets the sandbox fall asleep and wakes it, until ctx ends.
-func (l *life) live(ctx context.Context) error {
-	before, err := l.Sandbox.Read(ctx)
+// live lets the sandbox fall asleep and wakes it, until ctx ends. It is awake for so
+// much longer the first time.
+func (l *life) live(ctx context.Context, longer time.Duration) error {
+	before, err := l.sandbox.Read(ctx)
 	for err == nil {
-		l.tell(func(s *screen) { s.last = before })
+		l.tell(func(*screen) { l.shown.last = before })
 		var sleep Sleep
-		if sleep, err = l.sleep(ctx, before); err == nil {
+		sleep, err = l.sleep(ctx, before, l.Awake+longer)
+		longer = 0
+		if err == nil {
 			err = sleep.Same()
 		}
 		if err == nil {
 			before = sleep.After
-			l.tell(func(s *screen) { s.sleeps = append(s.sleeps, sleep) })
+			l.tell(func(s *screen) {
+				l.shown.sleeps++
+				s.sleeps = append(s.sleeps, sleep)
+			})
 		}
 	}
 	return err
 }
 
-// become shows a phase, which ends after so long unless it is 0.
+// become shows a phase, which ends by itself after so long.
 func (l *life) become(p phase, after time.Duration) {
-	now := time.Now()
-	l.tell(func(s *screen) {
-		s.phase, s.since, s.until = p, now, time.Time{}
-		if after > 0 {
-			s.until = now.Add(after)
-		}
-	})
+	until := time.Now().Add(after)
+	l.tell(func(*screen) { l.shown.phase, l.shown.until = p, until })
 }
 
 // sleep is one sleep, with the time awake before it.
-func (l *life) sleep(ctx context.Context, before Reading) (Sleep, error) {
+func (l *life) sleep(ctx context.Context, before Reading, awakeFor time.Duration) (Sleep, error) {
 	select {
 	case <-l.hurry: // that was for what has ended
 	default:
 	}
-	if err := l.Sandbox.Nap(ctx, l.Awake); err != nil {
+	if err := l.sandbox.Nap(ctx, awakeFor); err != nil {
 		return Sleep{}, err
 	}
-	l.become(awake, l.Awake)
+	l.become(awake, awakeFor)
 	if err := l.untilAsleep(ctx); err != nil {
 		return Sleep{}, err
 	}
@@ -219,7 +254,7 @@ func (l *life) sleep(ctx context.Context, before Reading) (Sleep, error) {
 	}); err != nil {
 		return Sleep{}, err
 	}
-	info, err := l.Sandbox.Info(ctx)
+	info, err := l.sandbox.Info(ctx)
 	if err != nil {
 		return Sleep{}, err
 	}
@@ -231,12 +266,12 @@ func (l *life) sleep(ctx context.Context, before Reading) (Sleep, error) {
 	case <-ctx.Done():
 		return Sleep{}, ctx.Err()
 	}
-	s := Sleep{Lasted: time.Since(began), Before: before}
+	s := Sleep{ID: l.sandbox.ID(), Lasted: time.Since(began), Before: before}
 	if info.Checkpoint != nil {
 		s.Written = info.Checkpoint.Bytes
 	}
 	l.become(waking, 0)
-	s.After, err = l.Sandbox.Read(ctx)
+	s.After, err = l.sandbox.Read(ctx)
 	return s, err
 }
 
@@ -247,20 +282,20 @@ func (l *life) untilAsleep(ctx context.Context) error {
 		select {
 		case <-l.hurry:
 			l.become(fallingAsleep, 0)
-			return true, l.Sandbox.Pause(ctx)
+			return true, l.sandbox.Pause(ctx)
 		default:
 		}
 		if _, err := l.look(); err != nil {
 			return false, err
 		}
-		info, err := l.Sandbox.Info(ctx)
+		info, err := l.sandbox.Info(ctx)
 		switch {
 		case err != nil:
 			return false, err
 		case info.State == client.Paused:
 			return true, nil
 		case info.Phase != "":
-			l.tell(func(s *screen) { s.phase = fallingAsleep })
+			l.tell(func(*screen) { l.shown.phase = fallingAsleep })
 		}
 		return false, nil
 	})
@@ -268,14 +303,15 @@ func (l *life) untilAsleep(ctx context.Context) error {
 
 // look shows what the sandbox takes of the host.
 func (l *life) look() (processes int, err error) {
-	use, processes, err := l.Sandbox.Host()
-	l.tell(func(s *screen) { s.host = use })
+	use, processes, err := l.sandbox.Host()
+	l.tell(func(*screen) { l.shown.host = use })
 	return processes, err
 }
 
 // wait polls until ok.
 func (l *life) wait(ctx context.Context, what string, ok func() (bool, error)) error {
-	give := time.NewTimer(l.Awake + patience)
+	bound := 2*l.Awake + l.Asleep + patience
+	give := time.NewTimer(bound)
 	defer give.Stop()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -286,7 +322,7 @@ func (l *life) wait(ctx context.Context, what string, ok func() (bool, error)) e
 		select {
 		case <-tick.C:
 		case <-give.C:
-			return fmt.Errorf("waited %s in vain until %s", l.Awake+patience, what)
+			return fmt.Errorf("waited %s in vain until %s", bound, what)
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -3,6 +3,7 @@ package sleeps
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 // box is a sandbox in memory. It sleeps when it is told to, and by no timeout.
 type box struct {
+	id     string
 	mu     sync.Mutex
 	asleep bool
 	now    Reading
@@ -40,6 +42,8 @@ func (b *box) Read(context.Context) (Reading, error) {
 	b.now.Count++
 	return b.now, nil
 }
+
+func (b *box) ID() string { return b.id }
 
 func (b *box) Nap(context.Context, time.Duration) error { return nil }
 
@@ -68,7 +72,7 @@ func (b *box) Host() (string, int, error) {
 	return "2 processes, 53.4 MiB", 2, nil
 }
 
-const wide, high = 90, 14
+const wide, high = 80, 24
 
 // viewer sits at a terminal that shows a box.
 type viewer struct {
@@ -78,7 +82,7 @@ type viewer struct {
 	ended  chan error
 }
 
-func watch(t *testing.T, b *box) *viewer {
+func watch(t *testing.T, boxes ...*box) *viewer {
 	t.Helper()
 	v := &viewer{t: t, term: vt.NewMockTerm(vt.MockOptSize{X: wide, Y: high}), ended: make(chan error, 1)}
 	tty, err := tcell.NewTerminfoScreenFromTty(v.term)
@@ -90,10 +94,15 @@ func watch(t *testing.T, b *box) *viewer {
 		cancel()
 		<-v.ended
 	})
-	b.now = Reading{PID: 9, Memory: "aaaa", Files: "bbbb"}
+	o := Options{URL: "http://here", Awake: time.Hour, Asleep: time.Hour}
+	for n, b := range boxes {
+		b.id = fmt.Sprintf("i00%d", n+1)
+		b.now = Reading{PID: 9 + n, Memory: []byte("aaaa"), Files: []byte("bbbbbb")}
+		o.Sandboxes = append(o.Sandboxes, b)
+	}
 	go func() {
 		var err error
-		v.sleeps, err = Run(ctx, tty, Options{Sandbox: b, ID: "i001", URL: "http://here", Awake: time.Hour, Asleep: time.Hour})
+		v.sleeps, err = Run(ctx, tty, o)
 		v.ended <- err
 		close(v.ended)
 	}()
@@ -116,6 +125,12 @@ func (v *viewer) sees(texts ...string) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	v.t.Fatalf("want %q, the terminal shows:\n%s", texts, all)
+}
+
+// seesTwice waits until the terminal shows a text twice: of both sandboxes.
+func (v *viewer) seesTwice(text string) {
+	v.t.Helper()
+	testmode.Eventually(v.t, "the terminal shows "+text+" twice", func() bool { return strings.Count(v.shown(), text) == 2 })
 }
 
 func (v *viewer) shown() string {
@@ -147,21 +162,28 @@ func (v *viewer) end() error {
 	}
 }
 
-// TestWatch puts a sandbox to sleep and wakes it by the space bar.
+// TestWatch puts two sandboxes to sleep and wakes them by the space bar.
 func TestWatch(t *testing.T) {
-	v := watch(t, &box{})
-	v.sees("drowse demo  i001 · http://here", "is awake", "2 processes, 53.4 MiB", "pid 9, had counted to 1", "sha256 aaaa", "q ends the demo")
+	v := watch(t, &box{}, &box{})
+	const memory, files = "4 bytes, sha256 61be55a8…", "6 bytes, sha256 4625fd63…"
+	v.sees("drowse demo  http://here", "i001", "i002", "is awake", "2 processes, 53.4 MiB", "pid 9, had counted to 1", "pid 10, had counted to 1", memory, files, "q ends the demo")
+	v.seesTwice("is awake")
 	v.types(" ")
-	v.sees("sleeps", "no process, 0 MiB", "a request wakes it in")
+	v.seesTwice("a request wakes it in")
+	v.sees("sleeps", "no process, 0 MiB")
 	v.types(" ")
-	v.sees("is awake", "sha256 aaaa, the same after 1 sleep", "sha256 bbbb, the same after 1 sleep", "1.5 MiB", "71 ms", "1, then 2")
+	v.seesTwice("is awake")
+	v.seesTwice(memory + ", each the same after 1 sleep")
+	v.seesTwice(files + ", each the same after 1 sleep")
+	v.sees("1.5 MiB", "71 ms", "1, then 2")
 	v.types(" ")
-	v.sees("sleeps        ")
+	v.seesTwice("a request wakes it in")
 	v.types(" ")
-	v.sees("the same after 2 sleeps", "2, then 3")
+	v.seesTwice(files + ", each the same after 2 sleeps")
+	v.sees("2, then 3")
 	v.types("q")
-	if err := v.end(); err != nil || len(v.sleeps) != 2 {
-		t.Errorf("got %v and %d sleeps, want 2", err, len(v.sleeps))
+	if err := v.end(); err != nil || len(v.sleeps) != 4 {
+		t.Errorf("got %v and %d sleeps, want 4", err, len(v.sleeps))
 	}
 }
 
@@ -173,8 +195,8 @@ func TestNotTheSame(t *testing.T) {
 		fail  error
 		want  string
 	}{
-		"memory":        {func(r *Reading) { r.Memory = "cccc" }, nil, "its memory had the digest aaaa, and has cccc after a sleep"},
-		"files":         {func(r *Reading) { r.Files = "dddd" }, nil, "its files had the digest bbbb, and have dddd after a sleep"},
+		"memory":        {func(r *Reading) { r.Memory = []byte("aaba") }, nil, "byte 2 of its memory was 0x61, and is 0x62 after a sleep"},
+		"files":         {func(r *Reading) { r.Files = nil }, nil, "its files had 6 bytes, and have 0 after a sleep"},
 		"process":       {func(r *Reading) { r.PID = 7 }, nil, "its process was 9, and is 7 after a sleep"},
 		"count":         {func(r *Reading) { r.Count = -5 }, nil, "it had counted to 1, and is at -4 after a sleep"},
 		"does not wake": {nil, errors.New("no answer"), "no answer"},
@@ -186,7 +208,7 @@ func TestNotTheSame(t *testing.T) {
 			v.types(" ")
 			v.sees("a request wakes it in")
 			v.types(" ")
-			if err := v.end(); err == nil || err.Error() != c.want || len(v.sleeps) != 0 {
+			if err := v.end(); err == nil || err.Error() != "sandbox i001: "+c.want || len(v.sleeps) != 0 {
 				t.Errorf("got %v and %d sleeps, want %q", err, len(v.sleeps), c.want)
 			}
 		})
