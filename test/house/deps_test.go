@@ -42,6 +42,7 @@ var programs = map[string]string{
 	"python3":            "python3",
 	"qemu-system-x86_64": "qemu-system-x86",
 	"rsync":              "rsync",
+	"ssh-keygen":         "openssh-client",
 	"strace":             "strace",
 	"systemctl":          "", // in a virtual machine
 	"tmux":               "tmux",
@@ -51,7 +52,7 @@ var programs = map[string]string{
 // base are the programs of packages that no Debian can be without, and what is built
 // into the shell.
 var base = strings.Fields(`
-	awk basename cat chmod chroot cmp cp cut date diff dirname dpkg dpkg-deb dpkg-query env find flock getconf grep gzip head id install ln ls
+	awk basename bash cat chmod chroot cmp cp cut date diff dirname dpkg dpkg-deb dpkg-query env find flock getconf grep gzip head id install ln ls
 	mkdir mktemp mount mv nice nproc nsenter od pivot_root readlink realpath rm rmdir sed seq sh sha256sum sleep sort stat
 	stty tail tar taskset tee timeout touch tr umount uname uniq unshare wc xargs
 	. : [ break cd command continue echo eval exec exit false kill mapfile printf pwd read return set shift test trap true
