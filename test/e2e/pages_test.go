@@ -53,6 +53,9 @@ var unruns = []unrun{
 	{"", "mv /var/lib/drowse", "needs a server that can be stopped", ""},
 	{"", "drowse fsck", "needs a server that can be stopped", "internal/cli/testdata/fsck.txt"},
 	{"", "drowse gc", "needs a server that can be stopped", "internal/cli/testdata/gc.txt"},
+	{"docs/design/delta-pauses.md", "drowse serve", "needs a server of its own", "test/e2e/deltas_test.go"},
+	{"docs/design/early-wake.md", "drowse serve", "needs a server of its own", "test/e2e/early_test.go"},
+	{"docs/design/limits.md", "drowse serve", "needs a server of its own", "test/hosts/diskrate.go"},
 	{"docs/howto.md", "drowse import", "needs a second server", "test/e2e/move_test.go"},
 
 	// What the network of the test does not have.
@@ -256,12 +259,17 @@ func (f fence) check(t *testing.T, known bool) {
 		}
 	case f.language == "toml":
 		run("python3", "-c", "import sys, tomllib; tomllib.load(sys.stdin.buffer)")
+	case f.language == "" && prompt.MatchString(f.text):
+		t.Errorf("%s:%d: a block with commands is in no language", f.page, f.line)
 	case !known:
 		t.Errorf("%s:%d: a block in %q is neither run nor listed", f.page, f.line, f.language)
 	case f.language == "python":
 		run("python3", "-c", "import ast, sys; ast.parse(sys.stdin.read())")
 	}
 }
+
+// prompt begins what is a command rather than text.
+var prompt = regexp.MustCompile(`(?m)^(\$|sudo|drowse) `)
 
 // TestPages runs the commands of README in order, as they stand there, and with
 // DROWSE_TEST_ALL those of all pages.
@@ -304,7 +312,7 @@ var readersFiles = map[string]string{
 var (
 	idAlone   = regexp.MustCompile(`(^|\s)ID($|[\s:.])`)
 	replacing = strings.NewReplacer("i0abc", "$(last)", "imy5oa785fakgpl07udrd", "$(last)", "e2b_…", apiKey, "pv1x2y3z", "$(preview)",
-		"/etc/prometheus", "etc", "keys revoke ID", "keys revoke spare", "--http 127.0.0.1:3001", "--http 127.0.0.1:0")
+		"/etc/prometheus", "etc", "/data/drowse", "$PWD/state", "keys revoke ID", "keys revoke spare", "--http 127.0.0.1:3001", "--http 127.0.0.1:0")
 )
 
 // runPage runs what a page shows, each command after the one before, in one shell.
@@ -319,7 +327,7 @@ func runPage(ctx context.Context, t *testing.T, s *server, page string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, made := range []string{"bin", ".ssh", "here", "here/etc", "here/src"} {
+	for _, made := range []string{"bin", ".ssh", "here", "here/etc", "here/src", "here/state"} {
 		if err := os.Mkdir(filepath.Join(dir, made), 0o755); err != nil {
 			t.Fatal(err)
 		}
