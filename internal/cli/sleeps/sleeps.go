@@ -156,11 +156,7 @@ func Run(ctx context.Context, tty tcell.Screen, o Options) ([]Sleep, error) {
 		s.lives = append(s.lives, l)
 		// The others are awake while one sleeps.
 		later := time.Duration(n) * (o.Awake + o.Asleep) / time.Duration(len(o.Sandboxes))
-		living.Go(func() {
-			if err := l.live(ctx, later); err != nil {
-				ended <- fmt.Errorf("sandbox %s: %w", sandbox.ID(), err)
-			}
-		})
+		living.Go(func() { ended <- fmt.Errorf("sandbox %s: %w", sandbox.ID(), l.live(ctx, later)) })
 	}
 	tick := time.NewTicker(drawEvery)
 	defer tick.Stop()
