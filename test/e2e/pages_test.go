@@ -274,9 +274,10 @@ var prompt = regexp.MustCompile(`(?m)^(\$|sudo|drowse) `)
 // TestPages runs the commands of README in order, as they stand there, and with
 // DROWSE_TEST_ALL those of all pages.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	ctx := deadline(t, 15*time.Minute)
 	s := newServer(t, stateDir(t))
-	// The pages name this address, and nobody else is in this network namespace.
+	// The pages name this address, and no other test takes it.
 	s.addr = "127.0.0.1:3000"
 	var err error
 	if s.client, err = client.New(client.Options{URL: "http://" + s.addr, APIKey: apiKey, HTTPClient: httpClient}); err != nil {
