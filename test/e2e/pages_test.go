@@ -49,7 +49,8 @@ var unruns = []unrun{
 	{"", "cat /var/lib/drowse/api-key", "the server of the test has another state directory", ""},
 
 	// What needs a server that is stopped, or a second one.
-	{"", "drowse backup", "needs a server that can be stopped", "test/e2e/backup_test.go"},
+	{"docs/backup.md", "drowse backup /mnt/backups/monday --restore", "needs a server that can be stopped", "test/e2e/backup_test.go"},
+	{"docs/backup.md", "ssh store 'zstdcat monday.zst' | drowse backup - --restore", "needs a server that can be stopped", "test/e2e/backup_test.go"},
 	{"", "mv /var/lib/drowse", "needs a server that can be stopped", ""},
 	{"", "drowse fsck", "needs a server that can be stopped", "internal/cli/testdata/fsck.txt"},
 	{"", "drowse gc", "needs a server that can be stopped", "internal/cli/testdata/gc.txt"},
@@ -186,6 +187,9 @@ func (f fence) commands(t testing.TB) (list []string) {
 	if err != nil {
 		t.Fatalf("%s:%d: %v", f.page, f.line, err)
 	}
+	if strings.HasPrefix(text, "#!") {
+		return nil // a program for the reader to keep, of which the syntax is checked
+	}
 	for _, statement := range file.Stmts {
 		var b bytes.Buffer
 		if err := syntax.NewPrinter(syntax.SingleLine(true)).Print(&b, statement); err != nil {
@@ -294,6 +298,7 @@ func TestPages(t *testing.T) {
 // created last.
 var readersPrograms = map[string]string{
 	"sudo": `exec "$@"`,
+	"ssh":  `shift; exec sh -c "$*"`,
 	"last": `cat "$LAST"`,
 	"drowse": `[ "$1" = create ] || exec "$DROWSE" "$@"
 out=$("$DROWSE" "$@") || exit
@@ -313,7 +318,7 @@ var readersFiles = map[string]string{
 var (
 	idAlone   = regexp.MustCompile(`(^|\s)ID($|[\s:.])`)
 	replacing = strings.NewReplacer("i0abc", "$(last)", "imy5oa785fakgpl07udrd", "$(last)", "e2b_…", apiKey, "pv1x2y3z", "$(preview)",
-		"/etc/prometheus", "etc", "/data/drowse", "$PWD/state", "keys revoke ID", "keys revoke spare", "--http 127.0.0.1:3001", "--http 127.0.0.1:0")
+		"/etc/prometheus", "etc", "/data/drowse", "$PWD/state", "/mnt/backups", "$PWD/backups", "keys revoke ID", "keys revoke spare", "--http 127.0.0.1:3001", "--http 127.0.0.1:0")
 )
 
 // runPage runs what a page shows, each command after the one before, in one shell.
@@ -358,7 +363,7 @@ func runPage(ctx context.Context, t *testing.T, s *server, page string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", filepath.Join(dir, "script"))
 	cmd.Dir = filepath.Join(dir, "here")
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "DROWSE_URL=http://"+s.addr, "DROWSE_API_KEY="+apiKey, "DROWSE="+drowseBinary,
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "DROWSE_URL=http://"+s.addr, "DROWSE_API_KEY="+apiKey, "DROWSE_STATE_DIR="+s.dir, "DROWSE="+drowseBinary,
 		"LAST="+filepath.Join(dir, "last"), "HOME="+dir, "GOMODCACHE="+goEnv(t, "GOMODCACHE"), "GOCACHE="+goEnv(t, "GOCACHE"), "GOPROXY=off", "GONOSUMDB=*", "GOFLAGS=-mod=mod", "TERM=xterm-256color", "SHELL=/bin/bash")
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
