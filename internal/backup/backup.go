@@ -84,6 +84,9 @@ type Source struct {
 	// Skip reports whether something is left out, by the names of its path, of which
 	// there are at most three. Nil leaves out nothing.
 	Skip func(names ...string) bool
+	// Apart is a directory at the top. Those in it share no files with each other, nor
+	// with others, whatever it looks like.
+	Apart string
 	// Instead has files, by their names at the top, that are copied in the place of
 	// those of the directory.
 	Instead map[string]*os.File

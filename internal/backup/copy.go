@@ -69,7 +69,12 @@ const (
 	page  = 4 << 10
 )
 
-type inode struct{ dev, ino uint64 }
+// inode is a file. Where files are removed meanwhile, another one can get its number,
+// but not its time of birth.
+type inode struct {
+	dev, ino uint64
+	born     unix.StatxTimestamp // zero where nothing is removed
+}
 
 // copier copies a tree, or looks at it if there is nowhere to copy to.
 type copier struct {
@@ -107,10 +112,16 @@ func (c *copier) copy(ctx context.Context, tell func(any) error) (_ Summary, err
 		walk = tree.WalkLive
 	}
 	err = walk(ctx, c.from.Dir, func(t *tree.Entry) error {
+		var names []string // of the first levels
 		if t.Depth == 0 {
 			c.dev = t.Stat.Dev
+		} else if t.Depth <= judged {
+			names = strings.Split(t.Path().String(), "/")
 		}
-		leave := t.Depth > 0 && t.Depth <= judged && c.from.Skip != nil && c.from.Skip(strings.Split(t.Path().String(), "/")...)
+		if len(names) == 2 && c.live && names[0] == c.from.Apart {
+			clear(c.seen)
+		}
+		leave := len(names) > 0 && c.from.Skip != nil && c.from.Skip(names...)
 		var e entry
 		var err error
 		if !leave {
@@ -153,8 +164,14 @@ func (c *copier) one(ctx context.Context, t *tree.Entry) (e entry, err error) {
 			return e, err
 		}
 	}
-	if t.Kind() != unix.S_IFDIR && st.Nlink > 1 {
-		id := inode{st.Dev, st.Ino}
+	linked := t.Kind() != unix.S_IFDIR && st.Nlink > 1
+	if linked {
+		id := inode{dev: st.Dev, ino: st.Ino}
+		if c.live {
+			if id.born, err = c.born(t, in); err != nil {
+				return e, c.vanished(err)
+			}
+		}
 		if first, linked := c.seen[id]; linked {
 			if e = (entry{Depth: t.Depth, Name: e.Name, Mode: st.Mode, Same: first}); c.to == nil {
 				return e, nil
@@ -183,7 +200,27 @@ func (c *copier) one(ctx context.Context, t *tree.Entry) (e entry, err error) {
 	if e.Attrs, err = attrs(tree.ProcPath(t.At, t.Name)); err != nil {
 		return e, c.vanished(err)
 	}
-	return c.make(ctx, e, in, t.Kind() != unix.S_IFDIR && st.Nlink > 1)
+	return c.make(ctx, e, in, linked)
+}
+
+// born returns when a file was made, or what no other has where the file system does not
+// know: each of its names is then copied as a file of its own. The file is the one that
+// in has open, if that is there.
+func (c *copier) born(t *tree.Entry, in *os.File) (unix.StatxTimestamp, error) {
+	var st unix.Statx_t
+	at, name, flags := t.At, t.Name, unix.AT_SYMLINK_NOFOLLOW
+	if in != nil {
+		at, name, flags = int(in.Fd()), "", unix.AT_EMPTY_PATH
+	}
+	switch err := unix.Statx(at, name, flags, unix.STATX_BTIME|unix.STATX_INO, &st); {
+	case err != nil:
+		return st.Btime, err
+	case st.Ino != t.Stat.Ino:
+		return st.Btime, errVanished
+	case st.Mask&unix.STATX_BTIME == 0:
+		return unix.StatxTimestamp{Sec: -1 - c.sum.Files}, nil
+	}
+	return st.Btime, nil
 }
 
 // instead reports whether the contents of an entry are taken from elsewhere.

@@ -118,7 +118,7 @@ func (m *maker) enter(e entry, at int, name string) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	d.id = inode{st.Dev, st.Ino}
+	d.id = inode{dev: st.Dev, ino: st.Ino}
 	if far := len(m.open) - mostOpen - 1; far > 0 { // the links are in the top
 		_ = m.open[far].file.Close()
 		m.open[far].file = nil

@@ -3,12 +3,15 @@ package backup
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/testmode"
@@ -195,26 +198,133 @@ func TestIncomplete(t *testing.T) {
 	}
 }
 
-// TestUnderWay: several backups can be made at once, and it is known until the last ends.
-func TestUnderWay(t *testing.T) {
+// TestNeeds: several backups can be made at once, and it is known until the last ends.
+// What is made after the database was copied is not needed.
+func TestNeeds(t *testing.T) {
 	dir := t.TempDir()
-	if UnderWay(dir) {
-		t.Error("a backup is under way before the first")
+	made := func(name string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
-	first, err := Begin(dir)
-	if err != nil {
+	begin := func() *Mark {
+		t.Helper()
+		m, err := Begin(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	before := made("before")
+	if Needs(dir, "") || Needs(dir, before) {
+		t.Error("a backup is made before the first")
+	}
+	first := begin()
+	during := made("during")
+	if !first.Alone() {
+		t.Error("the first is not alone")
+	}
+	if !Needs(dir, "") || !Needs(dir, before) || !Needs(dir, during) {
+		t.Error("while the database is copied, something is not needed")
+	}
+	if err := first.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	second, err := Begin(dir)
-	if err != nil {
-		t.Fatal(err)
+	var after string
+	testmode.Eventually(t, "the file system's clock goes on", func() bool {
+		after = filepath.Join(dir, "after")
+		_ = os.Remove(after) // the first time there is none
+		_ = made("after")
+		return !Needs(dir, after)
+	})
+	if !Needs(dir, before) || !Needs(dir, during) {
+		t.Error("what was there when the database was copied is not needed")
 	}
-	first()
-	if !UnderWay(dir) {
+	second := begin()
+	if second.Alone() {
+		t.Error("the second is alone")
+	}
+	if !Needs(dir, after) {
+		t.Error("the second does not need what is there")
+	}
+	first.End()
+	if !second.Alone() || !Needs(dir, before) {
 		t.Error("the second is not known")
 	}
-	second()
-	if UnderWay(dir) {
-		t.Error("a backup is under way after the last")
+	second.End()
+	if Needs(dir, "") || Needs(dir, before) {
+		t.Error("a backup is made after the last")
+	}
+}
+
+// TestNumbersOfFilesAreUsedAgain removes files with two names once they were copied, and
+// makes others, some of which get their inodes: none is taken for another.
+func TestNumbersOfFilesAreUsedAgain(t *testing.T) {
+	const files = 500
+	for _, apart := range []string{"", "volumes"} {
+		src := filepath.Join(t.TempDir(), "source")
+		fill := func(in, text string) {
+			t.Helper()
+			for n := range files {
+				path := filepath.Join(src, "volumes", in, fmt.Sprint(n))
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600), os.Link(path, path+"-again")); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		fill("a", "a")
+		if err := os.Mkdir(filepath.Join(src, "volumes/b"), 0o755); err != nil { // its name is read at the beginning
+			t.Fatal(err)
+		}
+		inodes := map[uint64]bool{}
+		to := filepath.Join(t.TempDir(), "copy")
+		c := newCopier(Source{Dir: src, Apart: apart}, to)
+		c.live = true
+		left := 2*files + 3 // with the directories
+		if _, err := c.copy(t.Context(), func(any) error {
+			if left--; left != 0 {
+				return nil
+			}
+			for n := range files {
+				var st unix.Stat_t
+				if err := unix.Stat(filepath.Join(src, "volumes/a", fmt.Sprint(n)), &st); err != nil {
+					return err
+				}
+				inodes[st.Ino] = true
+			}
+			if err := os.RemoveAll(filepath.Join(src, "volumes/a")); err != nil {
+				return err
+			}
+			fill("b", "b")
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		again := 0
+		for n := range files {
+			path := filepath.Join(to, "volumes/b", fmt.Sprint(n))
+			text, err := os.ReadFile(path)
+			if err != nil || string(text) != "b" {
+				t.Errorf("%s has %q, %v", path, text, err)
+				break
+			}
+			one, err := os.Stat(path)
+			other, err2 := os.Stat(path + "-again")
+			if err != nil || err2 != nil || !os.SameFile(one, other) {
+				t.Errorf("%s has lost its other name: %v, %v", path, err, err2)
+				break
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(src, "volumes/b", fmt.Sprint(n)), &st); err != nil {
+				t.Fatal(err)
+			}
+			if inodes[st.Ino] {
+				again++
+			}
+		}
+		t.Logf("%d of %d inodes were used again", again, files)
 	}
 }

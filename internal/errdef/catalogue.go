@@ -88,7 +88,7 @@ var catalogue = []Entry{
 	{"backup_damaged", Internal, neither, "Files of a backup are missing, or are not what was backed up.", "Use another backup."},
 	{"backup_elsewhere", Invalid, neither, "A backup is restored to another path than it was made of. Templates and layers in it have that path.", "Restore it to the state directory that it is of."},
 	{"backup_format", Unsupported, neither, "The backup has a format that this drowse does not read.", "Use the drowse that made it, or a newer one."},
-	{"backup_incomplete", Internal, neither, "Files that a sandbox or a snapshot needs are not in the state directory, so no backup was made.", "Stop the server and run drowse fsck, which says whose they are."},
+	{"backup_incomplete", Internal, neither, "Files that a sandbox or a snapshot needs were removed while they were copied, so no backup was made.", "Back up again. If a server runs that is older than this drowse, restart it first."},
 	{"backup_inside", Invalid, neither, "The backup was to be made inside the state directory.", "Name a directory elsewhere, best on another disk."},
 	{"backup_under_way", Conflict, neither, "The state directory is being backed up, so nothing in it may be removed or repaired.", "Wait until the backup has ended."},
 	{"bad_acme_hook", Invalid, neither, "The program that is to set DNS records for the server's certificate is not there, or cannot be executed.", "Give the absolute path of an executable file with --acme-dns-hook."},

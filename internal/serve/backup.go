@@ -1,11 +1,13 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,8 +16,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/backup"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/human"
+	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/volume"
 )
 
 // onStream is the name of a backup on the standard output or input.
@@ -75,13 +79,15 @@ type report struct {
 	// which have none, end.
 	Asleep      int
 	Older, Lost []string
+	// Missing is what sandboxes need that was not there, by its path.
+	Missing []string
 }
 
 func (r report) write(w io.Writer, o UpkeepOptions) error {
 	if o.JSON {
 		v := map[string]any{"ok": true, "backup": o.Backup, "files": r.Files, "bytes": r.Bytes}
 		if !o.Verify && !o.Restore {
-			v["asleep"], v["runningWithCheckpoint"], v["runningWithoutCheckpoint"] = r.Asleep, append([]string{}, r.Older...), append([]string{}, r.Lost...)
+			v["asleep"], v["runningWithCheckpoint"], v["runningWithoutCheckpoint"], v["missing"] = r.Asleep, append([]string{}, r.Older...), append([]string{}, r.Lost...), append([]string{}, r.Missing...)
 		}
 		return json.NewEncoder(w).Encode(v)
 	}
@@ -94,6 +100,11 @@ func (r report) write(w io.Writer, o UpkeepOptions) error {
 	}
 	if len(r.Older) > 0 {
 		if _, err = fmt.Fprintf(w, "running, and in it with their last checkpoint: %s\n", few(r.Older)); err != nil {
+			return err
+		}
+	}
+	if len(r.Missing) > 0 {
+		if _, err = fmt.Fprintf(w, "not in the state directory, though sandboxes need it: %s\n  see drowse fsck\n", few(r.Missing)); err != nil {
 			return err
 		}
 	}
@@ -123,28 +134,62 @@ func backUp(ctx context.Context, o UpkeepOptions) (r report, err error) {
 	if err != nil {
 		return r, err
 	}
-	if rel, err := filepath.Rel(dir, to); o.Backup != onStream && err == nil && filepath.IsLocal(rel) {
-		return r, errdef.New(errdef.Invalid, "backup_inside", "%s is inside the state directory", to).WithRemedy("name a directory elsewhere, best on another disk")
+	if inside, err := isInside(to, dir); o.Backup != onStream && (inside || err != nil) {
+		return r, cmp.Or(err, error(errdef.New(errdef.Invalid, "backup_inside", "%s is inside the state directory", to).WithRemedy("name a directory elsewhere, best on another disk")))
 	}
-	end, err := backup.Begin(dir)
+	mark, err := backup.Begin(dir)
 	if err != nil {
 		return r, err
 	}
-	defer end()
+	defer mark.End()
+	if mark.Alone() {
+		if err := removeCopies(dir); err != nil {
+			return r, err
+		}
+	}
 	database, records, err := copyDatabase(ctx, dir)
 	if err != nil {
 		return r, err
 	}
 	defer database.Close()
+	if err := mark.Settle(); err != nil {
+		return r, err
+	}
 	r = reportOf(records)
-	need := neededBy(records)
-	src := backup.Source{Dir: dir, Skip: need.leavesOut, Instead: map[string]*os.File{filepath.Base(databaseIn(dir)): database}}
+	need := neededBy(dir, records)
+	r.Missing = need.missing
+	src := backup.Source{Dir: dir, Skip: need.leavesOut, Apart: "volumes", Instead: map[string]*os.File{filepath.Base(databaseIn(dir)): database}}
 	if o.Backup == onStream {
 		r.Summary, err = backup.Write(ctx, src, os.Stdout, need.complete)
 	} else {
 		r.Summary, err = backup.Create(ctx, src, to, need.complete)
 	}
 	return r, err
+}
+
+// isInside reports whether a path, of which the end need not be there, is in dir.
+func isInside(path, dir string) (bool, error) {
+	there, err := os.Stat(path)
+	for ; errors.Is(err, fs.ErrNotExist) && path != "/"; there, err = os.Stat(path) {
+		path = filepath.Dir(path)
+	}
+	if err != nil {
+		return false, err
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil || !there.IsDir() {
+		return false, err
+	}
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel), nil
+}
+
+// removeCopies removes copies of the database that backups have left which were killed.
+func removeCopies(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, databaseCopy+"*"))
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
 }
 
 // copyDatabase copies the database, and reads it. The copy has no name any more.
@@ -173,54 +218,108 @@ func copyDatabase(ctx context.Context, dir string) (_ *os.File, found store.Insp
 // while it copies the database.
 const databaseCopy = ".backup-"
 
-// notInBackup are names in a state directory that a server makes anew.
+// notInBackup are names in a state directory that a server makes anew. So it does with
+// those that begin with a dot.
 var notInBackup = []string{"run", "lock", "backup.lock", "ballast", "imports", "url", "drowse.db-shm", "drowse.db-wal"}
 
-// needs are the layers and images that the records of a database need.
-type needs map[string]bool // by id, whether a backup has it yet
+// needs is what the records of a database need of a state directory.
+type needs struct {
+	dir     string
+	copied  map[string]bool // by path, whether it was met
+	missing []string        // what was not there to begin with
+}
 
-func neededBy(records store.Inspection) needs {
-	n := needs{}
+func neededBy(dir string, records store.Inspection) *needs {
+	n := &needs{dir: dir, copied: map[string]bool{}}
+	kept := layer.At(dir)
+	checkpoint := func(cp *lifecycle.Checkpoint) {
+		if cp == nil {
+			return
+		}
+		for _, id := range cp.Stack {
+			n.add("layers", id)
+		}
+		if cp.Mode == lifecycle.Memory {
+			n.add("images", cp.ID)
+			if build, err := kept.BuildOf(cp.ID); err == nil && build != "" {
+				n.add("builds", build)
+			}
+		}
+	}
 	for _, sb := range records.Sandboxes {
-		for _, part := range sb.Parts() {
-			n[part] = false
+		if sb.Ended() {
+			continue
+		}
+		n.add("templates", sb.Config.Template)
+		checkpoint(sb.Record.Checkpoint)
+		if op := sb.Record.Op; op != nil && op.Restore != nil {
+			checkpoint(&op.Restore.Checkpoint)
 		}
 	}
 	for _, snap := range records.Snapshots {
-		for _, part := range snap.Checkpoint.Parts() {
-			n[part] = false
-		}
+		n.add("templates", snap.Config.Template)
+		checkpoint(&snap.Checkpoint)
 	}
+	for _, v := range records.Volumes {
+		n.add("volumes", v.ID)
+	}
+	slices.Sort(n.missing)
 	return n
 }
 
+// add notes that something is needed, if it is there.
+func (n *needs) add(kind, id string) {
+	path := filepath.Join(kind, id)
+	if _, known := n.copied[path]; known {
+		return
+	}
+	if !n.there(path) {
+		if !slices.Contains(n.missing, path) {
+			n.missing = append(n.missing, path)
+		}
+		return
+	}
+	n.copied[path] = false
+}
+
+// there reports whether something is in the state directory. A volume that was deleted
+// since has another name until its files are removed, which a server that starts knows.
+func (n *needs) there(path string) bool {
+	_, err := os.Lstat(filepath.Join(n.dir, path))
+	if err != nil && strings.HasPrefix(path, "volumes/") {
+		_, err = os.Lstat(filepath.Join(n.dir, path+volume.Discarded))
+	}
+	return err == nil
+}
+
 // leavesOut judges what is in a state directory by the names of its path. Tops that are
-// being written, and images that nobody needs, are no part of a backup, and neither is
-// what a top has of overlayfs.
-func (n needs) leavesOut(names ...string) bool {
+// being written, and images and volumes that no record names, are no part of a backup, and
+// neither is what a top has of overlayfs.
+func (n *needs) leavesOut(names ...string) bool {
 	switch {
 	case len(names) == 1:
-		return slices.Contains(notInBackup, names[0]) || strings.HasPrefix(names[0], databaseCopy)
-	case names[0] == "volumes" && len(names) == 2:
-		return strings.HasPrefix(names[1], ".") // files on their way
-	case names[0] != "layers" && names[0] != "images":
-		return false
+		return slices.Contains(notInBackup, names[0]) || strings.HasPrefix(names[0], ".")
 	case len(names) == 2:
-		_, needed := n[names[1]]
-		if needed {
-			n[names[1]] = true
+		path := filepath.Join(names...)
+		if names[0] == "volumes" {
+			path = strings.TrimSuffix(path, volume.Discarded)
 		}
-		return !needed
+		_, needed := n.copied[path]
+		if needed {
+			n.copied[path] = true
+		}
+		return !needed && (names[0] == "layers" || names[0] == "images" || names[0] == "volumes")
 	}
 	return names[0] == "layers" && names[2] == ".work"
 }
 
-// complete reports an error if something was not there.
-func (n needs) complete() error {
-	for part, has := range n {
-		if !has {
-			return errdef.New(errdef.Internal, "backup_incomplete", "%s, which a sandbox or a snapshot needs, is not in the state directory; no backup was made", part).
-				WithRemedy("stop the server and run drowse fsck, which says whose it is")
+// complete reports an error if something was not met, or was removed meanwhile, as by a
+// server of a version that knows nothing of backups.
+func (n *needs) complete() error {
+	for path, copied := range n.copied {
+		if !copied || !n.there(path) {
+			return errdef.New(errdef.Internal, "backup_incomplete", "%s, which a sandbox or a snapshot needs, was removed while it was copied; no backup was made", path).
+				WithRemedy("back up again; if a server runs that is older than this drowse, restart it first")
 		}
 	}
 	return nil

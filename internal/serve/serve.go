@@ -507,7 +507,6 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, nil, err
 	}
-	templates.BackedUp = func() bool { return backup.UnderWay(o.StateDir) }
 	agent, err := agentbin.Program()
 	if err != nil {
 		return nil, nil, err
@@ -557,7 +556,7 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	}
 	sup, err := supervisor.New(ctx, supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Builds: kept, Driver: driver, RunDir: mounts,
-		Ballast: filepath.Join(o.StateDir, "ballast"), BackedUp: templates.BackedUp,
+		Ballast: filepath.Join(o.StateDir, "ballast"), BackupNeeds: func(path string) bool { return backup.Needs(o.StateDir, path) },
 		Limits: defaultLimits(most), MostLimits: most, Defaults: o.defaults(), Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, Images: checkpoint.Ways{Early: int64(o.EarlyWakeMiB) << 20, Deltas: int64(o.DeltaPausesMiB) << 20}, KeyLimits: keys.Limits, KeyLives: keys.Lives, VolumeDiskMiB: o.VolumeDiskMiB,
 		TrialTemplate: template.Host, World: world, SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery, ConfineEvery: 500 * time.Millisecond,

@@ -59,7 +59,7 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 			err = errors.Join(err, u.unlock())
 		}
 	}()
-	if backup.UnderWay(dir) {
+	if backup.Needs(dir, "") {
 		return nil, errdef.New(errdef.Conflict, "backup_under_way", "%s is being backed up, and nothing was changed", dir).
 			WithRemedy("wait until the backup has ended")
 	}

@@ -81,7 +81,7 @@ func (s *Supervisor) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	broom := sweep.Broom{Sweeper: sweeper, Insist: s.insist, BackedUp: s.o.BackedUp, Log: s.log}
+	broom := sweep.Broom{Sweeper: sweeper, Insist: s.insist, BackupNeeds: s.putOff.Needs, Log: s.log}
 	if young := broom.Sweep(ctx, things); len(young) > 0 {
 		s.work.Go(func() { broom.Later(s.ctx, young) })
 	}

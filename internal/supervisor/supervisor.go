@@ -55,6 +55,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
+	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/remains"
 	"github.com/drowse-dev/drowse/internal/supervisor/services"
@@ -80,9 +81,10 @@ type Options struct {
 	Driver    runtime.Driver
 	RunDir    string // for mount points; emptied of strangers at start
 	Ballast   string // a file to give up when the disk is full; empty for none
-	// BackedUp reports whether a backup is being made. Nil is for none, ever.
-	BackedUp func() bool
-	Log      *slog.Logger
+	// BackupNeeds reports whether a backup that is being made may need what is at a
+	// path, or anything if that is empty. Nil is for no backups, ever.
+	BackupNeeds func(path string) bool
+	Log         *slog.Logger
 	// Limits are those of a sandbox that asks for none, MostLimits the largest
 	// that are granted; zero in MostLimits is no bound.
 	Limits     store.Limits
@@ -156,6 +158,7 @@ type Supervisor struct {
 	stop     context.CancelFunc
 	work     insist.Work
 	removals *insist.Remover
+	putOff   *putoff.Queue
 
 	outside     outside.World
 	metrics     *metrics.Metrics
@@ -201,12 +204,13 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	})
 	s.space = space.New(o.RunDir, o.Ballast)
 	s.space.Restore()
+	s.putOff = putoff.New(putoff.Options{Needs: o.BackupNeeds, Go: s.goOn, Insist: s.insist, Log: o.Log})
 	s.furnish()
 	s.metrics = metrics.New(s.count)
 	s.outside.Room, s.outside.Refused, s.outside.Log = egress.NewRoom(), s.metrics.Refused, o.Log
 	s.slots.Bound(o.MaxRunning, o.KeyLimits)
 	s.timers = timers.New((*box).fire)
-	s.Catalog = templates.New(templates.Options{Store: o.Templates, Space: s.space, Limits: o.Limits, Log: o.Log, Users: func(id string) []string {
+	s.Catalog = templates.New(templates.Options{Store: o.Templates, Space: s.space, Limits: o.Limits, PutOff: s.putOff, Log: o.Log, Users: func(id string) []string {
 		return s.thoseWith(func(c store.Config) bool { return c.Template == id })
 	}})
 	s.Room, err = volumes.Open(ctx, s.volumeOptions())

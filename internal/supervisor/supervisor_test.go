@@ -281,7 +281,7 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 		World:  outside.World{Secrets: secrets},
 		Limits: b.limits, MaxTimeout: b.ceiling,
 		LogDir: logDir,
-		Store:  st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, BackedUp: func() bool { return backup.UnderWay(b.dir) }, RunDir: filepath.Join(b.dir, "rootfs"),
+		Store:  st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, BackupNeeds: func(path string) bool { return backup.Needs(b.dir, path) }, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
 		SampleEvery: b.samples, ConfineEvery: time.Second,
 	})

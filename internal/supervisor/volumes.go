@@ -17,6 +17,7 @@ func (s *Supervisor) volumeOptions() volumes.Options {
 		Sign:   func(text string) string { return s.Derive("volume", text) },
 		Users:  s.usersOf,
 		Insist: s.insist,
+		PutOff: s.putOff,
 	}
 }
 

@@ -265,10 +265,11 @@ func (s *Store) Remove(ref string, users func(id string) []string) error {
 	if err := s.forget(strings.ToLower(strings.TrimSpace(ref)), users); err != nil {
 		return err
 	}
-	if s.BackedUp != nil && s.BackedUp() {
-		return nil // the next Remove collects it, or a server that starts
+	collect := func() error { return s.collect(func(id string) bool { return len(users(id)) > 0 }) }
+	if s.Later != nil && s.Later(collect) {
+		return nil
 	}
-	return s.collect(func(id string) bool { return len(users(id)) > 0 })
+	return collect()
 }
 
 // forget takes a name away, or all of a template that is called by its id.

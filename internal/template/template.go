@@ -95,9 +95,10 @@ type Store struct {
 	// Check returns an error where there is no room for more on the disk. It is set
 	// before anything is fetched.
 	Check func() error
-	// BackedUp reports whether a backup is being made, which may read templates that
-	// nobody uses any more. It is set before anything is removed; nil is for none, ever.
-	BackedUp func() bool
+	// Later puts a removal off while a backup is being made, which may read templates
+	// that nobody uses any more, and reports whether one is. It is set before anything is
+	// removed; nil is for no backups, ever.
+	Later func(remove func() error) bool
 
 	dir    string
 	images *image.Store

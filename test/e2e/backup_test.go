@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -133,15 +134,23 @@ func (s *server) churn(ctx context.Context) (stop func() []string) {
 	var rounds atomic.Int32
 	var g errgroup.Group
 	left := make([]string, 2)
-	sleeper := func() (id string, err error) {
-		sb, err := s.client.Create(ctx, client.CreateOptions{})
+	sleeper := func(volume string) (id string, err error) {
+		o := client.CreateOptions{}
+		if volume != "" {
+			o.Volumes = map[string]string{"/mnt/data": volume}
+		}
+		sb, err := s.client.Create(ctx, o)
 		if err != nil {
 			return "", err
 		}
 		return sb.ID, s.client.Pause(ctx, sb.ID)
 	}
-	round := func() error {
-		id, err := sleeper()
+	round := func(place int) error {
+		volume, err := s.client.CreateVolume(ctx, fmt.Sprintf("of-%d", place))
+		if err != nil {
+			return err
+		}
+		id, err := sleeper(volume.Name)
 		if err != nil {
 			return err
 		}
@@ -153,16 +162,16 @@ func (s *server) churn(ctx context.Context) (stop func() []string) {
 			return err
 		}
 		rounds.Add(1)
-		return errors.Join(s.client.Pause(ctx, id), s.client.Kill(ctx, id), client.NewSnapshots(s.client).Delete(ctx, snap.ID))
+		return errors.Join(s.client.Pause(ctx, id), s.client.Kill(ctx, id), client.NewSnapshots(s.client).Delete(ctx, snap.ID), s.client.DeleteVolume(ctx, volume.ID))
 	}
 	for n := range left {
 		var err error
-		if left[n], err = sleeper(); err != nil {
+		if left[n], err = sleeper(""); err != nil {
 			s.t.Fatal(err)
 		}
 		g.Go(func() error {
 			for !end.Load() {
-				if err := round(); err != nil {
+				if err := round(n); err != nil {
 					return err
 				}
 			}

@@ -55,7 +55,10 @@ func (f *faults) createWithVolume(string) error {
 // changeVolume makes a request for the file, and returns what is wrong with the
 // answer as a client would.
 func (f *faults) changeVolume(method, what, body string) error {
-	target := fmt.Sprintf("/volumecontent/%s/%s?path=%s&force=true", f.volume.ID, what, faultyFile)
+	target := fmt.Sprintf("/volumecontent/%s/%s?path=%s", f.volume.ID, what, faultyFile)
+	if method != http.MethodDelete {
+		target += "&force=true"
+	}
 	got, err := f.s.raw(f.ctx, method, target, http.Header{"Authorization": {"Bearer " + f.volume.Token}}, strings.NewReader(body))
 	if err != nil {
 		return err

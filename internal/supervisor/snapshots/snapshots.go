@@ -25,6 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 )
@@ -50,12 +51,8 @@ type Options struct {
 	Insist func(remove func() error, failed string, args ...any)
 	// Relieve makes room where the disk is full, and returns whether it has.
 	Relieve func() bool
-	// BackedUp reports whether a backup is being made, which may read what nobody needs
-	// any more. Nil is for a server of which there are none.
-	BackedUp func() bool
-	// Go runs something beside all else, with a context that ends with the server.
-	Go  func(func(context.Context))
-	Log *slog.Logger
+	PutOff  *putoff.Queue // what backups may read
+	Log     *slog.Logger
 }
 
 // Shelf is all snapshots.
@@ -76,7 +73,6 @@ type Shelf struct {
 	replaced []store.Snapshot
 	looks    chan struct{}  // see look
 	reading  map[string]int // how many read a part, to send it out
-	putOff   []func() error // removals that wait for the end of a backup
 }
 
 // owned is a name in the space of an API key: what one key names takes no name from
@@ -122,12 +118,16 @@ func (s *Shelf) Read(cp lifecycle.Checkpoint) (done func()) {
 
 // RemoveLayer removes a layer that nobody needs any more, but for a sandbox that has
 // ended, if that is named. One that somebody needs, or reads, stays. It is idempotent.
-func (s *Shelf) RemoveLayer(id, but string) error { return s.remove(id, but, s.o.Layers.RemoveLayer) }
+func (s *Shelf) RemoveLayer(id, but string) error {
+	return s.remove(id, but, s.o.Layers.LayerDir, s.o.Layers.RemoveLayer)
+}
 
 // RemoveImage does the same for a memory image.
-func (s *Shelf) RemoveImage(id, but string) error { return s.remove(id, but, s.o.Layers.RemoveImage) }
+func (s *Shelf) RemoveImage(id, but string) error {
+	return s.remove(id, but, s.o.Layers.ImageDir, s.o.Layers.RemoveImage)
+}
 
-func (s *Shelf) remove(id, but string, remove func(id string) error) error {
+func (s *Shelf) remove(id, but string, dir func(id string) string, remove func(id string) error) error {
 	needed, err := s.o.Store.Needed(context.Background(), id, but)
 	if err != nil || needed {
 		return err
@@ -138,42 +138,10 @@ func (s *Shelf) remove(id, but string, remove func(id string) error) error {
 	if reads {
 		return nil
 	}
-	if s.o.BackedUp != nil && s.o.BackedUp() {
-		s.later(func() error { return s.remove(id, but, remove) })
+	if s.o.PutOff.Later(dir(id), func() error { return s.remove(id, but, dir, remove) }) {
 		return nil
 	}
 	return remove(id)
-}
-
-// backupLook is how often it is looked whether the backup has ended for which removals
-// wait.
-const backupLook = time.Second
-
-// later removes something when no backup is being made. If the server ends before, the
-// next one finds it, as what nobody owns.
-func (s *Shelf) later(remove func() error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.putOff = append(s.putOff, remove)
-	if len(s.putOff) > 1 {
-		return
-	}
-	s.o.Go(func(ctx context.Context) {
-		for s.o.BackedUp() {
-			select {
-			case <-time.After(backupLook):
-			case <-ctx.Done():
-				return
-			}
-		}
-		s.mu.Lock()
-		due := s.putOff
-		s.putOff = nil
-		s.mu.Unlock()
-		for _, remove := range due {
-			s.o.Insist(remove, "what a backup has read could not be removed")
-		}
-	})
 }
 
 // RemoveParts removes what nobody needs any more of what a checkpoint is made of: others can

@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
 )
@@ -24,8 +25,9 @@ type Options struct {
 	Space  *space.Disk
 	Limits store.Limits // of a sandbox that asks for none
 	// Users returns the sandboxes that started from a template, by its id.
-	Users func(id string) []string
-	Log   *slog.Logger
+	Users  func(id string) []string
+	PutOff *putoff.Queue // what backups may read
+	Log    *slog.Logger
 }
 
 // Catalog is all templates.
@@ -34,6 +36,7 @@ type Catalog struct{ o Options }
 // New returns the templates of a server.
 func New(o Options) *Catalog {
 	o.Store.Check = func() error { return o.Space.Check(space.Least) }
+	o.Store.Later = func(remove func() error) bool { return o.PutOff.Later("", remove) }
 	return &Catalog{o}
 }
 

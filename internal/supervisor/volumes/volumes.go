@@ -23,6 +23,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -43,6 +44,7 @@ type Options struct {
 	Users func(id string) []string
 	// Insist removes something, and tries again for as long as it fails.
 	Insist func(remove func() error, failed string, args ...any)
+	PutOff *putoff.Queue // what backups may read
 	Log    *slog.Logger
 }
 
@@ -215,7 +217,10 @@ func (r *Room) recall(id string) error {
 }
 
 func (r *Room) removeFiles(name string) {
-	r.o.Insist(func() error { return r.o.Files.Remove(name) }, "deleted volume could not be removed", "volume", name)
+	remove := func() error { return r.o.Files.Remove(name) }
+	if !r.o.PutOff.Later(r.o.Files.Dir(name), remove) {
+		r.o.Insist(remove, "deleted volume could not be removed", "volume", name)
+	}
 }
 
 // Claim resolves the names of what a sandbox asks for, and calls claim with the
