@@ -55,6 +55,7 @@ type Keeper struct {
 	account *account         // nil until there is one
 	renewal acme.RenewalInfo // what the authority last said of the certificate
 	asked   time.Time        // when it did
+	rest    time.Time        // no other certificate is asked for before
 	refused bool             // the last attempt was, by the authority
 
 	mu         sync.Mutex

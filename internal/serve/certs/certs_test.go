@@ -83,6 +83,19 @@ func (w *world) open() *Keeper {
 	return k
 }
 
+// withHook opens a keeper that proves the domain by the authority's DNS.
+func (w *world) withHook() *Keeper {
+	w.t.Helper()
+	w.o.Hook = w.Hook
+	_, port, err := net.SplitHostPort(w.DNS)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	k := w.open()
+	k.dnsPort = port
+	return k
+}
+
 // run runs a keeper until stop is called.
 func run(t *testing.T, k *Keeper) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -168,18 +181,8 @@ func TestRenewed(t *testing.T) {
 func TestWildcard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0, 90*24*time.Hour)
-	w.o.Hook = w.Hook
-	_, port, err := net.SplitHostPort(w.DNS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	open := func() *Keeper {
-		k := w.open()
-		k.dnsPort = port
-		return k
-	}
 	w.Down.Store(true)
-	k := open()
+	k := w.withHook()
 	// A record of a server that was killed.
 	if err := k.note(func([]record) []record { return []record{{"_acme-challenge." + domain, "left"}} }); err != nil {
 		t.Fatal(err)
@@ -242,7 +245,7 @@ func TestWildcard(t *testing.T) {
 
 	// The authority has lost the account, and files of the server are damaged.
 	w.Forget()
-	k = open()
+	k = w.withHook()
 	if k.account == nil || k.in() == nil {
 		t.Fatal("nothing was stored")
 	}
@@ -254,7 +257,7 @@ func TestWildcard(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	k = open()
+	k = w.withHook()
 	if k.in() != nil {
 		t.Error("a damaged certificate is used")
 	}
@@ -277,6 +280,40 @@ func TestWildcard(t *testing.T) {
 	}
 	if _, err := k.read(recordsFile, &noted); err != nil || len(noted) != 1 {
 		t.Errorf("noted are %v, %v; want the record that may be there", noted, err)
+	}
+}
+
+// TestRest: a new certificate that is due at once is not renewed at once.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	const lives = 90 * 24 * time.Hour
+	w := newWorld(t, 0, lives)
+	k := w.withHook()
+	if err := k.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leaf := k.in().pair.Leaf
+	says := func(from, to time.Time) {
+		k.asked = time.Now()
+		k.renewal.SuggestedWindow.Start, k.renewal.SuggestedWindow.End, k.renewal.SelectedTime = from, to, from
+	}
+	soon := time.Now().Add(23 * time.Hour)
+	says(leaf.NotBefore.Add(-time.Hour), leaf.NotBefore.Add(time.Second))
+	if due := k.due(t.Context()); due.Before(soon) {
+		t.Errorf("the authority wants it renewed at once: due at %s", due)
+	}
+	says(leaf.NotBefore.Add(-time.Hour), leaf.NotBefore.Add(-time.Minute))
+	if due := k.due(t.Context()); due.Before(leaf.NotBefore.Add(lives / 2)) {
+		t.Errorf("the authority speaks of a time before the certificate: due at %s", due)
+	}
+	says(time.Time{}, time.Time{})
+	leaf.NotBefore, leaf.NotAfter = leaf.NotBefore.Add(-lives), leaf.NotAfter.Add(-lives)
+	if due := k.due(t.Context()); due.Before(soon) || !w.log.has("compare this machine's clock") {
+		t.Errorf("the clock is ahead: due at %s", due)
+	}
+	k.rest = time.Time{}
+	if due := k.due(t.Context()); due.After(time.Now()) {
+		t.Errorf("after the rest it is due at %s", due)
 	}
 }
 

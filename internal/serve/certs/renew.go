@@ -18,11 +18,12 @@ import (
 
 // Bounds of the waits.
 const (
-	lookEvery  = time.Hour        // at most: the clock may be set, and a machine may sleep
-	askEvery   = 6 * time.Hour    // what the authority says of the certificate in use
-	attempt    = 15 * time.Minute // one attempt, with what the DNS takes
-	request    = 30 * time.Second // one request to the authority
-	worstRetry = time.Hour
+	lookEvery   = time.Hour        // at most: the clock may be set, and a machine may sleep
+	askEvery    = 6 * time.Hour    // what the authority says of the certificate in use
+	attempt     = 15 * time.Minute // one attempt, with what the DNS takes
+	request     = 30 * time.Second // one request to the authority
+	worstRetry  = time.Hour
+	longestRest = 24 * time.Hour // after a certificate was obtained
 )
 
 // Run gets the certificate if there is none, and renews it, until ctx ends.
@@ -68,14 +69,16 @@ func (k *Keeper) pause(err error, failures int) time.Duration {
 }
 
 // due returns when to ask for another certificate: after two thirds of its time, or
-// earlier if the authority says so, which is how it replaces what it has to revoke.
+// earlier if the authority says so, which is how it replaces what it has to revoke. It
+// is never soon after a certificate was obtained: where the machine's clock is ahead, or
+// the authority is wrong, each new one would be due at once.
 func (k *Keeper) due(ctx context.Context) time.Time {
 	c := k.in()
 	if c == nil || !c.isFor(k.names) {
 		return time.Time{}
 	}
 	leaf := c.pair.Leaf
-	lives := leaf.NotAfter.Sub(leaf.NotBefore)
+	lives := c.lives()
 	at := leaf.NotBefore.Add(lives * 2 / 3)
 	if time.Since(k.asked) > askEvery && lives > askEvery {
 		k.asked = time.Now()
@@ -87,10 +90,17 @@ func (k *Keeper) due(ctx context.Context) time.Time {
 			k.renewal = info
 		}
 	}
-	if k.renewal.HasWindow() && k.renewal.SelectedTime.Before(at) {
+	// A window that ended before the certificate began is not about this one.
+	if k.renewal.HasWindow() && k.renewal.SuggestedWindow.End.After(leaf.NotBefore) && k.renewal.SelectedTime.Before(at) {
 		at = k.renewal.SelectedTime
 	}
-	return at
+	if !at.Before(k.rest) {
+		return at
+	}
+	if at.Before(time.Now()) {
+		k.o.Log.Warn("the new certificate is to be renewed already; compare this machine's clock with the authority's", "from", leaf.NotBefore, "until", until(leaf.NotAfter), "due", at, "next_attempt", k.rest)
+	}
+	return k.rest
 }
 
 // client speaks to the authority.
@@ -128,6 +138,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 	k.current = c
 	k.mu.Unlock()
 	k.renewal, k.asked = acme.RenewalInfo{}, time.Time{}
+	k.rest = time.Now().Add(min(c.lives()/3, longestRest))
 	if saved != nil {
 		k.o.Log.Error("the certificate is used and could not be saved: the next start asks for another one", "err", saved)
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/mholt/acmez/v3/acme"
 
@@ -74,6 +75,11 @@ func (c *certificate) parse() (err error) {
 // isFor says whether the certificate is for all of these names.
 func (c *certificate) isFor(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(c.pair.Leaf.DNSNames, name) })
+}
+
+// lives is how long the certificate is valid in all.
+func (c *certificate) lives() time.Duration {
+	return c.pair.Leaf.NotAfter.Sub(c.pair.Leaf.NotBefore)
 }
 
 func (k *Keeper) loadAccount() (*account, error) {
