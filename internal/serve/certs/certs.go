@@ -53,6 +53,7 @@ type Keeper struct {
 	dnsPort  string // of name servers
 
 	account *account         // nil until there is one
+	records []record         // DNS records that are to be removed
 	renewal acme.RenewalInfo // what the authority last said of the certificate
 	asked   time.Time        // when it did
 	rest    time.Time        // no other certificate is asked for before
@@ -137,6 +138,10 @@ func Open(o Options) (*Keeper, error) {
 	}
 	if k.account, err = k.loadAccount(); err != nil {
 		o.Log.Warn("the stored account of the certificate authority cannot be used; another one is made", "err", err)
+	}
+	if _, err := k.read(recordsFile, &k.records); err != nil {
+		o.Log.Warn("the list of DNS records that were set cannot be read, and begins anew", "err", err)
+		k.records = nil
 	}
 	return k, nil
 }

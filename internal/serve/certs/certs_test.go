@@ -184,9 +184,8 @@ func TestWildcard(t *testing.T) {
 	w.Down.Store(true)
 	k := w.withHook()
 	// A record of a server that was killed.
-	if err := k.note(func([]record) []record { return []record{{"_acme-challenge." + domain, "left"}} }); err != nil {
-		t.Fatal(err)
-	}
+	k.note([]record{{"_acme-challenge." + domain, "left"}})
+	k = w.withHook()
 	stop := run(t, k)
 	testmode.Eventually(t, "an attempt fails", func() bool { return w.log.has("no certificate was obtained") })
 	if _, err := k.Get(hello("api." + domain)); err == nil || !w.log.has("TLS clients are refused") {
@@ -314,6 +313,37 @@ func TestRest(t *testing.T) {
 	k.rest = time.Time{}
 	if due := k.due(t.Context()); due.After(time.Now()) {
 		t.Errorf("after the rest it is due at %s", due)
+	}
+}
+
+// TestFullDisk: a disk that refuses all files keeps no certificate from being used, and
+// no record in the DNS. One account is enough.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0, time.Hour)
+	k := w.withHook()
+	for _, name := range []string{accountFile, certificateFile, recordsFile} {
+		if err := os.Mkdir(filepath.Join(w.o.Dir, name+".new"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var locations []string
+	for range 2 {
+		if err := k.renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		locations = append(locations, k.account.Location)
+	}
+	if locations[0] != locations[1] {
+		t.Errorf("the accounts are %s", locations)
+	}
+	if left := w.Records("_acme-challenge." + domain); len(left) > 0 || len(k.records) > 0 {
+		t.Errorf("in the DNS are %s, remembered are %v", left, k.records)
+	}
+	for _, what := range []string{"the account at the certificate authority", "the certificate", "the list of DNS records"} {
+		if !w.log.has(what+" is used and could not be saved") && !w.log.has(what+" that are to be removed could not be saved") {
+			t.Errorf("the log does not say that %s could not be saved", what)
+		}
 	}
 }
 

@@ -204,9 +204,9 @@ func (k *Keeper) signUp(ctx context.Context, client *acmez.Client) (acme.Account
 	if a.Key, err = formatKey(key); err != nil {
 		return acme.Account{}, err
 	}
-	if err := k.write(accountFile, a); err != nil {
-		return acme.Account{}, fmt.Errorf("save the account: %w", err)
-	}
 	k.account = a
+	if err := k.write(accountFile, a); err != nil {
+		k.o.Log.Error("the account at the certificate authority is used and could not be saved: the next start makes another one", "err", err)
+	}
 	return a.acme()
 }

@@ -40,7 +40,8 @@ func (s tlsSolver) CleanUp(_ context.Context, c acme.Challenge) error {
 }
 
 // dnsSolver has the operator's program set TXT records. A record is noted before it is
-// set, and until it is removed, so that none is left by a crash.
+// set, and until it is removed, so that none is left by a crash. Where the disk refuses
+// the note, the server remembers the record until it stops.
 type dnsSolver struct{ k *Keeper }
 
 // Bounds of what the DNS takes.
@@ -57,9 +58,7 @@ const (
 // Present implements acmez.Solver.
 func (s dnsSolver) Present(ctx context.Context, c acme.Challenge) error {
 	r := record{c.DNS01TXTRecordName(), c.DNS01KeyAuthorization()}
-	if err := s.k.note(func(all []record) []record { return append(all, r) }); err != nil {
-		return err
-	}
+	s.k.note(append(slices.Clone(s.k.records), r))
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
 	defer cancel()
 	return s.k.run(ctx, "set", r)
@@ -102,7 +101,7 @@ func (k *Keeper) remove(ctx context.Context, r record) error {
 	defer cancel()
 	err := k.run(ctx, "remove", r)
 	if err == nil {
-		err = k.note(func(all []record) []record { return slices.DeleteFunc(all, func(o record) bool { return o == r }) })
+		k.note(slices.DeleteFunc(slices.Clone(k.records), func(o record) bool { return o == r }))
 	}
 	if err != nil && context.Cause(ctx) != context.Canceled {
 		k.o.Log.Warn("a DNS record could not be removed; this is tried again before the next attempt, and at the next start", "name", r.Name, "value", r.Value, "err", err)
@@ -110,25 +109,21 @@ func (k *Keeper) remove(ctx context.Context, r record) error {
 	return err
 }
 
-// note changes the list of records that are to be removed.
-func (k *Keeper) note(change func([]record) []record) error {
-	var all []record
-	if _, err := k.read(recordsFile, &all); err != nil {
-		k.o.Log.Warn("the list of DNS records that were set cannot be read, and begins anew", "err", err)
-		all = nil
+// note replaces the list of records that are to be removed.
+func (k *Keeper) note(all []record) {
+	k.records = all[max(0, len(all)-mostNoted):]
+	if err := k.write(recordsFile, k.records); err != nil {
+		k.o.Log.Error("the list of DNS records that are to be removed could not be saved: after a crash, some may be left", "err", err)
 	}
-	all = change(all)
-	return k.write(recordsFile, all[max(0, len(all)-mostNoted):])
 }
 
 // removeLeftovers removes the records that could not be removed before, or that a
 // server which was killed has left.
 func (k *Keeper) removeLeftovers(ctx context.Context) {
-	var all []record
-	if _, err := k.read(recordsFile, &all); err != nil || k.o.Hook == "" {
+	if k.o.Hook == "" {
 		return
 	}
-	for _, r := range all {
+	for _, r := range slices.Clone(k.records) {
 		if ctx.Err() != nil || k.remove(ctx, r) != nil {
 			return
 		}
