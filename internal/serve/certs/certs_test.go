@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mholt/acmez/v3/acme"
+
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/serve/certs/certstest"
 	"github.com/drowse-dev/drowse/internal/testmode"
@@ -344,6 +346,48 @@ func TestFullDisk(t *testing.T) {
 		if !w.log.has(what+" is used and could not be saved") && !w.log.has(what+" that are to be removed could not be saved") {
 			t.Errorf("the log does not say that %s could not be saved", what)
 		}
+	}
+}
+
+// TestDeactivated: an account that the authority does not take any more is replaced. One
+// that could not prove the domain is not.
+func TestDeactivated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0, time.Hour)
+	k := w.withHook()
+	if err := k.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first := k.account.Location
+	who, err := k.account.acme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := k.client()
+	if _, err := client.GetDirectory(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	who.Status = acme.StatusDeactivated
+	if _, err := client.UpdateAccount(t.Context(), who); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.renew(t.Context()); err != nil || k.account.Location == first || !w.log.has("does not take this server's account") {
+		t.Fatalf("the account was %s, is %s: %v", first, k.account.Location, err)
+	}
+	second := k.account.Location
+	if k = w.withHook(); k.account == nil || k.account.Location != second {
+		t.Fatalf("the account %s was not stored", second)
+	}
+
+	// The operator's program sets nothing, and nobody waits for it.
+	if err := os.WriteFile(w.Hook, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k.resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no network") }}
+	err = k.renew(t.Context())
+	problem, _ := errors.AsType[acme.Problem](err)
+	if problem.Type != acme.ProblemTypeUnauthorized || k.account.Location != second {
+		t.Errorf("%v, the account was %s, is %s", err, second, k.account.Location)
 	}
 }
 

@@ -124,8 +124,8 @@ func (k *Keeper) renew(ctx context.Context) error {
 	k.removeLeftovers(ctx)
 	k.o.Log.Info("asking for a certificate", "names", k.names, "directory", k.o.Directory, "in_use_until", until(k.Ends()))
 	c, err := k.obtain(ctx)
-	if problem, ok := errors.AsType[acme.Problem](err); ok && problem.Type == acme.ProblemTypeAccountDoesNotExist && k.account != nil {
-		k.o.Log.Warn("the authority does not know this server's account any more; another one is made")
+	if k.lost(ctx, err) {
+		k.o.Log.Warn("the authority does not take this server's account any more; another one is made", "account", k.account.Location, "err", err)
 		k.account = nil
 		c, err = k.obtain(ctx)
 	}
@@ -144,6 +144,28 @@ func (k *Keeper) renew(ctx context.Context) error {
 	}
 	k.o.Log.Info("certificate obtained", "names", k.names, "until", until(c.pair.Leaf.NotAfter))
 	return nil
+}
+
+// lost says whether an attempt failed because the authority does not take the server's
+// account any more. A domain that is not proved is unauthorized too: then the account
+// is still valid.
+func (k *Keeper) lost(ctx context.Context, err error) bool {
+	problem, ok := errors.AsType[acme.Problem](err)
+	switch {
+	case !ok || k.account == nil:
+		return false
+	case problem.Type != acme.ProblemTypeUnauthorized:
+		return problem.Type == acme.ProblemTypeAccountDoesNotExist
+	}
+	who, err := k.account.acme()
+	if err != nil {
+		return true
+	}
+	who, err = k.client().GetAccount(ctx, acme.Account{PrivateKey: who.PrivateKey})
+	if problem, ok := errors.AsType[acme.Problem](err); ok {
+		return problem.Type == acme.ProblemTypeUnauthorized || problem.Type == acme.ProblemTypeAccountDoesNotExist
+	}
+	return err == nil && who.Status != acme.StatusValid
 }
 
 func (k *Keeper) obtain(ctx context.Context) (*certificate, error) {
