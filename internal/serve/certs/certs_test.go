@@ -391,6 +391,26 @@ func TestDeactivated(t *testing.T) {
 	}
 }
 
+// TestLeftovers: a record that cannot be removed keeps no other from it, and is
+// remembered, on a full disk too.
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0, time.Hour)
+	k := w.withHook()
+	if err := os.WriteFile(w.Hook, []byte("#!/bin/sh\n[ $3 != stuck ]\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(w.o.Dir, recordsFile+".new"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	stuck := record{domain, "stuck"}
+	k.note([]record{{domain, "first"}, stuck, {domain, "last"}})
+	k.removeLeftovers(t.Context())
+	if !slices.Equal(k.records, []record{stuck}) {
+		t.Errorf("left are %v", k.records)
+	}
+}
+
 // TestStop: a server that stops ends the operator's program, and the next one removes
 // the record that may be there.
 func TestStop(t *testing.T) {

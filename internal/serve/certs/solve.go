@@ -48,6 +48,7 @@ type dnsSolver struct{ k *Keeper }
 const (
 	hookTime  = 5 * time.Minute // the operator's program to set a record; it may wait until all see it
 	tidyTime  = time.Minute     // to remove one
+	leftTime  = 5 * time.Minute // to remove all that were left, so that there is time for the attempt
 	seenTime  = 2 * time.Minute // until all name servers have a record
 	seenEvery = 2 * time.Second
 	lookTime  = 5 * time.Second // one question to one name server
@@ -123,10 +124,13 @@ func (k *Keeper) removeLeftovers(ctx context.Context) {
 	if k.o.Hook == "" {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, leftTime)
+	defer cancel()
 	for _, r := range slices.Clone(k.records) {
-		if ctx.Err() != nil || k.remove(ctx, r) != nil {
+		if ctx.Err() != nil {
 			return
 		}
+		_ = k.remove(ctx, r) // it is logged, and keeps no other from being removed
 	}
 }
 
