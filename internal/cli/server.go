@@ -77,7 +77,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
 	f.StringVar(&o.ACMEEmail, "acme-email", "", "get the certificate for --domain by ACME, with an account of this `address`, and renew it; this agrees to the terms of the certificate authority")
-	f.StringVar(&o.ACMEDNSHook, "acme-dns-hook", "", "`program` that sets DNS records: it is run with set NAME VALUE, and later with remove NAME VALUE, for a TXT record; the certificate is then for *.domain too, without it for the domain and api.domain alone")
+	f.StringVar(&o.ACMEDNSHook, "acme-dns-hook", "", "`program` that sets DNS records: it is run with set NAME VALUE, and later with remove NAME VALUE, for a TXT record; the certificate is then for *.domain too, without it for the domain, api.domain and sandbox.domain alone")
 	f.StringVar(&o.ACMEDirectory, "acme-directory", letsEncrypt, "`URL` of the certificate authority's directory")
 	f.StringVar(&o.ACMECA, "acme-ca", "", "PEM `file` with certificate authorities to trust for that URL (default: this machine's)")
 	f.IntVar(&o.MaxKeyRate, "max-key-rate", 0, "how many calls of the API one API key may make per second; after a pause, ten times as many at once; 0 for no limit")
