@@ -2,15 +2,15 @@ package cli
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
+	"html"
 	"io"
-	"net"
-	"net/http"
+	"net/url"
 	"os"
+	"path/filepath"
 	"runtime"
-	"sync/atomic"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/cli/browser"
@@ -29,7 +29,8 @@ browser in, with the rights of your API key, works once and expires after one
 minute. Whoever has the link can use it.
 
 The browser is opened only if the output is a terminal on a desktop. Otherwise, as
-over SSH, the link is printed and nothing else happens.
+over SSH, the link is printed and nothing else happens. The browser gets the link by
+a file in your home that you alone can read, and that is removed after 15 seconds.
 
 Browsers keep the dashboard safe on HTTPS and on localhost only. For a server on
 another machine that has no TLS, forward its port first, and use that:
@@ -48,6 +49,7 @@ another machine that has no TLS, forward its port first, and use that:
 				if noOpen || a.output == "json" || !isTerminal(a.Stdout) || !onDesktop() {
 					return nil
 				}
+				_, _ = fmt.Fprintf(a.Stderr, "opening it in a browser, which has %s; ^C ends the wait\n", browserTime)
 				if err := openBrowser(ctx, link.URL); err != nil {
 					_, _ = fmt.Fprintf(a.Stderr, "no browser was opened: %v; open the link yourself\n", err)
 				}
@@ -67,56 +69,72 @@ func onDesktop() bool {
 	return os.Getenv("DISPLAY") != "" || os.Getenv("WAYLAND_DISPLAY") != ""
 }
 
-// browserTime bounds how long a browser may take to ask for the page.
+// browserTime is how long a browser has to read the page that leads to the link.
 const browserTime = 15 * time.Second
 
 // openBrowser opens a link in the browser of this desktop. All users of a machine see
-// the arguments of its programs, so the browser is not given the link: it is given an
-// address of this process, good for one request, that leads to the link.
+// the arguments of its programs, so the browser is not given the link: it is given a
+// page that leads to it, in a file that this user alone can read. The file is gone
+// when openBrowser returns.
 func openBrowser(ctx context.Context, link string) error {
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	dir, err := dirForBrowser()
 	if err != nil {
 		return err
 	}
-	path := "/" + rand.Text()
-	var used atomic.Bool
-	came := make(chan struct{})
-	srv := &http.Server{ReadHeaderTimeout: browserTime, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != path {
-			http.NotFound(w, r)
-			return
-		}
-		if used.Swap(true) {
-			http.Error(w, "this address was used already: run drowse ui again", http.StatusGone)
-			return
-		}
-		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("Referrer-Policy", "no-referrer")
-		http.Redirect(w, r, link, http.StatusSeeOther)
-		close(came)
-	})}
-	go func() { _ = srv.Serve(ln) }()
-	defer func() {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = srv.Shutdown(ending) // what has been answered still arrives
-	}()
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "dashboard.html")
+	if err := os.WriteFile(file, []byte(leadingTo(link)), 0o600); err != nil {
+		return err
+	}
 	// Some programs that open browsers end with these only.
 	failed := make(chan error, 1)
-	browser.Stdout, browser.Stderr = io.Discard, io.Discard
+	quietBrowsers()
 	go func() {
-		if err := browser.OpenURL("http://" + ln.Addr().String() + path); err != nil {
+		if err := browser.OpenURL(fileURL(file)); err != nil {
 			failed <- err
 		}
 	}()
 	select {
-	case <-came:
-		return nil
 	case err := <-failed:
 		return err
-	case <-time.After(browserTime):
-		return errors.New("none asked for the page within " + browserTime.String())
+	case <-time.After(browserTime): // nothing tells when a browser has read a file
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	return nil
+}
+
+// quietBrowsers keeps what browsers print off the terminal.
+var quietBrowsers = sync.OnceFunc(func() { browser.Stdout, browser.Stderr = io.Discard, io.Discard })
+
+// dirForBrowser makes a directory that this user alone can read. It is in the home, and
+// not hidden: browsers from snaps see neither hidden files there nor those in /tmp.
+func dirForBrowser() (string, error) {
+	const name = "drowse-ui-*"
+	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
+		if dir, err := os.MkdirTemp(home, name); err == nil {
+			return dir, nil
+		}
+	}
+	return os.MkdirTemp("", name)
+}
+
+// leadingTo is a page that leads to a link by itself, without scripts.
+func leadingTo(link string) string {
+	to := html.EscapeString(link)
+	return `<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url=` + to + `">
+<title>drowse</title>
+<p><a href="` + to + `">Open the dashboard</a></p>
+`
+}
+
+// fileURL is the address of a file, which has an absolute path.
+func fileURL(path string) string {
+	path = filepath.ToSlash(path)
+	if !strings.HasPrefix(path, "/") { // C:/
+		path = "/" + path
+	}
+	return (&url.URL{Scheme: "file", Path: path}).String()
 }

@@ -3,7 +3,9 @@
 package cli_test
 
 import (
-	"net/http"
+	"context"
+	"html"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,15 +15,22 @@ import (
 )
 
 // TestUIOpensABrowser: on a desktop drowse ui opens a browser, which gets the link by
-// an address that is good once; elsewhere it prints the link alone.
+// a file that no other user can read; elsewhere it prints the link alone.
 func TestUIOpensABrowser(t *testing.T) {
 	d := sitDown(t)
-	bin, said := t.TempDir(), filepath.Join(t.TempDir(), "said")
-	// It asks twice, as another user of the machine might.
-	opener := "#!/bin/sh\necho \"$1\" >" + said + "\nfor n in 1 2; do curl -s -o /dev/null -w '%{http_code} %{redirect_url}\\n' \"$1\" >>" + said + ".new; done\ncurl -s -o /dev/null -w '%{http_code}\\n' \"${1%/*}/\" >>" + said + ".new\nmv " + said + ".new " + said + ".done\n"
-	if err := os.WriteFile(filepath.Join(bin, "xdg-open"), []byte(opener), 0o755); err != nil {
+	home := filepath.Join(t.TempDir(), "a #home 100%")
+	if err := os.Mkdir(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("HOME", home)
+	bin, said := t.TempDir(), filepath.Join(t.TempDir(), "said")
+	opens := func(script string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(bin, "xdg-open"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opens("printf %s \"$*\" >" + said + ".new; mv " + said + ".new " + said)
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	link := regexp.MustCompile(`^http://127\.0\.0\.1:\d+/ui/link#[\w-]{43}\n$`)
 
@@ -38,24 +47,57 @@ func TestUIOpensABrowser(t *testing.T) {
 	if _, err := os.Stat(said); err == nil {
 		t.Fatal("a browser is opened that nobody asked for")
 	}
-	out := d.on(0, "ui")
-	if !link.MatchString(out) {
-		t.Fatalf("on a desktop it prints %q", out)
+
+	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+	defer interrupt()
+	type outcome struct {
+		code            int
+		out, complaints string
 	}
-	var got []byte
-	for end := time.Now().Add(time.Minute); got == nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		got, _ = os.ReadFile(said + ".done")
+	ended := make(chan outcome, 1)
+	go func() {
+		code, out, complaints := d.onUntil(ctx, 0, "ui")
+		ended <- outcome{code, out, complaints}
+	}()
+	var given []byte
+	for given == nil && ctx.Err() == nil {
+		given, _ = os.ReadFile(said)
+		time.Sleep(10 * time.Millisecond)
 	}
-	address, err := os.ReadFile(said)
-	if err != nil || strings.Contains(string(address), "/ui/link") {
-		t.Errorf("the browser is given %s, %v", address, err)
+	u, err := url.Parse(string(given))
+	if err != nil {
+		t.Fatal(err)
 	}
-	answers := strings.Split(string(got), "\n")
-	if answers[0] != "303 "+strings.TrimSpace(out) || strings.Contains(strings.Join(answers[1:], "\n"), "/ui/link") {
-		t.Errorf("it is answered %q, want one redirect to %s", answers, out)
+	if u.Scheme != "file" || filepath.Dir(filepath.Dir(u.Path)) != home || strings.Contains(u.Path, "/.") {
+		t.Errorf("the browser is given %q", given)
+	} else {
+		for path, want := range map[string]os.FileMode{u.Path: 0o600, filepath.Dir(u.Path): os.ModeDir | 0o700} {
+			if i, err := os.Stat(path); err != nil || i.Mode() != want {
+				t.Errorf("%s: %v, %v, want %s", path, i, err, want)
+			}
+		}
 	}
-	if resp, err := http.Get(strings.TrimSpace(string(address))); err == nil { //nolint:noctx // it is to be refused
-		resp.Body.Close()
-		t.Errorf("the address goes on to answer: %s", resp.Status)
+	page, _ := os.ReadFile(u.Path)
+	interrupt()
+	got := <-ended
+	if got.code != 0 || !link.MatchString(got.out) {
+		t.Fatalf("on a desktop: code %d, %q, %s", got.code, got.out, got.complaints)
 	}
+	to := html.EscapeString(strings.TrimSpace(got.out))
+	if n := strings.Count(string(page), `url=`+to+`"`) + strings.Count(string(page), `href="`+to+`"`); n != 2 {
+		t.Errorf("the page is %s, want it to lead to %s", page, to)
+	}
+	nothingLeft := func() {
+		t.Helper()
+		if left, err := os.ReadDir(home); err != nil || len(left) > 0 {
+			t.Errorf("it leaves %v, %v", left, err)
+		}
+	}
+	nothingLeft()
+
+	opens("exit 3\n")
+	if code, out, complaints := d.onUntil(t.Context(), 0, "ui"); code != 0 || !link.MatchString(out) || !strings.Contains(complaints, "no browser was opened") || !strings.Contains(complaints, "open the link yourself") {
+		t.Errorf("a browser that does not start: code %d, %q, %s", code, out, complaints)
+	}
+	nothingLeft()
 }

@@ -26,6 +26,17 @@ func wideDoctor(_ context.Context, w io.Writer, _ bool, _ string) (bool, error) 
 // on runs a command on a terminal of so many columns.
 func (d desk) on(columns int, args ...string) string {
 	d.t.Helper()
+	code, out, complaints := d.onUntil(context.Background(), columns, args...)
+	if code != 0 {
+		d.t.Errorf("%q: code %d, %s", args, code, complaints)
+	}
+	return out
+}
+
+// onUntil runs a command on a terminal until ctx ends, and returns its code and what
+// it printed on the terminal and beside it.
+func (d desk) onUntil(ctx context.Context, columns int, args ...string) (int, string, string) {
+	d.t.Helper()
 	ours, theirs, err := pty.Open()
 	if err != nil {
 		d.t.Fatal(err)
@@ -42,12 +53,9 @@ func (d desk) on(columns int, args ...string) string {
 	}()
 	var complaints strings.Builder
 	o := d.options(cli.Options{Stdin: strings.NewReader(""), Stdout: theirs, Stderr: &complaints, Doctor: wideDoctor})
-	code := cli.Main(context.Background(), args, o)
+	code := cli.Main(ctx, args, o)
 	theirs.Close()
-	if code != 0 {
-		d.t.Errorf("%q: code %d, %s", args, code, complaints.String())
-	}
-	return strings.ReplaceAll(<-shown, "\r\n", "\n")
+	return code, strings.ReplaceAll(<-shown, "\r\n", "\n"), complaints.String()
 }
 
 // TestFitsTheTerminal: nothing that is listed or explained is wider than a terminal of 80
