@@ -189,7 +189,7 @@ func lastHours(ctx context.Context, s *session, a api, list []client.Info, now t
 				return err
 			}
 			bars[n] = lifeOf(sinceBegin(all, i, begin), begin, now)
-			if len(all) <= mostKept {
+			if all = withinHour(all, begin); len(all) <= mostKept {
 				for k, e := range all {
 					all[k] = client.Event{Time: e.Time, To: e.To, Cause: e.Cause}
 				}
@@ -209,6 +209,17 @@ func lastHours(ctx context.Context, s *session, a api, list []client.Info, now t
 	}
 	s.remember(after)
 	return bars, nil
+}
+
+// withinHour leaves out the events before begin, all but the last of them. The newest
+// is the first.
+func withinHour(newest []client.Event, begin time.Time) []client.Event {
+	for n, e := range newest {
+		if !e.Time.After(begin) {
+			return newest[:n+1]
+		}
+	}
+	return newest
 }
 
 // changedAt returns when a sandbox came into its state, or later.

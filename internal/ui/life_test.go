@@ -1,7 +1,12 @@
 package ui
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,5 +53,42 @@ func TestLastHour(t *testing.T) {
 		if width < 750 || width > lifeWidth {
 			t.Errorf("%s: the bar is %d long", c.name, width)
 		}
+	}
+}
+
+// eventLog answers with the events of any sandbox, and counts how often it is asked.
+type eventLog struct {
+	page  client.EventPage
+	asked atomic.Int64
+}
+
+func (l *eventLog) RoundTrip(*http.Request) (*http.Response, error) {
+	l.asked.Add(1)
+	text, err := json.Marshal(l.page)
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(text))}, err
+}
+
+// TestRemembersBusyOnes: what a session remembers of a sandbox is what the last hour
+// needs, however many events there were before.
+func TestRemembersBusyOnes(t *testing.T) {
+	now := time.Now()
+	var l eventLog
+	for n := range hourEvents { // newest first
+		l.page.Events = append(l.page.Events, client.Event{Time: now.Add(-time.Duration(n+1) * 10 * time.Minute), To: []string{"running", "paused"}[n%2], Cause: "access"})
+	}
+	list := []client.Info{{ID: "i1", State: client.Running, CreatedAt: now.Add(-48 * time.Hour), StartedAt: now.Add(-10 * time.Minute)}}
+	var s session
+	for n := range 3 {
+		bars, err := lastHours(t.Context(), &s, api{base: "http://server", http: &http.Client{Transport: &l}}, list, now.Add(time.Duration(n)*time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"awake 30m 00s, asleep 30m 00s", "awake 31m 00s, asleep 29m 00s", "awake 32m 00s, asleep 28m 00s"}[n]
+		if got := bars[0].Words(); got != "Last hour: "+want {
+			t.Errorf("after %d minutes: %s, want %s", n, got, want)
+		}
+	}
+	if got := l.asked.Load(); got != 1 {
+		t.Errorf("the events were read %d times though nothing has changed", got)
 	}
 }
