@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -29,6 +30,21 @@ type lifeSpan struct {
 	X, Width int64
 	State    string
 	Text     string
+}
+
+// lifeChange is what a life is drawn from: that a sandbox came into a state, and why.
+type lifeChange struct {
+	Time      time.Time
+	To, Cause string
+}
+
+// changesIn returns what events say of states, in their order.
+func changesIn(events []client.Event) []lifeChange {
+	all := make([]lifeChange, len(events))
+	for n, e := range events {
+		all[n] = lifeChange{e.Time, e.To, e.Cause}
+	}
+	return all
 }
 
 // lifeWidth is the length of the bar.
@@ -79,8 +95,8 @@ func (l life) Words() string {
 	return "Last hour: " + strings.Join(parts, ", ")
 }
 
-// wholeLife is the life of a sandbox as far back as its events go, oldest first.
-func wholeLife(all []client.Event, i client.Info, now time.Time) life {
+// wholeLife is the life of a sandbox as far back as its changes go, oldest first.
+func wholeLife(all []lifeChange, i client.Info, now time.Time) life {
 	end := now
 	if i.Tombstone != nil {
 		end = i.Tombstone.At
@@ -91,8 +107,8 @@ func wholeLife(all []client.Event, i client.Info, now time.Time) life {
 	return lifeOf(all, all[0].Time, end)
 }
 
-// lifeOf draws the time between begin and end from events, oldest first.
-func lifeOf(all []client.Event, begin, end time.Time) life {
+// lifeOf draws the time between begin and end from changes, oldest first.
+func lifeOf(all []lifeChange, begin, end time.Time) life {
 	l := life{Begin: begin, End: end, sums: map[string]time.Duration{}}
 	whole := max(1, end.Sub(begin))
 	place := func(t time.Time) int64 { return int64(lifeWidth * float64(t.Sub(begin)) / float64(whole)) }
@@ -125,7 +141,7 @@ func lifeOf(all []client.Event, begin, end time.Time) life {
 }
 
 // spanText says what a part of a bar is, how long it was and why it began.
-func spanText(e client.Event, until time.Time) string {
+func spanText(e lifeChange, until time.Time) string {
 	switch e.To {
 	case notThere:
 		return "not there yet"
@@ -148,52 +164,51 @@ const (
 )
 
 // hourKept is what a session remembers of the last hour of a sandbox: its newest
-// events, and what the sandbox was when they were read. A page that follows the server
-// asks for no more than those of sandboxes that have changed.
+// changes, and a digest of what it was when they were read. A page that follows the
+// server asks for no more than those of sandboxes that have changed.
 type hourKept struct {
-	mark   string
-	newest []client.Event
+	mark   [sha256.Size]byte
+	newest []lifeChange
 }
 
-// mostKept bounds the events that are remembered of a sandbox.
-const mostKept = 40
+// mostKept bounds the changes that are remembered of a sandbox, and mostRemembered the
+// sandboxes and their changes that one session remembers. A key has many sessions.
+const mostKept, mostRemembered = 40, 1000
 
 // lastHours returns the last hour of each sandbox of a page. Only those that have
 // changed within it, and since the session has seen them last, cost a call. Where the
 // server grants no more calls, the hour is not known.
 func lastHours(ctx context.Context, s *session, a api, list []client.Info, now time.Time) ([]life, error) {
 	begin := now.Add(-hourBack)
-	bars, kept := make([]life, len(list)), make([]hourKept, len(list))
+	bars, kept := make([]life, len(list)), make([]*hourKept, len(list))
 	before := s.remembered()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(hourCalls)
 	for n, i := range list {
 		since := changedAt(i)
 		if i.Phase == "" && since.Before(begin) {
-			bars[n] = lifeOf([]client.Event{{Time: since, To: string(i.State)}}, begin, now)
+			bars[n] = lifeOf([]lifeChange{{Time: since, To: string(i.State)}}, begin, now)
 			continue
 		}
-		mark := fmt.Sprint(i.State, i.Phase, i.Generation, since, i.LastError)
+		mark := sha256.Sum256(fmt.Append(nil, i.State, i.Phase, i.Generation, since, i.LastError))
 		if had, ok := before[i.ID]; ok && had.mark == mark {
-			kept[n] = had
+			kept[n] = &had
 			bars[n] = lifeOf(sinceBegin(had.newest, i, begin), begin, now)
 			continue
 		}
 		g.Go(func() error {
-			all, err := lastEvents(ctx, a, i.ID, hourEvents)
+			events, err := lastEvents(ctx, a, i.ID, hourEvents)
 			switch {
 			case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrLimit): // it was forgotten meanwhile, or too many calls
-				bars[n] = lifeOf([]client.Event{{Time: begin, To: notKnown}}, begin, now)
+				bars[n] = lifeOf([]lifeChange{{Time: begin, To: notKnown}}, begin, now)
 				return nil
 			case err != nil:
 				return err
 			}
+			all := changesIn(events)
 			bars[n] = lifeOf(sinceBegin(all, i, begin), begin, now)
 			if all = withinHour(all, begin); len(all) <= mostKept {
-				for k, e := range all {
-					all[k] = client.Event{Time: e.Time, To: e.To, Cause: e.Cause}
-				}
-				kept[n] = hourKept{mark, all}
+				kept[n] = &hourKept{mark, slices.Clone(all)}
 			}
 			return nil
 		})
@@ -201,19 +216,20 @@ func lastHours(ctx context.Context, s *session, a api, list []client.Info, now t
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	after := map[string]hourKept{}
+	after, room := map[string]hourKept{}, mostRemembered
 	for n, i := range list {
-		if kept[n].mark != "" {
-			after[i.ID] = kept[n]
+		if k := kept[n]; k != nil && len(k.newest) < room {
+			room -= 1 + len(k.newest)
+			after[i.ID] = *k
 		}
 	}
 	s.remember(after)
 	return bars, nil
 }
 
-// withinHour leaves out the events before begin, all but the last of them. The newest
+// withinHour leaves out the changes before begin, all but the last of them. The newest
 // is the first.
-func withinHour(newest []client.Event, begin time.Time) []client.Event {
+func withinHour(newest []lifeChange, begin time.Time) []lifeChange {
 	for n, e := range newest {
 		if !e.Time.After(begin) {
 			return newest[:n+1]
@@ -235,9 +251,9 @@ func changedAt(i client.Info) time.Time {
 	return i.CreatedAt
 }
 
-// sinceBegin returns the newest events of a sandbox, oldest first, with one before
+// sinceBegin returns the newest changes of a sandbox, oldest first, with one before
 // them for what they do not say of the time from begin on.
-func sinceBegin(newest []client.Event, i client.Info, begin time.Time) []client.Event {
+func sinceBegin(newest []lifeChange, i client.Info, begin time.Time) []lifeChange {
 	all := slices.Clone(newest)
 	slices.Reverse(all)
 	if len(all) > 0 && !all[0].Time.After(begin) {
@@ -247,7 +263,7 @@ func sinceBegin(newest []client.Event, i client.Info, begin time.Time) []client.
 	if len(newest) < hourEvents && i.CreatedAt.After(begin) {
 		before = notThere
 	}
-	return slices.Insert(all, 0, client.Event{Time: begin, To: before})
+	return slices.Insert(all, 0, lifeChange{Time: begin, To: before})
 }
 
 // summary says how all sandboxes do, in a line.

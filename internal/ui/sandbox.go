@@ -58,7 +58,7 @@ func sandbox(v *visit) error {
 	}
 	d.Events = slices.Clone(all[:min(len(all), mostEvents)])
 	slices.Reverse(all)
-	d.Life = wholeLife(all, h.Info, now)
+	d.Life = wholeLife(changesIn(all), h.Info, now)
 	if h.Alive() {
 		err := a.call(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(h.ID)+"/metrics", nil, nil, &d.Samples)
 		if err != nil && !errors.Is(err, client.ErrNotFound) { // E2B's API has it not yet, or no more
