@@ -2,9 +2,13 @@ package ui
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,6 +79,59 @@ func TestEndsMeanwhile(t *testing.T) {
 	end()
 	if p := v.problemOf(context.Canceled); p.Status != http.StatusUnauthorized {
 		t.Errorf("told %+v", p)
+	}
+}
+
+// TestSeveralTakeLong: several sandboxes have time to be paused one after the other, and
+// of those that have too little it is told what became of them.
+func TestSeveralTakeLong(t *testing.T) {
+	for _, c := range []struct {
+		each   time.Duration
+		paused int
+		want   map[string]int // how many are told what
+	}{
+		{45 * time.Second, perPage, map[string]int{}},
+		{4 * time.Minute, 8, map[string]int{"it may still be doing what was asked for": 4, "this one was not begun": perPage - 12}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ids := url.Values{"do": {"pause"}}
+			for n := range perPage {
+				ids.Add("id", fmt.Sprint("i", n))
+			}
+			r := httptest.NewRequest(http.MethodPost, "/ui/sandboxes", nil)
+			r.PostForm = ids
+			s := &session{ctx: t.Context(), http: &http.Client{Transport: slow(c.each)}, key: "lent"}
+			v := &visit{s: &server{Options: Options{Log: slog.New(slog.DiscardHandler)}}, w: httptest.NewRecorder(), r: r, session: s}
+			if err := actOnSeveral(v); err != nil {
+				t.Fatal(err)
+			}
+			n := s.told()[0]
+			if want := fmt.Sprintf("%d of %d chosen", c.paused, perPage); !strings.Contains(n.Text, want) {
+				t.Errorf("%s each: told %q, want %s", c.each, n.Text, want)
+			}
+			got := map[string]int{}
+			for _, f := range n.Each {
+				_, text, _ := strings.Cut(strings.ReplaceAll(f.Message, ", and ", "; "), "; ")
+				if got[text]++; f.Step == "" {
+					t.Errorf("%s each: no next step in %+v", c.each, f)
+				}
+			}
+			if !maps.Equal(got, c.want) {
+				t.Errorf("%s each: told %v, want %v", c.each, got, c.want)
+			}
+		})
+	}
+}
+
+// slow is a server that answers after a while.
+type slow time.Duration
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	case <-time.After(time.Duration(s)):
+		return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
 	}
 }
 

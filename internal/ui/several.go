@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -24,6 +25,10 @@ var several = map[string]struct {
 // server go on being served.
 const severalAtOnce = 4
 
+// severalTime bounds how long all of them may take. The memory of a large sandbox
+// takes a while to write.
+const severalTime = 10 * time.Minute
+
 // actOnSeveral does to all chosen sandboxes what a form asks for. One that fails
 // holds up no other.
 func actOnSeveral(v *visit) error {
@@ -42,13 +47,17 @@ func actOnSeveral(v *visit) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), actTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), severalTime)
 	defer cancel()
 	errs := make([]error, len(ids))
 	var g errgroup.Group
 	g.SetLimit(severalAtOnce)
 	for n, id := range ids {
 		g.Go(func() error {
+			if ctx.Err() != nil {
+				errs[n] = refusal{http.StatusGatewayTimeout, fmt.Sprintf("the others took %s, and this one was not begun", span(severalTime)), "choose it again"}
+				return nil
+			}
 			_, _, errs[n] = what.do(ctx, v, a, id)
 			return nil
 		})

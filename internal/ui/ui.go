@@ -343,6 +343,9 @@ func (v *visit) problemOf(err error) problem {
 	if errors.Is(err, client.ErrInterrupted) {
 		return problem{Status: http.StatusServiceUnavailable, Message: "the connection to the sandbox was cut: it was paused or has ended", Step: "see its state, and try again"}
 	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return problem{Status: http.StatusGatewayTimeout, Message: "the server did not answer in time; it may still be doing what was asked for", Step: "see the state in a moment, and try again if it has not changed"}
+	}
 	if v.r.Context().Err() == nil {
 		v.s.Log.Error("page of the dashboard failed", "path", v.r.URL.Path, "err", err)
 	}
