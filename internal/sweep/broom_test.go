@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,11 +29,12 @@ func TestBroomWaitsForBackups(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		made := true
+		var made atomic.Bool
+		made.Store(true)
 		b := Broom{
 			Sweeper:     Sweeper{Layers: layer.At(dir), Builds: builds.At(filepath.Join(dir, "builds"))},
 			Insist:      func(remove func() error, _ string, _ ...any) { _ = remove() },
-			BackupNeeds: func(string) bool { return made },
+			BackupNeeds: func(string) bool { return made.Load() },
 			Log:         slog.New(slog.DiscardHandler),
 		}
 		young := b.Sweep(t.Context(), []Thing{{Kind: Layer, ID: "a", Path: filepath.Join(dir, "layers/a")}, {Kind: Build, ID: "b", Path: filepath.Join(dir, "builds/b")}})
@@ -46,7 +48,7 @@ func TestBroomWaitsForBackups(t *testing.T) {
 		if !there("layers/a") || !there("builds/b") {
 			t.Error("it is removed while a backup is made")
 		}
-		made = false
+		made.Store(false)
 		<-done
 		if there("layers/a") || !there("builds/b") {
 			t.Error("after the backup the layer is not removed, or the build is")
