@@ -153,19 +153,27 @@ func TestVolumeChangedByOthers(t *testing.T) {
 	}
 }
 
-// TestVolumeAppends has two sandboxes append to the same files, by one handle each and
-// by a new one for each line. One of them sleeps and wakes meanwhile. No line is lost.
+// TestVolumeAppends has two sandboxes make the same files at the same time, and append to
+// the same files, by one handle each and by a new one for each line. One of them sleeps
+// and wakes meanwhile. No line is lost, and who may not open what was just made is refused.
 func TestVolumeAppends(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
 	s.volume(ctx, "data")
 	const writer = `
-import os, sys, time
-def appender(name): return os.open("/mnt/data/" + name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+import os, sys, time, traceback
+os.chdir("/mnt/data")
+def fail(*error):
+    with open("failed", "w") as f: traceback.print_exception(*error, file=f)
+sys.excepthook = fail
+def appender(name): return os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 kept = appender("kept")
-open("/mnt/data/begun" + sys.argv[1], "w").close()
-while not os.path.exists("/mnt/data/begun" + "21"[int(sys.argv[1]) - 1]): pass
+open("begun" + sys.argv[1], "w").close()
+while not os.path.exists("begun" + "21"[int(sys.argv[1]) - 1]): time.sleep(.001)
+for n in range(300):
+    os.makedirs(f"made/{n}/below", exist_ok=True)
+    made = appender(f"made/{n}/below/file"); os.write(made, b"x"); os.close(made)
 end = 0
 for n in range(2000):
     line = f"sandbox {sys.argv[1]} line {n} {'x' * (n % 50)}.\n".encode()
@@ -175,9 +183,13 @@ for n in range(2000):
     end = at
     each = appender("each"); os.write(each, line); os.close(each)
     if n > 1500: time.sleep(.002)
-open("/mnt/data/ended" + sys.argv[1], "w").close()
+open("ended" + sys.argv[1], "w").close()
 `
 	var both [2]*client.Sandbox
+	await := func(what string) {
+		t.Helper()
+		s.shell(ctx, both[1], "until [ -s failed ] || "+what+"; do sleep 0.02; done; cat failed 2>/dev/null || true", "")
+	}
 	for i := range both {
 		both[i] = s.create(ctx, withVolume("data"))
 		p, err := both[i].Start(ctx, client.Command{Args: []string{"python3", "-c", writer, strconv.Itoa(i + 1)}})
@@ -186,13 +198,27 @@ open("/mnt/data/ended" + sys.argv[1], "w").close()
 		}
 		p.Detach()
 	}
-	s.shell(ctx, both[1], "until [ $(cat each kept 2>/dev/null | wc -l) -gt 6200 ]; do sleep 0.01; done", "")
+	s.shell(ctx, both[0].As("root"), `python3 -c '
+import os, socket
+os.mkfifo("fifo", 0o600)
+listener = socket.socket(socket.AF_UNIX); listener.bind("socket"); listener.listen(); os.chmod("socket", 0o600)
+os.mkdir("private", 0o700)
+os.setuid(1000)
+def attempt(f, *args):
+    try: return f(*args)
+    except OSError as e: print(e.strerror)
+attempt(os.open, "fifo", os.O_RDWR)
+attempt(socket.socket(socket.AF_UNIX).connect, "socket")
+attempt(os.open, "private/x", os.O_CREAT)
+print(os.access("fifo", os.W_OK))'`, "Permission denied\nPermission denied\nPermission denied\nFalse\n")
+	await("[ $(cat each kept 2>/dev/null | wc -l) -gt 6200 ]")
 	s.pause(ctx, both[0].ID)
-	s.shell(ctx, both[1], "until [ -e ended2 ]; do sleep 0.05; done", "")
+	await("[ -e ended2 ]")
 	s.connect(ctx, both[0].ID)
-	s.shell(ctx, both[1], `until [ -e ended1 ]; do sleep 0.05; done
+	await("[ -e ended1 ]")
+	s.shell(ctx, both[1], `cat made/*/below/file | wc -c
 for f in kept each; do for s in 1 2; do grep -cE "^sandbox $s line [0-9]+ x*\.$" $f; grep "^sandbox $s line" $f | sort | uniq | wc -l; done; wc -l <$f; done`,
-		strings.Repeat("2000\n2000\n2000\n2000\n4000\n", 2))
+		"600\n"+strings.Repeat("2000\n2000\n2000\n2000\n4000\n", 2))
 	for _, sb := range both {
 		s.kill(ctx, t, sb.ID)
 	}

@@ -46,7 +46,8 @@ package main
 // Others may remove, rename or replace a file of a shared mount while it is open inside.
 // gVisor then saves nothing, or restores nothing. With the edits such a file is saved and
 // restored as a deleted one, and a watch of it ends. Appended is where the file of the
-// host ends, not where gVisor has last seen its end.
+// host ends, not where gVisor has last seen its end. gVisor makes a file as root and then
+// gives it to its owner; who opens it in between is not refused, but waits for that.
 //
 // gVisor saves open files that were deleted, but no symbolic links, and the content byte
 // by byte as objects: a file of 100 MiB takes gigabytes, and gVisor dies of it, when it
@@ -470,6 +471,13 @@ restart:
 				new: `	if d.isDeleted() {
 		stat.Nlink = 0
 	} else if stat.Nlink == 0 || d.isDir() {
+`,
+			},
+			{
+				old: `func (d *dentry) checkPermissions(creds *auth.Credentials, ats vfs.AccessTypes) error {
+`,
+				new: `func (d *dentry) checkPermissions(creds *auth.Credentials, ats vfs.AccessTypes) error {
+	d.awaitOwner(creds, ats)
 `,
 			},
 			{ // checkCachingLocked
