@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
@@ -231,39 +232,20 @@ type needs struct {
 
 func neededBy(dir string, records store.Inspection) *needs {
 	n := &needs{dir: dir, copied: map[string]bool{}}
+	owned := sweep.OwnedBy(sweep.Records{Sandboxes: records.Sandboxes, Volumes: records.Volumes, Snapshots: records.Snapshots})
+	for kind, ids := range map[string]map[string]bool{"templates": owned.Templates, "layers": owned.Layers, "images": owned.Images, "volumes": owned.Volumes} {
+		for id := range ids {
+			n.add(kind, id)
+		}
+	}
 	kept := layer.At(dir)
-	checkpoint := func(cp *lifecycle.Checkpoint) {
-		if cp == nil {
-			return
+	for id := range owned.Images {
+		if build, err := kept.BuildOf(id); err == nil && build != "" {
+			n.add("builds", build)
 		}
-		for _, id := range cp.Stack {
-			n.add("layers", id)
-		}
-		if cp.Mode == lifecycle.Memory {
-			n.add("images", cp.ID)
-			if build, err := kept.BuildOf(cp.ID); err == nil && build != "" {
-				n.add("builds", build)
-			}
-		}
-	}
-	for _, sb := range records.Sandboxes {
-		if sb.Ended() {
-			continue
-		}
-		n.add("templates", sb.Config.Template)
-		checkpoint(sb.Record.Checkpoint)
-		if op := sb.Record.Op; op != nil && op.Restore != nil {
-			checkpoint(&op.Restore.Checkpoint)
-		}
-	}
-	for _, snap := range records.Snapshots {
-		n.add("templates", snap.Config.Template)
-		checkpoint(&snap.Checkpoint)
-	}
-	for _, v := range records.Volumes {
-		n.add("volumes", v.ID)
 	}
 	slices.Sort(n.missing)
+	n.missing = slices.Compact(n.missing) // several images can need the same build
 	return n
 }
 
@@ -273,13 +255,11 @@ func (n *needs) add(kind, id string) {
 	if _, known := n.copied[path]; known {
 		return
 	}
-	if !n.there(path) {
-		if !slices.Contains(n.missing, path) {
-			n.missing = append(n.missing, path)
-		}
-		return
+	if n.there(path) {
+		n.copied[path] = false
+	} else {
+		n.missing = append(n.missing, path)
 	}
-	n.copied[path] = false
 }
 
 // there reports whether something is in the state directory. A volume that was deleted
@@ -329,7 +309,7 @@ func reportOf(records store.Inspection) report {
 	r := report{what: "backed up"}
 	for _, sb := range records.Sandboxes {
 		switch rec := sb.Record; {
-		case sb.Ended() || rec.State == lifecycle.Terminated:
+		case rec.State == lifecycle.Terminated:
 		case rec.State == lifecycle.Paused && rec.Phase() == "":
 			r.Asleep++
 		case rec.Checkpoint != nil:

@@ -14,14 +14,17 @@ import (
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
-// TestBackupNeeds: what a database needs must be in a backup of it, what is missing to
-// begin with is named, and what vanishes meanwhile is found.
+// TestBackupNeeds: what a database needs must be in a backup of it, and nothing of what is
+// being killed, what is missing to begin with is named, and what vanishes meanwhile is
+// found.
 func TestBackupNeeds(t *testing.T) {
 	cp := lifecycle.Checkpoint{ID: "image", Mode: lifecycle.Memory, Stack: []string{"below", "top"}}
+	killed := lifecycle.Checkpoint{ID: "killed", Mode: lifecycle.Memory, Stack: []string{"killed"}}
 	records := store.Inspection{
 		Sandboxes: []store.Sandbox{
 			{ID: "one", Config: store.Config{Template: "base"}, Record: lifecycle.Record{State: lifecycle.Paused, Checkpoint: &cp}},
 			{ID: "two", Config: store.Config{Template: "gone"}, Record: lifecycle.Record{State: lifecycle.Running}},
+			{ID: "three", Config: store.Config{Template: "killed"}, Record: lifecycle.Record{State: lifecycle.Terminated, Op: &lifecycle.Operation{ID: "op"}, Checkpoint: &killed}},
 		},
 		Volumes: []store.Volume{{ID: "vol1"}, {ID: "vol2"}},
 	}
@@ -37,7 +40,7 @@ func TestBackupNeeds(t *testing.T) {
 		"a template is removed":     {func(dir string) error { return os.RemoveAll(dir + "/templates/base") }, false},
 	} {
 		dir := t.TempDir()
-		for _, path := range []string{"images/image", "images/other", "layers/below/.work", "layers/top/root", "layers/running/root", "templates/base", "volumes/vol1", "volumes/vol2", "volumes/.writing", "run/x", ".trial/x"} {
+		for _, path := range []string{"images/image", "images/other", "layers/below/.work", "layers/top/root", "layers/running/root", "images/killed", "layers/killed/root", "templates/base", "volumes/vol1", "volumes/vol2", "volumes/.writing", "run/x", ".trial/x"} {
 			if err := os.MkdirAll(filepath.Join(dir, path), 0o700); err != nil {
 				t.Fatal(err)
 			}

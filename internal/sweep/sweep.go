@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -99,16 +100,9 @@ type Records struct {
 
 // Find returns what none of the records owns. They must be all there are.
 func (s Sweeper) Find(ctx context.Context, records Records) ([]Thing, error) {
-	o := ownershipOf(records.Sandboxes)
-	for _, snap := range records.Snapshots {
-		o.templates[snap.Config.Template] = true
-		o.addCheckpoint(snap.Checkpoint)
-	}
-	for _, v := range records.Volumes {
-		o.volumes[v.ID] = true
-	}
+	o := OwnedBy(records)
 	var all []Thing
-	for _, find := range []func(context.Context, ownership) ([]Thing, error){s.runtimes, s.files, s.templates, s.volumes, s.builds} {
+	for _, find := range []func(context.Context, Owned) ([]Thing, error){s.runtimes, s.files, s.templates, s.volumes, s.builds} {
 		things, err := find(ctx, o)
 		if err != nil {
 			return nil, fmt.Errorf("look for what nobody owns: %w", err)
@@ -118,7 +112,7 @@ func (s Sweeper) Find(ctx context.Context, records Records) ([]Thing, error) {
 	return all, nil
 }
 
-func (s Sweeper) runtimes(ctx context.Context, o ownership) ([]Thing, error) {
+func (s Sweeper) runtimes(ctx context.Context, o Owned) ([]Thing, error) {
 	ids, err := s.Runtimes.List(ctx)
 	if err != nil {
 		return nil, err
@@ -156,13 +150,13 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func (s Sweeper) files(_ context.Context, o ownership) (found []Thing, err error) {
+func (s Sweeper) files(_ context.Context, o Owned) (found []Thing, err error) {
 	layers, err := s.Layers.Layers()
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range layers {
-		if o.runtimes[id] || o.layers[id] {
+		if o.runtimes[id] || o.Layers[id] {
 			continue
 		}
 		t := o.thing(Layer, id, s.Layers.LayerDir(id))
@@ -176,7 +170,7 @@ func (s Sweeper) files(_ context.Context, o ownership) (found []Thing, err error
 		return nil, err
 	}
 	for _, id := range images {
-		if o.images[id] {
+		if o.Images[id] || o.begun[id] {
 			continue
 		}
 		t := o.thing(Image, id, s.Layers.ImageDir(id))
@@ -192,8 +186,8 @@ func (s Sweeper) files(_ context.Context, o ownership) (found []Thing, err error
 	return found, err
 }
 
-func (s Sweeper) templates(_ context.Context, o ownership) (found []Thing, err error) {
-	bases, err := s.Templates.OldBases(func(id string) bool { return o.templates[id] })
+func (s Sweeper) templates(_ context.Context, o Owned) (found []Thing, err error) {
+	bases, err := s.Templates.OldBases(func(id string) bool { return o.Templates[id] })
 	for _, id := range bases {
 		t := o.thing(Template, id, s.Templates.Dir(id))
 		t.Why, t.Stranger = "it is not finished, or a newer one took its place and no sandbox uses it", false
@@ -202,7 +196,7 @@ func (s Sweeper) templates(_ context.Context, o ownership) (found []Thing, err e
 	if err != nil {
 		return nil, err
 	}
-	images, err := s.Templates.Garbage(func(id string) bool { return o.templates[id] })
+	images, err := s.Templates.Garbage(func(id string) bool { return o.Templates[id] })
 	for _, g := range images {
 		t := o.thing(OfImage, g.ID, g.Path)
 		t.Why, t.Stranger = g.Why, g.Fresh
@@ -213,11 +207,11 @@ func (s Sweeper) templates(_ context.Context, o ownership) (found []Thing, err e
 
 // volumes keeps what no record names and has files in it: they are worth more
 // than the record, which may come back. What has none is worth nothing.
-func (s Sweeper) volumes(_ context.Context, o ownership) (found []Thing, err error) {
+func (s Sweeper) volumes(_ context.Context, o Owned) (found []Thing, err error) {
 	names, err := s.Volumes.Names()
 	for _, name := range names {
 		id, discarded := strings.CutSuffix(name, volume.Discarded)
-		if o.volumes[id] {
+		if o.Volumes[id] {
 			continue
 		}
 		t := o.thing(Volume, name, s.Volumes.Dir(name))
@@ -236,7 +230,7 @@ func (s Sweeper) volumes(_ context.Context, o ownership) (found []Thing, err err
 
 // builds finds the programs that no memory image needs any more. What runs has
 // its program open.
-func (s Sweeper) builds(_ context.Context, o ownership) (found []Thing, err error) {
+func (s Sweeper) builds(_ context.Context, o Owned) (found []Thing, err error) {
 	if s.Builds == nil {
 		return nil, nil
 	}
@@ -248,7 +242,7 @@ func (s Sweeper) builds(_ context.Context, o ownership) (found []Thing, err erro
 	for _, name := range names {
 		unneeded[name] = true
 	}
-	for id := range o.images {
+	for _, id := range slices.Concat(slices.Collect(maps.Keys(o.Images)), slices.Collect(maps.Keys(o.begun))) {
 		if len(unneeded) == 0 {
 			return nil, nil
 		}
@@ -298,37 +292,47 @@ func (s Sweeper) Remove(ctx context.Context, t Thing) error {
 	panic(fmt.Sprintf("internal error: sweep: kind %q", t.Kind))
 }
 
-// ownership is what records refer to.
-type ownership struct {
-	runtimes, layers, images, templates, volumes map[string]bool
-	sandboxes                                    map[string]lifecycle.State
+// Owned is what records refer to, by id.
+type Owned struct {
+	Layers, Images, Templates, Volumes map[string]bool
+
+	runtimes  map[string]bool // and the layers that they write to
+	begun     map[string]bool // images that may be there, or not
+	sandboxes map[string]lifecycle.State
 }
 
-func ownershipOf(records []store.Sandbox) ownership {
-	o := ownership{
-		runtimes: map[string]bool{}, layers: map[string]bool{}, images: map[string]bool{}, templates: map[string]bool{},
-		volumes:   map[string]bool{},
-		sandboxes: map[string]lifecycle.State{},
+// OwnedBy returns what records refer to.
+func OwnedBy(records Records) Owned {
+	o := Owned{
+		Layers: map[string]bool{}, Images: map[string]bool{}, Templates: map[string]bool{}, Volumes: map[string]bool{},
+		runtimes: map[string]bool{}, begun: map[string]bool{}, sandboxes: map[string]lifecycle.State{},
 	}
-	for _, sb := range records {
+	for _, sb := range records.Sandboxes {
 		o.add(sb)
+	}
+	for _, snap := range records.Snapshots {
+		o.Templates[snap.Config.Template] = true
+		o.addCheckpoint(snap.Checkpoint)
+	}
+	for _, v := range records.Volumes {
+		o.Volumes[v.ID] = true
 	}
 	return o
 }
 
-func (o *ownership) add(sb store.Sandbox) {
+func (o *Owned) add(sb store.Sandbox) {
 	rec := sb.Record
 	o.sandboxes[sb.ID] = rec.State
 	if rec.State == lifecycle.Terminated {
 		return // also while it is being released
 	}
-	o.templates[sb.Config.Template] = true
+	o.Templates[sb.Config.Template] = true
 	if rec.State == lifecycle.Running {
 		o.runtimes[RuntimeID(sb.ID, rec.Launch)] = true
 	}
 	if op := rec.Op; op != nil {
 		// Whoever finishes the operation decides what becomes of it.
-		o.images[op.ID] = true
+		o.begun[op.ID] = true
 		if op.Restore != nil {
 			o.addCheckpoint(op.Restore.Checkpoint)
 		}
@@ -341,17 +345,17 @@ func (o *ownership) add(sb store.Sandbox) {
 	}
 }
 
-func (o *ownership) addCheckpoint(cp lifecycle.Checkpoint) {
+func (o *Owned) addCheckpoint(cp lifecycle.Checkpoint) {
 	if cp.Mode != lifecycle.Filesystem { // which is called like an image that is not its own
-		o.images[cp.ID] = true
+		o.Images[cp.ID] = true
 	}
 	for _, id := range cp.Stack {
-		o.layers[id] = true
+		o.Layers[id] = true
 	}
 }
 
 // thing says of a runtime or layer why nobody owns it.
-func (o *ownership) thing(kind Kind, id, path string) Thing {
+func (o *Owned) thing(kind Kind, id, path string) Thing {
 	t := Thing{Kind: kind, ID: id, Path: path}
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) == nil {
