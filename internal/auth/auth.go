@@ -17,12 +17,14 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"net/http"
 	"regexp"
 	"slices"
@@ -60,7 +62,7 @@ type Store interface {
 	AddKey(ctx context.Context, k store.Key) error
 	Keys(ctx context.Context) ([]store.Key, error)
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
-	UpdateKey(ctx context.Context, k store.Key) error
+	UpdateKey(ctx context.Context, id string, c store.KeyChange) error
 	RemoveKey(ctx context.Context, id string) error
 }
 
@@ -84,13 +86,14 @@ type Keys struct {
 
 // entry is a stored key.
 type entry struct {
-	store.Key                        // as it was stored first; never changed, but for its name
-	name      atomic.Pointer[string] // that it has now
-	used      atomic.Int64           // when it was last used, in Unix seconds; 0 for never
-	calls     *rate.Limiter          // counts them
-	noted     int64                  // of used, what the store has; guarded by Keys.changes
-	life      context.Context        // ends when the key is revoked
-	revoke    context.CancelFunc     // ends life
+	store.Key                                 // as it was stored first; never changed, but for its name and limits
+	name      atomic.Pointer[string]          // that it has now
+	limits    atomic.Pointer[store.KeyLimits] // that it has now
+	used      atomic.Int64                    // when it was last used, in Unix seconds; 0 for never
+	calls     *rate.Limiter                   // counts them
+	noted     int64                           // of used, what the store has; guarded by Keys.changes
+	life      context.Context                 // ends when the key is revoked
+	revoke    context.CancelFunc              // ends life
 }
 
 // loan is a key in other hands than its holder's.
@@ -100,8 +103,10 @@ type loan struct {
 }
 
 func (k *Keys) newEntry(key store.Key) *entry {
-	e := &entry{Key: key, calls: k.limiter()}
+	e := &entry{Key: key, calls: rate.NewLimiter(rate.Inf, math.MaxInt)}
 	e.name.Store(&key.Name)
+	e.limits.Store(&key.Limits)
+	k.bound(e)
 	if !key.LastUsedAt.IsZero() {
 		e.noted = key.LastUsedAt.Unix()
 		e.used.Store(e.noted)
@@ -112,17 +117,17 @@ func (k *Keys) newEntry(key store.Key) *entry {
 
 // current returns the key with its last use.
 func (e *entry) current() store.Key {
-	k := e.named()
+	k := e.now()
 	if used := e.used.Load(); used > 0 {
 		k.LastUsedAt = time.Unix(used, 0).UTC()
 	}
 	return k
 }
 
-// named returns the key under the name that it has now.
-func (e *entry) named() store.Key {
+// now returns the key with the name and the limits that it has now.
+func (e *entry) now() store.Key {
 	k := e.Key
-	k.Name = *e.name.Load()
+	k.Name, k.Limits = *e.name.Load(), *e.limits.Load()
 	return k
 }
 
@@ -267,32 +272,44 @@ const CodeRate = "key_rate_exceeded"
 // as long.
 const rateSeconds = 10
 
-// SetRate bounds how many calls each key may make per second; 0 is no bound. It comes
-// before the first call.
+// SetRate bounds how many calls each key may make per second that has no limit of its
+// own; 0 is no bound. It comes before the first call.
 func (k *Keys) SetRate(perSecond int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.rate = perSecond
 	for _, e := range k.keys {
-		e.calls = k.limiter()
+		k.bound(e)
 	}
 }
 
-// limiter returns what counts the calls of one key.
-func (k *Keys) limiter() *rate.Limiter {
-	if k.rate == 0 {
-		return rate.NewLimiter(rate.Inf, 0)
+// bound has the calls of a key counted by the rate that holds for it now. What it has
+// called lately still counts.
+func (k *Keys) bound(e *entry) {
+	perSecond := cmp.Or(e.limits.Load().Rate, k.rate)
+	if perSecond == 0 {
+		e.calls.SetLimit(rate.Inf)
+		e.calls.SetBurst(math.MaxInt)
+		return
 	}
-	return rate.NewLimiter(rate.Limit(k.rate), k.rate*rateSeconds)
+	e.calls.SetLimit(rate.Limit(perSecond))
+	e.calls.SetBurst(perSecond * rateSeconds)
 }
 
 // Take counts a call of the key of an id, or returns an errdef.Exhausted.
 func (k *Keys) Take(id string) error {
-	if e := k.byID(id); e != nil && !e.calls.Allow() {
-		return errdef.New(errdef.Exhausted, CodeRate, "API key %s makes more than %d calls per second", id, k.rate).
-			WithRemedy("wait a second, then try again; an operator allows more with --max-key-rate")
+	e := k.byID(id)
+	if e == nil || e.calls.Allow() {
+		return nil
 	}
-	return nil
+	if own := e.limits.Load().Rate; own > 0 {
+		return errdef.New(errdef.Exhausted, CodeRate, "API key %s makes more than %d calls per second, its own limit", id, own).
+			WithRemedy("wait a second, then try again; an admin allows it more with drowse keys limit %s --max-rate N", id).
+			With("limit", "maxRate").With("allowed", own).With("key", id)
+	}
+	return errdef.New(errdef.Exhausted, CodeRate, "API key %s makes more than %d calls per second, the server's limit for each key", id, k.rate).
+		WithRemedy("wait a second, then try again; an admin allows this key more with drowse keys limit %s --max-rate N, and an operator every key with drowse serve --max-key-rate", id).
+		With("limit", "max-key-rate").With("allowed", k.rate).With("key", id)
 }
 
 // Refused returns how often Check has refused a text that is not empty.
@@ -339,7 +356,7 @@ func (e *entry) use() (store.Key, error) {
 	if seconds := now.Unix(); e.used.Load() != seconds {
 		e.used.Store(seconds)
 	}
-	return e.named(), nil
+	return e.now(), nil
 }
 
 // find looks at every key, so that the time taken says nothing about them. It

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -72,17 +73,20 @@ func (m *memory) fail(err error) {
 	m.err = err
 }
 
-func (m *memory) UpdateKey(_ context.Context, k store.Key) error {
+func (m *memory) UpdateKey(_ context.Context, id string, c store.KeyChange) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err != nil {
 		return m.err
 	}
-	i := slices.IndexFunc(m.keys, func(have store.Key) bool { return have.ID == k.ID })
-	if k.Name != "" {
-		m.keys[i].Name = k.Name
-	} else {
-		m.keys[i].Hash, m.keys[i].Prefix, m.keys[i].Suffix = k.Hash, k.Prefix, k.Suffix
+	i := slices.IndexFunc(m.keys, func(have store.Key) bool { return have.ID == id })
+	at := &m.keys[i]
+	at.Name = cmp.Or(c.Name, at.Name)
+	if c.Hash != [32]byte{} {
+		at.Hash, at.Prefix, at.Suffix = c.Hash, c.Prefix, c.Suffix
+	}
+	if c.Limits != nil {
+		at.Limits = *c.Limits
 	}
 	return nil
 }

@@ -26,17 +26,32 @@ const maxName = 100
 
 // check refuses what no key can be.
 func (r Request) check() error {
-	if r.Name == "" || len(r.Name) > maxName || !utf8.ValidString(r.Name) || !isPrintable(r.Name) {
-		return errdef.New(errdef.Invalid, "key_invalid", "the name of a key must have 1 to %d bytes of text in one line", maxName).
-			WithRemedy("say what or whom it is for")
+	if err := checkName(r.Name); err != nil {
+		return err
 	}
 	if _, known := granted[r.Role]; !known {
 		return errdef.New(errdef.Invalid, "key_invalid", "%.40q is not a role of a key", r.Role).
 			WithRemedy("use admin, full, own or read")
 	}
-	if r.For < 0 || r.Limits.Running < 0 || r.Limits.Sandboxes < 0 || r.Limits.MemoryMiB < 0 || r.Limits.DiskMiB < 0 {
-		return errdef.New(errdef.Invalid, "key_invalid", "the limits and the expiry of a key cannot be negative").
-			WithRemedy("leave out what shall have no limit")
+	if r.For < 0 {
+		return errdef.New(errdef.Invalid, "key_invalid", "the expiry of a key cannot be negative").
+			WithRemedy("leave it out for a key that does not expire")
+	}
+	return checkLimits(r.Limits)
+}
+
+func checkName(name string) error {
+	if name == "" || len(name) > maxName || !utf8.ValidString(name) || !isPrintable(name) {
+		return errdef.New(errdef.Invalid, "key_invalid", "the name of a key must have 1 to %d bytes of text in one line", maxName).
+			WithRemedy("say what or whom it is for")
+	}
+	return nil
+}
+
+func checkLimits(l store.KeyLimits) error {
+	if min(l.Running, l.Sandboxes, l.MemoryMiB, l.DiskMiB, l.Rate) < 0 {
+		return errdef.New(errdef.Invalid, "key_invalid", "the limits of a key cannot be negative").
+			WithRemedy("use 0 for no limit")
 	}
 	return nil
 }
@@ -75,10 +90,19 @@ func (k *Keys) List() []store.Key {
 	return list
 }
 
-// Rename gives a key another name. What goes on in its name goes on.
-func (k *Keys) Rename(ctx context.Context, id, name string) (store.Key, error) {
-	if err := (Request{Name: name, Role: store.RoleFull}).check(); err != nil {
-		return store.Key{}, err
+// Change is what is to change of a key. What is nil stays.
+type Change struct {
+	Name   *string
+	Limits func(*store.KeyLimits) // changes those that the key has
+}
+
+// Change changes a key. What goes on in its name goes on, and new limits hold from the
+// next call, start and wake on.
+func (k *Keys) Change(ctx context.Context, id string, c Change) (store.Key, error) {
+	if c.Name != nil {
+		if err := checkName(*c.Name); err != nil {
+			return store.Key{}, err
+		}
 	}
 	k.changes.Lock()
 	defer k.changes.Unlock()
@@ -86,16 +110,34 @@ func (k *Keys) Rename(ctx context.Context, id, name string) (store.Key, error) {
 	if e == nil {
 		return store.Key{}, unknownKey(id)
 	}
-	if err := k.store.UpdateKey(ctx, store.Key{ID: id, Name: name}); err != nil {
+	limits := *e.limits.Load()
+	if c.Limits != nil {
+		c.Limits(&limits)
+	}
+	if err := checkLimits(limits); err != nil {
 		return store.Key{}, err
 	}
-	e.name.Store(&name)
+	// Without a change of the name, the store must not judge it: older servers let keys
+	// have the same name.
+	next := store.KeyChange{Limits: &limits}
+	if c.Name != nil {
+		next.Name = *c.Name
+	}
+	if err := k.store.UpdateKey(ctx, id, next); err != nil {
+		return store.Key{}, err
+	}
+	if c.Name != nil {
+		e.name.Store(c.Name)
+	}
+	e.limits.Store(&limits)
+	k.bound(e)
 	return e.current(), nil
 }
 
 // Rotate gives a key another text, of the caller's choice or a new one: id, role,
 // limits and sandboxes stay. What was opened with the text before ends, which is
-// worthless when Rotate returns; what the key was given for others stays good.
+// worthless when Rotate returns; what the key was given for others stays good. It has
+// no more calls left than before.
 func (k *Keys) Rotate(ctx context.Context, id, text string) (store.Key, string, error) {
 	if text == "" {
 		text = newText()
@@ -113,7 +155,7 @@ func (k *Keys) Rotate(ctx context.Context, id, text string) (store.Key, string, 
 	}
 	next := keys[i].current()
 	next.Hash, next.Prefix, next.Suffix = parts(text)
-	if err := k.store.UpdateKey(ctx, store.Key{ID: id, Hash: next.Hash, Prefix: next.Prefix, Suffix: next.Suffix}); err != nil {
+	if err := k.store.UpdateKey(ctx, id, store.KeyChange{Hash: next.Hash, Prefix: next.Prefix, Suffix: next.Suffix}); err != nil {
 		return store.Key{}, "", err
 	}
 	keys[i].revoke()
@@ -121,6 +163,7 @@ func (k *Keys) Rotate(ctx context.Context, id, text string) (store.Key, string, 
 	defer k.mu.Unlock()
 	k.keys = slices.Clone(keys)
 	k.keys[i] = k.newEntry(next)
+	k.keys[i].calls = keys[i].calls
 	return next, text, nil
 }
 
@@ -168,7 +211,7 @@ func (e *entry) lasting() bool { return e.Role == store.RoleAdmin && e.ExpiresAt
 // bounded for a key that there is not, or no more.
 func (k *Keys) Limits(id string) store.KeyLimits {
 	if e := k.byID(id); e != nil {
-		return e.Key.Limits
+		return *e.limits.Load()
 	}
 	return store.KeyLimits{}
 }

@@ -65,7 +65,7 @@ var dialects = []*dialect{
 			"POST /v1/sandboxes/{id}/fork":                       {`{}`},
 			"POST /v1/imports":                                   {`no bundle`},
 			"POST /v1/keys":                                      {`{"name":"new"}`},
-			"PATCH /v1/keys/{keyId}":                             {`{"name":"new"}`},
+			"PATCH /v1/keys/{keyId}":                             {`{"name":"new"}`, `{"maxRate":5}`},
 			"POST /v1/keys/{keyId}/rotate":                       {`{}`},
 			"POST /v1/ssh-keys":                                  {`{"publicKey":"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPu4Wk/k3E7S5MrpnAX/vW7U2XRJpjdtx1FTYmvlXeCV"}`},
 			"PUT /v1/secrets/{secret}":                           {`{"hosts":["api.example.com"],"value":"another-long-value"}`},

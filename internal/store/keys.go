@@ -35,13 +35,22 @@ const (
 	RoleRead  Role = "read"  // to look at sandboxes from outside
 )
 
-// KeyLimits bound what the sandboxes that a key has made take together. Zero is
-// no bound.
+// KeyLimits bound what the sandboxes that a key has made take together, and the calls
+// that it makes. Zero is no bound.
 type KeyLimits struct {
 	Running   int `json:"running"`   // how many run at once
 	Sandboxes int `json:"sandboxes"` // how many there are, asleep or not
 	MemoryMiB int `json:"memoryMiB"` // the memory limits of those that run, added up
 	DiskMiB   int `json:"diskMiB"`   // the limits on disk of all of them, added up
+	Rate      int `json:"rate"`      // calls of the API per second; zero is what the server allows every key
+}
+
+// KeyChange is what is to change of a key. What is zero stays.
+type KeyChange struct {
+	Name           string
+	Hash           [32]byte // with Prefix and Suffix
+	Prefix, Suffix string
+	Limits         *KeyLimits
 }
 
 // AddKey implements [Store].
@@ -52,11 +61,11 @@ func (s *SQLite) AddKey(ctx context.Context, k Key) error {
 		}
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO keys (id, name, hash, prefix, suffix, created_at,
-				role, max_running, max_sandboxes, max_memory, max_disk, expires_at, last_used_at)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+				role, max_running, max_sandboxes, max_memory, max_disk, max_rate, expires_at, last_used_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO NOTHING`,
 			k.ID, k.Name, k.Hash[:], k.Prefix, k.Suffix, stamp(k.CreatedAt),
-			string(k.Role), k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB, stampOrNull(k.ExpiresAt), stampOrNull(k.LastUsedAt))
+			string(k.Role), k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB, k.Limits.Rate, stampOrNull(k.ExpiresAt), stampOrNull(k.LastUsedAt))
 		if err != nil {
 			return err
 		}
@@ -92,7 +101,7 @@ func NameOfKeyTaken(id, name string) error {
 func (s *SQLite) Keys(ctx context.Context) ([]Key, error) {
 	keys, err := collect(ctx, s.reader, scanKey, `
 		SELECT id, name, hash, prefix, suffix, created_at,
-			role, max_running, max_sandboxes, max_memory, max_disk, expires_at, last_used_at
+			role, max_running, max_sandboxes, max_memory, max_disk, max_rate, expires_at, last_used_at
 		FROM keys ORDER BY created_at, rowid`)
 	return keys, s.explain(err, "read keys")
 }
@@ -111,37 +120,45 @@ func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 }
 
 // UpdateKey implements [Store].
-func (s *SQLite) UpdateKey(ctx context.Context, k Key) error {
+func (s *SQLite) UpdateKey(ctx context.Context, id string, c KeyChange) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		if k.Name != "" {
-			if err := freeName(ctx, tx, k.ID, k.Name); err != nil {
+		if c.Name != "" {
+			if err := freeName(ctx, tx, id, c.Name); err != nil {
 				return err
 			}
 		}
 		var hash, prefix, suffix any // NULL for what stays
-		if k.Hash != [32]byte{} {
+		if c.Hash != [32]byte{} {
 			var taken bool
-			if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM keys WHERE hash = ?)`, k.Hash[:]).Scan(&taken); err != nil {
+			if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM keys WHERE hash = ?)`, c.Hash[:]).Scan(&taken); err != nil {
 				return err
 			}
 			if taken {
 				return errdef.New(errdef.Exists, "key_exists", "an API key with the same text is there already")
 			}
-			hash, prefix, suffix = k.Hash[:], k.Prefix, k.Suffix
+			hash, prefix, suffix = c.Hash[:], c.Prefix, c.Suffix
+		}
+		if l := c.Limits; l != nil {
+			_, err := tx.ExecContext(ctx, `
+				UPDATE keys SET max_running = ?, max_sandboxes = ?, max_memory = ?, max_disk = ?, max_rate = ?
+				WHERE id = ?`, l.Running, l.Sandboxes, l.MemoryMiB, l.DiskMiB, l.Rate, id)
+			if err != nil {
+				return err
+			}
 		}
 		result, err := tx.ExecContext(ctx, `
 			UPDATE keys SET name = COALESCE(NULLIF(?, ''), name),
 				hash = COALESCE(?, hash), prefix = COALESCE(?, prefix), suffix = COALESCE(?, suffix)
-			WHERE id = ?`, k.Name, hash, prefix, suffix, k.ID)
+			WHERE id = ?`, c.Name, hash, prefix, suffix, id)
 		if err != nil {
 			return err
 		}
 		if changed, err := result.RowsAffected(); err != nil || changed == 1 {
 			return err
 		}
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", k.ID)
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
 	})
-	return s.explain(err, "change key %s", k.ID)
+	return s.explain(err, "change key %s", id)
 }
 
 // RemoveKey implements [Store].
@@ -178,7 +195,7 @@ func scanKey(rows *sql.Rows) (Key, error) {
 		expires, used sql.NullString
 	)
 	err := rows.Scan(&k.ID, &k.Name, &hash, &k.Prefix, &k.Suffix, &created,
-		&k.Role, &k.Limits.Running, &k.Limits.Sandboxes, &k.Limits.MemoryMiB, &k.Limits.DiskMiB, &expires, &used)
+		&k.Role, &k.Limits.Running, &k.Limits.Sandboxes, &k.Limits.MemoryMiB, &k.Limits.DiskMiB, &k.Limits.Rate, &expires, &used)
 	if err != nil {
 		return Key{}, err
 	}

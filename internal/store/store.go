@@ -304,10 +304,9 @@ type Keys interface {
 	AddKey(ctx context.Context, k Key) error
 	// Keys returns all keys, oldest first.
 	Keys(ctx context.Context) ([]Key, error)
-	// UpdateKey gives the key of an id what k has of these: a name, and a hash with
-	// prefix and suffix. errdef.NotFound if there is no such key, errdef.Exists if
-	// another has the name or the hash.
-	UpdateKey(ctx context.Context, k Key) error
+	// UpdateKey changes the key of an id. errdef.NotFound if there is no such key,
+	// errdef.Exists if another has the name or the hash.
+	UpdateKey(ctx context.Context, id string, c KeyChange) error
 	// KeysUsed notes when keys were last used, by their ids. Unknown ones are
 	// passed over: they may have just been removed.
 	KeysUsed(ctx context.Context, at map[string]time.Time) error

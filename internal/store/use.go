@@ -79,22 +79,22 @@ func (l KeyLimits) Fit(key string, now, more Use) error {
 		{
 			"maxRunning", now.Running, more.Running, l.Running,
 			"the API key has reached its limit of %[3]d running sandboxes: %[1]d run",
-			"pause or kill some, or use a key with a larger maxRunning",
+			"pause or kill some, or have an admin raise the maxRunning of the API key",
 		},
 		{
 			"maxSandboxes", now.Sandboxes, more.Sandboxes, l.Sandboxes,
 			"the API key has reached its limit of %[3]d sandboxes: it has %[1]d, those that sleep included",
-			"kill some, or use a key with a larger maxSandboxes",
+			"kill some, or have an admin raise the maxSandboxes of the API key",
 		},
 		{
 			"maxMemoryMiB", now.MemoryMiB, more.MemoryMiB, l.MemoryMiB,
 			"the sandbox needs %[2]d MiB of memory, and those of the API key that run have %[1]d MiB of the %[3]d MiB that they may have together",
-			"pause or kill some, ask for less memory, or use a key with a larger maxMemoryMiB",
+			"pause or kill some, ask for less memory, or have an admin raise the maxMemoryMiB of the API key",
 		},
 		{
 			"maxDiskMiB", now.DiskMiB, more.DiskMiB, l.DiskMiB,
 			"the sandbox may take %[2]d MiB of the disk, and those of the API key, asleep or not, and its snapshots have %[1]d MiB of the %[3]d MiB that they may have together",
-			"kill some, delete snapshots, ask for less (diskMiB), or use a key with a larger maxDiskMiB",
+			"kill some, delete snapshots, ask for less (diskMiB), or have an admin raise the maxDiskMiB of the API key",
 		},
 	} {
 		if l.more > 0 && l.most > 0 && l.now+l.more > l.most {
@@ -124,7 +124,7 @@ func (l KeyLimits) FitSnapshot(key string, has, mib int, of Limits) error {
 	case has+mib > l.DiskMiB:
 		return errdef.New(errdef.Exhausted, "key_limit_reached",
 			"the snapshot may take %d MiB of the disk, and the sandboxes and snapshots of the API key have %d MiB of the %d MiB that they may have together", mib, has, l.DiskMiB).
-			WithRemedy("delete some snapshots, kill some sandboxes, or use a key with a larger maxDiskMiB").
+			WithRemedy("delete some snapshots, kill some sandboxes, or have an admin raise the maxDiskMiB of the API key").
 			With("limit", "maxDiskMiB").With("allowed", l.DiskMiB).With("used", has).With("requested", mib).With("key", key)
 	}
 	return nil

@@ -75,6 +75,7 @@ var (
 	AsPorts      = Form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, MapOf(OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
 	AsPort       = Form{"an integer from 1 to 65535", Schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
 	AsCount      = Form{"an integer from 1", Schema{"type": "integer", "minimum": 1}, readCount}
+	AsLimit      = Form{"an integer from 0", Schema{"type": "integer", "minimum": 0}, readLimit}
 	AsCPUs       = Form{"a number above 0, to the hundredth", Schema{"type": "number", "exclusiveMinimum": 0}, readCPUs}
 	AsRole       = Form{`"admin", "full", "own" or "read"`, OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
 	AsPath       = Form{"a path that begins with a slash", Schema{"type": "string"}, readPath}
@@ -136,6 +137,15 @@ func readCount(path string, raw []byte) (any, error) {
 	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 32)
 	if err != nil || n < 1 {
 		return nil, wrongKind(path, "an integer from 1", raw)
+	}
+	return int(n), nil
+}
+
+// readLimit reads a bound that can be taken away.
+func readLimit(path string, raw []byte) (any, error) {
+	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 32)
+	if err != nil || n < 0 {
+		return nil, wrongKind(path, "an integer from 0", raw)
 	}
 	return int(n), nil
 }

@@ -21,7 +21,7 @@ type keyView struct {
 	CreatedAt  httpapi.Timestamp  `json:"createdAt"`
 	ExpiresAt  *httpapi.Timestamp `json:"expiresAt" doc:"Null for never."`
 	LastUsedAt *httpapi.Timestamp `json:"lastUsedAt" doc:"Null for never. After a crash of the server it may be some minutes too early."`
-	Limits     keyLimitsView      `json:"limits" doc:"Limits of the key's sandboxes together."`
+	Limits     keyLimitsView      `json:"limits" doc:"Limits of the key's sandboxes together, and of its calls."`
 	Use        keyUseView         `json:"use" doc:"Current use."`
 	Cost       keyCostView        `json:"cost" doc:"What the key's sandboxes and requests cost the server."`
 	Key        string             `json:"key,omitempty" doc:"The key's text; only in the answer that creates or rotates it."`
@@ -32,6 +32,7 @@ type keyLimitsView struct {
 	MaxSandboxes int `json:"maxSandboxes" doc:"How many there may be, paused ones included; 0 for no limit."`
 	MaxMemoryMiB int `json:"maxMemoryMiB" doc:"Sum of the memory limits of running sandboxes; 0 for no limit."`
 	MaxDiskMiB   int `json:"maxDiskMiB" doc:"Sum of all disk limits, paused sandboxes included; 0 for no limit."`
+	MaxRate      int `json:"maxRate" doc:"How many calls of the API per second; 0 for the server's --max-key-rate."`
 }
 
 type keyUseView struct {
@@ -65,7 +66,7 @@ func viewKey(k store.Key, use store.Use, costs cost.Cost) keyView {
 	return keyView{
 		ID: k.ID, Name: k.Name, Role: k.Role, Mask: k.Prefix + "…" + k.Suffix,
 		CreatedAt: httpapi.Timestamp(k.CreatedAt), ExpiresAt: timeOrNull(k.ExpiresAt), LastUsedAt: timeOrNull(k.LastUsedAt),
-		Limits: keyLimitsView{k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB}, Use: keyUseView(use), Cost: viewCost(costs),
+		Limits: keyLimitsView{k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB, k.Limits.Rate}, Use: keyUseView(use), Cost: viewCost(costs),
 	}
 }
 
@@ -112,14 +113,19 @@ func keyRequest(words map[string]body.Said) auth.Request {
 	if w, given := words["expiresInSeconds"]; given {
 		req.For = w.Value.(time.Duration)
 	}
+	limitKey(&req.Limits, words)
+	return req
+}
+
+// limitKey sets those limits of a key that are given.
+func limitKey(l *store.KeyLimits, words map[string]body.Said) {
 	for name, limit := range map[string]*int{
-		"maxRunning": &req.Limits.Running, "maxSandboxes": &req.Limits.Sandboxes, "maxMemoryMiB": &req.Limits.MemoryMiB, "maxDiskMiB": &req.Limits.DiskMiB,
+		"maxRunning": &l.Running, "maxSandboxes": &l.Sandboxes, "maxMemoryMiB": &l.MemoryMiB, "maxDiskMiB": &l.DiskMiB, "maxRate": &l.Rate,
 	} {
 		if w, given := words[name]; given {
 			*limit = w.Value.(int)
 		}
 	}
-	return req
 }
 
 func (s *server) keys(*call) (reply, error) {
@@ -130,12 +136,16 @@ func (s *server) keys(*call) (reply, error) {
 	return ok(v)
 }
 
-func renameKey(s *server, c *call) (reply, error) {
-	k, err := s.Keys.Rename(c.r.Context(), c.params[keyParam], c.words["name"].Value.(string))
+func changeKey(s *server, c *call) (reply, error) {
+	change := auth.Change{Limits: func(l *store.KeyLimits) { limitKey(l, c.words) }}
+	if w, given := c.words["name"]; given {
+		change.Name = new(w.Value.(string))
+	}
+	k, err := s.Keys.Change(c.r.Context(), c.params[keyParam], change)
 	if err != nil {
 		return reply{}, err
 	}
-	s.Log.Info("API key renamed", "key", k.ID, "name", k.Name, "actor", c.actor)
+	s.Log.Info("API key changed", "key", k.ID, "name", k.Name, "limits", k.Limits, "actor", c.actor)
 	return ok(viewKey(k, s.Sandboxes.KeyUse(k.ID), s.Sandboxes.KeyCosts()[k.ID]))
 }
 

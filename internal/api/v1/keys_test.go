@@ -42,7 +42,7 @@ func (w *world) doAs(key, method, target, body string) answer {
 func TestKeys(t *testing.T) {
 	w, admin := newKeyWorld(t)
 	made := w.doAs(admin, "POST", "/v1/keys",
-		`{"name":"build machine","role":"own","expiresIn":3600,"maxRunning":2,"limits":{"max_sandboxes":5},"maxMemoryMiB":4096,"maxDiskMiB":50000}`).Is(http.StatusCreated)
+		`{"name":"build machine","role":"own","expiresIn":3600,"maxRunning":2,"limits":{"max_sandboxes":5},"maxMemoryMiB":4096,"maxDiskMiB":50000,"max_rate":9}`).Is(http.StatusCreated)
 	o := made.Object()
 	text, id := o["key"].(string), o["id"].(string)
 	if !regexp.MustCompile(`^e2b_[0-9a-f]{40}$`).MatchString(text) {
@@ -55,7 +55,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("made %v", o)
 	}
 	limits := o["limits"].(map[string]any)
-	if limits["maxRunning"] != 2.0 || limits["maxSandboxes"] != 5.0 || limits["maxMemoryMiB"] != 4096.0 || limits["maxDiskMiB"] != 50000.0 {
+	if limits["maxRunning"] != 2.0 || limits["maxSandboxes"] != 5.0 || limits["maxMemoryMiB"] != 4096.0 || limits["maxDiskMiB"] != 50000.0 || limits["maxRate"] != 9.0 {
 		t.Errorf("limits %v", limits)
 	}
 	created, _ := time.Parse(time.RFC3339, o["createdAt"].(string))
@@ -105,8 +105,41 @@ func TestKeyDefaults(t *testing.T) {
 	w, admin := newKeyWorld(t)
 	o := w.doAs(admin, "POST", "/v1/keys", `{"name":"x"}`).Is(http.StatusCreated).Object()
 	limits := o["limits"].(map[string]any)
-	if o["role"] != "full" || o["expiresAt"] != nil || limits["maxRunning"] != 0.0 || limits["maxSandboxes"] != 0.0 || limits["maxMemoryMiB"] != 0.0 || limits["maxDiskMiB"] != 0.0 {
+	if o["role"] != "full" || o["expiresAt"] != nil || limits["maxRunning"] != 0.0 || limits["maxSandboxes"] != 0.0 || limits["maxMemoryMiB"] != 0.0 || limits["maxDiskMiB"] != 0.0 || limits["maxRate"] != 0.0 {
 		t.Errorf("made %v", o)
+	}
+}
+
+// TestKeyIsChanged: what is given changes, at once, and all else stays.
+func TestKeyIsChanged(t *testing.T) {
+	w, admin := newKeyWorld(t)
+	made := w.doAs(admin, "POST", "/v1/keys", `{"name":"one","role":"own","maxRunning":1,"maxRate":1}`).Is(http.StatusCreated).Object()
+	text, at := made["key"].(string), "/v1/keys/"+made["id"].(string)
+	calls := func(n int) (last answer) {
+		for range n {
+			last = w.doAs(text, "GET", base, "")
+		}
+		return last
+	}
+	change := func(body string) map[string]any {
+		t.Helper()
+		return w.doAs(admin, "PATCH", at, body).Is(http.StatusOK).Object()
+	}
+	calls(100).fails(http.StatusTooManyRequests, auth.CodeRate, "its own limit")
+	if o := change(`{"maxRate":0,"limits":{"max_memory_mib":512}}`); o["name"] != "one" || o["limits"].(map[string]any)["maxRate"] != 0.0 || o["limits"].(map[string]any)["maxRunning"] != 1.0 {
+		t.Errorf("it is %v", o)
+	}
+	calls(100).Is(http.StatusOK)
+	o := change(`{"maxRunning":0,"maxMemoryMiB":0,"name":"two"}`)
+	if limits := o["limits"].(map[string]any); o["name"] != "two" || limits["maxRunning"] != 0.0 || limits["maxMemoryMiB"] != 0.0 || o["key"] != nil {
+		t.Errorf("it is %v", o)
+	}
+	for body, code := range map[string]string{`{"maxRate":-1}`: "invalid_request", `{"maxRate":1.5}`: "invalid_request", `{"role":"admin"}`: "unknown_field", `{"name":""}`: "key_invalid", `{"maxRunning":null}`: "invalid_request", `{"name":null}`: "invalid_request"} {
+		w.doAs(admin, "PATCH", at, body).fails(http.StatusBadRequest, code, "")
+	}
+	w.doAs(text, "PATCH", at, `{"maxRate":9}`).fails(http.StatusForbidden, "role_insufficient", "role")
+	if all := list(w.doAs(admin, "GET", "/v1/keys", "").Object()["keys"]); all[1]["name"] != "two" {
+		t.Errorf("listed %v", all[1])
 	}
 }
 
@@ -122,6 +155,8 @@ func TestKeyRefusals(t *testing.T) {
 		`{"name":"a","expiresIn":0}`:          {"timeout_invalid", `"expiresIn" is 0`},
 		`{"name":"a","maxRunning":0}`:         {"invalid_request", `"maxRunning"`},
 		`{"name":"a","maxRunning":-1}`:        {"invalid_request", `"maxRunning"`},
+		`{"name":"a","maxRate":0}`:            {"invalid_request", `"maxRate"`},
+		`{"name":"a","maxRate":0.5}`:          {"invalid_request", `"maxRate"`},
 		`{"name":"a","maxMemoryMiB":"1g"}`:    {"invalid_request", `"maxMemoryMiB"`},
 		`{"name":"a","scope":"full"}`:         {"unknown_field", "scope"},
 		`{"name":"a","limits":{"disk":1}}`:    {"unknown_field", "disk"},

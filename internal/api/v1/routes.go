@@ -93,6 +93,7 @@ const (
 	imageDownload content = "image download" // the answer is an image layout
 
 	settings content = "settings" // the body may name what cannot be changed, to be told so
+	changes  content = "changes"  // what the body does not name stays, and nothing in it is null
 )
 
 // reads says what a route reads of a request.
@@ -104,6 +105,8 @@ func (r *route) reads() dialect.Reads {
 		return dialect.Raw(r.parameters()...)
 	case r.carries == settings:
 		return dialect.Reads{Body: body.Options, Nulls: body.NullIsRefused}
+	case r.carries == changes:
+		return dialect.Reads{Body: r.body, Nulls: body.NullIsRefused}
 	}
 	return dialect.Takes(r.body, r.parameters()...)
 }
@@ -259,7 +262,7 @@ func routes() []route {
 
 		{post, "/v1/keys", manage, none, (*server).createKey, "createKey", "Create an API key. Its text is in this answer only.", keyBody, nil, http.StatusCreated, keyView{}, jsonOnly},
 		{get, "/v1/keys", manage, none, (*server).keys, "listKeys", "List API keys, oldest first, expired ones included.", nil, nil, http.StatusOK, keysView{}, jsonOnly},
-		{patch, "/v1/keys/{" + keyParam + "}", manage, none, renameKey, "patchKey", "Rename an API key.", renameBody, nil, http.StatusOK, keyView{}, jsonOnly},
+		{patch, "/v1/keys/{" + keyParam + "}", manage, none, changeKey, "patchKey", "Rename an API key, or change its limits, which hold from the next call, start and wake on. What is not given stays.", keyChangeBody, nil, http.StatusOK, keyView{}, changes},
 		{post, "/v1/keys/{" + keyParam + "}/rotate", manage, none, rotateKey, "rotateKey", "Give an API key another text; self is the key of the call. Its id, role, limits and sandboxes stay. The old text is worthless at once, and what was opened with it ends.", rotateKeyBody, nil, http.StatusOK, keyView{}, jsonOnly},
 		{del, "/v1/keys/{" + keyParam + "}", manage, none, (*server).revokeKey, "revokeKey", "Revoke an API key at once. Its sandboxes are kept.", nil, nil, http.StatusNoContent, nil, jsonOnly},
 

@@ -123,13 +123,13 @@ type Accounts interface {
 	TrafficToken(id string) string
 }
 
-// Keys makes and revokes API keys, as [auth.Keys] does.
+// Keys makes, changes and revokes API keys, as [auth.Keys] does.
 type Keys interface {
 	// Create returns the key and its text, which is nowhere else.
 	Create(ctx context.Context, req auth.Request) (store.Key, string, error)
 	// List returns all keys, oldest first.
 	List() []store.Key
-	Rename(ctx context.Context, id, name string) (store.Key, error)
+	Change(ctx context.Context, id string, c auth.Change) (store.Key, error)
 	// Rotate returns the key and its new text: the one given, or one that is made.
 	Rotate(ctx context.Context, id, text string) (store.Key, string, error)
 	Revoke(ctx context.Context, id string) error

@@ -36,23 +36,15 @@ var (
 		{Name: "path", Doc: "The path that the link opens, with a query if needed (default: /). It is no restriction: the link gives access to the whole port.",
 			Spelled: []body.Spelled{body.AsPath.As("path")}},
 	}
-	keyBody = body.Vocabulary{
+	keyBody = append(body.Vocabulary{
 		{Name: "name", Doc: "Who or what the key is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
 		{Name: "role", Doc: "The role of the key (default: full).", Spelled: []body.Spelled{body.AsRole.As("role")}},
 		{Name: "expiresInSeconds", Doc: "How long the key is valid (default: for ever).",
 			Spelled: []body.Spelled{body.InSomeSeconds.As("expiresInSeconds expiresIn expires_in expires_in_seconds ttl")}},
-		{Name: "maxRunning", Doc: "How many of the key's sandboxes may run at once (default: no limit). A wake counts, whoever requests it.",
-			Spelled: []body.Spelled{body.AsCount.As("maxRunning max_running limits.maxRunning limits.max_running")}},
-		{Name: "maxSandboxes", Doc: "How many sandboxes the key may have, paused ones included (default: no limit).",
-			Spelled: []body.Spelled{body.AsCount.As("maxSandboxes max_sandboxes limits.maxSandboxes limits.max_sandboxes")}},
-		{Name: "maxMemoryMiB", Doc: "Sum of the memory limits of the key's running sandboxes (default: no limit).",
-			Spelled: []body.Spelled{body.AsCount.As("maxMemoryMiB max_memory_mib limits.maxMemoryMiB limits.max_memory_mib")}},
-		{Name: "maxDiskMiB", Doc: "Sum of the disk limits of the key's sandboxes, paused ones included (default: no limit). With it, a sandbox without a disk limit is rejected.",
-			Spelled: []body.Spelled{body.AsCount.As("maxDiskMiB max_disk_mib limits.maxDiskMiB limits.max_disk_mib")}},
-	}
-	renameBody = body.Vocabulary{
-		{Name: "name", Doc: "Who or what the key is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("name")}},
-	}
+	}, keyLimits(body.AsCount, " (default: no limit)", " (default: the server's --max-key-rate)")...)
+	keyChangeBody = append(body.Vocabulary{
+		{Name: "name", Doc: "Who or what the key is for.", Spelled: []body.Spelled{body.AsText.As("name")}},
+	}, keyLimits(body.AsLimit, "; 0 for no limit", "; 0 for the server's --max-key-rate")...)
 	rotateKeyBody = body.Vocabulary{
 		{Name: "key", Doc: "The new text: e2b_ and 32 to 128 lowercase hex digits (default: one is made).", Spelled: []body.Spelled{body.AsText.As("key")}},
 	}
@@ -108,3 +100,20 @@ var (
 	flatResumeBody     = append(body.Vocabulary{sandboxOption}, body.Options...)
 	flatSetTimeoutBody = body.Vocabulary{sandboxOption, deadlineOption}
 )
+
+// keyLimits are the limits of an API key in one form, with what is said of each that is
+// not given or taken away.
+func keyLimits(form body.Form, none, serverRate string) body.Vocabulary {
+	return body.Vocabulary{
+		{Name: "maxRunning", Doc: "How many of the key's sandboxes may run at once" + none + ". A wake counts, whoever requests it.",
+			Spelled: []body.Spelled{form.As("maxRunning max_running limits.maxRunning limits.max_running")}},
+		{Name: "maxSandboxes", Doc: "How many sandboxes the key may have, paused ones included" + none + ".",
+			Spelled: []body.Spelled{form.As("maxSandboxes max_sandboxes limits.maxSandboxes limits.max_sandboxes")}},
+		{Name: "maxMemoryMiB", Doc: "Sum of the memory limits of the key's running sandboxes" + none + ".",
+			Spelled: []body.Spelled{form.As("maxMemoryMiB max_memory_mib limits.maxMemoryMiB limits.max_memory_mib")}},
+		{Name: "maxDiskMiB", Doc: "Sum of the disk limits of the key's sandboxes, paused ones included" + none + ". With a limit, a sandbox without a disk limit is rejected.",
+			Spelled: []body.Spelled{form.As("maxDiskMiB max_disk_mib limits.maxDiskMiB limits.max_disk_mib")}},
+		{Name: "maxRate", Doc: "How many calls of the API the key may make per second, after a pause ten times as many at once" + serverRate + ".",
+			Spelled: []body.Spelled{form.As("maxRate max_rate limits.maxRate limits.max_rate")}},
+	}
+}

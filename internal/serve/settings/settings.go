@@ -70,7 +70,7 @@ type Server struct {
 	ACMECA        string // PEM file with authorities to trust for that URL; empty for this machine's
 	ACMEDNSHook   string // program that sets and removes DNS records; empty for none
 
-	MaxKeyRate           int           // calls of the API per second with one key; 0 for no bound
+	MaxKeyRate           int           // calls of the API per second with one key that has no limit of its own; 0 for no bound
 	MaxClientConnections int           // of one address; 0 for no bound
 	MaxSandboxRequests   int           // under way in one sandbox; 0 for no bound
 	IdleStream           time.Duration // how long nothing may pass; 0 for ever

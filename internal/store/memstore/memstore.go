@@ -414,27 +414,30 @@ func (s *Store) KeysUsed(_ context.Context, at map[string]time.Time) error {
 }
 
 // UpdateKey implements store.Store.
-func (s *Store) UpdateKey(_ context.Context, k store.Key) error {
+func (s *Store) UpdateKey(_ context.Context, id string, c store.KeyChange) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	rotated := k.Hash != [32]byte{}
-	if rotated && slices.ContainsFunc(s.d.keys, func(other store.Key) bool { return other.Hash == k.Hash }) {
+	rotated := c.Hash != [32]byte{}
+	if rotated && slices.ContainsFunc(s.d.keys, func(other store.Key) bool { return other.Hash == c.Hash }) {
 		return errdef.New(errdef.Exists, "key_exists", "an API key with the same text is there already")
 	}
-	i := slices.IndexFunc(s.d.keys, func(other store.Key) bool { return other.ID == k.ID })
+	i := slices.IndexFunc(s.d.keys, func(other store.Key) bool { return other.ID == id })
 	if i < 0 {
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", k.ID)
+		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
 	}
-	if k.Name != "" {
-		if err := freeName(s.d.keys, k.ID, k.Name); err != nil {
+	if c.Name != "" {
+		if err := freeName(s.d.keys, id, c.Name); err != nil {
 			return err
 		}
 	}
 	s.d.keys = slices.Clone(s.d.keys)
 	at := &s.d.keys[i]
-	at.Name = cmp.Or(k.Name, at.Name)
+	at.Name = cmp.Or(c.Name, at.Name)
 	if rotated {
-		at.Hash, at.Prefix, at.Suffix = k.Hash, k.Prefix, k.Suffix
+		at.Hash, at.Prefix, at.Suffix = c.Hash, c.Prefix, c.Suffix
+	}
+	if c.Limits != nil {
+		at.Limits = *c.Limits
 	}
 	return nil
 }

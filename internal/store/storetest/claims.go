@@ -171,7 +171,7 @@ func testIdempotencyKeys(t *testing.T, h harness) {
 }
 
 // testKeyLimits: what the sandboxes of a key take together stays within its limits,
-// whoever commits.
+// whoever commits, and within new ones once they are changed.
 func testKeyLimits(t *testing.T, h harness) {
 	asleep := func(sb store.Sandbox) store.Sandbox {
 		sb.Record.State = lifecycle.Paused
@@ -223,6 +223,16 @@ func testKeyLimits(t *testing.T, h harness) {
 		if err := s.Commit(t.Context(), of("last", limited.ID), nil); code(err) != map[bool]string{true: "key_limit_reached"}[c.sleep] {
 			t.Errorf("%s: where one has ended: %v", c.limit, err)
 		}
+		if err := s.UpdateKey(t.Context(), limited.ID, store.KeyChange{Limits: &store.KeyLimits{Rate: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		for w := range 4 {
+			commit(t, s, of(fmt.Sprint("unlimited", w), limited.ID))
+		}
+		if err := s.UpdateKey(t.Context(), limited.ID, store.KeyChange{Limits: &c.most}); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, s.Commit(t.Context(), of("above", limited.ID), nil), "key_limit_reached")
 	}
 	s := h.open(t)
 	limited := key(9, epoch)

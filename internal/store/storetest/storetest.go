@@ -545,23 +545,38 @@ func testUpdateKey(t *testing.T, h harness) {
 	changed.Name = "another name; with 'quotes'"
 	next := key(3, epoch)
 	changed.Hash, changed.Prefix, changed.Suffix = next.Hash, "e2b_ff", "ffff"
-	for _, update := range []store.Key{
-		{ID: changed.ID, Name: changed.Name},
-		{ID: changed.ID, Hash: changed.Hash, Prefix: changed.Prefix, Suffix: changed.Suffix},
+	changed.Limits = store.KeyLimits{Running: 1, Sandboxes: 2, MemoryMiB: 3, DiskMiB: 4, Rate: 5}
+	for _, update := range []store.KeyChange{
+		{Limits: &changed.Limits},
+		{Name: changed.Name},
+		{Hash: changed.Hash, Prefix: changed.Prefix, Suffix: changed.Suffix},
 	} {
-		if err := s.UpdateKey(t.Context(), update); err != nil {
+		if err := s.UpdateKey(t.Context(), changed.ID, update); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantClass(t, errdef.NotFound, func() error { return s.UpdateKey(t.Context(), store.Key{ID: "nobody", Name: "x"}) })
-	wantClass(t, errdef.Exists, func() error { return s.UpdateKey(t.Context(), store.Key{ID: other.ID, Hash: changed.Hash}) })
-	wantClass(t, errdef.Exists, func() error { return s.UpdateKey(t.Context(), store.Key{ID: changed.ID, Name: other.Name}) })
-	if err := s.UpdateKey(t.Context(), store.Key{ID: changed.ID, Name: changed.Name}); err != nil { // as it is called already
+	wantClass(t, errdef.NotFound, func() error {
+		return s.UpdateKey(t.Context(), "nobody", store.KeyChange{Name: "x", Limits: &store.KeyLimits{}})
+	})
+	wantClass(t, errdef.Exists, func() error {
+		return s.UpdateKey(t.Context(), other.ID, store.KeyChange{Hash: changed.Hash, Limits: &changed.Limits})
+	})
+	wantClass(t, errdef.Exists, func() error {
+		return s.UpdateKey(t.Context(), changed.ID, store.KeyChange{Name: other.Name, Limits: &store.KeyLimits{}})
+	})
+	if err := s.UpdateKey(t.Context(), changed.ID, store.KeyChange{Name: changed.Name}); err != nil { // as it is called already
 		t.Error(err)
 	}
 	s = h.reopen(t, s)
 	if got, want := keys(t, s), []store.Key{other, changed}; !slices.Equal(got, want) {
 		t.Errorf("Keys = %+v, want %+v", got, want)
+	}
+	changed.Limits = store.KeyLimits{}
+	if err := s.UpdateKey(t.Context(), changed.ID, store.KeyChange{Limits: &changed.Limits}); err != nil {
+		t.Error(err)
+	}
+	if got, want := keys(t, s), []store.Key{other, changed}; !slices.Equal(got, want) {
+		t.Errorf("without limits, Keys = %+v, want %+v", got, want)
 	}
 }
 
