@@ -41,6 +41,8 @@ type Volumes interface {
 type Keys interface {
 	// Current returns the key of an id as it is now, or an errdef.Unauthorized.
 	Current(id string) (store.Key, error)
+	// Take counts a call of the key of an id, or returns an errdef.Exhausted.
+	Take(id string) error
 }
 
 // Options are what a handler is made of.
@@ -125,6 +127,9 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 	if err == nil {
 		err = auth.Require(key, auth.Share)
 	}
+	if err == nil {
+		err = s.Keys.Take(key.ID)
+	}
 	if err != nil {
 		return reply{}, err
 	}
@@ -160,10 +165,14 @@ func (s *server) failed(r *http.Request, err error) httpapi.Response {
 	}
 	e := dialect.Tell(r, s.Log, err)
 	status := errdef.Status(e)
-	if e.Class == errdef.Exhausted && e.Code != "too_many_answers" {
+	header := dialect.Allowed(e)
+	switch {
+	case e.Code == auth.CodeRate:
+		header.Set("Retry-After", "1")
+	case e.Class == errdef.Exhausted && e.Code != "too_many_answers":
 		status = http.StatusInsufficientStorage
 	}
-	res, err := httpapi.Encode(status, dialect.Allowed(e), failure{e.Code, e.Error()})
+	res, err := httpapi.Encode(status, header, failure{e.Code, e.Error()})
 	if err != nil {
 		panic("internal error: volumecontent: an error that cannot be encoded: " + err.Error())
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -79,6 +80,16 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, v: &volumes{store: files, files: 2}, dir: files.Dir("v")}
 	w.http = New(Options{Volumes: w.v, Keys: apitest.Keyring{}, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	return w
+}
+
+// TestHasty: what a key was given of a volume is no way around its rate.
+func TestHasty(t *testing.T) {
+	w := newWorld(t)
+	w.http = New(Options{Volumes: w.v, Keys: apitest.Hasty{}, Log: slog.New(slog.DiscardHandler)})
+	rec := w.do("GET", "dir?path=/", "")
+	if o := w.is(http.StatusTooManyRequests, rec); o["code"] != auth.CodeRate || rec.Header().Get("Retry-After") != "1" {
+		t.Errorf("it is %v with %v", o, rec.Header())
+	}
 }
 
 func (w *world) send(method, target, token string, body io.Reader) *httptest.ResponseRecorder {
