@@ -27,13 +27,24 @@ type KeyOptions struct {
 	Limits KeyLimits
 }
 
-// KeyLimits bound what the sandboxes that a key has made take together. Zero is
-// no bound.
+// KeyLimits bound what the sandboxes that a key has made take together, and the calls
+// that it makes. Zero is no bound.
 type KeyLimits struct {
 	MaxRunning   int `json:"maxRunning"`   // how many run at once; a wake counts, whoever asks for it
 	MaxSandboxes int `json:"maxSandboxes"` // how many there are, those that sleep included
 	MaxMemoryMiB int `json:"maxMemoryMiB"` // the memory limits of those that run, added up
 	MaxDiskMiB   int `json:"maxDiskMiB"`   // the limits on disk of all of them, added up
+	MaxRate      int `json:"maxRate"`      // calls of the API per second; zero is what the server allows every key
+}
+
+// KeyLimitsChange is what becomes of the limits of a key; nil leaves one as it is, and
+// zero takes it away.
+type KeyLimitsChange struct {
+	MaxRunning   *int `json:"maxRunning,omitempty"`
+	MaxSandboxes *int `json:"maxSandboxes,omitempty"`
+	MaxMemoryMiB *int `json:"maxMemoryMiB,omitempty"`
+	MaxDiskMiB   *int `json:"maxDiskMiB,omitempty"`
+	MaxRate      *int `json:"maxRate,omitempty"`
 }
 
 // KeyUse is what the sandboxes that a key has made take together.
@@ -86,7 +97,8 @@ func (c *Client) CreateKey(ctx context.Context, o KeyOptions) (Key, error) {
 		All     int     `json:"maxSandboxes,omitempty"`
 		Memory  int     `json:"maxMemoryMiB,omitempty"`
 		Disk    int     `json:"maxDiskMiB,omitempty"`
-	}{o.Name, o.Role, seconds(o.For), o.Limits.MaxRunning, o.Limits.MaxSandboxes, o.Limits.MaxMemoryMiB, o.Limits.MaxDiskMiB}
+		Rate    int     `json:"maxRate,omitempty"`
+	}{o.Name, o.Role, seconds(o.For), o.Limits.MaxRunning, o.Limits.MaxSandboxes, o.Limits.MaxMemoryMiB, o.Limits.MaxDiskMiB, o.Limits.MaxRate}
 	var k Key
 	if err := c.call(ctx, http.MethodPost, keysPath, nil, in, &k); err != nil {
 		return Key{}, fmt.Errorf("make an API key: %w", err)
@@ -110,6 +122,16 @@ func RenameKey(ctx context.Context, c *Client, id, name string) (Key, error) {
 	var k Key
 	if err := c.call(ctx, http.MethodPatch, keysPath+"/"+url.PathEscape(id), nil, map[string]string{"name": name}, &k); err != nil {
 		return Key{}, fmt.Errorf("rename API key %s: %w", id, err)
+	}
+	return k, nil
+}
+
+// LimitKey changes limits of an API key. They hold from its next call, start and wake
+// on; what runs already stays. ErrNotFound: there is none of that id.
+func LimitKey(ctx context.Context, c *Client, id string, change KeyLimitsChange) (Key, error) {
+	var k Key
+	if err := c.call(ctx, http.MethodPatch, keysPath+"/"+url.PathEscape(id), nil, change, &k); err != nil {
+		return Key{}, fmt.Errorf("limit API key %s: %w", id, err)
 	}
 	return k, nil
 }

@@ -54,6 +54,7 @@ var named = map[string][]source{
 	"volumes rm":          {offerVolumes},
 	"secret rotate":       {offerSecrets},
 	"secret rm":           {offerSecrets},
+	"keys limit":          {offerKeys},
 	"keys rename":         {offerKeys},
 	"keys revoke":         {offerKeys},
 	"keys rotate":         {offerKeys},

@@ -169,6 +169,7 @@ func TestHostileText(t *testing.T) {
 		"preview":             {{"preview", id, "8000"}, {"preview", id, "--list"}},
 		"keys":                {{"keys", "ls"}},
 		"keys create":         {{"keys", "create", "x"}},
+		"keys limit":          {{"keys", "limit", "nobody" + hostileText, "--max-rate", "1"}},
 		"keys ls":             {{"keys", "ls"}, {"keys", "ls", "--cost"}},
 		"logs":                {{"logs", id}, {"logs", id, "-n", "2"}, {"logs", ended, "-f"}},
 		"stats":               {{"stats"}, {"stats", id}, {"stats", "inobody"}},

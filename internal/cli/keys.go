@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/human"
@@ -28,9 +29,9 @@ const rolesHelp = `  admin   everything, including keys and imports
 
 func (a *app) keysCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "keys create|ls|rename|rotate|revoke",
-		Short: "create, list, rename, rotate and revoke API keys",
-		Long: `Create, list, rename, rotate and revoke API keys. This needs an admin key, such as the first one,
+		Use:   "keys create|ls|rename|limit|rotate|revoke",
+		Short: "create, list, rename, limit, rotate and revoke API keys",
+		Long: `Create, list, rename, limit, rotate and revoke API keys. This needs an admin key, such as the first one,
 which the server writes to its state directory. A key has one of four roles:
 
 ` + rolesHelp,
@@ -38,7 +39,7 @@ which the server writes to its state directory. A key has one of four roles:
 		Args:                       unknownCommand,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	for _, sub := range []*cobra.Command{a.keysCreateCommand(), a.keysLsCommand(), keysRenameCommand(a), keysRotateCommand(a), a.keysRevokeCommand()} {
+	for _, sub := range []*cobra.Command{a.keysCreateCommand(), a.keysLsCommand(), keysRenameCommand(a), keysLimitCommand(a), keysRotateCommand(a), a.keysRevokeCommand()} {
 		sub.DisableFlagsInUseLine = true
 		cmd.AddCommand(sub)
 	}
@@ -59,7 +60,8 @@ stores only a digest. The role is one of
 ` + rolesHelp + `
 
 The limits apply to all sandboxes made with the key, together. They are checked
-at every start and wake of one of these sandboxes, whoever requests it.`,
+at every start and wake of one of these sandboxes, whoever requests it. --max-rate
+limits the calls made with the key itself. drowse keys limit changes them later.`,
 		Example: `  drowse keys create ci
   drowse keys create alice --role own --max-running 10 --max-memory 8g
   drowse keys create dashboard --role read --expires 30d`,
@@ -68,17 +70,14 @@ at every start and wake of one of these sandboxes, whoever requests it.`,
 	f := cmd.Flags()
 	f.StringVar(&role, "role", string(client.RoleFull), "what it may do: admin, full, own or read")
 	clockVar(f, &o.For, "expires", 0, "how long the key is valid; none for no limit")
-	f.IntVar(&o.Limits.MaxRunning, "max-running", 0, "how many of its sandboxes may run at once; 0 for no limit")
-	f.IntVar(&o.Limits.MaxSandboxes, "max-sandboxes", 0, "how many sandboxes it may have, paused ones included; 0 for no limit")
-	mibVar(f, &o.Limits.MaxMemoryMiB, "max-memory", 0, "total memory of its running sandboxes, in MiB or as a `size` such as 2g; 0 for no limit")
-	mibVar(f, &o.Limits.MaxDiskMiB, "max-disk", 0, "total disk limits of its sandboxes, in MiB or as a `size` such as 2g; 0 for no limit")
+	keyLimitFlags(f, &o.Limits)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name, o.Role = args[0], client.Role(role)
-		switch {
-		case !slices.Contains(allRoles, o.Role):
+		if !slices.Contains(allRoles, o.Role) {
 			return usagef("--role %s: want admin, full, own or read", role)
-		case o.Limits.MaxRunning < 0 || o.Limits.MaxSandboxes < 0:
-			return usagef("--max-running and --max-sandboxes: want 0 or more")
+		}
+		if err := checkKeyLimits(o.Limits); err != nil {
+			return err
 		}
 		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			k, err := c.CreateKey(ctx, o)
@@ -95,14 +94,31 @@ at every start and wake of one of these sandboxes, whoever requests it.`,
 	return cmd
 }
 
+// keyLimitFlags adds a flag for each limit of an API key.
+func keyLimitFlags(f *pflag.FlagSet, l *client.KeyLimits) {
+	f.IntVar(&l.MaxRunning, "max-running", 0, "how many of its sandboxes may run at once; 0 for no limit")
+	f.IntVar(&l.MaxSandboxes, "max-sandboxes", 0, "how many sandboxes it may have, paused ones included; 0 for no limit")
+	mibVar(f, &l.MaxMemoryMiB, "max-memory", 0, "total memory of its running sandboxes, in MiB or as a `size` such as 2g; 0 for no limit")
+	mibVar(f, &l.MaxDiskMiB, "max-disk", 0, "total disk limits of its sandboxes, in MiB or as a `size` such as 2g; 0 for no limit")
+	f.IntVar(&l.MaxRate, "max-rate", 0, "how many calls of the API it may make per second; after a pause, ten times as many at once; 0 for the server's --max-key-rate")
+}
+
+func checkKeyLimits(l client.KeyLimits) error {
+	if l.MaxRunning < 0 || l.MaxSandboxes < 0 || l.MaxRate < 0 {
+		return usagef("--max-running, --max-sandboxes and --max-rate: want 0 or more")
+	}
+	return nil
+}
+
 func (a *app) keysLsCommand() *cobra.Command {
 	var costs, wide bool
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "list API keys, oldest first, with their roles, limits and use",
 		Long: `List API keys, oldest first, with their roles, limits and use. Commands take a key by
-its name, its id or the beginning of its id. --wide shows whole ids, and the memory
-and disk that count against the limits.
+its name, its id or the beginning of its id. --wide shows whole ids, the memory
+and disk that count against the limits, and how many calls per second a key with a
+limit of its own may make.
 
 With --cost, show what their sandboxes and requests cost the server, on a terminal of 80
 columns the most of it. DATABASE (bytes written) and CHECKPOINTS (time spent to checksum, sync and verify
@@ -159,7 +175,7 @@ func beginning(id string) string {
 func tableOfKeys(w io.Writer, list []client.Key, now time.Time, wide bool) {
 	row := func(k client.Key, cells ...string) []string {
 		if wide {
-			return append(cells, outOf(k.Use.MemoryMiB, k.Limits.MaxMemoryMiB), outOf(k.Use.DiskMiB, k.Limits.MaxDiskMiB))
+			return append(cells, outOf(k.Use.MemoryMiB, k.Limits.MaxMemoryMiB), outOf(k.Use.DiskMiB, k.Limits.MaxDiskMiB), rateOf(k.Limits))
 		}
 		cells[0] = beginning(cells[0])
 		return cells
@@ -167,7 +183,7 @@ func tableOfKeys(w io.Writer, list []client.Key, now time.Time, wide bool) {
 	narrow(w, wide)
 	rows := [][]string{{"ID", "NAME", "ROLE", "KEY", "RUNNING", "SANDBOXES", "EXPIRES", "USED"}}
 	if wide {
-		rows[0] = append(rows[0], "MEMORY MIB", "DISK MIB")
+		rows[0] = append(rows[0], "MEMORY MIB", "DISK MIB", "CALLS/S")
 	}
 	for _, k := range list {
 		rows = append(rows, row(k, k.ID, k.Name, string(k.Role), k.Mask,
@@ -219,6 +235,14 @@ func outOf(used, most int) string {
 	return fmt.Sprintf("%d/%d", used, most)
 }
 
+// rateOf tells the limit on calls per second that a key has of its own.
+func rateOf(l client.KeyLimits) string {
+	if l.MaxRate == 0 {
+		return "-"
+	}
+	return strconv.Itoa(l.MaxRate)
+}
+
 func expiry(t, now time.Time) string {
 	switch {
 	case t.IsZero():
@@ -265,6 +289,59 @@ func keysRenameCommand(a *app) *cobra.Command {
 			})
 		},
 	}
+}
+
+func keysLimitCommand(a *app) *cobra.Command {
+	var l client.KeyLimits
+	cmd := &cobra.Command{
+		Use:   "limit KEY [flags]",
+		Short: "change limits of an API key",
+		Long: `Change limits of an API key. Those without a flag stay as they are. New limits hold
+from the next call, start and wake on: what runs already stays.`,
+		Example: `  drowse keys limit alice --max-running 20
+  drowse keys limit ci --max-rate 50    # calls of the API per second
+  drowse keys limit ci --max-rate 0     # as many as the server allows every key`,
+		Args: exactArgs("KEY"),
+	}
+	f := cmd.Flags()
+	keyLimitFlags(f, &l)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var change client.KeyLimitsChange
+		var given bool
+		for _, flag := range []struct {
+			name  string
+			value *int
+			to    **int
+		}{
+			{"max-running", &l.MaxRunning, &change.MaxRunning},
+			{"max-sandboxes", &l.MaxSandboxes, &change.MaxSandboxes},
+			{"max-memory", &l.MaxMemoryMiB, &change.MaxMemoryMiB},
+			{"max-disk", &l.MaxDiskMiB, &change.MaxDiskMiB},
+			{"max-rate", &l.MaxRate, &change.MaxRate},
+		} {
+			if f.Changed(flag.name) {
+				*flag.to, given = flag.value, true
+			}
+		}
+		if !given {
+			return hint(usagef("limit: no limit is given"), "say which one changes, such as --max-rate 50")
+		}
+		if err := checkKeyLimits(l); err != nil {
+			return err
+		}
+		return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			id, err := keyID(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			k, err := client.LimitKey(ctx, c, id, change)
+			if err != nil {
+				return err
+			}
+			return a.print(k, func(w io.Writer) { _, _ = fmt.Fprintf(w, "%s has new limits\n", cell(k.ID)) })
+		})
+	}
+	return cmd
 }
 
 func keysRotateCommand(a *app) *cobra.Command {

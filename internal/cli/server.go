@@ -80,7 +80,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.StringVar(&o.ACMEDNSHook, "acme-dns-hook", "", "`program` that sets DNS records: it is run with set NAME VALUE, and later with remove NAME VALUE, for a TXT record; the certificate is then for *.domain too, without it for the domain, api.domain and sandbox.domain alone")
 	f.StringVar(&o.ACMEDirectory, "acme-directory", letsEncrypt, "`URL` of the certificate authority's directory")
 	f.StringVar(&o.ACMECA, "acme-ca", "", "PEM `file` with certificate authorities to trust for that URL (default: this machine's)")
-	f.IntVar(&o.MaxKeyRate, "max-key-rate", 0, "how many calls of the API one API key may make per second; after a pause, ten times as many at once; 0 for no limit")
+	f.IntVar(&o.MaxKeyRate, "max-key-rate", 0, "how many calls of the API one API key without its own limit may make per second; after a pause, ten times as many at once; 0 for no limit")
 	f.IntVar(&o.MaxClientConnections, "max-client-connections", 4096, "how many connections one client address may have, and how many requests over HTTP/2 on all of them; 0 for no limit")
 	f.IntVar(&o.MaxSandboxRequests, "max-sandbox-requests", 4096, "how many requests and streams one sandbox may have open; 0 for no limit")
 	clockVar(f, &o.IdleStream, "idle-stream", 0, "close a request or stream that transfers nothing for this long; none for no limit")

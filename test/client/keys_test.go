@@ -11,7 +11,7 @@ import (
 func TestKeys(t *testing.T) {
 	c, _ := newServer(t)
 	ctx := t.Context()
-	limits := client.KeyLimits{MaxRunning: 2, MaxSandboxes: 5, MaxMemoryMiB: 4096, MaxDiskMiB: 50_000}
+	limits := client.KeyLimits{MaxRunning: 2, MaxSandboxes: 5, MaxMemoryMiB: 4096, MaxDiskMiB: 50_000, MaxRate: 100}
 	made, err := c.CreateKey(ctx, client.KeyOptions{Name: "ci", Role: client.RoleOwn, For: time.Hour, Limits: limits})
 	if err != nil || made.Text == "" || made.Name != "ci" || made.Role != client.RoleOwn || made.Limits != limits || made.ExpiresAt.Sub(made.CreatedAt) != time.Hour {
 		t.Fatalf("made %+v, %v", made, err)
@@ -37,6 +37,14 @@ func TestKeys(t *testing.T) {
 	}
 	if list[0].Use.Running != 1 || list[0].Use.Sandboxes != 1 || list[0].Use.MemoryMiB == 0 || list[0].Use.DiskMiB == 0 {
 		t.Errorf("its use is %+v", list[0].Use)
+	}
+
+	limits.MaxRate, limits.MaxRunning = 1, 0
+	if k, err := client.LimitKey(ctx, c, made.ID, client.KeyLimitsChange{MaxRate: new(1), MaxRunning: new(0)}); err != nil || k.Limits != limits || k.Name != "ci" {
+		t.Errorf("with other limits: %+v, %v", k, err)
+	}
+	if _, err := client.LimitKey(ctx, c, "nobody", client.KeyLimitsChange{}); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("limits of no key: %v, want ErrNotFound", err)
 	}
 
 	if err := c.RevokeKey(ctx, made.ID); err != nil {
