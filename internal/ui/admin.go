@@ -29,7 +29,7 @@ func keys(v *visit) error {
 	return nil
 }
 
-// changeKeys makes a key, whose text is shown once, or revokes one.
+// changeKeys makes a key, whose text is shown once, changes its limits, or revokes one.
 func changeKeys(v *visit) error {
 	return v.do(actTime, Path+"/keys", func(ctx context.Context, a api) (notice, error) {
 		f := v.r.PostForm
@@ -37,7 +37,7 @@ func changeKeys(v *visit) error {
 		case "create":
 			o := client.KeyOptions{Name: strings.TrimSpace(f.Get("name")), Role: client.Role(f.Get("role"))}
 			var err error
-			for name, field := range map[string]*int{"maxRunning": &o.Limits.MaxRunning, "maxSandboxes": &o.Limits.MaxSandboxes, "maxMemory": &o.Limits.MaxMemoryMiB, "maxDisk": &o.Limits.MaxDiskMiB} {
+			for name, field := range map[string]*int{"maxRunning": &o.Limits.MaxRunning, "maxSandboxes": &o.Limits.MaxSandboxes, "maxMemory": &o.Limits.MaxMemoryMiB, "maxDisk": &o.Limits.MaxDiskMiB, "maxRate": &o.Limits.MaxRate} {
 				if *field, err = v.count(name, 0); err != nil {
 					return notice{}, err
 				}
@@ -49,6 +49,20 @@ func changeKeys(v *visit) error {
 			}
 			k, err := a.CreateKey(ctx, o)
 			return notice{Text: "The API key " + k.Name + " is made.", Secret: k.Text}, err
+		case "limit":
+			var change client.KeyLimitsChange
+			for name, field := range map[string]**int{"maxRunning": &change.MaxRunning, "maxSandboxes": &change.MaxSandboxes, "maxMemory": &change.MaxMemoryMiB, "maxDisk": &change.MaxDiskMiB, "maxRate": &change.MaxRate} {
+				if strings.TrimSpace(f.Get(name)) == "" {
+					continue
+				}
+				n, err := v.count(name, 0)
+				if err != nil {
+					return notice{}, err
+				}
+				*field = &n
+			}
+			k, err := client.LimitKey(ctx, a.Client, f.Get("key"), change)
+			return notice{Text: "The limits of the API key " + k.Name + " are changed."}, err
 		case "revoke":
 			return notice{Text: "The API key is revoked. Its sandboxes live on."}, a.RevokeKey(ctx, f.Get("key"))
 		}

@@ -513,11 +513,11 @@ func TestEveryPage(t *testing.T) {
 	post("/ui/sandboxes/"+id+"/snapshot", url.Values{"name": {"kept"}, "for": {"2h"}})
 	post("/ui/sandboxes/"+id+"/preview", url.Values{"port": {"8000"}, "for": {"1h"}})
 	post("/ui/sandboxes/"+id+"/hold", url.Values{"for": {"1h"}, "reason": {hostile}})
-	post("/ui/keys", url.Values{"do": {"create"}, "name": {"<script>alert(1)</script>"}, "role": {"read"}, "maxRunning": {"3"}})
+	post("/ui/keys", url.Values{"do": {"create"}, "name": {"<script>alert(1)</script>"}, "role": {"read"}, "maxRunning": {"3"}, "maxRate": {"77"}})
 	for path, want := range map[string]string{
 		"/ui/new": "New sandbox", "/ui/new?snapshot=kept": "kept", "/ui/snapshots": "kept", "/ui/sandboxes/" + id + "/snapshots": "Go back",
 		"/ui/sandboxes/" + id + "/previews": "Revoke", "/ui/sandboxes/" + id: "lease", "/ui/templates": "base", "/ui/templates/base": "base",
-		"/ui/keys": "of 3",
+		"/ui/keys": ">77<",
 	} {
 		a := b.send("GET", path, navigation, nil).is(t, http.StatusOK, want)
 		if strings.Contains(a.body, "<script>") || strings.Contains(a.body, "<img") {
@@ -528,6 +528,11 @@ func TestEveryPage(t *testing.T) {
 		other, _ := w.signIn(role)
 		other.send("GET", "/ui/keys", navigation, nil).is(t, http.StatusForbidden, "role")
 		other.send("POST", "/ui/keys", submission, url.Values{"token": {other.token}, "do": {"create"}, "name": {"x"}, "role": {"admin"}}).is(t, http.StatusSeeOther)
+	}
+	made := w.Keys.List()[1]
+	post("/ui/keys", url.Values{"do": {"limit"}, "key": {made.ID}, "maxDisk": {"4096"}, "maxRunning": {""}, "maxRate": {"0"}})
+	if k := w.Keys.List()[1]; k.Limits != (store.KeyLimits{Running: 3, DiskMiB: 4096}) || k.Name != made.Name {
+		t.Errorf("with other limits it is %+v", k)
 	}
 	if n := len(w.Keys.List()); n != 5 { // the four that have signed in, and the one made above
 		t.Errorf("there are %d keys", n)
