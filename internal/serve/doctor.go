@@ -141,7 +141,11 @@ func keptBuilds(ctx context.Context, dir string) Finding {
 	for _, name := range names {
 		bytes += tree.DiskUsage(ctx, kept.Path(name))
 	}
-	f.Detail = fmt.Sprintf("%d of drowse are kept for memory images, %s in %s", len(names), human.Bytes(bytes), kept.Path(""))
+	size := human.Bytes(bytes)
+	if ctx.Err() != nil {
+		size = "more than " + size
+	}
+	f.Detail = fmt.Sprintf("%d of drowse are kept for memory images, %s in %s", len(names), size, kept.Path(""))
 	return f
 }
 
@@ -177,6 +181,12 @@ func trialOf(ctx context.Context, kind drivers.Kind, stateDir string) Finding {
 		}
 		return f
 	}
+	f.Detail = fmt.Sprintf("usable: a trial sandbox answered after %s (%s)", time.Since(began).Round(time.Millisecond), aboutRuntime(can))
+	return f
+}
+
+// aboutRuntime says what a runtime can do.
+func aboutRuntime(can runtime.Capabilities) string {
 	pause := "no"
 	if can.MemoryPause {
 		pause = "yes"
@@ -185,8 +195,7 @@ func trialOf(ctx context.Context, kind drivers.Kind, stateDir string) Finding {
 	if can.Edits != "" {
 		edits = "edited for " + can.Edits
 	}
-	f.Detail = fmt.Sprintf("usable: a trial sandbox answered after %s (%s; %s; memory pause %s)", time.Since(began).Round(time.Millisecond), can.Version, edits, pause)
-	return f
+	return fmt.Sprintf("%s; %s; memory pause %s", can.Version, edits, pause)
 }
 
 // tryRuntime makes a trial with files of its own, and returns what the driver can

@@ -71,13 +71,19 @@ func (f Finding) lacks(err error) Finding {
 // with nothing in it, and may ask for 32,768.
 const wantedTasks = 8192
 
-// descriptors says how many files the server can open.
+// descriptors says how many files the server can open, which it raises first.
 func descriptors() Finding {
-	f := Finding{Name: "file limit", OK: true}
 	if err := raiseDescriptors(); err != nil {
-		f.Required = true
-		return f.lacks(err)
+		return Finding{Name: fileLimit, Required: true}.lacks(err)
 	}
+	return openFiles()
+}
+
+const fileLimit = "file limit"
+
+// openFiles says how many files this process can open.
+func openFiles() Finding {
+	f := Finding{Name: fileLimit, OK: true}
 	var now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
 		return f.lacks(err)

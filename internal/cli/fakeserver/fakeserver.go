@@ -111,13 +111,21 @@ func New(key, dir string) *Server {
 	if err != nil {
 		panic("internal error: " + err.Error())
 	}
-	s.api = log.Handler(v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Builds: apitest.NewBuilds(), Services: apitest.NewServices(backend{s}), Publisher: apitest.Publisher{}, Traces: backend{s}, Diaries: diary{s}, Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Secrets: vault, Audit: log, Isolation: "none"}))
+	s.api = log.Handler(v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Builds: apitest.NewBuilds(), Services: apitest.NewServices(backend{s}), Publisher: apitest.Publisher{}, Traces: backend{s}, Diaries: diary{s}, Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Secrets: vault, Audit: log, Doctor: healthy, Isolation: "none"}))
 	if s.hooks, err = hooksOf(context.Background(), s, st); err != nil {
 		panic("internal error: " + err.Error())
 	}
 	s.e2b = e2b.New(e2b.Options{Sandboxes: s.fake, Webhooks: s.hooks, Auth: s})
 	s.ui = ui.New(context.Background(), ui.Options{Keys: holders{s}})
 	return s
+}
+
+// healthy finds that the host has all it needs, and one thing amiss that it can do without.
+func healthy(context.Context) []v1.Finding {
+	return []v1.Finding{
+		{Name: "runtime none", OK: true, Required: true, Detail: "usable: a trial sandbox has started"},
+		{Name: "disk", Detail: "1 GiB free for /var/lib/drowse", Remedy: "make room"},
+	}
 }
 
 // Close ends all sandboxes.
