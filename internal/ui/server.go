@@ -89,7 +89,22 @@ type serverData struct {
 	Counts     measures
 	Situations []tally
 	Events     []tally
+	Findings   []finding
 	Calls      []client.AuditEntry // newest first
+}
+
+// finding is what the server has found of its host.
+type finding struct{ client.Finding }
+
+// Mark is the word that drowse doctor puts before it.
+func (f finding) Mark() string {
+	switch {
+	case f.OK:
+		return "ok"
+	case f.Required:
+		return "FAIL"
+	}
+	return "note"
 }
 
 // mostCalls is how many entries of the audit log the page has.
@@ -107,6 +122,13 @@ func serverPage(v *visit) error {
 		return err // the API refuses those here who are no admins
 	}
 	slices.Reverse(d.Calls)
+	_, found, err := client.Doctor(ctx, a.Client)
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		d.Findings = append(d.Findings, finding{f})
+	}
 	status, text, err := a.text(ctx, "/readyz")
 	if err != nil {
 		return err

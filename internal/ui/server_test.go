@@ -1,12 +1,41 @@
 package ui
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/drowse-dev/drowse/client"
 )
+
+// TestFindings: what the server has found of its host is told by words, and hostile text
+// in it is text.
+func TestFindings(t *testing.T) {
+	const hostile = `"><script>alert(1)</script><img src=x onerror=alert(1)>` + "\u202e"
+	d := serverData{Findings: []finding{
+		{client.Finding{Name: "kernel", OK: true, Detail: "Linux", Remedy: "not wanted"}},
+		{client.Finding{Name: hostile, Detail: hostile, Remedy: hostile}},
+		{client.Finding{Name: "runtime", Required: true, Detail: "not usable: " + strings.Repeat("long ", 1000), Remedy: "mend it"}},
+	}}
+	var b bytes.Buffer
+	if err := pages()["server"].ExecuteTemplate(&b, "main", screen{Data: d}); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	for _, want := range []string{`>ok</td>`, `>note</td>`, `>FAIL</td>`, "&lt;script&gt;", "Next step: mend it", "not usable: long"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in %s", want, page)
+		}
+	}
+	for _, not := range []string{"<script", "<img", "\u202e", "not wanted", strings.Repeat("long ", 200)} {
+		if strings.Contains(page, not) {
+			t.Errorf("%q is in it", not)
+		}
+	}
+}
 
 // answers is a server that gives one answer.
 type answers struct {

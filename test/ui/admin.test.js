@@ -155,6 +155,11 @@ test("the server", async () => {
   await page.getByRole("definition").filter({ hasText: /used, .* free/ }).waitFor();
   await page.getByRole("row").filter({ has: page.getByRole("rowheader", { name: "paused", exact: true }) }).waitFor();
   await page.getByRole("row").filter({ hasText: name }).filter({ hasText: `POST /v1/sandboxes/${sb.id}/pause` }).waitFor();
+  const host = page.getByRole("table", { name: "What the server has found of its host" });
+  await host.getByRole("row").filter({ has: page.getByRole("rowheader", { name: "runtime gvisor" }) }).filter({ hasText: "a trial sandbox has started" }).filter({ has: page.getByRole("cell", { name: "ok", exact: true }) }).waitFor();
+  for (const name of ["kernel", "disk", "overlayfs", "cgroups", "memory", "template base"]) await host.getByRole("rowheader", { name, exact: true }).waitFor();
+  assert.equal((await api("GET", "/v1/doctor")).ok, true);
+  await assert.rejects(api("GET", "/v1/doctor", undefined, key), { status: 403 });
   await view(page, "server");
   await page.setViewportSize({ width: 360, height: 740 });
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "a narrow page scrolls sideways");
