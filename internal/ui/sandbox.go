@@ -9,11 +9,9 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
-	"github.com/drowse-dev/drowse/internal/human"
 )
 
 // head is what all pages of one sandbox begin with.
@@ -30,13 +28,12 @@ func (h head) Name() string { return nameOf(h.Info) }
 func (h head) Alive() bool { return h.State != client.Terminated }
 
 type sandboxData struct {
-	Head    head
-	Why     *client.Explanation
-	Story   string // why, in a sentence
-	Life    life
-	Events  []client.Event // newest first
-	Samples []sample
-	Charts  []chart
+	Head   head
+	Why    *client.Explanation
+	Story  string // why, in a sentence
+	Life   life
+	Events []client.Event // newest first
+	Use    *use           // nil before anything was measured
 }
 
 // sandbox shows one sandbox: why it is as it is, what comes next, and its life.
@@ -60,13 +57,17 @@ func sandbox(v *visit) error {
 	slices.Reverse(all)
 	d.Life = wholeLife(changesIn(all), h.Info, now)
 	if h.Alive() {
-		err := a.call(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(h.ID)+"/metrics", nil, nil, &d.Samples)
+		var samples []sample
+		err := a.call(ctx, http.MethodGet, "/sandboxes/"+url.PathEscape(h.ID)+"/metrics", nil, nil, &samples)
 		if err != nil && !errors.Is(err, client.ErrNotFound) { // E2B's API has it not yet, or no more
 			return err
 		}
-		d.Charts = chartsOf(d.Samples)
+		if len(all) == lifeEvents { // when it slept before these is not known
+			samples = slices.DeleteFunc(samples, func(s sample) bool { return s.At.Before(all[0].Time) })
+		}
+		d.Use = useOf(samples, sleepsIn(changesIn(all), now), h.State)
 	}
-	v.render(http.StatusOK, "sandbox", screen{Title: cmp.Or(h.Name(), h.ID), Section: "fleet", Data: d})
+	v.render(http.StatusOK, "sandbox", screen{Title: cmp.Or(h.Name(), h.ID), Section: "fleet", Scripts: []string{"charts.js"}, Data: d})
 	return nil
 }
 
@@ -144,42 +145,6 @@ func countHolds(holds []client.Hold) string {
 		text += fmt.Sprintf(" and %d more", n-1)
 	}
 	return text
-}
-
-// chart is one measure over time, as a line.
-type chart struct {
-	Name, Now, Most string
-	Points          string
-}
-
-// The size of a chart, and how many points it has at most.
-const (
-	chartWidth, chartHeight = 300, 60
-	chartPoints             = 300
-)
-
-func chartsOf(all []sample) []chart {
-	if len(all) < 2 {
-		return nil
-	}
-	all = all[max(0, len(all)-chartPoints):]
-	last := all[len(all)-1]
-	line := func(most float64, of func(sample) float64) string {
-		var b strings.Builder
-		begin, whole := all[0].At, max(1, last.At.Sub(all[0].At))
-		for _, s := range all {
-			x := chartWidth * float64(s.At.Sub(begin)) / float64(whole)
-			y := chartHeight - chartHeight*min(1, of(s)/max(most, 1))
-			b.WriteString(strconv.FormatFloat(x, 'f', 1, 64) + "," + strconv.FormatFloat(y, 'f', 1, 64) + " ")
-		}
-		return b.String()
-	}
-	cpus := float64(100)
-	return []chart{
-		{"Processor", fmt.Sprintf("%.0f%%", last.CPU), fmt.Sprintf("of %v", last.CPUs), line(cpus, func(s sample) float64 { return s.CPU })},
-		{"Memory", human.Bytes(last.Memory), "of " + human.Bytes(last.MemoryMax), line(float64(last.MemoryMax), func(s sample) float64 { return float64(s.Memory) })},
-		{"Disk", human.Bytes(last.Disk), "of " + human.Bytes(last.DiskMax), line(float64(last.DiskMax), func(s sample) float64 { return float64(s.Disk) })},
-	}
 }
 
 type logData struct {

@@ -25,6 +25,18 @@ test("a few sandboxes with a past", async () => {
     await page.getByText(/^5 awake, 4 asleep · \d+ wakes in the last hour/).waitFor();
     assert.ok(await page.locator(".scroll").evaluate((el) => el.scrollWidth <= el.clientWidth), "the table is wider than a page of 1280");
     await view(page, "fleet");
+    // Its use is drawn below a limit that is near, and with gaps where it slept.
+    await page.getByRole("link", { name: /^data-analyst/ }).click();
+    const memory = page.getByRole("img", { name: /^Memory from .* of 2\.0 GiB; between .* slept, 2 times$/ });
+    await memory.waitFor();
+    assert.equal(await memory.locator("polyline").count(), 3);
+    assert.deepEqual(await memory.locator("text.y").allTextContents(), ["0 B", "512 MiB", "1 GiB", "1.5 GiB", "2 GiB"]);
+    assert.equal(await memory.locator("line.limit").count(), 1);
+    assert.equal(await page.getByRole("img", { name: /^Disk from/ }).locator("line.limit").count(), 0, "a limit that is far is not drawn");
+    await page.getByRole("heading", { name: "Use", exact: true }).scrollIntoViewIfNeeded();
+    await page.evaluate(() => document.getElementById("use").scrollIntoView());
+    await memory.hover();
+    await view(page, "use");
     assert.deepEqual(problems, []);
   } finally {
     server.kill();

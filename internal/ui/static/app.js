@@ -30,7 +30,7 @@
   // server. One that is in use, with the focus in a field or a menu open, is left alone.
   const inUse = (el) => {
     const active = document.activeElement;
-    if (el.querySelector("details[open]")) return true;
+    if (el.querySelector("details[open]:not(.values)")) return true;
     return el.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName) && active.type !== "checkbox";
   };
   const focusable = "a, button, summary, input, [tabindex]";
@@ -55,6 +55,8 @@
         const scroller = el.querySelector(".log, .scroll");
         const at = scroller && { top: scroller.scrollTop, end: scroller.scrollTop + scroller.clientHeight >= scroller.scrollHeight - 4 };
         const chosen = new Set([...el.querySelectorAll("input[form=several]:checked")].map((box) => box.value));
+        const values = el.querySelector("details.values[open]");
+        if (values) by.querySelector("details.values")?.setAttribute("open", "");
         el.replaceChildren(...by.childNodes);
         for (const box of el.querySelectorAll("input[form=several]")) box.checked = chosen.has(box.value);
         if (active) [...el.querySelectorAll(focusable)].find((n) => nameOf(n) === active)?.focus({ preventScroll: true });

@@ -5,6 +5,7 @@ package uitest
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"time"
@@ -139,8 +140,28 @@ func (s *Server) Tell(ctx context.Context) error {
 			}
 		}
 		if one.mem > 0 {
-			s.Fake.Measured[sb.ID] = []usage.Sample{{At: now, CPUPercent: 12, Memory: one.mem << 20, DiskUsed: one.mem << 18, DiskTotal: 10 << 30}}
+			s.Fake.Measured[sb.ID] = measured(now, one.minutes, float64(one.mem<<20))
 		}
 	}
 	return nil
+}
+
+// measured is what a sandbox used every half a minute while it was awake: memory last.
+func measured(now time.Time, minutes []float64, memory float64) (all []usage.Sample) {
+	for ago := minutes[0]; ago >= 0; ago -= 0.5 {
+		changes := 0
+		for _, m := range minutes {
+			if m >= ago {
+				changes++
+			}
+		}
+		if changes%2 == 0 {
+			continue // it slept
+		}
+		all = append(all, usage.Sample{
+			At: now.Add(-time.Duration(ago * float64(time.Minute))), CPUPercent: 4 + 70*math.Pow(math.Sin(ago/2), 6),
+			Memory: int64(memory * (0.8 + 0.2*math.Cos(ago/7))), DiskUsed: int64(memory / 4 * (1 - ago/(2*minutes[0]))), DiskTotal: 10 << 30,
+		})
+	}
+	return all
 }
