@@ -145,7 +145,7 @@ func keptBuilds(ctx context.Context, dir string) Finding {
 	if ctx.Err() != nil {
 		size = "more than " + size
 	}
-	f.Detail = fmt.Sprintf("%d of drowse are kept for memory images, %s in %s", len(names), size, kept.Path(""))
+	f.Detail = fmt.Sprintf("kept for memory images: %d, %s in %s", len(names), size, kept.Path(""))
 	return f
 }
 

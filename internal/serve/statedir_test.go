@@ -48,7 +48,7 @@ func TestStateDirOnSmallFileSystem(t *testing.T) {
 // nothing wrong with a directory that has none.
 func TestKeptBuilds(t *testing.T) {
 	dir := t.TempDir()
-	if f := keptBuilds(t.Context(), dir); !f.OK || !strings.Contains(f.Detail, "0 of drowse") {
+	if f := keptBuilds(t.Context(), dir); !f.OK || !strings.Contains(f.Detail, "images: 0,") {
 		t.Errorf("without any: %+v", f)
 	}
 	if err := os.Mkdir(buildsAt(dir).Path(""), 0o700); err != nil {
@@ -59,7 +59,7 @@ func TestKeptBuilds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if f := keptBuilds(t.Context(), dir); !f.OK || !strings.Contains(f.Detail, "2 of drowse") || !strings.Contains(f.Detail, "2.0 MiB") {
+	if f := keptBuilds(t.Context(), dir); !f.OK || !strings.Contains(f.Detail, "images: 2,") || !strings.Contains(f.Detail, "2.0 MiB") {
 		t.Errorf("with two: %+v", f)
 	}
 }
