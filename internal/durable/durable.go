@@ -4,6 +4,7 @@ package durable
 import (
 	"errors"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,6 +61,38 @@ func SyncFilesystem(path string) error {
 // name.
 func Create(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+}
+
+// Replace gives a file other contents, and this mode whatever the umask is. Readers find
+// the old contents or the new ones, and never a part, after a crash or power cut too.
+// When it returns nil, the new ones are durable.
+//
+// The new contents are first in path+".new", which is removed on an error; the old ones
+// then stay. Where only the last step fails, which makes the name durable, the new ones
+// are in place already, but a power cut may bring back the old ones.
+//
+// A crash may leave path+".new". The next Replace of the same path writes over it, so
+// that nobody else has to look for it. A path has one caller at a time.
+func Replace(path string, data []byte, mode os.FileMode) error {
+	next := path + ".new"
+	f, err := Create(next)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	return Sync(filepath.Dir(path))
 }
 
 // WriteFile writes a file, for its owner alone, and makes its contents durable.

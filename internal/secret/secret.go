@@ -280,15 +280,7 @@ func readKey(file string) ([]byte, error) {
 func makeKey(file string) ([]byte, error) {
 	key := make([]byte, keyBytes)
 	rand.Read(key)
-	next := file + ".next"
-	err := durable.WriteFile(next, []byte(hex.EncodeToString(key)+"\n"))
-	if err == nil {
-		err = os.Rename(next, file)
-	}
-	if err == nil {
-		err = durable.Sync(filepath.Dir(file))
-	}
-	if err != nil {
+	if err := durable.Replace(file, []byte(hex.EncodeToString(key)+"\n"), 0o600); err != nil {
 		return nil, fmt.Errorf("make the key of the secrets: %w", err)
 	}
 	return key, nil

@@ -3,7 +3,6 @@ package serve
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -34,18 +33,10 @@ func announce(o Options, addr net.Addr) error {
 	if !o.TLS() {
 		_ = os.Remove(filepath.Join(o.StateDir, settings.CertificateFile)) // of a server that had one
 	}
-	if err := replaceFile(filepath.Join(o.StateDir, settings.URLFile), localURL(o, addr)+"\n"); err != nil {
+	if err := durable.Replace(filepath.Join(o.StateDir, settings.URLFile), []byte(localURL(o, addr)+"\n"), 0o600); err != nil {
 		return fmt.Errorf("save the server's URL: %w", err)
 	}
 	return nil
-}
-
-// replaceFile writes a file for its owner alone, whole or not at all.
-func replaceFile(path, text string) error {
-	if err := durable.WriteFile(path+".new", []byte(text)); err != nil {
-		return err
-	}
-	return errors.Join(os.Rename(path+".new", path), durable.Sync(filepath.Dir(path)))
 }
 
 // firstKey sees to it that there is an admin key, and that root on this machine has
@@ -57,7 +48,7 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 	}
 	path := filepath.Join(o.StateDir, settings.KeyFile)
 	if key := o.APIKey + made; key != "" {
-		if err := replaceFile(path, key+"\n"); err != nil {
+		if err := durable.Replace(path, []byte(key+"\n"), 0o600); err != nil {
 			return fmt.Errorf("save API key: %w", err)
 		}
 	}

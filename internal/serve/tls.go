@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/serve/certs"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
@@ -45,7 +46,7 @@ func openTLS(o Options) (shown, error) {
 	if err != nil {
 		return shown{}, err
 	}
-	if err := replaceFile(forRoot, leafPEM(local)); err != nil {
+	if err := durable.Replace(forRoot, []byte(leafPEM(local)), 0o600); err != nil {
 		return shown{}, err
 	}
 	keeper, err := certs.Open(o.acme())
@@ -190,7 +191,7 @@ func (c *certificate) read(stamp string) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(c.copyFile, leafPEM(pair)); err != nil {
+	if err := durable.Replace(c.copyFile, []byte(leafPEM(pair)), 0o600); err != nil {
 		return err
 	}
 	c.current, c.stamp = &pair, stamp

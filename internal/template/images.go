@@ -1,6 +1,7 @@
 package template
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -137,14 +138,14 @@ func (s *Store) setName(name string, e *entry) error {
 		return err
 	}
 	at := filepath.Join(s.dir, namesName)
-	if err := durable.WriteFile(at+".new", data); err != nil {
+	err = durable.Replace(at, data, 0o600)
+	if has, _ := os.ReadFile(at); bytes.Equal(has, data) { // in place, durable or not
+		s.names = names
+	}
+	if err != nil {
 		return fmt.Errorf("name template %s: %w", name, err)
 	}
-	if err := os.Rename(at+".new", at); err != nil {
-		return fmt.Errorf("name template %s: %w", name, err)
-	}
-	s.names = names
-	return durable.Sync(s.dir)
+	return nil
 }
 
 // readNames reads what the names stand for, unless that is known.

@@ -148,9 +148,5 @@ func (k *Keeper) write(name string, from any) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(k.o.Dir, name)
-	if err := durable.WriteFile(path+".new", append(text, '\n')); err != nil {
-		return err
-	}
-	return errors.Join(os.Rename(path+".new", path), durable.Sync(k.o.Dir))
+	return durable.Replace(filepath.Join(k.o.Dir, name), append(text, '\n'), 0o600)
 }
