@@ -153,6 +153,10 @@ func (r *reader) header() (first header, err error) {
 
 // entries reads all that follows the header, and makes it, if there is somewhere.
 func (r *reader) entries(ctx context.Context, to *maker) (Summary, error) {
+	doing := "restore"
+	if to == nil {
+		doing = "verify"
+	}
 	for {
 		line, err := r.line()
 		if err != nil {
@@ -163,7 +167,7 @@ func (r *reader) entries(ctx context.Context, to *maker) (Summary, error) {
 			return r.sum, r.finish(to, last)
 		}
 		if err := r.entry(ctx, to, line); err != nil {
-			return Summary{}, fmt.Errorf("restore entry %d: %w", r.sum.Files, err)
+			return Summary{}, fmt.Errorf("%s entry %d: %w", doing, r.sum.Files, err)
 		}
 		r.sum.Files++
 	}

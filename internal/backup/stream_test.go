@@ -72,14 +72,19 @@ func TestDamagedStream(t *testing.T) {
 	if err := os.RemoveAll(src); err != nil {
 		t.Fatal(err)
 	}
+	restoring := false
 	refused := func(data []byte, how string, at int) {
 		t.Helper()
 		if _, err := VerifyStream(t.Context(), bytes.NewReader(data)); err == nil {
 			t.Errorf("%s at %d: it is verified: %q", how, at, data[max(0, at-10):min(len(data), at+10)])
+		} else if strings.Contains(err.Error(), "restore") {
+			t.Errorf("%s at %d: nothing is being restored, and the error is %v", how, at, err)
 		}
-		if _, err := RestoreStream(t.Context(), bytes.NewReader(data), src); err == nil {
+		_, err := RestoreStream(t.Context(), bytes.NewReader(data), src)
+		if err == nil {
 			t.Fatalf("%s at %d: it is restored", how, at)
 		}
+		restoring = restoring || strings.HasPrefix(err.Error(), "restore entry ")
 		if left, err := os.ReadDir(filepath.Dir(src)); err != nil || len(left) > 0 {
 			t.Fatalf("%s at %d: there is %v, %v", how, at, left, err)
 		}
@@ -93,6 +98,9 @@ func TestDamagedStream(t *testing.T) {
 			continue // that a file may get other names, and gets none, is no damage
 		}
 		refused(damaged, "changed", at)
+	}
+	if !restoring {
+		t.Error("no error says which entry was being restored")
 	}
 }
 
