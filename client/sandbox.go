@@ -404,7 +404,8 @@ func (c *Client) get(ctx context.Context, id string) (answered, error) {
 
 func (c *Client) find(ctx context.Context, id string) (answered, error) {
 	var a answered
-	return a, c.on(ctx, http.MethodGet, id, "", nil, &a)
+	err := c.on(ctx, http.MethodGet, id, "", nil, &a)
+	return a, err
 }
 
 // on makes a call on one sandbox.
@@ -512,7 +513,8 @@ func (c *Client) resume(ctx context.Context, id string, timeout time.Duration) (
 	in := struct {
 		Timeout *seconds `json:"timeoutSeconds,omitempty"`
 	}{orDefault(timeout)}
-	return a, c.on(ctx, http.MethodPost, id, "/resume", in, &a)
+	err := c.on(ctx, http.MethodPost, id, "/resume", in, &a)
+	return a, err
 }
 
 // Connected is the answer to Connect.

@@ -91,12 +91,13 @@ func RestoreStream(ctx context.Context, from io.Reader, target string) (sum Summ
 	if err != nil {
 		return Summary{}, err
 	}
-	return sum, restore(target, func(part string) (err error) {
+	err = restore(target, func(part string) (err error) {
 		to := &maker{at: part}
 		defer to.abort()
 		sum, err = in.entries(ctx, to)
 		return err
 	})
+	return sum, err
 }
 
 // reader reads a stream. What it reads may be anything.
@@ -148,7 +149,8 @@ func (r *reader) header() (first header, err error) {
 		return first, err
 	}
 	r.note(line)
-	return first, first.parse("on the standard input", line)
+	err = first.parse("on the standard input", line)
+	return first, err
 }
 
 // entries reads all that follows the header, and makes it, if there is somewhere.

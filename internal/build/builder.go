@@ -378,7 +378,8 @@ func (b *Builder) change(id string, f func(*Template) error) (Template, error) {
 			return Template{}, store.ErrTemplateNotFound(id)
 		}
 		next := t.Copy()
-		return next, f(&next)
+		err := f(&next)
+		return next, err
 	})
 }
 

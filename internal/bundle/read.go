@@ -208,7 +208,8 @@ func entryOf(h *tar.Header, dir string) (layer.Entry, error) {
 	switch h.Typeflag {
 	case tar.TypeReg:
 		e.Mode |= unix.S_IFREG
-		return e, sized(&e, h)
+		err := sized(&e, h)
+		return e, err
 	case tar.TypeLink:
 		e.Mode |= unix.S_IFREG
 		if e.Link, inside = strings.CutPrefix(h.Linkname, dir); !inside {

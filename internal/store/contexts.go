@@ -176,7 +176,8 @@ func (x codeContexts) Contexts(ctx context.Context, sandbox string) ([]CodeConte
 		if err := rows.Scan(&id, &version, &data); err != nil {
 			return c, err
 		}
-		return c, decode("context "+id, version, data, &c)
+		err = decode("context "+id, version, data, &c)
+		return c, err
 	}, `SELECT id, version, data FROM code_contexts WHERE sandbox = ? ORDER BY created_at, id`, sandbox)
 	return all, x.s.explain(err, "read the contexts of sandbox %s", sandbox)
 }

@@ -178,7 +178,8 @@ func scanSandbox(rows *sql.Rows) (Sandbox, error) {
 	if err := rows.Scan(&id, &version, &data, &sb.Rev); err != nil {
 		return Sandbox{}, err
 	}
-	return sb, decode("sandbox "+id, version, data, &sb)
+	err := decode("sandbox "+id, version, data, &sb)
+	return sb, err
 }
 
 func scanEvent(rows *sql.Rows) (Event, error) {

@@ -70,8 +70,7 @@ func (s *SQLite) inspectVersion(ctx context.Context, db *sql.DB, _ *Inspection) 
 // inspectPages asks SQLite to check its own structures, and the references
 // between rows.
 func inspectPages(ctx context.Context, db *sql.DB, found *Inspection) error {
-	scan := func(rows *sql.Rows) (text string, err error) { return text, rows.Scan(&text) }
-	texts, err := collect(ctx, db, scan, `SELECT integrity_check FROM pragma_integrity_check`)
+	texts, err := collect(ctx, db, scanText, `SELECT integrity_check FROM pragma_integrity_check`)
 	if err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func inspectPages(ctx context.Context, db *sql.DB, found *Inspection) error {
 			found.problem("", "%s", text)
 		}
 	}
-	orphans, err := collect(ctx, db, scan, `SELECT "table" || ' row ' || rowid FROM pragma_foreign_key_check`)
+	orphans, err := collect(ctx, db, scanText, `SELECT "table" || ' row ' || rowid FROM pragma_foreign_key_check`)
 	for _, row := range orphans {
 		found.problem("", "%s belongs to a sandbox that has no record", row)
 	}

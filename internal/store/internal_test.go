@@ -191,7 +191,8 @@ func TestClaimsOfRecordsFromBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows, err := collect(t.Context(), s.reader, func(rows *sql.Rows) (row [3]string, err error) {
-		return row, rows.Scan(&row[0], &row[1], &row[2])
+		err = rows.Scan(&row[0], &row[1], &row[2])
+		return row, err
 	}, `SELECT id, key || ' ' || ifnull(name, '-') || ' ' || ifnull(idempotency, '-') || ' ' || rev, running || ' ' || present || ' ' || memory_mib || ' ' || disk_mib FROM sandboxes ORDER BY created_at, id`)
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +287,7 @@ func TestPartsFromBefore(t *testing.T) {
 		}
 	}
 	rows := func() []string {
-		all, err := collect(t.Context(), s.reader, scanPart, `SELECT part || ' ' || holder FROM parts ORDER BY part, holder`)
+		all, err := collect(t.Context(), s.reader, scanText, `SELECT part || ' ' || holder FROM parts ORDER BY part, holder`)
 		if err != nil {
 			t.Fatal(err)
 		}

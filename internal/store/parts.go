@@ -65,7 +65,7 @@ func (p parts) Needed(ctx context.Context, part, but string) (needed bool, err e
 // removed lends nothing.
 func holdParts(ctx context.Context, tx *sql.Tx, sb Sandbox, entries []lifecycle.Entry) error {
 	need := sb.Parts()
-	has, err := collect(ctx, tx, scanPart, `SELECT part FROM parts WHERE holder = ?`, sb.ID)
+	has, err := collect(ctx, tx, scanText, `SELECT part FROM parts WHERE holder = ?`, sb.ID)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,10 @@ func addParts(ctx context.Context, tx *sql.Tx, holder string, parts []string) er
 	return nil
 }
 
-func scanPart(rows *sql.Rows) (part string, err error) { return part, rows.Scan(&part) }
+func scanText(rows *sql.Rows) (text string, err error) {
+	err = rows.Scan(&text)
+	return text, err
+}
 
 // without returns those of all that are not among others.
 func without(all, others []string) []string {
@@ -132,7 +135,10 @@ func inspectParts(ctx context.Context, db *sql.DB, found *Inspection) error {
 			need[row{part, snap.ID}] = true
 		}
 	}
-	rows, err := collect(ctx, db, func(rows *sql.Rows) (r row, err error) { return r, rows.Scan(&r.part, &r.holder) }, `SELECT part, holder FROM parts`)
+	rows, err := collect(ctx, db, func(rows *sql.Rows) (r row, err error) {
+		err = rows.Scan(&r.part, &r.holder)
+		return r, err
+	}, `SELECT part, holder FROM parts`)
 	for _, r := range rows {
 		if !need[r] {
 			found.problem("", "%s is held for %s, which does not need it", r.part, r.holder)

@@ -171,7 +171,8 @@ func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
 	if err := rows.Scan(&id, &version, &data); err != nil {
 		return Snapshot{}, err
 	}
-	return snap, decode("snapshot "+id, version, data, &snap)
+	err := decode("snapshot "+id, version, data, &snap)
+	return snap, err
 }
 
 // RemoveSnapshot implements [Store].

@@ -327,7 +327,8 @@ func (o *observer) request(ctx context.Context) (got counted, err error) {
 	if resp.StatusCode != http.StatusOK {
 		return got, refusal(resp.StatusCode, data)
 	}
-	return got, json.Unmarshal(data, &got)
+	err = json.Unmarshal(data, &got)
+	return got, err
 }
 
 // refusal is the answer of the proxy in front of a sandbox, in the form in which
@@ -353,5 +354,6 @@ func (o *observer) command(ctx context.Context) (got counted, err error) {
 	if exit.Code != 0 {
 		return got, &client.Error{Message: fmt.Sprintf("%s: %s", exit.Status, out.String())}
 	}
-	return got, json.Unmarshal(out.Bytes(), &got)
+	err = json.Unmarshal(out.Bytes(), &got)
+	return got, err
 }

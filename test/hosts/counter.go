@@ -44,7 +44,8 @@ func (g *guest) counter(ctx context.Context, o client.CreateOptions) (counter, e
 	}
 	p.Detach()
 	c := counter{ID: sb.ID}
-	return c, poll(ctx, func() (err error) { c, err = g.look(ctx, sb.ID); return err })
+	err = poll(ctx, func() (err error) { c, err = g.look(ctx, sb.ID); return err })
+	return c, err
 }
 
 // look reads a counter, which wakes it if it sleeps.

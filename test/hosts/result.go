@@ -126,7 +126,8 @@ func readResult(file string) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
-	return r, json.Unmarshal(b, &r)
+	err = json.Unmarshal(b, &r)
+	return r, err
 }
 
 func resultFile(cache, machine string) string {

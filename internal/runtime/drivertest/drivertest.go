@@ -125,7 +125,8 @@ func tryAsk(ctx context.Context, inst runtime.Instance) (s State, err error) {
 	if err != nil {
 		return s, err
 	}
-	return s, json.Unmarshal(data, &s)
+	err = json.Unmarshal(data, &s)
+	return s, err
 }
 
 func testStart(t *testing.T, env Env) {

@@ -63,7 +63,8 @@ func (w World) Settle(c store.Config) (store.Config, error) {
 	if w.Secrets == nil {
 		return c, errdef.New(errdef.Unsupported, "not_supported", "this server keeps no secrets")
 	}
-	return c, w.Secrets.Bind(&c)
+	err = w.Secrets.Bind(&c)
+	return c, err
 }
 
 // Lent returns what a sandbox gets of its secrets: variables with placeholders, and

@@ -200,7 +200,8 @@ func (l *Links) read(id, token string) (said claims, ok bool) {
 		return said, false
 	}
 	data, err := base64.RawURLEncoding.DecodeString(signed[len(form):])
-	return said, err == nil && json.Unmarshal(data, &said) == nil
+	ok = err == nil && json.Unmarshal(data, &said) == nil
+	return said, ok
 }
 
 // now is the time as it is stored: UTC, in microseconds.
