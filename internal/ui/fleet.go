@@ -88,6 +88,13 @@ func nameOf(i client.Info) string {
 	return ""
 }
 
+// sandboxPage is a page of a list of sandboxes, as the server sends it.
+type sandboxPage struct {
+	Sandboxes []client.Info        `json:"sandboxes"`
+	Next      string               `json:"next"` // cursor; empty on the last page
+	Counts    map[client.State]int `json:"counts"`
+}
+
 type fleetData struct {
 	Filter  fleetFilter
 	Counts  []stateCount
@@ -115,11 +122,7 @@ func fleet(v *visit) error {
 	}
 	q := f.query()
 	q.Set("limit", strconv.Itoa(perPage))
-	var list struct {
-		Sandboxes []client.Info        `json:"sandboxes"`
-		Next      string               `json:"next"`
-		Counts    map[client.State]int `json:"counts"`
-	}
+	var list sandboxPage
 	if err := a.call(v.r.Context(), http.MethodGet, "/v1/sandboxes", q, nil, &list); err != nil {
 		return err
 	}

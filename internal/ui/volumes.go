@@ -50,10 +50,7 @@ func volumes(v *visit) error {
 	d := volumesData{Back: v.r.URL.RequestURI()}
 	mounts := map[string][]mount{}
 	if len(list) > 0 {
-		var page struct {
-			Sandboxes []client.Info `json:"sandboxes"`
-			Next      string        `json:"next"`
-		}
+		var page sandboxPage
 		if err := a.call(ctx, http.MethodGet, "/v1/sandboxes", url.Values{"limit": {strconv.Itoa(mostMounting)}}, nil, &page); err != nil {
 			return err
 		}
