@@ -229,6 +229,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	if o.DiskEvery > 0 {
 		s.work.Go(func() { s.guard.Run(s.ctx, o.DiskEvery) })
+		s.work.Go(func() { s.Survey(s.ctx, o.DiskEvery) })
 	}
 	if o.ActivityEvery > 0 {
 		s.work.Go(func() { s.keepActivity(o.ActivityEvery) })

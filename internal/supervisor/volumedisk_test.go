@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -168,6 +170,61 @@ func TestVolumeLimitWithoutRoom(t *testing.T) {
 	if rec := record(t, tn.s, tn.stranger); rec.State != lifecycle.Running {
 		t.Errorf("who has no volume is %s", rec.Situation())
 	}
+}
+
+// TestWrittenVolumes: a volume is counted anew for as long as a sandbox that has it does
+// not rest.
+func TestWrittenVolumes(t *testing.T) {
+	tn := newBench(t).sharing()
+	written := func(want bool, when string) {
+		t.Helper()
+		if got := tn.s.writtenVolumes(); got[tn.v.ID] != want || len(got) > 1 {
+			t.Errorf("%s: written are %v", when, got)
+		}
+	}
+	written(true, "both run")
+	if err := tn.s.Pause(t.Context(), tn.ids[0], PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	written(true, "one is paused")
+	if err := tn.s.Pause(t.Context(), tn.ids[1], PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	written(false, "both are paused")
+	wantCount(t, tn.s, tn.ids[0], 1, 2)
+	written(true, "one has woken")
+	if err := tn.s.Kill(t.Context(), tn.ids[0], ""); err != nil {
+		t.Fatal(err)
+	}
+	testmode.Eventually(t, "the end of what ran", func() bool { return len(tn.s.writtenVolumes()) == 0 })
+}
+
+// TestVolumeUse: what two sandboxes write is known after a while, with no call that
+// measures it, and stays known when they sleep.
+func TestVolumeUse(t *testing.T) {
+	tn := newBench(t).sharing()
+	tn.write("some", 3)
+	tn.s.guard.LimitVolumes(t.Context())
+	used, at := tn.s.VolumeUse(tn.v.ID)
+	if used>>20 != 3 || time.Since(at) > time.Minute {
+		t.Errorf("it takes %d bytes, as of %s", used, at)
+	}
+	if err := tn.s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tn.s, _ = tn.open()
+	if used, at := tn.s.VolumeUse(tn.v.ID); used != 0 || !at.IsZero() {
+		t.Errorf("a server that has just started says %d bytes, as of %s", used, at)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tn.s.Survey(ctx, time.Millisecond)
+	}()
+	testmode.Eventually(t, "a count", func() bool { used, _ := tn.s.VolumeUse(tn.v.ID); return used>>20 == 3 })
+	stop()
+	<-ended
 }
 
 // upload writes a file through the API.

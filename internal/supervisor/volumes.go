@@ -14,8 +14,8 @@ import (
 func (s *Supervisor) volumeOptions() volumes.Options {
 	return volumes.Options{
 		Store: s.o.Store, Files: s.o.Volumes, Space: s.space, DiskMiB: s.o.VolumeDiskMiB, Log: s.log,
-		Sign:   func(text string) string { return s.Derive("volume", text) },
-		Users:  s.usersOf,
+		Sign:  func(text string) string { return s.Derive("volume", text) },
+		Users: s.usersOf, Written: s.writtenVolumes,
 		Insist: s.insist,
 		PutOff: s.putOff,
 	}
@@ -26,6 +26,21 @@ func (s *Supervisor) usersOf(id string) []string {
 	return s.thoseWith(func(c store.Config) bool {
 		return slices.ContainsFunc(c.Volumes, func(m store.VolumeMount) bool { return m.Volume == id })
 	})
+}
+
+// writtenVolumes returns the volumes of the sandboxes that do not rest.
+func (s *Supervisor) writtenVolumes() map[string]bool {
+	written := map[string]bool{}
+	s.each(func(b *box) {
+		sb := b.snapshot()
+		if state := sb.Record.State; sb.Record.Op == nil && (state == lifecycle.Paused || state == lifecycle.Terminated) {
+			return
+		}
+		for _, m := range sb.Config.Volumes {
+			written[m.Volume] = true
+		}
+	})
+	return written
 }
 
 // thoseWith returns the sandboxes that have something, sorted. Those that end

@@ -118,14 +118,16 @@ type Fake struct {
 	Blind     map[string]awake.Blindness
 	Logged    map[string][]journal.Line
 	Measured  map[string][]usage.Sample
-	Ran       []usage.FleetSample
-	Limit     time.Duration // the ceiling of timeouts; 0 for none
-	Defaults  supervisor.Defaults
-	Created   []supervisor.CreateRequest
-	Pauses    []supervisor.PauseRequest
-	Actors    []string
-	Err       error // returned by every call if set
-	Panics    any   // panicked with by every call if set
+	// VolumeUses are bytes by volume; nil for one of which that is not known.
+	VolumeUses map[string]*int64
+	Ran        []usage.FleetSample
+	Limit      time.Duration // the ceiling of timeouts; 0 for none
+	Defaults   supervisor.Defaults
+	Created    []supervisor.CreateRequest
+	Pauses     []supervisor.PauseRequest
+	Actors     []string
+	Err        error // returned by every call if set
+	Panics     any   // panicked with by every call if set
 }
 
 // NewFake returns a fake without sandboxes, at Epoch.

@@ -3,6 +3,7 @@ package apitest
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -67,6 +68,20 @@ func (f *Fake) DeleteVolume(_ context.Context, id string) error {
 	}
 	f.volumes = slices.Delete(f.volumes, i, i+1)
 	return nil
+}
+
+// VolumeUse returns what VolumeUses has; 0 now for a volume of which nothing is said.
+func (f *Fake) VolumeUse(id string) (bytes int64, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	use, said := f.VolumeUses[id]
+	if _, err := f.indexOfVolume(id); err != nil || said && use == nil {
+		return 0, time.Time{}
+	}
+	if said {
+		bytes = *use
+	}
+	return bytes, f.Now
 }
 
 // VolumeToken returns the token that opens a volume to the holder of a key.

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"context"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -27,6 +28,9 @@ type Volumes interface {
 	Volume(ctx context.Context, id string) (store.Volume, error)
 	// DeleteVolume is an errdef.Conflict while a sandbox has the volume.
 	DeleteVolume(ctx context.Context, id string) error
+	// VolumeUse returns what the files of a volume took of the disk at a time; the zero
+	// time where that is not known.
+	VolumeUse(id string) (bytes int64, at time.Time)
 	// VolumeToken returns what opens the files of a volume to the holder of a key.
 	VolumeToken(key, id string) string
 }

@@ -35,6 +35,8 @@ type Volumes interface {
 	// is read, and for so many files; errdef.Exhausted where the volume has none.
 	// It is closed when what was read has its place.
 	VolumeUpload(ctx context.Context, id string, r io.Reader, files int) (io.ReadCloser, error)
+	// VolumeChanged is to be called after files of a volume were changed.
+	VolumeChanged(id string)
 }
 
 // Keys knows the API keys that there are.
@@ -145,6 +147,9 @@ func (s *server) dispatch(w http.ResponseWriter, r *http.Request) (reply, error)
 		return reply{}, err
 	}
 	defer files.Close()
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		defer s.Volumes.VolumeChanged(id)
+	}
 	c := &call{r: r, id: id, words: words, files: files, query: query{values: r.URL.Query()}}
 	rep, err := found.handle(s, c)
 	rep.Holder = holder

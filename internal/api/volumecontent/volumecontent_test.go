@@ -26,6 +26,8 @@ type volumes struct {
 	store *volume.Store
 	full  error // what comes after three bytes; nil for none
 	files int   // that there is room for
+
+	changed []string // ids, as told
 }
 
 func (v *volumes) Volume(_ context.Context, id string) (store.Volume, error) {
@@ -54,6 +56,8 @@ func (v *volumes) VolumeUpload(_ context.Context, _ string, r io.Reader, files i
 	}
 	return io.NopCloser(r), nil
 }
+
+func (v *volumes) VolumeChanged(id string) { v.changed = append(v.changed, id) }
 
 // fails is a reader that has nothing but an error.
 type fails struct{ err error }
@@ -171,6 +175,30 @@ func TestFilesOfAVolume(t *testing.T) {
 		t.Errorf("deleted: %d %s", rec.Code, rec.Body)
 	}
 	w.fails(http.StatusNotFound, "volume_path_not_found", w.do("GET", "path?path=/a%20b", ""))
+}
+
+// TestChanged: writes are told when they are done, whatever came of them, and reads are
+// not.
+func TestChanged(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		method, target string
+		changes        int
+	}{
+		{"PUT", "file?path=/x", 1}, {"GET", "file?path=/x", 0}, {"GET", "path?path=/x", 0}, {"GET", "dir?path=/", 0},
+		{"PATCH", "path?path=/x", 1}, {"POST", "dir?path=/d", 1}, {"DELETE", "path?path=/x", 1}, {"DELETE", "path?path=/x", 1}, {"PUT", "file", 1},
+	} {
+		w.v.changed = nil
+		w.do(c.method, c.target, "{}")
+		if len(w.v.changed) != c.changes || c.changes > 0 && w.v.changed[0] != "v" {
+			t.Errorf("%s %s has changed %q", c.method, c.target, w.v.changed)
+		}
+	}
+	w.v.changed = nil
+	w.send("PUT", "/volumecontent/v/file?path=/x", "token-of-w", strings.NewReader(""))
+	if w.v.changed != nil {
+		t.Error("who may not write has changed something")
+	}
 }
 
 func TestWhatIsRefused(t *testing.T) {

@@ -16,6 +16,7 @@ type Volumes interface {
 	Volumes(ctx context.Context) ([]store.Volume, error)
 	Volume(ctx context.Context, id string) (store.Volume, error)
 	DeleteVolume(ctx context.Context, id string) error
+	VolumeUse(id string) (bytes int64, at time.Time)
 	VolumeToken(key, id string) string
 }
 
@@ -42,6 +43,12 @@ func volumes(w world) {
 	}
 	if v, err := w.s.Volumes.CreateVolume(ctx, "large", 2048); err != nil || v.DiskMiB != 2048 {
 		w.t.Errorf("with a limit it is %+v, %v", v, err)
+	}
+	if bytes, at := w.s.Volumes.VolumeUse(a.ID); bytes != 0 || at.Before(a.CreatedAt) {
+		w.t.Errorf("a new volume takes %d bytes, at %s", bytes, at)
+	}
+	if bytes, at := w.s.Volumes.VolumeUse("no-volume"); bytes != 0 || !at.IsZero() {
+		w.t.Errorf("no volume takes %d bytes, at %s", bytes, at)
 	}
 	token := w.s.Volumes.VolumeToken("k", a.ID)
 	if again := w.s.Volumes.VolumeToken("k", a.ID); token == "" || again != token {

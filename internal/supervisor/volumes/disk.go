@@ -25,6 +25,15 @@ type usage struct {
 	at      time.Time   // when that was
 	written layer.Usage // through the API since
 	writing layer.Usage // through the API by writes that have not ended
+
+	used   int64     // bytes, when it was last counted to its end
+	usedAt time.Time // when that count began; zero if it is not known
+
+	// changes grows whenever its files may have changed. counted is what it was when the
+	// survey began to count them, which was at tried. stop ends that count while it goes on.
+	changes, counted int
+	tried            time.Time
+	stop             context.CancelFunc
 }
 
 // diskOf returns a volume with the limit that holds for it, and what is known of
@@ -35,10 +44,7 @@ func (r *Room) diskOf(id string) (v store.Volume, limit layer.Usage, d *usage) {
 	if limit = quota.OfDisk(v.DiskMiB); !is || limit == (layer.Usage{}) {
 		return v, limit, nil
 	}
-	if r.disk[id] == nil {
-		r.disk[id] = &usage{}
-	}
-	return v, limit, r.disk[id]
+	return v, limit, r.usageOf(id)
 }
 
 // measure returns what a volume takes, or, once that is more than enough,
@@ -57,6 +63,9 @@ func (r *Room) measure(ctx context.Context, id string, d *usage, enough layer.Us
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d.taken, d.at, d.written = taken, at, d.written.Minus(written)
+	if !taken.Exceeds(enough) {
+		d.used, d.usedAt = taken.Bytes, at
+	}
 	return taken, nil
 }
 

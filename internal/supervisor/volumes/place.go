@@ -37,6 +37,7 @@ func (r *Room) Mounts(c store.Config, rootfs, agent string) ([]runtime.Mount, er
 				return nil, misplaced(m, "it leads to "+at+", and the sandbox needs "+need)
 			}
 		}
+		r.VolumeChanged(m.Volume)
 		mounts = append(mounts, runtime.Mount{Source: r.o.Files.Dir(m.Volume), Path: m.Path})
 	}
 	for i, p := range places {

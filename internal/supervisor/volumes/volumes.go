@@ -42,6 +42,8 @@ type Options struct {
 	Sign func(text string) string
 	// Users returns the sandboxes that have a volume, sorted.
 	Users func(id string) []string
+	// Written returns the volumes that sandboxes may be writing to.
+	Written func() map[string]bool
 	// Insist removes something, and tries again for as long as it fails.
 	Insist func(remove func() error, failed string, args ...any)
 	PutOff *putoff.Queue // what backups may read
@@ -56,11 +58,13 @@ type Room struct {
 	mu   sync.Mutex
 	byID map[string]store.Volume
 	disk map[string]*usage // of volumes that were measured
+
+	mostCounted int64 // names of a volume, by the survey
 }
 
 // Open returns the volumes that the store knows.
 func Open(ctx context.Context, o Options) (*Room, error) {
-	r := &Room{o: o, byID: map[string]store.Volume{}, disk: map[string]*usage{}}
+	r := &Room{o: o, byID: map[string]store.Volume{}, disk: map[string]*usage{}, mostCounted: mostCounted}
 	list, err := o.Store.Volumes(ctx)
 	for _, v := range list {
 		r.byID[v.ID] = v
@@ -109,7 +113,7 @@ func (r *Room) CreateVolume(ctx context.Context, name string, diskMiB int) (stor
 		return store.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
 	}
 	r.byID[v.ID] = v
-	r.disk[v.ID] = &usage{met: true}
+	r.disk[v.ID] = &usage{met: true, usedAt: v.CreatedAt} // it is empty
 	return r.limited(v), nil
 }
 
@@ -200,6 +204,9 @@ func (r *Room) strike(ctx context.Context, id string) (discarded string, err err
 	}
 	if err != nil {
 		return "", fmt.Errorf("delete volume %s: %w", v.Name, err)
+	}
+	if d := r.disk[id]; d != nil && d.stop != nil {
+		d.stop()
 	}
 	delete(r.byID, id)
 	delete(r.disk, id)
