@@ -14,8 +14,12 @@ type Volume struct {
 	ID        string    `json:"id"`
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"createdAt"`
-	DiskMiB   int       `json:"diskMiB"`         // what it may hold; 0 for no limit
-	Token     string    `json:"token,omitempty"` // what opens its files; not in a list
+	DiskMiB   int       `json:"diskMiB"` // what it may hold; 0 for no limit
+	// DiskBytes is what its files took at DiskMeasuredAt, when they were last measured;
+	// both are nil if that is unknown.
+	DiskBytes      *int64     `json:"diskBytes"`
+	DiskMeasuredAt *time.Time `json:"diskMeasuredAt"`
+	Token          string     `json:"token,omitempty"` // what opens its files; not in a list
 }
 
 const volumesPath = "/v1/volumes"

@@ -13,19 +13,26 @@ type volumeView struct {
 	Name      string            `json:"name"`
 	CreatedAt httpapi.Timestamp `json:"createdAt"`
 	DiskMiB   int               `json:"diskMiB" doc:"Disk limit; 0 for no limit."`
-	Token     string            `json:"token,omitempty" doc:"The token for its files; only in answers about a single volume."`
+	// Files change while they are counted, so that there is no number without its time.
+	DiskBytes      *int64             `json:"diskBytes" doc:"What its files took when they were last measured; null if unknown, as for a while after a start of the server, and for a volume with too many files to count."`
+	DiskMeasuredAt *httpapi.Timestamp `json:"diskMeasuredAt" doc:"When that measurement began. A volume whose files have not changed since is not measured again."`
+	Token          string             `json:"token,omitempty" doc:"The token for its files; only in answers about a single volume."`
 }
 
 type volumesView struct {
 	Volumes []volumeView `json:"volumes"`
 }
 
-func viewVolume(v store.Volume) volumeView {
-	return volumeView{ID: v.ID, Name: v.Name, CreatedAt: httpapi.Timestamp(v.CreatedAt), DiskMiB: v.DiskMiB}
+func (s *server) viewVolume(v store.Volume) volumeView {
+	view := volumeView{ID: v.ID, Name: v.Name, CreatedAt: httpapi.Timestamp(v.CreatedAt), DiskMiB: v.DiskMiB}
+	if bytes, at := s.Volumes.VolumeUse(v.ID); !at.IsZero() {
+		view.DiskBytes, view.DiskMeasuredAt = new(bytes), new(httpapi.Timestamp(at))
+	}
+	return view
 }
 
 func (s *server) volumeWithToken(c *call, v store.Volume) volumeView {
-	view := viewVolume(v)
+	view := s.viewVolume(v)
 	view.Token = s.Volumes.VolumeToken(c.key.ID, v.ID)
 	return view
 }
@@ -46,7 +53,7 @@ func (s *server) volumes(c *call) (reply, error) {
 	}
 	v := volumesView{Volumes: make([]volumeView, 0, len(list))}
 	for _, one := range list {
-		v.Volumes = append(v.Volumes, viewVolume(one))
+		v.Volumes = append(v.Volumes, s.viewVolume(one))
 	}
 	return ok(v)
 }

@@ -947,6 +947,16 @@ export interface UsedSecret {
 
 export interface Volume {
   createdAt: string;
+  /**
+   * What its files took when they were last measured; null if unknown, as for a while after a
+   * start of the server, and for a volume with too many files to count.
+   */
+  diskBytes: number | null;
+  /**
+   * When that measurement began. A volume whose files have not changed since is not measured
+   * again.
+   */
+  diskMeasuredAt: string | null;
   /** Disk limit; 0 for no limit. */
   diskMiB: number;
   id: string;

@@ -954,6 +954,14 @@ class UsedSecret:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
     created_at: datetime
+    disk_bytes: int | None = None
+    """What its files took when they were last measured; null if unknown, as for a while after a
+    start of the server, and for a volume with too many files to count.
+    """
+    disk_measured_at: datetime | None = None
+    """When that measurement began. A volume whose files have not changed since is not measured
+    again.
+    """
     disk_mib: int
     """Disk limit; 0 for no limit."""
     id: str
@@ -972,6 +980,8 @@ WIRE_NAMES = {
     "deferred_until": "deferredUntil",
     "defers_idle": "defersIdle",
     "deny_out": "denyOut",
+    "disk_bytes": "diskBytes",
+    "disk_measured_at": "diskMeasuredAt",
     "disk_mib": "diskMiB",
     "duration": "durationSeconds",
     "egress_proxy": "egressProxy",
