@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 // volumes is a flag that collects volumes by where they are to be.
@@ -83,7 +84,10 @@ func (a *app) listVolumesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "list volumes, oldest first",
-		Args:  exactArgs(),
+		Long: `List volumes, oldest first. USED is what the files of a volume took when they were
+last measured, at MEASURED; - if that is not known yet, or the volume has too many
+files to count. The server measures in the background those that may have changed.`,
+		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				all, err := c.Volumes(ctx)
@@ -92,9 +96,13 @@ func (a *app) listVolumesCommand() *cobra.Command {
 				}
 				return a.print(all, func(w io.Writer) {
 					now := time.Now()
-					rows := [][]string{{"NAME", "ID", "DISK MIB", "MADE"}}
+					rows := [][]string{{"NAME", "ID", "USED", "MEASURED", "DISK MIB", "MADE"}}
 					for _, v := range all {
-						rows = append(rows, []string{v.Name, v.ID, limitText(v.DiskMiB), clock(v.CreatedAt, now)})
+						used, measured := "-", "-"
+						if v.DiskBytes != nil && v.DiskMeasuredAt != nil {
+							used, measured = human.Bytes(*v.DiskBytes), clock(*v.DiskMeasuredAt, now)
+						}
+						rows = append(rows, []string{v.Name, v.ID, used, measured, limitText(v.DiskMiB), clock(v.CreatedAt, now)})
 					}
 					table(w, rows)
 				})
