@@ -677,6 +677,11 @@ func TestVolumes(t *testing.T) {
 	if strings.Contains(page, "-for-") {
 		t.Error("the volume's token is shown")
 	}
+	used := int64(128 << 20)
+	w.Fake.SetVolumeUse(list[0].ID, &used)
+	b.send("GET", "/ui/volumes", navigation, nil).is(t, http.StatusOK, `value="25"`, "25%</meter> 128", "Measured "+w.Fake.Now.UTC().Format("2006-01-02"))
+	w.Fake.SetVolumeUse(list[0].ID, nil)
+	b.send("GET", "/ui/volumes", navigation, nil).is(t, http.StatusOK, "not known")
 	has(post(url.Values{"do": {"delete"}, "volume": {list[0].ID}}), "Next step")
 	for _, id := range ids {
 		if err := w.Fake.Kill(t.Context(), id, "test"); err != nil {

@@ -23,6 +23,14 @@ type volumeRow struct {
 	More   int
 }
 
+// Part is how much of its limit it takes, in percent.
+func (r volumeRow) Part() int64 {
+	if r.DiskBytes == nil {
+		return 0
+	}
+	return ratio(*r.DiskBytes, int64(r.DiskMiB)<<20)
+}
+
 type volumesData struct {
 	Volumes []volumeRow
 	Some    bool // not all sandboxes were looked at for who mounts them

@@ -109,6 +109,8 @@ type Fake struct {
 	snapshots *Snapshots
 
 	volumes []store.Volume
+	// volumeUses are bytes by volume; nil for one of which that is not known.
+	volumeUses map[string]*int64
 	// changed is closed and replaced at every commit.
 	changed chan struct{}
 
@@ -118,16 +120,14 @@ type Fake struct {
 	Blind     map[string]awake.Blindness
 	Logged    map[string][]journal.Line
 	Measured  map[string][]usage.Sample
-	// VolumeUses are bytes by volume; nil for one of which that is not known.
-	VolumeUses map[string]*int64
-	Ran        []usage.FleetSample
-	Limit      time.Duration // the ceiling of timeouts; 0 for none
-	Defaults   supervisor.Defaults
-	Created    []supervisor.CreateRequest
-	Pauses     []supervisor.PauseRequest
-	Actors     []string
-	Err        error // returned by every call if set
-	Panics     any   // panicked with by every call if set
+	Ran       []usage.FleetSample
+	Limit     time.Duration // the ceiling of timeouts; 0 for none
+	Defaults  supervisor.Defaults
+	Created   []supervisor.CreateRequest
+	Pauses    []supervisor.PauseRequest
+	Actors    []string
+	Err       error // returned by every call if set
+	Panics    any   // panicked with by every call if set
 }
 
 // NewFake returns a fake without sandboxes, at Epoch.
@@ -135,7 +135,7 @@ func NewFake() *Fake {
 	f := &Fake{
 		Now: Epoch, Sandboxes: map[string]store.Sandbox{}, Held: map[string][]awake.Hold{},
 		Blind:   map[string]awake.Blindness{},
-		changed: make(chan struct{}), reached: map[string]time.Time{},
+		changed: make(chan struct{}), reached: map[string]time.Time{}, volumeUses: map[string]*int64{},
 	}
 	f.EventLog = &EventLog{f}
 	return f

@@ -70,11 +70,18 @@ func (f *Fake) DeleteVolume(_ context.Context, id string) error {
 	return nil
 }
 
-// VolumeUse returns what VolumeUses has; 0 now for a volume of which nothing is said.
+// SetVolumeUse says how many bytes a volume uses; nil for unknown.
+func (f *Fake) SetVolumeUse(id string, bytes *int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.volumeUses[id] = bytes
+}
+
+// VolumeUse returns what SetVolumeUse said; 0 now for a volume of which nothing is said.
 func (f *Fake) VolumeUse(id string) (bytes int64, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	use, said := f.VolumeUses[id]
+	use, said := f.volumeUses[id]
 	if _, err := f.indexOfVolume(id); err != nil || said && use == nil {
 		return 0, time.Time{}
 	}

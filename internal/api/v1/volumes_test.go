@@ -25,16 +25,16 @@ func TestVolumes(t *testing.T) {
 	if got := w.do("GET", "/v1/volumes/"+id, "").Is(http.StatusOK).Object(); got["token"] != made["token"] || got["name"] != "data" || got["diskMiB"] != 100.0 {
 		t.Errorf("got %v", got)
 	}
-	mib := int64(1 << 20)
+	empty, mib := int64(0), int64(1<<20)
 	for name, c := range map[string]struct {
-		uses      map[string]*int64
+		uses      *int64
 		bytes, at any
 	}{
-		"empty":   {nil, 0.0, "2026-09-01T12:00:00.123456Z"},
-		"used":    {map[string]*int64{id: &mib}, float64(mib), "2026-09-01T12:00:00.123456Z"},
-		"unknown": {map[string]*int64{id: nil}, nil, nil},
+		"empty":   {&empty, 0.0, "2026-09-01T12:00:00.123456Z"},
+		"used":    {&mib, float64(mib), "2026-09-01T12:00:00.123456Z"},
+		"unknown": {nil, nil, nil},
 	} {
-		w.Fake.VolumeUses = c.uses
+		w.Fake.SetVolumeUse(id, c.uses)
 		for _, got := range []map[string]any{w.do("GET", "/v1/volumes/"+id, "").Object(), list(w.do("GET", "/v1/volumes", "").Object()["volumes"])[0]} {
 			bytes, saysBytes := got["diskBytes"]
 			at, saysAt := got["diskMeasuredAt"]
