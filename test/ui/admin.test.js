@@ -75,15 +75,23 @@ test("keys and quotas; a key that is revoked while somebody is signed in", async
   const { page, problems } = await signedIn();
   await page.getByRole("link", { name: "Keys" }).click();
   await page.getByText("New key").click();
-  await page.getByLabel("Name").fill("of the <b>test</b>");
-  await page.getByLabel("Role").selectOption("own");
-  await page.getByLabel("At most running").fill("1");
-  await page.getByRole("button", { name: "Make the key" }).click();
+  const made = page.locator("form").filter({ has: page.getByRole("button", { name: "Make the key" }) });
+  await made.getByLabel("Name").fill("of the <b>test</b>");
+  await made.getByLabel("Role").selectOption("own");
+  await made.getByLabel("At most running").fill("3");
+  await made.getByRole("button").click();
   const text = await page.getByLabel("Copy it now").inputValue();
   assert.match(text, /^e2b_[0-9a-f]{40}$/);
   await page.reload();
   assert.equal(await page.getByLabel("Copy it now").count(), 0, "a key is shown once");
-  await page.getByRole("row").filter({ hasText: "of the <b>test</b>" }).filter({ hasText: "of 1" }).waitFor();
+  const row = page.getByRole("row").filter({ hasText: "of the <b>test</b>" });
+  await row.filter({ hasText: "of 3" }).waitFor();
+  await page.getByText("Change limits").click();
+  const limits = page.locator("form").filter({ has: page.getByRole("button", { name: "Change the limits" }) });
+  await limits.getByLabel("Key").selectOption(await limits.getByRole("option", { name: "of the <b>test</b>" }).getAttribute("value"));
+  await limits.getByLabel("At most running").fill("1");
+  await limits.getByRole("button").click();
+  await row.filter({ hasText: "of 1" }).waitFor();
   await view(page, "keys");
   const { id } = (await api("GET", "/v1/keys")).keys.find((k) => k.name === "of the <b>test</b>");
 

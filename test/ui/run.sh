@@ -50,7 +50,7 @@ trap clean EXIT
 CGO_ENABLED=0 go build -o "$work/many" ./test/ui/many
 DROWSE_API_KEY=e2b_$(od -An -N20 -tx1 /dev/urandom | tr -d ' \n')
 address=127.0.0.1:$((20000 + RANDOM % 10000))
-export DROWSE_API_KEY DROWSE_URL=http://$address DROWSE_BINARY=$PWD/bin/drowse DROWSE_MANY=$work/many
+export DROWSE_API_KEY DROWSE_URL=http://$address DROWSE_BINARY=$PWD/bin/drowse DROWSE_MANY=$work/many DROWSE_STATE=$work/state
 unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY E2B_API_URL E2B_SANDBOX_URL DROWSE_SANDBOX_URL
 bin/drowse serve --state-dir "$work/state" --listen "$address" >"$work/log" 2>&1 &
 server=$!
