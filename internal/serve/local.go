@@ -33,10 +33,22 @@ func announce(o Options, addr net.Addr) error {
 	if !o.TLS() {
 		_ = os.Remove(filepath.Join(o.StateDir, settings.CertificateFile)) // of a server that had one
 	}
-	if err := durable.Replace(filepath.Join(o.StateDir, settings.URLFile), []byte(localURL(o, addr)+"\n"), 0o600); err != nil {
+	if err := keepFile(filepath.Join(o.StateDir, settings.URLFile), localURL(o, addr)+"\n"); err != nil {
 		return fmt.Errorf("save the server's URL: %w", err)
 	}
 	return nil
+}
+
+// keepFile sees to it that a file for its owner alone has a text. It writes nothing where
+// it has: so a server starts again on a full disk.
+func keepFile(path, text string) error {
+	const mode = 0o600
+	if info, err := os.Lstat(path); err == nil && info.Mode() == mode {
+		if has, err := os.ReadFile(path); err == nil && string(has) == text {
+			return nil
+		}
+	}
+	return durable.Replace(path, []byte(text), mode)
 }
 
 // firstKey sees to it that there is an admin key, and that root on this machine has
@@ -48,7 +60,7 @@ func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) er
 	}
 	path := filepath.Join(o.StateDir, settings.KeyFile)
 	if key := o.APIKey + made; key != "" {
-		if err := durable.Replace(path, []byte(key+"\n"), 0o600); err != nil {
+		if err := keepFile(path, key+"\n"); err != nil {
 			return fmt.Errorf("save API key: %w", err)
 		}
 	}

@@ -63,3 +63,44 @@ func TestKeptBuilds(t *testing.T) {
 		t.Errorf("with two: %+v", f)
 	}
 }
+
+// TestKeepFile: a file that is as it is to be is left alone, because a full disk has no
+// room for another; all else is replaced.
+func TestKeepFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "url")
+	inode := func() uint64 {
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Ino
+	}
+	if err := keepFile(path, "one"); err != nil {
+		t.Fatal(err)
+	}
+	was := inode()
+	if err := keepFile(path, "one"); err != nil || inode() != was {
+		t.Errorf("it was written again, or: %v", err)
+	}
+	for what, spoil := range map[string]func() error{
+		"another text": func() error { return os.WriteFile(path, []byte("two"), 0o600) },
+		"open to all":  func() error { return os.Chmod(path, 0o644) },
+		"a link": func() error {
+			other := filepath.Join(dir, "other")
+			return errors.Join(os.Rename(path, other), os.Symlink(other, path))
+		},
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if err := keepFile(path, "one"); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(path)
+		text, err2 := os.ReadFile(path)
+		if err != nil || err2 != nil || info.Mode() != 0o600 || string(text) != "one" {
+			t.Errorf("%s: it is %v with %q", what, info.Mode(), text)
+		}
+	}
+}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/serve/certs"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
@@ -46,7 +45,7 @@ func openTLS(o Options) (shown, error) {
 	if err != nil {
 		return shown{}, err
 	}
-	if err := durable.Replace(forRoot, []byte(leafPEM(local)), 0o600); err != nil {
+	if err := keepFile(forRoot, leafPEM(local)); err != nil {
 		return shown{}, err
 	}
 	keeper, err := certs.Open(o.acme())
@@ -191,7 +190,7 @@ func (c *certificate) read(stamp string) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.Replace(c.copyFile, []byte(leafPEM(pair)), 0o600); err != nil {
+	if err := keepFile(c.copyFile, leafPEM(pair)); err != nil {
 		return err
 	}
 	c.current, c.stamp = &pair, stamp
