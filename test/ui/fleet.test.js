@@ -32,6 +32,16 @@ test("the last hour, and several at once, by keyboard", async () => {
   await row(ids[1]).filter({ hasText: "lease: meanwhile" }).waitFor(); // the rows were drawn anew
   assert.ok(await box(ids[0]).isChecked() && await box(ids[2]).isChecked() && !await box(ids[1]).isChecked(), "what was chosen stays so");
   assert.ok(await box(ids[2]).evaluate((el) => el === document.activeElement), "the focus stays");
+  await box(ids[1]).evaluate((el) => { el.held = true; });
+  await box(ids[1]).focus();
+  await page.keyboard.down("Space");
+  await call("PATCH", `/v1/sandboxes/${ids[1]}`, { metadata: { name: "renamed" } });
+  for (let n = 0; n < 3; n++) await page.waitForResponse((r) => r.url().endsWith("/ui/")); // asked for anew, and not drawn
+  assert.ok(await box(ids[1]).evaluate((el) => el.held), "what is pressed stays");
+  await page.keyboard.up("Space");
+  await page.getByText("3 chosen:", { exact: true }).first().waitFor();
+  await row(ids[1]).filter({ hasText: "renamed" }).waitFor(); // soon after
+  await box(ids[1]).uncheck();
   await accessible(page, "chosen rows");
   await pause.press("Enter");
   await page.getByRole("status").filter({ hasText: "2 of 2 chosen sandboxes are paused" }).waitFor();

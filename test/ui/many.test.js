@@ -16,8 +16,12 @@ test("a few sandboxes with a past", async () => {
     const { page, problems } = await signedIn(key, {}, base);
     const bar = (name) => page.getByRole("row").filter({ hasText: name }).getByRole("img", { name: /^Last hour/ });
     // Each part has its share of the bar, its length and its cause.
-    const parts = await bar("experiment").locator("rect").evaluateAll((all) => all.map((el) => [el.className.baseVal, Math.round(el.getBoundingClientRect().width), el.textContent]));
-    const whole = (await bar("experiment").boundingBox()).width;
+    await bar("experiment").waitFor();
+    const [whole, parts] = await page.evaluate(() => { // at once: the page follows the server
+      const row = [...document.querySelectorAll("tr")].find((row) => row.textContent.includes("experiment"));
+      const width = (el) => el.getBoundingClientRect().width;
+      return [width(row.querySelector("svg.life")), [...row.querySelectorAll("svg.life rect")].map((el) => [el.className.baseVal, Math.round(width(el)), el.textContent])];
+    });
     assert.deepEqual(parts.map(([state]) => state), ["s-none", "s-running", "s-paused"]);
     for (const [n, minutes] of [[0, 46], [1, 5], [2, 9]]) assert.ok(Math.abs(parts[n][1] - whole * minutes / 60) <= 2, `${parts[n]} of ${whole}`);
     assert.match(parts[1][2], /^running for 5m 00s, from .*, because of call$/);

@@ -26,10 +26,18 @@
 
   const say = (text) => { document.getElementById("said").textContent = text; };
 
+  // Whether a key or a button of the mouse is down: what it is released on must be what
+  // it was pressed on.
+  let pressed = false;
+  for (const type of ["keydown", "pointerdown"]) addEventListener(type, () => { pressed = true; }, true);
+  for (const type of ["keyup", "pointerup", "pointercancel"]) addEventListener(type, () => { pressed = false; }, true);
+  addEventListener("blur", () => { pressed = false; }); // of the window
+
   // refresh asks for this page again and takes over the regions that follow the
   // server. One that is in use, with the focus in a field or a menu open, is left alone.
   const inUse = (el) => {
     const active = document.activeElement;
+    if (pressed) { again = true; return true; }
     if (el.querySelector("details[open]:not(.values)")) return true;
     return el.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName) && active.type !== "checkbox";
   };
@@ -49,7 +57,7 @@
       const fresh = new DOMParser().parseFromString(await resp.text(), "text/html");
       for (const el of document.querySelectorAll("[data-live]")) {
         const by = fresh.querySelector(`[data-live="${CSS.escape(el.dataset.live)}"]`);
-        if (!by || inUse(el) || by.innerHTML === had.get(el)) continue;
+        if (!by || by.innerHTML === had.get(el) || inUse(el)) continue;
         had.set(el, by.innerHTML);
         const active = el.contains(document.activeElement) ? nameOf(document.activeElement) : "";
         const scroller = el.querySelector(".log, .scroll");
