@@ -74,8 +74,8 @@ var (
 	AsTemplate   = Form{httpapi.TemplateForms, Schema{"type": "string"}, readTemplate}
 	AsPorts      = Form{`an object with "wake", "keep" or "ignore" by port or by port and path: {"8080": "wake", "8080/healthz": "ignore"}`, MapOf(OneOf(lifecycle.Wake, lifecycle.Keep, lifecycle.Ignore)), readPorts}
 	AsPort       = Form{"an integer from 1 to 65535", Schema{"type": "integer", "minimum": 1, "maximum": 65535}, readPort}
-	AsCount      = Form{"an integer from 1", Schema{"type": "integer", "minimum": 1}, readCount}
-	AsLimit      = Form{"an integer from 0", Schema{"type": "integer", "minimum": 0}, readLimit}
+	AsCount      = integerFrom(1)
+	AsLimit      = integerFrom(0) // of which 0 is none
 	AsCPUs       = Form{"a number above 0, to the hundredth", Schema{"type": "number", "exclusiveMinimum": 0}, readCPUs}
 	AsRole       = Form{`"admin", "full", "own" or "read"`, OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead), readRole}
 	AsPath       = Form{"a path that begins with a slash", Schema{"type": "string"}, readPath}
@@ -133,21 +133,16 @@ func isZero(text string) bool {
 	return !strings.ContainsAny(mantissa, "123456789")
 }
 
-func readCount(path string, raw []byte) (any, error) {
-	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 32)
-	if err != nil || n < 1 {
-		return nil, wrongKind(path, "an integer from 1", raw)
-	}
-	return int(n), nil
-}
-
-// readLimit reads a bound that can be taken away.
-func readLimit(path string, raw []byte) (any, error) {
-	n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 32)
-	if err != nil || n < 0 {
-		return nil, wrongKind(path, "an integer from 0", raw)
-	}
-	return int(n), nil
+// integerFrom is a form of integers that are not below least.
+func integerFrom(least int) Form {
+	words := fmt.Sprintf("an integer from %d", least)
+	return Form{words, Schema{"type": "integer", "minimum": least}, func(path string, raw []byte) (any, error) {
+		n, err := strconv.ParseInt(string(bytes.TrimSpace(raw)), 10, 32)
+		if err != nil || int(n) < least {
+			return nil, wrongKind(path, words, raw)
+		}
+		return int(n), nil
+	}}
 }
 
 // readCPUs reads a number of CPUs, to the hundredth: finer ones the kernel does not
