@@ -145,9 +145,13 @@ func Route[R any](of httpapi.Router[R], method, escapedPath string, unknown erro
 	return nil, nil, unknown
 }
 
-// Allowed is the header of the answer to an error of Route.
-func Allowed(e *errdef.Error) http.Header {
+// HeaderOf is the header of the answer to an error, in every dialect: what may be called
+// instead, and when a key may call again that calls too often.
+func HeaderOf(e *errdef.Error) http.Header {
 	h := http.Header{}
+	if e.Code == auth.CodeRate {
+		h.Set("Retry-After", "1")
+	}
 	if methods, ok := e.Context["allowed"].([]string); ok && e.Code == codeMethod {
 		h.Set("Allow", strings.Join(methods, ", "))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
@@ -64,8 +65,11 @@ func TestRoute(t *testing.T) {
 	}
 	_, _, err := Route(router, "POST", "/a/b", unknown)
 	e, ok := errors.AsType[*errdef.Error](err)
-	if !ok || Allowed(e).Get("Allow") != "GET, PUT" {
-		t.Error(err)
+	if h := HeaderOf(e); !ok || h.Get("Allow") != "GET, PUT" || h.Get("Retry-After") != "" {
+		t.Error(err, h)
+	}
+	if h := HeaderOf(errdef.New(errdef.Exhausted, auth.CodeRate, "too many")); h.Get("Retry-After") != "1" {
+		t.Errorf("a key that calls too often is told %v", h)
 	}
 }
 

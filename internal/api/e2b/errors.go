@@ -9,7 +9,6 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
@@ -91,7 +90,7 @@ func (c *call) translate(err error) *failure {
 	if e.Class == errdef.NotFound && c.sandbox != "" {
 		return sandboxNotFound(c.sandbox, e)
 	}
-	f := &failure{Code: cmp.Or(exceptions[e.Code], errdef.Status(e)), Message: e.Error(), ErrorCode: e.Code, Header: dialect.Allowed(e)}
+	f := &failure{Code: cmp.Or(exceptions[e.Code], errdef.Status(e)), Message: e.Error(), ErrorCode: e.Code, Header: dialect.HeaderOf(e)}
 	if most, ok := e.Context["allowed"]; ok && (e.Code == codeTooMany || e.Context["limit"] == "maxRunning") {
 		f.Message = fmt.Sprintf("you have reached the maximum number of concurrent E2B sandboxes (%v): %v", most, e) // clients look for that
 	}
@@ -103,8 +102,6 @@ func (c *call) translate(err error) *failure {
 		f.Code = http.StatusBadRequest
 	case f.Code == http.StatusServiceUnavailable && errdef.Lasting(e.Code):
 		f.Code = http.StatusInternalServerError // of a 503 the SDKs say "please retry"
-	case e.Code == auth.CodeRate:
-		f.Header.Set("Retry-After", "1")
 	}
 	return f
 }

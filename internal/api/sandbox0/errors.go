@@ -119,7 +119,7 @@ func (c *call) failed(err error) httpapi.Response {
 		facts[name] = value
 	}
 	res := respond(status, detail{Code: code, Message: message, Details: facts})
-	maps.Copy(res.Header, dialect.Allowed(e))
+	maps.Copy(res.Header, dialect.HeaderOf(e))
 	return res
 }
 

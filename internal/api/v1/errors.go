@@ -6,7 +6,6 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
-	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
@@ -32,9 +31,9 @@ type errorDetail struct {
 func (s *server) failed(c *call, err error) httpapi.Response {
 	e := dialect.Tell(c.r, c.log, err)
 	body := errorDetail{Code: e.Code, Message: e.Message, Cause: s.cause(c, e), Remediation: remedyOf(e), Context: s.context(c, e)}
-	header := dialect.Allowed(e)
+	header := dialect.HeaderOf(e)
 	status := errdef.Status(e)
-	if status == http.StatusServiceUnavailable && !errdef.Lasting(e.Code) || e.Code == auth.CodeRate {
+	if status == http.StatusServiceUnavailable && !errdef.Lasting(e.Code) {
 		header.Set("Retry-After", retryAfter)
 	}
 	res, err := httpapi.Encode(status, header, errorView{body})

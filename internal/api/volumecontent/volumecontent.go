@@ -170,14 +170,10 @@ func (s *server) failed(r *http.Request, err error) httpapi.Response {
 	}
 	e := dialect.Tell(r, s.Log, err)
 	status := errdef.Status(e)
-	header := dialect.Allowed(e)
-	switch {
-	case e.Code == auth.CodeRate:
-		header.Set("Retry-After", "1")
-	case e.Class == errdef.Exhausted && e.Code != "too_many_answers":
+	if e.Class == errdef.Exhausted && e.Code != "too_many_answers" && e.Code != auth.CodeRate {
 		status = http.StatusInsufficientStorage
 	}
-	res, err := httpapi.Encode(status, header, failure{e.Code, e.Error()})
+	res, err := httpapi.Encode(status, dialect.HeaderOf(e), failure{e.Code, e.Error()})
 	if err != nil {
 		panic("internal error: volumecontent: an error that cannot be encoded: " + err.Error())
 	}
