@@ -44,9 +44,6 @@ type useRow struct {
 	Values []string
 }
 
-// spell is a time that a sandbox has slept.
-type spell struct{ from, until time.Time }
-
 // measure is what a chart is of.
 type measure struct {
 	name   string
@@ -113,7 +110,7 @@ func useOf(all []sample, sleeps []spell, state client.State) *use {
 		u.Times = append(u.Times, tick{percent(place(t.at)), t.text})
 	}
 	for _, s := range sleeps {
-		from, until := max(0, place(s.from)), min(100, place(s.until))
+		from, until := max(0, place(s.Time)), min(100, place(s.until))
 		if from < until {
 			u.Sleeps = append(u.Sleeps, band{percent(from), percent(until - from)})
 		}
@@ -230,7 +227,7 @@ func partedBy(all []sample, sleeps []spell) []bool {
 	parted := make([]bool, len(all))
 	for n := 1; n < len(all); n++ {
 		for _, s := range sleeps {
-			if s.from.Before(all[n].At) && s.until.After(all[n-1].At) {
+			if s.Time.Before(all[n].At) && s.until.After(all[n-1].At) {
 				parted[n] = true
 				break
 			}
@@ -242,21 +239,9 @@ func partedBy(all []sample, sleeps []spell) []bool {
 // sleepsIn returns when a sandbox has slept, by its changes, oldest first. A checkpoint
 // is none: it runs on at once.
 func sleepsIn(all []lifeChange, end time.Time) (sleeps []spell) {
-	for n, e := range all {
-		if e.To != string(client.Paused) || e.Cause == "checkpoint" {
-			continue
-		}
-		until := end
-		if n+1 < len(all) {
-			until = all[n+1].Time
-		}
-		last := len(sleeps) - 1
-		switch {
-		case !until.After(e.Time): // or the clock was set back
-		case last >= 0 && sleeps[last].until.Equal(e.Time):
-			sleeps[last].until = until
-		default:
-			sleeps = append(sleeps, spell{e.Time, until})
+	for _, s := range spellsOf(all, end) {
+		if s.To == string(client.Paused) && s.Cause != "checkpoint" && s.until.After(s.Time) {
+			sleeps = append(sleeps, s)
 		}
 	}
 	return sleeps

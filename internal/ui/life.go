@@ -112,43 +112,52 @@ func lifeOf(all []lifeChange, begin, end time.Time) life {
 	l := life{Begin: begin, End: end, sums: map[string]time.Duration{}}
 	whole := max(1, end.Sub(begin))
 	place := func(t time.Time) int64 { return int64(lifeWidth * float64(t.Sub(begin)) / float64(whole)) }
-	for n := 0; n < len(all); {
-		e := all[n]
-		next := n + 1
-		for next < len(all) && all[next].To == e.To {
-			next++
-		}
-		until := end
-		if next < len(all) {
-			until = all[next].Time
-		}
-		n = next
-		from := e.Time
-		if from.Before(begin) {
-			from = begin
-		}
-		if !until.After(from) {
+	for _, e := range spellsOf(all, end) {
+		from := slices.MaxFunc([]time.Time{e.Time, begin}, time.Time.Compare)
+		if !e.until.After(from) {
 			continue
 		}
-		l.sums[wordFor(e.To)] += until.Sub(from)
+		l.sums[wordFor(e.To)] += e.until.Sub(from)
 		x := place(from)
 		// What is shorter than a thousandth would cover what follows.
-		if w := place(until) - x; w > 0 {
-			l.Spans = append(l.Spans, lifeSpan{x, w, e.To, spanText(e, until)})
+		if w := place(e.until) - x; w > 0 {
+			l.Spans = append(l.Spans, lifeSpan{x, w, e.To, spanText(e)})
 		}
 	}
 	return l
 }
 
+// spell is a time in one state, by the change that began it.
+type spell struct {
+	lifeChange
+	until time.Time
+}
+
+// spellsOf returns the times between changes, oldest first. While the state stays, it is
+// one. Where the clock was set back, one ends before it begins.
+func spellsOf(all []lifeChange, end time.Time) (spells []spell) {
+	for n := 0; n < len(all); {
+		s := spell{all[n], end}
+		for n < len(all) && all[n].To == s.To {
+			n++
+		}
+		if n < len(all) {
+			s.until = all[n].Time
+		}
+		spells = append(spells, s)
+	}
+	return spells
+}
+
 // spanText says what a part of a bar is, how long it was and why it began.
-func spanText(e lifeChange, until time.Time) string {
+func spanText(e spell) string {
 	switch e.To {
 	case notThere:
 		return "not there yet"
 	case notKnown:
 		return "not known: the event log was read no further back"
 	}
-	text := fmt.Sprintf("%s for %s, from %s", e.To, span(until.Sub(e.Time)), e.Time.UTC().Format("2006-01-02 15:04:05"))
+	text := fmt.Sprintf("%s for %s, from %s", e.To, span(e.until.Sub(e.Time)), e.Time.UTC().Format("2006-01-02 15:04:05"))
 	if e.Cause != "" {
 		text += ", because of " + e.Cause
 	}
