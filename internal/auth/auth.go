@@ -303,11 +303,11 @@ func (k *Keys) Take(id string) error {
 		return nil
 	}
 	if own := e.limits.Load().Rate; own > 0 {
-		return errdef.New(errdef.Exhausted, CodeRate, "API key %s makes more than %d calls per second, its own limit", id, own).
+		return errdef.New(errdef.Exhausted, CodeRate, "API key %s makes more calls per second than its own limit of %d", id, own).
 			WithRemedy("wait a second, then try again; an admin allows it more with drowse keys limit %s --max-rate N", id).
 			With("limit", "maxRate").With("allowed", own).With("key", id)
 	}
-	return errdef.New(errdef.Exhausted, CodeRate, "API key %s makes more than %d calls per second, the server's limit for each key", id, k.rate).
+	return errdef.New(errdef.Exhausted, CodeRate, "API key %s makes more calls per second than the server's limit for each key, %d", id, k.rate).
 		WithRemedy("wait a second, then try again; an admin allows this key more with drowse keys limit %s --max-rate N, and an operator every key with drowse serve --max-key-rate", id).
 		With("limit", "max-key-rate").With("allowed", k.rate).With("key", id)
 }

@@ -111,11 +111,11 @@ func TestOwnRate(t *testing.T) {
 				t.Fatalf("changed to %+v, %v", got, err)
 			}
 		}
-		refused(wants("a rate of one", 10), "maxRate", 1, "more than 1 calls", "its own limit", "drowse keys limit "+key.ID+" --max-rate")
+		refused(wants("a rate of one", 10), "maxRate", 1, "its own limit of 1", "drowse keys limit "+key.ID+" --max-rate")
 		if n, err := taken(other.ID); n != 20 {
 			t.Errorf("a key without a rate: %d calls, want 20", n)
 		} else {
-			refused(err, "max-key-rate", 2, "more than 2 calls", "the server's limit", "drowse keys limit "+other.ID+" --max-rate", "--max-key-rate")
+			refused(err, "max-key-rate", 2, "the server's limit for each key, 2", "drowse keys limit "+other.ID+" --max-rate", "--max-key-rate")
 		}
 
 		change(50)
