@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +50,7 @@ func find(s surroundings) (Tree, bool, error) {
 	if err != nil {
 		return Tree{}, false, fmt.Errorf("find cgroups: %w", err)
 	}
-	if hasV1(groups) {
+	if _, v1 := ownV1(groups); v1 {
 		return Tree{}, false, findV1(s)
 	}
 	dir, err := s.mountTree()
@@ -83,17 +81,6 @@ func findV1(s surroundings) error {
 
 func noCgroups(format string, args ...any) *errdef.Error {
 	return errdef.New(errdef.Unfit, "no_cgroups", format, args...)
-}
-
-// hasV1 reports whether the memory controller belongs to a hierarchy of v1.
-func hasV1(groups string) bool {
-	for line := range strings.Lines(groups) {
-		fields := strings.SplitN(line, ":", 3)
-		if len(fields) == 3 && slices.Contains(strings.Split(fields[1], ","), "memory") {
-			return true
-		}
-	}
-	return false
 }
 
 // system is the surroundings of this process.
