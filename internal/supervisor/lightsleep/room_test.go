@@ -251,6 +251,21 @@ func TestMostGivesWay(t *testing.T) {
 	})
 }
 
+// TestOwnGivesWay: of two keys that hold most, a new one of either pushes out its own.
+func TestOwnGivesWay(t *testing.T) {
+	for _, key := range []string{"a", "b"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, Options{Memory: 100})
+			for _, name := range []string{"a1", "b1", "a2", "b2", "c1"} {
+				w.must(name, 20)
+				time.Sleep(time.Minute)
+			}
+			w.must(key+"3", 10)
+			w.want("of "+key, key+"1 share")
+		})
+	}
+}
+
 // TestFit lets those of one key go.
 func TestFit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -304,7 +319,7 @@ func TestTake(t *testing.T) {
 // TestAge lets each go when its time is up, to the instant.
 func TestAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Options{Most: 5 * time.Minute, Memory: 1000})
+		w := newWorld(t, Options{Most: 5*time.Minute + 7*time.Millisecond, Memory: 1000}) // between the looks at the machine
 		defer w.run()()
 		w.must("a1", 1)
 		time.Sleep(time.Minute)
@@ -313,7 +328,7 @@ func TestAge(t *testing.T) {
 		time.Sleep(time.Minute + 30*time.Millisecond)
 		w.must("a2", 1)
 		w.r.Take(w.sleeper["b2"])
-		time.Sleep(3*time.Minute - 31*time.Millisecond)
+		time.Sleep(3*time.Minute - 24*time.Millisecond)
 		w.want("a moment before")
 		time.Sleep(time.Millisecond)
 		w.want("the first", "a1 age")

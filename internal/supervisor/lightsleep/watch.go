@@ -103,7 +103,8 @@ func (r *Room) relieve(stalls *stalls) {
 	}
 }
 
-// stalls knows how long tasks had waited for memory at the last look.
+// stalls knows how long tasks had waited for memory at the last look. Before the first
+// that is long ago, so that nobody can have waited for too much of the time.
 type stalls struct {
 	at    time.Time
 	total time.Duration
@@ -111,7 +112,7 @@ type stalls struct {
 
 // tooLong reports whether they have waited for too much of the time since then.
 func (s *stalls) tooLong(now time.Time, total time.Duration) bool {
-	too := !s.at.IsZero() && total-s.total > now.Sub(s.at)/mostStalled
+	too := total-s.total > now.Sub(s.at)/mostStalled
 	s.at, s.total = now, total
 	return too
 }
