@@ -68,6 +68,9 @@ first start writes an API key to the file api-key in the state directory.`,
 	mibVar(f, &o.EarlyWakeMiB, "early-wake", 0, "let a sandbox whose memory image has this `size` (in MiB, or such as 1g) or more run before all of it is read; each part is verified before the sandbox sees it; 0 for none")
 	mibVar(f, &o.DeltaPausesMiB, "delta-pauses", 128, "have a pause of a sandbox that uses this `size` of memory (in MiB, or such as 1g) or more write only the pages that have changed since the last wake; the image shares the others with the one before; 0 for none")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes to keep ready, to make the next start or wake faster; 0 for none")
+	spanVar(f, &o.LightSleep, "light-sleep", 5*time.Minute, "how long the frozen runtime of a paused sandbox may stay in memory, so that a wake only thaws it; 0 for none")
+	mibVar(f, &o.LightSleepMiB, "light-sleep-memory", 0, "how much memory, in MiB or as a `size` such as 2g, those runtimes may hold; an API key has half of it; 0 for a quarter of the memory that is available")
+	mibVar(f, &o.LightFloorMiB, "light-sleep-floor", 0, "let those runtimes go when less memory than this `size` (in MiB, or such as 2g) is available; 0 for a tenth of the machine's")
 	f.Var((*addrPort)(&o.DNS), "dns", "`address` and port of the DNS server for sandboxes, such as 192.0.2.1:53 (default: this machine's resolver)")
 	f.StringVar(&o.EgressCA, "egress-ca", "", "PEM `file` with certificate authorities to trust, besides this machine's, for the hosts that secrets go to")
 	f.StringVar(&o.OTLPEndpoint, "otlp-endpoint", "", "send traces of creates, wakes, pauses and snapshots to the OpenTelemetry collector at this `URL`, such as http://localhost:4318 (OTLP over HTTP; default: none are sent)")
@@ -191,6 +194,8 @@ func checkServe(o settings.Server) error {
 		return usagef("--wake-queue %d: want more than 0", o.WakeQueue)
 	case o.Drain < 0 || o.Drain > time.Minute:
 		return usagef("--drain %s: want 0 to 1m", o.Drain)
+	case o.LightSleep < 0 || o.LightSleepMiB < 0 || o.LightFloorMiB < 0:
+		return usagef("--light-sleep, --light-sleep-memory and --light-sleep-floor: want 0 or more")
 	case (o.TLSCert == "") != (o.TLSKey == ""):
 		return usagef("--tls-cert and --tls-key: give both or neither")
 	case o.MaxKeyRate < 0 || o.MaxClientConnections < 0 || o.MaxSandboxRequests < 0:

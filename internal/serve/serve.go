@@ -53,6 +53,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
 	"github.com/drowse-dev/drowse/internal/supervisor/publish"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -560,13 +561,20 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Limits: defaultLimits(most), MostLimits: most, Defaults: o.defaults(), Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, Images: checkpoint.Ways{Early: int64(o.EarlyWakeMiB) << 20, Deltas: int64(o.DeltaPausesMiB) << 20}, KeyLimits: keys.Limits, KeyLives: keys.Lives, VolumeDiskMiB: o.VolumeDiskMiB,
 		TrialTemplate: template.Host, World: world, SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery, ConfineEvery: 500 * time.Millisecond,
-		LogDir: filepath.Join(o.StateDir, "logs"), Traced: traced,
+		LogDir: filepath.Join(o.StateDir, "logs"), Traced: traced, LightSleep: o.lightSleep(),
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	closers.add(func() error { return stop(context.WithoutCancel(ctx), o, sup) })
 	return sup, publish.New(publish.Options{Layers: layers, Templates: templates, Snapshots: sup, Log: o.Log}), nil
+}
+
+// lightSleep returns how long frozen runtimes of paused sandboxes stay.
+func (o Options) lightSleep() lightsleep.Options {
+	return lightsleep.Options{
+		Most: o.LightSleep, Memory: int64(o.LightSleepMiB) << 20, Floor: int64(o.LightFloorMiB) << 20, Log: o.Log,
+	}
 }
 
 // stop stops the supervisor, which nobody calls any more.

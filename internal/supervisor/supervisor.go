@@ -47,6 +47,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/merging"
 	"github.com/drowse-dev/drowse/internal/supervisor/metrics"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
@@ -128,6 +129,8 @@ type Options struct {
 	LogDir string
 	// Traced is told of each operation that ends, and must not wait; nil for nobody.
 	Traced func(sandbox string, op trace.Operation)
+	// LightSleep says how long frozen runtimes of paused sandboxes stay.
+	LightSleep lightsleep.Options
 }
 
 // Supervisor owns all sandboxes of one state directory.

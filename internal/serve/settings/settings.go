@@ -49,6 +49,9 @@ type Server struct {
 	WarmRuntimes   int            // how many empty runtimes wait for the next start
 	EarlyWakeMiB   int            // how large an image must be for its sandbox to run before all of it is read; 0 for none
 	DeltaPausesMiB int            // how much memory a sandbox must use for its pause to write only the pages that have changed; 0 for none
+	LightSleep     time.Duration  // how long the frozen runtime of a paused sandbox stays; 0 for none that does
+	LightSleepMiB  int            // what all of them may hold; 0 for a quarter of the memory that is available
+	LightFloorMiB  int            // what of the machine's memory is to stay available; 0 for a tenth
 	DiskReadMiB    int            // what a sandbox may read from disk in a second; 0 for no limit
 	DiskWriteMiB   int            // what it may write
 	ShareOpt       bool           // sandboxes see the host's /opt
