@@ -56,6 +56,7 @@ var unruns = []unrun{
 	{"", "drowse gc", "needs a server that can be stopped", "internal/cli/testdata/gc.txt"},
 	{"docs/design/delta-pauses.md", "drowse serve", "needs a server of its own", "test/e2e/deltas_test.go"},
 	{"docs/design/early-wake.md", "drowse serve", "needs a server of its own", "test/e2e/early_test.go"},
+	{"docs/design/light-sleep.md", "drowse serve", "needs a server of its own", "internal/cli/testdata/server.txt"},
 	{"docs/design/limits.md", "drowse serve", "needs a server of its own", "test/hosts/diskrate.go"},
 	{"docs/howto.md", "drowse import", "needs a second server", "test/e2e/move_test.go"},
 
