@@ -30,6 +30,9 @@ type Sandbox struct {
 	ActiveAt time.Time `json:"activeAt,omitzero"`
 	// RequestedAt is the same of requests, streams and leases alone.
 	RequestedAt time.Time `json:"requestedAt,omitzero"`
+	// Light says that it is paused and that its frozen runtime stands by, so that a
+	// wake only thaws it. The running server knows that; no store does.
+	Light bool `json:"-"`
 }
 
 // Config is what a sandbox was asked to be, apart from its lifecycle.

@@ -192,6 +192,7 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 		delete(s.d.contexts, sb.ID)
 	}
 	sb.Rev++
+	sb.Light = false
 	s.d.boxes[sb.ID] = stored{data, sb, old.birth, old.parts}
 	for _, line := range lines {
 		s.d.seq++

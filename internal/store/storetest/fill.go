@@ -98,8 +98,8 @@ func (f *filler) fields(path string, v reflect.Value) {
 		if v.Type() == reflect.TypeFor[store.Proxy]() && field.Name == "Password" {
 			continue // never stored
 		}
-		if v.Type() == reflect.TypeFor[store.Sandbox]() && field.Name == "Rev" {
-			continue // the store's own
+		if v.Type() == reflect.TypeFor[store.Sandbox]() && (field.Name == "Rev" || field.Name == "Light") {
+			continue // the store's own, and the server's own
 		}
 		f.fill(path+"."+field.Name, v.Field(i))
 	}

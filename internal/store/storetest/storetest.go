@@ -141,7 +141,9 @@ func testEveryField(t *testing.T, h harness) {
 	var vol store.Volume
 	fill(t, &vol, utc)
 
-	commitFilled(t, s, sb, line)
+	standingBy := sb
+	standingBy.Light = true // which is not stored
+	commitFilled(t, s, standingBy, line)
 	if err := s.AddKey(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
