@@ -79,6 +79,7 @@ func (c *Client) Holds(ctx context.Context, id string) ([]Hold, error) {
 type Explanation struct {
 	Sandbox       string        `json:"sandbox"`
 	State         State         `json:"state"`
+	Sleep         Sleep         `json:"sleep"` // while State is Paused
 	Phase         Phase         `json:"phase"`
 	Generation    int64         `json:"generation"`
 	Operation     *Operation    `json:"operation"` // the one in flight

@@ -24,6 +24,16 @@ const (
 	Terminated State = "terminated"
 )
 
+// Sleep is how a paused sandbox sleeps. It goes from LightSleep to DeepSleep by itself,
+// and nothing else differs but how long a wake takes and what the sleep costs.
+type Sleep string
+
+// The ways to sleep.
+const (
+	LightSleep Sleep = "light" // its frozen runtime stands by and has its memory; a wake takes milliseconds
+	DeepSleep  Sleep = "deep"  // it takes no memory; a wake restores its checkpoint
+)
+
 // Phase is the operation in flight: creating, snapshotting, pausing, resuming or killing;
 // empty for none.
 type Phase string
@@ -172,6 +182,7 @@ type Info struct {
 	Name          string                `json:"name,omitempty"`      // that it was given; it is unique among those of its Key
 	NameTaken     string                `json:"nameTaken,omitempty"` // only of Import: the name that it had and could not keep, as another has it
 	State         State                 `json:"state"`
+	Sleep         Sleep                 `json:"sleep,omitempty"` // while State is Paused
 	Phase         Phase                 `json:"phase,omitempty"`
 	Generation    int64                 `json:"generation"` // of the runtime that serves or last served, from 1
 	Template      string                `json:"template"`

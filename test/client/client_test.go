@@ -207,6 +207,34 @@ func TestInfoEncodesAsTheAPI(t *testing.T) {
 	}
 }
 
+// TestSleep: how a sandbox sleeps, and that it is left out of one that does not.
+func TestSleep(t *testing.T) {
+	c, _ := newServer(t)
+	for template, want := range map[string]client.Sleep{"light": client.LightSleep, "base": client.DeepSleep} {
+		sb := create(t, c, client.CreateOptions{Template: template})
+		if text, err := json.Marshal(must(t, c, sb.ID)); err != nil || strings.Contains(string(text), `"sleep"`) {
+			t.Errorf("awake: %s, %v", text, err)
+		}
+		if info, err := c.PauseWith(t.Context(), sb.ID, client.Memory); err != nil || info.Sleep != want {
+			t.Errorf("paused: %q, %v; want %q", info.Sleep, err, want)
+		}
+		x, err := c.Explain(t.Context(), sb.ID)
+		if got := must(t, c, sb.ID).Sleep; err != nil || got != want || x.Sleep != want {
+			t.Errorf("got %q, explained %q, %v; want %q", got, x.Sleep, err, want)
+		}
+	}
+}
+
+// must returns what the server says of a sandbox.
+func must(t *testing.T, c *client.Client, id string) client.Info {
+	t.Helper()
+	info, err := c.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
 func TestResumeTimeouts(t *testing.T) {
 	c, _ := newServer(t)
 	ctx := t.Context()

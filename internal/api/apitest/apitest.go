@@ -118,6 +118,7 @@ type Fake struct {
 	Sandboxes map[string]store.Sandbox
 	Held      map[string][]awake.Hold // observed holds by sandbox
 	Blind     map[string]awake.Blindness
+	Light     map[string]bool // whose runtime stands by while memory is kept asleep
 	Logged    map[string][]journal.Line
 	Measured  map[string][]usage.Sample
 	Ran       []usage.FleetSample
@@ -134,7 +135,7 @@ type Fake struct {
 func NewFake() *Fake {
 	f := &Fake{
 		Now: Epoch, Sandboxes: map[string]store.Sandbox{}, Held: map[string][]awake.Hold{},
-		Blind:   map[string]awake.Blindness{},
+		Blind: map[string]awake.Blindness{}, Light: map[string]bool{},
 		changed: make(chan struct{}), reached: map[string]time.Time{}, volumeUses: map[string]*int64{},
 	}
 	f.EventLog = &EventLog{f}
@@ -293,8 +294,10 @@ func holdsOf(f *Fake, id string) []awake.Hold {
 	return all
 }
 
-// view returns a sandbox as callers see it: with the end that activity has moved.
+// view returns a sandbox as callers see it: with the end that activity has moved, and
+// whether its runtime stands by.
 func view(f *Fake, sb store.Sandbox) store.Sandbox {
+	sb.Light = f.Light[sb.ID] && sb.Record.State == lifecycle.Paused && sb.Record.Checkpoint.Mode == lifecycle.Memory
 	sb.Record.EndAt = awake.SoftEnd(sb.Record, f.activity(sb.ID), f.Now)
 	return sb
 }

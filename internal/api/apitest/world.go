@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 // World is a dialect's handler with what is behind it.
@@ -47,6 +48,23 @@ func (w *World) Send(r *http.Request) Answer {
 	w.HTTP.ServeHTTP(rec, r)
 	body, _ := io.ReadAll(rec.Body)
 	return Answer{w.T, rec.Code, rec.Header(), string(body)}
+}
+
+// HidesSleep pauses a sandbox and holds that requests are answered the same, however
+// it sleeps.
+func (w *World) HidesSleep(id string, answer func() string) {
+	w.T.Helper()
+	if err := w.Fake.Pause(w.T.Context(), id, supervisor.PauseRequest{Actor: Actor}); err != nil {
+		w.T.Fatal(err)
+	}
+	deep := answer()
+	w.Fake.Light[id] = true
+	if sb, err := w.Fake.Find(w.T.Context(), id); err != nil || !sb.Light {
+		w.T.Fatalf("it does not sleep lightly: %+v, %v", sb, err)
+	}
+	if light := answer(); light != deep || !strings.Contains(light, "paused") {
+		w.T.Errorf("of one that sleeps lightly it says\n%s\nand of one that sleeps deeply\n%s", light, deep)
+	}
 }
 
 // Advance lets time pass.

@@ -35,6 +35,15 @@ func TestPause(t *testing.T) {
 	w.do("POST", "/sandboxes/nope/pause", `{"memory":false}`).fails(http.StatusNotFound, "", "doesn't exist")
 }
 
+// TestSleepIsHidden: E2B's clients, and those of dialects like it, know one sleep.
+func TestSleepIsHidden(t *testing.T) {
+	w := newWorld(t)
+	id := w.create(`{"templateID":"base"}`)
+	w.HidesSleep(id, func() string {
+		return w.do("GET", "/sandboxes/"+id, "").is(http.StatusOK).Body + w.do("GET", "/v2/sandboxes?state=paused", "").is(http.StatusOK).Body
+	})
+}
+
 func TestPauseModes(t *testing.T) {
 	for body, want := range map[string]lifecycle.Mode{
 		"": lifecycle.Memory, `{"memory":true}`: lifecycle.Memory, `{"memory":false}`: lifecycle.Filesystem,

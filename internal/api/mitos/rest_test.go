@@ -100,6 +100,18 @@ func TestLife(t *testing.T) {
 }
 
 // TestExpired: each end that a clock makes is one class in the SDK.
+// TestSleepIsHidden: mitos's clients know one sleep.
+func TestSleepIsHidden(t *testing.T) {
+	w := newWorld(t)
+	const name = "sandbox-0011aabb"
+	w.create(apitest.GoodKey, name)
+	id, there := w.in.Named(apitest.KeyID, name)
+	if !there {
+		t.Fatal("no sandbox was made")
+	}
+	w.HidesSleep(id, func() string { return w.do(apitest.GoodKey, get, "/v1/sandboxes", "").Body.String() })
+}
+
 func TestExpired(t *testing.T) {
 	w := newWorld(t)
 	object(t, w.create(apitest.GoodKey, "a-1"), http.StatusOK)

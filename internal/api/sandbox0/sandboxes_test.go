@@ -156,6 +156,15 @@ func TestPauseAndResume(t *testing.T) {
 
 // TestPauseKeepsMemory where traffic may wake the sandbox: a pause of files alone
 // can be ended by a resume only.
+// TestSleepIsHidden: sandbox0's clients know one sleep.
+func TestSleepIsHidden(t *testing.T) {
+	w := newWorld(t)
+	id := w.claim(`{}`)
+	w.HidesSleep(id, func() string {
+		return w.Do("GET", all+"/"+id, "").Is(http.StatusOK).Body + w.Do("GET", all, "").Is(http.StatusOK).Body
+	})
+}
+
 func TestPauseKeepsMemory(t *testing.T) {
 	for _, c := range []struct {
 		auto bool

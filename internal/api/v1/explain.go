@@ -17,6 +17,7 @@ import (
 type lifecycleView struct {
 	Sandbox       string             `json:"sandbox"`
 	State         lifecycle.State    `json:"state"`
+	Sleep         sleep              `json:"sleep,omitempty" doc:"How it sleeps, as in the sandbox itself: light or deep while state is paused."`
 	Phase         *lifecycle.Phase   `json:"phase"`
 	Generation    int64              `json:"generation"`
 	Operation     *operationView     `json:"operation" doc:"The operation in flight."`
@@ -128,7 +129,7 @@ func (s *server) explain(c *call) (reply, error) {
 		return reply{}, err
 	}
 	return ok(lifecycleView{
-		Sandbox: x.Sandbox.ID, State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
+		Sandbox: x.Sandbox.ID, State: rec.State, Sleep: viewSleep(x.Sandbox), Phase: orNull(rec.Phase()), Generation: rec.Generation,
 		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds), Telemetry: viewTelemetry(x.Blindness),
 		Clocks: viewClocks(x), Next: viewNext(x),
 		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError), Checkpoint: viewCheckpoint(rec),

@@ -84,6 +84,42 @@ func TestExplainBusy(t *testing.T) {
 	hasNext(t, o, nil, nil, nil, "stays awake while a hold counts")
 }
 
+// TestSleep: every answer about a paused sandbox says how it sleeps, and no other.
+func TestSleep(t *testing.T) {
+	w := newWorld(t)
+	id, other := w.create(`{}`), w.create(`{}`)
+	says := func(when string, o map[string]any, want any) {
+		t.Helper()
+		if got, there := o["sleep"]; got != want || there != (want != nil) {
+			t.Errorf("%s: sleep is %v, want %v, in %v", when, got, want, o)
+		}
+	}
+	everywhere := func(when string, want any) {
+		t.Helper()
+		says(when, w.do("GET", base+"/"+id, "").Is(http.StatusOK).Object(), want)
+		says(when+", explained", w.explain(id), want)
+		says(when+", changed", w.do("PATCH", base+"/"+id, `{"idleTimeout":60}`).Is(http.StatusOK).Object(), want)
+		for _, sb := range list(w.do("GET", base, "").Is(http.StatusOK).Object()["sandboxes"]) {
+			if sb["id"] == id {
+				says(when+", listed", sb, want)
+			} else {
+				says("the other, listed", sb, nil)
+			}
+		}
+	}
+	w.Fake.Light[id], w.Fake.Light[other] = true, true
+	everywhere("running", nil)
+	says("in the answer to the pause", w.do("POST", base+"/"+id+"/pause", "").Is(http.StatusOK).Object(), "light")
+	everywhere("asleep", "light")
+	w.Fake.Light[id] = false
+	everywhere("released", "deep")
+	says("awake", w.do("POST", base+"/"+id+"/resume", "").Is(http.StatusOK).Object(), nil)
+	w.Fake.Light[id] = true
+	says("without memory", w.do("POST", base+"/"+id+"/pause", `{"mode":"filesystem"}`).Is(http.StatusOK).Object(), "deep")
+	w.do("DELETE", base+"/"+id, "").Is(http.StatusNoContent)
+	says("ended", w.explain(id), nil)
+}
+
 func TestExplainOthers(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{}`)

@@ -32,6 +32,7 @@ var enums = map[reflect.Type]schema{
 	reflect.TypeFor[service.Restart]():      body.OneOf(service.Always, service.OnFailure, service.Never),
 	reflect.TypeFor[service.State]():        body.OneOf(service.Waiting, service.Starting, service.IsReady, service.BackingOff, service.Done, service.Failed, service.Stopping),
 	reflect.TypeFor[store.Role]():           body.OneOf(store.RoleAdmin, store.RoleFull, store.RoleOwn, store.RoleRead),
+	reflect.TypeFor[sleep]():                body.OneOf(lightSleep, deepSleep),
 	reflect.TypeFor[clockState]():           body.OneOf(clockOff, clockRunning, clockHeld, clockStopped),
 	reflect.TypeFor[errdef.Class](): body.OneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,
 		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Unfit, errdef.Internal),

@@ -20,6 +20,7 @@ type sandboxView struct {
 	Name           *string            `json:"name" doc:"The name that it was given at create, in the space of names of the API key that created it; null for none."`
 	NameTaken      string             `json:"nameTaken,omitempty" doc:"In the answer to an import only: the name of the sandbox that was exported, which this one could not keep, because another sandbox of the API key has it."`
 	State          lifecycle.State    `json:"state" doc:"The committed state; pending until it has first run."`
+	Sleep          sleep              `json:"sleep,omitempty" doc:"How a paused sandbox sleeps; only while state is paused. light: its frozen runtime stands by, so that a wake takes milliseconds. deep: it takes no memory, and a wake restores its checkpoint. It changes by itself from light to deep."`
 	Phase          *lifecycle.Phase   `json:"phase" doc:"The operation in flight."`
 	Generation     int64              `json:"generation" doc:"Of the runtime that serves or last served; 0 before the first."`
 	Template       string             `json:"template"`
@@ -56,6 +57,24 @@ type sandboxView struct {
 	Checkpoint     *checkpointView    `json:"checkpoint" doc:"What a resume restores."`
 	LastError      *string            `json:"lastError" doc:"Why the last operation failed."`
 	Tombstone      *tombstoneView     `json:"tombstone" doc:"What ended it."`
+}
+
+// sleep says how a paused sandbox sleeps; empty for one that is not paused.
+type sleep string
+
+const (
+	lightSleep sleep = "light" // its frozen runtime stands by
+	deepSleep  sleep = "deep"  // it is its checkpoint alone
+)
+
+func viewSleep(sb store.Sandbox) sleep {
+	switch {
+	case sb.Record.State != lifecycle.Paused:
+		return ""
+	case sb.Light:
+		return lightSleep
+	}
+	return deepSleep
 }
 
 // settingsView has the names of the options, so that it can be sent back.
@@ -112,8 +131,11 @@ func (s *server) views(ctx context.Context, list ...*store.Sandbox) []sandboxVie
 	outlooks := s.Sandboxes.Outlooks(ctx, ids)
 	views := make([]sandboxView, len(list))
 	for i, sb := range list {
-		views[i] = s.view(sb)
-		if x, ok := outlooks[sb.ID]; ok {
+		x, ok := outlooks[sb.ID]
+		seen := *sb
+		seen.Light = seen.Light || x.Sandbox.Light // what a change returns does not tell
+		views[i] = s.view(&seen)
+		if ok {
 			next := viewNext(x)
 			views[i].Next, views[i].LastActiveAt = &next, timeOrNull(x.LastActive)
 			views[i].OpenStreams, views[i].AwakeBecause = openStreams(x), orNull(awakeBecause(x))
@@ -147,7 +169,7 @@ func awakeBecause(x supervisor.Explanation) string {
 func (s *server) view(sb *store.Sandbox) sandboxView {
 	rec := &sb.Record
 	v := sandboxView{
-		ID: sb.ID, Name: orNull(sb.Config.Name), State: rec.State, Phase: orNull(rec.Phase()), Generation: rec.Generation,
+		ID: sb.ID, Name: orNull(sb.Config.Name), State: rec.State, Sleep: viewSleep(*sb), Phase: orNull(rec.Phase()), Generation: rec.Generation,
 		Template: sb.Config.TemplateID(), Alias: orNull(sb.Config.TemplateName()), Key: orNull(sb.Config.Key),
 		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),

@@ -11,8 +11,8 @@
 // waking continues them. There is no isolation whatever: commands run as the
 // test does.
 //
-// The templates are "base"; "full", refused as over a limit; and "busy",
-// refused as unavailable.
+// The templates are "base"; "light", whose sandboxes are said to sleep lightly;
+// "full", refused as over a limit; and "busy", refused as unavailable.
 package fakeserver
 
 import (
@@ -407,8 +407,17 @@ func (b backend) Create(ctx context.Context, req supervisor.CreateRequest) (stor
 	case "busy":
 		return store.Sandbox{}, errdef.New(errdef.Unavailable, "sandbox_create_failed", "the sandbox did not start")
 	}
+	light := req.Template == "light"
+	if light {
+		req.Template = "base"
+	}
 	defer b.s.leave()
-	return b.shown(b.s.enter().Create(ctx, req))
+	f := b.s.enter()
+	sb, err := f.Create(ctx, req)
+	if light {
+		f.Light[sb.ID] = true
+	}
+	return b.shown(sb, err)
 }
 
 // KeyCosts implements v1.Sandboxes.

@@ -409,6 +409,8 @@ export interface Explanation {
   sandbox: string;
   /** Its services and how they are. */
   services: ServiceInfo[];
+  /** How it sleeps, as in the sandbox itself: light or deep while state is paused. */
+  sleep?: "light" | "deep";
   state: "pending" | "running" | "paused" | "terminated";
   /** Whether the sandbox reports the work inside. */
   telemetry: Telemetry;
@@ -644,6 +646,12 @@ export interface SandboxInfo {
   /** Secrets that it has the use of. */
   secrets: UsedSecret[];
   settings: Settings;
+  /**
+   * How a paused sandbox sleeps; only while state is paused. light: its frozen runtime stands by,
+   * so that a wake takes milliseconds. deep: it takes no memory, and a wake restores its
+   * checkpoint. It changes by itself from light to deep.
+   */
+  sleep?: "light" | "deep";
   /** The last start or resume. */
   startedAt: string | null;
   /** The committed state; pending until it has first run. */

@@ -414,6 +414,8 @@ class Explanation:
     sandbox: str
     services: list[ServiceInfo]
     """Its services and how they are."""
+    sleep: Literal["light", "deep"] | None = None
+    """How it sleeps, as in the sandbox itself: light or deep while state is paused."""
     state: Literal["pending", "running", "paused", "terminated"]
     telemetry: Telemetry
     """Whether the sandbox reports the work inside."""
@@ -661,6 +663,11 @@ class SandboxInfo:
     secrets: list[UsedSecret]
     """Secrets that it has the use of."""
     settings: Settings
+    sleep: Literal["light", "deep"] | None = None
+    """How a paused sandbox sleeps; only while state is paused. light: its frozen runtime stands
+    by, so that a wake takes milliseconds. deep: it takes no memory, and a wake restores its
+    checkpoint. It changes by itself from light to deep.
+    """
     started_at: datetime | None = None
     """The last start or resume."""
     state: Literal["pending", "running", "paused", "terminated"]
