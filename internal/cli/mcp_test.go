@@ -297,7 +297,7 @@ func (a *agent) life() {
 	if len(children) != 2 || children[1].(map[string]any)["sandbox"].(map[string]any)["state"] != "running" {
 		t.Errorf("children: %v", children)
 	}
-	if paused := a.call("pause", args{"sandbox": id}); paused["state"] != "paused" {
+	if paused := a.call("pause", args{"sandbox": id}); paused["state"] != "paused" || paused["sleep"] != "deep" {
 		t.Errorf("paused: %v", paused)
 	}
 	if failure := a.fails("hold", args{"sandbox": id, "reason": "too late"}); failure["sandbox_state"] != "paused" || !strings.Contains(failure["next_step"].(string), "resume") {

@@ -33,7 +33,9 @@ func (a *app) lsCommand() *cobra.Command {
 
 ENDS says whether a sandbox is killed or falls asleep, and when; busy, that its work
 must end first; - that nothing is due. WAKES ON says what wakes one that sleeps.
---wide adds the template, the clock that is due, and what each was last active with.
+--wide adds whether it sleeps light (its runtime stands by, and a wake takes
+milliseconds) or deep (it takes no memory), the template, the clock that is due, and
+what each was last active with.
 
 With --watch, list them anew every 2 seconds until Ctrl-C: on a terminal in place,
 else one list after the other, with -o json one value each.`,
@@ -127,7 +129,7 @@ func tableOf(w io.Writer, list []client.Info, now time.Time, wide bool) {
 }
 
 // The first columns are narrow enough for 80 characters, with a name of 12.
-var listColumns = []string{"ID", "STATE", "AGE", "ENDS", "WAKES ON", "TEMPLATE", "ACTIVE", "NEXT"}
+var listColumns = []string{"ID", "STATE", "AGE", "ENDS", "WAKES ON", "SLEEP", "TEMPLATE", "ACTIVE", "NEXT"}
 
 const narrowList = 5
 
@@ -137,7 +139,7 @@ func listCells(i client.Info, now time.Time) []string {
 	if i.State == client.Paused {
 		wakes = cmp.Or(i.Next.WaitsFor, "resume")
 	}
-	return []string{i.ID, stateOf(i.State, i.Phase), age(now.Sub(i.CreatedAt)), ends(i, now), wakes, templateName(i), active(i, now), next(i, now)}
+	return []string{i.ID, stateOf(i.State, i.Phase), age(now.Sub(i.CreatedAt)), ends(i, now), wakes, cmp.Or(string(i.Sleep), "-"), templateName(i), active(i, now), next(i, now)}
 }
 
 // active tells when a sandbox was last active. While work keeps it awake, that is
@@ -299,6 +301,7 @@ func describe(w io.Writer, i client.Info, now time.Time) {
 	row("started", moment(i.StartedAt, now))
 	if i.State == client.Paused {
 		row("asleep since", moment(i.PausedAt, now))
+		row("sleep", string(i.Sleep))
 	}
 	if i.State == client.Running {
 		row("timeout ends", moment(i.EndAt, now))

@@ -67,7 +67,7 @@ func topOptions(a *app, c *client.Client) top.Options {
 			why(&text, x, info, time.Now())
 			return harmless(text.String()), nil
 		},
-		Spare: []string{"TEMPLATE", "WAKES ON", "AGE", "ACTIVE", "ENDS"},
+		Spare: []string{"SLEEP", "TEMPLATE", "WAKES ON", "AGE", "ACTIVE", "ENDS"},
 		Log:   func(id string) func(context.Context) (string, error) { return followLog(c, id) },
 		Shell: func(ctx context.Context, id string) error { return shellBeside(ctx, a, id) },
 	}

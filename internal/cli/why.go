@@ -65,6 +65,9 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	if x.State == client.Paused && i.State == client.Paused {
 		say("asleep for %s, since %s; %s", span(now.Sub(i.PausedAt)), clock(i.PausedAt, now), sleeper(i))
 	}
+	if text := depth(x); text != "" {
+		say("%s", text)
+	}
 	if x.Next.WaitsFor == "repair" && !x.Next.At.IsZero() {
 		say("%s", x.Next.Text)
 	}
@@ -123,6 +126,20 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 		say("\nlast transitions:")
 		transitions(w, x.Transitions, now)
 	}
+}
+
+// depth tells how a sandbox sleeps; empty for one that does not, or where the server
+// does not say.
+func depth(x *client.Explanation) string {
+	switch {
+	case x.Sleep == client.LightSleep:
+		return "asleep lightly: its runtime stands by with its memory; a wake takes milliseconds"
+	case x.Sleep == client.DeepSleep && x.Checkpoint != nil && x.Checkpoint.Mode == client.Filesystem:
+		return "asleep deeply: it takes no memory; a wake boots it from its files"
+	case x.Sleep == client.DeepSleep:
+		return "asleep deeply: it takes no memory; a wake restores its checkpoint"
+	}
+	return ""
 }
 
 // ancestor tells what a sandbox goes on from.

@@ -210,6 +210,42 @@ clocks:
 `,
 		},
 		{
+			name: "asleep lightly",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Paused, Sleep: client.LightSleep, Generation: 1,
+				Next:       client.Next{Text: "nothing is due: it sleeps until traffic or a resume wakes it"},
+				Checkpoint: &client.Checkpoint{Mode: client.Memory},
+				Clocks:     clocksOf(off, off)[3:],
+			},
+			want: `
+i0abc is paused, generation 1
+asleep for 1h0m, since 11:00:00; wakes on resume
+asleep lightly: its runtime stands by with its memory; a wake takes milliseconds
+next: nothing is due: it sleeps until traffic or a resume wakes it
+
+clocks:
+  idle timeout   none
+`,
+		},
+		{
+			name: "asleep without memory",
+			x: client.Explanation{
+				Sandbox: "i0abc", State: client.Paused, Sleep: client.DeepSleep, Generation: 1,
+				Next:       client.Next{Text: "nothing is due: it sleeps until traffic or a resume wakes it"},
+				Checkpoint: &client.Checkpoint{Mode: client.Filesystem},
+				Clocks:     clocksOf(off, off)[3:],
+			},
+			want: `
+i0abc is paused, generation 1
+asleep for 1h0m, since 11:00:00; wakes on resume
+asleep deeply: it takes no memory; a wake boots it from its files
+next: nothing is due: it sleeps until traffic or a resume wakes it
+
+clocks:
+  idle timeout   none
+`,
+		},
+		{
 			name: "gone",
 			x: client.Explanation{
 				Sandbox: "i0abc", State: client.Terminated, Generation: 3,

@@ -32,6 +32,7 @@ func seconds(n float64) time.Duration {
 type sandboxView struct {
 	Sandbox      string            `json:"sandbox" jsonschema:"id; all other tools take it"`
 	State        string            `json:"state" jsonschema:"pending, running, paused or terminated; with the change in progress in brackets"`
+	Sleep        string            `json:"sleep,omitempty" jsonschema:"how a paused sandbox sleeps: light, and wakes in milliseconds, or deep"`
 	Template     string            `json:"template"`
 	CreatedAt    string            `json:"created_at"`
 	Next         string            `json:"next,omitempty" jsonschema:"what happens to it by itself"`
@@ -46,7 +47,7 @@ type sandboxView struct {
 
 func viewOf(i client.Info) sandboxView {
 	v := sandboxView{
-		Sandbox: i.ID, State: stateOf(i), Template: short(cmp.Or(i.Alias, i.Template)), CreatedAt: instant(i.CreatedAt),
+		Sandbox: i.ID, State: stateOf(i), Sleep: string(i.Sleep), Template: short(cmp.Or(i.Alias, i.Template)), CreatedAt: instant(i.CreatedAt),
 		Next: short(i.Next.Text), AwakeBecause: short(i.AwakeBecause), PausedAt: instant(i.PausedAt), EndAt: instant(i.EndAt),
 		WakesItself: i.Settings.AutoResume, Metadata: labels(i.Metadata), LastError: short(i.LastError),
 	}
@@ -327,6 +328,7 @@ func kill(ctx context.Context, c call, in named) (killOut, error) {
 type whyOut struct {
 	Sandbox    string      `json:"sandbox"`
 	State      string      `json:"state"`
+	Sleep      string      `json:"sleep,omitempty" jsonschema:"of a paused one: light, its runtime stands by and a wake takes milliseconds; or deep"`
 	Summary    string      `json:"summary" jsonschema:"the state and what happens next, in a sentence"`
 	Generation int64       `json:"generation" jsonschema:"how many times it has started or woken, from 1"`
 	Busy       bool        `json:"busy" jsonschema:"a hold counts, so that it is not idle"`
@@ -370,7 +372,7 @@ func why(ctx context.Context, c call, in named) (whyOut, error) {
 		return whyOut{}, err
 	}
 	out := whyOut{
-		Sandbox: x.Sandbox, State: stateOf(client.Info{State: x.State, Phase: x.Phase}), Generation: x.Generation, Busy: x.Busy, LastError: short(x.LastError),
+		Sandbox: x.Sandbox, State: stateOf(client.Info{State: x.State, Phase: x.Phase}), Sleep: string(x.Sleep), Generation: x.Generation, Busy: x.Busy, LastError: short(x.LastError),
 		Holds: []holdView{}, Clocks: []clockView{}, Events: []eventView{},
 	}
 	out.Summary = fmt.Sprintf("%s is %s; next: %s", x.Sandbox, out.State, short(x.Next.Text))
