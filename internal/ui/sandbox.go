@@ -104,6 +104,9 @@ func story(i client.Info, x *client.Explanation, now time.Time) string {
 		return fmt.Sprintf("It is %s for %s, because of %s by %s.", x.Phase, span(now.Sub(x.Operation.StartedAt)), x.Operation.Cause, actorOf(x.Operation.Actor))
 	case x.State == client.Paused:
 		text := "It has slept for " + span(now.Sub(i.PausedAt)) + ", using no memory and no processor; "
+		if x.Sleep == client.LightSleep {
+			text = "It has slept lightly for " + span(now.Sub(i.PausedAt)) + ": its runtime stands by with its memory, using no processor, and wakes in milliseconds; "
+		}
 		switch x.Next.WaitsFor {
 		case "traffic":
 			return text + "the next request to it, or a resume, wakes it."

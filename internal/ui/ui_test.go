@@ -478,6 +478,29 @@ func TestSocketWantsTheToken(t *testing.T) {
 	}
 }
 
+// TestSleep: a sandbox's page and the list say how it sleeps.
+func TestSleep(t *testing.T) {
+	w := newWorld(t)
+	id := w.create("asleep")
+	b, _ := w.signIn(store.RoleAdmin)
+	shows := func(parts ...string) {
+		t.Helper()
+		page := b.send("GET", "/ui/sandboxes/"+id, navigation, nil).is(t, http.StatusOK, parts...).body
+		if awake := len(parts) == 0; strings.Contains(page, " sleep</span>") == awake {
+			t.Errorf("it says how it sleeps, or does not, in %s", page)
+		}
+	}
+	shows()
+	if err := w.Fake.Pause(t.Context(), id, supervisor.PauseRequest{Actor: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	shows("deep sleep", "It has slept for", "using no memory and no processor")
+	b.send("GET", "/ui/", navigation, nil).is(t, http.StatusOK, ">0 · 4.0 KiB kept")
+	w.Fake.Light[id] = true
+	shows("light sleep", "It has slept lightly for", "its runtime stands by with its memory")
+	b.send("GET", "/ui/", navigation, nil).is(t, http.StatusOK, ">stands by · 4.0 KiB kept")
+}
+
 // TestLookingWakesNothing: no page looks into a sandbox that sleeps, or starts
 // anything in one, before somebody asks for that.
 func TestLookingWakesNothing(t *testing.T) {
