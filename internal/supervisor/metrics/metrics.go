@@ -21,6 +21,10 @@ type State struct {
 	Accesses   int                         // open
 	Merging    int                         // sandboxes whose layers are being merged, or looked at
 	Costs      map[string]cost.Cost        // by the labels of keys
+
+	LightSleepers int              // sandboxes whose frozen runtime stands by
+	LightMemory   int64            // bytes that those hold
+	LightReleased map[string]int64 // such runtimes given up since the start, by why
 }
 
 // Metrics counts. It is safe for concurrent use.
@@ -39,6 +43,7 @@ type Metrics struct {
 	merging     *prometheus.Desc
 	accesses    *prometheus.Desc
 	holds       *prometheus.Desc
+	light       light
 	keys        keys
 }
 
@@ -49,7 +54,7 @@ var seconds = prometheus.ExponentialBuckets(0.001, 2, 18)
 // New returns metrics. now returns what there is.
 func New(now func() State) *Metrics {
 	return &Metrics{
-		now: now, keys: newKeys(),
+		now: now, keys: newKeys(), light: newLight(),
 		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drowse_transitions_total", Help: "Entries of the event log, by type and cause.",
 		}, []string{"type", "cause"}),
@@ -82,7 +87,7 @@ func New(now func() State) *Metrics {
 }
 
 func (m *Metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed, m.merges, m.refusals}
+	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed, m.merges, m.refusals, m.light.wakes}
 }
 
 // Describe implements prometheus.Collector.
@@ -94,6 +99,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.merging
 	ch <- m.accesses
 	ch <- m.holds
+	m.light.describe(ch)
 	m.keys.describe(ch)
 }
 
@@ -111,6 +117,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, kind := range awake.HoldKinds() {
 		ch <- prometheus.MustNewConstMetric(m.holds, prometheus.GaugeValue, float64(is.Holds[kind]), string(kind))
 	}
+	m.light.collect(ch, is)
 	m.keys.collect(ch, is.Costs)
 }
 
@@ -140,3 +147,6 @@ func (m *Metrics) Late(d lifecycle.Deadline, at time.Time) {
 // Merged counts a merge of layers, by what came of it: committed, failed, or
 // dropped.
 func (m *Metrics) Merged(outcome string) { m.merges.WithLabelValues(outcome).Inc() }
+
+// Thawed counts a wake that thawed a runtime that stood by.
+func (m *Metrics) Thawed() { m.light.wakes.Inc() }
