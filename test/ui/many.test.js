@@ -29,6 +29,16 @@ test("a few sandboxes with a past", async () => {
     await page.getByText(/^5 awake, 4 asleep · \d+ wakes in the last hour/).waitFor();
     assert.ok(await page.locator(".scroll").evaluate((el) => el.scrollWidth <= el.clientWidth), "the table is wider than a page of 1280");
     await view(page, "fleet");
+    // How each sleeps is beside its state.
+    await page.getByRole("row").filter({ hasText: "experiment" }).getByText("stands by · 4.0 KiB kept").waitFor();
+    await page.getByRole("row").filter({ hasText: "nightly-report" }).getByText(/^0 · 4.0 KiB kept$/).waitFor();
+    for (const [name, sleep, story] of [["experiment", "light", "It has slept lightly for "], ["nightly-report", "deep", "using no memory"]]) {
+      await page.getByRole("link", { name: new RegExp("^" + name) }).click();
+      await page.locator("[data-live=state]").filter({ hasText: `paused ${sleep} sleep` }).waitFor();
+      await page.getByText(story).waitFor();
+      await accessible(page, `${sleep} sleep`);
+      await page.goBack();
+    }
     // Its use is drawn below a limit that is near, and with gaps where it slept.
     await page.getByRole("link", { name: /^data-analyst/ }).click();
     const memory = page.getByRole("img", { name: /^Memory from .* of 2\.0 GiB; between .* slept, 2 times$/ });

@@ -112,6 +112,9 @@ var told = []struct {
 	{"new-arrival", []float64{3}, 95},
 }
 
+// light is the one of told that sleeps lightly.
+const light = "experiment"
+
 // Tell makes a few sandboxes that have lived for a while. It is for a server that
 // serves nobody yet.
 func (s *Server) Tell(ctx context.Context) error {
@@ -128,6 +131,7 @@ func (s *Server) Tell(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.Fake.Light[sb.ID] = one.name == light
 		for n, minutes := range one.minutes[1:] {
 			at(minutes)
 			if n%2 == 0 {
