@@ -24,7 +24,7 @@ func TestHooks(t *testing.T) {
 		After:  func(c Commit) error { seen = append(seen, c); return after },
 	})
 	put := func(g int64) error {
-		sb := store.Sandbox{ID: "a", Rev: min(g-1, 1), Record: lifecycle.Record{Generation: g}}
+		sb := store.Sandbox{ID: "a", Rev: min(g-1, 1), Light: true, Record: lifecycle.Record{Generation: g}}
 		return s.Commit(t.Context(), sb, []lifecycle.Entry{{Generation: g}})
 	}
 	if err := put(1); err != nil {
@@ -38,8 +38,8 @@ func TestHooks(t *testing.T) {
 	if err := put(3); !errors.Is(err, ErrFull) {
 		t.Errorf("a commit whose answer is lost: %v", err)
 	}
-	if sb, ok := d.Get("a"); !ok || sb.Record.Generation != 3 {
-		t.Errorf("the record is at %d, want 3", sb.Record.Generation)
+	if sb, ok := d.Get("a"); !ok || sb.Record.Generation != 3 || sb.Light {
+		t.Errorf("the record is at %d, light %v; want 3, and nothing of light sleep", sb.Record.Generation, sb.Light)
 	}
 	if len(seen) != 2 || seen[0].Before.ID != "" || seen[1].Before.Record.Generation != 1 || seen[1].After.Record.Generation != 3 {
 		t.Errorf("the hook saw %+v", seen)
