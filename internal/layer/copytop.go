@@ -14,6 +14,27 @@ import (
 	"github.com/drowse-dev/drowse/internal/tree"
 )
 
+// CopyTop makes a durable copy of a top, with an id that is not used again: what Freeze
+// makes of the top itself. work names it while it is made. Nobody may change the top until
+// it returns. Room is asked as by Staging.CopyTop. A copy without any change is not kept;
+// after an error there may be one.
+func CopyTop(ctx context.Context, s *Store, top, work, id string, room func() error) (f Frozen, err error) {
+	st, err := s.Stage(work)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, st.Remove()) }()
+	w, err := st.CopyTop(ctx, top, 0, room)
+	if err != nil || w == nil {
+		return f, err
+	}
+	defer w.Abort()
+	if f, err = w.Close(ctx); err != nil || !f.Changed {
+		return f, err
+	}
+	return f, st.Place([]string{id}, "")
+}
+
 // CopyTop copies what is in a top into the n-th layer of the staging. Nobody may
 // change the top until it returns. Before each file, and within large ones, room is
 // asked whether there is space to go on. Close of what it returns completes the layer,

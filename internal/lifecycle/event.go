@@ -136,6 +136,9 @@ type (
 	StartSucceeded struct {
 		Op     string
 		Detail string // what is not as one would expect; for the event log
+		// Thawed says that it is the runtime of the record's launch, which has stayed
+		// frozen, and not one of the launch of Op.
+		Thawed bool
 	}
 	// StartFailed reports that the runtime asked for by Op could not start;
 	// nothing of it is left.
@@ -152,6 +155,9 @@ type (
 		Op         string
 		Checkpoint Checkpoint
 		Freed      int64 // bytes of memory that the release gives back; 0 for not known
+		// Rests says that the runtime may stay frozen and go on later: the checkpoint has
+		// a copy of what it writes to.
+		Rests bool
 		// Merged takes the place of layers below the new one, if they are still
 		// there. Nil for nothing.
 		Merged *LayersMerged
@@ -248,6 +254,7 @@ const (
 	AbortCapture    EffectKind = "AbortCapture"    // end the capture of Op soon; the capture answers CaptureEnded or SnapshotFailed
 	ShortenDrain    EffectKind = "ShortenDrain"    // the capture of Op is of an explicit pause now: it waits less for requests in flight
 	ReleaseRuntime  EffectKind = "ReleaseRuntime"  // destroy the runtime of Launch and what it holds
+	RestRuntime     EffectKind = "RestRuntime"     // ReleaseRuntime, now or later: until then a StartRuntime may have Launch go on
 	DropCheckpoint  EffectKind = "DropCheckpoint"  // delete a superseded checkpoint
 	DropLayers      EffectKind = "DropLayers"      // delete layers that were merged into another
 	Forget          EffectKind = "Forget"          // delete the record

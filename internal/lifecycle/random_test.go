@@ -63,6 +63,7 @@ type walk struct {
 
 	steps       int
 	launched    map[int64]bool
+	rested      int64 // the last launch that stayed frozen
 	pausedSince time.Time
 	situation   Situation // as replayed from the log
 	forgotten   bool
@@ -247,7 +248,7 @@ func (w *walk) event() Event {
 
 func (w *walk) outcome() Event {
 	return pick[Event](w,
-		StartSucceeded{Op: w.op()}, StartSucceeded{Op: w.op()}, StartFailed{Op: w.op(), Detail: "boom"},
+		StartSucceeded{Op: w.op()}, StartSucceeded{Op: w.op(), Thawed: w.rested == w.rec.Launch && w.rested != 0 && !w.boots()}, StartFailed{Op: w.op(), Detail: "boom"},
 		w.captured(), w.captured(), CaptureEnded{Op: w.op()}, CaptureEnded{Op: w.op(), Detail: "disk full"},
 		SnapshotTaken{Op: w.op()}, SnapshotFailed{Op: w.op(), Detail: "disk full"}, ReleaseDone{Op: w.op()})
 }
@@ -262,16 +263,19 @@ func (w *walk) restore() Restore {
 	return to
 }
 
-// captured adds a layer to the stack.
+// boots reports whether the operation in flight does without memory.
+func (w *walk) boots() bool { return w.rec.Op != nil && w.rec.Op.Boot }
+
+// captured adds a layer to the stack: what the runtime writes to, or a copy of that.
 func (w *walk) captured() Event {
 	id := fmt.Sprint(w.steps)
-	cp := Checkpoint{ID: "image" + id, Mode: Memory, Stack: []string{id}, Layers: map[string]string{id: "digest"}}
-	if old := w.rec.Checkpoint; old != nil {
-		cp.Stack = slices.Concat(old.Stack, cp.Stack)
-		maps.Copy(cp.Layers, old.Layers)
-	}
+	cp := Checkpoint{ID: "image" + id, Mode: Memory}
+	cp.Stack, cp.Layers = w.rec.Lowers()
+	cp.Stack, cp.Layers[id] = append(cp.Stack, id), "digest"
 	ready := CaptureReady{Op: w.op(), Checkpoint: cp}
 	if w.chance(30) {
+		ready.Checkpoint.Copy, ready.Rests = id, true
+	} else if w.chance(30) {
 		ready.Merged = new(w.merged())
 	}
 	return ready
@@ -451,6 +455,20 @@ func (w *walk) checkStack(after Record) {
 	if len(cp.Layers) != len(cp.Stack) {
 		w.fail("%d digests of %d layers", len(cp.Layers), len(cp.Stack))
 	}
+	lowers, digests := after.Lowers()
+	if len(digests) != len(lowers) {
+		w.fail("%d digests of %d lower layers", len(digests), len(lowers))
+	}
+	switch copied := cp.Copy; {
+	case copied == "":
+	case cp.Stack[len(cp.Stack)-1] != copied:
+		w.fail("the copy %s is not on top of %v", copied, cp.Stack)
+	case slices.Contains(lowers, copied) == after.Thawed:
+		w.fail("the runtime went on: %v; it writes over %v, and %s is a copy", after.Thawed, lowers, copied)
+	}
+	if after.Thawed && after.State != Running && after.State != Terminated {
+		w.fail("it is %s, and its runtime goes on", after.State)
+	}
 }
 
 func (w *walk) checkEffects(before, after Record, effects []Effect, entries []Entry) {
@@ -484,6 +502,11 @@ func (w *walk) checkEffects(before, after Record, effects []Effect, entries []En
 				if !slices.Contains(before.Checkpoint.Stack, id) || slices.Contains(after.Checkpoint.Stack, id) {
 					w.fail("layer %s is dropped; the stack was %v and is %v", id, before.Checkpoint.Stack, after.Checkpoint.Stack)
 				}
+			}
+		case RestRuntime:
+			w.rested = e.Launch
+			if after.State != Paused || e.Launch != before.Launch || after.Checkpoint.Mode != Memory {
+				w.fail("launch %d is to stay frozen, and it is %s", e.Launch, after.Situation())
 			}
 		case ReleaseRuntime:
 			if after.State == Running && after.Launch == e.Launch {

@@ -131,6 +131,12 @@ type Operation struct {
 	Before     *Settings     `json:"before,omitempty"`     // what a resume that fails goes back to; nil if it changed none
 }
 
+// MayRest reports whether the runtime that a pause captures may stay, frozen: a sandbox
+// that has too many files is not to have them twice.
+func (op *Operation) MayRest() bool {
+	return op != nil && op.Mode == Memory && op.Restore == nil && op.Cause != CauseShutdown && op.Cause != CauseDisk
+}
+
 // Restore is what a sandbox goes back to.
 type Restore struct {
 	Checkpoint Checkpoint `json:"checkpoint"`
@@ -165,6 +171,9 @@ type Checkpoint struct {
 	// Without says why there is no memory, where there was to be: what runs inside
 	// kept it from being captured. Empty otherwise.
 	Without string `json:"without,omitempty"`
+	// Copy is the topmost layer of the stack, where that is a copy of what the runtime
+	// writes to that was captured; empty where it is that itself, or nothing was written.
+	Copy string `json:"copy,omitempty"`
 	// AgentToken is the secret by which the agent in an imported image knows
 	// its host; empty where that is this server's own.
 	AgentToken string `json:"agentToken,omitempty"`
@@ -185,6 +194,25 @@ func (cp Checkpoint) Parts() []string {
 	return all
 }
 
+// Lowers returns the frozen layers that a runtime which serves writes over, with the
+// digests of their listings. Both are the caller's.
+func (r Record) Lowers() (stack []string, digests map[string]string) {
+	digests = map[string]string{}
+	if r.Checkpoint == nil {
+		return nil, digests
+	}
+	for _, id := range r.Checkpoint.Stack {
+		if r.Thawed && id == r.Checkpoint.Copy {
+			continue
+		}
+		stack = append(stack, id)
+		if digest, known := r.Checkpoint.Layers[id]; known {
+			digests[id] = digest
+		}
+	}
+	return stack, digests
+}
+
 // Tombstone is what remains of a terminated sandbox.
 type Tombstone struct {
 	Reason Reason    `json:"reason"`
@@ -197,9 +225,10 @@ type Tombstone struct {
 type Record struct {
 	Settings   Settings    `json:"settings"`
 	State      State       `json:"state"`
-	Generation int64       `json:"generation"` // of the runtime that serves or last served; 0 before the first
-	Launch     int64       `json:"launch"`     // which launch of a runtime that was
-	Launches   int64       `json:"launches"`   // how many were begun, failed ones included
+	Generation int64       `json:"generation"`       // of the runtime that serves or last served; 0 before the first
+	Launch     int64       `json:"launch"`           // which launch of a runtime that was
+	Launches   int64       `json:"launches"`         // how many were begun, failed ones included
+	Thawed     bool        `json:"thawed,omitempty"` // that launch was captured as the checkpoint, stayed frozen, and went on
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
 	Op         *Operation  `json:"op,omitempty"`
 

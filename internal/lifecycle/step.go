@@ -213,7 +213,10 @@ func started(s *step, ev Event) {
 	}
 	op := s.rec.Op
 	s.rec.State = Running
-	s.rec.Generation, s.rec.Launch = op.Generation, op.Launch
+	s.rec.Generation, s.rec.Thawed = op.Generation, e.Thawed
+	if !e.Thawed {
+		s.rec.Launch = op.Launch
+	}
 	if c := op.Carry; c != nil {
 		s.rec.EndAt, s.rec.EndIsLive, s.rec.Leases = c.EndAt, c.EndIsLive, c.Leases
 	} else {
@@ -535,7 +538,11 @@ func captured(s *step, ev Event) {
 	}
 	old := s.rec.Checkpoint
 	cp := e.Checkpoint
-	s.release(s.rec.Launch)
+	if e.Rests {
+		s.effect(Effect{Kind: RestRuntime, Launch: s.rec.Launch})
+	} else {
+		s.release(s.rec.Launch)
+	}
 	if m := e.Merged; m != nil && cp.merge(*m) {
 		s.effect(Effect{Kind: DropLayers, Layers: m.Merged})
 	}
@@ -557,7 +564,7 @@ func captured(s *step, ev Event) {
 // it would go on with.
 func (s *step) sleep(cause Cause, cp *Checkpoint) Carry {
 	carry := Carry{EndAt: s.rec.EndAt, EndIsLive: s.rec.EndIsLive, Leases: s.rec.Leases}
-	s.rec.State, s.rec.Checkpoint, s.rec.Op = Paused, cp, nil
+	s.rec.State, s.rec.Checkpoint, s.rec.Op, s.rec.Thawed = Paused, cp, nil, false
 	s.rec.PausedAt, s.rec.PausedFor = s.now, cause
 	s.rec.EndAt, s.rec.EndIsLive = time.Time{}, false
 	s.rec.Leases = nil
@@ -659,6 +666,9 @@ func (cp *Checkpoint) merge(m LayersMerged) bool {
 	}
 	layers[m.Into] = m.Digest
 	cp.Layers = layers
+	if slices.Contains(m.Merged, cp.Copy) {
+		cp.Copy = ""
+	}
 	return true
 }
 
@@ -968,7 +978,7 @@ func (s *step) lose(reason Reason, detail string, cause Cause) {
 		return
 	}
 	s.release(s.rec.Launch)
-	s.rec.State, s.rec.Op = Paused, nil
+	s.rec.State, s.rec.Op, s.rec.Thawed = Paused, nil, false
 	s.rec.EndAt, s.rec.EndIsLive, s.rec.Leases = time.Time{}, false, nil
 	s.rec.LastError = fmt.Sprintf("%s in generation %d: fell back to the checkpoint of %s", reason, s.rec.Generation, s.rec.PausedAt.Format(time.RFC3339))
 	// The retention counts from here, not from when the checkpoint was made.

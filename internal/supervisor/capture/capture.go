@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	goruntime "runtime"
 	"slices"
 	"sync"
@@ -27,7 +26,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
+	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/trace"
 )
 
@@ -86,10 +87,14 @@ type Capture struct {
 	Drain func(context.Context) error
 	// Farewell asks the agent for what it alone knows.
 	Farewell func(context.Context)
+	// Rest asks for a checkpoint beside which the runtime can stay frozen, and go on. Make
+	// sets it to false where that is not possible, or too dear.
+	Rest bool
 
 	Frozen  bool           // the runtime may be; set by Make
 	Inside  bool           // what runs inside takes the time, or has failed; set by Make
 	packs   *layer.Packs   // what the image has of others
+	copy    string         // the layer that is a copy of what the runtime writes to, or will be
 	sealing sync.WaitGroup // what still works on the image
 }
 
@@ -235,22 +240,15 @@ func (x Maker) memoryOf(inst runtime.Instance) int64 {
 // for the disk to take the image; it does for the layer, which must not be walked
 // while the guest changes it.
 func (x Maker) makeDurable(ctx context.Context, c *Capture, cp *lifecycle.Checkpoint, m layer.Manifest) error {
-	top, previous := c.Inst.ID(), c.Sandbox.Record.Checkpoint
-	synced := trace.Start(ctx, "sync and list the files")
-	frozen, err := x.Layers.Freeze(ctx, top)
-	synced()
+	top, frozen, err := x.files(ctx, c)
 	if err != nil {
 		return err
 	}
 	cp.Bytes = frozen.Bytes
-	cp.Layers = map[string]string{}
-	if previous != nil {
-		cp.Stack = slices.Clone(previous.Stack)
-		maps.Copy(cp.Layers, previous.Layers)
-	}
+	cp.Stack, cp.Layers = c.Sandbox.Record.Lowers()
 	if frozen.Changed {
-		cp.Stack = append(cp.Stack, top)
-		cp.Layers[top] = frozen.Digest
+		cp.Stack, cp.Layers[top] = append(cp.Stack, top), frozen.Digest
+		cp.Copy = c.copy
 	}
 	if cp.Mode != lifecycle.Memory {
 		return nil
@@ -277,12 +275,42 @@ func (x Maker) makeDurable(ctx context.Context, c *Capture, cp *lifecycle.Checkp
 	}
 }
 
+// What a top may have for the runtime to stay: its files are copied, at each pause, as long
+// as the guest is frozen, and are on the disk twice for as long as the runtime stays.
+var mostCopied = layer.Usage{Bytes: 64 << 20, Files: 4000, NameBytes: 1 << 20}
+
+// files makes what the runtime has written durable, as a layer of the checkpoint: as it
+// is, where nobody writes to it again, else a copy.
+func (x Maker) files(ctx context.Context, c *Capture) (id string, f layer.Frozen, err error) {
+	top := c.Inst.ID()
+	if c.Rest && x.Layers.HasLayer(top) {
+		has, _, err := x.Layers.Usage(ctx, top, mostCopied)
+		if err != nil {
+			return "", layer.Frozen{}, err
+		}
+		c.Rest = !has.Exceeds(mostCopied)
+	}
+	if !c.Rest {
+		defer trace.Start(ctx, "sync and list the files")()
+		f, err = x.Layers.Freeze(ctx, top)
+		return top, f, err
+	}
+	defer trace.Start(ctx, "copy, sync and list the files")()
+	c.copy = sweep.SnapshotLayerID(c.Sandbox.ID, ids.New())
+	f, err = layer.CopyTop(ctx, x.Layers, top, c.Image, c.copy, func() error { return x.Space.Check(space.Least) })
+	return c.copy, f, err
+}
+
 // Abandon has what still works on the image of a capture stop.
 func (x Maker) Abandon(c *Capture) { x.Layers.AbandonImage(c.Image) }
 
-// Discard removes the image of a capture that was not committed, as soon as nothing
+// Discard removes what a capture has made that was not committed, as soon as nothing
 // works on it any more.
 func (x Maker) Discard(c *Capture) error {
 	c.sealing.Wait()
-	return x.Layers.RemoveImage(c.Image)
+	err := x.Layers.RemoveImage(c.Image)
+	if c.copy != "" {
+		err = errors.Join(err, x.Layers.RemoveLayer(c.copy))
+	}
+	return err
 }

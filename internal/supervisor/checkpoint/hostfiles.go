@@ -61,10 +61,8 @@ func (x Reader) HostFiles(inst runtime.Instance, sb store.Sandbox) []layer.HostF
 	if err != nil || resolved != nil || open == nil {
 		return nil
 	}
-	layers := []string{inst.ID()}
-	if cp := sb.Record.Checkpoint; cp != nil {
-		layers = append(layers, cp.Stack...)
-	}
+	lowers, _ := sb.Record.Lowers()
+	layers := append(lowers, inst.ID())
 	files := []layer.HostFile{}
 	for _, f := range open {
 		if strings.Contains(f.Path, "/"+template.PythonCache+"/") {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
-	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
@@ -89,7 +88,8 @@ func NewMeter(layers *layer.Store) *Meter { return &Meter{layers: layers} }
 func (m *Meter) Look(ctx context.Context, sb store.Sandbox, inst runtime.Instance) (past string, err error) {
 	begin := time.Now()
 	limit := quota.OfSandbox(sb.Config.Limits.DiskMiB)
-	below, err := m.measureFrozen(ctx, sb.Record.Checkpoint)
+	lowers, _ := sb.Record.Lowers()
+	below, err := m.measureFrozen(ctx, lowers)
 	if err != nil {
 		return "", err
 	}
@@ -205,19 +205,16 @@ func (m *Meter) hiddenOf(ctx context.Context, below frozen, top string) (hidden,
 	return hidden{Usage: below.all.Minus(shown.Least(below.all)), next: end.Add(recountShare * end.Sub(begin))}, err
 }
 
-// measureFrozen measures the layers of a checkpoint.
-func (m *Meter) measureFrozen(ctx context.Context, cp *lifecycle.Checkpoint) (frozen, error) {
-	if cp == nil {
-		return frozen{}, nil
-	}
+// measureFrozen measures the frozen layers that a sandbox writes over.
+func (m *Meter) measureFrozen(ctx context.Context, stack []string) (frozen, error) {
 	m.mu.Lock()
 	last := m.frozen
 	m.mu.Unlock()
-	if slices.Equal(last.stack, cp.Stack) {
+	if slices.Equal(last.stack, stack) {
 		return last, nil
 	}
-	now := frozen{stack: cp.Stack, each: map[string]layer.Usage{}}
-	for _, id := range cp.Stack {
+	now := frozen{stack: stack, each: map[string]layer.Usage{}}
+	for _, id := range stack {
 		u, known := last.each[id]
 		if !known {
 			var err error

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -37,11 +35,8 @@ type Capture struct {
 // moment was. gVisor keeps the connections of the runtime that goes on, and ends
 // them in those that are restored. After an error nothing of it is left.
 func (s *Shelf) Capture(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, frozen time.Duration, err error) {
-	cp = lifecycle.Checkpoint{ID: c.Op, Mode: lifecycle.Memory, Layers: map[string]string{}, AgentToken: s.o.AgentToken(c.Sandbox.ID)}
-	if previous := c.Sandbox.Record.Checkpoint; previous != nil {
-		cp.Stack = slices.Clone(previous.Stack)
-		maps.Copy(cp.Layers, previous.Layers)
-	}
+	cp = lifecycle.Checkpoint{ID: c.Op, Mode: lifecycle.Memory, AgentToken: s.o.AgentToken(c.Sandbox.ID)}
+	cp.Stack, cp.Layers = c.Sandbox.Record.Lowers()
 	c.layer = sweep.SnapshotLayerID(c.Sandbox.ID, NewID())
 	staging, err := s.o.Layers.Stage(c.Op)
 	if err != nil {
