@@ -84,6 +84,8 @@ const (
 	Launched Point = "supervisor/launched"
 	Drained  Point = "supervisor/drained"
 	Captured Point = "supervisor/captured"
+	Rested   Point = "supervisor/rested"
+	GoesOn   Point = "supervisor/goes-on"
 	Remove   Point = "supervisor/remove"
 	KillAll  Point = "supervisor/remove-all"
 	Gone     Point = "supervisor/gone"
@@ -119,7 +121,7 @@ func Catalogue() []Step {
 		{Point: Unmount, Where: "before a mount is taken away"},
 		{Point: LayerSync, Where: "before a frozen layer is synced"},
 		{Point: LayerSynced, Where: "a frozen layer is durable"},
-		{Point: LayerCopy, Where: "before a top is copied for a snapshot, while the guest is frozen"},
+		{Point: LayerCopy, Where: "before a top is copied, for a snapshot or a light sleep, while the guest is frozen"},
 		{Point: ImageMake, Where: "before the directory of an image is made"},
 		{Point: ImageLink, Where: "before a pack of the image before is linked into a new one"},
 		{Point: ImageUnlink, Where: "before the packs are taken out of a new image that it does not need"},
@@ -179,6 +181,8 @@ func Catalogue() []Step {
 		{Point: Launched, Where: "the sandbox could serve, before that is committed"},
 		{Point: Drained, Where: "no connection is left, before the freeze"},
 		{Point: Captured, Where: "the checkpoint is complete, before it is committed"},
+		{Point: Rested, Where: "the pause is committed, before its runtime stays frozen or is released", CrashOnly: true},
+		{Point: GoesOn, Where: "a runtime that has stayed frozen goes on, before its agent is told"},
 		{Point: Remove, Where: "before a runtime is released, or the rest of a failed one"},
 		{Point: KillAll, Where: "the end is committed, before anything is removed"},
 		{Point: Gone, Where: "nothing is left, before that is committed", CrashOnly: true},

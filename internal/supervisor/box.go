@@ -20,8 +20,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/journal"
 	"github.com/drowse-dev/drowse/internal/supervisor/leases"
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/starved"
+	"github.com/drowse-dev/drowse/internal/supervisor/tasks"
 	"github.com/drowse-dev/drowse/internal/supervisor/timers"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 	"github.com/drowse-dev/drowse/internal/trace"
@@ -42,10 +44,12 @@ type box struct {
 	// after Supervisor.mu where both are.
 	mu        sync.Mutex
 	sb        store.Sandbox
-	inst      runtime.Instance // of the serving generation; nil when there is none
-	sharers   int              // among how many its key's CPU time is divided; 0 if inst was not told
-	desk      *leases.Desk     // those on the serving generation
-	waiters   []*waiter        // accesses that wait for the sandbox to serve
+	inst      runtime.Instance   // of the serving generation; nil when there is none
+	unwatch   context.CancelFunc // ends what follows inst
+	bed       *lightsleep.Bed    // where its runtime stays while it sleeps lightly
+	sharers   int                // among how many its key's CPU time is divided; 0 if inst was not told
+	desk      *leases.Desk       // those on the serving generation
+	waiters   []*waiter          // accesses that wait for the sandbox to serve
 	work      awake.Work
 	logAt     time.Time     // when the agent was last asked for its log
 	starved   starved.Count // for want of memory
@@ -57,8 +61,8 @@ type box struct {
 	traces    trace.Book
 	fault     checkpoint.Finding
 	ended     calls.Waiting
-	unsure    bool             // whether the last commit has happened
-	tasks     map[string]*task // the work of effects in flight, by operation id
+	unsure    bool      // whether the last commit has happened
+	tasks     tasks.Set // the work of effects in flight, by operation id
 
 	unfit *errdef.Error // what the host lacked at the last start; nil for nothing
 
@@ -68,19 +72,13 @@ type box struct {
 	merged  *lifecycle.LayersMerged // not committed yet; nil for none
 }
 
-// task is the work of an effect that can be told to stop.
-type task struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
 func newBox(s *Supervisor, sb store.Sandbox) *box {
 	b := &box{
 		s: s, id: sb.ID, sb: sb,
-		ended: calls.Waiting{}, tasks: map[string]*task{},
+		ended: calls.Waiting{},
 	}
 	b.tenant = s.guard.Tenant(asked{b})
-	b.desk = leases.New(&b.mu)
+	b.desk, b.bed = leases.New(&b.mu), bedOf(b)
 	b.gate = s.outside.Gate(sb.ID, sb.Config, audited(b))
 	b.setGate()
 	if s.o.Traced != nil {
@@ -141,6 +139,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 		next = fields.Remembered(next)
 	}
 	next.Config = next.Config.Settled(next.Record)
+	makeRoom(b, next)
 	if err := b.s.slots.Move(b.sb, next); err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
@@ -164,6 +163,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	}
 	b.noteCancel(res.Entries)
 	b.arm()
+	b.bed.Follow(b.sb.Record)
 	b.report(before, res)
 	b.actAll(res.Effects)
 	b.grantLocked()
@@ -259,6 +259,9 @@ func (b *box) awaitLocked() <-chan calls.Ending { return b.ended.For(b.sb.Record
 // unserveLocked ends the leases of the serving runtime; it is about to go.
 func (b *box) unserveLocked() {
 	b.inst = nil
+	if b.unwatch != nil {
+		b.unwatch()
+	}
 	b.s.resharing.Note(b.sb.Config.Key)
 	b.desk.Cut(outcome.Cut(b.sb))
 }
@@ -272,7 +275,10 @@ func (b *box) serveLocked(inst runtime.Instance) {
 	}
 	b.desk.Reopen()
 	b.s.Board.Watch(b.id, inst, b.sb.Config.Services)
-	b.tenant.Tell(b.s.ctx, inst)
+	ctx, cancel := context.WithCancel(b.s.ctx)
+	b.unwatch = cancel
+	b.watch(ctx, inst)
+	b.tenant.Tell(ctx, inst)
 	b.work.Begin(ids.Now())
 	b.arm()
 	if b.s.o.SampleEvery > 0 { // what the next sample is compared with

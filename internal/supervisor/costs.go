@@ -62,7 +62,8 @@ func (s *Supervisor) spend(key string, begin time.Time) { s.ledger.Spent(key, ti
 
 // count counts what there is, for the metrics.
 func (s *Supervisor) count() metrics.State {
-	is := metrics.State{Situations: map[lifecycle.Situation]int{}, Holds: map[awake.HoldKind]int{}, Costs: s.ledger.ByLabel(s.KeyCosts())}
+	is := metrics.State{Situations: map[lifecycle.Situation]int{}, Holds: map[awake.HoldKind]int{}, Costs: s.ledger.ByLabel(s.KeyCosts()), LightReleased: s.light.Released()}
+	is.LightSleepers, is.LightMemory = s.light.Total()
 	t := ids.Now()
 	s.each(func(b *box) {
 		b.mu.Lock()

@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+	"github.com/drowse-dev/drowse/internal/supervisor/tasks"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/trace"
 )
@@ -45,12 +46,12 @@ func (b *box) act(e lifecycle.Effect) {
 	case lifecycle.ShortenDrain:
 		b.desk.Shorten(explicitDrain)
 	case lifecycle.AbortCapture:
-		if t := b.tasks[e.Op]; t != nil {
-			t.cancel()
-		}
+		b.tasks.Stop(e.Op)
 	case lifecycle.ReleaseRuntime:
 		b.unserveLocked()
 		b.background(func(ctx context.Context) { b.releaseRuntime(ctx, e.Launch) })
+	case lifecycle.RestRuntime:
+		rest(b, e.Launch)
 	case lifecycle.DropCheckpoint:
 		b.background(func(context.Context) { b.dropCheckpoint(e.Checkpoint) })
 	case lifecycle.DropLayers:
@@ -58,11 +59,8 @@ func (b *box) act(e lifecycle.Effect) {
 	case lifecycle.ReleaseAll:
 		inst := b.inst
 		b.unserveLocked()
-		for _, t := range b.tasks {
-			t.cancel()
-		}
-		tasks := b.tasksInFlight()
-		b.background(func(ctx context.Context) { b.releaseAll(ctx, e.Op, inst, tasks) })
+		atWork := b.tasks.StopAll()
+		b.background(func(ctx context.Context) { b.releaseAll(ctx, e.Op, inst, atWork) })
 	case lifecycle.Forget:
 		b.background(b.forgetRecord)
 	}
@@ -71,23 +69,13 @@ func (b *box) act(e lifecycle.Effect) {
 // spawn runs the work of an operation, which can be told to stop. It also
 // stops when the supervisor does.
 func (b *box) spawn(op string, f func(context.Context)) {
-	ctx, cancel := context.WithCancel(b.s.ctx)
+	ctx, done := b.tasks.Begin(b.s.ctx, op)
 	end := func() {}
 	if now := b.sb.Record.Op; now != nil && now.ID == op {
 		ctx, end = b.traces.Begin(ctx, string(now.Phase), string(now.Cause))
 	}
-	t := &task{cancel: cancel, done: make(chan struct{})}
-	b.tasks[op] = t
 	b.s.work.Go(func() {
-		defer func() {
-			cancel()
-			b.mu.Lock()
-			if b.tasks[op] == t {
-				delete(b.tasks, op)
-			}
-			b.mu.Unlock()
-			close(t.done)
-		}()
+		defer done()
 		defer end()
 		f(ctx)
 	})
@@ -103,14 +91,6 @@ func (b *box) background(f func(context.Context)) {
 // removalTries is how often the removal of a sandbox that has ended is tried while
 // its kill waits.
 const removalTries = 3
-
-func (b *box) tasksInFlight() []*task {
-	var tasks []*task
-	for _, t := range b.tasks {
-		tasks = append(tasks, t)
-	}
-	return tasks
-}
 
 // tell reports an outcome until the store takes it: the world has changed, and
 // the record must follow.
@@ -129,16 +109,20 @@ func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
 
 // start carries out StartRuntime.
 func (b *box) start(ctx context.Context, e lifecycle.Effect) {
-	id := sweep.RuntimeID(b.id, e.Launch)
-	inst, detail, err := b.s.launcher.Launch(ctx, launch.Start{
-		ID: id, Key: b.snapshot().Config.Key, Generation: e.Generation, Checkpoint: e.Checkpoint, Suspect: suspect(b, e.Checkpoint),
+	s := launch.Start{
+		ID: sweep.RuntimeID(b.id, e.Launch), Key: b.snapshot().Config.Key, Generation: e.Generation, Checkpoint: e.Checkpoint, Suspect: b.fault.Suspect(e.Checkpoint),
 		Sandbox: b.snapshot, Gate: b.gate, Disk: b.tenant.Disk(),
-	})
-	b.noteFault(e.Checkpoint, err)
-	b.noteStart(err)
+	}
+	inst, detail, err := goOn(ctx, b, s), "", error(nil)
+	thawed := inst != nil
+	if !thawed {
+		inst, detail, err = b.s.launcher.Launch(ctx, s)
+		b.fault.Note(e.Checkpoint, err)
+		b.noteStart(err)
+	}
 	if err != nil {
-		b.s.log.Warn("runtime did not start", "sandbox", b.id, "runtime", id, "err", err)
-		b.discard(id)
+		b.s.log.Warn("runtime did not start", "sandbox", b.id, "runtime", s.ID, "err", err)
+		b.discard(s.ID)
 		if b.s.ctx.Err() != nil && b.snapshot().Record.Checkpointing() {
 			return // it was running: the next server wakes it
 		}
@@ -146,13 +130,11 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 		return
 	}
 	recorded := trace.Start(ctx, "record")
-	serves := b.commitStart(lifecycle.StartSucceeded{Op: e.Op, Detail: detail}, inst)
+	serves := b.commitStart(lifecycle.StartSucceeded{Op: e.Op, Detail: detail, Thawed: thawed}, inst)
 	recorded()
 	if !serves {
-		b.discard(id)
-		return
+		b.discard(inst.ID())
 	}
-	b.watch(inst, e.Generation)
 }
 
 // commitStart reports the start, and makes the runtime the serving one in the
@@ -182,17 +164,17 @@ func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bo
 	return false
 }
 
-// watch reports a runtime that ends by itself.
-func (b *box) watch(inst runtime.Instance, generation int64) {
-	watchMemory(b, inst)
+// watch reports a runtime that ends by itself while it serves.
+func (b *box) watch(ctx context.Context, inst runtime.Instance) {
+	watchMemory(ctx, b, inst)
 	go func() {
 		select {
 		case <-inst.Exited():
-		case <-b.s.ctx.Done():
+		case <-ctx.Done():
 			return
 		}
-		if _, now := b.serving(); now == inst {
-			b.tell(b.autopsy(inst, generation))
+		if sb, now := b.serving(); now == inst {
+			b.tell(b.autopsy(inst, sb.Record.Generation))
 		}
 	}()
 }
@@ -206,7 +188,7 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 	gone, damage := autopsy.Of(inst, sb.Config.Limits, b.s.log.With("sandbox", b.id))
 	gone.Generation = generation
 	if damage != nil {
-		b.noteFault(sb.Record.Checkpoint, damage)
+		b.fault.Note(sb.Record.Checkpoint, damage)
 	}
 	return gone
 }
@@ -215,9 +197,9 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 // the runtime is only frozen, and any failure thaws it.
 func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	sb, inst := b.serving()
-	c := &capture.Capture{Image: e.Op, Sandbox: sb, Inst: inst, Drain: b.drainLeases, Farewell: func(ctx context.Context) { b.fetchLastLog(ctx, inst) }}
+	c := &capture.Capture{Image: e.Op, Sandbox: sb, Inst: inst, Drain: b.drainLeases, Rest: mayRest(b, sb.Record.Op), Farewell: func(ctx context.Context) { b.fetchLastLog(ctx, inst) }}
 	cp, freed, err := b.s.captures.Make(ctx, c)
-	ready := lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed}
+	ready := lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed, Rests: c.Rest}
 	if op := sb.Record.Op; op != nil && op.Cause == lifecycle.CauseCheckpoint { // it wakes at once, and is never found asleep
 		ready.Merged = b.waitingMerge()
 	}
@@ -316,15 +298,20 @@ func (b *box) dropCheckpoint(old *lifecycle.Checkpoint) {
 }
 
 // releaseAll carries out ReleaseAll.
-func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, tasks []*task) {
+func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, atWork []*tasks.Task) {
 	if !b.releasing.TryLock() {
 		return // its last hook has the time that it was given
 	}
 	defer b.releasing.Unlock()
 	sb := b.snapshot()
 	hook := sb.Config.Hooks.PreKill
-	// A capture cannot be told to stop. The last hook can run once it is over.
-	b.awaitTasks(ctx, tasks, taskPatience+hook.Budget)
+	// A capture cannot be told to stop. The last hook can run once it is over. What waits
+	// for a runtime that does not answer sees its connection end with the runtime.
+	tasks.Await(atWork, taskPatience+hook.Budget, func() {
+		if err := b.s.remains.Runtimes(ctx, b.id); err != nil {
+			b.s.log.Error("runtime that does not answer could not be removed", "sandbox", b.id, "err", err)
+		}
+	})
 	if hook.Command != "" && inst != nil {
 		// A kill in the middle of a pause finds it frozen.
 		if err := inst.Thaw(ctx); err != nil {
@@ -356,25 +343,6 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 // taskPatience is how long the work of an operation may take to stop when told, at
 // least.
 const taskPatience = 2 * time.Second
-
-// awaitTasks waits until nothing is at work on the sandbox any more. What waits
-// for a runtime that does not answer, which cannot be told to stop, sees its
-// connection end with the runtime.
-func (b *box) awaitTasks(ctx context.Context, tasks []*task, most time.Duration) {
-	patience := time.NewTimer(most)
-	defer patience.Stop()
-	for _, t := range tasks {
-		select {
-		case <-t.done:
-			continue
-		case <-patience.C:
-		}
-		if err := b.s.remains.Runtimes(ctx, b.id); err != nil {
-			b.s.log.Error("runtime that does not answer could not be removed", "sandbox", b.id, "err", err)
-		}
-		<-t.done
-	}
-}
 
 func (b *box) record() lifecycle.Record { return b.snapshot().Record }
 

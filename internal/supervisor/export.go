@@ -54,20 +54,14 @@ func (b *box) beginExport() (moving.Right, <-chan calls.Ending, error) {
 		return moving.Right{}, nil, errdef.New(errdef.WrongState, "not_paused", "the sandbox is %s; only a paused one can be exported", rec.State).
 			WithRemedy("pause it first")
 	}
-	ctx, cancel := context.WithCancel(b.s.ctx)
-	t := &task{cancel: cancel, done: make(chan struct{})}
-	name, cp := "export-"+ids.NewOp(), rec.Checkpoint
-	b.tasks[name] = t
+	ctx, done := b.tasks.Begin(b.s.ctx, "export-"+ids.NewOp())
+	cp := rec.Checkpoint
 	read := b.s.Read(*cp)
 	var once sync.Once
 	release := func() {
 		once.Do(func() {
-			cancel()
-			b.mu.Lock()
-			delete(b.tasks, name)
-			b.mu.Unlock()
 			read()
-			close(t.done)
+			done()
 			b.background(func(context.Context) { b.dropCheckpoint(cp) }) // it may have slept anew since
 		})
 	}

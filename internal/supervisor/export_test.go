@@ -10,9 +10,10 @@ import (
 )
 
 // OpenForContract returns a supervisor in a world of its own, for tests that see no
-// more of it than its callers do. Its template has the name "base".
-func OpenForContract(t *testing.T) *Supervisor {
+// more of it than its callers do, and in which sandboxes sleep lightly first or not. Its template has the name "base".
+func OpenForContract(t *testing.T, light bool) *Supervisor {
 	w := newWorld(t)
+	w.light = light
 	if err := os.Symlink("test", filepath.Join(w.dir, "templates", "base")); err != nil {
 		t.Fatal(err)
 	}

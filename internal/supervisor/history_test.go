@@ -167,6 +167,7 @@ const historyClients = 16
 func newScene(t *testing.T, dir string, seed uint64) *scene {
 	s := &scene{world: newWorldIn(t, dir), t: t, seed: seed}
 	rng := s.dice("scene")
+	s.light = percent(s.dice("light"), 50)
 	for range oneOf(rng, 1, 1, 1, 2) {
 		s.boxes = append(s.boxes, &seenBox{s: s, known: make(chan struct{}), History: history.History{Settings: livelySettings(rng)}})
 	}

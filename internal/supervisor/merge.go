@@ -23,7 +23,7 @@ func (b *box) mergeLocked(before lifecycle.Record) {
 		b.s.metrics.Merged("committed")
 		b.s.log.Info("layers merged", "sandbox", b.id, "layers", len(m.Merged), "layer", m.Into)
 	}
-	asleep := rec.Situation() == lifecycle.Situation(lifecycle.Paused)
+	asleep := rec.Situation() == lifecycle.Situation(lifecycle.Paused) && b.bed.Stays() == nil
 	frozen := asleep && rec.Checkpoint != before.Checkpoint && rec.Restored == before.Restored || before.Checkpointing() && before.Op.Cause == lifecycle.CauseCheckpoint && rec.Op == nil
 	switch {
 	case asleep && b.merged != nil:

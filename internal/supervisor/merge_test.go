@@ -24,6 +24,7 @@ import (
 
 // writer is a sandbox that writes a file in each generation.
 type writer struct {
+	stop func()
 	*bench
 	s     *Supervisor
 	id    string

@@ -15,9 +15,15 @@ func (b *box) setGate() {
 	b.gate.Set(p)
 }
 
-// openNetwork tells the runtime that serves which addresses its gate is open for.
+// openNetwork tells the runtime that serves, or has stayed, which addresses its gate is
+// open for.
 func (b *box) openNetwork() {
-	_, inst := b.serving()
+	b.mu.Lock()
+	inst := b.inst
+	if inst == nil {
+		inst = b.bed.Stays()
+	}
+	b.mu.Unlock()
 	b.s.launcher.OpenNetwork(inst, b.id, b.gate)
 }
 

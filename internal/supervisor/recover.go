@@ -59,7 +59,6 @@ func (b *box) recover(ctx context.Context) error {
 	if inst != nil && rec.State == lifecycle.Running {
 		b.serveLocked(inst)
 		b.work.Continue(b.sb)
-		b.watch(inst, rec.Generation)
 	}
 	if _, err := b.applyLocked(lifecycle.ServerStarted{Op: ids.NewOp(), Alive: inst != nil}); err != nil {
 		return err

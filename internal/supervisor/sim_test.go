@@ -244,6 +244,7 @@ func newSim(t *testing.T, dir string, seed uint64) *sim {
 		boxes: map[string]*watched{}, entries: map[string]int{}, calls: map[string]int{},
 	}
 	s.plan = newPlan(s.roll("plan"))
+	s.light = percent(s.roll("light"), 50)
 	s.meddle, s.told, s.served, s.did = s.trouble, s.report, s.hasServed, s.hasDone
 	s.world.tune = func(o *Options) { o.ActivityEvery = 20 * time.Second }
 	s.world.hooks = s.commitHooks
@@ -1073,6 +1074,10 @@ func (s *sim) hasDone(at point, id string) {
 	case atRemove:
 		if p != nil && b.rec.State == lifecycle.Running && b.rec.Launch == p.launch() && !p.crashed {
 			s.fail("%s serves and is removed", s.shortLocked(id))
+		}
+	case atThaw:
+		if b.rec.State == lifecycle.Paused && b.rec.Op == nil {
+			s.fail("%s sleeps and is thawed", s.shortLocked(id))
 		}
 	case atFreeze:
 		if b.rec.State == lifecycle.Running && b.rec.Op == nil && b.rec.Launch == p.launch() {

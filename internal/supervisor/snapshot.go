@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -14,7 +12,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 )
@@ -211,18 +208,11 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 	if err != nil {
 		return nil, err
 	}
-	children := make([]Forked, req.Count)
-	var all errgroup.Group
-	all.SetLimit(quota.MaxLaunches) // more would only wait, with the deadlines of their starts running
-	for i := range children {
-		all.Go(func() error {
-			child := CreateRequest{Snapshot: snap.ID, inherit: true, asleep: req.Asleep, Settings: req.Settings(snap.Settings), Config: snapshots.Inherit(snap, req.Key), Actor: req.Actor}
-			child.Config.Name, child.Config.Idempotency = req.Name, req.Once
-			children[i].Sandbox, children[i].Err = s.Create(ctx, child)
-			return nil
-		})
-	}
-	_ = all.Wait() // each child has its own error
+	children := req.Start(func() (store.Sandbox, error) {
+		child := CreateRequest{Snapshot: snap.ID, inherit: true, asleep: req.Asleep, Settings: req.Settings(snap.Settings), Config: snapshots.Inherit(snap, req.Key), Actor: req.Actor}
+		child.Config.Name, child.Config.Idempotency = req.Name, req.Once
+		return s.Create(ctx, child)
+	})
 	if err := s.RemoveSnapshot(s.commitContext(), snap.ID, req.Actor); err != nil {
 		s.log.Error("snapshot of a fork could not be removed", "sandbox", id, "snapshot", snap.ID, "err", err)
 	}

@@ -10,14 +10,13 @@ import (
 
 // watchMemory has the largest processes of a runtime ended before it takes more
 // memory than it may, which would end it.
-func watchMemory(b *box, inst runtime.Instance) {
+func watchMemory(ctx context.Context, b *box, inst runtime.Instance) {
 	w, ok := inst.(runtime.MemoryWatcher)
 	if !ok {
 		return
 	}
-	// Like the watch for its end, it ends with the runtime or the server, and
-	// nobody waits for it.
-	go w.WatchMemory(b.s.ctx, func(ctx context.Context, bytes int64) error {
+	// Like the watch for its end, it ends with what serves, and nobody waits for it.
+	go w.WatchMemory(ctx, func(ctx context.Context, bytes int64) error {
 		ended, err := b.agent(inst).Relieve(ctx, bytes)
 		if err != nil {
 			b.s.log.Warn("sandbox ends no process, and takes more memory than it may", "sandbox", b.id, "runtime", inst.ID(), "err", err)

@@ -170,6 +170,7 @@ type Supervisor struct {
 	resharing   *quota.Changes
 	ledger      *cost.Ledger
 	held        *held.Room // see CountHeld
+	light       *lightsleep.Room
 	checkpoints checkpoint.Reader
 	space       *space.Disk
 
@@ -211,6 +212,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.furnish()
 	s.metrics = metrics.New(s.count)
 	s.outside.Room, s.outside.Refused, s.outside.Log = egress.NewRoom(), s.metrics.Refused, o.Log
+	s.light = lightsleep.New(o.LightSleep)
 	s.slots.Bound(o.MaxRunning, o.KeyLimits)
 	s.timers = timers.New((*box).fire)
 	s.Catalog = templates.New(templates.Options{Store: o.Templates, Space: s.space, Limits: o.Limits, PutOff: s.putOff, Log: o.Log, Users: func(id string) []string {
@@ -227,6 +229,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.work.Go(func() { s.timers.Run(s.ctx) })
 	s.work.Go(func() { s.Shelf.Expire(s.ctx) })
 	s.work.Go(s.share)
+	s.work.Go(func() { s.light.Run(s.ctx) })
 	if o.ConfineEvery > 0 {
 		s.work.Go(s.confine)
 	}

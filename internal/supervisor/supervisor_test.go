@@ -28,6 +28,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
 	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -153,11 +154,12 @@ type bench struct {
 	t       *testing.T
 	dir     string
 	machine *fake.Machine
-	driver  runtime.Driver // of the next server; nil for the machine's
-	limits  store.Limits   // of the next server
-	ceiling time.Duration  // the longest timeout that the next server grants; 0 for any
-	samples time.Duration  // how often the next server measures; 0 for never
-	logs    bool           // whether the next server keeps logs
+	driver  runtime.Driver     // of the next server; nil for the machine's
+	limits  store.Limits       // of the next server
+	ceiling time.Duration      // the longest timeout that the next server grants; 0 for any
+	samples time.Duration      // how often the next server measures; 0 for never
+	logs    bool               // whether the next server keeps logs
+	light   lightsleep.Options // of the next server
 
 	mu         sync.Mutex
 	checkpoint func() error
@@ -283,7 +285,7 @@ func (b *bench) open() (s *Supervisor, stop func()) {
 		LogDir: logDir,
 		Store:  st, Layers: layers, Templates: templates, Volumes: volumes, Driver: driver, BackupNeeds: func(path string) bool { return backup.Needs(b.dir, path) }, RunDir: filepath.Join(b.dir, "rootfs"),
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), WakeTimeout: 20 * time.Second, WakeQueue: 10_000, Defaults: Defaults{StallAfter: 30 * time.Minute},
-		SampleEvery: b.samples, ConfineEvery: time.Second,
+		SampleEvery: b.samples, ConfineEvery: time.Second, LightSleep: b.light,
 	})
 	if err != nil {
 		t.Fatal(err)

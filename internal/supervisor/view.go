@@ -52,6 +52,7 @@ func (b *box) view() store.Sandbox {
 
 func (b *box) viewLocked() store.Sandbox {
 	sb := b.sb
+	sb.Light = b.bed.Stays() != nil
 	if sb.Record.Settings.RefreshOnActivity != lifecycle.NoRefresh {
 		t := ids.Now()
 		sb.Record.EndAt = awake.SoftEnd(sb.Record, b.activityLocked(t), t)

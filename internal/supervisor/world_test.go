@@ -24,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/volume"
@@ -57,6 +58,7 @@ type world struct {
 	hooks  func(srv *server) memstore.Hooks // of a server's store
 	log    func(srv *server) slog.Handler   // of a server
 	tune   func(o *Options)                 // of a server
+	light  bool                             // whether sandboxes of its servers sleep lightly first
 	spec   func(runtime.Spec)               // what a runtime is told
 }
 
@@ -75,6 +77,13 @@ const (
 	atCheckpoint point = "checkpoint"
 	atCaptured   point = "captured" // the image is written, and the caller does not know yet
 )
+
+// lightly has sandboxes sleep lightly for a while, on a machine with memory to spare,
+// which is looked at so seldom that virtual time passes quickly.
+var lightly = lightsleep.Options{
+	Most: 5 * time.Minute, Every: time.Hour,
+	Look: func() (lightsleep.Host, error) { return lightsleep.Host{Memory: 1 << 40, Available: 1 << 39}, nil },
+}
 
 func sandboxOf(id string) string { return sweep.SandboxOf(id) }
 
@@ -249,6 +258,9 @@ func (w *world) open() (*server, error) {
 		Store: srv.store, Layers: layers, Templates: templates, Volumes: volume.At(filepath.Join(w.dir, "volumes"), os.Getuid()), Driver: &mortalDriver{w.machine.Driver(), srv},
 		RunDir: filepath.Join(srv.dir, "rootfs"), Log: slog.New(logs),
 		WakeTimeout: 30 * time.Second, WakeQueue: 1000, Drain: DefaultDrain, Defaults: Defaults{StallAfter: 30 * time.Minute},
+	}
+	if w.light {
+		o.LightSleep = lightly
 	}
 	if w.tune != nil {
 		w.tune(&o)
@@ -467,6 +479,11 @@ func (i *mortalInstance) dialAgent(ctx context.Context) (net.Conn, error) {
 		}
 	}
 	return i.Instance.Dial(ctx, agentapi.Port)
+}
+
+// Usage implements runtime.UsageMeter.
+func (i *mortalInstance) Usage() (runtime.Usage, error) {
+	return runtime.Usage{Memory: fake.MemoryBytes}, nil
 }
 
 func (i *mortalInstance) Freeze(ctx context.Context) error {

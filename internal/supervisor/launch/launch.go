@@ -130,6 +130,26 @@ func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, 
 	return inst, detail, checkpoint.Behind(inst, image, l.greet(ctx, s, inst, sb, t, image))
 }
 
+// Thaw has a runtime go on that has stayed frozen since it was captured as the checkpoint,
+// and brings its agent up to date. After an error it may run.
+func (l *Launcher) Thaw(ctx context.Context, s Start, inst runtime.Instance) error {
+	sb := s.Sandbox()
+	t, err := l.o.Templates.Resolve(sb.Config.Template)
+	if err != nil {
+		return err
+	}
+	thawed := trace.Start(ctx, "thaw the runtime")
+	err = inst.Thaw(ctx)
+	thawed()
+	if err == nil {
+		err = failpoint.Fail(failpoint.GoesOn)
+	}
+	if err != nil {
+		return err
+	}
+	return l.greet(ctx, s, inst, sb, t, checkpoint.Image{})
+}
+
 // verify verifies what the runtime goes on from, if it does.
 func (l *Launcher) verify(ctx context.Context, s Start) (image checkpoint.Image, detail string, err error) {
 	if s.Checkpoint == nil {

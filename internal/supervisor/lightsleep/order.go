@@ -69,6 +69,7 @@ type going struct {
 	r     *Room
 	now   time.Time
 	lines map[*holder]*line
+	but   *Sleeper // who does not go; nil for nobody
 }
 
 func (r *Room) goingLocked() *going { return &going{r: r, now: time.Now()} }
@@ -77,7 +78,7 @@ func (r *Room) goingLocked() *going { return &going{r: r, now: time.Now()} }
 func (g *going) next(h *holder, why Why) *Sleeper {
 	l := g.lines[h]
 	if l == nil {
-		l = newLine(h, g.now)
+		l = newLine(h, g.now, g.but)
 		if g.lines == nil {
 			g.lines = map[*holder]*line{}
 		}
@@ -96,10 +97,12 @@ type place struct {
 	*Sleeper
 }
 
-func newLine(h *holder, now time.Time) *line {
+func newLine(h *holder, now time.Time, but *Sleeper) *line {
 	l := make(line, 0, len(h.sleepers))
 	for _, s := range h.sleepers {
-		l = append(l, place{s.score(now), s})
+		if s != but {
+			l = append(l, place{s.score(now), s})
+		}
 	}
 	heap.Init(&l)
 	return &l

@@ -36,6 +36,9 @@ const (
 	ByStop     Why = "stop"     // the server stops
 )
 
+// Reasons lists all reasons.
+func Reasons() []Why { return []Why{ByAge, ByShare, ByPressure, ByKey, ByStop} }
+
 // Sleeper is a frozen runtime that may stay.
 type Sleeper struct {
 	Key    string    // the API key whose sandbox it is
@@ -55,6 +58,7 @@ type Options struct {
 	Memory int64                // bytes that all of them may hold; 0 for a quarter of what would be available without them
 	Floor  int64                // bytes of memory that are to stay available; 0 for a tenth of the machine's
 	Look   func() (Host, error) // how the machine is looked at; nil for this one
+	Every  time.Duration        // between two looks, while there are any; 0 for 100 ms
 	Log    *slog.Logger         // nil for none
 }
 
@@ -87,6 +91,9 @@ type leaving struct {
 func New(o Options) *Room {
 	if o.Look == nil {
 		o.Look = thisHost
+	}
+	if o.Every == 0 {
+		o.Every = lookEvery
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -163,11 +170,15 @@ func (r *Room) Take(s *Sleeper) bool {
 	return true
 }
 
-// Fit lets runtimes of a key go until they hold no more than most bytes.
-func (r *Room) Fit(key string, most int64) {
+// Fit lets runtimes of a key go until they hold no more than most bytes, but for
+// one that stays and does not count; nil for none.
+func (r *Room) Fit(key string, most int64, but *Sleeper) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	going := r.goingLocked()
+	if but != nil && but.age != nil {
+		going.but, most = but, max(most, 0)+but.Memory
+	}
 	for h := r.keys[key]; h.held() > max(most, 0); h = r.keys[key] {
 		going.next(h, ByKey)
 	}

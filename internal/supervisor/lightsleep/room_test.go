@@ -274,14 +274,14 @@ func TestFit(t *testing.T) {
 		w.must("a1", 10)
 		w.must("a2", 30)
 		w.must("a3", 20)
-		w.r.Fit("a", 60)
+		w.r.Fit("a", 60, nil)
 		w.want("it fits")
-		w.r.Fit("a", 59)
+		w.r.Fit("a", 59, nil)
 		w.want("the largest", "a2 key")
-		w.r.Fit("a", -5)
+		w.r.Fit("a", -5, nil)
 		w.want("all of them", "a1 key", "a3 key")
-		w.r.Fit("a", 0)
-		w.r.Fit("x", 0)
+		w.r.Fit("a", 0, nil)
+		w.r.Fit("x", 0, nil)
 		w.want("none")
 		if n, bytes := w.r.Total(); n != 1 || bytes != 90 || w.r.Of("b") != 90 || w.r.Of("a") != 0 {
 			t.Errorf("%d are left with %d bytes", n, bytes)
@@ -302,7 +302,7 @@ func TestTake(t *testing.T) {
 		if !w.r.Take(a1) || w.r.Take(a1) {
 			t.Error("it was not taken once")
 		}
-		w.r.Fit("a", 0)
+		w.r.Fit("a", 0, nil)
 		if w.r.Take(a2) {
 			t.Error("what was let go was taken")
 		}
@@ -487,12 +487,12 @@ func TestReleaseMayCall(t *testing.T) {
 		callers.Lock()
 		defer callers.Unlock()
 		w.r.Total()
-		w.r.Fit("a", 1000)
+		w.r.Fit("a", 1000, nil)
 		close(done)
 	}}
 	callers.Lock()
 	w.r.Add(s)
-	w.r.Fit("a", 0)
+	w.r.Fit("a", 0, nil)
 	callers.Unlock()
 	select {
 	case <-done:
@@ -547,7 +547,7 @@ func TestAtRandom(t *testing.T) {
 							mine = slices.Delete(mine, i, i+1)
 						}
 					case 4:
-						r.Fit(string("abc"[rng.IntN(3)]), rng.Int64N(share))
+						r.Fit(string("abc"[rng.IntN(3)]), rng.Int64N(share), nil)
 					case 5:
 						m.set(func(m *machine) {
 							m.host.Available, m.host.Stalled = share-10+rng.Int64N(3*share), m.host.Stalled+time.Millisecond

@@ -44,7 +44,7 @@ func (r *Room) end() {
 
 // watch returns when the room is empty, or ctx ends.
 func (r *Room) watch(ctx context.Context) {
-	look, age := time.NewTicker(lookEvery), time.NewTimer(0)
+	look, age := time.NewTicker(r.o.Every), time.NewTimer(0)
 	defer look.Stop()
 	defer age.Stop()
 	var stalls stalls

@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
+)
 
 // light is what there is to say of light sleep.
 type light struct {
@@ -19,9 +23,6 @@ func newLight() light {
 	}
 }
 
-// releases are the reasons to give up a runtime that stands by.
-var releases = []string{"age", "share", "pressure", "key", "stop"}
-
 func (l light) describe(ch chan<- *prometheus.Desc) {
 	ch <- l.sleepers
 	ch <- l.memory
@@ -31,7 +32,7 @@ func (l light) describe(ch chan<- *prometheus.Desc) {
 func (l light) collect(ch chan<- prometheus.Metric, is State) {
 	ch <- prometheus.MustNewConstMetric(l.sleepers, prometheus.GaugeValue, float64(is.LightSleepers))
 	ch <- prometheus.MustNewConstMetric(l.memory, prometheus.GaugeValue, float64(is.LightMemory))
-	for _, why := range releases { // also of what has not happened, so that increase() sees the first
-		ch <- prometheus.MustNewConstMetric(l.released, prometheus.CounterValue, float64(is.LightReleased[why]), why)
+	for _, why := range lightsleep.Reasons() { // also of what has not happened, so that increase() sees the first
+		ch <- prometheus.MustNewConstMetric(l.released, prometheus.CounterValue, float64(is.LightReleased[why]), string(why))
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 )
 
 // State is what there is now.
@@ -22,9 +23,9 @@ type State struct {
 	Merging    int                         // sandboxes whose layers are being merged, or looked at
 	Costs      map[string]cost.Cost        // by the labels of keys
 
-	LightSleepers int              // sandboxes whose frozen runtime stands by
-	LightMemory   int64            // bytes that those hold
-	LightReleased map[string]int64 // such runtimes given up since the start, by why
+	LightSleepers int                      // sandboxes whose frozen runtime stands by
+	LightMemory   int64                    // bytes that those hold
+	LightReleased map[lightsleep.Why]int64 // such runtimes given up since the start, by why
 }
 
 // Metrics counts. It is safe for concurrent use.

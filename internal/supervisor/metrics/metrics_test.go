@@ -7,13 +7,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/metrics"
 )
 
 // TestLightSleep: what is said of light sleep, with the reasons that have not occurred.
 func TestLightSleep(t *testing.T) {
 	m := metrics.New(func() metrics.State {
-		return metrics.State{LightSleepers: 3, LightMemory: 5 << 20, LightReleased: map[string]int64{"age": 7, "pressure": 2}}
+		return metrics.State{LightSleepers: 3, LightMemory: 5 << 20, LightReleased: map[lightsleep.Why]int64{lightsleep.ByAge: 7, lightsleep.ByPressure: 2}}
 	})
 	m.Thawed()
 	m.Thawed()

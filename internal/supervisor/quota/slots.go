@@ -103,6 +103,16 @@ func (s *Slots) Of(key string) store.Use {
 	return s.keys[key]
 }
 
+// Spare returns how many bytes of memory a key may have beside that of its sandboxes, if
+// so many MiB more are to run; false where nothing bounds it.
+func (s *Slots) Spare(key string, moreMiB int) (bytes int64, bounded bool) {
+	if s.keyLimits == nil || key == "" {
+		return 0, false
+	}
+	most := s.keyLimits(key).MemoryMiB
+	return max(int64(most-s.Of(key).MemoryMiB-moreMiB), 0) << 20, most > 0
+}
+
 // Keys returns how many API keys have sandboxes.
 func (s *Slots) Keys() int {
 	s.mu.Lock()

@@ -8,10 +8,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
 
 // Configure returns what a sandbox is that starts from a snapshot: what is asked,
@@ -151,6 +154,21 @@ func (r ForkRequest) Settings(of lifecycle.Settings) lifecycle.Settings {
 		of.MaxLifetime = *r.MaxLifetime
 	}
 	return of
+}
+
+// Start makes the children, and returns when each has been made or has failed.
+func (r ForkRequest) Start(start func() (store.Sandbox, error)) []Forked {
+	children := make([]Forked, r.Count)
+	var all errgroup.Group
+	all.SetLimit(quota.MaxLaunches) // more would only wait, with the deadlines of their starts running
+	for i := range children {
+		all.Go(func() error {
+			children[i].Sandbox, children[i].Err = start()
+			return nil
+		})
+	}
+	_ = all.Wait() // each child has its own error
+	return children
 }
 
 // Settle ends the children where they are to be all or none, and one has not started:
