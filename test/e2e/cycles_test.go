@@ -22,21 +22,41 @@ import (
 // sleeps.
 func TestCycles(t *testing.T) {
 	t.Parallel()
-	ctx := deadline(t, 3*time.Minute)
 	s := startServer(t)
+	s.cycle(t, testmode.Choose(8, 20), func(g *guest) string { return fmt.Sprintf("runtime gone %3d ms later", s.waitGone(g.sb.ID).Milliseconds()) })
+}
+
+// TestLightCycles is TestCycles with wakes from light sleep.
+func TestLightCycles(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--light-sleep", "1h")
+	s.cycle(t, testmode.Choose(12, 100), func(g *guest) string {
+		if info, err := s.client.Get(t.Context(), g.sb.ID); err != nil || info.Sleep != client.LightSleep {
+			t.Errorf("it sleeps %s, %v", info.Sleep, err)
+		}
+		return "runtime stays"
+	})
+	if n, err := s.metric(t.Context(), "drowse_light_wakes_total"); err != nil || n != float64(testmode.Choose(12, 100)) {
+		t.Errorf("%v wakes from light sleep, %v", n, err)
+	}
+}
+
+// cycle is what these tests do. asleep is called while the sandbox sleeps, and says how.
+func (s *server) cycle(t *testing.T, cycles int, asleep func(*guest) string) {
+	ctx := deadline(t, 3*time.Minute)
 	g := s.startGuest(ctx, sleeper)
 	random := rand.New(rand.NewPCG(1, 2))
 	model := filetree.NewModel()
 	g.grow(ctx, model, plantTree(random))
 
 	before, lines := g.ask(ctx), int64(0)
-	for cycle := range testmode.Choose(8, 20) {
+	for cycle := range cycles {
 		g.grow(ctx, model, changeTree(random, model, cycle))
 		before = g.ask(ctx)
 		byCall, byConnect := cycle%2 == 0, cycle/2%2 == 0
 
 		pause := g.fallAsleep(ctx, byCall)
-		gone := s.waitGone(g.sb.ID)
+		sleeps := asleep(g)
 
 		begin := time.Now()
 		if byConnect {
@@ -65,8 +85,8 @@ func TestCycles(t *testing.T) {
 				return nil
 			})
 		}
-		t.Logf("%s: pause %-7s %4d ms, runtime gone %3d ms later; wake to answer by %-7s %4d ms; clock off %s; counter %d",
-			when, choose(byCall, "call", "timeout"), pause.Milliseconds(), gone.Milliseconds(),
+		t.Logf("%s: pause %-7s %4d ms, %s; wake to answer by %-7s %4d ms; clock off %s; counter %d",
+			when, choose(byCall, "call", "timeout"), pause.Milliseconds(), sleeps,
 			choose(byConnect, "connect", "request"), wake.Milliseconds(), off, now.Counter)
 		if t.Failed() {
 			return

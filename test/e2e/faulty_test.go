@@ -49,9 +49,10 @@ const (
 	_           = iota // no runtimes wait
 	warmServer         // one does
 	deltaServer        // none does, and images share their pages
+	lightServer        // none does, and the runtimes of sandboxes that sleep stay
 )
 
-var serverKinds = [][]string{{"--warm-runtimes", "0"}, {"--warm-runtimes", "1"}, {"--warm-runtimes", "0", "--delta-pauses", "1"}}
+var serverKinds = [][]string{{"--warm-runtimes", "0"}, {"--warm-runtimes", "1"}, {"--warm-runtimes", "0", "--delta-pauses", "1"}, {"--warm-runtimes", "0", "--light-sleep", "1h"}}
 
 // warmOf returns how many runtimes wait on a kind of server.
 func warmOf(kind int) int {
@@ -224,7 +225,7 @@ func (f *faults) unsettled(id string, o operation) error {
 	if o.clock && rec.State == lifecycle.Running && rec.EndAt.Before(time.Now()) && rec.PauseRetryAt.IsZero() {
 		return errors.New("its time has come, and it has not ended")
 	}
-	want, running := belongings(all)
+	want, running := belongings(all, f.sleepsLightly)
 	volumes, err := f.db.Volumes(f.ctx)
 	if err != nil {
 		return err
@@ -255,8 +256,14 @@ func (f *faults) unsettled(id string, o operation) error {
 	return f.strays(all, running)
 }
 
-// belongings returns the files that records tell of, and the runtimes that run.
-func belongings(all map[string]lifecycle.Record) (files map[string]bool, running []string) {
+// sleepsLightly reports whether the runtime of a sandbox stays while it sleeps.
+func (f *faults) sleepsLightly(id string) bool {
+	info, err := f.s.client.Get(f.ctx, id)
+	return err == nil && info.Sleep == client.LightSleep
+}
+
+// belongings returns the files that records tell of, and the runtimes that run or stay.
+func belongings(all map[string]lifecycle.Record, light func(id string) bool) (files map[string]bool, running []string) {
 	files = map[string]bool{}
 	for id, rec := range all {
 		if rec.State == lifecycle.Terminated {
@@ -265,7 +272,7 @@ func belongings(all map[string]lifecycle.Record) (files map[string]bool, running
 		if cp := rec.Checkpoint; cp != nil {
 			addFiles(files, *cp)
 		}
-		if rec.State == lifecycle.Running {
+		if rec.State == lifecycle.Running || light(id) {
 			launch := fmt.Sprintf("%sr%07d", id, rec.Launch)
 			running = append(running, launch)
 			files["layers/"+launch], files["run/rootfs/"+launch], files["run/gv/bundles/"+launch] = true, true, true

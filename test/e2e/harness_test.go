@@ -139,6 +139,8 @@ func (s *server) command() *exec.Cmd {
 	if deltas := os.Getenv("DROWSE_DELTA_PAUSES"); deltas != "" {
 		cmd.Env = append(cmd.Env, "DROWSE_DELTA_PAUSES="+deltas)
 	}
+	// Most tests are about images and what is left of a runtime.
+	cmd.Env = append(cmd.Env, "DROWSE_LIGHT_SLEEP="+cmp.Or(os.Getenv("DROWSE_LIGHT_SLEEP"), "0"))
 	cmd.Dir = s.cwd
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	// The server must not outlive a test program that crashed.
