@@ -38,6 +38,9 @@ const (
 	UnsyncedPackNames Bug = "unsynced-pack-names"
 	EndlessChain      Bug = "endless-chain"
 
+	SharedTop  Bug = "shared-top"
+	UntoldThaw Bug = "untold-thaw"
+
 	NoGrace       Bug = "no-grace"
 	NoWatermark   Bug = "no-watermark"
 	ForgottenThaw Bug = "forgotten-thaw"
@@ -88,6 +91,9 @@ func Catalogue() []Planted {
 		found(DroppedPack, "layer", "TestSharedPacks", "a pack that an image shares with the one before is removed although it is needed"),
 		found(UnsyncedPackNames, "layer", "TestPowerCutOfPacks", "the names of the packs that an image shares are not synced"),
 		found(EndlessChain, "pagemap", "TestWorth", "an image goes on using all packs of the one before"),
+
+		found(SharedTop, "supervisor", "TestLightSleepIsNeverTheOnlyCopy", "a runtime that stays goes on writing to a layer of the checkpoint"),
+		found(UntoldThaw, "supervisor", "TestLightSleep$", "the agent of a runtime that goes on is told nothing"),
 
 		found(NoGrace, "supervisor", "TestStrangersHaveTime", "what no record knows is removed at once"),
 		found(NoWatermark, "supervisor", "TestLittleSpace", "nobody looks how full the disk is"),

@@ -290,7 +290,7 @@ func (x Maker) files(ctx context.Context, c *Capture) (id string, f layer.Frozen
 		}
 		c.Rest = !has.Exceeds(mostCopied)
 	}
-	if !c.Rest {
+	if !c.Rest || planted.In(planted.SharedTop) {
 		defer trace.Start(ctx, "sync and list the files")()
 		f, err = x.Layers.Freeze(ctx, top)
 		return top, f, err

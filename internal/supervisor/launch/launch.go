@@ -23,6 +23,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/failpoint"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -146,6 +147,9 @@ func (l *Launcher) Thaw(ctx context.Context, s Start, inst runtime.Instance) err
 	}
 	if err != nil {
 		return err
+	}
+	if planted.In(planted.UntoldThaw) {
+		return nil
 	}
 	return l.greet(ctx, s, inst, sb, t, checkpoint.Image{})
 }
