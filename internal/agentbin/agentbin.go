@@ -4,8 +4,10 @@ package agentbin
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"debug/elf"
 	"embed"
+	"fmt"
 	"runtime"
 
 	"github.com/klauspost/compress/zstd"
@@ -21,12 +23,30 @@ var bin embed.FS
 
 // Program returns the agent's executable.
 func Program() ([]byte, error) {
-	packed, err := bin.ReadFile("bin/drowse-agent.zst")
+	packed, err := packed()
+	if err != nil {
+		return nil, err
+	}
+	return unpack(packed, runtime.GOARCH)
+}
+
+// Sum returns a digest that tells this agent from any other. It does not unpack the
+// agent, which takes ten times as long.
+func Sum() (string, error) {
+	packed, err := packed()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(packed)), nil
+}
+
+func packed() ([]byte, error) {
+	data, err := bin.ReadFile("bin/drowse-agent.zst")
 	if err != nil {
 		return nil, errdef.New(errdef.Internal, "no_agent", "this binary was built without the agent").
 			WithRemedy("build it with: make build")
 	}
-	return unpack(packed, runtime.GOARCH)
+	return data, nil
 }
 
 // unpack returns the agent, which must be one for this architecture.

@@ -508,11 +508,11 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err != nil {
 		return nil, nil, err
 	}
-	agent, err := agentbin.Program()
+	sum, err := agentbin.Sum()
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := templates.BuildBase(agent, o.share()...); err != nil {
+	if _, err := templates.BuildBase(template.Agent{Sum: sum, Program: agentbin.Program}, o.share()...); err != nil {
 		return nil, nil, err
 	}
 	if err := templates.Refresh(); err != nil { // the others are as good as ever

@@ -158,25 +158,38 @@ const shadowGroup = 42 // as in etcFiles
 
 const baseFormat = "4" // changes when BuildBase would make something else of the same host
 
+// Agent is the program that runs inside every sandbox.
+type Agent struct {
+	// Sum tells it from every other one.
+	Sum string
+	// Program returns its bytes, which are needed only where a template is made: to
+	// unpack them takes a good part of a server's start.
+	Program func() ([]byte, error)
+}
+
 // BuildBase makes the template "base" from this host and the agent's program,
 // unless it is there already, and returns it. It shows the host's system
 // directories, and those of share, which are names below its root.
-func (s *Store) BuildBase(agent []byte, share ...string) (Template, error) {
-	s.agent, s.agentSum = agent, fmt.Sprintf("%x", sha256.Sum256(agent))
+func (s *Store) BuildBase(agent Agent, share ...string) (Template, error) {
+	s.agent = agent
 	shown := append(slices.Clone(systemDirs), share...)
-	source, err := fingerprint(s.packages, agent, shown)
+	source, err := fingerprint(s.packages, agent.Sum, shown)
 	if err != nil {
 		return Template{}, fmt.Errorf("build template base: %w", err)
 	}
 	if t, ok := s.builtFrom(source); ok {
 		return t, nil
 	}
+	program, err := agent.Program()
+	if err != nil {
+		return Template{}, err
+	}
 	tmp, err := os.MkdirTemp(s.dir, unfinishedBase)
 	if err != nil {
 		return Template{}, fmt.Errorf("build template base: %w", err)
 	}
 	defer os.RemoveAll(tmp)
-	t, err := s.buildBase(tmp, agent, shown)
+	t, err := s.buildBase(tmp, program, shown)
 	if err != nil {
 		return Template{}, fmt.Errorf("build template base: %w", err)
 	}
@@ -222,12 +235,12 @@ func (s *Store) setAlias(t Template) {
 	s.alias[Host] = t.ID
 }
 
-// fingerprint returns a digest of all that a base is built from, by the names,
-// sizes and times of the host's files; its packages are those at the root
-// packages.
-func fingerprint(packages string, agent []byte, shown []string) (string, error) {
+// fingerprint returns a digest of all that a base is built from, by the agent's sum,
+// and the names, sizes and times of the host's files; its packages are those at the
+// root packages.
+func fingerprint(packages, agent string, shown []string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %x %q %q\n", baseFormat, sha256.Sum256(agent), etcFiles, etcLinks)
+	fmt.Fprintf(h, "%s %s %q %q\n", baseFormat, agent, etcFiles, etcLinks)
 	roots := []string{"/etc/skel"}
 	for _, pattern := range etcNames {
 		matches, err := filepath.Glob(filepath.Join("/etc", pattern))

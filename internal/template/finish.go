@@ -95,20 +95,24 @@ func (s *Store) make(name string) (done func()) {
 // imageID is the id of the template of an image with this server's agent.
 func (s *Store) imageID(digest string) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %s %q %q", imageFormat, digest, s.agentSum, etcFiles, etcLinks)
+	fmt.Fprintf(h, "%s %s %s %q %q", imageFormat, digest, s.agent.Sum, etcFiles, etcLinks)
 	return imagePrefix + fmt.Sprintf("%x", h.Sum(nil))[:20]
 }
 
 // programs is where the agent's program is kept for all templates of images,
 // whose own names of it are hard links.
 func (s *Store) programs() string {
-	return filepath.Join(s.dir, ociDir, "programs", s.agentSum[:16])
+	return filepath.Join(s.dir, ociDir, "programs", s.agent.Sum[:16])
 }
 
 // writePrograms fills such a directory, unless that has been done.
-func writePrograms(dir string, agent []byte) error {
+func writePrograms(dir string, of Agent) error {
 	if exists(dir) {
 		return nil
+	}
+	agent, err := of.Program()
+	if err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err

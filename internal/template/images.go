@@ -418,7 +418,7 @@ func (s *Store) currentImages() map[string]bool {
 		digests[e.Image.Digest] = true
 		current[s.imageID(e.Image.Digest)] = true
 	}
-	if s.agentSum == "" {
+	if s.agent.Sum == "" {
 		dirs, _ := s.imageDirs()
 		for _, id := range dirs {
 			if t, err := s.read(id); err == nil && t.Image != nil && digests[t.Image.Digest] {

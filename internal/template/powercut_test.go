@@ -31,7 +31,7 @@ func buildRecorded(dir string) error {
 		return err
 	}
 	s.packages = dir // none: thousands of files of one kind make no other cuts
-	base, err := s.BuildBase([]byte("agent"))
+	base, err := s.BuildBase(agentOf("agent"))
 	fmt.Println(base.ID)
 	return err
 }

@@ -107,8 +107,7 @@ type Store struct {
 	// many bases have a small one.
 	packages string
 
-	agent    []byte // the agent's program; nil of a store that makes no templates
-	agentSum string // its digest
+	agent Agent // zero of a store that makes no templates
 
 	// using is held to read by whoever is about to use a template, and to write by
 	// whoever removes one.

@@ -1,7 +1,9 @@
 package template
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,7 +23,7 @@ func buildBase(t *testing.T, dir string, agent string) (*Store, Template) {
 		t.Fatal(err)
 	}
 	s.packages = t.TempDir() // none
-	base, err := s.BuildBase([]byte(agent))
+	base, err := s.BuildBase(agentOf(agent))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +36,11 @@ func TestBaseIsStableAndNamedByContent(t *testing.T) {
 	_, again := buildBase(t, dir, "agent 1")
 	if first.ID != again.ID {
 		t.Errorf("the same host gave %s and %s", first.ID, again.ID)
+	}
+	packed := agentOf("agent 1")
+	packed.Program = func() ([]byte, error) { return nil, errors.New("the agent was unpacked") }
+	if built, err := s.BuildBase(packed); err != nil || built.ID != first.ID {
+		t.Errorf("a base that is there: %s, %v", built.ID, err)
 	}
 	_, other := buildBase(t, dir, "agent 2")
 	if other.ID == first.ID {
@@ -70,7 +77,7 @@ func TestOptIsSharedOnlyIfAskedFor(t *testing.T) {
 		if shown {
 			share = []string{Opt}
 		}
-		if _, err := s.BuildBase([]byte("agent"), share...); err != nil {
+		if _, err := s.BuildBase(agentOf("agent"), share...); err != nil {
 			t.Fatal(err)
 		}
 		base, err := s.Resolve("base")
@@ -282,4 +289,9 @@ func TestNamesOfNothing(t *testing.T) {
 			t.Errorf("%.20q: %v", name, err)
 		}
 	}
+}
+
+// agentOf returns an agent whose program is a text.
+func agentOf(text string) Agent {
+	return Agent{Sum: fmt.Sprintf("%x", sha256.Sum256([]byte(text))), Program: func() ([]byte, error) { return []byte(text), nil }}
 }

@@ -47,7 +47,7 @@ func newRaw(drowse, dir string) (*raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := templates.BuildBase(nil) // of no use without the server, so without agent
+	t, err := templates.BuildBase(template.Agent{Program: func() ([]byte, error) { return nil, nil }}) // of no use without the server, so without agent
 	if err != nil {
 		return nil, err
 	}

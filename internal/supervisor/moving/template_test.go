@@ -3,7 +3,9 @@ package moving
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"strings"
@@ -27,7 +29,7 @@ func server(t *testing.T, agent string) *template.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.BuildBase([]byte(agent)); err != nil {
+	if _, err := s.BuildBase(template.Agent{Sum: fmt.Sprintf("%x", sha256.Sum256([]byte(agent))), Program: func() ([]byte, error) { return []byte(agent), nil }}); err != nil {
 		t.Fatal(err)
 	}
 	return s
