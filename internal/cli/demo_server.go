@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,20 +88,34 @@ func cleanEnvironment() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DROWSE_") })
 }
 
-// ready waits until the server answers.
+// ready waits until the server is ready, or has ended because its host starts no
+// sandbox.
 func (s *ownServer) ready(ctx context.Context) (*client.Client, error) {
 	c, err := client.New(client.Options{URL: s.url, APIKey: s.key})
 	if err != nil {
 		return nil, err
 	}
-	return c, until(ctx, "the server answers", func() (bool, error) {
+	return c, until(ctx, "the server is ready", func() (bool, error) {
 		select {
 		case <-s.ended:
 			return false, fmt.Errorf("the server ended at once: %v: %s", s.err, s.lastWords())
 		default:
-			return c.Health(ctx) == nil, ctx.Err()
+			return s.isReady(ctx), ctx.Err()
 		}
 	})
+}
+
+func (s *ownServer) isReady(ctx context.Context) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
 }
 
 // lastWords returns the end of the log.

@@ -56,15 +56,18 @@ type fitness interface {
 	Capabilities() runtime.Capabilities
 }
 
-// newExaminer returns one for the server of a state directory. tried says that it
-// has started a trial sandbox, or serves although that failed.
-func newExaminer(stateDir string, f fitness, tried bool) *examiner {
+// newExaminer returns one for the server of a state directory. It
+// waits for the trial of the start.
+func newExaminer(stateDir string, f fitness, first firstTrial) *examiner {
 	plain := func(look func() Finding) func(context.Context) Finding {
 		return func(context.Context) Finding { return look() }
 	}
 	at := os.DirFS("/")
 	return examines(
-		check{"runtime", plain(func() Finding { return runtimeOf(f, tried) }), false},
+		check{"runtime", func(ctx context.Context) Finding {
+			first.wait(ctx)
+			return runtimeOf(f, first != nil)
+		}, false},
 		check{"root", plain(root), true},
 		check{"kernel", plain(kernel), true},
 		check{"disk", plain(func() Finding { return space(stateDir) }), false},

@@ -143,7 +143,7 @@ func newWorld(t *testing.T) *world {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(ctx, o, w.parts, shown{ends: time.Now}), w.sup, func() {})
+		served <- serveUntil(ctx, log, ln, newServer(ctx, o, w.parts, shown{ends: time.Now}), w.sup, nil, func() {})
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -24,6 +24,21 @@ type health interface {
 	Check(ctx context.Context) error // why the server serves nobody; nil if it does
 }
 
+// firstTrial ends, by being closed, when it is known whether a trial sandbox has started.
+// It is nil where none is made.
+type firstTrial chan struct{}
+
+// wait returns true when the trial has ended, and false if ctx ends first.
+func (t firstTrial) wait(ctx context.Context) bool {
+	if t != nil {
+		select {
+		case <-t:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() == nil
+}
+
 // tryHost starts a trial sandbox. If that fails, the error says why, unless
 // sandboxes run: these are served, and the server is not ready.
 func tryHost(ctx context.Context, o Options, sup *supervisor.Supervisor) error {
@@ -52,8 +67,12 @@ func cannotStart(err error) error {
 	return errdef.New(e.Class, e.Code, "no sandbox starts on this host: %s", e.Message).WithRemedy("%s", e.Remedy)
 }
 
-// answerReady answers a probe of readiness.
-func answerReady(w http.ResponseWriter, unfit error) {
+// answerReady answers a probe of readiness once the trial of the start has ended.
+func answerReady(w http.ResponseWriter, r *http.Request, first firstTrial, ready func() error) {
+	if !first.wait(r.Context()) {
+		return // nobody is there any more
+	}
+	unfit := ready()
 	if unfit == nil {
 		fmt.Fprintln(w, "ok")
 		return

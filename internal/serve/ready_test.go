@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/edge"
@@ -60,14 +61,15 @@ func TestNotReady(t *testing.T) {
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error, 1)
+	served, first := make(chan error, 1), make(firstTrial)
 	var tells atomic.Bool // what waits until it is ready was told
 	go func() {
-		served <- serveUntil(ctx, log, ln, edge.NewServer(edge.Options{Log: log}), h, func() { tells.Store(true) })
+		served <- serveUntil(ctx, log, ln, edge.NewServer(edge.Options{Log: log}), h, first, func() { tells.Store(true) })
 	}()
-	first := told()
-	if !strings.Contains(first, "STATUS=not ready: no veth: load it, now\n") || !strings.Contains(first, "EXTEND_TIMEOUT_USEC=") || strings.Contains(first, "READY=1") || tells.Load() {
-		t.Errorf("told %q while unfit, and what is for later: %v", first, tells.Load())
+	close(first)
+	status := told()
+	if !strings.Contains(status, "STATUS=not ready: no veth: load it, now\n") || !strings.Contains(status, "EXTEND_TIMEOUT_USEC=") || strings.Contains(status, "READY=1") || tells.Load() {
+		t.Errorf("told %q while unfit, and what is for later: %v", status, tells.Load())
 	}
 	h.unfit.Store(nil)
 	next := told()
@@ -93,11 +95,44 @@ func TestAnswerReady(t *testing.T) {
 		"unfit": {errdef.New(errdef.Unfit, "no_veth", "no veth").WithRemedy("load it"), http.StatusServiceUnavailable, "no sandbox starts on this host: no veth: load it\n"},
 	} {
 		w := httptest.NewRecorder()
-		answerReady(w, tt.unfit)
+		answerReady(w, httptest.NewRequest(http.MethodGet, "/readyz", nil), nil, func() error { return tt.unfit })
 		if w.Code != tt.status || w.Body.String() != tt.says {
 			t.Errorf("%s: %d %q", name, w.Code, w.Body)
 		}
 	}
+}
+
+// TestNotReadyBeforeTrial holds that nobody is told that a server is ready before its
+// trial has ended, whatever is known against the host until then.
+func TestNotReadyBeforeTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		gone, first := make(firstTrial), make(firstTrial)
+		var answered, unanswered atomic.Int32
+		probe := func(of firstTrial, n *atomic.Int32) {
+			w := httptest.NewRecorder()
+			answerReady(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil), of, func() error { return nil })
+			if w.Body.Len() > 0 {
+				n.Add(1)
+			}
+		}
+		go probe(first, &answered)
+		go probe(gone, &unanswered)
+		synctest.Wait()
+		if answered.Load() != 0 {
+			t.Error("a probe was answered before the trial had ended")
+		}
+		close(first)
+		synctest.Wait()
+		if answered.Load() != 1 {
+			t.Error("a probe was not answered when the trial had ended")
+		}
+		cancel()
+		synctest.Wait()
+		if unanswered.Load() != 0 {
+			t.Error("a client that was gone was answered")
+		}
+	})
 }
 
 func TestCannotStart(t *testing.T) {

@@ -69,6 +69,8 @@ type Options struct {
 	Log     *slog.Logger
 	Notices io.Writer // for what must be seen once, such as that there is a new key
 	Person  bool      // a person reads Notices, and nothing keeps them
+
+	first firstTrial // that of the start
 }
 
 // defaults is what applies to a sandbox that does not say.
@@ -173,19 +175,31 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	o, tell := o.tellLater()
 	defer tell() // a start that fails now may have made the key
+	if o.Trial {
+		o.first = make(firstTrial)
+	}
 	server, sup, err := assemble(ctx, o, ln.Addr(), forSSH, certificates, &closers)
 	if err != nil {
 		return err
 	}
-	if o.Trial {
-		if err := tryHost(ctx, o, sup); err != nil || ctx.Err() != nil {
-			return err
-		}
-	}
 	if certificates.keep != nil { // an authority may want to see the server
 		closers.add(background(ctx, certificates.keep))
 	}
-	return serveUntil(ctx, o.Log, ln, server, sup, tell)
+	serving, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	if o.Trial { // sandboxes that run are served meanwhile
+		closers.add(background(serving, func(ctx context.Context) {
+			defer close(o.first)
+			if err := tryHost(ctx, o, sup); err != nil {
+				end(err)
+			}
+		}))
+	}
+	err = serveUntil(serving, o.Log, ln, server, sup, o.first, tell)
+	if ctx.Err() == nil {
+		err = errors.Join(context.Cause(serving), err)
+	}
+	return err
 }
 
 // tellLater returns options whose notices wait until tell is called, so that they stand
@@ -403,7 +417,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 		Sandboxes: p.sup, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	}))
 	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Keys: p.keys, Log: o.Log}))
-	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Doctor: newExaminer(o.StateDir, p.sup, o.Trial).Findings, Room: p.room, Log: o.Log, Domain: o.linkDomain(), Isolation: p.sup.Capabilities().Isolation}))
+	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Doctor: newExaminer(o.StateDir, p.sup, o.first).Findings, Room: p.room, Log: o.Log, Domain: o.linkDomain(), Isolation: p.sup.Capabilities().Isolation}))
 	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Contexts: p.store, Auth: p.keys, Domain: o.linkDomain(), SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
 	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Settings: p.store, Auth: p.keys, Domain: o.linkDomain(), MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
 	metrics := metricsHandler(reg, p.keys)
@@ -427,7 +441,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 			// The listener answers only once everything is recovered.
 			fmt.Fprintln(w, "ok")
 		case r.URL.Path == "/readyz":
-			answerReady(w, p.sup.Ready())
+			answerReady(w, r, o.first, p.sup.Ready)
 		case r.URL.Path == "/metrics":
 			metrics.ServeHTTP(w, r)
 		default:
@@ -518,11 +532,6 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 	if err := templates.Refresh(); err != nil { // the others are as good as ever
 		o.Log.Error("a template cannot be used with this server's agent", "err", err)
 	}
-	closers.add(background(ctx, func(ctx context.Context) {
-		if err := template.LookAhead(ctx, templates); err != nil && ctx.Err() == nil {
-			o.Log.Warn("the host's directories could not be looked at", "err", err)
-		}
-	}))
 	most, err := mostLimits()
 	if err != nil {
 		return nil, nil, err
@@ -567,6 +576,11 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		return nil, nil, err
 	}
 	closers.add(func() error { return stop(context.WithoutCancel(ctx), o, sup) })
+	closers.add(background(ctx, func(ctx context.Context) { // last: it takes all cores for a moment
+		if err := template.LookAhead(ctx, templates); err != nil && ctx.Err() == nil {
+			o.Log.Warn("the host's directories could not be looked at", "err", err)
+		}
+	}))
 	return sup, publish.New(publish.Options{Layers: layers, Templates: templates, Snapshots: sup, Log: o.Log}), nil
 }
 
@@ -593,12 +607,13 @@ func stop(ctx context.Context, o Options, sup *supervisor.Supervisor) error {
 
 // serveUntil serves until ctx ends. Requests in flight get a moment to end;
 // streams, which have no end of their own, are broken off. The service manager
-// learns from sup when the server is ready and that it is well.
-func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, sup health, ready func()) error {
+// learns from sup, after the trial of the start, when the server is ready and that it
+// is well.
+func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, sup health, first firstTrial, ready func()) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(ln) }()
 	go func() {
-		if awaitReady(ctx, log, sup.Ready) {
+		if first.wait(ctx) && awaitReady(ctx, log, sup.Ready) {
 			log.Info("server ready", "addr", ln.Addr().String(), "version", version.String())
 			ready()
 			notify(log, daemon.SdNotifyReady+"\nSTATUS=ready")

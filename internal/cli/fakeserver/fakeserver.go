@@ -207,6 +207,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.ui.ServeHTTP(w, r)
 	case r.URL.Path == "/health":
 		w.WriteHeader(http.StatusNoContent)
+	case r.URL.Path == "/readyz":
+		fmt.Fprintln(w, "ok")
 	default:
 		http.NotFound(w, r)
 	}
