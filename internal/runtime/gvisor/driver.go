@@ -518,6 +518,10 @@ func (d *Driver) Adopt(_ context.Context, id string) (runtime.Instance, error) {
 	if err := failpoint.Fail(failpoint.Adopt); err != nil {
 		return nil, err
 	}
+	// Of thousands of sandboxes that sleep, none has a bundle: a start looks no further.
+	if _, err := os.Lstat(d.bundle(id)); errors.Is(err, fs.ErrNotExist) {
+		return nil, notRunning(id)
+	}
 	cid, err := d.containerID(id)
 	if err != nil {
 		return nil, fmt.Errorf("adopt runtime %s: %w", id, err)
