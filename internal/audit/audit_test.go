@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,57 @@ func TestHandler(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: the entry says %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// TestHandlerPassesOn holds that an answer can within a log what it can without.
+func TestHandlerPassesOn(t *testing.T) {
+	for proto, wants := range map[int][]int{1: {200, 101}, 2: {200, 409}} {
+		l := open(t, filepath.Join(t.TempDir(), "audit"))
+		server := httptest.NewUnstartedServer(l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			By(r.Context(), admin, false)
+			c := http.NewResponseController(w)
+			if err := c.SetWriteDeadline(time.Now().Add(time.Hour)); err != nil {
+				t.Errorf("HTTP/%d: a deadline: %v", r.ProtoMajor, err)
+			}
+			if r.URL.Path == "/taken" {
+				conn, _, err := c.Hijack()
+				if err != nil {
+					w.WriteHeader(http.StatusConflict)
+					return
+				}
+				conn.Close()
+				return
+			}
+			_, _ = w.Write([]byte("x"))
+			if err := c.Flush(); err != nil {
+				t.Errorf("HTTP/%d: flush: %v", r.ProtoMajor, err)
+			}
+			if _, ok := w.(http.Flusher); !ok {
+				t.Errorf("HTTP/%d: the answer cannot be flushed", r.ProtoMajor)
+			}
+		})))
+		server.EnableHTTP2 = proto == 2
+		server.StartTLS()
+		defer server.Close()
+		for _, path := range []string{"/written", "/taken"} {
+			resp, err := server.Client().Post(server.URL+path, "", nil) // never sent twice
+			if err != nil {
+				continue // the connection was taken
+			}
+			resp.Body.Close()
+			if resp.ProtoMajor != proto {
+				t.Errorf("HTTP/%d: answered by HTTP/%d", proto, resp.ProtoMajor)
+			}
+		}
+		server.Close() // waits for the handlers
+		var got []int
+		for _, e := range read(t, l, Query{Most: 100}) {
+			got = append(got, e.Status)
+		}
+		if !slices.Equal(got, wants) {
+			t.Errorf("HTTP/%d: the entries say %v, want %v", proto, got, wants)
 		}
 	}
 }

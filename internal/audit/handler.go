@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/felixge/httpsnoop"
 )
 
 // callKey is where a request's context has its *call.
@@ -66,30 +64,49 @@ func (l *Log) Handler(h http.Handler) http.Handler {
 		c := &call{}
 		log := func(status int) { c.log(l, r, status) }
 		defer log(0) // there was no answer, or it is logged already
-		h.ServeHTTP(httpsnoop.Wrap(w, httpsnoop.Hooks{
-			WriteHeader: func(next httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {
-				return func(status int) {
-					if status == http.StatusSwitchingProtocols || status >= http.StatusOK {
-						log(status)
-					}
-					next(status)
-				}
-			},
-			Write: func(next httpsnoop.WriteFunc) httpsnoop.WriteFunc {
-				return func(p []byte) (int, error) {
-					log(http.StatusOK)
-					return next(p)
-				}
-			},
-			Hijack: func(next httpsnoop.HijackFunc) httpsnoop.HijackFunc {
-				return func() (net.Conn, *bufio.ReadWriter, error) {
-					log(http.StatusSwitchingProtocols)
-					return next()
-				}
-			},
-		}), r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+		h.ServeHTTP(&answer{w, http.NewResponseController(w), log}, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 	})
 }
+
+// answer logs its status when it begins. It can what the server's own can, over HTTP/1.1
+// and over HTTP/2: deadlines through Unwrap.
+type answer struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	log     func(status int)
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answer) WriteHeader(status int) {
+	if status == http.StatusSwitchingProtocols || status >= http.StatusOK {
+		a.log(status)
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (a *answer) Write(p []byte) (int, error) {
+	a.log(http.StatusOK)
+	return a.ResponseWriter.Write(p)
+}
+
+// Flush implements http.Flusher, which connect asks for.
+func (a *answer) Flush() { _ = a.FlushError() }
+
+// FlushError is Flush for http.ResponseController.
+func (a *answer) FlushError() error { return a.control.Flush() }
+
+// Hijack implements http.Hijacker.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := a.control.Hijack()
+	if err == nil {
+		a.log(http.StatusSwitchingProtocols)
+	}
+	return conn, buffered, err
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // Login logs that somebody was let into a sandbox by another way than the API, or was
 // not.
