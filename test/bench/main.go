@@ -66,6 +66,7 @@ var measurements = []struct {
 	{"sleep", (*bench).sleep},
 	{"written", (*bench).files},
 	{"early", (*bench).early},
+	{"light", (*bench).light},
 	{"deltas", (*bench).deltas},
 	{"forks", (*bench).forks},
 	{"snapshots", (*bench).snapshots},

@@ -29,6 +29,7 @@ type server struct {
 	ready  time.Duration // from its start to its first answer
 	client *client.Client
 	ended  chan error
+	light  bool // sandboxes sleep lightly
 }
 
 const (
@@ -55,7 +56,7 @@ func startServerAt(ctx context.Context, addr, drowse, stateDir, log string, args
 	s := &server{log: log, client: c, ended: make(chan error, 1)}
 	s.cmd = exec.Command(drowse, "serve", "--listen", addr, "--state-dir", stateDir, "--log-format", "json")
 	s.cmd.Args = append(s.cmd.Args, args...)
-	s.cmd.Env = append(os.Environ(), "DROWSE_API_KEY="+serverKey)
+	s.cmd.Env = append(os.Environ(), "DROWSE_API_KEY="+serverKey, "DROWSE_LIGHT_SLEEP=0") // most rows are about images
 	s.cmd.Stdout, s.cmd.Stderr = out, out
 	start := time.Now()
 	if err := s.cmd.Start(); err != nil {

@@ -159,6 +159,13 @@ func (p *sandboxSleeper) pause(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	took := time.Since(start)
+	if p.server.light {
+		info, err := p.server.client.Get(ctx, p.box.ID)
+		if err == nil && info.Sleep != client.LightSleep {
+			err = errors.New("it does not sleep lightly")
+		}
+		return took, err
+	}
 	return took, awaitGone(ctx, p.box.ID)
 }
 

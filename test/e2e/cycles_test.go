@@ -23,7 +23,9 @@ import (
 func TestCycles(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	s.cycle(t, testmode.Choose(8, 20), func(g *guest) string { return fmt.Sprintf("runtime gone %3d ms later", s.waitGone(g.sb.ID).Milliseconds()) })
+	s.cycle(t, testmode.Choose(8, 20), func(g *guest) string {
+		return fmt.Sprintf("runtime gone %3d ms later", s.waitGone(g.sb.ID).Milliseconds())
+	})
 }
 
 // TestLightCycles is TestCycles with wakes from light sleep.
