@@ -119,9 +119,6 @@ func (g *Gate) Set(p Policy) {
 	}
 }
 
-// Break breaks off all connections.
-func (g *Gate) Break() { g.cutAll(nil) }
-
 // allowedBy reports whether a connection may go on under a policy.
 func (c *conn) allowedBy(p Policy) bool {
 	switch p.Address(c.at) {
@@ -217,12 +214,12 @@ func (g *Gate) Serve(conns net.Listener, names net.PacketConn, syns SYNs) {
 	work.Wait()
 }
 
-// cutAll breaks off what came from a listener, whose other end is gone; nil for any.
+// cutAll breaks off what came from a listener: the other end is gone.
 func (g *Gate) cutAll(via net.Listener) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for c := range g.conns {
-		if via == nil || c.via == via {
+		if c.via == via {
 			g.cutLocked(c)
 		}
 	}

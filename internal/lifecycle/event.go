@@ -156,7 +156,7 @@ type (
 		Checkpoint Checkpoint
 		Freed      int64 // bytes of memory that the release gives back; 0 for not known
 		// Rests says that the runtime may stay frozen and go on later: the checkpoint has
-		// a copy of what it writes to.
+		// a copy of what it writes to. Then Merged must wait, and nothing is given back yet.
 		Rests bool
 		// Merged takes the place of layers below the new one, if they are still
 		// there. Nil for nothing.

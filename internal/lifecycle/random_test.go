@@ -275,7 +275,8 @@ func (w *walk) captured() Event {
 	ready := CaptureReady{Op: w.op(), Checkpoint: cp}
 	if w.chance(30) {
 		ready.Checkpoint.Copy, ready.Rests = id, true
-	} else if w.chance(30) {
+	}
+	if w.chance(30) {
 		ready.Merged = new(w.merged())
 	}
 	return ready
@@ -498,7 +499,11 @@ func (w *walk) checkEffects(before, after Record, effects []Effect, entries []En
 			if fellAsleep := before.Situation() == atPausing && after.State == Paused; !slept && !fellAsleep {
 				w.fail("layers are dropped while it is %s", before.Situation())
 			}
+			rests := slices.ContainsFunc(effects, func(e Effect) bool { return e.Kind == RestRuntime })
 			for _, id := range e.Layers {
+				if lowers, _ := before.Lowers(); rests && slices.Contains(lowers, id) {
+					w.fail("layer %s is dropped below a runtime that stays", id)
+				}
 				if !slices.Contains(before.Checkpoint.Stack, id) || slices.Contains(after.Checkpoint.Stack, id) {
 					w.fail("layer %s is dropped; the stack was %v and is %v", id, before.Checkpoint.Stack, after.Checkpoint.Stack)
 				}

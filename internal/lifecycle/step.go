@@ -543,7 +543,7 @@ func captured(s *step, ev Event) {
 	} else {
 		s.release(s.rec.Launch)
 	}
-	if m := e.Merged; m != nil && cp.merge(*m) {
+	if m := e.Merged; m != nil && !e.Rests && cp.merge(*m) { // not under what goes on
 		s.effect(Effect{Kind: DropLayers, Layers: m.Merged})
 	}
 	if old != nil {
@@ -552,7 +552,10 @@ func captured(s *step, ev Event) {
 	cp.Without = op.Without
 	carry := s.sleep(op.Cause, &cp)
 	entry := s.logEnd(EntryPaused, op, op.left())
-	entry.Bytes, entry.Freed = cp.Bytes, e.Freed
+	entry.Bytes = cp.Bytes
+	if !e.Rests {
+		entry.Freed = e.Freed
+	}
 	if op.Cause == CauseCheckpoint {
 		s.goOn(op, carry)
 		return

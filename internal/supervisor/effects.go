@@ -200,7 +200,7 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	c := &capture.Capture{Image: e.Op, Sandbox: sb, Inst: inst, Drain: b.drainLeases, Rest: mayRest(b, sb.Record.Op), Farewell: func(ctx context.Context) { b.fetchLastLog(ctx, inst) }}
 	cp, freed, err := b.s.captures.Make(ctx, c)
 	ready := lifecycle.CaptureReady{Op: e.Op, Checkpoint: cp, Freed: freed, Rests: c.Rest}
-	if op := sb.Record.Op; op != nil && op.Cause == lifecycle.CauseCheckpoint { // it wakes at once, and is never found asleep
+	if op := sb.Record.Op; op != nil && op.Cause == lifecycle.CauseCheckpoint && !c.Rest { // it wakes at once, and is never found asleep
 		ready.Merged = b.waitingMerge()
 	}
 	if err == nil {

@@ -29,7 +29,9 @@ func (s *Supervisor) Explain(ctx context.Context, id string) (Explanation, error
 	if inst != nil {
 		b.look(context.WithoutCancel(ctx), inst) // who asks and goes away says nothing of the sandbox
 	}
-	b.fault.Inspect(ctx, b.s.checkpoints, b.snapshot())
+	if sb := b.view(); !sb.Light { // which wakes without its image
+		b.fault.Inspect(ctx, b.s.checkpoints, sb)
+	}
 	e := b.explain()
 	e.Transitions, err = s.LastEvents(ctx, id, lastTransitions)
 	return e, err
@@ -91,7 +93,9 @@ func (b *box) explain() Explanation {
 	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
 	e.Sandbox.Light = b.bed.Stays() != nil
 	e.Sandbox.Record.EndAt = awake.SoftEnd(b.sb.Record, act, t)
-	e.Fault, e.LastActive = b.fault.Of(b.sb.Record), b.sb.ActiveAt
+	if e.LastActive = b.sb.ActiveAt; !e.Sandbox.Light {
+		e.Fault = b.fault.Of(b.sb.Record)
+	}
 	if b.sb.Record.State == lifecycle.Running {
 		e.Holds, e.Blindness = b.work.Holds(b.sb.Record, t), b.work.Blindness(b.sb.Record, t)
 		e.LastActive, _ = b.lastActiveLocked(t)

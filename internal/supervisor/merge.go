@@ -23,12 +23,16 @@ func (b *box) mergeLocked(before lifecycle.Record) {
 		b.s.metrics.Merged("committed")
 		b.s.log.Info("layers merged", "sandbox", b.id, "layers", len(m.Merged), "layer", m.Into)
 	}
+	if m := b.merged; m != nil && rec.Op == nil && rec.Checkpoint != nil && !slices.Contains(rec.Checkpoint.Stack, m.Merged[0]) {
+		b.merged = nil // the stack has become another
+		b.dropMerge(m.Into, "dropped")
+	}
 	asleep := rec.Situation() == lifecycle.Situation(lifecycle.Paused) && b.bed.Stays() == nil
 	frozen := asleep && rec.Checkpoint != before.Checkpoint && rec.Restored == before.Restored || before.Checkpointing() && before.Op.Cause == lifecycle.CauseCheckpoint && rec.Op == nil
 	switch {
 	case asleep && b.merged != nil:
 		b.commitMergeLocked()
-	case frozen && !b.merging && b.merged == nil && rec.Checkpoint != nil && len(merging.Mergeable(rec.Checkpoint)) > 1:
+	case frozen && !rec.Thawed && !b.merging && b.merged == nil && rec.Checkpoint != nil && len(merging.Mergeable(rec.Checkpoint)) > 1:
 		b.merging = true
 		b.spawn("merge", b.merge)
 	}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
@@ -11,6 +12,9 @@ func (b *box) setGate() {
 	p, err := b.s.outside.Policy(b.sb.Config)
 	if err != nil {
 		b.s.log.Error("rules for the network could not be read", "sandbox", b.id, "err", err)
+	}
+	if b.bed.Stays() != nil { // nothing of a sandbox that sleeps goes out, as what its runtime had begun to
+		p = egress.Policy{}
 	}
 	b.gate.Set(p)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
-	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
 // Light sleep: the runtime of a sandbox that is paused stays, frozen, and goes on when
@@ -19,12 +18,13 @@ import (
 func bedOf(b *box) *lightsleep.Bed {
 	return b.s.light.Bed(&b.mu, func(launched int64, why lightsleep.Why) {
 		b.s.log.Debug("sandbox sleeps deeply", "sandbox", b.id, "why", why)
-		b.background(func(ctx context.Context) {
-			b.releaseRuntime(ctx, launched)
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.mergeLocked(lifecycle.Record{Restored: b.sb.Record.Restored}) // as if it had just fallen asleep
-		})
+		b.releaseRuntime(b.s.commitContext(), launched)
+		if why == lightsleep.ByChange {
+			return
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.mergeLocked(lifecycle.Record{Restored: b.sb.Record.Restored}) // as if it had just fallen asleep
 	})
 }
 
@@ -38,30 +38,18 @@ func mayRest(b *box, op *lifecycle.Operation) bool {
 func rest(b *box, launched int64) {
 	inst, sb := b.inst, b.sb
 	b.unserveLocked()
-	b.gate.Break() // as those of a runtime that is released
 	failpoint.Pass(failpoint.Rested)
-	stays := false
-	if inst != nil {
-		used, err := usage.Of(inst)
-		awaited := sb.Record.Op != nil
-		most, bounded := b.s.slots.Spare(sb.Config.Key, 0)
-		if !awaited && bounded {
-			b.bed.MakeRoom(sb.Config.Key, most-used.Memory)
-		}
-		stays = err == nil && (awaited || !bounded || used.Memory <= most) &&
-			b.bed.Lay(inst, launched, sb.Record.Checkpoint.ID, sb.Config.Key, used.Memory, awaited)
-	}
-	if !stays {
+	if inst == nil || !b.bed.Lay(inst, launched, sb, b.s.slots.Spare(sb.Config.Key, 0)) {
 		b.background(func(ctx context.Context) { b.releaseRuntime(ctx, launched) })
 	}
+	b.setGate()
 }
 
 // makeRoom has others of the key that sleep lightly give up the memory that a sandbox
 // needs to start: what they hold is no reason to refuse it.
 func makeRoom(b *box, next store.Sandbox) {
-	more := next.Use().Minus(b.sb.Use()).MemoryMiB
-	if most, bounded := b.s.slots.Spare(next.Config.Key, more); bounded && more > 0 {
-		b.bed.MakeRoom(next.Config.Key, most)
+	if more := next.Use().Minus(b.sb.Use()).MemoryMiB; more > 0 {
+		b.bed.MakeRoom(next.Config.Key, b.s.slots.Spare(next.Config.Key, more))
 	}
 }
 
@@ -70,6 +58,7 @@ func makeRoom(b *box, next store.Sandbox) {
 func goOn(ctx context.Context, b *box, s launch.Start) runtime.Instance {
 	b.mu.Lock()
 	inst := b.bed.Take(s.Checkpoint)
+	b.setGate()
 	b.mu.Unlock()
 	if inst == nil {
 		return nil

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -383,6 +386,107 @@ func TestCheckpointsThaw(t *testing.T) {
 		}
 		w.powerOff()
 	})
+}
+
+// TestCheckpointsStayShallow: neither a runtime that goes on, nor one that has once been
+// too large for that, makes the stack grow with each checkpoint.
+func TestCheckpointsStayShallow(t *testing.T) {
+	w := newWorld(t)
+	w.light = true
+	synctest.Test(t, func(t *testing.T) {
+		srv := w.mustOpen(t)
+		id := create(t, srv.s, CreateRequest{Settings: lifecycle.Settings{OnTimeout: lifecycle.Kill, CheckpointEvery: lifecycle.MinCheckpointEvery}})
+		write := func(mib int) {
+			t.Helper()
+			dir := filepath.Join(srv.dir, "layers", sweep.RuntimeID(id, record(t, srv.s, id).Launch), "root")
+			if err := os.WriteFile(filepath.Join(dir, "data"), make([]byte, mib<<20), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range 30 {
+			write(map[bool]int{false: 2, true: 65}[n%15 == 1]) // and what is written anew is worth a merge
+			rec := record(t, srv.s, id)
+			for before := rec.Generation; rec.Generation == before || rec.Op != nil; rec = record(t, srv.s, id) {
+				time.Sleep(time.Second)
+			}
+			time.Sleep(time.Second) // what a guest writes it does not write while it is frozen
+			if rec = record(t, srv.s, id); rec.Situation() != lifecycle.Situation(lifecycle.Running) {
+				t.Fatalf("after %d checkpoints it is %s, generation %d: %s", n+1, rec.Situation(), rec.Generation, rec.LastError)
+			}
+			lowers, _ := rec.Lowers()
+			for _, layer := range lowers {
+				if !srv.s.o.Layers.HasLayer(layer) {
+					t.Fatalf("after %d checkpoints %s is gone, which the runtime writes over", n+1, layer)
+				}
+			}
+			if len(lowers) > 8 {
+				t.Fatalf("after %d checkpoints it writes over %v", n+1, lowers)
+			}
+		}
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}
+
+// TestThawHangs: a runtime that goes on and does not answer leaves time for another.
+func TestThawHangs(t *testing.T) {
+	w := newWorld(t)
+	w.light = true
+	synctest.Test(t, func(t *testing.T) {
+		var hangs, asleep atomic.Bool
+		w.agent = func() func(net.Conn) {
+			if !asleep.Load() || !hangs.CompareAndSwap(false, true) {
+				return nil
+			}
+			return func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+		}
+		srv := w.mustOpen(t)
+		id := create(t, srv.s, CreateRequest{Settings: sleepy})
+		checkServes(t, srv, id, 1, 1)
+		if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		asleep.Store(true)
+		checkServes(t, srv, id, 2, 2)
+		if rec := record(t, srv.s, id); !hangs.Load() || rec.Launch != 2 {
+			t.Errorf("launch %d serves; its agent hung: %v", rec.Launch, hangs.Load())
+		}
+		if err := srv.s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.powerOff()
+	})
+}
+
+// TestNothingGoesOutInLightSleep: what a frozen runtime had begun to connect to is not
+// connected on.
+func TestNothingGoesOutInLightSleep(t *testing.T) {
+	w := lightBench(t)
+	wantCount(t, w.s, w.id, 1, 1)
+	b, err := w.s.box(w.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b.gate.Open()) == 0 {
+		t.Fatal("nothing is open to a sandbox that runs")
+	}
+	w.cycle(false)
+	w.wantSleep(true)
+	if open := b.gate.Open(); len(open) > 0 {
+		t.Errorf("in light sleep %v is open", open)
+	}
+	wantCount(t, w.s, w.id, 2, 2)
+	if len(b.gate.Open()) == 0 {
+		t.Error("nothing is open after a light sleep")
+	}
+	w.cycle(false)
+	w.deepen()
+	wantCount(t, w.s, w.id, 3, 3)
+	if len(b.gate.Open()) == 0 {
+		t.Error("nothing is open after a light sleep that ended")
+	}
 }
 
 // TestLightSleepWithoutMemory: a sandbox that is paused by its files alone, or whose runtime

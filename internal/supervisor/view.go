@@ -80,8 +80,8 @@ func (s *Supervisor) collect(want func(lifecycle.Record) bool) []store.Sandbox {
 	return list
 }
 
-// CountRunning returns how many sandboxes run.
+// CountRunning returns how many sandboxes run, or are about to.
 func (s *Supervisor) CountRunning() (n int) {
-	s.eachRunning(func(*box) { n++ })
+	s.each(func(b *box) { n += b.snapshot().Use().Running })
 	return n
 }

@@ -117,8 +117,8 @@ func (w *memoryWatch) look() (int64, error) {
 
 // relief has the largest processes ended until the runtime takes no more than it
 // may, or ends the runtime.
-func (w *memoryWatch) relief(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, reliefTimeout)
+func (w *memoryWatch) relief(watch context.Context) {
+	ctx, cancel := context.WithTimeout(watch, reliefTimeout)
 	defer cancel()
 	for {
 		used, err := w.look()
@@ -137,7 +137,9 @@ func (w *memoryWatch) relief(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			w.giveUp()
+			if watch.Err() == nil { // else nobody watches any more
+				w.giveUp()
+			}
 			return
 		case <-w.i.exited:
 			return

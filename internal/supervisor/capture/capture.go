@@ -275,29 +275,45 @@ func (x Maker) makeDurable(ctx context.Context, c *Capture, cp *lifecycle.Checkp
 	}
 }
 
-// What a top may have for the runtime to stay: its files are copied, at each pause, as long
-// as the guest is frozen, and are on the disk twice for as long as the runtime stays.
+// mostCopied is what a top may have for the runtime to stay. Its files are copied at each
+// pause, as long as the guest is frozen. The copy is on the disk until the next pause, and
+// counts for no limit.
 var mostCopied = layer.Usage{Bytes: 64 << 20, Files: 4000, NameBytes: 1 << 20}
 
 // files makes what the runtime has written durable, as a layer of the checkpoint: as it
 // is, where nobody writes to it again, else a copy.
 func (x Maker) files(ctx context.Context, c *Capture) (id string, f layer.Frozen, err error) {
 	top := c.Inst.ID()
-	if c.Rest && x.Layers.HasLayer(top) {
-		has, _, err := x.Layers.Usage(ctx, top, mostCopied)
-		if err != nil {
-			return "", layer.Frozen{}, err
+	if c.Rest && x.Layers.HasLayer(top) && !planted.In(planted.SharedTop) {
+		id, f, err = x.copyTop(ctx, c)
+		if err == nil && c.Rest || ctx.Err() != nil {
+			return id, f, err
 		}
-		c.Rest = !has.Exceeds(mostCopied)
+		if err != nil { // such as a disk that is nearly full: the pause itself needs no copy
+			x.Log.Warn("the runtime does not stay: its files could not be copied", "sandbox", c.Sandbox.ID, "err", err)
+			c.Rest = false
+		}
 	}
-	if !c.Rest || planted.In(planted.SharedTop) {
-		defer trace.Start(ctx, "sync and list the files")()
-		f, err = x.Layers.Freeze(ctx, top)
-		return top, f, err
-	}
+	defer trace.Start(ctx, "sync and list the files")()
+	f, err = x.Layers.Freeze(ctx, top)
+	return top, f, err
+}
+
+// copyTop makes the layer of a checkpoint beside which the runtime can stay, unless it is
+// too large for that. What there is of it after an error is gone.
+func (x Maker) copyTop(ctx context.Context, c *Capture) (id string, f layer.Frozen, err error) {
 	defer trace.Start(ctx, "copy, sync and list the files")()
+	top := c.Inst.ID()
+	has, _, err := x.Layers.Usage(ctx, top, mostCopied)
+	if c.Rest = err == nil && !has.Exceeds(mostCopied); !c.Rest {
+		return "", f, err
+	}
 	c.copy = sweep.SnapshotLayerID(c.Sandbox.ID, ids.New())
 	f, err = layer.CopyTop(ctx, x.Layers, top, c.Image, c.copy, func() error { return x.Space.Check(space.Least) })
+	if err != nil {
+		err = errors.Join(err, x.Layers.RemoveLayer(c.copy))
+		c.copy = ""
+	}
 	return c.copy, f, err
 }
 

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	goruntime "runtime"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -131,10 +132,16 @@ func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, 
 	return inst, detail, checkpoint.Behind(inst, image, l.greet(ctx, s, inst, sb, t, image))
 }
 
+// thawPatience is how long a runtime that was thawed may take to serve, without its hook:
+// after that there is time to start another.
+const thawPatience = 5 * time.Second
+
 // Thaw has a runtime go on that has stayed frozen since it was captured as the checkpoint,
 // and brings its agent up to date. After an error it may run.
 func (l *Launcher) Thaw(ctx context.Context, s Start, inst runtime.Instance) error {
 	sb := s.Sandbox()
+	ctx, cancel := context.WithTimeout(ctx, thawPatience+sb.Config.Hooks.PostResume.Budget)
+	defer cancel()
 	t, err := l.o.Templates.Resolve(sb.Config.Template)
 	if err != nil {
 		return err

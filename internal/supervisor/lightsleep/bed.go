@@ -5,6 +5,8 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
 
 // Bed is where the runtime of one sandbox stays. The sandbox's lock orders what happens
@@ -28,8 +30,8 @@ type stay struct {
 
 // The reasons for which a runtime goes that a bed knows itself.
 const (
-	byEnd    Why = "its runtime ended"
-	byChange Why = "the sandbox is no longer what it was captured as"
+	ByEnd    Why = "its runtime ended"
+	ByChange Why = "the sandbox is no longer what it was captured as"
 )
 
 // Bed returns the place of a sandbox with a lock. release ends the runtime of a launch;
@@ -46,13 +48,21 @@ func (b *Bed) Stays() runtime.Instance {
 	return b.stays.inst
 }
 
-// Lay has a launch of a runtime stay, which is frozen and was captured as a checkpoint. It
-// is false where there is no room; what is about to go on needs none.
-func (b *Bed) Lay(inst runtime.Instance, launch int64, checkpoint string, key string, memory int64, awaited bool) bool {
-	s := &stay{inst: inst, launch: launch, checkpoint: checkpoint, awaited: awaited, over: make(chan struct{})}
-	s.sleeper = Sleeper{Key: key, Memory: memory, Release: func(why Why) { b.end(s, why) }}
-	if !awaited && !b.room.Add(&s.sleeper) {
-		return false
+// Lay has a launch of a runtime stay, which is frozen and was captured as the checkpoint
+// of its sandbox. It is false where there is no room; what is about to go on needs none.
+// The key of the sandbox may hold no more than most bytes.
+func (b *Bed) Lay(inst runtime.Instance, launch int64, sb store.Sandbox, most int64) bool {
+	s := &stay{inst: inst, launch: launch, checkpoint: sb.Record.Checkpoint.ID, awaited: sb.Record.Op != nil, over: make(chan struct{})}
+	if !s.awaited {
+		s.sleeper = Sleeper{Key: sb.Config.Key, Release: func(why Why) { b.end(s, why) }}
+		used, err := usage.Of(inst)
+		if s.sleeper.Memory = used.Memory; err != nil || used.Memory > most {
+			return false
+		}
+		b.room.Fit(sb.Config.Key, most-used.Memory, nil)
+		if !b.room.Add(&s.sleeper) {
+			return false
+		}
 	}
 	b.stays = s
 	go b.watch(s)
@@ -69,7 +79,7 @@ func (b *Bed) watch(s *stay) {
 	b.lock.Lock()
 	defer b.lock.Unlock()
 	if b.stays == s {
-		b.giveUp(byEnd)
+		b.giveUp(ByEnd)
 	}
 }
 
@@ -100,7 +110,7 @@ func (b *Bed) take() *stay {
 
 func (b *Bed) giveUp(why Why) {
 	if s := b.take(); s != nil {
-		go b.end(s, why)
+		b.room.releases.Go(func() { b.end(s, why) })
 	}
 }
 
@@ -112,7 +122,7 @@ func (b *Bed) Take(from *lifecycle.Checkpoint) runtime.Instance {
 		return nil
 	}
 	if from == nil || from.Mode != lifecycle.Memory || from.ID != s.checkpoint {
-		b.giveUp(byChange)
+		b.giveUp(ByChange)
 		return nil
 	}
 	if b.take() == nil {
@@ -129,7 +139,7 @@ func (b *Bed) Follow(rec lifecycle.Record) {
 	case rec.State == lifecycle.Terminated:
 		b.take()
 	case rec.Checkpoint == nil || rec.Checkpoint.ID != s.checkpoint:
-		b.giveUp(byChange)
+		b.giveUp(ByChange)
 	}
 }
 

@@ -79,6 +79,7 @@ type Room struct {
 	released map[Why]int64
 
 	releases sync.WaitGroup
+	turns    chan struct{} // of releases: many at once would take the processors from others
 }
 
 // leaving is memory that the machine is about to get back.
@@ -86,6 +87,9 @@ type leaving struct {
 	bytes int64
 	until time.Time // it is taken for given back then
 }
+
+// mostReleases is how many runtimes are released at once.
+const mostReleases = 8
 
 // New returns an empty room.
 func New(o Options) *Room {
@@ -98,7 +102,7 @@ func New(o Options) *Room {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Room{o: o, came: make(chan struct{}, 1), keys: map[string]*holder{}, released: map[Why]int64{}}
+	return &Room{o: o, came: make(chan struct{}, 1), turns: make(chan struct{}, mostReleases), keys: map[string]*holder{}, released: map[Why]int64{}}
 }
 
 // On reports whether runtimes stay at all.
@@ -176,10 +180,11 @@ func (r *Room) Fit(key string, most int64, but *Sleeper) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	going := r.goingLocked()
+	aside := int64(0)
 	if but != nil && but.age != nil {
-		going.but, most = but, max(most, 0)+but.Memory
+		going.but, aside = but, but.Memory
 	}
-	for h := r.keys[key]; h.held() > max(most, 0); h = r.keys[key] {
+	for h := r.keys[key]; h.held()-aside > max(most, 0); h = r.keys[key] {
 		going.next(h, ByKey)
 	}
 }
@@ -250,7 +255,11 @@ func (r *Room) letGoLocked(s *Sleeper, why Why, now time.Time) {
 	r.leaveLocked(s)
 	r.released[why]++
 	r.leaving = append(r.leaving, leaving{s.Memory, now.Add(leaveTime)})
-	r.releases.Go(func() { s.Release(why) })
+	r.releases.Go(func() {
+		r.turns <- struct{}{}
+		defer func() { <-r.turns }()
+		s.Release(why)
+	})
 }
 
 // leaveTime is how long memory is on its way back after a runtime was let go. To end

@@ -3,6 +3,7 @@
 package quota
 
 import (
+	"math"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -104,13 +105,16 @@ func (s *Slots) Of(key string) store.Use {
 }
 
 // Spare returns how many bytes of memory a key may have beside that of its sandboxes, if
-// so many MiB more are to run; false where nothing bounds it.
-func (s *Slots) Spare(key string, moreMiB int) (bytes int64, bounded bool) {
+// so many MiB more are to run.
+func (s *Slots) Spare(key string, moreMiB int) int64 {
 	if s.keyLimits == nil || key == "" {
-		return 0, false
+		return math.MaxInt64
 	}
 	most := s.keyLimits(key).MemoryMiB
-	return max(int64(most-s.Of(key).MemoryMiB-moreMiB), 0) << 20, most > 0
+	if most == 0 {
+		return math.MaxInt64
+	}
+	return max(int64(most-s.Of(key).MemoryMiB-moreMiB), 0) << 20
 }
 
 // Keys returns how many API keys have sandboxes.
