@@ -50,7 +50,7 @@ func startOwnServer(executable, usualDir string) (*ownServer, error) {
 	if s.dir, err = privateDir(usualDir); err != nil {
 		return nil, errors.Join(err, os.Remove(s.log))
 	}
-	s.cmd = exec.Command(executable, "serve", "--listen", addr, "--state-dir", s.dir)
+	s.cmd = exec.Command(executable, "serve", "--listen", addr, "--state-dir", s.dir, "--light-sleep", "0") // it shows that memory is free
 	s.cmd.Env = append(cleanEnvironment(), "DROWSE_API_KEY="+s.key)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = apart() // Ctrl-C is for the demo, which stops it in order

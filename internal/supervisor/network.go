@@ -19,15 +19,9 @@ func (b *box) setGate() {
 	b.gate.Set(p)
 }
 
-// openNetwork tells the runtime that serves, or has stayed, which addresses its gate is
-// open for.
+// openNetwork tells the runtime that serves which addresses its gate is open for.
 func (b *box) openNetwork() {
-	b.mu.Lock()
-	inst := b.inst
-	if inst == nil {
-		inst = b.bed.Stays()
-	}
-	b.mu.Unlock()
+	_, inst := b.serving()
 	b.s.launcher.OpenNetwork(inst, b.id, b.gate)
 }
 

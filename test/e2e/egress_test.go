@@ -21,14 +21,14 @@ type world struct {
 	ctx context.Context
 }
 
-func newWorld(t *testing.T) world {
+func newWorld(t *testing.T, args ...string) world {
 	t.Helper()
 	ctx := deadline(t, 3*time.Minute)
 	in := newInternet(t)
 	in.name("good.test.", goodAddr)
 	in.name("www.good.test.", goodAddr)
 	in.name("evil.test.", evilAddr)
-	return world{startServer(t, "--dns", dnsAddr+":53"), in, ctx}
+	return world{startServer(t, append(args, "--dns", dnsAddr+":53")...), in, ctx}
 }
 
 // hang is how long curl waits. What is refused is refused long before.
@@ -250,7 +250,11 @@ func TestAllowedNames(t *testing.T) {
 // TestRulesChange changes the rules of a sandbox that has a connection open, and
 // takes it through a pause and the server through a crash.
 func TestRulesChange(t *testing.T) {
-	w := newWorld(t)
+	t.Run("deep sleep", func(t *testing.T) { changeRules(t, newWorld(t)) })
+	t.Run("light sleep", func(t *testing.T) { changeRules(t, newWorld(t, "--light-sleep", "1h")) })
+}
+
+func changeRules(t *testing.T, w world) {
 	sb := w.create(w.ctx, client.CreateOptions{DenyOut: []string{evilAddr}})
 	open := map[string]string{"http://good.test/": from(goodAddr, "good.test"), "http://evil.test/": "refused"}
 	shut := map[string]string{"http://good.test/": "refused", "http://" + evilAddr: "refused"}
@@ -279,7 +283,9 @@ func TestRulesChange(t *testing.T) {
 	w.connect(w.ctx, sb.ID)
 	w.expect(sb, shut)
 
+	w.pause(w.ctx, sb.ID)
 	w.patch(sb, client.PatchOptions{AllowInternet: new(true)})
+	w.connect(w.ctx, sb.ID)
 	w.expect(sb, open)
 	w.pause(w.ctx, sb.ID)
 	w.connect(w.ctx, sb.ID)

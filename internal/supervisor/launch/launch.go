@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	goruntime "runtime"
+	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
@@ -146,6 +147,9 @@ func (l *Launcher) Thaw(ctx context.Context, s Start, inst runtime.Instance) err
 	if err != nil {
 		return err
 	}
+	var opened sync.WaitGroup
+	opened.Go(func() { l.OpenNetwork(inst, sb.ID, s.Gate) }) // its rules may have changed; the gate judges each connection in any case
+	defer opened.Wait()
 	thawed := trace.Start(ctx, "thaw the runtime")
 	err = inst.Thaw(ctx)
 	thawed()
