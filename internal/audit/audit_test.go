@@ -3,6 +3,7 @@ package audit
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -146,6 +147,7 @@ func TestHandlerPassesOn(t *testing.T) {
 			if err != nil {
 				continue // the connection was taken
 			}
+			_, _ = io.Copy(io.Discard, resp.Body) // all of it: who goes away sooner breaks the flush
 			resp.Body.Close()
 			if resp.ProtoMajor != proto {
 				t.Errorf("HTTP/%d: answered by HTTP/%d", proto, resp.ProtoMajor)
