@@ -3,6 +3,7 @@ package imageserver
 import (
 	"hash/crc32"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/planted"
@@ -53,6 +54,13 @@ func (c *cache) get(f *File, index int64) (*chunk, error) {
 		return nil, k.err
 	}
 	return k, nil
+}
+
+// holds reports whether the chunk with an offset of a file is there, or on its way.
+func (c *cache) holds(f *File, off int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.held, func(k *chunk) bool { return k.file == f && k.index == off/f.Chunk })
 }
 
 // claim returns the chunk, and whether the caller is to load it.
@@ -137,7 +145,7 @@ type file struct {
 
 func (c *cache) file(f *File) *file { return &file{view{c: c}, f} }
 
-func (f *file) at(off int64) (part []byte, zeros int64, err error) {
+func (f *file) at(off, _ int64) (part []byte, zeros int64, err error) {
 	part, err = f.view.at(f.f, off)
 	return part, 0, err
 }

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	goruntime "runtime"
 	"slices"
 	"sync"
 
@@ -63,12 +64,13 @@ const (
 	maxRead = 1 << 20
 	// maxRanges is into how many pieces one read may go: single pages.
 	maxRanges = maxRead / 4096
-	// parallelAllFirst is how many reads may be under way while nothing runs: more than
-	// are worked on, so that there is always a next one.
-	parallelAllFirst = 8
-	// parallelEarly is how many may be while the guest runs. A read that a task waits
-	// for comes after those, so there are few.
-	parallelEarly = 2
+	// urgent is how much is asked for at once where a task waits for it, at most, unless it
+	// goes through memory in sequence.
+	urgent = 256 << 10
+	// parallel is how many reads may be under way: more than are worked on, so that there
+	// is always a next one. While the guest runs, the sentry asks for few that no task
+	// waits for.
+	parallel = 8
 	// maxOpens is how many files a sentry may open, one after the other: three are
 	// needed.
 	maxOpens = 16
@@ -82,13 +84,10 @@ const (
 
 // Serve gives the sentry at the other end of the socket conn the files, until it
 // closes the connection. With allFirst the guest runs only then. When a file is
-// damaged, Serve calls damaged once, and never
-// answers the read: the guest must not go on, and whoever is told ends it.
+// damaged, Serve calls damaged once, and never answers the read: the guest must not go
+// on, and whoever is told ends it.
 func Serve(conn int, files []File, allFirst bool, damaged func(*Damage)) error {
-	s := &server{files: map[string]opener{}, parallel: parallelEarly, damaged: damaged}
-	if allFirst {
-		s.parallel = parallelAllFirst
-	}
+	s := &server{files: map[string]opener{}, early: !allFirst, damaged: damaged}
 	if err := s.hold(files); err != nil {
 		if d, ok := errors.AsType[*Damage](err); ok {
 			damaged(d)
@@ -131,8 +130,8 @@ type opener func() contents
 type contents interface {
 	// at returns what is at an offset, as much as there is in one piece: bytes, which
 	// stay as they are until the next call, or so many zeros. At the end it is io.EOF.
-	// Nobody changes the bytes.
-	at(off int64) (part []byte, zeros int64, err error)
+	// Nobody changes the bytes. Who wants little says so, and may wait less for it.
+	at(off, wanted int64) (part []byte, zeros int64, err error)
 }
 
 // Asked are the files that a sentry asks for. An image with a map has others, which it
@@ -169,7 +168,10 @@ func (s *server) hold(files []File) error {
 		f := all[name]
 		packs = append(packs, &f)
 	}
-	s.files[pagemap.Stream] = func() contents { return &pages{view{c: held}, x, packs} }
+	sums, digests := all[pagemap.SumsName], newCache(1)
+	s.files[pagemap.Stream] = func() contents {
+		return &pages{view: view{c: held}, x: x, packs: packs, key: m.Key, sums: &sums, digests: view{c: digests}}
+	}
 	return nil
 }
 
@@ -177,7 +179,7 @@ func (s *server) hold(files []File) error {
 func readMap(f File, all map[string]File) (*pagemap.Map, error) {
 	data := make([]byte, 0, f.Size)
 	for c := newCache(1).file(&f); int64(len(data)) < f.Size; {
-		part, _, err := c.at(int64(len(data)))
+		part, _, err := c.at(int64(len(data)), f.Size)
 		if err != nil {
 			return nil, err
 		}
@@ -211,7 +213,7 @@ func Assemble(files []File, name string, to *os.File) error {
 	}
 	var off int64
 	for c := open(); ; {
-		part, zeros, err := c.at(off)
+		part, zeros, err := c.at(off, maxRead)
 		if err == io.EOF {
 			return to.Truncate(off)
 		}
@@ -227,10 +229,10 @@ func Assemble(files []File, name string, to *os.File) error {
 
 // server implements stateipc.AsyncFileServerImpl.
 type server struct {
-	files    map[string]opener
-	parallel int
-	damaged  func(*Damage)
-	once     sync.Once
+	files   map[string]opener
+	early   bool // the guest runs meanwhile
+	damaged func(*Damage)
+	once    sync.Once
 
 	mu    sync.Mutex
 	opens int
@@ -253,7 +255,7 @@ func (s *server) OpenRead(name string) (stateio.AsyncReader, error) {
 	if s.opens++; s.opens > maxOpens {
 		return nil, unix.EMFILE
 	}
-	return newReader(f, s.parallel, s.stop), nil
+	return newReader(f, s.early, s.stop), nil
 }
 
 // stop tells of damage, and does not return: its read is never answered.
@@ -264,11 +266,11 @@ func (s *server) stop(d *Damage) {
 
 // reader implements stateio.AsyncReader.
 type reader struct {
-	open     opener
-	parallel int
-	stop     func(*Damage)
+	open opener
+	stop func(*Damage)
 
 	queue     chan read
+	bulk      chan read // large ones, while the guest runs; else nil
 	completed chan stateio.Completion
 	workers   sync.WaitGroup
 	inflight  int // known to the goroutine that gVisor calls from
@@ -285,17 +287,33 @@ type read struct {
 	at  []memmap.FileRange
 }
 
-func newReader(open opener, parallel int, stop func(*Damage)) *reader {
-	r := &reader{open: open, parallel: parallel, stop: stop, queue: make(chan read, parallel), completed: make(chan stateio.Completion, parallel)}
+func newReader(open opener, early bool, stop func(*Damage)) *reader {
+	r := &reader{open: open, stop: stop, queue: make(chan read, parallel), completed: make(chan stateio.Completion, parallel)}
 	for range workers {
-		r.workers.Go(r.work)
+		r.workers.Go(func() { r.work(r.queue) })
+	}
+	if early {
+		r.bulk = make(chan read, parallel)
+		r.workers.Go(func() {
+			stepBack()
+			r.work(r.bulk)
+		})
 	}
 	return r
+}
+
+// stepBack has this goroutine run only while the processors have nothing better to do.
+func stepBack() {
+	goruntime.LockOSThread() // and it ends with the goroutine
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
 }
 
 // Close implements stateio.AsyncReader.
 func (r *reader) Close() error {
 	close(r.queue)
+	if r.bulk != nil {
+		close(r.bulk)
+	}
 	r.workers.Wait()
 	var errs []error
 	for _, fd := range r.destinations {
@@ -311,7 +329,7 @@ func (*reader) MaxReadBytes() uint64 { return maxRead }
 func (*reader) MaxRanges() int { return maxRanges }
 
 // MaxParallel implements stateio.AsyncReader.
-func (r *reader) MaxParallel() int { return r.parallel }
+func (*reader) MaxParallel() int { return parallel }
 
 // NeedRegisterDestinationFD implements stateio.AsyncReader.
 func (*reader) NeedRegisterDestinationFD() bool { return false }
@@ -346,7 +364,19 @@ func (r *reader) AddReadv(id int, off int64, _ uint64, to stateio.DestinationFil
 // add has a place in the queue: gVisor's server lets no id be used twice.
 func (r *reader) add(op read) {
 	r.inflight++
-	r.queue <- op
+	if r.bulk != nil && op.length() > urgent {
+		r.bulk <- op
+	} else {
+		r.queue <- op
+	}
+}
+
+// length returns how many bytes are asked for.
+func (op read) length() (n uint64) {
+	for _, at := range op.at {
+		n += at.Length()
+	}
+	return n
 }
 
 // Wait implements stateio.AsyncReader. A sentry may want to wait for more than
@@ -359,9 +389,9 @@ func (r *reader) Wait(cs []stateio.Completion, least int) ([]stateio.Completion,
 }
 
 // work carries out reads.
-func (r *reader) work() {
+func (r *reader) work(queue <-chan read) {
 	c := r.open()
-	for op := range r.queue {
+	for op := range queue {
 		n, err := op.from(c)
 		if d, ok := errors.AsType[*Damage](err); ok {
 			r.stop(d)
@@ -372,13 +402,14 @@ func (r *reader) work() {
 
 // from hands over what was asked for.
 func (op read) from(c contents) (n uint64, err error) {
+	wanted := op.length()
 	for _, at := range op.at {
 		for at.Length() > 0 {
 			off := op.off + int64(n)
 			if off < 0 {
 				return n, io.EOF
 			}
-			part, zeros, err := c.at(off)
+			part, zeros, err := c.at(off, int64(wanted))
 			if err != nil {
 				return n, err
 			}
@@ -425,10 +456,17 @@ type pages struct {
 	view
 	x     *pagemap.Index
 	packs []*File
+
+	// For little that is wanted.
+	key     pagemap.Key
+	sums    *File // the digests of the pages
+	digests view  // reads them
+	sum     *pagemap.Summer
+	buf     []byte
 }
 
 // at implements contents.
-func (p *pages) at(off int64) (part []byte, zeros int64, err error) {
+func (p *pages) at(off, wanted int64) (part []byte, zeros int64, err error) {
 	if off >= p.x.Size() {
 		return nil, 0, io.EOF
 	}
@@ -436,9 +474,48 @@ func (p *pages) at(off int64) (part []byte, zeros int64, err error) {
 	if s.Pack == pagemap.Zeros {
 		return nil, s.Bytes, nil
 	}
-	part, err = p.view.at(p.packs[s.Pack], s.Off)
+	f := p.packs[s.Pack]
+	if wanted <= urgent && !p.c.holds(f, s.Off) {
+		if part := p.few(f, s.Off, off, min(s.Bytes, wanted)); part != nil {
+			return part, 0, nil
+		}
+	}
+	part, err = p.view.at(f, s.Off)
 	if err == io.EOF { // the map was compared with its size
 		err = io.ErrUnexpectedEOF
 	}
 	return part[:min(int64(len(part)), s.Bytes)], 0, err
+}
+
+// few returns pages that are compared with their digests, without the rest of what one
+// checksum covers; nil if that is not possible, or if they differ: then the checksum tells.
+func (p *pages) few(f *File, at, off, n int64) []byte {
+	if off%pagemap.PageSize != 0 || n%pagemap.PageSize != 0 || p.sums.From == nil {
+		return nil
+	}
+	if p.sum == nil {
+		sum, err := pagemap.NewSummer(p.key)
+		if err != nil {
+			return nil
+		}
+		p.sum, p.buf = sum, make([]byte, urgent)
+	}
+	part := p.buf[:n]
+	if _, err := f.From.ReadAt(part, at); err != nil {
+		return nil
+	}
+	var digests []byte
+	for i := int64(0); i < n; i += pagemap.PageSize {
+		if len(digests) < pagemap.SumSize {
+			var err error
+			if digests, err = p.digests.at(p.sums, (off+i)/pagemap.PageSize*pagemap.SumSize); err != nil {
+				return nil
+			}
+		}
+		if p.sum.Sum(part[i:][:pagemap.PageSize]) != [pagemap.SumSize]byte(digests) {
+			return nil
+		}
+		digests = digests[pagemap.SumSize:]
+	}
+	return part
 }

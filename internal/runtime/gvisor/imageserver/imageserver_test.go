@@ -209,14 +209,90 @@ func TestServeMapped(t *testing.T) {
 	}
 }
 
-// TestServeAllFirst has as many reads under way as may be, not aligned as chunks are.
-func TestServeAllFirst(t *testing.T) {
+// TestServeFew reads single pages of an image with a map, while the guest runs: each is
+// compared with its digest. Damage of others does not matter to it, and its own is never
+// answered. Where the digests are damaged, the checksum decides.
+func TestServeFew(t *testing.T) {
+	memory := make([]byte, guestPages*pageSize)
+	_, _ = rand.NewChaCha8([32]byte{6}).Read(memory)
+	c := capture(t, memory, "pack-a", 1<<30, nil)
+	if err := c.save([]memmap.FileRange{{Start: 0, End: guestPages * pageSize}}); err != nil {
+		t.Fatal(err)
+	}
+	c.end()
+	serve := func(flipped string, at int) *sentry {
+		var files []File
+		for _, name := range []string{"pack-a", pagemap.Name, pagemap.SumsName} {
+			data, err := os.ReadFile(filepath.Join(c.dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := describe(name, data, 1<<20)
+			if name == flipped {
+				data[at] ^= 1
+			}
+			files = append(files, File{f, bytes.NewReader(data)})
+		}
+		return newSentryThat(t, files, false)
+	}
+	data, err := os.ReadFile(filepath.Join(c.dir, pagemap.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := pagemap.Decode(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page, n = 7, 3
+	of := func(page int64) int { return int(pagemap.NewIndex(m).At(page * pageSize).Off) } // in the pack
+	for _, test := range []struct {
+		name    string
+		flipped string
+		at      int
+		damaged bool
+	}{
+		{"whole", "", 0, false},
+		{"the page before", "pack-a", of(page-1) + pageSize - 1, false},
+		{"the page behind", "pack-a", of(page + n), false},
+		{"the first page", "pack-a", of(page), true},
+		{"the last page", "pack-a", of(page+n-1) + pageSize - 1, true},
+		{"its digest", pagemap.SumsName, page * pagemap.SumSize, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := serve(test.flipped, test.at)
+			r := s.open()
+			df := s.destination(r)
+			r.AddRead(0, page*pageSize, df, memmap.FileRange{Start: 0, End: n * pageSize}, s.memory[:n*pageSize])
+			if test.damaged {
+				go func() { _, _ = r.Wait(nil, 1) }() // it is never answered
+				select {
+				case d := <-s.damage:
+					if want := int64(test.at) &^ (1<<20 - 1); d.File != "pack-a" || d.Offset != want {
+						t.Errorf("damage %+v, want that of the chunk at %d", d, want)
+					}
+				case <-time.After(time.Minute):
+					t.Error("nobody was told of the damage")
+				}
+				return
+			}
+			if cs, err := r.Wait(nil, 1); err != nil || len(cs) != 1 || cs[0].N != n*pageSize || cs[0].Err != nil {
+				t.Fatalf("read: %+v, %v", cs, err)
+			}
+			if !bytes.Equal(s.memory[:n*pageSize], memory[page*pageSize:][:n*pageSize]) {
+				t.Error("the pages differ")
+			}
+		})
+	}
+}
+
+// TestServeParallel has as many reads under way as may be, not aligned as chunks are.
+func TestServeParallel(t *testing.T) {
 	const size, n = 4<<20 - 12288, 100 << 10
 	data, f := image(size, 64<<10)
-	s := newSentryThat(t, []File{{f, bytes.NewReader(data)}}, true)
+	s := newSentry(t, bytes.NewReader(data), f)
 	r := s.open()
-	if got := r.MaxParallel(); got != parallelAllFirst {
-		t.Fatalf("%d reads may be under way, want %d", got, parallelAllFirst)
+	if got := r.MaxParallel(); got != parallel {
+		t.Fatalf("%d reads may be under way, want %d", got, parallel)
 	}
 	df := s.destination(r)
 	free := []int{0, 1, 2, 3, 4, 5, 6, 7}
@@ -240,7 +316,7 @@ func TestServeAllFirst(t *testing.T) {
 		r.AddRead(free[0], int64(off), df, fr, s.memory[fr.Start:fr.End])
 		free = free[1:]
 	}
-	wait(parallelAllFirst - len(free))
+	wait(parallel - len(free))
 	if !bytes.Equal(s.memory[:size], data) {
 		t.Error("the memory differs from the file")
 	}
