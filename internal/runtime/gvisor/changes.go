@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"time"
 
@@ -84,7 +83,7 @@ func (i *instance) CapturesChanges() bool {
 
 // CheckpointChanges implements runtime.ChangeCapturer.
 func (i *instance) CheckpointChanges(_ context.Context, dir string, c runtime.Changes) error {
-	return i.capture(func() error {
+	return i.capture(dir, func() error {
 		l, ok := i.c.(local)
 		if !ok {
 			return errors.New("internal error: another build captures whole images")
@@ -170,7 +169,7 @@ func (l local) startTaker(g group, dir string, c runtime.Changes, most int64) (_
 			files = append(files, f)
 		}
 	}
-	cmd := imageServer(imageTakerName)
+	cmd := imageCommand(imageTakerName)
 	cmd.ExtraFiles = files
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -246,7 +245,7 @@ func (t *taker) complaint() error {
 
 // beImageTaker takes the image that it was started for. It returns the exit code.
 func beImageTaker() int {
-	signal.Ignore(unix.SIGPIPE)
+	ignorePipes()
 	if err := imageserver.Confine(); err != nil {
 		return 1
 	}

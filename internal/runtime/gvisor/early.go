@@ -1,20 +1,15 @@
 package gvisor
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 	_ "unsafe" // for linkname
 
@@ -44,14 +39,6 @@ import (
 
 // imageServerName tells Handover what to become.
 const imageServerName = "runsc-image"
-
-// What an image server inherits, besides the description of the files on its
-// standard input.
-const (
-	imageSocket = 3 + iota
-	imageReport
-	imageFiles // the first
-)
 
 // nobody is who an image server is.
 const nobody = 65534
@@ -115,6 +102,11 @@ func (l local) restoreServed(bundle, image string, files []runtime.ImageFile, al
 		if err := setupNetwork(conn, l.c.SandboxPid(), conf, false, true); err != nil {
 			return fmt.Errorf("set up network: %w", err)
 		}
+		if !allFirst {
+			if err := tellFirstUse(conn, image, files); err != nil {
+				return err
+			}
+		}
 		opts := boot.RestoreOpts{Background: !allFirst, UseCheckpointGofer: true}
 		opts.FilePayload.Files = []*os.File{sock}
 		if err := conn.Call(boot.ContMgrRestore, &opts, nil); err != nil {
@@ -153,31 +145,19 @@ func (l local) endSentry() {
 	_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 }
 
-// imageServer is the command of an image server.
-func imageServer(name string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = []string{name}
-	cmd.Env = []string{"GOMAXPROCS=2", "GOMEMLIMIT=40MiB"}
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	return cmd
-}
-
-// serving is what an image server is told.
-type serving struct {
-	Files    []runtime.ImageFile `json:"files"`
-	AllFirst bool                `json:"allFirst"`
-}
-
-// serveImage starts the image server and returns the sentry's end of its socket.
+// serveImage gives an image to an image server, and returns the sentry's end of its
+// socket.
 func (l local) serveImage(bundle, image string, what serving) (_ *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	sentrys, ours := os.NewFile(uintptr(pair[0]), "sentry"), os.NewFile(uintptr(pair[1]), "image server")
-	defer ours.Close()
+	sentrys := os.NewFile(uintptr(pair[0]), "sentry")
+	files := []*os.File{os.NewFile(uintptr(pair[1]), "image server")}
 	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
 		if err != nil {
 			sentrys.Close()
 		}
@@ -186,36 +166,29 @@ func (l local) serveImage(bundle, image string, what serving) (_ *os.File, err e
 	if err != nil {
 		return nil, err
 	}
-	defer loading.Close()
+	files = append(files, loading)
 	if err := unix.Flock(int(loading.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", loading.Name(), err)
 	}
-	cmd := imageServer(imageServerName)
-	cmd.ExtraFiles = []*os.File{ours, loading}
 	for _, f := range what.Files {
 		file, err := os.Open(filepath.Join(image, f.Name))
 		if err != nil {
 			return nil, err
 		}
-		defer file.Close()
-		cmd.ExtraFiles = append(cmd.ExtraFiles, file)
+		files = append(files, file)
 	}
-	stdin, err := cmd.StdinPipe()
+	server, err := l.d.takeImageServer()
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	go func() { _ = cmd.Wait() }() // its report says more
 	g := groupOf(bundle, l.c.ID)
 	g.makeRoom(l.about(), what.AllFirst) // until it is loaded: see followLoading
-	err = g.join(cmd.Process.Pid)
-	if err == nil {
-		err = json.NewEncoder(stdin).Encode(what)
+	if err = g.join(server.process.Pid); err == nil {
+		err = server.serve(what, files)
 	}
-	if err := errors.Join(err, stdin.Close()); err != nil {
-		return nil, errors.Join(err, cmd.Process.Kill())
+	if err != nil {
+		server.end()
+		return nil, err
 	}
 	return sentrys, nil
 }
@@ -251,32 +224,6 @@ func endImageServers(g group) {
 			unix.Close(fd)
 		}
 	}
-}
-
-// beImageServer serves the image that it was started with, whose files are read by what
-// reads returns. It returns the exit code.
-func beImageServer(reads func(*os.File) io.ReaderAt) int {
-	signal.Ignore(unix.SIGPIPE)
-	if err := imageserver.Confine(); err != nil {
-		return 1
-	}
-	var what serving
-	if err := json.NewDecoder(bufio.NewReader(os.Stdin)).Decode(&what); err != nil {
-		return 2
-	}
-	var files []imageserver.File
-	for i, f := range what.Files {
-		files = append(files, imageserver.File{ImageFile: f, From: reads(os.NewFile(uintptr(imageFiles+i), f.Name))})
-	}
-	to := json.NewEncoder(os.NewFile(imageReport, loadingFile))
-	err := imageserver.Serve(imageSocket, files, what.AllFirst, func(d *imageserver.Damage) { _ = to.Encode(report{Damage: d}) })
-	if err == nil {
-		err = to.Encode(report{Done: true})
-	}
-	if err != nil {
-		return 1
-	}
-	return 0
 }
 
 // errImageServerDied is the end of an image server that left no report.

@@ -30,8 +30,6 @@ import (
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // serveHeap holds so many MiB of random memory, and answers with their checksum.
 // With "piece" it hands so many bytes of it, from the middle, to system calls; with
 // "fork" it has so many copied when they are written.
@@ -357,7 +355,7 @@ func imageServerOf(t *testing.T, i *instance) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	comms, err := filepath.Glob("/proc/[0-9]*/fd/" + strconv.Itoa(imageReport))
+	comms, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +366,9 @@ func imageServerOf(t *testing.T, i *instance) int {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return pid
+			if pid != os.Getpid() {
+				return pid
+			}
 		}
 	}
 	return 0
@@ -469,7 +469,8 @@ func beHostile(t *testing.T, e *early, files []runtime.ImageFile) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid := imageServerOf(t, i)
+	pid := 0
+	eventually(t, "the image server has its image", func() bool { pid = imageServerOf(t, i); return pid != 0 })
 	fd, err := unix.Dup(int(conn.Fd()))
 	if err := errors.Join(err, conn.Close()); err != nil {
 		t.Fatal(err)

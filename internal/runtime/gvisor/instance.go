@@ -256,11 +256,11 @@ func (i *instance) findFrozen() error {
 
 // Checkpoint implements runtime.Instance.
 func (i *instance) Checkpoint(_ context.Context, dir string) error {
-	return i.capture(func() error { return i.c.checkpoint(dir) })
+	return i.capture(dir, func() error { return i.c.checkpoint(dir) })
 }
 
-// capture has a memory image written. write is called with mu held.
-func (i *instance) capture(write func() error) error {
+// capture has a memory image written into dir. write is called with mu held.
+func (i *instance) capture(dir string, write func() error) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err := failpoint.Fail(failpoint.Checkpoint); err != nil {
@@ -273,6 +273,7 @@ func (i *instance) capture(write func() error) error {
 		}
 		return fmt.Errorf("checkpoint %s: %w", i.id, explainCapture(err))
 	}
+	i.keepFirstUse(dir)
 	return failpoint.Fail(failpoint.Checkpointed)
 }
 

@@ -47,6 +47,7 @@ type pool struct {
 	stop    context.CancelFunc
 	stopped chan struct{}
 	changed chan struct{} // has room for one: there may be something to do
+	images  imagePool
 
 	mu        sync.Mutex
 	shape     runtime.Spec // of the last launch
@@ -91,6 +92,7 @@ func newPool(ctx context.Context, d *Driver, warm Warm) *pool {
 func (p *pool) close() error {
 	p.stop()
 	<-p.stopped
+	p.images.close()
 	p.mu.Lock()
 	waiting := p.waiting
 	p.waiting = nil
@@ -180,6 +182,12 @@ func (p *pool) run(ctx context.Context) {
 			if err := p.fill(ctx); err != nil && ctx.Err() == nil {
 				p.log.Warn("no runtime waits for the next start", "err", err)
 				break // until the next launch
+			}
+		}
+		for p.images.lacks() && p.awaitCalm(ctx) {
+			if err := p.images.fill(); err != nil {
+				p.log.Warn("no image server waits for the next wake", "err", err)
+				break // as above
 			}
 		}
 	}

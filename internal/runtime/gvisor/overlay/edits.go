@@ -9,8 +9,9 @@ package main
 // waits for all of its memory as well.
 //
 // The edits have these places ask for the range that they need, and page faults for
-// the MiB around it, as long as pages are being loaded. Nothing changes for a guest
-// whose pages are all there.
+// the 64 KiB around it, as long as pages are being loaded. What is used meanwhile is
+// written down, and loaded first at the next restore (loading.go). Nothing changes for a
+// guest whose pages are all there.
 //
 // When the other end of the socket that a capture goes through dies while the files of
 // the image are being opened, gVisor closes a file that is not there, and the sentry
@@ -750,13 +751,87 @@ var byteType = reflect.TypeOf(byte(0))
 		},
 	},
 	{
+		file:   "pkg/sentry/pgalloc/save_restore.go",
+		sha256: "61d955f945895c20708d36fdcf981b5f2675f854901ed48eff37cc195466dc81",
+		changes: []change{
+			{ // AsyncPagesFileLoad
+				old: `	timeline     *timing.Timeline // immutable
+	doneCallback func(error)      // immutable
+
+	// ar is the pages file. ar is immutable.
+	ar stateio.AsyncReader
+`,
+				new: `	timeline     *timing.Timeline // immutable
+	doneCallback func(error)      // immutable
+
+	// first is what to load before the rest. These are protected by amflsMu.
+	begun, early bool
+	first        []uint32
+
+	// around is what to load then, the last one first. It is protected by mu.
+	around []uint64
+
+	// ar is the pages file. ar is immutable.
+	ar stateio.AsyncReader
+`,
+			},
+			{ // asyncMemoryFileLoad
+				old: `	df           stateio.DestinationFile
+	doneCallback func(error)
+`,
+				new: `	df           stateio.DestinationFile
+	main         bool // has the guest's memory
+	doneCallback func(error)
+`,
+			},
+			{ // LoadFrom
+				old: `		amfl.pf.amfls.PushBack(amfl)
+`,
+				new: `		amfl.pf.beginLocked(amfl)
+`,
+			},
+			{
+				old: `			amfl.lfDone = true
+`,
+				new: `			amfl.lfDone = true
+			amfl.pf.lfStatus.Notify(aplLFPending)
+`,
+			},
+			{ // awaitLoad
+				old: `		apfl.numWaiters++
+		apfl.totalWaiters++
+`,
+				new: `		apfl.numWaiters++
+		apfl.totalWaiters++
+		apfl.wantAround(amfl, fr)
+`,
+			},
+			{ // main
+				old: `		if apfl.canEnqueue() {
+			apfl.amflsMu.Lock()
+			// Unawaited`,
+				new: `		if apfl.canEnqueue() && apfl.loadFirst() {
+			apfl.amflsMu.Lock()
+			// Unawaited`,
+			},
+			{
+				old: `					amfl.f.incRefLocked(ulFR)
+					if !apfl.canEnqueue() {
+`,
+				new: `					amfl.f.incRefLocked(ulFR)
+					if !apfl.mayLoadRest() {
+`,
+			},
+		},
+	},
+	{
 		file:   "pkg/sentry/mm/address_space.go",
 		sha256: "b37c78a29eb5e890054d85123e054823ab28014287e7aaaeefc7569761b64269",
 		changes: []change{
 			{ // mapASLocked
 				old: `		setMapUnit(32 << 20)
 `,
-				new: `		setMapUnit(1 << 20)
+				new: `		mapAR = pseg.loadingWindow(mf, ar)
 `,
 			},
 		},
@@ -1089,6 +1164,26 @@ func (*Usage) TellDisk(o *DiskOpts, _ *struct{}) error {
 	return nil
 }
 `,
+	"pkg/sentry/control/drowse_loading.go": `package control
+
+import "gvisor.dev/gvisor/pkg/sentry/pgalloc"
+
+// Blocks are those of a guest's memory that are loaded first.
+type Blocks struct{ Blocks []byte }
+
+// LoadFirst tells, before a restore, what to load first.
+func (*Usage) LoadFirst(b *Blocks, _ *struct{}) error {
+	pgalloc.LoadFirst(b.Blocks)
+	return nil
+}
+
+// FirstUsed tells what was used first after the restore.
+func (*Usage) FirstUsed(_, b *Blocks) error {
+	b.Blocks = pgalloc.FirstUsed()
+	return nil
+}
+`,
+	"pkg/sentry/pgalloc/drowse_first.go": firstUse,
 	"pkg/sentry/limits/drowse_disk.go": `package limits
 
 import (
@@ -1213,8 +1308,26 @@ func (pseg pmaIterator) loadingMappingsLocked(ar hostarch.AddrRange) (safemem.Bl
 	}
 	perms := pma.maxPerms // as getInternalMappingsLocked does
 	perms.Execute = false
-	ims, err := mf.MapInternal(pseg.fileRangeOf(ar), perms)
+	fr := pseg.fileRangeOf(ar)
+	mf.Used(fr)
+	ims, err := mf.MapInternal(fr, perms)
 	return ims, true, err
+}
+
+// loadingWindow returns what to map for a use of ar while pseg's file is being loaded.
+//
+// Preconditions: as of mapASLocked.
+func (pseg pmaIterator) loadingWindow(mf *pgalloc.MemoryFile, ar hostarch.AddrRange) hostarch.AddrRange {
+	used := ar.Intersect(pseg.Range())
+	if used.Length() == 0 {
+		return ar
+	}
+	fr := pseg.fileRangeOf(used)
+	window := mf.Use(fr)
+	return hostarch.AddrRange{
+		Start: min(ar.Start, used.Start-hostarch.Addr(min(fr.Start-window.Start, uint64(used.Start-pseg.Start())))),
+		End:   max(ar.End, used.End+hostarch.Addr(min(window.End-fr.End, uint64(pseg.End()-used.End)))),
+	}
 }
 `,
 	"pkg/sentry/vfs/drowse_watches.go": `package vfs
