@@ -65,7 +65,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	mibVar(f, &o.DiskWriteMiB, "disk-write-rate", 0, "how much per second, in MiB or as a `size` such as 1g, each sandbox may write to that disk; 0 for no limit. With cgroup v1, writes that the guest does not wait for are not limited")
 	f.BoolVar(&o.Trial, "trial", true, "start a trial sandbox before the server reports ready; with false, a host that cannot run sandboxes shows at the first create")
 	f.BoolVar(&o.ShareOpt, "share-opt", false, "share the host's /opt with sandboxes, as far as every user of the host may read it")
-	mibVar(f, &o.EarlyWakeMiB, "early-wake", 0, "let a sandbox whose memory image has this `size` (in MiB, or such as 1g) or more run before all of it is read; each part is verified before the sandbox sees it; 0 for none")
+	mibVar(f, &o.EarlyWakeMiB, "early-wake", 64, "let a sandbox whose memory image has this `size` (in MiB, or such as 1g) or more run before all of it is read; each part is verified before the sandbox sees it; 0 for none")
 	mibVar(f, &o.DeltaPausesMiB, "delta-pauses", 128, "have a pause of a sandbox that uses this `size` of memory (in MiB, or such as 1g) or more write only the pages that have changed since the last wake; the image shares the others with the one before; 0 for none")
 	f.IntVar(&o.WarmRuntimes, "warm-runtimes", 1, "how many empty runtimes to keep ready, to make the next start or wake faster; 0 for none")
 	spanVar(f, &o.LightSleep, "light-sleep", 5*time.Minute, "how long the frozen runtime of a paused sandbox may stay in memory, so that a wake only thaws it; 0 for none")
