@@ -288,7 +288,7 @@ func TestMemoryLimit(t *testing.T) {
 	before := neighbour.ask(ctx)
 
 	small := sleeper
-	small.MemoryMiB = 256
+	small.MemoryMiB = 512
 	first := s.create(ctx, small)
 	s.exhaust(ctx, t, first, neighbour)
 	eventually(t, endWithin, "the end", func() error { return gone(ctx, s, first.ID, "OutOfMemory") })
@@ -297,13 +297,13 @@ func TestMemoryLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stone := x.Tombstone; stone == nil || stone.Reason != "OutOfMemory" || !strings.Contains(stone.Detail, "limit of 256 MiB") || stone.Remediation == "" {
+	if stone := x.Tombstone; stone == nil || stone.Reason != "OutOfMemory" || !strings.Contains(stone.Detail, "limit of 512 MiB") || stone.Remediation == "" {
 		t.Errorf("its tombstone is %+v", stone)
 	}
 	if ended := s.entries(ctx, first.ID, "terminated"); len(ended) != 1 || !strings.HasPrefix(ended[0].Detail, "OutOfMemory: its processes") {
 		t.Errorf("the event log has %+v", ended)
 	}
-	if out := s.why(ctx, first.ID); !strings.Contains(out, "OutOfMemory") || !strings.Contains(out, "limit of 256 MiB") {
+	if out := s.why(ctx, first.ID); !strings.Contains(out, "OutOfMemory") || !strings.Contains(out, "limit of 512 MiB") {
 		t.Errorf("drowse why: %s", out)
 	}
 
@@ -328,9 +328,15 @@ func (s *server) exhaust(ctx context.Context, t *testing.T, sb *client.Sandbox, 
 	t.Helper()
 	upload(ctx, t, sb)
 	begin := time.Now()
-	// Files in memory are no process's: they stay when those are ended.
+	// Files in memory are no process's: they stay when those are ended. Together these
+	// file systems hold 1.2 times the memory, which is well past the limit, and the last
+	// is half of it. One call fills it, whether its process is ended meanwhile or not: one
+	// that wrote bit by bit would be ended at the limit, leave just less than that, and
+	// the sandbox would rightly live on.
 	p, err := sb.As("root").Start(ctx, client.Command{Args: []string{"bash", "-c", `
-for dir in /tmp /dev/shm /run; do dd if=/dev/zero of=$dir/hog bs=1M count=4096; done; exec /home/user/guest alloc 4096`}})
+set -e
+for dir in /run /dev/shm /tmp; do fallocate --length $(($(stat --file-system --format=%a*%S $dir))) $dir/hog; done
+exec /home/user/guest alloc 4096`}})
 	if err != nil {
 		t.Fatal(err)
 	}
