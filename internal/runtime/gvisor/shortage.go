@@ -77,7 +77,7 @@ func (i *instance) WatchMemory(ctx context.Context, relieve func(ctx context.Con
 			timer.Reset(leastLook)
 			continue
 		}
-		timer.Reset(lookAgain(w.may() + memoryReserve - memorySlack - used))
+		timer.Reset(together(lookAgain(w.may()+memoryReserve-memorySlack-used), time.Now()))
 	}
 }
 
@@ -85,6 +85,16 @@ func (i *instance) WatchMemory(ctx context.Context, relieve func(ctx context.Con
 func lookAgain(left int64) time.Duration {
 	d := time.Duration(float64(left) / fastestGrowth * float64(time.Second))
 	return min(max(d, leastLook), mostLook)
+}
+
+// together returns how long to wait instead of d, never longer. Where d is the longest
+// wait, it ends at a moment that is the same for all guests, so that those that are idle
+// wake the server up together and not one by one.
+func together(d time.Duration, now time.Time) time.Duration {
+	if d < mostLook {
+		return d
+	}
+	return now.Truncate(mostLook).Add(mostLook).Sub(now)
 }
 
 // memoryWatch is the watch over one runtime.

@@ -75,3 +75,24 @@ func TestLookAgain(t *testing.T) {
 		}
 	}
 }
+
+func TestTogether(t *testing.T) {
+	begin := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ at, d, want time.Duration }{
+		{0, mostLook, mostLook},
+		{1, mostLook, mostLook - 1},
+		{mostLook - 1, mostLook, 1},
+		{mostLook, mostLook, mostLook},
+		{7*mostLook + mostLook/4, mostLook, mostLook * 3 / 4},
+		{mostLook - 1, mostLook - 1, mostLook - 1}, // it cannot wait as long
+		{1, leastLook, leastLook},
+	} {
+		if got := together(c.d, begin.Add(c.at)); got != c.want {
+			t.Errorf("%s past a moment for all, a look due in %s is in %s, want %s", c.at, c.d, got, c.want)
+		}
+	}
+	// Of a time with a monotonic clock, too.
+	if now := time.Now(); !now.Add(together(mostLook, now)).Truncate(mostLook).Equal(now.Truncate(mostLook).Add(mostLook)) {
+		t.Errorf("at %s it waits for %s", now, together(mostLook, now))
+	}
+}
