@@ -55,10 +55,18 @@ func processesOf(g group) ([]int, error) {
 // unlinkedBy returns the files without a name, of a sandbox's root, that a
 // process holds open; none if it has ended.
 func unlinkedBy(pid int) (files []unix.Stat_t) {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	fds, _ := os.ReadDir(dir)
+	dir, err := os.Open(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	fds, _ := dir.Readdirnames(-1)
 	for _, fd := range fds {
-		if st, ok := regularInRoot(filepath.Join(dir, fd.Name())); ok && st.Nlink == 0 {
+		var st unix.Stat_t
+		if unix.Fstatat(int(dir.Fd()), fd, &st, 0) != nil || st.Nlink > 0 {
+			continue // nearly all have a name, and cost no more than this
+		}
+		if st, ok := regularInRoot(filepath.Join(dir.Name(), fd)); ok && st.Nlink == 0 {
 			files = append(files, st)
 		}
 	}
