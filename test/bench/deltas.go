@@ -68,7 +68,7 @@ func (b *bench) measureDeltas(ctx context.Context, changes *server, dir string, 
 	var first []comparison // the first pause of all
 	var files, device []float64
 	for i := -warmup; i < n; i++ {
-		w, d, err := b.sleepOnce(ctx, delta, imagesIn(dir), needs)
+		w, d, err := b.sleepOnce(ctx, delta, imagesIn(dir), needs, false)
 		if err != nil {
 			return err
 		}
@@ -76,11 +76,11 @@ func (b *bench) measureDeltas(ctx context.Context, changes *server, dir string, 
 		if err != nil {
 			return err
 		}
-		_, p, err := b.sleepOnce(ctx, whole, imagesIn(b.stateDir()), needs)
+		_, p, err := b.sleepOnce(ctx, whole, imagesIn(b.stateDir()), needs, false)
 		if err != nil {
 			return err
 		}
-		_, r, err := b.sleepOnce(ctx, raw, b.raw.images(), needs)
+		_, r, err := b.sleepOnce(ctx, raw, b.raw.images(), needs, false)
 		if err != nil {
 			return err
 		}

@@ -56,7 +56,7 @@ func (b *bench) measureForks(ctx context.Context, children int, holds size, n in
 		if err != nil {
 			return err
 		}
-		_, r, err := b.sleepOnce(ctx, raw, b.raw.images(), needs)
+		_, r, err := b.sleepOnce(ctx, raw, b.raw.images(), needs, false)
 		if err != nil {
 			return err
 		}

@@ -336,6 +336,21 @@ func warmMemory(size int64) error {
 // the kernel keeps it there is not certain: the pages are counted against the
 // memory limit of whoever wrote them.
 func warmFiles(dir string) error {
+	return eachFile(dir, func(f *os.File) error {
+		_, err := io.CopyBuffer(writerOnly{io.Discard}, f, make([]byte, 1<<20))
+		return err
+	})
+}
+
+// coolFiles has the page cache give up every file below dir, which is on the disk.
+func coolFiles(dir string) error {
+	return eachFile(dir, func(f *os.File) error {
+		return errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
+	})
+}
+
+// eachFile calls do with every file below dir.
+func eachFile(dir string, do func(*os.File) error) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // an old image, which is being removed
@@ -351,8 +366,7 @@ func warmFiles(dir string) error {
 			return err
 		}
 		defer f.Close()
-		_, err = io.CopyBuffer(writerOnly{io.Discard}, f, make([]byte, 1<<20))
-		return err
+		return do(f)
 	})
 }
 

@@ -41,6 +41,8 @@ type size struct {
 	file   int // held open for writing
 	// touched is what part of the memory it reads before it answers, in percent.
 	touched int
+	// cold has its image read from the disk.
+	cold bool
 	// dirtied is what part of it it changes before it answers, in percent.
 	dirtied int
 }
@@ -326,11 +328,11 @@ func (b *bench) measureSleep(ctx context.Context, holds size, n int) (res sleepR
 	defer func() { err = errors.Join(err, theirs.close(ctx)) }()
 	needs := smallOperation + int64(2*(holds.memory+holds.file))<<20
 	for i := -warmup; i < n; i++ {
-		w, t, err := b.sleepOnce(ctx, ours, imagesIn(b.stateDir()), needs)
+		w, t, err := b.sleepOnce(ctx, ours, imagesIn(b.stateDir()), needs, holds.cold)
 		if err != nil {
 			return res, err
 		}
-		_, u, err := b.sleepOnce(ctx, theirs, b.raw.images(), needs)
+		_, u, err := b.sleepOnce(ctx, theirs, b.raw.images(), needs, holds.cold)
 		if err != nil {
 			return res, err
 		}
@@ -348,7 +350,7 @@ type cycle struct{ pause, wake sample }
 
 // sleepOnce pauses and wakes one guest, whose image is in the directory images
 // meanwhile. The disk is idle when it begins.
-func (b *bench) sleepOnce(ctx context.Context, p sleeper, images string, needs int64) (w written, c cycle, err error) {
+func (b *bench) sleepOnce(ctx context.Context, p sleeper, images string, needs int64, cold bool) (w written, c cycle, err error) {
 	w, err = b.watchDisk(p, func() error {
 		c.pause, err = b.timed(ctx, needs, func() (time.Duration, error) { return p.pause(ctx) })
 		return err
@@ -356,7 +358,11 @@ func (b *bench) sleepOnce(ctx context.Context, p sleeper, images string, needs i
 	if err != nil {
 		return w, c, err
 	}
-	if err := warmFiles(images); err != nil {
+	cache := warmFiles
+	if cold {
+		cache = coolFiles
+	}
+	if err := cache(images); err != nil {
 		return w, c, err
 	}
 	c.wake, err = b.timed(ctx, needs, func() (time.Duration, error) { return p.wake(ctx) })
