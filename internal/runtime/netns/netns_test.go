@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/egress"
@@ -63,6 +64,7 @@ func TestNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	fillsOnChange(t, o, int(pin.Fd()), out)
 	if err := o.Set(open{}); err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +88,33 @@ func TestNamespace(t *testing.T) {
 	if _, err := os.Lstat(n.Path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the pin is left: %v", err)
 	}
+}
+
+// fillsOnChange holds that an outlet that is set to out leaves the kernel's set alone while
+// nothing else is open.
+func fillsOnChange(t *testing.T, o *Outlet, ns int, out open) {
+	t.Helper()
+	set := func(n open, want int) {
+		t.Helper()
+		if err := o.Set(n); err != nil {
+			t.Fatal(err)
+		}
+		c, err := nftables.New(nftables.WithNetNSFd(ns))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if in, err := c.GetSetElements(theSet()); err != nil || len(in) != want {
+			t.Errorf("the set has %d ends of ranges (%v), want %d", len(in), err, want)
+		}
+	}
+	set(out, 4)
+	if err := fill(ns, nil); err != nil { // so that it shows whether it is filled
+		t.Fatal(err)
+	}
+	set(out, 0)
+	more := open{ranges: append([]egress.Range{{First: 0x03000000, Last: 0x03ffffff}}, out.ranges...), served: out.served}
+	set(more, 6)
+	set(out, 4)
 }
 
 // dialed holds that what listens at the guest's address is reached, and what is

@@ -216,6 +216,8 @@ type Outlet struct {
 	conns net.Listener   // nil while nothing may leave
 	names net.PacketConn // as conns
 	syns  *syns          // as conns, and in namespaces of older servers
+	// filled is what is in the set; nil if that is not known.
+	filled *[]egress.Range
 }
 
 // NewOutlet returns the outlet of a namespace. Nothing leaves yet.
@@ -238,7 +240,7 @@ func (o *Outlet) Set(n runtime.Network) error {
 		open = n.Open()
 	}
 	if len(open) == 0 {
-		return errors.Join(fill(int(ns.Fd()), nil), o.closeLocked())
+		return errors.Join(o.fillLocked(int(ns.Fd()), nil), o.closeLocked())
 	}
 	if o.conns == nil {
 		if err := o.listenLocked(int(ns.Fd())); err != nil {
@@ -250,7 +252,21 @@ func (o *Outlet) Set(n runtime.Network) error {
 			go n.Serve(o.conns, o.names, o.syns)
 		}
 	}
-	return fill(int(ns.Fd()), append([]egress.Range{heldMark}, open...))
+	return o.fillLocked(int(ns.Fd()), append([]egress.Range{heldMark}, open...))
+}
+
+// fillLocked replaces what is in the set, unless it is that already: the kernel takes
+// milliseconds for a change, and a wake would wait for it.
+func (o *Outlet) fillLocked(ns int, open []egress.Range) error {
+	if o.filled != nil && slices.Equal(*o.filled, open) {
+		return nil
+	}
+	o.filled = nil
+	if err := fill(ns, open); err != nil {
+		return err
+	}
+	o.filled = &open
+	return nil
 }
 
 func (o *Outlet) listenLocked(ns int) (err error) {
@@ -300,6 +316,7 @@ func (o *Outlet) Close() error {
 func (o *Outlet) Reset() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.filled = nil
 	return o.closeLocked()
 }
 
