@@ -99,6 +99,7 @@ type Agent struct {
 	path      string
 	settings  *settings
 	host      host
+	names     names
 	reaper    *reaper
 	processes *processes
 	observer  *observer

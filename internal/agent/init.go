@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,11 +48,17 @@ func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
 		writeError(w, faultf(internal, "set the host name: %w", err))
 		return
 	}
+	named := a.names.has(req.SandboxID)
+	if !named {
+		if err := a.names.write(a.options, req.SandboxID); err != nil {
+			writeError(w, faultf(internal, "write the sandbox's name: %w", err))
+			return
+		}
+	}
 	if err := writeFacts(a.options.GenerationFile, req); err != nil {
 		writeError(w, faultf(internal, "write what differs in this generation: %w", err))
 		return
 	}
-	nameInHosts(filepath.Join(a.options.Root, "/etc/hosts"), req.SandboxID)
 	if req.Authority != "" {
 		if err := trust(a.options.Root, req.Authority); err != nil {
 			writeError(w, faultf(internal, "have the sandbox trust its authority: %w", err))
@@ -67,6 +75,10 @@ func (a *Agent) handleInit(w http.ResponseWriter, r *http.Request) {
 		a.manager.Apply(req.Services)
 	}
 	w.WriteHeader(http.StatusNoContent)
+	if named { // a wake need not wait for what is there, unless somebody inside has changed it
+		_ = http.NewResponseController(w).Flush()
+		_ = a.names.write(a.options, req.SandboxID)
+	}
 }
 
 func readInit(w http.ResponseWriter, r *http.Request) (*agentapi.InitRequest, error) {
@@ -89,18 +101,71 @@ func setClock(now time.Time) {
 	_ = unix.ClockSettime(unix.CLOCK_REALTIME, &ts)
 }
 
-// writeFacts writes the files that say which sandbox this is, and beside them which
-// generation.
-func writeFacts(file string, req *agentapi.InitRequest) error {
-	beside := func(name string) string { return filepath.Join(filepath.Dir(file), filepath.Base(name)) }
-	if id := req.SandboxID; id != "" {
-		err := errors.Join(writeFact(beside(agentapi.HostnameFile), id), writeFact(beside(agentapi.MachineIDFile), machineID(id)))
-		if err != nil {
-			return err
+// names are the files with the sandbox's name in them, which are the same in each
+// generation. A file that is still as it was written is not written again. It is safe for
+// concurrent use.
+type names struct {
+	mu      sync.Mutex
+	name    string                 // the last that all of them had
+	written map[string]os.FileInfo // as they were then
+}
+
+// has reports whether the files were written with a name.
+func (n *names) has(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return name != "" && n.name == name
+}
+
+// write writes the files, except those that have the name.
+func (n *names) write(o Options, id string) error {
+	if id == "" {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.name != id {
+		n.name, n.written = "", map[string]os.FileInfo{}
+	}
+	hostname, machine := beside(o.GenerationFile, agentapi.HostnameFile), beside(o.GenerationFile, agentapi.MachineIDFile)
+	hosts := filepath.Join(o.Root, "/etc/hosts")
+	err := errors.Join(
+		n.renew(hostname, func() error { return writeFact(hostname, id) }),
+		n.renew(machine, func() error { return writeFact(machine, machineID(id)) }),
+	)
+	if err != nil {
+		return err
+	}
+	_ = n.renew(hosts, func() error { return nameInHosts(hosts, id) })
+	n.name = id
+	return nil
+}
+
+// renew has do write a file that is not as it was written. It is called with mu held.
+func (n *names) renew(file string, do func() error) error {
+	if was := n.written[file]; was != nil {
+		now, err := os.Stat(file)
+		if err == nil && os.SameFile(now, was) && now.Size() == was.Size() && now.ModTime().Equal(was.ModTime()) && now.Mode() == was.Mode() {
+			return nil
 		}
 	}
+	delete(n.written, file)
+	if err := do(); err != nil {
+		return err
+	}
+	if info, err := os.Stat(file); err == nil {
+		n.written[file] = info
+	}
+	return nil
+}
+
+// beside returns where a file is that lies beside another.
+func beside(file, name string) string { return filepath.Join(filepath.Dir(file), filepath.Base(name)) }
+
+// writeFacts writes the files that say which generation this is.
+func writeFacts(file string, req *agentapi.InitRequest) error {
 	if req.Instance != "" {
-		if err := writeFact(beside(agentapi.InstanceFile), req.Instance); err != nil {
+		if err := writeFact(beside(file, agentapi.InstanceFile), req.Instance); err != nil {
 			return err
 		}
 	}
@@ -118,15 +183,15 @@ const maxHosts = 1 << 20
 
 // nameInHosts has a sandbox find its own name. Where the file cannot be changed, as
 // on a full disk, the sandbox runs without.
-func nameInHosts(file, id string) {
+func nameInHosts(file, id string) error {
 	in, _, err := openRegular(file)
-	if err != nil || id == "" {
-		return
+	if err != nil {
+		return err
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxHosts+1))
 	in.Close()
 	if err != nil || len(text) > maxHosts {
-		return
+		return err
 	}
 	var lines []byte
 	for line := range bytes.Lines(text) {
@@ -135,7 +200,7 @@ func nameInHosts(file, id string) {
 		}
 	}
 	// What listens at its own name is to be found at 127.0.0.1.
-	_ = replaceFile(file, joined(lines, []byte("127.0.0.1\t"+id+ownName+"\n")))
+	return replaceFile(file, joined(lines, []byte("127.0.0.1\t"+id+ownName+"\n")))
 }
 
 // machineID returns 32 hex digits that no other sandbox has.
@@ -146,10 +211,12 @@ func machineID(sandbox string) string {
 
 // writeFact replaces the file, so that readers see one text or the other.
 func writeFact(file, text string) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
+	write := func() error { return os.WriteFile(file+".next", []byte(text+"\n"), 0o644) }
+	err := write()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), write())
 	}
-	if err := os.WriteFile(file+".next", []byte(text+"\n"), 0o644); err != nil {
+	if err != nil {
 		return err
 	}
 	return os.Rename(file+".next", file)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -176,6 +177,74 @@ func TestGeneration(t *testing.T) {
 	if info, err := os.Stat(s.generated); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
+}
+
+// A file with the sandbox's name is written again only where it is not as it was left.
+func TestNames(t *testing.T) {
+	s := newServer(t)
+	if err := os.MkdirAll(s.agent.options.Root+"/etc", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	beside := func(name string) string { return filepath.Join(filepath.Dir(s.generated), filepath.Base(name)) }
+	hosts := writeFile(t, s.agent.options.Root+"/etc/hosts", "127.0.0.1\tlocalhost\n")
+	of := func(id string) map[string]string {
+		return map[string]string{
+			beside(agentapi.HostnameFile): id + "\n", beside(agentapi.MachineIDFile): machineID(id) + "\n",
+			hosts: "127.0.0.1\tlocalhost\n127.0.0.1\t" + id + " # this sandbox\n",
+		}
+	}
+	infos := func() map[string]os.FileInfo {
+		all := map[string]os.FileInfo{}
+		for file := range of("") {
+			info, err := os.Stat(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[file] = info
+		}
+		return all
+	}
+	check := func(id string) {
+		t.Helper()
+		body := strings.NewReader(`{"sandboxID":"` + id + `"}`)
+		r := httptest.NewRequest("POST", "/init", body) // not by a connection, where the answer may come before the files
+		r.Header.Set(agentapi.HeaderInit, testSecret)
+		w := httptest.NewRecorder()
+		s.agent.ServeHTTP(w, r)
+		if w.Code != http.StatusNoContent {
+			t.Fatalf("/init = %d %s", w.Code, w.Body)
+		}
+		for file, want := range of(id) {
+			if got := readFile(t, file); got != want {
+				t.Errorf("%s is %q, want %q", file, got, want)
+			}
+		}
+	}
+	check("one")
+	before := infos()
+	check("one")
+	for file, now := range infos() {
+		if !os.SameFile(before[file], now) {
+			t.Errorf("%s was written again", file)
+		}
+	}
+	for file, text := range of("two") { // of the same size
+		writeFile(t, file, text)
+		if err := os.Chtimes(file, time.Time{}, time.Now().Add(time.Second)); err != nil { // the clock of files is coarse
+			t.Fatal(err)
+		}
+	}
+	check("one")
+	for file := range of("") {
+		if file == hosts {
+			continue // without it a sandbox has no names
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("one")
+	check("fork")
 }
 
 func TestInstance(t *testing.T) {
