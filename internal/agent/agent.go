@@ -289,12 +289,14 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return err
 }
 
-// listen takes both address families where the kernel has both.
+// listen takes both address families where the kernel has both. Connections are not probed:
+// whoever connects is on this machine, and probes its end. That would be four system calls
+// for each, one of which a wake waits for.
 func listen(port int) (net.Listener, error) {
-	address := ":" + strconv.Itoa(port)
-	listener, err := net.Listen("tcp", address)
+	address, unprobed := ":"+strconv.Itoa(port), net.ListenConfig{KeepAlive: -1}
+	listener, err := unprobed.Listen(context.Background(), "tcp", address)
 	if errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL) {
-		return net.Listen("tcp4", address)
+		return unprobed.Listen(context.Background(), "tcp4", address)
 	}
 	return listener, err
 }

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	processpb "github.com/drowse-dev/drowse/client/agentpb/process"
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
@@ -420,5 +423,33 @@ func TestPanic(t *testing.T) {
 	}
 	if res, _ := s.do("GET", "/health", nil, nil); res.StatusCode != 204 {
 		t.Errorf("afterwards: %d", res.StatusCode)
+	}
+}
+
+// TestUnprobed: a wake waits for each system call with which a connection is set up.
+func TestUnprobed(t *testing.T) {
+	l, err := listen(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	probed := -1
+	cerr := raw.Control(func(fd uintptr) { probed, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE) })
+	if err := errors.Join(cerr, err); err != nil || probed != 0 {
+		t.Errorf("SO_KEEPALIVE is %d (%v), want 0", probed, err)
 	}
 }
