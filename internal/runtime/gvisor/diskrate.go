@@ -189,10 +189,11 @@ func (i *instance) LiftDiskRates() {
 	i.liftDisks()
 }
 
-// liftDisks lets a runtime read and write as fast as it can until boundDisks.
+// liftDisks lets a runtime read and write as fast as it can until boundDisks. Where the
+// server has no rates it may go on doing so, and the thaw has less to do.
 func (i *instance) liftDisks() {
-	i.lifted = true
-	_ = i.group.liftDisks() // a capture without it is only slower
+	err := i.group.liftDisks() // a capture without it is only slower
+	i.lifted = err != nil || i.d.rates.DiskRates != (DiskRates{})
 }
 
 // boundDisks ends what liftDisks began. A runtime that misses its rates goes on:
