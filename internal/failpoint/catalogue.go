@@ -182,7 +182,7 @@ func Catalogue() []Step {
 		{Point: Drained, Where: "no connection is left, before the freeze"},
 		{Point: Captured, Where: "the checkpoint is complete, before it is committed"},
 		{Point: Rested, Where: "the pause is committed, before its runtime stays frozen or is released", CrashOnly: true},
-		{Point: GoesOn, Where: "a runtime that has stayed frozen goes on, before its agent is told"},
+		{Point: GoesOn, Where: "a runtime that has stayed frozen goes on, and its agent may not have been told yet"},
 		{Point: Remove, Where: "before a runtime is released, or the rest of a failed one"},
 		{Point: KillAll, Where: "the end is committed, before anything is removed"},
 		{Point: Gone, Where: "nothing is left, before that is committed", CrashOnly: true},

@@ -147,6 +147,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	if planted.In(planted.FleetingEnd) && b.sb.Record.State == lifecycle.Running {
 		durable.Record.EndAt = b.sb.Record.EndAt
 	}
+	b.bed.Approach(durable.Record)
 	if err := b.commit(&durable, res.Entries, snap); err != nil {
 		_ = b.s.slots.Move(next, b.sb) // giving back never fails
 		return lifecycle.Result{Record: b.sb.Record}, err

@@ -57,13 +57,13 @@ func makeRoom(b *box, next store.Sandbox) {
 // does not. Then the sandbox starts from its checkpoint.
 func goOn(ctx context.Context, b *box, s launch.Start) runtime.Instance {
 	b.mu.Lock()
-	inst := b.bed.Take(s.Checkpoint)
+	inst, near := b.bed.Take(s.Checkpoint)
 	b.setGate()
 	b.mu.Unlock()
 	if inst == nil {
 		return nil
 	}
-	if err := b.s.launcher.Thaw(ctx, s, inst); err != nil {
+	if err := b.s.launcher.Thaw(ctx, s, near); err != nil {
 		b.s.log.Warn("runtime that has stayed does not go on", "sandbox", b.id, "runtime", inst.ID(), "err", err)
 		b.discard(inst.ID())
 		return nil

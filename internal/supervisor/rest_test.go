@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
 	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
@@ -299,6 +300,64 @@ func TestThawFails(t *testing.T) {
 		t.Error(err)
 	}
 	w.powerOff()
+}
+
+// TestWakeThatIsNotBegun: the agent of a sandbox that sleeps lightly is connected to while
+// the begin of its wake is committed. If that fails, or the server dies of it, the runtime
+// is still frozen, and its agent was told nothing.
+func TestWakeThatIsNotBegun(t *testing.T) {
+	for name, crashes := range map[string]bool{"the commit fails": false, "the server crashes": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.light = true
+			var fails, thawed atomic.Bool
+			w.hooks = func(srv *server) memstore.Hooks {
+				return memstore.Hooks{Before: func(c memstore.Commit) error {
+					if c.After.Record.Phase() != lifecycle.Resuming || !fails.CompareAndSwap(true, false) {
+						return nil
+					}
+					if crashes {
+						srv.crash()
+					}
+					return errors.New("no")
+				}}
+			}
+			w.meddle = func(_ context.Context, _ *server, at point, _ string) error {
+				if at == atThaw {
+					thawed.Store(true)
+				}
+				return nil
+			}
+			srv := w.mustOpen(t)
+			id := create(t, srv.s, CreateRequest{Settings: sleepy})
+			checkServes(t, srv, id, 1, 1)
+			if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			fails.Store(true)
+			if _, err := srv.s.Acquire(t.Context(), id, Access{Port: counterPort}); err == nil || fails.Load() {
+				t.Fatalf("the wake was begun: %v", err)
+			}
+			if thawed.Load() {
+				t.Error("the runtime was thawed")
+			}
+			launch := int64(1)
+			if crashes {
+				srv, launch = w.mustOpen(t), 2
+			}
+			if rec := record(t, srv.s, id); rec.Situation() != lifecycle.Situation(lifecycle.Paused) || rec.Generation != 1 {
+				t.Errorf("it is %s, in generation %d", rec.Situation(), rec.Generation)
+			}
+			checkServes(t, srv, id, 2, 2)
+			if rec := record(t, srv.s, id); rec.Launch != launch || rec.Thawed == crashes {
+				t.Errorf("launch %d serves, and went on: %v", rec.Launch, rec.Thawed)
+			}
+			if err := srv.s.Stop(context.Background()); err != nil {
+				t.Error(err)
+			}
+			w.powerOff()
+		})
+	}
 }
 
 // TestLightSleepMakesRoom: what sleeps lightly is no reason to refuse its key memory.

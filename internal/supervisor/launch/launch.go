@@ -31,6 +31,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/template"
@@ -138,9 +139,12 @@ func (l *Launcher) Launch(ctx context.Context, s Start) (inst runtime.Instance, 
 const thawPatience = 5 * time.Second
 
 // Thaw has a runtime go on that has stayed frozen since it was captured as the checkpoint,
-// and brings its agent up to date. After an error it may run.
-func (l *Launcher) Thaw(ctx context.Context, s Start, inst runtime.Instance) error {
-	sb := s.Sandbox()
+// and brings its agent up to date. What the agent is told is sent before: it lies ready in
+// the runtime's network, which is not frozen. After an error the runtime may run, and its
+// agent may have been told: it is of no use any more.
+func (l *Launcher) Thaw(ctx context.Context, s Start, near *lightsleep.Approach) error {
+	defer near.Close()
+	inst, sb := near.Instance, s.Sandbox()
 	ctx, cancel := context.WithTimeout(ctx, thawPatience+sb.Config.Hooks.PostResume.Budget)
 	defer cancel()
 	t, err := l.o.Templates.Resolve(sb.Config.Template)
@@ -150,6 +154,14 @@ func (l *Launcher) Thaw(ctx context.Context, s Start, inst runtime.Instance) err
 	var opened sync.WaitGroup
 	opened.Go(func() { l.OpenNetwork(inst, sb.ID, s.Gate) }) // its rules may have changed; the gate judges each connection in any case
 	defer opened.Wait()
+	told := make(chan error, 1)
+	go func() {
+		if planted.In(planted.UntoldThaw) {
+			told <- nil
+			return
+		}
+		told <- l.greet(ctx, s, near, sb, t, checkpoint.Image{})
+	}()
 	thawed := trace.Start(ctx, "thaw the runtime")
 	err = inst.Thaw(ctx)
 	thawed()
@@ -157,12 +169,11 @@ func (l *Launcher) Thaw(ctx context.Context, s Start, inst runtime.Instance) err
 		err = failpoint.Fail(failpoint.GoesOn)
 	}
 	if err != nil {
+		cancel()
+		<-told
 		return err
 	}
-	if planted.In(planted.UntoldThaw) {
-		return nil
-	}
-	return l.greet(ctx, s, inst, sb, t, checkpoint.Image{})
+	return <-told
 }
 
 // verify verifies what the runtime goes on from, if it does.

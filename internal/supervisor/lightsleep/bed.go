@@ -24,7 +24,8 @@ type stay struct {
 	launch     int64
 	checkpoint string // what it was captured as
 	sleeper    Sleeper
-	awaited    bool // it is about to go on, and not in the room
+	awaited    bool      // it is about to go on, and not in the room
+	near       *Approach // nil for none
 	over       chan struct{}
 }
 
@@ -88,10 +89,18 @@ func (b *Bed) end(s *stay, why Why) {
 	b.lock.Lock()
 	if b.stays == s {
 		b.stays = nil
-		close(s.over)
+		s.leave()
 	}
 	b.lock.Unlock()
 	b.release(s.launch, why)
+}
+
+// leave is called once a stay is over.
+func (s *stay) leave() {
+	close(s.over)
+	if s.near != nil {
+		s.near.Close()
+	}
 }
 
 // take returns what stays and is nobody else's to end; nil for nothing.
@@ -101,7 +110,7 @@ func (b *Bed) take() *stay {
 		return nil
 	}
 	b.stays = nil
-	close(s.over)
+	s.leave()
 	if !s.awaited && !b.room.Take(&s.sleeper) {
 		return nil // it is being released
 	}
@@ -114,21 +123,34 @@ func (b *Bed) giveUp(why Why) {
 	}
 }
 
+// Approach connects to the agent of what stays, while it is committed that it is to go on.
+// If it is not, the connection stays for the next time.
+func (b *Bed) Approach(next lifecycle.Record) {
+	if s := b.stays; s != nil && s.near == nil && next.Phase() == lifecycle.Resuming {
+		s.near = approach(s.inst)
+	}
+}
+
 // Take takes out the runtime that was captured as a checkpoint, to go on from there; nil
-// if there is none. Another one is released.
-func (b *Bed) Take(from *lifecycle.Checkpoint) runtime.Instance {
+// if there is none. Another one is released. The caller closes near.
+func (b *Bed) Take(from *lifecycle.Checkpoint) (inst runtime.Instance, near *Approach) {
 	s := b.stays
 	if s == nil {
-		return nil
+		return nil, nil
 	}
 	if from == nil || from.Mode != lifecycle.Memory || from.ID != s.checkpoint {
 		b.giveUp(ByChange)
-		return nil
+		return nil, nil
 	}
+	if near = s.near; near == nil {
+		near = approach(s.inst)
+	}
+	s.near = nil
 	if b.take() == nil {
-		return nil
+		near.Close()
+		return nil, nil
 	}
-	return s.inst
+	return s.inst, near
 }
 
 // Follow ends the stay of a runtime that is no longer what its sandbox sleeps as. Of one
