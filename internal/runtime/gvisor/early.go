@@ -183,7 +183,7 @@ func (l local) serveImage(bundle, image string, what serving) (_ *os.File, err e
 	}
 	g := groupOf(bundle, l.c.ID)
 	g.makeRoom(l.about(), what.AllFirst) // until it is loaded: see followLoading
-	if err = g.join(server.process.Pid); err == nil {
+	if err = g.join(server.pid()); err == nil {
 		err = server.serve(what, files)
 	}
 	if err != nil {

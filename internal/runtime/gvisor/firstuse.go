@@ -5,12 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/urpc"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/runtime"
-	"github.com/drowse-dev/drowse/internal/runtime/gvisor/imageserver"
 )
 
 // While a guest runs and its memory is being read, gVisor writes down what it uses, in
@@ -25,6 +24,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // maxFirstUse bounds it, in bytes.
 const maxFirstUse = 64 << 10
+
+// firstUseWithin is how long a sentry may take to tell it, and so how much it may tell.
+const firstUseWithin = time.Second
 
 // blocks is control.Blocks of the edited gVisor.
 type blocks struct{ Blocks []byte }
@@ -42,6 +44,7 @@ func (i *instance) keepFirstUse(dir string) {
 			return err
 		}
 		defer conn.Close()
+		defer time.AfterFunc(firstUseWithin, func() { conn.Close() }).Stop()
 		var used blocks
 		if err := conn.Call("Usage.FirstUsed", &blocks{}, &used); err != nil || len(used.Blocks) == 0 {
 			return err
@@ -56,30 +59,19 @@ func (i *instance) keepFirstUse(dir string) {
 // tellFirstUse tells a sentry, before it restores an image, that the guest will run early,
 // and what to load first.
 func tellFirstUse(conn *urpc.Client, image string, files []runtime.ImageFile) error {
-	list, err := firstUseOf(image, files)
-	if err != nil {
-		return err
-	}
-	return conn.Call("Usage.LoadFirst", &blocks{list}, nil)
+	return conn.Call("Usage.LoadFirst", &blocks{firstUseOf(image, files)}, nil)
 }
 
-// firstUseOf returns the list of an image, checked; nil if it has none.
-func firstUseOf(image string, files []runtime.ImageFile) ([]byte, error) {
+// firstUseOf returns the list of an image; nil if it has none, or another than was
+// written: no wake should fail of it.
+func firstUseOf(image string, files []runtime.ImageFile) []byte {
 	i := slices.IndexFunc(files, func(f runtime.ImageFile) bool { return f.Name == firstUseFile })
-	if i < 0 {
-		return nil, nil
-	}
-	want := files[i]
-	if want.Size == 0 || want.Size > maxFirstUse || len(want.CRC32C) != 1 {
-		return nil, nil // no drowse wrote it
+	if i < 0 || files[i].Size > maxFirstUse {
+		return nil
 	}
 	list, err := os.ReadFile(filepath.Join(image, firstUseFile))
-	if err == nil && int64(len(list)) == want.Size && crc32.Checksum(list, castagnoli) == want.CRC32C[0] {
-		return list, nil
+	if err != nil || int64(len(list)) != files[i].Size || !slices.Equal(files[i].CRC32C, []uint32{crc32.Checksum(list, castagnoli)}) {
+		return nil
 	}
-	d := &imageserver.Damage{File: firstUseFile}
-	if err != nil {
-		d.Cause = err.Error()
-	}
-	return nil, errdef.New(errdef.Unavailable, codeDamaged, "its memory image is damaged: %w", d)
+	return list
 }

@@ -45,9 +45,11 @@ const (
 
 // imageProcess is an image server that has no image yet.
 type imageProcess struct {
-	process *os.Process
+	cmd     *exec.Cmd // not waited for until it has an image: no other process gets its id
 	control *net.UnixConn
 }
+
+func (p *imageProcess) pid() int { return p.cmd.Process.Pid }
 
 // serving is what an image server is told, with its open files.
 type serving struct {
@@ -83,13 +85,11 @@ func startImageServer() (_ *imageProcess, err error) {
 		conn.Close()
 		return nil, err
 	}
-	go func() { _ = cmd.Wait() }() // its report says more
-	return &imageProcess{cmd.Process, conn.(*net.UnixConn)}, nil
+	return &imageProcess{cmd, conn.(*net.UnixConn)}, nil
 }
 
-// serve hands an image over.
+// serve hands an image over. After an error the process is to be ended.
 func (p *imageProcess) serve(what serving, files []*os.File) error {
-	defer p.control.Close()
 	data, err := json.Marshal(what)
 	if err != nil {
 		return err
@@ -105,14 +105,23 @@ func (p *imageProcess) serve(what serving, files []*os.File) error {
 	if _, _, err := p.control.WriteMsgUnix(data[:1], unix.UnixRights(fds...), nil); err != nil {
 		return err
 	}
-	_, err = p.control.Write(data[1:])
-	return err
+	if _, err := p.control.Write(data[1:]); err != nil {
+		return err
+	}
+	p.letGo()
+	return nil
+}
+
+// letGo leaves the process to itself. Its report says what became of it.
+func (p *imageProcess) letGo() {
+	p.control.Close()
+	go func() { _ = p.cmd.Wait() }()
 }
 
 // end ends one that has no image, or was not to get it.
 func (p *imageProcess) end() {
-	p.control.Close()
-	_ = p.process.Kill()
+	_ = p.cmd.Process.Kill()
+	p.letGo()
 }
 
 // awaitImage waits for an image. Without one, because the server has ended, it is io.EOF.
@@ -191,7 +200,7 @@ func (p *imagePool) take(most int) (*imageProcess, error) {
 	for len(p.waiting) > 0 {
 		s := p.waiting[0]
 		p.waiting = p.waiting[1:]
-		if !exited(s.process.Pid) {
+		if !exited(s.pid()) {
 			p.mu.Unlock()
 			return s, nil
 		}

@@ -41,10 +41,9 @@ func Confine() error {
 func needed(self int) seccomp.SyscallRules {
 	rules := seccomp.MakeSyscallRules(map[uintptr]seccomp.SyscallRule{
 		// A thread, and no process.
-		unix.SYS_CLONE:       seccomp.PerArg{seccomp.MaskedEqual(unix.CLONE_THREAD, unix.CLONE_THREAD)},
-		unix.SYS_TGKILL:      seccomp.PerArg{seccomp.EqualTo(uintptr(self))},
-		unix.SYS_SETPRIORITY: seccomp.PerArg{seccomp.EqualTo(unix.PRIO_PROCESS), seccomp.EqualTo(0)}, // its own
-		unix.SYS_PRCTL:       seccomp.PerArg{seccomp.EqualTo(unix.PR_SET_VMA)},                       // Go names its memory
+		unix.SYS_CLONE:  seccomp.PerArg{seccomp.MaskedEqual(unix.CLONE_THREAD, unix.CLONE_THREAD)},
+		unix.SYS_TGKILL: seccomp.PerArg{seccomp.EqualTo(uintptr(self))},
+		unix.SYS_PRCTL:  seccomp.PerArg{seccomp.EqualTo(unix.PR_SET_VMA)}, // Go names its memory
 	})
 	for _, call := range []uintptr{
 		// Threads, memory, time and signals.

@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	goruntime "runtime"
 	"slices"
 	"sync"
 
@@ -64,8 +63,8 @@ const (
 	maxRead = 1 << 20
 	// maxRanges is into how many pieces one read may go: single pages.
 	maxRanges = maxRead / 4096
-	// urgent is how much is asked for at once where a task waits for it, at most, unless it
-	// goes through memory in sequence.
+	// urgent is how much is asked for at once where a task waits for it, mostly: larger reads
+	// have a worker of their own while the guest runs, so that those need not wait for them.
 	urgent = 256 << 10
 	// parallel is how many reads may be under way: more than are worked on, so that there
 	// is always a next one. While the guest runs, the sentry asks for few that no task
@@ -294,18 +293,9 @@ func newReader(open opener, early bool, stop func(*Damage)) *reader {
 	}
 	if early {
 		r.bulk = make(chan read, parallel)
-		r.workers.Go(func() {
-			stepBack()
-			r.work(r.bulk)
-		})
+		r.workers.Go(func() { r.work(r.bulk) })
 	}
 	return r
-}
-
-// stepBack has this goroutine run only while the processors have nothing better to do.
-func stepBack() {
-	goruntime.LockOSThread() // and it ends with the goroutine
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
 }
 
 // Close implements stateio.AsyncReader.
@@ -508,7 +498,7 @@ func (p *pages) few(f *File, at, off, n int64) []byte {
 	for i := int64(0); i < n; i += pagemap.PageSize {
 		if len(digests) < pagemap.SumSize {
 			var err error
-			if digests, err = p.digests.at(p.sums, (off+i)/pagemap.PageSize*pagemap.SumSize); err != nil {
+			if digests, err = p.digests.at(p.sums, (off+i)/pagemap.PageSize*pagemap.SumSize); err != nil || len(digests) < pagemap.SumSize {
 				return nil
 			}
 		}

@@ -29,6 +29,9 @@ const (
 	// restInFlight is how many reads are under way of pages that nobody waits for.
 	restInFlight = 2
 
+	// roomForWaits is how many reads may always be begun that a task waits for.
+	roomForWaits = 2
+
 	// mostAround bounds how many ranges are to be read that lie around others.
 	mostAround = 64
 )
@@ -162,12 +165,15 @@ func (apfl *AsyncPagesFileLoad) loadFirst() bool {
 	if !amfl.lfDone && len(apfl.first) > 0 { // it is not known yet where the pages are
 		return false
 	}
-	for len(apfl.first) > 0 {
+	for len(apfl.first) > 0 && apfl.busy() < max(len(apfl.ops)-roomForWaits, 1) {
 		start := uint64(apfl.first[0]) * useBlock
 		if !apfl.loadLocked(amfl, memmap.FileRange{start, start + useBlock}) {
 			return false
 		}
 		apfl.first = apfl.first[1:]
+	}
+	if len(apfl.first) > 0 {
+		return false
 	}
 	for n := len(apfl.around); n > 0 && apfl.mayLoadRest(); n-- {
 		start := apfl.around[n-1]
@@ -205,10 +211,15 @@ func (apfl *AsyncPagesFileLoad) loadLocked(amfl *asyncMemoryFileLoad, want memma
 
 // mayLoadRest reports whether pages may be read that nobody waits for.
 func (apfl *AsyncPagesFileLoad) mayLoadRest() bool {
-	busy := len(apfl.ops) - apfl.qavail
+	return apfl.canEnqueue() && (!apfl.early || apfl.busy() < restInFlight)
+}
+
+// busy returns how many reads are under way, or being put together.
+func (apfl *AsyncPagesFileLoad) busy() int {
+	n := len(apfl.ops) - apfl.qavail
 	if apfl.curOp != nil {
-		busy++
+		n++
 	}
-	return apfl.canEnqueue() && (!apfl.early || busy < restInFlight)
+	return n
 }
 `
