@@ -92,7 +92,7 @@ var bounds = map[place]string{
 	{"internal/layer.readFlat", "io.ReadAll"}:                             ownFile,
 	{"internal/mcp.Server.ServeListener", "http.Server"}:                  inRoom,
 	{"internal/mcp.readFile", "io.ReadAll"}:                               "what a tool of MCP reads of a file: at most what it asks for, in a request that is counted",
-	{"internal/runtime/gvisor.beImageServer", "json.NewDecoder"}:          ownFile,
+	{"internal/runtime/gvisor.awaitImage", "json.NewDecoder"}:             ownFile,
 	{"internal/runtime/gvisor.bePeer", "json.NewDecoder"}:                 ownFile,
 	{"internal/runtime/gvisor.local.startTaker", "json.NewDecoder"}:       ownFile,
 	{"internal/runtime/gvisor.logged", "io.ReadAll"}:                      ownFile,

@@ -33,7 +33,7 @@ type blocks struct{ Blocks []byte }
 
 // keepFirstUse puts what the guest used first into an image. Without it the next restore
 // is slower, and no more, so that no error matters.
-func (i *instance) keepFirstUse(dir string) {
+func keepFirstUse(i *instance, dir string) {
 	l, ok := i.c.(local)
 	if !ok || edits == "" {
 		return

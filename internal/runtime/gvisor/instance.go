@@ -273,7 +273,7 @@ func (i *instance) capture(dir string, write func() error) error {
 		}
 		return fmt.Errorf("checkpoint %s: %w", i.id, explainCapture(err))
 	}
-	i.keepFirstUse(dir)
+	keepFirstUse(i, dir)
 	return failpoint.Fail(failpoint.Checkpointed)
 }
 
