@@ -208,7 +208,7 @@ func (s *server) restartWith(args ...string) {
 func TestDamagedDelta(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 4*time.Minute)
-	s := startServer(t, "--delta-pauses", "1")
+	s := startServer(t, "--delta-pauses", "1", "--early-wake", "0") // else it may run before the byte is read
 	n := s.startNoisy(ctx)
 	for cycle := range 3 {
 		n.check(fmt.Sprintf("cycle %d", cycle))

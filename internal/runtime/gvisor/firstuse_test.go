@@ -133,14 +133,7 @@ func TestFirstUseIsReadFirst(t *testing.T) {
 	if got, want := found(), first&^(layer.ChunkSize-1); got != want {
 		t.Errorf("without a list damage was found at %d first, want %d", got, want)
 	}
-	data, err := os.ReadFile(filepath.Join(c.image, pagemap.Name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := pagemap.Decode(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := c.pageMap(t)
 	page := uint32(second / pagemap.PageSize)
 	i := slices.IndexFunc(m.Runs, func(r pagemap.Run) bool { return r.Pack == 0 && r.At <= page && page < r.At+r.Pages })
 	if i < 0 {

@@ -168,6 +168,9 @@ func (s *server) hold(files []File) error {
 		packs = append(packs, &f)
 	}
 	sums, digests := all[pagemap.SumsName], newCache(1)
+	if !s.early { // nobody waits for a few pages
+		sums = File{}
+	}
 	s.files[pagemap.Stream] = func() contents {
 		return &pages{view: view{c: held}, x: x, packs: packs, key: m.Key, sums: &sums, digests: view{c: digests}}
 	}
@@ -392,14 +395,18 @@ func (r *reader) work(queue <-chan read) {
 
 // from hands over what was asked for.
 func (op read) from(c contents) (n uint64, err error) {
-	wanted := op.length()
+	little := op.length() <= urgent
 	for _, at := range op.at {
 		for at.Length() > 0 {
 			off := op.off + int64(n)
 			if off < 0 {
 				return n, io.EOF
 			}
-			part, zeros, err := c.at(off, int64(wanted))
+			wanted := int64(maxRead)
+			if little {
+				wanted = int64(at.Length())
+			}
+			part, zeros, err := c.at(off, wanted)
 			if err != nil {
 				return n, err
 			}
