@@ -108,10 +108,7 @@ func TestIdlenessOfManyAccesses(t *testing.T) {
 			}
 		}
 		t.Logf("%d pauses in %d rounds", paused, rounds)
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 

@@ -353,10 +353,7 @@ func TestRefreshRespectsWork(t *testing.T) {
 				if took := ts.At.Sub(began); took < work+timeout || took > work+timeout+time.Second {
 					t.Errorf("ended %s after the work began, want %s", took, work+timeout)
 				}
-				if err := srv.s.Stop(context.Background()); err != nil {
-					t.Error(err)
-				}
-				w.powerOff()
+				w.end(t, srv)
 			})
 		})
 	}

@@ -91,10 +91,7 @@ func TestAccessAroundTheCommitPoint(t *testing.T) {
 				t.Fatalf("round %d: %d images, want those of the last pause at most", n, len(images))
 			}
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 		for _, name := range []string{beforePause, cancelledPause, afterCommit} {
 			if len(latency[name]) == 0 {
 				t.Errorf("%s: none in %d rounds", name, rounds)

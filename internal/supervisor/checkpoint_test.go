@@ -45,10 +45,7 @@ func TestCheckpointIsNoActivity(t *testing.T) {
 			t.Errorf("idle at %s, want %s", got, want)
 		}
 		checkServes(t, srv, id, 4, 2)
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 
@@ -98,10 +95,7 @@ func TestCheckpointIsCarriedOn(t *testing.T) {
 				end(t, srv)
 				srv = w.mustOpen(t)
 				checkServes(t, srv, id, 2, 2)
-				if err := srv.s.Stop(context.Background()); err != nil {
-					t.Error(err)
-				}
-				w.powerOff()
+				w.end(t, srv)
 			})
 		})
 	}
@@ -129,9 +123,6 @@ func TestActivityBeforeACarriedCheckpoint(t *testing.T) {
 		if rec := record(t, srv.s, id); rec.State != lifecycle.Running {
 			t.Errorf("it is %s in the 15th minute", rec.Situation())
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }

@@ -174,10 +174,7 @@ func TestDeadlinesOverRestarts(t *testing.T) {
 		}
 		srv := w.mustOpen(t)
 		time.Sleep(span)
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 
 		never, again := 0, 0
 		for id := range due {

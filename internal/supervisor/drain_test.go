@@ -21,10 +21,7 @@ func onVirtualTime(t *testing.T, settings lifecycle.Settings, test func(t *testi
 	synctest.Test(t, func(t *testing.T) {
 		srv := w.mustOpen(t)
 		test(t, srv.s, create(t, srv.s, CreateRequest{Settings: settings}))
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -20,10 +19,7 @@ func OpenForContract(t *testing.T, light bool) *Supervisor {
 	w.tune = func(o *Options) { o.Limits = store.Limits{CPUs: 2, MemoryMiB: 512, DiskMiB: 1024, PIDs: 512} }
 	srv := w.mustOpen(t)
 	t.Cleanup(func() {
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 	return srv.s
 }

@@ -102,9 +102,6 @@ func TestStartThatSaysNothing(t *testing.T) {
 		if !errdef.Is(err, errdef.Unavailable) || srv.s.Ready() != nil {
 			t.Errorf("create: %v; ready: %v", err, srv.s.Ready())
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -201,10 +200,7 @@ func TestCheckpointsOnTheWayAreMerged(t *testing.T) {
 		if got, err := srv.s.o.Layers.Layers(); err != nil || !slices.Equal(got, want) {
 			t.Errorf("there are the layers %v, %v; want %v", got, err, want)
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 

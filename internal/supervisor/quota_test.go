@@ -310,10 +310,7 @@ func TestCheckpointNeedsNoRoom(t *testing.T) {
 		time.Sleep(15 * time.Minute)
 		checkServes(t, srv, id, 2, 1)
 		wantUse(t, srv.s, "k", 1, 1, 256)
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 

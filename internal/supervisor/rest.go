@@ -57,17 +57,17 @@ func makeRoom(b *box, next store.Sandbox) {
 // does not. Then the sandbox starts from its checkpoint.
 func goOn(ctx context.Context, b *box, s launch.Start) runtime.Instance {
 	b.mu.Lock()
-	inst, near := b.bed.Take(s.Checkpoint)
+	near := b.bed.Take(s.Checkpoint)
 	b.setGate()
 	b.mu.Unlock()
-	if inst == nil {
+	if near == nil {
 		return nil
 	}
 	if err := b.s.launcher.Thaw(ctx, s, near); err != nil {
-		b.s.log.Warn("runtime that has stayed does not go on", "sandbox", b.id, "runtime", inst.ID(), "err", err)
-		b.discard(inst.ID())
+		b.s.log.Warn("runtime that has stayed does not go on", "sandbox", b.id, "runtime", near.ID(), "err", err)
+		b.discard(near.ID())
 		return nil
 	}
 	b.s.metrics.Thawed()
-	return inst
+	return near.Instance
 }

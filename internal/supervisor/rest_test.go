@@ -235,10 +235,7 @@ func TestLightSleepEndsWithTime(t *testing.T) {
 		if got := srv.s.light.Released()[lightsleep.ByAge]; got != 1 {
 			t.Errorf("%d were released for their age", got)
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 
@@ -267,10 +264,7 @@ func TestLightSleepAfterACrash(t *testing.T) {
 		t.Errorf("after the start there is %v", ids)
 	}
 	checkServes(t, srv, id, 3, 3)
-	if err := srv.s.Stop(context.Background()); err != nil {
-		t.Error(err)
-	}
-	w.powerOff()
+	w.end(t, srv)
 }
 
 // TestThawFails: a runtime that does not go on is no reason for a wake to fail.
@@ -296,10 +290,7 @@ func TestThawFails(t *testing.T) {
 	if ids, _ := w.machine.Driver().List(t.Context()); len(ids) != 1 {
 		t.Errorf("there are %v", ids)
 	}
-	if err := srv.s.Stop(context.Background()); err != nil {
-		t.Error(err)
-	}
-	w.powerOff()
+	w.end(t, srv)
 }
 
 // TestWakeThatIsNotBegun: the agent of a sandbox that sleeps lightly is connected to while
@@ -352,10 +343,7 @@ func TestWakeThatIsNotBegun(t *testing.T) {
 			if rec := record(t, srv.s, id); rec.Launch != launch || rec.Thawed == crashes {
 				t.Errorf("launch %d serves, and went on: %v", rec.Launch, rec.Thawed)
 			}
-			if err := srv.s.Stop(context.Background()); err != nil {
-				t.Error(err)
-			}
-			w.powerOff()
+			w.end(t, srv)
 		})
 	}
 }
@@ -440,10 +428,7 @@ func TestCheckpointsThaw(t *testing.T) {
 		if n, _ := srv.s.light.Total(); n != 0 {
 			t.Errorf("%d sleep lightly", n)
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 
@@ -482,10 +467,7 @@ func TestCheckpointsStayShallow(t *testing.T) {
 				t.Fatalf("after %d checkpoints it writes over %v", n+1, lowers)
 			}
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 
@@ -512,10 +494,7 @@ func TestThawHangs(t *testing.T) {
 		if rec := record(t, srv.s, id); !hangs.Load() || rec.Launch != 2 {
 			t.Errorf("launch %d serves; its agent hung: %v", rec.Launch, hangs.Load())
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 

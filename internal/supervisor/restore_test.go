@@ -496,9 +496,6 @@ func (i interruption) try(t *testing.T, w *world) (struck, restored bool) {
 			t.Errorf("left in %s: %v, %v", dir, entries, err)
 		}
 	}
-	if err := srv.s.Stop(context.Background()); err != nil {
-		t.Error(err)
-	}
-	w.powerOff()
+	w.end(t, srv)
 	return struck, restored
 }

@@ -79,10 +79,7 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 				if c, err := srv.s.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil || !c.Resumed {
 					t.Errorf("connect: %+v, %v", c, err)
 				}
-				if err := srv.s.Stop(context.Background()); err != nil {
-					t.Error(err)
-				}
-				w.powerOff()
+				w.end(t, srv)
 			})
 		})
 	}
@@ -112,10 +109,7 @@ func TestThawIsTriedAgain(t *testing.T) {
 			t.Errorf("the pause ended after %d thaws, want 3", thaws)
 		}
 		checkServes(t, srv, id, 1, 1)
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 
@@ -143,10 +137,7 @@ func TestRuntimeIsLookedForAgain(t *testing.T) {
 				}
 				srv = w.mustOpen(t)
 				checkServes(t, srv, id, 1, 2)
-				if err := srv.s.Stop(context.Background()); err != nil {
-					t.Error(err)
-				}
-				w.powerOff()
+				w.end(t, srv)
 			})
 		})
 	}
@@ -192,10 +183,7 @@ func TestKillTriesAgain(t *testing.T) {
 		if left, _ := w.machine.Driver().List(t.Context()); len(left) > 0 {
 			t.Errorf("left: %q", left)
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 
@@ -217,10 +205,7 @@ func TestKillFinishesRemovals(t *testing.T) {
 		if left, err := os.ReadDir(layers); err != nil || len(left) > 0 {
 			t.Errorf("left: %v, %v", left, err)
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 
@@ -249,10 +234,7 @@ func TestMountIsNotForgotten(t *testing.T) {
 				t.Errorf("left in %s: %v", d, left)
 			}
 		}
-		if err := srv.s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-		w.powerOff()
+		w.end(t, srv)
 	})
 }
 
@@ -301,10 +283,7 @@ func TestLastHookAwaitsTheCapture(t *testing.T) {
 				t.Errorf("with the hook %+v: %q, want %q", c.hook, seen, c.want)
 			}
 			mu.Unlock()
-			if err := srv.s.Stop(context.Background()); err != nil {
-				t.Error(err)
-			}
-			w.powerOff()
+			w.end(t, srv)
 		})
 	}
 }

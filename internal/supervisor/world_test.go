@@ -282,6 +282,15 @@ func (w *world) powerOff() {
 	}
 }
 
+// end stops a server of the world, and then turns that off.
+func (w *world) end(t testing.TB, srv *server) {
+	t.Helper()
+	if err := srv.s.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+	w.powerOff()
+}
+
 // subdirs are what a server keeps files in.
 var subdirs = []string{"layers", "images", "rootfs"}
 

@@ -132,25 +132,26 @@ func (b *Bed) Approach(next lifecycle.Record) {
 }
 
 // Take takes out the runtime that was captured as a checkpoint, to go on from there; nil
-// if there is none. Another one is released. The caller closes near.
-func (b *Bed) Take(from *lifecycle.Checkpoint) (inst runtime.Instance, near *Approach) {
+// if there is none. Another one is released. The caller closes it.
+func (b *Bed) Take(from *lifecycle.Checkpoint) *Approach {
 	s := b.stays
 	if s == nil {
-		return nil, nil
+		return nil
 	}
 	if from == nil || from.Mode != lifecycle.Memory || from.ID != s.checkpoint {
 		b.giveUp(ByChange)
-		return nil, nil
+		return nil
 	}
-	if near = s.near; near == nil {
+	near := s.near
+	if near == nil {
 		near = approach(s.inst)
 	}
 	s.near = nil
 	if b.take() == nil {
 		near.Close()
-		return nil, nil
+		return nil
 	}
-	return s.inst, near
+	return near
 }
 
 // Follow ends the stay of a runtime that is no longer what its sandbox sleeps as. Of one
