@@ -222,6 +222,21 @@ func TestImageServerWaits(t *testing.T) {
 	eventually(t, "it has ended with its server", func() bool { return exited(pid) })
 }
 
+// TestPoolFillsBoth takes the runtime that waits while an image server is about to be
+// started: then both wait again.
+func TestPoolFillsBoth(t *testing.T) {
+	r, d := warmRig(t)
+	spec := r.newSpec(t)
+	images := &d.pool.images
+	images.mu.Lock()
+	images.size = 1
+	images.mu.Unlock()
+	d.pool.look()
+	start(t, d, spec)
+	r.awaitWarm(t, d)
+	eventually(t, "an image server waits", func() bool { return !images.lacks() })
+}
+
 // eventually waits for a state.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()

@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -229,7 +230,7 @@ func (p *imagePool) lacks() bool {
 }
 
 // fill has another wait.
-func (p *imagePool) fill() error {
+func (p *imagePool) fill(context.Context) error {
 	s, err := startImageServer()
 	if err != nil {
 		return fmt.Errorf("start image server: %w", err)

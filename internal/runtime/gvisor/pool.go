@@ -178,16 +178,15 @@ func (p *pool) run(ctx context.Context) {
 			return
 		case <-p.changed:
 		}
-		for p.lacks() && p.awaitCalm(ctx) {
-			if err := p.fill(ctx); err != nil && ctx.Err() == nil {
-				p.log.Warn("no runtime waits for the next start", "err", err)
-				break // until the next launch
+		// One loop for both: awaitCalm takes what says that there is something to do.
+		for (p.lacks() || p.images.lacks()) && p.awaitCalm(ctx) {
+			fill := p.fill
+			if !p.lacks() {
+				fill = p.images.fill
 			}
-		}
-		for p.images.lacks() && p.awaitCalm(ctx) {
-			if err := p.images.fill(); err != nil {
-				p.log.Warn("no image server waits for the next wake", "err", err)
-				break // as above
+			if err := fill(ctx); err != nil && ctx.Err() == nil {
+				p.log.Warn("nothing waits for the next start or wake", "err", err)
+				break // until the next launch
 			}
 		}
 	}
