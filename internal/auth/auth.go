@@ -26,7 +26,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +36,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -52,9 +52,9 @@ const (
 )
 
 var (
-	wellFormed = regexp.MustCompile(`^e2b_[0-9a-f]+$`)
+	wellFormed = lazyregexp.New(`^e2b_[0-9a-f]+$`)
 	// strong is what a key that a user chose must match: 128 bits at least.
-	strong = regexp.MustCompile(`^e2b_[0-9a-f]{32,128}$`)
+	strong = lazyregexp.New(`^e2b_[0-9a-f]{32,128}$`)
 )
 
 // Store is the part of the server's store that keeps keys.

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -152,10 +152,10 @@ func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // nameForm and tagForm are what a template and its tags can be called.
 var (
-	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-	tagForm  = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,62}$`)
-	uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	idForm   = regexp.MustCompile(`^[st][0-9a-z]{20}$`) // of templates and snapshots
+	nameForm = lazyregexp.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	tagForm  = lazyregexp.New(`^[a-z0-9_][a-z0-9_.-]{0,62}$`)
+	uuidForm = lazyregexp.New(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	idForm   = lazyregexp.New(`^[st][0-9a-z]{20}$`) // of templates and snapshots
 )
 
 // CheckTag judges a tag.

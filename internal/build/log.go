@@ -1,12 +1,12 @@
 package build
 
 import (
-	"regexp"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/human"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // Level is how much a line of a log matters.
@@ -44,7 +44,7 @@ type journal struct {
 }
 
 // colours are the sequences by which programs talk to a terminal.
-var colours = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\-_])")
+var colours = lazyregexp.New("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\-_])")
 
 // add appends a line. What is past the bounds is left out, and that is said once.
 func (j *journal) add(level Level, step, text string) {

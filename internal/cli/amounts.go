@@ -3,12 +3,13 @@ package cli
 import (
 	"errors"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // mibFlag is a flag that takes a size, and has it in MiB.
@@ -38,8 +39,8 @@ func (m mibFlag) Set(text string) (err error) {
 }
 
 var (
-	sizeForm = regexp.MustCompile(`^([0-9]*\.?[0-9]+)(b|[kmgt](?:i?b|i)?|)$`)
-	dayForm  = regexp.MustCompile(`([0-9]*\.?[0-9]+)([dw])`)
+	sizeForm = lazyregexp.New(`^([0-9]*\.?[0-9]+)(b|[kmgt](?:i?b|i)?|)$`)
+	dayForm  = lazyregexp.New(`([0-9]*\.?[0-9]+)([dw])`)
 )
 
 // units are those of sizes, in MiB. As with docker, all are powers of 2.

@@ -8,9 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
+
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // hostUse is what a sandbox's processes take of the host.
@@ -55,7 +56,7 @@ func hostProcesses(id string) (hostUse, error) {
 
 // madeAhead is the directory that a runtime had, by its command line, while it
 // waited to be used.
-var madeAhead = regexp.MustCompile(`(/[^\x00=]*)/waiting/(warm-[^\x00/]*)`)
+var madeAhead = lazyregexp.New(`(/[^\x00=]*)/waiting/(warm-[^\x00/]*)`)
 
 // madeAheadFor reports whether a runtime was made ahead and is sandbox id's now:
 // what it is called on its command line is written down in its new directory.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/human"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 const rolesHelp = `  admin   everything, including keys and imports
@@ -193,7 +193,7 @@ func tableOfKeys(w io.Writer, list []client.Key, now time.Time, wide bool) {
 }
 
 // wholeKeyID is the form of the ids of API keys.
-var wholeKeyID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+var wholeKeyID = lazyregexp.New(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // keyID returns the id of an API key that is named by its name, its id or the beginning
 // of that. What is neither stays as it is, for the server to say so.

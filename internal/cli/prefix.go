@@ -3,13 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // An id may be given by its first characters, shortest at least, of fewer than
@@ -21,11 +21,11 @@ const (
 
 var (
 	// wholeID is the form of the ids that servers make: nothing is asked about one.
-	wholeID = regexp.MustCompile(`^i[0-9a-z]{20}$`)
+	wholeID = lazyregexp.New(`^i[0-9a-z]{20}$`)
 	// shortID is the form of what an id may begin with.
-	shortID = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)?$`)
+	shortID = lazyregexp.New(`^[a-z0-9]+(-[a-z0-9]+)?$`)
 	// sandboxName is the form of the names of sandboxes.
-	sandboxName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+	sandboxName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 )
 
 // takesIDs reports whether the first argument of a command is the id of a sandbox,

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
 	"github.com/drowse-dev/drowse/internal/version"
@@ -127,7 +127,7 @@ func (a *app) fromEnv(flags *pflag.FlagSet) error {
 // mostDiskRate is more than any disk can do, in MiB per second.
 const mostDiskRate = 1 << 20
 
-var domainForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
+var domainForm = lazyregexp.New(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$`)
 
 // letsEncrypt is the certificate authority that is asked unless another one is named.
 const letsEncrypt = "https://acme-v02.api.letsencrypt.org/directory"
@@ -157,7 +157,7 @@ func checkACME(o settings.Server) error {
 	return nil
 }
 
-var emailForm = regexp.MustCompile(`^[^\s@<>?,]+@[^\s@<>?,]+$`)
+var emailForm = lazyregexp.New(`^[^\s@<>?,]+@[^\s@<>?,]+$`)
 
 // isPublic says whether a domain may be one of the public DNS.
 func isPublic(host string) bool {

@@ -26,6 +26,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // Recipe is what a Dockerfile says.
@@ -417,7 +418,7 @@ func (r *reader) script(at []parser.Range, c instructions.ShellDependantCmdLine)
 }
 
 // heredocAlone matches a command that is nothing but what follows it.
-var heredocAlone = regexp.MustCompile(`^\s*\d*<<-?\s*["']?\w+["']?\s*$`)
+var heredocAlone = lazyregexp.New(`^\s*\d*<<-?\s*["']?\w+["']?\s*$`)
 
 // start returns what ENTRYPOINT and CMD would run.
 func (r *reader) start() string {
@@ -438,7 +439,7 @@ func (r *reader) start() string {
 }
 
 // plain matches what a shell takes as it is.
-var plain = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
+var plain = lazyregexp.New(`^[\w@%+=:,./-]+$`)
 
 // quote returns a text as one word of a shell.
 func quote(text string) string {

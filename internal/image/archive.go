@@ -13,9 +13,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // The files by which an archive is known.
@@ -34,7 +35,7 @@ const (
 
 // bareTag is what builders write where a layout names its image, and have only a tag to
 // write. That is no name.
-var bareTag = regexp.MustCompile(`^(latest|v?[0-9][0-9A-Za-z_.-]*)$`)
+var bareTag = lazyregexp.New(`^(latest|v?[0-9][0-9A-Za-z_.-]*)$`)
 
 // Bounds of an archive.
 const (

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"sync"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/tree"
 )
 
@@ -68,7 +68,7 @@ func (s *Store) layerDir(id string) string { return filepath.Join(s.dir, layersD
 func (s *Store) LayerDir(id string) string { return s.layerDir(id) }
 
 // layerID is what layers are called.
-var layerID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var layerID = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 // Layer returns what is known of an unpacked layer; an errdef.NotFound if it is
 // not here.

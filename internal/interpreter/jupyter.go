@@ -12,12 +12,12 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/interpreter/zmtp"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 const (
@@ -582,7 +582,7 @@ func (j *jupyter) hearOutput(in *incoming) {
 }
 
 // colors are how terminals are told to print in color.
-var colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
+var colors = lazyregexp.New("\x1b\\[[0-9;]*m")
 
 // failure is what clients are told of a request that failed, nil of others.
 func (r *reply) failure() *message {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/failpoint"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/pagemap"
 	"github.com/drowse-dev/drowse/internal/tree"
 )
@@ -79,7 +79,7 @@ func Damaged(format string, args ...any) error {
 }
 
 // imageFileName is what a runtime calls a file of an image.
-var imageFileName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+var imageFileName = lazyregexp.New(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // AddImageFile puts a file into the image. The data ends after size bytes.
 func (st *Staging) AddImageFile(name string, size int64, data io.Reader) error {

@@ -26,11 +26,11 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"regexp"
 	"slices"
 	"sort"
 	"strings"
 
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/planted"
 )
 
@@ -63,7 +63,7 @@ const (
 var magic = []byte("drwpages")
 
 // packName is what a pack may be called.
-var packName = regexp.MustCompile(`^pack-[a-z0-9][a-z0-9._-]{0,58}$`)
+var packName = lazyregexp.New(`^pack-[a-z0-9][a-z0-9._-]{0,58}$`)
 
 // PackOf returns the name of the pack that the image id writes.
 func PackOf(id string) string { return packPrefix + strings.ToLower(id) }

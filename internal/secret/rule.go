@@ -2,7 +2,6 @@ package secret
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/egress/inject"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -36,8 +36,8 @@ const (
 )
 
 var (
-	nameForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
-	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	nameForm = lazyregexp.New(`^[A-Za-z0-9_-]{1,128}$`)
+	envForm  = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 )
 
 func invalid(format string, args ...any) *errdef.Error {

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/image"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/tree"
 )
 
@@ -51,10 +51,10 @@ type namesFile struct {
 
 // nameForm is what a template can be called: an alias, in a namespace or not,
 // with a tag or not.
-var nameForm = regexp.MustCompile(`^(?:[a-z0-9_-]{1,64}/)?[a-z0-9_-]{1,64}(?::[a-z0-9_.-]{1,64})?$`)
+var nameForm = lazyregexp.New(`^(?:[a-z0-9_-]{1,64}/)?[a-z0-9_-]{1,64}(?::[a-z0-9_.-]{1,64})?$`)
 
 // idForm is what templates call themselves.
-var idForm = regexp.MustCompile(`^(?:base|img)[0-9a-f]{16,}$`)
+var idForm = lazyregexp.New(`^(?:base|img)[0-9a-f]{16,}$`)
 
 // CheckName returns an errdef.Invalid with code "template_name_invalid" for what no
 // template can be called.

@@ -6,9 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // A base is made so that its sandboxes can install packages as on a machine of
@@ -49,7 +50,7 @@ func unwanted(path string) bool {
 var aptNames = []string{"keyrings", "preferences", "preferences.d", "sources.list", "sources.list.d", "trusted.gpg", "trusted.gpg.d"}
 
 // credentials finds a name or password in an address.
-var credentials = regexp.MustCompile(`://[^/\s]*@`)
+var credentials = lazyregexp.New(`://[^/\s]*@`)
 
 // copyPackages copies from the host whose root is host what apt and dpkg need,
 // if it has them.

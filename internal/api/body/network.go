@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
-	"regexp"
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -19,7 +19,7 @@ const (
 )
 
 // hostMaskForm is a host and perhaps a port, in which ${PORT} can stand.
-var hostMaskForm = regexp.MustCompile(`^(\$\{PORT\}|[A-Za-z0-9._\-])+(:(\$\{PORT\}|[0-9]{1,5}))?$`)
+var hostMaskForm = lazyregexp.New(`^(\$\{PORT\}|[A-Za-z0-9._\-])+(:(\$\{PORT\}|[0-9]{1,5}))?$`)
 
 func readHostMask(path string, raw []byte) (any, error) {
 	text, err := readText(path, raw)

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 
 	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
@@ -58,7 +58,7 @@ func badRequest(format string, args ...any) *failure {
 }
 
 // belowSandbox is a path below a sandbox.
-var belowSandbox = regexp.MustCompile(`^(/v[0-9]+)?/sandboxes/[^/]+/.`)
+var belowSandbox = lazyregexp.New(`^(/v[0-9]+)?/sandboxes/[^/]+/.`)
 
 // unknownPath refuses a path that there is not. Below a sandbox it is no 404,
 // which clients take for a sandbox that does not exist.

@@ -3,7 +3,6 @@ package e2b
 import (
 	"errors"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -48,7 +48,7 @@ type clonedView struct {
 
 // snapshotName is a name that clients can send as that of a template. Those that
 // only the native API gives are shown by id.
-var snapshotName = regexp.MustCompile(`^[a-z0-9_-]+(:[a-z0-9_.-]+)?$`)
+var snapshotName = lazyregexp.New(`^[a-z0-9_-]+(:[a-z0-9_.-]+)?$`)
 
 // viewOfSnapshot shows a snapshot to a key. Its id is its name, as E2B has it, where
 // that name means this snapshot to the key.

@@ -2,12 +2,12 @@ package e2b
 
 import (
 	"encoding/json"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -79,7 +79,7 @@ func (s *server) domain(c *call) string {
 	return s.LocalDomain
 }
 
-var domainForm = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*(:[0-9]{1,5})?$`)
+var domainForm = lazyregexp.New(`^[a-z0-9][a-z0-9.-]*(:[0-9]{1,5})?$`)
 
 func (s *server) sandboxView(c *call, sb store.Sandbox) sandboxView {
 	v := sandboxView{

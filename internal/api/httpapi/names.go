@@ -1,13 +1,14 @@
 package httpapi
 
 import (
-	"regexp"
 	"strings"
+
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // templateForm is a template id or alias, optionally in a namespace and
 // optionally with a tag.
-var templateForm = regexp.MustCompile(`^(?:[a-z0-9_-]+/)?[a-z0-9_-]+(?::[a-z0-9_.-]+)?$`)
+var templateForm = lazyregexp.New(`^(?:[a-z0-9_-]+/)?[a-z0-9_-]+(?::[a-z0-9_.-]+)?$`)
 
 // TemplateForms says what a reference to a template may be.
 const TemplateForms = "an id, alias, alias:tag or namespace/alias"

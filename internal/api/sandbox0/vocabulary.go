@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // word is an option that a handler picks out by its name, which is its spelling.
@@ -193,7 +193,7 @@ var (
 	asContextType = oneOf(repl, cmd)
 )
 
-var memoryForm = regexp.MustCompile(`^([0-9]{1,9})(Mi|Gi|M|G)$`)
+var memoryForm = lazyregexp.New(`^([0-9]{1,9})(Mi|Gi|M|G)$`)
 
 // asMemory reads a quantity as sandbox0 writes it, in MiB.
 var asMemory = form(`a quantity such as "512Mi" or "2Gi"`, func(path string, raw []byte) (any, error) {

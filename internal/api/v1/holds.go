@@ -2,12 +2,12 @@ package v1
 
 import (
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
@@ -46,7 +46,7 @@ func (s *server) holds(c *call) (reply, error) {
 	return ok(holdsView{Holds: viewHolds(x.Holds)})
 }
 
-var holdIDForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var holdIDForm = lazyregexp.New(`^[A-Za-z0-9._-]{1,64}$`)
 
 // maxReason bounds what is kept of why somebody holds.
 const maxReason = 200

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -100,7 +100,7 @@ func (w *Workshop) Resolve(ctx context.Context, base build.Base) (build.Origin, 
 }
 
 // noName is what a name of a template cannot have in it.
-var noName = regexp.MustCompile(`[^a-z0-9_-]`)
+var noName = lazyregexp.New(`[^a-z0-9_-]`)
 
 // nameFor returns what the template of an image is called that a build fetches. A
 // build must not change what a name such as base stands for, because an image in some

@@ -21,12 +21,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 // Reserve is how much space a copy must leave on the disk, in bytes: on a disk
@@ -182,7 +182,7 @@ func (s *Store) Names() ([]string, error) {
 	return names, nil
 }
 
-var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var digestForm = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 // IsDigest reports whether a name in the store is a program's.
 func IsDigest(name string) bool { return digestForm.MatchString(name) }

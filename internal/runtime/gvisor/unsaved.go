@@ -1,10 +1,10 @@
 package gvisor
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/human"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/runtime"
 )
 
@@ -37,7 +37,7 @@ func explainCapture(err error) error {
 }
 
 // ofGVisor is what gVisor says of itself in what it cannot save.
-var ofGVisor = regexp.MustCompile(`encoding error: |gofer\.dentry\("[^"]*"\)(\.\w+)?: `)
+var ofGVisor = lazyregexp.New(`encoding error: |gofer\.dentry\("[^"]*"\)(\.\w+)?: `)
 
 // whatIsHeld returns the part of gVisor's text that is about what is inside.
 func whatIsHeld(text string) string {

@@ -5,14 +5,15 @@ package ids
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"regexp"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 )
 
 const alphabet = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 // form is what New makes.
-var form = regexp.MustCompile(`^i[0-9a-z]{20}$`)
+var form = lazyregexp.New(`^i[0-9a-z]{20}$`)
 
 // New returns a name of 21 lower-case letters and digits, as E2B's clients expect
 // of a sandbox.

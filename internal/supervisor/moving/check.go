@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -13,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/names"
@@ -36,9 +36,9 @@ const (
 
 var (
 	// hostMaskForm is a host and perhaps a port, in which ${PORT} can stand.
-	hostMaskForm = regexp.MustCompile(`^(\$\{PORT\}|[A-Za-z0-9._\-])+(:(\$\{PORT\}|[0-9]{1,5}))?$`)
-	tokenForm    = regexp.MustCompile(`^[0-9A-Za-z_.=+/\-]*$`)
-	settingForm  = regexp.MustCompile(`^[A-Za-z]{1,64}$`)
+	hostMaskForm = lazyregexp.New(`^(\$\{PORT\}|[A-Za-z0-9._\-])+(:(\$\{PORT\}|[0-9]{1,5}))?$`)
+	tokenForm    = lazyregexp.New(`^[0-9A-Za-z_.=+/\-]*$`)
+	settingForm  = lazyregexp.New(`^[A-Za-z]{1,64}$`)
 )
 
 // Check refuses a manifest in which a text is none that a create could

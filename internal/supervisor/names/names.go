@@ -10,11 +10,11 @@
 package names
 
 import (
-	"regexp"
 	"sync"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
@@ -25,7 +25,7 @@ const Most = 64
 // Form is the form of a name, as a regular expression.
 const Form = `^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`
 
-var form = regexp.MustCompile(Form)
+var form = lazyregexp.New(Form)
 
 // Check returns an errdef.Invalid with code "name_invalid" for what is no name.
 func Check(name string) error {

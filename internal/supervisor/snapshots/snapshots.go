@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
@@ -166,8 +166,8 @@ func (s *Shelf) removeOf(snap store.Snapshot) {
 // form is what an id looks like, and nameForm a name, in which there may be a
 // namespace and a tag.
 var (
-	form     = regexp.MustCompile(`^s[0-9a-z]{20}$`)
-	nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._/:-]{0,127}$`)
+	form     = lazyregexp.New(`^s[0-9a-z]{20}$`)
+	nameForm = lazyregexp.New(`^[a-z0-9][a-z0-9._/:-]{0,127}$`)
 )
 
 // IsID reports whether a text looks like the id of a snapshot.

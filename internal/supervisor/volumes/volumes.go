@@ -16,12 +16,12 @@ import (
 	"maps"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
@@ -74,7 +74,7 @@ func Open(ctx context.Context, o Options) (*Room, error) {
 }
 
 // volumeName is what E2B's clients may call a volume.
-var volumeName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+var volumeName = lazyregexp.New(`^[a-zA-Z0-9_-]{1,128}$`)
 
 // Check judges what a volume is asked to be. What holds otherwise, without a limit of
 // its own, is for the error to say.
