@@ -12,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
+	"gvisor.dev/gvisor/runsc/config"
 )
 
 // Groups of commands, as gVisor's own tool shows them.
@@ -34,7 +35,7 @@ func toolCommands() map[util.SubCommand]string {
 	return map[util.SubCommand]string{
 		new(cmd.Create):       userGroup,
 		new(sentryCommand):    internalGroup,
-		new(cmd.Gofer):        internalGroup,
+		new(goferCommand):     internalGroup,
 		new(sentrycmd.Umount): internalGroup,
 
 		new(cmd.Checkpoint): userGroup,
@@ -64,9 +65,19 @@ type sentryCommand struct{ sentrycmd.Boot }
 
 // Execute implements subcommands.Command.
 func (b *sentryCommand) Execute(ctx context.Context, f *flag.FlagSet, args ...any) subcommands.ExitStatus {
+	giveBack(args[0].(*config.Config))
 	code := b.Boot.Execute(ctx, f, args...)
 	if status, ok := args[1].(*unix.WaitStatus); ok && code == subcommands.ExitSuccess {
 		fmt.Fprintln(os.Stderr, firstHow+howEnded(*status))
 	}
 	return code
+}
+
+// goferCommand is the file server.
+type goferCommand struct{ cmd.Gofer }
+
+// Execute implements subcommands.Command.
+func (g *goferCommand) Execute(ctx context.Context, f *flag.FlagSet, args ...any) subcommands.ExitStatus {
+	giveBack(args[0].(*config.Config))
+	return g.Gofer.Execute(ctx, f, args...)
 }
