@@ -103,6 +103,25 @@ func (f *Fair) leave(key string) {
 	f.handOut()
 }
 
+// Pass gives a place of a key back, as leave does, if somebody who waits gets it: who does
+// so can give up no more. It reports whether that is so; then leave must not be called.
+func (f *Fair) Pass(key string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := f.all()
+	f.taken[key]--
+	f.handOut()
+	if f.all() < before {
+		f.taken[key]++
+		return false
+	}
+	if f.taken[key] == 0 {
+		delete(f.taken, key)
+	}
+	f.left[key] = time.Now()
+	return true
+}
+
 // handOut gives the free places to the keys whose turn it is. One that has its share
 // already stays where it is in the order, until it gives a place back.
 func (f *Fair) handOut() {

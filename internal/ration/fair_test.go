@@ -76,6 +76,46 @@ func TestNoPlaceIsLost(t *testing.T) {
 	}
 }
 
+// TestPass: a place is given back if somebody who waits gets it, and only then.
+func TestPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFair(1, 1)
+		leave, err := f.Enter(t.Context(), "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		go func() { _, _ = f.Enter(gone, "two") }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if f.Pass("one") || f.Taken() != 1 {
+			t.Errorf("the place went to nobody; %d are taken", f.Taken())
+		}
+		for _, key := range []string{"one", "two"} {
+			var got bool
+			go func() {
+				if _, err := f.Enter(t.Context(), key); err == nil {
+					got = true
+				}
+			}()
+			synctest.Wait()
+			if !f.Pass("one") {
+				t.Errorf("%s waits in vain", key)
+			}
+			synctest.Wait()
+			if !got || f.taken[key] != 1 || f.Taken() != 1 {
+				t.Errorf("%s has %d of %d places", key, f.taken[key], f.Taken())
+			}
+		}
+		_ = leave // it must not be called after Pass
+		f.leave("two")
+		if f.Taken() != 0 || len(f.taken) != 0 {
+			t.Errorf("%v are taken", f.taken)
+		}
+	})
+}
+
 // TestShareOfPlaces: one key that starts and ends sandboxes without pause took all
 // turns, again and again: another's one start found the whole machine at work for it.
 func TestShareOfPlaces(t *testing.T) {

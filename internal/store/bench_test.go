@@ -2,7 +2,9 @@ package store_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,6 +58,26 @@ func BenchmarkCommit(b *testing.B) {
 	b.ReportMetric(float64(quantile(upserts, 0.99).Nanoseconds()), "upsert-p99-ns")
 	b.ReportMetric(float64(ours)/float64(floor), "commit/upsert")
 	b.ReportMetric(0, "ns/op") // of both together says nothing
+}
+
+// BenchmarkCommitsAtOnce measures commits of many sandboxes at the same time.
+func BenchmarkCommitsAtOnce(b *testing.B) {
+	s := open(b, newPath(b))
+	entries := lines(1, "", "")
+	b.SetParallelism(16)
+	var n atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		sb := typical()
+		sb.ID = fmt.Sprintf("%s%d", sb.ID, n.Add(1))
+		for pb.Next() {
+			sb.Record.Generation++
+			if err := s.Commit(b.Context(), sb, entries); err != nil {
+				b.Error(err)
+				return
+			}
+			sb.Rev++
+		}
+	})
 }
 
 func quantile(all []time.Duration, q float64) time.Duration {

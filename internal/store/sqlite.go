@@ -45,6 +45,7 @@ type SQLite struct {
 	// it: one that commits without pause keeps others waiting for one commit.
 	writer *sql.DB
 	turns  *ration.Fair
+	open   *transaction // nil for none; it is for who has the turn
 	reader *sql.DB
 
 	// The statements of Commit, which run for every change of a sandbox.
@@ -276,36 +277,6 @@ func (s *SQLite) count(key string, record []any, events [][]any) {
 		}
 	}
 	(*wrote)(key, bytes)
-}
-
-// noKey takes the turns of writes that are of no API key, or of one that is not known.
-const noKey = ""
-
-// write runs do in a transaction on the writer's connection when it is an API key's
-// turn. ctx bounds the wait for that and nothing after it: a COMMIT that is
-// interrupted may or may not have happened. What remains is bounded by lockWait.
-func (s *SQLite) write(ctx context.Context, key string, do func(context.Context, *sql.Tx) error) error {
-	leave, err := s.turns.Enter(ctx, key)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	conn, err := s.writer.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-
-	ctx = context.WithoutCancel(ctx)
-	tx, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() // no effect after Commit, or where SQLite itself has rolled back
-	if err := do(ctx, tx); err != nil {
-		return err
-	}
-	return tx.Commit()
 }
 
 // Sandboxes implements [Store]; the oldest come first.

@@ -1,0 +1,132 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"modernc.org/sqlite"
+)
+
+// A COMMIT waits for the disk, as long for one writer as for many. So who gets the turn
+// while a transaction is open joins it, in a savepoint of its own, and the last of those
+// who wait commits for all. None is answered before: what one was refused for may be what
+// another wrote. A writer that nobody waits for commits at once.
+
+// mostTogether bounds the writers of a transaction, and so how long the first one waits
+// for the others.
+const mostTogether = 16
+
+// transaction is one that is open. Who has the turn uses it.
+type transaction struct {
+	conn  *sql.Conn
+	tx    *sql.Tx
+	wrote int           // how many have written
+	over  chan struct{} // closed when it has ended; then err is set
+	err   error         // why nothing of it is there
+}
+
+// noKey takes the turns of writes that are of no API key, or of one that is not known.
+const noKey = ""
+
+// write runs do in a transaction on the writer's connection when it is an API key's
+// turn. ctx bounds the wait for that and nothing after it: a COMMIT that is
+// interrupted may or may not have happened. What remains is bounded by lockWait.
+func (s *SQLite) write(ctx context.Context, key string, do func(context.Context, *sql.Tx) error) error {
+	leave, err := s.turns.Enter(ctx, key)
+	if err != nil {
+		return err
+	}
+	t := s.open
+	if t == nil {
+		if t, err = s.begin(ctx); err != nil {
+			leave()
+			return err
+		}
+	}
+	err = s.run(context.WithoutCancel(ctx), key, t, leave, do)
+	<-t.over
+	if t.err != nil {
+		return t.err
+	}
+	return err
+}
+
+// run has one more write, and gives the turn back. Unless somebody gets it who goes on, the
+// transaction is over then.
+func (s *SQLite) run(ctx context.Context, key string, t *transaction, leave func(), do func(context.Context, *sql.Tx) error) error {
+	s.open = nil
+	last := true // also if do panics
+	defer func() {
+		if last {
+			t.end()
+			leave()
+		}
+	}()
+	err := t.write(ctx, do)
+	if t.err == nil && t.wrote > 0 && t.wrote < mostTogether {
+		s.open = t
+		if last = !s.turns.Pass(key); last {
+			s.open = nil
+		}
+	}
+	return err
+}
+
+// begin opens a transaction.
+func (s *SQLite) begin(ctx context.Context) (*transaction, error) {
+	conn, err := s.writer.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &transaction{conn: conn, tx: tx, over: make(chan struct{})}, nil
+}
+
+// errPanicked is the end of a transaction in which a writer panicked.
+var errPanicked = errors.New("another write of the same transaction panicked")
+
+// write is one more write. After an error nothing of it is in the transaction.
+func (t *transaction) write(ctx context.Context, do func(context.Context, *sql.Tx) error) (err error) {
+	if t.wrote > 0 {
+		if _, t.err = t.tx.ExecContext(ctx, `SAVEPOINT one`); t.err != nil {
+			return t.err
+		}
+	}
+	t.err = errPanicked
+	err = do(ctx, t.tx)
+	t.err = nil
+	if t.wrote == 0 { // nobody else's is lost with it
+		if err == nil {
+			t.wrote = 1
+		}
+		return err
+	}
+	if err == nil {
+		_, t.err = t.tx.ExecContext(ctx, `RELEASE one`)
+		t.wrote++
+		return t.err
+	}
+	// SQLite takes back the whole transaction after some errors, such as that of a full
+	// disk. Then there is no savepoint any more.
+	if _, gone := t.tx.ExecContext(ctx, `ROLLBACK TO one; RELEASE one`); gone != nil {
+		t.err = gone
+		if failure, ok := errors.AsType[*sqlite.Error](err); ok {
+			t.err = failure
+		}
+	}
+	return err
+}
+
+// end commits what has been written, if all of that is there.
+func (t *transaction) end() {
+	if t.err == nil && t.wrote > 0 {
+		t.err = t.tx.Commit()
+	}
+	_ = t.tx.Rollback() // no effect after Commit, or where SQLite itself has rolled back
+	_ = t.conn.Close()  // it goes back to the pool
+	close(t.over)
+}
