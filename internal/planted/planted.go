@@ -18,6 +18,7 @@ const (
 	EarlyKill        Bug = "early-kill"
 
 	UnsyncedCommit Bug = "unsynced-commit"
+	EarlyAnswer    Bug = "early-answer"
 	UnsyncedImage  Bug = "unsynced-image"
 	UnsyncedNames  Bug = "unsynced-names"
 	UnsyncedLayer  Bug = "unsynced-layer"
@@ -77,6 +78,7 @@ func Catalogue() []Planted {
 		found(ForgottenLink, "layer", "TestTreeStaysTheSame", "a merge makes a file of each name that a file has"),
 
 		powerCut(UnsyncedCommit, "store", "a commit returns before the log is synced"),
+		powerCut(EarlyAnswer, "store", "who writes together with others is answered before the commit"),
 		powerCut(UnsyncedImage, "layer", "the files of an image are not synced"),
 		powerCut(UnsyncedNames, "layer", "the directories of an image are not synced"),
 		powerCut(UnsyncedLayer, "supervisor", "a pause is committed before its layer is durable"),

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/powercut"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -23,7 +25,7 @@ const recordedEnv = "DROWSE_STORE_TEST_RECORDED"
 // What the child says when something has returned.
 const (
 	saidCommit = "commit %d"
-	saidSecret = "secret %s"
+	saidSecret = "secret %s %s"
 	saidKey    = "key"
 	saidForgot = "forgot"
 )
@@ -36,9 +38,7 @@ const bulk = 100 << 10
 func commitRecorded(path string) int {
 	ctx := context.Background()
 	err := errors.Join(session(ctx, path, func(s *store.SQLite) error {
-		secret, err := s.Secret(ctx, "tokens")
-		say(saidSecret, hex.EncodeToString(secret))
-		err = errors.Join(err, commitMany(ctx, s, 1, 8, 0), s.AddKey(ctx, recordedKey()))
+		err := errors.Join(makeSecrets(ctx, s), commitMany(ctx, s, 1, 8, 0), s.AddKey(ctx, recordedKey()))
 		say(saidKey)
 		return err
 	}), session(ctx, path, func(s *store.SQLite) error {
@@ -53,6 +53,22 @@ func commitRecorded(path string) int {
 		return 1
 	}
 	return 0
+}
+
+// makeSecrets makes many secrets at the same time.
+func makeSecrets(ctx context.Context, s *store.SQLite) error {
+	var g errgroup.Group
+	for n := range 12 {
+		g.Go(func() error {
+			name := fmt.Sprint("s", n)
+			secret, err := s.Secret(ctx, name)
+			if err == nil {
+				say(saidSecret, name, hex.EncodeToString(secret))
+			}
+			return err
+		})
+	}
+	return g.Wait()
 }
 
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
@@ -132,8 +148,9 @@ func checkSaid(t *testing.T, path string, said []string) {
 				t.Errorf("%d sandboxes, %v: one was forgotten", len(all), err)
 			}
 		case strings.HasPrefix(line, "secret "):
-			secret, err := s.Secret(ctx, "tokens")
-			if got := fmt.Sprintf(saidSecret, hex.EncodeToString(secret)); err != nil || got != line {
+			name := strings.Fields(line)[1]
+			secret, err := s.Secret(ctx, name) // a new one if it is lost
+			if got := fmt.Sprintf(saidSecret, name, hex.EncodeToString(secret)); err != nil || got != line {
 				t.Errorf("%s, %v; it was %s", got, err, line)
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 
 	"modernc.org/sqlite"
+
+	"github.com/drowse-dev/drowse/internal/planted"
 )
 
 // A COMMIT waits for the disk, as long for one writer as for many. So who gets the turn
@@ -45,6 +47,9 @@ func (s *SQLite) write(ctx context.Context, key string, do func(context.Context,
 		}
 	}
 	err = s.run(context.WithoutCancel(ctx), key, t, leave, do)
+	if planted.In(planted.EarlyAnswer) {
+		return err
+	}
 	<-t.over
 	if t.err != nil {
 		return t.err
