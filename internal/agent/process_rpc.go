@@ -126,11 +126,12 @@ func follow(ctx context.Context, p *process, sub *processSubscriber, interval ti
 		if event.GetEnd() != nil && starter && p.expired.Load() {
 			return connect.NewError(connect.CodeDeadlineExceeded, errors.New("the process reached its timeout and was killed"))
 		}
-		if err := send(event); err != nil {
-			return err
+		end := event.GetEnd() != nil
+		if end {
+			gather(ctx)
 		}
-		if event.GetEnd() != nil {
-			return nil
+		if err := send(event); err != nil || end {
+			return err
 		}
 		idle.Reset(interval)
 	}

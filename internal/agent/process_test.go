@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -759,6 +760,36 @@ func TestEventsAreFlushed(t *testing.T) {
 	wantCode(t, s.send(tag("flush"), stdin("\n")), 0)
 	if f, err := readFrame(res.Body); err != nil || !strings.Contains(f.payload, "Yg==") {
 		t.Errorf("frame = %q, %v", f, err)
+	}
+}
+
+// flushes is a response that notes how long it was at each flush.
+type flushes struct {
+	*httptest.ResponseRecorder
+	at []int
+}
+
+func (f *flushes) Flush() { f.at = append(f.at, f.Body.Len()) }
+
+// The last event waits for what ends the response: one write, and not three.
+func TestEndIsWrittenAtOnce(t *testing.T) {
+	s := newServer(t)
+	r := httptest.NewRequest(http.MethodPost, processconnect.ProcessStartProcedure, bytes.NewReader(envelope(`{"process":{"cmd":"/bin/echo","args":["hi"]}}`)))
+	r.Header.Set("Content-Type", "application/connect+json")
+	w := &flushes{ResponseRecorder: httptest.NewRecorder()}
+	s.agent.ServeHTTP(w, r)
+	got := frames(t, w.Body.String())
+	if len(got) != 4 || !strings.Contains(got[2].payload, "end") {
+		t.Fatalf("frames = %q", got)
+	}
+	var ends []int
+	sum := 0
+	for _, f := range got[:2] {
+		sum += 5 + len(f.payload)
+		ends = append(ends, sum)
+	}
+	if !slices.Equal(w.at, ends) {
+		t.Errorf("flushed at %v, want %v: after each event but the last", w.at, ends)
 	}
 }
 

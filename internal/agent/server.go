@@ -170,10 +170,11 @@ func refuseToken(w http.ResponseWriter) {
 
 // rpcContext carries what the handlers need of the HTTP request.
 type rpcContext struct {
-	userName  string
+	user      *account // nil: the default one
 	deadline  time.Duration
 	bounded   bool
 	interrupt func()
+	ending    func()
 }
 
 type rpcContextKey struct{}
@@ -192,6 +193,31 @@ func processDeadline(ctx context.Context) (time.Duration, bool) {
 // writeInterrupt makes a blocked write to the client fail, after a last chance.
 func writeInterrupt(ctx context.Context) func() { return rpcContextOf(ctx).interrupt }
 
+// gather says that the next message is the last, so that it and the end of the response
+// are written at once.
+func gather(ctx context.Context) {
+	if ending := rpcContextOf(ctx).ending; ending != nil {
+		ending()
+	}
+}
+
+// stream is a response of which every message is written when it comes, and the last one
+// together with the end.
+type stream struct {
+	http.ResponseWriter
+	ending bool
+}
+
+// Flush implements http.Flusher. At the end of the response all is flushed.
+func (s *stream) Flush() {
+	if !s.ending {
+		_ = http.NewResponseController(s.ResponseWriter).Flush()
+	}
+}
+
+// Unwrap serves http.ResponseController.
+func (s *stream) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
 func (a *Agent) serveRPC(w http.ResponseWriter, r *http.Request, service http.Handler) {
 	if !a.tokenMatches(r) {
 		refuseToken(w)
@@ -199,18 +225,20 @@ func (a *Agent) serveRPC(w http.ResponseWriter, r *http.Request, service http.Ha
 	}
 	cut := &interrupter{controller: http.NewResponseController(w)}
 	defer cut.lift()
-	c := rpcContext{interrupt: cut.interrupt}
+	s := &stream{ResponseWriter: w}
+	c := rpcContext{interrupt: cut.interrupt, ending: func() { s.ending = true }}
 	if name, _, ok := r.BasicAuth(); ok && name != "" {
-		if _, err := a.user(name); err != nil {
+		user, err := a.user(name)
+		if err != nil {
 			_ = connect.NewErrorWriter().Write(w, r, rpcError(err))
 			return
 		}
-		c.userName = name
+		c.user = user
 	}
 	if r.URL.Path == processconnect.ProcessStartProcedure {
 		c.deadline, c.bounded = takeTimeout(r.Header)
 	}
-	service.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), rpcContextKey{}, c)))
+	service.ServeHTTP(s, r.WithContext(context.WithValue(r.Context(), rpcContextKey{}, c)))
 }
 
 // takeTimeout takes the timeout out of the headers of a Start request, where
@@ -270,5 +298,8 @@ func (a *Agent) accounts() *accounts {
 }
 
 func (a *Agent) rpcUser(ctx context.Context) (*account, error) {
-	return a.user(rpcContextOf(ctx).userName)
+	if user := rpcContextOf(ctx).user; user != nil {
+		return user, nil
+	}
+	return a.user("")
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -391,6 +392,40 @@ func TestAccounts(t *testing.T) {
 	}
 	if root := readAccounts(dir+"/none", dir+"/none").byName["root"]; root == nil || root.uid != 0 || root.home != "/root" {
 		t.Errorf("root without a passwd file: %+v", root)
+	}
+}
+
+func TestReadSmall(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(dir+"/fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path string
+		want string
+		err  error
+	}{
+		{writeFile(t, dir+"/empty", ""), "", nil},
+		{writeFile(t, dir+"/text", "four"), "four", nil},
+		{writeFile(t, dir+"/most", strings.Repeat("x", 64)), strings.Repeat("x", 64), nil},
+		{writeFile(t, dir+"/more", strings.Repeat("x", 65)), "", syscall.EFBIG},
+		{"/proc/self/comm", "", nil}, // which says that it has no bytes
+		{"/proc/self/status", "", syscall.EFBIG},
+		{dir, "", syscall.EINVAL},
+		{dir + "/fifo", "", syscall.EINVAL},
+		{dir + "/none", "", syscall.ENOENT},
+	} {
+		if strings.HasSuffix(c.path, "/comm") {
+			comm, err := os.ReadFile(c.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.want = string(comm)
+		}
+		got, err := readSmall(c.path, 64)
+		if string(got) != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s: %q, %v; want %q, %v", c.path, got, err, c.want, c.err)
+		}
 	}
 }
 

@@ -343,7 +343,7 @@ func (c *childFiles) pipe(n int, uid uint32) (*os.File, error) {
 	_ = unix.Fchown(theirs, int(uid), -1)
 	// Non-blocking puts our end, not the child's, under the runtime's poller:
 	// no thread is spent on waiting for output.
-	_ = unix.SetNonblock(ours, true)
+	_, _ = unix.FcntlInt(uintptr(ours), unix.F_SETFL, unix.O_NONBLOCK)
 	c.add(n, theirs)
 	return os.NewFile(uintptr(ours), "pipe"), nil
 }

@@ -1,9 +1,11 @@
 package agent
 
 import (
-	"io"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // account is one line of the passwd file with the groups it belongs to.
@@ -98,13 +100,8 @@ func nameOr(names map[uint32]string, id uint32) string {
 const maxAccountsFile = 4 << 20
 
 func eachRecord(file string, fields int, visit func([]string)) {
-	in, _, err := openRegular(file)
+	data, err := readSmall(file, maxAccountsFile)
 	if err != nil {
-		return
-	}
-	defer in.Close()
-	data, err := io.ReadAll(io.LimitReader(in, maxAccountsFile+1))
-	if err != nil || len(data) > maxAccountsFile {
 		return
 	}
 	for line := range strings.Lines(string(data)) {
@@ -112,5 +109,43 @@ func eachRecord(file string, fields int, visit func([]string)) {
 		if f := strings.Split(line, ":"); len(f) >= fields && !strings.HasPrefix(line, "#") {
 			visit(f)
 		}
+	}
+}
+
+// readSmall reads a regular file of at most so many bytes. It makes four system calls
+// where an os.File, read to its end, takes a dozen: every request waits for them, and in a
+// sandbox that was idle each is a switch between threads that sleep.
+func readSmall(path string, most int) ([]byte, error) {
+	fd, err := ignoringEINTR(func() (int, error) {
+		return unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, unix.EINVAL
+	}
+	if st.Size > int64(most) {
+		return nil, unix.EFBIG
+	}
+	data := make([]byte, 0, st.Size+1)
+	for {
+		n, err := ignoringEINTR(func() (int, error) { return unix.Read(fd, data[len(data):cap(data)]) })
+		if err != nil {
+			return nil, err
+		}
+		data = data[:len(data)+n]
+		switch {
+		case len(data) > most:
+			return nil, unix.EFBIG
+		case n == 0, len(data) == int(st.Size): // there was room for more
+			return data, nil
+		}
+		data = slices.Grow(data, 512)
 	}
 }
