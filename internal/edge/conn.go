@@ -32,11 +32,18 @@ type conn struct {
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
 
-	fields       h1.Fields // of a request; reused
-	answerFields h1.Fields // reused
-	out          []byte    // reused
-	begun        bool      // the first request has been read
-	handedOver   bool      // net/http serves the connection now
+	// Of the request under way, and reused: what each request would leave to the
+	// garbage collector is marked among the records of all sandboxes.
+	fields       h1.Fields
+	req          h1.Request
+	r            request
+	x            exchange
+	answerFields h1.Fields
+	resp         h1.Response
+	out          []byte
+
+	begun      bool // the first request has been read
+	handedOver bool // net/http serves the connection now
 
 	mu       sync.Mutex
 	phase    phase
@@ -120,7 +127,8 @@ func (c *conn) serveRequest() bool {
 		return false
 	}
 	c.enter(phaseAnswer)
-	req, err := h1.ParseRequest(head, c.fields[:0])
+	c.req, err = h1.ParseRequest(head, c.fields[:0])
+	req := &c.req
 	if req.Fields != nil {
 		c.fields = req.Fields
 	}
@@ -129,17 +137,21 @@ func (c *conn) serveRequest() bool {
 		return false
 	}
 	c.in.skip(len(head))
-	r := request{method: req.Method, host: req.Host, target: req.Target, header: req.Fields, client: c.client, secure: c.secure, loopback: c.loopback}
-	if refusal := c.s.refuseTarget(&r); refusal != nil {
+	c.r = request{method: req.Method, host: req.Host, target: req.Target, header: &req.Fields, client: c.client, secure: c.secure, loopback: c.loopback}
+	r := &c.r
+	if refusal := c.s.refuseTarget(r); refusal != nil {
 		c.stopWatching()
 		c.s.holdBack(c.s.ctx, c.client, refusal.Code)
-		return c.answer(&r, refusal, !req.Close && c.drain(&req), req.Method)
+		return c.answer(r, refusal, !req.Close && c.drain(req), req.Method)
 	}
-	if routes(&r) {
-		x := exchange{c: c, req: &req, r: &r}
-		return x.serve() && !c.s.isClosing()
+	if routes(r) {
+		c.x = exchange{c: c, req: req, r: r}
+		keep := c.x.serve() && !c.s.isClosing()
+		c.x = exchange{} // a connection that is idle holds on to no sandbox
+		return keep
 	}
-	return c.serveControl(head, &req) && !c.s.isClosing()
+	own := *req // handlers may keep what they were given
+	return c.serveControl(head, &own) && !c.s.isClosing()
 }
 
 // refuse answers what cannot be read as a request, and ends the connection.

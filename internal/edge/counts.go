@@ -72,6 +72,14 @@ func (c *counts) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+// begin is when a request has begun, for the log.
+func (e *edge) begin() (t time.Time) {
+	if e.accessLog {
+		t = time.Now()
+	}
+	return t
+}
+
 // served counts a request that is over, and logs it if asked to. Queries are
 // not logged: they can hold tokens.
 func (e *edge) served(r *request, p *passage, protocol string, status int, sent, received int64, begin time.Time) {

@@ -85,27 +85,27 @@ func (p *passage) hostInside(host string) string {
 }
 
 // admit finds a request's sandbox and checks what must hold before that may be
-// woken or reached. Either the passage or the reply is nil.
-func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
+// woken or reached. Without a reply, p is the request's passage.
+func (e *edge) admit(ctx context.Context, r *request, p *passage) *reply {
 	t, err := e.target(ctx, r)
 	if errors.Is(err, errTooManySearches) {
-		return nil, &reply{Code: http.StatusTooManyRequests, Message: err.Error(), plain: true, retryAfter: 5}
+		return &reply{Code: http.StatusTooManyRequests, Message: err.Error(), plain: true, retryAfter: 5}
 	}
 	if errors.Is(err, errNoBearer) {
-		return nil, gone("", err)
+		return gone("", err)
 	}
 	if err != nil {
-		return nil, &reply{Code: http.StatusBadRequest, Message: err.Error(), plain: true}
+		return &reply{Code: http.StatusBadRequest, Message: err.Error(), plain: true}
 	}
 	if path, ok := isReserved(t); ok {
-		return nil, &reply{Code: http.StatusNotFound, Path: path,
+		return &reply{Code: http.StatusNotFound, Path: path,
 			Message: "This endpoint is reserved for the E2B control plane and is not reachable through the sandbox URL"}
 	}
 	to, err := e.sandboxes.Admission(t.id)
 	if err != nil {
-		return nil, gone(t.id, err)
+		return gone(t.id, err)
 	}
-	p := &passage{
+	*p = passage{
 		target: t,
 		asleep: to.Asleep,
 		access: supervisor.Access{Port: t.port, Path: rawPath(t.path), Stream: streams(r, t), Probe: probes(r, t)},
@@ -119,10 +119,7 @@ func (e *edge) admit(ctx context.Context, r *request) (*passage, *reply) {
 	if e.opensByKey(r, t, &to) {
 		p.token = e.sandboxes.EnvdToken(t.id)
 	}
-	if refusal := e.authorize(ctx, r, p, &to); refusal != nil {
-		return nil, refusal
-	}
-	return p, nil
+	return e.authorize(ctx, r, p, &to)
 }
 
 // visit is a request in its sandbox. What is not known yet is nil.
@@ -130,6 +127,8 @@ type visit struct {
 	p     *passage
 	lease *supervisor.Lease
 	g     *generation
+
+	admitted passage // what p points to
 }
 
 // enter admits a request, waits until its sandbox serves, and counts it there.
@@ -137,9 +136,10 @@ type visit struct {
 // broken off, because the client has gone or the sandbox was cut. Either way
 // leave must follow.
 func (v *visit) enter(ctx context.Context, e *edge, r *request, b breaker) (ok bool, refusal *reply) {
-	if v.p, refusal = e.admit(ctx, r); refusal != nil {
+	if refusal = e.admit(ctx, r, &v.admitted); refusal != nil {
 		return false, refusal
 	}
+	v.p = &v.admitted
 	if v.lease, refusal = e.acquire(ctx, r, v.p); v.lease == nil {
 		return false, refusal
 	}

@@ -40,6 +40,7 @@ type fleet struct {
 	upstream *httptest.Server
 	dial     func(context.Context) (net.Conn, error) // to another server than upstream
 	wait     func(context.Context) error             // before Acquire answers
+	granted  func(*supervisor.Lease)                 // told of what Acquire answers
 
 	mu       sync.Mutex
 	sb       store.Sandbox
@@ -74,7 +75,7 @@ func (f *fleet) Acquire(ctx context.Context, _ string, a supervisor.Access) (*su
 	}
 	f.acquired = append(f.acquired, a)
 	var once sync.Once
-	return &supervisor.Lease{
+	lease := &supervisor.Lease{
 		Generation: 1, Cut: f.cut, Why: func() error { return f.why }, Progress: func(int) {}, Streams: func() {},
 		Dial: func(ctx context.Context, port int) (net.Conn, error) {
 			if port != openPort && port != agentapi.Port && port != agentapi.CodePort {
@@ -86,7 +87,11 @@ func (f *fleet) Acquire(ctx context.Context, _ string, a supervisor.Access) (*su
 			return f.dialUpstream(ctx)
 		},
 		Release: func() { once.Do(func() { f.mu.Lock(); defer f.mu.Unlock(); f.released++ }) },
-	}, nil
+	}
+	if f.granted != nil {
+		f.granted(lease)
+	}
+	return lease, nil
 }
 
 func (f *fleet) dialUpstream(ctx context.Context) (net.Conn, error) {

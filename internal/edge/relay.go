@@ -46,7 +46,7 @@ func (x *exchange) breakOff() { x.c.breakOff() }
 
 // serve carries the request out. False ends the connection.
 func (x *exchange) serve() (keep bool) {
-	begin := time.Now()
+	begin := x.c.s.begin()
 	x.c.startWatching()
 	defer func() {
 		x.c.s.served(x.r, x.p, "1.1", x.status, x.sent, x.received, begin)
@@ -259,8 +259,8 @@ func (x *exchange) readAnswer() (*h1.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := h1.ParseResponse(head, x.req.Method, x.c.answerFields[:0])
-	if err != nil {
+	resp := &x.c.resp
+	if *resp, err = h1.ParseResponse(head, x.req.Method, x.c.answerFields[:0]); err != nil {
 		return nil, err
 	}
 	x.c.answerFields = resp.Fields
@@ -269,7 +269,7 @@ func (x *exchange) readAnswer() (*h1.Response, error) {
 	if resp.Status == http.StatusSwitchingProtocols && x.req.Upgrade == "" {
 		return nil, errors.New("the sandbox's port switched protocols unasked")
 	}
-	return &resp, nil
+	return resp, nil
 }
 
 // sendRequest writes the head, with the body if that is here already; else the

@@ -203,8 +203,9 @@ func hasLabel(_ *request, host string) bool {
 
 func inLabel(r *request, host string) (target, error) {
 	label, _, _ := strings.Cut(host, ".")
-	parts := strings.Split(label, "-")
-	return newTarget(parts[1], parts[0], r.target)
+	port, rest, _ := strings.Cut(label, "-")
+	id, _, _ := strings.Cut(rest, "-")
+	return newTarget(id, port, r.target)
 }
 
 func hasPath(r *request, _ string) bool { return strings.HasPrefix(r.target, pathRoutes) }
