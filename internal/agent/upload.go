@@ -176,11 +176,7 @@ func (u *upload) write(ctx context.Context, path string, content io.Reader) (upl
 	if err := replaceMetadata(int(file.Fd()), u.metadata); err != nil {
 		return uploaded{}, err
 	}
-	buffered := bufio.NewWriterSize(struct{ io.Writer }{file}, copyChunk)
-	if _, err = copyAll(buffered, tagged{content}); err == nil {
-		err = buffered.Flush()
-	}
-	if err == nil {
+	if err = copyFull(file, tagged{content}); err == nil {
 		err = file.commit(ctx)
 	}
 	if err != nil {
