@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -10,13 +11,10 @@ import (
 func (b *bench) light(ctx context.Context) (err error) {
 	sizes := b.sizes(size{memory: 0}, size{memory: 64}, size{memory: 1024})
 	largest := sizes[len(sizes)-1].memory
-	if err := b.server.stop(); err != nil {
+	if err := b.serveLight(ctx); err != nil {
 		return err
 	}
-	if b.server, err = startServer(ctx, b.o.drowse, b.stateDir(), b.serverLog(), "--light-sleep=1h", "--light-sleep-memory=8g"); err != nil {
-		return err
-	}
-	b.server.light = true
+	defer func() { err = errors.Join(err, b.serveDeep(ctx)) }()
 	b.memory, b.raw.memory = 2*largest+512, int64(2*largest+576)<<20
 	defer func() { b.memory, b.raw.memory = 0, memoryLimit }()
 	for _, holds := range sizes {
@@ -28,9 +26,27 @@ func (b *bench) light(ctx context.Context) (err error) {
 		b.report.compared("B25", fmt.Sprintf("pause to light sleep until committed, again and again, %s", holds), "`runsc checkpoint` + fsync", res.pause, 0, 0)
 		b.report.plain("B25", fmt.Sprintf("wake from light sleep → first byte of an HTTP answer, %s", holds), "ms", res.wake.latencies().ours(), 5)
 	}
-	if err := b.server.stop(); err != nil {
-		return err
+	return nil
+}
+
+// serveLight starts the server anew, with light sleep.
+func (b *bench) serveLight(ctx context.Context, args ...string) error {
+	err := b.restart(ctx, append([]string{"--light-sleep=1h", "--light-sleep-memory=8g"}, args...)...)
+	if err == nil {
+		b.server.light = true
 	}
-	b.server, err = startServer(ctx, b.o.drowse, b.stateDir(), b.serverLog())
+	return err
+}
+
+// serveDeep starts the server anew, without.
+func (b *bench) serveDeep(ctx context.Context) error { return b.restart(ctx) }
+
+func (b *bench) restart(ctx context.Context, args ...string) (err error) {
+	if b.server != nil {
+		if err := b.server.stop(); err != nil {
+			return err
+		}
+	}
+	b.server, err = startServer(ctx, b.o.drowse, b.stateDir(), b.serverLog(), args...)
 	return err
 }

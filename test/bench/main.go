@@ -67,6 +67,8 @@ var measurements = []struct {
 	{"written", (*bench).files},
 	{"early", (*bench).early},
 	{"light", (*bench).light},
+	{"atonce", (*bench).atOnce},
+	{"pressure", (*bench).pressure},
 	{"deltas", (*bench).deltas},
 	{"forks", (*bench).forks},
 	{"snapshots", (*bench).snapshots},

@@ -35,7 +35,7 @@ type raw struct {
 	memory int64 // what a container may have, in bytes
 }
 
-// newRaw mounts the root file system that all containers share. They run one
+// newRaw mounts the root file system that all containers share. Mostly they run one
 // at a time.
 func newRaw(drowse, dir string) (*raw, error) {
 	r := &raw{drowse: drowse, dir: dir, memory: memoryLimit, rootfs: filepath.Join(dir, "rootfs")}
@@ -75,11 +75,11 @@ func (r *raw) runsc(ctx context.Context, args ...string) *exec.Cmd {
 // call runs the tool to its end. Its output goes to a file and not through a
 // pipe, because processes that it leaves behind hold it open.
 func (r *raw) call(ctx context.Context, args ...string) error {
-	log, err := os.Create(filepath.Join(r.dir, "runsc.log"))
+	log, err := os.CreateTemp(r.dir, "runsc-*.log")
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = errors.Join(log.Close(), os.Remove(log.Name())) }()
 	cmd := r.runsc(ctx, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
@@ -95,13 +95,18 @@ type container struct {
 	id     string
 	bundle string
 	netns  string
+	slot   int // its place in the network, which it has to itself while it is there
 }
 
-// prepare makes all that a container needs before the tool is called.
-func (r *raw) prepare(args ...string) (*container, error) {
+// prepare makes all that a container needs before the tool is called, which is the only
+// one meanwhile.
+func (r *raw) prepare(args ...string) (*container, error) { return r.prepareAt(0, args...) }
+
+// prepareAt is prepare for one of several at once.
+func (r *raw) prepareAt(slot int, args ...string) (*container, error) {
 	r.made++
 	id := fmt.Sprintf("bench%07d", r.made) // no id is the beginning of another
-	c := &container{r: r, id: id, bundle: filepath.Join(r.dir, "bundles", id), netns: filepath.Join(r.dir, "netns", id)}
+	c := &container{r: r, id: id, bundle: filepath.Join(r.dir, "bundles", id), netns: filepath.Join(r.dir, "netns", id), slot: slot}
 	if err := os.Mkdir(c.bundle, 0o700); err != nil {
 		return nil, err
 	}
@@ -164,13 +169,14 @@ func (c *container) spec(args []string) *specs.Spec {
 
 // The container's network: one pair, one end here, the other in the
 // container's namespace.
-const (
-	hostLink  = "bench0"
-	guestLink = "eth0"
-	hostCIDR  = "10.99.0.1/30"
-	guestCIDR = "10.99.0.2/30"
-	guestURL  = "http://10.99.0.2:8080/"
-)
+const guestLink = "eth0"
+
+func (c *container) hostLink() string  { return fmt.Sprintf("bench%d", c.slot) }
+func (c *container) hostCIDR() string  { return fmt.Sprintf("10.99.0.%d/30", 4*c.slot+1) }
+func (c *container) guestCIDR() string { return fmt.Sprintf("10.99.0.%d/30", 4*c.slot+2) }
+func (c *container) guestURL() string {
+	return fmt.Sprintf("http://10.99.0.%d:%d", 4*c.slot+2, guestPort)
+}
 
 // connect makes the container's network namespace and the pair into it.
 func (c *container) connect() error {
@@ -192,11 +198,11 @@ func (c *container) connect() error {
 		return err
 	}
 	defer host.Close()
-	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: hostLink}, PeerName: guestLink, PeerNamespace: netlink.NsFd(ns.Fd())}
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: c.hostLink()}, PeerName: guestLink, PeerNamespace: netlink.NsFd(ns.Fd())}
 	if err := host.LinkAdd(link); err != nil {
-		return fmt.Errorf("add %s: %w", hostLink, err)
+		return fmt.Errorf("add %s: %w", c.hostLink(), err)
 	}
-	if err := address(host, hostLink, hostCIDR); err != nil {
+	if err := address(host, c.hostLink(), c.hostCIDR()); err != nil {
 		return err
 	}
 	go func() {
@@ -205,7 +211,7 @@ func (c *container) connect() error {
 			if err := address(h, "lo", ""); err != nil {
 				return err
 			}
-			return address(h, guestLink, guestCIDR)
+			return address(h, guestLink, c.guestCIDR())
 		})
 	}()
 	return <-done
@@ -333,7 +339,7 @@ func (c *container) remove(ctx context.Context) error {
 	if err == nil {
 		err = awaitGone(ctx, c.id)
 	}
-	link, linkErr := netlink.LinkByName(hostLink)
+	link, linkErr := netlink.LinkByName(c.hostLink())
 	if linkErr == nil {
 		linkErr = netlink.LinkDel(link)
 	}

@@ -2,7 +2,7 @@
 # Measures drowse beside the raw tool and writes the tables of
 # docs/results/benchmarks.md.
 #
-#   run.sh [--quick] [--only create,exec,inside,idle,sleep,written,early,light,deltas,forks,snapshots,started,edge,deadlines,start] [--docs FILE]
+#   run.sh [--quick] [--only create,exec,inside,idle,sleep,written,early,light,atonce,pressure,deltas,forks,snapshots,started,edge,deadlines,start] [--docs FILE]
 #
 # --quick makes few runs, with small guests; it and --only leave the documentation alone unless
 # --docs names a file. DROWSE is the binary to measure (bin/drowse),

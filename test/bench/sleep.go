@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
@@ -103,15 +102,7 @@ func newSandboxSleeper(ctx context.Context, s *server, guest string, memoryMiB i
 			err = errors.Join(err, p.close(ctx))
 		}
 	}()
-	program, err := os.Open(guest)
-	if err != nil {
-		return nil, err
-	}
-	defer program.Close()
-	if err := box.WriteFile(ctx, guestPath, program); err != nil {
-		return nil, err
-	}
-	if err := p.run(ctx, "chmod", "+x", guestPath); err != nil {
+	if err := p.install(ctx, guest); err != nil {
 		return nil, err
 	}
 	// Files that were open for writing and are still in use when the sandbox
@@ -123,9 +114,27 @@ func newSandboxSleeper(ctx context.Context, s *server, guest string, memoryMiB i
 	if _, err := s.client.Connect(ctx, box.ID, guestTimeout); err != nil {
 		return nil, err
 	}
-	process, err := box.Start(ctx, client.Command{Args: holds.args()})
+	return p, p.start(ctx, holds)
+}
+
+// install puts the guest's program into the sandbox.
+func (p *sandboxSleeper) install(ctx context.Context, guest string) error {
+	program, err := os.Open(guest)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	defer program.Close()
+	if err := p.box.WriteFile(ctx, guestPath, program); err != nil {
+		return err
+	}
+	return p.run(ctx, "chmod", "+x", guestPath)
+}
+
+// start starts the guest, and returns when it answers.
+func (p *sandboxSleeper) start(ctx context.Context, holds size) error {
+	process, err := p.box.Start(ctx, client.Command{Args: holds.args()})
+	if err != nil {
+		return err
 	}
 	process.Detach()
 	booting, cancel := context.WithTimeout(ctx, bootTimeout)
@@ -133,10 +142,10 @@ func newSandboxSleeper(ctx context.Context, s *server, guest string, memoryMiB i
 	for {
 		_, err := p.wake(booting)
 		if err == nil {
-			return p, nil
+			return nil
 		}
 		if sleep(booting, 20*time.Millisecond) != nil {
-			return nil, fmt.Errorf("the guest does not come up: %w", err)
+			return fmt.Errorf("the guest does not come up: %w", err)
 		}
 	}
 }
@@ -205,6 +214,7 @@ func get(req *http.Request, beat *heartbeat) (time.Duration, error) {
 // rawSleeper is the same with the raw tool.
 type rawSleeper struct {
 	r       *raw
+	slot    int
 	args    []string
 	current *container // nil while it sleeps
 	image   string     // of the last pause
@@ -213,12 +223,17 @@ type rawSleeper struct {
 	beat    heartbeat
 }
 
-func newRawSleeper(ctx context.Context, r *raw, guest string, holds size) (_ *rawSleeper, err error) {
+func newRawSleeper(ctx context.Context, r *raw, guest string, holds size) (*rawSleeper, error) {
 	if err := copyProgram(guest, filepath.Join(r.rootfs, guestPath)); err != nil {
 		return nil, err
 	}
-	p := &rawSleeper{r: r, args: holds.args(), query: holds.query()}
-	if p.current, err = r.prepare(p.args...); err != nil {
+	return newRawSleeperAt(ctx, r, 0, holds)
+}
+
+// newRawSleeperAt is newRawSleeper for one of several at once. The program is there.
+func newRawSleeperAt(ctx context.Context, r *raw, slot int, holds size) (_ *rawSleeper, err error) {
+	p := &rawSleeper{r: r, slot: slot, args: holds.args(), query: holds.query()}
+	if p.current, err = r.prepareAt(slot, p.args...); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -250,7 +265,7 @@ func (p *rawSleeper) firstAnswer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(guestURL, "/")+p.query, nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.current.guestURL()+p.query, nil)
 		if err != nil {
 			return err
 		}
@@ -267,7 +282,7 @@ func (p *rawSleeper) firstAnswer(ctx context.Context) error {
 
 func (p *rawSleeper) pause(ctx context.Context) (time.Duration, error) {
 	p.pauses++
-	image := filepath.Join(p.r.images(), fmt.Sprint(p.pauses))
+	image := filepath.Join(p.r.images(), fmt.Sprintf("%d-%d", p.slot, p.pauses))
 	if err := os.Mkdir(image, 0o700); err != nil {
 		return 0, err
 	}
@@ -283,10 +298,21 @@ func (p *rawSleeper) pause(ctx context.Context) (time.Duration, error) {
 	return took, errors.Join(done.remove(ctx), os.RemoveAll(old))
 }
 
-func (p *rawSleeper) wake(ctx context.Context) (_ time.Duration, err error) {
-	if p.current, err = p.r.prepare(p.args...); err != nil {
+func (p *rawSleeper) wake(ctx context.Context) (time.Duration, error) {
+	if err := p.prepare(); err != nil {
 		return 0, err
 	}
+	return p.restore(ctx)
+}
+
+// prepare makes what the container needs that is restored next.
+func (p *rawSleeper) prepare() (err error) {
+	p.current, err = p.r.prepareAt(p.slot, p.args...)
+	return err
+}
+
+// restore is a wake of what is prepared.
+func (p *rawSleeper) restore(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
 	if err := p.current.create(ctx); err != nil {
 		return 0, err
