@@ -166,11 +166,17 @@ func (apfl *AsyncPagesFileLoad) loadFirst() bool {
 		return false
 	}
 	for len(apfl.first) > 0 && apfl.busy() < max(len(apfl.ops)-roomForWaits, 1) {
+		// Blocks in sequence are one read. One at a time they would be small reads: mostly
+		// there is room for one more.
+		n := uint64(1)
+		for n < mostWindow/useBlock && n < uint64(len(apfl.first)) && uint64(apfl.first[n]) == uint64(apfl.first[0])+n {
+			n++
+		}
 		start := uint64(apfl.first[0]) * useBlock
-		if !apfl.loadLocked(amfl, memmap.FileRange{start, start + useBlock}) {
+		if !apfl.loadLocked(amfl, memmap.FileRange{start, start + n*useBlock}) {
 			return false
 		}
-		apfl.first = apfl.first[1:]
+		apfl.first = apfl.first[n:]
 	}
 	if len(apfl.first) > 0 {
 		return false
