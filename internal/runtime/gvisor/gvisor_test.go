@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 		http.Handle("/hinder", serveHinder())
 		http.Handle("/disk", serveDisk())
 		http.Handle("/heap", serveHeap())
+		http.Handle("/held", serveHeld())
 		http.Handle("/hogs", serveHogs())
 		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
 	}

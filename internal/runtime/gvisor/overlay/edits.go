@@ -65,6 +65,10 @@ package main
 // and whoever polls is not told of the end. A terminal whose other side nobody has opened
 // yet hangs up, of which screen dies. With the edits both are as on Linux.
 //
+// A restore opens again what was open for writing, and the host's overlayfs copies each
+// such file up when it is opened for that. With the edits a file is opened to be read, and
+// for writing when it is first written, truncated or mapped writable (later.go).
+//
 // In a network namespace that a program makes, gVisor's loopback has its address at once.
 // bubblewrap gives it that address, and ends where it cannot. With the edit it can.
 //
@@ -298,6 +302,19 @@ restart:
 		if err := d.prepareSaveDeletedRegularFile(ctx); err != nil {
 `,
 			},
+			{ // prepareSaveRecursive
+				old: `	d.childrenMu.Lock()
+	defer d.childrenMu.Unlock()
+	for childName, child := range d.children {
+`,
+				new: `	if d.inode.writeLater.Load() {
+		d.inode.fs.savedDentryRW[d] = savedDentryRW{read: true, write: true}
+	}
+	d.childrenMu.Lock()
+	defer d.childrenMu.Unlock()
+	for childName, child := range d.children {
+`,
+			},
 			{ // restoreDeleted
 				old: `	default:
 		return fmt.Errorf("gofer.dentry(%q).restoreDeleted: invalid`,
@@ -355,6 +372,28 @@ restart:
 		file:   "pkg/sentry/fsimpl/gofer/regular_file.go",
 		sha256: "461044dc7a308cfaefee5b97c9361508dbecb3ceb178d7b8be1c73a9a0f7720c",
 		changes: []change{
+			{ // Allocate
+				old: `	d := fd.dentry()
+	return d.doAllocate(`,
+				new: `	d := fd.dentry()
+	if err := d.openLater(ctx); err != nil {
+		return err
+	}
+	return d.doAllocate(`,
+			},
+			{ // ConfigureMMap
+				old: `	d := fd.dentry()
+	// Force sentry page caching at your own risk.
+`,
+				new: `	d := fd.dentry()
+	if !opts.Private && opts.MaxPerms.Write {
+		if err := d.openLater(ctx); err != nil {
+			return err
+		}
+	}
+	// Force sentry page caching at your own risk.
+`,
+			},
 			{ // PRead
 				old: `	if offset < 0 {
 		return 0, linuxerr.EINVAL
@@ -377,6 +416,9 @@ restart:
 `,
 				new: `	d := fd.dentry()
 	if err := d.stale(); err != nil {
+		return 0, offset, err
+	}
+	if err := d.openLater(ctx); err != nil {
 		return 0, offset, err
 	}
 
@@ -434,6 +476,32 @@ restart:
 				new: `	disk.Show(&statfs)
 	if statfs.NameLength == 0 ||`,
 			},
+			{ // unlinkAt
+				old: `		child.childrenMu.Lock()
+		defer child.childrenMu.Unlock()
+		if err := vfsObj.PrepareDeleteDentry(`,
+				new: `		if err := child.openLaterLocked(ctx); err != nil {
+			return err
+		}
+		child.childrenMu.Lock()
+		defer child.childrenMu.Unlock()
+		if err := vfsObj.PrepareDeleteDentry(`,
+			},
+			{ // RenameAt
+				old: `	if oldParent == newParent && oldName == newName {
+		return nil
+	}
+`,
+				new: `	if oldParent == newParent && oldName == newName {
+		return nil
+	}
+	if replaced != nil && !exchange {
+		if err := replaced.openLaterLocked(ctx); err != nil {
+			return err
+		}
+	}
+`,
+			},
 			{ // Sync
 				old: `			if retErr == nil {
 				retErr = err
@@ -457,6 +525,14 @@ restart:
 		file:   "pkg/sentry/fsimpl/gofer/gofer.go",
 		sha256: "ddb5fdefc892447851a3bae81862d75627cb1c09c7b17cba838f8947e62266b1",
 		changes: []change{
+			{ // inode
+				old: `	// refs is the reference count of the inode. A dentry holds`,
+				new: `	// writeLater is that it has been open for writing since before a restore, and has
+	// only a readable handle until it is written.
+	writeLater atomicbitops.Bool ` + "`state:\"nosave\"`" + `
+
+	// refs is the reference count of the inode. A dentry holds`,
+			},
 			{ // statTo
 				old: `	stat.Blocks = (stat.Size + 511) / 512
 `,
@@ -631,6 +707,12 @@ var byteType = reflect.TypeOf(byte(0))
 `,
 				new: `		log.Warningf("directfsInode file type changed from %#o to %#o", want, got)
 		return
+`,
+			},
+			{ // restoreFile
+				old: `	if rw, ok := i.fs.savedDentryRW[d]; ok {
+`,
+				new: `	if rw, ok := i.fs.savedDentryRW[d]; ok && !(rw.write && i.restoreReadable(ctx, d, &stat)) {
 `,
 			},
 			{ // getHostChild
@@ -1051,6 +1133,7 @@ func (fs *filesystem) memoryForDeleted() uint64 {
 	return (all - used) / 3
 }
 `,
+	"pkg/sentry/fsimpl/gofer/drowse_later.go":  writeLater,
 	"pkg/sentry/fsimpl/gofer/drowse_shared.go": sharedFiles,
 	"pkg/sentry/fsimpl/gofer/drowse_descriptors.go": `package gofer
 
