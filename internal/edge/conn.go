@@ -146,11 +146,14 @@ func (c *conn) serveRequest() bool {
 	}
 	if routes(r) {
 		c.x = exchange{c: c, req: req, r: r}
-		keep := c.x.serve() && !c.s.isClosing()
-		c.x = exchange{} // a connection that is idle holds on to no sandbox
-		return keep
+		if !c.x.serve() {
+			return false
+		}
+		// Nothing uses it any more. A connection that is idle holds on to no sandbox.
+		c.x = exchange{}
+		return !c.s.isClosing()
 	}
-	own := *req // handlers may keep what they were given
+	own := *req // handlers may keep what they were given, but for its fields
 	return c.serveControl(head, &own) && !c.s.isClosing()
 }
 

@@ -449,7 +449,9 @@ func (x *exchange) tunnel(resp *h1.Response) bool {
 	x.c.out = x.appendAnswerHead(x.c.out[:0], resp, true)
 	if _, err := x.c.in.conn.Write(x.c.out); err != nil {
 		x.up.close()
-		return x.broken()
+		x.c.breakOff()
+		x.awaitUpload()
+		return false
 	}
 	x.step(func(e *ending) { e.answered = true })
 	m := messagesOf(resp.Status, resp.Fields.Get("Upgrade"), "")

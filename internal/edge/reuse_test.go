@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 	"weak"
@@ -73,5 +74,37 @@ func TestIdleConnectionsHoldNoLease(t *testing.T) {
 			t.Fatal("the lease of a request that is over is still held")
 		}
 		runtime.GC()
+	}
+}
+
+// A client that resets its connection while its body waits for a sandbox that then switches
+// protocols: what still sends the body has ended before the connection's memory is let go.
+func TestUpgradeIsReset(t *testing.T) {
+	f := newFleet(t, http.NotFound)
+	reset, over := make(chan struct{}), make(chan struct{})
+	rawUpstream(t, f, func(_ int, c net.Conn, br *bufio.Reader) {
+		defer close(over)
+		for line := "-"; len(strings.TrimSpace(line)) > 0; {
+			line, _ = br.ReadString('\n')
+		}
+		<-reset
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: foo\r\n\r\n")
+		// The edge ends the connection, which it has filled.
+		_, _ = io.Copy(io.Discard, br)
+	})
+	conn, _ := talk(t, f.serve(t))
+	_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: 8000-ione.example.test\r\nConnection: Upgrade\r\nUpgrade: foo\r\nTransfer-Encoding: chunked\r\n\r\n")
+	chunk := "8000\r\n" + strings.Repeat("x", 0x8000) + "\r\n"
+	for err := error(nil); err == nil; { // until all is full on the way
+		_ = conn.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+		_, err = io.WriteString(conn, chunk)
+	}
+	_ = conn.(*net.TCPConn).SetLinger(0)
+	_ = conn.Close()
+	close(reset)
+	select {
+	case <-over:
+	case <-time.After(testmode.Patience()):
+		t.Fatal("the connection to the sandbox is still open")
 	}
 }
