@@ -21,11 +21,12 @@ const mostTogether = 16
 
 // transaction is one that is open. Who has the turn uses it.
 type transaction struct {
-	conn  *sql.Conn
-	tx    *sql.Tx
-	wrote int           // how many have written
-	over  chan struct{} // closed when it has ended; then err is set
-	err   error         // why nothing of it is there
+	conn   *sql.Conn
+	tx     *sql.Tx
+	joined int           // how many have had their turn
+	wrote  int           // how many of them have written
+	over   chan struct{} // closed when it has ended; then err is set
+	err    error         // why nothing of it is there
 }
 
 // noKey takes the turns of writes that are of no API key, or of one that is not known.
@@ -41,12 +42,12 @@ func (s *SQLite) write(ctx context.Context, key string, do func(context.Context,
 	}
 	t := s.open
 	if t == nil {
-		if t, err = s.begin(ctx); err != nil {
+		if t, err = begin(ctx, s.writer); err != nil {
 			leave()
 			return err
 		}
 	}
-	err = s.run(context.WithoutCancel(ctx), key, t, leave, do)
+	err = t.run(context.WithoutCancel(ctx), s, key, leave, do)
 	if planted.In(planted.EarlyAnswer) {
 		return err
 	}
@@ -57,9 +58,9 @@ func (s *SQLite) write(ctx context.Context, key string, do func(context.Context,
 	return err
 }
 
-// run has one more write, and gives the turn back. Unless somebody gets it who goes on, the
-// transaction is over then.
-func (s *SQLite) run(ctx context.Context, key string, t *transaction, leave func(), do func(context.Context, *sql.Tx) error) error {
+// run has one more write, and gives the turn of s back. Unless somebody gets it who goes on,
+// the transaction is over then.
+func (t *transaction) run(ctx context.Context, s *SQLite, key string, leave func(), do func(context.Context, *sql.Tx) error) error {
 	s.open = nil
 	last := true // also if do panics
 	defer func() {
@@ -69,7 +70,7 @@ func (s *SQLite) run(ctx context.Context, key string, t *transaction, leave func
 		}
 	}()
 	err := t.write(ctx, do)
-	if t.err == nil && t.wrote > 0 && t.wrote < mostTogether {
+	if t.joined++; t.err == nil && t.wrote > 0 && t.joined < mostTogether {
 		s.open = t
 		if last = !s.turns.Pass(key); last {
 			s.open = nil
@@ -79,8 +80,8 @@ func (s *SQLite) run(ctx context.Context, key string, t *transaction, leave func
 }
 
 // begin opens a transaction.
-func (s *SQLite) begin(ctx context.Context) (*transaction, error) {
-	conn, err := s.writer.Conn(ctx)
+func begin(ctx context.Context, db *sql.DB) (*transaction, error) {
+	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}

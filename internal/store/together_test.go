@@ -147,6 +147,23 @@ func TestWriteAlone(t *testing.T) {
 	}
 }
 
+// TestRefusedTogether: the first does not wait for all who are refused.
+func TestRefusedTogether(t *testing.T) {
+	c := newCrowd(t)
+	ran := 0
+	for range 3 * mostTogether {
+		c.write(t.Context(), func(context.Context, *sql.Tx) error {
+			if c.commits.Load() == 0 {
+				ran++
+			}
+			return errdef.New(errdef.Conflict, "sandbox_exists", "it exists")
+		})
+	}
+	if got := c.names(); got != "first" || ran >= mostTogether {
+		t.Errorf("%d were refused before the first commit; there is %s", ran, got)
+	}
+}
+
 // TestCommitTogetherFails: where the commit fails nobody has written anything, and nobody
 // was refused for what is not there.
 func TestCommitTogetherFails(t *testing.T) {
