@@ -111,7 +111,7 @@ func copyAll(w io.Writer, r io.Reader) (int64, error) {
 }
 
 // copyFull is copyAll for a reader that may have little at a time: every write but the
-// last is of leastWrite.
+// last is of at least leastWrite.
 func copyFull(w io.Writer, r io.Reader) error {
 	buf := copyBuffers.Get().(*[copyChunk]byte)
 	defer copyBuffers.Put(buf)
