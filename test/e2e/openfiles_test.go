@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -196,4 +197,43 @@ func TestOpenFileIsNotWritten(t *testing.T) {
 	if _, out := run(ctx, t, sb, "cat", "/var/tmp/log"); out != "ready\nmore\n" {
 		t.Errorf("what was appended after a wake is lost: %q", out)
 	}
+}
+
+// TestOpenFileInOverlay has a program map a file for writing after a wake, in an overlay of
+// its own over the sandbox's files. It was mapped to be read before.
+func TestOpenFileInOverlay(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	s := startServer(t)
+	sb := s.create(ctx, sleeper)
+	p, err := sb.Start(ctx, client.Command{Args: []string{"unshare", "-rm", "sh", "-c", `
+		cd && mkdir lower upper work merged && mount -t overlay overlay -o lowerdir=$PWD/lower,upperdir=$PWD/upper,workdir=$PWD/work $PWD/merged && exec python3 -c "$0"`, `
+import mmap, os
+open("merged/f", "wb").write(b"a" * 65536)
+os.mkfifo("next")
+rw, ro = os.open("merged/f", os.O_RDWR), os.open("merged/f", os.O_RDONLY)
+mmap.mmap(ro, 65536, mmap.MAP_SHARED, mmap.PROT_READ).close()
+open("ready", "w").close()
+open("next").read()
+mmap.mmap(rw, 65536, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)[0:1] = b"b"
+open("written", "w").write(os.pread(rw, 2, 0).decode() + open("merged/f").read(2))
+`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Detach()
+	eventually(t, time.Minute, "the overlay", func() error {
+		if exit, out := run(ctx, t, sb, "cat", "ready"); exit.Code != 0 {
+			return errors.New(out)
+		}
+		return nil
+	})
+	s.pause(ctx, sb.ID)
+	eventually(t, time.Minute, "the mapping is written", func() error {
+		exit, out := run(ctx, t, sb, "sh", "-c", "[ -e next ] && timeout 5 sh -c 'echo >next'; rm -f next; cat written upper/f | head -c 6")
+		if out != "bababa" {
+			return fmt.Errorf("exit %d: %q", exit.Code, out)
+		}
+		return nil
+	})
 }

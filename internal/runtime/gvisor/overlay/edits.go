@@ -449,6 +449,29 @@ restart:
 		},
 	},
 	{
+		file:   "pkg/sentry/fsimpl/overlay/regular_file.go",
+		sha256: "5b99bd11c8b516ec911f6866ba07eb5bc6accace3eb3bff3269c6934c61d669b",
+		changes: []change{
+			{ // ensureMappable: the file below has to know of who will write (later.go)
+				old: `	// Fast path if we already have a Mappable for the current top layer.
+	if d.isMappable.Load() != 0 {
+`,
+				new: `	// Fast path if we already have a Mappable for the current top layer.
+	writes := !opts.Private && opts.MaxPerms.Write
+	if d.isMappable.Load() != 0 && !writes {
+`,
+			},
+			{
+				old: `	defer d.copyMu.RUnlock()
+	if d.isMappable.Load() != 0 {
+`,
+				new: `	defer d.copyMu.RUnlock()
+	if d.isMappable.Load() != 0 && !writes {
+`,
+			},
+		},
+	},
+	{
 		file:   "pkg/sentry/fsimpl/gofer/filesystem.go",
 		sha256: "f6a28c0cbf64660fb136bc0b7d16cd0203588165d153c623ae65add043a0cbda",
 		changes: []change{
