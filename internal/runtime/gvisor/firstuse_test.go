@@ -1,11 +1,9 @@
 package gvisor
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,40 +144,6 @@ func TestFirstUseIsReadFirst(t *testing.T) {
 	if got, want := found(), second&^(layer.ChunkSize-1); got != want {
 		t.Errorf("damage was found at %d first, want %d, of block %d, which is listed", got, want, block)
 	}
-}
-
-// TestFirstUseInLargeReads wakes a guest whose list has all blocks in sequence, one after
-// the other: they are read a MiB at a time.
-func TestFirstUseInLargeReads(t *testing.T) {
-	c := newChain(t)
-	c.pause(t)
-	var list []byte
-	for _, r := range c.pageMap(t).Runs {
-		for block := r.Source / 16; r.File == 0 && r.Pack == 0 && block <= (r.Source+r.Pages-1)/16; block++ {
-			list = binary.LittleEndian.AppendUint32(list, block)
-		}
-	}
-	c.setFirst(t, list)
-	info, err := os.Stat(c.slowPack(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.wake(t, false); err != nil {
-		t.Fatal(err)
-	}
-	server, reads := imageServerOf(t, c.inst), 0
-	eventually(t, "all is loaded", func() bool {
-		if counted, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", server)); err == nil {
-			_, _ = fmt.Sscanf(string(counted[bytes.Index(counted, []byte("syscr:")):]), "syscr: %d", &reads)
-		}
-		return exited(server)
-	})
-	most := 3 * int(info.Size()/layer.ChunkSize)
-	t.Logf("%d reads of %d MiB, for a list of %d blocks", reads, info.Size()>>20, len(list)/4)
-	if reads == 0 || reads > most {
-		t.Errorf("%d MiB were read by %d reads, want some and at most %d", info.Size()>>20, reads, most)
-	}
-	c.check(t)
 }
 
 // TestFirstUseOfAnything wakes images with lists that no gVisor wrote: of what is not
