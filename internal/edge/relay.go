@@ -83,9 +83,13 @@ func (x *exchange) reply(a *reply) bool {
 	return false
 }
 
-// broken ends the exchange so that both peers see that it broke.
+// broken ends the exchange so that both peers see that it broke, and waits for
+// the end of the upload: the connection's memory is let go after this.
 func (x *exchange) broken() bool {
 	x.c.breakOff()
+	if x.upload != nil {
+		<-x.upload
+	}
 	return false
 }
 
@@ -96,9 +100,7 @@ func (x *exchange) relay() bool {
 		return x.reply(refusal)
 	}
 	if head == nil {
-		x.c.breakOff()
-		x.awaitUpload()
-		return false
+		return x.broken()
 	}
 	if head.Status == http.StatusSwitchingProtocols {
 		return x.tunnel(head)
@@ -110,9 +112,7 @@ func (x *exchange) relay() bool {
 		}
 		// Whoever reads half an answer must see that it is half.
 		x.up.close()
-		x.c.breakOff()
-		x.awaitUpload()
-		return false
+		return x.broken()
 	}
 	x.step(func(e *ending) { e.complete = true })
 	intact := x.c.unbind()
@@ -367,13 +367,6 @@ func (x *exchange) endUpload() bool {
 	return !x.unread
 }
 
-// awaitUpload waits for the end of an upload whose connections are broken.
-func (x *exchange) awaitUpload() {
-	if x.upload != nil {
-		<-x.upload
-	}
-}
-
 // stopUpload makes the upload end now.
 func (x *exchange) stopUpload() {
 	_ = x.c.in.conn.SetReadDeadline(past)
@@ -449,9 +442,7 @@ func (x *exchange) tunnel(resp *h1.Response) bool {
 	x.c.out = x.appendAnswerHead(x.c.out[:0], resp, true)
 	if _, err := x.c.in.conn.Write(x.c.out); err != nil {
 		x.up.close()
-		x.c.breakOff()
-		x.awaitUpload()
-		return false
+		return x.broken()
 	}
 	x.step(func(e *ending) { e.answered = true })
 	m := messagesOf(resp.Status, resp.Fields.Get("Upgrade"), "")
