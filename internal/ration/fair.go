@@ -96,10 +96,8 @@ func (f *Fair) giveUp(key string, w chan struct{}) bool {
 func (f *Fair) leave(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.taken[key]--; f.taken[key] == 0 {
-		delete(f.taken, key)
-	}
-	f.left[key] = time.Now()
+	f.taken[key]--
+	f.hasLeft(key)
 	f.handOut()
 }
 
@@ -115,11 +113,16 @@ func (f *Fair) Pass(key string) bool {
 		f.taken[key]++
 		return false
 	}
+	f.hasLeft(key)
+	return true
+}
+
+// hasLeft notes that a key has given a place back.
+func (f *Fair) hasLeft(key string) {
 	if f.taken[key] == 0 {
 		delete(f.taken, key)
 	}
 	f.left[key] = time.Now()
-	return true
 }
 
 // handOut gives the free places to the keys whose turn it is. One that has its share
