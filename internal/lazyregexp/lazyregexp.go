@@ -12,28 +12,21 @@ import (
 
 // Regexp is a regular expression. It is safe for concurrent use.
 type Regexp struct {
-	expr     string
 	compiled func() *regexp.Regexp
 }
 
 // New returns a regular expression that must be well-formed. In tests it is compiled at
 // once, so that each test of a package finds one that is not.
 func New(expr string) *Regexp {
-	r := &Regexp{expr, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}
+	r := &Regexp{sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}
 	if strings.HasSuffix(os.Args[0], ".test") {
 		r.compiled()
 	}
 	return r
 }
 
-// String returns the source of the expression.
-func (r *Regexp) String() string { return r.expr }
-
 // MatchString is that of package regexp, as the methods below are.
 func (r *Regexp) MatchString(s string) bool { return r.compiled().MatchString(s) }
-
-// FindString is that of package regexp.
-func (r *Regexp) FindString(s string) string { return r.compiled().FindString(s) }
 
 // FindStringSubmatch is that of package regexp.
 func (r *Regexp) FindStringSubmatch(s string) []string { return r.compiled().FindStringSubmatch(s) }

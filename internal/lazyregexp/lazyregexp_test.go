@@ -4,8 +4,8 @@ import "testing"
 
 func TestRegexp(t *testing.T) {
 	r := New(`^([a-z]+)-(\d+)$`)
-	if r.String() != `^([a-z]+)-(\d+)$` || !r.MatchString("a-1") || r.MatchString("a-") || r.ReplaceAllString("ab-12", "$2") != "12" {
-		t.Errorf("%s matches other than it says", r)
+	if !r.MatchString("a-1") || r.MatchString("a-") || r.ReplaceAllString("ab-12", "$2") != "12" {
+		t.Error("it matches other than it says")
 	}
 	if m := r.FindStringSubmatch("ab-12"); len(m) != 3 || m[2] != "12" {
 		t.Errorf("submatches are %q", m)
