@@ -27,7 +27,7 @@ const (
 // how long it takes to come up, what it holds and uses.
 func (b *bench) deadlines(ctx context.Context) (err error) {
 	armed := deadlinesArmed
-	if b.o.quick {
+	if b.o.few {
 		armed /= 10
 	}
 	dir := filepath.Join(b.o.work, "d")

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,7 +26,8 @@ type options struct {
 	work   string // for state, on a disk
 	docs   string // the file to write the tables into; "" for none
 	only   string // the measurements to make, separated by commas; "" for all
-	quick  bool
+	few    bool   // a tenth of the runs
+	small  bool   // no guest of over 256 MiB
 }
 
 func main() {
@@ -36,7 +38,8 @@ func main() {
 	flag.StringVar(&o.work, "work", "", "a `directory` on disk for the state of servers and tools")
 	flag.StringVar(&o.docs, "docs", "", "the Markdown `file` whose tables to replace")
 	flag.StringVar(&o.only, "only", "", "the measurements to make: "+strings.Join(names(), ","))
-	flag.BoolVar(&o.quick, "quick", false, "few runs and small guests, to see that everything works")
+	flag.BoolVar(&o.few, "few", false, "a tenth of the runs")
+	flag.BoolVar(&o.small, "small", false, "small guests")
 	flag.Parse()
 	if err := run(context.Background(), o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -97,6 +100,13 @@ func run(ctx context.Context, o options) (err error) {
 			return fmt.Errorf("there is no measurement %q; there are %s", w, strings.Join(names(), ", "))
 		}
 	}
+	if slices.Contains(wanted, "edge") {
+		for _, tool := range edgeTools {
+			if _, err := exec.LookPath(tool); err != nil {
+				return fmt.Errorf("%w: script/deps bench installs it", err)
+			}
+		}
+	}
 	if err := upLoopback(); err != nil {
 		return err
 	}
@@ -124,16 +134,17 @@ func run(ctx context.Context, o options) (err error) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "bench: %s\n", m.name)
-		if err := m.measure(b, ctx); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+		if err = m.measure(b, ctx); err != nil {
+			err = fmt.Errorf("%s: %w", m.name, err)
+			break // what was measured until now is worth seeing
 		}
 	}
 	text := b.report.markdown()
 	fmt.Print(text)
-	if o.docs != "" {
-		return writeDocs(o.docs, text)
+	if err == nil && o.docs != "" {
+		err = writeDocs(o.docs, text)
 	}
-	return nil
+	return err
 }
 
 func (b *bench) stateDir() string  { return filepath.Join(b.o.work, "s") }
@@ -141,15 +152,15 @@ func (b *bench) serverLog() string { return filepath.Join(b.o.work, "server.log"
 
 // runs is how often to repeat something that n runs are wanted of.
 func (b *bench) runs(n int) int {
-	if b.o.quick {
+	if b.o.few {
 		return max(3, n/10)
 	}
 	return n
 }
 
-// sizes returns those that are measured: in a quick run none of over 256 MiB, each once.
+// sizes returns those that are measured: of small ones none of over 256 MiB, each once.
 func (b *bench) sizes(all ...size) []size {
-	if !b.o.quick {
+	if !b.o.small {
 		return all
 	}
 	var small []size

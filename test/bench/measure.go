@@ -112,7 +112,7 @@ func (b *bench) idle(ctx context.Context) error {
 		bare = append(bare, pair{ours: mebibytes(ours), raw: mebibytes(theirs)})
 		busy = append(busy, 100*float64(cpu)/float64(idleWindow))
 	}
-	b.report.measured("B17", "idle sandbox, PSS of all its processes", "MiB", "`runsc run sleep` + 8 MiB for the agent", memory, 1.3, 1.1)
+	b.report.measured("B17", "idle sandbox, PSS of all its processes", "MiB", "`runsc run sleep` + 8 MiB for the agent", memory, 1.3, 1)
 	b.report.note("An idle sandbox's processes hold %.1f MiB (p50), `sleep` in a bare container %.1f MiB; it uses %.2f %% of a core (p50 over windows of %s; goal 0.1 %%).",
 		median(bare.ours()), median(bare.raw()), median(busy), idleWindow)
 	return nil

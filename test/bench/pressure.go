@@ -31,7 +31,7 @@ const (
 // plenty: what is available at its start, less what the light sleepers will hold.
 func (b *bench) pressure(ctx context.Context) (err error) {
 	many, holds := 20, size{memory: 64}
-	if b.o.quick {
+	if b.o.small {
 		many = 6
 	}
 	var before, after, short, wake []float64

@@ -2,10 +2,11 @@
 # Measures drowse beside the raw tool and writes the tables of
 # docs/results/benchmarks.md.
 #
-#   run.sh [--quick] [--only create,exec,inside,idle,sleep,written,early,light,atonce,pressure,deltas,forks,snapshots,started,edge,deadlines,start] [--docs FILE]
+#   run.sh [--quick | --short] [--only create,exec,inside,idle,sleep,written,early,light,atonce,pressure,deltas,forks,snapshots,started,edge,deadlines,start] [--docs FILE]
 #
-# --quick makes few runs, with small guests; it and --only leave the documentation alone unless
-# --docs names a file. DROWSE is the binary to measure (bin/drowse),
+# --short makes a tenth of the runs, some 40 minutes, and --quick these with small guests, to see
+# that everything works. --quick and --only leave the documentation alone unless --docs names a
+# file. DROWSE is the binary to measure (bin/drowse),
 # DROWSE_BENCH_DIR the directory to work in, which must be on a disk (/var/tmp).
 # Needs root, Go, node and, for the first installation of the SDK, the network.
 #
@@ -25,7 +26,8 @@ fail() {
 args=() docs=$repo/docs/results/benchmarks.md
 while [ $# -gt 0 ]; do
 	case $1 in
-	--quick) args+=(-quick) docs= ;;
+	--short) args+=(-few) ;;
+	--quick) args+=(-few -small) docs= ;;
 	--only) args+=(-only "${2:?}") docs= && shift ;;
 	--docs) args+=(-docs "$(realpath "${2:?}")") docs= && shift ;;
 	*) fail "unknown argument $1" ;;
