@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 		http.Handle("/disk", serveDisk())
 		http.Handle("/heap", serveHeap())
 		http.Handle("/held", serveHeld())
+		http.Handle("/linked", serveLinked())
 		http.Handle("/hogs", serveHogs())
 		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
 	}

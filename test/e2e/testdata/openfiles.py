@@ -60,6 +60,16 @@ class Holder:
             if not os.path.exists(other) or not os.path.samefile(name, other):
                 os.rename(name, other)
 
+        def futime():  # what gVisor does by the name, which may be gone
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise OSError(22, "")
+            os.utime(fd, ns=(at, at * 1000 + 9))
+
+        def link():
+            if other != name and os.path.exists(name) and os.path.exists(other):
+                os.unlink(other)
+            os.link(name, other)
+
         def send():
             no_append()
             src = self.fds[slot2]
@@ -89,9 +99,9 @@ class Holder:
                  (1, "stat", lambda: stat(os.fstat(fd))), (1, "lstat", lambda: stat(os.lstat(name))),
                  (2, "cat", lambda: crc(open(name, "rb").read())),
                  (1.5, "unlink", lambda: os.unlink(name)), (1, "rename", rename),
-                 (0.2, "link", lambda: os.link(name, other)), (0.5, "chmod", lambda: os.chmod(name, mode)),
+                 (1.5, "link", link), (0.5, "chmod", lambda: os.chmod(name, mode)),
                  (0.3, "utime", lambda: os.utime(name, ns=(at, at * 1000 + 7))),
-                 (0.3, "futime", lambda: os.utime(fd, ns=(at, at * 1000 + 9)))]
+                 (0.3, "futime", futime)]
         what = rng.choices(steps, [s[0] for s in steps])[0]
         try:
             got = what[2]()
@@ -114,7 +124,7 @@ def crc(b):
 
 
 def stat(s):
-    return oct(s.st_mode), s.st_size
+    return oct(s.st_mode), s.st_nlink, s.st_size
 
 
 def serve(ask, tell, who):

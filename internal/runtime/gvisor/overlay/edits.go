@@ -55,6 +55,8 @@ package main
 // is saved or when it is restored. With the edits bytes are saved as they are, links are
 // saved too, and a file that takes more memory than there is left fails the capture. What
 // fails it is named, with the process that holds it.
+// A file that was opened by a name that is gone, and has another, is parted from that by a
+// restore; with the edits it is restored by it.
 //
 // All that runs inside has one priority on the host. Among fifty loops, what is asked of
 // the first process gets a fiftieth of the processor. With the edits threads that have run
@@ -259,11 +261,14 @@ restart:
 				old: `	// Save file data for deleted regular files which are still accessible via
 `,
 				new: `	left := fs.memoryForDeleted()
+	fs.syncMu.Unlock()
+	var named map[*inode]struct{}
 	if fs.shared() {
-		fs.syncMu.Unlock()
 		fs.prepareSaveGone(ctx)
-		fs.syncMu.Lock()
+	} else {
+		named = fs.prepareSaveNamed(ctx)
 	}
+	fs.syncMu.Lock()
 	// Save file data for deleted regular files which are still accessible via
 `,
 			},
@@ -276,14 +281,14 @@ restart:
 			{
 				old: `			if err := sd.d.prepareSaveDead(ctx); err != nil {
 `,
-				new: `			if err := sd.d.prepareSaveDead(ctx, &left); err != nil {
+				new: `			if err := sd.d.prepareSaveDead(ctx, &left, named); err != nil {
 `,
 			},
 			{ // prepareSaveDead
 				old: `func (d *dentry) prepareSaveDead(ctx context.Context) error {
 	if !d.inode.isRegularFile() && !d.isDir() {
 `,
-				new: `func (d *dentry) prepareSaveDead(ctx context.Context, left *uint64) error {
+				new: `func (d *dentry) prepareSaveDead(ctx context.Context, left *uint64, named map[*inode]struct{}) error {
 	if i, ok := d.inode.impl.(*directfsInode); ok && !d.inode.isRegularFile() && !d.isDir() {
 		if err := i.saveContent(ctx, left); err != nil {
 			return err
@@ -294,12 +299,9 @@ restart:
 			{
 				old: `		if err := d.prepareSaveDeletedRegularFile(ctx); err != nil {
 `,
-				new: `		if size := d.inode.size.Load(); size > *left {
-			return fmt.Errorf("gofer.dentry(%q): a deleted file of %d bytes cannot be saved, there is memory for %d", genericDebugPathname(d.inode.fs, d), size, *left)
-		} else {
-			*left -= size
-		}
-		if err := d.prepareSaveDeletedRegularFile(ctx); err != nil {
+				new: `		if _, ok := named[d.inode]; ok {
+			// Its content is where the other name is.
+		} else if err := d.prepareSaveContent(ctx, left); err != nil {
 `,
 			},
 			{ // prepareSaveRecursive
@@ -316,6 +318,14 @@ restart:
 `,
 			},
 			{ // restoreDeleted
+				old: `		return d.restoreDeletedRegularFile(`,
+				new: `		if i, ok := d.inode.impl.(*directfsInode); ok && i.controlFD >= 0 {
+			delete(d.inode.fs.savedDeletedOpenDentries, d)
+			return nil // it has another name
+		}
+		return d.restoreDeletedRegularFile(`,
+			},
+			{
 				old: `	default:
 		return fmt.Errorf("gofer.dentry(%q).restoreDeleted: invalid`,
 				new: `	default:
@@ -329,6 +339,15 @@ restart:
 			return err
 		}
 		return fmt.Errorf("gofer.dentry(%q).restoreDeleted: invalid`,
+			},
+			{ // CompleteRestore, which has opened it by a name that it has no more
+				old: `failed to clean up recreated deleted file %q: %v", genericDebugPathname(fs, leafD), err)
+		}
+`,
+				new: `failed to clean up recreated deleted file %q: %v", genericDebugPathname(fs, leafD), err)
+		}
+		leafD.decLinks()
+`,
 			},
 			{ // beforeSave: a synthetic dentry is in memory
 				old: `	if d.vfsd.IsDead() {
@@ -525,6 +544,13 @@ restart:
 	}
 `,
 			},
+			{
+				old: `		replaced.setDeleted()
+`,
+				new: `		replaced.setDeleted()
+		replaced.decLinks()
+`,
+			},
 			{ // Sync
 				old: `			if retErr == nil {
 				retErr = err
@@ -568,7 +594,7 @@ restart:
 			{
 				old: `	if stat.Nlink == 0 {
 `,
-				new: `	if d.isDeleted() {
+				new: `	if d.isDeleted() && (stat.Nlink == 0 || d.isDir()) {
 		stat.Nlink = 0
 	} else if stat.Nlink == 0 || d.isDir() {
 `,
@@ -1136,7 +1162,14 @@ func isAbout(said string, file *vfs.FileDescription, name string) bool {
 `,
 	"pkg/sentry/fsimpl/gofer/drowse_deleted.go": `package gofer
 
-import "gvisor.dev/gvisor/pkg/sentry/usage"
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/fsutil"
+	"gvisor.dev/gvisor/pkg/sentry/usage"
+)
 
 // mostDeleted is how much content of deleted files is saved where nobody says how much
 // memory there is.
@@ -1154,6 +1187,118 @@ func (fs *filesystem) memoryForDeleted() uint64 {
 		return 0
 	}
 	return (all - used) / 3
+}
+
+// prepareSaveContent saves the content of a deleted file. left is what there is memory for.
+func (d *dentry) prepareSaveContent(ctx context.Context, left *uint64) error {
+	size := d.inode.size.Load()
+	if size > *left {
+		return fmt.Errorf("gofer.dentry(%q): a deleted file of %d bytes cannot be saved, there is memory for %d", genericDebugPathname(d.inode.fs, d), size, *left)
+	}
+	*left -= size
+	return d.prepareSaveDeletedRegularFile(ctx)
+}
+
+const (
+	// mostNames is how many names a save looks at, in search of those of open files
+	// that have lost another.
+	mostNames = 200_000
+	// mostNamed is how many such files it looks for. Fewer than are cached: nobody has
+	// them open by the name that is found.
+	mostNamed = 256
+)
+
+// prepareSaveNamed looks for another name of each open file that has lost the name by
+// which it was opened. A file that is found has a dentry there, and is restored with that:
+// what a program writes to it goes where the name is. Others are saved as files that have
+// no name.
+func (fs *filesystem) prepareSaveNamed(ctx context.Context) map[*inode]struct{} {
+	var ds *[]*dentry
+	fs.renameMu.RLock()
+	defer fs.renameMuRUnlockAndCheckCaching(ctx, &ds)
+	var dead []*dentry
+	fs.syncMu.Lock()
+	for sd := fs.syncableDentries.Front(); sd != nil && len(dead) < mostNamed; sd = sd.Next() {
+		if sd.d.vfsd.IsDead() && sd.d.inode.isRegularFile() && sd.d.inode.nlink.Load() > 0 {
+			dead = append(dead, sd.d)
+		}
+	}
+	fs.syncMu.Unlock()
+	named := make(map[*inode]struct{})
+	left := mostNames
+	for _, d := range dead {
+		file := d.inode.identity()
+		file.btimeValid = false // when the host's overlayfs has copied it
+		// Most likely it is near.
+		seen := ""
+		for dir := d.parent.Load(); dir != nil; dir = dir.parent.Load() {
+			i, ok := dir.inode.impl.(*directfsInode)
+			if !ok || dir.vfsd.IsDead() {
+				seen = ""
+				continue
+			}
+			if names := nameBelow(i.controlFD, file, seen, &left); names != nil {
+				if other := fs.lookUp(ctx, dir, names, &ds); other != nil && other.inode == d.inode {
+					named[d.inode] = struct{}{}
+				}
+				break
+			}
+			seen = dir.name
+		}
+	}
+	return named
+}
+
+// nameBelow looks for a file in a directory and those in it, without the one called seen.
+// left is how many names it may look at.
+func nameBelow(dir int, file identity, seen string, left *int) (names []string) {
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|hostOpenFlags, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	var dirs []string
+	_ = fsutil.ForEachDirent(fd, func(ino uint64, _ int64, kind uint8, name string, _ uint16) {
+		*left--
+		switch {
+		case kind == unix.DT_DIR && name != "." && name != ".." && name != seen:
+			dirs = append(dirs, name)
+		case ino == file.ino:
+			if is, _ := at(fd, name, file.is); is {
+				names = []string{name}
+			}
+		}
+	})
+	for _, name := range dirs {
+		if names != nil || *left <= 0 {
+			break
+		}
+		below, err := unix.Openat(fd, name, unix.O_PATH|unix.O_DIRECTORY|hostOpenFlags, 0)
+		if err != nil {
+			continue
+		}
+		if names = nameBelow(below, file, "", left); names != nil {
+			names = append([]string{name}, names...)
+		}
+		_ = unix.Close(below)
+	}
+	return names
+}
+
+// lookUp returns the dentry of a path below a directory; nil if it is not there.
+//
+// Preconditions: fs.renameMu is locked.
+func (fs *filesystem) lookUp(ctx context.Context, dir *dentry, names []string, ds **[]*dentry) *dentry {
+	for _, name := range names {
+		dir.opMu.Lock()
+		child, err := fs.getChildLocked(ctx, dir, name, ds)
+		dir.opMu.Unlock()
+		if err != nil {
+			return nil
+		}
+		dir = child
+	}
+	return dir
 }
 `,
 	"pkg/sentry/fsimpl/gofer/drowse_later.go":  writeLater,

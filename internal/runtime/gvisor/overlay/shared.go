@@ -142,20 +142,27 @@ func (g *gone) renamed(parent *dentry, was identity) (name string) {
 }
 
 func (g *gone) at(dir *directfsInode, name string, is func(*unix.Statx_t) bool) bool {
-	var stat unix.Statx_t
-	fd, err := unix.Openat(dir.controlFD, name, unix.O_PATH|hostOpenFlags, 0)
-	if err == nil {
-		err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &stat)
-		_ = unix.Close(fd)
-	}
+	there, err := at(dir.controlFD, name, is)
 	switch err {
-	case nil:
-		return is(&stat)
-	case unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ESTALE:
+	case nil, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ESTALE:
 	default: // such as no more descriptors
 		g.err = err
 	}
-	return false
+	return there
+}
+
+// at reports whether what has a name in a directory is what is looked for.
+func at(dir int, name string, is func(*unix.Statx_t) bool) (bool, error) {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|hostOpenFlags, 0)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	var stat unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, statxMask, &stat); err != nil {
+		return false, err
+	}
+	return is(&stat), nil
 }
 
 // prepareSaveGone saves what is open and gone.
