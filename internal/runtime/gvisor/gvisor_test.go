@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 		http.Handle("/held", serveHeld())
 		http.Handle("/linked", serveLinked())
 		http.Handle("/hogs", serveHogs())
+		http.Handle("/readonly", serveReadOnly())
 		panic(http.ListenAndServe(fmt.Sprintf(":%d", drivertest.GuestPort), nil))
 	}
 	if len(os.Args) > 2 && os.Args[1] == "hog" {

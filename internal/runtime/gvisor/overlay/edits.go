@@ -71,6 +71,11 @@ package main
 // such file up when it is opened for that. With the edits a file is opened to be read, and
 // for writing when it is first written, truncated or mapped writable (later.go).
 //
+// Who writes to a page that is not its own yet gets a copy of up to 2 MiB around it. gVisor
+// also copies what lies beside in another mapping of the same file, and lets it be written,
+// although it is read-only. Read-only data of the agent was 2 MiB of each guest's memory for
+// that. With the edit the copy is of the one mapping alone.
+//
 // In a network namespace that a program makes, gVisor's loopback has its address at once.
 // bubblewrap gives it that address, and ends where it cannot. With the edit it can.
 //
@@ -1006,13 +1011,16 @@ var byteType = reflect.TypeOf(byte(0))
 		file:   "pkg/sentry/mm/pma.go",
 		sha256: "d98d08ca948d065297219e2ea4be7684ee38395ebd065b02b48783bc48d51267",
 		changes: []change{
-			{ // getPMAsInternalLocked, which breaks copy-on-write
-				old: `					if err := pseg.getInternalMappingsLocked(); err != nil {
+			{ // getPMAsInternalLocked, which breaks copy-on-write: a pma may be of two vmas
+				old: `					// Get internal mappings from the pma to copy from.
+					if err := pseg.getInternalMappingsLocked(); err != nil {
 						return pstart, pseg.PrevGap(), err
 					}
 					// Copy contents.
 `,
-				new: `					copyIMs, loading, err := pseg.loadingMappingsLocked(copyAR)
+				new: `					copyAR = copyAR.Intersect(vseg.Range())
+					// Get internal mappings from the pma to copy from.
+					copyIMs, loading, err := pseg.loadingMappingsLocked(copyAR)
 					if !loading {
 						if err = pseg.getInternalMappingsLocked(); err == nil {
 							copyIMs = mm.internalMappingsLocked(pseg, copyAR)
