@@ -74,7 +74,8 @@ package main
 // Who writes to a page that is not its own yet gets a copy of up to 2 MiB around it. gVisor
 // also copies what lies beside in another mapping of the same file, and lets it be written,
 // although it is read-only. Read-only data of the agent was 2 MiB of each guest's memory for
-// that. With the edit the copy is of the one mapping alone.
+// that. Likewise the child of a fork that is the last to have its memory. With the edits
+// what is copied and what is let be written is of the one mapping alone.
 //
 // In a network namespace that a program makes, gVisor's loopback has its address at once.
 // bubblewrap gives it that address, and ends where it cannot. With the edit it can.
@@ -1036,6 +1037,14 @@ var byteType = reflect.TypeOf(byte(0))
 				old: `					reader := safemem.BlockSeqReader{Blocks: mm.internalMappingsLocked(pseg, copyAR)}
 `,
 				new: `					reader := safemem.BlockSeqReader{Blocks: copyIMs}
+`,
+			},
+			{ // isPMACopyOnWriteLocked
+				old: `	if mm.mf.HasUniqueRef(pseg.fileRange()) {
+		pma.needCOW = false
+`,
+				new: `	if vseg.Range().IsSupersetOf(pseg.Range()) && mm.mf.HasUniqueRef(pseg.fileRange()) {
+		pma.needCOW = false
 `,
 			},
 		},
