@@ -82,6 +82,11 @@ package main
 // page, which gVisor then gives back: some milliseconds for each 1,000. With the edit
 // gVisor asks the kernel first where there are pages at all (holes.go).
 //
+// A thread of the sentry waits for the end of the file server. To Go's scheduler it is in
+// a short system call, and one of the two or so places in which goroutines run stays its
+// own until that is noticed, after 10 to 20 ms. A restore begins that wait right before it
+// starts the tasks, and stood still with them. With the edit the place is free at once.
+//
 // In a network namespace that a program makes, gVisor's loopback has its address at once.
 // bubblewrap gives it that address, and ends where it cannot. With the edit it can.
 //
@@ -888,6 +893,43 @@ var byteType = reflect.TypeOf(byte(0))
 		s = Limit{Cur: min(s.Cur, hostFDs/4), Max: min(s.Max, hostFDs/4)}
 	}
 	return s
+`,
+			},
+		},
+	},
+	{
+		file:   "pkg/lisafs/client.go",
+		sha256: "886b7497afaa42e2f28f449cf9e7df1a34daf85ece32a9151f5d5973e850594a",
+		changes: []change{
+			{
+				old: `	"gvisor.dev/gvisor/pkg/log"
+`,
+				new: `	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/rawfile"
+`,
+			},
+			{ // watchdog
+				old: `	events := []unix.PollFd{
+		{
+			Fd:     int32(c.sockComm.FD()),
+`,
+				new: `	events := []rawfile.PollEvent{
+		{
+			FD:     int32(c.sockComm.FD()),
+`,
+			},
+			{
+				old: `		n, err := unix.Ppoll(events, nil, nil)
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != nil {
+`,
+				new: `		n, err := rawfile.BlockingPoll(&events[0], 1, nil)
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != 0 {
 `,
 			},
 		},
