@@ -46,6 +46,14 @@ func openLinked() (files []*linkedFile, err error) {
 		{"one", []string{"two", "other/three"}, os.Remove},
 		{"nowhere", nil, os.Remove},
 		{"both", []string{"both too"}, func(name string) error { return errors.Join(os.Remove(name), os.Remove(name+" too")) }},
+		{"forgotten", []string{"forgotten too"}, func(name string) error { // gVisor keeps 1,000
+			err := os.Mkdir("/links/crowd", 0o755)
+			for i := range 1200 {
+				err = errors.Join(err, os.WriteFile(fmt.Sprintf("/links/crowd/%d", i), nil, 0o600))
+			}
+			return errors.Join(err, os.Remove(name+" too"), os.Remove(name))
+		}},
+		{"unused", []string{"unused too"}, os.Remove},
 		{"renamed", []string{"renamed to"}, func(name string) error {
 			return errors.Join(os.Remove(name), os.Rename("/links/renamed to", "/links/other/renamed"))
 		}},
@@ -61,8 +69,10 @@ func openLinked() (files []*linkedFile, err error) {
 			}
 		}
 		switch l.name {
-		case "both":
+		case "both", "forgotten":
 			file.names = nil
+		case "unused":
+			file.names = nil // it has one, which nobody uses
 		case "renamed":
 			file.names = []string{"other/renamed"}
 		}
@@ -95,8 +105,8 @@ func (l *linkedFile) tell(w io.Writer) error {
 	return err
 }
 
-// serveLinked adds what it is asked for to each file, takes a name away if asked, and
-// tells what is in them.
+// serveLinked adds what it is asked for to each file, takes a name away if asked, and one
+// that nobody has used, and tells what is in them.
 func serveLinked() http.HandlerFunc {
 	var files []*linkedFile
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +120,7 @@ func serveLinked() http.HandlerFunc {
 			}
 		}
 		if name := r.URL.Query().Get("remove"); name != "" && err == nil {
-			err = os.Remove("/links/" + name)
+			err = errors.Join(os.Remove("/links/"+name), os.Remove("/links/unused too"))
 			for _, l := range files {
 				if len(l.names) > 0 && l.names[0] == name {
 					l.names = l.names[1:]
@@ -157,14 +167,17 @@ func TestOpenFilesByOtherNames(t *testing.T) {
 		t.Helper()
 		links := map[string][]string{
 			"linked": {"linked to"}, "replaced": {"kept"}, "taken": {"still"}, "gone/a": {"other/below/b"},
-			"one": {"two", "other/three"}, "nowhere": nil, "both": nil, "renamed": {"other/renamed"},
+			"one": {"two", "other/three"}, "nowhere": nil, "both": nil, "forgotten": nil, "unused": nil, "renamed": {"other/renamed"},
 		}
-		for i, name := range []string{"linked", "replaced", "taken", "gone/a", "one", "nowhere", "both", "renamed"} {
-			names := links[name]
+		for i, name := range []string{"linked", "replaced", "taken", "gone/a", "one", "nowhere", "both", "forgotten", "unused", "renamed"} {
+			names, beside := links[name], 0
+			if name == "unused" && removed == "" {
+				beside = 1
+			}
 			if len(names) > 0 && names[0] == removed {
 				names = names[1:]
 			}
-			want := fmt.Sprintf("%s: %d links, %s", name, len(names), content)
+			want := fmt.Sprintf("%s: %d links, %s", name, len(names)+beside, content)
 			for _, other := range names {
 				want += fmt.Sprintf(", %s: %s", other, content)
 			}

@@ -56,10 +56,6 @@ class Holder:
             if how[1] & mmap.PROT_WRITE and end:
                 m[at % end] = n % 256
 
-        def rename():  # what gVisor renames and Linux leaves
-            if not os.path.exists(other) or not os.path.samefile(name, other):
-                os.rename(name, other)
-
         def futime():  # what gVisor does by the name, which may be gone
             if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
                 raise OSError(22, "")
@@ -98,7 +94,7 @@ class Holder:
                  (1, "send", send), (1, "splice", splice), (1, "seek", lambda: os.lseek(fd, -(n % 100), os.SEEK_END)),
                  (1, "stat", lambda: stat(os.fstat(fd))), (1, "lstat", lambda: stat(os.lstat(name))),
                  (2, "cat", lambda: crc(open(name, "rb").read())),
-                 (1.5, "unlink", lambda: os.unlink(name)), (1, "rename", rename),
+                 (1.5, "unlink", lambda: os.unlink(name)), (1, "rename", lambda: os.rename(name, other)),
                  (1.5, "link", link), (0.5, "chmod", lambda: os.chmod(name, mode)),
                  (0.3, "utime", lambda: os.utime(name, ns=(at, at * 1000 + 7))),
                  (0.3, "futime", futime)]

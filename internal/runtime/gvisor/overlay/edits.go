@@ -56,7 +56,7 @@ package main
 // saved too, and a file that takes more memory than there is left fails the capture. What
 // fails it is named, with the process that holds it.
 // A file that was opened by a name that is gone, and has another, is parted from that by a
-// restore; with the edits it is restored by it.
+// restore; with the edits it is restored by it (named.go).
 //
 // All that runs inside has one priority on the host. Among fifty loops, what is asked of
 // the first process gets a fiftieth of the processor. With the edits threads that have run
@@ -336,6 +336,7 @@ restart:
 			{ // restoreDeleted
 				old: `		return d.restoreDeletedRegularFile(`,
 				new: `		if i, ok := d.inode.impl.(*directfsInode); ok && i.controlFD >= 0 {
+			i.savedDeletedData = nil
 			delete(d.inode.fs.savedDeletedOpenDentries, d)
 			return nil // it has another name
 		}
@@ -347,10 +348,10 @@ restart:
 				new: `	default:
 		if i, ok := d.inode.impl.(*directfsInode); ok {
 			delete(d.inode.fs.savedDeletedOpenDentries, d)
-			if i.controlFD >= 0 {
-				return nil // it has another name
+			var err error
+			if i.controlFD < 0 { // else it has another name
+				err = i.restoreGone(ctx, d)
 			}
-			err := i.restoreGone(ctx, d)
 			i.savedDeletedData = nil
 			return err
 		}
@@ -553,6 +554,9 @@ restart:
 				new: `	if oldParent == newParent && oldName == newName {
 		return nil
 	}
+	if replaced != nil && replaced.inode == renamed.inode {
+		return nil // as Linux: two names of a file stay
+	}
 	if replaced != nil && !exchange {
 		if err := replaced.openLaterLocked(ctx); err != nil {
 			return err
@@ -610,8 +614,8 @@ restart:
 			{
 				old: `	if stat.Nlink == 0 {
 `,
-				new: `	if d.isDeleted() && (stat.Nlink == 0 || d.isDir()) {
-		stat.Nlink = 0
+				new: `	if d.isDeleted() {
+		stat.Nlink = d.linksLeft()
 	} else if stat.Nlink == 0 || d.isDir() {
 `,
 			},
@@ -939,6 +943,17 @@ var byteType = reflect.TypeOf(byte(0))
 		sha256: "61d955f945895c20708d36fdcf981b5f2675f854901ed48eff37cc195466dc81",
 		changes: []change{
 			{ // SaveTo, which looks for pages of zeros
+				old: `	unscannedStart := uint64(0)
+	for maseg.Ok() {
+		ma := maseg.ValuePtr()
+`,
+				new: `	unscannedStart := uint64(0)
+	finder := dataFinder{fd: int(f.file.Fd())}
+	for maseg.Ok() {
+		ma := maseg.ValuePtr()
+`,
+			},
+			{
 				old: `			for pgoff := 0; pgoff < len(bs); pgoff += hostarch.PageSize {
 				pg := bs[pgoff : pgoff+hostarch.PageSize]
 				off := chunkFR.Start + uint64(pgoff)
@@ -948,11 +963,10 @@ var byteType = reflect.TypeOf(byte(0))
 						alreadyUncommittedBytes += hostarch.PageSize
 						decommitAddPage(off)
 `,
-				new: `			data := dataFinder{fd: int(f.file.Fd())}
-			for pgoff := 0; pgoff < len(bs); pgoff += hostarch.PageSize {
+				new: `			for pgoff := 0; pgoff < len(bs); pgoff += hostarch.PageSize {
 				pg := bs[pgoff : pgoff+hostarch.PageSize]
 				off := chunkFR.Start + uint64(pgoff)
-				hole := !data.at(off)
+				hole := !finder.at(off)
 				isZeroed := hole || bytes.Equal(pg, zeroPage)
 				if isZeroed {
 					if !wasCommitted {
@@ -1254,9 +1268,7 @@ func isAbout(said string, file *vfs.FileDescription, name string) bool {
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/context"
-	"gvisor.dev/gvisor/pkg/fsutil"
 	"gvisor.dev/gvisor/pkg/sentry/usage"
 )
 
@@ -1287,110 +1299,9 @@ func (d *dentry) prepareSaveContent(ctx context.Context, left *uint64) error {
 	*left -= size
 	return d.prepareSaveDeletedRegularFile(ctx)
 }
-
-const (
-	// mostNames is how many names a save looks at, in search of those of open files
-	// that have lost another.
-	mostNames = 200_000
-	// mostNamed is how many such files it looks for. Fewer than are cached: nobody has
-	// them open by the name that is found.
-	mostNamed = 256
-)
-
-// prepareSaveNamed looks for another name of each open file that has lost the name by
-// which it was opened. A file that is found has a dentry there, and is restored with that:
-// what a program writes to it goes where the name is. Others are saved as files that have
-// no name.
-func (fs *filesystem) prepareSaveNamed(ctx context.Context) map[*inode]struct{} {
-	var ds *[]*dentry
-	fs.renameMu.RLock()
-	defer fs.renameMuRUnlockAndCheckCaching(ctx, &ds)
-	var dead []*dentry
-	fs.syncMu.Lock()
-	for sd := fs.syncableDentries.Front(); sd != nil && len(dead) < mostNamed; sd = sd.Next() {
-		if sd.d.vfsd.IsDead() && sd.d.inode.isRegularFile() && sd.d.inode.nlink.Load() > 0 {
-			dead = append(dead, sd.d)
-		}
-	}
-	fs.syncMu.Unlock()
-	named := make(map[*inode]struct{})
-	left := mostNames
-	for _, d := range dead {
-		file := d.inode.identity()
-		file.btimeValid = false // when the host's overlayfs has copied it
-		// Most likely it is near.
-		seen := ""
-		for dir := d.parent.Load(); dir != nil; dir = dir.parent.Load() {
-			i, ok := dir.inode.impl.(*directfsInode)
-			if !ok || dir.vfsd.IsDead() {
-				seen = ""
-				continue
-			}
-			if names := nameBelow(i.controlFD, file, seen, &left); names != nil {
-				if other := fs.lookUp(ctx, dir, names, &ds); other != nil && other.inode == d.inode {
-					named[d.inode] = struct{}{}
-				}
-				break
-			}
-			seen = dir.name
-		}
-	}
-	return named
-}
-
-// nameBelow looks for a file in a directory and those in it, without the one called seen.
-// left is how many names it may look at.
-func nameBelow(dir int, file identity, seen string, left *int) (names []string) {
-	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|hostOpenFlags, 0)
-	if err != nil {
-		return nil
-	}
-	defer unix.Close(fd)
-	var dirs []string
-	_ = fsutil.ForEachDirent(fd, func(ino uint64, _ int64, kind uint8, name string, _ uint16) {
-		*left--
-		switch {
-		case kind == unix.DT_DIR && name != "." && name != ".." && name != seen:
-			dirs = append(dirs, name)
-		case ino == file.ino:
-			if is, _ := at(fd, name, file.is); is {
-				names = []string{name}
-			}
-		}
-	})
-	for _, name := range dirs {
-		if names != nil || *left <= 0 {
-			break
-		}
-		below, err := unix.Openat(fd, name, unix.O_PATH|unix.O_DIRECTORY|hostOpenFlags, 0)
-		if err != nil {
-			continue
-		}
-		if names = nameBelow(below, file, "", left); names != nil {
-			names = append([]string{name}, names...)
-		}
-		_ = unix.Close(below)
-	}
-	return names
-}
-
-// lookUp returns the dentry of a path below a directory; nil if it is not there.
-//
-// Preconditions: fs.renameMu is locked.
-func (fs *filesystem) lookUp(ctx context.Context, dir *dentry, names []string, ds **[]*dentry) *dentry {
-	for _, name := range names {
-		dir.opMu.Lock()
-		child, err := fs.getChildLocked(ctx, dir, name, ds)
-		dir.opMu.Unlock()
-		if err != nil {
-			return nil
-		}
-		dir = child
-	}
-	return dir
-}
 `,
 	"pkg/sentry/fsimpl/gofer/drowse_later.go":  writeLater,
+	"pkg/sentry/fsimpl/gofer/drowse_named.go":  findNames,
 	"pkg/sentry/fsimpl/gofer/drowse_shared.go": sharedFiles,
 	"pkg/sentry/fsimpl/gofer/drowse_descriptors.go": `package gofer
 
