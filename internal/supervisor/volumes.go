@@ -32,11 +32,12 @@ func (s *Supervisor) usersOf(id string) []string {
 func (s *Supervisor) writtenVolumes() map[string]bool {
 	written := map[string]bool{}
 	s.each(func(b *box) {
-		sb := b.snapshot()
-		if state := sb.Record.State; sb.Record.Op == nil && (state == lifecycle.Paused || state == lifecycle.Terminated) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if state := b.sb.Record.State; b.sb.Record.Op == nil && (state == lifecycle.Paused || state == lifecycle.Terminated) {
 			return
 		}
-		for _, m := range sb.Config.Volumes {
+		for _, m := range b.sb.Config.Volumes {
 			written[m.Volume] = true
 		}
 	})
