@@ -15,8 +15,8 @@ const (
 	mostNames = 200_000
 	// mostDeep is how many directories below each other it opens.
 	mostDeep = 64
-	// mostNamed is how many such files it looks for. Fewer than dentries are cached:
-	// nobody else has them open by the name that is found.
+	// mostNamed is how many such files it looks for. Fewer than dentries are cached for
+	// each mount: nobody else has them open by the name that is found.
 	mostNamed = 256
 )
 
@@ -55,50 +55,63 @@ func (fs *filesystem) prepareSaveNamed(ctx context.Context) map[*inode]struct{} 
 		}
 	}
 	fs.syncMu.Unlock()
-	s := nameSearch{wanted: make(map[inoKey]struct{}), inos: make(map[uint64]struct{}), walked: make(map[[2]uint64]struct{}), left: mostNames}
+	s := nameSearch{wanted: make(map[inoKey]struct{}), inos: make(map[uint64]struct{})}
+	var lost []*dentry // one of each file that is wanted
 	for _, d := range dead {
-		if _, ok := named[d.inode]; !ok && len(s.wanted) < mostNamed && d.linksLeft() > 0 {
-			s.wanted[d.inode.inoKey] = struct{}{}
-			s.inos[d.inode.inoKey.ino] = struct{}{}
+		key := d.inode.inoKey
+		if _, ok := named[d.inode]; ok || len(lost) == mostNamed || d.linksLeft() == 0 {
+			continue
+		}
+		if _, ok := s.wanted[key]; !ok {
+			s.wanted[key], s.inos[key.ino] = struct{}{}, struct{}{}
+			lost = append(lost, d)
 		}
 	}
-	for _, d := range dead {
-		// Most likely it is near, and it is not in what is mounted there.
-		s.mount = 0
-		for dir := d.parent.Load(); dir != nil; dir = dir.parent.Load() {
-			if _, ok := s.wanted[d.inode.inoKey]; !ok {
-				break
-			}
-			i, ok := dir.inode.impl.(*directfsInode)
-			if !ok || dir.vfsd.IsDead() {
-				continue
-			}
-			s.found = func(path []string) bool {
-				other := fs.lookUp(ctx, dir, path, &ds)
-				if other == nil {
-					return false
+	// Most likely it is in the same directory; else near, and not in what is mounted there.
+	for _, s.deep = range []bool{false, true} {
+		s.walked, s.left = make(map[[2]uint64]struct{}), mostNames
+		for _, d := range lost {
+			s.mount = 0
+			for dir := d.parent.Load(); dir != nil && s.left > 0; dir = dir.parent.Load() {
+				s.left--
+				if _, ok := s.wanted[d.inode.inoKey]; !ok {
+					break
 				}
-				named[other.inode] = struct{}{}
-				return true
+				i, ok := dir.inode.impl.(*directfsInode)
+				if !ok || dir.vfsd.IsDead() {
+					continue
+				}
+				s.found = func(path []string, key inoKey) bool {
+					other := fs.lookUp(ctx, dir, path, &ds)
+					if other == nil || other.inode.inoKey != key {
+						return false
+					}
+					named[other.inode] = struct{}{}
+					return true
+				}
+				s.walk(i.controlFD, ".", nil)
+				if !s.deep {
+					break
+				}
 			}
-			s.walk(i.controlFD, ".", nil)
 		}
 	}
 	return named
 }
 
-// nameSearch looks for files below directories. It reads each once.
+// nameSearch looks for files in directories. It reads each once.
 type nameSearch struct {
 	wanted map[inoKey]struct{}
 	inos   map[uint64]struct{}    // of those
 	walked map[[2]uint64]struct{} // mounts and inodes of directories
 	mount  uint64                 // where it looks; 0 for that of the first directory
 	left   int                    // how many names it may still look at
-	found  func(path []string) bool
+	deep   bool                   // also in the directories of a directory
+	found  func(path []string, key inoKey) bool
 	buf    [8192]byte
 }
 
-// walk looks in a directory and those in it. The path is that from where it began.
+// walk looks in a directory, and in those in it. The path is that from where it began.
 func (s *nameSearch) walk(at int, name string, path []string) {
 	if s.left <= 0 || len(s.wanted) == 0 || len(path) > mostDeep {
 		return
@@ -119,7 +132,7 @@ func (s *nameSearch) walk(at int, name string, path []string) {
 		}
 		fsutil.ParseDirents(s.buf[:n], func(ino uint64, _ int64, kind uint8, name string, _ uint16) {
 			s.left--
-			if kind == unix.DT_DIR {
+			if kind == unix.DT_DIR && s.deep {
 				dirs = append(dirs, name)
 			} else if _, ok := s.inos[ino]; ok {
 				s.look(fd, name, path)
@@ -155,7 +168,7 @@ func (s *nameSearch) look(dir int, name string, path []string) {
 		_, ok := s.wanted[key]
 		return ok
 	})
-	if is && s.found(append(path[:len(path):len(path)], name)) {
+	if is && s.found(append(path[:len(path):len(path)], name), key) {
 		delete(s.wanted, key)
 	}
 }
