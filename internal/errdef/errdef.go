@@ -22,6 +22,7 @@ const (
 	Invalid      Class = "invalid"      // the request can never succeed as it is
 	WrongState   Class = "wrong_state"  // the thing is not in a state that allows this
 	Conflict     Class = "conflict"     // something else holds it
+	Fenced       Class = "fenced"       // another server has taken the place of this one
 	Exhausted    Class = "exhausted"    // a limit or quota is reached
 	Unavailable  Class = "unavailable"  // it may work later
 	Unauthorized Class = "unauthorized" // no valid credential

@@ -271,7 +271,7 @@ func paramIndex(typ *ast.FuncType, e ast.Expr) int {
 var classNames = map[string]Class{
 	"NotFound": NotFound, "Exists": Exists, "Invalid": Invalid, "WrongState": WrongState, "Conflict": Conflict,
 	"Exhausted": Exhausted, "Unavailable": Unavailable, "Unauthorized": Unauthorized, "Forbidden": Forbidden,
-	"Unsupported": Unsupported, "Unfit": Unfit, "Internal": Internal,
+	"Unsupported": Unsupported, "Unfit": Unfit, "Internal": Internal, "Fenced": Fenced,
 }
 
 func TestCatalogueIsComplete(t *testing.T) {

@@ -9,6 +9,7 @@ var statuses = map[Class]int{
 	Invalid:      http.StatusBadRequest,
 	WrongState:   http.StatusConflict,
 	Conflict:     http.StatusConflict,
+	Fenced:       http.StatusServiceUnavailable,
 	Exhausted:    http.StatusTooManyRequests,
 	Unavailable:  http.StatusServiceUnavailable,
 	Unauthorized: http.StatusUnauthorized,
