@@ -117,7 +117,7 @@ var layers = []layer{
 		name: "tests",
 		packages: []string{
 			"internal/api/apitest", "internal/cli/fakeserver", "internal/golden", "internal/powercut", "internal/runtime/drivertest",
-			"internal/runtime/fake", "internal/serve/certs/certstest", "internal/store/memstore", "internal/store/storetest",
+			"internal/runtime/fake", "internal/serve/certs/certstest", "internal/store/memstore", "internal/store/pgtest", "internal/store/storetest",
 			"internal/supervisor/agentclient/hostile", "internal/supervisor/contract", "internal/testmode", "internal/tree/treetest",
 			"internal/ui/uitest",
 		},

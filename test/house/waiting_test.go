@@ -16,7 +16,7 @@ import (
 // client's machine, in tests, or when the program is built.
 var elsewhere = []string{
 	"internal/agent", "internal/interpreter", "internal/cli", "internal/dockerfile", "internal/golden", "internal/planted", "internal/powercut", "internal/testmode",
-	"internal/runtime/drivertest", "internal/runtime/fake", "internal/store/storetest", "internal/store/memstore", "internal/api/apitest",
+	"internal/runtime/drivertest", "internal/runtime/fake", "internal/store/storetest", "internal/store/memstore", "internal/store/pgtest", "internal/api/apitest",
 	"internal/supervisor/agentclient/hostile", "internal/supervisor/contract", "internal/tree/treetest", "internal/ui/uitest", "internal/serve/certs/certstest",
 	"internal/runtime/gvisor/overlay", "internal/agentbin/pack", "internal/api/v1/gen",
 }
